@@ -1,0 +1,59 @@
+"""Every knob once: name, default, meaning, bound. The other configs change a few.
+
+`python launch.py --help` prints this list. The defaults are the settings of the MOON
+paper (Li et al. 2021, arXiv:2103.16257, section 4.1), on a data set that needs no
+download.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """Returns the defaults; bounds are checked by moon_jax/config.py."""
+  config = ml_collections.ConfigDict()
+
+  config.algorithm = 'moon'  # fedavg, fedprox, moon or solo
+  config.model = 'mlp'  # mlp (any image) or moon_cnn (28x28 or 32x32 pixels)
+  config.seed = 0  # of every random draw; 0 to 2**31 - 1
+
+  config.num_clients = 10  # clients that share the training data; at least 1
+  config.participation = 1.0  # fraction of the clients in a round; in (0, 1]
+  config.num_rounds = 100  # communication rounds; at least 1
+  config.local_epochs = 10  # passes over its own data, per client and round; at least 1
+  config.batch_size = 64  # examples per local step; at least 1
+  config.eval_every_rounds = 1  # rounds between tests, the last always; at least 1
+  config.checkpoint_every_rounds = 10  # rounds between saves, the last too; at least 1
+
+  config.data = ml_collections.ConfigDict()
+  config.data.source = 'digits'  # digits (embedded), tfds or npz
+  config.data.name = ''  # TFDS data set, e.g. cifar10; for source=tfds
+  config.data.dir = ''  # TFDS folder; '' is $TFDS_DATA_DIR or the TFDS default
+  config.data.path = ''  # file with train_x, train_y, test_x, test_y; for source=npz
+  config.data.limit = 0  # at most so many training and test examples; 0 is all
+
+  config.partition = ml_collections.ConfigDict()
+  config.partition.name = 'dirichlet'  # dirichlet or iid
+  config.partition.beta = 0.5  # Dirichlet concentration, small is skewed; above 0
+  config.partition.min_size = 10  # examples the smallest client must own; at least 1
+
+  config.optimizer = ml_collections.ConfigDict()
+  config.optimizer.name = 'sgd'  # local optimizer, started anew each round: sgd
+  config.optimizer.learning_rate = 0.01  # above 0
+  config.optimizer.momentum = 0.9  # in [0, 1)
+  config.optimizer.weight_decay = 1e-5  # added to the gradient as decay * w; at least 0
+
+  config.moon = ml_collections.ConfigDict()
+  config.moon.mu = 5.0  # weight of the contrastive term; at least 0
+  config.moon.tau = 0.5  # temperature of the contrastive term; above 0
+
+  config.fedprox = ml_collections.ConfigDict()
+  config.fedprox.mu = 0.01  # weight of the proximal term; at least 0
+
+  config.mlp = ml_collections.ConfigDict()
+  config.mlp.width = 128  # units of each hidden layer; at least 1
+  config.mlp.representation = 64  # units of the representation; at least 1
+
+  config.execution = ml_collections.ConfigDict()
+  config.execution.lanes = 'auto'  # clients trained side by side: auto or a count
+
+  return config

@@ -1,0 +1,17 @@
+"""MOON on scikit-learn's handwritten digits: 10 clients, Dirichlet(0.5). The default.
+
+  python launch.py
+
+Less than a minute on two CPU cores, above 0.90 test accuracy.
+"""
+
+from configs import base
+
+
+def get_config():
+  config = base.get_config()
+  config.num_rounds = 30
+  config.local_epochs = 5
+  config.batch_size = 32
+  config.moon.mu = 1.0
+  return config

@@ -1,0 +1,18 @@
+"""MOON on Fashion-MNIST in the setting of the MOON paper: 10 clients, Dirichlet(0.5).
+
+  python launch.py --config=configs/fashion_mnist_moon.py
+
+The paper reports no result on this data set. Prepared data is read from
+--config.data.dir or $TFDS_DATA_DIR, else downloaded.
+Smoke test: add --config.num_rounds=2 --config.data.limit=1000.
+"""
+
+from configs import base
+
+
+def get_config():
+  config = base.get_config()
+  config.model = 'moon_cnn'
+  config.data.source = 'tfds'
+  config.data.name = 'fashion_mnist'
+  return config

@@ -1,0 +1,29 @@
+"""Trains one federated-learning experiment: flags -> config -> simulation.run."""
+
+import sys
+
+from moon_jax import command_line
+from moon_jax.errors import ExitCode, RunError
+
+
+def main(argv: list[str]) -> ExitCode:
+  """Returns the exit code; every failure that the user can mend is one clear line."""
+  if {'-h', '--help'} & set(argv):
+    print(command_line.help_text())
+    return ExitCode.DONE
+  try:
+    request = command_line.parse(argv)
+    # Only now: a mistyped flag is answered before JAX is loaded.
+    from moon_jax import simulation
+
+    return simulation.run(request)
+  except RunError as error:
+    print(error, file=sys.stderr)
+    return error.exit_code
+  except KeyboardInterrupt:
+    print('Interrupted; the same command resumes from the last save.', file=sys.stderr)
+    return ExitCode.INTERRUPTED
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""A vectorized simulator of model-contrastive federated learning."""

@@ -1,0 +1,8 @@
+"""FedAvg: McMahan et al. 2017, algorithm 1, arXiv:1602.05629."""
+
+from moon_jax.algorithms.base import Algorithm
+
+
+def fedavg() -> Algorithm:
+  """Plain local training, then the mean weighted by examples."""
+  return Algorithm()

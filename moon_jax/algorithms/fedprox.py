@@ -1,0 +1,23 @@
+"""FedProx: Li et al. 2020, eq. 2, arXiv:1812.06127."""
+
+from moon_jax import losses
+from moon_jax.algorithms import base
+
+
+def fedprox(*, mu: float) -> base.Algorithm:
+  """FedAvg with mu/2 ||w - w_received||^2 added to the local loss.
+
+  Args:
+    mu: weight of the proximal term, at least 0; 0 is FedAvg.
+  """
+
+  def scalars(round_index, server_memory):
+    del round_index, server_memory
+    return {'mu': mu}
+
+  def loss(outputs, frozen, params, task, batch):
+    supervised, parts = base.supervised(outputs, frozen, params, task, batch)
+    pull = losses.proximal(params, task.received['params'])
+    return supervised + task.scalars['mu'] * pull, parts | {'proximal_loss': pull}
+
+  return base.Algorithm(scalars=scalars, loss=loss)

@@ -1,0 +1,36 @@
+"""SOLO: every client trains alone; the lower bound of Li et al. 2021, table 1."""
+
+from moon_jax.algorithms import base
+
+
+def solo() -> base.Algorithm:
+  """No communication: a client goes on from its own model, and each one is tested."""
+
+  def broadcast(server):
+    del server
+    return ()
+
+  def download(received, memory):
+    del received
+    return memory
+
+  def upload(trained, task):
+    del task
+    return (), trained
+
+  def aggregate(server, uploads, weights):
+    del uploads, weights
+    return server
+
+  def evaluated(server, clients):
+    del server
+    return clients
+
+  return base.Algorithm(
+    init_client=lambda variables: variables,
+    broadcast=broadcast,
+    download=download,
+    upload=upload,
+    aggregate=aggregate,
+    evaluated=evaluated,
+  )

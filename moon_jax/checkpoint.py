@@ -1,0 +1,80 @@
+"""What survives a crash? The whole state, saved by orbax after a number of rounds."""
+
+import pathlib
+
+import jax
+import orbax.checkpoint as ocp
+
+from moon_jax.errors import NoCheckpointError, RunError
+from moon_jax.types import State
+
+_KEPT = 2
+
+
+class Checkpoints:
+  """The checkpoints of one run directory; a step is a number of completed rounds.
+
+  Saving waits until the bytes are on disk. A context manager.
+  """
+
+  def __init__(self, directory: pathlib.Path):
+    options = ocp.CheckpointManagerOptions(
+      max_to_keep=_KEPT, enable_async_checkpointing=False
+    )
+    self._manager = ocp.CheckpointManager(
+      directory.absolute(),
+      options=options,
+      item_handlers=ocp.StandardCheckpointHandler(),
+    )
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *exception):
+    self._manager.close()
+
+  def save(self, state: State) -> None:
+    """Saves under the number of completed rounds.
+
+    Raises:
+      RunError: a checkpoint of this round is there already.
+    """
+    step = int(state.round)
+    if not self._manager.save(step, args=ocp.args.StandardSave(state)):
+      raise RunError(f'Checkpoint {step} was not saved: it is there already.')
+
+  def newest_or(self, first: State) -> State:
+    """Loads the newest checkpoint; `first` if there is none.
+
+    Args:
+      first: the state before the first round; what is loaded has its shapes, dtypes
+        and devices.
+
+    Raises:
+      NoCheckpointError: the newest checkpoint does not hold such a state.
+    """
+    step = self._manager.latest_step()
+    if step is None:
+      return first
+    saved = self._manager.item_metadata(step)
+    # Orbax casts another dtype without a word, so the types are compared first.
+    if (there := _layout(saved)) != (wanted := _layout(first)):
+      differing = sorted({path for path, _ in there ^ wanted})
+      raise NoCheckpointError(
+        f'Checkpoint {step} holds another state; differing: {", ".join(differing)}.'
+      )
+    return self._manager.restore(step, args=ocp.args.StandardRestore(first))
+
+
+def _layout(tree) -> set[tuple[str, tuple]]:
+  """{(path, (shape, dtype))} of every leaf, whatever the containers are called."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {
+    ('.'.join(_name(key) for key in path), (tuple(leaf.shape), str(leaf.dtype)))
+    for path, leaf in leaves
+  }
+
+
+def _name(key) -> str:
+  """A NamedTuple's field and a dict's key of the same name count as equal."""
+  return str(getattr(key, 'name', getattr(key, 'key', getattr(key, 'idx', key))))

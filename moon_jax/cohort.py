@@ -1,0 +1,223 @@
+"""Who trains this round, in which lane, on which batches? Host side, plain numpy.
+
+A *lane* is one of L parallel training slots; it trains a queue of clients back to back.
+Clients own different amounts of data, so one slot per client would leave most slots
+idle while the largest client finishes; L shorter queues of equal length do not.
+
+A *segment* is a stretch of steps in which no lane changes its client. Clients are
+loaded into lanes and stored from them between segments only.
+"""
+
+import dataclasses
+import heapq
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.keys import Purpose, host_rng
+
+
+class Plan(NamedTuple):
+  """One round's work; the shapes are the same for every round of a run.
+
+  A slot is a position in the cohort, 0..K-1; -1 stands for none. Steps and segments
+  past those that the round needs are never executed.
+
+  Attributes:
+    clients: [K] int32 client ids, ascending.
+    num_examples: [K] float32 examples that each one owns.
+    examples: [S, L, B] int32 rows of the training split.
+    num_real: [S, L] int32 leading examples of the batch that are real; the rest repeat
+      the last real one.
+    step_real: [S, L] bool, False where a lane waits for the others.
+    load: [G, L] int32 slot that enters a lane before the segment.
+    store: [G, L] int32 slot that leaves a lane after the segment.
+    bounds: [G + 1] int32 segment g runs the steps bounds[g] to bounds[g + 1] - 1.
+    num_segments: [] int32.
+  """
+
+  clients: np.ndarray
+  num_examples: np.ndarray
+  examples: np.ndarray
+  num_real: np.ndarray
+  step_real: np.ndarray
+  load: np.ndarray
+  store: np.ndarray
+  bounds: np.ndarray
+  num_segments: np.ndarray
+
+  def utilisation(self) -> float:
+    """Useful steps / executed steps, in (0, 1]."""
+    executed = self.bounds[self.num_segments] * self.step_real.shape[1]
+    return float(self.step_real.sum() / executed)
+
+
+def cohort_size(num_clients: int, participation: float) -> int:
+  """K: the participating fraction of the clients, rounded, but at least one."""
+  return max(1, round(num_clients * participation))
+
+
+def num_lanes(requested: str, cohort_size: int, backend: str) -> int:
+  """L: the count asked for, or the default of the backend, but at most K.
+
+  Args:
+    requested: 'auto' or a count.
+    cohort_size: K.
+    backend: as named by JAX. A CPU is busy with one client at a time; an accelerator
+      is not busy with fewer than all.
+  """
+  if requested != 'auto':
+    return min(int(requested), cohort_size)
+  return 1 if backend == 'cpu' else cohort_size
+
+
+def choose(*, seed: int, round_index: int, num_clients: int, size: int) -> np.ndarray:
+  """[size] int32 ids, ascending: a uniform draw without replacement."""
+  rng = host_rng(seed, Purpose.COHORT, round_index)
+  return np.sort(rng.choice(num_clients, size, replace=False)).astype(np.int32)
+
+
+def client_batches(
+  owned: np.ndarray,
+  *,
+  rng_key: tuple[int, int, int],
+  local_epochs: int,
+  batch_size: int,
+) -> tuple[np.ndarray, np.ndarray]:
+  """One client's batches of a round: every epoch in a new order, no example left out.
+
+  Args:
+    owned: [n] rows that the client owns.
+    rng_key: (seed, round, client).
+    local_epochs: passes over the data.
+    batch_size: B.
+
+  Returns:
+    examples: [epochs * ceil(n / B), B] int32; an epoch's last batch is filled up with
+      copies of its last example.
+    num_real: [epochs * ceil(n / B)] int32 examples that are no copies.
+  """
+  seed, round_index, client = rng_key
+  steps = math.ceil(len(owned) / batch_size)
+  grid = np.minimum(np.arange(steps * batch_size), len(owned) - 1)
+  orders = [
+    host_rng(seed, Purpose.BATCHES, round_index, client, epoch).permutation(owned)[grid]
+    for epoch in range(local_epochs)
+  ]
+  real = np.minimum(len(owned) - batch_size * np.arange(steps), batch_size)
+  examples = np.concatenate(orders).reshape(-1, batch_size).astype(np.int32)
+  return examples, np.tile(real, local_epochs).astype(np.int32)
+
+
+def pack(num_steps: np.ndarray, num_lanes: int) -> list[list[int]]:
+  """Longest-first packing: each slot joins the lane that is free first.
+
+  Args:
+    num_steps: [K] steps of each slot.
+    num_lanes: L.
+
+  Returns:
+    L queues of slots; every slot with at least one step is in exactly one.
+  """
+  queues = [[] for _ in range(num_lanes)]
+  free_at = [(0, lane) for lane in range(num_lanes)]
+  for slot in np.argsort(-num_steps, kind='stable'):
+    if num_steps[slot] > 0:
+      end, lane = heapq.heappop(free_at)
+      queues[lane].append(int(slot))
+      heapq.heappush(free_at, (end + int(num_steps[slot]), lane))
+  return queues
+
+
+@dataclasses.dataclass(frozen=True)
+class Planner:
+  """Makes the plan of any round; a function of (seed, round) alone.
+
+  Attributes:
+    owned: N arrays, the rows that each client owns.
+    seed: the run's seed.
+    cohort_size: K.
+    local_epochs: passes of a client over its data in a round.
+    batch_size: B.
+    num_lanes: L, at most K.
+  """
+
+  owned: list[np.ndarray]
+  seed: int
+  cohort_size: int
+  local_epochs: int
+  batch_size: int
+  num_lanes: int
+
+  def max_steps(self) -> int:
+    """S: no round's longest lane has more steps (Graham 1969, list scheduling)."""
+    sizes = np.array([len(rows) for rows in self.owned])
+    steps = np.sort(self.local_epochs * -(-sizes // self.batch_size))[::-1]
+    total = int(steps[: self.cohort_size].sum())
+    others = (total - int(steps[0])) / self.num_lanes
+    return min(total, math.ceil(others) + int(steps[0]))
+
+  def batches(self, round_index: int, client: int) -> tuple[np.ndarray, np.ndarray]:
+    """`client_batches` of one client in one round."""
+    return client_batches(
+      self.owned[client],
+      rng_key=(self.seed, round_index, int(client)),
+      local_epochs=self.local_epochs,
+      batch_size=self.batch_size,
+    )
+
+  def plan(self, round_index: int) -> Plan:
+    """The work of one round."""
+    clients = choose(
+      seed=self.seed,
+      round_index=round_index,
+      num_clients=len(self.owned),
+      size=self.cohort_size,
+    )
+    work = [self.batches(round_index, client) for client in clients]
+    num_steps = np.array([len(real) for _, real in work])
+    queues = pack(num_steps, self.num_lanes)
+    examples, num_real, step_real = self._fill_lanes(queues, work)
+    load, store, bounds, num_segments = self._segments(queues, num_steps)
+    return Plan(
+      clients=clients,
+      num_examples=np.array([len(self.owned[c]) for c in clients], np.float32),
+      examples=examples,
+      num_real=num_real,
+      step_real=step_real,
+      load=load,
+      store=store,
+      bounds=bounds,
+      num_segments=num_segments,
+    )
+
+  def _fill_lanes(self, queues, work):
+    max_steps, lanes = self.max_steps(), self.num_lanes
+    examples = np.zeros((max_steps, lanes, self.batch_size), np.int32)
+    num_real = np.ones((max_steps, lanes), np.int32)
+    step_real = np.zeros((max_steps, lanes), bool)
+    for lane, queue in enumerate(queues):
+      step = 0
+      for slot in queue:
+        rows, real = work[slot]
+        span = slice(step, step + len(real))
+        examples[span, lane], num_real[span, lane] = rows, real
+        step_real[span, lane] = True
+        step += len(real)
+    return examples, num_real, step_real
+
+  def _segments(self, queues, num_steps):
+    ends = [np.cumsum([num_steps[slot] for slot in queue]) for queue in queues]
+    cuts = sorted({int(end) for lane_ends in ends for end in lane_ends})
+    load = np.full((self.cohort_size, self.num_lanes), -1, np.int32)
+    store = np.full((self.cohort_size, self.num_lanes), -1, np.int32)
+    for lane, queue in enumerate(queues):
+      first = 0
+      for slot, end in zip(queue, ends[lane], strict=True):
+        last = cuts.index(int(end))
+        load[first, lane], store[last, lane] = slot, slot
+        first = last + 1
+    bounds = np.zeros(self.cohort_size + 1, np.int32)
+    bounds[1 : len(cuts) + 1] = cuts
+    return load, store, bounds, np.int32(len(cuts))

@@ -1,0 +1,158 @@
+"""What did the user ask for? Flags -> a valid configuration and a run directory."""
+
+import dataclasses
+import importlib.util
+import pathlib
+import re
+import shlex
+import sys
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from moon_jax import config as config_lib
+
+_ROOT = pathlib.Path(__file__).parents[1]
+DEFAULT_CONFIG = 'configs/digits_moon.py'
+
+_USAGE = """\
+Trains one federated-learning experiment and keeps its records.
+
+  python launch.py [--config=FILE] [--workdir=DIR] [--config.KNOB=VALUE ...]
+
+  --config=FILE   a Python file with get_config(); default {default}
+  --workdir=DIR   the run directory; default runs/<config>-<algorithm>-s<seed>
+                  The same command again resumes the run that is there.
+
+Knobs, with the values of configs/base.py:
+"""
+
+
+class Request(NamedTuple):
+  """A valid command line.
+
+  Attributes:
+    config: the experiment.
+    workdir: where its records go.
+    command: the command line that repeats (and resumes) it.
+    changed: dotted name -> value of the knobs that differ from configs/base.py.
+  """
+
+  config: config_lib.Config
+  workdir: pathlib.Path
+  command: str
+  changed: dict[str, Any]
+
+
+def help_text() -> str:
+  """The usage and every knob: configs/base.py is the only place that lists them."""
+  base = _ROOT / 'configs/base.py'
+  knob = re.compile(r'  config\.([\w.]+) = (.*?)  # (.*)')
+  lines = [m.groups() for m in map(knob.fullmatch, base.read_text().splitlines()) if m]
+  rows = [f'  --config.{name}={value:<12} {text}' for name, value, text in lines]
+  return _USAGE.format(default=DEFAULT_CONFIG) + '\n'.join(rows)
+
+
+def parse(argv: list[str]) -> Request:
+  """Reads the command line.
+
+  Args:
+    argv: the words after the program's name.
+
+  Returns:
+    The experiment and its run directory; nothing is written.
+
+  Raises:
+    ConfigError: every mistake found, one line each.
+  """
+  values = flags.FlagValues()
+  flags.DEFINE_string('config', DEFAULT_CONFIG, 'config file', flag_values=values)
+  flags.DEFINE_string('workdir', None, 'run directory', flag_values=values)
+  values.set_gnu_getopt(True)
+  try:
+    rest = values(['launch.py', *argv], known_only=True)[1:]
+  except flags.Error as error:
+    raise config_lib.ConfigError([str(error)]) from None
+  overrides, problems = _split(rest)
+  problems += _repeated(argv)
+  settings = _load(values.config)
+  for name, word in overrides.items():
+    try:
+      _override(settings, name, word)
+    except config_lib.ConfigError as error:
+      problems += error.problems
+  try:
+    config = config_lib.validate(settings, given=overrides)
+  except config_lib.ConfigError as error:
+    problems += error.problems
+  if problems:
+    raise config_lib.ConfigError(problems)
+  name = f'{pathlib.Path(values.config).stem}-{config.algorithm}-s{config.seed}'
+  workdir = pathlib.Path(values.workdir or f'runs/{name}').expanduser()
+  base = config_lib.flatten(_load(str(_ROOT / 'configs/base.py')))
+  chosen = config_lib.flatten(dataclasses.asdict(config))
+  return Request(
+    config=config,
+    workdir=workdir,
+    command=shlex.join(['python', 'launch.py', *argv]),
+    changed={name: value for name, value in chosen.items() if value != base[name]},
+  )
+
+
+def _split(words: list[str]) -> tuple[dict[str, str], list[str]]:
+  """['--config.seed=1', 'x'] -> {'seed': '1'} and a complaint about 'x'."""
+  overrides, problems = {}, []
+  words = list(words)
+  while words:
+    word = words.pop(0)
+    match = re.fullmatch(r'--?config\.([^=]+)(?:=(.*))?', word, re.DOTALL)
+    if not match:
+      kind = 'an unknown flag' if word.startswith('-') else 'a stray word'
+      problems.append(f'{word!r} is {kind}; see --help.')
+      continue
+    name, value = match.groups()
+    if value is None and words and not words[0].startswith('--'):
+      value = words.pop(0)
+    if value is None:
+      problems.append(f'--config.{name} needs a value.')
+    else:
+      overrides[name] = value
+  return overrides, problems
+
+
+def _repeated(words: list[str]) -> list[str]:
+  names = [word.lstrip('-').split('=')[0] for word in words if word.startswith('-')]
+  return [f'--{n} is given twice.' for n in dict.fromkeys(names) if names.count(n) > 1]
+
+
+def _override(settings: dict[str, Any], name: str, word: str) -> None:
+  """Puts the command line's word, converted to the knob's type, into the settings."""
+  if name not in config_lib.knobs():
+    raise config_lib.ConfigError([config_lib.unknown_knob(name)])
+  *groups, knob = name.split('.')
+  for group in groups:
+    settings = settings.setdefault(group, {})
+  settings[knob] = config_lib.from_word(name, word)
+
+
+def _load(path: str) -> dict[str, Any]:
+  """Runs a config file; a config file is code."""
+  file = pathlib.Path(path).expanduser()
+  if not file.is_file() and (_ROOT / file).is_file():
+    file = _ROOT / file  # launch.py was called from another folder
+  if not file.is_file():
+    near = [f'configs/{p.name}' for p in (_ROOT / 'configs').glob('*.py')]
+    hint = config_lib.did_you_mean(path, near)
+    raise config_lib.ConfigError([f'--config={path!r} is not a file.{hint}'])
+  if str(_ROOT) not in sys.path:
+    sys.path.insert(
+      0, str(_ROOT)
+    )  # so that `from configs import base` works from anywhere
+  try:
+    spec = importlib.util.spec_from_file_location(f'config_{file.stem}', file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config().to_dict()
+  except Exception as error:
+    message = f'{type(error).__name__}: {error}'.splitlines()[0]
+    raise config_lib.ConfigError([f'--config={path!r} failed: {message}']) from None

@@ -1,0 +1,311 @@
+"""Is this configuration valid? Typed, bounded, and every mistake told at once.
+
+Imports nothing heavy, so that a typo is answered before JAX loads.
+"""
+
+import dataclasses
+import difflib
+import math
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+from moon_jax.errors import UsageError
+
+
+class ConfigError(UsageError):
+  """Everything wrong with a configuration; `problems` holds one line for each."""
+
+  def __init__(self, problems: Iterable[str]):
+    self.problems = tuple(problems)
+    super().__init__('\n'.join(self.problems))
+
+
+class Bound(NamedTuple):
+  """What a value must satisfy, and how to say so."""
+
+  wanted: str
+  holds: Callable[[Any], bool]
+
+
+class Choice(NamedTuple):
+  """The names that a value may take."""
+
+  names: tuple[str, ...]
+
+
+def _at_least(low) -> Bound:
+  return Bound(f'at least {low}', lambda value: value >= low)
+
+
+_ABOVE_ZERO = Bound('above 0', lambda value: value > 0)
+_SEED = Bound('in [0, 2147483647]', lambda value: 0 <= value < 2**31)
+_FRACTION = Bound(
+  'a fraction of the clients in (0, 1], not a count', lambda value: 0 < value <= 1
+)
+_MOMENTUM = Bound('in [0, 1)', lambda value: 0 <= value < 1)
+_LANES = Bound(
+  "'auto' or a count of at least 1",
+  lambda value: value == 'auto' or (value.isdecimal() and int(value) >= 1),
+)
+
+Count = Annotated[int, _at_least(1)]
+PositiveFloat = Annotated[float, _ABOVE_ZERO]
+NonNegativeFloat = Annotated[float, _at_least(0)]
+
+ALGORITHMS = ('fedavg', 'fedprox', 'moon', 'solo')
+MODELS = ('mlp', 'moon_cnn')
+SOURCES = ('digits', 'tfds', 'npz')
+PARTITIONS = ('iid', 'dirichlet')
+OPTIMIZERS = ('sgd',)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  source: Annotated[str, Choice(SOURCES)]
+  name: str
+  dir: str
+  path: str
+  limit: Annotated[int, _at_least(0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionConfig:
+  name: Annotated[str, Choice(PARTITIONS)]
+  beta: PositiveFloat
+  min_size: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+  name: Annotated[str, Choice(OPTIMIZERS)]
+  learning_rate: PositiveFloat
+  momentum: Annotated[float, _MOMENTUM]
+  weight_decay: NonNegativeFloat
+
+
+@dataclasses.dataclass(frozen=True)
+class MoonConfig:
+  mu: NonNegativeFloat
+  tau: PositiveFloat
+
+
+@dataclasses.dataclass(frozen=True)
+class FedProxConfig:
+  mu: NonNegativeFloat
+
+
+@dataclasses.dataclass(frozen=True)
+class MlpConfig:
+  width: Count
+  representation: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class ExecutionConfig:
+  lanes: Annotated[str, _LANES]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """A valid experiment. The meaning of each knob stands in configs/base.py."""
+
+  algorithm: Annotated[str, Choice(ALGORITHMS)]
+  model: Annotated[str, Choice(MODELS)]
+  seed: Annotated[int, _SEED]
+  num_clients: Count
+  participation: Annotated[float, _FRACTION]
+  num_rounds: Count
+  local_epochs: Count
+  batch_size: Count
+  eval_every_rounds: Count
+  checkpoint_every_rounds: Count
+  data: DataConfig
+  partition: PartitionConfig
+  optimizer: OptimizerConfig
+  moon: MoonConfig
+  fedprox: FedProxConfig
+  mlp: MlpConfig
+  execution: ExecutionConfig
+
+  def options(self, group: str) -> dict[str, Any]:
+    """The knobs of an algorithm or a model; {} if it has none."""
+    return dataclasses.asdict(getattr(self, group)) if hasattr(self, group) else {}
+
+
+# A knob or group -> the knob that decides whether it is used, and for which values.
+_USED_WHEN = {
+  'moon': ('algorithm', ('moon',)),
+  'fedprox': ('algorithm', ('fedprox',)),
+  'mlp': ('model', ('mlp',)),
+  'partition.beta': ('partition.name', ('dirichlet',)),
+  'data.name': ('data.source', ('tfds',)),
+  'data.dir': ('data.source', ('tfds',)),
+  'data.path': ('data.source', ('npz',)),
+}
+
+# A knob that may be empty in general -> the knob and value with which it may not.
+_NEEDED_WHEN = {
+  'data.name': ('data.source', 'tfds'),
+  'data.path': ('data.source', 'npz'),
+}
+
+# Knobs that may differ when a run is resumed: they cannot change a round's result.
+MAY_CHANGE = (
+  'num_rounds',
+  'eval_every_rounds',
+  'checkpoint_every_rounds',
+  'data.dir',
+  'execution.lanes',
+)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """{'moon': {'mu': 1.0}} -> {'moon.mu': 1.0}."""
+  flat = {}
+  for key, value in tree.items():
+    if isinstance(value, Mapping):
+      flat |= flatten(value, f'{prefix}{key}.')
+    else:
+      flat[prefix + key] = value
+  return flat
+
+
+def knobs(cls: type = Config, prefix: str = '') -> dict[str, Any]:
+  """Every knob's dotted name -> its annotated type, in the order of definition."""
+  types = {}
+  for name, kind in typing.get_type_hints(cls, include_extras=True).items():
+    if dataclasses.is_dataclass(kind):
+      types |= knobs(kind, f'{prefix}{name}.')
+    else:
+      types[prefix + name] = kind
+  return types
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+  """' Did you mean X?' for the nearest name, '' if none is near."""
+  names = list(names)
+  near = difflib.get_close_matches(word, names, n=1)
+  # `--config.beta` names a knob without its group: the last part alone must match.
+  near = near or [n for n in names if n.split('.')[-1] == word.split('.')[-1]]
+  return f' Did you mean {near[0]!r}?' if near else ''
+
+
+def problem(name: str, value: Any, wanted: str) -> str:
+  """The one form of a complaint: the flag, the value, what is wanted."""
+  return f'--config.{name}={value!r} must be {wanted}.'
+
+
+def unknown_knob(name: str) -> str:
+  """The complaint about a name that is no knob: a group, or a misspelling."""
+  inside = [knob for knob in knobs() if knob.startswith(name + '.')]
+  if inside:
+    return f'--config.{name} is a group; set one of its knobs: {", ".join(inside)}.'
+  return f'--config.{name} is not a knob.{did_you_mean(name, knobs())}'
+
+
+def _kind_and_bounds(name: str) -> tuple[type, list[Any]]:
+  kind, *bounds = typing.get_args(knobs()[name]) or (knobs()[name],)
+  return kind, bounds
+
+
+def from_word(name: str, word: str) -> Any:
+  """The command line's word as the knob's type, or unchanged if it does not fit."""
+  kind, _ = _kind_and_bounds(name)
+  try:
+    return kind(word)
+  except ValueError:
+    return word  # `convert` says what is wanted instead
+
+
+def convert(name: str, value: Any) -> Any:
+  """Checks one value against its knob's type and bound.
+
+  Raises:
+    ConfigError: with the one line that says what is wanted.
+  """
+  kind, bounds = _kind_and_bounds(name)
+  if kind is float and type(value) is int:
+    value = float(value)
+  if type(value) is not kind:
+    wanted = {int: 'a whole number', float: 'a number', str: 'a word'}[kind]
+    raise ConfigError([problem(name, value, wanted)])
+  if kind is float and not math.isfinite(value):
+    raise ConfigError([problem(name, value, 'a finite number')])
+  for bound in bounds:
+    if isinstance(bound, Choice) and value not in bound.names:
+      wanted = f'one of {", ".join(bound.names)}'
+      raise ConfigError(
+        [problem(name, value, wanted) + did_you_mean(value, bound.names)]
+      )
+    if isinstance(bound, Bound) and not bound.holds(value):
+      raise ConfigError([problem(name, value, bound.wanted)])
+  return value
+
+
+def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
+  """Builds the typed configuration.
+
+  Args:
+    values: nested mapping with every knob, e.g. a ConfigDict from configs/.
+    given: dotted names set on the command line; one that the chosen algorithm, model,
+      data or partition does not use is a mistake.
+
+  Returns:
+    The valid configuration.
+
+  Raises:
+    ConfigError: every problem found, one line each.
+  """
+  flat, problems, valid = flatten(values), [], {}
+  problems += [unknown_knob(name) for name in flat if name not in knobs()]
+  for name in knobs():
+    if name not in flat:
+      problems.append(f'--config.{name} is missing from the config file.')
+      continue
+    try:
+      valid[name] = convert(name, flat[name])
+    except ConfigError as error:
+      problems += error.problems
+  problems += _conflicts(valid, given)
+  if problems:
+    raise ConfigError(problems)
+  return _build(Config, valid)
+
+
+def _conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
+  """Problems between knobs that are each valid alone."""
+  problems = []
+  for name in given:
+    for used, (decider, chosen) in _USED_WHEN.items():
+      belongs = name == used or name.startswith(used + '.')
+      if belongs and valid.get(decider, chosen[0]) not in chosen:
+        problems.append(
+          f'--config.{name} is not used with --config.{decider}={valid[decider]}; '
+          f'it belongs to {" or ".join(chosen)}.'
+        )
+  for name, (decider, chosen) in _NEEDED_WHEN.items():
+    if valid.get(decider) == chosen and valid.get(name) == '':
+      problems.append(f'--config.{name} is needed with --config.{decider}={chosen}.')
+  return problems
+
+
+def _build(cls: type, valid: Mapping[str, Any], prefix: str = '') -> Any:
+  values = {}
+  for name, kind in typing.get_type_hints(cls).items():
+    if dataclasses.is_dataclass(kind):
+      values[name] = _build(kind, valid, f'{prefix}{name}.')
+    else:
+      values[name] = valid[prefix + name]
+  return cls(**values)
+
+
+def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
+  """'key: saved -> given' for every difference that makes it another experiment."""
+  old, new = flatten(saved), flatten(dataclasses.asdict(given))
+  names = [n for n in sorted(old | new) if n not in MAY_CHANGE]
+  return [
+    f'{n}: {old.get(n, "absent")!r} -> {new.get(n, "absent")!r}'
+    for n in names
+    if old.get(n) != new.get(n)
+  ]

@@ -1,0 +1,63 @@
+"""What every source has in common: one kind of Dataset, one kind of error."""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from moon_jax.errors import UsageError
+from moon_jax.types import Dataset
+
+
+class DataError(UsageError):
+  """The data cannot be used. The message is one line and says what to do."""
+
+
+@contextlib.contextmanager
+def one_line(what: str) -> Iterator[None]:
+  """Makes any error a DataError: TFDS raises a dozen kinds, some of them pages long."""
+  try:
+    yield
+  except (DataError, MemoryError):
+    raise
+  except Exception as error:
+    first_line = str(error).strip().partition('\n')[0]
+    raise DataError(f'{what}: {type(error).__name__}: {first_line}') from error
+
+
+def make_dataset(name, train, test, num_classes, statistics=None):
+  """A Dataset of (images, labels) of each split; None computes the statistics."""
+  (train_images, train_labels), (test_images, test_labels) = (
+    (
+      np.ascontiguousarray(images if images.ndim == 4 else images[..., None]),
+      np.ascontiguousarray(labels, np.int32),
+    )
+    for images, labels in (train, test)
+  )
+  mean, std = statistics or pixel_statistics(train_images)
+  return Dataset(
+    name=name,
+    train_images=train_images,
+    train_labels=train_labels,
+    test_images=test_images,
+    test_labels=test_labels,
+    num_classes=num_classes,
+    mean=np.asarray(mean, np.float32),
+    std=np.asarray(std, np.float32),
+  )
+
+
+def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Mean and standard deviation of pixel / 255 in each channel.
+
+  Args:
+    images: [M, H, W, C] uint8.
+
+  Returns:
+    [C], [C] float64. The deviation is at least one grey level, 1 / 255, so that a
+    constant channel can be divided by it.
+  """
+  # A square fits 16 bits: no float copy of the images. Examples first: 5 times faster.
+  square = np.square(images, dtype=np.uint16).mean(0, dtype=np.float64).mean((0, 1))
+  mean = images.mean(0, dtype=np.float64).mean((0, 1))
+  return mean / 255, np.sqrt(np.maximum(square - mean**2, 1.0)) / 255

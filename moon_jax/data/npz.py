@@ -1,0 +1,80 @@
+"""The user's own images, in one .npz file."""
+
+import pathlib
+
+import numpy as np
+
+from moon_jax.data.arrays import DataError, make_dataset, one_line
+from moon_jax.types import Dataset
+
+NPZ_ARRAYS = ('train_x', 'train_y', 'test_x', 'test_y')
+
+
+def load_npz(path: str) -> Dataset:
+  """Loads the arrays train_x, train_y, test_x and test_y of a .npz file.
+
+  Args:
+    path: the file. Images are uint8 [M, H, W] or [M, H, W, C], labels integers [M].
+      The classes are 0 to the largest training label.
+
+  Raises:
+    DataError: the file or one of its arrays is missing or unusable.
+  """
+  flag = f'--config.data.path={path!r}'
+  wanted = f'must be an .npz file of plain arrays {", ".join(NPZ_ARRAYS)}'
+  file_path = pathlib.Path(path).expanduser()
+  # Opened here, because np.load forgets to close a file that it cannot read.
+  with (
+    one_line(f'{flag} {wanted}'),
+    file_path.open('rb') as file,
+    np.load(file, allow_pickle=False) as arrays,
+  ):
+    if missing := [name for name in NPZ_ARRAYS if name not in arrays]:
+      raise DataError(f'{flag} {wanted}; it lacks {missing} and has {list(arrays)}.')
+    train_x, train_y, test_x, test_y = (arrays[name] for name in NPZ_ARRAYS)
+  fault = (
+    _split_fault('train', train_x, train_y)
+    or _split_fault('test', test_x, test_y)
+    or _pair_fault(train_x, train_y, test_x, test_y)
+  )
+  if fault:
+    raise DataError(f'{flag}: {fault}.')
+  name, num_classes = file_path.stem, int(train_y.max()) + 1
+  return make_dataset(name, (train_x, train_y), (test_x, test_y), num_classes)
+
+
+def _split_fault(split, images, labels):
+  """What is wrong with one split, and the remedy; '' if nothing is."""
+  x, y = f'{split}_x', f'{split}_y'
+  if images.dtype != np.uint8:
+    remedy = f"(255 * {x}).round().astype('uint8')"
+    return f'{x} is {images.dtype}, not uint8; convert floats in [0, 1] with {remedy}'
+  if images.ndim not in (3, 4):
+    return f'{x} has shape {images.shape}; reshape it to [M, H, W] or [M, H, W, C]'
+  if labels.ndim != 1:
+    return f'{y} has shape {labels.shape}, not [M]; convert one-hot with {y}.argmax(1)'
+  if not np.issubdtype(labels.dtype, np.integer):
+    return f"{y} is {labels.dtype}, not integer; convert it with {y}.astype('int32')"
+  if not len(images) == len(labels) > 0:
+    return (
+      f'{x} holds {len(images)} images, {y} {len(labels)} labels; save one for each'
+    )
+  if labels.min() < 0:
+    return f'{y} holds {labels.min()}; number the classes from 0'
+  return ''
+
+
+def _pair_fault(train_x, train_y, test_x, test_y):
+  """What is wrong between two splits that are right by themselves; '' if nothing is."""
+  if train_x.shape[1:] != test_x.shape[1:]:
+    return (
+      f'train_x has shape {train_x.shape}, test_x {test_x.shape}; make images alike'
+    )
+  if train_y.max() < 1:
+    return 'train_y holds one class only; at least 2 are needed'
+  if test_y.max() > train_y.max():
+    return (
+      f'test_y holds {test_y.max()}, but the largest label of train_y is '
+      f'{train_y.max()}; remove test examples of classes that are not trained'
+    )
+  return ''

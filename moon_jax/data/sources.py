@@ -1,0 +1,69 @@
+"""Where do the arrays come from? The embedded digits, any TFDS image set, or a .npz."""
+
+import numpy as np
+
+from moon_jax.data.arrays import DataError, make_dataset
+from moon_jax.data.npz import load_npz
+from moon_jax.data.tfds import load_tfds
+from moon_jax.keys import Purpose, host_rng
+from moon_jax.types import Dataset
+
+
+def load(source: str, *, name: str, data_dir: str, path: str, limit: int) -> Dataset:
+  """Loads a data set, or a fixed pseudo-random part of it.
+
+  Args:
+    source: a key of SOURCES.
+    name: data set, for 'tfds'.
+    data_dir: folder of prepared data, for 'tfds'.
+    path: file, for 'npz'.
+    limit: most examples to keep of each split; 0 keeps all. The choice does not
+      depend on the run's seed, and a smaller limit keeps a subset of a larger one's.
+
+  Returns:
+    The data set; mean and standard deviation are those of the whole training split.
+
+  Raises:
+    DataError: the data is missing or unusable.
+  """
+  if source not in SOURCES:
+    raise DataError(f'--config.data.source={source!r} must be one of {list(SOURCES)}.')
+  dataset = SOURCES[source](name=name, data_dir=data_dir, path=path)
+  if not limit:
+    return dataset
+  # Splits may be stored class by class: the first examples would not do.
+  train, test = (
+    host_rng(0, Purpose.SUBSET, split).permutation(len(labels))[:limit]
+    for split, labels in enumerate((dataset.train_labels, dataset.test_labels))
+  )
+  return dataset._replace(
+    train_images=dataset.train_images[train],
+    train_labels=dataset.train_labels[train],
+    test_images=dataset.test_images[test],
+    test_labels=dataset.test_labels[test],
+  )
+
+
+def load_digits() -> Dataset:
+  """Loads scikit-learn's 1,797 digits: 8x8 pixels, 10 classes, no download.
+
+  Every fifth example of a class is a test example: stratified, the same in every run.
+  """
+  from sklearn import datasets
+
+  digits = datasets.load_digits()
+  images = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # grey levels 0 to 16
+  is_test = np.zeros(len(images), bool)
+  for label in range(10):
+    is_test[np.flatnonzero(digits.target == label)[2::5]] = True
+  train = images[~is_test], digits.target[~is_test]
+  test = images[is_test], digits.target[is_test]
+  return make_dataset('digits', train, test, num_classes=10)
+
+
+# Config name -> loader.
+SOURCES = {
+  'digits': lambda name, data_dir, path: load_digits(),
+  'tfds': lambda name, data_dir, path: load_tfds(name, data_dir),
+  'npz': lambda name, data_dir, path: load_npz(path),
+}

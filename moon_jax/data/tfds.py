@@ -1,0 +1,156 @@
+"""TensorFlow Datasets; TensorFlow itself is needed to prepare a set, not to read it."""
+
+import difflib
+import importlib.util
+import io
+import os
+import sys
+
+import numpy as np
+
+from moon_jax.data.arrays import DataError, make_dataset, one_line
+from moon_jax.types import Dataset
+
+# TFDS name -> [C] mean and [C] standard deviation of pixel / 255 that the literature
+# normalises with (CIFAR-10: Li et al. 2021). Other data uses its own training split.
+PIXEL_STATISTICS = {
+  'cifar10': (
+    np.divide((125.3, 123.0, 113.9), 255),
+    np.divide((63.0, 62.1, 66.7), 255),
+  ),
+  'cifar100': ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+  'fashion_mnist': ((0.2860,), (0.3530,)),
+  'mnist': ((0.1307,), (0.3081,)),
+}
+RECORDS_PER_READ = 1000  # bounds the encoded images in memory
+
+
+def load_tfds(name: str, data_dir: str) -> Dataset:
+  """Loads a TFDS image classification set, after preparing it if need be.
+
+  Reading needs no TensorFlow; downloading and preparing, done once, does.
+
+  Args:
+    name: TFDS name, e.g. 'cifar10'; '/config' and ':1.2.3' may follow.
+    data_dir: TFDS folder; '' is $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
+
+  Raises:
+    DataError: the name is unknown, the set is not one of labelled uint8 images of one
+      size with splits train and test, or it cannot be prepared or read.
+  """
+  data_dir = data_dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
+  builder = _tfds_builder(name, os.path.expanduser(data_dir))
+  info = builder.info
+  image_key, label_key = _supervised_keys(name, info)
+  _prepare(name, builder)
+  if missing := {'train', 'test'} - set(info.splits):
+    raise DataError(
+      f'--config.data.name={name!r} lacks the splits {sorted(missing)}; it has '
+      f'{sorted(info.splits)}. Save two of them as .npz for --config.data.source=npz.'
+    )
+  with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
+    train, test = (
+      _read_split(builder, split, image_key, label_key) for split in ('train', 'test')
+    )
+  for split, (_, labels) in (('train', train), ('test', test)):
+    if labels.min() < 0:
+      raise DataError(
+        f'--config.data.name={name!r} has no labels in its {split} split.'
+      )
+  num_classes = info.features[label_key].num_classes
+  return make_dataset(
+    info.name, train, test, num_classes, PIXEL_STATISTICS.get(info.name)
+  )
+
+
+def _tfds_builder(name, data_dir):
+  with one_line(f'cannot open --config.data.name={name!r} in {data_dir}; check both'):
+    import tensorflow_datasets as tfds
+
+    try:
+      # Without file_format: with it, data in another format is a bare ValueError here.
+      return tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError:
+      # The community's list would be fetched from the network.
+      known = tfds.list_builders(with_community_datasets=False)
+      near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+      raise DataError(
+        f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
+        f'{data_dir}. Did you mean {near[0]!r}?'
+      ) from None
+
+
+def _supervised_keys(name, info):
+  """Names of the features that are the image and the label."""
+  from tensorflow_datasets import features as kinds
+
+  def first(kind):
+    # Some sets have a second label (cifar100): the supervised pair goes first.
+    names = [*(info.supervised_keys or ()), *info.features]
+    return next((key for key in names if isinstance(info.features[key], kind)), None)
+
+  image_key, label_key = first(kinds.Image), first(kinds.ClassLabel)
+  if image_key is None or label_key is None:
+    raise DataError(
+      f'--config.data.name={name!r} has the features {sorted(info.features)}; name a '
+      'set with an image and a class label.'
+    )
+  image = info.features[image_key]
+  if None in image.shape or image.np_dtype != np.uint8:
+    raise DataError(
+      f'--config.data.name={name!r} has {np.dtype(image.np_dtype)} images of shape '
+      f'{image.shape}, not uint8 of one size; convert it for --config.data.source=npz.'
+    )
+  return image_key, label_key
+
+
+def _prepare(name, builder):
+  """Downloads and prepares the set unless it is there in the format we read."""
+  folder = builder.data_path
+  if builder.info.splits:
+    formats = sorted(kind.value for kind in builder.info.available_file_formats())
+    if 'array_record' not in formats:
+      raise DataError(
+        f'{folder} is in the format {" and ".join(formats)}, not array_record; prepare '
+        'it in another --config.data.dir, or delete it.'
+      )
+    return
+  if folder.exists():
+    raise DataError(f'{folder} is only half prepared; delete it and prepare it again.')
+  if importlib.util.find_spec('tensorflow') is None:
+    raise DataError(
+      f'--config.data.name={name!r} is not prepared in {folder}; point '
+      '--config.data.dir at prepared data, or pip install tensorflow to prepare it.'
+    )
+  print(f'Downloading and preparing {name} in {folder}, once.', file=sys.stderr)
+  with one_line(f'cannot prepare {name} in {folder}; check the network and the disk'):
+    builder.download_and_prepare(file_format='array_record')
+
+
+def _read_split(builder, split, image_key, label_key):
+  """[M, H, W, C] uint8, [M] int32.
+
+  Parses records here: TFDS's decoder, which also decodes features nobody asked for
+  and tries each image format that Pillow knows, takes twice as long.
+  """
+  import tensorflow_datasets as tfds
+  from PIL import Image
+  from tensorflow_datasets.proto import tf_example_pb2
+
+  source = builder.as_data_source(
+    split,
+    deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
+    file_format='array_record',
+  )
+  shape = builder.info.features[image_key].shape
+  images = np.empty((len(source), *shape), np.uint8)
+  labels = np.empty(len(source), np.int32)
+  for start in range(0, len(source), RECORDS_PER_READ):
+    stop = min(start + RECORDS_PER_READ, len(source))
+    for i, record in enumerate(source.__getitems__(range(start, stop)), start):
+      feature = tf_example_pb2.Example.FromString(record).features.feature
+      encoded = io.BytesIO(feature[image_key].bytes_list.value[0])
+      pixels = np.asarray(Image.open(encoded, formats=('PNG', 'JPEG')))
+      images[i] = pixels.reshape(shape)
+      labels[i] = feature[label_key].int64_list.value[0]
+  return images, labels

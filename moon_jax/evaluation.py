@@ -1,0 +1,61 @@
+"""How good is a model? Exact on a test set of any size. Pure."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from moon_jax import losses
+from moon_jax.data.device import DeviceSplit
+from moon_jax.types import Outputs, PyTree
+
+BATCH_SIZE = 500
+
+
+class Score(NamedTuple):
+  """How M models do on one split; sums, so that nothing is rounded twice.
+
+  Attributes:
+    num_correct: [M] int32 examples whose highest logit is their label's.
+    loss_sum: [M] float32 cross entropy summed over the examples, in nats.
+  """
+
+  num_correct: jax.Array
+  loss_sum: jax.Array
+
+
+def make_evaluation(
+  apply: Callable[[PyTree, jax.Array], Outputs], batch_size: int = BATCH_SIZE
+) -> Callable[[PyTree, DeviceSplit], Score]:
+  """Builds the function (variables [M, ...], split) -> Score.
+
+  The last batch is filled up and masked, so every example counts once.
+  """
+
+  def evaluate(models, split):
+    size = split.labels.shape[0]
+    num_batches = -(-size // batch_size)
+
+    def batch_at(index):
+      first = index * batch_size
+      rows = jnp.minimum(first + jnp.arange(batch_size), size - 1)
+      return split.batch(rows, size - first)
+
+    def one_model(variables):
+      def add(score, index):
+        batch = batch_at(index)
+        logits = apply(variables, batch.images).logits
+        correct = (jnp.argmax(logits, axis=-1) == batch.labels) & (batch.mask > 0)
+        loss = losses.cross_entropy(logits, batch.labels, batch.mask)
+        return Score(
+          num_correct=score.num_correct + jnp.sum(correct, dtype=jnp.int32),
+          loss_sum=score.loss_sum + loss * jnp.sum(batch.mask),
+        ), None
+
+      zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()))
+      return jax.lax.scan(add, zero, jnp.arange(num_batches))[0]
+
+    return jax.lax.map(one_model, models)
+
+  return evaluate

@@ -1,0 +1,152 @@
+"""What does a configuration build? Data, functions, first state, compiled programs."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moon_jax import algorithms, cohort, evaluation, local, models, tree
+from moon_jax import round as round_lib
+from moon_jax.config import Config
+from moon_jax.data import device, partition, sources
+from moon_jax.keys import Purpose, device_key
+from moon_jax.types import Scalars, Server, State, Task
+
+
+class Experiment(NamedTuple):
+  """Everything that a configuration builds.
+
+  Attributes:
+    config: the configuration.
+    network: its two pure functions.
+    algorithm: its pure functions.
+    split: who owns which training example.
+    class_counts: [N, Y] training examples of each client and class.
+    planner: makes the plan of any round.
+    train: the training split on the device.
+    test: the test split on the device.
+    traffic: bytes that one client receives, and sends, in a round of a real deployment.
+  """
+
+  config: Config
+  network: models.Network
+  algorithm: algorithms.Algorithm
+  split: partition.Partition
+  class_counts: np.ndarray
+  planner: cohort.Planner
+  train: device.DeviceSplit
+  test: device.DeviceSplit
+  traffic: tuple[int, int]
+
+
+def build(config: Config) -> Experiment:
+  """Loads the data, deals it out and builds the functions; compiles nothing.
+
+  Raises:
+    UsageError: the data cannot be had, dealt out as asked, or fed to the network.
+  """
+  data = sources.load(
+    config.data.source,
+    name=config.data.name,
+    data_dir=config.data.dir,
+    path=config.data.path,
+    limit=config.data.limit,
+  )
+  network = models.make(
+    config.model,
+    image_shape=data.train_images.shape[1:],
+    num_classes=data.num_classes,
+    **config.options(config.model),
+  )
+  split = partition.make(
+    **dataclasses.asdict(config.partition),
+    labels=data.train_labels,
+    num_clients=config.num_clients,
+    seed=config.seed,
+  )
+  size = cohort.cohort_size(config.num_clients, config.participation)
+  planner = cohort.Planner(
+    owned=[split.client(client) for client in range(config.num_clients)],
+    seed=config.seed,
+    cohort_size=size,
+    local_epochs=config.local_epochs,
+    batch_size=config.batch_size,
+    num_lanes=cohort.num_lanes(config.execution.lanes, size, jax.default_backend()),
+  )
+  algorithm = algorithms.make(config.algorithm, **config.options(config.algorithm))
+  shapes = jax.eval_shape(network.init, device_key(0, Purpose.INIT))
+  return Experiment(
+    config=config,
+    network=network,
+    algorithm=algorithm,
+    split=split,
+    class_counts=partition.class_counts(split, data.train_labels, data.num_classes),
+    planner=planner,
+    train=device.put(data.train_images, data.train_labels, data.mean, data.std),
+    test=device.put(data.test_images, data.test_labels, data.mean, data.std),
+    traffic=_traffic(algorithm, shapes),
+  )
+
+
+def initial_state(experiment: Experiment) -> State:
+  """The state before the first round; a function of the seed alone."""
+  config, algorithm = experiment.config, experiment.algorithm
+  variables = experiment.network.init(device_key(config.seed, Purpose.INIT))
+  return State(
+    server=Server(variables, algorithm.init_server(variables)),
+    clients=tree.repeat(algorithm.init_client(variables), config.num_clients),
+    round=jnp.zeros((), jnp.int32),
+  )
+
+
+def scalars(experiment: Experiment, state: State) -> Scalars:
+  """The numbers of the next round, each float32, so that none compiles anew."""
+  optimizer = dataclasses.asdict(experiment.config.optimizer)
+  del optimizer['name']
+  algorithm = experiment.algorithm.scalars(int(state.round), state.server.memory)
+  return jax.tree.map(np.float32, Scalars(algorithm, optimizer))
+
+
+class Compiled(NamedTuple):
+  """The two programs of a run; a call with other shapes is an error, not a compile.
+
+  Attributes:
+    run_round: (state, plan, scalars, train) -> (state, RoundMetrics).
+    evaluate: (state, test) -> Score.
+  """
+
+  run_round: Callable
+  evaluate: Callable
+
+
+def compile_programs(experiment: Experiment, state: State) -> Compiled:
+  """Compiles one round and one evaluation."""
+  algorithm, apply = experiment.algorithm, experiment.network.apply
+  training = local.local_training(algorithm, apply, experiment.config.optimizer.name)
+  test_models = evaluation.make_evaluation(apply)
+
+  def evaluate(state, test):
+    return test_models(algorithm.evaluated(state.server, state.clients), test)
+
+  run_round = jax.jit(round_lib.make_round(algorithm, training), donate_argnums=0)
+  plan, numbers = experiment.planner.plan(0), scalars(experiment, state)
+  return Compiled(
+    run_round.lower(state, plan, numbers, experiment.train).compile(),
+    jax.jit(evaluate).lower(state, experiment.test).compile(),
+  )
+
+
+def _traffic(algorithm: algorithms.Algorithm, variables) -> tuple[int, int]:
+  """Bytes that one client receives, and sends, in a round of a real deployment."""
+
+  def exchange(variables):
+    received = algorithm.broadcast(Server(variables, algorithm.init_server(variables)))
+    memory = algorithm.init_client(variables)
+    trained = algorithm.download(received, memory)
+    return received, algorithm.upload(trained, Task(received, memory, {}))[0]
+
+  received, upload = jax.eval_shape(exchange, variables)
+  return tree.num_bytes(received), tree.num_bytes(upload)

@@ -1,0 +1,40 @@
+"""Where does randomness come from? Every draw is a function of what it is for."""
+
+import enum
+
+import jax
+import numpy as np
+
+
+class Purpose(enum.IntEnum):
+  """Values are part of every saved run: append, never renumber."""
+
+  INIT = 0
+  PARTITION = 1
+  COHORT = 2
+  BATCHES = 3
+  SUBSET = 4
+
+
+def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
+  """A counter-based numpy generator keyed by (seed, purpose, *parts).
+
+  Args:
+    seed: the run's seed, >= 0.
+    purpose: what is drawn.
+    *parts: what else the draw depends on: round, client, epoch, attempt; each >= 0.
+
+  Returns:
+    A generator whose stream depends on nothing else, so neither the lane a client
+    trains in nor a resumed run can change a draw.
+  """
+  entropy = np.random.SeedSequence([seed, int(purpose), *parts])
+  return np.random.Generator(np.random.Philox(entropy))
+
+
+def device_key(seed: int, purpose: Purpose, *parts: int) -> jax.Array:
+  """A typed JAX key keyed by (seed, purpose, *parts)."""
+  key = jax.random.key(seed)
+  for part in (purpose, *parts):
+    key = jax.random.fold_in(key, int(part))
+  return key

@@ -1,0 +1,88 @@
+"""The terms that local training minimises. Pure."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from moon_jax import tree
+from moon_jax.types import PyTree
+
+
+def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+  """[B], [B] -> [] mean of the values whose mask is 1; 0 if there are none."""
+  chex.assert_equal_shape([values, mask])
+  kept = jnp.where(mask > 0, values, 0.0)
+  return jnp.sum(kept) / jnp.maximum(jnp.sum(mask), 1.0)
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
+  """Softmax cross entropy, the supervised loss.
+
+  Args:
+    logits: [B, Y].
+    labels: [B] int32 in [0, Y).
+    mask: [B] 1.0 for a real example, 0.0 for filler.
+
+  Returns:
+    [] mean over the real examples, in nats.
+  """
+  chex.assert_rank(logits, 2)
+  chex.assert_equal_shape([labels, mask])
+  losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+  return masked_mean(losses, mask)
+
+
+def model_contrastive(
+  *,
+  z: jax.Array,
+  z_global: jax.Array,
+  z_previous: jax.Array,
+  temperature: jax.Array,
+  mask: jax.Array,
+) -> jax.Array:
+  """Pulls the representation to the global model's, away from the client's last one.
+
+  l_con = -log(exp(sim(z, z_global) / tau)
+               / (exp(sim(z, z_global) / tau) + exp(sim(z, z_previous) / tau)))
+
+  (Li et al. 2021, eq. 3, arXiv:2103.16257). -log(e^a / (e^a + e^b)) is written as
+  softplus(b - a), so that a small temperature cannot overflow.
+
+  Args:
+    z: [B, D] representation under the weights being trained.
+    z_global: [B, D] of the same images under the weights received this round.
+    z_previous: [B, D] of the same images under the client's last trained weights.
+    temperature: [] tau > 0, no unit.
+    mask: [B] 1.0 for a real example, 0.0 for filler.
+
+  Returns:
+    [] mean over the real examples, in nats.
+  """
+  chex.assert_rank(z, 2)
+  chex.assert_equal_shape([z, z_global, z_previous])
+  chex.assert_shape(mask, z.shape[:1])
+  positive = cosine_similarity(z, z_global) / temperature
+  negative = cosine_similarity(z, z_previous) / temperature
+  return masked_mean(jax.nn.softplus(negative - positive), mask)
+
+
+def cosine_similarity(a: jax.Array, b: jax.Array, eps: float = 1e-8) -> jax.Array:
+  """[B, D], [B, D] -> [B]; 0 with gradient 0 where a norm is at most eps."""
+
+  def unit(x):
+    square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+    safe = square > eps**2
+    # Guarded inside too: the branch not taken must not give a NaN gradient.
+    return jnp.where(safe, x * jax.lax.rsqrt(jnp.where(safe, square, 1.0)), 0.0)
+
+  return jnp.sum(unit(a) * unit(b), axis=-1)
+
+
+def proximal(params: PyTree, received: PyTree) -> jax.Array:
+  """1/2 ||w - w_received||^2 over all parameters, no unit.
+
+  (Li et al. 2020, eq. 2 without mu, arXiv:1812.06127.)
+  """
+  chex.assert_trees_all_equal_shapes(params, received)
+  return 0.5 * tree.squared_norm(tree.subtract(params, received))

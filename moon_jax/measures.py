@@ -1,0 +1,127 @@
+"""What do the numbers of a round and of a run mean? From arrays to records."""
+
+import contextlib
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from moon_jax.cohort import Plan
+from moon_jax.evaluation import Score
+from moon_jax.round import RoundMetrics
+
+Record = dict[str, Any]
+
+
+def round_record(
+  round_number: int, plan: Plan, metrics: RoundMetrics, traffic: tuple[int, int]
+) -> Record:
+  """What training says in the line of metrics.jsonl.
+
+  Args:
+    round_number: completed rounds, 1 after the first.
+    plan: the round's cohort and batches.
+    metrics: leaves [K], as numpy.
+    traffic: bytes that one client receives, and sends, in a round.
+
+  Returns:
+    Losses in nats, means over the examples of the round, each counted once an epoch;
+    drift, the mean over the cohort; bytes of the whole cohort.
+  """
+  count = metrics.num_seen.sum(dtype=np.float64)
+  bytes_down, bytes_up = traffic
+  return {
+    'round': round_number,
+    **{
+      name: float(sums.sum(dtype=np.float64) / count)
+      for name, sums in sorted(metrics.sums.items())
+    },
+    'drift': float(metrics.drift.mean(dtype=np.float64)),
+    'clients': plan.clients.tolist(),
+    'num_examples': int(count),
+    'num_steps': int(plan.step_real.sum()),
+    'bytes_down': bytes_down * len(plan.clients),
+    'bytes_up': bytes_up * len(plan.clients),
+  }
+
+
+def test_record(score: Score, num_examples: int) -> Record:
+  """What a test adds to the line of metrics.jsonl.
+
+  Args:
+    score: leaves [M], as numpy.
+    num_examples: of the test split.
+
+  Returns:
+    Accuracy in [0, 1] and cross entropy in nats; with several models their means, and
+    the standard deviation of the accuracy over the models.
+  """
+  accuracy = score.num_correct / num_examples
+  record = {
+    'test_accuracy': float(accuracy.mean()),
+    'test_loss': float(score.loss_sum.mean(dtype=np.float64) / num_examples),
+  }
+  if len(accuracy) > 1:
+    record['test_accuracy_std'] = float(accuracy.std())
+  return record
+
+
+class Clock:
+  """Seconds of the phases of a round: `with clock('train'): ...`."""
+
+  def __init__(self):
+    self.seconds = {'pack': 0.0, 'train': 0.0, 'evaluate': 0.0, 'save': 0.0}
+
+  @contextlib.contextmanager
+  def __call__(self, phase: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    self.seconds[phase] += time.perf_counter() - begin
+
+
+def timing_record(clock: Clock, plan: Plan, record: Record) -> Record:
+  """The line of timings.jsonl.
+
+  Args:
+    clock: of this round.
+    plan: of this round.
+    record: the round's line of metrics.jsonl.
+  """
+  return {
+    'round': record['round'],
+    **{f'{phase}_seconds': seconds for phase, seconds in clock.seconds.items()},
+    'samples_per_second': record['num_examples'] / clock.seconds['train'],
+    'useful_steps_fraction': plan.utilisation(),
+    'peak_memory_bytes': peak_memory_bytes(),
+  }
+
+
+def summarise(rounds: list[Record], timings: list[Record]) -> Record:
+  """The content of summary.json: what a table of runs needs.
+
+  Args:
+    rounds: the lines of metrics.jsonl, at least one with a test.
+    timings: the lines of timings.jsonl.
+  """
+  tested = [record for record in rounds if 'test_accuracy' in record]
+  best = max(tested, key=lambda record: record['test_accuracy'])
+  names = [f'{phase}_seconds' for phase in Clock().seconds]
+  return {
+    'rounds': rounds[-1]['round'],
+    'test_accuracy': tested[-1]['test_accuracy'],
+    'test_loss': tested[-1]['test_loss'],
+    'best_test_accuracy': best['test_accuracy'],
+    'best_round': best['round'],
+    'bytes_down': sum(record['bytes_down'] for record in rounds),
+    'bytes_up': sum(record['bytes_up'] for record in rounds),
+  } | {name: round(sum(line[name] for line in timings), 3) for name in names}
+
+
+def peak_memory_bytes() -> int:
+  """The most memory in use so far: of the device if it tells, else of the process."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  return stats.get('peak_bytes_in_use', host)

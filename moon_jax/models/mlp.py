@@ -1,0 +1,28 @@
+"""A small perceptron with MOON's projection head, for images of any size."""
+
+import flax.linen as nn
+
+from moon_jax.models import layers
+from moon_jax.types import Outputs
+
+
+class Mlp(nn.Module):
+  """Flatten, one hidden layer, projection head, classifier on the representation.
+
+  Attributes:
+    num_classes: Y.
+    width: units of each hidden layer.
+    representation: D.
+  """
+
+  num_classes: int
+  width: int
+  representation: int
+
+  @nn.compact
+  def __call__(self, images):
+    """[B, H, W, C] float32 -> Outputs."""
+    x = images.reshape(images.shape[0], -1)
+    x = nn.relu(layers.dense(x, self.width, 'encoder'))
+    z = layers.head(x, self.width, self.representation)
+    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'))

@@ -1,0 +1,29 @@
+"""The CNN of the MOON paper (Li et al. 2021, section 4.1, arXiv:2103.16257)."""
+
+import flax.linen as nn
+
+from moon_jax.models import layers
+from moon_jax.types import Outputs
+
+
+class MoonCnn(nn.Module):
+  """Two 5x5 convolutions, two dense layers, projection head, classifier.
+
+  92,626 parameters for 32x32x3 images and 10 classes.
+
+  Attributes:
+    num_classes: Y.
+  """
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, images):
+    """[B, H, W, C] float32 -> Outputs, D = 256."""
+    x = layers.max_pool(nn.relu(layers.Conv(6, 5, name='conv1')(images)))
+    x = layers.max_pool(nn.relu(layers.Conv(16, 5, name='conv2')(x)))
+    x = x.reshape(x.shape[0], -1)
+    x = nn.relu(layers.dense(x, 120, 'fc1'))
+    x = nn.relu(layers.dense(x, 84, 'fc2'))
+    z = layers.head(x, 84, 256)
+    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'))

@@ -1,0 +1,186 @@
+"""What is written down? The files of a run directory.
+
+config.json     the resolved configuration, versions, devices, git commit
+metrics.jsonl   one object a round: results only, no clock, so that a resumed run
+                ends with the same bytes as an uninterrupted one
+timings.jsonl   one object a round: seconds, samples/s, memory
+summary.json    written when the last round is done
+tensorboard/    the same scalars
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import os
+import pathlib
+import platform
+import subprocess
+
+import jax
+from tensorboardX import SummaryWriter
+
+from moon_jax import config as config_lib
+from moon_jax.command_line import Request
+from moon_jax.errors import NoCheckpointError, UsageError
+from moon_jax.measures import Record, summarise
+from moon_jax.report import figures
+
+CONFIG, METRICS, TIMINGS, SUMMARY = (
+  'config.json',
+  'metrics.jsonl',
+  'timings.jsonl',
+  'summary.json',
+)
+_PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+
+
+def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
+  """Looks whether the directory can hold this experiment; writes nothing.
+
+  Raises:
+    UsageError: it is a file, or holds another experiment.
+  """
+  if workdir.exists() and not workdir.is_dir():
+    raise UsageError(f'--workdir={str(workdir)!r} is a file.')
+  saved = read_json(workdir / CONFIG)
+  if saved and (changes := config_lib.changes(saved['config'], config)):
+    raise UsageError(
+      f'--workdir={str(workdir)!r} holds another experiment: '
+      f'{"; ".join(changes)} (saved -> given). Choose another --workdir.'
+    )
+
+
+def finished(workdir: pathlib.Path, num_rounds: int) -> bool:
+  """Whether the directory holds a run of at least so many rounds, to its end."""
+  summary = read_json(workdir / SUMMARY)
+  return summary is not None and summary['rounds'] >= num_rounds
+
+
+def begin(workdir: pathlib.Path, request: Request) -> None:
+  """Makes the run directory and writes config.json.
+
+  Raises:
+    UsageError: the directory cannot be made.
+  """
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise UsageError(f'--workdir={str(workdir)!r}: {error.strerror}.') from None
+  write_json(workdir / CONFIG, describe(request))
+
+
+def finish(workdir: pathlib.Path) -> None:
+  """Draws curves.png and writes summary.json, which marks the run as finished."""
+  rounds, timings = read_lines(workdir / METRICS), read_lines(workdir / TIMINGS)
+  figures.curves(workdir / 'curves.png', rounds, title=workdir.name)
+  write_json(workdir / SUMMARY, summarise(rounds, timings))
+
+
+def describe(request: Request) -> Record:
+  """The content of config.json: the experiment and what it runs on."""
+  return {
+    'command': request.command,
+    'config': dataclasses.asdict(request.config),
+    'versions': {'python': platform.python_version()}
+    | {name: importlib.metadata.version(name) for name in _PACKAGES},
+    'devices': [f'{d.platform}: {d.device_kind}' for d in jax.devices()],
+    'git_commit': _git_commit(),
+  }
+
+
+def read_lines(path: pathlib.Path) -> list[Record]:
+  """The objects of a .jsonl file; [] if there is none."""
+  if not path.exists():
+    return []
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_json(path: pathlib.Path) -> Record | None:
+  """The document of a file; None if there is no such file."""
+  return json.loads(path.read_text()) if path.exists() else None
+
+
+def write_json(path: pathlib.Path, content: Record) -> None:
+  """Replaces a file by a JSON document, wholly or not at all."""
+  _replace(path, json.dumps(content, indent=2) + '\n')
+
+
+class Records:
+  """The growing files of a run. A context manager.
+
+  Lines after the restored round are of rounds that will be run again: they go.
+  """
+
+  def __init__(self, workdir: pathlib.Path, completed_rounds: int):
+    self.rounds = self._keep(workdir / METRICS, completed_rounds)
+    if len(self.rounds) != completed_rounds:
+      raise NoCheckpointError(
+        f'{workdir / METRICS} has {len(self.rounds)} of the {completed_rounds} '
+        'rounds in the checkpoint.'
+      )
+    self._keep(workdir / TIMINGS, completed_rounds)
+    self._metrics = (workdir / METRICS).open('a')
+    self._timings = (workdir / TIMINGS).open('a')
+    self._board = SummaryWriter(
+      str(workdir / 'tensorboard'), purge_step=completed_rounds + 1
+    )
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *exception):
+    self._metrics.close()
+    self._timings.close()
+    self._board.close()
+
+  def add_metrics(self, record: Record) -> None:
+    """Appends a line to metrics.jsonl, and its numbers to TensorBoard."""
+    self.rounds.append(record)
+    self._append(self._metrics, record)
+    self._add_scalars('metrics', record)
+
+  def add_timings(self, record: Record) -> None:
+    """Appends a line to timings.jsonl, and its numbers to TensorBoard."""
+    self._append(self._timings, record)
+    self._add_scalars('timings', record)
+
+  def _add_scalars(self, group, record):
+    for name, value in record.items():
+      if isinstance(value, (int, float)) and name != 'round':
+        self._board.add_scalar(f'{group}/{name}', value, record['round'])
+
+  @staticmethod
+  def _append(file, record):
+    # JSON has no NaN: a diverged loss is written as null.
+    clean = {
+      k: None if isinstance(v, float) and not math.isfinite(v) else v
+      for k, v in record.items()
+    }
+    file.write(json.dumps(clean, allow_nan=False) + '\n')
+    file.flush()
+
+  @staticmethod
+  def _keep(path, completed_rounds):
+    lines = [line for line in read_lines(path) if line['round'] <= completed_rounds]
+    _replace(path, ''.join(json.dumps(line) + '\n' for line in lines))
+    return lines
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+  partial = path.with_name(path.name + '.partial')
+  partial.write_text(text)
+  os.replace(partial, path)
+
+
+def _git_commit() -> str | None:
+  """The commit of the code, with '+changes' if it was edited; None outside git."""
+  root = pathlib.Path(__file__).parent
+  words = ['git', '-C', str(root), 'describe', '--always', '--abbrev=40']
+  try:
+    done = subprocess.run(
+      [*words, '--dirty=+changes', '--exclude=*'], capture_output=True, text=True
+    )
+  except FileNotFoundError:
+    return None
+  return done.stdout.strip() or None

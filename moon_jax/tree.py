@@ -1,0 +1,89 @@
+"""Algebra on pytrees: the few operations that federated averaging is made of."""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from moon_jax.types import PyTree
+
+
+def subtract(a: PyTree, b: PyTree) -> PyTree:
+  """a - b, leaf by leaf."""
+  return jax.tree.map(jnp.subtract, a, b)
+
+
+def squared_norm(tree: PyTree) -> jax.Array:
+  """[] sum of the squares of all numbers in the tree."""
+  return sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree))
+
+
+def weighted_mean(stacked: PyTree, weights: jax.Array) -> PyTree:
+  """sum_k weights[k] * stacked[k] / sum_k weights[k].
+
+  Args:
+    stacked: leaves [K, ...].
+    weights: [K] float32, at least 0, not all 0.
+
+  Returns:
+    Leaves [...].
+  """
+  chex.assert_rank(weights, 1)
+  chex.assert_tree_shape_prefix(stacked, weights.shape)
+  shares = weights / jnp.sum(weights)
+  return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, axes=1), stacked)
+
+
+def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:
+  """a[l] where condition[l], else b[l].
+
+  Args:
+    condition: [L] bool.
+    a: leaves [L, ...].
+    b: leaves [L, ...].
+  """
+  chex.assert_rank(condition, 1)
+  chex.assert_trees_all_equal_shapes(a, b)
+
+  def select(x, y):
+    return jnp.where(condition.reshape((-1,) + (1,) * (x.ndim - 1)), x, y)
+
+  return jax.tree.map(select, a, b)
+
+
+def gather(stacked: PyTree, index: jax.Array) -> PyTree:
+  """stacked[index]; leaves [N, ...] and [K] int32 -> [K, ...]."""
+  return jax.tree.map(lambda leaf: leaf[index], stacked)
+
+
+def scatter(stacked: PyTree, index: jax.Array, values: PyTree) -> PyTree:
+  """A copy of `stacked` with `values` at `index`; an index of -1 writes nothing.
+
+  Args:
+    stacked: leaves [N, ...].
+    index: [K] int32 in [-1, N), without repetition except of -1.
+    values: leaves [K, ...].
+  """
+
+  def put(leaf, value):
+    # A negative index counts from the end in JAX; past the end it is dropped.
+    dropped = jnp.where(index < 0, leaf.shape[0], index)
+    return leaf.at[dropped].set(value, mode='drop')
+
+  return jax.tree.map(put, stacked, values)
+
+
+def repeat(tree: PyTree, count: int) -> PyTree:
+  """`count` copies of every leaf along a new first axis."""
+  return jax.tree.map(lambda x: jnp.broadcast_to(x[None], (count, *x.shape)), tree)
+
+
+def num_bytes(tree: PyTree) -> int:
+  """Bytes of all leaves; arrays or ShapeDtypeStructs."""
+  return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def num_parameters(tree: PyTree) -> int:
+  """Count of the numbers in all leaves."""
+  return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))

@@ -1,0 +1,115 @@
+"""The pytrees that cross file borders, and the axis letters. Imports nothing of ours.
+
+Axis letters, the same in every docstring:
+
+  N clients         K clients of a cohort    L lanes          M models, or examples
+  S local steps     G segments of a round    B batch
+  H W C image       D representation         Y classes
+
+`variables` is a flax variable dict, `{'params': ...}`. `memory` is what a client (or
+the server) keeps between rounds; an algorithm without one uses `()`.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+PyTree = Any
+
+
+class Dataset(NamedTuple):
+  """Images and labels in host memory, plus the statistics that normalise them.
+
+  Attributes:
+    name: what to call it in messages, e.g. 'cifar10'.
+    train_images: [M, H, W, C] uint8.
+    train_labels: [M] int32 in [0, num_classes).
+    test_images: [M, H, W, C] uint8.
+    test_labels: [M] int32 in [0, num_classes).
+    num_classes: Y.
+    mean: [C] float32, mean of pixel / 255 over the training split.
+    std: [C] float32, standard deviation of pixel / 255, > 0.
+  """
+
+  name: str
+  train_images: np.ndarray
+  train_labels: np.ndarray
+  test_images: np.ndarray
+  test_labels: np.ndarray
+  num_classes: int
+  mean: np.ndarray
+  std: np.ndarray
+
+
+class Outputs(NamedTuple):
+  """What a network returns for a batch.
+
+  Attributes:
+    representation: [B, D] output of the projection head.
+    logits: [B, Y] unnormalised class scores, computed from the representation.
+  """
+
+  representation: jax.Array
+  logits: jax.Array
+
+
+class Batch(NamedTuple):
+  """Examples of one local step.
+
+  Attributes:
+    images: [B, H, W, C] float32, normalised.
+    labels: [B] int32.
+    mask: [B] float32, 1.0 for a real example, 0.0 for filler.
+  """
+
+  images: jax.Array
+  labels: jax.Array
+  mask: jax.Array
+
+
+class Task(NamedTuple):
+  """What a client knows while it trains, beside its data.
+
+  Attributes:
+    received: what the server sent this round.
+    memory: what the client kept from earlier rounds.
+    scalars: name -> [] float32, the algorithm's numbers (mu, tau, ...).
+  """
+
+  received: PyTree
+  memory: PyTree
+  scalars: dict[str, jax.Array]
+
+
+class Scalars(NamedTuple):
+  """The traced numbers of a round, name -> [] float32, the same for every client.
+
+  Attributes:
+    algorithm: what the loss needs: mu, tau, ...
+    optimizer: what the local optimizer needs: learning_rate, ...
+  """
+
+  algorithm: dict[str, jax.Array]
+  optimizer: dict[str, jax.Array]
+
+
+class Server(NamedTuple):
+  """The server between rounds: the global model and the algorithm's own memory."""
+
+  variables: PyTree
+  memory: PyTree
+
+
+class State(NamedTuple):
+  """Everything that outlives a round, and so everything a checkpoint holds.
+
+  Attributes:
+    server: the global model and the server's memory.
+    clients: [N, ...] memory of every client.
+    round: [] int32, number of completed rounds.
+  """
+
+  server: Server
+  clients: PyTree
+  round: jax.Array

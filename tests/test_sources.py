@@ -1,0 +1,406 @@
+"""The loaders on good data, and one clear line for each kind of bad data."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from moon_jax.data import arrays as array_lib
+from moon_jax.data import sources
+from moon_jax.data import tfds as tfds_source
+
+PREPARED = pathlib.Path(__file__).parents[2] / 'shared/data/tfds'
+needs_prepared = pytest.mark.skipif(
+  not PREPARED.is_dir(), reason=f'no prepared TFDS data in {PREPARED}'
+)
+
+
+def load(source, **options):
+  defaults = {'name': '', 'data_dir': '', 'path': '', 'limit': 0}
+  return sources.load(source, **(defaults | options))
+
+
+def check_dataset(dataset):
+  for images, labels in (
+    (dataset.train_images, dataset.train_labels),
+    (dataset.test_images, dataset.test_labels),
+  ):
+    assert images.dtype == np.uint8
+    assert labels.dtype == np.int32
+    assert images.ndim == 4
+    assert images.flags.c_contiguous
+    assert labels.shape == images.shape[:1]
+    assert 0 <= labels.min() <= labels.max() < dataset.num_classes
+  assert dataset.mean.dtype == dataset.std.dtype == np.float32
+  assert dataset.mean.shape == dataset.std.shape == dataset.train_images.shape[-1:]
+
+
+# --- digits ---------------------------------------------------------------------------
+
+
+def test_digits():
+  dataset = load('digits')
+  check_dataset(dataset)
+  assert dataset.train_images.shape == (1438, 8, 8, 1)
+  assert dataset.test_images.shape == (359, 8, 8, 1)
+  assert dataset.num_classes == 10
+  # Grey levels 0, 8 and 16 of 16 are 0, 127.5 (rounds to even: 128) and 255.
+  assert {0, 128, 255} <= set(np.unique(dataset.train_images))
+  assert len(np.unique(dataset.train_images)) == 17
+
+
+def test_digits_split_is_stratified_and_disjoint():
+  dataset = load('digits')
+  train, test = np.bincount(dataset.train_labels), np.bincount(dataset.test_labels)
+  np.testing.assert_allclose(test / (train + test), 0.2, atol=0.005)
+  # The split is a partition of scikit-learn's 1,797 examples, each with its own label.
+  from sklearn import datasets
+
+  def rows(images, labels):
+    return sorted(
+      (image.tobytes(), int(y)) for image, y in zip(images, labels, strict=True)
+    )
+
+  digits = datasets.load_digits()
+  original = np.rint(digits.images * 255 / 16).astype(np.uint8)
+  ours = rows(
+    np.concatenate([dataset.train_images, dataset.test_images]),
+    np.concatenate([dataset.train_labels, dataset.test_labels]),
+  )
+  assert ours == rows(original, digits.target)
+
+
+def test_unknown_source():
+  with pytest.raises(
+    array_lib.DataError, match=r"source='csv' must be one of .*'digits'"
+  ):
+    load('csv')
+
+
+# --- npz ------------------------------------------------------------------------------
+
+
+def arrays(**changes):
+  """Sorted by class: 3 classes, 20 training and 10 test examples of each."""
+  good = {
+    'train_x': np.zeros((60, 4, 5, 3), np.uint8),
+    'train_y': np.repeat(np.arange(3), 20),
+    'test_x': np.zeros((30, 4, 5, 3), np.uint8),
+    'test_y': np.repeat(np.arange(3), 10),
+  }
+  return good | changes
+
+
+def write(folder, **changes):
+  """Writes the good arrays with changes; an array changed to None is left out."""
+  path = folder / 'my_set.npz'
+  kept = {name: a for name, a in arrays(**changes).items() if a is not None}
+  np.savez(path, **kept)
+  return str(path)
+
+
+def test_npz(tmp_path):
+  train_x = np.arange(60 * 60, dtype=np.uint8).reshape(60, 4, 5, 3)
+  dataset = load('npz', path=write(tmp_path, train_x=np.asfortranarray(train_x)))
+  check_dataset(dataset)
+  assert (dataset.name, dataset.num_classes) == ('my_set', 3)
+  np.testing.assert_array_equal(dataset.train_images, train_x)
+  np.testing.assert_array_equal(dataset.test_labels, np.repeat([0, 1, 2], 10))
+
+
+def test_npz_without_channel_axis(tmp_path):
+  grey = {
+    'train_x': np.zeros((60, 4, 5), np.uint8),
+    'test_x': np.zeros((30, 4, 5), np.uint8),
+  }
+  dataset = load('npz', path=write(tmp_path, **grey))
+  check_dataset(dataset)
+  assert dataset.train_images.shape == (60, 4, 5, 1)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (
+      {'train_y': None},
+      r"lacks \['train_y'\] and has \['train_x', 'test_x', 'test_y'\]",
+    ),
+    ({'train_x': np.zeros((60, 4, 5))}, r'train_x is float64, not uint8; .*255 \* tra'),
+    ({'test_x': np.zeros((30, 4, 5), int)}, 'test_x is int64, not uint8'),
+    (
+      {'train_x': np.zeros((60, 20), np.uint8)},
+      r'train_x has shape \(60, 20\); reshape',
+    ),
+    ({'train_y': np.zeros((60, 3), int)}, r'train_y has shape \(60, 3\).*argmax'),
+    ({'test_y': np.zeros(30)}, r"test_y is float64, not integer; .*astype\('int32'\)"),
+    ({'train_y': np.arange(59) % 3}, 'train_x holds 60 images, train_y 59 labels'),
+    ({'test_y': np.arange(31) % 3}, 'test_x holds 30 images, test_y 31 labels'),
+    (
+      {'test_x': np.zeros((0, 4, 5, 3), np.uint8), 'test_y': np.zeros(0, int)},
+      '0 image',
+    ),
+    (
+      {'test_x': np.zeros((30, 5, 4, 3), np.uint8)},
+      r'60, 4, 5, 3.*30, 5, 4, 3.* alike',
+    ),
+    ({'test_x': np.zeros((30, 4, 5), np.uint8)}, 'make images alike'),
+    ({'train_y': np.arange(60) % 3 - 1}, 'train_y holds -1; number the classes from 0'),
+    ({'test_y': np.arange(30) % 4}, 'test_y holds 3, .* label of train_y is 2; remove'),
+    ({'train_y': np.zeros(60, int)}, 'one class only; at least 2'),
+    ({'train_y': np.array([0, 'a'] * 30, object)}, 'plain arrays.*Object arrays'),
+  ],
+)
+def test_npz_faults(tmp_path, changes, message):
+  path = write(tmp_path, **changes)
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load('npz', path=path)
+  assert str(caught.value).startswith(f'--config.data.path={path!r}')
+  assert '\n' not in str(caught.value)
+
+
+def test_npz_that_is_no_npz(tmp_path):
+  np.save(tmp_path / 'array.npy', np.zeros(3))
+  (tmp_path / 'text.npz').write_text('hello, this is no archive')
+  (tmp_path / 'empty.npz').write_bytes(b'')
+  whole = pathlib.Path(write(tmp_path)).read_bytes()
+  (tmp_path / 'cut.npz').write_bytes(whole[: len(whole) // 2])
+  for name in ('missing.npz', 'array.npy', 'text.npz', 'empty.npz', 'cut.npz', ''):
+    with pytest.raises(
+      array_lib.DataError, match=r'must be an \.npz file .*train_x'
+    ) as e:
+      load('npz', path=str(tmp_path / name))
+    assert '\n' not in str(e.value)
+
+
+# --- normalisation and limit ----------------------------------------------------------
+
+
+def test_pixel_statistics_by_hand():
+  # Channel 0 is 0 and 255 in equal parts: mean 0.5, deviation 0.5.
+  # Channel 1 is constant, 51 / 255 = 0.2: its deviation is set to one grey level.
+  # Channel 2 is 0, 0, 0, 102: mean 25.5 / 255 = 0.1,
+  #   variance 3/4 * 0.1**2 + 1/4 * 0.3**2 = 0.03.
+  images = np.array(
+    [[[[0, 51, 0], [255, 51, 0]]], [[[255, 51, 0], [0, 51, 102]]]], np.uint8
+  )
+  mean, std = array_lib.pixel_statistics(images)
+  np.testing.assert_allclose(mean, [0.5, 0.2, 0.1])
+  np.testing.assert_allclose(std, [0.5, 1 / 255, 0.03**0.5])
+
+
+def test_statistics_are_of_the_whole_training_split(tmp_path):
+  train_x = np.random.default_rng(0).integers(0, 256, (60, 4, 5, 3), np.uint8)
+  path = write(tmp_path, train_x=train_x, test_x=np.full((30, 4, 5, 3), 255, np.uint8))
+  dataset = load('npz', path=path, limit=2)
+  np.testing.assert_allclose(dataset.mean, (train_x / 255).mean((0, 1, 2)), rtol=1e-6)
+  np.testing.assert_allclose(dataset.std, (train_x / 255).std((0, 1, 2)), rtol=1e-6)
+
+
+def test_limit_is_a_fixed_random_subset(tmp_path):
+  # Every training image shows its own number.
+  train_x = np.arange(60, dtype=np.uint8)[:, None, None, None] * np.ones(
+    (4, 5, 3), np.uint8
+  )
+  path = write(tmp_path, train_x=train_x)
+  small, again, large = (load('npz', path=path, limit=n) for n in (20, 20, 40))
+  check_dataset(small)
+  np.testing.assert_array_equal(small.train_images, again.train_images)
+  shown = small.train_images[:, 0, 0, 0]
+  assert len(set(shown)) == 20
+  assert set(shown) < set(large.train_images[:, 0, 0, 0])
+  # Images keep their labels, and the first 20 of class-sorted data are not the choice.
+  np.testing.assert_array_equal(small.train_labels, shown // 20)
+  assert set(small.train_labels) == set(small.test_labels) == {0, 1, 2}
+  # A limit above a split's size keeps all of it.
+  assert len(large.test_labels) == 30
+  assert np.bincount(large.test_labels).tolist() == [10, 10, 10]
+
+
+# --- TFDS -----------------------------------------------------------------------------
+
+
+def test_tfds_unknown_name(tmp_path):
+  with pytest.raises(array_lib.DataError, match=r"'cifr10' is not .* mean 'cifar10'"):
+    load('tfds', name='cifr10', data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize('name', ['', 'a b', 'mnist/nothing', 'mnist:1.0.0'])
+def test_tfds_malformed_name_takes_one_line(tmp_path, name):
+  with pytest.raises(array_lib.DataError, match=r'cannot open .*data\.name=') as caught:
+    load('tfds', name=name, data_dir=str(tmp_path))
+  assert '\n' not in str(caught.value)
+
+
+def test_tfds_without_images(tmp_path):
+  message = r"imdb_reviews.* features \['label', 'text'\]"
+  with pytest.raises(array_lib.DataError, match=message):
+    load('tfds', name='imdb_reviews', data_dir=str(tmp_path))
+
+
+def test_tfds_of_many_image_sizes(tmp_path):
+  message = r"'cats_vs_dogs' has uint8 images of shape \(None, None, 3\), not"
+  with pytest.raises(array_lib.DataError, match=message):
+    load('tfds', name='cats_vs_dogs', data_dir=str(tmp_path))
+
+
+def without_tensorflow(monkeypatch):
+  monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: None)
+
+
+def test_tfds_missing_without_tensorflow(tmp_path, monkeypatch):
+  without_tensorflow(monkeypatch)
+  with pytest.raises(array_lib.DataError) as caught:
+    load('tfds', name='mnist', data_dir=str(tmp_path))
+  message = str(caught.value)
+  assert f"'mnist' is not prepared in {tmp_path}/mnist/3." in message
+  assert '--config.data.dir' in message
+  assert 'pip install tensorflow' in message
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('given', [True, False])
+def test_tfds_folder_is_the_flag_or_else_the_environment(tmp_path, monkeypatch, given):
+  without_tensorflow(monkeypatch)
+  flag, environment = tmp_path / 'flag', tmp_path / 'environment'
+  monkeypatch.setenv('TFDS_DATA_DIR', str(environment))
+  with pytest.raises(array_lib.DataError, match=str(flag if given else environment)):
+    load('tfds', name='mnist', data_dir=str(flag) if given else '')
+
+
+def test_tfds_failed_download(tmp_path, monkeypatch, capsys):
+  import tensorflow_datasets as tfds
+
+  def fail(builder, file_format):
+    assert file_format == 'array_record'
+    raise OSError('Network is unreachable\nand so on')
+
+  monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: 'found')
+  monkeypatch.setattr(tfds.core.DatasetBuilder, 'download_and_prepare', fail)
+  message = 'cannot prepare mnist in .*check the network.*Network is unreachable$'
+  with pytest.raises(array_lib.DataError, match=message):
+    load('tfds', name='mnist', data_dir=str(tmp_path))
+  assert f'Downloading and preparing mnist in {tmp_path}' in capsys.readouterr().err
+
+
+@needs_prepared
+def test_tfds_mnist():
+  dataset = load('tfds', name='mnist', data_dir=str(PREPARED))
+  check_dataset(dataset)
+  assert dataset.train_images.shape == (60000, 28, 28, 1)
+  assert dataset.test_images.shape == (10000, 28, 28, 1)
+  # Published class counts of the MNIST test set.
+  counts = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+  assert np.bincount(dataset.test_labels).tolist() == counts
+  np.testing.assert_allclose(dataset.mean, [0.1307])
+  np.testing.assert_allclose(dataset.std, [0.3081])
+  mean, std = array_lib.pixel_statistics(dataset.train_images)
+  np.testing.assert_allclose([mean[0], std[0]], [0.1307, 0.3081], atol=1e-4)
+
+
+@needs_prepared
+@pytest.mark.parametrize('name', ['mnist', 'cifar10'])
+def test_tfds_reader_agrees_with_the_decoder_of_tfds(name):
+  import tensorflow_datasets as tfds
+
+  builder = tfds.builder(name, data_dir=str(PREPARED))
+  images, labels = tfds_source._read_split(builder, 'test', 'image', 'label')
+  examples = builder.as_data_source('test')
+  for i in (0, 1, 999, 1000, 9999):  # both sides of a read's border
+    np.testing.assert_array_equal(images[i], examples[i]['image'])
+    assert labels[i] == examples[i]['label']
+
+
+@needs_prepared
+def test_tfds_cifar10_needs_no_tensorflow():
+  code = f"""
+import sys
+from moon_jax.data import arrays as array_lib
+from moon_jax.data import tfds as tfds_source
+dataset = tfds_source.load_tfds('cifar10', {str(PREPARED)!r})
+mean, std = array_lib.pixel_statistics(dataset.train_images)
+print(*(255 * mean), *(255 * std), *(255 * dataset.mean), *(255 * dataset.std))
+print(dataset.train_images.shape, set(map(int, dataset.train_labels)))
+assert 'tensorflow' not in sys.modules
+"""
+  root = pathlib.Path(__file__).parents[1]
+  done = subprocess.run(
+    [sys.executable, '-c', code], cwd=root, capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
+  numbers, rest = done.stdout.splitlines()
+  actual, table = np.array(numbers.split(), float).reshape(2, 2, 3)
+  np.testing.assert_allclose(table[0], [125.3, 123.0, 113.9], rtol=1e-5)
+  np.testing.assert_allclose(table[1], [63.0, 62.1, 66.7], rtol=1e-5)
+  np.testing.assert_allclose(actual[0], table[0], atol=0.1)
+  np.testing.assert_allclose(actual[1], table[1], rtol=0.02)
+  assert rest == f'(50000, 32, 32, 3) {set(range(10))}'
+
+
+@pytest.fixture
+def mnist_copy(tmp_path):
+  """The folder of a copy of the prepared MNIST, to be spoilt."""
+  shutil.copytree(PREPARED / 'mnist', tmp_path / 'mnist')
+  return next((tmp_path / 'mnist').iterdir())
+
+
+def load_spoilt(folder):
+  return load('tfds', name='mnist', data_dir=str(folder.parents[1]))
+
+
+def as_tfrecord(folder):
+  info = folder / 'dataset_info.json'
+  info.write_text(info.read_text().replace('array_record', 'tfrecord'))
+
+
+def without_info(folder):
+  (folder / 'dataset_info.json').unlink()
+
+
+def without_records(folder):
+  for path in folder.glob('*array_record*'):
+    path.unlink()
+
+
+def with_cut_records(folder):
+  path = next(folder.glob('*test.array_record*'))
+  path.write_bytes(path.read_bytes()[:100_000])
+
+
+def without_test_split(folder):
+  info = folder / 'dataset_info.json'
+  content = json.loads(info.read_text())
+  content['splits'] = [s for s in content['splits'] if s['name'] == 'train']
+  info.write_text(json.dumps(content))
+
+
+def with_broken_info(folder):
+  (folder / 'dataset_info.json').write_text('{')
+
+
+@needs_prepared
+@pytest.mark.parametrize(
+  ('spoil', 'message'),
+  [
+    (as_tfrecord, 'is in the format tfrecord, not array_record; prepare it in another'),
+    (without_info, 'is only half prepared; delete it'),
+    (
+      without_records,
+      'cannot read .*mnist.*; delete it and prepare it again: .*No such',
+    ),
+    (
+      with_cut_records,
+      'cannot read .*mnist.*; delete it and prepare it again: .*Corrup',
+    ),
+    (without_test_split, r"lacks the splits \['test'\]; it has \['train'\]"),
+    (with_broken_info, "cannot open .*'mnist'"),
+  ],
+)
+def test_tfds_spoilt_folder(mnist_copy, spoil, message):
+  spoil(mnist_copy)
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load_spoilt(mnist_copy)
+  assert '\n' not in str(caught.value)
