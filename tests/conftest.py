@@ -1,0 +1,11 @@
+"""Strict JAX for every test: silent broadcasting and casting are errors."""
+
+import os
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+
+import jax
+
+jax.config.update('jax_numpy_rank_promotion', 'raise')
+jax.config.update('jax_numpy_dtype_promotion', 'strict')
+jax.config.update('jax_debug_key_reuse', True)

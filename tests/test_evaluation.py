@@ -1,0 +1,39 @@
+"""Evaluation is exact on a test set of any size."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax import evaluation, tree
+from moon_jax.keys import Purpose, device_key
+from tests import reference, world
+
+
+def score(models, batch_size):
+  evaluate = evaluation.make_evaluation(world.network().apply, batch_size)
+  return jax.jit(evaluate)(models, world.data()[0])
+
+
+@pytest.mark.parametrize('batch_size', [1, 16, 74, 75, 76, 500])
+def test_equals_one_plain_forward_whatever_the_batch_size(batch_size):
+  _, images, labels = world.data()
+  assert len(labels) == 75
+  models = jax.tree.map(lambda leaf: leaf[None], world.variables())
+  result = score(models, batch_size)
+  accuracy, loss = reference.accuracy_and_loss(
+    reference.mlp, world.variables()['params'], images, labels
+  )
+  assert result.num_correct[0] == round(accuracy * 75)
+  np.testing.assert_allclose(result.loss_sum[0] / 75, loss, rtol=1e-5)
+
+
+def test_each_of_several_models_gets_its_own_score():
+  others = world.network().init(device_key(1, Purpose.INIT))
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), world.variables(), others)
+  both = score(stacked, 16)
+  for index, model in enumerate((world.variables(), others)):
+    alone = score(tree.repeat(model, 1), 16)
+    assert both.num_correct[index] == alone.num_correct[0]
+    np.testing.assert_allclose(both.loss_sum[index], alone.loss_sum[0], rtol=1e-6)
+  assert float(both.loss_sum[0]) != float(both.loss_sum[1])

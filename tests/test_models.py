@@ -1,0 +1,113 @@
+"""The networks: sizes by hand, values by the reference, convolutions by the library."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax import models, tree
+from moon_jax.keys import Purpose, device_key
+from moon_jax.models import convolution, layers
+from tests import reference, world
+
+FORMS = {'banded': convolution.banded, 'im2col': convolution.im2col}
+
+
+def initial(name, image_shape, num_classes, **options):
+  network = models.make(
+    name, image_shape=image_shape, num_classes=num_classes, **options
+  )
+  return network.init(device_key(0, Purpose.INIT))
+
+
+def test_moon_cnn_has_the_papers_92626_parameters_on_cifar10():
+  # conv1 5*5*3*6 + 6 = 456       conv2 5*5*6*16 + 16 = 2,416
+  # fc1 400*120 + 120 = 48,120    fc2 120*84 + 84 = 10,164
+  # head 84*84 + 84 = 7,140 and 84*256 + 256 = 21,760
+  # classifier 256*10 + 10 = 2,570
+  assert tree.num_parameters(initial('moon_cnn', (32, 32, 3), 10)) == 92_626
+
+
+def test_moon_cnn_on_28_pixels():
+  # conv1 5*5*1*6 + 6 = 156 instead of 456; fc1 256*120 + 120 = 30,840 of 48,120
+  parameters = tree.num_parameters(initial('moon_cnn', (28, 28, 1), 10))
+  assert parameters == 92_626 - 300 - 17_280
+
+
+def test_mlp_parameters():
+  # encoder 64*16 + 16 = 1,040; head 16*16 + 16 = 272 and 16*8 + 8 = 136;
+  # classifier 8*4 + 4 = 36
+  parameters = initial('mlp', (8, 8, 1), 4, width=16, representation=8)
+  assert tree.num_parameters(parameters) == 1_040 + 272 + 136 + 36
+
+
+@pytest.mark.parametrize('shape', [(8, 8, 1), (32, 28, 3), (64, 64, 3)])
+def test_moon_cnn_refuses_other_images(shape):
+  with pytest.raises(models.ModelError, match=r"'moon_cnn' needs images of 28x28 or"):
+    models.make('moon_cnn', image_shape=shape, num_classes=10)
+
+
+@pytest.mark.parametrize('name', world.IMAGE_SHAPES)
+def test_forward_equals_the_reference(name):
+  _, images, _ = world.data(name)
+  variables = world.variables(name)
+  outputs = world.network(name).apply(variables, images)
+  expected = getattr(reference, name)(variables['params'], images)
+  np.testing.assert_allclose(outputs.representation, expected[0], atol=1e-5)
+  np.testing.assert_allclose(outputs.logits, expected[1], atol=1e-5)
+
+
+def test_initial_weights_fill_pytorchs_range():
+  # U(-1/sqrt(fan_in), 1/sqrt(fan_in)) has the standard deviation limit / sqrt(3).
+  params = initial('moon_cnn', (32, 32, 3), 10)['params']
+  for layer, fan_in in (('conv1', 75), ('conv2', 150), ('fc1', 400), ('fc2', 120)):
+    limit = fan_in**-0.5
+    for leaf in params[layer].values():
+      assert np.abs(leaf).max() <= limit
+    kernel = np.asarray(params[layer]['kernel'])
+    np.testing.assert_allclose(kernel.std(), limit / 3**0.5, rtol=0.1)
+    assert np.abs(kernel.mean()) < limit / 10
+    assert np.asarray(params[layer]['bias']).std() > limit / 10
+
+
+@pytest.mark.parametrize('form', FORMS)
+@pytest.mark.parametrize(
+  ('image', 'kernel'), [((9, 7, 2), (3, 3)), ((6, 8, 1), (5, 2)), ((5, 5, 3), (5, 5))]
+)
+def test_convolution_forms_equal_the_library(form, image, kernel):
+  with jax.enable_x64(True):
+    x_key, w_key, v_key = jax.random.split(jax.random.key(0), 3)
+    x = jax.random.normal(x_key, (4, *image), jnp.float64)
+    w = jax.random.normal(w_key, (*kernel, image[-1], 6), jnp.float64)
+    value, pull = jax.vjp(FORMS[form], x, w)
+    expected, expected_pull = jax.vjp(convolution.library, x, w)
+    np.testing.assert_allclose(value, expected, atol=1e-12)
+    direction = jax.random.normal(v_key, value.shape, jnp.float64)
+    for mine, theirs in zip(pull(direction), expected_pull(direction), strict=True):
+      np.testing.assert_allclose(mine, theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_convolution_forms_under_vmap_over_weights(form):
+  x_key, w_key = jax.random.split(jax.random.key(0))
+  x = jax.random.normal(x_key, (3, 2, 8, 8, 2))
+  w = jax.random.normal(w_key, (3, 3, 3, 2, 4))
+  looped = jnp.stack([convolution.library(*pair) for pair in zip(x, w, strict=True)])
+  np.testing.assert_allclose(jax.vmap(FORMS[form])(x, w), looped, atol=1e-5)
+
+
+def test_max_pool_equals_reduce_window_and_its_gradient():
+  x = jax.random.normal(jax.random.key(0), (2, 6, 4, 3))
+  direction = jax.random.normal(jax.random.key(1), (2, 3, 2, 3))
+  mine, pull = jax.vjp(layers.max_pool, x)
+  theirs, expected_pull = jax.vjp(reference.max_pool, x)
+  np.testing.assert_array_equal(mine, theirs)
+  np.testing.assert_allclose(pull(direction)[0], expected_pull(direction)[0], atol=1e-6)
+
+
+def test_a_different_seed_gives_different_weights():
+  make = functools.partial(device_key, purpose=Purpose.INIT)
+  first, second = (world.network().init(make(seed)) for seed in (0, 1))
+  assert world.largest_difference(first, second) > 0.01

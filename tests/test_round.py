@@ -1,0 +1,167 @@
+"""The engine against the reference, and the reductions between the algorithms."""
+
+import jax
+import numpy as np
+import pytest
+
+from moon_jax.algorithms import ALGORITHMS
+from tests import reference, world
+
+LANES = (1, 2, 3)
+NUM_ROUNDS = 4
+TOLERANCE = 1e-5
+
+
+def reference_run(algorithm, num_rounds, *, model='mlp', plans=None):
+  """The reference on the batches that the planner draws."""
+  plans = plans or world.planner()
+  rounds = []
+  for index in range(num_rounds):
+    work = {int(c): plans.batches(index, c) for c in plans.plan(index).clients}
+    rounds.append(
+      {
+        client: [rows[:real] for rows, real in zip(examples, num_real, strict=True)]
+        for client, (examples, num_real) in work.items()
+      }
+    )
+  _, images, labels = world.data(model)
+  return reference.run(
+    algorithm=algorithm,
+    network=getattr(reference, model),
+    params=world.variables(model)['params'],
+    images=images,
+    labels=labels,
+    rounds=rounds,
+    num_clients=len(world.SIZES),
+    sizes=dict(enumerate(world.SIZES)),
+    mu=world.OPTIONS[algorithm].get('mu', 0.0),
+    tau=world.OPTIONS[algorithm].get('tau', 1.0),
+    **world.OPTIMIZER,
+  )
+
+
+def kept_models(algorithm, state):
+  """[N, ...] the clients' own models, None if the algorithm keeps none."""
+  if algorithm == 'moon':
+    return state.clients.variables['params']
+  return state.clients['params'] if algorithm == 'solo' else None
+
+
+def assert_equal_to_reference(algorithm, history, expected):
+  for (state, metrics), truth in zip(history, expected, strict=True):
+    params = state.server.variables['params']
+    assert world.largest_difference(params, truth.params) < TOLERANCE
+    seen = metrics.num_seen.sum()
+    for name in metrics.sums:
+      mean = metrics.sums[name].sum() / seen
+      np.testing.assert_allclose(mean, getattr(truth, name), atol=TOLERANCE)
+    drift = [truth.drift[client] for client in sorted(truth.drift)]
+    np.testing.assert_allclose(metrics.drift, drift, atol=TOLERANCE)
+    stacked = kept_models(algorithm, state)
+    for client, own in truth.clients.items() if stacked is not None else ():
+      kept = jax.tree.map(lambda leaf, i=client: leaf[i], stacked)
+      assert world.largest_difference(kept, own) < TOLERANCE
+
+
+def test_every_algorithm_is_tested():
+  assert set(world.OPTIONS) == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize('num_lanes', LANES)
+@pytest.mark.parametrize('algorithm', world.OPTIONS)
+def test_equals_the_reference(algorithm, num_lanes):
+  plans = world.planner(num_lanes)
+  # Partial participation: some client is absent and some joins late.
+  cohorts = {tuple(plans.plan(index).clients) for index in range(NUM_ROUNDS)}
+  assert len(cohorts) > 1
+  history = world.run(algorithm, NUM_ROUNDS, plans=plans)
+  expected = reference_run(algorithm, NUM_ROUNDS, plans=plans)
+  assert_equal_to_reference(algorithm, history, expected)
+
+
+@pytest.mark.parametrize('algorithm', ['moon', 'solo'])
+def test_the_convolutional_network_equals_the_reference(algorithm):
+  history = world.run(algorithm, 2, model='moon_cnn')
+  expected = reference_run(algorithm, 2, model='moon_cnn')
+  assert_equal_to_reference(algorithm, history, expected)
+
+
+@pytest.mark.parametrize('algorithm', ['moon', 'fedprox'])
+def test_mu_of_zero_is_fedavg_and_another_is_not(algorithm):
+  fedavg = world.run('fedavg', 3)[-1][0].server
+  without = world.run(algorithm, 3, mu=0.0)[-1][0].server
+  with_it = world.run(algorithm, 3)[-1][0].server
+  assert world.largest_difference(fedavg.variables, without.variables) < 1e-6
+  assert world.largest_difference(fedavg.variables, with_it.variables) > 1e-3
+
+
+def test_the_first_round_of_moon_is_fedavg_and_the_second_is_not():
+  everyone = world.planner(cohort_size=4)
+  fedavg = world.run('fedavg', 2, plans=everyone)
+  moon = world.run('moon', 2, plans=everyone)
+  differences = [
+    world.largest_difference(a.server.variables, b.server.variables)
+    for (a, _), (b, _) in zip(fedavg, moon, strict=True)
+  ]
+  assert differences[0] < 1e-6
+  assert differences[1] > 1e-3
+
+
+def test_a_late_joiner_has_no_contrastive_term():
+  plans = world.planner()
+  history = world.run('moon', NUM_ROUNDS, plans=plans)
+  seen, joined_late = set(), 0
+  for index, (_, metrics) in enumerate(history):
+    sums = metrics.sums['contrastive_loss']
+    for slot, client in enumerate(plans.plan(index).clients):
+      if int(client) in seen:
+        assert sums[slot] > 0
+      else:
+        assert sums[slot] == 0
+        joined_late += index > 0
+      seen.add(int(client))
+  assert joined_late
+
+
+def test_absent_clients_keep_their_memory():
+  plans = world.planner()
+  before = world.first_state('moon')
+  (after, _) = world.run('moon', 1, plans=plans)[0]
+  present = set(plans.plan(0).clients.tolist())
+  for client in range(len(world.SIZES)):
+    old, new = (
+      jax.tree.map(lambda leaf, i=client: leaf[i], s.clients) for s in (before, after)
+    )
+    moved = world.largest_difference(old.variables, new.variables)
+    assert (moved > 0) == (client in present)
+    assert float(new.exists) == (client in present)
+
+
+def test_solo_leaves_the_global_model_alone():
+  state, _ = world.run('solo', 2)[-1]
+  assert world.largest_difference(state.server.variables, world.variables()) == 0
+
+
+def test_filler_content_reaches_nothing():
+  plans = world.planner(num_lanes=3)
+  plan = plans.plan(0)
+  real = np.arange(world.BATCH_SIZE) < plan.num_real[..., None]
+  filler = ~(real & plan.step_real[..., None])
+  assert filler.any()
+  other = plan._replace(examples=np.where(filler, 7, plan.examples).astype(np.int32))
+  assert (other.examples != plan.examples).any()
+
+  class Changed:
+    def plan(self, index):
+      return other
+
+  changed = world.run('moon', 1, plans=Changed())[-1]
+  assert world.largest_difference(changed, world.run('moon', 1, plans=plans)[-1]) < 1e-6
+
+
+def test_new_numbers_and_cohorts_compile_nothing_anew():
+  function = world.compiled_round('moon')
+  world.run('moon', 3)
+  compiled = function._cache_size()
+  world.run('moon', 3, mu=0.125, tau=3.0, plans=world.planner(seed=5))
+  assert function._cache_size() == compiled

@@ -1,0 +1,61 @@
+"""Imports point one way, and the names of the project stay in the project."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / 'moon_jax'
+
+# A module imports its own layer and those before it.
+LAYERS = (
+  ('types', 'errors'),
+  ('tree', 'keys', 'config'),
+  ('losses', 'data', 'models', 'command_line'),
+  ('algorithms',),
+  ('cohort', 'local', 'evaluation'),
+  ('round', 'checkpoint'),
+  ('measures', 'report'),
+  ('recording', 'experiment'),
+  ('console',),
+  ('simulation',),
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+
+def imported(path):
+  """Names below the package that a file imports."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('moon_jax'):
+      inside = node.module.split('.')[1:2]
+      yield from inside or [alias.name for alias in node.names]
+    elif isinstance(node, ast.Import):
+      names = [alias.name for alias in node.names]
+      assert not any(name.startswith('moon_jax') for name in names), path
+
+
+FILES = [path for path in PACKAGE.rglob('*.py') if path != PACKAGE / '__init__.py']
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_downwards(path):
+  here = path.relative_to(PACKAGE).parts[0].removesuffix('.py')
+  for there in imported(path):
+    assert RANK[there] <= RANK[here], f'{here} imports {there}'
+
+
+def test_every_module_has_a_layer():
+  names = {p.relative_to(PACKAGE).parts[0].removesuffix('.py') for p in FILES}
+  assert names == set(RANK)
+
+
+def test_nothing_outside_the_reference_is_shared_with_it():
+  modules = {
+    name.split('.')[0]
+    for node in ast.walk(ast.parse((ROOT / 'tests/reference.py').read_text()))
+    if isinstance(node, (ast.Import, ast.ImportFrom))
+    for name in ([node.module] if isinstance(node, ast.ImportFrom) else [])
+    + [alias.name for alias in node.names if isinstance(node, ast.Import)]
+  }
+  assert modules <= {'typing', 'jax', 'numpy'}

@@ -1,0 +1,43 @@
+"""Algebra on pytrees against numbers worked by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from moon_jax import tree
+
+
+def test_weighted_mean_of_three_clients():
+  # Weights 1, 2, 5: (1 * 8 + 2 * 0 + 5 * 16) / 8 = 11
+  stacked = {'w': jnp.array([[8.0, 0.0], [0.0, 4.0], [16.0, 0.0]])}
+  mean = tree.weighted_mean(stacked, jnp.array([1.0, 2.0, 5.0]))
+  np.testing.assert_array_equal(mean['w'], [11.0, 1.0])
+
+
+def test_where_selects_whole_lanes():
+  a = {'m': jnp.ones((2, 2, 2)), 's': jnp.ones(2)}
+  b = {'m': jnp.full((2, 2, 2), jnp.nan), 's': jnp.zeros(2)}
+  chosen = tree.where(jnp.array([True, False]), a, b)
+  np.testing.assert_array_equal(chosen['m'][0], 1.0)
+  assert jnp.isnan(chosen['m'][1]).all()
+  np.testing.assert_array_equal(chosen['s'], [1.0, 0.0])
+
+
+def test_scatter_skips_minus_one():
+  stacked = jnp.arange(4.0)
+  written = tree.scatter(stacked, jnp.array([2, -1, -1]), jnp.array([10.0, 20.0, 30.0]))
+  np.testing.assert_array_equal(written, [0.0, 1.0, 10.0, 3.0])
+
+
+def test_gather_and_repeat():
+  stacked = {'w': jnp.arange(6.0).reshape(3, 2)}
+  np.testing.assert_array_equal(
+    tree.gather(stacked, jnp.array([2, 0]))['w'], [[4.0, 5.0], [0.0, 1.0]]
+  )
+  assert tree.repeat(stacked, 5)['w'].shape == (5, 3, 2)
+
+
+def test_sizes():
+  leaves = {'a': jnp.zeros((2, 3)), 'b': jnp.zeros(4, jnp.uint8)}
+  assert tree.num_parameters(leaves) == 10
+  assert tree.num_bytes(leaves) == 6 * 4 + 4
+  assert tree.squared_norm({'a': jnp.array([3.0]), 'b': jnp.array([4.0])}) == 25.0

@@ -1,0 +1,118 @@
+"""A world small enough to simulate in a second: random images, few unequal clients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moon_jax import algorithms, cohort, local, models, tree
+from moon_jax import round as round_lib
+from moon_jax.data import device
+from moon_jax.keys import Purpose, device_key
+from moon_jax.types import Scalars, Server, State
+
+BATCH_SIZE = 16
+LOCAL_EPOCHS = 2
+# One example, exactly a batch, two batches and a bit, one example more than a batch.
+SIZES = (1, BATCH_SIZE, 2 * BATCH_SIZE + 9, BATCH_SIZE + 1)
+OPTIONS = {
+  'fedavg': {},
+  'fedprox': {'mu': 0.5},
+  'moon': {'mu': 2.0, 'tau': 0.5},
+  'solo': {},
+}
+# Large enough that forgetting one of them shows in every parameter.
+OPTIMIZER = {'learning_rate': 0.05, 'momentum': 0.9, 'weight_decay': 1e-2}
+IMAGE_SHAPES = {'mlp': (8, 8, 1), 'moon_cnn': (28, 28, 1)}
+MODEL_OPTIONS = {'mlp': {'width': 16, 'representation': 8}, 'moon_cnn': {}}
+NUM_CLASSES = 4
+
+
+def owned(sizes=SIZES):
+  """The rows of each client: consecutive, all in use."""
+  ends = np.cumsum(sizes)
+  return [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+@functools.cache
+def data(model='mlp'):
+  """A training split: (DeviceSplit, normalised images [M, H, W, C], labels [M])."""
+  rng = np.random.default_rng(0)
+  images = rng.integers(0, 256, (sum(SIZES), *IMAGE_SHAPES[model]), np.uint8)
+  labels = rng.integers(0, NUM_CLASSES, sum(SIZES)).astype(np.int32)
+  mean, std = np.array([0.4], np.float32), np.array([0.3], np.float32)
+  return (
+    device.put(images, labels, mean, std),
+    ((images / 255 - mean) / std).astype(np.float32),
+    labels,
+  )
+
+
+@functools.cache
+def network(model='mlp'):
+  """The network for the world's images."""
+  shape = IMAGE_SHAPES[model]
+  return models.make(
+    model, image_shape=shape, num_classes=NUM_CLASSES, **MODEL_OPTIONS[model]
+  )
+
+
+@functools.cache
+def variables(model='mlp'):
+  """Its initial variables."""
+  return network(model).init(device_key(0, Purpose.INIT))
+
+
+@functools.cache
+def compiled_round(algorithm, model='mlp'):
+  """The jitted round; numbers are traced, so one serves every test of an algorithm."""
+  training = local.local_training(make(algorithm), network(model).apply, 'sgd')
+  return jax.jit(round_lib.make_round(make(algorithm), training))
+
+
+def make(algorithm, **changes):
+  """The algorithm with this world's options."""
+  return algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
+
+
+def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0):
+  """Plans of `cohort_size` of the clients in each round."""
+  return cohort.Planner(
+    owned=owned(sizes),
+    seed=seed,
+    cohort_size=cohort_size,
+    local_epochs=LOCAL_EPOCHS,
+    batch_size=BATCH_SIZE,
+    num_lanes=num_lanes,
+  )
+
+
+def first_state(algorithm, model='mlp'):
+  """The state before the first round."""
+  chosen, start = make(algorithm), variables(model)
+  return State(
+    server=Server(start, chosen.init_server(start)),
+    clients=tree.repeat(chosen.init_client(start), len(SIZES)),
+    round=jnp.zeros((), jnp.int32),
+  )
+
+
+def run(algorithm, num_rounds, *, model='mlp', plans=None, **options):
+  """Runs rounds and returns the state and the metrics after each of them."""
+  plans = plans or planner()
+  chosen, state = make(algorithm, **options), first_state(algorithm, model)
+  history = []
+  for index in range(num_rounds):
+    numbers = Scalars(chosen.scalars(index, state.server.memory), OPTIMIZER)
+    state, metrics = compiled_round(algorithm, model)(
+      state, plans.plan(index), jax.tree.map(np.float32, numbers), data(model)[0]
+    )
+    history.append((state, metrics))
+  return history
+
+
+def largest_difference(a, b):
+  """The largest absolute difference of two trees with the same leaves."""
+  pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  return max(float(np.max(np.abs(np.asarray(x) - np.asarray(y)))) for x, y in pairs)
