@@ -2,10 +2,10 @@
 
 import dataclasses
 import importlib.util
+import os
 import pathlib
 import re
 import shlex
-import sys
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -74,21 +74,19 @@ def parse(argv: list[str]) -> Request:
   except flags.Error as error:
     raise config_lib.ConfigError([str(error)]) from None
   overrides, problems = _split(rest)
-  problems += _repeated(argv)
-  settings = _load(values.config)
-  for name, word in overrides.items():
-    try:
-      _override(settings, name, word)
-    except config_lib.ConfigError as error:
-      problems += error.problems
+  for name in ('config', 'workdir'):
+    if values[name].present > 1:
+      problems.append(f'--{name} is given twice.')
+  if values.workdir == '':
+    problems.append('--workdir needs a value.')
   try:
-    config = config_lib.validate(settings, given=overrides)
+    config = _configure(values.config, overrides)
   except config_lib.ConfigError as error:
     problems += error.problems
   if problems:
     raise config_lib.ConfigError(problems)
   name = f'{pathlib.Path(values.config).stem}-{config.algorithm}-s{config.seed}'
-  workdir = pathlib.Path(values.workdir or f'runs/{name}').expanduser()
+  workdir = _expand('workdir', values.workdir or f'runs/{name}')
   base = config_lib.flatten(_load(str(_ROOT / 'configs/base.py')))
   chosen = config_lib.flatten(dataclasses.asdict(config))
   return Request(
@@ -108,51 +106,63 @@ def _split(words: list[str]) -> tuple[dict[str, str], list[str]]:
     match = re.fullmatch(r'--?config\.([^=]+)(?:=(.*))?', word, re.DOTALL)
     if not match:
       kind = 'an unknown flag' if word.startswith('-') else 'a stray word'
-      problems.append(f'{word!r} is {kind}; see --help.')
+      hint = config_lib.did_you_mean(word.split('=')[0], _all_flags())
+      problems.append(f'{word!r} is {kind}; see --help.{hint}')
       continue
     name, value = match.groups()
     if value is None and words and not words[0].startswith('--'):
       value = words.pop(0)
     if value is None:
       problems.append(f'--config.{name} needs a value.')
+    elif name in overrides:
+      problems.append(f'--config.{name} is given twice.')
     else:
       overrides[name] = value
   return overrides, problems
 
 
-def _repeated(words: list[str]) -> list[str]:
-  names = [word.lstrip('-').split('=')[0] for word in words if word.startswith('-')]
-  return [f'--{n} is given twice.' for n in dict.fromkeys(names) if names.count(n) > 1]
+def _all_flags() -> list[str]:
+  return ['--config', '--workdir', *(f'--config.{name}' for name in config_lib.knobs())]
 
 
-def _override(settings: dict[str, Any], name: str, word: str) -> None:
-  """Puts the command line's word, converted to the knob's type, into the settings."""
-  if name not in config_lib.knobs():
-    raise config_lib.ConfigError([config_lib.unknown_knob(name)])
-  *groups, knob = name.split('.')
-  for group in groups:
-    settings = settings.setdefault(group, {})
-  settings[knob] = config_lib.from_word(name, word)
+def _configure(path: str, overrides: dict[str, str]) -> config_lib.Config:
+  """The config file's settings, changed by the command line's words."""
+  known = [name for name in overrides if name in config_lib.knobs()]
+  words = {name: config_lib.from_word(name, overrides[name]) for name in known}
+  try:
+    settings = config_lib.flatten(_load(path))
+  except config_lib.ConfigError as error:
+    unknown = [config_lib.unknown_knob(n) for n in overrides if n not in known]
+    raise config_lib.ConfigError([*error.problems, *unknown]) from None
+  return config_lib.validate(settings | overrides | words, given=known)
+
+
+def _expand(flag: str, path: str) -> pathlib.Path:
+  """The path, with ~ replaced by the home folder."""
+  try:
+    return pathlib.Path(path).expanduser()
+  except RuntimeError:
+    problem = f'--{flag}={path!r} names the home folder of nobody.'
+    raise config_lib.ConfigError([problem]) from None
 
 
 def _load(path: str) -> dict[str, Any]:
   """Runs a config file; a config file is code."""
-  file = pathlib.Path(path).expanduser()
-  if not file.is_file() and (_ROOT / file).is_file():
+  file = _expand('config', path)
+  # Not Path.is_file: it raises if the name is too long.
+  if not os.path.isfile(file) and os.path.isfile(_ROOT / file):
     file = _ROOT / file  # launch.py was called from another folder
-  if not file.is_file():
-    near = [f'configs/{p.name}' for p in (_ROOT / 'configs').glob('*.py')]
+  is_file = os.path.isfile(file)
+  if not is_file or file.suffix != '.py':
+    wanted = 'a Python file, *.py' if is_file else 'a file'
+    near = sorted(f'configs/{p.name}' for p in (_ROOT / 'configs').glob('*.py'))
     hint = config_lib.did_you_mean(path, near)
-    raise config_lib.ConfigError([f'--config={path!r} is not a file.{hint}'])
-  if str(_ROOT) not in sys.path:
-    sys.path.insert(
-      0, str(_ROOT)
-    )  # so that `from configs import base` works from anywhere
+    raise config_lib.ConfigError([f'--config={path!r} is not {wanted}.{hint}'])
   try:
     spec = importlib.util.spec_from_file_location(f'config_{file.stem}', file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.get_config().to_dict()
   except Exception as error:
-    message = f'{type(error).__name__}: {error}'.splitlines()[0]
+    message = f'{type(error).__name__}: {error}'.splitlines()[0].strip()
     raise config_lib.ConfigError([f'--config={path!r} failed: {message}']) from None

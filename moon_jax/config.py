@@ -6,6 +6,7 @@ Imports nothing heavy, so that a typo is answered before JAX loads.
 import dataclasses
 import difflib
 import math
+import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
@@ -17,7 +18,8 @@ class ConfigError(UsageError):
   """Everything wrong with a configuration; `problems` holds one line for each."""
 
   def __init__(self, problems: Iterable[str]):
-    self.problems = tuple(problems)
+    # A name or a config file's own message may hold line breaks.
+    self.problems = tuple(' '.join(problem.splitlines()) for problem in problems)
     super().__init__('\n'.join(self.problems))
 
 
@@ -46,7 +48,7 @@ _FRACTION = Bound(
 _MOMENTUM = Bound('in [0, 1)', lambda value: 0 <= value < 1)
 _LANES = Bound(
   "'auto' or a count of at least 1",
-  lambda value: value == 'auto' or (value.isdecimal() and int(value) >= 1),
+  re.compile('auto|[1-9][0-9]{0,8}').fullmatch,
 )
 
 Count = Annotated[int, _at_least(1)]
@@ -184,10 +186,7 @@ def knobs(cls: type = Config, prefix: str = '') -> dict[str, Any]:
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
   """' Did you mean X?' for the nearest name, '' if none is near."""
-  names = list(names)
-  near = difflib.get_close_matches(word, names, n=1)
-  # `--config.beta` names a knob without its group: the last part alone must match.
-  near = near or [n for n in names if n.split('.')[-1] == word.split('.')[-1]]
+  near = difflib.get_close_matches(word, list(names), n=1)
   return f' Did you mean {near[0]!r}?' if near else ''
 
 
@@ -201,7 +200,12 @@ def unknown_knob(name: str) -> str:
   inside = [knob for knob in knobs() if knob.startswith(name + '.')]
   if inside:
     return f'--config.{name} is a group; set one of its knobs: {", ".join(inside)}.'
-  return f'--config.{name} is not a knob.{did_you_mean(name, knobs())}'
+  hint = did_you_mean(name, knobs())
+  # `--config.beta` names a knob without its group: the last part alone must match.
+  last = [repr(knob) for knob in knobs() if knob.split('.')[-1] == name.split('.')[-1]]
+  if last and not hint:
+    hint = f' Did you mean {" or ".join(last)}?'
+  return f'--config.{name} is not a knob.{hint}'
 
 
 def _kind_and_bounds(name: str) -> tuple[type, list[Any]]:
@@ -215,7 +219,7 @@ def from_word(name: str, word: str) -> Any:
   try:
     return kind(word)
   except ValueError:
-    return word  # `convert` says what is wanted instead
+    return word  # `validate` says what is wanted instead
 
 
 def convert(name: str, value: Any) -> Any:

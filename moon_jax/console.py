@@ -26,7 +26,9 @@ class Console:
   """Prints to standard output: a progress bar on a terminal, else a line a round."""
 
   def __init__(self):
-    self._terminal = Terminal(highlight=False, soft_wrap=True, markup=False)
+    self._terminal = Terminal(
+      highlight=False, soft_wrap=True, markup=False, emoji=False
+    )
     self._bar = Progress(
       TextColumn('round'),
       MofNCompleteColumn(),

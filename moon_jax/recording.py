@@ -39,11 +39,14 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
   """Looks whether the directory can hold this experiment; writes nothing.
 
   Raises:
-    UsageError: it is a file, or holds another experiment.
+    UsageError: it is a file, cannot be read, or holds another experiment.
   """
-  if workdir.exists() and not workdir.is_dir():
-    raise UsageError(f'--workdir={str(workdir)!r} is a file.')
-  saved = read_json(workdir / CONFIG)
+  try:
+    if workdir.exists() and not workdir.is_dir():
+      raise UsageError(f'--workdir={str(workdir)!r} is a file.')
+    saved = read_json(workdir / CONFIG)
+  except OSError as error:
+    raise UsageError(f'--workdir={str(workdir)!r}: {error.strerror}.') from None
   if saved and (changes := config_lib.changes(saved['config'], config)):
     raise UsageError(
       f'--workdir={str(workdir)!r} holds another experiment: '
@@ -61,13 +64,13 @@ def begin(workdir: pathlib.Path, request: Request) -> None:
   """Makes the run directory and writes config.json.
 
   Raises:
-    UsageError: the directory cannot be made.
+    UsageError: the directory cannot be made or written to.
   """
   try:
     workdir.mkdir(parents=True, exist_ok=True)
+    write_json(workdir / CONFIG, describe(request))
   except OSError as error:
     raise UsageError(f'--workdir={str(workdir)!r}: {error.strerror}.') from None
-  write_json(workdir / CONFIG, describe(request))
 
 
 def finish(workdir: pathlib.Path) -> None:
@@ -93,7 +96,9 @@ def read_lines(path: pathlib.Path) -> list[Record]:
   """The objects of a .jsonl file; [] if there is none."""
   if not path.exists():
     return []
-  return [json.loads(line) for line in path.read_text().splitlines()]
+  lines = path.read_text().splitlines(keepends=True)
+  # A crash may leave the last line half written.
+  return [json.loads(line) for line in lines if line.endswith('\n')]
 
 
 def read_json(path: pathlib.Path) -> Record | None:
@@ -147,7 +152,8 @@ class Records:
 
   def _add_scalars(self, group, record):
     for name, value in record.items():
-      if isinstance(value, (int, float)) and name != 'round':
+      is_number = isinstance(value, (int, float)) and math.isfinite(value)
+      if is_number and name != 'round':
         self._board.add_scalar(f'{group}/{name}', value, record['round'])
 
   @staticmethod

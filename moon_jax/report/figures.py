@@ -27,7 +27,7 @@ def curves(path: pathlib.Path, rounds: list[dict[str, Any]], title: str) -> None
   """
   figure = Figure(figsize=(10, 4), layout='constrained')
   FigureCanvasAgg(figure)
-  figure.suptitle(title)
+  figure.suptitle(title, parse_math=False)  # a name may hold $ signs
   accuracy, loss = figure.subplots(1, 2)
   _accuracy(accuracy, [line for line in rounds if 'test_accuracy' in line])
   _losses(loss, rounds)
@@ -72,7 +72,7 @@ def heat_map(path: pathlib.Path, counts: np.ndarray, title: str) -> None:
   height = float(np.clip(2.0 + 0.32 * num_classes, 4.0, 9.0))
   figure = Figure(figsize=(width, height), layout='constrained')
   FigureCanvasAgg(figure)
-  figure.suptitle(title)
+  figure.suptitle(title, parse_math=False)  # a name may hold $ signs
   bars, cells = figure.subplots(2, 1, sharex=True, height_ratios=(1, height - 1.5))
   bars.bar(np.arange(num_clients), counts.sum(1), width=0.8, color='0.55')
   bars.set(ylabel='total')

@@ -1,0 +1,200 @@
+"""The rules of a configuration, and that configs/base.py tells all of them."""
+
+import dataclasses
+import json
+import pathlib
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs import base
+from moon_jax import algorithms, config, local, models
+from moon_jax.data import partition, sources
+
+BASE = pathlib.Path(base.__file__).read_text()
+
+
+def settings(**changes):
+  """The settings of configs/base.py; `moon__mu=2.0` changes moon.mu."""
+  flat = config.flatten(base.get_config().to_dict())
+  return flat | {name.replace('__', '.'): value for name, value in changes.items()}
+
+
+def problems(values, given=()):
+  with pytest.raises(config.ConfigError) as caught:
+    config.validate(values, given)
+  assert str(caught.value) == '\n'.join(caught.value.problems)
+  return list(caught.value.problems)
+
+
+# --- one list of knobs ----------------------------------------------------------------
+
+
+def test_base_has_every_knob_and_no_other():
+  assert set(settings()) == set(config.knobs())
+
+
+def test_every_knob_of_base_has_a_comment_and_its_place():
+  lines = re.findall(r'^  config\.([\w.]+) = (?!ml_collections)(.*)$', BASE, re.M)
+  assert [name for name, _ in lines] == list(config.knobs())
+  for name, rest in lines:
+    assert re.search(r'  # \S', rest), f'{name} has no comment'
+
+
+def test_names_are_those_of_the_tables():
+  assert tuple(algorithms.ALGORITHMS) == config.ALGORITHMS
+  assert tuple(models.MODELS) == config.MODELS
+  assert tuple(sources.SOURCES) == config.SOURCES
+  assert tuple(partition.PARTITIONERS) == config.PARTITIONS
+  assert tuple(local.OPTIMIZERS) == config.OPTIMIZERS
+
+
+def test_rules_are_about_knobs_that_exist():
+  groups = {name.split('.')[0] for name in config.knobs()}
+  for name, (decider, _) in config._USED_WHEN.items():
+    assert name in groups | set(config.knobs())
+    assert decider in config.knobs()
+  assert set(config._NEEDED_WHEN) | set(config.MAY_CHANGE) <= set(config.knobs())
+
+
+# --- valid values ---------------------------------------------------------------------
+
+
+def test_valid_values_keep_their_place_and_type():
+  # In configs/base.py optimizer.momentum is 0.9, moon.mu 5.0 and fedprox.mu 0.01.
+  built = config.validate(settings(moon__mu=2, seed=2**31 - 1, participation=1))
+  assert built.moon == config.MoonConfig(mu=2.0, tau=0.5)
+  assert type(built.moon.mu) is float
+  assert built.fedprox.mu == 0.01
+  assert built.optimizer.momentum == 0.9
+  assert built.seed == 2147483647
+  assert built.options('moon') == {'mu': 2.0, 'tau': 0.5}
+  assert built.options('fedavg') == {}
+
+
+def test_a_config_is_its_own_description():
+  built = config.validate(base.get_config().to_dict())
+  as_saved = json.loads(json.dumps(dataclasses.asdict(built)))
+  assert config.validate(as_saved) == built
+  assert config.changes(as_saved, built) == []
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [
+    ('participation', 1e-9),
+    ('optimizer.momentum', 0.0),
+    ('optimizer.weight_decay', 0.0),
+    ('moon.mu', 0.0),
+    ('data.limit', 0),
+    ('num_clients', 1),
+    ('execution.lanes', '1'),
+    ('execution.lanes', '10'),
+    ('execution.lanes', 'auto'),
+  ],
+)
+def test_bounds_include_their_ends(name, value):
+  assert config.convert(name, value) == value
+
+
+# --- invalid values -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'wanted'),
+  [
+    ('seed', True, 'a whole number'),
+    ('seed', None, 'a whole number'),
+    ('seed', 1.0, 'a whole number'),
+    ('seed', -1, 'in [0, 2147483647]'),
+    ('seed', 2**31, 'in [0, 2147483647]'),
+    ('num_clients', [3], 'a whole number'),
+    ('moon.mu', '1', 'a number'),
+    ('moon.mu', float('-inf'), 'a finite number'),
+    ('moon.tau', 0.0, 'above 0'),
+    ('optimizer.momentum', 1.0, 'in [0, 1)'),
+    ('participation', 1.01, 'a fraction of the clients in (0, 1], not a count'),
+    ('participation', 0.0, 'a fraction of the clients in (0, 1], not a count'),
+    ('data.limit', -1, 'at least 0'),
+    ('data.path', 3, 'a word'),
+    ('execution.lanes', 4, 'a word'),
+    ('execution.lanes', '9' * 5000, "'auto' or a count of at least 1"),
+    ('execution.lanes', '4\n', "'auto' or a count of at least 1"),
+    ('optimizer.name', 'adam', 'one of sgd'),
+  ],
+)
+def test_bad_value(name, value, wanted):
+  values = settings() | {name: value}
+  assert problems(values) == [f'--config.{name}={value!r} must be {wanted}.']
+
+
+def test_missing_misspelt_and_scalar_for_a_group():
+  values = settings()
+  del values['seed'], values['moon.mu'], values['moon.tau']
+  assert problems(values | {'sed': 0, 'moon': 5.0}) == [
+    "--config.sed is not a knob. Did you mean 'seed'?",
+    '--config.moon is a group; set one of its knobs: moon.mu, moon.tau.',
+    '--config.seed is missing from the config file.',
+    '--config.moon.mu is missing from the config file.',
+    '--config.moon.tau is missing from the config file.',
+  ]
+
+
+def test_a_knob_that_is_not_used_matters_only_if_it_was_given():
+  values = settings(algorithm='fedavg')
+  assert config.validate(values).algorithm == 'fedavg'
+  assert problems(values, given=['moon.mu', 'seed']) == [
+    '--config.moon.mu is not used with --config.algorithm=fedavg; it belongs to moon.'
+  ]
+
+
+def test_the_source_needs_its_place():
+  assert problems(settings(data__source='npz')) == [
+    '--config.data.path is needed with --config.data.source=npz.'
+  ]
+  assert config.validate(settings(data__source='npz', data__path='x.npz'))
+
+
+@given(name=st.sampled_from(list(config.knobs())), text=st.text())
+def test_any_text_is_a_value_or_a_line(name, text):
+  complaint = None
+  try:
+    config.convert(name, config.from_word(name, text))
+  except config.ConfigError as error:
+    complaint = error
+  if complaint:
+    (problem,) = complaint.problems
+    assert problem.startswith(f'--config.{name}=')
+    assert len(problem.splitlines()) == 1
+
+
+# --- resuming -------------------------------------------------------------------------
+
+
+def test_changes_name_what_makes_another_experiment():
+  saved = base.get_config().to_dict()
+  saved['moon']['mu'] = 1.0
+  saved['old'] = 'gone'
+  del saved['seed']
+  given = config.validate(settings(num_clients=7))
+  assert config.changes(saved, given) == [
+    'moon.mu: 1.0 -> 5.0',
+    'num_clients: 10 -> 7',
+    "old: 'gone' -> 'absent'",
+    "seed: 'absent' -> 0",
+  ]
+
+
+def test_changes_allow_what_cannot_change_a_result():
+  given = config.validate(
+    settings(
+      num_rounds=7,
+      eval_every_rounds=7,
+      checkpoint_every_rounds=7,
+      data__dir='/elsewhere',
+      execution__lanes='7',
+    )
+  )
+  assert config.changes(base.get_config().to_dict(), given) == []

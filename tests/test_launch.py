@@ -1,0 +1,487 @@
+"""`python launch.py` as a process: its exit code, its output, the files it leaves.
+
+The runs are tiny, 300 digits of 10 clients: what they cost is starting JAX.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from matplotlib import font_manager
+from tensorboardX.proto import event_pb2
+
+from moon_jax import config as config_lib
+from moon_jax.errors import ExitCode
+
+ROOT = pathlib.Path(__file__).parents[1]
+LAUNCH = str(ROOT / 'launch.py')
+LIMIT_SECONDS = 120
+TINY = (
+  '--config.local_epochs=1',
+  '--config.data.limit=300',
+  '--config.partition.min_size=2',
+)
+TWO = (*TINY, '--config.num_rounds=2')
+# Enough for a signal to arrive before the last round.
+TWENTY = (*TINY, '--config.num_rounds=20')
+EVERY = '--config.checkpoint_every_rounds='
+
+
+def launch(folder, *words, program=(LAUNCH,), **environment):
+  """Runs a program, launch.py unless told, in a folder, to its end."""
+  return subprocess.run(
+    [sys.executable, *program, *words],
+    cwd=folder,
+    env={**os.environ, **environment},
+    capture_output=True,
+    text=True,
+    timeout=LIMIT_SECONDS,
+    check=False,
+  )
+
+
+def launch_until(text, signal_number, folder, *words):
+  """Runs launch.py until it prints a line with `text`, then sends a signal."""
+  # A parent that ignores Ctrl-C, such as a background job, would pass that on.
+  inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+  try:
+    process = subprocess.Popen(
+      [sys.executable, LAUNCH, *words],
+      cwd=folder,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+  finally:
+    signal.signal(signal.SIGINT, inherited)
+  lines = []
+  try:
+    for line in process.stdout:
+      lines.append(line)
+      if text in line:
+        process.send_signal(signal_number)
+        break
+    out, err = process.communicate(timeout=LIMIT_SECONDS)
+  finally:
+    process.kill()  # nothing if it has ended
+  done = ''.join(lines) + out
+  return subprocess.CompletedProcess(process.args, process.returncode, done, err)
+
+
+def check_success(done):
+  assert done.returncode == ExitCode.DONE, done.stderr
+  assert done.stderr == ''
+
+
+def read_lines(path):
+  def refuse(word):
+    raise AssertionError(f'{word} is not JSON')
+
+  text = path.read_text()
+  return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def contents(folder):
+  """Path -> bytes of every file below a folder."""
+  files = (path for path in folder.rglob('*') if path.is_file())
+  return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def checkpoint(workdir, step):
+  """Path -> (dtype, shape, bytes) of every leaf."""
+  with contextlib.closing(ocp.StandardCheckpointer()) as checkpointer:
+    saved = checkpointer.restore((workdir / f'checkpoints/{step}/default').absolute())
+  leaves, todo = {}, [('', saved)]
+  while todo:
+    path, node = todo.pop()
+    if isinstance(node, dict | list | tuple):
+      items = node.items() if isinstance(node, dict) else enumerate(node)
+      todo += [(f'{path}/{key}', child) for key, child in items]
+    elif node is not None:
+      array = np.asarray(node)
+      leaves[path] = (str(array.dtype), array.shape, array.tobytes())
+  return leaves
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _fonts():
+  """The first user of matplotlib on a machine may say that it lists the fonts."""
+  font_manager.findfont('DejaVu Sans')
+
+
+@pytest.fixture(scope='module')
+def reference(tmp_path_factory):
+  """An uninterrupted run, in a folder of its own: (folder, process)."""
+  folder = tmp_path_factory.mktemp('reference')
+  return folder, launch(folder, *TWENTY, EVERY + '1')
+
+
+@pytest.fixture(scope='module')
+def workdir(reference):
+  """The run directory of the reference."""
+  folder, done = reference
+  check_success(done)
+  return folder / 'runs/digits_moon-moon-s0'
+
+
+# --- what a run leaves ----------------------------------------------------------------
+
+
+def test_run_directory(reference, workdir):
+  folder = reference[0]
+  assert list(contents(folder)) == [
+    f'runs/digits_moon-moon-s0/{name}' for name in contents(workdir)
+  ]
+  top = {path.name for path in workdir.iterdir()}
+  assert top == {
+    'checkpoints',
+    'config.json',
+    'curves.png',
+    'metrics.jsonl',
+    'partition.npz',
+    'partition.png',
+    'summary.json',
+    'tensorboard',
+    'timings.jsonl',
+  }
+  # The newest two are kept.
+  assert sorted(p.name for p in (workdir / 'checkpoints').iterdir()) == ['19', '20']
+  for picture in ('curves.png', 'partition.png'):
+    assert (workdir / picture).read_bytes().startswith(b'\x89PNG')
+
+
+def test_console(reference):
+  lines = reference[1].stdout.splitlines()
+  assert lines[1] == 'runs/digits_moon-moon-s0: a fresh run'
+  assert 'num_rounds=20' in lines[2]
+  assert lines[3].startswith('partition: dirichlet, 10 clients own 300 training exam')
+  rounds = [line.split()[1] for line in lines if line.startswith('round ')]
+  assert rounds == [f'{i}/20' for i in range(1, 21)]
+  assert lines[-2].startswith('finished after 20 rounds: test accuracy 0.')
+  assert lines[-1] == 'results: runs/digits_moon-moon-s0'
+
+
+def test_config_json(workdir):
+  saved = json.loads((workdir / 'config.json').read_text())
+  assert saved['command'] == ' '.join(['python', 'launch.py', *TWENTY, EVERY + '1'])
+  flat = config_lib.flatten(saved['config'])
+  assert list(flat) == list(config_lib.knobs())
+  # From the command line, from configs/digits_moon.py and from configs/base.py.
+  assert flat['num_rounds'] == 20
+  assert flat['data.limit'] == 300
+  assert flat['batch_size'] == 32
+  assert flat['moon.tau'] == 0.5
+  assert set(saved['versions']) >= {'python', 'jax', 'jaxlib', 'flax', 'optax', 'numpy'}
+  assert saved['devices']
+  # None outside git: the tests may run from an unpacked archive.
+  assert re.fullmatch(r'[0-9a-f]{40}(\+changes)?', saved['git_commit'] or 'a' * 40)
+
+
+def test_metrics_and_timings(workdir):
+  metrics = read_lines(workdir / 'metrics.jsonl')
+  timings = read_lines(workdir / 'timings.jsonl')
+  for lines in (metrics, timings):
+    assert [line['round'] for line in lines] == list(range(1, 21))
+  for line in metrics:
+    assert set(line) == {
+      'round',
+      'train_loss',
+      'supervised_loss',
+      'contrastive_loss',
+      'drift',
+      'clients',
+      'num_examples',
+      'num_steps',
+      'bytes_down',
+      'bytes_up',
+      'test_accuracy',
+      'test_loss',
+    }
+    assert not [name for name in line if 'second' in name or 'time' in name]
+    assert line['num_examples'] == 300
+    assert line['clients'] == list(range(10))
+    assert 0 <= line['test_accuracy'] <= 1
+  for line in timings:
+    assert line['train_seconds'] > 0
+    assert line['save_seconds'] > 0
+    assert line['samples_per_second'] == pytest.approx(300 / line['train_seconds'])
+
+
+def test_summary_and_partition(workdir):
+  metrics = read_lines(workdir / 'metrics.jsonl')
+  summary = json.loads((workdir / 'summary.json').read_text())
+  assert summary['rounds'] == 20
+  assert summary['test_accuracy'] == metrics[-1]['test_accuracy']
+  assert summary['best_test_accuracy'] == max(m['test_accuracy'] for m in metrics)
+  with np.load(workdir / 'partition.npz') as saved:
+    assert sorted(saved['indices']) == list(range(300))
+    assert list(saved['class_counts'].sum(1)) == list(np.diff(saved['offsets']))
+
+
+def test_tensorboard(workdir):
+  (path,) = (workdir / 'tensorboard').iterdir()
+  points = tensorboard_points(path)
+  metrics = read_lines(workdir / 'metrics.jsonl')
+  assert [step for step, _ in points['metrics/train_loss']] == list(range(1, 21))
+  np.testing.assert_allclose(
+    [value for _, value in points['metrics/train_loss']],
+    [line['train_loss'] for line in metrics],
+    rtol=1e-6,
+  )
+  assert len(points['timings/train_seconds']) == 20
+
+
+def tensorboard_points(path):
+  """Tag -> [(step, value)] of an event file."""
+  points, data = {}, path.read_bytes()
+  while data:
+    # A record: its length in 8 bytes, their checksum in 4, the event, its checksum.
+    size = int.from_bytes(data[:8], 'little')
+    event = event_pb2.Event.FromString(data[12 : 12 + size])
+    data = data[12 + size + 4 :]
+    for value in event.summary.value:
+      points.setdefault(value.tag, []).append((event.step, value.simple_value))
+  return points
+
+
+# --- the same command again, and others in the same place -----------------------------
+
+
+def test_finished_run_is_left_alone(reference, workdir):
+  before = contents(workdir)
+  done = launch(reference[0], *TWENTY, EVERY + '1')
+  check_success(done)
+  assert done.stdout.splitlines() == reference[1].stdout.splitlines()[-2:]
+  assert 'compiling' not in done.stdout
+  assert contents(workdir) == before
+
+
+def test_another_experiment_is_refused(reference, workdir):
+  before = contents(reference[0])
+  done = launch(reference[0], *TWENTY, '--config.moon.mu=2', '--config.batch_size=8')
+  assert done.returncode == ExitCode.USAGE
+  assert done.stdout == ''
+  assert done.stderr == (
+    "--workdir='runs/digits_moon-moon-s0' holds another experiment: "
+    'batch_size: 32 -> 8; moon.mu: 1.0 -> 2.0 (saved -> given). '
+    'Choose another --workdir.\n'
+  )
+  assert contents(reference[0]) == before
+
+
+def test_workdir_is_a_file(tmp_path):
+  (tmp_path / 'taken').write_text('mine')
+  done = launch(tmp_path, '--workdir=taken')
+  assert done.returncode == ExitCode.USAGE
+  assert done.stdout == ''
+  assert done.stderr == "--workdir='taken' is a file.\n"
+  assert contents(tmp_path) == {'taken': b'mine'}
+
+
+# --- interruption ---------------------------------------------------------------------
+
+
+def test_killed_run_ends_like_one_that_was_not(tmp_path, workdir):
+  # With a save every three rounds, what came after it is done again.
+  words = [*TWENTY, EVERY + '3', '--workdir=run']
+  killed = launch_until('round 5/', signal.SIGKILL, tmp_path, *words)
+  assert killed.returncode == -signal.SIGKILL
+  written = len(read_lines(tmp_path / 'run/metrics.jsonl'))
+  assert 5 <= written < 20
+  assert not (tmp_path / 'run/summary.json').exists()
+
+  words = [*TWENTY, EVERY + '1', '--workdir=run']
+  stopped = launch_until('round 12/', signal.SIGINT, tmp_path, *words)
+  start = resumed_after(stopped)
+  assert start % 3 == 0
+  assert written - 3 <= start <= written
+  assert f'round {start + 1}/20' in stopped.stdout
+  assert stopped.returncode == ExitCode.INTERRUPTED
+  assert stopped.stderr == (
+    'Interrupted; the same command resumes from the last save.\n'
+  )
+
+  resumed = launch(tmp_path, *words)
+  check_success(resumed)
+  assert 11 <= resumed_after(resumed) < 20
+  assert_same_results(tmp_path / 'run', workdir)
+  timed = [line['round'] for line in read_lines(tmp_path / 'run/timings.jsonl')]
+  assert timed == sorted(set(timed))
+  assert timed[-1] == 20
+
+
+def resumed_after(done):
+  """The number of rounds that the run did not have to do."""
+  return int(re.search(r'run: resumed after round (\d+) of 20', done.stdout)[1])
+
+
+def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
+  check_success(launch(tmp_path, *TWO, '--workdir=run'))
+  assert len(read_lines(tmp_path / 'run/metrics.jsonl')) == 2
+  done = launch(tmp_path, *TWENTY, EVERY + '1', '--workdir=run')
+  check_success(done)
+  assert resumed_after(done) == 2
+  assert json.loads((tmp_path / 'run/summary.json').read_text())['rounds'] == 20
+  assert_same_results(tmp_path / 'run', workdir)
+
+
+def assert_same_results(run, expected):
+  for name in ('metrics.jsonl', 'partition.npz'):
+    assert (run / name).read_bytes() == (expected / name).read_bytes(), name
+  leaves = checkpoint(expected, 20)
+  # Two copies of the weights at least: the server's, and each client's last upload.
+  assert len(leaves) > 12
+  assert checkpoint(run, 20) == leaves
+  # Were they always equal, the line above would say nothing.
+  assert checkpoint(expected, 19) != leaves
+
+
+# --- endings --------------------------------------------------------------------------
+
+
+def test_diverging_run(tmp_path):
+  done = launch(
+    tmp_path, *TINY, '--config.optimizer.learning_rate=1e20', '--workdir=run'
+  )
+  assert done.returncode == ExitCode.DIVERGED
+  (line,) = done.stderr.splitlines()
+  assert re.match(r'Diverged: \w+ is (nan|inf) in round 1;', line)
+  assert '--config.optimizer.learning_rate' in line
+  (record,) = read_lines(tmp_path / 'run/metrics.jsonl')
+  assert record['round'] == 1
+  assert record['train_loss'] is None
+  assert not (tmp_path / 'run/summary.json').exists()
+
+
+# The modules that a run may not load, told after it has ended.
+WATCHED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import launch
+code = launch.main(sys.argv[2:])
+print('loaded:', [name for name in ('tensorflow', 'jax') if name in sys.modules])
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize('algorithm', ['fedprox', 'solo'])
+def test_other_algorithms(algorithm, tmp_path, workdir):
+  words = [*TWO, f'--config.algorithm={algorithm}', '--config.seed=3']
+  done = launch(tmp_path, str(ROOT), *words, program=('-c', WATCHED))
+  check_success(done)
+  assert done.stdout.splitlines()[-1] == "loaded: ['jax']"
+  metrics = read_lines(tmp_path / f'runs/digits_moon-{algorithm}-s3/metrics.jsonl')
+  assert [line['round'] for line in metrics] == [1, 2]
+  assert ('proximal_loss' in metrics[0]) == (algorithm == 'fedprox')
+  assert ('test_accuracy_std' in metrics[0]) == (algorithm == 'solo')
+  moon = read_lines(workdir / 'metrics.jsonl')
+  assert [line['train_loss'] for line in metrics] != [m['train_loss'] for m in moon[:2]]
+
+
+def test_fedavg_on_an_npz_file(tmp_path):
+  rng = np.random.default_rng(0)
+  labels = np.arange(120) % 3
+  # Class i is bright in column i.
+  images = rng.integers(0, 60, (120, 6, 5, 3), dtype=np.uint8)
+  images[np.arange(120), :, labels] += 180
+  np.savez(
+    tmp_path / 'mine.npz',
+    train_x=images[:90],
+    train_y=labels[:90],
+    test_x=images[90:],
+    test_y=labels[90:],
+  )
+  done = launch(
+    tmp_path,
+    '--config.algorithm=fedavg',
+    '--config.data.source=npz',
+    '--config.data.path=mine.npz',
+    '--config.num_rounds=2',
+    '--config.num_clients=3',
+    '--config.partition.name=iid',
+    '--config.batch_size=8',
+    '--config.optimizer.learning_rate=0.05',
+    '--workdir=.',
+  )
+  check_success(done)
+  for line in read_lines(tmp_path / 'metrics.jsonl'):
+    assert line['train_loss'] == line['supervised_loss']
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  assert summary['rounds'] == 2
+  # One in three by guessing.
+  assert summary['test_accuracy'] > 0.8
+  with np.load(tmp_path / 'partition.npz') as saved:
+    assert saved['class_counts'].shape == (3, 3)
+
+
+# --- bad command lines and help -------------------------------------------------------
+
+BAD = {
+  '--config.sed=1': "--config.sed is not a knob. Did you mean 'seed'?\n",
+  '--config.seed=': "--config.seed='' must be a whole number.\n",
+  '--config=nowhere.py': "--config='nowhere.py' is not a file.\n",
+  '--workdir': 'Missing value for flag --workdir\n',
+  'hello --config.moon.mu=nan --config.participation=10': (
+    "'hello' is a stray word; see --help.\n"
+    '--config.participation=10.0 must be a fraction of the clients in (0, 1], '
+    'not a count.\n'
+    '--config.moon.mu=nan must be a finite number.\n'
+  ),
+}
+
+
+@pytest.fixture
+def no_jax(tmp_path_factory):
+  """Environment in which loading JAX is an error."""
+  folder = tmp_path_factory.mktemp('no_jax')
+  (folder / 'jax.py').write_text("raise AssertionError('JAX is loaded')")
+  return {'PYTHONPATH': str(folder)}
+
+
+@pytest.mark.parametrize('line', BAD)
+def test_bad_command_line(line, tmp_path, no_jax):
+  done = launch(tmp_path, *line.split(), **no_jax)
+  assert (done.returncode, done.stdout) == (ExitCode.USAGE, '')
+  assert done.stderr == BAD[line]
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('flag', ['--help', '-h'])
+def test_help(flag, tmp_path, no_jax):
+  done = launch(tmp_path, flag, **no_jax)
+  check_success(done)
+  shown = re.findall(r'^  --config\.([\w.]+)=', done.stdout, re.MULTILINE)
+  assert shown == list(config_lib.knobs())
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_no_jax_is_noticed(tmp_path, no_jax):
+  # Without this, the two tests above might pass because the trap does not work.
+  done = launch(tmp_path, *TWO, **no_jax)
+  assert 'AssertionError: JAX is loaded' in done.stderr
+
+
+# --- the source -----------------------------------------------------------------------
+
+
+def test_nothing_is_pickled():
+  code = [
+    *ROOT.glob('*.py'),
+    *ROOT.glob('configs/*.py'),
+    *ROOT.rglob('moon_jax/**/*.py'),
+  ]
+  assert len(code) > 20
+  for path in code:
+    text = path.read_text()
+    assert not re.search(r'\b(import|from) (pickle|dill|cloudpickle|shelve)', text), (
+      path
+    )
+    assert not re.search(r'allow_pickle\s*=\s*(?!False)', text), path

@@ -1,0 +1,248 @@
+"""What the records of a run say, by hand-worked numbers, and what a crash leaves."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from moon_jax import command_line, measures, recording
+from moon_jax.cohort import Plan
+from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
+from moon_jax.evaluation import Score
+from moon_jax.round import RoundMetrics
+
+# Clients 2 and 5 in two lanes; the lane of client 5 waits in the second of two steps.
+PLAN = Plan(
+  clients=np.array([2, 5], np.int32),
+  num_examples=np.array([3.0, 1.0], np.float32),
+  examples=np.zeros((3, 2, 4), np.int32),
+  num_real=np.ones((3, 2), np.int32),
+  step_real=np.array([[True, True], [True, False], [False, False]]),
+  load=np.array([[0, 1], [-1, -1]], np.int32),
+  store=np.array([[-1, 1], [0, -1]], np.int32),
+  bounds=np.array([0, 1, 2], np.int32),
+  num_segments=np.int32(2),
+)
+
+
+# --- measures -------------------------------------------------------------------------
+
+
+def test_round_record():
+  metrics = RoundMetrics(
+    # 12 / 4 = 3 nats an example; the mean of the clients' means, 2 and 6, would be 4.
+    sums={
+      'train_loss': np.array([6.0, 6.0], np.float32),
+      'proximal_loss': np.array([1.0, 0.0], np.float32),
+    },
+    num_seen=np.array([3.0, 1.0], np.float32),
+    drift=np.array([0.5, 2.0], np.float32),
+  )
+  record = measures.round_record(7, PLAN, metrics, traffic=(100, 40))
+  assert record == {
+    'round': 7,
+    'proximal_loss': 0.25,
+    'train_loss': 3.0,
+    'drift': 1.25,
+    'clients': [2, 5],
+    'num_examples': 4,
+    'num_steps': 3,
+    'bytes_down': 200,
+    'bytes_up': 80,
+  }
+  assert json.loads(json.dumps(record)) == record
+
+
+def test_test_record_of_one_model():
+  score = Score(np.array([9], np.int32), np.array([4.0], np.float32))
+  assert measures.test_record(score, 10) == {'test_accuracy': 0.9, 'test_loss': 0.4}
+
+
+def test_test_record_of_several_models():
+  # Accuracies 0.75, 0.5, 0.25: mean 0.5, deviations 0.25, 0 and 0.25, so the variance
+  # over the three models is 0.125 / 3. Losses 1, 2, 3 nats: mean 2.
+  score = Score(np.array([6, 4, 2], np.int32), np.array([8, 16, 24], np.float32))
+  record = measures.test_record(score, 8)
+  assert record == {
+    'test_accuracy': 0.5,
+    'test_loss': 2.0,
+    'test_accuracy_std': pytest.approx((0.125 / 3) ** 0.5, rel=1e-12),
+  }
+
+
+def test_timing_record(monkeypatch):
+  now = iter([10.0, 10.5, 20.0, 21.5, 30.0, 30.25])
+  monkeypatch.setattr(time, 'perf_counter', lambda: next(now))
+  clock = measures.Clock()
+  for phase in ('train', 'train', 'save'):
+    with clock(phase):
+      pass
+  record = measures.timing_record(clock, PLAN, {'round': 7, 'num_examples': 300})
+  assert record.pop('peak_memory_bytes') > 1_000_000
+  assert record == {
+    'round': 7,
+    'pack_seconds': 0.0,
+    'train_seconds': 2.0,
+    'evaluate_seconds': 0.0,
+    'save_seconds': 0.25,
+    'samples_per_second': 150.0,
+    # Three steps of two lanes times two steps.
+    'useful_steps_fraction': 0.75,
+  }
+
+
+def test_summary_takes_the_last_test_and_the_first_of_the_best():
+  def line(number, **test):
+    return {'round': number, 'bytes_down': 100, 'bytes_up': number, **test}
+
+  rounds = [
+    line(1, test_accuracy=0.5, test_loss=1.0),
+    line(2, test_accuracy=0.75, test_loss=2.0),
+    line(3),
+    line(4, test_accuracy=0.75, test_loss=3.0),
+    line(5, test_accuracy=0.625, test_loss=4.0),
+  ]
+  seconds = {
+    'pack_seconds': 0.5,
+    'train_seconds': 1.0,
+    'evaluate_seconds': 0.25,
+    'save_seconds': 0.0004,
+  }
+  assert measures.summarise(rounds, [seconds, seconds]) == {
+    'rounds': 5,
+    'test_accuracy': 0.625,
+    'test_loss': 4.0,
+    'best_test_accuracy': 0.75,
+    'best_round': 2,
+    'bytes_down': 500,
+    'bytes_up': 15,
+    'pack_seconds': 1.0,
+    'train_seconds': 2.0,
+    'evaluate_seconds': 0.5,
+    'save_seconds': 0.001,
+  }
+
+
+# --- the growing files ----------------------------------------------------------------
+
+
+def metrics_line(number):
+  return {'round': number, 'train_loss': 0.1 * number, 'clients': [0, 1]}
+
+
+def write_run(workdir, numbers):
+  """Leaves metrics and timings of some rounds; returns the bytes of the metrics."""
+  with recording.Records(workdir, 0) as records:
+    for number in numbers:
+      records.add_metrics(metrics_line(number))
+      records.add_timings({'round': number, 'train_seconds': 1.0})
+  return (workdir / recording.METRICS).read_bytes()
+
+
+def test_resuming_drops_the_rounds_that_are_done_again(tmp_path):
+  whole = write_run(tmp_path, [1, 2, 3, 4, 5])
+  with recording.Records(tmp_path, 3) as records:
+    assert records.rounds == [metrics_line(i) for i in (1, 2, 3)]
+    for name in (recording.METRICS, recording.TIMINGS):
+      lines = recording.read_lines(tmp_path / name)
+      assert [line['round'] for line in lines] == [1, 2, 3]
+    records.add_metrics(metrics_line(4))
+    # On disk at once: a crash a moment later must not lose it.
+    assert len(recording.read_lines(tmp_path / recording.METRICS)) == 4
+    records.add_metrics(metrics_line(5))
+    assert len(records.rounds) == 5
+  assert (tmp_path / recording.METRICS).read_bytes() == whole
+
+
+def test_a_fresh_run_begins_with_empty_files(tmp_path):
+  write_run(tmp_path, [1, 2])
+  assert write_run(tmp_path, []) == b''
+
+
+def test_a_half_written_line_is_dropped(tmp_path):
+  whole = write_run(tmp_path, [1, 2, 3])
+  (tmp_path / recording.METRICS).write_bytes(whole[:-10])
+  (tmp_path / recording.TIMINGS).write_text('{"rou')
+  assert len(recording.read_lines(tmp_path / recording.METRICS)) == 2
+  with recording.Records(tmp_path, 2) as records:
+    records.add_metrics(metrics_line(3))
+  assert (tmp_path / recording.METRICS).read_bytes() == whole
+
+
+def test_a_missing_line_is_told(tmp_path):
+  write_run(tmp_path, [1, 2])
+  with pytest.raises(NoCheckpointError, match='has 2 of the 3 rounds') as caught:
+    recording.Records(tmp_path, 3)
+  assert caught.value.exit_code == ExitCode.NO_CHECKPOINT
+
+
+def test_a_diverged_loss_is_null_and_makes_no_noise(tmp_path, caplog):
+  values = {'a': float('nan'), 'b': float('inf'), 'c': float('-inf'), 'd': 1.5}
+  with recording.Records(tmp_path, 0) as records:
+    records.add_metrics({'round': 1, **values})
+  text = (tmp_path / recording.METRICS).read_text()
+  assert text == '{"round": 1, "a": null, "b": null, "c": null, "d": 1.5}\n'
+  assert caplog.text == ''
+
+
+def test_reading_what_is_not_there(tmp_path):
+  assert recording.read_lines(tmp_path / 'none') == []
+  assert recording.read_json(tmp_path / 'none') is None
+
+
+# --- the other files ------------------------------------------------------------------
+
+
+def test_finished(tmp_path):
+  assert not recording.finished(tmp_path, 1)
+  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 4})
+  assert [recording.finished(tmp_path, n) for n in (3, 4, 5)] == [True, True, False]
+
+
+def test_write_json_leaves_the_old_file_if_it_fails(tmp_path, monkeypatch):
+  path = tmp_path / 'a.json'
+  recording.write_json(path, {'a': 1})
+
+  def fail(*_):
+    raise OSError(28, 'No space left on device')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(recording.os, 'replace', fail)
+    with pytest.raises(OSError, match='No space'):
+      recording.write_json(path, {'a': 2})
+  assert recording.read_json(path) == {'a': 1}
+  recording.write_json(path, {'a': 3})
+  assert recording.read_json(path) == {'a': 3}
+  assert [p.name for p in tmp_path.iterdir()] == ['a.json']
+
+
+def test_check_accepts_its_own_run_and_refuses_others(tmp_path):
+  request = command_line.parse([f'--workdir={tmp_path / "a" / "run"}'])
+  recording.check(request.workdir, request.config)
+  assert not request.workdir.exists()
+  recording.begin(request.workdir, request)
+  recording.check(request.workdir, request.config)
+  longer = command_line.parse(['--config.num_rounds=99']).config
+  recording.check(request.workdir, longer)
+  other = command_line.parse(['--config.moon.tau=0.25']).config
+  with pytest.raises(UsageError, match=r'moon\.tau: 0\.5 -> 0\.25 \(saved -> given\)'):
+    recording.check(request.workdir, other)
+
+
+def test_a_workdir_that_cannot_be(tmp_path):
+  (tmp_path / 'file').write_text('')
+  request = command_line.parse([f'--workdir={tmp_path / "file" / "run"}'])
+  with pytest.raises(UsageError, match=r'Not a directory|File exists'):
+    recording.begin(request.workdir, request)
+  long = tmp_path / ('long' * 100)
+  with pytest.raises(UsageError, match='File name too long'):
+    recording.check(long, request.config)
+
+
+def test_git_commit_is_none_outside_git(tmp_path, monkeypatch):
+  monkeypatch.setattr(recording, '__file__', str(tmp_path / 'recording.py'))
+  monkeypatch.setenv('GIT_CEILING_DIRECTORIES', str(tmp_path.parent))
+  assert recording._git_commit() is None
+  monkeypatch.setenv('PATH', '')
+  assert recording._git_commit() is None
