@@ -21,7 +21,8 @@ def main(argv: list[str]) -> ExitCode:
     print(error, file=sys.stderr)
     return error.exit_code
   except KeyboardInterrupt:
-    print('Interrupted; the same command resumes from the last save.', file=sys.stderr)
+    message = 'Interrupted; the same command goes on from the last save, if any.'
+    print(message, file=sys.stderr)
     return ExitCode.INTERRUPTED
 
 

@@ -56,14 +56,23 @@ class Checkpoints:
     step = self._manager.latest_step()
     if step is None:
       return first
-    saved = self._manager.item_metadata(step)
-    # Orbax casts another dtype without a word, so the types are compared first.
-    if (there := _layout(saved)) != (wanted := _layout(first)):
-      differing = sorted({path for path, _ in there ^ wanted})
+    try:
+      # Orbax casts another dtype without a word, so the types are compared first.
+      there, wanted = _layout(self._manager.item_metadata(step)), _layout(first)
+      if not there:
+        raise ValueError('it holds no state')
+      if there == wanted:
+        return self._manager.restore(step, args=ocp.args.StandardRestore(first))
+    except Exception as error:  # a damaged file can raise anything
+      reason = str(error).strip().partition('\n')[0][:200]
       raise NoCheckpointError(
-        f'Checkpoint {step} holds another state; differing: {", ".join(differing)}.'
-      )
-    return self._manager.restore(step, args=ocp.args.StandardRestore(first))
+        f'{self._manager.directory / str(step)} cannot be read ({reason}). Remove '
+        'that folder to go on from the one before, if there is one.'
+      ) from error
+    differing = sorted({path for path, _ in there ^ wanted})
+    raise NoCheckpointError(
+      f'Checkpoint {step} holds another state; differing: {", ".join(differing)}.'
+    )
 
 
 def _layout(tree) -> set[tuple[str, tuple]]:

@@ -30,7 +30,7 @@ class Plan(NamedTuple):
     examples: [S, L, B] int32 rows of the training split.
     num_real: [S, L] int32 leading examples of the batch that are real; the rest repeat
       the last real one.
-    step_real: [S, L] bool, False where a lane waits for the others.
+    step_real: [S, L] bool, False where a lane has no client left and repeats row 0.
     load: [G, L] int32 slot that enters a lane before the segment.
     store: [G, L] int32 slot that leaves a lane after the segment.
     bounds: [G + 1] int32 segment g runs the steps bounds[g] to bounds[g + 1] - 1.
@@ -54,8 +54,8 @@ class Plan(NamedTuple):
 
 
 def cohort_size(num_clients: int, participation: float) -> int:
-  """K: the participating fraction of the clients, rounded, but at least one."""
-  return max(1, round(num_clients * participation))
+  """K: the participating fraction of the clients, halves rounded up; at least one."""
+  return max(1, math.floor(num_clients * participation + 0.5))
 
 
 def num_lanes(requested: str, cohort_size: int, backend: str) -> int:

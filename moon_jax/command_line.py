@@ -24,7 +24,13 @@ Trains one federated-learning experiment and keeps its records.
   --workdir=DIR   the run directory; default runs/<config>-<algorithm>-s<seed>
                   The same command again resumes the run that is there.
 
-Knobs, with the values of configs/base.py:
+A config file changes some of the values below. Example:
+
+  python launch.py --config.algorithm=fedavg --config.seed=1 --workdir=runs/mine
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
+130 Ctrl-C. Knobs, with the values of configs/base.py:
+
 """
 
 
@@ -35,7 +41,7 @@ class Request(NamedTuple):
     config: the experiment.
     workdir: where its records go.
     command: the command line that repeats (and resumes) it.
-    changed: dotted name -> value of the knobs that differ from configs/base.py.
+    changed: dotted name -> value of the knobs in use that differ from configs/base.py.
   """
 
   config: config_lib.Config
@@ -49,7 +55,9 @@ def help_text() -> str:
   base = _ROOT / 'configs/base.py'
   knob = re.compile(r'  config\.([\w.]+) = (.*?)  # (.*)')
   lines = [m.groups() for m in map(knob.fullmatch, base.read_text().splitlines()) if m]
-  rows = [f'  --config.{name}={value:<12} {text}' for name, value, text in lines]
+  entries = [(f'  --config.{name}={value}', text) for name, value, text in lines]
+  width = max(len(flag) for flag, _ in entries)
+  rows = [f'{flag:<{width}}  {text}' for flag, text in entries]
   return _USAGE.format(default=DEFAULT_CONFIG) + '\n'.join(rows)
 
 
@@ -88,7 +96,7 @@ def parse(argv: list[str]) -> Request:
   name = f'{pathlib.Path(values.config).stem}-{config.algorithm}-s{config.seed}'
   workdir = _expand('workdir', values.workdir or f'runs/{name}')
   base = config_lib.flatten(_load(str(_ROOT / 'configs/base.py')))
-  chosen = config_lib.flatten(dataclasses.asdict(config))
+  chosen = config_lib.used(config_lib.flatten(dataclasses.asdict(config)))
   return Request(
     config=config,
     workdir=workdir,

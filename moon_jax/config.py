@@ -51,6 +51,9 @@ _LANES = Bound(
   re.compile('auto|[1-9][0-9]{0,8}').fullmatch,
 )
 
+# The smallest and the largest positive float32, which the device computes in.
+_FLOAT32 = (2.0**-126, 2.0**128 * (1 - 2.0**-24))
+
 Count = Annotated[int, _at_least(1)]
 PositiveFloat = Annotated[float, _ABOVE_ZERO]
 NonNegativeFloat = Annotated[float, _at_least(0)]
@@ -152,7 +155,8 @@ _NEEDED_WHEN = {
   'data.path': ('data.source', 'npz'),
 }
 
-# Knobs that may differ when a run is resumed: they cannot change a round's result.
+# Knobs that may differ when a run is resumed. Another number of lanes adds in another
+# order: it changes results by rounding only. What data.dir holds is compared itself.
 MAY_CHANGE = (
   'num_rounds',
   'eval_every_rounds',
@@ -186,7 +190,7 @@ def knobs(cls: type = Config, prefix: str = '') -> dict[str, Any]:
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
   """' Did you mean X?' for the nearest name, '' if none is near."""
-  near = difflib.get_close_matches(word, list(names), n=1)
+  near = difflib.get_close_matches(word.lower(), list(names), n=1)
   return f' Did you mean {near[0]!r}?' if near else ''
 
 
@@ -236,6 +240,8 @@ def convert(name: str, value: Any) -> Any:
     raise ConfigError([problem(name, value, wanted)])
   if kind is float and not math.isfinite(value):
     raise ConfigError([problem(name, value, 'a finite number')])
+  if kind is float and value and not _FLOAT32[0] <= abs(value) <= _FLOAT32[1]:
+    raise ConfigError([problem(name, value, 'a number that fits 32 bits')])
   for bound in bounds:
     if isinstance(bound, Choice) and value not in bound.names:
       wanted = f'one of {", ".join(bound.names)}'
@@ -281,9 +287,8 @@ def _conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
   """Problems between knobs that are each valid alone."""
   problems = []
   for name in given:
-    for used, (decider, chosen) in _USED_WHEN.items():
-      belongs = name == used or name.startswith(used + '.')
-      if belongs and valid.get(decider, chosen[0]) not in chosen:
+    for part, (decider, chosen) in _USED_WHEN.items():
+      if _is_part(name, part) and valid.get(decider, chosen[0]) not in chosen:
         problems.append(
           f'--config.{name} is not used with --config.{decider}={valid[decider]}; '
           f'it belongs to {" or ".join(chosen)}.'
@@ -304,9 +309,26 @@ def _build(cls: type, valid: Mapping[str, Any], prefix: str = '') -> Any:
   return cls(**values)
 
 
+def used(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """The knobs that the chosen algorithm, model, data and partition use."""
+
+  def is_used(name):
+    return all(
+      flat.get(decider) in chosen
+      for part, (decider, chosen) in _USED_WHEN.items()
+      if _is_part(name, part)
+    )
+
+  return {name: value for name, value in flat.items() if is_used(name)}
+
+
+def _is_part(name: str, group: str) -> bool:
+  return name == group or name.startswith(group + '.')
+
+
 def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
   """'key: saved -> given' for every difference that makes it another experiment."""
-  old, new = flatten(saved), flatten(dataclasses.asdict(given))
+  old, new = used(flatten(saved)), used(flatten(dataclasses.asdict(given)))
   names = [n for n in sorted(old | new) if n not in MAY_CHANGE]
   return [
     f'{n}: {old.get(n, "absent")!r} -> {new.get(n, "absent")!r}'

@@ -19,20 +19,21 @@ from rich.progress import (
 
 from moon_jax import measures, recording, tree
 from moon_jax.command_line import Request
+from moon_jax.experiment import Experiment
 from moon_jax.types import State
 
 
 class Console:
   """Prints to standard output: a progress bar on a terminal, else a line a round."""
 
-  def __init__(self):
-    self._terminal = Terminal(
+  def __init__(self, terminal: Terminal | None = None):
+    self._terminal = terminal or Terminal(
       highlight=False, soft_wrap=True, markup=False, emoji=False
     )
     self._bar = Progress(
       TextColumn('round'),
       MofNCompleteColumn(),
-      BarColumn(),
+      BarColumn(bar_width=20),
       TimeRemainingColumn(),
       TextColumn('{task.fields[news]}'),
       console=self._terminal,
@@ -49,27 +50,32 @@ class Console:
     kinds = [f'{d.platform} ({d.device_kind})' for d in jax.devices()]
     self.say(f'devices: {", ".join(kinds)}; JAX {jax.__version__}')
 
-  def introduce(self, request: Request, sizes: np.ndarray, state: State) -> None:
+  def introduce(self, request: Request, experiment: Experiment, state: State) -> None:
     """Says what is run, from where, on whose data.
 
     Args:
       request: the command line.
-      sizes: [N] training examples of each client.
+      experiment: what it builds.
       state: the state that the run starts from.
     """
-    done, total = int(state.round), request.config.num_rounds
-    what = f'resumed after round {done} of {total}' if done else 'a fresh run'
+    config, planner = request.config, experiment.planner
+    done = int(state.round)
+    what = (
+      f'resumed after round {done} of {config.num_rounds}' if done else 'a fresh run'
+    )
     self.say(f'{request.workdir}: {what}')
     changed = [f'{name}={value}' for name, value in request.changed.items()]
     self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
+    sizes = experiment.split.sizes
     self.say(
-      f'partition: {request.config.partition.name}, {len(sizes)} clients own '
-      f'{sizes.sum():,} training examples; smallest {sizes.min():,}, '
-      f'median {int(np.median(sizes)):,}, largest {sizes.max():,}'
+      f'partition: {config.partition.name}, {len(sizes)} clients own {sizes.sum():,} '
+      f'training examples of {experiment.class_counts.shape[1]} classes; smallest '
+      f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
     )
+    params = tree.num_parameters(state.server.variables['params'])
     self.say(
-      f'model: {request.config.model}, '
-      f'{tree.num_parameters(state.server.variables["params"]):,} parameters'
+      f'model: {config.model}, {params:,} parameters; clients in a round: '
+      f'{planner.cohort_size}, lanes: {planner.num_lanes}'
     )
 
   @contextlib.contextmanager
@@ -89,35 +95,45 @@ class Console:
 
   def round_done(self, record: dict[str, Any], clock: measures.Clock) -> None:
     """Moves the bar, or prints the round's line."""
-    news = describe_round(record)
-    for task in self._bar.task_ids:
-      self._bar.update(task, completed=record['round'], news=news)
-    if not self._terminal.is_terminal:
-      seconds = sum(clock.seconds.values())
-      self.say(f'round {record["round"]}/{self._num_rounds}  {news}  {seconds:.2f} s')
+    if self._terminal.is_terminal:
+      # The parts of the loss would push the bar off a line of 80 columns.
+      news = describe_test(record) or f'train loss {record["train_loss"]:.3f}'
+      for task in self._bar.task_ids:
+        self._bar.update(task, completed=record['round'], news=news)
+      return
+    words = [f'round {record["round"]}/{self._num_rounds}', describe_test(record)]
+    words += [describe_training(record), f'{sum(clock.seconds.values()):.2f} s']
+    self.say('  '.join(word for word in words if word))
+
+  def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:
+    """Says that the run was finished before this start."""
+    self.say(f'nothing to do: {num_rounds} rounds or more are done')
+    self.finished(workdir)
 
   def finished(self, workdir: pathlib.Path) -> None:
     """Says how the run ended and where its results are."""
     summary = recording.read_json(workdir / recording.SUMMARY)
     self.say(
-      f'finished after {summary["rounds"]} rounds: test accuracy '
-      f'{summary["test_accuracy"]:.4f} (best {summary["best_test_accuracy"]:.4f} '
-      f'in round {summary["best_round"]})'
+      f'finished after round {summary["rounds"]}: {describe_test(summary)} '
+      f'(best {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]})'
     )
     self.say(f'results: {workdir}')
 
 
-def describe_round(record: dict[str, Any]) -> str:
-  """'test accuracy 0.9120  train loss 0.310 (contrastive 0.040, supervised 0.270)'."""
-  words = []
-  if 'test_accuracy' in record:
-    spread = record.get('test_accuracy_std')
-    words.append(f'test accuracy {record["test_accuracy"]:.4f}')
-    words += [f'+- {spread:.4f}'] if spread is not None else []
+def describe_test(record: dict[str, Any]) -> str:
+  """'test accuracy 0.9120', with the spread over several models; '' if untested."""
+  if 'test_accuracy' not in record:
+    return ''
+  spread = record.get('test_accuracy_std')
+  words = f'test accuracy {record["test_accuracy"]:.4f}'
+  return words + (f' +- {spread:.4f}' if spread is not None else '')
+
+
+def describe_training(record: dict[str, Any]) -> str:
+  """'train loss 0.310 (contrastive 0.040, supervised 0.270)', parts unweighted."""
   parts = [
     f'{name.removesuffix("_loss")} {value:.3f}'
     for name, value in record.items()
     if name.endswith('_loss') and name not in ('train_loss', 'test_loss')
   ]
-  words.append(f' train loss {record["train_loss"]:.3f} ({", ".join(parts)})')
-  return ' '.join(words)
+  return f'train loss {record["train_loss"]:.3f} ({", ".join(parts)})'

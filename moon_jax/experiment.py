@@ -29,6 +29,7 @@ class Experiment(NamedTuple):
     train: the training split on the device.
     test: the test split on the device.
     traffic: bytes that one client receives, and sends, in a round of a real deployment.
+    data_digest: SHA-256 of the data set, in hexadecimal.
   """
 
   config: Config
@@ -40,6 +41,7 @@ class Experiment(NamedTuple):
   train: device.DeviceSplit
   test: device.DeviceSplit
   traffic: tuple[int, int]
+  data_digest: str
 
 
 def build(config: Config) -> Experiment:
@@ -73,7 +75,8 @@ def build(config: Config) -> Experiment:
     seed=config.seed,
     cohort_size=size,
     local_epochs=config.local_epochs,
-    batch_size=config.batch_size,
+    # A batch larger than every client would only hold more filler.
+    batch_size=min(config.batch_size, int(split.sizes.max())),
     num_lanes=cohort.num_lanes(config.execution.lanes, size, jax.default_backend()),
   )
   algorithm = algorithms.make(config.algorithm, **config.options(config.algorithm))
@@ -88,6 +91,7 @@ def build(config: Config) -> Experiment:
     train=device.put(data.train_images, data.train_labels, data.mean, data.std),
     test=device.put(data.test_images, data.test_labels, data.mean, data.std),
     traffic=_traffic(algorithm, shapes),
+    data_digest=sources.digest(data),
   )
 
 

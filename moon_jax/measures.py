@@ -113,6 +113,7 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
     'rounds': rounds[-1]['round'],
     'test_accuracy': tested[-1]['test_accuracy'],
     'test_loss': tested[-1]['test_loss'],
+    **{name: tested[-1][name] for name in ('test_accuracy_std',) if name in tested[-1]},
     'best_test_accuracy': best['test_accuracy'],
     'best_round': best['round'],
     'bytes_down': sum(record['bytes_down'] for record in rounds),

@@ -8,7 +8,9 @@ summary.json    written when the last round is done
 tensorboard/    the same scalars
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import importlib.metadata
 import json
 import math
@@ -16,6 +18,7 @@ import os
 import pathlib
 import platform
 import subprocess
+from collections.abc import Iterator
 
 import jax
 from tensorboardX import SummaryWriter
@@ -26,11 +29,12 @@ from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.measures import Record, summarise
 from moon_jax.report import figures
 
-CONFIG, METRICS, TIMINGS, SUMMARY = (
+CONFIG, METRICS, TIMINGS, SUMMARY, LOCK = (
   'config.json',
   'metrics.jsonl',
   'timings.jsonl',
   'summary.json',
+  '.lock',
 )
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
@@ -47,10 +51,14 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
     saved = read_json(workdir / CONFIG)
   except OSError as error:
     raise UsageError(f'--workdir={str(workdir)!r}: {error.strerror}.') from None
-  if saved and (changes := config_lib.changes(saved['config'], config)):
+  if saved is None:
+    return
+  if 'config' not in saved:
+    raise NoCheckpointError(f'{workdir / CONFIG} is not what a run writes.')
+  if changes := config_lib.changes(saved['config'], config):
     raise UsageError(
-      f'--workdir={str(workdir)!r} holds another experiment: '
-      f'{"; ".join(changes)} (saved -> given). Choose another --workdir.'
+      f'The run directory {workdir} holds another experiment: {"; ".join(changes)} '
+      '(saved -> given). Add --workdir=DIR with a new directory for this one.'
     )
 
 
@@ -60,17 +68,41 @@ def finished(workdir: pathlib.Path, num_rounds: int) -> bool:
   return summary is not None and summary['rounds'] >= num_rounds
 
 
-def begin(workdir: pathlib.Path, request: Request) -> None:
-  """Makes the run directory and writes config.json.
+@contextlib.contextmanager
+def begin(request: Request, data_digest: str) -> Iterator[None]:
+  """Makes the run directory, locks it for this process and writes config.json.
+
+  Args:
+    request: the command line.
+    data_digest: of the data set; a resumed run must find the same data.
 
   Raises:
-    UsageError: the directory cannot be made or written to.
+    UsageError: the directory cannot be made or written to, another process is running
+      in it, or its run had other data.
   """
+  workdir = request.workdir
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    write_json(workdir / CONFIG, describe(request))
+    lock = (workdir / LOCK).open('a')
   except OSError as error:
-    raise UsageError(f'--workdir={str(workdir)!r}: {error.strerror}.') from None
+    problem = f'--workdir={str(workdir)!r} cannot be written: {error.strerror}.'
+    raise UsageError(problem) from None
+  with lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      problem = f'Another process is running in {workdir}; give this one a --workdir.'
+      raise UsageError(problem) from None
+    saved = read_json(workdir / CONFIG) or {}
+    if saved.get('data_digest', data_digest) != data_digest:
+      raise UsageError(
+        f'The run in {workdir} was trained on other data than this; '
+        'give this one a --workdir.'
+      )
+    # From here on the directory does not hold a finished run.
+    (workdir / SUMMARY).unlink(missing_ok=True)
+    write_json(workdir / CONFIG, describe(request, data_digest, saved))
+    yield
 
 
 def finish(workdir: pathlib.Path) -> None:
@@ -80,11 +112,24 @@ def finish(workdir: pathlib.Path) -> None:
   write_json(workdir / SUMMARY, summarise(rounds, timings))
 
 
-def describe(request: Request) -> Record:
-  """The content of config.json: the experiment and what it runs on."""
+def describe(request: Request, data_digest: str, saved: Record) -> Record:
+  """The content of config.json: the experiment, its data and what it runs on.
+
+  Args:
+    request: the command line.
+    data_digest: of the data set.
+    saved: config.json of the run that is resumed; what it ran on is kept under
+      'earlier', one object for each start.
+  """
+  earlier = saved.get('earlier', [])
+  if saved:
+    names = ('command', 'versions', 'devices', 'git_commit')
+    earlier = [*earlier, {name: saved.get(name) for name in names}]
   return {
     'command': request.command,
     'config': dataclasses.asdict(request.config),
+    'data_digest': data_digest,
+    'earlier': earlier,
     'versions': {'python': platform.python_version()}
     | {name: importlib.metadata.version(name) for name in _PACKAGES},
     'devices': [f'{d.platform}: {d.device_kind}' for d in jax.devices()],
@@ -98,12 +143,22 @@ def read_lines(path: pathlib.Path) -> list[Record]:
     return []
   lines = path.read_text().splitlines(keepends=True)
   # A crash may leave the last line half written.
-  return [json.loads(line) for line in lines if line.endswith('\n')]
+  return [_parse(path, line) for line in lines if line.endswith('\n')]
 
 
 def read_json(path: pathlib.Path) -> Record | None:
   """The document of a file; None if there is no such file."""
-  return json.loads(path.read_text()) if path.exists() else None
+  return _parse(path, path.read_text()) if path.exists() else None
+
+
+def _parse(path: pathlib.Path, text: str) -> Record:
+  try:
+    document = json.loads(text)
+  except json.JSONDecodeError:
+    document = None
+  if not isinstance(document, dict):
+    raise NoCheckpointError(f'{path} is damaged: {text.strip()[:40]!r} is no object.')
+  return document
 
 
 def write_json(path: pathlib.Path, content: Record) -> None:
@@ -115,10 +170,16 @@ class Records:
   """The growing files of a run. A context manager.
 
   Lines after the restored round are of rounds that will be run again: they go.
+
+  Attributes:
+    rounds: the lines of metrics.jsonl so far.
+    num_dropped: how many lines went.
   """
 
   def __init__(self, workdir: pathlib.Path, completed_rounds: int):
+    self.num_dropped = len(read_lines(workdir / METRICS))
     self.rounds = self._keep(workdir / METRICS, completed_rounds)
+    self.num_dropped -= len(self.rounds)
     if len(self.rounds) != completed_rounds:
       raise NoCheckpointError(
         f'{workdir / METRICS} has {len(self.rounds)} of the {completed_rounds} '
@@ -165,6 +226,8 @@ class Records:
     }
     file.write(json.dumps(clean, allow_nan=False) + '\n')
     file.flush()
+    # On the disk before the checkpoint that counts on it.
+    os.fsync(file.fileno())
 
   @staticmethod
   def _keep(path, completed_rounds):

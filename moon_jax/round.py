@@ -101,11 +101,10 @@ def train_cohort(
     return jax.vmap(one)(slots)
 
   def step(index, lanes):
-    proposal = jax.vmap(lambda lane, batch: local.step(lane, received, scalars, batch))(
+    # A lane whose last client is stored trains on filler: nothing reads it any more.
+    return jax.vmap(lambda lane, batch: local.step(lane, received, scalars, batch))(
       lanes, batches(index)
     )
-    # A waiting lane repeats a real batch; its result must not reach the weights.
-    return tree.where(plan.step_real[index], proposal, lanes)
 
   def segment(index, carry):
     lanes, finished = carry

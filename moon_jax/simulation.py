@@ -9,7 +9,7 @@ from moon_jax.checkpoint import Checkpoints
 from moon_jax.command_line import Request
 from moon_jax.console import Console
 from moon_jax.data import partition
-from moon_jax.errors import DivergedError, ExitCode
+from moon_jax.errors import DivergedError, ExitCode, UsageError
 from moon_jax.experiment import (
   Experiment,
   build,
@@ -35,21 +35,43 @@ def run(request: Request) -> ExitCode:
   console = Console()
   recording.check(workdir, config)
   if recording.finished(workdir, config.num_rounds):
-    console.finished(workdir)
+    console.nothing_to_do(workdir, config.num_rounds)
     return ExitCode.DONE
   console.devices()
   experiment = build(config)
-  recording.begin(workdir, request)
-  partition.save(workdir / 'partition.npz', experiment.split, experiment.class_counts)
-  figures.heat_map(workdir / 'partition.png', experiment.class_counts, workdir.name)
-  with Checkpoints(workdir / 'checkpoints') as checkpoints:
+  with (
+    recording.begin(request, experiment.data_digest),
+    Checkpoints(workdir / 'checkpoints') as checkpoints,
+  ):
+    counts = experiment.class_counts
+    partition.save(workdir / 'partition.npz', experiment.split, counts)
+    figures.heat_map(workdir / 'partition.png', counts, workdir.name)
     state = checkpoints.newest_or(initial_state(experiment))
-    console.introduce(request, experiment.split.sizes, state)
+    console.introduce(request, experiment, state)
     with Records(workdir, int(state.round)) as records:
-      train(experiment, state, checkpoints, records, console)
-  recording.finish(workdir)
+      if records.num_dropped:
+        console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
+      if rounds_left(config.num_rounds, records):
+        train(experiment, state, checkpoints, records, console)
+    recording.finish(workdir)
   console.finished(workdir)
   return ExitCode.DONE
+
+
+def rounds_left(num_rounds: int, records: Records) -> bool:
+  """Whether there is a round to run.
+
+  Raises:
+    UsageError: the last saved round is beyond those asked for, or was not tested.
+  """
+  done = len(records.rounds)
+  if done < num_rounds:
+    return True
+  if done > num_rounds or 'test_accuracy' not in records.rounds[-1]:
+    raise UsageError(
+      f'--config.num_rounds={num_rounds} must be above the {done} rounds saved here.'
+    )
+  return False
 
 
 def train(
@@ -95,6 +117,6 @@ def stop_if_diverged(record: measures.Record) -> None:
   for name, value in record.items():
     if isinstance(value, float) and not math.isfinite(value):
       raise DivergedError(
-        f'Diverged: {name} is {value} in round {record["round"]}; the last checkpoint '
-        'before it stays. A smaller --config.optimizer.learning_rate may help.'
+        f'Diverged: {name} is {value} in round {record["round"]}, which is not saved. '
+        'A smaller --config.optimizer.learning_rate may help, in a new --workdir.'
       )

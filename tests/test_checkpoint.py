@@ -67,3 +67,18 @@ def test_another_dtype_shape_or_algorithm_is_refused(tmp_path):
     load(tmp_path, first._replace(clients=longer))
   with pytest.raises(NoCheckpointError, match=r'clients\.variables'):
     load(tmp_path, world.first_state('fedavg'))
+
+
+@pytest.mark.parametrize('damage', ['truncated', 'emptied'])
+def test_a_damaged_checkpoint_is_one_line(tmp_path, damage):
+  saved_state(tmp_path)
+  step = tmp_path / 'checkpoints/2'
+  files = [path for path in step.rglob('*') if path.is_file()]
+  for path in files:
+    if damage == 'truncated':
+      path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    else:
+      path.unlink()
+  with pytest.raises(NoCheckpointError, match=r'2 cannot be read') as caught:
+    load(tmp_path, world.first_state('moon'))
+  assert '\n' not in str(caught.value)

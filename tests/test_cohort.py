@@ -35,6 +35,9 @@ def test_cohort_size():
   assert cohort.cohort_size(10, 1.0) == 10
   assert cohort.cohort_size(100, 0.05) == 5
   assert cohort.cohort_size(10, 0.01) == 1  # at least one
+  assert cohort.cohort_size(10, 0.25) == 3  # 2.5, up
+  assert cohort.cohort_size(10, 0.24) == 2
+  assert cohort.cohort_size(100, 0.29) == 29  # 28.999999999999996 in floating point
 
 
 def test_choice_is_a_function_of_seed_and_round():

@@ -28,6 +28,17 @@ def test_equals_one_plain_forward_whatever_the_batch_size(batch_size):
   np.testing.assert_allclose(result.loss_sum[0] / 75, loss, rtol=1e-5)
 
 
+@pytest.mark.parametrize('batch_size', [1, 16, 74, 75, 76, 500])
+def test_filler_is_never_counted_as_correct(batch_size):
+  split, images, _ = world.data()
+  logits = world.network().apply(world.variables(), images).logits
+  # Labelled by the model itself: all 75 examples, and so all filler, are correct.
+  easy = split._replace(labels=jnp.argmax(logits, axis=-1).astype(jnp.int32))
+  models = tree.repeat(world.variables(), 1)
+  evaluate = evaluation.make_evaluation(world.network().apply, batch_size)
+  assert jax.jit(evaluate)(models, easy).num_correct[0] == 75
+
+
 def test_each_of_several_models_gets_its_own_score():
   others = world.network().init(device_key(1, Purpose.INIT))
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), world.variables(), others)

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from moon_jax import command_line, experiment
+from moon_jax.algorithms import ALGORITHMS
+from moon_jax.data import partition, sources
 from moon_jax.errors import UsageError
 
 TINY = ('--config.data.limit=200', '--config.partition.min_size=1')
@@ -25,9 +27,16 @@ def test_the_first_state_is_a_function_of_the_seed():
   )
 
 
+# Algorithm -> models that one client receives, and sends, in a round.
+TRAFFIC = {'fedavg': (1, 1), 'fedprox': (1, 1), 'moon': (1, 1), 'solo': (0, 0)}
+
+
+def test_every_algorithm_has_its_traffic():
+  assert set(TRAFFIC) == set(ALGORITHMS)
+
+
 @pytest.mark.parametrize(
-  ('algorithm', 'down', 'up'),
-  [('fedavg', 1, 1), ('fedprox', 1, 1), ('moon', 1, 1), ('solo', 0, 0)],
+  ('algorithm', 'down', 'up'), [(name, *models) for name, models in TRAFFIC.items()]
 )
 def test_traffic_is_what_a_real_deployment_would_move(algorithm, down, up):
   # mlp on 8x8 images: 64*128 + 128 + 128*128 + 128 + 128*64 + 64 + 64*10 + 10
@@ -69,3 +78,50 @@ def test_a_network_that_does_not_fit_is_refused_before_compiling():
 def test_too_few_examples_for_the_clients():
   with pytest.raises(UsageError, match='201'):
     build('--config.num_clients=201')
+
+
+def test_every_knob_reaches_the_part_it_is_for():
+  flags = ['seed=3', 'batch_size=7', 'local_epochs=2', 'execution.lanes=2']
+  flags += ['participation=0.25', 'partition.beta=0.3', 'num_clients=6']
+  built = build(*(f'--config.{flag}' for flag in flags))
+  data = sources.load('digits', name='', data_dir='', path='', limit=200)
+  expected = partition.dirichlet(
+    data.train_labels, num_clients=6, beta=0.3, min_size=1, seed=3
+  )
+  np.testing.assert_array_equal(built.split.indices, expected.indices)
+  np.testing.assert_array_equal(built.split.offsets, expected.offsets)
+  for client, rows in enumerate(built.planner.owned):
+    np.testing.assert_array_equal(rows, expected.client(client))
+  planner = built.planner
+  assert (planner.seed, planner.batch_size, planner.local_epochs) == (3, 7, 2)
+  # 6 * 0.25 = 1.5, and halves are rounded up.
+  assert (planner.cohort_size, planner.num_lanes) == (2, 2)
+  for split, images, labels in (
+    (built.train, data.train_images, data.train_labels),
+    (built.test, data.test_images, data.test_labels),
+  ):
+    np.testing.assert_array_equal(split.images, images)
+    np.testing.assert_array_equal(split.labels, labels)
+    np.testing.assert_array_equal(split.mean, data.mean)
+    np.testing.assert_array_equal(split.std, data.std)
+
+
+def test_a_batch_larger_than_every_client_costs_nothing():
+  built = build('--config.batch_size=1000000000')
+  assert built.planner.batch_size == built.split.sizes.max()
+
+
+def test_the_algorithm_is_told_the_round():
+  built = build()
+  counting = built.algorithm._replace(scalars=lambda index, memory: {'index': index})
+  state = experiment.initial_state(built)._replace(round=np.int32(5))
+  numbers = experiment.scalars(built._replace(algorithm=counting), state)
+  assert numbers.algorithm == {'index': 5}
+
+
+def test_the_digest_tells_data_apart():
+  data = sources.load('digits', name='', data_dir='', path='', limit=200)
+  labels = data.test_labels.copy()
+  labels[-1] = (labels[-1] + 1) % 10
+  assert build().data_digest == sources.digest(data)
+  assert sources.digest(data._replace(test_labels=labels)) != sources.digest(data)

@@ -46,10 +46,10 @@ BAND = '#cce3f0'  # a fifth of #0072B2 on white
 @pytest.mark.parametrize('count', [1, 2, 9])
 def test_curves(tmp_path, count):
   array = draw_curves(tmp_path, rounds(count))
-  for colour in figures._COLOURS[:3]:
-    assert share(array, colour) > 1e-5
-  # There are three losses, so the fourth colour is not needed.
-  assert share(array, figures._COLOURS[3]) == 0
+  for name in ('train_loss', 'supervised_loss', 'test_loss'):
+    assert share(array, figures._LOSSES[name][0]) > 1e-5
+  # No round has a contrastive part.
+  assert share(array, figures._LOSSES['contrastive_loss'][0]) == 0
   assert share(array, BAND) < 1e-3
 
 

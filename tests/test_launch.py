@@ -18,6 +18,7 @@ import pytest
 from matplotlib import font_manager
 from tensorboardX.proto import event_pb2
 
+from moon_jax import cohort
 from moon_jax import config as config_lib
 from moon_jax.errors import ExitCode
 
@@ -28,8 +29,11 @@ TINY = (
   '--config.local_epochs=1',
   '--config.data.limit=300',
   '--config.partition.min_size=2',
+  '--config.participation=0.5',
 )
 TWO = (*TINY, '--config.num_rounds=2')
+# Tested after round 2, and after the last.
+THREE = (*TINY, '--config.num_rounds=3', '--config.eval_every_rounds=2')
 # Enough for a signal to arrive before the last round.
 TWENTY = (*TINY, '--config.num_rounds=20')
 EVERY = '--config.checkpoint_every_rounds='
@@ -142,6 +146,7 @@ def test_run_directory(reference, workdir):
   ]
   top = {path.name for path in workdir.iterdir()}
   assert top == {
+    '.lock',
     'checkpoints',
     'config.json',
     'curves.png',
@@ -165,7 +170,7 @@ def test_console(reference):
   assert lines[3].startswith('partition: dirichlet, 10 clients own 300 training exam')
   rounds = [line.split()[1] for line in lines if line.startswith('round ')]
   assert rounds == [f'{i}/20' for i in range(1, 21)]
-  assert lines[-2].startswith('finished after 20 rounds: test accuracy 0.')
+  assert lines[-2].startswith('finished after round 20: test accuracy 0.')
   assert lines[-1] == 'results: runs/digits_moon-moon-s0'
 
 
@@ -190,7 +195,12 @@ def test_metrics_and_timings(workdir):
   timings = read_lines(workdir / 'timings.jsonl')
   for lines in (metrics, timings):
     assert [line['round'] for line in lines] == list(range(1, 21))
-  for line in metrics:
+  with np.load(workdir / 'partition.npz') as saved:
+    sizes = np.diff(saved['offsets'])
+  for index, line in enumerate(metrics):
+    chosen = cohort.choose(seed=0, round_index=index, num_clients=10, size=5)
+    assert line['clients'] == chosen.tolist()
+    assert line['num_examples'] == sizes[chosen].sum()
     assert set(line) == {
       'round',
       'train_loss',
@@ -206,13 +216,12 @@ def test_metrics_and_timings(workdir):
       'test_loss',
     }
     assert not [name for name in line if 'second' in name or 'time' in name]
-    assert line['num_examples'] == 300
-    assert line['clients'] == list(range(10))
     assert 0 <= line['test_accuracy'] <= 1
-  for line in timings:
+  for line, metric in zip(timings, metrics, strict=True):
     assert line['train_seconds'] > 0
     assert line['save_seconds'] > 0
-    assert line['samples_per_second'] == pytest.approx(300 / line['train_seconds'])
+    speed = metric['num_examples'] / line['train_seconds']
+    assert line['samples_per_second'] == pytest.approx(speed)
 
 
 def test_summary_and_partition(workdir):
@@ -239,14 +248,28 @@ def test_tensorboard(workdir):
   assert len(points['timings/train_seconds']) == 20
 
 
-def tensorboard_points(path):
-  """Tag -> [(step, value)] of an event file."""
-  points, data = {}, path.read_bytes()
-  while data:
+def events(path):
+  """The events of a TensorBoard file; a half-written last one is left out."""
+  data = path.read_bytes()
+  while len(data) > 12:
     # A record: its length in 8 bytes, their checksum in 4, the event, its checksum.
     size = int.from_bytes(data[:8], 'little')
-    event = event_pb2.Event.FromString(data[12 : 12 + size])
+    if len(data) < 12 + size + 4:
+      return
+    yield event_pb2.Event.FromString(data[12 : 12 + size])
     data = data[12 + size + 4 :]
+
+
+def session_starts(path):
+  """The steps from which the file's sessions say that they start."""
+  start = event_pb2.SessionLog.SessionStatus.Value('START')
+  return [e.step for e in events(path) if e.session_log.status == start]
+
+
+def tensorboard_points(path):
+  """Tag -> [(step, value)] of an event file."""
+  points = {}
+  for event in events(path):
     for value in event.summary.value:
       points.setdefault(value.tag, []).append((event.step, value.simple_value))
   return points
@@ -259,7 +282,10 @@ def test_finished_run_is_left_alone(reference, workdir):
   before = contents(workdir)
   done = launch(reference[0], *TWENTY, EVERY + '1')
   check_success(done)
-  assert done.stdout.splitlines() == reference[1].stdout.splitlines()[-2:]
+  assert done.stdout.splitlines() == [
+    'nothing to do: 20 rounds or more are done',
+    *reference[1].stdout.splitlines()[-2:],
+  ]
   assert 'compiling' not in done.stdout
   assert contents(workdir) == before
 
@@ -270,9 +296,9 @@ def test_another_experiment_is_refused(reference, workdir):
   assert done.returncode == ExitCode.USAGE
   assert done.stdout == ''
   assert done.stderr == (
-    "--workdir='runs/digits_moon-moon-s0' holds another experiment: "
+    'The run directory runs/digits_moon-moon-s0 holds another experiment: '
     'batch_size: 32 -> 8; moon.mu: 1.0 -> 2.0 (saved -> given). '
-    'Choose another --workdir.\n'
+    'Add --workdir=DIR with a new directory for this one.\n'
   )
   assert contents(reference[0]) == before
 
@@ -306,7 +332,7 @@ def test_killed_run_ends_like_one_that_was_not(tmp_path, workdir):
   assert f'round {start + 1}/20' in stopped.stdout
   assert stopped.returncode == ExitCode.INTERRUPTED
   assert stopped.stderr == (
-    'Interrupted; the same command resumes from the last save.\n'
+    'Interrupted; the same command goes on from the last save, if any.\n'
   )
 
   resumed = launch(tmp_path, *words)
@@ -316,6 +342,14 @@ def test_killed_run_ends_like_one_that_was_not(tmp_path, workdir):
   timed = [line['round'] for line in read_lines(tmp_path / 'run/timings.jsonl')]
   assert timed == sorted(set(timed))
   assert timed[-1] == 20
+  # What was run again does not stand twice in TensorBoard: each start says from which
+  # step on the events before it are void.
+  boards = sorted((tmp_path / 'run/tensorboard').iterdir(), key=os.path.getmtime)
+  starts = [start for path in boards for start in session_starts(path)]
+  assert starts == [1, start + 1, resumed_after(resumed) + 1]
+  saved = json.loads((tmp_path / 'run/config.json').read_text())
+  assert len(saved['earlier']) == 2
+  assert EVERY + '3' in saved['earlier'][0]['command']
 
 
 def resumed_after(done):
@@ -349,15 +383,18 @@ def assert_same_results(run, expected):
 
 def test_diverging_run(tmp_path):
   done = launch(
-    tmp_path, *TINY, '--config.optimizer.learning_rate=1e20', '--workdir=run'
+    tmp_path,
+    *(*TINY, EVERY + '1', '--workdir=run'),
+    '--config.optimizer.learning_rate=1e20',
   )
   assert done.returncode == ExitCode.DIVERGED
   (line,) = done.stderr.splitlines()
-  assert re.match(r'Diverged: \w+ is (nan|inf) in round 1;', line)
+  assert re.match(r'Diverged: \w+ is (nan|inf) in round 1, which is not saved\.', line)
   assert '--config.optimizer.learning_rate' in line
   (record,) = read_lines(tmp_path / 'run/metrics.jsonl')
   assert record['round'] == 1
   assert record['train_loss'] is None
+  assert list((tmp_path / 'run/checkpoints').iterdir()) == []
   assert not (tmp_path / 'run/summary.json').exists()
 
 
@@ -374,19 +411,20 @@ sys.exit(code)
 
 @pytest.mark.parametrize('algorithm', ['fedprox', 'solo'])
 def test_other_algorithms(algorithm, tmp_path, workdir):
-  words = [*TWO, f'--config.algorithm={algorithm}', '--config.seed=3']
+  words = [*THREE, f'--config.algorithm={algorithm}', '--config.seed=3']
   done = launch(tmp_path, str(ROOT), *words, program=('-c', WATCHED))
   check_success(done)
   assert done.stdout.splitlines()[-1] == "loaded: ['jax']"
   metrics = read_lines(tmp_path / f'runs/digits_moon-{algorithm}-s3/metrics.jsonl')
-  assert [line['round'] for line in metrics] == [1, 2]
+  assert [line['round'] for line in metrics] == [1, 2, 3]
+  assert ['test_accuracy' in line for line in metrics] == [False, True, True]
   assert ('proximal_loss' in metrics[0]) == (algorithm == 'fedprox')
-  assert ('test_accuracy_std' in metrics[0]) == (algorithm == 'solo')
+  assert ('test_accuracy_std' in metrics[1]) == (algorithm == 'solo')
   moon = read_lines(workdir / 'metrics.jsonl')
-  assert [line['train_loss'] for line in metrics] != [m['train_loss'] for m in moon[:2]]
+  assert [line['train_loss'] for line in metrics] != [m['train_loss'] for m in moon[:3]]
 
 
-def test_fedavg_on_an_npz_file(tmp_path):
+def test_fedavg_on_an_npz_file_which_then_changes(tmp_path):
   rng = np.random.default_rng(0)
   labels = np.arange(120) % 3
   # Class i is bright in column i.
@@ -399,19 +437,17 @@ def test_fedavg_on_an_npz_file(tmp_path):
     test_x=images[90:],
     test_y=labels[90:],
   )
-  done = launch(
-    tmp_path,
+  words = [
     '--config.algorithm=fedavg',
     '--config.data.source=npz',
     '--config.data.path=mine.npz',
-    '--config.num_rounds=2',
     '--config.num_clients=3',
     '--config.partition.name=iid',
     '--config.batch_size=8',
     '--config.optimizer.learning_rate=0.05',
     '--workdir=.',
-  )
-  check_success(done)
+  ]
+  check_success(launch(tmp_path, *words, '--config.num_rounds=2'))
   for line in read_lines(tmp_path / 'metrics.jsonl'):
     assert line['train_loss'] == line['supervised_loss']
   summary = json.loads((tmp_path / 'summary.json').read_text())
@@ -420,6 +456,22 @@ def test_fedavg_on_an_npz_file(tmp_path):
   assert summary['test_accuracy'] > 0.8
   with np.load(tmp_path / 'partition.npz') as saved:
     assert saved['class_counts'].shape == (3, 3)
+
+  images[0, 0, 0] += 1
+  np.savez(
+    tmp_path / 'mine.npz',
+    train_x=images[:90],
+    train_y=labels[:90],
+    test_x=images[90:],
+    test_y=labels[90:],
+  )
+  before = contents(tmp_path)
+  done = launch(tmp_path, *words, '--config.num_rounds=3')
+  assert done.returncode == ExitCode.USAGE
+  assert done.stderr == (
+    'The run in . was trained on other data than this; give this one a --workdir.\n'
+  )
+  assert contents(tmp_path) == before
 
 
 # --- bad command lines and help -------------------------------------------------------

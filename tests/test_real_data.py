@@ -1,6 +1,7 @@
 """Real images, the real program: does MOON learn Fashion-MNIST?"""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -21,11 +22,19 @@ def test_moon_learns_fashion_mnist_in_three_rounds(tmp_path):
     '--config.num_rounds=3',
     '--config.local_epochs=2',
     '--config.moon.mu=1',
-    f'--workdir={tmp_path}',
+    f'--workdir={tmp_path / "run"}',
   ]
-  subprocess.run([sys.executable, 'launch.py', *flags], cwd=ROOT, check=True)
-  summary = json.loads((tmp_path / 'summary.json').read_text())
-  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  # Importing TensorFlow, were it tried, would leave a trace.
+  trap, trace = tmp_path / 'trap', tmp_path / 'imported'
+  trap.mkdir()
+  code = f'open({str(trace)!r}, "w").close()\nraise ImportError("trap")\n'
+  (trap / 'tensorflow.py').write_text(code)
+  environment = {**os.environ, 'PYTHONPATH': str(trap)}
+  command = [sys.executable, 'launch.py', *flags]
+  subprocess.run(command, cwd=ROOT, check=True, env=environment)
+  assert not trace.exists()
+  summary = json.loads((tmp_path / 'run/summary.json').read_text())
+  lines = (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
   rounds = [json.loads(line) for line in lines]
   # Every example twice a round, the last partial batch of each client included.
   assert [line['num_examples'] for line in rounds] == [2 * 60_000] * 3

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from moon_jax import command_line, measures, recording
+from moon_jax import command_line, measures, recording, simulation
 from moon_jax.cohort import Plan
 from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
 from moon_jax.evaluation import Score
@@ -221,7 +221,8 @@ def test_check_accepts_its_own_run_and_refuses_others(tmp_path):
   request = command_line.parse([f'--workdir={tmp_path / "a" / "run"}'])
   recording.check(request.workdir, request.config)
   assert not request.workdir.exists()
-  recording.begin(request.workdir, request)
+  with recording.begin(request, 'digest'):
+    pass
   recording.check(request.workdir, request.config)
   longer = command_line.parse(['--config.num_rounds=99']).config
   recording.check(request.workdir, longer)
@@ -233,11 +234,61 @@ def test_check_accepts_its_own_run_and_refuses_others(tmp_path):
 def test_a_workdir_that_cannot_be(tmp_path):
   (tmp_path / 'file').write_text('')
   request = command_line.parse([f'--workdir={tmp_path / "file" / "run"}'])
-  with pytest.raises(UsageError, match=r'Not a directory|File exists'):
-    recording.begin(request.workdir, request)
+  cannot = pytest.raises(UsageError, match=r'cannot be written: (Not a dir|File exi)')
+  with cannot, recording.begin(request, 'digest'):
+    pass
   long = tmp_path / ('long' * 100)
   with pytest.raises(UsageError, match='File name too long'):
     recording.check(long, request.config)
+
+
+def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
+  request = command_line.parse([f'--workdir={tmp_path}'])
+  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 1})
+  with recording.begin(request, 'digest'):
+    # A run that goes on is not finished.
+    assert not recording.finished(tmp_path, 1)
+    busy = pytest.raises(UsageError, match='Another process is running')
+    with busy, recording.begin(request, 'digest'):
+      pass
+  other = pytest.raises(UsageError, match='trained on other data')
+  with other, recording.begin(request, 'another digest'):
+    pass
+  with recording.begin(request, 'digest'):
+    saved = recording.read_json(tmp_path / recording.CONFIG)
+  assert [start['command'] for start in saved['earlier']] == [request.command]
+
+
+@pytest.mark.parametrize('text', ['', '{"a": ', '[]', '{}'])
+def test_a_damaged_config_is_one_line(tmp_path, text):
+  request = command_line.parse([f'--workdir={tmp_path}'])
+  (tmp_path / recording.CONFIG).write_text(text)
+  with pytest.raises(NoCheckpointError, match=r'config\.json is') as caught:
+    recording.check(tmp_path, request.config)
+  assert '\n' not in str(caught.value)
+
+
+def test_garbage_in_the_middle_of_the_records_is_one_line(tmp_path):
+  path = tmp_path / recording.METRICS
+  path.write_text('{"round": 1}\n\x00\x00\n{"round": 3}\n')
+  with pytest.raises(NoCheckpointError, match='is damaged'):
+    recording.read_lines(path)
+
+
+@pytest.mark.parametrize(
+  ('num_rounds', 'last', 'left'),
+  [(3, {}, True), (2, {'test_accuracy': 0.5}, False), (2, {}, None), (1, {}, None)],
+)
+def test_rounds_left(tmp_path, num_rounds, last, left):
+  lines = [{'round': 1, 'test_accuracy': 0.1}, {'round': 2} | last]
+  text = ''.join(json.dumps(line) + '\n' for line in lines)
+  (tmp_path / recording.METRICS).write_text(text)
+  with recording.Records(tmp_path, 2) as records:
+    if left is None:
+      with pytest.raises(UsageError, match='must be above the 2 rounds saved here'):
+        simulation.rounds_left(num_rounds, records)
+    else:
+      assert simulation.rounds_left(num_rounds, records) == left
 
 
 def test_git_commit_is_none_outside_git(tmp_path, monkeypatch):

@@ -151,6 +151,8 @@ def test_npz_without_channel_axis(tmp_path):
     ({'train_y': np.arange(60) % 3 - 1}, 'train_y holds -1; number the classes from 0'),
     ({'test_y': np.arange(30) % 4}, 'test_y holds 3, .* label of train_y is 2; remove'),
     ({'train_y': np.zeros(60, int)}, 'one class only; at least 2'),
+    ({'train_y': np.arange(60) % 3 + 1}, 'train_y holds no 0; number the classes from'),
+    ({'train_y': np.arange(60) % 2 * 2}, 'train_y holds no 1; .* without gaps'),
     ({'train_y': np.array([0, 'a'] * 30, object)}, 'plain arrays.*Object arrays'),
   ],
 )
@@ -168,7 +170,10 @@ def test_npz_that_is_no_npz(tmp_path):
   (tmp_path / 'empty.npz').write_bytes(b'')
   whole = pathlib.Path(write(tmp_path)).read_bytes()
   (tmp_path / 'cut.npz').write_bytes(whole[: len(whole) // 2])
-  for name in ('missing.npz', 'array.npy', 'text.npz', 'empty.npz', 'cut.npz', ''):
+  for name in ('missing.npz', ''):
+    with pytest.raises(array_lib.DataError, match='is not a file'):
+      load('npz', path=str(tmp_path / name))
+  for name in ('array.npy', 'text.npz', 'empty.npz', 'cut.npz'):
     with pytest.raises(
       array_lib.DataError, match=r'must be an \.npz file .*train_x'
     ) as e:

@@ -1,5 +1,6 @@
 """The user's own images, in one .npz file."""
 
+import os
 import pathlib
 
 import numpy as np
@@ -22,7 +23,9 @@ def load_npz(path: str) -> Dataset:
   """
   flag = f'--config.data.path={path!r}'
   wanted = f'must be an .npz file of plain arrays {", ".join(NPZ_ARRAYS)}'
-  file_path = pathlib.Path(path).expanduser()
+  file_path = pathlib.Path(os.path.expanduser(path))
+  if not os.path.isfile(file_path):  # unlike Path.is_file, no error at long names
+    raise DataError(f'{flag} is not a file.')
   # Opened here, because np.load forgets to close a file that it cannot read.
   with (
     one_line(f'{flag} {wanted}'),
@@ -72,6 +75,8 @@ def _pair_fault(train_x, train_y, test_x, test_y):
     )
   if train_y.max() < 1:
     return 'train_y holds one class only; at least 2 are needed'
+  if absent := sorted(set(range(int(train_y.max()))) - set(train_y.tolist())):
+    return f'train_y holds no {absent[0]}; number the classes from 0 without gaps'
   if test_y.max() > train_y.max():
     return (
       f'test_y holds {test_y.max()}, but the largest label of train_y is '

@@ -1,5 +1,7 @@
 """Where do the arrays come from? The embedded digits, any TFDS image set, or a .npz."""
 
+import hashlib
+
 import numpy as np
 
 from moon_jax.data.arrays import DataError, make_dataset
@@ -42,6 +44,20 @@ def load(source: str, *, name: str, data_dir: str, path: str, limit: int) -> Dat
     test_images=dataset.test_images[test],
     test_labels=dataset.test_labels[test],
   )
+
+
+def digest(dataset: Dataset) -> str:
+  """SHA-256 of the four arrays, with their shapes, in hexadecimal."""
+  total = hashlib.sha256()
+  for array in (
+    dataset.train_images,
+    dataset.train_labels,
+    dataset.test_images,
+    dataset.test_labels,
+  ):
+    total.update(f'{array.dtype}{array.shape}'.encode())
+    total.update(np.ascontiguousarray(array))
+  return total.hexdigest()
 
 
 def load_digits() -> Dataset:

@@ -120,7 +120,8 @@ def _prepare(name, builder):
   if importlib.util.find_spec('tensorflow') is None:
     raise DataError(
       f'--config.data.name={name!r} is not prepared in {folder}; point '
-      '--config.data.dir at prepared data, or pip install tensorflow to prepare it.'
+      '--config.data.dir or TFDS_DATA_DIR at the folder that holds the prepared '
+      f'{name}/, or pip install tensorflow to prepare it.'
     )
   print(f'Downloading and preparing {name} in {folder}, once.', file=sys.stderr)
   with one_line(f'cannot prepare {name} in {folder}; check the network and the disk'):

@@ -12,8 +12,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-# Okabe and Ito 2008: told apart by colour-blind readers.
-_COLOURS = ('#000000', '#0072B2', '#D55E00', '#009E73', '#CC79A7')
+# Okabe and Ito 2008: told apart by colour-blind readers. Later lines are drawn on top.
+_LOSSES = {
+  'train_loss': ('#000000', '-'),
+  'test_loss': ('#009E73', '-'),
+  'supervised_loss': ('#0072B2', '--'),
+  'contrastive_loss': ('#D55E00', '-'),
+}
+_OTHER_PART = ('#CC79A7', '-')
+_BLUE = '#0072B2'
 _MOST_ANNOTATED = 20  # numbers of more clients or classes do not fit
 
 
@@ -33,6 +40,7 @@ def curves(path: pathlib.Path, rounds: list[dict[str, Any]], title: str) -> None
   _losses(loss, rounds)
   for panel in (accuracy, loss):
     panel.set_xlabel('communication rounds')
+    panel.set_xlim(0.5, rounds[-1]['round'] + 0.5)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.grid(alpha=0.3)
     panel.spines[['top', 'right']].set_visible(False)
@@ -42,25 +50,26 @@ def curves(path: pathlib.Path, rounds: list[dict[str, Any]], title: str) -> None
 def _accuracy(panel, tested):
   steps = [line['round'] for line in tested]
   mean = [line['test_accuracy'] for line in tested]
-  panel.plot(steps, mean, color=_COLOURS[1], marker='.')
+  panel.plot(steps, mean, color=_BLUE, marker='.')
   if 'test_accuracy_std' in tested[0]:
     spread = [line['test_accuracy_std'] for line in tested]
     low = [m - s for m, s in zip(mean, spread, strict=True)]
     high = [m + s for m, s in zip(mean, spread, strict=True)]
-    panel.fill_between(steps, low, high, color=_COLOURS[1], alpha=0.2, linewidth=0)
+    panel.fill_between(steps, low, high, color=_BLUE, alpha=0.2, linewidth=0)
     panel.set_ylabel('test accuracy, mean and std over clients')
   else:
     panel.set_ylabel('test accuracy')
 
 
 def _losses(panel, rounds):
-  names = [name for name in rounds[-1] if name.endswith('_loss')]
-  names += [name for name in ('test_loss',) if name not in names]
-  for colour, name in zip(_COLOURS, names, strict=False):
+  found = {name for line in rounds for name in line if name.endswith('_loss')}
+  names = [*(n for n in _LOSSES if n in found), *sorted(found - set(_LOSSES))]
+  for name in names:
+    colour, style = _LOSSES.get(name, _OTHER_PART)
     points = [(line['round'], line[name]) for line in rounds if name in line]
     label = name.removesuffix('_loss')
-    panel.plot(*zip(*points, strict=True), color=colour, marker='.', label=label)
-  panel.set_ylabel('loss, nats')
+    panel.plot(*zip(*points, strict=True), style, color=colour, marker='.', label=label)
+  panel.set_ylabel('losses; the parts before weighting')
   panel.set_ylim(bottom=0)
   panel.legend(frameon=False)
 
