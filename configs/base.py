@@ -55,5 +55,7 @@ def get_config() -> ml_collections.ConfigDict:
 
   config.execution = ml_collections.ConfigDict()
   config.execution.lanes = 'auto'  # clients trained side by side: auto or a count
+  config.execution.convolution = 'auto'  # auto, library, im2col or banded; same values
+  config.execution.cache_mib = 2048  # for MOON's frozen representations, MiB; 0 is none
 
   return config

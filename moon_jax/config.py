@@ -63,6 +63,7 @@ MODELS = ('mlp', 'moon_cnn')
 SOURCES = ('digits', 'tfds', 'npz')
 PARTITIONS = ('iid', 'dirichlet')
 OPTIMIZERS = ('sgd',)
+CONVOLUTIONS = ('auto', 'library', 'im2col', 'banded')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +110,8 @@ class MlpConfig:
 @dataclasses.dataclass(frozen=True)
 class ExecutionConfig:
   lanes: Annotated[str, _LANES]
+  convolution: Annotated[str, Choice(CONVOLUTIONS)]
+  cache_mib: Annotated[int, _at_least(0)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,14 +158,16 @@ _NEEDED_WHEN = {
   'data.path': ('data.source', 'npz'),
 }
 
-# Knobs that may differ when a run is resumed. Another number of lanes adds in another
-# order: it changes results by rounding only. What data.dir holds is compared itself.
+# Knobs that may differ when a run is resumed. Those of the execution change results by
+# rounding only. What data.dir holds is compared itself.
 MAY_CHANGE = (
   'num_rounds',
   'eval_every_rounds',
   'checkpoint_every_rounds',
   'data.dir',
   'execution.lanes',
+  'execution.convolution',
+  'execution.cache_mib',
 )
 
 

@@ -38,7 +38,7 @@ class Experiment(NamedTuple):
   split: partition.Partition
   class_counts: np.ndarray
   planner: cohort.Planner
-  train: device.DeviceSplit
+  train: device.TrainSplit
   test: device.DeviceSplit
   traffic: tuple[int, int]
   data_digest: str
@@ -61,6 +61,7 @@ def build(config: Config) -> Experiment:
     config.model,
     image_shape=data.train_images.shape[1:],
     num_classes=data.num_classes,
+    convolution=config.execution.convolution,
     **config.options(config.model),
   )
   split = partition.make(
@@ -88,7 +89,13 @@ def build(config: Config) -> Experiment:
     split=split,
     class_counts=partition.class_counts(split, data.train_labels, data.num_classes),
     planner=planner,
-    train=device.put(data.train_images, data.train_labels, data.mean, data.std),
+    train=jax.device_put(
+      device.TrainSplit(
+        device.DeviceSplit(data.train_images, data.train_labels, data.mean, data.std),
+        split.indices,
+        split.offsets.astype(np.int32),
+      )
+    ),
     test=device.put(data.test_images, data.test_labels, data.mean, data.std),
     traffic=_traffic(algorithm, shapes),
     data_digest=sources.digest(data),
@@ -135,12 +142,35 @@ def compile_programs(experiment: Experiment, state: State) -> Compiled:
   def evaluate(state, test):
     return test_models(algorithm.evaluated(state.server, state.clients), test)
 
-  run_round = jax.jit(round_lib.make_round(algorithm, training), donate_argnums=0)
+  run_round = jax.jit(
+    round_lib.make_round(
+      algorithm, training, represent_once=_represent_once(experiment, training, state)
+    ),
+    donate_argnums=0,
+  )
   plan, numbers = experiment.planner.plan(0), scalars(experiment, state)
   return Compiled(
     run_round.lower(state, plan, numbers, experiment.train).compile(),
     jax.jit(evaluate).lower(state, experiment.test).compile(),
   )
+
+
+def _represent_once(
+  experiment: Experiment, training: local.LocalTraining, state: State
+) -> bool:
+  """Whether to keep the frozen representations of a round: does it pay, do they fit?
+
+  One local epoch looks each one up once, and gains nothing.
+  """
+  images = jax.eval_shape(experiment.train.examples.normalised, experiment.train.rows)
+
+  def represent(state, images):
+    received = experiment.algorithm.broadcast(state.server)
+    return training.represent(received, tree.gather(state.clients, 0), images)
+
+  table = jax.eval_shape(represent, state, images)
+  room = experiment.config.execution.cache_mib * 2**20
+  return experiment.config.local_epochs > 1 and 0 < tree.num_bytes(table) <= room
 
 
 def _traffic(algorithm: algorithms.Algorithm, variables) -> tuple[int, int]:

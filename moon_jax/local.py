@@ -49,13 +49,17 @@ class LocalTraining(NamedTuple):
   """Local training of one client as two pure functions; `vmap` makes lanes of them.
 
   Attributes:
+    represent: (received, memory, images) -> name -> [B, D], the representations of the
+      images under the algorithm's frozen networks.
     start: (received, memory, scalars, batch) -> Progress before the first step; of the
       batch only the shape matters.
-    step: (progress, received, scalars, batch) -> Progress after one more step.
+    step: (progress, frozen, received, scalars, batch) -> Progress after one more step;
+      `frozen` is what `represent` returns for the batch.
   """
 
+  represent: Callable[[PyTree, PyTree, jax.Array], dict[str, jax.Array]]
   start: Callable[[PyTree, PyTree, Scalars, Batch], Progress]
-  step: Callable[[Progress, PyTree, Scalars, Batch], Progress]
+  step: Callable[[Progress, dict[str, jax.Array], PyTree, Scalars, Batch], Progress]
 
 
 def local_training(
@@ -76,16 +80,16 @@ def local_training(
     total, parts = algorithm.loss(outputs, frozen, params, task, batch)
     return total, {'train_loss': total} | parts
 
-  def frozen_representations(task, batch):
-    models = algorithm.frozen(task.received, task.memory)
-    return {name: apply(v, batch.images).representation for name, v in models.items()}
+  def represent(received, memory, images):
+    models = algorithm.frozen(received, memory)
+    return {name: apply(v, images).representation for name, v in models.items()}
 
   def start(received, memory, scalars, batch):
     task = Task(received, memory, scalars.algorithm)
     variables = algorithm.download(received, memory)
 
     def parts():
-      frozen = frozen_representations(task, batch)
+      frozen = represent(received, memory, batch.images)
       return objective(variables['params'], variables, frozen, task, batch)[1]
 
     return Progress(
@@ -96,11 +100,11 @@ def local_training(
       num_seen=jnp.zeros(()),
     )
 
-  def step(progress, received, scalars, batch):
+  def step(progress, frozen, received, scalars, batch):
     task = Task(received, progress.memory, scalars.algorithm)
     params = progress.variables['params']
     (_, parts), grads = jax.value_and_grad(objective, has_aux=True)(
-      params, progress.variables, frozen_representations(task, batch), task, batch
+      params, progress.variables, frozen, task, batch
     )
     updates, optimizer_state = OPTIMIZERS[optimizer](**scalars.optimizer).update(
       grads, progress.optimizer, params
@@ -113,4 +117,4 @@ def local_training(
       num_seen=progress.num_seen + count,
     )
 
-  return LocalTraining(start, step)
+  return LocalTraining(represent, start, step)

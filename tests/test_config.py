@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from configs import base
 from moon_jax import algorithms, config, local, models
 from moon_jax.data import partition, sources
+from moon_jax.models import convolution
 
 BASE = pathlib.Path(base.__file__).read_text()
 
@@ -49,6 +50,7 @@ def test_names_are_those_of_the_tables():
   assert tuple(sources.SOURCES) == config.SOURCES
   assert tuple(partition.PARTITIONERS) == config.PARTITIONS
   assert tuple(local.OPTIMIZERS) == config.OPTIMIZERS
+  assert ('auto', *convolution.FORMS) == config.CONVOLUTIONS
 
 
 def test_rules_are_about_knobs_that_exist():

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import command_line, experiment
+from moon_jax import command_line, experiment, local
 from moon_jax.algorithms import ALGORITHMS
 from moon_jax.data import partition, sources
 from moon_jax.errors import UsageError
@@ -97,13 +97,39 @@ def test_every_knob_reaches_the_part_it_is_for():
   # 6 * 0.25 = 1.5, and halves are rounded up.
   assert (planner.cohort_size, planner.num_lanes) == (2, 2)
   for split, images, labels in (
-    (built.train, data.train_images, data.train_labels),
+    (built.train.examples, data.train_images, data.train_labels),
     (built.test, data.test_images, data.test_labels),
   ):
     np.testing.assert_array_equal(split.images, images)
     np.testing.assert_array_equal(split.labels, labels)
     np.testing.assert_array_equal(split.mean, data.mean)
     np.testing.assert_array_equal(split.std, data.std)
+
+
+def test_the_owners_on_the_device_are_the_partition():
+  built = build()
+  np.testing.assert_array_equal(built.train.rows, built.split.indices)
+  np.testing.assert_array_equal(built.train.offsets, built.split.offsets)
+
+
+@pytest.mark.parametrize(
+  ('flags', 'once'),
+  [
+    (['local_epochs=2'], True),
+    (['local_epochs=1'], False),  # looked up once each: nothing to gain
+    (['local_epochs=2', 'execution.cache_mib=0'], False),
+    # 200 examples * 64 numbers * 4 bytes * 2 networks = 102,400 bytes do not fit
+    # 1 MiB only with a representation 11 times as long.
+    (['local_epochs=2', 'execution.cache_mib=1'], True),
+    (['local_epochs=2', 'execution.cache_mib=1', 'mlp.representation=704'], False),
+    (['local_epochs=2', 'algorithm=fedavg'], False),  # no frozen network
+  ],
+)
+def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
+  built = build(*(f'--config.{flag}' for flag in flags))
+  training = local.local_training(built.algorithm, built.network.apply, 'sgd')
+  state = experiment.initial_state(built)
+  assert experiment._represent_once(built, training, state) == once
 
 
 def test_a_batch_larger_than_every_client_costs_nothing():

@@ -12,7 +12,7 @@ from moon_jax.keys import Purpose, device_key
 from moon_jax.models import convolution, layers
 from tests import reference, world
 
-FORMS = {'banded': convolution.banded, 'im2col': convolution.im2col}
+FORMS = convolution.FORMS
 
 
 def initial(name, image_shape, num_classes, **options):
@@ -72,30 +72,77 @@ def test_initial_weights_fill_pytorchs_range():
     assert np.asarray(params[layer]['bias']).std() > limit / 10
 
 
-@pytest.mark.parametrize('form', FORMS)
-@pytest.mark.parametrize(
-  ('image', 'kernel'), [((9, 7, 2), (3, 3)), ((6, 8, 1), (5, 2)), ((5, 5, 3), (5, 5))]
+NO_PADDING = ((0, 0), (0, 0))
+# (height, width, channels), (kernel height, kernel width), stride, padding
+SHAPES = (
+  ((9, 7, 2), (3, 3), 1, NO_PADDING),
+  ((6, 8, 1), (5, 2), 1, NO_PADDING),
+  ((5, 5, 3), (5, 5), 1, NO_PADDING),
+  ((6, 13, 2), (3, 3), 1, NO_PADDING),  # 11 columns: no block size divides them
+  ((7, 16, 2), (3, 3), 1, ((1, 1), (1, 1))),
+  ((9, 15, 2), (3, 3), 2, ((0, 1), (1, 1))),
+  ((8, 14, 2), (1, 1), 2, NO_PADDING),
 )
-def test_convolution_forms_equal_the_library(form, image, kernel):
+
+
+@pytest.mark.parametrize('form', FORMS)
+@pytest.mark.parametrize(('image', 'kernel', 'stride', 'padding'), SHAPES)
+def test_convolution_forms_equal_the_library(form, image, kernel, stride, padding):
+  options = {'stride': stride, 'padding': padding}
   with jax.enable_x64(True):
     x_key, w_key, v_key = jax.random.split(jax.random.key(0), 3)
     x = jax.random.normal(x_key, (4, *image), jnp.float64)
     w = jax.random.normal(w_key, (*kernel, image[-1], 6), jnp.float64)
-    value, pull = jax.vjp(FORMS[form], x, w)
-    expected, expected_pull = jax.vjp(convolution.library, x, w)
-    np.testing.assert_allclose(value, expected, atol=1e-12)
-    direction = jax.random.normal(v_key, value.shape, jnp.float64)
-    for mine, theirs in zip(pull(direction), expected_pull(direction), strict=True):
-      np.testing.assert_allclose(mine, theirs, atol=1e-12)
+    mine = jax.vjp(functools.partial(FORMS[form], **options), x, w)
+    theirs = jax.vjp(functools.partial(convolution.library, **options), x, w)
+    np.testing.assert_allclose(mine[0], theirs[0], atol=1e-12)
+    direction = jax.random.normal(v_key, mine[0].shape, jnp.float64)
+    pulled = zip(mine[1](direction), theirs[1](direction), strict=True)
+    for gradient, expected in pulled:
+      np.testing.assert_allclose(gradient, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize('form', FORMS)
 def test_convolution_forms_under_vmap_over_weights(form):
+  options = {'stride': 1, 'padding': NO_PADDING}
   x_key, w_key = jax.random.split(jax.random.key(0))
   x = jax.random.normal(x_key, (3, 2, 8, 8, 2))
   w = jax.random.normal(w_key, (3, 3, 3, 2, 4))
-  looped = jnp.stack([convolution.library(*pair) for pair in zip(x, w, strict=True)])
-  np.testing.assert_allclose(jax.vmap(FORMS[form])(x, w), looped, atol=1e-5)
+  pairs = zip(x, w, strict=True)
+  looped = jnp.stack([convolution.library(*pair, **options) for pair in pairs])
+  batched = jax.vmap(functools.partial(FORMS[form], **options))(x, w)
+  np.testing.assert_allclose(batched, looped, atol=1e-5)
+
+
+@pytest.mark.parametrize('padding', ['SAME', 'VALID'])
+@pytest.mark.parametrize(('side', 'size', 'stride'), [(8, 3, 1), (8, 3, 2), (7, 5, 2)])
+def test_conv_layer_pads_as_the_library_does(side, size, stride, padding):
+  layer = layers.Conv(4, size, form='banded', stride=stride, padding=padding)
+  x = jax.random.normal(jax.random.key(0), (2, side, side, 3))
+  variables = layer.init(jax.random.key(1), x)
+  dimensions = ('NHWC', 'HWIO', 'NHWC')
+  expected = jax.lax.conv_general_dilated(
+    x,
+    variables['params']['kernel'],
+    (stride, stride),
+    padding,
+    dimension_numbers=dimensions,
+  )
+  expected += variables['params']['bias'].reshape(1, 1, 1, -1)
+  np.testing.assert_allclose(layer.apply(variables, x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_the_form_changes_neither_weights_nor_outputs(form):
+  shape = world.IMAGE_SHAPES['moon_cnn']
+  network = models.make(
+    'moon_cnn', image_shape=shape, num_classes=world.NUM_CLASSES, convolution=form
+  )
+  variables = network.init(device_key(0, Purpose.INIT))
+  assert world.largest_difference(variables, world.variables('moon_cnn')) == 0
+  images = world.data('moon_cnn')[1][:5]
+  expected = world.network('moon_cnn').apply(variables, images)
+  assert world.largest_difference(network.apply(variables, images), expected) < 1e-5
 
 
 def test_max_pool_equals_reduce_window_and_its_gradient():

@@ -15,6 +15,7 @@ LAYERS = (
   ('losses', 'data', 'models', 'command_line'),
   ('algorithms',),
   ('cohort', 'local', 'evaluation'),
+  ('lanes',),
   ('round', 'checkpoint'),
   ('measures', 'report'),
   ('recording', 'experiment'),

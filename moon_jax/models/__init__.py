@@ -13,6 +13,8 @@ from moon_jax.types import Outputs, PyTree
 
 MODELS = {'mlp': Mlp, 'moon_cnn': MoonCnn}
 
+_CONVOLUTIONAL = ('moon_cnn',)
+_DEFAULT_FORM = 'banded'  # docs/performance.md; not yet measured on a GPU
 _SIDES = {'moon_cnn': (28, 32)}
 
 
@@ -33,7 +35,12 @@ class Network(NamedTuple):
 
 
 def make(
-  name: str, *, image_shape: tuple[int, int, int], num_classes: int, **options: int
+  name: str,
+  *,
+  image_shape: tuple[int, int, int],
+  num_classes: int,
+  convolution: str = 'auto',
+  **options: int,
 ) -> Network:
   """Builds a network for images of one shape.
 
@@ -41,6 +48,7 @@ def make(
     name: a key of MODELS.
     image_shape: (H, W, C).
     num_classes: Y.
+    convolution: 'auto' or a key of convolution.FORMS; it does not change the values.
     **options: the knobs of the model's group.
 
   Raises:
@@ -54,6 +62,8 @@ def make(
       f'{" or ".join(f"{s}x{s}" for s in sides)} pixels, the data has '
       f'{height}x{width}; use --config.model=mlp.'
     )
+  if name in _CONVOLUTIONAL:
+    options['convolution'] = _DEFAULT_FORM if convolution == 'auto' else convolution
   module = MODELS[name](num_classes=num_classes, **options)
 
   def init(key):

@@ -1,0 +1,91 @@
+"""Times the engine on one round, in a process of its own.
+
+  python -m benchmarks.engine --repeats=5 --out=FILE.npz [launch.py's flags]
+
+Prints one JSON line. --out keeps the round as benchmarks/pytorch_baseline.py reads it:
+data, batches, received model and previous models, and the engine's averaged model.
+"""
+
+import argparse
+import json
+import time
+
+import jax
+import numpy as np
+
+from moon_jax import command_line, experiment, tree
+
+
+def main() -> None:
+  """Warms up with the first round, then times the second one again and again."""
+  parser = argparse.ArgumentParser()
+  parser.add_argument('--repeats', type=int, default=5)
+  parser.add_argument('--out')
+  options, flags = parser.parse_known_args()
+  built = experiment.build(command_line.parse(flags).config)
+  state = experiment.initial_state(built)
+  begin = time.perf_counter()
+  programs = experiment.compile_programs(built, state)
+  compile_seconds = time.perf_counter() - begin
+  numbers = experiment.scalars(built, state)
+  state, _ = programs.run_round(state, built.planner.plan(0), numbers, built.train)
+  plan, seconds = built.planner.plan(1), []
+  for _ in range(options.repeats):
+    fresh = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
+    begin = time.perf_counter()
+    after, metrics = jax.block_until_ready(
+      programs.run_round(fresh, plan, numbers, built.train)
+    )
+    seconds.append(time.perf_counter() - begin)
+  samples = int(metrics.num_seen.sum())
+  if options.out:
+    np.savez(options.out, **_workload(built, state, plan, after))
+  report = {
+    'seconds': seconds,
+    'samples': samples,
+    'samples_per_second': samples / float(np.median(seconds)),
+    'compile_seconds': compile_seconds,
+    'temporary_bytes': programs.run_round.memory_analysis().temp_size_in_bytes,
+    'model_bytes': tree.num_bytes(state.server.variables),
+  }
+  print(json.dumps(report))
+
+
+def _workload(built, state, plan, after):
+  """The arrays of the .npz file."""
+  split, config = built.train.examples, built.config
+  arrays = {
+    'train_images': split.images,
+    'train_labels': split.labels,
+    'mean': split.mean,
+    'std': split.std,
+    'num_clients': len(plan.clients),
+    'num_examples': plan.num_examples,
+    'mu': config.moon.mu,
+    'tau': config.moon.tau,
+    'learning_rate': config.optimizer.learning_rate,
+    'momentum': config.optimizer.momentum,
+    'weight_decay': config.optimizer.weight_decay,
+  }
+  for slot, client in enumerate(plan.clients):
+    rows, num_real = built.planner.batches(1, client)
+    arrays |= {f'rows_{slot}': rows, f'num_real_{slot}': num_real}
+  arrays |= _named(state.server.variables)
+  # FedAvg has no previous models; the file has the same form for every algorithm.
+  copies = tree.repeat(state.server.variables, len(plan.clients))
+  previous = getattr(state.clients, 'variables', copies)
+  arrays |= _named(previous, 'previous')
+  return arrays | _named(after.server.variables, 'result')
+
+
+def _named(variables, top='params'):
+  """{'params/conv1/kernel': array, ...}, with another word for 'params' if given."""
+  leaves = jax.tree_util.tree_leaves_with_path(variables['params'])
+  return {
+    '/'.join([top, *(key.key for key in path)]): np.asarray(leaf)
+    for path, leaf in leaves
+  }
+
+
+if __name__ == '__main__':
+  main()
