@@ -40,4 +40,4 @@ def test_moon_learns_fashion_mnist_in_three_rounds(tmp_path):
   assert [line['num_examples'] for line in rounds] == [2 * 60_000] * 3
   losses = [line['supervised_loss'] for line in rounds]
   assert losses[0] > losses[1] > losses[2]
-  assert summary['test_accuracy'] > 0.5  # chance is 0.1; measured 0.61
+  assert summary['test_accuracy'] > 0.5  # chance is 0.1; measured 0.65
