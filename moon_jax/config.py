@@ -147,6 +147,8 @@ _USED_WHEN = {
   'fedprox': ('algorithm', ('fedprox',)),
   'mlp': ('model', ('mlp',)),
   'partition.beta': ('partition.name', ('dirichlet',)),
+  'execution.convolution': ('model', ('moon_cnn',)),
+  'execution.cache_mib': ('algorithm', ('moon',)),
   'data.name': ('data.source', ('tfds',)),
   'data.dir': ('data.source', ('tfds',)),
   'data.path': ('data.source', ('npz',)),

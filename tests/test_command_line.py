@@ -122,6 +122,17 @@ BAD = {
   '--config.seed=2147483648': [f'--config.seed=2147483648 {SEED}'],
   '--config.execution.lanes=0': [f"--config.execution.lanes='0' {LANES}"],
   '--config.execution.lanes=many': [f"--config.execution.lanes='many' {LANES}"],
+  '--config.execution.convolution=banded': [
+    '--config.execution.convolution is not used with --config.model=mlp; '
+    'it belongs to moon_cnn.'
+  ],
+  '--config.execution.cache_mib=1 --config.algorithm=solo': [
+    '--config.execution.cache_mib is not used with --config.algorithm=solo; '
+    'it belongs to moon.'
+  ],
+  '--config.execution.cache_mib=-1': [
+    '--config.execution.cache_mib=-1 must be at least 0.'
+  ],
   # Choices.
   '--config.algorithm=mon': [
     "--config.algorithm='mon' must be one of fedavg, fedprox, moon, solo. "
