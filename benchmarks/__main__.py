@@ -38,7 +38,7 @@ def main() -> None:
   for cores in (1, 2):
     if cores <= len(os.sched_getaffinity(0)):
       rows += _speed(options, cores, details)
-  rows += [_utilisation(), *_memory(options)]
+  rows += [_utilisation(), *_memory()]
   _report(rows, details)
 
 
@@ -120,7 +120,7 @@ def _utilisation():
   return f'useful / executed steps, {lanes} lane', f'{np.mean(shares):.2f}', '>= 0.95'
 
 
-def _memory(options):
+def _memory():
   """Temporary memory of a round of 1,000 and of 100 clients, eight lanes, digits."""
   found = {}
   for clients in (100, 1000):

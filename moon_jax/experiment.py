@@ -89,12 +89,9 @@ def build(config: Config) -> Experiment:
     split=split,
     class_counts=partition.class_counts(split, data.train_labels, data.num_classes),
     planner=planner,
-    train=jax.device_put(
-      device.TrainSplit(
-        device.DeviceSplit(data.train_images, data.train_labels, data.mean, data.std),
-        split.indices,
-        split.offsets.astype(np.int32),
-      )
+    train=device.TrainSplit(
+      device.put(data.train_images, data.train_labels, data.mean, data.std),
+      *jax.device_put((split.indices, split.offsets.astype(np.int32))),
     ),
     test=device.put(data.test_images, data.test_labels, data.mean, data.std),
     traffic=_traffic(algorithm, shapes),

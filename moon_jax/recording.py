@@ -177,9 +177,7 @@ class Records:
   """
 
   def __init__(self, workdir: pathlib.Path, completed_rounds: int):
-    self.num_dropped = len(read_lines(workdir / METRICS))
-    self.rounds = self._keep(workdir / METRICS, completed_rounds)
-    self.num_dropped -= len(self.rounds)
+    self.rounds, self.num_dropped = self._keep(workdir / METRICS, completed_rounds)
     if len(self.rounds) != completed_rounds:
       raise NoCheckpointError(
         f'{workdir / METRICS} has {len(self.rounds)} of the {completed_rounds} '
@@ -231,9 +229,11 @@ class Records:
 
   @staticmethod
   def _keep(path, completed_rounds):
-    lines = [line for line in read_lines(path) if line['round'] <= completed_rounds]
-    _replace(path, ''.join(json.dumps(line) + '\n' for line in lines))
-    return lines
+    """Drops the lines of later rounds; the lines that stay, and how many went."""
+    lines = read_lines(path)
+    kept = [line for line in lines if line['round'] <= completed_rounds]
+    _replace(path, ''.join(json.dumps(line) + '\n' for line in kept))
+    return kept, len(lines) - len(kept)
 
 
 def _replace(path: pathlib.Path, text: str) -> None:

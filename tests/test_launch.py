@@ -430,13 +430,17 @@ def test_fedavg_on_an_npz_file_which_then_changes(tmp_path):
   # Class i is bright in column i.
   images = rng.integers(0, 60, (120, 6, 5, 3), dtype=np.uint8)
   images[np.arange(120), :, labels] += 180
-  np.savez(
-    tmp_path / 'mine.npz',
-    train_x=images[:90],
-    train_y=labels[:90],
-    test_x=images[90:],
-    test_y=labels[90:],
-  )
+
+  def save():
+    np.savez(
+      tmp_path / 'mine.npz',
+      train_x=images[:90],
+      train_y=labels[:90],
+      test_x=images[90:],
+      test_y=labels[90:],
+    )
+
+  save()
   words = [
     '--config.algorithm=fedavg',
     '--config.data.source=npz',
@@ -458,13 +462,7 @@ def test_fedavg_on_an_npz_file_which_then_changes(tmp_path):
     assert saved['class_counts'].shape == (3, 3)
 
   images[0, 0, 0] += 1
-  np.savez(
-    tmp_path / 'mine.npz',
-    train_x=images[:90],
-    train_y=labels[:90],
-    test_x=images[90:],
-    test_y=labels[90:],
-  )
+  save()
   before = contents(tmp_path)
   done = launch(tmp_path, *words, '--config.num_rounds=3')
   assert done.returncode == ExitCode.USAGE

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from moon_jax import losses, tree
 from moon_jax.types import Batch, Outputs, PyTree, Server, Task
@@ -67,7 +66,7 @@ def average(server: Server, uploads: PyTree, weights: jax.Array) -> Server:
 def global_model(server: Server, clients: PyTree) -> PyTree:
   """(server, clients) -> leaves [1, ...]: one model is tested, the global one."""
   del clients
-  return jax.tree.map(lambda leaf: leaf[jnp.newaxis], server.variables)
+  return tree.repeat(server.variables, 1)
 
 
 class Algorithm(NamedTuple):
