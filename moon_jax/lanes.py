@@ -12,9 +12,6 @@ from moon_jax.data.device import TrainSplit
 from moon_jax.local import LocalTraining
 from moon_jax.types import PyTree, Scalars
 
-# Examples that the frozen networks see at a time. Any number gives the same result.
-_FROZEN_BATCH = 256
-
 
 class Work(NamedTuple):
   """What a cohort trains on in one round.
@@ -114,13 +111,14 @@ def _represent_once(local: LocalTraining, work: Work) -> Represent:
   An example belongs to one client, so its row alone finds its representations.
   """
   split, rows, offsets = work.data
+  at_a_time = work.plan.examples[0].size  # as many as a step of all lanes trains on
 
   def fill(slot, table):
     client, memory = work.plan.clients[slot], tree.gather(work.memories, slot)
     first, end = offsets[client], offsets[client + 1]
 
     def add(index, table):
-      at = first + index * _FROZEN_BATCH + jnp.arange(_FROZEN_BATCH)
+      at = first + index * at_a_time + jnp.arange(at_a_time)
       mine = rows[jnp.minimum(at, end - 1)]
       found = local.represent(work.received, memory, split.normalised(mine))
       target = jnp.where(at < end, mine, len(rows))  # past the end: dropped
@@ -128,7 +126,7 @@ def _represent_once(local: LocalTraining, work: Work) -> Represent:
         name: table[name].at[target].set(found[name], mode='drop') for name in table
       }
 
-    return jax.lax.fori_loop(0, -((first - end) // _FROZEN_BATCH), add, table)
+    return jax.lax.fori_loop(0, -((first - end) // at_a_time), add, table)
 
   memory = tree.gather(work.memories, 0)
   images = split.normalised(rows[:1])

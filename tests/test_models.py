@@ -78,36 +78,49 @@ SHAPES = (
   ((9, 7, 2), (3, 3), 1, NO_PADDING),
   ((6, 8, 1), (5, 2), 1, NO_PADDING),
   ((5, 5, 3), (5, 5), 1, NO_PADDING),
-  ((6, 13, 2), (3, 3), 1, NO_PADDING),  # 11 columns: no block size divides them
+  ((6, 13, 2), (3, 3), 1, NO_PADDING),  # 11 columns: no tile divides them
   ((7, 16, 2), (3, 3), 1, ((1, 1), (1, 1))),
   ((9, 15, 2), (3, 3), 2, ((0, 1), (1, 1))),
   ((8, 14, 2), (1, 1), 2, NO_PADDING),
 )
 
 
-@pytest.mark.parametrize('form', FORMS)
+def normal(*shape, seed=0):
+  """Standard normal float64 numbers."""
+  return np.random.default_rng(seed).normal(size=shape)
+
+
+def assert_same_values_and_gradients(mine, theirs, image, kernel):
+  """Compares two functions of an image [C, H, W, B] and a kernel, in float64."""
+
+  def both(x, w):
+    value, pull = jax.vjp(mine, x, w)
+    expected, expected_pull = jax.vjp(theirs, x, w)
+    direction = normal(*value.shape, seed=2)
+    return (value, *pull(direction)), (expected, *expected_pull(direction))
+
+  with jax.enable_x64(True):
+    x = normal(image[-1], *image[:-1], 4)
+    w = normal(*kernel, image[-1], 6, seed=1)
+    for found, expected in zip(*jax.jit(both)(x, w), strict=True):
+      assert found.dtype == jnp.float64
+      np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize('form', ['im2col', 'banded'])
 @pytest.mark.parametrize(('image', 'kernel', 'stride', 'padding'), SHAPES)
 def test_convolution_forms_equal_the_library(form, image, kernel, stride, padding):
   options = {'stride': stride, 'padding': padding}
-  with jax.enable_x64(True):
-    x_key, w_key, v_key = jax.random.split(jax.random.key(0), 3)
-    x = jax.random.normal(x_key, (4, *image), jnp.float64)
-    w = jax.random.normal(w_key, (*kernel, image[-1], 6), jnp.float64)
-    mine = jax.vjp(functools.partial(FORMS[form], **options), x, w)
-    theirs = jax.vjp(functools.partial(convolution.library, **options), x, w)
-    np.testing.assert_allclose(mine[0], theirs[0], atol=1e-12)
-    direction = jax.random.normal(v_key, mine[0].shape, jnp.float64)
-    pulled = zip(mine[1](direction), theirs[1](direction), strict=True)
-    for gradient, expected in pulled:
-      np.testing.assert_allclose(gradient, expected, atol=1e-12)
+  mine = functools.partial(FORMS[form], **options)
+  theirs = functools.partial(convolution.library, **options)
+  assert_same_values_and_gradients(mine, theirs, image, kernel)
 
 
 @pytest.mark.parametrize('form', FORMS)
 def test_convolution_forms_under_vmap_over_weights(form):
   options = {'stride': 1, 'padding': NO_PADDING}
-  x_key, w_key = jax.random.split(jax.random.key(0))
-  x = jax.random.normal(x_key, (3, 2, 8, 8, 2))
-  w = jax.random.normal(w_key, (3, 3, 3, 2, 4))
+  x = normal(3, 2, 8, 8, 5).astype(np.float32)
+  w = normal(3, 3, 3, 2, 4, seed=1).astype(np.float32)
   pairs = zip(x, w, strict=True)
   looped = jnp.stack([convolution.library(*pair, **options) for pair in pairs])
   batched = jax.vmap(functools.partial(FORMS[form], **options))(x, w)
@@ -118,9 +131,9 @@ def test_convolution_forms_under_vmap_over_weights(form):
 @pytest.mark.parametrize(('side', 'size', 'stride'), [(8, 3, 1), (8, 3, 2), (7, 5, 2)])
 def test_conv_layer_pads_as_the_library_does(side, size, stride, padding):
   layer = layers.Conv(4, size, form='banded', stride=stride, padding=padding)
-  x = jax.random.normal(jax.random.key(0), (2, side, side, 3))
+  x = normal(3, side, side, 2).astype(np.float32)
   variables = layer.init(jax.random.key(1), x)
-  dimensions = ('NHWC', 'HWIO', 'NHWC')
+  dimensions = ('CHWN', 'HWIO', 'CHWN')
   expected = jax.lax.conv_general_dilated(
     x,
     variables['params']['kernel'],
@@ -128,7 +141,7 @@ def test_conv_layer_pads_as_the_library_does(side, size, stride, padding):
     padding,
     dimension_numbers=dimensions,
   )
-  expected += variables['params']['bias'].reshape(1, 1, 1, -1)
+  expected += variables['params']['bias'].reshape(-1, 1, 1, 1)
   np.testing.assert_allclose(layer.apply(variables, x), expected, atol=1e-5)
 
 
@@ -146,12 +159,49 @@ def test_the_form_changes_neither_weights_nor_outputs(form):
 
 
 def test_max_pool_equals_reduce_window_and_its_gradient():
-  x = jax.random.normal(jax.random.key(0), (2, 6, 4, 3))
-  direction = jax.random.normal(jax.random.key(1), (2, 3, 2, 3))
-  mine, pull = jax.vjp(layers.max_pool, x)
-  theirs, expected_pull = jax.vjp(reference.max_pool, x)
+  x = normal(3, 6, 4, 2).astype(np.float32)
+  direction = normal(3, 3, 2, 2, seed=1).astype(np.float32)
+
+  def by_reduce_window(x):
+    return reference.max_pool(x.transpose(3, 1, 2, 0)).transpose(3, 1, 2, 0)
+
+  mine, pull = jax.vjp(convolution.max_pool, x)
+  theirs, expected_pull = jax.vjp(by_reduce_window, x)
   np.testing.assert_array_equal(mine, theirs)
   np.testing.assert_allclose(pull(direction)[0], expected_pull(direction)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_an_odd_number_of_outputs_cannot_be_pooled(form):
+  x, w = jnp.zeros((1, 9, 8, 2)), jnp.zeros((3, 3, 1, 1))  # 7 x 6 outputs
+  with pytest.raises(ValueError, match='7x6'):
+    FORMS[form](x, w, stride=1, padding=NO_PADDING, pool=True)
+
+
+def test_max_pool_shares_the_gradient_among_equals():
+  # Rows 0 and 1 of the only square: 2 2 / 1 2. Three are the largest.
+  x = jnp.array([2.0, 2.0, 1.0, 2.0]).reshape(1, 2, 2, 1)
+  gradient = jax.grad(lambda x: 6 * convolution.max_pool(x).sum())(x)
+  assert gradient.ravel().tolist() == [2, 2, 0, 2]
+
+
+@pytest.mark.parametrize('form', ['im2col', 'banded'])
+@pytest.mark.parametrize(
+  ('image', 'stride', 'padding'),
+  [
+    ((8, 12, 2), 1, NO_PADDING),  # 6 x 10 outputs: tiles of 2 x 2
+    ((10, 10, 1), 1, NO_PADDING),  # 8 x 8 outputs: tiles of 2 x 4
+    ((8, 8, 2), 2, ((1, 0), (1, 0))),
+  ],
+)
+def test_pooled_convolution_equals_convolution_then_pool(form, image, stride, padding):
+  options = {'stride': stride, 'padding': padding}
+
+  def in_turn(x, w):
+    return convolution.max_pool(convolution.library(x, w, **options))
+
+  mine = functools.partial(FORMS[form], **options, pool=True)
+  assert_same_values_and_gradients(mine, in_turn, image, (3, 3))
 
 
 def test_a_different_seed_gives_different_weights():

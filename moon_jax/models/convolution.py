@@ -3,11 +3,14 @@
 Under `vmap` over weights the library's convolution becomes a grouped convolution, which
 is many times slower on a CPU; a matrix product stays a matrix product. All forms take
 the ordinary kernel [kh, kw, Cin, Cout], so a checkpoint does not depend on the form.
-docs/performance.md has the measurements.
+
+Images stand here as [C, H, W, B], the batch last: windows are then copied, and pixels
+compared, in runs of at least B numbers. docs/performance.md has the measurements.
 """
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,23 +19,31 @@ Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
 def library(
-  x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding
+  x: jax.Array,
+  kernel: jax.Array,
+  *,
+  stride: int,
+  padding: Padding,
+  pool: bool = False,
 ) -> jax.Array:
-  """`lax.conv_general_dilated`.
+  """`lax.conv_general_dilated`, and the maximum of each 2x2 outputs if asked for.
 
   Args:
-    x: [B, H, W, Cin].
+    x: [Cin, H, W, B].
     kernel: [kh, kw, Cin, Cout].
     stride: of the window, in both directions.
     padding: zeros (above, below), (left, right).
+    pool: whether to apply `max_pool`; H' and W' must be even.
 
   Returns:
-    [B, H', W', Cout], H' = (H + above + below - kh) // stride + 1, W' likewise.
+    [Cout, H', W', B], H' = (H + above + below - kh) // stride + 1, W' likewise; with
+    pooling half of both.
   """
-  dimensions = ('NHWC', 'HWIO', 'NHWC')
-  return jax.lax.conv_general_dilated(
+  dimensions = ('CHWN', 'HWIO', 'CHWN')
+  y = jax.lax.conv_general_dilated(
     x, kernel, (stride, stride), padding, dimension_numbers=dimensions
   )
+  return max_pool(y) if pool else y
 
 
 def banded(
@@ -41,62 +52,193 @@ def banded(
   *,
   stride: int,
   padding: Padding,
-  block: int | None = None,
+  pool: bool = False,
+  tile: tuple[int, int] | None = None,
 ) -> jax.Array:
-  """The same, as one matrix product for blocks of neighbouring output columns.
+  """The same, as one matrix product for tiles of neighbouring outputs.
 
-  The windows of `block` neighbours overlap: together they are kh runs of
-  (block - 1) * stride + kw pixels. Their product with a banded matrix, in which the
-  kernel stands `block` times, each shifted by one stride, gives all of them. Block 1 is
-  im2col, which copies every pixel kh * kw times for a narrow product; a whole row as
-  one block copies least and multiplies mostly zeros. The best lies between.
+  The windows of a tile overlap: together they are one larger window. Its product with a
+  banded matrix, in which the kernel stands once for each output of the tile, shifted by
+  a stride, gives them all. A tile of one output is im2col, which copies every pixel
+  kh * kw times for a narrow product; a large tile copies little and multiplies mostly
+  zeros. The best lies between. Outputs that are pooled together are blocks of rows of
+  the product, so their maximum needs no further copy.
 
-  Args and result are those of `library`; block is the number of columns.
+  Args and result are those of `library`; tile counts output rows and columns.
   """
-  kh, kw, channels, features = kernel.shape
-  x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
-  height = (x.shape[1] - kh) // stride + 1
-  width = (x.shape[2] - kw) // stride + 1
-  block = block or _block(width)
-  num_blocks = -(-width // block)
-  span = (block - 1) * stride + kw
-  missing = (num_blocks * block - 1) * stride + kw - x.shape[2]
-  if missing > 0:  # the last block reaches past the image; what it adds is cut below
-    x = jnp.pad(x, ((0, 0), (0, 0), (0, missing), (0, 0)))
-  runs = x.reshape(*x.shape[:2], -1)
-
-  def windows(number):
-    first = number * block * stride * channels
-    columns = slice(first, first + span * channels)
-    rows = [slice(i, i + (height - 1) * stride + 1, stride) for i in range(kh)]
-    return [runs[:, row, columns] for row in rows]
-
-  pieces = [piece for number in range(num_blocks) for piece in windows(number)]
-  blocks = jnp.concatenate(pieces, axis=-1).reshape(x.shape[0], height, num_blocks, -1)
-  product = jnp.tensordot(blocks, _band(kernel, block, stride), axes=1)
-  return product.reshape(x.shape[0], height, -1, features)[:, :, :width]
-
-
-def _band(kernel, block, stride):
-  """[kh, kw, Cin, Cout] -> [kh * span * Cin, block * Cout], span as in `banded`."""
-  kh, kw, channels, features = kernel.shape
-  span = (block - 1) * stride + kw
-  # The kernel repeated with a period of span + stride, read in rows of span: each row
-  # starts one stride earlier in the period, so the kernel stands one stride later.
-  padded = jnp.pad(kernel, ((0, 0), (0, span + stride - kw), (0, 0), (0, 0)))
-  tiled = jnp.tile(padded, (1, block, 1, 1))[:, : block * span]
-  band = tiled.reshape(kh, block, span, channels, features)
-  return band.transpose(0, 2, 3, 1, 4).reshape(-1, block * features)
+  kh, kw, _, features = kernel.shape
+  height, width = (
+    (size + sum(pads) - k) // stride + 1
+    for size, pads, k in zip(x.shape[1:3], padding, (kh, kw), strict=True)
+  )
+  if pool:
+    _check_even(height, width)
+  tile = tile or _tile(width)
+  rows = _Axis.of(height, tile[0], kh, stride)
+  columns = _Axis.of(width, tile[1], kw, stride)
+  windows = _windows(x, padding, rows, columns)
+  inside = pool and tile[0] % 2 == 0 and tile[1] % 2 == 0
+  product = _product(_band(kernel, rows, columns, stride, 2 if inside else 1), windows)
+  if inside:
+    product = _largest(product.reshape(4, -1, product.shape[1]))
+    height, width = height // 2, width // 2
+    tile = (tile[0] // 2, tile[1] // 2)
+  y = product.reshape(features, *tile, rows.count, columns.count, x.shape[3])
+  y = y.transpose(0, 3, 1, 4, 2, 5)
+  y = y.reshape(features, rows.count * tile[0], columns.count * tile[1], x.shape[3])
+  y = y[:, :height, :width]
+  return max_pool(y) if pool and not inside else y
 
 
-def _block(width):
-  """Columns of a block: about five, by the benchmark, and a divisor if there is one."""
-  return next((b for b in (5, 4, 6, 7, 3, 8) if width % b == 0), 5)
+class _Axis(NamedTuple):
+  """How the tiles lie along one side of the image.
+
+  Attributes:
+    count: tiles.
+    outputs: of one tile.
+    step: input pixels from one tile to the next.
+    reach: steps that the window of one tile covers.
+  """
+
+  count: int
+  outputs: int
+  step: int
+  reach: int
+
+  @classmethod
+  def of(cls, size: int, outputs: int, kernel: int, stride: int):
+    """For `size` outputs in tiles of `outputs`; the last tile may reach past them."""
+    step = outputs * stride
+    window = step - stride + kernel
+    return cls(-(-size // outputs), outputs, step, -(-window // step))
+
+  @property
+  def pixels(self) -> int:
+    """Input pixels that the tiles read."""
+    return (self.count + self.reach - 1) * self.step
+
+
+def _windows(x, padding, rows, columns):
+  """[C, H, W, B] -> [K, N]: the window of every tile and example, N = tiles * B."""
+  channels, height, width, batch = x.shape
+  (above, _), (left, _) = padding
+  # What no window reaches is cut off: the lower padding may be negative.
+  below, right = rows.pixels - height - above, columns.pixels - width - left
+  zero = jnp.zeros((), x.dtype)
+  pads = ((0, 0, 0), (above, below, 0), (left, right, 0), (0, 0, 0))
+  x = jax.lax.pad(x, zero, pads)
+  x = x.reshape(
+    channels, -1, rows.step, x.shape[2] // columns.step, columns.step, batch
+  )
+  x = x.transpose(2, 4, 0, 1, 3, 5)
+  pieces = [
+    x[row : row + 1, :, :, i : i + rows.count, j : j + columns.count]
+    for i in range(rows.reach)
+    for row in range(rows.step)  # fewer pieces would fuse into one slow loop on a CPU
+    for j in range(columns.reach)
+  ]
+  return jnp.concatenate(pieces).reshape(-1, rows.count * columns.count * batch)
+
+
+def _band(kernel, rows, columns, stride, pool):
+  """[kh, kw, Cin, Cout] -> [K, M]: from a window to the outputs of its tile.
+
+  The outputs are ordered by their place in the pooled square, then by feature.
+  """
+  channels, features = kernel.shape[2:]
+  band = _shifted(_shifted(kernel, 0, rows, stride), 2, columns, stride)
+  band = band.reshape(
+    *(columns.outputs // pool, pool, columns.reach, columns.step),
+    *(rows.outputs // pool, pool, rows.reach, rows.step),
+    *(channels, features),
+  )
+  band = band.transpose(6, 7, 2, 3, 8, 5, 1, 9, 4, 0)
+  return band.reshape(
+    rows.reach * columns.reach * rows.step * columns.step * channels, -1
+  )
+
+
+def _shifted(kernel, axis, tiles, stride):
+  """[.., k, ..] -> [outputs, window, ..]: result[i, r] = kernel[r - i * stride]."""
+  kernel = jnp.moveaxis(kernel, axis, 0)
+  window, rest = tiles.reach * tiles.step, kernel.shape[1:]
+  # The kernel repeated with a period of window + stride, read in rows of the window:
+  # each row starts one stride earlier in the period, so it stands one stride later.
+  pads = [(0, window + stride - kernel.shape[0])] + [(0, 0)] * len(rest)
+  repeated = jnp.tile(jnp.pad(kernel, pads), (tiles.outputs,) + (1,) * len(rest))
+  return repeated[: tiles.outputs * window].reshape(tiles.outputs, window, *rest)
+
+
+@jax.custom_vjp
+def _product(band, windows):
+  """[K, M], [K, N] -> [M, N], with the faster of two orders for the gradient."""
+  return jax.lax.dot_general(band, windows, (((0,), (0,)), ((), ())))
+
+
+def _product_forward(band, windows):
+  return _product(band, windows), (band, windows)
+
+
+def _product_backward(saved, gradient):
+  band, windows = saved
+  # JAX's own rule takes gradient * windows' and transposes the larger of the two.
+  return jax.lax.dot_general(
+    windows, gradient, (((1,), (1,)), ((), ()))
+  ), band @ gradient
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
+def max_pool(x: jax.Array) -> jax.Array:
+  """[C, H, W, B] -> [C, H/2, W/2, B]: the largest of each 2x2 pixels.
+
+  Raises:
+    ValueError: H or W is odd.
+  """
+  c, h, w, b = x.shape
+  _check_even(h, w)
+  squares = x.reshape(c, h // 2, 2, w // 2, 2, b).transpose(2, 4, 0, 1, 3, 5)
+  return _largest(squares.reshape(4, c, h // 2, w // 2, b))
+
+
+def _check_even(height, width):
+  if height % 2 or width % 2:
+    raise ValueError(f'Squares of 2x2 do not fill {height}x{width} pixels.')
+
+
+@jax.custom_vjp
+def _largest(x):
+  """[4, ...] -> [...]; the gradient is shared by all that are the largest.
+
+  The gradient of `reduce_window` is several times slower on a CPU.
+  """
+  return jnp.maximum(jnp.maximum(x[0], x[1]), jnp.maximum(x[2], x[3]))
+
+
+def _largest_forward(x):
+  largest = _largest(x)
+  return largest, (x, largest)
+
+
+def _largest_backward(saved, gradient):
+  x, largest = saved
+  # A sum over the first axis would be a reduction of its own, not part of one loop.
+  count = sum((one == largest).astype(x.dtype) for one in x)
+  return (jnp.where(x == largest[None], (gradient / count)[None], 0.0),)
+
+
+_largest.defvjp(_largest_forward, _largest_backward)
+
+
+def _tile(width):
+  """Output rows and columns of a tile, by the benchmark."""
+  return 2, 4 if width % 4 == 0 else 2
 
 
 FORMS: dict[str, Callable] = {
   'library': library,
-  'im2col': functools.partial(banded, block=1),
+  'im2col': functools.partial(banded, tile=(1, 1)),
   'banded': banded,
 }
 

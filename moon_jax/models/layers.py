@@ -26,7 +26,7 @@ def dense(x: jax.Array, features: int, name: str) -> jax.Array:
 
 
 class Conv(nn.Module):
-  """[B, H, W, C] -> [B, H', W', features] with a bias.
+  """[C, H, W, B] -> [features, H', W', B] with a bias; pooling halves H' and W'.
 
   Attributes:
     features: output channels.
@@ -34,6 +34,7 @@ class Conv(nn.Module):
     form: a key of convolution.FORMS; it does not change the values.
     stride: of the window, in both directions.
     padding: 'VALID', or 'SAME' as in TensorFlow: H' = ceil(H / stride).
+    pool: whether to keep only the largest of each 2x2 outputs.
   """
 
   features: int
@@ -41,10 +42,11 @@ class Conv(nn.Module):
   form: str
   stride: int = 1
   padding: str = 'VALID'
+  pool: bool = False
 
   @nn.compact
   def __call__(self, x):
-    _, height, width, channels = x.shape
+    channels, height, width, _ = x.shape
     init = _uniform(self.size * self.size * channels)
     shape = (self.size, self.size, channels, self.features)
     kernel = self.param('kernel', init, shape)
@@ -57,18 +59,19 @@ class Conv(nn.Module):
     else:
       padding = ((0, 0), (0, 0))
     convolve = convolution.FORMS[self.form]
-    product = convolve(x, kernel, stride=self.stride, padding=padding)
-    return product + bias.reshape(1, 1, 1, -1)
+    y = convolve(x, kernel, stride=self.stride, padding=padding, pool=self.pool)
+    # The maximum of sums is the sum of the maximum, on a quarter of the pixels.
+    return y + bias.reshape(-1, 1, 1, 1)
 
 
-def max_pool(x: jax.Array) -> jax.Array:
-  """[B, H, W, C] -> [B, H/2, W/2, C]; H and W even.
+def batch_last(images: jax.Array) -> jax.Array:
+  """[B, H, W, C] -> [C, H, W, B], the layout of the convolutions."""
+  return images.transpose(3, 1, 2, 0)
 
-  A reshape and a maximum: the gradient of `reduce_window` is several times slower on a
-  CPU. Pooling before the ReLU gives the same and leaves it a quarter of the work.
-  """
-  b, h, w, c = x.shape
-  return x.reshape(b, h // 2, 2, w // 2, 2, c).max(axis=(2, 4))
+
+def flatten(x: jax.Array) -> jax.Array:
+  """[C, H, W, B] -> [B, H * W * C]."""
+  return x.transpose(3, 1, 2, 0).reshape(x.shape[3], -1)
 
 
 def head(x: jax.Array, width: int, representation: int) -> jax.Array:

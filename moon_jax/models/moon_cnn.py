@@ -22,13 +22,13 @@ class MoonCnn(nn.Module):
   @nn.compact
   def __call__(self, images):
     """[B, H, W, C] float32 -> Outputs, D = 256."""
-    x = nn.relu(layers.max_pool(self._conv(6, 'conv1')(images)))
-    x = nn.relu(layers.max_pool(self._conv(16, 'conv2')(x)))
-    x = x.reshape(x.shape[0], -1)
-    x = nn.relu(layers.dense(x, 120, 'fc1'))
+    x = layers.batch_last(images)
+    x = nn.relu(self._conv(6, 'conv1')(x))
+    x = nn.relu(self._conv(16, 'conv2')(x))
+    x = nn.relu(layers.dense(layers.flatten(x), 120, 'fc1'))
     x = nn.relu(layers.dense(x, 84, 'fc2'))
     z = layers.head(x, 84, 256)
     return Outputs(z, layers.dense(z, self.num_classes, 'classifier'))
 
   def _conv(self, features, name):
-    return layers.Conv(features, 5, form=self.convolution, name=name)
+    return layers.Conv(features, 5, form=self.convolution, pool=True, name=name)
