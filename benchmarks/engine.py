@@ -13,7 +13,7 @@ import time
 import jax
 import numpy as np
 
-from moon_jax import command_line, experiment, tree
+from moon_jax import command_line, devices, experiment, tree
 
 
 def main() -> None:
@@ -22,19 +22,22 @@ def main() -> None:
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--out')
   options, flags = parser.parse_known_args()
-  built = experiment.build(command_line.parse(flags).config)
+  config = command_line.parse(flags).config
+  devices.claim(config.execution.devices)
+  built = experiment.build(config)
   state = experiment.initial_state(built)
   begin = time.perf_counter()
   programs = experiment.compile_programs(built, state)
   compile_seconds = time.perf_counter() - begin
-  numbers = experiment.scalars(built, state)
-  state, _ = programs.run_round(state, built.planner.plan(0), numbers, built.train)
+  inputs = experiment.round_inputs(built, built.planner.plan(0))
+  state, _ = programs.run_round(state, *inputs, built.train)
   plan, seconds = built.planner.plan(1), []
+  inputs = experiment.round_inputs(built, plan)
   for _ in range(options.repeats):
     fresh = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
     begin = time.perf_counter()
     after, metrics = jax.block_until_ready(
-      programs.run_round(fresh, plan, numbers, built.train)
+      programs.run_round(fresh, *inputs, built.train)
     )
     seconds.append(time.perf_counter() - begin)
   samples = int(metrics.num_seen.sum())

@@ -54,8 +54,14 @@ def get_config() -> ml_collections.ConfigDict:
   config.mlp.representation = 64  # units of the representation; at least 1
 
   config.execution = ml_collections.ConfigDict()
+  config.execution.devices = (
+    'auto'  # GPUs, or CPU cores, that share the lanes, or a count
+  )
   config.execution.lanes = 'auto'  # clients trained side by side: auto or a count
   config.execution.convolution = 'auto'  # auto, library, im2col or banded; same values
   config.execution.cache_mib = 2048  # for MOON's frozen representations, MiB; 0 is none
+  config.execution.dtype = 'float32'  # of the networks' arithmetic: float32 or bfloat16
+  config.execution.matmul_precision = 'default'  # default, high or highest, as in JAX
+  config.execution.profile = False  # trace two rounds and say where the time went
 
   return config

@@ -4,8 +4,8 @@ A *lane* is one of L parallel training slots; it trains a queue of clients back 
 Clients own different amounts of data, so one slot per client would leave most slots
 idle while the largest client finishes; L shorter queues of equal length do not.
 
-A *segment* is a stretch of steps in which no lane changes its client. Clients are
-loaded into lanes and stored from them between segments only.
+A *segment* is a stretch of steps in which no lane of a device changes its client.
+Clients are loaded into lanes and stored from them between segments only.
 """
 
 import dataclasses
@@ -31,10 +31,11 @@ class Plan(NamedTuple):
     num_real: [S, L] int32 leading examples of the batch that are real; the rest repeat
       the last real one.
     step_real: [S, L] bool, False where a lane has no client left and repeats row 0.
-    load: [G, L] int32 slot that enters a lane before the segment.
-    store: [G, L] int32 slot that leaves a lane after the segment.
-    bounds: [G + 1] int32 segment g runs the steps bounds[g] to bounds[g + 1] - 1.
-    num_segments: [] int32.
+    load: [G, L] int32 slot that enters a lane before its device's segment.
+    store: [G, L] int32 slot that leaves a lane after its device's segment.
+    bounds: [P, G + 1] int32 segment g of device p runs the steps bounds[p, g] to
+      bounds[p, g + 1] - 1. Each device has the next L / P lanes.
+    num_segments: [P] int32.
   """
 
   clients: np.ndarray
@@ -49,8 +50,9 @@ class Plan(NamedTuple):
 
   def utilisation(self) -> float:
     """Useful steps / executed steps, in (0, 1]."""
-    executed = self.bounds[self.num_segments] * self.step_real.shape[1]
-    return float(self.step_real.sum() / executed)
+    num_devices, num_lanes = len(self.bounds), self.step_real.shape[1]
+    steps = self.bounds[np.arange(num_devices), self.num_segments]
+    return float(self.step_real.sum() / (steps.sum() * num_lanes / num_devices))
 
 
 def cohort_size(num_clients: int, participation: float) -> int:
@@ -58,18 +60,25 @@ def cohort_size(num_clients: int, participation: float) -> int:
   return max(1, math.floor(num_clients * participation + 0.5))
 
 
-def num_lanes(requested: str, cohort_size: int, backend: str) -> int:
-  """L: the count asked for, or the default of the backend, but at most K.
+def num_lanes(
+  requested: str, cohort_size: int, backend: str, num_devices: int
+) -> tuple[int, int]:
+  """L, at most K but for a filled-up last device, and the number P of devices to use.
 
   Args:
     requested: 'auto' or a count.
     cohort_size: K.
-    backend: as named by JAX. A CPU is busy with one client at a time; an accelerator
-      is not busy with fewer than all.
+    backend: as named by JAX. A CPU device is busy with one client at a time; an
+      accelerator is not busy with fewer than all.
+    num_devices: how many there are.
   """
   if requested != 'auto':
-    return min(int(requested), cohort_size)
-  return 1 if backend == 'cpu' else cohort_size
+    lanes = int(requested)
+  else:
+    lanes = num_devices if backend == 'cpu' else cohort_size
+  lanes = min(lanes, cohort_size)
+  devices = min(num_devices, lanes)
+  return math.ceil(lanes / devices) * devices, devices
 
 
 def choose(*, seed: int, round_index: int, num_clients: int, size: int) -> np.ndarray:
@@ -140,7 +149,8 @@ class Planner:
     cohort_size: K.
     local_epochs: passes of a client over its data in a round.
     batch_size: B.
-    num_lanes: L, at most K.
+    num_lanes: L, a multiple of P.
+    num_devices: P.
   """
 
   owned: list[np.ndarray]
@@ -149,6 +159,7 @@ class Planner:
   local_epochs: int
   batch_size: int
   num_lanes: int
+  num_devices: int = 1
 
   def max_steps(self) -> int:
     """S: no round's longest lane has more steps (Graham 1969, list scheduling)."""
@@ -179,7 +190,7 @@ class Planner:
     num_steps = np.array([len(real) for _, real in work])
     queues = pack(num_steps, self.num_lanes)
     examples, num_real, step_real = self._fill_lanes(queues, work)
-    load, store, bounds, num_segments = self._segments(queues, num_steps)
+    load, store, bounds, num_segments = self._all_segments(queues, num_steps)
     return Plan(
       clients=clients,
       num_examples=np.array([len(self.owned[c]) for c in clients], np.float32),
@@ -207,11 +218,21 @@ class Planner:
         step += len(real)
     return examples, num_real, step_real
 
+  def _all_segments(self, queues, num_steps):
+    each = self.num_lanes // self.num_devices
+    parts = [
+      self._segments(queues[first : first + each], num_steps)
+      for first in range(0, self.num_lanes, each)
+    ]
+    loads, stores, bounds, counts = zip(*parts, strict=True)
+    lanes = (np.concatenate(loads, axis=1), np.concatenate(stores, axis=1))
+    return *lanes, np.stack(bounds), np.array(counts, np.int32)
+
   def _segments(self, queues, num_steps):
     ends = [np.cumsum([num_steps[slot] for slot in queue]) for queue in queues]
     cuts = sorted({int(end) for lane_ends in ends for end in lane_ends})
-    load = np.full((self.cohort_size, self.num_lanes), -1, np.int32)
-    store = np.full((self.cohort_size, self.num_lanes), -1, np.int32)
+    load = np.full((self.cohort_size, len(queues)), -1, np.int32)
+    store = np.full((self.cohort_size, len(queues)), -1, np.int32)
     for lane, queue in enumerate(queues):
       first = 0
       for slot, end in zip(queue, ends[lane], strict=True):
@@ -220,4 +241,4 @@ class Planner:
         first = last + 1
     bounds = np.zeros(self.cohort_size + 1, np.int32)
     bounds[1 : len(cuts) + 1] = cuts
-    return load, store, bounds, np.int32(len(cuts))
+    return load, store, bounds, len(cuts)

@@ -46,13 +46,20 @@ _FRACTION = Bound(
   'a fraction of the clients in (0, 1], not a count', lambda value: 0 < value <= 1
 )
 _MOMENTUM = Bound('in [0, 1)', lambda value: 0 <= value < 1)
-_LANES = Bound(
+_AUTO_OR_COUNT = Bound(
   "'auto' or a count of at least 1",
   re.compile('auto|[1-9][0-9]{0,8}').fullmatch,
 )
 
 # The smallest and the largest positive float32, which the device computes in.
 _FLOAT32 = (2.0**-126, 2.0**128 * (1 - 2.0**-24))
+
+_WANTED = {
+  bool: 'true or false',
+  int: 'a whole number',
+  float: 'a number',
+  str: 'a word',
+}
 
 Count = Annotated[int, _at_least(1)]
 PositiveFloat = Annotated[float, _ABOVE_ZERO]
@@ -64,6 +71,8 @@ SOURCES = ('digits', 'tfds', 'npz')
 PARTITIONS = ('iid', 'dirichlet')
 OPTIMIZERS = ('sgd',)
 CONVOLUTIONS = ('auto', 'library', 'im2col', 'banded')
+DTYPES = ('float32', 'bfloat16')
+MATMUL_PRECISIONS = ('default', 'high', 'highest')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,9 +118,13 @@ class MlpConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ExecutionConfig:
-  lanes: Annotated[str, _LANES]
+  devices: Annotated[str, _AUTO_OR_COUNT]
+  lanes: Annotated[str, _AUTO_OR_COUNT]
   convolution: Annotated[str, Choice(CONVOLUTIONS)]
   cache_mib: Annotated[int, _at_least(0)]
+  dtype: Annotated[str, Choice(DTYPES)]
+  matmul_precision: Annotated[str, Choice(MATMUL_PRECISIONS)]
+  profile: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,15 +174,17 @@ _NEEDED_WHEN = {
 }
 
 # Knobs that may differ when a run is resumed. Those of the execution change results by
-# rounding only. What data.dir holds is compared itself.
+# float32 rounding only. What data.dir holds is compared itself.
 MAY_CHANGE = (
   'num_rounds',
   'eval_every_rounds',
   'checkpoint_every_rounds',
   'data.dir',
+  'execution.devices',
   'execution.lanes',
   'execution.convolution',
   'execution.cache_mib',
+  'execution.profile',
 )
 
 
@@ -227,6 +242,8 @@ def _kind_and_bounds(name: str) -> tuple[type, list[Any]]:
 def from_word(name: str, word: str) -> Any:
   """The command line's word as the knob's type, or unchanged if it does not fit."""
   kind, _ = _kind_and_bounds(name)
+  if kind is bool:
+    return {'true': True, 'false': False}.get(word, word)
   try:
     return kind(word)
   except ValueError:
@@ -243,8 +260,7 @@ def convert(name: str, value: Any) -> Any:
   if kind is float and type(value) is int:
     value = float(value)
   if type(value) is not kind:
-    wanted = {int: 'a whole number', float: 'a number', str: 'a word'}[kind]
-    raise ConfigError([problem(name, value, wanted)])
+    raise ConfigError([problem(name, value, _WANTED[kind])])
   if kind is float and not math.isfinite(value):
     raise ConfigError([problem(name, value, 'a finite number')])
   if kind is float and value and not _FLOAT32[0] <= abs(value) <= _FLOAT32[1]:

@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 
 from moon_jax import losses
 from moon_jax.data.device import DeviceSplit
+from moon_jax.devices import LANES
 from moon_jax.types import Outputs, PyTree
 
 BATCH_SIZE = 500
@@ -26,16 +28,20 @@ class Score(NamedTuple):
 
 
 def make_evaluation(
-  apply: Callable[[PyTree, jax.Array], Outputs], batch_size: int = BATCH_SIZE
+  apply: Callable[[PyTree, jax.Array], Outputs],
+  mesh: Mesh,
+  batch_size: int = BATCH_SIZE,
 ) -> Callable[[PyTree, DeviceSplit], Score]:
   """Builds the function (variables [M, ...], split) -> Score.
 
-  The last batch is filled up and masked, so every example counts once.
+  The devices of the mesh share the batches. The last ones are filled up and masked, so
+  every example counts once.
   """
 
   def evaluate(models, split):
     size = split.labels.shape[0]
-    num_batches = -(-size // batch_size)
+    each = -(-size // (batch_size * mesh.size))
+    first_batch = each * jax.lax.axis_index(LANES)
 
     def batch_at(index):
       first = index * batch_size
@@ -54,8 +60,11 @@ def make_evaluation(
         ), None
 
       zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()))
-      return jax.lax.scan(add, zero, jnp.arange(num_batches))[0]
+      return jax.lax.scan(add, zero, first_batch + jnp.arange(each))[0]
 
-    return jax.lax.map(one_model, models)
+    return jax.lax.psum(jax.lax.map(one_model, models), LANES)
 
-  return evaluate
+  everywhere = PartitionSpec()
+  return jax.shard_map(
+    evaluate, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False
+  )

@@ -7,8 +7,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from moon_jax import algorithms, cohort, evaluation, local, models, tree
+from moon_jax import (
+  algorithms,
+  cohort,
+  devices,
+  evaluation,
+  lanes,
+  local,
+  models,
+  tree,
+)
 from moon_jax import round as round_lib
 from moon_jax.config import Config
 from moon_jax.data import device, partition, sources
@@ -28,6 +38,7 @@ class Experiment(NamedTuple):
     planner: makes the plan of any round.
     train: the training split on the device.
     test: the test split on the device.
+    mesh: the devices, which share the lanes.
     traffic: bytes that one client receives, and sends, in a round of a real deployment.
     data_digest: SHA-256 of the data set, in hexadecimal.
   """
@@ -40,6 +51,7 @@ class Experiment(NamedTuple):
   planner: cohort.Planner
   train: device.TrainSplit
   test: device.DeviceSplit
+  mesh: Mesh
   traffic: tuple[int, int]
   data_digest: str
 
@@ -71,6 +83,13 @@ def build(config: Config) -> Experiment:
     seed=config.seed,
   )
   size = cohort.cohort_size(config.num_clients, config.participation)
+  num_lanes, num_devices = cohort.num_lanes(
+    config.execution.lanes,
+    size,
+    jax.default_backend(),
+    devices.available(config.execution.devices),
+  )
+  mesh = devices.mesh(num_devices)
   planner = cohort.Planner(
     owned=[split.client(client) for client in range(config.num_clients)],
     seed=config.seed,
@@ -78,10 +97,19 @@ def build(config: Config) -> Experiment:
     local_epochs=config.local_epochs,
     # A batch larger than every client would only hold more filler.
     batch_size=min(config.batch_size, int(split.sizes.max())),
-    num_lanes=cohort.num_lanes(config.execution.lanes, size, jax.default_backend()),
+    num_lanes=num_lanes,
+    num_devices=num_devices,
   )
   algorithm = algorithms.make(config.algorithm, **config.options(config.algorithm))
   shapes = jax.eval_shape(network.init, device_key(0, Purpose.INIT))
+  train, test = (
+    device.DeviceSplit(images, labels, data.mean, data.std)
+    for images, labels in (
+      (data.train_images, data.train_labels),
+      (data.test_images, data.test_labels),
+    )
+  )
+  owners = (split.indices, split.offsets.astype(np.int32))
   return Experiment(
     config=config,
     network=network,
@@ -89,11 +117,9 @@ def build(config: Config) -> Experiment:
     split=split,
     class_counts=partition.class_counts(split, data.train_labels, data.num_classes),
     planner=planner,
-    train=device.TrainSplit(
-      device.put(data.train_images, data.train_labels, data.mean, data.std),
-      *jax.device_put((split.indices, split.offsets.astype(np.int32))),
-    ),
-    test=device.put(data.test_images, data.test_labels, data.mean, data.std),
+    train=devices.replicate(device.TrainSplit(train, *owners), mesh),
+    test=devices.replicate(test, mesh),
+    mesh=mesh,
     traffic=_traffic(algorithm, shapes),
     data_digest=sources.digest(data),
   )
@@ -103,26 +129,42 @@ def initial_state(experiment: Experiment) -> State:
   """The state before the first round; a function of the seed alone."""
   config, algorithm = experiment.config, experiment.algorithm
   variables = experiment.network.init(device_key(config.seed, Purpose.INIT))
-  return State(
+  state = State(
     server=Server(variables, algorithm.init_server(variables)),
     clients=tree.repeat(algorithm.init_client(variables), config.num_clients),
     round=jnp.zeros((), jnp.int32),
   )
+  return devices.replicate(state, experiment.mesh)
 
 
-def scalars(experiment: Experiment, state: State) -> Scalars:
-  """The numbers of the next round, each float32, so that none compiles anew."""
+class RoundInputs(NamedTuple):
+  """What the host gives the device for a round, already there.
+
+  Attributes:
+    plan: cohort, lanes and batches.
+    scalars: the numbers, each a float32, so that none compiles anew.
+  """
+
+  plan: cohort.Plan
+  scalars: Scalars
+
+
+def round_inputs(experiment: Experiment, plan: cohort.Plan) -> RoundInputs:
+  """Copies a round's plan and numbers to the device."""
   optimizer = dataclasses.asdict(experiment.config.optimizer)
   del optimizer['name']
-  algorithm = experiment.algorithm.scalars(int(state.round), state.server.memory)
-  return jax.tree.map(np.float32, Scalars(algorithm, optimizer))
+  scalars = Scalars(dict(experiment.algorithm.hyperparameters), optimizer)
+  return RoundInputs(
+    devices.split(plan, lanes.plan_spec(), experiment.mesh),
+    devices.replicate(jax.tree.map(np.float32, scalars), experiment.mesh),
+  )
 
 
 class Compiled(NamedTuple):
   """The two programs of a run; a call with other shapes is an error, not a compile.
 
   Attributes:
-    run_round: (state, plan, scalars, train) -> (state, RoundMetrics).
+    run_round: (state, plan, scalars, train) -> (state, ClientMetrics [K]).
     evaluate: (state, test) -> Score.
   """
 
@@ -133,21 +175,23 @@ class Compiled(NamedTuple):
 def compile_programs(experiment: Experiment, state: State) -> Compiled:
   """Compiles one round and one evaluation."""
   algorithm, apply = experiment.algorithm, experiment.network.apply
+  mesh = experiment.mesh
   training = local.local_training(algorithm, apply, experiment.config.optimizer.name)
-  test_models = evaluation.make_evaluation(apply)
+  test_models = evaluation.make_evaluation(apply, mesh)
 
   def evaluate(state, test):
     return test_models(algorithm.evaluated(state.server, state.clients), test)
 
+  once = _represent_once(experiment, training, state)
+  train = lanes.cohort_training(training, represent_once=once, mesh=mesh)
   run_round = jax.jit(
-    round_lib.make_round(
-      algorithm, training, represent_once=_represent_once(experiment, training, state)
-    ),
+    round_lib.make_round(algorithm, train),
     donate_argnums=0,
+    out_shardings=NamedSharding(mesh, PartitionSpec()),
   )
-  plan, numbers = experiment.planner.plan(0), scalars(experiment, state)
+  inputs = round_inputs(experiment, experiment.planner.plan(0))
   return Compiled(
-    run_round.lower(state, plan, numbers, experiment.train).compile(),
+    run_round.lower(state, *inputs, experiment.train).compile(),
     jax.jit(evaluate).lower(state, experiment.test).compile(),
   )
 
@@ -177,7 +221,8 @@ def _traffic(algorithm: algorithms.Algorithm, variables) -> tuple[int, int]:
     received = algorithm.broadcast(Server(variables, algorithm.init_server(variables)))
     memory = algorithm.init_client(variables)
     trained = algorithm.download(received, memory)
-    return received, algorithm.upload(trained, Task(received, memory, {}))[0]
+    upload, _ = algorithm.upload(trained, Task(received, memory, {}))
+    return received, upload
 
   received, upload = jax.eval_shape(exchange, variables)
   return tree.num_bytes(received), tree.num_bytes(upload)

@@ -5,12 +5,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 
 from moon_jax import tree
 from moon_jax.cohort import Plan
 from moon_jax.data.device import TrainSplit
+from moon_jax.devices import LANES
 from moon_jax.local import LocalTraining
-from moon_jax.types import PyTree, Scalars
+from moon_jax.types import ClientMetrics, PyTree, Scalars, Upload
 
 
 class Work(NamedTuple):
@@ -31,32 +33,74 @@ class Work(NamedTuple):
   data: TrainSplit
 
 
-class Trained(NamedTuple):
-  """What stays of a client's Progress after its last step."""
+class Collected(NamedTuple):
+  """What a cohort leaves behind; while it trains, what the finished clients do.
 
-  variables: PyTree
-  sums: dict[str, jax.Array]
-  num_seen: jax.Array
+  Attributes:
+    mean: the mean of the Uploads, summed up as clients finish: none is stored.
+    memories: leaves [K, ...], what each client keeps.
+    metrics: leaves [K].
+  """
+
+  mean: Upload
+  memories: PyTree
+  metrics: ClientMetrics
 
 
 # (memory, rows [B], images [B, H, W, C]) -> name -> [B, D] frozen representations.
 Represent = Callable[[PyTree, jax.Array, jax.Array], dict[str, jax.Array]]
 
 
-def train_cohort(local: LocalTraining, work: Work, *, represent_once: bool) -> Trained:
-  """Trains every client of the cohort, L at a time.
+def cohort_training(
+  local: LocalTraining, *, represent_once: bool, mesh: Mesh
+) -> Callable[[Work], Collected]:
+  """Builds the function that trains every client of a cohort, L at a time.
 
   Args:
     local: local training of one client.
-    work: what it trains on.
     represent_once: whether the frozen networks see every example once, before the
       training, instead of once an epoch: the same result in less time, for memory.
-
-  Returns:
-    Leaves [K, ...]; a client without a step keeps its start.
+    mesh: the devices among which the lanes are split, in equal parts. They exchange
+      nothing until all have finished, and then what they collected.
   """
+  represented = _represent_once if represent_once else _represent_batch
+
+  def train(work):
+    return _train(local, represented(local, work), work)
+
+  def train_part(work):
+    return _exchange(train(work), work)
+
+  if mesh.size == 1:
+    return train
+  everywhere = PartitionSpec()
+  work = Work(everywhere, everywhere, plan_spec(), everywhere, everywhere)
+  return jax.shard_map(
+    train_part, mesh=mesh, in_specs=(work,), out_specs=everywhere, check_vma=False
+  )
+
+
+def plan_spec() -> Plan:
+  """How a Plan is split among the devices: by lanes, where it has lanes."""
+  everywhere, by_lane = PartitionSpec(), PartitionSpec(None, LANES)
+  return Plan(
+    clients=everywhere,
+    num_examples=everywhere,
+    examples=by_lane,
+    num_real=by_lane,
+    step_real=by_lane,
+    load=by_lane,
+    store=by_lane,
+    bounds=PartitionSpec(LANES),
+    num_segments=PartitionSpec(LANES),
+  )
+
+
+def _train(local: LocalTraining, represent: Represent, work: Work) -> Collected:
+  """Runs the lanes of one device; other devices' clients keep what they had."""
   plan, examples = work.plan, work.data.examples
-  represent = (_represent_once if represent_once else _represent_batch)(local, work)
+  bounds, num_segments = plan.bounds[0], plan.num_segments[0]
+  weights = plan.num_examples / jnp.sum(plan.num_examples)
 
   def batches(step):
     return jax.vmap(examples.batch)(plan.examples[step], plan.num_real[step])
@@ -78,21 +122,54 @@ def train_cohort(local: LocalTraining, work: Work, *, represent_once: bool) -> T
     # A lane whose last client is stored trains on filler: nothing reads it any more.
     return jax.vmap(one_step)(lanes, plan.examples[index], batches(index))
 
+  def finish(lanes):
+    return jax.vmap(lambda lane: local.finish(lane, work.received, work.scalars))(lanes)
+
+  def collect(collected, store, lanes):
+    done, slots = finish(lanes), jnp.maximum(store, 0)
+    shares = Upload(weights[slots], jnp.full(slots.shape, 1 / len(weights)))
+    return Collected(
+      Upload(
+        *(
+          tree.add(mean, tree.weighted_sum(upload, jnp.where(store < 0, 0.0, share)))
+          for mean, upload, share in zip(
+            collected.mean, done.upload, shares, strict=True
+          )
+        )
+      ),
+      tree.scatter(collected.memories, store, done.memory),
+      tree.scatter(collected.metrics, store, done.metrics),
+    )
+
   def segment(index, carry):
-    lanes, finished = carry
+    lanes, collected = carry
     load, store = plan.load[index], plan.store[index]
     lanes = tree.where(load >= 0, begin(jnp.maximum(load, 0)), lanes)
-    lanes = jax.lax.fori_loop(plan.bounds[index], plan.bounds[index + 1], step, lanes)
-    return lanes, tree.scatter(finished, store, keep(lanes))
+    lanes = jax.lax.fori_loop(bounds[index], bounds[index + 1], step, lanes)
+    return lanes, collect(collected, store, lanes)
 
-  def keep(progress):
-    return Trained(progress.variables, progress.sums, progress.num_seen)
+  lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32))
+  shapes = jax.eval_shape(finish, lanes)
+  nothing = Collected(
+    jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), shapes.upload),
+    work.memories,
+    jax.tree.map(lambda leaf: jnp.zeros(len(weights), leaf.dtype), shapes.metrics),
+  )
+  return jax.lax.fori_loop(0, num_segments, segment, (lanes, nothing))[1]
 
-  untrained = begin(jnp.arange(plan.clients.shape[0]))
-  lanes = begin(jnp.arange(plan.load.shape[1]))
-  carry = (lanes, keep(untrained))
-  _, finished = jax.lax.fori_loop(0, plan.num_segments, segment, carry)
-  return finished
+
+def _exchange(mine: Collected, work: Work) -> Collected:
+  """Joins what the devices collected: one sum, to which a client adds on one device."""
+  slots = work.plan.store.ravel()
+  trained = tree.scatter(
+    jnp.zeros(len(work.plan.clients), bool), slots, jnp.ones(slots.shape, bool)
+  )
+  hidden = jax.tree.map(jnp.zeros_like, mine.memories)
+  shown = mine._replace(memories=tree.where(trained, mine.memories, hidden))
+  total, num_devices = jax.lax.psum((shown, trained.astype(jnp.int32)), LANES)
+  # A client without a single step was trained by no device.
+  memories = tree.where(num_devices > 0, total.memories, work.memories)
+  return total._replace(memories=memories)
 
 
 def _represent_batch(local: LocalTraining, work: Work) -> Represent:
@@ -106,14 +183,16 @@ def _represent_batch(local: LocalTraining, work: Work) -> Represent:
 
 
 def _represent_once(local: LocalTraining, work: Work) -> Represent:
-  """The frozen networks run now, over all that the cohort owns; batches look it up.
+  """The frozen networks run now, over all that the lanes' clients own; batches look up.
 
   An example belongs to one client, so its row alone finds its representations.
   """
   split, rows, offsets = work.data
   at_a_time = work.plan.examples[0].size  # as many as a step of all lanes trains on
+  slots = work.plan.load.ravel()
 
-  def fill(slot, table):
+  def fill(index, table):
+    slot = jnp.maximum(slots[index], 0)
     client, memory = work.plan.clients[slot], tree.gather(work.memories, slot)
     first, end = offsets[client], offsets[client + 1]
 
@@ -126,7 +205,8 @@ def _represent_once(local: LocalTraining, work: Work) -> Represent:
         name: table[name].at[target].set(found[name], mode='drop') for name in table
       }
 
-    return jax.lax.fori_loop(0, -((first - end) // at_a_time), add, table)
+    num_passes = jnp.where(slots[index] < 0, 0, -((first - end) // at_a_time))
+    return jax.lax.fori_loop(0, num_passes, add, table)
 
   memory = tree.gather(work.memories, 0)
   images = split.normalised(rows[:1])
@@ -135,7 +215,8 @@ def _represent_once(local: LocalTraining, work: Work) -> Represent:
     name: jnp.zeros((len(rows), one.shape[1]), one.dtype)
     for name, one in shapes.items()
   }
-  table = jax.lax.fori_loop(0, len(work.plan.clients), fill, empty)
+  with jax.named_scope('frozen'):
+    table = jax.lax.fori_loop(0, len(slots), fill, empty)
 
   def represent(memory, rows, images):
     del memory, images

@@ -7,8 +7,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.types import Batch, Outputs, PyTree, Scalars, Task
+from moon_jax.types import (
+  Batch,
+  ClientMetrics,
+  Outputs,
+  PyTree,
+  Scalars,
+  Task,
+  Upload,
+)
 
 
 class Progress(NamedTuple):
@@ -45,8 +54,22 @@ def sgd(
 OPTIMIZERS = {'sgd': sgd}
 
 
+class Finished(NamedTuple):
+  """What a client leaves behind after its last step.
+
+  Attributes:
+    upload: what it sends.
+    memory: what it keeps.
+    metrics: what the round tells about it.
+  """
+
+  upload: Upload
+  memory: PyTree
+  metrics: ClientMetrics
+
+
 class LocalTraining(NamedTuple):
-  """Local training of one client as two pure functions; `vmap` makes lanes of them.
+  """Local training of one client as pure functions; `vmap` makes lanes of them.
 
   Attributes:
     represent: (received, memory, images) -> name -> [B, D], the representations of the
@@ -55,11 +78,13 @@ class LocalTraining(NamedTuple):
       batch only the shape matters.
     step: (progress, frozen, received, scalars, batch) -> Progress after one more step;
       `frozen` is what `represent` returns for the batch.
+    finish: (progress, received, scalars) -> Finished, after the last step.
   """
 
   represent: Callable[[PyTree, PyTree, jax.Array], dict[str, jax.Array]]
   start: Callable[[PyTree, PyTree, Scalars, Batch], Progress]
   step: Callable[[Progress, dict[str, jax.Array], PyTree, Scalars, Batch], Progress]
+  finish: Callable[[Progress, PyTree, Scalars], Finished]
 
 
 def local_training(
@@ -117,4 +142,13 @@ def local_training(
       num_seen=progress.num_seen + count,
     )
 
-  return LocalTraining(represent, start, step)
+  def finish(progress, received, scalars):
+    task = Task(received, progress.memory, scalars.algorithm)
+    start = algorithm.download(received, progress.memory)
+    moved = tree.subtract(progress.variables['params'], start['params'])
+    drift = jnp.sqrt(tree.squared_norm(moved))
+    upload, memory = algorithm.upload(progress.variables, task)
+    metrics = ClientMetrics(progress.sums, progress.num_seen, drift)
+    return Finished(upload, memory, metrics)
+
+  return LocalTraining(represent, start, step, finish)

@@ -11,13 +11,13 @@ import numpy as np
 
 from moon_jax.cohort import Plan
 from moon_jax.evaluation import Score
-from moon_jax.round import RoundMetrics
+from moon_jax.types import ClientMetrics
 
 Record = dict[str, Any]
 
 
 def round_record(
-  round_number: int, plan: Plan, metrics: RoundMetrics, traffic: tuple[int, int]
+  round_number: int, plan: Plan, metrics: ClientMetrics, traffic: tuple[int, int]
 ) -> Record:
   """What training says in the line of metrics.jsonl.
 
@@ -69,17 +69,43 @@ def test_record(score: Score, num_examples: int) -> Record:
   return record
 
 
-class Clock:
-  """Seconds of the phases of a round: `with clock('train'): ...`."""
+PHASES = ('pack', 'idle', 'train', 'evaluate', 'save')
 
-  def __init__(self):
-    self.seconds = {'pack': 0.0, 'train': 0.0, 'evaluate': 0.0, 'save': 0.0}
+
+class Clock:
+  """Seconds of a round by phase, as the host sees them.
+
+  The device works on a round while the host packs the next one and records the one
+  before. `idle` is when the device had nothing to do, saving included.
+  """
+
+  def __init__(self, previous: 'Clock | None' = None):
+    """Starts when the device is given the round.
+
+    Args:
+      previous: of the round before, which has arrived before this one does.
+    """
+    self.seconds = dict.fromkeys(PHASES, 0.0)
+    self._previous = previous
+    self._given = time.perf_counter()
+    self._free = None
 
   @contextlib.contextmanager
   def __call__(self, phase: str) -> Iterator[None]:
+    """Measures what the host does inside."""
     begin = time.perf_counter()
     yield
     self.seconds[phase] += time.perf_counter() - begin
+
+  def arrived(self, phase: str) -> None:
+    """Ends a phase of the device: its results are here."""
+    now = time.perf_counter()
+    if self._free is None:
+      free = self._previous._free if self._previous else self._given
+      self.seconds['idle'] = max(0.0, self._given - free)
+      self._free, self._previous = max(self._given, free), None
+    self.seconds[phase] = now - self._free
+    self._free = now
 
 
 def timing_record(clock: Clock, plan: Plan, record: Record) -> Record:
@@ -92,7 +118,7 @@ def timing_record(clock: Clock, plan: Plan, record: Record) -> Record:
   """
   return {
     'round': record['round'],
-    **{f'{phase}_seconds': seconds for phase, seconds in clock.seconds.items()},
+    **{f'{phase}_seconds': clock.seconds[phase] for phase in PHASES},
     'samples_per_second': record['num_examples'] / clock.seconds['train'],
     'useful_steps_fraction': plan.utilisation(),
     'peak_memory_bytes': peak_memory_bytes(),
@@ -108,7 +134,7 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
   """
   tested = [record for record in rounds if 'test_accuracy' in record]
   best = max(tested, key=lambda record: record['test_accuracy'])
-  names = [f'{phase}_seconds' for phase in Clock().seconds]
+  names = [f'{phase}_seconds' for phase in PHASES]
   return {
     'rounds': rounds[-1]['round'],
     'test_accuracy': tested[-1]['test_accuracy'],

@@ -1,5 +1,6 @@
 """Algebra on pytrees: the few operations that federated averaging is made of."""
 
+import functools
 import math
 
 import chex
@@ -19,20 +20,29 @@ def squared_norm(tree: PyTree) -> jax.Array:
   return sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree))
 
 
-def weighted_mean(stacked: PyTree, weights: jax.Array) -> PyTree:
-  """sum_k weights[k] * stacked[k] / sum_k weights[k].
+def add(a: PyTree, b: PyTree) -> PyTree:
+  """a + b, leaf by leaf."""
+  return jax.tree.map(jnp.add, a, b)
+
+
+def weighted_sum(stacked: PyTree, weights: jax.Array) -> PyTree:
+  """sum_l weights[l] * stacked[l], in full float32; a weight of 0 hides even a NaN.
 
   Args:
-    stacked: leaves [K, ...].
-    weights: [K] float32, at least 0, not all 0.
+    stacked: leaves [L, ...].
+    weights: [L] float32.
 
   Returns:
     Leaves [...].
   """
   chex.assert_rank(weights, 1)
   chex.assert_tree_shape_prefix(stacked, weights.shape)
-  shares = weights / jnp.sum(weights)
-  return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, axes=1), stacked)
+  shown = where(weights != 0, stacked, jax.tree.map(jnp.zeros_like, stacked))
+  # A product would be rounded to fewer bits on a GPU by default.
+  total = functools.partial(
+    jnp.tensordot, weights, axes=1, precision=jax.lax.Precision.HIGHEST
+  )
+  return jax.tree.map(total, shown)
 
 
 def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:

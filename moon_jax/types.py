@@ -86,12 +86,38 @@ class Scalars(NamedTuple):
   """The traced numbers of a round, name -> [] float32, the same for every client.
 
   Attributes:
-    algorithm: what the loss needs: mu, tau, ...
+    algorithm: the algorithm's hyperparameters: mu, tau, ...
     optimizer: what the local optimizer needs: learning_rate, ...
   """
 
   algorithm: dict[str, jax.Array]
   optimizer: dict[str, jax.Array]
+
+
+class Upload(NamedTuple):
+  """What a client sends to the server; the server sees only means over the cohort.
+
+  Attributes:
+    weighted: averaged by the clients' weights, n_k / n.
+    uniform: averaged with equal weights, 1 / K.
+  """
+
+  weighted: PyTree = ()
+  uniform: PyTree = ()
+
+
+class ClientMetrics(NamedTuple):
+  """What a round tells about a client; leaves [], or [K] for a cohort.
+
+  Attributes:
+    sums: name -> float32, the loss and its parts, summed over the examples seen.
+    num_seen: float32 examples seen; an example counts once an epoch.
+    drift: float32, ||w_trained - w_start||_2 over all parameters.
+  """
+
+  sums: dict[str, jax.Array]
+  num_seen: jax.Array
+  drift: jax.Array
 
 
 class Server(NamedTuple):

@@ -5,13 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import evaluation, tree
+from moon_jax import devices, evaluation, tree
 from moon_jax.keys import Purpose, device_key
 from tests import reference, world
 
 
 def score(models, batch_size):
-  evaluate = evaluation.make_evaluation(world.network().apply, batch_size)
+  evaluate = evaluation.make_evaluation(
+    world.network().apply, devices.mesh(1), batch_size
+  )
   return jax.jit(evaluate)(models, world.data()[0])
 
 
@@ -35,7 +37,9 @@ def test_filler_is_never_counted_as_correct(batch_size):
   # Labelled by the model itself: all 75 examples, and so all filler, are correct.
   easy = split._replace(labels=jnp.argmax(logits, axis=-1).astype(jnp.int32))
   models = tree.repeat(world.variables(), 1)
-  evaluate = evaluation.make_evaluation(world.network().apply, batch_size)
+  evaluate = evaluation.make_evaluation(
+    world.network().apply, devices.mesh(1), batch_size
+  )
   assert jax.jit(evaluate)(models, easy).num_correct[0] == 75
 
 

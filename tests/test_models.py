@@ -178,11 +178,11 @@ def test_an_odd_number_of_outputs_cannot_be_pooled(form):
     FORMS[form](x, w, stride=1, padding=NO_PADDING, pool=True)
 
 
-def test_max_pool_shares_the_gradient_among_equals():
-  # Rows 0 and 1 of the only square: 2 2 / 1 2. Three are the largest.
-  x = jnp.array([2.0, 2.0, 1.0, 2.0]).reshape(1, 2, 2, 1)
+def test_max_pool_gives_the_gradient_to_the_first_of_equals_as_pytorch_does():
+  # The only square is 1 2 / 2 2.
+  x = jnp.array([1.0, 2.0, 2.0, 2.0]).reshape(1, 2, 2, 1)
   gradient = jax.grad(lambda x: 6 * convolution.max_pool(x).sum())(x)
-  assert gradient.ravel().tolist() == [2, 2, 0, 2]
+  assert gradient.ravel().tolist() == [0, 6, 0, 0]
 
 
 @pytest.mark.parametrize('form', ['im2col', 'banded'])

@@ -10,7 +10,7 @@ from moon_jax import command_line, measures, recording, simulation
 from moon_jax.cohort import Plan
 from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
 from moon_jax.evaluation import Score
-from moon_jax.round import RoundMetrics
+from moon_jax.types import ClientMetrics
 
 # Clients 2 and 5 in two lanes; the lane of client 5 waits in the second of two steps.
 PLAN = Plan(
@@ -21,8 +21,8 @@ PLAN = Plan(
   step_real=np.array([[True, True], [True, False], [False, False]]),
   load=np.array([[0, 1], [-1, -1]], np.int32),
   store=np.array([[-1, 1], [0, -1]], np.int32),
-  bounds=np.array([0, 1, 2], np.int32),
-  num_segments=np.int32(2),
+  bounds=np.array([[0, 1, 2]], np.int32),
+  num_segments=np.array([2], np.int32),
 )
 
 
@@ -30,7 +30,7 @@ PLAN = Plan(
 
 
 def test_round_record():
-  metrics = RoundMetrics(
+  metrics = ClientMetrics(
     # 12 / 4 = 3 nats an example; the mean of the clients' means, 2 and 6, would be 4.
     sums={
       'train_loss': np.array([6.0, 6.0], np.float32),
@@ -72,24 +72,44 @@ def test_test_record_of_several_models():
 
 
 def test_timing_record(monkeypatch):
-  now = iter([10.0, 10.5, 20.0, 21.5, 30.0, 30.25])
+  now = iter([10.0, 12.0, 12.5, 13.0, 13.25, 15.0, 15.5, 16.0, 16.25])
   monkeypatch.setattr(time, 'perf_counter', lambda: next(now))
-  clock = measures.Clock()
-  for phase in ('train', 'train', 'save'):
-    with clock(phase):
-      pass
+  before = measures.Clock()  # given at 10
+  before.arrived('train')  # 12
+  before.arrived('evaluate')  # 12.5
+  clock = measures.Clock(before)  # given at 13, after the device was free
+  with clock('pack'):  # 13.25 to 15
+    pass
+  clock.arrived('train')  # 15.5
+  with clock('save'):  # 16 to 16.25
+    pass
+  assert before.seconds['train'] == 2.0
+  assert before.seconds['evaluate'] == 0.5
+  assert before.seconds['idle'] == 0.0
   record = measures.timing_record(clock, PLAN, {'round': 7, 'num_examples': 300})
   assert record.pop('peak_memory_bytes') > 1_000_000
   assert record == {
     'round': 7,
-    'pack_seconds': 0.0,
-    'train_seconds': 2.0,
+    'pack_seconds': 1.75,
+    'idle_seconds': 0.5,
+    'train_seconds': 2.5,
     'evaluate_seconds': 0.0,
     'save_seconds': 0.25,
-    'samples_per_second': 150.0,
+    'samples_per_second': 120.0,
     # Three steps of two lanes times two steps.
     'useful_steps_fraction': 0.75,
   }
+
+
+def test_a_round_given_early_begins_when_the_one_before_ends(monkeypatch):
+  now = iter([10.0, 11.0, 14.0, 15.5])
+  monkeypatch.setattr(time, 'perf_counter', lambda: next(now))
+  before = measures.Clock()
+  clock = measures.Clock(before)  # given at 11, while the device is busy until 14
+  before.arrived('train')
+  clock.arrived('train')
+  assert clock.seconds['idle'] == 0.0
+  assert clock.seconds['train'] == 1.5
 
 
 def test_summary_takes_the_last_test_and_the_first_of_the_best():

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import lanes
 from moon_jax.algorithms import ALGORITHMS
 from tests import reference, world
 
@@ -86,17 +85,6 @@ def test_representing_every_batch_equals_the_reference_too(num_lanes):
   history = world.run('moon', NUM_ROUNDS, plans=plans, represent_once=False)
   expected = reference_run('moon', NUM_ROUNDS, plans=plans)
   assert_equal_to_reference('moon', history, expected)
-
-
-def test_frozen_representations_of_more_examples_than_fit_one_pass(monkeypatch):
-  # Passes of 16, so that clients of 1, 16, 17 and 41 examples need one to three.
-  monkeypatch.setattr(lanes, '_FROZEN_BATCH', 16)
-  plans = world.planner(cohort_size=4)
-  world.compiled_round.cache_clear()
-  by_pass = world.run('moon', 2, plans=plans)[-1]
-  by_batch = world.run('moon', 2, plans=plans, represent_once=False)[-1]
-  world.compiled_round.cache_clear()
-  assert world.largest_difference(by_pass, by_batch) < TOLERANCE
 
 
 @pytest.mark.parametrize('algorithm', ['moon', 'solo'])

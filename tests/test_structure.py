@@ -14,6 +14,7 @@ LAYERS = (
   ('tree', 'keys', 'config'),
   ('losses', 'data', 'models', 'command_line'),
   ('algorithms',),
+  ('devices',),
   ('cohort', 'local', 'evaluation'),
   ('lanes',),
   ('round', 'checkpoint'),

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax import algorithms, cohort, local, models, tree
+from moon_jax import algorithms, cohort, devices, lanes, local, models, tree
 from moon_jax import round as round_lib
 from moon_jax.data import device
 from moon_jax.keys import Purpose, device_key
@@ -43,7 +43,7 @@ def data(model='mlp'):
   labels = rng.integers(0, NUM_CLASSES, sum(SIZES)).astype(np.int32)
   mean, std = np.array([0.4], np.float32), np.array([0.3], np.float32)
   return (
-    device.put(images, labels, mean, std),
+    jax.device_put(device.DeviceSplit(images, labels, mean, std)),
     ((images / 255 - mean) / std).astype(np.float32),
     labels,
   )
@@ -76,9 +76,10 @@ def variables(model='mlp'):
 def compiled_round(algorithm, model='mlp', represent_once=True):
   """The jitted round; numbers are traced, so one serves every test of an algorithm."""
   training = local.local_training(make(algorithm), network(model).apply, 'sgd')
-  return jax.jit(
-    round_lib.make_round(make(algorithm), training, represent_once=represent_once)
+  train = lanes.cohort_training(
+    training, represent_once=represent_once, mesh=devices.mesh(1)
   )
+  return jax.jit(round_lib.make_round(make(algorithm), train))
 
 
 def make(algorithm, **changes):
@@ -116,7 +117,7 @@ def run(
   chosen, state = make(algorithm, **options), first_state(algorithm, model)
   history = []
   for index in range(num_rounds):
-    numbers = Scalars(chosen.scalars(index, state.server.memory), OPTIMIZER)
+    numbers = Scalars(dict(chosen.hyperparameters), OPTIMIZER)
     numbers = jax.tree.map(np.float32, numbers)
     state, metrics = compiled_round(algorithm, model, represent_once)(
       state, plans.plan(index), numbers, train_split(model)

@@ -1,12 +1,13 @@
 """An algorithm is a few pure functions; the defaults are FedAvg."""
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 
 from moon_jax import losses, tree
-from moon_jax.types import Batch, Outputs, PyTree, Server, Task
+from moon_jax.types import Batch, Outputs, PyTree, Server, Task, Upload
 
 Parts = dict[str, jax.Array]
 
@@ -17,10 +18,12 @@ def no_memory(variables: PyTree) -> PyTree:
   return ()
 
 
-def no_scalars(round_index: int, server_memory: PyTree) -> dict[str, float]:
-  """(round, memory) -> {}: the loss needs no numbers."""
-  del round_index, server_memory
-  return {}
+def hyperparameters_alone(
+  hyperparameters: dict[str, jax.Array], server_memory: PyTree
+) -> dict[str, jax.Array]:
+  """(hyperparameters, memory) -> the hyperparameters, the same in every round."""
+  del server_memory
+  return hyperparameters
 
 
 def send_model(server: Server) -> PyTree:
@@ -53,14 +56,14 @@ def supervised(
   return loss, {'supervised_loss': loss}
 
 
-def upload_model(trained: PyTree, task: Task) -> tuple[PyTree, PyTree]:
+def upload_model(trained: PyTree, task: Task) -> tuple[Upload, PyTree]:
   """(trained variables, task) -> (the variables, the memory as it was)."""
-  return trained, task.memory
+  return Upload(weighted=trained), task.memory
 
 
-def average(server: Server, uploads: PyTree, weights: jax.Array) -> Server:
+def average(server: Server, mean: Upload) -> Server:
   """w <- sum_k (n_k / n) w_k (McMahan et al. 2017, algorithm 1, arXiv:1602.05629)."""
-  return server._replace(variables=tree.weighted_mean(uploads, weights))
+  return server._replace(variables=mean.weighted)
 
 
 def global_model(server: Server, clients: PyTree) -> PyTree:
@@ -77,23 +80,25 @@ class Algorithm(NamedTuple):
   `task.scalars`, so that changing one compiles nothing anew.
 
   Attributes:
+    hyperparameters: name -> number, as configured.
     init_server: initial variables -> the server's own memory.
     init_client: initial variables -> a client's memory before its first round.
-    scalars: (round, server memory) -> name -> number, the same for every client.
+    scalars: (hyperparameters, server memory) -> name -> number, for `task.scalars`.
     broadcast: server -> what every client of the cohort receives.
     download: (received, memory) -> variables from which local training starts.
     frozen: (received, memory) -> name -> variables of a network whose representation of
       the batch the loss needs; it is not trained.
     loss: (outputs, frozen representations, params, task, batch) -> the loss to
       minimise and its named parts, each [] and a mean over the real examples.
-    upload: (trained variables, task) -> what the server receives, and the new memory.
-    aggregate: (server, uploads [K, ...], examples per client [K]) -> the new server.
+    upload: (trained variables, task) -> an Upload, and the client's new memory.
+    aggregate: (server, mean of the cohort's Uploads) -> the new server.
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.
   """
 
+  hyperparameters: Mapping[str, float] = types.MappingProxyType({})
   init_server: Callable = no_memory
   init_client: Callable = no_memory
-  scalars: Callable = no_scalars
+  scalars: Callable = hyperparameters_alone
   broadcast: Callable = send_model
   download: Callable = start_from_received
   frozen: Callable = no_frozen_models

@@ -11,13 +11,9 @@ def fedprox(*, mu: float) -> base.Algorithm:
     mu: weight of the proximal term, at least 0; 0 is FedAvg.
   """
 
-  def scalars(round_index, server_memory):
-    del round_index, server_memory
-    return {'mu': mu}
-
   def loss(outputs, frozen, params, task, batch):
     supervised, parts = base.supervised(outputs, frozen, params, task, batch)
     pull = losses.proximal(params, task.received['params'])
     return supervised + task.scalars['mu'] * pull, parts | {'proximal_loss': pull}
 
-  return base.Algorithm(scalars=scalars, loss=loss)
+  return base.Algorithm(hyperparameters={'mu': mu}, loss=loss)

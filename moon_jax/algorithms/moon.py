@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from moon_jax import losses
 from moon_jax.algorithms import base
-from moon_jax.types import PyTree
+from moon_jax.types import PyTree, Upload
 
 
 class Previous(NamedTuple):
@@ -35,10 +35,6 @@ def moon(*, mu: float, tau: float) -> base.Algorithm:
   def init_client(variables):
     return Previous(variables, exists=jnp.zeros(()))
 
-  def scalars(round_index, server_memory):
-    del round_index, server_memory
-    return {'mu': mu, 'tau': tau}
-
   def frozen(received, memory):
     return {'global': received, 'previous': memory.variables}
 
@@ -56,8 +52,12 @@ def moon(*, mu: float, tau: float) -> base.Algorithm:
 
   def upload(trained, task):
     del task
-    return trained, Previous(trained, exists=jnp.ones(()))
+    return Upload(weighted=trained), Previous(trained, exists=jnp.ones(()))
 
   return base.Algorithm(
-    init_client=init_client, scalars=scalars, frozen=frozen, loss=loss, upload=upload
+    hyperparameters={'mu': mu, 'tau': tau},
+    init_client=init_client,
+    frozen=frozen,
+    loss=loss,
+    upload=upload,
   )

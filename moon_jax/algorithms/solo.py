@@ -1,6 +1,7 @@
 """SOLO: every client trains alone; the lower bound of Li et al. 2021, table 1."""
 
 from moon_jax.algorithms import base
+from moon_jax.types import Upload
 
 
 def solo() -> base.Algorithm:
@@ -16,10 +17,10 @@ def solo() -> base.Algorithm:
 
   def upload(trained, task):
     del task
-    return (), trained
+    return Upload(), trained
 
-  def aggregate(server, uploads, weights):
-    del uploads, weights
+  def aggregate(server, mean):
+    del mean
     return server
 
   def evaluated(server, clients):

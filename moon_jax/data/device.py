@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from moon_jax.types import Batch
 
@@ -56,10 +55,3 @@ class TrainSplit(NamedTuple):
   examples: DeviceSplit
   rows: jax.Array
   offsets: jax.Array
-
-
-def put(
-  images: np.ndarray, labels: np.ndarray, mean: np.ndarray, std: np.ndarray
-) -> DeviceSplit:
-  """Copies one split of a Dataset to the default device, once."""
-  return jax.device_put(DeviceSplit(images, labels, mean, std))

@@ -209,7 +209,7 @@ def _check_even(height, width):
 
 @jax.custom_vjp
 def _largest(x):
-  """[4, ...] -> [...]; the gradient is shared by all that are the largest.
+  """[4, ...] -> [...]; the gradient goes to the first of the largest.
 
   The gradient of `reduce_window` is several times slower on a CPU.
   """
@@ -217,15 +217,16 @@ def _largest(x):
 
 
 def _largest_forward(x):
-  largest = _largest(x)
-  return largest, (x, largest)
+  return _largest(x), x
 
 
-def _largest_backward(saved, gradient):
-  x, largest = saved
-  # A sum over the first axis would be a reduction of its own, not part of one loop.
-  count = sum((one == largest).astype(x.dtype) for one in x)
-  return (jnp.where(x == largest[None], (gradient / count)[None], 0.0),)
+def _largest_backward(x, gradient):
+  # Not `x == largest`: XLA may compute x twice, with other roundings, and find none.
+  upper, lower = x[0] >= x[1], x[2] >= x[3]
+  above = jnp.maximum(x[0], x[1]) >= jnp.maximum(x[2], x[3])
+  winner = jnp.where(above, jnp.where(upper, 0, 1), jnp.where(lower, 2, 3))
+  place = jax.lax.broadcasted_iota(winner.dtype, x.shape, 0)
+  return (jnp.where(place == winner[None], gradient[None], 0.0),)
 
 
 _largest.defvjp(_largest_forward, _largest_backward)
