@@ -7,13 +7,14 @@ data, batches, received model and previous models, and the engine's averaged mod
 """
 
 import argparse
+import dataclasses
 import json
 import time
 
 import jax
 import numpy as np
 
-from moon_jax import command_line, devices, experiment, tree
+from moon_jax import command_line, devices, experiment, local, tree
 
 
 def main() -> None:
@@ -40,18 +41,62 @@ def main() -> None:
       programs.run_round(fresh, *inputs, built.train)
     )
     seconds.append(time.perf_counter() - begin)
-  samples = int(metrics.num_seen.sum())
+  samples, steps = int(metrics.num_seen.sum()), int(plan.step_real.sum())
   if options.out:
     np.savez(options.out, **_workload(built, state, plan, after))
   report = {
     'seconds': seconds,
     'samples': samples,
     'samples_per_second': samples / float(np.median(seconds)),
+    'steps_per_second': steps / float(np.median(seconds)),
+    **_step_cost(built, state),
+    'device': jax.devices()[0].device_kind,
     'compile_seconds': compile_seconds,
     'temporary_bytes': programs.run_round.memory_analysis().temp_size_in_bytes,
     'model_bytes': tree.num_bytes(state.server.variables),
   }
   print(json.dumps(report))
+
+
+def _step_cost(built, state):
+  """What one client's step needs: arithmetic of the plain form, memory of the real one.
+
+  The frozen networks see every example once a round, so a step has its share of them.
+  """
+  flops, _ = _cost(built, state, 'library')
+  _, memory = _cost(built, state, built.config.execution.convolution)
+  return {'step_flops': flops, 'step_bytes': memory}
+
+
+def _cost(built, state, form):
+  """(floating point operations, bytes moved) of a step, by XLA's own count."""
+  execution = dataclasses.replace(built.config.execution, convolution=form)
+  config = dataclasses.replace(built.config, execution=execution)
+  apply = experiment.build(config).network.apply
+  training = local.local_training(built.algorithm, apply, config.optimizer.name)
+  plan, scalars = experiment.round_inputs(built, built.planner.plan(0))
+  received, memory = (
+    built.algorithm.broadcast(state.server),
+    tree.gather(state.clients, 0),
+  )
+  batch = built.train.examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
+
+  def represent(images):
+    return training.represent(received, memory, images)
+
+  def step(frozen, batch):
+    start = training.start(received, memory, scalars, batch)
+    return training.step(start, frozen, received, scalars, batch)
+
+  frozen = jax.jit(represent).lower(batch.images)
+  training_step = jax.jit(step).lower(jax.eval_shape(represent, batch.images), batch)
+  share = 1 / config.local_epochs
+  flops = [part.cost_analysis().get('flops', 0) for part in (training_step, frozen)]
+  moved = [
+    part.compile().cost_analysis().get('bytes accessed', 0)
+    for part in (training_step, frozen)
+  ]
+  return flops[0] + share * flops[1], moved[0] + share * moved[1]
 
 
 def _workload(built, state, plan, after):

@@ -1,5 +1,6 @@
 """What does the user see? A few lines at the start, then the progress of the rounds."""
 
+import collections
 import contextlib
 import pathlib
 import time
@@ -47,8 +48,11 @@ class Console:
 
   def devices(self) -> None:
     """Says what the run computes on."""
-    kinds = [f'{d.platform} ({d.device_kind})' for d in jax.devices()]
-    self.say(f'devices: {", ".join(kinds)}; JAX {jax.__version__}')
+    kinds = collections.Counter(
+      f'{d.platform} ({d.device_kind})' for d in jax.local_devices()
+    )
+    words = [f'{count} x {kind}' for kind, count in kinds.items()]
+    self.say(f'devices: {", ".join(words)}; JAX {jax.__version__}')
 
   def introduce(self, request: Request, experiment: Experiment, state: State) -> None:
     """Says what is run, from where, on whose data.
@@ -75,7 +79,8 @@ class Console:
     params = tree.num_parameters(state.server.variables['params'])
     self.say(
       f'model: {config.model}, {params:,} parameters; clients in a round: '
-      f'{planner.cohort_size}, lanes: {planner.num_lanes}'
+      f'{planner.cohort_size}, lanes: {planner.num_lanes} on '
+      f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
     )
 
   @contextlib.contextmanager
@@ -102,8 +107,19 @@ class Console:
         self._bar.update(task, completed=record['round'], news=news)
       return
     words = [f'round {record["round"]}/{self._num_rounds}', describe_test(record)]
-    words += [describe_training(record), f'{sum(clock.seconds.values()):.2f} s']
+    words += [describe_training(record), f'{clock.elapsed():.2f} s']
     self.say('  '.join(word for word in words if word))
+
+  def where_time_went(self, seconds: dict[str, float], folder: pathlib.Path) -> None:
+    """Prints the phases of the traced rounds, and where the trace is.
+
+    Args:
+      seconds: phase -> seconds; 'frozen' is a part of 'train'.
+      folder: holds the trace.
+    """
+    words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
+    self.say(f'traced rounds (train includes frozen): {", ".join(words)}')
+    self.say(f'trace: {folder}')
 
   def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:
     """Says that the run was finished before this start."""

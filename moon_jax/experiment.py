@@ -1,6 +1,7 @@
 """What does a configuration build? Data, functions, first state, compiled programs."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -166,10 +167,12 @@ class Compiled(NamedTuple):
   Attributes:
     run_round: (state, plan, scalars, train) -> (state, ClientMetrics [K]).
     evaluate: (state, test) -> Score.
+    compile_seconds: that compiling both took.
   """
 
   run_round: Callable
   evaluate: Callable
+  compile_seconds: float
 
 
 def compile_programs(experiment: Experiment, state: State) -> Compiled:
@@ -190,10 +193,13 @@ def compile_programs(experiment: Experiment, state: State) -> Compiled:
     out_shardings=NamedSharding(mesh, PartitionSpec()),
   )
   inputs = round_inputs(experiment, experiment.planner.plan(0))
-  return Compiled(
-    run_round.lower(state, *inputs, experiment.train).compile(),
-    jax.jit(evaluate).lower(state, experiment.test).compile(),
-  )
+  begin = time.perf_counter()
+  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
+    compiled = (
+      run_round.lower(state, *inputs, experiment.train).compile(),
+      jax.jit(evaluate).lower(state, experiment.test).compile(),
+    )
+  return Compiled(*compiled, time.perf_counter() - begin)
 
 
 def _represent_once(

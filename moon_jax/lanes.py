@@ -105,11 +105,11 @@ def _train(local: LocalTraining, represent: Represent, work: Work) -> Collected:
   def batches(step):
     return jax.vmap(examples.batch)(plan.examples[step], plan.num_real[step])
 
-  def begin(slots):
+  def begin(slots, memories):
     one_batch = jax.tree.map(lambda leaf: leaf[0], batches(0))
 
     def one(slot):
-      memory = tree.gather(work.memories, slot)
+      memory = tree.gather(memories, slot)
       return local.start(work.received, memory, work.scalars, one_batch)
 
     return jax.vmap(one)(slots)
@@ -144,11 +144,14 @@ def _train(local: LocalTraining, represent: Represent, work: Work) -> Collected:
   def segment(index, carry):
     lanes, collected = carry
     load, store = plan.load[index], plan.store[index]
-    lanes = tree.where(load >= 0, begin(jnp.maximum(load, 0)), lanes)
+    # Read from what is being written, of which only one copy is needed then: a client's
+    # memory stays as it was until the client is stored.
+    entered = begin(jnp.maximum(load, 0), collected.memories)
+    lanes = tree.where(load >= 0, entered, lanes)
     lanes = jax.lax.fori_loop(bounds[index], bounds[index + 1], step, lanes)
     return lanes, collect(collected, store, lanes)
 
-  lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32))
+  lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
   shapes = jax.eval_shape(finish, lanes)
   nothing = Collected(
     jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), shapes.upload),

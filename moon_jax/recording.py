@@ -177,6 +177,7 @@ class Records:
   """
 
   def __init__(self, workdir: pathlib.Path, completed_rounds: int):
+    self.workdir = workdir
     self.rounds, self.num_dropped = self._keep(workdir / METRICS, completed_rounds)
     if len(self.rounds) != completed_rounds:
       raise NoCheckpointError(

@@ -1,18 +1,13 @@
 """The loop: read it top to bottom in a minute."""
 
-import math
-from typing import NamedTuple
-
 import jax
 
-from moon_jax import devices, measures, recording
+from moon_jax import devices, recording
 from moon_jax.checkpoint import Checkpoints
-from moon_jax.cohort import Plan
 from moon_jax.command_line import Request
 from moon_jax.console import Console
 from moon_jax.data import partition
-from moon_jax.errors import DivergedError, ExitCode, UsageError
-from moon_jax.evaluation import Score
+from moon_jax.errors import ExitCode, UsageError
 from moon_jax.experiment import (
   Experiment,
   build,
@@ -20,9 +15,10 @@ from moon_jax.experiment import (
   initial_state,
   round_inputs,
 )
+from moon_jax.logbook import Logbook
 from moon_jax.recording import Records
 from moon_jax.report import figures
-from moon_jax.types import ClientMetrics, State
+from moon_jax.types import State
 
 
 def run(request: Request) -> ExitCode:
@@ -78,24 +74,6 @@ def rounds_left(num_rounds: int, records: Records) -> bool:
   return False
 
 
-class Flight(NamedTuple):
-  """A round that the device has been given.
-
-  Attributes:
-    index: rounds before it.
-    plan: what it trains.
-    metrics: leaves [K]; not there before the device is done.
-    score: of the new state, likewise; None if it is not tested.
-    clock: of this round.
-  """
-
-  index: int
-  plan: Plan
-  metrics: ClientMetrics
-  score: Score | None
-  clock: measures.Clock
-
-
 def train(
   experiment: Experiment,
   state: State,
@@ -111,67 +89,30 @@ def train(
   config, first = experiment.config, int(state.round)
   with console.compiling('one round and one test'):
     programs = compile_programs(experiment, state)
-  plan, flight, clock = experiment.planner.plan(first), None, None
+  logbook = Logbook(experiment, programs, records, console, first)
+  plan, flight = experiment.planner.plan(first), None
   inputs = round_inputs(experiment, plan)
   for index in console.progress(range(first, config.num_rounds)):
-    clock, landing = measures.Clock(clock), flight
+    landing, flight = flight, logbook.new_flight(index, plan)
     with jax.transfer_guard('disallow'):
-      state, metrics = programs.run_round(state, *inputs, experiment.train)
-      tested = due(index, config.eval_every_rounds, config.num_rounds)
-      score = programs.evaluate(state, experiment.test) if tested else None
-    flight = Flight(index, plan, metrics, score, clock)
+      state, flight.metrics = programs.run_round(state, *inputs, experiment.train)
+      if due(index, config.eval_every_rounds, config.num_rounds):
+        flight.score = programs.evaluate(state, experiment.test)
     if index + 1 < config.num_rounds:
-      with clock('pack'):
+      with flight.clock('pack'):
         plan = experiment.planner.plan(index + 1)
         inputs = round_inputs(experiment, plan)
     if landing:
-      log(landing, land(landing, experiment, records), records, console)
+      logbook.land(landing)
+      logbook.close(landing)
     if due(index, config.checkpoint_every_rounds, config.num_rounds):
-      record = land(flight, experiment, records)
-      with clock('save'):
+      logbook.land(flight)
+      with flight.clock('save'):
         checkpoints.save(state)
-      log(flight, record, records, console)
+      logbook.close(flight)
       flight = None
-
-
-def land(flight: Flight, experiment: Experiment, records: Records) -> measures.Record:
-  """Waits for a round's results and records them.
-
-  Raises:
-    DivergedError: a loss is NaN or infinite.
-  """
-  metrics = jax.device_get(flight.metrics)
-  flight.clock.arrived('train')
-  record = measures.round_record(
-    flight.index + 1, flight.plan, metrics, experiment.traffic
-  )
-  if flight.score is not None:
-    score = jax.device_get(flight.score)
-    flight.clock.arrived('evaluate')
-    record |= measures.test_record(score, len(experiment.test.labels))
-  records.add_metrics(record)
-  stop_if_diverged(record)
-  return record
-
-
-def log(
-  flight: Flight, record: measures.Record, records: Records, console: Console
-) -> None:
-  """Says how long a round took, and how it went."""
-  records.add_timings(measures.timing_record(flight.clock, flight.plan, record))
-  console.round_done(record, flight.clock)
 
 
 def due(round_index: int, every: int, num_rounds: int) -> bool:
   """Whether something done every so many rounds, and after the last, is due."""
   return (round_index + 1) % every == 0 or round_index + 1 == num_rounds
-
-
-def stop_if_diverged(record: measures.Record) -> None:
-  """Raises DivergedError if a loss is NaN or infinite."""
-  for name, value in record.items():
-    if isinstance(value, float) and not math.isfinite(value):
-      raise DivergedError(
-        f'Diverged: {name} is {value} in round {record["round"]}, which is not saved. '
-        'A smaller --config.optimizer.learning_rate may help, in a new --workdir.'
-      )

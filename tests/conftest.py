@@ -1,4 +1,4 @@
-"""Strict JAX for every test: silent broadcasting and casting are errors."""
+"""Strict JAX for every test, silent broadcasting and casting are errors; 8 devices."""
 
 import os
 
@@ -6,6 +6,7 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 import jax
 
+jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_debug_key_reuse', True)

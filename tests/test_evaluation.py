@@ -10,19 +10,20 @@ from moon_jax.keys import Purpose, device_key
 from tests import reference, world
 
 
-def score(models, batch_size):
+def score(models, batch_size, num_devices=1):
   evaluate = evaluation.make_evaluation(
-    world.network().apply, devices.mesh(1), batch_size
+    world.network().apply, devices.mesh(num_devices), batch_size
   )
   return jax.jit(evaluate)(models, world.data()[0])
 
 
+@pytest.mark.parametrize('num_devices', [1, 2, 3, 8])
 @pytest.mark.parametrize('batch_size', [1, 16, 74, 75, 76, 500])
-def test_equals_one_plain_forward_whatever_the_batch_size(batch_size):
+def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
   _, images, labels = world.data()
   assert len(labels) == 75
   models = jax.tree.map(lambda leaf: leaf[None], world.variables())
-  result = score(models, batch_size)
+  result = score(models, batch_size, num_devices)
   accuracy, loss = reference.accuracy_and_loss(
     reference.mlp, world.variables()['params'], images, labels
   )
@@ -30,15 +31,16 @@ def test_equals_one_plain_forward_whatever_the_batch_size(batch_size):
   np.testing.assert_allclose(result.loss_sum[0] / 75, loss, rtol=1e-5)
 
 
+@pytest.mark.parametrize('num_devices', [1, 3])
 @pytest.mark.parametrize('batch_size', [1, 16, 74, 75, 76, 500])
-def test_filler_is_never_counted_as_correct(batch_size):
+def test_filler_is_never_counted_as_correct(batch_size, num_devices):
   split, images, _ = world.data()
   logits = world.network().apply(world.variables(), images).logits
   # Labelled by the model itself: all 75 examples, and so all filler, are correct.
   easy = split._replace(labels=jnp.argmax(logits, axis=-1).astype(jnp.int32))
   models = tree.repeat(world.variables(), 1)
   evaluate = evaluation.make_evaluation(
-    world.network().apply, devices.mesh(1), batch_size
+    world.network().apply, devices.mesh(num_devices), batch_size
   )
   assert jax.jit(evaluate)(models, easy).num_correct[0] == 75
 

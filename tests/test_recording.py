@@ -125,6 +125,7 @@ def test_summary_takes_the_last_test_and_the_first_of_the_best():
   ]
   seconds = {
     'pack_seconds': 0.5,
+    'idle_seconds': 0.125,
     'train_seconds': 1.0,
     'evaluate_seconds': 0.25,
     'save_seconds': 0.0004,
@@ -138,6 +139,7 @@ def test_summary_takes_the_last_test_and_the_first_of_the_best():
     'bytes_down': 500,
     'bytes_up': 15,
     'pack_seconds': 1.0,
+    'idle_seconds': 0.25,
     'train_seconds': 2.0,
     'evaluate_seconds': 0.5,
     'save_seconds': 0.001,

@@ -1,10 +1,13 @@
 """The engine against the reference, and the reductions between the algorithms."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
 
 from moon_jax.algorithms import ALGORITHMS
+from moon_jax.types import Scalars
 from tests import reference, world
 
 LANES = (1, 2, 3)
@@ -77,6 +80,45 @@ def test_equals_the_reference(algorithm, num_lanes):
   history = world.run(algorithm, NUM_ROUNDS, plans=plans)
   expected = reference_run(algorithm, NUM_ROUNDS, plans=plans)
   assert_equal_to_reference(algorithm, history, expected)
+
+
+# (devices, lanes): one lane each, two each, more lanes than clients, idle devices.
+@pytest.mark.parametrize(
+  ('algorithm', 'num_devices', 'num_lanes'),
+  [('moon', 2, 2), ('moon', 2, 4), ('moon', 8, 8)]
+  + [(algorithm, 3, 6) for algorithm in world.OPTIONS],
+)
+def test_devices_share_the_lanes(algorithm, num_devices, num_lanes):
+  plans = world.planner(num_lanes, num_devices=num_devices)
+  history = world.run(algorithm, NUM_ROUNDS, plans=plans)
+  expected = reference_run(algorithm, NUM_ROUNDS, plans=plans)
+  assert_equal_to_reference(algorithm, history, expected)
+
+
+COLLECTIVES = ('all-reduce', 'all-gather', 'all-to-all', 'collective', 'reduce-scatter')
+
+
+@pytest.mark.parametrize('represent_once', [True, False])
+def test_devices_exchange_nothing_while_they_train(represent_once):
+  plan = world.planner(4, num_devices=2).plan(0)
+  numbers = Scalars(dict(world.make('moon').hyperparameters), world.OPTIMIZER)
+  run_round = world.compiled_round('moon', 'mlp', represent_once, num_devices=2)
+  text = (
+    run_round.lower(world.first_state('moon'), plan, numbers, world.train_split())
+    .compile()
+    .as_text()
+  )
+  bodies, loops = {}, []
+  for block in re.findall(r'^\S.*?^\}', text, re.MULTILINE | re.DOTALL):
+    name = re.match(r'(?:ENTRY )?%?([\w.-]+)', block)[1]
+    bodies[name] = block
+    loops += re.findall(r' while\(.*?body=%?([\w.-]+)', block)
+  assert any(collective in text for collective in COLLECTIVES)
+  assert any('dot_general' in bodies[name] for name in loops)
+  while loops:
+    body = bodies.pop(loops.pop(), '')
+    assert not any(collective in body for collective in COLLECTIVES)
+    loops += re.findall(r'(?:body|condition|calls|to_apply)=%?([\w.-]+)', body)
 
 
 @pytest.mark.parametrize('num_lanes', LANES)

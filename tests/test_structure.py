@@ -19,8 +19,9 @@ LAYERS = (
   ('lanes',),
   ('round', 'checkpoint'),
   ('measures', 'report'),
-  ('recording', 'experiment'),
+  ('recording', 'experiment', 'profiling'),
   ('console',),
+  ('logbook',),
   ('simulation',),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -73,11 +73,11 @@ def variables(model='mlp'):
 
 
 @functools.cache
-def compiled_round(algorithm, model='mlp', represent_once=True):
+def compiled_round(algorithm, model='mlp', represent_once=True, num_devices=1):
   """The jitted round; numbers are traced, so one serves every test of an algorithm."""
   training = local.local_training(make(algorithm), network(model).apply, 'sgd')
   train = lanes.cohort_training(
-    training, represent_once=represent_once, mesh=devices.mesh(1)
+    training, represent_once=represent_once, mesh=devices.mesh(num_devices)
   )
   return jax.jit(round_lib.make_round(make(algorithm), train))
 
@@ -87,7 +87,7 @@ def make(algorithm, **changes):
   return algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
 
 
-def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0):
+def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1):
   """Plans of `cohort_size` of the clients in each round."""
   return cohort.Planner(
     owned=owned(sizes),
@@ -96,6 +96,7 @@ def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0):
     local_epochs=LOCAL_EPOCHS,
     batch_size=BATCH_SIZE,
     num_lanes=num_lanes,
+    num_devices=num_devices,
   )
 
 
@@ -119,9 +120,9 @@ def run(
   for index in range(num_rounds):
     numbers = Scalars(dict(chosen.hyperparameters), OPTIMIZER)
     numbers = jax.tree.map(np.float32, numbers)
-    state, metrics = compiled_round(algorithm, model, represent_once)(
-      state, plans.plan(index), numbers, train_split(model)
-    )
+    plan = plans.plan(index)
+    run_round = compiled_round(algorithm, model, represent_once, len(plan.bounds))
+    state, metrics = run_round(state, plan, numbers, train_split(model))
     history.append((state, metrics))
   return history
 

@@ -1,0 +1,66 @@
+"""Runs launch.py's own loop and says what was compiled and where the time went.
+
+  python -m benchmarks.run [launch.py's flags]
+
+Prints one JSON line. The run directory is a temporary folder.
+"""
+
+import contextlib
+import json
+import pathlib
+import sys
+import tempfile
+import time
+
+import jax
+
+from moon_jax import command_line, recording, simulation
+
+_COMPILED = '/jax/core/compile/backend_compile_duration'
+
+
+def main() -> None:
+  """Runs, then reads what the run recorded."""
+  compiled = []
+
+  def listen(event, duration, **about):
+    if event == _COMPILED:
+      compiled.append((about.get('fun_name', ''), duration))
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  with tempfile.TemporaryDirectory() as folder:
+    workdir = pathlib.Path(folder) / 'run'
+    request = command_line.parse([*sys.argv[1:], f'--workdir={workdir}'])
+    begin = time.perf_counter()
+    with contextlib.redirect_stdout(sys.stderr):
+      simulation.run(request)
+    end_to_end = time.perf_counter() - begin
+    rounds = recording.read_lines(workdir / recording.METRICS)
+    timings = recording.read_lines(workdir / recording.TIMINGS)
+    summary = recording.read_json(workdir / recording.SUMMARY)
+  busy = sum(line['train_seconds'] + line['evaluate_seconds'] for line in timings)
+  # Saving after the last round is not followed by a round whose idling would hold it.
+  other = sum(line['idle_seconds'] for line in timings) + timings[-1]['save_seconds']
+  cohorts = [line['num_examples'] for line in rounds]
+  print(
+    json.dumps(
+      {
+        'device': jax.devices()[0].device_kind,
+        'end_to_end_seconds': end_to_end,
+        'seconds': busy + other,
+        'other_seconds': other,
+        'train_seconds': sum(line['train_seconds'] for line in timings),
+        'samples': sum(cohorts),
+        'round_compilations': sum('run_round' in name for name, _ in compiled),
+        'test_compilations': sum('evaluate' in name for name, _ in compiled),
+        'compile_seconds': sum(seconds for _, seconds in compiled),
+        'smallest_cohort': min(cohorts) // request.config.local_epochs,
+        'largest_cohort': max(cohorts) // request.config.local_epochs,
+        'test_accuracy': summary['test_accuracy'],
+      }
+    )
+  )
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,107 @@
+"""What is told about a round once its results are here, while the next one runs?"""
+
+import dataclasses
+import math
+
+import jax
+
+from moon_jax import measures
+from moon_jax.cohort import Plan
+from moon_jax.console import Console
+from moon_jax.errors import DivergedError
+from moon_jax.evaluation import Score
+from moon_jax.experiment import Compiled, Experiment
+from moon_jax.profiling import Profiler
+from moon_jax.recording import Records
+from moon_jax.types import ClientMetrics
+
+
+@dataclasses.dataclass
+class Flight:
+  """A round that the device works on.
+
+  Attributes:
+    index: rounds before it.
+    plan: what it trains.
+    clock: started when the device was given the round.
+    metrics: leaves [K], on the device.
+    score: of the new state, on the device; None if it is not tested.
+    record: its line of metrics.jsonl, once it has landed.
+  """
+
+  index: int
+  plan: Plan
+  clock: measures.Clock
+  metrics: ClientMetrics | None = None
+  score: Score | None = None
+  record: measures.Record | None = None
+
+
+class Logbook:
+  """Follows the rounds of a run."""
+
+  def __init__(
+    self,
+    experiment: Experiment,
+    programs: Compiled,
+    records: Records,
+    console: Console,
+    first_round: int,
+  ):
+    self._experiment = experiment
+    self._programs = programs
+    self._records = records
+    self._console = console
+    self._clock = None
+    self._profiler = None
+    config = experiment.config
+    if config.execution.profile:
+      folder = records.workdir / 'profile'
+      self._profiler = Profiler(folder, first_round, config.num_rounds)
+
+  def new_flight(self, index: int, plan: Plan) -> Flight:
+    """To be called when the device is about to be given a round."""
+    if self._profiler:
+      self._profiler.given(index)
+    self._clock = measures.Clock(self._clock)
+    return Flight(index, plan, self._clock)
+
+  def land(self, flight: Flight) -> None:
+    """Waits for a round's results and records them.
+
+    Raises:
+      DivergedError: a loss is NaN or infinite.
+    """
+    metrics = jax.device_get(flight.metrics)
+    flight.clock.arrived('train')
+    traffic = self._experiment.traffic
+    record = measures.round_record(flight.index + 1, flight.plan, metrics, traffic)
+    if flight.score is not None:
+      score = jax.device_get(flight.score)
+      flight.clock.arrived('evaluate')
+      record |= measures.test_record(score, len(self._experiment.test.labels))
+    flight.record = record
+    self._records.add_metrics(record)
+    stop_if_diverged(record)
+
+  def close(self, flight: Flight) -> None:
+    """Tells how long a landed round took, and how it went."""
+    line = measures.timing_record(flight.clock, flight.plan, flight.record)
+    self._records.add_timings(line)
+    self._console.round_done(flight.record, flight.clock)
+    if self._profiler and self._profiler.arrived(flight.index, flight.clock):
+      program = self._programs.run_round.as_text()
+      self._console.where_time_went(
+        {'compile': self._programs.compile_seconds} | self._profiler.seconds(program),
+        self._records.workdir / 'profile',
+      )
+
+
+def stop_if_diverged(record: measures.Record) -> None:
+  """Raises DivergedError if a loss is NaN or infinite."""
+  for name, value in record.items():
+    if isinstance(value, float) and not math.isfinite(value):
+      raise DivergedError(
+        f'Diverged: {name} is {value} in round {record["round"]}, which is not saved. '
+        'A smaller --config.optimizer.learning_rate may help, in a new --workdir.'
+      )
