@@ -70,6 +70,13 @@ def build(config: Config) -> Experiment:
     num_clients=config.num_clients,
     seed=config.seed,
   )
+  images = partition.seen_images(
+    config.partition.name,
+    data.train_images,
+    split,
+    noise_sigma=config.partition.noise_sigma,
+    seed=config.seed,
+  )
   size = cohort.cohort_size(config.num_clients, config.participation)
   planner = cohort.Planner(
     owned=[split.client(client) for client in range(config.num_clients)],
@@ -90,7 +97,7 @@ def build(config: Config) -> Experiment:
     class_counts=partition.class_counts(split, data.train_labels, data.num_classes),
     planner=planner,
     train=device.TrainSplit(
-      device.put(data.train_images, data.train_labels, data.mean, data.std),
+      device.put(images, data.train_labels, data.mean, data.std),
       *jax.device_put((split.indices, split.offsets.astype(np.int32))),
     ),
     test=device.put(data.test_images, data.test_labels, data.mean, data.std),
