@@ -38,6 +38,10 @@ def get_config() -> ml_collections.ConfigDict:
   config.partition.noise_sigma = 0.1  # of the last client, in pixel / 255; in [0, 1]
   config.partition.min_size = 10  # examples the smallest client must own; at least 1
 
+  config.augmentation = ml_collections.ConfigDict()
+  config.augmentation.name = 'none'  # none, flip, or crop_flip: shifts up to 4 pixels
+  config.augmentation.padding = 'reflect'  # reflect, or zero: black; for crop_flip
+
   config.optimizer = ml_collections.ConfigDict()
   config.optimizer.name = 'sgd'  # local optimizer, started anew each round: sgd
   config.optimizer.learning_rate = 0.01  # above 0

@@ -63,6 +63,8 @@ ALGORITHMS = ('fedavg', 'fedprox', 'moon', 'solo')
 MODELS = ('mlp', 'moon_cnn')
 SOURCES = ('digits', 'tfds', 'npz')
 PARTITIONS = ('iid', 'dirichlet', 'shards', 'quantity', 'noise')
+AUGMENTATIONS = ('none', 'flip', 'crop_flip')
+PADDINGS = ('reflect', 'zero')
 OPTIMIZERS = ('sgd',)
 CONVOLUTIONS = ('auto', 'library', 'im2col', 'banded')
 
@@ -83,6 +85,12 @@ class PartitionConfig:
   classes_per_client: Count
   noise_sigma: Annotated[float, _UNIT]
   min_size: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentationConfig:
+  name: Annotated[str, Choice(AUGMENTATIONS)]
+  padding: Annotated[str, Choice(PADDINGS)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +141,7 @@ class Config:
   checkpoint_every_rounds: Count
   data: DataConfig
   partition: PartitionConfig
+  augmentation: AugmentationConfig
   optimizer: OptimizerConfig
   moon: MoonConfig
   fedprox: FedProxConfig
@@ -152,6 +161,7 @@ _USED_WHEN = {
   'partition.beta': ('partition.name', ('dirichlet', 'quantity')),
   'partition.classes_per_client': ('partition.name', ('shards',)),
   'partition.noise_sigma': ('partition.name', ('noise',)),
+  'augmentation.padding': ('augmentation.name', ('crop_flip',)),
   'execution.convolution': ('model', ('moon_cnn',)),
   'execution.cache_mib': ('algorithm', ('moon',)),
   'data.name': ('data.source', ('tfds',)),

@@ -179,6 +179,17 @@ BAD = {
   '--config.partition.name=shards --config.partition.classes_per_client=0': [
     '--config.partition.classes_per_client=0 must be at least 1.'
   ],
+  '--config.augmentation.name=crop': [
+    "--config.augmentation.name='crop' must be one of none, flip, crop_flip. "
+    "Did you mean 'crop_flip'?"
+  ],
+  '--config.augmentation.name=crop_flip --config.augmentation.padding=edge': [
+    "--config.augmentation.padding='edge' must be one of reflect, zero."
+  ],
+  '--config.augmentation.name=flip --config.augmentation.padding=zero': [
+    '--config.augmentation.padding is not used with --config.augmentation.name=flip; '
+    'it belongs to crop_flip.'
+  ],
   '--config.data.name=mnist': [
     '--config.data.name is not used with --config.data.source=digits; '
     'it belongs to tfds.'
