@@ -254,6 +254,15 @@ def test_shards_draw_which_classes_belong_together():
   assert len(pairs) > 25  # of 45
 
 
+def test_shards_shuffle_a_class():
+  # Dealt in stored order, each run of 6 examples would go to 6 different clients.
+  split = make('shards', classes_per_client=10)
+  owners = np.empty(len(LABELS), int)
+  owners[split.indices] = np.repeat(np.arange(6), split.sizes)
+  runs = owners[LABELS == 0].reshape(10, 6)
+  assert min(len(set(run)) for run in runs.tolist()) < 6
+
+
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
