@@ -32,9 +32,15 @@ def get_config() -> ml_collections.ConfigDict:
   config.data.limit = 0  # at most so many training and test examples; 0 is all
 
   config.partition = ml_collections.ConfigDict()
-  config.partition.name = 'dirichlet'  # dirichlet or iid
+  config.partition.name = 'dirichlet'  # iid, dirichlet, shards, quantity or noise
   config.partition.beta = 0.5  # Dirichlet concentration, small is skewed; above 0
+  config.partition.classes_per_client = 2  # exactly, for name=shards; at least 1
+  config.partition.noise_sigma = 0.1  # of the last client, in pixel / 255; in [0, 1]
   config.partition.min_size = 10  # examples the smallest client must own; at least 1
+
+  config.augmentation = ml_collections.ConfigDict()
+  config.augmentation.name = 'none'  # none, flip, or crop_flip: shifts up to 4 pixels
+  config.augmentation.padding = 'reflect'  # reflect, or zero: black; for crop_flip
 
   config.optimizer = ml_collections.ConfigDict()
   config.optimizer.name = 'sgd'  # local optimizer, started anew each round: sgd

@@ -45,6 +45,7 @@ _SEED = Bound('in [0, 2147483647]', lambda value: 0 <= value < 2**31)
 _FRACTION = Bound(
   'a fraction of the clients in (0, 1], not a count', lambda value: 0 < value <= 1
 )
+_UNIT = Bound('in [0, 1]', lambda value: 0 <= value <= 1)
 _MOMENTUM = Bound('in [0, 1)', lambda value: 0 <= value < 1)
 _AUTO_OR_COUNT = Bound(
   "'auto' or a count of at least 1",
@@ -68,7 +69,9 @@ NonNegativeFloat = Annotated[float, _at_least(0)]
 ALGORITHMS = ('fedavg', 'fedprox', 'moon', 'solo')
 MODELS = ('mlp', 'moon_cnn')
 SOURCES = ('digits', 'tfds', 'npz')
-PARTITIONS = ('iid', 'dirichlet')
+PARTITIONS = ('iid', 'dirichlet', 'shards', 'quantity', 'noise')
+AUGMENTATIONS = ('none', 'flip', 'crop_flip')
+PADDINGS = ('reflect', 'zero')
 OPTIMIZERS = ('sgd',)
 CONVOLUTIONS = ('auto', 'library', 'im2col', 'banded')
 DTYPES = ('float32', 'bfloat16')
@@ -88,7 +91,15 @@ class DataConfig:
 class PartitionConfig:
   name: Annotated[str, Choice(PARTITIONS)]
   beta: PositiveFloat
+  classes_per_client: Count
+  noise_sigma: Annotated[float, _UNIT]
   min_size: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentationConfig:
+  name: Annotated[str, Choice(AUGMENTATIONS)]
+  padding: Annotated[str, Choice(PADDINGS)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +154,7 @@ class Config:
   checkpoint_every_rounds: Count
   data: DataConfig
   partition: PartitionConfig
+  augmentation: AugmentationConfig
   optimizer: OptimizerConfig
   moon: MoonConfig
   fedprox: FedProxConfig
@@ -159,7 +171,10 @@ _USED_WHEN = {
   'moon': ('algorithm', ('moon',)),
   'fedprox': ('algorithm', ('fedprox',)),
   'mlp': ('model', ('mlp',)),
-  'partition.beta': ('partition.name', ('dirichlet',)),
+  'partition.beta': ('partition.name', ('dirichlet', 'quantity')),
+  'partition.classes_per_client': ('partition.name', ('shards',)),
+  'partition.noise_sigma': ('partition.name', ('noise',)),
+  'augmentation.padding': ('augmentation.name', ('crop_flip',)),
   'execution.convolution': ('model', ('moon_cnn',)),
   'execution.cache_mib': ('algorithm', ('moon',)),
   'data.name': ('data.source', ('tfds',)),

@@ -83,6 +83,13 @@ def build(config: Config) -> Experiment:
     num_clients=config.num_clients,
     seed=config.seed,
   )
+  images = partition.seen_images(
+    config.partition.name,
+    data.train_images,
+    split,
+    noise_sigma=config.partition.noise_sigma,
+    seed=config.seed,
+  )
   size = cohort.cohort_size(config.num_clients, config.participation)
   num_lanes, num_devices = cohort.num_lanes(
     config.execution.lanes,
@@ -103,13 +110,8 @@ def build(config: Config) -> Experiment:
   )
   algorithm = algorithms.make(config.algorithm, **config.options(config.algorithm))
   shapes = jax.eval_shape(network.init, device_key(0, Purpose.INIT))
-  train, test = (
-    device.DeviceSplit(images, labels, data.mean, data.std)
-    for images, labels in (
-      (data.train_images, data.train_labels),
-      (data.test_images, data.test_labels),
-    )
-  )
+  train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
+  test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   owners = (split.indices, split.offsets.astype(np.int32))
   return Experiment(
     config=config,

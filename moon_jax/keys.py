@@ -14,6 +14,8 @@ class Purpose(enum.IntEnum):
   COHORT = 2
   BATCHES = 3
   SUBSET = 4
+  NOISE = 5
+  AUGMENT = 6
 
 
 def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -143,8 +143,8 @@ BAD = {
     "--config.model='moon-cnn' must be one of mlp, moon_cnn. Did you mean 'moon_cnn'?"
   ],
   '--config.partition.name=dirchlet': [
-    "--config.partition.name='dirchlet' must be one of iid, dirichlet. "
-    "Did you mean 'dirichlet'?"
+    "--config.partition.name='dirchlet' must be one of iid, dirichlet, "
+    "shards, quantity, noise. Did you mean 'dirichlet'?"
   ],
   '--config.data.source=digit': [
     "--config.data.source='digit' must be one of digits, tfds, npz. "
@@ -163,7 +163,32 @@ BAD = {
   ],
   '--config.partition.name=iid --config.partition.beta=1': [
     '--config.partition.beta is not used with --config.partition.name=iid; '
-    'it belongs to dirichlet.'
+    'it belongs to dirichlet or quantity.'
+  ],
+  '--config.partition.classes_per_client=3': [
+    '--config.partition.classes_per_client is not used with '
+    '--config.partition.name=dirichlet; it belongs to shards.'
+  ],
+  '--config.partition.name=quantity --config.partition.noise_sigma=0.2': [
+    '--config.partition.noise_sigma is not used with '
+    '--config.partition.name=quantity; it belongs to noise.'
+  ],
+  '--config.partition.name=noise --config.partition.noise_sigma=1.5': [
+    '--config.partition.noise_sigma=1.5 must be in [0, 1].'
+  ],
+  '--config.partition.name=shards --config.partition.classes_per_client=0': [
+    '--config.partition.classes_per_client=0 must be at least 1.'
+  ],
+  '--config.augmentation.name=crop': [
+    "--config.augmentation.name='crop' must be one of none, flip, crop_flip. "
+    "Did you mean 'crop_flip'?"
+  ],
+  '--config.augmentation.name=crop_flip --config.augmentation.padding=edge': [
+    "--config.augmentation.padding='edge' must be one of reflect, zero."
+  ],
+  '--config.augmentation.name=flip --config.augmentation.padding=zero': [
+    '--config.augmentation.padding is not used with --config.augmentation.name=flip; '
+    'it belongs to crop_flip.'
   ],
   '--config.data.name=mnist': [
     '--config.data.name is not used with --config.data.source=digits; '

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from configs import base
 from moon_jax import algorithms, config, local, models
-from moon_jax.data import partition, sources
+from moon_jax.data import augment, partition, sources
 from moon_jax.models import convolution
 
 BASE = pathlib.Path(base.__file__).read_text()
@@ -49,6 +49,8 @@ def test_names_are_those_of_the_tables():
   assert tuple(models.MODELS) == config.MODELS
   assert tuple(sources.SOURCES) == config.SOURCES
   assert tuple(partition.PARTITIONERS) == config.PARTITIONS
+  assert tuple(augment.AUGMENTATIONS) == config.AUGMENTATIONS
+  assert tuple(augment.PADDINGS) == config.PADDINGS
   assert tuple(local.OPTIMIZERS) == config.OPTIMIZERS
   assert ('auto', *convolution.FORMS) == config.CONVOLUTIONS
 

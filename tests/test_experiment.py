@@ -8,6 +8,7 @@ from moon_jax import command_line, experiment, local
 from moon_jax.algorithms import ALGORITHMS
 from moon_jax.data import partition, sources
 from moon_jax.errors import UsageError
+from moon_jax.report import figures
 
 TINY = ('--config.data.limit=200', '--config.partition.min_size=1')
 
@@ -104,6 +105,34 @@ def test_every_knob_reaches_the_part_it_is_for():
     np.testing.assert_array_equal(split.labels, labels)
     np.testing.assert_array_equal(split.mean, data.mean)
     np.testing.assert_array_equal(split.std, data.std)
+
+
+@pytest.mark.parametrize('name', list(partition.PARTITIONERS))
+def test_every_partition_reaches_the_device(name, tmp_path):
+  built = build(f'--config.partition.name={name}', '--config.num_clients=6')
+  data = sources.load('digits', name='', data_dir='', path='', limit=200)
+  assert built.class_counts.sum(0).tolist() == np.bincount(data.train_labels).tolist()
+  assert built.class_counts.sum(1).tolist() == built.split.sizes.tolist()
+  partition.save(tmp_path / 'partition.npz', built.split, built.class_counts)
+  figures.heat_map(tmp_path / 'partition.png', built.class_counts, name)
+  assert (built.class_counts > 0).sum(1).tolist() == [2] * 6 or name != 'shards'
+  # Clients see noise in training; the test, and what normalises, are of clean data.
+  changed = (np.asarray(built.train.examples.images) != data.train_images).any()
+  assert changed == (name == 'noise')
+  np.testing.assert_array_equal(built.test.images, data.test_images)
+  np.testing.assert_array_equal(built.train.examples.mean, data.mean)
+  np.testing.assert_array_equal(built.train.examples.std, data.std)
+  assert built.data_digest == sources.digest(data)
+
+
+def test_the_noise_is_that_of_its_knobs():
+  flags = ['partition.name=noise', 'partition.noise_sigma=0.3', 'seed=2']
+  built = build(*(f'--config.{flag}' for flag in flags))
+  data = sources.load('digits', name='', data_dir='', path='', limit=200)
+  expected = partition.add_noise(
+    data.train_images, built.split, noise_sigma=0.3, seed=2
+  )
+  np.testing.assert_array_equal(built.train.examples.images, expected)
 
 
 def test_the_owners_on_the_device_are_the_partition():

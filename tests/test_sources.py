@@ -1,5 +1,6 @@
 """The loaders on good data, and one clear line for each kind of bad data."""
 
+import io
 import json
 import pathlib
 import shutil
@@ -233,7 +234,36 @@ def test_tfds_unknown_name(tmp_path):
     load('tfds', name='cifr10', data_dir=str(tmp_path))
 
 
-@pytest.mark.parametrize('name', ['', 'a b', 'mnist/nothing', 'mnist:1.0.0'])
+@pytest.mark.parametrize(
+  ('name', 'near'),
+  [
+    ('svhn', 'svhn_cropped'),
+    ('CIFAR100', 'cifar100'),
+    ('fashionmnist', 'fashion_mnist'),
+    ('kmnst', 'kmnist'),
+  ],
+)
+def test_tfds_near_name(tmp_path, name, near):
+  with pytest.raises(array_lib.DataError, match=f'Did you mean {near!r}'):
+    load('tfds', name=name, data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  ('name', 'remedy'),
+  [
+    ('emnist/balance', r"name one of \['byclass', 'bymerge', 'balanced', 'letters', "),
+    ('emnist/fine:3.1.0', 'name one of .*balanced'),
+    ('mnist/nothing', "leave it out: 'mnist' has none"),
+  ],
+)
+def test_tfds_unknown_config(tmp_path, name, remedy):
+  message = f'data.name={name!r} has an unknown config; {remedy}'
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load('tfds', name=name, data_dir=str(tmp_path))
+  assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('name', ['', 'a b', 'emnist-balanced', 'mnist:1.0.0'])
 def test_tfds_malformed_name_takes_one_line(tmp_path, name):
   with pytest.raises(array_lib.DataError, match=r'cannot open .*data\.name=') as caught:
     load('tfds', name=name, data_dir=str(tmp_path))
@@ -289,6 +319,112 @@ def test_tfds_failed_download(tmp_path, monkeypatch, capsys):
   with pytest.raises(array_lib.DataError, match=message):
     load('tfds', name='mnist', data_dir=str(tmp_path))
   assert f'Downloading and preparing mnist in {tmp_path}' in capsys.readouterr().err
+
+
+def prepare(folder, name, sizes):
+  """Writes a TFDS set of random examples as TFDS does; split -> its examples."""
+  import tensorflow_datasets as tfds
+  from array_record.python import array_record_module
+  from tensorflow_datasets.core import naming, splits
+
+  builder = tfds.builder(name, data_dir=str(folder), file_format='array_record')
+  data_dir = pathlib.Path(builder.data_path)
+  data_dir.mkdir(parents=True)
+  rng, written, infos = np.random.default_rng(0), {}, []
+  for split, size in sizes.items():
+    files = naming.ShardedFileTemplate(
+      dataset_name=builder.name,
+      data_dir=data_dir,
+      filetype_suffix='array_record',
+      split=split,
+    )
+    infos.append(
+      splits.SplitInfo(
+        name=split, shard_lengths=[size], num_bytes=0, filename_template=files
+      )
+    )
+    path = files.sharded_filepaths(num_shards=1)[0]
+    writer = array_record_module.ArrayRecordWriter(str(path), 'group_size:1')
+    written[split] = [random_example(builder.info.features, rng) for _ in range(size)]
+    for example in written[split]:
+      writer.write(as_record(example))
+    writer.close()
+  builder.info.set_splits(splits.SplitDict(infos))
+  builder.info.write_to_directory(data_dir)
+  return written
+
+
+def random_example(features, rng):
+  from tensorflow_datasets import features as kinds
+
+  example = {}
+  for key, kind in features.items():
+    if isinstance(kind, kinds.Image):
+      example[key] = rng.integers(0, 256, kind.shape, np.uint8)
+    elif isinstance(kind, kinds.ClassLabel):
+      example[key] = int(rng.integers(kind.num_classes))
+    else:
+      example[key] = b'an id'
+  return example
+
+
+def as_record(example):
+  from PIL import Image
+  from tensorflow_datasets.proto import tf_example_pb2
+
+  record = tf_example_pb2.Example()
+  for key, value in example.items():
+    feature = record.features.feature[key]
+    if isinstance(value, int):
+      feature.int64_list.value.append(value)
+    elif isinstance(value, bytes):
+      feature.bytes_list.value.append(value)
+    else:
+      encoded = io.BytesIO()
+      Image.fromarray(value.squeeze()).save(encoded, 'PNG')
+      feature.bytes_list.value.append(encoded.getvalue())
+  return record.SerializeToString()
+
+
+@pytest.mark.parametrize(
+  ('name', 'shape', 'num_classes', 'known_statistics'),
+  [
+    ('cifar100', (32, 32, 3), 100, True),
+    ('svhn_cropped', (32, 32, 3), 10, False),
+    ('emnist/balanced', (28, 28, 1), 47, False),
+    ('emnist/letters', (28, 28, 1), 37, False),
+    ('kmnist', (28, 28, 1), 10, False),
+  ],
+)
+def test_tfds_by_name(
+  tmp_path, monkeypatch, name, shape, num_classes, known_statistics
+):
+  without_tensorflow(monkeypatch)
+  sizes = {'train': 12, 'test': 5}
+  if name == 'svhn_cropped':
+    sizes['extra'] = 7
+  written = prepare(tmp_path, name, sizes)
+  dataset = load('tfds', name=name, data_dir=str(tmp_path))
+  check_dataset(dataset)
+  assert dataset.num_classes == num_classes
+  for split, images, labels in (
+    ('train', dataset.train_images, dataset.train_labels),
+    ('test', dataset.test_images, dataset.test_labels),
+  ):
+    assert images.shape == (sizes[split], *shape)
+    assert labels.tolist() == [example['label'] for example in written[split]]
+    for image, example in zip(images, written[split], strict=True):
+      upright = example['image']
+      if name.startswith('emnist'):
+        upright = np.stack([upright[:, column] for column in range(28)])
+      np.testing.assert_array_equal(image, upright)
+  measured = array_lib.pixel_statistics(dataset.train_images)[0]
+  assert np.allclose(dataset.mean, measured, atol=1e-6) != known_statistics
+  if name == 'cifar100':
+    assert [example['coarse_label'] for example in written['train']] != (
+      dataset.train_labels.tolist()
+    )
+    assert dataset.train_labels.max() >= 20  # no coarse label is
 
 
 @needs_prepared

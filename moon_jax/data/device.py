@@ -1,11 +1,15 @@
-"""The data on the device: uint8, normalised when a batch is gathered."""
+"""The data on the device: uint8, augmented and normalised as a batch is gathered."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from moon_jax.types import Batch
+
+# (images [M, H, W, C] uint8, rows [B] int32) -> [B, H, W, C] uint8.
+View = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class DeviceSplit(NamedTuple):
@@ -23,21 +27,30 @@ class DeviceSplit(NamedTuple):
   mean: jax.Array
   std: jax.Array
 
-  def normalised(self, rows: jax.Array) -> jax.Array:
-    """[B] int32 -> [B, H, W, C] float32, (pixel / 255 - mean) / std."""
-    images = self.images[rows].astype(jnp.float32) / 255.0
-    mean, std = self.mean.reshape(1, 1, 1, -1), self.std.reshape(1, 1, 1, -1)
-    return (images - mean) / std
+  def normalised(self, rows: jax.Array, view: View | None = None) -> jax.Array:
+    """[B] int32 -> [B, H, W, C] float32, (pixel / 255 - mean) / std.
 
-  def batch(self, rows: jax.Array, num_real: jax.Array) -> Batch:
-    """Gathers and normalises one batch.
+    Args:
+      rows: [B] int32.
+      view: what is seen of the rows; None sees them as they are.
+    """
+    pixels = self.images[rows] if view is None else view(self.images, rows)
+    mean, std = self.mean.reshape(1, 1, 1, -1), self.std.reshape(1, 1, 1, -1)
+    return (pixels.astype(jnp.float32) / 255.0 - mean) / std
+
+  def batch(
+    self, rows: jax.Array, num_real: jax.Array, view: View | None = None
+  ) -> Batch:
+    """Gathers, augments and normalises one batch.
 
     Args:
       rows: [B] int32.
       num_real: [] int32, the leading rows that are real examples; the rest is filler.
+      view: what is seen of the rows: an augmentation with its key bound,
+        `functools.partial(augment, key)`. None sees them as they are.
     """
     return Batch(
-      images=self.normalised(rows),
+      images=self.normalised(rows, view),
       labels=self.labels[rows],
       mask=(jnp.arange(rows.shape[0]) < num_real).astype(jnp.float32),
     )

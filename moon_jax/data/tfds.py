@@ -22,6 +22,8 @@ PIXEL_STATISTICS = {
   'fashion_mnist': ((0.2860,), (0.3530,)),
   'mnist': ((0.1307,), (0.3081,)),
 }
+# TFDS stores these lying on their side, as NIST does; they are transposed here.
+TRANSPOSED = ('emnist',)
 RECORDS_PER_READ = 1000  # bounds the encoded images in memory
 
 
@@ -31,7 +33,8 @@ def load_tfds(name: str, data_dir: str) -> Dataset:
   Reading needs no TensorFlow; downloading and preparing, done once, does.
 
   Args:
-    name: TFDS name, e.g. 'cifar10'; '/config' and ':1.2.3' may follow.
+    name: TFDS name, e.g. 'cifar100' (its label is the fine one of two), 'svhn_cropped'
+      (its split 'extra' is not used) or 'emnist/balanced'; ':1.2.3' may follow.
     data_dir: TFDS folder; '' is $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
 
   Raises:
@@ -57,6 +60,8 @@ def load_tfds(name: str, data_dir: str) -> Dataset:
       raise DataError(
         f'--config.data.name={name!r} has no labels in its {split} split.'
       )
+  if info.name in TRANSPOSED:
+    train, test = ((i.transpose(0, 2, 1, 3), labels) for i, labels in (train, test))
   num_classes = info.features[label_key].num_classes
   return make_dataset(
     info.name, train, test, num_classes, PIXEL_STATISTICS.get(info.name)
@@ -73,11 +78,25 @@ def _tfds_builder(name, data_dir):
     except tfds.core.DatasetNotFoundError:
       # The community's list would be fetched from the network.
       known = tfds.list_builders(with_community_datasets=False)
-      near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+      near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
       raise DataError(
         f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
         f'{data_dir}. Did you mean {near[0]!r}?'
       ) from None
+    except ValueError:
+      _require_config(name)
+      raise
+
+
+def _require_config(name):
+  """Raises DataError if the set is known and has no such config."""
+  import tensorflow_datasets as tfds
+
+  kind, slash, config = name.partition(':')[0].partition('/')
+  configs = list(tfds.builder_cls(kind).builder_configs)
+  if slash and config not in configs:
+    remedy = f'name one of {configs}' if configs else f'leave it out: {kind!r} has none'
+    raise DataError(f'--config.data.name={name!r} has an unknown config; {remedy}.')
 
 
 def _supervised_keys(name, info):

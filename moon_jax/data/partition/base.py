@@ -1,0 +1,134 @@
+"""What every partition is: its pytree, its retries, its file."""
+
+import os
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.errors import UsageError
+from moon_jax.keys import Purpose, host_rng
+
+MAX_ATTEMPTS = 1000  # a second or two on 50,000 examples
+# Shares are equal to six digits here; numpy's gamma draws overflow near 1e308.
+LARGEST_BETA = 1e12
+
+
+class PartitionError(UsageError):
+  """No such partition exists or was found. The message is one line."""
+
+
+class Partition(NamedTuple):
+  """The training examples of every client.
+
+  Attributes:
+    indices: [M] int32, all training indices, client by client, ascending in a client.
+    offsets: [N + 1] int64, client i owns indices[offsets[i]:offsets[i + 1]].
+  """
+
+  indices: np.ndarray
+  offsets: np.ndarray
+
+  @property
+  def sizes(self) -> np.ndarray:
+    """[N] int64 examples of each client."""
+    return np.diff(self.offsets)
+
+  def client(self, i: int) -> np.ndarray:
+    """[n_i] int32 indices of client i."""
+    return self.indices[self.offsets[i] : self.offsets[i + 1]]
+
+
+def first_large_enough(
+  rule: str,
+  draw: Callable[[np.random.Generator], np.ndarray],
+  num_examples: int,
+  *,
+  num_clients: int,
+  min_size: int,
+  seed: int,
+  remedy: str = '',
+) -> Partition:
+  """The first of MAX_ATTEMPTS draws in which each client owns min_size examples.
+
+  Args:
+    rule: what draws, for the message.
+    draw: generator -> [M] owner of each example.
+    num_examples: M.
+    num_clients: N.
+    min_size: fewest examples a client may own.
+    seed: the run's seed; attempt a draws from the stream (seed, PARTITION, a).
+    remedy: what else may help, for the message.
+
+  Raises:
+    PartitionError: there are fewer than num_clients * min_size examples, or no draw
+      was good enough.
+  """
+  require_enough(num_examples, num_clients, min_size)
+  best = 0
+  for attempt in range(MAX_ATTEMPTS):
+    owners = draw(host_rng(seed, Purpose.PARTITION, attempt))
+    smallest = int(np.bincount(owners, minlength=num_clients).min())
+    if smallest >= min_size:
+      return grouped(owners, num_clients)
+    best = max(best, smallest)
+  raise PartitionError(
+    f'{rule} gave one of {num_clients} clients fewer than {min_size} of '
+    f'{num_examples} examples in each of {MAX_ATTEMPTS} draws (at best {best}): '
+    f'{remedy}lower --config.partition.min_size or --config.num_clients.'
+  )
+
+
+def dirichlet_counts(
+  rng: np.random.Generator, num_parts: int, beta: float, total: int
+) -> np.ndarray:
+  """[num_parts] int64 that sum to total: Dirichlet(beta) shares, cuts rounded down."""
+  shares = rng.dirichlet(np.full(num_parts, min(beta, LARGEST_BETA)))
+  cuts = (np.cumsum(shares[:-1]) * total).astype(np.int64)
+  return np.diff(cuts, prepend=0, append=total)
+
+
+def require_beta(beta: float) -> None:
+  """Raises PartitionError unless beta is above 0."""
+  if not beta > 0:
+    raise PartitionError(f'--config.partition.beta={beta} must be above 0.')
+
+
+def require_enough(num_examples: int, num_clients: int, min_size: int) -> None:
+  """Raises PartitionError if there are fewer than num_clients * min_size examples."""
+  if num_clients * min_size > num_examples:
+    raise PartitionError(
+      f'{num_clients} clients with at least {min_size} examples need '
+      f'{num_clients * min_size}, and there are {num_examples}: lower '
+      '--config.num_clients or --config.partition.min_size.'
+    )
+
+
+def grouped(owners: np.ndarray, num_clients: int) -> Partition:
+  """[M] owner of each example -> Partition."""
+  sizes = np.bincount(owners, minlength=num_clients)
+  return Partition(
+    indices=np.argsort(owners, kind='stable').astype(np.int32),
+    offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+  )
+
+
+def class_counts(
+  partition: Partition, labels: np.ndarray, num_classes: int
+) -> np.ndarray:
+  """[N, Y] int64 examples of each class that each client owns; labels: [M] int."""
+  num_clients = len(partition.sizes)
+  owners = np.repeat(np.arange(num_clients), partition.sizes)
+  cells = owners * num_classes + labels[partition.indices]
+  counts = np.bincount(cells, minlength=num_clients * num_classes)
+  return counts.reshape(num_clients, num_classes)
+
+
+def save(path: str | os.PathLike, partition: Partition, counts: np.ndarray) -> None:
+  """Writes indices, offsets and class_counts to a .npz file, all of it or nothing."""
+  path = pathlib.Path(path)
+  partial = path.with_name(path.name + '.partial')
+  with partial.open('wb') as file:
+    np.savez(file, **partition._asdict(), class_counts=counts)
+  os.replace(partial, path)

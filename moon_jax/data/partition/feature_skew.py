@@ -1,0 +1,43 @@
+"""Clients that differ in what their images look like: noise that rises over them."""
+
+import numpy as np
+
+from moon_jax.data.partition.base import Partition
+from moon_jax.keys import Purpose, host_rng
+
+_ROWS_AT_A_TIME = 100  # bounds the floats in memory; any number gives the same noise
+
+
+def add_noise(
+  images: np.ndarray, split: Partition, *, noise_sigma: float, seed: int
+) -> np.ndarray:
+  """Adds Gaussian noise of standard deviation sigma (i + 1) / N to client i's images.
+
+  Noise-based feature skew of NIID-Bench (Li et al. 2022, arXiv:2102.02079): level
+  sigma i / N for clients counted from 1, on the scale of pixel / 255. As in its public
+  code the level is a standard deviation. There noise is drawn anew whenever an image
+  is read; here once, and pixels stay whole: rounded and clipped to [0, 255].
+
+  Args:
+    images: [M, H, W, C] uint8; not changed.
+    split: the owner of every image.
+    noise_sigma: standard deviation of the last client's noise, in [0, 1].
+    seed: the run's seed. The standard normal draw of row m is a function of the seed
+      and m alone; the owner only scales it.
+
+  Returns:
+    [M, H, W, C] uint8.
+  """
+  num_clients = len(split.sizes)
+  levels = 255 * noise_sigma * (np.arange(num_clients) + 1) / num_clients
+  scale = np.empty(len(images), np.float32)
+  scale[split.indices] = np.repeat(levels, split.sizes)
+  rng = host_rng(seed, Purpose.NOISE)
+  noisy = np.empty_like(images)
+  for start in range(0, len(images), _ROWS_AT_A_TIME):
+    rows = slice(start, start + _ROWS_AT_A_TIME)
+    pixels = rng.standard_normal(images[rows].shape, np.float32)
+    pixels *= scale[rows, None, None, None]
+    pixels += images[rows]
+    noisy[rows] = np.rint(pixels, out=pixels).clip(0, 255, out=pixels)
+  return noisy

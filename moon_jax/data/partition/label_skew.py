@@ -1,0 +1,144 @@
+"""Clients that differ in their classes: Dirichlet shares, or a few classes each."""
+
+import numpy as np
+
+from moon_jax.data.partition import base
+from moon_jax.data.partition.base import Partition, PartitionError
+
+
+def dirichlet(
+  labels: np.ndarray, *, num_clients: int, beta: float, min_size: int, seed: int
+) -> Partition:
+  """Deals each class by shares from a symmetric Dirichlet distribution.
+
+  Li et al. 2021 (MOON), section 4.1 and public code: a client that holds M / N
+  examples or more gets none of the next class, and the shares of the others are
+  scaled to sum to one. Everything is drawn anew until each client has min_size.
+
+  Args:
+    labels: [M] int.
+    num_clients: N.
+    beta: concentration, above 0; small is skewed.
+    min_size: fewest examples a client may own.
+    seed: the run's seed.
+
+  Raises:
+    PartitionError: beta is not above 0, there are fewer than num_clients * min_size
+      examples, or MAX_ATTEMPTS draws left some client below min_size.
+  """
+  base.require_beta(beta)
+  classes = _members(labels)
+
+  def draw(rng):
+    owners = np.empty(len(labels), np.int64)
+    held = np.zeros(num_clients, np.int64)
+    for members in classes:
+      # Never empty: until the last class is dealt, the mean client holds below M / N.
+      takers = np.flatnonzero(held * num_clients < len(owners))
+      # Part of a Dirichlet vector, scaled to sum to one, is again Dirichlet: drawing
+      # just the takers' shares is the same in law, and they cannot all round to zero.
+      counts = base.dirichlet_counts(rng, len(takers), beta, len(members))
+      owners[rng.permutation(members)] = np.repeat(takers, counts)
+      held[takers] += counts
+    return owners
+
+  return base.first_large_enough(
+    f'Dirichlet({beta})',
+    draw,
+    len(labels),
+    num_clients=num_clients,
+    min_size=min_size,
+    seed=seed,
+    remedy='raise --config.partition.beta, or ',
+  )
+
+
+def shards(
+  labels: np.ndarray,
+  *,
+  num_clients: int,
+  classes_per_client: int,
+  min_size: int,
+  seed: int,
+) -> Partition:
+  """Gives every client examples of exactly k classes.
+
+  The pathological split of McMahan et al. 2017, section 3, as "#C = k" of NIID-Bench
+  (Li et al. 2022, arXiv:2102.02079). One client after the other takes the k classes
+  that have the fewest owners so far, ties at random: so no two classes differ by more
+  than one owner, and none is left without. Then each class, shuffled,
+  is dealt out evenly among its owners; what does not divide goes one each to those
+  that hold the fewest examples so far, ties at random. Everything is drawn anew until
+  each client has min_size.
+
+  Args:
+    labels: [M] int; the classes are those that occur.
+    num_clients: N.
+    classes_per_client: k, at least 1.
+    min_size: fewest examples a client may own.
+    seed: the run's seed.
+
+  Raises:
+    PartitionError: k is not in [1, Y], N * k < Y, some class has fewer examples than
+      it may have owners, or no partition with min_size exists or was found.
+  """
+  classes = _members(labels)
+  _require_owners(labels, num_clients, classes_per_client)
+
+  def draw(rng):
+    owners = np.empty(len(labels), np.int64)
+    held = np.zeros(num_clients, np.int64)
+    owns = _owned_classes(rng, num_clients, len(classes), classes_per_client)
+    for label, members in enumerate(classes):
+      takers = np.flatnonzero(owns[:, label])
+      takers = takers[np.lexsort((rng.random(len(takers)), held[takers]))]
+      dealt = takers[np.arange(len(members)) % len(takers)]
+      owners[rng.permutation(members)] = dealt
+      held += np.bincount(dealt, minlength=num_clients)
+    return owners
+
+  return base.first_large_enough(
+    f'{classes_per_client} classes per client',
+    draw,
+    len(labels),
+    num_clients=num_clients,
+    min_size=min_size,
+    seed=seed,
+  )
+
+
+def _owned_classes(rng, num_clients, num_classes, per_client):
+  """[N, Y] bool, whether a client owns a class."""
+  owns = np.zeros((num_clients, num_classes), bool)
+  num_owners = np.zeros(num_classes, np.int64)
+  for mine in owns:
+    # The last key of lexsort is the first to sort by.
+    rarest = np.lexsort((rng.random(num_classes), num_owners))[:per_client]
+    mine[rarest] = True
+    num_owners[rarest] += 1
+  return owns
+
+
+def _require_owners(labels, num_clients, per_client):
+  names, sizes = np.unique(labels, return_counts=True)
+  flag = f'--config.partition.classes_per_client={per_client}'
+  if not 1 <= per_client <= len(names):
+    raise PartitionError(
+      f'{flag} must be in [1, {len(names)}], the classes of the training examples.'
+    )
+  if num_clients * per_client < len(names):
+    raise PartitionError(
+      f'{flag}: {num_clients} clients own {num_clients * per_client} of {len(names)} '
+      'classes, and the others would be lost: raise it or --config.num_clients.'
+    )
+  most_owners = -(-num_clients * per_client // len(names))
+  if sizes.min() < most_owners:
+    raise PartitionError(
+      f'{flag}: class {names[sizes.argmin()]} has {sizes.min()} examples for up to '
+      f'{most_owners} clients: lower it or --config.num_clients.'
+    )
+
+
+def _members(labels):
+  """The indices of each class that occurs, in the order of the labels."""
+  return [np.flatnonzero(labels == label) for label in np.unique(labels)]

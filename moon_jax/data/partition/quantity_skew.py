@@ -1,0 +1,63 @@
+"""Clients that differ in how much they own, or not even in that; labels at random."""
+
+import numpy as np
+
+from moon_jax.data.partition import base
+from moon_jax.data.partition.base import Partition
+from moon_jax.keys import Purpose, host_rng
+
+
+def iid(
+  labels: np.ndarray, *, num_clients: int, min_size: int = 0, seed: int
+) -> Partition:
+  """Deals the examples at random; sizes differ by at most one.
+
+  Args:
+    labels: [M] int.
+    num_clients: N.
+    min_size: fewest examples a client may own.
+    seed: the run's seed.
+
+  Raises:
+    PartitionError: there are fewer than num_clients * min_size examples.
+  """
+  base.require_enough(len(labels), num_clients, min_size)
+  owners = np.arange(len(labels)) % num_clients
+  rng = host_rng(seed, Purpose.PARTITION)
+  return base.grouped(rng.permutation(owners), num_clients)
+
+
+def quantity(
+  labels: np.ndarray, *, num_clients: int, beta: float, min_size: int, seed: int
+) -> Partition:
+  """Draws the clients' shares of all examples from a symmetric Dirichlet distribution.
+
+  Quantity skew of NIID-Bench (Li et al. 2022, arXiv:2102.02079): which examples a
+  client owns is random. Everything is drawn anew until each has min_size.
+
+  Args:
+    labels: [M] int.
+    num_clients: N.
+    beta: concentration, above 0; small is skewed.
+    min_size: fewest examples a client may own.
+    seed: the run's seed.
+
+  Raises:
+    PartitionError: beta is not above 0, there are fewer than num_clients * min_size
+      examples, or MAX_ATTEMPTS draws left some client below min_size.
+  """
+  base.require_beta(beta)
+
+  def draw(rng):
+    counts = base.dirichlet_counts(rng, num_clients, beta, len(labels))
+    return rng.permutation(np.repeat(np.arange(num_clients), counts))
+
+  return base.first_large_enough(
+    f'Dirichlet({beta})',
+    draw,
+    len(labels),
+    num_clients=num_clients,
+    min_size=min_size,
+    seed=seed,
+    remedy='raise --config.partition.beta, or ',
+  )

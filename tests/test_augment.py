@@ -1,0 +1,175 @@
+"""Augmentation against numpy's padding and slicing, given the same draws."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax.data import augment, device
+
+M, B, C = 7, 256, 2
+RANDOM = np.random.default_rng(0).integers(0, 256, (M, 6, 9, C), np.uint8)
+ROWS = np.random.default_rng(1).integers(0, M, B).astype(np.int32)
+NAMES = [(name, pad) for name in ('flip', 'crop_flip') for pad in augment.PADDINGS]
+
+
+@functools.cache
+def compiled(name, padding):
+  return jax.jit(augment.augmenter(name, padding))
+
+
+def augmented(name, padding, images=RANDOM, rows=ROWS, seed=0):
+  return np.asarray(compiled(name, padding)(jax.random.key(seed), images, rows))
+
+
+@functools.cache
+def draws(name):
+  """(down, right, flip) of every position, drawn one by one; offsets from -4 to 4."""
+  draw = jax.jit(lambda b: augment.AUGMENTATIONS[name](jax.random.fold_in(key, b)))
+  key = jax.random.key(0)
+  one_by_one = (jax.device_get(draw(b)) for b in range(B))
+  return [tuple(int(part) for part in draw) for draw in one_by_one]
+
+
+def plainly(image, draw, mode):
+  """Pad, crop, mirror, as one would write it by hand."""
+  down, right, flip = draw
+  height, width, _ = image.shape
+  padded = np.pad(image, ((4, 4), (4, 4), (0, 0)), mode=mode)
+  top, left = 4 + down, 4 + right
+  crop = padded[top : top + height, left : left + width]
+  return crop[:, ::-1] if flip else crop
+
+
+@pytest.mark.parametrize(('name', 'padding'), NAMES)
+def test_equals_pad_crop_and_mirror(name, padding):
+  found = augmented(name, padding)
+  assert found.dtype == np.uint8
+  assert found.shape == (B, 6, 9, C)
+  mode = {'reflect': 'reflect', 'zero': 'constant'}[padding]
+  expected = [
+    plainly(RANDOM[row], draw, mode)
+    for row, draw in zip(ROWS, draws(name), strict=True)
+  ]
+  np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize('side', [1, 2, 4])
+def test_an_image_smaller_than_the_margin_is_reflected_again(side):
+  images = np.arange(2 * side * 3, dtype=np.uint8).reshape(2, side, 3, 1)
+  found = augmented('crop_flip', 'reflect', images, np.zeros(B, np.int32))
+  expected = [plainly(images[0], d, 'reflect') for d in draws('crop_flip')]
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_by_hand():
+  # One row of 0 1 2 3 4 is, reflected by 4 on each side, 4 3 2 1 0 1 2 3 4 3 2 1 0.
+  # Moved right by 2 pixels (from the third left of the image, index 4 + 2 = 6 on) it
+  # shows 2 3 4 3 2, mirrored the same; moved by -1: 1 0 1 2 3, mirrored 3 2 1 0 1.
+  image = np.arange(5, dtype=np.uint8).reshape(1, 1, 5, 1)
+  seen = {}
+  found = augmented('crop_flip', 'reflect', image, np.zeros(B, np.int32))
+  for shown, (_, right, flip) in zip(found, draws('crop_flip'), strict=True):
+    seen[right, flip] = shown.ravel().tolist()
+  assert seen[2, 0] == seen[2, 1] == [2, 3, 4, 3, 2]
+  assert (seen[-1, 0], seen[-1, 1]) == ([1, 0, 1, 2, 3], [3, 2, 1, 0, 1])
+  assert (seen[0, 0], seen[0, 1]) == ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])
+
+
+def test_every_crop_occurs_about_as_often_and_flips_half_the_time():
+  places = 1 + np.arange(6 * 9, dtype=np.uint8).reshape(1, 6, 9, 1)
+  found = augmented('crop_flip', 'zero', places, np.zeros(81 * 200, np.int32))
+  kinds, counts = np.unique(found.reshape(-1, 6 * 9), axis=0, return_counts=True)
+  assert len(kinds) == 9 * 9 * 2
+  # 100 of each of the 162 expected, standard deviation 10.
+  assert 55 < counts.min() < counts.max() < 145
+  flips = [flip for _, _, flip in draws('flip')]
+  assert np.mean(flips) == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(B))
+  assert {draw[:2] for draw in draws('flip')} == {(0, 0)}
+
+
+def test_offset_and_flip_are_independent():
+  down, right, flip = np.array(draws('crop_flip'), float).T
+  # A correlation of 256 pairs has a standard deviation of 0.0625.
+  for a, b in ((down, right), (down, flip), (right, flip)):
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.25
+
+
+def test_each_sample_has_its_own_draw_and_only_key_and_place_decide():
+  copies = np.full(B, 3, np.int32)
+  crop = functools.partial(augmented, 'crop_flip', 'reflect', RANDOM)
+  found, again, other = (crop(copies, seed) for seed in (0, 0, 1))
+  # Of 162 kinds, 256 draws leave out (161 / 162)**256 = 0.2.
+  assert len({image.tobytes() for image in found}) > 110
+  np.testing.assert_array_equal(found, again)
+  assert (found != other).any(axis=(1, 2, 3)).mean() > 0.9
+  # Neither the size of the batch nor its other rows matter.
+  rows = np.array([3, 5, 3], np.int32)
+  few = crop(rows)
+  np.testing.assert_array_equal(few[2], found[2])
+
+
+def test_paddings_differ_only_beyond_the_border():
+  bright = RANDOM // 2 + 100  # no pixel of an image is black
+  reflected, zero = (
+    augmented('crop_flip', padding, bright) for padding in ('reflect', 'zero')
+  )
+  np.testing.assert_array_equal(zero[zero > 0], reflected[zero > 0])
+  for image, (down, right, flip) in zip(zero, draws('crop_flip'), strict=True):
+    image = image[:, ::-1] if flip else image
+    black = np.zeros((6, 9), bool)
+    # Moved down by d > 0, the last d rows are beyond the border.
+    black[slice(6 - down, None) if down > 0 else slice(0, -down)] = True
+    black[:, slice(9 - right, None) if right > 0 else slice(0, -right)] = True
+    np.testing.assert_array_equal((image == 0).all(-1), black)
+  assert (reflected > 0).all()
+
+
+def test_none_is_none():
+  assert augment.augmenter('none', 'reflect') is None
+
+
+@pytest.mark.parametrize('padding', list(augment.PADDINGS))
+def test_a_batch_is_normalised_after_its_augmentation(padding):
+  mean, std = np.array([0.4, 0.5], np.float32), np.array([0.3, 0.2], np.float32)
+  split = device.put(RANDOM, np.arange(M, dtype=np.int32), mean, std)
+  crop = compiled('crop_flip', padding)
+  key, rows = jax.random.key(0), ROWS[:32]
+  batch = split.batch(rows, jnp.int32(5), functools.partial(crop, key))
+  pixels = augmented('crop_flip', padding)[:32]
+  np.testing.assert_allclose(batch.images, (pixels / 255 - mean) / std, atol=1e-6)
+  plain = split.batch(rows, jnp.int32(5))
+  np.testing.assert_allclose(plain.images, (RANDOM[rows] / 255 - mean) / std, atol=1e-6)
+  for each in (batch, plain):
+    np.testing.assert_array_equal(each.labels, rows)
+    np.testing.assert_array_equal(each.mask, np.arange(32) < 5)
+
+
+def test_lanes_in_a_loop_see_what_each_would_alone():
+  mean, std = np.zeros(C, np.float32), np.ones(C, np.float32)
+  split = device.put(RANDOM, np.arange(M, dtype=np.int32), mean, std)
+  crop = augment.augmenter('crop_flip', 'reflect')
+  rows = ROWS[:30].reshape(2, 3, 5)  # [S, L, B]
+
+  @jax.jit
+  def one(key, rows):
+    return split.batch(rows, jnp.int32(5), functools.partial(crop, key)).images
+
+  def key_of(step, lane):
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(0), step), lane)
+
+  @jax.jit
+  def looped(rows):
+    def body(step, total):
+      keys = jax.vmap(lambda lane: key_of(step, lane))(jnp.arange(3))
+      return total.at[step].set(jax.vmap(one)(keys, rows[step]))
+
+    return jax.lax.fori_loop(0, 2, body, jnp.zeros((*rows.shape, 6, 9, C)))
+
+  found = looped(jnp.asarray(rows))
+  for step in range(2):
+    for lane in range(3):
+      alone = one(key_of(step, lane), rows[step, lane])
+      np.testing.assert_allclose(found[step, lane], alone, atol=1e-6)
