@@ -14,6 +14,7 @@ class Purpose(enum.IntEnum):
   COHORT = 2
   BATCHES = 3
   SUBSET = 4
+  TOPOLOGY = 5
 
 
 def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
