@@ -12,7 +12,8 @@ PACKAGE = ROOT / 'moon_jax'
 LAYERS = (
   ('types', 'errors'),
   ('tree', 'keys', 'config'),
-  ('losses', 'temperature', 'coefficients', 'topology', 'optimizers'),
+  ('losses', 'temperature', 'coefficients', 'topology'),
+  ('optimizers',),
   ('data', 'models', 'command_line'),
   ('algorithms',),
   ('cohort', 'local', 'evaluation'),
