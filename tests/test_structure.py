@@ -13,7 +13,7 @@ LAYERS = (
   ('types', 'errors'),
   ('tree', 'keys', 'config'),
   ('losses', 'temperature', 'coefficients', 'topology'),
-  ('optimizers',),
+  ('optimizers', 'server_optimizers'),
   ('data', 'models', 'command_line'),
   ('algorithms',),
   ('cohort', 'local', 'evaluation'),
