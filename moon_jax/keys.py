@@ -16,6 +16,9 @@ class Purpose(enum.IntEnum):
   SUBSET = 4
   NOISE = 5
   AUGMENT = 6
+  TOPOLOGY = 7
+  DROPOUT = 8
+  ANNEALING = 9
 
 
 def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -12,7 +12,9 @@ PACKAGE = ROOT / 'moon_jax'
 LAYERS = (
   ('types', 'errors'),
   ('tree', 'keys', 'config'),
-  ('losses', 'data', 'models', 'command_line'),
+  ('losses', 'temperature', 'coefficients', 'topology'),
+  ('optimizers', 'server_optimizers'),
+  ('data', 'models', 'command_line'),
   ('algorithms',),
   ('devices',),
   ('cohort', 'local', 'evaluation'),

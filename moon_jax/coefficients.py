@@ -1,0 +1,79 @@
+"""Dynamic weights of the two loss terms, from how far clients drift. Pure.
+
+DCO-MOON: in each round a client either strays from the model it received or does not;
+the share of those that do, the estimate of a Bernoulli parameter, sets the next
+round's weights. Before the first round the share is 0.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from moon_jax import tree
+from moon_jax.types import PyTree
+
+
+def deviation(trained: PyTree, received: PyTree) -> jax.Array:
+  """d_i = ||w_i - w||_2 / ||w||_2 over all parameters (DCO-MOON).
+
+  Args:
+    trained: w_i, a client's parameters after its local training.
+    received: w, the parameters it received, not all 0.
+
+  Returns:
+    [] float32, no unit.
+  """
+  chex.assert_trees_all_equal_shapes(trained, received)
+  moved = tree.squared_norm(tree.subtract(trained, received))
+  return jnp.sqrt(moved) / jnp.sqrt(tree.squared_norm(received))
+
+
+def outcome(deviation: jax.Array, theta: jax.Array) -> jax.Array:
+  """b_i = 1 if d_i > theta else 0 (DCO-MOON).
+
+  Args:
+    deviation: [...] d_i.
+    theta: [] threshold, at least 0; at infinity no client ever strays.
+
+  Returns:
+    [...] float32, 0.0 or 1.0.
+  """
+  return (deviation > theta).astype(jnp.float32)
+
+
+def probability(outcomes: jax.Array) -> jax.Array:
+  """p = (1 / K) sum_i b_i, the maximum likelihood estimate of P(b = 1) (DCO-MOON).
+
+  Args:
+    outcomes: [K] float32, 0.0 or 1.0. Clients count alike, whatever data they own.
+
+  Returns:
+    [] float32 in [0, 1].
+  """
+  chex.assert_rank(outcomes, 1)
+  return jnp.mean(outcomes)
+
+
+def dynamic_mu(mu: jax.Array, p: jax.Array) -> jax.Array:
+  """mu_t = mu p, with p of the round before (DCO-MOON)."""
+  return mu * p
+
+
+def weights(
+  *, mu: jax.Array, mu_t: jax.Array, normalise: bool
+) -> tuple[jax.Array, jax.Array]:
+  """The loss is (2 mu - mu_t) L_sup + (mu + mu_t) L_con (DCO-MOON).
+
+  The weights sum to 3 mu, so mu scales the whole loss and acts like a factor of the
+  learning rate. Divided by mu they are 2 - p and 1 + p, and depend on mu no more.
+
+  Args:
+    mu: [] at least 0; above 0 with `normalise`, or else the weights are NaN.
+    mu_t: [] in [0, mu].
+    normalise: whether to divide both weights by mu.
+
+  Returns:
+    [] weight of the supervised loss, and [] weight of the contrastive one.
+  """
+  supervised, contrastive = 2.0 * mu - mu_t, mu + mu_t
+  return (supervised / mu, contrastive / mu) if normalise else (supervised, contrastive)

@@ -1,0 +1,128 @@
+"""How does the server turn the mean of the uploads into the next global model?
+
+Its optimizer's state is kept from round to round. Numbers may be traced.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from moon_jax import tree
+from moon_jax.types import PyTree
+
+
+def sgd(
+  *, learning_rate: jax.Array, momentum: jax.Array
+) -> optax.GradientTransformation:
+  """v <- momentum v + g;  w <- w - learning_rate v, with the pseudo-gradient g.
+
+  FedAvgM (Hsu et al. 2019, arXiv:1909.06335). Rate 1 without momentum is FedAvg, up to
+  rounding.
+  """
+  return optax.sgd(learning_rate, momentum=momentum)
+
+
+def adam(
+  *,
+  learning_rate: jax.Array,
+  beta1: jax.Array | float = 0.9,
+  beta2: jax.Array | float = 0.99,
+  tau: jax.Array | float = 1e-3,
+) -> optax.GradientTransformation:
+  """FedAdam: v <- beta2 v + (1 - beta2) g^2, the rest as in `_adaptive`."""
+
+  def second(v, square):
+    return beta2 * v + (1.0 - beta2) * square
+
+  return _adaptive(second, learning_rate=learning_rate, beta1=beta1, tau=tau)
+
+
+def yogi(
+  *,
+  learning_rate: jax.Array,
+  beta1: jax.Array | float = 0.9,
+  beta2: jax.Array | float = 0.99,
+  tau: jax.Array | float = 1e-3,
+) -> optax.GradientTransformation:
+  """FedYogi: v <- v - (1 - beta2) g^2 sign(v - g^2), the rest as in `_adaptive`."""
+
+  def second(v, square):
+    return v - (1.0 - beta2) * square * jnp.sign(v - square)
+
+  return _adaptive(second, learning_rate=learning_rate, beta1=beta1, tau=tau)
+
+
+# Config name -> function of the traced numbers that it needs.
+OPTIMIZERS = {'sgd': sgd, 'adam': adam, 'yogi': yogi}
+
+
+class Moments(NamedTuple):
+  """What FedAdam and FedYogi remember: running means of g and of g^2, like params."""
+
+  first: PyTree
+  second: PyTree
+
+
+def _adaptive(
+  second: Callable[[jax.Array, jax.Array], jax.Array], *, learning_rate, beta1, tau
+) -> optax.GradientTransformation:
+  """m <- beta1 m + (1 - beta1) g;  w <- w - learning_rate m / (sqrt(v) + tau).
+
+  (Reddi et al. 2021, algorithm 2, arXiv:2003.00295, where Delta is -g.) As there, the
+  moments are not corrected for their start, m = 0 and v = tau^2; optax's own Adam and
+  Yogi correct them and start elsewhere.
+
+  Args:
+    second: (v, g^2) -> the new v.
+    learning_rate: [] above 0.
+    beta1: in [0, 1).
+    tau: degree of adaptivity, above 0, in units of g.
+  """
+
+  def init(params):
+    return Moments(
+      jax.tree.map(jnp.zeros_like, params),
+      jax.tree.map(lambda w: jnp.full_like(w, tau**2), params),
+    )
+
+  def update(updates, state, params=None):
+    del params
+    m = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state.first, updates)
+    v = jax.tree.map(lambda v, g: second(v, jnp.square(g)), state.second, updates)
+    scaled = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + tau), m, v)
+    return scaled, Moments(m, v)
+
+  return optax.chain(
+    optax.GradientTransformation(init, update),
+    optax.scale_by_learning_rate(learning_rate),
+  )
+
+
+def step(
+  optimizer: optax.GradientTransformation,
+  state: PyTree,
+  *,
+  variables: PyTree,
+  mean: PyTree,
+) -> tuple[PyTree, PyTree]:
+  """One step of the server with the pseudo-gradient g = -(mean of the uploads - w).
+
+  (Reddi et al. 2021, algorithm 1.) Only the parameters take the step. Running
+  statistics of batch normalisation are no parameters: theirs is the plain mean.
+
+  Args:
+    optimizer: one of OPTIMIZERS, built.
+    state: its state, from `optimizer.init(variables['params'])` on.
+    variables: the global model.
+    mean: the weighted mean of the cohort's uploads, shaped like `variables`.
+
+  Returns:
+    The new global model, and the optimizer's new state.
+  """
+  params = variables['params']
+  pseudo_gradient = tree.subtract(params, mean['params'])
+  updates, state = optimizer.update(pseudo_gradient, state, params)
+  return mean | {'params': optax.apply_updates(params, updates)}, state

@@ -1,0 +1,130 @@
+"""Simulated annealing of the temperature tau of the contrastive loss. Pure."""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+_EPS = 1e-8
+
+
+class Annealing(NamedTuple):
+  """A client's temperature and what its next proposal needs of the last step.
+
+  Attributes:
+    temperature: [] float32 tau, above 0, no unit.
+    grad_norm: [] float32 norm of the gradient of the last step.
+    loss: [] float32 loss of the last step.
+    has_previous: [] bool, whether this local training has taken a step; before it,
+      grad_norm and loss are 0 and mean nothing.
+  """
+
+  temperature: jax.Array
+  grad_norm: jax.Array
+  loss: jax.Array
+  has_previous: jax.Array
+
+
+def start(temperature: jax.Array | float) -> Annealing:
+  """The state before a local training that begins at this temperature, [] above 0."""
+  zero = jnp.zeros((), jnp.float32)
+  return Annealing(jnp.asarray(temperature, jnp.float32), zero, zero, zero > 0)
+
+
+def restart(state: Annealing) -> Annealing:
+  """The state before the next local training: only the temperature persists."""
+  return start(state.temperature)
+
+
+def candidate(
+  *,
+  temperature: jax.Array,
+  grad_norm: jax.Array,
+  previous_grad_norm: jax.Array,
+  sigma: jax.Array,
+  min_temperature: jax.Array,
+) -> jax.Array:
+  """T' = max(T (1 - sigma |g - g_prev| / (g_prev + eps)), T_min).
+
+  (SA-MOON's temperature update; eps = 1e-8.)
+
+  Args:
+    temperature: [] T, above 0.
+    grad_norm: [] g, norm of the gradient of this step.
+    previous_grad_norm: [] g_prev, of the step before.
+    sigma: [] cooling rate, at least 0.
+    min_temperature: [] T_min, above 0.
+
+  Returns:
+    [] T', at most max(T, T_min); NaN if a norm is NaN or g_prev is infinite.
+  """
+  change = jnp.abs(grad_norm - previous_grad_norm) / (previous_grad_norm + _EPS)
+  # Finite, because 0 * inf is NaN and sigma = 0 has to keep T.
+  change = jnp.minimum(change, jnp.finfo(jnp.float32).max)
+  return jnp.maximum(temperature * (1.0 - sigma * change), min_temperature)
+
+
+def acceptance(
+  *, loss: jax.Array, previous_loss: jax.Array, temperature: jax.Array
+) -> jax.Array:
+  """P = 1 if loss < loss_prev, else exp((loss_prev - loss) / T).
+
+  The rule of Metropolis et al. 1953 with the loss, in nats, as the energy. The exponent
+  is cut at 0 instead of branching, so that it cannot overflow.
+
+  Args:
+    loss: [] of this step.
+    previous_loss: [] of the step before.
+    temperature: [] T above 0, the one before the proposal.
+
+  Returns:
+    [] probability that the proposal is accepted; NaN if a loss is NaN or both are
+    the same infinity.
+  """
+  return jnp.exp(jnp.minimum((previous_loss - loss) / temperature, 0.0))
+
+
+def step(
+  state: Annealing,
+  key: jax.Array,
+  *,
+  grad_norm: jax.Array,
+  loss: jax.Array,
+  sigma: jax.Array,
+  min_temperature: jax.Array,
+) -> Annealing:
+  """Proposes a lower temperature after a local step and takes it or not.
+
+  The first step of a local training only records its gradient norm and loss. They are
+  recorded whether or not the proposal is taken. What a diverging step proposes is never
+  taken, so the temperature stays finite.
+
+  Args:
+    state: of one client.
+    key: decides this step's proposal; used once.
+    grad_norm: [] float32 norm of this step's gradient over all parameters, at least 0.
+    loss: [] float32 of this step, in nats.
+    sigma: [] float32, see `candidate`.
+    min_temperature: [] float32, see `candidate`.
+  """
+  chex.assert_rank([grad_norm, loss, *state], 0)
+  proposed = candidate(
+    temperature=state.temperature,
+    grad_norm=grad_norm,
+    previous_grad_norm=state.grad_norm,
+    sigma=sigma,
+    min_temperature=min_temperature,
+  )
+  probability = acceptance(
+    loss=loss, previous_loss=state.loss, temperature=state.temperature
+  )
+  # Uniform in [0, 1): probability 1 always accepts, 0 and NaN never do.
+  accepted = jax.random.uniform(key) < probability
+  taken = state.has_previous & accepted & jnp.isfinite(proposed)
+  return Annealing(
+    temperature=jnp.where(taken, proposed, state.temperature),
+    grad_norm=grad_norm,
+    loss=loss,
+    has_previous=jnp.ones_like(state.has_previous),
+  )
