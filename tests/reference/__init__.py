@@ -1,0 +1,56 @@
+"""Federated training as the papers write it: plain loops, for checking the engine.
+
+Slow on purpose. Every batch has its own size, so there is no filler and no mask. It
+shares no code with the package. Notation: client i owns n_i examples, w is a model,
+w_received the model local training starts from, z the output of the projection head.
+
+Algorithms, keyword `algorithm` of `run` (every option is a field of `Options`):
+
+  fedavg, fedprox, moon, solo
+  scaffold     option II (arXiv:1910.06378). The optimizer sees grad - c_i + c; weight
+               decay is added to that, and momentum acts on the sum, so that both are
+               part of the drift (x - y_i) / (eta a(K)) that c_i+ measures. The model
+               is averaged by weight, c over the cohort uniformly.
+  sa_moon      MOON whose temperature is annealed. Per step, loss is the total loss at
+               the current T and g the norm of its gradient, before weight decay. The
+               first step of a local training only records them; from the second on
+               T may change after the step, for the next one. `uniform(round, client,
+               step)` is asked at each of these. This goes on while a client has no
+               negative. scope='server' averages T with the weights of the models.
+  dco_moon     MOON with dynamic coefficients: `theta`, `normalise`.
+  centralised  one client with all the data: rounds of {0: batches}, num_clients=1.
+
+`mixing` makes fedavg, fedprox and moon decentralised: a client starts from the average
+of its neighbours' models at the end of the last round, and keeps what it trains.
+RoundResult.params is then the uniform mean over all N clients.
+"""
+
+from tests.reference.federation import RoundResult, accuracy_and_loss, run
+from tests.reference.formulas import metropolis_hastings, without_absent
+from tests.reference.losses import Losses
+from tests.reference.networks import (
+  Model,
+  Network,
+  max_pool,
+  mlp,
+  mlp_bn,
+  moon_cnn,
+)
+from tests.reference.options import ALGORITHMS, Options
+
+__all__ = [
+  'ALGORITHMS',
+  'Losses',
+  'Model',
+  'Network',
+  'Options',
+  'RoundResult',
+  'accuracy_and_loss',
+  'max_pool',
+  'metropolis_hastings',
+  'mlp',
+  'mlp_bn',
+  'moon_cnn',
+  'run',
+  'without_absent',
+]

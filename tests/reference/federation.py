@@ -1,0 +1,311 @@
+"""Rounds of federated training: one client at a time, one batch at a time."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.reference import formulas, optimizers
+from tests.reference.losses import Losses, Weights, cross_entropy, gradient_and_losses
+from tests.reference.networks import Model, combine, first_stats, norm, squared_distance
+from tests.reference.options import Options, check
+
+
+class RoundResult(NamedTuple):
+  """What one communication round leaves behind."""
+
+  params: dict  # the global model; SOLO: the initial one; mixing: mean of the clients'
+  clients: dict  # client id -> model it trained when it last took part
+  train_loss: float  # the four losses are means over all examples processed
+  supervised_loss: float
+  contrastive_loss: float
+  proximal_loss: float
+  drift: dict  # client id -> ||w_trained - w_received||_2, this round's clients
+  stats: dict  # the global model's running statistics; local BatchNorm: the initial
+  client_stats: dict  # client id -> those of its model in `clients`
+  control: dict  # SCAFFOLD: the server's c; zeros elsewhere
+  controls: dict  # SCAFFOLD: client id -> c_i, all N clients
+  temperatures: dict  # SA-MOON: client id -> T it starts its next training with, all N
+  temperature_steps: dict  # SA-MOON: client id -> T of each step, this round's clients
+  deviation: dict  # client id -> ||w_trained - w_received|| / ||w_received||, ditto
+  exceeding: float  # DCO-MOON: p, for the next round's coefficients; 0 elsewhere
+
+
+class Trained(NamedTuple):
+  """What a client brings home from its local training."""
+
+  model: Model
+  temperatures: list  # T of each step, and at the end the T it keeps
+  steps: list  # per step: (Losses, number of examples)
+
+
+class Federation:
+  """Everything that outlives a round."""
+
+  def __init__(self, options, params, images, labels, sizes, num_clients):
+    self.options = options
+    self.images = np.asarray(images, np.float32)
+    self.labels = np.asarray(labels, np.int32)
+    self.sizes = sizes
+    self.everyone = range(num_clients)
+    params = jax.tree.map(jnp.asarray, params)
+    self.initial = Model(params, first_stats(params))
+    self.server = self.initial
+    self.server_moments = optimizers.server_zeros(params, options)
+    self.trained = {}  # client id -> [Model], one for each time it took part
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    self.control = nothing
+    self.controls = {client: nothing for client in self.everyone}
+    start = options.initial_temperature
+    self.temperatures = {client: start for client in self.everyone}
+    self.exceeding = 0.0
+
+  def own_model(self, client):
+    """The model that a client trained last; before that, the initial one."""
+    return self.trained[client][-1] if client in self.trained else self.initial
+
+  def received(self, client, mixing):
+    """The Model that a client starts from, and MOON's global model for it."""
+    own = self.own_model(client)
+    if self.options.algorithm == 'solo':
+      return own
+    model = self.server
+    if mixing is not None:
+      neighbours = [self.own_model(other) for other in self.everyone]
+      model = combine(mixing[client], neighbours)
+    if self.options.batch_norm == 'local':
+      model = model._replace(stats=own.stats)
+    return model
+
+  def negatives(self, client, received):
+    """The Models that MOON's representation is pushed away from."""
+    if client in self.trained:
+      return self.trained[client][-self.options.num_previous :]
+    substitutes = {'none': [], 'global': [received], 'init': [self.initial]}
+    return substitutes[self.options.negative]
+
+  def loss_weights(self):
+    """The coefficients of the local objective this round."""
+    algorithm, mu = self.options.algorithm, self.options.mu
+    if algorithm == 'dco_moon':
+      normalise = self.options.normalise
+      return formulas.dynamic_weights(mu, self.exceeding, normalise=normalise)
+    contrastive = mu if algorithm in ('moon', 'sa_moon') else 0.0
+    return Weights(1.0, contrastive, mu if algorithm == 'fedprox' else 0.0)
+
+  def train(self, client, batches, received, rate, draw):
+    """Local training of one client; draw(step) is uniform in [0, 1)."""
+    options = self.options
+    annealing = options.algorithm == 'sa_moon'
+    params, stats = received
+    negatives = self.negatives(client, received)
+    moments = optimizers.zeros(params)
+    temperature = self.temperatures[client] if annealing else options.tau
+    temperatures, steps, last = [temperature], [], None
+
+    for step, indices in enumerate(batches):
+      gradient, (losses, stats) = gradient_and_losses(
+        params,
+        stats,
+        received,
+        negatives,
+        self.images[indices],
+        self.labels[indices],
+        self.loss_weights(),
+        temperature,
+        network=options.network,
+        terms=TERMS[options.algorithm],
+        similarity_on=options.similarity_on,
+      )
+      now = float(losses.total), float(norm(gradient))
+      if annealing and last is not None:
+        temperature = formulas.annealed(
+          temperature,
+          (last[0], now[0]),
+          (last[1], now[1]),
+          draw(step),
+          sigma=options.sigma,
+          minimum=options.minimum_temperature,
+          epsilon=options.annealing_epsilon,
+        )
+      last = now
+      if options.algorithm == 'scaffold':
+        gradient = formulas.corrected(gradient, self.controls[client], self.control)
+      params, moments = optimizers.local_step(
+        params, moments, gradient, step + 1, rate, options
+      )
+      temperatures.append(temperature)
+      steps.append((losses, len(indices)))
+    return Trained(Model(params, stats), temperatures, steps)
+
+  def average(self, received, trained):
+    """The server's part: a new global model from those of the cohort."""
+    options = self.options
+    shares = {client: 1.0 for client in trained}
+    if options.client_weight == 'samples':
+      shares = {client: self.sizes[client] for client in trained}
+    total = sum(shares.values())
+    shares = [shares[client] / total for client in trained]
+    models = [trained[client].model for client in trained]
+
+    if options.algorithm == 'sa_moon' and options.scope == 'server':
+      ends = [trained[client].temperatures[-1] for client in trained]
+      mean = sum(share * end for share, end in zip(shares, ends, strict=True))
+      self.temperatures = {client: mean for client in self.everyone}
+    mean = combine(shares, models)
+    if options.server_optimizer != 'average':
+      updates = [
+        jax.tree.map(lambda y, x: y - x, trained[c].model.params, received[c].params)
+        for c in trained
+      ]
+      params, self.server_moments = optimizers.server_step(
+        self.server.params, self.server_moments, combine(shares, updates), options
+      )
+      mean = mean._replace(params=params)
+    if options.batch_norm == 'local':
+      mean = mean._replace(stats=self.initial.stats)
+    return mean
+
+  def update_controls(self, received, trained, rate):
+    """SCAFFOLD's c_i of the cohort, and c."""
+    old = {client: self.controls[client] for client in trained}
+    for client, result in trained.items():
+      steps = formulas.effective_steps(len(result.steps), self.options.momentum)
+      self.controls[client] = formulas.new_client_control(
+        old[client],
+        self.control,
+        received[client].params,
+        result.model.params,
+        rate * steps,
+      )
+    new = [self.controls[client] for client in trained]
+    num_clients = len(self.everyone)
+    self.control = formulas.new_control(
+      self.control, list(old.values()), new, num_clients
+    )
+
+  def round(self, index, batches, mixing):
+    """One communication round; batches: {client id: [[B] indices, ...]}."""
+    options = self.options
+    rate = options.learning_rate
+    if options.rate_multipliers is not None:
+      rate = rate * options.rate_multipliers[index]
+    cohort = sorted(batches)
+    received = {client: self.received(client, mixing) for client in cohort}
+    trained = {}
+    for client in cohort:
+
+      def draw(step, client=client):
+        return options.uniform(index, client, step)
+
+      trained[client] = self.train(
+        client, batches[client], received[client], rate, draw
+      )
+
+    ends = {client: result.model.params for client, result in trained.items()}
+    starts = {client: model.params for client, model in received.items()}
+    deviation = {c: formulas.deviation(ends[c], starts[c]) for c in cohort}
+    if options.algorithm == 'scaffold':
+      self.update_controls(received, trained, rate)
+    if options.algorithm == 'dco_moon':
+      above = formulas.fraction_above(deviation.values(), options.theta)
+      self.exceeding = above
+    for client, result in trained.items():
+      self.trained[client] = [*self.trained.get(client, []), result.model]
+      self.temperatures[client] = result.temperatures[-1]
+    if mixing is not None:
+      models = [self.own_model(client) for client in self.everyone]
+      self.server = combine([1 / len(models)] * len(models), models)
+    elif options.algorithm != 'solo':
+      self.server = self.average(received, trained)
+
+    return RoundResult(
+      params=self.server.params,
+      clients={client: models[-1].params for client, models in self.trained.items()},
+      **mean_losses(trained.values()),
+      drift={c: float(jnp.sqrt(squared_distance(ends[c], starts[c]))) for c in cohort},
+      stats=self.server.stats,
+      client_stats={client: own[-1].stats for client, own in self.trained.items()},
+      control=self.control,
+      controls=dict(self.controls),
+      temperatures=dict(self.temperatures),
+      temperature_steps={c: trained[c].temperatures[:-1] for c in cohort},
+      deviation=deviation,
+      exceeding=self.exceeding,
+    )
+
+
+TERMS = {
+  'fedavg': (),
+  'fedprox': ('proximal',),
+  'moon': ('contrastive',),
+  'solo': (),
+  'scaffold': (),
+  'sa_moon': ('contrastive',),
+  'dco_moon': ('contrastive',),
+  'centralised': (),
+}
+
+
+def mean_losses(trained):
+  """The means of the losses over all examples that the cohort processed."""
+  sums, examples = np.zeros(len(Losses._fields)), 0
+  for result in trained:
+    for losses, count in result.steps:
+      sums += np.array([float(loss) for loss in losses]) * count
+      examples += count
+  names = ('train_loss', 'supervised_loss', 'contrastive_loss', 'proximal_loss')
+  return dict(zip(names, (float(total / examples) for total in sums), strict=True))
+
+
+def run(*, params, images, labels, sizes, rounds, num_clients, **options):
+  """Federated training: every round, train each participant, then average.
+
+  w^{t+1} = sum_i n_i w_i^{t+1} / sum_i n_i over the round's participants, unless an
+  option says otherwise. SOLO does not average: each client starts from the model it
+  trained last. A local optimizer starts afresh every round.
+
+  Args:
+    params: the initial model.
+    images: [M, H, W, C] normalised pixels of all clients together.
+    labels: [M] class indices.
+    sizes: {client id: n_i}, the number of examples the client owns.
+    rounds: per round, {client id: [[B] indices into images, ...]}: the batches in
+      order, all local epochs. A client that is not a key is absent.
+    num_clients: N; ids are 0..N-1.
+    **options: fields of Options.
+
+  Returns:
+    One RoundResult per round.
+
+  Raises:
+    ValueError: the options do not go together, or do not fit the rounds.
+  """
+  options = Options(**options)
+  rounds = check(options, rounds, sizes, num_clients)
+  federation = Federation(options, params, images, labels, sizes, num_clients)
+  return [
+    federation.round(
+      index, batches, None if options.mixing is None else options.mixing[index]
+    )
+    for index, batches in enumerate(rounds)
+  ]
+
+
+def accuracy_and_loss(network, params, images, labels):
+  """One forward pass over everything.
+
+  Args:
+    network: mlp or moon_cnn.
+    params: its weights.
+    images: [M, H, W, C] normalised pixels.
+    labels: [M] class indices.
+
+  Returns:
+    Accuracy in [0, 1], mean cross entropy in nats.
+  """
+  labels = np.asarray(labels, np.int32)
+  _, logits = network(params, jnp.asarray(images, jnp.float32))
+  correct = np.argmax(np.asarray(logits), axis=1) == labels
+  return float(np.mean(correct)), float(jnp.mean(cross_entropy(logits, labels)))

@@ -1,0 +1,122 @@
+"""The terms of the local objectives, and their gradient."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tests.reference.networks import Model, squared_distance
+
+
+class Losses(NamedTuple):
+  """The terms of the loss, each a mean over the examples it covers, in nats.
+
+  total = a * supervised + b * contrastive + c * proximal, with Weights a, b, c.
+  """
+
+  total: float
+  supervised: float
+  contrastive: float  # 0 without MOON's term, and for a client without a negative
+  proximal: float  # ||w - w_received||^2 / 2; 0 unless FedProx
+
+
+class Weights(NamedTuple):
+  """What the terms of the loss are multiplied by."""
+
+  supervised: float
+  contrastive: float
+  proximal: float
+
+
+def cross_entropy(logits, labels):
+  """[B, Y], [B] -> [B]: -log softmax(logits)[label]."""
+  own_logit = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+  return jax.nn.logsumexp(logits, axis=1) - own_logit
+
+
+def cosine_similarity(a, b):
+  """[B, D], [B, D] -> [B]: a.b / (||a|| ||b||)."""
+  dot = jnp.sum(a * b, axis=1)
+  return dot / (jnp.linalg.norm(a, axis=1) * jnp.linalg.norm(b, axis=1))
+
+
+def model_contrastive(z, z_global, z_previous, tau):
+  """L_con of MOON, eq. 3 (arXiv:2103.16257), with any number of negatives.
+
+  -log(exp(sim(z, z_global) / tau)
+       / (exp(sim(z, z_global) / tau) + sum_j exp(sim(z, z_previous_j) / tau)))
+
+  Args:
+    z: [B, D] under the weights being trained.
+    z_global: [B, D] under the received weights.
+    z_previous: list of [B, D], one per negative.
+    tau: [] temperature.
+
+  Returns:
+    [B] in nats.
+  """
+  positive = cosine_similarity(z, z_global) / tau
+  exponents = [positive] + [cosine_similarity(z, n) / tau for n in z_previous]
+  return jax.nn.logsumexp(jnp.stack(exponents), axis=0) - positive
+
+
+def batch_loss(
+  params,
+  stats,
+  received,
+  negatives,
+  images,
+  labels,
+  weights,
+  tau,
+  *,
+  network,
+  terms,
+  similarity_on,
+):
+  """The local objective on one batch.
+
+  Args:
+    params: the weights being trained.
+    stats: their running statistics.
+    received: the Model local training started from.
+    negatives: list of Models to be pushed away from; without any, L_con is 0.
+    images: [B, H, W, C].
+    labels: [B] class indices.
+    weights: Weights of the three terms.
+    tau: [] temperature of L_con.
+    network: a Network.
+    terms: which of 'contrastive' and 'proximal' the objective has.
+    similarity_on: 'representation' or 'features', what L_con compares.
+
+  Returns:
+    [] total loss, and (Losses, running statistics afterwards).
+  """
+
+  def compared(model, training):
+    features, z, logits, stats = network.forward(model, images, training=training)
+    return {'features': features, 'representation': z}[similarity_on], logits, stats
+
+  z, logits, stats = compared(Model(params, stats), training=True)
+  supervised = jnp.mean(cross_entropy(logits, labels))
+  contrastive = 0.0
+  proximal = 0.0
+  if 'contrastive' in terms and negatives:
+    z_global = compared(received, training=False)[0]
+    z_previous = [compared(model, training=False)[0] for model in negatives]
+    contrastive = jnp.mean(model_contrastive(z, z_global, z_previous, tau))
+  if 'proximal' in terms:
+    proximal = 0.5 * squared_distance(params, received.params)
+  total = (
+    weights.supervised * supervised
+    + weights.contrastive * contrastive
+    + weights.proximal * proximal
+  )
+  return total, (Losses(total, supervised, contrastive, proximal), stats)
+
+
+# Only the first argument is trained: the other models are frozen, in evaluation mode.
+gradient_and_losses = jax.jit(
+  jax.grad(batch_loss, argnums=0, has_aux=True),
+  static_argnames=('network', 'terms', 'similarity_on'),
+)

@@ -1,0 +1,174 @@
+"""Networks as the papers draw them: plain layers, one function each."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+# Accelerators round the factors of a float32 product unless told not to.
+FULL_PRECISION = lax.Precision.HIGHEST
+
+# PyTorch's defaults: running = 0.9 running + 0.1 batch.
+BATCH_NORM_MOMENTUM = 0.1
+BATCH_NORM_EPSILON = 1e-5
+
+
+class Model(NamedTuple):
+  """One set of weights, and the running statistics of its BatchNorm layers."""
+
+  params: dict
+  stats: dict  # layer name -> {'mean': [D], 'var': [D]}; {} without BatchNorm
+
+
+def dense(layer, x):
+  """[B, D_in] -> [B, D_out]: x kernel + bias."""
+  product = jnp.dot(x, layer['kernel'], precision=FULL_PRECISION)
+  return product + layer['bias'][None, :]
+
+
+def convolution(layer, x):
+  """[B, H, W, C_in] -> [B, H - kh + 1, W - kw + 1, C_out], stride 1, no padding."""
+  product = lax.conv_general_dilated(
+    x,
+    layer['kernel'],
+    window_strides=(1, 1),
+    padding='VALID',
+    dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+    precision=FULL_PRECISION,
+  )
+  return product + layer['bias'][None, None, None, :]
+
+
+def relu(x):
+  """max(x, 0), with derivative 0 at 0."""
+  return jnp.where(x > 0, x, 0.0)
+
+
+def max_pool(x):
+  """[B, H, W, C] -> [B, H // 2, W // 2, C]: 2x2 windows, stride 2."""
+  window = (1, 2, 2, 1)
+  return lax.reduce_window(x, -jnp.inf, lax.max, window, window, 'VALID')
+
+
+def batch_norm(layer, running, x, *, training):
+  """scale (x - mean) / sqrt(var + 1e-5) + bias, as PyTorch's BatchNorm1d does it.
+
+  While training, mean and var are the batch's, var with denominator B, and the
+  running statistics move by a tenth towards them, var then with denominator B - 1.
+  PyTorch refuses to train on one example; here its running variance moves towards 0.
+
+  Args:
+    layer: {'scale': [D], 'bias': [D]}.
+    running: {'mean': [D], 'var': [D]}.
+    x: [B, D], real examples only.
+    training: False normalises by the running statistics and leaves them.
+
+  Returns:
+    [B, D] normalised, and the running statistics afterwards.
+  """
+  mean, var = running['mean'], running['var']
+  if training:
+    count = x.shape[0]
+    mean = jnp.mean(x, axis=0)
+    var = jnp.mean((x - mean[None, :]) ** 2, axis=0)
+    unbiased = var * (count / max(count - 1, 1))
+    kept = 1 - BATCH_NORM_MOMENTUM
+    running = {
+      'mean': kept * running['mean'] + BATCH_NORM_MOMENTUM * mean,
+      'var': kept * running['var'] + BATCH_NORM_MOMENTUM * unbiased,
+    }
+  normalised = (x - mean[None, :]) / jnp.sqrt(var + BATCH_NORM_EPSILON)[None, :]
+  return layer['scale'][None, :] * normalised + layer['bias'][None, :], running
+
+
+def encode_mlp(params, stats, images, training):
+  """One hidden layer: `encoder`, ReLU."""
+  del training
+  flat = jnp.reshape(images, (images.shape[0], -1))
+  return relu(dense(params['encoder'], flat)), stats
+
+
+def encode_mlp_bn(params, stats, images, training):
+  """One hidden layer: `encoder`, BatchNorm `norm`, ReLU."""
+  x = jnp.reshape(images, (images.shape[0], -1))
+  x = dense(params['encoder'], x)
+  x, norm = batch_norm(params['norm'], stats['norm'], x, training=training)
+  return relu(x), {'norm': norm}
+
+
+def encode_moon_cnn(params, stats, images, training):
+  """`conv1`, `conv2`, each ReLU and pool, then `fc1`, `fc2`, each ReLU."""
+  del training
+  x = max_pool(relu(convolution(params['conv1'], images)))
+  x = max_pool(relu(convolution(params['conv2'], x)))
+  x = jnp.reshape(x, (x.shape[0], -1))
+  x = relu(dense(params['fc1'], x))
+  return relu(dense(params['fc2'], x)), stats
+
+
+def projection_and_classifier(params, features):
+  """MOON's projection head, then the classifier on the head's output."""
+  hidden = relu(dense(params['head_hidden'], features))
+  representation = dense(params['head_output'], hidden)
+  return representation, dense(params['classifier'], representation)
+
+
+class Network(NamedTuple):
+  """An encoder and what follows it.
+
+  Called on params and [B, H, W, C] normalised pixels it returns [B, D]
+  representation and [B, Y] logits; that needs a network without BatchNorm.
+  """
+
+  encode: Callable  # (params, stats, images, training) -> [B, F] features, stats
+  head: Callable = projection_and_classifier  # (params, features) -> z, logits
+
+  def __call__(self, params, images):
+    _, z, logits, _ = self.forward(Model(params, {}), images, training=False)
+    return z, logits
+
+  def forward(self, model, images, *, training):
+    """-> [B, F] features, [B, D] representation, [B, Y] logits, statistics."""
+    features, stats = self.encode(model.params, model.stats, images, training)
+    return (features, *self.head(model.params, features), stats)
+
+
+# Kernels are [in, out], of convolutions [kh, kw, in, out]. The CNN is that of MOON
+# (arXiv:2103.16257); every one ends in head_hidden, head_output, classifier.
+mlp = Network(encode_mlp)
+mlp_bn = Network(encode_mlp_bn)
+moon_cnn = Network(encode_moon_cnn)
+
+
+def first_stats(params):
+  """Mean 0 and variance 1 for each layer that has a `scale`."""
+  return {
+    name: {
+      'mean': jnp.zeros_like(jnp.asarray(layer['scale'])),
+      'var': jnp.ones_like(jnp.asarray(layer['scale'])),
+    }
+    for name, layer in params.items()
+    if 'scale' in layer
+  }
+
+
+def squared_distance(a, b):
+  """||a - b||^2 over all parameters of two models."""
+  squares = jax.tree.map(lambda x, y: jnp.sum((x - y) ** 2), a, b)
+  return sum(jax.tree.leaves(squares))
+
+
+def norm(tree):
+  """||tree||_2 over all its leaves."""
+  return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
+
+
+def combine(coefficients, trees):
+  """sum_i coefficients_i trees_i; coefficients are plain numbers."""
+  total = jax.tree.map(jnp.zeros_like, trees[0])
+  for coefficient, tree in zip(coefficients, trees, strict=True):
+    a = float(coefficient)
+    total = jax.tree.map(lambda t, x, a=a: t + a * x, total, tree)
+  return total
