@@ -22,7 +22,6 @@ from moon_jax import (
 from moon_jax import round as round_lib
 from moon_jax.config import Config
 from moon_jax.data import device, partition, sources
-from moon_jax.keys import Purpose, device_key
 from moon_jax.types import Scalars, Server, State, Task
 
 
@@ -101,7 +100,6 @@ def build(config: Config) -> Experiment:
     num_devices=num_devices,
   )
   algorithm = algorithms.make(config.algorithm, **config.options(config.algorithm))
-  shapes = jax.eval_shape(network.init, device_key(0, Purpose.INIT))
   train, test = (
     device.DeviceSplit(images, labels, data.mean, data.std)
     for images, labels in (
@@ -120,7 +118,7 @@ def build(config: Config) -> Experiment:
     train=devices.replicate(device.TrainSplit(train, *owners), mesh),
     test=devices.replicate(test, mesh),
     mesh=mesh,
-    traffic=_traffic(algorithm, shapes),
+    traffic=_traffic(algorithm, network.shapes),
     data_digest=sources.digest(data),
   )
 
@@ -128,7 +126,7 @@ def build(config: Config) -> Experiment:
 def initial_state(experiment: Experiment) -> State:
   """The state before the first round; a function of the seed alone."""
   config, algorithm = experiment.config, experiment.algorithm
-  variables = experiment.network.init(device_key(config.seed, Purpose.INIT))
+  variables = experiment.network.init(config.seed)
   state = State(
     server=Server(variables, algorithm.init_server(variables)),
     clients=tree.repeat(algorithm.init_client(variables), config.num_clients),

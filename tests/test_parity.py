@@ -67,8 +67,8 @@ def seeded_variables(module, shape):
     return jnp.asarray(seeded.leaf('/'.join(keys), leaf.shape))
 
   with jax.enable_x64(False):
-    shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros(shape))
-  return jax.tree_util.tree_map_with_path(fill, shapes)
+    boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros(shape))
+  return jax.tree_util.tree_map_with_path(fill, nn.unbox(boxed))
 
 
 def by_path(tree):

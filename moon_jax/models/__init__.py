@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from moon_jax.errors import UsageError
+from moon_jax.models import initializers
 from moon_jax.models.cnn_transformer import CnnTransformer
 from moon_jax.models.dco_cnn import DcoCnn
 from moon_jax.models.mlp import Mlp
@@ -51,8 +53,9 @@ class Network(NamedTuple):
   """A network as three pure functions.
 
   Attributes:
-    init: key -> variables: 'params' and, with batch normalisation, the running
-      statistics, 'batch_stats'.
+    shapes: the variables as `jax.ShapeDtypeStruct`s: 'params' and, with batch
+      normalisation, the running statistics, 'batch_stats'.
+    init: seed -> variables, all float32.
     apply: (variables, images [B, H, W, C] float32) -> Outputs in evaluation mode:
       running statistics, no dropout.
     train: (variables, images, mask [B] float32, key) -> (Outputs, state) in training
@@ -61,7 +64,8 @@ class Network(NamedTuple):
       in the variables, {'batch_stats': ...}, or {} without batch normalisation.
   """
 
-  init: Callable[[jax.Array], PyTree]
+  shapes: PyTree
+  init: Callable[[int], PyTree]
   apply: Callable[[PyTree, jax.Array], Outputs]
   train: Callable[[PyTree, jax.Array, jax.Array, jax.Array], tuple[Outputs, PyTree]]
 
@@ -99,8 +103,11 @@ def make(
     options['convolution'] = form
   module = MODELS[name](num_classes=num_classes, **options)
 
-  def init(key):
-    return module.init(key, jnp.zeros((1, *image_shape)))
+  images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+  boxed = jax.eval_shape(module.init, jax.random.key(0), images)
+
+  def init(seed):
+    return initializers.draw(boxed, seed)
 
   def apply(variables, images):
     return module.apply(variables, images)
@@ -109,4 +116,4 @@ def make(
     rngs = {'dropout': key}
     return module.apply(variables, images, mask, rngs=rngs, mutable=['batch_stats'])
 
-  return Network(init, apply, train)
+  return Network(nn.unbox(boxed), init, apply, train)

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from moon_jax.models import convolution, layers
+from moon_jax.models import convolution, initializers, layers
 from moon_jax.types import Outputs
 
 WIDTH = 256
@@ -99,9 +99,9 @@ class EncoderLayer(nn.Module):
   def _attention(self, x, drop):
     """softmax(q k^T / sqrt(width / heads)) v for each head, then a dense layer."""
     batch, tokens, width = x.shape
-    zeros = nn.initializers.zeros
+    zeros = initializers.constant(0)
     # Xavier's limit for the three projections as one matrix, as PyTorch takes it.
-    xavier = layers.uniform(math.sqrt(6 / (width + 3 * width)))
+    xavier = initializers.uniform(math.sqrt(6 / (width + 3 * width)))
     stacked = layers.dense(x, 3 * width, 'qkv', kernel_init=xavier, bias_init=zeros)
     q, k, v = jnp.moveaxis(stacked.reshape(batch, tokens, 3, self.heads, -1), 2, 0)
     scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) / math.sqrt(width / self.heads)

@@ -7,21 +7,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from moon_jax.models import convolution
+from moon_jax.models import convolution, initializers
 
-
-def uniform(limit: float) -> Callable:
-  """An initialiser: U(-limit, limit)."""
-
-  def init(key, shape, dtype=jnp.float32):
-    return jax.random.uniform(key, shape, dtype, -limit, limit)
-
-  return init
+_ZEROS, _ONES = initializers.constant(0), initializers.constant(1)
 
 
 def _default(fan_in: int) -> Callable:
   """PyTorch's default for weights and biases: U(-1/sqrt(fan_in), 1/sqrt(fan_in))."""
-  return uniform(1 / math.sqrt(fan_in))
+  return initializers.uniform(1 / math.sqrt(fan_in))
 
 
 def dense(
@@ -106,12 +99,12 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x, mask):
-    """[C, H, W, B], [B] 1.0 for a real example or None in evaluation -> [C, H, W, B]."""
+    """mask: [B] 1.0 for a real example, 0.0 for filler; None in evaluation."""
     channels = x.shape[:1]
-    scale = _widened(self.param('scale', nn.initializers.ones, channels))
-    bias = _widened(self.param('bias', nn.initializers.zeros, channels))
-    running_mean = self.variable('batch_stats', 'mean', jnp.zeros, channels)
-    running_var = self.variable('batch_stats', 'var', jnp.ones, channels)
+    scale = _widened(self.param('scale', _ONES, channels))
+    bias = _widened(self.param('bias', _ZEROS, channels))
+    running_mean = self.variable('batch_stats', 'mean', _ZEROS, None, channels)
+    running_var = self.variable('batch_stats', 'var', _ONES, None, channels)
     wide = _widened(x)
     if mask is None:
       mean, var = _widened(running_mean.value), _widened(running_var.value)
@@ -134,8 +127,8 @@ class LayerNorm(nn.Module):
   @nn.compact
   def __call__(self, x):
     shape = (1,) * (x.ndim - 1) + x.shape[-1:]
-    scale = _widened(self.param('scale', nn.initializers.ones, x.shape[-1:]))
-    bias = _widened(self.param('bias', nn.initializers.zeros, x.shape[-1:]))
+    scale = _widened(self.param('scale', _ONES, x.shape[-1:]))
+    bias = _widened(self.param('bias', _ZEROS, x.shape[-1:]))
     wide = _widened(x)
     mean, var = (f(wide, axis=-1, keepdims=True) for f in (jnp.mean, jnp.var))
     y = (wide - mean) * jax.lax.rsqrt(var + 1e-5)

@@ -15,12 +15,13 @@ code has for CIFAR-100:
   28,246,948
 """
 
+import math
+
 import flax.linen as nn
 
-from moon_jax.models import layers
+from moon_jax.models import initializers, layers
 from moon_jax.types import Outputs
 
-_HE_FAN_OUT = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 _REPRESENTATION = 256
 
 
@@ -34,6 +35,7 @@ class _ConvNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x, mask):
+    deviation = math.sqrt(2 / (self.size**2 * self.features))
     conv = layers.Conv(
       self.features,
       self.size,
@@ -41,7 +43,7 @@ class _ConvNorm(nn.Module):
       stride=self.stride,
       padding=self.size // 2,
       use_bias=False,
-      kernel_init=_HE_FAN_OUT,
+      kernel_init=initializers.normal(deviation),
       name='conv',
     )
     return layers.BatchNorm(name='norm')(conv(x), mask)
