@@ -13,7 +13,8 @@ def get_config() -> ml_collections.ConfigDict:
   config = ml_collections.ConfigDict()
 
   config.algorithm = 'moon'  # fedavg, fedprox, moon or solo
-  config.model = 'mlp'  # mlp (any image) or moon_cnn (28x28 or 32x32 pixels)
+  # Pixels: any; moon_cnn, tutorial_cnn, dco_cnn 28x28 or 32x32; cnn_transformer 32x32.
+  config.model = 'mlp'  # mlp, {moon,tutorial,dco}_cnn, cnn_transformer, resnet{18,50}
   config.seed = 0  # of every random draw; 0 to 2**31 - 1
 
   config.num_clients = 10  # clients that share the training data; at least 1
@@ -59,10 +60,14 @@ def get_config() -> ml_collections.ConfigDict:
   config.mlp.width = 128  # units of each hidden layer; at least 1
   config.mlp.representation = 64  # units of the representation; at least 1
 
+  config.cnn_transformer = ml_collections.ConfigDict()
+  config.cnn_transformer.layers = 6  # of the encoder; at least 1
+  config.cnn_transformer.heads = 8  # of attention, in every layer; a divisor of 256
+  config.cnn_transformer.feedforward = 2048  # hidden units of a layer; at least 1
+  config.cnn_transformer.dropout = 0.1  # after convolutions, in the encoder; in [0, 1)
+
   config.execution = ml_collections.ConfigDict()
-  config.execution.devices = (
-    'auto'  # GPUs, or CPU cores, that share the lanes, or a count
-  )
+  config.execution.devices = 'auto'  # that share the lanes: auto (all there are) or a count
   config.execution.lanes = 'auto'  # clients trained side by side: auto or a count
   config.execution.convolution = 'auto'  # auto, library, im2col or banded; same values
   config.execution.cache_mib = 2048  # for MOON's frozen representations, MiB; 0 is none

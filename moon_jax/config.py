@@ -46,7 +46,8 @@ _FRACTION = Bound(
   'a fraction of the clients in (0, 1], not a count', lambda value: 0 < value <= 1
 )
 _UNIT = Bound('in [0, 1]', lambda value: 0 <= value <= 1)
-_MOMENTUM = Bound('in [0, 1)', lambda value: 0 <= value < 1)
+_BELOW_ONE = Bound('in [0, 1)', lambda value: 0 <= value < 1)
+_HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
 _AUTO_OR_COUNT = Bound(
   "'auto' or a count of at least 1",
   re.compile('auto|[1-9][0-9]{0,8}').fullmatch,
@@ -67,7 +68,15 @@ PositiveFloat = Annotated[float, _ABOVE_ZERO]
 NonNegativeFloat = Annotated[float, _at_least(0)]
 
 ALGORITHMS = ('fedavg', 'fedprox', 'moon', 'solo')
-MODELS = ('mlp', 'moon_cnn')
+MODELS = (
+  'mlp',
+  'moon_cnn',
+  'tutorial_cnn',
+  'dco_cnn',
+  'cnn_transformer',
+  'resnet18',
+  'resnet50',
+)
 SOURCES = ('digits', 'tfds', 'npz')
 PARTITIONS = ('iid', 'dirichlet', 'shards', 'quantity', 'noise')
 AUGMENTATIONS = ('none', 'flip', 'crop_flip')
@@ -106,7 +115,7 @@ class AugmentationConfig:
 class OptimizerConfig:
   name: Annotated[str, Choice(OPTIMIZERS)]
   learning_rate: PositiveFloat
-  momentum: Annotated[float, _MOMENTUM]
+  momentum: Annotated[float, _BELOW_ONE]
   weight_decay: NonNegativeFloat
 
 
@@ -125,6 +134,14 @@ class FedProxConfig:
 class MlpConfig:
   width: Count
   representation: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class CnnTransformerConfig:
+  layers: Count
+  heads: Annotated[int, _HEADS]
+  feedforward: Count
+  dropout: Annotated[float, _BELOW_ONE]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +176,7 @@ class Config:
   moon: MoonConfig
   fedprox: FedProxConfig
   mlp: MlpConfig
+  cnn_transformer: CnnTransformerConfig
   execution: ExecutionConfig
 
   def options(self, group: str) -> dict[str, Any]:
@@ -171,11 +189,12 @@ _USED_WHEN = {
   'moon': ('algorithm', ('moon',)),
   'fedprox': ('algorithm', ('fedprox',)),
   'mlp': ('model', ('mlp',)),
+  'cnn_transformer': ('model', ('cnn_transformer',)),
   'partition.beta': ('partition.name', ('dirichlet', 'quantity')),
   'partition.classes_per_client': ('partition.name', ('shards',)),
   'partition.noise_sigma': ('partition.name', ('noise',)),
   'augmentation.padding': ('augmentation.name', ('crop_flip',)),
-  'execution.convolution': ('model', ('moon_cnn',)),
+  'execution.convolution': ('model', tuple(name for name in MODELS if name != 'mlp')),
   'execution.cache_mib': ('algorithm', ('moon',)),
   'data.name': ('data.source', ('tfds',)),
   'data.dir': ('data.source', ('tfds',)),

@@ -23,7 +23,6 @@ from moon_jax import (
 from moon_jax import round as round_lib
 from moon_jax.config import Config
 from moon_jax.data import device, partition, sources
-from moon_jax.keys import Purpose, device_key
 from moon_jax.types import Scalars, Server, State, Task
 
 
@@ -109,7 +108,6 @@ def build(config: Config) -> Experiment:
     num_devices=num_devices,
   )
   algorithm = algorithms.make(config.algorithm, **config.options(config.algorithm))
-  shapes = jax.eval_shape(network.init, device_key(0, Purpose.INIT))
   train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   owners = (split.indices, split.offsets.astype(np.int32))
@@ -123,7 +121,7 @@ def build(config: Config) -> Experiment:
     train=devices.replicate(device.TrainSplit(train, *owners), mesh),
     test=devices.replicate(test, mesh),
     mesh=mesh,
-    traffic=_traffic(algorithm, shapes),
+    traffic=_traffic(algorithm, network.shapes),
     data_digest=sources.digest(data),
   )
 
@@ -131,7 +129,7 @@ def build(config: Config) -> Experiment:
 def initial_state(experiment: Experiment) -> State:
   """The state before the first round; a function of the seed alone."""
   config, algorithm = experiment.config, experiment.algorithm
-  variables = experiment.network.init(device_key(config.seed, Purpose.INIT))
+  variables = experiment.network.init(config.seed)
   state = State(
     server=Server(variables, algorithm.init_server(variables)),
     clients=tree.repeat(algorithm.init_client(variables), config.num_clients),

@@ -32,6 +32,10 @@ def problems(argv):
 # --- bad command lines ----------------------------------------------------------------
 
 LANES = "must be 'auto' or a count of at least 1."
+MODELS = (
+  'must be one of mlp, moon_cnn, tutorial_cnn, dco_cnn, cnn_transformer, resnet18, '
+  'resnet50.'
+)
 SEED = 'must be in [0, 2147483647].'
 FRACTION = 'must be a fraction of the clients in (0, 1], not a count.'
 
@@ -116,6 +120,12 @@ BAD = {
     '--config.partition.min_size=0 must be at least 1.'
   ],
   '--config.data.limit=-1': ['--config.data.limit=-1 must be at least 0.'],
+  '--config.model=cnn_transformer --config.cnn_transformer.heads=7': [
+    '--config.cnn_transformer.heads=7 must be a divisor of 256.'
+  ],
+  '--config.model=cnn_transformer --config.cnn_transformer.dropout=1': [
+    '--config.cnn_transformer.dropout=1.0 must be in [0, 1).'
+  ],
   '--config.participation=10': [f'--config.participation=10.0 {FRACTION}'],
   '--config.participation=0': [f'--config.participation=0.0 {FRACTION}'],
   '--config.seed=-1': [f'--config.seed=-1 {SEED}'],
@@ -124,7 +134,8 @@ BAD = {
   '--config.execution.lanes=many': [f"--config.execution.lanes='many' {LANES}"],
   '--config.execution.convolution=banded': [
     '--config.execution.convolution is not used with --config.model=mlp; '
-    'it belongs to moon_cnn.'
+    'it belongs to moon_cnn or tutorial_cnn or dco_cnn or cnn_transformer or resnet18 '
+    'or resnet50.'
   ],
   '--config.execution.cache_mib=1 --config.algorithm=solo': [
     '--config.execution.cache_mib is not used with --config.algorithm=solo; '
@@ -138,9 +149,9 @@ BAD = {
     "--config.algorithm='mon' must be one of fedavg, fedprox, moon, solo. "
     "Did you mean 'moon'?"
   ],
-  '--config.model=cnn': ["--config.model='cnn' must be one of mlp, moon_cnn."],
+  '--config.model=vit': [f"--config.model='vit' {MODELS}"],
   '--config.model=moon-cnn': [
-    "--config.model='moon-cnn' must be one of mlp, moon_cnn. Did you mean 'moon_cnn'?"
+    f"--config.model='moon-cnn' {MODELS} Did you mean 'moon_cnn'?"
   ],
   '--config.partition.name=dirchlet': [
     "--config.partition.name='dirchlet' must be one of iid, dirichlet, "
@@ -160,6 +171,10 @@ BAD = {
   ],
   '--config=configs/mnist_moon.py --config.mlp.width=8': [
     '--config.mlp.width is not used with --config.model=moon_cnn; it belongs to mlp.'
+  ],
+  '--config.cnn_transformer.layers=2': [
+    '--config.cnn_transformer.layers is not used with --config.model=mlp; '
+    'it belongs to cnn_transformer.'
   ],
   '--config.partition.name=iid --config.partition.beta=1': [
     '--config.partition.beta is not used with --config.partition.name=iid; '
@@ -242,7 +257,7 @@ BAD = {
     '--config.seed is given twice.',
     '--workdir needs a value.',
     "--config.sed is not a knob. Did you mean 'seed'?",
-    "--config.model='mpl' must be one of mlp, moon_cnn. Did you mean 'mlp'?",
+    f"--config.model='mpl' {MODELS} Did you mean 'mlp'?",
     f'--config.seed=-1 {SEED}',
     '--config.moon.mu=nan must be a finite number.',
     '--config.fedprox.mu is not used with --config.algorithm=moon; '

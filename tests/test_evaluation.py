@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from moon_jax import devices, evaluation, tree
-from moon_jax.keys import Purpose, device_key
 from tests import reference, world
 
 
@@ -46,7 +45,7 @@ def test_filler_is_never_counted_as_correct(batch_size, num_devices):
 
 
 def test_each_of_several_models_gets_its_own_score():
-  others = world.network().init(device_key(1, Purpose.INIT))
+  others = world.network().init(1)
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), world.variables(), others)
   both = score(stacked, 16)
   for index, model in enumerate((world.variables(), others)):

@@ -9,7 +9,6 @@ import numpy as np
 from moon_jax import algorithms, cohort, devices, lanes, local, models, tree
 from moon_jax import round as round_lib
 from moon_jax.data import device
-from moon_jax.keys import Purpose, device_key
 from moon_jax.types import Scalars, Server, State
 
 BATCH_SIZE = 16
@@ -69,7 +68,7 @@ def network(model='mlp'):
 @functools.cache
 def variables(model='mlp'):
   """Its initial variables."""
-  return network(model).init(device_key(0, Purpose.INIT))
+  return network(model).init(0)
 
 
 @functools.cache

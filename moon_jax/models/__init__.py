@@ -3,19 +3,46 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from moon_jax.errors import UsageError
+from moon_jax.models import initializers
+from moon_jax.models.cnn_transformer import CnnTransformer
+from moon_jax.models.dco_cnn import DcoCnn
 from moon_jax.models.mlp import Mlp
 from moon_jax.models.moon_cnn import MoonCnn
+from moon_jax.models.resnet import resnet18, resnet50
 from moon_jax.types import Outputs, PyTree
 
-MODELS = {'mlp': Mlp, 'moon_cnn': MoonCnn}
+MODELS = {
+  'mlp': Mlp,
+  'moon_cnn': MoonCnn,
+  'tutorial_cnn': MoonCnn,  # moon_cnn.py says why
+  'dco_cnn': DcoCnn,
+  'cnn_transformer': CnnTransformer,
+  'resnet18': resnet18,
+  'resnet50': resnet50,
+}
 
-_CONVOLUTIONAL = ('moon_cnn',)
-_DEFAULT_FORM = 'banded'  # docs/performance.md; not yet measured on a GPU
-_SIDES = {'moon_cnn': (28, 32)}
+# The convolutional networks, and what 'auto' is for them: the forms of matrix products
+# win where channels are few (docs/performance.md); not yet measured on a GPU.
+_DEFAULT_FORM = {
+  'moon_cnn': 'banded',
+  'tutorial_cnn': 'banded',
+  'dco_cnn': 'banded',
+  'cnn_transformer': 'library',
+  'resnet18': 'library',
+  'resnet50': 'library',
+}
+# Sides of the square images that a network takes; any images if it is not here.
+_SIDES = {
+  'moon_cnn': (28, 32),
+  'tutorial_cnn': (28, 32),
+  'dco_cnn': (28, 32),
+  'cnn_transformer': (32,),
+}
 
 
 class ModelError(UsageError):
@@ -23,15 +50,24 @@ class ModelError(UsageError):
 
 
 class Network(NamedTuple):
-  """A network as two pure functions.
+  """A network as three pure functions.
 
   Attributes:
-    init: key -> variables.
-    apply: (variables, images [B, H, W, C] float32) -> Outputs.
+    shapes: the variables as `jax.ShapeDtypeStruct`s: 'params' and, with batch
+      normalisation, the running statistics, 'batch_stats'.
+    init: seed -> variables, all float32.
+    apply: (variables, images [B, H, W, C] float32) -> Outputs in evaluation mode:
+      running statistics, no dropout.
+    train: (variables, images, mask [B] float32, key) -> (Outputs, state) in training
+      mode: statistics of the batch's real examples (mask 1.0; filler is 0.0), dropout
+      by the key, which networks without dropout ignore. `state` is what else changed
+      in the variables, {'batch_stats': ...}, or {} without batch normalisation.
   """
 
-  init: Callable[[jax.Array], PyTree]
+  shapes: PyTree
+  init: Callable[[int], PyTree]
   apply: Callable[[PyTree, jax.Array], Outputs]
+  train: Callable[[PyTree, jax.Array, jax.Array, jax.Array], tuple[Outputs, PyTree]]
 
 
 def make(
@@ -40,7 +76,7 @@ def make(
   image_shape: tuple[int, int, int],
   num_classes: int,
   convolution: str = 'auto',
-  **options: int,
+  **options: int | float,
 ) -> Network:
   """Builds a network for images of one shape.
 
@@ -62,11 +98,22 @@ def make(
       f'{" or ".join(f"{s}x{s}" for s in sides)} pixels, the data has '
       f'{height}x{width}; use --config.model=mlp.'
     )
-  if name in _CONVOLUTIONAL:
-    options['convolution'] = _DEFAULT_FORM if convolution == 'auto' else convolution
+  if name in _DEFAULT_FORM:
+    form = _DEFAULT_FORM[name] if convolution == 'auto' else convolution
+    options['convolution'] = form
   module = MODELS[name](num_classes=num_classes, **options)
 
-  def init(key):
-    return module.init(key, jnp.zeros((1, *image_shape)))
+  images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+  boxed = jax.eval_shape(module.init, jax.random.key(0), images)
 
-  return Network(init, module.apply)
+  def init(seed):
+    return initializers.draw(boxed, seed)
+
+  def apply(variables, images):
+    return module.apply(variables, images)
+
+  def train(variables, images, mask, key):
+    rngs = {'dropout': key}
+    return module.apply(variables, images, mask, rngs=rngs, mutable=['batch_stats'])
+
+  return Network(nn.unbox(boxed), init, apply, train)

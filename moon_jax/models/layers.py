@@ -1,72 +1,177 @@
 """Layers that the networks share, initialised as in the papers' PyTorch code."""
 
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from moon_jax.models import convolution
+from moon_jax.models import convolution, initializers
+
+_ZEROS, _ONES = initializers.constant(0), initializers.constant(1)
 
 
-def _uniform(fan_in: int):
-  """U(-1/sqrt(fan_in), 1/sqrt(fan_in)): PyTorch's default for weights and biases."""
-  limit = 1 / math.sqrt(fan_in)
-
-  def init(key, shape, dtype=jnp.float32):
-    return jax.random.uniform(key, shape, dtype, -limit, limit)
-
-  return init
+def _default(fan_in: int) -> Callable:
+  """PyTorch's default for weights and biases: U(-1/sqrt(fan_in), 1/sqrt(fan_in))."""
+  return initializers.uniform(1 / math.sqrt(fan_in))
 
 
-def dense(x: jax.Array, features: int, name: str) -> jax.Array:
-  """[B, inputs] -> [B, features] affine map; call inside `nn.compact`."""
-  init = _uniform(x.shape[-1])
-  return nn.Dense(features, kernel_init=init, bias_init=init, name=name)(x)
+def dense(
+  x: jax.Array,
+  features: int,
+  name: str,
+  *,
+  kernel_init: Callable | None = None,
+  bias_init: Callable | None = None,
+) -> jax.Array:
+  """[..., inputs] -> [..., features] affine map; call inside `nn.compact`.
+
+  An initialiser that is None is PyTorch's default.
+  """
+  default = _default(x.shape[-1])
+  return nn.Dense(
+    features,
+    kernel_init=kernel_init or default,
+    bias_init=bias_init or default,
+    name=name,
+  )(x)
 
 
 class Conv(nn.Module):
-  """[C, H, W, B] -> [features, H', W', B] with a bias; pooling halves H' and W'.
+  """[C, H, W, B] -> [features, H', W', B]; pooling halves H' and W'.
 
   Attributes:
     features: output channels.
     size: side of the kernel.
     form: a key of convolution.FORMS; it does not change the values.
     stride: of the window, in both directions.
-    padding: 'VALID', or 'SAME' as in TensorFlow: H' = ceil(H / stride).
+    padding: 'VALID'; or 'SAME' as in TensorFlow, H' = ceil(H / stride); or a number of
+      zeros on each of the four sides, as in PyTorch. The last two differ with stride 2.
     pool: whether to keep only the largest of each 2x2 outputs.
+    use_bias: whether a bias is added.
+    kernel_init: initialises the kernel; None is PyTorch's default.
   """
 
   features: int
   size: int
   form: str
   stride: int = 1
-  padding: str = 'VALID'
+  padding: str | int = 'VALID'
   pool: bool = False
+  use_bias: bool = True
+  kernel_init: Callable | None = None
 
   @nn.compact
   def __call__(self, x):
     channels, height, width, _ = x.shape
-    init = _uniform(self.size * self.size * channels)
+    init = _default(self.size * self.size * channels)
     shape = (self.size, self.size, channels, self.features)
-    kernel = self.param('kernel', init, shape)
-    bias = self.param('bias', init, (self.features,))
-    if self.padding == 'SAME':
-      padding = tuple(
-        convolution.same_padding(side, self.size, self.stride)
-        for side in (height, width)
-      )
-    else:
-      padding = ((0, 0), (0, 0))
+    kernel = self.param('kernel', self.kernel_init or init, shape)
+    padding = (self._zeros(height), self._zeros(width))
     convolve = convolution.FORMS[self.form]
     y = convolve(x, kernel, stride=self.stride, padding=padding, pool=self.pool)
+    if not self.use_bias:
+      return y
     # The maximum of sums is the sum of the maximum, on a quarter of the pixels.
-    return y + bias.reshape(-1, 1, 1, 1)
+    return y + _channels(self.param('bias', init, (self.features,)))
+
+  def _zeros(self, side):
+    """Zeros before and after a side of the image."""
+    if self.padding == 'SAME':
+      return convolution.same_padding(side, self.size, self.stride)
+    return (0, 0) if self.padding == 'VALID' else (self.padding, self.padding)
+
+
+class BatchNorm(nn.Module):
+  """[C, H, W, B] -> [C, H, W, B], scale * (x - mean) / sqrt(var + 1e-5) + bias.
+
+  As PyTorch's. In training, mean and variance are those of the batch's real examples
+  over all pixels, and the running statistics, which evaluation uses, move:
+  running = 0.9 running + 0.1 batch (Ioffe and Szegedy 2015, arXiv:1502.03167). The
+  batch is divided by its biased standard deviation, and the running variance takes the
+  unbiased one. For bfloat16 the arithmetic is in float32, the results are bfloat16.
+
+  One real value of a channel has no unbiased variance: it becomes `bias`, and the
+  running variance stays. (PyTorch refuses it.) Without any, both running statistics
+  stay, and the outputs mean nothing.
+  """
+
+  @nn.compact
+  def __call__(self, x, mask):
+    """mask: [B] 1.0 for a real example, 0.0 for filler; None in evaluation."""
+    channels = x.shape[:1]
+    scale = _widened(self.param('scale', _ONES, channels))
+    bias = _widened(self.param('bias', _ZEROS, channels))
+    running_mean = self.variable('batch_stats', 'mean', _ZEROS, None, channels)
+    running_var = self.variable('batch_stats', 'var', _ONES, None, channels)
+    wide = _widened(x)
+    if mask is None:
+      mean, var = _widened(running_mean.value), _widened(running_var.value)
+    else:
+      mean, var, count = _statistics(wide, mask)
+      unbiased = var * count / jnp.maximum(count - 1, 1)
+      _move(running_mean, mean, enough=count > 0)
+      _move(running_var, unbiased, enough=count > 1)
+    factor = scale * jax.lax.rsqrt(var + 1e-5)
+    y = (wide - _channels(mean)) * _channels(factor) + _channels(bias)
+    return y.astype(x.dtype)
+
+
+class LayerNorm(nn.Module):
+  """[..., D] -> [..., D], scale * (x - mean) / sqrt(var + 1e-5) + bias, over D.
+
+  As PyTorch's: the biased variance. Of bfloat16 in float32, like BatchNorm.
+  """
+
+  @nn.compact
+  def __call__(self, x):
+    shape = (1,) * (x.ndim - 1) + x.shape[-1:]
+    scale = _widened(self.param('scale', _ONES, x.shape[-1:]))
+    bias = _widened(self.param('bias', _ZEROS, x.shape[-1:]))
+    wide = _widened(x)
+    mean, var = (f(wide, axis=-1, keepdims=True) for f in (jnp.mean, jnp.var))
+    y = (wide - mean) * jax.lax.rsqrt(var + 1e-5)
+    return (y * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype)
+
+
+def _widened(x):
+  """bfloat16 -> float32, or sums would lose what they add; other types stay."""
+  return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
+
+
+def _statistics(x, mask):
+  """[C, H, W, B], [B] -> [C] mean, [C] biased variance, [] values of a channel."""
+  real = (mask > 0).reshape(1, 1, 1, -1)
+  count = jnp.sum(mask.astype(x.dtype)) * (x.shape[1] * x.shape[2])
+
+  def average(values):
+    return jnp.sum(jnp.where(real, values, 0), (1, 2, 3)) / jnp.maximum(count, 1)
+
+  mean = average(x)
+  return mean, average(jnp.square(x - _channels(mean))), count
+
+
+def _move(running, batch, *, enough):
+  old = _widened(running.value)
+  # Not 0.9 a + 0.1 b: with a rate of 0 this is exactly the old value.
+  rate = jnp.where(enough, jnp.asarray(0.1, batch.dtype), 0)
+  running.value = (old + rate * (batch - old)).astype(running.value.dtype)
+
+
+def _channels(vector):
+  """[C] -> [C, 1, 1, 1], to meet [C, H, W, B] without rank promotion."""
+  return vector.reshape(-1, 1, 1, 1)
 
 
 def batch_last(images: jax.Array) -> jax.Array:
   """[B, H, W, C] -> [C, H, W, B], the layout of the convolutions."""
   return images.transpose(3, 1, 2, 0)
+
+
+def tokens(x: jax.Array) -> jax.Array:
+  """[C, H, W, B] -> [B, H * W, C]: pixels as tokens, row by row."""
+  return x.transpose(3, 1, 2, 0).reshape(x.shape[3], -1, x.shape[0])
 
 
 def flatten(x: jax.Array) -> jax.Array:

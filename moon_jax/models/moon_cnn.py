@@ -11,6 +11,11 @@ class MoonCnn(nn.Module):
 
   92,626 parameters for 32x32x3 images and 10 classes.
 
+  It is also MOONFlower's network, `tutorial_cnn`: the CNN of PyTorch's CIFAR-10
+  tutorial (the same four layers) with a two-layer projection head of 256 outputs. The
+  report leaves the width of that head's hidden layer open; with MOON's 84, which we
+  take, the two are one network.
+
   Attributes:
     num_classes: Y.
     convolution: a key of convolution.FORMS.
@@ -20,8 +25,9 @@ class MoonCnn(nn.Module):
   convolution: str
 
   @nn.compact
-  def __call__(self, images):
-    """[B, H, W, C] float32 -> Outputs, D = 256."""
+  def __call__(self, images, mask=None):
+    """[B, H, W, C] float32 -> Outputs, D = 256; the same in training."""
+    del mask
     x = layers.batch_last(images)
     x = nn.relu(self._conv(6, 'conv1')(x))
     x = nn.relu(self._conv(16, 'conv2')(x))

@@ -1,0 +1,111 @@
+"""SA-MOON's network for CIFAR-10: convolutions, then a Transformer encoder.
+
+What its paper leaves open is chosen here. The encoder layer is PyTorch's default, that
+of Vaswani et al. 2017 (arXiv:1706.03762): normalisation after each sum, ReLU between
+the two dense layers, their width 2048. One dropout rate serves the place the paper
+names, after the second block of convolutions, and the four of PyTorch's layer. There is
+no positional encoding. The representation is what the output layer sees: 256 numbers,
+after their ReLU.
+"""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from moon_jax.models import convolution, initializers, layers
+from moon_jax.types import Outputs
+
+WIDTH = 256
+
+
+class CnnTransformer(nn.Module):
+  """Six 3x3 convolutions, 16 tokens of 256, encoder, two dense layers, classifier.
+
+  Attributes:
+    num_classes: Y.
+    convolution: a key of convolution.FORMS.
+    layers: encoder layers.
+    heads: attention heads, a divisor of 256.
+    feedforward: hidden units of an encoder layer.
+    dropout: probability that a number is dropped in training, in [0, 1).
+  """
+
+  num_classes: int
+  convolution: str
+  layers: int
+  heads: int
+  feedforward: int
+  dropout: float
+
+  @nn.compact
+  def __call__(self, images, mask=None):
+    """Maps images to Outputs, D = 256.
+
+    Args:
+      images: [B, 32, 32, C] float32.
+      mask: [B] 1.0 for a real example in training; None in evaluation.
+    """
+    x = self._conv(layers.batch_last(images), 32, 'conv1', mask)
+    x = convolution.max_pool(self._conv(x, 64, 'conv2', mask))
+    x = self._conv(x, 128, 'conv3', mask)
+    x = convolution.max_pool(self._conv(x, 128, 'conv4', mask))
+    x = nn.Dropout(self.dropout)(x, deterministic=mask is None)
+    x = self._conv(x, WIDTH, 'conv5', mask)
+    x = layers.tokens(convolution.max_pool(self._conv(x, WIDTH, 'conv6', mask)))
+    for index in range(self.layers):
+      layer = EncoderLayer(
+        self.heads, self.feedforward, self.dropout, name=f'encoder{index + 1}'
+      )
+      x = layer(x, training=mask is not None)
+    x = nn.relu(layers.dense(x.reshape(x.shape[0], -1), WIDTH, 'fc1'))
+    z = nn.relu(layers.dense(x, WIDTH, 'fc2'))
+    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'))
+
+  def _conv(self, x, features, name, mask):
+    conv = layers.Conv(features, 3, form=self.convolution, padding=1, name=name)
+    return nn.relu(layers.BatchNorm(name=f'{name}_norm')(conv(x), mask))
+
+
+class EncoderLayer(nn.Module):
+  """x = norm(x + attention(x)), x = norm(x + feedforward(x)), with dropout.
+
+  Vaswani et al. 2017, section 3, with the initial weights of PyTorch's
+  `TransformerEncoderLayer`.
+
+  Attributes:
+    heads: attention heads, a divisor of the tokens' width.
+    feedforward: hidden units.
+    dropout: rate on the attention weights, on the hidden units and on both terms added.
+  """
+
+  heads: int
+  feedforward: int
+  dropout: float
+
+  @nn.compact
+  def __call__(self, x, *, training):
+    """[B, tokens, width] -> [B, tokens, width]."""
+
+    def drop(x):
+      return nn.Dropout(self.dropout)(x, deterministic=not training)
+
+    x = layers.LayerNorm(name='norm1')(x + drop(self._attention(x, drop)))
+    hidden = drop(nn.relu(layers.dense(x, self.feedforward, 'linear1')))
+    y = drop(layers.dense(hidden, x.shape[-1], 'linear2'))
+    return layers.LayerNorm(name='norm2')(x + y)
+
+  def _attention(self, x, drop):
+    """softmax(q k^T / sqrt(width / heads)) v for each head, then a dense layer."""
+    batch, tokens, width = x.shape
+    zeros = initializers.constant(0)
+    # Xavier's limit for the three projections as one matrix, as PyTorch takes it.
+    xavier = initializers.uniform(math.sqrt(6 / (width + 3 * width)))
+    stacked = layers.dense(x, 3 * width, 'qkv', kernel_init=xavier, bias_init=zeros)
+    q, k, v = jnp.moveaxis(stacked.reshape(batch, tokens, 3, self.heads, -1), 2, 0)
+    scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) / math.sqrt(width / self.heads)
+    mixed = jnp.einsum('bhqk,bkhd->bqhd', drop(jax.nn.softmax(scores)), v)
+    return layers.dense(
+      mixed.reshape(batch, tokens, width), width, 'output', bias_init=zeros
+    )

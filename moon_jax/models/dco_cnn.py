@@ -1,0 +1,34 @@
+"""The CNN of DCO-MOON: its representation is its logits."""
+
+import flax.linen as nn
+
+from moon_jax.models import layers
+from moon_jax.types import Outputs
+
+
+class DcoCnn(nn.Module):
+  """Two 5x5 convolutions and two dense layers, the last one also the projection head.
+
+  878,538 parameters for 32x32x3 images and 10 classes, 582,026 for 28x28x1.
+
+  Attributes:
+    num_classes: Y.
+    convolution: a key of convolution.FORMS.
+  """
+
+  num_classes: int
+  convolution: str
+
+  @nn.compact
+  def __call__(self, images, mask=None):
+    """[B, H, W, C] float32 -> Outputs, D = Y; the same in training."""
+    del mask
+    x = layers.batch_last(images)
+    x = nn.relu(self._conv(32, 'conv1')(x))
+    x = nn.relu(self._conv(64, 'conv2')(x))
+    x = nn.relu(layers.dense(layers.flatten(x), 512, 'fc1'))
+    logits = layers.dense(x, self.num_classes, 'fc2')
+    return Outputs(logits, logits)
+
+  def _conv(self, features, name):
+    return layers.Conv(features, 5, form=self.convolution, pool=True, name=name)

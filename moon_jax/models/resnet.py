@@ -1,0 +1,124 @@
+"""ResNets (He et al. 2016, arXiv:1512.03385) for small images, with MOON's head.
+
+The stem is one 3x3 convolution without pooling; a bottleneck's stride is in its 3x3
+convolution, as in torchvision. So are the initial weights: convolutions are normal with
+variance 2 / fan_out, scales 1, biases 0, and dense layers have PyTorch's default.
+
+MOON's head keeps the features' width F: dense F -> F, ReLU, dense F -> 256, and the
+classifier on these 256. With it ResNet-50 has the 28.25 M parameters that the paper's
+code has for CIFAR-100:
+
+  23,500,352  convolutions and batch normalisation, F = 2048
+   4,196,352  2048 * 2048 + 2048
+     524,544  2048 * 256 + 256
+      25,700  256 * 100 + 100
+  28,246,948
+"""
+
+import math
+
+import flax.linen as nn
+
+from moon_jax.models import initializers, layers
+from moon_jax.types import Outputs
+
+_REPRESENTATION = 256
+
+
+class _ConvNorm(nn.Module):
+  """A convolution that keeps the size at stride 1, then batch normalisation."""
+
+  features: int
+  size: int
+  convolution: str
+  stride: int = 1
+
+  @nn.compact
+  def __call__(self, x, mask):
+    deviation = math.sqrt(2 / (self.size**2 * self.features))
+    conv = layers.Conv(
+      self.features,
+      self.size,
+      form=self.convolution,
+      stride=self.stride,
+      padding=self.size // 2,
+      use_bias=False,
+      kernel_init=initializers.normal(deviation),
+      name='conv',
+    )
+    return layers.BatchNorm(name='norm')(conv(x), mask)
+
+
+class _Block(nn.Module):
+  """relu(F(x) + shortcut(x)), with F basic (3x3, 3x3) or bottleneck (1x1, 3x3, 1x1)."""
+
+  width: int
+  stride: int
+  bottleneck: bool
+  convolution: str
+
+  @nn.compact
+  def __call__(self, x, mask):
+    def conv(x, features, size, name, stride=1):
+      layer = _ConvNorm(features, size, self.convolution, stride, name=name)
+      return layer(x, mask)
+
+    if self.bottleneck:
+      features = 4 * self.width
+      y = nn.relu(conv(x, self.width, 1, 'conv1'))
+      y = nn.relu(conv(y, self.width, 3, 'conv2', self.stride))
+      y = conv(y, features, 1, 'conv3')
+    else:
+      features = self.width
+      y = nn.relu(conv(x, features, 3, 'conv1', self.stride))
+      y = conv(y, features, 3, 'conv2')
+    if x.shape != y.shape:
+      x = conv(x, features, 1, 'shortcut', self.stride)
+    return nn.relu(x + y)
+
+
+class ResNet(nn.Module):
+  """Stem, stages of blocks, mean over pixels, projection head, classifier.
+
+  Attributes:
+    num_classes: Y.
+    convolution: a key of convolution.FORMS.
+    blocks: blocks of each stage; the stages have 64, 128, 256, ... channels.
+    bottleneck: whether they are bottlenecks, with four times as many at their ends.
+  """
+
+  num_classes: int
+  convolution: str
+  blocks: tuple[int, ...]
+  bottleneck: bool
+
+  @nn.compact
+  def __call__(self, images, mask=None):
+    """Maps images to Outputs, D = 256.
+
+    Args:
+      images: [B, H, W, C] float32.
+      mask: [B] 1.0 for a real example in training; None in evaluation.
+    """
+    x = layers.batch_last(images)
+    x = nn.relu(_ConvNorm(64, 3, self.convolution, name='stem')(x, mask))
+    for stage, count in enumerate(self.blocks):
+      width = 64 * 2**stage
+      for index in range(count):
+        stride = 2 if stage > 0 and index == 0 else 1
+        name = f'stage{stage + 1}_block{index + 1}'
+        block = _Block(width, stride, self.bottleneck, self.convolution, name=name)
+        x = block(x, mask)
+    x = x.mean(axis=(1, 2)).T
+    z = layers.head(x, x.shape[-1], _REPRESENTATION)
+    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'))
+
+
+def resnet18(*, num_classes: int, convolution: str) -> ResNet:
+  """ResNet-18; 11,565,386 parameters for RGB images and 10 classes."""
+  return ResNet(num_classes, convolution, (2, 2, 2, 2), bottleneck=False)
+
+
+def resnet50(*, num_classes: int, convolution: str) -> ResNet:
+  """ResNet-50; 28,246,948 parameters for RGB images and 100 classes."""
+  return ResNet(num_classes, convolution, (3, 4, 6, 3), bottleneck=True)

@@ -1,0 +1,136 @@
+"""Normalisation and padding, by hand. Against PyTorch: test_parity.py."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moon_jax.models import layers
+
+MASK = jnp.array([1.0, 1.0, 0.0])
+FRESH = {
+  'params': {'scale': jnp.ones(1), 'bias': jnp.full(1, 0.25)},
+  'batch_stats': {'mean': jnp.full(1, 2.0), 'var': jnp.full(1, 3.0)},
+}
+
+
+def images(*rows):
+  """[B, W], one row of pixels an example -> [1, 1, W, B]."""
+  return jnp.array(rows, jnp.float32).T[None, None]
+
+
+def normalised(x, mask, variables=FRESH):
+  """[1, H, W, B] -> the same normalised, running mean, running variance."""
+  run = jax.jit(
+    lambda v, x, m: layers.BatchNorm().apply(v, x, m, mutable=['batch_stats'])
+  )
+  y, state = run(variables, x, mask)
+  return y, state['batch_stats']['mean'], state['batch_stats']['var']
+
+
+def test_batch_norm_by_hand_without_the_filler():
+  # Real values 1, 3, 5, 7: mean 4, squares 9 + 1 + 1 + 9 = 20, biased variance 5,
+  # unbiased 20/3. Running mean 0.9*2 + 0.1*4, variance 0.9*3 + 0.1*20/3 = 2.7 + 2/3.
+  x = images([1, 3], [5, 7], [100, -50])
+  y, mean, var = normalised(x, MASK)
+  expected = (np.array([[-3, 1], [-1, 3]]) / 5.00001**0.5) + 0.25
+  np.testing.assert_allclose(y[0, 0, :, :2], expected, rtol=1e-6)
+  np.testing.assert_allclose(mean, [2.2], rtol=1e-6)
+  np.testing.assert_allclose(var, [2.7 + 2 / 3], rtol=1e-6)
+
+
+def test_a_channel_has_its_own_statistics():
+  x = jax.random.normal(jax.random.key(0), (1, 2, 3, 4))
+  variables = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf + 1]), FRESH)
+  both = normalised(jnp.concatenate([x, 5 * x + 1]), jnp.ones(4), variables)
+  one = jax.tree.map(lambda leaf: leaf + 1, FRESH)
+  alone = normalised(5 * x + 1, jnp.ones(4), one)
+  for found, expected in zip(both, alone, strict=True):
+    np.testing.assert_allclose(found[1:], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_filler_reaches_neither_statistics_nor_gradients():
+  def loss(x, filler):
+    y, mean, var = normalised(jnp.concatenate([x, filler], 3), MASK)
+    # Outputs of filler are not in any loss.
+    return jnp.sum(y[..., :2] ** jnp.float32(3)) + jnp.sum(mean) + jnp.sum(var)
+
+  x = jax.random.normal(jax.random.key(0), (1, 2, 2, 2))
+  run = jax.value_and_grad(loss, (0, 1))
+  value, (gradient, of_filler) = run(x, jnp.full((1, 2, 2, 1), 1e6))
+  expected, (expected_gradient, _) = run(x, jnp.full((1, 2, 2, 1), -3.0))
+  assert value == expected
+  np.testing.assert_array_equal(gradient, expected_gradient)
+  assert not np.any(of_filler)
+
+
+def test_one_real_value_has_no_variance():
+  x = images([6], [1], [9])
+  y, mean, var = normalised(x, jnp.array([1.0, 0.0, 0.0]))
+  assert y[0, 0, 0, 0] == 0.25
+  np.testing.assert_allclose(mean, [0.9 * 2 + 0.1 * 6], rtol=1e-6)
+  np.testing.assert_array_equal(var, [3.0])
+
+
+def test_only_filler_moves_nothing_and_is_finite():
+  y, mean, var = normalised(images([6], [1], [9]), jnp.zeros(3))
+  assert np.all(np.isfinite(y))
+  np.testing.assert_array_equal(mean, [2.0])
+  np.testing.assert_array_equal(var, [3.0])
+
+
+def test_evaluation_uses_the_running_statistics():
+  # (5 - 2) / sqrt(3) + 0.25
+  y, mean, var = normalised(images([5], [5]), None)
+  np.testing.assert_allclose(y.ravel(), 3 / 3.00001**0.5 + 0.25, rtol=1e-6)
+  np.testing.assert_array_equal((mean, var), [[2.0], [3.0]])
+
+
+def test_a_lane_has_its_own_statistics():
+  x = jax.random.normal(jax.random.key(0), (2, 1, 4, 1, 3))
+  masks = jnp.array([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+  variables = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf + 1]), FRESH)
+  batched = jax.vmap(normalised)(x, masks, variables)
+  for lane in range(2):
+    one = jax.tree.map(lambda leaf, lane=lane: leaf[lane], variables)
+    for found, expected in zip(
+      batched, normalised(x[lane], masks[lane], one), strict=True
+    ):
+      np.testing.assert_allclose(found[lane], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_bfloat16_is_normalised_in_float32():
+  # All numbers here are bfloat16, but no sum of 3 * 100 of them around 256 is: there
+  # its neighbours are 2 apart. Mean 257, biased variance 1: the outputs are -1 and 1.
+  x = images(*[[256, 258] * 50] * 3).astype(jnp.bfloat16)
+  variables = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), FRESH)
+  y, mean, var = normalised(x, jnp.ones(3, jnp.bfloat16), variables)
+  assert {y.dtype, mean.dtype, var.dtype} == {jnp.dtype(jnp.bfloat16)}
+  np.testing.assert_array_equal(np.float32(y[0, 0, :2, 0]), [-0.75, 1.25])
+  # 0.9*2 + 0.1*257 = 27.5; bfloat16's numbers are 1/8 apart here
+  assert mean == 27.5
+
+
+def test_layer_norm_by_hand():
+  # 1, 3, 5, 7: mean 4, biased variance 5; scaled by 1, 2, 1, 1 and moved by 0.5.
+  variables = {'scale': jnp.array([1.0, 2.0, 1.0, 1.0]), 'bias': jnp.full(4, 0.5)}
+  y = layers.LayerNorm().apply({'params': variables}, images([1, 3, 5, 7])[..., 0])
+  expected = np.array([-3, -2, 1, 3]) / 5.00001**0.5 + 0.5
+  np.testing.assert_allclose(y.ravel(), expected, rtol=1e-6)
+
+
+def test_a_number_pads_all_sides_alike():
+  # A kernel of ones on ones counts the pixels under it. Stride 2 from -1: windows at
+  # rows (and columns) -1..1 and 1..3 of 4. 'SAME' starts at 0: 0..2 and 2..4.
+  counts = {1: [[4.0, 6.0], [6.0, 9.0]], 'SAME': [[9.0, 6.0], [6.0, 4.0]]}
+  for padding, expected in counts.items():
+    conv = layers.Conv(1, 3, form='banded', stride=2, padding=padding, use_bias=False)
+    variables = {'params': {'kernel': jnp.ones((3, 3, 1, 1))}}
+    found = conv.apply(variables, jnp.ones((1, 4, 4, 1)))
+    np.testing.assert_array_equal(found[0, :, :, 0], expected)
+
+
+def test_tokens_and_features_are_in_the_order_of_rows_columns_channels():
+  x = jnp.arange(2 * 3 * 2 * 2).reshape(2, 3, 2, 2)
+  plain = np.arange(24).reshape(2, 3, 2, 2).transpose(3, 1, 2, 0)
+  np.testing.assert_array_equal(layers.flatten(x), plain.reshape(2, 12))
+  np.testing.assert_array_equal(layers.tokens(x), plain.reshape(2, 6, 2))
