@@ -14,7 +14,7 @@ import time
 import jax
 import numpy as np
 
-from moon_jax import command_line, devices, experiment, local, tree
+from moon_jax import command_line, devices, experiment, tree
 
 
 def main() -> None:
@@ -72,8 +72,7 @@ def _cost(built, state, form):
   """(floating point operations, bytes moved) of a step, by XLA's own count."""
   execution = dataclasses.replace(built.config.execution, convolution=form)
   config = dataclasses.replace(built.config, execution=execution)
-  apply = experiment.build(config).network.apply
-  training = local.local_training(built.algorithm, apply, config.optimizer.name)
+  training = experiment.local_training(experiment.build(config))
   plan, scalars = experiment.round_inputs(built, built.planner.plan(0))
   received, memory = (
     built.algorithm.broadcast(state.server),
@@ -85,8 +84,8 @@ def _cost(built, state, form):
     return training.represent(received, memory, images)
 
   def step(frozen, batch):
-    start = training.start(received, memory, scalars, batch)
-    return training.step(start, frozen, received, scalars, batch)
+    start = training.start(plan.clients[0], received, memory, scalars, batch)
+    return training.step(start, frozen, received, scalars, batch, jax.random.key(0))
 
   frozen = jax.jit(represent).lower(batch.images)
   training_step = jax.jit(step).lower(jax.eval_shape(represent, batch.images), batch)

@@ -18,11 +18,13 @@ from moon_jax import (
   lanes,
   local,
   models,
+  optimizers,
   tree,
 )
 from moon_jax import round as round_lib
 from moon_jax.config import Config
 from moon_jax.data import device, partition, sources
+from moon_jax.data.augment import augmenter
 from moon_jax.types import Scalars, Server, State, Task
 
 
@@ -31,7 +33,7 @@ class Experiment(NamedTuple):
 
   Attributes:
     config: the configuration.
-    network: its two pure functions.
+    network: its pure functions.
     algorithm: its pure functions.
     split: who owns which training example.
     class_counts: [N, Y] training examples of each client and class.
@@ -69,11 +71,20 @@ def build(config: Config) -> Experiment:
     path=config.data.path,
     limit=config.data.limit,
   )
+  size = cohort.cohort_size(config.num_clients, config.participation)
+  num_lanes, num_devices = cohort.num_lanes(
+    config.execution.lanes,
+    size,
+    jax.default_backend(),
+    devices.available(config.execution.devices),
+  )
   network = models.make(
     config.model,
     image_shape=data.train_images.shape[1:],
     num_classes=data.num_classes,
     convolution=config.execution.convolution,
+    num_lanes=num_lanes // num_devices,
+    dtype=config.execution.dtype,
     **config.options(config.model),
   )
   split = partition.make(
@@ -88,13 +99,6 @@ def build(config: Config) -> Experiment:
     split,
     noise_sigma=config.partition.noise_sigma,
     seed=config.seed,
-  )
-  size = cohort.cohort_size(config.num_clients, config.participation)
-  num_lanes, num_devices = cohort.num_lanes(
-    config.execution.lanes,
-    size,
-    jax.default_backend(),
-    devices.available(config.execution.devices),
   )
   mesh = devices.mesh(num_devices)
   planner = cohort.Planner(
@@ -154,10 +158,12 @@ def round_inputs(experiment: Experiment, plan: cohort.Plan) -> RoundInputs:
   """Copies a round's plan and numbers to the device."""
   optimizer = dataclasses.asdict(experiment.config.optimizer)
   del optimizer['name']
-  scalars = Scalars(dict(experiment.algorithm.hyperparameters), optimizer)
+  algorithm = dict(experiment.algorithm.hyperparameters)
+  numbers = jax.tree.map(np.float32, (algorithm, optimizer))
+  scalars = Scalars(*numbers, seed=np.int32(experiment.config.seed))
   return RoundInputs(
     devices.split(plan, lanes.plan_spec(), experiment.mesh),
-    devices.replicate(jax.tree.map(np.float32, scalars), experiment.mesh),
+    devices.replicate(scalars, experiment.mesh),
   )
 
 
@@ -177,16 +183,19 @@ class Compiled(NamedTuple):
 
 def compile_programs(experiment: Experiment, state: State) -> Compiled:
   """Compiles one round and one evaluation."""
-  algorithm, apply = experiment.algorithm, experiment.network.apply
-  mesh = experiment.mesh
-  training = local.local_training(algorithm, apply, experiment.config.optimizer.name)
-  test_models = evaluation.make_evaluation(apply, mesh)
+  algorithm, mesh = experiment.algorithm, experiment.mesh
+  config = experiment.config
+  training = local_training(experiment)
+  test_models = evaluation.make_evaluation(experiment.network.apply, mesh)
 
   def evaluate(state, test):
     return test_models(algorithm.evaluated(state.server, state.clients), test)
 
   once = _represent_once(experiment, training, state)
-  train = lanes.cohort_training(training, represent_once=once, mesh=mesh)
+  augment = augmenter(config.augmentation.name, config.augmentation.padding)
+  train = lanes.cohort_training(
+    training, represent_once=once, mesh=mesh, augment=augment
+  )
   run_round = jax.jit(
     round_lib.make_round(algorithm, train),
     donate_argnums=0,
@@ -194,7 +203,7 @@ def compile_programs(experiment: Experiment, state: State) -> Compiled:
   )
   inputs = round_inputs(experiment, experiment.planner.plan(0))
   begin = time.perf_counter()
-  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
+  with jax.default_matmul_precision(config.execution.matmul_precision):
     compiled = (
       run_round.lower(state, *inputs, experiment.train).compile(),
       jax.jit(evaluate).lower(state, experiment.test).compile(),
@@ -202,13 +211,21 @@ def compile_programs(experiment: Experiment, state: State) -> Compiled:
   return Compiled(*compiled, time.perf_counter() - begin)
 
 
+def local_training(experiment: Experiment) -> local.LocalTraining:
+  """Local training of one client, as configured."""
+  optimizer = optimizers.OPTIMIZERS[experiment.config.optimizer.name]
+  return local.local_training(experiment.algorithm, experiment.network, optimizer)
+
+
 def _represent_once(
   experiment: Experiment, training: local.LocalTraining, state: State
 ) -> bool:
   """Whether to keep the frozen representations of a round: does it pay, do they fit?
 
-  One local epoch looks each one up once, and gains nothing.
+  One local epoch looks each one up once, and gains nothing. What is augmented differs
+  from epoch to epoch.
   """
+  config = experiment.config
   images = jax.eval_shape(experiment.train.examples.normalised, experiment.train.rows)
 
   def represent(state, images):
@@ -216,8 +233,8 @@ def _represent_once(
     return training.represent(received, tree.gather(state.clients, 0), images)
 
   table = jax.eval_shape(represent, state, images)
-  room = experiment.config.execution.cache_mib * 2**20
-  return experiment.config.local_epochs > 1 and 0 < tree.num_bytes(table) <= room
+  fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
+  return fits and config.local_epochs > 1 and config.augmentation.name == 'none'
 
 
 def _traffic(algorithm: algorithms.Algorithm, variables) -> tuple[int, int]:

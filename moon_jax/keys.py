@@ -37,9 +37,14 @@ def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
   return np.random.Generator(np.random.Philox(entropy))
 
 
-def device_key(seed: int, purpose: Purpose, *parts: int) -> jax.Array:
-  """A typed JAX key keyed by (seed, purpose, *parts)."""
+def step_key(seed: jax.Array, *parts: jax.Array) -> jax.Array:
+  """A typed JAX key of a local step, keyed by (seed, round, client, step)."""
   key = jax.random.key(seed)
-  for part in (purpose, *parts):
-    key = jax.random.fold_in(key, int(part))
+  for part in parts:
+    key = jax.random.fold_in(key, part)
   return key
+
+
+def for_purpose(key: jax.Array, purpose: Purpose) -> jax.Array:
+  """The key of one of the draws of a step."""
+  return jax.random.fold_in(key, int(purpose))

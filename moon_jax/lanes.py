@@ -1,5 +1,6 @@
 """How is a cohort trained side by side? L lanes, each a queue of clients. Pure."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,8 +10,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from moon_jax import tree
 from moon_jax.cohort import Plan
+from moon_jax.data.augment import Augment
 from moon_jax.data.device import TrainSplit
 from moon_jax.devices import LANES
+from moon_jax.keys import Purpose, for_purpose, step_key
 from moon_jax.local import LocalTraining
 from moon_jax.types import ClientMetrics, PyTree, Scalars, Upload
 
@@ -22,6 +25,7 @@ class Work(NamedTuple):
     received: what the server sent, the same for all.
     memories: leaves [K, ...], what each client kept from earlier rounds.
     plan: the round's lanes, segments and batches.
+    round: [] int32, completed rounds.
     scalars: the round's numbers.
     data: the training split.
   """
@@ -29,6 +33,7 @@ class Work(NamedTuple):
   received: PyTree
   memories: PyTree
   plan: Plan
+  round: jax.Array
   scalars: Scalars
   data: TrainSplit
 
@@ -52,21 +57,27 @@ Represent = Callable[[PyTree, jax.Array, jax.Array], dict[str, jax.Array]]
 
 
 def cohort_training(
-  local: LocalTraining, *, represent_once: bool, mesh: Mesh
+  local: LocalTraining,
+  *,
+  represent_once: bool,
+  mesh: Mesh,
+  augment: Augment | None = None,
 ) -> Callable[[Work], Collected]:
   """Builds the function that trains every client of a cohort, L at a time.
 
   Args:
     local: local training of one client.
     represent_once: whether the frozen networks see every example once, before the
-      training, instead of once an epoch: the same result in less time, for memory.
+      training, instead of once an epoch: the same result in less time, for memory, if
+      nothing is augmented.
     mesh: the devices among which the lanes are split, in equal parts. They exchange
       nothing until all have finished, and then what they collected.
+    augment: what is done to the images of a batch.
   """
   represented = _represent_once if represent_once else _represent_batch
 
   def train(work):
-    return _train(local, represented(local, work), work)
+    return _train(local, represented(local, work), work, augment)
 
   def train_part(work):
     return _exchange(train(work), work)
@@ -74,7 +85,7 @@ def cohort_training(
   if mesh.size == 1:
     return train
   everywhere = PartitionSpec()
-  work = Work(everywhere, everywhere, plan_spec(), everywhere, everywhere)
+  work = Work(*[everywhere] * len(Work._fields))._replace(plan=plan_spec())
   return jax.shard_map(
     train_part, mesh=mesh, in_specs=(work,), out_specs=everywhere, check_vma=False
   )
@@ -96,31 +107,33 @@ def plan_spec() -> Plan:
   )
 
 
-def _train(local: LocalTraining, represent: Represent, work: Work) -> Collected:
+def _train(
+  local: LocalTraining, represent: Represent, work: Work, augment: Augment | None
+) -> Collected:
   """Runs the lanes of one device; other devices' clients keep what they had."""
   plan, examples = work.plan, work.data.examples
   bounds, num_segments = plan.bounds[0], plan.num_segments[0]
   weights = plan.num_examples / jnp.sum(plan.num_examples)
 
-  def batches(step):
-    return jax.vmap(examples.batch)(plan.examples[step], plan.num_real[step])
-
   def begin(slots, memories):
-    one_batch = jax.tree.map(lambda leaf: leaf[0], batches(0))
+    batch = examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
 
     def one(slot):
-      memory = tree.gather(memories, slot)
-      return local.start(work.received, memory, work.scalars, one_batch)
+      client, memory = plan.clients[slot], tree.gather(memories, slot)
+      return local.start(client, work.received, memory, work.scalars, batch)
 
     return jax.vmap(one)(slots)
 
-  def one_step(lane, rows, batch):
+  def one_step(lane, rows, num_real):
+    key = step_key(work.scalars.seed, work.round, lane.client, lane.num_steps)
+    view = augment and functools.partial(augment, for_purpose(key, Purpose.AUGMENT))
+    batch = examples.batch(rows, num_real, view)
     frozen = represent(lane.memory, rows, batch.images)
-    return local.step(lane, frozen, work.received, work.scalars, batch)
+    return local.step(lane, frozen, work.received, work.scalars, batch, key)
 
   def step(index, lanes):
     # A lane whose last client is stored trains on filler: nothing reads it any more.
-    return jax.vmap(one_step)(lanes, plan.examples[index], batches(index))
+    return jax.vmap(one_step)(lanes, plan.examples[index], plan.num_real[index])
 
   def finish(lanes):
     return jax.vmap(lambda lane: local.finish(lane, work.received, work.scalars))(lanes)

@@ -9,10 +9,11 @@ import optax
 
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.keys import Purpose, for_purpose
+from moon_jax.models import Network
 from moon_jax.types import (
   Batch,
   ClientMetrics,
-  Outputs,
   PyTree,
   Scalars,
   Task,
@@ -24,6 +25,8 @@ class Progress(NamedTuple):
   """One client in the middle of its local training.
 
   Attributes:
+    client: [] int32 id.
+    num_steps: [] int32 steps done.
     memory: what the client kept from earlier rounds.
     variables: the weights being trained.
     optimizer: the local optimizer's state, new each round.
@@ -31,27 +34,13 @@ class Progress(NamedTuple):
     num_seen: [] float32 examples seen; an example counts once an epoch.
   """
 
+  client: jax.Array
+  num_steps: jax.Array
   memory: PyTree
   variables: PyTree
   optimizer: PyTree
   sums: dict[str, jax.Array]
   num_seen: jax.Array
-
-
-def sgd(
-  *, learning_rate: jax.Array, momentum: jax.Array, weight_decay: jax.Array
-) -> optax.GradientTransformation:
-  """v <- momentum v + (g + weight_decay w);  w <- w - learning_rate v.
-
-  Weight decay is coupled and acts on all parameters, as in PyTorch's SGD.
-  """
-  return optax.chain(
-    optax.add_decayed_weights(weight_decay),
-    optax.sgd(learning_rate, momentum=momentum),
-  )
-
-
-OPTIMIZERS = {'sgd': sgd}
 
 
 class Finished(NamedTuple):
@@ -74,69 +63,80 @@ class LocalTraining(NamedTuple):
   Attributes:
     represent: (received, memory, images) -> name -> [B, D], the representations of the
       images under the algorithm's frozen networks.
-    start: (received, memory, scalars, batch) -> Progress before the first step; of the
-      batch only the shape matters.
-    step: (progress, frozen, received, scalars, batch) -> Progress after one more step;
-      `frozen` is what `represent` returns for the batch.
+    start: (client, received, memory, scalars, batch) -> Progress before the first step;
+      of the batch only the shape matters.
+    step: (progress, frozen, received, scalars, batch, key) -> Progress after one more
+      step; `frozen` is what `represent` returns for the batch, `key` is of this step.
     finish: (progress, received, scalars) -> Finished, after the last step.
   """
 
   represent: Callable[[PyTree, PyTree, jax.Array], dict[str, jax.Array]]
-  start: Callable[[PyTree, PyTree, Scalars, Batch], Progress]
-  step: Callable[[Progress, dict[str, jax.Array], PyTree, Scalars, Batch], Progress]
+  start: Callable[[jax.Array, PyTree, PyTree, Scalars, Batch], Progress]
+  step: Callable[..., Progress]
   finish: Callable[[Progress, PyTree, Scalars], Finished]
 
 
 def local_training(
   algorithm: Algorithm,
-  apply: Callable[[PyTree, jax.Array], Outputs],
-  optimizer: str,
+  network: Network,
+  optimizer: Callable[..., optax.GradientTransformation],
 ) -> LocalTraining:
   """Builds local training.
 
   Args:
     algorithm: supplies the start, the frozen networks and the loss.
-    apply: (variables, images [B, H, W, C]) -> Outputs.
-    optimizer: a key of OPTIMIZERS.
+    network: trained in training mode; the frozen ones are in evaluation mode.
+    optimizer: the numbers of the optimizer -> its two functions.
   """
 
-  def objective(params, variables, frozen, task, batch):
-    outputs = apply(variables | {'params': params}, batch.images)
+  def objective(params, variables, frozen, task, batch, key):
+    outputs, state = network.train(
+      variables | {'params': params},
+      batch.images,
+      batch.mask,
+      for_purpose(key, Purpose.DROPOUT),
+    )
     total, parts = algorithm.loss(outputs, frozen, params, task, batch)
-    return total, {'train_loss': total} | parts
+    return total, ({'train_loss': total} | parts, state)
 
   def represent(received, memory, images):
     models = algorithm.frozen(received, memory)
-    return {name: apply(v, images).representation for name, v in models.items()}
+    return {
+      name: network.apply(variables, images).representation
+      for name, variables in models.items()
+    }
 
-  def start(received, memory, scalars, batch):
+  def start(client, received, memory, scalars, batch):
     task = Task(received, memory, scalars.algorithm)
     variables = algorithm.download(received, memory)
 
     def parts():
-      frozen = represent(received, memory, batch.images)
-      return objective(variables['params'], variables, frozen, task, batch)[1]
+      frozen, key = represent(received, memory, batch.images), jax.random.key(0)
+      return objective(variables['params'], variables, frozen, task, batch, key)[1][0]
 
     return Progress(
+      client=client,
+      num_steps=jnp.zeros((), jnp.int32),
       memory=memory,
       variables=variables,
-      optimizer=OPTIMIZERS[optimizer](**scalars.optimizer).init(variables['params']),
+      optimizer=optimizer(**scalars.optimizer).init(variables['params']),
       sums={name: jnp.zeros(()) for name in jax.eval_shape(parts)},
       num_seen=jnp.zeros(()),
     )
 
-  def step(progress, frozen, received, scalars, batch):
+  def step(progress, frozen, received, scalars, batch, key):
     task = Task(received, progress.memory, scalars.algorithm)
     params = progress.variables['params']
-    (_, parts), grads = jax.value_and_grad(objective, has_aux=True)(
-      params, progress.variables, frozen, task, batch
+    (_, (parts, state)), grads = jax.value_and_grad(objective, has_aux=True)(
+      params, progress.variables, frozen, task, batch, key
     )
-    updates, optimizer_state = OPTIMIZERS[optimizer](**scalars.optimizer).update(
+    updates, optimizer_state = optimizer(**scalars.optimizer).update(
       grads, progress.optimizer, params
     )
     count = jnp.sum(batch.mask)
     return progress._replace(
-      variables=progress.variables | {'params': optax.apply_updates(params, updates)},
+      num_steps=progress.num_steps + 1,
+      variables={'params': optax.apply_updates(params, updates)} | state,
       optimizer=optimizer_state,
       sums={name: progress.sums[name] + count * parts[name] for name in parts},
       num_seen=progress.num_seen + count,

@@ -27,6 +27,7 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Collected]) -> Roun
         received=algorithm.broadcast(state.server),
         memories=tree.gather(state.clients, plan.clients),
         plan=plan,
+        round=state.round,
         scalars=scalars._replace(algorithm=numbers),
         data=data,
       )

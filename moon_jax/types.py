@@ -88,10 +88,12 @@ class Scalars(NamedTuple):
   Attributes:
     algorithm: the algorithm's hyperparameters: mu, tau, ...
     optimizer: what the local optimizer needs: learning_rate, ...
+    seed: [] int32, of every draw on the device.
   """
 
   algorithm: dict[str, jax.Array]
   optimizer: dict[str, jax.Array]
+  seed: jax.Array
 
 
 class Upload(NamedTuple):

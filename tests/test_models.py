@@ -157,8 +157,7 @@ def outputs_equal(module, shape):
 
 def test_every_convolutional_network_has_a_form_and_no_other():
   _, convolutional = config._USED_WHEN['execution.convolution']
-  assert set(convolutional) == set(models._DEFAULT_FORM)
-  assert set(models._DEFAULT_FORM.values()) <= set(FORMS)
+  assert set(convolutional) == set(models.MODELS) - {'mlp'}
 
 
 def seeded_variables(shapes):

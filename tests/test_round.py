@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from moon_jax.algorithms import ALGORITHMS
-from moon_jax.types import Scalars
 from tests import reference, world
 
 LANES = (1, 2, 3)
@@ -101,7 +100,7 @@ COLLECTIVES = ('all-reduce', 'all-gather', 'all-to-all', 'collective', 'reduce-s
 @pytest.mark.parametrize('represent_once', [True, False])
 def test_devices_exchange_nothing_while_they_train(represent_once):
   plan = world.planner(4, num_devices=2).plan(0)
-  numbers = Scalars(dict(world.make('moon').hyperparameters), world.OPTIMIZER)
+  numbers = world.scalars(world.make('moon'))
   run_round = world.compiled_round('moon', 'mlp', represent_once, num_devices=2)
   text = (
     run_round.lower(world.first_state('moon'), plan, numbers, world.train_split())

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax import algorithms, cohort, devices, lanes, local, models, tree
+from moon_jax import algorithms, cohort, devices, lanes, local, models, optimizers, tree
 from moon_jax import round as round_lib
 from moon_jax.data import device
 from moon_jax.types import Scalars, Server, State
@@ -74,7 +74,7 @@ def variables(model='mlp'):
 @functools.cache
 def compiled_round(algorithm, model='mlp', represent_once=True, num_devices=1):
   """The jitted round; numbers are traced, so one serves every test of an algorithm."""
-  training = local.local_training(make(algorithm), network(model).apply, 'sgd')
+  training = local.local_training(make(algorithm), network(model), optimizers.sgd)
   train = lanes.cohort_training(
     training, represent_once=represent_once, mesh=devices.mesh(num_devices)
   )
@@ -84,6 +84,12 @@ def compiled_round(algorithm, model='mlp', represent_once=True, num_devices=1):
 def make(algorithm, **changes):
   """The algorithm with this world's options."""
   return algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
+
+
+def scalars(algorithm):
+  """The numbers of a round."""
+  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), OPTIMIZER))
+  return Scalars(*numbers, seed=np.int32(0))
 
 
 def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1):
@@ -117,8 +123,7 @@ def run(
   chosen, state = make(algorithm, **options), first_state(algorithm, model)
   history = []
   for index in range(num_rounds):
-    numbers = Scalars(dict(chosen.hyperparameters), OPTIMIZER)
-    numbers = jax.tree.map(np.float32, numbers)
+    numbers = scalars(chosen)
     plan = plans.plan(index)
     run_round = compiled_round(algorithm, model, represent_once, len(plan.bounds))
     state, metrics = run_round(state, plan, numbers, train_split(model))

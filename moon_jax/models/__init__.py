@@ -26,16 +26,6 @@ MODELS = {
   'resnet50': resnet50,
 }
 
-# The convolutional networks, and what 'auto' is for them: the forms of matrix products
-# win where channels are few (docs/performance.md); not yet measured on a GPU.
-_DEFAULT_FORM = {
-  'moon_cnn': 'banded',
-  'tutorial_cnn': 'banded',
-  'dco_cnn': 'banded',
-  'cnn_transformer': 'library',
-  'resnet18': 'library',
-  'resnet50': 'library',
-}
 # Sides of the square images that a network takes; any images if it is not here.
 _SIDES = {
   'moon_cnn': (28, 32),
@@ -76,6 +66,8 @@ def make(
   image_shape: tuple[int, int, int],
   num_classes: int,
   convolution: str = 'auto',
+  num_lanes: int = 1,
+  dtype: str = 'float32',
   **options: int | float,
 ) -> Network:
   """Builds a network for images of one shape.
@@ -85,6 +77,9 @@ def make(
     image_shape: (H, W, C).
     num_classes: Y.
     convolution: 'auto' or a key of convolution.FORMS; it does not change the values.
+    num_lanes: clients that a device trains side by side; 'auto' depends on it.
+    dtype: of the arithmetic, 'float32' or 'bfloat16'; variables and outputs are
+      float32.
     **options: the knobs of the model's group.
 
   Raises:
@@ -98,9 +93,9 @@ def make(
       f'{" or ".join(f"{s}x{s}" for s in sides)} pixels, the data has '
       f'{height}x{width}; use --config.model=mlp.'
     )
-  if name in _DEFAULT_FORM:
-    form = _DEFAULT_FORM[name] if convolution == 'auto' else convolution
-    options['convolution'] = form
+  if name != 'mlp':
+    automatic = 'fastest_alone' if num_lanes == 1 else 'fastest_side_by_side'
+    options['convolution'] = automatic if convolution == 'auto' else convolution
   module = MODELS[name](num_classes=num_classes, **options)
 
   images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
@@ -109,11 +104,25 @@ def make(
   def init(seed):
     return initializers.draw(boxed, seed)
 
+  def narrow(variables):
+    # Running statistics stay: each step adds little to them.
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), variables['params'])
+    return variables | {'params': params}
+
+  def widen(outputs):
+    return Outputs(*(leaf.astype(jnp.float32) for leaf in outputs))
+
   def apply(variables, images):
-    return module.apply(variables, images)
+    return widen(module.apply(narrow(variables), images.astype(dtype)))
 
   def train(variables, images, mask, key):
-    rngs = {'dropout': key}
-    return module.apply(variables, images, mask, rngs=rngs, mutable=['batch_stats'])
+    outputs, state = module.apply(
+      narrow(variables),
+      images.astype(dtype),
+      mask,
+      rngs={'dropout': key},
+      mutable=['batch_stats'],
+    )
+    return widen(outputs), state
 
   return Network(nn.unbox(boxed), init, apply, train)

@@ -25,7 +25,7 @@ class CnnTransformer(nn.Module):
 
   Attributes:
     num_classes: Y.
-    convolution: a key of convolution.FORMS.
+    convolution: a key of convolution.CHOICES.
     layers: encoder layers.
     heads: attention heads, a divisor of 256.
     feedforward: hidden units of an encoder layer.

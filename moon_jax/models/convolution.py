@@ -244,6 +244,26 @@ FORMS: dict[str, Callable] = {
 }
 
 
+def _fastest(x, kernel, *, alone, **options):
+  """The form that is fastest for a kernel on a CPU, by docs/performance.md.
+
+  A GPU was not measured and has the same table.
+  """
+  size, _, channels, _ = kernel.shape
+  if size >= 5:
+    return banded(x, kernel, **options)
+  if not alone or size == 1 or channels < 16:
+    return FORMS['im2col'](x, kernel, **options)
+  return library(x, kernel, **options)
+
+
+# The automatic choice, for one lane on a device and for several.
+CHOICES: dict[str, Callable] = FORMS | {
+  'fastest_alone': functools.partial(_fastest, alone=True),
+  'fastest_side_by_side': functools.partial(_fastest, alone=False),
+}
+
+
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
   """Zeros before and after, for ceil(size / stride) windows, as in TensorFlow."""
   total = max((-(-size // stride) - 1) * stride + kernel - size, 0)

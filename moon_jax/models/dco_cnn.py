@@ -13,7 +13,7 @@ class DcoCnn(nn.Module):
 
   Attributes:
     num_classes: Y.
-    convolution: a key of convolution.FORMS.
+    convolution: a key of convolution.CHOICES.
   """
 
   num_classes: int

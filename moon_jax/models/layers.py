@@ -44,7 +44,7 @@ class Conv(nn.Module):
   Attributes:
     features: output channels.
     size: side of the kernel.
-    form: a key of convolution.FORMS; it does not change the values.
+    form: a key of convolution.CHOICES; it does not change the values.
     stride: of the window, in both directions.
     padding: 'VALID'; or 'SAME' as in TensorFlow, H' = ceil(H / stride); or a number of
       zeros on each of the four sides, as in PyTorch. The last two differ with stride 2.
@@ -69,7 +69,7 @@ class Conv(nn.Module):
     shape = (self.size, self.size, channels, self.features)
     kernel = self.param('kernel', self.kernel_init or init, shape)
     padding = (self._zeros(height), self._zeros(width))
-    convolve = convolution.FORMS[self.form]
+    convolve = convolution.CHOICES[self.form]
     y = convolve(x, kernel, stride=self.stride, padding=padding, pool=self.pool)
     if not self.use_bias:
       return y

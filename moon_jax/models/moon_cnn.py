@@ -18,7 +18,7 @@ class MoonCnn(nn.Module):
 
   Attributes:
     num_classes: Y.
-    convolution: a key of convolution.FORMS.
+    convolution: a key of convolution.CHOICES.
   """
 
   num_classes: int
