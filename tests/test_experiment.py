@@ -199,7 +199,7 @@ def test_the_precision_of_products_reaches_the_program(precision):
 
 
 def test_more_devices_than_there_are_is_refused():
-  with pytest.raises(UsageError, match="execution.devices='9' must be at most 8"):
+  with pytest.raises(UsageError, match="devices='9' must be at most 8"):
     build('--config.execution.devices=9')
 
 

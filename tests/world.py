@@ -9,6 +9,7 @@ import numpy as np
 from moon_jax import algorithms, cohort, devices, lanes, local, models, optimizers, tree
 from moon_jax import round as round_lib
 from moon_jax.data import device
+from moon_jax.data.augment import augmenter
 from moon_jax.types import Scalars, Server, State
 
 BATCH_SIZE = 16
@@ -72,11 +73,16 @@ def variables(model='mlp'):
 
 
 @functools.cache
-def compiled_round(algorithm, model='mlp', represent_once=True, num_devices=1):
+def compiled_round(
+  algorithm, model='mlp', represent_once=True, num_devices=1, augmentation='none'
+):
   """The jitted round; numbers are traced, so one serves every test of an algorithm."""
   training = local.local_training(make(algorithm), network(model), optimizers.sgd)
   train = lanes.cohort_training(
-    training, represent_once=represent_once, mesh=devices.mesh(num_devices)
+    training,
+    represent_once=represent_once,
+    mesh=devices.mesh(num_devices),
+    augment=augmenter(augmentation, 'reflect'),
   )
   return jax.jit(round_lib.make_round(make(algorithm), train))
 
@@ -86,10 +92,10 @@ def make(algorithm, **changes):
   return algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
 
 
-def scalars(algorithm):
+def scalars(algorithm, seed=0):
   """The numbers of a round."""
   numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), OPTIMIZER))
-  return Scalars(*numbers, seed=np.int32(0))
+  return Scalars(*numbers, seed=np.int32(seed))
 
 
 def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1):
@@ -116,16 +122,26 @@ def first_state(algorithm, model='mlp'):
 
 
 def run(
-  algorithm, num_rounds, *, model='mlp', plans=None, represent_once=True, **options
+  algorithm,
+  num_rounds,
+  *,
+  model='mlp',
+  plans=None,
+  represent_once=True,
+  augmentation='none',
+  seed=0,
+  **options,
 ):
   """Runs rounds and returns the state and the metrics after each of them."""
   plans = plans or planner()
   chosen, state = make(algorithm, **options), first_state(algorithm, model)
   history = []
   for index in range(num_rounds):
-    numbers = scalars(chosen)
+    numbers = scalars(chosen, seed)
     plan = plans.plan(index)
-    run_round = compiled_round(algorithm, model, represent_once, len(plan.bounds))
+    run_round = compiled_round(
+      algorithm, model, represent_once, len(plan.bounds), augmentation
+    )
     state, metrics = run_round(state, plan, numbers, train_split(model))
     history.append((state, metrics))
   return history
