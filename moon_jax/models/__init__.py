@@ -26,15 +26,16 @@ MODELS = {
   'resnet50': resnet50,
 }
 
-# The convolutional networks, and what 'auto' is for them: the forms of matrix products
-# win where channels are few (docs/performance.md); not yet measured on a GPU.
+# The convolutional networks, and what 'auto' is for them: bands win where channels are
+# few. With many, their zeros cost more than copies; and the library's convolution is 30
+# times slower inside a loop on a CPU (docs/performance.md). Not yet measured on a GPU.
 _DEFAULT_FORM = {
   'moon_cnn': 'banded',
   'tutorial_cnn': 'banded',
   'dco_cnn': 'banded',
-  'cnn_transformer': 'library',
-  'resnet18': 'library',
-  'resnet50': 'library',
+  'cnn_transformer': 'im2col',
+  'resnet18': 'im2col',
+  'resnet50': 'im2col',
 }
 # Sides of the square images that a network takes; any images if it is not here.
 _SIDES = {
