@@ -81,7 +81,7 @@ def _cost(built, state, form):
   batch = built.train.examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
 
   def represent(images):
-    return training.represent(received, memory, images)
+    return training.represent(received, memory, images, None, None)
 
   def step(frozen, batch):
     start = training.start(plan.clients[0], received, memory, scalars, batch)
@@ -120,7 +120,7 @@ def _workload(built, state, plan, after):
   arrays |= _named(state.server.variables)
   # FedAvg has no previous models; the file has the same form for every algorithm.
   copies = tree.repeat(state.server.variables, len(plan.clients))
-  previous = getattr(state.clients, 'variables', copies)
+  previous = state.clients.models[0] if hasattr(state.clients, 'models') else copies
   arrays |= _named(previous, 'previous')
   return arrays | _named(after.server.variables, 'result')
 

@@ -12,7 +12,7 @@ def get_config() -> ml_collections.ConfigDict:
   """Returns the defaults; bounds are checked by moon_jax/config.py."""
   config = ml_collections.ConfigDict()
 
-  config.algorithm = 'moon'  # fedavg, fedprox, moon or solo
+  config.algorithm = 'moon'  # fedavg, fedprox, scaffold, moon, sa_moon, dco_moon, solo
   # Pixels: any; moon_cnn, tutorial_cnn, dco_cnn 28x28 or 32x32; cnn_transformer 32x32.
   config.model = 'mlp'  # mlp, {moon,tutorial,dco}_cnn, cnn_transformer, resnet{18,50}
   config.seed = 0  # of every random draw; 0 to 2**31 - 1
@@ -52,6 +52,25 @@ def get_config() -> ml_collections.ConfigDict:
   config.moon = ml_collections.ConfigDict()
   config.moon.mu = 5.0  # weight of the contrastive term; at least 0
   config.moon.tau = 0.5  # temperature of the contrastive term; above 0
+  config.moon.negative = 'none'  # without a previous model: none, global or init model
+  config.moon.similarity_on = 'representation'  # or features: before the head
+  config.moon.num_previous = 1  # of a client's last models as negatives; at least 1
+  config.moon.frozen_mode = 'evaluation'  # of the models compared with, or training
+
+  config.sa_moon = ml_collections.ConfigDict()
+  config.sa_moon.mu = 5.0  # weight of the contrastive term; at least 0
+  config.sa_moon.initial_temperature = 1.0  # of a client's first step; above 0
+  config.sa_moon.min_temperature = 0.001  # never below; above 0, at most the initial
+  config.sa_moon.sigma = (
+    0.005  # how fast it falls with the gradient's changes; in [0, 1]
+  )
+  config.sa_moon.scope = 'client'  # keeps its own; server: averaged over the round's
+
+  config.dco_moon = ml_collections.ConfigDict()
+  config.dco_moon.mu = 5.0  # weight of both terms of the loss; at least 0
+  config.dco_moon.tau = 0.5  # temperature of the contrastive term; above 0
+  config.dco_moon.theta = 0.1  # relative deviation that counts as straying; above 0
+  config.dco_moon.normalise = False  # divide both weights by mu, above 0 then
 
   config.fedprox = ml_collections.ConfigDict()
   config.fedprox.mu = 0.01  # weight of the proximal term; at least 0

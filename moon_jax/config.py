@@ -67,7 +67,15 @@ Count = Annotated[int, _at_least(1)]
 PositiveFloat = Annotated[float, _ABOVE_ZERO]
 NonNegativeFloat = Annotated[float, _at_least(0)]
 
-ALGORITHMS = ('fedavg', 'fedprox', 'moon', 'solo')
+ALGORITHMS = (
+  'fedavg',
+  'fedprox',
+  'scaffold',
+  'moon',
+  'sa_moon',
+  'dco_moon',
+  'solo',
+)
 MODELS = (
   'mlp',
   'moon_cnn',
@@ -82,6 +90,10 @@ PARTITIONS = ('iid', 'dirichlet', 'shards', 'quantity', 'noise')
 AUGMENTATIONS = ('none', 'flip', 'crop_flip')
 PADDINGS = ('reflect', 'zero')
 OPTIMIZERS = ('sgd',)
+NEGATIVES = ('none', 'global', 'init')
+COMPARED = ('representation', 'features')
+FROZEN_MODES = ('evaluation', 'training')
+SCOPES = ('client', 'server')
 CONVOLUTIONS = ('auto', 'library', 'im2col', 'banded')
 DTYPES = ('float32', 'bfloat16')
 MATMUL_PRECISIONS = ('default', 'high', 'highest')
@@ -123,6 +135,27 @@ class OptimizerConfig:
 class MoonConfig:
   mu: NonNegativeFloat
   tau: PositiveFloat
+  negative: Annotated[str, Choice(NEGATIVES)]
+  similarity_on: Annotated[str, Choice(COMPARED)]
+  num_previous: Count
+  frozen_mode: Annotated[str, Choice(FROZEN_MODES)]
+
+
+@dataclasses.dataclass(frozen=True)
+class SaMoonConfig:
+  mu: NonNegativeFloat
+  initial_temperature: PositiveFloat
+  min_temperature: PositiveFloat
+  sigma: Annotated[float, _UNIT]
+  scope: Annotated[str, Choice(SCOPES)]
+
+
+@dataclasses.dataclass(frozen=True)
+class DcoMoonConfig:
+  mu: NonNegativeFloat
+  tau: PositiveFloat
+  theta: PositiveFloat
+  normalise: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +207,8 @@ class Config:
   augmentation: AugmentationConfig
   optimizer: OptimizerConfig
   moon: MoonConfig
+  sa_moon: SaMoonConfig
+  dco_moon: DcoMoonConfig
   fedprox: FedProxConfig
   mlp: MlpConfig
   cnn_transformer: CnnTransformerConfig
@@ -187,6 +222,8 @@ class Config:
 # A knob or group -> the knob that decides whether it is used, and for which values.
 _USED_WHEN = {
   'moon': ('algorithm', ('moon',)),
+  'sa_moon': ('algorithm', ('sa_moon',)),
+  'dco_moon': ('algorithm', ('dco_moon',)),
   'fedprox': ('algorithm', ('fedprox',)),
   'mlp': ('model', ('mlp',)),
   'cnn_transformer': ('model', ('cnn_transformer',)),
@@ -195,7 +232,7 @@ _USED_WHEN = {
   'partition.noise_sigma': ('partition.name', ('noise',)),
   'augmentation.padding': ('augmentation.name', ('crop_flip',)),
   'execution.convolution': ('model', tuple(name for name in MODELS if name != 'mlp')),
-  'execution.cache_mib': ('algorithm', ('moon',)),
+  'execution.cache_mib': ('algorithm', ('moon', 'sa_moon', 'dco_moon')),
   'data.name': ('data.source', ('tfds',)),
   'data.dir': ('data.source', ('tfds',)),
   'data.path': ('data.source', ('npz',)),
@@ -353,6 +390,29 @@ def _conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
   for name, (decider, chosen) in _NEEDED_WHEN.items():
     if valid.get(decider) == chosen and valid.get(name) == '':
       problems.append(f'--config.{name} is needed with --config.{decider}={chosen}.')
+  return problems + _algorithm_conflicts(valid)
+
+
+def _algorithm_conflicts(valid: Mapping[str, Any]) -> list[str]:
+  """What the chosen algorithm cannot do."""
+  problems, algorithm = [], valid.get('algorithm')
+  plain = valid.get('optimizer.name') == 'sgd' and not valid.get('optimizer.nesterov')
+  if algorithm == 'scaffold' and 'optimizer.name' in valid and not plain:
+    problems.append(
+      '--config.algorithm=scaffold needs --config.optimizer.name=sgd without nesterov: '
+      'it divides by how far SGD comes in so many steps.'
+    )
+  if algorithm == 'dco_moon' and valid.get('dco_moon.normalise'):
+    mu = valid.get('dco_moon.mu')
+    if mu == 0:
+      wanted = 'above 0 with --config.dco_moon.normalise=true, which divides by it'
+      problems.append(problem('dco_moon.mu', mu, wanted))
+  start, low = (
+    valid.get(f'sa_moon.{name}') for name in ('initial_temperature', 'min_temperature')
+  )
+  if algorithm == 'sa_moon' and None not in (start, low) and low > start:
+    wanted = f'at most --config.sa_moon.initial_temperature={start}'
+    problems.append(problem('sa_moon.min_temperature', low, wanted))
   return problems
 
 

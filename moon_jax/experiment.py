@@ -26,7 +26,7 @@ from moon_jax import round as round_lib
 from moon_jax.config import Config
 from moon_jax.data import device, partition, sources
 from moon_jax.data.augment import augmenter
-from moon_jax.types import Scalars, Server, State, Task
+from moon_jax.types import Scalars, Server, State
 
 
 class Experiment(NamedTuple):
@@ -126,7 +126,7 @@ def build(config: Config) -> Experiment:
     train=devices.replicate(device.TrainSplit(train, *owners), mesh),
     test=devices.replicate(test, mesh),
     mesh=mesh,
-    traffic=_traffic(algorithm, network.shapes),
+    traffic=_traffic(algorithm, network.shapes, _numbers(config, algorithm)),
     data_digest=sources.digest(data),
   )
 
@@ -157,15 +157,18 @@ class RoundInputs(NamedTuple):
 
 def round_inputs(experiment: Experiment, plan: cohort.Plan) -> RoundInputs:
   """Copies a round's plan and numbers to the device."""
-  optimizer = dataclasses.asdict(experiment.config.optimizer)
-  del optimizer['name']
-  algorithm = dict(experiment.algorithm.hyperparameters)
-  numbers = jax.tree.map(np.float32, (algorithm, optimizer))
-  scalars = Scalars(*numbers, seed=np.int32(experiment.config.seed))
+  scalars = _numbers(experiment.config, experiment.algorithm)
   return RoundInputs(
     devices.split(plan, lanes.plan_spec(), experiment.mesh),
     devices.replicate(scalars, experiment.mesh),
   )
+
+
+def _numbers(config: Config, algorithm: algorithms.Algorithm) -> Scalars:
+  optimizer = dataclasses.asdict(config.optimizer)
+  del optimizer['name']
+  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
+  return Scalars(*numbers, seed=np.int32(config.seed))
 
 
 class Compiled(NamedTuple):
@@ -228,30 +231,37 @@ def _represent_once(
 ) -> bool:
   """Whether to keep the frozen representations of a round: does it pay, do they fit?
 
-  One local epoch looks each one up once, and gains nothing. What is augmented differs
-  from epoch to epoch.
+  One local epoch looks each one up once, and gains nothing. What is augmented, or
+  represented in training mode, differs from epoch to epoch.
   """
   config = experiment.config
+  if experiment.algorithm.frozen_in_training:
+    return False
   images = jax.eval_shape(experiment.train.examples.normalised, experiment.train.rows)
 
   def represent(state, images):
     received = experiment.algorithm.broadcast(state.server)
-    return training.represent(received, tree.gather(state.clients, 0), images)
+    memory = tree.gather(state.clients, 0)
+    return training.represent(received, memory, images, None, None)
 
   table = jax.eval_shape(represent, state, images)
   fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
   return fits and config.local_epochs > 1 and config.augmentation.name == 'none'
 
 
-def _traffic(algorithm: algorithms.Algorithm, variables) -> tuple[int, int]:
+def _traffic(
+  algorithm: algorithms.Algorithm, variables, scalars: Scalars
+) -> tuple[int, int]:
   """Bytes that one client receives, and sends, in a round of a real deployment."""
 
-  def exchange(variables):
-    received = algorithm.broadcast(Server(variables, algorithm.init_server(variables)))
-    memory = algorithm.init_client(variables)
-    trained = algorithm.download(received, memory)
-    upload, _ = algorithm.upload(trained, Task(received, memory, {}))
+  def exchange(variables, scalars):
+    server = Server(variables, algorithm.init_server(variables))
+    numbers = algorithm.scalars(scalars.algorithm, server.memory)
+    received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
+    scalars = scalars._replace(algorithm=numbers)
+    task = local.first_task(algorithm, received, memory, scalars)
+    upload, _ = algorithm.upload(algorithm.download(received, memory), task)
     return received, upload
 
-  received, upload = jax.eval_shape(exchange, variables)
+  received, upload = jax.eval_shape(exchange, variables, scalars)
   return tree.num_bytes(received), tree.num_bytes(upload)

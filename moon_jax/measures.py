@@ -29,7 +29,8 @@ def round_record(
 
   Returns:
     Losses in nats, means over the examples of the round, each counted once an epoch;
-    drift, the mean over the cohort; bytes of the whole cohort.
+    drift, the mean over the cohort; mean and quartiles over the cohort of what else the
+    algorithm reports, and the numbers it computed; bytes of the whole cohort.
   """
   count = metrics.num_seen.sum(dtype=np.float64)
   bytes_down, bytes_up = traffic
@@ -40,12 +41,29 @@ def round_record(
       for name, sums in sorted(metrics.sums.items())
     },
     'drift': float(metrics.drift.mean(dtype=np.float64)),
+    **_spreads(metrics.reports),
+    **{name: float(value) for name, value in sorted(metrics.numbers.items())},
     'clients': plan.clients.tolist(),
     'num_examples': int(count),
     'num_steps': int(plan.step_real.sum()),
     'bytes_down': bytes_down * len(plan.clients),
     'bytes_up': bytes_up * len(plan.clients),
   }
+
+
+_QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
+
+
+def _spreads(reports: dict[str, np.ndarray]) -> Record:
+  """name -> [K], to name_mean, name_min, ..., each quartile between its neighbours."""
+  record = {}
+  for name, values in sorted(reports.items()):
+    values = np.asarray(values, np.float64)
+    quartiles = np.quantile(values, np.linspace(0.0, 1.0, len(_QUARTILES)))
+    record[f'{name}_mean'] = float(values.mean())
+    for which, value in zip(_QUARTILES, quartiles, strict=True):
+      record[f'{name}_{which}'] = float(value)
+  return record
 
 
 def test_record(score: Score, num_examples: int) -> Record:

@@ -22,6 +22,8 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Collected]) -> Roun
 
   def run_round(state, plan, scalars, data):
     numbers = algorithm.scalars(scalars.algorithm, state.server.memory)
+    computed = {name: numbers[name] for name in numbers.keys() - scalars.algorithm}
+    participation = len(plan.clients) / (len(data.offsets) - 1)
     done = train(
       Work(
         received=algorithm.broadcast(state.server),
@@ -33,10 +35,10 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Collected]) -> Roun
       )
     )
     new_state = State(
-      server=algorithm.aggregate(state.server, done.mean),
+      server=algorithm.aggregate(state.server, done.mean, participation),
       clients=tree.scatter(state.clients, plan.clients, done.memories),
       round=state.round + 1,
     )
-    return new_state, done.metrics
+    return new_state, done.metrics._replace(numbers=computed)
 
   return run_round
