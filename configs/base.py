@@ -9,7 +9,7 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-  """Returns the defaults; bounds are checked by moon_jax/config.py."""
+  """Returns the defaults; bounds are checked by moon_jax/config/."""
   config = ml_collections.ConfigDict()
 
   config.algorithm = 'moon'  # fedavg, fedprox, scaffold, moon, sa_moon, dco_moon, solo
