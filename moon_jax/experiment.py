@@ -1,6 +1,7 @@
 """What does a configuration build? Data, functions, first state, compiled programs."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,12 +21,14 @@ from moon_jax import (
   local,
   models,
   optimizers,
+  topology,
   tree,
 )
 from moon_jax import round as round_lib
-from moon_jax.config import Config
+from moon_jax.config import SERVED, Config
 from moon_jax.data import device, partition, sources
 from moon_jax.data.augment import augmenter
+from moon_jax.errors import UsageError
 from moon_jax.types import Scalars, Server, State
 
 
@@ -33,7 +36,7 @@ class Experiment(NamedTuple):
   """Everything that a configuration builds.
 
   Attributes:
-    config: the configuration.
+    config: the configuration; of `centralized`, with its single client.
     network: its pure functions.
     algorithm: its pure functions.
     split: who owns which training example.
@@ -42,7 +45,8 @@ class Experiment(NamedTuple):
     train: the training split on the device.
     test: the test split on the device.
     mesh: the devices, which share the lanes.
-    traffic: bytes that one client receives, and sends, in a round of a real deployment.
+    traffic: bytes that one client receives, and sends, in a round of a real deployment;
+      without a server from, and to, each of its neighbours.
     data_digest: SHA-256 of the data set, in hexadecimal.
   """
 
@@ -65,6 +69,7 @@ def build(config: Config) -> Experiment:
   Raises:
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
   """
+  config = _with_its_clients(config)
   data = sources.load(
     config.data.source,
     name=config.data.name,
@@ -94,6 +99,8 @@ def build(config: Config) -> Experiment:
     num_clients=config.num_clients,
     seed=config.seed,
   )
+  if config.drop_last:
+    _require_whole_batches(split.sizes, config.batch_size)
   images = partition.seen_images(
     config.partition.name,
     data.train_images,
@@ -102,6 +109,7 @@ def build(config: Config) -> Experiment:
     seed=config.seed,
   )
   mesh = devices.mesh(num_devices)
+  algorithm = _algorithm(config, network)
   planner = cohort.Planner(
     owned=[split.client(client) for client in range(config.num_clients)],
     seed=config.seed,
@@ -111,8 +119,10 @@ def build(config: Config) -> Experiment:
     batch_size=min(config.batch_size, int(split.sizes.max())),
     num_lanes=num_lanes,
     num_devices=num_devices,
+    drop_last=config.drop_last,
+    uniform_weights=config.client_weight == 'uniform',
+    mixing=_mixing(config) if algorithm.share else None,
   )
-  algorithm = algorithms.make(config.algorithm, **config.options(config.algorithm))
   train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   owners = (split.indices, split.offsets.astype(np.int32))
@@ -126,9 +136,57 @@ def build(config: Config) -> Experiment:
     train=devices.replicate(device.TrainSplit(train, *owners), mesh),
     test=devices.replicate(test, mesh),
     mesh=mesh,
-    traffic=_traffic(algorithm, network.shapes, _numbers(config, algorithm)),
+    traffic=_traffic(algorithm, network.shapes, _numbers(config, algorithm, 0)),
     data_digest=sources.digest(data),
   )
+
+
+def _with_its_clients(config: Config) -> Config:
+  """The configuration; of `centralized` with one client, who owns all the data."""
+  if config.algorithm != 'centralized':
+    return config
+  everything = dataclasses.replace(config.partition, name='iid', min_size=1)
+  return dataclasses.replace(
+    config, num_clients=1, participation=1.0, partition=everything
+  )
+
+
+def _require_whole_batches(sizes: np.ndarray, batch_size: int) -> None:
+  """Raises UsageError if a client owns fewer examples than a batch."""
+  client = int(np.argmin(sizes))
+  if sizes[client] < batch_size:
+    raise UsageError(
+      f'Client {client} owns {sizes[client]} examples, no batch of '
+      f'--config.batch_size={batch_size}: with --config.drop_last=true it would not '
+      'train at all. Lower batch_size, or raise --config.partition.min_size.'
+    )
+
+
+def _algorithm(config: Config, network: models.Network) -> algorithms.Algorithm:
+  """The algorithm with what is configured beside it."""
+  algorithm = algorithms.make(config.algorithm, **config.options(config.algorithm))
+  if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
+    algorithm = algorithms.with_local_statistics(algorithm)
+  server = dataclasses.asdict(config.server_optimizer)
+  if config.algorithm not in SERVED or server == _PLAIN_AVERAGE:
+    return algorithm
+  name = server.pop('name')
+  if name != 'sgd':
+    del server['momentum']
+  return algorithms.with_server_optimizer(algorithm, name, server)
+
+
+_PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
+
+
+def _mixing(config: Config) -> np.ndarray:
+  """[N, N] float64, who averages with whom when all clients are present."""
+  graph = topology.adjacency(
+    **dataclasses.asdict(config.topology),
+    num_clients=config.num_clients,
+    seed=config.seed,
+  )
+  return topology.metropolis_hastings(graph)
 
 
 def initial_state(experiment: Experiment) -> State:
@@ -155,18 +213,29 @@ class RoundInputs(NamedTuple):
   scalars: Scalars
 
 
-def round_inputs(experiment: Experiment, plan: cohort.Plan) -> RoundInputs:
-  """Copies a round's plan and numbers to the device."""
-  scalars = _numbers(experiment.config, experiment.algorithm)
+def round_inputs(
+  experiment: Experiment, round_index: int, plan: cohort.Plan
+) -> RoundInputs:
+  """Copies a round's plan and numbers to the device; round_index counts from 0."""
+  scalars = _numbers(experiment.config, experiment.algorithm, round_index)
   return RoundInputs(
     devices.split(plan, lanes.plan_spec(), experiment.mesh),
     devices.replicate(scalars, experiment.mesh),
   )
 
 
-def _numbers(config: Config, algorithm: algorithms.Algorithm) -> Scalars:
-  optimizer = dataclasses.asdict(config.optimizer)
-  del optimizer['name']
+def _numbers(
+  config: Config, algorithm: algorithms.Algorithm, round_index: int
+) -> Scalars:
+  knobs = dataclasses.asdict(config.optimizer)
+  optimizer = {name: knobs[name] for name in optimizers.NUMBERS[config.optimizer.name]}
+  optimizer['learning_rate'] *= optimizers.schedule(
+    config.optimizer.schedule,
+    round_index,
+    num_rounds=config.num_rounds,
+    decay=config.optimizer.decay,
+    decay_every=config.optimizer.decay_every,
+  )
   numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
   return Scalars(*numbers, seed=np.int32(config.seed))
 
@@ -212,7 +281,7 @@ def lower_programs(experiment: Experiment, state: State) -> tuple[Lowered, Lower
     donate_argnums=0,
     out_shardings=NamedSharding(mesh, PartitionSpec()),
   )
-  inputs = round_inputs(experiment, experiment.planner.plan(0))
+  inputs = round_inputs(experiment, 0, experiment.planner.plan(0))
   with jax.default_matmul_precision(config.execution.matmul_precision):
     return (
       run_round.lower(state, *inputs, experiment.train),
@@ -222,7 +291,10 @@ def lower_programs(experiment: Experiment, state: State) -> tuple[Lowered, Lower
 
 def local_training(experiment: Experiment) -> local.LocalTraining:
   """Local training of one client, as configured."""
-  optimizer = optimizers.OPTIMIZERS[experiment.config.optimizer.name]
+  knobs = experiment.config.optimizer
+  optimizer = optimizers.OPTIMIZERS[knobs.name]
+  if knobs.name == 'sgd':
+    optimizer = functools.partial(optimizer, nesterov=knobs.nesterov)
   return local.local_training(experiment.algorithm, experiment.network, optimizer)
 
 
@@ -261,6 +333,8 @@ def _traffic(
     scalars = scalars._replace(algorithm=numbers)
     task = local.first_task(algorithm, received, memory, scalars)
     upload, _ = algorithm.upload(algorithm.download(received, memory), task)
+    if algorithm.share:
+      return (algorithm.share(memory),) * 2
     return received, upload
 
   received, upload = jax.eval_shape(exchange, variables, scalars)

@@ -97,6 +97,8 @@ def plan_spec() -> Plan:
   return Plan(
     clients=everywhere,
     num_examples=everywhere,
+    weights=everywhere,
+    mixing=everywhere,
     examples=by_lane,
     num_real=by_lane,
     step_real=by_lane,
@@ -113,7 +115,7 @@ def _train(
   """Runs the lanes of one device; other devices' clients keep what they had."""
   plan, examples = work.plan, work.data.examples
   bounds, num_segments = plan.bounds[0], plan.num_segments[0]
-  weights = plan.num_examples / jnp.sum(plan.num_examples)
+  weights = plan.weights / jnp.sum(plan.weights)
 
   def begin(slots, memories):
     batch = examples.batch(plan.examples[0, 0], plan.num_real[0, 0])

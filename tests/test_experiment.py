@@ -49,7 +49,7 @@ def test_traffic_is_what_a_real_deployment_would_move(algorithm, down, up):
 
 def test_scalars_are_float32_arrays_of_every_number():
   built = build('--config.moon.mu=0.25', '--config.seed=7')
-  numbers = experiment.round_inputs(built, built.planner.plan(0)).scalars
+  numbers = experiment.round_inputs(built, 0, built.planner.plan(0)).scalars
   assert numbers.seed == 7
   assert numbers.algorithm == {'mu': 0.25, 'tau': 0.5}
   assert set(numbers.optimizer) == {'learning_rate', 'momentum', 'weight_decay'}
@@ -65,7 +65,7 @@ def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
   for index in range(4):
     plan = built.planner.plan(index)
     sizes.add(int(plan.num_examples.sum()))
-    inputs = experiment.round_inputs(built, plan)
+    inputs = experiment.round_inputs(built, index, plan)
     mu = devices.replicate(np.float32(index), built.mesh)
     inputs.scalars.algorithm['mu'] = mu
     # A compiled program refuses other shapes: it cannot compile again.
@@ -179,7 +179,7 @@ def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
     built = build(*flags, f'--config.execution.dtype={dtype}')
     state = experiment.initial_state(built)
     programs = experiment.compile_programs(built, state)
-    inputs = experiment.round_inputs(built, built.planner.plan(0))
+    inputs = experiment.round_inputs(built, 0, built.planner.plan(0))
     state, _ = programs.run_round(state, *inputs, built.train)
     results[dtype] = state.server.variables
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(state.server.variables))

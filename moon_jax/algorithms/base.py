@@ -98,6 +98,12 @@ def average(server: Server, mean: Upload, participation: float) -> Server:
   return server._replace(variables=mean.weighted)
 
 
+def take_new(last: Server, new: Server, scalars: Mapping[str, jax.Array]) -> Server:
+  """(last server, new one, scalars) -> the new one."""
+  del last, scalars
+  return new
+
+
 def global_model(server: Server, clients: PyTree) -> PyTree:
   """(server, clients) -> leaves [1, ...]: one model is tested, the global one."""
   del clients
@@ -118,6 +124,8 @@ class Algorithm(NamedTuple):
     scalars: (hyperparameters, server memory) -> name -> number, for `task.scalars`.
       Those that are no hyperparameters are recorded each round.
     broadcast: server -> what every client of the cohort receives.
+    share: memory -> what a client sends to its neighbours; None if it has none.
+    mixed: (memory, weighted mean of what it and its neighbours share) -> memory.
     download: (received, memory) -> variables from which local training starts.
     begin: (received, memory) -> `task.local` of the first step, an algorithm's memory
       of one local training.
@@ -136,6 +144,7 @@ class Algorithm(NamedTuple):
       quantiles over the cohort.
     aggregate: (server, mean of the cohort's Uploads, cohort size / number of clients)
       -> the new server.
+    server_step: (last server, new one, scalars) -> the server after its optimizer.
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.
   """
 
@@ -144,6 +153,8 @@ class Algorithm(NamedTuple):
   init_client: Callable = no_memory
   scalars: Callable = hyperparameters_alone
   broadcast: Callable = send_model
+  share: Callable | None = None
+  mixed: Callable | None = None
   download: Callable = start_from_received
   begin: Callable = no_local_memory
   frozen: Callable = no_frozen_models
@@ -155,4 +166,5 @@ class Algorithm(NamedTuple):
   upload: Callable = upload_model
   report: Callable = nothing_to_report
   aggregate: Callable = average
+  server_step: Callable = take_new
   evaluated: Callable = global_model

@@ -5,11 +5,35 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from moon_jax.config.messages import problem
-from moon_jax.config.schema import MODELS, Config, flatten
+from moon_jax.config.schema import (
+  ALGORITHMS,
+  DECENTRALIZED,
+  MODELS,
+  NORMALISED,
+  SERVED,
+  Config,
+  flatten,
+)
+
+_SEVERAL_CLIENTS = tuple(name for name in ALGORITHMS if name != 'centralized')
 
 # A knob or group -> the knob that decides whether it is used, and for which values.
 _USED_WHEN = {
-  'moon': ('algorithm', ('moon',)),
+  'num_clients': ('algorithm', _SEVERAL_CLIENTS),
+  'participation': ('algorithm', _SEVERAL_CLIENTS),
+  'partition': ('algorithm', _SEVERAL_CLIENTS),
+  'client_weight': ('algorithm', SERVED),
+  'batch_norm': ('model', NORMALISED),
+  'server_optimizer': ('algorithm', SERVED),
+  'server_optimizer.momentum': ('server_optimizer.name', ('sgd',)),
+  'topology': ('algorithm', DECENTRALIZED),
+  'topology.degree': ('topology.name', ('ring',)),
+  'topology.edge_probability': ('topology.name', ('erdos_renyi',)),
+  'optimizer.momentum': ('optimizer.name', ('sgd',)),
+  'optimizer.nesterov': ('optimizer.name', ('sgd',)),
+  'optimizer.decay': ('optimizer.schedule', ('exponential', 'step')),
+  'optimizer.decay_every': ('optimizer.schedule', ('exponential', 'step')),
+  'moon': ('algorithm', ('moon', 'decentralized_moon')),
   'sa_moon': ('algorithm', ('sa_moon',)),
   'dco_moon': ('algorithm', ('dco_moon',)),
   'fedprox': ('algorithm', ('fedprox',)),
@@ -20,7 +44,10 @@ _USED_WHEN = {
   'partition.noise_sigma': ('partition.name', ('noise',)),
   'augmentation.padding': ('augmentation.name', ('crop_flip',)),
   'execution.convolution': ('model', tuple(name for name in MODELS if name != 'mlp')),
-  'execution.cache_mib': ('algorithm', ('moon', 'sa_moon', 'dco_moon')),
+  'execution.cache_mib': (
+    'algorithm',
+    ('moon', 'sa_moon', 'dco_moon', 'decentralized_moon'),
+  ),
   'data.name': ('data.source', ('tfds',)),
   'data.dir': ('data.source', ('tfds',)),
   'data.path': ('data.source', ('npz',)),
@@ -60,7 +87,7 @@ def conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
   for name, (decider, chosen) in _NEEDED_WHEN.items():
     if valid.get(decider) == chosen and valid.get(name) == '':
       problems.append(f'--config.{name} is needed with --config.{decider}={chosen}.')
-  return problems + _algorithm_conflicts(valid)
+  return problems + _algorithm_conflicts(valid) + _topology_conflicts(valid)
 
 
 def _algorithm_conflicts(valid: Mapping[str, Any]) -> list[str]:
@@ -86,6 +113,17 @@ def _algorithm_conflicts(valid: Mapping[str, Any]) -> list[str]:
   return problems
 
 
+def _topology_conflicts(valid: Mapping[str, Any]) -> list[str]:
+  """A ring whose clients have more neighbours than there are others."""
+  degree, num_clients = valid.get('topology.degree'), valid.get('num_clients')
+  if 'topology.degree' not in used(valid) or None in (degree, num_clients):
+    return []
+  if degree < num_clients:
+    return []
+  wanted = f'below --config.num_clients={num_clients}'
+  return [problem('topology.degree', degree, wanted)]
+
+
 def used(flat: Mapping[str, Any]) -> dict[str, Any]:
   """The knobs that the chosen algorithm, model, data and partition use."""
 
@@ -106,9 +144,16 @@ def _is_part(name: str, group: str) -> bool:
 def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
   """'key: saved -> given' for every difference that makes it another experiment."""
   old, new = used(flatten(saved)), used(flatten(dataclasses.asdict(given)))
-  names = [n for n in sorted(old | new) if n not in MAY_CHANGE]
+  names = [n for n in sorted(old | new) if _is_fixed(n, new)]
   return [
     f'{n}: {old.get(n, "absent")!r} -> {new.get(n, "absent")!r}'
     for n in names
     if old.get(n) != new.get(n)
   ]
+
+
+def _is_fixed(name: str, flat: Mapping[str, Any]) -> bool:
+  """Whether another value of the knob makes another experiment."""
+  # The cosine ends with the last round, so its earlier values depend on which that is.
+  stretches = flat.get('optimizer.schedule') == 'cosine'
+  return name not in MAY_CHANGE or (name == 'num_rounds' and stretches)

@@ -30,6 +30,8 @@ _FRACTION = Bound(
   'a fraction of the clients in (0, 1], not a count', lambda value: 0 < value <= 1
 )
 _UNIT = Bound('in [0, 1]', lambda value: 0 <= value <= 1)
+_PROBABILITY = Bound('in (0, 1]', lambda value: 0 < value <= 1)
+_EVEN = Bound('even, at least 2', lambda value: value >= 2 and value % 2 == 0)
 _BELOW_ONE = Bound('in [0, 1)', lambda value: 0 <= value < 1)
 _HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
 _AUTO_OR_COUNT = Bound(
@@ -48,7 +50,15 @@ ALGORITHMS = (
   'moon',
   'sa_moon',
   'dco_moon',
+  'decentralized_fedavg',
+  'decentralized_moon',
   'solo',
+  'centralized',
+)
+DECENTRALIZED = ('decentralized_fedavg', 'decentralized_moon')
+# Those whose server averages what the clients send.
+SERVED = tuple(
+  name for name in ALGORITHMS if name not in (*DECENTRALIZED, 'solo', 'centralized')
 )
 MODELS = (
   'mlp',
@@ -59,11 +69,18 @@ MODELS = (
   'resnet18',
   'resnet50',
 )
+# Those with batch normalisation.
+NORMALISED = ('cnn_transformer', 'resnet18', 'resnet50')
 SOURCES = ('digits', 'tfds', 'npz')
 PARTITIONS = ('iid', 'dirichlet', 'shards', 'quantity', 'noise')
 AUGMENTATIONS = ('none', 'flip', 'crop_flip')
 PADDINGS = ('reflect', 'zero')
-OPTIMIZERS = ('sgd',)
+OPTIMIZERS = ('sgd', 'adam', 'adamw')
+SCHEDULES = ('constant', 'cosine', 'exponential', 'step')
+SERVER_OPTIMIZERS = ('sgd', 'adam', 'yogi')
+CLIENT_WEIGHTS = ('samples', 'uniform')
+STATISTICS = ('averaged', 'local')
+TOPOLOGIES = ('ring', 'grid', 'complete', 'erdos_renyi')
 NEGATIVES = ('none', 'global', 'init')
 COMPARED = ('representation', 'features')
 FROZEN_MODES = ('evaluation', 'training')
@@ -102,7 +119,25 @@ class OptimizerConfig:
   name: Annotated[str, Choice(OPTIMIZERS)]
   learning_rate: PositiveFloat
   momentum: Annotated[float, _BELOW_ONE]
+  nesterov: bool
   weight_decay: NonNegativeFloat
+  schedule: Annotated[str, Choice(SCHEDULES)]
+  decay: Annotated[float, _PROBABILITY]
+  decay_every: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerOptimizerConfig:
+  name: Annotated[str, Choice(SERVER_OPTIMIZERS)]
+  learning_rate: PositiveFloat
+  momentum: Annotated[float, _BELOW_ONE]
+
+
+@dataclasses.dataclass(frozen=True)
+class TopologyConfig:
+  name: Annotated[str, Choice(TOPOLOGIES)]
+  degree: Annotated[int, _EVEN]
+  edge_probability: Annotated[float, _PROBABILITY]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,12 +209,17 @@ class Config:
   num_rounds: Count
   local_epochs: Count
   batch_size: Count
+  drop_last: bool
+  client_weight: Annotated[str, Choice(CLIENT_WEIGHTS)]
+  batch_norm: Annotated[str, Choice(STATISTICS)]
   eval_every_rounds: Count
   checkpoint_every_rounds: Count
   data: DataConfig
   partition: PartitionConfig
   augmentation: AugmentationConfig
   optimizer: OptimizerConfig
+  server_optimizer: ServerOptimizerConfig
+  topology: TopologyConfig
   moon: MoonConfig
   sa_moon: SaMoonConfig
   dco_moon: DcoMoonConfig
@@ -190,6 +230,7 @@ class Config:
 
   def options(self, group: str) -> dict[str, Any]:
     """The knobs of an algorithm or a model; {} if it has none."""
+    group = group.removeprefix('decentralized_')
     return dataclasses.asdict(getattr(self, group)) if hasattr(self, group) else {}
 
 
