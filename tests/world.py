@@ -18,7 +18,16 @@ SIZES = (1, BATCH_SIZE, 2 * BATCH_SIZE + 9, BATCH_SIZE + 1)
 OPTIONS = {
   'fedavg': {},
   'fedprox': {'mu': 0.5},
+  'scaffold': {},
   'moon': {'mu': 2.0, 'tau': 0.5},
+  'sa_moon': {
+    'mu': 2.0,
+    'initial_temperature': 0.5,
+    'min_temperature': 0.35,
+    'sigma': 0.2,
+    'scope': 'client',
+  },
+  'dco_moon': {'mu': 0.7, 'tau': 0.5, 'theta': 0.1, 'normalise': False},
   'solo': {},
 }
 # Large enough that forgetting one of them shows in every parameter.
@@ -72,13 +81,19 @@ def variables(model='mlp'):
 
 
 @functools.cache
-def compiled_round(algorithm, model='mlp', represent_once=True, num_devices=1):
-  """The jitted round; numbers are traced, so one serves every test of an algorithm."""
-  training = local.local_training(make(algorithm), network(model), optimizers.sgd)
+def compiled_round(
+  algorithm, model='mlp', represent_once=True, num_devices=1, **changes
+):
+  """The jitted round; numbers are traced, so one serves every test of an algorithm.
+
+  `changes` are of the options that are no numbers.
+  """
+  chosen = make(algorithm, **changes)
+  training = local.local_training(chosen, network(model), optimizers.sgd)
   train = lanes.cohort_training(
     training, represent_once=represent_once, mesh=devices.mesh(num_devices)
   )
-  return jax.jit(round_lib.make_round(make(algorithm), train))
+  return jax.jit(round_lib.make_round(chosen, train))
 
 
 def make(algorithm, **changes):
@@ -86,9 +101,10 @@ def make(algorithm, **changes):
   return algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
 
 
-def scalars(algorithm):
-  """The numbers of a round."""
-  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), OPTIMIZER))
+def scalars(algorithm, optimizer=None):
+  """The numbers of a round; `optimizer` changes some of OPTIMIZER."""
+  optimizer = OPTIMIZER | (optimizer or {})
+  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
   return Scalars(*numbers, seed=np.int32(0))
 
 
@@ -105,9 +121,9 @@ def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1):
   )
 
 
-def first_state(algorithm, model='mlp'):
+def first_state(algorithm, model='mlp', **changes):
   """The state before the first round."""
-  chosen, start = make(algorithm), variables(model)
+  chosen, start = make(algorithm, **changes), variables(model)
   return State(
     server=Server(start, chosen.init_server(start)),
     clients=tree.repeat(chosen.init_client(start), len(SIZES)),
@@ -116,16 +132,26 @@ def first_state(algorithm, model='mlp'):
 
 
 def run(
-  algorithm, num_rounds, *, model='mlp', plans=None, represent_once=True, **options
+  algorithm,
+  num_rounds,
+  *,
+  model='mlp',
+  plans=None,
+  represent_once=True,
+  optimizer=None,
+  **options,
 ):
   """Runs rounds and returns the state and the metrics after each of them."""
   plans = plans or planner()
-  chosen, state = make(algorithm, **options), first_state(algorithm, model)
+  chosen, state = make(algorithm, **options), first_state(algorithm, model, **options)
+  numbers = scalars(chosen, optimizer)
+  fixed = {k: v for k, v in options.items() if k not in chosen.hyperparameters}
   history = []
   for index in range(num_rounds):
-    numbers = scalars(chosen)
     plan = plans.plan(index)
-    run_round = compiled_round(algorithm, model, represent_once, len(plan.bounds))
+    run_round = compiled_round(
+      algorithm, model, represent_once, len(plan.bounds), **fixed
+    )
     state, metrics = run_round(state, plan, numbers, train_split(model))
     history.append((state, metrics))
   return history
