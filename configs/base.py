@@ -81,13 +81,14 @@ def get_config() -> ml_collections.ConfigDict:
   config.sa_moon.initial_temperature = 1.0  # of a client's first step; above 0
   config.sa_moon.min_temperature = 0.001  # never below; above 0, at most the initial
   config.sa_moon.sigma = (
-    0.005  # how fast it falls with the gradient's changes; in [0, 1]
+    0.005  # its fall per relative change of the gradient; in [0, 1]
   )
   config.sa_moon.scope = 'client'  # keeps its own; server: averaged over the round's
 
   config.dco_moon = ml_collections.ConfigDict()
-  config.dco_moon.mu = 5.0  # weight of both terms of the loss; at least 0
+  config.dco_moon.mu = 1.0  # weight of both terms, so also of a step; at least 0
   config.dco_moon.tau = 0.5  # temperature of the contrastive term; above 0
+  # About half of the clients stray by 0.1 with mu = 1: docs/algorithms.md.
   config.dco_moon.theta = 0.1  # relative deviation that counts as straying; above 0
   config.dco_moon.normalise = False  # divide both weights by mu, above 0 then
 

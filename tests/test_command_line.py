@@ -36,6 +36,12 @@ MODELS = (
   'must be one of mlp, moon_cnn, tutorial_cnn, dco_cnn, cnn_transformer, resnet18, '
   'resnet50.'
 )
+ALGORITHMS = 'must be one of fedavg, fedprox, scaffold, moon, sa_moon, dco_moon, solo.'
+MOON = (
+  'moon.mu, moon.tau, moon.negative, moon.similarity_on, moon.num_previous, '
+  'moon.frozen_mode'
+)
+MISSING = MOON.split(', ')[1:]  # without moon.mu, which is given
 SEED = 'must be in [0, 2147483647].'
 FRACTION = 'must be a fraction of the clients in (0, 1], not a count.'
 
@@ -47,14 +53,13 @@ BAD = {
   '--config.mooon.mu=1': ["--config.mooon.mu is not a knob. Did you mean 'moon.mu'?"],
   '--config.beta=1': ["--config.beta is not a knob. Did you mean 'partition.beta'?"],
   '--config.mu=1': [
-    "--config.mu is not a knob. Did you mean 'moon.mu' or 'fedprox.mu'?"
+    "--config.mu is not a knob. Did you mean 'moon.mu' or 'sa_moon.mu' or "
+    "'dco_moon.mu' or 'fedprox.mu'?"
   ],
   '--config.zzz=1': ['--config.zzz is not a knob.'],
-  '--config.moon=5': [
-    '--config.moon is a group; set one of its knobs: moon.mu, moon.tau.'
-  ],
+  '--config.moon=5': [f'--config.moon is a group; set one of its knobs: {MOON}.'],
   '--config.moon=5 --config.algorithm=fedavg': [
-    '--config.moon is a group; set one of its knobs: moon.mu, moon.tau.'
+    f'--config.moon is a group; set one of its knobs: {MOON}.'
   ],
   # Words that are no knob.
   'hello': ["'hello' is a stray word; see --help."],
@@ -80,9 +85,7 @@ BAD = {
     '--config is given twice.'
   ],
   '--config.seed=': ["--config.seed='' must be a whole number."],
-  '--config.algorithm=': [
-    "--config.algorithm='' must be one of fedavg, fedprox, moon, solo."
-  ],
+  '--config.algorithm=': [f"--config.algorithm='' {ALGORITHMS}"],
   '--config.seed': ['--config.seed needs a value.'],
   '--config.seed --workdir=a': ['--config.seed needs a value.'],
   '--workdir=': ['--workdir needs a value.'],
@@ -139,15 +142,40 @@ BAD = {
   ],
   '--config.execution.cache_mib=1 --config.algorithm=solo': [
     '--config.execution.cache_mib is not used with --config.algorithm=solo; '
-    'it belongs to moon.'
+    'it belongs to moon or sa_moon or dco_moon.'
   ],
   '--config.execution.cache_mib=-1': [
     '--config.execution.cache_mib=-1 must be at least 0.'
   ],
+  '--config.moon.num_previous=0': ['--config.moon.num_previous=0 must be at least 1.'],
+  '--config.algorithm=sa_moon --config.sa_moon.sigma=-1': [
+    '--config.sa_moon.sigma=-1.0 must be in [0, 1].'
+  ],
+  '--config.algorithm=sa_moon --config.sa_moon.min_temperature=0': [
+    '--config.sa_moon.min_temperature=0.0 must be above 0.'
+  ],
+  '--config.algorithm=sa_moon --config.sa_moon.min_temperature=1.5': [
+    '--config.sa_moon.min_temperature=1.5 must be at most '
+    '--config.sa_moon.initial_temperature=1.0.'
+  ],
+  '--config.algorithm=dco_moon --config.dco_moon.theta=0': [
+    '--config.dco_moon.theta=0.0 must be above 0.'
+  ],
+  '--config.algorithm=dco_moon --config.dco_moon.theta=inf': [
+    '--config.dco_moon.theta=inf must be a finite number.'
+  ],
+  '--config.algorithm=dco_moon --config.dco_moon.normalise=true '
+  '--config.dco_moon.mu=0': [
+    '--config.dco_moon.mu=0.0 must be above 0 with --config.dco_moon.normalise=true, '
+    'which divides by it.'
+  ],
   # Choices.
+  '--config.moon.negative=noise': [
+    "--config.moon.negative='noise' must be one of none, global, init. "
+    "Did you mean 'none'?"
+  ],
   '--config.algorithm=mon': [
-    "--config.algorithm='mon' must be one of fedavg, fedprox, moon, solo. "
-    "Did you mean 'moon'?"
+    f"--config.algorithm='mon' {ALGORITHMS} Did you mean 'moon'?"
   ],
   '--config.model=vit': [f"--config.model='vit' {MODELS}"],
   '--config.model=moon-cnn': [
@@ -246,8 +274,8 @@ BAD = {
   '--config=lacking.py': ['--config.seed is missing from the config file.'],
   '--config=wrong.py': [f'--config.seed=-1 {SEED}'],
   '--config=scalar.py --config.moon.mu=1': [
-    '--config.moon is a group; set one of its knobs: moon.mu, moon.tau.',
-    '--config.moon.tau is missing from the config file.',
+    f'--config.moon is a group; set one of its knobs: {MOON}.',
+    *(f'--config.{name} is missing from the config file.' for name in MISSING),
   ],
   # Everything at once, in one answer.
   'hello --zzz --workdir= --config.sed=1 --config.seed=-1 --config.moon.mu=nan '

@@ -69,12 +69,17 @@ def test_rules_are_about_knobs_that_exist():
 def test_valid_values_keep_their_place_and_type():
   # In configs/base.py optimizer.momentum is 0.9, moon.mu 5.0 and fedprox.mu 0.01.
   built = config.validate(settings(moon__mu=2, seed=2**31 - 1, participation=1))
-  assert built.moon == config.MoonConfig(mu=2.0, tau=0.5)
+  assert (built.moon.mu, built.moon.tau, built.moon.num_previous) == (2.0, 0.5, 1)
   assert type(built.moon.mu) is float
   assert built.fedprox.mu == 0.01
   assert built.optimizer.momentum == 0.9
   assert built.seed == 2147483647
-  assert built.options('moon') == {'mu': 2.0, 'tau': 0.5}
+  assert built.options('dco_moon') == {
+    'mu': 1.0,
+    'tau': 0.5,
+    'theta': 0.1,
+    'normalise': False,
+  }
   assert built.options('fedavg') == {}
 
 
@@ -95,6 +100,10 @@ def test_a_config_is_its_own_description():
     ('cnn_transformer.heads', 1),
     ('cnn_transformer.heads', 256),
     ('moon.mu', 0.0),
+    ('moon.num_previous', 1),
+    ('sa_moon.sigma', 0.0),
+    ('sa_moon.sigma', 1.0),
+    ('dco_moon.theta', 1e30),
     ('data.limit', 0),
     ('num_clients', 1),
     ('execution.lanes', '1'),
@@ -142,13 +151,13 @@ def test_bad_value(name, value, wanted):
 
 def test_missing_misspelt_and_scalar_for_a_group():
   values = settings()
-  del values['seed'], values['moon.mu'], values['moon.tau']
+  group = [name for name in values if name.startswith('moon.')]
+  for name in ('seed', *group):
+    del values[name]
   assert problems(values | {'sed': 0, 'moon': 5.0}) == [
     "--config.sed is not a knob. Did you mean 'seed'?",
-    '--config.moon is a group; set one of its knobs: moon.mu, moon.tau.',
-    '--config.seed is missing from the config file.',
-    '--config.moon.mu is missing from the config file.',
-    '--config.moon.tau is missing from the config file.',
+    f'--config.moon is a group; set one of its knobs: {", ".join(group)}.',
+    *(f'--config.{name} is missing from the config file.' for name in ('seed', *group)),
   ]
 
 
@@ -158,6 +167,35 @@ def test_a_knob_that_is_not_used_matters_only_if_it_was_given():
   assert problems(values, given=['moon.mu', 'seed']) == [
     '--config.moon.mu is not used with --config.algorithm=fedavg; it belongs to moon.'
   ]
+
+
+@pytest.mark.parametrize('optimizer', ['adam', 'nesterov'])
+def test_scaffold_wants_plain_sgd(optimizer):
+  knobs = {
+    'algorithm': 'scaffold',
+    'optimizer.name': 'adam' if optimizer == 'adam' else 'sgd',
+    'optimizer.nesterov': optimizer == 'nesterov',
+  }
+  (line,) = config._conflicts(knobs, given=[])
+  assert line.startswith(
+    '--config.algorithm=scaffold needs --config.optimizer.name=sgd'
+  )
+  assert config._conflicts(knobs | {'algorithm': 'fedavg'}, given=[]) == []
+  assert config.validate(settings(algorithm='scaffold'))
+
+
+def test_the_other_moons_rules_are_theirs_alone():
+  values = settings(dco_moon__mu=0.0, dco_moon__normalise=True)
+  assert config.validate(values)
+  assert config.validate(settings(algorithm='dco_moon', dco_moon__mu=0.0))
+  (line,) = problems(values | {'algorithm': 'dco_moon'})
+  assert line.startswith('--config.dco_moon.mu=0.0 must be above 0 with')
+  values = settings(sa_moon__min_temperature=1.0)
+  assert config.validate(values | {'algorithm': 'sa_moon'})
+  values['sa_moon.initial_temperature'] = 0.5
+  assert config.validate(values)
+  (line,) = problems(values | {'algorithm': 'sa_moon'})
+  assert line.startswith('--config.sa_moon.min_temperature=1.0 must be at most')
 
 
 def test_the_source_needs_its_place():

@@ -29,8 +29,17 @@ def test_the_first_state_is_a_function_of_the_seed():
   )
 
 
-# Algorithm -> models that one client receives, and sends, in a round.
-TRAFFIC = {'fedavg': (1, 1), 'fedprox': (1, 1), 'moon': (1, 1), 'solo': (0, 0)}
+# Algorithm -> numbers that one client receives, and sends, in a round.
+MODEL = 33_738
+TRAFFIC = {
+  'fedavg': (MODEL, MODEL),
+  'fedprox': (MODEL, MODEL),
+  'scaffold': (2 * MODEL, 2 * MODEL),  # and the control variate, or its change
+  'moon': (MODEL, MODEL),
+  'sa_moon': (MODEL, MODEL),  # the temperature stays with the client
+  'dco_moon': (MODEL, MODEL + 1),  # and whether the client strayed
+  'solo': (0, 0),
+}
 
 
 def test_every_algorithm_has_its_traffic():
@@ -38,13 +47,18 @@ def test_every_algorithm_has_its_traffic():
 
 
 @pytest.mark.parametrize(
-  ('algorithm', 'down', 'up'), [(name, *models) for name, models in TRAFFIC.items()]
+  ('algorithm', 'down', 'up'), [(name, *numbers) for name, numbers in TRAFFIC.items()]
 )
 def test_traffic_is_what_a_real_deployment_would_move(algorithm, down, up):
   # mlp on 8x8 images: 64*128 + 128 + 128*128 + 128 + 128*64 + 64 + 64*10 + 10
   # = 33,738 parameters of 4 bytes. MOON's previous model never leaves the client.
   traffic = build(f'--config.algorithm={algorithm}').traffic
-  assert traffic == (down * 33_738 * 4, up * 33_738 * 4)
+  assert traffic == (down * 4, up * 4)
+
+
+def test_a_temperature_of_the_server_travels_with_the_model():
+  built = build('--config.algorithm=sa_moon', '--config.sa_moon.scope=server')
+  assert built.traffic == ((MODEL + 1) * 4, (MODEL + 1) * 4)
 
 
 def test_scalars_are_float32_arrays_of_every_number():

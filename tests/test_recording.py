@@ -38,6 +38,8 @@ def test_round_record():
     },
     num_seen=np.array([3.0, 1.0], np.float32),
     drift=np.array([0.5, 2.0], np.float32),
+    reports={'temperature': np.array([1.0, 0.5], np.float32)},
+    numbers={'p_t': np.float32(0.25)},
   )
   record = measures.round_record(7, PLAN, metrics, traffic=(100, 40))
   assert record == {
@@ -45,6 +47,14 @@ def test_round_record():
     'proximal_loss': 0.25,
     'train_loss': 3.0,
     'drift': 1.25,
+    # Two clients: the quartiles lie evenly between 0.5 and 1.
+    'temperature_mean': 0.75,
+    'temperature_min': 0.5,
+    'temperature_q1': 0.625,
+    'temperature_median': 0.75,
+    'temperature_q3': 0.875,
+    'temperature_max': 1.0,
+    'p_t': 0.25,
     'clients': [2, 5],
     'num_examples': 4,
     'num_steps': 3,

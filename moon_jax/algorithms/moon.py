@@ -36,9 +36,9 @@ def moon(
   Args:
     mu: weight of the contrastive term, at least 0; 0 is FedAvg.
     tau: temperature, above 0.
-    negative: of a client without a previous model: 'none', whose contrastive term is 0;
+    negative: of a client without a previous model: 'none', its contrastive term is 0;
       'global', the received model; or 'init', the initial one.
-    similarity_on: the field of Outputs that is compared, 'representation' or 'features'.
+    similarity_on: field of Outputs that is compared, 'representation' or 'features'.
     num_previous: how many of its last models are a client's negatives, at least 1.
     frozen_mode: of the networks that are compared with: 'evaluation' or 'training'.
   """

@@ -45,8 +45,8 @@ def sa_moon(
     initial_temperature: T before a client's first step, above 0.
     min_temperature: T_min, above 0.
     sigma: cooling rate, at least 0; 0 is MOON with tau = T.
-    scope: whose T is: 'client', it persists from round to round; 'server', T is averaged
-      over the cohort like the model and all clients start with it.
+    scope: whose T is: 'client', it persists from round to round; 'server', it is
+      averaged over the cohort like the model, and all clients start with it.
   """
   inner = moon(mu=mu, tau=initial_temperature)
   # T travels with the model, or stays with the client's previous model.

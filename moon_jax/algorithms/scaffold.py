@@ -37,12 +37,12 @@ class Path(NamedTuple):
 def scaffold() -> base.Algorithm:
   """Every local step is corrected for the client's drift: g - c_i + c.
 
-  c_i <- c_i - c + (x - y_i) / (eta a(K)) after K steps from x to y_i (eq. 4, option II),
-  with a(K) = sum_{k=1..K} (1 - momentum^k) / (1 - momentum), which is K without
-  momentum: as far as a gradient of 1 leads at a learning rate of 1. Weight decay is part
-  of the drift. The model is the mean by examples, and c <- c + |S| / N mean_i (c_i's
-  change) over the cohort S, so that c stays the mean of all N clients' c_i. All start
-  at 0 and are about the trainable parameters.
+  c_i <- c_i - c + (x - y_i) / (eta a(K)) after K steps from x to y_i (option II), with
+  a(K) = sum_{k=1..K} (1 - momentum^k) / (1 - momentum), which is K without momentum: as
+  far as a gradient of 1 leads at a learning rate of 1. Weight decay is part of the
+  drift. The model is the mean by examples, and c <- c + |S| / N mean_i (c_i's change)
+  over the cohort S, so that c stays the mean of all N clients' c_i. All start at 0 and
+  are about the trainable parameters.
 
   Local training has to be SGD, without Nesterov's momentum, for which a(K) is another.
   """
