@@ -106,7 +106,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.cnn_transformer.dropout = 0.1  # after convolutions, in the encoder; in [0, 1)
 
   config.execution = ml_collections.ConfigDict()
-  config.execution.devices = 'auto'  # GPUs or CPU cores to share lanes, or a count
+  config.execution.devices = 'auto'  # that share the lanes: auto (all) or a count
   config.execution.lanes = 'auto'  # clients trained side by side: auto or a count
   config.execution.convolution = 'auto'  # auto, library, im2col or banded; same values
   config.execution.cache_mib = 2048  # for MOON's frozen representations, MiB; 0 is none
