@@ -14,6 +14,12 @@ from tests import reference, world
 LANES = (1, 2, 3)
 NUM_ROUNDS = 4
 TOLERANCE = 1e-5
+# Without a server -> the algorithm that the reference runs on a mixing matrix.
+PEERS = {'decentralized_fedavg': 'fedavg', 'decentralized_moon': 'moon'}
+# Our names -> the reference's.
+NAMES = PEERS | {'centralized': 'centralised'}
+# Who is a neighbour of whom: 0 - 1 - 2 - 3 - 0.
+RING = [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
 
 
 def draw(round_index, client, step):
@@ -25,6 +31,12 @@ def draw(round_index, client, step):
 def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
   """The reference on the batches that the planner draws."""
   plans = plans or world.planner()
+  sizes = {client: len(rows) for client, rows in enumerate(plans.owned)}
+  options = {'mu': 0.0, 'tau': 1.0} | world.OPTIMIZER | world.OPTIONS[algorithm]
+  if algorithm in PEERS:
+    everyone = reference.metropolis_hastings(changes.pop('graph', RING))
+    cohorts = [plans.plan(index).clients for index in range(num_rounds)]
+    options['mixing'] = [reference.without_absent(everyone, c) for c in cohorts]
   rounds = []
   for index in range(num_rounds):
     work = {int(c): plans.batches(index, c) for c in plans.plan(index).clients}
@@ -36,16 +48,16 @@ def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
     )
   _, images, labels = world.data(model)
   return reference.run(
-    algorithm=algorithm,
+    algorithm=NAMES.get(algorithm, algorithm),
     network=getattr(reference, model),
     params=world.variables(model)['params'],
     images=images,
     labels=labels,
     rounds=rounds,
-    num_clients=len(world.SIZES),
-    sizes=dict(enumerate(world.SIZES)),
+    num_clients=len(sizes),
+    sizes=sizes,
     uniform=draw,
-    **{'mu': 0.0, 'tau': 1.0} | world.OPTIMIZER | world.OPTIONS[algorithm] | changes,
+    **options | changes,
   )
 
 
@@ -55,6 +67,8 @@ def kept_models(algorithm, state):
     return state.clients.models[0]['params']
   if algorithm == 'sa_moon':
     return state.clients.content.models[0]['params']
+  if algorithm in PEERS:
+    return state.clients.model['params']
   return state.clients['params'] if algorithm == 'solo' else None
 
 
@@ -79,6 +93,8 @@ def other_memory(algorithm, state, metrics, truth):
 def assert_equal_to_reference(algorithm, history, expected):
   for (state, metrics), truth in zip(history, expected, strict=True):
     params = state.server.variables['params']
+    if algorithm in PEERS:
+      params = jax.tree.map(lambda leaf: leaf.mean(0), kept_models(algorithm, state))
     assert world.largest_difference(params, truth.params) < TOLERANCE
     seen = metrics.num_seen.sum()
     for name in metrics.sums:
@@ -98,8 +114,12 @@ def test_every_algorithm_is_tested():
   assert set(world.OPTIONS) == set(ALGORITHMS)
 
 
+# tests/test_peers.py is about that of a single client.
+SEVERAL_CLIENTS = [name for name in world.OPTIONS if name != 'centralized']
+
+
 @pytest.mark.parametrize('num_lanes', LANES)
-@pytest.mark.parametrize('algorithm', world.OPTIONS)
+@pytest.mark.parametrize('algorithm', SEVERAL_CLIENTS)
 def test_equals_the_reference(algorithm, num_lanes):
   plans = world.planner(num_lanes)
   # Partial participation: some client is absent and some joins late.
@@ -114,7 +134,7 @@ def test_equals_the_reference(algorithm, num_lanes):
 @pytest.mark.parametrize(
   ('algorithm', 'num_devices', 'num_lanes'),
   [('moon', 2, 2), ('moon', 2, 4), ('moon', 8, 8)]
-  + [(algorithm, 3, 6) for algorithm in world.OPTIONS],
+  + [(algorithm, 3, 6) for algorithm in SEVERAL_CLIENTS],
 )
 def test_devices_share_the_lanes(algorithm, num_devices, num_lanes):
   plans = world.planner(num_lanes, num_devices=num_devices)

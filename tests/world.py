@@ -1,7 +1,9 @@
 """A world small enough to simulate in a second: random images, few unequal clients."""
 
 import functools
+from unittest import mock
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +22,8 @@ from moon_jax import (
 from moon_jax import round as round_lib
 from moon_jax.data import device
 from moon_jax.data.augment import augmenter
-from moon_jax.types import Scalars, Server, State
+from moon_jax.models import layers
+from moon_jax.types import Outputs, Scalars, Server, State
 
 BATCH_SIZE = 16
 LOCAL_EPOCHS = 2
@@ -53,8 +56,12 @@ LOCAL_OPTIMIZERS = {
 }
 # Large enough that forgetting one of them shows in every parameter.
 OPTIMIZER = {'learning_rate': 0.05, 'momentum': 0.9, 'weight_decay': 1e-2}
-IMAGE_SHAPES = {'mlp': (8, 8, 1), 'moon_cnn': (28, 28, 1)}
-MODEL_OPTIONS = {'mlp': {'width': 16, 'representation': 8}, 'moon_cnn': {}}
+IMAGE_SHAPES = {'mlp': (8, 8, 1), 'mlp_bn': (8, 8, 1), 'moon_cnn': (28, 28, 1)}
+MODEL_OPTIONS = {
+  'mlp': {'width': 16, 'representation': 8},
+  'mlp_bn': {},
+  'moon_cnn': {},
+}
 NUM_CLASSES = 4
 
 
@@ -90,9 +97,29 @@ def train_split(model='mlp'):
 def network(model='mlp'):
   """The network for the world's images."""
   shape = IMAGE_SHAPES[model]
-  return models.make(
-    model, image_shape=shape, num_classes=NUM_CLASSES, **MODEL_OPTIONS[model]
-  )
+  with mock.patch.dict(models.MODELS, mlp_bn=_mlp_bn):
+    return models.make(
+      model, image_shape=shape, num_classes=NUM_CLASSES, **MODEL_OPTIONS[model]
+    )
+
+
+def _mlp_bn(num_classes, convolution):
+  del convolution
+  return MlpBn(num_classes)
+
+
+class MlpBn(nn.Module):
+  """The reference's mlp_bn: the mlp with batch normalisation, `norm`."""
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, images, mask=None):
+    x = layers.dense(images.reshape(len(images), -1), 16, 'encoder')
+    x = layers.BatchNorm(name='norm')(x.T[:, None, None, :], mask)[:, 0, 0, :].T
+    x = nn.relu(x)
+    z = layers.head(x, 16, 8)
+    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), x)
 
 
 @functools.cache
@@ -151,13 +178,13 @@ def scalars(algorithm, optimizer=None, seed=0, local_optimizer='sgd'):
   return Scalars(*numbers, seed=np.int32(seed))
 
 
-def ring(num_clients=len(SIZES)):
+def ring(num_clients):
   """[N, N] mixing weights of a ring in which each has two neighbours."""
   return topology.metropolis_hastings(topology.ring(num_clients=num_clients, degree=2))
 
 
 def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **more):
-  """Plans of `cohort_size` of the clients in each round; who has no server has a ring."""
+  """Plans of `cohort_size` of the clients in each round; neighbours form a ring."""
   return cohort.Planner(
     owned=owned(sizes),
     seed=seed,

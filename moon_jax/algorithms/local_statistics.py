@@ -21,7 +21,7 @@ class Normalised(NamedTuple):
 def with_local_statistics(inner: Algorithm) -> Algorithm:
   """The algorithm whose clients exchange parameters, but no running statistics.
 
-  (SiloBN: Andreux et al. 2020, arXiv:2008.07424; as there, scale and bias are averaged.)
+  As SiloBN (Andreux et al. 2020, arXiv:2008.07424); scale and bias are averaged.
   Whatever model a client receives, it uses with its own statistics, those of its last
   local training. The server's copy has none but the initial ones, so what is tested is
   each client's model: the global parameters with the client's statistics, which are
