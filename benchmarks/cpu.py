@@ -28,7 +28,11 @@ def rows(data_dir: str, limit: int, repeats: int, details: dict) -> list[Row]:
     repeats: timed rounds on each side.
     details: name -> report, filled in.
   """
-  workload = [f'--config.data.dir={data_dir}', f'--config.data.limit={limit}']
+  workload = [
+    f'--config.data.dir={data_dir}',
+    f'--config.data.limit={limit}',
+    '--config.augmentation.name=none',
+  ]
   found = []
   for cores in (1, 2):
     if cores <= len(os.sched_getaffinity(0)):
@@ -124,6 +128,7 @@ def _running(data_dir, details):
       'benchmarks.run',
       '--config=configs/cifar10_moon.py',
       f'--config.data.dir={data_dir}',
+      '--config.augmentation.name=none',
       '--config.num_clients=20',
       '--config.participation=0.5',
       '--config.num_rounds=6',

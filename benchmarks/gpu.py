@@ -81,6 +81,7 @@ def _sweep(workload, model, form, lanes, repeats, details):
         f'--repeats={repeats}',
         *workload.flags(),
         f'--config.algorithm={algorithm}',
+        '--config.augmentation.name=none',
         f'--config.model={model}',
         f'--config.execution.convolution={form}',
         f'--config.execution.lanes={lanes}',

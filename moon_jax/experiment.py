@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.stages import Lowered
 
 from moon_jax import (
   algorithms,
@@ -186,6 +187,13 @@ class Compiled(NamedTuple):
 
 def compile_programs(experiment: Experiment, state: State) -> Compiled:
   """Compiles one round and one evaluation."""
+  begin = time.perf_counter()
+  programs = [lowered.compile() for lowered in lower_programs(experiment, state)]
+  return Compiled(*programs, time.perf_counter() - begin)
+
+
+def lower_programs(experiment: Experiment, state: State) -> tuple[Lowered, Lowered]:
+  """One round and one evaluation, traced but not compiled."""
   algorithm, mesh = experiment.algorithm, experiment.mesh
   config = experiment.config
   training = local_training(experiment)
@@ -205,13 +213,11 @@ def compile_programs(experiment: Experiment, state: State) -> Compiled:
     out_shardings=NamedSharding(mesh, PartitionSpec()),
   )
   inputs = round_inputs(experiment, experiment.planner.plan(0))
-  begin = time.perf_counter()
   with jax.default_matmul_precision(config.execution.matmul_precision):
-    compiled = (
-      run_round.lower(state, *inputs, experiment.train).compile(),
-      jax.jit(evaluate).lower(state, experiment.test).compile(),
+    return (
+      run_round.lower(state, *inputs, experiment.train),
+      jax.jit(evaluate).lower(state, experiment.test),
     )
-  return Compiled(*compiled, time.perf_counter() - begin)
 
 
 def local_training(experiment: Experiment) -> local.LocalTraining:

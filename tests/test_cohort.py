@@ -11,24 +11,36 @@ from tests import world
 LANES = (1, 2, 3)
 
 
-def trained_batches(plan, batch_size):
-  """Reads the lanes as the engine does; slot -> batches of real rows, in order."""
-  current, trained = {}, {}
-  for segment in range(int(plan.num_segments)):
-    for lane, slot in enumerate(plan.load[segment]):
-      if slot >= 0:
-        current[lane] = int(slot)
-        trained[int(slot)] = []
-    for step in range(plan.bounds[segment], plan.bounds[segment + 1]):
-      for lane in range(plan.step_real.shape[1]):
+def trained_batches(plan):
+  """Reads the lanes as the devices do; slot -> batches of real rows, in order."""
+  each = plan.load.shape[1] // len(plan.bounds)
+  trained = {}
+  for device, bounds in enumerate(plan.bounds):
+    mine = range(device * each, (device + 1) * each)
+    for slot, batches in lane_batches(plan, bounds, plan.num_segments[device], mine):
+      assert slot not in trained
+      trained[slot] = batches
+  return trained
+
+
+def lane_batches(plan, bounds, num_segments, lanes):
+  """Yields (slot, its batches) of one device's lanes."""
+  current = {}
+  for segment in range(int(num_segments)):
+    for lane in lanes:
+      if plan.load[segment, lane] >= 0:
+        assert lane not in current
+        current[lane] = int(plan.load[segment, lane]), []
+    for step in range(bounds[segment], bounds[segment + 1]):
+      for lane in lanes:
         if plan.step_real[step, lane]:
           rows = plan.examples[step, lane, : plan.num_real[step, lane]]
-          trained[current[lane]].append(rows.tolist())
-    for lane, slot in enumerate(plan.store[segment]):
-      if slot >= 0:
-        assert current.pop(lane) == slot
+          current[lane][1].append(rows.tolist())
+    for lane in lanes:
+      if plan.store[segment, lane] >= 0:
+        assert current[lane][0] == plan.store[segment, lane]
+        yield current.pop(lane)
   assert not current
-  return trained
 
 
 def test_cohort_size():
@@ -101,13 +113,15 @@ def test_longest_first_packing_by_hand():
   assert cohort.pack(np.array([2, 0, 4]), 1) == [[2, 0]]
 
 
-@pytest.mark.parametrize('num_lanes', LANES)
+@pytest.mark.parametrize(
+  ('num_lanes', 'num_devices'), [(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (6, 3), (8, 8)]
+)
 @pytest.mark.parametrize('cohort_size', [3, 4])
-def test_lanes_train_exactly_the_clients_batches(num_lanes, cohort_size):
-  planner = world.planner(num_lanes, cohort_size)
+def test_lanes_train_exactly_the_clients_batches(num_lanes, num_devices, cohort_size):
+  planner = world.planner(num_lanes, cohort_size, num_devices=num_devices)
   for index in range(20):
     plan = planner.plan(index)
-    trained = trained_batches(plan, world.BATCH_SIZE)
+    trained = trained_batches(plan)
     assert sorted(trained) == list(range(cohort_size))
     for slot, client in enumerate(plan.clients):
       examples, num_real = planner.batches(index, client)
@@ -118,7 +132,7 @@ def test_lanes_train_exactly_the_clients_batches(num_lanes, cohort_size):
 
 def test_the_number_of_lanes_changes_no_draw():
   plans = [world.planner(lanes).plan(5) for lanes in LANES]
-  first, *others = [trained_batches(plan, world.BATCH_SIZE) for plan in plans]
+  first, *others = [trained_batches(plan) for plan in plans]
   assert all(other == first for other in others)
 
 
@@ -126,13 +140,19 @@ def test_shapes_are_the_same_in_every_round_and_large_enough():
   rng = np.random.default_rng(0)
   for _ in range(30):
     sizes = rng.integers(1, 200, 12)
+    num_devices = int(rng.integers(1, 4))
     planner = world.planner(
-      num_lanes=int(rng.integers(1, 6)), cohort_size=6, sizes=sizes
+      num_lanes=num_devices * int(rng.integers(1, 6)),
+      cohort_size=6,
+      sizes=sizes,
+      num_devices=num_devices,
     )
     plans = [planner.plan(index) for index in range(10)]
     shapes = {tuple(np.shape(leaf) for leaf in plan) for plan in plans}
     assert len(shapes) == 1
-    assert all(p.bounds[p.num_segments] <= planner.max_steps() for p in plans)
+    for plan in plans:
+      last = plan.bounds[np.arange(len(plan.bounds)), plan.num_segments]
+      assert last.max() <= planner.max_steps()
 
 
 def test_utilisation():
@@ -142,11 +162,30 @@ def test_utilisation():
   assert world.planner(num_lanes=1, cohort_size=4).plan(0).utilisation() == 1.0
 
 
-def test_num_lanes():
-  assert cohort.num_lanes('auto', 10, 'cpu') == 1
-  assert cohort.num_lanes('auto', 10, 'gpu') == 10
-  assert cohort.num_lanes('4', 10, 'cpu') == 4
-  assert cohort.num_lanes('64', 10, 'gpu') == 10
+def test_a_device_that_is_done_executes_nothing():
+  # As above, but each of the two lanes has its device: 8 and 6 steps.
+  plan = world.planner(num_lanes=2, cohort_size=4, num_devices=2).plan(0)
+  assert plan.bounds[[0, 1], plan.num_segments].tolist() == [8, 6]
+  assert plan.utilisation() == 1.0
+
+
+@pytest.mark.parametrize(
+  ('requested', 'backend', 'num_devices', 'lanes_and_devices'),
+  [
+    ('auto', 'cpu', 1, (1, 1)),
+    ('auto', 'cpu', 4, (4, 4)),
+    ('auto', 'cpu', 16, (10, 10)),  # no more devices than clients
+    ('auto', 'gpu', 1, (10, 1)),
+    ('auto', 'gpu', 4, (12, 4)),  # 10 clients, as many lanes on each device
+    ('4', 'cpu', 1, (4, 1)),
+    ('1', 'gpu', 4, (1, 1)),
+    ('3', 'cpu', 2, (4, 2)),
+    ('64', 'gpu', 1, (10, 1)),
+  ],
+)
+def test_num_lanes_for_ten_clients(requested, backend, num_devices, lanes_and_devices):
+  found = cohort.num_lanes(requested, 10, backend, num_devices)
+  assert found == lanes_and_devices
 
 
 def test_a_planner_cannot_be_changed():

@@ -4,11 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import command_line, experiment, local
+from moon_jax import command_line, devices, experiment
 from moon_jax.algorithms import ALGORITHMS
 from moon_jax.data import partition, sources
 from moon_jax.errors import UsageError
 from moon_jax.report import figures
+from tests import world
 
 TINY = ('--config.data.limit=200', '--config.partition.min_size=1')
 
@@ -61,11 +62,13 @@ def test_a_temperature_of_the_server_travels_with_the_model():
 
 
 def test_scalars_are_float32_arrays_of_every_number():
-  built = build('--config.moon.mu=0.25')
-  numbers = experiment.scalars(built, experiment.initial_state(built))
+  built = build('--config.moon.mu=0.25', '--config.seed=7')
+  numbers = experiment.round_inputs(built, built.planner.plan(0)).scalars
+  assert numbers.seed == 7
   assert numbers.algorithm == {'mu': 0.25, 'tau': 0.5}
   assert set(numbers.optimizer) == {'learning_rate', 'momentum', 'weight_decay'}
-  assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(numbers))
+  floats = jax.tree.leaves((numbers.algorithm, numbers.optimizer))
+  assert all(leaf.dtype == np.float32 for leaf in floats)
 
 
 def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
@@ -76,10 +79,12 @@ def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
   for index in range(4):
     plan = built.planner.plan(index)
     sizes.add(int(plan.num_examples.sum()))
-    numbers = experiment.scalars(built, state)
-    numbers.algorithm['mu'] = np.float32(index)
+    inputs = experiment.round_inputs(built, plan)
+    mu = devices.replicate(np.float32(index), built.mesh)
+    inputs.scalars.algorithm['mu'] = mu
     # A compiled program refuses other shapes: it cannot compile again.
-    state, metrics = programs.run_round(state, plan, numbers, built.train)
+    with jax.transfer_guard('disallow'):
+      state, metrics = programs.run_round(state, *inputs, built.train)
     assert metrics.num_seen.sum() == plan.num_examples.sum()
   assert len(sizes) == 4
   assert int(state.round) == 4
@@ -166,11 +171,12 @@ def test_the_owners_on_the_device_are_the_partition():
     (['local_epochs=2', 'execution.cache_mib=1'], True),
     (['local_epochs=2', 'execution.cache_mib=1', 'mlp.representation=704'], False),
     (['local_epochs=2', 'algorithm=fedavg'], False),  # no frozen network
+    (['local_epochs=2', 'augmentation.name=flip'], False),  # new images every epoch
   ],
 )
 def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
   built = build(*(f'--config.{flag}' for flag in flags))
-  training = local.local_training(built.algorithm, built.network.apply, 'sgd')
+  training = experiment.local_training(built)
   state = experiment.initial_state(built)
   assert experiment._represent_once(built, training, state) == once
 
@@ -180,12 +186,35 @@ def test_a_batch_larger_than_every_client_costs_nothing():
   assert built.planner.batch_size == built.split.sizes.max()
 
 
-def test_the_algorithm_is_told_the_round():
-  built = build()
-  counting = built.algorithm._replace(scalars=lambda index, memory: {'index': index})
-  state = experiment.initial_state(built)._replace(round=np.int32(5))
-  numbers = experiment.scalars(built._replace(algorithm=counting), state)
-  assert numbers.algorithm == {'index': 5}
+def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
+  flags = ('--config.algorithm=fedavg', '--config.local_epochs=1')
+  results = {}
+  for dtype in ('float32', 'bfloat16'):
+    built = build(*flags, f'--config.execution.dtype={dtype}')
+    state = experiment.initial_state(built)
+    programs = experiment.compile_programs(built, state)
+    inputs = experiment.round_inputs(built, built.planner.plan(0))
+    state, _ = programs.run_round(state, *inputs, built.train)
+    results[dtype] = state.server.variables
+    assert all(x.dtype == np.float32 for x in jax.tree.leaves(state.server.variables))
+  difference = world.largest_difference(*results.values())
+  # 8 bits of mantissa: rounding by 1/256 of weights below 0.2 and their changes.
+  assert 1e-5 < difference < 1e-2
+
+
+@pytest.mark.parametrize('precision', ['default', 'highest'])
+def test_the_precision_of_products_reaches_the_program(precision):
+  built = build(
+    '--config.algorithm=fedavg', f'--config.execution.matmul_precision={precision}'
+  )
+  lowered = experiment.lower_programs(built, experiment.initial_state(built))[0]
+  # The average over the clients always has the highest precision.
+  assert ('[DEFAULT, DEFAULT]' in lowered.as_text()) == (precision == 'default')
+
+
+def test_more_devices_than_there_are_is_refused():
+  with pytest.raises(UsageError, match="devices='9' must be at most 8"):
+    build('--config.execution.devices=9')
 
 
 def test_the_digest_tells_data_apart():

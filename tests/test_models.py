@@ -259,7 +259,7 @@ def test_forward_equals_the_reference(name):
   _, images, _ = world.data(name)
   variables = world.variables(name)
   outputs = jax.jit(world.network(name).apply)(variables, images)
-  expected = jax.jit(getattr(reference, name))(variables['params'], images)
+  expected = getattr(reference, name)(variables['params'], images)
   np.testing.assert_allclose(outputs.representation, expected[0], atol=1e-5)
   np.testing.assert_allclose(outputs.logits, expected[1], atol=1e-5)
 

@@ -8,6 +8,7 @@ import pytest
 
 from moon_jax import keys, tree
 from moon_jax.algorithms import ALGORITHMS
+from moon_jax.data.augment import augmenter
 from tests import reference, world
 
 LANES = (1, 2, 3)
@@ -318,3 +319,49 @@ def test_new_numbers_and_cohorts_compile_nothing_anew():
   compiled = function._cache_size()
   world.run('moon', 3, mu=0.125, tau=3.0, plans=world.planner(seed=5))
   assert function._cache_size() == compiled
+
+
+def test_augmentation_is_a_function_of_seed_round_client_and_step():
+  options = {'represent_once': False, 'augmentation': 'crop_flip'}
+  one_lane = world.run('moon', 2, plans=world.planner(1), **options)[-1]
+  shared = world.run('moon', 2, plans=world.planner(6, num_devices=3), **options)[-1]
+  assert world.largest_difference(one_lane, shared) < 1e-4
+  other = world.run('moon', 2, plans=world.planner(1), seed=1, **options)[-1]
+  plain = world.run('moon', 2, plans=world.planner(1), represent_once=False)[-1]
+  for different in (other, plain):
+    assert world.largest_difference(one_lane[0].server, different[0].server) > 1e-3
+
+
+def test_every_step_sees_its_batch_augmented():
+  # Client 1 owns one batch, so each of its two local epochs is one step.
+  plans = world.planner(1, cohort_size=1)
+  index = next(i for i in range(20) if plans.plan(i).clients.tolist() == [1])
+  plan = plans.plan(index)
+  state = world.first_state('fedavg')._replace(round=np.int32(index))
+  run_round = world.compiled_round('fedavg', 'mlp', False, 1, 'crop_flip')
+  numbers = world.scalars(world.make('fedavg'), seed=3)
+  after, _ = run_round(state, plan, numbers, world.train_split())
+
+  split, _, labels = world.data()
+  augment = augmenter('crop_flip', 'reflect')
+  seen = []
+  for step in range(2):
+    key = keys.for_purpose(keys.step_key(3, index, 1, step), keys.Purpose.AUGMENT)
+    seen.append(augment(key, split.images, plan.examples[step, 0]))
+  pixels = np.concatenate(seen).astype(np.float32) / 255
+  images = (pixels - split.mean.reshape(1, 1, 1, -1)) / split.std.reshape(1, 1, 1, -1)
+  expected = reference.run(
+    algorithm='fedavg',
+    network=reference.mlp,
+    params=world.variables()['params'],
+    images=images,
+    labels=labels[plan.examples[:2, 0].ravel()],
+    rounds=[{1: [np.arange(16), np.arange(16, 32)]}],
+    num_clients=4,
+    sizes=dict(enumerate(world.SIZES)),
+    mu=0.0,
+    tau=1.0,
+    **world.OPTIMIZER,
+  )
+  found = after.server.variables['params']
+  assert world.largest_difference(found, expected[0].params) < TOLERANCE

@@ -6,11 +6,18 @@ import numpy as np
 from moon_jax import tree
 
 
-def test_weighted_mean_of_three_clients():
-  # Weights 1, 2, 5: (1 * 8 + 2 * 0 + 5 * 16) / 8 = 11
+def test_weighted_sum_of_three_clients():
+  # 0.125 * 8 + 0.25 * 0 + 0.625 * 16 = 11
   stacked = {'w': jnp.array([[8.0, 0.0], [0.0, 4.0], [16.0, 0.0]])}
-  mean = tree.weighted_mean(stacked, jnp.array([1.0, 2.0, 5.0]))
-  np.testing.assert_array_equal(mean['w'], [11.0, 1.0])
+  total = tree.weighted_sum(stacked, jnp.array([0.125, 0.25, 0.625]))
+  np.testing.assert_array_equal(total['w'], [11.0, 1.0])
+
+
+def test_a_weight_of_zero_hides_a_nan_and_another_does_not():
+  stacked = {'w': jnp.array([[jnp.nan, 1.0], [2.0, 3.0]])}
+  hidden = tree.weighted_sum(stacked, jnp.array([0.0, 0.5]))
+  np.testing.assert_array_equal(hidden['w'], [1.0, 1.5])
+  assert jnp.isnan(tree.weighted_sum(stacked, jnp.array([0.5, 0.5]))['w'][0])
 
 
 def test_where_selects_whole_lanes():
@@ -34,6 +41,12 @@ def test_gather_and_repeat():
     tree.gather(stacked, jnp.array([2, 0]))['w'], [[4.0, 5.0], [0.0, 1.0]]
   )
   assert tree.repeat(stacked, 5)['w'].shape == (5, 3, 2)
+
+
+def test_add_and_subtract():
+  a, b = {'w': jnp.array([5.0])}, {'w': jnp.array([3.0])}
+  assert tree.add(a, b)['w'] == 8.0
+  assert tree.subtract(a, b)['w'] == 2.0
 
 
 def test_sizes():

@@ -9,6 +9,7 @@ import numpy as np
 from moon_jax import algorithms, cohort, devices, lanes, local, models, optimizers, tree
 from moon_jax import round as round_lib
 from moon_jax.data import device
+from moon_jax.data.augment import augmenter
 from moon_jax.types import Scalars, Server, State
 
 BATCH_SIZE = 16
@@ -82,7 +83,12 @@ def variables(model='mlp'):
 
 @functools.cache
 def compiled_round(
-  algorithm, model='mlp', represent_once=True, num_devices=1, **changes
+  algorithm,
+  model='mlp',
+  represent_once=True,
+  num_devices=1,
+  augmentation='none',
+  **changes,
 ):
   """The jitted round; numbers are traced, so one serves every test of an algorithm.
 
@@ -91,7 +97,10 @@ def compiled_round(
   chosen = make(algorithm, **changes)
   training = local.local_training(chosen, network(model), optimizers.sgd)
   train = lanes.cohort_training(
-    training, represent_once=represent_once, mesh=devices.mesh(num_devices)
+    training,
+    represent_once=represent_once,
+    mesh=devices.mesh(num_devices),
+    augment=augmenter(augmentation, 'reflect'),
   )
   return jax.jit(round_lib.make_round(chosen, train))
 
@@ -101,11 +110,11 @@ def make(algorithm, **changes):
   return algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
 
 
-def scalars(algorithm, optimizer=None):
+def scalars(algorithm, seed=0, optimizer=None):
   """The numbers of a round; `optimizer` changes some of OPTIMIZER."""
   optimizer = OPTIMIZER | (optimizer or {})
   numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
-  return Scalars(*numbers, seed=np.int32(0))
+  return Scalars(*numbers, seed=np.int32(seed))
 
 
 def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1):
@@ -138,19 +147,21 @@ def run(
   model='mlp',
   plans=None,
   represent_once=True,
+  augmentation='none',
+  seed=0,
   optimizer=None,
   **options,
 ):
   """Runs rounds and returns the state and the metrics after each of them."""
   plans = plans or planner()
   chosen, state = make(algorithm, **options), first_state(algorithm, model, **options)
-  numbers = scalars(chosen, optimizer)
+  numbers = scalars(chosen, seed, optimizer)
   fixed = {k: v for k, v in options.items() if k not in chosen.hyperparameters}
   history = []
   for index in range(num_rounds):
     plan = plans.plan(index)
     run_round = compiled_round(
-      algorithm, model, represent_once, len(plan.bounds), **fixed
+      algorithm, model, represent_once, len(plan.bounds), augmentation, **fixed
     )
     state, metrics = run_round(state, plan, numbers, train_split(model))
     history.append((state, metrics))

@@ -1,0 +1,53 @@
+"""The trace of a real program, and where its time went."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from moon_jax import measures
+from moon_jax.profiling import Profiler
+
+
+@jax.jit
+def run_round(x):
+  """Two loops of the same products: 5 in the scope 'frozen', 20 outside."""
+
+  def product(_, y):
+    return jnp.tanh(y @ y)
+
+  with jax.named_scope('frozen'):
+    frozen = jax.lax.fori_loop(0, 5 + (x[0, 0] > 9).astype(jnp.int32), product, x)
+  return jax.lax.fori_loop(0, 20 + (x[0, 0] > 9).astype(jnp.int32), product, frozen + x)
+
+
+def profiled(folder, num_rounds, first_round=0):
+  """Runs rounds as a run does; returns the seconds of the phases and when it said so."""
+  x = jnp.full((400, 400), 0.01)
+  program = run_round.lower(x).compile()
+  program(x).block_until_ready()
+  profiler = Profiler(folder, first_round, num_rounds)
+  clock, complete = None, []
+  for index in range(first_round, num_rounds):
+    profiler.given(index)
+    clock = measures.Clock(clock)
+    program(x).block_until_ready()
+    clock.arrived('train')
+    if profiler.arrived(index, clock):
+      complete.append(index)
+  return profiler.seconds(program.as_text()), complete
+
+
+def test_the_frozen_share_of_the_two_traced_rounds(tmp_path):
+  seconds, complete = profiled(tmp_path, num_rounds=5, first_round=1)
+  assert complete == [3]  # rounds 2 and 3, counted from 0
+  assert list(tmp_path.rglob('*.xplane.pb'))
+  assert seconds['train'] > 0
+  assert seconds['evaluate'] == seconds['save'] == 0
+  # 5 of 25 products; a noisy machine stretches either loop.
+  assert seconds['frozen'] / seconds['train'] == pytest.approx(0.2, abs=0.1)
+
+
+def test_a_single_round_is_traced_too(tmp_path):
+  seconds, complete = profiled(tmp_path, num_rounds=1)
+  assert complete == [0]
+  assert seconds['frozen'] > 0
