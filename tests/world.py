@@ -28,7 +28,7 @@ OPTIONS = {
     'sigma': 0.2,
     'scope': 'client',
   },
-  'dco_moon': {'mu': 0.7, 'tau': 0.5, 'theta': 0.1, 'normalise': False},
+  'dco_moon': {'mu': 0.7, 'tau': 0.5, 'theta': 0.0625, 'normalise': False},
   'solo': {},
 }
 # Large enough that forgetting one of them shows in every parameter.
