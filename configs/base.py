@@ -80,9 +80,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.sa_moon.mu = 5.0  # weight of the contrastive term; at least 0
   config.sa_moon.initial_temperature = 1.0  # of a client's first step; above 0
   config.sa_moon.min_temperature = 0.001  # never below; above 0, at most the initial
-  config.sa_moon.sigma = (
-    0.005  # its fall per relative change of the gradient; in [0, 1]
-  )
+  config.sa_moon.sigma = 0.005  # fall per relative change of the gradient; in [0, 1]
   config.sa_moon.scope = 'client'  # keeps its own; server: averaged over the round's
 
   config.dco_moon = ml_collections.ConfigDict()

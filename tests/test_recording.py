@@ -16,6 +16,8 @@ from moon_jax.types import ClientMetrics
 PLAN = Plan(
   clients=np.array([2, 5], np.int32),
   num_examples=np.array([3.0, 1.0], np.float32),
+  weights=np.array([3.0, 1.0], np.float32),
+  mixing=(),
   examples=np.zeros((3, 2, 4), np.int32),
   num_real=np.ones((3, 2), np.int32),
   step_real=np.array([[True, True], [True, False], [False, False]]),

@@ -41,7 +41,7 @@ OPTIONS = {
     'sigma': 0.2,
     'scope': 'client',
   },
-  'dco_moon': {'mu': 0.7, 'tau': 0.5, 'theta': 0.1, 'normalise': False},
+  'dco_moon': {'mu': 0.7, 'tau': 0.5, 'theta': 0.0625, 'normalise': False},
   'decentralized_fedavg': {},
   'decentralized_moon': {'mu': 2.0, 'tau': 0.5},
   'solo': {},
@@ -169,7 +169,7 @@ def make(algorithm, *, server_optimizer=None, batch_norm='averaged', **changes):
   return made
 
 
-def scalars(algorithm, optimizer=None, seed=0, local_optimizer='sgd'):
+def scalars(algorithm, seed=0, optimizer=None, local_optimizer='sgd'):
   """The numbers of a round; `optimizer` changes some of OPTIMIZER."""
   changed = OPTIMIZER | (optimizer or {})
   wanted = optimizers.NUMBERS[LOCAL_OPTIMIZERS[local_optimizer][0]]
@@ -223,7 +223,7 @@ def run(
   """Runs rounds and returns the state and the metrics after each of them."""
   plans = plans or planner()
   chosen, state = make(algorithm, **options), first_state(algorithm, model, **options)
-  numbers = scalars(chosen, optimizer, seed, local_optimizer)
+  numbers = scalars(chosen, seed, optimizer, local_optimizer)
   fixed = {k: v for k, v in options.items() if k not in chosen.hyperparameters}
   # The numbers of a server optimizer are traced, but it has to have them.
   fixed |= {k: 1.0 for k in options if k.startswith('server_') and k not in fixed}
