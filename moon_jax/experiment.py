@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Lowered
 
@@ -290,11 +291,16 @@ def lower_programs(experiment: Experiment, state: State) -> tuple[Lowered, Lower
 
 def local_training(experiment: Experiment) -> local.LocalTraining:
   """Local training of one client, as configured."""
-  knobs = experiment.config.optimizer
-  optimizer = optimizers.OPTIMIZERS[knobs.name]
-  if knobs.name == 'sgd':
-    optimizer = functools.partial(optimizer, nesterov=knobs.nesterov)
+  optimizer = local_optimizer(experiment.config)
   return local.local_training(experiment.algorithm, experiment.network, optimizer)
+
+
+def local_optimizer(config: Config) -> Callable[..., optax.GradientTransformation]:
+  """The numbers of the local optimizer -> its two functions."""
+  optimizer = optimizers.OPTIMIZERS[config.optimizer.name]
+  if config.optimizer.name != 'sgd':
+    return optimizer
+  return functools.partial(optimizer, nesterov=config.optimizer.nesterov)
 
 
 def _represent_once(

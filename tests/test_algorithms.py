@@ -216,7 +216,7 @@ def test_scaffold_does_not_collapse_with_many_clients_of_whom_few_take_part():
   def accuracy(*, controlled):
     state = experiment.initial_state(built)
     for index in range(40):
-      inputs = experiment.round_inputs(built, built.planner.plan(index))
+      inputs = experiment.round_inputs(built, index, built.planner.plan(index))
       state, _ = programs.run_round(state, *inputs, built.train)
       if not controlled:  # without control variates it is FedAvg
         server = state.server._replace(memory=nothing[0])

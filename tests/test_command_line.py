@@ -36,7 +36,12 @@ MODELS = (
   'must be one of mlp, moon_cnn, tutorial_cnn, dco_cnn, cnn_transformer, resnet18, '
   'resnet50.'
 )
-ALGORITHMS = 'must be one of fedavg, fedprox, scaffold, moon, sa_moon, dco_moon, solo.'
+ALGORITHMS = (
+  'must be one of fedavg, fedprox, scaffold, moon, sa_moon, dco_moon, '
+  'decentralized_fedavg, decentralized_moon, solo, centralized.'
+)
+SERVED = 'fedavg or fedprox or scaffold or moon or sa_moon or dco_moon'
+SEVERAL = f'{SERVED} or decentralized_fedavg or decentralized_moon or solo'
 MOON = (
   'moon.mu, moon.tau, moon.negative, moon.similarity_on, moon.num_previous, '
   'moon.frozen_mode'
@@ -142,7 +147,7 @@ BAD = {
   ],
   '--config.execution.cache_mib=1 --config.algorithm=solo': [
     '--config.execution.cache_mib is not used with --config.algorithm=solo; '
-    'it belongs to moon or sa_moon or dco_moon.'
+    'it belongs to moon or sa_moon or dco_moon or decentralized_moon.'
   ],
   '--config.execution.cache_mib=-1': [
     '--config.execution.cache_mib=-1 must be at least 0.'
@@ -195,7 +200,8 @@ BAD = {
     'it belongs to fedprox.'
   ],
   '--config.algorithm=solo --config.moon.tau=1': [
-    '--config.moon.tau is not used with --config.algorithm=solo; it belongs to moon.'
+    '--config.moon.tau is not used with --config.algorithm=solo; '
+    'it belongs to moon or decentralized_moon.'
   ],
   '--config=configs/mnist_moon.py --config.mlp.width=8': [
     '--config.mlp.width is not used with --config.model=moon_cnn; it belongs to mlp.'
@@ -247,6 +253,82 @@ BAD = {
   '--config.data.source=tfds': [
     '--config.data.name is needed with --config.data.source=tfds.'
   ],
+  # Without a server, or with one client.
+  '--config.algorithm=decentralized_moon --config.server_optimizer.name=adam': [
+    '--config.server_optimizer.name is not used with '
+    f'--config.algorithm=decentralized_moon; it belongs to {SERVED}.'
+  ],
+  '--config.algorithm=solo --config.server_optimizer.learning_rate=0.1': [
+    '--config.server_optimizer.learning_rate is not used with '
+    f'--config.algorithm=solo; it belongs to {SERVED}.'
+  ],
+  '--config.algorithm=centralized --config.client_weight=uniform': [
+    '--config.client_weight is not used with --config.algorithm=centralized; '
+    f'it belongs to {SERVED}.'
+  ],
+  '--config.algorithm=centralized --config.num_clients=5 --config.partition.beta=1': [
+    '--config.num_clients is not used with --config.algorithm=centralized; '
+    f'it belongs to {SEVERAL}.',
+    '--config.partition.beta is not used with --config.algorithm=centralized; '
+    f'it belongs to {SEVERAL}.',
+  ],
+  '--config.topology.name=grid': [
+    '--config.topology.name is not used with --config.algorithm=moon; '
+    'it belongs to decentralized_fedavg or decentralized_moon.'
+  ],
+  # Graphs.
+  '--config.algorithm=decentralized_moon --config.topology.name=rnig': [
+    "--config.topology.name='rnig' must be one of ring, grid, complete, erdos_renyi. "
+    "Did you mean 'ring'?"
+  ],
+  '--config.algorithm=decentralized_moon --config.topology.degree=3': [
+    '--config.topology.degree=3 must be even, at least 2.'
+  ],
+  '--config.algorithm=decentralized_moon --config.topology.degree=10': [
+    '--config.topology.degree=10 must be below --config.num_clients=10.'
+  ],
+  '--config.algorithm=decentralized_moon --config.topology.name=grid '
+  '--config.topology.degree=4': [
+    '--config.topology.degree is not used with --config.topology.name=grid; '
+    'it belongs to ring.'
+  ],
+  '--config.algorithm=decentralized_moon --config.topology.name=erdos_renyi '
+  '--config.topology.edge_probability=1.5': [
+    '--config.topology.edge_probability=1.5 must be in (0, 1].'
+  ],
+  # Optimizers and other options.
+  '--config.optimizer.name=adam --config.optimizer.momentum=0.5': [
+    '--config.optimizer.momentum is not used with --config.optimizer.name=adam; '
+    'it belongs to sgd.'
+  ],
+  '--config.optimizer.name=adamw --config.optimizer.nesterov=true': [
+    '--config.optimizer.nesterov is not used with --config.optimizer.name=adamw; '
+    'it belongs to sgd.'
+  ],
+  '--config.optimizer.decay=0.5': [
+    '--config.optimizer.decay is not used with --config.optimizer.schedule=constant; '
+    'it belongs to exponential or step.'
+  ],
+  '--config.optimizer.schedule=cosin': [
+    "--config.optimizer.schedule='cosin' must be one of constant, cosine, exponential, "
+    "step. Did you mean 'cosine'?"
+  ],
+  '--config.server_optimizer.name=yogi --config.server_optimizer.momentum=0.5': [
+    '--config.server_optimizer.momentum is not used with '
+    '--config.server_optimizer.name=yogi; it belongs to sgd.'
+  ],
+  '--config.server_optimizer.learning_rate=0': [
+    '--config.server_optimizer.learning_rate=0.0 must be above 0.'
+  ],
+  '--config.client_weight=examples': [
+    "--config.client_weight='examples' must be one of samples, uniform. "
+    "Did you mean 'samples'?"
+  ],
+  '--config.batch_norm=local': [
+    '--config.batch_norm is not used with --config.model=mlp; '
+    'it belongs to cnn_transformer or resnet18 or resnet50.'
+  ],
+  '--config.drop_last=yes': ["--config.drop_last='yes' must be true or false."],
   # Config files.
   '--config=configs/digits_mon.py': [
     "--config='configs/digits_mon.py' is not a file. "

@@ -10,10 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs import base
-from moon_jax import algorithms, config, models, optimizers
+from moon_jax import (
+  algorithms,
+  config,
+  models,
+  optimizers,
+  server_optimizers,
+  topology,
+)
 from moon_jax.data import augment, partition, sources
 from moon_jax.models import convolution
+from moon_jax.types import Server
 
+SERVER = Server(variables={'params': {}}, memory=())
 BASE = pathlib.Path(base.__file__).read_text()
 
 
@@ -51,7 +60,16 @@ def test_names_are_those_of_the_tables():
   assert tuple(partition.PARTITIONERS) == config.PARTITIONS
   assert tuple(augment.AUGMENTATIONS) == config.AUGMENTATIONS
   assert tuple(augment.PADDINGS) == config.PADDINGS
-  assert set(config.OPTIMIZERS) <= set(optimizers.OPTIMIZERS)
+  assert tuple(optimizers.OPTIMIZERS) == config.OPTIMIZERS
+  assert set(optimizers.NUMBERS) == set(config.OPTIMIZERS)
+  assert tuple(optimizers.SCHEDULES) == config.SCHEDULES
+  assert tuple(server_optimizers.OPTIMIZERS) == config.SERVER_OPTIMIZERS
+  assert tuple(topology.TOPOLOGIES) == config.TOPOLOGIES
+  # Whoever shares its model, or sends none, has no server.
+  for name in config.ALGORITHMS:
+    made = algorithms.make(name, **config.validate(settings()).options(name))
+    served = made.share is None and made.broadcast(SERVER) != ()
+    assert served == (name in config.SERVED)
   assert tuple(convolution.CHOICES) == config.CONVOLUTIONS
 
 
@@ -141,7 +159,13 @@ def test_bounds_include_their_ends(name, value):
     ('execution.lanes', 4, 'a word'),
     ('execution.lanes', '9' * 5000, "'auto' or a count of at least 1"),
     ('execution.lanes', '4\n', "'auto' or a count of at least 1"),
-    ('optimizer.name', 'adam', 'one of sgd'),
+    ('optimizer.name', 'lion', 'one of sgd, adam, adamw'),
+    ('optimizer.decay', 0.0, 'in (0, 1]'),
+    ('optimizer.decay_every', 0, 'at least 1'),
+    ('topology.degree', 0, 'even, at least 2'),
+    ('topology.degree', 3, 'even, at least 2'),
+    ('topology.edge_probability', 0.0, 'in (0, 1]'),
+    ('server_optimizer.momentum', 1.0, 'in [0, 1)'),
   ],
 )
 def test_bad_value(name, value, wanted):
@@ -165,22 +189,22 @@ def test_a_knob_that_is_not_used_matters_only_if_it_was_given():
   values = settings(algorithm='fedavg')
   assert config.validate(values).algorithm == 'fedavg'
   assert problems(values, given=['moon.mu', 'seed']) == [
-    '--config.moon.mu is not used with --config.algorithm=fedavg; it belongs to moon.'
+    '--config.moon.mu is not used with --config.algorithm=fedavg; '
+    'it belongs to moon or decentralized_moon.'
   ]
 
 
 @pytest.mark.parametrize('optimizer', ['adam', 'nesterov'])
 def test_scaffold_wants_plain_sgd(optimizer):
-  knobs = {
-    'algorithm': 'scaffold',
-    'optimizer.name': 'adam' if optimizer == 'adam' else 'sgd',
-    'optimizer.nesterov': optimizer == 'nesterov',
-  }
-  (line,) = config._conflicts(knobs, given=[])
+  values = settings(
+    optimizer__name='adam' if optimizer == 'adam' else 'sgd',
+    optimizer__nesterov=optimizer == 'nesterov',
+  )
+  (line,) = problems(values | {'algorithm': 'scaffold'})
   assert line.startswith(
     '--config.algorithm=scaffold needs --config.optimizer.name=sgd'
   )
-  assert config._conflicts(knobs | {'algorithm': 'fedavg'}, given=[]) == []
+  assert config.validate(values | {'algorithm': 'fedavg'})
   assert config.validate(settings(algorithm='scaffold'))
 
 
@@ -196,6 +220,24 @@ def test_the_other_moons_rules_are_theirs_alone():
   assert config.validate(values)
   (line,) = problems(values | {'algorithm': 'sa_moon'})
   assert line.startswith('--config.sa_moon.min_temperature=1.0 must be at most')
+
+
+def test_the_ring_matters_only_to_who_uses_it():
+  values = settings(num_clients=4, topology__degree=4)
+  assert config.validate(values)
+  peers = values | {'algorithm': 'decentralized_fedavg'}
+  assert problems(peers) == [
+    '--config.topology.degree=4 must be below --config.num_clients=4.'
+  ]
+  assert config.validate(peers | {'topology.name': 'complete'})
+  assert config.validate(peers | {'num_clients': 5})
+
+
+def test_peers_take_the_knobs_of_the_algorithm_with_a_server():
+  built = config.validate(settings(moon__tau=0.25))
+  assert built.options('decentralized_moon') == built.options('moon')
+  assert built.options('decentralized_moon')['tau'] == 0.25
+  assert built.options('decentralized_fedavg') == {}
 
 
 def test_the_source_needs_its_place():
@@ -246,3 +288,14 @@ def test_changes_allow_what_cannot_change_a_result():
     )
   )
   assert config.changes(base.get_config().to_dict(), given) == []
+
+
+def test_the_cosine_depends_on_the_number_of_rounds():
+  saved = base.get_config().to_dict()
+  saved['optimizer']['schedule'] = 'cosine'
+  longer = settings(optimizer__schedule='cosine', num_rounds=200)
+  assert config.changes(saved, config.validate(longer)) == ['num_rounds: 100 -> 200']
+  for schedule in ('constant', 'exponential', 'step'):
+    saved['optimizer']['schedule'] = schedule
+    longer['optimizer.schedule'] = schedule
+    assert config.changes(saved, config.validate(longer)) == []

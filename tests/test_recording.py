@@ -80,6 +80,7 @@ def test_test_record_of_several_models():
     'test_accuracy': 0.5,
     'test_loss': 2.0,
     'test_accuracy_std': pytest.approx((0.125 / 3) ** 0.5, rel=1e-12),
+    'test_accuracy_worst': 0.25,
   }
 
 
