@@ -32,7 +32,11 @@ def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
   """The reference on the batches that the planner draws."""
   plans = plans or world.planner()
   sizes = {client: len(rows) for client, rows in enumerate(plans.owned)}
-  options = {'mu': 0.0, 'tau': 1.0} | world.OPTIMIZER | world.OPTIONS[algorithm]
+  options = (
+    {'mu': 0.0, 'tau': 1.0, 'uniform': draw}
+    | world.OPTIMIZER
+    | world.OPTIONS[algorithm]
+  )
   if algorithm in PEERS:
     everyone = reference.metropolis_hastings(changes.pop('graph', RING))
     cohorts = [plans.plan(index).clients for index in range(num_rounds)]
@@ -56,7 +60,6 @@ def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
     rounds=rounds,
     num_clients=len(sizes),
     sizes=sizes,
-    uniform=draw,
     **options | changes,
   )
 
@@ -219,6 +222,15 @@ def test_annealing_without_sigma_is_moon_and_with_it_is_not():
   assert world.largest_difference(variables, still.server.variables) < 1e-6
   assert world.largest_difference(variables, annealed.server.variables) > 1e-3
   np.testing.assert_array_equal(still.clients.temperature, np.float32(0.5))
+
+
+def test_the_draws_of_the_annealing_matter():
+  # Else the engine would equal the reference by any draws.
+  engine = world.run('sa_moon', NUM_ROUNDS)[-1][0].clients.temperature
+  always = reference_run('sa_moon', NUM_ROUNDS, uniform=lambda *step: 0.0)
+  kept = np.array([always[-1].temperatures[client] for client in range(4)])
+  assert np.max(np.abs(engine - kept)) > 1e-3
+  assert np.min(engine) == np.float32(0.05)
 
 
 def test_dco_moon_whose_clients_never_stray_is_moon():

@@ -37,7 +37,7 @@ OPTIONS = {
   'sa_moon': {
     'mu': 2.0,
     'initial_temperature': 0.5,
-    'min_temperature': 0.35,
+    'min_temperature': 0.05,
     'sigma': 0.2,
     'scope': 'client',
   },
