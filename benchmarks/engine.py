@@ -30,10 +30,10 @@ def main() -> None:
   begin = time.perf_counter()
   programs = experiment.compile_programs(built, state)
   compile_seconds = time.perf_counter() - begin
-  inputs = experiment.round_inputs(built, built.planner.plan(0))
+  inputs = experiment.round_inputs(built, 0, built.planner.plan(0))
   state, _ = programs.run_round(state, *inputs, built.train)
   plan, seconds = built.planner.plan(1), []
-  inputs = experiment.round_inputs(built, plan)
+  inputs = experiment.round_inputs(built, 1, plan)
   for _ in range(options.repeats):
     fresh = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
     begin = time.perf_counter()
@@ -73,7 +73,7 @@ def _cost(built, state, form):
   execution = dataclasses.replace(built.config.execution, convolution=form)
   config = dataclasses.replace(built.config, execution=execution)
   training = experiment.local_training(experiment.build(config))
-  plan, scalars = experiment.round_inputs(built, built.planner.plan(0))
+  plan, scalars = experiment.round_inputs(built, 0, built.planner.plan(0))
   received, memory = (
     built.algorithm.broadcast(state.server),
     tree.gather(state.clients, 0),
@@ -81,7 +81,7 @@ def _cost(built, state, form):
   batch = built.train.examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
 
   def represent(images):
-    return training.represent(received, memory, images)
+    return training.represent(received, memory, images, None, None)
 
   def step(frozen, batch):
     start = training.start(plan.clients[0], received, memory, scalars, batch)
@@ -120,7 +120,7 @@ def _workload(built, state, plan, after):
   arrays |= _named(state.server.variables)
   # FedAvg has no previous models; the file has the same form for every algorithm.
   copies = tree.repeat(state.server.variables, len(plan.clients))
-  previous = getattr(state.clients, 'variables', copies)
+  previous = state.clients.models[0] if hasattr(state.clients, 'models') else copies
   arrays |= _named(previous, 'previous')
   return arrays | _named(after.server.variables, 'result')
 

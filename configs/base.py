@@ -9,10 +9,12 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-  """Returns the defaults; bounds are checked by moon_jax/config.py."""
+  """Returns the defaults; bounds are checked by moon_jax/config/."""
   config = ml_collections.ConfigDict()
 
-  config.algorithm = 'moon'  # fedavg, fedprox, moon or solo
+  # With a server: fedavg, fedprox, scaffold, moon, sa_moon, dco_moon. Without one:
+  # decentralized_fedavg, decentralized_moon, solo (alone), centralized (one client).
+  config.algorithm = 'moon'  # how clients train and what becomes of it, see above
   # Pixels: any; moon_cnn, tutorial_cnn, dco_cnn 28x28 or 32x32; cnn_transformer 32x32.
   config.model = 'mlp'  # mlp, {moon,tutorial,dco}_cnn, cnn_transformer, resnet{18,50}
   config.seed = 0  # of every random draw; 0 to 2**31 - 1
@@ -22,6 +24,9 @@ def get_config() -> ml_collections.ConfigDict:
   config.num_rounds = 100  # communication rounds; at least 1
   config.local_epochs = 10  # passes over its own data, per client and round; at least 1
   config.batch_size = 64  # examples per local step; at least 1
+  config.drop_last = False  # leave out an epoch's last batch if it is not full
+  config.client_weight = 'samples'  # in the server's average, or uniform: all the same
+  config.batch_norm = 'averaged'  # running statistics, or local: clients keep their own
   config.eval_every_rounds = 1  # rounds between tests, the last always; at least 1
   config.checkpoint_every_rounds = 10  # rounds between saves, the last too; at least 1
 
@@ -44,14 +49,46 @@ def get_config() -> ml_collections.ConfigDict:
   config.augmentation.padding = 'reflect'  # reflect, or zero: black; for crop_flip
 
   config.optimizer = ml_collections.ConfigDict()
-  config.optimizer.name = 'sgd'  # local optimizer, started anew each round: sgd
+  config.optimizer.name = 'sgd'  # local, started anew each round: sgd, adam or adamw
   config.optimizer.learning_rate = 0.01  # above 0
-  config.optimizer.momentum = 0.9  # in [0, 1)
-  config.optimizer.weight_decay = 1e-5  # added to the gradient as decay * w; at least 0
+  config.optimizer.momentum = 0.9  # of sgd; in [0, 1)
+  config.optimizer.nesterov = False  # of sgd: look ahead along the momentum
+  config.optimizer.weight_decay = 1e-5  # coupled: decay * w in the gradient; at least 0
+  config.optimizer.schedule = 'constant'  # or cosine, exponential, step: over rounds
+  config.optimizer.decay = 0.1  # factor of exponential and step schedules; in (0, 1]
+  config.optimizer.decay_every = 50  # rounds, until the factor is reached; at least 1
+
+  config.server_optimizer = ml_collections.ConfigDict()
+  config.server_optimizer.name = 'sgd'  # sgd (momentum: FedAvgM), adam (FedAdam), yogi
+  config.server_optimizer.learning_rate = 1.0  # 1 with sgd is plain averaging; above 0
+  config.server_optimizer.momentum = 0.0  # of sgd; in [0, 1)
+
+  config.topology = ml_collections.ConfigDict()
+  config.topology.name = 'ring'  # of neighbours: ring, grid, complete or erdos_renyi
+  config.topology.degree = 2  # neighbours in a ring; even, below num_clients
+  config.topology.edge_probability = 0.5  # of each pair, for erdos_renyi; in (0, 1]
 
   config.moon = ml_collections.ConfigDict()
   config.moon.mu = 5.0  # weight of the contrastive term; at least 0
   config.moon.tau = 0.5  # temperature of the contrastive term; above 0
+  config.moon.negative = 'none'  # without a previous model: none, global or init model
+  config.moon.similarity_on = 'representation'  # or features: before the head
+  config.moon.num_previous = 1  # of a client's last models as negatives; at least 1
+  config.moon.frozen_mode = 'evaluation'  # of the models compared with, or training
+
+  config.sa_moon = ml_collections.ConfigDict()
+  config.sa_moon.mu = 5.0  # weight of the contrastive term; at least 0
+  config.sa_moon.initial_temperature = 1.0  # of a client's first step; above 0
+  config.sa_moon.min_temperature = 0.001  # never below; above 0, at most the initial
+  config.sa_moon.sigma = 0.005  # fall per relative change of the gradient; in [0, 1]
+  config.sa_moon.scope = 'client'  # keeps its own; server: averaged over the round's
+
+  config.dco_moon = ml_collections.ConfigDict()
+  config.dco_moon.mu = 1.0  # weight of both terms, so also of a step; at least 0
+  config.dco_moon.tau = 0.5  # temperature of the contrastive term; above 0
+  # About half of the clients stray by 0.1 with mu = 1: docs/algorithms.md.
+  config.dco_moon.theta = 0.1  # relative deviation that counts as straying; above 0
+  config.dco_moon.normalise = False  # divide both weights by mu, above 0 then
 
   config.fedprox = ml_collections.ConfigDict()
   config.fedprox.mu = 0.01  # weight of the proximal term; at least 0

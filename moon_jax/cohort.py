@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moon_jax import topology
 from moon_jax.keys import Purpose, host_rng
 
 
@@ -27,6 +28,9 @@ class Plan(NamedTuple):
   Attributes:
     clients: [K] int32 client ids, ascending.
     num_examples: [K] float32 examples that each one owns.
+    weights: [K] float32 what each one counts in the server's average, on any scale.
+    mixing: [K, K] float32 mixing[i, j] is what slot i's average takes of slot j's
+      model; rows and columns sum to 1. () with a server.
     examples: [S, L, B] int32 rows of the training split.
     num_real: [S, L] int32 leading examples of the batch that are real; the rest repeat
       the last real one.
@@ -40,6 +44,8 @@ class Plan(NamedTuple):
 
   clients: np.ndarray
   num_examples: np.ndarray
+  weights: np.ndarray
+  mixing: np.ndarray | tuple[()]
   examples: np.ndarray
   num_real: np.ndarray
   step_real: np.ndarray
@@ -47,6 +53,17 @@ class Plan(NamedTuple):
   store: np.ndarray
   bounds: np.ndarray
   num_segments: np.ndarray
+
+  def num_transfers(self) -> int:
+    """How often a client receives a model in the round, and so how often one sends it.
+
+    With a server, once for each client. Without one, once for each two neighbours that
+    are both present, each way.
+    """
+    if isinstance(self.mixing, tuple):
+      return len(self.clients)
+    others = ~np.eye(len(self.clients), dtype=bool)
+    return int(np.count_nonzero(self.mixing[others]))
 
   def utilisation(self) -> float:
     """Useful steps / executed steps, in (0, 1]."""
@@ -87,12 +104,19 @@ def choose(*, seed: int, round_index: int, num_clients: int, size: int) -> np.nd
   return np.sort(rng.choice(num_clients, size, replace=False)).astype(np.int32)
 
 
+def epoch_steps(sizes: np.ndarray, batch_size: int, *, drop_last: bool) -> np.ndarray:
+  """[N] int, batches in a pass over so many examples; the last may be partial."""
+  sizes = np.asarray(sizes)
+  return sizes // batch_size if drop_last else -(-sizes // batch_size)
+
+
 def client_batches(
   owned: np.ndarray,
   *,
   rng_key: tuple[int, int, int],
   local_epochs: int,
   batch_size: int,
+  drop_last: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
   """One client's batches of a round: every epoch in a new order, no example left out.
 
@@ -101,6 +125,7 @@ def client_batches(
     rng_key: (seed, round, client).
     local_epochs: passes over the data.
     batch_size: B.
+    drop_last: leave out an epoch's last batch if it is not full: rounds n / B down.
 
   Returns:
     examples: [epochs * ceil(n / B), B] int32; an epoch's last batch is filled up with
@@ -108,7 +133,7 @@ def client_batches(
     num_real: [epochs * ceil(n / B)] int32 examples that are no copies.
   """
   seed, round_index, client = rng_key
-  steps = math.ceil(len(owned) / batch_size)
+  steps = int(epoch_steps(len(owned), batch_size, drop_last=drop_last))
   grid = np.minimum(np.arange(steps * batch_size), len(owned) - 1)
   orders = [
     host_rng(seed, Purpose.BATCHES, round_index, client, epoch).permutation(owned)[grid]
@@ -151,6 +176,11 @@ class Planner:
     batch_size: B.
     num_lanes: L, a multiple of P.
     num_devices: P.
+    drop_last: whether an epoch's last batch is left out if it is not full; every client
+      owns a batch then.
+    uniform_weights: whether clients count alike in the average, not by examples.
+    mixing: [N, N] float64, who averages with whom when all are present; None with a
+      server.
   """
 
   owned: list[np.ndarray]
@@ -160,11 +190,15 @@ class Planner:
   batch_size: int
   num_lanes: int
   num_devices: int = 1
+  drop_last: bool = False
+  uniform_weights: bool = False
+  mixing: np.ndarray | None = None
 
   def max_steps(self) -> int:
     """S: no round's longest lane has more steps (Graham 1969, list scheduling)."""
     sizes = np.array([len(rows) for rows in self.owned])
-    steps = np.sort(self.local_epochs * -(-sizes // self.batch_size))[::-1]
+    epoch = epoch_steps(sizes, self.batch_size, drop_last=self.drop_last)
+    steps = np.sort(self.local_epochs * epoch)[::-1]
     total = int(steps[: self.cohort_size].sum())
     others = (total - int(steps[0])) / self.num_lanes
     return min(total, math.ceil(others) + int(steps[0]))
@@ -176,6 +210,7 @@ class Planner:
       rng_key=(self.seed, round_index, int(client)),
       local_epochs=self.local_epochs,
       batch_size=self.batch_size,
+      drop_last=self.drop_last,
     )
 
   def plan(self, round_index: int) -> Plan:
@@ -189,11 +224,14 @@ class Planner:
     work = [self.batches(round_index, client) for client in clients]
     num_steps = np.array([len(real) for _, real in work])
     queues = pack(num_steps, self.num_lanes)
+    num_examples = np.array([len(self.owned[c]) for c in clients], np.float32)
     examples, num_real, step_real = self._fill_lanes(queues, work)
     load, store, bounds, num_segments = self._all_segments(queues, num_steps)
     return Plan(
       clients=clients,
-      num_examples=np.array([len(self.owned[c]) for c in clients], np.float32),
+      num_examples=num_examples,
+      weights=np.ones_like(num_examples) if self.uniform_weights else num_examples,
+      mixing=self._mixing(clients),
       examples=examples,
       num_real=num_real,
       step_real=step_real,
@@ -202,6 +240,13 @@ class Planner:
       bounds=bounds,
       num_segments=num_segments,
     )
+
+  def _mixing(self, clients):
+    if self.mixing is None:
+      return ()
+    present = np.isin(np.arange(len(self.owned)), clients)
+    among_all = topology.restrict(self.mixing, present)
+    return among_all[np.ix_(clients, clients)].astype(np.float32)
 
   def _fill_lanes(self, queues, work):
     max_steps, lanes = self.max_steps(), self.num_lanes

@@ -62,7 +62,7 @@ class Console:
       experiment: what it builds.
       state: the state that the run starts from.
     """
-    config, planner = request.config, experiment.planner
+    config, planner = experiment.config, experiment.planner
     done = int(state.round)
     what = (
       f'resumed after round {done} of {config.num_rounds}' if done else 'a fresh run'

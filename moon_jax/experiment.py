@@ -1,6 +1,7 @@
 """What does a configuration build? Data, functions, first state, compiled programs."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Lowered
 
@@ -20,20 +22,22 @@ from moon_jax import (
   local,
   models,
   optimizers,
+  topology,
   tree,
 )
 from moon_jax import round as round_lib
-from moon_jax.config import Config
+from moon_jax.config import SERVED, Config
 from moon_jax.data import device, partition, sources
 from moon_jax.data.augment import augmenter
-from moon_jax.types import Scalars, Server, State, Task
+from moon_jax.errors import UsageError
+from moon_jax.types import Scalars, Server, State
 
 
 class Experiment(NamedTuple):
   """Everything that a configuration builds.
 
   Attributes:
-    config: the configuration.
+    config: the configuration; of `centralized`, with its single client.
     network: its pure functions.
     algorithm: its pure functions.
     split: who owns which training example.
@@ -42,7 +46,8 @@ class Experiment(NamedTuple):
     train: the training split on the device.
     test: the test split on the device.
     mesh: the devices, which share the lanes.
-    traffic: bytes that one client receives, and sends, in a round of a real deployment.
+    traffic: bytes that one client receives, and sends, in a round of a real deployment;
+      without a server from, and to, each of its neighbours.
     data_digest: SHA-256 of the data set, in hexadecimal.
   """
 
@@ -65,6 +70,7 @@ def build(config: Config) -> Experiment:
   Raises:
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
   """
+  config = _with_its_clients(config)
   data = sources.load(
     config.data.source,
     name=config.data.name,
@@ -93,6 +99,8 @@ def build(config: Config) -> Experiment:
     num_clients=config.num_clients,
     seed=config.seed,
   )
+  if config.drop_last:
+    _require_whole_batches(split.sizes, config.batch_size)
   images = partition.seen_images(
     config.partition.name,
     data.train_images,
@@ -101,6 +109,7 @@ def build(config: Config) -> Experiment:
     seed=config.seed,
   )
   mesh = devices.mesh(num_devices)
+  algorithm = _algorithm(config, network)
   planner = cohort.Planner(
     owned=[split.client(client) for client in range(config.num_clients)],
     seed=config.seed,
@@ -110,8 +119,10 @@ def build(config: Config) -> Experiment:
     batch_size=min(config.batch_size, int(split.sizes.max())),
     num_lanes=num_lanes,
     num_devices=num_devices,
+    drop_last=config.drop_last,
+    uniform_weights=config.client_weight == 'uniform',
+    mixing=_mixing(config) if algorithm.share else None,
   )
-  algorithm = algorithms.make(config.algorithm, **config.options(config.algorithm))
   train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   owners = (split.indices, split.offsets.astype(np.int32))
@@ -125,9 +136,57 @@ def build(config: Config) -> Experiment:
     train=devices.replicate(device.TrainSplit(train, *owners), mesh),
     test=devices.replicate(test, mesh),
     mesh=mesh,
-    traffic=_traffic(algorithm, network.shapes),
+    traffic=_traffic(algorithm, network.shapes, _numbers(config, algorithm, 0)),
     data_digest=sources.digest(data),
   )
+
+
+def _with_its_clients(config: Config) -> Config:
+  """The configuration; of `centralized` with one client, who owns all the data."""
+  if config.algorithm != 'centralized':
+    return config
+  everything = dataclasses.replace(config.partition, name='iid', min_size=1)
+  return dataclasses.replace(
+    config, num_clients=1, participation=1.0, partition=everything
+  )
+
+
+def _require_whole_batches(sizes: np.ndarray, batch_size: int) -> None:
+  """Raises UsageError if a client owns fewer examples than a batch."""
+  client = int(np.argmin(sizes))
+  if sizes[client] < batch_size:
+    raise UsageError(
+      f'Client {client} owns {sizes[client]} examples, no batch of '
+      f'--config.batch_size={batch_size}: with --config.drop_last=true it would not '
+      'train at all. Lower batch_size, or raise --config.partition.min_size.'
+    )
+
+
+def _algorithm(config: Config, network: models.Network) -> algorithms.Algorithm:
+  """The algorithm with what is configured beside it."""
+  algorithm = algorithms.make(config.algorithm, **config.options(config.algorithm))
+  if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
+    algorithm = algorithms.with_local_statistics(algorithm)
+  server = dataclasses.asdict(config.server_optimizer)
+  if config.algorithm not in SERVED or server == _PLAIN_AVERAGE:
+    return algorithm
+  name = server.pop('name')
+  if name != 'sgd':
+    del server['momentum']
+  return algorithms.with_server_optimizer(algorithm, name, server)
+
+
+_PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
+
+
+def _mixing(config: Config) -> np.ndarray:
+  """[N, N] float64, who averages with whom when all clients are present."""
+  graph = topology.adjacency(
+    **dataclasses.asdict(config.topology),
+    num_clients=config.num_clients,
+    seed=config.seed,
+  )
+  return topology.metropolis_hastings(graph)
 
 
 def initial_state(experiment: Experiment) -> State:
@@ -154,17 +213,31 @@ class RoundInputs(NamedTuple):
   scalars: Scalars
 
 
-def round_inputs(experiment: Experiment, plan: cohort.Plan) -> RoundInputs:
-  """Copies a round's plan and numbers to the device."""
-  optimizer = dataclasses.asdict(experiment.config.optimizer)
-  del optimizer['name']
-  algorithm = dict(experiment.algorithm.hyperparameters)
-  numbers = jax.tree.map(np.float32, (algorithm, optimizer))
-  scalars = Scalars(*numbers, seed=np.int32(experiment.config.seed))
+def round_inputs(
+  experiment: Experiment, round_index: int, plan: cohort.Plan
+) -> RoundInputs:
+  """Copies a round's plan and numbers to the device; round_index counts from 0."""
+  scalars = _numbers(experiment.config, experiment.algorithm, round_index)
   return RoundInputs(
     devices.split(plan, lanes.plan_spec(), experiment.mesh),
     devices.replicate(scalars, experiment.mesh),
   )
+
+
+def _numbers(
+  config: Config, algorithm: algorithms.Algorithm, round_index: int
+) -> Scalars:
+  knobs = dataclasses.asdict(config.optimizer)
+  optimizer = {name: knobs[name] for name in optimizers.NUMBERS[config.optimizer.name]}
+  optimizer['learning_rate'] *= optimizers.schedule(
+    config.optimizer.schedule,
+    round_index,
+    num_rounds=config.num_rounds,
+    decay=config.optimizer.decay,
+    decay_every=config.optimizer.decay_every,
+  )
+  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
+  return Scalars(*numbers, seed=np.int32(config.seed))
 
 
 class Compiled(NamedTuple):
@@ -208,7 +281,7 @@ def lower_programs(experiment: Experiment, state: State) -> tuple[Lowered, Lower
     donate_argnums=0,
     out_shardings=NamedSharding(mesh, PartitionSpec()),
   )
-  inputs = round_inputs(experiment, experiment.planner.plan(0))
+  inputs = round_inputs(experiment, 0, experiment.planner.plan(0))
   with jax.default_matmul_precision(config.execution.matmul_precision):
     return (
       run_round.lower(state, *inputs, experiment.train),
@@ -218,8 +291,16 @@ def lower_programs(experiment: Experiment, state: State) -> tuple[Lowered, Lower
 
 def local_training(experiment: Experiment) -> local.LocalTraining:
   """Local training of one client, as configured."""
-  optimizer = optimizers.OPTIMIZERS[experiment.config.optimizer.name]
+  optimizer = local_optimizer(experiment.config)
   return local.local_training(experiment.algorithm, experiment.network, optimizer)
+
+
+def local_optimizer(config: Config) -> Callable[..., optax.GradientTransformation]:
+  """The numbers of the local optimizer -> its two functions."""
+  optimizer = optimizers.OPTIMIZERS[config.optimizer.name]
+  if config.optimizer.name != 'sgd':
+    return optimizer
+  return functools.partial(optimizer, nesterov=config.optimizer.nesterov)
 
 
 def _represent_once(
@@ -227,30 +308,39 @@ def _represent_once(
 ) -> bool:
   """Whether to keep the frozen representations of a round: does it pay, do they fit?
 
-  One local epoch looks each one up once, and gains nothing. What is augmented differs
-  from epoch to epoch.
+  One local epoch looks each one up once, and gains nothing. What is augmented, or
+  represented in training mode, differs from epoch to epoch.
   """
   config = experiment.config
+  if experiment.algorithm.frozen_in_training:
+    return False
   images = jax.eval_shape(experiment.train.examples.normalised, experiment.train.rows)
 
   def represent(state, images):
     received = experiment.algorithm.broadcast(state.server)
-    return training.represent(received, tree.gather(state.clients, 0), images)
+    memory = tree.gather(state.clients, 0)
+    return training.represent(received, memory, images, None, None)
 
   table = jax.eval_shape(represent, state, images)
   fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
   return fits and config.local_epochs > 1 and config.augmentation.name == 'none'
 
 
-def _traffic(algorithm: algorithms.Algorithm, variables) -> tuple[int, int]:
+def _traffic(
+  algorithm: algorithms.Algorithm, variables, scalars: Scalars
+) -> tuple[int, int]:
   """Bytes that one client receives, and sends, in a round of a real deployment."""
 
-  def exchange(variables):
-    received = algorithm.broadcast(Server(variables, algorithm.init_server(variables)))
-    memory = algorithm.init_client(variables)
-    trained = algorithm.download(received, memory)
-    upload, _ = algorithm.upload(trained, Task(received, memory, {}))
+  def exchange(variables, scalars):
+    server = Server(variables, algorithm.init_server(variables))
+    numbers = algorithm.scalars(scalars.algorithm, server.memory)
+    received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
+    scalars = scalars._replace(algorithm=numbers)
+    task = local.first_task(algorithm, received, memory, scalars)
+    upload, _ = algorithm.upload(algorithm.download(received, memory), task)
+    if algorithm.share:
+      return (algorithm.share(memory),) * 2
     return received, upload
 
-  received, upload = jax.eval_shape(exchange, variables)
+  received, upload = jax.eval_shape(exchange, variables, scalars)
   return tree.num_bytes(received), tree.num_bytes(upload)

@@ -19,6 +19,7 @@ class Purpose(enum.IntEnum):
   TOPOLOGY = 7
   DROPOUT = 8
   ANNEALING = 9
+  FROZEN = 10
 
 
 def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

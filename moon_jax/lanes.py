@@ -15,7 +15,7 @@ from moon_jax.data.device import TrainSplit
 from moon_jax.devices import LANES
 from moon_jax.keys import Purpose, for_purpose, step_key
 from moon_jax.local import LocalTraining
-from moon_jax.types import ClientMetrics, PyTree, Scalars, Upload
+from moon_jax.types import Batch, ClientMetrics, PyTree, Scalars, Upload
 
 
 class Work(NamedTuple):
@@ -52,8 +52,8 @@ class Collected(NamedTuple):
   metrics: ClientMetrics
 
 
-# (memory, rows [B], images [B, H, W, C]) -> name -> [B, D] frozen representations.
-Represent = Callable[[PyTree, jax.Array, jax.Array], dict[str, jax.Array]]
+# (memory, rows [B], Batch, key of the step) -> name -> [B, D] frozen representations.
+Represent = Callable[[PyTree, jax.Array, Batch, jax.Array], dict[str, jax.Array]]
 
 
 def cohort_training(
@@ -97,6 +97,8 @@ def plan_spec() -> Plan:
   return Plan(
     clients=everywhere,
     num_examples=everywhere,
+    weights=everywhere,
+    mixing=everywhere,
     examples=by_lane,
     num_real=by_lane,
     step_real=by_lane,
@@ -113,7 +115,7 @@ def _train(
   """Runs the lanes of one device; other devices' clients keep what they had."""
   plan, examples = work.plan, work.data.examples
   bounds, num_segments = plan.bounds[0], plan.num_segments[0]
-  weights = plan.num_examples / jnp.sum(plan.num_examples)
+  weights = plan.weights / jnp.sum(plan.weights)
 
   def begin(slots, memories):
     batch = examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
@@ -128,7 +130,7 @@ def _train(
     key = step_key(work.scalars.seed, work.round, lane.client, lane.num_steps)
     view = augment and functools.partial(augment, for_purpose(key, Purpose.AUGMENT))
     batch = examples.batch(rows, num_real, view)
-    frozen = represent(lane.memory, rows, batch.images)
+    frozen = represent(lane.memory, rows, batch, key)
     return local.step(lane, frozen, work.received, work.scalars, batch, key)
 
   def step(index, lanes):
@@ -191,9 +193,9 @@ def _exchange(mine: Collected, work: Work) -> Collected:
 def _represent_batch(local: LocalTraining, work: Work) -> Represent:
   """The frozen networks run on every batch."""
 
-  def represent(memory, rows, images):
+  def represent(memory, rows, batch, key):
     del rows
-    return local.represent(work.received, memory, images)
+    return local.represent(work.received, memory, batch.images, batch.mask, key)
 
   return represent
 
@@ -215,7 +217,8 @@ def _represent_once(local: LocalTraining, work: Work) -> Represent:
     def add(index, table):
       at = first + index * at_a_time + jnp.arange(at_a_time)
       mine = rows[jnp.minimum(at, end - 1)]
-      found = local.represent(work.received, memory, split.normalised(mine))
+      images = split.normalised(mine)
+      found = local.represent(work.received, memory, images, None, None)
       target = jnp.where(at < end, mine, len(rows))  # past the end: dropped
       return {
         name: table[name].at[target].set(found[name], mode='drop') for name in table
@@ -226,7 +229,7 @@ def _represent_once(local: LocalTraining, work: Work) -> Represent:
 
   memory = tree.gather(work.memories, 0)
   images = split.normalised(rows[:1])
-  shapes = jax.eval_shape(local.represent, work.received, memory, images)
+  shapes = jax.eval_shape(local.represent, work.received, memory, images, None, None)
   empty = {
     name: jnp.zeros((len(rows), one.shape[1]), one.dtype)
     for name, one in shapes.items()
@@ -234,8 +237,8 @@ def _represent_once(local: LocalTraining, work: Work) -> Represent:
   with jax.named_scope('frozen'):
     table = jax.lax.fori_loop(0, len(slots), fill, empty)
 
-  def represent(memory, rows, images):
-    del memory, images
+  def represent(memory, rows, batch, key):
+    del memory, batch, key
     return {name: table[name][rows] for name in table}
 
   return represent

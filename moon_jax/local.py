@@ -28,6 +28,7 @@ class Progress(NamedTuple):
     client: [] int32 id.
     num_steps: [] int32 steps done.
     memory: what the client kept from earlier rounds.
+    local: the algorithm's memory of this local training.
     variables: the weights being trained.
     optimizer: the local optimizer's state, new each round.
     sums: name -> [] float32, the loss and its parts, summed over the examples seen.
@@ -37,6 +38,7 @@ class Progress(NamedTuple):
   client: jax.Array
   num_steps: jax.Array
   memory: PyTree
+  local: PyTree
   variables: PyTree
   optimizer: PyTree
   sums: dict[str, jax.Array]
@@ -61,8 +63,9 @@ class LocalTraining(NamedTuple):
   """Local training of one client as pure functions; `vmap` makes lanes of them.
 
   Attributes:
-    represent: (received, memory, images) -> name -> [B, D], the representations of the
-      images under the algorithm's frozen networks.
+    represent: (received, memory, images, mask, key) -> name -> [B, D], the
+      representations of the images under the algorithm's frozen networks; mask [B] and
+      the key of the step matter only if these are in training mode.
     start: (client, received, memory, scalars, batch) -> Progress before the first step;
       of the batch only the shape matters.
     step: (progress, frozen, received, scalars, batch, key) -> Progress after one more
@@ -70,7 +73,7 @@ class LocalTraining(NamedTuple):
     finish: (progress, received, scalars) -> Finished, after the last step.
   """
 
-  represent: Callable[[PyTree, PyTree, jax.Array], dict[str, jax.Array]]
+  represent: Callable[..., dict[str, jax.Array]]
   start: Callable[[jax.Array, PyTree, PyTree, Scalars, Batch], Progress]
   step: Callable[..., Progress]
   finish: Callable[[Progress, PyTree, Scalars], Finished]
@@ -84,8 +87,8 @@ def local_training(
   """Builds local training.
 
   Args:
-    algorithm: supplies the start, the frozen networks and the loss.
-    network: trained in training mode; the frozen ones are in evaluation mode.
+    algorithm: supplies the start, the frozen networks, the loss, ...
+    network: trained in training mode.
     optimizer: the numbers of the optimizer -> its two functions.
   """
 
@@ -99,25 +102,33 @@ def local_training(
     total, parts = algorithm.loss(outputs, frozen, params, task, batch)
     return total, ({'train_loss': total} | parts, state)
 
-  def represent(received, memory, images):
+  def represent(received, memory, images, mask, key):
+    def outputs(index, variables):
+      if not algorithm.frozen_in_training:
+        return network.apply(variables, images)
+      own_key = jax.random.fold_in(for_purpose(key, Purpose.FROZEN), index)
+      return network.train(variables, images, mask, own_key)[0]
+
     models = algorithm.frozen(received, memory)
     return {
-      name: network.apply(variables, images).representation
-      for name, variables in models.items()
+      name: algorithm.represented(outputs(index, variables))
+      for index, (name, variables) in enumerate(models.items())
     }
 
   def start(client, received, memory, scalars, batch):
-    task = Task(received, memory, scalars.algorithm)
+    task = first_task(algorithm, received, memory, scalars)
     variables = algorithm.download(received, memory)
 
     def parts():
-      frozen, key = represent(received, memory, batch.images), jax.random.key(0)
+      key = jax.random.key(0)
+      frozen = represent(received, memory, batch.images, batch.mask, key)
       return objective(variables['params'], variables, frozen, task, batch, key)[1][0]
 
     return Progress(
       client=client,
       num_steps=jnp.zeros((), jnp.int32),
       memory=memory,
+      local=task.local,
       variables=variables,
       optimizer=optimizer(**scalars.optimizer).init(variables['params']),
       sums={name: jnp.zeros(()) for name in jax.eval_shape(parts)},
@@ -125,17 +136,18 @@ def local_training(
     )
 
   def step(progress, frozen, received, scalars, batch, key):
-    task = Task(received, progress.memory, scalars.algorithm)
+    task = current_task(progress, received, scalars)
     params = progress.variables['params']
-    (_, (parts, state)), grads = jax.value_and_grad(objective, has_aux=True)(
+    (loss, (parts, state)), grads = jax.value_and_grad(objective, has_aux=True)(
       params, progress.variables, frozen, task, batch, key
     )
     updates, optimizer_state = optimizer(**scalars.optimizer).update(
-      grads, progress.optimizer, params
+      algorithm.correct(grads, task), progress.optimizer, params
     )
     count = jnp.sum(batch.mask)
     return progress._replace(
       num_steps=progress.num_steps + 1,
+      local=algorithm.after_step(task, loss, grads, key),
       variables={'params': optax.apply_updates(params, updates)} | state,
       optimizer=optimizer_state,
       sums={name: progress.sums[name] + count * parts[name] for name in parts},
@@ -143,12 +155,32 @@ def local_training(
     )
 
   def finish(progress, received, scalars):
-    task = Task(received, progress.memory, scalars.algorithm)
+    task = current_task(progress, received, scalars)
     start = algorithm.download(received, progress.memory)
     moved = tree.subtract(progress.variables['params'], start['params'])
     drift = jnp.sqrt(tree.squared_norm(moved))
     upload, memory = algorithm.upload(progress.variables, task)
-    metrics = ClientMetrics(progress.sums, progress.num_seen, drift)
+    metrics = ClientMetrics(
+      sums=progress.sums,
+      num_seen=progress.num_seen,
+      drift=drift,
+      reports=algorithm.report(progress.variables, task),
+      numbers={},
+    )
     return Finished(upload, memory, metrics)
 
   return LocalTraining(represent, start, step, finish)
+
+
+def first_task(
+  algorithm: Algorithm, received: PyTree, memory: PyTree, scalars: Scalars
+) -> Task:
+  """What a client knows before its first step."""
+  local = algorithm.begin(received, memory)
+  return Task(received, memory, local, scalars.algorithm, scalars.optimizer)
+
+
+def current_task(progress: Progress, received: PyTree, scalars: Scalars) -> Task:
+  """What a client knows in the middle of its training."""
+  memories = progress.memory, progress.local
+  return Task(received, *memories, scalars.algorithm, scalars.optimizer)

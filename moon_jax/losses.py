@@ -38,21 +38,24 @@ def model_contrastive(
   z: jax.Array,
   z_global: jax.Array,
   z_previous: jax.Array,
+  exists: jax.Array,
   temperature: jax.Array,
   mask: jax.Array,
 ) -> jax.Array:
-  """Pulls the representation to the global model's, away from the client's last one.
+  """Pulls the representation to the global model's, away from the client's last ones.
 
   l_con = -log(exp(sim(z, z_global) / tau)
-               / (exp(sim(z, z_global) / tau) + exp(sim(z, z_previous) / tau)))
+               / (exp(sim(z, z_global) / tau) + sum_p exp(sim(z, z_previous_p) / tau)))
 
-  (Li et al. 2021, eq. 3, arXiv:2103.16257). -log(e^a / (e^a + e^b)) is written as
-  softplus(b - a), so that a small temperature cannot overflow.
+  (Li et al. 2021, eq. 3, arXiv:2103.16257, with any number of negatives.)
+  -log(e^a / (e^a + e^b)) is written as softplus(b - a), so that a small temperature
+  cannot overflow.
 
   Args:
     z: [B, D] representation under the weights being trained.
     z_global: [B, D] of the same images under the weights received this round.
-    z_previous: [B, D] of the same images under the client's last trained weights.
+    z_previous: [P, B, D] of the same images under weights that the client trained last.
+    exists: [P] bool, which of them count; without any the loss is 0.
     temperature: [] tau > 0, no unit.
     mask: [B] 1.0 for a real example, 0.0 for filler.
 
@@ -60,15 +63,20 @@ def model_contrastive(
     [] mean over the real examples, in nats.
   """
   chex.assert_rank(z, 2)
-  chex.assert_equal_shape([z, z_global, z_previous])
+  chex.assert_equal_shape([z, z_global])
+  chex.assert_shape(z_previous, (*exists.shape, *z.shape))
   chex.assert_shape(mask, z.shape[:1])
   positive = cosine_similarity(z, z_global) / temperature
-  negative = cosine_similarity(z, z_previous) / temperature
+  negatives = cosine_similarity(z[None], z_previous) / temperature
+  # Finite, because the gradient of a sum over nothing but e^-inf is NaN.
+  absent = jnp.finfo(negatives.dtype).min
+  negatives = jnp.where(exists[:, None], negatives, absent)
+  negative = jax.nn.logsumexp(negatives, axis=0)
   return masked_mean(jax.nn.softplus(negative - positive), mask)
 
 
 def cosine_similarity(a: jax.Array, b: jax.Array, eps: float = 1e-8) -> jax.Array:
-  """[B, D], [B, D] -> [B]; 0 with gradient 0 where a norm is at most eps."""
+  """[..., D], [..., D] -> [...]; 0 with gradient 0 where a norm is at most eps."""
 
   def inverse_norm(x):
     square = jnp.sum(jnp.square(x), axis=-1)

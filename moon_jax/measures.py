@@ -25,14 +25,16 @@ def round_record(
     round_number: completed rounds, 1 after the first.
     plan: the round's cohort and batches.
     metrics: leaves [K], as numpy.
-    traffic: bytes that one client receives, and sends, in a round.
+    traffic: bytes that one client receives, and sends, in a round; without a server
+      from, and to, each of its neighbours.
 
   Returns:
     Losses in nats, means over the examples of the round, each counted once an epoch;
-    drift, the mean over the cohort; bytes of the whole cohort.
+    drift, the mean over the cohort; mean and quartiles over the cohort of what else the
+    algorithm reports, and the numbers it computed; bytes of the whole cohort.
   """
   count = metrics.num_seen.sum(dtype=np.float64)
-  bytes_down, bytes_up = traffic
+  bytes_down, bytes_up = (num_bytes * plan.num_transfers() for num_bytes in traffic)
   return {
     'round': round_number,
     **{
@@ -40,12 +42,29 @@ def round_record(
       for name, sums in sorted(metrics.sums.items())
     },
     'drift': float(metrics.drift.mean(dtype=np.float64)),
+    **_spreads(metrics.reports),
+    **{name: float(value) for name, value in sorted(metrics.numbers.items())},
     'clients': plan.clients.tolist(),
     'num_examples': int(count),
     'num_steps': int(plan.step_real.sum()),
-    'bytes_down': bytes_down * len(plan.clients),
-    'bytes_up': bytes_up * len(plan.clients),
+    'bytes_down': bytes_down,
+    'bytes_up': bytes_up,
   }
+
+
+_QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
+
+
+def _spreads(reports: dict[str, np.ndarray]) -> Record:
+  """name -> [K], to name_mean, name_min, ..., each quartile between its neighbours."""
+  record = {}
+  for name, values in sorted(reports.items()):
+    values = np.asarray(values, np.float64)
+    quartiles = np.quantile(values, np.linspace(0.0, 1.0, len(_QUARTILES)))
+    record[f'{name}_mean'] = float(values.mean())
+    for which, value in zip(_QUARTILES, quartiles, strict=True):
+      record[f'{name}_{which}'] = float(value)
+  return record
 
 
 def test_record(score: Score, num_examples: int) -> Record:
@@ -57,7 +76,7 @@ def test_record(score: Score, num_examples: int) -> Record:
 
   Returns:
     Accuracy in [0, 1] and cross entropy in nats; with several models their means, and
-    the standard deviation of the accuracy over the models.
+    the accuracy's standard deviation over the models and its lowest value.
   """
   accuracy = score.num_correct / num_examples
   record = {
@@ -66,6 +85,7 @@ def test_record(score: Score, num_examples: int) -> Record:
   }
   if len(accuracy) > 1:
     record['test_accuracy_std'] = float(accuracy.std())
+    record['test_accuracy_worst'] = float(accuracy.min())
   return record
 
 
@@ -129,6 +149,9 @@ def timing_record(clock: Clock, plan: Plan, record: Record) -> Record:
   }
 
 
+_OF_SEVERAL = ('test_accuracy_std', 'test_accuracy_worst')
+
+
 def summarise(rounds: list[Record], timings: list[Record]) -> Record:
   """The content of summary.json: what a table of runs needs.
 
@@ -143,7 +166,7 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
     'rounds': rounds[-1]['round'],
     'test_accuracy': tested[-1]['test_accuracy'],
     'test_loss': tested[-1]['test_loss'],
-    **{name: tested[-1][name] for name in ('test_accuracy_std',) if name in tested[-1]},
+    **{name: tested[-1][name] for name in _OF_SEVERAL if name in tested[-1]},
     'best_test_accuracy': best['test_accuracy'],
     'best_round': best['round'],
     'bytes_down': sum(record['bytes_down'] for record in rounds),

@@ -72,6 +72,13 @@ def _scale_by_adam() -> optax.GradientTransformation:
 # Config name -> function of the traced numbers that it needs.
 OPTIMIZERS = {'sgd': sgd, 'adam': adam, 'adamw': adamw}
 
+# Config name -> the numbers that it needs.
+NUMBERS = {
+  'sgd': ('learning_rate', 'momentum', 'weight_decay'),
+  'adam': ('learning_rate', 'weight_decay'),
+  'adamw': ('learning_rate', 'weight_decay'),
+}
+
 
 def schedule(
   name: str, round_index: int, *, num_rounds: int, decay: float, decay_every: int

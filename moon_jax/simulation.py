@@ -91,7 +91,7 @@ def train(
     programs = compile_programs(experiment, state)
   logbook = Logbook(experiment, programs, records, console, first)
   plan, flight = experiment.planner.plan(first), None
-  inputs = round_inputs(experiment, plan)
+  inputs = round_inputs(experiment, first, plan)
   for index in console.progress(range(first, config.num_rounds)):
     landing, flight = flight, logbook.new_flight(index, plan)
     with jax.transfer_guard('disallow'):
@@ -99,7 +99,7 @@ def train(
     if index + 1 < config.num_rounds:
       with flight.clock('pack'):
         plan = experiment.planner.plan(index + 1)
-        inputs = round_inputs(experiment, plan)
+        inputs = round_inputs(experiment, index + 1, plan)
     if due(index, config.eval_every_rounds, config.num_rounds):
       with jax.transfer_guard('disallow'):
         flight.score = programs.evaluate(state, experiment.test)

@@ -45,6 +45,21 @@ def weighted_sum(stacked: PyTree, weights: jax.Array) -> PyTree:
   return jax.tree.map(total, shown)
 
 
+def mix(stacked: PyTree, mixing: jax.Array) -> PyTree:
+  """Row k of the result is sum_j mixing[k, j] * stacked[j], in full float32.
+
+  Args:
+    stacked: leaves [K, ...].
+    mixing: [K, K] float32.
+  """
+  chex.assert_rank(mixing, 2)
+  chex.assert_tree_shape_prefix(stacked, mixing.shape[1:])
+  product = functools.partial(
+    jnp.tensordot, mixing, axes=1, precision=jax.lax.Precision.HIGHEST
+  )
+  return jax.tree.map(product, stacked)
+
+
 def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:
   """a[l] where condition[l], else b[l].
 

@@ -48,10 +48,12 @@ class Outputs(NamedTuple):
   Attributes:
     representation: [B, D] output of the projection head.
     logits: [B, Y] unnormalised class scores, computed from the representation.
+    features: [B, F] output of the encoder, before the projection head.
   """
 
   representation: jax.Array
   logits: jax.Array
+  features: jax.Array
 
 
 class Batch(NamedTuple):
@@ -74,12 +76,16 @@ class Task(NamedTuple):
   Attributes:
     received: what the server sent this round.
     memory: what the client kept from earlier rounds.
+    local: the algorithm's memory of this local training; it may change in each step.
     scalars: name -> [] float32, the algorithm's numbers (mu, tau, ...).
+    optimizer: name -> [] float32, the local optimizer's (learning_rate, ...).
   """
 
   received: PyTree
   memory: PyTree
+  local: PyTree
   scalars: dict[str, jax.Array]
+  optimizer: dict[str, jax.Array]
 
 
 class Scalars(NamedTuple):
@@ -115,11 +121,15 @@ class ClientMetrics(NamedTuple):
     sums: name -> float32, the loss and its parts, summed over the examples seen.
     num_seen: float32 examples seen; an example counts once an epoch.
     drift: float32, ||w_trained - w_start||_2 over all parameters.
+    reports: name -> float32, what else the algorithm tells about a client.
+    numbers: name -> [] float32, always, what the algorithm computed for the round.
   """
 
   sums: dict[str, jax.Array]
   num_seen: jax.Array
   drift: jax.Array
+  reports: dict[str, jax.Array]
+  numbers: dict[str, jax.Array]
 
 
 class Server(NamedTuple):

@@ -36,6 +36,17 @@ MODELS = (
   'must be one of mlp, moon_cnn, tutorial_cnn, dco_cnn, cnn_transformer, resnet18, '
   'resnet50.'
 )
+ALGORITHMS = (
+  'must be one of fedavg, fedprox, scaffold, moon, sa_moon, dco_moon, '
+  'decentralized_fedavg, decentralized_moon, solo, centralized.'
+)
+SERVED = 'fedavg or fedprox or scaffold or moon or sa_moon or dco_moon'
+SEVERAL = f'{SERVED} or decentralized_fedavg or decentralized_moon or solo'
+MOON = (
+  'moon.mu, moon.tau, moon.negative, moon.similarity_on, moon.num_previous, '
+  'moon.frozen_mode'
+)
+MISSING = MOON.split(', ')[1:]  # without moon.mu, which is given
 SEED = 'must be in [0, 2147483647].'
 FRACTION = 'must be a fraction of the clients in (0, 1], not a count.'
 
@@ -47,14 +58,13 @@ BAD = {
   '--config.mooon.mu=1': ["--config.mooon.mu is not a knob. Did you mean 'moon.mu'?"],
   '--config.beta=1': ["--config.beta is not a knob. Did you mean 'partition.beta'?"],
   '--config.mu=1': [
-    "--config.mu is not a knob. Did you mean 'moon.mu' or 'fedprox.mu'?"
+    "--config.mu is not a knob. Did you mean 'moon.mu' or 'sa_moon.mu' or "
+    "'dco_moon.mu' or 'fedprox.mu'?"
   ],
   '--config.zzz=1': ['--config.zzz is not a knob.'],
-  '--config.moon=5': [
-    '--config.moon is a group; set one of its knobs: moon.mu, moon.tau.'
-  ],
+  '--config.moon=5': [f'--config.moon is a group; set one of its knobs: {MOON}.'],
   '--config.moon=5 --config.algorithm=fedavg': [
-    '--config.moon is a group; set one of its knobs: moon.mu, moon.tau.'
+    f'--config.moon is a group; set one of its knobs: {MOON}.'
   ],
   # Words that are no knob.
   'hello': ["'hello' is a stray word; see --help."],
@@ -80,9 +90,7 @@ BAD = {
     '--config is given twice.'
   ],
   '--config.seed=': ["--config.seed='' must be a whole number."],
-  '--config.algorithm=': [
-    "--config.algorithm='' must be one of fedavg, fedprox, moon, solo."
-  ],
+  '--config.algorithm=': [f"--config.algorithm='' {ALGORITHMS}"],
   '--config.seed': ['--config.seed needs a value.'],
   '--config.seed --workdir=a': ['--config.seed needs a value.'],
   '--workdir=': ['--workdir needs a value.'],
@@ -139,15 +147,40 @@ BAD = {
   ],
   '--config.execution.cache_mib=1 --config.algorithm=solo': [
     '--config.execution.cache_mib is not used with --config.algorithm=solo; '
-    'it belongs to moon.'
+    'it belongs to moon or sa_moon or dco_moon or decentralized_moon.'
   ],
   '--config.execution.cache_mib=-1': [
     '--config.execution.cache_mib=-1 must be at least 0.'
   ],
+  '--config.moon.num_previous=0': ['--config.moon.num_previous=0 must be at least 1.'],
+  '--config.algorithm=sa_moon --config.sa_moon.sigma=-1': [
+    '--config.sa_moon.sigma=-1.0 must be in [0, 1].'
+  ],
+  '--config.algorithm=sa_moon --config.sa_moon.min_temperature=0': [
+    '--config.sa_moon.min_temperature=0.0 must be above 0.'
+  ],
+  '--config.algorithm=sa_moon --config.sa_moon.min_temperature=1.5': [
+    '--config.sa_moon.min_temperature=1.5 must be at most '
+    '--config.sa_moon.initial_temperature=1.0.'
+  ],
+  '--config.algorithm=dco_moon --config.dco_moon.theta=0': [
+    '--config.dco_moon.theta=0.0 must be above 0.'
+  ],
+  '--config.algorithm=dco_moon --config.dco_moon.theta=inf': [
+    '--config.dco_moon.theta=inf must be a finite number.'
+  ],
+  '--config.algorithm=dco_moon --config.dco_moon.normalise=true '
+  '--config.dco_moon.mu=0': [
+    '--config.dco_moon.mu=0.0 must be above 0 with --config.dco_moon.normalise=true, '
+    'which divides by it.'
+  ],
   # Choices.
+  '--config.moon.negative=noise': [
+    "--config.moon.negative='noise' must be one of none, global, init. "
+    "Did you mean 'none'?"
+  ],
   '--config.algorithm=mon': [
-    "--config.algorithm='mon' must be one of fedavg, fedprox, moon, solo. "
-    "Did you mean 'moon'?"
+    f"--config.algorithm='mon' {ALGORITHMS} Did you mean 'moon'?"
   ],
   '--config.model=vit': [f"--config.model='vit' {MODELS}"],
   '--config.model=moon-cnn': [
@@ -167,7 +200,8 @@ BAD = {
     'it belongs to fedprox.'
   ],
   '--config.algorithm=solo --config.moon.tau=1': [
-    '--config.moon.tau is not used with --config.algorithm=solo; it belongs to moon.'
+    '--config.moon.tau is not used with --config.algorithm=solo; '
+    'it belongs to moon or decentralized_moon.'
   ],
   '--config=configs/mnist_moon.py --config.mlp.width=8': [
     '--config.mlp.width is not used with --config.model=moon_cnn; it belongs to mlp.'
@@ -219,6 +253,82 @@ BAD = {
   '--config.data.source=tfds': [
     '--config.data.name is needed with --config.data.source=tfds.'
   ],
+  # Without a server, or with one client.
+  '--config.algorithm=decentralized_moon --config.server_optimizer.name=adam': [
+    '--config.server_optimizer.name is not used with '
+    f'--config.algorithm=decentralized_moon; it belongs to {SERVED}.'
+  ],
+  '--config.algorithm=solo --config.server_optimizer.learning_rate=0.1': [
+    '--config.server_optimizer.learning_rate is not used with '
+    f'--config.algorithm=solo; it belongs to {SERVED}.'
+  ],
+  '--config.algorithm=centralized --config.client_weight=uniform': [
+    '--config.client_weight is not used with --config.algorithm=centralized; '
+    f'it belongs to {SERVED}.'
+  ],
+  '--config.algorithm=centralized --config.num_clients=5 --config.partition.beta=1': [
+    '--config.num_clients is not used with --config.algorithm=centralized; '
+    f'it belongs to {SEVERAL}.',
+    '--config.partition.beta is not used with --config.algorithm=centralized; '
+    f'it belongs to {SEVERAL}.',
+  ],
+  '--config.topology.name=grid': [
+    '--config.topology.name is not used with --config.algorithm=moon; '
+    'it belongs to decentralized_fedavg or decentralized_moon.'
+  ],
+  # Graphs.
+  '--config.algorithm=decentralized_moon --config.topology.name=rnig': [
+    "--config.topology.name='rnig' must be one of ring, grid, complete, erdos_renyi. "
+    "Did you mean 'ring'?"
+  ],
+  '--config.algorithm=decentralized_moon --config.topology.degree=3': [
+    '--config.topology.degree=3 must be even, at least 2.'
+  ],
+  '--config.algorithm=decentralized_moon --config.topology.degree=10': [
+    '--config.topology.degree=10 must be below --config.num_clients=10.'
+  ],
+  '--config.algorithm=decentralized_moon --config.topology.name=grid '
+  '--config.topology.degree=4': [
+    '--config.topology.degree is not used with --config.topology.name=grid; '
+    'it belongs to ring.'
+  ],
+  '--config.algorithm=decentralized_moon --config.topology.name=erdos_renyi '
+  '--config.topology.edge_probability=1.5': [
+    '--config.topology.edge_probability=1.5 must be in (0, 1].'
+  ],
+  # Optimizers and other options.
+  '--config.optimizer.name=adam --config.optimizer.momentum=0.5': [
+    '--config.optimizer.momentum is not used with --config.optimizer.name=adam; '
+    'it belongs to sgd.'
+  ],
+  '--config.optimizer.name=adamw --config.optimizer.nesterov=true': [
+    '--config.optimizer.nesterov is not used with --config.optimizer.name=adamw; '
+    'it belongs to sgd.'
+  ],
+  '--config.optimizer.decay=0.5': [
+    '--config.optimizer.decay is not used with --config.optimizer.schedule=constant; '
+    'it belongs to exponential or step.'
+  ],
+  '--config.optimizer.schedule=cosin': [
+    "--config.optimizer.schedule='cosin' must be one of constant, cosine, exponential, "
+    "step. Did you mean 'cosine'?"
+  ],
+  '--config.server_optimizer.name=yogi --config.server_optimizer.momentum=0.5': [
+    '--config.server_optimizer.momentum is not used with '
+    '--config.server_optimizer.name=yogi; it belongs to sgd.'
+  ],
+  '--config.server_optimizer.learning_rate=0': [
+    '--config.server_optimizer.learning_rate=0.0 must be above 0.'
+  ],
+  '--config.client_weight=examples': [
+    "--config.client_weight='examples' must be one of samples, uniform. "
+    "Did you mean 'samples'?"
+  ],
+  '--config.batch_norm=local': [
+    '--config.batch_norm is not used with --config.model=mlp; '
+    'it belongs to cnn_transformer or resnet18 or resnet50.'
+  ],
+  '--config.drop_last=yes': ["--config.drop_last='yes' must be true or false."],
   # Config files.
   '--config=configs/digits_mon.py': [
     "--config='configs/digits_mon.py' is not a file. "
@@ -246,8 +356,8 @@ BAD = {
   '--config=lacking.py': ['--config.seed is missing from the config file.'],
   '--config=wrong.py': [f'--config.seed=-1 {SEED}'],
   '--config=scalar.py --config.moon.mu=1': [
-    '--config.moon is a group; set one of its knobs: moon.mu, moon.tau.',
-    '--config.moon.tau is missing from the config file.',
+    f'--config.moon is a group; set one of its knobs: {MOON}.',
+    *(f'--config.{name} is missing from the config file.' for name in MISSING),
   ],
   # Everything at once, in one answer.
   'hello --zzz --workdir= --config.sed=1 --config.seed=-1 --config.moon.mu=nan '

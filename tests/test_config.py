@@ -10,10 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs import base
-from moon_jax import algorithms, config, models, optimizers
+from moon_jax import (
+  algorithms,
+  config,
+  models,
+  optimizers,
+  server_optimizers,
+  topology,
+)
 from moon_jax.data import augment, partition, sources
 from moon_jax.models import convolution
+from moon_jax.types import Server
 
+SERVER = Server(variables={'params': {}}, memory=())
 BASE = pathlib.Path(base.__file__).read_text()
 
 
@@ -51,7 +60,16 @@ def test_names_are_those_of_the_tables():
   assert tuple(partition.PARTITIONERS) == config.PARTITIONS
   assert tuple(augment.AUGMENTATIONS) == config.AUGMENTATIONS
   assert tuple(augment.PADDINGS) == config.PADDINGS
-  assert set(config.OPTIMIZERS) <= set(optimizers.OPTIMIZERS)
+  assert tuple(optimizers.OPTIMIZERS) == config.OPTIMIZERS
+  assert set(optimizers.NUMBERS) == set(config.OPTIMIZERS)
+  assert tuple(optimizers.SCHEDULES) == config.SCHEDULES
+  assert tuple(server_optimizers.OPTIMIZERS) == config.SERVER_OPTIMIZERS
+  assert tuple(topology.TOPOLOGIES) == config.TOPOLOGIES
+  # Whoever shares its model, or sends none, has no server.
+  for name in config.ALGORITHMS:
+    made = algorithms.make(name, **config.validate(settings()).options(name))
+    served = made.share is None and made.broadcast(SERVER) != ()
+    assert served == (name in config.SERVED)
   assert tuple(convolution.CHOICES) == config.CONVOLUTIONS
 
 
@@ -69,12 +87,17 @@ def test_rules_are_about_knobs_that_exist():
 def test_valid_values_keep_their_place_and_type():
   # In configs/base.py optimizer.momentum is 0.9, moon.mu 5.0 and fedprox.mu 0.01.
   built = config.validate(settings(moon__mu=2, seed=2**31 - 1, participation=1))
-  assert built.moon == config.MoonConfig(mu=2.0, tau=0.5)
+  assert (built.moon.mu, built.moon.tau, built.moon.num_previous) == (2.0, 0.5, 1)
   assert type(built.moon.mu) is float
   assert built.fedprox.mu == 0.01
   assert built.optimizer.momentum == 0.9
   assert built.seed == 2147483647
-  assert built.options('moon') == {'mu': 2.0, 'tau': 0.5}
+  assert built.options('dco_moon') == {
+    'mu': 1.0,
+    'tau': 0.5,
+    'theta': 0.1,
+    'normalise': False,
+  }
   assert built.options('fedavg') == {}
 
 
@@ -95,6 +118,10 @@ def test_a_config_is_its_own_description():
     ('cnn_transformer.heads', 1),
     ('cnn_transformer.heads', 256),
     ('moon.mu', 0.0),
+    ('moon.num_previous', 1),
+    ('sa_moon.sigma', 0.0),
+    ('sa_moon.sigma', 1.0),
+    ('dco_moon.theta', 1e30),
     ('data.limit', 0),
     ('num_clients', 1),
     ('execution.lanes', '1'),
@@ -132,7 +159,13 @@ def test_bounds_include_their_ends(name, value):
     ('execution.lanes', 4, 'a word'),
     ('execution.lanes', '9' * 5000, "'auto' or a count of at least 1"),
     ('execution.lanes', '4\n', "'auto' or a count of at least 1"),
-    ('optimizer.name', 'adam', 'one of sgd'),
+    ('optimizer.name', 'lion', 'one of sgd, adam, adamw'),
+    ('optimizer.decay', 0.0, 'in (0, 1]'),
+    ('optimizer.decay_every', 0, 'at least 1'),
+    ('topology.degree', 0, 'even, at least 2'),
+    ('topology.degree', 3, 'even, at least 2'),
+    ('topology.edge_probability', 0.0, 'in (0, 1]'),
+    ('server_optimizer.momentum', 1.0, 'in [0, 1)'),
   ],
 )
 def test_bad_value(name, value, wanted):
@@ -142,13 +175,13 @@ def test_bad_value(name, value, wanted):
 
 def test_missing_misspelt_and_scalar_for_a_group():
   values = settings()
-  del values['seed'], values['moon.mu'], values['moon.tau']
+  group = [name for name in config.knobs() if name.startswith('moon.')]
+  for name in ('seed', *group):
+    del values[name]
   assert problems(values | {'sed': 0, 'moon': 5.0}) == [
     "--config.sed is not a knob. Did you mean 'seed'?",
-    '--config.moon is a group; set one of its knobs: moon.mu, moon.tau.',
-    '--config.seed is missing from the config file.',
-    '--config.moon.mu is missing from the config file.',
-    '--config.moon.tau is missing from the config file.',
+    f'--config.moon is a group; set one of its knobs: {", ".join(group)}.',
+    *(f'--config.{name} is missing from the config file.' for name in ('seed', *group)),
   ]
 
 
@@ -156,8 +189,55 @@ def test_a_knob_that_is_not_used_matters_only_if_it_was_given():
   values = settings(algorithm='fedavg')
   assert config.validate(values).algorithm == 'fedavg'
   assert problems(values, given=['moon.mu', 'seed']) == [
-    '--config.moon.mu is not used with --config.algorithm=fedavg; it belongs to moon.'
+    '--config.moon.mu is not used with --config.algorithm=fedavg; '
+    'it belongs to moon or decentralized_moon.'
   ]
+
+
+@pytest.mark.parametrize('optimizer', ['adam', 'nesterov'])
+def test_scaffold_wants_plain_sgd(optimizer):
+  values = settings(
+    optimizer__name='adam' if optimizer == 'adam' else 'sgd',
+    optimizer__nesterov=optimizer == 'nesterov',
+  )
+  (line,) = problems(values | {'algorithm': 'scaffold'})
+  assert line.startswith(
+    '--config.algorithm=scaffold needs --config.optimizer.name=sgd'
+  )
+  assert config.validate(values | {'algorithm': 'fedavg'})
+  assert config.validate(settings(algorithm='scaffold'))
+
+
+def test_the_other_moons_rules_are_theirs_alone():
+  values = settings(dco_moon__mu=0.0, dco_moon__normalise=True)
+  assert config.validate(values)
+  assert config.validate(settings(algorithm='dco_moon', dco_moon__mu=0.0))
+  (line,) = problems(values | {'algorithm': 'dco_moon'})
+  assert line.startswith('--config.dco_moon.mu=0.0 must be above 0 with')
+  values = settings(sa_moon__min_temperature=1.0)
+  assert config.validate(values | {'algorithm': 'sa_moon'})
+  values['sa_moon.initial_temperature'] = 0.5
+  assert config.validate(values)
+  (line,) = problems(values | {'algorithm': 'sa_moon'})
+  assert line.startswith('--config.sa_moon.min_temperature=1.0 must be at most')
+
+
+def test_the_ring_matters_only_to_who_uses_it():
+  values = settings(num_clients=4, topology__degree=4)
+  assert config.validate(values)
+  peers = values | {'algorithm': 'decentralized_fedavg'}
+  assert problems(peers) == [
+    '--config.topology.degree=4 must be below --config.num_clients=4.'
+  ]
+  assert config.validate(peers | {'topology.name': 'complete'})
+  assert config.validate(peers | {'num_clients': 5})
+
+
+def test_peers_take_the_knobs_of_the_algorithm_with_a_server():
+  built = config.validate(settings(moon__tau=0.25))
+  assert built.options('decentralized_moon') == built.options('moon')
+  assert built.options('decentralized_moon')['tau'] == 0.25
+  assert built.options('decentralized_fedavg') == {}
 
 
 def test_the_source_needs_its_place():
@@ -208,3 +288,14 @@ def test_changes_allow_what_cannot_change_a_result():
     )
   )
   assert config.changes(base.get_config().to_dict(), given) == []
+
+
+def test_the_cosine_depends_on_the_number_of_rounds():
+  saved = base.get_config().to_dict()
+  saved['optimizer']['schedule'] = 'cosine'
+  longer = settings(optimizer__schedule='cosine', num_rounds=200)
+  assert config.changes(saved, config.validate(longer)) == ['num_rounds: 100 -> 200']
+  for schedule in ('constant', 'exponential', 'step'):
+    saved['optimizer']['schedule'] = schedule
+    longer['optimizer.schedule'] = schedule
+    assert config.changes(saved, config.validate(longer)) == []

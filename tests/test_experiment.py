@@ -1,10 +1,12 @@
 """What a configuration builds, and what is compiled."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
-from moon_jax import command_line, devices, experiment
+from moon_jax import algorithms, command_line, devices, experiment, tree
 from moon_jax.algorithms import ALGORITHMS
 from moon_jax.data import partition, sources
 from moon_jax.errors import UsageError
@@ -15,7 +17,9 @@ TINY = ('--config.data.limit=200', '--config.partition.min_size=1')
 
 
 def build(*flags):
-  return experiment.build(command_line.parse([*TINY, *flags]).config)
+  # Centralised training has no partition.
+  tiny = TINY[:1] if '--config.algorithm=centralized' in flags else TINY
+  return experiment.build(command_line.parse([*tiny, *flags]).config)
 
 
 def test_the_first_state_is_a_function_of_the_seed():
@@ -29,8 +33,20 @@ def test_the_first_state_is_a_function_of_the_seed():
   )
 
 
-# Algorithm -> models that one client receives, and sends, in a round.
-TRAFFIC = {'fedavg': (1, 1), 'fedprox': (1, 1), 'moon': (1, 1), 'solo': (0, 0)}
+# Algorithm -> numbers that one client receives, and sends, in a round.
+MODEL = 33_738
+TRAFFIC = {
+  'fedavg': (MODEL, MODEL),
+  'fedprox': (MODEL, MODEL),
+  'scaffold': (2 * MODEL, 2 * MODEL),  # and the control variate, or its change
+  'moon': (MODEL, MODEL),
+  'sa_moon': (MODEL, MODEL),  # the temperature stays with the client
+  'dco_moon': (MODEL, MODEL + 1),  # and whether the client strayed
+  'decentralized_fedavg': (MODEL, MODEL),  # with each neighbour
+  'decentralized_moon': (MODEL, MODEL),
+  'solo': (0, 0),
+  'centralized': (0, 0),
+}
 
 
 def test_every_algorithm_has_its_traffic():
@@ -38,18 +54,23 @@ def test_every_algorithm_has_its_traffic():
 
 
 @pytest.mark.parametrize(
-  ('algorithm', 'down', 'up'), [(name, *models) for name, models in TRAFFIC.items()]
+  ('algorithm', 'down', 'up'), [(name, *numbers) for name, numbers in TRAFFIC.items()]
 )
 def test_traffic_is_what_a_real_deployment_would_move(algorithm, down, up):
   # mlp on 8x8 images: 64*128 + 128 + 128*128 + 128 + 128*64 + 64 + 64*10 + 10
   # = 33,738 parameters of 4 bytes. MOON's previous model never leaves the client.
   traffic = build(f'--config.algorithm={algorithm}').traffic
-  assert traffic == (down * 33_738 * 4, up * 33_738 * 4)
+  assert traffic == (down * 4, up * 4)
+
+
+def test_a_temperature_of_the_server_travels_with_the_model():
+  built = build('--config.algorithm=sa_moon', '--config.sa_moon.scope=server')
+  assert built.traffic == ((MODEL + 1) * 4, (MODEL + 1) * 4)
 
 
 def test_scalars_are_float32_arrays_of_every_number():
   built = build('--config.moon.mu=0.25', '--config.seed=7')
-  numbers = experiment.round_inputs(built, built.planner.plan(0)).scalars
+  numbers = experiment.round_inputs(built, 0, built.planner.plan(0)).scalars
   assert numbers.seed == 7
   assert numbers.algorithm == {'mu': 0.25, 'tau': 0.5}
   assert set(numbers.optimizer) == {'learning_rate', 'momentum', 'weight_decay'}
@@ -65,7 +86,7 @@ def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
   for index in range(4):
     plan = built.planner.plan(index)
     sizes.add(int(plan.num_examples.sum()))
-    inputs = experiment.round_inputs(built, plan)
+    inputs = experiment.round_inputs(built, index, plan)
     mu = devices.replicate(np.float32(index), built.mesh)
     inputs.scalars.algorithm['mu'] = mu
     # A compiled program refuses other shapes: it cannot compile again.
@@ -179,7 +200,7 @@ def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
     built = build(*flags, f'--config.execution.dtype={dtype}')
     state = experiment.initial_state(built)
     programs = experiment.compile_programs(built, state)
-    inputs = experiment.round_inputs(built, built.planner.plan(0))
+    inputs = experiment.round_inputs(built, 0, built.planner.plan(0))
     state, _ = programs.run_round(state, *inputs, built.train)
     results[dtype] = state.server.variables
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(state.server.variables))
@@ -209,3 +230,115 @@ def test_the_digest_tells_data_apart():
   labels[-1] = (labels[-1] + 1) % 10
   assert build().data_digest == sources.digest(data)
   assert sources.digest(data._replace(test_labels=labels)) != sources.digest(data)
+
+
+@pytest.mark.parametrize(
+  ('flags', 'numbers'),
+  [
+    (['schedule=step', 'decay=0.5', 'decay_every=2'], [1, 1, 0.5, 0.5]),
+    (['schedule=cosine'], [1, 0.853553, 0.5, 0.146447]),  # (1 + cos 45 degrees) / 2
+    (['name=adam', 'schedule=exponential', 'decay_every=1'], [1, 0.1, 0.01, 0.001]),
+  ],
+)
+def test_the_learning_rate_of_a_round_follows_the_schedule(flags, numbers):
+  flags = [*flags, 'learning_rate=1']
+  built = build('--config.num_rounds=4', *(f'--config.optimizer.{f}' for f in flags))
+  plan = built.planner.plan(0)
+  for index, wanted in enumerate(numbers):
+    scalars = experiment.round_inputs(built, index, plan).scalars.optimizer
+    assert scalars['learning_rate'] == pytest.approx(wanted, rel=1e-5)
+    assert ('momentum' in scalars) == ('name=adam' not in flags)
+
+
+def stepped(*flags):
+  """A weight of 1 after two steps along the gradient 1, by the local optimizer."""
+  built = build(*(f'--config.optimizer.{flag}' for flag in flags))
+  numbers = experiment.round_inputs(built, 0, built.planner.plan(0)).scalars.optimizer
+  optimizer = experiment.local_optimizer(built.config)(**numbers)
+  weight = np.float32(1)
+  state = optimizer.init(weight)
+  for _ in range(2):
+    update, state = optimizer.update(np.float32(1), state, weight)
+    weight = weight + update
+  return float(weight)
+
+
+def test_the_local_optimizer_is_the_configured_one():
+  sgd = ['learning_rate=0.1', 'momentum=0.5', 'weight_decay=0']
+  # Velocities 1 and 1.5; with Nesterov the steps are 1.5 and 1.75.
+  assert stepped(*sgd) == pytest.approx(1 - 0.25)
+  assert stepped(*sgd, 'nesterov=true') == pytest.approx(1 - 0.325)
+  # Adam's steps along a constant gradient are of the size of the rate; AdamW's decay
+  # takes a tenth of a half of the weight beside them: 1 * 0.95 - 0.1, then the same.
+  adam = ['learning_rate=0.1', 'weight_decay=0.5']
+  assert stepped('name=adam', *adam) == pytest.approx(0.8, rel=1e-3)
+  assert stepped('name=adamw', *adam) == pytest.approx(0.7075, rel=1e-3)
+
+
+def test_the_default_server_is_the_plain_average():
+  assert build('--config.algorithm=fedavg').algorithm == algorithms.make('fedavg')
+  flags = ['name=adam', 'learning_rate=0.5']
+  flags = [f'--config.server_optimizer.{flag}' for flag in flags]
+  built = build('--config.algorithm=fedavg', *flags)
+  assert built.algorithm.hyperparameters == {'server_learning_rate': 0.5}
+  momentum = build('--config.server_optimizer.momentum=0.5').algorithm
+  numbers = {'server_learning_rate': 1.0, 'server_momentum': 0.5}
+  assert momentum.hyperparameters == {'mu': 1.0, 'tau': 0.5} | numbers
+
+
+def test_centralized_is_one_client_who_owns_everything():
+  built = build('--config.algorithm=centralized')
+  assert built.class_counts.shape == (1, 10)
+  (owned,) = built.planner.owned
+  assert sorted(owned) == list(range(200))
+  assert built.planner.plan(0).clients.tolist() == [0]
+  state = experiment.initial_state(built)
+  assert {leaf.shape[0] for leaf in jax.tree.leaves(state.clients)} == {1}
+
+
+def test_peers_get_the_graph_and_others_none():
+  flags = ['algorithm=decentralized_fedavg', 'num_clients=6', 'topology.degree=4']
+  built = build(*(f'--config.{flag}' for flag in flags))
+  # Each of 6 has 4 neighbours, weighs each of them 1/5 and itself 1/5.
+  assert (built.planner.mixing > 0).sum(1).tolist() == [5] * 6
+  np.testing.assert_allclose(built.planner.mixing[built.planner.mixing > 0], 0.2)
+  assert build().planner.mixing is None
+
+
+def test_options_of_the_average_and_the_batches():
+  assert not build().planner.drop_last
+  assert not build().planner.uniform_weights
+  flags = ['drop_last=true', 'batch_size=10', 'partition.name=iid', 'num_clients=7']
+  built = build('--config.client_weight=uniform', *(f'--config.{f}' for f in flags))
+  assert built.planner.drop_last
+  # 28 or 29 examples each: two batches of 10 an epoch.
+  assert built.planner.plan(0).num_real[built.planner.plan(0).step_real].tolist() == (
+    [10] * 2 * 5 * 7
+  )
+  assert built.planner.plan(0).weights.tolist() == [1] * 7
+
+
+def test_a_client_smaller_than_a_batch_is_refused_if_batches_are_dropped():
+  flags = ['partition.name=iid', 'num_clients=7', 'batch_size=29']
+  flags = [f'--config.{flag}' for flag in flags]
+  assert build(*flags)
+  # 200 = 4 * 29 + 3 * 28.
+  with pytest.raises(
+    UsageError, match=r'Client \d owns 28 examples, no batch of .*=29'
+  ):
+    build(*flags, '--config.drop_last=true')
+
+
+def test_statistics_stay_local_if_told():
+  flags = ['--config.model=resnet18', '--config.algorithm=fedavg']
+  averaged = build(*flags)
+  local_ = build(*flags, '--config.batch_norm=local')
+  variables = averaged.network.shapes
+  params, statistics = (
+    tree.num_bytes(variables[name]) for name in ('params', 'batch_stats')
+  )
+  assert averaged.traffic == (params + statistics,) * 2
+  assert local_.traffic == (params,) * 2
+  # A network without batch normalisation is not changed by a config file's choice.
+  config = dataclasses.replace(build().config, batch_norm='local')
+  assert experiment.build(config).traffic == build().traffic

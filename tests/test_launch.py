@@ -535,3 +535,19 @@ def test_nothing_is_pickled():
       path
     )
     assert not re.search(r'allow_pickle\s*=\s*(?!False)', text), path
+
+
+# --- the learning rate's schedule -----------------------------------------------------
+
+
+def test_each_round_has_its_learning_rate_after_resuming_too(tmp_path):
+  flags = ['schedule=exponential', 'decay=1e-4', 'decay_every=1']
+  words = [*TINY, *(f'--config.optimizer.{flag}' for flag in flags)]
+  for num_rounds in (1, 3):
+    check_success(launch(tmp_path, *words, f'--config.num_rounds={num_rounds}'))
+  lines = read_lines(tmp_path / 'runs/digits_moon-moon-s0/metrics.jsonl')
+  first, second, third = (line['drift'] for line in lines)
+  # What a client moves is proportional to the rate, and otherwise of one size.
+  assert 1e-5 < second / first < 1e-3
+  # Below float32's resolution of the weights nearly nothing moves.
+  assert third < second / 10

@@ -14,7 +14,12 @@ Y = jnp.array([[0.0, 0.5]])
 
 def contrastive(z, z_global, z_previous, temperature=0.5, mask=ONES):
   return losses.model_contrastive(
-    z=z, z_global=z_global, z_previous=z_previous, temperature=temperature, mask=mask
+    z=z,
+    z_global=z_global,
+    z_previous=z_previous[None],
+    exists=jnp.array([True]),
+    temperature=temperature,
+    mask=mask,
   )
 
 
@@ -73,10 +78,38 @@ def test_contrastive_mean_is_over_real_examples():
   z, other = jnp.concatenate([X, X, X]), jnp.concatenate([Y, Y, Y])
   mixed = z.at[1].set(Y[0])  # its loss alone would be 2.126928
   mask = jnp.array([1.0, 0.0, 1.0])
-  value = losses.model_contrastive(
-    z=mixed, z_global=z, z_previous=other, temperature=0.5, mask=mask
-  )
+  value = contrastive(mixed, z, other, mask=mask)
   np.testing.assert_allclose(value, 0.126928, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('exists', 'expected'),
+  [
+    # Similarities 1, 0 and -1 at tau = 0.5: log(e^2 + 1 + e^-2) - 2 = 0.142932
+    ([True, True], 0.142932),
+    ([True, False], 0.126928),
+    ([False, True], 0.018150),  # log(e^2 + e^-2) - 2
+    ([False, False], 0.0),
+  ],
+)
+def test_contrastive_with_several_negatives(exists, expected):
+  def loss(z, previous):
+    return losses.model_contrastive(
+      z=z,
+      z_global=X,
+      z_previous=previous,
+      exists=jnp.array(exists),
+      temperature=0.5,
+      mask=ONES,
+    )
+
+  previous = jnp.stack([Y, -X])
+  np.testing.assert_allclose(loss(X, previous), expected, rtol=1e-4)
+  # Off the axes, where a similarity has a slope.
+  gradients = jax.grad(loss, argnums=(0, 1))(X + Y, previous + 1.0)
+  assert all(jnp.isfinite(gradient).all() for gradient in gradients)
+  assert (gradients[1] != 0).any(axis=(1, 2)).tolist() == exists
+  assert (gradients[0] != 0).any() == any(exists)
 
 
 def test_contrastive_survives_a_tiny_temperature():

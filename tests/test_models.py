@@ -50,6 +50,16 @@ def test_mlp_parameters():
 
 TRANSFORMER = {'layers': 6, 'heads': 8, 'feedforward': 2048, 'dropout': 0.1}
 
+# Network -> numbers that the encoder hands to the projection head.
+FEATURES = {
+  'moon_cnn': 84,
+  'tutorial_cnn': 84,
+  'dco_cnn': 512,
+  'cnn_transformer': 16 * 256,  # tokens
+  'resnet18': 512,
+  'resnet50': 2048,
+}
+
 # Biases and the scales and shifts of batch normalisation: 1, or 2, a channel.
 BY_HAND = {
   # As moon_cnn above: MOONFlower's layers are the same.
@@ -117,6 +127,7 @@ def test_shapes_of_the_outputs(case):
   width = num_classes if name == 'dco_cnn' else 256
   assert evaluated.representation.shape == (5, width)
   assert evaluated.logits.shape == (5, num_classes)
+  assert evaluated.features.shape == (5, FEATURES[name])
   assert trained == evaluated
   assert state == kept
   assert bool(state) == (name in ('cnn_transformer', 'resnet18', 'resnet50'))

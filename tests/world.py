@@ -1,16 +1,29 @@
 """A world small enough to simulate in a second: random images, few unequal clients."""
 
 import functools
+from unittest import mock
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax import algorithms, cohort, devices, lanes, local, models, optimizers, tree
+from moon_jax import (
+  algorithms,
+  cohort,
+  devices,
+  lanes,
+  local,
+  models,
+  optimizers,
+  topology,
+  tree,
+)
 from moon_jax import round as round_lib
 from moon_jax.data import device
 from moon_jax.data.augment import augmenter
-from moon_jax.types import Scalars, Server, State
+from moon_jax.models import layers
+from moon_jax.types import Outputs, Scalars, Server, State
 
 BATCH_SIZE = 16
 LOCAL_EPOCHS = 2
@@ -19,13 +32,36 @@ SIZES = (1, BATCH_SIZE, 2 * BATCH_SIZE + 9, BATCH_SIZE + 1)
 OPTIONS = {
   'fedavg': {},
   'fedprox': {'mu': 0.5},
+  'scaffold': {},
   'moon': {'mu': 2.0, 'tau': 0.5},
+  'sa_moon': {
+    'mu': 2.0,
+    'initial_temperature': 0.5,
+    'min_temperature': 0.05,
+    'sigma': 0.2,
+    'scope': 'client',
+  },
+  'dco_moon': {'mu': 0.7, 'tau': 0.5, 'theta': 0.0625, 'normalise': False},
+  'decentralized_fedavg': {},
+  'decentralized_moon': {'mu': 2.0, 'tau': 0.5},
   'solo': {},
+  'centralized': {},
+}
+# What the reference calls it -> name, and what is no number.
+LOCAL_OPTIMIZERS = {
+  'sgd': ('sgd', {}),
+  'nesterov': ('sgd', {'nesterov': True}),
+  'adam': ('adam', {}),
+  'adamw': ('adamw', {}),
 }
 # Large enough that forgetting one of them shows in every parameter.
 OPTIMIZER = {'learning_rate': 0.05, 'momentum': 0.9, 'weight_decay': 1e-2}
-IMAGE_SHAPES = {'mlp': (8, 8, 1), 'moon_cnn': (28, 28, 1)}
-MODEL_OPTIONS = {'mlp': {'width': 16, 'representation': 8}, 'moon_cnn': {}}
+IMAGE_SHAPES = {'mlp': (8, 8, 1), 'mlp_bn': (8, 8, 1), 'moon_cnn': (28, 28, 1)}
+MODEL_OPTIONS = {
+  'mlp': {'width': 16, 'representation': 8},
+  'mlp_bn': {},
+  'moon_cnn': {},
+}
 NUM_CLASSES = 4
 
 
@@ -61,9 +97,29 @@ def train_split(model='mlp'):
 def network(model='mlp'):
   """The network for the world's images."""
   shape = IMAGE_SHAPES[model]
-  return models.make(
-    model, image_shape=shape, num_classes=NUM_CLASSES, **MODEL_OPTIONS[model]
-  )
+  with mock.patch.dict(models.MODELS, mlp_bn=_mlp_bn):
+    return models.make(
+      model, image_shape=shape, num_classes=NUM_CLASSES, **MODEL_OPTIONS[model]
+    )
+
+
+def _mlp_bn(num_classes, convolution):
+  del convolution
+  return MlpBn(num_classes)
+
+
+class MlpBn(nn.Module):
+  """The reference's mlp_bn: the mlp with batch normalisation, `norm`."""
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, images, mask=None):
+    x = layers.dense(images.reshape(len(images), -1), 16, 'encoder')
+    x = layers.BatchNorm(name='norm')(x.T[:, None, None, :], mask)[:, 0, 0, :].T
+    x = nn.relu(x)
+    z = layers.head(x, 16, 8)
+    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), x)
 
 
 @functools.cache
@@ -74,32 +130,61 @@ def variables(model='mlp'):
 
 @functools.cache
 def compiled_round(
-  algorithm, model='mlp', represent_once=True, num_devices=1, augmentation='none'
+  algorithm,
+  model='mlp',
+  represent_once=True,
+  num_devices=1,
+  augmentation='none',
+  local_optimizer='sgd',
+  **changes,
 ):
-  """The jitted round; numbers are traced, so one serves every test of an algorithm."""
-  training = local.local_training(make(algorithm), network(model), optimizers.sgd)
+  """The jitted round; numbers are traced, so one serves every test of an algorithm.
+
+  `changes` are of the options that are no numbers.
+  """
+  chosen = make(algorithm, **changes)
+  name, flags = LOCAL_OPTIMIZERS[local_optimizer]
+  optimizer = functools.partial(optimizers.OPTIMIZERS[name], **flags)
   train = lanes.cohort_training(
-    training,
+    local.local_training(chosen, network(model), optimizer),
     represent_once=represent_once,
     mesh=devices.mesh(num_devices),
     augment=augmenter(augmentation, 'reflect'),
   )
-  return jax.jit(round_lib.make_round(make(algorithm), train))
+  return jax.jit(round_lib.make_round(chosen, train))
 
 
-def make(algorithm, **changes):
-  """The algorithm with this world's options."""
-  return algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
+def make(algorithm, *, server_optimizer=None, batch_norm='averaged', **changes):
+  """The algorithm with this world's options, and what can be added to it."""
+  numbers = {
+    name.removeprefix('server_'): changes.pop(name)
+    for name in ('server_learning_rate', 'server_momentum')
+    if name in changes
+  }
+  made = algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
+  if batch_norm == 'local':
+    made = algorithms.with_local_statistics(made)
+  if server_optimizer:
+    made = algorithms.with_server_optimizer(made, server_optimizer, numbers)
+  return made
 
 
-def scalars(algorithm, seed=0):
-  """The numbers of a round."""
-  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), OPTIMIZER))
+def scalars(algorithm, seed=0, optimizer=None, local_optimizer='sgd'):
+  """The numbers of a round; `optimizer` changes some of OPTIMIZER."""
+  changed = OPTIMIZER | (optimizer or {})
+  wanted = optimizers.NUMBERS[LOCAL_OPTIMIZERS[local_optimizer][0]]
+  mine = {name: changed[name] for name in wanted}
+  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), mine))
   return Scalars(*numbers, seed=np.int32(seed))
 
 
-def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1):
-  """Plans of `cohort_size` of the clients in each round."""
+def ring(num_clients):
+  """[N, N] mixing weights of a ring in which each has two neighbours."""
+  return topology.metropolis_hastings(topology.ring(num_clients=num_clients, degree=2))
+
+
+def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **more):
+  """Plans of `cohort_size` of the clients in each round; neighbours form a ring."""
   return cohort.Planner(
     owned=owned(sizes),
     seed=seed,
@@ -108,12 +193,13 @@ def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1):
     batch_size=BATCH_SIZE,
     num_lanes=num_lanes,
     num_devices=num_devices,
+    **{'mixing': ring(len(sizes)) if len(sizes) > 2 else None} | more,
   )
 
 
-def first_state(algorithm, model='mlp'):
+def first_state(algorithm, model='mlp', **changes):
   """The state before the first round."""
-  chosen, start = make(algorithm), variables(model)
+  chosen, start = make(algorithm, **changes), variables(model)
   return State(
     server=Server(start, chosen.init_server(start)),
     clients=tree.repeat(chosen.init_client(start), len(SIZES)),
@@ -130,17 +216,28 @@ def run(
   represent_once=True,
   augmentation='none',
   seed=0,
+  optimizer=None,
+  local_optimizer='sgd',
   **options,
 ):
   """Runs rounds and returns the state and the metrics after each of them."""
   plans = plans or planner()
-  chosen, state = make(algorithm, **options), first_state(algorithm, model)
+  chosen, state = make(algorithm, **options), first_state(algorithm, model, **options)
+  numbers = scalars(chosen, seed, optimizer, local_optimizer)
+  fixed = {k: v for k, v in options.items() if k not in chosen.hyperparameters}
+  # The numbers of a server optimizer are traced, but it has to have them.
+  fixed |= {k: 1.0 for k in options if k.startswith('server_') and k not in fixed}
   history = []
   for index in range(num_rounds):
-    numbers = scalars(chosen, seed)
     plan = plans.plan(index)
     run_round = compiled_round(
-      algorithm, model, represent_once, len(plan.bounds), augmentation
+      algorithm,
+      model,
+      represent_once,
+      len(plan.bounds),
+      augmentation,
+      local_optimizer,
+      **fixed,
     )
     state, metrics = run_round(state, plan, numbers, train_split(model))
     history.append((state, metrics))

@@ -37,10 +37,21 @@ def start_from_received(received: PyTree, memory: PyTree) -> PyTree:
   return received
 
 
+def no_local_memory(received: PyTree, memory: PyTree) -> PyTree:
+  """(received, memory) -> (): nothing is kept from step to step."""
+  del received, memory
+  return ()
+
+
 def no_frozen_models(received: PyTree, memory: PyTree) -> dict[str, PyTree]:
   """(received, memory) -> {}: the loss looks at the trained model alone."""
   del received, memory
   return {}
+
+
+def projected(outputs: Outputs) -> jax.Array:
+  """outputs -> [B, D] the representation."""
+  return outputs.representation
 
 
 def supervised(
@@ -56,14 +67,41 @@ def supervised(
   return loss, {'supervised_loss': loss}
 
 
+def as_computed(grads: PyTree, task: Task) -> PyTree:
+  """(gradient, task) -> the gradient."""
+  del task
+  return grads
+
+
+def keep_local_memory(
+  task: Task, loss: jax.Array, grads: PyTree, key: jax.Array
+) -> PyTree:
+  """(task, loss, gradient, key) -> the memory of this local training as it was."""
+  del loss, grads, key
+  return task.local
+
+
+def nothing_to_report(trained: PyTree, task: Task) -> dict[str, jax.Array]:
+  """(trained variables, task) -> {}."""
+  del trained, task
+  return {}
+
+
 def upload_model(trained: PyTree, task: Task) -> tuple[Upload, PyTree]:
   """(trained variables, task) -> (the variables, the memory as it was)."""
   return Upload(weighted=trained), task.memory
 
 
-def average(server: Server, mean: Upload) -> Server:
+def average(server: Server, mean: Upload, participation: float) -> Server:
   """w <- sum_k (n_k / n) w_k (McMahan et al. 2017, algorithm 1, arXiv:1602.05629)."""
+  del participation
   return server._replace(variables=mean.weighted)
+
+
+def take_new(last: Server, new: Server, scalars: Mapping[str, jax.Array]) -> Server:
+  """(last server, new one, scalars) -> the new one."""
+  del last, scalars
+  return new
 
 
 def global_model(server: Server, clients: PyTree) -> PyTree:
@@ -84,14 +122,29 @@ class Algorithm(NamedTuple):
     init_server: initial variables -> the server's own memory.
     init_client: initial variables -> a client's memory before its first round.
     scalars: (hyperparameters, server memory) -> name -> number, for `task.scalars`.
+      Those that are no hyperparameters are recorded each round.
     broadcast: server -> what every client of the cohort receives.
+    share: memory -> what a client sends to its neighbours; None if it has none.
+    mixed: (memory, weighted mean of what it and its neighbours share) -> memory.
     download: (received, memory) -> variables from which local training starts.
+    begin: (received, memory) -> `task.local` of the first step, an algorithm's memory
+      of one local training.
     frozen: (received, memory) -> name -> variables of a network whose representation of
       the batch the loss needs; it is not trained.
+    represented: Outputs -> [B, D], what the loss gets of a frozen network.
+    frozen_in_training: whether the frozen networks use dropout, and the batch's
+      statistics instead of the running ones, which stay in any case.
     loss: (outputs, frozen representations, params, task, batch) -> the loss to
       minimise and its named parts, each [] and a mean over the real examples.
+    correct: (gradient of the loss, task) -> what the local optimizer gets instead.
+    after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
+      of the next step. A draw takes `keys.for_purpose(key, ...)`.
     upload: (trained variables, task) -> an Upload, and the client's new memory.
-    aggregate: (server, mean of the cohort's Uploads) -> the new server.
+    report: (trained variables, task) -> name -> [] float32, recorded as the mean and
+      quantiles over the cohort.
+    aggregate: (server, mean of the cohort's Uploads, cohort size / number of clients)
+      -> the new server.
+    server_step: (last server, new one, scalars) -> the server after its optimizer.
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.
   """
 
@@ -100,9 +153,18 @@ class Algorithm(NamedTuple):
   init_client: Callable = no_memory
   scalars: Callable = hyperparameters_alone
   broadcast: Callable = send_model
+  share: Callable | None = None
+  mixed: Callable | None = None
   download: Callable = start_from_received
+  begin: Callable = no_local_memory
   frozen: Callable = no_frozen_models
+  represented: Callable = projected
+  frozen_in_training: bool = False
   loss: Callable = supervised
+  correct: Callable = as_computed
+  after_step: Callable = keep_local_memory
   upload: Callable = upload_model
+  report: Callable = nothing_to_report
   aggregate: Callable = average
+  server_step: Callable = take_new
   evaluated: Callable = global_model

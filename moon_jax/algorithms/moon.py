@@ -7,43 +7,71 @@ import jax.numpy as jnp
 
 from moon_jax import losses
 from moon_jax.algorithms import base
-from moon_jax.types import PyTree, Upload
+from moon_jax.types import Outputs, PyTree, Upload
 
 
 class Previous(NamedTuple):
-  """What a MOON client keeps: the model it trained last, however long ago.
+  """What a MOON client keeps: the models it trained last, however long ago.
 
   Attributes:
-    variables: that model; before the first one, the initial model as a placeholder.
-    exists: [] 1.0 once the client has trained, else 0.0.
+    models: variables of each, the newest first; the initial model is the placeholder.
+    count: [] float32, how many of them the client has trained.
   """
 
-  variables: PyTree
-  exists: jax.Array
+  models: tuple[PyTree, ...]
+  count: jax.Array
 
 
-def moon(*, mu: float, tau: float) -> base.Algorithm:
+def moon(
+  *,
+  mu: float,
+  tau: float,
+  negative: str = 'none',
+  similarity_on: str = 'representation',
+  num_previous: int = 1,
+  frozen_mode: str = 'evaluation',
+) -> base.Algorithm:
   """FedAvg with mu * l_con added to the local loss (eq. 4).
-
-  A client without a previous model has no negative: its contrastive term is 0.
 
   Args:
     mu: weight of the contrastive term, at least 0; 0 is FedAvg.
     tau: temperature, above 0.
+    negative: of a client without a previous model: 'none', its contrastive term is 0;
+      'global', the received model; or 'init', the initial one.
+    similarity_on: field of Outputs that is compared, 'representation' or 'features'.
+    num_previous: how many of its last models are a client's negatives, at least 1.
+    frozen_mode: of the networks that are compared with: 'evaluation' or 'training'.
   """
 
   def init_client(variables):
-    return Previous(variables, exists=jnp.zeros(()))
+    return Previous((variables,) * num_previous, count=jnp.zeros(()))
 
   def frozen(received, memory):
-    return {'global': received, 'previous': memory.variables}
+    return {'global': received} | {
+      f'previous_{age}': model for age, model in enumerate(memory.models)
+    }
+
+  def represented(outputs: Outputs):
+    return getattr(outputs, similarity_on)
+
+  def negatives(frozen, count):
+    """[P, B, D], and [P] which of them count."""
+    stacked = jnp.stack([frozen[f'previous_{age}'] for age in range(num_previous)])
+    if negative == 'global':
+      newest = jnp.where(count > 0, stacked[0], frozen['global'])
+      stacked = stacked.at[0].set(newest)
+    if negative != 'none':
+      count = jnp.maximum(count, 1.0)
+    return stacked, jnp.arange(num_previous, dtype=jnp.float32) < count
 
   def loss(outputs, frozen, params, task, batch):
     supervised, parts = base.supervised(outputs, frozen, params, task, batch)
-    contrastive = task.memory.exists * losses.model_contrastive(
-      z=outputs.representation,
+    z_previous, exists = negatives(frozen, task.memory.count)
+    contrastive = losses.model_contrastive(
+      z=represented(outputs),
       z_global=frozen['global'],
-      z_previous=frozen['previous'],
+      z_previous=z_previous,
+      exists=exists,
       temperature=task.scalars['tau'],
       mask=batch.mask,
     )
@@ -51,13 +79,16 @@ def moon(*, mu: float, tau: float) -> base.Algorithm:
     return total, parts | {'contrastive_loss': contrastive}
 
   def upload(trained, task):
-    del task
-    return Upload(weighted=trained), Previous(trained, exists=jnp.ones(()))
+    models = (trained, *task.memory.models[:-1])
+    count = jnp.minimum(task.memory.count + 1.0, float(num_previous))
+    return Upload(weighted=trained), Previous(models, count)
 
   return base.Algorithm(
     hyperparameters={'mu': mu, 'tau': tau},
     init_client=init_client,
     frozen=frozen,
+    represented=represented,
+    frozen_in_training=frozen_mode == 'training',
     loss=loss,
     upload=upload,
   )

@@ -19,8 +19,8 @@ def solo() -> base.Algorithm:
     del task
     return Upload(), trained
 
-  def aggregate(server, mean):
-    del mean
+  def aggregate(server, mean, participation):
+    del mean, participation
     return server
 
   def evaluated(server, clients):

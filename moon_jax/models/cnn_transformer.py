@@ -59,9 +59,10 @@ class CnnTransformer(nn.Module):
         self.heads, self.feedforward, self.dropout, name=f'encoder{index + 1}'
       )
       x = layer(x, training=mask is not None)
-    x = nn.relu(layers.dense(x.reshape(x.shape[0], -1), WIDTH, 'fc1'))
+    features = x.reshape(x.shape[0], -1)
+    x = nn.relu(layers.dense(features, WIDTH, 'fc1'))
     z = nn.relu(layers.dense(x, WIDTH, 'fc2'))
-    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'))
+    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), features)
 
   def _conv(self, x, features, name, mask):
     conv = layers.Conv(features, 3, form=self.convolution, padding=1, name=name)

@@ -28,7 +28,7 @@ class DcoCnn(nn.Module):
     x = nn.relu(self._conv(64, 'conv2')(x))
     x = nn.relu(layers.dense(layers.flatten(x), 512, 'fc1'))
     logits = layers.dense(x, self.num_classes, 'fc2')
-    return Outputs(logits, logits)
+    return Outputs(logits, logits, x)
 
   def _conv(self, features, name):
     return layers.Conv(features, 5, form=self.convolution, pool=True, name=name)

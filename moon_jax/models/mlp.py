@@ -26,4 +26,4 @@ class Mlp(nn.Module):
     x = images.reshape(images.shape[0], -1)
     x = nn.relu(layers.dense(x, self.width, 'encoder'))
     z = layers.head(x, self.width, self.representation)
-    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'))
+    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), x)

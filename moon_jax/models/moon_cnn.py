@@ -34,7 +34,7 @@ class MoonCnn(nn.Module):
     x = nn.relu(layers.dense(layers.flatten(x), 120, 'fc1'))
     x = nn.relu(layers.dense(x, 84, 'fc2'))
     z = layers.head(x, 84, 256)
-    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'))
+    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), x)
 
   def _conv(self, features, name):
     return layers.Conv(features, 5, form=self.convolution, pool=True, name=name)

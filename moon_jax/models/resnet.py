@@ -111,7 +111,7 @@ class ResNet(nn.Module):
         x = block(x, mask)
     x = x.mean(axis=(1, 2)).T
     z = layers.head(x, x.shape[-1], _REPRESENTATION)
-    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'))
+    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), x)
 
 
 def resnet18(*, num_classes: int, convolution: str) -> ResNet:

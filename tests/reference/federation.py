@@ -126,7 +126,7 @@ class Federation:
           (last[1], now[1]),
           draw(step),
           sigma=options.sigma,
-          minimum=options.minimum_temperature,
+          minimum=options.min_temperature,
           epsilon=options.annealing_epsilon,
         )
       last = now

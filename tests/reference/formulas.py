@@ -94,10 +94,10 @@ def fraction_above(deviations, theta):
 
 
 def dynamic_weights(mu, p, *, normalise):
-  """(2 mu - mu p) L_sup + (mu + mu p) L_con; normalised, both over their sum 3 mu."""
+  """(2 mu - mu p) L_sup + (mu + mu p) L_con; normalised, both divided by mu."""
   supervised, contrastive = 2 * mu - mu * p, mu + mu * p
-  total = supervised + contrastive if normalise else 1.0
-  return Weights(supervised / total, contrastive / total, 0.0)
+  divisor = mu if normalise else 1.0
+  return Weights(supervised / divisor, contrastive / divisor, 0.0)
 
 
 # Decentralised averaging.

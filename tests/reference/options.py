@@ -55,13 +55,13 @@ class Options(NamedTuple):
   # SA-MOON.
   uniform: Callable | None = None  # (round, client, step) -> [0, 1); step from 1
   initial_temperature: float = 1.0
-  minimum_temperature: float = 0.001
+  min_temperature: float = 0.001
   sigma: float = 0.005
   annealing_epsilon: float = 1e-8
   scope: str = 'client'  # server: T is averaged and sent to everybody
   # DCO-MOON.
   theta: float = float('inf')  # a larger deviation counts
-  normalise: bool = False  # the two coefficients sum to 1 instead of 3 mu
+  normalise: bool = False  # the two coefficients are divided by mu
   # Averaging.
   client_weight: str = 'samples'  # or uniform
   batch_norm: str = 'averaged'  # running statistics; local: each client keeps its own

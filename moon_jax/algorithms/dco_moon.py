@@ -1,0 +1,71 @@
+"""DCO-MOON: MOON whose two loss weights follow the share of clients that stray."""
+
+import jax.numpy as jnp
+
+from moon_jax import coefficients
+from moon_jax.algorithms.base import Algorithm
+from moon_jax.algorithms.moon import moon
+from moon_jax.types import Server
+
+
+def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorithm:
+  """The local loss is (2 mu - mu_t) l_sup + (mu + mu_t) l_con, with mu_t = mu p_t.
+
+  p_t is the share of the last round's clients whose deviation
+  d_i = ||w_i - w|| / ||w|| from the received model w was above theta; p_0 = 0.
+  `coefficients.py` has the formulas.
+
+  Args:
+    mu: weight of both terms, at least 0; above 0 with `normalise`.
+    tau: temperature of the contrastive term, above 0.
+    theta: threshold of d_i, above 0. Larger than any d_i it leaves p_t = 0: MOON with
+      mu = 1/2 at 2 mu times the learning rate.
+    normalise: whether both weights are divided by mu, which also multiplies the step
+      otherwise. They are 2 - p_t and 1 + p_t then, whatever mu is.
+  """
+  inner = moon(mu=mu, tau=tau)
+
+  def init_server(variables):
+    del variables
+    return jnp.zeros(())
+
+  def scalars(hyperparameters, server_memory):
+    p = server_memory
+    mu_t = coefficients.dynamic_mu(hyperparameters['mu'], p)
+    return hyperparameters | {'p_t': p, 'mu_t': mu_t}
+
+  def loss(outputs, frozen, params, task, batch):
+    _, parts = inner.loss(outputs, frozen, params, task, batch)
+    supervised, contrastive = coefficients.weights(
+      mu=task.scalars['mu'], mu_t=task.scalars['mu_t'], normalise=normalise
+    )
+    total = (
+      supervised * parts['supervised_loss'] + contrastive * parts['contrastive_loss']
+    )
+    return total, parts
+
+  def deviation(trained, task):
+    return coefficients.deviation(trained['params'], task.received['params'])
+
+  def upload(trained, task):
+    sent, memory = inner.upload(trained, task)
+    strayed = coefficients.outcome(deviation(trained, task), task.scalars['theta'])
+    return sent._replace(uniform=strayed), memory
+
+  def report(trained, task):
+    return {'deviation': deviation(trained, task)}
+
+  def aggregate(server, mean, participation):
+    del server, participation
+    # The mean of the outcomes over the cohort is their Bernoulli parameter's MLE.
+    return Server(mean.weighted, mean.uniform)
+
+  return inner._replace(
+    hyperparameters={'mu': mu, 'tau': tau, 'theta': theta},
+    init_server=init_server,
+    scalars=scalars,
+    loss=loss,
+    upload=upload,
+    report=report,
+    aggregate=aggregate,
+  )

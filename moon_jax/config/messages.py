@@ -1,0 +1,41 @@
+"""How is a mistake told? One line for each: the flag, the value, what is wanted."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from moon_jax.config.schema import knobs
+from moon_jax.errors import UsageError
+
+
+class ConfigError(UsageError):
+  """Everything wrong with a configuration; `problems` holds one line for each."""
+
+  def __init__(self, problems: Iterable[str]):
+    # A name or a config file's own message may hold line breaks.
+    self.problems = tuple(' '.join(problem.splitlines()) for problem in problems)
+    super().__init__('\n'.join(self.problems))
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+  """' Did you mean X?' for the nearest name, '' if none is near."""
+  near = difflib.get_close_matches(word.lower(), list(names), n=1)
+  return f' Did you mean {near[0]!r}?' if near else ''
+
+
+def problem(name: str, value: Any, wanted: str) -> str:
+  """The one form of a complaint: the flag, the value, what is wanted."""
+  return f'--config.{name}={value!r} must be {wanted}.'
+
+
+def unknown_knob(name: str) -> str:
+  """The complaint about a name that is no knob: a group, or a misspelling."""
+  inside = [knob for knob in knobs() if knob.startswith(name + '.')]
+  if inside:
+    return f'--config.{name} is a group; set one of its knobs: {", ".join(inside)}.'
+  hint = did_you_mean(name, knobs())
+  # `--config.beta` names a knob without its group: the last part alone must match.
+  last = [repr(knob) for knob in knobs() if knob.split('.')[-1] == name.split('.')[-1]]
+  if last and not hint:
+    hint = f' Did you mean {" or ".join(last)}?'
+  return f'--config.{name} is not a knob.{hint}'
