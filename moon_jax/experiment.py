@@ -84,7 +84,6 @@ def build(config: Config) -> Experiment:
     image_shape=data.train_images.shape[1:],
     num_classes=data.num_classes,
     convolution=config.execution.convolution,
-    num_lanes=num_lanes // num_devices,
     dtype=config.execution.dtype,
     **config.options(config.model),
   )

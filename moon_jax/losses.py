@@ -78,13 +78,14 @@ def model_contrastive(
 def cosine_similarity(a: jax.Array, b: jax.Array, eps: float = 1e-8) -> jax.Array:
   """[..., D], [..., D] -> [...]; 0 with gradient 0 where a norm is at most eps."""
 
-  def unit(x):
-    square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+  def inverse_norm(x):
+    square = jnp.sum(jnp.square(x), axis=-1)
     safe = square > eps**2
     # Guarded inside too: the branch not taken must not give a NaN gradient.
-    return jnp.where(safe, x * jax.lax.rsqrt(jnp.where(safe, square, 1.0)), 0.0)
+    return jnp.where(safe, jax.lax.rsqrt(jnp.where(safe, square, 1.0)), 0.0)
 
-  return jnp.sum(unit(a) * unit(b), axis=-1)
+  # Scaling the sum, not the vectors: the gradient then needs no further sums.
+  return jnp.sum(a * b, axis=-1) * inverse_norm(a) * inverse_norm(b)
 
 
 def proximal(params: PyTree, received: PyTree) -> jax.Array:

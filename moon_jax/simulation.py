@@ -84,7 +84,7 @@ def train(
   """Every round that is left: train, test, record, save.
 
   While the device works on a round, the host packs the next one and then reads the
-  results of the one before.
+  results of the one before, if the device has been given that much work in advance.
   """
   config, first = experiment.config, int(state.round)
   with console.compiling('one round and one test'):
@@ -96,19 +96,22 @@ def train(
     landing, flight = flight, logbook.new_flight(index, plan)
     with jax.transfer_guard('disallow'):
       state, flight.metrics = programs.run_round(state, *inputs, experiment.train)
-      if due(index, config.eval_every_rounds, config.num_rounds):
-        flight.score = programs.evaluate(state, experiment.test)
     if index + 1 < config.num_rounds:
       with flight.clock('pack'):
         plan = experiment.planner.plan(index + 1)
         inputs = round_inputs(experiment, plan)
+    if due(index, config.eval_every_rounds, config.num_rounds):
+      with jax.transfer_guard('disallow'):
+        flight.score = programs.evaluate(state, experiment.test)
     if landing:
       logbook.land(landing)
       logbook.close(landing)
-    if due(index, config.checkpoint_every_rounds, config.num_rounds):
+    save = due(index, config.checkpoint_every_rounds, config.num_rounds)
+    if save or devices.one_at_a_time(experiment.mesh):
       logbook.land(flight)
-      with flight.clock('save'):
-        checkpoints.save(state)
+      if save:
+        with flight.clock('save'):
+          checkpoints.save(state)
       logbook.close(flight)
       flight = None
 

@@ -52,7 +52,7 @@ def test_names_are_those_of_the_tables():
   assert tuple(augment.AUGMENTATIONS) == config.AUGMENTATIONS
   assert tuple(augment.PADDINGS) == config.PADDINGS
   assert set(config.OPTIMIZERS) <= set(optimizers.OPTIMIZERS)
-  assert ('auto', *convolution.FORMS) == config.CONVOLUTIONS
+  assert tuple(convolution.CHOICES) == config.CONVOLUTIONS
 
 
 def test_rules_are_about_knobs_that_exist():

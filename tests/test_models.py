@@ -399,3 +399,20 @@ def test_pooled_convolution_equals_convolution_then_pool(form, image, stride, pa
 
   mine = functools.partial(FORMS[form], **options, pool=True)
   assert_same_values_and_gradients(mine, in_turn, image, (3, 3))
+
+
+@pytest.mark.parametrize(
+  ('size', 'channels', 'form'),
+  [(5, 3, 'banded'), (5, 16, 'banded'), (5, 32, 'im2col'), (3, 3, 'im2col')],
+)
+def test_auto_is_the_form_of_the_table(size, channels, form):
+  x, w = jnp.zeros((channels, 8, 8, 2)), jnp.zeros((size, size, channels, 4))
+
+  def traced(name):
+    convolve = convolution.CHOICES[name]
+    return str(
+      jax.make_jaxpr(lambda x, w: convolve(x, w, stride=1, padding=NO_PADDING))(x, w)
+    )
+
+  assert traced('auto') == traced(form)
+  assert traced('im2col') != traced('banded') != traced('library')

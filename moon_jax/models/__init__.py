@@ -66,7 +66,6 @@ def make(
   image_shape: tuple[int, int, int],
   num_classes: int,
   convolution: str = 'auto',
-  num_lanes: int = 1,
   dtype: str = 'float32',
   **options: int | float,
 ) -> Network:
@@ -76,8 +75,7 @@ def make(
     name: a key of MODELS.
     image_shape: (H, W, C).
     num_classes: Y.
-    convolution: 'auto' or a key of convolution.FORMS; it does not change the values.
-    num_lanes: clients that a device trains side by side; 'auto' depends on it.
+    convolution: a key of convolution.CHOICES; it does not change the values.
     dtype: of the arithmetic, 'float32' or 'bfloat16'; variables and outputs are
       float32.
     **options: the knobs of the model's group.
@@ -94,8 +92,7 @@ def make(
       f'{height}x{width}; use --config.model=mlp.'
     )
   if name != 'mlp':
-    automatic = 'fastest_alone' if num_lanes == 1 else 'fastest_side_by_side'
-    options['convolution'] = automatic if convolution == 'auto' else convolution
+    options['convolution'] = convolution
   module = MODELS[name](num_classes=num_classes, **options)
 
   images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
