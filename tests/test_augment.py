@@ -134,7 +134,8 @@ def test_none_is_none():
 @pytest.mark.parametrize('padding', list(augment.PADDINGS))
 def test_a_batch_is_normalised_after_its_augmentation(padding):
   mean, std = np.array([0.4, 0.5], np.float32), np.array([0.3, 0.2], np.float32)
-  split = device.put(RANDOM, np.arange(M, dtype=np.int32), mean, std)
+  labels = np.arange(M, dtype=np.int32)
+  split = jax.device_put(device.DeviceSplit(RANDOM, labels, mean, std))
   crop = compiled('crop_flip', padding)
   key, rows = jax.random.key(0), ROWS[:32]
   batch = split.batch(rows, jnp.int32(5), functools.partial(crop, key))
@@ -149,7 +150,8 @@ def test_a_batch_is_normalised_after_its_augmentation(padding):
 
 def test_lanes_in_a_loop_see_what_each_would_alone():
   mean, std = np.zeros(C, np.float32), np.ones(C, np.float32)
-  split = device.put(RANDOM, np.arange(M, dtype=np.int32), mean, std)
+  labels = np.arange(M, dtype=np.int32)
+  split = jax.device_put(device.DeviceSplit(RANDOM, labels, mean, std))
   crop = augment.augmenter('crop_flip', 'reflect')
   rows = ROWS[:30].reshape(2, 3, 5)  # [S, L, B]
 
