@@ -118,7 +118,7 @@ class Console:
       folder: holds the trace.
     """
     words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
-    self.say(f'traced rounds (train includes frozen): {", ".join(words)}')
+    self.say(f'compiling and traced rounds (train includes frozen): {", ".join(words)}')
     self.say(f'trace: {folder}')
 
   def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:

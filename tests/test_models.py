@@ -259,9 +259,13 @@ def test_forward_equals_the_reference(name):
   _, images, _ = world.data(name)
   variables = world.variables(name)
   outputs = jax.jit(world.network(name).apply)(variables, images)
-  expected = getattr(reference, name)(variables['params'], images)
-  np.testing.assert_allclose(outputs.representation, expected[0], atol=1e-5)
-  np.testing.assert_allclose(outputs.logits, expected[1], atol=1e-5)
+  model = reference.Model(variables['params'], variables.get('batch_stats', {}))
+  features, z, logits, _ = getattr(reference, name).forward(
+    model, images, training=False
+  )
+  np.testing.assert_allclose(outputs.features, features, atol=1e-5)
+  np.testing.assert_allclose(outputs.representation, z, atol=1e-5)
+  np.testing.assert_allclose(outputs.logits, logits, atol=1e-5)
 
 
 NO_PADDING = ((0, 0), (0, 0))

@@ -14,6 +14,7 @@ import pytest
 
 from moon_jax.models import cnn_transformer, layers, moon_cnn, resnet
 from moon_jax.models.dco_cnn import DcoCnn
+from moon_jax.types import Outputs
 from tests.golden import seeded
 
 FOLDER = pathlib.Path(__file__).parent / 'golden'
@@ -75,6 +76,13 @@ def by_path(tree):
   return flax.traverse_util.flatten_dict(tree, sep='/')
 
 
+def representation_and_logits(outputs):
+  """What PyTorch's modules return; BatchNorm and the encoder layer return one array."""
+  if isinstance(outputs, Outputs):
+    return outputs.representation, outputs.logits
+  return outputs
+
+
 def computed(module, shape):
   """What make_golden.golden returns, from JAX."""
   images = jnp.asarray(seeded.numbers('images', shape))
@@ -87,6 +95,7 @@ def computed(module, shape):
       jnp.ones(len(images)),
       mutable=['batch_stats'],
     )
+    outputs = representation_and_logits(outputs)
     weights = [seeded.numbers(f'output {i}', o.shape) for i, o in enumerate(outputs)]
     total = sum(jnp.sum(o * w) for o, w in zip(outputs, weights, strict=True))
     return total, (outputs, state)
@@ -94,7 +103,8 @@ def computed(module, shape):
   @jax.jit
   def run(params, images):
     gradients, (outputs, state) = jax.grad(loss, (0, 1), has_aux=True)(params, images)
-    return outputs, gradients, state, module.apply(variables | state, images)
+    evaluated = representation_and_logits(module.apply(variables | state, images))
+    return outputs, gradients, state, evaluated
 
   outputs, (gradients, of_images), state, evaluated = run(variables['params'], images)
   found = {f'output/{i}': output for i, output in enumerate(outputs)}
