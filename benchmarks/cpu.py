@@ -168,11 +168,11 @@ def _memory(details):
       cores=1,
     )
     details[f'memory, {clients} clients'] = report
-    # What a client keeps is stored once while the round runs.
+    # The cohort's memories are gathered from the state: one copy while the round runs.
     stored = clients * report['model_bytes']
     found[clients] = (report['temporary_bytes'] - stored) / 2**20
   return Row(
-    'memory beyond the stored models, 1,000 / 100 clients, 8 lanes',
+    'memory beyond the gathered client models, 1,000 / 100 clients, 8 lanes, 1 device',
     f'{found[1000]:.1f} / {found[100]:.1f} MiB = {found[1000] / found[100]:.2f}',
     '<= 1.10',
   )

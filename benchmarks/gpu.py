@@ -40,7 +40,7 @@ def rows(workload: Workload, repeats: int, details: dict) -> list[Row]:
   found = [*_experiments(workload, details)]
   for model, forms, lanes in (
     ('moon_cnn', ('library', 'im2col', 'banded'), (1, 2, 5, 10)),
-    ('resnet18', ('auto',), (1, 10)),
+    ('resnet18', ('library', 'im2col'), (1, 10)),
   ):
     for form in forms:
       for count in lanes:

@@ -22,11 +22,19 @@ def claim(requested: str) -> None:
 
   Args:
     requested: 'auto', one device for each usable core, or a count.
+
+  Raises:
+    UsageError: the count is above the cores and above what any CPU may have.
   """
   if 'xla_force_host_platform_device_count' in os.environ.get('XLA_FLAGS', ''):
     return
-  cores = min(len(os.sched_getaffinity(0)), _MAX_CPU_DEVICES)
-  count = cores if requested == 'auto' else int(requested)
+  cores = len(os.sched_getaffinity(0))
+  count = min(cores, _MAX_CPU_DEVICES) if requested == 'auto' else int(requested)
+  most = max(cores, _MAX_CPU_DEVICES)
+  if count > most:
+    raise UsageError(
+      f'--config.execution.devices={requested!r} must be at most {most} here.'
+    )
   jax.config.update('jax_num_cpu_devices', count)
 
 

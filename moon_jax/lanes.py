@@ -182,12 +182,11 @@ def _exchange(mine: Collected, work: Work) -> Collected:
   trained = tree.scatter(
     jnp.zeros(len(work.plan.clients), bool), slots, jnp.ones(slots.shape, bool)
   )
+  # Every client of the cohort has at least one step, and so one device that trained it.
   hidden = jax.tree.map(jnp.zeros_like, mine.memories)
   shown = mine._replace(memories=tree.where(trained, mine.memories, hidden))
-  total, num_devices = jax.lax.psum((shown, trained.astype(jnp.int32)), LANES)
-  # A client without a single step was trained by no device.
-  memories = tree.where(num_devices > 0, total.memories, work.memories)
-  return total._replace(memories=memories)
+  total = jax.lax.psum(shown, LANES)
+  return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, shown)
 
 
 def _represent_batch(local: LocalTraining, work: Work) -> Represent:

@@ -50,14 +50,19 @@ class Profiler:
     return index == self._last
 
   def seconds(self, program: str) -> dict[str, float]:
-    """Phase -> seconds of the traced rounds; 'frozen' is a part of 'train'.
+    """Phase -> seconds of the traced rounds.
+
+    'frozen' is a part of 'train', and there only if the frozen networks run once a
+    round: with every batch they are no phase of their own.
 
     Args:
       program: the text of the compiled round.
     """
     phases = ('train', 'evaluate', 'save', 'idle')
     sums = {name: sum(clock.seconds[name] for clock in self._clocks) for name in phases}
-    return {'frozen': sums['train'] * self._frozen_share(program)} | sums
+    if _FROZEN_LOOP.search(program):
+      sums['frozen'] = sums['train'] * self._frozen_share(program)
+    return sums
 
   def _frozen_share(self, program):
     """The part of the device's time that the frozen networks' loop takes."""

@@ -342,3 +342,32 @@ def test_statistics_stay_local_if_told():
   # A network without batch normalisation is not changed by a config file's choice.
   config = dataclasses.replace(build().config, batch_norm='local')
   assert experiment.build(config).traffic == build().traffic
+
+
+def lowered_round(*flags):
+  built = build('--config.local_epochs=2', *flags)
+  return experiment.lower_programs(built, experiment.initial_state(built))[0]
+
+
+def test_what_is_kept_and_what_is_augmented_reaches_the_program():
+  def has_frozen_loop(*flags):
+    return 'frozen/while' in lowered_round(*flags).as_text(debug_info=True)
+
+  assert has_frozen_loop()
+  assert not has_frozen_loop('--config.execution.cache_mib=0')
+  plain, flipped = (
+    lowered_round(
+      '--config.execution.cache_mib=0', f'--config.augmentation.name={name}'
+    )
+    for name in ('none', 'flip')
+  )
+  assert plain.as_text() != flipped.as_text()
+
+
+def test_a_round_writes_its_state_where_the_old_one_was():
+  built = build('--config.execution.devices=1')
+  state = experiment.initial_state(built)
+  programs = experiment.compile_programs(built, state)
+  inputs = experiment.round_inputs(built, 0, built.planner.plan(0))
+  programs.run_round(state, *inputs, built.train)
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.clients))

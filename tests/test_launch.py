@@ -551,3 +551,50 @@ def test_each_round_has_its_learning_rate_after_resuming_too(tmp_path):
   assert 1e-5 < second / first < 1e-3
   # Below float32's resolution of the weights nearly nothing moves.
   assert third < second / 10
+
+
+def test_another_number_of_devices_goes_on_where_one_stopped(tmp_path):
+  flags = (
+    '--config.execution.profile=true',
+    '--config.local_epochs=2',
+    '--workdir=run',
+  )
+  flags = (*TINY[1:], *flags, f'{EVERY}2')
+  first = launch(
+    tmp_path, *flags, '--config.num_rounds=2', '--config.execution.devices=1'
+  )
+  assert first.returncode == ExitCode.DONE, first.stderr
+  assert '2 x cpu' not in first.stdout
+  went = re.search(
+    r'where the time went .*train ([\d.]+) s.*frozen ([\d.]+)', first.stdout
+  )
+  assert 0 <= float(went[2]) < float(went[1])
+  assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
+  second = launch(
+    tmp_path, *flags, '--config.num_rounds=4', '--config.execution.devices=2'
+  )
+  assert second.returncode == ExitCode.DONE, second.stderr
+  assert '2 x cpu' in second.stdout
+  assert 'lanes: 2 on 2 devices' in second.stdout
+  alone = launch(
+    tmp_path,
+    *(flag for flag in flags if 'workdir' not in flag and 'profile' not in flag),
+    *('--workdir=alone', '--config.num_rounds=4', '--config.execution.devices=1'),
+  )
+  assert alone.returncode == ExitCode.DONE, alone.stderr
+  lines, expected = (
+    read_lines(tmp_path / name / 'metrics.jsonl') for name in ('run', 'alone')
+  )
+  assert len(lines) == len(expected) == 4
+  for line, truth in zip(lines, expected, strict=True):
+    assert line['clients'] == truth['clients']
+    for name in ('train_loss', 'contrastive_loss', 'test_loss', 'drift'):
+      assert line[name] == pytest.approx(truth[name], rel=1e-4)
+
+
+def test_more_devices_than_a_cpu_may_have(tmp_path):
+  done = launch(tmp_path, '--config.execution.devices=100000000')
+  assert done.returncode == ExitCode.USAGE
+  assert "--config.execution.devices='100000000' must be at most" in done.stderr
+  assert len(done.stderr.splitlines()) == 1
+  assert not list(tmp_path.iterdir())
