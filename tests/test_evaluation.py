@@ -53,3 +53,12 @@ def test_each_of_several_models_gets_its_own_score():
     assert both.num_correct[index] == alone.num_correct[0]
     np.testing.assert_allclose(both.loss_sum[index], alone.loss_sum[0], rtol=1e-6)
   assert float(both.loss_sum[0]) != float(both.loss_sum[1])
+
+
+@pytest.mark.parametrize(('num_devices', 'batches_each'), [(1, 5), (3, 2), (8, 1)])
+def test_devices_share_the_batches(num_devices, batches_each):
+  # 75 examples in batches of 16 are five batches.
+  mesh = devices.mesh(num_devices)
+  evaluate = evaluation.make_evaluation(world.network().apply, mesh, 16)
+  program = jax.make_jaxpr(evaluate)(tree.repeat(world.variables(), 1), world.data()[0])
+  assert f'length={batches_each} ' in str(program).replace('\n', ' ')

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from moon_jax import models
 from moon_jax.models import layers
 
 MASK = jnp.array([1.0, 1.0, 0.0])
@@ -134,3 +135,18 @@ def test_tokens_and_features_are_in_the_order_of_rows_columns_channels():
   plain = np.arange(24).reshape(2, 3, 2, 2).transpose(3, 1, 2, 0)
   np.testing.assert_array_equal(layers.flatten(x), plain.reshape(2, 12))
   np.testing.assert_array_equal(layers.tokens(x), plain.reshape(2, 6, 2))
+
+
+def test_bfloat16_leaves_running_statistics_in_float32():
+  network = models.make(
+    'resnet18', image_shape=(8, 8, 3), num_classes=4, dtype='bfloat16'
+  )
+  outputs, state = jax.eval_shape(
+    network.train,
+    network.shapes,
+    jnp.zeros((2, 8, 8, 3)),
+    jnp.ones(2),
+    jax.random.key(0),
+  )
+  for leaf in jax.tree.leaves((outputs, state)):
+    assert leaf.dtype == jnp.float32

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import keys, tree
+from moon_jax import devices, keys, lanes, local, optimizers, tree
+from moon_jax import round as round_lib
 from moon_jax.algorithms import ALGORITHMS
 from moon_jax.data.augment import augmenter
 from tests import reference, world
@@ -397,3 +398,29 @@ def test_every_step_sees_its_batch_augmented():
   )
   found = after.server.variables['params']
   assert world.largest_difference(found, expected[0].params) < TOLERANCE
+
+
+def test_what_training_draws_is_a_function_of_seed_round_client_and_step():
+  plain, fedavg = world.network(), world.make('fedavg')
+
+  def train(variables, images, mask, key):
+    outputs, state = plain.train(variables, images, mask, key)
+    noise = jax.random.normal(key, outputs.logits.shape)
+    return outputs._replace(logits=outputs.logits + noise), state
+
+  noisy = local.local_training(fedavg, plain._replace(train=train), optimizers.sgd)
+
+  def after(seed, index, num_lanes=1, num_devices=1):
+    cohort_training = lanes.cohort_training(
+      noisy, represent_once=False, mesh=devices.mesh(num_devices)
+    )
+    run_round = jax.jit(round_lib.make_round(fedavg, cohort_training))
+    plan = world.planner(num_lanes, num_devices=num_devices).plan(0)
+    state = world.first_state('fedavg')._replace(round=np.int32(index))
+    numbers = world.scalars(fedavg, seed)
+    return run_round(state, plan, numbers, world.train_split())[0].server.variables
+
+  first = after(0, 0)
+  assert world.largest_difference(first, after(0, 0, 6, 3)) < TOLERANCE
+  for other in (after(1, 0), after(0, 1)):
+    assert world.largest_difference(first, other) > 1e-2

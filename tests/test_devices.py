@@ -1,0 +1,23 @@
+"""Which devices there are, and how programs queue on them."""
+
+import pytest
+
+from moon_jax import devices
+from moon_jax.errors import UsageError
+
+
+def test_a_mesh_has_the_first_devices():
+  assert devices.mesh(3).shape == {devices.LANES: 3}
+
+
+def test_only_several_cpu_devices_take_one_program_at_a_time():
+  assert not devices.one_at_a_time(devices.mesh(1))
+  assert devices.one_at_a_time(devices.mesh(2))
+
+
+def test_available():
+  # tests/conftest.py makes eight.
+  assert devices.available('auto') == 8
+  assert devices.available('3') == 3
+  with pytest.raises(UsageError, match="devices='9' must be at most 8"):
+    devices.available('9')
