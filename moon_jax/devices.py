@@ -11,6 +11,8 @@ from moon_jax.types import PyTree
 
 LANES = 'lanes'  # the only axis of the mesh
 
+_A_YEAR = 365 * 24 * 3600
+
 # Each device holds a copy of the data: a larger CPU gains by a wish, not by default.
 _MAX_CPU_DEVICES = 8
 
@@ -70,6 +72,18 @@ def one_at_a_time(mesh: Mesh) -> bool:
   JAX does so on several CPU devices: nothing is gained by reading results late.
   """
   return mesh.size > 1 and mesh.devices.flat[0].platform == 'cpu'
+
+
+def compiler_options(mesh: Mesh) -> dict[str, int]:
+  """What a program for these devices is compiled with.
+
+  A CPU device that has trained its clients waits for the others at the exchange, and
+  after 40 seconds XLA would take that for a deadlock and abort the process.
+  """
+  if mesh.size == 1 or mesh.devices.flat[0].platform != 'cpu':
+    return {}
+  names = ('collective_call_terminate_timeout', 'collective_timeout')
+  return {f'xla_cpu_{name}_seconds': _A_YEAR for name in names}
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:

@@ -1,5 +1,6 @@
 """Which devices there are, and how programs queue on them."""
 
+import jax
 import pytest
 
 from moon_jax import devices
@@ -21,3 +22,11 @@ def test_available():
   assert devices.available('3') == 3
   with pytest.raises(UsageError, match="devices='9' must be at most 8"):
     devices.available('9')
+
+
+def test_unequal_work_on_cpu_devices_is_no_deadlock():
+  # XLA aborts a process after 40 seconds of waiting: too long to try in a test.
+  assert devices.compiler_options(devices.mesh(1)) == {}
+  options = devices.compiler_options(devices.mesh(2))
+  assert min(options.values()) > 30 * 24 * 3600
+  jax.jit(lambda x: x).lower(0).compile(compiler_options=options)  # known to XLA

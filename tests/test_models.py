@@ -380,10 +380,19 @@ def test_an_odd_number_of_outputs_cannot_be_pooled(form):
 
 
 def test_max_pool_gives_the_gradient_to_the_first_of_equals_as_pytorch_does():
-  # The only square is 1 2 / 2 2.
-  x = jnp.array([1.0, 2.0, 2.0, 2.0]).reshape(1, 2, 2, 1)
-  gradient = jax.grad(lambda x: 6 * convolution.max_pool(x).sum())(x)
-  assert gradient.ravel().tolist() == [0, 6, 0, 0]
+  # Squares of one number 0 to 3 in reading order: the first of the 3s wins.
+  for square, first in (
+    ('1333', 1),
+    ('3333', 0),
+    ('0133', 2),
+    ('3012', 0),
+    ('1223', 3),
+  ):
+    x = jnp.array([float(digit) for digit in square]).reshape(1, 2, 2, 1)
+    gradient = jax.grad(lambda x: 6 * convolution.max_pool(x).sum())(x)
+    expected = [0.0] * 4
+    expected[first] = 6.0
+    assert gradient.ravel().tolist() == expected
 
 
 @pytest.mark.parametrize('form', ['im2col', 'banded'])
