@@ -11,7 +11,18 @@ from moon_jax.types import PyTree
 
 LANES = 'lanes'  # the only axis of the mesh
 
-_A_YEAR = 365 * 24 * 3600
+# A CPU device that is done waits for the others at the end of a round. After 40 seconds
+# XLA takes that for a deadlock and aborts the process, but lanes may differ by more.
+PATIENCE = ' '.join(
+  f'--xla_cpu_collective_{name}_seconds=10000000'
+  for name in (
+    'timeout',
+    'call_terminate_timeout',
+    'call_warn_stuck_timeout',
+  )
+)
+# XLA aborts on a flag that it does not know.
+_PATIENCE_IS_KNOWN = jax.__version_info__[:2] == (0, 10)
 
 # Each device holds a copy of the data: a larger CPU gains by a wish, not by default.
 _MAX_CPU_DEVICES = 8
@@ -23,15 +34,20 @@ def claim(requested: str) -> None:
   One device leaves a second core idle: the products of one lane are too small to share.
 
   Args:
-    requested: 'auto', one device for each usable core, or a count.
+    requested: 'auto', one device for each usable core, or a count. With a JAX that may
+      not know how to be patient, 'auto' is one device.
 
   Raises:
     UsageError: the count is above the cores and above what any CPU may have.
   """
-  if 'xla_force_host_platform_device_count' in os.environ.get('XLA_FLAGS', ''):
+  flags = os.environ.get('XLA_FLAGS', '')
+  if _PATIENCE_IS_KNOWN:
+    os.environ['XLA_FLAGS'] = f'{flags} {PATIENCE}'.strip()
+  if 'xla_force_host_platform_device_count' in flags:
     return
   cores = len(os.sched_getaffinity(0))
-  count = min(cores, _MAX_CPU_DEVICES) if requested == 'auto' else int(requested)
+  automatic = min(cores, _MAX_CPU_DEVICES) if _PATIENCE_IS_KNOWN else 1
+  count = automatic if requested == 'auto' else int(requested)
   most = max(cores, _MAX_CPU_DEVICES)
   if count > most:
     raise UsageError(
@@ -72,18 +88,6 @@ def one_at_a_time(mesh: Mesh) -> bool:
   JAX does so on several CPU devices: nothing is gained by reading results late.
   """
   return mesh.size > 1 and mesh.devices.flat[0].platform == 'cpu'
-
-
-def compiler_options(mesh: Mesh) -> dict[str, int]:
-  """What a program for these devices is compiled with.
-
-  A CPU device that has trained its clients waits for the others at the exchange, and
-  after 40 seconds XLA would take that for a deadlock and abort the process.
-  """
-  if mesh.size == 1 or mesh.devices.flat[0].platform != 'cpu':
-    return {}
-  names = ('collective_call_terminate_timeout', 'collective_timeout')
-  return {f'xla_cpu_{name}_seconds': _A_YEAR for name in names}
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:

@@ -257,11 +257,7 @@ class Compiled(NamedTuple):
 def compile_programs(experiment: Experiment, state: State) -> Compiled:
   """Compiles one round and one evaluation."""
   begin = time.perf_counter()
-  options = devices.compiler_options(experiment.mesh)
-  programs = [
-    lowered.compile(compiler_options=options)
-    for lowered in lower_programs(experiment, state)
-  ]
+  programs = [lowered.compile() for lowered in lower_programs(experiment, state)]
   return Compiled(*programs, time.perf_counter() - begin)
 
 

@@ -6,6 +6,9 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 import jax
 
+from moon_jax import devices
+
+os.environ['XLA_FLAGS'] = devices.PATIENCE  # eight devices on two cores may wait long
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
