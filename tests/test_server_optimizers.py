@@ -26,7 +26,7 @@ def server_path(optimizer, start, means):
 
 def test_server_with_rate_one_takes_the_mean():
   stacked = {'params': {'w': jax.random.normal(jax.random.key(0), (3, 4))}}
-  mean = tree.weighted_mean(stacked, jnp.array([1.0, 2.0, 5.0]))
+  mean = tree.weighted_sum(stacked, jnp.array([0.125, 0.25, 0.625]))
   variables = {'params': {'w': jnp.arange(4.0)}}
   ends = {}
   for rate in (1.0, 0.5):
