@@ -8,10 +8,10 @@ from moon_jax.errors import ExitCode, RunError
 
 def main(argv: list[str]) -> ExitCode:
   """Returns the exit code; every failure that the user can mend is one clear line."""
-  if {'-h', '--help'} & set(argv):
-    print(command_line.help_text())
-    return ExitCode.DONE
   try:
+    if text := command_line.answer(argv):
+      print(text)
+      return ExitCode.DONE
     request = command_line.parse(argv)
     # Only now: a mistyped flag is answered before JAX is loaded.
     from moon_jax import simulation

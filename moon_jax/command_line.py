@@ -1,8 +1,6 @@
 """What did the user ask for? Flags -> a valid configuration and a run directory."""
 
 import dataclasses
-import importlib.util
-import os
 import pathlib
 import re
 import shlex
@@ -12,16 +10,17 @@ from absl import flags
 
 from moon_jax import config as config_lib
 
-_ROOT = pathlib.Path(__file__).parents[1]
 DEFAULT_CONFIG = 'configs/digits_moon.py'
 
 _USAGE = """\
 Trains one federated-learning experiment and keeps its records.
 
-  python launch.py [--config=FILE] [--workdir=DIR] [--config.KNOB=VALUE ...]
+  python launch.py [--config=FILE[:VARIANT]] [--workdir=DIR] [--config.KNOB=VALUE ...]
 
   --config=FILE   a Python file with get_config(); default {default}
-  --workdir=DIR   the run directory; default runs/<config>-<algorithm>-s<seed>
+                  FILE:VARIANT is one of its experiments, FILE:list prints them.
+  --workdir=DIR   the run directory; default runs/<config>-<algorithm>-s<seed>, with
+                  the variant, if there is one, in place of its algorithm.
                   The same command again resumes the run that is there.
 
 A config file changes some of the values below. Example:
@@ -50,9 +49,21 @@ class Request(NamedTuple):
   changed: dict[str, Any]
 
 
-def help_text() -> str:
+def answer(argv: list[str]) -> str | None:
+  """The text that the words ask for instead of a run, if they do: help, a list.
+
+  Raises:
+    ConfigError: the list is of a file that has none.
+  """
+  if {'-h', '--help'} & set(argv):
+    return _help_text()
+  path, variant = config_lib.split(_read_flags(argv)[0].config)
+  return config_lib.list_variants(path) if variant == config_lib.LIST else None
+
+
+def _help_text() -> str:
   """The usage and every knob: configs/base.py is the only place that lists them."""
-  base = _ROOT / 'configs/base.py'
+  base = config_lib.ROOT / 'configs/base.py'
   knob = re.compile(r'  config\.([\w.]+) = (.*?)  # (.*)')
   lines = [m.groups() for m in map(knob.fullmatch, base.read_text().splitlines()) if m]
   entries = [(f'  --config.{name}={value}', text) for name, value, text in lines]
@@ -73,14 +84,7 @@ def parse(argv: list[str]) -> Request:
   Raises:
     ConfigError: every mistake found, one line each.
   """
-  values = flags.FlagValues()
-  flags.DEFINE_string('config', DEFAULT_CONFIG, 'config file', flag_values=values)
-  flags.DEFINE_string('workdir', None, 'run directory', flag_values=values)
-  values.set_gnu_getopt(True)
-  try:
-    rest = values(['launch.py', *argv], known_only=True)[1:]
-  except flags.Error as error:
-    raise config_lib.ConfigError([str(error)]) from None
+  values, rest = _read_flags(argv)
   overrides, problems = _split(rest)
   for name in ('config', 'workdir'):
     if values[name].present > 1:
@@ -93,16 +97,36 @@ def parse(argv: list[str]) -> Request:
     problems += error.problems
   if problems:
     raise config_lib.ConfigError(problems)
-  name = f'{pathlib.Path(values.config).stem}-{config.algorithm}-s{config.seed}'
-  workdir = _expand('workdir', values.workdir or f'runs/{name}')
-  base = config_lib.flatten(_load(str(_ROOT / 'configs/base.py')))
+  directory = values.workdir or _run_directory(values.config, config, overrides)
+  base = config_lib.load('configs/base.py')
   chosen = config_lib.used(config_lib.flatten(dataclasses.asdict(config)))
   return Request(
     config=config,
-    workdir=workdir,
+    workdir=config_lib.expand('workdir', directory),
     command=shlex.join(['python', 'launch.py', *argv]),
     changed={name: value for name, value in chosen.items() if value != base[name]},
   )
+
+
+def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str]]:
+  """The values of --config and --workdir, and the words that are left."""
+  values = flags.FlagValues()
+  flags.DEFINE_string('config', DEFAULT_CONFIG, 'config file', flag_values=values)
+  flags.DEFINE_string('workdir', None, 'run directory', flag_values=values)
+  values.set_gnu_getopt(True)
+  try:
+    return values, values(['launch.py', *argv], known_only=True)[1:]
+  except flags.Error as error:
+    raise config_lib.ConfigError([str(error)]) from None
+
+
+def _run_directory(choice: str, config: config_lib.Config, overrides) -> str:
+  """runs/<config>-<algorithm>-s<seed>, or with the variant if it sets the algorithm."""
+  path, variant = config_lib.split(choice)
+  what = [variant] if variant else []
+  if not variant or 'algorithm' in overrides:
+    what.append(config.algorithm)
+  return f'runs/{"-".join([pathlib.Path(path).stem, *what])}-s{config.seed}'
 
 
 def _split(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -138,39 +162,8 @@ def _configure(path: str, overrides: dict[str, str]) -> config_lib.Config:
   known = [name for name in overrides if name in config_lib.knobs()]
   words = {name: config_lib.from_word(name, overrides[name]) for name in known}
   try:
-    settings = config_lib.flatten(_load(path))
+    settings = config_lib.load(path)
   except config_lib.ConfigError as error:
     unknown = [config_lib.unknown_knob(n) for n in overrides if n not in known]
     raise config_lib.ConfigError([*error.problems, *unknown]) from None
   return config_lib.validate(settings | overrides | words, given=known)
-
-
-def _expand(flag: str, path: str) -> pathlib.Path:
-  """The path, with ~ replaced by the home folder."""
-  try:
-    return pathlib.Path(path).expanduser()
-  except RuntimeError:
-    problem = f'--{flag}={path!r} names the home folder of nobody.'
-    raise config_lib.ConfigError([problem]) from None
-
-
-def _load(path: str) -> dict[str, Any]:
-  """Runs a config file; a config file is code."""
-  file = _expand('config', path)
-  # Not Path.is_file: it raises if the name is too long.
-  if not os.path.isfile(file) and os.path.isfile(_ROOT / file):
-    file = _ROOT / file  # launch.py was called from another folder
-  is_file = os.path.isfile(file)
-  if not is_file or file.suffix != '.py':
-    wanted = 'a Python file, *.py' if is_file else 'a file'
-    near = sorted(f'configs/{p.name}' for p in (_ROOT / 'configs').glob('*.py'))
-    hint = config_lib.did_you_mean(path, near)
-    raise config_lib.ConfigError([f'--config={path!r} is not {wanted}.{hint}'])
-  try:
-    spec = importlib.util.spec_from_file_location(f'config_{file.stem}', file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config().to_dict()
-  except Exception as error:
-    message = f'{type(error).__name__}: {error}'.splitlines()[0].strip()
-    raise config_lib.ConfigError([f'--config={path!r} failed: {message}']) from None

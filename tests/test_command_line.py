@@ -496,7 +496,7 @@ def test_parse_writes_nothing(tmp_path):
 
 
 def test_help_lists_every_knob_with_its_default():
-  text = command_line.help_text()
+  text = command_line.answer(['--help'])
   lines = re.findall(r'^  --config\.([\w.]+)=(\S+) +(\S.*)$', text, re.MULTILINE)
   shown = {name: ast.literal_eval(value) for name, value, _ in lines}
   assert shown == config.flatten(base.get_config().to_dict())

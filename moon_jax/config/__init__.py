@@ -6,8 +6,11 @@ Imports nothing heavy, so that a typo is answered before JAX loads.
   rules        which go together, and which may change when a run is resumed?
   validation   is a value valid, and all of them together?
   messages     how is a mistake told?
+  files        what does a config file say?
+  variants     which experiments does one file hold?
 """
 
+from moon_jax.config.files import LIST, ROOT, expand, list_variants, load, split
 from moon_jax.config.messages import ConfigError, did_you_mean, problem, unknown_knob
 from moon_jax.config.rules import (
   _NEEDED_WHEN,
@@ -40,11 +43,13 @@ __all__ = [
   'ALGORITHMS',
   'AUGMENTATIONS',
   'CONVOLUTIONS',
+  'LIST',
   'MAY_CHANGE',
   'MODELS',
   'OPTIMIZERS',
   'PADDINGS',
   'PARTITIONS',
+  'ROOT',
   'SCHEDULES',
   'SERVED',
   'SERVER_OPTIMIZERS',
@@ -58,10 +63,14 @@ __all__ = [
   'changes',
   'convert',
   'did_you_mean',
+  'expand',
   'flatten',
   'from_word',
   'knobs',
+  'list_variants',
+  'load',
   'problem',
+  'split',
   'unknown_knob',
   'used',
   'validate',

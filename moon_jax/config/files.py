@@ -1,0 +1,108 @@
+"""What does a config file say? FILE, or FILE:VARIANT for one of its experiments."""
+
+import importlib.util
+import os
+import pathlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+from moon_jax.config.messages import ConfigError, did_you_mean
+from moon_jax.config.schema import flatten
+from moon_jax.config.variants import Variant, listing
+
+ROOT = pathlib.Path(__file__).parents[2]
+LIST = 'list'
+
+
+def load(choice: str) -> dict[str, Any]:
+  """Runs a config file; a config file is code.
+
+  Args:
+    choice: FILE or FILE:VARIANT.
+
+  Returns:
+    dotted knob -> its value.
+
+  Raises:
+    ConfigError: there is no such file or variant, or the file fails.
+  """
+  path, variant = split(choice)
+  module = _module(path)
+  if variant is None:
+    return _settings(path, lambda: module.get_config())
+  variants = _variants(path, module)
+  if variant not in variants:
+    problem = f'{path} has no variant {variant!r}; --config={path}:{LIST} prints them.'
+    raise ConfigError([problem + did_you_mean(variant, variants)])
+  return _settings(path, lambda: module.get_config(variant))
+
+
+def list_variants(path: str) -> str:
+  """The experiments of a config file, a line for each.
+
+  Raises:
+    ConfigError: there is no such file, it fails, or it has no variants.
+  """
+  return listing(path, _variants(path, _module(path)))
+
+
+def split(choice: str) -> tuple[str, str | None]:
+  """'configs/x.py:y' -> ('configs/x.py', 'y'); a file's own name may hold a colon."""
+  path, colon, variant = choice.rpartition(':')
+  return (path, variant) if colon and not _find(choice) else (choice, None)
+
+
+def expand(flag: str, path: str) -> pathlib.Path:
+  """The path, with ~ replaced by the home folder.
+
+  Raises:
+    ConfigError: it names the home folder of nobody.
+  """
+  try:
+    return pathlib.Path(path).expanduser()
+  except RuntimeError:
+    problem = f'--{flag}={path!r} names the home folder of nobody.'
+    raise ConfigError([problem]) from None
+
+
+def _find(path: str) -> pathlib.Path | None:
+  """The file, also when called from another folder; None if there is none."""
+  file = expand('config', path)
+  # Not Path.is_file: it raises if the name is too long.
+  return next((f for f in (file, ROOT / file) if os.path.isfile(f)), None)
+
+
+def _module(path: str) -> types.ModuleType:
+  file = _find(path)
+  if file is None or file.suffix != '.py':
+    wanted = 'a Python file, *.py' if file else 'a file'
+    near = sorted(f'configs/{p.name}' for p in (ROOT / 'configs').glob('*.py'))
+    hint = did_you_mean(path, near)
+    raise ConfigError([f'--config={path!r} is not {wanted}.{hint}'])
+  spec = importlib.util.spec_from_file_location(f'config_{file.stem}', file)
+  module = importlib.util.module_from_spec(spec)
+  return _run(path, lambda: spec.loader.exec_module(module) or module)
+
+
+def _variants(path: str, module: types.ModuleType) -> dict[str, Variant]:
+  if not hasattr(module, 'VARIANTS'):
+    raise ConfigError([f'--config={path!r} has no variants.'])
+  return module.VARIANTS
+
+
+def _settings(path: str, get_config: Callable[[], Any]) -> dict[str, Any]:
+  return _run(path, lambda: flatten(get_config().to_dict()))
+
+
+def _run(path: str, code: Callable[[], Any]) -> Any:
+  """What the file's own code returns.
+
+  Raises:
+    ConfigError: it raises something.
+  """
+  try:
+    return code()
+  except Exception as error:
+    message = f'{type(error).__name__}: {error}'.splitlines()[0].strip()
+    raise ConfigError([f'--config={path!r} failed: {message}']) from None
