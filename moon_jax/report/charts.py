@@ -1,0 +1,224 @@
+"""What is drawn? The charts as plain data; `files` and `interactive` draw them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.report import groups, statistics, traces
+from moon_jax.report.groups import Key, Setting
+from moon_jax.report.results import BASELINE, Result
+from moon_jax.report.statistics import Estimate
+from moon_jax.report.traces import Trace
+
+# Algorithms that a sweep is compared with, where they lack the knob.
+_REFERENCES = (BASELINE, 'solo', 'centralized')
+
+
+class Line(NamedTuple):
+  """One series of a chart.
+
+  Attributes:
+    label: of the legend; it decides the style.
+    x: rounds, or the values of a knob.
+    points: one for each x; a deviation becomes a band or a bar.
+  """
+
+  label: str
+  x: Sequence[float]
+  points: Sequence[Estimate]
+
+
+class LineChart(NamedTuple):
+  """Lines over rounds, or over the values of a knob at equal distances.
+
+  Attributes:
+    name: of the file, without its ending.
+    title: what is seen.
+    x_label: with the unit.
+    y_label: with the unit.
+    lines: at least one.
+    levels: label -> what does not depend on x, drawn as a level.
+    is_sweep: whether x is the values of a knob.
+  """
+
+  name: str
+  title: str
+  x_label: str
+  y_label: str
+  lines: Sequence[Line]
+  levels: dict[str, Estimate]
+  is_sweep: bool
+
+
+class Matrix(NamedTuple):
+  """A heat map.
+
+  Attributes:
+    name: of the file, without its ending.
+    title: what is seen.
+    x_label: of the columns, which count from 0.
+    y_label: of the rows, which count from 0.
+    values: [rows, columns].
+    unit: of the values.
+  """
+
+  name: str
+  title: str
+  x_label: str
+  y_label: str
+  values: np.ndarray
+  unit: str
+
+
+class Spread(NamedTuple):
+  """How a number is spread over clients.
+
+  Attributes:
+    name: of the file, without its ending.
+    title: what is seen.
+    y_label: with the unit.
+    groups: label -> [clients] values.
+  """
+
+  name: str
+  title: str
+  y_label: str
+  groups: dict[str, np.ndarray]
+
+
+class Scatter(NamedTuple):
+  """Points in the plane, coloured by class.
+
+  Attributes:
+    name: of the file, without its ending.
+    title: what is seen.
+    points: [M, 2].
+    classes: [M].
+  """
+
+  name: str
+  title: str
+  points: np.ndarray
+  classes: np.ndarray
+
+
+Chart = LineChart | Matrix | Spread | Scatter
+
+
+def of_setting(setting: Setting) -> list[LineChart]:
+  """Accuracy, losses, and what else is recorded, against rounds."""
+  every = (traces.ACCURACY, *traces.LOSSES, *traces.OTHERS)
+  drawn = [over_rounds(setting, trace) for trace in every]
+  return [chart for chart in drawn if chart.lines]
+
+
+def over_rounds(setting: Setting, trace: Trace) -> LineChart:
+  """One line for each series of which every finished run has the trace."""
+  lines = []
+  for series in setting.series:
+    mean = statistics.curve([trace.column(run) for run in series.finished.values()])
+    if mean.rounds:
+      lines.append(Line(series.label, mean.rounds, mean.points))
+  return LineChart(
+    name=file_name(trace.name, setting.key),
+    title=titled(trace.title, setting.title),
+    x_label='communication rounds',
+    y_label=trace.unit,
+    lines=lines,
+    levels={},
+    is_sweep=False,
+  )
+
+
+def sweeps(found: Sequence[tuple[Setting, list[Result]]]) -> list[LineChart]:
+  """Final accuracy against each knob that has several values.
+
+  Args:
+    found: the settings with their results.
+  """
+  knobs = groups.swept([setting for setting, _ in found])
+  return [chart for knob in knobs for chart in _sweep(knob, found)]
+
+
+def _sweep(knob: str, found) -> Iterable[LineChart]:
+  by_setting: dict[Key, tuple[dict, dict]] = {}
+  for setting, results in found:
+    lines, levels = by_setting.setdefault(_without(setting.key, knob), ({}, {}))
+    for result in results:
+      value = dict((*setting.key, *result.series.key)).get(knob)
+      final = _percent(result.final)
+      if value is not None:
+        own = _without(result.series.key, knob)
+        lines.setdefault(own, {})[value] = final
+      elif result.series.algorithm in _REFERENCES:
+        levels[result.series.label] = final
+  for key, (lines, levels) in by_setting.items():
+    drawn = [
+      Line(groups.describe(own), sorted(points), [points[x] for x in sorted(points)])
+      for own, points in lines.items()
+      if len(points) > 1
+    ]
+    if drawn:
+      yield LineChart(
+        name=file_name(f'sweep-{knob}', key),
+        title=titled(
+          f'Final accuracy against {groups.short(knob)}', groups.describe(key)
+        ),
+        x_label=knob,
+        y_label='test accuracy, %',
+        lines=drawn,
+        levels=levels,
+        is_sweep=True,
+      )
+
+
+def _without(key: Key, knob: str) -> Key:
+  return tuple(item for item in key if item[0] != knob)
+
+
+def _percent(value: Estimate) -> Estimate:
+  std = None if value.std is None else 100 * value.std
+  return Estimate(100 * value.mean, std, value.n)
+
+
+def partition(setting: Setting) -> Matrix | None:
+  """Who owns which class, in the first run that says so; None if none does."""
+  for series in setting.series:
+    for sample, run in series.finished.items():
+      counts = run.class_counts()
+      if counts is not None and len(counts) > 1:
+        seed = groups.describe(sample)
+        return Matrix(
+          name=file_name('partition', setting.key),
+          title=titled('Training examples of each client and class', setting.title)
+          + (f' ({seed})' if seed else ''),
+          x_label='client',
+          y_label='class',
+          values=counts.T,
+          unit='training examples',
+        )
+  return None
+
+
+def file_name(what: str, key: Key) -> str:
+  """'accuracy-beta=0.5', without what a file system may refuse."""
+  words = [what, *groups.describe(key).split(', ')]
+  return re.sub(r'[^\w.=+-]+', '_', '-'.join(word for word in words if word))[:120]
+
+
+def titled(what: str, setting: str) -> str:
+  """'Test accuracy: beta=0.5'."""
+  return f'{what}: {setting}' if setting else what
+
+
+def labels(drawn: Iterable[Chart]) -> list[str]:
+  """Every series that is drawn, once, in the order of appearance."""
+  found: dict[str, None] = {}
+  for chart in drawn:
+    if isinstance(chart, LineChart):
+      found |= dict.fromkeys([*(line.label for line in chart.lines), *chart.levels])
+    elif isinstance(chart, Spread):
+      found |= dict.fromkeys(chart.groups)
+  return list(found)

@@ -1,0 +1,128 @@
+"""What stands on the page, under which heading?"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.report import charts, tables, trained
+from moon_jax.report.charts import Chart, Matrix, Scatter, Spread
+from moon_jax.report.groups import Setting
+from moon_jax.report.results import Result, Target
+from moon_jax.report.runs import Run
+from moon_jax.report.tables import Table
+from moon_jax.report.trained import Model
+
+
+class Section(NamedTuple):
+  """A part of the page under one heading.
+
+  Attributes:
+    title: the heading.
+    text: below it; '' for none.
+    tables: from the top.
+    charts: from the left.
+  """
+
+  title: str
+  text: str = ''
+  tables: Sequence[Table] = ()
+  charts: Sequence[Chart] = ()
+
+
+Found = Sequence[tuple[Setting, list[Result]]]
+
+
+def numbers(found: Found, target: Target) -> Section:
+  """The tables of all settings."""
+  every = (
+    tables.accuracy(found),
+    tables.target(found, target.describe()),
+    tables.clients(found),
+  )
+  return Section('Results', tables=[table for table in every if table.rows])
+
+
+def curves(setting: Setting) -> Section:
+  """What is followed over the rounds in a setting, and who owns which class there."""
+  counts = charts.partition(setting)
+  return Section(
+    title=f'Over rounds: {setting.title}' if setting.title else 'Over rounds',
+    text='Lines are means over the finished runs of a series, in the rounds that all of '
+    'them have; bands are one sample standard deviation.',
+    charts=charts.of_setting(setting) + ([counts] if counts else []),
+  )
+
+
+def sweeps(found: Found) -> Section:
+  """Final accuracy against the knobs that have several values."""
+  return Section(
+    title='Sweeps',
+    text='Means of final accuracies; bars are one sample standard deviation.',
+    charts=charts.sweeps(found),
+  )
+
+
+def clients(models: Sequence[Model]) -> Section:
+  """The global model's accuracy for each client, one plot for each setting."""
+  by_setting: dict[str, dict[str, list[np.ndarray]]] = {}
+  names = {}
+  for model in models:
+    counts = model.run.class_counts()
+    if counts is not None:
+      values = 100 * trained.client_accuracy(model.features.confusion, counts)
+      names[model.setting.title] = charts.file_name('clients', model.setting.key)
+      drawn = by_setting.setdefault(model.setting.title, {})
+      drawn.setdefault(model.series.label, []).append(values)
+  return Section(
+    title='Clients',
+    text="Accuracy of the trained global model under each client's distribution of "
+    "classes: the sum over classes of the client's share of the class times the "
+    'accuracy on its test images. A point is a client of a run whose model was looked '
+    'at (--features).',
+    charts=[
+      Spread(
+        name=names[title],
+        title=charts.titled('Accuracy for each client', title),
+        y_label='test accuracy, %',
+        groups={label: np.concatenate(values) for label, values in drawn.items()},
+      )
+      for title, drawn in by_setting.items()
+    ],
+  )
+
+
+def models(looked_at: Sequence[Model]) -> Section:
+  """t-SNE and confusion matrix of the trained models."""
+  drawn: list[Chart] = []
+  for model in looked_at:
+    what, found = model.describe(), model.features
+    drawn.append(
+      Scatter(
+        f'tsne-{model.file_name()}', f't-SNE: {what}', found.embedded, found.classes
+      )
+    )
+  for model in looked_at:
+    drawn.append(
+      Matrix(
+        name=f'confusion-{model.file_name()}',
+        title=f'Confusion: {model.describe()}',
+        x_label='predicted class',
+        y_label='true class',
+        values=model.features.confusion,
+        unit='test images',
+      )
+    )
+  return Section(
+    title='Trained models',
+    text=f'Representations of at most {trained.NUM_EMBEDDED:,} test images by the '
+    'global model of the newest checkpoint, the same images and the same random state '
+    'of t-SNE for each; colour and number are the class. The confusion matrices count '
+    'all test images.',
+    charts=drawn,
+  )
+
+
+def runs(every: Sequence[Run], varying: Sequence[str]) -> Section:
+  """Every run, however it ended."""
+  return Section('Runs', tables=[tables.runs(every, varying)])
