@@ -26,6 +26,7 @@ PLAN = Plan(
   bounds=np.array([[0, 1, 2]], np.int32),
   num_segments=np.array([2], np.int32),
 )
+IMAGES = {'shape': [8, 8, 1], 'mean': [0.5], 'std': [0.25]}
 
 
 # --- measures -------------------------------------------------------------------------
@@ -256,7 +257,7 @@ def test_check_accepts_its_own_run_and_refuses_others(tmp_path):
   request = command_line.parse([f'--workdir={tmp_path / "a" / "run"}'])
   recording.check(request.workdir, request.config)
   assert not request.workdir.exists()
-  with recording.begin(request, 'digest'):
+  with recording.begin(request, 'digest', IMAGES):
     pass
   recording.check(request.workdir, request.config)
   longer = command_line.parse(['--config.num_rounds=99']).config
@@ -270,7 +271,7 @@ def test_a_workdir_that_cannot_be(tmp_path):
   (tmp_path / 'file').write_text('')
   request = command_line.parse([f'--workdir={tmp_path / "file" / "run"}'])
   cannot = pytest.raises(UsageError, match=r'cannot be written: (Not a dir|File exi)')
-  with cannot, recording.begin(request, 'digest'):
+  with cannot, recording.begin(request, 'digest', IMAGES):
     pass
   long = tmp_path / ('long' * 100)
   with pytest.raises(UsageError, match='File name too long'):
@@ -280,16 +281,16 @@ def test_a_workdir_that_cannot_be(tmp_path):
 def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
   request = command_line.parse([f'--workdir={tmp_path}'])
   recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 1})
-  with recording.begin(request, 'digest'):
+  with recording.begin(request, 'digest', IMAGES):
     # A run that goes on is not finished.
     assert not recording.finished(tmp_path, 1)
     busy = pytest.raises(UsageError, match='Another process is running')
-    with busy, recording.begin(request, 'digest'):
+    with busy, recording.begin(request, 'digest', IMAGES):
       pass
   other = pytest.raises(UsageError, match='trained on other data')
-  with other, recording.begin(request, 'another digest'):
+  with other, recording.begin(request, 'another digest', IMAGES):
     pass
-  with recording.begin(request, 'digest'):
+  with recording.begin(request, 'digest', IMAGES):
     saved = recording.read_json(tmp_path / recording.CONFIG)
   assert [start['command'] for start in saved['earlier']] == [request.command]
 
