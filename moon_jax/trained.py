@@ -112,7 +112,8 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   Args:
     workdir: the run directory; the run may still be going on.
     client: whose model, from 0, if each client has its own: with SOLO, without a
-      server, and with `batch_norm=local`. None is the global model.
+      server, and with `batch_norm=local`. None is the global model, or that of the
+      only client.
 
   Raises:
     UsageError: it is no run directory; or there is no such model in it.
@@ -131,7 +132,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   state = jax.eval_shape(first_state, network.shapes)
   needed = needed_for(algorithm.evaluated, state)
   is_global = not any(jax.tree.leaves(needed.clients))
-  _check_client(workdir, client, 0 if is_global else config.num_clients)
+  check_client(workdir, client, 0 if is_global else config.num_clients)
   state = checkpoint.newest_part(workdir / 'checkpoints', state, needed)
   every = algorithm.evaluated(state.server, state.clients)
   return Trained(
@@ -182,6 +183,18 @@ def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
   return whole
 
 
+def check_client(workdir: pathlib.Path, client: int | None, num_own: int) -> None:
+  """Raises UsageError unless there is such a model; num_own is 0 if one is global."""
+  if num_own > 1 and client is None:
+    raise UsageError(
+      f'The run in {workdir} has no global model, but one for each client: choose '
+      f'client=0 to {num_own - 1}.'
+    )
+  if client is not None and not 0 <= client < num_own:
+    wanted = f'0 to {num_own - 1}' if num_own else 'left out: the model is global'
+    raise UsageError(f'client={client!r} must be {wanted}, for the run in {workdir}.')
+
+
 def _saved(workdir: pathlib.Path) -> recording.Record:
   """config.json of a run directory."""
   path = workdir / recording.CONFIG
@@ -214,18 +227,6 @@ def _class_counts(workdir: pathlib.Path) -> np.ndarray:
   path = workdir / 'partition.npz'
   with one_line(f'{path} cannot be read'), np.load(path) as arrays:
     return arrays['class_counts']
-
-
-def _check_client(workdir: pathlib.Path, client: int | None, num_own: int) -> None:
-  """Raises UsageError unless there is such a model; num_own is 0 if one is global."""
-  if num_own and client is None:
-    raise UsageError(
-      f'The run in {workdir} has no global model, but one for each client: choose '
-      f'client=0 to {num_own - 1}.'
-    )
-  if client is not None and not 0 <= client < num_own:
-    wanted = f'0 to {num_own - 1}' if num_own else 'left out: the model is global'
-    raise UsageError(f'client={client!r} must be {wanted}, for the run in {workdir}.')
 
 
 def _forward(network: models.Network, images: dict[str, Any]) -> Callable:

@@ -38,6 +38,9 @@ def test_round_record():
     sums={
       'train_loss': np.array([6.0, 6.0], np.float32),
       'proximal_loss': np.array([1.0, 0.0], np.float32),
+      # Only client 5 has a previous model: of its one example the cosine is 0.75.
+      'positive_cosine': np.array([0.0, 0.75], np.float32),
+      'contrasted_fraction': np.array([0.0, 1.0], np.float32),
     },
     num_seen=np.array([3.0, 1.0], np.float32),
     drift=np.array([0.5, 2.0], np.float32),
@@ -47,9 +50,16 @@ def test_round_record():
   record = measures.round_record(7, PLAN, metrics, traffic=(100, 40))
   assert record == {
     'round': 7,
+    'contrasted_fraction': 0.25,
+    'positive_cosine': 0.75,
     'proximal_loss': 0.25,
     'train_loss': 3.0,
     'drift': 1.25,
+    'drift_min': 0.5,
+    'drift_q1': 0.875,
+    'drift_median': 1.25,
+    'drift_q3': 1.625,
+    'drift_max': 2.0,
     # Two clients: the quartiles lie evenly between 0.5 and 1.
     'temperature_mean': 0.75,
     'temperature_min': 0.5,
@@ -65,6 +75,23 @@ def test_round_record():
     'bytes_up': 80,
   }
   assert json.loads(json.dumps(record)) == record
+
+
+def test_cosines_of_nobody_are_absent():
+  metrics = ClientMetrics(
+    sums={
+      name: np.zeros(2, np.float32)
+      for name in ('contrastive_loss', 'contrasted_fraction', 'negative_cosine')
+    },
+    num_seen=np.ones(2, np.float32),
+    drift=np.zeros(2, np.float32),
+    reports={},
+    numbers={},
+  )
+  assert measures.means(metrics) == {
+    'contrasted_fraction': 0.0,
+    'contrastive_loss': 0.0,
+  }
 
 
 def test_test_record_of_one_model():

@@ -19,6 +19,7 @@ from tests.test_launch import ROOT, contents, launch
 # Enough to learn something: a model of chance accuracy would hide other weights.
 FLAGS = ('--config.num_rounds=4', '--config.data.limit=700', '--workdir=run')
 LEARNED = 0.4
+OWN_MODELS = ('solo', 'centralized', 'decentralized_fedavg', 'decentralized_moon')
 
 
 def run_in(folder, *flags):
@@ -70,7 +71,7 @@ def test_an_image_alone_or_without_a_channel_is_the_same_image(loaded):
 def test_the_representation_is_what_the_logits_are_computed_from(loaded):
   images, _ = loaded.test_data()
   predictions = loaded.predict(images)
-  classifier = loaded.variables['params']['classifier']
+  classifier = jax.device_get(loaded.variables['params']['classifier'])
   logits = predictions.representations @ classifier['kernel'] + classifier['bias']
   np.testing.assert_allclose(predictions.logits, logits, atol=1e-4)
 
@@ -119,12 +120,18 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   tested = evaluated(part.server, part.clients)
   whole = evaluated(state.server, state.clients)
   assert world.largest_difference(tested, whole) == 0
-  own = batch_norm == 'local' or algorithm.startswith(('solo', 'decentralized'))
+  own = batch_norm == 'local' or algorithm in OWN_MODELS
   assert any(jax.tree.leaves(needed.clients)) == own
   # No byte more: MOON's previous models, for one, stay on the disk.
   for leaf, load in zip(jax.tree.leaves(part), jax.tree.leaves(needed), strict=True):
     assert np.any(leaf) == load
   assert not ('moon' in algorithm and all(jax.tree.leaves(needed)))
+
+
+def test_the_only_client_needs_no_name(workdir):
+  trained.check_client(workdir, None, num_own=1)
+  with pytest.raises(UsageError, match=r'client=1 must be 0 to 0'):
+    trained.check_client(workdir, 1, num_own=1)
 
 
 def bad(loaded, images):
