@@ -29,42 +29,65 @@ def round_record(
       from, and to, each of its neighbours.
 
   Returns:
-    Losses in nats, means over the examples of the round, each counted once an epoch;
-    drift, the mean over the cohort; mean and quartiles over the cohort of what else the
-    algorithm reports, and the numbers it computed; bytes of the whole cohort.
+    What `means` says; drift, its mean and quartiles over the cohort; the same of what
+    else the algorithm reports, and the numbers it computed; bytes of the whole cohort.
   """
-  count = metrics.num_seen.sum(dtype=np.float64)
   bytes_down, bytes_up = (num_bytes * plan.num_transfers() for num_bytes in traffic)
   return {
     'round': round_number,
-    **{
-      name: float(sums.sum(dtype=np.float64) / count)
-      for name, sums in sorted(metrics.sums.items())
-    },
+    **means(metrics),
     'drift': float(metrics.drift.mean(dtype=np.float64)),
+    **_quartiles('drift', metrics.drift),
     **_spreads(metrics.reports),
     **{name: float(value) for name, value in sorted(metrics.numbers.items())},
     'clients': plan.clients.tolist(),
-    'num_examples': int(count),
+    'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
     'num_steps': int(plan.step_real.sum()),
     'bytes_down': bytes_down,
     'bytes_up': bytes_up,
   }
 
 
+def means(metrics: ClientMetrics) -> Record:
+  """The loss and its parts, means over the examples of a round.
+
+  Args:
+    metrics: leaves [K], as numpy.
+
+  Returns:
+    Losses in nats, over all examples, each counted once an epoch; what ends in
+    `_cosine` over those whose client had a model to be contrasted with, a
+    `contrasted_fraction` of all, and absent if there were none.
+  """
+  totals = {
+    name: float(sums.sum(dtype=np.float64))
+    for name, sums in sorted(metrics.sums.items())
+  }
+  count = float(metrics.num_seen.sum(dtype=np.float64))
+  contrasted = totals.get('contrasted_fraction', 0.0)
+  counts = {name: contrasted if name.endswith('_cosine') else count for name in totals}
+  return {name: totals[name] / counts[name] for name in totals if counts[name]}
+
+
 _QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
 
 
 def _spreads(reports: dict[str, np.ndarray]) -> Record:
-  """name -> [K], to name_mean, name_min, ..., each quartile between its neighbours."""
+  """name -> [K], to name_mean, name_min, ..., name_max."""
   record = {}
   for name, values in sorted(reports.items()):
-    values = np.asarray(values, np.float64)
-    quartiles = np.quantile(values, np.linspace(0.0, 1.0, len(_QUARTILES)))
-    record[f'{name}_mean'] = float(values.mean())
-    for which, value in zip(_QUARTILES, quartiles, strict=True):
-      record[f'{name}_{which}'] = float(value)
+    record[f'{name}_mean'] = float(values.mean(dtype=np.float64))
+    record |= _quartiles(name, values)
   return record
+
+
+def _quartiles(name: str, values: np.ndarray) -> Record:
+  """[K], to name_min, name_q1, ..., name_max, interpolated between neighbours."""
+  found = np.quantile(np.asarray(values, np.float64), np.linspace(0.0, 1.0, 5))
+  return {
+    f'{name}_{which}': float(value)
+    for which, value in zip(_QUARTILES, found, strict=True)
+  }
 
 
 def test_record(score: Score, num_examples: int) -> Record:

@@ -40,7 +40,9 @@ def run(request: Request) -> ExitCode:
   console.devices()
   experiment = build(config)
   with (
-    recording.begin(request, experiment.data_digest),
+    recording.begin(
+      request, experiment.data_digest, recording.describe_images(experiment.test)
+    ),
     Checkpoints(workdir / 'checkpoints') as checkpoints,
   ):
     counts = experiment.class_counts
