@@ -3,7 +3,7 @@
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from moon_jax.errors import UsageError
 from moon_jax.report import (
@@ -20,7 +20,7 @@ from moon_jax.report import (
 from moon_jax.report.command import Request
 from moon_jax.report.runs import Ending, Note, Run
 from moon_jax.report.sections import Section
-from moon_jax.report.styles import styles
+from moon_jax.report.styles import Style, styles
 
 PAGE, MANIFEST = 'index.html', 'report.json'
 _FIGURES, _TABLES = 'figures', 'tables'
@@ -60,7 +60,9 @@ def make(request: Request) -> None:
     notes=notes,
     command=request.command,
   )
-  write(request.out, head, [part for part in parts if part.tables or part.charts])
+  looks = styles(charts.labels(settings, [c for part in parts for c in part.charts]))
+  shown = [part for part in parts if part.tables or part.charts]
+  write(request.out, head, shown, looks)
   print(f'{head.summary}\nreport: {request.out / PAGE}')
 
 
@@ -91,19 +93,24 @@ def _summary(every: Sequence[Run], finished: Sequence[Run], settings) -> str:
   )
 
 
-def write(out: pathlib.Path, head: page.Head, parts: Sequence[Section]) -> None:
+def write(
+  out: pathlib.Path,
+  head: page.Head,
+  parts: Sequence[Section],
+  looks: Mapping[str, Style],
+) -> None:
   """Writes every file of a report, in place of those of the report before.
 
   Args:
     out: the folder.
     head: what stands above and below everything.
     parts: from the top.
+    looks: label -> style of every series.
 
   Raises:
     UsageError: the folder cannot be written.
   """
   drawn = [chart for part in parts for chart in part.charts]
-  looks = styles(charts.labels(drawn))
   try:
     _remove_last(out)
     for name in (_FIGURES, _TABLES):

@@ -13,7 +13,7 @@ from moon_jax.report.statistics import Estimate
 from moon_jax.report.traces import Trace
 
 # Algorithms that a sweep is compared with, where they lack the knob.
-_REFERENCES = (BASELINE, 'solo', 'centralized')
+_REFERENCES = (BASELINE, 'centralized')
 
 
 class Line(NamedTuple):
@@ -150,14 +150,16 @@ def _sweep(knob: str, found) -> Iterable[LineChart]:
       value = dict((*setting.key, *result.series.key)).get(knob)
       final = _percent(result.final)
       if value is not None:
-        own = _without(result.series.key, knob)
-        lines.setdefault(own, {})[value] = final
+        own, label = _without(result.series.key, knob), result.series.label
+        if own != result.series.key:
+          label = f'{groups.describe(own)}, any {groups.short(knob)}'
+        lines.setdefault(label, {})[value] = final
       elif result.series.algorithm in _REFERENCES:
         levels[result.series.label] = final
   for key, (lines, levels) in by_setting.items():
     drawn = [
-      Line(groups.describe(own), sorted(points), [points[x] for x in sorted(points)])
-      for own, points in lines.items()
+      Line(label, sorted(points), [points[x] for x in sorted(points)])
+      for label, points in lines.items()
       if len(points) > 1
     ]
     if drawn:
@@ -213,9 +215,9 @@ def titled(what: str, setting: str) -> str:
   return f'{what}: {setting}' if setting else what
 
 
-def labels(drawn: Iterable[Chart]) -> list[str]:
-  """Every series that is drawn, once, in the order of appearance."""
-  found: dict[str, None] = {}
+def labels(settings: Iterable[Setting], drawn: Iterable[Chart]) -> list[str]:
+  """Every label, once: the series in the order of the algorithms, then the others."""
+  found = dict.fromkeys(groups.labels(settings))
   for chart in drawn:
     if isinstance(chart, LineChart):
       found |= dict.fromkeys([*(line.label for line in chart.lines), *chart.levels])

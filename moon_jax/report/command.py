@@ -92,8 +92,8 @@ def _parser(is_table: bool) -> argparse.ArgumentParser:
   parser.add_argument(
     '--target',
     default=f'{BASELINE}@{LAST}',
-    help='accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best: the mean of its runs '
-    'in the same setting (default: %(default)s)',
+    help='accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best: the mean of its '
+    'runs in the same setting (default: %(default)s)',
   )
   if is_table:
     return parser

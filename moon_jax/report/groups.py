@@ -1,6 +1,6 @@
 """What differs between the runs, and which belong together?
 
-A *series* is one algorithm with its own settings: a line of a plot, averaged over seeds.
+A *series* is an algorithm with its own settings, averaged over seeds: a line of a plot.
 A *setting* is what several series have in common: a plot, a block of a table.
 """
 
@@ -270,6 +270,13 @@ def _samples(runs: Sequence[Run], over: Sequence[str]) -> dict[Key, Run]:
       # Two with one seed are there if nobody asked for `without_duplicates`.
       samples[(*sample, ('path', run.name)) if sample in samples else sample] = run
   return samples
+
+
+def labels(settings: Iterable[Setting]) -> list[str]:
+  """The labels of all series in the order of the algorithms and their knobs."""
+  every = [series for setting in settings for series in setting.series]
+  ordered = sorted(every, key=lambda series: _order(series.key))
+  return list(dict.fromkeys(series.label for series in ordered))
 
 
 def _order(key: Key) -> tuple:

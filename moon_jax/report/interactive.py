@@ -138,7 +138,8 @@ def _matrix(chart: Matrix, styles: Mapping[str, Style]) -> go.Figure:
       colorscale='Blues',
       zmin=0,
       texttemplate='%{z:.0f}' if annotated else None,
-      hovertemplate=f'{chart.x_label} %{{x}}, {chart.y_label} %{{y}}: %{{z}}<extra></extra>',
+      hovertemplate=f'{chart.x_label} %{{x}}, {chart.y_label} %{{y}}: %{{z}}'
+      '<extra></extra>',
       colorbar={'title': {'text': chart.unit, 'side': 'right'}, 'thickness': 12},
     )
   )

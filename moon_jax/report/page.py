@@ -113,35 +113,47 @@ def _section(section: Section, folder: pathlib.Path, files) -> dict[str, Any]:
 
 
 def _table(table: Table, files, folder: pathlib.Path) -> dict[str, Any]:
+  by_column = list(zip(*table.rows, strict=True))
   keys = [column.key for column in table.columns]
-  labels = keys.index('series') if 'series' in keys else None
+  series = by_column[keys.index('series')] if 'series' in keys else by_column[0]
+  numeric = [any(map(_is_number, map(_plain, cells))) for cells in by_column]
   return {
     'name': table.name,
     'title': table.title,
     'caption': table.caption,
-    'headings': [column.heading for column in table.columns],
+    'headings': [
+      {'text': column.heading, 'is_number': is_number}
+      for column, is_number in zip(table.columns, numeric, strict=True)
+    ],
     'rows': [
       {
-        'series': None if labels is None else row[labels],
+        'series': label if 'series' in keys else None,
         'cells': [
-          _cell(*pair, folder) for pair in zip(row, table.columns, strict=True)
+          _cell(value, column, folder) | {'is_number': is_number}
+          for value, column, is_number in zip(row, table.columns, numeric, strict=True)
         ],
       }
-      for row in table.rows
+      for label, row in zip(series, table.rows, strict=True)
     ],
     'files': files[table.name],
   }
 
 
 def _cell(value: Cell, column: Column, folder: pathlib.Path) -> dict[str, Any]:
-  plain = value.mean if isinstance(value, Estimate) else value
-  is_number = isinstance(plain, int | float) and not isinstance(plain, bool)
+  plain = _plain(value)
   return {
     'text': tables.text(value, column),
-    'sort': '' if plain is None else repr(plain) if is_number else str(plain),
-    'is_number': is_number,
+    'sort': '' if plain is None else str(plain),
     'href': _link(value, folder) if column.key == 'run' else None,
   }
+
+
+def _plain(value: Cell) -> str | int | float | None:
+  return value.mean if isinstance(value, Estimate) else value
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _link(run: str, folder: pathlib.Path) -> str:

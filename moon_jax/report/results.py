@@ -127,7 +127,7 @@ def _last_of(runs: Sequence[Run], name: str) -> Estimate | None:
 
 
 def target_of(setting: Setting, series: Series, target: Target) -> float | None:
-  """The accuracy that a series has to reach; None if nothing in its setting gives it."""
+  """The accuracy that a series has to reach; None if its setting does not give it."""
   if target.value is not None:
     return target.value
   giving = groups.matching(setting, series, target.algorithm)
@@ -151,7 +151,7 @@ def _reached(setting, series, baseline, target) -> Reached | None:
     target=value,
     num_reached=len(there),
     rounds=statistics.estimate(number for _, number in there),
-    megabytes=_until(there, lambda run: _scaled(_sum(run.column, _BYTES), 1e-6)),
+    megabytes=_until(there, lambda run: _scaled(num_bytes(run), 1e-6)),
     seconds=_until(there, seconds),
     mean_round=own,
     saved=1 - own / theirs if own and theirs else None,

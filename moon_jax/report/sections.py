@@ -48,8 +48,8 @@ def curves(setting: Setting) -> Section:
   counts = charts.partition(setting)
   return Section(
     title=f'Over rounds: {setting.title}' if setting.title else 'Over rounds',
-    text='Lines are means over the finished runs of a series, in the rounds that all of '
-    'them have; bands are one sample standard deviation.',
+    text='Lines are means over the finished runs of a series, in the rounds that all '
+    'of them have; bands are one sample standard deviation.',
     charts=charts.of_setting(setting) + ([counts] if counts else []),
   )
 

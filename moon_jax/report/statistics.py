@@ -117,7 +117,7 @@ def total(column: Mapping[int, float], up_to: int) -> float | None:
   return sum(column[r] for r in rounds) if set(rounds) <= set(column) else None
 
 
-def ranges(numbers: Iterable[int]) -> str:
-  """'10', or '10 to 20' if they differ."""
-  low_high = sorted(set(numbers))
-  return ' to '.join(map(str, dict.fromkeys((low_high[0], low_high[-1]))))
+def ranges(numbers: Sequence[int]) -> int | str:
+  """10, or '10 to 20' if they differ."""
+  low, high = min(numbers), max(numbers)
+  return low if low == high else f'{low} to {high}'

@@ -86,8 +86,15 @@ Found = Sequence[tuple[Setting, Sequence[Result]]]
 def accuracy(found: Found) -> Table:
   """Final, best and late accuracy of every series, and the difference to FedAvg."""
   rows = [
-    (*_names(setting, result), len(result.rounds), statistics.ranges(result.rounds))
-    + (result.final, result.best, result.tail, *_compared(result))
+    (
+      *_names(setting, result),
+      len(result.rounds),
+      statistics.ranges(result.rounds),
+      result.final,
+      result.best,
+      result.tail,
+      *_compared(result),
+    )
     for setting, results in found
     for result in results
   ]
@@ -118,11 +125,11 @@ def target(found: Found, described: str) -> Table:
   return _trimmed(
     'target',
     'Rounds, traffic and time to the target',
-    f'Target: {described}, in the same setting. Rounds, MB (10^6 bytes that all clients '
-    'receive and send) and seconds (training, testing and waiting; no compiling) are '
-    'until the first test at the target or above, mean ± sample standard deviation over '
-    'the runs that reach it. Rounds saved compares the first rounds in which the means '
-    'over seeds are there.',
+    f'Target: {described}, in the same setting. Rounds, MB (10^6 bytes that all '
+    'clients receive and send) and seconds (training, testing and waiting; no '
+    'compiling) are until the first test at the target or above, mean ± sample '
+    'standard deviation over the runs that reach it. Rounds saved compares the first '
+    'rounds in which the means over seeds are there.',
     (*_NAMES, *_TARGET),
     rows,
   )
@@ -131,8 +138,13 @@ def target(found: Found, described: str) -> Table:
 def clients(found: Found) -> Table:
   """The spread over the clients' own models, where each client has one."""
   rows = [
-    (*_names(setting, result), len(result.rounds), result.final)
-    + (result.std_over_clients, result.worst_client)
+    (
+      *_names(setting, result),
+      len(result.rounds),
+      result.final,
+      result.std_over_clients,
+      result.worst_client,
+    )
     for setting, results in found
     for result in results
     if result.worst_client
@@ -176,8 +188,8 @@ def runs(every: Iterable[Run], varying: Sequence[str]) -> Table:
   )
   rows = [_run_row(run, varying) for run in every]
   caption = (
-    'Seconds are of training, testing and waiting; samples/s of training. Runs that are '
-    'not finished are in no other table and in no figure.'
+    'Seconds are of training, testing and waiting; samples/s of training. Runs that '
+    'are not finished are in no other table and in no figure.'
   )
   return Table('runs', 'Runs', caption, columns, rows)
 

@@ -66,13 +66,17 @@ OTHERS = (
   ),
   _recorded('positive_cosine', 'Cosine to the received model', 'cosine'),
   _recorded('negative_cosine', "Cosine to the client's last model", 'cosine'),
-  _recorded('drift', 'Client drift', '||w - w received||, mean of clients'),
+  _recorded('drift', 'Client drift ||w - w_received||', 'norm, mean of clients'),
   _recorded(
-    'deviation_mean', 'Relative deviation', '||w - w received|| / ||w received||'
+    'deviation_mean',
+    'Relative deviation ||w - w_received|| / ||w_received||',
+    'ratio, mean of clients',
   ),
-  _recorded('p_t', 'Deviation probability', 'p_t, share of clients'),
-  _recorded('mu_t', 'Dynamic weight', 'mu_t'),
-  _recorded('temperature_mean', 'Temperature', 'tau, mean of clients'),
-  _recorded('consensus_distance', 'Consensus distance', '||w_i - mean w||, mean'),
+  _recorded('p_t', 'Deviation probability p_t', 'share of clients'),
+  _recorded('mu_t', 'Dynamic weight mu_t', 'weight'),
+  _recorded('temperature_mean', 'Temperature tau', 'tau, mean of clients'),
+  _recorded(
+    'consensus_distance', 'Consensus distance ||w_i - mean w||', 'norm, mean of clients'
+  ),
   _recorded('test_accuracy_worst', 'Worst client', 'test accuracy, %', 100.0),
 )
