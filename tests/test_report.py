@@ -294,7 +294,7 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
   for words in (
     f'{folder}/diverged is diverged after round 2: in no average',
     f'{folder}/killed is unfinished after round 1: in no average',
-    f'{folder}/failed is failed: in no average',
+    f'{folder}/failed is without a round: in no average',
   ):
     assert words in said
     assert words in (out / 'index.html').read_text()
@@ -304,7 +304,7 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
     f'{folder}/good': 'finished',
     f'{folder}/diverged': 'diverged',
     f'{folder}/killed': 'unfinished',
-    f'{folder}/failed': 'failed',
+    f'{folder}/failed': 'without a round',
   }
 
 
@@ -312,7 +312,7 @@ def test_unequal_numbers_of_rounds_are_said(tmp_path, capsys):
   write_run(tmp_path / 'runs/a', [0.5, 0.75], seed=0)
   write_run(tmp_path / 'runs/b', [0.5, 0.75, 0.8], seed=1)
   assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
-  assert 'unequal numbers of rounds (MOON 2 to 3)' in capsys.readouterr().err
+  assert 'unequal numbers of rounds (2 to 3: MOON)' in capsys.readouterr().err
   assert table(tmp_path / 'out', 'accuracy')[0]['rounds'] == '2 to 3'
 
 

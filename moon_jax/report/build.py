@@ -49,7 +49,7 @@ def make(request: Request) -> None:
   parts = [
     sections.numbers(found, request.target),
     *(sections.curves(setting) for setting in settings),
-    sections.sweeps(found),
+    sections.sweeps(settings),
     sections.clients(models),
     sections.models(models),
     sections.runs(every, groups.varying(every)),
@@ -116,6 +116,8 @@ def write(
     for name in (_FIGURES, _TABLES):
       (out / name).mkdir(parents=True, exist_ok=True)
     chart_files = {c.name: files.write(c, out / _FIGURES, looks) for c in drawn}
+    embedded = [chart for chart in drawn if isinstance(chart, charts.Scatter)]
+    together = files.side_by_side(embedded, out / _FIGURES, 'tsne') if embedded else []
     table_files = {
       table.name: tables.write(table, out / _TABLES)
       for part in parts
@@ -123,6 +125,7 @@ def write(
     }
     page.write(out / PAGE, head, parts, looks, chart_files | table_files)
     written = [f'{_FIGURES}/{n}' for names in chart_files.values() for n in names]
+    written += [f'{_FIGURES}/{n}' for n in together]
     written += [f'{_TABLES}/{n}' for names in table_files.values() for n in names]
     content = {'command': head.command, 'notes': head.notes, 'files': [PAGE, *written]}
     (out / MANIFEST).write_text(json.dumps(content, indent=2) + '\n')

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.report import groups, statistics, traces
-from moon_jax.report.groups import Key, Setting
-from moon_jax.report.results import BASELINE, Result
+from moon_jax.report.groups import Key, Series, Setting
+from moon_jax.report.results import BASELINE
 from moon_jax.report.statistics import Estimate
 from moon_jax.report.traces import Trace
 
@@ -132,57 +132,72 @@ def over_rounds(setting: Setting, trace: Trace) -> LineChart:
   )
 
 
-def sweeps(found: Sequence[tuple[Setting, list[Result]]]) -> list[LineChart]:
-  """Final accuracy against each knob that has several values.
-
-  Args:
-    found: the settings with their results.
-  """
-  knobs = groups.swept([setting for setting, _ in found])
-  return [chart for knob in knobs for chart in _sweep(knob, found)]
+def sweeps(settings: Sequence[Setting]) -> list[LineChart]:
+  """Accuracy against each knob that has several values, after equally many rounds."""
+  knobs = groups.swept(settings)
+  return [chart for knob in knobs for chart in _sweep(knob, settings)]
 
 
-def _sweep(knob: str, found) -> Iterable[LineChart]:
+def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
   by_setting: dict[Key, tuple[dict, dict]] = {}
-  for setting, results in found:
-    lines, levels = by_setting.setdefault(_without(setting.key, knob), ({}, {}))
-    for result in results:
-      value = dict((*setting.key, *result.series.key)).get(knob)
-      final = _percent(result.final)
+  for setting in settings:
+    place = _without(setting.key, knob)
+    lines, levels = by_setting.setdefault(place, ({}, {}))
+    for series in setting.series:
+      value = dict((*setting.key, *series.key)).get(knob)
       if value is not None:
-        own, label = _without(result.series.key, knob), result.series.label
-        if own != result.series.key:
-          label = f'{groups.describe(own)}, any {groups.short(knob)}'
-        lines.setdefault(label, {})[value] = final
-      elif result.series.algorithm in _REFERENCES:
-        levels[result.series.label] = final
+        lines.setdefault(_line_label(series, knob), {})[value] = series
+      elif series.algorithm in _REFERENCES:
+        levels[series.label] = series
   for key, (lines, levels) in by_setting.items():
-    drawn = [
-      Line(label, sorted(points), [points[x] for x in sorted(points)])
+    lines = {label: points for label, points in lines.items() if len(points) > 1}
+    after = _last_common_round(
+      [s for points in lines.values() for s in points.values()]
+    )
+    if after is not None:
+      yield _sweep_chart(knob, key, lines, levels, after)
+
+
+def _sweep_chart(knob: str, key: Key, lines, levels, after: int) -> LineChart:
+  what = f'Accuracy after {after} rounds against {groups.short(knob)}'
+  known = {label: _after(series, after) for label, series in levels.items()}
+  return LineChart(
+    name=file_name(f'sweep-{knob}', key),
+    title=titled(what, groups.describe(key)),
+    x_label=knob,
+    y_label='test accuracy, %',
+    lines=[
+      Line(label, sorted(points), [_after(points[x], after) for x in sorted(points)])
       for label, points in lines.items()
-      if len(points) > 1
-    ]
-    if drawn:
-      yield LineChart(
-        name=file_name(f'sweep-{knob}', key),
-        title=titled(
-          f'Final accuracy against {groups.short(knob)}', groups.describe(key)
-        ),
-        x_label=knob,
-        y_label='test accuracy, %',
-        lines=drawn,
-        levels=levels,
-        is_sweep=True,
-      )
+    ],
+    levels={label: level for label, level in known.items() if level},
+    is_sweep=True,
+  )
+
+
+def _line_label(series: Series, knob: str) -> str:
+  own = _without(series.key, knob)
+  if own == series.key:
+    return series.label
+  return f'{groups.describe(own)}, any {groups.short(knob)}'
+
+
+def _last_common_round(every: Sequence[Series]) -> int | None:
+  """The last round in which every run was tested; None without a run or a round."""
+  tested = [set(traces.ACCURACY.column(r)) for s in every for r in s.finished.values()]
+  return max(set.intersection(*tested), default=None) if tested else None
+
+
+def _after(series: Series, number: int) -> Estimate | None:
+  """The accuracy in per cent after so many rounds; None if a run was not tested then."""
+  columns = [traces.ACCURACY.column(run) for run in series.finished.values()]
+  if not all(number in column for column in columns):
+    return None
+  return statistics.estimate(column[number] for column in columns)
 
 
 def _without(key: Key, knob: str) -> Key:
   return tuple(item for item in key if item[0] != knob)
-
-
-def _percent(value: Estimate) -> Estimate:
-  std = None if value.std is None else 100 * value.std
-  return Estimate(100 * value.mean, std, value.n)
 
 
 def partition(setting: Setting) -> Matrix | None:

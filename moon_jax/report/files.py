@@ -1,7 +1,7 @@
 """The charts as PNG and PDF, for papers."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -12,9 +12,10 @@ from matplotlib.ticker import MaxNLocator
 from moon_jax.report.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
 from moon_jax.report.styles import Style, style
 
-_TYPE_42 = {'pdf.fonttype': 42}  # text stays text in the PDF
 _MOST_ANNOTATED = 20  # numbers of more rows do not fit
-_ENDINGS = ('png', 'pdf')
+_MOST_LETTERS = 50  # of the names below the boxes
+_LEGEND_LETTERS = 80  # in a row
+_PANELS = 3  # in a row
 
 
 def write(chart: Chart, folder: pathlib.Path, styles: Mapping[str, Style]) -> list[str]:
@@ -28,13 +29,17 @@ def write(chart: Chart, folder: pathlib.Path, styles: Mapping[str, Style]) -> li
   Returns:
     The names of the files.
   """
-  names = [f'{chart.name}.{ending}' for ending in _ENDINGS]
   draw = {LineChart: _lines, Matrix: _matrix, Spread: _spread, Scatter: _scatter}
-  with matplotlib.rc_context(_TYPE_42):
-    figure = draw[type(chart)](chart, styles)
-    FigureCanvasAgg(figure)
-    for name in names:
-      figure.savefig(folder / name, dpi=200, bbox_inches='tight')
+  figure = draw[type(chart)](chart, styles)
+  FigureCanvasAgg(figure)
+  return _save(figure, folder, chart.name)
+
+
+def _save(figure: Figure, folder: pathlib.Path, name: str) -> list[str]:
+  names = [f'{name}.{ending}' for ending in ('png', 'pdf')]
+  with matplotlib.rc_context({'pdf.fonttype': 42}):  # text stays text
+    for file in names:
+      figure.savefig(folder / file, dpi=200, bbox_inches='tight')
   return names
 
 
@@ -55,7 +60,10 @@ def _panel(figure: Figure, x_label: str, y_label: str):
 
 
 def _lines(chart: LineChart, styles: Mapping[str, Style]) -> Figure:
-  figure = _figure(chart)
+  names = [*(line.label for line in chart.lines), *chart.levels]
+  columns = max(1, min(len(names), int(_LEGEND_LETTERS / (max(map(len, names)) + 6))))
+  # A legend below the plot hides no line; the figure grows with it.
+  figure = _figure(chart, height=3.9 + 0.2 * -(-len(names) // columns))
   panel = _panel(figure, chart.x_label, chart.y_label)
   if chart.is_sweep:
     values = sorted({x for line in chart.lines for x in line.x})
@@ -69,7 +77,15 @@ def _lines(chart: LineChart, styles: Mapping[str, Style]) -> Figure:
       _band(panel, line, styles[line.label])
   for label, level in chart.levels.items():
     _level(panel, label, level, styles[label])
-  _legend(figure, panel)
+  legend = figure.legend(
+    *panel.get_legend_handles_labels(),
+    loc='outside lower center',
+    ncols=columns,
+    frameon=False,
+    fontsize=9,
+  )
+  for text in legend.get_texts():
+    text.set_parse_math(False)
   return figure
 
 
@@ -112,18 +128,6 @@ def _level(panel, label: str, level, look: Style) -> None:
     panel.axhspan(low, high, color=look.colour, alpha=0.1, linewidth=0)
 
 
-def _legend(figure: Figure, panel) -> None:
-  """Below the plot, where it hides no line."""
-  handles, labels = panel.get_legend_handles_labels()
-  longest = max(map(len, labels))
-  columns = max(1, min(len(labels), int(70 / (longest + 6))))
-  legend = figure.legend(
-    handles, labels, loc='outside lower center', ncols=columns, frameon=False
-  )
-  for text in legend.get_texts():
-    text.set_parse_math(False)
-
-
 def _matrix(chart: Matrix, styles: Mapping[str, Style]) -> Figure:
   del styles
   rows, columns = chart.values.shape
@@ -154,8 +158,6 @@ def _annotate(panel, values: np.ndarray) -> None:
 def _spread(chart: Spread, styles: Mapping[str, Style]) -> Figure:
   figure = _figure(chart)
   panel = _panel(figure, '', chart.y_label)
-  names = list(chart.groups)
-  panel.set_xticks(range(len(names)), names, rotation=20 if len(names) > 3 else 0)
   for place, (label, values) in enumerate(chart.groups.items()):
     look = styles[label]
     panel.boxplot(
@@ -165,25 +167,58 @@ def _spread(chart: Spread, styles: Mapping[str, Style]) -> Figure:
       showfliers=False,
       medianprops={'color': look.colour},
     )
-    shift = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else 0.0
+    across = place + np.linspace(-0.15, 0.15, len(values))
     panel.scatter(
-      place + shift, np.sort(values), color=look.colour, marker=look.marker[0], s=18
+      across, np.sort(values), color=look.colour, marker=look.marker[0], s=18
     )
+  names = list(chart.groups)
+  crowded = sum(map(len, names)) > _MOST_LETTERS
+  panel.set_xticks(
+    range(len(names)),
+    names,
+    rotation=30 if crowded else 0,
+    ha='right' if crowded else 'center',
+  )
   panel.set_xlim(-0.6, len(names) - 0.4)
-  panel.set_xticks(range(len(names)), names)
   return figure
 
 
 def _scatter(chart: Scatter, styles: Mapping[str, Style]) -> Figure:
   del styles
   figure = _figure(chart, 5.0, 5.0)
-  panel = figure.subplots()
+  _embedding(figure.subplots(), chart)
+  return figure
+
+
+def side_by_side(
+  charts: Sequence[Scatter], folder: pathlib.Path, name: str
+) -> list[str]:
+  """Draws several scatters as one picture; the names of the files.
+
+  Args:
+    charts: at least one.
+    folder: exists.
+    name: of the files, without their ending.
+  """
+  columns = min(_PANELS, len(charts))
+  rows = -(-len(charts) // columns)
+  figure = Figure(figsize=(4.2 * columns, 4.4 * rows), layout='constrained')
+  FigureCanvasAgg(figure)
+  for panel in figure.subplots(rows, columns, squeeze=False).flat:
+    panel.axis('off')
+  for panel, chart in zip(figure.axes, charts, strict=False):
+    panel.axis('on')
+    panel.set_title(chart.title, fontsize=9, parse_math=False, wrap=True)
+    _embedding(panel, chart)
+  return _save(figure, folder, name)
+
+
+def _embedding(panel, chart: Scatter) -> None:
   panel.set(xticks=[], yticks=[], xlabel='t-SNE 1', ylabel='t-SNE 2')
   for label in np.unique(chart.classes):
     look, mine = style(int(label)), chart.points[chart.classes == label]
     panel.scatter(*mine.T, s=6, color=look.colour, marker=look.marker[0], linewidths=0)
   _name_classes(panel, chart)
-  return figure
 
 
 def _name_classes(panel, chart: Scatter) -> None:

@@ -15,6 +15,7 @@ BASELINE = 'fedavg'
 _SECONDS = ('train_seconds', 'evaluate_seconds', 'idle_seconds')
 _BYTES = ('bytes_down', 'bytes_up')
 LAST, BEST = 'last', 'best'
+_MOST_NAMES = 3  # of series in a note
 
 
 class Target(NamedTuple):
@@ -73,7 +74,7 @@ class Result:
     tail: mean over a run's last five tests.
     std_over_clients: of the last test, where each client has a model.
     worst_client: of the last test, where each client has a model.
-    comparison: of the final accuracy with FedAvg's, paired by sample.
+    comparison: of the final accuracy with FedAvg's, paired by sample and rounds.
     reached: the target; None if there is none.
   """
 
@@ -99,7 +100,7 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
   comparison = None
   if baseline and baseline is not series:
     comparison = statistics.compare(
-      *(_each(s, statistics.last) for s in (series, baseline))
+      *(_by_rounds(_each(s, statistics.last), s) for s in (series, baseline))
     )
   return Result(
     series=series,
@@ -112,6 +113,14 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
     comparison=comparison,
     reached=_reached(setting, series, baseline, target),
   )
+
+
+def _by_rounds(numbers, series: Series):
+  """(sample, last round) -> number: runs of unequal lengths are no pair."""
+  return {
+    (sample, max(series.finished[sample].column(ACCURACY))): number
+    for sample, number in numbers.items()
+  }
 
 
 def _each(series: Series, number: Callable[[Mapping[int, float]], float]):
@@ -207,10 +216,10 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
   notes, where = [], f'{setting.title}: ' if setting.title else ''
   numbers = [number for result in found for number in result.rounds]
   if len(set(numbers)) > 1:
-    told = '; '.join(f'{r.series.label} {statistics.ranges(r.rounds)}' for r in found)
     notes.append(
-      f'{where}unequal numbers of rounds ({told}): final accuracies are of the last '
-      'round of each run, mean curves end with the shortest'
+      f'{where}unequal numbers of rounds ({_told_rounds(found)}): final accuracies are '
+      'of the last round of each run, mean curves end with the shortest, and only runs '
+      'of equal length are paired; --where=num_rounds=N chooses'
     )
   without = [result.series.label for result in found if result.reached is None]
   if without:
@@ -219,6 +228,19 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
       'the finished runs of this setting'
     )
   return notes
+
+
+def _told_rounds(found: Sequence[Result]) -> str:
+  """'10: FedAvg, MOON; 10 to 20: SOLO'; of many series, the first three."""
+  by_rounds: dict[int | str, list[str]] = {}
+  for result in found:
+    rounds = statistics.ranges(result.rounds)
+    by_rounds.setdefault(rounds, []).append(result.series.label)
+  return '; '.join(
+    f'{rounds}: {", ".join(labels[:_MOST_NAMES])}'
+    + (f' and {len(labels) - _MOST_NAMES} more' if len(labels) > _MOST_NAMES else '')
+    for rounds, labels in by_rounds.items()
+  )
 
 
 def note_on(run: Run) -> str | None:

@@ -24,7 +24,7 @@ class Ending(enum.StrEnum):
   FINISHED = 'finished'
   DIVERGED = 'diverged'
   UNFINISHED = 'unfinished'
-  FAILED = 'failed'
+  EMPTY = 'without a round'
 
 
 class BadRunError(Exception):
@@ -185,7 +185,7 @@ def _parse(line: bytes) -> Record | None:
 
 def _ending(path: pathlib.Path, rounds: tuple[Record, ...], note: Note) -> Ending:
   if not rounds:
-    return Ending.FAILED
+    return Ending.EMPTY
   # A NaN or an infinity is recorded as null.
   if None in rounds[-1].values():
     return Ending.DIVERGED

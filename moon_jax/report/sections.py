@@ -54,12 +54,13 @@ def curves(setting: Setting) -> Section:
   )
 
 
-def sweeps(found: Found) -> Section:
-  """Final accuracy against the knobs that have several values."""
+def sweeps(settings: Sequence[Setting]) -> Section:
+  """Accuracy against the knobs that have several values."""
   return Section(
     title='Sweeps',
-    text='Means of final accuracies; bars are one sample standard deviation.',
-    charts=charts.sweeps(found),
+    text='Means over the finished runs in the last round that all runs of a plot were '
+    'tested in; bars are one sample standard deviation.',
+    charts=charts.sweeps(settings),
   )
 
 

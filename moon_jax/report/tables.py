@@ -102,8 +102,8 @@ def accuracy(found: Found) -> Table:
     'accuracy',
     'Accuracy',
     'Mean ± sample standard deviation over the n finished runs of a series. The '
-    'difference to FedAvg is the mean over the seeds that both have, p is of the '
-    'two-sided paired t-test over them (none with fewer than two).',
+    'difference to FedAvg is the mean over the seeds that both have, with equally many '
+    'rounds; p is of the two-sided paired t-test over them (none with fewer than two).',
     (*_NAMES, *_ACCURACY),
     rows,
   )
