@@ -4,11 +4,13 @@
 
 Prints one JSON line. --out keeps the round as benchmarks/pytorch_baseline.py reads it:
 data, batches, received model and previous models, and the engine's averaged model.
+With --turns each timed round waits for its turn (benchmarks/processes.py).
 """
 
 import argparse
 import dataclasses
 import json
+import sys
 import time
 
 import jax
@@ -22,6 +24,7 @@ def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--out')
+  parser.add_argument('--turns', action='store_true')
   options, flags = parser.parse_known_args()
   config = command_line.parse(flags).config
   devices.claim(config.execution.devices)
@@ -34,16 +37,24 @@ def main() -> None:
   state, _ = programs.run_round(state, *inputs, built.train)
   plan, seconds = built.planner.plan(1), []
   inputs = experiment.round_inputs(built, 1, plan)
-  for _ in range(options.repeats):
+
+  def run():
     fresh = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
     begin = time.perf_counter()
-    after, metrics = jax.block_until_ready(
-      programs.run_round(fresh, *inputs, built.train)
-    )
+    results = jax.block_until_ready(programs.run_round(fresh, *inputs, built.train))
     seconds.append(time.perf_counter() - begin)
-  samples, steps = int(metrics.num_seen.sum()), int(plan.step_real.sum())
+    return results
+
+  after, metrics = run()
+  seconds.clear()
   if options.out:
     np.savez(options.out, **_workload(built, state, plan, after))
+  for _ in range(options.repeats):
+    if options.turns:
+      print('ready', flush=True)
+      sys.stdin.readline()
+    run()
+  samples, steps = int(metrics.num_seen.sum()), int(plan.step_real.sum())
   report = {
     'seconds': seconds,
     'samples': samples,
