@@ -51,6 +51,8 @@ def run(request: Request) -> ExitCode:
     state = checkpoints.newest_or(initial_state(experiment))
     console.introduce(request, experiment, state)
     with Records(workdir, int(state.round)) as records:
+      if not records.rounds:
+        records.add_picture('partition', workdir / 'partition.png')
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       if rounds_left(config.num_rounds, records):
