@@ -308,7 +308,7 @@ def test_input_that_does_not_fit(case, tmp_path, workdir, capsys):
   given = save_npz(tmp_path / 'bad.npz', **arrays)
   code, line = predict(capsys, f'--workdir={workdir}', given)
   assert code == ExitCode.USAGE
-  assert line.startswith(given)
+  assert line.startswith(f"--input='{tmp_path / 'bad.npz'}'")
   assert re.search(message, line)
   assert line.count('\n') == 1
   assert [path.name for path in tmp_path.iterdir()] == ['bad.npz']
