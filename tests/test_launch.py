@@ -321,7 +321,7 @@ def test_finished_run_is_left_alone(reference, workdir):
   assert done.stdout == (
     f'nothing to do: 20 rounds or more are done\n{"".join(ending)}'
   )
-  assert 'compiling' not in done.stdout
+  assert 'compiling one round' not in done.stdout
   assert contents(workdir) == before
 
 
