@@ -1,1 +1,16 @@
 """A vectorized simulator of model-contrastive federated learning."""
+
+import typing
+
+if typing.TYPE_CHECKING:
+  from moon_jax.trained import load
+
+__all__ = ['load']
+
+
+def __getattr__(name: str):
+  if name == 'load':
+    from moon_jax.trained import load  # only now: it imports JAX
+
+    return load
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -3,6 +3,7 @@
 import pathlib
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from moon_jax.errors import NoCheckpointError, RunError
@@ -73,6 +74,47 @@ class Checkpoints:
     raise NoCheckpointError(
       f'Checkpoint {step} holds another state; differing: {", ".join(differing)}.'
     )
+
+
+def newest_part(directory: pathlib.Path, state: State, needed: State) -> State:
+  """Loads some leaves of the newest checkpoint to the host; writes nothing.
+
+  Args:
+    directory: the checkpoints of a run directory.
+    state: of `jax.ShapeDtypeStruct`s, what the checkpoint has to hold.
+    needed: whether each leaf is needed; the others become zeros that take no memory.
+
+  Raises:
+    NoCheckpointError: there is no checkpoint, or the newest holds no such state.
+  """
+  if not directory.is_dir():
+    raise NoCheckpointError(f'{directory} is not there: nothing is saved yet.')
+  part = jax.tree.map(lambda x, load: x if load else ocp.PLACEHOLDER, state, needed)
+  how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), state)
+  with ocp.CheckpointManager(
+    directory.absolute(),
+    options=ocp.CheckpointManagerOptions(create=False),
+    item_handlers=ocp.PyTreeCheckpointHandler(),
+  ) as manager:
+    step = manager.latest_step()
+    if step is None:
+      raise NoCheckpointError(f'{directory} is empty: nothing is saved yet.')
+    try:
+      if _layout(manager.item_metadata(step)) != _layout(state):
+        raise ValueError('it holds another state')
+      args = ocp.args.PyTreeRestore(part, restore_args=how)
+      loaded = manager.restore(step, args=args)
+    except Exception as error:  # a damaged file can raise anything
+      reason = str(error).strip().partition('\n')[0][:200]
+      raise NoCheckpointError(
+        f'{directory / str(step)} cannot be read ({reason}).'
+      ) from error
+  nothing = jax.tree.map(
+    lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), state
+  )
+  return jax.tree.map(
+    lambda load, x, zeros: x if load else zeros, needed, loaded, nothing
+  )
 
 
 def _layout(tree) -> set[tuple[str, tuple]]:

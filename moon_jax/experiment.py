@@ -30,7 +30,7 @@ from moon_jax.config import SERVED, Config
 from moon_jax.data import device, partition, sources
 from moon_jax.data.augment import augmenter
 from moon_jax.errors import UsageError
-from moon_jax.types import Scalars, Server, State
+from moon_jax.types import PyTree, Scalars, Server, State
 
 
 class Experiment(NamedTuple):
@@ -70,7 +70,7 @@ def build(config: Config) -> Experiment:
   Raises:
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
   """
-  config = _with_its_clients(config)
+  config = with_its_clients(config)
   data = sources.load(
     config.data.source,
     name=config.data.name,
@@ -85,14 +85,7 @@ def build(config: Config) -> Experiment:
     jax.default_backend(),
     devices.available(config.execution.devices),
   )
-  network = models.make(
-    config.model,
-    image_shape=data.train_images.shape[1:],
-    num_classes=data.num_classes,
-    convolution=config.execution.convolution,
-    dtype=config.execution.dtype,
-    **config.options(config.model),
-  )
+  network, algorithm = functions(config, data.train_images.shape[1:], data.num_classes)
   split = partition.make(
     **dataclasses.asdict(config.partition),
     labels=data.train_labels,
@@ -109,7 +102,6 @@ def build(config: Config) -> Experiment:
     seed=config.seed,
   )
   mesh = devices.mesh(num_devices)
-  algorithm = _algorithm(config, network)
   planner = cohort.Planner(
     owned=[split.client(client) for client in range(config.num_clients)],
     seed=config.seed,
@@ -141,7 +133,7 @@ def build(config: Config) -> Experiment:
   )
 
 
-def _with_its_clients(config: Config) -> Config:
+def with_its_clients(config: Config) -> Config:
   """The configuration; of `centralized` with one client, who owns all the data."""
   if config.algorithm != 'centralized':
     return config
@@ -160,6 +152,25 @@ def _require_whole_batches(sizes: np.ndarray, batch_size: int) -> None:
       f'--config.batch_size={batch_size}: with --config.drop_last=true it would not '
       'train at all. Lower batch_size, or raise --config.partition.min_size.'
     )
+
+
+def functions(
+  config: Config, image_shape: tuple[int, int, int], num_classes: int
+) -> tuple[models.Network, algorithms.Algorithm]:
+  """The network for images [H, W, C] of so many classes, and the algorithm.
+
+  Raises:
+    ModelError: the network does not fit the images.
+  """
+  network = models.make(
+    config.model,
+    image_shape=image_shape,
+    num_classes=num_classes,
+    convolution=config.execution.convolution,
+    dtype=config.execution.dtype,
+    **config.options(config.model),
+  )
+  return network, _algorithm(config, network)
 
 
 def _algorithm(config: Config, network: models.Network) -> algorithms.Algorithm:
@@ -191,14 +202,21 @@ def _mixing(config: Config) -> np.ndarray:
 
 def initial_state(experiment: Experiment) -> State:
   """The state before the first round; a function of the seed alone."""
-  config, algorithm = experiment.config, experiment.algorithm
+  config = experiment.config
   variables = experiment.network.init(config.seed)
-  state = State(
+  state = first_state(experiment.algorithm, variables, config.num_clients)
+  return devices.replicate(state, experiment.mesh)
+
+
+def first_state(
+  algorithm: algorithms.Algorithm, variables: PyTree, num_clients: int
+) -> State:
+  """The state in which the global model, and every client's, has these variables."""
+  return State(
     server=Server(variables, algorithm.init_server(variables)),
-    clients=tree.repeat(algorithm.init_client(variables), config.num_clients),
+    clients=tree.repeat(algorithm.init_client(variables), num_clients),
     round=jnp.zeros((), jnp.int32),
   )
-  return devices.replicate(state, experiment.mesh)
 
 
 class RoundInputs(NamedTuple):

@@ -63,7 +63,10 @@ class Logbook:
     """To be called when the device is about to be given a round."""
     if self._profiler:
       self._profiler.given(index)
+    first = self._clock is None
     self._clock = measures.Clock(self._clock)
+    if first:
+      self._clock.seconds['compile'] = self._programs.compile_seconds
     return Flight(index, plan, self._clock)
 
   def land(self, flight: Flight) -> None:
@@ -82,6 +85,7 @@ class Logbook:
       record |= measures.test_record(score, len(self._experiment.test.labels))
     flight.record = record
     self._records.add_metrics(record)
+    self._records.add_histogram('clients/drift', metrics.drift, record['round'])
     stop_if_diverged(record)
 
   def close(self, flight: Flight) -> None:

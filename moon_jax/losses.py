@@ -1,5 +1,7 @@
 """The terms that local training minimises. Pure."""
 
+from typing import NamedTuple
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -33,6 +35,22 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.
   return masked_mean(losses, mask)
 
 
+class Contrast(NamedTuple):
+  """What `model_contrastive` says about a batch.
+
+  Attributes:
+    loss: [] mean over the real examples, in nats; 0 if no negative counts.
+    positive_cosine: [] mean over the real examples of sim(z, z_global), the same.
+    negative_cosine: [] ditto of sim(z, z_previous_p), and over those that count.
+    contrasted: [] 1.0 if a negative counts, else 0.0.
+  """
+
+  loss: jax.Array
+  positive_cosine: jax.Array
+  negative_cosine: jax.Array
+  contrasted: jax.Array
+
+
 def model_contrastive(
   *,
   z: jax.Array,
@@ -41,7 +59,7 @@ def model_contrastive(
   exists: jax.Array,
   temperature: jax.Array,
   mask: jax.Array,
-) -> jax.Array:
+) -> Contrast:
   """Pulls the representation to the global model's, away from the client's last ones.
 
   l_con = -log(exp(sim(z, z_global) / tau)
@@ -58,21 +76,25 @@ def model_contrastive(
     exists: [P] bool, which of them count; without any the loss is 0.
     temperature: [] tau > 0, no unit.
     mask: [B] 1.0 for a real example, 0.0 for filler.
-
-  Returns:
-    [] mean over the real examples, in nats.
   """
   chex.assert_rank(z, 2)
   chex.assert_equal_shape([z, z_global])
   chex.assert_shape(z_previous, (*exists.shape, *z.shape))
   chex.assert_shape(mask, z.shape[:1])
-  positive = cosine_similarity(z, z_global) / temperature
-  negatives = cosine_similarity(z[None], z_previous) / temperature
+  positive = cosine_similarity(z, z_global)
+  negatives = cosine_similarity(z[None], z_previous)
   # Finite, because the gradient of a sum over nothing but e^-inf is NaN.
   absent = jnp.finfo(negatives.dtype).min
-  negatives = jnp.where(exists[:, None], negatives, absent)
-  negative = jax.nn.logsumexp(negatives, axis=0)
-  return masked_mean(jax.nn.softplus(negative - positive), mask)
+  counted = jnp.where(exists[:, None], negatives / temperature, absent)
+  excess = jax.nn.logsumexp(counted, axis=0) - positive / temperature
+  contrasted = jnp.any(exists).astype(mask.dtype)
+  per_negative = jax.vmap(masked_mean, in_axes=(0, None))(negatives, mask)
+  return Contrast(
+    loss=masked_mean(jax.nn.softplus(excess), mask),
+    positive_cosine=contrasted * masked_mean(positive, mask),
+    negative_cosine=masked_mean(per_negative, exists.astype(mask.dtype)),
+    contrasted=contrasted,
+  )
 
 
 def cosine_similarity(a: jax.Array, b: jax.Array, eps: float = 1e-8) -> jax.Array:

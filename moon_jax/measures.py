@@ -16,6 +16,8 @@ from moon_jax.types import ClientMetrics
 Record = dict[str, Any]
 
 
+# What diverged is told by its record, not by a warning.
+@np.errstate(invalid='ignore')
 def round_record(
   round_number: int, plan: Plan, metrics: ClientMetrics, traffic: tuple[int, int]
 ) -> Record:
@@ -29,42 +31,65 @@ def round_record(
       from, and to, each of its neighbours.
 
   Returns:
-    Losses in nats, means over the examples of the round, each counted once an epoch;
-    drift, the mean over the cohort; mean and quartiles over the cohort of what else the
-    algorithm reports, and the numbers it computed; bytes of the whole cohort.
+    What `means` says; drift, its mean and quartiles over the cohort; the same of what
+    else the algorithm reports, and the numbers it computed; bytes of the whole cohort.
   """
-  count = metrics.num_seen.sum(dtype=np.float64)
   bytes_down, bytes_up = (num_bytes * plan.num_transfers() for num_bytes in traffic)
   return {
     'round': round_number,
-    **{
-      name: float(sums.sum(dtype=np.float64) / count)
-      for name, sums in sorted(metrics.sums.items())
-    },
+    **means(metrics),
     'drift': float(metrics.drift.mean(dtype=np.float64)),
+    **_quartiles('drift', metrics.drift),
     **_spreads(metrics.reports),
     **{name: float(value) for name, value in sorted(metrics.numbers.items())},
     'clients': plan.clients.tolist(),
-    'num_examples': int(count),
+    'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
     'num_steps': int(plan.step_real.sum()),
     'bytes_down': bytes_down,
     'bytes_up': bytes_up,
   }
 
 
+def means(metrics: ClientMetrics) -> Record:
+  """The loss and its parts, means over the examples of a round.
+
+  Args:
+    metrics: leaves [K], as numpy.
+
+  Returns:
+    Losses in nats, over all examples, each counted once an epoch; what ends in
+    `_cosine` over those whose client had a model to be contrasted with, a
+    `contrasted_fraction` of all, and absent if there were none.
+  """
+  totals = {
+    name: float(sums.sum(dtype=np.float64))
+    for name, sums in sorted(metrics.sums.items())
+  }
+  count = float(metrics.num_seen.sum(dtype=np.float64))
+  contrasted = totals.get('contrasted_fraction', 0.0)
+  counts = {name: contrasted if name.endswith('_cosine') else count for name in totals}
+  return {name: totals[name] / counts[name] for name in totals if counts[name]}
+
+
 _QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
 
 
 def _spreads(reports: dict[str, np.ndarray]) -> Record:
-  """name -> [K], to name_mean, name_min, ..., each quartile between its neighbours."""
+  """name -> [K], to name_mean, name_min, ..., name_max."""
   record = {}
   for name, values in sorted(reports.items()):
-    values = np.asarray(values, np.float64)
-    quartiles = np.quantile(values, np.linspace(0.0, 1.0, len(_QUARTILES)))
-    record[f'{name}_mean'] = float(values.mean())
-    for which, value in zip(_QUARTILES, quartiles, strict=True):
-      record[f'{name}_{which}'] = float(value)
+    record[f'{name}_mean'] = float(values.mean(dtype=np.float64))
+    record |= _quartiles(name, values)
   return record
+
+
+def _quartiles(name: str, values: np.ndarray) -> Record:
+  """[K], to name_min, name_q1, ..., name_max, interpolated between neighbours."""
+  found = np.quantile(np.asarray(values, np.float64), np.linspace(0.0, 1.0, 5))
+  return {
+    f'{name}_{which}': float(value)
+    for which, value in zip(_QUARTILES, found, strict=True)
+  }
 
 
 def test_record(score: Score, num_examples: int) -> Record:
@@ -89,14 +114,15 @@ def test_record(score: Score, num_examples: int) -> Record:
   return record
 
 
-PHASES = ('pack', 'idle', 'train', 'evaluate', 'save')
+PHASES = ('compile', 'pack', 'idle', 'train', 'evaluate', 'save')
 
 
 class Clock:
   """Seconds of a round by phase, as the host sees them.
 
   The device works on a round while the host packs the next one and records the one
-  before. `idle` is when the device had nothing to do, saving included.
+  before. `idle` is when the device had nothing to do, saving included; `compile` is
+  what came before the first round of a process.
   """
 
   def __init__(self, previous: 'Clock | None' = None):
@@ -149,6 +175,8 @@ def timing_record(clock: Clock, plan: Plan, record: Record) -> Record:
   }
 
 
+# Of its own best accuracy; what a run is said to reach late or early.
+TARGET = 0.95
 _OF_SEVERAL = ('test_accuracy_std', 'test_accuracy_worst')
 
 
@@ -161,6 +189,8 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
   """
   tested = [record for record in rounds if 'test_accuracy' in record]
   best = max(tested, key=lambda record: record['test_accuracy'])
+  target = TARGET * best['test_accuracy']
+  reached = next(record for record in tested if record['test_accuracy'] >= target)
   names = [f'{phase}_seconds' for phase in PHASES]
   return {
     'rounds': rounds[-1]['round'],
@@ -169,9 +199,33 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
     **{name: tested[-1][name] for name in _OF_SEVERAL if name in tested[-1]},
     'best_test_accuracy': best['test_accuracy'],
     'best_round': best['round'],
+    'target_test_accuracy': target,
+    'target_round': reached['round'],
     'bytes_down': sum(record['bytes_down'] for record in rounds),
     'bytes_up': sum(record['bytes_up'] for record in rounds),
   } | {name: round(sum(line[name] for line in timings), 3) for name in names}
+
+
+def time_spent(timings: list[Record]) -> dict[str, float]:
+  """Where the time of a run went, in seconds that do not overlap.
+
+  Args:
+    timings: the lines of timings.jsonl.
+
+  Returns:
+    Seconds of 'compiling', 'training', 'testing', 'saving' and 'idle', which is when
+    the device waited for the host, here without the saving.
+  """
+  names = {'compile': 'compiling', 'train': 'training', 'evaluate': 'testing'}
+  spent = {
+    name: sum(line[f'{phase}_seconds'] for line in timings)
+    for phase, name in (names | {'save': 'saving'}).items()
+  }
+  # A round's line counts the saving of the round before as idle.
+  saved = [0.0, *(line['save_seconds'] for line in timings[:-1])]
+  waits = zip(timings, saved, strict=True)
+  spent['idle'] = sum(max(0.0, line['idle_seconds'] - save) for line, save in waits)
+  return spent
 
 
 def peak_memory_bytes() -> int:

@@ -5,7 +5,7 @@ metrics.jsonl   one object a round: results only, no clock, so that a resumed ru
                 ends with the same bytes as an uninterrupted one
 timings.jsonl   one object a round: seconds, samples/s, memory
 summary.json    written when the last round is done
-tensorboard/    the same scalars
+tensorboard/    the same scalars, the partition, histograms of the clients' drift
 """
 
 import contextlib
@@ -21,10 +21,13 @@ import subprocess
 from collections.abc import Iterator
 
 import jax
+import numpy as np
+from matplotlib import image
 from tensorboardX import SummaryWriter
 
 from moon_jax import config as config_lib
 from moon_jax.command_line import Request
+from moon_jax.data.device import DeviceSplit
 from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.measures import Record, summarise
 from moon_jax.report import figures
@@ -69,12 +72,13 @@ def finished(workdir: pathlib.Path, num_rounds: int) -> bool:
 
 
 @contextlib.contextmanager
-def begin(request: Request, data_digest: str) -> Iterator[None]:
+def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
   """Makes the run directory, locks it for this process and writes config.json.
 
   Args:
     request: the command line.
     data_digest: of the data set; a resumed run must find the same data.
+    images: see `describe_images`.
 
   Raises:
     UsageError: the directory cannot be made or written to, another process is running
@@ -101,7 +105,7 @@ def begin(request: Request, data_digest: str) -> Iterator[None]:
       )
     # From here on the directory does not hold a finished run.
     (workdir / SUMMARY).unlink(missing_ok=True)
-    write_json(workdir / CONFIG, describe(request, data_digest, saved))
+    write_json(workdir / CONFIG, describe(request, data_digest, images, saved))
     yield
 
 
@@ -112,12 +116,24 @@ def finish(workdir: pathlib.Path) -> None:
   write_json(workdir / SUMMARY, summarise(rounds, timings))
 
 
-def describe(request: Request, data_digest: str, saved: Record) -> Record:
+def describe_images(split: DeviceSplit) -> Record:
+  """What a network needs to be given other images: their shape, mean and deviation."""
+  return {
+    'shape': list(split.images.shape[1:]),
+    'mean': np.asarray(split.mean).tolist(),
+    'std': np.asarray(split.std).tolist(),
+  }
+
+
+def describe(
+  request: Request, data_digest: str, images: Record, saved: Record
+) -> Record:
   """The content of config.json: the experiment, its data and what it runs on.
 
   Args:
     request: the command line.
     data_digest: of the data set.
+    images: see `describe_images`.
     saved: config.json of the run that is resumed; what it ran on is kept under
       'earlier', one object for each start.
   """
@@ -129,6 +145,7 @@ def describe(request: Request, data_digest: str, saved: Record) -> Record:
     'command': request.command,
     'config': dataclasses.asdict(request.config),
     'data_digest': data_digest,
+    'images': images,
     'earlier': earlier,
     'versions': {'python': platform.python_version()}
     | {name: importlib.metadata.version(name) for name in _PACKAGES},
@@ -209,6 +226,16 @@ class Records:
     """Appends a line to timings.jsonl, and its numbers to TensorBoard."""
     self._append(self._timings, record)
     self._add_scalars('timings', record)
+
+  def add_histogram(self, name: str, values: np.ndarray, round_number: int) -> None:
+    """Adds the distribution of the finite values, [K], of a round to TensorBoard."""
+    finite = values[np.isfinite(values)]
+    if len(finite):
+      self._board.add_histogram(name, finite, round_number)
+
+  def add_picture(self, name: str, path: pathlib.Path) -> None:
+    """Adds a PNG to TensorBoard, as of before the first round."""
+    self._board.add_image(name, image.imread(path), 0, dataformats='HWC')
 
   def _add_scalars(self, group, record):
     for name, value in record.items():

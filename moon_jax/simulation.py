@@ -40,7 +40,9 @@ def run(request: Request) -> ExitCode:
   console.devices()
   experiment = build(config)
   with (
-    recording.begin(request, experiment.data_digest),
+    recording.begin(
+      request, experiment.data_digest, recording.describe_images(experiment.test)
+    ),
     Checkpoints(workdir / 'checkpoints') as checkpoints,
   ):
     counts = experiment.class_counts
@@ -49,6 +51,8 @@ def run(request: Request) -> ExitCode:
     state = checkpoints.newest_or(initial_state(experiment))
     console.introduce(request, experiment, state)
     with Records(workdir, int(state.round)) as records:
+      if not records.rounds:
+        records.add_picture('partition', workdir / 'partition.png')
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       if rounds_left(config.num_rounds, records):

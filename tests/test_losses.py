@@ -13,6 +13,7 @@ Y = jnp.array([[0.0, 0.5]])
 
 
 def contrastive(z, z_global, z_previous, temperature=0.5, mask=ONES):
+  """The loss, with one negative."""
   return losses.model_contrastive(
     z=z,
     z_global=z_global,
@@ -20,7 +21,7 @@ def contrastive(z, z_global, z_previous, temperature=0.5, mask=ONES):
     exists=jnp.array([True]),
     temperature=temperature,
     mask=mask,
-  )
+  ).loss
 
 
 def test_cross_entropy_of_two_examples():
@@ -101,7 +102,7 @@ def test_contrastive_with_several_negatives(exists, expected):
       exists=jnp.array(exists),
       temperature=0.5,
       mask=ONES,
-    )
+    ).loss
 
   previous = jnp.stack([Y, -X])
   np.testing.assert_allclose(loss(X, previous), expected, rtol=1e-4)
@@ -110,6 +111,30 @@ def test_contrastive_with_several_negatives(exists, expected):
   assert all(jnp.isfinite(gradient).all() for gradient in gradients)
   assert (gradients[1] != 0).any(axis=(1, 2)).tolist() == exists
   assert (gradients[0] != 0).any() == any(exists)
+
+
+@pytest.mark.parametrize(
+  ('exists', 'positive', 'negative', 'contrasted'),
+  [
+    # Two examples, at angles of 0 and 90 degrees to z_global, and a filler at 180:
+    # (1 + 0) / 2. To the first previous 90 and 0, to the second 180 and 90 degrees:
+    # (0 + 1) / 2 and (-1 + 0) / 2.
+    ([True, True], 0.5, 0.0, 1.0),
+    ([True, False], 0.5, 0.5, 1.0),
+    ([False, True], 0.5, -0.5, 1.0),
+    ([False, False], 0.0, 0.0, 0.0),
+  ],
+)
+def test_cosines_are_means_over_what_counts(exists, positive, negative, contrasted):
+  found = losses.model_contrastive(
+    z=jnp.concatenate([X, Y, -X]),
+    z_global=jnp.concatenate([X, X, X]),
+    z_previous=jnp.stack([jnp.concatenate([Y, Y, Y]), jnp.concatenate([-X, -X, -X])]),
+    exists=jnp.array(exists),
+    temperature=0.5,
+    mask=jnp.array([1.0, 1.0, 0.0]),
+  )
+  np.testing.assert_allclose(found[1:], [positive, negative, contrasted], atol=1e-6)
 
 
 def test_contrastive_survives_a_tiny_temperature():

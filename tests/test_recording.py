@@ -26,6 +26,7 @@ PLAN = Plan(
   bounds=np.array([[0, 1, 2]], np.int32),
   num_segments=np.array([2], np.int32),
 )
+IMAGES = {'shape': [8, 8, 1], 'mean': [0.5], 'std': [0.25]}
 
 
 # --- measures -------------------------------------------------------------------------
@@ -37,6 +38,9 @@ def test_round_record():
     sums={
       'train_loss': np.array([6.0, 6.0], np.float32),
       'proximal_loss': np.array([1.0, 0.0], np.float32),
+      # Only client 5 has a previous model: of its one example the cosine is 0.75.
+      'positive_cosine': np.array([0.0, 0.75], np.float32),
+      'contrasted_fraction': np.array([0.0, 1.0], np.float32),
     },
     num_seen=np.array([3.0, 1.0], np.float32),
     drift=np.array([0.5, 2.0], np.float32),
@@ -46,9 +50,16 @@ def test_round_record():
   record = measures.round_record(7, PLAN, metrics, traffic=(100, 40))
   assert record == {
     'round': 7,
+    'contrasted_fraction': 0.25,
+    'positive_cosine': 0.75,
     'proximal_loss': 0.25,
     'train_loss': 3.0,
     'drift': 1.25,
+    'drift_min': 0.5,
+    'drift_q1': 0.875,
+    'drift_median': 1.25,
+    'drift_q3': 1.625,
+    'drift_max': 2.0,
     # Two clients: the quartiles lie evenly between 0.5 and 1.
     'temperature_mean': 0.75,
     'temperature_min': 0.5,
@@ -64,6 +75,23 @@ def test_round_record():
     'bytes_up': 80,
   }
   assert json.loads(json.dumps(record)) == record
+
+
+def test_cosines_of_nobody_are_absent():
+  metrics = ClientMetrics(
+    sums={
+      name: np.zeros(2, np.float32)
+      for name in ('contrastive_loss', 'contrasted_fraction', 'negative_cosine')
+    },
+    num_seen=np.ones(2, np.float32),
+    drift=np.zeros(2, np.float32),
+    reports={},
+    numbers={},
+  )
+  assert measures.means(metrics) == {
+    'contrasted_fraction': 0.0,
+    'contrastive_loss': 0.0,
+  }
 
 
 def test_test_record_of_one_model():
@@ -103,6 +131,7 @@ def test_timing_record(monkeypatch):
   assert record.pop('peak_memory_bytes') > 1_000_000
   assert record == {
     'round': 7,
+    'compile_seconds': 0.0,
     'pack_seconds': 1.75,
     'idle_seconds': 0.5,
     'train_seconds': 2.5,
@@ -137,6 +166,7 @@ def test_summary_takes_the_last_test_and_the_first_of_the_best():
     line(5, test_accuracy=0.625, test_loss=4.0),
   ]
   seconds = {
+    'compile_seconds': 2.0,
     'pack_seconds': 0.5,
     'idle_seconds': 0.125,
     'train_seconds': 1.0,
@@ -149,13 +179,54 @@ def test_summary_takes_the_last_test_and_the_first_of_the_best():
     'test_loss': 4.0,
     'best_test_accuracy': 0.75,
     'best_round': 2,
+    'target_test_accuracy': 0.95 * 0.75,
+    'target_round': 2,
     'bytes_down': 500,
     'bytes_up': 15,
+    'compile_seconds': 4.0,
     'pack_seconds': 1.0,
     'idle_seconds': 0.25,
     'train_seconds': 2.0,
     'evaluate_seconds': 0.5,
     'save_seconds': 0.001,
+  }
+
+
+def test_the_target_is_reached_once_close_to_the_best():
+  # 95 % of 0.75 is 0.7125.
+  accuracies = (0.5, 0.7, 0.72, 0.75, 0.6)
+  rounds = [
+    {
+      'round': 2 * i,
+      'test_accuracy': a,
+      'test_loss': 1.0,
+      'bytes_down': 0,
+      'bytes_up': 0,
+    }
+    for i, a in enumerate(accuracies, start=1)
+  ]
+  summary = measures.summarise(rounds, [])
+  assert summary['target_round'] == 6
+
+
+def test_saving_is_not_counted_as_idle_too():
+  def line(compiling, idle, train, save):
+    names = ('compile', 'idle', 'train', 'evaluate', 'save')
+    values = (compiling, idle, train, 0.25, save)
+    return {f'{n}_seconds': v for n, v in zip(names, values, strict=True)}
+
+  # The second line's 0.75 holds the 0.5 of saving; the third begins a new process.
+  lines = [
+    line(4.0, 0.0, 1.0, 0.5),
+    line(0.0, 0.75, 2.0, 1.0),
+    line(3.0, 0.0, 1.5, 0.5),
+  ]
+  assert measures.time_spent(lines) == {
+    'compiling': 7.0,
+    'training': 4.5,
+    'testing': 0.75,
+    'saving': 2.0,
+    'idle': 0.25,
   }
 
 
@@ -256,7 +327,7 @@ def test_check_accepts_its_own_run_and_refuses_others(tmp_path):
   request = command_line.parse([f'--workdir={tmp_path / "a" / "run"}'])
   recording.check(request.workdir, request.config)
   assert not request.workdir.exists()
-  with recording.begin(request, 'digest'):
+  with recording.begin(request, 'digest', IMAGES):
     pass
   recording.check(request.workdir, request.config)
   longer = command_line.parse(['--config.num_rounds=99']).config
@@ -270,7 +341,7 @@ def test_a_workdir_that_cannot_be(tmp_path):
   (tmp_path / 'file').write_text('')
   request = command_line.parse([f'--workdir={tmp_path / "file" / "run"}'])
   cannot = pytest.raises(UsageError, match=r'cannot be written: (Not a dir|File exi)')
-  with cannot, recording.begin(request, 'digest'):
+  with cannot, recording.begin(request, 'digest', IMAGES):
     pass
   long = tmp_path / ('long' * 100)
   with pytest.raises(UsageError, match='File name too long'):
@@ -280,16 +351,16 @@ def test_a_workdir_that_cannot_be(tmp_path):
 def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
   request = command_line.parse([f'--workdir={tmp_path}'])
   recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 1})
-  with recording.begin(request, 'digest'):
+  with recording.begin(request, 'digest', IMAGES):
     # A run that goes on is not finished.
     assert not recording.finished(tmp_path, 1)
     busy = pytest.raises(UsageError, match='Another process is running')
-    with busy, recording.begin(request, 'digest'):
+    with busy, recording.begin(request, 'digest', IMAGES):
       pass
   other = pytest.raises(UsageError, match='trained on other data')
-  with other, recording.begin(request, 'another digest'):
+  with other, recording.begin(request, 'another digest', IMAGES):
     pass
-  with recording.begin(request, 'digest'):
+  with recording.begin(request, 'digest', IMAGES):
     saved = recording.read_json(tmp_path / recording.CONFIG)
   assert [start['command'] for start in saved['earlier']] == [request.command]
 

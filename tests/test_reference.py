@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.reference import formulas, losses, networks, optimizers
+from tests.reference import federation, formulas, losses, networks, optimizers
 from tests.world import largest_difference
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'reference.npz'
@@ -167,6 +167,21 @@ class TestByHand:
     negatives = [jnp.array([[0.0, 1.0]]), jnp.array([[-2.0, 0.0]])]
     value = losses.model_contrastive(z, z, negatives, 0.5)[0]
     np.testing.assert_allclose(value, np.log(1 + np.exp(-2) + np.exp(-4)), rtol=1e-6)
+
+  def test_cosines_are_over_the_examples_with_a_negative(self):
+    # Two examples with a negative, and three without: 2 of 5.
+    def losses_(positive, negative):
+      return losses.Losses(1.0, 1.0, 0.5, 0.0, positive, negative)
+
+    nan = float('nan')
+    first = federation.Trained(None, [], [(losses_(0.5, -1.0), 2)])
+    second = federation.Trained(None, [], [(losses_(nan, nan), 3)])
+    means = federation.mean_losses([first, second])
+    assert means['positive_cosine'] == 0.5
+    assert means['negative_cosine'] == -1.0
+    assert means['contrasted_fraction'] == 0.4
+    assert means['train_loss'] == 1.0
+    assert federation.mean_losses([second])['positive_cosine'] is None
 
   def test_effective_steps(self):
     # 1 + (1 + 1/2) + (1 + 1/2 + 1/4)

@@ -22,7 +22,8 @@ LAYERS = (
   ('round', 'checkpoint'),
   ('measures', 'report'),
   ('recording', 'experiment', 'profiling'),
-  ('console',),
+  ('console', 'trained'),
+  ('predict',),
   ('logbook',),
   ('simulation',),
 )

@@ -67,7 +67,7 @@ def moon(
   def loss(outputs, frozen, params, task, batch):
     supervised, parts = base.supervised(outputs, frozen, params, task, batch)
     z_previous, exists = negatives(frozen, task.memory.count)
-    contrastive = losses.model_contrastive(
+    contrast = losses.model_contrastive(
       z=represented(outputs),
       z_global=frozen['global'],
       z_previous=z_previous,
@@ -75,8 +75,13 @@ def moon(
       temperature=task.scalars['tau'],
       mask=batch.mask,
     )
-    total = supervised + task.scalars['mu'] * contrastive
-    return total, parts | {'contrastive_loss': contrastive}
+    total = supervised + task.scalars['mu'] * contrast.loss
+    return total, parts | {
+      'contrastive_loss': contrast.loss,
+      'positive_cosine': contrast.positive_cosine,
+      'negative_cosine': contrast.negative_cosine,
+      'contrasted_fraction': contrast.contrasted,
+    }
 
   def upload(trained, task):
     models = (trained, *task.memory.models[:-1])

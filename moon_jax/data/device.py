@@ -35,8 +35,7 @@ class DeviceSplit(NamedTuple):
       view: what is seen of the rows; None sees them as they are.
     """
     pixels = self.images[rows] if view is None else view(self.images, rows)
-    mean, std = self.mean.reshape(1, 1, 1, -1), self.std.reshape(1, 1, 1, -1)
-    return (pixels.astype(jnp.float32) / 255.0 - mean) / std
+    return normalise(pixels, self.mean, self.std)
 
   def batch(
     self, rows: jax.Array, num_real: jax.Array, view: View | None = None
@@ -54,6 +53,12 @@ class DeviceSplit(NamedTuple):
       labels=self.labels[rows],
       mask=(jnp.arange(rows.shape[0]) < num_real).astype(jnp.float32),
     )
+
+
+def normalise(pixels: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
+  """[B, H, W, C] uint8, [C], [C] -> [B, H, W, C] float32, zero mean, unit deviation."""
+  mean, std = mean.reshape(1, 1, 1, -1), std.reshape(1, 1, 1, -1)
+  return (pixels.astype(jnp.float32) / 255.0 - mean) / std
 
 
 class TrainSplit(NamedTuple):

@@ -21,6 +21,9 @@ class RoundResult(NamedTuple):
   supervised_loss: float
   contrastive_loss: float
   proximal_loss: float
+  positive_cosine: float | None  # mean over the examples whose client has a negative
+  negative_cosine: float | None  # ditto; None if there is no such example
+  contrasted_fraction: float  # how many of all examples these are, in [0, 1]
   drift: dict  # client id -> ||w_trained - w_received||_2, this round's clients
   stats: dict  # the global model's running statistics; local BatchNorm: the initial
   client_stats: dict  # client id -> those of its model in `clients`
@@ -249,14 +252,26 @@ TERMS = {
 
 
 def mean_losses(trained):
-  """The means of the losses over all examples that the cohort processed."""
-  sums, examples = np.zeros(len(Losses._fields)), 0
-  for result in trained:
-    for losses, count in result.steps:
-      sums += np.array([float(loss) for loss in losses]) * count
-      examples += count
-  names = ('train_loss', 'supervised_loss', 'contrastive_loss', 'proximal_loss')
-  return dict(zip(names, (float(total / examples) for total in sums), strict=True))
+  """The means of the losses, and of MOON's cosines, over the examples processed."""
+  steps = [step for result in trained for step in result.steps]
+  contrasted = [
+    (losses, count) for losses, count in steps if not np.isnan(losses.positive_cosine)
+  ]
+
+  def mean(field, steps):
+    examples = sum(count for _, count in steps)
+    total = sum(float(getattr(losses, field)) * count for losses, count in steps)
+    return total / examples if examples else None
+
+  names = {'train': 'total'} | {name: name for name in Losses._fields[1:4]}
+  cosines = ('positive_cosine', 'negative_cosine')
+  return {
+    **{f'{name}_loss': mean(field, steps) for name, field in names.items()},
+    **{name: mean(name, contrasted) for name in cosines},
+    'contrasted_fraction': (
+      sum(count for _, count in contrasted) / sum(count for _, count in steps)
+    ),
+  }
 
 
 def run(*, params, images, labels, sizes, rounds, num_clients, **options):

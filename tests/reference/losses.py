@@ -18,6 +18,8 @@ class Losses(NamedTuple):
   supervised: float
   contrastive: float  # 0 without MOON's term, and for a client without a negative
   proximal: float  # ||w - w_received||^2 / 2; 0 unless FedProx
+  positive_cosine: float  # mean sim(z, z_global); NaN where contrastive is 0 by rule
+  negative_cosine: float  # mean sim(z, z_previous), over all negatives; NaN likewise
 
 
 class Weights(NamedTuple):
@@ -101,10 +103,13 @@ def batch_loss(
   supervised = jnp.mean(cross_entropy(logits, labels))
   contrastive = 0.0
   proximal = 0.0
+  cosines = (jnp.nan, jnp.nan)
   if 'contrastive' in terms and negatives:
     z_global = compared(received, training=False)[0]
     z_previous = [compared(model, training=False)[0] for model in negatives]
     contrastive = jnp.mean(model_contrastive(z, z_global, z_previous, tau))
+    to_previous = jnp.stack([cosine_similarity(z, n) for n in z_previous])
+    cosines = (jnp.mean(cosine_similarity(z, z_global)), jnp.mean(to_previous))
   if 'proximal' in terms:
     proximal = 0.5 * squared_distance(params, received.params)
   total = (
@@ -112,7 +117,7 @@ def batch_loss(
     + weights.contrastive * contrastive
     + weights.proximal * proximal
   )
-  return total, (Losses(total, supervised, contrastive, proximal), stats)
+  return total, (Losses(total, supervised, contrastive, proximal, *cosines), stats)
 
 
 # Only the first argument is trained: the other models are frozen, in evaluation mode.

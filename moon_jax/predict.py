@@ -1,0 +1,136 @@
+"""What does a trained model say about these images? `python -m moon_jax.predict`."""
+
+import os
+import pathlib
+import sys
+
+import numpy as np
+from absl import flags
+
+from moon_jax.errors import ExitCode, RunError, UsageError
+
+_USAGE = """\
+Classifies images by what a run learned, from its newest checkpoint.
+
+  python -m moon_jax.predict --workdir=DIR --input=FILE [--output=FILE] [--client=N]
+
+  --workdir=DIR   the run directory
+  --input=FILE    an .npz file with `images`, or else `test_x`: uint8, [M, H, W] or
+                  [M, H, W, C], of the size of the training images
+  --output=FILE   an .npz file for `labels` [M], `logits` [M, classes] and
+                  `representations` [M, D]; default <input>_predictions.npz
+  --client=N      whose model, from 0, if each client has its own
+
+Exit codes: 0 done, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.\
+"""
+_ARRAYS = ('images', 'test_x')
+
+
+def main(argv: list[str]) -> ExitCode:
+  """Returns the exit code; every failure that the user can mend is one clear line."""
+  if {'-h', '--help'} & set(argv):
+    print(_USAGE)
+    return ExitCode.DONE
+  try:
+    print(predict(_parse(argv)))
+  except RunError as error:
+    print(error, file=sys.stderr)
+    return error.exit_code
+  except KeyboardInterrupt:
+    return ExitCode.INTERRUPTED
+  return ExitCode.DONE
+
+
+def predict(values: flags.FlagValues) -> str:
+  """Writes the predictions, and says so in one line.
+
+  Raises:
+    RunError: with the message for the user and the exit code.
+  """
+  source = pathlib.Path(values.input).expanduser()
+  target = _target(values.output, source)
+  images = _read(values.input, source)
+  # Only now: a mistyped flag is answered before JAX is loaded.
+  from moon_jax import trained
+
+  model = trained.load(values.workdir, client=values.client)
+  try:
+    predictions = model.predict(images)
+  except UsageError as error:
+    raise UsageError(f'--input={values.input!r}: {error}') from None
+  _write(target, predictions._asdict())
+  whose = 'the global model' if values.client is None else f'client {values.client}'
+  return (
+    f'{target}: {len(images)} images, by {whose} after round {model.round} of '
+    f'{values.workdir}'
+  )
+
+
+def _parse(argv: list[str]) -> flags.FlagValues:
+  """The flags.
+
+  Raises:
+    UsageError: one is missing or unknown, or there is a stray word.
+  """
+  values = flags.FlagValues()
+  for name in ('workdir', 'input', 'output'):
+    flags.DEFINE_string(name, None, name, flag_values=values)
+  flags.DEFINE_integer('client', None, 'client', lower_bound=0, flag_values=values)
+  values.set_gnu_getopt(True)
+  try:
+    stray = values(['predict', *argv])[1:]
+  except flags.Error as error:
+    raise UsageError(f'{error}') from None
+  if stray:
+    raise UsageError(f'{stray[0]!r} is a stray word; see --help.')
+  for name in ('workdir', 'input'):
+    if not values[name].value:
+      raise UsageError(f'--{name} is missing; see --help.')
+  return values
+
+
+def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
+  """Where the predictions go."""
+  if output is None:
+    return source.with_name(f'{source.stem}_predictions.npz')
+  path = pathlib.Path(output).expanduser()
+  if path.suffix != '.npz':
+    raise UsageError(f'--output={output!r} must be an .npz file.')
+  if not path.parent.is_dir():
+    raise UsageError(f'--output={output!r}: there is no folder {str(path.parent)!r}.')
+  if path.exists() and source.exists() and path.samefile(source):
+    raise UsageError(f'--output={output!r} is the --input.')
+  return path
+
+
+def _read(given: str, path: pathlib.Path) -> np.ndarray:
+  """The images of the input file."""
+  flag = f'--input={given!r}'
+  wanted = f'must be an .npz file with {" or ".join(_ARRAYS)}'
+  if not os.path.isfile(path):  # unlike Path.is_file, no error at long names
+    raise UsageError(f'{flag} is not a file.')
+  try:
+    # Opened here, because np.load forgets to close a file that it cannot read.
+    with path.open('rb') as file, np.load(file, allow_pickle=False) as arrays:
+      for name in _ARRAYS:
+        if name in arrays:
+          return arrays[name]
+      problem = f'it has {list(arrays)}'
+  except Exception as error:  # a damaged file can raise anything
+    problem = f'{type(error).__name__}: ' + str(error).strip().partition('\n')[0]
+  raise UsageError(f'{flag} {wanted} ({problem}).')
+
+
+def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+  """Writes an .npz file, all of it or nothing."""
+  partial = path.with_name(path.name + '.partial')
+  try:
+    with partial.open('wb') as file:
+      np.savez(file, **arrays)
+    os.replace(partial, path)
+  except OSError as error:
+    raise UsageError(f'{str(path)!r} cannot be written: {error.strerror}.') from None
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))
