@@ -10,8 +10,9 @@ from moon_jax.cohort import Plan
 from moon_jax.console import Console
 from moon_jax.errors import DivergedError
 from moon_jax.evaluation import Score
-from moon_jax.experiment import Compiled, Experiment
+from moon_jax.experiment import Experiment
 from moon_jax.profiling import Profiler
+from moon_jax.programs import Compiled
 from moon_jax.recording import Records
 from moon_jax.types import ClientMetrics
 

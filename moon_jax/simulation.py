@@ -8,14 +8,9 @@ from moon_jax.command_line import Request
 from moon_jax.console import Console
 from moon_jax.data import partition
 from moon_jax.errors import ExitCode, UsageError
-from moon_jax.experiment import (
-  Experiment,
-  build,
-  compile_programs,
-  initial_state,
-  round_inputs,
-)
+from moon_jax.experiment import Experiment, build, initial_state
 from moon_jax.logbook import Logbook
+from moon_jax.programs import compile_programs, round_inputs
 from moon_jax.recording import Records
 from moon_jax.report import figures
 from moon_jax.types import State
