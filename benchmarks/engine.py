@@ -27,10 +27,10 @@ def main() -> None:
   devices.claim(config.execution.devices)
   built = experiment.build(config)
   state = experiment.initial_state(built)
-  begin = time.perf_counter()
-  compiled = programs.compile_programs(built, state)
-  compile_seconds = time.perf_counter() - begin
   inputs = programs.round_inputs(built, 0, built.planner.plan(0))
+  begin = time.perf_counter()
+  compiled = programs.compile_programs(built, state, inputs)
+  compile_seconds = time.perf_counter() - begin
   state, _ = compiled.run_round(state, *inputs, built.train)
   plan, seconds = built.planner.plan(1), []
   inputs = programs.round_inputs(built, 1, plan)

@@ -33,7 +33,7 @@ def round_inputs(
   """Copies a round's plan and numbers to the device; round_index counts from 0."""
   scalars = method.round_scalars(experiment.config, experiment.algorithm, round_index)
   return RoundInputs(
-    devices.split(plan, lanes.plan_spec(), experiment.mesh),
+    devices.split(plan.for_device(), lanes.plan_spec(), experiment.mesh),
     devices.replicate(scalars, experiment.mesh),
   )
 
@@ -52,14 +52,19 @@ class Compiled(NamedTuple):
   compile_seconds: float
 
 
-def compile_programs(experiment: Experiment, state: State) -> Compiled:
-  """Compiles one round and one evaluation."""
+def compile_programs(
+  experiment: Experiment, state: State, inputs: RoundInputs
+) -> Compiled:
+  """Compiles one round and one evaluation, for this state and any round's inputs."""
   begin = time.perf_counter()
-  programs = [lowered.compile() for lowered in lower_programs(experiment, state)]
+  lowered = lower_programs(experiment, state, inputs)
+  programs = [program.compile() for program in lowered]
   return Compiled(*programs, time.perf_counter() - begin)
 
 
-def lower_programs(experiment: Experiment, state: State) -> tuple[Lowered, Lowered]:
+def lower_programs(
+  experiment: Experiment, state: State, inputs: RoundInputs
+) -> tuple[Lowered, Lowered]:
   """One round and one evaluation, traced but not compiled."""
   algorithm, mesh = experiment.algorithm, experiment.mesh
   config = experiment.config
@@ -79,7 +84,6 @@ def lower_programs(experiment: Experiment, state: State) -> tuple[Lowered, Lower
     donate_argnums=0,
     out_shardings=NamedSharding(mesh, PartitionSpec()),
   )
-  inputs = round_inputs(experiment, 0, experiment.planner.plan(0))
   with jax.default_matmul_precision(config.execution.matmul_precision):
     return (
       run_round.lower(state, *inputs, experiment.train),

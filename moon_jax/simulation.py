@@ -82,11 +82,11 @@ def train(
   results of the one before, if the device has been given that much work in advance.
   """
   config, first = experiment.config, int(state.round)
-  with console.compiling('one round and one test'):
-    programs = compile_programs(experiment, state)
-  logbook = Logbook(experiment, programs, records, console, first)
   plan, flight = experiment.planner.plan(first), None
   inputs = round_inputs(experiment, first, plan)
+  with console.compiling('one round and one test'):
+    programs = compile_programs(experiment, state, inputs)
+  logbook = Logbook(experiment, programs, records, console, first)
   for index in console.progress(range(first, config.num_rounds)):
     landing, flight = flight, logbook.new_flight(index, plan)
     with jax.transfer_guard('disallow'):

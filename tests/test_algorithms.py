@@ -218,7 +218,8 @@ def test_scaffold_does_not_collapse_with_many_clients_of_whom_few_take_part():
   argv = [f'--config.{flag}' for flag in flags]
   built = experiment.build(command_line.parse(argv).config)
   first = experiment.initial_state(built)
-  compiled = programs.compile_programs(built, first)
+  inputs = programs.round_inputs(built, 0, built.planner.plan(0))
+  compiled = programs.compile_programs(built, first, inputs)
   nothing = jax.tree.map(np.zeros_like, (first.server.memory, first.clients))
 
   def accuracy(*, controlled):

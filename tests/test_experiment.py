@@ -30,6 +30,15 @@ def build(*flags):
   return experiment.build(command_line.parse([*tiny, *flags]).config)
 
 
+def first_inputs(built):
+  return programs.round_inputs(built, 0, built.planner.plan(0))
+
+
+def lower_round(built):
+  state = experiment.initial_state(built)
+  return programs.lower_programs(built, state, first_inputs(built))[0]
+
+
 def test_the_first_state_is_a_function_of_the_seed():
   def leaves(seed):
     return jax.tree.leaves(experiment.initial_state(build(f'--config.seed={seed}')))
@@ -78,7 +87,7 @@ def test_a_temperature_of_the_server_travels_with_the_model():
 
 def test_scalars_are_float32_arrays_of_every_number():
   built = build('--config.moon.mu=0.25', '--config.seed=7')
-  numbers = programs.round_inputs(built, 0, built.planner.plan(0)).scalars
+  numbers = first_inputs(built).scalars
   assert numbers.seed == 7
   assert numbers.algorithm == {'mu': 0.25, 'tau': 0.5}
   assert set(numbers.optimizer) == {'learning_rate', 'momentum', 'weight_decay'}
@@ -86,10 +95,18 @@ def test_scalars_are_float32_arrays_of_every_number():
   assert all(leaf.dtype == np.float32 for leaf in floats)
 
 
+def test_the_device_gets_of_a_plan_what_it_reads():
+  built = build()
+  plan, given = built.planner.plan(0), first_inputs(built).plan
+  assert given.step_real == ()
+  np.testing.assert_array_equal(given.examples, plan.examples)
+  assert plan.step_real.sum() > 0
+
+
 def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
   built = build('--config.participation=0.3', '--config.local_epochs=1')
   state = experiment.initial_state(built)
-  compiled = programs.compile_programs(built, state)
+  compiled = programs.compile_programs(built, state, first_inputs(built))
   sizes = set()
   for index in range(4):
     plan = built.planner.plan(index)
@@ -207,8 +224,8 @@ def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
   for dtype in ('float32', 'bfloat16'):
     built = build(*flags, f'--config.execution.dtype={dtype}')
     state = experiment.initial_state(built)
-    compiled = programs.compile_programs(built, state)
-    inputs = programs.round_inputs(built, 0, built.planner.plan(0))
+    inputs = first_inputs(built)
+    compiled = programs.compile_programs(built, state, inputs)
     state, _ = compiled.run_round(state, *inputs, built.train)
     results[dtype] = state.server.variables
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(state.server.variables))
@@ -222,7 +239,7 @@ def test_the_precision_of_products_reaches_the_program(precision):
   built = build(
     '--config.algorithm=fedavg', f'--config.execution.matmul_precision={precision}'
   )
-  lowered = programs.lower_programs(built, experiment.initial_state(built))[0]
+  lowered = lower_round(built)
   # The average over the clients always has the highest precision.
   assert ('[DEFAULT, DEFAULT]' in lowered.as_text()) == (precision == 'default')
 
@@ -261,7 +278,7 @@ def test_the_learning_rate_of_a_round_follows_the_schedule(flags, numbers):
 def stepped(*flags):
   """A weight of 1 after two steps along the gradient 1, by the local optimizer."""
   built = build(*(f'--config.optimizer.{flag}' for flag in flags))
-  numbers = programs.round_inputs(built, 0, built.planner.plan(0)).scalars.optimizer
+  numbers = first_inputs(built).scalars.optimizer
   optimizer = method.local_optimizer(built.config)(**numbers)
   weight = np.float32(1)
   state = optimizer.init(weight)
@@ -354,7 +371,7 @@ def test_statistics_stay_local_if_told():
 
 def lowered_round(*flags):
   built = build('--config.local_epochs=2', *flags)
-  return programs.lower_programs(built, experiment.initial_state(built))[0]
+  return lower_round(built)
 
 
 def test_what_is_kept_and_what_is_augmented_reaches_the_program():
@@ -375,7 +392,7 @@ def test_what_is_kept_and_what_is_augmented_reaches_the_program():
 def test_a_round_writes_its_state_where_the_old_one_was():
   built = build('--config.execution.devices=1')
   state = experiment.initial_state(built)
-  compiled = programs.compile_programs(built, state)
-  inputs = programs.round_inputs(built, 0, built.planner.plan(0))
+  inputs = first_inputs(built)
+  compiled = programs.compile_programs(built, state, inputs)
   compiled.run_round(state, *inputs, built.train)
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.clients))
