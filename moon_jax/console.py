@@ -114,11 +114,12 @@ class Console:
     """Prints the phases of the traced rounds, and where the trace is.
 
     Args:
-      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'.
+      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'. {} of a run
+        that ended early: only where the trace is.
       folder: holds the trace.
     """
-    words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
-    self.say(f'where the time went (train includes frozen): {", ".join(words)}')
+    if words := [f'{phase} {value:.2f} s' for phase, value in seconds.items()]:
+      self.say(f'where the time went (train includes frozen): {", ".join(words)}')
     self.say(f'trace: {folder}')
 
   def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:

@@ -86,29 +86,29 @@ def train(
   inputs = round_inputs(experiment, first, plan)
   with console.compiling('one round and one test'):
     programs = compile_programs(experiment, state, inputs)
-  logbook = Logbook(experiment, programs, records, console, first)
-  for index in console.progress(range(first, config.num_rounds)):
-    landing, flight = flight, logbook.new_flight(index, plan)
-    with jax.transfer_guard('disallow'):
-      state, flight.metrics = programs.run_round(state, *inputs, experiment.train)
-    if index + 1 < config.num_rounds:
-      with flight.clock('pack'):
-        plan = experiment.planner.plan(index + 1)
-        inputs = round_inputs(experiment, index + 1, plan)
-    if due(index, config.eval_every_rounds, config.num_rounds):
+  with Logbook(experiment, programs, records, console, first) as logbook:
+    for index in console.progress(range(first, config.num_rounds)):
+      landing, flight = flight, logbook.new_flight(index, plan)
       with jax.transfer_guard('disallow'):
-        flight.score = programs.evaluate(state, experiment.test)
-    if landing:
-      logbook.land(landing)
-      logbook.close(landing)
-    save = due(index, config.checkpoint_every_rounds, config.num_rounds)
-    if save or devices.one_at_a_time(experiment.mesh):
-      logbook.land(flight)
-      if save:
-        with flight.clock('save'):
-          checkpoints.save(state)
-      logbook.close(flight)
-      flight = None
+        state, flight.metrics = programs.run_round(state, *inputs, experiment.train)
+      if index + 1 < config.num_rounds:
+        with flight.clock('pack'):
+          plan = experiment.planner.plan(index + 1)
+          inputs = round_inputs(experiment, index + 1, plan)
+      if due(index, config.eval_every_rounds, config.num_rounds):
+        with jax.transfer_guard('disallow'):
+          flight.score = programs.evaluate(state, experiment.test)
+      if landing:
+        logbook.land(landing)
+        logbook.close(landing)
+      save = due(index, config.checkpoint_every_rounds, config.num_rounds)
+      if save or devices.one_at_a_time(experiment.mesh):
+        logbook.land(flight)
+        if save:
+          with flight.clock('save'):
+            checkpoints.save(state)
+        logbook.close(flight)
+        flight = None
 
 
 def due(round_index: int, every: int, num_rounds: int) -> bool:
