@@ -71,8 +71,9 @@ class Console:
     changed = [f'{name}={value}' for name, value in request.changed.items()]
     self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
     sizes = experiment.split.sizes
+    owners = f'{len(sizes)} clients own' if len(sizes) > 1 else '1 client owns'
     self.say(
-      f'partition: {config.partition.name}, {len(sizes)} clients own {sizes.sum():,} '
+      f'partition: {config.partition.name}, {owners} {sizes.sum():,} '
       f'training examples of {experiment.class_counts.shape[1]} classes; smallest '
       f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
     )

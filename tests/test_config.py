@@ -294,8 +294,16 @@ def test_changes_name_what_makes_another_experiment():
   assert config.changes(saved, given) == [
     'moon.mu: 1.0 -> 5.0',
     'num_clients: 10 -> 7',
-    "old: 'gone' -> 'absent'",
-    "seed: 'absent' -> 0",
+    "old: 'gone' -> no longer a knob",
+    'seed: not saved -> 0',
+  ]
+
+
+def test_changes_leave_out_what_follows_from_another():
+  given = config.validate(settings(algorithm='decentralized_fedavg', batch_size=8))
+  assert config.changes(as_saved(), given) == [
+    "algorithm: 'moon' -> 'decentralized_fedavg'",
+    'batch_size: 64 -> 8',
   ]
 
 
