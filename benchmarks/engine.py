@@ -16,7 +16,7 @@ import time
 import jax
 import numpy as np
 
-from moon_jax import command_line, devices, experiment, tree
+from moon_jax import command_line, devices, experiment, programs, tree
 
 
 def main() -> None:
@@ -30,18 +30,18 @@ def main() -> None:
   devices.claim(config.execution.devices)
   built = experiment.build(config)
   state = experiment.initial_state(built)
+  inputs = programs.round_inputs(built, 0, built.planner.plan(0))
   begin = time.perf_counter()
-  programs = experiment.compile_programs(built, state)
+  compiled = programs.compile_programs(built, state, inputs)
   compile_seconds = time.perf_counter() - begin
-  inputs = experiment.round_inputs(built, 0, built.planner.plan(0))
-  state, _ = programs.run_round(state, *inputs, built.train)
+  state, _ = compiled.run_round(state, *inputs, built.train)
   plan, seconds = built.planner.plan(1), []
-  inputs = experiment.round_inputs(built, 1, plan)
+  inputs = programs.round_inputs(built, 1, plan)
 
   def run():
     fresh = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
     begin = time.perf_counter()
-    results = jax.block_until_ready(programs.run_round(fresh, *inputs, built.train))
+    results = jax.block_until_ready(compiled.run_round(fresh, *inputs, built.train))
     seconds.append(time.perf_counter() - begin)
     return results
 
@@ -63,7 +63,7 @@ def main() -> None:
     **_step_cost(built, state),
     'device': jax.devices()[0].device_kind,
     'compile_seconds': compile_seconds,
-    'temporary_bytes': programs.run_round.memory_analysis().temp_size_in_bytes,
+    'temporary_bytes': compiled.run_round.memory_analysis().temp_size_in_bytes,
     'model_bytes': tree.num_bytes(state.server.variables),
   }
   print(json.dumps(report))
@@ -83,8 +83,8 @@ def _cost(built, state, form):
   """(floating point operations, bytes moved) of a step, by XLA's own count."""
   execution = dataclasses.replace(built.config.execution, convolution=form)
   config = dataclasses.replace(built.config, execution=execution)
-  training = experiment.local_training(experiment.build(config))
-  plan, scalars = experiment.round_inputs(built, 0, built.planner.plan(0))
+  training = programs.local_training(experiment.build(config))
+  plan, scalars = programs.round_inputs(built, 0, built.planner.plan(0))
   received, memory = (
     built.algorithm.broadcast(state.server),
     tree.gather(state.clients, 0),

@@ -73,8 +73,9 @@ class Console:
     changed = [f'{name}={value}' for name, value in request.changed.items()]
     self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
     sizes = experiment.split.sizes
+    owners = f'{len(sizes)} clients own' if len(sizes) > 1 else '1 client owns'
     self.say(
-      f'partition: {config.partition.name}, {len(sizes)} clients own {sizes.sum():,} '
+      f'partition: {config.partition.name}, {owners} {sizes.sum():,} '
       f'training examples of {experiment.class_counts.shape[1]} classes; smallest '
       f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
     )
@@ -116,11 +117,12 @@ class Console:
     """Prints the phases of the traced rounds, and where the trace is.
 
     Args:
-      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'.
+      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'. {} of a run
+        that ended early: only where the trace is.
       folder: holds the trace.
     """
-    words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
-    self.say(f'where the time went (train includes frozen): {", ".join(words)}')
+    if words := [f'{phase} {value:.2f} s' for phase, value in seconds.items()]:
+      self.say(f'where the time went (train includes frozen): {", ".join(words)}')
     self.say(f'trace: {folder}')
 
   def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:

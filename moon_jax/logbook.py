@@ -10,8 +10,9 @@ from moon_jax.cohort import Plan
 from moon_jax.console import Console
 from moon_jax.errors import DivergedError
 from moon_jax.evaluation import Score
-from moon_jax.experiment import Compiled, Experiment
+from moon_jax.experiment import Experiment
 from moon_jax.profiling import Profiler
+from moon_jax.programs import Compiled
 from moon_jax.recording import Records
 from moon_jax.types import ClientMetrics
 
@@ -38,7 +39,7 @@ class Flight:
 
 
 class Logbook:
-  """Follows the rounds of a run."""
+  """Follows the rounds of a run. A context manager: ends by telling of the trace."""
 
   def __init__(
     self,
@@ -58,6 +59,21 @@ class Logbook:
     if config.execution.profile:
       folder = records.workdir / 'profile'
       self._profiler = Profiler(folder, first_round, config.num_rounds)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, *exception):
+    if self._profiler and self._profiler.began:
+      self._profiler.stop()
+      self._console.where_time_went(
+        {} if kind else self._phases(), self._records.workdir / 'profile'
+      )
+
+  def _phases(self) -> dict[str, float]:
+    """Phase -> seconds of the traced rounds, and of compiling."""
+    traced = self._profiler.seconds(self._programs.run_round.as_text())
+    return {'compile': self._programs.compile_seconds} | traced
 
   def new_flight(self, index: int, plan: Plan) -> Flight:
     """To be called when the device is about to be given a round."""
@@ -93,12 +109,8 @@ class Logbook:
     line = measures.timing_record(flight.clock, flight.plan, flight.record)
     self._records.add_timings(line)
     self._console.round_done(flight.record, flight.clock)
-    if self._profiler and self._profiler.arrived(flight.index, flight.clock):
-      program = self._programs.run_round.as_text()
-      self._console.where_time_went(
-        {'compile': self._programs.compile_seconds} | self._profiler.seconds(program),
-        self._records.workdir / 'profile',
-      )
+    if self._profiler:
+      self._profiler.arrived(flight.index, flight.clock)
 
 
 def stop_if_diverged(record: measures.Record) -> None:

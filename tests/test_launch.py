@@ -421,6 +421,8 @@ def test_diverging_run(tmp_path):
     tmp_path,
     *(*TINY, EVERY + '1', '--workdir=run'),
     '--config.optimizer.learning_rate=1e20',
+    # Of a single round, so that the one that diverges is traced.
+    *('--config.num_rounds=1', '--config.execution.profile=true'),
   )
   assert done.returncode == ExitCode.DIVERGED
   (line,) = done.stderr.splitlines()
@@ -431,6 +433,10 @@ def test_diverging_run(tmp_path):
   assert record['train_loss'] is None
   assert list((tmp_path / 'run/checkpoints').iterdir()) == []
   assert not (tmp_path / 'run/summary.json').exists()
+  # The trace is kept, and nothing is said about rounds that did not end.
+  assert done.stdout.splitlines()[-1] == 'trace: run/profile'
+  assert 'where the time went' not in done.stdout
+  assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
 
 
 # The modules that a run may not load, told after it has ended.
