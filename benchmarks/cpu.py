@@ -42,37 +42,25 @@ def rows(data_dir: str, limit: int, repeats: int, details: dict) -> list[Row]:
 
 def _speed(workload, repeats, cores, details):
   """Useful samples a second of both, and the cost of MOON over FedAvg."""
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    processes.Turns(cores, repeats) as turns,
+  ):
+    for algorithm in ('fedavg', 'moon'):
+      file = f'{folder}/{algorithm}.npz'
+      turns.add(f'{algorithm}, ours', _engine_words(workload, algorithm, file))
+      turns.add(f'{algorithm}, pytorch', _baseline_words(file, algorithm, cores))
+    reports = turns.reports()
+    for algorithm in ('fedavg', 'moon'):
+      file = f'{folder}/{algorithm}.npz'
+      reports[f'{algorithm}, pytorch']['difference'] = _difference(file)
   found = {}
   for algorithm in ('fedavg', 'moon'):
-    with tempfile.TemporaryDirectory() as folder:
-      file, result = f'{folder}/workload.npz', f'{folder}/result.npz'
-      timed = f'--repeats={repeats}'
-      ours = processes.run(
-        [
-          '-m',
-          'benchmarks.engine',
-          timed,
-          f'--out={file}',
-          '--config=configs/cifar10_moon.py',
-          f'--config.algorithm={algorithm}',
-          *workload,
-        ],
-        cores,
-      )
-      theirs = processes.run(
-        [
-          'benchmarks/pytorch_baseline.py',
-          timed,
-          f'--workload={file}',
-          f'--algorithm={algorithm}',
-          f'--threads={cores}',
-          f'--out={result}',
-        ],
-        cores,
-      )
-      theirs['difference'] = _difference(file, result)
-    found[algorithm] = ours, theirs
-    details[f'{algorithm}, {cores} cores'] = {'ours': ours, 'pytorch': theirs}
+    sides = [reports[f'{algorithm}, {side}'] for side in ('ours', 'pytorch')]
+    found[algorithm] = sides
+    details[f'{algorithm}, {cores} cores'] = dict(
+      zip(('ours', 'pytorch'), sides, strict=True)
+    )
   on = f'{cores} core{"s" if cores > 1 else ""}'
   for algorithm, bar in (('moon', 2.0), ('fedavg', 1.2)):
     ours, theirs = (side['samples_per_second'] for side in found[algorithm])
@@ -87,9 +75,30 @@ def _speed(workload, repeats, cores, details):
   yield Row(f'time of a MOON round / a FedAvg round, {on}', text, '<= 1.15')
 
 
-def _difference(ours, theirs):
+def _engine_words(workload, algorithm, file):
+  return [
+    '-m',
+    'benchmarks.engine',
+    f'--out={file}',
+    '--config=configs/cifar10_moon.py',
+    f'--config.algorithm={algorithm}',
+    *workload,
+  ]
+
+
+def _baseline_words(file, algorithm, cores):
+  return [
+    'benchmarks/pytorch_baseline.py',
+    f'--workload={file}',
+    f'--algorithm={algorithm}',
+    f'--threads={cores}',
+    f'--out={file}.result.npz',
+  ]
+
+
+def _difference(file):
   """The largest difference between the averaged models of both sides."""
-  with np.load(ours) as mine, np.load(theirs) as other:
+  with np.load(file) as mine, np.load(f'{file}.result.npz') as other:
     names = [name for name in other.files if name.startswith('params/')]
     return max(
       float(np.abs(other[name] - mine[name.replace('params', 'result', 1)]).max())

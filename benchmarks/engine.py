@@ -4,17 +4,19 @@
 
 Prints one JSON line. --out keeps the round as benchmarks/pytorch_baseline.py reads it:
 data, batches, received model and previous models, and the engine's averaged model.
+With --turns each timed round waits for its turn (benchmarks/processes.py).
 """
 
 import argparse
 import dataclasses
 import json
+import sys
 import time
 
 import jax
 import numpy as np
 
-from moon_jax import command_line, devices, experiment, tree
+from moon_jax import command_line, devices, experiment, programs, tree
 
 
 def main() -> None:
@@ -22,28 +24,37 @@ def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--out')
+  parser.add_argument('--turns', action='store_true')
   options, flags = parser.parse_known_args()
   config = command_line.parse(flags).config
   devices.claim(config.execution.devices)
   built = experiment.build(config)
   state = experiment.initial_state(built)
+  inputs = programs.round_inputs(built, 0, built.planner.plan(0))
   begin = time.perf_counter()
-  programs = experiment.compile_programs(built, state)
+  compiled = programs.compile_programs(built, state, inputs)
   compile_seconds = time.perf_counter() - begin
-  inputs = experiment.round_inputs(built, 0, built.planner.plan(0))
-  state, _ = programs.run_round(state, *inputs, built.train)
+  state, _ = compiled.run_round(state, *inputs, built.train)
   plan, seconds = built.planner.plan(1), []
-  inputs = experiment.round_inputs(built, 1, plan)
-  for _ in range(options.repeats):
+  inputs = programs.round_inputs(built, 1, plan)
+
+  def run():
     fresh = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
     begin = time.perf_counter()
-    after, metrics = jax.block_until_ready(
-      programs.run_round(fresh, *inputs, built.train)
-    )
+    results = jax.block_until_ready(compiled.run_round(fresh, *inputs, built.train))
     seconds.append(time.perf_counter() - begin)
-  samples, steps = int(metrics.num_seen.sum()), int(plan.step_real.sum())
+    return results
+
+  after, metrics = run()
+  seconds.clear()
   if options.out:
     np.savez(options.out, **_workload(built, state, plan, after))
+  for _ in range(options.repeats):
+    if options.turns:
+      print('ready', flush=True)
+      sys.stdin.readline()
+    run()
+  samples, steps = int(metrics.num_seen.sum()), int(plan.step_real.sum())
   report = {
     'seconds': seconds,
     'samples': samples,
@@ -52,7 +63,7 @@ def main() -> None:
     **_step_cost(built, state),
     'device': jax.devices()[0].device_kind,
     'compile_seconds': compile_seconds,
-    'temporary_bytes': programs.run_round.memory_analysis().temp_size_in_bytes,
+    'temporary_bytes': compiled.run_round.memory_analysis().temp_size_in_bytes,
     'model_bytes': tree.num_bytes(state.server.variables),
   }
   print(json.dumps(report))
@@ -72,8 +83,8 @@ def _cost(built, state, form):
   """(floating point operations, bytes moved) of a step, by XLA's own count."""
   execution = dataclasses.replace(built.config.execution, convolution=form)
   config = dataclasses.replace(built.config, execution=execution)
-  training = experiment.local_training(experiment.build(config))
-  plan, scalars = experiment.round_inputs(built, 0, built.planner.plan(0))
+  training = programs.local_training(experiment.build(config))
+  plan, scalars = programs.round_inputs(built, 0, built.planner.plan(0))
   received, memory = (
     built.algorithm.broadcast(state.server),
     tree.gather(state.clients, 0),

@@ -1,5 +1,6 @@
-"""Runs a program on some of the cores and reads the JSON line that it prints."""
+"""Runs programs on some of the cores and reads the JSON line that each prints."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -16,13 +17,69 @@ def run(words: list[str], cores: int | None = None) -> dict:
     words: of the command, run in the repository's root.
     cores: how many it may use; None is all.
   """
+  with _start(words, cores) as process:
+    return _report(process)
+
+
+class Turns:
+  """Programs that are timed in turn: what disturbs the machine disturbs all of them.
+
+  Each waits for a line before each of its timed rounds, and meanwhile does nothing.
+  A context manager.
+  """
+
+  def __init__(self, cores: int, repeats: int):
+    self._cores, self._repeats = cores, repeats
+    self._processes = {}
+    self._stack = contextlib.ExitStack()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *exception):
+    self._stack.close()
+
+  def add(self, name: str, words: list[str]) -> None:
+    """Starts `python *words --turns --repeats=N` and waits until it is warm."""
+    words = [*words, '--turns', f'--repeats={self._repeats}']
+    process = self._stack.enter_context(_start(words, self._cores))
+    self._wait(process)
+    self._processes[name] = process
+
+  def reports(self) -> dict[str, dict]:
+    """Runs all rounds; name -> the JSON that the program printed at its end."""
+    reports = {}
+    for turn in range(self._repeats):
+      for name, process in self._processes.items():
+        process.stdin.write('\n')
+        process.stdin.flush()
+        if turn + 1 < self._repeats:
+          self._wait(process)
+        else:
+          reports[name] = _report(process)
+    return reports
+
+  @staticmethod
+  def _wait(process):
+    if not any(line == 'ready\n' for line in process.stdout):
+      raise RuntimeError(f'{process.args} ended before its time.')
+
+
+def _start(words, cores) -> subprocess.Popen:
   allowed = sorted(os.sched_getaffinity(0))[:cores]
-  done = subprocess.run(
+  return subprocess.Popen(
     [sys.executable, *words],
     cwd=ROOT,
+    stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,
-    check=True,
     preexec_fn=lambda: os.sched_setaffinity(0, allowed),
   )
-  return json.loads(done.stdout.splitlines()[-1])
+
+
+def _report(process) -> dict:
+  """The last line that a program prints, as JSON."""
+  lines = process.stdout.read().splitlines()
+  if code := process.wait():
+    raise subprocess.CalledProcessError(code, process.args)
+  return json.loads(lines[-1])

@@ -4,7 +4,8 @@
     --threads=1 --repeats=5 --out=RESULT.npz
 
 Clients train one after the other. Prints one JSON line; --out keeps the averaged
-parameters, so that another implementation's result can be compared.
+parameters, so that another implementation's result can be compared. With --turns each
+timed round waits for a line on standard input (benchmarks/processes.py).
 
 MOON's frozen networks run in every step, on the batch being trained. Without
 augmentation their outputs could be kept from one epoch to the next; this script, like
@@ -39,6 +40,7 @@ MOON's public code, does not do so.
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -258,6 +260,7 @@ def parse_flags():
   parser.add_argument('--algorithm', choices=('fedavg', 'moon'), required=True)
   parser.add_argument('--threads', type=int, default=1)
   parser.add_argument('--repeats', type=int, default=5, help='rounds that are timed')
+  parser.add_argument('--turns', action='store_true', help='wait before each round')
   parser.add_argument('--out', type=Path, help='.npz for the averaged parameters')
   parser.add_argument(
     '--compile',
@@ -281,6 +284,9 @@ def main():
 
   seconds = []
   for _ in range(flags.repeats):
+    if flags.turns:
+      print('ready', flush=True)
+      sys.stdin.readline()
     start = time.perf_counter()
     mean = trainer.round()
     seconds.append(time.perf_counter() - start)

@@ -58,9 +58,10 @@ def get_config() -> ml_collections.ConfigDict:
   config.optimizer.decay = 0.1  # factor of exponential and step schedules; in (0, 1]
   config.optimizer.decay_every = 50  # rounds, until the factor is reached; at least 1
 
-  config.server_optimizer = ml_collections.ConfigDict()
+  # The rate is a number or a word: moon_jax/config/ alone checks this group's types.
+  config.server_optimizer = ml_collections.ConfigDict(type_safe=False)
   config.server_optimizer.name = 'sgd'  # sgd (momentum: FedAvgM), adam (FedAdam), yogi
-  config.server_optimizer.learning_rate = 1.0  # sgd: 1 averages; adam, yogi: try 0.01
+  config.server_optimizer.learning_rate = 'auto'  # above 0; auto: 1, adam, yogi 0.01
   config.server_optimizer.momentum = 0.0  # of sgd; in [0, 1)
 
   config.topology = ml_collections.ConfigDict()

@@ -34,7 +34,8 @@ class Plan(NamedTuple):
     examples: [S, L, B] int32 rows of the training split.
     num_real: [S, L] int32 leading examples of the batch that are real; the rest repeat
       the last real one.
-    step_real: [S, L] bool, False where a lane has no client left and repeats row 0.
+    step_real: [S, L] bool, False where a lane has no client left and repeats row 0; ()
+      on the device, which does not read it.
     load: [G, L] int32 slot that enters a lane before its device's segment.
     store: [G, L] int32 slot that leaves a lane after its device's segment.
     bounds: [P, G + 1] int32 segment g of device p runs the steps bounds[p, g] to
@@ -48,11 +49,15 @@ class Plan(NamedTuple):
   mixing: np.ndarray | tuple[()]
   examples: np.ndarray
   num_real: np.ndarray
-  step_real: np.ndarray
+  step_real: np.ndarray | tuple[()]
   load: np.ndarray
   store: np.ndarray
   bounds: np.ndarray
   num_segments: np.ndarray
+
+  def for_device(self) -> 'Plan':
+    """The plan without what only the host reads."""
+    return self._replace(step_real=())
 
   def num_transfers(self) -> int:
     """How often a client receives a model in the round, and so how often one sends it.

@@ -98,14 +98,18 @@ def parse(argv: list[str]) -> Request:
   if problems:
     raise config_lib.ConfigError(problems)
   directory = values.workdir or _run_directory(values.config, config, overrides)
-  base = config_lib.load('configs/base.py')
-  chosen = config_lib.used(config_lib.flatten(dataclasses.asdict(config)))
+  base = _flat(config_lib.validate(config_lib.load('configs/base.py')))
+  chosen = config_lib.used(_flat(config))
   return Request(
     config=config,
     workdir=config_lib.expand('workdir', directory),
     command=shlex.join(['python', 'launch.py', *argv]),
     changed={name: value for name, value in chosen.items() if value != base[name]},
   )
+
+
+def _flat(config: config_lib.Config) -> dict[str, Any]:
+  return config_lib.flatten(dataclasses.asdict(config))
 
 
 def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str]]:

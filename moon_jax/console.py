@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from rich import box
 from rich.console import Console as Terminal
 from rich.progress import (
   BarColumn,
@@ -17,6 +18,7 @@ from rich.progress import (
   TextColumn,
   TimeRemainingColumn,
 )
+from rich.table import Table
 
 from moon_jax import measures, recording, tree
 from moon_jax.command_line import Request
@@ -71,8 +73,9 @@ class Console:
     changed = [f'{name}={value}' for name, value in request.changed.items()]
     self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
     sizes = experiment.split.sizes
+    owners = f'{len(sizes)} clients own' if len(sizes) > 1 else '1 client owns'
     self.say(
-      f'partition: {config.partition.name}, {len(sizes)} clients own {sizes.sum():,} '
+      f'partition: {config.partition.name}, {owners} {sizes.sum():,} '
       f'training examples of {experiment.class_counts.shape[1]} classes; smallest '
       f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
     )
@@ -114,11 +117,12 @@ class Console:
     """Prints the phases of the traced rounds, and where the trace is.
 
     Args:
-      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'.
+      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'. {} of a run
+        that ended early: only where the trace is.
       folder: holds the trace.
     """
-    words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
-    self.say(f'where the time went (train includes frozen): {", ".join(words)}')
+    if words := [f'{phase} {value:.2f} s' for phase, value in seconds.items()]:
+      self.say(f'where the time went (train includes frozen): {", ".join(words)}')
     self.say(f'trace: {folder}')
 
   def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:
@@ -133,7 +137,38 @@ class Console:
       f'finished after round {summary["rounds"]}: {describe_test(summary)} '
       f'(best {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]})'
     )
+    timings = recording.read_lines(workdir / recording.TIMINGS)
+    self._terminal.print(accuracy_table(summary))
+    self._terminal.print(time_table(measures.time_spent(timings)))
     self.say(f'results: {workdir}')
+
+
+def accuracy_table(summary: dict[str, Any]) -> Table:
+  """The last and the best test, and the first as good as a part of the best."""
+  table = _table('', 'test accuracy', 'round')
+  target = f'{measures.TARGET:.0%} of the best'.replace('%', ' %')
+  for name, accuracy, number in (
+    ('last', summary['test_accuracy'], summary['rounds']),
+    ('best', summary['best_test_accuracy'], summary['best_round']),
+    (f'first with {target}', summary['target_test_accuracy'], summary['target_round']),
+  ):
+    table.add_row(name, f'{accuracy:.4f}', str(number))
+  return table
+
+
+def time_table(spent: dict[str, float]) -> Table:
+  """Where the time went: phase -> seconds, as seconds and shares."""
+  table, total = _table('where the time went', 'seconds', 'share'), sum(spent.values())
+  for phase, seconds in spent.items():
+    table.add_row(phase, f'{seconds:.1f}', f'{100 * seconds / total:.0f} %')
+  return table
+
+
+def _table(first: str, *numbers: str) -> Table:
+  table = Table(first, box=box.SIMPLE_HEAD)
+  for name in numbers:
+    table.add_column(name, justify='right')
+  return table
 
 
 def describe_test(record: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ def claim(requested: str) -> None:
     os.environ['XLA_FLAGS'] = f'{flags} {PATIENCE}'.strip()
   if 'xla_force_host_platform_device_count' in flags:
     return
-  cores = len(os.sched_getaffinity(0))
+  cores = _num_cores()
   automatic = min(cores, _MAX_CPU_DEVICES) if _PATIENCE_IS_KNOWN else 1
   count = automatic if requested == 'auto' else int(requested)
   most = max(cores, _MAX_CPU_DEVICES)
@@ -54,6 +54,13 @@ def claim(requested: str) -> None:
       f'--config.execution.devices={requested!r} must be at most {most} here.'
     )
   jax.config.update('jax_num_cpu_devices', count)
+
+
+def _num_cores() -> int:
+  """Cores that this process may use; all there are if the system does not tell."""
+  if hasattr(os, 'sched_getaffinity'):  # Linux only
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
 
 
 def available(requested: str) -> int:

@@ -16,7 +16,7 @@ BATCH_SIZE = 500
 
 
 class Score(NamedTuple):
-  """How M models do on one split; sums, so that nothing is rounded twice.
+  """How M models do on one split: sums over its examples, which the host divides.
 
   Attributes:
     num_correct: [M] int32 examples whose highest logit is their label's.

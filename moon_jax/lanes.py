@@ -92,7 +92,7 @@ def cohort_training(
 
 
 def plan_spec() -> Plan:
-  """How a Plan is split among the devices: by lanes, where it has lanes."""
+  """How `Plan.for_device()` is split among them: by lanes, where it has lanes."""
   everywhere, by_lane = PartitionSpec(), PartitionSpec(None, LANES)
   return Plan(
     clients=everywhere,
@@ -101,7 +101,7 @@ def plan_spec() -> Plan:
     mixing=everywhere,
     examples=by_lane,
     num_real=by_lane,
-    step_real=by_lane,
+    step_real=(),
     load=by_lane,
     store=by_lane,
     bounds=PartitionSpec(LANES),
@@ -215,13 +215,11 @@ def _represent_once(local: LocalTraining, work: Work) -> Represent:
 
     def add(index, table):
       at = first + index * at_a_time + jnp.arange(at_a_time)
+      # Past the end the last row stands again, with the same representations.
       mine = rows[jnp.minimum(at, end - 1)]
       images = split.normalised(mine)
       found = local.represent(work.received, memory, images, None, None)
-      target = jnp.where(at < end, mine, len(rows))  # past the end: dropped
-      return {
-        name: table[name].at[target].set(found[name], mode='drop') for name in table
-      }
+      return {name: table[name].at[mine].set(found[name]) for name in table}
 
     num_passes = jnp.where(slots[index] < 0, 0, -((first - end) // at_a_time))
     return jax.lax.fori_loop(0, num_passes, add, table)

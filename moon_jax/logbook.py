@@ -10,8 +10,9 @@ from moon_jax.cohort import Plan
 from moon_jax.console import Console
 from moon_jax.errors import DivergedError
 from moon_jax.evaluation import Score
-from moon_jax.experiment import Compiled, Experiment
+from moon_jax.experiment import Experiment
 from moon_jax.profiling import Profiler
+from moon_jax.programs import Compiled
 from moon_jax.recording import Records
 from moon_jax.types import ClientMetrics
 
@@ -38,7 +39,7 @@ class Flight:
 
 
 class Logbook:
-  """Follows the rounds of a run."""
+  """Follows the rounds of a run. A context manager: ends by telling of the trace."""
 
   def __init__(
     self,
@@ -59,11 +60,29 @@ class Logbook:
       folder = records.workdir / 'profile'
       self._profiler = Profiler(folder, first_round, config.num_rounds)
 
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, *exception):
+    if self._profiler and self._profiler.began:
+      self._profiler.stop()
+      self._console.where_time_went(
+        {} if kind else self._phases(), self._records.workdir / 'profile'
+      )
+
+  def _phases(self) -> dict[str, float]:
+    """Phase -> seconds of the traced rounds, and of compiling."""
+    traced = self._profiler.seconds(self._programs.run_round.as_text())
+    return {'compile': self._programs.compile_seconds} | traced
+
   def new_flight(self, index: int, plan: Plan) -> Flight:
     """To be called when the device is about to be given a round."""
     if self._profiler:
       self._profiler.given(index)
+    first = self._clock is None
     self._clock = measures.Clock(self._clock)
+    if first:
+      self._clock.seconds['compile'] = self._programs.compile_seconds
     return Flight(index, plan, self._clock)
 
   def land(self, flight: Flight) -> None:
@@ -82,6 +101,7 @@ class Logbook:
       record |= measures.test_record(score, len(self._experiment.test.labels))
     flight.record = record
     self._records.add_metrics(record)
+    self._records.add_histogram('clients/drift', metrics.drift, record['round'])
     stop_if_diverged(record)
 
   def close(self, flight: Flight) -> None:
@@ -89,12 +109,8 @@ class Logbook:
     line = measures.timing_record(flight.clock, flight.plan, flight.record)
     self._records.add_timings(line)
     self._console.round_done(flight.record, flight.clock)
-    if self._profiler and self._profiler.arrived(flight.index, flight.clock):
-      program = self._programs.run_round.as_text()
-      self._console.where_time_went(
-        {'compile': self._programs.compile_seconds} | self._profiler.seconds(program),
-        self._records.workdir / 'profile',
-      )
+    if self._profiler:
+      self._profiler.arrived(flight.index, flight.clock)
 
 
 def stop_if_diverged(record: measures.Record) -> None:

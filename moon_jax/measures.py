@@ -16,6 +16,8 @@ from moon_jax.types import ClientMetrics
 Record = dict[str, Any]
 
 
+# What diverged is told by its record, not by a warning.
+@np.errstate(invalid='ignore')
 def round_record(
   round_number: int, plan: Plan, metrics: ClientMetrics, traffic: tuple[int, int]
 ) -> Record:
@@ -112,14 +114,15 @@ def test_record(score: Score, num_examples: int) -> Record:
   return record
 
 
-PHASES = ('pack', 'idle', 'train', 'evaluate', 'save')
+PHASES = ('compile', 'pack', 'idle', 'train', 'evaluate', 'save')
 
 
 class Clock:
   """Seconds of a round by phase, as the host sees them.
 
   The device works on a round while the host packs the next one and records the one
-  before. `idle` is when the device had nothing to do, saving included.
+  before. `idle` is when the device had nothing to do, saving included; `compile` is
+  what came before the first round of a process.
   """
 
   def __init__(self, previous: 'Clock | None' = None):
@@ -172,6 +175,8 @@ def timing_record(clock: Clock, plan: Plan, record: Record) -> Record:
   }
 
 
+# Of its own best accuracy; what a run is said to reach late or early.
+TARGET = 0.95
 _OF_SEVERAL = ('test_accuracy_std', 'test_accuracy_worst')
 
 
@@ -184,6 +189,8 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
   """
   tested = [record for record in rounds if 'test_accuracy' in record]
   best = max(tested, key=lambda record: record['test_accuracy'])
+  target = TARGET * best['test_accuracy']
+  reached = next(record for record in tested if record['test_accuracy'] >= target)
   names = [f'{phase}_seconds' for phase in PHASES]
   return {
     'rounds': rounds[-1]['round'],
@@ -192,9 +199,33 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
     **{name: tested[-1][name] for name in _OF_SEVERAL if name in tested[-1]},
     'best_test_accuracy': best['test_accuracy'],
     'best_round': best['round'],
+    'target_test_accuracy': target,
+    'target_round': reached['round'],
     'bytes_down': sum(record['bytes_down'] for record in rounds),
     'bytes_up': sum(record['bytes_up'] for record in rounds),
   } | {name: round(sum(line[name] for line in timings), 3) for name in names}
+
+
+def time_spent(timings: list[Record]) -> dict[str, float]:
+  """Where the time of a run went, in seconds that do not overlap.
+
+  Args:
+    timings: the lines of timings.jsonl.
+
+  Returns:
+    Seconds of 'compiling', 'training', 'testing', 'saving' and 'idle', which is when
+    the device waited for the host, here without the saving.
+  """
+  names = {'compile': 'compiling', 'train': 'training', 'evaluate': 'testing'}
+  spent = {
+    name: sum(line[f'{phase}_seconds'] for line in timings)
+    for phase, name in (names | {'save': 'saving'}).items()
+  }
+  # A round's line counts the saving of the round before as idle.
+  saved = [0.0, *(line['save_seconds'] for line in timings[:-1])]
+  waits = zip(timings, saved, strict=True)
+  spent['idle'] = sum(max(0.0, line['idle_seconds'] - save) for line, save in waits)
+  return spent
 
 
 def peak_memory_bytes() -> int:

@@ -17,7 +17,11 @@ _LOOP = re.compile(r'(while|call|conditional)\b')
 
 
 class Profiler:
-  """Traces two rounds: those after the first that a process runs."""
+  """Traces two rounds: those after the first that a process runs.
+
+  Attributes:
+    began: whether there is a trace.
+  """
 
   def __init__(self, folder: pathlib.Path, first_round: int, num_rounds: int):
     """Traces nothing yet.
@@ -27,30 +31,34 @@ class Profiler:
       first_round: the first round that the process runs, from 0.
       num_rounds: rounds of the run; if fewer than two are left, what is left is traced.
     """
+    self.began = False
     self._folder = folder
     self._first = min(first_round + 1, num_rounds - 1)
     self._last = min(first_round + 2, num_rounds - 1)
     self._clocks = []
+    self._tracing = False
 
   def given(self, index: int) -> None:
     """To be called before the device is given a round; may begin the trace."""
     if index == self._first:
       jax.profiler.start_trace(str(self._folder))
+      self._tracing = self.began = True
 
-  def arrived(self, index: int, clock: measures.Clock) -> bool:
-    """To be called when a round's results are here; ends the trace after the last.
-
-    Returns:
-      Whether the trace is complete.
-    """
+  def arrived(self, index: int, clock: measures.Clock) -> None:
+    """To be called when a round's results are here; ends the trace after the last."""
     if self._first <= index <= self._last:
       self._clocks.append(clock)
     if index == self._last:
+      self.stop()
+
+  def stop(self) -> None:
+    """Ends the trace, if it was begun and goes on: what was traced is kept."""
+    if self._tracing:
+      self._tracing = False
       jax.profiler.stop_trace()
-    return index == self._last
 
   def seconds(self, program: str) -> dict[str, float]:
-    """Phase -> seconds of the traced rounds.
+    """Phase -> seconds of the traced rounds; reads the trace, which takes a while.
 
     'frozen' is a part of 'train', and there only if the frozen networks run once a
     round: with every batch they are no phase of their own.

@@ -5,7 +5,7 @@ metrics.jsonl   one object a round: results only, no clock, so that a resumed ru
                 ends with the same bytes as an uninterrupted one
 timings.jsonl   one object a round: seconds, samples/s, memory
 summary.json    written when the last round is done
-tensorboard/    the same scalars
+tensorboard/    the same scalars, the partition, histograms of the clients' drift
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from collections.abc import Iterator
 
 import jax
 import numpy as np
+from matplotlib import image
 from tensorboardX import SummaryWriter
 
 from moon_jax import config as config_lib
@@ -225,6 +226,16 @@ class Records:
     """Appends a line to timings.jsonl, and its numbers to TensorBoard."""
     self._append(self._timings, record)
     self._add_scalars('timings', record)
+
+  def add_histogram(self, name: str, values: np.ndarray, round_number: int) -> None:
+    """Adds the distribution of the finite values, [K], of a round to TensorBoard."""
+    finite = values[np.isfinite(values)]
+    if len(finite):
+      self._board.add_histogram(name, finite, round_number)
+
+  def add_picture(self, name: str, path: pathlib.Path) -> None:
+    """Adds a PNG to TensorBoard, as of before the first round."""
+    self._board.add_image(name, image.imread(path), 0, dataformats='HWC')
 
   def _add_scalars(self, group, record):
     for name, value in record.items():

@@ -3,6 +3,7 @@
 Its optimizer's state is kept from round to round. Numbers may be traced.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,40 +26,6 @@ def sgd(
   return optax.sgd(learning_rate, momentum=momentum)
 
 
-def adam(
-  *,
-  learning_rate: jax.Array,
-  beta1: jax.Array | float = 0.9,
-  beta2: jax.Array | float = 0.99,
-  tau: jax.Array | float = 1e-3,
-) -> optax.GradientTransformation:
-  """FedAdam: v <- beta2 v + (1 - beta2) g^2, the rest as in `_adaptive`."""
-
-  def second(v, square):
-    return beta2 * v + (1.0 - beta2) * square
-
-  return _adaptive(second, learning_rate=learning_rate, beta1=beta1, tau=tau)
-
-
-def yogi(
-  *,
-  learning_rate: jax.Array,
-  beta1: jax.Array | float = 0.9,
-  beta2: jax.Array | float = 0.99,
-  tau: jax.Array | float = 1e-3,
-) -> optax.GradientTransformation:
-  """FedYogi: v <- v - (1 - beta2) g^2 sign(v - g^2), the rest as in `_adaptive`."""
-
-  def second(v, square):
-    return v - (1.0 - beta2) * square * jnp.sign(v - square)
-
-  return _adaptive(second, learning_rate=learning_rate, beta1=beta1, tau=tau)
-
-
-# Config name -> function of the traced numbers that it needs.
-OPTIMIZERS = {'sgd': sgd, 'adam': adam, 'yogi': yogi}
-
-
 class Moments(NamedTuple):
   """What FedAdam and FedYogi remember: running means of g and of g^2, like params."""
 
@@ -67,7 +34,12 @@ class Moments(NamedTuple):
 
 
 def _adaptive(
-  second: Callable[[jax.Array, jax.Array], jax.Array], *, learning_rate, beta1, tau
+  toward: Callable[[jax.Array, jax.Array], jax.Array],
+  *,
+  learning_rate: jax.Array,
+  beta1: jax.Array | float = 0.9,
+  beta2: jax.Array | float = 0.99,
+  tau: jax.Array | float = 1e-3,
 ) -> optax.GradientTransformation:
   """m <- beta1 m + (1 - beta1) g;  w <- w - learning_rate m / (sqrt(v) + tau).
 
@@ -76,9 +48,10 @@ def _adaptive(
   Yogi correct them and start elsewhere.
 
   Args:
-    second: (v, g^2) -> the new v.
+    toward: (v, g^2) -> d in v <- v + (1 - beta2) d.
     learning_rate: [] above 0.
     beta1: in [0, 1).
+    beta2: in [0, 1).
     tau: degree of adaptivity, above 0, in units of g.
   """
 
@@ -88,10 +61,13 @@ def _adaptive(
       jax.tree.map(lambda w: jnp.full_like(w, tau**2), params),
     )
 
+  def second(v, g):
+    return v + (1.0 - beta2) * toward(v, jnp.square(g))
+
   def update(updates, state, params=None):
     del params
     m = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state.first, updates)
-    v = jax.tree.map(lambda v, g: second(v, jnp.square(g)), state.second, updates)
+    v = jax.tree.map(second, state.second, updates)
     scaled = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + tau), m, v)
     return scaled, Moments(m, v)
 
@@ -99,6 +75,15 @@ def _adaptive(
     optax.GradientTransformation(init, update),
     optax.scale_by_learning_rate(learning_rate),
   )
+
+
+# FedAdam: v <- beta2 v + (1 - beta2) g^2.
+adam = functools.partial(_adaptive, lambda v, square: square - v)
+# FedYogi: v <- v - (1 - beta2) g^2 sign(v - g^2).
+yogi = functools.partial(_adaptive, lambda v, square: square * jnp.sign(square - v))
+
+# Config name -> function of the traced numbers that it needs.
+OPTIMIZERS = {'sgd': sgd, 'adam': adam, 'yogi': yogi}
 
 
 def step(

@@ -8,14 +8,9 @@ from moon_jax.command_line import Request
 from moon_jax.console import Console
 from moon_jax.data import partition
 from moon_jax.errors import ExitCode, UsageError
-from moon_jax.experiment import (
-  Experiment,
-  build,
-  compile_programs,
-  initial_state,
-  round_inputs,
-)
+from moon_jax.experiment import Experiment, build, initial_state
 from moon_jax.logbook import Logbook
+from moon_jax.programs import compile_programs, round_inputs
 from moon_jax.recording import Records
 from moon_jax.report import figures
 from moon_jax.types import State
@@ -51,6 +46,8 @@ def run(request: Request) -> ExitCode:
     state = checkpoints.newest_or(initial_state(experiment))
     console.introduce(request, experiment, state)
     with Records(workdir, int(state.round)) as records:
+      if not records.rounds:
+        records.add_picture('partition', workdir / 'partition.png')
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       if rounds_left(config.num_rounds, records):
@@ -89,33 +86,33 @@ def train(
   results of the one before, if the device has been given that much work in advance.
   """
   config, first = experiment.config, int(state.round)
-  with console.compiling('one round and one test'):
-    programs = compile_programs(experiment, state)
-  logbook = Logbook(experiment, programs, records, console, first)
   plan, flight = experiment.planner.plan(first), None
   inputs = round_inputs(experiment, first, plan)
-  for index in console.progress(range(first, config.num_rounds)):
-    landing, flight = flight, logbook.new_flight(index, plan)
-    with jax.transfer_guard('disallow'):
-      state, flight.metrics = programs.run_round(state, *inputs, experiment.train)
-    if index + 1 < config.num_rounds:
-      with flight.clock('pack'):
-        plan = experiment.planner.plan(index + 1)
-        inputs = round_inputs(experiment, index + 1, plan)
-    if due(index, config.eval_every_rounds, config.num_rounds):
+  with console.compiling('one round and one test'):
+    programs = compile_programs(experiment, state, inputs)
+  with Logbook(experiment, programs, records, console, first) as logbook:
+    for index in console.progress(range(first, config.num_rounds)):
+      landing, flight = flight, logbook.new_flight(index, plan)
       with jax.transfer_guard('disallow'):
-        flight.score = programs.evaluate(state, experiment.test)
-    if landing:
-      logbook.land(landing)
-      logbook.close(landing)
-    save = due(index, config.checkpoint_every_rounds, config.num_rounds)
-    if save or devices.one_at_a_time(experiment.mesh):
-      logbook.land(flight)
-      if save:
-        with flight.clock('save'):
-          checkpoints.save(state)
-      logbook.close(flight)
-      flight = None
+        state, flight.metrics = programs.run_round(state, *inputs, experiment.train)
+      if index + 1 < config.num_rounds:
+        with flight.clock('pack'):
+          plan = experiment.planner.plan(index + 1)
+          inputs = round_inputs(experiment, index + 1, plan)
+      if due(index, config.eval_every_rounds, config.num_rounds):
+        with jax.transfer_guard('disallow'):
+          flight.score = programs.evaluate(state, experiment.test)
+      if landing:
+        logbook.land(landing)
+        logbook.close(landing)
+      save = due(index, config.checkpoint_every_rounds, config.num_rounds)
+      if save or devices.one_at_a_time(experiment.mesh):
+        logbook.land(flight)
+        if save:
+          with flight.clock('save'):
+            checkpoints.save(state)
+        logbook.close(flight)
+        flight = None
 
 
 def due(round_index: int, every: int, num_rounds: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from moon_jax import checkpoint, evaluation, experiment, models, recording
+from moon_jax import checkpoint, evaluation, experiment, method, models, recording
 from moon_jax import config as config_lib
 from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
@@ -121,10 +121,11 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   """
   workdir = pathlib.Path(workdir).expanduser()
   saved = _saved(workdir)
-  config = experiment.with_its_clients(_config(workdir, saved))
+  config = method.with_its_clients(_config(workdir, saved))
   counts = _class_counts(workdir)
   shape = tuple(saved['images']['shape'])
-  network, algorithm = experiment.functions(config, shape, counts.shape[1])
+  network = method.make_network(config, shape, counts.shape[1])
+  algorithm = method.make_algorithm(config, network)
 
   def first_state(variables):
     return experiment.first_state(algorithm, variables, config.num_clients)

@@ -5,7 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import algorithms, command_line, experiment, local, optimizers, tree
+from moon_jax import (
+  algorithms,
+  command_line,
+  experiment,
+  local,
+  optimizers,
+  programs,
+  tree,
+)
 from moon_jax.algorithms.moon import moon
 from moon_jax.models import Network
 from moon_jax.types import Batch, Outputs, Scalars, Server, Task
@@ -157,9 +165,9 @@ def test_training_mode_is_not_computed_ahead():
   for mode, once in (('evaluation', True), ('training', False)):
     argv = [f'--config.{flag}' for flag in (*flags, f'moon.frozen_mode={mode}')]
     built = experiment.build(command_line.parse(argv).config)
-    training = experiment.local_training(built)
+    training = programs.local_training(built)
     state = experiment.initial_state(built)
-    assert experiment._represent_once(built, training, state) == once
+    assert programs._represent_once(built, training, state) == once
 
 
 # --- SCAFFOLD -------------------------------------------------------------------------
@@ -210,19 +218,20 @@ def test_scaffold_does_not_collapse_with_many_clients_of_whom_few_take_part():
   argv = [f'--config.{flag}' for flag in flags]
   built = experiment.build(command_line.parse(argv).config)
   first = experiment.initial_state(built)
-  programs = experiment.compile_programs(built, first)
+  inputs = programs.round_inputs(built, 0, built.planner.plan(0))
+  compiled = programs.compile_programs(built, first, inputs)
   nothing = jax.tree.map(np.zeros_like, (first.server.memory, first.clients))
 
   def accuracy(*, controlled):
     state = experiment.initial_state(built)
     for index in range(40):
-      inputs = experiment.round_inputs(built, index, built.planner.plan(index))
-      state, metrics = programs.run_round(state, *inputs, built.train)
+      inputs = programs.round_inputs(built, index, built.planner.plan(index))
+      state, metrics = compiled.run_round(state, *inputs, built.train)
       jax.block_until_ready(metrics)  # CPU devices take one program at a time
       if not controlled:  # without control variates it is FedAvg
         server = state.server._replace(memory=nothing[0])
         state = state._replace(server=server, clients=nothing[1])
-    score = programs.evaluate(state, built.test)
+    score = compiled.evaluate(state, built.test)
     return float(score.num_correct[0]) / len(built.test.labels)
 
   fedavg, scaffold = accuracy(controlled=False), accuracy(controlled=True)

@@ -477,6 +477,12 @@ def test_flags_change_the_config_file(tmp_path):
   }
 
 
+def test_the_rate_that_the_server_got_is_shown():
+  request = command_line.parse(['--config.server_optimizer.name=yogi'])
+  assert request.changed['server_optimizer.learning_rate'] == 0.01
+  assert 'server_optimizer.learning_rate' not in command_line.parse([]).changed
+
+
 def test_command_repeats_the_command_line():
   argv = ['--workdir=a b', '--config.seed=3']
   request = command_line.parse(argv)

@@ -166,6 +166,9 @@ def test_bounds_include_their_ends(name, value):
     ('topology.degree', 3, 'even, at least 2'),
     ('topology.edge_probability', 0.0, 'in (0, 1]'),
     ('server_optimizer.momentum', 1.0, 'in [0, 1)'),
+    ('server_optimizer.learning_rate', 'fast', "'auto' or a number"),
+    ('server_optimizer.learning_rate', 0.0, 'above 0'),
+    ('optimizer.learning_rate', 'auto', 'a number'),
   ],
 )
 def test_bad_value(name, value, wanted):
@@ -240,6 +243,20 @@ def test_peers_take_the_knobs_of_the_algorithm_with_a_server():
   assert built.options('decentralized_fedavg') == {}
 
 
+@pytest.mark.parametrize(('name', 'rate'), [('sgd', 1), ('adam', 0.01), ('yogi', 0.01)])
+def test_the_servers_rate_follows_its_optimizer_unless_given(name, rate):
+  chosen = base.get_config()
+  chosen.server_optimizer.name = name
+  automatic = config.validate(chosen.to_dict())
+  assert automatic.server_optimizer.learning_rate == rate
+  # A config file may set a number, and a run may name the number that it had anyway.
+  for number in (rate, 0.5):
+    chosen.server_optimizer.learning_rate = number
+    given = config.validate(chosen.to_dict())
+    assert given.server_optimizer.learning_rate == number
+    assert (given == automatic) == (number == rate)
+
+
 def test_the_source_needs_its_place():
   assert problems(settings(data__source='npz')) == [
     '--config.data.path is needed with --config.data.source=npz.'
@@ -263,8 +280,13 @@ def test_any_text_is_a_value_or_a_line(name, text):
 # --- resuming -------------------------------------------------------------------------
 
 
+def as_saved():
+  """The defaults as config.json has them."""
+  return dataclasses.asdict(config.validate(settings()))
+
+
 def test_changes_name_what_makes_another_experiment():
-  saved = base.get_config().to_dict()
+  saved = as_saved()
   saved['moon']['mu'] = 1.0
   saved['old'] = 'gone'
   del saved['seed']
@@ -272,8 +294,16 @@ def test_changes_name_what_makes_another_experiment():
   assert config.changes(saved, given) == [
     'moon.mu: 1.0 -> 5.0',
     'num_clients: 10 -> 7',
-    "old: 'gone' -> 'absent'",
-    "seed: 'absent' -> 0",
+    "old: 'gone' -> no longer a knob",
+    'seed: not saved -> 0',
+  ]
+
+
+def test_changes_leave_out_what_follows_from_another():
+  given = config.validate(settings(algorithm='decentralized_fedavg', batch_size=8))
+  assert config.changes(as_saved(), given) == [
+    "algorithm: 'moon' -> 'decentralized_fedavg'",
+    'batch_size: 64 -> 8',
   ]
 
 
@@ -287,11 +317,11 @@ def test_changes_allow_what_cannot_change_a_result():
       execution__lanes='7',
     )
   )
-  assert config.changes(base.get_config().to_dict(), given) == []
+  assert config.changes(as_saved(), given) == []
 
 
 def test_the_cosine_depends_on_the_number_of_rounds():
-  saved = base.get_config().to_dict()
+  saved = as_saved()
   saved['optimizer']['schedule'] = 'cosine'
   longer = settings(optimizer__schedule='cosine', num_rounds=200)
   assert config.changes(saved, config.validate(longer)) == ['num_rounds: 100 -> 200']

@@ -5,7 +5,13 @@ import io
 import rich.console
 
 from moon_jax import measures
-from moon_jax.console import Console, describe_test, describe_training
+from moon_jax.console import (
+  Console,
+  accuracy_table,
+  describe_test,
+  describe_training,
+  time_table,
+)
 
 RECORD = {
   'round': 3,
@@ -58,3 +64,43 @@ def test_an_untested_round_and_the_spread_over_models():
   assert describe_test(several) == 'test accuracy 0.5320 +- 0.0500'
   alone = {'train_loss': 1.0, 'supervised_loss': 1.0}
   assert describe_training(alone) == 'train loss 1.000 (supervised 1.000)'
+
+
+def printed(table):
+  """The lines of a table, their words one space apart."""
+  file = io.StringIO()
+  rich.console.Console(file=file, width=80).print(table)
+  lines = [' '.join(line.split()) for line in file.getvalue().splitlines()]
+  return [line for line in lines if line.strip('─ ')]
+
+
+def test_the_tables_at_the_end():
+  summary = {
+    'test_accuracy': 0.9,
+    'rounds': 30,
+    'best_test_accuracy': 0.95,
+    'best_round': 28,
+    'target_test_accuracy': 0.9025,
+    'target_round': 12,
+  }
+  assert printed(accuracy_table(summary)) == [
+    'test accuracy round',
+    'last 0.9000 30',
+    'best 0.9500 28',
+    'first with 95 % of the best 0.9025 12',
+  ]
+  spent = {
+    'compiling': 1.0,
+    'training': 2.5,
+    'testing': 0.5,
+    'saving': 0.0,
+    'idle': 1.0,
+  }
+  assert printed(time_table(spent)) == [
+    'where the time went seconds share',
+    'compiling 1.0 20 %',
+    'training 2.5 50 %',
+    'testing 0.5 10 %',
+    'saving 0.0 0 %',
+    'idle 1.0 20 %',
+  ]

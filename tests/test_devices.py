@@ -25,6 +25,14 @@ def test_available():
     devices.available('9')
 
 
+def test_cores_are_counted_where_affinity_is_unknown(monkeypatch):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 5, 7}, raising=False)
+  monkeypatch.setattr(os, 'cpu_count', lambda: 12)
+  assert devices._num_cores() == 3
+  monkeypatch.delattr(os, 'sched_getaffinity')
+  assert devices._num_cores() == 12
+
+
 def test_claiming_makes_the_devices_wait_for_one_another(monkeypatch):
   # XLA would abort the process after 40 seconds: too long to try in a test.
   monkeypatch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=8')

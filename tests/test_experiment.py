@@ -6,7 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import algorithms, command_line, devices, experiment, tree
+from moon_jax import (
+  algorithms,
+  command_line,
+  devices,
+  experiment,
+  method,
+  programs,
+  tree,
+)
 from moon_jax.algorithms import ALGORITHMS
 from moon_jax.data import partition, sources
 from moon_jax.errors import UsageError
@@ -20,6 +28,15 @@ def build(*flags):
   # Centralised training has no partition.
   tiny = TINY[:1] if '--config.algorithm=centralized' in flags else TINY
   return experiment.build(command_line.parse([*tiny, *flags]).config)
+
+
+def first_inputs(built):
+  return programs.round_inputs(built, 0, built.planner.plan(0))
+
+
+def lower_round(built):
+  state = experiment.initial_state(built)
+  return programs.lower_programs(built, state, first_inputs(built))[0]
 
 
 def test_the_first_state_is_a_function_of_the_seed():
@@ -70,7 +87,7 @@ def test_a_temperature_of_the_server_travels_with_the_model():
 
 def test_scalars_are_float32_arrays_of_every_number():
   built = build('--config.moon.mu=0.25', '--config.seed=7')
-  numbers = experiment.round_inputs(built, 0, built.planner.plan(0)).scalars
+  numbers = first_inputs(built).scalars
   assert numbers.seed == 7
   assert numbers.algorithm == {'mu': 0.25, 'tau': 0.5}
   assert set(numbers.optimizer) == {'learning_rate', 'momentum', 'weight_decay'}
@@ -78,20 +95,28 @@ def test_scalars_are_float32_arrays_of_every_number():
   assert all(leaf.dtype == np.float32 for leaf in floats)
 
 
+def test_the_device_gets_of_a_plan_what_it_reads():
+  built = build()
+  plan, given = built.planner.plan(0), first_inputs(built).plan
+  assert given.step_real == ()
+  np.testing.assert_array_equal(given.examples, plan.examples)
+  assert plan.step_real.sum() > 0
+
+
 def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
   built = build('--config.participation=0.3', '--config.local_epochs=1')
   state = experiment.initial_state(built)
-  programs = experiment.compile_programs(built, state)
+  compiled = programs.compile_programs(built, state, first_inputs(built))
   sizes = set()
   for index in range(4):
     plan = built.planner.plan(index)
     sizes.add(int(plan.num_examples.sum()))
-    inputs = experiment.round_inputs(built, index, plan)
+    inputs = programs.round_inputs(built, index, plan)
     mu = devices.replicate(np.float32(index), built.mesh)
     inputs.scalars.algorithm['mu'] = mu
     # A compiled program refuses other shapes: it cannot compile again.
     with jax.transfer_guard('disallow'):
-      state, metrics = programs.run_round(state, *inputs, built.train)
+      state, metrics = compiled.run_round(state, *inputs, built.train)
     assert metrics.num_seen.sum() == plan.num_examples.sum()
   assert len(sizes) == 4
   assert int(state.round) == 4
@@ -183,9 +208,9 @@ def test_the_owners_on_the_device_are_the_partition():
 )
 def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
   built = build(*(f'--config.{flag}' for flag in flags))
-  training = experiment.local_training(built)
+  training = programs.local_training(built)
   state = experiment.initial_state(built)
-  assert experiment._represent_once(built, training, state) == once
+  assert programs._represent_once(built, training, state) == once
 
 
 def test_a_batch_larger_than_every_client_costs_nothing():
@@ -199,9 +224,9 @@ def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
   for dtype in ('float32', 'bfloat16'):
     built = build(*flags, f'--config.execution.dtype={dtype}')
     state = experiment.initial_state(built)
-    programs = experiment.compile_programs(built, state)
-    inputs = experiment.round_inputs(built, 0, built.planner.plan(0))
-    state, _ = programs.run_round(state, *inputs, built.train)
+    inputs = first_inputs(built)
+    compiled = programs.compile_programs(built, state, inputs)
+    state, _ = compiled.run_round(state, *inputs, built.train)
     results[dtype] = state.server.variables
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(state.server.variables))
   difference = world.largest_difference(*results.values())
@@ -214,7 +239,7 @@ def test_the_precision_of_products_reaches_the_program(precision):
   built = build(
     '--config.algorithm=fedavg', f'--config.execution.matmul_precision={precision}'
   )
-  lowered = experiment.lower_programs(built, experiment.initial_state(built))[0]
+  lowered = lower_round(built)
   # The average over the clients always has the highest precision.
   assert ('[DEFAULT, DEFAULT]' in lowered.as_text()) == (precision == 'default')
 
@@ -245,7 +270,7 @@ def test_the_learning_rate_of_a_round_follows_the_schedule(flags, numbers):
   built = build('--config.num_rounds=4', *(f'--config.optimizer.{f}' for f in flags))
   plan = built.planner.plan(0)
   for index, wanted in enumerate(numbers):
-    scalars = experiment.round_inputs(built, index, plan).scalars.optimizer
+    scalars = programs.round_inputs(built, index, plan).scalars.optimizer
     assert scalars['learning_rate'] == pytest.approx(wanted, rel=1e-5)
     assert ('momentum' in scalars) == ('name=adam' not in flags)
 
@@ -253,8 +278,8 @@ def test_the_learning_rate_of_a_round_follows_the_schedule(flags, numbers):
 def stepped(*flags):
   """A weight of 1 after two steps along the gradient 1, by the local optimizer."""
   built = build(*(f'--config.optimizer.{flag}' for flag in flags))
-  numbers = experiment.round_inputs(built, 0, built.planner.plan(0)).scalars.optimizer
-  optimizer = experiment.local_optimizer(built.config)(**numbers)
+  numbers = first_inputs(built).scalars.optimizer
+  optimizer = method.local_optimizer(built.config)(**numbers)
   weight = np.float32(1)
   state = optimizer.init(weight)
   for _ in range(2):
@@ -346,7 +371,7 @@ def test_statistics_stay_local_if_told():
 
 def lowered_round(*flags):
   built = build('--config.local_epochs=2', *flags)
-  return experiment.lower_programs(built, experiment.initial_state(built))[0]
+  return lower_round(built)
 
 
 def test_what_is_kept_and_what_is_augmented_reaches_the_program():
@@ -367,7 +392,7 @@ def test_what_is_kept_and_what_is_augmented_reaches_the_program():
 def test_a_round_writes_its_state_where_the_old_one_was():
   built = build('--config.execution.devices=1')
   state = experiment.initial_state(built)
-  programs = experiment.compile_programs(built, state)
-  inputs = experiment.round_inputs(built, 0, built.planner.plan(0))
-  programs.run_round(state, *inputs, built.train)
+  inputs = first_inputs(built)
+  compiled = programs.compile_programs(built, state, inputs)
+  compiled.run_round(state, *inputs, built.train)
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.clients))

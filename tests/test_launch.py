@@ -4,6 +4,7 @@ The runs are tiny, 300 digits of 10 clients: what they cost is starting JAX.
 """
 
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -15,7 +16,7 @@ import sys
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from matplotlib import font_manager
+from matplotlib import font_manager, image
 from tensorboardX.proto import event_pb2
 
 from moon_jax import cohort
@@ -170,7 +171,13 @@ def test_console(reference):
   assert lines[3].startswith('partition: dirichlet, 10 clients own 300 training exam')
   rounds = [line.split()[1] for line in lines if line.startswith('round ')]
   assert rounds == [f'{i}/20' for i in range(1, 21)]
-  assert lines[-2].startswith('finished after round 20: test accuracy 0.')
+  end = next(i for i, line in enumerate(lines) if line.startswith('finished after'))
+  assert lines[end].startswith('finished after round 20: test accuracy 0.')
+  words = [line.split() for line in lines[end + 1 : -1]]
+  assert [line[0] for line in words if len(line) > 1] == [
+    *('test', 'last', 'best', 'first'),
+    *('where', 'compiling', 'training', 'testing', 'saving', 'idle'),
+  ]
   assert lines[-1] == 'results: runs/digits_moon-moon-s0'
 
 
@@ -201,12 +208,25 @@ def test_metrics_and_timings(workdir):
     chosen = cohort.choose(seed=0, round_index=index, num_clients=10, size=5)
     assert line['clients'] == chosen.tolist()
     assert line['num_examples'] == sizes[chosen].sum()
-    assert set(line) == {
+    # In the first round nobody has a previous model to be compared with.
+    cosines = {name for name in line if name.endswith('_cosine')}
+    assert cosines == ({'positive_cosine', 'negative_cosine'} if index else set())
+    assert all(-1 <= line[name] <= 1 for name in cosines)
+    spread = [line[f'drift_{name}'] for name in ('min', 'q1', 'median', 'q3', 'max')]
+    assert spread == sorted(spread)
+    assert spread[0] < line['drift'] < spread[-1]
+    assert set(line) == cosines | {
       'round',
       'train_loss',
       'supervised_loss',
       'contrastive_loss',
+      'contrasted_fraction',
       'drift',
+      'drift_min',
+      'drift_q1',
+      'drift_median',
+      'drift_q3',
+      'drift_max',
       'clients',
       'num_examples',
       'num_steps',
@@ -217,6 +237,7 @@ def test_metrics_and_timings(workdir):
     }
     assert not [name for name in line if 'second' in name or 'time' in name]
     assert 0 <= line['test_accuracy'] <= 1
+  assert [line['compile_seconds'] > 0 for line in timings] == [True] + 19 * [False]
   for line, metric in zip(timings, metrics, strict=True):
     assert line['train_seconds'] > 0
     assert line['save_seconds'] > 0
@@ -246,6 +267,20 @@ def test_tensorboard(workdir):
     rtol=1e-6,
   )
   assert len(points['timings/train_seconds']) == 20
+  values = {
+    (value.tag, event.step): value
+    for event in events(path)
+    for value in event.summary.value
+  }
+  for line in metrics:
+    histogram = values['clients/drift', line['round']].histo
+    assert histogram.num == len(line['clients'])
+    assert histogram.sum / histogram.num == pytest.approx(line['drift'], rel=1e-6)
+    assert histogram.max == pytest.approx(line['drift_max'], rel=1e-6)
+  picture = values['partition', 0].image
+  drawn = image.imread(workdir / 'partition.png')
+  shown = image.imread(io.BytesIO(picture.encoded_image_string))
+  np.testing.assert_array_equal(shown, drawn)
 
 
 def events(path):
@@ -282,11 +317,11 @@ def test_finished_run_is_left_alone(reference, workdir):
   before = contents(workdir)
   done = launch(reference[0], *TWENTY, EVERY + '1')
   check_success(done)
-  assert done.stdout.splitlines() == [
-    'nothing to do: 20 rounds or more are done',
-    *reference[1].stdout.splitlines()[-2:],
-  ]
-  assert 'compiling' not in done.stdout
+  ending = reference[1].stdout.partition('finished after')[1:]
+  assert done.stdout == (
+    f'nothing to do: 20 rounds or more are done\n{"".join(ending)}'
+  )
+  assert 'compiling one round' not in done.stdout
   assert contents(workdir) == before
 
 
@@ -386,6 +421,8 @@ def test_diverging_run(tmp_path):
     tmp_path,
     *(*TINY, EVERY + '1', '--workdir=run'),
     '--config.optimizer.learning_rate=1e20',
+    # Of a single round, so that the one that diverges is traced.
+    *('--config.num_rounds=1', '--config.execution.profile=true'),
   )
   assert done.returncode == ExitCode.DIVERGED
   (line,) = done.stderr.splitlines()
@@ -396,6 +433,10 @@ def test_diverging_run(tmp_path):
   assert record['train_loss'] is None
   assert list((tmp_path / 'run/checkpoints').iterdir()) == []
   assert not (tmp_path / 'run/summary.json').exists()
+  # The trace is kept, and nothing is said about rounds that did not end.
+  assert done.stdout.splitlines()[-1] == 'trace: run/profile'
+  assert 'where the time went' not in done.stdout
+  assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
 
 
 # The modules that a run may not load, told after it has ended.

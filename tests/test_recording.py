@@ -131,6 +131,7 @@ def test_timing_record(monkeypatch):
   assert record.pop('peak_memory_bytes') > 1_000_000
   assert record == {
     'round': 7,
+    'compile_seconds': 0.0,
     'pack_seconds': 1.75,
     'idle_seconds': 0.5,
     'train_seconds': 2.5,
@@ -165,6 +166,7 @@ def test_summary_takes_the_last_test_and_the_first_of_the_best():
     line(5, test_accuracy=0.625, test_loss=4.0),
   ]
   seconds = {
+    'compile_seconds': 2.0,
     'pack_seconds': 0.5,
     'idle_seconds': 0.125,
     'train_seconds': 1.0,
@@ -177,13 +179,54 @@ def test_summary_takes_the_last_test_and_the_first_of_the_best():
     'test_loss': 4.0,
     'best_test_accuracy': 0.75,
     'best_round': 2,
+    'target_test_accuracy': 0.95 * 0.75,
+    'target_round': 2,
     'bytes_down': 500,
     'bytes_up': 15,
+    'compile_seconds': 4.0,
     'pack_seconds': 1.0,
     'idle_seconds': 0.25,
     'train_seconds': 2.0,
     'evaluate_seconds': 0.5,
     'save_seconds': 0.001,
+  }
+
+
+def test_the_target_is_reached_once_close_to_the_best():
+  # 95 % of 0.75 is 0.7125.
+  accuracies = (0.5, 0.7, 0.72, 0.75, 0.6)
+  rounds = [
+    {
+      'round': 2 * i,
+      'test_accuracy': a,
+      'test_loss': 1.0,
+      'bytes_down': 0,
+      'bytes_up': 0,
+    }
+    for i, a in enumerate(accuracies, start=1)
+  ]
+  summary = measures.summarise(rounds, [])
+  assert summary['target_round'] == 6
+
+
+def test_saving_is_not_counted_as_idle_too():
+  def line(compiling, idle, train, save):
+    names = ('compile', 'idle', 'train', 'evaluate', 'save')
+    values = (compiling, idle, train, 0.25, save)
+    return {f'{n}_seconds': v for n, v in zip(names, values, strict=True)}
+
+  # The second line's 0.75 holds the 0.5 of saving; the third begins a new process.
+  lines = [
+    line(4.0, 0.0, 1.0, 0.5),
+    line(0.0, 0.75, 2.0, 1.0),
+    line(3.0, 0.0, 1.5, 0.5),
+  ]
+  assert measures.time_spent(lines) == {
+    'compiling': 7.0,
+    'training': 4.5,
+    'testing': 0.75,
+    'saving': 2.0,
+    'idle': 0.25,
   }
 
 

@@ -375,7 +375,7 @@ def test_every_step_sees_its_batch_augmented():
   state = world.first_state('fedavg')._replace(round=np.int32(index))
   run_round = world.compiled_round('fedavg', 'mlp', False, 1, 'crop_flip')
   numbers = world.scalars(world.make('fedavg'), seed=3)
-  after, _ = run_round(state, plan, numbers, world.train_split())
+  after, _ = run_round(state, plan.for_device(), numbers, world.train_split())
 
   split, _, labels = world.data()
   augment = augmenter('crop_flip', 'reflect')
@@ -420,7 +420,9 @@ def test_what_training_draws_is_a_function_of_seed_round_client_and_step():
     plan = world.planner(num_lanes, num_devices=num_devices).plan(0)
     state = world.first_state('fedavg')._replace(round=np.int32(index))
     numbers = world.scalars(fedavg, seed)
-    return run_round(state, plan, numbers, world.train_split())[0].server.variables
+    return run_round(state, plan.for_device(), numbers, world.train_split())[
+      0
+    ].server.variables
 
   first = after(0, 0)
   assert world.largest_difference(first, after(0, 0, 6, 3)) < TOLERANCE

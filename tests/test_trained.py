@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 import moon_jax
 from moon_jax import checkpoint, trained
+from moon_jax import predict as predict_lib
 from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
 from tests import world
 from tests.test_launch import ROOT, contents, launch
@@ -239,3 +241,133 @@ def test_the_package_alone_loads_nothing():
   assert moon_jax.load is trained.load
   with pytest.raises(AttributeError, match='has no attribute'):
     _ = moon_jax.save
+
+
+# --- python -m moon_jax.predict -------------------------------------------------------
+
+
+def predict(capsys, *words):
+  """The exit code and the lines that are printed."""
+  code = predict_lib.main([str(word) for word in words])
+  printed = capsys.readouterr()
+  return code, printed.out + printed.err
+
+
+def save_npz(path, **arrays):
+  np.savez(path, **arrays)
+  return f'--input={path}'
+
+
+@pytest.mark.parametrize('name', ['images', 'test_x'])
+def test_predictions_of_a_file(name, tmp_path, workdir, loaded, capsys):
+  images = loaded.test_data()[0][:20, ..., 0]
+  given = save_npz(tmp_path / 'my.npz', train_x=np.zeros(3), **{name: images})
+  code, line = predict(capsys, f'--workdir={workdir}', given)
+  target = tmp_path / 'my_predictions.npz'
+  assert (code, line) == (
+    ExitCode.DONE,
+    f'{target}: 20 images, by the global model after round 4 of {workdir}\n',
+  )
+  with np.load(target) as saved:
+    assert set(saved) == {'labels', 'logits', 'representations'}
+    for name, wanted in loaded.predict(images)._asdict().items():
+      np.testing.assert_array_equal(saved[name], wanted)
+  assert {path.name for path in tmp_path.iterdir()} == {'my.npz', target.name}
+
+
+def test_predictions_as_a_process(tmp_path, workdir, loaded):
+  images, _ = loaded.test_data()
+  given = save_npz(tmp_path / 'my.npz', images=images[:3])
+  output = tmp_path / 'out.npz'
+  done = launch(
+    ROOT,
+    f'--workdir={workdir}',
+    given,
+    f'--output={output}',
+    program=('-m', 'moon_jax.predict'),
+  )
+  assert (done.returncode, done.stderr) == (ExitCode.DONE, '')
+  with np.load(output) as saved:
+    np.testing.assert_array_equal(saved['labels'], loaded.predict(images[:3]).labels)
+
+
+IMAGES = np.zeros((2, 8, 8), np.uint8)
+BAD_INPUTS = {
+  'wrong key': ({'pictures': IMAGES}, r"with images or test_x \(it has \['pictures'\]"),
+  'float': ({'images': IMAGES / 1.0}, 'float64, not uint8'),
+  'shape': ({'images': IMAGES[0]}, r'shape \(8, 8\); this network needs \[M, 8, 8\]'),
+  'size': ({'images': IMAGES[:, 1:]}, r'shape \(2, 7, 8\)'),
+  'none': ({'images': IMAGES[:0]}, 'M >= 1'),
+  'pickled': ({'images': np.array([None])}, 'Object arrays cannot be loaded'),
+}
+
+
+@pytest.mark.parametrize('case', BAD_INPUTS)
+def test_input_that_does_not_fit(case, tmp_path, workdir, capsys):
+  arrays, message = BAD_INPUTS[case]
+  given = save_npz(tmp_path / 'bad.npz', **arrays)
+  code, line = predict(capsys, f'--workdir={workdir}', given)
+  assert code == ExitCode.USAGE
+  assert line.startswith(f"--input='{tmp_path / 'bad.npz'}'")
+  assert re.search(message, line)
+  assert line.count('\n') == 1
+  assert [path.name for path in tmp_path.iterdir()] == ['bad.npz']
+
+
+@pytest.mark.parametrize(
+  ('words', 'message', 'code'),
+  [
+    (['--input=in.npz'], '--workdir is missing', ExitCode.USAGE),
+    (['--workdir=run'], '--input is missing', ExitCode.USAGE),
+    (['--workdir=run', '--input=in.npz', 'x'], "'x' is a stray word", ExitCode.USAGE),
+    (['--inptu=in.npz'], "Unknown command line flag 'inptu'", ExitCode.USAGE),
+    (['--client=-1'], 'client', ExitCode.USAGE),
+    (['--workdir=run', '--input=absent.npz'], 'is not a file', ExitCode.USAGE),
+    (['--workdir=run', '--input=text.npz'], 'must be an .npz file', ExitCode.USAGE),
+    (['--workdir=.', '--input=in.npz'], 'not a run directory', ExitCode.USAGE),
+    (
+      ['--workdir=run', '--input=in.npz', '--output=a/b.npz'],
+      "no folder 'a'",
+      ExitCode.USAGE,
+    ),
+    (
+      ['--workdir=run', '--input=in.npz', '--output=b.txt'],
+      'must be an .npz file',
+      ExitCode.USAGE,
+    ),
+    (
+      ['--workdir=run', '--input=in.npz', '--output=./in.npz'],
+      'is the --input',
+      ExitCode.USAGE,
+    ),
+    (
+      ['--workdir=run', '--input=in.npz', '--client=2'],
+      'client=2 must be left out',
+      ExitCode.USAGE,
+    ),
+    (['--workdir=empty', '--input=in.npz'], 'nothing is saved', ExitCode.NO_CHECKPOINT),
+  ],
+)
+def test_bad_command_lines(
+  words, message, code, tmp_path, workdir, capsys, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'run').symlink_to(workdir)
+  if '--workdir=empty' in words:
+    shutil.copytree(workdir, 'empty')
+    shutil.rmtree('empty/checkpoints')
+  save_npz(tmp_path / 'in.npz', images=IMAGES)
+  (tmp_path / 'text.npz').write_text('text')
+  before = contents(tmp_path)
+  found, line = predict(capsys, *words)
+  assert found == code
+  assert message in line
+  assert line.count('\n') == 1
+  assert contents(tmp_path) == before
+
+
+def test_help_of_predict(capsys):
+  code, text = predict(capsys, '--help')
+  assert code == ExitCode.DONE
+  for flag in ('--workdir=', '--input=', '--output=', '--client='):
+    assert flag in text

@@ -81,7 +81,8 @@ def test_the_list_holds_commands_that_work(paper):
       "them. Did you mean 'moon'?"
     ),
     'configs/review.py:': (
-      "configs/review.py has no variant ''; --config=configs/review.py:list prints them."
+      "configs/review.py has no variant ''; --config=configs/review.py:list prints "
+      'them.'
     ),
     'configs/base.py:moon': "--config='configs/base.py' has no variants.",
     'configs/base.py:list': "--config='configs/base.py' has no variants.",

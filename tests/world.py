@@ -239,7 +239,7 @@ def run(
       local_optimizer,
       **fixed,
     )
-    state, metrics = run_round(state, plan, numbers, train_split(model))
+    state, metrics = run_round(state, plan.for_device(), numbers, train_split(model))
     history.append((state, metrics))
   return history
 

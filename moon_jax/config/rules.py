@@ -148,14 +148,21 @@ def identity(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
-  """'key: saved -> given' for every difference that makes it another experiment."""
-  old, new = used(flatten(saved)), used(flatten(dataclasses.asdict(given)))
-  names = [n for n in sorted(old | new) if _is_fixed(n, new)]
-  return [
-    f'{n}: {old.get(n, "absent")!r} -> {new.get(n, "absent")!r}'
-    for n in names
-    if old.get(n) != new.get(n)
-  ]
+  """'key: saved -> given' for every difference that makes it another experiment.
+
+  A knob that only one of them uses is left out: the knob that decides so differs too.
+  """
+  before, after = flatten(saved), flatten(dataclasses.asdict(given))
+  old, new = used(before), used(after)
+  problems = []
+  for name in filter(lambda name: _is_fixed(name, new), sorted(old | new)):
+    if name not in before:
+      problems.append(f'{name}: not saved -> {new[name]!r}')
+    elif name not in after:
+      problems.append(f'{name}: {old[name]!r} -> no longer a knob')
+    elif name in old and name in new and old[name] != new[name]:
+      problems.append(f'{name}: {old[name]!r} -> {new[name]!r}')
+  return problems
 
 
 def _is_fixed(name: str, flat: Mapping[str, Any]) -> bool:

@@ -20,6 +20,18 @@ class Choice(NamedTuple):
   names: tuple[str, ...]
 
 
+class Auto(NamedTuple):
+  """The knob may also be 'auto', which another knob turns into a value.
+
+  Attributes:
+    decider: the other knob.
+    values: its value -> what 'auto' stands for.
+  """
+
+  decider: str
+  values: Mapping[str, Any]
+
+
 def _at_least(low) -> Bound:
   return Bound(f'at least {low}', lambda value: value >= low)
 
@@ -38,6 +50,8 @@ _AUTO_OR_COUNT = Bound(
   "'auto' or a count of at least 1",
   re.compile('auto|[1-9][0-9]{0,8}').fullmatch,
 )
+# 1 averages; FedAdam and FedYogi move every weight by up to the rate in a round.
+_SERVER_RATE = Auto('server_optimizer.name', {'sgd': 1.0, 'adam': 0.01, 'yogi': 0.01})
 
 Count = Annotated[int, _at_least(1)]
 PositiveFloat = Annotated[float, _ABOVE_ZERO]
@@ -129,7 +143,7 @@ class OptimizerConfig:
 @dataclasses.dataclass(frozen=True)
 class ServerOptimizerConfig:
   name: Annotated[str, Choice(SERVER_OPTIMIZERS)]
-  learning_rate: PositiveFloat
+  learning_rate: Annotated[float, _ABOVE_ZERO, _SERVER_RATE]
   momentum: Annotated[float, _BELOW_ONE]
 
 

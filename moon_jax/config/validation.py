@@ -1,6 +1,7 @@
 """Is this configuration valid? Every mistake is told at once."""
 
 import dataclasses
+import functools
 import math
 import typing
 from collections.abc import Iterable, Mapping
@@ -8,7 +9,7 @@ from typing import Any
 
 from moon_jax.config.messages import ConfigError, did_you_mean, problem, unknown_knob
 from moon_jax.config.rules import conflicts
-from moon_jax.config.schema import Bound, Choice, Config, flatten, knobs
+from moon_jax.config.schema import Auto, Bound, Choice, Config, flatten, knobs
 
 # The smallest and the largest positive float32, which the device computes in.
 _FLOAT32 = (2.0**-126, 2.0**128 * (1 - 2.0**-24))
@@ -21,9 +22,15 @@ _WANTED = {
 }
 
 
+@functools.cache
 def _kind_and_bounds(name: str) -> tuple[type, list[Any]]:
   kind, *bounds = typing.get_args(knobs()[name]) or (knobs()[name],)
   return kind, bounds
+
+
+def _auto(name: str) -> Auto | None:
+  """What 'auto' stands for, if the knob may be that."""
+  return next((b for b in _kind_and_bounds(name)[1] if isinstance(b, Auto)), None)
 
 
 def from_word(name: str, word: str) -> Any:
@@ -44,10 +51,13 @@ def convert(name: str, value: Any) -> Any:
     ConfigError: with the one line that says what is wanted.
   """
   kind, bounds = _kind_and_bounds(name)
+  if _auto(name) and value == 'auto':
+    return value
   if kind is float and type(value) is int:
     value = float(value)
   if type(value) is not kind:
-    raise ConfigError([problem(name, value, _WANTED[kind])])
+    wanted = ("'auto' or " if _auto(name) else '') + _WANTED[kind]
+    raise ConfigError([problem(name, value, wanted)])
   if kind is float and not math.isfinite(value):
     raise ConfigError([problem(name, value, 'a finite number')])
   if kind is float and value and not _FLOAT32[0] <= abs(value) <= _FLOAT32[1]:
@@ -72,7 +82,7 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
       data or partition does not use is a mistake.
 
   Returns:
-    The valid configuration.
+    The valid configuration, with a number for each number that was 'auto'.
 
   Raises:
     ConfigError: every problem found, one line each.
@@ -90,7 +100,13 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   problems += conflicts(valid, given)
   if problems:
     raise ConfigError(problems)
-  return _build(Config, valid)
+  return _build(Config, valid | _resolved(valid))
+
+
+def _resolved(valid: Mapping[str, Any]) -> dict[str, Any]:
+  """What 'auto' stands for, for every number that is that."""
+  autos = {name: _auto(name) for name in valid if valid[name] == 'auto'}
+  return {name: a.values[valid[a.decider]] for name, a in autos.items() if a}
 
 
 def _build(cls: type, valid: Mapping[str, Any], prefix: str = '') -> Any:

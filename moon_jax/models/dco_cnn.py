@@ -23,12 +23,7 @@ class DcoCnn(nn.Module):
   def __call__(self, images, mask=None):
     """[B, H, W, C] float32 -> Outputs, D = Y; the same in training."""
     del mask
-    x = layers.batch_last(images)
-    x = nn.relu(self._conv(32, 'conv1')(x))
-    x = nn.relu(self._conv(64, 'conv2')(x))
-    x = nn.relu(layers.dense(layers.flatten(x), 512, 'fc1'))
+    x = layers.pooled_convolutions(images, (32, 64), self.convolution)
+    x = nn.relu(layers.dense(x, 512, 'fc1'))
     logits = layers.dense(x, self.num_classes, 'fc2')
     return Outputs(logits, logits, x)
-
-  def _conv(self, features, name):
-    return layers.Conv(features, 5, form=self.convolution, pool=True, name=name)

@@ -1,7 +1,7 @@
 """Layers that the networks share, initialised as in the papers' PyTorch code."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
@@ -177,6 +177,24 @@ def tokens(x: jax.Array) -> jax.Array:
 def flatten(x: jax.Array) -> jax.Array:
   """[C, H, W, B] -> [B, H * W * C]."""
   return x.transpose(3, 1, 2, 0).reshape(x.shape[3], -1)
+
+
+def pooled_convolutions(
+  images: jax.Array, features: Sequence[int], form: str
+) -> jax.Array:
+  """[B, H, W, C] -> [B, inputs of a dense layer]; call inside `nn.compact`.
+
+  5x5 convolutions conv1, conv2, ..., each followed by 2x2 max-pooling and ReLU.
+
+  Args:
+    images: [B, H, W, C].
+    features: output channels of each convolution.
+    form: a key of convolution.CHOICES.
+  """
+  x = batch_last(images)
+  for index, channels in enumerate(features):
+    x = nn.relu(Conv(channels, 5, form=form, pool=True, name=f'conv{index + 1}')(x))
+  return flatten(x)
 
 
 def head(x: jax.Array, width: int, representation: int) -> jax.Array:

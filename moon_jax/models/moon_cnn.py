@@ -28,13 +28,8 @@ class MoonCnn(nn.Module):
   def __call__(self, images, mask=None):
     """[B, H, W, C] float32 -> Outputs, D = 256; the same in training."""
     del mask
-    x = layers.batch_last(images)
-    x = nn.relu(self._conv(6, 'conv1')(x))
-    x = nn.relu(self._conv(16, 'conv2')(x))
-    x = nn.relu(layers.dense(layers.flatten(x), 120, 'fc1'))
+    x = layers.pooled_convolutions(images, (6, 16), self.convolution)
+    x = nn.relu(layers.dense(x, 120, 'fc1'))
     x = nn.relu(layers.dense(x, 84, 'fc2'))
     z = layers.head(x, 84, 256)
     return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), x)
-
-  def _conv(self, features, name):
-    return layers.Conv(features, 5, form=self.convolution, pool=True, name=name)
