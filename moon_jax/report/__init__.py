@@ -12,7 +12,7 @@ Training imports `figures` alone; nothing else here is loaded by it.
   files        the charts as PNG and PDF
   interactive  the charts of the page
   tables       the numbers as CSV, Markdown, LaTeX and HTML
-  trained      what do the trained models say about the test images?
+  features     what do the trained models say about the test images?
   page         index.html
   compare      a table of a few runs in the terminal
 """

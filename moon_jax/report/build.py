@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from moon_jax.errors import UsageError
 from moon_jax.report import (
   charts,
+  features,
   files,
   groups,
   page,
@@ -15,7 +16,6 @@ from moon_jax.report import (
   runs,
   sections,
   tables,
-  trained,
 )
 from moon_jax.report.command import Request
 from moon_jax.report.runs import Ending, Note, Run
@@ -45,7 +45,7 @@ def make(request: Request) -> None:
   for setting, numbers in found:
     for line in results.notes_on(setting, numbers, request.target):
       note(line)
-  models = trained.look_at(settings, request.features, note)
+  models = features.look_at(settings, request.features, note)
   parts = [
     sections.numbers(found, request.target),
     *(sections.curves(setting) for setting in settings),

@@ -189,7 +189,7 @@ def _last_common_round(every: Sequence[Series]) -> int | None:
 
 
 def _after(series: Series, number: int) -> Estimate | None:
-  """The accuracy in per cent after so many rounds; None if a run was not tested then."""
+  """Accuracy in per cent after so many rounds; None if a run was not tested then."""
   columns = [traces.ACCURACY.column(run) for run in series.finished.values()]
   if not all(number in column for column in columns):
     return None

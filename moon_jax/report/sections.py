@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.report import charts, tables, trained
+from moon_jax.report import charts, features, tables
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread
+from moon_jax.report.features import Model
 from moon_jax.report.groups import Setting
 from moon_jax.report.results import Result, Target
 from moon_jax.report.runs import Run
 from moon_jax.report.tables import Table
-from moon_jax.report.trained import Model
 
 
 class Section(NamedTuple):
@@ -71,7 +71,7 @@ def clients(models: Sequence[Model]) -> Section:
   for model in models:
     counts = model.run.class_counts()
     if counts is not None:
-      values = 100 * trained.client_accuracy(model.features.confusion, counts)
+      values = 100 * features.client_accuracy(model.features.confusion, counts)
       names[model.setting.title] = charts.file_name('clients', model.setting.key)
       drawn = by_setting.setdefault(model.setting.title, {})
       drawn.setdefault(model.series.label, []).append(values)
@@ -116,7 +116,7 @@ def models(looked_at: Sequence[Model]) -> Section:
     )
   return Section(
     title='Trained models',
-    text=f'Representations of at most {trained.NUM_EMBEDDED:,} test images by the '
+    text=f'Representations of at most {features.NUM_EMBEDDED:,} test images by the '
     'global model of the newest checkpoint, the same images and the same random state '
     'of t-SNE for each; colour and number are the class. The confusion matrices count '
     'all test images.',

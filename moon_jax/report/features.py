@@ -78,7 +78,7 @@ def look_at(
   found = []
   for setting, series, run in _asked_for(settings, asked):
     try:
-      found.append(Model(setting, series, run, features(run)))
+      found.append(Model(setting, series, run, features_of(run)))
     except RunError as error:
       note(f'{run.name}: no t-SNE, no confusion matrix: {error}')
     except OSError as error:
@@ -116,7 +116,7 @@ def _is_global(run: Run) -> bool:
   return served and run.identity.get('batch_norm') != 'local'
 
 
-def features(run: Run) -> Features:
+def features_of(run: Run) -> Features:
   """Computes them from the newest checkpoint, or reads what was computed from it.
 
   Raises:
@@ -148,7 +148,7 @@ def _is_newest(run: Run, number: int) -> bool:
 
 
 def _computed(run: Run) -> Features:
-  from moon_jax import load  # only now: it imports JAX
+  from moon_jax.trained import load  # only now: it imports JAX
 
   model = load(run.path)
   images, classes = model.test_data()
@@ -194,10 +194,12 @@ def client_accuracy(confusion: np.ndarray, class_counts: np.ndarray) -> np.ndarr
 
   Returns:
     [N] in [0, 1]: the sum over classes of the client's share of the class times the
-    accuracy on its test images. Classes without a test image are left out.
+    accuracy on its test images. Classes without a test image are left out, and so are
+    clients that own nothing else.
   """
   tested = confusion.sum(1)
   there = tested > 0
   accuracy = np.diag(confusion)[there] / tested[there]
   counts = class_counts[:, there]
+  counts = counts[counts.sum(1) > 0]
   return counts @ accuracy / counts.sum(1)
