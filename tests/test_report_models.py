@@ -85,8 +85,8 @@ def test_confusion_counts_the_true_class_in_rows():
 
 
 def test_the_accuracy_for_a_client_follows_its_classes():
-  # Class 0 is right in 3 of 4 images, class 1 in 1 of 2; nothing tests class 2.
-  confusion = np.array([[3, 1, 0], [1, 1, 0], [0, 0, 0]])
+  # Class 0 is right in 3 of 4 images, class 1 in 2 of 4; nothing tests class 2.
+  confusion = np.array([[3, 1, 0], [2, 2, 0], [0, 0, 0]])
   counts = np.array([[10, 0, 0], [1, 3, 0], [2, 2, 6], [0, 0, 5]])
   # Client 3 owns nothing that is tested, and is left out.
   expected = [0.75, (0.75 + 3 * 0.5) / 4, (2 * 0.75 + 2 * 0.5) / 4]

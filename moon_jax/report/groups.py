@@ -313,8 +313,10 @@ def _words(name: str, value: Value) -> str:
 
 def short(name: str) -> str:
   """'moon.mu' -> 'mu', 'data.name' -> 'data'."""
-  *groups, last = name.split('.')
-  return groups[-1] if groups and last == 'name' else last
+  group, _, last = name.rpartition('.')
+  if last == 'name':
+    return group
+  return f'server {last}' if group == 'server_optimizer' else last
 
 
 def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:

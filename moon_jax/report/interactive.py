@@ -145,6 +145,9 @@ def _matrix(chart: Matrix, styles: Mapping[str, Style]) -> go.Figure:
   )
   drawn.update_xaxes(title=chart.x_label)
   drawn.update_yaxes(title=chart.y_label, autorange='reversed')
+  if annotated:
+    drawn.update_xaxes(dtick=1)
+    drawn.update_yaxes(dtick=1)
   return drawn
 
 
@@ -190,6 +193,8 @@ def _scatter(chart: Scatter, styles: Mapping[str, Style]) -> go.Figure:
     drawn.add_annotation(
       x=middle[0], y=middle[1], text=f'<b>{label}</b>', showarrow=False
     )
-  drawn.update_xaxes(showticklabels=False, title='t-SNE 1')
-  drawn.update_yaxes(showticklabels=False, title='t-SNE 2', scaleanchor='x')
+  drawn.update_xaxes(showticklabels=False, showgrid=False, title='t-SNE 1')
+  drawn.update_yaxes(
+    showticklabels=False, showgrid=False, title='t-SNE 2', scaleanchor='x'
+  )
   return drawn
