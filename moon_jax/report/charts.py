@@ -1,5 +1,6 @@
 """What is drawn? The charts as plain data; `files` and `interactive` draw them."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from moon_jax.report.traces import Trace
 
 # Algorithms that a sweep is compared with, where they lack the knob.
 _REFERENCES = (BASELINE, 'centralized')
+_LONGEST = 120  # letters of a file's name
 
 
 class Line(NamedTuple):
@@ -221,8 +223,15 @@ def partition(setting: Setting) -> Matrix | None:
 
 def file_name(what: str, key: Key) -> str:
   """'accuracy-beta=0.5', without what a file system may refuse."""
-  words = [what, *groups.describe(key).split(', ')]
-  return re.sub(r'[^\w.=+-]+', '_', '-'.join(word for word in words if word))[:120]
+  return safe('-'.join(filter(None, [what, *groups.describe(key).split(', ')])))
+
+
+def safe(name: str) -> str:
+  """A name that every file system takes; a long one ends with a digest of itself."""
+  clean = re.sub(r'[^\w.=+-]+', '_', name)
+  if len(clean) <= _LONGEST:
+    return clean
+  return f'{clean[:_LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}'
 
 
 def titled(what: str, setting: str) -> str:

@@ -1,7 +1,8 @@
 """A table of a few runs in the terminal."""
 
+import pathlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -51,25 +52,17 @@ def show(request: Request) -> None:
     table.add_column(
       column.heading, justify='left' if is_name else 'right', overflow='fold'
     )
-  for row in rows(runs, request):
-    table.add_row(*(tables.text(*pair) for pair in zip(row, _COLUMNS, strict=True)))
-  terminal.print(table)
-  terminal.print(f'target: {request.target.describe()}, in the same setting')
-
-
-def rows(runs: list[Run], request: Request) -> Iterable[list[Cell]]:
-  """A cell for each column of each run.
-
-  Args:
-    runs: at least one.
-    request: its target counts, and how runs are put together.
-  """
   targets = _targets(runs, request)
   for run in runs:
-    yield _row(run, targets.get(run.path))
+    row = zip(_row(run, targets[run.path]), _COLUMNS, strict=True)
+    table.add_row(*(tables.text(*pair) for pair in row))
+  terminal.print(table)
+  terminal.print(f'target: {request.target.describe()}, in the same setting')
+  if lost := [run.name for run in runs if targets[run.path] is None]:
+    note(f'no finished run gives a target for {", ".join(lost)}')
 
 
-def _targets(runs: list[Run], request: Request) -> dict:
+def _targets(runs: Sequence[Run], request: Request) -> dict[pathlib.Path, float | None]:
   """path -> the accuracy to reach; a target by an algorithm needs one of its runs."""
   found = {}
   for setting in groups.settings(runs, request.choice):

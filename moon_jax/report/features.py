@@ -1,7 +1,6 @@
 """What do the trained models say about the test images? Kept beside each run."""
 
 import pathlib
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -56,10 +55,6 @@ class Model(NamedTuple):
     seed = f'seed={self.run.knobs["seed"]}'
     words = (self.series.label, seed, self.setting.title)
     return ', '.join(filter(None, (*words, f'{self.features.round} rounds')))
-
-  def file_name(self) -> str:
-    """The run's path, as a part of a file's name."""
-    return re.sub(r'[^\w.=+-]+', '_', self.run.name.strip('./'))[-100:]
 
 
 def look_at(

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from moon_jax.report import groups
 from moon_jax.report.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
 from moon_jax.report.styles import Style, style
 
@@ -67,7 +68,7 @@ def _lines(chart: LineChart, styles: Mapping[str, Style]) -> Figure:
   panel = _panel(figure, chart.x_label, chart.y_label)
   if chart.is_sweep:
     values = sorted({x for line in chart.lines for x in line.x})
-    panel.set_xticks(range(len(values)), [f'{value:g}' for value in values])
+    panel.set_xticks(range(len(values)), [groups.word(value) for value in values])
     place = {value: index for index, value in enumerate(values)}
     for line in chart.lines:
       _bars(panel, line, [place[x] for x in line.x], styles[line.label])

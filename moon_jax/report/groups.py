@@ -306,9 +306,12 @@ def _words(name: str, value: Value) -> str:
     return _TITLES.get(value, value)
   if name == DIGEST:
     return f'data {value[:8]}'
-  return (
-    f'{short(name)}={value:g}' if isinstance(value, float) else f'{short(name)}={value}'
-  )
+  return f'{short(name)}={word(value)}'
+
+
+def word(value: Value) -> str:
+  """'5' for 5.0, so that whole numbers look the same whatever their type."""
+  return str(value).removesuffix('.0')
 
 
 def short(name: str) -> str:

@@ -1,10 +1,12 @@
 """The charts of the page, by plotly. The page's own script gives them its colours."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from moon_jax.report import groups
 from moon_jax.report.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
 from moon_jax.report.statistics import Estimate
 from moon_jax.report.styles import Style, style
@@ -49,30 +51,36 @@ def _lines(chart: LineChart, styles: Mapping[str, Style]) -> go.Figure:
       drawn.add_trace(_curve(line, styles[line.label]))
   values = sorted({x for line in chart.lines for x in line.x})
   for label, level in chart.levels.items():
-    drawn.add_trace(_level(label, level, [_word(x) for x in values], styles[label]))
+    drawn.add_trace(
+      _level(label, level, [groups.word(x) for x in values], styles[label])
+    )
   unified = len(chart.lines) <= _MOST_UNIFIED
   drawn.update_layout(hovermode='x unified' if unified else 'closest')
   drawn.update_xaxes(title=chart.x_label)
   drawn.update_yaxes(title=chart.y_label)
   if chart.is_sweep:
-    order = [_word(x) for x in values]
+    order = [groups.word(x) for x in values]
     drawn.update_xaxes(type='category', categoryorder='array', categoryarray=order)
   return drawn
 
 
 def _curve(line: Line, look: Style) -> go.Scatter:
   few = len(line.x) <= _MOST_MARKERS
-  return go.Scatter(
-    x=line.x,
-    y=[point.mean for point in line.points],
-    mode='lines+markers' if few else 'lines',
-    line={'color': look.colour, 'dash': look.dash[1], 'width': 2},
-    marker={'symbol': look.marker[1], 'size': 6},
-    name=line.label,
-    meta=line.label,
-    customdata=[_told(point) for point in line.points],
-    hovertemplate='%{customdata}',
-  )
+  mode = 'lines+markers' if few else 'lines'
+  return go.Scatter(x=line.x, mode=mode, **_told_line(line, look))
+
+
+def _told_line(line: Line, look: Style) -> dict[str, Any]:
+  """What a curve and a sweep have in common."""
+  return {
+    'y': [point.mean for point in line.points],
+    'line': {'color': look.colour, 'dash': look.dash[1], 'width': 2},
+    'marker': {'symbol': look.marker[1], 'size': 7},
+    'name': line.label,
+    'meta': line.label,
+    'customdata': [_told(point) for point in line.points],
+    'hovertemplate': '%{customdata}',
+  }
 
 
 def _band(line: Line, look: Style) -> go.Scatter:
@@ -93,16 +101,10 @@ def _band(line: Line, look: Style) -> go.Scatter:
 
 def _sweep(line: Line, look: Style) -> go.Scatter:
   return go.Scatter(
-    x=[_word(x) for x in line.x],
-    y=[point.mean for point in line.points],
+    x=[groups.word(x) for x in line.x],
     error_y={'array': [point.std or 0.0 for point in line.points], 'width': 4},
     mode='lines+markers',
-    line={'color': look.colour, 'dash': look.dash[1], 'width': 2},
-    marker={'symbol': look.marker[1], 'size': 8},
-    name=line.label,
-    meta=line.label,
-    customdata=[_told(point) for point in line.points],
-    hovertemplate='%{customdata}',
+    **_told_line(line, look),
   )
 
 
@@ -123,10 +125,6 @@ def _told(point: Estimate) -> str:
   """'83.12 ± 0.41 (n = 3)'."""
   spread = '' if point.std is None else f' ± {point.std:.3g}'
   return f'{point.mean:.4g}{spread} (n = {point.n})'
-
-
-def _word(value: float) -> str:
-  return f'{value:g}'
 
 
 def _matrix(chart: Matrix, styles: Mapping[str, Style]) -> go.Figure:

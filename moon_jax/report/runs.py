@@ -91,14 +91,17 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   for root in roots:
     if not root.is_dir():
       raise UsageError(f'{str(root)!r} is not a folder.')
-    for path in _directories(root):
+    for path in _directories(root, note):
       if path.resolve() not in found:
         found[path.resolve()] = _read_or_note(path, defaults, note)
   return [run for run in found.values() if run]
 
 
-def _directories(root: pathlib.Path) -> Iterator[pathlib.Path]:
-  for folder, inside, files in os.walk(root):
+def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
+  def tell(error: OSError) -> None:
+    note(f'skipped {error.filename}: {error.strerror}')
+
+  for folder, inside, files in os.walk(root, onerror=tell):
     inside.sort()
     if 'config.json' in files:
       inside.clear()

@@ -8,7 +8,7 @@ import numpy as np
 from moon_jax.report import charts, features, tables
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread
 from moon_jax.report.features import Model
-from moon_jax.report.groups import Setting
+from moon_jax.report.groups import Key, Setting
 from moon_jax.report.results import Result, Target
 from moon_jax.report.runs import Run
 from moon_jax.report.tables import Table
@@ -65,30 +65,33 @@ def sweeps(settings: Sequence[Setting]) -> Section:
 
 
 def clients(models: Sequence[Model]) -> Section:
-  """The global model's accuracy for each client, one plot for each setting."""
-  by_setting: dict[str, dict[str, list[np.ndarray]]] = {}
-  names = {}
+  """The global model's accuracy for each client."""
+  by_setting: dict[Key, tuple[Setting, dict[str, list[np.ndarray]]]] = {}
   for model in models:
     counts = model.run.class_counts()
     if counts is not None:
-      values = 100 * features.client_accuracy(model.features.confusion, counts)
-      names[model.setting.title] = charts.file_name('clients', model.setting.key)
-      drawn = by_setting.setdefault(model.setting.title, {})
+      values = features.client_accuracy(model.features.confusion, counts)
+      drawn = by_setting.setdefault(model.setting.key, (model.setting, {}))[1]
       drawn.setdefault(model.series.label, []).append(values)
+  spreads = [
+    (setting, {label: np.concatenate(values) for label, values in drawn.items()})
+    for setting, drawn in by_setting.values()
+  ]
+  table = tables.client_accuracy(
+    [(s.title, label, v) for s, drawn in spreads for label, v in drawn.items()]
+  )
   return Section(
     title='Clients',
-    text="Accuracy of the trained global model under each client's distribution of "
-    "classes: the sum over classes of the client's share of the class times the "
-    'accuracy on its test images. A point is a client of a run whose model was looked '
-    'at (--features).',
+    text='Clients of the runs whose model was looked at (--features).',
+    tables=[table] if table.rows else [],
     charts=[
       Spread(
-        name=names[title],
-        title=charts.titled('Accuracy for each client', title),
+        name=charts.file_name('clients', setting.key),
+        title=charts.titled('Accuracy for each client', setting.title),
         y_label='test accuracy, %',
-        groups={label: np.concatenate(values) for label, values in drawn.items()},
+        groups={label: 100 * values for label, values in drawn.items()},
       )
-      for title, drawn in by_setting.items()
+      for setting, drawn in spreads
     ],
   )
 
@@ -100,13 +103,16 @@ def models(looked_at: Sequence[Model]) -> Section:
     what, found = model.describe(), model.features
     drawn.append(
       Scatter(
-        f'tsne-{model.file_name()}', f't-SNE: {what}', found.embedded, found.classes
+        charts.safe(f'tsne-{model.run.name}'),
+        f't-SNE: {what}',
+        found.embedded,
+        found.classes,
       )
     )
   for model in looked_at:
     drawn.append(
       Matrix(
-        name=f'confusion-{model.file_name()}',
+        name=charts.safe(f'confusion-{model.run.name}'),
         title=f'Confusion: {model.describe()}',
         x_label='predicted class',
         y_label='true class',

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from tabulate import tabulate
 
 from moon_jax.report import results as results_lib
@@ -161,6 +162,31 @@ def clients(found: Found) -> Table:
     'Of algorithms without a global model: each client tested on the whole test set in '
     'the last round; mean ± sample standard deviation over the n runs.',
     (*_NAMES, *columns),
+    rows,
+  )
+
+
+def client_accuracy(spreads: Sequence[tuple[str, str, np.ndarray]]) -> Table:
+  """The spread of a global model's accuracy over its clients.
+
+  Args:
+    spreads: title of the setting, label of the series, accuracy for each client.
+  """
+  rows = [
+    (setting or None, label, statistics.estimate(values), float(values.min()))
+    for setting, label, values in spreads
+  ]
+  return _trimmed(
+    'client_accuracy',
+    'Accuracy of the global model for its clients',
+    "Accuracy of the trained global model under each client's distribution of classes: "
+    "the sum over classes of the client's share of the class times the accuracy on its "
+    'test images. Mean ± sample standard deviation over the clients, and the lowest.',
+    (
+      *_NAMES,
+      _accuracy('accuracy', 'mean over clients, %'),
+      Column('worst_client', 'worst client, %', 2, 100.0),
+    ),
     rows,
   )
 
