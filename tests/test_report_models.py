@@ -1,5 +1,6 @@
 """What the report takes from trained models is what the run itself measured."""
 
+import csv
 import json
 
 import numpy as np
@@ -35,13 +36,17 @@ def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
   names = {path.name for path in (tmp_path / 'figures').iterdir()}
   assert {'clients.png', 'tsne.png', 'tsne.pdf'} <= names
   assert len([name for name in names if name.startswith('confusion-')]) == 2
-  # The clients' own models are in a table instead.
+  with (tmp_path / 'tables/client_accuracy.csv').open(newline='') as file:
+    (row,) = csv.DictReader(file)
+  assert row['accuracy_n'] == '10'
+  assert 0 < float(row['worst_client']) < float(row['accuracy_mean']) < 1
+  # The clients' own models are in another.
   assert 'SOLO' in (tmp_path / 'tables/clients.csv').read_text()
 
 
 def test_the_confusion_matrix_has_the_accuracy_of_the_last_test(folder):
   (run,) = runs.find([folder / 'fedavg'], print)
-  found = features.features_of(run)
+  found = features.features_of(run, print)
   summary = json.loads((folder / 'fedavg/summary.json').read_text())
   assert found.confusion.sum() == 300
   accuracy = np.trace(found.confusion) / 300
@@ -53,19 +58,34 @@ def test_the_confusion_matrix_has_the_accuracy_of_the_last_test(folder):
 
 def test_what_was_computed_is_kept_until_the_run_goes_on(folder, monkeypatch):
   (run,) = runs.find([folder / 'fedavg'], print)
-  first = features.features_of(run)
+  first = features.features_of(run, print)
   kept = folder / 'fedavg' / features.CACHE
   monkeypatch.setattr(features, '_computed', lambda run: pytest.fail('computed again'))
-  again = features.features_of(run)
+  again = features.features_of(run, print)
   for a, b in zip(first, again, strict=True):
     np.testing.assert_array_equal(a, b)
   # Of another checkpoint than the newest, or damaged: neither is taken.
   with monkeypatch.context() as patch:
     patch.setattr(features, '_computed', lambda run: first)
     np.savez(kept, **first._replace(round=np.asarray(1))._asdict())
-    assert features.features_of(run).round == 2
+    assert features.features_of(run, print).round == 2
     kept.write_bytes(b'PK')
-    assert features.features_of(run).round == 2
+    assert features.features_of(run, print).round == 2
+
+
+def test_features_that_cannot_be_kept_are_used_all_the_same(folder, monkeypatch):
+  (run,) = runs.find([folder / 'fedavg'], print)
+  first, said = features.features_of(run, print), []
+  # A folder in its place: no file can be written there.
+  (folder / 'fedavg' / features.CACHE).unlink()
+  (folder / 'fedavg' / features.CACHE).mkdir()
+  monkeypatch.setattr(features, '_computed', lambda run: first)
+  assert features.features_of(run, said.append) is first
+  (folder / 'fedavg' / features.CACHE).rmdir()
+  assert said == [
+    f'{folder}/fedavg/features.npz cannot be written (Is a directory): computed each '
+    'time'
+  ]
 
 
 def test_a_run_without_a_checkpoint_is_told(folder, tmp_path, capsys):

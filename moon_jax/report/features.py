@@ -73,7 +73,7 @@ def look_at(
   found = []
   for setting, series, run in _asked_for(settings, asked):
     try:
-      found.append(Model(setting, series, run, features_of(run)))
+      found.append(Model(setting, series, run, features_of(run, note)))
     except RunError as error:
       note(f'{run.name}: no t-SNE, no confusion matrix: {error}')
     except OSError as error:
@@ -111,18 +111,25 @@ def _is_global(run: Run) -> bool:
   return served and run.identity.get('batch_norm') != 'local'
 
 
-def features_of(run: Run) -> Features:
+def features_of(run: Run, note: Note) -> Features:
   """Computes them from the newest checkpoint, or reads what was computed from it.
+
+  Args:
+    run: with a global model.
+    note: is told if they cannot be kept in the run directory.
 
   Raises:
     RunError: there is no global model, no usable checkpoint, or other data.
-    OSError: they cannot be kept in the run directory.
+    OSError: the checkpoint or the data cannot be read.
   """
   kept = _kept(run.path / CACHE)
   if kept is not None and _is_newest(run, int(kept.round)):
     return kept
   found = _computed(run)
-  _keep(run.path / CACHE, found)
+  try:
+    _keep(run.path / CACHE, found)
+  except OSError as error:
+    note(f'{run.path / CACHE} cannot be written ({error.strerror}): computed each time')
   return found
 
 
