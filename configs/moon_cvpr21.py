@@ -35,11 +35,11 @@ _CIFAR100 = {'data.name': 'cifar100', 'model': 'resnet50'}
 
 
 VARIANTS = {
-  'moon': _moon(5.0, '69.1 +- 0.4 (table 1); 70.71 re-implemented'),
+  'moon': _moon(5.0, '69.1 +- 0.4 (table 1); a re-implementation 70.71'),
   'fedavg': Variant('FedAvg', '66.3 +- 0.5 (table 1)', {'algorithm': 'fedavg'}),
   'fedprox': Variant(
     'FedProx, mu 0.01',
-    '66.9 +- 0.2 (table 1); 68.52 re-implemented',
+    '66.9 +- 0.2 (table 1); a re-implementation 68.52',
     {'algorithm': 'fedprox'},
   ),
   'scaffold': Variant('SCAFFOLD', '66.6 +- 0.2 (table 1)', {'algorithm': 'scaffold'}),

@@ -127,7 +127,7 @@ class Console:
 
   def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:
     """Says that the run was finished before this start."""
-    self.say(f'nothing to do: {num_rounds} rounds or more are done')
+    self.say(f'nothing to do: the run has the {num_rounds} rounds asked for')
     self.finished(workdir)
 
   def finished(self, workdir: pathlib.Path) -> None:
