@@ -318,7 +318,7 @@ def test_finished_run_is_left_alone(reference, workdir):
   done = launch(reference[0], *TWENTY, EVERY + '1')
   check_success(done)
   ending = reference[1].stdout.partition('finished after')[1:]
-  assert done.stdout == (f'nothing to do: 20 rounds asked for\n{"".join(ending)}')
+  assert done.stdout == (f'nothing to do: the run has the 20 rounds asked for\n{"".join(ending)}')
   assert 'compiling one round' not in done.stdout
   assert contents(workdir) == before
 
