@@ -157,7 +157,6 @@ def test_bounds_include_their_ends(name, value):
     ('data.limit', -1, 'at least 0'),
     ('data.path', 3, 'a word'),
     ('execution.lanes', 4, 'a word'),
-    ('execution.lanes', '9' * 5000, "'auto' or a count of at least 1"),
     ('execution.lanes', '4\n', "'auto' or a count of at least 1"),
     ('optimizer.name', 'lion', 'one of sgd, adam, adamw'),
     ('optimizer.decay', 0.0, 'in (0, 1]'),
@@ -272,8 +271,8 @@ def test_changes_name_what_makes_another_experiment():
   assert config.changes(saved, given) == [
     'moon.mu: 1.0 -> 5.0',
     'num_clients: 10 -> 7',
-    "old: 'gone' -> 'absent'",
-    "seed: 'absent' -> 0",
+    "old: 'gone' -> absent",
+    'seed: absent -> 0',
   ]
 
 

@@ -144,12 +144,16 @@ def _is_part(name: str, group: str) -> bool:
 def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
   """'key: saved -> given' for every difference that makes it another experiment."""
   old, new = used(flatten(saved)), used(flatten(dataclasses.asdict(given)))
-  names = [n for n in sorted(old | new) if _is_fixed(n, new)]
+  names = [name for name in sorted(old | new) if _is_fixed(name, new)]
   return [
-    f'{n}: {old.get(n, "absent")!r} -> {new.get(n, "absent")!r}'
-    for n in names
-    if old.get(n) != new.get(n)
+    f'{name}: {_shown(old, name)} -> {_shown(new, name)}'
+    for name in names
+    if old.get(name) != new.get(name)
   ]
+
+
+def _shown(flat: Mapping[str, Any], name: str) -> str:
+  return repr(flat[name]) if name in flat else 'absent'
 
 
 def _is_fixed(name: str, flat: Mapping[str, Any]) -> bool:
