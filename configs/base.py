@@ -60,7 +60,7 @@ def get_config() -> ml_collections.ConfigDict:
 
   config.server_optimizer = ml_collections.ConfigDict()
   config.server_optimizer.name = 'sgd'  # sgd (momentum: FedAvgM), adam (FedAdam), yogi
-  config.server_optimizer.learning_rate = 1.0  # sgd: 1 averages; adam, yogi: try 0.01
+  config.server_optimizer.learning_rate = 1.0  # above 0; 1 averages; with adam try 0.01
   config.server_optimizer.momentum = 0.0  # of sgd; in [0, 1)
 
   config.topology = ml_collections.ConfigDict()
