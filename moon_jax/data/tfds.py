@@ -70,8 +70,6 @@ def load_tfds(name: str, data_dir: str) -> Dataset:
 
 def _label_fault(labels: np.ndarray, num_classes: int) -> str:
   """What is wrong with the labels of a split; '' if nothing is."""
-  if not len(labels):
-    return 'has no examples'
   if labels.min() < 0:
     return 'has no labels'
   if labels.max() >= num_classes:
