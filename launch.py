@@ -20,6 +20,9 @@ def main(argv: list[str]) -> ExitCode:
   except RunError as error:
     print(error, file=sys.stderr)
     return error.exit_code
+  except MemoryError as error:
+    print(f'Not enough memory. {error}', file=sys.stderr)
+    return ExitCode.FAILED
   except KeyboardInterrupt:
     message = 'Interrupted; the same command goes on from the last save, if any.'
     print(message, file=sys.stderr)
@@ -27,4 +30,6 @@ def main(argv: list[str]) -> ExitCode:
 
 
 if __name__ == '__main__':
+  # A folder's name may have characters that the terminal has not.
+  sys.stdout.reconfigure(errors='backslashreplace')
   sys.exit(main(sys.argv[1:]))

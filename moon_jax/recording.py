@@ -46,11 +46,9 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
   """Looks whether the directory can hold this experiment; writes nothing.
 
   Raises:
-    UsageError: it is a file, cannot be read, or holds another experiment.
+    UsageError: it cannot be read, or holds another experiment.
   """
   try:
-    if workdir.exists() and not workdir.is_dir():
-      raise UsageError(f'--workdir={str(workdir)!r} is a file.')
     saved = read_json(workdir / CONFIG)
   except OSError as error:
     raise UsageError(f'--workdir={str(workdir)!r}: {error.strerror}.') from None

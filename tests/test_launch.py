@@ -318,7 +318,9 @@ def test_finished_run_is_left_alone(reference, workdir):
   done = launch(reference[0], *TWENTY, EVERY + '1')
   check_success(done)
   ending = reference[1].stdout.partition('finished after')[1:]
-  assert done.stdout == (f'nothing to do: the run has the 20 rounds asked for\n{"".join(ending)}')
+  assert done.stdout == (
+    f'nothing to do: the run has the 20 rounds asked for\n{"".join(ending)}'
+  )
   assert 'compiling one round' not in done.stdout
   assert contents(workdir) == before
 
@@ -334,15 +336,6 @@ def test_another_experiment_is_refused(reference, workdir):
     'Add --workdir=DIR with a new directory for this one.\n'
   )
   assert contents(reference[0]) == before
-
-
-def test_workdir_is_a_file(tmp_path):
-  (tmp_path / 'taken').write_text('mine')
-  done = launch(tmp_path, '--workdir=taken')
-  assert done.returncode == ExitCode.USAGE
-  assert done.stdout == ''
-  assert done.stderr == "--workdir='taken' is a file.\n"
-  assert contents(tmp_path) == {'taken': b'mine'}
 
 
 # --- interruption ---------------------------------------------------------------------
@@ -511,53 +504,6 @@ def test_fedavg_on_an_npz_file_which_then_changes(tmp_path):
   assert contents(tmp_path) == before
 
 
-# --- bad command lines and help -------------------------------------------------------
-
-BAD = {
-  '--config.sed=1': "--config.sed is not a knob. Did you mean 'seed'?\n",
-  '--config.seed=': "--config.seed='' must be a whole number.\n",
-  '--config=nowhere.py': "--config='nowhere.py' is not a file.\n",
-  '--workdir': 'Missing value for flag --workdir\n',
-  'hello --config.moon.mu=nan --config.participation=10': (
-    "'hello' is a stray word; see --help.\n"
-    '--config.participation=10.0 must be a fraction of the clients in (0, 1], '
-    'not a count.\n'
-    '--config.moon.mu=nan must be a finite number.\n'
-  ),
-}
-
-
-@pytest.fixture
-def no_jax(tmp_path_factory):
-  """Environment in which loading JAX is an error."""
-  folder = tmp_path_factory.mktemp('no_jax')
-  (folder / 'jax.py').write_text("raise AssertionError('JAX is loaded')")
-  return {'PYTHONPATH': str(folder)}
-
-
-@pytest.mark.parametrize('line', BAD)
-def test_bad_command_line(line, tmp_path, no_jax):
-  done = launch(tmp_path, *line.split(), **no_jax)
-  assert (done.returncode, done.stdout) == (ExitCode.USAGE, '')
-  assert done.stderr == BAD[line]
-  assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize('flag', ['--help', '-h'])
-def test_help(flag, tmp_path, no_jax):
-  done = launch(tmp_path, flag, **no_jax)
-  check_success(done)
-  shown = re.findall(r'^  --config\.([\w.]+)=', done.stdout, re.MULTILINE)
-  assert shown == list(config_lib.knobs())
-  assert list(tmp_path.iterdir()) == []
-
-
-def test_no_jax_is_noticed(tmp_path, no_jax):
-  # Without this, the two tests above might pass because the trap does not work.
-  done = launch(tmp_path, *TWO, **no_jax)
-  assert 'AssertionError: JAX is loaded' in done.stderr
-
-
 # --- the source -----------------------------------------------------------------------
 
 
@@ -629,11 +575,3 @@ def test_another_number_of_devices_goes_on_where_one_stopped(tmp_path):
     assert line['clients'] == truth['clients']
     for name in ('train_loss', 'contrastive_loss', 'test_loss', 'drift'):
       assert line[name] == pytest.approx(truth[name], rel=1e-4)
-
-
-def test_more_devices_than_a_cpu_may_have(tmp_path):
-  done = launch(tmp_path, '--config.execution.devices=100000000')
-  assert done.returncode == ExitCode.USAGE
-  assert "--config.execution.devices='100000000' must be at most" in done.stderr
-  assert len(done.stderr.splitlines()) == 1
-  assert not list(tmp_path.iterdir())

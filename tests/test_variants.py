@@ -73,29 +73,6 @@ def test_the_list_holds_commands_that_work(paper):
   assert len({request.config for request in requests}) == len(lines)
 
 
-@pytest.mark.parametrize(
-  ('choice', 'complaint'),
-  {
-    'configs/review.py:moom': (
-      "configs/review.py has no variant 'moom'; --config=configs/review.py:list prints "
-      "them. Did you mean 'moon'?"
-    ),
-    'configs/review.py:': (
-      "configs/review.py has no variant ''; --config=configs/review.py:list prints "
-      'them.'
-    ),
-    'configs/base.py:moon': "--config='configs/base.py' has no variants.",
-    'configs/base.py:list': "--config='configs/base.py' has no variants.",
-    'configs/reviw.py:moon': (
-      "--config='configs/reviw.py' is not a file. Did you mean 'configs/review.py'?"
-    ),
-  }.items(),
-)
-def test_a_wrong_choice(choice, complaint, capsys):
-  assert launch.main([f'--config={choice}']) == ExitCode.USAGE
-  assert capsys.readouterr().err == complaint + '\n'
-
-
 def test_a_file_may_have_a_colon_in_its_name(tmp_path):
   text = 'from configs import base\nget_config = base.get_config\n'
   (tmp_path / 'my:own.py').write_text(text)
