@@ -146,7 +146,7 @@ class Console:
 def accuracy_table(summary: dict[str, Any]) -> Table:
   """The last and the best test, and the first as good as a part of the best."""
   table = _table('', 'test accuracy', 'round')
-  target = f'{measures.TARGET:.0%} of the best'.replace('%', ' %')
+  target = f'{100 * measures.TARGET:.0f} % of the best'
   for name, accuracy, number in (
     ('last', summary['test_accuracy'], summary['rounds']),
     ('best', summary['best_test_accuracy'], summary['best_round']),
