@@ -91,6 +91,80 @@ def test_one_tiny_round(choice, tmp_path, monkeypatch, quick_compiler):
   assert len(record['clients']) == round(flat['num_clients'] * flat['participation'])
 
 
+_LI = {
+  'num_clients': 10,
+  'local_epochs': 10,
+  'batch_size': 64,
+  'participation': 1.0,
+  'partition.name': 'dirichlet',
+  'partition.beta': 0.5,
+  'optimizer.name': 'sgd',
+  'optimizer.learning_rate': 0.01,
+  'optimizer.momentum': 0.9,
+  'optimizer.weight_decay': 1e-5,
+  'data.name': 'cifar10',
+}
+# As the papers state them.
+SETTINGS = {
+  'review.py:moon': _LI | {'num_clients': 20, 'num_rounds': 40, 'moon.mu': 0.1},
+  'sa_moon.py:initial_temperature_1': _LI
+  | {
+    'model': 'cnn_transformer',
+    'num_rounds': 100,
+    'sa_moon.initial_temperature': 1.0,
+    'sa_moon.min_temperature': 0.001,
+    'sa_moon.sigma': 0.005,
+    'cnn_transformer.layers': 6,
+    'cnn_transformer.heads': 8,
+    'cnn_transformer.dropout': 0.1,
+  },
+  'moonflower.py:default': _LI
+  | {
+    'model': 'tutorial_cnn',
+    'num_rounds': 100,
+    'moon.mu': 5.0,
+    'optimizer.learning_rate': 0.001,
+  },
+  'moonflower.py:sparse_0.05': _LI
+  | {'num_clients': 100, 'num_rounds': 250, 'participation': 0.05},
+  'moonflower.py:epochs_20': {'num_rounds': 50, 'local_epochs': 20},
+  'dco_moon.py:mnist_fedprox': {
+    'model': 'dco_cnn',
+    'num_rounds': 100,
+    'fedprox.mu': 0.001,
+    'data.name': 'mnist',
+  },
+  'dco_moon.py:cifar10_moon': {'num_rounds': 100, 'moon.mu': 1.0},
+  'dco_moon.py:cifar10_dco_moon': {'num_rounds': 100, 'dco_moon.mu': 5.0},
+  'moon_cvpr21.py:moon': _LI
+  | {
+    'model': 'moon_cnn',
+    'num_rounds': 100,
+    'moon.mu': 5.0,
+    'moon.tau': 0.5,
+    'augmentation.name': 'crop_flip',
+    'augmentation.padding': 'reflect',
+    'drop_last': True,
+  },
+  'moon_cvpr21.py:niid_bench_fedavg': _LI
+  | {'num_rounds': 50, 'augmentation.name': 'crop_flip', 'drop_last': False},
+  'moon_cvpr21.py:cifar100_moon': {'model': 'resnet50', 'data.name': 'cifar100'},
+}
+
+
+@pytest.mark.parametrize('choice', SETTINGS)
+def test_the_settings_of_the_papers(choice):
+  flat = config.load(f'configs/{choice}')
+  assert {knob: flat[knob] for knob in SETTINGS[choice]} == SETTINGS[choice]
+
+
+@pytest.mark.parametrize('bound', ['solo', 'centralized'])
+@pytest.mark.parametrize('paper', PAPERS)
+def test_every_table_has_its_bounds(paper, bound):
+  argv = [f'--config=configs/{paper}.py', f'--config.algorithm={bound}']
+  assert command_line.parse(argv).config.algorithm == bound
+
+
 @pytest.mark.parametrize('paper', PAPERS)
 def test_the_list_holds_commands_that_work(paper):
   head, *lines = config.list_variants(f'configs/{paper}.py').splitlines()
