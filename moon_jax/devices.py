@@ -1,5 +1,6 @@
 """Which devices compute, and how are arrays laid out on them?"""
 
+import contextlib
 import os
 
 import jax
@@ -53,7 +54,10 @@ def claim(requested: str) -> None:
     raise UsageError(
       f'--config.execution.devices={requested!r} must be at most {most} here.'
     )
-  jax.config.update('jax_num_cpu_devices', count)
+  with contextlib.suppress(RuntimeError):
+    # JAX computes already, for another run in this process: its devices stay, and
+    # `available` tells if they are too few.
+    jax.config.update('jax_num_cpu_devices', count)
 
 
 def _num_cores() -> int:

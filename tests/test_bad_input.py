@@ -12,7 +12,6 @@ import shlex
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 from matplotlib import font_manager
@@ -599,9 +598,7 @@ def test_command_line_that_does_not_fit(line, folder, capsys, monkeypatch):
   for name, test_y in (('labels', labels % 4), ('objects', labels.astype(object))):
     np.savez(folder / f'{name}.npz', **test_sources.arrays(test_y=test_y))
   before = everything(folder)
-  # As many devices as the tests have: JAX takes no other number any more.
-  devices = f'--config.execution.devices={jax.device_count()}'
-  code = launch.main([*line.split(), devices])
+  code = launch.main(line.split())
   assert capsys.readouterr().err.splitlines() == [UNFIT[line]]
   assert code == ExitCode.USAGE
   assert everything(folder) == before

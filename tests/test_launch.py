@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 
+import matplotlib
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -338,6 +339,26 @@ def test_another_experiment_is_refused(reference, workdir):
   assert contents(reference[0]) == before
 
 
+def test_other_cadence_and_execution_at_a_place_of_any_name(tmp_path):
+  # A terminal that has no such letters, and a name that is no formula.
+  place = {'HOME': str(tmp_path), 'PYTHONIOENCODING': 'ascii'}
+  place['MPLCONFIGDIR'] = matplotlib.get_configdir()  # else a list of fonts is made
+  words = [*TINY, '--workdir=~/ein Lauf ✓ $x_{']
+  check_success(launch(tmp_path, *words, '--config.num_rounds=1', **place))
+  run = tmp_path / 'ein Lauf ✓ $x_{'
+  first = read_lines(run / 'metrics.jsonl')
+  knobs = ['num_rounds=2', 'eval_every_rounds=2', 'checkpoint_every_rounds=1']
+  knobs += ['execution.lanes=3', 'execution.cache_mib=0', 'execution.devices=1']
+  done = launch(tmp_path, *words, *(f'--config.{knob}' for knob in knobs), **place)
+  check_success(done)
+  assert resumed_after(done) == 1
+  assert done.stdout.splitlines()[-1] == f'results: {tmp_path}/ein Lauf \\u2713 $x_{{'
+  metrics = read_lines(run / 'metrics.jsonl')
+  assert metrics[:1] == first
+  assert [line['round'] for line in metrics] == [1, 2]
+  assert [path.name for path in tmp_path.iterdir() if path.name[0] != '.'] == [run.name]
+
+
 # --- interruption ---------------------------------------------------------------------
 
 
@@ -380,7 +401,7 @@ def test_killed_run_ends_like_one_that_was_not(tmp_path, workdir):
 
 def resumed_after(done):
   """The number of rounds that the run did not have to do."""
-  return int(re.search(r'run: resumed after round (\d+) of 20', done.stdout)[1])
+  return int(re.search(r': resumed after round (\d+) of', done.stdout)[1])
 
 
 def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
