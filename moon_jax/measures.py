@@ -16,8 +16,15 @@ from moon_jax.types import ClientMetrics
 Record = dict[str, Any]
 
 
+# What diverged is told by its record, not by a warning.
+@np.errstate(invalid='ignore')
 def round_record(
-  round_number: int, plan: Plan, metrics: ClientMetrics, traffic: tuple[int, int]
+  round_number: int,
+  plan: Plan,
+  metrics: ClientMetrics,
+  traffic: tuple[int, int],
+  *,
+  skip_nonfinite: bool = False,
 ) -> Record:
   """What training says in the line of metrics.jsonl.
 
@@ -27,25 +34,34 @@ def round_record(
     metrics: leaves [K], as numpy.
     traffic: bytes that one client receives, and sends, in a round; without a server
       from, and to, each of its neighbours.
+    skip_nonfinite: whether clients whose results are not finite are left out of the
+      means, and named; if all are, the means are over all.
 
   Returns:
     Losses in nats, means over the examples of the round, each counted once an epoch;
     drift, the mean over the cohort; mean and quartiles over the cohort of what else the
     algorithm reports, and the numbers it computed; bytes of the whole cohort.
   """
-  count = metrics.num_seen.sum(dtype=np.float64)
+  skipped = ~metrics.finite & skip_nonfinite
+  kept = ~skipped | skipped.all()
+  sums, num_seen, drift, reports = jax.tree.map(
+    lambda values: values[kept],
+    (metrics.sums, metrics.num_seen, metrics.drift, metrics.reports),
+  )
+  count = num_seen.sum(dtype=np.float64)
   bytes_down, bytes_up = (num_bytes * plan.num_transfers() for num_bytes in traffic)
   return {
     'round': round_number,
     **{
-      name: float(sums.sum(dtype=np.float64) / count)
-      for name, sums in sorted(metrics.sums.items())
+      name: float(values.sum(dtype=np.float64) / count)
+      for name, values in sorted(sums.items())
     },
-    'drift': float(metrics.drift.mean(dtype=np.float64)),
-    **_spreads(metrics.reports),
+    'drift': float(drift.mean(dtype=np.float64)),
+    **_spreads(reports),
     **{name: float(value) for name, value in sorted(metrics.numbers.items())},
     'clients': plan.clients.tolist(),
-    'num_examples': int(count),
+    **({'skipped_clients': plan.clients[skipped].tolist()} if skip_nonfinite else {}),
+    'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
     'num_steps': int(plan.step_real.sum()),
     'bytes_down': bytes_down,
     'bytes_up': bytes_up,
