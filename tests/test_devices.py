@@ -33,3 +33,11 @@ def test_claiming_makes_the_devices_wait_for_one_another(monkeypatch):
   assert flags[0] == '--xla_force_host_platform_device_count=8'
   for name in ('timeout', 'call_terminate_timeout', 'call_warn_stuck_timeout'):
     assert f'--xla_cpu_collective_{name}_seconds=10000000' in flags
+
+
+@pytest.mark.parametrize('deterministic', [False, True])
+def test_determinism_is_asked_of_gpus_on_request(monkeypatch, deterministic):
+  monkeypatch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
+  devices.claim('auto', deterministic=deterministic)
+  asked = '--xla_gpu_deterministic_ops=true' in os.environ['XLA_FLAGS'].split()
+  assert asked == deterministic
