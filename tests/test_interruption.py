@@ -97,7 +97,9 @@ def assert_same_end(run, expected, num_rounds=NUM_ROUNDS):
   assert sum(name.endswith('kernel') for name in leaves) >= 8
   assert checkpoint(run, num_rounds) == leaves
   timed = [line['round'] for line in read_lines(run / 'timings.jsonl')]
-  assert timed == list(range(1, num_rounds + 1))
+  # How long a save took is not known when the process is killed in it.
+  assert timed == sorted(set(timed))
+  assert timed[-1] == num_rounds
   assert {path.name for path in run.iterdir()} == {
     path.name for path in expected.iterdir()
   }
