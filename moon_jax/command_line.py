@@ -31,7 +31,8 @@ A config file changes some of the values below. Example:
   python launch.py --config.algorithm=fedavg --config.seed=1 --workdir=runs/mine
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
-130 Ctrl-C. Knobs, with the values of configs/base.py:
+75 SIGTERM, 130 Ctrl-C; after the last two the same command goes on.
+Knobs, with the values of configs/base.py:
 
 """
 

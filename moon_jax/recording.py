@@ -10,7 +10,6 @@ tensorboard/    the same scalars, the partition, histograms of the clients' drif
 
 import contextlib
 import dataclasses
-import fcntl
 import importlib.metadata
 import json
 import math
@@ -26,18 +25,18 @@ from matplotlib import image
 from tensorboardX import SummaryWriter
 
 from moon_jax import config as config_lib
+from moon_jax import lock
 from moon_jax.command_line import Request
 from moon_jax.data.device import DeviceSplit
 from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.measures import Record, summarise
 from moon_jax.report import figures
 
-CONFIG, METRICS, TIMINGS, SUMMARY, LOCK = (
+CONFIG, METRICS, TIMINGS, SUMMARY = (
   'config.json',
   'metrics.jsonl',
   'timings.jsonl',
   'summary.json',
-  '.lock',
 )
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
@@ -83,18 +82,7 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
       in it, or its run had other data.
   """
   workdir = request.workdir
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    lock = (workdir / LOCK).open('a')
-  except OSError as error:
-    problem = f'--workdir={str(workdir)!r} cannot be written: {error.strerror}.'
-    raise UsageError(problem) from None
-  with lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      problem = f'Another process is running in {workdir}; give this one a --workdir.'
-      raise UsageError(problem) from None
+  with lock.held(workdir):
     saved = read_json(workdir / CONFIG) or {}
     if saved.get('data_digest', data_digest) != data_digest:
       raise UsageError(

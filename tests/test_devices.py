@@ -50,3 +50,11 @@ def test_claim_leaves_the_devices_that_compute_already(monkeypatch):
   devices.claim(str(count - 1))
   assert len(jax.devices()) == count
   assert devices.available(str(count - 1)) == count - 1
+
+
+@pytest.mark.parametrize('deterministic', [False, True])
+def test_determinism_is_asked_of_gpus_on_request(monkeypatch, deterministic):
+  monkeypatch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
+  devices.claim('auto', deterministic=deterministic)
+  asked = '--xla_gpu_deterministic_ops=true' in os.environ['XLA_FLAGS'].split()
+  assert asked == deterministic

@@ -3,19 +3,14 @@
 The runs are tiny, 300 digits of 10 clients: what they cost is starting JAX.
 """
 
-import contextlib
 import io
 import json
 import os
-import pathlib
 import re
 import signal
-import subprocess
-import sys
 
 import matplotlib
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 from matplotlib import font_manager, image
 from tensorboardX.proto import event_pb2
@@ -23,10 +18,16 @@ from tensorboardX.proto import event_pb2
 from moon_jax import cohort
 from moon_jax import config as config_lib
 from moon_jax.errors import ExitCode
+from tests.processes import (
+  ROOT,
+  check_success,
+  checkpoint,
+  contents,
+  launch,
+  launch_until,
+  read_lines,
+)
 
-ROOT = pathlib.Path(__file__).parents[1]
-LAUNCH = str(ROOT / 'launch.py')
-LIMIT_SECONDS = 120
 TINY = (
   '--config.local_epochs=1',
   '--config.data.limit=300',
@@ -39,82 +40,6 @@ THREE = (*TINY, '--config.num_rounds=3', '--config.eval_every_rounds=2')
 # Enough for a signal to arrive before the last round.
 TWENTY = (*TINY, '--config.num_rounds=20')
 EVERY = '--config.checkpoint_every_rounds='
-
-
-def launch(folder, *words, program=(LAUNCH,), **environment):
-  """Runs a program, launch.py unless told, in a folder, to its end."""
-  return subprocess.run(
-    [sys.executable, *program, *words],
-    cwd=folder,
-    env={**os.environ, **environment},
-    capture_output=True,
-    text=True,
-    timeout=LIMIT_SECONDS,
-    check=False,
-  )
-
-
-def launch_until(text, signal_number, folder, *words):
-  """Runs launch.py until it prints a line with `text`, then sends a signal."""
-  # A parent that ignores Ctrl-C, such as a background job, would pass that on.
-  inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-  try:
-    process = subprocess.Popen(
-      [sys.executable, LAUNCH, *words],
-      cwd=folder,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-  finally:
-    signal.signal(signal.SIGINT, inherited)
-  lines = []
-  try:
-    for line in process.stdout:
-      lines.append(line)
-      if text in line:
-        process.send_signal(signal_number)
-        break
-    out, err = process.communicate(timeout=LIMIT_SECONDS)
-  finally:
-    process.kill()  # nothing if it has ended
-  done = ''.join(lines) + out
-  return subprocess.CompletedProcess(process.args, process.returncode, done, err)
-
-
-def check_success(done):
-  assert done.returncode == ExitCode.DONE, done.stderr
-  assert done.stderr == ''
-
-
-def read_lines(path):
-  def refuse(word):
-    raise AssertionError(f'{word} is not JSON')
-
-  text = path.read_text()
-  return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
-
-
-def contents(folder):
-  """Path -> bytes of every file below a folder."""
-  files = (path for path in folder.rglob('*') if path.is_file())
-  return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def checkpoint(workdir, step):
-  """Path -> (dtype, shape, bytes) of every leaf."""
-  with contextlib.closing(ocp.StandardCheckpointer()) as checkpointer:
-    saved = checkpointer.restore((workdir / f'checkpoints/{step}/default').absolute())
-  leaves, todo = {}, [('', saved)]
-  while todo:
-    path, node = todo.pop()
-    if isinstance(node, dict | list | tuple):
-      items = node.items() if isinstance(node, dict) else enumerate(node)
-      todo += [(f'{path}/{key}', child) for key, child in items]
-    elif node is not None:
-      array = np.asarray(node)
-      leaves[path] = (str(array.dtype), array.shape, array.tobytes())
-  return leaves
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -378,9 +303,6 @@ def test_killed_run_ends_like_one_that_was_not(tmp_path, workdir):
   assert written - 3 <= start <= written
   assert f'round {start + 1}/20' in stopped.stdout
   assert stopped.returncode == ExitCode.INTERRUPTED
-  assert stopped.stderr == (
-    'Interrupted; the same command goes on from the last save, if any.\n'
-  )
 
   resumed = launch(tmp_path, *words)
   check_success(resumed)
@@ -438,11 +360,12 @@ def test_diverging_run(tmp_path):
   )
   assert done.returncode == ExitCode.DIVERGED
   (line,) = done.stderr.splitlines()
-  assert re.match(r'Diverged: \w+ is (nan|inf) in round 1, which is not saved\.', line)
-  assert '--config.optimizer.learning_rate' in line
   (record,) = read_lines(tmp_path / 'run/metrics.jsonl')
   assert record['round'] == 1
   assert record['train_loss'] is None
+  who = ', '.join(str(client) for client in record['clients'])
+  assert line.startswith('Diverged in round 1, which is recorded but not saved. Not f')
+  assert re.search(rf'train_loss, .*test_loss \(clients {who}\)\.', line)
   assert list((tmp_path / 'run/checkpoints').iterdir()) == []
   assert not (tmp_path / 'run/summary.json').exists()
   # The trace is kept, and nothing is said about rounds that did not end.

@@ -46,6 +46,8 @@ def test_round_record():
     drift=np.array([0.5, 2.0], np.float32),
     reports={'temperature': np.array([1.0, 0.5], np.float32)},
     numbers={'p_t': np.float32(0.25)},
+    finite=np.array([True, True]),
+    server_finite=np.array(True),
   )
   record = measures.round_record(7, PLAN, metrics, traffic=(100, 40))
   assert record == {

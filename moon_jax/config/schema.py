@@ -98,6 +98,7 @@ SERVER_OPTIMIZERS = ('sgd', 'adam', 'yogi')
 CLIENT_WEIGHTS = ('samples', 'uniform')
 STATISTICS = ('averaged', 'local')
 TOPOLOGIES = ('ring', 'grid', 'complete', 'erdos_renyi')
+ON_NONFINITE = ('stop', 'skip_client')
 NEGATIVES = ('none', 'global', 'init')
 COMPARED = ('representation', 'features')
 FROZEN_MODES = ('evaluation', 'training')
@@ -211,6 +212,8 @@ class ExecutionConfig:
   cache_mib: Annotated[int, _at_least(0)]
   dtype: Annotated[str, Choice(DTYPES)]
   matmul_precision: Annotated[str, Choice(MATMUL_PRECISIONS)]
+  deterministic: bool
+  compile_cache: str
   profile: bool
 
 
@@ -231,6 +234,7 @@ class Config:
   batch_norm: Annotated[str, Choice(STATISTICS)]
   eval_every_rounds: Count
   checkpoint_every_rounds: Count
+  on_nonfinite: Annotated[str, Choice(ON_NONFINITE)]
   data: DataConfig
   partition: PartitionConfig
   augmentation: AugmentationConfig
