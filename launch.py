@@ -2,7 +2,7 @@
 
 import sys
 
-from moon_jax import command_line
+from moon_jax import command_line, storage
 from moon_jax.errors import ExitCode, RunError
 
 
@@ -13,6 +13,7 @@ def main(argv: list[str]) -> ExitCode:
       print(text)
       return ExitCode.DONE
     request = command_line.parse(argv)
+    storage.require_writable(request.workdir)
     # Only now: a mistyped flag is answered before JAX is loaded.
     from moon_jax import simulation
 

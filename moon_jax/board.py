@@ -1,0 +1,51 @@
+"""What does TensorBoard show? The numbers of the records, round by round."""
+
+import math
+import pathlib
+import time
+from typing import Any
+
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2
+
+
+class Board:
+  """One event file of a start of a run.
+
+  tensorboardX's SummaryWriter writes in a thread of its own. If that cannot write, it
+  dies unheard, and the run waits for it for ever; so this class writes at once.
+  """
+
+  def __init__(self, folder: pathlib.Path, first_round: int):
+    """Makes the file; events of this round and later ones in older files are void."""
+    folder.mkdir(exist_ok=True)
+    self._writer = EventsWriter(str(folder / 'events'))
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._add(first_round, session_log=start)
+    self._writer.flush()
+
+  def add(self, group: str, record: dict[str, Any]) -> None:
+    """Writes the finite numbers of a line of the records as `group/name`.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    for name, value in record.items():
+      is_number = isinstance(value, (int, float)) and math.isfinite(value)
+      if is_number and name != 'round':
+        scalar = summary.scalar(f'{group}/{name}', value)
+        self._add(record['round'], summary=scalar)
+    self._writer.flush()
+
+  def close(self) -> None:
+    """Closes the file.
+
+    Raises:
+      OSError: what could not be written before cannot be written now.
+    """
+    self._writer.close()
+
+  def _add(self, step, **content):
+    event = event_pb2.Event(wall_time=time.time(), step=step, **content)
+    self._writer.write_event(event)
