@@ -1,13 +1,15 @@
 """What does TensorBoard show? The numbers of the records, round by round."""
 
 import math
+import os
 import pathlib
+import platform
 import time
 from typing import Any
 
 from tensorboardX import summary
-from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import RecordWriter
 
 
 class Board:
@@ -20,8 +22,11 @@ class Board:
   def __init__(self, folder: pathlib.Path, first_round: int):
     """Makes the file; events of this round and later ones in older files are void."""
     folder.mkdir(exist_ok=True)
-    self._writer = EventsWriter(str(folder / 'events'))
+    # TensorBoard reads the files of a folder in the order of their names.
+    name = f'events.out.tfevents.{int(time.time())}.{platform.node()}.{os.getpid()}'
+    self._writer = RecordWriter(str(folder / name))
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._add(0, file_version='brain.Event:2')
     self._add(first_round, session_log=start)
     self._writer.flush()
 
@@ -48,4 +53,4 @@ class Board:
 
   def _add(self, step, **content):
     event = event_pb2.Event(wall_time=time.time(), step=step, **content)
-    self._writer.write_event(event)
+    self._writer.write(event.SerializeToString())

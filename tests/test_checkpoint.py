@@ -151,7 +151,7 @@ def test_damage_to_any_file_is_found(tmp_path, two_steps, damage):
 
 
 def test_what_has_a_steps_name_and_what_has_not(tmp_path, two_steps):
-  folder, (before, after) = two_steps
+  folder, (_, after) = two_steps
   shutil.copytree(folder / 'checkpoints', tmp_path / 'checkpoints')
   inside = tmp_path / 'checkpoints'
   (inside / '7').mkdir()

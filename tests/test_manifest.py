@@ -111,7 +111,7 @@ def test_another_format_is_told_from_damage(folder):
   digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
   text = json.dumps(content | {'sha256': digest}, indent=1) + '\n'
   (folder / manifest.NAME).write_text(text)
-  with pytest.raises(NoCheckpointError, match='format 2, and .* format 1') as caught:
+  with pytest.raises(NoCheckpointError, match=r'format 2, and .* format 1') as caught:
     manifest.fault(folder, 12)
   assert caught.value.exit_code == ExitCode.NO_CHECKPOINT
   assert '\n' not in str(caught.value)
