@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 from collections.abc import Callable
 
 import jax
@@ -64,6 +65,8 @@ class Checkpoints:
     folder, partial = self._folder(step), self._partial(step)
     if folder.exists():
       raise RunError(f'Checkpoint {step} was not saved: it is there already.')
+    num_bytes = tree.num_bytes(state)
+    storage.require_space(folder, num_bytes)
     try:
       with _quietly():
         self._checkpointer.save(
@@ -73,7 +76,7 @@ class Checkpoints:
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
-      raise storage.failure(folder, _reason(error), tree.num_bytes(state)) from error
+      raise storage.failure(folder, _reason(error), num_bytes) from error
     self._remove_older()
 
   def newest_or(self, first: State, rounds_saved: int = 0) -> State:
@@ -164,13 +167,14 @@ def steps(directory: pathlib.Path) -> list[int]:
 
 @contextlib.contextmanager
 def _quietly():
-  """Orbax logs the traceback of each of its threads, and then raises the error too."""
-  log = logging.getLogger('absl')
+  """Orbax and its threads print tracebacks, and then raise the error too."""
+  log, hook = logging.getLogger('absl'), sys.unraisablehook
   before, log.disabled = log.disabled, True
+  sys.unraisablehook = lambda unraisable: None
   try:
     yield
   finally:
-    log.disabled = before
+    log.disabled, sys.unraisablehook = before, hook
 
 
 def _reason(error):

@@ -34,6 +34,12 @@ def require_writable(workdir: pathlib.Path) -> None:
     raise UsageError(f'{flag} cannot be written: {error.strerror}.') from None
 
 
+def require_space(path: pathlib.Path, num_bytes: int) -> None:
+  """Raises RunError unless so much is free: better than to fail half way."""
+  if _free(path) < num_bytes:
+    raise failure(path, os.strerror(errno.ENOSPC), num_bytes)
+
+
 @contextlib.contextmanager
 def writing(path: pathlib.Path, num_bytes: int | None = None) -> Iterator[None]:
   """Makes an OSError a RunError that names the path and the space.
@@ -51,7 +57,7 @@ def writing(path: pathlib.Path, num_bytes: int | None = None) -> Iterator[None]:
 def failure(path: pathlib.Path, reason: str, num_bytes: int | None = None) -> RunError:
   """The error that a path could not be written, with the needed and the free space."""
   need = '' if num_bytes is None else f'{filesize.decimal(num_bytes)} needed, '
-  free = filesize.decimal(shutil.disk_usage(_nearest(path)).free)
+  free = filesize.decimal(_free(path))
   return RunError(
     f'{path} cannot be written: {reason} ({need}{free} free). What was saved before '
     'is kept, and the same command goes on from there.'
@@ -85,6 +91,11 @@ def replace(path: pathlib.Path, text: str) -> None:
   content = text.encode()
   with replacing(path, len(content)) as partial:
     partial.write_bytes(content)
+
+
+def _free(path):
+  """Bytes that this user may still write there."""
+  return shutil.disk_usage(_nearest(path)).free
 
 
 def _nearest(path: pathlib.Path) -> pathlib.Path:

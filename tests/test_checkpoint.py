@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 from moon_jax import devices, manifest
 from moon_jax.checkpoint import Checkpoints
-from moon_jax.errors import NoCheckpointError, RunError
+from moon_jax.errors import ExitCode, NoCheckpointError, RunError
 from tests import world
 
 
@@ -219,6 +220,31 @@ def test_what_a_crash_leaves_is_removed(tmp_path, two_steps):
   (inside / 'mine.partial').mkdir()
   assert_same(load(tmp_path, world.first_state('fedavg')), after)
   assert names(tmp_path) == ['1', '2', 'mine.partial']
+
+
+# The weights alone would fit into 16 kB: it is orbax that finds the disk full. One of
+# its threads may complain of that late.
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+@pytest.mark.parametrize('size', ['4k', '16k'])
+def test_a_full_disk_keeps_what_is_there(disk, size):
+  folder = disk('small', '1m')
+  state = world.first_state('fedavg')
+  with opened(folder) as checkpoints:
+    checkpoints.save(state)
+    free = shutil.disk_usage(folder).free
+    taken = free - {'4k': 4096, '16k': 16384}[size]
+    (folder / 'taken').write_bytes(bytes(taken))
+    with pytest.raises(RunError) as caught:
+      checkpoints.save(state._replace(round=jnp.int32(1)))
+  assert re.fullmatch(
+    r'.*/checkpoints/1 cannot be written: No space left on device \('
+    r'[\d.]+ kB needed, [\d.]+ kB free\)\. What was saved .*',
+    str(caught.value),
+  )
+  assert caught.value.exit_code == ExitCode.FAILED
+  assert names(folder) == ['0']
+  (folder / 'taken').unlink()
+  assert_same(load(folder, state), state)
 
 
 @pytest.mark.parametrize(('saved_on', 'loaded_on'), [(1, 2), (1, 3), (8, 1), (3, 8)])

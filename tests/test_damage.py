@@ -7,8 +7,8 @@ a run that nothing happened to.
 import json
 import pathlib
 import re
+import resource
 import shutil
-import time
 
 import pytest
 from matplotlib import font_manager
@@ -65,6 +65,12 @@ def flip_a_bit(step):
   data[len(data) // 2] ^= 1
   path.write_bytes(data)
   return path
+
+
+def cpu_seconds():
+  """Of the processes that have ended: a busy machine does not count."""
+  used = resource.getrusage(resource.RUSAGE_CHILDREN)
+  return used.ru_utime + used.ru_stime
 
 
 def one_line(done):
@@ -131,9 +137,9 @@ def test_a_full_disk_and_then_space(disk, remount, expected):
 
   # Before JAX is loaded, and so before the data is.
   filler = fill(folder)
-  begin = time.perf_counter()
+  before = cpu_seconds()
   done = launch(folder, *SIX)
-  assert time.perf_counter() - begin < LIMIT_BEFORE_LOADING
+  assert cpu_seconds() - before < LIMIT_BEFORE_LOADING
   assert done.returncode == ExitCode.FAILED
   assert 'run cannot be written: No space left on device (0 bytes free)' in one_line(
     done
@@ -151,9 +157,9 @@ def test_a_full_disk_and_then_space(disk, remount, expected):
 def test_a_read_only_disk(disk, remount, tmp_path):
   folder = disk('frozen', '64k')
   remount(folder, 'ro')
-  begin = time.perf_counter()
+  before = cpu_seconds()
   done = launch(tmp_path, f'--workdir={folder}/run', '--config.data.source=tfds')
-  assert time.perf_counter() - begin < LIMIT_BEFORE_LOADING
+  assert cpu_seconds() - before < LIMIT_BEFORE_LOADING
   assert done.returncode == ExitCode.USAGE
   assert one_line(done) == (
     f"--workdir='{folder}/run' cannot be written: Read-only file system.\n"
