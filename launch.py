@@ -13,7 +13,7 @@ def main(argv: list[str], stop: signals.Stop | None = None) -> int:
     stop: what ends the run early; None is nothing.
   """
   # Only now: Ctrl-C is one line from the start, before anything slow is loaded.
-  from moon_jax import command_line
+  from moon_jax import command_line, storage
   from moon_jax.errors import ExitCode, RunError
 
   stop = stop or signals.Stop()
@@ -23,6 +23,7 @@ def main(argv: list[str], stop: signals.Stop | None = None) -> int:
       return ExitCode.DONE
     request = command_line.parse(argv)
     stop.command = request.command
+    storage.require_writable(request.workdir)
     # Only now: a mistyped flag is answered before JAX is loaded.
     from moon_jax import simulation
 

@@ -184,9 +184,12 @@ def _exchange(mine: Collected, work: Work) -> Collected:
   trained = tree.scatter(
     jnp.zeros(len(work.plan.clients), bool), slots, jnp.ones(slots.shape, bool)
   )
-  # Every client of the cohort has at least one step, and so one device that trained it.
+  # One device tells what a client keeps: the one that trained it, or the first if a
+  # client owns nothing to train on.
+  idle = jax.lax.psum(trained.astype(jnp.int32), LANES) == 0
+  tells = trained | (idle & (jax.lax.axis_index(LANES) == 0))
   hidden = jax.tree.map(jnp.zeros_like, mine.memories)
-  shown = mine._replace(memories=tree.where(trained, mine.memories, hidden))
+  shown = mine._replace(memories=tree.where(tells, mine.memories, hidden))
   total = jax.lax.psum(shown, LANES)
   return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, shown)
 

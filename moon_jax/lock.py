@@ -8,6 +8,7 @@ import pathlib
 import platform
 from collections.abc import Iterator
 
+from moon_jax import storage
 from moon_jax.errors import UsageError
 
 LOCK = '.lock'
@@ -40,8 +41,9 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
       raise UsageError(
         f'Another process is running in {workdir}: {who}. Give this one a --workdir.'
       ) from None
-    file.truncate(0)
     now = datetime.datetime.now().astimezone().isoformat(' ', 'seconds')
-    file.write(f'process {os.getpid()} on {platform.node()}, started {now}\n')
-    file.flush()
+    with storage.writing(workdir / LOCK):
+      file.truncate(0)
+      file.write(f'process {os.getpid()} on {platform.node()}, started {now}\n')
+      file.flush()
     yield

@@ -2,7 +2,7 @@
 
 import jax
 
-from moon_jax import compile_cache, devices, recording
+from moon_jax import compile_cache, devices, recording, storage
 from moon_jax.checkpoint import Checkpoints
 from moon_jax.command_line import Request
 from moon_jax.console import Console
@@ -44,12 +44,15 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
     recording.begin(
       request, experiment.data_digest, recording.describe_images(experiment.test)
     ),
-    Checkpoints(workdir / 'checkpoints') as checkpoints,
+    Checkpoints(workdir / 'checkpoints', console.say) as checkpoints,
   ):
     counts = experiment.class_counts
     partition.save(workdir / 'partition.npz', experiment.split, counts)
-    figures.heat_map(workdir / 'partition.png', counts, workdir.name)
-    state = checkpoints.newest_or(initial_state(experiment))
+    with storage.writing(workdir / 'partition.png'):
+      figures.heat_map(workdir / 'partition.png', counts, workdir.name)
+    state = checkpoints.newest_or(
+      initial_state(experiment), recording.rounds_saved(workdir)
+    )
     console.introduce(request, experiment, state)
     with Records(workdir, int(state.round)) as records:
       if not records.rounds:

@@ -466,19 +466,3 @@ def test_save_is_complete_and_reproducible(tmp_path):
     np.testing.assert_array_equal(saved['indices'], split.indices)
     np.testing.assert_array_equal(saved['offsets'], split.offsets)
     np.testing.assert_array_equal(saved['class_counts'], counts)
-
-
-def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
-  split = make()
-  counts = partition.class_counts(split, LABELS, 10)
-  partition.save(tmp_path / 'a.npz', split, counts)
-  before = (tmp_path / 'a.npz').read_bytes()
-
-  def full_disk(file, **arrays):
-    file.write(b'half')
-    raise OSError('No space left on device')
-
-  monkeypatch.setattr(np, 'savez', full_disk)
-  with pytest.raises(OSError, match='No space left'):
-    partition.save(tmp_path / 'a.npz', split, counts)
-  assert (tmp_path / 'a.npz').read_bytes() == before
