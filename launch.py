@@ -2,29 +2,41 @@
 
 import sys
 
-from moon_jax import command_line
-from moon_jax.errors import ExitCode, RunError
+from moon_jax import signals
 
 
-def main(argv: list[str]) -> ExitCode:
-  """Returns the exit code; every failure that the user can mend is one clear line."""
+def main(argv: list[str], stop: signals.Stop | None = None) -> int:
+  """Returns the exit code; every failure that the user can mend is one clear line.
+
+  Args:
+    argv: the words after the program's name.
+    stop: what ends the run early; None is nothing.
+  """
+  # Only now: Ctrl-C is one line from the start, before anything slow is loaded.
+  from moon_jax import command_line, storage
+  from moon_jax.errors import ExitCode, RunError
+
+  stop = stop or signals.Stop()
   try:
     if text := command_line.answer(argv):
       print(text)
       return ExitCode.DONE
     request = command_line.parse(argv)
+    stop.command = request.command
+    storage.require_writable(request.workdir)
     # Only now: a mistyped flag is answered before JAX is loaded.
     from moon_jax import simulation
 
-    return simulation.run(request)
+    return simulation.run(request, stop)
   except RunError as error:
     print(error, file=sys.stderr)
     return error.exit_code
-  except KeyboardInterrupt:
-    message = 'Interrupted; the same command goes on from the last save, if any.'
-    print(message, file=sys.stderr)
-    return ExitCode.INTERRUPTED
+  except MemoryError as error:
+    print(f'Not enough memory. {error}', file=sys.stderr)
+    return ExitCode.FAILED
 
 
 if __name__ == '__main__':
-  sys.exit(main(sys.argv[1:]))
+  # A folder's name may have characters that the terminal has not.
+  sys.stdout.reconfigure(errors='backslashreplace')
+  sys.exit(main(sys.argv[1:], signals.listen()))

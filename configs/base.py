@@ -29,6 +29,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.batch_norm = 'averaged'  # running statistics, or local: clients keep their own
   config.eval_every_rounds = 1  # rounds between tests, the last always; at least 1
   config.checkpoint_every_rounds = 10  # rounds between saves, the last too; at least 1
+  config.on_nonfinite = 'stop'  # at NaN or Inf, or skip_client: leave it out
 
   config.data = ml_collections.ConfigDict()
   config.data.source = 'digits'  # digits (embedded), tfds or npz
@@ -111,6 +112,8 @@ def get_config() -> ml_collections.ConfigDict:
   config.execution.cache_mib = 2048  # for MOON's frozen representations, MiB; 0 is none
   config.execution.dtype = 'float32'  # of the networks' arithmetic: float32 or bfloat16
   config.execution.matmul_precision = 'default'  # default, high or highest, as in JAX
+  config.execution.deterministic = False  # on GPUs: the same bits in every run, slower
+  config.execution.compile_cache = ''  # folder for compiled programs, private; '': none
   config.execution.profile = False  # trace two rounds and say where the time went
 
   return config

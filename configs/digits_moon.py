@@ -13,5 +13,5 @@ def get_config():
   config.num_rounds = 30
   config.local_epochs = 5
   config.batch_size = 32
-  config.moon.mu = 1.0
+  config.moon.mu = config.sa_moon.mu = 1.0
   return config

@@ -53,7 +53,7 @@ _LONG = {'local_epochs': 20, 'num_rounds': 50}
 VARIANTS = {
   **_pair(
     'default',
-    'beta 0.5, mu 5',
+    'the defaults',
     ('53.12 +- 2.89 (tables 1, 2)', '47.51 +- 1.29 (tables 1, 2; sweep)'),
     {},
   ),

@@ -1,9 +1,12 @@
 """What did the user ask for? Flags -> a valid configuration and a run directory."""
 
+import contextlib
 import dataclasses
+import os
 import pathlib
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -28,7 +31,8 @@ A config file changes some of the values below. Example:
   python launch.py --config.algorithm=fedavg --config.seed=1 --workdir=runs/mine
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
-130 Ctrl-C. Knobs, with the values of configs/base.py:
+75 SIGTERM, 130 Ctrl-C; after the last two the same command goes on.
+Knobs, with the values of configs/base.py:
 
 """
 
@@ -57,8 +61,11 @@ def answer(argv: list[str]) -> str | None:
   """
   if {'-h', '--help'} & set(argv):
     return _help_text()
-  path, variant = config_lib.split(_read_flags(argv)[0].config)
-  return config_lib.list_variants(path) if variant == config_lib.LIST else None
+  choice = _read_flags(argv)[0].config
+  if not choice.endswith(f':{config_lib.LIST}'):
+    return None
+  path, variant = config_lib.split(choice)
+  return config_lib.list_variants(path) if variant else None
 
 
 def _help_text() -> str:
@@ -84,25 +91,27 @@ def parse(argv: list[str]) -> Request:
   Raises:
     ConfigError: every mistake found, one line each.
   """
-  values, rest = _read_flags(argv)
-  overrides, problems = _split(rest)
+  values, rest, problems = _read_flags(argv)
+  overrides, more = _split(rest)
+  problems += more
   for name in ('config', 'workdir'):
     if values[name].present > 1:
       problems.append(f'--{name} is given twice.')
   if values.workdir == '':
     problems.append('--workdir needs a value.')
-  try:
+  directory = values.workdir
+  with _noted(problems):
     config = _configure(values.config, overrides)
-  except config_lib.ConfigError as error:
-    problems += error.problems
+    directory = directory or _run_directory(values.config, config, overrides)
+  with _noted(problems):
+    workdir = _place(directory) if directory else None
   if problems:
     raise config_lib.ConfigError(problems)
-  directory = values.workdir or _run_directory(values.config, config, overrides)
   base = _flat(config_lib.validate(config_lib.load('configs/base.py')))
   chosen = config_lib.used(_flat(config))
   return Request(
     config=config,
-    workdir=config_lib.expand('workdir', directory),
+    workdir=workdir,
     command=shlex.join(['python', 'launch.py', *argv]),
     changed={name: value for name, value in chosen.items() if value != base[name]},
   )
@@ -112,16 +121,34 @@ def _flat(config: config_lib.Config) -> dict[str, Any]:
   return config_lib.flatten(dataclasses.asdict(config))
 
 
-def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str]]:
-  """The values of --config and --workdir, and the words that are left."""
+@contextlib.contextmanager
+def _noted(problems: list[str]) -> Iterator[None]:
+  """Adds the problems of a ConfigError to those already found."""
+  try:
+    yield
+  except config_lib.ConfigError as error:
+    problems += error.problems
+
+
+def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str], list[str]]:
+  """The values of --config and --workdir, the words that are left, and complaints."""
   values = flags.FlagValues()
   flags.DEFINE_string('config', DEFAULT_CONFIG, 'config file', flag_values=values)
   flags.DEFINE_string('workdir', None, 'run directory', flag_values=values)
-  values.set_gnu_getopt(True)
-  try:
-    return values, values(['launch.py', *argv], known_only=True)[1:]
-  except flags.Error as error:
-    raise config_lib.ConfigError([str(error)]) from None
+  ours, rest, problems = [], [], []
+  words = list(argv)
+  while words:
+    word = words.pop(0)
+    match = re.fullmatch('--?(config|workdir)(=.*)?', word, re.DOTALL)
+    if not match:
+      # Kept from absl, which has flags of its own: --undefok hides a mistake.
+      rest.append(word)
+    elif match[2] is None and (not words or words[0].startswith('--')):
+      problems.append(f'--{match[1]} needs a value.')
+    else:
+      ours.append(word if match[2] else f'{word}={words.pop(0)}')
+  values(['launch.py', *ours])
+  return values, rest, problems
 
 
 def _run_directory(choice: str, config: config_lib.Config, overrides) -> str:
@@ -131,6 +158,28 @@ def _run_directory(choice: str, config: config_lib.Config, overrides) -> str:
   if not variant or 'algorithm' in overrides:
     what.append(config.algorithm)
   return f'runs/{"-".join([pathlib.Path(path).stem, *what])}-s{config.seed}'
+
+
+def _place(directory: str) -> pathlib.Path:
+  """The path of the run directory; it need not exist.
+
+  Raises:
+    ConfigError: no directory can be there.
+  """
+  path = config_lib.expand('workdir', directory)
+  for place in (path, *path.parents):
+    try:
+      os.stat(place)
+    except (FileNotFoundError, NotADirectoryError):
+      continue
+    except OSError as error:
+      problem = f'--workdir={directory!r} cannot be used: {error.strerror}.'
+      raise config_lib.ConfigError([problem]) from None
+    if os.path.isdir(place):
+      break
+    what = 'is' if place == path else f'lies in {str(place)!r}, which is'
+    raise config_lib.ConfigError([f'--workdir={directory!r} {what} a file.'])
+  return path
 
 
 def _split(words: list[str]) -> tuple[dict[str, str], list[str]]:

@@ -127,7 +127,7 @@ class Console:
 
   def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:
     """Says that the run was finished before this start."""
-    self.say(f'nothing to do: {num_rounds} rounds or more are done')
+    self.say(f'nothing to do: the run has the {num_rounds} rounds asked for')
     self.finished(workdir)
 
   def finished(self, workdir: pathlib.Path) -> None:
@@ -146,7 +146,7 @@ class Console:
 def accuracy_table(summary: dict[str, Any]) -> Table:
   """The last and the best test, and the first as good as a part of the best."""
   table = _table('', 'test accuracy', 'round')
-  target = f'{measures.TARGET:.0%} of the best'.replace('%', ' %')
+  target = f'{100 * measures.TARGET:.0f} % of the best'
   for name, accuracy, number in (
     ('last', summary['test_accuracy'], summary['rounds']),
     ('best', summary['best_test_accuracy'], summary['best_round']),

@@ -1,5 +1,6 @@
 """Which devices compute, and how are arrays laid out on them?"""
 
+import contextlib
 import os
 
 import jax
@@ -21,6 +22,8 @@ PATIENCE = ' '.join(
     'call_warn_stuck_timeout',
   )
 )
+# On GPUs neither atomic additions nor algorithms chosen by measuring; nothing on CPUs.
+DETERMINISM = '--xla_gpu_deterministic_ops=true'
 # XLA aborts on a flag that it does not know.
 _PATIENCE_IS_KNOWN = jax.__version_info__[:2] == (0, 10)
 
@@ -28,7 +31,7 @@ _PATIENCE_IS_KNOWN = jax.__version_info__[:2] == (0, 10)
 _MAX_CPU_DEVICES = 8
 
 
-def claim(requested: str) -> None:
+def claim(requested: str, *, deterministic: bool = False) -> None:
   """Makes a CPU count as several devices; call before JAX computes anything.
 
   One device leaves a second core idle: the products of one lane are too small to share.
@@ -36,13 +39,14 @@ def claim(requested: str) -> None:
   Args:
     requested: 'auto', one device for each usable core, or a count. With a JAX that may
       not know how to be patient, 'auto' is one device.
+    deterministic: whether GPUs must compute the same bits in every run.
 
   Raises:
     UsageError: the count is above the cores and above what any CPU may have.
   """
   flags = os.environ.get('XLA_FLAGS', '')
-  if _PATIENCE_IS_KNOWN:
-    os.environ['XLA_FLAGS'] = f'{flags} {PATIENCE}'.strip()
+  ours = [PATIENCE] * _PATIENCE_IS_KNOWN + [DETERMINISM] * deterministic
+  os.environ['XLA_FLAGS'] = ' '.join([flags, *ours]).strip()
   if 'xla_force_host_platform_device_count' in flags:
     return
   cores = _num_cores()
@@ -53,7 +57,10 @@ def claim(requested: str) -> None:
     raise UsageError(
       f'--config.execution.devices={requested!r} must be at most {most} here.'
     )
-  jax.config.update('jax_num_cpu_devices', count)
+  with contextlib.suppress(RuntimeError):
+    # JAX computes already, for another run in this process: its devices stay, and
+    # `available` tells if they are too few.
+    jax.config.update('jax_num_cpu_devices', count)
 
 
 def _num_cores() -> int:

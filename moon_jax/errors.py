@@ -11,6 +11,7 @@ class ExitCode(enum.IntEnum):
   USAGE = 2
   NO_CHECKPOINT = 3
   DIVERGED = 4
+  PREEMPTED = 75
   INTERRUPTED = 130
 
 

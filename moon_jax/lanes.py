@@ -42,7 +42,8 @@ class Collected(NamedTuple):
   """What a cohort leaves behind; while it trains, what the finished clients do.
 
   Attributes:
-    mean: the mean of the Uploads, summed up as clients finish: none is stored.
+    mean: the mean of the Uploads, summed up as clients finish: none is stored. An
+      Upload that is not finite counts as zeros.
     memories: leaves [K, ...], what each client keeps.
     metrics: leaves [K].
   """
@@ -142,11 +143,12 @@ def _train(
 
   def collect(collected, store, lanes):
     done, slots = finish(lanes), jnp.maximum(store, 0)
+    counts = (store >= 0) & done.metrics.finite
     shares = Upload(weights[slots], jnp.full(slots.shape, 1 / len(weights)))
     return Collected(
       Upload(
         *(
-          tree.add(mean, tree.weighted_sum(upload, jnp.where(store < 0, 0.0, share)))
+          tree.add(mean, tree.weighted_sum(upload, jnp.where(counts, share, 0.0)))
           for mean, upload, share in zip(
             collected.mean, done.upload, shares, strict=True
           )
@@ -182,9 +184,12 @@ def _exchange(mine: Collected, work: Work) -> Collected:
   trained = tree.scatter(
     jnp.zeros(len(work.plan.clients), bool), slots, jnp.ones(slots.shape, bool)
   )
-  # Every client of the cohort has at least one step, and so one device that trained it.
+  # One device tells what a client keeps: the one that trained it, or the first if a
+  # client owns nothing to train on.
+  idle = jax.lax.psum(trained.astype(jnp.int32), LANES) == 0
+  tells = trained | (idle & (jax.lax.axis_index(LANES) == 0))
   hidden = jax.tree.map(jnp.zeros_like, mine.memories)
-  shown = mine._replace(memories=tree.where(trained, mine.memories, hidden))
+  shown = mine._replace(memories=tree.where(tells, mine.memories, hidden))
   total = jax.lax.psum(shown, LANES)
   return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, shown)
 

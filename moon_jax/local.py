@@ -160,12 +160,15 @@ def local_training(
     moved = tree.subtract(progress.variables['params'], start['params'])
     drift = jnp.sqrt(tree.squared_norm(moved))
     upload, memory = algorithm.upload(progress.variables, task)
+    reports = algorithm.report(progress.variables, task)
     metrics = ClientMetrics(
       sums=progress.sums,
       num_seen=progress.num_seen,
       drift=drift,
-      reports=algorithm.report(progress.variables, task),
+      reports=reports,
       numbers={},
+      finite=tree.all_finite((upload, memory, progress.sums, drift, reports)),
+      server_finite=(),
     )
     return Finished(upload, memory, metrics)
 

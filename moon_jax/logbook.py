@@ -16,6 +16,9 @@ from moon_jax.programs import Compiled
 from moon_jax.recording import Records
 from moon_jax.types import ClientMetrics
 
+# Of the clients that diverged; there may be thousands.
+_NAMED = 10
+
 
 @dataclasses.dataclass
 class Flight:
@@ -89,12 +92,19 @@ class Logbook:
     """Waits for a round's results and records them.
 
     Raises:
-      DivergedError: a loss is NaN or infinite.
+      DivergedError: they are NaN or infinite.
     """
     metrics = jax.device_get(flight.metrics)
     flight.clock.arrived('train')
     traffic = self._experiment.traffic
-    record = measures.round_record(flight.index + 1, flight.plan, metrics, traffic)
+    on_nonfinite = self._experiment.config.on_nonfinite
+    record = measures.round_record(
+      flight.index + 1,
+      flight.plan,
+      metrics,
+      traffic,
+      skip_nonfinite=on_nonfinite == 'skip_client',
+    )
     if flight.score is not None:
       score = jax.device_get(flight.score)
       flight.clock.arrived('evaluate')
@@ -102,7 +112,7 @@ class Logbook:
     flight.record = record
     self._records.add_metrics(record)
     self._records.add_histogram('clients/drift', metrics.drift, record['round'])
-    stop_if_diverged(record)
+    stop_if_diverged(record, metrics, on_nonfinite)
 
   def close(self, flight: Flight) -> None:
     """Tells how long a landed round took, and how it went."""
@@ -113,11 +123,35 @@ class Logbook:
       self._profiler.arrived(flight.index, flight.clock)
 
 
-def stop_if_diverged(record: measures.Record) -> None:
-  """Raises DivergedError if a loss is NaN or infinite."""
-  for name, value in record.items():
-    if isinstance(value, float) and not math.isfinite(value):
-      raise DivergedError(
-        f'Diverged: {name} is {value} in round {record["round"]}, which is not saved. '
-        'A smaller --config.optimizer.learning_rate may help, in a new --workdir.'
-      )
+def stop_if_diverged(
+  record: measures.Record, metrics: ClientMetrics, on_nonfinite: str
+) -> None:
+  """Ends the run if a round has left something that is not finite.
+
+  Args:
+    record: the round's line of metrics.jsonl.
+    metrics: leaves [K], as numpy.
+    on_nonfinite: 'stop', or 'skip_client' if clients may be left out.
+
+  Raises:
+    DivergedError: it names the round, what is not finite and of which clients.
+  """
+  finite = zip(record['clients'], metrics.finite, strict=True)
+  bad = [str(client) for client, is_finite in finite if not is_finite]
+  if on_nonfinite == 'skip_client' and len(bad) < len(metrics.finite):
+    bad = []  # they have been left out
+  numbers = {name: value for name, value in record.items() if isinstance(value, float)}
+  names = [name for name, value in numbers.items() if not math.isfinite(value)]
+  if not bad and not names and metrics.server_finite:
+    return
+  what = ', '.join(names) or ('updates' if bad else 'the new global model')
+  if bad:
+    more = f', ... {len(bad)} in all' if len(bad) > _NAMED else ''
+    what += f' (clients {", ".join(bad[:_NAMED])}{more})'
+  remedy = 'A smaller --config.optimizer.learning_rate may help, in a new --workdir'
+  if on_nonfinite == 'stop':
+    remedy += '; --config.on_nonfinite=skip_client goes on here without such clients'
+  raise DivergedError(
+    f'Diverged in round {record["round"]}, which is recorded but not saved. '
+    f'Not finite: {what}. {remedy}.'
+  )

@@ -19,7 +19,12 @@ Record = dict[str, Any]
 # What diverged is told by its record, not by a warning.
 @np.errstate(invalid='ignore')
 def round_record(
-  round_number: int, plan: Plan, metrics: ClientMetrics, traffic: tuple[int, int]
+  round_number: int,
+  plan: Plan,
+  metrics: ClientMetrics,
+  traffic: tuple[int, int],
+  *,
+  skip_nonfinite: bool = False,
 ) -> Record:
   """What training says in the line of metrics.jsonl.
 
@@ -29,25 +34,39 @@ def round_record(
     metrics: leaves [K], as numpy.
     traffic: bytes that one client receives, and sends, in a round; without a server
       from, and to, each of its neighbours.
+    skip_nonfinite: whether clients whose results are not finite are left out of the
+      means, and named; if all are, the means are over all.
 
   Returns:
     What `means` says; drift, its mean and quartiles over the cohort; the same of what
     else the algorithm reports, and the numbers it computed; bytes of the whole cohort.
   """
+  skipped = ~metrics.finite & skip_nonfinite
+  counted = _of_clients(metrics, ~skipped | skipped.all())
   bytes_down, bytes_up = (num_bytes * plan.num_transfers() for num_bytes in traffic)
   return {
     'round': round_number,
-    **means(metrics),
-    'drift': float(metrics.drift.mean(dtype=np.float64)),
-    **_quartiles('drift', metrics.drift),
-    **_spreads(metrics.reports),
+    **means(counted),
+    'drift': float(counted.drift.mean(dtype=np.float64)),
+    **_quartiles('drift', counted.drift),
+    **_spreads(counted.reports),
     **{name: float(value) for name, value in sorted(metrics.numbers.items())},
     'clients': plan.clients.tolist(),
+    **({'skipped_clients': plan.clients[skipped].tolist()} if skip_nonfinite else {}),
     'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
     'num_steps': int(plan.step_real.sum()),
     'bytes_down': bytes_down,
     'bytes_up': bytes_up,
   }
+
+
+def _of_clients(metrics: ClientMetrics, chosen: np.ndarray) -> ClientMetrics:
+  """The metrics of some clients of the cohort: chosen [K] bool."""
+  parts = {
+    name: jax.tree.map(lambda values: values[chosen], getattr(metrics, name))
+    for name in ('sums', 'num_seen', 'drift', 'reports')
+  }
+  return metrics._replace(**parts)
 
 
 def means(metrics: ClientMetrics) -> Record:

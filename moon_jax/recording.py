@@ -10,7 +10,6 @@ tensorboard/    the same scalars, the partition, histograms of the clients' drif
 
 import contextlib
 import dataclasses
-import fcntl
 import importlib.metadata
 import json
 import math
@@ -23,21 +22,21 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 from matplotlib import image
-from tensorboardX import SummaryWriter
 
 from moon_jax import config as config_lib
+from moon_jax import lock, storage
+from moon_jax.board import Board
 from moon_jax.command_line import Request
 from moon_jax.data.device import DeviceSplit
 from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.measures import Record, summarise
 from moon_jax.report import figures
 
-CONFIG, METRICS, TIMINGS, SUMMARY, LOCK = (
+CONFIG, METRICS, TIMINGS, SUMMARY = (
   'config.json',
   'metrics.jsonl',
   'timings.jsonl',
   'summary.json',
-  '.lock',
 )
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
@@ -46,11 +45,9 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
   """Looks whether the directory can hold this experiment; writes nothing.
 
   Raises:
-    UsageError: it is a file, cannot be read, or holds another experiment.
+    UsageError: it cannot be read, or holds another experiment.
   """
   try:
-    if workdir.exists() and not workdir.is_dir():
-      raise UsageError(f'--workdir={str(workdir)!r} is a file.')
     saved = read_json(workdir / CONFIG)
   except OSError as error:
     raise UsageError(f'--workdir={str(workdir)!r}: {error.strerror}.') from None
@@ -63,12 +60,26 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
       f'The run directory {workdir} holds another experiment: {"; ".join(changes)} '
       '(saved -> given). Add --workdir=DIR with a new directory for this one.'
     )
+  saved_rounds = rounds_saved(workdir)
+  if saved_rounds > config.num_rounds and not finished(workdir, config.num_rounds):
+    raise UsageError(
+      f'--config.num_rounds={config.num_rounds} must be at least the {saved_rounds} '
+      f'rounds saved in {workdir}.'
+    )
 
 
 def finished(workdir: pathlib.Path, num_rounds: int) -> bool:
   """Whether the directory holds a run of at least so many rounds, to its end."""
   summary = read_json(workdir / SUMMARY)
   return summary is not None and summary['rounds'] >= num_rounds
+
+
+def rounds_saved(workdir: pathlib.Path) -> int:
+  """The last round of which the records say that its state was saved; 0 if none."""
+  summary = read_json(workdir / SUMMARY) or {'rounds': 0}
+  timings = read_lines(workdir / TIMINGS)
+  saved = [line['round'] for line in timings if line['save_seconds'] > 0]
+  return max([summary['rounds'], *saved])
 
 
 @contextlib.contextmanager
@@ -85,26 +96,13 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
       in it, or its run had other data.
   """
   workdir = request.workdir
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    lock = (workdir / LOCK).open('a')
-  except OSError as error:
-    problem = f'--workdir={str(workdir)!r} cannot be written: {error.strerror}.'
-    raise UsageError(problem) from None
-  with lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      problem = f'Another process is running in {workdir}; give this one a --workdir.'
-      raise UsageError(problem) from None
+  with lock.held(workdir):
     saved = read_json(workdir / CONFIG) or {}
     if saved.get('data_digest', data_digest) != data_digest:
       raise UsageError(
         f'The run in {workdir} was trained on other data than this; '
         'give this one a --workdir.'
       )
-    # From here on the directory does not hold a finished run.
-    (workdir / SUMMARY).unlink(missing_ok=True)
     write_json(workdir / CONFIG, describe(request, data_digest, images, saved))
     yield
 
@@ -112,7 +110,8 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
 def finish(workdir: pathlib.Path) -> None:
   """Draws curves.png and writes summary.json, which marks the run as finished."""
   rounds, timings = read_lines(workdir / METRICS), read_lines(workdir / TIMINGS)
-  figures.curves(workdir / 'curves.png', rounds, title=workdir.name)
+  with storage.writing(workdir / 'curves.png'):
+    figures.curves(workdir / 'curves.png', rounds, title=workdir.name)
   write_json(workdir / SUMMARY, summarise(rounds, timings))
 
 
@@ -180,13 +179,14 @@ def _parse(path: pathlib.Path, text: str) -> Record:
 
 def write_json(path: pathlib.Path, content: Record) -> None:
   """Replaces a file by a JSON document, wholly or not at all."""
-  _replace(path, json.dumps(content, indent=2) + '\n')
+  storage.replace(path, json.dumps(content, indent=2) + '\n')
 
 
 class Records:
   """The growing files of a run. A context manager.
 
-  Lines after the restored round are of rounds that will be run again: they go.
+  Lines after the restored round are of rounds that will be run again: they go, and so
+  does summary.json, for the directory does not hold a finished run from here on.
 
   Attributes:
     rounds: the lines of metrics.jsonl so far.
@@ -201,12 +201,13 @@ class Records:
         f'{workdir / METRICS} has {len(self.rounds)} of the {completed_rounds} '
         'rounds in the checkpoint.'
       )
-    self._keep(workdir / TIMINGS, completed_rounds)
-    self._metrics = (workdir / METRICS).open('a')
-    self._timings = (workdir / TIMINGS).open('a')
-    self._board = SummaryWriter(
-      str(workdir / 'tensorboard'), purge_step=completed_rounds + 1
-    )
+    with storage.writing(workdir):
+      (workdir / SUMMARY).unlink(missing_ok=True)
+      self._keep(workdir / TIMINGS, completed_rounds)
+      # Unbuffered: what cannot be written is not tried again when the file is closed.
+      self._metrics = (workdir / METRICS).open('ab', buffering=0)
+      self._timings = (workdir / TIMINGS).open('ab', buffering=0)
+      self._board = Board(workdir / 'tensorboard', completed_rounds + 1)
 
   def __enter__(self):
     return self
@@ -214,34 +215,52 @@ class Records:
   def __exit__(self, *exception):
     self._metrics.close()
     self._timings.close()
-    self._board.close()
+    # What it could not write has been told.
+    with contextlib.suppress(OSError):
+      self._board.close()
 
   def add_metrics(self, record: Record) -> None:
-    """Appends a line to metrics.jsonl, and its numbers to TensorBoard."""
+    """Appends a line to metrics.jsonl, and its numbers to TensorBoard.
+
+    Raises:
+      RunError: the disk is full.
+    """
     self.rounds.append(record)
     self._append(self._metrics, record)
-    self._add_scalars('metrics', record)
+    self._show('metrics', record)
 
   def add_timings(self, record: Record) -> None:
-    """Appends a line to timings.jsonl, and its numbers to TensorBoard."""
+    """Appends a line to timings.jsonl, and its numbers to TensorBoard.
+
+    Raises:
+      RunError: the disk is full.
+    """
     self._append(self._timings, record)
-    self._add_scalars('timings', record)
+    self._show('timings', record)
 
   def add_histogram(self, name: str, values: np.ndarray, round_number: int) -> None:
-    """Adds the distribution of the finite values, [K], of a round to TensorBoard."""
+    """Adds the distribution of the finite values, [K], of a round to TensorBoard.
+
+    Raises:
+      RunError: the disk is full.
+    """
     finite = values[np.isfinite(values)]
     if len(finite):
-      self._board.add_histogram(name, finite, round_number)
+      with storage.writing(self.workdir / 'tensorboard'):
+        self._board.add_histogram(name, finite, round_number)
 
   def add_picture(self, name: str, path: pathlib.Path) -> None:
-    """Adds a PNG to TensorBoard, as of before the first round."""
-    self._board.add_image(name, image.imread(path), 0, dataformats='HWC')
+    """Adds a PNG to TensorBoard, as of before the first round.
 
-  def _add_scalars(self, group, record):
-    for name, value in record.items():
-      is_number = isinstance(value, (int, float)) and math.isfinite(value)
-      if is_number and name != 'round':
-        self._board.add_scalar(f'{group}/{name}', value, record['round'])
+    Raises:
+      RunError: the disk is full.
+    """
+    with storage.writing(self.workdir / 'tensorboard'):
+      self._board.add_picture(name, image.imread(path))
+
+  def _show(self, group, record):
+    with storage.writing(self.workdir / 'tensorboard'):
+      self._board.add(group, record)
 
   @staticmethod
   def _append(file, record):
@@ -250,24 +269,20 @@ class Records:
       k: None if isinstance(v, float) and not math.isfinite(v) else v
       for k, v in record.items()
     }
-    file.write(json.dumps(clean, allow_nan=False) + '\n')
-    file.flush()
-    # On the disk before the checkpoint that counts on it.
-    os.fsync(file.fileno())
+    line = (json.dumps(clean, allow_nan=False) + '\n').encode()
+    with storage.writing(pathlib.Path(file.name), len(line)):
+      while line:
+        line = line[file.write(line) :]
+      # On the disk before the checkpoint that counts on it.
+      os.fsync(file.fileno())
 
   @staticmethod
   def _keep(path, completed_rounds):
     """Drops the lines of later rounds; the lines that stay, and how many went."""
     lines = read_lines(path)
     kept = [line for line in lines if line['round'] <= completed_rounds]
-    _replace(path, ''.join(json.dumps(line) + '\n' for line in kept))
+    storage.replace(path, ''.join(json.dumps(line) + '\n' for line in kept))
     return kept, len(lines) - len(kept)
-
-
-def _replace(path: pathlib.Path, text: str) -> None:
-  partial = path.with_name(path.name + '.partial')
-  partial.write_text(text)
-  os.replace(partial, path)
 
 
 def _git_commit() -> str | None:

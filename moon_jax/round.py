@@ -10,7 +10,7 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.cohort import Plan
 from moon_jax.data.device import TrainSplit
 from moon_jax.lanes import Collected, Work
-from moon_jax.types import ClientMetrics, PyTree, Scalars, State
+from moon_jax.types import ClientMetrics, PyTree, Scalars, State, Upload
 
 Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
 
@@ -26,7 +26,6 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Collected]) -> Roun
   def run_round(state, plan, scalars, data):
     numbers = algorithm.scalars(scalars.algorithm, state.server.memory)
     computed = {name: numbers[name] for name in numbers.keys() - scalars.algorithm}
-    participation = len(plan.clients) / (len(data.offsets) - 1)
     memories = tree.gather(state.clients, plan.clients)
     if algorithm.share:
       averages = tree.mix(jax.vmap(algorithm.share)(memories), plan.mixing)
@@ -41,8 +40,12 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Collected]) -> Roun
         data=data,
       )
     )
-    server = algorithm.aggregate(state.server, done.mean, participation)
-    clients = tree.scatter(state.clients, plan.clients, done.memories)
+    finite = done.metrics.finite
+    participation = jnp.sum(finite, dtype=jnp.float32) / (len(data.offsets) - 1)
+    mean = mean_of_finite(done.mean, finite, plan.weights)
+    server = algorithm.aggregate(state.server, mean, participation)
+    kept = jnp.where(finite, plan.clients, -1)
+    clients = tree.scatter(state.clients, kept, done.memories)
     if algorithm.share:
       params = jax.vmap(algorithm.share)(clients)['params']
       computed['consensus_distance'] = consensus_distance(params)
@@ -51,9 +54,32 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Collected]) -> Roun
       clients=clients,
       round=state.round + 1,
     )
-    return new_state, done.metrics._replace(numbers=computed)
+    metrics = done.metrics._replace(
+      numbers=computed, server_finite=tree.all_finite(new_state.server)
+    )
+    return new_state, metrics
 
   return run_round
+
+
+def mean_of_finite(mean: Upload, finite: jax.Array, weights: jax.Array) -> Upload:
+  """The mean over some of a cohort, from one in which the others count as zeros.
+
+  Args:
+    mean: over the whole cohort.
+    finite: [K] bool, whose uploads are in it.
+    weights: [K] float32, on any scale.
+  """
+  total = jnp.sum(jnp.where(finite, weights, 0.0)) / jnp.sum(weights)
+  shares = Upload(total, jnp.mean(finite, dtype=jnp.float32))
+  # Exactly 1 in every usual round, whatever order the sums are taken in.
+  shares = jax.tree.map(lambda share: jnp.where(jnp.all(finite), 1.0, share), shares)
+  return Upload(
+    *(
+      jax.tree.map(lambda leaf, share=share: leaf / share, part)
+      for part, share in zip(mean, shares, strict=True)
+    )
+  )
 
 
 def consensus_distance(models: PyTree) -> jax.Array:

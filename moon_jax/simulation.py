@@ -2,7 +2,7 @@
 
 import jax
 
-from moon_jax import devices, recording
+from moon_jax import compile_cache, devices, recording, storage
 from moon_jax.checkpoint import Checkpoints
 from moon_jax.command_line import Request
 from moon_jax.console import Console
@@ -13,11 +13,16 @@ from moon_jax.logbook import Logbook
 from moon_jax.programs import compile_programs, round_inputs
 from moon_jax.recording import Records
 from moon_jax.report import figures
+from moon_jax.signals import Stop
 from moon_jax.types import State
 
 
-def run(request: Request) -> ExitCode:
+def run(request: Request, stop: Stop | None = None) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
+
+  Args:
+    request: the command line.
+    stop: what ends the run early; None is nothing.
 
   Returns:
     ExitCode.DONE.
@@ -31,19 +36,23 @@ def run(request: Request) -> ExitCode:
   if recording.finished(workdir, config.num_rounds):
     console.nothing_to_do(workdir, config.num_rounds)
     return ExitCode.DONE
-  devices.claim(config.execution.devices)
+  compile_cache.check(config.execution.compile_cache)
+  devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   console.devices()
   experiment = build(config)
   with (
     recording.begin(
       request, experiment.data_digest, recording.describe_images(experiment.test)
     ),
-    Checkpoints(workdir / 'checkpoints') as checkpoints,
+    Checkpoints(workdir / 'checkpoints', console.say) as checkpoints,
   ):
     counts = experiment.class_counts
     partition.save(workdir / 'partition.npz', experiment.split, counts)
-    figures.heat_map(workdir / 'partition.png', counts, workdir.name)
-    state = checkpoints.newest_or(initial_state(experiment))
+    with storage.writing(workdir / 'partition.png'):
+      figures.heat_map(workdir / 'partition.png', counts, workdir.name)
+    state = checkpoints.newest_or(
+      initial_state(experiment), recording.rounds_saved(workdir)
+    )
     console.introduce(request, experiment, state)
     with Records(workdir, int(state.round)) as records:
       if not records.rounds:
@@ -51,7 +60,7 @@ def run(request: Request) -> ExitCode:
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       if rounds_left(config.num_rounds, records):
-        train(experiment, state, checkpoints, records, console)
+        train(experiment, state, checkpoints, records, console, stop or Stop())
     recording.finish(workdir)
   console.finished(workdir)
   return ExitCode.DONE
@@ -79,19 +88,27 @@ def train(
   checkpoints: Checkpoints,
   records: Records,
   console: Console,
+  stop: Stop,
 ) -> None:
   """Every round that is left: train, test, record, save.
 
   While the device works on a round, the host packs the next one and then reads the
   results of the one before, if the device has been given that much work in advance.
+
+  Raises:
+    StoppedError: it was asked to, and has saved what it did.
+    DivergedError: the results of a round are not finite.
   """
   config, first = experiment.config, int(state.round)
-  plan, flight = experiment.planner.plan(first), None
+  plan, flight, saved = experiment.planner.plan(first), None, False
   inputs = round_inputs(experiment, first, plan)
-  with console.compiling('one round and one test'):
+  cache = compile_cache.using(config.execution.compile_cache, console.say)
+  with cache, console.compiling('one round and one test'):
     programs = compile_programs(experiment, state, inputs)
   with Logbook(experiment, programs, records, console, first) as logbook:
-    for index in console.progress(range(first, config.num_rounds)):
+    for index in stop.rounds(console.progress(range(first, config.num_rounds))):
+      if saved:
+        stop.check(index)
       landing, flight = flight, logbook.new_flight(index, plan)
       with jax.transfer_guard('disallow'):
         state, flight.metrics = programs.run_round(state, *inputs, experiment.train)
@@ -105,10 +122,11 @@ def train(
       if landing:
         logbook.land(landing)
         logbook.close(landing)
-      save = due(index, config.checkpoint_every_rounds, config.num_rounds)
-      if save or devices.one_at_a_time(experiment.mesh):
+      saved = stop.requested
+      saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
+      if saved or devices.one_at_a_time(experiment.mesh):
         logbook.land(flight)
-        if save:
+        if saved:
           with flight.clock('save'):
             checkpoints.save(state)
         logbook.close(flight)

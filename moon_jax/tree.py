@@ -77,6 +77,12 @@ def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:
   return jax.tree.map(select, a, b)
 
 
+def all_finite(tree: PyTree) -> jax.Array:
+  """[] bool, whether no number in the tree is NaN or infinite."""
+  leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
+  return functools.reduce(jnp.logical_and, leaves, jnp.array(True))
+
+
 def gather(stacked: PyTree, index: jax.Array) -> PyTree:
   """stacked[index]; leaves [N, ...] and [K] int32 -> [K, ...]."""
   return jax.tree.map(lambda leaf: leaf[index], stacked)

@@ -123,6 +123,9 @@ class ClientMetrics(NamedTuple):
     drift: float32, ||w_trained - w_start||_2 over all parameters.
     reports: name -> float32, what else the algorithm tells about a client.
     numbers: name -> [] float32, always, what the algorithm computed for the round.
+    finite: bool, whether all that the client sends, keeps and tells is; if not, it is
+      left out of the average, and keeps what it had.
+    server_finite: [] bool, always, whether the new server is; () of one client alone.
   """
 
   sums: dict[str, jax.Array]
@@ -130,6 +133,8 @@ class ClientMetrics(NamedTuple):
   drift: jax.Array
   reports: dict[str, jax.Array]
   numbers: dict[str, jax.Array]
+  finite: jax.Array
+  server_finite: jax.Array | tuple[()]
 
 
 class Server(NamedTuple):

@@ -1,10 +1,12 @@
 """Strict JAX for every test, silent broadcasting and casting are errors; 8 devices."""
 
 import os
+import subprocess
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 import jax
+import pytest
 
 from moon_jax import devices
 
@@ -13,3 +15,36 @@ jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_debug_key_reuse', True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+  """Makes small file systems: (name, size) -> the folder, which is one."""
+  made = []
+
+  def mount(name, size):
+    folder = tmp_path / name
+    folder.mkdir(parents=True, exist_ok=True)
+    done = _mount('-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', folder)
+    if done.returncode:
+      pytest.skip(f'a small disk cannot be mounted here: {done.stderr.strip()}')
+    made.append(folder)
+    return folder
+
+  yield mount
+  for folder in reversed(made):
+    subprocess.run(['umount', folder], check=True)
+
+
+@pytest.fixture
+def remount(disk):
+  """Changes a disk that `disk` made: (folder, options)."""
+
+  def change(folder, options):
+    _mount('-o', f'remount,{options}', folder).check_returncode()
+
+  return change
+
+
+def _mount(*words):
+  return subprocess.run(['mount', *words], capture_output=True, text=True)

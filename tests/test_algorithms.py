@@ -308,15 +308,19 @@ def test_the_weights_of_dco_moon(normalise, weights):
 
 @pytest.mark.parametrize(('trained', 'strayed'), [(3.0, 1.0), (2.5, 0.0)])
 def test_a_client_strays_when_it_moves_far_from_the_received_model(trained, strayed):
-  # |3 - 2| / 2 = 0.5 > 0.3; |2.5 - 2| / 2 = 0.25
+  # |3 - 2| / 2 = 0.5 > 0.3; |2.5 - 2| / 2 = 0.25; statistics are no parameters
   options = {'mu': 1.0, 'tau': 1.0, 'theta': 0.3, 'normalise': False}
   algorithm = algorithms.make('dco_moon', **options)
   memory = algorithm.init_client(model(0.0))
-  now = task(algorithm, memory, model(2.0), server_memory=jnp.float32(0))
-  sent, memory = algorithm.upload(model(trained), now)
+  start, end = (
+    model(value) | {'batch_stats': {'mean': jnp.array([mean])}}
+    for value, mean in ((2.0, 0.0), (trained, 9.0))
+  )
+  now = task(algorithm, memory, start, server_memory=jnp.float32(0))
+  sent, memory = algorithm.upload(end, now)
   assert sent.uniform == strayed
   assert memory.models[0]['params']['w'] == trained
-  report = algorithm.report(model(trained), now)
+  report = algorithm.report(end, now)
   np.testing.assert_allclose(report['deviation'], (trained - 2) / 2, rtol=1e-6)
   server = algorithm.aggregate(Server(model(2.0), jnp.float32(0)), sent, 1.0)
   assert server.memory == strayed

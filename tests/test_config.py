@@ -4,9 +4,11 @@ import dataclasses
 import json
 import pathlib
 import re
+import typing
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from configs import base
@@ -111,19 +113,9 @@ def test_a_config_is_its_own_description():
 @pytest.mark.parametrize(
   ('name', 'value'),
   [
-    ('participation', 1e-9),
-    ('optimizer.momentum', 0.0),
-    ('optimizer.weight_decay', 0.0),
-    ('cnn_transformer.dropout', 0.0),
     ('cnn_transformer.heads', 1),
     ('cnn_transformer.heads', 256),
-    ('moon.mu', 0.0),
-    ('moon.num_previous', 1),
-    ('sa_moon.sigma', 0.0),
-    ('sa_moon.sigma', 1.0),
     ('dco_moon.theta', 1e30),
-    ('data.limit', 0),
-    ('num_clients', 1),
     ('execution.lanes', '1'),
     ('execution.lanes', '10'),
     ('execution.lanes', 'auto'),
@@ -157,7 +149,6 @@ def test_bounds_include_their_ends(name, value):
     ('data.limit', -1, 'at least 0'),
     ('data.path', 3, 'a word'),
     ('execution.lanes', 4, 'a word'),
-    ('execution.lanes', '9' * 5000, "'auto' or a count of at least 1"),
     ('execution.lanes', '4\n', "'auto' or a count of at least 1"),
     ('optimizer.name', 'lion', 'one of sgd, adam, adamw'),
     ('optimizer.decay', 0.0, 'in (0, 1]'),
@@ -277,6 +268,96 @@ def test_any_text_is_a_value_or_a_line(name, text):
     assert len(problem.splitlines()) == 1
 
 
+# Knob -> the bound that its comment tells, as (low, low included, high, high included).
+def told_bounds():
+  infinite = float('inf')
+  bounds = {}
+  for name, comment in re.findall(r'^  config\.([\w.]+) = .*?  # (.*)$', BASE, re.M):
+    interval = re.search(r'in ([\[(])([\d.]+), ([\d.]+)([\])])', comment)
+    if interval:
+      opens, low, high, closes = interval.groups()
+      bounds[name] = (float(low), opens == '[', float(high), closes == ']')
+    elif 'above 0' in comment:
+      bounds[name] = (0, False, infinite, False)
+    elif least := re.search(r'at least (\d)', comment):
+      bounds[name] = (int(least[1]), True, infinite, False)
+    elif '0 is all' in comment or '0 is none' in comment:
+      bounds[name] = (0, True, infinite, False)
+    elif '0 to 2**31 - 1' in comment:
+      bounds[name] = (0, True, 2**31 - 1, True)
+  return bounds
+
+
+# Whether a number is good for these is not a matter of bounds alone, or of none.
+OTHER_RULES = {'topology.degree', 'cnn_transformer.heads', 'dco_moon.normalise'}
+
+
+def numeric_knobs():
+  return {
+    name: (typing.get_args(kind) or (kind,))[0]
+    for name, kind in config.knobs().items()
+    if (typing.get_args(kind) or (kind,))[0] in (int, float) and name not in OTHER_RULES
+  }
+
+
+def test_every_number_has_its_bound_in_the_help():
+  assert set(numeric_knobs()) == set(told_bounds()) - OTHER_RULES
+
+
+@pytest.mark.parametrize('name', numeric_knobs())
+def test_the_bound_of_the_help_is_the_one_that_holds(name):
+  low, low_included, high, high_included = told_bounds()[name]
+  if numeric_knobs()[name] is int:
+    counted = name not in ('data.limit', 'execution.cache_mib')  # on the device
+    good = [low, low + 1, 2**31 - 1, *([] if counted else [2**40])]
+    bad = [low - 1, -(2**40), *([2**31, 2**70] if counted else [])]
+  else:
+    tiny, huge = 2.0**-126, 2.0**127
+    good = [low] * low_included + [low + tiny] + [high] * high_included
+    good += [huge] if high == float('inf') else [high * (1 - 1e-9)]
+    bad = [low] * (not low_included) + [high] * (not high_included) + [low - 1e-9]
+    bad += [tiny / 2, 2 * huge, -huge, float('nan')]
+    bad += [high + 1e-9] if high < float('inf') else []
+  for value in good:
+    assert config.convert(name, value) == value
+  for value in bad:
+    with pytest.raises(config.ConfigError):
+      config.convert(name, value)
+
+
+# What a config file may assign by mistake.
+ANYTHING = st.recursive(
+  st.none()
+  | st.booleans()
+  | st.integers()
+  | st.builds(pow, st.just(10), st.sampled_from([400, 5000]))
+  | st.floats()
+  | st.text(max_size=200)
+  | st.binary(),
+  lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside),
+  max_leaves=5,
+)
+
+
+@given(
+  changed=st.dictionaries(st.sampled_from(list(config.knobs())), ANYTHING),
+  unknown=st.dictionaries(st.text(), ANYTHING),
+)
+@hypothesis_settings(deadline=None)
+def test_any_values_make_a_config_or_lines(changed, unknown):
+  values = settings() | changed | unknown
+  lines = ()
+  try:
+    built = config.validate(values)
+  except config.ConfigError as error:
+    lines = error.problems
+  if lines:
+    assert all(line.startswith('--config.') for line in lines)
+    assert all(len(line.splitlines()) == 1 and len(line) < 1000 for line in lines)
+  else:
+    assert config.flatten(dataclasses.asdict(built)) == values
+
+
 # --- resuming -------------------------------------------------------------------------
 
 
@@ -305,6 +386,50 @@ def test_changes_leave_out_what_follows_from_another():
     "algorithm: 'moon' -> 'decentralized_fedavg'",
     'batch_size: 64 -> 8',
   ]
+
+
+# Knob -> another valid value, where the rule for its type does not give one.
+ANOTHER = {
+  'topology.degree': 4,
+  'cnn_transformer.heads': 16,
+  'server_optimizer.momentum': 0.5,
+  'execution.devices': '2',
+  'execution.lanes': '2',
+  'data.name': 'cifar10',
+  'data.path': 'other.npz',
+  'data.dir': 'elsewhere',
+}
+
+
+# What a resumed run may do otherwise: results differ by float32 rounding at most.
+FREE = {
+  *('num_rounds', 'eval_every_rounds', 'checkpoint_every_rounds', 'data.dir'),
+  *('execution.devices', 'execution.lanes', 'execution.convolution'),
+  *('execution.cache_mib', 'execution.profile'),
+}
+
+
+def another(name, value):
+  kind, *bounds = typing.get_args(config.knobs()[name]) or (config.knobs()[name],)
+  if name in ANOTHER:
+    return ANOTHER[name]
+  if kind is str:
+    return next(other for other in bounds[0].names if other != value)
+  return not value if kind is bool else value + 1 if kind is int else value / 2
+
+
+@pytest.mark.parametrize('name', config.knobs())
+def test_every_knob_may_change_or_makes_another_experiment(name):
+  values = settings(data__name='mnist', data__path='mine.npz', optimizer__nesterov=True)
+  for _ in range(2):  # what decides may itself have to be decided
+    for part, (decider, chosen) in config._USED_WHEN.items():
+      if name.startswith(part) and name != decider:
+        values[decider] = chosen[0]
+  assert name in config.used(values)
+  given = config.validate(values | {name: another(name, values[name])})
+  saved = dataclasses.asdict(config.validate(values))
+  told = [line.partition(': ')[0] for line in config.changes(saved, given)]
+  assert (name in told) == (name not in FREE)
 
 
 def test_changes_allow_what_cannot_change_a_result():

@@ -2,6 +2,7 @@
 
 import os
 
+import jax
 import pytest
 
 from moon_jax import devices
@@ -41,3 +42,19 @@ def test_claiming_makes_the_devices_wait_for_one_another(monkeypatch):
   assert flags[0] == '--xla_force_host_platform_device_count=8'
   for name in ('timeout', 'call_terminate_timeout', 'call_warn_stuck_timeout'):
     assert f'--xla_cpu_collective_{name}_seconds=10000000' in flags
+
+
+def test_claim_leaves_the_devices_that_compute_already(monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', '')
+  count = len(jax.devices())
+  devices.claim(str(count - 1))
+  assert len(jax.devices()) == count
+  assert devices.available(str(count - 1)) == count - 1
+
+
+@pytest.mark.parametrize('deterministic', [False, True])
+def test_determinism_is_asked_of_gpus_on_request(monkeypatch, deterministic):
+  monkeypatch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
+  devices.claim('auto', deterministic=deterministic)
+  asked = '--xla_gpu_deterministic_ops=true' in os.environ['XLA_FLAGS'].split()
+  assert asked == deterministic

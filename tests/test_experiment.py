@@ -380,13 +380,20 @@ def test_what_is_kept_and_what_is_augmented_reaches_the_program():
 
   assert has_frozen_loop()
   assert not has_frozen_loop('--config.execution.cache_mib=0')
-  plain, flipped = (
-    lowered_round(
-      '--config.execution.cache_mib=0', f'--config.augmentation.name={name}'
-    )
-    for name in ('none', 'flip')
+  augmentations = (
+    ['name=none'],
+    ['name=flip'],
+    ['name=crop_flip', 'padding=reflect'],
+    ['name=crop_flip', 'padding=zero'],
   )
-  assert plain.as_text() != flipped.as_text()
+  programs = {
+    lowered_round(
+      '--config.execution.cache_mib=0',
+      *(f'--config.augmentation.{flag}' for flag in flags),
+    ).as_text()
+    for flags in augmentations
+  }
+  assert len(programs) == len(augmentations)
 
 
 def test_a_round_writes_its_state_where_the_old_one_was():

@@ -214,6 +214,28 @@ def test_dropout_follows_the_key_and_only_in_training():
   assert np.abs(first - logits).max() > 1e-3
 
 
+def test_the_places_of_dropout():
+  knobs = {'layers': 1, 'heads': 4, 'feedforward': 24, 'dropout': 0.5}
+  network = models.make(
+    'cnn_transformer', image_shape=(32, 32, 3), num_classes=4, **knobs
+  )
+  shapes = []
+
+  def record(function, args, kwargs, context):
+    if isinstance(context.module, nn.Dropout):
+      assert not kwargs['deterministic']
+      shapes.append(args[0].shape)
+    return function(*args, **kwargs)
+
+  images, mask = jnp.zeros((3, 32, 32, 3)), jnp.ones(3)
+  with nn.intercept_methods(record):
+    jax.eval_shape(network.train, network.shapes, images, mask, jax.random.key(0))
+  # After the second block of convolutions; of the attention's weights, of what it
+  # gives, of the hidden units, of what these give.
+  encoder = [(3, 4, 16, 16), (3, 16, 256), (3, 16, 24), (3, 16, 256)]
+  assert shapes == [(128, 8, 8, 3), *encoder]
+
+
 def test_statistics_move_in_training_and_decide_in_evaluation():
   variables, images, apply, train = small_transformer()
   _, state = train(variables, images, jnp.ones(3), jax.random.key(0))

@@ -184,6 +184,43 @@ def test_each_rule_takes_the_knobs_that_the_configuration_says():
   assert config._USED_WHEN['partition.noise_sigma'] == ('partition.name', ('noise',))
 
 
+# Labels as a data set may have them: few or many, classes missing, one class only.
+SOME_LABELS = st.lists(st.integers(0, 9), min_size=1, max_size=120).map(np.array)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+  name=st.sampled_from(list(partition.PARTITIONERS)),
+  labels=SOME_LABELS,
+  num_clients=st.integers(1, 2**31 - 1) | st.integers(1, 20),
+  beta=st.floats(0, exclude_min=True, allow_infinity=False) | st.floats(0.05, 10),
+  classes_per_client=st.integers(1, 2**31 - 1) | st.integers(1, 10),
+  min_size=st.integers(1, 2**31 - 1) | st.integers(1, 3),
+  seed=st.integers(0, 2**31 - 1),
+)
+def test_any_valid_knobs_give_a_partition_or_one_line_that_names_a_knob(
+  name, labels, min_size, **knobs
+):
+  complaint = None
+  try:
+    split = make(name, labels, min_size=min_size, **knobs)
+  except partition.PartitionError as error:
+    complaint = str(error)
+  if complaint:
+    assert len(complaint.splitlines()) == 1
+    assert '--config.partition.' in complaint
+    # Equal shares need nothing but enough examples.
+    enough = knobs['num_clients'] * min_size <= len(labels)
+    assert not (enough and name in ('iid', 'noise'))
+    return
+  assert sorted(split.indices.tolist()) == list(range(len(labels)))
+  assert len(split.sizes) == knobs['num_clients']
+  assert split.sizes.min() >= min_size
+  counts = partition.class_counts(split, labels, 10)
+  assert counts.sum(1).tolist() == split.sizes.tolist()
+  assert counts.sum(0).tolist() == np.bincount(labels, minlength=10).tolist()
+
+
 # --- shards ---------------------------------------------------------------------------
 
 
@@ -429,19 +466,3 @@ def test_save_is_complete_and_reproducible(tmp_path):
     np.testing.assert_array_equal(saved['indices'], split.indices)
     np.testing.assert_array_equal(saved['offsets'], split.offsets)
     np.testing.assert_array_equal(saved['class_counts'], counts)
-
-
-def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
-  split = make()
-  counts = partition.class_counts(split, LABELS, 10)
-  partition.save(tmp_path / 'a.npz', split, counts)
-  before = (tmp_path / 'a.npz').read_bytes()
-
-  def full_disk(file, **arrays):
-    file.write(b'half')
-    raise OSError('No space left on device')
-
-  monkeypatch.setattr(np, 'savez', full_disk)
-  with pytest.raises(OSError, match='No space left'):
-    partition.save(tmp_path / 'a.npz', split, counts)
-  assert (tmp_path / 'a.npz').read_bytes() == before

@@ -46,6 +46,8 @@ def test_round_record():
     drift=np.array([0.5, 2.0], np.float32),
     reports={'temperature': np.array([1.0, 0.5], np.float32)},
     numbers={'p_t': np.float32(0.25)},
+    finite=np.array([True, True]),
+    server_finite=np.array(True),
   )
   record = measures.round_record(7, PLAN, metrics, traffic=(100, 40))
   assert record == {
@@ -306,21 +308,26 @@ def test_finished(tmp_path):
   assert [recording.finished(tmp_path, n) for n in (3, 4, 5)] == [True, True, False]
 
 
-def test_write_json_leaves_the_old_file_if_it_fails(tmp_path, monkeypatch):
-  path = tmp_path / 'a.json'
-  recording.write_json(path, {'a': 1})
+def test_a_run_that_goes_on_is_not_finished(tmp_path):
+  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 1})
+  # Not before its state is there: what fails until then leaves all as it was.
+  with pytest.raises(NoCheckpointError):
+    recording.Records(tmp_path, 1)
+  assert recording.finished(tmp_path, 1)
+  with recording.Records(tmp_path, 0):
+    assert not recording.finished(tmp_path, 1)
 
-  def fail(*_):
-    raise OSError(28, 'No space left on device')
 
-  with monkeypatch.context() as patch:
-    patch.setattr(recording.os, 'replace', fail)
-    with pytest.raises(OSError, match='No space'):
-      recording.write_json(path, {'a': 2})
-  assert recording.read_json(path) == {'a': 1}
-  recording.write_json(path, {'a': 3})
-  assert recording.read_json(path) == {'a': 3}
-  assert [p.name for p in tmp_path.iterdir()] == ['a.json']
+def test_rounds_saved(tmp_path):
+  assert recording.rounds_saved(tmp_path) == 0
+  with recording.Records(tmp_path, 0) as records:
+    for number, seconds in ((1, 0.0), (2, 0.5), (3, 0.0)):
+      records.add_timings({'round': number, 'save_seconds': seconds})
+  assert recording.rounds_saved(tmp_path) == 2
+  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 3})
+  assert recording.rounds_saved(tmp_path) == 3
+  (tmp_path / recording.TIMINGS).unlink()
+  assert recording.rounds_saved(tmp_path) == 3
 
 
 def test_check_accepts_its_own_run_and_refuses_others(tmp_path):
@@ -350,10 +357,7 @@ def test_a_workdir_that_cannot_be(tmp_path):
 
 def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
   request = command_line.parse([f'--workdir={tmp_path}'])
-  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 1})
   with recording.begin(request, 'digest', IMAGES):
-    # A run that goes on is not finished.
-    assert not recording.finished(tmp_path, 1)
     busy = pytest.raises(UsageError, match='Another process is running')
     with busy, recording.begin(request, 'digest', IMAGES):
       pass

@@ -3,9 +3,9 @@
 import io
 import json
 import pathlib
-import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -83,6 +83,9 @@ def test_unknown_source():
 
 
 # --- npz ------------------------------------------------------------------------------
+
+
+SIZES = (('train', 60), ('test', 30))
 
 
 def arrays(**changes):
@@ -176,10 +179,33 @@ def test_npz_that_is_no_npz(tmp_path):
       load('npz', path=str(tmp_path / name))
   for name in ('array.npy', 'text.npz', 'empty.npz', 'cut.npz'):
     with pytest.raises(
-      array_lib.DataError, match=r'must be an \.npz file .*train_x'
+      array_lib.DataError, match=r'must be an \.npz file .*train_x.* with np\.savez\.$'
     ) as e:
       load('npz', path=str(tmp_path / name))
     assert '\n' not in str(e.value)
+
+
+def test_npz_with_one_flipped_bit_is_refused_or_read_as_it_was(tmp_path):
+  rng = np.random.default_rng(0)
+  images = {f'{s}_x': rng.integers(0, 256, (m, 4, 5, 3), np.uint8) for s, m in SIZES}
+  path = pathlib.Path(write(tmp_path, **images))
+  whole, expected = path.read_bytes(), load('npz', path=str(path))
+  num_refused = 0
+  for place in rng.choice(len(whole), 200, replace=False):
+    spoilt = bytearray(whole)
+    spoilt[place] ^= 1 << rng.integers(8)
+    path.write_bytes(spoilt)
+    complaint = None
+    try:
+      dataset = load('npz', path=str(path))
+    except array_lib.DataError as error:
+      complaint = str(error)
+    if complaint is None:
+      assert sources.digest(dataset) == sources.digest(expected)
+    else:
+      assert len(complaint.splitlines()) == 1
+      num_refused += 1
+  assert num_refused > 100
 
 
 # --- normalisation and limit ----------------------------------------------------------
@@ -321,8 +347,11 @@ def test_tfds_failed_download(tmp_path, monkeypatch, capsys):
   assert f'Downloading and preparing mnist in {tmp_path}' in capsys.readouterr().err
 
 
-def prepare(folder, name, sizes):
-  """Writes a TFDS set of random examples as TFDS does; split -> its examples."""
+def prepare(folder, name, sizes, last=()):
+  """Writes a TFDS set of random examples as TFDS does; split -> its examples.
+
+  `last` is what the last example of the split test has instead.
+  """
   import tensorflow_datasets as tfds
   from array_record.python import array_record_module
   from tensorflow_datasets.core import naming, splits
@@ -346,6 +375,8 @@ def prepare(folder, name, sizes):
     path = files.sharded_filepaths(num_shards=1)[0]
     writer = array_record_module.ArrayRecordWriter(str(path), 'group_size:1')
     written[split] = [random_example(builder.info.features, rng) for _ in range(size)]
+    if last and split == 'test':
+      written[split][-1] |= last
     for example in written[split]:
       writer.write(as_record(example))
     writer.close()
@@ -482,9 +513,10 @@ assert 'tensorflow' not in sys.modules
 
 
 @pytest.fixture
-def mnist_copy(tmp_path):
-  """The folder of a copy of the prepared MNIST, to be spoilt."""
-  shutil.copytree(PREPARED / 'mnist', tmp_path / 'mnist')
+def small_mnist(tmp_path, monkeypatch):
+  """The folder of a small prepared MNIST, to be spoilt."""
+  without_tensorflow(monkeypatch)
+  prepare(tmp_path, 'mnist', {'train': 12, 'test': 5})
   return next((tmp_path / 'mnist').iterdir())
 
 
@@ -508,7 +540,23 @@ def without_records(folder):
 
 def with_cut_records(folder):
   path = next(folder.glob('*test.array_record*'))
-  path.write_bytes(path.read_bytes()[:100_000])
+  path.write_bytes(path.read_bytes()[:-1000])
+
+
+def with_empty_records(folder):
+  next(folder.glob('*test.array_record*')).write_bytes(b'')
+
+
+def with_garbled_records(folder):
+  path = next(folder.glob('*test.array_record*'))
+  data = bytearray(path.read_bytes())
+  middle = slice(len(data) // 4, -len(data) // 4)
+  data[middle] = np.random.default_rng(0).bytes(len(data[middle]))
+  path.write_bytes(data)
+
+
+def with_text_for_records(folder):
+  next(folder.glob('*test.array_record*')).write_text('no records\n' * 1000)
 
 
 def without_test_split(folder):
@@ -522,7 +570,10 @@ def with_broken_info(folder):
   (folder / 'dataset_info.json').write_text('{')
 
 
-@needs_prepared
+def with_empty_info(folder):
+  (folder / 'dataset_info.json').write_text('{}')
+
+
 @pytest.mark.parametrize(
   ('spoil', 'message'),
   [
@@ -534,14 +585,86 @@ def with_broken_info(folder):
     ),
     (
       with_cut_records,
-      'cannot read .*mnist.*; delete it and prepare it again: .*Corrup',
+      'cannot read .*mnist.*; delete it and prepare it again: ',
     ),
+    (with_empty_records, 'cannot read .*mnist.*; delete it and prepare it again: '),
+    (with_garbled_records, 'cannot read .*mnist.*; delete it and prepare it again: '),
+    (with_text_for_records, 'cannot read .*mnist.*; delete it and prepare it again: '),
     (without_test_split, r"lacks the splits \['test'\]; it has \['train'\]"),
     (with_broken_info, "cannot open .*'mnist'"),
+    (with_empty_info, "cannot open .*'mnist'"),
   ],
 )
-def test_tfds_spoilt_folder(mnist_copy, spoil, message):
-  spoil(mnist_copy)
+def test_tfds_spoilt_folder(small_mnist, spoil, message):
+  spoil(small_mnist)
   with pytest.raises(array_lib.DataError, match=message) as caught:
-    load_spoilt(mnist_copy)
+    load_spoilt(small_mnist)
   assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'label': 10}, 'has a label 10 of 10 classes in its test split'),
+    ({'label': -1}, 'has no labels in its test split'),
+    ({'image': b'no picture'}, 'cannot read .*; delete it .*: UnidentifiedImageError'),
+    (
+      {'image': np.zeros((14, 14, 1), np.uint8)},
+      'cannot read .*; delete it .* reshape',
+    ),
+    ({'label': b'3'}, 'cannot read .*; delete it and prepare it again: IndexError'),
+  ],
+)
+def test_tfds_example_that_does_not_fit(tmp_path, changes, message):
+  prepare(tmp_path, 'mnist', {'train': 12, 'test': 5}, changes)
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load('tfds', name='mnist', data_dir=str(tmp_path))
+  assert '\n' not in str(caught.value)
+
+
+def test_tfds_empty_split(tmp_path):
+  prepare(tmp_path, 'mnist', {'train': 12, 'test': 0})
+  with pytest.raises(
+    array_lib.DataError, match=r'cannot read .*; delete it and prepare'
+  ):
+    load('tfds', name='mnist', data_dir=str(tmp_path))
+
+
+def test_tfds_with_one_flipped_bit_is_refused_or_read_as_it_was(small_mnist):
+  path = next(small_mnist.glob('*test.array_record*'))
+  whole, expected = path.read_bytes(), load_spoilt(small_mnist)
+  rng = np.random.default_rng(0)
+  num_refused = 0
+  # Images are noise, which no code makes shorter: 5 of 784 bytes.
+  for place in rng.choice(5 * 784, 40, replace=False):
+    spoilt = bytearray(whole)
+    spoilt[place] ^= 1 << rng.integers(8)
+    path.write_bytes(spoilt)
+    complaint = None
+    try:
+      dataset = load_spoilt(small_mnist)
+    except array_lib.DataError as error:
+      complaint = str(error)
+    if complaint is None:
+      assert sources.digest(dataset) == sources.digest(expected)
+    else:
+      assert len(complaint.splitlines()) == 1
+      num_refused += 1
+  assert num_refused > 20
+
+
+def test_tfds_without_a_network_is_told_in_seconds(tmp_path, monkeypatch):
+  # Nobody listens at that port, so that nothing can be reached; the rest is as it is.
+  for name in ('http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY'):
+    monkeypatch.setenv(name, 'http://127.0.0.1:9')
+  for name in ('no_proxy', 'NO_PROXY'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: 'found')
+  begin = time.monotonic()
+  message = 'cannot prepare mnist in .*; check the network and the disk: '
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load('tfds', name='mnist', data_dir=str(tmp_path))
+  assert '\n' not in str(caught.value)
+  # Each of four files is tried four times: 0 + 0.4 + 0.8 s of waiting. TFDS itself
+  # would try eleven times, for 200 s.
+  assert time.monotonic() - begin < 30

@@ -10,13 +10,13 @@ PACKAGE = ROOT / 'moon_jax'
 
 # A module imports its own layer and those before it.
 LAYERS = (
-  ('types', 'errors'),
-  ('tree', 'keys', 'config'),
+  ('types', 'errors', 'storage', 'board', 'manifest'),
+  ('tree', 'keys', 'config', 'signals', 'lock'),
   ('losses', 'temperature', 'coefficients', 'topology'),
   ('optimizers', 'server_optimizers'),
   ('data', 'models', 'command_line'),
   ('algorithms',),
-  ('devices', 'method'),
+  ('devices', 'method', 'compile_cache'),
   ('cohort', 'local', 'evaluation'),
   ('lanes',),
   ('round', 'checkpoint'),

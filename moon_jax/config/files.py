@@ -1,11 +1,12 @@
 """What does a config file say? FILE, or FILE:VARIANT for one of its experiments."""
 
-import importlib.util
 import os
 import pathlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import ml_collections
 
 from moon_jax.config.messages import ConfigError, did_you_mean
 from moon_jax.config.schema import flatten
@@ -44,7 +45,8 @@ def list_variants(path: str) -> str:
   Raises:
     ConfigError: there is no such file, it fails, or it has no variants.
   """
-  return listing(path, _variants(path, _module(path)))
+  variants = _variants(path, _module(path))
+  return _run(path, lambda: listing(path, variants))
 
 
 def split(choice: str) -> tuple[str, str | None]:
@@ -80,19 +82,30 @@ def _module(path: str) -> types.ModuleType:
     near = sorted(f'configs/{p.name}' for p in (ROOT / 'configs').glob('*.py'))
     hint = did_you_mean(path, near)
     raise ConfigError([f'--config={path!r} is not {wanted}.{hint}'])
-  spec = importlib.util.spec_from_file_location(f'config_{file.stem}', file)
-  module = importlib.util.module_from_spec(spec)
-  return _run(path, lambda: spec.loader.exec_module(module) or module)
+  module = types.ModuleType(f'config_{file.stem}')
+  module.__file__ = str(file)
+  # Not imported: that would leave a __pycache__ beside the user's file, and mistake an
+  # edit within a second, of the same length, for the file as it was.
+  _run(path, lambda: exec(compile(file.read_bytes(), file, 'exec'), vars(module)))
+  if not hasattr(module, 'get_config'):
+    raise ConfigError([f'--config={path!r} has no function get_config().'])
+  return module
 
 
 def _variants(path: str, module: types.ModuleType) -> dict[str, Variant]:
-  if not hasattr(module, 'VARIANTS'):
+  variants = getattr(module, 'VARIANTS', None)
+  if not isinstance(variants, Mapping):
     raise ConfigError([f'--config={path!r} has no variants.'])
-  return module.VARIANTS
+  return variants
 
 
 def _settings(path: str, get_config: Callable[[], Any]) -> dict[str, Any]:
-  return _run(path, lambda: flatten(get_config().to_dict()))
+  config = _run(path, get_config)
+  if not isinstance(config, ml_collections.ConfigDict):
+    kind = type(config).__name__
+    problem = f'--config={path!r}: get_config() must return a ConfigDict, not {kind}.'
+    raise ConfigError([problem])
+  return _run(path, lambda: flatten(config.to_dict()))
 
 
 def _run(path: str, code: Callable[[], Any]) -> Any:
@@ -103,6 +116,6 @@ def _run(path: str, code: Callable[[], Any]) -> Any:
   """
   try:
     return code()
-  except Exception as error:
+  except (Exception, SystemExit) as error:
     message = f'{type(error).__name__}: {error}'.splitlines()[0].strip()
     raise ConfigError([f'--config={path!r} failed: {message}']) from None

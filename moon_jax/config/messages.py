@@ -7,6 +7,8 @@ from typing import Any
 from moon_jax.config.schema import knobs
 from moon_jax.errors import UsageError
 
+_LONGEST = 100  # characters of a value in a message
+
 
 class ConfigError(UsageError):
   """Everything wrong with a configuration; `problems` holds one line for each."""
@@ -25,7 +27,17 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 
 def problem(name: str, value: Any, wanted: str) -> str:
   """The one form of a complaint: the flag, the value, what is wanted."""
-  return f'--config.{name}={value!r} must be {wanted}.'
+  return f'--config.{name}={_shown(value)} must be {wanted}.'
+
+
+def _shown(value: Any) -> str:
+  """The value as one would write it, its middle left out if it is long."""
+  try:
+    text = repr(value)
+  except ValueError:  # Python writes no integer of more than 4300 digits
+    return f'<{type(value).__name__}>'
+  half = _LONGEST // 2
+  return text if len(text) <= _LONGEST else f'{text[:half]}...{text[-half:]}'
 
 
 def unknown_knob(name: str) -> str:

@@ -60,16 +60,20 @@ _NEEDED_WHEN = {
 }
 
 # Knobs that may differ when a run is resumed. Those of the execution change results by
-# float32 rounding only. What data.dir holds is compared itself.
+# float32 rounding only, on_nonfinite nothing before the first NaN or Inf. What data.dir
+# holds is compared itself.
 MAY_CHANGE = (
   'num_rounds',
   'eval_every_rounds',
   'checkpoint_every_rounds',
+  'on_nonfinite',
   'data.dir',
   'execution.devices',
   'execution.lanes',
   'execution.convolution',
   'execution.cache_mib',
+  'execution.deterministic',
+  'execution.compile_cache',
   'execution.profile',
 )
 

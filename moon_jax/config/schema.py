@@ -1,6 +1,7 @@
 """Which knobs are there? Typed and bounded; their meaning stands in configs/base.py."""
 
 import dataclasses
+import functools
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -36,6 +37,8 @@ def _at_least(low) -> Bound:
   return Bound(f'at least {low}', lambda value: value >= low)
 
 
+# The device counts in int32.
+_AT_MOST = Bound('at most 2147483647', lambda value: value < 2**31)
 _ABOVE_ZERO = Bound('above 0', lambda value: value > 0)
 _SEED = Bound('in [0, 2147483647]', lambda value: 0 <= value < 2**31)
 _FRACTION = Bound(
@@ -53,7 +56,7 @@ _AUTO_OR_COUNT = Bound(
 # 1 averages; FedAdam and FedYogi move every weight by up to the rate in a round.
 _SERVER_RATE = Auto('server_optimizer.name', {'sgd': 1.0, 'adam': 0.01, 'yogi': 0.01})
 
-Count = Annotated[int, _at_least(1)]
+Count = Annotated[int, _at_least(1), _AT_MOST]
 PositiveFloat = Annotated[float, _ABOVE_ZERO]
 NonNegativeFloat = Annotated[float, _at_least(0)]
 
@@ -95,6 +98,7 @@ SERVER_OPTIMIZERS = ('sgd', 'adam', 'yogi')
 CLIENT_WEIGHTS = ('samples', 'uniform')
 STATISTICS = ('averaged', 'local')
 TOPOLOGIES = ('ring', 'grid', 'complete', 'erdos_renyi')
+ON_NONFINITE = ('stop', 'skip_client')
 NEGATIVES = ('none', 'global', 'init')
 COMPARED = ('representation', 'features')
 FROZEN_MODES = ('evaluation', 'training')
@@ -208,6 +212,8 @@ class ExecutionConfig:
   cache_mib: Annotated[int, _at_least(0)]
   dtype: Annotated[str, Choice(DTYPES)]
   matmul_precision: Annotated[str, Choice(MATMUL_PRECISIONS)]
+  deterministic: bool
+  compile_cache: str
   profile: bool
 
 
@@ -228,6 +234,7 @@ class Config:
   batch_norm: Annotated[str, Choice(STATISTICS)]
   eval_every_rounds: Count
   checkpoint_every_rounds: Count
+  on_nonfinite: Annotated[str, Choice(ON_NONFINITE)]
   data: DataConfig
   partition: PartitionConfig
   augmentation: AugmentationConfig
@@ -259,7 +266,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   return flat
 
 
-def knobs(cls: type = Config, prefix: str = '') -> dict[str, Any]:
+@functools.cache
+def knobs(cls: type = Config, prefix: str = '') -> Mapping[str, Any]:
   """Every knob's dotted name -> its annotated type, in the order of definition."""
   types = {}
   for name, kind in typing.get_type_hints(cls, include_extras=True).items():

@@ -53,15 +53,11 @@ def convert(name: str, value: Any) -> Any:
   kind, bounds = _kind_and_bounds(name)
   if _auto(name) and value == 'auto':
     return value
-  if kind is float and type(value) is int:
-    value = float(value)
-  if type(value) is not kind:
+  if type(value) is not kind and (kind, type(value)) != (float, int):
     wanted = ("'auto' or " if _auto(name) else '') + _WANTED[kind]
     raise ConfigError([problem(name, value, wanted)])
-  if kind is float and not math.isfinite(value):
-    raise ConfigError([problem(name, value, 'a finite number')])
-  if kind is float and value and not _FLOAT32[0] <= abs(value) <= _FLOAT32[1]:
-    raise ConfigError([problem(name, value, 'a number that fits 32 bits')])
+  if kind is float:
+    value = _as_float(name, value)
   for bound in bounds:
     if isinstance(bound, Choice) and value not in bound.names:
       wanted = f'one of {", ".join(bound.names)}'
@@ -71,6 +67,14 @@ def convert(name: str, value: Any) -> Any:
     if isinstance(bound, Bound) and not bound.holds(value):
       raise ConfigError([problem(name, value, bound.wanted)])
   return value
+
+
+def _as_float(name: str, value: float) -> float:
+  if type(value) is float and not math.isfinite(value):
+    raise ConfigError([problem(name, value, 'a finite number')])
+  if value and not _FLOAT32[0] <= abs(value) <= _FLOAT32[1]:
+    raise ConfigError([problem(name, value, 'a number that fits 32 bits')])
+  return float(value)
 
 
 def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:

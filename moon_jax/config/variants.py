@@ -41,7 +41,11 @@ def listing(path: str, variants: Mapping[str, Variant]) -> str:
   """
   head = ('command', 'setting', 'reported accuracy, %')
   rows = [
-    (f'python launch.py --config={path}:{name}', variant.setting, variant.reported)
+    (
+      f'python launch.py --config={path}:{name}',
+      variant.setting,
+      variant.reported or '-',
+    )
     for name, variant in variants.items()
   ]
   widths = [max(len(row[column]) for row in (head, *rows)) for column in range(3)]

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import zipfile
 
 import numpy as np
 
@@ -26,6 +27,8 @@ def load_npz(path: str) -> Dataset:
   file_path = pathlib.Path(os.path.expanduser(path))
   if not os.path.isfile(file_path):  # unlike Path.is_file, no error at long names
     raise DataError(f'{flag} is not a file.')
+  if not zipfile.is_zipfile(file_path):  # np.load would advise to unpickle it
+    raise DataError(f'{flag} {wanted}, and is no archive; save it with np.savez.')
   # Opened here, because np.load forgets to close a file that it cannot read.
   with (
     one_line(f'{flag} {wanted}'),

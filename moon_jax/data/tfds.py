@@ -3,6 +3,7 @@
 import difflib
 import importlib.util
 import io
+import logging
 import os
 import sys
 
@@ -25,6 +26,7 @@ PIXEL_STATISTICS = {
 # TFDS stores these lying on their side, as NIST does; they are transposed here.
 TRANSPOSED = ('emnist',)
 RECORDS_PER_READ = 1000  # bounds the encoded images in memory
+DOWNLOAD_RETRIES = 3  # TFDS's ten take minutes to find that there is no network
 
 
 def load_tfds(name: str, data_dir: str) -> Dataset:
@@ -55,17 +57,24 @@ def load_tfds(name: str, data_dir: str) -> Dataset:
     train, test = (
       _read_split(builder, split, image_key, label_key) for split in ('train', 'test')
     )
+  num_classes = info.features[label_key].num_classes
   for split, (_, labels) in (('train', train), ('test', test)):
-    if labels.min() < 0:
-      raise DataError(
-        f'--config.data.name={name!r} has no labels in its {split} split.'
-      )
+    if fault := _label_fault(labels, num_classes):
+      raise DataError(f'--config.data.name={name!r} {fault} in its {split} split.')
   if info.name in TRANSPOSED:
     train, test = ((i.transpose(0, 2, 1, 3), labels) for i, labels in (train, test))
-  num_classes = info.features[label_key].num_classes
   return make_dataset(
     info.name, train, test, num_classes, PIXEL_STATISTICS.get(info.name)
   )
+
+
+def _label_fault(labels: np.ndarray, num_classes: int) -> str:
+  """What is wrong with the labels of a split; '' if nothing is."""
+  if labels.min() < 0:
+    return 'has no labels'
+  if labels.max() >= num_classes:
+    return f'has a label {labels.max()} of {num_classes} classes'
+  return ''
 
 
 def _tfds_builder(name, data_dir):
@@ -144,6 +153,10 @@ def _prepare(name, builder):
     )
   print(f'Downloading and preparing {name} in {folder}, once.', file=sys.stderr)
   with one_line(f'cannot prepare {name} in {folder}; check the network and the disk'):
+    from tensorflow_datasets.core.download import downloader
+
+    downloader.MAX_RETRIES = DOWNLOAD_RETRIES
+    logging.getLogger('urllib3').setLevel(logging.ERROR)  # it would tell of each
     builder.download_and_prepare(file_format='array_record')
 
 

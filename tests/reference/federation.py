@@ -205,6 +205,9 @@ class Federation:
       trained[client] = self.train(
         client, batches[client], received[client], rate, draw
       )
+    if options.skipped is not None:
+      cohort = [client for client in cohort if client not in options.skipped[index]]
+      trained = {client: trained[client] for client in cohort}
 
     ends = {client: result.model.params for client, result in trained.items()}
     starts = {client: model.params for client, model in received.items()}

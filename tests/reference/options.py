@@ -46,6 +46,7 @@ class Options(NamedTuple):
   adam_beta2: float = 0.999
   adam_epsilon: float = 1e-8
   rate_multipliers: Sequence | None = None  # per round, of the learning rate
+  skipped: Sequence | None = None  # per round, clients of the cohort that do not count
   drop_last: bool = False  # batches smaller than batch_size are left out
   batch_size: int | None = None  # only for drop_last
   # The contrastive term.
@@ -99,7 +100,7 @@ def check(options, rounds, sizes, num_clients):
   for batches in rounds:
     if not set(batches) <= set(range(num_clients)):
       raise ValueError(f'clients {sorted(batches)} must be in 0..{num_clients - 1}.')
-  for name in ('mixing', 'rate_multipliers'):
+  for name in ('mixing', 'rate_multipliers', 'skipped'):
     given = getattr(options, name)
     if given is not None and len(given) != len(rounds):
       raise ValueError(f'{name} must have one entry for each of {len(rounds)} rounds.')

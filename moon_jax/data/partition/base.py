@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moon_jax import storage
 from moon_jax.errors import UsageError
 from moon_jax.keys import Purpose, host_rng
 
@@ -127,8 +128,5 @@ def class_counts(
 
 def save(path: str | os.PathLike, partition: Partition, counts: np.ndarray) -> None:
   """Writes indices, offsets and class_counts to a .npz file, all of it or nothing."""
-  path = pathlib.Path(path)
-  partial = path.with_name(path.name + '.partial')
-  with partial.open('wb') as file:
+  with storage.replacing(pathlib.Path(path)) as partial, partial.open('wb') as file:
     np.savez(file, **partition._asdict(), class_counts=counts)
-  os.replace(partial, path)

@@ -1,0 +1,104 @@
+"""What if a file cannot be written? Whole files or none, and one line that says why."""
+
+import contextlib
+import errno
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from rich import filesize
+
+from moon_jax.errors import RunError, UsageError
+
+PARTIAL = '.partial'
+
+
+def require_writable(workdir: pathlib.Path) -> None:
+  """Writes a byte in the run directory, or where it is to be made; leaves nothing.
+
+  Raises:
+    UsageError: it is a file, or nothing can be written there.
+    RunError: the disk is full.
+  """
+  flag = f'--workdir={str(workdir)!r}'
+  try:
+    if workdir.exists() and not workdir.is_dir():
+      raise UsageError(f'{flag} is a file.')
+    with tempfile.TemporaryFile(dir=_nearest(workdir), buffering=0) as file:
+      file.write(b'.')
+  except OSError as error:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+      raise failure(workdir, error.strerror) from None
+    raise UsageError(f'{flag} cannot be written: {error.strerror}.') from None
+
+
+def require_space(path: pathlib.Path, num_bytes: int) -> None:
+  """Raises RunError unless so much is free: better than to fail half way."""
+  if _free(path) < num_bytes:
+    raise failure(path, os.strerror(errno.ENOSPC), num_bytes)
+
+
+@contextlib.contextmanager
+def writing(path: pathlib.Path, num_bytes: int | None = None) -> Iterator[None]:
+  """Makes an OSError a RunError that names the path and the space.
+
+  Args:
+    path: what is written inside the `with`.
+    num_bytes: how much it needs, if that is known.
+  """
+  try:
+    yield
+  except OSError as error:
+    raise failure(path, error.strerror or str(error), num_bytes) from error
+
+
+def failure(path: pathlib.Path, reason: str, num_bytes: int | None = None) -> RunError:
+  """The error that a path could not be written, with the needed and the free space."""
+  need = '' if num_bytes is None else f'{filesize.decimal(num_bytes)} needed, '
+  free = filesize.decimal(_free(path))
+  return RunError(
+    f'{path} cannot be written: {reason} ({need}{free} free). What was saved before '
+    'is kept, and the same command goes on from there.'
+  )
+
+
+@contextlib.contextmanager
+def replacing(
+  path: pathlib.Path, num_bytes: int | None = None
+) -> Iterator[pathlib.Path]:
+  """Yields the path to write to; it takes the place of the old file in one step.
+
+  A failure leaves the old file, and nothing else.
+
+  Raises:
+    RunError: it cannot be written.
+  """
+  partial = path.with_name(path.name + PARTIAL)
+  with writing(path, num_bytes):
+    try:
+      yield partial
+      os.replace(partial, path)
+    except BaseException:
+      with contextlib.suppress(OSError):
+        partial.unlink(missing_ok=True)
+      raise
+
+
+def replace(path: pathlib.Path, text: str) -> None:
+  """Replaces a file by a text, wholly or not at all."""
+  content = text.encode()
+  with replacing(path, len(content)) as partial:
+    partial.write_bytes(content)
+
+
+def _free(path):
+  """Bytes that this user may still write there."""
+  return shutil.disk_usage(_nearest(path)).free
+
+
+def _nearest(path: pathlib.Path) -> pathlib.Path:
+  """The path itself, or the nearest folder above it that is there."""
+  path = path.absolute()
+  return next(place for place in (path, *path.parents) if place.exists())

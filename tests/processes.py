@@ -1,0 +1,153 @@
+"""Runs `python launch.py` as a real process, and reads what it leaves."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import orbax.checkpoint as ocp
+
+from moon_jax.errors import ExitCode
+
+ROOT = pathlib.Path(__file__).parents[1]
+LAUNCH = str(ROOT / 'launch.py')
+LIMIT_SECONDS = 300
+
+
+def launch(folder, *words, program=(LAUNCH,), **environment):
+  """Runs a program, launch.py unless told, in a folder, to its end."""
+  return subprocess.run(
+    [sys.executable, *program, *words],
+    cwd=folder,
+    env={**os.environ, **environment},
+    capture_output=True,
+    text=True,
+    timeout=LIMIT_SECONDS,
+    check=False,
+  )
+
+
+class Running:
+  """launch.py at work in a folder. A context manager: at its end the process is dead.
+
+  Attributes:
+    pid: of the process.
+  """
+
+  def __init__(self, folder, *words, **environment):
+    # A parent that ignores Ctrl-C, such as a background job, would pass that on.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+      self._process = subprocess.Popen(
+        [sys.executable, LAUNCH, *words],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+      )
+    finally:
+      signal.signal(signal.SIGINT, inherited)
+    self.pid = self._process.pid
+    self._shown = {'stdout': b'', 'stderr': b''}
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *exception):
+    self._process.kill()
+    self._process.communicate()
+
+  def wait_for(self, text, stream='stdout'):
+    """Waits until the process has written `text`."""
+    file = getattr(self._process, stream)
+    while text.encode() not in self._shown[stream]:
+      more = os.read(file.fileno(), 65536)
+      assert more, f'{text!r} is not in {self._shown}'
+      self._shown[stream] += more
+
+  def pause_when(self, holds):
+    """Stops the process at an instant at which holds() is true, once it is."""
+    end = time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < end:
+      assert self._process.poll() is None, 'it ended before'
+      if holds():
+        self.send(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        if holds():
+          return
+        self.send(signal.SIGCONT)
+      time.sleep(0.0005)
+    raise AssertionError('that instant did not come')
+
+  def send(self, number):
+    """Sends a signal."""
+    self._process.send_signal(number)
+
+  def finish(self):
+    """Waits for the end of the process: its exit code and all it has written."""
+    rest = self._process.communicate(timeout=LIMIT_SECONDS)
+    out, err = (
+      (self._shown[stream] + text).decode()
+      for stream, text in zip(('stdout', 'stderr'), rest, strict=True)
+    )
+    process = self._process
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+  def kill(self):
+    """Kills it as nothing can prevent, paused or not; what it has written."""
+    self.send(signal.SIGKILL)
+    done = self.finish()
+    assert done.returncode == -signal.SIGKILL, done
+    return done
+
+
+def launch_until(text, signal_number, folder, *words):
+  """Runs launch.py until it prints `text`, then sends a signal; to its end."""
+  with Running(folder, *words) as process:
+    process.wait_for(text)
+    process.send(signal_number)
+    return process.finish()
+
+
+def check_success(done):
+  """It has ended well and said nothing of errors."""
+  assert done.returncode == ExitCode.DONE, done.stderr
+  assert done.stderr == ''
+
+
+def read_lines(path):
+  """The objects of a .jsonl file."""
+
+  def refuse(word):
+    raise AssertionError(f'{word} is not JSON')
+
+  text = path.read_text()
+  return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def contents(folder):
+  """Path -> bytes of every file below a folder."""
+  files = (path for path in folder.rglob('*') if path.is_file())
+  return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def checkpoint(workdir, step):
+  """Path -> (dtype, shape, bytes) of every leaf."""
+  with contextlib.closing(ocp.StandardCheckpointer()) as checkpointer:
+    saved = checkpointer.restore((workdir / f'checkpoints/{step}/default').absolute())
+  leaves, todo = {}, [('', saved)]
+  while todo:
+    path, node = todo.pop()
+    if isinstance(node, dict | list | tuple):
+      items = node.items() if isinstance(node, dict) else enumerate(node)
+      todo += [(f'{path}/{key}', child) for key, child in items]
+    elif node is not None:
+      array = np.asarray(node)
+      leaves[path] = (str(array.dtype), array.shape, array.tobytes())
+  return leaves

@@ -1,0 +1,374 @@
+"""A run that is killed, stopped or disturbed at any instant ends as if it were not.
+
+Real processes, real signals. Where the instant matters the process is paused when a
+file shows that it is there, and that is looked at again before the signal is sent.
+"""
+
+import os
+import platform
+import random
+import re
+import resource
+import signal
+import time
+
+import numpy as np
+import pytest
+from sklearn import datasets
+
+from moon_jax.errors import ExitCode
+from tests.processes import (
+  Running,
+  check_success,
+  checkpoint,
+  contents,
+  launch,
+  read_lines,
+)
+
+pytestmark = pytest.mark.faults
+
+NUM_KILLS = 30
+NUM_ROUNDS = 80
+EVERY = 2
+RUN = (
+  '--config.data.source=npz',
+  '--config.data.path=../digits.npz',
+  '--config.partition.min_size=2',
+  '--config.participation=0.5',
+  '--config.local_epochs=1',
+  '--config.mlp.width=16',
+  '--config.mlp.representation=8',
+  f'--config.num_rounds={NUM_ROUNDS}',
+  f'--config.checkpoint_every_rounds={EVERY}',
+  '--workdir=run',
+)
+# Rounds that take seconds.
+LONG = (
+  *RUN[:4],
+  *RUN[5:7],
+  '--config.local_epochs=4000',
+  '--config.num_rounds=4',
+  '--config.checkpoint_every_rounds=4',
+  '--workdir=run',
+)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """Makes a folder in which RUN can run: 300 digits are in the one above."""
+  digits = datasets.load_digits()
+  images, labels = np.rint(digits.images * (255 / 16)).astype(np.uint8), digits.target
+  # Half of the start-up would be loading scikit-learn.
+  np.savez(
+    tmp_path_factory.getbasetemp() / 'digits.npz',
+    train_x=images[:300],
+    train_y=labels[:300],
+    test_x=images[300:600],
+    test_y=labels[300:600],
+  )
+  return tmp_path_factory.mktemp
+
+
+@pytest.fixture(scope='module')
+def undisturbed(folder):
+  """The run directory of a run that nothing happened to, and its duration, seconds."""
+  place, begin = folder('undisturbed'), time.monotonic()
+  check_success(launch(place, *RUN))
+  return place / 'run', time.monotonic() - begin
+
+
+@pytest.fixture(scope='module')
+def cached(folder, undisturbed):
+  """The words of RUN with a compile cache that is filled; and that changes no bit."""
+  place = folder('cached')
+  cache = f'--config.execution.compile_cache={place / "programs"}'
+  check_success(launch(place, *RUN, cache, '--config.execution.deterministic=true'))
+  assert_same_end(place / 'run', undisturbed[0])
+  return (*RUN, cache)
+
+
+def assert_same_end(run, expected, num_rounds=NUM_ROUNDS):
+  """The same results to the last bit, and nothing that does not belong there."""
+  for name in ('metrics.jsonl', 'partition.npz'):
+    assert (run / name).read_bytes() == (expected / name).read_bytes(), name
+  leaves = checkpoint(expected, num_rounds)
+  # The server's weights, and those that each client sent last.
+  assert sum(name.endswith('kernel') for name in leaves) >= 8
+  assert checkpoint(run, num_rounds) == leaves
+  timed = [line['round'] for line in read_lines(run / 'timings.jsonl')]
+  # How long a save took is not known when the process is killed in it.
+  assert timed == sorted(set(timed))
+  assert timed[-1] == num_rounds
+  assert {path.name for path in run.iterdir()} == {
+    path.name for path in expected.iterdir()
+  }
+  names = {path.name for path in (run / 'checkpoints').iterdir()}
+  assert names == {path.name for path in (expected / 'checkpoints').iterdir()}
+  left = [p.name for p in run.rglob('*') if re.search(r'tmp|partial', p.name)]
+  assert left == []
+
+
+def resumed_after(text):
+  """The rounds that a start did not have to do; None if it did not come so far."""
+  if 'run: a fresh run' in text:
+    return 0
+  found = re.search(r'run: resumed after round (\d+) of', text)
+  return int(found[1]) if found else None
+
+
+def num_lines(run):
+  path = run / 'metrics.jsonl'
+  return path.read_bytes().count(b'\n') if path.exists() else 0
+
+
+def saved(run):
+  """The newest step, and the newest of those that are not saved yet."""
+  names = os.listdir(run / 'checkpoints') if (run / 'checkpoints').exists() else []
+  steps = [int(name) for name in names if name.isdigit()]
+  begun = [int(n[0]) for name in names if (n := re.match(r'\d+(?=\D)', name))]
+  return max(steps, default=0), max(begun, default=0)
+
+
+# --- kill -9 --------------------------------------------------------------------------
+
+
+def test_killed_thirty_times_at_random(folder, undisturbed, cached):
+  place = folder('killed')
+  (place / 'tmp').mkdir()
+  rng = random.Random(5)
+  whole = undisturbed[1]
+  # Half anywhere in the start, half in the rounds; in all fewer rounds than there are.
+  kinds = [True, False] * (NUM_KILLS // 2)
+  rng.shuffle(kinds)
+  for in_start in kinds:
+    before = num_lines(place / 'run')
+    with Running(place, *cached, TMPDIR=str(place / 'tmp')) as process:
+      if in_start:
+        time.sleep(rng.uniform(0, whole / 2))
+      else:
+        process.wait_for('  train loss ')
+        time.sleep(rng.uniform(0, 2 * EVERY) * whole / 2 / NUM_ROUNDS)
+      done = process.kill()
+    start = resumed_after(done.stdout)
+    # What is recorded and not saved is all that is done again.
+    assert start is None or before - EVERY <= start <= before
+    assert 'Traceback' not in done.stderr
+  assert num_lines(place / 'run') < NUM_ROUNDS
+  done = launch(place, *cached, TMPDIR=str(place / 'tmp'))
+  check_success(done)
+  assert resumed_after(done.stdout) > 0
+  assert_same_end(place / 'run', undisturbed[0])
+  assert list((place / 'tmp').iterdir()) == []
+
+
+def test_killed_before_the_rename_after_it_and_in_a_line(folder, undisturbed, cached):
+  run = folder('points') / 'run'
+
+  def saving():
+    step, begun = saved(run)
+    return step >= 2 * EVERY and begun > step
+
+  with Running(run.parent, *cached) as process:
+    process.pause_when(saving)
+    step, begun = saved(run)
+    assert begun == step + EVERY == num_lines(run)
+    process.kill()
+
+  def has_saved():
+    return saved(run)[0] == begun == num_lines(run)
+
+  with Running(run.parent, *cached) as process:
+    process.pause_when(has_saved)
+    assert resumed_after(process.kill().stdout) == step
+
+  # A limit on the size of files: the kernel takes a part of a line and no more.
+  def has_recorded():
+    return num_lines(run) == begun + 1
+
+  with Running(run.parent, *cached) as process:
+    process.pause_when(has_recorded)
+    size = (run / 'metrics.jsonl').stat().st_size + 40
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, size))
+    process.send(signal.SIGCONT)
+    while (run / 'metrics.jsonl').stat().st_size < size:
+      time.sleep(0.001)
+    process.send(signal.SIGKILL)
+    assert resumed_after(process.finish().stdout) == begun
+  assert not (run / 'metrics.jsonl').read_bytes().endswith(b'\n')
+  assert num_lines(run) == begun + 1
+
+  done = launch(run.parent, *cached)
+  check_success(done)
+  assert resumed_after(done.stdout) == begun
+  assert_same_end(run, undisturbed[0])
+
+
+# --- SIGTERM and Ctrl-C ---------------------------------------------------------------
+
+
+def catches_sigterm(pid):
+  """Whether the process has a handler for SIGTERM; Python itself has none."""
+  with open(f'/proc/{pid}/status') as status:
+    masks = dict(line.split(':', 1) for line in status)
+  return int(masks['SigCgt'], 16) >> (signal.SIGTERM - 1) & 1
+
+
+@pytest.mark.parametrize('seconds', [0, 0.05, 0.2, 1])
+def test_interrupted_while_it_is_loaded(tmp_path, seconds):
+  with Running(tmp_path, '--workdir=run') as process:
+    while not catches_sigterm(process.pid):
+      time.sleep(0.0005)
+    time.sleep(seconds)
+    process.send(signal.SIGINT)
+    done = process.finish()
+  assert done.returncode == ExitCode.INTERRUPTED
+  (line,) = done.stderr.splitlines()
+  assert re.fullmatch(
+    'Stopped at once by Ctrl-C; what was saved stays. To go on: '
+    '(the same command|python launch.py --workdir=run)',
+    line,
+  )
+  assert contents(tmp_path) == {}
+
+
+STOPPED = 'Stopped at once by {}; what was saved stays. To go on: python launch.py {}\n'
+
+
+def test_stopped_while_data_is_loaded(tmp_path):
+  path = tmp_path / 'large.npz'
+  images, labels = np.zeros((100_000, 16, 16), np.uint8), np.arange(100_000) % 2
+  np.savez(path, train_x=images, train_y=labels, test_x=images, test_y=labels)
+  words = ['--config.data.source=npz', f'--config.data.path={path}', '--workdir=run']
+
+  with Running(tmp_path, *words) as process:
+
+    def is_reading():
+      folder = f'/proc/{process.pid}/fd'
+      return str(path) in [os.readlink(f'{folder}/{fd}') for fd in os.listdir(folder)]
+
+    process.pause_when(is_reading)
+    process.send(signal.SIGTERM)
+    process.send(signal.SIGCONT)
+    done = process.finish()
+  assert done.returncode == ExitCode.PREEMPTED
+  assert done.stderr == STOPPED.format('SIGTERM', ' '.join(words))
+  assert not (tmp_path / 'run').exists()
+
+
+def test_stopped_while_it_compiles(tmp_path):
+  words = ['--config.model=resnet18', '--workdir=run']
+  with Running(tmp_path, *words, JAX_LOG_COMPILES='1') as process:
+    # JAX says this just before it gives a program to XLA; compiling takes far longer.
+    process.wait_for('MLIR module conversion jit(evaluate)', stream='stderr')
+    time.sleep(0.5)
+    process.send(signal.SIGTERM)
+    begin = time.monotonic()
+    done = process.finish()
+  assert time.monotonic() - begin < 5
+  assert done.returncode == ExitCode.PREEMPTED
+  assert done.stderr.endswith(STOPPED.format('SIGTERM', ' '.join(words)))
+  assert done.stdout.endswith('compiling one round and one test ... ')
+
+
+SAVING = '{}: saving after this round; once more stops at once.\n'
+
+
+def test_stopped_in_a_round(folder):
+  expected = folder('long') / 'run'
+  check_success(launch(expected.parent, *LONG))
+  run = folder('stopped') / 'run'
+
+  with Running(run.parent, *LONG) as process:
+    process.wait_for('round 1/4')
+    time.sleep(0.2)
+    process.send(signal.SIGTERM)
+    done = process.finish()
+  assert done.returncode == ExitCode.PREEMPTED
+  step, begun = saved(run)
+  # A single device has been given the third one already.
+  assert step in (2, 3)
+  assert begun == 0
+  assert done.stderr == SAVING.format('SIGTERM') + (
+    f'Stopped by SIGTERM after round {step}, which is saved. '
+    f'To go on: python launch.py {" ".join(LONG)}\n'
+  )
+
+  with Running(run.parent, *LONG) as process:
+    process.wait_for('compiling one round and one test')
+    process.wait_for(' s\n')
+    time.sleep(0.2)
+    process.send(signal.SIGINT)
+    process.wait_for(SAVING.format('Ctrl-C'), stream='stderr')
+    process.send(signal.SIGINT)
+    done = process.finish()
+  assert done.returncode == ExitCode.INTERRUPTED
+  assert resumed_after(done.stdout) == step
+  assert 'round 4/4' not in done.stdout
+  again = STOPPED.format('Ctrl-C', ' '.join(LONG))
+  assert done.stderr == SAVING.format('Ctrl-C') + again
+  assert saved(run) == (step, 0)
+
+  check_success(launch(run.parent, *LONG))
+  assert_same_results(run, expected)
+
+
+def assert_same_results(run, expected):
+  """As assert_same_end, after other saves than usual."""
+  assert (run / 'metrics.jsonl').read_bytes() == (
+    expected / 'metrics.jsonl'
+  ).read_bytes()
+  assert checkpoint(run, 4) == checkpoint(expected, 4)
+
+
+@pytest.mark.parametrize(
+  ('number', 'code'),
+  [(signal.SIGTERM, ExitCode.PREEMPTED), (signal.SIGINT, ExitCode.INTERRUPTED)],
+)
+def test_stopped_in_a_save(folder, undisturbed, cached, number, code):
+  run = folder('saving') / 'run'
+
+  def saving():
+    step, begun = saved(run)
+    return step >= EVERY and begun > step
+
+  with Running(run.parent, *cached) as process:
+    process.pause_when(saving)
+    _, begun = saved(run)
+    process.send(number)
+    process.send(signal.SIGCONT)
+    done = process.finish()
+  assert done.returncode == code
+  assert f'after round {begun}, which is saved. To go on: python' in done.stderr
+  assert saved(run) == (begun, 0)
+  done = launch(run.parent, *cached)
+  check_success(done)
+  assert resumed_after(done.stdout) == begun
+  assert_same_end(run, undisturbed[0])
+
+
+# --- two runs in one directory --------------------------------------------------------
+
+
+def test_two_runs_in_one_directory(folder, undisturbed, cached):
+  run = folder('two') / 'run'
+  with Running(run.parent, *cached) as first:
+    first.pause_when(lambda: saved(run)[0] > 0)
+    before = contents(run)
+    second = launch(run.parent, *cached)
+    assert second.returncode == ExitCode.USAGE
+    who = f'process {first.pid} on {re.escape(platform.node())}'
+    when = r'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d'
+    assert re.fullmatch(
+      rf'Another process is running in run: {who}, started {when}\. '
+      r'Give this one a --workdir\.\n',
+      second.stderr,
+    )
+    assert contents(run) == before
+    first.kill()
+  # Its lock file is still there, and means nothing.
+  assert (run / '.lock').exists()
+  done = launch(run.parent, *cached)
+  check_success(done)
+  assert resumed_after(done.stdout) >= EVERY
+  assert_same_end(run, undisturbed[0])

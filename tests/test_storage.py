@@ -1,0 +1,137 @@
+"""A disk that is full, or cannot be written at all: one line, and nothing is lost."""
+
+import contextlib
+import os
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from moon_jax import recording, storage
+from moon_jax.data import partition
+from moon_jax.errors import ExitCode, RunError, UsageError
+
+
+def fill(folder):
+  """Leaves not a page of a disk free; returns the file that takes the space."""
+  path = folder / 'filler'
+  with path.open('wb', buffering=0) as file, contextlib.suppress(OSError):
+    while True:
+      file.write(bytes(4096))
+  return path
+
+
+def names(folder):
+  return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_replaced_wholly_or_not_at_all(disk):
+  folder = disk('small', '64k')
+  path = folder / 'a.json'
+  storage.replace(path, 'old')
+  with pytest.raises(RunError) as caught:
+    storage.replace(path, 'x' * 100_000)
+  assert caught.value.exit_code == ExitCode.FAILED
+  words = r'.*/a\.json cannot be written: No space left on device \(100\.0 kB needed, '
+  assert re.fullmatch(
+    words + r'[\d.]+ kB free\)\. What was saved .*', str(caught.value)
+  )
+  assert path.read_text() == 'old'
+  assert names(folder) == ['a.json']
+  storage.replace(path, 'new')
+  assert path.read_text() == 'new'
+
+
+def test_the_partition_on_a_full_disk(disk):
+  folder = disk('small', '64k')
+  split = partition.Partition(np.arange(20_000, dtype=np.int32), np.array([0, 20_000]))
+  with pytest.raises(
+    RunError, match=r'partition\.npz cannot be written: No space left'
+  ):
+    partition.save(folder / 'partition.npz', split, np.zeros((1, 2)))
+  assert names(folder) == []
+
+
+def line(number):
+  return {'round': number, 'loss': number / 7, 'words': 'x' * 500}
+
+
+def add_many(records):
+  for number in range(2, 1000):
+    records.add_metrics(line(number))
+
+
+def test_records_on_a_full_disk(disk, tmp_path):
+  folder = disk('small', '128k')
+  with recording.Records(tmp_path, 0) as records:
+    for number in range(1, 31):
+      records.add_metrics(line(number))
+  expected = (tmp_path / recording.METRICS).read_bytes()
+
+  with recording.Records(folder, 0) as records:
+    records.add_metrics(line(1))
+    filler = fill(folder)
+    with pytest.raises(RunError, match=r'metrics\.jsonl cannot be written: No space'):
+      add_many(records)
+    written = len(records.rounds) - 1
+  # The last line may be half there; the ones before are whole.
+  assert 1 < written < 10
+  found = (folder / recording.METRICS).read_bytes()
+  assert expected.startswith(found)
+  assert found.count(b'\n') == written
+  filler.unlink()
+  with recording.Records(folder, written) as records:
+    for number in range(written + 1, 31):
+      records.add_metrics(line(number))
+  assert (folder / recording.METRICS).read_bytes() == expected
+
+
+def test_tensorboard_on_a_full_disk(disk, tmp_path):
+  folder = disk('run/tensorboard', '32k')
+  with recording.Records(tmp_path / 'run', 0) as records:
+    records.add_metrics(line(1))
+    fill(folder)
+    with pytest.raises(RunError, match=r'tensorboard cannot be written: No space'):
+      add_many(records)
+    written = len(records.rounds)
+  # The line that it could not show is in the records.
+  assert len(recording.read_lines(tmp_path / 'run' / recording.METRICS)) == written
+
+
+# --- before anything is loaded --------------------------------------------------------
+
+
+def test_a_place_that_can_be_written_is_left_as_it_was(tmp_path):
+  storage.require_writable(tmp_path)
+  storage.require_writable(tmp_path / 'not' / 'there')
+  storage.require_writable(pathlib.Path('relative'))
+  assert names(tmp_path) == []
+
+
+def test_places_that_cannot_be_written(disk, remount, tmp_path):
+  (tmp_path / 'file').write_text('')
+  folder = disk('frozen', '64k')
+  remount(folder, 'ro')
+  for place, problem in {
+    tmp_path / 'file': 'is a file',
+    tmp_path / 'file/run': 'cannot be written: Not a directory',
+    folder: 'cannot be written: Read-only file system',
+    folder / 'deep/run': 'cannot be written: Read-only file system',
+    pathlib.Path('/proc/run'): 'cannot be written: No such file or directory',
+    tmp_path / ('long' * 100): 'cannot be written: File name too long',
+  }.items():
+    with pytest.raises(UsageError) as caught:
+      storage.require_writable(place)
+    assert str(caught.value) == f'--workdir={str(place)!r} {problem}.'
+
+
+def test_a_full_disk_is_no_wrong_usage(disk):
+  folder = disk('small', '64k')
+  fill(folder)
+  with pytest.raises(
+    RunError, match=r'No space left on device \(0 bytes free\)'
+  ) as full:
+    storage.require_writable(folder / 'run')
+  assert full.value.exit_code == ExitCode.FAILED
+  assert os.listdir(folder) == ['filler']
