@@ -86,7 +86,8 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   Raises:
     UsageError: a root is not a folder.
   """
-  defaults = config_lib.load('configs/base.py')
+  base = config_lib.validate(config_lib.load('configs/base.py'))
+  defaults = config_lib.flatten(dataclasses.asdict(base))
   found = {}
   for root in roots:
     if not root.is_dir():
