@@ -308,12 +308,20 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
   }
 
 
-def test_unequal_numbers_of_rounds_are_said(tmp_path, capsys):
-  write_run(tmp_path / 'runs/a', [0.5, 0.75], seed=0)
-  write_run(tmp_path / 'runs/b', [0.5, 0.75, 0.8], seed=1)
+def test_unequal_numbers_of_rounds_are_said_and_not_compared(tmp_path, capsys):
+  fedavg = '--config.algorithm=fedavg'
+  write_run(tmp_path / 'runs/f0', [0.5, 0.75], fedavg, seed=0)
+  write_run(tmp_path / 'runs/f1', [0.5, 0.6, 0.7], fedavg, seed=1)
+  for seed in (0, 1):
+    write_run(tmp_path / f'runs/m{seed}', [0.5, 0.6, 0.8], seed=seed)
   assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
-  assert 'unequal numbers of rounds (2 to 3: MOON)' in capsys.readouterr().err
-  assert table(tmp_path / 'out', 'accuracy')[0]['rounds'] == '2 to 3'
+  said = 'unequal numbers of rounds (2 to 3: FedAvg; 3: MOON)'
+  assert said in capsys.readouterr().err
+  rows = table(tmp_path / 'out', 'accuracy')
+  assert [row['rounds'] for row in rows] == ['2 to 3', '3']
+  # Only those of seed 1 have as many rounds.
+  assert rows[1]['difference_to_fedavg_n'] == '1'
+  assert close(rows[1]['difference_to_fedavg_mean'], 0.8 - 0.7)
 
 
 def find(folder):
