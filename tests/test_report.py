@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from moon_jax.errors import ExitCode
-from moon_jax.report import groups, runs, statistics, traces
+from moon_jax.report import charts, groups, runs, statistics, traces
 from moon_jax.report.__main__ import main
 from moon_jax.report.groups import Choice
 from tests.run_directories import (
@@ -247,6 +247,20 @@ def test_sweeps_and_traces_are_drawn_where_there_are_some(tmp_path):
     with Image.open(tmp_path / f'out/figures/{name}.png') as image:
       assert image.width > 800
     assert (tmp_path / f'out/figures/{name}.pdf').read_bytes().startswith(b'%PDF')
+
+
+def test_a_sweep_looks_like_its_series_and_not_like_what_it_is_compared_with(tmp_path):
+  write_run(tmp_path / 'f', [0.5, 0.6], '--config.algorithm=fedavg')
+  # Seven series: the next style would have the colour of the first.
+  for mu in range(1, 7):
+    write_run(tmp_path / f'm{mu}', [0.5, 0.6], f'--config.moon.mu={mu}')
+  found = settings_of(tmp_path)
+  (sweep,) = charts.sweeps(found)
+  looks = charts.looks(found, [sweep])
+  assert [line.label for line in sweep.lines] == ['MOON, any mu']
+  assert list(sweep.levels) == ['FedAvg']
+  assert looks['MOON, any mu'] == looks['MOON, mu=1']
+  assert looks['MOON, any mu'].colour != looks['FedAvg'].colour
 
 
 def test_a_second_report_leaves_nothing_of_the_first(tmp_path):

@@ -20,7 +20,7 @@ from moon_jax.report import (
 from moon_jax.report.command import Request
 from moon_jax.report.runs import Ending, Note, Run
 from moon_jax.report.sections import Section
-from moon_jax.report.styles import Style, styles
+from moon_jax.report.styles import Style
 
 PAGE, MANIFEST = 'index.html', 'report.json'
 _FIGURES, _TABLES = 'figures', 'tables'
@@ -60,7 +60,7 @@ def make(request: Request) -> None:
     notes=notes,
     command=request.command,
   )
-  looks = styles(charts.labels(settings, [c for part in parts for c in part.charts]))
+  looks = charts.looks(settings, [c for part in parts for c in part.charts])
   shown = [part for part in parts if part.tables or part.charts]
   write(request.out, head, shown, looks)
   print(f'{head.summary}\nreport: {request.out / PAGE}')

@@ -11,6 +11,7 @@ from moon_jax.report import groups, statistics, traces
 from moon_jax.report.groups import Key, Series, Setting
 from moon_jax.report.results import BASELINE
 from moon_jax.report.statistics import Estimate
+from moon_jax.report.styles import Style, styles
 from moon_jax.report.traces import Trace
 
 # Algorithms that a sweep is compared with, where they lack the knob.
@@ -25,11 +26,13 @@ class Line(NamedTuple):
     label: of the legend; it decides the style.
     x: rounds, or the values of a knob.
     points: one for each x; a deviation becomes a band or a bar.
+    like: label of the series whose style it has; None if the label is of a series.
   """
 
   label: str
   x: Sequence[float]
   points: Sequence[Estimate]
+  like: str | None = None
 
 
 class LineChart(NamedTuple):
@@ -169,7 +172,12 @@ def _sweep_chart(knob: str, key: Key, lines, levels, after: int) -> LineChart:
     x_label=knob,
     y_label='test accuracy, %',
     lines=[
-      Line(label, sorted(points), [_after(points[x], after) for x in sorted(points)])
+      Line(
+        label,
+        sorted(points),
+        [_after(points[x], after) for x in sorted(points)],
+        like=points[min(points)].label,
+      )
       for label, points in lines.items()
     ],
     levels={label: level for label, level in known.items() if level},
@@ -239,12 +247,15 @@ def titled(what: str, setting: str) -> str:
   return f'{what}: {setting}' if setting else what
 
 
-def labels(settings: Iterable[Setting], drawn: Iterable[Chart]) -> list[str]:
-  """Every label, once: the series in the order of the algorithms, then the others."""
-  found = dict.fromkeys(groups.labels(settings))
+def looks(settings: Iterable[Setting], drawn: Iterable[Chart]) -> dict[str, Style]:
+  """A style for every label: of the series in the order of the algorithms.
+
+  Args:
+    settings: whose series are drawn.
+    drawn: every chart of the report.
+  """
+  found = styles(groups.labels(settings))
   for chart in drawn:
     if isinstance(chart, LineChart):
-      found |= dict.fromkeys([*(line.label for line in chart.lines), *chart.levels])
-    elif isinstance(chart, Spread):
-      found |= dict.fromkeys(chart.groups)
-  return list(found)
+      found |= {line.label: found[line.like] for line in chart.lines if line.like}
+  return found
