@@ -17,6 +17,7 @@ from moon_jax.config.rules import (
   _USED_WHEN,
   MAY_CHANGE,
   changes,
+  identity,
   used,
 )
 from moon_jax.config.schema import (
@@ -66,6 +67,7 @@ __all__ = [
   'expand',
   'flatten',
   'from_word',
+  'identity',
   'knobs',
   'list_variants',
   'load',

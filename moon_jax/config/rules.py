@@ -145,6 +145,12 @@ def _is_part(name: str, group: str) -> bool:
   return name == group or name.startswith(group + '.')
 
 
+def identity(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """The knobs in use of which another value makes another experiment."""
+  chosen = used(flat)
+  return {name: value for name, value in chosen.items() if _is_fixed(name, chosen)}
+
+
 def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
   """'key: saved -> given' for every difference that makes it another experiment.
 

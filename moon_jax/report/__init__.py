@@ -1,1 +1,18 @@
-"""Tables and figures from run directories."""
+"""Tables and figures from run directories: `python -m moon_jax.report`.
+
+Training imports `figures` alone; nothing else here is loaded by it.
+
+  figures      the pictures that a run draws of itself
+  command      what did the user ask for?
+  runs         which runs are there, and how did each end?
+  groups       what differs between them, and which belong together?
+  statistics   mean, deviation, paired test, rounds to a target
+  results      what are the numbers of a setting?
+  charts       what is drawn?
+  files        the charts as PNG and PDF
+  interactive  the charts of the page
+  tables       the numbers as CSV, Markdown, LaTeX and HTML
+  features     what do the trained models say about the test images?
+  page         index.html
+  compare      a table of a few runs in the terminal
+"""

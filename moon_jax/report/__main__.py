@@ -1,0 +1,32 @@
+"""Tables and figures from run directories: words -> a report."""
+
+import sys
+
+from moon_jax.errors import ExitCode, RunError
+from moon_jax.report import command
+
+
+def main(argv: list[str]) -> ExitCode:
+  """Returns the exit code; every failure that the user can mend is one clear line."""
+  try:
+    request = command.parse(argv)
+    # Only now: the libraries that these need are there.
+    if request.out is None:
+      from moon_jax.report import compare
+
+      compare.show(request)
+    else:
+      from moon_jax.report import build
+
+      build.make(request)
+  except RunError as error:
+    print(error, file=sys.stderr)
+    return error.exit_code
+  except KeyboardInterrupt:
+    print('Interrupted.', file=sys.stderr)
+    return ExitCode.INTERRUPTED
+  return ExitCode.DONE
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

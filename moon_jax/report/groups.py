@@ -1,0 +1,350 @@
+"""What differs between the runs, and which belong together?
+
+A *series* is an algorithm with its own settings, averaged over seeds: a line of a plot.
+A *setting* is what several series have in common: a plot, a block of a table.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from moon_jax import config as config_lib
+from moon_jax.errors import UsageError
+from moon_jax.report.runs import Ending, Note, Run, Value
+
+ALGORITHM = 'algorithm'
+DIGEST = 'data_digest'
+# Knobs that an algorithm has for itself.
+_OWN = {name.removeprefix('decentralized_') for name in config_lib.ALGORITHMS}
+_OWN |= {'topology', 'server_optimizer'}
+_TITLES = {
+  'fedavg': 'FedAvg',
+  'fedprox': 'FedProx',
+  'scaffold': 'SCAFFOLD',
+  'moon': 'MOON',
+  'sa_moon': 'SA-MOON',
+  'dco_moon': 'DCO-MOON',
+  'decentralized_fedavg': 'decentralized FedAvg',
+  'decentralized_moon': 'decentralized MOON',
+  'solo': 'SOLO',
+}
+
+Key = tuple[tuple[str, Value], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+  """Runs that differ in nothing but what is averaged over.
+
+  Attributes:
+    key: the knobs that tell it from the others of its setting, and their values.
+    label: the same for a legend.
+    algorithm: of the runs.
+    runs: all of them.
+    finished: sample, the value of what is averaged over, -> run that is finished.
+  """
+
+  key: Key
+  label: str
+  algorithm: str
+  runs: tuple[Run, ...]
+  finished: dict[Key, Run]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """What several series have in common.
+
+  Attributes:
+    key: the knobs that tell it from other settings, and their values.
+    title: the same for a heading; '' if there is one setting only.
+    series: in the order of the algorithms.
+  """
+
+  key: Key
+  title: str
+  series: tuple[Series, ...]
+
+
+class Choice(NamedTuple):
+  """How runs are put together.
+
+  Attributes:
+    group: knobs that tell series apart; None: the algorithm and its own knobs.
+    over: knobs whose values are the samples.
+    where: knob -> the words for the values that are chosen.
+  """
+
+  group: tuple[str, ...] | None
+  over: tuple[str, ...]
+  where: Mapping[str, tuple[str, ...]]
+
+
+def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
+  """The runs that --where chooses.
+
+  Raises:
+    UsageError: no run has such a knob, or none is chosen.
+  """
+  known = {name for run in runs for name in run.knobs}
+  telling = {name for run in runs for name in run.identity}
+  _require_known('where', choice.where, known)
+  _require_known('group', choice.group or (), telling)
+  _require_known('over', choice.over, telling)
+  chosen = [
+    run
+    for run in runs
+    if all(
+      any(_is(run.knobs.get(name), word) for word in words)
+      for name, words in choice.where.items()
+    )
+  ]
+  if not chosen:
+    raise UsageError(f'--where: none of the {len(runs)} runs is chosen.')
+  return chosen
+
+
+def _require_known(flag: str, names: Iterable[str], known: set[str]) -> None:
+  for name in names:
+    if name not in known:
+      hint = config_lib.did_you_mean(name, known)
+      raise UsageError(f'--{flag}: no run has a setting {name!r}.{hint}')
+
+
+def _is(value: Value | None, word: str) -> bool:
+  """Whether a word of the command line names a value: 5 is 5.0, true is True."""
+  if isinstance(value, bool) or value is None:
+    return str(value).lower() == word.lower()
+  if isinstance(value, str):
+    return value == word
+  try:
+    return value == float(word)
+  except ValueError:
+    return False
+
+
+def without_duplicates(runs: Sequence[Run], note: Note) -> list[Run]:
+  """Leaves out copies; where finished runs contradict each other, all of them.
+
+  Args:
+    runs: of any experiments.
+    note: is told what was left out and why.
+  """
+  kept = []
+  by_identity = {}
+  for run in runs:
+    if run.ending is Ending.FINISHED:
+      by_identity.setdefault(_key(run.identity), []).append(run)
+    else:
+      kept.append(run)
+  for same in by_identity.values():
+    # Of copies with the same rounds, the one that went on the longest.
+    longest = max(same, key=lambda run: len(run.rounds))
+    differing = [run.name for run in same if not _is_prefix(run, longest)]
+    if differing:
+      names = ', '.join(run.name for run in same)
+      note(
+        f'skipped {names}: the same experiment and seed with different results'
+        f'{_execution_hint(same)}'
+      )
+      continue
+    for copy in same:
+      if copy is not longest:
+        note(f'skipped {copy.name}: the same results as {longest.name}')
+    kept.append(longest)
+  return sorted(kept, key=lambda run: run.path)
+
+
+def _is_prefix(run: Run, longer: Run) -> bool:
+  theirs = longer.column('test_accuracy')
+  return all(theirs.get(r, v) == v for r, v in run.column('test_accuracy').items())
+
+
+def _execution_hint(same: Sequence[Run]) -> str:
+  """What of the execution differs, which changes results by rounding."""
+  differing = [
+    name
+    for name in config_lib.MAY_CHANGE
+    if name.startswith('execution.') and len({run.knobs[name] for run in same}) > 1
+  ]
+  flags = ' or '.join(f'--where={name}=VALUE' for name in differing)
+  return f'; choose by {flags}' if flags else ''
+
+
+def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
+  """Puts runs together.
+
+  Args:
+    runs: at least one, without duplicates.
+    choice: what tells series apart, and what is averaged over.
+
+  Returns:
+    Ordered by their values. A run without one of the knobs, such as `partition.beta` of
+    the centralized bound, belongs to every setting that differs in that knob only.
+  """
+  differing = varying(runs, choice.over)
+  if choice.group is None:
+    group = [ALGORITHM, *(n for n in differing if n.split('.')[0] in _OWN)]
+  else:
+    group = list(choice.group)
+  shared = [name for name in differing if name not in group]
+  places = {run.path: _part(run, shared) for run in runs}
+  keys = _maximal(set(places.values()))
+  found = []
+  for key in sorted(keys, key=_order):
+    members = [run for run in runs if set(places[run.path]) <= set(key)]
+    found.append(
+      Setting(
+        key, describe(key), tuple(_series(members, group, choice.over, differing))
+      )
+    )
+  return found
+
+
+def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
+  """The knobs that have two values or more; what only some runs have, does not vary.
+
+  Args:
+    runs: any.
+    over: knobs to leave out.
+  """
+  values = {}
+  for run in runs:
+    for name, value in run.identity.items():
+      values.setdefault(name, set()).add(value)
+  names = [name for name in values if name not in over and len(values[name]) > 1]
+  if DIGEST in names and _follows_from_knobs(runs):
+    names.remove(DIGEST)
+  return names
+
+
+def common(runs: Sequence[Run]) -> dict[str, Value]:
+  """The knobs that all runs have, with the same value."""
+  first, *others = (run.identity for run in runs)
+  return {
+    name: value
+    for name, value in first.items()
+    if name != DIGEST and all(other.get(name) == value for other in others)
+  }
+
+
+def _follows_from_knobs(runs: Sequence[Run]) -> bool:
+  """Whether runs with the same knobs of the data had the same data."""
+  digests = {}
+  for run in runs:
+    data = _key({n: v for n, v in run.identity.items() if n.startswith('data.')})
+    digests.setdefault(data, set()).add(run.identity[DIGEST])
+  return all(len(found) == 1 for found in digests.values())
+
+
+def _part(run: Run, names: Iterable[str]) -> Key:
+  return tuple((name, run.identity[name]) for name in names if name in run.identity)
+
+
+def _maximal(keys: set[Key]) -> list[Key]:
+  return [key for key in keys if not any(set(key) < set(other) for other in keys)]
+
+
+def _series(members, group, over, differing):
+  by_key = {}
+  for run in members:
+    by_key.setdefault(_part(run, group), []).append(run)
+  for key in sorted(by_key, key=_order):
+    same = by_key[key]
+    told = tuple(item for item in key if item[0] in differing or item[0] == ALGORITHM)
+    yield Series(
+      key=key,
+      label=describe(told or key) or 'runs',
+      algorithm=same[0].knobs[ALGORITHM],
+      runs=tuple(same),
+      finished=_samples(same, over),
+    )
+
+
+def _samples(runs: Sequence[Run], over: Sequence[str]) -> dict[Key, Run]:
+  samples = {}
+  for run in runs:
+    if run.ending is Ending.FINISHED:
+      sample = _part(run, over)
+      # Two with one seed are there if nobody asked for `without_duplicates`.
+      samples[(*sample, ('path', run.name)) if sample in samples else sample] = run
+  return samples
+
+
+def labels(settings: Iterable[Setting]) -> list[str]:
+  """The labels of all series in the order of the algorithms and their knobs."""
+  every = [series for setting in settings for series in setting.series]
+  ordered = sorted(every, key=lambda series: _order(series.key))
+  return list(dict.fromkeys(series.label for series in ordered))
+
+
+def _order(key: Key) -> tuple:
+  """Algorithms as in the documentation, numbers by size, words by the alphabet."""
+  return tuple((name, *_place(name, value)) for name, value in key)
+
+
+def _place(name, value):
+  if name == ALGORITHM and value in config_lib.ALGORITHMS:
+    return (0, config_lib.ALGORITHMS.index(value), '')
+  if isinstance(value, str):
+    return (1, 0, value)
+  return (0, value, '')
+
+
+def _key(identity: Mapping[str, Value]) -> Key:
+  return tuple(sorted(identity.items()))
+
+
+def describe(key: Key) -> str:
+  """'MOON, mu=5'; '' for an empty key."""
+  return ', '.join(_words(name, value) for name, value in key)
+
+
+def _words(name: str, value: Value) -> str:
+  if name == ALGORITHM:
+    return _TITLES.get(value, value)
+  if name == DIGEST:
+    return f'data {value[:8]}'
+  return f'{short(name)}={word(value)}'
+
+
+def word(value: Value) -> str:
+  """'5' for 5.0, so that whole numbers look the same whatever their type."""
+  return str(value).removesuffix('.0')
+
+
+def short(name: str) -> str:
+  """'moon.mu' -> 'mu', 'data.name' -> 'data'."""
+  group, _, last = name.rpartition('.')
+  if last == 'name':
+    return group
+  return f'server {last}' if group == 'server_optimizer' else last
+
+
+def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:
+  """The only series of an algorithm with which another is to be compared.
+
+  Of several it is the one that agrees in the knobs that both have; None if there is
+  none, or still more than one.
+  """
+  found = [s for s in setting.series if s.algorithm == algorithm and s.finished]
+  if len(found) > 1:
+    found = [s for s in found if _agree(dict(s.key), dict(series.key))]
+  return found[0] if len(found) == 1 else None
+
+
+def _agree(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
+  return all(a[name] == b[name] for name in a.keys() & b.keys() - {ALGORITHM})
+
+
+def swept(found: Sequence[Setting]) -> list[str]:
+  """The knobs with two numbers or more."""
+  items = itertools.chain.from_iterable(
+    (*setting.key, *series.key) for setting in found for series in setting.series
+  )
+  values = {}
+  for name, value in items:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+      values.setdefault(name, set()).add(value)
+  return [name for name in values if len(values[name]) > 1]

@@ -1,0 +1,71 @@
+"""Run directories with chosen numbers, as `launch.py` writes them."""
+
+import dataclasses
+import json
+
+import numpy as np
+
+from moon_jax import command_line
+
+BYTES_DOWN, BYTES_UP = 1_000_000, 500_000
+TRAIN, EVALUATE, IDLE = 2.0, 0.5, 0.25
+
+
+def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
+  """Leaves a run of as many rounds as there are accuracies; None is an untested one.
+
+  Args:
+    path: of the run directory.
+    accuracies: of the test after each round.
+    flags: of launch.py.
+    seed: of the run.
+    finished: whether there is a summary.json.
+    columns: further columns of metrics.jsonl -> one value, of every round.
+  """
+  path.mkdir(parents=True)
+  request = command_line.parse([f'--config.seed={seed}', *flags])
+  about = {
+    'command': request.command,
+    'config': dataclasses.asdict(request.config),
+    'data_digest': 'd' * 64,
+    'versions': {'jax': '0.10.2'},
+    'devices': ['cpu: cpu', 'cpu: cpu'],
+    'git_commit': 'a' * 40,
+  }
+  (path / 'config.json').write_text(json.dumps(about))
+  lines = [
+    {
+      'round': number,
+      'train_loss': 2.0 / number,
+      'supervised_loss': 1.0 / number,
+      'contrastive_loss': 0.25 / number,
+      'drift': 0.5,
+      'num_examples': 100,
+      'bytes_down': BYTES_DOWN,
+      'bytes_up': BYTES_UP,
+      **({} if accuracy is None else {'test_accuracy': accuracy, 'test_loss': 1.0}),
+      **columns,
+    }
+    for number, accuracy in enumerate(accuracies, 1)
+  ]
+  write_lines(path / 'metrics.jsonl', lines)
+  times = {'train_seconds': TRAIN, 'evaluate_seconds': EVALUATE, 'idle_seconds': IDLE}
+  write_lines(path / 'timings.jsonl', [{'round': r['round']} | times for r in lines])
+  counts = np.random.default_rng(seed).integers(1, 30, (4, 3))
+  np.savez(path / 'partition.npz', class_counts=counts)
+  if finished:
+    summary = {'rounds': len(lines), 'test_accuracy': accuracies[-1]}
+    (path / 'summary.json').write_text(json.dumps(summary))
+  return path
+
+
+def write_lines(path, lines):
+  path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+
+
+def edit_lines(path, change):
+  """Rewrites a .jsonl file, each object changed in place by a function."""
+  lines = [json.loads(line) for line in path.read_text().splitlines()]
+  for line in lines:
+    change(line)
+  write_lines(path, lines)

@@ -1,0 +1,523 @@
+"""The report says what plain arithmetic over metrics.jsonl says, and nothing silently.
+
+Everything here runs in this process and trains nothing; the trained models are in
+test_report_models.py, the page in test_report_page.py.
+"""
+
+import csv
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+from moon_jax.errors import ExitCode
+from moon_jax.report import groups, runs, statistics, traces
+from moon_jax.report.__main__ import main
+from moon_jax.report.groups import Choice
+from tests.run_directories import (
+  BYTES_DOWN,
+  BYTES_UP,
+  EVALUATE,
+  IDLE,
+  TRAIN,
+  edit_lines,
+  write_run,
+)
+
+ROOT = pathlib.Path(__file__).parents[1]
+BY_SEED = Choice(group=None, over=('seed',), where={})
+FEDAVG = {
+  0: [0.30, 0.50, 0.60, 0.70, 0.72, 0.74, 0.76],
+  1: [0.20, 0.45, 0.55, 0.66, 0.71, 0.75, 0.78],
+  2: [0.25, 0.52, 0.61, 0.69, 0.70, 0.73, 0.71],
+}
+MOON = {
+  0: [0.30, 0.55, 0.70, 0.76, 0.80, 0.82, 0.81],
+  1: [0.20, 0.40, 0.65, 0.74, 0.78, 0.79, 0.80],
+  2: [0.25, 0.50, 0.68, 0.70, 0.74, 0.74, 0.74],
+}
+
+
+def write_runs(folder):
+  """Two algorithms, three seeds."""
+  for name, by_seed in (('fedavg', FEDAVG), ('moon', MOON)):
+    for seed, accuracies in by_seed.items():
+      flag = f'--config.algorithm={name}'
+      write_run(folder / f'{name}-s{seed}', accuracies, flag, seed=seed)
+
+
+def report(*words):
+  return main([*map(str, words), '--features=none'])
+
+
+def table(out, name):
+  with (out / f'tables/{name}.csv').open(newline='') as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope='module')
+def reported(tmp_path_factory):
+  """The folder of runs and that of their report."""
+  folder = tmp_path_factory.mktemp('reported')
+  write_runs(folder / 'runs')
+  assert report(folder / 'runs', f'--out={folder / "out"}') == ExitCode.DONE
+  return folder / 'runs', folder / 'out'
+
+
+def read_accuracies(workdir):
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  return [json.loads(line)['test_accuracy'] for line in lines]
+
+
+def mean(values):
+  return sum(values) / len(values)
+
+
+def deviation(values):
+  squares = sum((value - mean(values)) ** 2 for value in values)
+  return math.sqrt(squares / (len(values) - 1))
+
+
+def close(text, value):
+  return float(text) == pytest.approx(value, rel=1e-12)
+
+
+# --- the numbers ----------------------------------------------------------------------
+
+
+def test_accuracies_are_means_and_deviations_over_seeds(reported):
+  folder, out = reported
+  rows = {row['series']: row for row in table(out, 'accuracy')}
+  assert list(rows) == ['FedAvg', 'MOON']
+  for label, name in (('FedAvg', 'fedavg'), ('MOON', 'moon')):
+    each = [read_accuracies(folder / f'{name}-s{seed}') for seed in range(3)]
+    numbers = {
+      'final_accuracy': [a[-1] for a in each],
+      'best_accuracy': [max(a) for a in each],
+      'mean_of_last_5': [mean(a[-5:]) for a in each],
+    }
+    assert rows[label]['n'] == '3'
+    assert rows[label]['rounds'] == '7'
+    for column, values in numbers.items():
+      assert close(rows[label][f'{column}_mean'], mean(values))
+      assert close(rows[label][f'{column}_std'], deviation(values))
+      assert rows[label][f'{column}_n'] == '3'
+
+
+def test_the_difference_to_fedavg_is_paired_by_seed(reported):
+  row = table(reported[1], 'accuracy')[1]
+  # 0.81 - 0.76, 0.80 - 0.78, 0.74 - 0.71
+  differences = [0.05, 0.02, 0.03]
+  assert close(row['difference_to_fedavg_mean'], mean(differences))
+  assert close(row['difference_to_fedavg_std'], deviation(differences))
+  # Student's t with 2 degrees of freedom: P(|T| > t) = 1 - t / sqrt(t^2 + 2).
+  t = mean(differences) / (deviation(differences) / math.sqrt(3))
+  assert float(row['p_value']) == pytest.approx(1 - t / math.sqrt(t**2 + 2), rel=1e-9)
+
+
+def test_what_it_takes_to_reach_the_target(reported):
+  fedavg, moon = table(reported[1], 'target')
+  # FedAvg's mean last accuracy is (0.76 + 0.78 + 0.71) / 3 = 0.75.
+  assert close(fedavg['target'], 0.75)
+  # Seeds 0 and 1 are at 0.75 or above first in rounds 7 and 6; seed 2 never is.
+  assert fedavg['reached'] == '2 of 3'
+  assert close(fedavg['rounds_to_target_mean'], 6.5)
+  # MOON's in rounds 4 and 5; its seed 2 ends at 0.74.
+  assert moon['reached'] == '2 of 3'
+  rounds = [4, 5]
+  assert close(moon['rounds_to_target_mean'], mean(rounds))
+  assert close(moon['rounds_to_target_std'], deviation(rounds))
+  megabytes = [(BYTES_DOWN + BYTES_UP) / 1e6 * number for number in rounds]
+  assert close(moon['megabytes_to_target_mean'], mean(megabytes))
+  seconds = [(TRAIN + EVALUATE + IDLE) * number for number in rounds]
+  assert close(moon['seconds_to_target_mean'], mean(seconds))
+  # The means over seeds: FedAvg's is there in round 7 by definition, MOON's, of 0.733
+  # in round 4 and 0.773 in round 5, in round 5.
+  assert (fedavg['round_of_the_mean'], moon['round_of_the_mean']) == ('7', '5')
+  assert close(moon['rounds_saved'], 1 - 5 / 7)
+
+
+def test_a_target_can_be_given(tmp_path):
+  write_runs(tmp_path / 'runs')
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "a"}', '--target=0.6') == 0
+  assert [row['reached'] for row in table(tmp_path / 'a', 'target')] == ['3 of 3'] * 2
+  # MOON's best accuracies: 0.82, 0.80, 0.74.
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "b"}', '--target=moon@best') == 0
+  assert close(table(tmp_path / 'b', 'target')[0]['target'], (0.82 + 0.80 + 0.74) / 3)
+
+
+def test_one_pair_has_no_p_value_and_equal_differences_have_none():
+  assert statistics.compare({0: 0.5}, {0: 0.25}).p_value is None
+  same = statistics.compare({0: 0.9, 1: 0.8}, {0: 0.8, 1: 0.7})
+  assert same.difference.mean == pytest.approx(0.1)
+  assert same.p_value is None
+  assert statistics.compare({0: 0.5}, {1: 0.5}) is None
+  # Only seed 1 is common.
+  assert statistics.compare({0: 0.9, 1: 0.5}, {1: 0.25, 2: 0.0}).difference == (
+    0.25,
+    None,
+    1,
+  )
+
+
+def test_a_mean_curve_has_the_rounds_that_all_have():
+  curve = statistics.curve([{1: 0.0, 2: 1.0, 4: 3.0}, {2: 2.0, 3: 9.0, 4: 5.0}])
+  assert curve.rounds == [2, 4]
+  assert [point.mean for point in curve.points] == [1.5, 4.0]
+
+
+@pytest.mark.parametrize(
+  ('flags', 'columns', 'share'),
+  [
+    (['algorithm=fedavg'], {}, None),
+    # mu 2 times 0.25 of 2.0.
+    (['algorithm=moon', 'moon.mu=2'], {}, 25.0),
+    (['algorithm=decentralized_moon', 'moon.mu=2'], {}, 25.0),
+    # (mu + mu_t) = 3, and divided by mu = 2.
+    (['algorithm=dco_moon', 'dco_moon.mu=2'], {'mu_t': 1.0}, 37.5),
+    (
+      ['algorithm=dco_moon', 'dco_moon.mu=2', 'dco_moon.normalise=true'],
+      {'mu_t': 1.0},
+      18.75,
+    ),
+  ],
+)
+def test_the_contrastive_share_is_weighted(tmp_path, flags, columns, share):
+  words = [f'--config.{flag}' for flag in flags]
+  write_run(tmp_path / 'run', [0.5, 0.6], *words, **columns)
+  (run,) = runs.find([tmp_path], print)
+  expected = {} if share is None else {1: share, 2: share}
+  assert traces.contrastive_share(run) == pytest.approx(expected)
+
+
+# --- what belongs together ------------------------------------------------------------
+
+
+def settings_of(folder, choice=BY_SEED):
+  return groups.settings(runs.find([folder], print), choice)
+
+
+def test_own_knobs_make_series_and_shared_knobs_make_settings(tmp_path):
+  for beta in (0.1, 0.5):
+    shared = f'--config.partition.beta={beta}'
+    for seed in (0, 1):
+      words = (shared, '--config.algorithm=fedavg')
+      write_run(tmp_path / f'f{beta}{seed}', [0.5], *words, seed=seed)
+      for mu in (1, 10):
+        words = (shared, f'--config.moon.mu={mu}')
+        write_run(tmp_path / f'm{beta}{mu}{seed}', [0.6], *words, seed=seed)
+  # The upper bound has no partition, and so belongs to both.
+  write_run(tmp_path / 'c', [0.9], '--config.algorithm=centralized')
+  found = settings_of(tmp_path)
+  assert [setting.title for setting in found] == ['beta=0.1', 'beta=0.5']
+  for setting in found:
+    assert {series.label: len(series.finished) for series in setting.series} == {
+      'FedAvg': 2,
+      'MOON, mu=1': 2,
+      'MOON, mu=10': 2,
+      'centralized': 1,
+    }
+  by_beta = settings_of(tmp_path, Choice(('partition.beta',), ('seed',), {}))
+  titles = ['FedAvg', 'MOON, mu=1', 'MOON, mu=10', 'centralized']
+  assert [setting.title for setting in by_beta] == titles
+  assert [series.label for series in by_beta[1].series] == ['beta=0.1', 'beta=0.5']
+
+
+def test_what_may_change_in_a_resumption_makes_no_setting(tmp_path):
+  write_run(tmp_path / 'a', [0.5] * 2, '--config.num_rounds=2', seed=0)
+  write_run(tmp_path / 'b', [0.5] * 3, '--config.execution.lanes=2', seed=1)
+  (setting,) = settings_of(tmp_path)
+  assert setting.title == ''
+  assert [len(series.finished) for series in setting.series] == [2]
+
+
+def test_sweeps_and_traces_are_drawn_where_there_are_some(tmp_path):
+  for mu in (1, 5, 10):
+    flag = f'--config.moon.mu={mu}'
+    write_run(tmp_path / f'runs/{mu}', [0.5, 0.6], flag, positive_cosine=0.5)
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  names = {path.stem for path in (tmp_path / 'out/figures').iterdir()}
+  assert {'sweep-moon.mu', 'positive_cosine', 'contrastive_share', 'drift'} <= names
+  assert not names & {'temperature', 'p_t', 'consensus_distance'}
+  for name in names:
+    with Image.open(tmp_path / f'out/figures/{name}.png') as image:
+      assert image.width > 800
+    assert (tmp_path / f'out/figures/{name}.pdf').read_bytes().startswith(b'%PDF')
+
+
+def test_a_second_report_leaves_nothing_of_the_first(tmp_path):
+  for beta in (0.1, 0.5):
+    flag = f'--config.partition.beta={beta}'
+    write_run(tmp_path / f'runs/{beta}', [0.5, 0.6], flag)
+  out = tmp_path / 'out'
+  assert report(tmp_path / 'runs', f'--out={out}') == 0
+  (out / 'figures/mine.png').write_bytes(b'')
+  assert (out / 'figures/test_accuracy-beta=0.1.png').exists()
+  where = '--where=partition.beta=0.5'
+  assert report(tmp_path / 'runs', f'--out={out}', where) == 0
+  names = {path.name for path in (out / 'figures').iterdir()}
+  assert {'test_accuracy.png', 'mine.png'} <= names
+  assert not [name for name in names if 'beta=0.1' in name]
+
+
+def test_tables_are_markdown_and_latex_too(reported):
+  out = reported[1]
+  markdown = (out / 'tables/accuracy.md').read_text()
+  assert '75.00 ± 3.61' in markdown
+  assert markdown.count('\n|') >= 3
+  latex = (out / 'tables/accuracy.tex').read_text()
+  assert r'75.00 $\pm$ 3.61' in latex
+  assert r'final accuracy, \%' in latex
+  assert latex.startswith(r'\begin{tabular}')
+
+
+# --- what is left out, and said -------------------------------------------------------
+
+
+def test_only_finished_runs_are_averaged(tmp_path, capsys):
+  folder = tmp_path / 'runs'
+  write_run(folder / 'good', [0.5, 0.75], seed=0)
+  write_run(folder / 'diverged', [0.1, 0.2], seed=1, finished=False)
+  edit_lines(
+    folder / 'diverged/metrics.jsonl',
+    lambda line: line.update(train_loss=None) if line['round'] == 2 else None,
+  )
+  write_run(folder / 'killed', [0.1], seed=2, finished=False)
+  write_run(folder / 'failed', [], seed=3, finished=False)
+  out = tmp_path / 'out'
+  assert report(folder, f'--out={out}') == ExitCode.DONE
+  said = capsys.readouterr().err
+  for words in (
+    f'{folder}/diverged is diverged after round 2: in no average',
+    f'{folder}/killed is unfinished after round 1: in no average',
+    f'{folder}/failed is without a round: in no average',
+  ):
+    assert words in said
+    assert words in (out / 'index.html').read_text()
+  (row,) = table(out, 'accuracy')
+  assert (row['n'], row['final_accuracy_mean']) == ('1', '0.75')
+  assert {row['run']: row['state'] for row in table(out, 'runs')} == {
+    f'{folder}/good': 'finished',
+    f'{folder}/diverged': 'diverged',
+    f'{folder}/killed': 'unfinished',
+    f'{folder}/failed': 'without a round',
+  }
+
+
+def test_unequal_numbers_of_rounds_are_said(tmp_path, capsys):
+  write_run(tmp_path / 'runs/a', [0.5, 0.75], seed=0)
+  write_run(tmp_path / 'runs/b', [0.5, 0.75, 0.8], seed=1)
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  assert 'unequal numbers of rounds (2 to 3: MOON)' in capsys.readouterr().err
+  assert table(tmp_path / 'out', 'accuracy')[0]['rounds'] == '2 to 3'
+
+
+def find(folder):
+  """The names of the runs below a folder, and what is said of them."""
+  said = []
+  found = runs.find([folder], said.append)
+  return [run.path.name for run in found], said
+
+
+def test_a_half_written_line_is_left_out(tmp_path):
+  path = write_run(tmp_path / 'a', [0.5, 0.6, 0.7], finished=False) / 'metrics.jsonl'
+  path.write_bytes(path.read_bytes()[:-20])
+  said = []
+  (run,) = runs.find([tmp_path], said.append)
+  assert list(run.column('test_accuracy')) == [1, 2]
+  assert said == [
+    f'{tmp_path}/a: the last line of metrics.jsonl is half written and left out'
+  ]
+
+
+def drop(name):
+  return lambda line: line.pop(name)
+
+
+@pytest.mark.parametrize(
+  ('damage', 'words'),
+  [
+    (
+      lambda path: (path / 'metrics.jsonl').write_text(
+        '{"round": 1}\nx\n{"round": 3}\n'
+      ),
+      'line 2 of metrics.jsonl is damaged',
+    ),
+    (
+      lambda path: edit_lines(path / 'metrics.jsonl', drop('test_accuracy')),
+      'metrics.jsonl has no column test_accuracy',
+    ),
+    (
+      lambda path: edit_lines(path / 'metrics.jsonl', drop('round')),
+      'line 1 of metrics.jsonl is damaged',
+    ),
+    (lambda path: (path / 'config.json').write_text('{"a'), 'config.json is damaged'),
+    (
+      lambda path: (path / 'config.json').write_text('{}'),
+      'config.json is not what a run writes',
+    ),
+    (
+      lambda path: (path / 'config.json').write_text('{"config": {"seed": 1}}'),
+      'config.json lacks algorithm',
+    ),
+    (lambda path: (path / 'summary.json').write_text('['), 'summary.json is damaged'),
+  ],
+)
+def test_a_damaged_run_is_skipped_with_a_line(tmp_path, damage, words):
+  write_run(tmp_path / 'good', [0.5])
+  damage(write_run(tmp_path / 'bad', [0.5, 0.6]))
+  assert find(tmp_path) == (['good'], [f'skipped {tmp_path}/bad: {words}'])
+
+
+def test_runs_of_other_versions_are_told(tmp_path):
+  path = write_run(tmp_path / 'old', [0.5]) / 'config.json'
+  content = json.loads(path.read_text())
+  del content['config']['drop_last']
+  path.write_text(json.dumps(content))
+  assert find(tmp_path) == (
+    ['old'],
+    [
+      f'{tmp_path}/old: config.json lacks drop_last (another version?); taken as in '
+      'configs/base.py'
+    ],
+  )
+
+
+def test_a_missing_column_is_left_out_of_its_numbers(tmp_path, capsys):
+  path = write_run(tmp_path / 'runs/a', [0.5, 0.6], '--config.algorithm=fedavg')
+  edit_lines(path / 'metrics.jsonl', drop('bytes_up'))
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  assert f'{path} has no column bytes_up: left out' in capsys.readouterr().err
+  (row,) = table(tmp_path / 'out', 'target')
+  assert row['megabytes_to_target_mean'] == ''
+  assert float(row['seconds_to_target_mean']) == 2 * (TRAIN + EVALUATE + IDLE)
+
+
+def test_contradicting_runs_are_refused_and_copies_left_out(tmp_path):
+  write_run(tmp_path / 'a', [0.5, 0.6])
+  write_run(tmp_path / 'b', [0.5, 0.7], '--config.execution.lanes=2')
+  write_run(tmp_path / 'c', [0.5, 0.6], seed=1)
+  write_run(tmp_path / 'd', [0.5, 0.6, 0.7], seed=1)
+  found = runs.find([tmp_path], print)
+  said = []
+  assert [r.path.name for r in groups.without_duplicates(found, said.append)] == ['d']
+  assert said == [
+    f'skipped {tmp_path}/a, {tmp_path}/b: the same experiment and seed with different '
+    'results; choose by --where=execution.lanes=VALUE',
+    f'skipped {tmp_path}/c: the same results as {tmp_path}/d',
+  ]
+
+
+@pytest.mark.parametrize(
+  ('words', 'complaint'),
+  [
+    (['nowhere'], "'nowhere' is not a folder."),
+    (['empty'], 'No run was found below empty.'),
+    (['killed'], 'No finished run is left of 1 below killed.'),
+    ([], 'the following arguments are required: FOLDER; see --help.'),
+    (
+      ['runs', '--where=data.nme=x'],
+      "--where: no run has a setting 'data.nme'. Did you mean 'data.name'?",
+    ),
+    (['runs', '--where=seed=7'], '--where: none of the 1 runs is chosen.'),
+    (['runs', '--where=seed'], "--where='seed' must be KNOB=VALUE"),
+    (['runs', '--where=seed=1', '--where=seed=2'], "--where names 'seed' twice."),
+    (
+      ['runs', '--group=moon.nu'],
+      "--group: no run has a setting 'moon.nu'. Did you mean 'moon.mu'?",
+    ),
+    (
+      ['runs', '--over=execution.lanes'],
+      "--over: no run has a setting 'execution.lanes'.",
+    ),
+    (['runs', '--group=seed'], '--group and --over both name seed.'),
+    (['runs', '--target=fedavg'], "--target='fedavg' must be an accuracy in (0, 1]"),
+    (['runs', '--target=97'], "--target='97' must be an accuracy in (0, 1]"),
+    (['runs', '--target=fedvag@last'], "Did you mean 'fedavg'?"),
+    (
+      ['runs', '--features=nowhere'],
+      "--features='nowhere' is not among the finished runs.",
+    ),
+    (['runs', '--out=file'], "--out='file' must be a folder."),
+    (['runs', '--ouy=x'], 'unrecognized arguments: --ouy=x; see --help.'),
+    (['compare', 'empty'], 'No run was found in empty.'),
+  ],
+)
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, complaint):
+  monkeypatch.chdir(tmp_path)
+  write_run(pathlib.Path('runs/a'), [0.5])
+  write_run(pathlib.Path('killed/a'), [0.5], finished=False)
+  pathlib.Path('empty').mkdir()
+  pathlib.Path('file').write_text('')
+  assert main(words) == ExitCode.USAGE
+  out, err = capsys.readouterr()
+  assert out == ''
+  assert complaint in err.splitlines()[-1]
+  # Nothing was written.
+  assert {path.name for path in tmp_path.iterdir()} == {
+    'runs',
+    'killed',
+    'empty',
+    'file',
+  }
+
+
+def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys):
+  # None makes a module impossible to find.
+  monkeypatch.setitem(sys.modules, 'plotly', None)
+  assert main([str(tmp_path)]) == ExitCode.USAGE
+  assert capsys.readouterr().err == (
+    'A report needs plotly: pip install -r requirements-report.txt\n'
+  )
+
+
+# --- the command ----------------------------------------------------------------------
+
+
+def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
+  folder = reported[0]
+  killed = write_run(tmp_path / 'killed', [0.1, 0.2], seed=9, finished=False)
+  assert main(['compare', f'{folder}/fedavg-s0', f'{folder}/moon-s0', str(killed)]) == 0
+  lines = capsys.readouterr().out.splitlines()
+  cells = [[word.strip() for word in line.split('│')[1:-1]] for line in lines]
+  # A long name takes several lines; the numbers are in the first.
+  rows = [row[1:] for row in cells if row and row[1]]
+  seconds = f'{7 * (TRAIN + EVALUATE + IDLE):.1f}'
+  # FedAvg's 0.76 is reached by itself in round 7, by MOON in round 4; 1.5 MB a round.
+  assert rows == [
+    ['finished', '7', '76.00', '76.00', '70.40', '76.00', '7', '10.5', seconds, '50'],
+    ['finished', '7', '81.00', '82.00', '77.80', '76.00', '4', '6.0', seconds, '50'],
+    ['unfinished', '2', '20.00', '20.00', '15.00', '76.00', '-', '-', '5.5', '50'],
+  ]
+
+
+def run_python(code):
+  words = [sys.executable, '-c', f'import sys\n{code}']
+  return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_training_loads_no_library_of_a_report():
+  code = """
+from moon_jax import simulation
+sys.exit(', '.join({'plotly', 'sklearn.manifold', 'tabulate'} & set(sys.modules)) or 0)
+"""
+  done = run_python(code)
+  assert done.returncode == 0, done.stderr
+
+
+def test_a_report_that_looks_at_no_model_does_without_jax(tmp_path):
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  code = f"""
+from moon_jax.report.__main__ import main
+assert main(['{tmp_path}/runs', '--out={tmp_path}/out', '--features=none']) == 0
+assert 'jax' not in sys.modules
+main(['--help'])
+"""
+  done = run_python(code)
+  assert done.returncode == 0, done.stderr
+  for flag in ('--out', '--group', '--over', '--target', '--where', '--features'):
+    assert flag in done.stdout

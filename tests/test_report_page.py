@@ -1,0 +1,161 @@
+"""index.html in headless Chromium: it opens, and what a reader does works.
+
+Needs a browser on the machine: Debian's is `apt-get install chromium`.
+"""
+
+import contextlib
+import shutil
+
+import pytest
+
+from moon_jax.errors import ExitCode
+from moon_jax.report.__main__ import main
+from tests.run_directories import write_run
+
+sync_api = pytest.importorskip('playwright.sync_api', reason='playwright is missing')
+BROWSER = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser'))), None)
+pytestmark = pytest.mark.skipif(
+  BROWSER is None, reason='no chromium on this machine (apt-get install chromium)'
+)
+PATIENCE_MS = 120_000  # a busy machine
+DESKTOP, PHONE = (1200, 800), (360, 740)
+# Text of the first table's cells in a column, those of hidden rows left out.
+CELLS = """(index) => [...document.querySelectorAll('#table-accuracy tbody tr')]
+  .filter((row) => row.offsetParent)
+  .map((row) => row.cells[index].innerText)"""
+SHOWN = """(name) => document.querySelector(`[data-chart='${name}']`).data
+  .filter((trace) => trace.visible).map((trace) => trace.meta)"""
+
+
+@pytest.fixture(scope='module')
+def page_path(tmp_path_factory):
+  """The page of three series; the names of the runs need escaping."""
+  folder = tmp_path_factory.mktemp('page') / 'runs <script> & "more"'
+  for index, name in enumerate(('fedavg', 'moon', 'sa_moon')):
+    for seed in range(2):
+      accuracies = [0.2, 0.5 + 0.1 * index, 0.6 + 0.1 * ((index + 1) % 3) + 0.02 * seed]
+      flag = f'--config.algorithm={name}'
+      write_run(folder / f'{name}-s{seed}', accuracies, flag, seed=seed)
+  write_run(folder / 'killed', [0.1], seed=9, finished=False)
+  out = folder.parent / 'out'
+  assert main([str(folder), f'--out={out}', '--features=none']) == ExitCode.DONE
+  # Nothing that the page needs may be in another file.
+  alone = folder.parent / 'alone.html'
+  (out / 'index.html').rename(alone)
+  return alone
+
+
+@pytest.fixture(scope='module')
+def browser():
+  with sync_api.sync_playwright() as playwright:
+    # As root, as in a container, Chromium starts only without its sandbox.
+    started = playwright.chromium.launch(
+      executable_path=BROWSER, args=['--no-sandbox'], timeout=PATIENCE_MS
+    )
+    yield started
+    started.close()
+
+
+@contextlib.contextmanager
+def opened(browser, path, size, scheme='light'):
+  """The page in a window of a size; anything it complains of or asks for fails."""
+  width, height = size
+  context = browser.new_context(
+    viewport={'width': width, 'height': height}, color_scheme=scheme
+  )
+  context.set_default_timeout(PATIENCE_MS)
+  page, complaints, requests = context.new_page(), [], []
+  page.on('pageerror', lambda error: complaints.append(str(error)))
+  page.on('console', lambda message: complaints.append(message.text))
+  page.on('request', lambda request: requests.append(request.url))
+  page.goto(path.as_uri())
+  page.evaluate('charts.forEach(draw)')
+  yield page
+  assert complaints == []
+  assert requests == [path.as_uri()]
+  context.close()
+
+
+def test_on_a_desktop(browser, page_path):
+  with opened(browser, page_path, DESKTOP) as page:
+    # (0.7 + 0.72) / 2, (0.8 + 0.82) / 2, (0.6 + 0.62) / 2; deviation 0.02 / sqrt(2).
+    names, finals = ['FedAvg', 'MOON', 'SA-MOON'], ['71.00', '81.00', '61.00']
+    assert page.evaluate(CELLS, 0) == names
+    assert page.evaluate(CELLS, 3) == [f'{final} ± 1.41' for final in finals]
+    drawn = page.evaluate(
+      "document.querySelector('[data-chart=test_accuracy]').data"
+      ".filter((trace) => trace.mode.includes('lines')).map((trace) => trace.y)"
+    )
+    assert [curve[2] for curve in drawn] == pytest.approx([71.0, 81.0, 61.0])
+    assert 'killed is unfinished after round 1' in page.inner_text('.notes')
+    check_sorting(page)
+    check_hiding(page)
+    check_hovering(page)
+
+
+def check_sorting(page):
+  heading = page.locator('#table-accuracy th').nth(3)
+  heading.locator('button').click()
+  assert heading.get_attribute('aria-sort') == 'ascending'
+  assert page.evaluate(CELLS, 0) == ['SA-MOON', 'FedAvg', 'MOON']
+  heading.locator('button').click()
+  assert heading.get_attribute('aria-sort') == 'descending'
+  assert page.evaluate(CELLS, 0) == ['MOON', 'FedAvg', 'SA-MOON']
+  # FedAvg has no difference to itself: last, whichever way.
+  for _ in range(2):
+    page.locator('#table-accuracy th button').nth(6).click()
+    assert page.evaluate(CELLS, 0)[2] == 'FedAvg'
+  # Words by the alphabet, not as numbers.
+  page.locator('#table-accuracy th button').nth(0).click()
+  assert page.evaluate(CELLS, 0) == ['FedAvg', 'MOON', 'SA-MOON']
+
+
+def check_hiding(page):
+  box = page.locator("input[data-series='MOON']")
+  box.uncheck()
+  assert page.evaluate(CELLS, 0) == ['FedAvg', 'SA-MOON']
+  for chart in ('test_accuracy', 'train_loss'):
+    assert set(page.evaluate(SHOWN, chart)) == {'FedAvg', 'SA-MOON'}
+  box.check()
+  assert set(page.evaluate(SHOWN, 'train_loss')) == {'FedAvg', 'MOON', 'SA-MOON'}
+  assert page.evaluate(CELLS, 0) == ['FedAvg', 'MOON', 'SA-MOON']
+
+
+def check_hovering(page):
+  chart = page.locator('[data-chart=test_accuracy]')
+  chart.scroll_into_view_if_needed()
+  box = chart.locator('.nsewdrag').bounding_box()
+  page.mouse.move(box['x'] + 0.5 * box['width'], box['y'] + 0.5 * box['height'])
+  label = chart.locator('.hoverlayer')
+  label.locator('text').first.wait_for()
+  # Round 2, in the middle: 0.5, 0.6 and 0.7 with both seeds.
+  assert '60 ± 0 (n = 2)' in label.text_content()
+
+
+def test_on_a_phone(browser, page_path):
+  with opened(browser, page_path, PHONE) as page:
+    # Tables scroll inside their frames, the page does not scroll sideways.
+    assert page.evaluate('document.documentElement.scrollWidth') <= PHONE[0]
+    frame = page.locator('.table').first
+    assert frame.evaluate('(node) => node.scrollWidth > node.clientWidth')
+    assert page.locator('details.series').get_attribute('open') is None
+    for chart in page.locator('[data-chart]').all():
+      assert 250 < chart.bounding_box()['width'] <= PHONE[0]
+
+
+def test_in_the_dark(browser, page_path):
+  def colours(scheme):
+    with opened(browser, page_path, DESKTOP, scheme) as page:
+      ground = page.evaluate('getComputedStyle(document.body).backgroundColor')
+      tick = "getComputedStyle(document.querySelector('.xtick text')).fill"
+      return brightness(ground), brightness(page.evaluate(tick))
+
+  light, dark = colours('light'), colours('dark')
+  assert light[0] > 200 > 60 > light[1]
+  assert dark[1] > 200 > 60 > dark[0]
+
+
+def brightness(colour):
+  """'rgb(20, 23, 28)' -> the mean of its three numbers."""
+  numbers = [float(word) for word in colour.strip('rgb()').split(',')]
+  return sum(numbers) / 3
