@@ -33,7 +33,7 @@ def disk(tmp_path):
 
   yield mount
   for folder in reversed(made):
-    subprocess.run(['umount', folder], check=True)
+    subprocess.run(['umount', '--lazy', folder], check=True)
 
 
 @pytest.fixture

@@ -158,7 +158,7 @@ def test_a_read_only_disk(disk, remount, tmp_path):
   folder = disk('frozen', '64k')
   remount(folder, 'ro')
   before = cpu_seconds()
-  done = launch(tmp_path, f'--workdir={folder}/run', '--config.data.source=tfds')
+  done = launch(tmp_path, f'--workdir={folder}/run')
   assert cpu_seconds() - before < LIMIT_BEFORE_LOADING
   assert done.returncode == ExitCode.USAGE
   assert one_line(done) == (

@@ -112,13 +112,17 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   state = jax.tree.map(
     lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype), first
   )._replace(round=np.int32(2))
-  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+  with checkpoint.Checkpoints(tmp_path, print) as checkpoints:
     checkpoints.save(state)
+    checkpoints.save(state._replace(round=np.int32(3)))
+  # The newest is damaged: what is loaded is the one before, and nothing is set aside.
+  (tmp_path / '3/manifest.json').write_text('{')
   evaluated = world.make(algorithm, batch_norm=batch_norm).evaluated
   shapes = jax.eval_shape(lambda: state)
   needed = trained.needed_for(evaluated, shapes)
   part = checkpoint.newest_part(tmp_path, shapes, needed)
   assert int(part.round) == 2
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['2', '3']
   tested = evaluated(part.server, part.clients)
   whole = evaluated(state.server, state.clients)
   assert world.largest_difference(tested, whole) == 0

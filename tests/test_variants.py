@@ -81,8 +81,9 @@ def test_one_tiny_round(choice, tmp_path, monkeypatch, quick_compiler):
       '--config.data.source=npz',
       f'--config.data.path={tmp_path / "images.npz"}',
       '--config.execution.devices=1',
-      '--config.execution.convolution=library',
     ]
+    # Six layers compile for a minute.
+    + ['--config.cnn_transformer.layers=1'] * (flat['model'] == 'cnn_transformer')
   )
   assert simulation.run(request) is ExitCode.DONE
   (line,) = (tmp_path / 'run/metrics.jsonl').read_text().splitlines()

@@ -57,8 +57,9 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
 
   def aggregate(server, mean, participation):
     del server, participation
-    # The mean of the outcomes over the cohort is their Bernoulli parameter's MLE.
-    return Server(mean.weighted, mean.uniform)
+    # The mean of the outcomes over the cohort is their Bernoulli parameter's MLE; its
+    # sum may round to above 1.
+    return Server(mean.weighted, jnp.minimum(mean.uniform, 1.0))
 
   return inner._replace(
     hyperparameters={'mu': mu, 'tau': tau, 'theta': theta},
