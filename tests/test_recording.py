@@ -89,6 +89,8 @@ def test_cosines_of_nobody_are_absent():
     drift=np.zeros(2, np.float32),
     reports={},
     numbers={},
+    finite=np.ones(2, bool),
+    server_finite=np.array(True),
   )
   assert measures.means(metrics) == {
     'contrasted_fraction': 0.0,
@@ -345,8 +347,8 @@ def test_check_accepts_its_own_run_and_refuses_others(tmp_path):
 
 
 def test_a_workdir_that_cannot_be(tmp_path):
-  (tmp_path / 'file').write_text('')
   request = command_line.parse([f'--workdir={tmp_path / "file" / "run"}'])
+  (tmp_path / 'file').write_text('')  # only now: the command line looks too
   cannot = pytest.raises(UsageError, match=r'cannot be written: (Not a dir|File exi)')
   with cannot, recording.begin(request, 'digest', IMAGES):
     pass
