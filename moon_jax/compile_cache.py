@@ -19,6 +19,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from moon_jax import config as config_lib
+from moon_jax import storage
 from moon_jax.errors import UsageError
 
 _KNOB = 'config.execution.compile_cache'
@@ -113,6 +114,4 @@ def _remove_bad(path: pathlib.Path) -> int:
 def _write_digests(path: pathlib.Path) -> None:
   """To be called while the folder is locked, so that no entry is half written."""
   digests = {file.name: _digest(file) for file in _entries(path)}
-  partial = path / f'{_DIGESTS}.partial'
-  partial.write_text(json.dumps(digests, indent=2) + '\n')
-  partial.replace(path / _DIGESTS)
+  storage.replace(path / _DIGESTS, json.dumps(digests, indent=2) + '\n')

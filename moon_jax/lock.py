@@ -27,8 +27,9 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
   """
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    # Not emptied: it tells who holds it.
-    file = (workdir / LOCK).open('a+')
+    # Not emptied: it tells who holds it. Unbuffered: what a full disk has refused is
+    # not tried again when the file is closed.
+    file = (workdir / LOCK).open('ab+', buffering=0)
   except OSError as error:
     problem = f'--workdir={str(workdir)!r} cannot be written: {error.strerror}.'
     raise UsageError(problem) from None
@@ -37,13 +38,13 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       file.seek(0)
-      who = file.read().strip() or 'it has just started'
+      who = file.read().decode().strip() or 'it has just started'
       raise UsageError(
         f'Another process is running in {workdir}: {who}. Give this one a --workdir.'
       ) from None
     now = datetime.datetime.now().astimezone().isoformat(' ', 'seconds')
     with storage.writing(workdir / LOCK):
       file.truncate(0)
-      file.write(f'process {os.getpid()} on {platform.node()}, started {now}\n')
-      file.flush()
+      who = f'process {os.getpid()} on {platform.node()}, started {now}\n'
+      file.write(who.encode())
     yield

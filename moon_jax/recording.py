@@ -93,10 +93,12 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
 
   Raises:
     UsageError: the directory cannot be made or written to, another process is running
-      in it, or its run had other data.
+      in it, or it holds another experiment, or one with other data.
   """
   workdir = request.workdir
   with lock.held(workdir):
+    # Once more: another process may have run here while this one loaded its data.
+    check(workdir, request.config)
     saved = read_json(workdir / CONFIG) or {}
     if saved.get('data_digest', data_digest) != data_digest:
       raise UsageError(
@@ -157,23 +159,24 @@ def read_lines(path: pathlib.Path) -> list[Record]:
   """The objects of a .jsonl file; [] if there is none."""
   if not path.exists():
     return []
-  lines = path.read_text().splitlines(keepends=True)
+  lines = path.read_bytes().splitlines(keepends=True)
   # A crash may leave the last line half written.
-  return [_parse(path, line) for line in lines if line.endswith('\n')]
+  return [_parse(path, line) for line in lines if line.endswith(b'\n')]
 
 
 def read_json(path: pathlib.Path) -> Record | None:
   """The document of a file; None if there is no such file."""
-  return _parse(path, path.read_text()) if path.exists() else None
+  return _parse(path, path.read_bytes()) if path.exists() else None
 
 
-def _parse(path: pathlib.Path, text: str) -> Record:
+def _parse(path: pathlib.Path, data: bytes) -> Record:
   try:
-    document = json.loads(text)
-  except json.JSONDecodeError:
+    document = json.loads(data)
+  except ValueError:  # no JSON, or not even text
     document = None
   if not isinstance(document, dict):
-    raise NoCheckpointError(f'{path} is damaged: {text.strip()[:40]!r} is no object.')
+    text = data.decode(errors='replace').strip()
+    raise NoCheckpointError(f'{path} is damaged: {text[:40]!r} is no object.')
   return document
 
 

@@ -60,7 +60,8 @@ def run(algorithm, sizes, labels, plans):
   run_round = world.compiled_round(algorithm, num_devices=plans.num_devices)
   history = []
   for index in range(NUM_ROUNDS):
-    state, metrics = run_round(state, plans.plan(index), world.scalars(chosen), data)
+    plan = plans.plan(index).for_device()
+    state, metrics = run_round(state, plan, world.scalars(chosen), data)
     history.append((state, metrics))
   return history
 

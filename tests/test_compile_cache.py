@@ -6,8 +6,10 @@ import stat
 
 import pytest
 
-from moon_jax.errors import ExitCode
+from moon_jax import compile_cache
+from moon_jax.errors import ExitCode, RunError
 from tests.processes import Running, check_success, contents, launch
+from tests.test_storage import fill
 
 RUN = (
   '--config.data.limit=60',
@@ -97,3 +99,12 @@ def test_a_file_is_refused(tmp_path):
     "--config.execution.compile_cache='programs' must be a folder.\n"
   )
   assert contents(tmp_path) == {'programs': b'mine'}
+
+
+def test_a_full_disk_is_one_line(disk):
+  folder = disk('small', '64k')
+  cache = compile_cache.using(str(folder / 'programs'), print)
+  full = r'digests\.json cannot be written: No space left'
+  with pytest.raises(RunError, match=full), cache:
+    fill(folder)
+  assert [path.name for path in (folder / 'programs').iterdir()] == ['.lock']

@@ -14,7 +14,8 @@ import pytest
 from matplotlib import font_manager
 
 from moon_jax.errors import ExitCode
-from tests.test_launch import EVERY, TINY, check_success, checkpoint, launch, read_lines
+from tests.processes import check_success, checkpoint, launch, read_lines
+from tests.test_launch import EVERY, TINY
 from tests.test_storage import fill
 
 pytestmark = pytest.mark.faults

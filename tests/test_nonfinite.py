@@ -37,7 +37,7 @@ def run(algorithm, plans, client, bad_value):
     plan = plans.plan(index)
     run_round = world.compiled_round(algorithm, num_devices=len(plan.bounds))
     data = split(client if index >= FIRST_BAD else None, bad_value)
-    state, metrics = run_round(state, plan, numbers, data)
+    state, metrics = run_round(state, plan.for_device(), numbers, data)
     history.append((state, jax.device_get(metrics)))
   return history
 

@@ -366,23 +366,29 @@ def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
   other = pytest.raises(UsageError, match='trained on other data')
   with other, recording.begin(request, 'another digest', IMAGES):
     pass
+  # One that looked before the first one began.
+  late = command_line.parse([f'--workdir={tmp_path}', '--config.seed=7'])
+  refused = pytest.raises(UsageError, match='holds another experiment')
+  with refused, recording.begin(late, 'digest', IMAGES):
+    pass
   with recording.begin(request, 'digest', IMAGES):
     saved = recording.read_json(tmp_path / recording.CONFIG)
   assert [start['command'] for start in saved['earlier']] == [request.command]
 
 
-@pytest.mark.parametrize('text', ['', '{"a": ', '[]', '{}'])
-def test_a_damaged_config_is_one_line(tmp_path, text):
+@pytest.mark.parametrize('data', [b'', b'{"a": ', b'[]', b'{}', b'{"a\xff": 1}'])
+def test_a_damaged_config_is_one_line(tmp_path, data):
   request = command_line.parse([f'--workdir={tmp_path}'])
-  (tmp_path / recording.CONFIG).write_text(text)
+  (tmp_path / recording.CONFIG).write_bytes(data)
   with pytest.raises(NoCheckpointError, match=r'config\.json is') as caught:
     recording.check(tmp_path, request.config)
   assert '\n' not in str(caught.value)
 
 
-def test_garbage_in_the_middle_of_the_records_is_one_line(tmp_path):
+@pytest.mark.parametrize('garbage', [b'\x00\x00', b'{"round\xff": 2}'])
+def test_garbage_in_the_middle_of_the_records_is_one_line(tmp_path, garbage):
   path = tmp_path / recording.METRICS
-  path.write_text('{"round": 1}\n\x00\x00\n{"round": 3}\n')
+  path.write_bytes(b'{"round": 1}\n' + garbage + b'\n{"round": 3}\n')
   with pytest.raises(NoCheckpointError, match='is damaged'):
     recording.read_lines(path)
 

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from moon_jax import recording, storage
+from moon_jax import lock, recording, storage
 from moon_jax.data import partition
 from moon_jax.errors import ExitCode, RunError, UsageError
 
@@ -51,6 +51,15 @@ def test_the_partition_on_a_full_disk(disk):
   ):
     partition.save(folder / 'partition.npz', split, np.zeros((1, 2)))
   assert names(folder) == []
+
+
+def test_the_lock_on_a_full_disk(disk):
+  folder = disk('small', '64k')
+  (folder / 'run').mkdir()
+  fill(folder)
+  full = pytest.raises(RunError, match=r'\.lock cannot be written: No space left')
+  with full, lock.held(folder / 'run'):
+    pass
 
 
 def line(number):
