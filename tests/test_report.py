@@ -395,18 +395,37 @@ def test_a_damaged_run_is_skipped_with_a_line(tmp_path, damage, words):
   assert find(tmp_path) == (['good'], [f'skipped {tmp_path}/bad: {words}'])
 
 
-def test_runs_of_other_versions_are_told(tmp_path):
-  path = write_run(tmp_path / 'old', [0.5]) / 'config.json'
-  content = json.loads(path.read_text())
-  del content['config']['drop_last']
-  path.write_text(json.dumps(content))
+def test_runs_of_other_versions_are_told_in_a_line_for_each_version(tmp_path):
+  lacking = {'a': 'drop_last', 'b': 'drop_last', 'c': 'batch_norm'}
+  for seed, (name, knob) in enumerate(lacking.items()):
+    path = write_run(tmp_path / name, [0.5], seed=seed) / 'config.json'
+    content = json.loads(path.read_text())
+    del content['config'][knob]
+    path.write_text(json.dumps(content))
   assert find(tmp_path) == (
-    ['old'],
+    ['a', 'b', 'c'],
     [
-      f'{tmp_path}/old: config.json lacks drop_last (another version?); taken as in '
-      'configs/base.py'
+      f'{tmp_path}/a and 1 more: config.json lacks drop_last (another version?); taken '
+      'as in configs/base.py',
+      f'{tmp_path}/c: config.json lacks batch_norm (another version?); taken as in '
+      'configs/base.py',
     ],
   )
+
+
+def test_a_folder_without_a_run_is_told(tmp_path, capsys):
+  path = write_run(tmp_path / 'a', [0.5], '--config.algorithm=fedavg')
+  (tmp_path / 'empty').mkdir()
+  assert main(['compare', str(path), str(tmp_path / 'empty')]) == ExitCode.DONE
+  assert capsys.readouterr().err == f'no run was found below {tmp_path}/empty\n'
+
+
+def test_a_damaged_partition_is_not_drawn(tmp_path):
+  path = write_run(tmp_path / 'runs/a', [0.5, 0.6]) / 'partition.npz'
+  path.write_bytes(path.read_bytes()[:-50])
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  assert not (tmp_path / 'out/figures/partition.png').exists()
+  assert (tmp_path / 'out/figures/test_accuracy.png').exists()
 
 
 def test_a_missing_column_is_left_out_of_its_numbers(tmp_path, capsys):
