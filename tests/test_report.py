@@ -11,11 +11,12 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from moon_jax.errors import ExitCode
-from moon_jax.report import charts, groups, runs, statistics, traces
+from moon_jax.report import charts, groups, results, runs, statistics, traces
 from moon_jax.report.__main__ import main
 from moon_jax.report.groups import Choice
 from tests.run_directories import (
@@ -261,6 +262,68 @@ def test_a_sweep_looks_like_its_series_and_not_like_what_it_is_compared_with(tmp
   assert list(sweep.levels) == ['FedAvg']
   assert looks['MOON, any mu'] == looks['MOON, mu=1']
   assert looks['MOON, any mu'].colour != looks['FedAvg'].colour
+
+
+def test_a_sweep_is_after_equally_many_rounds(tmp_path):
+  by_mu = {1: [0.2, 0.5], 5: [0.3, 0.6, 0.9], 10: [0.1, 0.4]}
+  for mu, accuracies in by_mu.items():
+    write_run(tmp_path / f'{mu}', accuracies, f'--config.moon.mu={mu}')
+  write_run(tmp_path / '5b', [0.3, 0.8], '--config.moon.mu=5', seed=1)
+  write_run(tmp_path / 'f', [0.2, 0.3, 0.7], '--config.algorithm=fedavg')
+  (chart,) = charts.sweeps(settings_of(tmp_path))
+  (line,) = chart.lines
+  assert line.x == [1, 5, 10]
+  assert [p.mean for p in line.points] == pytest.approx([50.0, 70.0, 40.0])
+  assert [p.n for p in line.points] == [1, 2, 1]
+  assert chart.levels['FedAvg'].mean == pytest.approx(30.0)
+  assert chart.title == 'Accuracy after 2 rounds against mu'
+
+
+def test_the_partition_has_clients_from_left_to_right(tmp_path):
+  path = write_run(tmp_path / 'a', [0.5])
+  chart = charts.partition(settings_of(tmp_path)[0])
+  with np.load(path / 'partition.npz') as arrays:
+    counts = arrays['class_counts']
+  assert (chart.x_label, chart.y_label) == ('client', 'class')
+  # [clients, classes] is kept, one row for each class is drawn.
+  assert chart.values.tolist() == [[row[y] for row in counts] for y in range(3)]
+
+
+def test_only_runs_of_equal_length_are_pairs(tmp_path):
+  for seed, accuracies in enumerate(([0.5, 0.6], [0.5, 0.7])):
+    write_run(tmp_path / f'f{seed}', accuracies, '--config.algorithm=fedavg', seed=seed)
+  write_run(tmp_path / 'm0', [0.5, 0.75], seed=0)
+  write_run(tmp_path / 'm1', [0.5, 0.6, 0.9], seed=1)
+  (setting,) = settings_of(tmp_path)
+  comparison = results.results(setting, results.Target(0.5))[1].comparison
+  assert comparison.difference.n == 1
+  assert comparison.difference.mean == pytest.approx(0.15)
+
+
+def test_each_series_is_compared_with_fedavg_of_its_own_knobs(tmp_path):
+  for beta, fedavg, moon in ((0.1, 0.3, 0.4), (0.5, 0.6, 0.8)):
+    shared = f'--config.partition.beta={beta}'
+    write_run(tmp_path / f'f{beta}', [fedavg], shared, '--config.algorithm=fedavg')
+    write_run(tmp_path / f'm{beta}', [moon], shared)
+  write_run(tmp_path / 'c', [0.9], '--config.algorithm=centralized')
+  by_both = Choice(('algorithm', 'partition.beta'), ('seed',), {})
+  (setting,) = settings_of(tmp_path, by_both)
+  found = results.results(setting, results.Target(None))
+  told = {
+    result.series.label: (
+      result.comparison and round(result.comparison.difference.mean, 9),
+      result.reached and result.reached.target,
+    )
+    for result in found
+  }
+  assert told == {
+    'FedAvg, beta=0.1': (None, 0.3),
+    'FedAvg, beta=0.5': (None, 0.6),
+    'MOON, beta=0.1': (0.1, 0.3),
+    'MOON, beta=0.5': (0.2, 0.6),
+    # It has no beta: neither is its FedAvg.
+    'centralized': (None, None),
+  }
 
 
 def test_a_second_report_leaves_nothing_of_the_first(tmp_path):
