@@ -11,11 +11,12 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from moon_jax.errors import ExitCode
-from moon_jax.report import charts, groups, runs, statistics, traces
+from moon_jax.report import charts, groups, results, runs, statistics, tables, traces
 from moon_jax.report.__main__ import main
 from moon_jax.report.groups import Choice
 from tests.run_directories import (
@@ -150,6 +151,12 @@ def test_a_target_can_be_given(tmp_path):
   assert close(table(tmp_path / 'b', 'target')[0]['target'], (0.82 + 0.80 + 0.74) / 3)
 
 
+@pytest.mark.parametrize(('value', 'text'), [(3e-5, '<0.0001'), (0.0497, '0.0497')])
+def test_a_p_value_is_never_zero(value, text):
+  p_value = tables.Column('p_value', 'p', 4)
+  assert tables.text(value, p_value) == text
+
+
 def test_one_pair_has_no_p_value_and_equal_differences_have_none():
   assert statistics.compare({0: 0.5}, {0: 0.25}).p_value is None
   same = statistics.compare({0: 0.9, 1: 0.8}, {0: 0.8, 1: 0.7})
@@ -261,6 +268,68 @@ def test_a_sweep_looks_like_its_series_and_not_like_what_it_is_compared_with(tmp
   assert list(sweep.levels) == ['FedAvg']
   assert looks['MOON, any mu'] == looks['MOON, mu=1']
   assert looks['MOON, any mu'].colour != looks['FedAvg'].colour
+
+
+def test_a_sweep_is_after_equally_many_rounds(tmp_path):
+  by_mu = {1: [0.2, 0.5], 5: [0.3, 0.6, 0.9], 10: [0.1, 0.4]}
+  for mu, accuracies in by_mu.items():
+    write_run(tmp_path / f'{mu}', accuracies, f'--config.moon.mu={mu}')
+  write_run(tmp_path / '5b', [0.3, 0.8], '--config.moon.mu=5', seed=1)
+  write_run(tmp_path / 'f', [0.2, 0.3, 0.7], '--config.algorithm=fedavg')
+  (chart,) = charts.sweeps(settings_of(tmp_path))
+  (line,) = chart.lines
+  assert line.x == [1, 5, 10]
+  assert [p.mean for p in line.points] == pytest.approx([50.0, 70.0, 40.0])
+  assert [p.n for p in line.points] == [1, 2, 1]
+  assert chart.levels['FedAvg'].mean == pytest.approx(30.0)
+  assert chart.title == 'Accuracy after 2 rounds against mu'
+
+
+def test_the_partition_has_clients_from_left_to_right(tmp_path):
+  path = write_run(tmp_path / 'a', [0.5])
+  chart = charts.partition(settings_of(tmp_path)[0])
+  with np.load(path / 'partition.npz') as arrays:
+    counts = arrays['class_counts']
+  assert (chart.x_label, chart.y_label) == ('client', 'class')
+  # [clients, classes] is kept, one row for each class is drawn.
+  assert chart.values.tolist() == [[row[y] for row in counts] for y in range(3)]
+
+
+def test_only_runs_of_equal_length_are_pairs(tmp_path):
+  for seed, accuracies in enumerate(([0.5, 0.6], [0.5, 0.7])):
+    write_run(tmp_path / f'f{seed}', accuracies, '--config.algorithm=fedavg', seed=seed)
+  write_run(tmp_path / 'm0', [0.5, 0.75], seed=0)
+  write_run(tmp_path / 'm1', [0.5, 0.6, 0.9], seed=1)
+  (setting,) = settings_of(tmp_path)
+  comparison = results.results(setting, results.Target(0.5))[1].comparison
+  assert comparison.difference.n == 1
+  assert comparison.difference.mean == pytest.approx(0.15)
+
+
+def test_each_series_is_compared_with_fedavg_of_its_own_knobs(tmp_path):
+  for beta, fedavg, moon in ((0.1, 0.3, 0.4), (0.5, 0.6, 0.8)):
+    shared = f'--config.partition.beta={beta}'
+    write_run(tmp_path / f'f{beta}', [fedavg], shared, '--config.algorithm=fedavg')
+    write_run(tmp_path / f'm{beta}', [moon], shared)
+  write_run(tmp_path / 'c', [0.9], '--config.algorithm=centralized')
+  by_both = Choice(('algorithm', 'partition.beta'), ('seed',), {})
+  (setting,) = settings_of(tmp_path, by_both)
+  found = results.results(setting, results.Target(None))
+  told = {
+    result.series.label: (
+      result.comparison and round(result.comparison.difference.mean, 9),
+      result.reached and result.reached.target,
+    )
+    for result in found
+  }
+  assert told == {
+    'FedAvg, beta=0.1': (None, 0.3),
+    'FedAvg, beta=0.5': (None, 0.6),
+    'MOON, beta=0.1': (0.1, 0.3),
+    'MOON, beta=0.5': (0.2, 0.6),
+    # It has no beta: neither is its FedAvg.
+    'centralized': (None, None),
+  }
 
 
 def test_a_second_report_leaves_nothing_of_the_first(tmp_path):
@@ -395,18 +464,37 @@ def test_a_damaged_run_is_skipped_with_a_line(tmp_path, damage, words):
   assert find(tmp_path) == (['good'], [f'skipped {tmp_path}/bad: {words}'])
 
 
-def test_runs_of_other_versions_are_told(tmp_path):
-  path = write_run(tmp_path / 'old', [0.5]) / 'config.json'
-  content = json.loads(path.read_text())
-  del content['config']['drop_last']
-  path.write_text(json.dumps(content))
+def test_runs_of_other_versions_are_told_in_a_line_for_each_version(tmp_path):
+  lacking = {'a': 'drop_last', 'b': 'drop_last', 'c': 'batch_norm'}
+  for seed, (name, knob) in enumerate(lacking.items()):
+    path = write_run(tmp_path / name, [0.5], seed=seed) / 'config.json'
+    content = json.loads(path.read_text())
+    del content['config'][knob]
+    path.write_text(json.dumps(content))
   assert find(tmp_path) == (
-    ['old'],
+    ['a', 'b', 'c'],
     [
-      f'{tmp_path}/old: config.json lacks drop_last (another version?); taken as in '
-      'configs/base.py'
+      f'{tmp_path}/a and 1 more: config.json lacks drop_last (another version?); taken '
+      'as in configs/base.py',
+      f'{tmp_path}/c: config.json lacks batch_norm (another version?); taken as in '
+      'configs/base.py',
     ],
   )
+
+
+def test_a_folder_without_a_run_is_told(tmp_path, capsys):
+  path = write_run(tmp_path / 'a', [0.5], '--config.algorithm=fedavg')
+  (tmp_path / 'empty').mkdir()
+  assert main(['compare', str(path), str(tmp_path / 'empty')]) == ExitCode.DONE
+  assert capsys.readouterr().err == f'no run was found below {tmp_path}/empty\n'
+
+
+def test_a_damaged_partition_is_not_drawn(tmp_path):
+  path = write_run(tmp_path / 'runs/a', [0.5, 0.6]) / 'partition.npz'
+  path.write_bytes(path.read_bytes()[:-50])
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  assert not (tmp_path / 'out/figures/partition.png').exists()
+  assert (tmp_path / 'out/figures/test_accuracy.png').exists()
 
 
 def test_a_missing_column_is_left_out_of_its_numbers(tmp_path, capsys):

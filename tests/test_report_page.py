@@ -132,6 +132,21 @@ def check_hovering(page):
   assert '60 ± 0 (n = 2)' in label.text_content()
 
 
+def test_long_settings_leave_the_numbers_in_sight(browser, tmp_path):
+  # Two settings that differ in much, as in a folder of many experiments.
+  words = ('partition.beta=0.1', 'optimizer.learning_rate=0.002', 'local_epochs=12')
+  words += ('batch_size=96', 'optimizer.momentum=0.85', 'optimizer.weight_decay=0.003')
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  write_run(tmp_path / 'runs/b', [0.5, 0.7], *(f'--config.{word}' for word in words))
+  words = (str(tmp_path / 'runs'), f'--out={tmp_path / "out"}', '--features=none')
+  assert main(words) == ExitCode.DONE
+  with opened(browser, tmp_path / 'out/index.html', DESKTOP) as page:
+    table = page.locator('#table-accuracy')
+    assert 'momentum=0.9' in table.locator('td').first.inner_text()
+    last = table.locator('th').last.bounding_box()
+    assert last['x'] + last['width'] <= DESKTOP[0]
+
+
 def test_on_a_phone(browser, page_path):
   with opened(browser, page_path, PHONE) as page:
     # Tables scroll inside their frames, the page does not scroll sideways.

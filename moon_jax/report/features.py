@@ -10,7 +10,7 @@ from moon_jax import config as config_lib
 from moon_jax.errors import RunError, UsageError
 from moon_jax.report.command import ALL, FIRST, NONE
 from moon_jax.report.groups import Series, Setting
-from moon_jax.report.runs import Note, Run
+from moon_jax.report.runs import Note, Run, read_arrays
 
 NUM_EMBEDDED = 2000
 CACHE = 'features.npz'
@@ -135,11 +135,8 @@ def features_of(run: Run, note: Note) -> Features:
 
 def _kept(path: pathlib.Path) -> Features | None:
   """What is kept; None if it is not there or damaged, and so computed anew."""
-  try:
-    with np.load(path) as arrays:
-      return Features(**{name: arrays[name] for name in Features._fields})
-  except (OSError, ValueError, KeyError, EOFError):
-    return None
+  arrays = read_arrays(path)
+  return Features(**arrays) if arrays and set(arrays) == set(Features._fields) else None
 
 
 def _is_newest(run: Run, number: int) -> bool:

@@ -144,6 +144,7 @@ def _cell(value: Cell, column: Column, folder: pathlib.Path) -> dict[str, Any]:
   return {
     'text': tables.text(value, column),
     'sort': '' if plain is None else str(plain),
+    'is_setting': column.key == 'setting',
     'href': _link(value, folder) if column.key == 'run' else None,
   }
 

@@ -5,6 +5,8 @@ import enum
 import json
 import os
 import pathlib
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -44,6 +46,7 @@ class Run:
     timings: the lines of timings.jsonl.
     ending: how it ended.
     about: config.json without the configuration: command, versions, devices.
+    absent: the knobs that config.json lacks, taken as in configs/base.py.
   """
 
   path: pathlib.Path
@@ -53,6 +56,7 @@ class Run:
   timings: tuple[Record, ...]
   ending: Ending
   about: Record
+  absent: tuple[str, ...]
 
   @property
   def name(self) -> str:
@@ -69,11 +73,17 @@ class Run:
 
   def class_counts(self) -> np.ndarray | None:
     """[N, Y] training examples of each client and class; None if not recorded."""
-    try:
-      with np.load(self.path / 'partition.npz') as arrays:
-        return arrays['class_counts']
-    except (OSError, ValueError, KeyError):
-      return None
+    return (read_arrays(self.path / 'partition.npz') or {}).get('class_counts')
+
+
+def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
+  """The arrays of an .npz file; None if it is not there or damaged."""
+  try:
+    # Opened here, because np.load forgets to close a file that it cannot read.
+    with path.open('rb') as file, np.load(file) as arrays:
+      return dict(arrays)
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    return None
 
 
 def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
@@ -88,14 +98,21 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   """
   base = config_lib.validate(config_lib.load('configs/base.py'))
   defaults = config_lib.flatten(dataclasses.asdict(base))
-  found = {}
+  found, without = {}, []
   for root in roots:
     if not root.is_dir():
       raise UsageError(f'{str(root)!r} is not a folder.')
-    for path in _directories(root, note):
+    paths = list(_directories(root, note))
+    if not paths:
+      without.append(root)
+    for path in paths:
       if path.resolve() not in found:
         found[path.resolve()] = _read_or_note(path, defaults, note)
-  return [run for run in found.values() if run]
+  runs = [run for run in found.values() if run]
+  _note_other_versions(runs, note)
+  for root in without if runs else ():
+    note(f'no run was found below {root}')
+  return runs
 
 
 def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
@@ -127,11 +144,7 @@ def _read(path: pathlib.Path, defaults: Record, note: Note) -> Run:
   _require_scalars(knobs)
   if missing := [name for name in ('algorithm', 'seed') if name not in knobs]:
     raise BadRunError(f'config.json lacks {" and ".join(missing)}')
-  if absent := [name for name in defaults if name not in knobs]:
-    note(
-      f'{path}: config.json lacks {", ".join(absent)} (another version?); '
-      'taken as in configs/base.py'
-    )
+  absent = tuple(name for name in defaults if name not in knobs)
   knobs = defaults | knobs
   rounds = _lines(path, 'metrics.jsonl', note)
   ending = _ending(path, rounds, note)
@@ -145,7 +158,22 @@ def _read(path: pathlib.Path, defaults: Record, note: Note) -> Run:
     timings=_lines(path, 'timings.jsonl', note),
     ending=ending,
     about=about,
+    absent=absent,
   )
+
+
+def _note_other_versions(runs: Iterable[Run], note: Note) -> None:
+  """One line for all runs that lack the same knobs."""
+  by_absent: dict[tuple[str, ...], list[Run]] = {}
+  for run in runs:
+    by_absent.setdefault(run.absent, []).append(run)
+  for absent, lacking in by_absent.items():
+    if absent:
+      more = f' and {len(lacking) - 1} more' if len(lacking) > 1 else ''
+      note(
+        f'{lacking[0].name}{more}: config.json lacks {", ".join(absent)} (another '
+        'version?); taken as in configs/base.py'
+      )
 
 
 def _require_scalars(knobs: Record) -> None:

@@ -285,6 +285,8 @@ def text(value: Cell, column: Column) -> str:
     return f'{mean} ± {_number(value.std, column._replace(sign=False))}'
   if isinstance(value, str | bool):
     return str(value)
+  if column.key == 'p_value' and value < 1e-4:
+    return '<0.0001'
   if isinstance(value, float) and not column.digits and column.scale == 1.0:
     return f'{value:g}' if abs(value) < 1000 else f'{value:,.0f}'
   return str(value) if isinstance(value, int) else _number(value, column)
