@@ -146,12 +146,14 @@ class Console:
 def accuracy_table(summary: dict[str, Any]) -> Table:
   """The last and the best test, and the first as good as a part of the best."""
   table = _table('', 'test accuracy', 'round')
-  target = f'{100 * measures.TARGET:.0f} % of the best'
-  for name, accuracy, number in (
+  rows = [
     ('last', summary['test_accuracy'], summary['rounds']),
     ('best', summary['best_test_accuracy'], summary['best_round']),
-    (f'first with {target}', summary['target_test_accuracy'], summary['target_round']),
-  ):
+  ]
+  if 'target_round' in summary:  # an older version did not tell
+    name = f'first with {100 * measures.TARGET:.0f} % of the best'
+    rows.append((name, summary['target_test_accuracy'], summary['target_round']))
+  for name, accuracy, number in rows:
     table.add_row(name, f'{accuracy:.4f}', str(number))
   return table
 

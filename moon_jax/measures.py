@@ -204,7 +204,7 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
 
   Args:
     rounds: the lines of metrics.jsonl, at least one with a test.
-    timings: the lines of timings.jsonl.
+    timings: the lines of timings.jsonl; those of an older version lack some phases.
   """
   tested = [record for record in rounds if 'test_accuracy' in record]
   best = max(tested, key=lambda record: record['test_accuracy'])
@@ -222,7 +222,7 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
     'target_round': reached['round'],
     'bytes_down': sum(record['bytes_down'] for record in rounds),
     'bytes_up': sum(record['bytes_up'] for record in rounds),
-  } | {name: round(sum(line[name] for line in timings), 3) for name in names}
+  } | {name: round(sum(line.get(name, 0.0) for line in timings), 3) for name in names}
 
 
 def time_spent(timings: list[Record]) -> dict[str, float]:
@@ -237,7 +237,7 @@ def time_spent(timings: list[Record]) -> dict[str, float]:
   """
   names = {'compile': 'compiling', 'train': 'training', 'evaluate': 'testing'}
   spent = {
-    name: sum(line[f'{phase}_seconds'] for line in timings)
+    name: sum(line.get(f'{phase}_seconds', 0.0) for line in timings)
     for phase, name in (names | {'save': 'saving'}).items()
   }
   # A round's line counts the saving of the round before as idle.

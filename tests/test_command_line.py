@@ -141,7 +141,7 @@ def wrong_words():
   return {
     name: WRONG.get(kind, '?')
     for name, kind in kinds.items()
-    if name not in ('data.name', 'data.dir', 'data.path')
+    if name not in ('data.name', 'data.dir', 'data.path', 'execution.compile_cache')
   }
 
 

@@ -261,7 +261,9 @@ def test_stopped_while_data_is_loaded(tmp_path):
 
     def is_reading():
       folder = f'/proc/{process.pid}/fd'
-      return str(path) in [os.readlink(f'{folder}/{fd}') for fd in os.listdir(folder)]
+      links = [f'{folder}/{fd}' for fd in os.listdir(folder)]
+      # One may be closed meanwhile.
+      return str(path) in [os.readlink(link) for link in links if os.path.lexists(link)]
 
     process.pause_when(is_reading)
     process.send(signal.SIGTERM)

@@ -441,6 +441,8 @@ def test_fedavg_on_an_npz_file_which_then_changes(tmp_path):
   save()
   before = contents(tmp_path)
   done = launch(tmp_path, *words, '--config.num_rounds=3')
+  # Who looked last stands in the lock.
+  before['.lock'] = (tmp_path / '.lock').read_bytes()
   assert done.returncode == ExitCode.USAGE
   assert done.stderr == (
     'The run in . was trained on other data than this; give this one a --workdir.\n'

@@ -158,7 +158,9 @@ def test_devices_exchange_nothing_while_they_train(represent_once):
   numbers = world.scalars(world.make('moon'))
   run_round = world.compiled_round('moon', 'mlp', represent_once, num_devices=2)
   text = (
-    run_round.lower(world.first_state('moon'), plan, numbers, world.train_split())
+    run_round.lower(
+      world.first_state('moon'), plan.for_device(), numbers, world.train_split()
+    )
     .compile()
     .as_text()
   )

@@ -194,20 +194,20 @@ def damage_partition(workdir):
 
 def remove_checkpoints(workdir):
   shutil.rmtree(workdir / 'checkpoints')
-  return 'checkpoints is not there: nothing is saved yet'
+  return 'checkpoints: nothing is saved yet'
 
 
 def empty_checkpoints(workdir):
   for step in (workdir / 'checkpoints').iterdir():
     shutil.rmtree(step)
-  return 'checkpoints is empty: nothing is saved yet'
+  return 'checkpoints: nothing is saved yet'
 
 
 def truncate_checkpoint(workdir):
   for path in (workdir / 'checkpoints/4').rglob('*'):
     if path.is_file():
       path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-  return r'checkpoints/4 cannot be read \('
+  return 'checkpoints: no undamaged checkpoint'
 
 
 def other_state(workdir):

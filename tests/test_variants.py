@@ -31,12 +31,14 @@ NUM_TESTED = 20
 
 
 def write_images(path, flat):
-  """Two training images a client, of the data set's shape and number of classes."""
+  """Two training images a client or more, of the data set's shape and number of classes."""
   side, channels = (28, 1) if 'mnist' in flat['data.name'] else (32, 3)
   num_classes = 100 if flat['data.name'] == 'cifar100' else 10
   rng = np.random.default_rng(0)
   arrays = {}
-  for split, count in (('train', 2 * flat['num_clients']), ('test', NUM_TESTED)):
+  # Every class has to be there.
+  num_trained = max(2 * flat['num_clients'], num_classes)
+  for split, count in (('train', num_trained), ('test', NUM_TESTED)):
     arrays[f'{split}_x'] = rng.integers(0, 256, (count, side, side, channels), np.uint8)
     arrays[f'{split}_y'] = (num_classes - 1 - np.arange(count)) % num_classes
   np.savez(path, **arrays)

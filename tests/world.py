@@ -247,4 +247,5 @@ def run(
 def largest_difference(a, b):
   """The largest absolute difference of two trees with the same leaves."""
   pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-  return max(float(np.max(np.abs(np.asarray(x) - np.asarray(y)))) for x, y in pairs)
+  wide = ((np.asarray(x, np.float64), np.asarray(y, np.float64)) for x, y in pairs)
+  return max(float(np.max(np.abs(x - y))) for x, y in wide)
