@@ -31,7 +31,7 @@ NUM_TESTED = 20
 
 
 def write_images(path, flat):
-  """Two training images a client or more, of the data set's shape and number of classes."""
+  """Images of the data set's shape and classes, two or more for each client."""
   side, channels = (28, 1) if 'mnist' in flat['data.name'] else (32, 3)
   num_classes = 100 if flat['data.name'] == 'cifar100' else 10
   rng = np.random.default_rng(0)
