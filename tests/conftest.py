@@ -17,6 +17,13 @@ jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_debug_key_reuse', True)
 
 
+@pytest.fixture(autouse=True, scope='module')
+def forget_programs():
+  """Drops a file's compiled programs: a process has room for so many mappings."""
+  yield
+  jax.clear_caches()
+
+
 @pytest.fixture
 def disk(tmp_path):
   """Makes small file systems: (name, size) -> the folder, which is one."""
