@@ -10,6 +10,8 @@ from benchmarks import processes
 from moon_jax import cohort
 from moon_jax.data import partition
 
+_ALGORITHMS = ('fedavg', 'moon')
+
 
 class Row(NamedTuple):
   """A line of the table."""
@@ -46,32 +48,26 @@ def _speed(workload, repeats, cores, details):
     tempfile.TemporaryDirectory() as folder,
     processes.Turns(cores, repeats) as turns,
   ):
-    for algorithm in ('fedavg', 'moon'):
-      file = f'{folder}/{algorithm}.npz'
-      turns.add(f'{algorithm}, ours', _engine_words(workload, algorithm, file))
-      turns.add(f'{algorithm}, pytorch', _baseline_words(file, algorithm, cores))
+    files = {name: f'{folder}/{name}.npz' for name in _ALGORITHMS}
+    for name, file in files.items():
+      turns.add((name, 'ours'), _engine_words(workload, name, file))
+      turns.add((name, 'pytorch'), _baseline_words(file, name, cores))
     reports = turns.reports()
-    for algorithm in ('fedavg', 'moon'):
-      file = f'{folder}/{algorithm}.npz'
-      reports[f'{algorithm}, pytorch']['difference'] = _difference(file)
-  found = {}
-  for algorithm in ('fedavg', 'moon'):
-    sides = [reports[f'{algorithm}, {side}'] for side in ('ours', 'pytorch')]
-    found[algorithm] = sides
-    details[f'{algorithm}, {cores} cores'] = dict(
-      zip(('ours', 'pytorch'), sides, strict=True)
-    )
+    for name, file in files.items():
+      reports[name, 'pytorch']['difference'] = _difference(file)
+  for name in _ALGORITHMS:
+    sides = {side: reports[name, side] for side in ('ours', 'pytorch')}
+    details[f'{name}, {cores} cores'] = sides
+  speed = {key: report['samples_per_second'] for key, report in reports.items()}
   on = f'{cores} core{"s" if cores > 1 else ""}'
-  for algorithm, bar in (('moon', 2.0), ('fedavg', 1.2)):
-    ours, theirs = (side['samples_per_second'] for side in found[algorithm])
+  for name, bar in (('moon', 2.0), ('fedavg', 1.2)):
+    ours, theirs = speed[name, 'ours'], speed[name, 'pytorch']
     text = f'{ours:,.0f} / {theirs:,.0f} = {ours / theirs:.2f}'
-    yield Row(f'{algorithm}, samples/s, ours / PyTorch, {on}', text, f'>= {bar}')
-  rates = [
-    found['fedavg'][side]['samples_per_second']
-    / found['moon'][side]['samples_per_second']
-    for side in (0, 1)
-  ]
-  text = f'{rates[0]:.2f} (PyTorch {rates[1]:.2f})'
+    yield Row(f'{name}, samples/s, ours / PyTorch, {on}', text, f'>= {bar}')
+  ours, theirs = (
+    speed['fedavg', side] / speed['moon', side] for side in ('ours', 'pytorch')
+  )
+  text = f'{ours:.2f} (PyTorch {theirs:.2f})'
   yield Row(f'time of a MOON round / a FedAvg round, {on}', text, '<= 1.15')
 
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Hashable
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -39,14 +40,14 @@ class Turns:
   def __exit__(self, *exception):
     self._stack.close()
 
-  def add(self, name: str, words: list[str]) -> None:
+  def add(self, name: Hashable, words: list[str]) -> None:
     """Starts `python *words --turns --repeats=N` and waits until it is warm."""
     words = [*words, '--turns', f'--repeats={self._repeats}']
     process = self._stack.enter_context(_start(words, self._cores))
     self._wait(process)
     self._processes[name] = process
 
-  def reports(self) -> dict[str, dict]:
+  def reports(self) -> dict[Hashable, dict]:
     """Runs all rounds; name -> the JSON that the program printed at its end."""
     reports = {}
     for turn in range(self._repeats):
