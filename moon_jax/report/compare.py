@@ -10,7 +10,6 @@ from rich.table import Table
 from moon_jax.errors import UsageError
 from moon_jax.report import groups, results, statistics, tables
 from moon_jax.report.command import Request
-from moon_jax.report.results import ACCURACY
 from moon_jax.report.runs import Run, find
 from moon_jax.report.tables import Cell, Column
 
@@ -74,19 +73,19 @@ def _targets(runs: Sequence[Run], request: Request) -> dict[pathlib.Path, float 
 
 
 def _row(run: Run, target: float | None) -> list[Cell]:
-  tested, spent = run.column(ACCURACY), results.seconds(run)
+  found, tested = results.summary(run), run.column(results.ACCURACY)
   number = None if target is None else statistics.first_reaching(tested, target)
   moved = number and statistics.total(results.num_bytes(run), number)
   return [
     run.name,
     str(run.ending),
-    run.rounds[-1]['round'] if run.rounds else 0,
-    statistics.last(tested) if tested else None,
-    statistics.best(tested) if tested else None,
-    statistics.tail_mean(tested) if tested else None,
+    found.rounds,
+    found.final,
+    found.best,
+    found.tail,
     target,
     number,
     moved / 1e6 if moved is not None else None,
-    sum(spent.values()) if spent else None,
-    results.samples_per_second(run),
+    found.seconds,
+    found.samples_per_second,
   ]

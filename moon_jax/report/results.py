@@ -89,6 +89,39 @@ class Result:
   reached: Reached | None
 
 
+class Summary(NamedTuple):
+  """The numbers of one run, finished or not; None where there is nothing.
+
+  Attributes:
+    rounds: completed.
+    final: accuracy of the last test.
+    best: the highest accuracy.
+    tail: mean over the last five tests.
+    seconds: of the device, compiling not included.
+    samples_per_second: of training.
+  """
+
+  rounds: int
+  final: float | None
+  best: float | None
+  tail: float | None
+  seconds: float | None
+  samples_per_second: float | None
+
+
+def summary(run: Run) -> Summary:
+  """The numbers of one run."""
+  tested, spent = run.column(ACCURACY), seconds(run)
+  return Summary(
+    rounds=run.rounds[-1]['round'] if run.rounds else 0,
+    final=statistics.last(tested) if tested else None,
+    best=statistics.best(tested) if tested else None,
+    tail=statistics.tail_mean(tested) if tested else None,
+    seconds=sum(spent.values()) if spent else None,
+    samples_per_second=samples_per_second(run),
+  )
+
+
 def results(setting: Setting, target: Target) -> list[Result]:
   """One result for each series with a finished run."""
   return [_result(setting, s, target) for s in setting.series if s.finished]

@@ -221,17 +221,17 @@ def runs(every: Iterable[Run], varying: Sequence[str]) -> Table:
 
 
 def _run_row(run: Run, varying: Sequence[str]) -> list[Cell]:
-  tested, spent = run.column(results_lib.ACCURACY), results_lib.seconds(run)
+  found = results_lib.summary(run)
   devices = run.about.get('devices') or []
   return [
     run.name,
     str(run.ending),
     *(run.identity.get(name) for name in varying),
-    run.rounds[-1]['round'] if run.rounds else 0,
-    statistics.last(tested) if tested else None,
-    statistics.best(tested) if tested else None,
-    sum(spent.values()) if spent else None,
-    results_lib.samples_per_second(run),
+    found.rounds,
+    found.final,
+    found.best,
+    found.seconds,
+    found.samples_per_second,
     _counted(devices),
     (run.about.get('versions') or {}).get('jax'),
     (run.about.get('git_commit') or '')[:10] or None,
