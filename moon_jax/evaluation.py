@@ -1,5 +1,6 @@
 """How good is a model? Exact on a test set of any size. Pure."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,19 +35,20 @@ def make_evaluation(
 ) -> Callable[[PyTree, DeviceSplit], Score]:
   """Builds the function (variables [M, ...], split) -> Score.
 
-  The devices of the mesh share the batches. The last ones are filled up and masked, so
-  every example counts once.
+  The devices of the mesh share the batches, of at most `batch_size`. The last ones are
+  filled up and masked, so every example counts once.
   """
 
   def evaluate(models, split):
-    size = split.labels.shape[0]
-    each = -(-size // (batch_size * mesh.size))
+    num_images = split.labels.shape[0]
+    size = min(batch_size, math.ceil(num_images / mesh.size))
+    each = math.ceil(num_images / (size * mesh.size))
     first_batch = each * jax.lax.axis_index(LANES)
 
     def batch_at(index):
-      first = index * batch_size
-      rows = jnp.minimum(first + jnp.arange(batch_size), size - 1)
-      return split.batch(rows, size - first)
+      first = index * size
+      rows = jnp.minimum(first + jnp.arange(size), num_images - 1)
+      return split.batch(rows, num_images - first)
 
     def one_model(variables):
       def add(score, index):

@@ -55,6 +55,14 @@ def test_each_of_several_models_gets_its_own_score():
   assert float(both.loss_sum[0]) != float(both.loss_sum[1])
 
 
+def test_no_more_filler_than_needed():
+  # 75 examples on two devices: 38 each, not 500.
+  evaluate = evaluation.make_evaluation(world.network().apply, devices.mesh(2), 500)
+  program = jax.make_jaxpr(evaluate)(tree.repeat(world.variables(), 1), world.data()[0])
+  assert 'f32[38,' in str(program)
+  assert '[500' not in str(program)
+
+
 @pytest.mark.parametrize(('num_devices', 'batches_each'), [(1, 5), (3, 2), (8, 1)])
 def test_devices_share_the_batches(num_devices, batches_each):
   # 75 examples in batches of 16 are five batches.
