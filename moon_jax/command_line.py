@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ A config file changes some of the values below. Example:
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
 75 SIGTERM, 130 Ctrl-C; after the last two the same command goes on.
+
+{algorithms}
 Knobs, with the values of configs/base.py:
 
 """
@@ -76,7 +79,9 @@ def _help_text() -> str:
   entries = [(f'  --config.{name}={value}', text) for name, value, text in lines]
   width = max(len(flag) for flag, _ in entries)
   rows = [f'{flag:<{width}}  {text}' for flag, text in entries]
-  return _USAGE.format(default=DEFAULT_CONFIG) + '\n'.join(rows)
+  algorithms = textwrap.fill(f'Algorithms: {", ".join(config_lib.ALGORITHMS)}', 88)
+  usage = _USAGE.format(default=DEFAULT_CONFIG, algorithms=algorithms)
+  return usage + '\n'.join(rows)
 
 
 def parse(argv: list[str]) -> Request:

@@ -85,10 +85,12 @@ def using(folder: str, say: Callable[[str], None]) -> Iterator[None]:
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
     # Nothing but entries in the folder.
     jax.config.update('jax_persistent_cache_enable_xla_caches', 'none')
-    yield
-    jax.config.update('jax_compilation_cache_dir', None)
-    compilation_cache.reset_cache()
-    _write_digests(path)
+    try:
+      yield
+    finally:
+      jax.config.update('jax_compilation_cache_dir', None)
+      compilation_cache.reset_cache()
+      _write_digests(path)
 
 
 def _entries(path: pathlib.Path) -> list[pathlib.Path]:

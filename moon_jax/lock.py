@@ -22,8 +22,8 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
   and means nothing then.
 
   Raises:
-    UsageError: the directory cannot be made or written to, or another process is
-      running in it.
+    UsageError: the directory cannot be made, written to or locked, or another process
+      is running in it.
   """
   try:
     workdir.mkdir(parents=True, exist_ok=True)
@@ -42,6 +42,9 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
       raise UsageError(
         f'Another process is running in {workdir}: {who}. Give this one a --workdir.'
       ) from None
+    except OSError as error:  # some network file systems have no locks
+      problem = f'--workdir={str(workdir)!r} cannot be locked: {error.strerror}.'
+      raise UsageError(problem) from None
     now = datetime.datetime.now().astimezone().isoformat(' ', 'seconds')
     with storage.writing(workdir / LOCK):
       file.truncate(0)

@@ -70,15 +70,15 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
 
 def finished(workdir: pathlib.Path, num_rounds: int) -> bool:
   """Whether the directory holds a run of at least so many rounds, to its end."""
-  summary = read_json(workdir / SUMMARY)
+  summary = read_json(workdir / SUMMARY, needs='rounds')
   return summary is not None and summary['rounds'] >= num_rounds
 
 
 def rounds_saved(workdir: pathlib.Path) -> int:
   """The last round of which the records say that its state was saved; 0 if none."""
-  summary = read_json(workdir / SUMMARY) or {'rounds': 0}
+  summary = read_json(workdir / SUMMARY, needs='rounds') or {'rounds': 0}
   timings = read_lines(workdir / TIMINGS)
-  saved = [line['round'] for line in timings if line['save_seconds'] > 0]
+  saved = [line['round'] for line in timings if line.get('save_seconds', 0) > 0]
   return max([summary['rounds'], *saved])
 
 
@@ -156,20 +156,25 @@ def describe(
 
 
 def read_lines(path: pathlib.Path) -> list[Record]:
-  """The objects of a .jsonl file; [] if there is none."""
+  """The objects of a .jsonl file, one for each round; [] if there is none."""
   if not path.exists():
     return []
   lines = path.read_bytes().splitlines(keepends=True)
   # A crash may leave the last line half written.
-  return [_parse(path, line) for line in lines if line.endswith(b'\n')]
+  return [_parse(path, line, needs='round') for line in lines if line.endswith(b'\n')]
 
 
-def read_json(path: pathlib.Path) -> Record | None:
-  """The document of a file; None if there is no such file."""
-  return _parse(path, path.read_bytes()) if path.exists() else None
+def read_json(path: pathlib.Path, needs: str | None = None) -> Record | None:
+  """The document of a file; None if there is no such file.
+
+  Args:
+    path: of the file.
+    needs: the name of a whole number that has to be in it; None is none.
+  """
+  return _parse(path, path.read_bytes(), needs) if path.exists() else None
 
 
-def _parse(path: pathlib.Path, data: bytes) -> Record:
+def _parse(path: pathlib.Path, data: bytes, needs: str | None) -> Record:
   try:
     document = json.loads(data)
   except ValueError:  # no JSON, or not even text
@@ -177,6 +182,8 @@ def _parse(path: pathlib.Path, data: bytes) -> Record:
   if not isinstance(document, dict):
     text = data.decode(errors='replace').strip()
     raise NoCheckpointError(f'{path} is damaged: {text[:40]!r} is no object.')
+  if needs and not isinstance(document.get(needs), int):
+    raise NoCheckpointError(f'{path} is damaged: {needs!r} is missing, or no number.')
   return document
 
 

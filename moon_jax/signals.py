@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from moon_jax.errors import ExitCode, RunError
 
@@ -33,7 +33,7 @@ class StoppedError(RunError):
 class Stop:
   """Whether somebody asked the process to stop.
 
-  Outside `rounds` the process ends at once: everything on disk is made to be left at
+  Outside `deferred` the process ends at once: everything on disk is made to be left at
   any instant. Inside, the first request waits for `check`, and a second one does not.
 
   Attributes:
@@ -51,11 +51,14 @@ class Stop:
   def requested(self) -> bool:
     return self._signal is not None
 
-  def rounds(self, rounds: Iterable[int]) -> Iterator[int]:
-    """Yields the rounds; a request that arrives meanwhile waits for `check`."""
+  @contextlib.contextmanager
+  def deferred(self) -> Iterator[None]:
+    """A request that arrives inside waits for `check`."""
     self._set_may_wait(True)
-    yield from rounds
-    self._set_may_wait(False)
+    try:
+      yield
+    finally:
+      self._set_may_wait(False)
 
   def check(self, num_rounds: int) -> None:
     """To be called when everything is saved.

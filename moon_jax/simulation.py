@@ -105,8 +105,9 @@ def train(
   cache = compile_cache.using(config.execution.compile_cache, console.say)
   with cache, console.compiling('one round and one test'):
     programs = compile_programs(experiment, state, inputs)
-  with Logbook(experiment, programs, records, console, first) as logbook:
-    for index in stop.rounds(console.progress(range(first, config.num_rounds))):
+  logbook = Logbook(experiment, programs, records, console, first)
+  with logbook, stop.deferred():
+    for index in console.progress(range(first, config.num_rounds)):
       if saved:
         stop.check(index)
       landing, flight = flight, logbook.new_flight(index, plan)

@@ -4,7 +4,9 @@ Real processes, real signals. Where the instant matters the process is paused wh
 file shows that it is there, and that is looked at again before the signal is sent.
 """
 
+import contextlib
 import os
+import pathlib
 import platform
 import random
 import re
@@ -19,6 +21,7 @@ from sklearn import datasets
 from moon_jax.errors import ExitCode
 from tests.processes import (
   LIMIT_SECONDS,
+  ROOT,
   Running,
   check_success,
   checkpoint,
@@ -251,6 +254,15 @@ def test_interrupted_while_it_is_loaded(tmp_path, seconds):
 STOPPED = 'Stopped at once by {}; what was saved stays. To go on: python launch.py {}\n'
 
 
+def _open_files(pid):
+  """The paths that a process has open."""
+  found = []
+  for link in pathlib.Path(f'/proc/{pid}/fd').iterdir():
+    with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+      found.append(link.readlink())
+  return found
+
+
 def test_stopped_while_data_is_loaded(tmp_path):
   path = tmp_path / 'large.npz'
   images, labels = np.zeros((100_000, 16, 16), np.uint8), np.arange(100_000) % 2
@@ -258,20 +270,34 @@ def test_stopped_while_data_is_loaded(tmp_path):
   words = ['--config.data.source=npz', f'--config.data.path={path}', '--workdir=run']
 
   with Running(tmp_path, *words) as process:
-
-    def is_reading():
-      folder = f'/proc/{process.pid}/fd'
-      links = [f'{folder}/{fd}' for fd in os.listdir(folder)]
-      # One may be closed meanwhile.
-      return str(path) in [os.readlink(link) for link in links if os.path.lexists(link)]
-
-    process.pause_when(is_reading)
+    process.pause_when(lambda: path in _open_files(process.pid))
     process.send(signal.SIGTERM)
     process.send(signal.SIGCONT)
     done = process.finish()
   assert done.returncode == ExitCode.PREEMPTED
   assert done.stderr == STOPPED.format('SIGTERM', ' '.join(words))
   assert not (tmp_path / 'run').exists()
+
+
+_FAILS_IN_A_ROUND = """
+import os, signal, time
+from moon_jax import signals
+stop = signals.listen()
+try:
+  with stop.deferred():
+    raise ValueError
+except ValueError:
+  os.kill(os.getpid(), signal.SIGTERM)
+  time.sleep(60)
+"""
+
+
+def test_nothing_is_saved_on_a_signal_after_a_failure(tmp_path):
+  done = launch(tmp_path, program=('-c', _FAILS_IN_A_ROUND), PYTHONPATH=str(ROOT))
+  assert done.returncode == ExitCode.PREEMPTED
+  assert done.stderr == (
+    'Stopped at once by SIGTERM; what was saved stays. To go on: the same command\n'
+  )
 
 
 def test_stopped_while_it_compiles(tmp_path):

@@ -393,6 +393,23 @@ def test_garbage_in_the_middle_of_the_records_is_one_line(tmp_path, garbage):
     recording.read_lines(path)
 
 
+@pytest.mark.parametrize('line', ['{}', '{"round": null}', '{"round": "1"}'])
+def test_a_line_without_its_round_is_damaged(tmp_path, line):
+  path = tmp_path / recording.METRICS
+  path.write_text(f'{{"round": 1}}\n{line}\n')
+  with pytest.raises(NoCheckpointError, match=r"jsonl is damaged: 'round' is missing"):
+    recording.read_lines(path)
+
+
+@pytest.mark.parametrize(
+  'ask', [recording.rounds_saved, lambda workdir: recording.finished(workdir, 1)]
+)
+def test_a_summary_without_its_rounds_is_damaged(tmp_path, ask):
+  (tmp_path / recording.SUMMARY).write_text('{"best_round": 1}')
+  with pytest.raises(NoCheckpointError, match=r"json is damaged: 'rounds' is missing"):
+    ask(tmp_path)
+
+
 @pytest.mark.parametrize(
   ('num_rounds', 'last', 'left'),
   [(3, {}, True), (2, {'test_accuracy': 0.5}, False), (2, {}, None), (1, {}, None)],

@@ -1,6 +1,7 @@
 """A disk that is full, or cannot be written at all: one line, and nothing is lost."""
 
 import contextlib
+import errno
 import os
 import pathlib
 import re
@@ -59,6 +60,19 @@ def test_the_lock_on_a_full_disk(disk):
   fill(folder)
   full = pytest.raises(RunError, match=r'\.lock cannot be written: No space left')
   with full, lock.held(folder / 'run'):
+    pass
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+  # The one fault that is not real: no such file system can be made here.
+  def flock(file, operation):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+  monkeypatch.setattr(lock.fcntl, 'flock', flock)
+  told = pytest.raises(
+    UsageError, match=r"run' cannot be locked: No locks available\.$"
+  )
+  with told, lock.held(tmp_path / 'run'):
     pass
 
 
