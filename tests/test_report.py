@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 from moon_jax.errors import ExitCode
-from moon_jax.report import charts, groups, results, runs, statistics, tables, traces
+from moon_jax.report import charts, groups, results, runs, statistics, traces
+from moon_jax.report import table as table_lib
 from moon_jax.report.__main__ import main
 from moon_jax.report.groups import Choice
 from tests.run_directories import (
@@ -153,8 +154,8 @@ def test_a_target_can_be_given(tmp_path):
 
 @pytest.mark.parametrize(('value', 'text'), [(3e-5, '<0.0001'), (0.0497, '0.0497')])
 def test_a_p_value_is_never_zero(value, text):
-  p_value = tables.Column('p_value', 'p', 4)
-  assert tables.text(value, p_value) == text
+  p_value = table_lib.Column('p_value', 'p', 4)
+  assert table_lib.text(value, p_value) == text
 
 
 def test_one_pair_has_no_p_value_and_equal_differences_have_none():

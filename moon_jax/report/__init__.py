@@ -11,7 +11,8 @@ Training imports `figures` alone; nothing else here is loaded by it.
   charts       what is drawn?
   files        the charts as PNG and PDF
   interactive  the charts of the page
-  tables       the numbers as CSV, Markdown, LaTeX and HTML
+  table        the numbers as text, CSV, Markdown and LaTeX
+  tables       which tables are there?
   features     what do the trained models say about the test images?
   page         index.html
   compare      a table of a few runs in the terminal

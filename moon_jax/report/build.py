@@ -15,8 +15,8 @@ from moon_jax.report import (
   results,
   runs,
   sections,
-  tables,
 )
+from moon_jax.report import table as table_lib
 from moon_jax.report.command import Request
 from moon_jax.report.runs import Ending, Note, Run
 from moon_jax.report.sections import Section
@@ -119,7 +119,7 @@ def write(
     embedded = [chart for chart in drawn if isinstance(chart, charts.Scatter)]
     together = files.side_by_side(embedded, out / _FIGURES, 'tsne') if embedded else []
     table_files = {
-      table.name: tables.write(table, out / _TABLES)
+      table.name: table_lib.write(table, out / _TABLES)
       for part in parts
       for table in part.tables
     }

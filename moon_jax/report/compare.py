@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 from moon_jax.errors import UsageError
-from moon_jax.report import groups, results, statistics, tables
+from moon_jax.report import groups, results, statistics
+from moon_jax.report import table as table_lib
 from moon_jax.report.command import Request
 from moon_jax.report.runs import Run, find
-from moon_jax.report.tables import Cell, Column
+from moon_jax.report.table import Cell, Column
 
 _COLUMNS = (
   Column('run', 'run'),
@@ -54,7 +55,7 @@ def show(request: Request) -> None:
   targets = _targets(runs, request)
   for run in runs:
     row = zip(_row(run, targets[run.path]), _COLUMNS, strict=True)
-    table.add_row(*(tables.text(*pair) for pair in row))
+    table.add_row(*(table_lib.text(*pair) for pair in row))
   terminal.print(table)
   terminal.print(f'target: {request.target.describe()}, in the same setting')
   if lost := [run.name for run in runs if targets[run.path] is None]:

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import jinja2
 from plotly import offline
 
-from moon_jax.report import interactive, tables
+from moon_jax.report import interactive
+from moon_jax.report import table as table_lib
 from moon_jax.report.charts import Chart, Matrix, Scatter
 from moon_jax.report.sections import Section
 from moon_jax.report.statistics import Estimate
 from moon_jax.report.styles import Style
-from moon_jax.report.tables import Cell, Column, Table
+from moon_jax.report.table import Cell, Column, Table
 
 _PARTS = pathlib.Path(__file__).parent / 'page_files'
 _DASHES = {'solid': 'none', 'dash': '8 4', 'dot': '2 3', 'dashdot': '8 3 2 3'}
@@ -142,7 +143,7 @@ def _table(table: Table, files, folder: pathlib.Path) -> dict[str, Any]:
 def _cell(value: Cell, column: Column, folder: pathlib.Path) -> dict[str, Any]:
   plain = _plain(value)
   return {
-    'text': tables.text(value, column),
+    'text': table_lib.text(value, column),
     'sort': '' if plain is None else str(plain),
     'is_setting': column.key == 'setting',
     'href': _link(value, folder) if column.key == 'run' else None,

@@ -11,7 +11,7 @@ from moon_jax.report.features import Model
 from moon_jax.report.groups import Key, Setting
 from moon_jax.report.results import Result, Target
 from moon_jax.report.runs import Run
-from moon_jax.report.tables import Table
+from moon_jax.report.table import Table
 
 
 class Section(NamedTuple):
