@@ -32,11 +32,6 @@ def start(temperature: jax.Array | float) -> Annealing:
   return Annealing(jnp.asarray(temperature, jnp.float32), zero, zero, zero > 0)
 
 
-def restart(state: Annealing) -> Annealing:
-  """The state before the next local training: only the temperature persists."""
-  return start(state.temperature)
-
-
 def candidate(
   *,
   temperature: jax.Array,

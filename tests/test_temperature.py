@@ -141,9 +141,8 @@ def test_never_below_the_floor():
   assert state.temperature == FLOOR
 
 
-def test_restart_keeps_the_temperature_alone():
-  state = step(trained(), jax.random.key(1), grad_norm=1.0, loss=0.5)
-  assert jax.tree.map(float, temperature.restart(state)) == (0.75, 0.0, 0.0, False)
+def test_a_start_has_no_previous_step():
+  assert jax.tree.map(float, temperature.start(0.75)) == (0.75, 0.0, 0.0, False)
 
 
 @pytest.mark.parametrize('g', [0.0, HUGE, jnp.inf, jnp.nan])
