@@ -188,8 +188,8 @@ def check_client(workdir: pathlib.Path, client: int | None, num_own: int) -> Non
   """Raises UsageError unless there is such a model; num_own is 0 if one is global."""
   if num_own > 1 and client is None:
     raise UsageError(
-      f'The run in {workdir} has no global model, but one for each client: choose '
-      f'client=0 to {num_own - 1}.'
+      f'The run in {workdir} has no global model, but one for each client: choose one '
+      f'by client=N (--client=N), N from 0 to {num_own - 1}.'
     )
   if client is not None and not 0 <= client < num_own:
     wanted = f'0 to {num_own - 1}' if num_own else 'left out: the model is global'

@@ -58,7 +58,7 @@ TRAFFIC = {
   'scaffold': (2 * MODEL, 2 * MODEL),  # and the control variate, or its change
   'moon': (MODEL, MODEL),
   'sa_moon': (MODEL, MODEL),  # the temperature stays with the client
-  'dco_moon': (MODEL, MODEL + 1),  # and whether the client strayed
+  'dco_moon': (MODEL + 1, MODEL + 1),  # and p_t, or whether the client strayed
   'decentralized_fedavg': (MODEL, MODEL),  # with each neighbour
   'decentralized_moon': (MODEL, MODEL),
   'solo': (0, 0),

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from moon_jax.errors import ExitCode
-from moon_jax.report import charts, groups, results, runs, statistics, traces
+from moon_jax.report import charts, features, groups, results, runs, statistics, traces
 from moon_jax.report import table as table_lib
 from moon_jax.report.__main__ import main
 from moon_jax.report.groups import Choice
@@ -233,6 +233,20 @@ def test_own_knobs_make_series_and_shared_knobs_make_settings(tmp_path):
   titles = ['FedAvg', 'MOON, mu=1', 'MOON, mu=10', 'centralized']
   assert [setting.title for setting in by_beta] == titles
   assert [series.label for series in by_beta[1].series] == ['beta=0.1', 'beta=0.5']
+
+
+def test_a_run_of_several_settings_is_described_by_its_own_knobs(tmp_path):
+  for beta in (0.1, 0.5):
+    write_run(tmp_path / f'f{beta}', [0.5], f'--config.partition.beta={beta}')
+  write_run(tmp_path / 'c', [0.9], '--config.algorithm=centralized')
+  setting, _ = settings_of(tmp_path)
+  looked_at = features.Features(np.asarray(1), *[np.zeros(0)] * 4)
+  told = [
+    features.Model(setting, series, run, looked_at).describe()
+    for series in setting.series
+    for run in series.finished.values()
+  ]
+  assert told == ['MOON, seed=0, beta=0.1, 1 rounds', 'centralized, seed=0, 1 rounds']
 
 
 def test_what_may_change_in_a_resumption_makes_no_setting(tmp_path):
@@ -498,6 +512,96 @@ def test_a_damaged_partition_is_not_drawn(tmp_path):
   assert (tmp_path / 'out/figures/test_accuracy.png').exists()
 
 
+PLAIN, MOMENTUM = (
+  ('--config.algorithm=fedavg', f'--config.server_optimizer.momentum={momentum}')
+  for momentum in (0, 0.9)
+)
+
+
+def test_plain_fedavg_is_what_everything_is_compared_with(tmp_path):
+  write_run(tmp_path / 'm', [0.7], *MOMENTUM)
+  write_run(tmp_path / 'f', [0.5], *PLAIN)
+  write_run(tmp_path / 's', [0.3], '--config.algorithm=solo')
+  write_run(tmp_path / 'o', [0.6])
+  (setting,) = settings_of(tmp_path)
+  found = results.results(setting, results.Target(None))
+  told = [
+    (r.series.label, r.comparison and round(r.comparison.difference.mean, 9))
+    for r in found
+  ]
+  assert told == [
+    ('FedAvg', None),
+    ('FedAvg, server momentum=0.9', 0.2),
+    ('MOON', 0.1),
+    ('SOLO', -0.2),
+  ]
+  assert {result.reached.target for result in found} == {0.5}
+
+
+def test_with_the_same_server_optimizer_fedavg_has_it_too(tmp_path):
+  write_run(tmp_path / 'm', [0.7], *MOMENTUM)
+  write_run(tmp_path / 'f', [0.5], *PLAIN)
+  write_run(tmp_path / 'o', [0.6], MOMENTUM[1])
+  (setting,) = settings_of(tmp_path)
+  *_, moon = results.results(setting, results.Target(None))
+  assert moon.series.label == 'MOON, server momentum=0.9'
+  assert round(moon.comparison.difference.mean, 9) == -0.1
+
+
+def test_a_long_list_of_knobs_is_a_number_and_a_table(tmp_path):
+  others = [f'--config.{word}' for word in ('batch_size=7', 'local_epochs=3')]
+  others += ['--config.optimizer.schedule=cosine', '--config.optimizer.nesterov=true']
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  write_run(tmp_path / 'runs/b', [0.7, 0.8], *others)
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  rows = table(tmp_path / 'out', 'accuracy')
+  assert [(row['setting'], row['final_accuracy_mean']) for row in rows] == [
+    ('setting 1', '0.8'),
+    ('setting 2', '0.6'),
+  ]
+  told = table(tmp_path / 'out', 'settings')
+  assert [(row['setting'], row['batch_size']) for row in told] == [
+    ('setting 1', '7'),
+    ('setting 2', '32'),
+  ]
+  assert (tmp_path / 'out/figures/test_accuracy-setting_1.png').exists()
+  # Short ones tell for themselves.
+  assert report(tmp_path / 'runs/a', f'--out={tmp_path / "one"}') == 0
+  assert not (tmp_path / 'one/tables/settings.csv').exists()
+
+
+def test_pairs_are_counted(tmp_path):
+  for seed in (0, 1, 2):
+    write_run(tmp_path / f'runs/f{seed}', [0.5], '--config.algorithm=fedavg', seed=seed)
+  for seed in (1, 2, 3, 4):
+    write_run(tmp_path / f'runs/m{seed}', [0.6 + seed / 100], seed=seed)
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  rows = table(tmp_path / 'out', 'accuracy')
+  assert [(row['n'], row['pairs']) for row in rows] == [('3', ''), ('4', '2')]
+
+
+@pytest.mark.parametrize(
+  ('group', 'heading'), [('algorithm', 'algorithm'), ('partition.name', 'series')]
+)
+def test_the_names_are_headed_by_what_they_are(tmp_path, group, heading):
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  write_run(tmp_path / 'runs/b', [0.5, 0.6], '--config.partition.name=iid')
+  words = (f'--out={tmp_path / "out"}', f'--group={group}')
+  assert report(tmp_path / 'runs', *words) == 0
+  markdown = (tmp_path / 'out/tables/accuracy.md').read_text()
+  assert heading in markdown.splitlines()[0].split()
+
+
+def test_a_column_that_one_run_of_a_series_lacks_is_told(tmp_path, capsys):
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  path = write_run(tmp_path / 'runs/b', [0.5, 0.6], seed=1)
+  edit_lines(path / 'metrics.jsonl', drop('drift'))
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  line = f'{path} without drift, which others of MOON have: not drawn'
+  assert line in capsys.readouterr().err.splitlines()
+  assert not (tmp_path / 'out/figures/drift.png').exists()
+
+
 def test_a_missing_column_is_left_out_of_its_numbers(tmp_path, capsys):
   path = write_run(tmp_path / 'runs/a', [0.5, 0.6], '--config.algorithm=fedavg')
   edit_lines(path / 'metrics.jsonl', drop('bytes_up'))
@@ -546,6 +650,10 @@ def test_contradicting_runs_are_refused_and_copies_left_out(tmp_path):
       "--over: no run has a setting 'execution.lanes'.",
     ),
     (['runs', '--group=seed'], '--group and --over both name seed.'),
+    (
+      ['runs', '--over=algorithm,seed'],
+      "--over='algorithm,seed' needs --group, without algorithm.",
+    ),
     (['runs', '--target=fedavg'], "--target='fedavg' must be an accuracy in (0, 1]"),
     (['runs', '--target=97'], "--target='97' must be an accuracy in (0, 1]"),
     (['runs', '--target=fedvag@last'], "Did you mean 'fedavg'?"),

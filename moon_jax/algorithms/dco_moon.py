@@ -1,11 +1,26 @@
 """DCO-MOON: MOON whose two loss weights follow the share of clients that stray."""
 
+from typing import NamedTuple
+
+import jax
 import jax.numpy as jnp
 
 from moon_jax import coefficients
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.moon import moon
-from moon_jax.types import Server
+from moon_jax.types import PyTree, Server
+
+
+class Announced(NamedTuple):
+  """What a client receives.
+
+  Attributes:
+    model: variables.
+    p: [] float32 p_t, which weights the client's loss.
+  """
+
+  model: PyTree
+  p: jax.Array
 
 
 def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorithm:
@@ -34,6 +49,16 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
     mu_t = coefficients.dynamic_mu(hyperparameters['mu'], p)
     return hyperparameters | {'p_t': p, 'mu_t': mu_t}
 
+  def broadcast(server):
+    return Announced(server.variables, server.memory)
+
+  def download(received, memory):
+    del memory
+    return received.model
+
+  def frozen(received, memory):
+    return inner.frozen(received.model, memory)
+
   def loss(outputs, frozen, params, task, batch):
     _, parts = inner.loss(outputs, frozen, params, task, batch)
     supervised, contrastive = coefficients.weights(
@@ -45,7 +70,7 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
     return total, parts
 
   def deviation(trained, task):
-    return coefficients.deviation(trained['params'], task.received['params'])
+    return coefficients.deviation(trained['params'], task.received.model['params'])
 
   def upload(trained, task):
     sent, memory = inner.upload(trained, task)
@@ -65,6 +90,9 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
     hyperparameters={'mu': mu, 'tau': tau, 'theta': theta},
     init_server=init_server,
     scalars=scalars,
+    broadcast=broadcast,
+    download=download,
+    frozen=frozen,
     loss=loss,
     upload=upload,
     report=report,

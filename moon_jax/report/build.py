@@ -45,7 +45,7 @@ def make(request: Request) -> None:
   for setting, numbers in found:
     for line in results.notes_on(setting, numbers, request.target):
       note(line)
-  models = features.look_at(settings, request.features, note)
+  models = features.look_at(settings, request.features, note, say=print)
   parts = [
     sections.numbers(found, request.target),
     *(sections.curves(setting) for setting in settings),

@@ -15,7 +15,7 @@ from moon_jax.report.styles import Style, styles
 from moon_jax.report.traces import Trace
 
 # Algorithms that a sweep is compared with, where they lack the knob.
-_REFERENCES = (BASELINE, 'centralized')
+_REFERENCES = (BASELINE, 'solo', 'centralized')
 _LONGEST = 120  # letters of a file's name
 
 
@@ -127,7 +127,7 @@ def over_rounds(setting: Setting, trace: Trace) -> LineChart:
     if mean.rounds:
       lines.append(Line(series.label, mean.rounds, mean.points))
   return LineChart(
-    name=file_name(trace.name, setting.key),
+    name=file_name(trace.name, setting.title),
     title=titled(trace.title, setting.title),
     x_label='communication rounds',
     y_label=trace.unit,
@@ -144,31 +144,36 @@ def sweeps(settings: Sequence[Setting]) -> list[LineChart]:
 
 
 def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
-  by_setting: dict[Key, tuple[dict, dict]] = {}
+  by_setting: dict[Key, tuple[list[Setting], dict, dict]] = {}
   for setting in settings:
     place = _without(setting.key, knob)
-    lines, levels = by_setting.setdefault(place, ({}, {}))
+    together, lines, levels = by_setting.setdefault(place, ([], {}, {}))
+    together.append(setting)
     for series in setting.series:
       value = dict((*setting.key, *series.key)).get(knob)
       if value is not None:
         lines.setdefault(_line_label(series, knob), {})[value] = series
       elif series.algorithm in _REFERENCES:
         levels[series.label] = series
-  for key, (lines, levels) in by_setting.items():
+  for key, (together, lines, levels) in by_setting.items():
     lines = {label: points for label, points in lines.items() if len(points) > 1}
     after = _last_common_round(
       [s for points in lines.values() for s in points.values()]
     )
     if after is not None:
-      yield _sweep_chart(knob, key, lines, levels, after)
+      # The titles are numbers where they would be too long.
+      long = any(s.title != groups.describe(s.key) for s in together)
+      titles = ', '.join(s.title for s in together)
+      title = titles if long else groups.describe(key)
+      yield _sweep_chart(knob, title, lines, levels, after)
 
 
-def _sweep_chart(knob: str, key: Key, lines, levels, after: int) -> LineChart:
+def _sweep_chart(knob: str, setting: str, lines, levels, after: int) -> LineChart:
   what = f'Accuracy after {after} rounds against {groups.short(knob)}'
   known = {label: _after(series, after) for label, series in levels.items()}
   return LineChart(
-    name=file_name(f'sweep-{knob}', key),
-    title=titled(what, groups.describe(key)),
+    name=file_name(f'sweep-{knob}', setting),
+    title=titled(what, setting),
     x_label=knob,
     y_label='test accuracy, %',
     lines=[
@@ -189,7 +194,7 @@ def _line_label(series: Series, knob: str) -> str:
   own = _without(series.key, knob)
   if own == series.key:
     return series.label
-  return f'{groups.describe(own)}, any {groups.short(knob)}'
+  return f'{groups.describe_series(own)}, any {groups.short(knob)}'
 
 
 def _last_common_round(every: Sequence[Series]) -> int | None:
@@ -218,7 +223,7 @@ def partition(setting: Setting) -> Matrix | None:
       if counts is not None and len(counts) > 1:
         seed = groups.describe(sample)
         return Matrix(
-          name=file_name('partition', setting.key),
+          name=file_name('partition', setting.title),
           title=titled('Training examples of each client and class', setting.title)
           + (f' ({seed})' if seed else ''),
           x_label='client',
@@ -229,9 +234,9 @@ def partition(setting: Setting) -> Matrix | None:
   return None
 
 
-def file_name(what: str, key: Key) -> str:
+def file_name(what: str, setting: str) -> str:
   """'accuracy-beta=0.5', without what a file system may refuse."""
-  return safe('-'.join(filter(None, [what, *groups.describe(key).split(', ')])))
+  return safe('-'.join(filter(None, [what, *setting.split(', ')])))
 
 
 def safe(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 
 from moon_jax import config as config_lib
 from moon_jax.errors import UsageError
-from moon_jax.report.groups import Choice
+from moon_jax.report.groups import ALGORITHM, Choice
 from moon_jax.report.results import BASELINE, BEST, LAST, Target
 
 _LIBRARIES = ('jinja2', 'matplotlib', 'plotly', 'rich', 'scipy', 'sklearn', 'tabulate')
@@ -144,6 +144,8 @@ def _choice(values: argparse.Namespace) -> Choice:
     where[name] = tuple(wanted.split(','))
   group = None if values.group is None else _words('group', values.group)
   over = _words('over', values.over)
+  if ALGORITHM in over and group is None:
+    raise UsageError(f'--over={values.over!r} needs --group, without {ALGORITHM}.')
   if both := set(group or ()) & set(over):
     raise UsageError(f'--group and --over both name {", ".join(sorted(both))}.')
   return Choice(group, over, where)

@@ -8,6 +8,7 @@ import numpy as np
 
 from moon_jax import config as config_lib
 from moon_jax.errors import RunError, UsageError
+from moon_jax.report import groups
 from moon_jax.report.command import ALL, FIRST, NONE
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.runs import Note, Run, read_arrays
@@ -53,12 +54,16 @@ class Model(NamedTuple):
   def describe(self) -> str:
     """'MOON, mu=5, seed=0, beta=0.5, 10 rounds'."""
     seed = f'seed={self.run.knobs["seed"]}'
-    words = (self.series.label, seed, self.setting.title)
+    key = self.setting.key
+    own = tuple(item for item in key if item[0] in self.run.identity)
+    # A run without some of the setting's knobs is in others too.
+    where = self.setting.title if own == key else groups.describe(own)
+    words = (self.series.label, seed, where)
     return ', '.join(filter(None, (*words, f'{self.features.round} rounds')))
 
 
 def look_at(
-  settings: Sequence[Setting], asked: Sequence[str], note: Note
+  settings: Sequence[Setting], asked: Sequence[str], note: Note, say: Note
 ) -> list[Model]:
   """Looks at the trained models of runs that are asked for.
 
@@ -66,12 +71,14 @@ def look_at(
     settings: with their finished runs.
     asked: 'first' (of each series), 'all', 'none', or paths of runs.
     note: is told which run's model cannot be had, and why.
+    say: is told what takes its time.
 
   Raises:
     UsageError: a path is of no finished run.
   """
-  found = []
-  for setting, series, run in _asked_for(settings, asked):
+  found, chosen = [], _asked_for(settings, asked)
+  for number, (setting, series, run) in enumerate(chosen, 1):
+    say(f't-SNE and confusion matrix {number} of {len(chosen)}: {run.name}')
     try:
       found.append(Model(setting, series, run, features_of(run, note)))
     except RunError as error:

@@ -15,9 +15,16 @@ from moon_jax.report.runs import Ending, Note, Run, Value
 
 ALGORITHM = 'algorithm'
 DIGEST = 'data_digest'
+_LONGEST_TITLE = 60  # letters
 # Knobs that an algorithm has for itself.
 _OWN = {name.removeprefix('decentralized_') for name in config_lib.ALGORITHMS}
 _OWN |= {'topology', 'server_optimizer'}
+# A server that takes the mean of what it gets.
+_PLAIN = {
+  'server_optimizer.name': 'sgd',
+  'server_optimizer.learning_rate': 1.0,
+  'server_optimizer.momentum': 0.0,
+}
 _TITLES = {
   'fedavg': 'FedAvg',
   'fedprox': 'FedProx',
@@ -58,7 +65,8 @@ class Setting:
 
   Attributes:
     key: the knobs that tell it from other settings, and their values.
-    title: the same for a heading; '' if there is one setting only.
+    title: the same for a heading; '' if there is one setting only; 'setting 1' and so
+      on for all if one is too long.
     series: in the order of the algorithms.
   """
 
@@ -192,14 +200,18 @@ def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
   places = {run.path: _part(run, shared) for run in runs}
   keys = _maximal(set(places.values()))
   found = []
-  for key in sorted(keys, key=_order):
+  for key, title in _titled(sorted(keys, key=_order)):
     members = [run for run in runs if set(places[run.path]) <= set(key)]
-    found.append(
-      Setting(
-        key, describe(key), tuple(_series(members, group, choice.over, differing))
-      )
-    )
+    series = tuple(_series(members, group, choice.over, differing))
+    found.append(Setting(key, title, series))
   return found
+
+
+def _titled(keys: Sequence[Key]) -> list[tuple[Key, str]]:
+  titles = [describe(key) for key in keys]
+  if max(map(len, titles)) > _LONGEST_TITLE:
+    titles = [f'setting {number}' for number in range(1, len(keys) + 1)]
+  return list(zip(keys, titles, strict=True))
 
 
 def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
@@ -255,7 +267,7 @@ def _series(members, group, over, differing):
     told = tuple(item for item in key if item[0] in differing or item[0] == ALGORITHM)
     yield Series(
       key=key,
-      label=describe(told or key) or 'runs',
+      label=describe_series(told or key) or 'runs',
       algorithm=same[0].knobs[ALGORITHM],
       runs=tuple(same),
       finished=_samples(same, over),
@@ -285,6 +297,8 @@ def _order(key: Key) -> tuple:
 
 
 def _place(name, value):
+  if (name, value) in _PLAIN.items():
+    return (-1, 0, '')
   if name == ALGORITHM and value in config_lib.ALGORITHMS:
     return (0, config_lib.ALGORITHMS.index(value), '')
   if isinstance(value, str):
@@ -299,6 +313,11 @@ def _key(identity: Mapping[str, Value]) -> Key:
 def describe(key: Key) -> str:
   """'MOON, mu=5'; '' for an empty key."""
   return ', '.join(_words(name, value) for name, value in key)
+
+
+def describe_series(key: Key) -> str:
+  """The same for a series: a server that takes the plain mean goes without saying."""
+  return describe(tuple(item for item in key if item not in _PLAIN.items()))
 
 
 def _words(name: str, value: Value) -> str:
@@ -323,19 +342,33 @@ def short(name: str) -> str:
 
 
 def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:
-  """The only series of an algorithm with which another is to be compared.
+  """The series of an algorithm with which another is to be compared.
 
-  Of several it is the one that agrees in the knobs that both have; None if there is
+  Of several it is the one that agrees in the knobs that both have; else the one that
+  does so in the knobs of the setting, and whose server takes the plain mean. With the
+  latter another server optimizer of the same algorithm is compared. None if there is
   none, or still more than one.
   """
   found = [s for s in setting.series if s.algorithm == algorithm and s.finished]
+  if len(found) > 1 and (series.algorithm != algorithm or _is_plain(series)):
+    agreeing = [s for s in found if _agree(dict(s.key), dict(series.key))]
+    found = agreeing if len(agreeing) == 1 else found
   if len(found) > 1:
-    found = [s for s in found if _agree(dict(s.key), dict(series.key))]
+    found = [s for s in found if _is_plain(s) and _agree(_shared(s), _shared(series))]
   return found[0] if len(found) == 1 else None
 
 
 def _agree(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
   return all(a[name] == b[name] for name in a.keys() & b.keys() - {ALGORITHM})
+
+
+def _shared(series: Series) -> dict[str, Value]:
+  """Its knobs that no algorithm has for itself."""
+  return {name: value for name, value in series.key if name.split('.')[0] not in _OWN}
+
+
+def _is_plain(series: Series) -> bool:
+  return all(_PLAIN.get(name, value) == value for name, value in series.key)
 
 
 def swept(found: Sequence[Setting]) -> list[str]:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from moon_jax.report import groups, statistics
+from moon_jax.report import groups, statistics, traces
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.runs import Ending, Run
 from moon_jax.report.statistics import Comparison, Estimate
@@ -254,6 +254,15 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
       'of the last round of each run, mean curves end with the shortest, and only runs '
       'of equal length are paired; --where=num_rounds=N chooses'
     )
+  for trace in (traces.ACCURACY, *traces.LOSSES, *traces.OTHERS):
+    for series in setting.series:
+      runs = series.finished.values()
+      lacking = [run.name for run in runs if not trace.column(run)]
+      if 0 < len(lacking) < len(runs):
+        notes.append(
+          f'{where}{", ".join(lacking)} without {trace.name}, which others of '
+          f'{series.label} have: not drawn'
+        )
   without = [result.series.label for result in found if result.reached is None]
   if without:
     notes.append(

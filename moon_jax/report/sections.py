@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.report import charts, features, tables
+from moon_jax.report import charts, features, groups, tables
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread
 from moon_jax.report.features import Model
 from moon_jax.report.groups import Key, Setting
@@ -36,6 +36,7 @@ Found = Sequence[tuple[Setting, list[Result]]]
 def numbers(found: Found, target: Target) -> Section:
   """The tables of all settings."""
   every = (
+    tables.settings([setting for setting, _ in found]),
     tables.accuracy(found),
     tables.target(found, target.describe()),
     tables.clients(found),
@@ -45,9 +46,10 @@ def numbers(found: Found, target: Target) -> Section:
 
 def curves(setting: Setting) -> Section:
   """What is followed over the rounds in a setting, and who owns which class there."""
-  counts = charts.partition(setting)
+  counts, knobs = charts.partition(setting), groups.describe(setting.key)
+  title = f'Over rounds: {setting.title}' if setting.title else 'Over rounds'
   return Section(
-    title=f'Over rounds: {setting.title}' if setting.title else 'Over rounds',
+    title=title if setting.title == knobs else f'{title} ({knobs})',
     text='Lines are means over the finished runs of a series, in the rounds that all '
     'of them have; bands are one sample standard deviation.',
     charts=charts.of_setting(setting) + ([counts] if counts else []),
@@ -77,8 +79,9 @@ def clients(models: Sequence[Model]) -> Section:
     (setting, {label: np.concatenate(values) for label, values in drawn.items()})
     for setting, drawn in by_setting.values()
   ]
+  series = {model.series.label: model.series for model in models}
   table = tables.client_accuracy(
-    [(s.title, label, v) for s, drawn in spreads for label, v in drawn.items()]
+    [(s.title, series[label], v) for s, drawn in spreads for label, v in drawn.items()]
   )
   return Section(
     title='Clients',
@@ -86,7 +89,7 @@ def clients(models: Sequence[Model]) -> Section:
     tables=[table] if table.rows else [],
     charts=[
       Spread(
-        name=charts.file_name('clients', setting.key),
+        name=charts.file_name('clients', setting.title),
         title=charts.titled('Accuracy for each client', setting.title),
         y_label='test accuracy, %',
         groups={label: 100 * values for label, values in drawn.items()},

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from moon_jax.report import groups, statistics
 from moon_jax.report import results as results_lib
-from moon_jax.report import statistics
-from moon_jax.report.groups import Setting
+from moon_jax.report.groups import ALGORITHM, Series, Setting
 from moon_jax.report.results import Reached, Result
 from moon_jax.report.runs import Run
 from moon_jax.report.table import Cell, Column, Table
@@ -16,7 +16,7 @@ def _accuracy(key: str, heading: str, sign: bool = False) -> Column:
   return Column(key, heading, 2, 100.0, is_estimate=True, sign=sign)
 
 
-_NAMES = (Column('setting', 'setting'), Column('series', 'algorithm'))
+_SETTING = Column('setting', 'setting')
 _ACCURACY = (
   Column('n', 'n'),
   Column('rounds', 'rounds'),
@@ -24,6 +24,7 @@ _ACCURACY = (
   _accuracy('best_accuracy', 'best accuracy, %'),
   _accuracy('mean_of_last_5', 'mean of last 5 tests, %'),
   _accuracy('difference_to_fedavg', 'final - FedAvg, points', sign=True),
+  Column('pairs', 'pairs'),
   Column('p_value', 'p', 4),
 )
 _TARGET = (
@@ -39,11 +40,24 @@ _TARGET = (
 Found = Sequence[tuple[Setting, Sequence[Result]]]
 
 
+def settings(every: Sequence[Setting]) -> Table:
+  """What a numbered setting is; empty if their titles tell."""
+  numbered = [s for s in every if s.title != groups.describe(s.key)]
+  names = list(dict.fromkeys(name for s in numbered for name, _ in s.key))
+  return Table(
+    'settings',
+    'Settings',
+    'The knobs that differ between the settings of the other tables and the figures.',
+    (_SETTING, *(Column(name, name) for name in names)),
+    [(s.title, *(dict(s.key).get(name) for name in names)) for s in numbered],
+  )
+
+
 def accuracy(found: Found) -> Table:
   """Final, best and late accuracy of every series, and the difference to FedAvg."""
   rows = [
     (
-      *_names(setting, result),
+      *_told(setting, result),
       len(result.rounds),
       statistics.ranges(result.rounds),
       result.final,
@@ -60,7 +74,7 @@ def accuracy(found: Found) -> Table:
     'Mean ± sample standard deviation over the n finished runs of a series. The '
     'difference to FedAvg is the mean over the seeds that both have, with equally many '
     'rounds; p is of the two-sided paired t-test over them (none with fewer than two).',
-    (*_NAMES, *_ACCURACY),
+    (*_names(found), *_ACCURACY),
     rows,
   )
 
@@ -73,7 +87,7 @@ def target(found: Found, described: str) -> Table:
     described: the target in words.
   """
   rows = [
-    (*_names(setting, result), *_cost(result.reached, len(result.rounds)))
+    (*_told(setting, result), *_cost(result.reached, len(result.rounds)))
     for setting, results in found
     for result in results
     if result.reached
@@ -86,7 +100,7 @@ def target(found: Found, described: str) -> Table:
     'compiling) are until the first test at the target or above, mean ± sample '
     'standard deviation over the runs that reach it. Rounds saved compares the first '
     'rounds in which the means over seeds are there.',
-    (*_NAMES, *_TARGET),
+    (*_names(found), *_TARGET),
     rows,
   )
 
@@ -95,7 +109,7 @@ def clients(found: Found) -> Table:
   """The spread over the clients' own models, where each client has one."""
   rows = [
     (
-      *_names(setting, result),
+      *_told(setting, result),
       len(result.rounds),
       result.final,
       result.std_over_clients,
@@ -116,20 +130,20 @@ def clients(found: Found) -> Table:
     "Accuracy of the clients' own models",
     'Of algorithms without a global model: each client tested on the whole test set in '
     'the last round; mean ± sample standard deviation over the n runs.',
-    (*_NAMES, *columns),
+    (*_names(found), *columns),
     rows,
   )
 
 
-def client_accuracy(spreads: Sequence[tuple[str, str, np.ndarray]]) -> Table:
+def client_accuracy(spreads: Sequence[tuple[str, Series, np.ndarray]]) -> Table:
   """The spread of a global model's accuracy over its clients.
 
   Args:
-    spreads: title of the setting, label of the series, accuracy for each client.
+    spreads: title of the setting, series, accuracy for each client.
   """
   rows = [
-    (setting or None, label, statistics.estimate(values), float(values.min()))
-    for setting, label, values in spreads
+    (setting or None, series.label, statistics.estimate(values), float(values.min()))
+    for setting, series, values in spreads
   ]
   return _trimmed(
     'client_accuracy',
@@ -138,7 +152,7 @@ def client_accuracy(spreads: Sequence[tuple[str, str, np.ndarray]]) -> Table:
     "the sum over classes of the client's share of the class times the accuracy on its "
     'test images. Mean ± sample standard deviation over the clients, and the lowest.',
     (
-      *_NAMES,
+      *_columns_of(series for _, series, _ in spreads),
       _accuracy('accuracy', 'mean over clients, %'),
       Column('worst_client', 'worst client, %', 2, 100.0),
     ),
@@ -200,14 +214,25 @@ def _counted(devices: Sequence[str]) -> str:
   return ', '.join(f'{list(devices).count(kind)} x {kind}' for kind in kinds)
 
 
-def _names(setting: Setting, result: Result) -> tuple[Cell, Cell]:
+def _names(found: Found) -> tuple[Column, Column]:
+  return _columns_of(result.series for _, results in found for result in results)
+
+
+def _columns_of(every: Iterable[Series]) -> tuple[Column, Column]:
+  """The columns of the setting and of what --group tells apart."""
+  by_algorithm = all(ALGORITHM in dict(series.key) for series in every)
+  return _SETTING, Column('series', ALGORITHM if by_algorithm else 'series')
+
+
+def _told(setting: Setting, result: Result) -> tuple[Cell, Cell]:
   return setting.title or None, result.series.label
 
 
-def _compared(result: Result) -> tuple[Cell, Cell]:
+def _compared(result: Result) -> tuple[Cell, Cell, Cell]:
   if result.comparison is None:
-    return None, None
-  return result.comparison.difference, result.comparison.p_value
+    return None, None, None
+  difference, p_value = result.comparison
+  return difference, difference.n, p_value
 
 
 def _cost(reached: Reached, n: int) -> tuple[Cell, ...]:
