@@ -11,13 +11,14 @@ tensorboard/    the same scalars, the partition, histograms of the clients' drif
 import contextlib
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import math
 import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import jax
 import numpy as np
@@ -46,15 +47,24 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
 
   Raises:
     UsageError: it cannot be read, or holds another experiment.
+    NoCheckpointError: what a run wrote there is damaged, or has lost its config.json.
   """
   try:
     saved = read_json(workdir / CONFIG)
   except OSError as error:
     raise UsageError(f'--workdir={str(workdir)!r}: {error.strerror}.') from None
   if saved is None:
+    if (workdir / METRICS).exists() or list(workdir.glob('checkpoints/*')):
+      raise NoCheckpointError(
+        f'{workdir} holds a run without its {CONFIG}, which says of what; put it back, '
+        'or give another --workdir.'
+      )
     return
-  if 'config' not in saved:
+  if not isinstance(saved.get('config'), dict) or not isinstance(
+    saved.get('earlier', []), list
+  ):
     raise NoCheckpointError(f'{workdir / CONFIG} is not what a run writes.')
+  _check_lines(workdir)
   if changes := config_lib.changes(saved['config'], config):
     raise UsageError(
       f'The run directory {workdir} holds another experiment: {"; ".join(changes)} '
@@ -66,6 +76,25 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
       f'--config.num_rounds={config.num_rounds} must be at least the {saved_rounds} '
       f'rounds saved in {workdir}.'
     )
+
+
+def _check_lines(workdir: pathlib.Path) -> None:
+  """Raises NoCheckpointError unless the records have the numbers that are summed up."""
+  for line in read_lines(workdir / METRICS):
+    names = ('num_examples', 'bytes_down', 'bytes_up')
+    tested = [name for name in line if name == 'test_accuracy']
+    _require_numbers(workdir / METRICS, line, [*names, *tested])
+  for line in read_lines(workdir / TIMINGS):
+    names = [name for name in line if name.endswith('_seconds')]
+    _require_numbers(workdir / TIMINGS, line, names)
+
+
+def _require_numbers(path: pathlib.Path, line: Record, names: Iterable[str]) -> None:
+  for name in names:
+    if not isinstance(line.get(name), int | float):
+      raise NoCheckpointError(
+        f'{path} is damaged: round {line["round"]} has no number {name!r}.'
+      )
 
 
 def finished(workdir: pathlib.Path, num_rounds: int) -> bool:
@@ -156,12 +185,17 @@ def describe(
 
 
 def read_lines(path: pathlib.Path) -> list[Record]:
-  """The objects of a .jsonl file, one for each round; [] if there is none."""
+  """The objects of a .jsonl file, in the order of their rounds; [] if there is none."""
   if not path.exists():
     return []
-  lines = path.read_bytes().splitlines(keepends=True)
+  lines = _bytes(path).splitlines(keepends=True)
   # A crash may leave the last line half written.
-  return [_parse(path, line, needs='round') for line in lines if line.endswith(b'\n')]
+  found = [_parse(path, line, needs='round') for line in lines if line.endswith(b'\n')]
+  for before, line in itertools.pairwise(found):
+    if line['round'] <= before['round']:
+      told = f'round {line["round"]} follows round {before["round"]}'
+      raise NoCheckpointError(f'{path} is damaged: {told}.')
+  return found
 
 
 def read_json(path: pathlib.Path, needs: str | None = None) -> Record | None:
@@ -171,7 +205,14 @@ def read_json(path: pathlib.Path, needs: str | None = None) -> Record | None:
     path: of the file.
     needs: the name of a whole number that has to be in it; None is none.
   """
-  return _parse(path, path.read_bytes(), needs) if path.exists() else None
+  return _parse(path, _bytes(path), needs) if path.exists() else None
+
+
+def _bytes(path: pathlib.Path) -> bytes:
+  try:
+    return path.read_bytes()
+  except IsADirectoryError:
+    raise NoCheckpointError(f'{path} is damaged: it is a folder.') from None
 
 
 def _parse(path: pathlib.Path, data: bytes, needs: str | None) -> Record:

@@ -376,7 +376,18 @@ def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
   assert [start['command'] for start in saved['earlier']] == [request.command]
 
 
-@pytest.mark.parametrize('data', [b'', b'{"a": ', b'[]', b'{}', b'{"a\xff": 1}'])
+@pytest.mark.parametrize(
+  'data',
+  [
+    b'',
+    b'{"a": ',
+    b'[]',
+    b'{}',
+    b'{"a\xff": 1}',
+    b'{"config": "x"}',
+    b'{"config": {}, "earlier": 5}',
+  ],
+)
 def test_a_damaged_config_is_one_line(tmp_path, data):
   request = command_line.parse([f'--workdir={tmp_path}'])
   (tmp_path / recording.CONFIG).write_bytes(data)
@@ -399,6 +410,74 @@ def test_a_line_without_its_round_is_damaged(tmp_path, line):
   path.write_text(f'{{"round": 1}}\n{line}\n')
   with pytest.raises(NoCheckpointError, match=r"jsonl is damaged: 'round' is missing"):
     recording.read_lines(path)
+
+
+@pytest.mark.parametrize('numbers', [(2, 1), (1, 1)])
+def test_rounds_that_do_not_rise_are_damaged(tmp_path, numbers):
+  path = tmp_path / recording.METRICS
+  path.write_text(''.join(f'{{"round": {number}}}\n' for number in numbers))
+  told = f'jsonl is damaged: round 1 follows round {numbers[0]}.'
+  with pytest.raises(NoCheckpointError, match=told):
+    recording.read_lines(path)
+
+
+LINES = {
+  recording.METRICS: {
+    'round': 1,
+    'num_examples': 10,
+    'bytes_down': 1,
+    'bytes_up': 1,
+    'test_accuracy': 0.5,
+  },
+  recording.TIMINGS: {'round': 1, 'train_seconds': 0.5},
+}
+
+
+@pytest.mark.parametrize(
+  ('name', 'number'),
+  [
+    (name, number)
+    for name, line in LINES.items()
+    for number in line
+    if number != 'round'
+  ],
+)
+def test_a_line_without_what_is_summed_up_is_refused_at_the_start(
+  tmp_path, name, number
+):
+  request = command_line.parse([f'--workdir={tmp_path}'])
+  with recording.begin(request, 'digest', IMAGES):
+    pass
+  for file, line in LINES.items():
+    (tmp_path / file).write_text(json.dumps(line) + '\n')
+  recording.check(tmp_path, request.config)
+  (tmp_path / name).write_text(json.dumps(LINES[name] | {number: 'many'}) + '\n')
+  told = rf"{name} is damaged: round 1 has no number '{number}'\.$"
+  with pytest.raises(NoCheckpointError, match=told):
+    recording.check(tmp_path, request.config)
+
+
+@pytest.mark.parametrize('left', ['metrics.jsonl', 'checkpoints/2'])
+def test_a_run_that_has_lost_its_config_is_refused(tmp_path, left):
+  request = command_line.parse([f'--workdir={tmp_path}'])
+  (tmp_path / 'checkpoints').mkdir()
+  recording.check(tmp_path, request.config)
+  (tmp_path / left).touch()
+  with pytest.raises(NoCheckpointError, match=r'holds a run without its config\.json'):
+    recording.check(tmp_path, request.config)
+
+
+@pytest.mark.parametrize(
+  'name', [recording.CONFIG, recording.METRICS, recording.TIMINGS, recording.SUMMARY]
+)
+def test_a_folder_in_place_of_a_file_is_one_line(tmp_path, name):
+  request = command_line.parse([f'--workdir={tmp_path}'])
+  with recording.begin(request, 'digest', IMAGES):
+    pass
+  (tmp_path / name).unlink(missing_ok=True)
+  (tmp_path / name).mkdir()
+  with pytest.raises(NoCheckpointError, match=rf'{name} is damaged: it is a folder\.$'):
+    recording.check(tmp_path, request.config)
 
 
 @pytest.mark.parametrize(
