@@ -316,7 +316,8 @@ def test_a_client_strays_when_it_moves_far_from_the_received_model(trained, stra
     model(value) | {'batch_stats': {'mean': jnp.array([mean])}}
     for value, mean in ((2.0, 0.0), (trained, 9.0))
   )
-  now = task(algorithm, memory, start, server_memory=jnp.float32(0))
+  received = algorithm.broadcast(Server(start, jnp.float32(0)))
+  now = task(algorithm, memory, received, server_memory=jnp.float32(0))
   sent, memory = algorithm.upload(end, now)
   assert sent.uniform == strayed
   assert memory.models[0]['params']['w'] == trained
