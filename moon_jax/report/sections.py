@@ -47,11 +47,11 @@ def numbers(found: Found, target: Target) -> Section:
 def curves(setting: Setting) -> Section:
   """What is followed over the rounds in a setting, and who owns which class there."""
   counts, knobs = charts.partition(setting), groups.describe(setting.key)
-  title = f'Over rounds: {setting.title}' if setting.title else 'Over rounds'
+  told = '' if setting.title == knobs else f'{setting.title.capitalize()}: {knobs}. '
   return Section(
-    title=title if setting.title == knobs else f'{title} ({knobs})',
-    text='Lines are means over the finished runs of a series, in the rounds that all '
-    'of them have; bands are one sample standard deviation.',
+    title=f'Over rounds: {setting.title}' if setting.title else 'Over rounds',
+    text=f'{told}Lines are means over the finished runs of a series, in the rounds that '
+    'all of them have; bands are one sample standard deviation.',
     charts=charts.of_setting(setting) + ([counts] if counts else []),
   )
 
