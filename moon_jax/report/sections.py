@@ -50,8 +50,8 @@ def curves(setting: Setting) -> Section:
   told = '' if setting.title == knobs else f'{setting.title.capitalize()}: {knobs}. '
   return Section(
     title=f'Over rounds: {setting.title}' if setting.title else 'Over rounds',
-    text=f'{told}Lines are means over the finished runs of a series, in the rounds that '
-    'all of them have; bands are one sample standard deviation.',
+    text=f'{told}Lines are means over the finished runs of a series, in the rounds '
+    'that all of them have; bands are one sample standard deviation.',
     charts=charts.of_setting(setting) + ([counts] if counts else []),
   )
 
