@@ -266,7 +266,7 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
   without = [result.series.label for result in found if result.reached is None]
   if without:
     notes.append(
-      f'{where}no target for {", ".join(without)}: {target.describe()} is not among '
+      f'{where}no target for {_few(without)}: {target.describe()} is not among '
       'the finished runs of this setting'
     )
   return notes
@@ -278,11 +278,13 @@ def _told_rounds(found: Sequence[Result]) -> str:
   for result in found:
     rounds = statistics.ranges(result.rounds)
     by_rounds.setdefault(rounds, []).append(result.series.label)
-  return '; '.join(
-    f'{rounds}: {", ".join(labels[:_MOST_NAMES])}'
-    + (f' and {len(labels) - _MOST_NAMES} more' if len(labels) > _MOST_NAMES else '')
-    for rounds, labels in by_rounds.items()
-  )
+  return '; '.join(f'{rounds}: {_few(names)}' for rounds, names in by_rounds.items())
+
+
+def _few(names: Sequence[str]) -> str:
+  """'FedAvg, MOON, SOLO and 2 more'."""
+  more = f' and {len(names) - _MOST_NAMES} more' if len(names) > _MOST_NAMES else ''
+  return ', '.join(names[:_MOST_NAMES]) + more
 
 
 def note_on(run: Run) -> str | None:
