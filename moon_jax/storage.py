@@ -13,6 +13,8 @@ from rich import filesize
 from moon_jax.errors import RunError, UsageError
 
 PARTIAL = '.partial'
+# Not for good: with more space, or a larger quota, the same can be written.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def require_writable(workdir: pathlib.Path) -> None:
@@ -29,7 +31,7 @@ def require_writable(workdir: pathlib.Path) -> None:
     with tempfile.TemporaryFile(dir=_nearest(workdir), buffering=0) as file:
       file.write(b'.')
   except OSError as error:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
       raise failure(workdir, error.strerror) from None
     raise UsageError(f'{flag} cannot be written: {error.strerror}.') from None
 
@@ -75,15 +77,21 @@ def replacing(
   Raises:
     RunError: it cannot be written.
   """
+  with writing(path, num_bytes), whole(path) as partial:
+    yield partial
+
+
+@contextlib.contextmanager
+def whole(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """As `replacing`, for those who can do without the file: an OSError stays one."""
   partial = path.with_name(path.name + PARTIAL)
-  with writing(path, num_bytes):
-    try:
-      yield partial
-      os.replace(partial, path)
-    except BaseException:
-      with contextlib.suppress(OSError):
-        partial.unlink(missing_ok=True)
-      raise
+  try:
+    yield partial
+    os.replace(partial, path)
+  except BaseException:
+    with contextlib.suppress(OSError):
+      partial.unlink(missing_ok=True)
+    raise
 
 
 def replace(path: pathlib.Path, text: str) -> None:
