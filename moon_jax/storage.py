@@ -44,7 +44,7 @@ def require_space(path: pathlib.Path, num_bytes: int) -> None:
 
 @contextlib.contextmanager
 def writing(path: pathlib.Path, num_bytes: int | None = None) -> Iterator[None]:
-  """Makes an OSError a RunError that names the path and the space.
+  """Makes an OSError a RunError that names the path and the reason.
 
   Args:
     path: what is written inside the `with`.
@@ -57,13 +57,41 @@ def writing(path: pathlib.Path, num_bytes: int | None = None) -> Iterator[None]:
 
 
 def failure(path: pathlib.Path, reason: str, num_bytes: int | None = None) -> RunError:
-  """The error that a path could not be written, with the needed and the free space."""
-  need = '' if num_bytes is None else f'{filesize.decimal(num_bytes)} needed, '
-  free = filesize.decimal(_free(path))
+  """The error that a path could not be written.
+
+  Args:
+    path: of the file or folder.
+    reason: in the words of `os.strerror`; that the disk is full is explained.
+    num_bytes: how much it needs, if that is known.
+  """
+  kept = 'What was saved before is kept'
+  if reason not in [os.strerror(number) for number in FULL]:
+    return RunError(f'{path} cannot be written: {reason}. {kept}.')
+  lack = _lack(path, num_bytes)
   return RunError(
-    f'{path} cannot be written: {reason} ({need}{free} free). What was saved before '
-    'is kept, and the same command goes on from there.'
+    f'{path} cannot be written: {reason} ({lack}). {kept}, and the same command goes '
+    'on from there.'
   )
+
+
+def _lack(path: pathlib.Path, num_bytes: int | None) -> str:
+  """What a full file system has too little of: files, or bytes and how many."""
+  free, about = _free(path), os.statvfs(_nearest(path))
+  # Some count no files.
+  if about.f_files and not about.f_favail and free >= (num_bytes or 1):
+    return 'the file system has no room for more files'
+  if num_bytes is None:
+    return f'{filesize.decimal(free)} free'
+  sizes = (num_bytes, free)
+  # As many digits as it takes to tell one from the other.
+  shown = [
+    [filesize.decimal(size, precision=digits) for size in sizes]
+    for digits in range(1, 16)
+  ]
+  need, room = next((two for two in shown if two[0] != two[1]), shown[0])
+  # The file system and orbax write more than the bytes that were counted.
+  more = 'more than ' if num_bytes <= free else ''
+  return f'{more}{need} needed, {room} free'
 
 
 @contextlib.contextmanager
