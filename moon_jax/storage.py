@@ -15,6 +15,7 @@ from moon_jax.errors import RunError, UsageError
 PARTIAL = '.partial'
 # Not for good: with more space, or a larger quota, the same can be written.
 FULL = (errno.ENOSPC, errno.EDQUOT)
+_FEW_FILES = 1000
 
 
 def require_writable(workdir: pathlib.Path) -> None:
@@ -89,9 +90,12 @@ def _lack(path: pathlib.Path, num_bytes: int | None) -> str:
     for digits in range(1, 16)
   ]
   need, room = next((two for two in shown if two[0] != two[1]), shown[0])
-  # The file system and orbax write more than the bytes that were counted.
-  more = 'more than ' if num_bytes <= free else ''
-  return f'{more}{need} needed, {room} free'
+  if num_bytes > free:
+    return f'{need} needed, {room} free'
+  # The file system and orbax write more than these bytes, or a checkpoint, removed by
+  # now, has more files.
+  files = f' and {about.f_favail} files' if 0 < about.f_favail < _FEW_FILES else ''
+  return f'more than {need} needed, {room}{files} free'
 
 
 @contextlib.contextmanager

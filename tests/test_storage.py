@@ -95,6 +95,13 @@ def test_a_disk_that_has_room_but_not_for_more_files(disk):
     (folder / 'last').write_bytes(bytes(2_000_000))
 
 
+def test_a_disk_that_has_room_but_not_for_the_files_of_a_checkpoint(disk):
+  # One for the folder itself; the half checkpoint is removed before this is told.
+  folder = disk('small', '64k,nr_inodes=10')
+  full = storage.failure(folder / '1', os.strerror(errno.ENOSPC), 1000)
+  assert '(more than 1.0 kB needed, 65.5 kB and 9 files free)' in str(full)
+
+
 @contextlib.contextmanager
 def limited(which, most):
   """The process may not have more of something."""
