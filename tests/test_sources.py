@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -337,11 +338,29 @@ def test_tfds_unknown_config(tmp_path, name, remedy):
   assert '\n' not in str(caught.value)
 
 
-@pytest.mark.parametrize('name', ['', 'a b', 'emnist-balanced', 'mnist:1.0.0'])
-def test_tfds_malformed_name_takes_one_line(tmp_path, name):
-  with pytest.raises(array_lib.DataError, match=r'cannot open .*data\.name=') as caught:
+@pytest.mark.parametrize(
+  'name', ['mnist:9.9.9', 'emnist/balanced:9.*.*', 'mnist:1.0.0']
+)
+def test_tfds_unknown_version(tmp_path, name):
+  message = (
+    rf"^--config\.data\.name='{re.escape(name)}' has an unknown version; leave it out, "
+    r"or name one of \['3\.[\d.]+'\]\.$"
+  )
+  with pytest.raises(array_lib.DataError, match=message) as caught:
     load('tfds', name=name, data_dir=str(tmp_path))
   assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  'name', ['', 'a b', 'emnist-balanced', '../mnist', 'mnist:3', 'mnist/', 'mnist/a=1']
+)
+def test_tfds_malformed_name_takes_one_line(tmp_path, name):
+  with pytest.raises(array_lib.DataError) as caught:
+    load('tfds', name=name, data_dir=str(tmp_path))
+  assert str(caught.value) == (
+    f'--config.data.name={name!r} must be a name as TFDS has them: mnist, '
+    'emnist/balanced (a config) or mnist:3.0.1 (a version).'
+  )
 
 
 def test_tfds_without_images(tmp_path):
