@@ -12,7 +12,10 @@ import hashlib
 import json
 import os
 import pathlib
+import re
+import shutil
 import stat
+import warnings
 from collections.abc import Callable, Iterator
 
 import jax
@@ -24,6 +27,11 @@ from moon_jax.errors import UsageError
 
 _KNOB = 'config.execution.compile_cache'
 _DIGESTS = 'digests.json'
+# JAX's complaint: a program, and the reason.
+_UNWRITTEN = re.compile(
+  r"Error writing persistent compilation cache entry for '(\w+)': "
+  r'(?:\w+: (?:\[Errno \d+\] )?)?([^:\n]*)'
+)
 
 
 def check(folder: str) -> None:
@@ -55,42 +63,96 @@ def check(folder: str) -> None:
 def using(folder: str, say: Callable[[str], None]) -> Iterator[None]:
   """What is compiled inside is looked up in the folder, and added to it.
 
+  A program that cannot be kept, on a full disk say, is only compiled.
+
   Args:
     folder: '' for no cache.
-    say: told about bad entries, which are removed.
+    say: told about bad entries, which are removed, and about what was not kept.
 
   Raises:
     UsageError: the folder is not private, or cannot be made or written to.
   """
-  if not folder:
-    yield
-    return
+  with contextlib.ExitStack() as stack:
+    path = _locked(folder, say, stack) if folder else None
+    known = _sound_entries(path, folder, say) if path else None
+    if known is None:
+      yield
+      return
+    unwritten = {}
+    try:
+      with _enabled(path), _noting(unwritten):
+        yield
+    finally:
+      unwritten |= _keep(path, known, unwritten)
+      if unwritten:
+        reasons = ', '.join(dict.fromkeys(unwritten.values()))
+        say(f'compile cache: {", ".join(unwritten)} not kept in {folder}: {reasons}')
+
+
+def _locked(
+  folder: str, say: Callable[[str], None], stack: contextlib.ExitStack
+) -> pathlib.Path | None:
+  """The folder, ours until the stack is closed; None, which is said, on a full disk."""
   check(folder)
-  path = config_lib.expand(_KNOB, folder)
+  path = config_lib.expand(_KNOB, folder).absolute()
   try:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = (path / '.lock').open('a')
+    lock = stack.enter_context((path / '.lock').open('a'))
   except OSError as error:
+    if error.errno in storage.FULL:
+      say(f'compile cache: not used, {folder} cannot be written: {error.strerror}')
+      return None
     problem = f'--{_KNOB}={folder!r} cannot be written: {error.strerror}.'
     raise UsageError(problem) from None
-  with lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      say(f'compile cache: waiting for the process that fills {folder}')
-      fcntl.flock(lock, fcntl.LOCK_EX)
-    if num_bad := _remove_bad(path):
-      say(f'compile cache: {num_bad} bad entries removed from {folder}')
-    jax.config.update('jax_compilation_cache_dir', str(path.absolute()))
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
-    # Nothing but entries in the folder.
-    jax.config.update('jax_persistent_cache_enable_xla_caches', 'none')
+  try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    say(f'compile cache: waiting for the process that fills {folder}')
+    fcntl.flock(lock, fcntl.LOCK_EX)
+  return path
+
+
+def _sound_entries(
+  path: pathlib.Path, folder: str, say: Callable[[str], None]
+) -> dict[str, str] | None:
+  """Removes the others; name -> digest, or None, which is said, if it cannot."""
+  try:
+    known, num_bad = _remove_bad(path)
+  except OSError as error:
+    say(f'compile cache: not used, a bad entry of {folder} stays: {error.strerror}')
+    return None
+  if num_bad:
+    say(f'compile cache: {num_bad} bad entries removed from {folder}')
+  return known
+
+
+@contextlib.contextmanager
+def _enabled(path: pathlib.Path) -> Iterator[None]:
+  """JAX uses the folder."""
+  jax.config.update('jax_compilation_cache_dir', str(path))
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  # Nothing but entries in the folder.
+  jax.config.update('jax_persistent_cache_enable_xla_caches', 'none')
+  try:
+    yield
+  finally:
+    jax.config.update('jax_compilation_cache_dir', None)
+    compilation_cache.reset_cache()
+
+
+@contextlib.contextmanager
+def _noting(unwritten: dict[str, str]) -> Iterator[None]:
+  """Adds the programs that JAX warns it cannot write: program -> reason."""
+  with warnings.catch_warnings(record=True) as told:
+    warnings.filterwarnings('always', _UNWRITTEN.pattern)
     try:
       yield
     finally:
-      jax.config.update('jax_compilation_cache_dir', None)
-      compilation_cache.reset_cache()
-      _write_digests(path)
+      found = [_UNWRITTEN.match(str(one.message)) for one in told]
+      unwritten.update(match.groups() for match in found if match)
+  for one, match in zip(told, found, strict=True):
+    if not match:
+      warnings.showwarning(one.message, one.category, one.filename, one.lineno)
 
 
 def _entries(path: pathlib.Path) -> list[pathlib.Path]:
@@ -101,19 +163,69 @@ def _digest(file: pathlib.Path) -> str:
   return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _remove_bad(path: pathlib.Path) -> int:
-  """Removes entries that are not as they were written; returns how many."""
+def _remove_bad(path: pathlib.Path) -> tuple[dict[str, str], int]:
+  """Removes what is no file, or not as it was written.
+
+  Returns:
+    name -> digest of what is left, and how many were removed.
+  """
+  files = [*_entries(path), path / _DIGESTS]
+  strange = [file for file in files if os.path.lexists(file) and not _is_file(file)]
+  for thing in strange:
+    if thing.is_dir() and not thing.is_symlink():
+      shutil.rmtree(thing)
+    else:
+      thing.unlink()
+  known, found = _read_digests(path), {f: _digest(f) for f in _entries(path)}
+  bad = [file for file, digest in found.items() if known.get(file.name) != digest]
+  for file in bad:
+    file.unlink()
+  whole = {file.name: digest for file, digest in found.items() if file not in bad}
+  return whole, len(strange) + len(bad)
+
+
+def _is_file(path: pathlib.Path) -> bool:
+  """Whether it is one itself: a link may lead anywhere, a pipe is waited for."""
+  return stat.S_ISREG(path.lstat().st_mode)
+
+
+def _read_digests(path: pathlib.Path) -> dict[str, str]:
   try:
     known = json.loads((path / _DIGESTS).read_text())
   except (FileNotFoundError, ValueError):
-    known = {}
-  bad = [file for file in _entries(path) if known.get(file.name) != _digest(file)]
-  for file in bad:
-    file.unlink()
-  return len(bad)
+    return {}
+  return known if isinstance(known, dict) else {}
 
 
-def _write_digests(path: pathlib.Path) -> None:
-  """To be called while the folder is locked, so that no entry is half written."""
-  digests = {file.name: _digest(file) for file in _entries(path)}
-  storage.replace(path / _DIGESTS, json.dumps(digests, indent=2) + '\n')
+def _keep(
+  path: pathlib.Path, known: dict[str, str], unwritten: dict[str, str]
+) -> dict[str, str]:
+  """Writes the digests of what is new, or else removes it; removes what is torn.
+
+  To be called while the folder is locked, so that no entry is half written.
+
+  Returns:
+    program -> why its digest could not be written.
+  """
+  new = []
+  try:
+    for file in _entries(path):
+      if _program(file) in unwritten and file.name not in known:
+        file.unlink()
+      elif file.name not in known:
+        new.append(file)
+    if new:
+      digests = known | {file.name: _digest(file) for file in new}
+      with storage.whole(path / _DIGESTS) as partial:
+        partial.write_text(json.dumps(digests, indent=2) + '\n')
+  except OSError as error:
+    for file in new:
+      with contextlib.suppress(OSError):
+        file.unlink()
+    return {_program(file): error.strerror for file in new}
+  return {}
+
+
+def _program(file: pathlib.Path) -> str:
+  """'jit_evaluate' of 'jit_evaluate-<key>-cache'."""
+  return file.name.partition('-')[0]

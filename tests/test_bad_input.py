@@ -514,6 +514,10 @@ UNFIT = {
     "--config.data.name='cifr10' is not a TFDS data set, nor prepared in .. Did you "
     "mean 'cifar10'?"
   ),
+  f'{TFDS}../mnist': (
+    "--config.data.name='../mnist' must be a name as TFDS has them: mnist, "
+    'emnist/balanced (a config) or mnist:3.0.1 (a version).'
+  ),
   f'{TFDS}emnist/balance': (
     "--config.data.name='emnist/balance' has an unknown config; name one of "
     "['byclass', 'bymerge', 'balanced', 'letters', 'digits', 'mnist']."

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shlex
 import typing
 
@@ -10,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from configs import base
 from moon_jax import command_line, config
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -59,6 +61,24 @@ def test_flags_change_the_config_file(tmp_path):
     'seed': 7,
     'num_rounds': 5,
   }
+
+
+def test_every_flag_of_the_help_is_taken_as_it_is_printed():
+  lines = re.findall(r'^  (--config\.\S+)', command_line.answer(['--help']), re.M)
+  shown = dict(shlex.split(line)[0][9:].split('=', 1) for line in lines)
+  assert shown.keys() == config.knobs().keys()
+  for name, value in config.flatten(base.get_config().to_dict()).items():
+    found = config.convert(name, config.from_word(name, shown[name]))
+    assert (found, type(found)) == (value, type(value))
+  request = command_line.parse(['--config.drop_last=False'])
+  assert request.config == command_line.parse([]).config
+
+
+@pytest.mark.parametrize('word', ['true', 'True'])
+def test_a_statement_is_true_in_both_spellings(word):
+  words = [f'--config.{name}={word}' for name in ('drop_last', 'optimizer.nesterov')]
+  request = command_line.parse(words)
+  assert request.config.drop_last is request.config.optimizer.nesterov is True
 
 
 def test_the_rate_that_the_server_got_is_shown():

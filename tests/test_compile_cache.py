@@ -1,13 +1,17 @@
 """Compiled programs are kept in private, and a bad one is never used."""
 
 import json
+import os
 import re
 import stat
+import warnings
 
+import jax
+import numpy as np
 import pytest
 
 from moon_jax import compile_cache
-from moon_jax.errors import ExitCode, RunError
+from moon_jax.errors import ExitCode
 from tests.processes import Running, check_success, contents, launch
 from tests.test_storage import fill
 
@@ -46,9 +50,10 @@ def test_bad_entries_are_removed_and_the_run_goes_on(tmp_path):
   test_program.write_bytes(flipped)
   # As of a process that was killed before it had written the digests.
   (cache / 'jit_other-0-cache').write_bytes(b'half a pro')
+  (cache / 'jit_folder-0-cache').mkdir()
   done = launch(tmp_path, *RUN, CACHE, '--workdir=second')
   check_success(done)
-  assert 'compile cache: 3 bad entries removed from programs\n' in done.stdout
+  assert 'compile cache: 4 bad entries removed from programs\n' in done.stdout
   assert contents(cache).keys() == whole.keys()
   assert json.loads(contents(cache)['digests.json']).keys() == {
     path.name for path in entries(cache)
@@ -101,10 +106,137 @@ def test_a_file_is_refused(tmp_path):
   assert contents(tmp_path) == {'programs': b'mine'}
 
 
-def test_a_full_disk_is_one_line(disk):
-  folder = disk('small', '64k')
-  cache = compile_cache.using(str(folder / 'programs'), print)
-  full = r'digests\.json cannot be written: No space left'
-  with pytest.raises(RunError, match=full), cache:
-    fill(folder)
-  assert [path.name for path in (folder / 'programs').iterdir()] == ['.lock']
+@pytest.mark.faults
+def test_a_run_goes_on_without_what_a_full_disk_cannot_keep(disk, tmp_path):
+  cache = disk('small', '16k') / 'programs'
+  done = launch(tmp_path, *RUN, f'--config.execution.compile_cache={cache}')
+  check_success(done)
+  told = [line for line in done.stdout.splitlines() if 'compile cache' in line]
+  assert told == [
+    f'compile cache: jit_run_round, jit_evaluate not kept in {cache}: No space left on '
+    'device'
+  ]
+  assert re.search(
+    r'^compiling one round and one test \.\.\. [\d.]+ s$', done.stdout, re.M
+  )
+  assert [path.name for path in cache.iterdir()] == ['.lock']
+
+
+def add_entry(folder, name):
+  """As JAX does."""
+  (folder / f'{name}-0-cache').write_bytes(name.encode())
+
+
+def test_an_entry_whose_digest_does_not_fit_is_not_kept(disk):
+  folder, told = disk('small', '64k'), []
+  cache = folder / 'programs'
+  with compile_cache.using(str(cache), told.append):
+    add_entry(cache, 'jit_old')
+  before = contents(cache)
+  with compile_cache.using(str(cache), told.append):
+    add_entry(cache, 'jit_new')
+    filler = fill(folder)
+  assert told == [
+    f'compile cache: jit_new not kept in {cache}: No space left on device'
+  ]
+  assert contents(cache) == before
+  # What was there before is still good.
+  filler.unlink()
+  with compile_cache.using(str(cache), told.append):
+    add_entry(cache, 'jit_new')
+  assert len(told) == 1
+  assert json.loads(contents(cache)['digests.json']).keys() == {
+    'jit_new-0-cache',
+    'jit_old-0-cache',
+  }
+
+
+def test_a_torn_entry_is_not_kept_and_a_whole_one_is(disk):
+  folder, told = disk('small', '64k'), []
+  cache = folder / 'programs'
+  noise = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)
+
+  def small(x):
+    return x + 1
+
+  def large(x):
+    return x + noise
+
+  with compile_cache.using(str(cache), told.append):
+    for function in (small, large):
+      jax.jit(function).lower(np.zeros_like(noise)).compile()
+  assert told == [
+    f'compile cache: jit_large not kept in {cache}: No space left on device'
+  ]
+  (kept,) = entries(cache)
+  assert kept.name.startswith('jit_small-')
+  with compile_cache.using(str(cache), told.append):
+    assert entries(cache) == [kept]
+  assert len(told) == 1
+
+
+def test_no_room_for_the_folder(disk):
+  folder, told = disk('small', '64k,nr_inodes=1'), []
+  with compile_cache.using(str(folder / 'programs'), told.append):
+    pass
+  assert told == [
+    f'compile cache: not used, {folder}/programs cannot be written: No space left on '
+    'device'
+  ]
+
+
+def test_what_is_no_file_is_a_bad_entry(tmp_path):
+  cache, told = tmp_path / 'programs', []
+  with compile_cache.using(str(cache), told.append):
+    add_entry(cache, 'jit_good')
+  before = contents(cache)
+  (cache / 'jit_folder-0-cache').mkdir()
+  (cache / 'jit_folder-0-cache/file').touch()
+  (cache / 'jit_link-0-cache').symlink_to('nowhere')
+  os.mkfifo(cache / 'jit_pipe-0-cache')
+  with compile_cache.using(str(cache), told.append):
+    assert len(entries(cache)) == 1
+  assert told.pop() == f'compile cache: 3 bad entries removed from {cache}'
+  assert contents(cache) == before
+
+
+def a_folder(path):
+  path.mkdir()
+
+
+def a_list(path):
+  path.write_text('["jit_good-0-cache"]')
+
+
+@pytest.mark.parametrize(('spoil', 'num_bad'), [(a_folder, 2), (a_list, 1)])
+def test_digests_that_are_none(tmp_path, spoil, num_bad):
+  cache, told = tmp_path / 'programs', []
+  with compile_cache.using(str(cache), told.append):
+    add_entry(cache, 'jit_good')
+  before = contents(cache)
+  (cache / 'digests.json').unlink()
+  spoil(cache / 'digests.json')
+  with compile_cache.using(str(cache), told.append):
+    add_entry(cache, 'jit_good')
+  assert told == [f'compile cache: {num_bad} bad entries removed from {cache}']
+  assert contents(cache) == before
+
+
+def test_a_bad_entry_that_cannot_be_removed(disk):
+  # A mounted disk cannot.
+  entry, told = disk('programs/jit_disk-0-cache', '64k'), []
+  entry.parent.chmod(0o700)
+  with compile_cache.using(str(entry.parent), told.append):
+    assert jax.config.jax_compilation_cache_dir is None
+  assert told == [
+    f'compile cache: not used, a bad entry of {entry.parent} stays: Device or resource '
+    'busy'
+  ]
+
+
+def test_other_warnings_are_shown(tmp_path):
+  with (
+    pytest.warns(UserWarning, match='of something else'),
+    compile_cache.using(str(tmp_path / 'programs'), print),
+  ):
+    warnings.warn('of something else', stacklevel=1)

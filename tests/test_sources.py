@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -157,6 +158,8 @@ def test_npz_without_channel_axis(tmp_path):
     ({'train_y': np.zeros(60, int)}, 'one class only; at least 2'),
     ({'train_y': np.arange(60) % 3 + 1}, 'train_y holds no 0; number the classes from'),
     ({'train_y': np.arange(60) % 2 * 2}, 'train_y holds no 1; .* without gaps'),
+    ({'train_x': np.zeros((60, 0, 8), np.uint8)}, r'\(60, 0, 8\), no pixels; save'),
+    ({'test_x': np.zeros((30, 8, 8, 0), np.uint8)}, r'\(30, 8, 8, 0\), no pixels'),
     ({'train_y': np.array([0, 'a'] * 30, object)}, 'plain arrays.*Object arrays'),
   ],
 )
@@ -166,6 +169,47 @@ def test_npz_faults(tmp_path, changes, message):
     load('npz', path=path)
   assert str(caught.value).startswith(f'--config.data.path={path!r}')
   assert '\n' not in str(caught.value)
+
+
+# No array of that many numbers may be made; a gigabyte above what it takes to load.
+VAST = """
+import resource, sys
+from moon_jax.data import arrays, npz
+mapped = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**30,) * 2)
+for path in sys.argv[1:]:
+  try:
+    npz.load_npz(path)
+  except arrays.DataError as error:
+    print(error)
+"""
+
+
+def test_npz_with_a_vast_label_is_refused_at_once(tmp_path):
+  wanted, paths = '', []
+  for split, label, fault in (
+    ('train', 10**9, 'train_y holds no 3; number the classes from 0 without gaps'),
+    ('train', 2**63 + 5, 'train_y holds no 3; number the classes from 0 without gaps'),
+    (
+      'test',
+      2**63 + 5,
+      'test_y holds 9223372036854775813, but the largest label of train_y is 2; remove '
+      'test examples of classes that are not trained',
+    ),
+  ):
+    folder = tmp_path / f'{split}{label}'
+    folder.mkdir()
+    labels = arrays()[f'{split}_y'].astype(np.uint64)
+    labels[-1] = label
+    paths.append(write(folder, **{f'{split}_y': labels}))
+    wanted += f'--config.data.path={paths[-1]!r}: {fault}.\n'
+  done = subprocess.run(
+    [sys.executable, '-c', VAST, *paths],
+    cwd=pathlib.Path(__file__).parents[1],
+    capture_output=True,
+    text=True,
+  )
+  assert (done.stdout, done.stderr) == (wanted, '')
 
 
 def test_npz_that_is_no_npz(tmp_path):
@@ -294,11 +338,29 @@ def test_tfds_unknown_config(tmp_path, name, remedy):
   assert '\n' not in str(caught.value)
 
 
-@pytest.mark.parametrize('name', ['', 'a b', 'emnist-balanced', 'mnist:1.0.0'])
-def test_tfds_malformed_name_takes_one_line(tmp_path, name):
-  with pytest.raises(array_lib.DataError, match=r'cannot open .*data\.name=') as caught:
+@pytest.mark.parametrize(
+  'name', ['mnist:9.9.9', 'emnist/balanced:9.*.*', 'mnist:1.0.0']
+)
+def test_tfds_unknown_version(tmp_path, name):
+  message = (
+    rf"^--config\.data\.name='{re.escape(name)}' has an unknown version; leave it out, "
+    r"or name one of \['3\.[\d.]+'\]\.$"
+  )
+  with pytest.raises(array_lib.DataError, match=message) as caught:
     load('tfds', name=name, data_dir=str(tmp_path))
   assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  'name', ['', 'a b', 'emnist-balanced', '../mnist', 'mnist:3', 'mnist/', 'mnist/a=1']
+)
+def test_tfds_malformed_name_takes_one_line(tmp_path, name):
+  with pytest.raises(array_lib.DataError) as caught:
+    load('tfds', name=name, data_dir=str(tmp_path))
+  assert str(caught.value) == (
+    f'--config.data.name={name!r} must be a name as TFDS has them: mnist, '
+    'emnist/balanced (a config) or mnist:3.0.1 (a version).'
+  )
 
 
 def test_tfds_without_images(tmp_path):

@@ -5,6 +5,8 @@ import errno
 import os
 import pathlib
 import re
+import resource
+import shutil
 
 import numpy as np
 import pytest
@@ -42,6 +44,92 @@ def test_a_file_is_replaced_wholly_or_not_at_all(disk):
   assert names(folder) == ['a.json']
   storage.replace(path, 'new')
   assert path.read_text() == 'new'
+
+
+# 3 MB of which half are free, less or more a page.
+HALF = 1_500_000 // 4096 * 4096
+
+
+@pytest.mark.parametrize(
+  ('num_bytes', 'words'),
+  [
+    (HALF + 4096, '1.503 MB needed, 1.499 MB free'),
+    (HALF + 1, '1.499137 MB needed, 1.499136 MB free'),
+    # The file system's own blocks count too.
+    (HALF, 'more than 1.5 MB needed, 1.5 MB free'),
+    (HALF - 4096, 'more than 1.495 MB needed, 1.499 MB free'),
+    (None, '1.5 MB free'),
+  ],
+)
+def test_what_is_needed_is_told_from_what_is_free(disk, num_bytes, words):
+  folder = disk('small', 3_000_000 // 4096 * 4096)
+  filler = folder / 'filler'
+  filler.write_bytes(bytes(shutil.disk_usage(folder).free - HALF))
+  assert shutil.disk_usage(folder).free == HALF
+  full = os.strerror(errno.ENOSPC)
+  assert str(storage.failure(folder / 'a', full, num_bytes)) == (
+    f'{folder}/a cannot be written: No space left on device ({words}). What was saved '
+    'before is kept, and the same command goes on from there.'
+  )
+
+
+def test_a_disk_that_has_room_but_not_for_more_files(disk):
+  folder = disk('small', '1m,nr_inodes=2')
+  (folder / 'last').write_text('old')
+  for write in (
+    lambda: storage.replace(folder / 'a.json', 'new'),
+    lambda: storage.require_writable(folder),
+  ):
+    with pytest.raises(RunError) as caught:
+      write()
+    assert caught.value.exit_code == ExitCode.FAILED
+    assert re.fullmatch(
+      r'.* cannot be written: No space left on device \(the file system has no room '
+      r'for more files\)\. What was saved before is kept, and the same command goes on '
+      r'from there\.',
+      str(caught.value),
+    )
+  # A file that is there may still grow, until the space is used up too.
+  fill_it = pytest.raises(RunError, match=r'\(2\.0 MB needed, 0 bytes free\)')
+  with fill_it, storage.writing(folder / 'last', 2_000_000):
+    (folder / 'last').write_bytes(bytes(2_000_000))
+
+
+def test_a_disk_that_has_room_but_not_for_the_files_of_a_checkpoint(disk):
+  # One for the folder itself; the half checkpoint is removed before this is told.
+  folder = disk('small', '64k,nr_inodes=10')
+  full = storage.failure(folder / '1', os.strerror(errno.ENOSPC), 1000)
+  assert '(more than 1.0 kB needed, 65.5 kB and 9 files free)' in str(full)
+
+
+@contextlib.contextmanager
+def limited(which, most):
+  """The process may not have more of something."""
+  before = resource.getrlimit(which)
+  resource.setrlimit(which, (most, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(which, before)
+
+
+def test_other_reasons_are_told_without_the_space(disk, remount, tmp_path):
+  (tmp_path / 'folder').mkdir()
+  frozen = disk('frozen', '64k')
+  remount(frozen, 'ro')
+  free = contextlib.nullcontext()
+  for path, reason, limit in (
+    (tmp_path / 'folder', 'Is a directory', free),
+    (frozen / 'a', 'Read-only file system', free),
+    (tmp_path / 'a', 'File too large', limited(resource.RLIMIT_FSIZE, 4)),
+    (tmp_path / 'a', 'Too many open files', limited(resource.RLIMIT_NOFILE, 0)),
+  ):
+    with pytest.raises(RunError) as caught, limit:
+      storage.replace(path, 'content')
+    assert str(caught.value) == (
+      f'{path} cannot be written: {reason}. What was saved before is kept.'
+    )
+  assert names(tmp_path) == ['folder', 'frozen']
 
 
 def test_the_partition_on_a_full_disk(disk):

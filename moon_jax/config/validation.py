@@ -14,6 +14,9 @@ from moon_jax.config.schema import Auto, Bound, Choice, Config, flatten, knobs
 # The smallest and the largest positive float32, which the device computes in.
 _FLOAT32 = (2.0**-126, 2.0**128 * (1 - 2.0**-24))
 
+# As README.md writes them, and as Python and --help do.
+_BOOLS = {'true': True, 'false': False, 'True': True, 'False': False}
+
 _WANTED = {
   bool: 'true or false',
   int: 'a whole number',
@@ -37,7 +40,7 @@ def from_word(name: str, word: str) -> Any:
   """The command line's word as the knob's type, or unchanged if it does not fit."""
   kind, _ = _kind_and_bounds(name)
   if kind is bool:
-    return {'true': True, 'false': False}.get(word, word)
+    return _BOOLS.get(word, word)
   try:
     return kind(word)
   except ValueError:

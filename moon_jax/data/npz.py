@@ -57,6 +57,8 @@ def _split_fault(split, images, labels):
     return f'{x} is {images.dtype}, not uint8; convert floats in [0, 1] with {remedy}'
   if images.ndim not in (3, 4):
     return f'{x} has shape {images.shape}; reshape it to [M, H, W] or [M, H, W, C]'
+  if 0 in images.shape[1:]:
+    return f'{x} has shape {images.shape}, no pixels; save images of at least 1x1x1'
   if labels.ndim != 1:
     return f'{y} has shape {labels.shape}, not [M]; convert one-hot with {y}.argmax(1)'
   if not np.issubdtype(labels.dtype, np.integer):
@@ -78,8 +80,9 @@ def _pair_fault(train_x, train_y, test_x, test_y):
     )
   if train_y.max() < 1:
     return 'train_y holds one class only; at least 2 are needed'
-  if absent := sorted(set(range(int(train_y.max()))) - set(train_y.tolist())):
-    return f'train_y holds no {absent[0]}; number the classes from 0 without gaps'
+  classes = np.unique(train_y)  # not the numbers up to the largest: it may be 2**63
+  if (gaps := np.flatnonzero(classes != np.arange(len(classes)))).size:
+    return f'train_y holds no {gaps[0]}; number the classes from 0 without gaps'
   if test_y.max() > train_y.max():
     return (
       f'test_y holds {test_y.max()}, but the largest label of train_y is '

@@ -1,5 +1,6 @@
 """TensorFlow Datasets; TensorFlow itself is needed to prepare a set, not to read it."""
 
+import contextlib
 import difflib
 import importlib.util
 import io
@@ -81,6 +82,7 @@ def _tfds_builder(name, data_dir):
   with one_line(f'cannot open --config.data.name={name!r} in {data_dir}; check both'):
     import tensorflow_datasets as tfds
 
+    kind, options = _parse(name)
     try:
       # Without file_format: with it, data in another format is a bare ValueError here.
       return tfds.builder(name, data_dir=data_dir)
@@ -92,20 +94,40 @@ def _tfds_builder(name, data_dir):
         f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
         f'{data_dir}. Did you mean {near[0]!r}?'
       ) from None
-    except ValueError:
-      _require_config(name)
+    except (ValueError, AssertionError):
+      _require_variant(name, kind, **options)
       raise
 
 
-def _require_config(name):
-  """Raises DataError if the set is known and has no such config."""
+def _parse(name):
+  """'emnist/balanced:3.1.0' -> 'emnist', its config and version if it has them."""
+  from tensorflow_datasets.core import naming
+
+  with contextlib.suppress(ValueError):
+    kind, options = naming.parse_builder_name_kwargs(name)
+    if options.keys() <= {'config', 'version'}:  # not what only a program may choose
+      return str(kind), options
+  raise DataError(
+    f'--config.data.name={name!r} must be a name as TFDS has them: mnist, '
+    'emnist/balanced (a config) or mnist:3.0.1 (a version).'
+  )
+
+
+def _require_variant(name, kind, config=None, version=None):
+  """Raises DataError if the set is known and has no such config or version."""
   import tensorflow_datasets as tfds
 
-  kind, slash, config = name.partition(':')[0].partition('/')
-  configs = list(tfds.builder_cls(kind).builder_configs)
-  if slash and config not in configs:
+  known = tfds.builder_cls(kind)
+  configs = list(known.builder_configs)
+  if config is not None and config not in configs:
     remedy = f'name one of {configs}' if configs else f'leave it out: {kind!r} has none'
     raise DataError(f'--config.data.name={name!r} has an unknown config; {remedy}.')
+  versions = known(config=config).versions
+  if version is not None and not any(v.match(version) for v in versions):
+    raise DataError(
+      f'--config.data.name={name!r} has an unknown version; leave it out, or name one '
+      f'of {list(map(str, versions))}.'
+    )
 
 
 def _supervised_keys(name, info):
