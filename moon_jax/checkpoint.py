@@ -49,19 +49,35 @@ class Checkpoints:
       for path in directory.iterdir():
         if re.fullmatch(rf'\d+{re.escape(storage.PARTIAL)}', path.name):
           shutil.rmtree(path)
+      # Stays open: no other folder gets its inode.
+      self._descriptor = os.open(directory, os.O_RDONLY)
 
   def __enter__(self):
     return self
 
   def __exit__(self, *exception):
     self._checkpointer.close()
+    os.close(self._descriptor)
+
+  def require_in_place(self) -> None:
+    """Raises RunError unless the folder that was opened is still at its path."""
+    with contextlib.suppress(OSError):
+      if os.path.samestat(os.stat(self._directory), os.fstat(self._descriptor)):
+        return
+    raise RunError(
+      f'{self._directory} was moved or removed, or the run directory was. Nothing more '
+      'is saved. With it back, or with its new place as --workdir, the same command '
+      'goes on from the last save.'
+    )
 
   def save(self, state: State) -> None:
     """Saves under the number of completed rounds, and removes all but the newest two.
 
     Raises:
-      RunError: a checkpoint of this round is there already, or it cannot be written.
+      RunError: a checkpoint of this round is there already, it cannot be written, or
+        the folder was moved or removed.
     """
+    self.require_in_place()
     step = int(state.round)
     folder, partial = self._folder(step), self._partial(step)
     if folder.exists():
@@ -144,11 +160,7 @@ class Checkpoints:
 
   def _rename(self, old, new):
     os.rename(old, new)
-    descriptor = os.open(self._directory, os.O_RDONLY)
-    try:
-      os.fsync(descriptor)
-    finally:
-      os.close(descriptor)
+    os.fsync(self._descriptor)
 
   def _folder(self, step):
     return self._directory / str(step)

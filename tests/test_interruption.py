@@ -11,6 +11,7 @@ import platform
 import random
 import re
 import resource
+import shutil
 import signal
 import time
 
@@ -412,3 +413,47 @@ def test_two_runs_in_one_directory(folder, undisturbed, cached):
   check_success(done)
   assert resumed_after(done.stdout) >= EVERY
   assert_same_end(run, undisturbed[0])
+
+
+# --- a run directory that goes away ---------------------------------------------------
+
+
+def test_a_run_directory_that_is_moved_or_removed(folder, undisturbed, cached):
+  run = folder('away') / 'run'
+
+  def between_saves():
+    step, begun = saved(run)
+    return step >= EVERY and not begun and num_lines(run) == step + 1
+
+  with Running(run.parent, *cached) as process:
+    process.pause_when(between_saves)
+    shutil.rmtree(run)
+    process.send(signal.SIGTERM)
+    process.send(signal.SIGCONT)
+    done = process.finish()
+  assert done.returncode == ExitCode.FAILED
+  problem = (
+    'run/checkpoints was moved or removed, or the run directory was. Nothing more is '
+    'saved. With it back, or with its new place as --workdir, the same command goes on '
+    'from the last save.\n'
+  )
+  assert done.stderr == SAVING.format('SIGTERM') + problem
+  assert list(run.parent.iterdir()) == []
+
+  moved = run.with_name('moved')
+  with Running(run.parent, *cached) as process:
+    process.pause_when(between_saves)
+    step, _ = saved(run)
+    run.rename(moved)
+    run.mkdir()  # as another run would, which has saved nothing yet
+    process.send(signal.SIGCONT)
+    done = process.finish()
+  assert done.returncode == ExitCode.FAILED
+  assert done.stderr == problem
+  assert list(run.iterdir()) == []
+  run.rmdir()
+  words = [word for word in cached if 'workdir' not in word]
+  done = launch(run.parent, *words, '--workdir=moved')
+  check_success(done)
+  assert f'moved: resumed after round {step} of {NUM_ROUNDS}' in done.stdout
+  assert_same_end(moved, undisturbed[0])
