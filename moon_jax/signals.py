@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from moon_jax import streams
 from moon_jax.errors import ExitCode, RunError
 
 # Number -> what to call it, and the exit code.
@@ -124,7 +125,5 @@ def listen() -> Stop:
 
 
 def _tell(text: str) -> None:
-  """Writes a line to standard error, whatever locks the main thread holds."""
   start = _SHOW_CURSOR if os.isatty(_STDERR) else ''
-  with contextlib.suppress(OSError):  # it may be closed
-    os.write(_STDERR, f'{start}{text}\n'.encode())
+  streams.tell(start + text)
