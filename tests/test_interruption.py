@@ -5,14 +5,19 @@ file shows that it is there, and that is looked at again before the signal is se
 """
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import platform
+import pty
 import random
 import re
 import resource
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -21,6 +26,7 @@ from sklearn import datasets
 
 from moon_jax.errors import ExitCode
 from tests.processes import (
+  LAUNCH,
   LIMIT_SECONDS,
   ROOT,
   Running,
@@ -316,7 +322,7 @@ def test_stopped_while_it_compiles(tmp_path):
   assert done.stdout.endswith('compiling one round and one test ... ')
 
 
-SAVING = '{}: saving after this round; once more stops at once.\n'
+SAVING = '{}: saving after this round; SIGTERM or Ctrl-C now stops at once.\n'
 
 
 def test_stopped_in_a_round(folder):
@@ -363,10 +369,14 @@ def assert_same_results(run, expected):
 
 
 @pytest.mark.parametrize(
-  ('number', 'code'),
-  [(signal.SIGTERM, ExitCode.PREEMPTED), (signal.SIGINT, ExitCode.INTERRUPTED)],
+  ('numbers', 'code'),
+  [
+    ([signal.SIGTERM], ExitCode.PREEMPTED),
+    ([signal.SIGINT], ExitCode.INTERRUPTED),
+    ([signal.SIGHUP, signal.SIGHUP], ExitCode.PREEMPTED),
+  ],
 )
-def test_stopped_in_a_save(folder, undisturbed, cached, number, code):
+def test_stopped_in_a_save(folder, undisturbed, cached, numbers, code):
   run = folder('saving') / 'run'
 
   def saving():
@@ -376,8 +386,11 @@ def test_stopped_in_a_save(folder, undisturbed, cached, number, code):
   with Running(run.parent, *cached) as process:
     process.pause_when(saving)
     _, begun = saved(run)
-    process.send(number)
+    process.send(numbers[0])
     process.send(signal.SIGCONT)
+    for number in numbers[1:]:
+      process.wait_for('saving after this round', stream='stderr')
+      process.send(number)
     done = process.finish()
   assert done.returncode == code
   assert f'after round {begun}, which is saved. To go on: python' in done.stderr
@@ -386,6 +399,42 @@ def test_stopped_in_a_save(folder, undisturbed, cached, number, code):
   check_success(done)
   assert resumed_after(done.stdout) == begun
   assert_same_end(run, undisturbed[0])
+
+
+def test_nohup(folder, undisturbed, cached):
+  run = folder('nohup') / 'run'
+  with Running(run.parent, *cached, prefix=('nohup',)) as process:
+    process.pause_when(lambda: num_lines(run) > 0)
+    process.send(signal.SIGHUP)
+    process.send(signal.SIGCONT)
+    done = process.finish()
+  assert done.returncode == ExitCode.DONE
+  assert_same_end(run, undisturbed[0])
+
+
+def test_a_terminal_that_is_closed(folder):
+  run = folder('terminal') / 'run'
+  terminal, inside = pty.openpty()
+  line = shlex.join([sys.executable, LAUNCH, *LONG])
+  # The shell, which the kernel tells first, passes the signal on; then it tells all.
+  shell = subprocess.Popen(
+    ['setsid', '--ctty', 'bash', '--norc', '-i', '-c', f'{line}; true'],
+    cwd=run.parent,
+    stdin=inside,
+    stdout=inside,
+    stderr=inside,
+  )
+  os.close(inside)
+  try:
+    while num_lines(run) == 0:
+      os.read(terminal, 65536)
+  finally:
+    os.close(terminal)
+    shell.wait(LIMIT_SECONDS)
+  with (run / '.lock').open() as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)  # the run has ended
+  assert saved(run) == (num_lines(run), 0)
+  assert num_lines(run) < 4
 
 
 # --- two runs in one directory --------------------------------------------------------
