@@ -48,7 +48,7 @@ class Checkpoints:
       directory.mkdir(exist_ok=True)
       for path in directory.iterdir():
         if re.fullmatch(rf'\d+{re.escape(storage.PARTIAL)}', path.name):
-          shutil.rmtree(path)
+          _remove(path)
       # Stays open: no other folder gets its inode.
       self._descriptor = os.open(directory, os.O_RDONLY)
 
@@ -156,7 +156,7 @@ class Checkpoints:
       with storage.writing(self._directory):
         # Half a checkpoint must not look like one.
         self._rename(self._folder(step), self._partial(step))
-        shutil.rmtree(self._partial(step))
+        _remove(self._partial(step))
 
   def _rename(self, old, new):
     os.rename(old, new)
@@ -176,6 +176,14 @@ def steps(directory: pathlib.Path) -> list[int]:
   """
   names = [path.name for path in directory.iterdir()]
   return sorted(int(n) for n in names if re.fullmatch(r'0|[1-9][0-9]*', n))[::-1]
+
+
+def _remove(path):
+  """Of a link only the link: what it leads to is somebody else's."""
+  if path.is_dir() and not path.is_symlink():
+    shutil.rmtree(path)
+  else:
+    path.unlink()
 
 
 @contextlib.contextmanager
