@@ -151,9 +151,9 @@ class Checkpoints:
     self._say(f'checkpoint {step} is damaged ({reason}); set aside as {name}')
 
   def _remove_older(self):
-    folders = [s for s in steps(self._directory) if self._folder(s).is_dir()]
-    for step in folders[_KEPT:]:
-      with storage.writing(self._directory):
+    with storage.writing(self._directory):
+      folders = [s for s in steps(self._directory) if self._folder(s).is_dir()]
+      for step in folders[_KEPT:]:
         # Half a checkpoint must not look like one.
         self._rename(self._folder(step), self._partial(step))
         _remove(self._partial(step))

@@ -467,6 +467,13 @@ def test_two_runs_in_one_directory(folder, undisturbed, cached):
 # --- a run directory that goes away ---------------------------------------------------
 
 
+MOVED = (
+  'run/checkpoints was moved or removed, or the run directory was. Nothing more is '
+  'saved. With it back, or with its new place as --workdir, the same command goes on '
+  'from the last save.\n'
+)
+
+
 def test_a_run_directory_that_is_moved_or_removed(folder, undisturbed, cached):
   run = folder('away') / 'run'
 
@@ -481,12 +488,7 @@ def test_a_run_directory_that_is_moved_or_removed(folder, undisturbed, cached):
     process.send(signal.SIGCONT)
     done = process.finish()
   assert done.returncode == ExitCode.FAILED
-  problem = (
-    'run/checkpoints was moved or removed, or the run directory was. Nothing more is '
-    'saved. With it back, or with its new place as --workdir, the same command goes on '
-    'from the last save.\n'
-  )
-  assert done.stderr == SAVING.format('SIGTERM') + problem
+  assert done.stderr == SAVING.format('SIGTERM') + MOVED
   assert list(run.parent.iterdir()) == []
 
   moved = run.with_name('moved')
@@ -498,7 +500,7 @@ def test_a_run_directory_that_is_moved_or_removed(folder, undisturbed, cached):
     process.send(signal.SIGCONT)
     done = process.finish()
   assert done.returncode == ExitCode.FAILED
-  assert done.stderr == problem
+  assert done.stderr == MOVED
   assert list(run.iterdir()) == []
   run.rmdir()
   words = [word for word in cached if 'workdir' not in word]
@@ -506,3 +508,24 @@ def test_a_run_directory_that_is_moved_or_removed(folder, undisturbed, cached):
   check_success(done)
   assert f'moved: resumed after round {step} of {NUM_ROUNDS}' in done.stdout
   assert_same_end(moved, undisturbed[0])
+
+
+def test_a_run_directory_that_is_moved_after_the_last_save(folder):
+  run = folder('last') / 'run'
+  words = [word for word in LONG if 'num_rounds' not in word]
+  with Running(run.parent, *words, '--config.num_rounds=2') as process:
+    process.wait_for('round 1/2')
+    # The next line, which follows the save, has to wait for somebody who reads.
+    pipe = os.open(f'/proc/{process.pid}/fd/1', os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+      while True:
+        os.write(pipe, b'.')
+    os.close(pipe)
+    while len(read_lines(run / 'timings.jsonl')) < 2:
+      time.sleep(0.001)
+    run.rename(run.with_name('moved'))
+    done = process.finish()
+  assert done.returncode == ExitCode.FAILED
+  assert done.stderr == MOVED
+  assert [path.name for path in run.parent.iterdir()] == ['moved']
+  assert not (run.with_name('moved') / 'summary.json').exists()
