@@ -2,7 +2,7 @@
 
 import sys
 
-from moon_jax import signals
+from moon_jax import signals, streams
 
 
 def main(argv: list[str], stop: signals.Stop | None = None) -> int:
@@ -37,6 +37,5 @@ def main(argv: list[str], stop: signals.Stop | None = None) -> int:
 
 
 if __name__ == '__main__':
-  # A folder's name may have characters that the terminal has not.
-  sys.stdout.reconfigure(errors='backslashreplace')
+  streams.outlive()
   sys.exit(main(sys.argv[1:], signals.listen()))

@@ -48,20 +48,36 @@ class Checkpoints:
       directory.mkdir(exist_ok=True)
       for path in directory.iterdir():
         if re.fullmatch(rf'\d+{re.escape(storage.PARTIAL)}', path.name):
-          shutil.rmtree(path)
+          _remove(path)
+      # Stays open: no other folder gets its inode.
+      self._descriptor = os.open(directory, os.O_RDONLY)
 
   def __enter__(self):
     return self
 
   def __exit__(self, *exception):
     self._checkpointer.close()
+    os.close(self._descriptor)
+
+  def require_in_place(self) -> None:
+    """Raises RunError unless the folder that was opened is still at its path."""
+    with contextlib.suppress(OSError):
+      if os.path.samestat(os.stat(self._directory), os.fstat(self._descriptor)):
+        return
+    raise RunError(
+      f'{self._directory} was moved or removed, or the run directory was. Nothing more '
+      'is saved. With it back, or with its new place as --workdir, the same command '
+      'goes on from the last save.'
+    )
 
   def save(self, state: State) -> None:
     """Saves under the number of completed rounds, and removes all but the newest two.
 
     Raises:
-      RunError: a checkpoint of this round is there already, or it cannot be written.
+      RunError: a checkpoint of this round is there already, it cannot be written, or
+        the folder was moved or removed.
     """
+    self.require_in_place()
     step = int(state.round)
     folder, partial = self._folder(step), self._partial(step)
     if folder.exists():
@@ -135,20 +151,16 @@ class Checkpoints:
     self._say(f'checkpoint {step} is damaged ({reason}); set aside as {name}')
 
   def _remove_older(self):
-    folders = [s for s in steps(self._directory) if self._folder(s).is_dir()]
-    for step in folders[_KEPT:]:
-      with storage.writing(self._directory):
+    with storage.writing(self._directory):
+      folders = [s for s in steps(self._directory) if self._folder(s).is_dir()]
+      for step in folders[_KEPT:]:
         # Half a checkpoint must not look like one.
         self._rename(self._folder(step), self._partial(step))
-        shutil.rmtree(self._partial(step))
+        _remove(self._partial(step))
 
   def _rename(self, old, new):
     os.rename(old, new)
-    descriptor = os.open(self._directory, os.O_RDONLY)
-    try:
-      os.fsync(descriptor)
-    finally:
-      os.close(descriptor)
+    os.fsync(self._descriptor)
 
   def _folder(self, step):
     return self._directory / str(step)
@@ -164,6 +176,14 @@ def steps(directory: pathlib.Path) -> list[int]:
   """
   names = [path.name for path in directory.iterdir()]
   return sorted(int(n) for n in names if re.fullmatch(r'0|[1-9][0-9]*', n))[::-1]
+
+
+def _remove(path):
+  """Of a link only the link: what it leads to is somebody else's."""
+  if path.is_dir() and not path.is_symlink():
+    shutil.rmtree(path)
+  else:
+    path.unlink()
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ A config file changes some of the values below. Example:
   python launch.py --config.algorithm=fedavg --config.seed=1 --workdir=runs/mine
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
-75 SIGTERM, 130 Ctrl-C; after the last two the same command goes on.
+75 SIGTERM or SIGHUP, 130 Ctrl-C; after the last two the same command goes on.
 
 {algorithms}
 Knobs, with the values of configs/base.py:

@@ -1,4 +1,4 @@
-"""What happens on Ctrl-C and SIGTERM? The round ends and is saved, or nothing is lost.
+"""What happens on SIGTERM, SIGHUP and Ctrl-C? A round is saved, or nothing is lost.
 
 A thread acts on signals: Python calls a handler between two instructions of the main
 thread, which waits inside the compiler or for a whole round of the device.
@@ -10,11 +10,13 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from moon_jax import streams
 from moon_jax.errors import ExitCode, RunError
 
 # Number -> what to call it, and the exit code.
 _ENDINGS = {
   signal.SIGTERM: ('SIGTERM', ExitCode.PREEMPTED),
+  signal.SIGHUP: ('SIGHUP', ExitCode.PREEMPTED),
   signal.SIGINT: ('Ctrl-C', ExitCode.INTERRUPTED),
 }
 _STDERR = 2
@@ -34,7 +36,8 @@ class Stop:
   """Whether somebody asked the process to stop.
 
   Outside `deferred` the process ends at once: everything on disk is made to be left at
-  any instant. Inside, the first request waits for `check`, and a second one does not.
+  any instant. Inside, the first request waits for `check`, and a second one does not,
+  unless it is SIGHUP: a closed terminal may send several, by the shell and the kernel.
 
   Attributes:
     command: continues the run.
@@ -83,7 +86,9 @@ class Stop:
     with self._lock:
       if self._may_wait and not self.requested:
         self._signal = number
-        _tell(f'{name}: saving after this round; once more stops at once.')
+        _tell(f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.')
+        return
+      if self.requested and number == signal.SIGHUP:
         return
       # Under the lock: the main thread must not get past this point.
       _tell(
@@ -97,7 +102,7 @@ class Stop:
 
 
 def listen() -> Stop:
-  """From now on SIGTERM and Ctrl-C are requests to stop.
+  """From now on SIGTERM, SIGHUP and Ctrl-C are requests to stop.
 
   One that the parent has the process ignore (nohup, a shell's background job) stays
   ignored. To be called in the main thread, once.
@@ -124,7 +129,5 @@ def listen() -> Stop:
 
 
 def _tell(text: str) -> None:
-  """Writes a line to standard error, whatever locks the main thread holds."""
   start = _SHOW_CURSOR if os.isatty(_STDERR) else ''
-  with contextlib.suppress(OSError):  # it may be closed
-    os.write(_STDERR, f'{start}{text}\n'.encode())
+  streams.tell(start + text)

@@ -61,6 +61,7 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       if rounds_left(config.num_rounds, records):
         train(experiment, state, checkpoints, records, console, stop or Stop())
+    checkpoints.require_in_place()
     recording.finish(workdir)
   console.finished(workdir)
   return ExitCode.DONE

@@ -39,12 +39,12 @@ class Running:
     pid: of the process.
   """
 
-  def __init__(self, folder, *words, **environment):
+  def __init__(self, folder, *words, prefix=(), **environment):
     # A parent that ignores Ctrl-C, such as a background job, would pass that on.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
       self._process = subprocess.Popen(
-        [sys.executable, LAUNCH, *words],
+        [*prefix, sys.executable, LAUNCH, *words],
         cwd=folder,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,

@@ -5,13 +5,19 @@ file shows that it is there, and that is looked at again before the signal is se
 """
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import platform
+import pty
 import random
 import re
 import resource
+import shlex
+import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -20,6 +26,7 @@ from sklearn import datasets
 
 from moon_jax.errors import ExitCode
 from tests.processes import (
+  LAUNCH,
   LIMIT_SECONDS,
   ROOT,
   Running,
@@ -315,7 +322,7 @@ def test_stopped_while_it_compiles(tmp_path):
   assert done.stdout.endswith('compiling one round and one test ... ')
 
 
-SAVING = '{}: saving after this round; once more stops at once.\n'
+SAVING = '{}: saving after this round; SIGTERM or Ctrl-C now stops at once.\n'
 
 
 def test_stopped_in_a_round(folder):
@@ -362,10 +369,14 @@ def assert_same_results(run, expected):
 
 
 @pytest.mark.parametrize(
-  ('number', 'code'),
-  [(signal.SIGTERM, ExitCode.PREEMPTED), (signal.SIGINT, ExitCode.INTERRUPTED)],
+  ('numbers', 'code'),
+  [
+    ([signal.SIGTERM], ExitCode.PREEMPTED),
+    ([signal.SIGINT], ExitCode.INTERRUPTED),
+    ([signal.SIGHUP, signal.SIGHUP], ExitCode.PREEMPTED),
+  ],
 )
-def test_stopped_in_a_save(folder, undisturbed, cached, number, code):
+def test_stopped_in_a_save(folder, undisturbed, cached, numbers, code):
   run = folder('saving') / 'run'
 
   def saving():
@@ -375,8 +386,11 @@ def test_stopped_in_a_save(folder, undisturbed, cached, number, code):
   with Running(run.parent, *cached) as process:
     process.pause_when(saving)
     _, begun = saved(run)
-    process.send(number)
+    process.send(numbers[0])
     process.send(signal.SIGCONT)
+    for number in numbers[1:]:
+      process.wait_for('saving after this round', stream='stderr')
+      process.send(number)
     done = process.finish()
   assert done.returncode == code
   assert f'after round {begun}, which is saved. To go on: python' in done.stderr
@@ -385,6 +399,42 @@ def test_stopped_in_a_save(folder, undisturbed, cached, number, code):
   check_success(done)
   assert resumed_after(done.stdout) == begun
   assert_same_end(run, undisturbed[0])
+
+
+def test_nohup(folder, undisturbed, cached):
+  run = folder('nohup') / 'run'
+  with Running(run.parent, *cached, prefix=('nohup',)) as process:
+    process.pause_when(lambda: num_lines(run) > 0)
+    process.send(signal.SIGHUP)
+    process.send(signal.SIGCONT)
+    done = process.finish()
+  assert done.returncode == ExitCode.DONE
+  assert_same_end(run, undisturbed[0])
+
+
+def test_a_terminal_that_is_closed(folder):
+  run = folder('terminal') / 'run'
+  terminal, inside = pty.openpty()
+  line = shlex.join([sys.executable, LAUNCH, *LONG])
+  # The shell, which the kernel tells first, passes the signal on; then it tells all.
+  shell = subprocess.Popen(
+    ['setsid', '--ctty', 'bash', '--norc', '-i', '-c', f'{line}; true'],
+    cwd=run.parent,
+    stdin=inside,
+    stdout=inside,
+    stderr=inside,
+  )
+  os.close(inside)
+  try:
+    while num_lines(run) == 0:
+      os.read(terminal, 65536)
+  finally:
+    os.close(terminal)
+    shell.wait(LIMIT_SECONDS)
+  with (run / '.lock').open() as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)  # the run has ended
+  assert saved(run) == (num_lines(run), 0)
+  assert num_lines(run) < 4
 
 
 # --- two runs in one directory --------------------------------------------------------
@@ -412,3 +462,70 @@ def test_two_runs_in_one_directory(folder, undisturbed, cached):
   check_success(done)
   assert resumed_after(done.stdout) >= EVERY
   assert_same_end(run, undisturbed[0])
+
+
+# --- a run directory that goes away ---------------------------------------------------
+
+
+MOVED = (
+  'run/checkpoints was moved or removed, or the run directory was. Nothing more is '
+  'saved. With it back, or with its new place as --workdir, the same command goes on '
+  'from the last save.\n'
+)
+
+
+def test_a_run_directory_that_is_moved_or_removed(folder, undisturbed, cached):
+  run = folder('away') / 'run'
+
+  def between_saves():
+    step, begun = saved(run)
+    return step >= EVERY and not begun and num_lines(run) == step + 1
+
+  with Running(run.parent, *cached) as process:
+    process.pause_when(between_saves)
+    shutil.rmtree(run)
+    process.send(signal.SIGTERM)
+    process.send(signal.SIGCONT)
+    done = process.finish()
+  assert done.returncode == ExitCode.FAILED
+  assert done.stderr == SAVING.format('SIGTERM') + MOVED
+  assert list(run.parent.iterdir()) == []
+
+  moved = run.with_name('moved')
+  with Running(run.parent, *cached) as process:
+    process.pause_when(between_saves)
+    step, _ = saved(run)
+    run.rename(moved)
+    run.mkdir()  # as another run would, which has saved nothing yet
+    process.send(signal.SIGCONT)
+    done = process.finish()
+  assert done.returncode == ExitCode.FAILED
+  assert done.stderr == MOVED
+  assert list(run.iterdir()) == []
+  run.rmdir()
+  words = [word for word in cached if 'workdir' not in word]
+  done = launch(run.parent, *words, '--workdir=moved')
+  check_success(done)
+  assert f'moved: resumed after round {step} of {NUM_ROUNDS}' in done.stdout
+  assert_same_end(moved, undisturbed[0])
+
+
+def test_a_run_directory_that_is_moved_after_the_last_save(folder):
+  run = folder('last') / 'run'
+  words = [word for word in LONG if 'num_rounds' not in word]
+  with Running(run.parent, *words, '--config.num_rounds=2') as process:
+    process.wait_for('round 1/2')
+    # The next line, which follows the save, has to wait for somebody who reads.
+    pipe = os.open(f'/proc/{process.pid}/fd/1', os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+      while True:
+        os.write(pipe, b'.')
+    os.close(pipe)
+    while len(read_lines(run / 'timings.jsonl')) < 2:
+      time.sleep(0.001)
+    run.rename(run.with_name('moved'))
+    done = process.finish()
+  assert done.returncode == ExitCode.FAILED
+  assert done.stderr == MOVED
+  assert [path.name for path in run.parent.iterdir()] == ['moved']
+  assert not (run.with_name('moved') / 'summary.json').exists()

@@ -10,7 +10,7 @@ PACKAGE = ROOT / 'moon_jax'
 
 # A module imports its own layer and those before it.
 LAYERS = (
-  ('types', 'errors', 'storage', 'board', 'manifest'),
+  ('types', 'errors', 'storage', 'board', 'manifest', 'streams'),
   ('tree', 'keys', 'config', 'signals', 'lock'),
   ('losses', 'temperature', 'coefficients', 'topology'),
   ('optimizers', 'server_optimizers'),
