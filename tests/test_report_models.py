@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -42,6 +43,11 @@ def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
   assert row['accuracy_n'] == '10'
   assert float(row['accuracy_mean']) == pytest.approx(sum(each) / 10)
   assert float(row['worst_client']) == pytest.approx(min(each))
+  # Two tables and a figure are of clients: each links to files of its own.
+  page = (tmp_path / 'index.html').read_text()
+  links = re.findall(r'href="((?:figures|tables)/[^"]+)"', page)
+  assert {'figures/clients.png', 'tables/clients.csv'} <= set(links)
+  assert all((tmp_path / link).is_file() for link in links)
   # The clients' own models are in another.
   assert 'SOLO' in (tmp_path / 'tables/clients.csv').read_text()
 

@@ -130,6 +130,10 @@ def check_hovering(page):
   label.locator('text').first.wait_for()
   # Round 2, in the middle: 0.5, 0.6 and 0.7 with both seeds.
   assert '60 ± 0 (n = 2)' in label.text_content()
+  # plotly's buttons are there now, and above the plot.
+  buttons = chart.locator('.modebar').bounding_box()
+  assert buttons['height'] > 10
+  assert buttons['y'] + buttons['height'] <= box['y']
 
 
 def test_long_settings_leave_the_numbers_in_sight(browser, tmp_path):
@@ -145,6 +149,30 @@ def test_long_settings_leave_the_numbers_in_sight(browser, tmp_path):
     assert table.locator('td').first.inner_text() == 'setting 1'
     last = table.locator('th').last.bounding_box()
     assert last['x'] + last['width'] <= DESKTOP[0]
+
+
+def test_one_round_of_series_with_long_names(browser, tmp_path):
+  knobs = ('server_optimizer.learning_rate=0.01', 'server_optimizer.momentum=0.85')
+  knobs += ('moon.mu=0.5', 'moon.tau=0.25')
+  write_run(tmp_path / 'runs/a', [0.5])
+  write_run(tmp_path / 'runs/b', [0.6], *(f'--config.{knob}' for knob in knobs))
+  words = (str(tmp_path / 'runs'), f'--out={tmp_path / "out"}', '--features=none')
+  assert main(words) == ExitCode.DONE
+  with opened(browser, tmp_path / 'out/index.html', PHONE) as page:
+    chart = page.locator('[data-chart=test_accuracy]')
+    # Not 0.9, 1, 1.1.
+    assert chart.locator('.xtick text').all_text_contents() == ['1']
+    chart.scroll_into_view_if_needed()
+    point = chart.locator('.point').last.bounding_box()
+    page.mouse.move(point['x'] + 2, point['y'] + 2)
+    label = chart.locator('.hoverlayer .hovertext')
+    label.wait_for()
+    told = label.text_content()
+    for part in ('tau=0.5', 'communication rounds 1', '50 (n = 1)'):
+      assert part in told
+    inside, around = label.bounding_box(), chart.bounding_box()
+    assert inside['x'] >= around['x']
+    assert inside['x'] + inside['width'] <= around['x'] + around['width']
 
 
 def test_on_a_phone(browser, page_path):

@@ -123,7 +123,7 @@ def write(
       for part in parts
       for table in part.tables
     }
-    page.write(out / PAGE, head, parts, looks, chart_files | table_files)
+    page.write(out / PAGE, head, parts, looks, chart_files, table_files)
     written = [f'{_FIGURES}/{n}' for names in chart_files.values() for n in names]
     written += [f'{_FIGURES}/{n}' for n in together]
     written += [f'{_TABLES}/{n}' for names in table_files.values() for n in names]

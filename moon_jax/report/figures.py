@@ -41,7 +41,7 @@ def curves(path: pathlib.Path, rounds: list[dict[str, Any]], title: str) -> None
   for panel in (accuracy, loss):
     panel.set_xlabel('communication rounds')
     panel.set_xlim(0.5, rounds[-1]['round'] + 0.5)
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     panel.grid(alpha=0.3)
     panel.spines[['top', 'right']].set_visible(False)
   figure.savefig(path, dpi=150)

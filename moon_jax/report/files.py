@@ -9,14 +9,22 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from moon_jax.report import groups
+from moon_jax.report import groups, legend, lettering
 from moon_jax.report.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
 from moon_jax.report.styles import Style, style
 
 _MOST_ANNOTATED = 20  # numbers of more rows do not fit
-_MOST_LETTERS = 50  # of the names below the boxes
-_LEGEND_LETTERS = 80  # in a row
-_PANELS = 3  # in a row
+_PANELS = 4  # in a row
+# Inches.
+_PLOT = 3.9  # height of a plot with its axes' labels
+_WIDTHS = (6.0, 8.0, 10.0)  # of a plot, by how much its legend holds
+_PANEL, _PANEL_TITLE = 3.4, 2.8  # width of one of several, and of its title
+_NAMES = 2.4  # of the boxes, at their left
+_BOXES = 4.0
+# Points.
+_TITLE, _TICK, _TEXT = 11, 10, 9
+_DPI = 200
+_MOST_PIXELS = 2**16 - 1  # that matplotlib takes in a direction
 
 
 def write(chart: Chart, folder: pathlib.Path, styles: Mapping[str, Style]) -> list[str]:
@@ -30,24 +38,36 @@ def write(chart: Chart, folder: pathlib.Path, styles: Mapping[str, Style]) -> li
   Returns:
     The names of the files.
   """
-  draw = {LineChart: _lines, Matrix: _matrix, Spread: _spread, Scatter: _scatter}
-  figure = draw[type(chart)](chart, styles)
-  FigureCanvasAgg(figure)
-  return _save(figure, folder, chart.name)
+  return _save(draw(chart, styles), folder, chart.name)
+
+
+def draw(chart: Chart, styles: Mapping[str, Style]) -> Figure:
+  """A figure as large as what it has to hold, its texts included."""
+  by_kind = {LineChart: _lines, Matrix: _matrix, Spread: _spread, Scatter: _scatter}
+  return by_kind[type(chart)](chart, styles)
 
 
 def _save(figure: Figure, folder: pathlib.Path, name: str) -> list[str]:
   names = [f'{name}.{ending}' for ending in ('png', 'pdf')]
   with matplotlib.rc_context({'pdf.fonttype': 42}):  # text stays text
     for file in names:
-      figure.savefig(folder / file, dpi=200, bbox_inches='tight')
+      figure.savefig(folder / file, dpi=dots(figure))
   return names
 
 
-def _figure(chart: Chart, width: float = 6.0, height: float = 4.0) -> Figure:
-  figure = Figure(figsize=(width, height), layout='constrained')
+def dots(figure: Figure) -> float:
+  """In an inch of a PNG: fewer where matplotlib would refuse so large a picture."""
+  return min(_DPI, _MOST_PIXELS / max(figure.get_size_inches()))
+
+
+def _figure(title: str, width: float, height: float) -> Figure:
+  """A figure of so many inches and, above them, its title in lines that fit."""
+  lines = lettering.wrap(title, width - 2 * lettering.EDGE, _TITLE)
+  above = lettering.height(len(lines), _TITLE)
+  figure = Figure(figsize=(width, height + above), layout='constrained')
+  FigureCanvasAgg(figure)
   # A name may hold $ signs.
-  figure.suptitle(chart.title, fontsize=11, parse_math=False, wrap=True)
+  figure.suptitle('\n'.join(lines), fontsize=_TITLE, parse_math=False)
   return figure
 
 
@@ -61,33 +81,33 @@ def _panel(figure: Figure, x_label: str, y_label: str):
 
 
 def _lines(chart: LineChart, styles: Mapping[str, Style]) -> Figure:
+  values = sorted({x for line in chart.lines for x in line.x})
+  ticks = [groups.word(value) for value in values] if chart.is_sweep else []
   names = [*(line.label for line in chart.lines), *chart.levels]
-  columns = max(1, min(len(names), int(_LEGEND_LETTERS / (max(map(len, names)) + 6))))
-  # A legend below the plot hides no line; the figure grows with it.
-  figure = _figure(chart, height=3.9 + 0.2 * -(-len(names) // columns))
+  fitted = legend.fit(names, _widths(ticks))
+  figure = _figure(chart.title, fitted.width, _PLOT + fitted.height)
   panel = _panel(figure, chart.x_label, chart.y_label)
   if chart.is_sweep:
-    values = sorted({x for line in chart.lines for x in line.x})
-    panel.set_xticks(range(len(values)), [groups.word(value) for value in values])
+    panel.set_xticks(range(len(values)), ticks)
     place = {value: index for index, value in enumerate(values)}
     for line in chart.lines:
       _bars(panel, line, [place[x] for x in line.x], styles[line.label])
   else:
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # A single round is a whole number too.
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for line in chart.lines:
       _band(panel, line, styles[line.label])
   for label, level in chart.levels.items():
     _level(panel, label, level, styles[label])
-  legend = figure.legend(
-    *panel.get_legend_handles_labels(),
-    loc='outside lower center',
-    ncols=columns,
-    frameon=False,
-    fontsize=9,
-  )
-  for text in legend.get_texts():
-    text.set_parse_math(False)
+  legend.draw(figure, panel, fitted)
   return figure
+
+
+def _widths(ticks: Sequence[str]) -> list[float]:
+  """Of figures that hold the words below the ticks, in inches; at least one."""
+  widest = max((lettering.width(f'{tick}mm', _TICK) for tick in ticks), default=0.0)
+  least = 1.0 + widest * len(ticks)
+  return [width for width in _WIDTHS if width >= least] or [least]
 
 
 def _band(panel, line: Line, look: Style) -> None:
@@ -123,7 +143,7 @@ def _bars(panel, line: Line, places: list[int], look: Style) -> None:
 
 
 def _level(panel, label: str, level, look: Style) -> None:
-  panel.axhline(level.mean, linestyle='--', color=look.colour, label=label)
+  panel.axhline(level.mean, linestyle=look.dash[0], color=look.colour, label=label)
   if level.std:
     low, high = level.mean - level.std, level.mean + level.std
     panel.axhspan(low, high, color=look.colour, alpha=0.1, linewidth=0)
@@ -134,7 +154,7 @@ def _matrix(chart: Matrix, styles: Mapping[str, Style]) -> Figure:
   rows, columns = chart.values.shape
   width = float(np.clip(2.4 + 0.5 * columns, 5.0, 12.0))
   height = float(np.clip(1.6 + 0.35 * rows, 3.5, 10.0))
-  figure = _figure(chart, width, height)
+  figure = _figure(chart.title, width, height)
   panel = figure.subplots()
   image = panel.imshow(
     chart.values, cmap='Blues', vmin=0, aspect='auto', interpolation='nearest'
@@ -157,36 +177,35 @@ def _annotate(panel, values: np.ndarray) -> None:
 
 
 def _spread(chart: Spread, styles: Mapping[str, Style]) -> Figure:
-  figure = _figure(chart)
-  panel = _panel(figure, '', chart.y_label)
+  texts = [lettering.wrap(label, _NAMES, _TEXT) for label in chart.groups]
+  left = max(lettering.widest(lines, _TEXT) for lines in texts)
+  row = lettering.height(max(map(len, texts)) + 1, _TEXT)
+  width = max(_WIDTHS[0], left + _BOXES)
+  figure = _figure(chart.title, width, max(2.0, 0.8 + row * len(texts)))
+  panel = _panel(figure, chart.y_label, '')
   for place, (label, values) in enumerate(chart.groups.items()):
     look = styles[label]
     panel.boxplot(
       values,
       positions=[place],
+      orientation='horizontal',
       widths=0.5,
       showfliers=False,
       medianprops={'color': look.colour},
     )
     across = place + np.linspace(-0.15, 0.15, len(values))
     panel.scatter(
-      across, np.sort(values), color=look.colour, marker=look.marker[0], s=18
+      np.sort(values), across, color=look.colour, marker=look.marker[0], s=18
     )
-  names = list(chart.groups)
-  crowded = sum(map(len, names)) > _MOST_LETTERS
-  panel.set_xticks(
-    range(len(names)),
-    names,
-    rotation=30 if crowded else 0,
-    ha='right' if crowded else 'center',
-  )
-  panel.set_xlim(-0.6, len(names) - 0.4)
+  names = ['\n'.join(lines) for lines in texts]
+  panel.set_yticks(range(len(names)), names, fontsize=_TEXT, parse_math=False)
+  panel.set_ylim(len(names) - 0.4, -0.6)  # the first on top
   return figure
 
 
 def _scatter(chart: Scatter, styles: Mapping[str, Style]) -> Figure:
   del styles
-  figure = _figure(chart, 5.0, 5.0)
+  figure = _figure(chart.title, 5.0, 5.0)
   _embedding(figure.subplots(), chart)
   return figure
 
@@ -201,17 +220,24 @@ def side_by_side(
     folder: exists.
     name: of the files, without their ending.
   """
+  return _save(tiled(charts), folder, name)
+
+
+def tiled(charts: Sequence[Scatter]) -> Figure:
+  """Several scatters in rows, each below its title."""
   columns = min(_PANELS, len(charts))
-  rows = -(-len(charts) // columns)
-  figure = Figure(figsize=(4.2 * columns, 4.4 * rows), layout='constrained')
+  titles = [lettering.wrap(chart.title, _PANEL_TITLE, _TEXT) for chart in charts]
+  rows = [titles[first : first + columns] for first in range(0, len(charts), columns)]
+  above = [lettering.height(max(map(len, row)), _TEXT) for row in rows]
+  size = (_PANEL * columns, _PANEL * len(rows) + sum(above))
+  figure = Figure(figsize=size, layout='constrained')
   FigureCanvasAgg(figure)
-  for panel in figure.subplots(rows, columns, squeeze=False).flat:
-    panel.axis('off')
-  for panel, chart in zip(figure.axes, charts, strict=False):
-    panel.axis('on')
-    panel.set_title(chart.title, fontsize=9, parse_math=False, wrap=True)
+  for panel in figure.subplots(len(rows), columns, squeeze=False).flat[len(charts) :]:
+    panel.remove()
+  for panel, chart, lines in zip(figure.axes, charts, titles, strict=True):
+    panel.set_title('\n'.join(lines), fontsize=_TEXT, parse_math=False)
     _embedding(panel, chart)
-  return _save(figure, folder, name)
+  return figure
 
 
 def _embedding(panel, chart: Scatter) -> None:

@@ -1,5 +1,6 @@
 """The charts of the page, by plotly. The page's own script gives them its colours."""
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +14,12 @@ from moon_jax.report.styles import Style, style
 
 _MOST_ANNOTATED = 20
 _MOST_MARKERS = 30
-# More lines than these would make a box of values that covers the plot.
-_MOST_UNIFIED = 6
+# More lines or longer names would make a box of values that covers the plot.
+_MOST_UNIFIED, _LONGEST_UNIFIED = 6, 30
+_MOST_TICKS = 10  # that plotly itself would set
+_NAME_LETTERS = 26  # in a line beside a box or a point
+# plotly's buttons lie at the top right.
+_BUTTONS = 32
 
 
 def figure(chart: Chart, styles: Mapping[str, Style]) -> go.Figure:
@@ -32,7 +37,7 @@ def figure(chart: Chart, styles: Mapping[str, Style]) -> go.Figure:
   drawn = draw[type(chart)](chart, styles)
   drawn.update_layout(
     template='none',
-    margin={'l': 8, 'r': 8, 't': 8, 'b': 8},
+    margin={'l': 8, 'r': 8, 't': _BUTTONS, 'b': 8},
     showlegend=False,
     dragmode=False,
   )
@@ -54,14 +59,29 @@ def _lines(chart: LineChart, styles: Mapping[str, Style]) -> go.Figure:
     drawn.add_trace(
       _level(label, level, [groups.word(x) for x in values], styles[label])
     )
-  unified = len(chart.lines) <= _MOST_UNIFIED
-  drawn.update_layout(hovermode='x unified' if unified else 'closest')
+  names = [*(line.label for line in chart.lines), *chart.levels]
+  if len(names) <= _MOST_UNIFIED and max(map(len, names)) <= _LONGEST_UNIFIED:
+    drawn.update_layout(hovermode='x unified')
+  else:
+    drawn.update_layout(hovermode='closest')
+    for trace in drawn.data:
+      told = f'{_in_lines(trace.name)}<br>{chart.x_label} %{{x}}<br>%{{customdata}}'
+      trace.hovertemplate = f'{told}<extra></extra>'
   drawn.update_xaxes(title=chart.x_label)
   drawn.update_yaxes(title=chart.y_label)
   if chart.is_sweep:
     order = [groups.word(x) for x in values]
     drawn.update_xaxes(type='category', categoryorder='array', categoryarray=order)
+  else:
+    drawn.update_xaxes(**_whole(values))
   return drawn
+
+
+def _whole(rounds: list[float]) -> dict[str, Any]:
+  """An axis of rounds, which are whole numbers, few or many."""
+  if len(rounds) == 1:
+    return {'dtick': 1, 'range': [rounds[0] - 0.5, rounds[0] + 0.5]}
+  return {'dtick': 1 if rounds[-1] - rounds[0] < _MOST_TICKS else None}
 
 
 def _curve(line: Line, look: Style) -> go.Scatter:
@@ -113,7 +133,7 @@ def _level(label: str, level: Estimate, places: list[str], look: Style) -> go.Sc
     x=places,
     y=[level.mean] * len(places),
     mode='lines',
-    line={'color': look.colour, 'dash': 'dash', 'width': 2},
+    line={'color': look.colour, 'dash': look.dash[1], 'width': 2},
     name=label,
     meta=label,
     customdata=[_told(level)] * len(places),
@@ -155,7 +175,9 @@ def _spread(chart: Spread, styles: Mapping[str, Style]) -> go.Figure:
     look = styles[label]
     drawn.add_trace(
       go.Box(
-        y=values,
+        x=values,
+        y=[_in_lines(label)] * len(values),
+        orientation='h',
         boxpoints='all',
         pointpos=0,
         jitter=0.4,
@@ -164,11 +186,21 @@ def _spread(chart: Spread, styles: Mapping[str, Style]) -> go.Figure:
         marker={'symbol': look.marker[1], 'size': 6, 'color': look.colour},
         name=label,
         meta=label,
-        hovertemplate='%{y:.2f}',
+        hovertemplate='%{x:.2f}<extra></extra>',
       )
     )
-  drawn.update_yaxes(title=chart.y_label)
+  drawn.update_xaxes(title=chart.y_label)
+  drawn.update_yaxes(autorange='reversed')
   return drawn
+
+
+def name_lines(label: str) -> list[str]:
+  """The name of a series in lines that leave room for its box."""
+  return textwrap.wrap(label, _NAME_LETTERS, break_on_hyphens=False)
+
+
+def _in_lines(label: str) -> str:
+  return '<br>'.join(name_lines(label))
 
 
 def _scatter(chart: Scatter, styles: Mapping[str, Style]) -> go.Figure:

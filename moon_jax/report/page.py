@@ -11,7 +11,7 @@ from plotly import offline
 
 from moon_jax.report import interactive
 from moon_jax.report import table as table_lib
-from moon_jax.report.charts import Chart, Matrix, Scatter
+from moon_jax.report.charts import Chart, Matrix, Scatter, Spread
 from moon_jax.report.sections import Section
 from moon_jax.report.statistics import Estimate
 from moon_jax.report.styles import Style
@@ -51,7 +51,8 @@ def write(
   head: Head,
   sections: Sequence[Section],
   styles: Mapping[str, Style],
-  files: Mapping[str, Sequence[str]],
+  figures: Mapping[str, Sequence[str]],
+  tables: Mapping[str, Sequence[str]],
 ) -> None:
   """Writes the page; links to runs are relative to its folder.
 
@@ -60,7 +61,8 @@ def write(
     head: what stands above and below everything.
     sections: from the top.
     styles: label -> style of every series.
-    files: name of a chart or a table -> names of its files.
+    figures: name of a chart -> names of its files.
+    tables: name of a table -> names of its files.
   """
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(_PARTS),
@@ -72,7 +74,7 @@ def write(
   charts = [chart for section in sections for chart in section.charts]
   text = environment.get_template('index.html.jinja').render(
     **head._asdict(),
-    sections=[_section(section, path.parent, files) for section in sections],
+    sections=[_section(section, path.parent, figures, tables) for section in sections],
     swatches=[_swatch(label, look) for label, look in styles.items()],
     style=(_PARTS / 'page.css').read_text(),
     script=(_PARTS / 'page.js').read_text(),
@@ -95,22 +97,32 @@ def _quoted(word: str) -> str:
   return '"' + word + '"'  # charts.file_name leaves no character to escape
 
 
-def _section(section: Section, folder: pathlib.Path, files) -> dict[str, Any]:
+def _section(section: Section, folder: pathlib.Path, figures, tables) -> dict[str, Any]:
   return {
     'title': section.title,
     'anchor': '-'.join(section.title.lower().split()),
     'text': section.text,
-    'tables': [_table(table, files, folder) for table in section.tables],
+    'tables': [_table(table, tables, folder) for table in section.tables],
     'charts': [
       {
         'title': chart.title,
         'name': chart.name,
-        'files': files[chart.name],
-        'is_square': isinstance(chart, Matrix | Scatter),
+        'files': figures[chart.name],
+        'height': _height(chart),
       }
       for chart in section.charts
     ],
   }
+
+
+def _height(chart: Chart) -> float:
+  """In rem."""
+  if isinstance(chart, Matrix | Scatter):
+    return 27.5
+  if isinstance(chart, Spread):
+    tallest = max(len(interactive.name_lines(label)) for label in chart.groups)
+    return max(21.5, 5 + (tallest + 1) * len(chart.groups))
+  return 21.5
 
 
 def _table(table: Table, files, folder: pathlib.Path) -> dict[str, Any]:

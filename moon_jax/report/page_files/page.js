@@ -14,7 +14,7 @@ function colours() {
 
 // plotly's axes, hover boxes and annotations, in the page's colours.
 function themed(layout) {
-  const { ground, raised, ink, rule, grid } = colours();
+  const { ground, raised, ink, faint, rule, grid } = colours();
   const axis = { gridcolor: grid, linecolor: rule, tickcolor: rule, zeroline: false };
   return {
     ...layout,
@@ -23,6 +23,7 @@ function themed(layout) {
     font: { ...layout.font, color: ink, size: 12 },
     xaxis: { ...layout.xaxis, ...axis },
     yaxis: { ...layout.yaxis, ...axis },
+    modebar: { bgcolor: 'rgba(0,0,0,0)', color: faint, activecolor: ink },
     hoverlabel: { bgcolor: raised, bordercolor: rule, font: { color: ink }, namelength: -1 },
     annotations: (layout.annotations || []).map((note) => ({
       ...note, bgcolor: ground, opacity: 0.85, font: { color: ink, size: 13 },
@@ -44,7 +45,11 @@ function traces(data) {
 
 function draw(chart) {
   const { data, layout } = figures[chart.dataset.chart];
-  const config = { responsive: true, displaylogo: false };
+  const config = {
+    responsive: true,
+    displaylogo: false,
+    modeBarButtons: [['toImage', 'zoom2d', 'pan2d', 'resetScale2d']],
+  };
   Plotly.react(chart, traces(data), themed(layout), config);
 }
 

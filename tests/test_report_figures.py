@@ -1,0 +1,235 @@
+"""Every text of a figure can be read: inside the picture, and over nothing else."""
+
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+from PIL import Image
+
+from moon_jax.report import files, lettering
+from moon_jax.report.charts import Line, LineChart, Matrix, Scatter, Spread
+from moon_jax.report.statistics import Estimate
+from moon_jax.report.styles import styles
+
+# What matplotlib says when a layout fails is a failure.
+pytestmark = pytest.mark.filterwarnings('error')
+SETTING = ', '.join(f'long_name_of_a_knob_{n}={n / 7:.3g}' for n in range(18))
+SHORT = ['FedAvg', 'MOON', 'centralized']
+LONG = [f'MOON, server_optimizer=yogi, server momentum=0.9, mu={n}' for n in range(16)]
+# A $ would begin a formula; no space to break a line at.
+ODD = ['a$b$c', 'x' * 120]
+
+
+def over_rounds(names, num_rounds=6):
+  rounds = range(1, num_rounds + 1)
+  points = [Estimate(60.0 + x, 5.0, 3) for x in rounds]
+  return LineChart(
+    'over_rounds',
+    f'Test accuracy: {SETTING}',
+    'communication rounds',
+    'test accuracy, %',
+    [Line(name, rounds, points) for name in names],
+    levels={},
+    is_sweep=False,
+  )
+
+
+def sweep(num_values):
+  values = [0.00123 * n for n in range(1, num_values + 1)]
+  points = [Estimate(50.0 + n, 2.0, 3) for n in range(num_values)]
+  return LineChart(
+    'sweep',
+    'Accuracy after 6 rounds',
+    'mu',
+    'test accuracy, %',
+    [Line('MOON, any mu', values, points)],
+    levels={'FedAvg': Estimate(40.0, 1.0, 3), 'SOLO': Estimate(30.0, None, 1)},
+    is_sweep=True,
+  )
+
+
+def spread(names):
+  groups = {name: np.linspace(40.0, 100.0, 10) for name in names}
+  return Spread('clients', f'Accuracy: {SETTING}', 'test accuracy, %', groups)
+
+
+def matrix(rows, columns):
+  counts = np.arange(rows * columns).reshape(rows, columns)
+  return Matrix('matrix', f'Confusion: {SETTING}', 'client', 'class', counts, 'images')
+
+
+def scatters(number):
+  points = np.random.default_rng(0).normal(size=(40, 2))
+  classes = np.arange(40) % 4
+  return [
+    Scatter(f't{n}', f't-SNE: {n}, {SETTING}', points, classes) for n in range(number)
+  ]
+
+
+def looks(chart):
+  if isinstance(chart, LineChart):
+    return styles([*(line.label for line in chart.lines), *chart.levels])
+  return styles(chart.groups) if isinstance(chart, Spread) else {}
+
+
+def drawn(chart):
+  figure = files.draw(chart, looks(chart))
+  figure.canvas.draw()
+  return figure
+
+
+def texts(figure):
+  """The texts around the axes' contents, each with its box in pixels."""
+  skipped = {text for panel in figure.axes for text in panel.texts}
+  for panel in figure.axes:
+    for axis in (panel.xaxis, panel.yaxis):
+      low, high = sorted(axis.get_view_interval())
+      for tick in axis.get_major_ticks():
+        # matplotlib keeps the ticks out of view, and draws them not.
+        if not low <= tick.get_loc() <= high:
+          skipped |= {tick.label1, tick.label2}
+  return [
+    (text.get_text(), text.get_window_extent())
+    for text in figure.findobj(Text)
+    if text.get_visible() and text.get_text() and text not in skipped
+  ]
+
+
+def overlap(one, other):
+  """Whether two boxes have more than an edge in common."""
+  both = Bbox.intersection(one, other)
+  return both is not None and min(both.width, both.height) > 1.0
+
+
+def check_texts(figure):
+  boxes = texts(figure)
+  for name, box in boxes:
+    assert figure.bbox.x0 <= box.x0, name
+    assert figure.bbox.y0 <= box.y0, name
+    assert box.x1 <= figure.bbox.x1, name
+    assert box.y1 <= figure.bbox.y1, name
+  panels = [('axes', panel.get_window_extent()) for panel in figure.axes]
+  for (a, one), (b, other) in itertools.combinations(boxes + panels, 2):
+    assert not overlap(one, other), (a, b)
+
+
+def inches(figure, panel):
+  box = panel.get_window_extent()
+  return box.width / figure.dpi, box.height / figure.dpi
+
+
+@pytest.mark.parametrize(
+  'chart',
+  [
+    over_rounds(SHORT),
+    over_rounds(LONG),
+    over_rounds([*LONG, *SHORT, *ODD]),
+    over_rounds(SHORT, num_rounds=1),
+    sweep(3),
+    sweep(24),
+    spread(SHORT[:1]),
+    spread([*LONG, *SHORT, *ODD]),
+    matrix(10, 10),
+    matrix(2, 2),
+    matrix(100, 100),
+    *scatters(1),
+  ],
+  ids=lambda chart: chart.name,
+)
+def test_texts_are_in_the_picture_and_over_nothing(chart):
+  figure = drawn(chart)
+  check_texts(figure)
+  # However long the title and the names are, what is drawn can be seen.
+  width, height = inches(figure, figure.axes[0])
+  assert width > 3.0
+  assert height > (1.0 if isinstance(chart, Spread) else 2.2)
+
+
+@pytest.mark.parametrize('number', [1, 2, 6, 28])
+def test_panels_beside_each_other(number):
+  figure = files.tiled(scatters(number))
+  figure.canvas.draw()
+  assert len(figure.axes) == number
+  check_texts(figure)
+  sizes = {tuple(np.round(inches(figure, panel), 2)) for panel in figure.axes}
+  assert len(sizes) == 1
+  assert min(sizes.pop()) > 2.5
+  rows = {round(panel.get_position().y0, 6) for panel in figure.axes}
+  assert len(rows) == -(-number // 4)
+
+
+@pytest.mark.parametrize('names', [LONG, [f'MOON, mu={n}' for n in range(16)]])
+def test_a_legend_of_many_names_is_far_less_tall_than_the_plot(names):
+  figure = drawn(over_rounds(names))
+  (legend,) = figure.legends
+  _, height = inches(figure, legend)
+  assert 0.5 < height < 0.65 * inches(figure, figure.axes[0])[1]
+  # Nor cut: the words of every name are there, in their order.
+  told = [' '.join(text.get_text().split()) for text in legend.get_texts()]
+  assert told == names
+
+
+def test_a_legend_names_what_it_shows():
+  chart = sweep(3)
+  figure = drawn(chart)
+  (legend,) = figure.legends
+  shown = {}
+  for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
+    line = handle if hasattr(handle, 'get_color') else handle.get_children()[0]
+    shown[text.get_text()] = to_hex(np.atleast_1d(line.get_color())[0]).upper()
+  assert shown == {label: look.colour for label, look in looks(chart).items()}
+
+
+@pytest.mark.parametrize(('num_rounds', 'most'), [(1, 1), (2, 2), (6, 6), (400, 12)])
+def test_rounds_are_whole_numbers(num_rounds, most):
+  figure = drawn(over_rounds(SHORT, num_rounds))
+  axis = figure.axes[0].xaxis
+  low, high = axis.get_view_interval()
+  ticks = [tick for tick in axis.get_ticklocs() if low <= tick <= high]
+  assert all(tick == int(tick) for tick in ticks)
+  assert 1 <= len(ticks) <= most
+
+
+def test_the_best_client_is_inside_the_axes():
+  figure = drawn(spread(LONG[:9]))
+  (panel,) = figure.axes
+  assert panel.get_xlim()[1] > 101.0
+  labels = [' '.join(text.get_text().split()) for text in panel.get_yticklabels()]
+  assert labels == LONG[:9]
+  # The first is on top.
+  tops = [text.get_window_extent().y0 for text in panel.get_yticklabels()]
+  assert tops == sorted(tops, reverse=True)
+
+
+def test_a_name_with_a_dollar_is_no_formula():
+  figure = drawn(spread(['$a_b$', 'c']))
+  assert not any(text.get_parse_math() for text in figure.axes[0].get_yticklabels())
+
+
+def test_lines_are_as_wide_as_they_may_be():
+  text = ', '.join(f'mu={n}' for n in range(60))
+  lines = lettering.wrap(text, 3.0, 9)
+  assert ' '.join(lines) == text
+  assert lettering.widest(lines, 9) <= 3.0
+  # A line of which a quarter is free would be a waste.
+  assert len(lines) <= 1 + lettering.width(text, 9) / (0.75 * 3.0)
+  assert len(lettering.wrap('x' * 50, 1.0, 9)) > 1
+
+
+def test_files_are_as_large_as_the_figure(tmp_path):
+  chart = over_rounds(SHORT)
+  names = files.write(chart, tmp_path, looks(chart))
+  assert names == ['over_rounds.png', 'over_rounds.pdf']
+  size = drawn(chart).get_size_inches()
+  with Image.open(tmp_path / 'over_rounds.png') as image:
+    assert image.size == pytest.approx(200 * size, abs=1)
+
+
+def test_a_tall_figure_has_no_more_pixels_than_matplotlib_takes():
+  assert files.dots(Figure(figsize=(14.0, 36.0))) == 200
+  # 300 models and more.
+  assert 60_000 < 400.0 * files.dots(Figure(figsize=(14.0, 400.0))) < 2**16
