@@ -168,7 +168,7 @@ def test_one_round_of_series_with_long_names(browser, tmp_path):
     label = chart.locator('.hoverlayer .hovertext')
     label.wait_for()
     told = label.text_content()
-    for part in ('tau=0.5', 'communication rounds 1', '50 (n = 1)'):
+    for part in ('tau=0.25', 'communication rounds 1', '60 (n = 1)'):
       assert part in told
     inside, around = label.bounding_box(), chart.bounding_box()
     assert inside['x'] >= around['x']
