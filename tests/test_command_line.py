@@ -139,6 +139,7 @@ FLAGS = ['--config', '--workdir', *(f'--config.{knob}' for knob in config.knobs(
 @example(words=['--config.execution.lanes=' + '9' * 5000])
 @example(words=['--config.seed=' + '9' * 5000])
 @example(words=['--config.optimizer.learning_rate=' + '9' * 5000])
+@example(words=['--workdir=\0'])
 @example(words=['--config.data.path=\n', '--config.data.source=digits\n'])
 def test_any_text_is_understood_or_refused_in_whole_lines(words):
   complaint = None

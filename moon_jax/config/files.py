@@ -59,8 +59,10 @@ def expand(flag: str, path: str) -> pathlib.Path:
   """The path, with ~ replaced by the home folder.
 
   Raises:
-    ConfigError: it names the home folder of nobody.
+    ConfigError: it names the home folder of nobody, or nothing that can be.
   """
+  if '\0' in path:
+    raise ConfigError([f'--{flag}={path!r} cannot be a path.'])
   try:
     return pathlib.Path(path).expanduser()
   except RuntimeError:
