@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import stat
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,6 +26,8 @@ from moon_jax.errors import UsageError
 
 _KNOB = 'config.execution.compile_cache'
 _DIGESTS = 'digests.json'
+# As JAX names them; whatever else is in the folder is none of ours.
+_ENTRY = re.compile(r'\w+-[0-9a-f]{64}-cache')
 # JAX's complaint: a program, and the reason.
 _UNWRITTEN = re.compile(
   r"Error writing persistent compilation cache entry for '(\w+)': "
@@ -92,7 +93,7 @@ def using(folder: str, say: Callable[[str], None]) -> Iterator[None]:
 def _locked(
   folder: str, say: Callable[[str], None], stack: contextlib.ExitStack
 ) -> pathlib.Path | None:
-  """The folder, ours until the stack is closed; None, which is said, on a full disk."""
+  """The folder, ours until the stack is closed; None, which is said, if it is not."""
   check(folder)
   path = config_lib.expand(_KNOB, folder).absolute()
   try:
@@ -109,6 +110,9 @@ def _locked(
   except BlockingIOError:
     say(f'compile cache: waiting for the process that fills {folder}')
     fcntl.flock(lock, fcntl.LOCK_EX)
+  except OSError as error:  # some network file systems have no locks
+    say(f'compile cache: not used, {folder} cannot be locked: {error.strerror}')
+    return None
   return path
 
 
@@ -143,20 +147,21 @@ def _enabled(path: pathlib.Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _noting(unwritten: dict[str, str]) -> Iterator[None]:
   """Adds the programs that JAX warns it cannot write: program -> reason."""
-  with warnings.catch_warnings(record=True) as told:
-    warnings.filterwarnings('always', _UNWRITTEN.pattern)
-    try:
+  told = []
+  try:
+    with warnings.catch_warnings(record=True) as told:
+      warnings.filterwarnings('always', _UNWRITTEN.pattern)
       yield
-    finally:
-      found = [_UNWRITTEN.match(str(one.message)) for one in told]
-      unwritten.update(match.groups() for match in found if match)
-  for one, match in zip(told, found, strict=True):
-    if not match:
-      warnings.showwarning(one.message, one.category, one.filename, one.lineno)
+  finally:
+    for one in told:
+      if match := _UNWRITTEN.match(str(one.message)):
+        unwritten[match[1]] = match[2]
+      else:
+        warnings.showwarning(one.message, one.category, one.filename, one.lineno)
 
 
 def _entries(path: pathlib.Path) -> list[pathlib.Path]:
-  return [file for file in path.iterdir() if file.name.endswith('-cache')]
+  return [file for file in path.iterdir() if _ENTRY.fullmatch(file.name)]
 
 
 def _digest(file: pathlib.Path) -> str:
@@ -168,14 +173,14 @@ def _remove_bad(path: pathlib.Path) -> tuple[dict[str, str], int]:
 
   Returns:
     name -> digest of what is left, and how many were removed.
+
+  Raises:
+    OSError: one cannot be removed, such as a folder.
   """
   files = [*_entries(path), path / _DIGESTS]
   strange = [file for file in files if os.path.lexists(file) and not _is_file(file)]
   for thing in strange:
-    if thing.is_dir() and not thing.is_symlink():
-      shutil.rmtree(thing)
-    else:
-      thing.unlink()
+    thing.unlink()  # not a folder, with who knows what in it: that raises
   known, found = _read_digests(path), {f: _digest(f) for f in _entries(path)}
   bad = [file for file, digest in found.items() if known.get(file.name) != digest]
   for file in bad:

@@ -162,7 +162,8 @@ def time_table(spent: dict[str, float]) -> Table:
   """Where the time went: phase -> seconds, as seconds and shares."""
   table, total = _table('where the time went', 'seconds', 'share'), sum(spent.values())
   for phase, seconds in spent.items():
-    table.add_row(phase, f'{seconds:.1f}', f'{100 * seconds / total:.0f} %')
+    share = f'{100 * seconds / total:.0f} %' if total else '-'
+    table.add_row(phase, f'{seconds:.1f}', share)
   return table
 
 

@@ -1,6 +1,7 @@
 """What do the numbers of a round and of a run mean? From arrays to records."""
 
 import contextlib
+import itertools
 import resource
 import time
 from collections.abc import Iterator
@@ -241,9 +242,11 @@ def time_spent(timings: list[Record]) -> dict[str, float]:
     for phase, name in (names | {'save': 'saving'}).items()
   }
   # A round's line counts the saving of the round before as idle.
-  saved = [0.0, *(line['save_seconds'] for line in timings[:-1])]
-  waits = zip(timings, saved, strict=True)
-  spent['idle'] = sum(max(0.0, line['idle_seconds'] - save) for line, save in waits)
+  saved = itertools.chain([0.0], (line.get('save_seconds', 0.0) for line in timings))
+  waits = zip(timings, saved, strict=False)
+  spent['idle'] = sum(
+    max(0.0, line.get('idle_seconds', 0.0) - save) for line, save in waits
+  )
   return spent
 
 

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 from absl import flags
 
+from moon_jax import streams
 from moon_jax.errors import ExitCode, RunError, UsageError
 
 _USAGE = """\
@@ -133,4 +134,5 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 if __name__ == '__main__':
+  streams.outlive()
   sys.exit(main(sys.argv[1:]))

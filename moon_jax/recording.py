@@ -18,7 +18,7 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -81,9 +81,10 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
 def _check_lines(workdir: pathlib.Path) -> None:
   """Raises NoCheckpointError unless the records have the numbers that are summed up."""
   for line in read_lines(workdir / METRICS):
-    names = ('num_examples', 'bytes_down', 'bytes_up')
-    tested = [name for name in line if name == 'test_accuracy']
-    _require_numbers(workdir / METRICS, line, [*names, *tested])
+    names = ['num_examples', 'bytes_down', 'bytes_up']
+    if {'test_accuracy', 'test_loss'} & line.keys():
+      names.append('test_accuracy')
+    _require_numbers(workdir / METRICS, line, names)
   for line in read_lines(workdir / TIMINGS):
     names = [name for name in line if name.endswith('_seconds')]
     _require_numbers(workdir / TIMINGS, line, names)
@@ -99,13 +100,14 @@ def _require_numbers(path: pathlib.Path, line: Record, names: Iterable[str]) -> 
 
 def finished(workdir: pathlib.Path, num_rounds: int) -> bool:
   """Whether the directory holds a run of at least so many rounds, to its end."""
-  summary = read_json(workdir / SUMMARY, needs='rounds')
+  told = ('rounds', 'test_accuracy', 'best_test_accuracy', 'best_round')
+  summary = read_json(workdir / SUMMARY, needs=told)
   return summary is not None and summary['rounds'] >= num_rounds
 
 
 def rounds_saved(workdir: pathlib.Path) -> int:
   """The last round of which the records say that its state was saved; 0 if none."""
-  summary = read_json(workdir / SUMMARY, needs='rounds') or {'rounds': 0}
+  summary = read_json(workdir / SUMMARY, needs=('rounds',)) or {'rounds': 0}
   timings = read_lines(workdir / TIMINGS)
   saved = [line['round'] for line in timings if line.get('save_seconds', 0) > 0]
   return max([summary['rounds'], *saved])
@@ -190,7 +192,8 @@ def read_lines(path: pathlib.Path) -> list[Record]:
     return []
   lines = _bytes(path).splitlines(keepends=True)
   # A crash may leave the last line half written.
-  found = [_parse(path, line, needs='round') for line in lines if line.endswith(b'\n')]
+  whole = [line for line in lines if line.endswith(b'\n')]
+  found = [_parse(path, line, needs=('round',)) for line in whole]
   for before, line in itertools.pairwise(found):
     if line['round'] <= before['round']:
       told = f'round {line["round"]} follows round {before["round"]}'
@@ -198,24 +201,26 @@ def read_lines(path: pathlib.Path) -> list[Record]:
   return found
 
 
-def read_json(path: pathlib.Path, needs: str | None = None) -> Record | None:
+def read_json(path: pathlib.Path, needs: Sequence[str] = ()) -> Record | None:
   """The document of a file; None if there is no such file.
 
   Args:
     path: of the file.
-    needs: the name of a whole number that has to be in it; None is none.
+    needs: the names of numbers that have to be in it.
   """
   return _parse(path, _bytes(path), needs) if path.exists() else None
 
 
 def _bytes(path: pathlib.Path) -> bytes:
+  if not path.is_file():  # a pipe would be waited for
+    raise NoCheckpointError(f'{path} is damaged: it is no file.')
   try:
     return path.read_bytes()
-  except IsADirectoryError:
-    raise NoCheckpointError(f'{path} is damaged: it is a folder.') from None
+  except OSError as error:
+    raise NoCheckpointError(f'{path} cannot be read: {error.strerror}.') from None
 
 
-def _parse(path: pathlib.Path, data: bytes, needs: str | None) -> Record:
+def _parse(path: pathlib.Path, data: bytes, needs: Sequence[str]) -> Record:
   try:
     document = json.loads(data)
   except ValueError:  # no JSON, or not even text
@@ -223,8 +228,9 @@ def _parse(path: pathlib.Path, data: bytes, needs: str | None) -> Record:
   if not isinstance(document, dict):
     text = data.decode(errors='replace').strip()
     raise NoCheckpointError(f'{path} is damaged: {text[:40]!r} is no object.')
-  if needs and not isinstance(document.get(needs), int):
-    raise NoCheckpointError(f'{path} is damaged: {needs!r} is missing, or no number.')
+  for name in needs:
+    if not isinstance(document.get(name), int | float):
+      raise NoCheckpointError(f'{path} is damaged: {name!r} is missing, or no number.')
   return document
 
 

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import io
 import os
+import select
 import sys
 from typing import TextIO
 
@@ -26,9 +27,13 @@ def outlive() -> None:
 
 
 def tell(text: str) -> None:
-  """Writes a line to standard error at once, whatever locks other threads hold."""
+  """Writes a line to standard error at once, whatever locks other threads hold.
+
+  Not if that would have to wait for its reader.
+  """
   with contextlib.suppress(OSError):
-    os.write(_STDERR, f'{text}\n'.encode())
+    if select.select([], [_STDERR], [], 0)[1]:
+      os.write(_STDERR, f'{text}\n'.encode())
 
 
 class _Patient(io.FileIO):

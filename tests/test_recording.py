@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from moon_jax import command_line, measures, recording, simulation
+from moon_jax import command_line, console, measures, recording, simulation
 from moon_jax.cohort import Plan
 from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
 from moon_jax.evaluation import Score
@@ -304,14 +304,32 @@ def test_reading_what_is_not_there(tmp_path):
 # --- the other files ------------------------------------------------------------------
 
 
+BESTS = {'test_accuracy': 0.5, 'best_test_accuracy': 0.5, 'best_round': 1}
+
+
 def test_finished(tmp_path):
   assert not recording.finished(tmp_path, 1)
-  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 4})
+  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 4} | BESTS)
   assert [recording.finished(tmp_path, n) for n in (3, 4, 5)] == [True, True, False]
 
 
+@pytest.mark.parametrize('name', BESTS)
+def test_a_summary_without_what_is_told_is_damaged(tmp_path, name):
+  recording.write_json(
+    tmp_path / recording.SUMMARY, {'rounds': 4} | BESTS | {name: None}
+  )
+  with pytest.raises(NoCheckpointError, match=f"{name}' is missing, or no number"):
+    recording.finished(tmp_path, 4)
+
+
+def test_a_run_that_has_lost_its_timings_still_ends_in_a_table():
+  spent = measures.time_spent([])
+  assert set(spent.values()) == {0.0}
+  assert console.time_table(spent).row_count == len(spent)
+
+
 def test_a_run_that_goes_on_is_not_finished(tmp_path):
-  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 1})
+  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 1} | BESTS)
   # Not before its state is there: what fails until then leaves all as it was.
   with pytest.raises(NoCheckpointError):
     recording.Records(tmp_path, 1)
@@ -476,7 +494,7 @@ def test_a_folder_in_place_of_a_file_is_one_line(tmp_path, name):
     pass
   (tmp_path / name).unlink(missing_ok=True)
   (tmp_path / name).mkdir()
-  with pytest.raises(NoCheckpointError, match=rf'{name} is damaged: it is a folder\.$'):
+  with pytest.raises(NoCheckpointError, match=rf'{name} is damaged: it is no file\.$'):
     recording.check(tmp_path, request.config)
 
 

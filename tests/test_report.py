@@ -7,6 +7,7 @@ test_report_models.py, the page in test_report_page.py.
 import csv
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -546,6 +547,51 @@ def test_with_the_same_server_optimizer_fedavg_has_it_too(tmp_path):
   *_, moon = results.results(setting, results.Target(None))
   assert moon.series.label == 'MOON, server momentum=0.9'
   assert round(moon.comparison.difference.mean, 9) == -0.1
+
+
+def test_another_server_optimizer_is_compared_with_its_own_algorithm(tmp_path):
+  write_run(tmp_path / 'a', [0.5], '--config.moon.mu=5')
+  write_run(tmp_path / 'b', [0.6], '--config.moon.mu=1')
+  write_run(tmp_path / 'c', [0.7], '--config.moon.mu=5', MOMENTUM[1])
+  (setting,) = settings_of(tmp_path)
+  target = results.Target(None, 'moon', results.LAST)
+  found = {r.series.label: r.reached.target for r in results.results(setting, target)}
+  assert found == {
+    'MOON, mu=5': 0.5,
+    'MOON, mu=1': 0.6,
+    'MOON, server momentum=0.9, mu=5': 0.5,
+  }
+
+
+def test_the_plain_server_is_named_where_it_is_asked_for(tmp_path):
+  write_run(tmp_path / 'a', [0.5], *PLAIN)
+  write_run(tmp_path / 'b', [0.6], *MOMENTUM)
+  by_momentum = Choice(('server_optimizer.momentum',), ('seed',), {})
+  (setting,) = settings_of(tmp_path, by_momentum)
+  labels = [series.label for series in setting.series]
+  assert labels == ['server momentum=0', 'server momentum=0.9']
+  (sweep,) = charts.sweeps([setting])
+  assert [line.label for line in sweep.lines] == ['any server momentum']
+
+
+def test_a_report_outlives_its_output(tmp_path):
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  full = os.open('/dev/full', os.O_WRONLY)
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'moon_jax.report', tmp_path / 'runs'),
+      *(f'--out={tmp_path / "out"}', '--features=none'),
+    ],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONUNBUFFERED': '1'},
+    stdout=full,
+    stderr=subprocess.PIPE,
+    text=True,
+    check=False,
+  )
+  os.close(full)
+  assert done.returncode == ExitCode.DONE
+  assert 'Standard output cannot be written' in done.stderr
 
 
 def test_a_long_list_of_knobs_is_a_number_and_a_table(tmp_path):

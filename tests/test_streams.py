@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from moon_jax.errors import ExitCode
-from tests.processes import LAUNCH, LIMIT_SECONDS, read_lines
+from tests.processes import LAUNCH, LIMIT_SECONDS, ROOT, read_lines
 from tests.test_launch import TINY
 
 LOST = 'Standard output cannot be written ({}); going on.\n'
@@ -32,10 +32,7 @@ def shell(folder, line, *words):
   [
     ('{} --help > /dev/full', ExitCode.DONE, LOST.format('No space left on device')),
     ('{} --help > /dev/full 2>&1', ExitCode.DONE, ''),
-    ('{} --help >&-', ExitCode.DONE, ''),
-    ('{} --help <&- >&- 2>&-', ExitCode.DONE, ''),
     ('{} --typo 2> /dev/full', ExitCode.USAGE, ''),
-    ('{} --typo 2>&-', ExitCode.USAGE, ''),
   ],
 )
 def test_the_exit_code_is_that_of_what_was_done(tmp_path, line, code, said):
@@ -59,6 +56,18 @@ def test_a_reader_that_does_not_read_is_not_waited_for(tmp_path):
     )
   assert done.returncode == ExitCode.DONE
   assert done.stderr == LOST.format('Resource temporarily unavailable')
+
+
+def test_a_line_of_a_signal_does_not_wait_for_its_reader():
+  reader, writer = os.pipe()
+  with os.fdopen(reader), os.fdopen(writer, 'wb', buffering=0) as pipe:
+    os.set_blocking(writer, False)
+    while pipe.write(bytes(4096)):
+      pass
+    os.set_blocking(writer, True)
+    program = "from moon_jax import streams; streams.tell('x')"
+    words = [sys.executable, '-c', program]
+    subprocess.run(words, cwd=ROOT, stderr=pipe, timeout=LIMIT_SECONDS, check=True)
 
 
 @pytest.mark.faults

@@ -2,6 +2,7 @@
 
 import sys
 
+from moon_jax import streams
 from moon_jax.errors import ExitCode, RunError
 from moon_jax.report import command
 
@@ -29,4 +30,5 @@ def main(argv: list[str]) -> ExitCode:
 
 
 if __name__ == '__main__':
+  streams.outlive()
   sys.exit(main(sys.argv[1:]))

@@ -194,7 +194,9 @@ def _line_label(series: Series, knob: str) -> str:
   own = _without(series.key, knob)
   if own == series.key:
     return series.label
-  return f'{groups.describe_series(own)}, any {groups.short(knob)}'
+  return ', '.join(
+    filter(None, [groups.describe_series(own), f'any {groups.short(knob)}'])
+  )
 
 
 def _last_common_round(every: Sequence[Series]) -> int | None:

@@ -316,7 +316,9 @@ def describe(key: Key) -> str:
 
 
 def describe_series(key: Key) -> str:
-  """The same for a series: a server that takes the plain mean goes without saying."""
+  """The same for a series: FedAvg's plain mean at the server goes without saying."""
+  if ALGORITHM not in dict(key):
+    return describe(key)
   return describe(tuple(item for item in key if item not in _PLAIN.items()))
 
 
@@ -345,16 +347,16 @@ def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:
   """The series of an algorithm with which another is to be compared.
 
   Of several it is the one that agrees in the knobs that both have; else the one that
-  does so in the knobs of the setting, and whose server takes the plain mean. With the
-  latter another server optimizer of the same algorithm is compared. None if there is
-  none, or still more than one.
+  does so but for the server's optimizer, and whose server takes the plain mean. With
+  the latter another server optimizer of the same algorithm is compared. None if there
+  is none, or still more than one.
   """
   found = [s for s in setting.series if s.algorithm == algorithm and s.finished]
   if len(found) > 1 and (series.algorithm != algorithm or _is_plain(series)):
     agreeing = [s for s in found if _agree(dict(s.key), dict(series.key))]
     found = agreeing if len(agreeing) == 1 else found
   if len(found) > 1:
-    found = [s for s in found if _is_plain(s) and _agree(_shared(s), _shared(series))]
+    found = [s for s in found if _is_plain(s) and _agree(_others(s), _others(series))]
   return found[0] if len(found) == 1 else None
 
 
@@ -362,9 +364,9 @@ def _agree(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
   return all(a[name] == b[name] for name in a.keys() & b.keys() - {ALGORITHM})
 
 
-def _shared(series: Series) -> dict[str, Value]:
-  """Its knobs that no algorithm has for itself."""
-  return {name: value for name, value in series.key if name.split('.')[0] not in _OWN}
+def _others(series: Series) -> dict[str, Value]:
+  """Its knobs but those of the server's optimizer."""
+  return {name: value for name, value in series.key if name not in _PLAIN}
 
 
 def _is_plain(series: Series) -> bool:
