@@ -14,7 +14,7 @@ import time
 
 import jax
 
-from moon_jax import command_line, recording, simulation
+from moon_jax import command_line, documents, recording, simulation
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'
 
@@ -35,9 +35,9 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
       simulation.run(request)
     end_to_end = time.perf_counter() - begin
-    rounds = recording.read_lines(workdir / recording.METRICS)
-    timings = recording.read_lines(workdir / recording.TIMINGS)
-    summary = recording.read_json(workdir / recording.SUMMARY)
+    rounds = documents.read_lines(workdir / recording.METRICS)
+    timings = documents.read_lines(workdir / recording.TIMINGS)
+    summary = documents.read_json(workdir / recording.SUMMARY)
   busy = sum(line['train_seconds'] + line['evaluate_seconds'] for line in timings)
   # Saving after the last round is not followed by a round whose idling would hold it.
   other = sum(line['idle_seconds'] for line in timings) + timings[-1]['save_seconds']

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from moon_jax import measures, recording, tree
+from moon_jax import documents, measures, recording, tree
 from moon_jax.command_line import Request
 from moon_jax.experiment import Experiment
 from moon_jax.types import State
@@ -132,12 +132,12 @@ class Console:
 
   def finished(self, workdir: pathlib.Path) -> None:
     """Says how the run ended and where its results are."""
-    summary = recording.read_json(workdir / recording.SUMMARY)
+    summary = documents.read_json(workdir / recording.SUMMARY)
     self.say(
       f'finished after round {summary["rounds"]}: {describe_test(summary)} '
       f'(best {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]})'
     )
-    timings = recording.read_lines(workdir / recording.TIMINGS)
+    timings = documents.read_lines(workdir / recording.TIMINGS)
     self._terminal.print(accuracy_table(summary))
     self._terminal.print(time_table(measures.time_spent(timings)))
     self.say(f'results: {workdir}')

@@ -11,21 +11,20 @@ tensorboard/    the same scalars, the partition, histograms of the clients' drif
 import contextlib
 import dataclasses
 import importlib.metadata
-import itertools
 import json
 import math
 import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import jax
 import numpy as np
 from matplotlib import image
 
 from moon_jax import config as config_lib
-from moon_jax import lock, storage
+from moon_jax import documents, lock, storage
 from moon_jax.board import Board
 from moon_jax.command_line import Request
 from moon_jax.data.device import DeviceSplit
@@ -50,7 +49,7 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
     NoCheckpointError: what a run wrote there is damaged, or has lost its config.json.
   """
   try:
-    saved = read_json(workdir / CONFIG)
+    saved = documents.read_json(workdir / CONFIG)
   except OSError as error:
     raise UsageError(f'--workdir={str(workdir)!r}: {error.strerror}.') from None
   if saved is None:
@@ -80,12 +79,12 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
 
 def _check_lines(workdir: pathlib.Path) -> None:
   """Raises NoCheckpointError unless the records have the numbers that are summed up."""
-  for line in read_lines(workdir / METRICS):
+  for line in documents.read_lines(workdir / METRICS):
     names = ['num_examples', 'bytes_down', 'bytes_up']
     if {'test_accuracy', 'test_loss'} & line.keys():
       names.append('test_accuracy')
     _require_numbers(workdir / METRICS, line, names)
-  for line in read_lines(workdir / TIMINGS):
+  for line in documents.read_lines(workdir / TIMINGS):
     names = [name for name in line if name.endswith('_seconds')]
     _require_numbers(workdir / TIMINGS, line, names)
 
@@ -101,14 +100,14 @@ def _require_numbers(path: pathlib.Path, line: Record, names: Iterable[str]) -> 
 def finished(workdir: pathlib.Path, num_rounds: int) -> bool:
   """Whether the directory holds a run of at least so many rounds, to its end."""
   told = ('rounds', 'test_accuracy', 'best_test_accuracy', 'best_round')
-  summary = read_json(workdir / SUMMARY, needs=told)
+  summary = documents.read_json(workdir / SUMMARY, needs=told)
   return summary is not None and summary['rounds'] >= num_rounds
 
 
 def rounds_saved(workdir: pathlib.Path) -> int:
   """The last round of which the records say that its state was saved; 0 if none."""
-  summary = read_json(workdir / SUMMARY, needs=('rounds',)) or {'rounds': 0}
-  timings = read_lines(workdir / TIMINGS)
+  summary = documents.read_json(workdir / SUMMARY, needs=('rounds',)) or {'rounds': 0}
+  timings = documents.read_lines(workdir / TIMINGS)
   saved = [line['round'] for line in timings if line.get('save_seconds', 0) > 0]
   return max([summary['rounds'], *saved])
 
@@ -130,22 +129,24 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
   with lock.held(workdir):
     # Once more: another process may have run here while this one loaded its data.
     check(workdir, request.config)
-    saved = read_json(workdir / CONFIG) or {}
+    saved = documents.read_json(workdir / CONFIG) or {}
     if saved.get('data_digest', data_digest) != data_digest:
       raise UsageError(
         f'The run in {workdir} was trained on other data than this; '
         'give this one a --workdir.'
       )
-    write_json(workdir / CONFIG, describe(request, data_digest, images, saved))
+    about = describe(request, data_digest, images, saved)
+    documents.write_json(workdir / CONFIG, about)
     yield
 
 
 def finish(workdir: pathlib.Path) -> None:
   """Draws curves.png and writes summary.json, which marks the run as finished."""
-  rounds, timings = read_lines(workdir / METRICS), read_lines(workdir / TIMINGS)
+  rounds = documents.read_lines(workdir / METRICS)
+  timings = documents.read_lines(workdir / TIMINGS)
   with storage.writing(workdir / 'curves.png'):
     figures.curves(workdir / 'curves.png', rounds, title=workdir.name)
-  write_json(workdir / SUMMARY, summarise(rounds, timings))
+  documents.write_json(workdir / SUMMARY, summarise(rounds, timings))
 
 
 def describe_images(split: DeviceSplit) -> Record:
@@ -184,59 +185,6 @@ def describe(
     'devices': [f'{d.platform}: {d.device_kind}' for d in jax.devices()],
     'git_commit': _git_commit(),
   }
-
-
-def read_lines(path: pathlib.Path) -> list[Record]:
-  """The objects of a .jsonl file, in the order of their rounds; [] if there is none."""
-  if not path.exists():
-    return []
-  lines = _bytes(path).splitlines(keepends=True)
-  # A crash may leave the last line half written.
-  whole = [line for line in lines if line.endswith(b'\n')]
-  found = [_parse(path, line, needs=('round',)) for line in whole]
-  for before, line in itertools.pairwise(found):
-    if line['round'] <= before['round']:
-      told = f'round {line["round"]} follows round {before["round"]}'
-      raise NoCheckpointError(f'{path} is damaged: {told}.')
-  return found
-
-
-def read_json(path: pathlib.Path, needs: Sequence[str] = ()) -> Record | None:
-  """The document of a file; None if there is no such file.
-
-  Args:
-    path: of the file.
-    needs: the names of numbers that have to be in it.
-  """
-  return _parse(path, _bytes(path), needs) if path.exists() else None
-
-
-def _bytes(path: pathlib.Path) -> bytes:
-  if not path.is_file():  # a pipe would be waited for
-    raise NoCheckpointError(f'{path} is damaged: it is no file.')
-  try:
-    return path.read_bytes()
-  except OSError as error:
-    raise NoCheckpointError(f'{path} cannot be read: {error.strerror}.') from None
-
-
-def _parse(path: pathlib.Path, data: bytes, needs: Sequence[str]) -> Record:
-  try:
-    document = json.loads(data)
-  except ValueError:  # no JSON, or not even text
-    document = None
-  if not isinstance(document, dict):
-    text = data.decode(errors='replace').strip()
-    raise NoCheckpointError(f'{path} is damaged: {text[:40]!r} is no object.')
-  for name in needs:
-    if not isinstance(document.get(name), int | float):
-      raise NoCheckpointError(f'{path} is damaged: {name!r} is missing, or no number.')
-  return document
-
-
-def write_json(path: pathlib.Path, content: Record) -> None:
-  """Replaces a file by a JSON document, wholly or not at all."""
-  storage.replace(path, json.dumps(content, indent=2) + '\n')
 
 
 class Records:
@@ -336,7 +284,7 @@ class Records:
   @staticmethod
   def _keep(path, completed_rounds):
     """Drops the lines of later rounds; the lines that stay, and how many went."""
-    lines = read_lines(path)
+    lines = documents.read_lines(path)
     kept = [line for line in lines if line['round'] <= completed_rounds]
     storage.replace(path, ''.join(json.dumps(line) + '\n' for line in kept))
     return kept, len(lines) - len(kept)

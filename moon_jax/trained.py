@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from moon_jax import checkpoint, evaluation, experiment, method, models, recording
+from moon_jax import (
+  checkpoint,
+  documents,
+  evaluation,
+  experiment,
+  method,
+  models,
+  recording,
+)
 from moon_jax import config as config_lib
 from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
@@ -200,7 +208,7 @@ def _saved(workdir: pathlib.Path) -> recording.Record:
   """config.json of a run directory."""
   path = workdir / recording.CONFIG
   try:
-    saved = recording.read_json(path)
+    saved = documents.read_json(path)
   except OSError as error:
     raise UsageError(f'{str(path)!r} cannot be read: {error.strerror}.') from None
   if saved is None:

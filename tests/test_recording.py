@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from moon_jax import command_line, console, measures, recording, simulation
+from moon_jax import command_line, console, documents, measures, recording, simulation
 from moon_jax.cohort import Plan
 from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
 from moon_jax.evaluation import Score
@@ -255,11 +255,11 @@ def test_resuming_drops_the_rounds_that_are_done_again(tmp_path):
   with recording.Records(tmp_path, 3) as records:
     assert records.rounds == [metrics_line(i) for i in (1, 2, 3)]
     for name in (recording.METRICS, recording.TIMINGS):
-      lines = recording.read_lines(tmp_path / name)
+      lines = documents.read_lines(tmp_path / name)
       assert [line['round'] for line in lines] == [1, 2, 3]
     records.add_metrics(metrics_line(4))
     # On disk at once: a crash a moment later must not lose it.
-    assert len(recording.read_lines(tmp_path / recording.METRICS)) == 4
+    assert len(documents.read_lines(tmp_path / recording.METRICS)) == 4
     records.add_metrics(metrics_line(5))
     assert len(records.rounds) == 5
   assert (tmp_path / recording.METRICS).read_bytes() == whole
@@ -274,7 +274,7 @@ def test_a_half_written_line_is_dropped(tmp_path):
   whole = write_run(tmp_path, [1, 2, 3])
   (tmp_path / recording.METRICS).write_bytes(whole[:-10])
   (tmp_path / recording.TIMINGS).write_text('{"rou')
-  assert len(recording.read_lines(tmp_path / recording.METRICS)) == 2
+  assert len(documents.read_lines(tmp_path / recording.METRICS)) == 2
   with recording.Records(tmp_path, 2) as records:
     records.add_metrics(metrics_line(3))
   assert (tmp_path / recording.METRICS).read_bytes() == whole
@@ -297,8 +297,8 @@ def test_a_diverged_loss_is_null_and_makes_no_noise(tmp_path, caplog):
 
 
 def test_reading_what_is_not_there(tmp_path):
-  assert recording.read_lines(tmp_path / 'none') == []
-  assert recording.read_json(tmp_path / 'none') is None
+  assert documents.read_lines(tmp_path / 'none') == []
+  assert documents.read_json(tmp_path / 'none') is None
 
 
 # --- the other files ------------------------------------------------------------------
@@ -309,13 +309,13 @@ BESTS = {'test_accuracy': 0.5, 'best_test_accuracy': 0.5, 'best_round': 1}
 
 def test_finished(tmp_path):
   assert not recording.finished(tmp_path, 1)
-  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 4} | BESTS)
+  documents.write_json(tmp_path / recording.SUMMARY, {'rounds': 4} | BESTS)
   assert [recording.finished(tmp_path, n) for n in (3, 4, 5)] == [True, True, False]
 
 
 @pytest.mark.parametrize('name', BESTS)
 def test_a_summary_without_what_is_told_is_damaged(tmp_path, name):
-  recording.write_json(
+  documents.write_json(
     tmp_path / recording.SUMMARY, {'rounds': 4} | BESTS | {name: None}
   )
   with pytest.raises(NoCheckpointError, match=f"{name}' is missing, or no number"):
@@ -329,7 +329,7 @@ def test_a_run_that_has_lost_its_timings_still_ends_in_a_table():
 
 
 def test_a_run_that_goes_on_is_not_finished(tmp_path):
-  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 1} | BESTS)
+  documents.write_json(tmp_path / recording.SUMMARY, {'rounds': 1} | BESTS)
   # Not before its state is there: what fails until then leaves all as it was.
   with pytest.raises(NoCheckpointError):
     recording.Records(tmp_path, 1)
@@ -344,7 +344,7 @@ def test_rounds_saved(tmp_path):
     for number, seconds in ((1, 0.0), (2, 0.5), (3, 0.0)):
       records.add_timings({'round': number, 'save_seconds': seconds})
   assert recording.rounds_saved(tmp_path) == 2
-  recording.write_json(tmp_path / recording.SUMMARY, {'rounds': 3})
+  documents.write_json(tmp_path / recording.SUMMARY, {'rounds': 3})
   assert recording.rounds_saved(tmp_path) == 3
   (tmp_path / recording.TIMINGS).unlink()
   assert recording.rounds_saved(tmp_path) == 3
@@ -390,7 +390,7 @@ def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
   with refused, recording.begin(late, 'digest', IMAGES):
     pass
   with recording.begin(request, 'digest', IMAGES):
-    saved = recording.read_json(tmp_path / recording.CONFIG)
+    saved = documents.read_json(tmp_path / recording.CONFIG)
   assert [start['command'] for start in saved['earlier']] == [request.command]
 
 
@@ -419,7 +419,7 @@ def test_garbage_in_the_middle_of_the_records_is_one_line(tmp_path, garbage):
   path = tmp_path / recording.METRICS
   path.write_bytes(b'{"round": 1}\n' + garbage + b'\n{"round": 3}\n')
   with pytest.raises(NoCheckpointError, match='is damaged'):
-    recording.read_lines(path)
+    documents.read_lines(path)
 
 
 @pytest.mark.parametrize('line', ['{}', '{"round": null}', '{"round": "1"}'])
@@ -427,7 +427,7 @@ def test_a_line_without_its_round_is_damaged(tmp_path, line):
   path = tmp_path / recording.METRICS
   path.write_text(f'{{"round": 1}}\n{line}\n')
   with pytest.raises(NoCheckpointError, match=r"jsonl is damaged: 'round' is missing"):
-    recording.read_lines(path)
+    documents.read_lines(path)
 
 
 @pytest.mark.parametrize('numbers', [(2, 1), (1, 1)])
@@ -436,7 +436,7 @@ def test_rounds_that_do_not_rise_are_damaged(tmp_path, numbers):
   path.write_text(''.join(f'{{"round": {number}}}\n' for number in numbers))
   told = f'jsonl is damaged: round 1 follows round {numbers[0]}.'
   with pytest.raises(NoCheckpointError, match=told):
-    recording.read_lines(path)
+    documents.read_lines(path)
 
 
 LINES = {

@@ -11,7 +11,7 @@ import shutil
 import numpy as np
 import pytest
 
-from moon_jax import lock, recording, storage
+from moon_jax import documents, lock, recording, storage
 from moon_jax.data import partition
 from moon_jax.errors import ExitCode, RunError, UsageError
 
@@ -207,7 +207,7 @@ def test_tensorboard_on_a_full_disk(disk, tmp_path):
       add_many(records)
     written = len(records.rounds)
   # The line that it could not show is in the records.
-  assert len(recording.read_lines(tmp_path / 'run' / recording.METRICS)) == written
+  assert len(documents.read_lines(tmp_path / 'run' / recording.METRICS)) == written
 
 
 # --- before anything is loaded --------------------------------------------------------

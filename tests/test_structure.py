@@ -11,7 +11,7 @@ PACKAGE = ROOT / 'moon_jax'
 # A module imports its own layer and those before it.
 LAYERS = (
   ('types', 'errors', 'storage', 'board', 'manifest', 'streams'),
-  ('tree', 'keys', 'config', 'signals', 'lock'),
+  ('tree', 'keys', 'config', 'signals', 'lock', 'documents'),
   ('losses', 'temperature', 'coefficients', 'topology'),
   ('optimizers', 'server_optimizers'),
   ('data', 'models', 'command_line'),

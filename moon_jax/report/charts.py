@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.report import groups, statistics, traces
-from moon_jax.report.groups import Key, Series, Setting
+from moon_jax.report import groups, naming, statistics, traces
+from moon_jax.report.groups import Series, Setting
+from moon_jax.report.naming import Key
 from moon_jax.report.results import BASELINE
 from moon_jax.report.statistics import Estimate
 from moon_jax.report.styles import Style, styles
@@ -162,14 +163,14 @@ def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
     )
     if after is not None:
       # The titles are numbers where they would be too long.
-      long = any(s.title != groups.describe(s.key) for s in together)
+      long = any(s.title != naming.describe(s.key) for s in together)
       titles = ', '.join(s.title for s in together)
-      title = titles if long else groups.describe(key)
+      title = titles if long else naming.describe(key)
       yield _sweep_chart(knob, title, lines, levels, after)
 
 
 def _sweep_chart(knob: str, setting: str, lines, levels, after: int) -> LineChart:
-  what = f'Accuracy after {after} rounds against {groups.short(knob)}'
+  what = f'Accuracy after {after} rounds against {naming.short(knob)}'
   known = {label: _after(series, after) for label, series in levels.items()}
   return LineChart(
     name=file_name(f'sweep-{knob}', setting),
@@ -195,7 +196,7 @@ def _line_label(series: Series, knob: str) -> str:
   if own == series.key:
     return series.label
   return ', '.join(
-    filter(None, [groups.describe_series(own), f'any {groups.short(knob)}'])
+    filter(None, [naming.describe_series(own), f'any {naming.short(knob)}'])
   )
 
 
@@ -223,7 +224,7 @@ def partition(setting: Setting) -> Matrix | None:
     for sample, run in series.finished.items():
       counts = run.class_counts()
       if counts is not None and len(counts) > 1:
-        seed = groups.describe(sample)
+        seed = naming.describe(sample)
         return Matrix(
           name=file_name('partition', setting.title),
           title=titled('Training examples of each client and class', setting.title)

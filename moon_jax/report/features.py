@@ -8,7 +8,7 @@ import numpy as np
 
 from moon_jax import config as config_lib
 from moon_jax.errors import RunError, UsageError
-from moon_jax.report import groups
+from moon_jax.report import naming
 from moon_jax.report.command import ALL, FIRST, NONE
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.runs import Note, Run, read_arrays
@@ -57,7 +57,7 @@ class Model(NamedTuple):
     key = self.setting.key
     own = tuple(item for item in key if item[0] in self.run.identity)
     # A run without some of the setting's knobs is in others too.
-    where = self.setting.title if own == key else groups.describe(own)
+    where = self.setting.title if own == key else naming.describe(own)
     words = (self.series.label, seed, where)
     return ', '.join(filter(None, (*words, f'{self.features.round} rounds')))
 

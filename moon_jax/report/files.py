@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from moon_jax.report import groups, legend, lettering
+from moon_jax.report import legend, lettering, naming
 from moon_jax.report.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
 from moon_jax.report.styles import Style, style
 
@@ -82,7 +82,7 @@ def _panel(figure: Figure, x_label: str, y_label: str):
 
 def _lines(chart: LineChart, styles: Mapping[str, Style]) -> Figure:
   values = sorted({x for line in chart.lines for x in line.x})
-  ticks = [groups.word(value) for value in values] if chart.is_sweep else []
+  ticks = [naming.word(value) for value in values] if chart.is_sweep else []
   names = [*(line.label for line in chart.lines), *chart.levels]
   fitted = legend.fit(names, _widths(ticks))
   figure = _figure(chart.title, fitted.width, _PLOT + fitted.height)

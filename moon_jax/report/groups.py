@@ -11,33 +11,14 @@ from typing import NamedTuple
 
 from moon_jax import config as config_lib
 from moon_jax.errors import UsageError
+from moon_jax.report import naming
+from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key
 from moon_jax.report.runs import Ending, Note, Run, Value
 
-ALGORITHM = 'algorithm'
-DIGEST = 'data_digest'
 _LONGEST_TITLE = 60  # letters
 # Knobs that an algorithm has for itself.
 _OWN = {name.removeprefix('decentralized_') for name in config_lib.ALGORITHMS}
 _OWN |= {'topology', 'server_optimizer'}
-# A server that takes the mean of what it gets.
-_PLAIN = {
-  'server_optimizer.name': 'sgd',
-  'server_optimizer.learning_rate': 1.0,
-  'server_optimizer.momentum': 0.0,
-}
-_TITLES = {
-  'fedavg': 'FedAvg',
-  'fedprox': 'FedProx',
-  'scaffold': 'SCAFFOLD',
-  'moon': 'MOON',
-  'sa_moon': 'SA-MOON',
-  'dco_moon': 'DCO-MOON',
-  'decentralized_fedavg': 'decentralized FedAvg',
-  'decentralized_moon': 'decentralized MOON',
-  'solo': 'SOLO',
-}
-
-Key = tuple[tuple[str, Value], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +189,7 @@ def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
 
 
 def _titled(keys: Sequence[Key]) -> list[tuple[Key, str]]:
-  titles = [describe(key) for key in keys]
+  titles = [naming.describe(key) for key in keys]
   if max(map(len, titles)) > _LONGEST_TITLE:
     titles = [f'setting {number}' for number in range(1, len(keys) + 1)]
   return list(zip(keys, titles, strict=True))
@@ -267,7 +248,7 @@ def _series(members, group, over, differing):
     told = tuple(item for item in key if item[0] in differing or item[0] == ALGORITHM)
     yield Series(
       key=key,
-      label=describe_series(told or key) or 'runs',
+      label=naming.describe_series(told or key) or 'runs',
       algorithm=same[0].knobs[ALGORITHM],
       runs=tuple(same),
       finished=_samples(same, over),
@@ -297,7 +278,7 @@ def _order(key: Key) -> tuple:
 
 
 def _place(name, value):
-  if (name, value) in _PLAIN.items():
+  if (name, value) in PLAIN.items():
     return (-1, 0, '')
   if name == ALGORITHM and value in config_lib.ALGORITHMS:
     return (0, config_lib.ALGORITHMS.index(value), '')
@@ -308,39 +289,6 @@ def _place(name, value):
 
 def _key(identity: Mapping[str, Value]) -> Key:
   return tuple(sorted(identity.items()))
-
-
-def describe(key: Key) -> str:
-  """'MOON, mu=5'; '' for an empty key."""
-  return ', '.join(_words(name, value) for name, value in key)
-
-
-def describe_series(key: Key) -> str:
-  """The same for a series: FedAvg's plain mean at the server goes without saying."""
-  if ALGORITHM not in dict(key):
-    return describe(key)
-  return describe(tuple(item for item in key if item not in _PLAIN.items()))
-
-
-def _words(name: str, value: Value) -> str:
-  if name == ALGORITHM:
-    return _TITLES.get(value, value)
-  if name == DIGEST:
-    return f'data {value[:8]}'
-  return f'{short(name)}={word(value)}'
-
-
-def word(value: Value) -> str:
-  """'5' for 5.0, so that whole numbers look the same whatever their type."""
-  return str(value).removesuffix('.0')
-
-
-def short(name: str) -> str:
-  """'moon.mu' -> 'mu', 'data.name' -> 'data'."""
-  group, _, last = name.rpartition('.')
-  if last == 'name':
-    return group
-  return f'server {last}' if group == 'server_optimizer' else last
 
 
 def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:
@@ -366,11 +314,11 @@ def _agree(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
 
 def _others(series: Series) -> dict[str, Value]:
   """Its knobs but those of the server's optimizer."""
-  return {name: value for name, value in series.key if name not in _PLAIN}
+  return {name: value for name, value in series.key if name not in PLAIN}
 
 
 def _is_plain(series: Series) -> bool:
-  return all(_PLAIN.get(name, value) == value for name, value in series.key)
+  return all(PLAIN.get(name, value) == value for name, value in series.key)
 
 
 def swept(found: Sequence[Setting]) -> list[str]:

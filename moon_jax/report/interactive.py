@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from moon_jax.report import groups
+from moon_jax.report import naming
 from moon_jax.report.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
 from moon_jax.report.statistics import Estimate
 from moon_jax.report.styles import Style, style
@@ -57,7 +57,7 @@ def _lines(chart: LineChart, styles: Mapping[str, Style]) -> go.Figure:
   values = sorted({x for line in chart.lines for x in line.x})
   for label, level in chart.levels.items():
     drawn.add_trace(
-      _level(label, level, [groups.word(x) for x in values], styles[label])
+      _level(label, level, [naming.word(x) for x in values], styles[label])
     )
   names = [*(line.label for line in chart.lines), *chart.levels]
   if len(names) <= _MOST_UNIFIED and max(map(len, names)) <= _LONGEST_UNIFIED:
@@ -70,7 +70,7 @@ def _lines(chart: LineChart, styles: Mapping[str, Style]) -> go.Figure:
   drawn.update_xaxes(title=chart.x_label)
   drawn.update_yaxes(title=chart.y_label)
   if chart.is_sweep:
-    order = [groups.word(x) for x in values]
+    order = [naming.word(x) for x in values]
     drawn.update_xaxes(type='category', categoryorder='array', categoryarray=order)
   else:
     drawn.update_xaxes(**_whole(values))
@@ -121,7 +121,7 @@ def _band(line: Line, look: Style) -> go.Scatter:
 
 def _sweep(line: Line, look: Style) -> go.Scatter:
   return go.Scatter(
-    x=[groups.word(x) for x in line.x],
+    x=[naming.word(x) for x in line.x],
     error_y={'array': [point.std or 0.0 for point in line.points], 'width': 4},
     mode='lines+markers',
     **_told_line(line, look),

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from moon_jax.report import groups, statistics, traces
+from moon_jax.report import groups, naming, statistics, traces
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.runs import Ending, Run
 from moon_jax.report.statistics import Comparison, Estimate
@@ -35,7 +35,7 @@ class Target(NamedTuple):
     """'FedAvg's mean last accuracy'."""
     if self.value is not None:
       return f'accuracy {self.value:g}'
-    name = groups.describe(((groups.ALGORITHM, self.algorithm),))
+    name = naming.describe(((naming.ALGORITHM, self.algorithm),))
     return f"{name}'s mean {self.which} accuracy"
 
 

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.report import charts, features, groups, tables
+from moon_jax.report import charts, features, naming, tables
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread
 from moon_jax.report.features import Model
-from moon_jax.report.groups import Key, Setting
+from moon_jax.report.groups import Setting
+from moon_jax.report.naming import Key
 from moon_jax.report.results import Result, Target
 from moon_jax.report.runs import Run
 from moon_jax.report.table import Table
@@ -46,7 +47,7 @@ def numbers(found: Found, target: Target) -> Section:
 
 def curves(setting: Setting) -> Section:
   """What is followed over the rounds in a setting, and who owns which class there."""
-  counts, knobs = charts.partition(setting), groups.describe(setting.key)
+  counts, knobs = charts.partition(setting), naming.describe(setting.key)
   told = '' if setting.title == knobs else f'{setting.title.capitalize()}: {knobs}. '
   return Section(
     title=f'Over rounds: {setting.title}' if setting.title else 'Over rounds',

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from moon_jax.report import groups, statistics
+from moon_jax.report import naming, statistics
 from moon_jax.report import results as results_lib
-from moon_jax.report.groups import ALGORITHM, Series, Setting
+from moon_jax.report.groups import Series, Setting
+from moon_jax.report.naming import ALGORITHM
 from moon_jax.report.results import Reached, Result
 from moon_jax.report.runs import Run
 from moon_jax.report.table import Cell, Column, Table
@@ -42,7 +43,7 @@ Found = Sequence[tuple[Setting, Sequence[Result]]]
 
 def settings(every: Sequence[Setting]) -> Table:
   """What a numbered setting is; empty if their titles tell."""
-  numbered = [s for s in every if s.title != groups.describe(s.key)]
+  numbered = [s for s in every if s.title != naming.describe(s.key)]
   names = list(dict.fromkeys(name for s in numbered for name, _ in s.key))
   return Table(
     'settings',
