@@ -32,6 +32,18 @@ def launch(folder, *words, program=(LAUNCH,), **environment):
   )
 
 
+@contextlib.contextmanager
+def no_signal_ignored():
+  """What is started inside heeds signals, though a background job or nohup do not."""
+  handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+  inherited = {number: signal.signal(number, h) for number, h in handlers.items()}
+  try:
+    yield
+  finally:
+    for number, handler in inherited.items():
+      signal.signal(number, handler)
+
+
 class Running:
   """launch.py at work in a folder. A context manager: at its end the process is dead.
 
@@ -40,9 +52,7 @@ class Running:
   """
 
   def __init__(self, folder, *words, prefix=(), **environment):
-    # A parent that ignores Ctrl-C, such as a background job, would pass that on.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with no_signal_ignored():
       self._process = subprocess.Popen(
         [*prefix, sys.executable, LAUNCH, *words],
         cwd=folder,
@@ -51,8 +61,6 @@ class Running:
         stderr=subprocess.PIPE,
         bufsize=0,
       )
-    finally:
-      signal.signal(signal.SIGINT, inherited)
     self.pid = self._process.pid
     self._shown = {'stdout': b'', 'stderr': b''}
 

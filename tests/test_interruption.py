@@ -34,6 +34,7 @@ from tests.processes import (
   checkpoint,
   contents,
   launch,
+  no_signal_ignored,
   read_lines,
 )
 
@@ -417,13 +418,14 @@ def test_a_terminal_that_is_closed(folder):
   terminal, inside = pty.openpty()
   line = shlex.join([sys.executable, LAUNCH, *LONG])
   # The shell, which the kernel tells first, passes the signal on; then it tells all.
-  shell = subprocess.Popen(
-    ['setsid', '--ctty', 'bash', '--norc', '-i', '-c', f'{line}; true'],
-    cwd=run.parent,
-    stdin=inside,
-    stdout=inside,
-    stderr=inside,
-  )
+  with no_signal_ignored():
+    shell = subprocess.Popen(
+      ['setsid', '--ctty', 'bash', '--norc', '-i', '-c', f'{line}; true'],
+      cwd=run.parent,
+      stdin=inside,
+      stdout=inside,
+      stderr=inside,
+    )
   os.close(inside)
   try:
     while num_lines(run) == 0:
