@@ -162,10 +162,8 @@ def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
       [s for points in lines.values() for s in points.values()]
     )
     if after is not None:
-      # The titles are numbers where they would be too long.
-      long = any(s.title != naming.describe(s.key) for s in together)
-      titles = ', '.join(s.title for s in together)
-      title = titles if long else naming.describe(key)
+      titles = ', '.join(setting.title for setting in together)
+      title = titles if together[0].is_numbered else naming.describe(key)
       yield _sweep_chart(knob, title, lines, levels, after)
 
 

@@ -55,6 +55,11 @@ class Setting:
   title: str
   series: tuple[Series, ...]
 
+  @property
+  def is_numbered(self) -> bool:
+    """Whether the title is a number, which does not tell the knobs."""
+    return self.title != naming.describe(self.key)
+
 
 class Choice(NamedTuple):
   """How runs are put together.

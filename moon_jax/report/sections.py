@@ -47,8 +47,9 @@ def numbers(found: Found, target: Target) -> Section:
 
 def curves(setting: Setting) -> Section:
   """What is followed over the rounds in a setting, and who owns which class there."""
-  counts, knobs = charts.partition(setting), naming.describe(setting.key)
-  told = '' if setting.title == knobs else f'{setting.title.capitalize()}: {knobs}. '
+  counts, told = charts.partition(setting), ''
+  if setting.is_numbered:
+    told = f'{setting.title.capitalize()}: {naming.describe(setting.key)}. '
   return Section(
     title=f'Over rounds: {setting.title}' if setting.title else 'Over rounds',
     text=f'{told}Lines are means over the finished runs of a series, in the rounds '

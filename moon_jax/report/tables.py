@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from moon_jax.report import naming, statistics
 from moon_jax.report import results as results_lib
+from moon_jax.report import statistics
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.naming import ALGORITHM
 from moon_jax.report.results import Reached, Result
@@ -43,7 +43,7 @@ Found = Sequence[tuple[Setting, Sequence[Result]]]
 
 def settings(every: Sequence[Setting]) -> Table:
   """What a numbered setting is; empty if their titles tell."""
-  numbered = [s for s in every if s.title != naming.describe(s.key)]
+  numbered = [setting for setting in every if setting.is_numbered]
   names = list(dict.fromkeys(name for s in numbered for name, _ in s.key))
   return Table(
     'settings',
