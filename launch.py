@@ -1,8 +1,8 @@
-"""Trains one federated-learning experiment: flags -> config -> simulation.run."""
+"""Trains one federated-learning experiment: flags -> config -> loop.run."""
 
 import sys
 
-from moon_jax import signals, streams
+from moon_jax.runner import signals, streams
 
 
 def main(argv: list[str], stop: signals.Stop | None = None) -> int:
@@ -13,21 +13,22 @@ def main(argv: list[str], stop: signals.Stop | None = None) -> int:
     stop: what ends the run early; None is nothing.
   """
   # Only now: Ctrl-C is one line from the start, before anything slow is loaded.
-  from moon_jax import command_line, storage
+  from moon_jax import cli
   from moon_jax.errors import ExitCode, RunError
+  from moon_jax.runner import storage
 
   stop = stop or signals.Stop()
   try:
-    if text := command_line.answer(argv):
+    if text := cli.answer(argv):
       print(text)
       return ExitCode.DONE
-    request = command_line.parse(argv)
+    request = cli.parse(argv)
     stop.command = request.command
     storage.require_writable(request.workdir)
     # Only now: a mistyped flag is answered before JAX is loaded.
-    from moon_jax import simulation
+    from moon_jax.runner import loop
 
-    return simulation.run(request, stop)
+    return loop.run(request, stop)
   except RunError as error:
     print(error, file=sys.stderr)
     return error.exit_code

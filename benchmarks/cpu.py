@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import processes
-from moon_jax import cohort
 from moon_jax.data import partition
+from moon_jax.engine import schedule
 
 _ALGORITHMS = ('fedavg', 'moon')
 
@@ -107,8 +107,8 @@ def _utilisation():
   labels = np.repeat(np.arange(10), 5000)
   split = partition.dirichlet(labels, num_clients=100, beta=0.1, min_size=10, seed=0)
   cores = len(os.sched_getaffinity(0))
-  lanes, devices = cohort.num_lanes('auto', 10, 'cpu', cores)
-  planner = cohort.Planner(
+  lanes, devices = schedule.num_lanes('auto', 10, 'cpu', cores)
+  planner = schedule.Planner(
     owned=[split.client(client) for client in range(100)],
     seed=0,
     cohort_size=10,

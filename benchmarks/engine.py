@@ -16,7 +16,8 @@ import time
 import jax
 import numpy as np
 
-from moon_jax import command_line, devices, experiment, programs, tree
+from moon_jax import cli, tree
+from moon_jax.engine import devices, experiment, programs
 
 
 def main() -> None:
@@ -26,7 +27,7 @@ def main() -> None:
   parser.add_argument('--out')
   parser.add_argument('--turns', action='store_true')
   options, flags = parser.parse_known_args()
-  config = command_line.parse(flags).config
+  config = cli.parse(flags).config
   devices.claim(config.execution.devices)
   built = experiment.build(config)
   state = experiment.initial_state(built)

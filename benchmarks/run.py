@@ -14,7 +14,8 @@ import time
 
 import jax
 
-from moon_jax import command_line, documents, recording, simulation
+from moon_jax import cli
+from moon_jax.runner import documents, loop, run_directory
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'
 
@@ -30,14 +31,14 @@ def main() -> None:
   jax.monitoring.register_event_duration_secs_listener(listen)
   with tempfile.TemporaryDirectory() as folder:
     workdir = pathlib.Path(folder) / 'run'
-    request = command_line.parse([*sys.argv[1:], f'--workdir={workdir}'])
+    request = cli.parse([*sys.argv[1:], f'--workdir={workdir}'])
     begin = time.perf_counter()
     with contextlib.redirect_stdout(sys.stderr):
-      simulation.run(request)
+      loop.run(request)
     end_to_end = time.perf_counter() - begin
-    rounds = documents.read_lines(workdir / recording.METRICS)
-    timings = documents.read_lines(workdir / recording.TIMINGS)
-    summary = documents.read_json(workdir / recording.SUMMARY)
+    rounds = documents.read_lines(workdir / run_directory.METRICS)
+    timings = documents.read_lines(workdir / run_directory.TIMINGS)
+    summary = documents.read_json(workdir / run_directory.SUMMARY)
   busy = sum(line['train_seconds'] + line['evaluate_seconds'] for line in timings)
   # Saving after the last round is not followed by a round whose idling would hold it.
   other = sum(line['idle_seconds'] for line in timings) + timings[-1]['save_seconds']

@@ -3,14 +3,14 @@
 import typing
 
 if typing.TYPE_CHECKING:
-  from moon_jax.trained import load
+  from moon_jax.inference import load
 
 __all__ = ['load']
 
 
 def __getattr__(name: str):
   if name == 'load':
-    from moon_jax.trained import load  # only now: it imports JAX
+    from moon_jax.inference import load
 
     return load
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

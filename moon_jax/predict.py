@@ -7,8 +7,8 @@ import sys
 import numpy as np
 from absl import flags
 
-from moon_jax import streams
 from moon_jax.errors import ExitCode, RunError, UsageError
+from moon_jax.runner import streams
 
 _USAGE = """\
 Classifies images by what a run learned, from its newest checkpoint.
@@ -52,9 +52,9 @@ def predict(values: flags.FlagValues) -> str:
   target = _target(values.output, source)
   images = _read(values.input, source)
   # Only now: a mistyped flag is answered before JAX is loaded.
-  from moon_jax import trained
+  from moon_jax import inference
 
-  model = trained.load(values.workdir, client=values.client)
+  model = inference.load(values.workdir, client=values.client)
   try:
     predictions = model.predict(images)
   except UsageError as error:

@@ -8,7 +8,7 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 import jax
 import pytest
 
-from moon_jax import devices
+from moon_jax.engine import devices
 
 os.environ['XLA_FLAGS'] = devices.PATIENCE  # eight devices on two cores may wait long
 jax.config.update('jax_num_cpu_devices', 8)

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from moon_jax import command_line
+from moon_jax import cli
 
 BYTES_DOWN, BYTES_UP = 1_000_000, 500_000
 TRAIN, EVALUATE, IDLE = 2.0, 0.5, 0.25
@@ -23,7 +23,7 @@ def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
     columns: further columns of metrics.jsonl -> one value, of every round.
   """
   path.mkdir(parents=True)
-  request = command_line.parse([f'--config.seed={seed}', *flags])
+  request = cli.parse([f'--config.seed={seed}', *flags])
   about = {
     'command': request.command,
     'config': dataclasses.asdict(request.config),

@@ -10,22 +10,18 @@ PACKAGE = ROOT / 'moon_jax'
 
 # A module imports its own layer and those before it.
 LAYERS = (
-  ('types', 'errors', 'storage', 'board', 'manifest', 'streams'),
-  ('tree', 'keys', 'config', 'signals', 'lock', 'documents'),
-  ('losses', 'temperature', 'coefficients', 'topology'),
-  ('optimizers', 'server_optimizers'),
-  ('data', 'models', 'command_line'),
+  ('types', 'errors'),
+  ('tree', 'keys'),
+  ('config',),
+  ('cli',),
   ('algorithms',),
-  ('devices', 'method', 'compile_cache'),
-  ('cohort', 'local', 'evaluation'),
-  ('lanes',),
-  ('round', 'checkpoint'),
-  ('measures', 'report.figures'),
-  ('recording', 'experiment', 'profiling'),
-  ('console', 'trained', 'programs'),
+  ('models',),
+  ('data',),
+  ('engine',),
+  ('runner',),
+  ('inference',),
   ('predict',),
-  ('logbook',),
-  ('simulation', 'report'),
+  ('report',),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

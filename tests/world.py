@@ -8,20 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax import (
-  algorithms,
-  cohort,
-  devices,
-  lanes,
-  local,
-  models,
-  optimizers,
-  topology,
-  tree,
-)
-from moon_jax import round as round_lib
+from moon_jax import algorithms, models, tree
+from moon_jax.algorithms.wrappers import topology
 from moon_jax.data import device
 from moon_jax.data.augment import augmenter
+from moon_jax.engine import client_training, devices, lanes, optimizers, schedule
+from moon_jax.engine import round as round_lib
 from moon_jax.models import layers
 from moon_jax.types import Outputs, Scalars, Server, State
 
@@ -146,7 +138,7 @@ def compiled_round(
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
   optimizer = functools.partial(optimizers.OPTIMIZERS[name], **flags)
   train = lanes.cohort_training(
-    local.local_training(chosen, network(model), optimizer),
+    client_training.local_training(chosen, network(model), optimizer),
     represent_once=represent_once,
     mesh=devices.mesh(num_devices),
     augment=augmenter(augmentation, 'reflect'),
@@ -185,7 +177,7 @@ def ring(num_clients):
 
 def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **more):
   """Plans of `cohort_size` of the clients in each round; neighbours form a ring."""
-  return cohort.Planner(
+  return schedule.Planner(
     owned=owned(sizes),
     seed=seed,
     cohort_size=cohort_size,

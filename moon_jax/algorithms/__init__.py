@@ -3,18 +3,18 @@
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.centralized import centralized
 from moon_jax.algorithms.dco_moon import dco_moon
-from moon_jax.algorithms.decentralized import (
-  decentralized_fedavg,
-  decentralized_moon,
-)
 from moon_jax.algorithms.fedavg import fedavg
 from moon_jax.algorithms.fedprox import fedprox
-from moon_jax.algorithms.local_statistics import with_local_statistics
 from moon_jax.algorithms.moon import moon
 from moon_jax.algorithms.sa_moon import sa_moon
 from moon_jax.algorithms.scaffold import scaffold
-from moon_jax.algorithms.server_step import with_server_optimizer
 from moon_jax.algorithms.solo import solo
+from moon_jax.algorithms.wrappers.decentralized import (
+  decentralized_fedavg,
+  decentralized_moon,
+)
+from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
+from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 
 __all__ = [
   'ALGORITHMS',

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import jax
 
-from moon_jax import losses, tree
+from moon_jax import tree
+from moon_jax.algorithms import losses
 from moon_jax.types import Batch, Outputs, PyTree, Server, Task, Upload
 
 Parts = dict[str, jax.Array]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax import coefficients
+from moon_jax.algorithms import coefficients
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.moon import moon
 from moon_jax.types import PyTree, Server

@@ -1,7 +1,6 @@
 """FedProx: Li et al. 2020, eq. 2, arXiv:1812.06127."""
 
-from moon_jax import losses
-from moon_jax.algorithms import base
+from moon_jax.algorithms import base, losses
 
 
 def fedprox(*, mu: float) -> base.Algorithm:

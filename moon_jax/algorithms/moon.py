@@ -5,8 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax import losses
-from moon_jax.algorithms import base
+from moon_jax.algorithms import base, losses
 from moon_jax.types import Outputs, PyTree, Upload
 
 

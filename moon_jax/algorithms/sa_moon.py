@@ -5,8 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax import temperature, tree
-from moon_jax.algorithms import base
+from moon_jax import tree
+from moon_jax.algorithms import base, temperature
 from moon_jax.algorithms.moon import moon
 from moon_jax.keys import Purpose, for_purpose
 from moon_jax.types import PyTree, Server, Upload

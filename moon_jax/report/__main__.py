@@ -2,9 +2,9 @@
 
 import sys
 
-from moon_jax import streams
 from moon_jax.errors import ExitCode, RunError
 from moon_jax.report import command
+from moon_jax.runner import streams
 
 
 def main(argv: list[str]) -> ExitCode:

@@ -154,7 +154,7 @@ def _is_newest(run: Run, number: int) -> bool:
 
 
 def _computed(run: Run) -> Features:
-  from moon_jax.trained import load  # only now: it imports JAX
+  from moon_jax.inference import load
 
   model = load(run.path)
   images, classes = model.test_data()

@@ -2,12 +2,7 @@
 
 import numpy as np
 
-from moon_jax.data.partition.base import (
-  Partition,
-  PartitionError,
-  class_counts,
-  save,
-)
+from moon_jax.data.partition.base import Partition, PartitionError, class_counts
 from moon_jax.data.partition.feature_skew import add_noise
 from moon_jax.data.partition.label_skew import dirichlet, shards
 from moon_jax.data.partition.quantity_skew import iid, quantity
@@ -22,7 +17,6 @@ __all__ = [
   'iid',
   'make',
   'quantity',
-  'save',
   'seen_images',
   'shards',
 ]

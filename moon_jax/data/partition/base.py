@@ -1,13 +1,10 @@
-"""What every partition is: its pytree, its retries, its file."""
+"""What every partition is: its pytree and its retries."""
 
-import os
-import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax import storage
 from moon_jax.errors import UsageError
 from moon_jax.keys import Purpose, host_rng
 
@@ -124,9 +121,3 @@ def class_counts(
   cells = owners * num_classes + labels[partition.indices]
   counts = np.bincount(cells, minlength=num_clients * num_classes)
   return counts.reshape(num_clients, num_classes)
-
-
-def save(path: str | os.PathLike, partition: Partition, counts: np.ndarray) -> None:
-  """Writes indices, offsets and class_counts to a .npz file, all of it or nothing."""
-  with storage.replacing(pathlib.Path(path)) as partial, partial.open('wb') as file:
-    np.savez(file, **partition._asdict(), class_counts=counts)

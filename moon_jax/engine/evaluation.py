@@ -1,0 +1,72 @@
+"""How good is a model? Exact on a test set of any size. Pure."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from moon_jax.algorithms import losses
+from moon_jax.data.device import DeviceSplit
+from moon_jax.engine.devices import LANES
+from moon_jax.types import Outputs, PyTree
+
+BATCH_SIZE = 500
+
+
+class Score(NamedTuple):
+  """How M models do on one split: sums over its examples, which the host divides.
+
+  Attributes:
+    num_correct: [M] int32 examples whose highest logit is their label's.
+    loss_sum: [M] float32 cross entropy summed over the examples, in nats.
+  """
+
+  num_correct: jax.Array
+  loss_sum: jax.Array
+
+
+def make_evaluation(
+  apply: Callable[[PyTree, jax.Array], Outputs],
+  mesh: Mesh,
+  batch_size: int = BATCH_SIZE,
+) -> Callable[[PyTree, DeviceSplit], Score]:
+  """Builds the function (variables [M, ...], split) -> Score.
+
+  The devices of the mesh share the batches, of at most `batch_size`. The last ones are
+  filled up and masked, so every example counts once.
+  """
+
+  def evaluate(models, split):
+    num_images = split.labels.shape[0]
+    size = min(batch_size, math.ceil(num_images / mesh.size))
+    each = math.ceil(num_images / (size * mesh.size))
+    first_batch = each * jax.lax.axis_index(LANES)
+
+    def batch_at(index):
+      first = index * size
+      rows = jnp.minimum(first + jnp.arange(size), num_images - 1)
+      return split.batch(rows, num_images - first)
+
+    def one_model(variables):
+      def add(score, index):
+        batch = batch_at(index)
+        logits = apply(variables, batch.images).logits
+        correct = (jnp.argmax(logits, axis=-1) == batch.labels) & (batch.mask > 0)
+        loss = losses.cross_entropy(logits, batch.labels, batch.mask)
+        return Score(
+          num_correct=score.num_correct + jnp.sum(correct, dtype=jnp.int32),
+          loss_sum=score.loss_sum + loss * jnp.sum(batch.mask),
+        ), None
+
+      zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()))
+      return jax.lax.scan(add, zero, first_batch + jnp.arange(each))[0]
+
+    return jax.lax.psum(jax.lax.map(one_model, models), LANES)
+
+  everywhere = PartitionSpec()
+  return jax.shard_map(
+    evaluate, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False
+  )

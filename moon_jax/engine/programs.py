@@ -1,0 +1,130 @@
+"""Which programs does a run compile, and what are they given in a round?"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.stages import Lowered
+
+from moon_jax import tree
+from moon_jax.data.augment import augmenter
+from moon_jax.engine import (
+  client_training,
+  devices,
+  evaluation,
+  lanes,
+  method,
+  schedule,
+)
+from moon_jax.engine import round as round_lib
+from moon_jax.engine.experiment import Experiment
+from moon_jax.types import Scalars, State
+
+
+class RoundInputs(NamedTuple):
+  """What the host gives the device for a round, already there.
+
+  Attributes:
+    plan: cohort, lanes and batches.
+    scalars: the numbers, each a float32, so that none compiles anew.
+  """
+
+  plan: schedule.Plan
+  scalars: Scalars
+
+
+def round_inputs(
+  experiment: Experiment, round_index: int, plan: schedule.Plan
+) -> RoundInputs:
+  """Copies a round's plan and numbers to the device; round_index counts from 0."""
+  scalars = method.round_scalars(experiment.config, experiment.algorithm, round_index)
+  return RoundInputs(
+    devices.split(plan.for_device(), lanes.plan_spec(), experiment.mesh),
+    devices.replicate(scalars, experiment.mesh),
+  )
+
+
+class Compiled(NamedTuple):
+  """The two programs of a run; a call with other shapes is an error, not a compile.
+
+  Attributes:
+    run_round: (state, plan, scalars, train) -> (state, ClientMetrics [K]).
+    evaluate: (state, test) -> Score.
+    compile_seconds: that compiling both took.
+  """
+
+  run_round: Callable
+  evaluate: Callable
+  compile_seconds: float
+
+
+def compile_programs(
+  experiment: Experiment, state: State, inputs: RoundInputs
+) -> Compiled:
+  """Compiles one round and one evaluation, for this state and any round's inputs."""
+  begin = time.perf_counter()
+  lowered = lower_programs(experiment, state, inputs)
+  programs = [program.compile() for program in lowered]
+  return Compiled(*programs, time.perf_counter() - begin)
+
+
+def lower_programs(
+  experiment: Experiment, state: State, inputs: RoundInputs
+) -> tuple[Lowered, Lowered]:
+  """One round and one evaluation, traced but not compiled."""
+  algorithm, mesh = experiment.algorithm, experiment.mesh
+  config = experiment.config
+  training = local_training(experiment)
+  test_models = evaluation.make_evaluation(experiment.network.apply, mesh)
+
+  def evaluate(state, test):
+    return test_models(algorithm.evaluated(state.server, state.clients), test)
+
+  once = _represent_once(experiment, training, state)
+  augment = augmenter(config.augmentation.name, config.augmentation.padding)
+  train = lanes.cohort_training(
+    training, represent_once=once, mesh=mesh, augment=augment
+  )
+  run_round = jax.jit(
+    round_lib.make_round(algorithm, train),
+    donate_argnums=0,
+    out_shardings=NamedSharding(mesh, PartitionSpec()),
+  )
+  with jax.default_matmul_precision(config.execution.matmul_precision):
+    return (
+      run_round.lower(state, *inputs, experiment.train),
+      jax.jit(evaluate).lower(state, experiment.test),
+    )
+
+
+def local_training(experiment: Experiment) -> client_training.LocalTraining:
+  """Local training of one client, as configured."""
+  optimizer = method.local_optimizer(experiment.config)
+  return client_training.local_training(
+    experiment.algorithm, experiment.network, optimizer
+  )
+
+
+def _represent_once(
+  experiment: Experiment, training: client_training.LocalTraining, state: State
+) -> bool:
+  """Whether to keep the frozen representations of a round: does it pay, do they fit?
+
+  One local epoch looks each one up once, and gains nothing. What is augmented, or
+  represented in training mode, differs from epoch to epoch.
+  """
+  config = experiment.config
+  if experiment.algorithm.frozen_in_training:
+    return False
+  images = jax.eval_shape(experiment.train.examples.normalised, experiment.train.rows)
+
+  def represent(state, images):
+    received = experiment.algorithm.broadcast(state.server)
+    memory = tree.gather(state.clients, 0)
+    return training.represent(received, memory, images, None, None)
+
+  table = jax.eval_shape(represent, state, images)
+  fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
+  return fits and config.local_epochs > 1 and config.augmentation.name == 'none'

@@ -1,0 +1,294 @@
+"""Who trains this round, in which lane, on which batches? Host side, plain numpy.
+
+A *lane* is one of L parallel training slots; it trains a queue of clients back to back.
+Clients own different amounts of data, so one slot per client would leave most slots
+idle while the largest client finishes; L shorter queues of equal length do not.
+
+A *segment* is a stretch of steps in which no lane of a device changes its client.
+Clients are loaded into lanes and stored from them between segments only.
+"""
+
+import dataclasses
+import heapq
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.algorithms.wrappers import topology
+from moon_jax.keys import Purpose, host_rng
+
+
+class Plan(NamedTuple):
+  """One round's work; the shapes are the same for every round of a run.
+
+  A slot is a position in the cohort, 0..K-1; -1 stands for none. Steps and segments
+  past those that the round needs are never executed.
+
+  Attributes:
+    clients: [K] int32 client ids, ascending.
+    num_examples: [K] float32 examples that each one owns.
+    weights: [K] float32 what each one counts in the server's average, on any scale.
+    mixing: [K, K] float32 mixing[i, j] is what slot i's average takes of slot j's
+      model; rows and columns sum to 1. () with a server.
+    examples: [S, L, B] int32 rows of the training split.
+    num_real: [S, L] int32 leading examples of the batch that are real; the rest repeat
+      the last real one.
+    step_real: [S, L] bool, False where a lane has no client left and repeats row 0; ()
+      on the device, which does not read it.
+    load: [G, L] int32 slot that enters a lane before its device's segment.
+    store: [G, L] int32 slot that leaves a lane after its device's segment.
+    bounds: [P, G + 1] int32 segment g of device p runs the steps bounds[p, g] to
+      bounds[p, g + 1] - 1. Each device has the next L / P lanes.
+    num_segments: [P] int32.
+  """
+
+  clients: np.ndarray
+  num_examples: np.ndarray
+  weights: np.ndarray
+  mixing: np.ndarray | tuple[()]
+  examples: np.ndarray
+  num_real: np.ndarray
+  step_real: np.ndarray | tuple[()]
+  load: np.ndarray
+  store: np.ndarray
+  bounds: np.ndarray
+  num_segments: np.ndarray
+
+  def for_device(self) -> 'Plan':
+    """The plan without what only the host reads."""
+    return self._replace(step_real=())
+
+  def num_transfers(self) -> int:
+    """How often a client receives a model in the round, and so how often one sends it.
+
+    With a server, once for each client. Without one, once for each two neighbours that
+    are both present, each way.
+    """
+    if isinstance(self.mixing, tuple):
+      return len(self.clients)
+    others = ~np.eye(len(self.clients), dtype=bool)
+    return int(np.count_nonzero(self.mixing[others]))
+
+  def utilisation(self) -> float:
+    """Useful steps / executed steps, in (0, 1]."""
+    num_devices, num_lanes = len(self.bounds), self.step_real.shape[1]
+    steps = self.bounds[np.arange(num_devices), self.num_segments]
+    return float(self.step_real.sum() / (steps.sum() * num_lanes / num_devices))
+
+
+def cohort_size(num_clients: int, participation: float) -> int:
+  """K: the participating fraction of the clients, halves rounded up; at least one."""
+  return max(1, math.floor(num_clients * participation + 0.5))
+
+
+def num_lanes(
+  requested: str, cohort_size: int, backend: str, num_devices: int
+) -> tuple[int, int]:
+  """L, at most K but for a filled-up last device, and the number P of devices to use.
+
+  Args:
+    requested: 'auto' or a count.
+    cohort_size: K.
+    backend: as named by JAX. A CPU device is busy with one client at a time; an
+      accelerator is not busy with fewer than all.
+    num_devices: how many there are.
+  """
+  if requested != 'auto':
+    lanes = int(requested)
+  else:
+    lanes = num_devices if backend == 'cpu' else cohort_size
+  lanes = min(lanes, cohort_size)
+  devices = min(num_devices, lanes)
+  return math.ceil(lanes / devices) * devices, devices
+
+
+def choose(*, seed: int, round_index: int, num_clients: int, size: int) -> np.ndarray:
+  """[size] int32 ids, ascending: a uniform draw without replacement."""
+  rng = host_rng(seed, Purpose.COHORT, round_index)
+  return np.sort(rng.choice(num_clients, size, replace=False)).astype(np.int32)
+
+
+def epoch_steps(sizes: np.ndarray, batch_size: int, *, drop_last: bool) -> np.ndarray:
+  """[N] int, batches in a pass over so many examples; the last may be partial."""
+  sizes = np.asarray(sizes)
+  return sizes // batch_size if drop_last else -(-sizes // batch_size)
+
+
+def client_batches(
+  owned: np.ndarray,
+  *,
+  rng_key: tuple[int, int, int],
+  local_epochs: int,
+  batch_size: int,
+  drop_last: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+  """One client's batches of a round: every epoch in a new order, no example left out.
+
+  Args:
+    owned: [n] rows that the client owns.
+    rng_key: (seed, round, client).
+    local_epochs: passes over the data.
+    batch_size: B.
+    drop_last: leave out an epoch's last batch if it is not full: rounds n / B down.
+
+  Returns:
+    examples: [epochs * ceil(n / B), B] int32; an epoch's last batch is filled up with
+      copies of its last example.
+    num_real: [epochs * ceil(n / B)] int32 examples that are no copies.
+  """
+  seed, round_index, client = rng_key
+  steps = int(epoch_steps(len(owned), batch_size, drop_last=drop_last))
+  grid = np.minimum(np.arange(steps * batch_size), len(owned) - 1)
+  orders = [
+    host_rng(seed, Purpose.BATCHES, round_index, client, epoch).permutation(owned)[grid]
+    for epoch in range(local_epochs)
+  ]
+  real = np.minimum(len(owned) - batch_size * np.arange(steps), batch_size)
+  examples = np.concatenate(orders).reshape(-1, batch_size).astype(np.int32)
+  return examples, np.tile(real, local_epochs).astype(np.int32)
+
+
+def pack(num_steps: np.ndarray, num_lanes: int) -> list[list[int]]:
+  """Longest-first packing: each slot joins the lane that is free first.
+
+  Args:
+    num_steps: [K] steps of each slot.
+    num_lanes: L.
+
+  Returns:
+    L queues of slots; every slot with at least one step is in exactly one.
+  """
+  queues = [[] for _ in range(num_lanes)]
+  free_at = [(0, lane) for lane in range(num_lanes)]
+  for slot in np.argsort(-num_steps, kind='stable'):
+    if num_steps[slot] > 0:
+      end, lane = heapq.heappop(free_at)
+      queues[lane].append(int(slot))
+      heapq.heappush(free_at, (end + int(num_steps[slot]), lane))
+  return queues
+
+
+@dataclasses.dataclass(frozen=True)
+class Planner:
+  """Makes the plan of any round; a function of (seed, round) alone.
+
+  Attributes:
+    owned: N arrays, the rows that each client owns.
+    seed: the run's seed.
+    cohort_size: K.
+    local_epochs: passes of a client over its data in a round.
+    batch_size: B.
+    num_lanes: L, a multiple of P.
+    num_devices: P.
+    drop_last: whether an epoch's last batch is left out if it is not full; every client
+      owns a batch then.
+    uniform_weights: whether clients count alike in the average, not by examples.
+    mixing: [N, N] float64, who averages with whom when all are present; None with a
+      server.
+  """
+
+  owned: list[np.ndarray]
+  seed: int
+  cohort_size: int
+  local_epochs: int
+  batch_size: int
+  num_lanes: int
+  num_devices: int = 1
+  drop_last: bool = False
+  uniform_weights: bool = False
+  mixing: np.ndarray | None = None
+
+  def max_steps(self) -> int:
+    """S: no round's longest lane has more steps (Graham 1969, list scheduling)."""
+    sizes = np.array([len(rows) for rows in self.owned])
+    epoch = epoch_steps(sizes, self.batch_size, drop_last=self.drop_last)
+    steps = np.sort(self.local_epochs * epoch)[::-1]
+    total = int(steps[: self.cohort_size].sum())
+    others = (total - int(steps[0])) / self.num_lanes
+    return min(total, math.ceil(others) + int(steps[0]))
+
+  def batches(self, round_index: int, client: int) -> tuple[np.ndarray, np.ndarray]:
+    """`client_batches` of one client in one round."""
+    return client_batches(
+      self.owned[client],
+      rng_key=(self.seed, round_index, int(client)),
+      local_epochs=self.local_epochs,
+      batch_size=self.batch_size,
+      drop_last=self.drop_last,
+    )
+
+  def plan(self, round_index: int) -> Plan:
+    """The work of one round."""
+    clients = choose(
+      seed=self.seed,
+      round_index=round_index,
+      num_clients=len(self.owned),
+      size=self.cohort_size,
+    )
+    work = [self.batches(round_index, client) for client in clients]
+    num_steps = np.array([len(real) for _, real in work])
+    queues = pack(num_steps, self.num_lanes)
+    num_examples = np.array([len(self.owned[c]) for c in clients], np.float32)
+    examples, num_real, step_real = self._fill_lanes(queues, work)
+    load, store, bounds, num_segments = self._all_segments(queues, num_steps)
+    return Plan(
+      clients=clients,
+      num_examples=num_examples,
+      weights=np.ones_like(num_examples) if self.uniform_weights else num_examples,
+      mixing=self._mixing(clients),
+      examples=examples,
+      num_real=num_real,
+      step_real=step_real,
+      load=load,
+      store=store,
+      bounds=bounds,
+      num_segments=num_segments,
+    )
+
+  def _mixing(self, clients):
+    if self.mixing is None:
+      return ()
+    present = np.isin(np.arange(len(self.owned)), clients)
+    among_all = topology.restrict(self.mixing, present)
+    return among_all[np.ix_(clients, clients)].astype(np.float32)
+
+  def _fill_lanes(self, queues, work):
+    max_steps, lanes = self.max_steps(), self.num_lanes
+    examples = np.zeros((max_steps, lanes, self.batch_size), np.int32)
+    num_real = np.ones((max_steps, lanes), np.int32)
+    step_real = np.zeros((max_steps, lanes), bool)
+    for lane, queue in enumerate(queues):
+      step = 0
+      for slot in queue:
+        rows, real = work[slot]
+        span = slice(step, step + len(real))
+        examples[span, lane], num_real[span, lane] = rows, real
+        step_real[span, lane] = True
+        step += len(real)
+    return examples, num_real, step_real
+
+  def _all_segments(self, queues, num_steps):
+    each = self.num_lanes // self.num_devices
+    parts = [
+      self._segments(queues[first : first + each], num_steps)
+      for first in range(0, self.num_lanes, each)
+    ]
+    loads, stores, bounds, counts = zip(*parts, strict=True)
+    lanes = (np.concatenate(loads, axis=1), np.concatenate(stores, axis=1))
+    return *lanes, np.stack(bounds), np.array(counts, np.int32)
+
+  def _segments(self, queues, num_steps):
+    ends = [np.cumsum([num_steps[slot] for slot in queue]) for queue in queues]
+    cuts = sorted({int(end) for lane_ends in ends for end in lane_ends})
+    load = np.full((self.cohort_size, len(queues)), -1, np.int32)
+    store = np.full((self.cohort_size, len(queues)), -1, np.int32)
+    for lane, queue in enumerate(queues):
+      first = 0
+      for slot, end in zip(queue, ends[lane], strict=True):
+        last = cuts.index(int(end))
+        load[first, lane], store[last, lane] = slot, slot
+        first = last + 1
+    bounds = np.zeros(self.cohort_size + 1, np.int32)
+    bounds[1 : len(cuts) + 1] = cuts
+    return load, store, bounds, len(cuts)

@@ -1,0 +1,243 @@
+"""What did a run learn? Its trained model, for any images."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from moon_jax import config as config_lib
+from moon_jax import models
+from moon_jax.data import sources
+from moon_jax.data.arrays import one_line
+from moon_jax.data.device import normalise
+from moon_jax.engine import evaluation, experiment, method
+from moon_jax.errors import NoCheckpointError, UsageError
+from moon_jax.runner import checkpoint, documents, run_directory
+from moon_jax.types import Outputs, PyTree, Server, State
+
+Evaluated = Callable[[Server, PyTree], PyTree]
+
+
+class Predictions(NamedTuple):
+  """What a model says about M images.
+
+  Attributes:
+    labels: [M] int32, the classes of the highest logits.
+    logits: [M, Y] float32.
+    representations: [M, D] float32, the outputs of the projection head.
+  """
+
+  labels: np.ndarray
+  logits: np.ndarray
+  representations: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Trained:
+  """A trained model; `load` makes it.
+
+  Attributes:
+    workdir: the run directory.
+    config: the configuration of the run; of `centralized`, with its single client.
+    round: completed rounds of the checkpoint.
+    client: whose model it is; None if it is the global one.
+    class_counts: [N, Y] training examples of each client and class.
+    variables: the model's: 'params' and, with batch normalisation, 'batch_stats'.
+    image_shape: (H, W, C).
+    forward: (variables, images [B, H, W, C] uint8) -> Outputs in evaluation mode.
+    data_digest: SHA-256 of the run's data set, in hexadecimal.
+  """
+
+  workdir: pathlib.Path
+  config: config_lib.Config
+  round: int
+  client: int | None
+  class_counts: np.ndarray
+  variables: PyTree
+  image_shape: tuple[int, int, int]
+  forward: Callable[[PyTree, np.ndarray], Outputs]
+  data_digest: str
+
+  def predict(self, images: np.ndarray) -> Predictions:
+    """Classifies images as the run's own tests do, in batches that are filled up.
+
+    Args:
+      images: [M, H, W] or [M, H, W, C] uint8 of the size of the training images; they
+        are normalised by the statistics of these.
+
+    Raises:
+      UsageError: the array is another, or empty.
+    """
+    images = as_batch(images, self.image_shape)
+    parts = [
+      self._predict_batch(images[first : first + evaluation.BATCH_SIZE])
+      for first in range(0, len(images), evaluation.BATCH_SIZE)
+    ]
+    return Predictions(*map(np.concatenate, zip(*parts, strict=True)))
+
+  def test_data(self) -> tuple[np.ndarray, np.ndarray]:
+    """Loads the run's test split: ([M, H, W, C] uint8, [M] int32).
+
+    Raises:
+      UsageError: the data is missing, or another than the run had.
+    """
+    data = sources.load(
+      self.config.data.source,
+      name=self.config.data.name,
+      data_dir=self.config.data.dir,
+      path=self.config.data.path,
+      limit=self.config.data.limit,
+    )
+    if sources.digest(data) != self.data_digest:
+      raise UsageError(
+        f'The data is not that which the run in {self.workdir} was trained on.'
+      )
+    return data.test_images, data.test_labels
+
+  def _predict_batch(self, images):
+    """Predictions for at most a batch; every call has the shapes of a whole one."""
+    rows = np.minimum(np.arange(evaluation.BATCH_SIZE), len(images) - 1)
+    with jax.default_matmul_precision(self.config.execution.matmul_precision):
+      outputs = jax.device_get(self.forward(self.variables, images[rows]))
+    logits, representation = (
+      leaf[: len(images)] for leaf in (outputs.logits, outputs.representation)
+    )
+    return np.argmax(logits, axis=-1).astype(np.int32), logits, representation
+
+
+def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
+  """Loads what a run learned, from its newest checkpoint; needs no training data.
+
+  Args:
+    workdir: the run directory; the run may still be going on.
+    client: whose model, from 0, if each client has its own: with SOLO, without a
+      server, and with `batch_norm=local`. None is the global model, or that of the
+      only client.
+
+  Raises:
+    UsageError: it is no run directory; or there is no such model in it.
+    NoCheckpointError: there is no usable checkpoint in it.
+  """
+  workdir = pathlib.Path(workdir).expanduser()
+  saved = _saved(workdir)
+  config = method.with_its_clients(_config(workdir, saved))
+  counts = _class_counts(workdir)
+  shape = tuple(saved['images']['shape'])
+  network = method.make_network(config, shape, counts.shape[1])
+  algorithm = method.make_algorithm(config, network)
+
+  def first_state(variables):
+    return experiment.first_state(algorithm, variables, config.num_clients)
+
+  state = jax.eval_shape(first_state, network.shapes)
+  needed = needed_for(algorithm.evaluated, state)
+  is_global = not any(jax.tree.leaves(needed.clients))
+  check_client(workdir, client, 0 if is_global else config.num_clients)
+  state = checkpoint.newest_part(workdir / 'checkpoints', state, needed)
+  every = algorithm.evaluated(state.server, state.clients)
+  return Trained(
+    workdir=workdir,
+    config=config,
+    round=int(state.round),
+    client=client,
+    class_counts=counts,
+    variables=jax.tree.map(lambda leaf: leaf[client or 0], every),
+    image_shape=shape,
+    forward=_forward(network, saved['images']),
+    data_digest=saved['data_digest'],
+  )
+
+
+def needed_for(evaluated: Evaluated, state: State) -> State:
+  """True for each leaf on which the tested models depend, and for the round."""
+  program = jax.make_jaxpr(evaluated)(state.server, state.clients).jaxpr
+  read = [*program.outvars, *(v for step in program.eqns for v in step.invars)]
+  read = {id(variable) for variable in read}
+  treedef = jax.tree.structure((state.server, state.clients))
+  needed = treedef.unflatten([id(variable) in read for variable in program.invars])
+  return State(*needed, round=True)
+
+
+def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+  """The images as [M, H, W, C].
+
+  Args:
+    images: what is given for them.
+    shape: (H, W, C) of the images that the network was trained on.
+
+  Raises:
+    UsageError: they are not uint8, of another shape, or none.
+  """
+  images = np.asarray(images)
+  if images.dtype != np.uint8:
+    raise UsageError(
+      f'The images are {images.dtype}, not uint8; convert floats in [0, 1] with '
+      "(255 * images).round().astype('uint8')."
+    )
+  whole = images[..., None] if images.ndim == 3 else images
+  if whole.ndim != 4 or whole.shape[1:] != shape or not len(whole):
+    sizes = ', '.join(map(str, shape if shape[2] > 1 else shape[:2]))
+    raise UsageError(
+      f'The images have shape {images.shape}; this network needs [M, {sizes}], M >= 1.'
+    )
+  return whole
+
+
+def check_client(workdir: pathlib.Path, client: int | None, num_own: int) -> None:
+  """Raises UsageError unless there is such a model; num_own is 0 if one is global."""
+  if num_own > 1 and client is None:
+    raise UsageError(
+      f'The run in {workdir} has no global model, but one for each client: choose one '
+      f'by client=N (--client=N), N from 0 to {num_own - 1}.'
+    )
+  if client is not None and not 0 <= client < num_own:
+    wanted = f'0 to {num_own - 1}' if num_own else 'left out: the model is global'
+    raise UsageError(f'client={client!r} must be {wanted}, for the run in {workdir}.')
+
+
+def _saved(workdir: pathlib.Path) -> run_directory.Record:
+  """config.json of a run directory."""
+  path = workdir / run_directory.CONFIG
+  try:
+    saved = documents.read_json(path)
+  except OSError as error:
+    raise UsageError(f'{str(path)!r} cannot be read: {error.strerror}.') from None
+  if saved is None:
+    raise UsageError(
+      f'{str(workdir)!r} is not a run directory: it has no {run_directory.CONFIG}.'
+    )
+  if missing := {'config', 'data_digest', 'images'} - set(saved):
+    raise NoCheckpointError(
+      f'{path} is not what this version writes: it lacks {sorted(missing)}.'
+    )
+  return saved
+
+
+def _config(workdir: pathlib.Path, saved: run_directory.Record) -> config_lib.Config:
+  try:
+    return config_lib.validate(saved['config'])
+  except config_lib.ConfigError as error:
+    problem = error.problems[0]
+    raise NoCheckpointError(
+      f'{workdir / run_directory.CONFIG} is not what this version writes: {problem}'
+    ) from None
+
+
+def _class_counts(workdir: pathlib.Path) -> np.ndarray:
+  path = workdir / 'partition.npz'
+  with one_line(f'{path} cannot be read'), np.load(path) as arrays:
+    return arrays['class_counts']
+
+
+def _forward(network: models.Network, images: dict[str, Any]) -> Callable:
+  """Compiled when it is first called."""
+  mean, std = (np.asarray(images[name], np.float32) for name in ('mean', 'std'))
+
+  @jax.jit
+  def forward(variables, pixels):
+    return network.apply(variables, normalise(pixels, mean, std))
+
+  return forward

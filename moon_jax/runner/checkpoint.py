@@ -1,0 +1,261 @@
+"""What survives a crash? The whole state, saved by orbax after a number of rounds.
+
+A checkpoint is a folder with a number of completed rounds for a name. In it are the
+state, as `default`, and the manifest. It is written under another name and renamed when
+it is whole: at no instant does a crash leave half a checkpoint, or one that cannot be
+verified.
+"""
+
+import contextlib
+import itertools
+import logging
+import os
+import pathlib
+import re
+import shutil
+import sys
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from moon_jax import tree
+from moon_jax.errors import NoCheckpointError, RunError
+from moon_jax.runner import manifest, storage
+from moon_jax.types import State
+
+STATE = 'default'  # orbax's own name for the only item of a checkpoint
+_KEPT = 2
+
+
+class Checkpoints:
+  """The checkpoints of one run directory; a step is a number of completed rounds.
+
+  Saving waits until the bytes are on disk. A context manager.
+  """
+
+  def __init__(self, directory: pathlib.Path, say: Callable[[str], None]):
+    """Opens the directory, or makes it, and removes what a crash left half done.
+
+    Args:
+      directory: for checkpoints only.
+      say: is told, in one line, of each checkpoint that is set aside.
+    """
+    self._directory = directory
+    self._say = say
+    self._checkpointer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+    with storage.writing(directory):
+      directory.mkdir(exist_ok=True)
+      for path in directory.iterdir():
+        if re.fullmatch(rf'\d+{re.escape(storage.PARTIAL)}', path.name):
+          _remove(path)
+      # Stays open: no other folder gets its inode.
+      self._descriptor = os.open(directory, os.O_RDONLY)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *exception):
+    self._checkpointer.close()
+    os.close(self._descriptor)
+
+  def require_in_place(self) -> None:
+    """Raises RunError unless the folder that was opened is still at its path."""
+    with contextlib.suppress(OSError):
+      if os.path.samestat(os.stat(self._directory), os.fstat(self._descriptor)):
+        return
+    raise RunError(
+      f'{self._directory} was moved or removed, or the run directory was. Nothing more '
+      'is saved. With it back, or with its new place as --workdir, the same command '
+      'goes on from the last save.'
+    )
+
+  def save(self, state: State) -> None:
+    """Saves under the number of completed rounds, and removes all but the newest two.
+
+    Raises:
+      RunError: a checkpoint of this round is there already, it cannot be written, or
+        the folder was moved or removed.
+    """
+    self.require_in_place()
+    step = int(state.round)
+    folder, partial = self._folder(step), self._partial(step)
+    if folder.exists():
+      raise RunError(f'Checkpoint {step} was not saved: it is there already.')
+    num_bytes = tree.num_bytes(state)
+    storage.require_space(folder, num_bytes)
+    try:
+      with _quietly():
+        self._checkpointer.save(
+          partial.absolute() / STATE, args=ocp.args.StandardSave(state)
+        )
+      manifest.write(partial, step)
+      self._rename(partial, folder)
+    except Exception as error:  # orbax reports a full disk as a ValueError
+      shutil.rmtree(partial, ignore_errors=True)
+      raise storage.failure(folder, _reason(error), num_bytes) from error
+    self._remove_older()
+
+  def newest_or(self, first: State, rounds_saved: int = 0) -> State:
+    """Loads the newest undamaged checkpoint; `first` if nothing was ever saved.
+
+    Damaged ones that are newer are renamed: bad-12-1 was checkpoint 12.
+
+    Args:
+      first: the state before the first round; what is loaded has its shapes, dtypes
+        and devices.
+      rounds_saved: how many rounds the run's records say were saved.
+
+    Raises:
+      NoCheckpointError: no undamaged one is left, or the newest is of another format
+        or does not hold such a state.
+    """
+    for step in steps(self._directory):
+      if reason := manifest.fault(self._folder(step), step):
+        self._set_aside(step, reason)
+      else:
+        state = self._load(step, first)
+        self._remove_older()
+        return state
+    if rounds_saved or list(self._directory.glob('bad-*')):
+      raise NoCheckpointError(
+        f'{self._directory} holds no usable checkpoint, but rounds were saved there. '
+        'Put one back, or give another --workdir to begin again.'
+      )
+    return first
+
+  def _load(self, step, first):
+    """A verified checkpoint; what goes wrong now is not for an older one to mend."""
+    place = self._folder(step).absolute() / STATE
+    try:
+      with _quietly():
+        # Orbax casts another dtype without a word, so the types are compared first.
+        saved = self._checkpointer.metadata(place).item_metadata.tree
+        if not (differing := _layout(saved) ^ _layout(first)):
+          args = ocp.args.StandardRestore(first)
+          return self._checkpointer.restore(place, args=args)
+    except Exception as error:  # reading can raise anything
+      raise NoCheckpointError(
+        f'{self._folder(step)} is undamaged and cannot be read ({_reason(error)}).'
+      ) from error
+    names = ', '.join(sorted({name for name, _ in differing}))
+    raise NoCheckpointError(
+      f'Checkpoint {step} holds another state; differing: {names}.'
+    )
+
+  def _set_aside(self, step, reason):
+    names = (f'bad-{step}-{count}' for count in itertools.count(1))
+    name = next(name for name in names if not (self._directory / name).exists())
+    with storage.writing(self._directory):
+      self._rename(self._folder(step), self._directory / name)
+    self._say(f'checkpoint {step} is damaged ({reason}); set aside as {name}')
+
+  def _remove_older(self):
+    with storage.writing(self._directory):
+      folders = [s for s in steps(self._directory) if self._folder(s).is_dir()]
+      for step in folders[_KEPT:]:
+        # Half a checkpoint must not look like one.
+        self._rename(self._folder(step), self._partial(step))
+        _remove(self._partial(step))
+
+  def _rename(self, old, new):
+    os.rename(old, new)
+    os.fsync(self._descriptor)
+
+  def _folder(self, step):
+    return self._directory / str(step)
+
+  def _partial(self, step):
+    return self._directory / f'{step}{storage.PARTIAL}'
+
+
+def steps(directory: pathlib.Path) -> list[int]:
+  """What the checkpoints of a directory are called, the newest first.
+
+  They may be damaged; `manifest.fault` tells.
+  """
+  names = [path.name for path in directory.iterdir()]
+  return sorted(int(n) for n in names if re.fullmatch(r'0|[1-9][0-9]*', n))[::-1]
+
+
+def _remove(path):
+  """Of a link only the link: what it leads to is somebody else's."""
+  if path.is_dir() and not path.is_symlink():
+    shutil.rmtree(path)
+  else:
+    path.unlink()
+
+
+@contextlib.contextmanager
+def _quietly():
+  """Orbax and its threads print tracebacks, and then raise the error too."""
+  log, hook = logging.getLogger('absl'), sys.unraisablehook
+  before, log.disabled = log.disabled, True
+  sys.unraisablehook = lambda unraisable: None
+  try:
+    yield
+  finally:
+    log.disabled, sys.unraisablehook = before, hook
+
+
+def _reason(error):
+  """The cause of orbax's failure in a few words."""
+  text = str(error).strip().partition('\n')[0]
+  # "RESOURCE_EXHAUSTED: Error writing local file ... [os_error_code='28']"
+  code = re.search(r"os_error_code='(\d+)'", text)
+  number = int(code[1]) if code else getattr(error, 'errno', None)
+  return os.strerror(number) if number else text[:200] or type(error).__name__
+
+
+def newest_part(directory: pathlib.Path, state: State, needed: State) -> State:
+  """Loads some leaves of the newest undamaged checkpoint to the host; writes nothing.
+
+  Args:
+    directory: the checkpoints of a run directory.
+    state: of `jax.ShapeDtypeStruct`s, what the checkpoint has to hold.
+    needed: whether each leaf is needed; the others become zeros that take no memory.
+
+  Raises:
+    NoCheckpointError: there is no undamaged checkpoint, or it holds no such state.
+  """
+  names = steps(directory) if directory.is_dir() else []
+  good = (step for step in names if not manifest.fault(directory / str(step), step))
+  step = next(good, None)
+  if step is None:
+    what = 'no undamaged checkpoint' if names else 'nothing is saved yet'
+    raise NoCheckpointError(f'{directory}: {what}.')
+  loaded = _restore_part(directory / str(step), state, needed)
+  nothing = jax.tree.map(
+    lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), state
+  )
+  return jax.tree.map(
+    lambda load, x, zeros: x if load else zeros, needed, loaded, nothing
+  )
+
+
+def _restore_part(folder, state, needed):
+  part = jax.tree.map(lambda x, load: x if load else ocp.PLACEHOLDER, state, needed)
+  how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), state)
+  place = folder.absolute() / STATE
+  try:
+    with _quietly(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+      if _layout(checkpointer.metadata(place).item_metadata.tree) != _layout(state):
+        raise ValueError('it holds another state')
+      return checkpointer.restore(place, ocp.args.PyTreeRestore(part, restore_args=how))
+  except Exception as error:  # reading can raise anything
+    raise NoCheckpointError(f'{folder} cannot be read ({_reason(error)}).') from error
+
+
+def _layout(tree) -> set[tuple[str, tuple]]:
+  """{(path, (shape, dtype))} of every leaf, whatever the containers are called."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {
+    ('.'.join(_name(key) for key in path), (tuple(leaf.shape), str(leaf.dtype)))
+    for path, leaf in leaves
+  }
+
+
+def _name(key) -> str:
+  """A NamedTuple's field and a dict's key of the same name count as equal."""
+  return str(getattr(key, 'name', getattr(key, 'key', getattr(key, 'idx', key))))

@@ -1,0 +1,195 @@
+"""What does the user see? A few lines at the start, then the progress of the rounds."""
+
+import collections
+import contextlib
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from rich import box
+from rich.console import Console as Terminal
+from rich.progress import (
+  BarColumn,
+  MofNCompleteColumn,
+  Progress,
+  TextColumn,
+  TimeRemainingColumn,
+)
+from rich.table import Table
+
+from moon_jax import tree
+from moon_jax.cli import Request
+from moon_jax.engine.experiment import Experiment
+from moon_jax.runner import documents, run_directory
+from moon_jax.runner import metrics as metrics_lib
+from moon_jax.types import State
+
+
+class Console:
+  """Prints to standard output: a progress bar on a terminal, else a line a round."""
+
+  def __init__(self, terminal: Terminal | None = None):
+    self._terminal = terminal or Terminal(
+      highlight=False, soft_wrap=True, markup=False, emoji=False
+    )
+    self._bar = Progress(
+      TextColumn('round'),
+      MofNCompleteColumn(),
+      BarColumn(bar_width=20),
+      TimeRemainingColumn(),
+      TextColumn('{task.fields[news]}'),
+      console=self._terminal,
+      disable=not self._terminal.is_terminal,
+    )
+    self._num_rounds = 0
+
+  def say(self, text: str) -> None:
+    """Prints one line."""
+    self._terminal.print(text)
+
+  def devices(self) -> None:
+    """Says what the run computes on."""
+    kinds = collections.Counter(
+      f'{d.platform} ({d.device_kind})' for d in jax.local_devices()
+    )
+    words = [f'{count} x {kind}' for kind, count in kinds.items()]
+    self.say(f'devices: {", ".join(words)}; JAX {jax.__version__}')
+
+  def introduce(self, request: Request, experiment: Experiment, state: State) -> None:
+    """Says what is run, from where, on whose data.
+
+    Args:
+      request: the command line.
+      experiment: what it builds.
+      state: the state that the run starts from.
+    """
+    config, planner = experiment.config, experiment.planner
+    done = int(state.round)
+    what = (
+      f'resumed after round {done} of {config.num_rounds}' if done else 'a fresh run'
+    )
+    self.say(f'{request.workdir}: {what}')
+    changed = [f'{name}={value}' for name, value in request.changed.items()]
+    self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
+    sizes = experiment.split.sizes
+    owners = f'{len(sizes)} clients own' if len(sizes) > 1 else '1 client owns'
+    self.say(
+      f'partition: {config.partition.name}, {owners} {sizes.sum():,} '
+      f'training examples of {experiment.class_counts.shape[1]} classes; smallest '
+      f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
+    )
+    params = tree.num_parameters(state.server.variables['params'])
+    self.say(
+      f'model: {config.model}, {params:,} parameters; clients in a round: '
+      f'{planner.cohort_size}, lanes: {planner.num_lanes} on '
+      f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
+    )
+
+  @contextlib.contextmanager
+  def compiling(self, what: str) -> Iterator[None]:
+    """Says what is compiled and how long that took."""
+    self._terminal.print(f'compiling {what} ... ', end='')
+    begin = time.perf_counter()
+    yield
+    self.say(f'{time.perf_counter() - begin:.1f} s')
+
+  def progress(self, rounds: range) -> Iterator[int]:
+    """Yields the rounds, with a bar and the time that is left."""
+    self._num_rounds = rounds.stop
+    with self._bar:
+      self._bar.add_task('', total=rounds.stop, completed=rounds.start, news='')
+      yield from rounds
+
+  def round_done(self, record: dict[str, Any], clock: metrics_lib.Clock) -> None:
+    """Moves the bar, or prints the round's line."""
+    if self._terminal.is_terminal:
+      # The parts of the loss would push the bar off a line of 80 columns.
+      news = describe_test(record) or f'train loss {record["train_loss"]:.3f}'
+      for task in self._bar.task_ids:
+        self._bar.update(task, completed=record['round'], news=news)
+      return
+    words = [f'round {record["round"]}/{self._num_rounds}', describe_test(record)]
+    words += [describe_training(record), f'{clock.elapsed():.2f} s']
+    self.say('  '.join(word for word in words if word))
+
+  def where_time_went(self, seconds: dict[str, float], folder: pathlib.Path) -> None:
+    """Prints the phases of the traced rounds, and where the trace is.
+
+    Args:
+      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'. {} of a run
+        that ended early: only where the trace is.
+      folder: holds the trace.
+    """
+    if words := [f'{phase} {value:.2f} s' for phase, value in seconds.items()]:
+      self.say(f'where the time went (train includes frozen): {", ".join(words)}')
+    self.say(f'trace: {folder}')
+
+  def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:
+    """Says that the run was finished before this start."""
+    self.say(f'nothing to do: the run has the {num_rounds} rounds asked for')
+    self.finished(workdir)
+
+  def finished(self, workdir: pathlib.Path) -> None:
+    """Says how the run ended and where its results are."""
+    summary = documents.read_json(workdir / run_directory.SUMMARY)
+    self.say(
+      f'finished after round {summary["rounds"]}: {describe_test(summary)} '
+      f'(best {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]})'
+    )
+    timings = documents.read_lines(workdir / run_directory.TIMINGS)
+    self._terminal.print(accuracy_table(summary))
+    self._terminal.print(time_table(metrics_lib.time_spent(timings)))
+    self.say(f'results: {workdir}')
+
+
+def accuracy_table(summary: dict[str, Any]) -> Table:
+  """The last and the best test, and the first as good as a part of the best."""
+  table = _table('', 'test accuracy', 'round')
+  rows = [
+    ('last', summary['test_accuracy'], summary['rounds']),
+    ('best', summary['best_test_accuracy'], summary['best_round']),
+  ]
+  if 'target_round' in summary:  # an older version did not tell
+    name = f'first with {100 * metrics_lib.TARGET:.0f} % of the best'
+    rows.append((name, summary['target_test_accuracy'], summary['target_round']))
+  for name, accuracy, number in rows:
+    table.add_row(name, f'{accuracy:.4f}', str(number))
+  return table
+
+
+def time_table(spent: dict[str, float]) -> Table:
+  """Where the time went: phase -> seconds, as seconds and shares."""
+  table, total = _table('where the time went', 'seconds', 'share'), sum(spent.values())
+  for phase, seconds in spent.items():
+    share = f'{100 * seconds / total:.0f} %' if total else '-'
+    table.add_row(phase, f'{seconds:.1f}', share)
+  return table
+
+
+def _table(first: str, *numbers: str) -> Table:
+  table = Table(first, box=box.SIMPLE_HEAD)
+  for name in numbers:
+    table.add_column(name, justify='right')
+  return table
+
+
+def describe_test(record: dict[str, Any]) -> str:
+  """'test accuracy 0.9120', with the spread over several models; '' if untested."""
+  if 'test_accuracy' not in record:
+    return ''
+  spread = record.get('test_accuracy_std')
+  words = f'test accuracy {record["test_accuracy"]:.4f}'
+  return words + (f' +- {spread:.4f}' if spread is not None else '')
+
+
+def describe_training(record: dict[str, Any]) -> str:
+  """'train loss 0.310 (contrastive 0.040, supervised 0.270)', parts unweighted."""
+  parts = [
+    f'{name.removesuffix("_loss")} {value:.3f}'
+    for name, value in record.items()
+    if name.endswith('_loss') and name not in ('train_loss', 'test_loss')
+  ]
+  return f'train loss {record["train_loss"]:.3f} ({", ".join(parts)})'

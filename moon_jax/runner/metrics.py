@@ -1,0 +1,257 @@
+"""What do the numbers of a round and of a run mean? From arrays to records."""
+
+import contextlib
+import itertools
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from moon_jax.engine.evaluation import Score
+from moon_jax.engine.schedule import Plan
+from moon_jax.types import ClientMetrics
+
+Record = dict[str, Any]
+
+
+# What diverged is told by its record, not by a warning.
+@np.errstate(invalid='ignore')
+def round_record(
+  round_number: int,
+  plan: Plan,
+  metrics: ClientMetrics,
+  traffic: tuple[int, int],
+  *,
+  skip_nonfinite: bool = False,
+) -> Record:
+  """What training says in the line of metrics.jsonl.
+
+  Args:
+    round_number: completed rounds, 1 after the first.
+    plan: the round's cohort and batches.
+    metrics: leaves [K], as numpy.
+    traffic: bytes that one client receives, and sends, in a round; without a server
+      from, and to, each of its neighbours.
+    skip_nonfinite: whether clients whose results are not finite are left out of the
+      means, and named; if all are, the means are over all.
+
+  Returns:
+    What `means` says; drift, its mean and quartiles over the cohort; the same of what
+    else the algorithm reports, and the numbers it computed; bytes of the whole cohort.
+  """
+  skipped = ~metrics.finite & skip_nonfinite
+  counted = _of_clients(metrics, ~skipped | skipped.all())
+  bytes_down, bytes_up = (num_bytes * plan.num_transfers() for num_bytes in traffic)
+  return {
+    'round': round_number,
+    **means(counted),
+    'drift': float(counted.drift.mean(dtype=np.float64)),
+    **_quartiles('drift', counted.drift),
+    **_spreads(counted.reports),
+    **{name: float(value) for name, value in sorted(metrics.numbers.items())},
+    'clients': plan.clients.tolist(),
+    **({'skipped_clients': plan.clients[skipped].tolist()} if skip_nonfinite else {}),
+    'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
+    'num_steps': int(plan.step_real.sum()),
+    'bytes_down': bytes_down,
+    'bytes_up': bytes_up,
+  }
+
+
+def _of_clients(metrics: ClientMetrics, chosen: np.ndarray) -> ClientMetrics:
+  """The metrics of some clients of the cohort: chosen [K] bool."""
+  parts = {
+    name: jax.tree.map(lambda values: values[chosen], getattr(metrics, name))
+    for name in ('sums', 'num_seen', 'drift', 'reports')
+  }
+  return metrics._replace(**parts)
+
+
+def means(metrics: ClientMetrics) -> Record:
+  """The loss and its parts, means over the examples of a round.
+
+  Args:
+    metrics: leaves [K], as numpy.
+
+  Returns:
+    Losses in nats, over all examples, each counted once an epoch; what ends in
+    `_cosine` over those whose client had a model to be contrasted with, a
+    `contrasted_fraction` of all, and absent if there were none.
+  """
+  totals = {
+    name: float(sums.sum(dtype=np.float64))
+    for name, sums in sorted(metrics.sums.items())
+  }
+  count = float(metrics.num_seen.sum(dtype=np.float64))
+  contrasted = totals.get('contrasted_fraction', 0.0)
+  counts = {name: contrasted if name.endswith('_cosine') else count for name in totals}
+  return {name: totals[name] / counts[name] for name in totals if counts[name]}
+
+
+_QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
+
+
+def _spreads(reports: dict[str, np.ndarray]) -> Record:
+  """name -> [K], to name_mean, name_min, ..., name_max."""
+  record = {}
+  for name, values in sorted(reports.items()):
+    record[f'{name}_mean'] = float(values.mean(dtype=np.float64))
+    record |= _quartiles(name, values)
+  return record
+
+
+def _quartiles(name: str, values: np.ndarray) -> Record:
+  """[K], to name_min, name_q1, ..., name_max, interpolated between neighbours."""
+  found = np.quantile(np.asarray(values, np.float64), np.linspace(0.0, 1.0, 5))
+  return {
+    f'{name}_{which}': float(value)
+    for which, value in zip(_QUARTILES, found, strict=True)
+  }
+
+
+def test_record(score: Score, num_examples: int) -> Record:
+  """What a test adds to the line of metrics.jsonl.
+
+  Args:
+    score: leaves [M], as numpy.
+    num_examples: of the test split.
+
+  Returns:
+    Accuracy in [0, 1] and cross entropy in nats; with several models their means, and
+    the accuracy's standard deviation over the models and its lowest value.
+  """
+  accuracy = score.num_correct / num_examples
+  record = {
+    'test_accuracy': float(accuracy.mean()),
+    'test_loss': float(score.loss_sum.mean(dtype=np.float64) / num_examples),
+  }
+  if len(accuracy) > 1:
+    record['test_accuracy_std'] = float(accuracy.std())
+    record['test_accuracy_worst'] = float(accuracy.min())
+  return record
+
+
+PHASES = ('compile', 'pack', 'idle', 'train', 'evaluate', 'save')
+
+
+class Clock:
+  """Seconds of a round by phase, as the host sees them.
+
+  The device works on a round while the host packs the next one and records the one
+  before. `idle` is when the device had nothing to do, saving included; `compile` is
+  what came before the first round of a process.
+  """
+
+  def __init__(self, previous: 'Clock | None' = None):
+    """Starts when the device is given the round.
+
+    Args:
+      previous: of the round before, which has arrived before this one does.
+    """
+    self.seconds = dict.fromkeys(PHASES, 0.0)
+    self._previous = previous
+    self._given = time.perf_counter()
+    self._free = None
+
+  @contextlib.contextmanager
+  def __call__(self, phase: str) -> Iterator[None]:
+    """Measures what the host does inside."""
+    begin = time.perf_counter()
+    yield
+    self.seconds[phase] += time.perf_counter() - begin
+
+  def elapsed(self) -> float:
+    """Seconds of training, testing and saving."""
+    return sum(self.seconds[phase] for phase in ('train', 'evaluate', 'save'))
+
+  def arrived(self, phase: str) -> None:
+    """Ends a phase of the device: its results are here."""
+    now = time.perf_counter()
+    if self._free is None:
+      free = self._previous._free if self._previous else self._given
+      self.seconds['idle'] = max(0.0, self._given - free)
+      self._free, self._previous = max(self._given, free), None
+    self.seconds[phase] = now - self._free
+    self._free = now
+
+
+def timing_record(clock: Clock, plan: Plan, record: Record) -> Record:
+  """The line of timings.jsonl.
+
+  Args:
+    clock: of this round.
+    plan: of this round.
+    record: the round's line of metrics.jsonl.
+  """
+  return {
+    'round': record['round'],
+    **{f'{phase}_seconds': clock.seconds[phase] for phase in PHASES},
+    'samples_per_second': record['num_examples'] / clock.seconds['train'],
+    'useful_steps_fraction': plan.utilisation(),
+    'peak_memory_bytes': peak_memory_bytes(),
+  }
+
+
+# Of its own best accuracy; what a run is said to reach late or early.
+TARGET = 0.95
+_OF_SEVERAL = ('test_accuracy_std', 'test_accuracy_worst')
+
+
+def summarise(rounds: list[Record], timings: list[Record]) -> Record:
+  """The content of summary.json: what a table of runs needs.
+
+  Args:
+    rounds: the lines of metrics.jsonl, at least one with a test.
+    timings: the lines of timings.jsonl; those of an older version lack some phases.
+  """
+  tested = [record for record in rounds if 'test_accuracy' in record]
+  best = max(tested, key=lambda record: record['test_accuracy'])
+  target = TARGET * best['test_accuracy']
+  reached = next(record for record in tested if record['test_accuracy'] >= target)
+  names = [f'{phase}_seconds' for phase in PHASES]
+  return {
+    'rounds': rounds[-1]['round'],
+    'test_accuracy': tested[-1]['test_accuracy'],
+    'test_loss': tested[-1]['test_loss'],
+    **{name: tested[-1][name] for name in _OF_SEVERAL if name in tested[-1]},
+    'best_test_accuracy': best['test_accuracy'],
+    'best_round': best['round'],
+    'target_test_accuracy': target,
+    'target_round': reached['round'],
+    'bytes_down': sum(record['bytes_down'] for record in rounds),
+    'bytes_up': sum(record['bytes_up'] for record in rounds),
+  } | {name: round(sum(line.get(name, 0.0) for line in timings), 3) for name in names}
+
+
+def time_spent(timings: list[Record]) -> dict[str, float]:
+  """Where the time of a run went, in seconds that do not overlap.
+
+  Args:
+    timings: the lines of timings.jsonl.
+
+  Returns:
+    Seconds of 'compiling', 'training', 'testing', 'saving' and 'idle', which is when
+    the device waited for the host, here without the saving.
+  """
+  names = {'compile': 'compiling', 'train': 'training', 'evaluate': 'testing'}
+  spent = {
+    name: sum(line.get(f'{phase}_seconds', 0.0) for line in timings)
+    for phase, name in (names | {'save': 'saving'}).items()
+  }
+  # A round's line counts the saving of the round before as idle.
+  saved = itertools.chain([0.0], (line.get('save_seconds', 0.0) for line in timings))
+  waits = zip(timings, saved, strict=False)
+  spent['idle'] = sum(
+    max(0.0, line.get('idle_seconds', 0.0) - save) for line, save in waits
+  )
+  return spent
+
+
+def peak_memory_bytes() -> int:
+  """The most memory in use so far: of the device if it tells, else of the process."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  return stats.get('peak_bytes_in_use', host)

@@ -1,0 +1,133 @@
+"""What happens on SIGTERM, SIGHUP and Ctrl-C? A round is saved, or nothing is lost.
+
+A thread acts on signals: Python calls a handler between two instructions of the main
+thread, which waits inside the compiler or for a whole round of the device.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+from moon_jax.errors import ExitCode, RunError
+from moon_jax.runner import streams
+
+# Number -> what to call it, and the exit code.
+_ENDINGS = {
+  signal.SIGTERM: ('SIGTERM', ExitCode.PREEMPTED),
+  signal.SIGHUP: ('SIGHUP', ExitCode.PREEMPTED),
+  signal.SIGINT: ('Ctrl-C', ExitCode.INTERRUPTED),
+}
+_STDERR = 2
+# The progress bar hides it.
+_SHOW_CURSOR = '\r\x1b[?25h\n'
+
+
+class StoppedError(RunError):
+  """The run was asked to stop, and has saved what it did."""
+
+  def __init__(self, message: str, exit_code: ExitCode):
+    super().__init__(message)
+    self.exit_code = exit_code
+
+
+class Stop:
+  """Whether somebody asked the process to stop.
+
+  Outside `deferred` the process ends at once: everything on disk is made to be left at
+  any instant. Inside, the first request waits for `check`, and a second one does not,
+  unless it is SIGHUP: a closed terminal may send several, by the shell and the kernel.
+
+  Attributes:
+    command: continues the run.
+    requested: whether a request waits for `check`.
+  """
+
+  def __init__(self):
+    self.command = 'the same command'
+    self._signal = None
+    self._may_wait = False
+    self._lock = threading.Lock()
+
+  @property
+  def requested(self) -> bool:
+    return self._signal is not None
+
+  @contextlib.contextmanager
+  def deferred(self) -> Iterator[None]:
+    """A request that arrives inside waits for `check`."""
+    self._set_may_wait(True)
+    try:
+      yield
+    finally:
+      self._set_may_wait(False)
+
+  def check(self, num_rounds: int) -> None:
+    """To be called when everything is saved.
+
+    Args:
+      num_rounds: completed rounds.
+
+    Raises:
+      StoppedError: a request waits.
+    """
+    if self.requested:
+      name, exit_code = _ENDINGS[self._signal]
+      raise StoppedError(
+        f'Stopped by {name} after round {num_rounds}, which is saved. '
+        f'To go on: {self.command}',
+        exit_code,
+      )
+
+  def request(self, number: signal.Signals) -> None:
+    """Acts on a signal; called by the thread of `listen`."""
+    name, exit_code = _ENDINGS[number]
+    with self._lock:
+      if self._may_wait and not self.requested:
+        self._signal = number
+        _tell(f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.')
+        return
+      if self.requested and number == signal.SIGHUP:
+        return
+      # Under the lock: the main thread must not get past this point.
+      _tell(
+        f'Stopped at once by {name}; what was saved stays. To go on: {self.command}'
+      )
+      os._exit(exit_code)
+
+  def _set_may_wait(self, value):
+    with self._lock:
+      self._may_wait = value
+
+
+def listen() -> Stop:
+  """From now on SIGTERM, SIGHUP and Ctrl-C are requests to stop.
+
+  One that the parent has the process ignore (nohup, a shell's background job) stays
+  ignored. To be called in the main thread, once.
+  """
+  stop = Stop()
+  receiver, sender = os.pipe()
+  os.set_blocking(sender, False)
+  signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+  for number in _ENDINGS:
+    if signal.getsignal(number) is not signal.SIG_IGN:
+      # Does nothing itself, but without a handler Python writes nothing to the pipe.
+      signal.signal(number, lambda number, frame: None)
+      # System calls of libraries go on instead of failing with EINTR.
+      signal.siginterrupt(number, False)
+
+  def wait():
+    while True:
+      number = os.read(receiver, 1)[0]
+      if number in _ENDINGS:
+        stop.request(signal.Signals(number))
+
+  threading.Thread(target=wait, name='signals', daemon=True).start()
+  return stop
+
+
+def _tell(text: str) -> None:
+  start = _SHOW_CURSOR if os.isatty(_STDERR) else ''
+  streams.tell(start + text)

@@ -1,0 +1,320 @@
+"""Single functions of the algorithms by hand, on networks that are one number."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax import algorithms, cli, tree
+from moon_jax.algorithms.moon import moon
+from moon_jax.engine import client_training, experiment, optimizers, programs
+from moon_jax.models import Network
+from moon_jax.types import Batch, Outputs, Scalars, Server, Task
+
+X, Y = jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]])
+BATCH = Batch(jnp.zeros((1, 1, 1, 1)), jnp.array([0]), jnp.ones(1))
+SGD = {'learning_rate': 0.5, 'momentum': 0.5, 'weight_decay': 0.0}
+
+
+def model(value):
+  return {'params': {'w': jnp.array([value])}}
+
+
+def task(algorithm, memory, received=None, *, server_memory=(), local=()):
+  numbers = jax.tree.map(jnp.float32, (dict(algorithm.hyperparameters), SGD))
+  scalars = algorithm.scalars(numbers[0], server_memory)
+  return Task(received, memory, local, scalars, numbers[1])
+
+
+# --- MOON -----------------------------------------------------------------------------
+
+
+def contrastive_loss(algorithm, num_trained, frozen):
+  """Of z = X and features = Y, after so many rounds of the client."""
+  memory = algorithm.init_client(model(0.0))
+  for value in range(num_trained):
+    trained = model(1.0 + value)
+    memory = algorithm.upload(trained, task(algorithm, memory))[1]
+  outputs = Outputs(representation=X, logits=jnp.zeros((1, 2)), features=Y)
+  total, parts = algorithm.loss(outputs, frozen, None, task(algorithm, memory), BATCH)
+  # Two equal logits: the supervised loss is log 2.
+  np.testing.assert_allclose(
+    total, np.log(2) + 2.0 * parts['contrastive_loss'], rtol=1e-6
+  )
+  return float(parts['contrastive_loss'])
+
+
+@pytest.mark.parametrize(
+  ('options', 'num_trained', 'expected'),
+  [
+    # z = X. Of global X, similarity 1; of previous_0 = Y, 0; at tau = 1.
+    ({'negative': 'none'}, 0, 0.0),
+    ({'negative': 'global'}, 0, np.log(2)),  # itself: positive and negative alike
+    ({'negative': 'init'}, 0, np.log(1 + np.exp(-1))),  # the placeholder
+    ({'negative': 'none'}, 1, np.log(1 + np.exp(-1))),
+    ({'negative': 'global'}, 1, np.log(1 + np.exp(-1))),
+    ({'negative': 'init'}, 1, np.log(1 + np.exp(-1))),
+    # Features = Y: similarity 0 to the global X, 1 to the previous Y.
+    ({'similarity_on': 'features'}, 1, np.log(1 + np.exp(1))),
+    # previous_1 = -X, similarity -1, counts from the second training on.
+    ({'num_previous': 2}, 1, np.log(1 + np.exp(-1))),
+    ({'num_previous': 2}, 2, np.log(1 + np.exp(-1) + np.exp(-2))),
+    ({'num_previous': 2}, 3, np.log(1 + np.exp(-1) + np.exp(-2))),
+    ({'num_previous': 2, 'negative': 'global'}, 0, np.log(2)),
+  ],
+)
+def test_moons_negatives(options, num_trained, expected):
+  frozen = {'global': X, 'previous_0': Y}
+  if options.get('num_previous') == 2:
+    frozen['previous_1'] = -X
+  found = contrastive_loss(moon(mu=2.0, tau=1.0, **options), num_trained, frozen)
+  np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_moon_remembers_its_last_models_the_newest_first():
+  algorithm = moon(mu=1.0, tau=1.0, num_previous=2)
+  memory, counts = algorithm.init_client(model(0.0)), []
+  for value in (1.0, 2.0, 3.0):
+    memory = algorithm.upload(model(value), task(algorithm, memory))[1]
+    counts.append(float(memory.count))
+  assert [float(kept['params']['w'][0]) for kept in memory.models] == [3.0, 2.0]
+  assert counts == [1.0, 2.0, 2.0]
+
+
+# The representation of an image is its pixel minus a mean: of what ran before in
+# evaluation, of the batch's real examples in training, with a key's noise.
+def outputs(variables, images, mean, noise=0.0):
+  z = (images.reshape(-1, 1) - mean + noise) * variables['params']['w'][None]
+  return Outputs(z, z, 10.0 * z)
+
+
+def evaluate(variables, images):
+  return outputs(variables, images, variables['batch_stats']['mean'])
+
+
+def train(variables, images, mask, key):
+  mean = jnp.sum(images.reshape(-1) * mask) / jnp.sum(mask)
+  noise = jax.random.uniform(key)
+  state = {'batch_stats': {'mean': mean}}
+  return outputs(variables, images, mean, noise), state
+
+
+FAKE = Network(shapes=None, init=None, apply=evaluate, train=train)
+
+
+def represented(frozen_mode, key, similarity_on='representation'):
+  """Of pixels 1, 3 and a filler 100, under two models whose running mean is -1."""
+  options = {'frozen_mode': frozen_mode, 'similarity_on': similarity_on}
+  algorithm = moon(mu=1.0, tau=1.0, **options)
+  training = client_training.local_training(algorithm, FAKE, optimizers.sgd)
+  before = {'params': {'w': jnp.ones(1)}, 'batch_stats': {'mean': jnp.float32(-1)}}
+  images = jnp.array([1.0, 3.0, 100.0]).reshape(3, 1, 1, 1)
+  mask = jnp.array([1.0, 1.0, 0.0])
+  memory = algorithm.init_client(before)
+  found = training.represent(before, memory, images, mask, key)
+  return {name: np.asarray(z[:2, 0]) for name, z in found.items()}
+
+
+def test_frozen_networks_in_evaluation_mode():
+  found = represented('evaluation', None)
+  assert set(found) == {'global', 'previous_0'}
+  for z in found.values():
+    np.testing.assert_allclose(z, [2.0, 4.0])
+  for features in represented('evaluation', None, 'features').values():
+    np.testing.assert_allclose(features, [20.0, 40.0])
+
+
+def test_frozen_networks_in_training_mode():
+  key = jax.random.key(0)
+  found, other = (represented('training', jax.random.fold_in(key, i)) for i in (0, 1))
+  noises = []
+  for z in (*found.values(), *other.values()):
+    # The mean of the real examples is 2; one noise for a network and a step.
+    noises.append(z[0] + 1.0)
+    np.testing.assert_allclose(z, [-1.0 + noises[-1], 1.0 + noises[-1]], rtol=1e-5)
+  assert len(set(noises)) == 4
+  assert all(0 <= noise < 1 for noise in noises)
+
+
+def test_frozen_networks_in_training_mode_keep_their_running_statistics():
+  algorithm = moon(mu=1.0, tau=1.0, frozen_mode='training')
+  training = client_training.local_training(algorithm, FAKE, optimizers.sgd)
+  before = {'params': {'w': jnp.ones(1)}, 'batch_stats': {'mean': jnp.float32(-1)}}
+  memory = algorithm.init_client(before)
+  images = jnp.array([1.0, 3.0]).reshape(2, 1, 1, 1)
+  batch = Batch(images, jnp.zeros(2, jnp.int32), jnp.ones(2))
+  numbers = jax.tree.map(jnp.float32, (dict(algorithm.hyperparameters), SGD))
+  scalars, key = Scalars(*numbers, seed=np.int32(0)), jax.random.key(0)
+  progress = training.start(jnp.int32(0), before, memory, scalars, batch)
+  frozen = training.represent(before, memory, images, batch.mask, key)
+  progress = training.step(progress, frozen, before, scalars, batch, key)
+  # The trained network's moved to the batch's mean.
+  assert progress.variables['batch_stats']['mean'] == 2.0
+  assert progress.memory.models[0]['batch_stats']['mean'] == -1.0
+
+
+def test_training_mode_is_not_computed_ahead():
+  flags = ['data.limit=200', 'partition.min_size=1', 'local_epochs=2']
+  for mode, once in (('evaluation', True), ('training', False)):
+    argv = [f'--config.{flag}' for flag in (*flags, f'moon.frozen_mode={mode}')]
+    built = experiment.build(cli.parse(argv).config)
+    training = programs.local_training(built)
+    state = experiment.initial_state(built)
+    assert programs._represent_once(built, training, state) == once
+
+
+# --- SCAFFOLD -------------------------------------------------------------------------
+
+
+def test_scaffold_by_hand():
+  algorithm = algorithms.make('scaffold')
+  received = algorithm.broadcast(Server(model(7.0), {'w': jnp.array([3.0])}))
+  path = algorithm.begin(received, ())
+  now = task(algorithm, {'w': jnp.array([1.0])}, received, local=path)
+  # g - c_i + c = 10 - 1 + 3
+  assert algorithm.correct({'w': jnp.array([10.0])}, now)['w'] == 12.0
+  for _ in range(3):
+    now = now._replace(local=algorithm.after_step(now, None, None, None))
+  # a(3) at momentum 0.5: 1 + (1 + 1/2) + (1 + 1/2 + 1/4)
+  assert now.local.length == 4.25
+  # At rate 0.5 from 7 to 2.75: (7 - 2.75) / (0.5 * 4.25) = 2; c_i+ = 1 - 3 + 2 = 0.
+  sent, memory = algorithm.upload(model(2.75), now)
+  assert memory['w'] == 0.0
+  assert sent.uniform['w'] == -1.0
+  # A quarter of the clients took part: c = 3 + (1 / 4) (-1).
+  server = algorithm.aggregate(Server(model(7.0), received.control), sent, 0.25)
+  assert server.memory['w'] == 2.75
+  assert server.variables['params']['w'] == 2.75
+
+
+def test_scaffold_with_one_client_is_fedavg():
+  # c = c_i before a round makes c = c_i after it, so that no gradient is corrected.
+  algorithm = algorithms.make('scaffold')
+  control, grads = {'w': jnp.array([0.75])}, {'w': jnp.array([10.0])}
+  received = algorithm.broadcast(Server(model(7.0), control))
+  now = task(algorithm, control, received, local=algorithm.begin(received, control))
+  assert algorithm.correct(grads, now)['w'] == 10.0
+  now = now._replace(local=algorithm.after_step(now, None, None, None))
+  sent, memory = algorithm.upload(model(2.0), now)
+  server = algorithm.aggregate(Server(model(7.0), control), sent, 1.0)
+  # (7 - 2) / (0.5 * 1) = 10
+  assert memory['w'] == server.memory['w'] == 10.0
+  after = task(algorithm, memory, algorithm.broadcast(server))
+  assert algorithm.correct(grads, after)['w'] == 10.0
+
+
+def test_scaffold_does_not_collapse_with_many_clients_of_whom_few_take_part():
+  flags = ['algorithm=scaffold', 'num_clients=100', 'participation=0.1']
+  flags += ['partition.min_size=1', 'local_epochs=5', 'batch_size=16']
+  # At 0.05 stale control variates do make it diverge, with and without momentum.
+  flags += ['optimizer.learning_rate=0.02']
+  argv = [f'--config.{flag}' for flag in flags]
+  built = experiment.build(cli.parse(argv).config)
+  first = experiment.initial_state(built)
+  inputs = programs.round_inputs(built, 0, built.planner.plan(0))
+  compiled = programs.compile_programs(built, first, inputs)
+  nothing = jax.tree.map(np.zeros_like, (first.server.memory, first.clients))
+
+  def accuracy(*, controlled):
+    state = experiment.initial_state(built)
+    for index in range(40):
+      inputs = programs.round_inputs(built, index, built.planner.plan(index))
+      state, metrics = compiled.run_round(state, *inputs, built.train)
+      jax.block_until_ready(metrics)  # CPU devices take one program at a time
+      if not controlled:  # without control variates it is FedAvg
+        server = state.server._replace(memory=nothing[0])
+        state = state._replace(server=server, clients=nothing[1])
+    score = compiled.evaluate(state, built.test)
+    return float(score.num_correct[0]) / len(built.test.labels)
+
+  fedavg, scaffold = accuracy(controlled=False), accuracy(controlled=True)
+  assert scaffold > 0.8  # chance is 0.1
+  assert scaffold > fedavg - 0.08
+
+
+# --- SA-MOON --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('scope', ['client', 'server'])
+def test_the_temperature_stays_or_travels(scope):
+  options = {'initial_temperature': 0.5, 'min_temperature': 0.1, 'sigma': 0.1}
+  algorithm = algorithms.make('sa_moon', mu=2.0, scope=scope, **options)
+  variables = model(1.0)
+  server = Server(variables, algorithm.init_server(variables))
+  received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
+  begun = algorithm.begin(received, memory)
+  assert begun.temperature == 0.5
+  end = begun._replace(temperature=jnp.float32(0.25), has_previous=jnp.bool_(True))
+  now = task(algorithm, memory, received, local=end)
+  assert algorithm.report(variables, now) == {'temperature': 0.25}
+  sent, memory = algorithm.upload(variables, now)
+  server = algorithm.aggregate(server, sent, 1.0)
+  # The next local training begins at 0.25 and only records in its first step.
+  again = algorithm.begin(algorithm.broadcast(server), memory)
+  assert again.temperature == 0.25
+  assert not again.has_previous
+  assert tree.num_bytes((server.memory, sent.weighted)) == 4 + 8 * (scope == 'server')
+
+
+def test_the_loss_sees_the_temperature_of_the_step():
+  options = {'initial_temperature': 0.5, 'min_temperature': 0.1, 'sigma': 0.1}
+  algorithm = algorithms.make('sa_moon', mu=2.0, scope='client', **options)
+  memory = algorithm.init_client(model(1.0))
+  received = algorithm.broadcast(Server(model(1.0), ()))
+  begun = algorithm.begin(received, memory)
+  memory = algorithm.upload(model(1.0), task(algorithm, memory, received, local=begun))
+  now = begun._replace(temperature=jnp.float32(0.25))
+  now = task(algorithm, memory[1], received, local=now)
+  outputs = Outputs(representation=X, logits=jnp.zeros((1, 2)), features=X)
+  frozen = {'global': X, 'previous_0': Y}
+  total, parts = algorithm.loss(outputs, frozen, None, now, BATCH)
+  # log(1 + exp(0 - 1 / 0.25))
+  np.testing.assert_allclose(parts['contrastive_loss'], 0.0181499, rtol=1e-5)
+  np.testing.assert_allclose(total, np.log(2) + 2 * 0.0181499, rtol=1e-5)
+
+
+# --- DCO-MOON -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('normalise', 'weights'),
+  [
+    (False, (5.0, 4.0)),  # (2 - 1/3) 3 and (1 + 1/3) 3
+    (True, (5.0 / 3, 4.0 / 3)),
+  ],
+)
+def test_the_weights_of_dco_moon(normalise, weights):
+  options = {'mu': 3.0, 'tau': 1.0, 'theta': 0.5}
+  algorithm = algorithms.make('dco_moon', normalise=normalise, **options)
+  memory = algorithm.init_client(model(0.0))._replace(count=jnp.float32(1))
+  now = task(algorithm, memory, server_memory=jnp.float32(1 / 3))
+  np.testing.assert_allclose(now.scalars['mu_t'], 1.0, rtol=1e-6)
+  outputs = Outputs(representation=X, logits=jnp.zeros((1, 2)), features=X)
+  frozen = {'global': X, 'previous_0': Y}
+  total, parts = algorithm.loss(outputs, frozen, None, now, BATCH)
+  supervised, contrastive = np.log(2), np.log(1 + np.exp(-1))
+  np.testing.assert_allclose(parts['supervised_loss'], supervised, rtol=1e-6)
+  np.testing.assert_allclose(parts['contrastive_loss'], contrastive, rtol=1e-6)
+  expected = weights[0] * supervised + weights[1] * contrastive
+  np.testing.assert_allclose(total, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(('trained', 'strayed'), [(3.0, 1.0), (2.5, 0.0)])
+def test_a_client_strays_when_it_moves_far_from_the_received_model(trained, strayed):
+  # |3 - 2| / 2 = 0.5 > 0.3; |2.5 - 2| / 2 = 0.25; statistics are no parameters
+  options = {'mu': 1.0, 'tau': 1.0, 'theta': 0.3, 'normalise': False}
+  algorithm = algorithms.make('dco_moon', **options)
+  memory = algorithm.init_client(model(0.0))
+  start, end = (
+    model(value) | {'batch_stats': {'mean': jnp.array([mean])}}
+    for value, mean in ((2.0, 0.0), (trained, 9.0))
+  )
+  received = algorithm.broadcast(Server(start, jnp.float32(0)))
+  now = task(algorithm, memory, received, server_memory=jnp.float32(0))
+  sent, memory = algorithm.upload(end, now)
+  assert sent.uniform == strayed
+  assert memory.models[0]['params']['w'] == trained
+  report = algorithm.report(end, now)
+  np.testing.assert_allclose(report['deviation'], (trained - 2) / 2, rtol=1e-6)
+  server = algorithm.aggregate(Server(model(2.0), jnp.float32(0)), sent, 1.0)
+  assert server.memory == strayed

@@ -1,0 +1,164 @@
+"""What is chosen beside the algorithm, against the reference and by reduction."""
+
+import numpy as np
+import pytest
+
+from moon_jax import tree
+from tests import reference, world
+from tests.engine.test_round import TOLERANCE, assert_equal_to_reference, reference_run
+
+# Batches of one example are normalised unlike in the reference: none here.
+NORMALISED_SIZES = (7, 16, 25, 18)
+
+
+@pytest.mark.parametrize('name', ['nesterov', 'adam', 'adamw'])
+def test_local_optimizers_equal_the_reference(name):
+  # Adam's first steps are of the size of the rate however small the gradient is, and
+  # rounding decides about those near 0: few steps, at a small rate.
+  optimizer = {'learning_rate': 0.002} if name != 'nesterov' else {}
+  found = world.run('fedavg', 1, local_optimizer=name, optimizer=optimizer)
+  expected = reference_run('fedavg', 1, optimizer=name, **optimizer)
+  assert_equal_to_reference('fedavg', found, expected)
+  other = reference_run('fedavg', 1, **optimizer)[0]
+  assert world.largest_difference(other.params, expected[0].params) > 1e-3
+
+
+def test_adam_and_adamw_differ_by_where_weight_decay_acts():
+  optimizer = {'learning_rate': 0.002, 'weight_decay': 0.5}
+  ends = [
+    world.run('fedavg', 1, local_optimizer=name, optimizer=optimizer)[0][0].server
+    for name in ('adam', 'adamw')
+  ]
+  assert world.largest_difference(*(end.variables for end in ends)) > 1e-4
+
+
+# Name -> what the reference calls its numbers: rate, momentum.
+SERVER = {
+  'sgd': {'server_learning_rate': 0.7, 'server_momentum': 0.9},
+  'adam': {'server_learning_rate': 0.02},
+  'yogi': {'server_learning_rate': 0.02},
+}
+
+
+def server_numbers(given):
+  return {name.replace('learning_rate', 'rate'): value for name, value in given.items()}
+
+
+@pytest.mark.parametrize(
+  ('algorithm', 'name'),
+  [('fedavg', 'sgd'), ('fedavg', 'adam'), ('fedavg', 'yogi'), ('scaffold', 'sgd')],
+)
+def test_server_optimizers_equal_the_reference(algorithm, name):
+  found = world.run(algorithm, 3, server_optimizer=name, **SERVER[name])
+  # What the algorithm's own server keeps is inside.
+  inside = [
+    (state._replace(server=state.server._replace(memory=state.server.memory.inner)), m)
+    for state, m in found
+  ]
+  numbers = server_numbers(SERVER[name])
+  expected = reference_run(algorithm, 3, server_optimizer=name, **numbers)
+  assert_equal_to_reference(algorithm, inside, expected)
+
+
+def test_server_sgd_at_rate_one_is_plain_averaging_and_at_another_is_not():
+  plain = world.run('fedavg', 3)[-1][0].server.variables
+  ends = {
+    rate: world.run(
+      'fedavg',
+      3,
+      server_optimizer='sgd',
+      server_learning_rate=rate,
+      server_momentum=0.0,
+    )[-1][0].server.variables
+    for rate in (1.0, 0.5)
+  }
+  assert world.largest_difference(plain, ends[1.0]) < 1e-6
+  assert world.largest_difference(plain, ends[0.5]) > 1e-3
+
+
+def test_uniform_weights_equal_the_reference():
+  plans = world.planner(uniform_weights=True)
+  found = world.run('fedavg', 2, plans=plans)
+  expected = reference_run('fedavg', 2, plans=plans, client_weight='uniform')
+  assert_equal_to_reference('fedavg', found, expected)
+  by_size = reference_run('fedavg', 2)[-1]
+  assert world.largest_difference(by_size.params, expected[-1].params) > 1e-3
+
+
+def test_dropped_batches_equal_the_reference():
+  sizes = (16, 17, 38)
+  plans = world.planner(sizes=sizes, drop_last=True)
+  # Each has LOCAL_EPOCHS * floor(n / 16) batches, all full.
+  for client, whole in enumerate((1, 1, 2)):
+    _, num_real = plans.batches(0, client)
+    assert num_real.tolist() == [16] * whole * world.LOCAL_EPOCHS
+  found = world.run('fedavg', 2, plans=plans)
+  everything = world.planner(sizes=sizes)
+  dropped = {'drop_last': True, 'batch_size': world.BATCH_SIZE}
+  expected = reference_run('fedavg', 2, plans=everything, **dropped)
+  assert_equal_to_reference('fedavg', found, expected)
+  kept = reference_run('fedavg', 2, plans=everything)[-1]
+  assert world.largest_difference(kept.params, expected[-1].params) > 1e-3
+
+
+def normalised_run(algorithm, batch_norm):
+  """(engine, reference), two rounds of the network with batch normalisation."""
+  plans = world.planner(sizes=NORMALISED_SIZES)
+  run = {'model': 'mlp_bn', 'plans': plans, 'batch_norm': batch_norm}
+  found = world.run(algorithm, 3, represent_once=False, **run)
+  return found, reference_run(algorithm, 3, **run)
+
+
+def test_averaged_statistics_equal_the_reference():
+  found, expected = normalised_run('moon', 'averaged')
+  assert_equal_to_reference('moon', found, expected)
+  for (state, _), truth in zip(found, expected, strict=True):
+    statistics = state.server.variables['batch_stats']
+    assert world.largest_difference(statistics, truth.stats) < TOLERANCE
+
+
+@pytest.mark.parametrize('algorithm', ['moon', 'decentralized_moon'])
+def test_local_statistics_equal_the_reference(algorithm):
+  found, expected = normalised_run(algorithm, 'local')
+  inside = [(s._replace(clients=s.clients.inner), metrics) for s, metrics in found]
+  assert_equal_to_reference(algorithm, inside, expected)
+  for (state, _), truth in zip(found, expected, strict=True):
+    assert truth.client_stats
+    for client, wanted in truth.client_stats.items():
+      mine = tree.gather(state.clients.statistics, client)
+      assert world.largest_difference(mine, wanted) < TOLERANCE
+  averaged = reference_run(
+    algorithm, 3, model='mlp_bn', plans=world.planner(sizes=NORMALISED_SIZES)
+  )[-1]
+  apart = world.largest_difference(averaged.client_stats, expected[-1].client_stats)
+  assert apart > 1e-3
+
+
+def test_local_statistics_never_leave_and_are_what_is_tested():
+  (state, _), truth = (side[-1] for side in normalised_run('moon', 'local'))
+  made = world.make('moon', batch_norm='local')
+  assert set(made.broadcast(state.server)) == {'params'}
+  first = world.variables('mlp_bn')['batch_stats']
+  assert world.largest_difference(state.server.variables['batch_stats'], first) == 0
+  tested = made.evaluated(state.server, state.clients)
+  images = world.data('mlp_bn')[1]
+  for client in range(4):
+    model = tree.gather(tested, client)
+    logits = world.network('mlp_bn').apply(model, images).logits
+    stats = truth.client_stats.get(client, first)
+    plain = reference.Model(truth.params, stats)
+    wanted = reference.mlp_bn.forward(plain, images, training=False)[2]
+    np.testing.assert_allclose(logits, wanted, atol=1e-4)
+
+
+def test_other_numbers_of_the_server_compile_nothing():
+  options = {'server_optimizer': 'sgd', 'server_momentum': 0.0}
+  world.run('fedavg', 1, server_learning_rate=1.0, **options)
+  fixed = {'server_learning_rate': 1.0, 'server_momentum': 1.0}
+  function = world.compiled_round(
+    'fedavg', 'mlp', True, 1, 'none', 'sgd', server_optimizer='sgd', **fixed
+  )
+  compiled = function._cache_size()
+  assert compiled > 0
+  world.run('fedavg', 1, server_learning_rate=0.25, **options)
+  assert function._cache_size() == compiled

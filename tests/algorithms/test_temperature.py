@@ -1,0 +1,177 @@
+"""Annealing of the temperature against numbers worked by hand and frequencies."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax.algorithms import temperature
+
+NUMBERS = {'sigma': 0.5, 'min_temperature': 0.01}
+HUGE = 3e38  # just below the largest float32
+FLOOR = np.float32(0.01)
+
+
+def scalar(value):
+  return jnp.asarray(value, jnp.float32)
+
+
+def candidate(t, g, g_prev, sigma=0.5, floor=0.01):
+  numbers = map(scalar, (t, g, g_prev, sigma, floor))
+  names = 'temperature', 'grad_norm', 'previous_grad_norm', 'sigma', 'min_temperature'
+  return temperature.candidate(**dict(zip(names, numbers, strict=True)))
+
+
+def trained(t=1.0, grad_norm=2.0, loss=1.0):
+  """A state after the first step of a local training."""
+  state, key = temperature.start(t), jax.random.key(0)
+  return step(state, key, grad_norm=grad_norm, loss=loss)
+
+
+def step(state, key, **numbers):
+  numbers = jax.tree.map(scalar, NUMBERS | numbers)
+  return temperature.step(state, key, **numbers)
+
+
+@pytest.mark.parametrize(
+  ('g', 'g_prev', 'expected'),
+  [
+    (3.0, 2.0, 1.5),  # 2 (1 - 0.5 * 1 / 2)
+    (1.0, 2.0, 1.5),  # the change counts, not its sign
+    (2.0, 4.0, 1.5),  # 2 (1 - 0.5 * 2 / 4): relative to the previous norm
+    (2.0, 2.0, 2.0),  # no change
+    (7.0, 2.0, 0.01),  # 2 (1 - 0.5 * 5 / 2) = -0.5, below the floor
+    (1.0, 0.0, 0.01),  # 1 / eps
+    (0.0, 0.0, 2.0),
+  ],
+)
+def test_candidate(g, g_prev, expected):
+  np.testing.assert_allclose(candidate(2.0, g, g_prev), expected, rtol=1e-6)
+
+
+def test_candidate_with_the_papers_numbers():
+  # T = 1, sigma = 0.005, the norm falls by a tenth: 1 - 0.005 * 0.1 = 0.9995
+  value = candidate(1.0, 0.9, 1.0, sigma=0.005, floor=0.001)
+  np.testing.assert_allclose(value, 0.9995, rtol=1e-6)
+
+
+@pytest.mark.parametrize(('g', 'g_prev'), [(3, 2), (0, 5), (HUGE, 0), (jnp.inf, 1)])
+def test_no_cooling_rate_keeps_the_temperature(g, g_prev):
+  assert candidate(0.7, g, g_prev, sigma=0) == scalar(0.7)
+
+
+@pytest.mark.parametrize(
+  ('loss', 'previous', 'expected'),
+  [
+    (0.9, 1.0, 1.0),
+    (1.0, 1.0, 1.0),
+    (1.5, 1.0, 0.367879),  # exp((1 - 1.5) / 0.5) = exp(-1)
+    (2.0, 1.0, 0.135335),  # exp(-2)
+    (-HUGE, HUGE, 1.0),
+    (HUGE, -HUGE, 0.0),
+  ],
+)
+def test_acceptance(loss, previous, expected):
+  value = temperature.acceptance(
+    loss=scalar(loss), previous_loss=scalar(previous), temperature=scalar(0.5)
+  )
+  np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+def test_the_first_step_only_records():
+  # From the placeholder norm 0 the proposal would be the floor, and be taken.
+  state = step(temperature.start(1.0), jax.random.key(0), grad_norm=2.0, loss=-1.0)
+  assert jax.tree.map(float, state) == (1.0, 2.0, -1.0, True)
+
+
+def test_a_lower_loss_always_cools():
+  # 1 (1 - 0.5 |1 - 2| / 2) = 0.75
+  keys, state = jax.random.split(jax.random.key(1), 1000), trained()
+  new = jax.vmap(lambda key: step(state, key, grad_norm=1.0, loss=0.5))(keys)
+  assert jax.tree.map(set, jax.tree.map(np.unique, new)) == (
+    {0.75},
+    {1.0},
+    {0.5},
+    {True},
+  )
+
+
+def test_two_steps_build_on_each_other():
+  first, second = jax.random.split(jax.random.key(1))
+  state = step(trained(), first, grad_norm=1.0, loss=0.5)
+  # 0.75 (1 - 0.5 |1.5 - 1| / 1) = 0.5625
+  state = step(state, second, grad_norm=1.5, loss=0.4)
+  assert float(state.temperature) == 0.5625
+
+
+def test_what_is_not_taken_is_recorded_all_the_same():
+  state = step(trained(), jax.random.key(1), grad_norm=1.0, loss=1e6)
+  assert jax.tree.map(float, state) == (1.0, 1.0, 1e6, True)
+
+
+@pytest.mark.parametrize(('t', 'rise'), [(0.5, 0.1), (0.5, 0.5), (2.0, 0.5)])
+def test_a_higher_loss_cools_as_often_as_metropolis_says(t, rise):
+  # grad_norm 1 after 2: an accepted proposal is 3/4 of T.
+  keys = jax.random.split(jax.random.key(2), 20_000)
+  state = trained(t)
+  new = jax.vmap(lambda key: step(state, key, grad_norm=1.0, loss=1.0 + rise))(keys)
+  assert set(np.unique(new.temperature)) == {np.float32(0.75 * t), np.float32(t)}
+  share, expected = np.mean(new.temperature < t), np.exp(-rise / t)
+  spread = np.sqrt(expected * (1 - expected) / len(keys))
+  assert abs(share - expected) < 5 * spread  # at most 0.018
+
+
+def test_the_temperature_before_the_proposal_decides():
+  # The proposal is the floor, 0.01, at which a rise by 0.1 would pass with exp(-10).
+  keys = jax.random.split(jax.random.key(3), 1000)
+  state = trained()
+  new = jax.vmap(lambda key: step(state, key, grad_norm=20.0, loss=1.1))(keys)
+  # exp(-0.1) = 0.905
+  assert 0.85 < np.mean(new.temperature == FLOOR) < 0.95
+
+
+def test_never_below_the_floor():
+  state = trained()
+  rng = np.random.default_rng(0)
+  norms, losses = rng.exponential(size=200), -np.arange(200)
+  keys = jax.random.split(jax.random.key(4), 200)
+  for key, norm, loss in zip(keys, norms, losses, strict=True):
+    old, state = state, step(state, key, grad_norm=norm, loss=loss)
+    assert FLOOR <= state.temperature <= old.temperature
+  assert state.temperature == FLOOR
+
+
+def test_a_start_has_no_previous_step():
+  assert jax.tree.map(float, temperature.start(0.75)) == (0.75, 0.0, 0.0, False)
+
+
+@pytest.mark.parametrize('g', [0.0, HUGE, jnp.inf, jnp.nan])
+@pytest.mark.parametrize('g_prev', [0.0, HUGE, jnp.inf, jnp.nan])
+@pytest.mark.parametrize('loss', [-HUGE, HUGE, jnp.inf, jnp.nan])
+def test_huge_and_missing_numbers_leave_a_temperature(g, g_prev, loss):
+  state = trained(grad_norm=g_prev)
+  new = step(state, jax.random.key(1), grad_norm=g, loss=loss)
+  assert FLOOR <= new.temperature <= 1
+
+
+def test_stacked_clients_equal_single_ones_under_jit():
+  states = [trained(t, loss=loss) for t, loss in ((0.5, 1.0), (1.0, 2.0), (2.0, 0.9))]
+  states.append(temperature.start(3.0))
+  keys = jax.random.split(jax.random.key(5), 4)
+  # A slice of keys that are used up already counts as using one twice.
+  single = list(keys.copy())
+  norms = jnp.array([1.0, 5.0, 2.5, 1.0])
+  numbers = jax.tree.map(scalar, NUMBERS)
+
+  @jax.jit
+  @jax.vmap
+  def together(state, key, norm):
+    return temperature.step(state, key, grad_norm=norm, loss=scalar(1.0), **numbers)
+
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+  batched = together(stacked, keys, norms)
+  for i, state in enumerate(states):
+    alone = step(state, single[i], grad_norm=norms[i], loss=1.0)
+    for one, many in zip(alone, batched, strict=True):
+      assert (one.dtype, one.shape) == (many.dtype, ())
+      np.testing.assert_allclose(many[i], one, rtol=1e-6)

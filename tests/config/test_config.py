@@ -1,0 +1,459 @@
+"""The rules of a configuration, and that configs/base.py tells all of them."""
+
+import dataclasses
+import json
+import pathlib
+import re
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from configs import base
+from moon_jax import algorithms, config, models
+from moon_jax.algorithms import server_optimizers
+from moon_jax.algorithms.wrappers import topology
+from moon_jax.data import augment, partition, sources
+from moon_jax.engine import optimizers
+from moon_jax.models import convolution
+from moon_jax.types import Server
+
+SERVER = Server(variables={'params': {}}, memory=())
+BASE = pathlib.Path(base.__file__).read_text()
+
+
+def settings(**changes):
+  """The settings of configs/base.py; `moon__mu=2.0` changes moon.mu."""
+  flat = config.flatten(base.get_config().to_dict())
+  return flat | {name.replace('__', '.'): value for name, value in changes.items()}
+
+
+def problems(values, given=()):
+  with pytest.raises(config.ConfigError) as caught:
+    config.validate(values, given)
+  assert str(caught.value) == '\n'.join(caught.value.problems)
+  return list(caught.value.problems)
+
+
+# --- one list of knobs ----------------------------------------------------------------
+
+
+def test_base_has_every_knob_and_no_other():
+  assert set(settings()) == set(config.knobs())
+
+
+def test_every_knob_of_base_has_a_comment_and_its_place():
+  lines = re.findall(r'^  config\.([\w.]+) = (?!ml_collections)(.*)$', BASE, re.M)
+  assert [name for name, _ in lines] == list(config.knobs())
+  for name, rest in lines:
+    assert re.search(r'  # \S', rest), f'{name} has no comment'
+
+
+def test_names_are_those_of_the_tables():
+  assert tuple(algorithms.ALGORITHMS) == config.ALGORITHMS
+  assert tuple(models.MODELS) == config.MODELS
+  assert tuple(sources.SOURCES) == config.SOURCES
+  assert tuple(partition.PARTITIONERS) == config.PARTITIONS
+  assert tuple(augment.AUGMENTATIONS) == config.AUGMENTATIONS
+  assert tuple(augment.PADDINGS) == config.PADDINGS
+  assert tuple(optimizers.OPTIMIZERS) == config.OPTIMIZERS
+  assert set(optimizers.NUMBERS) == set(config.OPTIMIZERS)
+  assert tuple(optimizers.SCHEDULES) == config.SCHEDULES
+  assert tuple(server_optimizers.OPTIMIZERS) == config.SERVER_OPTIMIZERS
+  assert tuple(topology.TOPOLOGIES) == config.TOPOLOGIES
+  # Whoever shares its model, or sends none, has no server.
+  for name in config.ALGORITHMS:
+    made = algorithms.make(name, **config.validate(settings()).options(name))
+    served = made.share is None and made.broadcast(SERVER) != ()
+    assert served == (name in config.SERVED)
+  assert tuple(convolution.CHOICES) == config.CONVOLUTIONS
+
+
+def test_rules_are_about_knobs_that_exist():
+  groups = {name.split('.')[0] for name in config.knobs()}
+  for name, (decider, _) in config._USED_WHEN.items():
+    assert name in groups | set(config.knobs())
+    assert decider in config.knobs()
+  assert set(config._NEEDED_WHEN) | set(config.MAY_CHANGE) <= set(config.knobs())
+
+
+# --- valid values ---------------------------------------------------------------------
+
+
+def test_valid_values_keep_their_place_and_type():
+  # In configs/base.py optimizer.momentum is 0.9, moon.mu 5.0 and fedprox.mu 0.01.
+  built = config.validate(settings(moon__mu=2, seed=2**31 - 1, participation=1))
+  assert (built.moon.mu, built.moon.tau, built.moon.num_previous) == (2.0, 0.5, 1)
+  assert type(built.moon.mu) is float
+  assert built.fedprox.mu == 0.01
+  assert built.optimizer.momentum == 0.9
+  assert built.seed == 2147483647
+  assert built.options('dco_moon') == {
+    'mu': 1.0,
+    'tau': 0.5,
+    'theta': 0.1,
+    'normalise': False,
+  }
+  assert built.options('fedavg') == {}
+
+
+def test_a_config_is_its_own_description():
+  built = config.validate(base.get_config().to_dict())
+  as_saved = json.loads(json.dumps(dataclasses.asdict(built)))
+  assert config.validate(as_saved) == built
+  assert config.changes(as_saved, built) == []
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [
+    ('cnn_transformer.heads', 1),
+    ('cnn_transformer.heads', 256),
+    ('dco_moon.theta', 1e30),
+    ('execution.lanes', '1'),
+    ('execution.lanes', '10'),
+    ('execution.lanes', 'auto'),
+  ],
+)
+def test_bounds_include_their_ends(name, value):
+  assert config.convert(name, value) == value
+
+
+# --- invalid values -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'wanted'),
+  [
+    ('seed', True, 'a whole number'),
+    ('seed', None, 'a whole number'),
+    ('seed', 1.0, 'a whole number'),
+    ('seed', -1, 'in [0, 2147483647]'),
+    ('seed', 2**31, 'in [0, 2147483647]'),
+    ('num_clients', [3], 'a whole number'),
+    ('moon.mu', '1', 'a number'),
+    ('moon.mu', float('-inf'), 'a finite number'),
+    ('moon.tau', 0.0, 'above 0'),
+    ('optimizer.momentum', 1.0, 'in [0, 1)'),
+    ('participation', 1.01, 'a fraction of the clients in (0, 1], not a count'),
+    ('participation', 0.0, 'a fraction of the clients in (0, 1], not a count'),
+    ('cnn_transformer.heads', 0, 'a divisor of 256'),
+    ('cnn_transformer.heads', 12, 'a divisor of 256'),
+    ('cnn_transformer.dropout', 1.0, 'in [0, 1)'),
+    ('data.limit', -1, 'at least 0'),
+    ('data.path', 3, 'a word'),
+    ('execution.lanes', 4, 'a word'),
+    ('execution.lanes', '4\n', "'auto' or a count of at least 1"),
+    ('optimizer.name', 'lion', 'one of sgd, adam, adamw'),
+    ('optimizer.decay', 0.0, 'in (0, 1]'),
+    ('optimizer.decay_every', 0, 'at least 1'),
+    ('topology.degree', 0, 'even, at least 2'),
+    ('topology.degree', 3, 'even, at least 2'),
+    ('topology.edge_probability', 0.0, 'in (0, 1]'),
+    ('server_optimizer.momentum', 1.0, 'in [0, 1)'),
+    ('server_optimizer.learning_rate', 'fast', "'auto' or a number"),
+    ('server_optimizer.learning_rate', 0.0, 'above 0'),
+    ('optimizer.learning_rate', 'auto', 'a number'),
+  ],
+)
+def test_bad_value(name, value, wanted):
+  values = settings() | {name: value}
+  assert problems(values) == [f'--config.{name}={value!r} must be {wanted}.']
+
+
+def test_missing_misspelt_and_scalar_for_a_group():
+  values = settings()
+  group = [name for name in config.knobs() if name.startswith('moon.')]
+  for name in ('seed', *group):
+    del values[name]
+  assert problems(values | {'sed': 0, 'moon': 5.0}) == [
+    "--config.sed is not a knob. Did you mean 'seed'?",
+    f'--config.moon is a group; set one of its knobs: {", ".join(group)}.',
+    *(f'--config.{name} is missing from the config file.' for name in ('seed', *group)),
+  ]
+
+
+def test_a_knob_that_is_not_used_matters_only_if_it_was_given():
+  values = settings(algorithm='fedavg')
+  assert config.validate(values).algorithm == 'fedavg'
+  assert problems(values, given=['moon.mu', 'seed']) == [
+    '--config.moon.mu is not used with --config.algorithm=fedavg; '
+    'it belongs to moon or decentralized_moon.'
+  ]
+
+
+@pytest.mark.parametrize('optimizer', ['adam', 'nesterov'])
+def test_scaffold_wants_plain_sgd(optimizer):
+  values = settings(
+    optimizer__name='adam' if optimizer == 'adam' else 'sgd',
+    optimizer__nesterov=optimizer == 'nesterov',
+  )
+  (line,) = problems(values | {'algorithm': 'scaffold'})
+  assert line.startswith(
+    '--config.algorithm=scaffold needs --config.optimizer.name=sgd'
+  )
+  assert config.validate(values | {'algorithm': 'fedavg'})
+  assert config.validate(settings(algorithm='scaffold'))
+
+
+def test_the_other_moons_rules_are_theirs_alone():
+  values = settings(dco_moon__mu=0.0, dco_moon__normalise=True)
+  assert config.validate(values)
+  assert config.validate(settings(algorithm='dco_moon', dco_moon__mu=0.0))
+  (line,) = problems(values | {'algorithm': 'dco_moon'})
+  assert line.startswith('--config.dco_moon.mu=0.0 must be above 0 with')
+  values = settings(sa_moon__min_temperature=1.0)
+  assert config.validate(values | {'algorithm': 'sa_moon'})
+  values['sa_moon.initial_temperature'] = 0.5
+  assert config.validate(values)
+  (line,) = problems(values | {'algorithm': 'sa_moon'})
+  assert line.startswith('--config.sa_moon.min_temperature=1.0 must be at most')
+
+
+def test_the_ring_matters_only_to_who_uses_it():
+  values = settings(num_clients=4, topology__degree=4)
+  assert config.validate(values)
+  peers = values | {'algorithm': 'decentralized_fedavg'}
+  assert problems(peers) == [
+    '--config.topology.degree=4 must be below --config.num_clients=4.'
+  ]
+  assert config.validate(peers | {'topology.name': 'complete'})
+  assert config.validate(peers | {'num_clients': 5})
+
+
+def test_peers_take_the_knobs_of_the_algorithm_with_a_server():
+  built = config.validate(settings(moon__tau=0.25))
+  assert built.options('decentralized_moon') == built.options('moon')
+  assert built.options('decentralized_moon')['tau'] == 0.25
+  assert built.options('decentralized_fedavg') == {}
+
+
+@pytest.mark.parametrize(('name', 'rate'), [('sgd', 1), ('adam', 0.01), ('yogi', 0.01)])
+def test_the_servers_rate_follows_its_optimizer_unless_given(name, rate):
+  chosen = base.get_config()
+  chosen.server_optimizer.name = name
+  automatic = config.validate(chosen.to_dict())
+  assert automatic.server_optimizer.learning_rate == rate
+  # A config file may set a number, and a run may name the number that it had anyway.
+  for number in (rate, 0.5):
+    chosen.server_optimizer.learning_rate = number
+    given = config.validate(chosen.to_dict())
+    assert given.server_optimizer.learning_rate == number
+    assert (given == automatic) == (number == rate)
+
+
+def test_the_source_needs_its_place():
+  assert problems(settings(data__source='npz')) == [
+    '--config.data.path is needed with --config.data.source=npz.'
+  ]
+  assert config.validate(settings(data__source='npz', data__path='x.npz'))
+
+
+@given(name=st.sampled_from(list(config.knobs())), text=st.text())
+def test_any_text_is_a_value_or_a_line(name, text):
+  complaint = None
+  try:
+    config.convert(name, config.from_word(name, text))
+  except config.ConfigError as error:
+    complaint = error
+  if complaint:
+    (problem,) = complaint.problems
+    assert problem.startswith(f'--config.{name}=')
+    assert len(problem.splitlines()) == 1
+
+
+# Knob -> the bound that its comment tells, as (low, low included, high, high included).
+def told_bounds():
+  infinite = float('inf')
+  bounds = {}
+  for name, comment in re.findall(r'^  config\.([\w.]+) = .*?  # (.*)$', BASE, re.M):
+    interval = re.search(r'in ([\[(])([\d.]+), ([\d.]+)([\])])', comment)
+    if interval:
+      opens, low, high, closes = interval.groups()
+      bounds[name] = (float(low), opens == '[', float(high), closes == ']')
+    elif 'above 0' in comment:
+      bounds[name] = (0, False, infinite, False)
+    elif least := re.search(r'at least (\d)', comment):
+      bounds[name] = (int(least[1]), True, infinite, False)
+    elif '0 is all' in comment or '0 is none' in comment:
+      bounds[name] = (0, True, infinite, False)
+    elif '0 to 2**31 - 1' in comment:
+      bounds[name] = (0, True, 2**31 - 1, True)
+  return bounds
+
+
+# Whether a number is good for these is not a matter of bounds alone, or of none.
+OTHER_RULES = {'topology.degree', 'cnn_transformer.heads', 'dco_moon.normalise'}
+
+
+def numeric_knobs():
+  return {
+    name: (typing.get_args(kind) or (kind,))[0]
+    for name, kind in config.knobs().items()
+    if (typing.get_args(kind) or (kind,))[0] in (int, float) and name not in OTHER_RULES
+  }
+
+
+def test_every_number_has_its_bound_in_the_help():
+  assert set(numeric_knobs()) == set(told_bounds()) - OTHER_RULES
+
+
+@pytest.mark.parametrize('name', numeric_knobs())
+def test_the_bound_of_the_help_is_the_one_that_holds(name):
+  low, low_included, high, high_included = told_bounds()[name]
+  if numeric_knobs()[name] is int:
+    counted = name not in ('data.limit', 'execution.cache_mib')  # on the device
+    good = [low, low + 1, 2**31 - 1, *([] if counted else [2**40])]
+    bad = [low - 1, -(2**40), *([2**31, 2**70] if counted else [])]
+  else:
+    tiny, huge = 2.0**-126, 2.0**127
+    good = [low] * low_included + [low + tiny] + [high] * high_included
+    good += [huge] if high == float('inf') else [high * (1 - 1e-9)]
+    bad = [low] * (not low_included) + [high] * (not high_included) + [low - 1e-9]
+    bad += [tiny / 2, 2 * huge, -huge, float('nan')]
+    bad += [high + 1e-9] if high < float('inf') else []
+  for value in good:
+    assert config.convert(name, value) == value
+  for value in bad:
+    with pytest.raises(config.ConfigError):
+      config.convert(name, value)
+
+
+# What a config file may assign by mistake.
+ANYTHING = st.recursive(
+  st.none()
+  | st.booleans()
+  | st.integers()
+  | st.builds(pow, st.just(10), st.sampled_from([400, 5000]))
+  | st.floats()
+  | st.text(max_size=200)
+  | st.binary(),
+  lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside),
+  max_leaves=5,
+)
+
+
+@given(
+  changed=st.dictionaries(st.sampled_from(list(config.knobs())), ANYTHING),
+  unknown=st.dictionaries(st.text(), ANYTHING),
+)
+@hypothesis_settings(deadline=None)
+def test_any_values_make_a_config_or_lines(changed, unknown):
+  values = settings() | changed | unknown
+  lines = ()
+  try:
+    built = config.validate(values)
+  except config.ConfigError as error:
+    lines = error.problems
+  if lines:
+    assert all(line.startswith('--config.') for line in lines)
+    assert all(len(line.splitlines()) == 1 and len(line) < 1000 for line in lines)
+  else:
+    rate = 'server_optimizer.learning_rate'
+    if values[rate] == 'auto':
+      values[rate] = built.server_optimizer.learning_rate
+    assert config.flatten(dataclasses.asdict(built)) == values
+
+
+# --- resuming -------------------------------------------------------------------------
+
+
+def as_saved():
+  """The defaults as config.json has them."""
+  return dataclasses.asdict(config.validate(settings()))
+
+
+def test_changes_name_what_makes_another_experiment():
+  saved = as_saved()
+  saved['moon']['mu'] = 1.0
+  saved['old'] = 'gone'
+  del saved['seed']
+  given = config.validate(settings(num_clients=7))
+  assert config.changes(saved, given) == [
+    'moon.mu: 1.0 -> 5.0',
+    'num_clients: 10 -> 7',
+    "old: 'gone' -> no longer a knob",
+    'seed: not saved -> 0',
+  ]
+
+
+def test_changes_leave_out_what_follows_from_another():
+  given = config.validate(settings(algorithm='decentralized_fedavg', batch_size=8))
+  assert config.changes(as_saved(), given) == [
+    "algorithm: 'moon' -> 'decentralized_fedavg'",
+    'batch_size: 64 -> 8',
+  ]
+
+
+# Knob -> another valid value, where the rule for its type does not give one.
+ANOTHER = {
+  'topology.degree': 4,
+  'cnn_transformer.heads': 16,
+  'server_optimizer.momentum': 0.5,
+  'execution.devices': '2',
+  'execution.lanes': '2',
+  'data.name': 'cifar10',
+  'data.path': 'other.npz',
+  'data.dir': 'elsewhere',
+  'server_optimizer.learning_rate': 0.5,
+  'execution.compile_cache': 'compiled',
+}
+
+
+# What a resumed run may do otherwise: results differ by float32 rounding at most, or
+# what would have ended the run does not.
+FREE = {
+  *('num_rounds', 'eval_every_rounds', 'checkpoint_every_rounds', 'data.dir'),
+  *('on_nonfinite', 'execution.deterministic', 'execution.compile_cache'),
+  *('execution.devices', 'execution.lanes', 'execution.convolution'),
+  *('execution.cache_mib', 'execution.profile'),
+}
+
+
+def another(name, value):
+  kind, *bounds = typing.get_args(config.knobs()[name]) or (config.knobs()[name],)
+  if name in ANOTHER:
+    return ANOTHER[name]
+  if kind is str:
+    return next(other for other in bounds[0].names if other != value)
+  return not value if kind is bool else value + 1 if kind is int else value / 2
+
+
+@pytest.mark.parametrize('name', config.knobs())
+def test_every_knob_may_change_or_makes_another_experiment(name):
+  values = settings(data__name='mnist', data__path='mine.npz', optimizer__nesterov=True)
+  for _ in range(2):  # what decides may itself have to be decided
+    for part, (decider, chosen) in config._USED_WHEN.items():
+      if name.startswith(part) and name != decider:
+        values[decider] = chosen[0]
+  assert name in config.used(values)
+  given = config.validate(values | {name: another(name, values[name])})
+  saved = dataclasses.asdict(config.validate(values))
+  told = [line.partition(': ')[0] for line in config.changes(saved, given)]
+  assert (name in told) == (name not in FREE)
+
+
+def test_changes_allow_what_cannot_change_a_result():
+  given = config.validate(
+    settings(
+      num_rounds=7,
+      eval_every_rounds=7,
+      checkpoint_every_rounds=7,
+      data__dir='/elsewhere',
+      execution__lanes='7',
+    )
+  )
+  assert config.changes(as_saved(), given) == []
+
+
+def test_the_cosine_depends_on_the_number_of_rounds():
+  saved = as_saved()
+  saved['optimizer']['schedule'] = 'cosine'
+  longer = settings(optimizer__schedule='cosine', num_rounds=200)
+  assert config.changes(saved, config.validate(longer)) == ['num_rounds: 100 -> 200']
+  for schedule in ('constant', 'exponential', 'step'):
+    saved['optimizer']['schedule'] = schedule
+    longer['optimizer.schedule'] = schedule
+    assert config.changes(saved, config.validate(longer)) == []

@@ -1,0 +1,451 @@
+"""Properties of the partitions, over many seeds and against independent arithmetic."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moon_jax import config
+from moon_jax.data import partition
+from moon_jax.data.partition import base
+
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))  # M = 600
+# The mean client owns 100 examples; one draw in several leaves some client below 50.
+OPTIONS = {
+  'num_clients': 6,
+  'beta': 0.5,
+  'classes_per_client': 2,
+  'noise_sigma': 0.1,
+  'min_size': 50,
+  'seed': 0,
+}
+
+
+def make(name='dirichlet', labels=LABELS, **changes):
+  return partition.make(name, labels, **(OPTIONS | changes))
+
+
+def skew(split):
+  """Mean over the clients of the share that a client's largest class has."""
+  counts = partition.class_counts(split, LABELS, 10)
+  return np.mean(counts.max(1) / counts.sum(1))
+
+
+@pytest.mark.parametrize('name', list(partition.PARTITIONERS))
+def test_every_example_has_one_owner_and_every_client_enough(name):
+  # The smallest of 6 Dirichlet(0.5) shares of 600 is hardly ever 50.
+  least = 20 if name == 'quantity' else 50
+  for seed in range(200):
+    split = make(name, min_size=least, seed=seed)
+    assert sorted(split.indices.tolist()) == list(range(len(LABELS)))
+    assert (split.offsets[0], split.offsets[-1]) == (0, len(LABELS))
+    assert split.sizes.min() >= least
+    for i in range(6):
+      assert np.all(np.diff(split.client(i)) > 0)
+    assert (split.indices.dtype, split.offsets.dtype) == (np.int32, np.int64)
+
+
+def test_dirichlet_gives_nothing_more_to_a_client_with_its_fair_share():
+  capped = 0
+  for seed in range(200):
+    # 7 clients: the fair share 600 / 7 is no whole number.
+    split = make(num_clients=7, seed=seed)
+    held = np.zeros(7)
+    for label in range(10):
+      received = np.array([np.sum(LABELS[split.client(i)] == label) for i in range(7)])
+      full = held >= 600 / 7
+      assert not received[full].any()
+      capped += full.sum()
+      held += received
+  assert capped > 200  # the rule was at work, not vacuous
+
+
+def test_dirichlet_fills_to_the_cap_exactly():
+  # Two clients, two classes of 4, a fair share of 4. At a vanishing beta one client
+  # takes all of class 0; it then holds 4 >= 4, so the other takes all of class 1.
+  labels = np.array([0, 1, 0, 1, 0, 1, 0, 1])
+  first = set()
+  for seed in range(20):
+    split = make(labels=labels, num_clients=2, beta=1e-9, min_size=0, seed=seed)
+    owned = {tuple(split.client(0)), tuple(split.client(1))}
+    assert owned == {(0, 2, 4, 6), (1, 3, 5, 7)}
+    first.add(int(split.client(0)[0]))
+  assert first == {0, 1}  # either client may be the one
+
+
+def test_dirichlet_at_a_huge_beta_is_even():
+  split = make(beta=1e308)
+  # 60 examples of each class over 6 clients: 10, give or take rounding down a cut.
+  counts = partition.class_counts(split, LABELS, 10)
+  np.testing.assert_allclose(counts, 10, atol=1)
+
+
+@pytest.mark.parametrize('beta', [1e-320, 1e-12, 1e-3, 1e6])
+def test_dirichlet_survives_extreme_concentrations(beta):
+  for seed in range(20):
+    split = make(beta=beta, min_size=0, seed=seed)
+    assert sorted(split.indices.tolist()) == list(range(len(LABELS)))
+
+
+def test_mean_share_of_a_class_is_even():
+  # The first class meets no cap, so by symmetry each client expects 60 / 6 = 10 of it.
+  # Var(share) = (1/6)(5/6) / (6 * 0.5 + 1) = 0.0347: over 400 seeds the mean of 60 *
+  # share has standard error 60 * 0.186 / 20 = 0.56. Four of them: 2.2.
+  splits = [make(min_size=0, seed=seed) for seed in range(400)]
+  counts = np.mean([partition.class_counts(s, LABELS, 10)[:, 0] for s in splits], 0)
+  np.testing.assert_allclose(counts, 10, atol=2.2)
+
+
+def test_examples_of_a_class_are_shuffled():
+  # Dealt in stored order, client 0 would own the first examples of class 0 always.
+  members = np.flatnonzero(LABELS == 0)
+  owned = [np.isin(members, make(seed=seed).client(0)) for seed in range(100)]
+  early, late = np.split(np.mean(owned, axis=0), 2)
+  assert abs(early.mean() - late.mean()) < 0.05
+
+
+def test_small_beta_is_more_skewed():
+  skews = [
+    np.mean([skew(make(beta=beta, seed=seed)) for seed in range(10)])
+    for beta in (0.1, 1.0, 100.0)
+  ]
+  assert skews[0] > skews[1] + 0.1 > skews[2] + 0.2
+
+
+def test_iid_sizes_differ_by_at_most_one():
+  sizes = make('iid', num_clients=7).sizes
+  # 600 = 7 * 85 + 5
+  assert sorted(sizes) == [85, 85, 86, 86, 86, 86, 86]
+  assert skew(make('iid')) < 0.2  # 0.1 if exactly even
+
+
+@pytest.mark.parametrize('name', list(partition.PARTITIONERS))
+def test_the_seed_decides(name):
+  same, again, other = (make(name, min_size=20, seed=seed) for seed in (0, 0, 1))
+  np.testing.assert_array_equal(same.indices, again.indices)
+  np.testing.assert_array_equal(same.offsets, again.offsets)
+  assert not np.array_equal(same.indices, other.indices)
+
+
+def test_class_counts_by_hand():
+  split = partition.Partition(np.array([1, 3, 0, 2, 4]), np.array([0, 2, 2, 5]))
+  labels = np.array([0, 2, 0, 2, 1])
+  counts = partition.class_counts(split, labels, 4)
+  assert counts.tolist() == [[0, 0, 2, 0], [0, 0, 0, 0], [2, 1, 0, 0]]
+  assert split.sizes.tolist() == [2, 0, 3]
+  assert split.client(2).tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize('name', list(partition.PARTITIONERS))
+def test_too_few_examples_is_refused(name):
+  message = r'6 clients with at least 101 examples need 606, and there are 600: .*'
+  with pytest.raises(partition.PartitionError, match=message + 'num_clients'):
+    make(name, min_size=101)
+  if name in ('iid', 'noise'):
+    assert make(name, min_size=100).sizes.tolist() == [100] * 6
+
+
+@pytest.mark.parametrize('name', ['dirichlet', 'quantity'])
+def test_dirichlet_gives_up_with_the_numbers(name, monkeypatch):
+  monkeypatch.setattr(base, 'MAX_ATTEMPTS', 5)
+  with pytest.raises(partition.PartitionError) as caught:
+    make(name, beta=0.01, min_size=99)
+  message = str(caught.value)
+  assert message.startswith(
+    'Dirichlet(0.01) gave one of 6 clients fewer than 99 of 600 examples in each of 5 '
+    'draws (at best '
+  )
+  # With min_size=0 the first of the five draws is accepted.
+  first = make(name, beta=0.01, min_size=0).sizes.min()
+  assert first <= int(message.split('at best ')[1].split(')')[0]) < 99
+  for flag in ('partition.beta', 'partition.min_size', 'num_clients'):
+    assert f'--config.{flag}' in message
+  assert '\n' not in message
+
+
+@pytest.mark.parametrize('beta', [0.0, -1.0, float('nan')])
+@pytest.mark.parametrize('name', ['dirichlet', 'quantity'])
+def test_beta_must_be_above_zero(name, beta):
+  with pytest.raises(partition.PartitionError, match=r'partition\.beta=.* above 0'):
+    make(name, beta=beta)
+
+
+def test_unknown_name_is_refused():
+  with pytest.raises(
+    partition.PartitionError, match=r"'shard' must be one of .*'shards'"
+  ):
+    make('shard')
+
+
+def test_each_rule_takes_the_knobs_that_the_configuration_says():
+  for knob in ('beta', 'classes_per_client'):
+    takers = tuple(n for n, (_, mine) in partition.PARTITIONERS.items() if knob in mine)
+    assert config._USED_WHEN[f'partition.{knob}'] == ('partition.name', takers)
+  assert config._USED_WHEN['partition.noise_sigma'] == ('partition.name', ('noise',))
+
+
+# Labels as a data set may have them: few or many, classes missing, one class only.
+SOME_LABELS = st.lists(st.integers(0, 9), min_size=1, max_size=120).map(np.array)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+  name=st.sampled_from(list(partition.PARTITIONERS)),
+  labels=SOME_LABELS,
+  num_clients=st.integers(1, 2**31 - 1) | st.integers(1, 20),
+  beta=st.floats(0, exclude_min=True, allow_infinity=False) | st.floats(0.05, 10),
+  classes_per_client=st.integers(1, 2**31 - 1) | st.integers(1, 10),
+  min_size=st.integers(1, 2**31 - 1) | st.integers(1, 3),
+  seed=st.integers(0, 2**31 - 1),
+)
+def test_any_valid_knobs_give_a_partition_or_one_line_that_names_a_knob(
+  name, labels, min_size, **knobs
+):
+  complaint = None
+  try:
+    split = make(name, labels, min_size=min_size, **knobs)
+  except partition.PartitionError as error:
+    complaint = str(error)
+  if complaint:
+    assert len(complaint.splitlines()) == 1
+    assert '--config.partition.' in complaint
+    # Equal shares need nothing but enough examples.
+    enough = knobs['num_clients'] * min_size <= len(labels)
+    assert not (enough and name in ('iid', 'noise'))
+    return
+  assert sorted(split.indices.tolist()) == list(range(len(labels)))
+  assert len(split.sizes) == knobs['num_clients']
+  assert split.sizes.min() >= min_size
+  counts = partition.class_counts(split, labels, 10)
+  assert counts.sum(1).tolist() == split.sizes.tolist()
+  assert counts.sum(0).tolist() == np.bincount(labels, minlength=10).tolist()
+
+
+# --- shards ---------------------------------------------------------------------------
+
+
+@st.composite
+def shard_cases(draw):
+  """Labels with gaps and unequal classes, and a number of clients that fits."""
+  num_classes = draw(st.integers(1, 8))
+  per_client = draw(st.integers(1, num_classes))
+  num_clients = draw(st.integers(-(-num_classes // per_client), 12))
+  most_owners = -(-num_clients * per_client // num_classes)
+  sizes = draw(
+    st.lists(st.integers(most_owners, 40), min_size=num_classes, max_size=num_classes)
+  )
+  labels = np.repeat(3 * np.arange(num_classes), sizes)
+  seed = draw(st.integers(0, 2**31 - 1))
+  return np.random.default_rng(seed).permutation(labels), num_clients, per_client, seed
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=shard_cases())
+def test_shards_give_exactly_k_classes_as_evenly_as_can_be(case):
+  labels, num_clients, per_client, seed = case
+  split = partition.shards(
+    labels,
+    num_clients=num_clients,
+    classes_per_client=per_client,
+    min_size=1,
+    seed=seed,
+  )
+  assert sorted(split.indices.tolist()) == list(range(len(labels)))
+  owned = [set(labels[split.client(i)]) for i in range(num_clients)]
+  assert {len(classes) for classes in owned} == {per_client}
+  num_owners = [sum(label in mine for mine in owned) for label in np.unique(labels)]
+  assert min(num_owners) >= 1
+  assert max(num_owners) - min(num_owners) <= 1
+  for label in np.unique(labels):
+    counts = [np.sum(labels[split.client(i)] == label) for i in range(num_clients)]
+    counts = [count for count in counts if count]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_shards_of_the_federated_averaging_paper():
+  # 600 examples in 10 classes of 60; 10 clients of 2 classes: every class has 2 owners
+  # with 30 examples each, so every client owns 60.
+  split = make('shards', num_clients=10)
+  counts = partition.class_counts(split, LABELS, 10)
+  assert split.sizes.tolist() == [60] * 10
+  assert sorted(set(counts.ravel().tolist())) == [0, 30]
+  assert (counts > 0).sum(0).tolist() == (counts > 0).sum(1).tolist() == [2] * 10
+
+
+def test_what_does_not_divide_goes_to_those_that_hold_least():
+  # 3 classes of 5, all owned by both clients: 3 + 2, 2 + 3, then a tie: sizes 8 and 7.
+  # If the first client always took the odd one, they would be 9 and 6.
+  labels = np.repeat([0, 1, 2], 5)
+  for seed in range(20):
+    split = make(
+      'shards', labels, num_clients=2, classes_per_client=3, min_size=1, seed=seed
+    )
+    assert sorted(split.sizes) == [7, 8]
+
+
+def test_shards_draw_which_classes_belong_together():
+  pairs = {
+    tuple(np.unique(LABELS[make('shards', num_clients=5, seed=seed).client(0)]))
+    for seed in range(60)
+  }
+  assert len(pairs) > 25  # of 45
+
+
+def test_shards_shuffle_a_class():
+  # Dealt in stored order, each run of 6 examples would go to 6 different clients.
+  split = make('shards', classes_per_client=10)
+  owners = np.empty(len(LABELS), int)
+  owners[split.indices] = np.repeat(np.arange(6), split.sizes)
+  runs = owners[LABELS == 0].reshape(10, 6)
+  assert min(len(set(run)) for run in runs.tolist()) < 6
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'classes_per_client': 11}, r'client=11 must be in \[1, 10\], the classes of'),
+    ({'classes_per_client': 0}, r'client=0 must be in \[1, 10\]'),
+    (
+      {'num_clients': 4},
+      r'client=2: 4 clients own 8 of 10 classes, and the others would be lost: raise',
+    ),
+    # 301 * 2 slots for 10 classes: some class has 61 owners for its 60 examples.
+    (
+      {'num_clients': 301, 'min_size': 1},
+      r'client=2: class 0 has 60 examples for up to 61 clients: lower it or',
+    ),
+  ],
+)
+def test_shards_that_cannot_be_are_refused(changes, message):
+  with pytest.raises(partition.PartitionError, match=message) as caught:
+    make('shards', **changes)
+  assert str(caught.value).startswith('--config.partition.classes_per_client=')
+  assert '\n' not in str(caught.value)
+
+
+def test_shards_at_the_limits():
+  assert make('shards', num_clients=5).sizes.tolist() == [120] * 5
+  assert make('shards', num_clients=300, min_size=2).sizes.tolist() == [2] * 300
+  assert make('shards', classes_per_client=10).sizes.tolist() == [100] * 6
+  # 5 clients of 120 examples are the most even: none can have 121.
+  with pytest.raises(
+    partition.PartitionError, match=r'^5 clients with at least 121 examples need 605'
+  ):
+    make('shards', num_clients=5, min_size=121)
+
+
+def test_shards_give_up_with_the_numbers(monkeypatch):
+  monkeypatch.setattr(base, 'MAX_ATTEMPTS', 5)
+  # One class each, of 10 and 90 examples: some client owns 10 whatever is drawn.
+  labels = np.repeat([0, 1], [10, 90])
+  message = (
+    r'^1 classes per client gave one of 2 clients fewer than 50 of 100 examples in '
+    r'each of 5 draws \(at best 10\): lower --config.partition.min_size or '
+  )
+  with pytest.raises(partition.PartitionError, match=message):
+    make('shards', labels, num_clients=2, classes_per_client=1)
+
+
+# --- quantity -------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+  num_clients=st.integers(1, 12),
+  beta=st.floats(0.05, 1e6),
+  min_size=st.integers(0, 5),
+  seed=st.integers(0, 2**31 - 1),
+)
+def test_quantity_keeps_everything_and_the_smallest_size(
+  num_clients, beta, min_size, seed
+):
+  try:
+    split = make(
+      'quantity', num_clients=num_clients, beta=beta, min_size=min_size, seed=seed
+    )
+  except partition.PartitionError:
+    assert beta < 0.3  # possible, only not by these draws
+    return
+  assert sorted(split.indices.tolist()) == list(range(len(LABELS)))
+  assert split.sizes.min() >= min_size
+
+
+def test_quantity_skews_sizes():
+  def largest(beta):
+    splits = (make('quantity', beta=beta, min_size=0, seed=s) for s in range(200))
+    return np.mean([split.sizes.max() / 600 for split in splits])
+
+  shares = np.random.default_rng(0).dirichlet([0.5] * 6, 2000)  # largest: about 0.53
+  assert largest(0.5) == pytest.approx(shares.max(1).mean(), abs=0.04)
+  assert largest(1e308) == pytest.approx(1 / 6, abs=0.002)
+
+
+def test_quantity_does_not_skew_labels():
+  split = make('quantity', beta=1.0, num_clients=3, min_size=100)
+  counts = partition.class_counts(split, LABELS, 10)
+  # A tenth of a client's examples is of each class, give or take a standard deviation
+  # of at most sqrt(n / 10).
+  for size, mine in zip(split.sizes, counts, strict=True):
+    assert np.abs(mine - size / 10).max() < 4 * np.sqrt(size / 10)
+
+
+# --- noise ----------------------------------------------------------------------------
+
+GREY = np.full((600, 6, 5, 2), 128, np.uint8)
+
+
+def test_noise_deals_like_iid():
+  a, b = make('noise'), make('iid')
+  np.testing.assert_array_equal(a.indices, b.indices)
+  np.testing.assert_array_equal(a.offsets, b.offsets)
+
+
+def test_noise_rises_over_the_clients():
+  split = make('noise')
+  noisy = partition.add_noise(GREY, split, noise_sigma=0.12, seed=0)
+  assert noisy.dtype == np.uint8
+  assert noisy.shape == GREY.shape
+  assert (GREY == 128).all()
+  apart = noisy.astype(float) - 128
+  for i in range(6):
+    # 0.12 * 255 = 30.6 for the last of 6 clients; rounding adds a variance of 1 / 12.
+    # 100 images of 60 pixels: a standard error of 1 / sqrt(2 * 6000) = 0.9 %.
+    wanted = np.sqrt((30.6 * (i + 1) / 6) ** 2 + 1 / 12)
+    assert apart[split.client(i)].std() == pytest.approx(wanted, rel=0.04)
+    assert abs(apart[split.client(i)].mean()) < 4 * wanted / np.sqrt(6000)
+
+
+def test_noise_is_rounded_to_the_nearest_and_clipped():
+  split = partition.Partition(np.arange(600), np.array([0, 600]))
+  draws = partition.add_noise(GREY, split, noise_sigma=0.1, seed=0).astype(int) - 128
+  assert abs(draws.mean()) < 0.5  # truncation would shift it by half a level
+  black, white = np.zeros_like(GREY), np.full_like(GREY, 255)
+  noisy = partition.add_noise(black, split, noise_sigma=0.1, seed=0)
+  np.testing.assert_array_equal(noisy, np.maximum(draws, 0))
+  noisy = partition.add_noise(white, split, noise_sigma=0.1, seed=0)
+  np.testing.assert_array_equal(noisy, np.minimum(255 + draws, 255))
+
+
+def test_noise_of_an_example_is_its_own():
+  # The only client and the last of two have the same level.
+  one = partition.Partition(np.arange(600), np.array([0, 600]))
+  noisy = partition.add_noise(GREY, one, noise_sigma=0.1, seed=3)
+  two = partition.Partition(np.arange(600), np.array([0, 250, 600]))
+  half = partition.add_noise(GREY, two, noise_sigma=0.1, seed=3)
+  np.testing.assert_array_equal(half[250:], noisy[250:])
+  assert not (half[:250] == noisy[:250]).all()
+  # No two examples share it, over the border of a block too.
+  assert len({image.tobytes() for image in noisy}) == 600
+  again = partition.add_noise(GREY, one, noise_sigma=0.1, seed=3)
+  other = partition.add_noise(GREY, one, noise_sigma=0.1, seed=4)
+  np.testing.assert_array_equal(noisy, again)
+  assert not (noisy == other).all()
+
+
+def test_only_noise_changes_what_clients_see():
+  for name in partition.PARTITIONERS:
+    split = make(name)
+    seen = partition.seen_images(name, GREY, split, noise_sigma=0.1, seed=0)
+    none = partition.seen_images(name, GREY, split, noise_sigma=0.0, seed=0)
+    assert (seen is GREY) == (name != 'noise')
+    np.testing.assert_array_equal(none, GREY)

@@ -1,0 +1,728 @@
+"""The loaders on good data, and one clear line for each kind of bad data."""
+
+import io
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from moon_jax.data import arrays as array_lib
+from moon_jax.data import sources
+from moon_jax.data import tfds as tfds_source
+
+PREPARED = pathlib.Path(__file__).parents[3] / 'shared/data/tfds'
+needs_prepared = pytest.mark.skipif(
+  not PREPARED.is_dir(), reason=f'no prepared TFDS data in {PREPARED}'
+)
+
+
+def load(source, **options):
+  defaults = {'name': '', 'data_dir': '', 'path': '', 'limit': 0}
+  return sources.load(source, **(defaults | options))
+
+
+def check_dataset(dataset):
+  for images, labels in (
+    (dataset.train_images, dataset.train_labels),
+    (dataset.test_images, dataset.test_labels),
+  ):
+    assert images.dtype == np.uint8
+    assert labels.dtype == np.int32
+    assert images.ndim == 4
+    assert images.flags.c_contiguous
+    assert labels.shape == images.shape[:1]
+    assert 0 <= labels.min() <= labels.max() < dataset.num_classes
+  assert dataset.mean.dtype == dataset.std.dtype == np.float32
+  assert dataset.mean.shape == dataset.std.shape == dataset.train_images.shape[-1:]
+
+
+# --- digits ---------------------------------------------------------------------------
+
+
+def test_digits():
+  dataset = load('digits')
+  check_dataset(dataset)
+  assert dataset.train_images.shape == (1438, 8, 8, 1)
+  assert dataset.test_images.shape == (359, 8, 8, 1)
+  assert dataset.num_classes == 10
+  # Grey levels 0, 8 and 16 of 16 are 0, 127.5 (rounds to even: 128) and 255.
+  assert {0, 128, 255} <= set(np.unique(dataset.train_images))
+  assert len(np.unique(dataset.train_images)) == 17
+
+
+def test_digits_split_is_stratified_and_disjoint():
+  dataset = load('digits')
+  train, test = np.bincount(dataset.train_labels), np.bincount(dataset.test_labels)
+  np.testing.assert_allclose(test / (train + test), 0.2, atol=0.005)
+  # The split is a partition of scikit-learn's 1,797 examples, each with its own label.
+  from sklearn import datasets
+
+  def rows(images, labels):
+    return sorted(
+      (image.tobytes(), int(y)) for image, y in zip(images, labels, strict=True)
+    )
+
+  digits = datasets.load_digits()
+  original = np.rint(digits.images * 255 / 16).astype(np.uint8)
+  ours = rows(
+    np.concatenate([dataset.train_images, dataset.test_images]),
+    np.concatenate([dataset.train_labels, dataset.test_labels]),
+  )
+  assert ours == rows(original, digits.target)
+
+
+def test_unknown_source():
+  with pytest.raises(
+    array_lib.DataError, match=r"source='csv' must be one of .*'digits'"
+  ):
+    load('csv')
+
+
+# --- npz ------------------------------------------------------------------------------
+
+
+SIZES = (('train', 60), ('test', 30))
+
+
+def arrays(**changes):
+  """Sorted by class: 3 classes, 20 training and 10 test examples of each."""
+  good = {
+    'train_x': np.zeros((60, 4, 5, 3), np.uint8),
+    'train_y': np.repeat(np.arange(3), 20),
+    'test_x': np.zeros((30, 4, 5, 3), np.uint8),
+    'test_y': np.repeat(np.arange(3), 10),
+  }
+  return good | changes
+
+
+def write(folder, **changes):
+  """Writes the good arrays with changes; an array changed to None is left out."""
+  path = folder / 'my_set.npz'
+  kept = {name: a for name, a in arrays(**changes).items() if a is not None}
+  np.savez(path, **kept)
+  return str(path)
+
+
+def test_npz(tmp_path):
+  train_x = np.arange(60 * 60, dtype=np.uint8).reshape(60, 4, 5, 3)
+  dataset = load('npz', path=write(tmp_path, train_x=np.asfortranarray(train_x)))
+  check_dataset(dataset)
+  assert (dataset.name, dataset.num_classes) == ('my_set', 3)
+  np.testing.assert_array_equal(dataset.train_images, train_x)
+  np.testing.assert_array_equal(dataset.test_labels, np.repeat([0, 1, 2], 10))
+
+
+def test_npz_without_channel_axis(tmp_path):
+  grey = {
+    'train_x': np.zeros((60, 4, 5), np.uint8),
+    'test_x': np.zeros((30, 4, 5), np.uint8),
+  }
+  dataset = load('npz', path=write(tmp_path, **grey))
+  check_dataset(dataset)
+  assert dataset.train_images.shape == (60, 4, 5, 1)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (
+      {'train_y': None},
+      r"lacks \['train_y'\] and has \['train_x', 'test_x', 'test_y'\]",
+    ),
+    ({'train_x': np.zeros((60, 4, 5))}, r'train_x is float64, not uint8; .*255 \* tra'),
+    ({'test_x': np.zeros((30, 4, 5), int)}, 'test_x is int64, not uint8'),
+    (
+      {'train_x': np.zeros((60, 20), np.uint8)},
+      r'train_x has shape \(60, 20\); reshape',
+    ),
+    ({'train_y': np.zeros((60, 3), int)}, r'train_y has shape \(60, 3\).*argmax'),
+    ({'test_y': np.zeros(30)}, r"test_y is float64, not integer; .*astype\('int32'\)"),
+    ({'train_y': np.arange(59) % 3}, 'train_x holds 60 images, train_y 59 labels'),
+    ({'test_y': np.arange(31) % 3}, 'test_x holds 30 images, test_y 31 labels'),
+    (
+      {'test_x': np.zeros((0, 4, 5, 3), np.uint8), 'test_y': np.zeros(0, int)},
+      '0 image',
+    ),
+    (
+      {'test_x': np.zeros((30, 5, 4, 3), np.uint8)},
+      r'60, 4, 5, 3.*30, 5, 4, 3.* alike',
+    ),
+    ({'test_x': np.zeros((30, 4, 5), np.uint8)}, 'make images alike'),
+    ({'train_y': np.arange(60) % 3 - 1}, 'train_y holds -1; number the classes from 0'),
+    ({'test_y': np.arange(30) % 4}, 'test_y holds 3, .* label of train_y is 2; remove'),
+    ({'train_y': np.zeros(60, int)}, 'one class only; at least 2'),
+    ({'train_y': np.arange(60) % 3 + 1}, 'train_y holds no 0; number the classes from'),
+    ({'train_y': np.arange(60) % 2 * 2}, 'train_y holds no 1; .* without gaps'),
+    ({'train_x': np.zeros((60, 0, 8), np.uint8)}, r'\(60, 0, 8\), no pixels; save'),
+    ({'test_x': np.zeros((30, 8, 8, 0), np.uint8)}, r'\(30, 8, 8, 0\), no pixels'),
+    ({'train_y': np.array([0, 'a'] * 30, object)}, 'plain arrays.*Object arrays'),
+  ],
+)
+def test_npz_faults(tmp_path, changes, message):
+  path = write(tmp_path, **changes)
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load('npz', path=path)
+  assert str(caught.value).startswith(f'--config.data.path={path!r}')
+  assert '\n' not in str(caught.value)
+
+
+# No array of that many numbers may be made; a gigabyte above what it takes to load.
+VAST = """
+import resource, sys
+from moon_jax.data import arrays, npz
+mapped = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**30,) * 2)
+for path in sys.argv[1:]:
+  try:
+    npz.load_npz(path)
+  except arrays.DataError as error:
+    print(error)
+"""
+
+
+def test_npz_with_a_vast_label_is_refused_at_once(tmp_path):
+  wanted, paths = '', []
+  for split, label, fault in (
+    ('train', 10**9, 'train_y holds no 3; number the classes from 0 without gaps'),
+    ('train', 2**63 + 5, 'train_y holds no 3; number the classes from 0 without gaps'),
+    (
+      'test',
+      2**63 + 5,
+      'test_y holds 9223372036854775813, but the largest label of train_y is 2; remove '
+      'test examples of classes that are not trained',
+    ),
+  ):
+    folder = tmp_path / f'{split}{label}'
+    folder.mkdir()
+    labels = arrays()[f'{split}_y'].astype(np.uint64)
+    labels[-1] = label
+    paths.append(write(folder, **{f'{split}_y': labels}))
+    wanted += f'--config.data.path={paths[-1]!r}: {fault}.\n'
+  done = subprocess.run(
+    [sys.executable, '-c', VAST, *paths],
+    cwd=pathlib.Path(__file__).parents[2],
+    capture_output=True,
+    text=True,
+  )
+  assert (done.stdout, done.stderr) == (wanted, '')
+
+
+def test_npz_that_is_no_npz(tmp_path):
+  np.save(tmp_path / 'array.npy', np.zeros(3))
+  (tmp_path / 'text.npz').write_text('hello, this is no archive')
+  (tmp_path / 'empty.npz').write_bytes(b'')
+  whole = pathlib.Path(write(tmp_path)).read_bytes()
+  (tmp_path / 'cut.npz').write_bytes(whole[: len(whole) // 2])
+  for name in ('missing.npz', ''):
+    with pytest.raises(array_lib.DataError, match='is not a file'):
+      load('npz', path=str(tmp_path / name))
+  for name in ('array.npy', 'text.npz', 'empty.npz', 'cut.npz'):
+    with pytest.raises(
+      array_lib.DataError, match=r'must be an \.npz file .*train_x.* with np\.savez\.$'
+    ) as e:
+      load('npz', path=str(tmp_path / name))
+    assert '\n' not in str(e.value)
+
+
+def is_refused(load_it, expected):
+  """Whether one line refuses the data; what is read is as it was."""
+  complaint = None
+  try:
+    dataset = load_it()
+  except array_lib.DataError as error:
+    complaint = str(error)
+  if complaint is None:
+    assert sources.digest(dataset) == sources.digest(expected)
+    return False
+  assert len(complaint.splitlines()) == 1
+  return True
+
+
+def test_npz_with_one_flipped_bit_is_refused_or_read_as_it_was(tmp_path):
+  rng = np.random.default_rng(0)
+  images = {f'{s}_x': rng.integers(0, 256, (m, 4, 5, 3), np.uint8) for s, m in SIZES}
+  path = pathlib.Path(write(tmp_path, **images))
+  whole, expected = path.read_bytes(), load('npz', path=str(path))
+  num_refused = 0
+  for place in rng.choice(len(whole), 200, replace=False):
+    spoilt = bytearray(whole)
+    spoilt[place] ^= 1 << rng.integers(8)
+    path.write_bytes(spoilt)
+    num_refused += is_refused(lambda: load('npz', path=str(path)), expected)
+  assert num_refused > 100
+
+
+# --- normalisation and limit ----------------------------------------------------------
+
+
+def test_pixel_statistics_by_hand():
+  # Channel 0 is 0 and 255 in equal parts: mean 0.5, deviation 0.5.
+  # Channel 1 is constant, 51 / 255 = 0.2: its deviation is set to one grey level.
+  # Channel 2 is 0, 0, 0, 102: mean 25.5 / 255 = 0.1,
+  #   variance 3/4 * 0.1**2 + 1/4 * 0.3**2 = 0.03.
+  images = np.array(
+    [[[[0, 51, 0], [255, 51, 0]]], [[[255, 51, 0], [0, 51, 102]]]], np.uint8
+  )
+  mean, std = array_lib.pixel_statistics(images)
+  np.testing.assert_allclose(mean, [0.5, 0.2, 0.1])
+  np.testing.assert_allclose(std, [0.5, 1 / 255, 0.03**0.5])
+
+
+def test_statistics_are_of_the_whole_training_split(tmp_path):
+  train_x = np.random.default_rng(0).integers(0, 256, (60, 4, 5, 3), np.uint8)
+  path = write(tmp_path, train_x=train_x, test_x=np.full((30, 4, 5, 3), 255, np.uint8))
+  dataset = load('npz', path=path, limit=2)
+  np.testing.assert_allclose(dataset.mean, (train_x / 255).mean((0, 1, 2)), rtol=1e-6)
+  np.testing.assert_allclose(dataset.std, (train_x / 255).std((0, 1, 2)), rtol=1e-6)
+
+
+def test_limit_is_a_fixed_random_subset(tmp_path):
+  # Every training image shows its own number.
+  train_x = np.arange(60, dtype=np.uint8)[:, None, None, None] * np.ones(
+    (4, 5, 3), np.uint8
+  )
+  path = write(tmp_path, train_x=train_x)
+  small, again, large = (load('npz', path=path, limit=n) for n in (20, 20, 40))
+  check_dataset(small)
+  np.testing.assert_array_equal(small.train_images, again.train_images)
+  shown = small.train_images[:, 0, 0, 0]
+  assert len(set(shown)) == 20
+  assert set(shown) < set(large.train_images[:, 0, 0, 0])
+  # Images keep their labels, and the first 20 of class-sorted data are not the choice.
+  np.testing.assert_array_equal(small.train_labels, shown // 20)
+  assert set(small.train_labels) == set(small.test_labels) == {0, 1, 2}
+  # A limit above a split's size keeps all of it.
+  assert len(large.test_labels) == 30
+  assert np.bincount(large.test_labels).tolist() == [10, 10, 10]
+
+
+# --- TFDS -----------------------------------------------------------------------------
+
+
+def test_tfds_unknown_name(tmp_path):
+  with pytest.raises(array_lib.DataError, match=r"'cifr10' is not .* mean 'cifar10'"):
+    load('tfds', name='cifr10', data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  ('name', 'near'),
+  [
+    ('svhn', 'svhn_cropped'),
+    ('CIFAR100', 'cifar100'),
+    ('fashionmnist', 'fashion_mnist'),
+    ('kmnst', 'kmnist'),
+  ],
+)
+def test_tfds_near_name(tmp_path, name, near):
+  with pytest.raises(array_lib.DataError, match=f'Did you mean {near!r}'):
+    load('tfds', name=name, data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  ('name', 'remedy'),
+  [
+    ('emnist/balance', r"name one of \['byclass', 'bymerge', 'balanced', 'letters', "),
+    ('emnist/fine:3.1.0', 'name one of .*balanced'),
+    ('mnist/nothing', "leave it out: 'mnist' has none"),
+  ],
+)
+def test_tfds_unknown_config(tmp_path, name, remedy):
+  message = f'data.name={name!r} has an unknown config; {remedy}'
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load('tfds', name=name, data_dir=str(tmp_path))
+  assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  'name', ['mnist:9.9.9', 'emnist/balanced:9.*.*', 'mnist:1.0.0']
+)
+def test_tfds_unknown_version(tmp_path, name):
+  message = (
+    rf"^--config\.data\.name='{re.escape(name)}' has an unknown version; leave it out, "
+    r"or name one of \['3\.[\d.]+'\]\.$"
+  )
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load('tfds', name=name, data_dir=str(tmp_path))
+  assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  'name', ['', 'a b', 'emnist-balanced', '../mnist', 'mnist:3', 'mnist/', 'mnist/a=1']
+)
+def test_tfds_malformed_name_takes_one_line(tmp_path, name):
+  with pytest.raises(array_lib.DataError) as caught:
+    load('tfds', name=name, data_dir=str(tmp_path))
+  assert str(caught.value) == (
+    f'--config.data.name={name!r} must be a name as TFDS has them: mnist, '
+    'emnist/balanced (a config) or mnist:3.0.1 (a version).'
+  )
+
+
+def test_tfds_without_images(tmp_path):
+  message = r"imdb_reviews.* features \['label', 'text'\]"
+  with pytest.raises(array_lib.DataError, match=message):
+    load('tfds', name='imdb_reviews', data_dir=str(tmp_path))
+
+
+def test_tfds_of_many_image_sizes(tmp_path):
+  message = r"'cats_vs_dogs' has uint8 images of shape \(None, None, 3\), not"
+  with pytest.raises(array_lib.DataError, match=message):
+    load('tfds', name='cats_vs_dogs', data_dir=str(tmp_path))
+
+
+def without_tensorflow(monkeypatch):
+  monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: None)
+
+
+def test_tfds_missing_without_tensorflow(tmp_path, monkeypatch):
+  without_tensorflow(monkeypatch)
+  with pytest.raises(array_lib.DataError) as caught:
+    load('tfds', name='mnist', data_dir=str(tmp_path))
+  message = str(caught.value)
+  assert f"'mnist' is not prepared in {tmp_path}/mnist/3." in message
+  assert '--config.data.dir' in message
+  assert 'pip install tensorflow' in message
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('given', [True, False])
+def test_tfds_folder_is_the_flag_or_else_the_environment(tmp_path, monkeypatch, given):
+  without_tensorflow(monkeypatch)
+  flag, environment = tmp_path / 'flag', tmp_path / 'environment'
+  monkeypatch.setenv('TFDS_DATA_DIR', str(environment))
+  with pytest.raises(array_lib.DataError, match=str(flag if given else environment)):
+    load('tfds', name='mnist', data_dir=str(flag) if given else '')
+
+
+def test_tfds_failed_download(tmp_path, monkeypatch, capsys):
+  import tensorflow_datasets as tfds
+
+  def fail(builder, file_format):
+    assert file_format == 'array_record'
+    raise OSError('Network is unreachable\nand so on')
+
+  monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: 'found')
+  monkeypatch.setattr(tfds.core.DatasetBuilder, 'download_and_prepare', fail)
+  message = 'cannot prepare mnist in .*check the network.*Network is unreachable$'
+  with pytest.raises(array_lib.DataError, match=message):
+    load('tfds', name='mnist', data_dir=str(tmp_path))
+  assert f'Downloading and preparing mnist in {tmp_path}' in capsys.readouterr().err
+
+
+def prepare(folder, name, sizes, last=()):
+  """Writes a TFDS set of random examples as TFDS does; split -> its examples.
+
+  `last` is what the last example of the split test has instead.
+  """
+  import tensorflow_datasets as tfds
+  from array_record.python import array_record_module
+  from tensorflow_datasets.core import naming, splits
+
+  builder = tfds.builder(name, data_dir=str(folder), file_format='array_record')
+  data_dir = pathlib.Path(builder.data_path)
+  data_dir.mkdir(parents=True)
+  rng, written, infos = np.random.default_rng(0), {}, []
+  for split, size in sizes.items():
+    files = naming.ShardedFileTemplate(
+      dataset_name=builder.name,
+      data_dir=data_dir,
+      filetype_suffix='array_record',
+      split=split,
+    )
+    infos.append(
+      splits.SplitInfo(
+        name=split, shard_lengths=[size], num_bytes=0, filename_template=files
+      )
+    )
+    path = files.sharded_filepaths(num_shards=1)[0]
+    writer = array_record_module.ArrayRecordWriter(str(path), 'group_size:1')
+    written[split] = [random_example(builder.info.features, rng) for _ in range(size)]
+    if last and split == 'test':
+      written[split][-1] |= last
+    for example in written[split]:
+      writer.write(as_record(example))
+    writer.close()
+  builder.info.set_splits(splits.SplitDict(infos))
+  builder.info.write_to_directory(data_dir)
+  return written
+
+
+def random_example(features, rng):
+  from tensorflow_datasets import features as kinds
+
+  example = {}
+  for key, kind in features.items():
+    if isinstance(kind, kinds.Image):
+      example[key] = rng.integers(0, 256, kind.shape, np.uint8)
+    elif isinstance(kind, kinds.ClassLabel):
+      example[key] = int(rng.integers(kind.num_classes))
+    else:
+      example[key] = b'an id'
+  return example
+
+
+def as_record(example):
+  from PIL import Image
+  from tensorflow_datasets.proto import tf_example_pb2
+
+  record = tf_example_pb2.Example()
+  for key, value in example.items():
+    feature = record.features.feature[key]
+    if isinstance(value, int):
+      feature.int64_list.value.append(value)
+    elif isinstance(value, bytes):
+      feature.bytes_list.value.append(value)
+    else:
+      encoded = io.BytesIO()
+      Image.fromarray(value.squeeze()).save(encoded, 'PNG')
+      feature.bytes_list.value.append(encoded.getvalue())
+  return record.SerializeToString()
+
+
+@pytest.mark.parametrize(
+  ('name', 'shape', 'num_classes', 'known_statistics'),
+  [
+    ('cifar100', (32, 32, 3), 100, True),
+    ('svhn_cropped', (32, 32, 3), 10, False),
+    ('emnist/balanced', (28, 28, 1), 47, False),
+    ('emnist/letters', (28, 28, 1), 37, False),
+    ('kmnist', (28, 28, 1), 10, False),
+  ],
+)
+def test_tfds_by_name(
+  tmp_path, monkeypatch, name, shape, num_classes, known_statistics
+):
+  without_tensorflow(monkeypatch)
+  sizes = {'train': 12, 'test': 5}
+  if name == 'svhn_cropped':
+    sizes['extra'] = 7
+  written = prepare(tmp_path, name, sizes)
+  dataset = load('tfds', name=name, data_dir=str(tmp_path))
+  check_dataset(dataset)
+  assert dataset.num_classes == num_classes
+  for split, images, labels in (
+    ('train', dataset.train_images, dataset.train_labels),
+    ('test', dataset.test_images, dataset.test_labels),
+  ):
+    assert images.shape == (sizes[split], *shape)
+    assert labels.tolist() == [example['label'] for example in written[split]]
+    for image, example in zip(images, written[split], strict=True):
+      upright = example['image']
+      if name.startswith('emnist'):
+        upright = np.stack([upright[:, column] for column in range(28)])
+      np.testing.assert_array_equal(image, upright)
+  measured = array_lib.pixel_statistics(dataset.train_images)[0]
+  assert np.allclose(dataset.mean, measured, atol=1e-6) != known_statistics
+  if name == 'cifar100':
+    assert [example['coarse_label'] for example in written['train']] != (
+      dataset.train_labels.tolist()
+    )
+    assert dataset.train_labels.max() >= 20  # no coarse label is
+
+
+@needs_prepared
+def test_tfds_mnist():
+  dataset = load('tfds', name='mnist', data_dir=str(PREPARED))
+  check_dataset(dataset)
+  assert dataset.train_images.shape == (60000, 28, 28, 1)
+  assert dataset.test_images.shape == (10000, 28, 28, 1)
+  # Published class counts of the MNIST test set.
+  counts = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+  assert np.bincount(dataset.test_labels).tolist() == counts
+  np.testing.assert_allclose(dataset.mean, [0.1307])
+  np.testing.assert_allclose(dataset.std, [0.3081])
+  mean, std = array_lib.pixel_statistics(dataset.train_images)
+  np.testing.assert_allclose([mean[0], std[0]], [0.1307, 0.3081], atol=1e-4)
+
+
+@needs_prepared
+@pytest.mark.parametrize('name', ['mnist', 'cifar10'])
+def test_tfds_reader_agrees_with_the_decoder_of_tfds(name):
+  import tensorflow_datasets as tfds
+
+  builder = tfds.builder(name, data_dir=str(PREPARED))
+  images, labels = tfds_source._read_split(builder, 'test', 'image', 'label')
+  examples = builder.as_data_source('test')
+  for i in (0, 1, 999, 1000, 9999):  # both sides of a read's border
+    np.testing.assert_array_equal(images[i], examples[i]['image'])
+    assert labels[i] == examples[i]['label']
+
+
+@needs_prepared
+def test_tfds_cifar10_needs_no_tensorflow():
+  code = f"""
+import sys
+from moon_jax.data import arrays as array_lib
+from moon_jax.data import tfds as tfds_source
+dataset = tfds_source.load_tfds('cifar10', {str(PREPARED)!r})
+mean, std = array_lib.pixel_statistics(dataset.train_images)
+print(*(255 * mean), *(255 * std), *(255 * dataset.mean), *(255 * dataset.std))
+print(dataset.train_images.shape, set(map(int, dataset.train_labels)))
+assert 'tensorflow' not in sys.modules
+"""
+  root = pathlib.Path(__file__).parents[2]
+  done = subprocess.run(
+    [sys.executable, '-c', code], cwd=root, capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
+  numbers, rest = done.stdout.splitlines()
+  actual, table = np.array(numbers.split(), float).reshape(2, 2, 3)
+  np.testing.assert_allclose(table[0], [125.3, 123.0, 113.9], rtol=1e-5)
+  np.testing.assert_allclose(table[1], [63.0, 62.1, 66.7], rtol=1e-5)
+  np.testing.assert_allclose(actual[0], table[0], atol=0.1)
+  np.testing.assert_allclose(actual[1], table[1], rtol=0.02)
+  assert rest == f'(50000, 32, 32, 3) {set(range(10))}'
+
+
+@pytest.fixture
+def small_mnist(tmp_path, monkeypatch):
+  """The folder of a small prepared MNIST, to be spoilt."""
+  without_tensorflow(monkeypatch)
+  prepare(tmp_path, 'mnist', {'train': 12, 'test': 5})
+  return next((tmp_path / 'mnist').iterdir())
+
+
+def load_spoilt(folder):
+  return load('tfds', name='mnist', data_dir=str(folder.parents[1]))
+
+
+def as_tfrecord(folder):
+  info = folder / 'dataset_info.json'
+  info.write_text(info.read_text().replace('array_record', 'tfrecord'))
+
+
+def without_info(folder):
+  (folder / 'dataset_info.json').unlink()
+
+
+def without_records(folder):
+  for path in folder.glob('*array_record*'):
+    path.unlink()
+
+
+def with_cut_records(folder):
+  path = next(folder.glob('*test.array_record*'))
+  path.write_bytes(path.read_bytes()[:-1000])
+
+
+def with_empty_records(folder):
+  next(folder.glob('*test.array_record*')).write_bytes(b'')
+
+
+def with_garbled_records(folder):
+  path = next(folder.glob('*test.array_record*'))
+  data = bytearray(path.read_bytes())
+  middle = slice(len(data) // 4, -len(data) // 4)
+  data[middle] = np.random.default_rng(0).bytes(len(data[middle]))
+  path.write_bytes(data)
+
+
+def with_text_for_records(folder):
+  next(folder.glob('*test.array_record*')).write_text('no records\n' * 1000)
+
+
+def without_test_split(folder):
+  info = folder / 'dataset_info.json'
+  content = json.loads(info.read_text())
+  content['splits'] = [s for s in content['splits'] if s['name'] == 'train']
+  info.write_text(json.dumps(content))
+
+
+def with_broken_info(folder):
+  (folder / 'dataset_info.json').write_text('{')
+
+
+def with_empty_info(folder):
+  (folder / 'dataset_info.json').write_text('{}')
+
+
+@pytest.mark.parametrize(
+  ('spoil', 'message'),
+  [
+    (as_tfrecord, 'is in the format tfrecord, not array_record; prepare it in another'),
+    (without_info, 'is only half prepared; delete it'),
+    (
+      without_records,
+      'cannot read .*mnist.*; delete it and prepare it again: .*No such',
+    ),
+    (
+      with_cut_records,
+      'cannot read .*mnist.*; delete it and prepare it again: ',
+    ),
+    (with_empty_records, 'cannot read .*mnist.*; delete it and prepare it again: '),
+    (with_garbled_records, 'cannot read .*mnist.*; delete it and prepare it again: '),
+    (with_text_for_records, 'cannot read .*mnist.*; delete it and prepare it again: '),
+    (without_test_split, r"lacks the splits \['test'\]; it has \['train'\]"),
+    (with_broken_info, "cannot open .*'mnist'"),
+    (with_empty_info, "cannot open .*'mnist'"),
+  ],
+)
+def test_tfds_spoilt_folder(small_mnist, spoil, message):
+  spoil(small_mnist)
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load_spoilt(small_mnist)
+  assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'label': 10}, 'has a label 10 of 10 classes in its test split'),
+    ({'label': -1}, 'has no labels in its test split'),
+    ({'image': b'no picture'}, 'cannot read .*; delete it .*: UnidentifiedImageError'),
+    (
+      {'image': np.zeros((14, 14, 1), np.uint8)},
+      'cannot read .*; delete it .* reshape',
+    ),
+    ({'label': b'3'}, 'cannot read .*; delete it and prepare it again: IndexError'),
+  ],
+)
+def test_tfds_example_that_does_not_fit(tmp_path, changes, message):
+  prepare(tmp_path, 'mnist', {'train': 12, 'test': 5}, changes)
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load('tfds', name='mnist', data_dir=str(tmp_path))
+  assert '\n' not in str(caught.value)
+
+
+def test_tfds_empty_split(tmp_path):
+  prepare(tmp_path, 'mnist', {'train': 12, 'test': 0})
+  with pytest.raises(
+    array_lib.DataError, match=r'cannot read .*; delete it and prepare'
+  ):
+    load('tfds', name='mnist', data_dir=str(tmp_path))
+
+
+def test_tfds_with_one_flipped_bit_is_refused_or_read_as_it_was(small_mnist):
+  path = next(small_mnist.glob('*test.array_record*'))
+  whole, expected = path.read_bytes(), load_spoilt(small_mnist)
+  rng = np.random.default_rng(0)
+  num_refused = 0
+  # Images are noise, which no code makes shorter: 5 of 784 bytes.
+  for place in rng.choice(5 * 784, 40, replace=False):
+    spoilt = bytearray(whole)
+    spoilt[place] ^= 1 << rng.integers(8)
+    path.write_bytes(spoilt)
+    num_refused += is_refused(lambda: load_spoilt(small_mnist), expected)
+  assert num_refused > 20
+
+
+def test_tfds_without_a_network_is_told_in_seconds(tmp_path, monkeypatch):
+  # Nobody listens at that port, so that nothing can be reached; the rest is as it is.
+  for name in ('http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY'):
+    monkeypatch.setenv(name, 'http://127.0.0.1:9')
+  for name in ('no_proxy', 'NO_PROXY'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: 'found')
+  begin = time.monotonic()
+  message = 'cannot prepare mnist in .*; check the network and the disk: '
+  with pytest.raises(array_lib.DataError, match=message) as caught:
+    load('tfds', name='mnist', data_dir=str(tmp_path))
+  assert '\n' not in str(caught.value)
+  # Each of four files is tried four times: 0 + 0.4 + 0.8 s of waiting. TFDS itself
+  # would try eleven times, for 200 s.
+  assert time.monotonic() - begin < 30

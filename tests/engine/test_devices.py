@@ -1,0 +1,60 @@
+"""Which devices there are, and how programs queue on them."""
+
+import os
+
+import jax
+import pytest
+
+from moon_jax.engine import devices
+from moon_jax.errors import UsageError
+
+
+def test_a_mesh_has_the_first_devices():
+  assert devices.mesh(3).shape == {devices.LANES: 3}
+
+
+def test_only_several_cpu_devices_take_one_program_at_a_time():
+  assert not devices.one_at_a_time(devices.mesh(1))
+  assert devices.one_at_a_time(devices.mesh(2))
+
+
+def test_available():
+  # tests/conftest.py makes eight.
+  assert devices.available('auto') == 8
+  assert devices.available('3') == 3
+  with pytest.raises(UsageError, match="devices='9' must be at most 8"):
+    devices.available('9')
+
+
+def test_cores_are_counted_where_affinity_is_unknown(monkeypatch):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 5, 7}, raising=False)
+  monkeypatch.setattr(os, 'cpu_count', lambda: 12)
+  assert devices._num_cores() == 3
+  monkeypatch.delattr(os, 'sched_getaffinity')
+  assert devices._num_cores() == 12
+
+
+def test_claiming_makes_the_devices_wait_for_one_another(monkeypatch):
+  # XLA would abort the process after 40 seconds: too long to try in a test.
+  monkeypatch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
+  devices.claim('auto')
+  flags = os.environ['XLA_FLAGS'].split()
+  assert flags[0] == '--xla_force_host_platform_device_count=8'
+  for name in ('timeout', 'call_terminate_timeout', 'call_warn_stuck_timeout'):
+    assert f'--xla_cpu_collective_{name}_seconds=10000000' in flags
+
+
+def test_claim_leaves_the_devices_that_compute_already(monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', '')
+  count = len(jax.devices())
+  devices.claim(str(count - 1))
+  assert len(jax.devices()) == count
+  assert devices.available(str(count - 1)) == count - 1
+
+
+@pytest.mark.parametrize('deterministic', [False, True])
+def test_determinism_is_asked_of_gpus_on_request(monkeypatch, deterministic):
+  monkeypatch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
+  devices.claim('auto', deterministic=deterministic)
+  asked = '--xla_gpu_deterministic_ops=true' in os.environ['XLA_FLAGS'].split()
+  assert asked == deterministic

@@ -1,0 +1,111 @@
+"""Training without a server: against the reference, by hand, and as the server's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax import tree
+from moon_jax.algorithms.wrappers import topology
+from moon_jax.engine import round as round_lib
+from moon_jax.runner import metrics as metrics_lib
+from tests import world
+from tests.engine.test_round import PEERS, TOLERANCE, reference_run
+
+
+@pytest.mark.parametrize('name', PEERS)
+def test_the_complete_graph_with_all_present_is_the_server_that_counts_alike(name):
+  graph = topology.metropolis_hastings(topology.complete(num_clients=4))
+  peers = world.run(name, 3, plans=world.planner(cohort_size=4, mixing=graph))
+  plans = world.planner(cohort_size=4, uniform_weights=True)
+  served = world.run(PEERS[name], 3, plans=plans)
+  for (state, metrics), (wanted, theirs) in zip(peers, served, strict=True):
+    mean = jax.tree.map(lambda leaf: leaf.mean(0), state.clients.model)
+    assert world.largest_difference(mean, wanted.server.variables) < TOLERANCE
+    # Of the losses too: in round 1 MOON's anchor would not show in the weights.
+    assert world.largest_difference(metrics.sums, theirs.sums) < 1e-3
+  alone = world.run(name, 3, plans=world.planner(cohort_size=4))[-1][0]
+  mean = jax.tree.map(lambda leaf: leaf.mean(0), alone.clients.model)
+  assert world.largest_difference(mean, wanted.server.variables) > 1e-3
+
+
+def test_absent_peers_keep_their_model():
+  plans = world.planner()
+  before = world.first_state('decentralized_moon').clients
+  for index, (state, _) in enumerate(world.run('decentralized_moon', 3, plans=plans)):
+    present = set(plans.plan(index).clients.tolist())
+    assert len(present) == 3
+    for client in range(4):
+      pair = (
+        tree.gather(memories.model, client) for memories in (before, state.clients)
+      )
+      assert (world.largest_difference(*pair) > 0) == (client in present)
+    before = state.clients
+
+
+def test_consensus_distance_by_hand():
+  # (0, 0), (0, 0) and (9, 12): the mean is (3, 4), 5 away from two and 10 from one.
+  models = {'a': jnp.array([0.0, 0.0, 9.0]), 'b': jnp.array([[0.0], [0.0], [12.0]])}
+  assert float(round_lib.consensus_distance(models)) == pytest.approx(20 / 3)
+
+
+def test_the_consensus_distance_of_a_round_is_that_of_all_clients():
+  for state, metrics in world.run('decentralized_fedavg', 2):
+    flat = np.concatenate(
+      [np.reshape(leaf, (4, -1)) for leaf in jax.tree.leaves(state.clients.model)], 1
+    )
+    apart = np.linalg.norm(flat - flat.mean(0), axis=1).mean()
+    assert apart > 0.1
+    np.testing.assert_allclose(metrics.numbers['consensus_distance'], apart, rtol=1e-4)
+
+
+def test_every_peer_is_tested_with_its_own_model():
+  state, _ = world.run('decentralized_fedavg', 1)[-1]
+  tested = world.make('decentralized_fedavg').evaluated(state.server, state.clients)
+  assert world.largest_difference(tested, state.clients.model) == 0
+  assert len(jax.tree.leaves(tested)[0]) == 4
+
+
+@pytest.mark.parametrize(
+  ('clients', 'transfers'),
+  [
+    ((0, 1, 2, 3), 8),  # each receives from its 2 neighbours
+    ((0, 1, 2), 4),  # 0 - 1 - 2: 1, 2 and 1
+    ((0, 2), 0),  # opposite each other
+  ],
+)
+def test_traffic_on_a_ring_of_four(clients, transfers):
+  plan = world.planner(cohort_size=len(clients)).plan(0)
+  mixing = topology.restrict(world.ring(4), np.isin(np.arange(4), clients))
+  rows = np.ix_(clients, clients)
+  plan = plan._replace(clients=np.array(clients), mixing=mixing[rows])
+  assert plan.num_transfers() == transfers
+  _, metrics = world.run('fedavg', 1)[0]
+  record = metrics_lib.round_record(1, plan, jax.device_get(metrics), traffic=(100, 40))
+  assert (record['bytes_down'], record['bytes_up']) == (100 * transfers, 40 * transfers)
+  assert plan._replace(mixing=()).num_transfers() == len(clients)
+
+
+def test_the_mixing_of_a_plan_is_of_its_clients():
+  plans = world.planner()
+  for index in range(4):
+    plan = plans.plan(index)
+    everyone = topology.restrict(world.ring(4), np.isin(np.arange(4), plan.clients))
+    wanted = everyone[np.ix_(plan.clients, plan.clients)]
+    np.testing.assert_allclose(plan.mixing, wanted, rtol=1e-6)
+    assert plan.mixing.dtype == np.float32
+    # 1/3 of each present neighbour; what is left, of itself.
+    np.testing.assert_allclose(
+      np.sort(np.diag(plan.mixing)), [1 / 3, 2 / 3, 2 / 3], rtol=1e-6
+    )
+
+
+def test_centralized_is_one_client_with_all_the_data():
+  plans = world.planner(num_lanes=1, cohort_size=1, sizes=(75,))
+  history = world.run('centralized', 2, plans=plans)
+  expected = reference_run('centralized', 2, plans=plans)
+  for (state, metrics), truth in zip(history, expected, strict=True):
+    own = tree.gather(state.clients['params'], 0)
+    assert world.largest_difference(own, truth.params) < TOLERANCE
+    loss = metrics.sums['train_loss'].sum() / metrics.num_seen.sum()
+    np.testing.assert_allclose(loss, truth.train_loss, atol=TOLERANCE)

@@ -1,0 +1,193 @@
+"""Who trains, in which lane, on which batches: properties of the plans."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from moon_jax.engine import schedule
+from tests import world
+
+LANES = (1, 2, 3)
+
+
+def trained_batches(plan):
+  """Reads the lanes as the devices do; slot -> batches of real rows, in order."""
+  each = plan.load.shape[1] // len(plan.bounds)
+  trained = {}
+  for device, bounds in enumerate(plan.bounds):
+    mine = range(device * each, (device + 1) * each)
+    for slot, batches in lane_batches(plan, bounds, plan.num_segments[device], mine):
+      assert slot not in trained
+      trained[slot] = batches
+  return trained
+
+
+def lane_batches(plan, bounds, num_segments, lanes):
+  """Yields (slot, its batches) of one device's lanes."""
+  current = {}
+  for segment in range(int(num_segments)):
+    for lane in lanes:
+      if plan.load[segment, lane] >= 0:
+        assert lane not in current
+        current[lane] = int(plan.load[segment, lane]), []
+    for step in range(bounds[segment], bounds[segment + 1]):
+      for lane in lanes:
+        if plan.step_real[step, lane]:
+          rows = plan.examples[step, lane, : plan.num_real[step, lane]]
+          current[lane][1].append(rows.tolist())
+    for lane in lanes:
+      if plan.store[segment, lane] >= 0:
+        assert current[lane][0] == plan.store[segment, lane]
+        yield current.pop(lane)
+  assert not current
+
+
+def test_cohort_size():
+  assert schedule.cohort_size(10, 1.0) == 10
+  assert schedule.cohort_size(100, 0.05) == 5
+  assert schedule.cohort_size(10, 0.01) == 1  # at least one
+  assert schedule.cohort_size(10, 0.25) == 3  # 2.5, up
+  assert schedule.cohort_size(10, 0.24) == 2
+  assert schedule.cohort_size(100, 0.29) == 29  # 28.999999999999996 in floating point
+
+
+def test_choice_is_a_function_of_seed_and_round():
+  def choose(seed, round_index):
+    ids = schedule.choose(seed=seed, round_index=round_index, num_clients=50, size=20)
+    assert len(set(ids)) == 20
+    assert np.all(np.diff(ids) > 0)
+    assert 0 <= ids.min() <= ids.max() < 50
+    return ids.tolist()
+
+  assert choose(0, 3) == choose(0, 3)
+  assert choose(0, 3) != choose(0, 4)
+  assert choose(0, 3) != choose(1, 3)
+
+
+def test_every_client_is_chosen_about_equally_often():
+  counts = np.zeros(10)
+  for index in range(2000):
+    ids = schedule.choose(seed=0, round_index=index, num_clients=10, size=3)
+    counts[ids] += 1
+  # 600 each, standard deviation sqrt(2000 * 0.3 * 0.7) = 20
+  assert np.abs(counts - 600).max() < 5 * 20
+
+
+@pytest.mark.parametrize('size', [1, 15, 16, 17, 41])
+def test_an_epoch_holds_every_example_once_in_a_new_order(size):
+  owned = 100 + np.arange(size)
+  examples, num_real = schedule.client_batches(
+    owned, rng_key=(0, 1, 2), local_epochs=3, batch_size=16
+  )
+  steps = -(-size // 16)
+  assert examples.shape == (3 * steps, 16)
+  epochs = []
+  for epoch in range(3):
+    span = range(epoch * steps, (epoch + 1) * steps)
+    epochs.append([int(row) for s in span for row in examples[s, : num_real[s]]])
+    assert sorted(epochs[-1]) == owned.tolist()
+    # Only the last batch is partial, and its filler repeats its last example.
+    assert all(num_real[s] == 16 for s in span[:-1])
+    last = span[-1]
+    assert set(examples[last, num_real[last] :]) <= {examples[last, num_real[last] - 1]}
+  if size > 5:
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_batches_depend_on_seed_round_and_client_alone():
+  def batches(seed, round_index, client):
+    key = (seed, round_index, client)
+    return schedule.client_batches(
+      np.arange(40), rng_key=key, local_epochs=1, batch_size=8
+    )[0].tolist()
+
+  assert batches(0, 0, 0) == batches(0, 0, 0)
+  for other in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
+    assert batches(0, 0, 0) != batches(*other)
+
+
+def test_longest_first_packing_by_hand():
+  # Steps 3, 7, 5, 1 on two lanes: 7 | 5, then 3 joins 5 (free at 5), then 1 joins 7.
+  assert schedule.pack(np.array([3, 7, 5, 1]), 2) == [[1, 3], [2, 0]]
+  assert schedule.pack(np.array([2, 0, 4]), 1) == [[2, 0]]
+
+
+@pytest.mark.parametrize(
+  ('num_lanes', 'num_devices'), [(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (6, 3), (8, 8)]
+)
+@pytest.mark.parametrize('cohort_size', [3, 4])
+def test_lanes_train_exactly_the_clients_batches(num_lanes, num_devices, cohort_size):
+  planner = world.planner(num_lanes, cohort_size, num_devices=num_devices)
+  for index in range(20):
+    plan = planner.plan(index)
+    trained = trained_batches(plan)
+    assert sorted(trained) == list(range(cohort_size))
+    for slot, client in enumerate(plan.clients):
+      examples, num_real = planner.batches(index, client)
+      expected = [e[:n].tolist() for e, n in zip(examples, num_real, strict=True)]
+      assert trained[slot] == expected
+      assert plan.num_examples[slot] == world.SIZES[client]
+
+
+def test_the_number_of_lanes_changes_no_draw():
+  plans = [world.planner(lanes).plan(5) for lanes in LANES]
+  first, *others = [trained_batches(plan) for plan in plans]
+  assert all(other == first for other in others)
+
+
+def test_shapes_are_the_same_in_every_round_and_large_enough():
+  rng = np.random.default_rng(0)
+  for _ in range(30):
+    sizes = rng.integers(1, 200, 12)
+    num_devices = int(rng.integers(1, 4))
+    planner = world.planner(
+      num_lanes=num_devices * int(rng.integers(1, 6)),
+      cohort_size=6,
+      sizes=sizes,
+      num_devices=num_devices,
+    )
+    plans = [planner.plan(index) for index in range(10)]
+    shapes = {tuple(np.shape(leaf) for leaf in plan) for plan in plans}
+    assert len(shapes) == 1
+    for plan in plans:
+      last = plan.bounds[np.arange(len(plan.bounds)), plan.num_segments]
+      assert last.max() <= planner.max_steps()
+
+
+def test_utilisation():
+  # Clients of 2, 2, 6 and 4 steps (two epochs) on two lanes: 6 + 2 | 4 + 2.
+  plan = world.planner(num_lanes=2, cohort_size=4).plan(0)
+  assert plan.utilisation() == 14 / 16
+  assert world.planner(num_lanes=1, cohort_size=4).plan(0).utilisation() == 1.0
+
+
+def test_a_device_that_is_done_executes_nothing():
+  # As above, but each of the two lanes has its device: 8 and 6 steps.
+  plan = world.planner(num_lanes=2, cohort_size=4, num_devices=2).plan(0)
+  assert plan.bounds[[0, 1], plan.num_segments].tolist() == [8, 6]
+  assert plan.utilisation() == 1.0
+
+
+@pytest.mark.parametrize(
+  ('requested', 'backend', 'num_devices', 'lanes_and_devices'),
+  [
+    ('auto', 'cpu', 1, (1, 1)),
+    ('auto', 'cpu', 4, (4, 4)),
+    ('auto', 'cpu', 16, (10, 10)),  # no more devices than clients
+    ('auto', 'gpu', 1, (10, 1)),
+    ('auto', 'gpu', 4, (12, 4)),  # 10 clients, as many lanes on each device
+    ('4', 'cpu', 1, (4, 1)),
+    ('1', 'gpu', 4, (1, 1)),
+    ('3', 'cpu', 2, (4, 2)),
+    ('64', 'gpu', 1, (10, 1)),
+  ],
+)
+def test_num_lanes_for_ten_clients(requested, backend, num_devices, lanes_and_devices):
+  found = schedule.num_lanes(requested, 10, backend, num_devices)
+  assert found == lanes_and_devices
+
+
+def test_a_planner_cannot_be_changed():
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    world.planner().seed = 1

@@ -1,0 +1,130 @@
+"""The networks compute what PyTorch's layers compute: tests/golden/make_golden.py.
+
+In float64, so that a difference is one of formula and not of rounding.
+"""
+
+import pathlib
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax.models import cnn_transformer, layers, moon_cnn, resnet
+from moon_jax.models.dco_cnn import DcoCnn
+from moon_jax.types import Outputs
+from tests.golden import seeded
+
+FOLDER = pathlib.Path(__file__).parents[1] / 'golden'
+
+
+class Norm(nn.Module):
+  """A layer as a network."""
+
+  @nn.compact
+  def __call__(self, x, mask=None):
+    y = layers.BatchNorm(name='norm')(layers.batch_last(x), mask)
+    return (y.transpose(3, 1, 2, 0),)
+
+
+class Encoder(nn.Module):
+  """A layer as a network."""
+
+  @nn.compact
+  def __call__(self, x, mask=None):
+    layer = cnn_transformer.EncoderLayer(
+      heads=4, feedforward=48, dropout=0.0, name='layer'
+    )
+    return (layer(x, training=mask is not None),)
+
+
+def network(make, **options):
+  return make(num_classes=10, convolution='library', **options)
+
+
+TRANSFORMER = {'layers': 1, 'heads': 8, 'feedforward': 64, 'dropout': 0.0}
+BOTTLENECKS = {'blocks': (2, 1), 'bottleneck': True}
+CASES = {
+  'batch_norm': (Norm(), (4, 3, 2, 5)),
+  'encoder_layer': (Encoder(), (2, 6, 32)),
+  'moon_cnn': (network(moon_cnn.MoonCnn), (3, 32, 32, 3)),
+  'dco_cnn': (network(DcoCnn), (3, 28, 28, 1)),
+  'cnn_transformer': (
+    network(cnn_transformer.CnnTransformer, **TRANSFORMER),
+    (3, 16, 16, 3),
+  ),
+  'resnet18': (network(resnet.resnet18), (3, 16, 16, 3)),
+  'bottlenecks': (network(resnet.ResNet, **BOTTLENECKS), (3, 16, 16, 3)),
+}
+
+
+def seeded_variables(module, shape):
+  """The variables, with the numbers that make_golden.py gives PyTorch."""
+
+  def fill(path, leaf):
+    keys = [part.key for part in path[1:]]  # without 'params' or 'batch_stats'
+    return jnp.asarray(seeded.leaf('/'.join(keys), leaf.shape))
+
+  with jax.enable_x64(False):
+    boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros(shape))
+  return jax.tree_util.tree_map_with_path(fill, nn.unbox(boxed))
+
+
+def by_path(tree):
+  return flax.traverse_util.flatten_dict(tree, sep='/')
+
+
+def representation_and_logits(outputs):
+  """What PyTorch's modules return; BatchNorm and the encoder layer return one array."""
+  if isinstance(outputs, Outputs):
+    return outputs.representation, outputs.logits
+  return outputs
+
+
+def computed(module, shape):
+  """What make_golden.golden returns, from JAX."""
+  images = jnp.asarray(seeded.numbers('images', shape))
+  variables = seeded_variables(module, shape)
+
+  def loss(params, images):
+    outputs, state = module.apply(
+      variables | {'params': params},
+      images,
+      jnp.ones(len(images)),
+      mutable=['batch_stats'],
+    )
+    outputs = representation_and_logits(outputs)
+    weights = [seeded.numbers(f'output {i}', o.shape) for i, o in enumerate(outputs)]
+    total = sum(jnp.sum(o * w) for o, w in zip(outputs, weights, strict=True))
+    return total, (outputs, state)
+
+  @jax.jit
+  def run(params, images):
+    gradients, (outputs, state) = jax.grad(loss, (0, 1), has_aux=True)(params, images)
+    evaluated = representation_and_logits(module.apply(variables | state, images))
+    return outputs, gradients, state, evaluated
+
+  outputs, (gradients, of_images), state, evaluated = run(variables['params'], images)
+  found = {f'output/{i}': output for i, output in enumerate(outputs)}
+  found |= {f'evaluated/{i}': output for i, output in enumerate(evaluated)}
+  found['gradient/images'] = seeded.summary('images', of_images)
+  for path, leaf in by_path(gradients).items():
+    found[f'gradient/{path}'] = seeded.summary(path, leaf)
+  for path, leaf in by_path(state.get('batch_stats', {})).items():
+    found[f'state/{path}'] = seeded.summary(path, leaf)
+  return found
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_outputs_gradients_and_statistics_equal_pytorchs(name):
+  with jax.enable_x64(True):
+    found = computed(*CASES[name])
+  with np.load(FOLDER / f'{name}.npz') as file:
+    golden = dict(file)
+  assert found.keys() == golden.keys()
+  for what, expected in golden.items():
+    # A gradient may vanish (a bias before a normalisation) but for rounding: 1e-8.
+    close = {'rtol': 1e-6, 'atol': 1e-6 * np.abs(expected).max() + 1e-8}
+    np.testing.assert_allclose(found[what], expected, **close, err_msg=what)

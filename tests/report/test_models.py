@@ -1,0 +1,136 @@
+"""What the report takes from trained models is what the run itself measured."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+
+from moon_jax import cli
+from moon_jax.errors import ExitCode
+from moon_jax.report import features, runs
+from moon_jax.report.__main__ import main
+from moon_jax.runner import loop
+
+TINY = (
+  '--config.num_rounds=2',
+  '--config.local_epochs=1',
+  '--config.data.limit=300',
+  '--config.partition.min_size=2',
+)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """One run with a global model and one without, of two rounds."""
+  made = tmp_path_factory.mktemp('models') / 'runs'
+  for algorithm in ('fedavg', 'solo'):
+    words = (*TINY, f'--config.algorithm={algorithm}', f'--workdir={made / algorithm}')
+    loop.run(cli.parse(words))
+  return made
+
+
+def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
+  # Relative to the page, whatever the working directory.
+  assert main([str(folder), f'--out={tmp_path}']) == ExitCode.DONE
+  assert capsys.readouterr().err == ''
+  names = {path.name for path in (tmp_path / 'figures').iterdir()}
+  assert {'clients.png', 'tsne.png', 'tsne.pdf'} <= names
+  assert len([name for name in names if name.startswith('confusion-')]) == 2
+  with (tmp_path / 'tables/client_accuracy.csv').open(newline='') as file:
+    (row,) = csv.DictReader(file)
+  each = accuracy_for_clients(folder / 'fedavg')
+  assert row['accuracy_n'] == '10'
+  assert float(row['accuracy_mean']) == pytest.approx(sum(each) / 10)
+  assert float(row['worst_client']) == pytest.approx(min(each))
+  # Two tables and a figure are of clients: each links to files of its own.
+  page = (tmp_path / 'index.html').read_text()
+  links = re.findall(r'href="((?:figures|tables)/[^"]+)"', page)
+  assert {'figures/clients.png', 'tables/clients.csv'} <= set(links)
+  assert all((tmp_path / link).is_file() for link in links)
+  # The clients' own models are in another.
+  assert 'SOLO' in (tmp_path / 'tables/clients.csv').read_text()
+
+
+def accuracy_for_clients(workdir):
+  """By loops, from what is kept in a run directory."""
+  with np.load(workdir / features.CACHE) as arrays:
+    confusion = arrays['confusion'].tolist()
+  with np.load(workdir / 'partition.npz') as arrays:
+    owned = arrays['class_counts'].tolist()
+  right = [row[label] / sum(row) for label, row in enumerate(confusion)]
+  return [
+    sum(count * share for count, share in zip(counts, right, strict=True)) / sum(counts)
+    for counts in owned
+  ]
+
+
+def test_the_confusion_matrix_has_the_accuracy_of_the_last_test(folder):
+  (run,) = runs.find([folder / 'fedavg'], print)
+  found = features.features_of(run, print)
+  summary = json.loads((folder / 'fedavg/summary.json').read_text())
+  assert found.confusion.sum() == 300
+  accuracy = np.trace(found.confusion) / 300
+  assert accuracy == pytest.approx(summary['test_accuracy'], abs=1e-6)
+  assert found.round == 2
+  assert found.embedded.shape == (300, 2)
+  assert len(found.representations) == len(found.classes) == 300
+
+
+def test_what_was_computed_is_kept_until_the_run_goes_on(folder, monkeypatch):
+  (run,) = runs.find([folder / 'fedavg'], print)
+  first = features.features_of(run, print)
+  kept = folder / 'fedavg' / features.CACHE
+  monkeypatch.setattr(features, '_computed', lambda run: pytest.fail('computed again'))
+  again = features.features_of(run, print)
+  for a, b in zip(first, again, strict=True):
+    np.testing.assert_array_equal(a, b)
+  # Of another checkpoint than the newest, or damaged: neither is taken.
+  with monkeypatch.context() as patch:
+    patch.setattr(features, '_computed', lambda run: first)
+    np.savez(kept, **first._replace(round=np.asarray(1))._asdict())
+    assert features.features_of(run, print).round == 2
+    features._keep(kept, first)
+    kept.write_bytes(kept.read_bytes()[:-100])
+    assert features.features_of(run, print).round == 2
+
+
+def test_features_that_cannot_be_kept_are_used_all_the_same(folder, monkeypatch):
+  (run,) = runs.find([folder / 'fedavg'], print)
+  first, said = features.features_of(run, print), []
+  # A folder in its place: no file can be written there.
+  (folder / 'fedavg' / features.CACHE).unlink()
+  (folder / 'fedavg' / features.CACHE).mkdir()
+  monkeypatch.setattr(features, '_computed', lambda run: first)
+  assert features.features_of(run, said.append) is first
+  (folder / 'fedavg' / features.CACHE).rmdir()
+  assert said == [
+    f'{folder}/fedavg/features.npz cannot be written (Is a directory): computed each '
+    'time'
+  ]
+
+
+def test_a_run_without_a_checkpoint_is_told(folder, tmp_path, capsys):
+  words = ['fedavg/config.json', 'fedavg/metrics.jsonl', 'fedavg/summary.json']
+  (tmp_path / 'runs/fedavg').mkdir(parents=True)
+  for word in words:
+    (tmp_path / 'runs' / word).write_bytes((folder / word).read_bytes())
+  assert main([str(tmp_path / 'runs'), f'--out={tmp_path / "out"}']) == ExitCode.DONE
+  said = capsys.readouterr().err
+  assert f'{tmp_path}/runs/fedavg: no t-SNE, no confusion matrix: ' in said
+  assert (tmp_path / 'out/index.html').exists()
+
+
+def test_confusion_counts_the_true_class_in_rows():
+  counts = features.confusion(np.array([0, 0, 2]), np.array([0, 1, 1]), 3)
+  assert counts.tolist() == [[1, 1, 0], [0, 0, 0], [0, 1, 0]]
+
+
+def test_the_accuracy_for_a_client_follows_its_classes():
+  # Class 0 is right in 3 of 4 images, class 1 in 2 of 4; nothing tests class 2.
+  confusion = np.array([[3, 1, 0], [2, 2, 0], [0, 0, 0]])
+  counts = np.array([[10, 0, 0], [1, 3, 0], [2, 2, 6], [0, 0, 5]])
+  # Client 3 owns nothing that is tested, and is left out.
+  expected = [0.75, (0.75 + 3 * 0.5) / 4, (2 * 0.75 + 2 * 0.5) / 4]
+  np.testing.assert_allclose(features.client_accuracy(confusion, counts), expected)

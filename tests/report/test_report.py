@@ -1,0 +1,788 @@
+"""The report says what plain arithmetic over metrics.jsonl says, and nothing silently.
+
+Everything here runs in this process and trains nothing; the trained models are in
+test_report_models.py, the page in test_report_page.py.
+"""
+
+import csv
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from moon_jax.errors import ExitCode
+from moon_jax.report import charts, features, groups, results, runs, statistics, traces
+from moon_jax.report import table as table_lib
+from moon_jax.report.__main__ import main
+from moon_jax.report.groups import Choice
+from tests.run_directories import (
+  BYTES_DOWN,
+  BYTES_UP,
+  EVALUATE,
+  IDLE,
+  TRAIN,
+  edit_lines,
+  write_run,
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+BY_SEED = Choice(group=None, over=('seed',), where={})
+FEDAVG = {
+  0: [0.30, 0.50, 0.60, 0.70, 0.72, 0.74, 0.76],
+  1: [0.20, 0.45, 0.55, 0.66, 0.71, 0.75, 0.78],
+  2: [0.25, 0.52, 0.61, 0.69, 0.70, 0.73, 0.71],
+}
+MOON = {
+  0: [0.30, 0.55, 0.70, 0.76, 0.80, 0.82, 0.81],
+  1: [0.20, 0.40, 0.65, 0.74, 0.78, 0.79, 0.80],
+  2: [0.25, 0.50, 0.68, 0.70, 0.74, 0.74, 0.74],
+}
+
+
+def write_runs(folder):
+  """Two algorithms, three seeds."""
+  for name, by_seed in (('fedavg', FEDAVG), ('moon', MOON)):
+    for seed, accuracies in by_seed.items():
+      flag = f'--config.algorithm={name}'
+      write_run(folder / f'{name}-s{seed}', accuracies, flag, seed=seed)
+
+
+def report(*words):
+  return main([*map(str, words), '--features=none'])
+
+
+def table(out, name):
+  with (out / f'tables/{name}.csv').open(newline='') as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope='module')
+def reported(tmp_path_factory):
+  """The folder of runs and that of their report."""
+  folder = tmp_path_factory.mktemp('reported')
+  write_runs(folder / 'runs')
+  assert report(folder / 'runs', f'--out={folder / "out"}') == ExitCode.DONE
+  return folder / 'runs', folder / 'out'
+
+
+def read_accuracies(workdir):
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  return [json.loads(line)['test_accuracy'] for line in lines]
+
+
+def mean(values):
+  return sum(values) / len(values)
+
+
+def deviation(values):
+  squares = sum((value - mean(values)) ** 2 for value in values)
+  return math.sqrt(squares / (len(values) - 1))
+
+
+def close(text, value):
+  return float(text) == pytest.approx(value, rel=1e-12)
+
+
+# --- the numbers ----------------------------------------------------------------------
+
+
+def test_accuracies_are_means_and_deviations_over_seeds(reported):
+  folder, out = reported
+  rows = {row['series']: row for row in table(out, 'accuracy')}
+  assert list(rows) == ['FedAvg', 'MOON']
+  for label, name in (('FedAvg', 'fedavg'), ('MOON', 'moon')):
+    each = [read_accuracies(folder / f'{name}-s{seed}') for seed in range(3)]
+    numbers = {
+      'final_accuracy': [a[-1] for a in each],
+      'best_accuracy': [max(a) for a in each],
+      'mean_of_last_5': [mean(a[-5:]) for a in each],
+    }
+    assert rows[label]['n'] == '3'
+    assert rows[label]['rounds'] == '7'
+    for column, values in numbers.items():
+      assert close(rows[label][f'{column}_mean'], mean(values))
+      assert close(rows[label][f'{column}_std'], deviation(values))
+      assert rows[label][f'{column}_n'] == '3'
+
+
+def test_the_difference_to_fedavg_is_paired_by_seed(reported):
+  row = table(reported[1], 'accuracy')[1]
+  # 0.81 - 0.76, 0.80 - 0.78, 0.74 - 0.71
+  differences = [0.05, 0.02, 0.03]
+  assert close(row['difference_to_fedavg_mean'], mean(differences))
+  assert close(row['difference_to_fedavg_std'], deviation(differences))
+  # Student's t with 2 degrees of freedom: P(|T| > t) = 1 - t / sqrt(t^2 + 2).
+  t = mean(differences) / (deviation(differences) / math.sqrt(3))
+  assert float(row['p_value']) == pytest.approx(1 - t / math.sqrt(t**2 + 2), rel=1e-9)
+
+
+def test_what_it_takes_to_reach_the_target(reported):
+  fedavg, moon = table(reported[1], 'target')
+  # FedAvg's mean last accuracy is (0.76 + 0.78 + 0.71) / 3 = 0.75.
+  assert close(fedavg['target'], 0.75)
+  # Seeds 0 and 1 are at 0.75 or above first in rounds 7 and 6; seed 2 never is.
+  assert fedavg['reached'] == '2 of 3'
+  assert close(fedavg['rounds_to_target_mean'], 6.5)
+  # MOON's in rounds 4 and 5; its seed 2 ends at 0.74.
+  assert moon['reached'] == '2 of 3'
+  rounds = [4, 5]
+  assert close(moon['rounds_to_target_mean'], mean(rounds))
+  assert close(moon['rounds_to_target_std'], deviation(rounds))
+  megabytes = [(BYTES_DOWN + BYTES_UP) / 1e6 * number for number in rounds]
+  assert close(moon['megabytes_to_target_mean'], mean(megabytes))
+  seconds = [(TRAIN + EVALUATE + IDLE) * number for number in rounds]
+  assert close(moon['seconds_to_target_mean'], mean(seconds))
+  # The means over seeds: FedAvg's is there in round 7 by definition, MOON's, of 0.733
+  # in round 4 and 0.773 in round 5, in round 5.
+  assert (fedavg['round_of_the_mean'], moon['round_of_the_mean']) == ('7', '5')
+  assert close(moon['rounds_saved'], 1 - 5 / 7)
+
+
+def test_a_target_can_be_given(tmp_path):
+  write_runs(tmp_path / 'runs')
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "a"}', '--target=0.6') == 0
+  assert [row['reached'] for row in table(tmp_path / 'a', 'target')] == ['3 of 3'] * 2
+  # MOON's best accuracies: 0.82, 0.80, 0.74.
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "b"}', '--target=moon@best') == 0
+  assert close(table(tmp_path / 'b', 'target')[0]['target'], (0.82 + 0.80 + 0.74) / 3)
+
+
+@pytest.mark.parametrize(('value', 'text'), [(3e-5, '<0.0001'), (0.0497, '0.0497')])
+def test_a_p_value_is_never_zero(value, text):
+  p_value = table_lib.Column('p_value', 'p', 4)
+  assert table_lib.text(value, p_value) == text
+
+
+def test_one_pair_has_no_p_value_and_equal_differences_have_none():
+  assert statistics.compare({0: 0.5}, {0: 0.25}).p_value is None
+  same = statistics.compare({0: 0.9, 1: 0.8}, {0: 0.8, 1: 0.7})
+  assert same.difference.mean == pytest.approx(0.1)
+  assert same.p_value is None
+  assert statistics.compare({0: 0.5}, {1: 0.5}) is None
+  # Only seed 1 is common.
+  assert statistics.compare({0: 0.9, 1: 0.5}, {1: 0.25, 2: 0.0}).difference == (
+    0.25,
+    None,
+    1,
+  )
+
+
+def test_a_mean_curve_has_the_rounds_that_all_have():
+  curve = statistics.curve([{1: 0.0, 2: 1.0, 4: 3.0}, {2: 2.0, 3: 9.0, 4: 5.0}])
+  assert curve.rounds == [2, 4]
+  assert [point.mean for point in curve.points] == [1.5, 4.0]
+
+
+@pytest.mark.parametrize(
+  ('flags', 'columns', 'share'),
+  [
+    (['algorithm=fedavg'], {}, None),
+    # mu 2 times 0.25 of 2.0.
+    (['algorithm=moon', 'moon.mu=2'], {}, 25.0),
+    (['algorithm=decentralized_moon', 'moon.mu=2'], {}, 25.0),
+    # (mu + mu_t) = 3, and divided by mu = 2.
+    (['algorithm=dco_moon', 'dco_moon.mu=2'], {'mu_t': 1.0}, 37.5),
+    (
+      ['algorithm=dco_moon', 'dco_moon.mu=2', 'dco_moon.normalise=true'],
+      {'mu_t': 1.0},
+      18.75,
+    ),
+  ],
+)
+def test_the_contrastive_share_is_weighted(tmp_path, flags, columns, share):
+  words = [f'--config.{flag}' for flag in flags]
+  write_run(tmp_path / 'run', [0.5, 0.6], *words, **columns)
+  (run,) = runs.find([tmp_path], print)
+  expected = {} if share is None else {1: share, 2: share}
+  assert traces.contrastive_share(run) == pytest.approx(expected)
+
+
+# --- what belongs together ------------------------------------------------------------
+
+
+def settings_of(folder, choice=BY_SEED):
+  return groups.settings(runs.find([folder], print), choice)
+
+
+def test_own_knobs_make_series_and_shared_knobs_make_settings(tmp_path):
+  for beta in (0.1, 0.5):
+    shared = f'--config.partition.beta={beta}'
+    for seed in (0, 1):
+      words = (shared, '--config.algorithm=fedavg')
+      write_run(tmp_path / f'f{beta}{seed}', [0.5], *words, seed=seed)
+      for mu in (1, 10):
+        words = (shared, f'--config.moon.mu={mu}')
+        write_run(tmp_path / f'm{beta}{mu}{seed}', [0.6], *words, seed=seed)
+  # The upper bound has no partition, and so belongs to both.
+  write_run(tmp_path / 'c', [0.9], '--config.algorithm=centralized')
+  found = settings_of(tmp_path)
+  assert [setting.title for setting in found] == ['beta=0.1', 'beta=0.5']
+  for setting in found:
+    assert {series.label: len(series.finished) for series in setting.series} == {
+      'FedAvg': 2,
+      'MOON, mu=1': 2,
+      'MOON, mu=10': 2,
+      'centralized': 1,
+    }
+  by_beta = settings_of(tmp_path, Choice(('partition.beta',), ('seed',), {}))
+  titles = ['FedAvg', 'MOON, mu=1', 'MOON, mu=10', 'centralized']
+  assert [setting.title for setting in by_beta] == titles
+  assert [series.label for series in by_beta[1].series] == ['beta=0.1', 'beta=0.5']
+
+
+def test_a_run_of_several_settings_is_described_by_its_own_knobs(tmp_path):
+  for beta in (0.1, 0.5):
+    write_run(tmp_path / f'f{beta}', [0.5], f'--config.partition.beta={beta}')
+  write_run(tmp_path / 'c', [0.9], '--config.algorithm=centralized')
+  setting, _ = settings_of(tmp_path)
+  looked_at = features.Features(np.asarray(1), *[np.zeros(0)] * 4)
+  told = [
+    features.Model(setting, series, run, looked_at).describe()
+    for series in setting.series
+    for run in series.finished.values()
+  ]
+  assert told == ['MOON, seed=0, beta=0.1, 1 rounds', 'centralized, seed=0, 1 rounds']
+
+
+def test_what_may_change_in_a_resumption_makes_no_setting(tmp_path):
+  write_run(tmp_path / 'a', [0.5] * 2, '--config.num_rounds=2', seed=0)
+  write_run(tmp_path / 'b', [0.5] * 3, '--config.execution.lanes=2', seed=1)
+  (setting,) = settings_of(tmp_path)
+  assert setting.title == ''
+  assert [len(series.finished) for series in setting.series] == [2]
+
+
+def test_sweeps_and_traces_are_drawn_where_there_are_some(tmp_path):
+  for mu in (1, 5, 10):
+    flag = f'--config.moon.mu={mu}'
+    write_run(tmp_path / f'runs/{mu}', [0.5, 0.6], flag, positive_cosine=0.5)
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  names = {path.stem for path in (tmp_path / 'out/figures').iterdir()}
+  assert {'sweep-moon.mu', 'positive_cosine', 'contrastive_share', 'drift'} <= names
+  assert not names & {'temperature', 'p_t', 'consensus_distance'}
+  for name in names:
+    with Image.open(tmp_path / f'out/figures/{name}.png') as image:
+      assert image.width > 800
+    assert (tmp_path / f'out/figures/{name}.pdf').read_bytes().startswith(b'%PDF')
+
+
+def test_a_sweep_looks_like_its_series_and_not_like_what_it_is_compared_with(tmp_path):
+  write_run(tmp_path / 'f', [0.5, 0.6], '--config.algorithm=fedavg')
+  # Seven series: the next style would have the colour of the first.
+  for mu in range(1, 7):
+    write_run(tmp_path / f'm{mu}', [0.5, 0.6], f'--config.moon.mu={mu}')
+  found = settings_of(tmp_path)
+  (sweep,) = charts.sweeps(found)
+  looks = charts.looks(found, [sweep])
+  assert [line.label for line in sweep.lines] == ['MOON, any mu']
+  assert list(sweep.levels) == ['FedAvg']
+  assert looks['MOON, any mu'] == looks['MOON, mu=1']
+  assert looks['MOON, any mu'].colour != looks['FedAvg'].colour
+
+
+def test_a_sweep_is_after_equally_many_rounds(tmp_path):
+  by_mu = {1: [0.2, 0.5], 5: [0.3, 0.6, 0.9], 10: [0.1, 0.4]}
+  for mu, accuracies in by_mu.items():
+    write_run(tmp_path / f'{mu}', accuracies, f'--config.moon.mu={mu}')
+  write_run(tmp_path / '5b', [0.3, 0.8], '--config.moon.mu=5', seed=1)
+  write_run(tmp_path / 'f', [0.2, 0.3, 0.7], '--config.algorithm=fedavg')
+  (chart,) = charts.sweeps(settings_of(tmp_path))
+  (line,) = chart.lines
+  assert line.x == [1, 5, 10]
+  assert [p.mean for p in line.points] == pytest.approx([50.0, 70.0, 40.0])
+  assert [p.n for p in line.points] == [1, 2, 1]
+  assert chart.levels['FedAvg'].mean == pytest.approx(30.0)
+  assert chart.title == 'Accuracy after 2 rounds against mu'
+
+
+def test_the_partition_has_clients_from_left_to_right(tmp_path):
+  path = write_run(tmp_path / 'a', [0.5])
+  chart = charts.partition(settings_of(tmp_path)[0])
+  with np.load(path / 'partition.npz') as arrays:
+    counts = arrays['class_counts']
+  assert (chart.x_label, chart.y_label) == ('client', 'class')
+  # [clients, classes] is kept, one row for each class is drawn.
+  assert chart.values.tolist() == [[row[y] for row in counts] for y in range(3)]
+
+
+def test_only_runs_of_equal_length_are_pairs(tmp_path):
+  for seed, accuracies in enumerate(([0.5, 0.6], [0.5, 0.7])):
+    write_run(tmp_path / f'f{seed}', accuracies, '--config.algorithm=fedavg', seed=seed)
+  write_run(tmp_path / 'm0', [0.5, 0.75], seed=0)
+  write_run(tmp_path / 'm1', [0.5, 0.6, 0.9], seed=1)
+  (setting,) = settings_of(tmp_path)
+  comparison = results.results(setting, results.Target(0.5))[1].comparison
+  assert comparison.difference.n == 1
+  assert comparison.difference.mean == pytest.approx(0.15)
+
+
+def test_each_series_is_compared_with_fedavg_of_its_own_knobs(tmp_path):
+  for beta, fedavg, moon in ((0.1, 0.3, 0.4), (0.5, 0.6, 0.8)):
+    shared = f'--config.partition.beta={beta}'
+    write_run(tmp_path / f'f{beta}', [fedavg], shared, '--config.algorithm=fedavg')
+    write_run(tmp_path / f'm{beta}', [moon], shared)
+  write_run(tmp_path / 'c', [0.9], '--config.algorithm=centralized')
+  by_both = Choice(('algorithm', 'partition.beta'), ('seed',), {})
+  (setting,) = settings_of(tmp_path, by_both)
+  found = results.results(setting, results.Target(None))
+  told = {
+    result.series.label: (
+      result.comparison and round(result.comparison.difference.mean, 9),
+      result.reached and result.reached.target,
+    )
+    for result in found
+  }
+  assert told == {
+    'FedAvg, beta=0.1': (None, 0.3),
+    'FedAvg, beta=0.5': (None, 0.6),
+    'MOON, beta=0.1': (0.1, 0.3),
+    'MOON, beta=0.5': (0.2, 0.6),
+    # It has no beta: neither is its FedAvg.
+    'centralized': (None, None),
+  }
+
+
+def test_a_second_report_leaves_nothing_of_the_first(tmp_path):
+  for beta in (0.1, 0.5):
+    flag = f'--config.partition.beta={beta}'
+    write_run(tmp_path / f'runs/{beta}', [0.5, 0.6], flag)
+  out = tmp_path / 'out'
+  assert report(tmp_path / 'runs', f'--out={out}') == 0
+  (out / 'figures/mine.png').write_bytes(b'')
+  assert (out / 'figures/test_accuracy-beta=0.1.png').exists()
+  where = '--where=partition.beta=0.5'
+  assert report(tmp_path / 'runs', f'--out={out}', where) == 0
+  names = {path.name for path in (out / 'figures').iterdir()}
+  assert {'test_accuracy.png', 'mine.png'} <= names
+  assert not [name for name in names if 'beta=0.1' in name]
+
+
+def test_tables_are_markdown_and_latex_too(reported):
+  out = reported[1]
+  markdown = (out / 'tables/accuracy.md').read_text()
+  assert '75.00 ± 3.61' in markdown
+  assert markdown.count('\n|') >= 3
+  latex = (out / 'tables/accuracy.tex').read_text()
+  assert r'75.00 $\pm$ 3.61' in latex
+  assert r'final accuracy, \%' in latex
+  assert latex.startswith(r'\begin{tabular}')
+
+
+# --- what is left out, and said -------------------------------------------------------
+
+
+def test_only_finished_runs_are_averaged(tmp_path, capsys):
+  folder = tmp_path / 'runs'
+  write_run(folder / 'good', [0.5, 0.75], seed=0)
+  write_run(folder / 'diverged', [0.1, 0.2], seed=1, finished=False)
+  edit_lines(
+    folder / 'diverged/metrics.jsonl',
+    lambda line: line.update(train_loss=None) if line['round'] == 2 else None,
+  )
+  write_run(folder / 'killed', [0.1], seed=2, finished=False)
+  write_run(folder / 'failed', [], seed=3, finished=False)
+  out = tmp_path / 'out'
+  assert report(folder, f'--out={out}') == ExitCode.DONE
+  said = capsys.readouterr().err
+  for words in (
+    f'{folder}/diverged is diverged after round 2: in no average',
+    f'{folder}/killed is unfinished after round 1: in no average',
+    f'{folder}/failed is without a round: in no average',
+  ):
+    assert words in said
+    assert words in (out / 'index.html').read_text()
+  (row,) = table(out, 'accuracy')
+  assert (row['n'], row['final_accuracy_mean']) == ('1', '0.75')
+  assert {row['run']: row['state'] for row in table(out, 'runs')} == {
+    f'{folder}/good': 'finished',
+    f'{folder}/diverged': 'diverged',
+    f'{folder}/killed': 'unfinished',
+    f'{folder}/failed': 'without a round',
+  }
+
+
+def test_unequal_numbers_of_rounds_are_said_and_not_compared(tmp_path, capsys):
+  fedavg = '--config.algorithm=fedavg'
+  write_run(tmp_path / 'runs/f0', [0.5, 0.75], fedavg, seed=0)
+  write_run(tmp_path / 'runs/f1', [0.5, 0.6, 0.7], fedavg, seed=1)
+  for seed in (0, 1):
+    write_run(tmp_path / f'runs/m{seed}', [0.5, 0.6, 0.8], seed=seed)
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  said = 'unequal numbers of rounds (2 to 3: FedAvg; 3: MOON)'
+  assert said in capsys.readouterr().err
+  rows = table(tmp_path / 'out', 'accuracy')
+  assert [row['rounds'] for row in rows] == ['2 to 3', '3']
+  # Only those of seed 1 have as many rounds.
+  assert rows[1]['difference_to_fedavg_n'] == '1'
+  assert close(rows[1]['difference_to_fedavg_mean'], 0.8 - 0.7)
+
+
+def find(folder):
+  """The names of the runs below a folder, and what is said of them."""
+  said = []
+  found = runs.find([folder], said.append)
+  return [run.path.name for run in found], said
+
+
+def test_a_half_written_line_is_left_out(tmp_path):
+  path = write_run(tmp_path / 'a', [0.5, 0.6, 0.7], finished=False) / 'metrics.jsonl'
+  path.write_bytes(path.read_bytes()[:-20])
+  said = []
+  (run,) = runs.find([tmp_path], said.append)
+  assert list(run.column('test_accuracy')) == [1, 2]
+  assert said == [
+    f'{tmp_path}/a: the last line of metrics.jsonl is half written and left out'
+  ]
+
+
+def drop(name):
+  return lambda line: line.pop(name)
+
+
+@pytest.mark.parametrize(
+  ('damage', 'words'),
+  [
+    (
+      lambda path: (path / 'metrics.jsonl').write_text(
+        '{"round": 1}\nx\n{"round": 3}\n'
+      ),
+      'line 2 of metrics.jsonl is damaged',
+    ),
+    (
+      lambda path: edit_lines(path / 'metrics.jsonl', drop('test_accuracy')),
+      'metrics.jsonl has no column test_accuracy',
+    ),
+    (
+      lambda path: edit_lines(path / 'metrics.jsonl', drop('round')),
+      'line 1 of metrics.jsonl is damaged',
+    ),
+    (lambda path: (path / 'config.json').write_text('{"a'), 'config.json is damaged'),
+    (
+      lambda path: (path / 'config.json').write_text('{}'),
+      'config.json is not what a run writes',
+    ),
+    (
+      lambda path: (path / 'config.json').write_text('{"config": {"seed": 1}}'),
+      'config.json lacks algorithm',
+    ),
+    (lambda path: (path / 'summary.json').write_text('['), 'summary.json is damaged'),
+  ],
+)
+def test_a_damaged_run_is_skipped_with_a_line(tmp_path, damage, words):
+  write_run(tmp_path / 'good', [0.5])
+  damage(write_run(tmp_path / 'bad', [0.5, 0.6]))
+  assert find(tmp_path) == (['good'], [f'skipped {tmp_path}/bad: {words}'])
+
+
+def test_runs_of_other_versions_are_told_in_a_line_for_each_version(tmp_path):
+  lacking = {'a': 'drop_last', 'b': 'drop_last', 'c': 'batch_norm'}
+  for seed, (name, knob) in enumerate(lacking.items()):
+    path = write_run(tmp_path / name, [0.5], seed=seed) / 'config.json'
+    content = json.loads(path.read_text())
+    del content['config'][knob]
+    path.write_text(json.dumps(content))
+  assert find(tmp_path) == (
+    ['a', 'b', 'c'],
+    [
+      f'{tmp_path}/a and 1 more: config.json lacks drop_last (another version?); taken '
+      'as in configs/base.py',
+      f'{tmp_path}/c: config.json lacks batch_norm (another version?); taken as in '
+      'configs/base.py',
+    ],
+  )
+
+
+def test_a_folder_without_a_run_is_told(tmp_path, capsys):
+  path = write_run(tmp_path / 'a', [0.5], '--config.algorithm=fedavg')
+  (tmp_path / 'empty').mkdir()
+  assert main(['compare', str(path), str(tmp_path / 'empty')]) == ExitCode.DONE
+  assert capsys.readouterr().err == f'no run was found below {tmp_path}/empty\n'
+
+
+def test_a_damaged_partition_is_not_drawn(tmp_path):
+  path = write_run(tmp_path / 'runs/a', [0.5, 0.6]) / 'partition.npz'
+  path.write_bytes(path.read_bytes()[:-50])
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  assert not (tmp_path / 'out/figures/partition.png').exists()
+  assert (tmp_path / 'out/figures/test_accuracy.png').exists()
+
+
+PLAIN, MOMENTUM = (
+  ('--config.algorithm=fedavg', f'--config.server_optimizer.momentum={momentum}')
+  for momentum in (0, 0.9)
+)
+
+
+def test_plain_fedavg_is_what_everything_is_compared_with(tmp_path):
+  write_run(tmp_path / 'm', [0.7], *MOMENTUM)
+  write_run(tmp_path / 'f', [0.5], *PLAIN)
+  write_run(tmp_path / 's', [0.3], '--config.algorithm=solo')
+  write_run(tmp_path / 'o', [0.6])
+  (setting,) = settings_of(tmp_path)
+  found = results.results(setting, results.Target(None))
+  told = [
+    (r.series.label, r.comparison and round(r.comparison.difference.mean, 9))
+    for r in found
+  ]
+  assert told == [
+    ('FedAvg', None),
+    ('FedAvg, server momentum=0.9', 0.2),
+    ('MOON', 0.1),
+    ('SOLO', -0.2),
+  ]
+  assert {result.reached.target for result in found} == {0.5}
+
+
+def test_with_the_same_server_optimizer_fedavg_has_it_too(tmp_path):
+  write_run(tmp_path / 'm', [0.7], *MOMENTUM)
+  write_run(tmp_path / 'f', [0.5], *PLAIN)
+  write_run(tmp_path / 'o', [0.6], MOMENTUM[1])
+  (setting,) = settings_of(tmp_path)
+  *_, moon = results.results(setting, results.Target(None))
+  assert moon.series.label == 'MOON, server momentum=0.9'
+  assert round(moon.comparison.difference.mean, 9) == -0.1
+
+
+def test_another_server_optimizer_is_compared_with_its_own_algorithm(tmp_path):
+  write_run(tmp_path / 'a', [0.5], '--config.moon.mu=5')
+  write_run(tmp_path / 'b', [0.6], '--config.moon.mu=1')
+  write_run(tmp_path / 'c', [0.7], '--config.moon.mu=5', MOMENTUM[1])
+  (setting,) = settings_of(tmp_path)
+  target = results.Target(None, 'moon', results.LAST)
+  found = {r.series.label: r.reached.target for r in results.results(setting, target)}
+  assert found == {
+    'MOON, mu=5': 0.5,
+    'MOON, mu=1': 0.6,
+    'MOON, server momentum=0.9, mu=5': 0.5,
+  }
+
+
+def test_the_plain_server_is_named_where_it_is_asked_for(tmp_path):
+  write_run(tmp_path / 'a', [0.5], *PLAIN)
+  write_run(tmp_path / 'b', [0.6], *MOMENTUM)
+  by_momentum = Choice(('server_optimizer.momentum',), ('seed',), {})
+  (setting,) = settings_of(tmp_path, by_momentum)
+  labels = [series.label for series in setting.series]
+  assert labels == ['server momentum=0', 'server momentum=0.9']
+  (sweep,) = charts.sweeps([setting])
+  assert [line.label for line in sweep.lines] == ['any server momentum']
+
+
+def test_a_report_outlives_its_output(tmp_path):
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  full = os.open('/dev/full', os.O_WRONLY)
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'moon_jax.report', tmp_path / 'runs'),
+      *(f'--out={tmp_path / "out"}', '--features=none'),
+    ],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONUNBUFFERED': '1'},
+    stdout=full,
+    stderr=subprocess.PIPE,
+    text=True,
+    check=False,
+  )
+  os.close(full)
+  assert done.returncode == ExitCode.DONE
+  assert 'Standard output cannot be written' in done.stderr
+
+
+def test_a_long_list_of_knobs_is_a_number_and_a_table(tmp_path):
+  others = [f'--config.{word}' for word in ('batch_size=7', 'local_epochs=3')]
+  others += ['--config.optimizer.schedule=cosine', '--config.optimizer.nesterov=true']
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  write_run(tmp_path / 'runs/b', [0.7, 0.8], *others)
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  rows = table(tmp_path / 'out', 'accuracy')
+  assert [(row['setting'], row['final_accuracy_mean']) for row in rows] == [
+    ('setting 1', '0.8'),
+    ('setting 2', '0.6'),
+  ]
+  told = table(tmp_path / 'out', 'settings')
+  assert [(row['setting'], row['batch_size']) for row in told] == [
+    ('setting 1', '7'),
+    ('setting 2', '32'),
+  ]
+  assert (tmp_path / 'out/figures/test_accuracy-setting_1.png').exists()
+  # Short ones tell for themselves.
+  assert report(tmp_path / 'runs/a', f'--out={tmp_path / "one"}') == 0
+  assert not (tmp_path / 'one/tables/settings.csv').exists()
+
+
+def test_pairs_are_counted(tmp_path):
+  for seed in (0, 1, 2):
+    write_run(tmp_path / f'runs/f{seed}', [0.5], '--config.algorithm=fedavg', seed=seed)
+  for seed in (1, 2, 3, 4):
+    write_run(tmp_path / f'runs/m{seed}', [0.6 + seed / 100], seed=seed)
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  rows = table(tmp_path / 'out', 'accuracy')
+  assert [(row['n'], row['pairs']) for row in rows] == [('3', ''), ('4', '2')]
+
+
+@pytest.mark.parametrize(
+  ('group', 'heading'), [('algorithm', 'algorithm'), ('partition.name', 'series')]
+)
+def test_the_names_are_headed_by_what_they_are(tmp_path, group, heading):
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  write_run(tmp_path / 'runs/b', [0.5, 0.6], '--config.partition.name=iid')
+  words = (f'--out={tmp_path / "out"}', f'--group={group}')
+  assert report(tmp_path / 'runs', *words) == 0
+  markdown = (tmp_path / 'out/tables/accuracy.md').read_text()
+  assert heading in markdown.splitlines()[0].split()
+
+
+def test_a_column_that_one_run_of_a_series_lacks_is_told(tmp_path, capsys):
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  path = write_run(tmp_path / 'runs/b', [0.5, 0.6], seed=1)
+  edit_lines(path / 'metrics.jsonl', drop('drift'))
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  line = f'{path} without drift, which others of MOON have: not drawn'
+  assert line in capsys.readouterr().err.splitlines()
+  assert not (tmp_path / 'out/figures/drift.png').exists()
+
+
+def test_a_missing_column_is_left_out_of_its_numbers(tmp_path, capsys):
+  path = write_run(tmp_path / 'runs/a', [0.5, 0.6], '--config.algorithm=fedavg')
+  edit_lines(path / 'metrics.jsonl', drop('bytes_up'))
+  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  assert f'{path} has no column bytes_up: left out' in capsys.readouterr().err
+  (row,) = table(tmp_path / 'out', 'target')
+  assert row['megabytes_to_target_mean'] == ''
+  assert float(row['seconds_to_target_mean']) == 2 * (TRAIN + EVALUATE + IDLE)
+
+
+def test_contradicting_runs_are_refused_and_copies_left_out(tmp_path):
+  write_run(tmp_path / 'a', [0.5, 0.6])
+  write_run(tmp_path / 'b', [0.5, 0.7], '--config.execution.lanes=2')
+  write_run(tmp_path / 'c', [0.5, 0.6], seed=1)
+  write_run(tmp_path / 'd', [0.5, 0.6, 0.7], seed=1)
+  found = runs.find([tmp_path], print)
+  said = []
+  assert [r.path.name for r in groups.without_duplicates(found, said.append)] == ['d']
+  assert said == [
+    f'skipped {tmp_path}/a, {tmp_path}/b: the same experiment and seed with different '
+    'results; choose by --where=execution.lanes=VALUE',
+    f'skipped {tmp_path}/c: the same results as {tmp_path}/d',
+  ]
+
+
+@pytest.mark.parametrize(
+  ('words', 'complaint'),
+  [
+    (['nowhere'], "'nowhere' is not a folder."),
+    (['empty'], 'No run was found below empty.'),
+    (['killed'], 'No finished run is left of 1 below killed.'),
+    ([], 'the following arguments are required: FOLDER; see --help.'),
+    (
+      ['runs', '--where=data.nme=x'],
+      "--where: no run has a setting 'data.nme'. Did you mean 'data.name'?",
+    ),
+    (['runs', '--where=seed=7'], '--where: none of the 1 runs is chosen.'),
+    (['runs', '--where=seed'], "--where='seed' must be KNOB=VALUE"),
+    (['runs', '--where=seed=1', '--where=seed=2'], "--where names 'seed' twice."),
+    (
+      ['runs', '--group=moon.nu'],
+      "--group: no run has a setting 'moon.nu'. Did you mean 'moon.mu'?",
+    ),
+    (
+      ['runs', '--over=execution.lanes'],
+      "--over: no run has a setting 'execution.lanes'.",
+    ),
+    (['runs', '--group=seed'], '--group and --over both name seed.'),
+    (
+      ['runs', '--over=algorithm,seed'],
+      "--over='algorithm,seed' needs --group, without algorithm.",
+    ),
+    (['runs', '--target=fedavg'], "--target='fedavg' must be an accuracy in (0, 1]"),
+    (['runs', '--target=97'], "--target='97' must be an accuracy in (0, 1]"),
+    (['runs', '--target=fedvag@last'], "Did you mean 'fedavg'?"),
+    (
+      ['runs', '--features=nowhere'],
+      "--features='nowhere' is not among the finished runs.",
+    ),
+    (['runs', '--out=file'], "--out='file' must be a folder."),
+    (['runs', '--ouy=x'], 'unrecognized arguments: --ouy=x; see --help.'),
+    (['compare', 'empty'], 'No run was found in empty.'),
+  ],
+)
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, complaint):
+  monkeypatch.chdir(tmp_path)
+  write_run(pathlib.Path('runs/a'), [0.5])
+  write_run(pathlib.Path('killed/a'), [0.5], finished=False)
+  pathlib.Path('empty').mkdir()
+  pathlib.Path('file').write_text('')
+  assert main(words) == ExitCode.USAGE
+  out, err = capsys.readouterr()
+  assert out == ''
+  assert complaint in err.splitlines()[-1]
+  # Nothing was written.
+  assert {path.name for path in tmp_path.iterdir()} == {
+    'runs',
+    'killed',
+    'empty',
+    'file',
+  }
+
+
+def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys):
+  # None makes a module impossible to find.
+  monkeypatch.setitem(sys.modules, 'plotly', None)
+  assert main([str(tmp_path)]) == ExitCode.USAGE
+  assert capsys.readouterr().err == (
+    'A report needs plotly: pip install -r requirements-report.txt\n'
+  )
+
+
+# --- the command ----------------------------------------------------------------------
+
+
+def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
+  folder = reported[0]
+  killed = write_run(tmp_path / 'killed', [0.1, 0.2], seed=9, finished=False)
+  assert main(['compare', f'{folder}/fedavg-s0', f'{folder}/moon-s0', str(killed)]) == 0
+  lines = capsys.readouterr().out.splitlines()
+  cells = [[word.strip() for word in line.split('│')[1:-1]] for line in lines]
+  # A long name takes several lines; the numbers are in the first.
+  rows = [row[1:] for row in cells if row and row[1]]
+  seconds = f'{7 * (TRAIN + EVALUATE + IDLE):.1f}'
+  # FedAvg's 0.76 is reached by itself in round 7, by MOON in round 4; 1.5 MB a round.
+  assert rows == [
+    ['finished', '7', '76.00', '76.00', '70.40', '76.00', '7', '10.5', seconds, '50'],
+    ['finished', '7', '81.00', '82.00', '77.80', '76.00', '4', '6.0', seconds, '50'],
+    ['unfinished', '2', '20.00', '20.00', '15.00', '76.00', '-', '-', '5.5', '50'],
+  ]
+
+
+def run_python(code):
+  words = [sys.executable, '-c', f'import sys\n{code}']
+  return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_training_loads_no_library_of_a_report():
+  code = """
+from moon_jax import simulation
+sys.exit(', '.join({'plotly', 'sklearn.manifold', 'tabulate'} & set(sys.modules)) or 0)
+"""
+  done = run_python(code)
+  assert done.returncode == 0, done.stderr
+
+
+def test_a_report_that_looks_at_no_model_does_without_jax(tmp_path):
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  code = f"""
+from moon_jax.report.__main__ import main
+assert main(['{tmp_path}/runs', '--out={tmp_path}/out', '--features=none']) == 0
+assert 'jax' not in sys.modules
+main(['--help'])
+"""
+  done = run_python(code)
+  assert done.returncode == 0, done.stderr
+  for flag in ('--out', '--group', '--over', '--target', '--where', '--features'):
+    assert flag in done.stdout

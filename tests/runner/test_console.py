@@ -1,0 +1,106 @@
+"""What the user sees, on a terminal of 80 columns and in a log file."""
+
+import io
+
+import rich.console
+
+from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner.console import (
+  Console,
+  accuracy_table,
+  describe_test,
+  describe_training,
+  time_table,
+)
+
+RECORD = {
+  'round': 3,
+  'train_loss': 2.9456,
+  'contrastive_loss': 0.1666,
+  'supervised_loss': 2.1128,
+  'test_accuracy': 0.5320,
+  'test_loss': 1.9,
+}
+
+
+def shown(is_terminal):
+  """What four rounds of which the third is done look like."""
+  file = io.StringIO()
+  terminal = rich.console.Console(
+    file=file,
+    force_terminal=is_terminal,
+    width=80 if is_terminal else 200,
+    markup=False,
+    highlight=False,
+  )
+  console = Console(terminal)
+  for index in console.progress(range(2, 4)):
+    if index == 2:
+      clock = metrics_lib.Clock()
+      clock.seconds['train'] = 1.25
+      console.round_done(RECORD, clock)
+  return file.getvalue()
+
+
+def test_a_terminal_of_80_columns_has_bar_count_and_time_left():
+  text = shown(is_terminal=True)
+  assert '3/4' in text
+  assert '━' in text
+  assert '-:--:--' in text or '0:00:00' in text
+  assert 'test accuracy 0.5320' in text
+  assert '…' not in text
+
+
+def test_a_log_has_a_line_a_round():
+  assert shown(is_terminal=False) == (
+    'round 3/4  test accuracy 0.5320  '
+    'train loss 2.946 (contrastive 0.167, supervised 2.113)  1.25 s\n'
+  )
+
+
+def test_an_untested_round_and_the_spread_over_models():
+  assert describe_test({'train_loss': 1.0}) == ''
+  several = RECORD | {'test_accuracy_std': 0.05}
+  assert describe_test(several) == 'test accuracy 0.5320 +- 0.0500'
+  alone = {'train_loss': 1.0, 'supervised_loss': 1.0}
+  assert describe_training(alone) == 'train loss 1.000 (supervised 1.000)'
+
+
+def printed(table):
+  """The lines of a table, their words one space apart."""
+  file = io.StringIO()
+  rich.console.Console(file=file, width=80).print(table)
+  lines = [' '.join(line.split()) for line in file.getvalue().splitlines()]
+  return [line for line in lines if line.strip('─ ')]
+
+
+def test_the_tables_at_the_end():
+  summary = {
+    'test_accuracy': 0.9,
+    'rounds': 30,
+    'best_test_accuracy': 0.95,
+    'best_round': 28,
+    'target_test_accuracy': 0.9025,
+    'target_round': 12,
+  }
+  assert printed(accuracy_table(summary)) == [
+    'test accuracy round',
+    'last 0.9000 30',
+    'best 0.9500 28',
+    'first with 95 % of the best 0.9025 12',
+  ]
+  spent = {
+    'compiling': 1.0,
+    'training': 2.5,
+    'testing': 0.5,
+    'saving': 0.0,
+    'idle': 1.0,
+  }
+  assert printed(time_table(spent)) == [
+    'where the time went seconds share',
+    'compiling 1.0 20 %',
+    'training 2.5 50 %',
+    'testing 0.5 10 %',
+    'saving 0.0 0 %',
+    'idle 1.0 20 %',
+  ]

@@ -1,0 +1,100 @@
+"""The pictures show what they are given."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from moon_jax.runner import plots
+
+
+def pixels(path):
+  """[H, W, 3] uint8; not one colour only."""
+  with Image.open(path) as image:
+    assert image.format == 'PNG'
+    array = np.asarray(image.convert('RGB'))
+  assert array.shape[0] >= 400
+  assert array.shape[1] >= 600
+  assert len(np.unique(array[::4, ::4, 0])) > 20
+  return array
+
+
+def share(array, colour):
+  """The fraction of the pixels that have a colour, '#RRGGBB', but for rounding."""
+  wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+  return np.mean(np.abs(array.astype(int) - wanted).max(-1) <= 2)
+
+
+def rounds(count, **more):
+  """Lines of metrics.jsonl with a test in every second round and the last."""
+  lines = []
+  for number in range(1, count + 1):
+    line = {'round': number, 'train_loss': 1 / number, 'supervised_loss': 0.5 / number}
+    if number % 2 == 0 or number == count:
+      line |= {'test_accuracy': 1 - 0.5 / number, 'test_loss': 2 / number, **more}
+    lines.append(line)
+  return lines
+
+
+def draw_curves(tmp_path, lines, title='runs/a'):
+  plots.curves(tmp_path / 'curves.png', lines, title)
+  return pixels(tmp_path / 'curves.png')
+
+
+BAND = '#cce3f0'  # a fifth of #0072B2 on white
+
+
+@pytest.mark.parametrize('count', [1, 2, 9])
+def test_curves(tmp_path, count):
+  array = draw_curves(tmp_path, rounds(count))
+  for name in ('train_loss', 'supervised_loss', 'test_loss'):
+    assert share(array, plots._LOSSES[name][0]) > 1e-5
+  # No round has a contrastive part.
+  assert share(array, plots._LOSSES['contrastive_loss'][0]) == 0
+  assert share(array, BAND) < 1e-3
+
+
+@pytest.mark.parametrize('count', [2, 9])
+def test_curves_show_the_spread_over_clients(tmp_path, count):
+  # One tested round has a band without a width.
+  lines = rounds(count, test_accuracy_std=0.1)
+  array = draw_curves(tmp_path, lines)
+  assert (share(array, BAND) > 0.01) == (count > 2)
+
+
+def test_curves_follow_the_numbers(tmp_path):
+  lines = rounds(9)
+  before = draw_curves(tmp_path, lines)
+  assert np.array_equal(draw_curves(tmp_path, lines), before)
+  lines[3]['test_loss'] += 1
+  assert not np.array_equal(draw_curves(tmp_path, lines), before)
+
+
+@pytest.mark.parametrize('shape', [(1, 2), (10, 10), (21, 3), (100, 10), (10, 100)])
+def test_heat_map(tmp_path, shape):
+  counts = np.random.default_rng(0).integers(0, 500, shape)
+  plots.heat_map(tmp_path / 'partition.png', counts, 'runs/a')
+  array = pixels(tmp_path / 'partition.png')
+  # The bars' grey, and the deepest blue of the largest count.
+  assert share(array, '#8c8c8c') > 0.001
+  assert share(array, '#08306b') > 0.001
+
+
+def test_heat_map_has_clients_from_left_to_right_and_classes_downwards(tmp_path):
+  # All examples of client 2 of 3 are of the first of two classes.
+  counts = np.array([[0, 0], [0, 0], [50, 0]])
+  plots.heat_map(tmp_path / 'a.png', counts, '')
+  array = pixels(tmp_path / 'a.png')
+  darkest = np.abs(array.astype(int) - (0x08, 0x30, 0x6B)).max(-1) <= 2
+  height, width = darkest.shape
+  # The colour bar, at the right, has a few dark pixels in each row of its top.
+  dark = darkest[:, : int(0.75 * width)]
+  rows, columns = np.nonzero(dark)
+  assert dark.mean() > 0.02
+  assert columns.min() > width / 3
+  assert rows.max() < 0.75 * height
+
+
+@pytest.mark.parametrize('title', ['', 'a$b$c', '$_$', '50 % \\frac{'])
+def test_any_name_can_be_a_title(tmp_path, title):
+  draw_curves(tmp_path, rounds(2), title)
+  plots.heat_map(tmp_path / 'a.png', np.ones((2, 2), int), title)

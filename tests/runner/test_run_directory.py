@@ -1,0 +1,560 @@
+"""What the records of a run say, by hand-worked numbers, and what a crash leaves."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from moon_jax import cli
+from moon_jax.data import partition
+from moon_jax.engine.evaluation import Score
+from moon_jax.engine.schedule import Plan
+from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
+from moon_jax.runner import console, documents, loop, run_directory
+from moon_jax.runner import metrics as metrics_lib
+from moon_jax.types import ClientMetrics
+
+# Clients 2 and 5 in two lanes; the lane of client 5 waits in the second of two steps.
+PLAN = Plan(
+  clients=np.array([2, 5], np.int32),
+  num_examples=np.array([3.0, 1.0], np.float32),
+  weights=np.array([3.0, 1.0], np.float32),
+  mixing=(),
+  examples=np.zeros((3, 2, 4), np.int32),
+  num_real=np.ones((3, 2), np.int32),
+  step_real=np.array([[True, True], [True, False], [False, False]]),
+  load=np.array([[0, 1], [-1, -1]], np.int32),
+  store=np.array([[-1, 1], [0, -1]], np.int32),
+  bounds=np.array([[0, 1, 2]], np.int32),
+  num_segments=np.array([2], np.int32),
+)
+IMAGES = {'shape': [8, 8, 1], 'mean': [0.5], 'std': [0.25]}
+
+
+# --- measures -------------------------------------------------------------------------
+
+
+def test_round_record():
+  metrics = ClientMetrics(
+    # 12 / 4 = 3 nats an example; the mean of the clients' means, 2 and 6, would be 4.
+    sums={
+      'train_loss': np.array([6.0, 6.0], np.float32),
+      'proximal_loss': np.array([1.0, 0.0], np.float32),
+      # Only client 5 has a previous model: of its one example the cosine is 0.75.
+      'positive_cosine': np.array([0.0, 0.75], np.float32),
+      'contrasted_fraction': np.array([0.0, 1.0], np.float32),
+    },
+    num_seen=np.array([3.0, 1.0], np.float32),
+    drift=np.array([0.5, 2.0], np.float32),
+    reports={'temperature': np.array([1.0, 0.5], np.float32)},
+    numbers={'p_t': np.float32(0.25)},
+    finite=np.array([True, True]),
+    server_finite=np.array(True),
+  )
+  record = metrics_lib.round_record(7, PLAN, metrics, traffic=(100, 40))
+  assert record == {
+    'round': 7,
+    'contrasted_fraction': 0.25,
+    'positive_cosine': 0.75,
+    'proximal_loss': 0.25,
+    'train_loss': 3.0,
+    'drift': 1.25,
+    'drift_min': 0.5,
+    'drift_q1': 0.875,
+    'drift_median': 1.25,
+    'drift_q3': 1.625,
+    'drift_max': 2.0,
+    # Two clients: the quartiles lie evenly between 0.5 and 1.
+    'temperature_mean': 0.75,
+    'temperature_min': 0.5,
+    'temperature_q1': 0.625,
+    'temperature_median': 0.75,
+    'temperature_q3': 0.875,
+    'temperature_max': 1.0,
+    'p_t': 0.25,
+    'clients': [2, 5],
+    'num_examples': 4,
+    'num_steps': 3,
+    'bytes_down': 200,
+    'bytes_up': 80,
+  }
+  assert json.loads(json.dumps(record)) == record
+
+
+def test_cosines_of_nobody_are_absent():
+  metrics = ClientMetrics(
+    sums={
+      name: np.zeros(2, np.float32)
+      for name in ('contrastive_loss', 'contrasted_fraction', 'negative_cosine')
+    },
+    num_seen=np.ones(2, np.float32),
+    drift=np.zeros(2, np.float32),
+    reports={},
+    numbers={},
+    finite=np.ones(2, bool),
+    server_finite=np.array(True),
+  )
+  assert metrics_lib.means(metrics) == {
+    'contrasted_fraction': 0.0,
+    'contrastive_loss': 0.0,
+  }
+
+
+def test_test_record_of_one_model():
+  score = Score(np.array([9], np.int32), np.array([4.0], np.float32))
+  assert metrics_lib.test_record(score, 10) == {'test_accuracy': 0.9, 'test_loss': 0.4}
+
+
+def test_test_record_of_several_models():
+  # Accuracies 0.75, 0.5, 0.25: mean 0.5, deviations 0.25, 0 and 0.25, so the variance
+  # over the three models is 0.125 / 3. Losses 1, 2, 3 nats: mean 2.
+  score = Score(np.array([6, 4, 2], np.int32), np.array([8, 16, 24], np.float32))
+  record = metrics_lib.test_record(score, 8)
+  assert record == {
+    'test_accuracy': 0.5,
+    'test_loss': 2.0,
+    'test_accuracy_std': pytest.approx((0.125 / 3) ** 0.5, rel=1e-12),
+    'test_accuracy_worst': 0.25,
+  }
+
+
+def test_timing_record(monkeypatch):
+  now = iter([10.0, 12.0, 12.5, 13.0, 13.25, 15.0, 15.5, 16.0, 16.25])
+  monkeypatch.setattr(time, 'perf_counter', lambda: next(now))
+  before = metrics_lib.Clock()  # given at 10
+  before.arrived('train')  # 12
+  before.arrived('evaluate')  # 12.5
+  clock = metrics_lib.Clock(before)  # given at 13, after the device was free
+  with clock('pack'):  # 13.25 to 15
+    pass
+  clock.arrived('train')  # 15.5
+  with clock('save'):  # 16 to 16.25
+    pass
+  assert before.seconds['train'] == 2.0
+  assert before.seconds['evaluate'] == 0.5
+  assert before.seconds['idle'] == 0.0
+  record = metrics_lib.timing_record(clock, PLAN, {'round': 7, 'num_examples': 300})
+  assert record.pop('peak_memory_bytes') > 1_000_000
+  assert record == {
+    'round': 7,
+    'compile_seconds': 0.0,
+    'pack_seconds': 1.75,
+    'idle_seconds': 0.5,
+    'train_seconds': 2.5,
+    'evaluate_seconds': 0.0,
+    'save_seconds': 0.25,
+    'samples_per_second': 120.0,
+    # Three steps of two lanes times two steps.
+    'useful_steps_fraction': 0.75,
+  }
+
+
+def test_a_round_given_early_begins_when_the_one_before_ends(monkeypatch):
+  now = iter([10.0, 11.0, 14.0, 15.5])
+  monkeypatch.setattr(time, 'perf_counter', lambda: next(now))
+  before = metrics_lib.Clock()
+  clock = metrics_lib.Clock(before)  # given at 11, while the device is busy until 14
+  before.arrived('train')
+  clock.arrived('train')
+  assert clock.seconds['idle'] == 0.0
+  assert clock.seconds['train'] == 1.5
+
+
+def test_summary_takes_the_last_test_and_the_first_of_the_best():
+  def line(number, **test):
+    return {'round': number, 'bytes_down': 100, 'bytes_up': number, **test}
+
+  rounds = [
+    line(1, test_accuracy=0.5, test_loss=1.0),
+    line(2, test_accuracy=0.75, test_loss=2.0),
+    line(3),
+    line(4, test_accuracy=0.75, test_loss=3.0),
+    line(5, test_accuracy=0.625, test_loss=4.0),
+  ]
+  seconds = {
+    'compile_seconds': 2.0,
+    'pack_seconds': 0.5,
+    'idle_seconds': 0.125,
+    'train_seconds': 1.0,
+    'evaluate_seconds': 0.25,
+    'save_seconds': 0.0004,
+  }
+  assert metrics_lib.summarise(rounds, [seconds, seconds]) == {
+    'rounds': 5,
+    'test_accuracy': 0.625,
+    'test_loss': 4.0,
+    'best_test_accuracy': 0.75,
+    'best_round': 2,
+    'target_test_accuracy': 0.95 * 0.75,
+    'target_round': 2,
+    'bytes_down': 500,
+    'bytes_up': 15,
+    'compile_seconds': 4.0,
+    'pack_seconds': 1.0,
+    'idle_seconds': 0.25,
+    'train_seconds': 2.0,
+    'evaluate_seconds': 0.5,
+    'save_seconds': 0.001,
+  }
+
+
+def test_the_target_is_reached_once_close_to_the_best():
+  # 95 % of 0.75 is 0.7125.
+  accuracies = (0.5, 0.7, 0.72, 0.75, 0.6)
+  rounds = [
+    {
+      'round': 2 * i,
+      'test_accuracy': a,
+      'test_loss': 1.0,
+      'bytes_down': 0,
+      'bytes_up': 0,
+    }
+    for i, a in enumerate(accuracies, start=1)
+  ]
+  summary = metrics_lib.summarise(rounds, [])
+  assert summary['target_round'] == 6
+
+
+def test_saving_is_not_counted_as_idle_too():
+  def line(compiling, idle, train, save):
+    names = ('compile', 'idle', 'train', 'evaluate', 'save')
+    values = (compiling, idle, train, 0.25, save)
+    return {f'{n}_seconds': v for n, v in zip(names, values, strict=True)}
+
+  # The second line's 0.75 holds the 0.5 of saving; the third begins a new process.
+  lines = [
+    line(4.0, 0.0, 1.0, 0.5),
+    line(0.0, 0.75, 2.0, 1.0),
+    line(3.0, 0.0, 1.5, 0.5),
+  ]
+  assert metrics_lib.time_spent(lines) == {
+    'compiling': 7.0,
+    'training': 4.5,
+    'testing': 0.75,
+    'saving': 2.0,
+    'idle': 0.25,
+  }
+
+
+# --- the growing files ----------------------------------------------------------------
+
+
+def metrics_line(number):
+  return {'round': number, 'train_loss': 0.1 * number, 'clients': [0, 1]}
+
+
+def write_run(workdir, numbers):
+  """Leaves metrics and timings of some rounds; returns the bytes of the metrics."""
+  with run_directory.Records(workdir, 0) as records:
+    for number in numbers:
+      records.add_metrics(metrics_line(number))
+      records.add_timings({'round': number, 'train_seconds': 1.0})
+  return (workdir / run_directory.METRICS).read_bytes()
+
+
+def test_resuming_drops_the_rounds_that_are_done_again(tmp_path):
+  whole = write_run(tmp_path, [1, 2, 3, 4, 5])
+  with run_directory.Records(tmp_path, 3) as records:
+    assert records.rounds == [metrics_line(i) for i in (1, 2, 3)]
+    for name in (run_directory.METRICS, run_directory.TIMINGS):
+      lines = documents.read_lines(tmp_path / name)
+      assert [line['round'] for line in lines] == [1, 2, 3]
+    records.add_metrics(metrics_line(4))
+    # On disk at once: a crash a moment later must not lose it.
+    assert len(documents.read_lines(tmp_path / run_directory.METRICS)) == 4
+    records.add_metrics(metrics_line(5))
+    assert len(records.rounds) == 5
+  assert (tmp_path / run_directory.METRICS).read_bytes() == whole
+
+
+def test_a_fresh_run_begins_with_empty_files(tmp_path):
+  write_run(tmp_path, [1, 2])
+  assert write_run(tmp_path, []) == b''
+
+
+def test_a_half_written_line_is_dropped(tmp_path):
+  whole = write_run(tmp_path, [1, 2, 3])
+  (tmp_path / run_directory.METRICS).write_bytes(whole[:-10])
+  (tmp_path / run_directory.TIMINGS).write_text('{"rou')
+  assert len(documents.read_lines(tmp_path / run_directory.METRICS)) == 2
+  with run_directory.Records(tmp_path, 2) as records:
+    records.add_metrics(metrics_line(3))
+  assert (tmp_path / run_directory.METRICS).read_bytes() == whole
+
+
+def test_a_missing_line_is_told(tmp_path):
+  write_run(tmp_path, [1, 2])
+  with pytest.raises(NoCheckpointError, match='has 2 of the 3 rounds') as caught:
+    run_directory.Records(tmp_path, 3)
+  assert caught.value.exit_code == ExitCode.NO_CHECKPOINT
+
+
+def test_a_diverged_loss_is_null_and_makes_no_noise(tmp_path, caplog):
+  values = {'a': float('nan'), 'b': float('inf'), 'c': float('-inf'), 'd': 1.5}
+  with run_directory.Records(tmp_path, 0) as records:
+    records.add_metrics({'round': 1, **values})
+  text = (tmp_path / run_directory.METRICS).read_text()
+  assert text == '{"round": 1, "a": null, "b": null, "c": null, "d": 1.5}\n'
+  assert caplog.text == ''
+
+
+def test_reading_what_is_not_there(tmp_path):
+  assert documents.read_lines(tmp_path / 'none') == []
+  assert documents.read_json(tmp_path / 'none') is None
+
+
+# --- the other files ------------------------------------------------------------------
+
+
+BESTS = {'test_accuracy': 0.5, 'best_test_accuracy': 0.5, 'best_round': 1}
+
+
+def test_finished(tmp_path):
+  assert not run_directory.finished(tmp_path, 1)
+  documents.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 4} | BESTS)
+  assert [run_directory.finished(tmp_path, n) for n in (3, 4, 5)] == [True, True, False]
+
+
+@pytest.mark.parametrize('name', BESTS)
+def test_a_summary_without_what_is_told_is_damaged(tmp_path, name):
+  documents.write_json(
+    tmp_path / run_directory.SUMMARY, {'rounds': 4} | BESTS | {name: None}
+  )
+  with pytest.raises(NoCheckpointError, match=f"{name}' is missing, or no number"):
+    run_directory.finished(tmp_path, 4)
+
+
+def test_a_run_that_has_lost_its_timings_still_ends_in_a_table():
+  spent = metrics_lib.time_spent([])
+  assert set(spent.values()) == {0.0}
+  assert console.time_table(spent).row_count == len(spent)
+
+
+def test_a_run_that_goes_on_is_not_finished(tmp_path):
+  documents.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 1} | BESTS)
+  # Not before its state is there: what fails until then leaves all as it was.
+  with pytest.raises(NoCheckpointError):
+    run_directory.Records(tmp_path, 1)
+  assert run_directory.finished(tmp_path, 1)
+  with run_directory.Records(tmp_path, 0):
+    assert not run_directory.finished(tmp_path, 1)
+
+
+def test_rounds_saved(tmp_path):
+  assert run_directory.rounds_saved(tmp_path) == 0
+  with run_directory.Records(tmp_path, 0) as records:
+    for number, seconds in ((1, 0.0), (2, 0.5), (3, 0.0)):
+      records.add_timings({'round': number, 'save_seconds': seconds})
+  assert run_directory.rounds_saved(tmp_path) == 2
+  documents.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 3})
+  assert run_directory.rounds_saved(tmp_path) == 3
+  (tmp_path / run_directory.TIMINGS).unlink()
+  assert run_directory.rounds_saved(tmp_path) == 3
+
+
+def test_check_accepts_its_own_run_and_refuses_others(tmp_path):
+  request = cli.parse([f'--workdir={tmp_path / "a" / "run"}'])
+  run_directory.check(request.workdir, request.config)
+  assert not request.workdir.exists()
+  with run_directory.begin(request, 'digest', IMAGES):
+    pass
+  run_directory.check(request.workdir, request.config)
+  longer = cli.parse(['--config.num_rounds=99']).config
+  run_directory.check(request.workdir, longer)
+  other = cli.parse(['--config.moon.tau=0.25']).config
+  with pytest.raises(UsageError, match=r'moon\.tau: 0\.5 -> 0\.25 \(saved -> given\)'):
+    run_directory.check(request.workdir, other)
+
+
+def test_a_workdir_that_cannot_be(tmp_path):
+  request = cli.parse([f'--workdir={tmp_path / "file" / "run"}'])
+  (tmp_path / 'file').write_text('')  # only now: the command line looks too
+  cannot = pytest.raises(UsageError, match=r'cannot be written: (Not a dir|File exi)')
+  with cannot, run_directory.begin(request, 'digest', IMAGES):
+    pass
+  long = tmp_path / ('long' * 100)
+  with pytest.raises(UsageError, match='File name too long'):
+    run_directory.check(long, request.config)
+
+
+def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
+  request = cli.parse([f'--workdir={tmp_path}'])
+  with run_directory.begin(request, 'digest', IMAGES):
+    busy = pytest.raises(UsageError, match='Another process is running')
+    with busy, run_directory.begin(request, 'digest', IMAGES):
+      pass
+  other = pytest.raises(UsageError, match='trained on other data')
+  with other, run_directory.begin(request, 'another digest', IMAGES):
+    pass
+  # One that looked before the first one began.
+  late = cli.parse([f'--workdir={tmp_path}', '--config.seed=7'])
+  refused = pytest.raises(UsageError, match='holds another experiment')
+  with refused, run_directory.begin(late, 'digest', IMAGES):
+    pass
+  with run_directory.begin(request, 'digest', IMAGES):
+    saved = documents.read_json(tmp_path / run_directory.CONFIG)
+  assert [start['command'] for start in saved['earlier']] == [request.command]
+
+
+@pytest.mark.parametrize(
+  'data',
+  [
+    b'',
+    b'{"a": ',
+    b'[]',
+    b'{}',
+    b'{"a\xff": 1}',
+    b'{"config": "x"}',
+    b'{"config": {}, "earlier": 5}',
+  ],
+)
+def test_a_damaged_config_is_one_line(tmp_path, data):
+  request = cli.parse([f'--workdir={tmp_path}'])
+  (tmp_path / run_directory.CONFIG).write_bytes(data)
+  with pytest.raises(NoCheckpointError, match=r'config\.json is') as caught:
+    run_directory.check(tmp_path, request.config)
+  assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('garbage', [b'\x00\x00', b'{"round\xff": 2}'])
+def test_garbage_in_the_middle_of_the_records_is_one_line(tmp_path, garbage):
+  path = tmp_path / run_directory.METRICS
+  path.write_bytes(b'{"round": 1}\n' + garbage + b'\n{"round": 3}\n')
+  with pytest.raises(NoCheckpointError, match='is damaged'):
+    documents.read_lines(path)
+
+
+@pytest.mark.parametrize('line', ['{}', '{"round": null}', '{"round": "1"}'])
+def test_a_line_without_its_round_is_damaged(tmp_path, line):
+  path = tmp_path / run_directory.METRICS
+  path.write_text(f'{{"round": 1}}\n{line}\n')
+  with pytest.raises(NoCheckpointError, match=r"jsonl is damaged: 'round' is missing"):
+    documents.read_lines(path)
+
+
+@pytest.mark.parametrize('numbers', [(2, 1), (1, 1)])
+def test_rounds_that_do_not_rise_are_damaged(tmp_path, numbers):
+  path = tmp_path / run_directory.METRICS
+  path.write_text(''.join(f'{{"round": {number}}}\n' for number in numbers))
+  told = f'jsonl is damaged: round 1 follows round {numbers[0]}.'
+  with pytest.raises(NoCheckpointError, match=told):
+    documents.read_lines(path)
+
+
+LINES = {
+  run_directory.METRICS: {
+    'round': 1,
+    'num_examples': 10,
+    'bytes_down': 1,
+    'bytes_up': 1,
+    'test_accuracy': 0.5,
+  },
+  run_directory.TIMINGS: {'round': 1, 'train_seconds': 0.5},
+}
+
+
+@pytest.mark.parametrize(
+  ('name', 'number'),
+  [
+    (name, number)
+    for name, line in LINES.items()
+    for number in line
+    if number != 'round'
+  ],
+)
+def test_a_line_without_what_is_summed_up_is_refused_at_the_start(
+  tmp_path, name, number
+):
+  request = cli.parse([f'--workdir={tmp_path}'])
+  with run_directory.begin(request, 'digest', IMAGES):
+    pass
+  for file, line in LINES.items():
+    (tmp_path / file).write_text(json.dumps(line) + '\n')
+  run_directory.check(tmp_path, request.config)
+  (tmp_path / name).write_text(json.dumps(LINES[name] | {number: 'many'}) + '\n')
+  told = rf"{name} is damaged: round 1 has no number '{number}'\.$"
+  with pytest.raises(NoCheckpointError, match=told):
+    run_directory.check(tmp_path, request.config)
+
+
+@pytest.mark.parametrize('left', ['metrics.jsonl', 'checkpoints/2'])
+def test_a_run_that_has_lost_its_config_is_refused(tmp_path, left):
+  request = cli.parse([f'--workdir={tmp_path}'])
+  (tmp_path / 'checkpoints').mkdir()
+  run_directory.check(tmp_path, request.config)
+  (tmp_path / left).touch()
+  with pytest.raises(NoCheckpointError, match=r'holds a run without its config\.json'):
+    run_directory.check(tmp_path, request.config)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    run_directory.CONFIG,
+    run_directory.METRICS,
+    run_directory.TIMINGS,
+    run_directory.SUMMARY,
+  ],
+)
+def test_a_folder_in_place_of_a_file_is_one_line(tmp_path, name):
+  request = cli.parse([f'--workdir={tmp_path}'])
+  with run_directory.begin(request, 'digest', IMAGES):
+    pass
+  (tmp_path / name).unlink(missing_ok=True)
+  (tmp_path / name).mkdir()
+  with pytest.raises(NoCheckpointError, match=rf'{name} is damaged: it is no file\.$'):
+    run_directory.check(tmp_path, request.config)
+
+
+@pytest.mark.parametrize(
+  'ask',
+  [run_directory.rounds_saved, lambda workdir: run_directory.finished(workdir, 1)],
+)
+def test_a_summary_without_its_rounds_is_damaged(tmp_path, ask):
+  (tmp_path / run_directory.SUMMARY).write_text('{"best_round": 1}')
+  with pytest.raises(NoCheckpointError, match=r"json is damaged: 'rounds' is missing"):
+    ask(tmp_path)
+
+
+@pytest.mark.parametrize(
+  ('num_rounds', 'last', 'left'),
+  [(3, {}, True), (2, {'test_accuracy': 0.5}, False), (2, {}, None), (1, {}, None)],
+)
+def test_rounds_left(tmp_path, num_rounds, last, left):
+  lines = [{'round': 1, 'test_accuracy': 0.1}, {'round': 2} | last]
+  text = ''.join(json.dumps(line) + '\n' for line in lines)
+  (tmp_path / run_directory.METRICS).write_text(text)
+  with run_directory.Records(tmp_path, 2) as records:
+    if left is None:
+      with pytest.raises(UsageError, match='must be above the 2 rounds saved here'):
+        loop.rounds_left(num_rounds, records)
+    else:
+      assert loop.rounds_left(num_rounds, records) == left
+
+
+def test_git_commit_is_none_outside_git(tmp_path, monkeypatch):
+  monkeypatch.setattr(run_directory, '__file__', str(tmp_path / 'run_directory.py'))
+  monkeypatch.setenv('GIT_CEILING_DIRECTORIES', str(tmp_path.parent))
+  assert run_directory._git_commit() is None
+  monkeypatch.setenv('PATH', '')
+  assert run_directory._git_commit() is None
+
+
+def test_a_saved_partition_is_complete_and_reproducible(tmp_path):
+  labels = np.arange(200) % 10
+  split = partition.make(
+    'dirichlet', labels, num_clients=4, min_size=1, seed=0, beta=0.5
+  )
+  counts = partition.class_counts(split, labels, 10)
+  for name in ('a', 'b'):
+    (tmp_path / name).mkdir()
+    run_directory.save_partition(tmp_path / name, split, counts)
+    assert [file.name for file in (tmp_path / name).iterdir()] == ['partition.npz']
+  first, second = (tmp_path / name / 'partition.npz' for name in ('a', 'b'))
+  assert first.read_bytes() == second.read_bytes()
+  with np.load(first, allow_pickle=False) as saved:
+    assert set(saved) == {'indices', 'offsets', 'class_counts'}
+    np.testing.assert_array_equal(saved['indices'], split.indices)
+    np.testing.assert_array_equal(saved['offsets'], split.offsets)
+    np.testing.assert_array_equal(saved['class_counts'], counts)

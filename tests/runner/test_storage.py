@@ -1,0 +1,248 @@
+"""A disk that is full, or cannot be written at all: one line, and nothing is lost."""
+
+import contextlib
+import errno
+import os
+import pathlib
+import re
+import resource
+import shutil
+
+import numpy as np
+import pytest
+
+from moon_jax.data import partition
+from moon_jax.errors import ExitCode, RunError, UsageError
+from moon_jax.runner import documents, lock, run_directory, storage
+
+
+def fill(folder):
+  """Leaves not a page of a disk free; returns the file that takes the space."""
+  path = folder / 'filler'
+  with path.open('wb', buffering=0) as file, contextlib.suppress(OSError):
+    while True:
+      file.write(bytes(4096))
+  return path
+
+
+def names(folder):
+  return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_replaced_wholly_or_not_at_all(disk):
+  folder = disk('small', '64k')
+  path = folder / 'a.json'
+  storage.replace(path, 'old')
+  with pytest.raises(RunError) as caught:
+    storage.replace(path, 'x' * 100_000)
+  assert caught.value.exit_code == ExitCode.FAILED
+  words = r'.*/a\.json cannot be written: No space left on device \(100\.0 kB needed, '
+  assert re.fullmatch(
+    words + r'[\d.]+ kB free\)\. What was saved .*', str(caught.value)
+  )
+  assert path.read_text() == 'old'
+  assert names(folder) == ['a.json']
+  storage.replace(path, 'new')
+  assert path.read_text() == 'new'
+
+
+# 3 MB of which half are free, less or more a page.
+HALF = 1_500_000 // 4096 * 4096
+
+
+@pytest.mark.parametrize(
+  ('num_bytes', 'words'),
+  [
+    (HALF + 4096, '1.503 MB needed, 1.499 MB free'),
+    (HALF + 1, '1.499137 MB needed, 1.499136 MB free'),
+    # The file system's own blocks count too.
+    (HALF, 'more than 1.5 MB needed, 1.5 MB free'),
+    (HALF - 4096, 'more than 1.495 MB needed, 1.499 MB free'),
+    (None, '1.5 MB free'),
+  ],
+)
+def test_what_is_needed_is_told_from_what_is_free(disk, num_bytes, words):
+  folder = disk('small', 3_000_000 // 4096 * 4096)
+  filler = folder / 'filler'
+  filler.write_bytes(bytes(shutil.disk_usage(folder).free - HALF))
+  assert shutil.disk_usage(folder).free == HALF
+  full = os.strerror(errno.ENOSPC)
+  assert str(storage.failure(folder / 'a', full, num_bytes)) == (
+    f'{folder}/a cannot be written: No space left on device ({words}). What was saved '
+    'before is kept, and the same command goes on from there.'
+  )
+
+
+def test_a_disk_that_has_room_but_not_for_more_files(disk):
+  folder = disk('small', '1m,nr_inodes=2')
+  (folder / 'last').write_text('old')
+  for write in (
+    lambda: storage.replace(folder / 'a.json', 'new'),
+    lambda: storage.require_writable(folder),
+  ):
+    with pytest.raises(RunError) as caught:
+      write()
+    assert caught.value.exit_code == ExitCode.FAILED
+    assert re.fullmatch(
+      r'.* cannot be written: No space left on device \(the file system has no room '
+      r'for more files\)\. What was saved before is kept, and the same command goes on '
+      r'from there\.',
+      str(caught.value),
+    )
+  # A file that is there may still grow, until the space is used up too.
+  fill_it = pytest.raises(RunError, match=r'\(2\.0 MB needed, 0 bytes free\)')
+  with fill_it, storage.writing(folder / 'last', 2_000_000):
+    (folder / 'last').write_bytes(bytes(2_000_000))
+
+
+def test_a_disk_that_has_room_but_not_for_the_files_of_a_checkpoint(disk):
+  # One for the folder itself; the half checkpoint is removed before this is told.
+  folder = disk('small', '64k,nr_inodes=10')
+  full = storage.failure(folder / '1', os.strerror(errno.ENOSPC), 1000)
+  assert '(more than 1.0 kB needed, 65.5 kB and 9 files free)' in str(full)
+
+
+@contextlib.contextmanager
+def limited(which, most):
+  """The process may not have more of something."""
+  before = resource.getrlimit(which)
+  resource.setrlimit(which, (most, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(which, before)
+
+
+def test_other_reasons_are_told_without_the_space(disk, remount, tmp_path):
+  (tmp_path / 'folder').mkdir()
+  frozen = disk('frozen', '64k')
+  remount(frozen, 'ro')
+  free = contextlib.nullcontext()
+  for path, reason, limit in (
+    (tmp_path / 'folder', 'Is a directory', free),
+    (frozen / 'a', 'Read-only file system', free),
+    (tmp_path / 'a', 'File too large', limited(resource.RLIMIT_FSIZE, 4)),
+    (tmp_path / 'a', 'Too many open files', limited(resource.RLIMIT_NOFILE, 0)),
+  ):
+    with pytest.raises(RunError) as caught, limit:
+      storage.replace(path, 'content')
+    assert str(caught.value) == (
+      f'{path} cannot be written: {reason}. What was saved before is kept.'
+    )
+  assert names(tmp_path) == ['folder', 'frozen']
+
+
+def test_the_partition_on_a_full_disk(disk):
+  folder = disk('small', '64k')
+  split = partition.Partition(np.arange(20_000, dtype=np.int32), np.array([0, 20_000]))
+  with pytest.raises(
+    RunError, match=r'partition\.npz cannot be written: No space left'
+  ):
+    run_directory.save_partition(folder, split, np.zeros((1, 2)))
+  assert names(folder) == []
+
+
+def test_the_lock_on_a_full_disk(disk):
+  folder = disk('small', '64k')
+  (folder / 'run').mkdir()
+  fill(folder)
+  full = pytest.raises(RunError, match=r'\.lock cannot be written: No space left')
+  with full, lock.held(folder / 'run'):
+    pass
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+  # The one fault that is not real: no such file system can be made here.
+  def flock(file, operation):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+  monkeypatch.setattr(lock.fcntl, 'flock', flock)
+  told = pytest.raises(
+    UsageError, match=r"run' cannot be locked: No locks available\.$"
+  )
+  with told, lock.held(tmp_path / 'run'):
+    pass
+
+
+def line(number):
+  return {'round': number, 'loss': number / 7, 'words': 'x' * 500}
+
+
+def add_many(records):
+  for number in range(2, 1000):
+    records.add_metrics(line(number))
+
+
+def test_records_on_a_full_disk(disk, tmp_path):
+  folder = disk('small', '128k')
+  with run_directory.Records(tmp_path, 0) as records:
+    for number in range(1, 31):
+      records.add_metrics(line(number))
+  expected = (tmp_path / run_directory.METRICS).read_bytes()
+
+  with run_directory.Records(folder, 0) as records:
+    records.add_metrics(line(1))
+    filler = fill(folder)
+    with pytest.raises(RunError, match=r'metrics\.jsonl cannot be written: No space'):
+      add_many(records)
+    written = len(records.rounds) - 1
+  # The last line may be half there; the ones before are whole.
+  assert 1 < written < 10
+  found = (folder / run_directory.METRICS).read_bytes()
+  assert expected.startswith(found)
+  assert found.count(b'\n') == written
+  filler.unlink()
+  with run_directory.Records(folder, written) as records:
+    for number in range(written + 1, 31):
+      records.add_metrics(line(number))
+  assert (folder / run_directory.METRICS).read_bytes() == expected
+
+
+def test_tensorboard_on_a_full_disk(disk, tmp_path):
+  folder = disk('run/tensorboard', '32k')
+  with run_directory.Records(tmp_path / 'run', 0) as records:
+    records.add_metrics(line(1))
+    fill(folder)
+    with pytest.raises(RunError, match=r'tensorboard cannot be written: No space'):
+      add_many(records)
+    written = len(records.rounds)
+  # The line that it could not show is in the records.
+  assert len(documents.read_lines(tmp_path / 'run' / run_directory.METRICS)) == written
+
+
+# --- before anything is loaded --------------------------------------------------------
+
+
+def test_a_place_that_can_be_written_is_left_as_it_was(tmp_path):
+  storage.require_writable(tmp_path)
+  storage.require_writable(tmp_path / 'not' / 'there')
+  storage.require_writable(pathlib.Path('relative'))
+  assert names(tmp_path) == []
+
+
+def test_places_that_cannot_be_written(disk, remount, tmp_path):
+  (tmp_path / 'file').write_text('')
+  folder = disk('frozen', '64k')
+  remount(folder, 'ro')
+  for place, problem in {
+    tmp_path / 'file': 'is a file',
+    tmp_path / 'file/run': 'cannot be written: Not a directory',
+    folder: 'cannot be written: Read-only file system',
+    folder / 'deep/run': 'cannot be written: Read-only file system',
+    pathlib.Path('/proc/run'): 'cannot be written: No such file or directory',
+    tmp_path / ('long' * 100): 'cannot be written: File name too long',
+  }.items():
+    with pytest.raises(UsageError) as caught:
+      storage.require_writable(place)
+    assert str(caught.value) == f'--workdir={str(place)!r} {problem}.'
+
+
+def test_a_full_disk_is_no_wrong_usage(disk):
+  folder = disk('small', '64k')
+  fill(folder)
+  with pytest.raises(
+    RunError, match=r'No space left on device \(0 bytes free\)'
+  ) as full:
+    storage.require_writable(folder / 'run')
+  assert full.value.exit_code == ExitCode.FAILED
+  assert os.listdir(folder) == ['filler']

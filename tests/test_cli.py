@@ -1,0 +1,192 @@
+"""Command lines that can be run, and any at all; test_bad_input.py has the bad ones."""
+
+import os
+import pathlib
+import re
+import shlex
+import typing
+
+import pytest
+from hypothesis import example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from configs import base
+from moon_jax import cli, config
+
+ROOT = pathlib.Path(__file__).parents[1]
+CONFIGS = sorted(path.name for path in (ROOT / 'configs').glob('*.py'))
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+  """Relative paths must not lead into the repository by chance."""
+  monkeypatch.chdir(tmp_path)
+
+
+# --- good command lines ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_every_config_file_is_valid(name):
+  request = cli.parse([f'--config=configs/{name}'])
+  algorithm = request.config.algorithm
+  assert request.workdir == pathlib.Path(f'runs/{name[:-3]}-{algorithm}-s0')
+
+
+def test_default_is_a_config_file():
+  assert cli.DEFAULT_CONFIG.removeprefix('configs/') in CONFIGS
+
+
+def test_flags_change_the_config_file(tmp_path):
+  (tmp_path / 'mine.py').write_text(
+    'from configs import base\n'
+    'def get_config():\n'
+    '  config = base.get_config()\n'
+    '  config.moon.mu, config.num_rounds = 2, 3\n'
+    '  return config\n'
+  )
+  line = (
+    '--config mine.py --config.moon.tau 0.25 -config.seed=7 --config.num_rounds=5 '
+    '--config.algorithm=moon'
+  )
+  request = cli.parse(line.split())
+  assert (request.config.moon.mu, request.config.moon.tau) == (2.0, 0.25)
+  assert (request.config.seed, request.config.num_rounds) == (7, 5)
+  assert request.workdir == pathlib.Path('runs/mine-moon-s7')
+  # The algorithm was given, but is that of configs/base.py.
+  assert request.changed == {
+    'moon.mu': 2.0,
+    'moon.tau': 0.25,
+    'seed': 7,
+    'num_rounds': 5,
+  }
+
+
+def test_every_flag_of_the_help_is_taken_as_it_is_printed():
+  lines = re.findall(r'^  (--config\.\S+)', cli.answer(['--help']), re.M)
+  shown = dict(shlex.split(line)[0][9:].split('=', 1) for line in lines)
+  assert shown.keys() == config.knobs().keys()
+  for name, value in config.flatten(base.get_config().to_dict()).items():
+    found = config.convert(name, config.from_word(name, shown[name]))
+    assert (found, type(found)) == (value, type(value))
+  request = cli.parse(['--config.drop_last=False'])
+  assert request.config == cli.parse([]).config
+
+
+@pytest.mark.parametrize('word', ['true', 'True'])
+def test_a_statement_is_true_in_both_spellings(word):
+  words = [f'--config.{name}={word}' for name in ('drop_last', 'optimizer.nesterov')]
+  request = cli.parse(words)
+  assert request.config.drop_last is request.config.optimizer.nesterov is True
+
+
+def test_the_rate_that_the_server_got_is_shown():
+  request = cli.parse(['--config.server_optimizer.name=yogi'])
+  assert request.changed['server_optimizer.learning_rate'] == 0.01
+  assert 'server_optimizer.learning_rate' not in cli.parse([]).changed
+
+
+def test_command_repeats_the_command_line():
+  argv = ['--workdir=a b', '--config.seed=3']
+  request = cli.parse(argv)
+  assert request.workdir == pathlib.Path('a b')
+  assert shlex.split(request.command) == ['python', 'launch.py', *argv]
+
+
+def test_home_folder(monkeypatch):
+  monkeypatch.setenv('HOME', '/home/someone')
+  request = cli.parse(['--workdir=~/runs/a'])
+  assert request.workdir == pathlib.Path('/home/someone/runs/a')
+
+
+def test_parse_writes_nothing(tmp_path):
+  text = 'from configs import base\nget_config = base.get_config\n'
+  (tmp_path / 'mine.py').write_text(text)
+  cli.parse(['--config=mine.py'])
+  assert [path.name for path in tmp_path.iterdir()] == ['mine.py']
+
+
+def test_a_config_file_is_read_anew(tmp_path):
+  # As long as before, and as old: Python's own cache would not see the difference.
+  path = tmp_path / 'mine.py'
+  for seed in (1, 2):
+    path.write_text(
+      'from configs import base\n'
+      'def get_config():\n'
+      '  config = base.get_config()\n'
+      f'  config.seed = {seed}\n'
+      '  return config\n'
+    )
+    os.utime(path, (10**9, 10**9))
+    assert cli.parse(['--config=mine.py']).config.seed == seed
+
+
+# --- any command line -----------------------------------------------------------------
+
+FLAGS = ['--config', '--workdir', *(f'--config.{knob}' for knob in config.knobs())]
+
+
+@hypothesis_settings(deadline=None)
+@given(
+  words=st.lists(
+    st.text(alphabet=st.characters(exclude_characters='\0'))
+    | st.builds('{}={}'.format, st.sampled_from(FLAGS), st.text())
+    | st.builds('--config.{}=1'.format, st.text()),
+    max_size=4,
+  )
+)
+@example(words=['--config.execution.lanes=' + '9' * 5000])
+@example(words=['--config.seed=' + '9' * 5000])
+@example(words=['--config.optimizer.learning_rate=' + '9' * 5000])
+@example(words=['--workdir=\0'])
+@example(words=['--config.data.path=\n', '--config.data.source=digits\n'])
+def test_any_text_is_understood_or_refused_in_whole_lines(words):
+  complaint = None
+  try:
+    cli.parse(words)
+  except config.ConfigError as error:
+    complaint = error
+  if complaint:
+    assert complaint.problems
+    assert all(len(problem.splitlines()) == 1 for problem in complaint.problems)
+
+
+# Kind of knob -> a word that is none of its values.
+WRONG = {bool: 'maybe', int: '1e3', float: 'nan'}
+
+
+def wrong_words():
+  """Knob -> a word that it does not take; not of those that take any."""
+  kinds = {name: (typing.get_args(t) or (t,))[0] for name, t in config.knobs().items()}
+  return {
+    name: WRONG.get(kind, '?')
+    for name, kind in kinds.items()
+    if name not in ('data.name', 'data.dir', 'data.path', 'execution.compile_cache')
+  }
+
+
+@hypothesis_settings(deadline=None)
+@given(
+  knobs=st.sets(st.sampled_from(sorted(wrong_words()))),
+  strays=st.sets(st.text('abc ß', min_size=1).filter(str.strip)),
+  unknown=st.sets(st.text('xyz', min_size=1)),
+  order=st.randoms(use_true_random=False),
+)
+def test_every_mistake_has_its_line(knobs, strays, unknown, order):
+  bad = {f'--config.{name}': f'={wrong_words()[name]}' for name in knobs}
+  bad |= {f'--config.{name}': '=1' for name in unknown}
+  words = [flag + value for flag, value in bad.items()] + sorted(strays)
+  order.shuffle(words)
+  lines = []
+  try:
+    cli.parse(words)
+  except config.ConfigError as error:
+    lines = list(error.problems)
+  wanted = {f'--config.{name}=' for name in knobs}
+  wanted |= {f'--config.{name} is not a knob.' for name in unknown}
+  wanted |= {f'{word!r} is a stray word' for word in strays}
+  # A knob may be wrong and out of place at once: two mistakes.
+  lines = [line for line in lines if ' is not used with ' not in line]
+  assert len(lines) == len(wanted)
+  assert all(any(line.startswith(start) for line in lines) for start in wanted)

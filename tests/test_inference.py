@@ -1,0 +1,378 @@
+"""A loaded model is the one that was trained and tested, or the reason is one line."""
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax import inference
+from moon_jax import predict as predict_lib
+from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
+from moon_jax.runner import checkpoint
+from tests import world
+from tests.runner.test_launch import ROOT, contents, launch
+
+# Enough to learn something: a model of chance accuracy would hide other weights.
+FLAGS = ('--config.num_rounds=4', '--config.data.limit=700', '--workdir=run')
+LEARNED = 0.4
+OWN_MODELS = ('solo', 'centralized', 'decentralized_fedavg', 'decentralized_moon')
+
+
+def run_in(folder, *flags):
+  """A finished run's directory."""
+  done = launch(folder, *FLAGS, *flags)
+  assert done.returncode == ExitCode.DONE, done.stderr
+  return folder / 'run'
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  return run_in(tmp_path_factory.mktemp('moon'))
+
+
+@pytest.fixture(scope='module')
+def loaded(workdir):
+  return moon_jax.load(workdir)
+
+
+def last_line(workdir):
+  return json.loads((workdir / 'metrics.jsonl').read_text().splitlines()[-1])
+
+
+def test_predicts_the_accuracy_that_the_run_recorded(workdir, loaded):
+  images, labels = loaded.test_data()
+  predictions = loaded.predict(images)
+  accuracy = np.mean(predictions.labels == labels)
+  assert accuracy == last_line(workdir)['test_accuracy'] > LEARNED
+  assert loaded.round == 4
+  assert loaded.config.algorithm == 'moon'
+  assert loaded.class_counts.sum() == 700
+  assert predictions.logits.shape == (len(images), 10)
+  assert predictions.representations.shape == (len(images), 64)
+  np.testing.assert_array_equal(predictions.labels, predictions.logits.argmax(1))
+
+
+def test_an_image_alone_or_without_a_channel_is_the_same_image(loaded):
+  images, _ = loaded.test_data()
+  whole = loaded.predict(images)
+  # More than one batch: 597 = 500 + 97.
+  many = loaded.predict(np.concatenate([images, images[:240]])[..., 0])
+  one = loaded.predict(images[7:8])
+  for all_of_them, repeated, alone in zip(whole, many, one, strict=True):
+    np.testing.assert_array_equal(repeated[: len(images)], all_of_them)
+    np.testing.assert_array_equal(repeated[len(images) :], all_of_them[:240])
+    np.testing.assert_array_equal(alone, all_of_them[7:8])
+
+
+def test_the_representation_is_what_the_logits_are_computed_from(loaded):
+  images, _ = loaded.test_data()
+  predictions = loaded.predict(images)
+  classifier = jax.device_get(loaded.variables['params']['classifier'])
+  logits = predictions.representations @ classifier['kernel'] + classifier['bias']
+  np.testing.assert_allclose(predictions.logits, logits, atol=1e-4)
+
+
+def test_loading_writes_nothing_and_needs_no_data(tmp_path, workdir):
+  copy = tmp_path / 'run'
+  shutil.copytree(workdir, copy)
+  saved = json.loads((copy / 'config.json').read_text())
+  saved['config']['data'] |= {'source': 'npz', 'path': 'absent.npz'}
+  (copy / 'config.json').write_text(json.dumps(saved))
+  before = contents(copy)
+  assert moon_jax.load(copy).predict(np.zeros((1, 8, 8), np.uint8)).labels.shape == (1,)
+  assert contents(copy) == before
+
+
+def test_each_client_has_its_own_model(tmp_path):
+  workdir = run_in(tmp_path, '--config.algorithm=solo', '--config.num_clients=3')
+  with pytest.raises(UsageError, match=r'no global model.*client=N.* from 0 to 2'):
+    moon_jax.load(workdir)
+  with pytest.raises(UsageError, match='client=3 must be 0 to 2'):
+    moon_jax.load(workdir, client=3)
+  loaded = [moon_jax.load(workdir, client=client) for client in range(3)]
+  images, labels = loaded[0].test_data()
+  accuracies = [np.mean(model.predict(images).labels == labels) for model in loaded]
+  recorded = last_line(workdir)
+  assert np.mean(accuracies) == pytest.approx(recorded['test_accuracy'], rel=1e-15)
+  assert min(accuracies) == recorded['test_accuracy_worst']
+  assert len(set(accuracies)) > 1
+
+
+@pytest.mark.parametrize('batch_norm', ['averaged', 'local'])
+@pytest.mark.parametrize('algorithm', world.OPTIONS)
+def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
+  first = world.first_state(algorithm, 'mlp_bn', batch_norm=batch_norm)
+  rng = np.random.default_rng(0)
+  state = jax.tree.map(
+    lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype), first
+  )._replace(round=np.int32(2))
+  with checkpoint.Checkpoints(tmp_path, print) as checkpoints:
+    checkpoints.save(state)
+    checkpoints.save(state._replace(round=np.int32(3)))
+  # The newest is damaged: what is loaded is the one before, and nothing is set aside.
+  (tmp_path / '3/manifest.json').write_text('{')
+  evaluated = world.make(algorithm, batch_norm=batch_norm).evaluated
+  shapes = jax.eval_shape(lambda: state)
+  needed = inference.needed_for(evaluated, shapes)
+  part = checkpoint.newest_part(tmp_path, shapes, needed)
+  assert int(part.round) == 2
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['2', '3']
+  tested = evaluated(part.server, part.clients)
+  whole = evaluated(state.server, state.clients)
+  assert world.largest_difference(tested, whole) == 0
+  own = batch_norm == 'local' or algorithm in OWN_MODELS
+  assert any(jax.tree.leaves(needed.clients)) == own
+  # No byte more: MOON's previous models, for one, stay on the disk.
+  for leaf, load in zip(jax.tree.leaves(part), jax.tree.leaves(needed), strict=True):
+    assert np.any(leaf) == load
+  assert not ('moon' in algorithm and all(jax.tree.leaves(needed)))
+
+
+def test_the_only_client_needs_no_name(workdir):
+  inference.check_client(workdir, None, num_own=1)
+  with pytest.raises(UsageError, match=r'client=1 must be 0 to 0'):
+    inference.check_client(workdir, 1, num_own=1)
+
+
+def bad(loaded, images):
+  with pytest.raises(UsageError) as caught:
+    loaded.predict(images)
+  assert '\n' not in str(caught.value)
+  return str(caught.value)
+
+
+def test_images_that_do_not_fit(loaded):
+  assert 'float64, not uint8; convert' in bad(loaded, np.zeros((2, 8, 8)))
+  wanted = r'needs [M, 8, 8], M >= 1'
+  for shape in ((2, 8, 9), (2, 8, 8, 3), (8, 8), (0, 8, 8)):
+    message = bad(loaded, np.zeros(shape, np.uint8))
+    assert str(shape) in message
+    assert wanted in message
+
+
+def test_other_data_than_the_runs(loaded):
+  config = loaded.config
+  less = dataclasses.replace(config.data, limit=100)
+  other = dataclasses.replace(loaded, config=dataclasses.replace(config, data=less))
+  with pytest.raises(UsageError, match='The data is not that'):
+    other.test_data()
+
+
+def test_a_global_model_belongs_to_no_client(workdir):
+  with pytest.raises(
+    UsageError, match='client=0 must be left out: the model is global'
+  ):
+    moon_jax.load(workdir, client=0)
+
+
+def test_what_is_no_run_directory(tmp_path):
+  for place in (tmp_path, tmp_path / 'absent'):
+    with pytest.raises(UsageError, match=r'is not a run directory: it has no config'):
+      moon_jax.load(place)
+  (tmp_path / 'config.json').write_text('{"config": {}}')
+  with pytest.raises(NoCheckpointError, match=r"lacks \['data_digest', 'images'\]"):
+    moon_jax.load(tmp_path)
+
+
+def damage_config(workdir):
+  saved = json.loads((workdir / 'config.json').read_text())
+  del saved['config']['seed']
+  (workdir / 'config.json').write_text(json.dumps(saved))
+  return r'--config\.seed is missing'
+
+
+def damage_partition(workdir):
+  (workdir / 'partition.npz').write_bytes(b'PK')
+  return r'partition\.npz cannot be read'
+
+
+def remove_checkpoints(workdir):
+  shutil.rmtree(workdir / 'checkpoints')
+  return 'checkpoints: nothing is saved yet'
+
+
+def empty_checkpoints(workdir):
+  for step in (workdir / 'checkpoints').iterdir():
+    shutil.rmtree(step)
+  return 'checkpoints: nothing is saved yet'
+
+
+def truncate_checkpoint(workdir):
+  for path in (workdir / 'checkpoints/4').rglob('*'):
+    if path.is_file():
+      path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+  return 'checkpoints: no undamaged checkpoint'
+
+
+def other_state(workdir):
+  saved = json.loads((workdir / 'config.json').read_text())
+  saved['config']['mlp']['width'] += 1
+  (workdir / 'config.json').write_text(json.dumps(saved))
+  return 'it holds another state'
+
+
+@pytest.mark.parametrize(
+  'damage',
+  [
+    damage_config,
+    damage_partition,
+    remove_checkpoints,
+    empty_checkpoints,
+    truncate_checkpoint,
+    other_state,
+  ],
+)
+def test_a_damaged_run_directory_is_one_line(damage, tmp_path, workdir):
+  shutil.copytree(workdir, tmp_path / 'run')
+  message = damage(tmp_path / 'run')
+  kind = UsageError if damage is damage_partition else NoCheckpointError
+  with pytest.raises(kind, match=message) as caught:
+    moon_jax.load(tmp_path / 'run')
+  assert '\n' not in str(caught.value)
+
+
+def test_the_package_alone_loads_nothing():
+  code = 'import sys, moon_jax; print({"jax", "numpy"} & set(sys.modules))'
+  words = [sys.executable, '-c', code]
+  done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+  assert done.stdout == 'set()\n'
+  assert moon_jax.load is inference.load
+  with pytest.raises(AttributeError, match='has no attribute'):
+    _ = moon_jax.save
+
+
+# --- python -m moon_jax.predict -------------------------------------------------------
+
+
+def predict(capsys, *words):
+  """The exit code and the lines that are printed."""
+  code = predict_lib.main([str(word) for word in words])
+  printed = capsys.readouterr()
+  return code, printed.out + printed.err
+
+
+def save_npz(path, **arrays):
+  np.savez(path, **arrays)
+  return f'--input={path}'
+
+
+@pytest.mark.parametrize('name', ['images', 'test_x'])
+def test_predictions_of_a_file(name, tmp_path, workdir, loaded, capsys):
+  images = loaded.test_data()[0][:20, ..., 0]
+  given = save_npz(tmp_path / 'my.npz', train_x=np.zeros(3), **{name: images})
+  code, line = predict(capsys, f'--workdir={workdir}', given)
+  target = tmp_path / 'my_predictions.npz'
+  assert (code, line) == (
+    ExitCode.DONE,
+    f'{target}: 20 images, by the global model after round 4 of {workdir}\n',
+  )
+  with np.load(target) as saved:
+    assert set(saved) == {'labels', 'logits', 'representations'}
+    for name, wanted in loaded.predict(images)._asdict().items():
+      np.testing.assert_array_equal(saved[name], wanted)
+  assert {path.name for path in tmp_path.iterdir()} == {'my.npz', target.name}
+
+
+def test_predictions_as_a_process(tmp_path, workdir, loaded):
+  images, _ = loaded.test_data()
+  given = save_npz(tmp_path / 'my.npz', images=images[:3])
+  output = tmp_path / 'out.npz'
+  done = launch(
+    ROOT,
+    f'--workdir={workdir}',
+    given,
+    f'--output={output}',
+    program=('-m', 'moon_jax.predict'),
+  )
+  assert (done.returncode, done.stderr) == (ExitCode.DONE, '')
+  with np.load(output) as saved:
+    np.testing.assert_array_equal(saved['labels'], loaded.predict(images[:3]).labels)
+
+
+IMAGES = np.zeros((2, 8, 8), np.uint8)
+BAD_INPUTS = {
+  'wrong key': ({'pictures': IMAGES}, r"with images or test_x \(it has \['pictures'\]"),
+  'float': ({'images': IMAGES / 1.0}, 'float64, not uint8'),
+  'shape': ({'images': IMAGES[0]}, r'shape \(8, 8\); this network needs \[M, 8, 8\]'),
+  'size': ({'images': IMAGES[:, 1:]}, r'shape \(2, 7, 8\)'),
+  'none': ({'images': IMAGES[:0]}, 'M >= 1'),
+  'pickled': ({'images': np.array([None])}, 'Object arrays cannot be loaded'),
+}
+
+
+@pytest.mark.parametrize('case', BAD_INPUTS)
+def test_input_that_does_not_fit(case, tmp_path, workdir, capsys):
+  arrays, message = BAD_INPUTS[case]
+  given = save_npz(tmp_path / 'bad.npz', **arrays)
+  code, line = predict(capsys, f'--workdir={workdir}', given)
+  assert code == ExitCode.USAGE
+  assert line.startswith(f"--input='{tmp_path / 'bad.npz'}'")
+  assert re.search(message, line)
+  assert line.count('\n') == 1
+  assert [path.name for path in tmp_path.iterdir()] == ['bad.npz']
+
+
+@pytest.mark.parametrize(
+  ('words', 'message', 'code'),
+  [
+    (['--input=in.npz'], '--workdir is missing', ExitCode.USAGE),
+    (['--workdir=run'], '--input is missing', ExitCode.USAGE),
+    (['--workdir=run', '--input=in.npz', 'x'], "'x' is a stray word", ExitCode.USAGE),
+    (['--inptu=in.npz'], "Unknown command line flag 'inptu'", ExitCode.USAGE),
+    (['--client=-1'], 'client', ExitCode.USAGE),
+    (['--workdir=run', '--input=absent.npz'], 'is not a file', ExitCode.USAGE),
+    (['--workdir=run', '--input=text.npz'], 'must be an .npz file', ExitCode.USAGE),
+    (['--workdir=.', '--input=in.npz'], 'not a run directory', ExitCode.USAGE),
+    (
+      ['--workdir=run', '--input=in.npz', '--output=a/b.npz'],
+      "no folder 'a'",
+      ExitCode.USAGE,
+    ),
+    (
+      ['--workdir=run', '--input=in.npz', '--output=b.txt'],
+      'must be an .npz file',
+      ExitCode.USAGE,
+    ),
+    (
+      ['--workdir=run', '--input=in.npz', '--output=./in.npz'],
+      'is the --input',
+      ExitCode.USAGE,
+    ),
+    (
+      ['--workdir=run', '--input=in.npz', '--client=2'],
+      'client=2 must be left out',
+      ExitCode.USAGE,
+    ),
+    (['--workdir=empty', '--input=in.npz'], 'nothing is saved', ExitCode.NO_CHECKPOINT),
+  ],
+)
+def test_bad_command_lines(
+  words, message, code, tmp_path, workdir, capsys, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'run').symlink_to(workdir)
+  if '--workdir=empty' in words:
+    shutil.copytree(workdir, 'empty')
+    shutil.rmtree('empty/checkpoints')
+  save_npz(tmp_path / 'in.npz', images=IMAGES)
+  (tmp_path / 'text.npz').write_text('text')
+  before = contents(tmp_path)
+  found, line = predict(capsys, *words)
+  assert found == code
+  assert message in line
+  assert line.count('\n') == 1
+  assert contents(tmp_path) == before
+
+
+def test_help_of_predict(capsys):
+  code, text = predict(capsys, '--help')
+  assert code == ExitCode.DONE
+  for flag in ('--workdir=', '--input=', '--output=', '--client='):
+    assert flag in text
