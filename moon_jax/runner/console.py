@@ -23,7 +23,7 @@ from rich.table import Table
 from moon_jax import tree
 from moon_jax.cli import Request
 from moon_jax.engine.experiment import Experiment
-from moon_jax.runner import documents, run_directory
+from moon_jax.runner import files, run_directory
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.types import State
 
@@ -134,12 +134,12 @@ class Console:
 
   def finished(self, workdir: pathlib.Path) -> None:
     """Says how the run ended and where its results are."""
-    summary = documents.read_json(workdir / run_directory.SUMMARY)
+    summary = files.read_json(workdir / run_directory.SUMMARY)
     self.say(
       f'finished after round {summary["rounds"]}: {describe_test(summary)} '
       f'(best {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]})'
     )
-    timings = documents.read_lines(workdir / run_directory.TIMINGS)
+    timings = files.read_lines(workdir / run_directory.TIMINGS)
     self._terminal.print(accuracy_table(summary))
     self._terminal.print(time_table(metrics_lib.time_spent(timings)))
     self.say(f'results: {workdir}')

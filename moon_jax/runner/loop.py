@@ -7,7 +7,7 @@ from moon_jax.engine import devices
 from moon_jax.engine.experiment import Experiment, build, initial_state
 from moon_jax.engine.programs import compile_programs, round_inputs
 from moon_jax.errors import ExitCode, UsageError
-from moon_jax.runner import compile_cache, plots, run_directory, storage
+from moon_jax.runner import compile_cache, files, plots, run_directory
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.console import Console
 from moon_jax.runner.pipeline import Logbook
@@ -47,7 +47,7 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
   ):
     counts = experiment.class_counts
     run_directory.save_partition(workdir, experiment.split, counts)
-    with storage.writing(workdir / 'partition.png'):
+    with files.writing(workdir / 'partition.png'):
       plots.heat_map(workdir / 'partition.png', counts, workdir.name)
     state = checkpoints.newest_or(
       initial_state(experiment), run_directory.rounds_saved(workdir)
