@@ -1,4 +1,4 @@
-"""What does the user see? A few lines at the start, then the progress of the rounds."""
+"""Prints what a run does: a few lines at the start, then the progress of the rounds."""
 
 import collections
 import contextlib
@@ -25,6 +25,7 @@ from moon_jax.cli import Request
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner import files, run_directory
 from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner.clock import Clock, time_spent
 from moon_jax.types import State
 
 
@@ -103,7 +104,7 @@ class Console:
       self._bar.add_task('', total=rounds.stop, completed=rounds.start, news='')
       yield from rounds
 
-  def round_done(self, record: dict[str, Any], clock: metrics_lib.Clock) -> None:
+  def round_done(self, record: dict[str, Any], clock: Clock) -> None:
     """Moves the bar, or prints the round's line."""
     if self._terminal.is_terminal:
       # The parts of the loss would push the bar off a line of 80 columns.
@@ -141,7 +142,7 @@ class Console:
     )
     timings = files.read_lines(workdir / run_directory.TIMINGS)
     self._terminal.print(accuracy_table(summary))
-    self._terminal.print(time_table(metrics_lib.time_spent(timings)))
+    self._terminal.print(time_table(time_spent(timings)))
     self.say(f'results: {workdir}')
 
 

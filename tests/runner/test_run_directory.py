@@ -11,6 +11,7 @@ from moon_jax.data import partition
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.schedule import Plan
 from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
+from moon_jax.runner import clock as clock_lib
 from moon_jax.runner import console, files, loop, run_directory
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.types import ClientMetrics
@@ -122,10 +123,10 @@ def test_test_record_of_several_models():
 def test_timing_record(monkeypatch):
   now = iter([10.0, 12.0, 12.5, 13.0, 13.25, 15.0, 15.5, 16.0, 16.25])
   monkeypatch.setattr(time, 'perf_counter', lambda: next(now))
-  before = metrics_lib.Clock()  # given at 10
+  before = clock_lib.Clock()  # given at 10
   before.arrived('train')  # 12
   before.arrived('evaluate')  # 12.5
-  clock = metrics_lib.Clock(before)  # given at 13, after the device was free
+  clock = clock_lib.Clock(before)  # given at 13, after the device was free
   with clock('pack'):  # 13.25 to 15
     pass
   clock.arrived('train')  # 15.5
@@ -134,7 +135,7 @@ def test_timing_record(monkeypatch):
   assert before.seconds['train'] == 2.0
   assert before.seconds['evaluate'] == 0.5
   assert before.seconds['idle'] == 0.0
-  record = metrics_lib.timing_record(clock, PLAN, {'round': 7, 'num_examples': 300})
+  record = clock_lib.timing_record(clock, PLAN, {'round': 7, 'num_examples': 300})
   assert record.pop('peak_memory_bytes') > 1_000_000
   assert record == {
     'round': 7,
@@ -153,8 +154,8 @@ def test_timing_record(monkeypatch):
 def test_a_round_given_early_begins_when_the_one_before_ends(monkeypatch):
   now = iter([10.0, 11.0, 14.0, 15.5])
   monkeypatch.setattr(time, 'perf_counter', lambda: next(now))
-  before = metrics_lib.Clock()
-  clock = metrics_lib.Clock(before)  # given at 11, while the device is busy until 14
+  before = clock_lib.Clock()
+  clock = clock_lib.Clock(before)  # given at 11, while the device is busy until 14
   before.arrived('train')
   clock.arrived('train')
   assert clock.seconds['idle'] == 0.0
@@ -228,7 +229,7 @@ def test_saving_is_not_counted_as_idle_too():
     line(0.0, 0.75, 2.0, 1.0),
     line(3.0, 0.0, 1.5, 0.5),
   ]
-  assert metrics_lib.time_spent(lines) == {
+  assert clock_lib.time_spent(lines) == {
     'compiling': 7.0,
     'training': 4.5,
     'testing': 0.75,
@@ -317,7 +318,7 @@ def test_finished(tmp_path):
 
 
 def test_a_run_that_has_lost_its_timings_still_ends_in_a_table():
-  spent = metrics_lib.time_spent([])
+  spent = clock_lib.time_spent([])
   assert set(spent.values()) == {0.0}
   assert console.time_table(spent).row_count == len(spent)
 
