@@ -1,0 +1,62 @@
+"""The catalog: every part declares itself here once. Imports no JAX.
+
+parts       what an entry is: Part, Knob, bounds, Metric
+algorithms  the algorithms
+others      models, data sources, partitions, augmentations, optimizers, ...
+general     the knobs of every run
+registry    look-ups, and what users register beside these
+"""
+
+from moon_jax.catalog.parts import (
+  FLOAT32,
+  KINDS,
+  Bound,
+  Knob,
+  Metric,
+  OneOf,
+  Part,
+  PartOf,
+  above,
+  at_least,
+  between,
+  knob,
+  one_of,
+)
+from moon_jax.catalog.registry import (
+  chosen,
+  describe,
+  every_knob,
+  names,
+  options,
+  part,
+  register,
+  registered,
+  remember,
+  used,
+)
+
+__all__ = [
+  'FLOAT32',
+  'KINDS',
+  'Bound',
+  'Knob',
+  'Metric',
+  'OneOf',
+  'Part',
+  'PartOf',
+  'above',
+  'at_least',
+  'between',
+  'chosen',
+  'describe',
+  'every_knob',
+  'knob',
+  'names',
+  'one_of',
+  'options',
+  'part',
+  'register',
+  'registered',
+  'remember',
+  'used',
+]
