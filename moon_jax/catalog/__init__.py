@@ -7,6 +7,7 @@ general     the knobs of every run
 registry    look-ups, and what users register beside these
 """
 
+# ruff: noqa: F401
 from moon_jax.catalog.parts import (
   FLOAT32,
   KINDS,
@@ -22,6 +23,13 @@ from moon_jax.catalog.parts import (
   knob,
   one_of,
 )
+from moon_jax.catalog.registering import (
+  register_algorithm,
+  register_augmentation,
+  register_data,
+  register_model,
+  register_partition,
+)
 from moon_jax.catalog.registry import (
   chosen,
   describe,
@@ -34,29 +42,3 @@ from moon_jax.catalog.registry import (
   remember,
   used,
 )
-
-__all__ = [
-  'FLOAT32',
-  'KINDS',
-  'Bound',
-  'Knob',
-  'Metric',
-  'OneOf',
-  'Part',
-  'PartOf',
-  'above',
-  'at_least',
-  'between',
-  'chosen',
-  'describe',
-  'every_knob',
-  'knob',
-  'names',
-  'one_of',
-  'options',
-  'part',
-  'register',
-  'registered',
-  'remember',
-  'used',
-]

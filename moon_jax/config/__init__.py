@@ -12,34 +12,10 @@ stand in `moon_jax.catalog`.
   variants     the experiments of one file
 """
 
+# ruff: noqa: F401
 from moon_jax.config.files import LIST, expand, list_variants, load, split
 from moon_jax.config.messages import ConfigError, problem, unknown_knob
 from moon_jax.config.rules import changes, identity, used
 from moon_jax.config.tables import knob_table
 from moon_jax.config.trees import Config, changed, defaults, flatten, nest, ordered
 from moon_jax.config.validation import choices, convert, from_word, validate
-
-__all__ = [
-  'LIST',
-  'Config',
-  'ConfigError',
-  'changed',
-  'changes',
-  'choices',
-  'convert',
-  'defaults',
-  'expand',
-  'flatten',
-  'from_word',
-  'identity',
-  'knob_table',
-  'list_variants',
-  'load',
-  'nest',
-  'ordered',
-  'problem',
-  'split',
-  'unknown_knob',
-  'used',
-  'validate',
-]
