@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
-from moon_jax.errors import UsageError
+from moon_jax.errors import UsageError, did_you_mean
 from moon_jax.report.groups import Choice
 from moon_jax.report.naming import ALGORITHM
 from moon_jax.report.results import BASELINE, BEST, LAST, Target
@@ -163,8 +164,8 @@ def _target(word: str) -> Target:
   wanted = 'an accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best'
   algorithm, at, which = word.partition('@')
   if at:
-    if algorithm not in config_lib.ALGORITHMS or which not in (LAST, BEST):
-      hint = config_lib.did_you_mean(algorithm, config_lib.ALGORITHMS)
+    if algorithm not in catalog.names('algorithm') or which not in (LAST, BEST):
+      hint = did_you_mean(algorithm, catalog.names('algorithm'))
       raise UsageError(f'--target={word!r} must be {wanted}.{hint}')
     return Target(None, algorithm, which)
   try:

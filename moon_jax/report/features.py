@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax import config as config_lib
+from moon_jax import catalog
 from moon_jax.errors import RunError, UsageError
 from moon_jax.report import naming
 from moon_jax.report.command import ALL, FIRST, NONE
@@ -114,7 +114,8 @@ def _asked_for(
 
 def _is_global(run: Run) -> bool:
   """Whether the run has one model for all clients."""
-  served = run.knobs['algorithm'] in (*config_lib.SERVED, 'centralized')
+  part = catalog.part('algorithm', run.knobs['algorithm'])
+  served = part.has('served') or not part.has('several_clients')
   return served and run.identity.get('batch_norm') != 'local'
 
 

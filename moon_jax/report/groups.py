@@ -9,15 +9,15 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from moon_jax import config as config_lib
-from moon_jax.errors import UsageError
+from moon_jax import catalog
+from moon_jax.errors import UsageError, did_you_mean
 from moon_jax.report import naming
 from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key
 from moon_jax.report.runs import Ending, Note, Run, Value
 
 _LONGEST_TITLE = 60  # letters
 # Knobs that an algorithm has for itself.
-_OWN = {name.removeprefix('decentralized_') for name in config_lib.ALGORITHMS}
+_OWN = {name.removeprefix('decentralized_') for name in catalog.names('algorithm')}
 _OWN |= {'topology', 'server_optimizer'}
 
 
@@ -102,7 +102,7 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
 def _require_known(flag: str, names: Iterable[str], known: set[str]) -> None:
   for name in names:
     if name not in known:
-      hint = config_lib.did_you_mean(name, known)
+      hint = did_you_mean(name, known)
       raise UsageError(f'--{flag}: no run has a setting {name!r}.{hint}')
 
 
@@ -159,8 +159,10 @@ def _execution_hint(same: Sequence[Run]) -> str:
   """What of the execution differs, which changes results by rounding."""
   differing = [
     name
-    for name in config_lib.MAY_CHANGE
-    if name.startswith('execution.') and len({run.knobs[name] for run in same}) > 1
+    for name, knob in catalog.every_knob().items()
+    if knob.may_change
+    and name.startswith('execution.')
+    and len({run.knobs[name] for run in same}) > 1
   ]
   flags = ' or '.join(f'--where={name}=VALUE' for name in differing)
   return f'; choose by {flags}' if flags else ''
@@ -285,8 +287,8 @@ def _order(key: Key) -> tuple:
 def _place(name, value):
   if (name, value) in PLAIN.items():
     return (-1, 0, '')
-  if name == ALGORITHM and value in config_lib.ALGORITHMS:
-    return (0, config_lib.ALGORITHMS.index(value), '')
+  if name == ALGORITHM and value in catalog.names(ALGORITHM):
+    return (0, catalog.names(ALGORITHM).index(value), '')
   if isinstance(value, str):
     return (1, 0, value)
   return (0, value, '')

@@ -96,8 +96,8 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   Raises:
     UsageError: a root is not a folder.
   """
-  base = config_lib.validate(config_lib.load('configs/base.py'))
-  defaults = config_lib.flatten(dataclasses.asdict(base))
+  base = config_lib.validate(config_lib.defaults())
+  defaults = config_lib.flatten(base)
   found, without = {}, []
   for root in roots:
     if not root.is_dir():
