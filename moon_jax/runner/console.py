@@ -1,4 +1,4 @@
-"""What does the user see? A few lines at the start, then the progress of the rounds."""
+"""Prints what a run does: a few lines at the start, then the progress of the rounds."""
 
 import collections
 import contextlib
@@ -23,8 +23,9 @@ from rich.table import Table
 from moon_jax import tree
 from moon_jax.cli import Request
 from moon_jax.engine.experiment import Experiment
-from moon_jax.runner import documents, run_directory
+from moon_jax.runner import files, run_directory
 from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner.clock import Clock, time_spent
 from moon_jax.types import State
 
 
@@ -103,7 +104,7 @@ class Console:
       self._bar.add_task('', total=rounds.stop, completed=rounds.start, news='')
       yield from rounds
 
-  def round_done(self, record: dict[str, Any], clock: metrics_lib.Clock) -> None:
+  def round_done(self, record: dict[str, Any], clock: Clock) -> None:
     """Moves the bar, or prints the round's line."""
     if self._terminal.is_terminal:
       # The parts of the loss would push the bar off a line of 80 columns.
@@ -134,14 +135,14 @@ class Console:
 
   def finished(self, workdir: pathlib.Path) -> None:
     """Says how the run ended and where its results are."""
-    summary = documents.read_json(workdir / run_directory.SUMMARY)
+    summary = files.read_json(workdir / run_directory.SUMMARY)
     self.say(
       f'finished after round {summary["rounds"]}: {describe_test(summary)} '
       f'(best {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]})'
     )
-    timings = documents.read_lines(workdir / run_directory.TIMINGS)
+    timings = files.read_lines(workdir / run_directory.TIMINGS)
     self._terminal.print(accuracy_table(summary))
-    self._terminal.print(time_table(metrics_lib.time_spent(timings)))
+    self._terminal.print(time_table(time_spent(timings)))
     self.say(f'results: {workdir}')
 
 

@@ -289,7 +289,7 @@ def test_stopped_while_data_is_loaded(tmp_path):
 
 _FAILS_IN_A_ROUND = """
 import os, signal, time
-from moon_jax import signals
+from moon_jax.runner import signals
 stop = signals.listen()
 try:
   with stop.deferred():
