@@ -8,6 +8,7 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 import jax
 import pytest
 
+from moon_jax.catalog import registry
 from moon_jax.engine import devices
 
 os.environ['XLA_FLAGS'] = devices.PATIENCE  # eight devices on two cores may wait long
@@ -22,6 +23,16 @@ def forget_programs():
   """Drops a file's compiled programs: a process has room for so many mappings."""
   yield
   jax.clear_caches()
+
+
+@pytest.fixture
+def own_parts():
+  """Forgets at the end what a test has registered."""
+  before = dict(registry._parts)
+  yield
+  registry._parts.clear()
+  registry._parts.update(before)
+  registry.every_knob.cache_clear()
 
 
 @pytest.fixture

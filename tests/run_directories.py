@@ -1,11 +1,10 @@
 """Run directories with chosen numbers, as `launch.py` writes them."""
 
-import dataclasses
 import json
 
 import numpy as np
 
-from moon_jax import cli
+from moon_jax import cli, config
 
 BYTES_DOWN, BYTES_UP = 1_000_000, 500_000
 TRAIN, EVALUATE, IDLE = 2.0, 0.5, 0.25
@@ -26,7 +25,7 @@ def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
   request = cli.parse([f'--config.seed={seed}', *flags])
   about = {
     'command': request.command,
-    'config': dataclasses.asdict(request.config),
+    'config': config.ordered(request.config),
     'data_digest': 'd' * 64,
     'versions': {'jax': '0.10.2'},
     'devices': ['cpu: cpu', 'cpu: cpu'],

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import keys, tree
-from moon_jax.algorithms import ALGORITHMS
+from moon_jax import catalog, keys, tree
 from moon_jax.data.augment import augmenter
 from moon_jax.engine import client_training, devices, lanes, optimizers
 from moon_jax.engine import round as round_lib
@@ -119,7 +118,7 @@ def assert_equal_to_reference(algorithm, history, expected):
 
 
 def test_every_algorithm_is_tested():
-  assert set(world.OPTIONS) == set(ALGORITHMS)
+  assert set(world.OPTIONS) == set(catalog.names('algorithm'))
 
 
 # tests/engine/test_peers.py is about that of a single client.
