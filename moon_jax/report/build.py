@@ -6,21 +6,15 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from moon_jax.errors import UsageError
-from moon_jax.report import (
-  charts,
-  features,
-  files,
-  groups,
-  page,
-  results,
-  runs,
-  sections,
-)
-from moon_jax.report import table as table_lib
 from moon_jax.report.command import Request
-from moon_jax.report.runs import Ending, Note, Run
-from moon_jax.report.sections import Section
-from moon_jax.report.styles import Style
+from moon_jax.report.draw import charts, files
+from moon_jax.report.draw.styles import Style
+from moon_jax.report.numbers import groups, results
+from moon_jax.report.numbers import table as table_lib
+from moon_jax.report.page import page, sections
+from moon_jax.report.page.sections import Section
+from moon_jax.report.read import features, runs
+from moon_jax.report.read.runs import Ending, Note, Run
 
 PAGE, MANIFEST = 'index.html', 'report.json'
 _FIGURES, _TABLES = 'figures', 'tables'

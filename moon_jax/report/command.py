@@ -9,9 +9,9 @@ from typing import NamedTuple, NoReturn
 
 from moon_jax import config as config_lib
 from moon_jax.errors import UsageError
-from moon_jax.report.groups import Choice
-from moon_jax.report.naming import ALGORITHM
-from moon_jax.report.results import BASELINE, BEST, LAST, Target
+from moon_jax.report.numbers.groups import Choice
+from moon_jax.report.numbers.naming import ALGORITHM
+from moon_jax.report.numbers.results import BASELINE, BEST, LAST, Target
 
 _LIBRARIES = ('jinja2', 'matplotlib', 'plotly', 'rich', 'scipy', 'sklearn', 'tabulate')
 _ABOUT = """\

@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 from moon_jax.errors import UsageError
-from moon_jax.report import groups, results, statistics
-from moon_jax.report import table as table_lib
 from moon_jax.report.command import Request
-from moon_jax.report.runs import Run, find
-from moon_jax.report.table import Cell, Column
+from moon_jax.report.numbers import groups, results, statistics
+from moon_jax.report.numbers import table as table_lib
+from moon_jax.report.numbers.table import Cell, Column
+from moon_jax.report.read.runs import Run, find
 
 _COLUMNS = (
   Column('run', 'run'),

@@ -10,10 +10,10 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from PIL import Image
 
-from moon_jax.report import files, lettering
-from moon_jax.report.charts import Line, LineChart, Matrix, Scatter, Spread
-from moon_jax.report.statistics import Estimate
-from moon_jax.report.styles import styles
+from moon_jax.report.draw import files, lettering
+from moon_jax.report.draw.charts import Line, LineChart, Matrix, Scatter, Spread
+from moon_jax.report.draw.styles import styles
+from moon_jax.report.numbers.statistics import Estimate
 
 # What matplotlib says when a layout fails is a failure.
 pytestmark = pytest.mark.filterwarnings('error')

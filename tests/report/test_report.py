@@ -17,10 +17,12 @@ import pytest
 from PIL import Image
 
 from moon_jax.errors import ExitCode
-from moon_jax.report import charts, features, groups, results, runs, statistics, traces
-from moon_jax.report import table as table_lib
 from moon_jax.report.__main__ import main
-from moon_jax.report.groups import Choice
+from moon_jax.report.draw import charts
+from moon_jax.report.numbers import groups, results, statistics, traces
+from moon_jax.report.numbers import table as table_lib
+from moon_jax.report.numbers.groups import Choice
+from moon_jax.report.read import features, runs
 from tests.run_directories import (
   BYTES_DOWN,
   BYTES_UP,
@@ -767,7 +769,7 @@ def run_python(code):
 
 def test_training_loads_no_library_of_a_report():
   code = """
-from moon_jax import simulation
+from moon_jax.runner import loop
 sys.exit(', '.join({'plotly', 'sklearn.manifold', 'tabulate'} & set(sys.modules)) or 0)
 """
   done = run_python(code)

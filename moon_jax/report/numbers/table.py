@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from moon_jax.report.statistics import Estimate
+from moon_jax.report.numbers.statistics import Estimate
 
 Cell = str | int | float | Estimate | None
 _NOTHING = '-'

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from moon_jax.report import naming
-from moon_jax.report.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
-from moon_jax.report.statistics import Estimate
-from moon_jax.report.styles import Style, style
+from moon_jax.report.draw.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
+from moon_jax.report.draw.styles import Style, style
+from moon_jax.report.numbers import naming
+from moon_jax.report.numbers.statistics import Estimate
 
 _MOST_ANNOTATED = 20
 _MOST_MARKERS = 30

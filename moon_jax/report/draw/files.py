@@ -9,9 +9,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from moon_jax.report import legend, lettering, naming
-from moon_jax.report.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
-from moon_jax.report.styles import Style, style
+from moon_jax.report.draw import legend, lettering
+from moon_jax.report.draw.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
+from moon_jax.report.draw.styles import Style, style
+from moon_jax.report.numbers import naming
 
 _MOST_ANNOTATED = 20  # numbers of more rows do not fit
 _PANELS = 4  # in a row

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import jinja2
 from plotly import offline
 
-from moon_jax.report import interactive
-from moon_jax.report import table as table_lib
-from moon_jax.report.charts import Chart, Matrix, Scatter, Spread
-from moon_jax.report.sections import Section
-from moon_jax.report.statistics import Estimate
-from moon_jax.report.styles import Style
-from moon_jax.report.table import Cell, Column, Table
+from moon_jax.report.draw import interactive
+from moon_jax.report.draw.charts import Chart, Matrix, Scatter, Spread
+from moon_jax.report.draw.styles import Style
+from moon_jax.report.numbers import table as table_lib
+from moon_jax.report.numbers.statistics import Estimate
+from moon_jax.report.numbers.table import Cell, Column, Table
+from moon_jax.report.page.sections import Section
 
 _PARTS = pathlib.Path(__file__).parent / 'page_files'
 _DASHES = {'solid': 'none', 'dash': '8 4', 'dot': '2 3', 'dashdot': '8 3 2 3'}

@@ -1,6 +1,6 @@
 """How is an experiment told in a few words? For legends, headings and file names."""
 
-from moon_jax.report.runs import Value
+from moon_jax.report.read.runs import Value
 
 ALGORITHM = 'algorithm'
 DIGEST = 'data_digest'

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from moon_jax.report.runs import Run
+from moon_jax.report.read.runs import Run
 
 
 class Trace(NamedTuple):

@@ -8,10 +8,10 @@ import numpy as np
 
 from moon_jax import config as config_lib
 from moon_jax.errors import RunError, UsageError
-from moon_jax.report import naming
 from moon_jax.report.command import ALL, FIRST, NONE
-from moon_jax.report.groups import Series, Setting
-from moon_jax.report.runs import Note, Run, read_arrays
+from moon_jax.report.numbers import naming
+from moon_jax.report.numbers.groups import Series, Setting
+from moon_jax.report.read.runs import Note, Run, read_arrays
 
 NUM_EMBEDDED = 2000
 CACHE = 'features.npz'

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from moon_jax.report import groups, naming, statistics, traces
-from moon_jax.report.groups import Series, Setting
-from moon_jax.report.runs import Ending, Run
-from moon_jax.report.statistics import Comparison, Estimate
+from moon_jax.report.numbers import groups, naming, statistics, traces
+from moon_jax.report.numbers.groups import Series, Setting
+from moon_jax.report.numbers.statistics import Comparison, Estimate
+from moon_jax.report.read.runs import Ending, Run
 
 ACCURACY = 'test_accuracy'
 BASELINE = 'fedavg'

@@ -5,14 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.report import charts, features, naming, tables
-from moon_jax.report.charts import Chart, Matrix, Scatter, Spread
-from moon_jax.report.features import Model
-from moon_jax.report.groups import Setting
-from moon_jax.report.naming import Key
-from moon_jax.report.results import Result, Target
-from moon_jax.report.runs import Run
-from moon_jax.report.table import Table
+from moon_jax.report.draw import charts
+from moon_jax.report.draw.charts import Chart, Matrix, Scatter, Spread
+from moon_jax.report.numbers import naming, tables
+from moon_jax.report.numbers.groups import Setting
+from moon_jax.report.numbers.naming import Key
+from moon_jax.report.numbers.results import Result, Target
+from moon_jax.report.numbers.table import Table
+from moon_jax.report.read import features
+from moon_jax.report.read.features import Model
+from moon_jax.report.read.runs import Run
 
 
 class Section(NamedTuple):

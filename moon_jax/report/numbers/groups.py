@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from moon_jax import config as config_lib
 from moon_jax.errors import UsageError
-from moon_jax.report import naming
-from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key
-from moon_jax.report.runs import Ending, Note, Run, Value
+from moon_jax.report.numbers import naming
+from moon_jax.report.numbers.naming import ALGORITHM, DIGEST, PLAIN, Key
+from moon_jax.report.read.runs import Ending, Note, Run, Value
 
 _LONGEST_TITLE = 60  # letters
 # Knobs that an algorithm has for itself.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from moon_jax.report import lettering
+from moon_jax.report.draw import lettering
 
 _SIZE = 9  # of the letters, in points
 _EM = _SIZE / 72  # inches

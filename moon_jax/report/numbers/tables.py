@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from moon_jax.report import results as results_lib
-from moon_jax.report import statistics
-from moon_jax.report.groups import Series, Setting
-from moon_jax.report.naming import ALGORITHM
-from moon_jax.report.results import Reached, Result
-from moon_jax.report.runs import Run
-from moon_jax.report.table import Cell, Column, Table
+from moon_jax.report.numbers import results as results_lib
+from moon_jax.report.numbers import statistics
+from moon_jax.report.numbers.groups import Series, Setting
+from moon_jax.report.numbers.naming import ALGORITHM
+from moon_jax.report.numbers.results import Reached, Result
+from moon_jax.report.numbers.table import Cell, Column, Table
+from moon_jax.report.read.runs import Run
 
 
 def _accuracy(key: str, heading: str, sign: bool = False) -> Column:

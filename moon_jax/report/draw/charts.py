@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.report import groups, naming, statistics, traces
-from moon_jax.report.groups import Series, Setting
-from moon_jax.report.naming import Key
-from moon_jax.report.results import BASELINE
-from moon_jax.report.statistics import Estimate
-from moon_jax.report.styles import Style, styles
-from moon_jax.report.traces import Trace
+from moon_jax.report.draw.styles import Style, styles
+from moon_jax.report.numbers import groups, naming, statistics, traces
+from moon_jax.report.numbers.groups import Series, Setting
+from moon_jax.report.numbers.naming import Key
+from moon_jax.report.numbers.results import BASELINE
+from moon_jax.report.numbers.statistics import Estimate
+from moon_jax.report.numbers.traces import Trace
 
 # Algorithms that a sweep is compared with, where they lack the knob.
 _REFERENCES = (BASELINE, 'solo', 'centralized')
