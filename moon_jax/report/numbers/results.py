@@ -1,21 +1,25 @@
-"""What are the numbers of a setting? One result for each of its series."""
+"""The numbers of each run, and of each series over its finished runs."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from moon_jax import config as config_lib
+from moon_jax.errors import UsageError
 from moon_jax.report.numbers import groups, naming, statistics, traces
 from moon_jax.report.numbers.groups import Series, Setting
+from moon_jax.report.numbers.naming import Key
 from moon_jax.report.numbers.statistics import Comparison, Estimate
+from moon_jax.report.numbers.traces import ACCURACY
+from moon_jax.report.read import parts as catalog
 from moon_jax.report.read.runs import Ending, Run
 
-ACCURACY = 'test_accuracy'
 BASELINE = 'fedavg'
 # The device trains, tests, or waits for the host, which saves and packs meanwhile.
 _SECONDS = ('train_seconds', 'evaluate_seconds', 'idle_seconds')
 _BYTES = ('bytes_down', 'bytes_up')
-LAST, BEST = 'last', 'best'
 _MOST_NAMES = 3  # of series in a note
+WHICH = {'last': statistics.last, 'best': statistics.best}
 
 
 class Target(NamedTuple):
@@ -29,7 +33,15 @@ class Target(NamedTuple):
 
   value: float | None
   algorithm: str = BASELINE
-  which: str = LAST
+  which: str = 'last'
+
+  def require_known(self) -> None:
+    """Raises UsageError if the algorithm is none; runs may bring their own."""
+    known = catalog.names(naming.ALGORITHM)
+    if self.algorithm not in known:
+      word = f'{self.algorithm}@{self.which}'
+      hint = config_lib.did_you_mean(self.algorithm, known)
+      raise UsageError(f'--target={word!r} must be ALGORITHM@{self.which}.{hint}')
 
   def describe(self) -> str:
     """'FedAvg's mean last accuracy'."""
@@ -39,27 +51,82 @@ class Target(NamedTuple):
     return f"{name}'s mean {self.which} accuracy"
 
 
-@dataclasses.dataclass(frozen=True)
-class Reached:
-  """What it took to reach a target.
+class RunNumbers(NamedTuple):
+  """The numbers of one run, finished or not; None where there is nothing.
 
   Attributes:
-    target: accuracy in [0, 1].
-    num_reached: how many runs came there; the estimates are over these.
-    rounds: the first round at the target or above.
-    megabytes: moved until then, in 10^6 bytes, up and down, all clients.
-    seconds: until then, compiling not included.
-    mean_round: the first round in which the mean over runs is there.
-    saved: fraction of FedAvg's rounds, both by `mean_round`.
+    run: whose.
+    rounds: completed.
+    last_test: round of the last test.
+    final: accuracy of the last test.
+    best: the highest accuracy.
+    tail: mean over the last five tests.
+    std_over_clients: of the last test, where each client has a model.
+    worst_client: of the last test, where each client has a model.
+    seconds: of the device, compiling not included.
+    samples_per_second: of training, over the whole run.
+    target: accuracy to reach, in [0, 1].
+    rounds_to_target: the first round at the target or above.
+    megabytes_to_target: moved until then, in 10^6 bytes, up and down, all clients.
+    seconds_to_target: until then, compiling not included.
   """
 
-  target: float
-  num_reached: int
-  rounds: Estimate | None
-  megabytes: Estimate | None
-  seconds: Estimate | None
-  mean_round: int | None
-  saved: float | None
+  run: Run
+  rounds: int
+  last_test: int | None
+  final: float | None
+  best: float | None
+  tail: float | None
+  std_over_clients: float | None
+  worst_client: float | None
+  seconds: float | None
+  samples_per_second: float | None
+  target: float | None
+  rounds_to_target: int | None
+  megabytes_to_target: float | None
+  seconds_to_target: float | None
+
+
+def numbers(run: Run, target: float | None = None) -> RunNumbers:
+  """The numbers of one run."""
+  tested, seconds = run.column(ACCURACY), _sum(run.timing, _SECONDS)
+  number = None if target is None else statistics.first_reaching(tested, target)
+  moved = number and statistics.total(_sum(run.column, _BYTES), number)
+
+  def last(name: str) -> float | None:
+    column = run.column(name)
+    return statistics.last(column) if column else None
+
+  return RunNumbers(
+    run=run,
+    rounds=run.rounds[-1]['round'] if run.rounds else 0,
+    last_test=max(tested, default=None),
+    final=last(ACCURACY),
+    best=statistics.best(tested) if tested else None,
+    tail=statistics.tail_mean(tested) if tested else None,
+    std_over_clients=last('test_accuracy_std'),
+    worst_client=last('test_accuracy_worst'),
+    seconds=sum(seconds.values()) if seconds else None,
+    samples_per_second=_samples_per_second(run),
+    target=target,
+    rounds_to_target=number,
+    megabytes_to_target=None if moved is None else moved / 1e6,
+    seconds_to_target=number and statistics.total(seconds, number),
+  )
+
+
+def _sum(column_of: Callable, names: Sequence[str]) -> dict[int, float]:
+  """round -> sum over columns, where all have a value."""
+  columns = [column_of(name) for name in names]
+  common = set.intersection(*map(set, columns))
+  return {number: sum(column[number] for column in columns) for number in common}
+
+
+def _samples_per_second(run: Run) -> float | None:
+  examples, train = run.column('num_examples'), run.timing('train_seconds')
+  common = examples.keys() & train.keys()
+  spent = sum(train[number] for number in common)
+  return sum(examples[number] for number in common) / spent if spent else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,59 +134,35 @@ class Result:
   """The numbers of one series, over its finished runs.
 
   Attributes:
+    setting: of the series.
     series: whose.
-    rounds: the last round of each run.
-    final: accuracy of the last test.
-    best: the highest accuracy of a run.
-    tail: mean over a run's last five tests.
-    std_over_clients: of the last test, where each client has a model.
-    worst_client: of the last test, where each client has a model.
+    each: sample -> numbers of its run.
     comparison: of the final accuracy with FedAvg's, paired by sample and rounds.
-    reached: the target; None if there is none.
+    target: accuracy to reach, in [0, 1]; None if the setting gives none.
+    mean_round: the first round in which the mean over runs is there.
+    saved: fraction of FedAvg's rounds, both by `mean_round`.
   """
 
+  setting: Setting
   series: Series
-  rounds: list[int]
-  final: Estimate
-  best: Estimate
-  tail: Estimate
-  std_over_clients: Estimate | None
-  worst_client: Estimate | None
+  each: dict[Key, RunNumbers]
   comparison: Comparison | None
-  reached: Reached | None
+  target: float | None
+  mean_round: int | None
+  saved: float | None
 
+  def all(self, name: str) -> list:
+    """A number of every run that has it."""
+    values = [getattr(each, name) for each in self.each.values()]
+    return [value for value in values if value is not None]
 
-class Summary(NamedTuple):
-  """The numbers of one run, finished or not; None where there is nothing.
+  def mean(self, name: str) -> Estimate | None:
+    """Mean and deviation over the runs that have the number; None if none has."""
+    return statistics.estimate(self.all(name))
 
-  Attributes:
-    rounds: completed.
-    final: accuracy of the last test.
-    best: the highest accuracy.
-    tail: mean over the last five tests.
-    seconds: of the device, compiling not included.
-    samples_per_second: of training.
-  """
-
-  rounds: int
-  final: float | None
-  best: float | None
-  tail: float | None
-  seconds: float | None
-  samples_per_second: float | None
-
-
-def summary(run: Run) -> Summary:
-  """The numbers of one run."""
-  tested, spent = run.column(ACCURACY), seconds(run)
-  return Summary(
-    rounds=run.rounds[-1]['round'] if run.rounds else 0,
-    final=statistics.last(tested) if tested else None,
-    best=statistics.best(tested) if tested else None,
-    tail=statistics.tail_mean(tested) if tested else None,
-    seconds=sum(spent.values()) if spent else None,
-    samples_per_second=samples_per_second(run),
-  )
+  def by_rounds(self) -> dict[tuple, float]:
+    """(sample, last test) -> accuracy then: runs of unequal lengths are no pair."""
+    return {(sample, n.last_test): n.final for sample, n in self.each.items()}
 
 
 def results(setting: Setting, target: Target) -> list[Result]:
@@ -128,44 +171,30 @@ def results(setting: Setting, target: Target) -> list[Result]:
 
 
 def _result(setting: Setting, series: Series, target: Target) -> Result:
-  runs = list(series.finished.values())
-  baseline = groups.matching(setting, series, BASELINE)
-  comparison = None
-  if baseline and baseline is not series:
-    comparison = statistics.compare(
-      *(_by_rounds(_each(s, statistics.last), s) for s in (series, baseline))
-    )
-  return Result(
+  value = target_of(setting, series, target)
+  alone = Result(
+    setting=setting,
     series=series,
-    rounds=[max(run.column(ACCURACY)) for run in runs],
-    final=statistics.estimate(_each(series, statistics.last).values()),
-    best=statistics.estimate(_each(series, statistics.best).values()),
-    tail=statistics.estimate(_each(series, statistics.tail_mean).values()),
-    std_over_clients=_last_of(runs, 'test_accuracy_std'),
-    worst_client=_last_of(runs, 'test_accuracy_worst'),
-    comparison=comparison,
-    reached=_reached(setting, series, baseline, target),
+    each={sample: numbers(run, value) for sample, run in series.finished.items()},
+    comparison=None,
+    target=value,
+    mean_round=_mean_round(series, value),
+    saved=None,
   )
-
-
-def _by_rounds(numbers, series: Series):
-  """(sample, last round) -> number: runs of unequal lengths are no pair."""
-  return {
-    (sample, max(series.finished[sample].column(ACCURACY))): number
-    for sample, number in numbers.items()
-  }
-
-
-def _each(series: Series, number: Callable[[Mapping[int, float]], float]):
-  """sample -> a number of its column of accuracies."""
-  return {
-    sample: number(run.column(ACCURACY)) for sample, run in series.finished.items()
-  }
-
-
-def _last_of(runs: Sequence[Run], name: str) -> Estimate | None:
-  columns = [run.column(name) for run in runs]
-  return statistics.estimate(statistics.last(column) for column in columns if column)
+  baseline = groups.matching(setting, series, BASELINE)
+  if baseline is None:
+    return alone
+  own, theirs = alone.mean_round, _mean_round(baseline, value)
+  finals = dataclasses.replace(
+    alone, each={sample: numbers(run) for sample, run in baseline.finished.items()}
+  ).by_rounds()
+  return dataclasses.replace(
+    alone,
+    comparison=None
+    if baseline is series
+    else statistics.compare(alone.by_rounds(), finals),
+    saved=1 - own / theirs if own and theirs else None,
+  )
 
 
 def target_of(setting: Setting, series: Series, target: Target) -> float | None:
@@ -175,96 +204,37 @@ def target_of(setting: Setting, series: Series, target: Target) -> float | None:
   giving = groups.matching(setting, series, target.algorithm)
   if giving is None:
     return None
-  number = {LAST: statistics.last, BEST: statistics.best}[target.which]
-  return statistics.estimate(_each(giving, number).values()).mean
+  columns = [run.column(ACCURACY) for run in giving.finished.values()]
+  return statistics.estimate(map(WHICH[target.which], columns)).mean
 
 
-def _reached(setting, series, baseline, target) -> Reached | None:
-  value = target_of(setting, series, target)
+def _mean_round(series: Series, value: float | None) -> int | None:
   if value is None:
-    return None
-  first = [
-    (run, statistics.first_reaching(run.column(ACCURACY), value))
-    for run in series.finished.values()
-  ]
-  there = [(run, number) for run, number in first if number is not None]
-  own, theirs = (_mean_round(s, value) for s in (series, baseline))
-  return Reached(
-    target=value,
-    num_reached=len(there),
-    rounds=statistics.estimate(number for _, number in there),
-    megabytes=_until(there, lambda run: _scaled(num_bytes(run), 1e-6)),
-    seconds=_until(there, seconds),
-    mean_round=own,
-    saved=1 - own / theirs if own and theirs else None,
-  )
-
-
-def _mean_round(series: Series | None, value: float) -> int | None:
-  if series is None:
     return None
   mean = statistics.curve([run.column(ACCURACY) for run in series.finished.values()])
   column = dict(zip(mean.rounds, (point.mean for point in mean.points), strict=True))
   return statistics.first_reaching(column, value)
 
 
-def _until(there, column_of) -> Estimate | None:
-  totals = [statistics.total(column_of(run), number) for run, number in there]
-  return statistics.estimate(totals) if None not in totals else None
-
-
-def seconds(run: Run) -> dict[int, float]:
-  """round -> seconds of the device: training, testing, waiting."""
-  return _sum(run.timing, _SECONDS)
-
-
-def num_bytes(run: Run) -> dict[int, float]:
-  """round -> bytes that all clients would receive and send."""
-  return _sum(run.column, _BYTES)
-
-
-def _sum(column_of, names) -> dict[int, float]:
-  columns = [column_of(name) for name in names]
-  return {
-    number: sum(column[number] for column in columns)
-    for number in columns[0]
-    if all(number in column for column in columns)
-  }
-
-
-def _scaled(column: Mapping[int, float], factor: float) -> dict[int, float]:
-  return {number: factor * value for number, value in column.items()}
-
-
-def samples_per_second(run: Run) -> float | None:
-  """Examples trained on in a second of training, over the whole run."""
-  examples, train = run.column('num_examples'), run.timing('train_seconds')
-  common = examples.keys() & train.keys()
-  spent = sum(train[number] for number in common)
-  return sum(examples[number] for number in common) / spent if spent else None
-
-
 def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[str]:
   """What a reader of the setting's numbers has to know, a line each."""
   notes, where = [], f'{setting.title}: ' if setting.title else ''
-  numbers = [number for result in found for number in result.rounds]
-  if len(set(numbers)) > 1:
+  if len({number for result in found for number in result.all('last_test')}) > 1:
     notes.append(
       f'{where}unequal numbers of rounds ({_told_rounds(found)}): final accuracies are '
       'of the last round of each run, mean curves end with the shortest, and only runs '
       'of equal length are paired; --where=num_rounds=N chooses'
     )
-  for trace in (traces.ACCURACY, *traces.LOSSES, *traces.OTHERS):
-    for series in setting.series:
-      runs = series.finished.values()
-      lacking = [run.name for run in runs if not trace.column(run)]
+  for series in setting.series:
+    runs = series.finished.values()
+    for name in traces.followed(runs):
+      lacking = [run.name for run in runs if not traces.column(run, name)]
       if 0 < len(lacking) < len(runs):
         notes.append(
-          f'{where}{", ".join(lacking)} without {trace.name}, which others of '
+          f'{where}{", ".join(lacking)} without {name}, which others of '
           f'{series.label} have: not drawn'
         )
-  without = [result.series.label for result in found if result.reached is None]
-  if without:
+  if without := [result.series.label for result in found if result.target is None]:
     notes.append(
       f'{where}no target for {_few(without)}: {target.describe()} is not among '
       'the finished runs of this setting'
@@ -276,7 +246,7 @@ def _told_rounds(found: Sequence[Result]) -> str:
   """'10: FedAvg, MOON; 10 to 20: SOLO'; of many series, the first three."""
   by_rounds: dict[int | str, list[str]] = {}
   for result in found:
-    rounds = statistics.ranges(result.rounds)
+    rounds = statistics.ranges(result.all('last_test'))
     by_rounds.setdefault(rounds, []).append(result.series.label)
   return '; '.join(f'{rounds}: {_few(names)}' for rounds, names in by_rounds.items())
 
@@ -292,12 +262,8 @@ def note_on(run: Run) -> str | None:
   if run.ending is not Ending.FINISHED:
     there = f' after round {run.rounds[-1]["round"]}' if run.rounds else ''
     return f'{run.name} is {run.ending}{there}: in no average and no figure'
-  if missing := _missing_columns(run):
+  missing = [n for n in (*_BYTES, 'num_examples') if not run.column(n)]
+  missing += [name for name in _SECONDS if not run.timing(name)]
+  if missing:
     return f'{run.name} has no column {", ".join(missing)}: left out where it counts'
   return None
-
-
-def _missing_columns(run: Run) -> list[str]:
-  needed = [(run.column, name) for name in (*_BYTES, 'num_examples')]
-  needed += [(run.timing, name) for name in _SECONDS]
-  return [name for column_of, name in needed if not column_of(name)]

@@ -1,82 +1,44 @@
-"""Which numbers are followed over the rounds, and what are their units?"""
+"""The numbers followed over the rounds: general ones, and those of the algorithms."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
+from moon_jax.report.numbers.naming import ALGORITHM
+from moon_jax.report.read import parts as catalog
+from moon_jax.report.read.parts import Metric, Part
 from moon_jax.report.read.runs import Run
 
-
-class Trace(NamedTuple):
-  """A number of each round.
-
-  Attributes:
-    name: of its picture.
-    title: what it is.
-    unit: the label of its axis.
-    column: run -> round -> value; empty where it is not recorded.
-  """
-
-  name: str
-  title: str
-  unit: str
-  column: Callable[[Run], dict[int, float]]
+ACCURACY = 'test_accuracy'
+GENERAL = {
+  ACCURACY: Metric('Test accuracy', 'test accuracy, %', 100.0),
+  'train_loss': Metric('Training loss', 'training loss, nats'),
+  'test_loss': Metric('Test loss', 'test loss, nats'),
+  'drift': Metric('Client drift ||w - w_received||', 'norm, mean of clients'),
+  'test_accuracy_worst': Metric('Worst client', 'test accuracy, %', 100.0),
+}
 
 
-def _recorded(column: str, title: str, unit: str, factor: float = 1.0) -> Trace:
-  def values(run):
-    return {number: factor * value for number, value in run.column(column).items()}
-
-  return Trace(column.removesuffix('_mean'), title, unit, values)
-
-
-def contrastive_share(run: Run) -> dict[int, float]:
-  """round -> the weighted contrastive term's part of the training loss, in per cent."""
-  contrastive, whole = run.column('contrastive_loss'), run.column('train_loss')
-  weight = _contrastive_weight(run)
-  return {
-    number: 100 * weight[number] * contrastive[number] / whole[number]
-    for number in contrastive.keys() & whole.keys() & weight.keys()
-    if whole[number] > 0
-  }
+def followed(runs: Iterable[Run]) -> dict[str, Metric]:
+  """What the catalog says of each number that these runs may have."""
+  parts = {run.knobs[ALGORITHM]: _part(run) for run in runs}
+  every = GENERAL.copy()
+  for part in parts.values():
+    every |= part.metrics
+  return every
 
 
-def _contrastive_weight(run: Run) -> dict[int, float]:
-  """round -> the weight of the contrastive term; empty for other algorithms."""
-  algorithm = str(run.knobs['algorithm']).removeprefix('decentralized_')
-  mu = run.knobs.get(f'{algorithm}.mu')
-  if algorithm == 'dco_moon':
-    scale = mu if run.knobs['dco_moon.normalise'] else 1.0
-    return {r: (mu + mu_t) / scale for r, mu_t in run.column('mu_t').items()}
-  if algorithm in ('moon', 'sa_moon'):
-    return dict.fromkeys(run.column('contrastive_loss'), mu)
-  return {}
+def column(run: Run, name: str) -> dict[int, float]:
+  """round -> value of a number, in its unit; empty where it is not the algorithm's."""
+  part = _part(run)
+  metric: Metric | None = (GENERAL | dict(part.metrics)).get(name)
+  if metric is None:
+    return {}
+  found: Mapping[int, float | None] = run.column(name)
+  if metric.value is not None:
+    prefix = f'{part.group}.'
+    own = {k[len(prefix) :]: v for k, v in run.knobs.items() if k.startswith(prefix)}
+    found = {record['round']: metric.value(own, record) for record in run.rounds}
+  return {r: metric.factor * v for r, v in found.items() if v is not None}
 
 
-ACCURACY = _recorded('test_accuracy', 'Test accuracy', 'test accuracy, %', 100.0)
-LOSSES = (
-  _recorded('train_loss', 'Training loss', 'training loss, nats'),
-  _recorded('test_loss', 'Test loss', 'test loss, nats'),
-)
-OTHERS = (
-  Trace(
-    'contrastive_share',
-    'Contrastive share of the training loss',
-    'share, %',
-    contrastive_share,
-  ),
-  _recorded('positive_cosine', 'Cosine to the received model', 'cosine'),
-  _recorded('negative_cosine', "Cosine to the client's last model", 'cosine'),
-  _recorded('drift', 'Client drift ||w - w_received||', 'norm, mean of clients'),
-  _recorded(
-    'deviation_mean',
-    'Relative deviation ||w - w_received|| / ||w_received||',
-    'ratio, mean of clients',
-  ),
-  _recorded('p_t', 'Deviation probability p_t', 'share of clients'),
-  _recorded('mu_t', 'Dynamic weight mu_t', 'weight'),
-  _recorded('temperature_mean', 'Temperature tau', 'tau, mean of clients'),
-  _recorded(
-    'consensus_distance', 'Consensus distance ||w_i - mean w||', 'norm, mean of clients'
-  ),
-  _recorded('test_accuracy_worst', 'Worst client', 'test accuracy, %', 100.0),
-)
+def _part(run: Run) -> Part:
+  return catalog.part(ALGORITHM, run.knobs[ALGORITHM])
