@@ -1,42 +1,6 @@
-"""Trains one federated-learning experiment: flags -> config -> loop.run."""
+"""Trains one federated-learning experiment: flags -> config -> run directory."""
 
-import sys
-
-from moon_jax.runner import signals, streams
-
-
-def main(argv: list[str], stop: signals.Stop | None = None) -> int:
-  """Returns the exit code; every failure that the user can mend is one clear line.
-
-  Args:
-    argv: the words after the program's name.
-    stop: what ends the run early; None is nothing.
-  """
-  # Only now: Ctrl-C is one line from the start, before anything slow is loaded.
-  from moon_jax import cli
-  from moon_jax.errors import ExitCode, RunError
-  from moon_jax.runner import storage
-
-  stop = stop or signals.Stop()
-  try:
-    if text := cli.answer(argv):
-      print(text)
-      return ExitCode.DONE
-    request = cli.parse(argv)
-    stop.command = request.command
-    storage.require_writable(request.workdir)
-    # Only now: a mistyped flag is answered before JAX is loaded.
-    from moon_jax.runner import loop
-
-    return loop.run(request, stop)
-  except RunError as error:
-    print(error, file=sys.stderr)
-    return error.exit_code
-  except MemoryError as error:
-    print(f'Not enough memory. {error}', file=sys.stderr)
-    return ExitCode.FAILED
-
+from moon_jax.__main__ import main
 
 if __name__ == '__main__':
-  streams.outlive()
-  sys.exit(main(sys.argv[1:], signals.listen()))
+  main()

@@ -8,7 +8,6 @@ With --turns each timed round waits for its turn (benchmarks/processes.py).
 """
 
 import argparse
-import dataclasses
 import json
 import sys
 import time
@@ -17,6 +16,7 @@ import jax
 import numpy as np
 
 from moon_jax import cli, tree
+from moon_jax import config as config_lib
 from moon_jax.engine import devices, experiment, programs
 
 
@@ -82,8 +82,7 @@ def _step_cost(built, state):
 
 def _cost(built, state, form):
   """(floating point operations, bytes moved) of a step, by XLA's own count."""
-  execution = dataclasses.replace(built.config.execution, convolution=form)
-  config = dataclasses.replace(built.config, execution=execution)
+  config = config_lib.changed(built.config, {'execution.convolution': form})
   training = programs.local_training(experiment.build(config))
   plan, scalars = programs.round_inputs(built, 0, built.planner.plan(0))
   received, memory = (

@@ -1,18 +1,21 @@
-"""What did the user ask for? Flags -> a valid configuration and a run directory."""
+"""The command line of a run: flags -> a valid configuration and a run directory."""
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import ml_collections
 from absl import flags
+from ml_collections import config_flags
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
+from moon_jax.errors import did_you_mean
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
 
@@ -26,6 +29,7 @@ Trains one federated-learning experiment and keeps its records.
   --workdir=DIR   the run directory; default runs/<config>-<algorithm>-s<seed>, with
                   the variant, if there is one, in place of its algorithm.
                   The same command again resumes the run that is there.
+  --flagfile=F    further flags, one a line.
 
 A config file changes some of the values below. Example:
 
@@ -41,7 +45,7 @@ Knobs, with the values of configs/base.py:
 
 
 class Request(NamedTuple):
-  """A valid command line.
+  """What is to be run, and where.
 
   Attributes:
     config: the experiment.
@@ -53,7 +57,15 @@ class Request(NamedTuple):
   config: config_lib.Config
   workdir: pathlib.Path
   command: str
-  changed: dict[str, Any]
+  changed: Mapping[str, Any]
+
+
+def request(config: config_lib.Config, workdir: pathlib.Path, command: str) -> Request:
+  """Completes a valid configuration to a request."""
+  base = config_lib.flatten(config_lib.validate(config_lib.defaults()))
+  chosen = config_lib.used(config_lib.flatten(config_lib.ordered(config)))
+  changed = {name: value for name, value in chosen.items() if value != base.get(name)}
+  return Request(config, workdir, command, changed)
 
 
 def answer(argv: list[str]) -> str | None:
@@ -62,26 +74,21 @@ def answer(argv: list[str]) -> str | None:
   Raises:
     ConfigError: the list is of a file that has none.
   """
-  if {'-h', '--help'} & set(argv):
-    return _help_text()
   choice = _read_flags(argv)[0].config
-  if not choice.endswith(f':{config_lib.LIST}'):
-    return None
   path, variant = config_lib.split(choice)
-  return config_lib.list_variants(path) if variant else None
+  if {'-h', '--help'} & set(argv):
+    if choice != DEFAULT_CONFIG:
+      config_lib.load(choice)  # it may register parts
+    return _help_text()
+  return config_lib.list_variants(path) if variant == config_lib.LIST else None
 
 
 def _help_text() -> str:
-  """The usage and every knob: configs/base.py is the only place that lists them."""
-  base = config_lib.ROOT / 'configs/base.py'
-  knob = re.compile(r'  config\.([\w.]+) = (.*?)  # (.*)')
-  lines = [m.groups() for m in map(knob.fullmatch, base.read_text().splitlines()) if m]
-  entries = [(f'  --config.{name}={value}', text) for name, value, text in lines]
-  width = max(len(flag) for flag, _ in entries)
-  rows = [f'{flag:<{width}}  {text}' for flag, text in entries]
-  algorithms = textwrap.fill(f'Algorithms: {", ".join(config_lib.ALGORITHMS)}', 88)
+  """The usage, and every knob of the catalog."""
+  listed = ', '.join(catalog.names('algorithm'))
+  algorithms = textwrap.fill(f'Algorithms: {listed}', 88)
   usage = _USAGE.format(default=DEFAULT_CONFIG, algorithms=algorithms)
-  return usage + '\n'.join(rows)
+  return usage + config_lib.knob_table()
 
 
 def parse(argv: list[str]) -> Request:
@@ -96,34 +103,24 @@ def parse(argv: list[str]) -> Request:
   Raises:
     ConfigError: every mistake found, one line each.
   """
-  values, rest, problems = _read_flags(argv)
-  overrides, more = _split(rest)
+  values, words, problems = _read_flags(argv)
+  settings = config = workdir = None
+  with _noted(problems):
+    settings = config_lib.load(values.config)  # first: it may register parts
+  overrides, more = _read_overrides(words)
   problems += more
-  for name in ('config', 'workdir'):
-    if values[name].present > 1:
-      problems.append(f'--{name} is given twice.')
-  if values.workdir == '':
-    problems.append('--workdir needs a value.')
-  directory = values.workdir
   with _noted(problems):
-    config = _configure(values.config, overrides)
-    directory = directory or _run_directory(values.config, config, overrides)
+    if settings is not None:
+      given = {name: config_lib.from_word(name, overrides[name]) for name in overrides}
+      config = config_lib.validate(settings | given, given=given)
   with _noted(problems):
-    workdir = _place(directory) if directory else None
+    if values.workdir:
+      workdir = _place(values.workdir)
+    elif config is not None:
+      workdir = _place(_run_directory(values.config, config, overrides))
   if problems:
     raise config_lib.ConfigError(problems)
-  base = _flat(config_lib.validate(config_lib.load('configs/base.py')))
-  chosen = config_lib.used(_flat(config))
-  return Request(
-    config=config,
-    workdir=workdir,
-    command=shlex.join(['python', 'launch.py', *argv]),
-    changed={name: value for name, value in chosen.items() if value != base[name]},
-  )
-
-
-def _flat(config: config_lib.Config) -> dict[str, Any]:
-  return config_lib.flatten(dataclasses.asdict(config))
+  return request(config, workdir, shlex.join(['python', 'launch.py', *argv]))
 
 
 @contextlib.contextmanager
@@ -136,24 +133,55 @@ def _noted(problems: list[str]) -> Iterator[None]:
 
 
 def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str], list[str]]:
-  """The values of --config and --workdir, the words that are left, and complaints."""
+  """--config and --workdir by absl, the words that are left, and complaints."""
   values = flags.FlagValues()
   flags.DEFINE_string('config', DEFAULT_CONFIG, 'config file', flag_values=values)
   flags.DEFINE_string('workdir', None, 'run directory', flag_values=values)
-  ours, rest, problems = [], [], []
-  words = list(argv)
-  while words:
-    word = words.pop(0)
-    match = re.fullmatch('--?(config|workdir)(=.*)?', word, re.DOTALL)
-    if not match:
-      # Kept from absl, which has flags of its own: --undefok hides a mistake.
-      rest.append(word)
-    elif match[2] is None and (not words or words[0].startswith('--')):
-      problems.append(f'--{match[1]} needs a value.')
-    else:
-      ours.append(word if match[2] else f'{word}={words.pop(0)}')
-  values(['launch.py', *ours])
+  try:
+    words = values.read_flags_from_files(['launch.py', *argv], force_gnu=False)
+    rest = values(words, known_only=True)[1:]
+  except flags.Error as error:
+    raise config_lib.ConfigError([f'{error}.']) from None
+  problems = ['--workdir needs a value.'] if values.workdir == '' else []
   return values, rest, problems
+
+
+def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
+  """['--config.seed=1', 'x'] -> {'seed': '1'} and a complaint about 'x'.
+
+  To config_flags every knob is a word: it would take `nan` for a number, and stop at
+  the first mistake. `config.validate` tells all of them.
+  """
+  known, problems, left = [], [], list(words)
+  while left:
+    word = left.pop(0)
+    match = re.fullmatch(r'--?config\.([^=]+)(=.*)?', word, re.DOTALL)
+    if not match or match[1] in catalog.every_knob():
+      known.append(word)
+      continue
+    problems.append(config_lib.unknown_knob(match[1]))
+    if not match[2] and left and not left[0].startswith('-'):
+      left.pop(0)
+  values = flags.FlagValues()
+  free = config_lib.nest(dict.fromkeys(catalog.every_knob(), ''))
+  try:
+    config_flags.DEFINE_config_dict(
+      'config',
+      ml_collections.ConfigDict(free),
+      flag_values=values,
+      lock_config=False,
+      sys_argv=['launch.py', *known],
+    )
+    rest = values(['launch.py', *known], known_only=True)[1:]
+  except flags.Error as error:
+    return {}, [*problems, f'{error}.']
+  every = ['--config', '--workdir', '--flagfile']
+  every += [f'--config.{name}' for name in catalog.every_knob()]
+  for word in rest:
+    kind = 'an unknown flag' if word.startswith('-') else 'a stray word'
+    hint = did_you_mean(word.split('=')[0], every)
+    problems.append(f'{word!r} is {kind}; see --help.{hint}')
+  return config_flags.get_override_values(values['config']), problems
 
 
 def _run_directory(choice: str, config: config_lib.Config, overrides) -> str:
@@ -185,43 +213,3 @@ def _place(directory: str) -> pathlib.Path:
     what = 'is' if place == path else f'lies in {str(place)!r}, which is'
     raise config_lib.ConfigError([f'--workdir={directory!r} {what} a file.'])
   return path
-
-
-def _split(words: list[str]) -> tuple[dict[str, str], list[str]]:
-  """['--config.seed=1', 'x'] -> {'seed': '1'} and a complaint about 'x'."""
-  overrides, problems = {}, []
-  words = list(words)
-  while words:
-    word = words.pop(0)
-    match = re.fullmatch(r'--?config\.([^=]+)(?:=(.*))?', word, re.DOTALL)
-    if not match:
-      kind = 'an unknown flag' if word.startswith('-') else 'a stray word'
-      hint = config_lib.did_you_mean(word.split('=')[0], _all_flags())
-      problems.append(f'{word!r} is {kind}; see --help.{hint}')
-      continue
-    name, value = match.groups()
-    if value is None and words and not words[0].startswith('--'):
-      value = words.pop(0)
-    if value is None:
-      problems.append(f'--config.{name} needs a value.')
-    elif name in overrides:
-      problems.append(f'--config.{name} is given twice.')
-    else:
-      overrides[name] = value
-  return overrides, problems
-
-
-def _all_flags() -> list[str]:
-  return ['--config', '--workdir', *(f'--config.{name}' for name in config_lib.knobs())]
-
-
-def _configure(path: str, overrides: dict[str, str]) -> config_lib.Config:
-  """The config file's settings, changed by the command line's words."""
-  known = [name for name in overrides if name in config_lib.knobs()]
-  words = {name: config_lib.from_word(name, overrides[name]) for name in known}
-  try:
-    settings = config_lib.load(path)
-  except config_lib.ConfigError as error:
-    unknown = [config_lib.unknown_knob(n) for n in overrides if n not in known]
-    raise config_lib.ConfigError([*error.problems, *unknown]) from None
-  return config_lib.validate(settings | overrides | words, given=known)

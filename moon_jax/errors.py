@@ -1,6 +1,8 @@
-"""What can end a run, and the exit code that says so."""
+"""What can end a run, the exit code that says so, and a hint at misspellings."""
 
+import difflib
 import enum
+from collections.abc import Iterable
 
 
 class ExitCode(enum.IntEnum):
@@ -37,3 +39,9 @@ class DivergedError(RunError):
   """A loss became NaN or infinite."""
 
   exit_code = ExitCode.DIVERGED
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+  """' Did you mean X?' for the nearest name, '' if none is near."""
+  near = difflib.get_close_matches(word.lower(), list(names), n=1)
+  return f' Did you mean {near[0]!r}?' if near else ''

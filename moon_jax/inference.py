@@ -84,13 +84,7 @@ class Trained:
     Raises:
       UsageError: the data is missing, or another than the run had.
     """
-    data = sources.load(
-      self.config.data.source,
-      name=self.config.data.name,
-      data_dir=self.config.data.dir,
-      path=self.config.data.path,
-      limit=self.config.data.limit,
-    )
+    data = experiment.load_data(self.config)
     if sources.digest(data) != self.data_digest:
       raise UsageError(
         f'The data is not that which the run in {self.workdir} was trained on.'
@@ -123,6 +117,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   """
   workdir = pathlib.Path(workdir).expanduser()
   saved = _saved(workdir)
+  run_directory.require_registered(workdir, saved)
   config = method.with_its_clients(_config(workdir, saved))
   counts = _class_counts(workdir)
   shape = tuple(saved['images']['shape'])

@@ -1,79 +1,21 @@
-"""Is this configuration valid? Typed, bounded, and every mistake told at once.
+"""The validity of a configuration: typed, bounded, every mistake told at once.
 
-Imports nothing heavy, so that a typo is answered before JAX loads.
+Imports nothing heavy, so that a typo is answered before JAX loads. The knobs themselves
+stand in `moon_jax.catalog`.
 
-  schema       which knobs are there?
-  rules        which go together, and which may change when a run is resumed?
+  trees        configurations as trees and as flat mappings
   validation   is a value valid, and all of them together?
-  messages     how is a mistake told?
-  files        what does a config file say?
-  variants     which experiments does one file hold?
+  rules        which knobs go together, and which may change when a run is resumed?
+  messages     the words in which a mistake is told
+  files        what a config file says
+  tables       the knobs as a page
+  variants     the experiments of one file
 """
 
-from moon_jax.config.files import LIST, ROOT, expand, list_variants, load, split
-from moon_jax.config.messages import ConfigError, did_you_mean, problem, unknown_knob
-from moon_jax.config.rules import (
-  _NEEDED_WHEN,
-  _USED_WHEN,
-  MAY_CHANGE,
-  changes,
-  identity,
-  used,
-)
-from moon_jax.config.schema import (
-  ALGORITHMS,
-  AUGMENTATIONS,
-  CONVOLUTIONS,
-  MODELS,
-  OPTIMIZERS,
-  PADDINGS,
-  PARTITIONS,
-  SCHEDULES,
-  SERVED,
-  SERVER_OPTIMIZERS,
-  SOURCES,
-  TOPOLOGIES,
-  Config,
-  MoonConfig,
-  flatten,
-  knobs,
-)
-from moon_jax.config.validation import convert, from_word, validate
-
-__all__ = [
-  'ALGORITHMS',
-  'AUGMENTATIONS',
-  'CONVOLUTIONS',
-  'LIST',
-  'MAY_CHANGE',
-  'MODELS',
-  'OPTIMIZERS',
-  'PADDINGS',
-  'PARTITIONS',
-  'ROOT',
-  'SCHEDULES',
-  'SERVED',
-  'SERVER_OPTIMIZERS',
-  'SOURCES',
-  'TOPOLOGIES',
-  '_NEEDED_WHEN',
-  '_USED_WHEN',
-  'Config',
-  'ConfigError',
-  'MoonConfig',
-  'changes',
-  'convert',
-  'did_you_mean',
-  'expand',
-  'flatten',
-  'from_word',
-  'identity',
-  'knobs',
-  'list_variants',
-  'load',
-  'problem',
-  'split',
-  'unknown_knob',
-  'used',
-  'validate',
-]
+# ruff: noqa: F401
+from moon_jax.config.files import LIST, expand, list_variants, load, split
+from moon_jax.config.messages import ConfigError, problem, unknown_knob
+from moon_jax.config.rules import changes, identity, used
+from moon_jax.config.tables import knob_table
+from moon_jax.config.trees import Config, changed, defaults, flatten, nest, ordered
+from moon_jax.config.validation import choices, convert, from_word, validate

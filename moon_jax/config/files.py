@@ -1,16 +1,18 @@
-"""What does a config file say? FILE, or FILE:VARIANT for one of its experiments."""
+"""What a config file says: FILE, or FILE:VARIANT for one of its experiments."""
 
 import os
 import pathlib
+import traceback
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
 
-from moon_jax.config.messages import ConfigError, did_you_mean
-from moon_jax.config.schema import flatten
+from moon_jax.config.messages import ConfigError
+from moon_jax.config.trees import flatten
 from moon_jax.config.variants import Variant, listing
+from moon_jax.errors import UsageError, did_you_mean
 
 ROOT = pathlib.Path(__file__).parents[2]
 LIST = 'list'
@@ -59,10 +61,8 @@ def expand(flag: str, path: str) -> pathlib.Path:
   """The path, with ~ replaced by the home folder.
 
   Raises:
-    ConfigError: it names the home folder of nobody, or nothing that can be.
+    ConfigError: it names the home folder of nobody.
   """
-  if '\0' in path:
-    raise ConfigError([f'--{flag}={path!r} cannot be a path.'])
   try:
     return pathlib.Path(path).expanduser()
   except RuntimeError:
@@ -119,5 +119,10 @@ def _run(path: str, code: Callable[[], Any]) -> Any:
   try:
     return code()
   except (Exception, SystemExit) as error:
-    message = f'{type(error).__name__}: {error}'.splitlines()[0].strip()
-    raise ConfigError([f'--config={path!r} failed: {message}']) from None
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(_find(path))]
+    lines += [error.lineno] if isinstance(error, SyntaxError) else []
+    where = f', line {lines[-1]}' if lines else ''
+    kind = '' if isinstance(error, UsageError) else f'{type(error).__name__}: '
+    message = f'{kind}{error}'.strip().partition('\n')[0]
+    raise ConfigError([f'--config={path!r} failed{where}: {message}']) from None

@@ -1,11 +1,10 @@
-"""How is a mistake told? One line for each: the flag, the value, what is wanted."""
+"""The words in which a mistake is told: the flag, the value, what is wanted."""
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from moon_jax.config.schema import knobs
-from moon_jax.errors import UsageError
+from moon_jax import catalog
+from moon_jax.errors import UsageError, did_you_mean
 
 _LONGEST = 100  # characters of a value in a message
 
@@ -19,35 +18,22 @@ class ConfigError(UsageError):
     super().__init__('\n'.join(self.problems))
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-  """' Did you mean X?' for the nearest name, '' if none is near."""
-  near = difflib.get_close_matches(word.lower(), list(names), n=1)
-  return f' Did you mean {near[0]!r}?' if near else ''
-
-
 def problem(name: str, value: Any, wanted: str) -> str:
   """The one form of a complaint: the flag, the value, what is wanted."""
-  return f'--config.{name}={_shown(value)} must be {wanted}.'
-
-
-def _shown(value: Any) -> str:
-  """The value as one would write it, its middle left out if it is long."""
-  try:
-    text = repr(value)
-  except ValueError:  # Python writes no integer of more than 4300 digits
-    return f'<{type(value).__name__}>'
-  half = _LONGEST // 2
-  return text if len(text) <= _LONGEST else f'{text[:half]}...{text[-half:]}'
+  text, half = repr(value), _LONGEST // 2
+  shown = text if len(text) <= _LONGEST else f'{text[:half]}...{text[-half:]}'
+  return f'--config.{name}={shown} must be {wanted}.'
 
 
 def unknown_knob(name: str) -> str:
   """The complaint about a name that is no knob: a group, or a misspelling."""
-  inside = [knob for knob in knobs() if knob.startswith(name + '.')]
+  knobs = list(catalog.every_knob())
+  inside = [knob for knob in knobs if knob.startswith(name + '.')]
   if inside:
     return f'--config.{name} is a group; set one of its knobs: {", ".join(inside)}.'
-  hint = did_you_mean(name, knobs())
+  hint = did_you_mean(name, knobs)
   # `--config.beta` names a knob without its group: the last part alone must match.
-  last = [repr(knob) for knob in knobs() if knob.split('.')[-1] == name.split('.')[-1]]
+  last = [repr(knob) for knob in knobs if knob.split('.')[-1] == name.split('.')[-1]]
   if last and not hint:
     hint = f' Did you mean {" or ".join(last)}?'
   return f'--config.{name} is not a knob.{hint}'

@@ -1,4 +1,4 @@
-"""Which experiments does one config file hold? One for each row of a paper's tables."""
+"""The experiments of one config file: one for each row of a paper's tables."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

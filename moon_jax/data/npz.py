@@ -1,4 +1,4 @@
-"""The user's own images, in one .npz file."""
+"""The user's own images, in one .npz file or from a registered source."""
 
 import os
 import pathlib
@@ -38,6 +38,27 @@ def load_npz(path: str) -> Dataset:
     if missing := [name for name in NPZ_ARRAYS if name not in arrays]:
       raise DataError(f'{flag} {wanted}; it lacks {missing} and has {list(arrays)}.')
     train_x, train_y, test_x, test_y = (arrays[name] for name in NPZ_ARRAYS)
+  return _dataset(flag, file_path.stem, (train_x, train_y, test_x, test_y))
+
+
+def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
+  """The Dataset of what a registered source returns.
+
+  Args:
+    source: its name.
+    arrays: train_x, train_y, test_x, test_y, as in a .npz file.
+
+  Raises:
+    DataError: one of them is unusable.
+  """
+  flag = f'--config.data.source={source!r}'
+  if not (isinstance(arrays, tuple) and len(arrays) == len(NPZ_ARRAYS)):
+    raise DataError(f'{flag} must return ({", ".join(NPZ_ARRAYS)}).')
+  return _dataset(flag, source, tuple(map(np.asarray, arrays)))
+
+
+def _dataset(flag: str, name: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
+  train_x, train_y, test_x, test_y = arrays
   fault = (
     _split_fault('train', train_x, train_y)
     or _split_fault('test', test_x, test_y)
@@ -45,7 +66,7 @@ def load_npz(path: str) -> Dataset:
   )
   if fault:
     raise DataError(f'{flag}: {fault}.')
-  name, num_classes = file_path.stem, int(train_y.max()) + 1
+  num_classes = int(train_y.max()) + 1
   return make_dataset(name, (train_x, train_y), (test_x, test_y), num_classes)
 
 

@@ -1,26 +1,24 @@
-"""Where do the arrays come from? The embedded digits, any TFDS image set, or a .npz."""
+"""Data sets by the source's name, whole or in part; the embedded digits."""
 
 import hashlib
 
 import numpy as np
 
-from moon_jax.data.arrays import DataError, make_dataset
-from moon_jax.data.npz import load_npz
-from moon_jax.data.tfds import load_tfds
+from moon_jax import catalog
+from moon_jax.data import npz
+from moon_jax.data.arrays import make_dataset
 from moon_jax.keys import Purpose, host_rng
 from moon_jax.types import Dataset
 
 
-def load(source: str, *, name: str, data_dir: str, path: str, limit: int) -> Dataset:
+def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dataset:
   """Loads a data set, or a fixed pseudo-random part of it.
 
   Args:
-    source: a key of SOURCES.
-    name: data set, for 'tfds'.
-    data_dir: folder of prepared data, for 'tfds'.
-    path: file, for 'npz'.
+    source: its name in the catalog.
     limit: most examples to keep of each split; 0 keeps all. The choice does not
       depend on the run's seed, and a smaller limit keeps a subset of a larger one's.
+    **options: the knobs of the source.
 
   Returns:
     The data set; mean and standard deviation are those of the whole training split.
@@ -28,9 +26,10 @@ def load(source: str, *, name: str, data_dir: str, path: str, limit: int) -> Dat
   Raises:
     DataError: the data is missing or unusable.
   """
-  if source not in SOURCES:
-    raise DataError(f'--config.data.source={source!r} must be one of {list(SOURCES)}.')
-  dataset = SOURCES[source](name=name, data_dir=data_dir, path=path)
+  part = catalog.part('data', source)
+  dataset = part.function(**options)
+  if part.registered:
+    dataset = npz.checked(source, dataset)
   if not limit:
     return dataset
   # Splits may be stored class by class: the first examples would not do.
@@ -75,11 +74,3 @@ def load_digits() -> Dataset:
   train = images[~is_test], digits.target[~is_test]
   test = images[is_test], digits.target[is_test]
   return make_dataset('digits', train, test, num_classes=10)
-
-
-# Config name -> loader.
-SOURCES = {
-  'digits': lambda name, data_dir, path: load_digits(),
-  'tfds': lambda name, data_dir, path: load_tfds(name, data_dir),
-  'npz': lambda name, data_dir, path: load_npz(path),
-}

@@ -30,7 +30,7 @@ RECORDS_PER_READ = 1000  # bounds the encoded images in memory
 DOWNLOAD_RETRIES = 3  # TFDS's ten take minutes to find that there is no network
 
 
-def load_tfds(name: str, data_dir: str) -> Dataset:
+def load_tfds(name: str, dir: str) -> Dataset:
   """Loads a TFDS image classification set, after preparing it if need be.
 
   Reading needs no TensorFlow; downloading and preparing, done once, does.
@@ -38,13 +38,13 @@ def load_tfds(name: str, data_dir: str) -> Dataset:
   Args:
     name: TFDS name, e.g. 'cifar100' (its label is the fine one of two), 'svhn_cropped'
       (its split 'extra' is not used) or 'emnist/balanced'; ':1.2.3' may follow.
-    data_dir: TFDS folder; '' is $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
+    dir: TFDS folder; '' is $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
 
   Raises:
     DataError: the name is unknown, the set is not one of labelled uint8 images of one
       size with splits train and test, or it cannot be prepared or read.
   """
-  data_dir = data_dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
+  data_dir = dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   builder = _tfds_builder(name, os.path.expanduser(data_dir))
   info = builder.info
   image_key, label_key = _supervised_keys(name, info)

@@ -1,6 +1,5 @@
-"""What does a configuration build? Data, functions, the first state."""
+"""What a configuration builds: data, functions, the first state."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -13,7 +12,7 @@ from moon_jax.config import Config
 from moon_jax.data import device, partition, sources
 from moon_jax.engine import client_training, devices, method, schedule
 from moon_jax.errors import UsageError
-from moon_jax.types import PyTree, Scalars, Server, State
+from moon_jax.types import Dataset, PyTree, Scalars, Server, State
 
 
 class Experiment(NamedTuple):
@@ -54,31 +53,22 @@ def build(config: Config) -> Experiment:
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
   """
   config = method.with_its_clients(config)
-  data = sources.load(
-    config.data.source,
-    name=config.data.name,
-    data_dir=config.data.dir,
-    path=config.data.path,
-    limit=config.data.limit,
-  )
+  data = load_data(config)
   network = method.make_network(config, data.train_images.shape[1:], data.num_classes)
-  split = partition.make(
-    **dataclasses.asdict(config.partition),
-    labels=data.train_labels,
-    num_clients=config.num_clients,
-    seed=config.seed,
-  )
-  images = partition.seen_images(
+  split, see = partition.make(
     config.partition.name,
-    data.train_images,
-    split,
-    noise_sigma=config.partition.noise_sigma,
+    data.train_labels,
+    num_clients=config.num_clients,
+    min_size=config.partition.min_size,
     seed=config.seed,
+    **method.options(config, 'partition'),
   )
   algorithm = method.make_algorithm(config, network)
   planner = _planner(config, split, share=bool(algorithm.share))
   mesh = devices.mesh(planner.num_devices)
-  train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
+  train = device.DeviceSplit(
+    see(data.train_images, split), data.train_labels, data.mean, data.std
+  )
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   owners = (split.indices, split.offsets.astype(np.int32))
   scalars = method.round_scalars(config, algorithm, 0)
@@ -94,6 +84,17 @@ def build(config: Config) -> Experiment:
     mesh=mesh,
     traffic=_traffic(algorithm, network.shapes, scalars),
     data_digest=sources.digest(data),
+  )
+
+
+def load_data(config: Config) -> Dataset:
+  """The data set of a configuration.
+
+  Raises:
+    DataError: it is missing or unusable.
+  """
+  return sources.load(
+    config.data.source, limit=config.data.limit, **method.options(config, 'data')
   )
 
 

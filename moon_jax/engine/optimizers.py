@@ -1,4 +1,4 @@
-"""How does a client turn gradients into weights? Built from optax.
+"""Local optimizers, built from optax, and the schedules of their learning rate.
 
 A local optimizer starts anew each round. Its numbers arrive traced, inside the compiled
 step, so that changing one compiles nothing.
@@ -69,41 +69,28 @@ def _scale_by_adam() -> optax.GradientTransformation:
   return optax.GradientTransformation(inner.init, update)
 
 
-# Config name -> function of the traced numbers that it needs.
-OPTIMIZERS = {'sgd': sgd, 'adam': adam, 'adamw': adamw}
-
-# Config name -> the numbers that it needs.
-NUMBERS = {
-  'sgd': ('learning_rate', 'momentum', 'weight_decay'),
-  'adam': ('learning_rate', 'weight_decay'),
-  'adamw': ('learning_rate', 'weight_decay'),
-}
+# --- schedules: (t, T, knobs) -> the learning rate's factor in [0, 1], 1 in round 0.
+# t is the round, 0-based, below T, the number of rounds.
 
 
-def schedule(
-  name: str, round_index: int, *, num_rounds: int, decay: float, decay_every: int
-) -> float:
-  """The factor of the learning rate in a round; 1 in the first one.
-
-  Args:
-    name: a key of SCHEDULES: `constant` is 1; `cosine` is (1 + cos(pi t / T)) / 2
-      (Loshchilov, Hutter 2017, arXiv:1608.03983, one cycle down to 0); `exponential` is
-      decay^(t / decay_every); `step` is the same with t / decay_every rounded down.
-    round_index: t, 0-based, below T.
-    num_rounds: T; of `cosine` only.
-    decay: in (0, 1]; of `exponential` and `step` only.
-    decay_every: rounds, at least 1; of `exponential` and `step` only.
-
-  Returns:
-    In [0, 1].
-  """
-  return SCHEDULES[name](round_index, num_rounds, decay, decay_every)
+def constant(t: int, num_rounds: int) -> float:
+  """1."""
+  del t, num_rounds
+  return 1.0
 
 
-# Config name -> function of (t, T, decay, decay_every).
-SCHEDULES = {
-  'constant': lambda t, total, decay, every: 1.0,
-  'cosine': lambda t, total, decay, every: 0.5 * (1.0 + math.cos(math.pi * t / total)),
-  'exponential': lambda t, total, decay, every: decay ** (t / every),
-  'step': lambda t, total, decay, every: decay ** (t // every),
-}
+def cosine(t: int, num_rounds: int) -> float:
+  """(1 + cos(pi t / T)) / 2, one cycle down to 0 (Loshchilov, Hutter 2017)."""
+  return 0.5 * (1.0 + math.cos(math.pi * t / num_rounds))
+
+
+def exponential(t: int, num_rounds: int, *, decay: float, decay_every: int) -> float:
+  """decay^(t / decay_every)."""
+  del num_rounds
+  return decay ** (t / decay_every)
+
+
+def step(t: int, num_rounds: int, *, decay: float, decay_every: int) -> float:
+  """decay^(t / decay_every) with the exponent rounded down."""
+  del num_rounds
+  return decay ** (t // decay_every)

@@ -1,4 +1,4 @@
-"""Which programs does a run compile, and what are they given in a round?"""
+"""The programs that a run compiles, and what they are given in a round."""
 
 import time
 from collections.abc import Callable
@@ -83,7 +83,9 @@ def lower_programs(
     return test_models(algorithm.evaluated(state.server, state.clients), test)
 
   once = _represent_once(experiment, training, state)
-  augment = augmenter(config.augmentation.name, config.augmentation.padding)
+  augment = augmenter(
+    config.augmentation.name, **method.options(config, 'augmentation')
+  )
   train = lanes.cohort_training(
     training, represent_once=once, mesh=mesh, augment=augment
   )

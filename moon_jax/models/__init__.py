@@ -1,4 +1,4 @@
-"""The networks by name; each maps images to (representation, logits)."""
+"""The networks; each maps images to (representation, logits, features)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,32 +7,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from moon_jax import catalog
 from moon_jax.errors import UsageError
 from moon_jax.models import initializers
-from moon_jax.models.cnn_transformer import CnnTransformer
-from moon_jax.models.dco_cnn import DcoCnn
-from moon_jax.models.mlp import Mlp
-from moon_jax.models.moon_cnn import MoonCnn
-from moon_jax.models.resnet import resnet18, resnet50
 from moon_jax.types import Outputs, PyTree
-
-MODELS = {
-  'mlp': Mlp,
-  'moon_cnn': MoonCnn,
-  'tutorial_cnn': MoonCnn,  # moon_cnn.py says why
-  'dco_cnn': DcoCnn,
-  'cnn_transformer': CnnTransformer,
-  'resnet18': resnet18,
-  'resnet50': resnet50,
-}
-
-# Sides of the square images that a network takes; any images if it is not here.
-_SIDES = {
-  'moon_cnn': (28, 32),
-  'tutorial_cnn': (28, 32),
-  'dco_cnn': (28, 32),
-  'cnn_transformer': (32,),
-}
 
 
 class ModelError(UsageError):
@@ -69,10 +47,10 @@ def make(
   dtype: str = 'float32',
   **options: int | float,
 ) -> Network:
-  """Builds a network for images of one shape.
+  """Builds a network of the catalog for images of one shape.
 
   Args:
-    name: a key of MODELS.
+    name: of the model.
     image_shape: (H, W, C).
     num_classes: Y.
     convolution: a key of convolution.CHOICES; it does not change the values.
@@ -83,23 +61,36 @@ def make(
   Raises:
     ModelError: the images have a shape that the network cannot take.
   """
+  part = catalog.part('model', name)
+  if part.has('convolutional'):
+    options['convolution'] = convolution
+  module = part.function(num_classes=num_classes, **options)
   height, width, _ = image_shape
-  sides = _SIDES.get(name)
+  sides = getattr(module, 'SIDES', None)  # of the square images that it takes
   if sides and (height != width or height not in sides):
     raise ModelError(
       f'--config.model={name!r} needs images of '
       f'{" or ".join(f"{s}x{s}" for s in sides)} pixels, the data has '
       f'{height}x{width}; use --config.model=mlp.'
     )
-  if name != 'mlp':
-    options['convolution'] = convolution
-  module = MODELS[name](num_classes=num_classes, **options)
+  return network(module, image_shape, dtype)
 
-  images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+
+def network(
+  module: nn.Module, image_shape: tuple[int, int, int], dtype: str = 'float32'
+) -> Network:
+  """The pure functions of a flax module.
+
+  Args:
+    module: called with images [B, H, W, C] and, in training, mask [B]; returns Outputs.
+    image_shape: (H, W, C).
+    dtype: see `make`.
+  """
+  images = jnp.zeros((1, *image_shape), jnp.float32)
   boxed = jax.eval_shape(module.init, jax.random.key(0), images)
 
   def init(seed):
-    return initializers.draw(boxed, seed)
+    return initializers.draw(boxed, seed, lambda key: module.init(key, images))
 
   def narrow(variables):
     # Running statistics stay: each step adds little to them.

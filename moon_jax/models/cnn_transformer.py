@@ -39,6 +39,8 @@ class CnnTransformer(nn.Module):
   feedforward: int
   dropout: float
 
+  SIDES = (32,)
+
   @nn.compact
   def __call__(self, images, mask=None):
     """Maps images to Outputs, D = 256.

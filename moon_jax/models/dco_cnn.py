@@ -19,6 +19,8 @@ class DcoCnn(nn.Module):
   num_classes: int
   convolution: str
 
+  SIDES = (28, 32)
+
   @nn.compact
   def __call__(self, images, mask=None):
     """[B, H, W, C] float32 -> Outputs, D = Y; the same in training."""

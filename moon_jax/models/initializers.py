@@ -1,4 +1,4 @@
-"""What are the first weights? Numbers drawn on the host, a function of seed and name.
+"""The first weights: numbers drawn on the host, a function of seed and name.
 
 `jax.random` compiles a program for every shape: 8 s for the MOON CNN on one core. So
 an initialiser here draws nothing. It boxes the parameter with the distribution, as flax
@@ -42,25 +42,32 @@ def constant(value: float) -> Callable:
   return _initializer(lambda rng, shape: np.full(shape, value, np.float32))
 
 
-def draw(boxed: PyTree, seed: int) -> PyTree:
+def draw(boxed: PyTree, seed: int, init: Callable[[jax.Array], PyTree]) -> PyTree:
   """Draws the variables of a network.
 
   Args:
     boxed: what `jax.eval_shape` finds for a module's `init`, its leaves in boxes.
     seed: of the run.
+    init: key -> the same with numbers, of a module that has initialisers of its own.
 
   Returns:
-    float32 arrays of these shapes. A leaf depends on the seed, its own path, shape and
-    distribution, and on nothing else.
+    float32 arrays of these shapes. A leaf in a box depends on the seed, its own path,
+    shape and distribution, and on nothing else.
   """
-
-  def fill(path, box):
-    name = '/'.join(key.key for key in path)
-    rng = host_rng(seed, Purpose.INIT, *name.encode())
-    return box.sample(rng, box.value.shape)
 
   def is_box(node):
     return isinstance(node, _Box)
+
+  if not all(map(is_box, jax.tree.leaves(boxed, is_leaf=is_box))):
+    key = jax.random.fold_in(jax.random.key(seed), int(Purpose.INIT))
+    boxed = jax.jit(init)(key)
+
+  def fill(path, box):
+    if not is_box(box):
+      return box
+    name = '/'.join(key.key for key in path)
+    rng = host_rng(seed, Purpose.INIT, *name.encode())
+    return box.sample(rng, box.value.shape)
 
   filled = jax.tree_util.tree_map_with_path(fill, boxed, is_leaf=is_box)
   return jax.device_put(filled)

@@ -24,6 +24,8 @@ class MoonCnn(nn.Module):
   num_classes: int
   convolution: str
 
+  SIDES = (28, 32)
+
   @nn.compact
   def __call__(self, images, mask=None):
     """[B, H, W, C] float32 -> Outputs, D = 256; the same in training."""

@@ -31,7 +31,7 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
   """
   config, workdir = request.config, request.workdir
   console = Console()
-  run_directory.check(workdir, config)
+  changed = run_directory.check(workdir, config)
   if run_directory.finished(workdir, config.num_rounds):
     console.nothing_to_do(workdir, config.num_rounds)
     return ExitCode.DONE
@@ -53,6 +53,8 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
       initial_state(experiment), run_directory.rounds_saved(workdir)
     )
     console.introduce(request, experiment, state)
+    for line in changed:
+      console.say(line)
     with Records(workdir, int(state.round)) as records:
       if not records.rounds:
         records.add_picture('partition', workdir / 'partition.png')

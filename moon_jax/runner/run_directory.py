@@ -9,7 +9,6 @@ tensorboard/    the same scalars, the partition, histograms of the clients' drif
 """
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import json
 import math
@@ -23,6 +22,7 @@ import jax
 import numpy as np
 from matplotlib import image
 
+from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
 from moon_jax.cli import Request
 from moon_jax.data import partition
@@ -42,8 +42,11 @@ CONFIG, METRICS, TIMINGS, SUMMARY, PARTITION = (
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
-def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
+def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
   """Looks whether the directory can hold this experiment; writes nothing.
+
+  Returns:
+    What to tell the user, such as that a registered part's source has changed.
 
   Raises:
     UsageError: it cannot be read, or holds another experiment.
@@ -59,12 +62,13 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
         f'{workdir} holds a run without its {CONFIG}, which says of what; put it back, '
         'or give another --workdir.'
       )
-    return
+    return []
   if not isinstance(saved.get('config'), dict) or not isinstance(
     saved.get('earlier', []), list
   ):
     raise NoCheckpointError(f'{workdir / CONFIG} is not what a run writes.')
   _check_lines(workdir)
+  told = require_registered(workdir, saved)
   if changes := config_lib.changes(saved['config'], config):
     raise UsageError(
       f'The run directory {workdir} holds another experiment: {"; ".join(changes)} '
@@ -76,6 +80,27 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> None:
       f'--config.num_rounds={config.num_rounds} must be at least the {saved_rounds} '
       f'rounds saved in {workdir}.'
     )
+  return told
+
+
+def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
+  """What to tell of the run's registered parts: whose source has changed since.
+
+  Raises:
+    UsageError: one of them is not registered now.
+  """
+  told = []
+  for description in saved.get('registered', []):
+    part = catalog.remember(description)
+    what = f'{part.kind} {part.name!r}'
+    if part.make is None:
+      raise UsageError(
+        f'{workdir} holds a run with the {what} of {description["file"]}, which is not '
+        'registered now: load the config file that registers it.'
+      )
+    if part.registered['sha256'] != description['sha256']:
+      told.append(f'{description["file"]}, the {what}, has changed since the run began')
+  return told
 
 
 def _check_lines(workdir: pathlib.Path) -> None:
@@ -180,17 +205,19 @@ def describe(
     saved: config.json of the run that is resumed; what it ran on is kept under
       'earlier', one object for each start.
   """
+  parts = catalog.registered(config_lib.flatten(request.config))
   earlier = saved.get('earlier', [])
   if saved:
     names = ('command', 'versions', 'devices', 'git_commit')
     earlier = [*earlier, {name: saved.get(name) for name in names}]
   return {
     'command': request.command,
-    'config': dataclasses.asdict(request.config),
+    'config': config_lib.ordered(request.config),
+    **({'registered': [catalog.describe(one) for one in parts]} if parts else {}),
     'data_digest': data_digest,
     'images': images,
     'earlier': earlier,
-    'versions': {'python': platform.python_version()}
+    'versions': {'python': platform.python_version(), 'moon_jax': __version__}
     | {name: importlib.metadata.version(name) for name in _PACKAGES},
     'devices': [f'{d.platform}: {d.device_kind}' for d in jax.devices()],
     'git_commit': _git_commit(),

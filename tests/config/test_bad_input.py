@@ -1,6 +1,6 @@
 """Command lines that cannot be run: one line for each mistake, and nothing else.
 
-Each goes through `launch.main`, a few also through a process that may not load JAX.
+Each goes through `launch`, a few also through a process that may not load JAX.
 """
 
 import ast
@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from matplotlib import font_manager
 
-import launch
 from configs import base
 from moon_jax import config
+from moon_jax.__main__ import launch
 from moon_jax.errors import ExitCode
 from tests.data import test_sources
 
@@ -588,7 +588,7 @@ def test_enough_command_lines():
 @pytest.mark.parametrize('line', BAD)
 def test_bad_command_line(line, folder, capsys):
   before = everything(folder)
-  code = launch.main(shlex.split(line))
+  code = launch(shlex.split(line))
   out, err = capsys.readouterr()
   assert err.splitlines() == BAD[line]
   assert (code, out) == (ExitCode.USAGE, '')
@@ -602,7 +602,7 @@ def test_command_line_that_does_not_fit(line, folder, capsys, monkeypatch):
   for name, test_y in (('labels', labels % 4), ('objects', labels.astype(object))):
     np.savez(folder / f'{name}.npz', **test_sources.arrays(test_y=test_y))
   before = everything(folder)
-  code = launch.main(line.split())
+  code = launch(line.split())
   assert capsys.readouterr().err.splitlines() == [UNFIT[line]]
   assert code == ExitCode.USAGE
   assert everything(folder) == before
@@ -610,21 +610,21 @@ def test_command_line_that_does_not_fit(line, folder, capsys, monkeypatch):
 
 def test_more_devices_than_a_cpu_may_have(folder, capsys):
   most = max(len(os.sched_getaffinity(0)), 8)
-  assert launch.main(['--config.execution.devices=100000000']) == ExitCode.USAGE
+  assert launch(['--config.execution.devices=100000000']) == ExitCode.USAGE
   wanted = f"--config.execution.devices='100000000' must be at most {most} here."
   assert capsys.readouterr().err == wanted + '\n'
 
 
 def test_line_breaks_stay_inside_their_line(folder, capsys):
   argv = ['--config.a\nb=1', '--config.seed=1\n2', 'x\ny', '--config=a\rb']
-  assert launch.main(argv) == ExitCode.USAGE
+  assert launch(argv) == ExitCode.USAGE
   assert capsys.readouterr().err.split('\n') == [
     r"'x\ny' is a stray word; see --help.",
     r"--config='a\rb' is not a file.",
     '--config.a b is not a knob.',
     '',
   ]
-  assert launch.main(argv[1:2]) == ExitCode.USAGE
+  assert launch(argv[1:2]) == ExitCode.USAGE
   wanted = r"--config.seed='1\n2' must be a whole number."
   assert capsys.readouterr().err == wanted + '\n'
 

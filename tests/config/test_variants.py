@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-import launch
 from configs import dco_moon, moon_cvpr21, moonflower, review, sa_moon
 from moon_jax import cli, config
+from moon_jax.__main__ import launch
 from moon_jax.errors import ExitCode
 from moon_jax.runner import loop
 
@@ -200,7 +200,7 @@ def test_the_run_directory_names_the_variant():
 
 
 def test_launch_prints_the_list(capsys):
-  assert launch.main(['--config', 'configs/review.py:list']) == ExitCode.DONE
+  assert launch(['--config', 'configs/review.py:list']) == ExitCode.DONE
   assert (
     'python launch.py --config=configs/review.py:scaffold' in capsys.readouterr().out
   )

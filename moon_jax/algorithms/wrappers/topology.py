@@ -1,8 +1,9 @@
-"""Who exchanges models with whom when there is no server? Host side, plain numpy."""
+"""The graphs of training without a server, and their mixing weights. Plain numpy."""
 
 import chex
 import numpy as np
 
+from moon_jax import catalog
 from moon_jax.errors import UsageError
 from moon_jax.keys import Purpose, host_rng
 
@@ -10,16 +11,15 @@ MAX_ATTEMPTS = 100
 
 
 def adjacency(
-  name: str, *, num_clients: int, degree: int, edge_probability: float, seed: int
+  name: str, *, num_clients: int, seed: int, **options: float | int
 ) -> np.ndarray:
-  """The graph called `name`, a key of TOPOLOGIES; it is connected.
+  """A graph of the catalog; it is connected.
 
   Args:
     name: which graph.
     num_clients: N, at least 1.
-    degree: neighbours of each client; of `ring` only.
-    edge_probability: of `erdos_renyi` only.
-    seed: the run's seed; of `erdos_renyi` only.
+    seed: the run's seed.
+    **options: its knobs.
 
   Returns:
     [N, N] bool, symmetric, False on the diagonal: who is a neighbour of whom.
@@ -27,20 +27,17 @@ def adjacency(
   Raises:
     UsageError: there is no such graph, or none connected was found.
   """
-  if name not in TOPOLOGIES:
-    names = ', '.join(TOPOLOGIES)
-    raise UsageError(f'--config.topology.name={name!r} must be one of {names}.')
-  return TOPOLOGIES[name](
-    num_clients=num_clients, degree=degree, edge_probability=edge_probability, seed=seed
-  )
+  graph = catalog.part('topology', name).function
+  return graph(num_clients=num_clients, seed=seed, **options)
 
 
-def ring(*, num_clients: int, degree: int) -> np.ndarray:
+def ring(*, num_clients: int, degree: int, seed: int = 0) -> np.ndarray:
   """[N, N] bool: clients in a circle, each linked to its degree / 2 nearest a side.
 
   Raises:
     UsageError: degree is not even, below 2, or not below num_clients.
   """
+  del seed
   if degree % 2 or not 2 <= degree < num_clients:
     raise UsageError(
       f'--config.topology.degree={degree} must be even, at least 2 and below '
@@ -52,20 +49,22 @@ def ring(*, num_clients: int, degree: int) -> np.ndarray:
   return (apart > 0) & (apart <= degree // 2)
 
 
-def grid(*, num_clients: int) -> np.ndarray:
+def grid(*, num_clients: int, seed: int = 0) -> np.ndarray:
   """[N, N] bool: a rectangle of clients, linked to those beside, above and below.
 
   The borders are not joined. Rows times columns is N, as square as that allows; a
   prime N is a line. Clients are numbered row by row.
   """
+  del seed
   rows = next(r for r in range(int(num_clients**0.5), 0, -1) if num_clients % r == 0)
   row, column = np.divmod(np.arange(num_clients), num_clients // rows)
   steps = np.abs(row - row[:, None]) + np.abs(column - column[:, None])
   return steps == 1
 
 
-def complete(*, num_clients: int) -> np.ndarray:
+def complete(*, num_clients: int, seed: int = 0) -> np.ndarray:
   """[N, N] bool: everybody is linked to everybody else."""
+  del seed
   return ~np.eye(num_clients, dtype=bool)
 
 
@@ -94,17 +93,6 @@ def erdos_renyi(*, num_clients: int, edge_probability: float, seed: int) -> np.n
     f'raise --config.topology.edge_probability={edge_probability}; above '
     f'log(N) / N = {np.log(num_clients) / num_clients:.3g} most are.'
   )
-
-
-# Config name -> function of all knobs.
-TOPOLOGIES = {
-  'ring': lambda *, num_clients, degree, **_: ring(
-    num_clients=num_clients, degree=degree
-  ),
-  'grid': lambda *, num_clients, **_: grid(num_clients=num_clients),
-  'complete': lambda *, num_clients, **_: complete(num_clients=num_clients),
-  'erdos_renyi': lambda *, degree, **knobs: erdos_renyi(**knobs),
-}
 
 
 def is_connected(adjacency: np.ndarray) -> bool:

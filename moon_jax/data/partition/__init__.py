@@ -1,34 +1,26 @@
-"""Who owns which sample? Every training example belongs to exactly one client."""
+"""Partitions: every training example belongs to exactly one client."""
 
 import numpy as np
 
-from moon_jax.data.partition.base import Partition, PartitionError, class_counts
-from moon_jax.data.partition.feature_skew import add_noise
-from moon_jax.data.partition.label_skew import dirichlet, shards
-from moon_jax.data.partition.quantity_skew import iid, quantity
+from moon_jax import catalog
+from moon_jax.data.partition.base import (
+  Partition,
+  PartitionError,
+  Skewed,
+  class_counts,
+  first_large_enough,
+  grouped,
+)
 
 __all__ = [
-  'PARTITIONERS',
   'Partition',
   'PartitionError',
-  'add_noise',
+  'Skewed',
   'class_counts',
-  'dirichlet',
-  'iid',
+  'first_large_enough',
+  'grouped',
   'make',
-  'quantity',
-  'seen_images',
-  'shards',
 ]
-
-# Config name -> function, and those of the other knobs that it takes.
-PARTITIONERS = {
-  'iid': (iid, ()),
-  'dirichlet': (dirichlet, ('beta',)),
-  'shards': (shards, ('classes_per_client',)),
-  'quantity': (quantity, ('beta',)),
-  'noise': (iid, ()),  # what differs is what the clients see: seen_images
-}
 
 
 def make(
@@ -38,9 +30,9 @@ def make(
   num_clients: int,
   min_size: int,
   seed: int,
-  **skews: float,
-) -> Partition:
-  """Partitions the examples by the rule called `name`, a key of PARTITIONERS.
+  **options: float | int | str | bool,
+) -> Skewed:
+  """Partitions the examples by a rule of the catalog.
 
   Args:
     name: the rule.
@@ -48,26 +40,22 @@ def make(
     num_clients: N.
     min_size: fewest examples a client may own.
     seed: the run's seed.
-    **skews: the other knobs of the config group; a rule takes those that it needs.
+    **options: the rule's own knobs.
+
+  Returns:
+    The partition, and how the clients see their images.
 
   Raises:
     PartitionError: the rule cannot be met; see its function.
   """
-  if name not in PARTITIONERS:
-    names = list(PARTITIONERS)
-    raise PartitionError(f'--config.partition.name={name!r} must be one of {names}.')
-  rule, wanted = PARTITIONERS[name]
-  options = {knob: skews[knob] for knob in wanted}
-  return rule(labels, num_clients=num_clients, min_size=min_size, seed=seed, **options)
-
-
-def seen_images(
-  name: str, images: np.ndarray, split: Partition, *, noise_sigma: float, seed: int
-) -> np.ndarray:
-  """[M, H, W, C] uint8 training images as their owners see them.
-
-  Those of add_noise for the rule 'noise', else the given array itself.
-  """
-  if name != 'noise':
-    return images
-  return add_noise(images, split, noise_sigma=noise_sigma, seed=seed)
+  rule = catalog.part('partition', name).function
+  made = rule(labels, num_clients=num_clients, min_size=min_size, seed=seed, **options)
+  skewed = made if isinstance(made, Skewed) else Skewed(made)
+  split = skewed.split
+  owned = np.bincount(split.indices, minlength=len(labels))
+  if len(split.sizes) != num_clients or (owned != 1).any():
+    raise PartitionError(
+      f'--config.partition.name={name!r} must give each of {len(labels)} examples to '
+      f'one of {num_clients} clients.'
+    )
+  return skewed

@@ -38,6 +38,18 @@ class Partition(NamedTuple):
     return self.indices[self.offsets[i] : self.offsets[i + 1]]
 
 
+class Skewed(NamedTuple):
+  """What a rule returns whose clients do not see their images as they are.
+
+  Attributes:
+    split: who owns which example.
+    see: (images [M, H, W, C] uint8, split) -> the images as their owners see them.
+  """
+
+  split: Partition
+  see: Callable[[np.ndarray, Partition], np.ndarray] = lambda images, split: images
+
+
 def first_large_enough(
   rule: str,
   draw: Callable[[np.random.Generator], np.ndarray],

@@ -1,11 +1,23 @@
 """Clients that differ in what their images look like: noise that rises over them."""
 
+import functools
+
 import numpy as np
 
-from moon_jax.data.partition.base import Partition
+from moon_jax.data.partition.base import Partition, Skewed
+from moon_jax.data.partition.quantity_skew import iid
 from moon_jax.keys import Purpose, host_rng
 
 _ROWS_AT_A_TIME = 100  # bounds the floats in memory; any number gives the same noise
+
+
+def noise(
+  labels: np.ndarray, *, num_clients: int, min_size: int, seed: int, noise_sigma: float
+) -> Skewed:
+  """Deals the examples as `iid`; what differs is what the clients see: `add_noise`."""
+  split = iid(labels, num_clients=num_clients, min_size=min_size, seed=seed)
+  see = functools.partial(add_noise, noise_sigma=noise_sigma, seed=seed)
+  return Skewed(split, see)
 
 
 def add_noise(

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from moon_jax import config as config_lib
-from moon_jax.errors import UsageError
+from moon_jax import catalog
+from moon_jax.errors import UsageError, did_you_mean
 from moon_jax.report.read.runs import Ending, Note, Run, Value
 
 
@@ -49,7 +49,7 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
 def _require_known(flag: str, names: Iterable[str], known: set[str]) -> None:
   for name in names:
     if name not in known:
-      hint = config_lib.did_you_mean(name, known)
+      hint = did_you_mean(name, known)
       raise UsageError(f'--{flag}: no run has a setting {name!r}.{hint}')
 
 
@@ -103,7 +103,9 @@ def _execution_hint(same: Sequence[Run]) -> str:
   """What of the execution differs, which changes results by rounding."""
   flags = ' or '.join(
     f'--where={name}=VALUE'
-    for name in config_lib.MAY_CHANGE
-    if name.startswith('execution.') and len({run.knobs[name] for run in same}) > 1
+    for name, knob in catalog.every_knob().items()
+    if knob.may_change
+    and name.startswith('execution.')
+    and len({run.knobs[name] for run in same}) > 1
   )
   return f'; choose by {flags}' if flags else ''

@@ -8,10 +8,10 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
+from moon_jax import catalog
 from moon_jax.report.numbers import naming
 from moon_jax.report.numbers.choice import Choice
 from moon_jax.report.numbers.naming import ALGORITHM, DIGEST, PLAIN, Key
-from moon_jax.report.read import parts as catalog
 from moon_jax.report.read.runs import Ending, Run, Value
 
 _LONGEST_TITLE = 60  # letters
@@ -72,8 +72,8 @@ def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
   """
   differing = varying(runs, choice.over)
   if choice.group is None:
-    own = {catalog.part(ALGORITHM, run.knobs[ALGORITHM]).group for run in runs}
-    own |= _OF_ALGORITHMS
+    parts = [catalog.part(ALGORITHM, run.knobs[ALGORITHM]) for run in runs]
+    own = {part.group or part.name for part in parts} | _OF_ALGORITHMS
     group = [ALGORITHM, *(n for n in differing if n.split('.')[0] in own)]
   else:
     group = list(choice.group)

@@ -4,10 +4,10 @@ import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from moon_jax import catalog
 from moon_jax.errors import RunError, UsageError
 from moon_jax.report.numbers import naming
 from moon_jax.report.numbers.groups import Series, Setting
-from moon_jax.report.read import parts as catalog
 from moon_jax.report.read.features import Features, features_of
 from moon_jax.report.read.runs import Note, Run
 
@@ -85,6 +85,6 @@ def _asked_for(
 
 def _is_global(run: Run) -> bool:
   """Whether the run has one model for all clients."""
-  traits = catalog.part(naming.ALGORITHM, run.knobs[naming.ALGORITHM]).traits
-  has_one = 'served' in traits or 'several_clients' not in traits
+  part = catalog.part(naming.ALGORITHM, run.knobs[naming.ALGORITHM])
+  has_one = part.has('served') or not part.has('several_clients')
   return has_one and run.identity.get('batch_norm') != 'local'

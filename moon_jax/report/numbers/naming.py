@@ -1,6 +1,6 @@
 """Tells an experiment in a few words, for legends, headings and file names."""
 
-from moon_jax.report.read import parts as catalog
+from moon_jax import catalog
 from moon_jax.report.read.runs import Value
 
 ALGORITHM = 'algorithm'

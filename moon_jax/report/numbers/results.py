@@ -4,14 +4,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from moon_jax import config as config_lib
-from moon_jax.errors import UsageError
+from moon_jax import catalog
+from moon_jax.errors import UsageError, did_you_mean
 from moon_jax.report.numbers import groups, naming, statistics, traces
 from moon_jax.report.numbers.groups import Series, Setting
 from moon_jax.report.numbers.naming import Key
 from moon_jax.report.numbers.statistics import Comparison, Estimate
 from moon_jax.report.numbers.traces import ACCURACY
-from moon_jax.report.read import parts as catalog
 from moon_jax.report.read.runs import Ending, Run
 
 BASELINE = 'fedavg'
@@ -40,7 +39,7 @@ class Target(NamedTuple):
     known = catalog.names(naming.ALGORITHM)
     if self.algorithm not in known:
       word = f'{self.algorithm}@{self.which}'
-      hint = config_lib.did_you_mean(self.algorithm, known)
+      hint = did_you_mean(self.algorithm, known)
       raise UsageError(f'--target={word!r} must be ALGORITHM@{self.which}.{hint}')
 
   def describe(self) -> str:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
+from moon_jax import catalog
+from moon_jax.catalog import Metric, Part
 from moon_jax.report.numbers.naming import ALGORITHM
-from moon_jax.report.read import parts as catalog
-from moon_jax.report.read.parts import Metric, Part
 from moon_jax.report.read.runs import Run
 
 ACCURACY = 'test_accuracy'
@@ -34,7 +34,7 @@ def column(run: Run, name: str) -> dict[int, float]:
     return {}
   found: Mapping[int, float | None] = run.column(name)
   if metric.value is not None:
-    prefix = f'{part.group}.'
+    prefix = f'{part.group or part.name}.'
     own = {k[len(prefix) :]: v for k, v in run.knobs.items() if k.startswith(prefix)}
     found = {record['round']: metric.value(own, record) for record in run.rounds}
   return {r: metric.factor * v for r, v in found.items() if v is not None}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.errors import UsageError
 
@@ -92,8 +93,13 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   Raises:
     UsageError: a root is not a folder, or there is no run.
   """
-  base = config_lib.validate(config_lib.load('configs/base.py'))
-  defaults = config_lib.flatten(dataclasses.asdict(base))
+  valid = config_lib.ordered(config_lib.validate(config_lib.defaults()))
+  knobs = catalog.every_knob()
+  defaults = {
+    name: value
+    for name, value in config_lib.flatten(valid).items()
+    if not knobs[name].optional
+  }
   found, without = {}, []
   for root in roots:
     if not root.is_dir():
@@ -136,9 +142,12 @@ def _read(path: pathlib.Path, defaults: Record, note: Note) -> Run:
   about = _document(path / 'config.json')
   if not isinstance(about.get('config'), dict):
     raise ValueError('config.json is not what a run writes')
+  for description in about.get('registered', ()):
+    catalog.remember(description)
   knobs = config_lib.flatten(about.pop('config'))
   if missing := [name for name in ('algorithm', 'seed') if name not in knobs]:
     raise ValueError(f'config.json lacks {" and ".join(missing)}')
+  catalog.part('algorithm', knobs['algorithm'])  # or there is none
   absent = tuple(name for name in defaults if name not in knobs)
   knobs = defaults | knobs
   rounds = _lines(path / 'metrics.jsonl', note)

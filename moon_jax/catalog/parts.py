@@ -1,0 +1,230 @@
+"""What an entry of the catalog is: a part, its knobs and bounds, its metrics."""
+
+import functools
+import importlib
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from moon_jax.errors import UsageError
+
+
+class Bound(NamedTuple):
+  """What a knob's value must satisfy.
+
+  Attributes:
+    wanted: completes 'must be ...'.
+    holds: value -> whether it does.
+  """
+
+  wanted: str
+  holds: Callable[[Any], bool]
+
+
+class OneOf(NamedTuple):
+  """The words that a knob may be."""
+
+  names: tuple[str, ...]
+
+
+class PartOf(NamedTuple):
+  """The knob names a part of this kind."""
+
+  kind: str
+
+
+class Auto(NamedTuple):
+  """The knob may also be 'auto'.
+
+  Attributes:
+    decider: the knob that decides what 'auto' stands for.
+    values: its value -> what it stands for.
+  """
+
+  decider: str
+  values: Mapping[str, Any]
+
+
+def at_least(low: float) -> Bound:
+  """A number of `low` or more."""
+  return Bound(f'at least {low}', lambda value: value >= low)
+
+
+def above(low: float) -> Bound:
+  """A number larger than `low`."""
+  return Bound(f'above {low}', lambda value: value > low)
+
+
+def between(low: float, high: float, ends: str = '[]') -> Bound:
+  """A number from `low` to `high`; a round bracket of `ends` leaves that end out."""
+
+  def holds(value):
+    from_low = value >= low if ends[0] == '[' else value > low
+    return from_low and (value <= high if ends[1] == ']' else value < high)
+
+  return Bound(f'in {ends[0]}{low}, {high}{ends[1]}', holds)
+
+
+def one_of(*names: str) -> OneOf:
+  """One of these words."""
+  return OneOf(names)
+
+
+# The device counts in int32.
+INT32 = Bound('at most 2147483647', lambda value: value < 2**31)
+COUNT = (at_least(1), INT32)
+SEED = Bound('in [0, 2147483647]', lambda value: 0 <= value < 2**31)
+AUTO_OR_COUNT = Bound(
+  "'auto' or a count of at least 1", re.compile('auto|[1-9][0-9]{0,8}').fullmatch
+)
+
+
+class Knob(NamedTuple):
+  """One value that a user can set.
+
+  Attributes:
+    kind: float, int, bool or str.
+    default: its value if nobody sets it.
+    meaning: in a few words, for `--help`.
+    bounds: all hold of a valid value.
+    needs: (kind of part, trait): the knob is used if the chosen parts have these.
+    required: whether '' is no value where the knob is used.
+    may_change: whether a resumed run may have another value: it is the same experiment.
+    auto: what 'auto' stands for; None if it is no value.
+    optional: whether a configuration may lack it: of registered parts alone.
+  """
+
+  kind: type
+  default: Any
+  meaning: str
+  bounds: tuple[Bound | OneOf | PartOf, ...] = ()
+  needs: tuple[tuple[str, str], ...] = ()
+  required: bool = False
+  may_change: bool = False
+  auto: Auto | None = None
+  optional: bool = False
+
+
+def knob(
+  kind: type,
+  default: Any,
+  meaning: str,
+  bound: Bound | OneOf | PartOf | tuple[Bound, ...] = (),
+  needs: tuple[tuple[str, str], ...] = (),
+  **more: Any,
+) -> Knob:
+  """Declares a knob.
+
+  Args:
+    kind: float, int, bool or str.
+    default: a value of that kind within the bound.
+    meaning: in a few words.
+    bound: what else a value must satisfy, or several such: `at_least(0)`, `above(0)`,
+      `between(0, 1)`, `one_of('a', 'b')`, a `Bound`. A number needs one.
+    needs: see Knob.
+    **more: further fields of a Knob.
+
+  Raises:
+    UsageError: the kind is another, the default is no such value, or there is no bound.
+  """
+  bounds = bound if type(bound) is tuple else (bound,)  # a Bound is a tuple itself
+  if kind not in (float, int, bool, str):
+    raise UsageError(f'a knob is a float, an int, a bool or a str, not {kind!r}')
+  if type(default) is not kind and 'auto' not in more:
+    raise UsageError(f'the default {default!r} is no {kind.__name__}')
+  if kind in (float, int) and not bounds:
+    raise UsageError(f'the {kind.__name__} knob {meaning!r} has no bound')
+  for one in bounds:
+    if isinstance(one, Bound) and default != 'auto' and not one.holds(default):
+      raise UsageError(f'the default {default!r} must be {one.wanted}')
+    if isinstance(one, OneOf) and default not in one.names:
+      raise UsageError(f'the default {default!r} must be one of {", ".join(one.names)}')
+  return Knob(kind, default, meaning, bounds, needs, **more)
+
+
+class Metric(NamedTuple):
+  """A column of a run's records that reports follow over the rounds.
+
+  Attributes:
+    title: what it is.
+    unit: the label of its axis.
+    factor: from the record to the unit.
+    value: (the part's knobs, record of a round) -> what is followed, None if the record
+      lacks what it takes. None: the column itself.
+  """
+
+  title: str
+  unit: str
+  factor: float = 1.0
+  value: Callable[[Mapping[str, Any], Mapping[str, Any]], float | None] | None = None
+
+
+class Part(NamedTuple):
+  """An algorithm, a model, a data source, ...: all that the rest needs to know of it.
+
+  Attributes:
+    kind: a key of KINDS.
+    name: the value of the kind's selecting knob.
+    make: 'module:function', imported when used, or the function itself; None of a part
+      that a run directory tells of and nobody has registered.
+    title: for people.
+    traits: what rules and reports ask about; its name and group are traits too.
+    knobs: name -> Knob, of the group of its own.
+    group: of its knobs; '' is its name.
+    metrics: column -> Metric, beside those that every run has.
+    check: valid values, dotted name -> value -> problems, one line each.
+    registered: file name and SHA-256 of the source of what was registered from outside.
+  """
+
+  kind: str
+  name: str
+  make: str | Callable | None
+  title: str = ''
+  traits: frozenset[str] = frozenset()
+  knobs: Mapping[str, Knob] = {}
+  group: str = ''
+  metrics: Mapping[str, Metric] = {}
+  check: Callable[[Mapping[str, Any]], list[str]] | None = None
+  registered: Mapping[str, str] | None = None
+
+  def has(self, trait: str) -> bool:
+    """Whether it has the trait; its name and its group count."""
+    return trait in self.traits or trait in (self.name, self.group)
+
+  @property
+  def function(self) -> Callable:
+    """What builds it.
+
+    Raises:
+      UsageError: it is known from a run directory only.
+    """
+    if self.make is None:
+      raise UsageError(
+        f'The {self.kind} {self.name!r} of {self.registered["file"]} is not registered '
+        'now: load the config file that registers it.'
+      )
+    return _imported(self.make) if isinstance(self.make, str) else self.make
+
+
+@functools.cache
+def _imported(where: str) -> Callable:
+  module, _, name = where.partition(':')
+  return getattr(importlib.import_module(module), name)
+
+
+# Kind of part -> the knob that selects one.
+KINDS = {
+  'algorithm': 'algorithm',
+  'model': 'model',
+  'data': 'data.source',
+  'partition': 'partition.name',
+  'augmentation': 'augmentation.name',
+  'optimizer': 'optimizer.name',
+  'schedule': 'optimizer.schedule',
+  'server_optimizer': 'server_optimizer.name',
+  'topology': 'topology.name',
+}
+
+# The smallest and the largest positive float32, which the device computes in.
+FLOAT32 = (2.0**-126, math.ldexp(1 - 2.0**-24, 128))

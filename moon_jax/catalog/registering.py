@@ -1,0 +1,130 @@
+"""Parts of a user's own: what the functions that make them are given and return.
+
+A config file or a program calls these before it builds a configuration. The knobs of a
+part stand in the group of its name: `--config.fednova.rho=`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from moon_jax.catalog.algorithms import SERVED
+from moon_jax.catalog.parts import Knob, Metric
+from moon_jax.catalog.registry import register
+
+Check = Callable[[Mapping[str, Any]], list[str]]
+
+
+def register_algorithm(
+  name: str,
+  make: Callable | str,
+  *,
+  title: str = '',
+  knobs: Mapping[str, Knob] | None = None,
+  traits: Iterable[str] = SERVED,
+  metrics: Mapping[str, Metric] | None = None,
+  check: Check | None = None,
+) -> None:
+  """Adds an algorithm: `--config.algorithm=NAME`.
+
+  Args:
+    name: small letters, digits and _.
+    make: its knobs, by name -> moon_jax.Algorithm; or 'module:function'.
+    title: for reports; '' is the name.
+    knobs: name -> moon_jax.knob(...).
+    traits: 'several_clients', 'served' (a server averages what they send),
+      'contrastive' (it has frozen networks); the default is the first two.
+    metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
+    check: valid values, dotted name -> value -> complaints, one line each.
+
+  Raises:
+    UsageError: the name is taken, or one of these is wrong.
+  """
+  register(
+    'algorithm',
+    name,
+    make,
+    title=title,
+    knobs=knobs,
+    traits=traits,
+    metrics=metrics,
+    check=check,
+  )
+
+
+def register_model(
+  name: str,
+  make: Callable | str,
+  *,
+  title: str = '',
+  knobs: Mapping[str, Knob] | None = None,
+  traits: Iterable[str] = (),
+) -> None:
+  """Adds a model: `--config.model=NAME`.
+
+  Args:
+    name: small letters, digits and _.
+    make: `num_classes` and its knobs, by name -> flax module, which maps images
+      [B, H, W, C] float32 and, in training, mask [B] (1.0: a real example) to
+      moon_jax.Outputs; or 'module:function'. Batch normalisation must heed the mask.
+    title: for people; '' is the name.
+    knobs: name -> moon_jax.knob(...).
+    traits: 'normalized' (it has batch normalisation), 'convolutional' (`make` takes
+      `convolution`, a form of moon_jax.models.layers.Conv).
+
+  Raises:
+    UsageError: the name is taken, or one of these is wrong.
+  """
+  register('model', name, make, title=title, knobs=knobs, traits=traits)
+
+
+def register_data(
+  name: str, make: Callable | str, *, knobs: Mapping[str, Knob] | None = None
+) -> None:
+  """Adds a data source: `--config.data.source=NAME`.
+
+  Args:
+    name: small letters, digits and _.
+    make: its knobs, by name -> (train_x, train_y, test_x, test_y): images uint8
+      [M, H, W] or [M, H, W, C], labels integers [M] from 0 without gaps; or
+      'module:function'.
+    knobs: name -> moon_jax.knob(...).
+
+  Raises:
+    UsageError: the name is taken, or one of these is wrong.
+  """
+  register('data', name, make, knobs=knobs)
+
+
+def register_partition(
+  name: str, make: Callable | str, *, knobs: Mapping[str, Knob] | None = None
+) -> None:
+  """Adds a partition: `--config.partition.name=NAME`.
+
+  Args:
+    name: small letters, digits and _.
+    make: `labels` [M], and by name `num_clients`, `min_size`, `seed` and its knobs ->
+      moon_jax.Partition, e.g. by moon_jax.data.partition.grouped(owners [M],
+      num_clients); or 'module:function'.
+    knobs: name -> moon_jax.knob(...).
+
+  Raises:
+    UsageError: the name is taken, or one of these is wrong.
+  """
+  register('partition', name, make, knobs=knobs)
+
+
+def register_augmentation(
+  name: str, make: Callable | str, *, knobs: Mapping[str, Knob] | None = None
+) -> None:
+  """Adds an augmentation: `--config.augmentation.name=NAME`.
+
+  Args:
+    name: small letters, digits and _.
+    make: its knobs, by name -> a pure function of a JAX key, images [M, H, W, C] uint8
+      and rows [B] int32 that returns images[rows] augmented; or 'module:function'.
+    knobs: name -> moon_jax.knob(...).
+
+  Raises:
+    UsageError: the name is taken, or one of these is wrong.
+  """
+  register('augmentation', name, make, knobs=knobs)

@@ -1,0 +1,216 @@
+"""Which parts there are: those of the package, and what users register beside them."""
+
+import functools
+import hashlib
+import inspect
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from moon_jax.catalog.algorithms import ALGORITHMS
+from moon_jax.catalog.general import EXECUTION, KNOBS
+from moon_jax.catalog.others import OTHERS
+from moon_jax.catalog.parts import KINDS, Knob, Metric, Part
+from moon_jax.errors import UsageError, did_you_mean
+
+_parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
+
+# What each kind is called with, beside the knobs of its own.
+_CALLED_WITH = {
+  'algorithm': (),
+  'model': ('num_classes',),
+  'data': (),
+  'partition': ('labels', 'num_clients', 'min_size', 'seed'),
+  'augmentation': (),
+}
+_TRAITS = {
+  'algorithm': {'several_clients', 'served', 'contrastive'},
+  'model': {'normalized', 'convolutional'},
+}
+
+
+def names(kind: str) -> tuple[str, ...]:
+  """The names of all parts of a kind, those of the package first."""
+  return tuple(name for of, name in _parts if of == kind)
+
+
+def part(kind: str, name: str) -> Part:
+  """The entry of a part.
+
+  Raises:
+    UsageError: there is none.
+  """
+  if (kind, name) not in _parts:
+    hint = did_you_mean(name, names(kind))
+    raise UsageError(f'There is no {kind} {name!r}.{hint}')
+  return _parts[kind, name]
+
+
+@functools.cache
+def every_knob() -> Mapping[str, Knob]:
+  """Every knob's dotted name -> Knob, in the order of `--help`."""
+  own = {
+    f'{one.group or one.name}.{name}': knob._replace(
+      needs=((one.kind, one.group or one.name),), optional=one.registered is not None
+    )
+    for one in _parts.values()
+    for name, knob in one.knobs.items()
+  }
+  return KNOBS | own | EXECUTION
+
+
+def chosen(kind: str, flat: Mapping[str, Any]) -> Part | None:
+  """The part that a configuration, dotted name -> value, selects; None if unknown."""
+  return _parts.get((kind, flat.get(KINDS[kind])))
+
+
+def used(name: str, flat: Mapping[str, Any]) -> bool:
+  """Whether the chosen parts use the knob."""
+  needs = every_knob()[name].needs
+  return all((one := chosen(k, flat)) is not None and one.has(t) for k, t in needs)
+
+
+def options(kind: str, flat: Mapping[str, Any]) -> dict[str, Any]:
+  """What the chosen part is called with: the knobs that need it, without group."""
+  one = chosen(kind, flat)
+  return {
+    name.rpartition('.')[2]: flat[name]
+    for name, knob in every_knob().items()
+    if any(of == kind and one.has(trait) for of, trait in knob.needs)
+    and name.rpartition('.')[0] in (one.group or one.name, KINDS[kind].split('.')[0])
+  }
+
+
+def register(
+  kind: str,
+  name: str,
+  make: Callable | str,
+  *,
+  title: str = '',
+  knobs: Mapping[str, Knob] | None = None,
+  traits: Iterable[str] = (),
+  metrics: Mapping[str, Metric] | None = None,
+  check: Callable[[Mapping[str, Any]], list[str]] | None = None,
+) -> None:
+  """Adds a part; once more from the same file replaces it.
+
+  Raises:
+    UsageError: the name is taken or no name, a knob is none, a trait is unknown, or the
+      function cannot be called as parts of its kind are.
+  """
+  knobs = dict(knobs or {})
+  told = f'register_{kind}({name!r})'
+  traits = frozenset(traits)
+  registered = _source(make)
+  before = _parts.get((kind, name))
+  if not re.fullmatch('[a-z][a-z0-9_]*', name):
+    raise UsageError(f'{told}: a name has small letters, digits and _, a letter first.')
+  groups = {knob.partition('.')[0] for knob in (*KNOBS, *EXECUTION)}
+  groups |= {one.group or one.name for one in _parts.values() if one != before}
+  if before and (before.registered or {}).get('origin') != registered['origin']:
+    raise UsageError(f'{told}: the name is taken.')
+  if knobs and name in groups:
+    raise UsageError(f'{told}: the name is taken, as a group of knobs.')
+  for key, knob in knobs.items():
+    if not isinstance(knob, Knob) or not key.isidentifier():
+      raise UsageError(f'{told}: {key!r} must be declared by knob(...).')
+  if unknown := traits - _TRAITS.get(kind, set()):
+    raise UsageError(f'{told}: there is no trait {sorted(unknown)[0]!r}.')
+  words = [*_CALLED_WITH[kind], *knobs]
+  words += ['convolution'] if 'convolutional' in traits else []
+  _require_callable(told, make, words)
+  _parts[kind, name] = Part(
+    kind,
+    name,
+    make,
+    title or name,
+    traits,
+    knobs,
+    metrics=metrics or {},
+    check=check,
+    registered=registered,
+  )
+  every_knob.cache_clear()
+
+
+def _require_callable(told: str, make: Callable | str, words: list[str]) -> None:
+  """Raises UsageError unless the function takes these words, `labels` by position."""
+  if isinstance(make, str):
+    return
+  given = {word: None for word in words if word != 'labels'}
+  try:
+    inspect.signature(make).bind(*['labels'] * ('labels' in words), **given)
+  except TypeError as error:
+    name = getattr(make, '__name__', make)
+    wanted = ', '.join(words) or 'nothing'
+    raise UsageError(
+      f'{told}: {name} is called with {wanted}, and cannot be: {error}.'
+    ) from None
+
+
+def _source(make: Callable | str) -> dict[str, str]:
+  """Where a part's code stands: `origin`, `file` and the `sha256` of what it holds."""
+  if isinstance(make, str):
+    module = make.partition(':')[0]
+    return {'origin': module, 'file': module, 'sha256': ''}
+  path = pathlib.Path(inspect.getsourcefile(make) or '')
+  if path.is_file():
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {'origin': str(path.resolve()), 'file': path.name, 'sha256': digest}
+  # A notebook's cell.
+  digest = hashlib.sha256(inspect.getsource(make).encode()).hexdigest()
+  return {'origin': make.__module__, 'file': make.__module__, 'sha256': digest}
+
+
+def registered(flat: Mapping[str, Any]) -> list[Part]:
+  """The parts of a configuration that are not the package's."""
+  found = [chosen(kind, flat) for kind in KINDS]
+  return [one for one in found if one is not None and one.registered]
+
+
+def describe(one: Part) -> dict[str, Any]:
+  """A registered part as config.json tells of it; `remember` reads it."""
+  return {
+    'kind': one.kind,
+    'name': one.name,
+    'title': one.title,
+    'traits': sorted(one.traits),
+    'knobs': {name: list(knob[:3]) for name, knob in _told(one.knobs).items()},
+    'metrics': {
+      name: list(metric[:3])
+      for name, metric in one.metrics.items()
+      if metric.value is None
+    },
+    'file': one.registered['file'],
+    'sha256': one.registered['sha256'],
+  }
+
+
+def _told(knobs: Mapping[str, Knob]) -> dict[str, Knob]:
+  return {name: one._replace(kind=one.kind.__name__) for name, one in knobs.items()}
+
+
+def remember(description: Mapping[str, Any]) -> Part:
+  """The part that a run directory tells of; without code if it is not registered."""
+  key = description['kind'], description['name']
+  if key not in _parts:
+    kinds = {kind.__name__: kind for kind in (float, int, bool, str)}
+    _parts[key] = Part(
+      *key,
+      make=None,
+      title=description['title'],
+      traits=frozenset(description['traits']),
+      knobs={
+        name: Knob(kinds[kind], default, meaning)
+        for name, (kind, default, meaning) in description['knobs'].items()
+      },
+      metrics={name: Metric(*told) for name, told in description['metrics'].items()},
+      registered={
+        'origin': '',
+        'file': description['file'],
+        'sha256': description['sha256'],
+      },
+    )
+    every_knob.cache_clear()
+  return _parts[key]

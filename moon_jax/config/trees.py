@@ -1,0 +1,58 @@
+"""Configurations as trees of ml_collections, and as flat mappings of dotted names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from moon_jax import catalog
+
+# A valid configuration: attributes by group and name, unchangeable.
+Config = ml_collections.FrozenConfigDict
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """{'moon': {'mu': 1.0}} -> {'moon.mu': 1.0}; of a Config too."""
+  flat = {}
+  for key, value in tree.items():
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
+      flat |= flatten(value, f'{prefix}{key}.')
+    else:
+      flat[prefix + key] = value
+  return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """{'moon.mu': 1.0} -> {'moon': {'mu': 1.0}}, in the same order."""
+  tree = {}
+  for name, value in flat.items():
+    *groups, last = name.split('.')
+    place = tree
+    for group in groups:
+      place = place.setdefault(group, {})
+    place[last] = value
+  return tree
+
+
+def defaults() -> ml_collections.ConfigDict:
+  """A configuration with the default of every knob."""
+  knobs = catalog.every_knob()
+  config = ml_collections.ConfigDict()
+  for name, value in nest({name: knob.default for name, knob in knobs.items()}).items():
+    if isinstance(value, dict):
+      # A number that may be a word has no one type: the one check of all knobs tells.
+      free = any(knobs[f'{name}.{key}'].auto for key in value)
+      value = ml_collections.ConfigDict(value, type_safe=not free)
+    config[name] = value
+  return config
+
+
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+  """The configuration with other values, by dotted name."""
+  return Config(nest(flatten(config) | dict(changes)))
+
+
+def ordered(config: Config) -> dict[str, Any]:
+  """The configuration as nested dicts, in the order of `--help`."""
+  flat = flatten(config)
+  return nest({name: flat[name] for name in catalog.every_knob() if name in flat})
