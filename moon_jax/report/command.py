@@ -38,7 +38,7 @@ from moon_jax.report.numbers.models import FIRST, NONE
 from moon_jax.report.numbers.naming import ALGORITHM
 from moon_jax.report.numbers.results import BASELINE, WHICH, Target
 
-_LIBRARIES = ('jinja2', 'matplotlib', 'plotly', 'scipy', 'sklearn', 'tabulate')
+_LIBRARIES = ('jinja2', 'matplotlib', 'plotly', 'rich', 'scipy', 'sklearn', 'tabulate')
 
 
 class Request(NamedTuple):

@@ -4,13 +4,14 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from tabulate import tabulate
+from rich.console import Console
+from rich.table import Table
 
 from moon_jax.report.command import Request
 from moon_jax.report.numbers import groups, results, tables
 from moon_jax.report.read.runs import Run, find
 
-_NAME = 40  # letters in a line
+_WIDTH = 160  # where the output is no terminal
 
 
 def show(request: Request) -> None:
@@ -28,17 +29,15 @@ def show(request: Request) -> None:
   targets = _targets(runs, request)
   found = [results.numbers(run, targets[run.path]) for run in runs]
   table = tables.compared(found, request.target.describe())
-  print(
-    tabulate(
-      table.texts(),
-      [column.heading for column in table.columns],
-      'rounded_outline',
-      disable_numparse=True,
-      colalign=['right' if is_number else 'left' for is_number in table.numeric()],
-      maxcolwidths=[_NAME] + [None] * (len(table.columns) - 1),
-    )
-  )
-  print(table.caption)
+  shown = Table()
+  for column, is_number in zip(table.columns, table.numeric(), strict=True):
+    side = 'right' if is_number else 'left'
+    shown.add_column(column.heading, justify=side, overflow='fold')
+  for row in table.texts():
+    shown.add_row(*row)
+  width = None if sys.stdout.isatty() else _WIDTH
+  terminal = Console(highlight=False, markup=False, emoji=False, width=width)
+  terminal.print(shown, table.caption, sep='\n')
   if lost := [run.name for run in runs if targets[run.path] is None]:
     note(f'no finished run gives a target for {", ".join(lost)}')
 

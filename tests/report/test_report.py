@@ -782,7 +782,7 @@ def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
   lines = capsys.readouterr().out.splitlines()
   cells = [[word.strip() for word in line.split('│')[1:-1]] for line in lines]
   # A long name takes several lines; the numbers are in the first.
-  _, *rows = [row[1:] for row in cells if row and row[1]]
+  rows = [row[1:] for row in cells if row and row[1]]
   seconds = f'{7 * (TRAIN + EVALUATE + IDLE):.1f}'
   # FedAvg's 0.76 is reached by itself in round 7, by MOON in round 4; 1.5 MB a round.
   assert rows == [
