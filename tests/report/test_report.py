@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from moon_jax import catalog
 from moon_jax.errors import ExitCode
 from moon_jax.report import build, command
 from moon_jax.report.__main__ import main
@@ -818,3 +819,80 @@ main(['--help'])
   assert done.returncode == 0, done.stderr
   for flag in ('--out', '--group', '--over', '--target', '--where', '--features'):
     assert flag in done.stdout
+
+
+# --- algorithms of users --------------------------------------------------------------
+
+OF_USERS = """
+import moon_jax
+from moon_jax import config as config_lib
+from tests.report.test_report import no_algorithm
+
+moon_jax.register_algorithm(
+  'turtle',
+  no_algorithm,
+  title='Turtle',
+  knobs={'rho': moon_jax.knob(float, 0.5, 'slowness', moon_jax.above(0))},
+  metrics={'shell': moon_jax.Metric('Thickness of the shell', 'cm', 100.0)},
+)
+
+
+def get_config():
+  config = config_lib.defaults()
+  config.algorithm = 'turtle'
+  return config
+"""
+
+
+def no_algorithm(rho):
+  raise AssertionError('A report needs no code of an algorithm.')
+
+
+@pytest.fixture
+def clean_catalog(monkeypatch):
+  """Forgets what a test registers; a call forgets it at once."""
+
+  def forget():
+    monkeypatch.setattr(catalog.registry, '_parts', before.copy())
+    catalog.every_knob.cache_clear()
+
+  before = catalog.registry._parts
+  forget()
+  yield forget
+  monkeypatch.undo()
+  catalog.every_knob.cache_clear()
+
+
+def test_runs_of_an_algorithm_that_is_not_registered_now(
+  tmp_path, clean_catalog, capsys
+):
+  (tmp_path / 'turtle.py').write_text(OF_USERS)
+  flag = f'--config={tmp_path / "turtle.py"}'
+  for rho in (0.5, 2):
+    words = (flag, f'--config.turtle.rho={rho}')
+    write_run(tmp_path / f'runs/{rho}', [0.5, 0.6], *words, shell=0.25)
+  write_run(tmp_path / 'runs/f', [0.5, 0.7], flag, '--config.algorithm=fedavg')
+  clean_catalog()
+  # What config.json tells is enough.
+  report = Collected(tmp_path / 'runs')
+  labels = [row['series'] for row in report.rows('accuracy')]
+  assert labels == ['FedAvg', 'Turtle, rho=0.5', 'Turtle, rho=2']
+  shell = report.charts()['shell']
+  assert (shell.title, shell.y_label) == ('Thickness of the shell', 'cm')
+  assert [point.mean for point in shell.lines[0].points] == [25.0, 25.0]
+  assert 'sweep-turtle.rho' in report.charts()
+  # Without it the line says which.
+  clean_catalog()
+  for rho in (0.5, 2):
+    path = tmp_path / f'runs/{rho}/config.json'
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, 'registered': []}))
+  capsys.readouterr()
+  assert [row['series'] for row in Collected(tmp_path / 'runs').rows('accuracy')] == [
+    'FedAvg'
+  ]
+  said = capsys.readouterr().err.splitlines()
+  line = f"skipped {tmp_path}/runs/2: There is no algorithm 'turtle'."
+  assert [words for words in said if words.startswith('skipped')][1] == line
+  # The user's file says it too.
+  assert len(Collected(tmp_path / 'runs', flag).rows('accuracy')) == 3
