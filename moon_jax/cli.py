@@ -216,8 +216,9 @@ def _place(directory: str) -> pathlib.Path:
       os.stat(place)
     except (FileNotFoundError, NotADirectoryError):
       continue
-    except OSError as error:
-      problem = f'--workdir={directory!r} cannot be used: {error.strerror}.'
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+      reason = getattr(error, 'strerror', error)
+      problem = f'--workdir={directory!r} cannot be used: {reason}.'
       raise config_lib.ConfigError([problem]) from None
     if os.path.isdir(place):
       break
