@@ -168,7 +168,7 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
   known, problems, left = [], [], list(words)
   while left:
     word = left.pop(0)
-    match = re.fullmatch(r'--?config\.([^=]+)(=.*)?', word, re.DOTALL)
+    match = re.fullmatch(r'--?config\.([^=]*)(=.*)?', word, re.DOTALL)
     if not match or match[1] in catalog.every_knob():
       known.append(word)
       continue
