@@ -67,6 +67,27 @@ def test_imports_point_downwards(path):
     assert RANK[there] <= RANK[here], f'{here} imports {there}'
 
 
+# The same inside the report.
+ROOMS = ('read', 'numbers', 'draw', 'page', 'command', 'build', 'compare', '__main__')
+
+
+@pytest.mark.parametrize('room', ROOMS)
+def test_a_room_of_the_report_imports_those_before_it(room):
+  report = PACKAGE / 'report'
+  inside = [*report.glob(f'{room}.py'), *report.glob(f'{room}/*.py')]
+  assert inside
+  for path in inside:
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.ImportFrom) and 'moon_jax.report' in (node.module or ''):
+        names = (*node.module.split('.')[2:], *(alias.name for alias in node.names))
+        assert ROOMS.index(names[0]) <= ROOMS.index(room), f'{path} imports {names}'
+
+
+def test_every_file_of_the_report_has_a_room():
+  names = {path.stem for path in (PACKAGE / 'report').iterdir()}
+  assert names - {'__init__', '__pycache__'} == set(ROOMS)
+
+
 def test_every_module_has_a_layer():
   assert {module_of(path) for path in FILES} == set(RANK)
 

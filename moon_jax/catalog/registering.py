@@ -31,8 +31,9 @@ def register_algorithm(
     make: its knobs, by name -> moon_jax.Algorithm; or 'module:function'.
     title: for reports; '' is the name.
     knobs: name -> moon_jax.knob(...).
-    traits: 'several_clients', 'served' (a server averages what they send),
-      'contrastive' (it has frozen networks); the default is the first two.
+    traits: 'several_clients', 'served' (they send to a server), 'weighted' (what they
+      send is averaged by `client_weight`), 'contrastive' (it has frozen networks); the
+      default is the first three.
     metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
     check: valid values, dotted name -> value -> complaints, one line each.
 

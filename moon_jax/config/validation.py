@@ -97,7 +97,7 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
       valid[name] = convert(name, flat.get(name, knob.default))
     except ConfigError as error:
       problems += error.problems
-  problems += conflicts(valid, given)
+  problems += conflicts(valid, [name for name in given if name in knobs])
   if problems:
     raise ConfigError(problems)
   # Of what users registered a run has only what it uses.
