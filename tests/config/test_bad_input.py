@@ -61,6 +61,7 @@ BAD = {
   ],
   '--config.moon.=1': ["--config.moon. is not a knob. Did you mean 'moon.mu'?"],
   '--config.seed.x=1': ["--config.seed.x is not a knob. Did you mean 'seed'?"],
+  '--config. -config.=1': ['--config. is not a knob.', '--config. is not a knob.'],
   # Words that are no knob.
   'hello': ["'hello' is a stray word; see --help."],
   'config.seed=1': [
