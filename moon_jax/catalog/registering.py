@@ -1,8 +1,8 @@
 """Parts of a user's own: what the functions that make them are given and return.
 
 A config file or a program calls these before it builds a configuration. The knobs of a
-part stand in the group of its name: `--config.fednova.rho=`. A name that is taken, a knob
-without a bound, a function that cannot be called so: each is a UsageError of one line.
+part stand in the group of its name: `--config.fednova.rho=`. A name that is taken, a
+knob without a bound, a function that cannot be called so: each is a one-line UsageError.
 """
 
 from collections.abc import Callable
