@@ -10,6 +10,8 @@ import pytest
 from moon_jax import algorithms, tree
 from moon_jax.algorithms import base, robust
 from moon_jax.algorithms.wrappers.decentralized import decentralized
+from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
+from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.types import PyTree, Server, Upload
 from tests import world
 
@@ -114,10 +116,10 @@ def probe(heard):
 
 def with_sgd(inner):
   numbers = {'learning_rate': 1.0, 'momentum': 0.0}
-  return algorithms.with_server_optimizer(inner, 'sgd', numbers)
+  return with_server_optimizer(inner, 'sgd', numbers)
 
 
-local = algorithms.with_local_statistics
+local = with_local_statistics
 WRAPPED = {
   'alone': lambda inner: inner,
   'local': local,
@@ -218,7 +220,7 @@ def test_a_client_that_is_its_own_server_by_hand():
   # 2 + 3 / 4 = 2.75.
   numbers = {'learning_rate': 0.25, 'momentum': 0.5}
   fedavg = algorithms.make('fedavg')
-  chosen = decentralized(algorithms.with_server_optimizer(fedavg, 'sgd', numbers))
+  chosen = decentralized(with_server_optimizer(fedavg, 'sgd', numbers))
   scalars = jax.tree.map(jnp.float32, dict(chosen.hyperparameters))
   peer, path = chosen.init_client({'params': jnp.float32(1)}), []
   for mean, trained in ((3.0, 2.0), (4.0, 0.0)):
