@@ -168,7 +168,7 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
   known, problems, left = [], [], list(words)
   while left:
     word = left.pop(0)
-    match = re.fullmatch(r'--?config\.([^=]+)(=.*)?', word, re.DOTALL)
+    match = re.fullmatch(r'--?config\.([^=]*)(=.*)?', word, re.DOTALL)
     if not match or match[1] in catalog.every_knob():
       known.append(word)
       continue
@@ -216,8 +216,9 @@ def _place(directory: str) -> pathlib.Path:
       os.stat(place)
     except (FileNotFoundError, NotADirectoryError):
       continue
-    except OSError as error:
-      problem = f'--workdir={directory!r} cannot be used: {error.strerror}.'
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+      reason = getattr(error, 'strerror', error)
+      problem = f'--workdir={directory!r} cannot be used: {reason}.'
       raise config_lib.ConfigError([problem]) from None
     if os.path.isdir(place):
       break

@@ -25,7 +25,7 @@ _CALLED_WITH = {
   'augmentation': (),
 }
 _TRAITS = {
-  'algorithm': {'several_clients', 'served', 'contrastive'},
+  'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
   'model': {'normalized', 'convolutional'},
 }
 

@@ -55,7 +55,8 @@ def get_config():
 """
 TINY = (
   *('--config.data.limit=200', '--config.partition.min_size=1'),
-  *('--config.num_rounds=2', '--config.local_epochs=1', '--config.execution.devices=1'),
+  *('--config.num_rounds=2', '--config.local_epochs=1', '--config.batch_size=8'),
+  '--config.execution.devices=1',
 )
 
 
@@ -261,7 +262,7 @@ BAD = {
     "register_algorithm('mine'): <lambda> is called with nothing, and cannot be: "
     "missing a required argument: 'mu'."
   ),
-  "moon_jax.register_algorithm('mine', print, traits=['servd'])": (
+  "moon_jax.register_algorithm('mine', lambda: 0, traits=['servd'])": (
     "register_algorithm('mine'): there is no trait 'servd'."
   ),
   "moon_jax.register_partition('mine', lambda labels: 0)": (
@@ -274,6 +275,9 @@ BAD = {
   ),
   "moon_jax.register_algorithm('mine', 5)": (
     "register_algorithm('mine'): 5 is no function, and no 'module:function'."
+  ),
+  "moon_jax.register_algorithm('mine', print)": (
+    "register_algorithm('mine'): the source of <built-in function print> is in no file."
   ),
   "moon_jax.register_algorithm('mine', [][0])": 'IndexError: list index out of range',
 }
@@ -292,8 +296,11 @@ def test_the_name_of_another_file_is_taken(folder, capsys):
   shutil.copy(folder / 'mine.py', folder / 'yours.py')
   assert cli.parse(['--config=mine.py'])  # the same file twice is fine
   (line,) = complaints(capsys, '--config=yours.py')
-  assert line.startswith("--config='yours.py' failed, line 25: register_algorithm(")
-  assert line.endswith("('fedprox_l1'): the name is taken.")
+  number = ALGORITHM.splitlines().index('moon_jax.register_algorithm(') + 1
+  assert line == (
+    f"--config='yours.py' failed, line {number}: register_algorithm('fedprox_l1'): the "
+    'name is taken.'
+  )
 
 
 # --- models, data, partitions, augmentations ------------------------------------------

@@ -29,10 +29,11 @@ MODELS = (
   'resnet50.'
 )
 ALGORITHMS = (
-  'must be one of fedavg, fedprox, scaffold, moon, sa_moon, dco_moon, '
-  'decentralized_fedavg, decentralized_moon, solo, centralized.'
+  'must be one of fedavg, fedprox, scaffold, moon, sa_moon, dco_moon, median, '
+  'trimmed_mean, krum, decentralized_fedavg, decentralized_moon, solo, centralized.'
 )
-SERVED = 'fedavg or fedprox or scaffold or moon or sa_moon or dco_moon'
+WEIGHTED = 'fedavg or fedprox or scaffold or moon or sa_moon or dco_moon'
+SERVED = f'{WEIGHTED} or median or trimmed_mean or krum'
 SEVERAL = f'{SERVED} or decentralized_fedavg or decentralized_moon or solo'
 MOON = (
   'moon.mu, moon.tau, moon.negative, moon.similarity_on, moon.num_previous, '
@@ -60,6 +61,7 @@ BAD = {
   ],
   '--config.moon.=1': ["--config.moon. is not a knob. Did you mean 'moon.mu'?"],
   '--config.seed.x=1': ["--config.seed.x is not a knob. Did you mean 'seed'?"],
+  '--config. -config.=1': ['--config. is not a knob.', '--config. is not a knob.'],
   # Words that are no knob.
   'hello': ["'hello' is a stray word; see --help."],
   'config.seed=1': [
@@ -301,13 +303,17 @@ BAD = {
   ],
   '--config.algorithm=centralized --config.client_weight=uniform': [
     '--config.client_weight is not used with --config.algorithm=centralized; '
-    f'it belongs to {SERVED}.'
+    f'it belongs to {WEIGHTED}.'
   ],
   '--config.algorithm=centralized --config.num_clients=5 --config.partition.beta=1': [
     '--config.num_clients is not used with --config.algorithm=centralized; '
     f'it belongs to {SEVERAL}.',
     '--config.partition.beta is not used with --config.algorithm=centralized; '
     f'it belongs to {SEVERAL}.',
+  ],
+  '--config.algorithm=krum --config.krum.num_byzantine=4': [
+    '--config.krum.num_byzantine=4 must be below (n - 2) / 2, with n = 10 clients in a '
+    'round.'
   ],
   '--config.topology.name=grid': [
     '--config.topology.name is not used with --config.algorithm=moon; '

@@ -234,6 +234,7 @@ def told_bounds():
 
 # Whether a number is good for these is not a matter of bounds alone, or of none.
 OTHER_RULES = {'topology.degree', 'cnn_transformer.heads', 'dco_moon.normalise'}
+OTHER_RULES |= {'execution.devices', 'execution.lanes'}
 
 
 def numeric_knobs():
@@ -252,6 +253,7 @@ def test_every_number_has_its_bound_in_the_help():
 def test_the_bound_of_the_help_is_the_one_that_holds(name):
   low, low_included, high, high_included = told_bounds()[name]
   if numeric_knobs()[name] is int:
+    low = int(low)
     counted = name not in ('data.limit', 'execution.cache_mib')  # on the device
     good = [low, low + 1, 2**31 - 1, *([] if counted else [2**40])]
     bad = [low - 1, -(2**40), *([2**31, 2**70] if counted else [])]

@@ -53,6 +53,9 @@ TRAFFIC = {
   'dco_moon': (MODEL + 1, MODEL + 1),  # and p_t, or whether the client strayed
   'decentralized_fedavg': (MODEL, MODEL),  # with each neighbour
   'decentralized_moon': (MODEL, MODEL),
+  'median': (MODEL, MODEL),
+  'trimmed_mean': (MODEL, MODEL),
+  'krum': (MODEL, MODEL),
   'solo': (0, 0),
   'centralized': (0, 0),
 }

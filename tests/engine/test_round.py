@@ -119,7 +119,7 @@ def assert_equal_to_reference(algorithm, history, expected):
 
 
 def test_every_algorithm_is_tested():
-  assert set(world.OPTIONS) == set(catalog.names('algorithm'))
+  assert set(world.OPTIONS | world.ROBUST) == set(catalog.names('algorithm'))
 
 
 # tests/engine/test_peers.py is about that of a single client.
