@@ -15,7 +15,7 @@ import time
 import jax
 
 from moon_jax import cli
-from moon_jax.runner import documents, loop, run_directory
+from moon_jax.runner import files, loop, run_directory
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'
 
@@ -36,9 +36,9 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
       loop.run(request)
     end_to_end = time.perf_counter() - begin
-    rounds = documents.read_lines(workdir / run_directory.METRICS)
-    timings = documents.read_lines(workdir / run_directory.TIMINGS)
-    summary = documents.read_json(workdir / run_directory.SUMMARY)
+    rounds = files.read_lines(workdir / run_directory.METRICS)
+    timings = files.read_lines(workdir / run_directory.TIMINGS)
+    summary = files.read_json(workdir / run_directory.SUMMARY)
   busy = sum(line['train_seconds'] + line['evaluate_seconds'] for line in timings)
   # Saving after the last round is not followed by a round whose idling would hold it.
   other = sum(line['idle_seconds'] for line in timings) + timings[-1]['save_seconds']

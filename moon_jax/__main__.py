@@ -21,7 +21,7 @@ def launch(argv: list[str], stop: signals.Stop | None = None) -> int:
   # Only now: Ctrl-C is one line from the start, before anything slow is loaded.
   from moon_jax import cli
   from moon_jax.errors import ExitCode, RunError
-  from moon_jax.runner import storage
+  from moon_jax.runner import files
 
   stop = stop or signals.Stop()
   try:
@@ -30,7 +30,7 @@ def launch(argv: list[str], stop: signals.Stop | None = None) -> int:
       return ExitCode.DONE
     request = cli.parse(argv)
     stop.command = request.command
-    storage.require_writable(request.workdir)
+    files.require_writable(request.workdir)
     # Only now: a mistyped flag is answered before JAX is loaded.
     from moon_jax.runner import loop
 

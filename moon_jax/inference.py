@@ -1,4 +1,4 @@
-"""What did a run learn? Its trained model, for any images."""
+"""Loads the trained model of a run, and classifies images by it."""
 
 import dataclasses
 import pathlib
@@ -8,17 +8,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from moon_jax import algorithms, models
 from moon_jax import config as config_lib
-from moon_jax import models
 from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
 from moon_jax.data.device import normalise
 from moon_jax.engine import evaluation, experiment, method
 from moon_jax.errors import NoCheckpointError, UsageError
-from moon_jax.runner import checkpoint, documents, run_directory
-from moon_jax.types import Outputs, PyTree, Server, State
-
-Evaluated = Callable[[Server, PyTree], PyTree]
+from moon_jax.runner import checkpoint, files, run_directory
+from moon_jax.types import Outputs, PyTree
 
 
 class Predictions(NamedTuple):
@@ -127,11 +125,10 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   def first_state(variables):
     return experiment.first_state(algorithm, variables, config.num_clients)
 
+  own = has_own_models(algorithm, network.shapes)
+  check_client(workdir, client, config.num_clients if own else 0)
   state = jax.eval_shape(first_state, network.shapes)
-  needed = needed_for(algorithm.evaluated, state)
-  is_global = not any(jax.tree.leaves(needed.clients))
-  check_client(workdir, client, 0 if is_global else config.num_clients)
-  state = checkpoint.newest_part(workdir / 'checkpoints', state, needed)
+  state = checkpoint.newest(workdir / 'checkpoints', state)
   every = algorithm.evaluated(state.server, state.clients)
   return Trained(
     workdir=workdir,
@@ -146,14 +143,20 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   )
 
 
-def needed_for(evaluated: Evaluated, state: State) -> State:
-  """True for each leaf on which the tested models depend, and for the round."""
-  program = jax.make_jaxpr(evaluated)(state.server, state.clients).jaxpr
-  read = [*program.outvars, *(v for step in program.eqns for v in step.invars)]
-  read = {id(variable) for variable in read}
-  treedef = jax.tree.structure((state.server, state.clients))
-  needed = treedef.unflatten([id(variable) in read for variable in program.invars])
-  return State(*needed, round=True)
+def has_own_models(algorithm: algorithms.Algorithm, variables: PyTree) -> bool:
+  """Whether each client has a model of its own: whether two clients have two.
+
+  Args:
+    algorithm: its pure functions.
+    variables: of the network; their shapes are enough.
+  """
+
+  def of_two_clients(variables):
+    state = experiment.first_state(algorithm, variables, 2)
+    return algorithm.evaluated(state.server, state.clients)
+
+  tested = jax.eval_shape(of_two_clients, variables)
+  return jax.tree.leaves(tested)[0].shape[0] == 2
 
 
 def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
@@ -196,10 +199,7 @@ def check_client(workdir: pathlib.Path, client: int | None, num_own: int) -> Non
 def _saved(workdir: pathlib.Path) -> run_directory.Record:
   """config.json of a run directory."""
   path = workdir / run_directory.CONFIG
-  try:
-    saved = documents.read_json(path)
-  except OSError as error:
-    raise UsageError(f'{str(path)!r} cannot be read: {error.strerror}.') from None
+  saved = files.read_json(path)
   if saved is None:
     raise UsageError(
       f'{str(workdir)!r} is not a run directory: it has no {run_directory.CONFIG}.'

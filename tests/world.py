@@ -1,18 +1,20 @@
 """A world small enough to simulate in a second: random images, few unequal clients."""
 
 import functools
-from unittest import mock
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax import algorithms, models, tree
+from moon_jax import algorithms, catalog, models, tree
+from moon_jax.algorithms import robust
+from moon_jax.algorithms.wrappers import server_optimizer as server_wrapper
 from moon_jax.algorithms.wrappers import topology
+from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.data import device
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import client_training, devices, lanes, optimizers, schedule
+from moon_jax.engine import client_training, devices, lanes, schedule
 from moon_jax.engine import round as round_lib
 from moon_jax.models import layers
 from moon_jax.types import Outputs, Scalars, Server, State
@@ -39,6 +41,12 @@ OPTIONS = {
   'solo': {},
   'centralized': {},
 }
+# FedAvg with these rules on the server.
+ROBUST = {
+  'median': {},
+  'trimmed_mean': {'trim': 0.34},
+  'krum': {'num_byzantine': 0, 'num_selected': 2},
+}
 # What the reference calls it -> name, and what is no number.
 LOCAL_OPTIMIZERS = {
   'sgd': ('sgd', {}),
@@ -51,7 +59,6 @@ OPTIMIZER = {'learning_rate': 0.05, 'momentum': 0.9, 'weight_decay': 1e-2}
 IMAGE_SHAPES = {'mlp': (8, 8, 1), 'mlp_bn': (8, 8, 1), 'moon_cnn': (28, 28, 1)}
 MODEL_OPTIONS = {
   'mlp': {'width': 16, 'representation': 8},
-  'mlp_bn': {},
   'moon_cnn': {},
 }
 NUM_CLASSES = 4
@@ -89,15 +96,11 @@ def train_split(model='mlp'):
 def network(model='mlp'):
   """The network for the world's images."""
   shape = IMAGE_SHAPES[model]
-  with mock.patch.dict(models.MODELS, mlp_bn=_mlp_bn):
-    return models.make(
-      model, image_shape=shape, num_classes=NUM_CLASSES, **MODEL_OPTIONS[model]
-    )
-
-
-def _mlp_bn(num_classes, convolution):
-  del convolution
-  return MlpBn(num_classes)
+  if model == 'mlp_bn':
+    return models.network(MlpBn(NUM_CLASSES), shape)
+  return models.make(
+    model, image_shape=shape, num_classes=NUM_CLASSES, **MODEL_OPTIONS[model]
+  )
 
 
 class MlpBn(nn.Module):
@@ -120,6 +123,10 @@ def variables(model='mlp'):
   return network(model).init(0)
 
 
+# What `run` gives `compiled_round` after the algorithm if nothing else is asked for.
+DEFAULTS = ('mlp', True, 1, 'none', 'sgd')
+
+
 @functools.cache
 def compiled_round(
   algorithm,
@@ -135,13 +142,27 @@ def compiled_round(
   `changes` are of the options that are no numbers.
   """
   chosen = make(algorithm, **changes)
+  return round_of(
+    chosen, model, represent_once, num_devices, augmentation, local_optimizer
+  )
+
+
+def round_of(
+  chosen,
+  model='mlp',
+  represent_once=True,
+  num_devices=1,
+  augmentation='none',
+  local_optimizer='sgd',
+):
+  """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
-  optimizer = functools.partial(optimizers.OPTIMIZERS[name], **flags)
+  optimizer = functools.partial(catalog.part('optimizer', name).function, **flags)
   train = lanes.cohort_training(
     client_training.local_training(chosen, network(model), optimizer),
     represent_once=represent_once,
     mesh=devices.mesh(num_devices),
-    augment=augmenter(augmentation, 'reflect'),
+    augment=augmenter(augmentation),
   )
   return jax.jit(round_lib.make_round(chosen, train))
 
@@ -153,20 +174,23 @@ def make(algorithm, *, server_optimizer=None, batch_norm='averaged', **changes):
     for name in ('server_learning_rate', 'server_momentum')
     if name in changes
   }
-  made = algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
+  if algorithm in ROBUST:
+    made = getattr(robust, algorithm)(**(ROBUST[algorithm] | changes))
+  else:
+    made = algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
   if batch_norm == 'local':
-    made = algorithms.with_local_statistics(made)
+    made = with_local_statistics(made)
   if server_optimizer:
-    made = algorithms.with_server_optimizer(made, server_optimizer, numbers)
+    made = server_wrapper.with_server_optimizer(made, server_optimizer, numbers)
   return made
 
 
 def scalars(algorithm, seed=0, optimizer=None, local_optimizer='sgd'):
   """The numbers of a round; `optimizer` changes some of OPTIMIZER."""
   changed = OPTIMIZER | (optimizer or {})
-  wanted = optimizers.NUMBERS[LOCAL_OPTIMIZERS[local_optimizer][0]]
-  mine = {name: changed[name] for name in wanted}
-  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), mine))
+  if LOCAL_OPTIMIZERS[local_optimizer][0] != 'sgd':
+    del changed['momentum']
+  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), changed))
   return Scalars(*numbers, seed=np.int32(seed))
 
 
@@ -191,7 +215,12 @@ def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **mo
 
 def first_state(algorithm, model='mlp', **changes):
   """The state before the first round."""
-  chosen, start = make(algorithm, **changes), variables(model)
+  return state_of(make(algorithm, **changes), model)
+
+
+def state_of(chosen, model='mlp'):
+  """The state of an Algorithm before the first round."""
+  start = variables(model)
   return State(
     server=Server(start, chosen.init_server(start)),
     clients=tree.repeat(chosen.init_client(start), len(SIZES)),

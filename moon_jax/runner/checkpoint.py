@@ -1,4 +1,4 @@
-"""What survives a crash? The whole state, saved by orbax after a number of rounds.
+"""Saves the whole state by orbax every few rounds, and loads the newest undamaged one.
 
 A checkpoint is a folder with a number of completed rounds for a name. In it are the
 state, as `default`, and the manifest. It is written under another name and renamed when
@@ -22,7 +22,7 @@ import orbax.checkpoint as ocp
 
 from moon_jax import tree
 from moon_jax.errors import NoCheckpointError, RunError
-from moon_jax.runner import manifest, storage
+from moon_jax.runner import files, manifest
 from moon_jax.types import State
 
 STATE = 'default'  # orbax's own name for the only item of a checkpoint
@@ -45,11 +45,11 @@ class Checkpoints:
     self._directory = directory
     self._say = say
     self._checkpointer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
-    with storage.writing(directory):
+    with files.writing(directory):
       directory.mkdir(exist_ok=True)
       for path in directory.iterdir():
-        if re.fullmatch(rf'\d+{re.escape(storage.PARTIAL)}', path.name):
-          _remove(path)
+        if re.fullmatch(rf'\d+{re.escape(files.PARTIAL)}', path.name):
+          shutil.rmtree(path)
       # Stays open: no other folder gets its inode.
       self._descriptor = os.open(directory, os.O_RDONLY)
 
@@ -84,7 +84,7 @@ class Checkpoints:
     if folder.exists():
       raise RunError(f'Checkpoint {step} was not saved: it is there already.')
     num_bytes = tree.num_bytes(state)
-    storage.require_space(folder, num_bytes)
+    files.require_space(folder, num_bytes)
     try:
       with _quietly():
         self._checkpointer.save(
@@ -94,7 +94,7 @@ class Checkpoints:
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
-      raise storage.failure(folder, _reason(error), num_bytes) from error
+      raise files.failure(folder, _reason(error), num_bytes) from error
     self._remove_older()
 
   def newest_or(self, first: State, rounds_saved: int = 0) -> State:
@@ -115,7 +115,7 @@ class Checkpoints:
       if reason := manifest.fault(self._folder(step), step):
         self._set_aside(step, reason)
       else:
-        state = self._load(step, first)
+        state = _load(self._folder(step), first)
         self._remove_older()
         return state
     if rounds_saved or list(self._directory.glob('bad-*')):
@@ -125,39 +125,19 @@ class Checkpoints:
       )
     return first
 
-  def _load(self, step, first):
-    """A verified checkpoint; what goes wrong now is not for an older one to mend."""
-    place = self._folder(step).absolute() / STATE
-    try:
-      with _quietly():
-        # Orbax casts another dtype without a word, so the types are compared first.
-        saved = self._checkpointer.metadata(place).item_metadata.tree
-        if not (differing := _layout(saved) ^ _layout(first)):
-          args = ocp.args.StandardRestore(first)
-          return self._checkpointer.restore(place, args=args)
-    except Exception as error:  # reading can raise anything
-      raise NoCheckpointError(
-        f'{self._folder(step)} is undamaged and cannot be read ({_reason(error)}).'
-      ) from error
-    names = ', '.join(sorted({name for name, _ in differing}))
-    raise NoCheckpointError(
-      f'Checkpoint {step} holds another state; differing: {names}.'
-    )
-
   def _set_aside(self, step, reason):
     names = (f'bad-{step}-{count}' for count in itertools.count(1))
     name = next(name for name in names if not (self._directory / name).exists())
-    with storage.writing(self._directory):
+    with files.writing(self._directory):
       self._rename(self._folder(step), self._directory / name)
     self._say(f'checkpoint {step} is damaged ({reason}); set aside as {name}')
 
   def _remove_older(self):
-    with storage.writing(self._directory):
-      folders = [s for s in steps(self._directory) if self._folder(s).is_dir()]
-      for step in folders[_KEPT:]:
+    with files.writing(self._directory):
+      for step in steps(self._directory)[_KEPT:]:
         # Half a checkpoint must not look like one.
         self._rename(self._folder(step), self._partial(step))
-        _remove(self._partial(step))
+        shutil.rmtree(self._partial(step))
 
   def _rename(self, old, new):
     os.rename(old, new)
@@ -167,7 +147,7 @@ class Checkpoints:
     return self._directory / str(step)
 
   def _partial(self, step):
-    return self._directory / f'{step}{storage.PARTIAL}'
+    return self._directory / f'{step}{files.PARTIAL}'
 
 
 def steps(directory: pathlib.Path) -> list[int]:
@@ -177,14 +157,6 @@ def steps(directory: pathlib.Path) -> list[int]:
   """
   names = [path.name for path in directory.iterdir()]
   return sorted(int(n) for n in names if re.fullmatch(r'0|[1-9][0-9]*', n))[::-1]
-
-
-def _remove(path):
-  """Of a link only the link: what it leads to is somebody else's."""
-  if path.is_dir() and not path.is_symlink():
-    shutil.rmtree(path)
-  else:
-    path.unlink()
 
 
 @contextlib.contextmanager
@@ -208,43 +180,57 @@ def _reason(error):
   return os.strerror(number) if number else text[:200] or type(error).__name__
 
 
-def newest_part(directory: pathlib.Path, state: State, needed: State) -> State:
-  """Loads some leaves of the newest undamaged checkpoint to the host; writes nothing.
+def newest(directory: pathlib.Path, like: State) -> State:
+  """Loads the newest undamaged checkpoint to the host, as numpy; writes nothing.
 
   Args:
     directory: the checkpoints of a run directory.
-    state: of `jax.ShapeDtypeStruct`s, what the checkpoint has to hold.
-    needed: whether each leaf is needed; the others become zeros that take no memory.
+    like: of `jax.ShapeDtypeStruct`s, what the checkpoint has to hold.
 
   Raises:
     NoCheckpointError: there is no undamaged checkpoint, or it holds no such state.
   """
   names = steps(directory) if directory.is_dir() else []
   good = (step for step in names if not manifest.fault(directory / str(step), step))
-  step = next(good, None)
-  if step is None:
+  if (step := next(good, None)) is None:
     what = 'no undamaged checkpoint' if names else 'nothing is saved yet'
     raise NoCheckpointError(f'{directory}: {what}.')
-  loaded = _restore_part(directory / str(step), state, needed)
-  nothing = jax.tree.map(
-    lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), state
-  )
-  return jax.tree.map(
-    lambda load, x, zeros: x if load else zeros, needed, loaded, nothing
-  )
+  return _load(directory / str(step), like)
 
 
-def _restore_part(folder, state, needed):
-  part = jax.tree.map(lambda x, load: x if load else ocp.PLACEHOLDER, state, needed)
-  how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), state)
+def _load(folder: pathlib.Path, like: State) -> State:
+  """A verified checkpoint; what goes wrong now is not for an older one to mend.
+
+  Args:
+    folder: of the checkpoint.
+    like: what it has to hold; of `jax.ShapeDtypeStruct`s the leaves become numpy, else
+      they go to its devices.
+  """
   place = folder.absolute() / STATE
   try:
     with _quietly(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-      if _layout(checkpointer.metadata(place).item_metadata.tree) != _layout(state):
-        raise ValueError('it holds another state')
-      return checkpointer.restore(place, ocp.args.PyTreeRestore(part, restore_args=how))
+      # Orbax casts another dtype without a word, so the types are compared first.
+      saved = checkpointer.metadata(place).item_metadata.tree
+      if not (differing := _layout(saved) ^ _layout(like)):
+        how = jax.tree.map(_restored_as, like)
+        return checkpointer.restore(
+          place, ocp.args.PyTreeRestore(like, restore_args=how)
+        )
   except Exception as error:  # reading can raise anything
-    raise NoCheckpointError(f'{folder} cannot be read ({_reason(error)}).') from error
+    raise NoCheckpointError(
+      f'{folder} is undamaged and cannot be read ({_reason(error)}).'
+    ) from error
+  names = ', '.join(sorted({name for name, _ in differing}))
+  raise NoCheckpointError(
+    f'Checkpoint {folder.name} holds another state; differing: {names}.'
+  )
+
+
+def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
+  """How orbax is to make a leaf like this one."""
+  if isinstance(leaf, jax.ShapeDtypeStruct):
+    return ocp.RestoreArgs(restore_type=np.ndarray)
+  return ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype)
 
 
 def _layout(tree) -> set[tuple[str, tuple]]:

@@ -1,4 +1,4 @@
-"""Who is running in this directory? One process at a time."""
+"""Locks a run directory for one process at a time, and says which one has it."""
 
 import contextlib
 import datetime
@@ -9,7 +9,7 @@ import platform
 from collections.abc import Iterator
 
 from moon_jax.errors import UsageError
-from moon_jax.runner import storage
+from moon_jax.runner import files
 
 LOCK = '.lock'
 
@@ -46,7 +46,7 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
       problem = f'--workdir={str(workdir)!r} cannot be locked: {error.strerror}.'
       raise UsageError(problem) from None
     now = datetime.datetime.now().astimezone().isoformat(' ', 'seconds')
-    with storage.writing(workdir / LOCK):
+    with files.writing(workdir / LOCK):
       file.truncate(0)
       who = f'process {os.getpid()} on {platform.node()}, started {now}\n'
       file.write(who.encode())

@@ -1,16 +1,13 @@
-"""The loop: read it top to bottom in a minute."""
-
-import jax
+"""Runs an experiment: checks, builds, resumes, trains round by round, and ends it."""
 
 from moon_jax.cli import Request
 from moon_jax.engine import devices
 from moon_jax.engine.experiment import Experiment, build, initial_state
-from moon_jax.engine.programs import compile_programs, round_inputs
 from moon_jax.errors import ExitCode, UsageError
-from moon_jax.runner import compile_cache, plots, run_directory, storage
+from moon_jax.runner import compile_cache, files, plots, run_directory
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.console import Console
-from moon_jax.runner.pipeline import Logbook
+from moon_jax.runner.pipeline import Pipeline
 from moon_jax.runner.run_directory import Records
 from moon_jax.runner.signals import Stop
 from moon_jax.types import State
@@ -47,7 +44,7 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
   ):
     counts = experiment.class_counts
     run_directory.save_partition(workdir, experiment.split, counts)
-    with storage.writing(workdir / 'partition.png'):
+    with files.writing(workdir / 'partition.png'):
       plots.heat_map(workdir / 'partition.png', counts, workdir.name)
     state = checkpoints.newest_or(
       initial_state(experiment), run_directory.rounds_saved(workdir)
@@ -92,48 +89,31 @@ def train(
   console: Console,
   stop: Stop,
 ) -> None:
-  """Every round that is left: train, test, record, save.
-
-  While the device works on a round, the host packs the next one and then reads the
-  results of the one before, if the device has been given that much work in advance.
+  """Every round that is left: train, test, record, save. See `pipeline`.
 
   Raises:
     StoppedError: it was asked to, and has saved what it did.
     DivergedError: the results of a round are not finite.
   """
-  config, first = experiment.config, int(state.round)
-  plan, flight, saved = experiment.planner.plan(first), None, False
-  inputs = round_inputs(experiment, first, plan)
-  cache = compile_cache.using(config.execution.compile_cache, console.say)
-  with cache, console.compiling('one round and one test'):
-    programs = compile_programs(experiment, state, inputs)
-  logbook = Logbook(experiment, programs, records, console, first)
-  with logbook, stop.deferred():
-    for index in console.progress(range(first, config.num_rounds)):
+  config, saved = experiment.config, False
+  rounds = range(int(state.round), config.num_rounds)
+  with Pipeline(experiment, state, records, console) as pipeline, stop.deferred():
+    for index in console.progress(rounds):
       if saved:
         stop.check(index)
-      landing, flight = flight, logbook.new_flight(index, plan)
-      with jax.transfer_guard('disallow'):
-        state, flight.metrics = programs.run_round(state, *inputs, experiment.train)
-      if index + 1 < config.num_rounds:
-        with flight.clock('pack'):
-          plan = experiment.planner.plan(index + 1)
-          inputs = round_inputs(experiment, index + 1, plan)
+      state = pipeline.train(state)
+      pipeline.pack_next()
       if due(index, config.eval_every_rounds, config.num_rounds):
-        with jax.transfer_guard('disallow'):
-          flight.score = programs.evaluate(state, experiment.test)
-      if landing:
-        logbook.land(landing)
-        logbook.close(landing)
+        pipeline.test(state)
+      pipeline.record_previous()
       saved = stop.requested
       saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
       if saved or devices.one_at_a_time(experiment.mesh):
-        logbook.land(flight)
+        pipeline.record_results()
         if saved:
-          with flight.clock('save'):
+          with pipeline.current.clock('save'):
             checkpoints.save(state)
-        logbook.close(flight)
-        flight = None
+        pipeline.record_timing()
 
 
 def due(round_index: int, every: int, num_rounds: int) -> bool:

@@ -1,34 +1,35 @@
-"""Is a saved folder what was written? The SHA-256 of each file, kept beside the files.
+"""Finds damage to a saved folder by the size and SHA-256 of each file, noted in it.
 
-manifest.json is the last file of a folder to be written. Its own SHA-256 stands in it,
-and it is compared as bytes: no bit of it can change unseen.
+manifest.json is the last file of a folder to be written.
 """
 
-import hashlib
 import json
 import os
 import pathlib
 
 from moon_jax.errors import NoCheckpointError
+from moon_jax.runner import files
 
 NAME = 'manifest.json'
-# Raised when an older program could not read the folder. `format` and `sha256` stay.
-FORMAT = 1
+# Raised when an older program could not read the folder. Format 1 has a digest of the
+# manifest itself, too, which is not looked at any more.
+FORMAT = 2
+_READ = (1, FORMAT)
 
 
 def write(folder: pathlib.Path, completed_rounds: int) -> None:
   """Writes the manifest of everything that is in the folder."""
   paths = sorted(path for path in folder.rglob('*') if path.is_file())
-  files = {
+  told = {
     path.relative_to(folder).as_posix(): {
       'bytes': path.stat().st_size,
-      'sha256': _digest(path),
+      'sha256': files.sha256(path),
     }
     for path in paths
   }
-  content = {'format': FORMAT, 'round': completed_rounds, 'files': files}
-  with (folder / NAME).open('wb') as file:
-    file.write(_sealed(content))
+  content = {'format': FORMAT, 'round': completed_rounds, 'files': told}
+  with (folder / NAME).open('w') as file:
+    file.write(json.dumps(content, indent=1))  # the last byte counts: no end of line
     file.flush()
     os.fsync(file.fileno())
 
@@ -37,23 +38,15 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
   """What is wrong with a folder; '' if it is what was written.
 
   Args:
-    folder: may be anything.
+    folder: may be empty, or a file.
     completed_rounds: what it should hold.
 
   Raises:
-    NoCheckpointError: it is undamaged, but of a format that is not known here.
+    NoCheckpointError: it is of a format that is not known here.
   """
   try:
-    if not folder.is_dir():
-      return 'it is no folder'
-    if not any(folder.iterdir()):
-      return 'it is empty'
-    if not (folder / NAME).is_file():  # reading a pipe would wait for ever
-      return f'it has no {NAME}'
-    content = _unsealed((folder / NAME).read_bytes())
-    if content is None:
-      return f'{NAME} has changed'
-    if content['format'] != FORMAT:
+    content = json.loads((folder / NAME).read_bytes())
+    if content['format'] not in _READ:
       raise NoCheckpointError(
         f'{folder} has checkpoint format {content["format"]}, and this program reads '
         f'format {FORMAT}: go on with the version of moon_jax that wrote it.'
@@ -62,35 +55,18 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
       return f'it holds round {content["round"]}'
     faults = (_file_fault(folder, *item) for item in content['files'].items())
     return next(filter(None, faults), '')
+  except (FileNotFoundError, NotADirectoryError):
+    return f'it has no {NAME}'
   except OSError as error:
     return f'{error.filename} cannot be read: {error.strerror}'
+  except (ValueError, TypeError, KeyError, AttributeError):
+    return f'{NAME} has changed'
 
 
 def _file_fault(folder, name, expected):
-  path = folder / name
+  path, num_bytes = folder / name, expected['bytes']
   if not path.is_file():
     return f'{name} is missing'
-  if (size := path.stat().st_size) != expected['bytes']:
-    return f'{name} has {size} of {expected["bytes"]} bytes'
-  return '' if _digest(path) == expected['sha256'] else f'{name} has changed'
-
-
-def _digest(path):
-  with path.open('rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def _sealed(content):
-  """The bytes of a manifest, with their own SHA-256 in the last place."""
-  digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-  return (json.dumps(content | {'sha256': digest}, indent=1) + '\n').encode()
-
-
-def _unsealed(data):
-  """The content of a manifest; None if a bit of it is not as it was written."""
-  try:
-    content = json.loads(data)
-    del content['sha256']
-  except (ValueError, TypeError, KeyError):
-    return None
-  return content if _sealed(content) == data else None
+  if (size := path.stat().st_size) != num_bytes:
+    return f'{name} has {size} of {num_bytes} bytes'
+  return '' if files.sha256(path) == expected['sha256'] else f'{name} has changed'

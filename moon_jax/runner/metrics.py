@@ -1,10 +1,5 @@
-"""What do the numbers of a round and of a run mean? From arrays to records."""
+"""Computes the records of a round and of a run from the arrays that training leaves."""
 
-import contextlib
-import itertools
-import resource
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,9 +7,11 @@ import numpy as np
 
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.schedule import Plan
+from moon_jax.runner.clock import PHASES
 from moon_jax.types import ClientMetrics
 
 Record = dict[str, Any]
+_QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
 
 
 # What diverged is told by its record, not by a warning.
@@ -91,9 +88,6 @@ def means(metrics: ClientMetrics) -> Record:
   return {name: totals[name] / counts[name] for name in totals if counts[name]}
 
 
-_QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
-
-
 def _spreads(reports: dict[str, np.ndarray]) -> Record:
   """name -> [K], to name_mean, name_min, ..., name_max."""
   record = {}
@@ -134,67 +128,6 @@ def test_record(score: Score, num_examples: int) -> Record:
   return record
 
 
-PHASES = ('compile', 'pack', 'idle', 'train', 'evaluate', 'save')
-
-
-class Clock:
-  """Seconds of a round by phase, as the host sees them.
-
-  The device works on a round while the host packs the next one and records the one
-  before. `idle` is when the device had nothing to do, saving included; `compile` is
-  what came before the first round of a process.
-  """
-
-  def __init__(self, previous: 'Clock | None' = None):
-    """Starts when the device is given the round.
-
-    Args:
-      previous: of the round before, which has arrived before this one does.
-    """
-    self.seconds = dict.fromkeys(PHASES, 0.0)
-    self._previous = previous
-    self._given = time.perf_counter()
-    self._free = None
-
-  @contextlib.contextmanager
-  def __call__(self, phase: str) -> Iterator[None]:
-    """Measures what the host does inside."""
-    begin = time.perf_counter()
-    yield
-    self.seconds[phase] += time.perf_counter() - begin
-
-  def elapsed(self) -> float:
-    """Seconds of training, testing and saving."""
-    return sum(self.seconds[phase] for phase in ('train', 'evaluate', 'save'))
-
-  def arrived(self, phase: str) -> None:
-    """Ends a phase of the device: its results are here."""
-    now = time.perf_counter()
-    if self._free is None:
-      free = self._previous._free if self._previous else self._given
-      self.seconds['idle'] = max(0.0, self._given - free)
-      self._free, self._previous = max(self._given, free), None
-    self.seconds[phase] = now - self._free
-    self._free = now
-
-
-def timing_record(clock: Clock, plan: Plan, record: Record) -> Record:
-  """The line of timings.jsonl.
-
-  Args:
-    clock: of this round.
-    plan: of this round.
-    record: the round's line of metrics.jsonl.
-  """
-  return {
-    'round': record['round'],
-    **{f'{phase}_seconds': clock.seconds[phase] for phase in PHASES},
-    'samples_per_second': record['num_examples'] / clock.seconds['train'],
-    'useful_steps_fraction': plan.utilisation(),
-    'peak_memory_bytes': peak_memory_bytes(),
-  }
-
-
 # Of its own best accuracy; what a run is said to reach late or early.
 TARGET = 0.95
 _OF_SEVERAL = ('test_accuracy_std', 'test_accuracy_worst')
@@ -224,34 +157,3 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
     'bytes_down': sum(record['bytes_down'] for record in rounds),
     'bytes_up': sum(record['bytes_up'] for record in rounds),
   } | {name: round(sum(line.get(name, 0.0) for line in timings), 3) for name in names}
-
-
-def time_spent(timings: list[Record]) -> dict[str, float]:
-  """Where the time of a run went, in seconds that do not overlap.
-
-  Args:
-    timings: the lines of timings.jsonl.
-
-  Returns:
-    Seconds of 'compiling', 'training', 'testing', 'saving' and 'idle', which is when
-    the device waited for the host, here without the saving.
-  """
-  names = {'compile': 'compiling', 'train': 'training', 'evaluate': 'testing'}
-  spent = {
-    name: sum(line.get(f'{phase}_seconds', 0.0) for line in timings)
-    for phase, name in (names | {'save': 'saving'}).items()
-  }
-  # A round's line counts the saving of the round before as idle.
-  saved = itertools.chain([0.0], (line.get('save_seconds', 0.0) for line in timings))
-  waits = zip(timings, saved, strict=False)
-  spent['idle'] = sum(
-    max(0.0, line.get('idle_seconds', 0.0) - save) for line, save in waits
-  )
-  return spent
-
-
-def peak_memory_bytes() -> int:
-  """The most memory in use so far: of the device if it tells, else of the process."""
-  stats = jax.local_devices()[0].memory_stats() or {}
-  host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-  return stats.get('peak_bytes_in_use', host)

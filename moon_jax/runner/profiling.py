@@ -1,4 +1,4 @@
-"""Where does the time of a round go? A trace by JAX's profiler, and its sums."""
+"""Traces two rounds by JAX's profiler, and sums up where their time went."""
 
 import pathlib
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import jax
 
-from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner.clock import Clock
 
 # In a program's text a computation begins and ends in the first column.
 _COMPUTATION = re.compile(r'^(?:ENTRY )?%?([\w.-]+) [^\n]*\{\n(.*?)^\}', re.M | re.S)
@@ -44,7 +44,7 @@ class Profiler:
       jax.profiler.start_trace(str(self._folder))
       self._tracing = self.began = True
 
-  def arrived(self, index: int, clock: metrics_lib.Clock) -> None:
+  def arrived(self, index: int, clock: Clock) -> None:
     """To be called when a round's results are here; ends the trace after the last."""
     if self._first <= index <= self._last:
       self._clocks.append(clock)

@@ -1,4 +1,4 @@
-"""What is written down? The files of a run directory.
+"""The files of a run directory: makes, checks, continues and ends them.
 
 config.json     the resolved configuration, versions, devices, git commit
 metrics.jsonl   one object a round: results only, no clock, so that a resumed run
@@ -16,7 +16,7 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -28,17 +28,12 @@ from moon_jax.cli import Request
 from moon_jax.data import partition
 from moon_jax.data.device import DeviceSplit
 from moon_jax.errors import NoCheckpointError, UsageError
-from moon_jax.runner import documents, lock, plots, storage
+from moon_jax.runner import files, lock, plots
 from moon_jax.runner.metrics import Record, summarise
 from moon_jax.runner.tensorboard import Board
 
-CONFIG, METRICS, TIMINGS, SUMMARY, PARTITION = (
-  'config.json',
-  'metrics.jsonl',
-  'timings.jsonl',
-  'summary.json',
-  'partition.npz',
-)
+CONFIG, SUMMARY, PARTITION = 'config.json', 'summary.json', 'partition.npz'
+METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
@@ -49,13 +44,10 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
     What to tell the user, such as that a registered part's source has changed.
 
   Raises:
-    UsageError: it cannot be read, or holds another experiment.
+    UsageError: it holds another experiment.
     NoCheckpointError: what a run wrote there is damaged, or has lost its config.json.
   """
-  try:
-    saved = documents.read_json(workdir / CONFIG)
-  except OSError as error:
-    raise UsageError(f'--workdir={str(workdir)!r}: {error.strerror}.') from None
+  saved = files.read_json(workdir / CONFIG)
   if saved is None:
     if (workdir / METRICS).exists() or list(workdir.glob('checkpoints/*')):
       raise NoCheckpointError(
@@ -63,11 +55,8 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
         'or give another --workdir.'
       )
     return []
-  if not isinstance(saved.get('config'), dict) or not isinstance(
-    saved.get('earlier', []), list
-  ):
+  if not isinstance(saved.get('config'), dict):
     raise NoCheckpointError(f'{workdir / CONFIG} is not what a run writes.')
-  _check_lines(workdir)
   told = require_registered(workdir, saved)
   if changes := config_lib.changes(saved['config'], config):
     raise UsageError(
@@ -103,37 +92,16 @@ def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
   return told
 
 
-def _check_lines(workdir: pathlib.Path) -> None:
-  """Raises NoCheckpointError unless the records have the numbers that are summed up."""
-  for line in documents.read_lines(workdir / METRICS):
-    names = ['num_examples', 'bytes_down', 'bytes_up']
-    if {'test_accuracy', 'test_loss'} & line.keys():
-      names.append('test_accuracy')
-    _require_numbers(workdir / METRICS, line, names)
-  for line in documents.read_lines(workdir / TIMINGS):
-    names = [name for name in line if name.endswith('_seconds')]
-    _require_numbers(workdir / TIMINGS, line, names)
-
-
-def _require_numbers(path: pathlib.Path, line: Record, names: Iterable[str]) -> None:
-  for name in names:
-    if not isinstance(line.get(name), int | float):
-      raise NoCheckpointError(
-        f'{path} is damaged: round {line["round"]} has no number {name!r}.'
-      )
-
-
 def finished(workdir: pathlib.Path, num_rounds: int) -> bool:
   """Whether the directory holds a run of at least so many rounds, to its end."""
-  told = ('rounds', 'test_accuracy', 'best_test_accuracy', 'best_round')
-  summary = documents.read_json(workdir / SUMMARY, needs=told)
+  summary = files.read_json(workdir / SUMMARY)
   return summary is not None and summary['rounds'] >= num_rounds
 
 
 def rounds_saved(workdir: pathlib.Path) -> int:
   """The last round of which the records say that its state was saved; 0 if none."""
-  summary = documents.read_json(workdir / SUMMARY, needs=('rounds',)) or {'rounds': 0}
-  timings = documents.read_lines(workdir / TIMINGS)
+  summary = files.read_json(workdir / SUMMARY) or {'rounds': 0}
+  timings = files.read_lines(workdir / TIMINGS)
   saved = [line['round'] for line in timings if line.get('save_seconds', 0) > 0]
   return max([summary['rounds'], *saved])
 
@@ -155,24 +123,24 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
   with lock.held(workdir):
     # Once more: another process may have run here while this one loaded its data.
     check(workdir, request.config)
-    saved = documents.read_json(workdir / CONFIG) or {}
+    saved = files.read_json(workdir / CONFIG) or {}
     if saved.get('data_digest', data_digest) != data_digest:
       raise UsageError(
         f'The run in {workdir} was trained on other data than this; '
         'give this one a --workdir.'
       )
     about = describe(request, data_digest, images, saved)
-    documents.write_json(workdir / CONFIG, about)
+    files.write_json(workdir / CONFIG, about)
     yield
 
 
 def finish(workdir: pathlib.Path) -> None:
   """Draws curves.png and writes summary.json, which marks the run as finished."""
-  rounds = documents.read_lines(workdir / METRICS)
-  timings = documents.read_lines(workdir / TIMINGS)
-  with storage.writing(workdir / 'curves.png'):
+  rounds = files.read_lines(workdir / METRICS)
+  timings = files.read_lines(workdir / TIMINGS)
+  with files.writing(workdir / 'curves.png'):
     plots.curves(workdir / 'curves.png', rounds, title=workdir.name)
-  documents.write_json(workdir / SUMMARY, summarise(rounds, timings))
+  files.write_json(workdir / SUMMARY, summarise(rounds, timings))
 
 
 def save_partition(
@@ -180,7 +148,7 @@ def save_partition(
 ) -> None:
   """Writes partition.npz: indices, offsets, class_counts [N, Y]."""
   path = workdir / PARTITION
-  with storage.replacing(path) as partial, partial.open('wb') as file:
+  with files.replacing(path) as partial, partial.open('wb') as file:
     np.savez(file, **split._asdict(), class_counts=counts)
 
 
@@ -243,7 +211,7 @@ class Records:
         f'{workdir / METRICS} has {len(self.rounds)} of the {completed_rounds} '
         'rounds in the checkpoint.'
       )
-    with storage.writing(workdir):
+    with files.writing(workdir):
       (workdir / SUMMARY).unlink(missing_ok=True)
       self._keep(workdir / TIMINGS, completed_rounds)
       # Unbuffered: what cannot be written is not tried again when the file is closed.
@@ -288,7 +256,7 @@ class Records:
     """
     finite = values[np.isfinite(values)]
     if len(finite):
-      with storage.writing(self.workdir / 'tensorboard'):
+      with files.writing(self.workdir / 'tensorboard'):
         self._board.add_histogram(name, finite, round_number)
 
   def add_picture(self, name: str, path: pathlib.Path) -> None:
@@ -297,11 +265,11 @@ class Records:
     Raises:
       RunError: the disk is full.
     """
-    with storage.writing(self.workdir / 'tensorboard'):
+    with files.writing(self.workdir / 'tensorboard'):
       self._board.add_picture(name, image.imread(path))
 
   def _show(self, group, record):
-    with storage.writing(self.workdir / 'tensorboard'):
+    with files.writing(self.workdir / 'tensorboard'):
       self._board.add(group, record)
 
   @staticmethod
@@ -312,7 +280,7 @@ class Records:
       for k, v in record.items()
     }
     line = (json.dumps(clean, allow_nan=False) + '\n').encode()
-    with storage.writing(pathlib.Path(file.name), len(line)):
+    with files.writing(pathlib.Path(file.name), len(line)):
       while line:
         line = line[file.write(line) :]
       # On the disk before the checkpoint that counts on it.
@@ -321,9 +289,9 @@ class Records:
   @staticmethod
   def _keep(path, completed_rounds):
     """Drops the lines of later rounds; the lines that stay, and how many went."""
-    lines = documents.read_lines(path)
+    lines = files.read_lines(path)
     kept = [line for line in lines if line['round'] <= completed_rounds]
-    storage.replace(path, ''.join(json.dumps(line) + '\n' for line in kept))
+    files.replace(path, ''.join(json.dumps(line) + '\n' for line in kept))
     return kept, len(lines) - len(kept)
 
 

@@ -1,4 +1,4 @@
-"""What happens on SIGTERM, SIGHUP and Ctrl-C? A round is saved, or nothing is lost.
+"""Ends a run on SIGTERM, SIGHUP and Ctrl-C: after a round that is saved, or at once.
 
 A thread acts on signals: Python calls a handler between two instructions of the main
 thread, which waits inside the compiler or for a whole round of the device.

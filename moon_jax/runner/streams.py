@@ -1,39 +1,25 @@
-"""What if nothing can be printed? The run goes on: only what it says is lost.
-
-A full disk, a reader that quits, a terminal that is gone, a stream that was never open.
-"""
+"""Lets a run go on when nobody takes its output: `| head`, or a closed terminal."""
 
 import contextlib
-import errno
 import io
 import os
-import select
 import sys
-from typing import TextIO
 
-_STDOUT, _STDERR = 1, 2
+_STDERR = 2
 
 
 def outlive() -> None:
-  """From now on no standard stream can end the program; to be called first of all."""
-  for descriptor in (0, _STDOUT, _STDERR):
-    try:
-      os.fstat(descriptor)
-    except OSError:
-      # Takes the lowest free number, which a file of the run must not get.
-      os.open(os.devnull, os.O_RDWR)
-  sys.stdout = _text(_Patient(_STDOUT, 'Standard output'), sys.stdout)
-  sys.stderr = _text(_Patient(_STDERR, 'Standard error'), sys.stderr)
+  """From now on output that cannot be written is lost; to be called first of all."""
+  if sys.stdout:
+    sys.stdout = _text(sys.stdout, 'Standard output')
+  if sys.stderr:
+    sys.stderr = _text(sys.stderr, 'Standard error')
 
 
 def tell(text: str) -> None:
-  """Writes a line to standard error at once, whatever locks other threads hold.
-
-  Not if that would have to wait for its reader.
-  """
+  """Writes a line to standard error at once, whatever locks other threads hold."""
   with contextlib.suppress(OSError):
-    if select.select([], [_STDERR], [], 0)[1]:
-      os.write(_STDERR, f'{text}\n'.encode())
+    os.write(_STDERR, f'{text}\n'.encode())
 
 
 class _Patient(io.FileIO):
@@ -46,26 +32,21 @@ class _Patient(io.FileIO):
 
   def write(self, data) -> int:
     try:
-      written = super().write(data)
+      return super().write(data)
     except OSError as error:
-      return self._drop(data, error.errno)
-    # None: the other side has set it non-blocking and does not read.
-    return self._drop(data, errno.EAGAIN) if written is None else written
-
-  def _drop(self, data, number):
-    if not self._told:
-      self._told = True
-      tell(f'{self._title} cannot be written ({os.strerror(number)}); going on.')
-    return len(data)
+      if not self._told:
+        self._told = True
+        tell(f'{self._title} cannot be written ({error.strerror}); going on.')
+      return len(data)
 
 
-def _text(raw: io.FileIO, stream: TextIO | None) -> TextIO:
-  """A stream as Python opened it, None if it was closed, on another descriptor."""
+def _text(stream: io.TextIOWrapper, title: str) -> io.TextIOWrapper:
+  """A stream as Python opened it, on a patient descriptor."""
   return io.TextIOWrapper(
-    io.BufferedWriter(raw),
-    encoding=stream.encoding if stream else 'utf-8',
+    io.BufferedWriter(_Patient(stream.fileno(), title)),
+    encoding=stream.encoding,
     # A folder's name may have characters that the terminal has not.
     errors='backslashreplace',
-    line_buffering=bool(stream and stream.line_buffering),
-    write_through=bool(stream and stream.write_through),
+    line_buffering=stream.line_buffering,
+    write_through=stream.write_through,
   )

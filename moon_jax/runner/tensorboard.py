@@ -1,4 +1,4 @@
-"""What does TensorBoard show? The numbers of the records, round by round, pictures."""
+"""Writes TensorBoard's event file: the numbers of the records, histograms, pictures."""
 
 import math
 import os

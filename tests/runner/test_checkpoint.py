@@ -1,6 +1,5 @@
 """A state survives saving and loading bit for bit, or is refused."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -147,7 +146,8 @@ def test_damage_to_any_file_is_found(tmp_path, two_steps, damage):
     (line,) = said
     assert line.startswith('checkpoint 2 is damaged (')
     assert line.endswith('); set aside as bad-2-1')
-    assert name.name in line
+    # What differs from the manifest: a file, unless it is the manifest that changed.
+    assert name.name in line or name.name == manifest.NAME
     shutil.rmtree(here)
   assert damaged > 8
 
@@ -166,8 +166,8 @@ def test_what_has_a_steps_name_and_what_has_not(tmp_path, two_steps):
   assert_same(load(tmp_path, world.first_state('fedavg'), said), after)
   assert said == [
     'checkpoint 9 is damaged (it holds round 1); set aside as bad-9-1',
-    'checkpoint 8 is damaged (it is no folder); set aside as bad-8-1',
-    'checkpoint 7 is damaged (it is empty); set aside as bad-7-1',
+    'checkpoint 8 is damaged (it has no manifest.json); set aside as bad-8-1',
+    'checkpoint 7 is damaged (it has no manifest.json); set aside as bad-7-1',
   ]
   aside = ['bad-7-1', 'bad-8-1', 'bad-9-1']
   assert set(names(tmp_path)) == {'1', '2', *aside, *junk}
@@ -202,10 +202,7 @@ def test_checkpoints_that_are_gone_are_missed(tmp_path):
 def test_a_later_format_is_refused_and_stays(tmp_path, two_steps):
   shutil.copytree(two_steps[0] / 'checkpoints', tmp_path / 'checkpoints')
   path = tmp_path / 'checkpoints/2' / manifest.NAME
-  content = json.loads(path.read_text()) | {'format': 9}
-  del content['sha256']
-  digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-  path.write_text(json.dumps(content | {'sha256': digest}, indent=1) + '\n')
+  path.write_text(json.dumps(json.loads(path.read_text()) | {'format': 9}))
   with pytest.raises(NoCheckpointError, match=r'checkpoints/2 has checkpoint format 9'):
     load(tmp_path, world.first_state('fedavg'))
   assert names(tmp_path) == ['1', '2']
@@ -226,8 +223,8 @@ def test_what_a_crash_leaves_is_removed(tmp_path, two_steps):
 # The weights alone would fit into 16 kB: it is orbax that finds the disk full. One of
 # its threads may complain of that late.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
-@pytest.mark.parametrize(('size', 'than'), [('4k', ''), ('16k', 'more than ')])
-def test_a_full_disk_keeps_what_is_there(disk, size, than):
+@pytest.mark.parametrize('size', ['4k', '16k'])
+def test_a_full_disk_keeps_what_is_there(disk, size):
   folder = disk('small', '1m')
   state = world.first_state('fedavg')
   with opened(folder) as checkpoints:
@@ -239,7 +236,7 @@ def test_a_full_disk_keeps_what_is_there(disk, size, than):
       checkpoints.save(state._replace(round=jnp.int32(1)))
   assert re.fullmatch(
     r'.*/checkpoints/1 cannot be written: No space left on device \('
-    rf'{than}[\d.]+ kB needed, [\d.]+ kB free\)\. What was saved .*',
+    r'[\d.]+ kB needed, [\d.]+ kB free\)\. What was saved .*',
     str(caught.value),
   )
   assert caught.value.exit_code == ExitCode.FAILED

@@ -4,7 +4,7 @@ import io
 
 import rich.console
 
-from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner import clock as clock_lib
 from moon_jax.runner.console import (
   Console,
   accuracy_table,
@@ -36,7 +36,7 @@ def shown(is_terminal):
   console = Console(terminal)
   for index in console.progress(range(2, 4)):
     if index == 2:
-      clock = metrics_lib.Clock()
+      clock = clock_lib.Clock()
       clock.seconds['train'] = 1.25
       console.round_done(RECORD, clock)
   return file.getvalue()

@@ -5,7 +5,6 @@ a run that nothing happened to.
 """
 
 import json
-import os
 import pathlib
 import re
 import resource
@@ -15,9 +14,9 @@ import pytest
 from matplotlib import font_manager
 
 from moon_jax.errors import ExitCode
-from tests.processes import check_success, checkpoint, contents, launch, read_lines
+from tests.processes import check_success, checkpoint, launch, read_lines
+from tests.runner.test_files import fill
 from tests.runner.test_launch import EVERY, TINY
-from tests.runner.test_storage import fill
 
 pytestmark = pytest.mark.faults
 
@@ -94,26 +93,6 @@ def test_a_flipped_bit_costs_a_round(unfinished, expected):
   assert 'resumed after round 5 of 6' in done.stdout
   assert steps(unfinished) == ['5', '6', 'bad-6-1']
   assert_same_end(unfinished, expected)
-
-
-def test_a_pipe_and_a_link_in_place_of_checkpoints(unfinished, expected):
-  folder = unfinished / 'checkpoints'
-  (folder / '6/manifest.json').unlink()
-  os.mkfifo(folder / '6/manifest.json')
-  target = (folder / '5').rename(unfinished.with_name('elsewhere'))
-  (folder / '5').symlink_to(target)
-  # A removal that was broken off.
-  (folder / '3.partial').symlink_to(target)
-  before = contents(target)
-  done = launch(unfinished.parent, *RUN, ONE_DEVICE, '--config.num_rounds=8')
-  check_success(done)
-  words = 'checkpoint 6 is damaged (it has no manifest.json); set aside as bad-6-1'
-  assert words in done.stdout
-  assert 'resumed after round 5 of 8' in done.stdout
-  assert steps(unfinished) == ['7', '8', 'bad-6-1']
-  assert contents(target) == before
-  lines = (unfinished / 'metrics.jsonl').read_text().splitlines()
-  assert lines[:6] == (expected / 'metrics.jsonl').read_text().splitlines()
 
 
 def test_all_damaged_and_then_all_gone(unfinished):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner import clock as clock_lib
 from moon_jax.runner.profiling import Profiler
 
 
@@ -29,7 +29,7 @@ def profiled(folder, num_rounds, first_round=0):
   clock = None
   for index in range(first_round, num_rounds):
     profiler.given(index)
-    clock = metrics_lib.Clock(clock)
+    clock = clock_lib.Clock(clock)
     program(x).block_until_ready()
     clock.arrived('train')
     profiler.arrived(index, clock)

@@ -11,7 +11,8 @@ from moon_jax.data import partition
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.schedule import Plan
 from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
-from moon_jax.runner import console, documents, loop, run_directory
+from moon_jax.runner import clock as clock_lib
+from moon_jax.runner import console, files, loop, run_directory
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.types import ClientMetrics
 
@@ -122,10 +123,10 @@ def test_test_record_of_several_models():
 def test_timing_record(monkeypatch):
   now = iter([10.0, 12.0, 12.5, 13.0, 13.25, 15.0, 15.5, 16.0, 16.25])
   monkeypatch.setattr(time, 'perf_counter', lambda: next(now))
-  before = metrics_lib.Clock()  # given at 10
+  before = clock_lib.Clock()  # given at 10
   before.arrived('train')  # 12
   before.arrived('evaluate')  # 12.5
-  clock = metrics_lib.Clock(before)  # given at 13, after the device was free
+  clock = clock_lib.Clock(before)  # given at 13, after the device was free
   with clock('pack'):  # 13.25 to 15
     pass
   clock.arrived('train')  # 15.5
@@ -134,7 +135,7 @@ def test_timing_record(monkeypatch):
   assert before.seconds['train'] == 2.0
   assert before.seconds['evaluate'] == 0.5
   assert before.seconds['idle'] == 0.0
-  record = metrics_lib.timing_record(clock, PLAN, {'round': 7, 'num_examples': 300})
+  record = clock_lib.timing_record(clock, PLAN, {'round': 7, 'num_examples': 300})
   assert record.pop('peak_memory_bytes') > 1_000_000
   assert record == {
     'round': 7,
@@ -153,8 +154,8 @@ def test_timing_record(monkeypatch):
 def test_a_round_given_early_begins_when_the_one_before_ends(monkeypatch):
   now = iter([10.0, 11.0, 14.0, 15.5])
   monkeypatch.setattr(time, 'perf_counter', lambda: next(now))
-  before = metrics_lib.Clock()
-  clock = metrics_lib.Clock(before)  # given at 11, while the device is busy until 14
+  before = clock_lib.Clock()
+  clock = clock_lib.Clock(before)  # given at 11, while the device is busy until 14
   before.arrived('train')
   clock.arrived('train')
   assert clock.seconds['idle'] == 0.0
@@ -228,7 +229,7 @@ def test_saving_is_not_counted_as_idle_too():
     line(0.0, 0.75, 2.0, 1.0),
     line(3.0, 0.0, 1.5, 0.5),
   ]
-  assert metrics_lib.time_spent(lines) == {
+  assert clock_lib.time_spent(lines) == {
     'compiling': 7.0,
     'training': 4.5,
     'testing': 0.75,
@@ -258,11 +259,11 @@ def test_resuming_drops_the_rounds_that_are_done_again(tmp_path):
   with run_directory.Records(tmp_path, 3) as records:
     assert records.rounds == [metrics_line(i) for i in (1, 2, 3)]
     for name in (run_directory.METRICS, run_directory.TIMINGS):
-      lines = documents.read_lines(tmp_path / name)
+      lines = files.read_lines(tmp_path / name)
       assert [line['round'] for line in lines] == [1, 2, 3]
     records.add_metrics(metrics_line(4))
     # On disk at once: a crash a moment later must not lose it.
-    assert len(documents.read_lines(tmp_path / run_directory.METRICS)) == 4
+    assert len(files.read_lines(tmp_path / run_directory.METRICS)) == 4
     records.add_metrics(metrics_line(5))
     assert len(records.rounds) == 5
   assert (tmp_path / run_directory.METRICS).read_bytes() == whole
@@ -277,7 +278,7 @@ def test_a_half_written_line_is_dropped(tmp_path):
   whole = write_run(tmp_path, [1, 2, 3])
   (tmp_path / run_directory.METRICS).write_bytes(whole[:-10])
   (tmp_path / run_directory.TIMINGS).write_text('{"rou')
-  assert len(documents.read_lines(tmp_path / run_directory.METRICS)) == 2
+  assert len(files.read_lines(tmp_path / run_directory.METRICS)) == 2
   with run_directory.Records(tmp_path, 2) as records:
     records.add_metrics(metrics_line(3))
   assert (tmp_path / run_directory.METRICS).read_bytes() == whole
@@ -300,8 +301,8 @@ def test_a_diverged_loss_is_null_and_makes_no_noise(tmp_path, caplog):
 
 
 def test_reading_what_is_not_there(tmp_path):
-  assert documents.read_lines(tmp_path / 'none') == []
-  assert documents.read_json(tmp_path / 'none') is None
+  assert files.read_lines(tmp_path / 'none') == []
+  assert files.read_json(tmp_path / 'none') is None
 
 
 # --- the other files ------------------------------------------------------------------
@@ -312,27 +313,18 @@ BESTS = {'test_accuracy': 0.5, 'best_test_accuracy': 0.5, 'best_round': 1}
 
 def test_finished(tmp_path):
   assert not run_directory.finished(tmp_path, 1)
-  documents.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 4} | BESTS)
+  files.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 4} | BESTS)
   assert [run_directory.finished(tmp_path, n) for n in (3, 4, 5)] == [True, True, False]
 
 
-@pytest.mark.parametrize('name', BESTS)
-def test_a_summary_without_what_is_told_is_damaged(tmp_path, name):
-  documents.write_json(
-    tmp_path / run_directory.SUMMARY, {'rounds': 4} | BESTS | {name: None}
-  )
-  with pytest.raises(NoCheckpointError, match=f"{name}' is missing, or no number"):
-    run_directory.finished(tmp_path, 4)
-
-
 def test_a_run_that_has_lost_its_timings_still_ends_in_a_table():
-  spent = metrics_lib.time_spent([])
+  spent = clock_lib.time_spent([])
   assert set(spent.values()) == {0.0}
   assert console.time_table(spent).row_count == len(spent)
 
 
 def test_a_run_that_goes_on_is_not_finished(tmp_path):
-  documents.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 1} | BESTS)
+  files.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 1} | BESTS)
   # Not before its state is there: what fails until then leaves all as it was.
   with pytest.raises(NoCheckpointError):
     run_directory.Records(tmp_path, 1)
@@ -347,7 +339,7 @@ def test_rounds_saved(tmp_path):
     for number, seconds in ((1, 0.0), (2, 0.5), (3, 0.0)):
       records.add_timings({'round': number, 'save_seconds': seconds})
   assert run_directory.rounds_saved(tmp_path) == 2
-  documents.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 3})
+  files.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 3})
   assert run_directory.rounds_saved(tmp_path) == 3
   (tmp_path / run_directory.TIMINGS).unlink()
   assert run_directory.rounds_saved(tmp_path) == 3
@@ -373,9 +365,6 @@ def test_a_workdir_that_cannot_be(tmp_path):
   cannot = pytest.raises(UsageError, match=r'cannot be written: (Not a dir|File exi)')
   with cannot, run_directory.begin(request, 'digest', IMAGES):
     pass
-  long = tmp_path / ('long' * 100)
-  with pytest.raises(UsageError, match='File name too long'):
-    run_directory.check(long, request.config)
 
 
 def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
@@ -393,7 +382,7 @@ def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
   with refused, run_directory.begin(late, 'digest', IMAGES):
     pass
   with run_directory.begin(request, 'digest', IMAGES):
-    saved = documents.read_json(tmp_path / run_directory.CONFIG)
+    saved = files.read_json(tmp_path / run_directory.CONFIG)
   assert [start['command'] for start in saved['earlier']] == [request.command]
 
 
@@ -406,7 +395,6 @@ def test_one_process_at_a_time_and_always_the_same_data(tmp_path):
     b'{}',
     b'{"a\xff": 1}',
     b'{"config": "x"}',
-    b'{"config": {}, "earlier": 5}',
   ],
 )
 def test_a_damaged_config_is_one_line(tmp_path, data):
@@ -422,60 +410,7 @@ def test_garbage_in_the_middle_of_the_records_is_one_line(tmp_path, garbage):
   path = tmp_path / run_directory.METRICS
   path.write_bytes(b'{"round": 1}\n' + garbage + b'\n{"round": 3}\n')
   with pytest.raises(NoCheckpointError, match='is damaged'):
-    documents.read_lines(path)
-
-
-@pytest.mark.parametrize('line', ['{}', '{"round": null}', '{"round": "1"}'])
-def test_a_line_without_its_round_is_damaged(tmp_path, line):
-  path = tmp_path / run_directory.METRICS
-  path.write_text(f'{{"round": 1}}\n{line}\n')
-  with pytest.raises(NoCheckpointError, match=r"jsonl is damaged: 'round' is missing"):
-    documents.read_lines(path)
-
-
-@pytest.mark.parametrize('numbers', [(2, 1), (1, 1)])
-def test_rounds_that_do_not_rise_are_damaged(tmp_path, numbers):
-  path = tmp_path / run_directory.METRICS
-  path.write_text(''.join(f'{{"round": {number}}}\n' for number in numbers))
-  told = f'jsonl is damaged: round 1 follows round {numbers[0]}.'
-  with pytest.raises(NoCheckpointError, match=told):
-    documents.read_lines(path)
-
-
-LINES = {
-  run_directory.METRICS: {
-    'round': 1,
-    'num_examples': 10,
-    'bytes_down': 1,
-    'bytes_up': 1,
-    'test_accuracy': 0.5,
-  },
-  run_directory.TIMINGS: {'round': 1, 'train_seconds': 0.5},
-}
-
-
-@pytest.mark.parametrize(
-  ('name', 'number'),
-  [
-    (name, number)
-    for name, line in LINES.items()
-    for number in line
-    if number != 'round'
-  ],
-)
-def test_a_line_without_what_is_summed_up_is_refused_at_the_start(
-  tmp_path, name, number
-):
-  request = cli.parse([f'--workdir={tmp_path}'])
-  with run_directory.begin(request, 'digest', IMAGES):
-    pass
-  for file, line in LINES.items():
-    (tmp_path / file).write_text(json.dumps(line) + '\n')
-  run_directory.check(tmp_path, request.config)
-  (tmp_path / name).write_text(json.dumps(LINES[name] | {number: 'many'}) + '\n')
-  told = rf"{name} is damaged: round 1 has no number '{number}'\.$"
-  with pytest.raises(NoCheckpointError, match=told):
-    run_directory.check(tmp_path, request.config)
+    files.read_lines(path)
 
 
 @pytest.mark.parametrize('left', ['metrics.jsonl', 'checkpoints/2'])
@@ -486,35 +421,6 @@ def test_a_run_that_has_lost_its_config_is_refused(tmp_path, left):
   (tmp_path / left).touch()
   with pytest.raises(NoCheckpointError, match=r'holds a run without its config\.json'):
     run_directory.check(tmp_path, request.config)
-
-
-@pytest.mark.parametrize(
-  'name',
-  [
-    run_directory.CONFIG,
-    run_directory.METRICS,
-    run_directory.TIMINGS,
-    run_directory.SUMMARY,
-  ],
-)
-def test_a_folder_in_place_of_a_file_is_one_line(tmp_path, name):
-  request = cli.parse([f'--workdir={tmp_path}'])
-  with run_directory.begin(request, 'digest', IMAGES):
-    pass
-  (tmp_path / name).unlink(missing_ok=True)
-  (tmp_path / name).mkdir()
-  with pytest.raises(NoCheckpointError, match=rf'{name} is damaged: it is no file\.$'):
-    run_directory.check(tmp_path, request.config)
-
-
-@pytest.mark.parametrize(
-  'ask',
-  [run_directory.rounds_saved, lambda workdir: run_directory.finished(workdir, 1)],
-)
-def test_a_summary_without_its_rounds_is_damaged(tmp_path, ask):
-  (tmp_path / run_directory.SUMMARY).write_text('{"best_round": 1}')
-  with pytest.raises(NoCheckpointError, match=r"json is damaged: 'rounds' is missing"):
-    ask(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -543,7 +449,7 @@ def test_git_commit_is_none_outside_git(tmp_path, monkeypatch):
 
 def test_a_saved_partition_is_complete_and_reproducible(tmp_path):
   labels = np.arange(200) % 10
-  split = partition.make(
+  split, _ = partition.make(
     'dirichlet', labels, num_clients=4, min_size=1, seed=0, beta=0.5
   )
   counts = partition.class_counts(split, labels, 10)

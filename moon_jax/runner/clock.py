@@ -1,0 +1,111 @@
+"""Measures how long the phases of a round take, and sums them up over a run."""
+
+import contextlib
+import itertools
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from moon_jax.engine.schedule import Plan
+
+PHASES = ('compile', 'pack', 'idle', 'train', 'evaluate', 'save')
+
+
+class Clock:
+  """Seconds of a round by phase, as the host sees them.
+
+  The device works on a round while the host packs the next one and records the one
+  before. Of round t, whose results are here before it is saved:
+
+    device          ... t-1 |         | train t                | test t   |
+    host      record t-2    | save t-1| give t, pack t+1, wait | wait     | save t
+    seconds                 |  idle   |         train          | evaluate | save
+                                             pack, inside train           | idle of t+1
+
+  A round that is given while the device still works on the one before has no `idle`,
+  and its `train` begins when that one ends. `compile` is what came before the first
+  round of a process.
+  """
+
+  def __init__(self, previous: 'Clock | None' = None):
+    """Starts when the device is given the round.
+
+    Args:
+      previous: of the round before, which has arrived before this one does.
+    """
+    self.seconds = dict.fromkeys(PHASES, 0.0)
+    self._previous = previous
+    self._given = time.perf_counter()
+    self._free = None
+
+  @contextlib.contextmanager
+  def __call__(self, phase: str) -> Iterator[None]:
+    """Measures what the host does inside."""
+    begin = time.perf_counter()
+    yield
+    self.seconds[phase] += time.perf_counter() - begin
+
+  def elapsed(self) -> float:
+    """Seconds of training, testing and saving."""
+    return sum(self.seconds[phase] for phase in ('train', 'evaluate', 'save'))
+
+  def arrived(self, phase: str) -> None:
+    """Ends a phase of the device: its results are here."""
+    now = time.perf_counter()
+    if self._free is None:
+      free = self._previous._free if self._previous else self._given
+      self.seconds['idle'] = max(0.0, self._given - free)
+      self._free, self._previous = max(self._given, free), None
+    self.seconds[phase] = now - self._free
+    self._free = now
+
+
+def timing_record(clock: Clock, plan: Plan, record: dict[str, Any]) -> dict[str, Any]:
+  """The line of timings.jsonl.
+
+  Args:
+    clock: of this round.
+    plan: of this round.
+    record: the round's line of metrics.jsonl.
+  """
+  return {
+    'round': record['round'],
+    **{f'{phase}_seconds': clock.seconds[phase] for phase in PHASES},
+    'samples_per_second': record['num_examples'] / clock.seconds['train'],
+    'useful_steps_fraction': plan.utilisation(),
+    'peak_memory_bytes': peak_memory_bytes(),
+  }
+
+
+def time_spent(timings: list[dict[str, Any]]) -> dict[str, float]:
+  """Where the time of a run went, in seconds that do not overlap.
+
+  Args:
+    timings: the lines of timings.jsonl.
+
+  Returns:
+    Seconds of 'compiling', 'training', 'testing', 'saving' and 'idle', which is when
+    the device waited for the host, here without the saving.
+  """
+  names = {'compile': 'compiling', 'train': 'training', 'evaluate': 'testing'}
+  spent = {
+    name: sum(line.get(f'{phase}_seconds', 0.0) for line in timings)
+    for phase, name in (names | {'save': 'saving'}).items()
+  }
+  # A round's line counts the saving of the round before as idle.
+  saved = itertools.chain([0.0], (line.get('save_seconds', 0.0) for line in timings))
+  waits = zip(timings, saved, strict=False)
+  spent['idle'] = sum(
+    max(0.0, line.get('idle_seconds', 0.0) - save) for line, save in waits
+  )
+  return spent
+
+
+def peak_memory_bytes() -> int:
+  """The most memory in use so far: of the device if it tells, else of the process."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  return stats.get('peak_bytes_in_use', host)

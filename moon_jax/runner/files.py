@@ -1,0 +1,167 @@
+"""Writes files wholly or not at all, and reads the JSON of a run directory."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from rich import filesize
+
+from moon_jax.errors import NoCheckpointError, RunError, UsageError
+
+PARTIAL = '.partial'
+# Not for good: with more space, or a larger quota, the same can be written.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+Document = dict[str, Any]
+
+
+def require_writable(workdir: pathlib.Path) -> None:
+  """Writes a byte in the run directory, or where it is to be made; leaves nothing.
+
+  Raises:
+    UsageError: it is a file, or nothing can be written there.
+    RunError: the disk is full.
+  """
+  flag = f'--workdir={str(workdir)!r}'
+  try:
+    if workdir.exists() and not workdir.is_dir():
+      raise UsageError(f'{flag} is a file.')
+    with tempfile.TemporaryFile(dir=_nearest(workdir), buffering=0) as file:
+      file.write(b'.')
+  except OSError as error:
+    if error.errno in FULL:
+      raise failure(workdir, error.strerror) from None
+    raise UsageError(f'{flag} cannot be written: {error.strerror}.') from None
+
+
+def require_space(path: pathlib.Path, num_bytes: int) -> None:
+  """Raises RunError unless so much is free: better than to fail half way."""
+  if shutil.disk_usage(_nearest(path)).free < num_bytes:
+    raise failure(path, os.strerror(errno.ENOSPC), num_bytes)
+
+
+def failure(path: pathlib.Path, reason: str, num_bytes: int | None = None) -> RunError:
+  """The error that a path could not be written.
+
+  Args:
+    path: of the file or folder.
+    reason: in the words of `os.strerror`; of a full disk the free space is told.
+    num_bytes: how much it needs, if that is known.
+  """
+  kept = 'What was saved before is kept'
+  if reason not in [os.strerror(number) for number in FULL]:
+    return RunError(f'{path} cannot be written: {reason}. {kept}.')
+  free = filesize.decimal(shutil.disk_usage(_nearest(path)).free)
+  needed = '' if num_bytes is None else f'{filesize.decimal(num_bytes)} needed, '
+  return RunError(
+    f'{path} cannot be written: {reason} ({needed}{free} free). {kept}, and the same '
+    'command goes on from there.'
+  )
+
+
+@contextlib.contextmanager
+def writing(path: pathlib.Path, num_bytes: int | None = None) -> Iterator[None]:
+  """Makes an OSError inside a RunError that names the path and the reason.
+
+  Args:
+    path: what is written inside the `with`.
+    num_bytes: how much it needs, if that is known.
+  """
+  try:
+    yield
+  except OSError as error:
+    raise failure(path, error.strerror or str(error), num_bytes) from error
+
+
+@contextlib.contextmanager
+def replacing(
+  path: pathlib.Path, num_bytes: int | None = None
+) -> Iterator[pathlib.Path]:
+  """Yields the path to write to; it takes the place of the old file in one step.
+
+  A failure leaves the old file, and nothing else.
+
+  Raises:
+    RunError: it cannot be written.
+  """
+  partial = path.with_name(path.name + PARTIAL)
+  with writing(path, num_bytes):
+    try:
+      yield partial
+      os.replace(partial, path)
+    except BaseException:
+      with contextlib.suppress(OSError):
+        partial.unlink(missing_ok=True)
+      raise
+
+
+def replace(path: pathlib.Path, text: str) -> None:
+  """Replaces a file by a text, wholly or not at all."""
+  content = text.encode()
+  with replacing(path, len(content)) as partial:
+    partial.write_bytes(content)
+
+
+def write_json(path: pathlib.Path, content: Document) -> None:
+  """Replaces a file by a JSON document, wholly or not at all."""
+  replace(path, json.dumps(content, indent=2) + '\n')
+
+
+def read_json(path: pathlib.Path) -> Document | None:
+  """The object in a JSON file; None if there is no such file.
+
+  Raises:
+    NoCheckpointError: it cannot be read, or is not an object.
+  """
+  data = _read(path)
+  return None if data is None else _parse(path, data)
+
+
+def read_lines(path: pathlib.Path) -> list[Document]:
+  """The objects of a .jsonl file; [] if there is none.
+
+  A crash may leave the last line half written: without its end it does not count.
+
+  Raises:
+    NoCheckpointError: it cannot be read, or a line is not an object.
+  """
+  lines = (_read(path) or b'').splitlines(keepends=True)
+  return [_parse(path, line) for line in lines if line.endswith(b'\n')]
+
+
+def sha256(path: pathlib.Path) -> str:
+  """The digest of a file's content, in hexadecimal."""
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _read(path: pathlib.Path) -> bytes | None:
+  try:
+    return path.read_bytes()
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  except OSError as error:
+    raise NoCheckpointError(f'{path} cannot be read: {error.strerror}.') from None
+
+
+def _parse(path: pathlib.Path, data: bytes) -> Document:
+  try:
+    document = json.loads(data)
+  except ValueError:  # no JSON, or not even text
+    document = None
+  if not isinstance(document, dict):
+    text = data.decode(errors='replace').strip()
+    raise NoCheckpointError(f'{path} is damaged: {text[:40]!r} is no object.')
+  return document
+
+
+def _nearest(path: pathlib.Path) -> pathlib.Path:
+  """The path itself, or the nearest folder above it that is there."""
+  path = path.absolute()
+  return next(place for place in (path, *path.parents) if place.exists())
