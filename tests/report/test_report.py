@@ -509,7 +509,7 @@ def test_a_damaged_run_is_skipped_with_a_line(tmp_path, damage, words):
 
 
 def test_runs_of_other_versions_are_told_in_a_line_for_each_version(tmp_path):
-  lacking = {'a': 'drop_last', 'b': 'drop_last', 'c': 'batch_norm'}
+  lacking = {'a': 'drop_last', 'b': 'drop_last', 'c': 'client_weight'}
   for seed, (name, knob) in enumerate(lacking.items()):
     path = write_run(tmp_path / name, [0.5], seed=seed) / 'config.json'
     content = json.loads(path.read_text())
@@ -520,7 +520,7 @@ def test_runs_of_other_versions_are_told_in_a_line_for_each_version(tmp_path):
     [
       f'{tmp_path}/a and 1 more: config.json lacks drop_last (another version?); taken '
       'as in configs/base.py',
-      f'{tmp_path}/c: config.json lacks batch_norm (another version?); taken as in '
+      f'{tmp_path}/c: config.json lacks client_weight (another version?); taken as in '
       'configs/base.py',
     ],
   )

@@ -42,7 +42,7 @@ class Run:
     timings: the lines of timings.jsonl.
     ending: how it ended.
     about: config.json without the configuration: command, versions, devices.
-    absent: the knobs that config.json lacks, taken as in configs/base.py.
+    absent: the knobs in use that config.json lacks, taken as in configs/base.py.
   """
 
   path: pathlib.Path
@@ -137,9 +137,7 @@ def _read(path: pathlib.Path, defaults: Record, note: Note) -> Run:
   if not {'algorithm', 'seed'} <= knobs.keys():
     raise ValueError('config.json is not what a run writes')
   catalog.part('algorithm', knobs['algorithm'])  # or there is none
-  every = catalog.every_knob()
-  absent = tuple(n for n in defaults if n not in knobs and not every[n].optional)
-  knobs = defaults | knobs
+  told, knobs = knobs, defaults | knobs
   rounds = _lines(path / 'metrics.jsonl', note)
   ending = _ending(path, rounds)
   return Run(
@@ -150,7 +148,7 @@ def _read(path: pathlib.Path, defaults: Record, note: Note) -> Run:
     timings=_lines(path / 'timings.jsonl', note),
     ending=ending,
     about=about,
-    absent=absent,
+    absent=tuple(name for name in config_lib.used(knobs) if name not in told),
   )
 
 
