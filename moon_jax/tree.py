@@ -110,6 +110,11 @@ def repeat(tree: PyTree, count: int) -> PyTree:
   return jax.tree.map(lambda x: jnp.broadcast_to(x[None], (count, *x.shape)), tree)
 
 
+def flatten(stacked: PyTree) -> PyTree:
+  """Leaves [N, M, ...] -> [N * M, ...]."""
+  return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
+
+
 def num_bytes(tree: PyTree) -> int:
   """Bytes of all leaves; arrays or ShapeDtypeStructs."""
   return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))

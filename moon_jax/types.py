@@ -103,7 +103,9 @@ class Scalars(NamedTuple):
 
 
 class Upload(NamedTuple):
-  """What a client sends to the server; the server sees only means over the cohort.
+  """What a client sends to the server.
+
+  The server sees the mean over the cohort, unless it asks for `Uploads`.
 
   Attributes:
     weighted: averaged by the clients' weights, n_k / n.
@@ -112,6 +114,21 @@ class Upload(NamedTuple):
 
   weighted: PyTree = ()
   uniform: PyTree = ()
+
+
+class Uploads(NamedTuple):
+  """What every client of a cohort sent; see `Algorithm.needs_all_uploads`.
+
+  Attributes:
+    stacked: an Upload, leaves [K, ...].
+    weights: [K] float32 what each client counts, on any scale.
+    counted: [K] bool, whether what it sent is finite; if not, the client is left out,
+      and its leaves must not be multiplied, for 0 * NaN is NaN.
+  """
+
+  stacked: Upload
+  weights: jax.Array
+  counted: jax.Array
 
 
 class ClientMetrics(NamedTuple):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moon_jax import algorithms, models, tree
+from moon_jax.algorithms import robust
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.data import device
 from moon_jax.data.augment import augmenter
@@ -38,6 +39,12 @@ OPTIONS = {
   'decentralized_moon': {'mu': 2.0, 'tau': 0.5},
   'solo': {},
   'centralized': {},
+}
+# FedAvg with these rules on the server.
+ROBUST = {
+  'median': {},
+  'trimmed_mean': {'trim': 0.34},
+  'krum': {'num_byzantine': 0, 'num_selected': 2},
 }
 # What the reference calls it -> name, and what is no number.
 LOCAL_OPTIMIZERS = {
@@ -120,6 +127,10 @@ def variables(model='mlp'):
   return network(model).init(0)
 
 
+# What `run` gives `compiled_round` after the algorithm if nothing else is asked for.
+DEFAULTS = ('mlp', True, 1, 'none', 'sgd')
+
+
 @functools.cache
 def compiled_round(
   algorithm,
@@ -135,6 +146,20 @@ def compiled_round(
   `changes` are of the options that are no numbers.
   """
   chosen = make(algorithm, **changes)
+  return round_of(
+    chosen, model, represent_once, num_devices, augmentation, local_optimizer
+  )
+
+
+def round_of(
+  chosen,
+  model='mlp',
+  represent_once=True,
+  num_devices=1,
+  augmentation='none',
+  local_optimizer='sgd',
+):
+  """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
   optimizer = functools.partial(optimizers.OPTIMIZERS[name], **flags)
   train = lanes.cohort_training(
@@ -153,7 +178,10 @@ def make(algorithm, *, server_optimizer=None, batch_norm='averaged', **changes):
     for name in ('server_learning_rate', 'server_momentum')
     if name in changes
   }
-  made = algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
+  if algorithm in ROBUST:
+    made = getattr(robust, algorithm)(**(ROBUST[algorithm] | changes))
+  else:
+    made = algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
   if batch_norm == 'local':
     made = algorithms.with_local_statistics(made)
   if server_optimizer:
@@ -191,7 +219,12 @@ def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **mo
 
 def first_state(algorithm, model='mlp', **changes):
   """The state before the first round."""
-  chosen, start = make(algorithm, **changes), variables(model)
+  return state_of(make(algorithm, **changes), model)
+
+
+def state_of(chosen, model='mlp'):
+  """The state of an Algorithm before the first round."""
+  start = variables(model)
   return State(
     server=Server(start, chosen.init_server(start)),
     clients=tree.repeat(chosen.init_client(start), len(SIZES)),

@@ -11,6 +11,7 @@ from moon_jax.algorithms import losses
 from moon_jax.types import Batch, Outputs, PyTree, Server, Task, Upload
 
 Parts = dict[str, jax.Array]
+OfModel = Callable[[PyTree], PyTree]
 
 
 def no_memory(variables: PyTree) -> PyTree:
@@ -56,11 +57,7 @@ def projected(outputs: Outputs) -> jax.Array:
 
 
 def supervised(
-  outputs: Outputs,
-  frozen: dict[str, jax.Array],
-  params: PyTree,
-  task: Task,
-  batch: Batch,
+  outputs: Outputs, frozen: Parts, params: PyTree, task: Task, batch: Batch
 ) -> tuple[jax.Array, Parts]:
   """Cross entropy; the loss of FedAvg and the first term of every other loss."""
   del frozen, params, task
@@ -93,22 +90,34 @@ def upload_model(trained: PyTree, task: Task) -> tuple[Upload, PyTree]:
   return Upload(weighted=trained), task.memory
 
 
-def average(server: Server, mean: Upload, participation: float) -> Server:
+def average(
+  server: Server, mean: Upload, participation: jax.Array, scalars: Parts
+) -> Server:
   """w <- sum_k (n_k / n) w_k (McMahan et al. 2017, algorithm 1, arXiv:1602.05629)."""
-  del participation
+  del participation, scalars
   return server._replace(variables=mean.weighted)
-
-
-def take_new(last: Server, new: Server, scalars: Mapping[str, jax.Array]) -> Server:
-  """(last server, new one, scalars) -> the new one."""
-  del last, scalars
-  return new
 
 
 def global_model(server: Server, clients: PyTree) -> PyTree:
   """(server, clients) -> leaves [1, ...]: one model is tested, the global one."""
   del clients
   return tree.repeat(server.variables, 1)
+
+
+def received_model(function: OfModel, received: PyTree) -> PyTree:
+  """(function of a model, received) -> its result: what is received is a model."""
+  return function(received)
+
+
+def uploaded_model(function: OfModel, upload: Upload) -> Upload:
+  """(function of a model, upload) -> the upload: the weighted part is a model."""
+  return upload._replace(weighted=function(upload.weighted))
+
+
+def no_model(function: OfModel, sent: PyTree) -> PyTree:
+  """(function of a model, what is sent) -> what is sent: no model is in it."""
+  del function
+  return sent
 
 
 class Algorithm(NamedTuple):
@@ -122,11 +131,16 @@ class Algorithm(NamedTuple):
     hyperparameters: name -> number, as configured.
     init_server: initial variables -> the server's own memory.
     init_client: initial variables -> a client's memory before its first round.
-    scalars: (hyperparameters, server memory) -> name -> number, for `task.scalars`.
-      Those that are no hyperparameters are recorded each round.
+    scalars: (hyperparameters, server memory) -> name -> number, for `task.scalars` and
+      `aggregate`. Those that are no hyperparameters are recorded each round.
     broadcast: server -> what every client of the cohort receives.
-    share: memory -> what a client sends to its neighbours; None if it has none.
-    mixed: (memory, weighted mean of what it and its neighbours share) -> memory.
+    map_received: (function, received) -> what is received, with the function's result
+      in place of every model in it.
+    map_uploaded: (function, Upload) -> the Upload, likewise.
+    share: memory -> the model that a client sends to its neighbours; None if it has
+      none.
+    mixed: (memory, weighted mean of what it and its neighbours share, cohort size /
+      number of clients, scalars) -> memory.
     download: (received, memory) -> variables from which local training starts.
     begin: (received, memory) -> `task.local` of the first step, an algorithm's memory
       of one local training.
@@ -143,9 +157,11 @@ class Algorithm(NamedTuple):
     upload: (trained variables, task) -> an Upload, and the client's new memory.
     report: (trained variables, task) -> name -> [] float32, recorded as the mean and
       quantiles over the cohort.
-    aggregate: (server, mean of the cohort's Uploads, cohort size / number of clients)
-      -> the new server.
-    server_step: (last server, new one, scalars) -> the server after its optimizer.
+    aggregate: (server, mean of the cohort's Uploads, cohort size / number of clients,
+      scalars) -> the new server. The mean is all that a server sees of the cohort: no
+      upload is stored.
+    needs_all_uploads: whether `aggregate` gets `Uploads`, every client's, in place of
+      the mean, at the price of the memory of K uploads on every device.
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.
   """
 
@@ -154,6 +170,8 @@ class Algorithm(NamedTuple):
   init_client: Callable = no_memory
   scalars: Callable = hyperparameters_alone
   broadcast: Callable = send_model
+  map_received: Callable = received_model
+  map_uploaded: Callable = uploaded_model
   share: Callable | None = None
   mixed: Callable | None = None
   download: Callable = start_from_received
@@ -167,5 +185,5 @@ class Algorithm(NamedTuple):
   upload: Callable = upload_model
   report: Callable = nothing_to_report
   aggregate: Callable = average
-  server_step: Callable = take_new
+  needs_all_uploads: bool = False
   evaluated: Callable = global_model

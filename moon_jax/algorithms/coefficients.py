@@ -41,19 +41,6 @@ def outcome(deviation: jax.Array, theta: jax.Array) -> jax.Array:
   return (deviation > theta).astype(jnp.float32)
 
 
-def probability(outcomes: jax.Array) -> jax.Array:
-  """p = (1 / K) sum_i b_i, the maximum likelihood estimate of P(b = 1) (DCO-MOON).
-
-  Args:
-    outcomes: [K] float32, 0.0 or 1.0. Clients count alike, whatever data they own.
-
-  Returns:
-    [] float32 in [0, 1].
-  """
-  chex.assert_rank(outcomes, 1)
-  return jnp.mean(outcomes)
-
-
 def dynamic_mu(mu: jax.Array, p: jax.Array) -> jax.Array:
   """mu_t = mu p, with p of the round before (DCO-MOON)."""
   return mu * p

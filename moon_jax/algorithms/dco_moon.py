@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from moon_jax.algorithms import coefficients
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.moon import moon
+from moon_jax.algorithms.wrappers.view import seen_through
 from moon_jax.types import PyTree, Server
 
 
@@ -38,7 +39,9 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
     normalise: whether both weights are divided by mu, which also multiplies the step
       otherwise. They are 2 - p_t and 1 + p_t then, whatever mu is.
   """
-  inner = moon(mu=mu, tau=tau)
+  through = seen_through(
+    moon(mu=mu, tau=tau), lambda received, memory: (received.model, memory)
+  )
 
   def init_server(variables):
     del variables
@@ -52,15 +55,11 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
   def broadcast(server):
     return Announced(server.variables, server.memory)
 
-  def download(received, memory):
-    del memory
-    return received.model
-
-  def frozen(received, memory):
-    return inner.frozen(received.model, memory)
+  def map_received(function, received):
+    return received._replace(model=function(received.model))
 
   def loss(outputs, frozen, params, task, batch):
-    _, parts = inner.loss(outputs, frozen, params, task, batch)
+    _, parts = through.loss(outputs, frozen, params, task, batch)
     supervised, contrastive = coefficients.weights(
       mu=task.scalars['mu'], mu_t=task.scalars['mu_t'], normalise=normalise
     )
@@ -73,26 +72,25 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
     return coefficients.deviation(trained['params'], task.received.model['params'])
 
   def upload(trained, task):
-    sent, memory = inner.upload(trained, task)
+    sent, memory = through.upload(trained, task)
     strayed = coefficients.outcome(deviation(trained, task), task.scalars['theta'])
     return sent._replace(uniform=strayed), memory
 
   def report(trained, task):
     return {'deviation': deviation(trained, task)}
 
-  def aggregate(server, mean, participation):
-    del server, participation
+  def aggregate(server, mean, participation, scalars):
+    del server, participation, scalars
     # The mean of the outcomes over the cohort is their Bernoulli parameter's MLE; its
     # sum may round to above 1.
     return Server(mean.weighted, jnp.minimum(mean.uniform, 1.0))
 
-  return inner._replace(
+  return through._replace(
     hyperparameters={'mu': mu, 'tau': tau, 'theta': theta},
     init_server=init_server,
     scalars=scalars,
     broadcast=broadcast,
-    download=download,
-    frozen=frozen,
+    map_received=map_received,
     loss=loss,
     upload=upload,
     report=report,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from moon_jax import tree
 from moon_jax.algorithms import base, temperature
 from moon_jax.algorithms.moon import moon
+from moon_jax.algorithms.wrappers.view import seen_through
 from moon_jax.keys import Purpose, for_purpose
 from moon_jax.types import PyTree, Server, Upload
 
@@ -52,6 +53,14 @@ def sa_moon(
   # T travels with the model, or stays with the client's previous model.
   travels = scope == 'server'
 
+  def view(received, memory):
+    return received.content, memory.content
+
+  def at_temperature(task):
+    return task.scalars | {'tau': task.local.temperature}
+
+  through = seen_through(inner, view, at_temperature)
+
   def tempered(content, value, *, here):
     return Tempered(content, value if here else ())
 
@@ -66,26 +75,14 @@ def sa_moon(
   def broadcast(server):
     return Tempered(server.variables, server.memory)
 
-  def download(received, memory):
-    del memory
-    return received.content
+  def map_content(function, tempered):
+    return tempered._replace(content=function(tempered.content))
+
+  def map_uploaded(function, upload):
+    return upload._replace(weighted=map_content(function, upload.weighted))
 
   def begin(received, memory):
     return temperature.start((received if travels else memory).temperature)
-
-  def frozen(received, memory):
-    return inner.frozen(received.content, memory.content)
-
-  def to_inner(task):
-    """The task as MOON sees it."""
-    return task._replace(
-      received=task.received.content,
-      memory=task.memory.content,
-      scalars=task.scalars | {'tau': task.local.temperature},
-    )
-
-  def loss(outputs, frozen, params, task, batch):
-    return inner.loss(outputs, frozen, params, to_inner(task), batch)
 
   def after_step(task, loss, grads, key):
     return temperature.step(
@@ -99,7 +96,7 @@ def sa_moon(
 
   def upload(trained, task):
     end = task.local.temperature
-    sent, memory = inner.upload(trained, to_inner(task))
+    sent, memory = through.upload(trained, task)
     return (
       Upload(weighted=tempered(sent.weighted, end, here=travels)),
       tempered(memory, end, here=not travels),
@@ -109,19 +106,18 @@ def sa_moon(
     del trained
     return {'temperature': task.local.temperature}
 
-  def aggregate(server, mean, participation):
-    del server, participation
+  def aggregate(server, mean, participation, scalars):
+    del server, participation, scalars
     return Server(mean.weighted.content, mean.weighted.temperature)
 
-  return inner._replace(
+  return through._replace(
     hyperparameters={'mu': mu, 'sigma': sigma, 'min_temperature': min_temperature},
     init_server=init_server,
     init_client=init_client,
     broadcast=broadcast,
-    download=download,
+    map_received=map_content,
+    map_uploaded=map_uploaded,
     begin=begin,
-    frozen=frozen,
-    loss=loss,
     after_step=after_step,
     upload=upload,
     report=report,

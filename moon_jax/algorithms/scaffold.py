@@ -53,6 +53,9 @@ def scaffold() -> base.Algorithm:
   def broadcast(server):
     return Received(server.variables, server.memory)
 
+  def map_received(function, received):
+    return received._replace(variables=function(received.variables))
+
   def download(received, memory):
     del memory
     return received.variables
@@ -76,7 +79,8 @@ def scaffold() -> base.Algorithm:
     change = tree.subtract(slope, task.received.control)
     return Upload(trained, uniform=change), tree.add(task.memory, change)
 
-  def aggregate(server, mean, participation):
+  def aggregate(server, mean, participation, scalars):
+    del scalars
     moved = jax.tree.map(lambda leaf: participation * leaf, mean.uniform)
     return Server(mean.weighted, tree.add(server.memory, moved))
 
@@ -84,6 +88,7 @@ def scaffold() -> base.Algorithm:
     init_server=zeros,
     init_client=zeros,
     broadcast=broadcast,
+    map_received=map_received,
     download=download,
     begin=begin,
     correct=correct,

@@ -6,32 +6,13 @@ from moon_jax.types import Upload
 
 def solo() -> base.Algorithm:
   """No communication: a client goes on from its own model, and each one is tested."""
-
-  def broadcast(server):
-    del server
-    return ()
-
-  def download(received, memory):
-    del received
-    return memory
-
-  def upload(trained, task):
-    del task
-    return Upload(), trained
-
-  def aggregate(server, mean, participation):
-    del mean, participation
-    return server
-
-  def evaluated(server, clients):
-    del server
-    return clients
-
   return base.Algorithm(
     init_client=lambda variables: variables,
-    broadcast=broadcast,
-    download=download,
-    upload=upload,
-    aggregate=aggregate,
-    evaluated=evaluated,
+    broadcast=lambda server: (),
+    map_received=base.no_model,
+    map_uploaded=base.no_model,
+    download=lambda received, memory: memory,
+    upload=lambda trained, task: (Upload(), trained),
+    aggregate=lambda server, mean, participation, scalars: server,
+    evaluated=lambda server, clients: clients,
   )

@@ -1,4 +1,4 @@
-"""What does one client do in one step? Local SGD on the algorithm's loss. Pure."""
+"""Trains one client: its start, one step on the algorithm's loss, its end. Pure."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,9 +9,31 @@ import optax
 
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.data.device import TrainSplit
+from moon_jax.engine.schedule import Plan
 from moon_jax.keys import Purpose, for_purpose
 from moon_jax.models import Network
 from moon_jax.types import Batch, ClientMetrics, PyTree, Scalars, Task, Upload
+
+
+class Work(NamedTuple):
+  """What a cohort trains on in one round.
+
+  Attributes:
+    received: what the server sent, the same for all.
+    memories: leaves [K, ...], what each client kept from earlier rounds.
+    plan: the round's lanes, segments and batches.
+    round: [] int32, completed rounds.
+    scalars: the round's numbers.
+    data: the training split.
+  """
+
+  received: PyTree
+  memories: PyTree
+  plan: Plan
+  round: jax.Array
+  scalars: Scalars
+  data: TrainSplit
 
 
 class Progress(NamedTuple):
@@ -64,12 +86,14 @@ class LocalTraining(NamedTuple):
     step: (progress, frozen, received, scalars, batch, key) -> Progress after one more
       step; `frozen` is what `represent` returns for the batch, `key` is of this step.
     finish: (progress, received, scalars) -> Finished, after the last step.
+    needs_all_uploads: the algorithm's.
   """
 
   represent: Callable[..., dict[str, jax.Array]]
   start: Callable[[jax.Array, PyTree, PyTree, Scalars, Batch], Progress]
   step: Callable[..., Progress]
   finish: Callable[[Progress, PyTree, Scalars], Finished]
+  needs_all_uploads: bool
 
 
 def local_training(
@@ -165,7 +189,7 @@ def local_training(
     )
     return Finished(upload, memory, metrics)
 
-  return LocalTraining(represent, start, step, finish)
+  return LocalTraining(represent, start, step, finish, algorithm.needs_all_uploads)
 
 
 def first_task(

@@ -1,4 +1,4 @@
-"""How is a cohort trained side by side? L lanes, each a queue of clients. Pure."""
+"""Trains a cohort in L lanes side by side; each has a queue of clients. Pure."""
 
 import functools
 from collections.abc import Callable
@@ -10,51 +10,29 @@ from jax.sharding import Mesh, PartitionSpec
 
 from moon_jax import tree
 from moon_jax.data.augment import Augment
-from moon_jax.data.device import TrainSplit
-from moon_jax.engine.client_training import LocalTraining
+from moon_jax.engine import frozen
+from moon_jax.engine.client_training import LocalTraining, Work
 from moon_jax.engine.devices import LANES
+from moon_jax.engine.frozen import Represent
 from moon_jax.engine.schedule import Plan
 from moon_jax.keys import Purpose, for_purpose, step_key
-from moon_jax.types import Batch, ClientMetrics, PyTree, Scalars, Upload
-
-
-class Work(NamedTuple):
-  """What a cohort trains on in one round.
-
-  Attributes:
-    received: what the server sent, the same for all.
-    memories: leaves [K, ...], what each client kept from earlier rounds.
-    plan: the round's lanes, segments and batches.
-    round: [] int32, completed rounds.
-    scalars: the round's numbers.
-    data: the training split.
-  """
-
-  received: PyTree
-  memories: PyTree
-  plan: Plan
-  round: jax.Array
-  scalars: Scalars
-  data: TrainSplit
+from moon_jax.types import ClientMetrics, PyTree, Upload
 
 
 class Collected(NamedTuple):
   """What a cohort leaves behind; while it trains, what the finished clients do.
 
   Attributes:
-    mean: the mean of the Uploads, summed up as clients finish: none is stored. An
-      Upload that is not finite counts as zeros.
+    sent: the mean of the Uploads, summed up as clients finish: none is stored. An
+      Upload that is not finite counts as zeros. If the algorithm needs all uploads, an
+      Upload of leaves [K, ...] instead; zeros of who has nothing to train on.
     memories: leaves [K, ...], what each client keeps.
     metrics: leaves [K].
   """
 
-  mean: Upload
+  sent: Upload
   memories: PyTree
   metrics: ClientMetrics
-
-
-# (memory, rows [B], Batch, key of the step) -> name -> [B, D] frozen representations.
-Represent = Callable[[PyTree, jax.Array, Batch, jax.Array], dict[str, jax.Array]]
 
 
 def cohort_training(
@@ -68,17 +46,15 @@ def cohort_training(
 
   Args:
     local: local training of one client.
-    represent_once: whether the frozen networks see every example once, before the
-      training, instead of once an epoch: the same result in less time, for memory, if
-      nothing is augmented.
+    represent_once: whether the frozen networks run as `frozen.once`, or in every step.
     mesh: the devices among which the lanes are split, in equal parts. They exchange
       nothing until all have finished, and then what they collected.
     augment: what is done to the images of a batch.
   """
-  represented = _represent_once if represent_once else _represent_batch
+  prepare = frozen.once if represent_once else frozen.every_batch
 
   def train(work):
-    return _train(local, represented(local, work), work, augment)
+    return _train(local, prepare(local, work), work, augment)
 
   def train_part(work):
     return _exchange(train(work), work)
@@ -93,30 +69,33 @@ def cohort_training(
 
 
 def plan_spec() -> Plan:
-  """How `Plan.for_device()` is split among them: by lanes, where it has lanes."""
+  """How `Plan.for_device()` is split among the devices: by lanes, where it has any."""
   everywhere, by_lane = PartitionSpec(), PartitionSpec(None, LANES)
-  return Plan(
-    clients=everywhere,
-    num_examples=everywhere,
-    weights=everywhere,
-    mixing=everywhere,
-    examples=by_lane,
-    num_real=by_lane,
+  return Plan(*[everywhere] * len(Plan._fields))._replace(
+    num_examples=(),
     step_real=(),
-    load=by_lane,
-    store=by_lane,
     bounds=PartitionSpec(LANES),
     num_segments=PartitionSpec(LANES),
+    **dict.fromkeys(('examples', 'num_real', 'load', 'store'), by_lane),
   )
 
 
+# One round on one device with two lanes, whose queues are the slots A, B and C, D. When
+# the client of any lane is done, a segment ends. Inside one no client comes or goes, so
+# its steps are a plain loop over all lanes at once.
+#
+#   step       0   1   2 | 3   4 | 5   6
+#   lane 0     A   A   A | B   B | B   B      A has 3 steps, B 4
+#   lane 1     C   C   C | C   C | D   .      C has 5 steps, D 1 and then filler
+#   segment        0     |   1   |   2
+#   load         A, C    |  B, - |  -, D      enter the lanes before the segment
+#   store        A, -    |  -, C |  B, D      leave them after it: uploads, memories
 def _train(
   local: LocalTraining, represent: Represent, work: Work, augment: Augment | None
 ) -> Collected:
   """Runs the lanes of one device; other devices' clients keep what they had."""
   plan, examples = work.plan, work.data.examples
   bounds, num_segments = plan.bounds[0], plan.num_segments[0]
-  weights = plan.weights / jnp.sum(plan.weights)
 
   def begin(slots, memories):
     batch = examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
@@ -131,8 +110,8 @@ def _train(
     key = step_key(work.scalars.seed, work.round, lane.client, lane.num_steps)
     view = augment and functools.partial(augment, for_purpose(key, Purpose.AUGMENT))
     batch = examples.batch(rows, num_real, view)
-    frozen = represent(lane.memory, rows, batch, key)
-    return local.step(lane, frozen, work.received, work.scalars, batch, key)
+    known = represent(lane.memory, rows, batch, key)
+    return local.step(lane, known, work.received, work.scalars, batch, key)
 
   def step(index, lanes):
     # A lane whose last client is stored trains on filler: nothing reads it any more.
@@ -140,23 +119,6 @@ def _train(
 
   def finish(lanes):
     return jax.vmap(lambda lane: local.finish(lane, work.received, work.scalars))(lanes)
-
-  def collect(collected, store, lanes):
-    done, slots = finish(lanes), jnp.maximum(store, 0)
-    counts = (store >= 0) & done.metrics.finite
-    shares = Upload(weights[slots], jnp.full(slots.shape, 1 / len(weights)))
-    return Collected(
-      Upload(
-        *(
-          tree.add(mean, tree.weighted_sum(upload, jnp.where(counts, share, 0.0)))
-          for mean, upload, share in zip(
-            collected.mean, done.upload, shares, strict=True
-          )
-        )
-      ),
-      tree.scatter(collected.memories, store, done.memory),
-      tree.scatter(collected.metrics, store, done.metrics),
-    )
 
   def segment(index, carry):
     lanes, collected = carry
@@ -166,16 +128,53 @@ def _train(
     entered = begin(jnp.maximum(load, 0), collected.memories)
     lanes = tree.where(load >= 0, entered, lanes)
     lanes = jax.lax.fori_loop(bounds[index], bounds[index + 1], step, lanes)
-    return lanes, collect(collected, store, lanes)
+    return lanes, collect(collected, store, finish(lanes))
 
+  collect, empty = _collecting(local.needs_all_uploads, plan.weights)
   lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
-  shapes = jax.eval_shape(finish, lanes)
-  nothing = Collected(
-    jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), shapes.upload),
-    work.memories,
-    jax.tree.map(lambda leaf: jnp.zeros(len(weights), leaf.dtype), shapes.metrics),
-  )
+  nothing = empty(jax.eval_shape(finish, lanes), work.memories)
   return jax.lax.fori_loop(0, num_segments, segment, (lanes, nothing))[1]
+
+
+def _collecting(all_uploads: bool, weights: jax.Array):
+  """How what clients leave behind is collected, as the loop goes.
+
+  Args:
+    all_uploads: whether each upload is kept, by slot, instead of their mean.
+    weights: [K] float32 of the slots, on any scale.
+
+  Returns:
+    collect: (Collected, slots to store [L] or -1, Finished [L, ...]) -> Collected.
+    empty: (shapes of Finished [L, ...], memories [K, ...]) -> Collected of none.
+  """
+  size, weights = len(weights), weights / jnp.sum(weights)
+
+  def add(mean, upload, share):
+    return tree.add(mean, tree.weighted_sum(upload, share))
+
+  def collect(collected, store, done):
+    slots, counts = jnp.maximum(store, 0), (store >= 0) & done.metrics.finite
+    shares = Upload(weights[slots], jnp.full(slots.shape, 1 / size))
+    if all_uploads:
+      sent = tree.scatter(collected.sent, store, done.upload)
+    else:
+      shares = (jnp.where(counts, share, 0.0) for share in shares)
+      sent = Upload(*map(add, collected.sent, done.upload, shares))
+    return Collected(
+      sent,
+      tree.scatter(collected.memories, store, done.memory),
+      tree.scatter(collected.metrics, store, done.metrics),
+    )
+
+  def empty(shapes, memories):
+    def zeros(shape, *lead):
+      return jnp.zeros((*lead, *shape.shape[1:]), shape.dtype)
+
+    by_slot = functools.partial(jax.tree.map, lambda shape: zeros(shape, size))
+    sent = by_slot(shapes.upload) if all_uploads else jax.tree.map(zeros, shapes.upload)
+    return Collected(sent, memories, by_slot(shapes.metrics))
+
+  return collect, empty
 
 
 def _exchange(mine: Collected, work: Work) -> Collected:
@@ -192,55 +191,3 @@ def _exchange(mine: Collected, work: Work) -> Collected:
   shown = mine._replace(memories=tree.where(tells, mine.memories, hidden))
   total = jax.lax.psum(shown, LANES)
   return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, shown)
-
-
-def _represent_batch(local: LocalTraining, work: Work) -> Represent:
-  """The frozen networks run on every batch."""
-
-  def represent(memory, rows, batch, key):
-    del rows
-    return local.represent(work.received, memory, batch.images, batch.mask, key)
-
-  return represent
-
-
-def _represent_once(local: LocalTraining, work: Work) -> Represent:
-  """The frozen networks run now, over all that the lanes' clients own; batches look up.
-
-  An example belongs to one client, so its row alone finds its representations.
-  """
-  split, rows, offsets = work.data
-  at_a_time = work.plan.examples[0].size  # as many as a step of all lanes trains on
-  slots = work.plan.load.ravel()
-
-  def fill(index, table):
-    slot = jnp.maximum(slots[index], 0)
-    client, memory = work.plan.clients[slot], tree.gather(work.memories, slot)
-    first, end = offsets[client], offsets[client + 1]
-
-    def add(index, table):
-      at = first + index * at_a_time + jnp.arange(at_a_time)
-      # Past the end the last row stands again, with the same representations.
-      mine = rows[jnp.minimum(at, end - 1)]
-      images = split.normalised(mine)
-      found = local.represent(work.received, memory, images, None, None)
-      return {name: table[name].at[mine].set(found[name]) for name in table}
-
-    num_passes = jnp.where(slots[index] < 0, 0, -((first - end) // at_a_time))
-    return jax.lax.fori_loop(0, num_passes, add, table)
-
-  memory = tree.gather(work.memories, 0)
-  images = split.normalised(rows[:1])
-  shapes = jax.eval_shape(local.represent, work.received, memory, images, None, None)
-  empty = {
-    name: jnp.zeros((len(rows), one.shape[1]), one.dtype)
-    for name, one in shapes.items()
-  }
-  with jax.named_scope('frozen'):
-    table = jax.lax.fori_loop(0, len(slots), fill, empty)
-
-  def represent(memory, rows, batch, key):
-    del memory, batch, key
-    return {name: table[name][rows] for name in table}
-
-  return represent

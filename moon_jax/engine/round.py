@@ -1,5 +1,6 @@
-"""One communication round: gather the cohort, mix, train, aggregate, scatter. Pure."""
+"""Runs one communication round: gather, mix, train, aggregate, scatter. Pure."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -8,9 +9,10 @@ import jax.numpy as jnp
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine.lanes import Collected, Work
+from moon_jax.engine.client_training import Work
+from moon_jax.engine.lanes import Collected
 from moon_jax.engine.schedule import Plan
-from moon_jax.types import ClientMetrics, PyTree, Scalars, State, Upload
+from moon_jax.types import ClientMetrics, PyTree, Scalars, State, Upload, Uploads
 
 Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
 
@@ -24,40 +26,34 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Collected]) -> Roun
   """
 
   def run_round(state, plan, scalars, data):
+    num_clients = len(data.offsets) - 1
     numbers = algorithm.scalars(scalars.algorithm, state.server.memory)
     computed = {name: numbers[name] for name in numbers.keys() - scalars.algorithm}
     memories = tree.gather(state.clients, plan.clients)
     if algorithm.share:
+      present = jnp.float32(len(plan.clients) / num_clients)
       averages = tree.mix(jax.vmap(algorithm.share)(memories), plan.mixing)
-      memories = jax.vmap(algorithm.mixed)(memories, averages)
-    done = train(
-      Work(
-        received=algorithm.broadcast(state.server),
-        memories=memories,
-        plan=plan,
-        round=state.round,
-        scalars=scalars._replace(algorithm=numbers),
-        data=data,
-      )
-    )
+      mixed = functools.partial(algorithm.mixed, participation=present, scalars=numbers)
+      memories = jax.vmap(mixed)(memories, averages)
+    received = algorithm.broadcast(state.server)
+    given = scalars._replace(algorithm=numbers)
+    done = train(Work(received, memories, plan, state.round, given, data))
     finite = done.metrics.finite
-    participation = jnp.sum(finite, dtype=jnp.float32) / (len(data.offsets) - 1)
-    mean = mean_of_finite(done.mean, finite, plan.weights)
-    server = algorithm.aggregate(state.server, mean, participation)
+    if algorithm.needs_all_uploads:
+      sent = Uploads(done.sent, plan.weights, counted=finite)
+    else:
+      sent = mean_of_finite(done.sent, finite, plan.weights)
+    participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
+    server = algorithm.aggregate(state.server, sent, participation, numbers)
     kept = jnp.where(finite, plan.clients, -1)
     clients = tree.scatter(state.clients, kept, done.memories)
     if algorithm.share:
       params = jax.vmap(algorithm.share)(clients)['params']
       computed['consensus_distance'] = consensus_distance(params)
-    new_state = State(
-      server=algorithm.server_step(state.server, server, numbers),
-      clients=clients,
-      round=state.round + 1,
-    )
     metrics = done.metrics._replace(
-      numbers=computed, server_finite=tree.all_finite(new_state.server)
+      numbers=computed, server_finite=tree.all_finite(server)
     )
-    return new_state, metrics
+    return State(server, clients, state.round + 1), metrics
 
   return run_round
 
@@ -71,15 +67,14 @@ def mean_of_finite(mean: Upload, finite: jax.Array, weights: jax.Array) -> Uploa
     weights: [K] float32, on any scale.
   """
   total = jnp.sum(jnp.where(finite, weights, 0.0)) / jnp.sum(weights)
-  shares = Upload(total, jnp.mean(finite, dtype=jnp.float32))
-  # Exactly 1 in every usual round, whatever order the sums are taken in.
-  shares = jax.tree.map(lambda share: jnp.where(jnp.all(finite), 1.0, share), shares)
-  return Upload(
-    *(
-      jax.tree.map(lambda leaf, share=share: leaf / share, part)
-      for part, share in zip(mean, shares, strict=True)
-    )
-  )
+
+  def rescale(part, share):
+    # Exactly 1 in every usual round, whatever order the sums are taken in.
+    share = jnp.where(jnp.all(finite), 1.0, share)
+    return jax.tree.map(lambda leaf: leaf / share, part)
+
+  counting_alike = jnp.mean(finite, dtype=jnp.float32)
+  return Upload(rescale(mean.weighted, total), rescale(mean.uniform, counting_alike))
 
 
 def consensus_distance(models: PyTree) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Who trains this round, in which lane, on which batches? Host side, plain numpy.
+"""Plans a round: who trains, in which lane, on which batches. Host side, plain numpy.
 
 A *lane* is one of L parallel training slots; it trains a queue of clients back to back.
 Clients own different amounts of data, so one slot per client would leave most slots
@@ -27,7 +27,7 @@ class Plan(NamedTuple):
 
   Attributes:
     clients: [K] int32 client ids, ascending.
-    num_examples: [K] float32 examples that each one owns.
+    num_examples: [K] float32 examples that each one owns; () on the device.
     weights: [K] float32 what each one counts in the server's average, on any scale.
     mixing: [K, K] float32 mixing[i, j] is what slot i's average takes of slot j's
       model; rows and columns sum to 1. () with a server.
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
   """
 
   clients: np.ndarray
-  num_examples: np.ndarray
+  num_examples: np.ndarray | tuple[()]
   weights: np.ndarray
   mixing: np.ndarray | tuple[()]
   examples: np.ndarray
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 
   def for_device(self) -> 'Plan':
     """The plan without what only the host reads."""
-    return self._replace(step_real=())
+    return self._replace(num_examples=(), step_real=())
 
   def num_transfers(self) -> int:
     """How often a client receives a model in the round, and so how often one sends it.
@@ -230,20 +230,13 @@ class Planner:
     num_steps = np.array([len(real) for _, real in work])
     queues = pack(num_steps, self.num_lanes)
     num_examples = np.array([len(self.owned[c]) for c in clients], np.float32)
-    examples, num_real, step_real = self._fill_lanes(queues, work)
-    load, store, bounds, num_segments = self._all_segments(queues, num_steps)
     return Plan(
-      clients=clients,
-      num_examples=num_examples,
-      weights=np.ones_like(num_examples) if self.uniform_weights else num_examples,
-      mixing=self._mixing(clients),
-      examples=examples,
-      num_real=num_real,
-      step_real=step_real,
-      load=load,
-      store=store,
-      bounds=bounds,
-      num_segments=num_segments,
+      clients,
+      num_examples,
+      np.ones_like(num_examples) if self.uniform_weights else num_examples,
+      self._mixing(clients),
+      *self._fill_lanes(queues, work),
+      *self._all_segments(queues, num_steps),
     )
 
   def _mixing(self, clients):

@@ -182,7 +182,7 @@ def test_scaffold_by_hand():
   assert memory['w'] == 0.0
   assert sent.uniform['w'] == -1.0
   # A quarter of the clients took part: c = 3 + (1 / 4) (-1).
-  server = algorithm.aggregate(Server(model(7.0), received.control), sent, 0.25)
+  server = algorithm.aggregate(Server(model(7.0), received.control), sent, 0.25, {})
   assert server.memory['w'] == 2.75
   assert server.variables['params']['w'] == 2.75
 
@@ -196,7 +196,7 @@ def test_scaffold_with_one_client_is_fedavg():
   assert algorithm.correct(grads, now)['w'] == 10.0
   now = now._replace(local=algorithm.after_step(now, None, None, None))
   sent, memory = algorithm.upload(model(2.0), now)
-  server = algorithm.aggregate(Server(model(7.0), control), sent, 1.0)
+  server = algorithm.aggregate(Server(model(7.0), control), sent, 1.0, {})
   # (7 - 2) / (0.5 * 1) = 10
   assert memory['w'] == server.memory['w'] == 10.0
   after = task(algorithm, memory, algorithm.broadcast(server))
@@ -248,7 +248,7 @@ def test_the_temperature_stays_or_travels(scope):
   now = task(algorithm, memory, received, local=end)
   assert algorithm.report(variables, now) == {'temperature': 0.25}
   sent, memory = algorithm.upload(variables, now)
-  server = algorithm.aggregate(server, sent, 1.0)
+  server = algorithm.aggregate(server, sent, 1.0, {})
   # The next local training begins at 0.25 and only records in its first step.
   again = algorithm.begin(algorithm.broadcast(server), memory)
   assert again.temperature == 0.25
@@ -287,7 +287,9 @@ def test_the_weights_of_dco_moon(normalise, weights):
   options = {'mu': 3.0, 'tau': 1.0, 'theta': 0.5}
   algorithm = algorithms.make('dco_moon', normalise=normalise, **options)
   memory = algorithm.init_client(model(0.0))._replace(count=jnp.float32(1))
-  now = task(algorithm, memory, server_memory=jnp.float32(1 / 3))
+  p = jnp.float32(1 / 3)
+  received = algorithm.broadcast(Server(model(0.0), p))
+  now = task(algorithm, memory, received, server_memory=p)
   np.testing.assert_allclose(now.scalars['mu_t'], 1.0, rtol=1e-6)
   outputs = Outputs(representation=X, logits=jnp.zeros((1, 2)), features=X)
   frozen = {'global': X, 'previous_0': Y}
@@ -316,5 +318,5 @@ def test_a_client_strays_when_it_moves_far_from_the_received_model(trained, stra
   assert memory.models[0]['params']['w'] == trained
   report = algorithm.report(end, now)
   np.testing.assert_allclose(report['deviation'], (trained - 2) / 2, rtol=1e-6)
-  server = algorithm.aggregate(Server(model(2.0), jnp.float32(0)), sent, 1.0)
+  server = algorithm.aggregate(Server(model(2.0), jnp.float32(0)), sent, 1.0, {})
   assert server.memory == strayed

@@ -42,19 +42,6 @@ def test_outcome_is_strictly_above_the_threshold():
   assert not coefficients.outcome(deviations, scalar(jnp.inf)).any()
 
 
-def test_probability_is_the_share_that_strayed():
-  assert coefficients.probability(jnp.array([1.0, 0.0, 1.0, 1.0])) == 0.75
-  assert coefficients.probability(jnp.zeros(3)) == 0
-
-
-def test_probability_maximises_the_likelihood():
-  outcomes = jnp.array([1.0, 0.0, 0.0, 1.0, 0.0])
-  grid = np.linspace(0.001, 0.999, 999)
-  likelihood = grid**2 * (1 - grid) ** 3
-  best = grid[np.argmax(likelihood)]
-  np.testing.assert_allclose(coefficients.probability(outcomes), best, atol=1e-3)
-
-
 @pytest.mark.parametrize(
   ('mu', 'p', 'normalise', 'expected'),
   [
@@ -85,7 +72,7 @@ def test_a_cohort_under_jit_with_every_number_traced():
   @jax.jit
   def cohort(stacked, theta, mu):
     deviations = jax.vmap(coefficients.deviation, (0, None))(stacked, RECEIVED)
-    p = coefficients.probability(coefficients.outcome(deviations, theta))
+    p = jnp.mean(coefficients.outcome(deviations, theta))
     mu_t = coefficients.dynamic_mu(mu, p)
     return coefficients.weights(mu=mu, mu_t=mu_t, normalise=False)
 

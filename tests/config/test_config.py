@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from configs import base
 from moon_jax import algorithms, config, models
-from moon_jax.algorithms import server_optimizers
-from moon_jax.algorithms.wrappers import topology
+from moon_jax.algorithms.wrappers import server_optimizer, topology
 from moon_jax.data import augment, partition, sources
 from moon_jax.engine import optimizers
 from moon_jax.models import convolution
@@ -61,7 +60,7 @@ def test_names_are_those_of_the_tables():
   assert tuple(optimizers.OPTIMIZERS) == config.OPTIMIZERS
   assert set(optimizers.NUMBERS) == set(config.OPTIMIZERS)
   assert tuple(optimizers.SCHEDULES) == config.SCHEDULES
-  assert tuple(server_optimizers.OPTIMIZERS) == config.SERVER_OPTIMIZERS
+  assert tuple(server_optimizer.OPTIMIZERS) == config.SERVER_OPTIMIZERS
   assert tuple(topology.TOPOLOGIES) == config.TOPOLOGIES
   # Whoever shares its model, or sends none, has no server.
   for name in config.ALGORITHMS:

@@ -38,7 +38,7 @@ def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
   options = (
     {'mu': 0.0, 'tau': 1.0, 'uniform': draw}
     | world.OPTIMIZER
-    | world.OPTIONS[algorithm]
+    | (world.OPTIONS | world.ROBUST)[algorithm]
   )
   if algorithm in PEERS:
     everyone = reference.metropolis_hastings(changes.pop('graph', RING))
@@ -353,9 +353,10 @@ def test_filler_content_reaches_nothing():
 
 
 def test_new_numbers_and_cohorts_compile_nothing_anew():
-  function = world.compiled_round('moon')
+  function = world.compiled_round('moon', *world.DEFAULTS)
   world.run('moon', 3)
   compiled = function._cache_size()
+  assert compiled > 0
   world.run('moon', 3, mu=0.125, tau=3.0, plans=world.planner(seed=5))
   assert function._cache_size() == compiled
 

@@ -18,6 +18,9 @@ Algorithms, keyword `algorithm` of `run` (every option is a field of `Options`):
                step)` is asked at each of these. This goes on while a client has no
                negative. scope='server' averages T with the weights of the models.
   dco_moon     MOON with dynamic coefficients: `theta`, `normalise`.
+  median, trimmed_mean, krum
+               FedAvg with another rule than the mean on the server; clients count
+               alike, and running statistics have no part in Krum's distances.
   centralised  one client with all the data: rounds of {0: batches}, num_clients=1.
 
 `mixing` makes fedavg, fedprox and moon decentralised: a client starts from the average

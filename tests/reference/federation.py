@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.reference import formulas, optimizers
+from tests.reference import formulas, optimizers, rules
 from tests.reference.losses import Losses, Weights, cross_entropy, gradient_and_losses
 from tests.reference.networks import Model, combine, first_stats, norm, squared_distance
 from tests.reference.options import Options, check
@@ -157,6 +157,8 @@ class Federation:
       mean = sum(share * end for share, end in zip(shares, ends, strict=True))
       self.temperatures = {client: mean for client in self.everyone}
     mean = combine(shares, models)
+    if options.algorithm in rules.RULES:
+      mean = rules.combined(models, options)
     if options.server_optimizer != 'average':
       updates = [
         jax.tree.map(lambda y, x: y - x, trained[c].model.params, received[c].params)
@@ -251,7 +253,7 @@ TERMS = {
   'sa_moon': ('contrastive',),
   'dco_moon': ('contrastive',),
   'centralised': (),
-}
+} | dict.fromkeys(rules.RULES, ())
 
 
 def mean_losses(trained):

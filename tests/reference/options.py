@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.reference import formulas, optimizers
+from tests.reference import formulas, optimizers, rules
 from tests.reference.networks import Network
 
 ALGORITHMS = (
@@ -17,6 +17,7 @@ ALGORITHMS = (
   'sa_moon',
   'dco_moon',
   'centralised',
+  *rules.RULES,
 )
 CHOICES = {
   'algorithm': ALGORITHMS,
@@ -63,6 +64,10 @@ class Options(NamedTuple):
   # DCO-MOON.
   theta: float = float('inf')  # a larger deviation counts
   normalise: bool = False  # the two coefficients are divided by mu
+  # What the server does in place of the mean: median, trimmed_mean, krum.
+  trim: float = 0.0  # fraction left out at either end
+  num_byzantine: int = 0
+  num_selected: int = 1
   # Averaging.
   client_weight: str = 'samples'  # or uniform
   batch_norm: str = 'averaged'  # running statistics; local: each client keeps its own

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import jax
 
+from moon_jax import tree
 from moon_jax.algorithms import base
 from moon_jax.algorithms.fedavg import fedavg
 from moon_jax.algorithms.moon import moon
-from moon_jax.algorithms.wrappers.view import inner_task, seen_through
+from moon_jax.algorithms.wrappers.view import seen_through
 from moon_jax.types import PyTree, Server, Upload
 
 
@@ -21,7 +22,7 @@ class Peer(NamedTuple):
   Attributes:
     model: what it would send to a server: the model it trained last, the initial one
       before that; while it trains, the average that it started from.
-    inner: what the algorithm keeps with a server.
+    inner: what the algorithm's client keeps; if its server keeps something too, both.
   """
 
   model: PyTree
@@ -39,53 +40,86 @@ def decentralized_moon(**options: float | int | str) -> base.Algorithm:
 
 
 def decentralized(inner: base.Algorithm) -> base.Algorithm:
-  """The algorithm with neighbours in place of the server.
+  """The algorithm with neighbours in place of the server: each client is its own.
 
   w_i <- sum_j W_ij w_j over the neighbours j of client i that take part in the round,
   and itself; W is symmetric and its rows sum to 1 (`topology.restrict`). This average
-  is what the client would have received from a server: it trains from there, and it is
-  MOON's global model. The client keeps what it trained; an absent one keeps its model.
+  is the mean that the client's own server aggregates, into a model that was w_i: the
+  client trains from what that server broadcasts, and it is MOON's global model. The
+  client keeps what it trained; an absent one keeps its model. Numbers that the
+  algorithm computes of its server's memory are each client's own, and reported.
 
   Args:
-    inner: its server does no more than average the uploads by weight.
-  """
+    inner: uploads a model by weight, `Upload(weighted=variables)`, and nothing else.
 
-  def view(received, memory):
+  Raises:
+    ValueError: inner needs all uploads; in `upload`, it sends something uniform.
+  """
+  if inner.needs_all_uploads:
+    raise ValueError('Neighbours send a mean, and this algorithm needs all uploads.')
+  serving = inner.init_server is not base.no_memory
+
+  def join(server, memory):
+    return Peer(server.variables, (memory, server.memory) if serving else memory)
+
+  def split(peer):
+    """The client's server, and what its client keeps."""
+    memory, kept = peer.inner if serving else (peer.inner, ())
+    return Server(peer.model, kept), memory
+
+  def view(received, peer):
     del received
-    return memory.model, memory.inner
+    server, memory = split(peer)
+    return inner.broadcast(server), memory
+
+  def own_scalars(scalars, peer):
+    return inner.scalars(scalars, split(peer)[0].memory)
+
+  through = seen_through(
+    inner, view, lambda task: own_scalars(task.scalars, task.memory)
+  )
 
   def init_client(variables):
     server = Server(variables, inner.init_server(variables))
-    return Peer(inner.broadcast(server), inner.init_client(variables))
+    return join(server, inner.init_client(variables))
 
-  def broadcast(server):
-    del server
-    return ()
-
-  def share(memory):
-    return memory.model
-
-  def mixed(memory, average):
-    return memory._replace(model=average)
+  def mixed(peer, average, participation, scalars):
+    server, memory = split(peer)
+    numbers, mean = own_scalars(scalars, peer), Upload(weighted=average)
+    return join(inner.aggregate(server, mean, participation, numbers), memory)
 
   def upload(trained, task):
-    sent, memory = inner.upload(trained, inner_task(view, task))
-    return Upload(), Peer(sent.weighted, memory)
+    sent, memory = through.upload(trained, task)
+    if jax.tree.leaves(sent.uniform):
+      raise ValueError('Neighbours average by weight; this algorithm also uniformly.')
+    server, _ = split(task.memory)
+    return Upload(), join(server._replace(variables=sent.weighted), memory)
 
-  def aggregate(server, mean, participation):
-    del mean, participation
-    return server
+  def report(trained, task):
+    numbers = own_scalars(task.scalars, task.memory)
+    computed = {name: numbers[name] for name in numbers.keys() - task.scalars}
+    return through.report(trained, task) | computed
 
   def evaluated(server, clients):
     del server
-    return jax.vmap(inner.download)(clients.model, clients.inner)
 
-  return seen_through(inner, view)._replace(
+    def of_one(peer):
+      server, memory = split(peer)
+      return inner.evaluated(server, tree.repeat(memory, 1))
+
+    return tree.flatten(jax.vmap(of_one)(clients))
+
+  return through._replace(
+    init_server=base.no_memory,
     init_client=init_client,
-    broadcast=broadcast,
-    share=share,
+    scalars=base.hyperparameters_alone,
+    broadcast=lambda server: (),
+    map_received=base.no_model,
+    map_uploaded=base.no_model,
+    share=lambda peer: peer.model,
     mixed=mixed,
     upload=upload,
-    aggregate=aggregate,
+    report=report,
+    aggregate=lambda server, mean, participation, scalars: server,
     evaluated=evaluated,
   )

@@ -1,11 +1,13 @@
 """Batch normalisation whose running statistics stay with each client."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 
+from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.algorithms.wrappers.view import inner_task, seen_through
+from moon_jax.algorithms.wrappers.view import seen_through
 from moon_jax.types import PyTree
 
 _STATISTICS = 'batch_stats'
@@ -28,38 +30,50 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
   the initial ones until it takes part.
 
   Args:
-    inner: what it broadcasts and uploads holds models as `{'params': ..., ...}`.
+    inner: declares what is a model in what it broadcasts and uploads. Its `evaluated`
+      is asked once for each client, with the client's statistics in the global model.
+      `decentralized` stands inside, not around.
   """
 
   def view(received, memory):
-    return _with(received, memory.statistics), memory.inner
+    own = _with(memory.statistics)
+    return inner.map_received(own, received), memory.inner
+
+  wrapped = seen_through(inner, view)
 
   def init_client(variables):
     return Normalised(variables[_STATISTICS], inner.init_client(variables))
 
   def broadcast(server):
-    return _without(inner.broadcast(server))
+    return inner.map_received(_without, inner.broadcast(server))
 
   def share(memory):
     return _without(inner.share(memory.inner))
 
-  def mixed(memory, average):
-    own = _with(average, memory.statistics)
-    return memory._replace(inner=inner.mixed(memory.inner, own))
+  def mixed(memory, average, participation, scalars):
+    own = _with(memory.statistics)(average)
+    return memory._replace(inner=inner.mixed(memory.inner, own, participation, scalars))
 
   def upload(trained, task):
-    sent, memory = inner.upload(trained, inner_task(view, task))
-    return _without(sent), Normalised(trained[_STATISTICS], memory)
+    sent, memory = wrapped.upload(trained, task)
+    sent = inner.map_uploaded(_without, sent)
+    return sent, Normalised(trained[_STATISTICS], memory)
 
-  def aggregate(server, mean, participation):
-    kept = server.variables[_STATISTICS]
-    return inner.aggregate(server, _with(mean, kept), participation)
-
-  wrapped = seen_through(inner, view)
+  def aggregate(server, sent, participation, scalars):
+    kept = _with(server.variables[_STATISTICS])
+    if inner.needs_all_uploads:
+      dress = jax.vmap(lambda upload: inner.map_uploaded(kept, upload))
+      sent = sent._replace(stacked=dress(sent.stacked))
+    else:
+      sent = inner.map_uploaded(kept, sent)
+    return inner.aggregate(server, sent, participation, scalars)
 
   def evaluated(server, clients):
-    received = broadcast(server)
-    return jax.vmap(lambda memory: wrapped.download(received, memory))(clients)
+    def of_one(memory):
+      own = server._replace(variables=_with(memory.statistics)(server.variables))
+      return inner.evaluated(own, tree.repeat(memory.inner, 1))
+
+    return tree.flatten(jax.vmap(of_one)(clients))
 
   return wrapped._replace(
     init_client=init_client,
@@ -72,23 +86,11 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
   )
 
 
-def _is_model(node: PyTree) -> bool:
-  return isinstance(node, dict) and 'params' in node
+def _without(model: PyTree) -> PyTree:
+  """The model's parameters alone."""
+  return {'params': model['params']}
 
 
-def _without(tree: PyTree) -> PyTree:
-  """The tree with every model in it reduced to its parameters."""
-
-  def strip(node):
-    return {'params': node['params']} if _is_model(node) else node
-
-  return jax.tree.map(strip, tree, is_leaf=_is_model)
-
-
-def _with(tree: PyTree, statistics: PyTree) -> PyTree:
-  """The tree with these running statistics in every model in it."""
-
-  def dress(node):
-    return node | {_STATISTICS: statistics} if _is_model(node) else node
-
-  return jax.tree.map(dress, tree, is_leaf=_is_model)
+def _with(statistics: PyTree) -> Callable[[PyTree], PyTree]:
+  """model -> the model with these running statistics."""
+  return lambda model: model | {_STATISTICS: statistics}

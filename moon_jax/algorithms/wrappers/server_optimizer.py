@@ -1,13 +1,120 @@
-"""An optimizer on the server: the step that the mean of the uploads suggests."""
+"""Server optimizers: the global model takes the step that the uploads' mean suggests.
 
+The optimizer's state is kept from round to round. Numbers may be traced.
+"""
+
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
-from moon_jax.algorithms import server_optimizers
+import jax
+import jax.numpy as jnp
+import optax
+
+from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.types import PyTree
+from moon_jax.types import PyTree, Server
 
 # The optimizer's numbers among those of the algorithm.
 _PREFIX = 'server_'
+
+
+def sgd(
+  *, learning_rate: jax.Array, momentum: jax.Array
+) -> optax.GradientTransformation:
+  """v <- momentum v + g;  w <- w - learning_rate v, with the pseudo-gradient g.
+
+  FedAvgM (Hsu et al. 2019, arXiv:1909.06335). Rate 1 without momentum is FedAvg, up to
+  rounding.
+  """
+  return optax.sgd(learning_rate, momentum=momentum)
+
+
+class Moments(NamedTuple):
+  """What FedAdam and FedYogi remember: running means of g and of g^2, like params."""
+
+  first: PyTree
+  second: PyTree
+
+
+def _adaptive(
+  toward: Callable[[jax.Array, jax.Array], jax.Array],
+  *,
+  learning_rate: jax.Array,
+  beta1: jax.Array | float = 0.9,
+  beta2: jax.Array | float = 0.99,
+  tau: jax.Array | float = 1e-3,
+) -> optax.GradientTransformation:
+  """m <- beta1 m + (1 - beta1) g;  w <- w - learning_rate m / (sqrt(v) + tau).
+
+  (Reddi et al. 2021, algorithm 2, arXiv:2003.00295, where Delta is -g.) As there, the
+  moments are not corrected for their start, m = 0 and v = tau^2; optax's own Adam and
+  Yogi correct them and start elsewhere.
+
+  Args:
+    toward: (v, g^2) -> d in v <- v + (1 - beta2) d.
+    learning_rate: [] above 0.
+    beta1: in [0, 1).
+    beta2: in [0, 1).
+    tau: degree of adaptivity, above 0, in units of g.
+  """
+
+  def init(params):
+    return Moments(
+      jax.tree.map(jnp.zeros_like, params),
+      jax.tree.map(lambda w: jnp.full_like(w, tau**2), params),
+    )
+
+  def second(v, g):
+    return v + (1.0 - beta2) * toward(v, jnp.square(g))
+
+  def update(updates, state, params=None):
+    del params
+    m = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state.first, updates)
+    v = jax.tree.map(second, state.second, updates)
+    scaled = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + tau), m, v)
+    return scaled, Moments(m, v)
+
+  return optax.chain(
+    optax.GradientTransformation(init, update),
+    optax.scale_by_learning_rate(learning_rate),
+  )
+
+
+# FedAdam: v <- beta2 v + (1 - beta2) g^2.
+adam = functools.partial(_adaptive, lambda v, square: square - v)
+# FedYogi: v <- v - (1 - beta2) g^2 sign(v - g^2).
+yogi = functools.partial(_adaptive, lambda v, square: square * jnp.sign(square - v))
+
+# Config name -> function of the traced numbers that it needs.
+OPTIMIZERS = {'sgd': sgd, 'adam': adam, 'yogi': yogi}
+
+
+def step(
+  optimizer: optax.GradientTransformation,
+  state: PyTree,
+  *,
+  variables: PyTree,
+  mean: PyTree,
+) -> tuple[PyTree, PyTree]:
+  """One step of the server with the pseudo-gradient g = -(mean of the uploads - w).
+
+  (Reddi et al. 2021, algorithm 1.) Only the parameters take the step. Running
+  statistics of batch normalisation are no parameters: theirs is the plain mean.
+
+  Args:
+    optimizer: one of OPTIMIZERS, built.
+    state: its state, from `optimizer.init(variables['params'])` on.
+    variables: the global model.
+    mean: the weighted mean of the cohort's uploads, shaped like `variables`.
+
+  Returns:
+    The new global model, and the optimizer's new state.
+  """
+  params = variables['params']
+  pseudo_gradient = tree.subtract(params, mean['params'])
+  updates, state = optimizer.update(pseudo_gradient, state, params)
+  return mean | {'params': optax.apply_updates(params, updates)}, state
 
 
 class Optimized(NamedTuple):
@@ -23,14 +130,14 @@ def with_server_optimizer(
   """The algorithm whose new global model is reached by a step of an optimizer.
 
   The algorithm's own next model less the last one is the mean update, and the step's
-  pseudo-gradient is minus that; see `server_optimizers.step`.
+  pseudo-gradient is minus that; see `step`.
 
   Args:
     inner: an algorithm with a server.
-    name: a key of `server_optimizers.OPTIMIZERS`.
+    name: a key of `OPTIMIZERS`.
     numbers: learning_rate, of sgd also momentum.
   """
-  build = server_optimizers.OPTIMIZERS[name]
+  build = OPTIMIZERS[name]
   hyperparameters = {_PREFIX + key: value for key, value in numbers.items()}
 
   def to_inner(server):
@@ -46,21 +153,15 @@ def with_server_optimizer(
       {k: given[k] for k in given if k not in mine}, memory.inner
     )
 
-  def aggregate(server, mean, participation):
-    new = inner.aggregate(to_inner(server), mean, participation)
-    return new._replace(memory=server.memory._replace(inner=new.memory))
-
-  def server_step(server, new, scalars):
-    optimizer = build(**{key: scalars[_PREFIX + key] for key in numbers})
-    variables, state = server_optimizers.step(
-      optimizer,
+  def aggregate(server, sent, participation, scalars):
+    new = inner.aggregate(to_inner(server), sent, participation, scalars)
+    variables, state = step(
+      build(**{key: scalars[_PREFIX + key] for key in numbers}),
       server.memory.optimizer,
       variables=server.variables,
       mean=new.variables,
     )
-    return new._replace(
-      variables=variables, memory=new.memory._replace(optimizer=state)
-    )
+    return Server(variables, Optimized(new.memory, state))
 
   return inner._replace(
     hyperparameters=dict(inner.hyperparameters) | hyperparameters,
@@ -68,6 +169,5 @@ def with_server_optimizer(
     scalars=scalars,
     broadcast=lambda server: inner.broadcast(to_inner(server)),
     aggregate=aggregate,
-    server_step=server_step,
     evaluated=lambda server, clients: inner.evaluated(to_inner(server), clients),
   )

@@ -1,4 +1,4 @@
-"""How does one algorithm run inside another, which changes what a client receives?"""
+"""Runs one algorithm inside another, which changes what a client receives."""
 
 from collections.abc import Callable
 
@@ -9,39 +9,40 @@ from moon_jax.types import PyTree, Task
 View = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
 
-def inner_task(view: View, task: Task) -> Task:
-  """The task as the inner algorithm sees it."""
-  received, memory = view(task.received, task.memory)
-  return task._replace(received=received, memory=memory)
-
-
-def seen_through(inner: Algorithm, view: View) -> Algorithm:
+def seen_through(
+  inner: Algorithm, view: View, scalars: Callable = lambda task: task.scalars
+) -> Algorithm:
   """The algorithm whose local training sees what `view` makes of received and memory.
 
-  What is received, sent and kept stays to be replaced by the caller.
+  Its `upload` returns the inner algorithm's memory. What is received, sent and kept
+  stays to be replaced by the caller.
+
+  Args:
+    inner: the algorithm.
+    view: (received, memory) -> both as `inner` sees them.
+    scalars: task -> its scalars as `inner` sees them.
   """
 
   def through(function):
     return lambda received, memory: function(*view(received, memory))
 
-  def loss(outputs, frozen, params, task, batch):
-    return inner.loss(outputs, frozen, params, inner_task(view, task), batch)
+  def inner_task(task: Task):
+    received, memory = view(task.received, task.memory)
+    return task._replace(received=received, memory=memory, scalars=scalars(task))
 
-  def correct(grads, task):
-    return inner.correct(grads, inner_task(view, task))
+  def loss(outputs, frozen, params, task, batch):
+    return inner.loss(outputs, frozen, params, inner_task(task), batch)
 
   def after_step(task, loss, grads, key):
-    return inner.after_step(inner_task(view, task), loss, grads, key)
-
-  def report(trained, task):
-    return inner.report(trained, inner_task(view, task))
+    return inner.after_step(inner_task(task), loss, grads, key)
 
   return inner._replace(
     download=through(inner.download),
     begin=through(inner.begin),
     frozen=through(inner.frozen),
     loss=loss,
-    correct=correct,
+    correct=lambda grads, task: inner.correct(grads, inner_task(task)),
     after_step=after_step,
-    report=report,
+    upload=lambda trained, task: inner.upload(trained, inner_task(task)),
+    report=lambda trained, task: inner.report(trained, inner_task(task)),
   )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from moon_jax import tree
-from moon_jax.algorithms import server_optimizers
+from moon_jax.algorithms.wrappers import server_optimizer
 
 
 def server_path(optimizer, start, means):
@@ -16,7 +16,7 @@ def server_path(optimizer, start, means):
 
   @jax.jit
   def step(state, variables, mean):
-    return server_optimizers.step(optimizer, state, variables=variables, mean=mean)
+    return server_optimizer.step(optimizer, state, variables=variables, mean=mean)
 
   path = []
   for mean in means:
@@ -31,9 +31,9 @@ def test_server_with_rate_one_takes_the_mean():
   variables = {'params': {'w': jnp.arange(4.0)}}
   ends = {}
   for rate in (1.0, 0.5):
-    optimizer = server_optimizers.OPTIMIZERS['sgd'](learning_rate=rate, momentum=0.0)
+    optimizer = server_optimizer.OPTIMIZERS['sgd'](learning_rate=rate, momentum=0.0)
     state = optimizer.init(variables['params'])
-    ends[rate], _ = server_optimizers.step(
+    ends[rate], _ = server_optimizer.step(
       optimizer, state, variables=variables, mean=mean
     )
   wanted, start = mean['params']['w'], variables['params']['w']
@@ -43,7 +43,7 @@ def test_server_with_rate_one_takes_the_mean():
 
 def test_server_momentum():
   # v: 0 - 2 = -2, -1 - 1 = -2, -1 + 0 = -1; w: 1, 2, 2.5
-  optimizer = server_optimizers.sgd(learning_rate=0.5, momentum=0.5)
+  optimizer = server_optimizer.sgd(learning_rate=0.5, momentum=0.5)
   assert server_path(optimizer, 0, [2, 2, 2]) == [1, 2, 2.5]
 
 
@@ -53,7 +53,7 @@ def test_fed_adam_of_two_rounds():
   # g = 1.043050: m = -0.5 + 0.521525 = 0.021525,
   #   v = 3/4 1.75 + 1.087953 / 4 = 1.584488,
   #   w = 1.043050 - 0.1 * 0.021525 / (1.258765 + 1) = 1.042097
-  optimizer = server_optimizers.adam(learning_rate=0.1, beta1=0.5, beta2=0.75, tau=1.0)
+  optimizer = server_optimizer.adam(learning_rate=0.1, beta1=0.5, beta2=0.75, tau=1.0)
   path = server_path(optimizer, 1, [3, 0])
   np.testing.assert_allclose(path, [1.043050, 1.042097], rtol=1e-6)
 
@@ -64,7 +64,7 @@ def test_fed_yogi_of_two_rounds():
   # g = 1.041421: m = -0.5 + 0.520711 = 0.020711,
   #   v = 2 - 1.084559 / 4 = 1.728860 because 2 > 1.084559,
   #   w = 1.041421 - 0.1 * 0.020711 / (1.314861 + 1) = 1.040527
-  optimizer = server_optimizers.yogi(learning_rate=0.1, beta1=0.5, beta2=0.75, tau=1.0)
+  optimizer = server_optimizer.yogi(learning_rate=0.1, beta1=0.5, beta2=0.75, tau=1.0)
   path = server_path(optimizer, 1, [3, 0])
   np.testing.assert_allclose(path, [1.041421, 1.040527], rtol=1e-6)
 
@@ -79,32 +79,32 @@ def test_fed_yogi_of_two_rounds():
   ],
 )
 def test_defaults_of_the_adaptive_servers(name, expected):
-  optimizer = server_optimizers.OPTIMIZERS[name](learning_rate=0.1)
+  optimizer = server_optimizer.OPTIMIZERS[name](learning_rate=0.1)
   np.testing.assert_allclose(server_path(optimizer, 0, [1]), expected, rtol=2e-6)
 
 
-@pytest.mark.parametrize('name', server_optimizers.OPTIMIZERS)
+@pytest.mark.parametrize('name', server_optimizer.OPTIMIZERS)
 def test_an_unmoved_mean_moves_nothing(name):
   numbers = {'momentum': 0.9} if name == 'sgd' else {}
-  optimizer = server_optimizers.OPTIMIZERS[name](learning_rate=1.0, **numbers)
+  optimizer = server_optimizer.OPTIMIZERS[name](learning_rate=1.0, **numbers)
   assert server_path(optimizer, 3, [3, 3]) == [3, 3]
 
 
-@pytest.mark.parametrize('name', server_optimizers.OPTIMIZERS)
+@pytest.mark.parametrize('name', server_optimizer.OPTIMIZERS)
 def test_running_statistics_are_averaged_plainly(name):
   numbers = {'momentum': 0.9} if name == 'sgd' else {}
-  optimizer = server_optimizers.OPTIMIZERS[name](learning_rate=0.1, **numbers)
+  optimizer = server_optimizer.OPTIMIZERS[name](learning_rate=0.1, **numbers)
   variables = {'params': jnp.zeros(2), 'batch_stats': jnp.zeros(3)}
   mean = {'params': jnp.ones(2), 'batch_stats': jnp.arange(3.0)}
   state = optimizer.init(variables['params'])
-  new, _ = server_optimizers.step(optimizer, state, variables=variables, mean=mean)
+  new, _ = server_optimizer.step(optimizer, state, variables=variables, mean=mean)
   np.testing.assert_array_equal(new['batch_stats'], mean['batch_stats'])
   assert set(new) == set(variables)
   # Of the parameters only a tenth of the way, or less.
   assert 0 < float(new['params'][0]) < 0.11
 
 
-@pytest.mark.parametrize('name', server_optimizers.OPTIMIZERS)
+@pytest.mark.parametrize('name', server_optimizer.OPTIMIZERS)
 def test_another_number_compiles_nothing(name):
   count = 0
 
@@ -112,12 +112,12 @@ def test_another_number_compiles_nothing(name):
   def two_rounds(numbers):
     nonlocal count
     count += 1
-    optimizer = server_optimizers.OPTIMIZERS[name](**numbers)
+    optimizer = server_optimizer.OPTIMIZERS[name](**numbers)
     variables = {'params': jnp.zeros(())}
     state = optimizer.init(variables['params'])
     for mean in (1.0, 3.0):
       mean = {'params': jnp.float32(mean)}
-      variables, state = server_optimizers.step(
+      variables, state = server_optimizer.step(
         optimizer, state, variables=variables, mean=mean
       )
     return variables['params']

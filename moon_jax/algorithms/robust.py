@@ -1,0 +1,126 @@
+"""Server rules that a few Byzantine clients, which may send anything, cannot command.
+
+Local training is FedAvg's. All clients count alike, whatever data they say they own;
+whose upload is not finite is left out. Running statistics of batch normalisation are
+aggregated by the same rule as the parameters, but have no part in Krum's distances.
+Every rule holds the cohort's K uploads in memory.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from moon_jax import tree
+from moon_jax.algorithms.base import Algorithm
+from moon_jax.types import PyTree
+
+
+def median() -> Algorithm:
+  """w <- the median of w_k in each coordinate (Yin et al. 2018, arXiv:1803.01498).
+
+  Between two middle values, their mean.
+  """
+
+  def of_leaf(values, count, scalars):
+    del scalars
+    lower, upper = values[(count - 1) // 2], values[count // 2]
+    return 0.5 * lower + 0.5 * upper  # half of each: their sum might overflow
+
+  return _coordinate_wise(of_leaf)
+
+
+def trimmed_mean(*, trim: float) -> Algorithm:
+  """w <- the mean of w_k in each coordinate, without its extremes (Yin et al. 2018).
+
+  Of n clients the floor(trim n) smallest and as many largest values are left out.
+
+  Args:
+    trim: beta in [0, 1/2); 0 is the mean of clients that count alike.
+  """
+
+  def of_leaf(values, count, scalars):
+    # In float32 0.1 * 10 may be below 1. One value is left in any case.
+    cut = jnp.floor(scalars['trim'] * count.astype(jnp.float32) + 1e-3).astype(int)
+    cut = jnp.minimum(cut, (count - 1) // 2)
+    place = jnp.arange(len(values))
+    kept = ((place >= cut) & (place < count - cut)).astype(jnp.float32)
+    return tree.weighted_sum(values, kept / (count - 2 * cut).astype(jnp.float32))
+
+  return _coordinate_wise(of_leaf, trim=trim)
+
+
+def _coordinate_wise(of_leaf, **hyperparameters):
+  """Of a function of values [K, ...], the first `count` of which count, ascending."""
+
+  def aggregate(server, uploads, participation, scalars):
+    del participation
+    count = jnp.sum(uploads.counted)
+
+    def rule(leaf):
+      # Those that do not count stand last, as infinity.
+      hidden = jnp.full_like(leaf, jnp.inf)
+      values = jnp.sort(tree.where(uploads.counted, leaf, hidden), axis=0)
+      return of_leaf(values, count, scalars)
+
+    return server._replace(variables=jax.tree.map(rule, uploads.stacked.weighted))
+
+  return Algorithm(
+    hyperparameters=hyperparameters, aggregate=aggregate, needs_all_uploads=True
+  )
+
+
+def krum(*, num_byzantine: int, num_selected: int) -> Algorithm:
+  """w <- the mean of the models with the smallest scores (Blanchard et al. 2017).
+
+  A model's score is the sum of its squared distances to the n - f - 2 nearest others of
+  n models, f of which may be Byzantine; one is the nearest if there are no more. Of
+  equal scores the client with the smaller id is selected. (arXiv:1703.02757; Krum
+  selects one, multi-Krum several.) Proven for 2 f + 2 < n: with fewer clients, also
+  because some are left out, f of them may agree and win.
+
+  Args:
+    num_byzantine: f, at least 0.
+    num_selected: how many are averaged, at least 1; all, if there are fewer.
+  """
+
+  def aggregate(server, uploads, participation, scalars):
+    del participation
+    stacked, counted = uploads.stacked.weighted, uploads.counted
+    others = jnp.sum(counted).astype(jnp.float32) - scalars['num_byzantine'] - 2.0
+    score = _sums_of_smallest(_distances(stacked['params'], counted), others)
+    # NaN is sorted last, behind the infinite score of a Byzantine model.
+    order = jnp.argsort(jnp.where(counted, score, jnp.nan))
+    first = jnp.arange(len(order), dtype=jnp.float32) < scalars['num_selected']
+    selected = (counted & first[jnp.argsort(order)]).astype(jnp.float32)
+    mean = tree.weighted_sum(stacked, selected / jnp.sum(selected))
+    return server._replace(variables=mean)
+
+  return Algorithm(
+    hyperparameters={'num_byzantine': num_byzantine, 'num_selected': num_selected},
+    aggregate=aggregate,
+    needs_all_uploads=True,
+  )
+
+
+def _distances(models: PyTree, counted: jax.Array) -> jax.Array:
+  """[K, K] squared distances; infinite to itself and where one does not count.
+
+  Args:
+    models: leaves [K, ...].
+    counted: [K] bool.
+  """
+
+  def to_others(slot):
+    apart = jax.tree.map(lambda leaf: leaf - leaf[slot][None], models)
+    return jax.vmap(tree.squared_norm)(apart)
+
+  # One row after the other: all at once are K differences of each model.
+  squares = jax.lax.map(to_others, jnp.arange(len(counted)))
+  pairs = counted[:, None] & counted[None] & ~jnp.eye(len(counted), dtype=bool)
+  return jnp.where(pairs, squares, jnp.inf)
+
+
+def _sums_of_smallest(values: jax.Array, count: jax.Array) -> jax.Array:
+  """[K, M] -> [K]: the sum of each row's `count` smallest, of at least one."""
+  place = jnp.arange(values.shape[1], dtype=jnp.float32)
+  taken = place < jnp.maximum(count, 1.0)
+  return jnp.sum(jnp.where(taken[None], jnp.sort(values, axis=1), 0.0), axis=1)

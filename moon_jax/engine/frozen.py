@@ -1,0 +1,67 @@
+"""Computes the frozen networks' representations, in each step or once a round. Pure."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from moon_jax import tree
+from moon_jax.engine.client_training import LocalTraining, Work
+from moon_jax.types import Batch, PyTree
+
+# (memory, rows [B], Batch, key of the step) -> name -> [B, D] frozen representations.
+Represent = Callable[[PyTree, jax.Array, Batch, jax.Array], dict[str, jax.Array]]
+
+
+def every_batch(local: LocalTraining, work: Work) -> Represent:
+  """The frozen networks run in every step, on its batch."""
+
+  def represent(memory, rows, batch, key):
+    del rows
+    return local.represent(work.received, memory, batch.images, batch.mask, key)
+
+  return represent
+
+
+def once(local: LocalTraining, work: Work) -> Represent:
+  """The frozen networks run now, over all that the lanes' clients own; steps look up.
+
+  The same result in less time, for memory, if there are several epochs and nothing is
+  augmented. An example belongs to one client, so its row alone finds what is known of
+  it.
+  """
+  split, rows, offsets = work.data
+  at_a_time = work.plan.examples[0].size  # as many as a step of all lanes trains on
+  slots = work.plan.load.ravel()
+
+  def fill(index, table):
+    slot = jnp.maximum(slots[index], 0)
+    client, memory = work.plan.clients[slot], tree.gather(work.memories, slot)
+    first, end = offsets[client], offsets[client + 1]
+
+    def add(index, table):
+      at = first + index * at_a_time + jnp.arange(at_a_time)
+      # Past the end the last row stands again, with the same representations.
+      mine = rows[jnp.minimum(at, end - 1)]
+      images = split.normalised(mine)
+      found = local.represent(work.received, memory, images, None, None)
+      return {name: table[name].at[mine].set(found[name]) for name in table}
+
+    num_passes = jnp.where(slots[index] < 0, 0, -((first - end) // at_a_time))
+    return jax.lax.fori_loop(0, num_passes, add, table)
+
+  memory = tree.gather(work.memories, 0)
+  images = split.normalised(rows[:1])
+  shapes = jax.eval_shape(local.represent, work.received, memory, images, None, None)
+  empty = {
+    name: jnp.zeros((len(rows), one.shape[1]), one.dtype)
+    for name, one in shapes.items()
+  }
+  with jax.named_scope('frozen'):
+    table = jax.lax.fori_loop(0, len(slots), fill, empty)
+
+  def represent(memory, rows, batch, key):
+    del memory, batch, key
+    return {name: table[name][rows] for name in table}
+
+  return represent

@@ -1,0 +1,234 @@
+"""Median, trimmed mean and Krum against plain numpy, and against a Byzantine client."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax import tree
+from moon_jax.algorithms import base, robust
+from moon_jax.types import Server, Upload, Uploads
+from tests import reference, world
+from tests.engine import test_nonfinite
+from tests.engine.test_round import assert_equal_to_reference, reference_run
+from tests.reference import rules
+
+SIZE = 7
+OPTIONS = {
+  'median': {},
+  'trimmed_mean': {'trim': 0.3},
+  'krum': {'num_byzantine': 1, 'num_selected': 3},
+}
+# Nobody is left out; the first; one in the middle; four, an even number is left.
+LEFT_OUT = ((), (0,), (3,), (1, 6), (0, 2, 4, 5))
+
+
+def uploads(models, left_out=()):
+  """Of a list of models; what a client that is left out sent is NaN."""
+  counted = ~np.isin(np.arange(len(models)), left_out)
+  stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *models)
+  for leaf in jax.tree.leaves(stacked):
+    leaf[~counted] = np.nan
+  weights = jnp.arange(1.0, len(models) + 1)
+  return Uploads(Upload(weighted=stacked), weights, jnp.asarray(counted))
+
+
+def random_models(seed=0, size=SIZE):
+  rng = np.random.default_rng(seed)
+
+  def draw(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+  return [
+    {'params': {'a': draw(3, 2), 'b': draw(5)}, 'batch_stats': {'mean': draw(4)}}
+    for _ in range(size)
+  ]
+
+
+def after(name, sent, **changes):
+  """The global model that the rule makes of these uploads, and what jit traced."""
+  algorithm = getattr(robust, name)(**(OPTIONS[name] | changes))
+  assert algorithm.needs_all_uploads
+  numbers = jax.tree.map(jnp.float32, dict(algorithm.hyperparameters))
+  server = Server(jax.tree.map(jnp.zeros_like, random_models()[0]), ())
+  return jax.jit(algorithm.aggregate)(server, sent, jnp.float32(1), numbers).variables
+
+
+def by_numpy(name, models, left_out=(), **changes):
+  kept = [
+    reference.Model(m['params'], m['batch_stats'])
+    for client, m in enumerate(models)
+    if client not in left_out
+  ]
+  options = reference.Options(
+    algorithm=name,
+    **dict.fromkeys(reference.Options._fields[1:7], 0.0),
+    **OPTIONS[name] | changes,
+  )
+  model = rules.combined(kept, options)
+  return {'params': model.params, 'batch_stats': model.stats}
+
+
+@pytest.mark.parametrize('left_out', LEFT_OUT)
+@pytest.mark.parametrize('name', OPTIONS)
+def test_equals_numpy(name, left_out):
+  models = random_models()
+  found, wanted = (
+    after(name, uploads(models, left_out)),
+    by_numpy(name, models, left_out),
+  )
+  assert world.largest_difference(found, wanted) < 1e-6
+  if len(left_out) < 4:  # of three the trimmed mean and Krum leave out none
+    mean = by_numpy('trimmed_mean', models, left_out, trim=0.0)
+    assert world.largest_difference(found, mean) > 1e-2
+
+
+@pytest.mark.parametrize(
+  ('trim', 'cut'), [(0.0, 0), (0.1, 1), (0.29, 2), (0.3, 3), (0.4999, 4)]
+)
+def test_how_many_are_trimmed(trim, cut):
+  # Of 0..9 the mean is 4.5 without any at the ends: only squares tell how many went.
+  values = [{'params': np.float32(x * x)} for x in range(10)]
+  kept = [x * x for x in range(cut, 10 - cut)]
+  found = after('trimmed_mean', uploads(values), trim=trim)
+  np.testing.assert_allclose(found['params'], np.mean(kept), rtol=1e-6)
+
+
+def test_median_by_hand():
+  values = [{'params': np.float32(x)} for x in (5.0, 1.0, 3e38, 2.0, 2.5e38)]
+  assert after('median', uploads(values))['params'] == 5.0
+  # 1, 5, 2.5e38 and 3e38, whose sum with another one would overflow.
+  np.testing.assert_allclose(after('median', uploads(values, [3]))['params'], 1.25e38)
+  assert after('median', uploads(values, [0, 1, 2, 4]))['params'] == 2.0
+  assert not np.isfinite(after('median', uploads(values, range(5)))['params'])
+
+
+def test_krum_by_hand():
+  # Distances to the n - f - 2 = 2 nearest: 0 -> 1 + 4, 1 -> 1 + 1, 2 -> 1 + 4 (to 0),
+  # 10 -> 64 + 81, 100 -> 8100 + 9604.
+  values = [{'params': np.float32(x)} for x in (100.0, 0.0, 2.0, 1.0, 10.0)]
+  pick = {'num_byzantine': 1}
+  assert after('krum', uploads(values), num_selected=1, **pick)['params'] == 1.0
+  # 0 and 2 tie at 5: the smaller id, which is 0's.
+  assert after('krum', uploads(values), num_selected=2, **pick)['params'] == 0.5
+  assert after('krum', uploads(values), num_selected=3, **pick)['params'] == 1.0
+  # With f = 2 the nearest alone counts: 0, 2 and 1 tie at 1.
+  assert after('krum', uploads(values), num_selected=1, num_byzantine=2)['params'] == 0
+  everyone = after('krum', uploads(values), num_selected=9, **pick)['params']
+  np.testing.assert_allclose(everyone, 22.6, rtol=1e-6)
+
+
+def test_krum_counts_who_is_left():
+  # Two are left out, and of those left 0 and 0.5 are nearest to each other: with too
+  # few clients for f = 1 the nearest one decides.
+  values = [{'params': np.float32(x)} for x in (7.0, 0.0, 0.5, 3.0, 7.0)]
+  found = after('krum', uploads(values, [0, 4]), num_selected=1)
+  assert found['params'] == 0.0
+  found = after('krum', uploads(values, [0, 4]), num_selected=4)
+  np.testing.assert_allclose(found['params'], 3.5 / 3, rtol=1e-6)
+
+
+def test_statistics_have_no_part_in_krums_distances():
+  models = random_models()
+  for model, shift in zip(models, (0, 90, 0, 50, 0, 70, 0), strict=True):
+    model['batch_stats']['mean'] = model['batch_stats']['mean'] + np.float32(shift)
+  found = after('krum', uploads(models))
+  assert world.largest_difference(found, by_numpy('krum', models)) < 1e-5
+
+
+@pytest.mark.parametrize('value', [1e30, -1e30, 3e38])
+@pytest.mark.parametrize('name', OPTIONS)
+def test_a_byzantine_upload_moves_the_mean_and_not_these(name, value):
+  models = random_models()
+  models[2] = jax.tree.map(lambda leaf: np.full_like(leaf, value), models[2])
+  sent = uploads(models)
+  honest = [model for client, model in enumerate(models) if client != 2]
+  low, high = (
+    jax.tree.map(lambda *leaves, of=of: of(leaves, axis=0), *honest)
+    for of in (np.min, np.max)
+  )
+  found = after(name, sent)
+  inside = jax.tree.map(
+    lambda x, a, b: bool(jnp.all((a <= x) & (x <= b))), found, low, high
+  )
+  assert all(jax.tree.leaves(inside))
+  mean = tree.weighted_sum(sent.stacked.weighted, jnp.full(SIZE, 1 / SIZE))
+  assert world.largest_difference(mean, honest[0]) > 1e28
+
+
+# --- in a round -----------------------------------------------------------------------
+
+
+IN_A_ROUND = [
+  ('median', 2, 1),
+  ('median', 6, 3),
+  ('trimmed_mean', 2, 1),
+  ('krum', 6, 3),
+]
+
+
+@pytest.mark.parametrize(('name', 'num_lanes', 'num_devices'), IN_A_ROUND)
+def test_a_round_equals_the_reference(name, num_lanes, num_devices):
+  plans = world.planner(num_lanes, num_devices=num_devices)
+  found = world.run(name, 3, plans=plans)
+  expected = reference_run(name, 3, plans=plans)
+  assert_equal_to_reference(name, found, expected)
+  fedavg = reference_run('fedavg', 3, plans=plans)[-1].params
+  assert world.largest_difference(fedavg, expected[-1].params) > 1e-3
+
+
+@pytest.mark.parametrize(('name', 'num_lanes', 'num_devices'), IN_A_ROUND)
+def test_a_client_that_is_not_finite_is_left_out(name, num_lanes, num_devices):
+  test_nonfinite.test_equals_the_reference_without_that_client(
+    name, num_lanes, num_devices, 1, np.nan
+  )
+
+
+def mean_of_all():
+  """FedAvg, from all uploads."""
+
+  def aggregate(server, sent, participation, scalars):
+    del participation, scalars
+    weights = jnp.where(sent.counted, sent.weights, 0.0)
+    mean = tree.weighted_sum(sent.stacked.weighted, weights / jnp.sum(weights))
+    return server._replace(variables=mean)
+
+  return base.Algorithm(aggregate=aggregate, needs_all_uploads=True)
+
+
+@pytest.mark.parametrize(('num_lanes', 'num_devices'), [(2, 1), (6, 3)])
+def test_the_weighted_mean_of_all_uploads_is_fedavg(num_lanes, num_devices):
+  chosen = mean_of_all()
+  plan = world.planner(num_lanes, num_devices=num_devices).plan(0)
+  run_round = world.round_of(chosen, num_devices=num_devices)
+  state, _ = run_round(
+    world.state_of(chosen),
+    plan.for_device(),
+    world.scalars(chosen),
+    world.train_split(),
+  )
+  fedavg = world.run('fedavg', 1)[0][0].server.variables
+  assert world.largest_difference(state.server.variables, fedavg) < 1e-6
+
+
+@pytest.mark.parametrize('batch_norm', ['averaged', 'local'])
+def test_with_batch_normalisation(batch_norm):
+  run = {'model': 'mlp_bn', 'plans': world.planner(sizes=(7, 16, 25, 18))}
+  run['batch_norm'] = batch_norm
+  found = world.run('median', 2, represent_once=False, **run)
+  for (state, _), truth in zip(found, reference_run('median', 2, **run), strict=True):
+    variables = state.server.variables
+    assert world.largest_difference(variables['params'], truth.params) < 1e-5
+    assert world.largest_difference(variables['batch_stats'], truth.stats) < 1e-5
+
+
+def test_another_number_compiles_nothing():
+  world.run('trimmed_mean', 1)
+  function = world.compiled_round('trimmed_mean', *world.DEFAULTS)
+  compiled = function._cache_size()
+  ends = [
+    world.run('trimmed_mean', 1, trim=trim)[0][0].server.variables
+    for trim in (0.0, 0.4)
+  ]
+  assert function._cache_size() == compiled > 0
+  assert world.largest_difference(*ends) > 1e-4

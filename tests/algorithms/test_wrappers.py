@@ -1,0 +1,277 @@
+"""Wrappers call every function of what they wrap, with what is its own."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax import algorithms, tree
+from moon_jax.algorithms import base, robust
+from moon_jax.algorithms.wrappers.decentralized import decentralized
+from moon_jax.types import PyTree, Server, Upload
+from tests import world
+
+
+class Sent(NamedTuple):
+  """What the probe broadcasts: a model, and the server's count of rounds."""
+
+  model: PyTree
+  rounds: jax.Array
+
+
+class Kept(NamedTuple):
+  """What a client of the probe keeps."""
+
+  last: PyTree
+  times: jax.Array
+
+
+def probe(heard):
+  """An algorithm with every function; each adds its name to `heard` when called.
+
+  Each also checks that it is given the probe's own things, not a wrapper's.
+  """
+
+  def check(received=None, memory=None):
+    if received is not None:
+      assert isinstance(received, Sent)
+      assert set(received.model) == {'params', 'batch_stats'}
+    if memory is not None:
+      assert isinstance(memory, Kept)
+
+  def of_task(task):
+    check(task.received, task.memory)
+    assert set(task.scalars) >= {'pull', 'rounds'}
+    return task
+
+  def scalars(given, memory):
+    assert memory.shape == ()
+    return {'pull': given['pull'], 'rounds': memory}
+
+  def frozen(received, memory):
+    check(received, memory)
+    return {'global': received.model, 'last': memory.last}
+
+  def begin(received, memory):
+    check(received, memory)
+    return memory.times
+
+  def download(received, memory):
+    check(received, memory)
+    return received.model
+
+  def loss(outputs, frozen, params, task, batch):
+    total, parts = base.supervised(outputs, frozen, params, of_task(task), batch)
+    apart = jnp.mean(jnp.square(frozen['global'] - frozen['last']))
+    return total + 0.0 * apart, parts
+
+  def upload(trained, task):
+    return Upload(trained), Kept(trained, of_task(task).memory.times + 1.0)
+
+  def aggregate(server, mean, participation, scalars):
+    assert np.shape(participation) == ()
+    assert set(scalars) >= {'pull', 'rounds'}
+    moved = tree.subtract(mean.weighted, server.variables)
+    step = jax.tree.map(lambda leaf: scalars['pull'] * leaf, moved)
+    return Server(tree.add(server.variables, step), server.memory + 1.0)
+
+  def evaluated(server, clients):
+    check(memory=clients)
+    return tree.repeat(server.variables, 1)
+
+  whole = base.Algorithm(
+    hyperparameters={'pull': 0.5},
+    init_server=lambda variables: jnp.zeros(()),
+    init_client=lambda variables: Kept(variables, jnp.zeros(())),
+    scalars=scalars,
+    broadcast=lambda server: Sent(server.variables, server.memory),
+    map_received=lambda function, sent: sent._replace(model=function(sent.model)),
+    map_uploaded=base.uploaded_model,
+    download=download,
+    begin=begin,
+    frozen=frozen,
+    loss=loss,
+    correct=lambda grads, task: of_task(task) and grads,
+    after_step=lambda task, loss, grads, key: of_task(task).local + 1.0,
+    upload=upload,
+    report=lambda trained, task: {'steps': of_task(task).local},
+    aggregate=aggregate,
+    evaluated=evaluated,
+  )
+
+  def recorded(name, function):
+    def called(*args, **kwargs):
+      heard.add(name)
+      return function(*args, **kwargs)
+
+    return called
+
+  functions = {k: v for k, v in whole._asdict().items() if callable(v)}
+  return whole._replace(**{k: recorded(k, v) for k, v in functions.items()})
+
+
+def with_sgd(inner):
+  numbers = {'learning_rate': 1.0, 'momentum': 0.0}
+  return algorithms.with_server_optimizer(inner, 'sgd', numbers)
+
+
+local = algorithms.with_local_statistics
+WRAPPED = {
+  'alone': lambda inner: inner,
+  'local': local,
+  'optimized': with_sgd,
+  'decentralized': decentralized,
+  'local-optimized': lambda inner: local(with_sgd(inner)),
+  'optimized-local': lambda inner: with_sgd(local(inner)),
+  'local-decentralized': lambda inner: local(decentralized(inner)),
+  'decentralized-optimized': lambda inner: decentralized(with_sgd(inner)),
+  'local-decentralized-optimized': lambda inner: local(decentralized(with_sgd(inner))),
+}
+FUNCTIONS = {
+  name
+  for name, value in base.Algorithm()._asdict().items()
+  if callable(value) or name in ('share', 'mixed')
+}
+# The probe has a server; `decentralized` is what gives it neighbours.
+NEIGHBOURS = {'share', 'mixed'}
+# Only local statistics ask where the models are, and only of what is received and sent,
+# which without a server is nothing.
+MODELS = {'map_received', 'map_uploaded'}
+
+
+def after_a_round(chosen):
+  """The state, and the tested models, after one round on normalised networks."""
+  plans = world.planner(num_lanes=1, sizes=(7, 16, 25, 18))
+  run_round = world.round_of(chosen, 'mlp_bn', represent_once=False)
+  plan, data = plans.plan(0).for_device(), world.train_split('mlp_bn')
+  first = world.state_of(chosen, 'mlp_bn')
+  state, metrics = run_round(first, plan, world.scalars(chosen), data)
+  shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), (first, state))
+  assert shapes[0] == shapes[1]
+  return state, metrics, plan, chosen.evaluated(state.server, state.clients)
+
+
+@pytest.mark.parametrize('name', WRAPPED)
+def test_every_function_is_called(name):
+  heard = set()
+  state, metrics, plan, tested = after_a_round(WRAPPED[name](probe(heard)))
+  asks = name.startswith(('local', 'optimized-local')) and 'decentralized' not in name
+  assert heard == FUNCTIONS - NEIGHBOURS - (set() if asks else MODELS)
+
+  # And what it did has come about: one round of a server, or of each present client's.
+  counts = [
+    x for x in jax.tree.leaves(state) if x.shape == () and x.dtype == np.float32
+  ]
+  if 'decentralized' in name:
+    peers = state.clients.inner if name.startswith('local') else state.clients
+    kept, server = peers.inner
+    rounds = server.inner if 'optimized' in name else server
+    present = np.isin(np.arange(4), plan.clients)
+    np.testing.assert_array_equal(rounds, present)
+    np.testing.assert_array_equal(kept.times, present)
+    np.testing.assert_array_equal(metrics.reports['rounds'], 1.0)
+    assert 'rounds' not in metrics.numbers
+  else:
+    assert 1.0 in [float(count) for count in counts]
+    assert metrics.numbers['rounds'] == 0.0
+  num_models = 1 if name in ('alone', 'optimized') else 4
+  for leaf, like in zip(
+    jax.tree.leaves(tested), jax.tree.leaves(world.variables('mlp_bn')), strict=True
+  ):
+    assert leaf.shape == (num_models, *like.shape)
+
+
+def test_aggregate_is_given_the_scalars():
+  # Half of the way to the mean is what the optimizer of rate 1/2 does.
+  def halfway(server, mean, participation, scalars):
+    del participation
+    toward = tree.subtract(mean.weighted, server.variables)
+    part = jax.tree.map(lambda leaf: scalars['pull'] * leaf, toward)
+    return server._replace(variables=tree.add(server.variables, part))
+
+  chosen = base.Algorithm(hyperparameters={'pull': 0.5}, aggregate=halfway)
+  run_round, plan = world.round_of(chosen), world.planner().plan(0)
+  numbers = world.scalars(chosen)
+  ends = [
+    run_round(
+      world.state_of(chosen),
+      plan.for_device(),
+      numbers._replace(algorithm={'pull': np.float32(pull)}),
+      world.train_split(),
+    )[0].server.variables
+    for pull in (0.5, 1.0)
+  ]
+  assert run_round._cache_size() == 1
+  options = {'server_learning_rate': 0.5, 'server_momentum': 0.0}
+  wanted = world.run('fedavg', 1, server_optimizer='sgd', **options)[0][0]
+  assert world.largest_difference(ends[0], wanted.server.variables) < 1e-6
+  plain = world.run('fedavg', 1)[0][0]
+  assert world.largest_difference(ends[1], plain.server.variables) < 1e-6
+  assert world.largest_difference(*ends) > 1e-3
+
+
+def test_a_client_that_is_its_own_server_by_hand():
+  # Its model 1, the neighbours' mean 3: sgd at rate 1/4 and momentum 1/2 goes to
+  # 1 + 2 / 4 = 1.5. It trains up to 2; then the mean is 4: v = -2 / 2 - 2 = -3,
+  # 2 + 3 / 4 = 2.75.
+  numbers = {'learning_rate': 0.25, 'momentum': 0.5}
+  fedavg = algorithms.make('fedavg')
+  chosen = decentralized(algorithms.with_server_optimizer(fedavg, 'sgd', numbers))
+  scalars = jax.tree.map(jnp.float32, dict(chosen.hyperparameters))
+  peer, path = chosen.init_client({'params': jnp.float32(1)}), []
+  for mean, trained in ((3.0, 2.0), (4.0, 0.0)):
+    average = {'params': jnp.float32(mean)}
+    peer = chosen.mixed(peer, average, 1.0, scalars)
+    path.append(float(chosen.download((), peer)['params']))
+    task = base.Task((), peer, (), scalars, {})
+    sent, peer = chosen.upload({'params': jnp.float32(trained)}, task)
+    assert not jax.tree.leaves(sent)
+    assert chosen.share(peer) == {'params': trained}
+  assert path == [1.5, 2.75]
+
+
+def test_neighbours_refuse_what_they_cannot_send():
+  with pytest.raises(ValueError, match='needs all uploads'):
+    decentralized(robust.median())
+  scaffold = decentralized(algorithms.make('scaffold'))
+  with pytest.raises(ValueError, match='also uniformly'):
+    after_a_round(scaffold)
+
+
+@pytest.mark.parametrize('name', ['scaffold', 'dco_moon', 'sa_moon', 'solo', 'moon'])
+def test_models_are_where_they_are_declared(name):
+  # Doubling every declared model doubles the parameters, and nothing else.
+  chosen = world.make(name, **({'scope': 'server'} if name == 'sa_moon' else {}))
+  model = {'params': jnp.float32(3)}
+  server = Server(model, chosen.init_server(model))
+  received = chosen.broadcast(server)
+
+  def numbers(sent):
+    return [float(leaf) for leaf in jax.tree.leaves(sent)]
+
+  def twice(model):
+    return {'params': 2 * model['params']}
+
+  after = chosen.map_received(twice, received)
+  assert jax.tree.structure(after) == jax.tree.structure(received)
+  assert numbers(after) == [2 * x if x == 3 else x for x in numbers(received)]
+  assert (3.0 in numbers(received)) == (name != 'solo')
+  task = base.Task(
+    received,
+    chosen.init_client(model),
+    chosen.begin(received, chosen.init_client(model)),
+    jax.tree.map(jnp.float32, dict(chosen.hyperparameters)),
+    jax.tree.map(jnp.float32, world.OPTIMIZER),
+  )
+  task = task._replace(
+    local=chosen.after_step(task, jnp.float32(0), model['params'], jax.random.key(0))
+  )
+  sent, _ = chosen.upload(model, task)
+  doubled = chosen.map_uploaded(twice, sent)
+  assert numbers(doubled.weighted) == [
+    2 * x if x == 3 else x for x in numbers(sent.weighted)
+  ]
+  assert numbers(doubled.uniform) == numbers(sent.uniform)
+  assert (3.0 in numbers(sent.weighted)) == (name != 'solo')

@@ -1,0 +1,68 @@
+"""Server rules in place of the mean, on models as plain vectors of float64.
+
+Median and trimmed mean: Yin et al. 2018 (arXiv:1803.01498). Krum and multi-Krum:
+Blanchard et al. 2017 (arXiv:1703.02757).
+"""
+
+import jax
+import numpy as np
+
+
+def median(vectors):
+  """[n, P] -> [P]."""
+  return np.median(vectors, axis=0)
+
+
+def trimmed_mean(vectors, trim):
+  """[n, P] -> [P]: each coordinate's mean but for floor(trim n) at either end."""
+  cut = int(trim * len(vectors))
+  columns = [
+    sorted(column)[cut : len(column) - cut] for column in np.transpose(vectors)
+  ]
+  return np.array([sum(column) / len(column) for column in columns])
+
+
+def krum(vectors, num_byzantine, num_selected, compared):
+  """[n, P] -> [P]: the mean of the best; only the first `compared` numbers decide."""
+  scores = []
+  for i, mine in enumerate(vectors):
+    distances = sorted(
+      float(np.sum((mine[:compared] - other[:compared]) ** 2))
+      for j, other in enumerate(vectors)
+      if j != i
+    )
+    scores.append(sum(distances[: max(len(vectors) - num_byzantine - 2, 1)]))
+  best = sorted(range(len(vectors)), key=lambda i: (scores[i], i))[:num_selected]
+  return np.mean([vectors[i] for i in best], axis=0)
+
+
+def combined(models, options):
+  """The Model that options.algorithm, one of RULES, makes of a list of Models."""
+  num_params = sum(np.size(leaf) for leaf in jax.tree.leaves(models[0].params))
+  vectors = np.array(
+    [
+      np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tuple(model))])
+      for model in models
+    ],
+    np.float64,
+  )
+  rule = {
+    'median': lambda: median(vectors),
+    'trimmed_mean': lambda: trimmed_mean(vectors, options.trim),
+    'krum': lambda: krum(
+      vectors, options.num_byzantine, options.num_selected, num_params
+    ),
+  }
+  vector = rule[options.algorithm]()
+  leaves, shape = jax.tree.flatten(models[0])
+  ends = np.cumsum([np.size(leaf) for leaf in leaves])
+  return jax.tree.unflatten(
+    shape,
+    [
+      np.asarray(vector[end - np.size(leaf) : end], np.float32).reshape(np.shape(leaf))
+      for leaf, end in zip(leaves, ends, strict=True)
+    ],
+  )
+
+
+RULES = ('median', 'trimmed_mean', 'krum')
