@@ -6,7 +6,8 @@ this list; the knobs are declared in moon_jax/catalog/.
 
   --config.algorithm=moon                       how clients train; one of fedavg,
                                                 fedprox, scaffold, moon, sa_moon,
-                                                dco_moon, decentralized_fedavg,
+                                                dco_moon, median, trimmed_mean, krum,
+                                                decentralized_fedavg,
                                                 decentralized_moon, solo, centralized
   --config.model=mlp                            the network; one of mlp, moon_cnn,
                                                 tutorial_cnn, dco_cnn, cnn_transformer,
@@ -100,6 +101,11 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.dco_moon.theta=0.1                   relative deviation that counts as
                                                 straying; above 0
   --config.dco_moon.normalise=False             divide both weights by mu, above 0 then
+  --config.trimmed_mean.trim=0.1                share left out at each end; in [0, 0.5)
+  --config.krum.num_byzantine=1                 clients that may send anything; at least
+                                                0
+  --config.krum.num_selected=1                  models averaged; above 1: multi-Krum; at
+                                                least 1
   --config.mlp.width=128                        units of each hidden layer; at least 1
   --config.mlp.representation=64                units of the representation; at least 1
   --config.cnn_transformer.layers=6             of the encoder; at least 1

@@ -75,7 +75,7 @@ def answer(argv: list[str]) -> str | None:
     ConfigError: the list is of a file that has none.
   """
   choice = _read_flags(argv)[0].config
-  path, variant = config_lib.split(choice)
+  path, _, variant = choice.rpartition(':')
   if {'-h', '--help'} & set(argv):
     if choice != DEFAULT_CONFIG:
       config_lib.load(choice)  # it may register parts
@@ -138,12 +138,25 @@ def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str], list[str]
   flags.DEFINE_string('config', DEFAULT_CONFIG, 'config file', flag_values=values)
   flags.DEFINE_string('workdir', None, 'run directory', flag_values=values)
   try:
-    words = values.read_flags_from_files(['launch.py', *argv], force_gnu=False)
-    rest = values(words, known_only=True)[1:]
+    words = values.read_flags_from_files(argv, force_gnu=False)
   except flags.Error as error:
-    raise config_lib.ConfigError([f'{error}.']) from None
-  problems = ['--workdir needs a value.'] if values.workdir == '' else []
+    problem = str(error).removeprefix('ERROR:: ')
+    raise config_lib.ConfigError([f'{problem}.']) from None
+  rest, problems = _parsed(values, words)
+  # Of two words absl takes the second for the value, whatever it is.
+  if values.workdir is not None and values.workdir[:1] in ('', '-'):
+    problems.append('--workdir needs a value.')
   return values, rest, problems
+
+
+def _parsed(values: flags.FlagValues, words: list[str]) -> tuple[list[str], list[str]]:
+  """Sets the flags; the words that are none of them, and complaints."""
+  try:
+    return values(['launch.py', *words], known_only=True)[1:], []
+  except flags.Error:
+    # All that it refuses here: a flag at the end, without its value.
+    rest = values(['launch.py', *words[:-1]], known_only=True)[1:]
+    return rest, [f'--{words[-1].lstrip("-")} needs a value.']
 
 
 def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -155,7 +168,7 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
   known, problems, left = [], [], list(words)
   while left:
     word = left.pop(0)
-    match = re.fullmatch(r'--?config\.([^=]+)(=.*)?', word, re.DOTALL)
+    match = re.fullmatch(r'--?config\.([^=]*)(=.*)?', word, re.DOTALL)
     if not match or match[1] in catalog.every_knob():
       known.append(word)
       continue
@@ -164,17 +177,15 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
       left.pop(0)
   values = flags.FlagValues()
   free = config_lib.nest(dict.fromkeys(catalog.every_knob(), ''))
-  try:
-    config_flags.DEFINE_config_dict(
-      'config',
-      ml_collections.ConfigDict(free),
-      flag_values=values,
-      lock_config=False,
-      sys_argv=['launch.py', *known],
-    )
-    rest = values(['launch.py', *known], known_only=True)[1:]
-  except flags.Error as error:
-    return {}, [*problems, f'{error}.']
+  config_flags.DEFINE_config_dict(
+    'config',
+    ml_collections.ConfigDict(free),
+    flag_values=values,
+    lock_config=False,
+    sys_argv=['launch.py', *known],
+  )
+  rest, more = _parsed(values, known)
+  problems += more
   every = ['--config', '--workdir', '--flagfile']
   every += [f'--config.{name}' for name in catalog.every_knob()]
   for word in rest:
@@ -205,8 +216,9 @@ def _place(directory: str) -> pathlib.Path:
       os.stat(place)
     except (FileNotFoundError, NotADirectoryError):
       continue
-    except OSError as error:
-      problem = f'--workdir={directory!r} cannot be used: {error.strerror}.'
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+      reason = getattr(error, 'strerror', error)
+      problem = f'--workdir={directory!r} cannot be used: {reason}.'
       raise config_lib.ConfigError([problem]) from None
     if os.path.isdir(place):
       break

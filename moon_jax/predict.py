@@ -1,4 +1,18 @@
-"""What does a trained model say about these images? `python -m moon_jax.predict`."""
+"""Classifies images by what a run learned, from its newest checkpoint.
+
+  python -m moon_jax.predict --workdir=DIR --input=FILE [--output=FILE] [--client=N]
+                             [--config=FILE]
+
+  --workdir=DIR   the run directory
+  --input=FILE    an .npz file with `images`, or else `test_x`: uint8, [M, H, W] or
+                  [M, H, W, C], of the size of the training images
+  --output=FILE   an .npz file for `labels` [M], `logits` [M, classes] and
+                  `representations` [M, D]; default <input>_predictions.npz
+  --client=N      whose model, from 0, if each client has its own
+  --config=FILE   a config file to run first: it registers parts that the run uses
+
+Exit codes: 0 done, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
+"""
 
 import os
 import pathlib
@@ -7,30 +21,17 @@ import sys
 import numpy as np
 from absl import flags
 
+from moon_jax import config as config_lib
 from moon_jax.errors import ExitCode, RunError, UsageError
 from moon_jax.runner import streams
 
-_USAGE = """\
-Classifies images by what a run learned, from its newest checkpoint.
-
-  python -m moon_jax.predict --workdir=DIR --input=FILE [--output=FILE] [--client=N]
-
-  --workdir=DIR   the run directory
-  --input=FILE    an .npz file with `images`, or else `test_x`: uint8, [M, H, W] or
-                  [M, H, W, C], of the size of the training images
-  --output=FILE   an .npz file for `labels` [M], `logits` [M, classes] and
-                  `representations` [M, D]; default <input>_predictions.npz
-  --client=N      whose model, from 0, if each client has its own
-
-Exit codes: 0 done, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.\
-"""
 _ARRAYS = ('images', 'test_x')
 
 
 def main(argv: list[str]) -> ExitCode:
   """Returns the exit code; every failure that the user can mend is one clear line."""
   if {'-h', '--help'} & set(argv):
-    print(_USAGE)
+    print(__doc__.strip())
     return ExitCode.DONE
   try:
     print(predict(_parse(argv)))
@@ -51,6 +52,8 @@ def predict(values: flags.FlagValues) -> str:
   source = pathlib.Path(values.input).expanduser()
   target = _target(values.output, source)
   images = _read(values.input, source)
+  if values.config is not None:
+    config_lib.load(values.config)
   # Only now: a mistyped flag is answered before JAX is loaded.
   from moon_jax import inference
 
@@ -74,7 +77,7 @@ def _parse(argv: list[str]) -> flags.FlagValues:
     UsageError: one is missing or unknown, or there is a stray word.
   """
   values = flags.FlagValues()
-  for name in ('workdir', 'input', 'output'):
+  for name in ('workdir', 'input', 'output', 'config'):
     flags.DEFINE_string(name, None, name, flag_values=values)
   flags.DEFINE_integer('client', None, 'client', lower_bound=0, flag_values=values)
   values.set_gnu_getopt(True)

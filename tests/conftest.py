@@ -1,20 +1,44 @@
-"""Strict JAX for every test, silent broadcasting and casting are errors; 8 devices."""
+"""Strict JAX for every test, silent broadcasting and casting are errors; 8 devices.
+
+Most of a test's time would be compiling. So programs are compiled with few
+optimizations, unless XLA_FLAGS says otherwise; `tests/processes.py` starts processes
+that compile as users' do. And each program is compiled once: JAX keeps it in a folder
+of this process, in which it is looked up after another file, and by the processes that
+the tests start.
+"""
 
 import os
+import shutil
 import subprocess
+import tempfile
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+os.environ['JAX_COMPILATION_CACHE_DIR'] = tempfile.mkdtemp(prefix='moon_jax-tests-')
+os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
+os.environ['JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES'] = 'none'
 
 import jax
 import pytest
 
+from moon_jax.catalog import registry
 from moon_jax.engine import devices
 
-os.environ['XLA_FLAGS'] = devices.PATIENCE  # eight devices on two cores may wait long
+PROGRAMS = os.environ['JAX_COMPILATION_CACHE_DIR']
+QUICK = (
+  '--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false'
+  ' --xla_cpu_parallel_codegen_split_count=1'
+)
+# Eight devices on two cores may wait long.
+flags = [devices.PATIENCE, QUICK, os.environ.get('XLA_FLAGS', '')]
+os.environ['XLA_FLAGS'] = ' '.join(flags)
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_debug_key_reuse', True)
+
+
+def pytest_unconfigure():
+  shutil.rmtree(PROGRAMS, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -22,6 +46,16 @@ def forget_programs():
   """Drops a file's compiled programs: a process has room for so many mappings."""
   yield
   jax.clear_caches()
+
+
+@pytest.fixture
+def own_parts():
+  """Forgets at the end what a test has registered."""
+  before = dict(registry._parts)
+  yield
+  registry._parts.clear()
+  registry._parts.update(before)
+  registry.every_knob.cache_clear()
 
 
 @pytest.fixture

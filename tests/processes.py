@@ -12,6 +12,7 @@ import time
 import numpy as np
 import orbax.checkpoint as ocp
 
+from moon_jax.engine import devices
 from moon_jax.errors import ExitCode
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -19,12 +20,27 @@ LAUNCH = str(ROOT / 'launch.py')
 LIMIT_SECONDS = 300
 
 
+def surroundings(words, environment, **changes):
+  """What a process finds in its environment: no test's way of compiling.
+
+  It shares the programs that JAX keeps for the tests, unless it has a cache of its own.
+  """
+  found = os.environ | {'XLA_FLAGS': devices.PATIENCE} | changes
+  if any('compile_cache' in word for word in words):
+    del found['JAX_COMPILATION_CACHE_DIR']
+  return found | environment
+
+
+# JAX would leave a torn program behind where a process is killed: that one only reads.
+ONLY_READS = {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '1e9'}
+
+
 def launch(folder, *words, program=(LAUNCH,), **environment):
   """Runs a program, launch.py unless told, in a folder, to its end."""
   return subprocess.run(
     [sys.executable, *program, *words],
     cwd=folder,
-    env={**os.environ, **environment},
+    env=surroundings(words, environment),
     capture_output=True,
     text=True,
     timeout=LIMIT_SECONDS,
@@ -56,7 +72,7 @@ class Running:
       self._process = subprocess.Popen(
         [*prefix, sys.executable, LAUNCH, *words],
         cwd=folder,
-        env={**os.environ, **environment},
+        env=surroundings(words, environment, **ONLY_READS),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,

@@ -1,11 +1,11 @@
 """Run directories with chosen numbers, as `launch.py` writes them."""
 
-import dataclasses
 import json
 
 import numpy as np
 
-from moon_jax import cli
+from moon_jax import catalog, cli
+from moon_jax import config as config_lib
 
 BYTES_DOWN, BYTES_UP = 1_000_000, 500_000
 TRAIN, EVALUATE, IDLE = 2.0, 0.5, 0.25
@@ -24,9 +24,11 @@ def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
   """
   path.mkdir(parents=True)
   request = cli.parse([f'--config.seed={seed}', *flags])
+  parts = catalog.registered(config_lib.flatten(request.config))
   about = {
     'command': request.command,
-    'config': dataclasses.asdict(request.config),
+    'config': config_lib.ordered(request.config),
+    **({'registered': [catalog.describe(one) for one in parts]} if parts else {}),
     'data_digest': 'd' * 64,
     'versions': {'jax': '0.10.2'},
     'devices': ['cpu: cpu', 'cpu: cpu'],

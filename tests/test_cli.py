@@ -4,7 +4,6 @@ import os
 import pathlib
 import re
 import shlex
-import typing
 
 import pytest
 from hypothesis import example, given
@@ -12,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from configs import base
-from moon_jax import cli, config
+from moon_jax import catalog, cli, config
 
 ROOT = pathlib.Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / 'configs').glob('*.py'))
@@ -66,7 +65,7 @@ def test_flags_change_the_config_file(tmp_path):
 def test_every_flag_of_the_help_is_taken_as_it_is_printed():
   lines = re.findall(r'^  (--config\.\S+)', cli.answer(['--help']), re.M)
   shown = dict(shlex.split(line)[0][9:].split('=', 1) for line in lines)
-  assert shown.keys() == config.knobs().keys()
+  assert shown.keys() == catalog.every_knob().keys()
   for name, value in config.flatten(base.get_config().to_dict()).items():
     found = config.convert(name, config.from_word(name, shown[name]))
     assert (found, type(found)) == (value, type(value))
@@ -122,9 +121,28 @@ def test_a_config_file_is_read_anew(tmp_path):
     assert cli.parse(['--config=mine.py']).config.seed == seed
 
 
+def test_of_a_flag_given_twice_the_last_wins_as_absl_has_it():
+  words = ['--config.seed=1', '--workdir=a', '-config.seed', '2', '--workdir=b']
+  request = cli.parse(words)
+  assert (request.config.seed, request.workdir) == (2, pathlib.Path('b'))
+
+
+def test_flags_may_stand_in_a_file(tmp_path):
+  (tmp_path / 'flags.txt').write_text(
+    '# of all runs\n--config.seed=1\n--workdir=a\n--config=configs/mnist_moon.py\n'
+  )
+  request = cli.parse(['--flagfile=flags.txt', '--config.seed=2'])
+  assert (request.config.seed, request.workdir) == (2, pathlib.Path('a'))
+  assert request.config.data.name == 'mnist'
+
+
 # --- any command line -----------------------------------------------------------------
 
-FLAGS = ['--config', '--workdir', *(f'--config.{knob}' for knob in config.knobs())]
+FLAGS = [
+  '--config',
+  '--workdir',
+  *(f'--config.{knob}' for knob in catalog.every_knob()),
+]
 
 
 @hypothesis_settings(deadline=None)
@@ -158,10 +176,9 @@ WRONG = {bool: 'maybe', int: '1e3', float: 'nan'}
 
 def wrong_words():
   """Knob -> a word that it does not take; not of those that take any."""
-  kinds = {name: (typing.get_args(t) or (t,))[0] for name, t in config.knobs().items()}
   return {
-    name: WRONG.get(kind, '?')
-    for name, kind in kinds.items()
+    name: WRONG.get(knob.kind, '?')
+    for name, knob in catalog.every_knob().items()
     if name not in ('data.name', 'data.dir', 'data.path', 'execution.compile_cache')
   }
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import moon_jax
+from moon_jax import config as config_lib
 from moon_jax import inference
 from moon_jax import predict as predict_lib
 from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
@@ -151,9 +152,8 @@ def test_images_that_do_not_fit(loaded):
 
 
 def test_other_data_than_the_runs(loaded):
-  config = loaded.config
-  less = dataclasses.replace(config.data, limit=100)
-  other = dataclasses.replace(loaded, config=dataclasses.replace(config, data=less))
+  less = config_lib.changed(loaded.config, {'data.limit': 100})
+  other = dataclasses.replace(loaded, config=less)
   with pytest.raises(UsageError, match='The data is not that'):
     other.test_data()
 

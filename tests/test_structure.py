@@ -1,9 +1,15 @@
-"""Imports point one way, and the names of the project stay in the project."""
+"""Imports point one way; an algorithm is two files; the reference is its own."""
 
 import ast
+import difflib
 import pathlib
+import shutil
+import textwrap
 
 import pytest
+
+from moon_jax.errors import ExitCode
+from tests.processes import check_success, launch, read_lines
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / 'moon_jax'
@@ -12,6 +18,7 @@ PACKAGE = ROOT / 'moon_jax'
 LAYERS = (
   ('types', 'errors'),
   ('tree', 'keys'),
+  ('catalog',),
   ('config',),
   ('cli',),
   ('algorithms',),
@@ -22,6 +29,8 @@ LAYERS = (
   ('inference',),
   ('predict',),
   ('report',),
+  ('api',),
+  ('__main__',),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
@@ -37,7 +46,8 @@ def imported(path):
   for node in ast.walk(ast.parse(path.read_text())):
     if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('moon_jax'):
       inside = node.module.split('.')[1:]
-      yield from (layered(*inside, alias.name) for alias in node.names)
+      names = [alias.name for alias in node.names if alias.name != '__version__']
+      yield from (layered(*inside, name) for name in names)
     elif isinstance(node, ast.Import):
       names = [alias.name for alias in node.names]
       assert not any(name.startswith('moon_jax') for name in names), path
@@ -57,6 +67,27 @@ def test_imports_point_downwards(path):
     assert RANK[there] <= RANK[here], f'{here} imports {there}'
 
 
+# The same inside the report.
+ROOMS = ('read', 'numbers', 'draw', 'page', 'command', 'build', 'compare', '__main__')
+
+
+@pytest.mark.parametrize('room', ROOMS)
+def test_a_room_of_the_report_imports_those_before_it(room):
+  report = PACKAGE / 'report'
+  inside = [*report.glob(f'{room}.py'), *report.glob(f'{room}/*.py')]
+  assert inside
+  for path in inside:
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.ImportFrom) and 'moon_jax.report' in (node.module or ''):
+        names = (*node.module.split('.')[2:], *(alias.name for alias in node.names))
+        assert ROOMS.index(names[0]) <= ROOMS.index(room), f'{path} imports {names}'
+
+
+def test_every_file_of_the_report_has_a_room():
+  names = {path.stem for path in (PACKAGE / 'report').iterdir()}
+  assert names - {'__init__', '__pycache__'} == set(ROOMS)
+
+
 def test_every_module_has_a_layer():
   assert {module_of(path) for path in FILES} == set(RANK)
 
@@ -73,3 +104,79 @@ def test_nothing_outside_the_reference_is_shared_with_it():
   assert own
   foreign = {name.split('.')[0] for name in modules - own}
   assert foreign <= {'typing', 'collections', 'jax', 'numpy'}
+
+
+# --- an algorithm with a knob, as CONTRIBUTING.md adds it -----------------------------
+
+
+def example(marker):
+  """The code of CONTRIBUTING.md below the first line that holds `marker`."""
+  _, _, text = (ROOT / 'CONTRIBUTING.md').read_text().partition(marker)
+  lines = text.splitlines()[1:]
+  is_code = [not line or line.startswith(' ' * 8) for line in lines]
+  return textwrap.dedent('\n'.join(lines[: is_code.index(False)])).strip() + '\n'
+
+
+@pytest.fixture(scope='module')
+def copy(tmp_path_factory):
+  """The repository with one algorithm more, in one new file and one entry."""
+  folder = tmp_path_factory.mktemp('copy')
+  for name in ('moon_jax', 'configs'):
+    ignored = shutil.ignore_patterns('__pycache__')
+    shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+  shutil.copy(ROOT / 'launch.py', folder)
+  algorithm = folder / 'moon_jax/algorithms/fedprox_l1.py'
+  algorithm.write_text(example('`moon_jax/algorithms/fedprox_l1.py`, with'))
+  catalog = folder / 'moon_jax/catalog/algorithms.py'
+  parts = catalog.read_text().rstrip().removesuffix(')')
+  entry = textwrap.indent(example('`moon_jax/catalog/algorithms.py`:'), '  ')
+  catalog.write_text(f'{parts}{entry})\n')
+  return folder
+
+
+def run(copy, *words):
+  return launch(copy, *words, program=(str(copy / 'launch.py'),))
+
+
+def test_the_copy_differs_in_two_files(copy):
+  def texts(root):
+    return {
+      str(path.relative_to(root)): path.read_text()
+      for folder in ('moon_jax', 'configs')
+      for path in (root / folder).rglob('*.py')
+    }
+
+  before, after = texts(ROOT), texts(copy)
+  changed = {name for name in after if after[name] != before.get(name)}
+  assert changed == {
+    'moon_jax/algorithms/fedprox_l1.py',
+    'moon_jax/catalog/algorithms.py',
+  }
+  entry = 'moon_jax/catalog/algorithms.py'
+  lines = difflib.ndiff(before[entry].splitlines(), after[entry].splitlines())
+  assert not [line for line in lines if line.startswith('- ')]
+
+
+def test_an_added_algorithm_is_in_the_help_and_checked(copy):
+  help_ = run(copy, '--help')
+  check_success(help_)
+  assert '  --config.fedprox_l1.mu=0.01 ' in help_.stdout
+  wrong = '--config.fedprox_l1.mu=-1'
+  done = run(copy, '--config.algorithm=fedprox_l1', wrong)
+  assert done.returncode == ExitCode.USAGE
+  assert done.stderr == f'{wrong}.0 must be at least 0.\n'
+
+
+def test_an_added_algorithm_is_recorded_and_reported(copy):
+  tiny = ('--config.num_rounds=2', '--config.local_epochs=1', '--config.data.limit=300')
+  for name in ('fedprox_l1', 'fedavg'):
+    algorithm = f'--config.algorithm={name}'
+    done = run(copy, algorithm, f'--workdir=runs/{name}', *tiny)
+    check_success(done)
+  records = read_lines(copy / 'runs/fedprox_l1/metrics.jsonl')
+  assert len(records) == 2
+  assert all(record['l1_loss'] > 0 for record in records)
+  words = ('runs', '--out=out', '--features=none')
+  done = launch(copy, *words, program=('-m', 'moon_jax.report'))
+  assert done.returncode == ExitCode.DONE, done.stderr
+  assert 'FedProx-L1' in (copy / 'out/index.html').read_text()

@@ -1,19 +1,20 @@
 """A world small enough to simulate in a second: random images, few unequal clients."""
 
 import functools
-from unittest import mock
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax import algorithms, models, tree
+from moon_jax import algorithms, catalog, models, tree
 from moon_jax.algorithms import robust
+from moon_jax.algorithms.wrappers import server_optimizer as server_wrapper
 from moon_jax.algorithms.wrappers import topology
+from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.data import device
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import client_training, devices, lanes, optimizers, schedule
+from moon_jax.engine import client_training, devices, lanes, schedule
 from moon_jax.engine import round as round_lib
 from moon_jax.models import layers
 from moon_jax.types import Outputs, Scalars, Server, State
@@ -58,7 +59,6 @@ OPTIMIZER = {'learning_rate': 0.05, 'momentum': 0.9, 'weight_decay': 1e-2}
 IMAGE_SHAPES = {'mlp': (8, 8, 1), 'mlp_bn': (8, 8, 1), 'moon_cnn': (28, 28, 1)}
 MODEL_OPTIONS = {
   'mlp': {'width': 16, 'representation': 8},
-  'mlp_bn': {},
   'moon_cnn': {},
 }
 NUM_CLASSES = 4
@@ -96,15 +96,11 @@ def train_split(model='mlp'):
 def network(model='mlp'):
   """The network for the world's images."""
   shape = IMAGE_SHAPES[model]
-  with mock.patch.dict(models.MODELS, mlp_bn=_mlp_bn):
-    return models.make(
-      model, image_shape=shape, num_classes=NUM_CLASSES, **MODEL_OPTIONS[model]
-    )
-
-
-def _mlp_bn(num_classes, convolution):
-  del convolution
-  return MlpBn(num_classes)
+  if model == 'mlp_bn':
+    return models.network(MlpBn(NUM_CLASSES), shape)
+  return models.make(
+    model, image_shape=shape, num_classes=NUM_CLASSES, **MODEL_OPTIONS[model]
+  )
 
 
 class MlpBn(nn.Module):
@@ -161,12 +157,12 @@ def round_of(
 ):
   """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
-  optimizer = functools.partial(optimizers.OPTIMIZERS[name], **flags)
+  optimizer = functools.partial(catalog.part('optimizer', name).function, **flags)
   train = lanes.cohort_training(
     client_training.local_training(chosen, network(model), optimizer),
     represent_once=represent_once,
     mesh=devices.mesh(num_devices),
-    augment=augmenter(augmentation, 'reflect'),
+    augment=augmenter(augmentation),
   )
   return jax.jit(round_lib.make_round(chosen, train))
 
@@ -183,18 +179,18 @@ def make(algorithm, *, server_optimizer=None, batch_norm='averaged', **changes):
   else:
     made = algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
   if batch_norm == 'local':
-    made = algorithms.with_local_statistics(made)
+    made = with_local_statistics(made)
   if server_optimizer:
-    made = algorithms.with_server_optimizer(made, server_optimizer, numbers)
+    made = server_wrapper.with_server_optimizer(made, server_optimizer, numbers)
   return made
 
 
 def scalars(algorithm, seed=0, optimizer=None, local_optimizer='sgd'):
   """The numbers of a round; `optimizer` changes some of OPTIMIZER."""
   changed = OPTIMIZER | (optimizer or {})
-  wanted = optimizers.NUMBERS[LOCAL_OPTIMIZERS[local_optimizer][0]]
-  mine = {name: changed[name] for name in wanted}
-  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), mine))
+  if LOCAL_OPTIMIZERS[local_optimizer][0] != 'sgd':
+    del changed['momentum']
+  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), changed))
   return Scalars(*numbers, seed=np.int32(seed))
 
 

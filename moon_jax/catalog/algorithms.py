@@ -2,7 +2,8 @@
 
 Traits that others ask about:
   several_clients  the training data is divided among clients
-  served           a server averages what the clients send
+  served           the clients send to a server
+  weighted         what they send is averaged by `client_weight`
   decentralized    neighbours average, without a server
   contrastive      the loss compares with frozen networks
   moon             takes the knobs of MOON (any group's name is such a trait)
@@ -19,7 +20,8 @@ from moon_jax.catalog.parts import (
   one_of,
 )
 
-SERVED = frozenset({'several_clients', 'served'})
+SERVED = frozenset({'several_clients', 'served', 'weighted'})
+_ROBUST = frozenset({'several_clients', 'served'})
 _PEERS = frozenset({'several_clients', 'decentralized'})
 _CONTRASTIVE = frozenset({'contrastive'})
 _DECENTRALIZED = 'wrappers.decentralized:decentralized'
@@ -148,6 +150,20 @@ def _divisible(valid):
   ]
 
 
+def _outnumbered(valid):
+  """Krum is proven for 2 f + 2 < n of the n clients of a round."""
+  byzantine, clients = valid.get('krum.num_byzantine'), valid.get('num_clients')
+  if None in (byzantine, clients, valid.get('participation')):
+    return []
+  cohort = max(1, int(clients * valid['participation'] + 0.5))
+  if 2 * byzantine + 2 < cohort:
+    return []
+  return [
+    f'--config.krum.num_byzantine={byzantine} must be below (n - 2) / 2, with n = '
+    f'{cohort} clients in a round.'
+  ]
+
+
 def _algorithm(name, title, traits=SERVED, where='', **more):
   where = where or f'{name}:{name}'
   return Part('algorithm', name, f'moon_jax.algorithms.{where}', title, traits, **more)
@@ -180,6 +196,27 @@ ALGORITHMS = (
     knobs=_DCO_MOON_KNOBS,
     metrics=_CONTRAST | _DEVIATION,
     check=_divisible,
+  ),
+  _algorithm('median', 'coordinate-wise median', _ROBUST, 'robust:median'),
+  _algorithm(
+    'trimmed_mean',
+    'trimmed mean',
+    _ROBUST,
+    'robust:trimmed_mean',
+    knobs={
+      'trim': knob(float, 0.1, 'share left out at each end', between(0, 0.5, '[)'))
+    },
+  ),
+  _algorithm(
+    'krum',
+    'Krum',
+    _ROBUST,
+    'robust:krum',
+    knobs={
+      'num_byzantine': knob(int, 1, 'clients that may send anything', at_least(0)),
+      'num_selected': knob(int, 1, 'models averaged; above 1: multi-Krum', COUNT),
+    },
+    check=_outnumbered,
   ),
   _algorithm(
     'decentralized_fedavg',

@@ -17,7 +17,7 @@ from moon_jax.catalog.parts import (
 # What a knob needs: (kind of part, trait), all of them.
 _SEVERAL = (('algorithm', 'several_clients'),)
 _SERVED = (('algorithm', 'served'),)
-_PEERS = (('algorithm', 'decentralized'),)
+_WEIGHTED, _PEERS = (('algorithm', 'weighted'),), (('algorithm', 'decentralized'),)
 _CONTRASTIVE = (('algorithm', 'contrastive'),)
 _NORMALIZED, _CONVOLUTIONAL = (('model', 'normalized'),), (('model', 'convolutional'),)
 _TFDS, _NPZ = (('data', 'tfds'),), (('data', 'npz'),)
@@ -52,7 +52,9 @@ KNOBS = {
   'local_epochs': knob(int, 10, 'passes of a client over its own data', COUNT),
   'batch_size': knob(int, 64, 'examples per local step', COUNT),
   'drop_last': knob(bool, False, "leave out an epoch's last batch if it is not full"),
-  'client_weight': knob(str, 'samples', 'in the mean of the server', _WEIGHTS, _SERVED),
+  'client_weight': knob(
+    str, 'samples', 'in the mean of the server', _WEIGHTS, _WEIGHTED
+  ),
   'batch_norm': knob(
     str,
     'averaged',

@@ -136,6 +136,8 @@ def knob(
   if kind in (float, int) and not bounds:
     raise UsageError(f'the {kind.__name__} knob {meaning!r} has no bound')
   for one in bounds:
+    if not isinstance(one, Bound | OneOf | PartOf):
+      raise UsageError(f'{one!r} is no bound: give at_least(0), above(0), ...')
     if isinstance(one, Bound) and default != 'auto' and not one.holds(default):
       raise UsageError(f'the default {default!r} must be {one.wanted}')
     if isinstance(one, OneOf) and default not in one.names:

@@ -1,64 +1,36 @@
 """Parts of a user's own: what the functions that make them are given and return.
 
 A config file or a program calls these before it builds a configuration. The knobs of a
-part stand in the group of its name: `--config.fednova.rho=`.
+part stand in the group of its name: `--config.fednova.rho=`. A name that is taken, a
+knob without a bound, a function that cannot be called so: each is a UsageError.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from moon_jax.catalog.algorithms import SERVED
-from moon_jax.catalog.parts import Knob, Metric
 from moon_jax.catalog.registry import register
 
-Check = Callable[[Mapping[str, Any]], list[str]]
 
-
-def register_algorithm(
-  name: str,
-  make: Callable | str,
-  *,
-  title: str = '',
-  knobs: Mapping[str, Knob] | None = None,
-  traits: Iterable[str] = SERVED,
-  metrics: Mapping[str, Metric] | None = None,
-  check: Check | None = None,
-) -> None:
+def register_algorithm(name: str, make: Callable | str, **more: Any) -> None:
   """Adds an algorithm: `--config.algorithm=NAME`.
 
   Args:
     name: small letters, digits and _.
     make: its knobs, by name -> moon_jax.Algorithm; or 'module:function'.
-    title: for reports; '' is the name.
-    knobs: name -> moon_jax.knob(...).
-    traits: 'several_clients', 'served' (a server averages what they send),
-      'contrastive' (it has frozen networks); the default is the first two.
-    metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
-    check: valid values, dotted name -> value -> complaints, one line each.
-
-  Raises:
-    UsageError: the name is taken, or one of these is wrong.
+    **more: any of
+      title: for reports; the name if left out.
+      knobs: name -> moon_jax.knob(...).
+      traits: 'several_clients', 'served' (they send to a server), 'weighted' (what they
+        send is averaged by `client_weight`), 'contrastive' (it has frozen networks);
+        the first three if left out.
+      metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
+      check: (valid values, dotted name -> value) -> complaints, one line each.
   """
-  register(
-    'algorithm',
-    name,
-    make,
-    title=title,
-    knobs=knobs,
-    traits=traits,
-    metrics=metrics,
-    check=check,
-  )
+  register('algorithm', name, make, **{'traits': SERVED} | more)
 
 
-def register_model(
-  name: str,
-  make: Callable | str,
-  *,
-  title: str = '',
-  knobs: Mapping[str, Knob] | None = None,
-  traits: Iterable[str] = (),
-) -> None:
+def register_model(name: str, make: Callable | str, **more: Any) -> None:
   """Adds a model: `--config.model=NAME`.
 
   Args:
@@ -66,20 +38,14 @@ def register_model(
     make: `num_classes` and its knobs, by name -> flax module, which maps images
       [B, H, W, C] float32 and, in training, mask [B] (1.0: a real example) to
       moon_jax.Outputs; or 'module:function'. Batch normalisation must heed the mask.
-    title: for people; '' is the name.
-    knobs: name -> moon_jax.knob(...).
-    traits: 'normalized' (it has batch normalisation), 'convolutional' (`make` takes
-      `convolution`, a form of moon_jax.models.layers.Conv).
-
-  Raises:
-    UsageError: the name is taken, or one of these is wrong.
+    **more: title, knobs as in `register_algorithm`;
+      traits: 'normalized' (it has batch normalisation), 'convolutional' (`make` takes
+        `convolution`, a form of moon_jax.models.layers.Conv).
   """
-  register('model', name, make, title=title, knobs=knobs, traits=traits)
+  register('model', name, make, **more)
 
 
-def register_data(
-  name: str, make: Callable | str, *, knobs: Mapping[str, Knob] | None = None
-) -> None:
+def register_data(name: str, make: Callable | str, **more: Any) -> None:
   """Adds a data source: `--config.data.source=NAME`.
 
   Args:
@@ -87,17 +53,12 @@ def register_data(
     make: its knobs, by name -> (train_x, train_y, test_x, test_y): images uint8
       [M, H, W] or [M, H, W, C], labels integers [M] from 0 without gaps; or
       'module:function'.
-    knobs: name -> moon_jax.knob(...).
-
-  Raises:
-    UsageError: the name is taken, or one of these is wrong.
+    **more: title, knobs as in `register_algorithm`.
   """
-  register('data', name, make, knobs=knobs)
+  register('data', name, make, **more)
 
 
-def register_partition(
-  name: str, make: Callable | str, *, knobs: Mapping[str, Knob] | None = None
-) -> None:
+def register_partition(name: str, make: Callable | str, **more: Any) -> None:
   """Adds a partition: `--config.partition.name=NAME`.
 
   Args:
@@ -105,26 +66,18 @@ def register_partition(
     make: `labels` [M], and by name `num_clients`, `min_size`, `seed` and its knobs ->
       moon_jax.Partition, e.g. by moon_jax.data.partition.grouped(owners [M],
       num_clients); or 'module:function'.
-    knobs: name -> moon_jax.knob(...).
-
-  Raises:
-    UsageError: the name is taken, or one of these is wrong.
+    **more: title, knobs as in `register_algorithm`.
   """
-  register('partition', name, make, knobs=knobs)
+  register('partition', name, make, **more)
 
 
-def register_augmentation(
-  name: str, make: Callable | str, *, knobs: Mapping[str, Knob] | None = None
-) -> None:
+def register_augmentation(name: str, make: Callable | str, **more: Any) -> None:
   """Adds an augmentation: `--config.augmentation.name=NAME`.
 
   Args:
     name: small letters, digits and _.
     make: its knobs, by name -> a pure function of a JAX key, images [M, H, W, C] uint8
       and rows [B] int32 that returns images[rows] augmented; or 'module:function'.
-    knobs: name -> moon_jax.knob(...).
-
-  Raises:
-    UsageError: the name is taken, or one of these is wrong.
+    **more: title, knobs as in `register_algorithm`.
   """
-  register('augmentation', name, make, knobs=knobs)
+  register('augmentation', name, make, **more)

@@ -25,7 +25,7 @@ _CALLED_WITH = {
   'augmentation': (),
 }
 _TRAITS = {
-  'algorithm': {'several_clients', 'served', 'contrastive'},
+  'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
   'model': {'normalized', 'convolutional'},
 }
 
@@ -108,6 +108,9 @@ def register(
     raise UsageError(f'{told}: a name has small letters, digits and _, a letter first.')
   groups = {knob.partition('.')[0] for knob in (*KNOBS, *EXECUTION)}
   groups |= {one.group or one.name for one in _parts.values() if one != before}
+  if before and before.make is None:
+    before = None  # only a run directory has told of it
+    del _parts[kind, name]
   if before and (before.registered or {}).get('origin') != registered['origin']:
     raise UsageError(f'{told}: the name is taken.')
   if knobs and name in groups:

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sys
 import traceback
 import types
 from collections.abc import Callable, Mapping
@@ -86,6 +87,7 @@ def _module(path: str) -> types.ModuleType:
     raise ConfigError([f'--config={path!r} is not {wanted}.{hint}'])
   module = types.ModuleType(f'config_{file.stem}')
   module.__file__ = str(file)
+  sys.modules[module.__name__] = module  # as a class of it expects
   # Not imported: that would leave a __pycache__ beside the user's file, and mistake an
   # edit within a second, of the same length, for the file as it was.
   _run(path, lambda: exec(compile(file.read_bytes(), file, 'exec'), vars(module)))

@@ -20,7 +20,11 @@ class ConfigError(UsageError):
 
 def problem(name: str, value: Any, wanted: str) -> str:
   """The one form of a complaint: the flag, the value, what is wanted."""
-  text, half = repr(value), _LONGEST // 2
+  half = _LONGEST // 2
+  try:
+    text = repr(value)
+  except ValueError:  # Python writes no integer of more than 4300 digits
+    text = f'<{type(value).__name__}>'
   shown = text if len(text) <= _LONGEST else f'{text[:half]}...{text[-half:]}'
   return f'--config.{name}={shown} must be {wanted}.'
 

@@ -90,15 +90,14 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   knobs = catalog.every_knob()
   problems += [unknown_knob(name) for name in flat if name not in knobs]
   for name, knob in knobs.items():
-    value = flat.get(name, knob.default if knob.optional else None)
-    if value is None:
+    if name not in flat and not knob.optional:
       problems.append(f'--config.{name} is missing from the config file.')
       continue
     try:
-      valid[name] = convert(name, value)
+      valid[name] = convert(name, flat.get(name, knob.default))
     except ConfigError as error:
       problems += error.problems
-  problems += conflicts(valid, given)
+  problems += conflicts(valid, [name for name in given if name in knobs])
   if problems:
     raise ConfigError(problems)
   # Of what users registered a run has only what it uses.

@@ -61,17 +61,20 @@ class Compiled(NamedTuple):
 
 
 def compile_programs(
-  experiment: Experiment, state: State, inputs: RoundInputs
+  experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
 ) -> Compiled:
-  """Compiles one round and one evaluation, for this state and any round's inputs."""
+  """Compiles one round and one evaluation, for this state and any round's inputs.
+
+  With `donate` a round writes its state over the one that it is given.
+  """
   begin = time.perf_counter()
-  lowered = lower_programs(experiment, state, inputs)
+  lowered = lower_programs(experiment, state, inputs, donate=donate)
   programs = [program.compile() for program in lowered]
   return Compiled(*programs, time.perf_counter() - begin)
 
 
 def lower_programs(
-  experiment: Experiment, state: State, inputs: RoundInputs
+  experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
 ) -> tuple[Lowered, Lowered]:
   """One round and one evaluation, traced but not compiled."""
   algorithm, mesh = experiment.algorithm, experiment.mesh
@@ -91,7 +94,7 @@ def lower_programs(
   )
   run_round = jax.jit(
     round_lib.make_round(algorithm, train),
-    donate_argnums=0,
+    donate_argnums=(0,) if donate else (),
     out_shardings=NamedSharding(mesh, PartitionSpec()),
   )
   with jax.default_matmul_precision(config.execution.matmul_precision):

@@ -1,4 +1,4 @@
-"""Tables and figures from run directories: words -> a report."""
+"""Tables and figures from run directories: `python -m moon_jax.report`."""
 
 import sys
 
@@ -9,6 +9,9 @@ from moon_jax.runner import streams
 
 def main(argv: list[str]) -> ExitCode:
   """Returns the exit code; every failure that the user can mend is one clear line."""
+  if {'-h', '--help'} & set(argv):
+    print(command.__doc__.strip())
+    return ExitCode.DONE
   try:
     request = command.parse(argv)
     # Only now: the libraries that these need are there.

@@ -1,33 +1,44 @@
-"""What did the user ask for? Words -> what to report."""
+"""Makes tables and figures from run directories.
 
-import argparse
-import importlib.util
-import pathlib
-import shlex
-from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
-
-from moon_jax import catalog
-from moon_jax import config as config_lib
-from moon_jax.errors import UsageError, did_you_mean
-from moon_jax.report.groups import Choice
-from moon_jax.report.naming import ALGORITHM
-from moon_jax.report.results import BASELINE, BEST, LAST, Target
-
-_LIBRARIES = ('jinja2', 'matplotlib', 'plotly', 'rich', 'scipy', 'sklearn', 'tabulate')
-_ABOUT = """\
-Makes tables and figures from run directories.
-
-  python -m moon_jax.report FOLDER ... [--out=DIR] [--group=KNOBS] [--over=KNOBS]
-                            [--target=TARGET] [--where=KNOB=VALUE] [--features=RUNS]
-  python -m moon_jax.report compare RUN RUN ... [--target=TARGET]
+  python -m moon_jax.report FOLDER ... [flags]
+  python -m moon_jax.report compare RUN RUN ... [--target=TARGET] [--config=FILE]
 
 The first finds every run below the folders and writes DIR/index.html (one file, opens
 without a network), DIR/figures (PNG, PDF) and DIR/tables (CSV, Markdown, LaTeX). The
 second prints a table of the runs.
+
+  --out=DIR        the folder of the report; default report
+  --group=KNOBS    knobs that tell the lines of a plot apart, such as algorithm,moon.mu;
+                   default the algorithm and its own; others that differ make plots
+  --over=KNOBS     knobs to average over; default seed
+  --where=KNOB=VALUE,...
+                   only runs with one of these values; may be given several times
+  --target=TARGET  an accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best: the mean
+                   of its runs in the same setting; default fedavg@last
+  --features=RUNS  runs whose trained model is looked at (t-SNE, confusion matrix,
+                   accuracy for each client): first of each series, all, none, or paths;
+                   default first
+  --config=FILE    a config file to run first: it registers parts that the runs use
+
+Exit codes: 0 done, 2 wrong usage or nothing to report, 130 Ctrl-C.
 """
-_MORE = 'Exit codes: 0 done, 2 wrong usage or nothing to report, 130 Ctrl-C.'
-FIRST, ALL, NONE = 'first', 'all', 'none'
+
+import importlib.util
+import pathlib
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from absl import flags
+
+from moon_jax import config as config_lib
+from moon_jax.errors import UsageError
+from moon_jax.report.numbers.choice import Choice
+from moon_jax.report.numbers.models import FIRST, NONE
+from moon_jax.report.numbers.naming import ALGORITHM
+from moon_jax.report.numbers.results import BASELINE, WHICH, Target
+
+_LIBRARIES = ('jinja2', 'matplotlib', 'plotly', 'rich', 'scipy', 'sklearn', 'tabulate')
 
 
 class Request(NamedTuple):
@@ -50,13 +61,8 @@ class Request(NamedTuple):
   command: str
 
 
-class _Parser(argparse.ArgumentParser):
-  def error(self, message: str) -> NoReturn:
-    raise UsageError(f'{message}; see --help.')
-
-
 def parse(argv: Sequence[str]) -> Request:
-  """Reads the command line; --help prints and exits.
+  """Reads the command line, and runs the file of --config.
 
   Args:
     argv: the words after `python -m moon_jax.report`.
@@ -65,64 +71,46 @@ def parse(argv: Sequence[str]) -> Request:
     UsageError: a word is wrong, or a library is not installed.
   """
   is_table = list(argv[:1]) == ['compare']
-  values = _parser(is_table).parse_args(argv[1:] if is_table else argv)
+  folders, values = _flags(argv[1:] if is_table else argv, is_table)
   request = Request(
-    folders=tuple(config_lib.expand('', folder) for folder in values.folders),
+    folders=tuple(config_lib.expand('', folder) for folder in folders),
     out=None if is_table else _out(values.out),
-    choice=Choice(group=None, over=('seed',), where={})
-    if is_table
-    else _choice(values),
+    choice=_choice(values),
     target=_target(values.target),
-    features=(NONE,) if is_table else _words('features', values.features),
+    features=_words('features', values.features),
     command=shlex.join(['python', '-m', 'moon_jax.report', *argv]),
   )
-  _require_libraries()
+  missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
+  if missing:
+    raise UsageError(
+      f'A report needs {", ".join(missing)}: pip install -r requirements-report.txt'
+    )
+  if values.config is not None:
+    config_lib.load(values.config)
   return request
 
 
-def _parser(is_table: bool) -> argparse.ArgumentParser:
-  parser = _Parser(
-    prog='python -m moon_jax.report',
-    usage=argparse.SUPPRESS,
-    description=_ABOUT,
-    epilog=_MORE,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
-  )
-  name = 'RUN' if is_table else 'FOLDER'
-  parser.add_argument('folders', nargs='+', metavar=name, help='holds runs, or is one')
-  parser.add_argument(
-    '--target',
-    default=f'{BASELINE}@{LAST}',
-    help='accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best: the mean of its '
-    'runs in the same setting (default: %(default)s)',
-  )
+def _flags(argv: Sequence[str], is_table: bool) -> tuple[list[str], flags.FlagValues]:
+  """The folders, and the flags."""
+  values = flags.FlagValues()
+  defaults = {'target': f'{BASELINE}@last', 'config': None}
+  others = {'out': 'report', 'group': None, 'over': 'seed', 'features': FIRST}
+  for name, default in (defaults | others).items():
+    flags.DEFINE_string(name, default, name, flag_values=values)
+  flags.DEFINE_multi_string('where', [], 'where', flag_values=values)
+  values.set_gnu_getopt(True)
+  try:
+    folders = values(['report', *argv])[1:]
+  except flags.Error as error:
+    raise UsageError(f'{error}; see --help.') from None
+  if not folders:
+    raise UsageError(f'A {"RUN" if is_table else "FOLDER"} is missing; see --help.')
   if is_table:
-    return parser
-  parser.add_argument('--out', default='report', help='folder (default: %(default)s)')
-  parser.add_argument(
-    '--group',
-    help='knobs that tell the lines of a plot apart, such as algorithm,moon.mu '
-    '(default: the algorithm and its own knobs); other knobs that differ make plots',
-  )
-  parser.add_argument(
-    '--over', default='seed', help='knobs to average over (default: %(default)s)'
-  )
-  parser.add_argument(
-    '--where',
-    action='append',
-    default=[],
-    metavar='KNOB=VALUE[,VALUE]',
-    help='only runs with one of these values; may be given several times',
-  )
-  parser.add_argument(
-    '--features',
-    default=FIRST,
-    metavar='RUNS',
-    help='runs whose trained model is looked at (t-SNE, confusion matrix, accuracy for '
-    'each client): first of each series, all, none, or paths (default: %(default)s)',
-  )
-  return parser
+    for name in (*others, 'where'):
+      if values[name].present:
+        raise UsageError(f'--{name} is not for compare; see --help.')
+    values.features = NONE
+  return folders, values
 
 
 def _out(word: str) -> pathlib.Path:
@@ -132,7 +120,7 @@ def _out(word: str) -> pathlib.Path:
   return path
 
 
-def _choice(values: argparse.Namespace) -> Choice:
+def _choice(values: flags.FlagValues) -> Choice:
   where: dict[str, tuple[str, ...]] = {}
   for word in values.where:
     name, equals, wanted = word.partition('=')
@@ -161,25 +149,14 @@ def _words(flag: str, text: str) -> tuple[str, ...]:
 
 
 def _target(word: str) -> Target:
-  wanted = 'an accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best'
   algorithm, at, which = word.partition('@')
-  if at:
-    if algorithm not in catalog.names('algorithm') or which not in (LAST, BEST):
-      hint = did_you_mean(algorithm, catalog.names('algorithm'))
-      raise UsageError(f'--target={word!r} must be {wanted}.{hint}')
+  if at and which in WHICH:
     return Target(None, algorithm, which)
   try:
     value = float(word)
   except ValueError:
     value = 0.0
   if not 0 < value <= 1:
+    wanted = 'an accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best'
     raise UsageError(f'--target={word!r} must be {wanted}.')
   return Target(value)
-
-
-def _require_libraries() -> None:
-  missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
-  if missing:
-    raise UsageError(
-      f'A report needs {", ".join(missing)}: pip install -r requirements-report.txt'
-    )

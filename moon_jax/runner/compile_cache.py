@@ -8,7 +8,6 @@ time uses the folder; another one waits, often for the very program it needs.
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import pathlib
 import stat
@@ -129,7 +128,7 @@ def _seal_new(path: pathlib.Path) -> dict[str, str]:
   lost = {}
   for entry in sorted(new, key=lambda entry: entry.stat().st_mtime_ns, reverse=True):
     try:
-      _seal(entry).write_text(_digest(entry))
+      _seal(entry).write_text(files.sha256(entry))
     except OSError as error:
       _remove(entry)
       program = entry.name.partition('-')[0]
@@ -138,7 +137,7 @@ def _seal_new(path: pathlib.Path) -> dict[str, str]:
 
 
 def _is_sound(entry: pathlib.Path) -> bool:
-  return _seal(entry).exists() and _seal(entry).read_text() == _digest(entry)
+  return _seal(entry).exists() and _seal(entry).read_text() == files.sha256(entry)
 
 
 def _remove(entry: pathlib.Path) -> None:
@@ -149,7 +148,3 @@ def _remove(entry: pathlib.Path) -> None:
 def _seal(entry: pathlib.Path) -> pathlib.Path:
   """The file beside an entry that holds its digest."""
   return entry.with_name(entry.name + '.sha256')
-
-
-def _digest(entry: pathlib.Path) -> str:
-  return hashlib.sha256(entry.read_bytes()).hexdigest()

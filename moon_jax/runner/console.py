@@ -30,7 +30,7 @@ from moon_jax.types import State
 
 
 class Console:
-  """Prints to standard output: a progress bar on a terminal, else a line a round."""
+  """Prints to standard output: a bar on a terminal and in a notebook, else lines."""
 
   def __init__(self, terminal: Terminal | None = None):
     self._terminal = terminal or Terminal(
@@ -46,6 +46,7 @@ class Console:
       disable=not self._terminal.is_terminal,
     )
     self._num_rounds = 0
+    self._shown = None  # the bar of a notebook
 
   def say(self, text: str) -> None:
     """Prints one line."""
@@ -100,15 +101,24 @@ class Console:
   def progress(self, rounds: range) -> Iterator[int]:
     """Yields the rounds, with a bar and the time that is left."""
     self._num_rounds = rounds.stop
+    if self._terminal.is_jupyter:
+      from IPython.display import HTML, display  # there in every notebook
+
+      self._shown = display(HTML(), display_id=True)
     with self._bar:
       self._bar.add_task('', total=rounds.stop, completed=rounds.start, news='')
       yield from rounds
 
   def round_done(self, record: dict[str, Any], clock: Clock) -> None:
     """Moves the bar, or prints the round's line."""
+    # The parts of the loss would push the bar off a line of 80 columns.
+    news = describe_test(record) or f'train loss {record["train_loss"]:.3f}'
+    if self._shown:
+      where = f'round {record["round"]}/{self._num_rounds}'
+      bar = f'<progress value={record["round"]} max={self._num_rounds}></progress>'
+      self._shown.update({'text/html': f'{bar} {where} {news}'}, raw=True)
+      return
     if self._terminal.is_terminal:
-      # The parts of the loss would push the bar off a line of 80 columns.
-      news = describe_test(record) or f'train loss {record["train_loss"]:.3f}'
       for task in self._bar.task_ids:
         self._bar.update(task, completed=record['round'], news=news)
       return

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import pathlib
@@ -132,6 +133,12 @@ def read_lines(path: pathlib.Path) -> list[Document]:
   """
   lines = (_read(path) or b'').splitlines(keepends=True)
   return [_parse(path, line) for line in lines if line.endswith(b'\n')]
+
+
+def sha256(path: pathlib.Path) -> str:
+  """The digest of a file's content, in hexadecimal."""
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def _read(path: pathlib.Path) -> bytes | None:

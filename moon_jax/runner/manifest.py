@@ -3,12 +3,12 @@
 manifest.json is the last file of a folder to be written.
 """
 
-import hashlib
 import json
 import os
 import pathlib
 
 from moon_jax.errors import NoCheckpointError
+from moon_jax.runner import files
 
 NAME = 'manifest.json'
 # Raised when an older program could not read the folder. Format 1 has a digest of the
@@ -20,16 +20,16 @@ _READ = (1, FORMAT)
 def write(folder: pathlib.Path, completed_rounds: int) -> None:
   """Writes the manifest of everything that is in the folder."""
   paths = sorted(path for path in folder.rglob('*') if path.is_file())
-  files = {
+  told = {
     path.relative_to(folder).as_posix(): {
       'bytes': path.stat().st_size,
-      'sha256': _digest(path),
+      'sha256': files.sha256(path),
     }
     for path in paths
   }
-  content = {'format': FORMAT, 'round': completed_rounds, 'files': files}
+  content = {'format': FORMAT, 'round': completed_rounds, 'files': told}
   with (folder / NAME).open('w') as file:
-    file.write(json.dumps(content, indent=1) + '\n')
+    file.write(json.dumps(content, indent=1))  # the last byte counts: no end of line
     file.flush()
     os.fsync(file.fileno())
 
@@ -69,9 +69,4 @@ def _file_fault(folder, name, expected):
     return f'{name} is missing'
   if (size := path.stat().st_size) != num_bytes:
     return f'{name} has {size} of {num_bytes} bytes'
-  return '' if _digest(path) == expected['sha256'] else f'{name} has changed'
-
-
-def _digest(path):
-  with path.open('rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
+  return '' if files.sha256(path) == expected['sha256'] else f'{name} has changed'

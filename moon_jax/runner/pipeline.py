@@ -153,22 +153,14 @@ class Pipeline:
   def _record_results(self, pending):
     metrics = jax.device_get(pending.metrics)
     pending.clock.arrived('train')
-    on_nonfinite = self._experiment.config.on_nonfinite
-    record = metrics_lib.round_record(
-      pending.index + 1,
-      pending.plan,
-      metrics,
-      self._experiment.traffic,
-      skip_nonfinite=on_nonfinite == 'skip_client',
-    )
-    if pending.score is not None:
-      score = jax.device_get(pending.score)
+    score = jax.device_get(pending.score)
+    if score is not None:
       pending.clock.arrived('evaluate')
-      record |= metrics_lib.test_record(score, len(self._experiment.test.labels))
+    record = line_of(self._experiment, pending.index, pending.plan, metrics, score)
     pending.record = record
     self._records.add_metrics(record)
     self._records.add_histogram('clients/drift', metrics.drift, record['round'])
-    stop_if_diverged(record, metrics, on_nonfinite)
+    stop_if_diverged(record, metrics, self._experiment.config.on_nonfinite)
 
   def _record_timing(self, pending):
     line = timing_record(pending.clock, pending.plan, pending.record)
@@ -176,6 +168,31 @@ class Pipeline:
     self._console.round_done(pending.record, pending.clock)
     if self._profiler:
       self._profiler.arrived(pending.index, pending.clock)
+
+
+def line_of(
+  experiment: Experiment,
+  index: int,
+  plan: Plan,
+  metrics: ClientMetrics,
+  score: Score | None,
+) -> metrics_lib.Record:
+  """The line of metrics.jsonl of a round; what it takes is on the host.
+
+  Args:
+    experiment: what is run.
+    index: rounds before it.
+    plan: of the round.
+    metrics: leaves [K].
+    score: leaves [M]; None if the round is not tested.
+  """
+  skip = experiment.config.on_nonfinite == 'skip_client'
+  record = metrics_lib.round_record(
+    index + 1, plan, metrics, experiment.traffic, skip_nonfinite=skip
+  )
+  if score is not None:
+    record |= metrics_lib.test_record(score, len(experiment.test.labels))
+  return record
 
 
 def stop_if_diverged(

@@ -32,13 +32,8 @@ from moon_jax.runner import files, lock, plots
 from moon_jax.runner.metrics import Record, summarise
 from moon_jax.runner.tensorboard import Board
 
-CONFIG, METRICS, TIMINGS, SUMMARY, PARTITION = (
-  'config.json',
-  'metrics.jsonl',
-  'timings.jsonl',
-  'summary.json',
-  'partition.npz',
-)
+CONFIG, SUMMARY, PARTITION = 'config.json', 'summary.json', 'partition.npz'
+METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 

@@ -1,10 +1,7 @@
-"""The rules of a configuration, and that configs/base.py tells all of them."""
+"""The rules of a configuration, and that its page tells all of them."""
 
-import dataclasses
 import json
-import pathlib
 import re
-import typing
 
 import pytest
 from hypothesis import given
@@ -12,15 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from configs import base
-from moon_jax import algorithms, config, models
-from moon_jax.algorithms.wrappers import server_optimizer, topology
-from moon_jax.data import augment, partition, sources
-from moon_jax.engine import optimizers
-from moon_jax.models import convolution
-from moon_jax.types import Server
-
-SERVER = Server(variables={'params': {}}, memory=())
-BASE = pathlib.Path(base.__file__).read_text()
+from moon_jax import catalog, config
 
 
 def settings(**changes):
@@ -29,53 +18,16 @@ def settings(**changes):
   return flat | {name.replace('__', '.'): value for name, value in changes.items()}
 
 
+def options(built, algorithm):
+  """What that algorithm would be built with."""
+  return catalog.options('algorithm', config.flatten(built) | {'algorithm': algorithm})
+
+
 def problems(values, given=()):
   with pytest.raises(config.ConfigError) as caught:
     config.validate(values, given)
   assert str(caught.value) == '\n'.join(caught.value.problems)
   return list(caught.value.problems)
-
-
-# --- one list of knobs ----------------------------------------------------------------
-
-
-def test_base_has_every_knob_and_no_other():
-  assert set(settings()) == set(config.knobs())
-
-
-def test_every_knob_of_base_has_a_comment_and_its_place():
-  lines = re.findall(r'^  config\.([\w.]+) = (?!ml_collections)(.*)$', BASE, re.M)
-  assert [name for name, _ in lines] == list(config.knobs())
-  for name, rest in lines:
-    assert re.search(r'  # \S', rest), f'{name} has no comment'
-
-
-def test_names_are_those_of_the_tables():
-  assert tuple(algorithms.ALGORITHMS) == config.ALGORITHMS
-  assert tuple(models.MODELS) == config.MODELS
-  assert tuple(sources.SOURCES) == config.SOURCES
-  assert tuple(partition.PARTITIONERS) == config.PARTITIONS
-  assert tuple(augment.AUGMENTATIONS) == config.AUGMENTATIONS
-  assert tuple(augment.PADDINGS) == config.PADDINGS
-  assert tuple(optimizers.OPTIMIZERS) == config.OPTIMIZERS
-  assert set(optimizers.NUMBERS) == set(config.OPTIMIZERS)
-  assert tuple(optimizers.SCHEDULES) == config.SCHEDULES
-  assert tuple(server_optimizer.OPTIMIZERS) == config.SERVER_OPTIMIZERS
-  assert tuple(topology.TOPOLOGIES) == config.TOPOLOGIES
-  # Whoever shares its model, or sends none, has no server.
-  for name in config.ALGORITHMS:
-    made = algorithms.make(name, **config.validate(settings()).options(name))
-    served = made.share is None and made.broadcast(SERVER) != ()
-    assert served == (name in config.SERVED)
-  assert tuple(convolution.CHOICES) == config.CONVOLUTIONS
-
-
-def test_rules_are_about_knobs_that_exist():
-  groups = {name.split('.')[0] for name in config.knobs()}
-  for name, (decider, _) in config._USED_WHEN.items():
-    assert name in groups | set(config.knobs())
-    assert decider in config.knobs()
-  assert set(config._NEEDED_WHEN) | set(config.MAY_CHANGE) <= set(config.knobs())
 
 
 # --- valid values ---------------------------------------------------------------------
@@ -89,18 +41,18 @@ def test_valid_values_keep_their_place_and_type():
   assert built.fedprox.mu == 0.01
   assert built.optimizer.momentum == 0.9
   assert built.seed == 2147483647
-  assert built.options('dco_moon') == {
+  assert options(built, 'dco_moon') == {
     'mu': 1.0,
     'tau': 0.5,
     'theta': 0.1,
     'normalise': False,
   }
-  assert built.options('fedavg') == {}
+  assert options(built, 'fedavg') == {}
 
 
 def test_a_config_is_its_own_description():
   built = config.validate(base.get_config().to_dict())
-  as_saved = json.loads(json.dumps(dataclasses.asdict(built)))
+  as_saved = json.loads(json.dumps(config.ordered(built)))
   assert config.validate(as_saved) == built
   assert config.changes(as_saved, built) == []
 
@@ -164,7 +116,7 @@ def test_bad_value(name, value, wanted):
 
 def test_missing_misspelt_and_scalar_for_a_group():
   values = settings()
-  group = [name for name in config.knobs() if name.startswith('moon.')]
+  group = [name for name in catalog.every_knob() if name.startswith('moon.')]
   for name in ('seed', *group):
     del values[name]
   assert problems(values | {'sed': 0, 'moon': 5.0}) == [
@@ -224,9 +176,9 @@ def test_the_ring_matters_only_to_who_uses_it():
 
 def test_peers_take_the_knobs_of_the_algorithm_with_a_server():
   built = config.validate(settings(moon__tau=0.25))
-  assert built.options('decentralized_moon') == built.options('moon')
-  assert built.options('decentralized_moon')['tau'] == 0.25
-  assert built.options('decentralized_fedavg') == {}
+  assert options(built, 'decentralized_moon') == options(built, 'moon')
+  assert options(built, 'decentralized_moon')['tau'] == 0.25
+  assert options(built, 'decentralized_fedavg') == {}
 
 
 @pytest.mark.parametrize(('name', 'rate'), [('sgd', 1), ('adam', 0.01), ('yogi', 0.01)])
@@ -250,7 +202,7 @@ def test_the_source_needs_its_place():
   assert config.validate(settings(data__source='npz', data__path='x.npz'))
 
 
-@given(name=st.sampled_from(list(config.knobs())), text=st.text())
+@given(name=st.sampled_from(list(catalog.every_knob())), text=st.text())
 def test_any_text_is_a_value_or_a_line(name, text):
   complaint = None
   try:
@@ -263,11 +215,12 @@ def test_any_text_is_a_value_or_a_line(name, text):
     assert len(problem.splitlines()) == 1
 
 
-# Knob -> the bound that its comment tells, as (low, low included, high, high included).
+# Knob -> the bound that `--help` tells, as (low, low included, high, high included).
 def told_bounds():
   infinite = float('inf')
   bounds = {}
-  for name, comment in re.findall(r'^  config\.([\w.]+) = .*?  # (.*)$', BASE, re.M):
+  lines = re.sub('\n {20,}', ' ', config.knob_table())
+  for name, comment in re.findall(r'^  --config\.([\w.]+)=(.*)$', lines, re.M):
     interval = re.search(r'in ([\[(])([\d.]+), ([\d.]+)([\])])', comment)
     if interval:
       opens, low, high, closes = interval.groups()
@@ -276,22 +229,19 @@ def told_bounds():
       bounds[name] = (0, False, infinite, False)
     elif least := re.search(r'at least (\d)', comment):
       bounds[name] = (int(least[1]), True, infinite, False)
-    elif '0 is all' in comment or '0 is none' in comment:
-      bounds[name] = (0, True, infinite, False)
-    elif '0 to 2**31 - 1' in comment:
-      bounds[name] = (0, True, 2**31 - 1, True)
   return bounds
 
 
 # Whether a number is good for these is not a matter of bounds alone, or of none.
 OTHER_RULES = {'topology.degree', 'cnn_transformer.heads', 'dco_moon.normalise'}
+OTHER_RULES |= {'execution.devices', 'execution.lanes'}
 
 
 def numeric_knobs():
   return {
-    name: (typing.get_args(kind) or (kind,))[0]
-    for name, kind in config.knobs().items()
-    if (typing.get_args(kind) or (kind,))[0] in (int, float) and name not in OTHER_RULES
+    name: knob.kind
+    for name, knob in catalog.every_knob().items()
+    if knob.kind in (int, float) and name not in OTHER_RULES
   }
 
 
@@ -303,6 +253,7 @@ def test_every_number_has_its_bound_in_the_help():
 def test_the_bound_of_the_help_is_the_one_that_holds(name):
   low, low_included, high, high_included = told_bounds()[name]
   if numeric_knobs()[name] is int:
+    low = int(low)
     counted = name not in ('data.limit', 'execution.cache_mib')  # on the device
     good = [low, low + 1, 2**31 - 1, *([] if counted else [2**40])]
     bad = [low - 1, -(2**40), *([2**31, 2**70] if counted else [])]
@@ -335,7 +286,7 @@ ANYTHING = st.recursive(
 
 
 @given(
-  changed=st.dictionaries(st.sampled_from(list(config.knobs())), ANYTHING),
+  changed=st.dictionaries(st.sampled_from(list(catalog.every_knob())), ANYTHING),
   unknown=st.dictionaries(st.text(), ANYTHING),
 )
 @hypothesis_settings(deadline=None)
@@ -353,7 +304,7 @@ def test_any_values_make_a_config_or_lines(changed, unknown):
     rate = 'server_optimizer.learning_rate'
     if values[rate] == 'auto':
       values[rate] = built.server_optimizer.learning_rate
-    assert config.flatten(dataclasses.asdict(built)) == values
+    assert config.flatten(built) == values
 
 
 # --- resuming -------------------------------------------------------------------------
@@ -361,7 +312,7 @@ def test_any_values_make_a_config_or_lines(changed, unknown):
 
 def as_saved():
   """The defaults as config.json has them."""
-  return dataclasses.asdict(config.validate(settings()))
+  return config.ordered(config.validate(settings()))
 
 
 def test_changes_name_what_makes_another_experiment():
@@ -412,24 +363,25 @@ FREE = {
 
 
 def another(name, value):
-  kind, *bounds = typing.get_args(config.knobs()[name]) or (config.knobs()[name],)
+  knob = catalog.every_knob()[name]
   if name in ANOTHER:
     return ANOTHER[name]
-  if kind is str:
-    return next(other for other in bounds[0].names if other != value)
-  return not value if kind is bool else value + 1 if kind is int else value / 2
+  if knob.kind is str:
+    return next(other for other in config.choices(knob.bounds[0]) if other != value)
+  number = value + 1 if knob.kind is int else value / 2
+  return not value if knob.kind is bool else number
 
 
-@pytest.mark.parametrize('name', config.knobs())
+@pytest.mark.parametrize('name', catalog.every_knob())
 def test_every_knob_may_change_or_makes_another_experiment(name):
   values = settings(data__name='mnist', data__path='mine.npz', optimizer__nesterov=True)
-  for _ in range(2):  # what decides may itself have to be decided
-    for part, (decider, chosen) in config._USED_WHEN.items():
-      if name.startswith(part) and name != decider:
-        values[decider] = chosen[0]
+  for kind, trait in catalog.every_knob()[name].needs:
+    having = [n for n in catalog.names(kind) if catalog.part(kind, n).has(trait)]
+    if values[catalog.KINDS[kind]] not in having:
+      values[catalog.KINDS[kind]] = having[0]
   assert name in config.used(values)
   given = config.validate(values | {name: another(name, values[name])})
-  saved = dataclasses.asdict(config.validate(values))
+  saved = config.ordered(config.validate(values))
   told = [line.partition(': ')[0] for line in config.changes(saved, given)]
   assert (name in told) == (name not in FREE)
 

@@ -4,16 +4,15 @@ import json
 import math
 import pathlib
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from configs import dco_moon, moon_cvpr21, moonflower, review, sa_moon
 from moon_jax import cli, config
 from moon_jax.__main__ import launch
 from moon_jax.errors import ExitCode
 from moon_jax.runner import loop
+from tests.selection import few
 
 PAPERS = {
   'review': review,
@@ -27,6 +26,8 @@ CHOICES = [
   for paper, module in PAPERS.items()
   for name in module.VARIANTS
 ]
+# One of each paper; the others differ in numbers, or in parts tested elsewhere.
+PLAIN = [f'configs/{paper}.py:{next(iter(m.VARIANTS))}' for paper, m in PAPERS.items()]
 NUM_TESTED = 20
 
 
@@ -44,25 +45,6 @@ def write_images(path, flat):
   np.savez(path, **arrays)
 
 
-@pytest.fixture(scope='module')
-def quick_compiler(tmp_path_factory):
-  """Compiles with little optimization, and variants that differ in numbers once."""
-  flags = {
-    'jax_compilation_cache_dir': str(tmp_path_factory.mktemp('compiled')),
-    'jax_persistent_cache_min_compile_time_secs': 0.0,
-    'jax_persistent_cache_min_entry_size_bytes': -1,
-    'jax_disable_most_optimizations': True,
-  }
-  before = {name: jax.config.values[name] for name in flags}
-  for name, value in flags.items():
-    jax.config.update(name, value)
-  compilation_cache.reset_cache()
-  yield
-  for name, value in before.items():
-    jax.config.update(name, value)
-  compilation_cache.reset_cache()
-
-
 def smaller(flat):
   """What keeps a variant from compiling for minutes."""
   if flat['model'] == 'cnn_transformer':
@@ -72,8 +54,8 @@ def smaller(flat):
   return []
 
 
-@pytest.mark.parametrize('choice', CHOICES)
-def test_one_tiny_round(choice, tmp_path, quick_compiler):
+@pytest.mark.parametrize('choice', few(PLAIN, CHOICES))
+def test_one_tiny_round(choice, tmp_path):
   flat = config.load(choice)
   write_images(tmp_path / 'images.npz', flat)
   request = cli.parse(

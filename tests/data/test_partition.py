@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moon_jax import config
+from moon_jax import catalog, config
 from moon_jax.data import partition
-from moon_jax.data.partition import base
+from moon_jax.data.partition import base, feature_skew, label_skew
+from moon_jax.errors import UsageError
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))  # M = 600
 # The mean client owns 100 examples; one draw in several leaves some client below 50.
@@ -21,8 +22,27 @@ OPTIONS = {
 }
 
 
+# The rules' own knobs.
+TAKES = {
+  'iid': (),
+  'dirichlet': ('beta',),
+  'shards': ('classes_per_client',),
+  'quantity': ('beta',),
+  'noise': ('noise_sigma',),
+}
+OWN = {'beta', 'classes_per_client', 'noise_sigma'}
+NAMES = catalog.names('partition')
+
+
+def skewed(name='dirichlet', labels=LABELS, **changes):
+  knobs = OPTIONS | changes
+  for unused in OWN - set(TAKES.get(name, ())):
+    del knobs[unused]
+  return partition.make(name, labels, **knobs)
+
+
 def make(name='dirichlet', labels=LABELS, **changes):
-  return partition.make(name, labels, **(OPTIONS | changes))
+  return skewed(name, labels, **changes).split
 
 
 def skew(split):
@@ -31,7 +51,7 @@ def skew(split):
   return np.mean(counts.max(1) / counts.sum(1))
 
 
-@pytest.mark.parametrize('name', list(partition.PARTITIONERS))
+@pytest.mark.parametrize('name', NAMES)
 def test_every_example_has_one_owner_and_every_client_enough(name):
   # The smallest of 6 Dirichlet(0.5) shares of 600 is hardly ever 50.
   least = 20 if name == 'quantity' else 50
@@ -119,7 +139,7 @@ def test_iid_sizes_differ_by_at_most_one():
   assert skew(make('iid')) < 0.2  # 0.1 if exactly even
 
 
-@pytest.mark.parametrize('name', list(partition.PARTITIONERS))
+@pytest.mark.parametrize('name', NAMES)
 def test_the_seed_decides(name):
   same, again, other = (make(name, min_size=20, seed=seed) for seed in (0, 0, 1))
   np.testing.assert_array_equal(same.indices, again.indices)
@@ -136,7 +156,7 @@ def test_class_counts_by_hand():
   assert split.client(2).tolist() == [0, 2, 4]
 
 
-@pytest.mark.parametrize('name', list(partition.PARTITIONERS))
+@pytest.mark.parametrize('name', NAMES)
 def test_too_few_examples_is_refused(name):
   message = r'6 clients with at least 101 examples need 606, and there are 600: .*'
   with pytest.raises(partition.PartitionError, match=message + 'num_clients'):
@@ -171,17 +191,15 @@ def test_beta_must_be_above_zero(name, beta):
 
 
 def test_unknown_name_is_refused():
-  with pytest.raises(
-    partition.PartitionError, match=r"'shard' must be one of .*'shards'"
-  ):
+  with pytest.raises(UsageError, match=r"no partition 'shard'\. Did you mean 'shards'"):
     make('shard')
 
 
 def test_each_rule_takes_the_knobs_that_the_configuration_says():
-  for knob in ('beta', 'classes_per_client'):
-    takers = tuple(n for n, (_, mine) in partition.PARTITIONERS.items() if knob in mine)
-    assert config._USED_WHEN[f'partition.{knob}'] == ('partition.name', takers)
-  assert config._USED_WHEN['partition.noise_sigma'] == ('partition.name', ('noise',))
+  flat = config.flatten(config.defaults())
+  for name in NAMES:
+    given = catalog.options('partition', flat | {'partition.name': name})
+    assert tuple(given) == TAKES[name]
 
 
 # Labels as a data set may have them: few or many, classes missing, one class only.
@@ -190,7 +208,7 @@ SOME_LABELS = st.lists(st.integers(0, 9), min_size=1, max_size=120).map(np.array
 
 @settings(max_examples=300, deadline=None)
 @given(
-  name=st.sampled_from(list(partition.PARTITIONERS)),
+  name=st.sampled_from(NAMES),
   labels=SOME_LABELS,
   num_clients=st.integers(1, 2**31 - 1) | st.integers(1, 20),
   beta=st.floats(0, exclude_min=True, allow_infinity=False) | st.floats(0.05, 10),
@@ -243,7 +261,7 @@ def shard_cases(draw):
 @given(case=shard_cases())
 def test_shards_give_exactly_k_classes_as_evenly_as_can_be(case):
   labels, num_clients, per_client, seed = case
-  split = partition.shards(
+  split = label_skew.shards(
     labels,
     num_clients=num_clients,
     classes_per_client=per_client,
@@ -402,7 +420,7 @@ def test_noise_deals_like_iid():
 
 def test_noise_rises_over_the_clients():
   split = make('noise')
-  noisy = partition.add_noise(GREY, split, noise_sigma=0.12, seed=0)
+  noisy = feature_skew.add_noise(GREY, split, noise_sigma=0.12, seed=0)
   assert noisy.dtype == np.uint8
   assert noisy.shape == GREY.shape
   assert (GREY == 128).all()
@@ -417,35 +435,37 @@ def test_noise_rises_over_the_clients():
 
 def test_noise_is_rounded_to_the_nearest_and_clipped():
   split = partition.Partition(np.arange(600), np.array([0, 600]))
-  draws = partition.add_noise(GREY, split, noise_sigma=0.1, seed=0).astype(int) - 128
+  draws = feature_skew.add_noise(GREY, split, noise_sigma=0.1, seed=0).astype(int) - 128
   assert abs(draws.mean()) < 0.5  # truncation would shift it by half a level
   black, white = np.zeros_like(GREY), np.full_like(GREY, 255)
-  noisy = partition.add_noise(black, split, noise_sigma=0.1, seed=0)
+  noisy = feature_skew.add_noise(black, split, noise_sigma=0.1, seed=0)
   np.testing.assert_array_equal(noisy, np.maximum(draws, 0))
-  noisy = partition.add_noise(white, split, noise_sigma=0.1, seed=0)
+  noisy = feature_skew.add_noise(white, split, noise_sigma=0.1, seed=0)
   np.testing.assert_array_equal(noisy, np.minimum(255 + draws, 255))
 
 
 def test_noise_of_an_example_is_its_own():
   # The only client and the last of two have the same level.
   one = partition.Partition(np.arange(600), np.array([0, 600]))
-  noisy = partition.add_noise(GREY, one, noise_sigma=0.1, seed=3)
+  noisy = feature_skew.add_noise(GREY, one, noise_sigma=0.1, seed=3)
   two = partition.Partition(np.arange(600), np.array([0, 250, 600]))
-  half = partition.add_noise(GREY, two, noise_sigma=0.1, seed=3)
+  half = feature_skew.add_noise(GREY, two, noise_sigma=0.1, seed=3)
   np.testing.assert_array_equal(half[250:], noisy[250:])
   assert not (half[:250] == noisy[:250]).all()
   # No two examples share it, over the border of a block too.
   assert len({image.tobytes() for image in noisy}) == 600
-  again = partition.add_noise(GREY, one, noise_sigma=0.1, seed=3)
-  other = partition.add_noise(GREY, one, noise_sigma=0.1, seed=4)
+  again = feature_skew.add_noise(GREY, one, noise_sigma=0.1, seed=3)
+  other = feature_skew.add_noise(GREY, one, noise_sigma=0.1, seed=4)
   np.testing.assert_array_equal(noisy, again)
   assert not (noisy == other).all()
 
 
 def test_only_noise_changes_what_clients_see():
-  for name in partition.PARTITIONERS:
-    split = make(name)
-    seen = partition.seen_images(name, GREY, split, noise_sigma=0.1, seed=0)
-    none = partition.seen_images(name, GREY, split, noise_sigma=0.0, seed=0)
-    assert (seen is GREY) == (name != 'noise')
-    np.testing.assert_array_equal(none, GREY)
+  for name in NAMES:
+    split, see = skewed(name)
+    assert (see(GREY, split) is GREY) == (name != 'noise')
+  np.testing.assert_array_equal(
+    see(GREY, split), feature_skew.add_noise(GREY, split, noise_sigma=0.1, seed=0)
+  )
+  split, see = skewed('noise', noise_sigma=0.0)
+  np.testing.assert_array_equal(see(GREY, split), GREY)

@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 PREPARED = ROOT.parent / 'shared/data/tfds'
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
   not (PREPARED / 'fashion_mnist').is_dir(), reason='no prepared data in ../shared'
 )

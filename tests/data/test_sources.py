@@ -14,6 +14,7 @@ import pytest
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
 from moon_jax.data import tfds as tfds_source
+from moon_jax.errors import UsageError
 
 PREPARED = pathlib.Path(__file__).parents[3] / 'shared/data/tfds'
 needs_prepared = pytest.mark.skipif(
@@ -22,8 +23,9 @@ needs_prepared = pytest.mark.skipif(
 
 
 def load(source, **options):
-  defaults = {'name': '', 'data_dir': '', 'path': '', 'limit': 0}
-  return sources.load(source, **(defaults | options))
+  if source == 'tfds':
+    options = {'dir': ''} | options
+  return sources.load(source, **({'limit': 0} | options))
 
 
 def check_dataset(dataset):
@@ -77,9 +79,7 @@ def test_digits_split_is_stratified_and_disjoint():
 
 
 def test_unknown_source():
-  with pytest.raises(
-    array_lib.DataError, match=r"source='csv' must be one of .*'digits'"
-  ):
+  with pytest.raises(UsageError, match="There is no data 'csv'"):
     load('csv')
 
 
@@ -306,7 +306,7 @@ def test_limit_is_a_fixed_random_subset(tmp_path):
 
 def test_tfds_unknown_name(tmp_path):
   with pytest.raises(array_lib.DataError, match=r"'cifr10' is not .* mean 'cifar10'"):
-    load('tfds', name='cifr10', data_dir=str(tmp_path))
+    load('tfds', name='cifr10', dir=str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_tfds_unknown_name(tmp_path):
 )
 def test_tfds_near_name(tmp_path, name, near):
   with pytest.raises(array_lib.DataError, match=f'Did you mean {near!r}'):
-    load('tfds', name=name, data_dir=str(tmp_path))
+    load('tfds', name=name, dir=str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_tfds_near_name(tmp_path, name, near):
 def test_tfds_unknown_config(tmp_path, name, remedy):
   message = f'data.name={name!r} has an unknown config; {remedy}'
   with pytest.raises(array_lib.DataError, match=message) as caught:
-    load('tfds', name=name, data_dir=str(tmp_path))
+    load('tfds', name=name, dir=str(tmp_path))
   assert '\n' not in str(caught.value)
 
 
@@ -347,7 +347,7 @@ def test_tfds_unknown_version(tmp_path, name):
     r"or name one of \['3\.[\d.]+'\]\.$"
   )
   with pytest.raises(array_lib.DataError, match=message) as caught:
-    load('tfds', name=name, data_dir=str(tmp_path))
+    load('tfds', name=name, dir=str(tmp_path))
   assert '\n' not in str(caught.value)
 
 
@@ -356,7 +356,7 @@ def test_tfds_unknown_version(tmp_path, name):
 )
 def test_tfds_malformed_name_takes_one_line(tmp_path, name):
   with pytest.raises(array_lib.DataError) as caught:
-    load('tfds', name=name, data_dir=str(tmp_path))
+    load('tfds', name=name, dir=str(tmp_path))
   assert str(caught.value) == (
     f'--config.data.name={name!r} must be a name as TFDS has them: mnist, '
     'emnist/balanced (a config) or mnist:3.0.1 (a version).'
@@ -366,13 +366,13 @@ def test_tfds_malformed_name_takes_one_line(tmp_path, name):
 def test_tfds_without_images(tmp_path):
   message = r"imdb_reviews.* features \['label', 'text'\]"
   with pytest.raises(array_lib.DataError, match=message):
-    load('tfds', name='imdb_reviews', data_dir=str(tmp_path))
+    load('tfds', name='imdb_reviews', dir=str(tmp_path))
 
 
 def test_tfds_of_many_image_sizes(tmp_path):
   message = r"'cats_vs_dogs' has uint8 images of shape \(None, None, 3\), not"
   with pytest.raises(array_lib.DataError, match=message):
-    load('tfds', name='cats_vs_dogs', data_dir=str(tmp_path))
+    load('tfds', name='cats_vs_dogs', dir=str(tmp_path))
 
 
 def without_tensorflow(monkeypatch):
@@ -382,7 +382,7 @@ def without_tensorflow(monkeypatch):
 def test_tfds_missing_without_tensorflow(tmp_path, monkeypatch):
   without_tensorflow(monkeypatch)
   with pytest.raises(array_lib.DataError) as caught:
-    load('tfds', name='mnist', data_dir=str(tmp_path))
+    load('tfds', name='mnist', dir=str(tmp_path))
   message = str(caught.value)
   assert f"'mnist' is not prepared in {tmp_path}/mnist/3." in message
   assert '--config.data.dir' in message
@@ -396,7 +396,7 @@ def test_tfds_folder_is_the_flag_or_else_the_environment(tmp_path, monkeypatch, 
   flag, environment = tmp_path / 'flag', tmp_path / 'environment'
   monkeypatch.setenv('TFDS_DATA_DIR', str(environment))
   with pytest.raises(array_lib.DataError, match=str(flag if given else environment)):
-    load('tfds', name='mnist', data_dir=str(flag) if given else '')
+    load('tfds', name='mnist', dir=str(flag) if given else '')
 
 
 def test_tfds_failed_download(tmp_path, monkeypatch, capsys):
@@ -410,7 +410,7 @@ def test_tfds_failed_download(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(tfds.core.DatasetBuilder, 'download_and_prepare', fail)
   message = 'cannot prepare mnist in .*check the network.*Network is unreachable$'
   with pytest.raises(array_lib.DataError, match=message):
-    load('tfds', name='mnist', data_dir=str(tmp_path))
+    load('tfds', name='mnist', dir=str(tmp_path))
   assert f'Downloading and preparing mnist in {tmp_path}' in capsys.readouterr().err
 
 
@@ -502,7 +502,7 @@ def test_tfds_by_name(
   if name == 'svhn_cropped':
     sizes['extra'] = 7
   written = prepare(tmp_path, name, sizes)
-  dataset = load('tfds', name=name, data_dir=str(tmp_path))
+  dataset = load('tfds', name=name, dir=str(tmp_path))
   check_dataset(dataset)
   assert dataset.num_classes == num_classes
   for split, images, labels in (
@@ -527,7 +527,7 @@ def test_tfds_by_name(
 
 @needs_prepared
 def test_tfds_mnist():
-  dataset = load('tfds', name='mnist', data_dir=str(PREPARED))
+  dataset = load('tfds', name='mnist', dir=str(PREPARED))
   check_dataset(dataset)
   assert dataset.train_images.shape == (60000, 28, 28, 1)
   assert dataset.test_images.shape == (10000, 28, 28, 1)
@@ -559,6 +559,7 @@ def test_tfds_cifar10_needs_no_tensorflow():
 import sys
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import tfds as tfds_source
+from moon_jax.errors import UsageError
 dataset = tfds_source.load_tfds('cifar10', {str(PREPARED)!r})
 mean, std = array_lib.pixel_statistics(dataset.train_images)
 print(*(255 * mean), *(255 * std), *(255 * dataset.mean), *(255 * dataset.std))
@@ -588,7 +589,7 @@ def small_mnist(tmp_path, monkeypatch):
 
 
 def load_spoilt(folder):
-  return load('tfds', name='mnist', data_dir=str(folder.parents[1]))
+  return load('tfds', name='mnist', dir=str(folder.parents[1]))
 
 
 def as_tfrecord(folder):
@@ -685,7 +686,7 @@ def test_tfds_spoilt_folder(small_mnist, spoil, message):
 def test_tfds_example_that_does_not_fit(tmp_path, changes, message):
   prepare(tmp_path, 'mnist', {'train': 12, 'test': 5}, changes)
   with pytest.raises(array_lib.DataError, match=message) as caught:
-    load('tfds', name='mnist', data_dir=str(tmp_path))
+    load('tfds', name='mnist', dir=str(tmp_path))
   assert '\n' not in str(caught.value)
 
 
@@ -694,7 +695,7 @@ def test_tfds_empty_split(tmp_path):
   with pytest.raises(
     array_lib.DataError, match=r'cannot read .*; delete it and prepare'
   ):
-    load('tfds', name='mnist', data_dir=str(tmp_path))
+    load('tfds', name='mnist', dir=str(tmp_path))
 
 
 def test_tfds_with_one_flipped_bit_is_refused_or_read_as_it_was(small_mnist):
@@ -721,7 +722,7 @@ def test_tfds_without_a_network_is_told_in_seconds(tmp_path, monkeypatch):
   begin = time.monotonic()
   message = 'cannot prepare mnist in .*; check the network and the disk: '
   with pytest.raises(array_lib.DataError, match=message) as caught:
-    load('tfds', name='mnist', data_dir=str(tmp_path))
+    load('tfds', name='mnist', dir=str(tmp_path))
   assert '\n' not in str(caught.value)
   # Each of four files is tried four times: 0 + 0.4 + 0.8 s of waiting. TFDS itself
   # would try eleven times, for 200 s.

@@ -1,14 +1,13 @@
 """What a configuration builds, and what is compiled."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 
-from moon_jax import algorithms, cli, tree
-from moon_jax.algorithms import ALGORITHMS
-from moon_jax.data import partition, sources
+from moon_jax import algorithms, catalog, cli, tree
+from moon_jax import config as config_lib
+from moon_jax.data import sources
+from moon_jax.data.partition import feature_skew, label_skew
 from moon_jax.engine import devices, experiment, method, programs
 from moon_jax.errors import UsageError
 from moon_jax.runner import plots, run_directory
@@ -54,13 +53,16 @@ TRAFFIC = {
   'dco_moon': (MODEL + 1, MODEL + 1),  # and p_t, or whether the client strayed
   'decentralized_fedavg': (MODEL, MODEL),  # with each neighbour
   'decentralized_moon': (MODEL, MODEL),
+  'median': (MODEL, MODEL),
+  'trimmed_mean': (MODEL, MODEL),
+  'krum': (MODEL, MODEL),
   'solo': (0, 0),
   'centralized': (0, 0),
 }
 
 
 def test_every_algorithm_has_its_traffic():
-  assert set(TRAFFIC) == set(ALGORITHMS)
+  assert set(TRAFFIC) == set(catalog.names('algorithm'))
 
 
 @pytest.mark.parametrize(
@@ -129,8 +131,8 @@ def test_every_knob_reaches_the_part_it_is_for():
   flags = ['seed=3', 'batch_size=7', 'local_epochs=2', 'execution.lanes=2']
   flags += ['participation=0.25', 'partition.beta=0.3', 'num_clients=6']
   built = build(*(f'--config.{flag}' for flag in flags))
-  data = sources.load('digits', name='', data_dir='', path='', limit=200)
-  expected = partition.dirichlet(
+  data = sources.load('digits', limit=200)
+  expected = label_skew.dirichlet(
     data.train_labels, num_clients=6, beta=0.3, min_size=1, seed=3
   )
   np.testing.assert_array_equal(built.split.indices, expected.indices)
@@ -151,10 +153,10 @@ def test_every_knob_reaches_the_part_it_is_for():
     np.testing.assert_array_equal(split.std, data.std)
 
 
-@pytest.mark.parametrize('name', list(partition.PARTITIONERS))
+@pytest.mark.parametrize('name', catalog.names('partition'))
 def test_every_partition_reaches_the_device(name, tmp_path):
   built = build(f'--config.partition.name={name}', '--config.num_clients=6')
-  data = sources.load('digits', name='', data_dir='', path='', limit=200)
+  data = sources.load('digits', limit=200)
   assert built.class_counts.sum(0).tolist() == np.bincount(data.train_labels).tolist()
   assert built.class_counts.sum(1).tolist() == built.split.sizes.tolist()
   run_directory.save_partition(tmp_path, built.split, built.class_counts)
@@ -172,8 +174,8 @@ def test_every_partition_reaches_the_device(name, tmp_path):
 def test_the_noise_is_that_of_its_knobs():
   flags = ['partition.name=noise', 'partition.noise_sigma=0.3', 'seed=2']
   built = build(*(f'--config.{flag}' for flag in flags))
-  data = sources.load('digits', name='', data_dir='', path='', limit=200)
-  expected = partition.add_noise(
+  data = sources.load('digits', limit=200)
+  expected = feature_skew.add_noise(
     data.train_images, built.split, noise_sigma=0.3, seed=2
   )
   np.testing.assert_array_equal(built.train.examples.images, expected)
@@ -243,7 +245,7 @@ def test_more_devices_than_there_are_is_refused():
 
 
 def test_the_digest_tells_data_apart():
-  data = sources.load('digits', name='', data_dir='', path='', limit=200)
+  data = sources.load('digits', limit=200)
   labels = data.test_labels.copy()
   labels[-1] = (labels[-1] + 1) % 10
   assert build().data_digest == sources.digest(data)
@@ -358,7 +360,7 @@ def test_statistics_stay_local_if_told():
   assert averaged.traffic == (params + statistics,) * 2
   assert local_.traffic == (params,) * 2
   # A network without batch normalisation is not changed by a config file's choice.
-  config = dataclasses.replace(build().config, batch_norm='local')
+  config = config_lib.changed(build().config, {'batch_norm': 'local'})
   assert experiment.build(config).traffic == build().traffic
 
 

@@ -6,15 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import keys, tree
-from moon_jax.algorithms import ALGORITHMS
+from moon_jax import catalog, keys, tree
 from moon_jax.data.augment import augmenter
 from moon_jax.engine import client_training, devices, lanes, optimizers
 from moon_jax.engine import round as round_lib
 from moon_jax.runner import metrics as metrics_lib
 from tests import reference, world
+from tests.selection import few
 
-LANES = (1, 2, 3)
+LANES = few([2], [1, 3])
 NUM_ROUNDS = 4
 TOLERANCE = 1e-5
 # Without a server -> the algorithm that the reference runs on a mixing matrix.
@@ -119,7 +119,7 @@ def assert_equal_to_reference(algorithm, history, expected):
 
 
 def test_every_algorithm_is_tested():
-  assert set(world.OPTIONS) == set(ALGORITHMS)
+  assert set(world.OPTIONS | world.ROBUST) == set(catalog.names('algorithm'))
 
 
 # tests/engine/test_peers.py is about that of a single client.
@@ -141,8 +141,11 @@ def test_equals_the_reference(algorithm, num_lanes):
 # (devices, lanes): one lane each, two each, more lanes than clients, idle devices.
 @pytest.mark.parametrize(
   ('algorithm', 'num_devices', 'num_lanes'),
-  [('moon', 2, 2), ('moon', 2, 4), ('moon', 8, 8)]
-  + [(algorithm, 3, 6) for algorithm in SEVERAL_CLIENTS],
+  few(
+    [('moon', 2, 4), ('scaffold', 3, 6), ('decentralized_fedavg', 3, 6)],
+    [('moon', 2, 2), ('moon', 8, 8)]
+    + [(algorithm, 3, 6) for algorithm in SEVERAL_CLIENTS],
+  ),
 )
 def test_devices_share_the_lanes(algorithm, num_devices, num_lanes):
   plans = world.planner(num_lanes, num_devices=num_devices)
@@ -154,7 +157,7 @@ def test_devices_share_the_lanes(algorithm, num_devices, num_lanes):
 COLLECTIVES = ('all-reduce', 'all-gather', 'all-to-all', 'collective', 'reduce-scatter')
 
 
-@pytest.mark.parametrize('represent_once', [True, False])
+@pytest.mark.parametrize('represent_once', few([True], [False]))
 def test_devices_exchange_nothing_while_they_train(represent_once):
   plan = world.planner(4, num_devices=2).plan(0)
   numbers = world.scalars(world.make('moon'))
@@ -187,7 +190,7 @@ def test_representing_every_batch_equals_the_reference_too(num_lanes):
   assert_equal_to_reference('moon', history, expected)
 
 
-@pytest.mark.parametrize('algorithm', ['moon', 'solo'])
+@pytest.mark.parametrize('algorithm', few(['moon'], ['solo']))
 def test_the_convolutional_network_equals_the_reference(algorithm):
   history = world.run(algorithm, 2, model='moon_cnn')
   expected = reference_run(algorithm, 2, model='moon_cnn')

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import config, models, tree
+from moon_jax import catalog, models, tree
 from moon_jax.models import convolution, layers, resnet
 from moon_jax.models.dco_cnn import DcoCnn
 from tests import reference, world
@@ -167,8 +167,8 @@ def outputs_equal(module, shape):
 
 
 def test_every_convolutional_network_has_a_form_and_no_other():
-  _, convolutional = config._USED_WHEN['execution.convolution']
-  assert set(convolutional) == set(models.MODELS) - {'mlp'}
+  parts = [catalog.part('model', name) for name in catalog.names('model')]
+  assert [part.name for part in parts if not part.has('convolutional')] == ['mlp']
 
 
 def seeded_variables(shapes):

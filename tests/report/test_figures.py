@@ -10,10 +10,10 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from PIL import Image
 
-from moon_jax.report import files, lettering
-from moon_jax.report.charts import Line, LineChart, Matrix, Scatter, Spread
-from moon_jax.report.statistics import Estimate
-from moon_jax.report.styles import styles
+from moon_jax.report.draw import figures
+from moon_jax.report.draw.charts import Line, LineChart, Matrix, Scatter, Spread
+from moon_jax.report.draw.styles import style
+from moon_jax.report.numbers.statistics import Estimate
 
 # What matplotlib says when a layout fails is a failure.
 pytestmark = pytest.mark.filterwarnings('error')
@@ -33,22 +33,23 @@ def over_rounds(names, num_rounds=6):
     'communication rounds',
     'test accuracy, %',
     [Line(name, rounds, points) for name in names],
-    levels={},
-    is_sweep=False,
   )
 
 
 def sweep(num_values):
-  values = [0.00123 * n for n in range(1, num_values + 1)]
+  places = range(num_values)
   points = [Estimate(50.0 + n, 2.0, 3) for n in range(num_values)]
   return LineChart(
     'sweep',
     'Accuracy after 6 rounds',
     'mu',
     'test accuracy, %',
-    [Line('MOON, any mu', values, points)],
-    levels={'FedAvg': Estimate(40.0, 1.0, 3), 'SOLO': Estimate(30.0, None, 1)},
-    is_sweep=True,
+    [
+      Line('MOON, any mu', places, points),
+      Line('FedAvg', places, [Estimate(40.0, 1.0, 3)] * num_values),
+      Line('SOLO', places, [Estimate(30.0, None, 1)] * num_values),
+    ],
+    ticks=[f'{0.00123 * (n + 1)}' for n in places],
   )
 
 
@@ -72,12 +73,14 @@ def scatters(number):
 
 def looks(chart):
   if isinstance(chart, LineChart):
-    return styles([*(line.label for line in chart.lines), *chart.levels])
-  return styles(chart.groups) if isinstance(chart, Spread) else {}
+    names = [line.label for line in chart.lines]
+  else:
+    names = chart.groups if isinstance(chart, Spread) else ()
+  return {name: style(index) for index, name in enumerate(names)}
 
 
 def drawn(chart):
-  figure = files.draw(chart, looks(chart))
+  figure = figures.draw(chart, looks(chart))
   figure.canvas.draw()
   return figure
 
@@ -151,7 +154,7 @@ def test_texts_are_in_the_picture_and_over_nothing(chart):
 
 @pytest.mark.parametrize('number', [1, 2, 6, 28])
 def test_panels_beside_each_other(number):
-  figure = files.tiled(scatters(number))
+  figure = figures.tiled(scatters(number))
   figure.canvas.draw()
   assert len(figure.axes) == number
   check_texts(figure)
@@ -210,26 +213,17 @@ def test_a_name_with_a_dollar_is_no_formula():
   assert not any(text.get_parse_math() for text in figure.axes[0].get_yticklabels())
 
 
-def test_lines_are_as_wide_as_they_may_be():
-  text = ', '.join(f'mu={n}' for n in range(60))
-  lines = lettering.wrap(text, 3.0, 9)
-  assert ' '.join(lines) == text
-  assert lettering.widest(lines, 9) <= 3.0
-  # A line of which a quarter is free would be a waste.
-  assert len(lines) <= 1 + lettering.width(text, 9) / (0.75 * 3.0)
-  assert len(lettering.wrap('x' * 50, 1.0, 9)) > 1
-
-
 def test_files_are_as_large_as_the_figure(tmp_path):
   chart = over_rounds(SHORT)
-  names = files.write(chart, tmp_path, looks(chart))
+  names = figures.write(chart, tmp_path, looks(chart))
   assert names == ['over_rounds.png', 'over_rounds.pdf']
   size = drawn(chart).get_size_inches()
   with Image.open(tmp_path / 'over_rounds.png') as image:
     assert image.size == pytest.approx(200 * size, abs=1)
 
 
-def test_a_tall_figure_has_no_more_pixels_than_matplotlib_takes():
-  assert files.dots(Figure(figsize=(14.0, 36.0))) == 200
-  # 300 models and more.
-  assert 60_000 < 400.0 * files.dots(Figure(figsize=(14.0, 400.0))) < 2**16
+def test_a_tall_figure_has_no_more_pixels_than_matplotlib_takes(tmp_path):
+  # 300 models and more: 400 inches.
+  assert figures.save(Figure(figsize=(0.5, 400.0)), tmp_path, 'tall')[0] == 'tall.png'
+  with Image.open(tmp_path / 'tall.png') as image:
+    assert 60_000 < image.height < 2**16

@@ -9,8 +9,8 @@ import pytest
 
 from moon_jax import cli
 from moon_jax.errors import ExitCode
-from moon_jax.report import features, runs
 from moon_jax.report.__main__ import main
+from moon_jax.report.read import features, runs
 from moon_jax.runner import loop
 
 TINY = (

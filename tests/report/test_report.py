@@ -1,10 +1,12 @@
 """The report says what plain arithmetic over metrics.jsonl says, and nothing silently.
 
 Everything here runs in this process and trains nothing; the trained models are in
-test_report_models.py, the page in test_report_page.py.
+test_models.py, the page in test_page.py. Most tests read what the files would hold, for
+drawing takes the time; `reported` has the files.
 """
 
 import csv
+import io
 import json
 import math
 import os
@@ -16,11 +18,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from moon_jax import catalog
 from moon_jax.errors import ExitCode
-from moon_jax.report import charts, features, groups, results, runs, statistics, traces
-from moon_jax.report import table as table_lib
+from moon_jax.report import build, command
 from moon_jax.report.__main__ import main
-from moon_jax.report.groups import Choice
+from moon_jax.report.draw import charts
+from moon_jax.report.numbers import choice, groups, models, results, statistics, traces
+from moon_jax.report.numbers.choice import Choice
+from moon_jax.report.numbers.table import Column
+from moon_jax.report.page import files
+from moon_jax.report.read import features, runs
 from tests.run_directories import (
   BYTES_DOWN,
   BYTES_UP,
@@ -60,6 +67,32 @@ def report(*words):
 def table(out, name):
   with (out / f'tables/{name}.csv').open(newline='') as file:
     return list(csv.DictReader(file))
+
+
+class Collected:
+  """What the files of a report would hold."""
+
+  def __init__(self, *words):
+    request = command.parse([*map(str, words), '--features=none'])
+    self.head, self.sections, self.looks = build.collect(request)
+
+  def tables(self):
+    return {table.name: table for section in self.sections for table in section.tables}
+
+  def rows(self, name):
+    text = io.StringIO()
+    csv.writer(text).writerows(files.csv_rows(self.tables()[name]))
+    return list(csv.DictReader(io.StringIO(text.getvalue())))
+
+  def write(self, out):
+    """The files, with one figure of each section."""
+    sections = [
+      section._replace(charts=section.charts[:1]) for section in self.sections
+    ]
+    files.write(out, self.head, sections, self.looks)
+
+  def charts(self):
+    return {chart.name: chart for section in self.sections for chart in section.charts}
 
 
 @pytest.fixture(scope='module')
@@ -146,17 +179,16 @@ def test_what_it_takes_to_reach_the_target(reported):
 
 def test_a_target_can_be_given(tmp_path):
   write_runs(tmp_path / 'runs')
-  assert report(tmp_path / 'runs', f'--out={tmp_path / "a"}', '--target=0.6') == 0
-  assert [row['reached'] for row in table(tmp_path / 'a', 'target')] == ['3 of 3'] * 2
+  rows = Collected(tmp_path / 'runs', '--target=0.6').rows('target')
+  assert [row['reached'] for row in rows] == ['3 of 3'] * 2
   # MOON's best accuracies: 0.82, 0.80, 0.74.
-  assert report(tmp_path / 'runs', f'--out={tmp_path / "b"}', '--target=moon@best') == 0
-  assert close(table(tmp_path / 'b', 'target')[0]['target'], (0.82 + 0.80 + 0.74) / 3)
+  rows = Collected(tmp_path / 'runs', '--target=moon@best').rows('target')
+  assert close(rows[0]['target'], (0.82 + 0.80 + 0.74) / 3)
 
 
 @pytest.mark.parametrize(('value', 'text'), [(3e-5, '<0.0001'), (0.0497, '0.0497')])
 def test_a_p_value_is_never_zero(value, text):
-  p_value = table_lib.Column('p_value', 'p', 4)
-  assert table_lib.text(value, p_value) == text
+  assert Column('p_value', 'p', None, 4).text(value) == text
 
 
 def test_one_pair_has_no_p_value_and_equal_differences_have_none():
@@ -200,7 +232,7 @@ def test_the_contrastive_share_is_weighted(tmp_path, flags, columns, share):
   write_run(tmp_path / 'run', [0.5, 0.6], *words, **columns)
   (run,) = runs.find([tmp_path], print)
   expected = {} if share is None else {1: share, 2: share}
-  assert traces.contrastive_share(run) == pytest.approx(expected)
+  assert traces.column(run, 'contrastive_share') == pytest.approx(expected)
 
 
 # --- what belongs together ------------------------------------------------------------
@@ -243,7 +275,7 @@ def test_a_run_of_several_settings_is_described_by_its_own_knobs(tmp_path):
   setting, _ = settings_of(tmp_path)
   looked_at = features.Features(np.asarray(1), *[np.zeros(0)] * 4)
   told = [
-    features.Model(setting, series, run, looked_at).describe()
+    models.Model(setting, series, run, looked_at).describe()
     for series in setting.series
     for run in series.finished.values()
   ]
@@ -262,14 +294,19 @@ def test_sweeps_and_traces_are_drawn_where_there_are_some(tmp_path):
   for mu in (1, 5, 10):
     flag = f'--config.moon.mu={mu}'
     write_run(tmp_path / f'runs/{mu}', [0.5, 0.6], flag, positive_cosine=0.5)
-  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
-  names = {path.stem for path in (tmp_path / 'out/figures').iterdir()}
+  names = set(Collected(tmp_path / 'runs').charts())
   assert {'sweep-moon.mu', 'positive_cosine', 'contrastive_share', 'drift'} <= names
   assert not names & {'temperature', 'p_t', 'consensus_distance'}
+
+
+def test_every_figure_is_a_png_and_a_pdf(reported):
+  figures = reported[1] / 'figures'
+  names = {path.stem for path in figures.iterdir()}
+  assert names == {*Collected(reported[0]).charts()}
   for name in names:
-    with Image.open(tmp_path / f'out/figures/{name}.png') as image:
+    with Image.open(figures / f'{name}.png') as image:
       assert image.width > 800
-    assert (tmp_path / f'out/figures/{name}.pdf').read_bytes().startswith(b'%PDF')
+    assert (figures / f'{name}.pdf').read_bytes().startswith(b'%PDF')
 
 
 def test_a_sweep_looks_like_its_series_and_not_like_what_it_is_compared_with(tmp_path):
@@ -280,8 +317,7 @@ def test_a_sweep_looks_like_its_series_and_not_like_what_it_is_compared_with(tmp
   found = settings_of(tmp_path)
   (sweep,) = charts.sweeps(found)
   looks = charts.looks(found, [sweep])
-  assert [line.label for line in sweep.lines] == ['MOON, any mu']
-  assert list(sweep.levels) == ['FedAvg']
+  assert [line.label for line in sweep.lines] == ['MOON, any mu', 'FedAvg']
   assert looks['MOON, any mu'] == looks['MOON, mu=1']
   assert looks['MOON, any mu'].colour != looks['FedAvg'].colour
 
@@ -293,11 +329,13 @@ def test_a_sweep_is_after_equally_many_rounds(tmp_path):
   write_run(tmp_path / '5b', [0.3, 0.8], '--config.moon.mu=5', seed=1)
   write_run(tmp_path / 'f', [0.2, 0.3, 0.7], '--config.algorithm=fedavg')
   (chart,) = charts.sweeps(settings_of(tmp_path))
-  (line,) = chart.lines
-  assert line.x == [1, 5, 10]
+  line, level = chart.lines
+  assert chart.ticks == ['1', '5', '10']
+  assert list(line.x) == list(level.x) == [0, 1, 2]
   assert [p.mean for p in line.points] == pytest.approx([50.0, 70.0, 40.0])
   assert [p.n for p in line.points] == [1, 2, 1]
-  assert chart.levels['FedAvg'].mean == pytest.approx(30.0)
+  assert level.label == 'FedAvg'
+  assert [p.mean for p in level.points] == pytest.approx([30.0] * 3)
   assert chart.title == 'Accuracy after 2 rounds against mu'
 
 
@@ -334,7 +372,7 @@ def test_each_series_is_compared_with_fedavg_of_its_own_knobs(tmp_path):
   told = {
     result.series.label: (
       result.comparison and round(result.comparison.difference.mean, 9),
-      result.reached and result.reached.target,
+      result.target,
     )
     for result in found
   }
@@ -353,11 +391,10 @@ def test_a_second_report_leaves_nothing_of_the_first(tmp_path):
     flag = f'--config.partition.beta={beta}'
     write_run(tmp_path / f'runs/{beta}', [0.5, 0.6], flag)
   out = tmp_path / 'out'
-  assert report(tmp_path / 'runs', f'--out={out}') == 0
+  Collected(tmp_path / 'runs').write(out)
   (out / 'figures/mine.png').write_bytes(b'')
   assert (out / 'figures/test_accuracy-beta=0.1.png').exists()
-  where = '--where=partition.beta=0.5'
-  assert report(tmp_path / 'runs', f'--out={out}', where) == 0
+  Collected(tmp_path / 'runs', '--where=partition.beta=0.5').write(out)
   names = {path.name for path in (out / 'figures').iterdir()}
   assert {'test_accuracy.png', 'mine.png'} <= names
   assert not [name for name in names if 'beta=0.1' in name]
@@ -387,8 +424,8 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
   )
   write_run(folder / 'killed', [0.1], seed=2, finished=False)
   write_run(folder / 'failed', [], seed=3, finished=False)
-  out = tmp_path / 'out'
-  assert report(folder, f'--out={out}') == ExitCode.DONE
+  report = Collected(folder)
+  report.write(tmp_path)
   said = capsys.readouterr().err
   for words in (
     f'{folder}/diverged is diverged after round 2: in no average',
@@ -396,10 +433,10 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
     f'{folder}/failed is without a round: in no average',
   ):
     assert words in said
-    assert words in (out / 'index.html').read_text()
-  (row,) = table(out, 'accuracy')
+    assert words in (tmp_path / 'index.html').read_text()
+  (row,) = report.rows('accuracy')
   assert (row['n'], row['final_accuracy_mean']) == ('1', '0.75')
-  assert {row['run']: row['state'] for row in table(out, 'runs')} == {
+  assert {row['run']: row['state'] for row in report.rows('runs')} == {
     f'{folder}/good': 'finished',
     f'{folder}/diverged': 'diverged',
     f'{folder}/killed': 'unfinished',
@@ -413,10 +450,9 @@ def test_unequal_numbers_of_rounds_are_said_and_not_compared(tmp_path, capsys):
   write_run(tmp_path / 'runs/f1', [0.5, 0.6, 0.7], fedavg, seed=1)
   for seed in (0, 1):
     write_run(tmp_path / f'runs/m{seed}', [0.5, 0.6, 0.8], seed=seed)
-  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  rows = Collected(tmp_path / 'runs').rows('accuracy')
   said = 'unequal numbers of rounds (2 to 3: FedAvg; 3: MOON)'
   assert said in capsys.readouterr().err
-  rows = table(tmp_path / 'out', 'accuracy')
   assert [row['rounds'] for row in rows] == ['2 to 3', '3']
   # Only those of seed 1 have as many rounds.
   assert rows[1]['difference_to_fedavg_n'] == '1'
@@ -457,10 +493,6 @@ def drop(name):
     (
       lambda path: edit_lines(path / 'metrics.jsonl', drop('test_accuracy')),
       'metrics.jsonl has no column test_accuracy',
-    ),
-    (
-      lambda path: edit_lines(path / 'metrics.jsonl', drop('round')),
-      'line 1 of metrics.jsonl is damaged',
     ),
     (lambda path: (path / 'config.json').write_text('{"a'), 'config.json is damaged'),
     (
@@ -508,9 +540,9 @@ def test_a_folder_without_a_run_is_told(tmp_path, capsys):
 def test_a_damaged_partition_is_not_drawn(tmp_path):
   path = write_run(tmp_path / 'runs/a', [0.5, 0.6]) / 'partition.npz'
   path.write_bytes(path.read_bytes()[:-50])
-  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
-  assert not (tmp_path / 'out/figures/partition.png').exists()
-  assert (tmp_path / 'out/figures/test_accuracy.png').exists()
+  drawn = Collected(tmp_path / 'runs').charts()
+  assert 'partition' not in drawn
+  assert 'test_accuracy' in drawn
 
 
 PLAIN, MOMENTUM = (
@@ -536,7 +568,7 @@ def test_plain_fedavg_is_what_everything_is_compared_with(tmp_path):
     ('MOON', 0.1),
     ('SOLO', -0.2),
   ]
-  assert {result.reached.target for result in found} == {0.5}
+  assert {result.target for result in found} == {0.5}
 
 
 def test_with_the_same_server_optimizer_fedavg_has_it_too(tmp_path):
@@ -554,8 +586,8 @@ def test_another_server_optimizer_is_compared_with_its_own_algorithm(tmp_path):
   write_run(tmp_path / 'b', [0.6], '--config.moon.mu=1')
   write_run(tmp_path / 'c', [0.7], '--config.moon.mu=5', MOMENTUM[1])
   (setting,) = settings_of(tmp_path)
-  target = results.Target(None, 'moon', results.LAST)
-  found = {r.series.label: r.reached.target for r in results.results(setting, target)}
+  target = results.Target(None, 'moon', 'last')
+  found = {r.series.label: r.target for r in results.results(setting, target)}
   assert found == {
     'MOON, mu=5': 0.5,
     'MOON, mu=1': 0.6,
@@ -599,21 +631,20 @@ def test_a_long_list_of_knobs_is_a_number_and_a_table(tmp_path):
   others += ['--config.optimizer.schedule=cosine', '--config.optimizer.nesterov=true']
   write_run(tmp_path / 'runs/a', [0.5, 0.6])
   write_run(tmp_path / 'runs/b', [0.7, 0.8], *others)
-  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
-  rows = table(tmp_path / 'out', 'accuracy')
+  report = Collected(tmp_path / 'runs')
+  rows = report.rows('accuracy')
   assert [(row['setting'], row['final_accuracy_mean']) for row in rows] == [
     ('setting 1', '0.8'),
     ('setting 2', '0.6'),
   ]
-  told = table(tmp_path / 'out', 'settings')
+  told = report.rows('settings')
   assert [(row['setting'], row['batch_size']) for row in told] == [
     ('setting 1', '7'),
     ('setting 2', '32'),
   ]
-  assert (tmp_path / 'out/figures/test_accuracy-setting_1.png').exists()
+  assert 'test_accuracy-setting_1' in report.charts()
   # Short ones tell for themselves.
-  assert report(tmp_path / 'runs/a', f'--out={tmp_path / "one"}') == 0
-  assert not (tmp_path / 'one/tables/settings.csv').exists()
+  assert 'settings' not in Collected(tmp_path / 'runs/a').tables()
 
 
 def test_pairs_are_counted(tmp_path):
@@ -621,8 +652,7 @@ def test_pairs_are_counted(tmp_path):
     write_run(tmp_path / f'runs/f{seed}', [0.5], '--config.algorithm=fedavg', seed=seed)
   for seed in (1, 2, 3, 4):
     write_run(tmp_path / f'runs/m{seed}', [0.6 + seed / 100], seed=seed)
-  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
-  rows = table(tmp_path / 'out', 'accuracy')
+  rows = Collected(tmp_path / 'runs').rows('accuracy')
   assert [(row['n'], row['pairs']) for row in rows] == [('3', ''), ('4', '2')]
 
 
@@ -632,28 +662,25 @@ def test_pairs_are_counted(tmp_path):
 def test_the_names_are_headed_by_what_they_are(tmp_path, group, heading):
   write_run(tmp_path / 'runs/a', [0.5, 0.6])
   write_run(tmp_path / 'runs/b', [0.5, 0.6], '--config.partition.name=iid')
-  words = (f'--out={tmp_path / "out"}', f'--group={group}')
-  assert report(tmp_path / 'runs', *words) == 0
-  markdown = (tmp_path / 'out/tables/accuracy.md').read_text()
-  assert heading in markdown.splitlines()[0].split()
+  table = Collected(tmp_path / 'runs', f'--group={group}').tables()['accuracy']
+  assert heading in [column.heading for column in table.columns]
 
 
 def test_a_column_that_one_run_of_a_series_lacks_is_told(tmp_path, capsys):
   write_run(tmp_path / 'runs/a', [0.5, 0.6])
   path = write_run(tmp_path / 'runs/b', [0.5, 0.6], seed=1)
   edit_lines(path / 'metrics.jsonl', drop('drift'))
-  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  drawn = Collected(tmp_path / 'runs').charts()
   line = f'{path} without drift, which others of MOON have: not drawn'
   assert line in capsys.readouterr().err.splitlines()
-  assert not (tmp_path / 'out/figures/drift.png').exists()
+  assert 'drift' not in drawn
 
 
 def test_a_missing_column_is_left_out_of_its_numbers(tmp_path, capsys):
   path = write_run(tmp_path / 'runs/a', [0.5, 0.6], '--config.algorithm=fedavg')
   edit_lines(path / 'metrics.jsonl', drop('bytes_up'))
-  assert report(tmp_path / 'runs', f'--out={tmp_path / "out"}') == 0
+  (row,) = Collected(tmp_path / 'runs').rows('target')
   assert f'{path} has no column bytes_up: left out' in capsys.readouterr().err
-  (row,) = table(tmp_path / 'out', 'target')
   assert row['megabytes_to_target_mean'] == ''
   assert float(row['seconds_to_target_mean']) == 2 * (TRAIN + EVALUATE + IDLE)
 
@@ -665,7 +692,7 @@ def test_contradicting_runs_are_refused_and_copies_left_out(tmp_path):
   write_run(tmp_path / 'd', [0.5, 0.6, 0.7], seed=1)
   found = runs.find([tmp_path], print)
   said = []
-  assert [r.path.name for r in groups.without_duplicates(found, said.append)] == ['d']
+  assert [r.path.name for r in choice.without_duplicates(found, said.append)] == ['d']
   assert said == [
     f'skipped {tmp_path}/a, {tmp_path}/b: the same experiment and seed with different '
     'results; choose by --where=execution.lanes=VALUE',
@@ -679,7 +706,10 @@ def test_contradicting_runs_are_refused_and_copies_left_out(tmp_path):
     (['nowhere'], "'nowhere' is not a folder."),
     (['empty'], 'No run was found below empty.'),
     (['killed'], 'No finished run is left of 1 below killed.'),
-    ([], 'the following arguments are required: FOLDER; see --help.'),
+    ([], 'A FOLDER is missing; see --help.'),
+    (['compare'], 'A RUN is missing; see --help.'),
+    (['compare', 'runs/a', '--over=seed'], '--over is not for compare; see --help.'),
+    (['runs', '--config=nowhere.py'], "--config='nowhere.py' is not a file."),
     (
       ['runs', '--where=data.nme=x'],
       "--where: no run has a setting 'data.nme'. Did you mean 'data.name'?",
@@ -708,8 +738,11 @@ def test_contradicting_runs_are_refused_and_copies_left_out(tmp_path):
       "--features='nowhere' is not among the finished runs.",
     ),
     (['runs', '--out=file'], "--out='file' must be a folder."),
-    (['runs', '--ouy=x'], 'unrecognized arguments: --ouy=x; see --help.'),
-    (['compare', 'empty'], 'No run was found in empty.'),
+    (
+      ['runs', '--ouy=x'],
+      "Unknown command line flag 'ouy'. Did you mean: out ?",
+    ),
+    (['compare', 'empty'], 'No run was found below empty.'),
   ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, complaint):
@@ -767,7 +800,7 @@ def run_python(code):
 
 def test_training_loads_no_library_of_a_report():
   code = """
-from moon_jax import simulation
+from moon_jax.runner import loop
 sys.exit(', '.join({'plotly', 'sklearn.manifold', 'tabulate'} & set(sys.modules)) or 0)
 """
   done = run_python(code)
@@ -786,3 +819,80 @@ main(['--help'])
   assert done.returncode == 0, done.stderr
   for flag in ('--out', '--group', '--over', '--target', '--where', '--features'):
     assert flag in done.stdout
+
+
+# --- algorithms of users --------------------------------------------------------------
+
+OF_USERS = """
+import moon_jax
+from moon_jax import config as config_lib
+from tests.report.test_report import no_algorithm
+
+moon_jax.register_algorithm(
+  'turtle',
+  no_algorithm,
+  title='Turtle',
+  knobs={'rho': moon_jax.knob(float, 0.5, 'slowness', moon_jax.above(0))},
+  metrics={'shell': moon_jax.Metric('Thickness of the shell', 'cm', 100.0)},
+)
+
+
+def get_config():
+  config = config_lib.defaults()
+  config.algorithm = 'turtle'
+  return config
+"""
+
+
+def no_algorithm(rho):
+  raise AssertionError('A report needs no code of an algorithm.')
+
+
+@pytest.fixture
+def clean_catalog(monkeypatch):
+  """Forgets what a test registers; a call forgets it at once."""
+
+  def forget():
+    monkeypatch.setattr(catalog.registry, '_parts', before.copy())
+    catalog.every_knob.cache_clear()
+
+  before = catalog.registry._parts
+  forget()
+  yield forget
+  monkeypatch.undo()
+  catalog.every_knob.cache_clear()
+
+
+def test_runs_of_an_algorithm_that_is_not_registered_now(
+  tmp_path, clean_catalog, capsys
+):
+  (tmp_path / 'turtle.py').write_text(OF_USERS)
+  flag = f'--config={tmp_path / "turtle.py"}'
+  for rho in (0.5, 2):
+    words = (flag, f'--config.turtle.rho={rho}')
+    write_run(tmp_path / f'runs/{rho}', [0.5, 0.6], *words, shell=0.25)
+  write_run(tmp_path / 'runs/f', [0.5, 0.7], flag, '--config.algorithm=fedavg')
+  clean_catalog()
+  # What config.json tells is enough.
+  report = Collected(tmp_path / 'runs')
+  labels = [row['series'] for row in report.rows('accuracy')]
+  assert labels == ['FedAvg', 'Turtle, rho=0.5', 'Turtle, rho=2']
+  shell = report.charts()['shell']
+  assert (shell.title, shell.y_label) == ('Thickness of the shell', 'cm')
+  assert [point.mean for point in shell.lines[0].points] == [25.0, 25.0]
+  assert 'sweep-turtle.rho' in report.charts()
+  # Without it the line says which.
+  clean_catalog()
+  for rho in (0.5, 2):
+    path = tmp_path / f'runs/{rho}/config.json'
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, 'registered': []}))
+  capsys.readouterr()
+  assert [row['series'] for row in Collected(tmp_path / 'runs').rows('accuracy')] == [
+    'FedAvg'
+  ]
+  said = capsys.readouterr().err.splitlines()
+  line = f"skipped {tmp_path}/runs/2: There is no algorithm 'turtle'."
+  assert [words for words in said if words.startswith('skipped')][1] == line
+  # The user's file says it too.
+  assert len(Collected(tmp_path / 'runs', flag).rows('accuracy')) == 3

@@ -6,6 +6,7 @@ import stat
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from moon_jax.errors import ExitCode
 from moon_jax.runner import compile_cache
@@ -24,6 +25,17 @@ RUN = (
 )
 CACHE = '--config.execution.compile_cache=programs'
 KEY = '0' * 64
+
+
+@pytest.fixture(autouse=True)
+def _no_other_cache():
+  """The programs that the tests share are not looked up here."""
+  shared = jax.config.jax_compilation_cache_dir
+  jax.config.update('jax_compilation_cache_dir', None)
+  compilation_cache.reset_cache()
+  yield
+  jax.config.update('jax_compilation_cache_dir', shared)
+  compilation_cache.reset_cache()
 
 
 def entries(folder):

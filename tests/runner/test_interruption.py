@@ -37,10 +37,10 @@ from tests.processes import (
   no_signal_ignored,
   read_lines,
 )
+from tests.selection import few
 
 pytestmark = pytest.mark.faults
 
-NUM_KILLS = 30
 NUM_ROUNDS = 80
 EVERY = 2
 RUN = (
@@ -151,7 +151,8 @@ def run_for(process, run, seconds, most_lines):
   process.pause_when(lambda: time.monotonic() >= end or num_lines(run) >= most_lines)
 
 
-def test_killed_thirty_times_at_random(folder, undisturbed, cached):
+@pytest.mark.parametrize('num_kills', few([4], [30]))
+def test_killed_many_times_at_random(folder, undisturbed, cached, num_kills):
   place = folder('killed')
   (place / 'tmp').mkdir()
   rng = random.Random(5)
@@ -163,7 +164,7 @@ def test_killed_thirty_times_at_random(folder, undisturbed, cached):
   start_seconds = 0.6 * (whole - in_rounds)
   # Half anywhere in the start, half within four rounds: fewer than there are in all,
   # whatever else the machine does.
-  kinds = [True, False] * (NUM_KILLS // 2)
+  kinds = [True, False] * (num_kills // 2)
   rng.shuffle(kinds)
   for in_start in kinds:
     before = num_lines(place / 'run')
@@ -241,7 +242,7 @@ def catches_sigterm(pid):
   return int(masks['SigCgt'], 16) >> (signal.SIGTERM - 1) & 1
 
 
-@pytest.mark.parametrize('seconds', [0, 0.05, 0.2, 1])
+@pytest.mark.parametrize('seconds', few([0.2], [0, 0.05, 1]))
 def test_interrupted_while_it_is_loaded(tmp_path, seconds):
   with Running(tmp_path, '--workdir=run') as process:
     while not catches_sigterm(process.pid):
@@ -371,11 +372,13 @@ def assert_same_results(run, expected):
 
 @pytest.mark.parametrize(
   ('numbers', 'code'),
-  [
-    ([signal.SIGTERM], ExitCode.PREEMPTED),
-    ([signal.SIGINT], ExitCode.INTERRUPTED),
-    ([signal.SIGHUP, signal.SIGHUP], ExitCode.PREEMPTED),
-  ],
+  few(
+    [([signal.SIGHUP, signal.SIGHUP], ExitCode.PREEMPTED)],
+    [
+      ([signal.SIGTERM], ExitCode.PREEMPTED),
+      ([signal.SIGINT], ExitCode.INTERRUPTED),
+    ],
+  ),
 )
 def test_stopped_in_a_save(folder, undisturbed, cached, numbers, code):
   run = folder('saving') / 'run'
@@ -512,6 +515,7 @@ def test_a_run_directory_that_is_moved_or_removed(folder, undisturbed, cached):
   assert_same_end(moved, undisturbed[0])
 
 
+@pytest.mark.slow
 def test_a_run_directory_that_is_moved_after_the_last_save(folder):
   run = folder('last') / 'run'
   words = [word for word in LONG if 'num_rounds' not in word]

@@ -449,7 +449,7 @@ def test_git_commit_is_none_outside_git(tmp_path, monkeypatch):
 
 def test_a_saved_partition_is_complete_and_reproducible(tmp_path):
   labels = np.arange(200) % 10
-  split = partition.make(
+  split, _ = partition.make(
     'dirichlet', labels, num_clients=4, min_size=1, seed=0, beta=0.5
   )
   counts = partition.class_counts(split, labels, 10)

@@ -1,4 +1,4 @@
-"""Which runs are there, and how did each end?"""
+"""Finds run directories below folders and reads their records."""
 
 import dataclasses
 import enum
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.errors import UsageError
 
@@ -27,10 +28,6 @@ class Ending(enum.StrEnum):
   DIVERGED = 'diverged'
   UNFINISHED = 'unfinished'
   EMPTY = 'without a round'
-
-
-class BadRunError(Exception):
-  """The directory holds no run that can be read; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,10 +91,15 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
     note: is told what was skipped and why.
 
   Raises:
-    UsageError: a root is not a folder.
+    UsageError: a root is not a folder, or there is no run.
   """
-  base = config_lib.validate(config_lib.defaults())
-  defaults = config_lib.flatten(base)
+  valid = config_lib.ordered(config_lib.validate(config_lib.defaults()))
+  knobs = catalog.every_knob()
+  defaults = {
+    name: value
+    for name, value in config_lib.flatten(valid).items()
+    if not knobs[name].optional
+  }
   found, without = {}, []
   for root in roots:
     if not root.is_dir():
@@ -109,8 +111,10 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
       if path.resolve() not in found:
         found[path.resolve()] = _read_or_note(path, defaults, note)
   runs = [run for run in found.values() if run]
+  if not runs:
+    raise UsageError(f'No run was found below {", ".join(map(str, roots))}.')
   _note_other_versions(runs, note)
-  for root in without if runs else ():
+  for root in without:
     note(f'no run was found below {root}')
   return runs
 
@@ -126,36 +130,36 @@ def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
       yield pathlib.Path(folder)
 
 
-def _read_or_note(path, defaults, note):
+def _read_or_note(path: pathlib.Path, defaults: Record, note: Note) -> Run | None:
   try:
     return _read(path, defaults, note)
-  except BadRunError as error:
+  except (OSError, ValueError) as error:
     note(f'skipped {path}: {error}')
-  except OSError as error:
-    note(f'skipped {path}: {error.strerror}: {error.filename}')
-  return None
+    return None
 
 
 def _read(path: pathlib.Path, defaults: Record, note: Note) -> Run:
   about = _document(path / 'config.json')
   if not isinstance(about.get('config'), dict):
-    raise BadRunError('config.json is not what a run writes')
+    raise ValueError('config.json is not what a run writes')
+  for description in about.get('registered', ()):
+    catalog.remember(description)
   knobs = config_lib.flatten(about.pop('config'))
-  _require_scalars(knobs)
   if missing := [name for name in ('algorithm', 'seed') if name not in knobs]:
-    raise BadRunError(f'config.json lacks {" and ".join(missing)}')
+    raise ValueError(f'config.json lacks {" and ".join(missing)}')
+  catalog.part('algorithm', knobs['algorithm'])  # or there is none
   absent = tuple(name for name in defaults if name not in knobs)
   knobs = defaults | knobs
-  rounds = _lines(path, 'metrics.jsonl', note)
-  ending = _ending(path, rounds, note)
+  rounds = _lines(path / 'metrics.jsonl', note)
+  ending = _ending(path, rounds)
   if ending is Ending.FINISHED and not _column(rounds, 'test_accuracy'):
-    raise BadRunError('metrics.jsonl has no column test_accuracy')
+    raise ValueError('metrics.jsonl has no column test_accuracy')
   return Run(
     path=path,
     knobs=knobs,
     identity=config_lib.identity(knobs) | {'data_digest': about.get('data_digest', '')},
     rounds=rounds,
-    timings=_lines(path, 'timings.jsonl', note),
+    timings=_lines(path / 'timings.jsonl', note),
     ending=ending,
     about=about,
     absent=absent,
@@ -176,46 +180,28 @@ def _note_other_versions(runs: Iterable[Run], note: Note) -> None:
       )
 
 
-def _require_scalars(knobs: Record) -> None:
-  for name, value in knobs.items():
-    if not isinstance(value, Value):
-      raise BadRunError(f'config.json: {name} is {value!r}')
-
-
 def _document(path: pathlib.Path) -> Record:
   try:
-    document = json.loads(path.read_text())
-  except ValueError:
-    document = None
-  if not isinstance(document, dict):
-    raise BadRunError(f'{path.name} is damaged')
-  return document
+    return dict(json.loads(path.read_text()))
+  except (ValueError, TypeError):
+    raise ValueError(f'{path.name} is damaged') from None
 
 
-def _lines(path: pathlib.Path, name: str, note: Note) -> tuple[Record, ...]:
-  """The objects of a .jsonl file; the last line may be half written."""
-  if not (path / name).exists():
-    return ()
-  lines = (path / name).read_bytes().splitlines()
-  records = [_parse(line) for line in lines]
-  if records and records[-1] is None:
-    note(f'{path}: the last line of {name} is half written and left out')
-    records.pop()
-  for number, record in enumerate(records, 1):
-    if record is None or type(record.get('round')) is not int:
-      raise BadRunError(f'line {number} of {name} is damaged')
+def _lines(path: pathlib.Path, note: Note) -> tuple[Record, ...]:
+  """The objects of a .jsonl file; the last line of a run may be half written."""
+  lines = path.read_bytes().splitlines() if path.exists() else []
+  records = []
+  for number, line in enumerate(lines, 1):
+    try:
+      records.append(json.loads(line))
+    except ValueError:
+      if number < len(lines):
+        raise ValueError(f'line {number} of {path.name} is damaged') from None
+      note(f'{path.parent}: the last line of {path.name} is half written and left out')
   return tuple(records)
 
 
-def _parse(line: bytes) -> Record | None:
-  try:
-    record = json.loads(line)
-  except ValueError:
-    return None
-  return record if isinstance(record, dict) else None
-
-
-def _ending(path: pathlib.Path, rounds: tuple[Record, ...], note: Note) -> Ending:
+def _ending(path: pathlib.Path, rounds: tuple[Record, ...]) -> Ending:
   if not rounds:
     return Ending.EMPTY
   # A NaN or an infinity is recorded as null.
@@ -223,11 +209,9 @@ def _ending(path: pathlib.Path, rounds: tuple[Record, ...], note: Note) -> Endin
     return Ending.DIVERGED
   if not (path / 'summary.json').exists():
     return Ending.UNFINISHED
-  total, last = _document(path / 'summary.json').get('rounds'), rounds[-1]['round']
-  if total == last:
-    return Ending.FINISHED
-  note(f'{path}: summary.json says {total} rounds, metrics.jsonl ends at {last}')
-  return Ending.UNFINISHED
+  # The summary of a run that was continued is older than its last round.
+  total = _document(path / 'summary.json').get('rounds')
+  return Ending.FINISHED if total == rounds[-1]['round'] else Ending.UNFINISHED
 
 
 def _column(records: Iterable[Record], name: str) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""What differs between the runs, and which belong together?
+"""Puts runs together that belong together.
 
 A *series* is an algorithm with its own settings, averaged over seeds: a line of a plot.
 A *setting* is what several series have in common: a plot, a block of a table.
@@ -7,18 +7,16 @@ A *setting* is what several series have in common: a plot, a block of a table.
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from moon_jax import catalog
-from moon_jax.errors import UsageError, did_you_mean
-from moon_jax.report import naming
-from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key
-from moon_jax.report.runs import Ending, Note, Run, Value
+from moon_jax.report.numbers import naming
+from moon_jax.report.numbers.choice import Choice
+from moon_jax.report.numbers.naming import ALGORITHM, DIGEST, PLAIN, Key
+from moon_jax.report.read.runs import Ending, Run, Value
 
 _LONGEST_TITLE = 60  # letters
-# Knobs that an algorithm has for itself.
-_OWN = {name.removeprefix('decentralized_') for name in catalog.names('algorithm')}
-_OWN |= {'topology', 'server_optimizer'}
+# Groups of knobs that say how clients and server work together, as an algorithm does.
+_OF_ALGORITHMS = {'topology', 'server_optimizer'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,113 +59,6 @@ class Setting:
     return self.title != naming.describe(self.key)
 
 
-class Choice(NamedTuple):
-  """How runs are put together.
-
-  Attributes:
-    group: knobs that tell series apart; None: the algorithm and its own knobs.
-    over: knobs whose values are the samples.
-    where: knob -> the words for the values that are chosen.
-  """
-
-  group: tuple[str, ...] | None
-  over: tuple[str, ...]
-  where: Mapping[str, tuple[str, ...]]
-
-
-def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
-  """The runs that --where chooses.
-
-  Raises:
-    UsageError: no run has such a knob, or none is chosen.
-  """
-  known = {name for run in runs for name in run.knobs}
-  telling = {name for run in runs for name in run.identity}
-  _require_known('where', choice.where, known)
-  _require_known('group', choice.group or (), telling)
-  _require_known('over', choice.over, telling)
-  chosen = [
-    run
-    for run in runs
-    if all(
-      any(_is(run.knobs.get(name), word) for word in words)
-      for name, words in choice.where.items()
-    )
-  ]
-  if not chosen:
-    raise UsageError(f'--where: none of the {len(runs)} runs is chosen.')
-  return chosen
-
-
-def _require_known(flag: str, names: Iterable[str], known: set[str]) -> None:
-  for name in names:
-    if name not in known:
-      hint = did_you_mean(name, known)
-      raise UsageError(f'--{flag}: no run has a setting {name!r}.{hint}')
-
-
-def _is(value: Value | None, word: str) -> bool:
-  """Whether a word of the command line names a value: 5 is 5.0, true is True."""
-  if isinstance(value, bool) or value is None:
-    return str(value).lower() == word.lower()
-  if isinstance(value, str):
-    return value == word
-  try:
-    return value == float(word)
-  except ValueError:
-    return False
-
-
-def without_duplicates(runs: Sequence[Run], note: Note) -> list[Run]:
-  """Leaves out copies; where finished runs contradict each other, all of them.
-
-  Args:
-    runs: of any experiments.
-    note: is told what was left out and why.
-  """
-  kept = []
-  by_identity = {}
-  for run in runs:
-    if run.ending is Ending.FINISHED:
-      by_identity.setdefault(_key(run.identity), []).append(run)
-    else:
-      kept.append(run)
-  for same in by_identity.values():
-    # Of copies with the same rounds, the one that went on the longest.
-    longest = max(same, key=lambda run: len(run.rounds))
-    differing = [run.name for run in same if not _is_prefix(run, longest)]
-    if differing:
-      names = ', '.join(run.name for run in same)
-      note(
-        f'skipped {names}: the same experiment and seed with different results'
-        f'{_execution_hint(same)}'
-      )
-      continue
-    for copy in same:
-      if copy is not longest:
-        note(f'skipped {copy.name}: the same results as {longest.name}')
-    kept.append(longest)
-  return sorted(kept, key=lambda run: run.path)
-
-
-def _is_prefix(run: Run, longer: Run) -> bool:
-  theirs = longer.column('test_accuracy')
-  return all(theirs.get(r, v) == v for r, v in run.column('test_accuracy').items())
-
-
-def _execution_hint(same: Sequence[Run]) -> str:
-  """What of the execution differs, which changes results by rounding."""
-  differing = [
-    name
-    for name, knob in catalog.every_knob().items()
-    if knob.may_change
-    and name.startswith('execution.')
-    and len({run.knobs[name] for run in same}) > 1
-  ]
-  flags = ' or '.join(f'--where={name}=VALUE' for name in differing)
-  return f'; choose by {flags}' if flags else ''
-
-
 def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
   """Puts runs together.
 
@@ -181,7 +72,9 @@ def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
   """
   differing = varying(runs, choice.over)
   if choice.group is None:
-    group = [ALGORITHM, *(n for n in differing if n.split('.')[0] in _OWN)]
+    parts = [catalog.part(ALGORITHM, run.knobs[ALGORITHM]) for run in runs]
+    own = {part.group or part.name for part in parts} | _OF_ALGORITHMS
+    group = [ALGORITHM, *(n for n in differing if n.split('.')[0] in own)]
   else:
     group = list(choice.group)
   shared = [name for name in differing if name not in group]
@@ -233,7 +126,7 @@ def _follows_from_knobs(runs: Sequence[Run]) -> bool:
   """Whether runs with the same knobs of the data had the same data."""
   digests = {}
   for run in runs:
-    data = _key({n: v for n, v in run.identity.items() if n.startswith('data.')})
+    data = frozenset(i for i in run.identity.items() if i[0].startswith('data.'))
     digests.setdefault(data, set()).add(run.identity[DIGEST])
   return all(len(found) == 1 for found in digests.values())
 
@@ -287,15 +180,11 @@ def _order(key: Key) -> tuple:
 def _place(name, value):
   if (name, value) in PLAIN.items():
     return (-1, 0, '')
-  if name == ALGORITHM and value in catalog.names(ALGORITHM):
+  if name == ALGORITHM:
     return (0, catalog.names(ALGORITHM).index(value), '')
   if isinstance(value, str):
     return (1, 0, value)
   return (0, value, '')
-
-
-def _key(identity: Mapping[str, Value]) -> Key:
-  return tuple(sorted(identity.items()))
 
 
 def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:

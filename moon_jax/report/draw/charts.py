@@ -1,4 +1,4 @@
-"""What is drawn? The charts as plain data; `files` and `interactive` draw them."""
+"""The charts as plain data; `figures` and `interactive` draw them."""
 
 import hashlib
 import re
@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.report import groups, naming, statistics, traces
-from moon_jax.report.groups import Series, Setting
-from moon_jax.report.naming import Key
-from moon_jax.report.results import BASELINE
-from moon_jax.report.statistics import Estimate
-from moon_jax.report.styles import Style, styles
-from moon_jax.report.traces import Trace
+from moon_jax.report.draw.styles import Style, style
+from moon_jax.report.numbers import groups, naming, statistics, traces
+from moon_jax.report.numbers.groups import Series, Setting
+from moon_jax.report.numbers.naming import Key, titled
+from moon_jax.report.numbers.results import BASELINE
+from moon_jax.report.numbers.statistics import Estimate
 
 # Algorithms that a sweep is compared with, where they lack the knob.
 _REFERENCES = (BASELINE, 'solo', 'centralized')
@@ -25,15 +24,22 @@ class Line(NamedTuple):
 
   Attributes:
     label: of the legend; it decides the style.
-    x: rounds, or the values of a knob.
-    points: one for each x; a deviation becomes a band or a bar.
+    x: rounds, or places of a sweep's values, from 0.
+    points: one for each x.
     like: label of the series whose style it has; None if the label is of a series.
   """
 
   label: str
-  x: Sequence[float]
+  x: Sequence[int]
   points: Sequence[Estimate]
   like: str | None = None
+
+  @property
+  def band(self) -> np.ndarray:
+    """[3, points] mean - deviation, mean, mean + deviation."""
+    mean = np.array([point.mean for point in self.points])
+    std = np.array([point.std or 0.0 for point in self.points])
+    return np.stack([mean - std, mean, mean + std])
 
 
 class LineChart(NamedTuple):
@@ -45,8 +51,7 @@ class LineChart(NamedTuple):
     x_label: with the unit.
     y_label: with the unit.
     lines: at least one.
-    levels: label -> what does not depend on x, drawn as a level.
-    is_sweep: whether x is the values of a knob.
+    ticks: the values of a sweep; () over rounds.
   """
 
   name: str
@@ -54,8 +59,7 @@ class LineChart(NamedTuple):
   x_label: str
   y_label: str
   lines: Sequence[Line]
-  levels: dict[str, Estimate]
-  is_sweep: bool
+  ticks: Sequence[str] = ()
 
 
 class Matrix(NamedTuple):
@@ -84,13 +88,13 @@ class Spread(NamedTuple):
   Attributes:
     name: of the file, without its ending.
     title: what is seen.
-    y_label: with the unit.
+    x_label: with the unit.
     groups: label -> [clients] values.
   """
 
   name: str
   title: str
-  y_label: str
+  x_label: str
   groups: dict[str, np.ndarray]
 
 
@@ -109,33 +113,40 @@ class Scatter(NamedTuple):
   points: np.ndarray
   classes: np.ndarray
 
+  def by_class(self) -> list[tuple[int, np.ndarray, Style]]:
+    """Class, its points, its style."""
+    found = [int(label) for label in np.unique(self.classes)]
+    return [(y, self.points[self.classes == y], style(y)) for y in found]
+
 
 Chart = LineChart | Matrix | Spread | Scatter
 
 
 def of_setting(setting: Setting) -> list[LineChart]:
   """Accuracy, losses, and what else is recorded, against rounds."""
-  every = (traces.ACCURACY, *traces.LOSSES, *traces.OTHERS)
-  drawn = [over_rounds(setting, trace) for trace in every]
+  runs = [run for series in setting.series for run in series.finished.values()]
+  drawn = [
+    LineChart(
+      name=file_name(name.removesuffix('_mean'), setting.title),
+      title=titled(metric.title, setting.title),
+      x_label='communication rounds',
+      y_label=metric.unit,
+      lines=_over_rounds(setting, name),
+    )
+    for name, metric in traces.followed(runs).items()
+  ]
   return [chart for chart in drawn if chart.lines]
 
 
-def over_rounds(setting: Setting, trace: Trace) -> LineChart:
-  """One line for each series of which every finished run has the trace."""
+def _over_rounds(setting: Setting, name: str) -> list[Line]:
+  """One line for each series of which every finished run has the number."""
   lines = []
   for series in setting.series:
-    mean = statistics.curve([trace.column(run) for run in series.finished.values()])
+    columns = [traces.column(run, name) for run in series.finished.values()]
+    mean = statistics.curve(columns)
     if mean.rounds:
       lines.append(Line(series.label, mean.rounds, mean.points))
-  return LineChart(
-    name=file_name(trace.name, setting.title),
-    title=titled(trace.title, setting.title),
-    x_label='communication rounds',
-    y_label=trace.unit,
-    lines=lines,
-    levels={},
-    is_sweep=False,
-  )
+  return lines
 
 
 def sweeps(settings: Sequence[Setting]) -> list[LineChart]:
@@ -169,23 +180,26 @@ def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
 
 def _sweep_chart(knob: str, setting: str, lines, levels, after: int) -> LineChart:
   what = f'Accuracy after {after} rounds against {naming.short(knob)}'
-  known = {label: _after(series, after) for label, series in levels.items()}
+  values = sorted({value for points in lines.values() for value in points})
+  drawn = [
+    Line(
+      label,
+      [values.index(value) for value in sorted(points)],
+      [_after(points[value], after) for value in sorted(points)],
+      like=points[min(points)].label,
+    )
+    for label, points in lines.items()
+  ]
+  for label, series in levels.items():
+    if level := _after(series, after):
+      drawn.append(Line(label, range(len(values)), [level] * len(values)))
   return LineChart(
     name=file_name(f'sweep-{knob}', setting),
     title=titled(what, setting),
     x_label=knob,
     y_label='test accuracy, %',
-    lines=[
-      Line(
-        label,
-        sorted(points),
-        [_after(points[x], after) for x in sorted(points)],
-        like=points[min(points)].label,
-      )
-      for label, points in lines.items()
-    ],
-    levels={label: level for label, level in known.items() if level},
-    is_sweep=True,
+    lines=drawn,
+    ticks=[naming.word(value) for value in values],
   )
 
 
@@ -193,23 +207,26 @@ def _line_label(series: Series, knob: str) -> str:
   own = _without(series.key, knob)
   if own == series.key:
     return series.label
-  return ', '.join(
-    filter(None, [naming.describe_series(own), f'any {naming.short(knob)}'])
-  )
+  words = [naming.describe_series(own), f'any {naming.short(knob)}']
+  return ', '.join(filter(None, words))
 
 
 def _last_common_round(every: Sequence[Series]) -> int | None:
   """The last round in which every run was tested; None without a run or a round."""
-  tested = [set(traces.ACCURACY.column(r)) for s in every for r in s.finished.values()]
+  tested = [set(column) for series in every for column in _tested(series)]
   return max(set.intersection(*tested), default=None) if tested else None
 
 
 def _after(series: Series, number: int) -> Estimate | None:
   """Accuracy in per cent after so many rounds; None if a run was not tested then."""
-  columns = [traces.ACCURACY.column(run) for run in series.finished.values()]
+  columns = _tested(series)
   if not all(number in column for column in columns):
     return None
   return statistics.estimate(column[number] for column in columns)
+
+
+def _tested(series: Series) -> list[dict[int, float]]:
+  return [traces.column(run, traces.ACCURACY) for run in series.finished.values()]
 
 
 def _without(key: Key, knob: str) -> Key:
@@ -248,11 +265,6 @@ def safe(name: str) -> str:
   return f'{clean[:_LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}'
 
 
-def titled(what: str, setting: str) -> str:
-  """'Test accuracy: beta=0.5'."""
-  return f'{what}: {setting}' if setting else what
-
-
 def looks(settings: Iterable[Setting], drawn: Iterable[Chart]) -> dict[str, Style]:
   """A style for every label: of the series in the order of the algorithms.
 
@@ -260,7 +272,7 @@ def looks(settings: Iterable[Setting], drawn: Iterable[Chart]) -> dict[str, Styl
     settings: whose series are drawn.
     drawn: every chart of the report.
   """
-  found = styles(groups.labels(settings))
+  found = {label: style(index) for index, label in enumerate(groups.labels(settings))}
   for chart in drawn:
     if isinstance(chart, LineChart):
       found |= {line.label: found[line.like] for line in chart.lines if line.like}

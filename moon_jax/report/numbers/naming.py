@@ -1,6 +1,7 @@
-"""How is an experiment told in a few words? For legends, headings and file names."""
+"""Tells an experiment in a few words, for legends, headings and file names."""
 
-from moon_jax.report.runs import Value
+from moon_jax import catalog
+from moon_jax.report.read.runs import Value
 
 ALGORITHM = 'algorithm'
 DIGEST = 'data_digest'
@@ -9,17 +10,6 @@ PLAIN = {
   'server_optimizer.name': 'sgd',
   'server_optimizer.learning_rate': 1.0,
   'server_optimizer.momentum': 0.0,
-}
-_TITLES = {
-  'fedavg': 'FedAvg',
-  'fedprox': 'FedProx',
-  'scaffold': 'SCAFFOLD',
-  'moon': 'MOON',
-  'sa_moon': 'SA-MOON',
-  'dco_moon': 'DCO-MOON',
-  'decentralized_fedavg': 'decentralized FedAvg',
-  'decentralized_moon': 'decentralized MOON',
-  'solo': 'SOLO',
 }
 
 Key = tuple[tuple[str, Value], ...]
@@ -39,7 +29,7 @@ def describe_series(key: Key) -> str:
 
 def _words(name: str, value: Value) -> str:
   if name == ALGORITHM:
-    return _TITLES.get(value, value)
+    return catalog.part(ALGORITHM, value).title
   if name == DIGEST:
     return f'data {value[:8]}'
   return f'{short(name)}={word(value)}'
@@ -56,3 +46,8 @@ def short(name: str) -> str:
   if last == 'name':
     return group
   return f'server {last}' if group == 'server_optimizer' else last
+
+
+def titled(what: str, setting: str) -> str:
+  """'Test accuracy: beta=0.5'."""
+  return f'{what}: {setting}' if setting else what

@@ -1,0 +1,1 @@
+"""Experiments: `--config=configs/NAME.py`; `base` has every knob."""

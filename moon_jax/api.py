@@ -1,0 +1,156 @@
+"""Experiments from Python, as from the shell: load_config, run, rounds.
+
+Errors are exceptions, subclasses of moon_jax.errors.RunError, with the one-line
+messages of the shell.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import ml_collections
+
+from moon_jax import cli, inference
+from moon_jax import config as config_lib
+from moon_jax.engine import devices, experiment, programs
+from moon_jax.runner import files, loop, pipeline, run_directory, signals
+from moon_jax.types import PyTree, State
+
+Record = dict[str, Any]
+
+
+def load_config(
+  path: str | os.PathLike, changes: Mapping[str, Any] | None = None
+) -> ml_collections.ConfigDict:
+  """The configuration of a config file, with some knobs changed.
+
+  Args:
+    path: FILE or FILE:VARIANT, as of `--config`; a config file is code.
+    changes: dotted knob -> value, e.g. {'moon.mu': 1, 'num_rounds': 5}.
+
+  Returns:
+    Every knob; change what you like, `run` and `rounds` check it again.
+
+  Raises:
+    ConfigError: every mistake found, one line each.
+  """
+  changes = dict(changes or {})
+  flat = config_lib.load(os.fspath(path)) | changes
+  config_lib.validate(flat, given=changes)
+  config = config_lib.defaults()
+  config.update_from_flattened_dict(flat)
+  return config
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """A finished run.
+
+  Attributes:
+    workdir: the run directory.
+    metrics: the lines of metrics.jsonl, one a round.
+    summary: the content of summary.json: final and best accuracy, ...
+  """
+
+  workdir: pathlib.Path
+  metrics: list[Record]
+  summary: Record
+
+  @functools.cached_property
+  def model(self) -> inference.Trained:
+    """The trained model; moon_jax.load(workdir, client=N) if each client has its own.
+
+    Raises:
+      UsageError: there is no global model.
+    """
+    return inference.load(self.workdir)
+
+  def to_pandas(self) -> Any:
+    """The metrics as a pandas.DataFrame, a row a round; needs pandas."""
+    import pandas
+
+    return pandas.DataFrame(self.metrics)
+
+
+def run(
+  config: Mapping[str, Any],
+  workdir: str | os.PathLike,
+  *,
+  handle_signals: bool = False,
+) -> Result:
+  """Runs an experiment as `python launch.py` does: records, checkpoints, resumption.
+
+  Args:
+    config: of `load_config`, or any nested mapping with every knob.
+    workdir: the run directory; the same call again resumes the run that is there.
+    handle_signals: whether SIGTERM, SIGHUP and Ctrl-C save the round and end the
+      process, as of `launch.py`; only in the main thread.
+
+  Raises:
+    RunError: with the message for the user; ConfigError tells every mistake.
+  """
+  config = config_lib.validate(config)
+  workdir = config_lib.expand('workdir', os.fspath(workdir))
+  files.require_writable(workdir)
+  command = f'moon_jax.run(config, {str(workdir)!r})'
+  stop = signals.listen() if handle_signals else None
+  loop.run(cli.request(config, workdir, command), stop)
+  return Result(
+    workdir,
+    files.read_lines(workdir / run_directory.METRICS),
+    files.read_json(workdir / run_directory.SUMMARY),
+  )
+
+
+class Outcome(NamedTuple):
+  """A round of `rounds`.
+
+  Attributes:
+    metrics: the line that metrics.jsonl would have.
+    state: of the server and every client after the round, on the devices.
+    global_model: its variables; None if each client has a model of its own.
+  """
+
+  metrics: Record
+  state: State
+  global_model: PyTree | None
+
+
+def rounds(config: Mapping[str, Any]) -> Iterator[Outcome]:
+  """Runs an experiment in memory, round by round; writes nothing. Stop when you like.
+
+  The metrics are those of `run`, to the last bit on one machine.
+
+  Args:
+    config: see `run`.
+
+  Raises:
+    RunError: with the message for the user; DivergedError after a round whose results
+      are not finite.
+  """
+  config = config_lib.validate(config)
+  devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
+  built = experiment.build(config)
+  state = experiment.initial_state(built)
+  plan = built.planner.plan(0)
+  inputs = programs.round_inputs(built, 0, plan)
+  # The caller may keep the state of a round: it is not written over by the next.
+  compiled = programs.compile_programs(built, state, inputs, donate=False)
+  for index in range(built.config.num_rounds):
+    if index:
+      plan = built.planner.plan(index)
+      inputs = programs.round_inputs(built, index, plan)
+    state, told = compiled.run_round(state, *inputs, built.train)
+    is_due = loop.due(index, config.eval_every_rounds, config.num_rounds)
+    score = compiled.evaluate(state, built.test) if is_due else None
+    told, score = jax.device_get((told, score))
+    record = pipeline.line_of(built, index, plan, told, score)
+    pipeline.stop_if_diverged(record, told, config.on_nonfinite)
+    models = built.algorithm.evaluated(state.server, state.clients)
+    is_one = all(leaf.shape[0] == 1 for leaf in jax.tree.leaves(models))
+    first = jax.tree.map(lambda leaf: leaf[0], models) if is_one else None
+    yield Outcome(record, state, first)

@@ -1,0 +1,162 @@
+"""The charts of the page, by plotly. The page's own script gives them its colours."""
+
+import textwrap
+from collections.abc import Mapping
+
+import numpy as np
+import plotly.graph_objects as go
+
+from moon_jax.report.draw.charts import Chart, LineChart, Matrix, Scatter, Spread
+from moon_jax.report.draw.styles import Style
+from moon_jax.report.numbers.statistics import Estimate
+
+_MOST_ANNOTATED = 20
+_MOST_MARKERS = 30
+# More lines or longer names would make a box of values that covers the plot.
+_MOST_UNIFIED, _LONGEST_UNIFIED = 6, 30
+_MOST_TICKS = 10  # that plotly itself would set
+_NAME_LETTERS = 26  # in a line beside a box or a point
+# plotly's buttons lie at the top right.
+_BUTTONS = 32
+
+
+def figure(chart: Chart, looks: Mapping[str, Style]) -> go.Figure:
+  """Draws a chart.
+
+  Args:
+    chart: what is drawn.
+    looks: label -> style.
+
+  Returns:
+    A figure without a title and a legend, which are the page's. The traces of a series
+    carry its label as `meta`.
+  """
+  draw = {LineChart: _lines, Matrix: _matrix, Spread: _boxes, Scatter: _scatter}
+  drawn = draw[type(chart)](chart, looks)
+  drawn.update_layout(
+    template='none',
+    margin={'l': 8, 'r': 8, 't': _BUTTONS, 'b': 8},
+    showlegend=False,
+    dragmode=False,
+  )
+  drawn.update_xaxes(automargin=True)
+  drawn.update_yaxes(automargin=True)
+  return drawn
+
+
+def _lines(chart: LineChart, looks: Mapping[str, Style]) -> go.Figure:
+  labels = [line.label for line in chart.lines]
+  together = len(labels) <= _MOST_UNIFIED and max(map(len, labels)) <= _LONGEST_UNIFIED
+  drawn = go.Figure()
+  for line in chart.lines:
+    look, (low, mean, high) = looks[line.label], line.band
+    series = {'name': line.label, 'meta': line.label}
+    told = f'{_in_lines(line.label)}<br>{chart.x_label} %{{x}}<br>%{{customdata}}'
+    drawn.add_scatter(
+      x=[*line.x, *reversed(line.x)],
+      y=[*high, *reversed(low)],
+      fill='toself',
+      fillcolor=look.colour,
+      opacity=0.15,
+      mode='none',
+      hoverinfo='skip',
+      **series,
+    )
+    drawn.add_scatter(
+      x=list(line.x),
+      y=list(mean),
+      mode='lines+markers' if len(mean) <= _MOST_MARKERS else 'lines',
+      line={'color': look.colour, 'dash': look.dash[1], 'width': 2},
+      marker={'symbol': look.marker[1], 'size': 7},
+      customdata=[_told(point) for point in line.points],
+      hovertemplate='%{customdata}' if together else f'{told}<extra></extra>',
+      **series,
+    )
+  drawn.update_layout(hovermode='x unified' if together else 'closest')
+  drawn.update_xaxes(title=chart.x_label)
+  drawn.update_yaxes(title=chart.y_label)
+  values = sorted({x for line in chart.lines for x in line.x})
+  if chart.ticks:
+    drawn.update_xaxes(tickvals=values, ticktext=chart.ticks)
+  elif len(values) == 1:
+    drawn.update_xaxes(dtick=1, range=[values[0] - 0.5, values[0] + 0.5])
+  elif values[-1] - values[0] < _MOST_TICKS:
+    drawn.update_xaxes(dtick=1)
+  return drawn
+
+
+def _told(point: Estimate) -> str:
+  """'83.12 ± 0.41 (n = 3)'."""
+  spread = '' if point.std is None else f' ± {point.std:.3g}'
+  return f'{point.mean:.4g}{spread} (n = {point.n})'
+
+
+def _matrix(chart: Matrix, looks: Mapping[str, Style]) -> go.Figure:
+  del looks
+  annotated = max(chart.values.shape) <= _MOST_ANNOTATED
+  drawn = go.Figure()
+  drawn.add_heatmap(
+    z=chart.values,
+    colorscale='Blues',
+    zmin=0,
+    texttemplate='%{z:.0f}' if annotated else None,
+    hovertemplate=f'{chart.x_label} %{{x}}, {chart.y_label} %{{y}}: %{{z}}'
+    '<extra></extra>',
+    colorbar={'title': {'text': chart.unit, 'side': 'right'}, 'thickness': 12},
+  )
+  every = 1 if annotated else None
+  drawn.update_xaxes(title=chart.x_label, dtick=every)
+  drawn.update_yaxes(title=chart.y_label, dtick=every, autorange='reversed')
+  return drawn
+
+
+def _boxes(chart: Spread, looks: Mapping[str, Style]) -> go.Figure:
+  drawn = go.Figure()
+  for label, values in chart.groups.items():
+    look = looks[label]
+    drawn.add_box(
+      x=values,
+      y=[_in_lines(label)] * len(values),
+      orientation='h',
+      boxpoints='all',
+      pointpos=0,
+      jitter=0.4,
+      fillcolor='rgba(0,0,0,0)',
+      line={'color': look.colour},
+      marker={'symbol': look.marker[1], 'size': 6, 'color': look.colour},
+      name=label,
+      meta=label,
+      hovertemplate='%{x:.2f}<extra></extra>',
+    )
+  drawn.update_xaxes(title=chart.x_label)
+  drawn.update_yaxes(autorange='reversed')
+  return drawn
+
+
+def name_lines(label: str) -> list[str]:
+  """The name of a series in lines that leave room for its box."""
+  return textwrap.wrap(label, _NAME_LETTERS, break_on_hyphens=False)
+
+
+def _in_lines(label: str) -> str:
+  return '<br>'.join(name_lines(label))
+
+
+def _scatter(chart: Scatter, looks: Mapping[str, Style]) -> go.Figure:
+  del looks
+  drawn = go.Figure()
+  for label, points, look in chart.by_class():
+    drawn.add_scatter(
+      x=points[:, 0].round(2),
+      y=points[:, 1].round(2),
+      mode='markers',
+      marker={'symbol': look.marker[1], 'size': 4, 'color': look.colour},
+      name=f'class {label}',
+      hovertemplate='%{fullData.name}<extra></extra>',
+    )
+    x, y = np.median(points, axis=0)
+    drawn.add_annotation(x=x, y=y, text=f'<b>{label}</b>', showarrow=False)
+  hidden = {'showticklabels': False, 'showgrid': False}
+  drawn.update_xaxes(title='t-SNE 1', **hidden)
+  drawn.update_yaxes(title='t-SNE 2', scaleanchor='x', **hidden)
+  return drawn

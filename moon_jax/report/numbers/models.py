@@ -1,0 +1,90 @@
+"""Chooses the runs whose trained model is looked at, and looks."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from moon_jax import catalog
+from moon_jax.errors import RunError, UsageError
+from moon_jax.report.numbers import naming
+from moon_jax.report.numbers.groups import Series, Setting
+from moon_jax.report.read.features import Features, features_of
+from moon_jax.report.read.runs import Note, Run
+
+FIRST, ALL, NONE = 'first', 'all', 'none'
+
+
+class Model(NamedTuple):
+  """A trained model that was looked at.
+
+  Attributes:
+    setting: of its run.
+    series: of its run.
+    run: that trained it.
+    features: what it says.
+  """
+
+  setting: Setting
+  series: Series
+  run: Run
+  features: Features
+
+  def describe(self) -> str:
+    """'MOON, mu=5, seed=0, beta=0.5, 10 rounds'."""
+    seed = f'seed={self.run.knobs["seed"]}'
+    key = self.setting.key
+    own = tuple(item for item in key if item[0] in self.run.identity)
+    # A run without some of the setting's knobs is in others too.
+    where = self.setting.title if own == key else naming.describe(own)
+    words = (self.series.label, seed, where)
+    return ', '.join(filter(None, (*words, f'{self.features.round} rounds')))
+
+
+def look_at(
+  settings: Sequence[Setting], asked: Sequence[str], note: Note, say: Note
+) -> list[Model]:
+  """Looks at the trained models of runs that are asked for.
+
+  Args:
+    settings: with their finished runs.
+    asked: 'first' (of each series), 'all', 'none', or paths of runs.
+    note: is told which run's model cannot be had, and why.
+    say: is told what takes its time.
+
+  Raises:
+    UsageError: a path is of no finished run.
+  """
+  found, chosen = [], _asked_for(settings, asked)
+  for number, (setting, series, run) in enumerate(chosen, 1):
+    say(f't-SNE and confusion matrix {number} of {len(chosen)}: {run.name}')
+    try:
+      found.append(Model(setting, series, run, features_of(run, note)))
+    except (RunError, OSError) as error:
+      note(f'{run.name}: no t-SNE, no confusion matrix: {error}')
+  return found
+
+
+def _asked_for(
+  settings: Sequence[Setting], asked: Sequence[str]
+) -> list[tuple[Setting, Series, Run]]:
+  """Every run once, with the first setting and series that it is in."""
+  every = {}
+  for setting in settings:
+    for series in setting.series:
+      for index, run in enumerate(series.finished.values()):
+        every.setdefault(run.path.resolve(), (index, setting, series, run))
+  most = {(FIRST,): 1, (ALL,): len(every), (NONE,): 0}.get(tuple(asked))
+  if most is not None:
+    chosen = [place for index, *place in every.values() if index < most]
+    return [place for place in chosen if _is_global(place[-1])]
+  for word in asked:
+    if pathlib.Path(word).resolve() not in every:
+      raise UsageError(f'--features={word!r} is not among the finished runs.')
+  return [every[pathlib.Path(word).resolve()][1:] for word in asked]
+
+
+def _is_global(run: Run) -> bool:
+  """Whether the run has one model for all clients."""
+  part = catalog.part(naming.ALGORITHM, run.knobs[naming.ALGORITHM])
+  has_one = part.has('served') or not part.has('several_clients')
+  return has_one and run.identity.get('batch_norm') != 'local'

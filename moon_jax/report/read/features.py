@@ -1,0 +1,116 @@
+"""Representations and predictions of trained models, kept beside each run."""
+
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.report.read.runs import Note, Run, read_arrays
+
+NUM_EMBEDDED = 2000
+CACHE = 'features.npz'
+_SEED = 0  # of the choice of images and of t-SNE, for every run the same
+
+
+class Features(NamedTuple):
+  """Of a trained global model.
+
+  Attributes:
+    round: completed rounds of the checkpoint.
+    confusion: [Y, Y] test images by class and predicted class.
+    classes: [M] of the embedded test images, at most 2,000.
+    representations: [M, D] of them.
+    embedded: [M, 2] by t-SNE.
+  """
+
+  round: np.ndarray
+  confusion: np.ndarray
+  classes: np.ndarray
+  representations: np.ndarray
+  embedded: np.ndarray
+
+
+def features_of(run: Run, note: Note) -> Features:
+  """Computes them from the newest checkpoint, or reads what was computed from it.
+
+  Args:
+    run: with a global model.
+    note: is told if they cannot be kept in the run directory.
+
+  Raises:
+    RunError: there is no global model, no usable checkpoint, or other data.
+    OSError: the checkpoint or the data cannot be read.
+  """
+  arrays = read_arrays(run.path / CACHE)
+  if arrays and set(arrays) == set(Features._fields) and _is_newest(run, arrays):
+    return Features(**arrays)
+  found = _computed(run)
+  try:
+    _keep(run.path / CACHE, found)
+  except OSError as error:
+    note(f'{run.path / CACHE} cannot be written ({error.strerror}): computed each time')
+  return found
+
+
+def _is_newest(run: Run, kept: dict[str, np.ndarray]) -> bool:
+  folders = (run.path / 'checkpoints').glob('*')
+  saved = [int(folder.name) for folder in folders if folder.name.isdigit()]
+  return max(saved, default=kept['round']) == kept['round']
+
+
+def _computed(run: Run) -> Features:
+  from moon_jax.inference import load
+
+  model = load(run.path)
+  images, classes = model.test_data()
+  predictions = model.predict(images)
+  chosen = np.random.default_rng(_SEED).permutation(len(images))[:NUM_EMBEDDED]
+  representations = predictions.representations[chosen]
+  return Features(
+    round=np.asarray(model.round),
+    confusion=confusion(classes, predictions.labels, model.class_counts.shape[1]),
+    classes=classes[chosen],
+    representations=representations,
+    embedded=embed(representations),
+  )
+
+
+def _keep(path: pathlib.Path, found: Features) -> None:
+  partial = path.with_name('partial-' + path.name)
+  np.savez_compressed(partial, **found._asdict())
+  partial.replace(path)
+
+
+def confusion(classes: np.ndarray, predicted: np.ndarray, num_classes: int):
+  """[M], [M] -> [Y, Y] counts; rows are the true classes."""
+  counts = np.zeros((num_classes, num_classes), np.int64)
+  np.add.at(counts, (classes, predicted), 1)
+  return counts
+
+
+def embed(representations: np.ndarray) -> np.ndarray:
+  """[M, D] -> [M, 2] by t-SNE, with a fixed random state."""
+  from sklearn.manifold import TSNE  # only now: it takes seconds
+
+  perplexity = min(30.0, (len(representations) - 1) / 3)
+  return TSNE(perplexity=perplexity, random_state=_SEED).fit_transform(representations)
+
+
+def client_accuracy(confusion: np.ndarray, class_counts: np.ndarray) -> np.ndarray:
+  """The global model's accuracy under each client's distribution of classes.
+
+  Args:
+    confusion: [Y, Y] test images by class and predicted class.
+    class_counts: [N, Y] training examples of each client and class.
+
+  Returns:
+    [N] in [0, 1]: the sum over classes of the client's share of the class times the
+    accuracy on its test images. Classes without a test image are left out, and so are
+    clients that own nothing else.
+  """
+  tested = confusion.sum(1)
+  there = tested > 0
+  accuracy = np.diag(confusion)[there] / tested[there]
+  counts = class_counts[:, there]
+  counts = counts[counts.sum(1) > 0]
+  return counts @ accuracy / counts.sum(1)

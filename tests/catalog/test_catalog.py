@@ -1,0 +1,134 @@
+"""The catalog agrees with the code that it names, and loads none of it."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from moon_jax import catalog, config, models
+from moon_jax.catalog import parts
+from moon_jax.models import convolution
+from moon_jax.types import Server
+
+FLAT = config.flatten(config.validate(config.defaults()))
+PARTS = [
+  catalog.part(kind, name) for kind in catalog.KINDS for name in catalog.names(kind)
+]
+# Kind -> what its parts are called with by name, beside their knobs.
+GIVEN = {
+  'algorithm': set(),
+  'model': {'num_classes'},
+  'data': set(),
+  'partition': {'labels', 'num_clients', 'min_size', 'seed'},
+  'augmentation': set(),
+  'optimizer': {'learning_rate', 'weight_decay'},
+  'schedule': {'t', 'num_rounds'},
+  'server_optimizer': {'learning_rate'},
+  'topology': {'num_clients', 'seed'},
+}
+SERVER = Server(variables={'params': {}}, memory=())
+
+
+def options(part):
+  return catalog.options(part.kind, FLAT | {catalog.KINDS[part.kind]: part.name})
+
+
+def of_kind(kind):
+  return [part for part in PARTS if part.kind == kind]
+
+
+def build(part):
+  return part.function(**options(part))
+
+
+@pytest.mark.parametrize('part', PARTS, ids=lambda part: f'{part.kind}-{part.name}')
+def test_the_code_takes_exactly_what_it_is_called_with(part):
+  signature = inspect.signature(part.function)
+  words = GIVEN[part.kind] | set(options(part))
+  words |= {'convolution'} if part.has('convolutional') else set()
+  signature.bind(**dict.fromkeys(words))
+  takes = {
+    name
+    for name, parameter in signature.parameters.items()
+    if parameter.kind is not parameter.VAR_KEYWORD
+  }
+  # A flax module, and a server's Adam, have more, which nobody sets.
+  if part.kind not in ('model', 'server_optimizer'):
+    assert takes <= words
+
+
+def test_every_kind_is_here():
+  assert GIVEN.keys() == catalog.KINDS.keys()
+  assert all(part.title for part in PARTS)
+
+
+def test_every_knob_is_decided_by_what_exists():
+  for name, knob in catalog.every_knob().items():
+    for kind, trait in knob.needs:
+      having = [part.name for part in of_kind(kind) if part.has(trait)]
+      assert having, f'{name} is used by nobody: no {kind} has {trait}'
+    if isinstance(knob.auto, parts.Auto):
+      decider = catalog.every_knob()[knob.auto.decider]
+      assert set(knob.auto.values) == set(config.choices(decider.bounds[0]))
+
+
+@pytest.mark.parametrize('kind', catalog.KINDS)
+def test_one_knob_selects_each_kind(kind):
+  knob = catalog.every_knob()[catalog.KINDS[kind]]
+  assert knob.bounds == (catalog.PartOf(kind),)
+  assert knob.default in catalog.names(kind)
+
+
+# --- traits ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('part', of_kind('algorithm'), ids=lambda part: part.name)
+def test_traits_of_an_algorithm_are_those_of_its_functions(part):
+  made = build(part)
+  # Whoever shares its model, or sends none, has no server.
+  served = made.share is None and made.broadcast(SERVER) != ()
+  assert part.has('served') == served
+  assert part.has('decentralized') == (made.share is not None)
+  assert part.has('several_clients') == (part.name != 'centralized')
+
+
+@pytest.mark.parametrize('part', of_kind('algorithm'), ids=lambda part: part.name)
+def test_the_contrastive_ones_have_frozen_networks(part):
+  made, variables = build(part), {'params': {}}
+  memory = made.init_client(variables)
+  frozen = made.frozen(
+    made.broadcast(Server(variables, made.init_server(variables))), memory
+  )
+  assert part.has('contrastive') == bool(frozen)
+
+
+@pytest.mark.parametrize('part', of_kind('model'), ids=lambda part: part.name)
+def test_traits_of_a_model_are_those_of_its_network(part):
+  takes = inspect.signature(part.function).parameters
+  assert part.has('convolutional') == ('convolution' in takes)
+  network = models.make(
+    part.name, image_shape=(32, 32, 3), num_classes=10, **options(part)
+  )
+  assert part.has('normalized') == ('batch_stats' in network.shapes)
+
+
+def test_the_forms_of_convolutions_are_those_that_there_are():
+  (bound,) = catalog.every_knob()['execution.convolution'].bounds
+  assert bound.names == tuple(convolution.CHOICES)
+
+
+# --- cost -----------------------------------------------------------------------------
+
+
+def test_neither_the_catalog_nor_the_command_line_loads_jax():
+  code = (
+    'import sys, moon_jax; from moon_jax import catalog, cli, config\n'
+    'moon_jax.register_algorithm, moon_jax.knob, moon_jax.at_least\n'
+    'catalog.options("model", config.flatten(config.defaults()))\n'
+    'heavy = {"jax", "flax", "optax", "numpy", "orbax"} & set(sys.modules)\n'
+    'assert not heavy, heavy\n'
+    'cli.parse([])\n'
+    'assert not {"jax", "flax", "optax", "orbax"} & set(sys.modules)\n'
+  )
+  subprocess.run([sys.executable, '-c', code], check=True)

@@ -1,0 +1,423 @@
+"""Parts of a user's own, in a config file: the same rights as ours, or one line."""
+
+import hashlib
+import json
+import re
+import shutil
+
+import pytest
+
+import moon_jax
+from moon_jax import catalog, cli, config
+from moon_jax.__main__ import launch
+from moon_jax.catalog import registry
+from moon_jax.errors import ExitCode, UsageError
+from tests.processes import read_lines
+
+# FedProx with the L1 norm, from outside.
+ALGORITHM = """
+import moon_jax
+from configs import base
+
+
+def fedprox_l1(*, mu, squared):
+  import jax
+  import jax.numpy as jnp
+  from moon_jax.algorithms import base as algorithms
+
+  def loss(outputs, frozen, params, task, batch):
+    supervised, parts = algorithms.supervised(outputs, frozen, params, task, batch)
+    apart = jax.tree.map(
+      lambda w, r: jnp.sum(jnp.abs(w - r)), params, task.received['params']
+    )
+    pull = sum(jax.tree.leaves(apart))
+    return supervised + task.scalars['mu'] * pull, parts | {'l1_loss': pull}
+
+  assert squared is False
+  return moon_jax.Algorithm(hyperparameters={'mu': mu}, loss=loss)
+
+
+moon_jax.register_algorithm(
+  'fedprox_l1',
+  fedprox_l1,
+  title='FedProx-L1',
+  knobs={
+    'mu': moon_jax.knob(float, 0.25, 'weight of the L1 term', moon_jax.at_least(0)),
+    'squared': moon_jax.knob(bool, False, 'not yet'),
+  },
+)
+
+
+def get_config():
+  config = base.get_config()
+  config.algorithm = 'fedprox_l1'
+  return config
+"""
+TINY = (
+  *('--config.data.limit=200', '--config.partition.min_size=1'),
+  *('--config.num_rounds=2', '--config.local_epochs=1', '--config.batch_size=8'),
+  '--config.execution.devices=1',
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch, own_parts):
+  """Where the commands are given, with mine.py; registers nothing for other tests."""
+  (tmp_path / 'mine.py').write_text(ALGORITHM)
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+def digest(path):
+  return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def complaints(capsys, *words):
+  """The lines that launch refuses the words with; nothing is written."""
+  assert launch(list(words)) == ExitCode.USAGE
+  out, err = capsys.readouterr()
+  assert out == ''
+  return err.splitlines()
+
+
+# --- knobs ----------------------------------------------------------------------------
+
+
+def test_its_knobs_are_flags_with_defaults(folder):
+  chosen = cli.parse(['--config=mine.py']).config
+  assert (chosen.algorithm, chosen.fedprox_l1.mu) == ('fedprox_l1', 0.25)
+  chosen = cli.parse(['--config=mine.py', '--config.fedprox_l1.mu=2']).config
+  assert type(chosen.fedprox_l1.mu) is float
+  assert chosen.fedprox_l1.mu == 2
+  assert catalog.options('algorithm', config.flatten(chosen)) == {
+    'mu': 2.0,
+    'squared': False,
+  }
+
+
+def test_help_lists_them(folder):
+  text = cli.answer(['--config=mine.py', '--help'])
+  assert re.search(
+    '--config.fedprox_l1.mu=0.25 +weight of the L1 term; at least 0', text
+  )
+  assert 'centralized, fedprox_l1' in ' '.join(text.split())
+
+
+MINE = 'must be one of fedavg, fedprox, scaffold, moon, sa_moon, dco_moon, '
+WRONG = {
+  '--config.fedprox_l1.mu=-1': '--config.fedprox_l1.mu=-1.0 must be at least 0.',
+  '--config.fedprox_l1.mu=big': "--config.fedprox_l1.mu='big' must be a number.",
+  '--config.fedprox_l1.mu=nan': '--config.fedprox_l1.mu=nan must be a finite number.',
+  '--config.fedprox_l1.squared=1': (
+    "--config.fedprox_l1.squared='1' must be true or false."
+  ),
+  '--config.fedprox_l1.m=1': (
+    "--config.fedprox_l1.m is not a knob. Did you mean 'fedprox_l1.mu'?"
+  ),
+  '--config.algorithm=fedprox_11': (
+    f"--config.algorithm='fedprox_11' {MINE}decentralized_fedavg, decentralized_moon, "
+    "solo, centralized, fedprox_l1. Did you mean 'fedprox_l1'?"
+  ),
+  '--config.moon.mu=1': (
+    '--config.moon.mu is not used with --config.algorithm=fedprox_l1; it belongs to '
+    'moon or decentralized_moon.'
+  ),
+}
+
+
+@pytest.mark.parametrize('flag', WRONG)
+def test_a_wrong_value_is_one_line(flag, folder, capsys):
+  assert complaints(capsys, '--config=mine.py', flag) == [WRONG[flag]]
+  assert [path.name for path in folder.iterdir()] == ['mine.py']
+
+
+def test_its_knob_is_refused_with_another_algorithm(capsys):
+  words = ('--config=mine.py', '--config.algorithm=fedavg', '--config.fedprox_l1.mu=1')
+  assert complaints(capsys, *words) == [
+    '--config.fedprox_l1.mu is not used with --config.algorithm=fedavg; it belongs to '
+    'fedprox_l1.'
+  ]
+
+
+def test_all_mistakes_are_told_at_once(capsys):
+  words = ('--config=mine.py', '--config.fedprox_l1.mu=-1', '--config.sed=1', 'x')
+  assert len(complaints(capsys, *words)) == 3
+
+
+def test_a_run_of_another_algorithm_has_none_of_its_knobs():
+  chosen = cli.parse(['--config=mine.py', '--config.algorithm=fedavg']).config
+  assert 'fedprox_l1' not in config.ordered(chosen)
+  assert cli.parse([]).config == cli.parse(['--config=configs/digits_moon.py']).config
+
+
+# --- a run ----------------------------------------------------------------------------
+
+
+def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
+  words = ['--config=mine.py', '--workdir=run', *TINY]
+  assert launch([*words, '--config.num_rounds=1']) == ExitCode.DONE
+  about = json.loads((folder / 'run/config.json').read_text())
+  (told,) = about['registered']
+  assert (told['kind'], told['name'], told['file']) == (
+    'algorithm',
+    'fedprox_l1',
+    'mine.py',
+  )
+  assert told['sha256'] == digest(folder / 'mine.py')
+  assert about['config']['fedprox_l1'] == {'mu': 0.25, 'squared': False}
+  # Resumed, and told of the file that has changed.
+  (folder / 'mine.py').write_text(ALGORITHM + '\n# A remark.\n')
+  capsys.readouterr()
+  assert launch(words) == ExitCode.DONE
+  out = capsys.readouterr().out
+  line = "mine.py, the algorithm 'fedprox_l1', has changed since the run began"
+  assert sum(line in said for said in out.splitlines()) == 1
+  records = read_lines(folder / 'run/metrics.jsonl')
+  assert [record['round'] for record in records] == [1, 2]
+  assert all(record['l1_loss'] > 0 for record in records)
+  assert records[0]['train_loss'] == pytest.approx(
+    records[0]['supervised_loss'] + 0.25 * records[0]['l1_loss']
+  )
+  assert moon_jax.load('run').round == 2
+
+
+def test_an_uninterrupted_run_has_the_same_records(folder):
+  words = ['--config=mine.py', *TINY]
+  assert launch([*words, '--workdir=a', '--config.num_rounds=1']) == ExitCode.DONE
+  assert launch([*words, '--workdir=a']) == ExitCode.DONE
+  assert launch([*words, '--workdir=b']) == ExitCode.DONE
+  assert (folder / 'a/metrics.jsonl').read_bytes() == (
+    folder / 'b/metrics.jsonl'
+  ).read_bytes()
+
+
+def test_a_run_whose_part_is_not_registered(folder, capsys):
+  """As another process finds it: config.json tells of a part that it has not."""
+  assert launch(['--config=mine.py', '--workdir=run', *TINY]) == ExitCode.DONE
+  forget(folder)
+  capsys.readouterr()
+  (line,) = complaints(capsys, '--workdir=run')
+  wanted = (
+    "run holds a run with the algorithm 'fedprox_l1' of mine.py, which is not "
+    'registered now: load the config file that registers it.'
+  )
+  assert line == wanted
+  with pytest.raises(UsageError) as caught:
+    moon_jax.load('run')
+  assert str(caught.value) == wanted
+  # Heard of only: the name is free, and the file that was meant can be loaded.
+  assert launch(['--config=mine.py', '--workdir=run', *TINY]) == ExitCode.DONE
+  assert moon_jax.load('run').round == 2
+
+
+def forget(folder):
+  """As a new process: nothing is registered."""
+
+  registry._parts.pop(('algorithm', 'fedprox_l1'))
+  registry.every_knob.cache_clear()
+
+
+# --- bad registrations ----------------------------------------------------------------
+
+HEAD = 'import moon_jax\nfrom configs import base\nget_config = base.get_config\n'
+# What the fourth line says -> what is told of it.
+BAD = {
+  "moon_jax.register_algorithm('fedavg', lambda: 0)": (
+    "register_algorithm('fedavg'): the name is taken."
+  ),
+  "moon_jax.register_model('mlp', lambda num_classes: 0)": (
+    "register_model('mlp'): the name is taken."
+  ),
+  "moon_jax.register_algorithm('My-Own', lambda: 0)": (
+    "register_algorithm('My-Own'): a name has small letters, digits and _, a letter "
+    'first.'
+  ),
+  "moon_jax.register_algorithm('optimizer', lambda a: 0, "
+  "knobs={'a': moon_jax.knob(bool, False, 'x')})": (
+    "register_algorithm('optimizer'): the name is taken, as a group of knobs."
+  ),
+  "moon_jax.knob(float, 0.9, 'momentum')": "the float knob 'momentum' has no bound",
+  "moon_jax.knob(float, meaning='x', bound=moon_jax.at_least(0))": (
+    "TypeError: knob() missing 1 required positional argument: 'default'"
+  ),
+  "moon_jax.knob(float, None, 'x', moon_jax.at_least(0))": (
+    'the default None is no float'
+  ),
+  "moon_jax.knob(float, -1.0, 'x', moon_jax.at_least(0))": (
+    'the default -1.0 must be at least 0'
+  ),
+  "moon_jax.knob(str, 'c', 'x', moon_jax.one_of('a', 'b'))": (
+    "the default 'c' must be one of a, b"
+  ),
+  "moon_jax.knob(float, 1.0, 'x', 'at least 0')": (
+    "'at least 0' is no bound: give at_least(0), above(0), ..."
+  ),
+  "moon_jax.knob(list, [], 'x')": (
+    "a knob is a float, an int, a bool or a str, not <class 'list'>"
+  ),
+  "moon_jax.register_algorithm('mine', lambda: 0, knobs={'a': 0.5})": (
+    "register_algorithm('mine'): 'a' must be declared by knob(...)."
+  ),
+  "moon_jax.register_algorithm('mine', lambda mu: 0)": (
+    "register_algorithm('mine'): <lambda> is called with nothing, and cannot be: "
+    "missing a required argument: 'mu'."
+  ),
+  "moon_jax.register_algorithm('mine', lambda: 0, traits=['servd'])": (
+    "register_algorithm('mine'): there is no trait 'servd'."
+  ),
+  "moon_jax.register_partition('mine', lambda labels: 0)": (
+    "register_partition('mine'): <lambda> is called with labels, num_clients, "
+    "min_size, seed, and cannot be: got an unexpected keyword argument 'num_clients'."
+  ),
+  "moon_jax.register_model('mine', lambda: 0)": (
+    "register_model('mine'): <lambda> is called with num_classes, and cannot be: got "
+    "an unexpected keyword argument 'num_classes'."
+  ),
+  "moon_jax.register_algorithm('mine', 5)": (
+    "register_algorithm('mine'): 5 is no function, and no 'module:function'."
+  ),
+  "moon_jax.register_algorithm('mine', print)": (
+    "register_algorithm('mine'): the source of <built-in function print> is in no file."
+  ),
+  "moon_jax.register_algorithm('mine', [][0])": 'IndexError: list index out of range',
+}
+
+
+@pytest.mark.parametrize('line', BAD)
+def test_a_bad_registration_is_one_line(line, folder, capsys):
+  (folder / 'bad.py').write_text(HEAD + line + '\n')
+  told = complaints(capsys, '--config=bad.py')
+  assert told == [f"--config='bad.py' failed, line 4: {BAD[line]}"]
+  assert sorted(path.name for path in folder.iterdir()) == ['bad.py', 'mine.py']
+
+
+def test_the_name_of_another_file_is_taken(folder, capsys):
+  assert cli.parse(['--config=mine.py'])
+  shutil.copy(folder / 'mine.py', folder / 'yours.py')
+  assert cli.parse(['--config=mine.py'])  # the same file twice is fine
+  (line,) = complaints(capsys, '--config=yours.py')
+  number = ALGORITHM.splitlines().index('moon_jax.register_algorithm(') + 1
+  assert line == (
+    f"--config='yours.py' failed, line {number}: register_algorithm('fedprox_l1'): the "
+    'name is taken.'
+  )
+
+
+# --- models, data, partitions, augmentations ------------------------------------------
+
+OTHERS = '''
+import flax.linen as nn
+import numpy as np
+import moon_jax
+from configs import base
+
+
+class Tiny(nn.Module):
+  """A dense layer, as anybody writes it."""
+
+  num_classes: int
+  units: int
+
+  @nn.compact
+  def __call__(self, images, mask=None):
+    x = images.reshape(len(images), -1)
+    features = nn.relu(nn.Dense(self.units)(x))
+    z = nn.Dense(4)(features)
+    return moon_jax.Outputs(z, nn.Dense(self.num_classes)(z), features)
+
+
+def stripes(*, size):
+  rng = np.random.default_rng(0)
+
+  def split(count):
+    labels = np.arange(count) % 3
+    images = rng.integers(0, 99, (count, size, size), np.uint8)
+    images[np.arange(count), labels] = 255
+    return images, labels
+
+  return *split(90), *split(30)
+
+
+def round_robin(labels, *, num_clients, min_size, seed, shift):
+  from moon_jax.data import partition
+
+  return partition.grouped((np.arange(len(labels)) + shift) % num_clients, num_clients)
+
+
+def darker(*, by):
+  return lambda key, images, rows: images[rows] // by
+
+
+knob, count = moon_jax.knob, moon_jax.at_least(1)
+moon_jax.register_model('tiny', Tiny, knobs={'units': knob(int, 8, 'units', count)})
+moon_jax.register_data('stripes', stripes, knobs={'size': knob(int, 6, 'px', count)})
+moon_jax.register_partition(
+  'robin', round_robin, knobs={'shift': knob(int, 1, 'of clients', count)}
+)
+moon_jax.register_augmentation('darker', darker, knobs={'by': knob(int, 2, 'x', count)})
+
+
+def get_config():
+  config = base.get_config()
+  config.algorithm = 'moon'
+  config.model, config.data.source = 'tiny', 'stripes'
+  config.partition.name, config.augmentation.name = 'robin', 'darker'
+  config.num_clients, config.num_rounds, config.local_epochs = 4, 2, 1
+  return config
+'''
+
+
+def test_a_run_of_a_users_own_model_data_partition_and_augmentation(folder):
+  (folder / 'others.py').write_text(OTHERS)
+  words = ['--config=others.py', '--workdir=run', '--config.execution.devices=1']
+  assert launch([*words, '--config.tiny.units=5', '--config.stripes.size=7']) == (
+    ExitCode.DONE
+  )
+  about = json.loads((folder / 'run/config.json').read_text())
+  assert [told['kind'] for told in about['registered']] == [
+    'model',
+    'data',
+    'partition',
+    'augmentation',
+  ]
+  assert about['images']['shape'] == [7, 7, 1]
+  assert about['config']['robin'] == {'shift': 1}
+  records = read_lines(folder / 'run/metrics.jsonl')
+  assert [record['num_examples'] for record in records] == [90, 90]
+  trained = moon_jax.load('run')
+  assert trained.variables['params']['Dense_0']['kernel'].shape == (49, 5)
+  images, labels = trained.test_data()
+  assert (images.shape, labels.shape) == ((30, 7, 7, 1), (30,))
+  # Example i belongs to client (i + 1) mod 4, and 90 = 4 * 22 + 2.
+  assert trained.class_counts.sum(1).tolist() == [22, 23, 23, 22]
+
+
+@pytest.mark.parametrize(
+  ('line', 'told'),
+  [
+    ('return images, labels', "--config.data.source='stripes' must return"),
+    ('return (*split(90), 0, 1)', "--config.data.source='stripes': "),
+  ],
+)
+def test_data_that_is_none_is_one_line(line, told, folder, capsys):
+  text = OTHERS.replace(
+    '  return *split(90), *split(30)', f'  images = labels = 0\n  {line}'
+  )
+  (folder / 'others.py').write_text(text)
+  capsys.readouterr()
+  assert launch(['--config=others.py', '--workdir=run']) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith(told)
+  assert not (folder / 'run').exists()
+
+
+def test_a_partition_that_loses_examples_is_one_line(folder, capsys):
+  (folder / 'others.py').write_text(
+    OTHERS.replace('(np.arange(len(labels))', '(labels[:9]')
+  )
+  assert launch(['--config=others.py', '--workdir=run']) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line == (
+    "--config.partition.name='robin' must give each of 90 examples to one of 4 clients."
+  )
+  assert not (folder / 'run').exists()
