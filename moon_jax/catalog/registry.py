@@ -157,13 +157,22 @@ def _source(make: Callable | str) -> dict[str, str]:
   if isinstance(make, str):
     module = make.partition(':')[0]
     return {'origin': module, 'file': module, 'sha256': ''}
-  path = pathlib.Path(inspect.getsourcefile(make) or '')
+  code = _code(make)
+  path = pathlib.Path(inspect.getsourcefile(code) or '')
   if path.is_file():
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return {'origin': str(path.resolve()), 'file': path.name, 'sha256': digest}
   # A notebook's cell.
-  digest = hashlib.sha256(inspect.getsource(make).encode()).hexdigest()
-  return {'origin': make.__module__, 'file': make.__module__, 'sha256': digest}
+  digest = hashlib.sha256(inspect.getsource(code).encode()).hexdigest()
+  return {'origin': code.__module__, 'file': code.__module__, 'sha256': digest}
+
+
+def _code(make: Callable) -> Callable:
+  """What knows its source: a partial's function, a method of a class in a notebook."""
+  while isinstance(make, functools.partial):
+    make = make.func
+  own = [value for value in vars(make).values() if inspect.isfunction(value)]
+  return inspect.unwrap(own[0]) if inspect.isclass(make) and own else make
 
 
 def registered(flat: Mapping[str, Any]) -> list[Part]:
