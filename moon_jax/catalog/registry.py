@@ -169,8 +169,8 @@ def _source(told: str, make: Callable | str) -> dict[str, str]:
   if not callable(make):
     raise UsageError(f"{told}: {make!r} is no function, and no 'module:function'.")
   code = getattr(make, 'func', make)  # a partial's function
-  own = [value for value in vars(code).values() if inspect.isfunction(value)]
-  if inspect.isclass(code) and own:
+  own = inspect.isclass(code) and [f for f in vars(code).values() if callable(f)]
+  if own:
     code = inspect.unwrap(own[0])  # what knows its source in a notebook too
   try:
     path = pathlib.Path(inspect.getsourcefile(code) or '')

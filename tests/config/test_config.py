@@ -304,7 +304,7 @@ def test_any_values_make_a_config_or_lines(changed, unknown):
     rate = 'server_optimizer.learning_rate'
     if values[rate] == 'auto':
       values[rate] = built.server_optimizer.learning_rate
-    assert config.flatten(built) == values
+    assert config.flatten(built) == config.flatten(values)
 
 
 # --- resuming -------------------------------------------------------------------------
