@@ -168,16 +168,19 @@ def _source(told: str, make: Callable | str) -> dict[str, str]:
     return {'origin': module, 'file': module, 'sha256': ''}
   if not callable(make):
     raise UsageError(f"{told}: {make!r} is no function, and no 'module:function'.")
+  code = getattr(make, 'func', make)  # a partial's function
+  own = [value for value in vars(code).values() if inspect.isfunction(value)]
+  if inspect.isclass(code) and own:
+    code = inspect.unwrap(own[0])  # what knows its source in a notebook too
   try:
-    path = pathlib.Path(inspect.getsourcefile(make) or '')
+    path = pathlib.Path(inspect.getsourcefile(code) or '')
     if path.is_file():
       digest = hashlib.sha256(path.read_bytes()).hexdigest()
       return {'origin': str(path.resolve()), 'file': path.name, 'sha256': digest}
-    # A notebook's cell.
-    digest = hashlib.sha256(inspect.getsource(make).encode()).hexdigest()
+    digest = hashlib.sha256(inspect.getsource(code).encode()).hexdigest()
   except (OSError, TypeError):
     raise UsageError(f'{told}: the source of {make!r} is in no file.') from None
-  return {'origin': make.__module__, 'file': make.__module__, 'sha256': digest}
+  return {'origin': code.__module__, 'file': code.__module__, 'sha256': digest}
 
 
 def registered(flat: Mapping[str, Any]) -> list[Part]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import linecache
 import re
 import shutil
 
@@ -303,6 +304,32 @@ def test_the_name_of_another_file_is_taken(folder, capsys):
 
 
 # --- models, data, partitions, augmentations ------------------------------------------
+
+CELL = """
+import functools
+import moon_jax
+
+class Cell:
+  def __init__(self, *, num_classes, units):
+    pass
+
+count = moon_jax.at_least(1)
+knobs = {'units': moon_jax.knob(int, 8, 'units', count)}
+moon_jax.register_model('whole', Cell, knobs=knobs)
+moon_jax.register_model('partly', functools.partial(Cell, units=3))
+"""
+
+
+def test_classes_and_partials_of_a_notebook_s_cell():
+  lines = CELL.splitlines(keepends=True)
+  linecache.cache['<cell 1>'] = (len(CELL), None, lines, '<cell 1>')
+  exec(compile(CELL, '<cell 1>', 'exec'), {'__name__': '__main__'})
+  method = ''.join(lines[5:7])
+  for name in ('whole', 'partly'):
+    told = catalog.part('model', name).registered
+    assert told['file'] == '__main__'
+    assert told['sha256'] == hashlib.sha256(method.encode()).hexdigest()
+
 
 OTHERS = '''
 import flax.linen as nn
