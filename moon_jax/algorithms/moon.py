@@ -74,13 +74,8 @@ def moon(
       temperature=task.scalars['tau'],
       mask=batch.mask,
     )
-    total = supervised + task.scalars['mu'] * contrast.loss
-    return total, parts | {
-      'contrastive_loss': contrast.loss,
-      'positive_cosine': contrast.positive_cosine,
-      'negative_cosine': contrast.negative_cosine,
-      'contrasted_fraction': contrast.contrasted,
-    }
+    total = supervised + task.scalars['mu'] * contrast['contrastive_loss']
+    return total, parts | contrast
 
   def upload(trained, task):
     models = (trained, *task.memory.models[:-1])

@@ -24,7 +24,6 @@ class DcoCnn(nn.Module):
   @nn.compact
   def __call__(self, images, mask=None):
     """[B, H, W, C] float32 -> Outputs, D = Y; the same in training."""
-    del mask
     x = layers.pooled_convolutions(images, (32, 64), self.convolution)
     x = nn.relu(layers.dense(x, 512, 'fc1'))
     logits = layers.dense(x, self.num_classes, 'fc2')

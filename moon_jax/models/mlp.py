@@ -22,7 +22,6 @@ class Mlp(nn.Module):
   @nn.compact
   def __call__(self, images, mask=None):
     """[B, H, W, C] float32 -> Outputs; the same in training."""
-    del mask
     x = images.reshape(images.shape[0], -1)
     x = nn.relu(layers.dense(x, self.width, 'encoder'))
     z = layers.head(x, self.width, self.representation)

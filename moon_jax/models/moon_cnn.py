@@ -29,7 +29,6 @@ class MoonCnn(nn.Module):
   @nn.compact
   def __call__(self, images, mask=None):
     """[B, H, W, C] float32 -> Outputs, D = 256; the same in training."""
-    del mask
     x = layers.pooled_convolutions(images, (6, 16), self.convolution)
     x = nn.relu(layers.dense(x, 120, 'fc1'))
     x = nn.relu(layers.dense(x, 84, 'fc2'))
