@@ -159,7 +159,7 @@ def round_of(
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
   optimizer = functools.partial(catalog.part('optimizer', name).function, **flags)
   train = lanes.cohort_training(
-    client_training.local_training(chosen, network(model), optimizer),
+    client_training.LocalTraining(chosen, network(model), optimizer),
     represent_once=represent_once,
     mesh=devices.mesh(num_devices),
     augment=augmenter(augmentation),

@@ -239,7 +239,8 @@ def _traffic(algorithm, variables: PyTree, scalars: Scalars) -> tuple[int, int]:
     numbers = algorithm.scalars(scalars.algorithm, server.memory)
     received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
     scalars = scalars._replace(algorithm=numbers)
-    task = client_training.first_task(algorithm, received, memory, scalars)
+    local = algorithm.begin(received, memory)
+    task = client_training.task_of(received, memory, local, scalars)
     upload, _ = algorithm.upload(algorithm.download(received, memory), task)
     return (algorithm.share(memory),) * 2 if algorithm.share else (received, upload)
 

@@ -130,7 +130,7 @@ def _train(
     lanes = jax.lax.fori_loop(bounds[index], bounds[index + 1], step, lanes)
     return lanes, collect(collected, store, finish(lanes))
 
-  collect, empty = _collecting(local.needs_all_uploads, plan.weights)
+  collect, empty = _collecting(local.algorithm.needs_all_uploads, plan.weights)
   lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
   nothing = empty(jax.eval_shape(finish, lanes), work.memories)
   return jax.lax.fori_loop(0, num_segments, segment, (lanes, nothing))[1]

@@ -102,7 +102,7 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
   """Local training of one client, as configured."""
   optimizer = local_optimizer(experiment.config)
   built = experiment.algorithm, experiment.network
-  return client_training.local_training(*built, optimizer)
+  return client_training.LocalTraining(*built, optimizer)
 
 
 def local_optimizer(config: Config) -> Callable[..., optax.GradientTransformation]:

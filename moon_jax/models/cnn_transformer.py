@@ -109,6 +109,4 @@ class EncoderLayer(nn.Module):
     q, k, v = jnp.moveaxis(stacked.reshape(batch, tokens, 3, self.heads, -1), 2, 0)
     scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) / math.sqrt(width / self.heads)
     mixed = jnp.einsum('bhqk,bkhd->bqhd', drop(jax.nn.softmax(scores)), v)
-    return layers.dense(
-      mixed.reshape(batch, tokens, width), width, 'output', bias_init=zeros
-    )
+    return layers.dense(mixed.reshape(x.shape), width, 'output', bias_init=zeros)

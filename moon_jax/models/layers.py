@@ -17,25 +17,14 @@ def _default(fan_in: int) -> Callable:
   return initializers.uniform(1 / math.sqrt(fan_in))
 
 
-def dense(
-  x: jax.Array,
-  features: int,
-  name: str,
-  *,
-  kernel_init: Callable | None = None,
-  bias_init: Callable | None = None,
-) -> jax.Array:
+def dense(x: jax.Array, features: int, name: str, **inits: Callable) -> jax.Array:
   """[..., inputs] -> [..., features] affine map; call inside `nn.compact`.
 
-  An initialiser that is None is PyTorch's default.
+  inits: kernel_init and bias_init; PyTorch's default for one that is left out.
   """
   default = _default(x.shape[-1])
-  return nn.Dense(
-    features,
-    kernel_init=kernel_init or default,
-    bias_init=bias_init or default,
-    name=name,
-  )(x)
+  inits = {'kernel_init': default, 'bias_init': default} | inits
+  return nn.Dense(features, name=name, **inits)(x)
 
 
 class Conv(nn.Module):

@@ -106,7 +106,7 @@ def represented(frozen_mode, key, similarity_on='representation'):
   """Of pixels 1, 3 and a filler 100, under two models whose running mean is -1."""
   options = {'frozen_mode': frozen_mode, 'similarity_on': similarity_on}
   algorithm = moon(mu=1.0, tau=1.0, **options)
-  training = client_training.local_training(algorithm, FAKE, optimizers.sgd)
+  training = client_training.LocalTraining(algorithm, FAKE, optimizers.sgd)
   before = {'params': {'w': jnp.ones(1)}, 'batch_stats': {'mean': jnp.float32(-1)}}
   images = jnp.array([1.0, 3.0, 100.0]).reshape(3, 1, 1, 1)
   mask = jnp.array([1.0, 1.0, 0.0])
@@ -138,7 +138,7 @@ def test_frozen_networks_in_training_mode():
 
 def test_frozen_networks_in_training_mode_keep_their_running_statistics():
   algorithm = moon(mu=1.0, tau=1.0, frozen_mode='training')
-  training = client_training.local_training(algorithm, FAKE, optimizers.sgd)
+  training = client_training.LocalTraining(algorithm, FAKE, optimizers.sgd)
   before = {'params': {'w': jnp.ones(1)}, 'batch_stats': {'mean': jnp.float32(-1)}}
   memory = algorithm.init_client(before)
   images = jnp.array([1.0, 3.0]).reshape(2, 1, 1, 1)

@@ -110,7 +110,7 @@ def decentralized(inner: base.Algorithm) -> base.Algorithm:
   return through._replace(
     init_server=base.no_memory,
     init_client=init_client,
-    scalars=base.Algorithm().scalars,
+    scalars=lambda hyperparameters, server_memory: hyperparameters,
     broadcast=lambda server: (),
     map_received=base.no_model,
     map_uploaded=base.no_model,
