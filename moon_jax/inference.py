@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from moon_jax import algorithms, models
 from moon_jax import config as config_lib
+from moon_jax import models
+from moon_jax.algorithms.base import Algorithm
 from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
 from moon_jax.data.device import normalise
@@ -143,7 +144,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   )
 
 
-def has_own_models(algorithm: algorithms.Algorithm, variables: PyTree) -> bool:
+def has_own_models(algorithm: Algorithm, variables: PyTree) -> bool:
   """Whether each client has a model of its own: whether two clients have two.
 
   Args:

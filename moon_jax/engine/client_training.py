@@ -61,12 +61,14 @@ class Progress(NamedTuple):
 
 
 class Finished(NamedTuple):
-  """What a client leaves behind after its last step.
+  """What a client leaves behind after its last step, or a cohort when all are done.
 
   Attributes:
-    upload: what it sends.
-    memory: what it keeps.
-    metrics: what the round tells about it.
+    upload: what it sends. Of a cohort the mean, summed up as clients finish: none is
+      stored. An Upload that is not finite counts as zeros. If the algorithm needs all
+      uploads, leaves [K, ...] instead; zeros of who has nothing to train on.
+    memory: what it keeps; leaves [K, ...] of a cohort.
+    metrics: what the round tells about it; leaves [K] of a cohort.
   """
 
   upload: Upload

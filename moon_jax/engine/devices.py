@@ -108,7 +108,5 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
   """Copies every leaf to the mesh, split as its PartitionSpec says."""
 
-  def on_mesh(spec):
-    return NamedSharding(mesh, spec)
-
-  return jax.device_put(tree, jax.tree.map(on_mesh, specs))
+  shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+  return jax.device_put(tree, shardings)

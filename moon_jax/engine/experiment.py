@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from moon_jax import algorithms, catalog, models, tree
+from moon_jax import catalog, models, tree
+from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
@@ -40,7 +41,7 @@ class Experiment(NamedTuple):
 
   config: Config
   network: models.Network
-  algorithm: algorithms.Algorithm
+  algorithm: Algorithm
   split: partition.Partition
   class_counts: np.ndarray
   planner: schedule.Planner
@@ -71,9 +72,8 @@ def build(config: Config) -> Experiment:
   algorithm = make_algorithm(config, network)
   planner = _planner(config, split, share=bool(algorithm.share))
   mesh = devices.mesh(planner.num_devices)
-  train = device.DeviceSplit(
-    see(data.train_images, split), data.train_labels, data.mean, data.std
-  )
+  images = see(data.train_images, split)
+  train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   owners = (split.indices, split.offsets.astype(np.int32))
   return Experiment(
@@ -138,7 +138,7 @@ def make_network(
   )
 
 
-def make_algorithm(config: Config, network: models.Network) -> algorithms.Algorithm:
+def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   """The algorithm with what is configured beside it."""
   algorithm = _call(config, 'algorithm')
   if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
@@ -152,9 +152,7 @@ def make_algorithm(config: Config, network: models.Network) -> algorithms.Algori
   return with_server_optimizer(algorithm, server['name'], numbers)
 
 
-def round_scalars(
-  config: Config, algorithm: algorithms.Algorithm, round_index: int
-) -> Scalars:
+def round_scalars(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:
   """The numbers of a round, each a float32 array; round_index counts from 0."""
   factor = _call(config, 'schedule', round_index, config.num_rounds)
   own = options(config, 'optimizer')
@@ -220,9 +218,7 @@ def initial_state(experiment: Experiment) -> State:
   return devices.replicate(state, experiment.mesh)
 
 
-def first_state(
-  algorithm: algorithms.Algorithm, variables: PyTree, num_clients: int
-) -> State:
+def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> State:
   """The state in which the global model, and every client's, has these variables."""
   return State(
     server=Server(variables, algorithm.init_server(variables)),
@@ -231,7 +227,9 @@ def first_state(
   )
 
 
-def _traffic(algorithm, variables: PyTree, scalars: Scalars) -> tuple[int, int]:
+def _traffic(
+  algorithm: Algorithm, variables: PyTree, scalars: Scalars
+) -> tuple[int, int]:
   """Bytes that one client receives, and sends, in a round of a real deployment."""
 
   def exchange(variables, scalars):

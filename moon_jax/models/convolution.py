@@ -84,8 +84,6 @@ def banded(
     (size + sum(pads) - k) // stride + 1
     for size, pads, k in zip(x.shape[1:3], padding, (kh, kw), strict=True)
   )
-  if pool:
-    _check_even(height, width)
   # By the benchmark.
   tile = tile or (2, 4 if width % 4 == 0 else 2)
   rows = _Axis.of(height, tile[0], kh, stride)
@@ -94,6 +92,7 @@ def banded(
   inside = pool and tile[0] % 2 == 0 and tile[1] % 2 == 0
   product = _product(_band(kernel, rows, columns, stride, 2 if inside else 1), windows)
   if inside:
+    _check_even(height, width)
     product = _largest(product.reshape(4, -1, product.shape[1]))
     height, width = height // 2, width // 2
     tile = (tile[0] // 2, tile[1] // 2)

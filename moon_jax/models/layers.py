@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.models import convolution, initializers
+from moon_jax.types import Outputs
 
 _ZEROS, _ONES = initializers.constant(0), initializers.constant(1)
 
@@ -186,6 +187,7 @@ def pooled_convolutions(
   return flatten(x)
 
 
-def head(x: jax.Array, width: int, representation: int) -> jax.Array:
-  """[B, inputs] -> [B, representation]: MOON's two-layer projection head."""
-  return dense(nn.relu(dense(x, width, 'head_hidden')), representation, 'head_output')
+def outputs(x: jax.Array, width: int, representation: int, num_classes: int) -> Outputs:
+  """Of features [B, F]: MOON's two-layer projection head, and a classifier on it."""
+  z = dense(nn.relu(dense(x, width, 'head_hidden')), representation, 'head_output')
+  return Outputs(z, dense(z, num_classes, 'classifier'), x)

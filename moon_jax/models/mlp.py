@@ -3,7 +3,6 @@
 import flax.linen as nn
 
 from moon_jax.models import layers
-from moon_jax.types import Outputs
 
 
 class Mlp(nn.Module):
@@ -24,5 +23,4 @@ class Mlp(nn.Module):
     """[B, H, W, C] float32 -> Outputs; the same in training."""
     x = images.reshape(images.shape[0], -1)
     x = nn.relu(layers.dense(x, self.width, 'encoder'))
-    z = layers.head(x, self.width, self.representation)
-    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), x)
+    return layers.outputs(x, self.width, self.representation, self.num_classes)

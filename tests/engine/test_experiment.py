@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import algorithms, catalog, cli, tree
+from moon_jax import catalog, cli, tree
 from moon_jax import config as config_lib
 from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
@@ -296,7 +296,7 @@ def test_the_local_optimizer_is_the_configured_one():
 
 
 def test_the_default_server_is_the_plain_average():
-  assert build('--config.algorithm=fedavg').algorithm == algorithms.make('fedavg')
+  assert build('--config.algorithm=fedavg').algorithm == world.algorithm_of('fedavg')
   flags = ['name=adam', 'learning_rate=0.5']
   flags = [f'--config.server_optimizer.{flag}' for flag in flags]
   built = build('--config.algorithm=fedavg', *flags)
