@@ -48,14 +48,17 @@ def forget_programs():
   jax.clear_caches()
 
 
-@pytest.fixture
-def own_parts():
+def _forget_parts():
   """Forgets at the end what a test has registered."""
   before = dict(registry._parts)
   yield
   registry._parts.clear()
   registry._parts.update(before)
   registry.every_knob.cache_clear()
+
+
+own_parts = pytest.fixture(_forget_parts)
+own_parts_of_the_file = pytest.fixture(_forget_parts, scope='module')
 
 
 @pytest.fixture
