@@ -9,6 +9,7 @@ import pytest
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
+from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.data import sources
 from moon_jax.engine import experiment as experiment_lib
 from moon_jax.engine import programs
@@ -207,3 +208,26 @@ def test_feddyn_of_one_client_by_hand():
   assert memory['w'] == 2
   new = dyn.aggregate(server, sent, jnp.float32(0.25), scalars)
   assert (new.memory['w'], new.variables['params']['w']) == (0.75, 2.5)
+
+
+@pytest.mark.parametrize(
+  ('example', 'knobs', 'end'),
+  [('fednova', {'rho': 0.5}, 3), ('feddyn', {'alpha': 0.5}, 5)],
+)
+def test_running_statistics_can_stay_with_the_clients(example, knobs, end):
+  # From 1 to 3 in one step, everybody: FedDyn's h is -1/2 * 2, w = 3 + 1 / (1/2).
+  wrapped = with_local_statistics(algorithm(example, **knobs))
+  start, trained = (
+    one_weight(w) | {'batch_stats': {'mean': jnp.float32(mean)}}
+    for w, mean in ((1, 50), (3, 90))
+  )
+  server = Server(start, wrapped.init_server(start))
+  received, memory = wrapped.broadcast(server), wrapped.init_client(start)
+  scalars = {name: jnp.float32(number) for name, number in knobs.items()}
+  task = Task(received, memory, wrapped.begin(received, memory), scalars, {})
+  task = task._replace(local=wrapped.after_step(task, None, None, None))
+  sent, kept = wrapped.upload(trained, task)
+  assert not {50.0, 90.0} & {float(leaf) for leaf in jax.tree.leaves(sent)}
+  assert kept.statistics == {'mean': 90}
+  new = wrapped.aggregate(server, sent, jnp.float32(1), scalars)
+  assert new.variables == {'params': {'w': end}, 'batch_stats': {'mean': 50}}
