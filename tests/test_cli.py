@@ -14,7 +14,7 @@ from configs import base
 from moon_jax import catalog, cli, config
 
 ROOT = pathlib.Path(__file__).parents[1]
-CONFIGS = sorted(path.name for path in (ROOT / 'configs').glob('*.py'))
+CONFIGS = sorted(path.name for path in (ROOT / 'configs').glob('[!_]*.py'))
 
 
 @pytest.fixture(autouse=True)

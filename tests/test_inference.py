@@ -324,6 +324,11 @@ def test_input_that_does_not_fit(case, tmp_path, workdir, capsys):
     (['--workdir=run', '--input=text.npz'], 'must be an .npz file', ExitCode.USAGE),
     (['--workdir=.', '--input=in.npz'], 'not a run directory', ExitCode.USAGE),
     (
+      ['--workdir=run', '--input=in.npz', '--config=no.py'],
+      "--config='no.py' is not a file",
+      ExitCode.USAGE,
+    ),
+    (
       ['--workdir=run', '--input=in.npz', '--output=a/b.npz'],
       "no folder 'a'",
       ExitCode.USAGE,

@@ -167,6 +167,7 @@ def test_an_added_algorithm_is_in_the_help_and_checked(copy):
   assert done.stderr == f'{wrong}.0 must be at least 0.\n'
 
 
+@pytest.mark.slow  # two runs and a report, as processes
 def test_an_added_algorithm_is_recorded_and_reported(copy):
   tiny = ('--config.num_rounds=2', '--config.local_epochs=1', '--config.data.limit=300')
   for name in ('fedprox_l1', 'fedavg'):

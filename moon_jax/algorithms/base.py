@@ -20,9 +20,7 @@ def no_memory(variables: PyTree) -> PyTree:
   return ()
 
 
-def hyperparameters_alone(
-  hyperparameters: dict[str, jax.Array], server_memory: PyTree
-) -> dict[str, jax.Array]:
+def hyperparameters_alone(hyperparameters: Parts, server_memory: PyTree) -> Parts:
   """(hyperparameters, memory) -> the hyperparameters, the same in every round."""
   del server_memory
   return hyperparameters

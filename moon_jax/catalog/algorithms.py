@@ -11,6 +11,7 @@ Traits that others ask about:
 
 from moon_jax.catalog.parts import (
   COUNT,
+  INT32,
   Metric,
   Part,
   above,
@@ -21,6 +22,7 @@ from moon_jax.catalog.parts import (
 )
 
 SERVED = frozenset({'several_clients', 'served', 'weighted'})
+_SOME = (at_least(0), INT32)
 _ROBUST = frozenset({'several_clients', 'served'})
 _PEERS = frozenset({'several_clients', 'decentralized'})
 _CONTRASTIVE = frozenset({'contrastive'})
@@ -213,7 +215,7 @@ ALGORITHMS = (
     _ROBUST,
     'robust:krum',
     knobs={
-      'num_byzantine': knob(int, 1, 'clients that may send anything', at_least(0)),
+      'num_byzantine': knob(int, 1, 'clients that may send anything', _SOME),
       'num_selected': knob(int, 1, 'models averaged; above 1: multi-Krum', COUNT),
     },
     check=_outnumbered,

@@ -99,22 +99,10 @@ def register(
     UsageError: the name is taken or no name, a knob is none, a trait is unknown, or the
       function cannot be called as parts of its kind are.
   """
-  knobs = dict(knobs or {})
+  knobs, traits = dict(knobs or {}), frozenset(traits)
   told = f'register_{kind}({name!r})'
-  traits = frozenset(traits)
-  registered = _source(make)
-  before = _parts.get((kind, name))
-  if not re.fullmatch('[a-z][a-z0-9_]*', name):
-    raise UsageError(f'{told}: a name has small letters, digits and _, a letter first.')
-  groups = {knob.partition('.')[0] for knob in (*KNOBS, *EXECUTION)}
-  groups |= {one.group or one.name for one in _parts.values() if one != before}
-  if before and before.make is None:
-    before = None  # only a run directory has told of it
-    del _parts[kind, name]
-  if before and (before.registered or {}).get('origin') != registered['origin']:
-    raise UsageError(f'{told}: the name is taken.')
-  if knobs and name in groups:
-    raise UsageError(f'{told}: the name is taken, as a group of knobs.')
+  registered = _source(told, make)
+  _require_free(told, (kind, name), registered['origin'], has_knobs=bool(knobs))
   for key, knob in knobs.items():
     if not isinstance(knob, Knob) or not key.isidentifier():
       raise UsageError(f'{told}: {key!r} must be declared by knob(...).')
@@ -137,6 +125,23 @@ def register(
   every_knob.cache_clear()
 
 
+def _require_free(
+  told: str, key: tuple[str, str], origin: str, *, has_knobs: bool
+) -> None:
+  """Raises UsageError unless a part of that origin may have the name."""
+  before, name = _parts.get(key), key[1]
+  if not re.fullmatch('[a-z][a-z0-9_]*', name):
+    raise UsageError(f'{told}: a name has small letters, digits and _, a letter first.')
+  # Of a part without code only a run directory has told.
+  is_taken = before is not None and before.make is not None
+  if is_taken and (before.registered or {}).get('origin') != origin:
+    raise UsageError(f'{told}: the name is taken.')
+  groups = {knob.partition('.')[0] for knob in (*KNOBS, *EXECUTION)}
+  groups |= {one.group or one.name for one in _parts.values() if one != before}
+  if has_knobs and name in groups:
+    raise UsageError(f'{told}: the name is taken, as a group of knobs.')
+
+
 def _require_callable(told: str, make: Callable | str, words: list[str]) -> None:
   """Raises UsageError unless the function takes these words, `labels` by position."""
   if isinstance(make, str):
@@ -152,27 +157,30 @@ def _require_callable(told: str, make: Callable | str, words: list[str]) -> None
     ) from None
 
 
-def _source(make: Callable | str) -> dict[str, str]:
-  """Where a part's code stands: `origin`, `file` and the `sha256` of what it holds."""
+def _source(told: str, make: Callable | str) -> dict[str, str]:
+  """Where a part's code stands: `origin`, `file` and the `sha256` of what it holds.
+
+  Raises:
+    UsageError: it is no function, or one without a source.
+  """
   if isinstance(make, str):
     module = make.partition(':')[0]
     return {'origin': module, 'file': module, 'sha256': ''}
-  code = _code(make)
-  path = pathlib.Path(inspect.getsourcefile(code) or '')
-  if path.is_file():
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {'origin': str(path.resolve()), 'file': path.name, 'sha256': digest}
-  # A notebook's cell.
-  digest = hashlib.sha256(inspect.getsource(code).encode()).hexdigest()
+  if not callable(make):
+    raise UsageError(f"{told}: {make!r} is no function, and no 'module:function'.")
+  code = getattr(make, 'func', make)  # a partial's function
+  own = inspect.isclass(code) and [f for f in vars(code).values() if callable(f)]
+  if own:
+    code = inspect.unwrap(own[0])  # what knows its source in a notebook too
+  try:
+    path = pathlib.Path(inspect.getsourcefile(code) or '')
+    if path.is_file():
+      digest = hashlib.sha256(path.read_bytes()).hexdigest()
+      return {'origin': str(path.resolve()), 'file': path.name, 'sha256': digest}
+    digest = hashlib.sha256(inspect.getsource(code).encode()).hexdigest()
+  except (OSError, TypeError):
+    raise UsageError(f'{told}: the source of {make!r} is in no file.') from None
   return {'origin': code.__module__, 'file': code.__module__, 'sha256': digest}
-
-
-def _code(make: Callable) -> Callable:
-  """What knows its source: a partial's function, a method of a class in a notebook."""
-  while isinstance(make, functools.partial):
-    make = make.func
-  own = [value for value in vars(make).values() if inspect.isfunction(value)]
-  return inspect.unwrap(own[0]) if inspect.isclass(make) and own else make
 
 
 def registered(flat: Mapping[str, Any]) -> list[Part]:

@@ -82,7 +82,7 @@ def _module(path: str) -> types.ModuleType:
   file = _find(path)
   if file is None or file.suffix != '.py':
     wanted = 'a Python file, *.py' if file else 'a file'
-    near = sorted(f'configs/{p.name}' for p in (ROOT / 'configs').glob('*.py'))
+    near = sorted(f'configs/{p.name}' for p in (ROOT / 'configs').glob('[!_]*.py'))
     hint = did_you_mean(path, near)
     raise ConfigError([f'--config={path!r} is not {wanted}.{hint}'])
   module = types.ModuleType(f'config_{file.stem}')

@@ -1,4 +1,4 @@
-"""Which arithmetic computes a convolution? Three forms with the same result.
+"""Convolutions in three forms, different arithmetic with the same result.
 
 Under `vmap` over weights the library's convolution becomes a grouped convolution, which
 is many times slower on a CPU; a matrix product stays a matrix product. All forms take
@@ -46,6 +46,19 @@ def library(
   return max_pool(y) if pool else y
 
 
+# In one dimension: a kernel (a, b, c), stride 1, tiles of 2 outputs y. The windows of a
+# tile's outputs overlap: together they are one window of 4 pixels x. The kernel stands
+# in the band once for each output, a stride further along each time.
+#
+#                band'        windows, one column a tile
+#     y0 y2     a b c 0       x0 x2
+#     y1 y3  =  0 a b c   @   x1 x3
+#                             x2 x4
+#                             x3 x5
+#
+# In two dimensions both sides of an image are divided so. A column of the windows is of
+# one tile and example, and holds the channels too; a row of the result is of one output
+# of the tile and one feature.
 def banded(
   x: jax.Array,
   kernel: jax.Array,

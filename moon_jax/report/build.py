@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from moon_jax import catalog
 from moon_jax.errors import UsageError
 from moon_jax.report.command import Request
 from moon_jax.report.draw import charts
@@ -70,7 +71,7 @@ def read(request: Request, note: Note) -> Sequence[Run]:
     UsageError: there is none.
   """
   found = find(request.folders, note)
-  request.target.require_known()
+  catalog.part('algorithm', request.target.algorithm)  # or there is none
   kept = choice.without_duplicates(choice.select(found, request.choice), note)
   for line in filter(None, map(results.note_on, kept)):
     note(line)

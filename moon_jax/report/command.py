@@ -26,19 +26,29 @@ Exit codes: 0 done, 2 wrong usage or nothing to report, 130 Ctrl-C.
 import importlib.util
 import pathlib
 import shlex
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from absl import flags
 
 from moon_jax import config as config_lib
 from moon_jax.errors import UsageError
 from moon_jax.report.numbers.choice import Choice
-from moon_jax.report.numbers.models import FIRST, NONE
+from moon_jax.report.numbers.models import FIRST
 from moon_jax.report.numbers.naming import ALGORITHM
 from moon_jax.report.numbers.results import BASELINE, WHICH, Target
 
 _LIBRARIES = ('jinja2', 'matplotlib', 'plotly', 'rich', 'scipy', 'sklearn', 'tabulate')
+
+_DEFAULTS = {
+  'target': f'{BASELINE}@last',
+  'config': None,
+  'out': 'report',
+  'group': None,
+  'over': 'seed',
+  'features': FIRST,
+}
+_COMPARE = ('target', 'config')
 
 
 class Request(NamedTuple):
@@ -74,10 +84,10 @@ def parse(argv: Sequence[str]) -> Request:
   folders, values = _flags(argv[1:] if is_table else argv, is_table)
   request = Request(
     folders=tuple(config_lib.expand('', folder) for folder in folders),
-    out=None if is_table else _out(values.out),
+    out=None if is_table else _out(values['out']),
     choice=_choice(values),
-    target=_target(values.target),
-    features=_words('features', values.features),
+    target=_target(values['target']),
+    features=_words('features', values['features']),
     command=shlex.join(['python', '-m', 'moon_jax.report', *argv]),
   )
   missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
@@ -85,32 +95,26 @@ def parse(argv: Sequence[str]) -> Request:
     raise UsageError(
       f'A report needs {", ".join(missing)}: pip install -r requirements-report.txt'
     )
-  if values.config is not None:
-    config_lib.load(values.config)
+  if values['config'] is not None:
+    config_lib.load(values['config'])
   return request
 
 
-def _flags(argv: Sequence[str], is_table: bool) -> tuple[list[str], flags.FlagValues]:
-  """The folders, and the flags."""
-  values = flags.FlagValues()
-  defaults = {'target': f'{BASELINE}@last', 'config': None}
-  others = {'out': 'report', 'group': None, 'over': 'seed', 'features': FIRST}
-  for name, default in (defaults | others).items():
-    flags.DEFINE_string(name, default, name, flag_values=values)
-  flags.DEFINE_multi_string('where', [], 'where', flag_values=values)
-  values.set_gnu_getopt(True)
+def _flags(argv: Sequence[str], is_table: bool) -> tuple[list[str], dict[str, Any]]:
+  """The folders, and the flags; those that `compare` has not have their defaults."""
+  given = flags.FlagValues()
+  for name in _COMPARE if is_table else _DEFAULTS:
+    flags.DEFINE_string(name, _DEFAULTS[name], name, flag_values=given)
+  if not is_table:
+    flags.DEFINE_multi_string('where', [], 'where', flag_values=given)
+  given.set_gnu_getopt(True)
   try:
-    folders = values(['report', *argv])[1:]
+    folders = given(['report', *argv])[1:]
   except flags.Error as error:
     raise UsageError(f'{error}; see --help.') from None
   if not folders:
     raise UsageError(f'A {"RUN" if is_table else "FOLDER"} is missing; see --help.')
-  if is_table:
-    for name in (*others, 'where'):
-      if values[name].present:
-        raise UsageError(f'--{name} is not for compare; see --help.')
-    values.features = NONE
-  return folders, values
+  return folders, _DEFAULTS | {'where': []} | given.flag_values_dict()
 
 
 def _out(word: str) -> pathlib.Path:
@@ -120,9 +124,9 @@ def _out(word: str) -> pathlib.Path:
   return path
 
 
-def _choice(values: flags.FlagValues) -> Choice:
+def _choice(values: Mapping[str, Any]) -> Choice:
   where: dict[str, tuple[str, ...]] = {}
-  for word in values.where:
+  for word in values['where']:
     name, equals, wanted = word.partition('=')
     if not name or not equals or '=' in wanted:
       raise UsageError(
@@ -132,10 +136,10 @@ def _choice(values: flags.FlagValues) -> Choice:
     if name in where:
       raise UsageError(f'--where names {name!r} twice.')
     where[name] = tuple(wanted.split(','))
-  group = None if values.group is None else _words('group', values.group)
-  over = _words('over', values.over)
+  group = None if values['group'] is None else _words('group', values['group'])
+  over = _words('over', values['over'])
   if ALGORITHM in over and group is None:
-    raise UsageError(f'--over={values.over!r} needs --group, without {ALGORITHM}.')
+    raise UsageError(f'--over={values["over"]!r} needs --group, without {ALGORITHM}.')
   if both := set(group or ()) & set(over):
     raise UsageError(f'--group and --over both name {", ".join(sorted(both))}.')
   return Choice(group, over, where)

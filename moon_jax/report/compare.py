@@ -1,5 +1,6 @@
 """Prints a table of a few runs in the terminal."""
 
+import functools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -20,12 +21,8 @@ def show(request: Request) -> None:
   Raises:
     UsageError: no run is left.
   """
-
-  def note(line: str) -> None:
-    print(line, file=sys.stderr)
-
+  note = functools.partial(print, file=sys.stderr)
   runs = find(request.folders, note)
-  request.target.require_known()
   targets = _targets(runs, request)
   found = [results.numbers(run, targets[run.path]) for run in runs]
   table = tables.compared(found, request.target.describe())

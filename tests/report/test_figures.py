@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -26,28 +27,27 @@ ODD = ['a$b$c', 'x' * 120]
 
 def over_rounds(names, num_rounds=6):
   rounds = range(1, num_rounds + 1)
-  points = [Estimate(60.0 + x, 5.0, 3) for x in rounds]
+  points = {x: Estimate(60.0 + x, 5.0, 3) for x in rounds}
   return LineChart(
     'over_rounds',
     f'Test accuracy: {SETTING}',
     'communication rounds',
     'test accuracy, %',
-    [Line(name, rounds, points) for name in names],
+    [Line(name, points) for name in names],
   )
 
 
 def sweep(num_values):
   places = range(num_values)
-  points = [Estimate(50.0 + n, 2.0, 3) for n in range(num_values)]
   return LineChart(
     'sweep',
     'Accuracy after 6 rounds',
     'mu',
     'test accuracy, %',
     [
-      Line('MOON, any mu', places, points),
-      Line('FedAvg', places, [Estimate(40.0, 1.0, 3)] * num_values),
-      Line('SOLO', places, [Estimate(30.0, None, 1)] * num_values),
+      Line('MOON, any mu', {n: Estimate(50.0 + n, 2.0, 3) for n in places}),
+      Line('FedAvg', dict.fromkeys(places, Estimate(40.0, 1.0, 3))),
+      Line('SOLO', dict.fromkeys(places, Estimate(30.0, None, 1))),
     ],
     ticks=[f'{0.00123 * (n + 1)}' for n in places],
   )
@@ -81,7 +81,7 @@ def looks(chart):
 
 def drawn(chart):
   figure = figures.draw(chart, looks(chart))
-  figure.canvas.draw()
+  FigureCanvasAgg(figure).draw()
   return figure
 
 
@@ -155,7 +155,7 @@ def test_texts_are_in_the_picture_and_over_nothing(chart):
 @pytest.mark.parametrize('number', [1, 2, 6, 28])
 def test_panels_beside_each_other(number):
   figure = figures.tiled(scatters(number))
-  figure.canvas.draw()
+  FigureCanvasAgg(figure).draw()
   assert len(figure.axes) == number
   check_texts(figure)
   sizes = {tuple(np.round(inches(figure, panel), 2)) for panel in figure.axes}
@@ -215,7 +215,7 @@ def test_a_name_with_a_dollar_is_no_formula():
 
 def test_files_are_as_large_as_the_figure(tmp_path):
   chart = over_rounds(SHORT)
-  names = figures.write(chart, tmp_path, looks(chart))
+  names = figures.save(figures.draw(chart, looks(chart)), tmp_path, chart.name)
   assert names == ['over_rounds.png', 'over_rounds.pdf']
   size = drawn(chart).get_size_inches()
   with Image.open(tmp_path / 'over_rounds.png') as image:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,21 +24,19 @@ class Line(NamedTuple):
 
   Attributes:
     label: of the legend; it decides the style.
-    x: rounds, or places of a sweep's values, from 0.
-    points: one for each x.
+    points: round, or place of a sweep's value, from 0 -> what is there.
     like: label of the series whose style it has; None if the label is of a series.
   """
 
   label: str
-  x: Sequence[int]
-  points: Sequence[Estimate]
+  points: Mapping[int, Estimate]
   like: str | None = None
 
   @property
   def band(self) -> np.ndarray:
     """[3, points] mean - deviation, mean, mean + deviation."""
-    mean = np.array([point.mean for point in self.points])
-    std = np.array([point.std or 0.0 for point in self.points])
+    mean = np.array([point.mean for point in self.points.values()])
+    std = np.array([point.std or 0.0 for point in self.points.values()])
     return np.stack([mean - std, mean, mean + std])
 
 
@@ -140,13 +138,13 @@ def of_setting(setting: Setting) -> list[LineChart]:
 
 def _over_rounds(setting: Setting, name: str) -> list[Line]:
   """One line for each series of which every finished run has the number."""
-  lines = []
-  for series in setting.series:
-    columns = [traces.column(run, name) for run in series.finished.values()]
-    mean = statistics.curve(columns)
-    if mean.rounds:
-      lines.append(Line(series.label, mean.rounds, mean.points))
-  return lines
+  lines = [Line(series.label, _curve(series, name)) for series in setting.series]
+  return [line for line in lines if line.points]
+
+
+def _curve(series: Series, name: str = traces.ACCURACY) -> dict[int, Estimate]:
+  runs = series.finished.values()
+  return statistics.curve([traces.column(run, name) for run in runs])
 
 
 def sweeps(settings: Sequence[Setting]) -> list[LineChart]:
@@ -169,13 +167,12 @@ def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
         levels[series.label] = series
   for key, (together, lines, levels) in by_setting.items():
     lines = {label: points for label, points in lines.items() if len(points) > 1}
-    after = _last_common_round(
-      [s for points in lines.values() for s in points.values()]
-    )
-    if after is not None:
+    drawn = [series for points in lines.values() for series in points.values()]
+    tested = [set(_curve(series)) for series in drawn]
+    if common := set.intersection(*tested) if tested else None:
       titles = ', '.join(setting.title for setting in together)
       title = titles if together[0].is_numbered else naming.describe(key)
-      yield _sweep_chart(knob, title, lines, levels, after)
+      yield _sweep_chart(knob, title, lines, levels, max(common))
 
 
 def _sweep_chart(knob: str, setting: str, lines, levels, after: int) -> LineChart:
@@ -184,15 +181,14 @@ def _sweep_chart(knob: str, setting: str, lines, levels, after: int) -> LineChar
   drawn = [
     Line(
       label,
-      [values.index(value) for value in sorted(points)],
-      [_after(points[value], after) for value in sorted(points)],
+      {values.index(value): _curve(points[value])[after] for value in sorted(points)},
       like=points[min(points)].label,
     )
     for label, points in lines.items()
   ]
   for label, series in levels.items():
-    if level := _after(series, after):
-      drawn.append(Line(label, range(len(values)), [level] * len(values)))
+    if level := _curve(series).get(after):
+      drawn.append(Line(label, dict.fromkeys(range(len(values)), level)))
   return LineChart(
     name=file_name(f'sweep-{knob}', setting),
     title=titled(what, setting),
@@ -209,24 +205,6 @@ def _line_label(series: Series, knob: str) -> str:
     return series.label
   words = [naming.describe_series(own), f'any {naming.short(knob)}']
   return ', '.join(filter(None, words))
-
-
-def _last_common_round(every: Sequence[Series]) -> int | None:
-  """The last round in which every run was tested; None without a run or a round."""
-  tested = [set(column) for series in every for column in _tested(series)]
-  return max(set.intersection(*tested), default=None) if tested else None
-
-
-def _after(series: Series, number: int) -> Estimate | None:
-  """Accuracy in per cent after so many rounds; None if a run was not tested then."""
-  columns = _tested(series)
-  if not all(number in column for column in columns):
-    return None
-  return statistics.estimate(column[number] for column in columns)
-
-
-def _tested(series: Series) -> list[dict[int, float]]:
-  return [traces.column(run, traces.ACCURACY) for run in series.finished.values()]
 
 
 def _without(key: Key, knob: str) -> Key:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -29,28 +28,10 @@ _DPI = 200
 _MOST_PIXELS = 2**16 - 1  # that matplotlib takes in a direction
 
 
-def write(chart: Chart, folder: pathlib.Path, looks: Mapping[str, Style]) -> list[str]:
-  """Draws a chart into a folder that exists; the names of the files.
-
-  Args:
-    chart: what is drawn.
-    folder: where to.
-    looks: label -> style.
-  """
-  return save(draw(chart, looks), folder, chart.name)
-
-
 def draw(chart: Chart, looks: Mapping[str, Style]) -> Figure:
   """A figure as large as what it has to hold, its texts included."""
-  match chart:
-    case LineChart():
-      return _lines(chart, looks)
-    case Spread():
-      return _boxes(chart, looks)
-    case Matrix():
-      return _matrix(chart)
-    case Scatter():
-      return tiled([chart], 5.0)
+  by_kind = {LineChart: _lines, Matrix: _matrix, Spread: _boxes, Scatter: _scatter}
+  return by_kind[type(chart)](chart, looks)
 
 
 def save(figure: Figure, folder: pathlib.Path, name: str) -> list[str]:
@@ -80,7 +61,6 @@ def _figure(title: str, width: float, height: float) -> Figure:
   """A figure of so many inches and, above them, its title in lines that fit."""
   text = _wrapped(title, width, _TITLE)
   figure = Figure((width, height + _height(text, _TITLE)), layout='constrained')
-  FigureCanvasAgg(figure)
   # A name may hold $ signs.
   figure.suptitle(text, fontsize=_TITLE, parse_math=False)
   return figure
@@ -106,9 +86,9 @@ def _lines(chart: LineChart, looks: Mapping[str, Style]) -> Figure:
   figure = _figure(chart.title, width, _PLOT + below + rows * tallest)
   panel = _panel(figure, chart.x_label, chart.y_label)
   for line, name in zip(chart.lines, names, strict=True):
-    look, (low, mean, high) = looks[line.label], line.band
+    x, look, (low, mean, high) = list(line.points), looks[line.label], line.band
     panel.plot(
-      line.x,
+      x,
       mean,
       linestyle=look.dash[0],
       color=look.colour,
@@ -117,10 +97,9 @@ def _lines(chart: LineChart, looks: Mapping[str, Style]) -> Figure:
       markersize=5,
       label=name,
     )
-    panel.fill_between(line.x, low, high, color=look.colour, alpha=0.15, linewidth=0)
+    panel.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
   if chart.ticks:
-    angle = 90 if upright else 0
-    panel.set_xticks(range(len(chart.ticks)), chart.ticks, rotation=angle)
+    panel.set_xticks(range(len(chart.ticks)), chart.ticks, rotation=90 * upright)
   else:
     # A single round is a whole number too.
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -143,7 +122,7 @@ def _legend_size(labels: Sequence[str]) -> tuple[float, int]:
   return width, columns
 
 
-def _matrix(chart: Matrix) -> Figure:
+def _matrix(chart: Matrix, looks: Mapping[str, Style]) -> Figure:
   rows, columns = chart.values.shape
   width = float(np.clip(2.4 + 0.5 * columns, 5.0, 12.0))
   height = float(np.clip(1.6 + 0.35 * rows, 3.5, 10.0))
@@ -189,6 +168,10 @@ def _boxes(chart: Spread, looks: Mapping[str, Style]) -> Figure:
   return figure
 
 
+def _scatter(chart: Scatter, looks: Mapping[str, Style]) -> Figure:
+  return tiled([chart], 5.0)
+
+
 def tiled(charts: Sequence[Scatter], side: float = _PANEL) -> Figure:
   """Scatters of so many inches, four in a row, each below its title."""
   columns = min(4, len(charts))
@@ -196,7 +179,6 @@ def tiled(charts: Sequence[Scatter], side: float = _PANEL) -> Figure:
   titles = [_wrapped(chart.title, side - 0.5, _TEXT) for chart in charts]
   above = max(_height(title, _TEXT) for title in titles)
   figure = Figure((side * columns, (side + above) * rows), layout='constrained')
-  FigureCanvasAgg(figure)
   for panel in figure.subplots(rows, columns, squeeze=False).flat[len(charts) :]:
     panel.remove()
   for panel, chart, title in zip(figure.axes, charts, titles, strict=True):

@@ -53,7 +53,7 @@ def _lines(chart: LineChart, looks: Mapping[str, Style]) -> go.Figure:
     series = {'name': line.label, 'meta': line.label}
     told = f'{_in_lines(line.label)}<br>{chart.x_label} %{{x}}<br>%{{customdata}}'
     drawn.add_scatter(
-      x=[*line.x, *reversed(line.x)],
+      x=[*line.points, *reversed(line.points)],
       y=[*high, *reversed(low)],
       fill='toself',
       fillcolor=look.colour,
@@ -63,19 +63,19 @@ def _lines(chart: LineChart, looks: Mapping[str, Style]) -> go.Figure:
       **series,
     )
     drawn.add_scatter(
-      x=list(line.x),
+      x=list(line.points),
       y=list(mean),
       mode='lines+markers' if len(mean) <= _MOST_MARKERS else 'lines',
       line={'color': look.colour, 'dash': look.dash[1], 'width': 2},
       marker={'symbol': look.marker[1], 'size': 7},
-      customdata=[_told(point) for point in line.points],
+      customdata=[_told(point) for point in line.points.values()],
       hovertemplate='%{customdata}' if together else f'{told}<extra></extra>',
       **series,
     )
   drawn.update_layout(hovermode='x unified' if together else 'closest')
   drawn.update_xaxes(title=chart.x_label)
   drawn.update_yaxes(title=chart.y_label)
-  values = sorted({x for line in chart.lines for x in line.x})
+  values = sorted({x for line in chart.lines for x in line.points})
   if chart.ticks:
     drawn.update_xaxes(tickvals=values, ticktext=chart.ticks)
   elif len(values) == 1:
@@ -92,7 +92,6 @@ def _told(point: Estimate) -> str:
 
 
 def _matrix(chart: Matrix, looks: Mapping[str, Style]) -> go.Figure:
-  del looks
   annotated = max(chart.values.shape) <= _MOST_ANNOTATED
   drawn = go.Figure()
   drawn.add_heatmap(
@@ -143,7 +142,6 @@ def _in_lines(label: str) -> str:
 
 
 def _scatter(chart: Scatter, looks: Mapping[str, Style]) -> go.Figure:
-  del looks
   drawn = go.Figure()
   for label, points, look in chart.by_class():
     drawn.add_scatter(

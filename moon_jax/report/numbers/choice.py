@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from moon_jax import catalog
 from moon_jax.errors import UsageError, did_you_mean
 from moon_jax.report.read.runs import Ending, Note, Run, Value
 
@@ -103,9 +102,7 @@ def _execution_hint(same: Sequence[Run]) -> str:
   """What of the execution differs, which changes results by rounding."""
   flags = ' or '.join(
     f'--where={name}=VALUE'
-    for name, knob in catalog.every_knob().items()
-    if knob.may_change
-    and name.startswith('execution.')
-    and len({run.knobs[name] for run in same}) > 1
+    for name in same[0].knobs
+    if name.startswith('execution.') and len({run.knobs[name] for run in same}) > 1
   )
   return f'; choose by {flags}' if flags else ''

@@ -5,7 +5,6 @@ A *setting* is what several series have in common: a plot, a block of a table.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from moon_jax import catalog
@@ -102,11 +101,8 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
     runs: any.
     over: knobs to leave out.
   """
-  values = {}
-  for run in runs:
-    for name, value in run.identity.items():
-      values.setdefault(name, set()).add(value)
-  names = [name for name in values if name not in over and len(values[name]) > 1]
+  items = [item for run in runs for item in run.identity.items()]
+  names = [name for name in _of_several_values(items) if name not in over]
   if DIGEST in names and _follows_from_knobs(runs):
     names.remove(DIGEST)
   return names
@@ -219,11 +215,15 @@ def _is_plain(series: Series) -> bool:
 
 def swept(found: Sequence[Setting]) -> list[str]:
   """The knobs with two numbers or more."""
-  items = itertools.chain.from_iterable(
-    (*setting.key, *series.key) for setting in found for series in setting.series
+  every = [(setting, series) for setting in found for series in setting.series]
+  items = [item for setting, series in every for item in (*setting.key, *series.key)]
+  return _of_several_values(
+    item for item in items if not isinstance(item[1], bool | str)
   )
+
+
+def _of_several_values(items: Iterable[tuple[str, Value]]) -> list[str]:
   values = {}
   for name, value in items:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-      values.setdefault(name, set()).add(value)
+    values.setdefault(name, set()).add(value)
   return [name for name in values if len(values[name]) > 1]

@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from moon_jax import catalog
-from moon_jax.errors import UsageError, did_you_mean
 from moon_jax.report.numbers import groups, naming, statistics, traces
 from moon_jax.report.numbers.groups import Series, Setting
 from moon_jax.report.numbers.naming import Key
@@ -33,14 +31,6 @@ class Target(NamedTuple):
   value: float | None
   algorithm: str = BASELINE
   which: str = 'last'
-
-  def require_known(self) -> None:
-    """Raises UsageError if the algorithm is none; runs may bring their own."""
-    known = catalog.names(naming.ALGORITHM)
-    if self.algorithm not in known:
-      word = f'{self.algorithm}@{self.which}'
-      hint = did_you_mean(self.algorithm, known)
-      raise UsageError(f'--target={word!r} must be ALGORITHM@{self.which}.{hint}')
 
   def describe(self) -> str:
     """'FedAvg's mean last accuracy'."""
@@ -159,9 +149,10 @@ class Result:
     """Mean and deviation over the runs that have the number; None if none has."""
     return statistics.estimate(self.all(name))
 
-  def by_rounds(self) -> dict[tuple, float]:
-    """(sample, last test) -> accuracy then: runs of unequal lengths are no pair."""
-    return {(sample, n.last_test): n.final for sample, n in self.each.items()}
+  @property
+  def reached_by(self) -> str:
+    """'2 of 3' runs reach the target."""
+    return f'{len(self.all("rounds_to_target"))} of {len(self.each)}'
 
 
 def results(setting: Setting, target: Target) -> list[Result]:
@@ -171,29 +162,26 @@ def results(setting: Setting, target: Target) -> list[Result]:
 
 def _result(setting: Setting, series: Series, target: Target) -> Result:
   value = target_of(setting, series, target)
-  alone = Result(
+  baseline = groups.matching(setting, series, BASELINE)
+  own, theirs = (_mean_round(one, value) for one in (series, baseline))
+  comparison = None
+  if baseline and baseline is not series:
+    comparison = statistics.compare(_finals(series), _finals(baseline))
+  return Result(
     setting=setting,
     series=series,
     each={sample: numbers(run, value) for sample, run in series.finished.items()},
-    comparison=None,
+    comparison=comparison,
     target=value,
-    mean_round=_mean_round(series, value),
-    saved=None,
-  )
-  baseline = groups.matching(setting, series, BASELINE)
-  if baseline is None:
-    return alone
-  own, theirs = alone.mean_round, _mean_round(baseline, value)
-  finals = dataclasses.replace(
-    alone, each={sample: numbers(run) for sample, run in baseline.finished.items()}
-  ).by_rounds()
-  return dataclasses.replace(
-    alone,
-    comparison=None
-    if baseline is series
-    else statistics.compare(alone.by_rounds(), finals),
+    mean_round=own,
     saved=1 - own / theirs if own and theirs else None,
   )
+
+
+def _finals(series: Series) -> dict[tuple[Key, int], float]:
+  """(sample, last test) -> accuracy then: runs of unequal lengths are no pair."""
+  tested = {sample: run.column(ACCURACY) for sample, run in series.finished.items()}
+  return {(sample, max(c)): statistics.last(c) for sample, c in tested.items()}
 
 
 def target_of(setting: Setting, series: Series, target: Target) -> float | None:
@@ -207,12 +195,11 @@ def target_of(setting: Setting, series: Series, target: Target) -> float | None:
   return statistics.estimate(map(WHICH[target.which], columns)).mean
 
 
-def _mean_round(series: Series, value: float | None) -> int | None:
-  if value is None:
+def _mean_round(series: Series | None, value: float | None) -> int | None:
+  if series is None or value is None:
     return None
   mean = statistics.curve([run.column(ACCURACY) for run in series.finished.values()])
-  column = dict(zip(mean.rounds, (point.mean for point in mean.points), strict=True))
-  return statistics.first_reaching(column, value)
+  return statistics.first_reaching({r: e.mean for r, e in mean.items()}, value)
 
 
 def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[str]:

@@ -31,26 +31,14 @@ def estimate(values: Iterable[float]) -> Estimate | None:
   return Estimate(float(values.mean()), std, len(values))
 
 
-class Curve(NamedTuple):
-  """Means over samples, round by round.
-
-  Attributes:
-    rounds: in which every sample has a value.
-    points: one for each of them.
-  """
-
-  rounds: list[int]
-  points: list[Estimate]
-
-
-def curve(columns: Sequence[Mapping[int, float]]) -> Curve:
-  """Averages the columns of several runs where all have a value.
+def curve(columns: Sequence[Mapping[int, float]]) -> dict[int, Estimate]:
+  """Averages the columns of several runs in the rounds in which all have a value.
 
   Args:
     columns: for each run, round -> value.
   """
   common = sorted(set.intersection(*map(set, columns))) if columns else []
-  return Curve(common, [estimate(column[r] for column in columns) for r in common])
+  return {number: estimate(column[number] for column in columns) for number in common}
 
 
 class Comparison(NamedTuple):

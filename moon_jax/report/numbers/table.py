@@ -1,6 +1,6 @@
 """A table: columns that know their cells, and the cells as a reader sees them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from moon_jax.report.numbers.statistics import Estimate
@@ -56,14 +56,19 @@ class Table(NamedTuple):
     title: what it holds.
     caption: how its numbers were made.
     columns: from the left.
-    rows: a cell for each column.
+    about: what each row is about.
   """
 
   name: str
   title: str
   caption: str
   columns: Sequence[Column]
-  rows: Sequence[Sequence[Cell]]
+  about: Sequence[Any]
+
+  @property
+  def rows(self) -> list[list[Cell]]:
+    """A cell for each column."""
+    return [[column.value(one) for column in self.columns] for one in self.about]
 
   def texts(self) -> list[list[str]]:
     """Every cell as a reader sees it."""
@@ -78,11 +83,3 @@ class Table(NamedTuple):
       any(isinstance(cell, int | float | Estimate) for cell in cells)
       for cells in zip(*self.rows, strict=True)
     ]
-
-
-def table(
-  name: str, title: str, caption: str, columns: Sequence[Column], about: Iterable[Any]
-) -> Table:
-  """A table with a row for each of `about`."""
-  rows = [[column.value(one) for column in columns] for one in about]
-  return Table(name, title, caption, columns, rows)

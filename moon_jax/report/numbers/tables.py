@@ -1,25 +1,26 @@
 """The tables of a report: their columns, captions and rows."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from moon_jax.report.numbers import statistics
 from moon_jax.report.numbers.groups import Series, Setting
 from moon_jax.report.numbers.naming import ALGORITHM
 from moon_jax.report.numbers.results import Result, RunNumbers
-from moon_jax.report.numbers.table import Column, Table, table
+from moon_jax.report.numbers.statistics import estimate, ranges
+from moon_jax.report.numbers.table import Column, Table
 
 
-def _own(key: str, heading: str, name: str = '', *how: Any) -> Column:
+def _own(key: str, heading: str, name: str = '', *how: Any, **more: Any) -> Column:
   """A number of what a row is about, by its name there if that is not the key."""
-  return Column(key, heading, lambda one: getattr(one, name or key), *how)
+  return Column(key, heading, lambda one: getattr(one, name or key), *how, **more)
 
 
-def _mean(key: str, heading: str, name: str, digits: int = 2, scale: float = 100.0):
-  """A mean over the runs of a result."""
-  return Column(key, heading, lambda one: one.mean(name), digits, scale, True)
+def _mean(key: str, heading: str, digits: int = 2, scale: float = 100.0, **how: Any):
+  """An estimate; of a number that the runs of a result have, if no `value` is given."""
+  how = {'value': lambda one: one.mean(key)} | how
+  return Column(key, heading, digits=digits, scale=scale, is_estimate=True, **how)
 
 
 def _of_comparison(pick: Callable) -> Callable[[Result], Any]:
@@ -27,20 +28,17 @@ def _of_comparison(pick: Callable) -> Callable[[Result], Any]:
 
 
 _NUM_RUNS = Column('n', 'n', lambda one: len(one.each))
-_FINAL = _mean('final_accuracy', 'final accuracy, %', 'final')
+_FINAL = _mean('final', 'final accuracy, %')._replace(key='final_accuracy')
 _ACCURACY = (
   _NUM_RUNS,
-  Column('rounds', 'rounds', lambda one: statistics.ranges(one.all('last_test'))),
+  Column('rounds', 'rounds', lambda one: ranges(one.all('last_test'))),
   _FINAL,
-  _mean('best_accuracy', 'best accuracy, %', 'best'),
-  _mean('mean_of_last_5', 'mean of last 5 tests, %', 'tail'),
-  Column(
+  _mean('best', 'best accuracy, %')._replace(key='best_accuracy'),
+  _mean('tail', 'mean of last 5 tests, %')._replace(key='mean_of_last_5'),
+  _mean(
     'difference_to_fedavg',
     'final - FedAvg, points',
-    _of_comparison(lambda found: found.difference),
-    2,
-    100.0,
-    is_estimate=True,
+    value=_of_comparison(lambda found: found.difference),
     sign=True,
   ),
   Column('pairs', 'pairs', _of_comparison(lambda found: found.difference.n)),
@@ -48,33 +46,24 @@ _ACCURACY = (
 )
 _TARGET = (
   _own('target', 'target, %', '', 2, 100.0),
-  Column(
-    'reached',
-    'reached by',
-    lambda one: f'{len(one.all("rounds_to_target"))} of {len(one.each)}',
-  ),
-  _mean('rounds_to_target', 'rounds', 'rounds_to_target', 1, 1.0),
-  _mean('megabytes_to_target', 'MB', 'megabytes_to_target', 1, 1.0),
-  _mean('seconds_to_target', 'seconds', 'seconds_to_target', 1, 1.0),
+  Column('reached', 'reached by', lambda one: one.reached_by),
+  _mean('rounds_to_target', 'rounds', 1, 1.0),
+  _mean('megabytes_to_target', 'MB', 1, 1.0),
+  _mean('seconds_to_target', 'seconds', 1, 1.0),
   _own('round_of_the_mean', 'round of the mean curve', 'mean_round'),
-  _own(
-    'rounds_saved', 'rounds saved against FedAvg, %', 'saved', 0, 100.0, False, True
-  ),
+  _own('rounds_saved', 'rounds saved against FedAvg, %', 'saved', 0, 100.0, sign=True),
 )
 _CLIENTS = (
   _NUM_RUNS,
   _FINAL._replace(key='mean_accuracy', heading='mean over clients, %'),
-  _mean('std_over_clients', 'std over clients, points', 'std_over_clients'),
-  _mean('worst_client', 'worst client, %', 'worst_client'),
+  _mean('std_over_clients', 'std over clients, points'),
+  _mean('worst_client', 'worst client, %'),
 )
 _RUN = (
   Column('run', 'run', lambda one: one.run.name),
   Column('state', 'state', lambda one: str(one.run.ending)),
 )
-_SPEED = (
-  _own('seconds', 'seconds', '', 1),
-  _own('samples_per_second', 'samples/s'),
-)
+_SPEED = (_own('seconds', 'seconds', '', 1), _own('samples_per_second', 'samples/s'))
 
 
 class ClientAccuracy(NamedTuple):
@@ -92,17 +81,12 @@ class ClientAccuracy(NamedTuple):
 
 
 _CLIENT_ACCURACY = (
-  Column(
+  _mean(
     'accuracy',
     'mean over clients, %',
-    lambda one: statistics.estimate(one.values),
-    2,
-    100.0,
-    is_estimate=True,
+    value=lambda one: estimate(one.values),
   ),
-  Column(
-    'worst_client', 'worst client, %', lambda one: float(one.values.min()), 2, 100.0
-  ),
+  Column('worst_client', 'worst client, %', lambda one: one.values.min(), 2, 100.0),
 )
 
 
@@ -110,7 +94,7 @@ def settings(every: Sequence[Setting]) -> Table:
   """What a numbered setting is; empty if their titles tell."""
   numbered = [setting for setting in every if setting.is_numbered]
   names = list(dict.fromkeys(name for s in numbered for name, _ in s.key))
-  return table(
+  return Table(
     'settings',
     'Settings',
     'The knobs that differ between the settings of the other tables and the figures.',
@@ -175,7 +159,7 @@ def client_accuracy(spreads: Sequence[ClientAccuracy]) -> Table:
   )
 
 
-def runs(every: Iterable[RunNumbers], varying: Sequence[str]) -> Table:
+def runs(every: Sequence[RunNumbers], varying: Sequence[str]) -> Table:
   """Every run with its settings, what it ran on, and how it ended.
 
   Args:
@@ -202,10 +186,10 @@ def runs(every: Iterable[RunNumbers], varying: Sequence[str]) -> Table:
     'Seconds are of training, testing and waiting; samples/s of training. Runs that '
     'are not finished are in no other table and in no figure.'
   )
-  return table('runs', 'Runs', caption, columns, every)
+  return Table('runs', 'Runs', caption, columns, every)
 
 
-def compared(every: Iterable[RunNumbers], described: str) -> Table:
+def compared(every: Sequence[RunNumbers], described: str) -> Table:
   """A few runs side by side, with what it takes to reach the target."""
   columns = (
     *_RUN,
@@ -219,7 +203,7 @@ def compared(every: Iterable[RunNumbers], described: str) -> Table:
     *_SPEED,
   )
   caption = f'target: {described}, in the same setting'
-  return table('compared', 'Runs', caption, columns, every)
+  return Table('compared', 'Runs', caption, columns, every)
 
 
 def _counted(devices: Sequence[str] | None) -> str:
@@ -234,10 +218,8 @@ def _by_series(name, title, caption, columns, about) -> Table:
   names = [
     Column('setting', 'setting', lambda one: one.setting.title or None),
     Column(
-      'series',
-      ALGORITHM if by_algorithm else 'series',
-      lambda one: one.series.label,
+      'series', ALGORITHM if by_algorithm else 'series', lambda one: one.series.label
     ),
   ]
   told = names if any(one.setting.title for one in about) else names[1:]
-  return table(name, title, caption, (*told, *columns), about)
+  return Table(name, title, caption, (*told, *columns), about)

@@ -55,7 +55,9 @@ def _write_all(
   tables = [table for section in sections for table in section.tables]
   for name in ('figures', 'tables'):
     (out / name).mkdir(parents=True, exist_ok=True)
-  names = [n for chart in drawn for n in figures.write(chart, out / 'figures', looks)]
+  names = []
+  for chart in drawn:
+    names += figures.save(figures.draw(chart, looks), out / 'figures', chart.name)
   if scatters := [chart for chart in drawn if isinstance(chart, Scatter)]:
     names += figures.save(figures.tiled(scatters), out / 'figures', 'tsne')
   written = [f'figures/{name}' for name in names]
@@ -88,13 +90,12 @@ def _write(table: Table, folder: pathlib.Path) -> list[str]:
 
 def csv_rows(table: Table) -> list[list]:
   """The keys and the plain values; an estimate takes three columns."""
-  rows = [[] for _ in range(1 + len(table.rows))]
-  for index, column in enumerate(table.columns):
-    cells = [row[index] for row in table.rows]
-    names = [column.key]
+  rows = [[] for _ in range(1 + len(table.about))]
+  for column, *cells in zip(table.columns, *table.rows, strict=True):
+    parts = [(column.key,), *((cell,) for cell in cells)]
     if column.is_estimate:
-      names = [f'{column.key}_{part}' for part in Estimate._fields]
-    parts = [cell or _NO_ESTIMATE if column.is_estimate else (cell,) for cell in cells]
-    for row, part in zip(rows, [names, *parts], strict=True):
+      names = tuple(f'{column.key}_{part}' for part in Estimate._fields)
+      parts = [names, *(cell or _NO_ESTIMATE for cell in cells)]
+    for row, part in zip(rows, parts, strict=True):
       row += part
   return rows

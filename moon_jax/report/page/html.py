@@ -52,20 +52,16 @@ def write(
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(_TEMPLATES),
     autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
     undefined=jinja2.StrictUndefined,
   )
-  folder = path.parent.resolve()
   environment.filters |= {
     'anchor': lambda title: '-'.join(title.lower().split()),
     'height': _height,
     'link': lambda run: urllib.parse.quote(
-      os.path.relpath(pathlib.Path(run).resolve(), folder)
+      os.path.relpath(pathlib.Path(run).resolve(), path.parent.resolve())
     ),
     'plain': _plain,
   }
-  charts = [chart for section in sections for chart in section.charts]
   text = environment.get_template('index.html.jinja').render(
     **head._asdict(),
     sections=sections,
@@ -73,7 +69,7 @@ def write(
     style=(_TEMPLATES / 'page.css').read_text(),
     script=(_TEMPLATES / 'page.js').read_text(),
     plotly=offline.get_plotlyjs(),
-    figures=_json(charts, looks),
+    figures=_json([c for section in sections for c in section.charts], looks),
   )
   path.write_text(text)
 
@@ -87,12 +83,10 @@ def _json(charts: Sequence[Chart], looks: Mapping[str, Style]) -> str:
 
 def _height(chart: Chart) -> float:
   """In rem."""
-  if isinstance(chart, Matrix | Scatter):
-    return 27.5
   if isinstance(chart, Spread):
     tallest = max(len(interactive.name_lines(label)) for label in chart.groups)
     return max(21.5, 5 + (tallest + 1) * len(chart.groups))
-  return 21.5
+  return 27.5 if isinstance(chart, Matrix | Scatter) else 21.5
 
 
 def _plain(value: Cell) -> str | int | float:

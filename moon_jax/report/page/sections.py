@@ -44,7 +44,7 @@ def results(
     tables.target(found, target.describe()),
     tables.clients(found),
   )
-  return Section('Results', tables=[table for table in every if table.rows])
+  return Section('Results', tables=[table for table in every if table.about])
 
 
 def curves(setting: Setting) -> Section:
@@ -134,4 +134,4 @@ def models(looked_at: Sequence[Model]) -> Section:
 
 def runs(every: Sequence[Run], varying: Sequence[str]) -> Section:
   """Every run, however it ended."""
-  return Section('Runs', tables=[tables.runs(map(numbers, every), varying)])
+  return Section('Runs', tables=[tables.runs([numbers(run) for run in every], varying)])

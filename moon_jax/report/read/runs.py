@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -43,7 +42,7 @@ class Run:
     timings: the lines of timings.jsonl.
     ending: how it ended.
     about: config.json without the configuration: command, versions, devices.
-    absent: the knobs that config.json lacks, taken as in configs/base.py.
+    absent: the knobs in use that config.json lacks, taken as in configs/base.py.
   """
 
   path: pathlib.Path
@@ -79,7 +78,7 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
     # Opened here, because np.load forgets to close a file that it cannot read.
     with path.open('rb') as file, np.load(file) as arrays:
       return dict(arrays)
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+  except (OSError, ValueError, zipfile.BadZipFile):
     return None
 
 
@@ -93,13 +92,8 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   Raises:
     UsageError: a root is not a folder, or there is no run.
   """
-  valid = config_lib.ordered(config_lib.validate(config_lib.defaults()))
-  knobs = catalog.every_knob()
-  defaults = {
-    name: value
-    for name, value in config_lib.flatten(valid).items()
-    if not knobs[name].optional
-  }
+  valid = config_lib.validate(config_lib.defaults())
+  defaults = config_lib.flatten(config_lib.ordered(valid))
   found, without = {}, []
   for root in roots:
     if not root.is_dir():
@@ -120,10 +114,7 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
 
 
 def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
-  def tell(error: OSError) -> None:
-    note(f'skipped {error.filename}: {error.strerror}')
-
-  for folder, inside, files in os.walk(root, onerror=tell):
+  for folder, inside, files in os.walk(root, onerror=lambda e: note(f'skipped: {e}')):
     inside.sort()
     if 'config.json' in files:
       inside.clear()
@@ -140,20 +131,15 @@ def _read_or_note(path: pathlib.Path, defaults: Record, note: Note) -> Run | Non
 
 def _read(path: pathlib.Path, defaults: Record, note: Note) -> Run:
   about = _document(path / 'config.json')
-  if not isinstance(about.get('config'), dict):
-    raise ValueError('config.json is not what a run writes')
   for description in about.get('registered', ()):
     catalog.remember(description)
-  knobs = config_lib.flatten(about.pop('config'))
-  if missing := [name for name in ('algorithm', 'seed') if name not in knobs]:
-    raise ValueError(f'config.json lacks {" and ".join(missing)}')
+  knobs = config_lib.flatten(about.pop('config', {}))
+  if not {'algorithm', 'seed'} <= knobs.keys():
+    raise ValueError('config.json is not what a run writes')
   catalog.part('algorithm', knobs['algorithm'])  # or there is none
-  absent = tuple(name for name in defaults if name not in knobs)
-  knobs = defaults | knobs
+  told, knobs = knobs, defaults | knobs
   rounds = _lines(path / 'metrics.jsonl', note)
   ending = _ending(path, rounds)
-  if ending is Ending.FINISHED and not _column(rounds, 'test_accuracy'):
-    raise ValueError('metrics.jsonl has no column test_accuracy')
   return Run(
     path=path,
     knobs=knobs,
@@ -162,7 +148,7 @@ def _read(path: pathlib.Path, defaults: Record, note: Note) -> Run:
     timings=_lines(path / 'timings.jsonl', note),
     ending=ending,
     about=about,
-    absent=absent,
+    absent=tuple(name for name in config_lib.used(knobs) if name not in told),
   )
 
 
@@ -215,9 +201,5 @@ def _ending(path: pathlib.Path, rounds: tuple[Record, ...]) -> Ending:
 
 
 def _column(records: Iterable[Record], name: str) -> dict[int, float]:
-  values = {record['round']: record.get(name) for record in records}
-  return {
-    number: value
-    for number, value in values.items()
-    if isinstance(value, int | float) and not isinstance(value, bool)
-  }
+  told = [record for record in records if type(record.get(name)) in (int, float)]
+  return {record['round']: record[name] for record in told}

@@ -1,0 +1,154 @@
+"""Experiments from Python give what the shell gives; mistakes are exceptions."""
+
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax import errors
+from tests import processes
+
+ROOT = pathlib.Path(__file__).parents[1]
+DIGITS = 'configs/digits_moon.py'
+# Small enough to compile in seconds.
+TINY = {
+  'num_clients': 3,
+  'num_rounds': 3,
+  'local_epochs': 1,
+  'partition.min_size': 1,
+  'data.limit': 120,
+  'mlp.width': 8,
+  'mlp.representation': 4,
+  'execution.devices': '1',
+}
+FLAGS = [f'--config.{name}={value}' for name, value in TINY.items()]
+
+
+def config(**changes):
+  return moon_jax.load_config(DIGITS, TINY | changes)
+
+
+@pytest.fixture(scope='module')
+def result(tmp_path_factory):
+  return moon_jax.run(config(), tmp_path_factory.mktemp('api') / 'run')
+
+
+# Two experiments in one process, and then the first again in memory.
+PROGRAM = f"""
+import json, moon_jax
+config = moon_jax.load_config({DIGITS!r}, {TINY!r})
+moon_jax.run(config, 'moon')
+changes = {TINY!r} | {{'algorithm': 'fedprox', 'seed': 1}}
+other = moon_jax.load_config({DIGITS!r}, changes)
+moon_jax.run(other, 'fedprox')
+lines = [json.dumps(outcome.metrics) for outcome in moon_jax.rounds(config)]
+open('rounds.jsonl', 'w').write(''.join(line + chr(10) for line in lines))
+"""
+
+
+def test_python_gives_what_the_shell_gives(tmp_path):
+  program = {'program': ('-c', PROGRAM), 'PYTHONPATH': str(ROOT)}
+  processes.check_success(processes.launch(tmp_path, **program))
+  for name, words in {
+    'moon': [],
+    'fedprox': ['--config.algorithm=fedprox', '--config.seed=1'],
+  }.items():
+    shell = tmp_path / 'shell' / name
+    processes.check_success(
+      processes.launch(tmp_path, *FLAGS, *words, f'--workdir={shell}')
+    )
+    for file in ('metrics.jsonl', 'partition.npz'):
+      assert (tmp_path / name / file).read_bytes() == (shell / file).read_bytes()
+    ours = processes.checkpoint(tmp_path / name, 3)
+    assert ours == processes.checkpoint(shell, 3)
+  in_memory = (tmp_path / 'rounds.jsonl').read_bytes()
+  assert in_memory == (tmp_path / 'moon/metrics.jsonl').read_bytes()
+
+
+def test_what_a_result_has(result):
+  assert result.summary['test_accuracy'] == result.metrics[-1]['test_accuracy']
+  assert result.model.round == 3
+  table = result.to_pandas()
+  assert table['round'].tolist() == [1, 2, 3]
+  assert table['train_loss'].tolist() == [r['train_loss'] for r in result.metrics]
+
+
+def test_the_same_call_resumes(result):
+  again = moon_jax.run(config(num_rounds=4), result.workdir)
+  assert again.metrics[:3] == result.metrics
+  assert again.metrics[3]['round'] == 4
+
+
+def test_rounds_in_memory_are_those_of_a_run(result, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  outcomes = list(moon_jax.rounds(config()))
+  assert [outcome.metrics for outcome in outcomes] == result.metrics[:3]
+  # The state of an earlier round is still there.
+  assert [int(outcome.state.round) for outcome in outcomes] == [1, 2, 3]
+  model = moon_jax.load(result.workdir)
+  if model.round == 3:
+    jax.tree.map(
+      np.testing.assert_array_equal, outcomes[-1].global_model, model.variables
+    )
+  first, last = (outcome.global_model for outcome in (outcomes[0], outcomes[-1]))
+  apart = jax.tree.map(lambda a, b: float(abs(a - b).max()), first, last)
+  assert all(value > 0 for value in jax.tree.leaves(apart))
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_rounds_can_be_left_and_have_no_global_model_if_there_is_none():
+  outcome = next(moon_jax.rounds(config(algorithm='solo')))
+  assert outcome.metrics['round'] == 1
+  assert outcome.global_model is None
+
+
+def test_every_mistake_is_told_by_one_exception():
+  with pytest.raises(errors.UsageError) as caught:
+    moon_jax.load_config(DIGITS, {'mon.mu': 1, 'num_rounds': 0, 'fedprox.mu': 0.1})
+  lines = str(caught.value).splitlines()
+  assert lines[0] == "--config.mon.mu is not a knob. Did you mean 'moon.mu'?"
+  assert lines[1] == '--config.num_rounds=0 must be at least 1.'
+  assert lines[2].startswith('--config.fedprox.mu is not used with')
+
+
+def test_a_configuration_is_checked_again_when_it_is_run(tmp_path):
+  changed = config()
+  changed.batch_size = -1
+  with pytest.raises(errors.UsageError, match='batch_size=-1 must be at least 1'):
+    moon_jax.run(changed, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_another_experiment_is_refused(result):
+  with pytest.raises(errors.UsageError, match='holds another experiment: seed: 0 -> 5'):
+    moon_jax.run(config(seed=5), result.workdir)
+
+
+def test_every_public_name_is_there_and_documented():
+  for name in moon_jax.__all__:
+    assert name == '__version__' or getattr(moon_jax, name).__doc__, name
+  with pytest.raises(AttributeError, match='nothing'):
+    moon_jax.nothing  # noqa: B018
+  assert set(dir(moon_jax)) == set(moon_jax.__all__)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path):
+  import nbclient
+  import nbformat
+
+  notebook = nbformat.read(ROOT / 'docs/notebook.ipynb', as_version=4)
+  nbclient.NotebookClient(
+    notebook, timeout=600, resources={'metadata': {'path': str(ROOT)}}
+  ).execute()
+  outputs = [out for cell in notebook.cells for out in cell.get('outputs', ())]
+  shown = [data for out in outputs for data in out.get('data', {})]
+  assert shown.count('image/png') == 2
+  bars = [
+    out.data['text/html'] for out in outputs if 'text/html' in out.get('data', {})
+  ]
+  assert sum('<progress value=10 max=10>' in bar for bar in bars) == 2
+  texts = [out['text'] for out in outputs if out.output_type == 'stream']
+  assert not any('round 3/10' in text for text in texts)
