@@ -4,7 +4,7 @@
 
 Clients that own more take more steps, and in a plain mean they pull it further. FedNova
 divides what a client moved by how far its steps lead (Wang et al. 2020,
-arXiv:2007.07481, algorithm 1 and table 1):
+arXiv:2007.07481):
 
   d_i = (w - y_i) / a_i              client i moved from w to y_i in K_i steps
   a_i = (K_i - rho (1 - rho^K_i) / (1 - rho)) / (1 - rho)
