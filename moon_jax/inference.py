@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from moon_jax import algorithms, models
 from moon_jax import config as config_lib
+from moon_jax import models
+from moon_jax.algorithms.base import Algorithm
 from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
 from moon_jax.data.device import normalise
-from moon_jax.engine import evaluation, experiment, method
+from moon_jax.engine import evaluation, experiment
 from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.runner import checkpoint, files, run_directory
 from moon_jax.types import Outputs, PyTree
@@ -116,11 +117,11 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   workdir = pathlib.Path(workdir).expanduser()
   saved = _saved(workdir)
   run_directory.require_registered(workdir, saved)
-  config = method.with_its_clients(_config(workdir, saved))
+  config = experiment.with_its_clients(_config(workdir, saved))
   counts = _class_counts(workdir)
   shape = tuple(saved['images']['shape'])
-  network = method.make_network(config, shape, counts.shape[1])
-  algorithm = method.make_algorithm(config, network)
+  network = experiment.make_network(config, shape, counts.shape[1])
+  algorithm = experiment.make_algorithm(config, network)
 
   def first_state(variables):
     return experiment.first_state(algorithm, variables, config.num_clients)
@@ -143,7 +144,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   )
 
 
-def has_own_models(algorithm: algorithms.Algorithm, variables: PyTree) -> bool:
+def has_own_models(algorithm: Algorithm, variables: PyTree) -> bool:
   """Whether each client has a model of its own: whether two clients have two.
 
   Args:

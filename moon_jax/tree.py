@@ -9,6 +9,9 @@ import jax.numpy as jnp
 
 from moon_jax.types import PyTree
 
+# A product would be rounded to fewer bits on a GPU by default.
+_dot = functools.partial(jnp.tensordot, axes=1, precision=jax.lax.Precision.HIGHEST)
+
 
 def subtract(a: PyTree, b: PyTree) -> PyTree:
   """a - b, leaf by leaf."""
@@ -38,11 +41,7 @@ def weighted_sum(stacked: PyTree, weights: jax.Array) -> PyTree:
   chex.assert_rank(weights, 1)
   chex.assert_tree_shape_prefix(stacked, weights.shape)
   shown = where(weights != 0, stacked, jax.tree.map(jnp.zeros_like, stacked))
-  # A product would be rounded to fewer bits on a GPU by default.
-  total = functools.partial(
-    jnp.tensordot, weights, axes=1, precision=jax.lax.Precision.HIGHEST
-  )
-  return jax.tree.map(total, shown)
+  return jax.tree.map(functools.partial(_dot, weights), shown)
 
 
 def mix(stacked: PyTree, mixing: jax.Array) -> PyTree:
@@ -54,10 +53,7 @@ def mix(stacked: PyTree, mixing: jax.Array) -> PyTree:
   """
   chex.assert_rank(mixing, 2)
   chex.assert_tree_shape_prefix(stacked, mixing.shape[1:])
-  product = functools.partial(
-    jnp.tensordot, mixing, axes=1, precision=jax.lax.Precision.HIGHEST
-  )
-  return jax.tree.map(product, stacked)
+  return jax.tree.map(functools.partial(_dot, mixing), stacked)
 
 
 def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:

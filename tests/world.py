@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax import algorithms, catalog, models, tree
+from moon_jax import catalog, models, tree
 from moon_jax.algorithms import robust
 from moon_jax.algorithms.wrappers import server_optimizer as server_wrapper
 from moon_jax.algorithms.wrappers import topology
@@ -17,7 +17,7 @@ from moon_jax.data.augment import augmenter
 from moon_jax.engine import client_training, devices, lanes, schedule
 from moon_jax.engine import round as round_lib
 from moon_jax.models import layers
-from moon_jax.types import Outputs, Scalars, Server, State
+from moon_jax.types import Scalars, Server, State
 
 BATCH_SIZE = 16
 LOCAL_EPOCHS = 2
@@ -113,8 +113,7 @@ class MlpBn(nn.Module):
     x = layers.dense(images.reshape(len(images), -1), 16, 'encoder')
     x = layers.BatchNorm(name='norm')(x.T[:, None, None, :], mask)[:, 0, 0, :].T
     x = nn.relu(x)
-    z = layers.head(x, 16, 8)
-    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), x)
+    return layers.outputs(x, 16, 8, self.num_classes)
 
 
 @functools.cache
@@ -159,12 +158,17 @@ def round_of(
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
   optimizer = functools.partial(catalog.part('optimizer', name).function, **flags)
   train = lanes.cohort_training(
-    client_training.local_training(chosen, network(model), optimizer),
+    client_training.LocalTraining(chosen, network(model), optimizer),
     represent_once=represent_once,
     mesh=devices.mesh(num_devices),
     augment=augmenter(augmentation),
   )
   return jax.jit(round_lib.make_round(chosen, train))
+
+
+def algorithm_of(name, **options):
+  """The algorithm of the catalog with these options."""
+  return catalog.part('algorithm', name).function(**options)
 
 
 def make(algorithm, *, server_optimizer=None, batch_norm='averaged', **changes):
@@ -177,7 +181,7 @@ def make(algorithm, *, server_optimizer=None, batch_norm='averaged', **changes):
   if algorithm in ROBUST:
     made = getattr(robust, algorithm)(**(ROBUST[algorithm] | changes))
   else:
-    made = algorithms.make(algorithm, **(OPTIONS[algorithm] | changes))
+    made = algorithm_of(algorithm, **(OPTIONS[algorithm] | changes))
   if batch_norm == 'local':
     made = with_local_statistics(made)
   if server_optimizer:

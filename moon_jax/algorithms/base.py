@@ -16,95 +16,27 @@ OfModel = Callable[[PyTree], PyTree]
 
 def no_memory(variables: PyTree) -> PyTree:
   """variables -> (): nothing is kept between rounds."""
-  del variables
   return ()
-
-
-def hyperparameters_alone(hyperparameters: Parts, server_memory: PyTree) -> Parts:
-  """(hyperparameters, memory) -> the hyperparameters, the same in every round."""
-  del server_memory
-  return hyperparameters
-
-
-def send_model(server: Server) -> PyTree:
-  """server -> the global model."""
-  return server.variables
-
-
-def start_from_received(received: PyTree, memory: PyTree) -> PyTree:
-  """(received, memory) -> the global model."""
-  del memory
-  return received
-
-
-def no_local_memory(received: PyTree, memory: PyTree) -> PyTree:
-  """(received, memory) -> (): nothing is kept from step to step."""
-  del received, memory
-  return ()
-
-
-def no_frozen_models(received: PyTree, memory: PyTree) -> dict[str, PyTree]:
-  """(received, memory) -> {}: the loss looks at the trained model alone."""
-  del received, memory
-  return {}
-
-
-def projected(outputs: Outputs) -> jax.Array:
-  """outputs -> [B, D] the representation."""
-  return outputs.representation
 
 
 def supervised(
   outputs: Outputs, frozen: Parts, params: PyTree, task: Task, batch: Batch
 ) -> tuple[jax.Array, Parts]:
   """Cross entropy; the loss of FedAvg and the first term of every other loss."""
-  del frozen, params, task
   loss = losses.cross_entropy(outputs.logits, batch.labels, batch.mask)
   return loss, {'supervised_loss': loss}
-
-
-def as_computed(grads: PyTree, task: Task) -> PyTree:
-  """(gradient, task) -> the gradient."""
-  del task
-  return grads
-
-
-def keep_local_memory(
-  task: Task, loss: jax.Array, grads: PyTree, key: jax.Array
-) -> PyTree:
-  """(task, loss, gradient, key) -> the memory of this local training as it was."""
-  del loss, grads, key
-  return task.local
-
-
-def nothing_to_report(trained: PyTree, task: Task) -> dict[str, jax.Array]:
-  """(trained variables, task) -> {}."""
-  del trained, task
-  return {}
-
-
-def upload_model(trained: PyTree, task: Task) -> tuple[Upload, PyTree]:
-  """(trained variables, task) -> (the variables, the memory as it was)."""
-  return Upload(weighted=trained), task.memory
 
 
 def average(
   server: Server, mean: Upload, participation: jax.Array, scalars: Parts
 ) -> Server:
   """w <- sum_k (n_k / n) w_k (McMahan et al. 2017, algorithm 1, arXiv:1602.05629)."""
-  del participation, scalars
   return server._replace(variables=mean.weighted)
 
 
-def global_model(server: Server, clients: PyTree) -> PyTree:
-  """(server, clients) -> leaves [1, ...]: one model is tested, the global one."""
-  del clients
-  return tree.repeat(server.variables, 1)
-
-
-def received_model(function: OfModel, received: PyTree) -> PyTree:
-  """(function of a model, received) -> its result: what is received is a model."""
-  return function(received)
+def model_in_server(function: OfModel, received: Server) -> Server:
+  """`map_received` of who sends all of the server: the model, and its memory."""
+  return received._replace(variables=function(received.variables))
 
 
 def uploaded_model(function: OfModel, upload: Upload) -> Upload:
@@ -114,7 +46,6 @@ def uploaded_model(function: OfModel, upload: Upload) -> Upload:
 
 def no_model(function: OfModel, sent: PyTree) -> PyTree:
   """(function of a model, what is sent) -> what is sent: no model is in it."""
-  del function
   return sent
 
 
@@ -166,22 +97,22 @@ class Algorithm(NamedTuple):
   hyperparameters: Mapping[str, float] = types.MappingProxyType({})
   init_server: Callable = no_memory
   init_client: Callable = no_memory
-  scalars: Callable = hyperparameters_alone
-  broadcast: Callable = send_model
-  map_received: Callable = received_model
+  scalars: Callable = lambda hyperparameters, server_memory: hyperparameters
+  broadcast: Callable = lambda server: server.variables
+  map_received: Callable = lambda function, received: function(received)
   map_uploaded: Callable = uploaded_model
   share: Callable | None = None
   mixed: Callable | None = None
-  download: Callable = start_from_received
-  begin: Callable = no_local_memory
-  frozen: Callable = no_frozen_models
-  represented: Callable = projected
+  download: Callable = lambda received, memory: received
+  begin: Callable = lambda received, memory: ()
+  frozen: Callable = lambda received, memory: {}
+  represented: Callable = lambda outputs: outputs.representation
   frozen_in_training: bool = False
   loss: Callable = supervised
-  correct: Callable = as_computed
-  after_step: Callable = keep_local_memory
-  upload: Callable = upload_model
-  report: Callable = nothing_to_report
+  correct: Callable = lambda grads, task: grads
+  after_step: Callable = lambda task, loss, grads, key: task.local
+  upload: Callable = lambda trained, task: (Upload(weighted=trained), task.memory)
+  report: Callable = lambda trained, task: {}
   aggregate: Callable = average
   needs_all_uploads: bool = False
-  evaluated: Callable = global_model
+  evaluated: Callable = lambda server, clients: tree.repeat(server.variables, 1)

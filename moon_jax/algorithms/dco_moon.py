@@ -1,27 +1,12 @@
 """DCO-MOON: MOON whose two loss weights follow the share of clients that stray."""
 
-from typing import NamedTuple
-
-import jax
 import jax.numpy as jnp
 
 from moon_jax.algorithms import coefficients
-from moon_jax.algorithms.base import Algorithm
+from moon_jax.algorithms.base import Algorithm, model_in_server
 from moon_jax.algorithms.moon import moon
 from moon_jax.algorithms.wrappers.view import seen_through
-from moon_jax.types import PyTree, Server
-
-
-class Announced(NamedTuple):
-  """What a client receives.
-
-  Attributes:
-    model: variables.
-    p: [] float32 p_t, which weights the client's loss.
-  """
-
-  model: PyTree
-  p: jax.Array
+from moon_jax.types import Server
 
 
 def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorithm:
@@ -29,7 +14,7 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
 
   p_t is the share of the last round's clients whose deviation
   d_i = ||w_i - w|| / ||w|| from the received model w was above theta; p_0 = 0.
-  `coefficients.py` has the formulas.
+  `coefficients.py` has the formulas. p_t is the server's memory, and sent.
 
   Args:
     mu: weight of both terms, at least 0; above 0 with `normalise`.
@@ -40,59 +25,42 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
       otherwise. They are 2 - p_t and 1 + p_t then, whatever mu is.
   """
   through = seen_through(
-    moon(mu=mu, tau=tau), lambda received, memory: (received.model, memory)
+    moon(mu=mu, tau=tau), lambda received, memory: (received.variables, memory)
   )
 
-  def init_server(variables):
-    del variables
-    return jnp.zeros(())
-
-  def scalars(hyperparameters, server_memory):
-    p = server_memory
+  def scalars(hyperparameters, p):
     mu_t = coefficients.dynamic_mu(hyperparameters['mu'], p)
     return hyperparameters | {'p_t': p, 'mu_t': mu_t}
-
-  def broadcast(server):
-    return Announced(server.variables, server.memory)
-
-  def map_received(function, received):
-    return received._replace(model=function(received.model))
 
   def loss(outputs, frozen, params, task, batch):
     _, parts = through.loss(outputs, frozen, params, task, batch)
     supervised, contrastive = coefficients.weights(
       mu=task.scalars['mu'], mu_t=task.scalars['mu_t'], normalise=normalise
     )
-    total = (
-      supervised * parts['supervised_loss'] + contrastive * parts['contrastive_loss']
-    )
-    return total, parts
+    first, second = parts['supervised_loss'], parts['contrastive_loss']
+    return supervised * first + contrastive * second, parts
 
   def deviation(trained, task):
-    return coefficients.deviation(trained['params'], task.received.model['params'])
+    return coefficients.deviation(trained['params'], task.received.variables['params'])
 
   def upload(trained, task):
     sent, memory = through.upload(trained, task)
     strayed = coefficients.outcome(deviation(trained, task), task.scalars['theta'])
     return sent._replace(uniform=strayed), memory
 
-  def report(trained, task):
-    return {'deviation': deviation(trained, task)}
-
   def aggregate(server, mean, participation, scalars):
-    del server, participation, scalars
     # The mean of the outcomes over the cohort is their Bernoulli parameter's MLE; its
     # sum may round to above 1.
     return Server(mean.weighted, jnp.minimum(mean.uniform, 1.0))
 
   return through._replace(
     hyperparameters={'mu': mu, 'tau': tau, 'theta': theta},
-    init_server=init_server,
+    init_server=lambda variables: jnp.zeros(()),
     scalars=scalars,
-    broadcast=broadcast,
-    map_received=map_received,
+    broadcast=lambda server: server,
+    map_received=model_in_server,
     loss=loss,
     upload=upload,
-    report=report,
+    report=lambda trained, task: {'deviation': deviation(trained, task)},
     aggregate=aggregate,
   )

@@ -1,7 +1,5 @@
 """The terms that local training minimises. Pure."""
 
-from typing import NamedTuple
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -35,22 +33,6 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.
   return masked_mean(losses, mask)
 
 
-class Contrast(NamedTuple):
-  """What `model_contrastive` says about a batch.
-
-  Attributes:
-    loss: [] mean over the real examples, in nats; 0 if no negative counts.
-    positive_cosine: [] mean over the real examples of sim(z, z_global), the same.
-    negative_cosine: [] ditto of sim(z, z_previous_p), and over those that count.
-    contrasted: [] 1.0 if a negative counts, else 0.0.
-  """
-
-  loss: jax.Array
-  positive_cosine: jax.Array
-  negative_cosine: jax.Array
-  contrasted: jax.Array
-
-
 def model_contrastive(
   *,
   z: jax.Array,
@@ -59,7 +41,7 @@ def model_contrastive(
   exists: jax.Array,
   temperature: jax.Array,
   mask: jax.Array,
-) -> Contrast:
+) -> dict[str, jax.Array]:
   """Pulls the representation to the global model's, away from the client's last ones.
 
   l_con = -log(exp(sim(z, z_global) / tau)
@@ -76,6 +58,12 @@ def model_contrastive(
     exists: [P] bool, which of them count; without any the loss is 0.
     temperature: [] tau > 0, no unit.
     mask: [B] 1.0 for a real example, 0.0 for filler.
+
+  Returns:
+    contrastive_loss: [] mean over the real examples, in nats; 0 if no negative counts.
+    positive_cosine: [] mean over the real examples of sim(z, z_global), the same.
+    negative_cosine: [] ditto of sim(z, z_previous_p), and over those that count.
+    contrasted_fraction: [] 1.0 if a negative counts, else 0.0.
   """
   chex.assert_rank(z, 2)
   chex.assert_equal_shape([z, z_global])
@@ -89,12 +77,12 @@ def model_contrastive(
   excess = jax.nn.logsumexp(counted, axis=0) - positive / temperature
   contrasted = jnp.any(exists).astype(mask.dtype)
   per_negative = jax.vmap(masked_mean, in_axes=(0, None))(negatives, mask)
-  return Contrast(
-    loss=masked_mean(jax.nn.softplus(excess), mask),
-    positive_cosine=contrasted * masked_mean(positive, mask),
-    negative_cosine=masked_mean(per_negative, exists.astype(mask.dtype)),
-    contrasted=contrasted,
-  )
+  return {
+    'contrastive_loss': masked_mean(jax.nn.softplus(excess), mask),
+    'positive_cosine': contrasted * masked_mean(positive, mask),
+    'negative_cosine': masked_mean(per_negative, exists.astype(mask.dtype)),
+    'contrasted_fraction': contrasted,
+  }
 
 
 def cosine_similarity(a: jax.Array, b: jax.Array, eps: float = 1e-8) -> jax.Array:

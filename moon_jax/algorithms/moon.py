@@ -1,12 +1,13 @@
 """MOON: Li, He, Song 2021, arXiv:2103.16257, algorithm 1."""
 
+import operator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from moon_jax.algorithms import base, losses
-from moon_jax.types import Outputs, PyTree, Upload
+from moon_jax.types import PyTree, Upload
 
 
 class Previous(NamedTuple):
@@ -42,6 +43,8 @@ def moon(
     frozen_mode: of the networks that are compared with: 'evaluation' or 'training'.
   """
 
+  represented = operator.attrgetter(similarity_on)
+
   def init_client(variables):
     return Previous((variables,) * num_previous, count=jnp.zeros(()))
 
@@ -49,9 +52,6 @@ def moon(
     return {'global': received} | {
       f'previous_{age}': model for age, model in enumerate(memory.models)
     }
-
-  def represented(outputs: Outputs):
-    return getattr(outputs, similarity_on)
 
   def negatives(frozen, count):
     """[P, B, D], and [P] which of them count."""
@@ -74,13 +74,8 @@ def moon(
       temperature=task.scalars['tau'],
       mask=batch.mask,
     )
-    total = supervised + task.scalars['mu'] * contrast.loss
-    return total, parts | {
-      'contrastive_loss': contrast.loss,
-      'positive_cosine': contrast.positive_cosine,
-      'negative_cosine': contrast.negative_cosine,
-      'contrasted_fraction': contrast.contrasted,
-    }
+    total = supervised + task.scalars['mu'] * contrast['contrastive_loss']
+    return total, parts | contrast
 
   def upload(trained, task):
     models = (trained, *task.memory.models[:-1])

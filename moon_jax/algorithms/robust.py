@@ -21,7 +21,6 @@ def median() -> Algorithm:
   """
 
   def of_leaf(values, count, scalars):
-    del scalars
     lower, upper = values[(count - 1) // 2], values[count // 2]
     return 0.5 * lower + 0.5 * upper  # half of each: their sum might overflow
 
@@ -52,7 +51,6 @@ def _coordinate_wise(of_leaf, **hyperparameters):
   """Of a function of values [K, ...], the first `count` of which count, ascending."""
 
   def aggregate(server, uploads, participation, scalars):
-    del participation
     count = jnp.sum(uploads.counted)
 
     def rule(leaf):
@@ -83,7 +81,6 @@ def krum(*, num_byzantine: int, num_selected: int) -> Algorithm:
   """
 
   def aggregate(server, uploads, participation, scalars):
-    del participation
     stacked, counted = uploads.stacked.weighted, uploads.counted
     others = jnp.sum(counted).astype(jnp.float32) - scalars['num_byzantine'] - 2.0
     score = _sums_of_smallest(_distances(stacked['params'], counted), others)

@@ -14,11 +14,11 @@ from moon_jax.types import PyTree, Server, Upload
 
 
 class Tempered(NamedTuple):
-  """Something, and a temperature with it.
+  """What a client keeps.
 
   Attributes:
-    content: variables, or a MOON client's memory.
-    temperature: [] float32; () if it is not kept or sent here.
+    content: what MOON's client keeps.
+    temperature: [] float32; () if the server keeps it.
   """
 
   content: PyTree
@@ -53,36 +53,22 @@ def sa_moon(
   # T travels with the model, or stays with the client's previous model.
   travels = scope == 'server'
 
-  def view(received, memory):
-    return received.content, memory.content
+  through = seen_through(
+    inner,
+    lambda received, memory: (received.variables, memory.content),
+    lambda task: task.scalars | {'tau': task.local.temperature},
+  )
 
-  def at_temperature(task):
-    return task.scalars | {'tau': task.local.temperature}
-
-  through = seen_through(inner, view, at_temperature)
-
-  def tempered(content, value, *, here):
-    return Tempered(content, value if here else ())
-
-  def init_server(variables):
-    del variables
-    return jnp.asarray(initial_temperature, jnp.float32) if travels else ()
+  def kept(value):
+    """A temperature as the server keeps it and a client sends it; as a client does."""
+    value = jnp.asarray(value, jnp.float32)
+    return (value, ()) if travels else ((), value)
 
   def init_client(variables):
-    start = jnp.asarray(initial_temperature, jnp.float32)
-    return tempered(inner.init_client(variables), start, here=not travels)
-
-  def broadcast(server):
-    return Tempered(server.variables, server.memory)
-
-  def map_content(function, tempered):
-    return tempered._replace(content=function(tempered.content))
-
-  def map_uploaded(function, upload):
-    return upload._replace(weighted=map_content(function, upload.weighted))
+    return Tempered(inner.init_client(variables), kept(initial_temperature)[1])
 
   def begin(received, memory):
-    return temperature.start((received if travels else memory).temperature)
+    return temperature.start(received.memory if travels else memory.temperature)
 
   def after_step(task, loss, grads, key):
     return temperature.step(
@@ -95,31 +81,23 @@ def sa_moon(
     )
 
   def upload(trained, task):
-    end = task.local.temperature
     sent, memory = through.upload(trained, task)
-    return (
-      Upload(weighted=tempered(sent.weighted, end, here=travels)),
-      tempered(memory, end, here=not travels),
-    )
-
-  def report(trained, task):
-    del trained
-    return {'temperature': task.local.temperature}
-
-  def aggregate(server, mean, participation, scalars):
-    del server, participation, scalars
-    return Server(mean.weighted.content, mean.weighted.temperature)
+    by_server, by_client = kept(task.local.temperature)
+    return Upload(Server(sent.weighted, by_server)), Tempered(memory, by_client)
 
   return through._replace(
     hyperparameters={'mu': mu, 'sigma': sigma, 'min_temperature': min_temperature},
-    init_server=init_server,
+    init_server=lambda variables: kept(initial_temperature)[0],
     init_client=init_client,
-    broadcast=broadcast,
-    map_received=map_content,
-    map_uploaded=map_uploaded,
+    broadcast=lambda server: server,
+    map_received=base.model_in_server,
+    map_uploaded=lambda function, upload: upload._replace(
+      weighted=base.model_in_server(function, upload.weighted)
+    ),
     begin=begin,
     after_step=after_step,
     upload=upload,
-    report=report,
-    aggregate=aggregate,
+    report=lambda trained, task: {'temperature': task.local.temperature},
+    # A server like this one is what clients send: model, and temperature or ().
+    aggregate=lambda server, mean, participation, scalars: mean.weighted,
   )

@@ -7,19 +7,7 @@ import jax.numpy as jnp
 
 from moon_jax import tree
 from moon_jax.algorithms import base
-from moon_jax.types import PyTree, Server, Upload
-
-
-class Received(NamedTuple):
-  """What the server sends: the global model x, and its control variate c.
-
-  Attributes:
-    variables: x.
-    control: c, like x's params.
-  """
-
-  variables: PyTree
-  control: PyTree
+from moon_jax.types import Server, Upload
 
 
 class Path(NamedTuple):
@@ -42,7 +30,8 @@ def scaffold() -> base.Algorithm:
   far as a gradient of 1 leads at a learning rate of 1. Weight decay is part of the
   drift. The model is the mean by examples, and c <- c + |S| / N mean_i (c_i's change)
   over the cohort S, so that c stays the mean of all N clients' c_i. All start at 0 and
-  are about the trainable parameters.
+  are about the trainable parameters. The server sends all that it keeps: x, and as its
+  memory c.
 
   Local training has to be SGD, without Nesterov's momentum, for which a(K) is another.
   """
@@ -50,25 +39,10 @@ def scaffold() -> base.Algorithm:
   def zeros(variables):
     return jax.tree.map(jnp.zeros_like, variables['params'])
 
-  def broadcast(server):
-    return Received(server.variables, server.memory)
-
-  def map_received(function, received):
-    return received._replace(variables=function(received.variables))
-
-  def download(received, memory):
-    del memory
-    return received.variables
-
-  def begin(received, memory):
-    del received, memory
-    return Path(jnp.zeros(()), jnp.zeros(()))
-
   def correct(grads, task):
-    return tree.add(tree.subtract(grads, task.memory), task.received.control)
+    return tree.add(tree.subtract(grads, task.memory), task.received.memory)
 
   def after_step(task, loss, grads, key):
-    del loss, grads, key
     velocity = task.optimizer['momentum'] * task.local.velocity + 1.0
     return Path(velocity, task.local.length + velocity)
 
@@ -76,21 +50,20 @@ def scaffold() -> base.Algorithm:
     divisor = task.optimizer['learning_rate'] * task.local.length
     moved = tree.subtract(task.received.variables['params'], trained['params'])
     slope = jax.tree.map(lambda leaf: leaf / divisor, moved)
-    change = tree.subtract(slope, task.received.control)
+    change = tree.subtract(slope, task.received.memory)
     return Upload(trained, uniform=change), tree.add(task.memory, change)
 
   def aggregate(server, mean, participation, scalars):
-    del scalars
     moved = jax.tree.map(lambda leaf: participation * leaf, mean.uniform)
     return Server(mean.weighted, tree.add(server.memory, moved))
 
   return base.Algorithm(
     init_server=zeros,
     init_client=zeros,
-    broadcast=broadcast,
-    map_received=map_received,
-    download=download,
-    begin=begin,
+    broadcast=lambda server: server,
+    map_received=base.model_in_server,
+    download=lambda received, memory: received.variables,
+    begin=lambda received, memory: Path(jnp.zeros(()), jnp.zeros(())),
     correct=correct,
     after_step=after_step,
     upload=upload,

@@ -42,9 +42,9 @@ OTHERS = (
     'model',
     'moon_jax.models.',
     ('mlp', 'mlp:Mlp', 'MLP', frozenset(), _MLP_KNOBS),
-    ('moon_cnn', 'moon_cnn:MoonCnn', 'CNN', _CONVOLUTIONAL),
-    ('tutorial_cnn', 'moon_cnn:MoonCnn', 'CNN', _CONVOLUTIONAL),  # moon_cnn.py: why
-    ('dco_cnn', 'dco_cnn:DcoCnn', 'CNN', _CONVOLUTIONAL),
+    ('moon_cnn', 'cnn:MoonCnn', 'CNN', _CONVOLUTIONAL),
+    ('tutorial_cnn', 'cnn:MoonCnn', 'CNN', _CONVOLUTIONAL),  # cnn.py: why
+    ('dco_cnn', 'cnn:DcoCnn', 'CNN', _CONVOLUTIONAL),
     (
       'cnn_transformer',
       'cnn_transformer:CnnTransformer',

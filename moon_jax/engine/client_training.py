@@ -13,7 +13,7 @@ from moon_jax.data.device import TrainSplit
 from moon_jax.engine.schedule import Plan
 from moon_jax.keys import Purpose, for_purpose
 from moon_jax.models import Network
-from moon_jax.types import Batch, ClientMetrics, PyTree, Scalars, Task, Upload
+from moon_jax.types import ClientMetrics, PyTree, Scalars, Task, Upload
 
 
 class Work(NamedTuple):
@@ -61,12 +61,14 @@ class Progress(NamedTuple):
 
 
 class Finished(NamedTuple):
-  """What a client leaves behind after its last step.
+  """What a client leaves behind after its last step, or a cohort when all are done.
 
   Attributes:
-    upload: what it sends.
-    memory: what it keeps.
-    metrics: what the round tells about it.
+    upload: what it sends. Of a cohort the mean, summed up as clients finish: none is
+      stored. An Upload that is not finite counts as zeros. If the algorithm needs all
+      uploads, leaves [K, ...] instead; zeros of who has nothing to train on.
+    memory: what it keeps; leaves [K, ...] of a cohort.
+    metrics: what the round tells about it; leaves [K] of a cohort.
   """
 
   upload: Upload
@@ -78,48 +80,22 @@ class LocalTraining(NamedTuple):
   """Local training of one client as pure functions; `vmap` makes lanes of them.
 
   Attributes:
-    represent: (received, memory, images, mask, key) -> name -> [B, D], the
-      representations of the images under the algorithm's frozen networks; mask [B] and
-      the key of the step matter only if these are in training mode.
-    start: (client, received, memory, scalars, batch) -> Progress before the first step;
-      of the batch only the shape matters.
-    step: (progress, frozen, received, scalars, batch, key) -> Progress after one more
-      step; `frozen` is what `represent` returns for the batch, `key` is of this step.
-    finish: (progress, received, scalars) -> Finished, after the last step.
-    needs_all_uploads: the algorithm's.
-  """
-
-  represent: Callable[..., dict[str, jax.Array]]
-  start: Callable[[jax.Array, PyTree, PyTree, Scalars, Batch], Progress]
-  step: Callable[..., Progress]
-  finish: Callable[[Progress, PyTree, Scalars], Finished]
-  needs_all_uploads: bool
-
-
-def local_training(
-  algorithm: Algorithm,
-  network: Network,
-  optimizer: Callable[..., optax.GradientTransformation],
-) -> LocalTraining:
-  """Builds local training.
-
-  Args:
     algorithm: supplies the start, the frozen networks, the loss, ...
     network: trained in training mode.
     optimizer: the numbers of the optimizer -> its two functions.
   """
 
-  def objective(params, variables, frozen, task, batch, key):
-    outputs, state = network.train(
-      variables | {'params': params},
-      batch.images,
-      batch.mask,
-      for_purpose(key, Purpose.DROPOUT),
-    )
-    total, parts = algorithm.loss(outputs, frozen, params, task, batch)
-    return total, ({'train_loss': total} | parts, state)
+  algorithm: Algorithm
+  network: Network
+  optimizer: Callable[..., optax.GradientTransformation]
 
-  def represent(received, memory, images, mask, key):
+  def represent(self, received, memory, images, mask, key) -> dict[str, jax.Array]:
+    """name -> [B, D], of the images under the algorithm's frozen networks.
+
+    mask [B] and the key of the step matter only if these are in training mode.
+    """
+    algorithm, network = self.algorithm, self.network
+
     def outputs(index, variables):
       if not algorithm.frozen_in_training:
         return network.apply(variables, images)
@@ -132,52 +108,60 @@ def local_training(
       for index, (name, variables) in enumerate(models.items())
     }
 
-  def start(client, received, memory, scalars, batch):
-    task = first_task(algorithm, received, memory, scalars)
-    variables = algorithm.download(received, memory)
+  def start(self, client, received, memory, scalars, batch) -> Progress:
+    """Before the first step; of the batch only the shape matters."""
+    local = self.algorithm.begin(received, memory)
+    task = task_of(received, memory, local, scalars)
+    variables = self.algorithm.download(received, memory)
 
     def parts():
       key = jax.random.key(0)
-      frozen = represent(received, memory, batch.images, batch.mask, key)
-      return objective(variables['params'], variables, frozen, task, batch, key)[1][0]
+      frozen = self.represent(received, memory, batch.images, batch.mask, key)
+      params = variables['params']
+      return self._objective(params, variables, frozen, task, batch, key)[1][0]
 
     return Progress(
       client=client,
       num_steps=jnp.zeros((), jnp.int32),
       memory=memory,
-      local=task.local,
+      local=local,
       variables=variables,
-      optimizer=optimizer(**scalars.optimizer).init(variables['params']),
+      optimizer=self.optimizer(**scalars.optimizer).init(variables['params']),
       sums={name: jnp.zeros(()) for name in jax.eval_shape(parts)},
       num_seen=jnp.zeros(()),
     )
 
-  def step(progress, frozen, received, scalars, batch, key):
-    task = current_task(progress, received, scalars)
+  def step(self, progress, frozen, received, scalars, batch, key) -> Progress:
+    """After one more step; `frozen` is what `represent` returns for the batch.
+
+    `key` is of this step.
+    """
+    task = task_of(received, progress.memory, progress.local, scalars)
     params = progress.variables['params']
-    (loss, (parts, state)), grads = jax.value_and_grad(objective, has_aux=True)(
+    (loss, (parts, state)), grads = jax.value_and_grad(self._objective, has_aux=True)(
       params, progress.variables, frozen, task, batch, key
     )
-    updates, optimizer_state = optimizer(**scalars.optimizer).update(
-      algorithm.correct(grads, task), progress.optimizer, params
+    updates, optimizer_state = self.optimizer(**scalars.optimizer).update(
+      self.algorithm.correct(grads, task), progress.optimizer, params
     )
     count = jnp.sum(batch.mask)
     return progress._replace(
       num_steps=progress.num_steps + 1,
-      local=algorithm.after_step(task, loss, grads, key),
+      local=self.algorithm.after_step(task, loss, grads, key),
       variables={'params': optax.apply_updates(params, updates)} | state,
       optimizer=optimizer_state,
       sums={name: progress.sums[name] + count * parts[name] for name in parts},
       num_seen=progress.num_seen + count,
     )
 
-  def finish(progress, received, scalars):
-    task = current_task(progress, received, scalars)
-    start = algorithm.download(received, progress.memory)
+  def finish(self, progress, received, scalars) -> Finished:
+    """After the last step."""
+    task = task_of(received, progress.memory, progress.local, scalars)
+    start = self.algorithm.download(received, progress.memory)
     moved = tree.subtract(progress.variables['params'], start['params'])
     drift = jnp.sqrt(tree.squared_norm(moved))
-    upload, memory = algorithm.upload(progress.variables, task)
-    reports = algorithm.report(progress.variables, task)
+    upload, memory = self.algorithm.upload(progress.variables, task)
+    reports = self.algorithm.report(progress.variables, task)
     metrics = ClientMetrics(
       sums=progress.sums,
       num_seen=progress.num_seen,
@@ -189,18 +173,14 @@ def local_training(
     )
     return Finished(upload, memory, metrics)
 
-  return LocalTraining(represent, start, step, finish, algorithm.needs_all_uploads)
+  def _objective(self, params, variables, frozen, task, batch, key):
+    """[] the loss to minimise, and (its parts, what else changed in the variables)."""
+    trained, key = variables | {'params': params}, for_purpose(key, Purpose.DROPOUT)
+    outputs, state = self.network.train(trained, batch.images, batch.mask, key)
+    total, parts = self.algorithm.loss(outputs, frozen, params, task, batch)
+    return total, ({'train_loss': total} | parts, state)
 
 
-def first_task(
-  algorithm: Algorithm, received: PyTree, memory: PyTree, scalars: Scalars
-) -> Task:
-  """What a client knows before its first step."""
-  local = algorithm.begin(received, memory)
+def task_of(received: PyTree, memory: PyTree, local: PyTree, scalars: Scalars) -> Task:
+  """What a client knows while it trains, with the numbers of the round."""
   return Task(received, memory, local, scalars.algorithm, scalars.optimizer)
-
-
-def current_task(progress: Progress, received: PyTree, scalars: Scalars) -> Task:
-  """What a client knows in the middle of its training."""
-  memories = progress.memory, progress.local
-  return Task(received, *memories, scalars.algorithm, scalars.optimizer)

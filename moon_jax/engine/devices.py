@@ -16,11 +16,7 @@ LANES = 'lanes'  # the only axis of the mesh
 # XLA takes that for a deadlock and aborts the process, but lanes may differ by more.
 PATIENCE = ' '.join(
   f'--xla_cpu_collective_{name}_seconds=10000000'
-  for name in (
-    'timeout',
-    'call_terminate_timeout',
-    'call_warn_stuck_timeout',
-  )
+  for name in ('timeout', 'call_terminate_timeout', 'call_warn_stuck_timeout')
 )
 # On GPUs neither atomic additions nor algorithms chosen by measuring; nothing on CPUs.
 DETERMINISM = '--xla_gpu_deterministic_ops=true'
@@ -111,9 +107,6 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 
 def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
   """Copies every leaf to the mesh, split as its PartitionSpec says."""
-  shardings = jax.tree.map(
-    lambda spec: NamedSharding(mesh, spec),
-    specs,
-    is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
-  )
+
+  shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
   return jax.device_put(tree, shardings)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from moon_jax import tree
 from moon_jax.algorithms import losses
 from moon_jax.data.device import DeviceSplit
 from moon_jax.engine.devices import LANES
@@ -45,21 +46,16 @@ def make_evaluation(
     each = math.ceil(num_images / (size * mesh.size))
     first_batch = each * jax.lax.axis_index(LANES)
 
-    def batch_at(index):
-      first = index * size
-      rows = jnp.minimum(first + jnp.arange(size), num_images - 1)
-      return split.batch(rows, num_images - first)
-
     def one_model(variables):
       def add(score, index):
-        batch = batch_at(index)
+        first = index * size
+        rows = jnp.minimum(first + jnp.arange(size), num_images - 1)
+        batch = split.batch(rows, num_images - first)
         logits = apply(variables, batch.images).logits
         correct = (jnp.argmax(logits, axis=-1) == batch.labels) & (batch.mask > 0)
         loss = losses.cross_entropy(logits, batch.labels, batch.mask)
-        return Score(
-          num_correct=score.num_correct + jnp.sum(correct, dtype=jnp.int32),
-          loss_sum=score.loss_sum + loss * jnp.sum(batch.mask),
-        ), None
+        found = Score(jnp.sum(correct, dtype=jnp.int32), loss * jnp.sum(batch.mask))
+        return tree.add(score, found), None
 
       zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()))
       return jax.lax.scan(add, zero, first_batch + jnp.arange(each))[0]

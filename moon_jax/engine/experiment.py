@@ -1,18 +1,24 @@
 """What a configuration builds: data, functions, the first state."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from moon_jax import algorithms, models, tree
-from moon_jax.config import Config
+from moon_jax import catalog, models, tree
+from moon_jax.algorithms.base import Algorithm
+from moon_jax.algorithms.wrappers import topology
+from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
+from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
+from moon_jax.config import Config, changed, flatten
 from moon_jax.data import device, partition, sources
-from moon_jax.engine import client_training, devices, method, schedule
+from moon_jax.engine import client_training, devices, schedule
 from moon_jax.errors import UsageError
 from moon_jax.types import Dataset, PyTree, Scalars, Server, State
+
+_PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
 
 
 class Experiment(NamedTuple):
@@ -35,7 +41,7 @@ class Experiment(NamedTuple):
 
   config: Config
   network: models.Network
-  algorithm: algorithms.Algorithm
+  algorithm: Algorithm
   split: partition.Partition
   class_counts: np.ndarray
   planner: schedule.Planner
@@ -52,26 +58,24 @@ def build(config: Config) -> Experiment:
   Raises:
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
   """
-  config = method.with_its_clients(config)
+  config = with_its_clients(config)
   data = load_data(config)
-  network = method.make_network(config, data.train_images.shape[1:], data.num_classes)
+  network = make_network(config, data.train_images.shape[1:], data.num_classes)
   split, see = partition.make(
     config.partition.name,
     data.train_labels,
     num_clients=config.num_clients,
     min_size=config.partition.min_size,
     seed=config.seed,
-    **method.options(config, 'partition'),
+    **options(config, 'partition'),
   )
-  algorithm = method.make_algorithm(config, network)
+  algorithm = make_algorithm(config, network)
   planner = _planner(config, split, share=bool(algorithm.share))
   mesh = devices.mesh(planner.num_devices)
-  train = device.DeviceSplit(
-    see(data.train_images, split), data.train_labels, data.mean, data.std
-  )
+  images = see(data.train_images, split)
+  train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   owners = (split.indices, split.offsets.astype(np.int32))
-  scalars = method.round_scalars(config, algorithm, 0)
   return Experiment(
     config=config,
     network=network,
@@ -82,9 +86,28 @@ def build(config: Config) -> Experiment:
     train=devices.replicate(device.TrainSplit(train, *owners), mesh),
     test=devices.replicate(test, mesh),
     mesh=mesh,
-    traffic=_traffic(algorithm, network.shapes, scalars),
+    traffic=_traffic(algorithm, network.shapes, round_scalars(config, algorithm, 0)),
     data_digest=sources.digest(data),
   )
+
+
+def options(config: Config, kind: str) -> dict[str, float | int | str | bool]:
+  """What the chosen part of a kind is called with."""
+  return catalog.options(kind, flatten(config))
+
+
+def _call(config: Config, kind: str, *given: Any, **more: Any) -> Any:
+  """Calls the chosen part of a kind with its knobs, and what it is given beside."""
+  part = catalog.chosen(kind, flatten(config))
+  return part.function(*given, **more, **options(config, kind))
+
+
+def with_its_clients(config: Config) -> Config:
+  """The configuration; of an algorithm for one client with that, who owns all data."""
+  if catalog.part('algorithm', config.algorithm).has('several_clients'):
+    return config
+  one = {'num_clients': 1, 'participation': 1.0}
+  return changed(config, one | {'partition.name': 'iid', 'partition.min_size': 1})
 
 
 def load_data(config: Config) -> Dataset:
@@ -93,9 +116,53 @@ def load_data(config: Config) -> Dataset:
   Raises:
     DataError: it is missing or unusable.
   """
-  return sources.load(
-    config.data.source, limit=config.data.limit, **method.options(config, 'data')
+  more = options(config, 'data')
+  return sources.load(config.data.source, limit=config.data.limit, **more)
+
+
+def make_network(
+  config: Config, image_shape: tuple[int, int, int], num_classes: int
+) -> models.Network:
+  """The network for images [H, W, C] of so many classes.
+
+  Raises:
+    ModelError: the network does not fit the images.
+  """
+  return models.make(
+    config.model,
+    image_shape=image_shape,
+    num_classes=num_classes,
+    convolution=config.execution.convolution,
+    dtype=config.execution.dtype,
+    **options(config, 'model'),
   )
+
+
+def make_algorithm(config: Config, network: models.Network) -> Algorithm:
+  """The algorithm with what is configured beside it."""
+  algorithm = _call(config, 'algorithm')
+  if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
+    algorithm = with_local_statistics(algorithm)
+  served = catalog.part('algorithm', config.algorithm).has('served')
+  server = config.server_optimizer.to_dict()
+  if not served or server == _PLAIN_AVERAGE:
+    return algorithm
+  rate = {'learning_rate': config.server_optimizer.learning_rate}
+  numbers = options(config, 'server_optimizer') | rate
+  return with_server_optimizer(algorithm, server['name'], numbers)
+
+
+def round_scalars(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:
+  """The numbers of a round, each a float32 array; round_index counts from 0."""
+  factor = _call(config, 'schedule', round_index, config.num_rounds)
+  own = options(config, 'optimizer')
+  optimizer = {
+    'learning_rate': config.optimizer.learning_rate * factor,
+    'weight_decay': config.optimizer.weight_decay,
+    **{name: number for name, number in own.items() if isinstance(number, float)},
+  }
+  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
+  return Scalars(*numbers, seed=np.int32(config.seed))
 
 
 def _planner(
@@ -122,8 +189,14 @@ def _planner(
     num_devices=num_devices,
     drop_last=config.drop_last,
     uniform_weights=config.client_weight == 'uniform',
-    mixing=method.mixing(config) if share else None,
+    mixing=_mixing(config) if share else None,
   )
+
+
+def _mixing(config: Config) -> np.ndarray:
+  """[N, N] float64, who averages with whom when all clients are present."""
+  both = {'num_clients': config.num_clients, 'seed': config.seed}
+  return topology.metropolis_hastings(_call(config, 'topology', **both))
 
 
 def _require_whole_batches(sizes: np.ndarray, batch_size: int) -> None:
@@ -145,9 +218,7 @@ def initial_state(experiment: Experiment) -> State:
   return devices.replicate(state, experiment.mesh)
 
 
-def first_state(
-  algorithm: algorithms.Algorithm, variables: PyTree, num_clients: int
-) -> State:
+def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> State:
   """The state in which the global model, and every client's, has these variables."""
   return State(
     server=Server(variables, algorithm.init_server(variables)),
@@ -157,7 +228,7 @@ def first_state(
 
 
 def _traffic(
-  algorithm: algorithms.Algorithm, variables, scalars: Scalars
+  algorithm: Algorithm, variables: PyTree, scalars: Scalars
 ) -> tuple[int, int]:
   """Bytes that one client receives, and sends, in a round of a real deployment."""
 
@@ -166,11 +237,10 @@ def _traffic(
     numbers = algorithm.scalars(scalars.algorithm, server.memory)
     received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
     scalars = scalars._replace(algorithm=numbers)
-    task = client_training.first_task(algorithm, received, memory, scalars)
+    local = algorithm.begin(received, memory)
+    task = client_training.task_of(received, memory, local, scalars)
     upload, _ = algorithm.upload(algorithm.download(received, memory), task)
-    if algorithm.share:
-      return (algorithm.share(memory),) * 2
-    return received, upload
+    return (algorithm.share(memory),) * 2 if algorithm.share else (received, upload)
 
   received, upload = jax.eval_shape(exchange, variables, scalars)
   return tree.num_bytes(received), tree.num_bytes(upload)

@@ -17,7 +17,6 @@ def every_batch(local: LocalTraining, work: Work) -> Represent:
   """The frozen networks run in every step, on its batch."""
 
   def represent(memory, rows, batch, key):
-    del rows
     return local.represent(work.received, memory, batch.images, batch.mask, key)
 
   return represent
@@ -61,7 +60,6 @@ def once(local: LocalTraining, work: Work) -> Represent:
     table = jax.lax.fori_loop(0, len(slots), fill, empty)
 
   def represent(memory, rows, batch, key):
-    del memory, batch, key
     return {name: table[name][rows] for name in table}
 
   return represent

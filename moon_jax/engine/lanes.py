@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,28 +10,12 @@ from jax.sharding import Mesh, PartitionSpec
 from moon_jax import tree
 from moon_jax.data.augment import Augment
 from moon_jax.engine import frozen
-from moon_jax.engine.client_training import LocalTraining, Work
+from moon_jax.engine.client_training import Finished, LocalTraining, Work
 from moon_jax.engine.devices import LANES
 from moon_jax.engine.frozen import Represent
 from moon_jax.engine.schedule import Plan
 from moon_jax.keys import Purpose, for_purpose, step_key
-from moon_jax.types import ClientMetrics, PyTree, Upload
-
-
-class Collected(NamedTuple):
-  """What a cohort leaves behind; while it trains, what the finished clients do.
-
-  Attributes:
-    sent: the mean of the Uploads, summed up as clients finish: none is stored. An
-      Upload that is not finite counts as zeros. If the algorithm needs all uploads, an
-      Upload of leaves [K, ...] instead; zeros of who has nothing to train on.
-    memories: leaves [K, ...], what each client keeps.
-    metrics: leaves [K].
-  """
-
-  sent: Upload
-  memories: PyTree
-  metrics: ClientMetrics
+from moon_jax.types import Upload
 
 
 def cohort_training(
@@ -41,7 +24,7 @@ def cohort_training(
   represent_once: bool,
   mesh: Mesh,
   augment: Augment | None = None,
-) -> Callable[[Work], Collected]:
+) -> Callable[[Work], Finished]:
   """Builds the function that trains every client of a cohort, L at a time.
 
   Args:
@@ -92,7 +75,7 @@ def plan_spec() -> Plan:
 #   store        A, -    |  -, C |  B, D      leave them after it: uploads, memories
 def _train(
   local: LocalTraining, represent: Represent, work: Work, augment: Augment | None
-) -> Collected:
+) -> Finished:
   """Runs the lanes of one device; other devices' clients keep what they had."""
   plan, examples = work.plan, work.data.examples
   bounds, num_segments = plan.bounds[0], plan.num_segments[0]
@@ -125,12 +108,12 @@ def _train(
     load, store = plan.load[index], plan.store[index]
     # Read from what is being written, of which only one copy is needed then: a client's
     # memory stays as it was until the client is stored.
-    entered = begin(jnp.maximum(load, 0), collected.memories)
+    entered = begin(jnp.maximum(load, 0), collected.memory)
     lanes = tree.where(load >= 0, entered, lanes)
     lanes = jax.lax.fori_loop(bounds[index], bounds[index + 1], step, lanes)
     return lanes, collect(collected, store, finish(lanes))
 
-  collect, empty = _collecting(local.needs_all_uploads, plan.weights)
+  collect, empty = _collecting(local.algorithm.needs_all_uploads, plan.weights)
   lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
   nothing = empty(jax.eval_shape(finish, lanes), work.memories)
   return jax.lax.fori_loop(0, num_segments, segment, (lanes, nothing))[1]
@@ -144,8 +127,10 @@ def _collecting(all_uploads: bool, weights: jax.Array):
     weights: [K] float32 of the slots, on any scale.
 
   Returns:
-    collect: (Collected, slots to store [L] or -1, Finished [L, ...]) -> Collected.
-    empty: (shapes of Finished [L, ...], memories [K, ...]) -> Collected of none.
+    collect: (Finished of the cohort, slots to store [L] or -1, Finished [L, ...] of the
+      lanes) -> Finished of the cohort.
+    empty: (shapes of Finished [L, ...], memories [K, ...]) -> Finished of a cohort of
+      which nobody is done.
   """
   size, weights = len(weights), weights / jnp.sum(weights)
 
@@ -156,13 +141,13 @@ def _collecting(all_uploads: bool, weights: jax.Array):
     slots, counts = jnp.maximum(store, 0), (store >= 0) & done.metrics.finite
     shares = Upload(weights[slots], jnp.full(slots.shape, 1 / size))
     if all_uploads:
-      sent = tree.scatter(collected.sent, store, done.upload)
+      sent = tree.scatter(collected.upload, store, done.upload)
     else:
       shares = (jnp.where(counts, share, 0.0) for share in shares)
-      sent = Upload(*map(add, collected.sent, done.upload, shares))
-    return Collected(
+      sent = Upload(*map(add, collected.upload, done.upload, shares))
+    return Finished(
       sent,
-      tree.scatter(collected.memories, store, done.memory),
+      tree.scatter(collected.memory, store, done.memory),
       tree.scatter(collected.metrics, store, done.metrics),
     )
 
@@ -172,12 +157,12 @@ def _collecting(all_uploads: bool, weights: jax.Array):
 
     by_slot = functools.partial(jax.tree.map, lambda shape: zeros(shape, size))
     sent = by_slot(shapes.upload) if all_uploads else jax.tree.map(zeros, shapes.upload)
-    return Collected(sent, memories, by_slot(shapes.metrics))
+    return Finished(sent, memories, by_slot(shapes.metrics))
 
   return collect, empty
 
 
-def _exchange(mine: Collected, work: Work) -> Collected:
+def _exchange(mine: Finished, work: Work) -> Finished:
   """Joins what the devices collected: one sum, to which a client adds on one device."""
   slots = work.plan.store.ravel()
   trained = tree.scatter(
@@ -187,7 +172,7 @@ def _exchange(mine: Collected, work: Work) -> Collected:
   # client owns nothing to train on.
   idle = jax.lax.psum(trained.astype(jnp.int32), LANES) == 0
   tells = trained | (idle & (jax.lax.axis_index(LANES) == 0))
-  hidden = jax.tree.map(jnp.zeros_like, mine.memories)
-  shown = mine._replace(memories=tree.where(tells, mine.memories, hidden))
+  hidden = jax.tree.map(jnp.zeros_like, mine.memory)
+  shown = mine._replace(memory=tree.where(tells, mine.memory, hidden))
   total = jax.lax.psum(shown, LANES)
   return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, shown)

@@ -75,7 +75,6 @@ def _scale_by_adam() -> optax.GradientTransformation:
 
 def constant(t: int, num_rounds: int) -> float:
   """1."""
-  del t, num_rounds
   return 1.0
 
 
@@ -86,11 +85,9 @@ def cosine(t: int, num_rounds: int) -> float:
 
 def exponential(t: int, num_rounds: int, *, decay: float, decay_every: int) -> float:
   """decay^(t / decay_every)."""
-  del num_rounds
   return decay ** (t / decay_every)
 
 
 def step(t: int, num_rounds: int, *, decay: float, decay_every: int) -> float:
   """decay^(t / decay_every) with the exponent rounded down."""
-  del num_rounds
   return decay ** (t // decay_every)

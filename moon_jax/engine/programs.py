@@ -1,25 +1,21 @@
 """The programs that a run compiles, and what they are given in a round."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import optax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Lowered
 
-from moon_jax import tree
+from moon_jax import catalog, tree
+from moon_jax.config import Config
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import (
-  client_training,
-  devices,
-  evaluation,
-  lanes,
-  method,
-  schedule,
-)
+from moon_jax.engine import client_training, devices, evaluation, lanes, schedule
 from moon_jax.engine import round as round_lib
-from moon_jax.engine.experiment import Experiment
+from moon_jax.engine.experiment import Experiment, options, round_scalars
 from moon_jax.types import Scalars, State
 
 
@@ -39,7 +35,7 @@ def round_inputs(
   experiment: Experiment, round_index: int, plan: schedule.Plan
 ) -> RoundInputs:
   """Copies a round's plan and numbers to the device; round_index counts from 0."""
-  scalars = method.round_scalars(experiment.config, experiment.algorithm, round_index)
+  scalars = round_scalars(experiment.config, experiment.algorithm, round_index)
   return RoundInputs(
     devices.split(plan.for_device(), lanes.plan_spec(), experiment.mesh),
     devices.replicate(scalars, experiment.mesh),
@@ -86,9 +82,7 @@ def lower_programs(
     return test_models(algorithm.evaluated(state.server, state.clients), test)
 
   once = _represent_once(experiment, training, state)
-  augment = augmenter(
-    config.augmentation.name, **method.options(config, 'augmentation')
-  )
+  augment = augmenter(config.augmentation.name, **options(config, 'augmentation'))
   train = lanes.cohort_training(
     training, represent_once=once, mesh=mesh, augment=augment
   )
@@ -106,10 +100,17 @@ def lower_programs(
 
 def local_training(experiment: Experiment) -> client_training.LocalTraining:
   """Local training of one client, as configured."""
-  optimizer = method.local_optimizer(experiment.config)
-  return client_training.local_training(
-    experiment.algorithm, experiment.network, optimizer
-  )
+  optimizer = local_optimizer(experiment.config)
+  built = experiment.algorithm, experiment.network
+  return client_training.LocalTraining(*built, optimizer)
+
+
+def local_optimizer(config: Config) -> Callable[..., optax.GradientTransformation]:
+  """The numbers of the local optimizer -> its two functions."""
+  words = options(config, 'optimizer')
+  fixed = {name: word for name, word in words.items() if not isinstance(word, float)}
+  build = catalog.part('optimizer', config.optimizer.name).function
+  return functools.partial(build, **fixed)
 
 
 def _represent_once(

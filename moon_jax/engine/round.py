@@ -9,15 +9,14 @@ import jax.numpy as jnp
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine.client_training import Work
-from moon_jax.engine.lanes import Collected
+from moon_jax.engine.client_training import Finished, Work
 from moon_jax.engine.schedule import Plan
 from moon_jax.types import ClientMetrics, PyTree, Scalars, State, Upload, Uploads
 
 Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
 
 
-def make_round(algorithm: Algorithm, train: Callable[[Work], Collected]) -> Round:
+def make_round(algorithm: Algorithm, train: Callable[[Work], Finished]) -> Round:
   """Builds (state, plan, scalars, training split) -> (state, metrics [K]).
 
   Args:
@@ -40,13 +39,13 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Collected]) -> Roun
     done = train(Work(received, memories, plan, state.round, given, data))
     finite = done.metrics.finite
     if algorithm.needs_all_uploads:
-      sent = Uploads(done.sent, plan.weights, counted=finite)
+      sent = Uploads(done.upload, plan.weights, counted=finite)
     else:
-      sent = mean_of_finite(done.sent, finite, plan.weights)
+      sent = mean_of_finite(done.upload, finite, plan.weights)
     participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
     server = algorithm.aggregate(state.server, sent, participation, numbers)
     kept = jnp.where(finite, plan.clients, -1)
-    clients = tree.scatter(state.clients, kept, done.memories)
+    clients = tree.scatter(state.clients, kept, done.memory)
     if algorithm.share:
       params = jax.vmap(algorithm.share)(clients)['params']
       computed['consensus_distance'] = consensus_distance(params)
@@ -83,9 +82,5 @@ def consensus_distance(models: PyTree) -> jax.Array:
   Args:
     models: leaves [N, ...], the parameters of every client, absent ones included.
   """
-
-  def from_mean(leaf):
-    return leaf - jnp.mean(leaf, axis=0, keepdims=True)
-
-  squares = jax.vmap(tree.squared_norm)(jax.tree.map(from_mean, models))
-  return jnp.mean(jnp.sqrt(squares))
+  apart = jax.tree.map(lambda w: w - jnp.mean(w, axis=0, keepdims=True), models)
+  return jnp.mean(jnp.sqrt(jax.vmap(tree.squared_norm)(apart)))

@@ -94,11 +94,8 @@ def num_lanes(
       accelerator is not busy with fewer than all.
     num_devices: how many there are.
   """
-  if requested != 'auto':
-    lanes = int(requested)
-  else:
-    lanes = num_devices if backend == 'cpu' else cohort_size
-  lanes = min(lanes, cohort_size)
+  most = num_devices if backend == 'cpu' else cohort_size
+  lanes = min(most if requested == 'auto' else int(requested), cohort_size)
   devices = min(num_devices, lanes)
   return math.ceil(lanes / devices) * devices, devices
 
@@ -220,12 +217,8 @@ class Planner:
 
   def plan(self, round_index: int) -> Plan:
     """The work of one round."""
-    clients = choose(
-      seed=self.seed,
-      round_index=round_index,
-      num_clients=len(self.owned),
-      size=self.cohort_size,
-    )
+    sizes = {'num_clients': len(self.owned), 'size': self.cohort_size}
+    clients = choose(seed=self.seed, round_index=round_index, **sizes)
     work = [self.batches(round_index, client) for client in clients]
     num_steps = np.array([len(real) for _, real in work])
     queues = pack(num_steps, self.num_lanes)
@@ -252,36 +245,30 @@ class Planner:
     num_real = np.ones((max_steps, lanes), np.int32)
     step_real = np.zeros((max_steps, lanes), bool)
     for lane, queue in enumerate(queues):
-      step = 0
-      for slot in queue:
-        rows, real = work[slot]
-        span = slice(step, step + len(real))
+      if queue:
+        rows, real = map(np.concatenate, zip(*(work[s] for s in queue), strict=True))
+        span = slice(len(real))
         examples[span, lane], num_real[span, lane] = rows, real
         step_real[span, lane] = True
-        step += len(real)
     return examples, num_real, step_real
 
   def _all_segments(self, queues, num_steps):
     each = self.num_lanes // self.num_devices
+    firsts = range(0, self.num_lanes, each)
     parts = [
-      self._segments(queues[first : first + each], num_steps)
-      for first in range(0, self.num_lanes, each)
+      self._segments(queues[first : first + each], num_steps) for first in firsts
     ]
     loads, stores, bounds, counts = zip(*parts, strict=True)
-    lanes = (np.concatenate(loads, axis=1), np.concatenate(stores, axis=1))
-    return *lanes, np.stack(bounds), np.array(counts, np.int32)
+    return np.hstack(loads), np.hstack(stores), np.stack(bounds), np.int32(counts)
 
   def _segments(self, queues, num_steps):
-    ends = [np.cumsum([num_steps[slot] for slot in queue]) for queue in queues]
-    cuts = sorted({int(end) for lane_ends in ends for end in lane_ends})
-    load = np.full((self.cohort_size, len(queues)), -1, np.int32)
-    store = np.full((self.cohort_size, len(queues)), -1, np.int32)
+    ends = [np.cumsum(num_steps[queue]) for queue in queues]
+    cuts = np.unique(np.concatenate(ends))
+    load, store = np.full((2, self.cohort_size, len(queues)), -1, np.int32)
     for lane, queue in enumerate(queues):
-      first = 0
-      for slot, end in zip(queue, ends[lane], strict=True):
-        last = cuts.index(int(end))
-        load[first, lane], store[last, lane] = slot, slot
-        first = last + 1
+      last = np.searchsorted(cuts, ends[lane])
+      first = np.append(0, last + 1)[:-1]
+      load[first, lane], store[last, lane] = queue, queue
     bounds = np.zeros(self.cohort_size + 1, np.int32)
     bounds[1 : len(cuts) + 1] = cuts
     return load, store, bounds, len(cuts)

@@ -57,9 +57,8 @@ class CnnTransformer(nn.Module):
     x = self._conv(x, WIDTH, 'conv5', mask)
     x = layers.tokens(convolution.max_pool(self._conv(x, WIDTH, 'conv6', mask)))
     for index in range(self.layers):
-      layer = EncoderLayer(
-        self.heads, self.feedforward, self.dropout, name=f'encoder{index + 1}'
-      )
+      name = f'encoder{index + 1}'
+      layer = EncoderLayer(self.heads, self.feedforward, self.dropout, name=name)
       x = layer(x, training=mask is not None)
     features = x.reshape(x.shape[0], -1)
     x = nn.relu(layers.dense(features, WIDTH, 'fc1'))
@@ -109,6 +108,4 @@ class EncoderLayer(nn.Module):
     q, k, v = jnp.moveaxis(stacked.reshape(batch, tokens, 3, self.heads, -1), 2, 0)
     scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) / math.sqrt(width / self.heads)
     mixed = jnp.einsum('bhqk,bkhd->bqhd', drop(jax.nn.softmax(scores)), v)
-    return layers.dense(
-      mixed.reshape(batch, tokens, width), width, 'output', bias_init=zeros
-    )
+    return layers.dense(mixed.reshape(x.shape), width, 'output', bias_init=zeros)

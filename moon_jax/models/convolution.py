@@ -84,15 +84,15 @@ def banded(
     (size + sum(pads) - k) // stride + 1
     for size, pads, k in zip(x.shape[1:3], padding, (kh, kw), strict=True)
   )
-  if pool:
-    _check_even(height, width)
-  tile = tile or _tile(width)
+  # By the benchmark.
+  tile = tile or (2, 4 if width % 4 == 0 else 2)
   rows = _Axis.of(height, tile[0], kh, stride)
   columns = _Axis.of(width, tile[1], kw, stride)
   windows = _windows(x, padding, rows, columns)
   inside = pool and tile[0] % 2 == 0 and tile[1] % 2 == 0
   product = _product(_band(kernel, rows, columns, stride, 2 if inside else 1), windows)
   if inside:
+    _check_even(height, width)
     product = _largest(product.reshape(4, -1, product.shape[1]))
     height, width = height // 2, width // 2
     tile = (tile[0] // 2, tile[1] // 2)
@@ -137,13 +137,10 @@ def _windows(x, padding, rows, columns):
   (above, _), (left, _) = padding
   # What no window reaches is cut off: the lower padding may be negative.
   below, right = rows.pixels - height - above, columns.pixels - width - left
-  zero = jnp.zeros((), x.dtype)
   pads = ((0, 0, 0), (above, below, 0), (left, right, 0), (0, 0, 0))
-  x = jax.lax.pad(x, zero, pads)
-  x = x.reshape(
-    channels, -1, rows.step, x.shape[2] // columns.step, columns.step, batch
-  )
-  x = x.transpose(2, 4, 0, 1, 3, 5)
+  x = jax.lax.pad(x, jnp.zeros((), x.dtype), pads)
+  steps = (rows.pixels // rows.step, rows.step, columns.pixels // columns.step)
+  x = x.reshape(channels, *steps, columns.step, batch).transpose(2, 4, 0, 1, 3, 5)
   pieces = [
     x[row : row + 1, :, :, i : i + rows.count, j : j + columns.count]
     for i in range(rows.reach)
@@ -166,9 +163,7 @@ def _band(kernel, rows, columns, stride, pool):
     *(channels, features),
   )
   band = band.transpose(6, 7, 2, 3, 8, 5, 1, 9, 4, 0)
-  return band.reshape(
-    rows.reach * columns.reach * rows.step * columns.step * channels, -1
-  )
+  return band.reshape(-1, rows.outputs * columns.outputs * features)
 
 
 def _shifted(kernel, axis, tiles, stride):
@@ -188,19 +183,14 @@ def _product(band, windows):
   return jax.lax.dot_general(band, windows, (((0,), (0,)), ((), ())))
 
 
-def _product_forward(band, windows):
-  return _product(band, windows), (band, windows)
-
-
 def _product_backward(saved, gradient):
   band, windows = saved
   # JAX's own rule takes gradient * windows' and transposes the larger of the two.
-  return jax.lax.dot_general(
-    windows, gradient, (((1,), (1,)), ((), ()))
-  ), band @ gradient
+  of_band = jax.lax.dot_general(windows, gradient, (((1,), (1,)), ((), ())))
+  return of_band, band @ gradient
 
 
-_product.defvjp(_product_forward, _product_backward)
+_product.defvjp(lambda *factors: (_product(*factors), factors), _product_backward)
 
 
 def max_pool(x: jax.Array) -> jax.Array:
@@ -229,10 +219,6 @@ def _largest(x):
   return jnp.maximum(jnp.maximum(x[0], x[1]), jnp.maximum(x[2], x[3]))
 
 
-def _largest_forward(x):
-  return _largest(x), x
-
-
 def _largest_backward(x, gradient):
   # Not `x == largest`: XLA may compute x twice, with other roundings, and find none.
   upper, lower = x[0] >= x[1], x[2] >= x[3]
@@ -242,12 +228,7 @@ def _largest_backward(x, gradient):
   return (jnp.where(place == winner[None], gradient[None], 0.0),)
 
 
-_largest.defvjp(_largest_forward, _largest_backward)
-
-
-def _tile(width):
-  """Output rows and columns of a tile, by the benchmark."""
-  return 2, 4 if width % 4 == 0 else 2
+_largest.defvjp(lambda x: (_largest(x), x), _largest_backward)
 
 
 FORMS: dict[str, Callable] = {

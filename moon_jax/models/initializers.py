@@ -93,7 +93,6 @@ class _Box(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
 
 def _initializer(sample: Sample) -> Callable:
   def init(key, shape, dtype=jnp.float32):
-    del key
     # Only its shape and type are wanted; computing with it shows.
     return _Box(jnp.full(shape, jnp.nan, dtype), sample)
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.models import convolution, initializers
+from moon_jax.types import Outputs
 
 _ZEROS, _ONES = initializers.constant(0), initializers.constant(1)
 
@@ -17,25 +18,14 @@ def _default(fan_in: int) -> Callable:
   return initializers.uniform(1 / math.sqrt(fan_in))
 
 
-def dense(
-  x: jax.Array,
-  features: int,
-  name: str,
-  *,
-  kernel_init: Callable | None = None,
-  bias_init: Callable | None = None,
-) -> jax.Array:
+def dense(x: jax.Array, features: int, name: str, **inits: Callable) -> jax.Array:
   """[..., inputs] -> [..., features] affine map; call inside `nn.compact`.
 
-  An initialiser that is None is PyTorch's default.
+  inits: kernel_init and bias_init; PyTorch's default for one that is left out.
   """
   default = _default(x.shape[-1])
-  return nn.Dense(
-    features,
-    kernel_init=kernel_init or default,
-    bias_init=bias_init or default,
-    name=name,
-  )(x)
+  inits = {'kernel_init': default, 'bias_init': default} | inits
+  return nn.Dense(features, name=name, **inits)(x)
 
 
 class Conv(nn.Module):
@@ -197,6 +187,7 @@ def pooled_convolutions(
   return flatten(x)
 
 
-def head(x: jax.Array, width: int, representation: int) -> jax.Array:
-  """[B, inputs] -> [B, representation]: MOON's two-layer projection head."""
-  return dense(nn.relu(dense(x, width, 'head_hidden')), representation, 'head_output')
+def outputs(x: jax.Array, width: int, representation: int, num_classes: int) -> Outputs:
+  """Of features [B, F]: MOON's two-layer projection head, and a classifier on it."""
+  z = dense(nn.relu(dense(x, width, 'head_hidden')), representation, 'head_output')
+  return Outputs(z, dense(z, num_classes, 'classifier'), x)

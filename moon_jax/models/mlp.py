@@ -3,7 +3,6 @@
 import flax.linen as nn
 
 from moon_jax.models import layers
-from moon_jax.types import Outputs
 
 
 class Mlp(nn.Module):
@@ -22,8 +21,6 @@ class Mlp(nn.Module):
   @nn.compact
   def __call__(self, images, mask=None):
     """[B, H, W, C] float32 -> Outputs; the same in training."""
-    del mask
     x = images.reshape(images.shape[0], -1)
     x = nn.relu(layers.dense(x, self.width, 'encoder'))
-    z = layers.head(x, self.width, self.representation)
-    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), x)
+    return layers.outputs(x, self.width, self.representation, self.num_classes)

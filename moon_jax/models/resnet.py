@@ -20,9 +20,6 @@ import math
 import flax.linen as nn
 
 from moon_jax.models import initializers, layers
-from moon_jax.types import Outputs
-
-_REPRESENTATION = 256
 
 
 class _ConvNorm(nn.Module):
@@ -82,7 +79,7 @@ class ResNet(nn.Module):
 
   Attributes:
     num_classes: Y.
-    convolution: a key of convolution.FORMS.
+    convolution: a key of convolution.CHOICES.
     blocks: blocks of each stage; the stages have 64, 128, 256, ... channels.
     bottleneck: whether they are bottlenecks, with four times as many at their ends.
   """
@@ -110,8 +107,7 @@ class ResNet(nn.Module):
         block = _Block(width, stride, self.bottleneck, self.convolution, name=name)
         x = block(x, mask)
     x = x.mean(axis=(1, 2)).T
-    z = layers.head(x, x.shape[-1], _REPRESENTATION)
-    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), x)
+    return layers.outputs(x, x.shape[-1], 256, self.num_classes)
 
 
 def resnet18(*, num_classes: int, convolution: str) -> ResNet:

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import algorithms, cli, tree
+from moon_jax import cli, tree
 from moon_jax.algorithms.moon import moon
 from moon_jax.engine import client_training, experiment, optimizers, programs
 from moon_jax.models import Network
 from moon_jax.types import Batch, Outputs, Scalars, Server, Task
+from tests import world
 
 X, Y = jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]])
 BATCH = Batch(jnp.zeros((1, 1, 1, 1)), jnp.array([0]), jnp.ones(1))
@@ -106,7 +107,7 @@ def represented(frozen_mode, key, similarity_on='representation'):
   """Of pixels 1, 3 and a filler 100, under two models whose running mean is -1."""
   options = {'frozen_mode': frozen_mode, 'similarity_on': similarity_on}
   algorithm = moon(mu=1.0, tau=1.0, **options)
-  training = client_training.local_training(algorithm, FAKE, optimizers.sgd)
+  training = client_training.LocalTraining(algorithm, FAKE, optimizers.sgd)
   before = {'params': {'w': jnp.ones(1)}, 'batch_stats': {'mean': jnp.float32(-1)}}
   images = jnp.array([1.0, 3.0, 100.0]).reshape(3, 1, 1, 1)
   mask = jnp.array([1.0, 1.0, 0.0])
@@ -138,7 +139,7 @@ def test_frozen_networks_in_training_mode():
 
 def test_frozen_networks_in_training_mode_keep_their_running_statistics():
   algorithm = moon(mu=1.0, tau=1.0, frozen_mode='training')
-  training = client_training.local_training(algorithm, FAKE, optimizers.sgd)
+  training = client_training.LocalTraining(algorithm, FAKE, optimizers.sgd)
   before = {'params': {'w': jnp.ones(1)}, 'batch_stats': {'mean': jnp.float32(-1)}}
   memory = algorithm.init_client(before)
   images = jnp.array([1.0, 3.0]).reshape(2, 1, 1, 1)
@@ -167,7 +168,7 @@ def test_training_mode_is_not_computed_ahead():
 
 
 def test_scaffold_by_hand():
-  algorithm = algorithms.make('scaffold')
+  algorithm = world.algorithm_of('scaffold')
   received = algorithm.broadcast(Server(model(7.0), {'w': jnp.array([3.0])}))
   path = algorithm.begin(received, ())
   now = task(algorithm, {'w': jnp.array([1.0])}, received, local=path)
@@ -182,14 +183,14 @@ def test_scaffold_by_hand():
   assert memory['w'] == 0.0
   assert sent.uniform['w'] == -1.0
   # A quarter of the clients took part: c = 3 + (1 / 4) (-1).
-  server = algorithm.aggregate(Server(model(7.0), received.control), sent, 0.25, {})
+  server = algorithm.aggregate(Server(model(7.0), received.memory), sent, 0.25, {})
   assert server.memory['w'] == 2.75
   assert server.variables['params']['w'] == 2.75
 
 
 def test_scaffold_with_one_client_is_fedavg():
   # c = c_i before a round makes c = c_i after it, so that no gradient is corrected.
-  algorithm = algorithms.make('scaffold')
+  algorithm = world.algorithm_of('scaffold')
   control, grads = {'w': jnp.array([0.75])}, {'w': jnp.array([10.0])}
   received = algorithm.broadcast(Server(model(7.0), control))
   now = task(algorithm, control, received, local=algorithm.begin(received, control))
@@ -238,7 +239,7 @@ def test_scaffold_does_not_collapse_with_many_clients_of_whom_few_take_part():
 @pytest.mark.parametrize('scope', ['client', 'server'])
 def test_the_temperature_stays_or_travels(scope):
   options = {'initial_temperature': 0.5, 'min_temperature': 0.1, 'sigma': 0.1}
-  algorithm = algorithms.make('sa_moon', mu=2.0, scope=scope, **options)
+  algorithm = world.algorithm_of('sa_moon', mu=2.0, scope=scope, **options)
   variables = model(1.0)
   server = Server(variables, algorithm.init_server(variables))
   received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
@@ -258,7 +259,7 @@ def test_the_temperature_stays_or_travels(scope):
 
 def test_the_loss_sees_the_temperature_of_the_step():
   options = {'initial_temperature': 0.5, 'min_temperature': 0.1, 'sigma': 0.1}
-  algorithm = algorithms.make('sa_moon', mu=2.0, scope='client', **options)
+  algorithm = world.algorithm_of('sa_moon', mu=2.0, scope='client', **options)
   memory = algorithm.init_client(model(1.0))
   received = algorithm.broadcast(Server(model(1.0), ()))
   begun = algorithm.begin(received, memory)
@@ -285,7 +286,7 @@ def test_the_loss_sees_the_temperature_of_the_step():
 )
 def test_the_weights_of_dco_moon(normalise, weights):
   options = {'mu': 3.0, 'tau': 1.0, 'theta': 0.5}
-  algorithm = algorithms.make('dco_moon', normalise=normalise, **options)
+  algorithm = world.algorithm_of('dco_moon', normalise=normalise, **options)
   memory = algorithm.init_client(model(0.0))._replace(count=jnp.float32(1))
   p = jnp.float32(1 / 3)
   received = algorithm.broadcast(Server(model(0.0), p))
@@ -305,7 +306,7 @@ def test_the_weights_of_dco_moon(normalise, weights):
 def test_a_client_strays_when_it_moves_far_from_the_received_model(trained, strayed):
   # |3 - 2| / 2 = 0.5 > 0.3; |2.5 - 2| / 2 = 0.25; statistics are no parameters
   options = {'mu': 1.0, 'tau': 1.0, 'theta': 0.3, 'normalise': False}
-  algorithm = algorithms.make('dco_moon', **options)
+  algorithm = world.algorithm_of('dco_moon', **options)
   memory = algorithm.init_client(model(0.0))
   start, end = (
     model(value) | {'batch_stats': {'mean': jnp.array([mean])}}

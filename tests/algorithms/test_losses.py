@@ -21,7 +21,7 @@ def contrastive(z, z_global, z_previous, temperature=0.5, mask=ONES):
     exists=jnp.array([True]),
     temperature=temperature,
     mask=mask,
-  ).loss
+  )['contrastive_loss']
 
 
 def test_cross_entropy_of_two_examples():
@@ -102,7 +102,7 @@ def test_contrastive_with_several_negatives(exists, expected):
       exists=jnp.array(exists),
       temperature=0.5,
       mask=ONES,
-    ).loss
+    )['contrastive_loss']
 
   previous = jnp.stack([Y, -X])
   np.testing.assert_allclose(loss(X, previous), expected, rtol=1e-4)
@@ -134,7 +134,9 @@ def test_cosines_are_means_over_what_counts(exists, positive, negative, contrast
     temperature=0.5,
     mask=jnp.array([1.0, 1.0, 0.0]),
   )
-  np.testing.assert_allclose(found[1:], [positive, negative, contrasted], atol=1e-6)
+  names = ('positive_cosine', 'negative_cosine', 'contrasted_fraction')
+  values = [found[name] for name in names]
+  np.testing.assert_allclose(values, [positive, negative, contrasted], atol=1e-6)
 
 
 def test_contrastive_survives_a_tiny_temperature():

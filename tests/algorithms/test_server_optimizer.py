@@ -5,8 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import tree
+from moon_jax import catalog, tree
 from moon_jax.algorithms.wrappers import server_optimizer
+
+
+def make(name, **numbers):
+  return catalog.part('server_optimizer', name).function(**numbers)
 
 
 def server_path(optimizer, start, means):
@@ -31,7 +35,7 @@ def test_server_with_rate_one_takes_the_mean():
   variables = {'params': {'w': jnp.arange(4.0)}}
   ends = {}
   for rate in (1.0, 0.5):
-    optimizer = server_optimizer.OPTIMIZERS['sgd'](learning_rate=rate, momentum=0.0)
+    optimizer = server_optimizer.sgd(learning_rate=rate, momentum=0.0)
     state = optimizer.init(variables['params'])
     ends[rate], _ = server_optimizer.step(
       optimizer, state, variables=variables, mean=mean
@@ -79,21 +83,21 @@ def test_fed_yogi_of_two_rounds():
   ],
 )
 def test_defaults_of_the_adaptive_servers(name, expected):
-  optimizer = server_optimizer.OPTIMIZERS[name](learning_rate=0.1)
+  optimizer = make(name, learning_rate=0.1)
   np.testing.assert_allclose(server_path(optimizer, 0, [1]), expected, rtol=2e-6)
 
 
-@pytest.mark.parametrize('name', server_optimizer.OPTIMIZERS)
+@pytest.mark.parametrize('name', catalog.names('server_optimizer'))
 def test_an_unmoved_mean_moves_nothing(name):
   numbers = {'momentum': 0.9} if name == 'sgd' else {}
-  optimizer = server_optimizer.OPTIMIZERS[name](learning_rate=1.0, **numbers)
+  optimizer = make(name, learning_rate=1.0, **numbers)
   assert server_path(optimizer, 3, [3, 3]) == [3, 3]
 
 
-@pytest.mark.parametrize('name', server_optimizer.OPTIMIZERS)
+@pytest.mark.parametrize('name', catalog.names('server_optimizer'))
 def test_running_statistics_are_averaged_plainly(name):
   numbers = {'momentum': 0.9} if name == 'sgd' else {}
-  optimizer = server_optimizer.OPTIMIZERS[name](learning_rate=0.1, **numbers)
+  optimizer = make(name, learning_rate=0.1, **numbers)
   variables = {'params': jnp.zeros(2), 'batch_stats': jnp.zeros(3)}
   mean = {'params': jnp.ones(2), 'batch_stats': jnp.arange(3.0)}
   state = optimizer.init(variables['params'])
@@ -104,7 +108,7 @@ def test_running_statistics_are_averaged_plainly(name):
   assert 0 < float(new['params'][0]) < 0.11
 
 
-@pytest.mark.parametrize('name', server_optimizer.OPTIMIZERS)
+@pytest.mark.parametrize('name', catalog.names('server_optimizer'))
 def test_another_number_compiles_nothing(name):
   count = 0
 
@@ -112,7 +116,7 @@ def test_another_number_compiles_nothing(name):
   def two_rounds(numbers):
     nonlocal count
     count += 1
-    optimizer = server_optimizer.OPTIMIZERS[name](**numbers)
+    optimizer = make(name, **numbers)
     variables = {'params': jnp.zeros(())}
     state = optimizer.init(variables['params'])
     for mean in (1.0, 3.0):

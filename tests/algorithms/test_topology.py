@@ -17,7 +17,7 @@ def make(name, num_clients, **changes):
   unused = {'ring': ['edge_probability'], 'erdos_renyi': ['degree']}
   for knob in unused.get(name, ['degree', 'edge_probability']):
     del knobs[knob]
-  return topology.adjacency(name, num_clients=num_clients, **knobs)
+  return catalog.part('topology', name).function(num_clients=num_clients, **knobs)
 
 
 def edges(graph):

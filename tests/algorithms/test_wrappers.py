@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import algorithms, tree
+from moon_jax import tree
 from moon_jax.algorithms import base, robust
 from moon_jax.algorithms.wrappers.decentralized import decentralized
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
@@ -217,7 +217,7 @@ def test_a_client_that_is_its_own_server_by_hand():
   # 1 + 2 / 4 = 1.5. It trains up to 2; then the mean is 4: v = -2 / 2 - 2 = -3,
   # 2 + 3 / 4 = 2.75.
   numbers = {'learning_rate': 0.25, 'momentum': 0.5}
-  fedavg = algorithms.make('fedavg')
+  fedavg = world.algorithm_of('fedavg')
   chosen = decentralized(with_server_optimizer(fedavg, 'sgd', numbers))
   scalars = jax.tree.map(jnp.float32, dict(chosen.hyperparameters))
   peer, path = chosen.init_client({'params': jnp.float32(1)}), []

@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import algorithms, catalog, cli, tree
+from moon_jax import catalog, cli, tree
 from moon_jax import config as config_lib
 from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
-from moon_jax.engine import devices, experiment, method, programs
+from moon_jax.engine import devices, experiment, programs
 from moon_jax.errors import UsageError
 from moon_jax.runner import plots, run_directory
 from tests import world
@@ -274,7 +274,7 @@ def stepped(*flags):
   """A weight of 1 after two steps along the gradient 1, by the local optimizer."""
   built = build(*(f'--config.optimizer.{flag}' for flag in flags))
   numbers = first_inputs(built).scalars.optimizer
-  optimizer = method.local_optimizer(built.config)(**numbers)
+  optimizer = programs.local_optimizer(built.config)(**numbers)
   weight = np.float32(1)
   state = optimizer.init(weight)
   for _ in range(2):
@@ -296,7 +296,7 @@ def test_the_local_optimizer_is_the_configured_one():
 
 
 def test_the_default_server_is_the_plain_average():
-  assert build('--config.algorithm=fedavg').algorithm == algorithms.make('fedavg')
+  assert build('--config.algorithm=fedavg').algorithm == world.algorithm_of('fedavg')
   flags = ['name=adam', 'learning_rate=0.5']
   flags = [f'--config.server_optimizer.{flag}' for flag in flags]
   built = build('--config.algorithm=fedavg', *flags)

@@ -418,7 +418,7 @@ def test_what_training_draws_is_a_function_of_seed_round_client_and_step():
     noise = jax.random.normal(key, outputs.logits.shape)
     return outputs._replace(logits=outputs.logits + noise), state
 
-  noisy = client_training.local_training(
+  noisy = client_training.LocalTraining(
     fedavg, plain._replace(train=train), optimizers.sgd
   )
 

@@ -14,7 +14,7 @@ import pytest
 
 from moon_jax import catalog, models, tree
 from moon_jax.models import convolution, layers, resnet
-from moon_jax.models.dco_cnn import DcoCnn
+from moon_jax.models.cnn import DcoCnn
 from tests import reference, world
 from tests.golden import seeded
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax.models import cnn_transformer, layers, moon_cnn, resnet
-from moon_jax.models.dco_cnn import DcoCnn
+from moon_jax.models import cnn_transformer, layers, resnet
+from moon_jax.models.cnn import DcoCnn, MoonCnn
 from moon_jax.types import Outputs
 from tests.golden import seeded
 
@@ -49,7 +49,7 @@ BOTTLENECKS = {'blocks': (2, 1), 'bottleneck': True}
 CASES = {
   'batch_norm': (Norm(), (4, 3, 2, 5)),
   'encoder_layer': (Encoder(), (2, 6, 32)),
-  'moon_cnn': (network(moon_cnn.MoonCnn), (3, 32, 32, 3)),
+  'moon_cnn': (network(MoonCnn), (3, 32, 32, 3)),
   'dco_cnn': (network(DcoCnn), (3, 28, 28, 1)),
   'cnn_transformer': (
     network(cnn_transformer.CnnTransformer, **TRANSFORMER),

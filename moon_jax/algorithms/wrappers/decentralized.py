@@ -68,7 +68,6 @@ def decentralized(inner: base.Algorithm) -> base.Algorithm:
     return Server(peer.model, kept), memory
 
   def view(received, peer):
-    del received
     server, memory = split(peer)
     return inner.broadcast(server), memory
 
@@ -101,7 +100,6 @@ def decentralized(inner: base.Algorithm) -> base.Algorithm:
     return through.report(trained, task) | computed
 
   def evaluated(server, clients):
-    del server
 
     def of_one(peer):
       server, memory = split(peer)
@@ -112,7 +110,7 @@ def decentralized(inner: base.Algorithm) -> base.Algorithm:
   return through._replace(
     init_server=base.no_memory,
     init_client=init_client,
-    scalars=base.hyperparameters_alone,
+    scalars=lambda hyperparameters, server_memory: hyperparameters,
     broadcast=lambda server: (),
     map_received=base.no_model,
     map_uploaded=base.no_model,

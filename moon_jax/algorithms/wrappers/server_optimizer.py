@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from moon_jax import tree
+from moon_jax import catalog, tree
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.types import PyTree, Server
 
@@ -69,7 +69,6 @@ def _adaptive(
     return v + (1.0 - beta2) * toward(v, jnp.square(g))
 
   def update(updates, state, params=None):
-    del params
     m = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state.first, updates)
     v = jax.tree.map(second, state.second, updates)
     scaled = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + tau), m, v)
@@ -86,9 +85,6 @@ adam = functools.partial(_adaptive, lambda v, square: square - v)
 # FedYogi: v <- v - (1 - beta2) g^2 sign(v - g^2).
 yogi = functools.partial(_adaptive, lambda v, square: square * jnp.sign(square - v))
 
-# Config name -> function of the traced numbers that it needs.
-OPTIMIZERS = {'sgd': sgd, 'adam': adam, 'yogi': yogi}
-
 
 def step(
   optimizer: optax.GradientTransformation,
@@ -103,7 +99,7 @@ def step(
   statistics of batch normalisation are no parameters: theirs is the plain mean.
 
   Args:
-    optimizer: one of OPTIMIZERS, built.
+    optimizer: one of the above, built.
     state: its state, from `optimizer.init(variables['params'])` on.
     variables: the global model.
     mean: the weighted mean of the cohort's uploads, shaped like `variables`.
@@ -134,10 +130,10 @@ def with_server_optimizer(
 
   Args:
     inner: an algorithm with a server.
-    name: a key of `OPTIMIZERS`.
+    name: of a server optimizer in the catalog.
     numbers: learning_rate, of sgd also momentum.
   """
-  build = OPTIMIZERS[name]
+  build = catalog.part('server_optimizer', name).function
   hyperparameters = {_PREFIX + key: value for key, value in numbers.items()}
 
   def to_inner(server):
@@ -148,10 +144,8 @@ def with_server_optimizer(
     return Optimized(inner.init_server(variables), state)
 
   def scalars(given, memory):
-    mine = {key: given[key] for key in hyperparameters}
-    return mine | inner.scalars(
-      {k: given[k] for k in given if k not in mine}, memory.inner
-    )
+    its = {key: given[key] for key in given if key not in hyperparameters}
+    return given | inner.scalars(its, memory.inner)
 
   def aggregate(server, sent, participation, scalars):
     new = inner.aggregate(to_inner(server), sent, participation, scalars)

@@ -1,34 +1,16 @@
-"""The graphs of training without a server, and their mixing weights. Plain numpy."""
+"""The graphs of training without a server, and their mixing weights. Plain numpy.
+
+A graph of N >= 1 clients is [N, N] bool, symmetric, False on the diagonal: who is a
+neighbour of whom. Every graph is connected; the seed is the run's.
+"""
 
 import chex
 import numpy as np
 
-from moon_jax import catalog
 from moon_jax.errors import UsageError
 from moon_jax.keys import Purpose, host_rng
 
 MAX_ATTEMPTS = 100
-
-
-def adjacency(
-  name: str, *, num_clients: int, seed: int, **options: float | int
-) -> np.ndarray:
-  """A graph of the catalog; it is connected.
-
-  Args:
-    name: which graph.
-    num_clients: N, at least 1.
-    seed: the run's seed.
-    **options: its knobs.
-
-  Returns:
-    [N, N] bool, symmetric, False on the diagonal: who is a neighbour of whom.
-
-  Raises:
-    UsageError: there is no such graph, or none connected was found.
-  """
-  graph = catalog.part('topology', name).function
-  return graph(num_clients=num_clients, seed=seed, **options)
 
 
 def ring(*, num_clients: int, degree: int, seed: int = 0) -> np.ndarray:
@@ -37,7 +19,6 @@ def ring(*, num_clients: int, degree: int, seed: int = 0) -> np.ndarray:
   Raises:
     UsageError: degree is not even, below 2, or not below num_clients.
   """
-  del seed
   if degree % 2 or not 2 <= degree < num_clients:
     raise UsageError(
       f'--config.topology.degree={degree} must be even, at least 2 and below '
@@ -55,7 +36,6 @@ def grid(*, num_clients: int, seed: int = 0) -> np.ndarray:
   The borders are not joined. Rows times columns is N, as square as that allows; a
   prime N is a line. Clients are numbered row by row.
   """
-  del seed
   rows = next(r for r in range(int(num_clients**0.5), 0, -1) if num_clients % r == 0)
   row, column = np.divmod(np.arange(num_clients), num_clients // rows)
   steps = np.abs(row - row[:, None]) + np.abs(column - column[:, None])
@@ -64,7 +44,6 @@ def grid(*, num_clients: int, seed: int = 0) -> np.ndarray:
 
 def complete(*, num_clients: int, seed: int = 0) -> np.ndarray:
   """[N, N] bool: everybody is linked to everybody else."""
-  del seed
   return ~np.eye(num_clients, dtype=bool)
 
 

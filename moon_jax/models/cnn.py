@@ -1,0 +1,57 @@
+"""CNNs of two 5x5 convolutions: that of the MOON paper, and that of DCO-MOON."""
+
+import flax.linen as nn
+
+from moon_jax.models import layers
+from moon_jax.types import Outputs
+
+
+class _Cnn(nn.Module):
+  """What both are configured by.
+
+  Attributes:
+    num_classes: Y.
+    convolution: a key of convolution.CHOICES.
+  """
+
+  num_classes: int
+  convolution: str
+
+  SIDES = (28, 32)
+
+
+class MoonCnn(_Cnn):
+  """Two 5x5 convolutions, two dense layers, projection head, classifier.
+
+  (Li et al. 2021, section 4.1, arXiv:2103.16257.) 92,626 parameters for 32x32x3 images
+  and 10 classes.
+
+  It is also MOONFlower's network, `tutorial_cnn`: the CNN of PyTorch's CIFAR-10
+  tutorial (the same four layers) with a two-layer projection head of 256 outputs. The
+  report leaves the width of that head's hidden layer open; with MOON's 84, which we
+  take, the two are one network.
+  """
+
+  @nn.compact
+  def __call__(self, images, mask=None):
+    """[B, H, W, C] float32 -> Outputs, D = 256; the same in training."""
+    x = layers.pooled_convolutions(images, (6, 16), self.convolution)
+    x = nn.relu(layers.dense(x, 120, 'fc1'))
+    x = nn.relu(layers.dense(x, 84, 'fc2'))
+    return layers.outputs(x, 84, 256, self.num_classes)
+
+
+class DcoCnn(_Cnn):
+  """Two 5x5 convolutions and two dense layers, the last one also the projection head.
+
+  So its representation is its logits. 878,538 parameters for 32x32x3 images and 10
+  classes, 582,026 for 28x28x1.
+  """
+
+  @nn.compact
+  def __call__(self, images, mask=None):
+    """[B, H, W, C] float32 -> Outputs, D = Y; the same in training."""
+    x = layers.pooled_convolutions(images, (32, 64), self.convolution)
+    x = nn.relu(layers.dense(x, 512, 'fc1'))
+    logits = layers.dense(x, self.num_classes, 'fc2')
+    return Outputs(logits, logits, x)
