@@ -67,11 +67,7 @@ KNOBS = {
     int, 10, 'rounds between saves, the last too', COUNT, **_FREE
   ),
   'on_nonfinite': knob(
-    str,
-    'stop',
-    'at NaN or Inf',
-    one_of('stop', 'skip_client'),
-    **_FREE,
+    str, 'stop', 'at NaN or Inf', one_of('stop', 'skip_client'), **_FREE
   ),
   'data.source': knob(str, 'digits', 'where the images come from', PartOf('data')),
   'data.name': knob(str, '', 'TFDS set, e.g. cifar10', (), _TFDS, required=True),
