@@ -145,6 +145,17 @@ def knob(
   return Knob(kind, default, meaning, bounds, needs, **more)
 
 
+# Knobs of one kind.
+number = functools.partial(knob, float)
+switch = functools.partial(knob, bool)
+word = functools.partial(knob, str)
+
+
+def counted(default: int, meaning: str, needs=(), **more: Any) -> Knob:
+  """Declares a knob that is a whole number of 1 or more."""
+  return knob(int, default, meaning, COUNT, needs, **more)
+
+
 class Metric(NamedTuple):
   """A column of a run's records that reports follow over the rounds.
 

@@ -18,11 +18,8 @@ _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
 
 # What each kind is called with, beside the knobs of its own.
 _CALLED_WITH = {
-  'algorithm': (),
   'model': ('num_classes',),
-  'data': (),
   'partition': ('labels', 'num_clients', 'min_size', 'seed'),
-  'augmentation': (),
 }
 _TRAITS = {
   'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
@@ -108,7 +105,7 @@ def register(
       raise UsageError(f'{told}: {key!r} must be declared by knob(...).')
   if unknown := traits - _TRAITS.get(kind, set()):
     raise UsageError(f'{told}: there is no trait {sorted(unknown)[0]!r}.')
-  words = [*_CALLED_WITH[kind], *knobs]
+  words = [*_CALLED_WITH.get(kind, ()), *knobs]
   words += ['convolution'] if 'convolutional' in traits else []
   _require_callable(told, make, words)
   _parts[kind, name] = Part(
@@ -191,46 +188,36 @@ def registered(flat: Mapping[str, Any]) -> list[Part]:
 
 def describe(one: Part) -> dict[str, Any]:
   """A registered part as config.json tells of it; `remember` reads it."""
+  told = {name: metric[:3] for name, metric in one.metrics.items() if not metric.value}
   return {
     'kind': one.kind,
     'name': one.name,
     'title': one.title,
     'traits': sorted(one.traits),
-    'knobs': {name: list(knob[:3]) for name, knob in _told(one.knobs).items()},
-    'metrics': {
-      name: list(metric[:3])
-      for name, metric in one.metrics.items()
-      if metric.value is None
-    },
+    'knobs': {name: (k.kind.__name__, *k[1:3]) for name, k in one.knobs.items()},
+    'metrics': told,
     'file': one.registered['file'],
     'sha256': one.registered['sha256'],
   }
-
-
-def _told(knobs: Mapping[str, Knob]) -> dict[str, Knob]:
-  return {name: one._replace(kind=one.kind.__name__) for name, one in knobs.items()}
 
 
 def remember(description: Mapping[str, Any]) -> Part:
   """The part that a run directory tells of; without code if it is not registered."""
   key = description['kind'], description['name']
   if key not in _parts:
-    kinds = {kind.__name__: kind for kind in (float, int, bool, str)}
+    knobs = {
+      name: Knob(type(default), default, meaning)
+      for name, (_, default, meaning) in description['knobs'].items()
+    }
+    metrics = {name: Metric(*told) for name, told in description['metrics'].items()}
     _parts[key] = Part(
       *key,
       make=None,
       title=description['title'],
       traits=frozenset(description['traits']),
-      knobs={
-        name: Knob(kinds[kind], default, meaning)
-        for name, (kind, default, meaning) in description['knobs'].items()
-      },
-      metrics={name: Metric(*told) for name, told in description['metrics'].items()},
-      registered={
-        'origin': '',
-        'file': description['file'],
-        'sha256': description['sha256'],
-      },
+      knobs=knobs,
+      metrics=metrics,
+      registered={'origin': '', **description},
     )
     every_knob.cache_clear()
   return _parts[key]

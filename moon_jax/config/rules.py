@@ -1,10 +1,9 @@
 """Which knobs go together, and which may change when a run is resumed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from moon_jax import catalog
-from moon_jax.config.messages import problem
 from moon_jax.config.trees import Config, flatten
 
 
@@ -25,8 +24,17 @@ def conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
       )
   chosen = [catalog.chosen(kind, valid) for kind in catalog.KINDS]
   checks = [part.check for part in chosen if part is not None and part.check]
-  problems += [line for check in checks for line in check(valid)]
-  return problems + _topology_conflicts(valid)
+  return problems + [line for check in checks for line in _checked(check, valid)]
+
+
+def _checked(check: Callable, valid: Mapping[str, Any]) -> list[str]:
+  """What a part's own check complains of; nothing if it asks for what is not valid."""
+  try:
+    return list(check(valid))
+  except KeyError as error:
+    if error.args[0] in catalog.every_knob():
+      return []
+    raise
 
 
 def _unused(name: str, valid: Mapping[str, Any]) -> list[str]:
@@ -41,17 +49,6 @@ def _unused(name: str, valid: Mapping[str, Any]) -> list[str]:
         f'it belongs to {" or ".join(others)}.'
       )
   return problems
-
-
-def _topology_conflicts(valid: Mapping[str, Any]) -> list[str]:
-  """A ring whose clients have more neighbours than there are others."""
-  degree, num_clients = valid.get('topology.degree'), valid.get('num_clients')
-  if None in (degree, num_clients) or degree < num_clients:
-    return []
-  if not catalog.used('topology.degree', valid):
-    return []
-  wanted = f'below --config.num_clients={num_clients}'
-  return [problem('topology.degree', degree, wanted)]
 
 
 def used(flat: Mapping[str, Any]) -> dict[str, Any]:
