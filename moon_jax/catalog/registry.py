@@ -87,59 +87,54 @@ def register(
   title: str = '',
   knobs: Mapping[str, Knob] | None = None,
   traits: Iterable[str] = (),
-  metrics: Mapping[str, Metric] | None = None,
-  check: Callable[[Mapping[str, Any]], list[str]] | None = None,
+  **more: Any,
 ) -> None:
-  """Adds a part; once more from the same file replaces it.
+  """Adds a part, with `more` of its fields; once more from the same file replaces it.
 
   Raises:
     UsageError: the name is taken or no name, a knob is none, a trait is unknown, or the
       function cannot be called as parts of its kind are.
   """
   knobs, traits = dict(knobs or {}), frozenset(traits)
-  told = f'register_{kind}({name!r})'
-  registered = _source(told, make)
-  _require_free(told, (kind, name), registered['origin'], has_knobs=bool(knobs))
-  for key, knob in knobs.items():
-    if not isinstance(knob, Knob) or not key.isidentifier():
-      raise UsageError(f'{told}: {key!r} must be declared by knob(...).')
-  if unknown := traits - _TRAITS.get(kind, set()):
-    raise UsageError(f'{told}: there is no trait {sorted(unknown)[0]!r}.')
   words = [*_CALLED_WITH.get(kind, ()), *knobs]
   words += ['convolution'] if 'convolutional' in traits else []
-  _require_callable(told, make, words)
-  _parts[kind, name] = Part(
-    kind,
-    name,
-    make,
-    title or name,
-    traits,
-    knobs,
-    metrics=metrics or {},
-    check=check,
-    registered=registered,
-  )
+  try:
+    registered = _source(make)
+    _require_free((kind, name), registered['origin'], has_knobs=bool(knobs))
+    _require_known(kind, knobs, traits)
+    _require_callable(make, words)
+  except UsageError as error:
+    raise UsageError(f'register_{kind}({name!r}): {error}.') from None
+  fields = (kind, name, make, title or name, traits, knobs)
+  _parts[kind, name] = Part(*fields, registered=registered, **more)
   every_knob.cache_clear()
 
 
-def _require_free(
-  told: str, key: tuple[str, str], origin: str, *, has_knobs: bool
-) -> None:
+def _require_free(key: tuple[str, str], origin: str, *, has_knobs: bool) -> None:
   """Raises UsageError unless a part of that origin may have the name."""
   before, name = _parts.get(key), key[1]
   if not re.fullmatch('[a-z][a-z0-9_]*', name):
-    raise UsageError(f'{told}: a name has small letters, digits and _, a letter first.')
+    raise UsageError('a name has small letters, digits and _, a letter first')
   # Of a part without code only a run directory has told.
   is_taken = before is not None and before.make is not None
   if is_taken and (before.registered or {}).get('origin') != origin:
-    raise UsageError(f'{told}: the name is taken.')
+    raise UsageError('the name is taken')
   groups = {knob.partition('.')[0] for knob in (*KNOBS, *EXECUTION)}
   groups |= {one.group or one.name for one in _parts.values() if one != before}
   if has_knobs and name in groups:
-    raise UsageError(f'{told}: the name is taken, as a group of knobs.')
+    raise UsageError('the name is taken, as a group of knobs')
 
 
-def _require_callable(told: str, make: Callable | str, words: list[str]) -> None:
+def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> None:
+  """Raises UsageError unless all knobs are declared, and all traits are known."""
+  for key, knob in knobs.items():
+    if not isinstance(knob, Knob) or not key.isidentifier():
+      raise UsageError(f'{key!r} must be declared by knob(...)')
+  if unknown := traits - _TRAITS.get(kind, set()):
+    raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
+
+
+def _require_callable(make: Callable | str, words: list[str]) -> None:
   """Raises UsageError unless the function takes these words, `labels` by position."""
   if isinstance(make, str):
     return
@@ -147,14 +142,12 @@ def _require_callable(told: str, make: Callable | str, words: list[str]) -> None
   try:
     inspect.signature(make).bind(*['labels'] * ('labels' in words), **given)
   except TypeError as error:
-    name = getattr(make, '__name__', make)
-    wanted = ', '.join(words) or 'nothing'
-    raise UsageError(
-      f'{told}: {name} is called with {wanted}, and cannot be: {error}.'
-    ) from None
+    name, wanted = getattr(make, '__name__', make), ', '.join(words) or 'nothing'
+    problem = f'{name} is called with {wanted}, and cannot be: {error}'
+    raise UsageError(problem) from None
 
 
-def _source(told: str, make: Callable | str) -> dict[str, str]:
+def _source(make: Callable | str) -> dict[str, str]:
   """Where a part's code stands: `origin`, `file` and the `sha256` of what it holds.
 
   Raises:
@@ -164,20 +157,20 @@ def _source(told: str, make: Callable | str) -> dict[str, str]:
     module = make.partition(':')[0]
     return {'origin': module, 'file': module, 'sha256': ''}
   if not callable(make):
-    raise UsageError(f"{told}: {make!r} is no function, and no 'module:function'.")
+    raise UsageError(f"{make!r} is no function, and no 'module:function'")
   code = getattr(make, 'func', make)  # a partial's function
   own = inspect.isclass(code) and [f for f in vars(code).values() if callable(f)]
   if own:
     code = inspect.unwrap(own[0])  # what knows its source in a notebook too
   try:
     path = pathlib.Path(inspect.getsourcefile(code) or '')
-    if path.is_file():
-      digest = hashlib.sha256(path.read_bytes()).hexdigest()
-      return {'origin': str(path.resolve()), 'file': path.name, 'sha256': digest}
-    digest = hashlib.sha256(inspect.getsource(code).encode()).hexdigest()
+    whole = path.read_bytes() if path.is_file() else inspect.getsource(code).encode()
   except (OSError, TypeError):
-    raise UsageError(f'{told}: the source of {make!r} is in no file.') from None
-  return {'origin': code.__module__, 'file': code.__module__, 'sha256': digest}
+    raise UsageError(f'the source of {make!r} is in no file') from None
+  origin, file = str(path.resolve()), path.name
+  if not path.is_file():
+    origin = file = code.__module__
+  return {'origin': origin, 'file': file, 'sha256': hashlib.sha256(whole).hexdigest()}
 
 
 def registered(flat: Mapping[str, Any]) -> list[Part]:

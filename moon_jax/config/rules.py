@@ -1,6 +1,6 @@
 """Which knobs go together, and which may change when a run is resumed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from moon_jax import catalog
@@ -17,11 +17,9 @@ def conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
   problems = [line for name in given for line in _unused(name, valid)]
   for name, knob in catalog.every_knob().items():
     if knob.required and valid.get(name) == '' and catalog.used(name, valid):
-      kind, _ = knob.needs[-1]
-      decider = catalog.KINDS[kind]
-      problems.append(
-        f'--config.{name} is needed with --config.{decider}={valid[decider]}.'
-      )
+      decider = catalog.KINDS[knob.needs[-1][0]]
+      chosen = f'--config.{decider}={valid[decider]}'
+      problems.append(f'--config.{name} is needed with {chosen}.')
   chosen = [catalog.chosen(kind, valid) for kind in catalog.KINDS]
   checks = [part.check for part in chosen if part is not None and part.check]
   return problems + [line for check in checks for line in _checked(check, valid)]
@@ -37,18 +35,16 @@ def _checked(check: Callable, valid: Mapping[str, Any]) -> list[str]:
     raise
 
 
-def _unused(name: str, valid: Mapping[str, Any]) -> list[str]:
+def _unused(name: str, valid: Mapping[str, Any]) -> Iterator[str]:
   """The complaint that a knob is not used, for each part that does not use it."""
-  problems = []
   for kind, trait in catalog.every_knob()[name].needs:
-    part, decider = catalog.chosen(kind, valid), catalog.KINDS[kind]
+    part = catalog.chosen(kind, valid)
     if part is not None and not part.has(trait):
       others = [n for n in catalog.names(kind) if catalog.part(kind, n).has(trait)]
-      problems.append(
-        f'--config.{name} is not used with --config.{decider}={valid[decider]}; '
+      yield (
+        f'--config.{name} is not used with --config.{catalog.KINDS[kind]}={part.name}; '
         f'it belongs to {" or ".join(others)}.'
       )
-  return problems
 
 
 def used(flat: Mapping[str, Any]) -> dict[str, Any]:
