@@ -15,7 +15,7 @@ from moon_jax.types import Dataset
 # TFDS name -> [C] mean and [C] standard deviation of pixel / 255 that the literature
 # normalises with (CIFAR-10: Li et al. 2021). Other data uses its own training split.
 PIXEL_STATISTICS = {
-  'cifar10': np.divide([(125.3, 123.0, 113.9), (63.0, 62.1, 66.7)], 255),
+  'cifar10': tuple(np.divide([(125.3, 123.0, 113.9), (63.0, 62.1, 66.7)], 255)),
   'cifar100': ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
   'fashion_mnist': ((0.2860,), (0.3530,)),
   'mnist': ((0.1307,), (0.3081,)),
@@ -55,8 +55,12 @@ def load_tfds(name: str, dir: str) -> Dataset:
       _read_split(builder, split, image_key, label_key) for split in ('train', 'test')
     )
   num_classes = info.features[label_key].num_classes
-  if min(train[1].min(), test[1].min()) < 0:
-    raise DataError(f'--config.data.name={name!r} has a split without labels.')
+  labels = np.concatenate([train[1], test[1]])
+  if labels.min() < 0 or labels.max() >= num_classes:
+    raise DataError(
+      f'--config.data.name={name!r} has labels from {labels.min()} to {labels.max()}, '
+      f'not from 0 to {num_classes - 1}.'
+    )
   if info.name in TRANSPOSED:
     train, test = ((i.transpose(0, 2, 1, 3), labels) for i, labels in (train, test))
   return make_dataset(
