@@ -10,7 +10,6 @@ Traits that others ask about:
 """
 
 from moon_jax.catalog.parts import (
-  INT32,
   Metric,
   Part,
   above,
@@ -32,7 +31,6 @@ _ALONE = frozenset({'several_clients'})
 
 _MU = number(5.0, 'weight of the contrastive term', at_least(0))
 _TAU = number(0.5, 'temperature of the contrastive term', above(0))
-_SOME = (at_least(0), INT32)
 
 _MOON_KNOBS = {
   'mu': _MU,
@@ -67,7 +65,7 @@ _DCO_MOON_KNOBS = {
   'normalise': switch(False, 'divide both weights by mu, above 0 then'),
 }
 _KRUM_KNOBS = {
-  'num_byzantine': knob(int, 1, 'clients that may send anything', _SOME),
+  'num_byzantine': knob(int, 1, 'clients that may send anything', at_least(0)),
   'num_selected': counted(1, 'models averaged; above 1: multi-Krum'),
 }
 

@@ -20,7 +20,8 @@ def conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
       decider = catalog.KINDS[knob.needs[-1][0]]
       chosen = f'--config.{decider}={valid[decider]}'
       problems.append(f'--config.{name} is needed with {chosen}.')
-  chosen = [catalog.chosen(kind, valid) for kind in catalog.KINDS]
+  kinds = [kind for kind, name in catalog.KINDS.items() if catalog.used(name, valid)]
+  chosen = [catalog.chosen(kind, valid) for kind in kinds]
   checks = [part.check for part in chosen if part is not None and part.check]
   return problems + [line for check in checks for line in _checked(check, valid)]
 
