@@ -77,10 +77,7 @@ class Result:
 
 
 def run(
-  config: Mapping[str, Any],
-  workdir: str | os.PathLike,
-  *,
-  handle_signals: bool = False,
+  config: Mapping[str, Any], workdir: str | os.PathLike, *, handle_signals: bool = False
 ) -> Result:
   """Runs an experiment as `python launch.py` does: records, checkpoints, resumption.
 
