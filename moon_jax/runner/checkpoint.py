@@ -7,6 +7,7 @@ verified.
 """
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -79,17 +80,14 @@ class Checkpoints:
         the folder was moved or removed.
     """
     self.require_in_place()
-    step = int(state.round)
+    step, num_bytes = int(state.round), tree.num_bytes(state)
     folder, partial = self._folder(step), self._partial(step)
     if folder.exists():
       raise RunError(f'Checkpoint {step} was not saved: it is there already.')
-    num_bytes = tree.num_bytes(state)
-    files.require_space(folder, num_bytes)
     try:
       with _quietly():
-        self._checkpointer.save(
-          partial.absolute() / STATE, args=ocp.args.StandardSave(state)
-        )
+        content = ocp.args.StandardSave(state)
+        self._checkpointer.save(partial.absolute() / STATE, args=content)
       manifest.write(partial, step)
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
@@ -112,12 +110,11 @@ class Checkpoints:
         or does not hold such a state.
     """
     for step in steps(self._directory):
-      if reason := manifest.fault(self._folder(step), step):
-        self._set_aside(step, reason)
-      else:
+      if not (reason := manifest.fault(self._folder(step), step)):
         state = _load(self._folder(step), first)
         self._remove_older()
         return state
+      self._set_aside(step, reason)
     if rounds_saved or list(self._directory.glob('bad-*')):
       raise NoCheckpointError(
         f'{self._directory} holds no usable checkpoint, but rounds were saved there. '
@@ -155,7 +152,7 @@ def steps(directory: pathlib.Path) -> list[int]:
 
   They may be damaged; `manifest.fault` tells.
   """
-  names = [path.name for path in directory.iterdir()]
+  names = [path.name for path in directory.glob('*')]
   return sorted(int(n) for n in names if re.fullmatch(r'0|[1-9][0-9]*', n))[::-1]
 
 
@@ -190,7 +187,7 @@ def newest(directory: pathlib.Path, like: State) -> State:
   Raises:
     NoCheckpointError: there is no undamaged checkpoint, or it holds no such state.
   """
-  names = steps(directory) if directory.is_dir() else []
+  names = steps(directory)
   good = (step for step in names if not manifest.fault(directory / str(step), step))
   if (step := next(good, None)) is None:
     what = 'no undamaged checkpoint' if names else 'nothing is saved yet'
@@ -236,12 +233,5 @@ def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
 def _layout(tree) -> set[tuple[str, tuple]]:
   """{(path, (shape, dtype))} of every leaf, whatever the containers are called."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {
-    ('.'.join(_name(key) for key in path), (tuple(leaf.shape), str(leaf.dtype)))
-    for path, leaf in leaves
-  }
-
-
-def _name(key) -> str:
-  """A NamedTuple's field and a dict's key of the same name count as equal."""
-  return str(getattr(key, 'name', getattr(key, 'key', getattr(key, 'idx', key))))
+  name = functools.partial(jax.tree_util.keystr, simple=True, separator='.')
+  return {(name(path), (tuple(leaf.shape), str(leaf.dtype))) for path, leaf in leaves}

@@ -9,23 +9,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich import box
+from rich import box, progress
 from rich.console import Console as Terminal
-from rich.progress import (
-  BarColumn,
-  MofNCompleteColumn,
-  Progress,
-  TextColumn,
-  TimeRemainingColumn,
-)
-from rich.table import Table
+from rich.table import Column, Table
 
 from moon_jax import tree
 from moon_jax.cli import Request
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner import files, run_directory
-from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner.clock import Clock, time_spent
+from moon_jax.runner.metrics import TARGET
 from moon_jax.types import State
 
 
@@ -36,15 +29,12 @@ class Console:
     self._terminal = terminal or Terminal(
       highlight=False, soft_wrap=True, markup=False, emoji=False
     )
-    self._bar = Progress(
-      TextColumn('round'),
-      MofNCompleteColumn(),
-      BarColumn(bar_width=20),
-      TimeRemainingColumn(),
-      TextColumn('{task.fields[news]}'),
-      console=self._terminal,
-      disable=not self._terminal.is_terminal,
+    columns = (
+      *('round', progress.MofNCompleteColumn(), progress.BarColumn(bar_width=20)),
+      *(progress.TimeRemainingColumn(), '{task.fields[news]}'),
     )
+    is_off = not self._terminal.is_terminal
+    self._bar = progress.Progress(*columns, console=self._terminal, disable=is_off)
     self._num_rounds = 0
     self._shown = None  # the bar of a notebook
 
@@ -54,10 +44,8 @@ class Console:
 
   def devices(self) -> None:
     """Says what the run computes on."""
-    kinds = collections.Counter(
-      f'{d.platform} ({d.device_kind})' for d in jax.local_devices()
-    )
-    words = [f'{count} x {kind}' for kind, count in kinds.items()]
+    kinds = [f'{one.platform} ({one.device_kind})' for one in jax.local_devices()]
+    words = [f'{count} x {kind}' for kind, count in collections.Counter(kinds).items()]
     self.say(f'devices: {", ".join(words)}; JAX {jax.__version__}')
 
   def introduce(self, request: Request, experiment: Experiment, state: State) -> None:
@@ -69,10 +57,8 @@ class Console:
       state: the state that the run starts from.
     """
     config, planner = experiment.config, experiment.planner
-    done = int(state.round)
-    what = (
-      f'resumed after round {done} of {config.num_rounds}' if done else 'a fresh run'
-    )
+    done, asked = int(state.round), config.num_rounds
+    what = f'resumed after round {done} of {asked}' if done else 'a fresh run'
     self.say(f'{request.workdir}: {what}')
     changed = [f'{name}={value}' for name, value in request.changed.items()]
     self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
@@ -138,11 +124,6 @@ class Console:
       self.say(f'where the time went (train includes frozen): {", ".join(words)}')
     self.say(f'trace: {folder}')
 
-  def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:
-    """Says that the run was finished before this start."""
-    self.say(f'nothing to do: the run has the {num_rounds} rounds asked for')
-    self.finished(workdir)
-
   def finished(self, workdir: pathlib.Path) -> None:
     """Says how the run ended and where its results are."""
     summary = files.read_json(workdir / run_directory.SUMMARY)
@@ -159,15 +140,17 @@ class Console:
 def accuracy_table(summary: dict[str, Any]) -> Table:
   """The last and the best test, and the first as good as a part of the best."""
   table = _table('', 'test accuracy', 'round')
-  rows = [
-    ('last', summary['test_accuracy'], summary['rounds']),
-    ('best', summary['best_test_accuracy'], summary['best_round']),
-  ]
-  if 'target_round' in summary:  # an older version did not tell
-    name = f'first with {100 * metrics_lib.TARGET:.0f} % of the best'
-    rows.append((name, summary['target_test_accuracy'], summary['target_round']))
-  for name, accuracy, number in rows:
-    table.add_row(name, f'{accuracy:.4f}', str(number))
+  rows = {
+    'last': ('test_accuracy', 'rounds'),
+    'best': ('best_test_accuracy', 'best_round'),
+    f'first with {100 * TARGET:.0f} % of the best': (
+      'target_test_accuracy',
+      'target_round',
+    ),
+  }
+  for name, (accuracy, number) in rows.items():
+    if number in summary:  # an older version did not tell of the target
+      table.add_row(name, f'{summary[accuracy]:.4f}', str(summary[number]))
   return table
 
 
@@ -181,19 +164,17 @@ def time_table(spent: dict[str, float]) -> Table:
 
 
 def _table(first: str, *numbers: str) -> Table:
-  table = Table(first, box=box.SIMPLE_HEAD)
-  for name in numbers:
-    table.add_column(name, justify='right')
-  return table
+  right = [Column(name, justify='right') for name in numbers]
+  return Table(first, *right, box=box.SIMPLE_HEAD)
 
 
 def describe_test(record: dict[str, Any]) -> str:
   """'test accuracy 0.9120', with the spread over several models; '' if untested."""
-  if 'test_accuracy' not in record:
-    return ''
-  spread = record.get('test_accuracy_std')
-  words = f'test accuracy {record["test_accuracy"]:.4f}'
-  return words + (f' +- {spread:.4f}' if spread is not None else '')
+  names = {'test_accuracy': 'test accuracy', 'test_accuracy_std': '+-'}
+  words = [
+    f'{word} {record[name]:.4f}' for name, word in names.items() if name in record
+  ]
+  return ' '.join(words)
 
 
 def describe_training(record: dict[str, Any]) -> str:

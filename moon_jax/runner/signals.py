@@ -57,11 +57,13 @@ class Stop:
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
     """A request that arrives inside waits for `check`."""
-    self._set_may_wait(True)
+    with self._lock:
+      self._may_wait = True
     try:
       yield
     finally:
-      self._set_may_wait(False)
+      with self._lock:
+        self._may_wait = False
 
   def check(self, num_rounds: int) -> None:
     """To be called when everything is saved.
@@ -74,11 +76,8 @@ class Stop:
     """
     if self.requested:
       name, exit_code = _ENDINGS[self._signal]
-      raise StoppedError(
-        f'Stopped by {name} after round {num_rounds}, which is saved. '
-        f'To go on: {self.command}',
-        exit_code,
-      )
+      message = f'Stopped by {name} after round {num_rounds}, which is saved. '
+      raise StoppedError(f'{message}To go on: {self.command}', exit_code)
 
   def request(self, number: signal.Signals) -> None:
     """Acts on a signal; called by the thread of `listen`."""
@@ -95,10 +94,6 @@ class Stop:
         f'Stopped at once by {name}; what was saved stays. To go on: {self.command}'
       )
       os._exit(exit_code)
-
-  def _set_may_wait(self, value):
-    with self._lock:
-      self._may_wait = value
 
 
 def listen() -> Stop:
