@@ -63,11 +63,10 @@ def using(folder: str, say: Callable[[str], None]) -> Iterator[None]:
   check(folder)
   path = config_lib.expand(_KNOB, folder).absolute()
   with _locked(path, folder, say):
-    bad = [entry for entry in path.glob(_ENTRIES) if not _is_sound(entry)]
-    for entry in bad:
-      _remove(entry)
-    if bad:
+    if bad := _without_digest(path):
       say(f'compile cache: {len(bad)} bad entries removed from {folder}')
+    for entry in bad:
+      entry.unlink()
     try:
       with _enabled(path):
         yield
@@ -117,26 +116,24 @@ def _seal_new(path: pathlib.Path) -> dict[str, str]:
   The newest comes first: what a full disk has torn leaves no room for its digest, and
   its removal makes room for those of the whole ones.
   """
-  new = [entry for entry in path.glob(_ENTRIES) if not _seal(entry).exists()]
   lost = {}
+  new = _without_digest(path)
   for entry in sorted(new, key=lambda entry: entry.stat().st_mtime_ns, reverse=True):
     try:
-      _seal(entry).write_text(files.sha256(entry))
+      _digest_file(entry).write_text(files.sha256(entry))
     except OSError as error:
-      _remove(entry)
+      entry.unlink()
+      _digest_file(entry).unlink(missing_ok=True)
       lost = {entry.name.partition('-')[0]: error.strerror} | lost
   return lost
 
 
-def _is_sound(entry: pathlib.Path) -> bool:
-  return _seal(entry).exists() and _seal(entry).read_text() == files.sha256(entry)
+def _without_digest(path: pathlib.Path) -> list[pathlib.Path]:
+  """The entries that their digests do not fit, or that have none."""
+  told = [(entry, _digest_file(entry)) for entry in path.glob(_ENTRIES)]
+  return [e for e, d in told if not d.exists() or d.read_text() != files.sha256(e)]
 
 
-def _remove(entry: pathlib.Path) -> None:
-  entry.unlink()
-  _seal(entry).unlink(missing_ok=True)
-
-
-def _seal(entry: pathlib.Path) -> pathlib.Path:
+def _digest_file(entry: pathlib.Path) -> pathlib.Path:
   """The file beside an entry that holds its digest."""
   return entry.with_name(entry.name + '.sha256')

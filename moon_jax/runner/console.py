@@ -116,12 +116,11 @@ class Console:
     """Prints the phases of the traced rounds, and where the trace is.
 
     Args:
-      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'. {} of a run
-        that ended early: only where the trace is.
+      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'.
       folder: holds the trace.
     """
-    if words := [f'{phase} {value:.2f} s' for phase, value in seconds.items()]:
-      self.say(f'where the time went (train includes frozen): {", ".join(words)}')
+    words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
+    self.say(f'where the time went (train includes frozen): {", ".join(words)}')
     self.say(f'trace: {folder}')
 
   def finished(self, workdir: pathlib.Path) -> None:

@@ -28,16 +28,14 @@ def require_writable(workdir: pathlib.Path) -> None:
     UsageError: it is a file, or nothing can be written there.
     RunError: the disk is full.
   """
-  flag = f'--workdir={str(workdir)!r}'
   try:
-    if workdir.exists() and not workdir.is_dir():
-      raise UsageError(f'{flag} is a file.')
     with tempfile.TemporaryFile(dir=_nearest(workdir), buffering=0) as file:
       file.write(b'.')
   except OSError as error:
     if error.errno in FULL:
       raise failure(workdir, error.strerror) from None
-    raise UsageError(f'{flag} cannot be written: {error.strerror}.') from None
+    problem = f'--workdir={str(workdir)!r} cannot be written: {error.strerror}.'
+    raise UsageError(problem) from None
 
 
 def failure(path: pathlib.Path, reason: str, num_bytes: int | None = None) -> RunError:

@@ -2,7 +2,7 @@
 
 from moon_jax.cli import Request
 from moon_jax.engine import devices
-from moon_jax.engine.experiment import Experiment, build, initial_state
+from moon_jax.engine.experiment import build, initial_state
 from moon_jax.errors import ExitCode, UsageError
 from moon_jax.runner import compile_cache, run_directory
 from moon_jax.runner.checkpoint import Checkpoints
@@ -10,7 +10,6 @@ from moon_jax.runner.console import Console
 from moon_jax.runner.pipeline import Pipeline
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
-from moon_jax.types import State
 
 
 def run(request: Request, stop: Stop | None = None) -> ExitCode:
@@ -54,8 +53,8 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       if rounds_left(config.num_rounds, records):
-        with Pipeline(built, state, checkpoints, records, console) as pipeline:
-          train(built, state, pipeline, console, stop or Stop())
+        pipeline = Pipeline(built, state, checkpoints, records, console)
+        pipeline.run(state, stop or Stop())
     checkpoints.require_in_place()
     run_directory.finish(workdir)
   console.finished(workdir)
@@ -74,33 +73,3 @@ def rounds_left(num_rounds: int, records: Records) -> bool:
       f'--config.num_rounds={num_rounds} must be above the {done} rounds saved here.'
     )
   return done < num_rounds
-
-
-def train(
-  built: Experiment, state: State, pipeline: Pipeline, console: Console, stop: Stop
-) -> None:
-  """Every round that is left: train, test, record, save. See `pipeline`.
-
-  Raises:
-    StoppedError: it was asked to, and has saved what it did.
-    DivergedError: the results of a round are not finite.
-  """
-  config, saved = built.config, False
-  with stop.deferred():
-    for index in console.progress(range(int(state.round), config.num_rounds)):
-      if saved:
-        stop.check(index)
-      state = pipeline.train(state)
-      pipeline.pack_next()
-      if due(index, config.eval_every_rounds, config.num_rounds):
-        pipeline.test(state)
-      pipeline.record_previous()
-      saved = stop.requested
-      saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
-      if saved or devices.one_at_a_time(built.mesh):
-        pipeline.record_current(state if saved else None)
-
-
-def due(round_index: int, every: int, num_rounds: int) -> bool:
-  """Whether something done every so many rounds, and after the last, is due."""
-  return (round_index + 1) % every == 0 or round_index + 1 == num_rounds

@@ -40,7 +40,9 @@ def round_record(
     else the algorithm reports, and the numbers it computed; bytes of the whole cohort.
   """
   skipped = ~metrics.finite & skip_nonfinite
-  counted = _of_clients(metrics, ~skipped | skipped.all())
+  chosen = ~skipped | skipped.all()
+  of_clients = metrics._replace(numbers={}, server_finite=None)
+  counted = jax.tree.map(lambda values: values[chosen], of_clients)
   reports = {}
   for name, values in sorted(counted.reports.items()):
     reports |= _spread(f'{name}_mean', name, values)
@@ -57,15 +59,6 @@ def round_record(
     'bytes_down': traffic[0] * plan.num_transfers(),
     'bytes_up': traffic[1] * plan.num_transfers(),
   }
-
-
-def _of_clients(metrics: ClientMetrics, chosen: np.ndarray) -> ClientMetrics:
-  """The metrics of some clients of the cohort: chosen [K] bool."""
-  parts = {
-    name: jax.tree.map(lambda values: values[chosen], getattr(metrics, name))
-    for name in ('sums', 'num_seen', 'drift', 'reports')
-  }
-  return metrics._replace(**parts)
 
 
 def means(metrics: ClientMetrics) -> Record:

@@ -4,9 +4,9 @@
   host     | pack t    | record t-2 | pack t+1  | record t-1 | pack t+2  | record t
 
 The host gives the device its work and goes on at once; only reading results waits. So
-`train`, `pack_next` and `test` of round t come first, and then `record_previous` reads
-round t-1, which is ready by then. Before a save, and where a device may have no work in
-advance, `record_current` waits for round t itself.
+the training, packing and testing of round t come first, and then the results of round
+t-1 are read, which are there by then. Before a save, and where a device may have no
+work in advance, the host waits for round t itself.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ import math
 import jax
 import numpy as np
 
+from moon_jax.engine import devices
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.programs import compile_programs, round_inputs
@@ -27,6 +28,7 @@ from moon_jax.runner.console import Console
 from moon_jax.runner.metrics import Record, round_record, test_record
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
+from moon_jax.runner.signals import Stop
 from moon_jax.types import ClientMetrics, State
 
 # Of the clients that diverged; there may be thousands.
@@ -48,12 +50,12 @@ class PendingRound:
   index: int
   plan: Plan
   clock: Clock
-  metrics: ClientMetrics | None = None
+  metrics: ClientMetrics
   score: Score | None = None
 
 
 class Pipeline:
-  """The rounds under way. A context manager: ends by telling of the trace."""
+  """The rounds of a run that are left: trains, tests, records and saves them."""
 
   def __init__(
     self,
@@ -72,82 +74,74 @@ class Pipeline:
       records: where the rounds are written down.
       console: is told of them.
     """
-    self._current = self._previous = self._clock = None
     self._experiment, self._console = experiment, console
     self._checkpoints, self._records = checkpoints, records
-    config = experiment.config
+    config, self._clock = experiment.config, None
     self._rounds = range(int(state.round), config.num_rounds)
     self._pack(self._rounds.start)
     cache = compile_cache.using(config.execution.compile_cache, console.say)
     with cache, console.compiling('one round and one test'):
       self._programs = compile_programs(experiment, state, self._inputs)
-    self._folder = records.workdir / 'profile'
     traced = self._rounds if config.execution.profile else range(0)
-    self._profiler = Profiler(self._folder, traced)
+    self._profiler = Profiler(records.workdir / 'profile', traced)
 
-  def __enter__(self):
-    return self
+  def run(self, state: State, stop: Stop) -> None:
+    """Runs every round that is left, and tells of the trace, if there is one.
 
-  def __exit__(self, kind, *exception):
-    if self._profiler.began:
+    Raises:
+      StoppedError: it was asked to, and has saved what it did.
+      DivergedError: the results of a round are not finite.
+    """
+    try:
+      with stop.deferred():
+        self._run(state, stop)
+    finally:
       self._profiler.stop()
-      phases = {}
-      if not kind:
-        phases = self._profiler.seconds(self._programs.run_round.as_text())
-        phases = {'compile': self._programs.compile_seconds} | phases
-      self._console.where_time_went(phases, self._folder)
+    if self._profiler.began:
+      phases = self._profiler.seconds(self._programs.run_round.as_text())
+      phases = {'compile': self._programs.compile_seconds} | phases
+      self._console.where_time_went(phases, self._records.workdir / 'profile')
 
-  def _pack(self, index: int) -> None:
+  def _run(self, state, stop):
+    config, previous, saved = self._experiment.config, None, False
+    for index in self._console.progress(self._rounds):
+      if saved:
+        stop.check(index)
+      state, current = self._train(state)
+      if index + 1 in self._rounds:
+        with current.clock('pack'):
+          self._pack(index + 1)
+      if due(index, config.eval_every_rounds, config.num_rounds):
+        with jax.transfer_guard('disallow'):
+          current.score = self._programs.evaluate(state, self._experiment.test)
+      if previous:
+        self._record(previous)
+      saved = stop.requested
+      saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
+      previous = current
+      if saved or devices.one_at_a_time(self._experiment.mesh):
+        self._record(current, state if saved else None)
+        previous = None
+
+  def _pack(self, index):
     self._index, self._plan = index, self._experiment.planner.plan(index)
     self._inputs = round_inputs(self._experiment, index, self._plan)
 
-  def train(self, state: State) -> State:
+  def _train(self, state):
     """Gives the device the packed round; the state before it is used up."""
     self._profiler.given(self._index)
     clock = Clock(self._clock)
     if self._clock is None:
       clock.seconds['compile'] = self._programs.compile_seconds
-    self._clock, self._previous = clock, self._current
-    self._current = PendingRound(self._index, self._plan, clock)
+    self._clock = clock
     with jax.transfer_guard('disallow'):
-      state, self._current.metrics = self._programs.run_round(
+      state, metrics = self._programs.run_round(
         state, *self._inputs, self._experiment.train
       )
-    return state
-
-  def pack_next(self) -> None:
-    """Packs the round after the current one, if there is one."""
-    if self._index + 1 in self._rounds:
-      with self._clock('pack'):
-        self._pack(self._index + 1)
-
-  def test(self, state: State) -> None:
-    """Gives the device the test of the current round's state."""
-    with jax.transfer_guard('disallow'):
-      self._current.score = self._programs.evaluate(state, self._experiment.test)
-
-  def record_previous(self) -> None:
-    """Records the round before the current one, unless that is done.
-
-    Raises:
-      DivergedError: its results are NaN or infinite.
-    """
-    if self._previous:
-      self._record(self._previous)
-
-  def record_current(self, to_save: State | None) -> None:
-    """Waits for the results of the current round, records them, and saves its state.
-
-    Args:
-      to_save: the state after it; None if it is not saved.
-
-    Raises:
-      DivergedError: they are NaN or infinite.
-    """
-    self._record(self._current, to_save)
-    self._current = None
+    return state, PendingRound(self._index, self._plan, clock, metrics)
 
   def _record(self, pending, to_save=None):
+    """Waits for the results of a round, records them and saves the state after it."""
     metrics, clock = jax.device_get(pending.metrics), pending.clock
     clock.arrived('train')
     score = jax.device_get(pending.score)
@@ -163,6 +157,11 @@ class Pipeline:
     self._records.add_timings(timing_record(clock, pending.plan, record))
     self._console.round_done(record, clock)
     self._profiler.arrived(pending.index, clock)
+
+
+def due(round_index: int, every: int, num_rounds: int) -> bool:
+  """Whether something done every so many rounds, and after the last, is due."""
+  return (round_index + 1) % every == 0 or round_index + 1 == num_rounds
 
 
 def line_of(

@@ -18,8 +18,8 @@ import numpy as np
 from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
 from moon_jax.cli import Request
-from moon_jax.data import partition
 from moon_jax.data.device import DeviceSplit
+from moon_jax.data.partition import Partition
 from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.runner import files, lock, plots
 from moon_jax.runner.metrics import Record, summarise
@@ -132,9 +132,7 @@ def finish(workdir: pathlib.Path) -> None:
   files.write_json(workdir / SUMMARY, summarise(rounds, timings))
 
 
-def save_partition(
-  workdir: pathlib.Path, split: partition.Partition, counts: np.ndarray
-) -> None:
+def save_partition(workdir: pathlib.Path, split: Partition, counts: np.ndarray) -> None:
   """Writes partition.npz (indices, offsets, class_counts [N, Y]) and partition.png."""
   with files.replacing(workdir / 'partition.npz') as path, path.open('wb') as file:
     np.savez(file, **split._asdict(), class_counts=counts)
@@ -150,14 +148,12 @@ def describe_images(split: DeviceSplit) -> Record:
   }
 
 
-def describe(
-  request: Request, data_digest: str, images: Record, saved: Record
-) -> Record:
+def describe(request: Request, digest: str, images: Record, saved: Record) -> Record:
   """The content of config.json: the experiment, its data and what it runs on.
 
   Args:
     request: the command line.
-    data_digest: of the data set.
+    digest: of the data set.
     images: see `describe_images`.
     saved: config.json of the run that is resumed; what it ran on is kept under
       'earlier', one object for each start.
@@ -171,7 +167,7 @@ def describe(
     'command': request.command,
     'config': config_lib.ordered(request.config),
     **({'registered': [catalog.describe(one) for one in parts]} if parts else {}),
-    'data_digest': data_digest,
+    'data_digest': digest,
     'images': images,
     'earlier': earlier,
     'versions': {'python': platform.python_version(), 'moon_jax': __version__}

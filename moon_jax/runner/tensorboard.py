@@ -4,12 +4,14 @@ import contextlib
 import math
 import os
 import pathlib
+import platform
 import time
 
 import numpy as np
 from matplotlib import image
-from tensorboardX import event_file_writer, summary
+from tensorboardX import summary
 from tensorboardX.proto import event_pb2, summary_pb2
+from tensorboardX.record_writer import RecordWriter
 
 from moon_jax.runner import files
 from moon_jax.runner.metrics import Record
@@ -29,9 +31,10 @@ class Board:
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     with files.writing(folder):
       folder.mkdir(exist_ok=True)
-      self._writer = event_file_writer.EventsWriter(
-        str(folder / 'events'), f'.{os.getpid()}'
-      )
+      # TensorBoard reads the files of a folder in the order of their names.
+      name = f'events.out.tfevents.{int(time.time())}.{platform.node()}.{os.getpid()}'
+      self._writer = RecordWriter(str(folder / name))
+    self._add(0, file_version='brain.Event:2')
     self._add(first_round, session_log=start)
 
   def add(self, group: str, record: Record) -> None:
@@ -63,5 +66,5 @@ class Board:
   def _add(self, step, **content):
     event = event_pb2.Event(wall_time=time.time(), step=step, **content)
     with files.writing(self._folder):
-      self._writer.write_event(event)
+      self._writer.write(event.SerializeToString())
       self._writer.flush()

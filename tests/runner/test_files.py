@@ -191,7 +191,7 @@ def test_places_that_cannot_be_written(disk, remount, tmp_path):
   folder = disk('frozen', '64k')
   remount(folder, 'ro')
   for place, problem in {
-    tmp_path / 'file': 'is a file',
+    tmp_path / 'file': 'cannot be written: Not a directory',
     tmp_path / 'file/run': 'cannot be written: Not a directory',
     folder: 'cannot be written: Read-only file system',
     folder / 'deep/run': 'cannot be written: Read-only file system',
