@@ -76,14 +76,11 @@ class Checkpoints:
     """Saves under the number of completed rounds, and removes all but the newest two.
 
     Raises:
-      RunError: a checkpoint of this round is there already, it cannot be written, or
-        the folder was moved or removed.
+      RunError: it cannot be written, or the folder was moved or removed.
     """
     self.require_in_place()
     step, num_bytes = int(state.round), tree.num_bytes(state)
     folder, partial = self._folder(step), self._partial(step)
-    if folder.exists():
-      raise RunError(f'Checkpoint {step} was not saved: it is there already.')
     try:
       with _quietly():
         content = ocp.args.StandardSave(state)
@@ -209,18 +206,14 @@ def _load(folder: pathlib.Path, like: State) -> State:
       # Orbax casts another dtype without a word, so the types are compared first.
       saved = checkpointer.metadata(place).item_metadata.tree
       if not (differing := _layout(saved) ^ _layout(like)):
-        how = jax.tree.map(_restored_as, like)
-        return checkpointer.restore(
-          place, ocp.args.PyTreeRestore(like, restore_args=how)
-        )
+        how = ocp.args.PyTreeRestore(like, jax.tree.map(_restored_as, like))
+        return checkpointer.restore(place, how)
   except Exception as error:  # reading can raise anything
-    raise NoCheckpointError(
-      f'{folder} is undamaged and cannot be read ({_reason(error)}).'
-    ) from error
+    problem = f'{folder} is undamaged and cannot be read ({_reason(error)}).'
+    raise NoCheckpointError(problem) from error
   names = ', '.join(sorted({name for name, _ in differing}))
-  raise NoCheckpointError(
-    f'Checkpoint {folder.name} holds another state; differing: {names}.'
-  )
+  problem = f'Checkpoint {folder.name} holds another state; differing: {names}.'
+  raise NoCheckpointError(problem)
 
 
 def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> ocp.RestoreArgs:

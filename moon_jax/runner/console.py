@@ -1,11 +1,8 @@
 """Prints what a run does: a few lines at the start, then the progress of the rounds."""
 
 import collections
-import contextlib
 import pathlib
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +15,7 @@ from moon_jax.cli import Request
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner import files, run_directory
 from moon_jax.runner.clock import Clock, time_spent
-from moon_jax.runner.metrics import TARGET
+from moon_jax.runner.metrics import TARGET, Record
 from moon_jax.types import State
 
 
@@ -29,18 +26,16 @@ class Console:
     self._terminal = terminal or Terminal(
       highlight=False, soft_wrap=True, markup=False, emoji=False
     )
-    columns = (
-      *('round', progress.MofNCompleteColumn(), progress.BarColumn(bar_width=20)),
-      *(progress.TimeRemainingColumn(), '{task.fields[news]}'),
-    )
+    count, left = progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    columns = ('round', count, progress.BarColumn(20), left, '{task.fields[news]}')
     is_off = not self._terminal.is_terminal
     self._bar = progress.Progress(*columns, console=self._terminal, disable=is_off)
     self._num_rounds = 0
     self._shown = None  # the bar of a notebook
 
-  def say(self, text: str) -> None:
-    """Prints one line."""
-    self._terminal.print(text)
+  def say(self, text: str, end: str = '\n') -> None:
+    """Prints one line, or the begin of one."""
+    self._terminal.print(text, end=end)
 
   def devices(self) -> None:
     """Says what the run computes on."""
@@ -76,14 +71,6 @@ class Console:
       f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
     )
 
-  @contextlib.contextmanager
-  def compiling(self, what: str) -> Iterator[None]:
-    """Says what is compiled and how long that took."""
-    self._terminal.print(f'compiling {what} ... ', end='')
-    begin = time.perf_counter()
-    yield
-    self.say(f'{time.perf_counter() - begin:.1f} s')
-
   def progress(self, rounds: range) -> Iterator[int]:
     """Yields the rounds, with a bar and the time that is left."""
     self._num_rounds = rounds.stop
@@ -95,7 +82,7 @@ class Console:
       self._bar.add_task('', total=rounds.stop, completed=rounds.start, news='')
       yield from rounds
 
-  def round_done(self, record: dict[str, Any], clock: Clock) -> None:
+  def round_done(self, record: Record, clock: Clock) -> None:
     """Moves the bar, or prints the round's line."""
     # The parts of the loss would push the bar off a line of 80 columns.
     news = describe_test(record) or f'train loss {record["train_loss"]:.3f}'
@@ -136,18 +123,15 @@ class Console:
     self.say(f'results: {workdir}')
 
 
-def accuracy_table(summary: dict[str, Any]) -> Table:
+def accuracy_table(summary: Record) -> Table:
   """The last and the best test, and the first as good as a part of the best."""
   table = _table('', 'test accuracy', 'round')
-  rows = {
-    'last': ('test_accuracy', 'rounds'),
-    'best': ('best_test_accuracy', 'best_round'),
-    f'first with {100 * TARGET:.0f} % of the best': (
-      'target_test_accuracy',
-      'target_round',
-    ),
-  }
-  for name, (accuracy, number) in rows.items():
+  target = f'first with {100 * TARGET:.0f} % of the best'
+  for name, accuracy, number in (
+    ('last', 'test_accuracy', 'rounds'),
+    ('best', 'best_test_accuracy', 'best_round'),
+    (target, 'target_test_accuracy', 'target_round'),
+  ):
     if number in summary:  # an older version did not tell of the target
       table.add_row(name, f'{summary[accuracy]:.4f}', str(summary[number]))
   return table
@@ -167,20 +151,16 @@ def _table(first: str, *numbers: str) -> Table:
   return Table(first, *right, box=box.SIMPLE_HEAD)
 
 
-def describe_test(record: dict[str, Any]) -> str:
+def describe_test(record: Record) -> str:
   """'test accuracy 0.9120', with the spread over several models; '' if untested."""
-  names = {'test_accuracy': 'test accuracy', 'test_accuracy_std': '+-'}
-  words = [
-    f'{word} {record[name]:.4f}' for name, word in names.items() if name in record
-  ]
-  return ' '.join(words)
+  words = {'test_accuracy': 'test accuracy', 'test_accuracy_std': '+-'}
+  found = {name: word for name, word in words.items() if name in record}
+  return ' '.join(f'{word} {record[name]:.4f}' for name, word in found.items())
 
 
-def describe_training(record: dict[str, Any]) -> str:
+def describe_training(record: Record) -> str:
   """'train loss 0.310 (contrastive 0.040, supervised 0.270)', parts unweighted."""
-  parts = [
-    f'{name.removesuffix("_loss")} {value:.3f}'
-    for name, value in record.items()
-    if name.endswith('_loss') and name not in ('train_loss', 'test_loss')
-  ]
-  return f'train loss {record["train_loss"]:.3f} ({", ".join(parts)})'
+  losses = [name for name in record if name.endswith('_loss')]
+  parts = [name for name in losses if name not in ('train_loss', 'test_loss')]
+  words = [f'{name.removesuffix("_loss")} {record[name]:.3f}' for name in parts]
+  return f'train loss {record["train_loss"]:.3f} ({", ".join(words)})'

@@ -51,14 +51,10 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
       return f'it holds round {content["round"]}'
     for name, told in content['files'].items():
       path = folder / name
-      if not path.is_file():
-        return f'{name} is missing'
       if path.stat().st_size != told['bytes'] or files.sha256(path) != told['sha256']:
         return f'{name} has changed'
     return ''
-  except (FileNotFoundError, NotADirectoryError):
-    return f'it has no {NAME}'
   except OSError as error:
-    return f'{error.filename} cannot be read: {error.strerror}'
+    return f'{os.path.basename(error.filename)} cannot be read: {error.strerror}'
   except (ValueError, TypeError, KeyError, AttributeError):
     return f'{NAME} has changed'

@@ -72,10 +72,8 @@ def means(metrics: ClientMetrics) -> Record:
     `_cosine` over those whose client had a model to be contrasted with, a
     `contrasted_fraction` of all, and absent if there were none.
   """
-  totals = {
-    name: float(sums.sum(dtype=np.float64))
-    for name, sums in sorted(metrics.sums.items())
-  }
+  sums = sorted(metrics.sums.items())
+  totals = {name: float(values.sum(dtype=np.float64)) for name, values in sums}
   count = float(metrics.num_seen.sum(dtype=np.float64))
   contrasted = totals.get('contrasted_fraction', 0.0)
   counts = {name: contrasted if name.endswith('_cosine') else count for name in totals}

@@ -79,9 +79,10 @@ class Pipeline:
     config, self._clock = experiment.config, None
     self._rounds = range(int(state.round), config.num_rounds)
     self._pack(self._rounds.start)
-    cache = compile_cache.using(config.execution.compile_cache, console.say)
-    with cache, console.compiling('one round and one test'):
+    with compile_cache.using(config.execution.compile_cache, console.say):
+      console.say('compiling one round and one test ... ', end='')
       self._programs = compile_programs(experiment, state, self._inputs)
+      console.say(f'{self._programs.compile_seconds:.1f} s')
     traced = self._rounds if config.execution.profile else range(0)
     self._profiler = Profiler(records.workdir / 'profile', traced)
 
@@ -135,9 +136,8 @@ class Pipeline:
       clock.seconds['compile'] = self._programs.compile_seconds
     self._clock = clock
     with jax.transfer_guard('disallow'):
-      state, metrics = self._programs.run_round(
-        state, *self._inputs, self._experiment.train
-      )
+      given = (*self._inputs, self._experiment.train)
+      state, metrics = self._programs.run_round(state, *given)
     return state, PendingRound(self._index, self._plan, clock, metrics)
 
   def _record(self, pending, to_save=None):

@@ -40,15 +40,14 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
     NoCheckpointError: what a run wrote there is damaged, or has lost its config.json.
   """
   saved = files.read_json(workdir / CONFIG)
-  if saved is None:
-    if (workdir / METRICS).exists() or list(workdir.glob('checkpoints/*')):
-      raise NoCheckpointError(
-        f'{workdir} holds a run without its {CONFIG}, which says of what; put it back, '
-        'or give another --workdir.'
-      )
+  began = (workdir / METRICS).exists() or list(workdir.glob('checkpoints/*'))
+  if saved is None and not began:
     return []
-  if not isinstance(saved.get('config'), dict):
-    raise NoCheckpointError(f'{workdir / CONFIG} is not what a run writes.')
+  if not saved or not isinstance(saved.get('config'), dict):
+    raise NoCheckpointError(
+      f'{workdir / CONFIG} is lost or damaged; it says what the run is. Put it back, '
+      'or give another --workdir.'
+    )
   told = require_registered(workdir, saved)
   if changes := config_lib.changes(saved['config'], config):
     raise UsageError(
@@ -159,17 +158,15 @@ def describe(request: Request, digest: str, images: Record, saved: Record) -> Re
       'earlier', one object for each start.
   """
   parts = catalog.registered(config_lib.flatten(request.config))
-  earlier = saved.get('earlier', [])
-  if saved:
-    names = ('command', 'versions', 'devices', 'git_commit')
-    earlier = [*earlier, {name: saved.get(name) for name in names}]
+  names = ('command', 'versions', 'devices', 'git_commit')
+  start = {name: saved.get(name) for name in names}
   return {
     'command': request.command,
     'config': config_lib.ordered(request.config),
     **({'registered': [catalog.describe(one) for one in parts]} if parts else {}),
     'data_digest': digest,
     'images': images,
-    'earlier': earlier,
+    'earlier': [*saved.get('earlier', []), start] if saved else [],
     'versions': {'python': platform.python_version(), 'moon_jax': __version__}
     | {name: importlib.metadata.version(name) for name in _PACKAGES},
     'devices': [f'{d.platform}: {d.device_kind}' for d in jax.devices()],

@@ -90,9 +90,8 @@ class Stop:
       if self.requested and number == signal.SIGHUP:
         return
       # Under the lock: the main thread must not get past this point.
-      _tell(
-        f'Stopped at once by {name}; what was saved stays. To go on: {self.command}'
-      )
+      told = f'Stopped at once by {name}; what was saved stays.'
+      _tell(f'{told} To go on: {self.command}')
       os._exit(exit_code)
 
 

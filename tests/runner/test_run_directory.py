@@ -425,7 +425,7 @@ def test_a_run_that_has_lost_its_config_is_refused(tmp_path, left):
   (tmp_path / 'checkpoints').mkdir()
   run_directory.check(tmp_path, request.config)
   (tmp_path / left).touch()
-  with pytest.raises(NoCheckpointError, match=r'holds a run without its config\.json'):
+  with pytest.raises(NoCheckpointError, match=r'config\.json is lost or damaged'):
     run_directory.check(tmp_path, request.config)
 
 
