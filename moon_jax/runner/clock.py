@@ -47,10 +47,6 @@ class Clock:
     yield
     self.seconds[phase] += time.perf_counter() - begin
 
-  def elapsed(self) -> float:
-    """Seconds of training, testing and saving."""
-    return sum(self.seconds[phase] for phase in ('train', 'evaluate', 'save'))
-
   def arrived(self, phase: str) -> None:
     """Ends a phase of the device: its results are here."""
     now = time.perf_counter()

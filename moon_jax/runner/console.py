@@ -96,7 +96,8 @@ class Console:
         self._bar.update(task, completed=record['round'], news=news)
       return
     words = [f'round {record["round"]}/{self._num_rounds}', describe_test(record)]
-    words += [describe_training(record), f'{clock.elapsed():.2f} s']
+    elapsed = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))
+    words += [describe_training(record), f'{elapsed:.2f} s']
     self.say('  '.join(word for word in words if word))
 
   def where_time_went(self, seconds: dict[str, float], folder: pathlib.Path) -> None:

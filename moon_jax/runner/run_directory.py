@@ -140,11 +140,8 @@ def save_partition(workdir: pathlib.Path, split: Partition, counts: np.ndarray) 
 
 def describe_images(split: DeviceSplit) -> Record:
   """What a network needs to be given other images: their shape, mean and deviation."""
-  return {
-    'shape': list(split.images.shape[1:]),
-    'mean': np.asarray(split.mean).tolist(),
-    'std': np.asarray(split.std).tolist(),
-  }
+  mean, std = (np.asarray(values).tolist() for values in (split.mean, split.std))
+  return {'shape': list(split.images.shape[1:]), 'mean': mean, 'std': std}
 
 
 def describe(request: Request, digest: str, images: Record, saved: Record) -> Record:

@@ -19,9 +19,6 @@ _ENDINGS = {
   signal.SIGHUP: ('SIGHUP', ExitCode.PREEMPTED),
   signal.SIGINT: ('Ctrl-C', ExitCode.INTERRUPTED),
 }
-_STDERR = 2
-# The progress bar hides it.
-_SHOW_CURSOR = '\r\x1b[?25h\n'
 
 
 class StoppedError(RunError):
@@ -85,13 +82,15 @@ class Stop:
     with self._lock:
       if self._may_wait and not self.requested:
         self._signal = number
-        _tell(f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.')
+        streams.tell(
+          f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.'
+        )
         return
       if self.requested and number == signal.SIGHUP:
         return
       # Under the lock: the main thread must not get past this point.
       told = f'Stopped at once by {name}; what was saved stays.'
-      _tell(f'{told} To go on: {self.command}')
+      streams.tell(f'{told} To go on: {self.command}')
       os._exit(exit_code)
 
 
@@ -120,8 +119,3 @@ def listen() -> Stop:
 
   threading.Thread(target=wait, name='signals', daemon=True).start()
   return stop
-
-
-def _tell(text: str) -> None:
-  start = _SHOW_CURSOR if os.isatty(_STDERR) else ''
-  streams.tell(start + text)
