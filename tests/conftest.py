@@ -1,10 +1,10 @@
 """Strict JAX for every test, silent broadcasting and casting are errors; 8 devices.
 
 Most of a test's time would be compiling. So programs are compiled with few
-optimizations, unless XLA_FLAGS says otherwise; `tests/processes.py` starts processes
-that compile as users' do. And each program is compiled once: JAX keeps it in a folder
-of this process, in which it is looked up after another file, and by the processes that
-the tests start.
+optimizations, unless XLA_FLAGS says otherwise; in the whole suite the processes that
+tests start compile as users' do. And each program is compiled once: JAX keeps it in a
+folder of this process, in which it is looked up after another file, and by the
+processes that the tests start.
 """
 
 import os
@@ -22,6 +22,7 @@ import pytest
 
 from moon_jax.catalog import registry
 from moon_jax.engine import devices
+from tests.processes import AS_USERS
 
 PROGRAMS = os.environ['JAX_COMPILATION_CACHE_DIR']
 QUICK = (
@@ -37,6 +38,11 @@ jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_debug_key_reuse', True)
 
 
+def pytest_configure(config):
+  if config.option.markexpr != 'not slow':
+    os.environ[AS_USERS] = '1'
+
+
 def pytest_unconfigure():
   shutil.rmtree(PROGRAMS, ignore_errors=True)
 
@@ -48,14 +54,17 @@ def forget_programs():
   jax.clear_caches()
 
 
-@pytest.fixture
-def own_parts():
+def _forget_parts():
   """Forgets at the end what a test has registered."""
   before = dict(registry._parts)
   yield
   registry._parts.clear()
   registry._parts.update(before)
   registry.every_knob.cache_clear()
+
+
+own_parts = pytest.fixture(_forget_parts)
+own_parts_of_the_file = pytest.fixture(_forget_parts, scope='module')
 
 
 @pytest.fixture

@@ -135,13 +135,14 @@ def test_every_public_name_is_there_and_documented():
 
 
 @pytest.mark.slow
-def test_the_notebook_runs(tmp_path):
+def test_the_notebook_runs(tmp_path, monkeypatch):
   import nbclient
   import nbformat
 
   notebook = nbformat.read(ROOT / 'docs/notebook.ipynb', as_version=4)
+  monkeypatch.setenv('PYTHONPATH', str(ROOT))
   nbclient.NotebookClient(
-    notebook, timeout=600, resources={'metadata': {'path': str(ROOT)}}
+    notebook, timeout=600, resources={'metadata': {'path': str(tmp_path)}}
   ).execute()
   outputs = [out for cell in notebook.cells for out in cell.get('outputs', ())]
   shown = [data for out in outputs for data in out.get('data', {})]

@@ -386,7 +386,7 @@ def test_every_step_sees_its_batch_augmented():
   after, _ = run_round(state, plan.for_device(), numbers, world.train_split())
 
   split, _, labels = world.data()
-  augment = augmenter('crop_flip', 'reflect')
+  augment = augmenter('crop_flip', padding='reflect')
   seen = []
   for step in range(2):
     key = keys.for_purpose(keys.step_key(3, index, 1, step), keys.Purpose.AUGMENT)

@@ -170,6 +170,7 @@ def test_a_read_only_disk(disk, remount, tmp_path):
 # --- another machine, another version -------------------------------------------------
 
 
+@pytest.mark.slow
 def test_on_three_devices_then_eight_then_one(tmp_path, expected):
   for devices, num_rounds in ((3, 2), (8, 4), (1, 6)):
     done = launch(

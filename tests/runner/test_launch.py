@@ -27,6 +27,7 @@ from tests.processes import (
   launch_until,
   read_lines,
 )
+from tests.selection import few
 
 TINY = (
   '--config.local_epochs=1',
@@ -385,7 +386,7 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize('algorithm', ['fedprox', 'solo'])
+@pytest.mark.parametrize('algorithm', few(['solo'], ['fedprox']))
 def test_other_algorithms(algorithm, tmp_path, workdir):
   words = [*THREE, f'--config.algorithm={algorithm}', '--config.seed=3']
   done = launch(tmp_path, str(ROOT), *words, program=('-c', WATCHED))
@@ -471,6 +472,7 @@ def test_nothing_is_pickled():
 # --- the learning rate's schedule -----------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_round_has_its_learning_rate_after_resuming_too(tmp_path):
   flags = ['schedule=exponential', 'decay=1e-4', 'decay_every=1']
   words = [*TINY, *(f'--config.optimizer.{flag}' for flag in flags)]
@@ -484,6 +486,7 @@ def test_each_round_has_its_learning_rate_after_resuming_too(tmp_path):
   assert third < second / 10
 
 
+@pytest.mark.slow
 def test_another_number_of_devices_goes_on_where_one_stopped(tmp_path):
   flags = (
     '--config.execution.profile=true',

@@ -1,0 +1,142 @@
+"""FedNova, FedDyn and FedAvg as their papers write them: numpy, loops, float64.
+
+Shares no code with the package. A model is a list of (kernel, bias), a perceptron with
+ReLU after its first two layers, as `mlp` is.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+NUM_HIDDEN = 2
+
+
+class World(NamedTuple):
+  """What the clients train on.
+
+  Attributes:
+    images: [M, D] float64, normalised.
+    labels: [M] int.
+    sizes: client -> examples it owns.
+    rounds: of each round, client -> rows [b] of each local step.
+    rate: of local SGD, no unit.
+    momentum: ditto, in [0, 1).
+    decay: ditto, coupled weight decay.
+  """
+
+  images: np.ndarray
+  labels: np.ndarray
+  sizes: dict
+  rounds: list
+  rate: float
+  momentum: float
+  decay: float
+
+
+def drawn(planner, num_rounds):
+  """Who takes part in each round, on which rows in each step: client -> [rows [b]]."""
+  for index in range(num_rounds):
+    cohort = {}
+    for client in planner.plan(index).clients.tolist():
+      rows, real = planner.batches(index, client)
+      cohort[client] = [row[:count] for row, count in zip(rows, real, strict=True)]
+    yield cohort
+
+
+def gradient(model, x, labels):
+  """Of the mean cross entropy, by hand: a list like the model."""
+  inputs = []
+  for index, (kernel, bias) in enumerate(model):
+    inputs.append(x)
+    x = x @ kernel + bias
+    if index < NUM_HIDDEN:
+      x = np.maximum(x, 0)
+  shares = np.exp(x - x.max(1, keepdims=True))
+  back = shares / shares.sum(1, keepdims=True)
+  back[np.arange(len(labels)), labels] -= 1
+  back /= len(labels)
+  found = []
+  for index in reversed(range(len(model))):
+    found.append((inputs[index].T @ back, back.sum(0)))
+    back = back @ model[index][0].T
+    if 0 < index <= NUM_HIDDEN:
+      back = back * (inputs[index] > 0)
+  return found[::-1]
+
+
+def combine(function, *models):
+  """A model of function(leaf of each, ...)."""
+  return [
+    tuple(function(*leaves) for leaves in zip(*layers, strict=True))
+    for layers in zip(*models, strict=True)
+  ]
+
+
+def mean(weights, models):
+  """sum_i weights[i] models[i] / sum_i weights[i]."""
+  total = sum(weights)
+  return combine(
+    lambda *leaves: sum(w * x for w, x in zip(weights, leaves, strict=True)) / total,
+    *models,
+  )
+
+
+def train(world, model, steps, bend=lambda gradient, model: gradient):
+  """SGD with heavy-ball momentum over the steps' rows, from a velocity of 0."""
+  velocity = combine(np.zeros_like, model)
+  for rows in steps:
+    slope = bend(gradient(model, world.images[rows], world.labels[rows]), model)
+    slope = combine(lambda g, w: g + world.decay * w, slope, model)
+    velocity = combine(lambda v, g: world.momentum * v + g, velocity, slope)
+    model = combine(lambda w, v: w - world.rate * v, model, velocity)
+  return model
+
+
+def fedavg(world, model):
+  """The global model after each round."""
+  for cohort in world.rounds:
+    ends = [train(world, model, steps) for steps in cohort.values()]
+    model = mean([world.sizes[client] for client in cohort], ends)
+    yield model
+
+
+def fednova(world, model, rho):
+  """The global model, and tau_eff, after each round."""
+  for cohort in world.rounds:
+    directions, lengths = [], []
+    for steps in cohort.values():
+      end, k = train(world, model, steps), len(steps)
+      length = (k - rho * (1 - rho**k) / (1 - rho)) / (1 - rho)
+      lengths.append(length)
+      directions.append(combine(lambda w, y, a=length: (w - y) / a, model, end))
+    p = np.array([world.sizes[client] for client in cohort], float)
+    p /= p.sum()
+    tau_eff = float(p @ lengths)
+    step = mean(list(p), directions)
+    model = combine(lambda w, d, tau=tau_eff: w - tau * d, model, step)
+    yield model, tau_eff
+
+
+def feddyn(world, model, alpha):
+  """The global model after each round."""
+  h = combine(np.zeros_like, model)
+  gradients = {client: h for client in world.sizes}
+  for cohort in world.rounds:
+    ends = {}
+    for client, steps in cohort.items():
+
+      def bend(slope, y, g=gradients[client], w=model):
+        return combine(
+          lambda slope, g, y, w: slope - g + alpha * (y - w), slope, g, y, w
+        )
+
+      ends[client] = train(world, model, steps, bend)
+    for client, end in ends.items():
+      gradients[client] = combine(
+        lambda g, y, w: g - alpha * (y - w), gradients[client], end, model
+      )
+      h = combine(lambda h, y, w: h - alpha / len(world.sizes) * (y - w), h, end, model)
+    model = combine(
+      lambda y, h: y - h / alpha, mean([1] * len(ends), list(ends.values())), h
+    )
+    yield model

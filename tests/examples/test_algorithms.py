@@ -1,0 +1,233 @@
+"""FedNova and FedDyn as registered parts: by plain numpy, by hand and by reduction."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax import catalog
+from moon_jax import config as config_lib
+from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
+from moon_jax.data import sources
+from moon_jax.engine import experiment as experiment_lib
+from moon_jax.engine import programs
+from moon_jax.types import Server, Task, Upload
+from tests.examples import plain
+
+pytestmark = pytest.mark.usefixtures('own_parts_of_the_file')
+
+LAYERS = ('encoder', 'head_hidden', 'head_output', 'classifier')
+UNEQUAL = {
+  'partition.name': 'quantity',
+  'partition.beta': 0.3,
+  'partition.min_size': 3,
+  'participation': 0.6,
+}
+EQUAL = {'partition.name': 'iid'}
+NUM_ROUNDS = 3
+NUMBERS = {
+  'seed': 3,
+  'num_clients': 5,
+  'data.limit': 120,
+  'batch_size': 8,
+  'local_epochs': 2,
+  'execution.devices': '1',
+  'execution.lanes': '2',
+  'optimizer.learning_rate': 0.05,
+  'optimizer.momentum': 0.6,
+  'optimizer.weight_decay': 0.01,
+}
+
+
+def as_plain(variables):
+  """The parameters of an mlp as a list of (kernel, bias), float64."""
+  layers = (variables['params'][name] for name in LAYERS)
+  return [
+    tuple(np.asarray(layer[leaf], np.float64) for leaf in ('kernel', 'bias'))
+    for layer in layers
+  ]
+
+
+@functools.cache
+def built(example, unequal):
+  """An example's experiment on a small part of the digits, and its compiled round."""
+  settings = config_lib.load(f'examples/{example}.py') | NUMBERS
+  settings |= {'mlp.width': 16, 'mlp.representation': 8}
+  config = config_lib.validate(settings | (UNEQUAL if unequal else EQUAL))
+  made = experiment_lib.build(config)
+  state = experiment_lib.initial_state(made)
+  inputs = programs.round_inputs(made, 0, made.planner.plan(0))
+  return made, programs.lower_programs(made, state, inputs)[0].compile()
+
+
+@pytest.fixture(autouse=True, scope='module')
+def forget_experiments():
+  """They hold the examples' parts, which are forgotten too."""
+  yield
+  built.cache_clear()
+
+
+def engine(example, *, unequal=True, **numbers):
+  """The package's global models, the initial one first, and each round's numbers."""
+  made, run_round = built(example, unequal)
+  state = experiment_lib.initial_state(made)
+  models, told = [as_plain(state.server.variables)], []
+  for index in range(NUM_ROUNDS):
+    plan, scalars = programs.round_inputs(made, index, made.planner.plan(index))
+    changed = {name: np.float32(number) for name, number in numbers.items()}
+    assert set(changed) <= set(scalars.algorithm)
+    scalars = scalars._replace(algorithm=scalars.algorithm | changed)
+    state, metrics = run_round(state, plan, scalars, made.train)
+    models.append(as_plain(jax.device_get(state.server.variables)))
+    told.append({name: float(number) for name, number in metrics.numbers.items()})
+  return models, told
+
+
+def world(example, *, unequal=True):
+  """The same federation for the plain loops."""
+  made, _ = built(example, unequal)
+  data = sources.load('digits', limit=NUMBERS['data.limit'])
+  images = (data.train_images / 255 - data.mean) / data.std
+  return plain.World(
+    images.reshape(len(images), -1).astype(np.float64),
+    data.train_labels,
+    dict(enumerate(made.split.sizes.tolist())),
+    list(plain.drawn(made.planner, NUM_ROUNDS)),
+    *(
+      NUMBERS[f'optimizer.{name}']
+      for name in ('learning_rate', 'momentum', 'weight_decay')
+    ),
+  )
+
+
+def apart(a, b):
+  """The largest difference between two models."""
+  return max(
+    np.abs(x - y).max()
+    for one, other in zip(a, b, strict=True)
+    for x, y in zip(one, other, strict=True)
+  )
+
+
+def test_the_world_has_what_the_tests_are_about():
+  here = world('fednova')
+  steps = [len(steps) for cohort in here.rounds for steps in cohort.values()]
+  assert max(steps) >= 5 * min(steps)
+  cohorts = [set(cohort) for cohort in here.rounds]
+  assert all(len(cohort) == 3 for cohort in cohorts)
+  # Somebody comes back after a round away, and somebody comes late.
+  assert cohorts[0] & cohorts[2] - cohorts[1]
+  assert cohorts[2] - cohorts[0]
+  same = world('fednova', unequal=False)
+  assert len({len(s) for cohort in same.rounds for s in cohort.values()}) == 1
+
+
+@pytest.mark.parametrize('rho', [0.6, 0.0, 0.9])
+def test_fednova_is_the_papers(rho):
+  models, told = engine('fednova', rho=rho)
+  expected = list(plain.fednova(world('fednova'), models[0], rho))
+  for ours, (theirs, _) in zip(models[1:], expected, strict=True):
+    assert apart(ours, theirs) < 1e-5
+  # A round tells of the one before.
+  taus = [0.0] + [tau_eff for _, tau_eff in expected]
+  np.testing.assert_allclose([one['tau_eff'] for one in told], taus[:-1], rtol=1e-6)
+
+
+def test_fednova_is_fedavg_exactly_among_equal_clients():
+  for unequal in (False, True):
+    models, _ = engine('fednova', unequal=unequal, rho=0.6)
+    fedavg = list(plain.fedavg(world('fednova', unequal=unequal), models[0]))
+    for ours, theirs in zip(models[1:], fedavg, strict=True):
+      far = apart(ours, theirs)
+      assert far > 0.01 if unequal else far < 1e-5
+
+
+@pytest.mark.parametrize('alpha', [0.1, 1.0])
+def test_feddyn_is_the_papers(alpha):
+  models, _ = engine('feddyn', alpha=alpha)
+  expected = plain.feddyn(world('feddyn'), models[0], alpha)
+  for ours, theirs in zip(models[1:], expected, strict=True):
+    assert apart(ours, theirs) < 1e-5
+
+
+def test_feddyn_without_regularisation_goes_further_by_the_participation():
+  # With alpha -> 0 clients train as FedAvg's. Theirs is the mean y, and
+  # h / alpha = -|S| / N (y - w): the first round ends at y + |S| / N (y - w).
+  here = world('feddyn')
+  alike = here._replace(sizes=dict.fromkeys(here.sizes, 1))
+  for alpha in (1e-6, 1.0):
+    (start, first, *_), _ = engine('feddyn', alpha=alpha)
+    average = next(plain.fedavg(alike, start))
+    further = plain.combine(lambda y, w: y + 0.6 * (y - w), average, start)
+    assert (
+      (apart(first, further) < 1e-5) if alpha < 1 else (apart(first, further) > 0.01)
+    )
+
+
+def algorithm(example, **knobs):
+  """An example's algorithm, from its registration."""
+  config_lib.load(f'examples/{example}.py')
+  return catalog.part('algorithm', example).function(**knobs)
+
+
+def one_weight(value):
+  return {'params': {'w': jnp.float32(value)}}
+
+
+def test_fednova_of_two_clients_by_hand():
+  # rho = 1/2. One step: a = 1; from 2 to 1, d = 1. Three: a = 1 + 3/2 + 7/4 = 17/4;
+  # from 2 to -15, d = 4. With p = 3/4 and 1/4, tau_eff = 3/4 + 17/16 = 29/16,
+  # sum p d = 7/4, w = 2 - 29/16 * 7/4 = -1.171875.
+  nova = algorithm('fednova', rho=0.5)
+  server = Server(one_weight(2), nova.init_server(one_weight(2)))
+  sent = []
+  for steps, end in ((1, 1), (3, -15)):
+    received = nova.broadcast(server)
+    scalars = {'rho': jnp.float32(0.5)}
+    task = Task(received, (), nova.begin(received, ()), scalars, {})
+    for _ in range(steps):
+      task = task._replace(local=nova.after_step(task, None, None, None))
+    sent.append(nova.upload(one_weight(end), task)[0].weighted)
+  mean = jax.tree.map(lambda x, y: 0.75 * x + 0.25 * y, *sent)
+  new = nova.aggregate(server, Upload(weighted=mean), jnp.float32(1), scalars)
+  assert new.variables['params']['w'] == -1.171875
+  assert new.memory == 29 / 16
+
+
+def test_feddyn_of_one_client_by_hand():
+  # alpha = 1/2, w = 2, g = 3, h = 1; of four clients one, which ends at 4:
+  # linear term -3 * 4, proximal (4 - 2)^2 / 2; g = 3 - 1/2 * 2 = 2;
+  # h = 1 - 1/2 * 1/4 * 2 = 3/4; w = 4 - 3/4 / (1/2) = 2.5.
+  dyn = algorithm('feddyn', alpha=0.5)
+  scalars = {'alpha': jnp.float32(0.5)}
+  server = Server(one_weight(2), one_weight(1)['params'])
+  task = Task(dyn.broadcast(server), one_weight(3)['params'], (), scalars, {})
+  sent, memory = dyn.upload(one_weight(4), task)
+  assert memory['w'] == 2
+  new = dyn.aggregate(server, sent, jnp.float32(0.25), scalars)
+  assert (new.memory['w'], new.variables['params']['w']) == (0.75, 2.5)
+
+
+@pytest.mark.parametrize(
+  ('example', 'knobs', 'end'),
+  [('fednova', {'rho': 0.5}, 3), ('feddyn', {'alpha': 0.5}, 5)],
+)
+def test_running_statistics_can_stay_with_the_clients(example, knobs, end):
+  # From 1 to 3 in one step, everybody: FedDyn's h is -1/2 * 2, w = 3 + 1 / (1/2).
+  wrapped = with_local_statistics(algorithm(example, **knobs))
+  start, trained = (
+    one_weight(w) | {'batch_stats': {'mean': jnp.float32(mean)}}
+    for w, mean in ((1, 50), (3, 90))
+  )
+  server = Server(start, wrapped.init_server(start))
+  received, memory = wrapped.broadcast(server), wrapped.init_client(start)
+  scalars = {name: jnp.float32(number) for name, number in knobs.items()}
+  task = Task(received, memory, wrapped.begin(received, memory), scalars, {})
+  task = task._replace(local=wrapped.after_step(task, None, None, None))
+  sent, kept = wrapped.upload(trained, task)
+  assert not {50.0, 90.0} & {float(leaf) for leaf in jax.tree.leaves(sent)}
+  assert kept.statistics == {'mean': 90}
+  new = wrapped.aggregate(server, sent, jnp.float32(1), scalars)
+  assert new.variables == {'params': {'w': end}, 'batch_stats': {'mean': 50}}

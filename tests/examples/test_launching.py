@@ -1,0 +1,205 @@
+"""The examples as users run them: flags, records, resumption, loading, reports."""
+
+import contextlib
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax import cli
+from moon_jax.__main__ import launch
+from moon_jax.errors import ExitCode
+from moon_jax.runner import signals
+from tests.processes import ROOT, checkpoint, read_lines
+from tests.processes import launch as process
+from tests.selection import few
+
+pytestmark = pytest.mark.usefixtures('own_parts_of_the_file')
+
+TINY = (
+  *(
+    '--config.data.limit=100',
+    '--config.partition.min_size=1',
+    '--config.num_rounds=3',
+  ),
+  *('--config.num_clients=4', '--config.local_epochs=1', '--config.batch_size=16'),
+  *('--config.participation=0.5', '--config.execution.devices=1'),
+)
+# Example -> flags, what config.json has of them, columns of metrics.jsonl.
+EXAMPLES = {
+  'fednova': (
+    ('--config.fednova.rho=0.5',),
+    {'fednova': {'rho': 0.5}},
+    {'tau_eff'},
+  ),
+  'feddyn': (
+    ('--config.feddyn.alpha=0.05',),
+    {'feddyn': {'alpha': 0.05}},
+    {'linear_loss', 'proximal_loss'},
+  ),
+  'own_model_and_data': (
+    ('--config.ring_net.channels=4', '--config.rings.noise=0.2'),
+    {'ring_net': {'channels': 4}, 'rings': {'noise': 0.2}},
+    {'contrastive_loss'},
+  ),
+}
+
+
+class StoppedInTheFirstRound(signals.Stop):
+  """SIGTERM arrives as soon as the rounds begin."""
+
+  @contextlib.contextmanager
+  def deferred(self):
+    with super().deferred():
+      self.request(signal.SIGTERM)
+      yield
+
+
+@pytest.fixture(scope='module')
+def ended(tmp_path_factory):
+  """Example -> the run directory of one that went through; each is run once."""
+  folder = tmp_path_factory.mktemp('ended')
+
+  def run(example):
+    if not (folder / example).exists():
+      words = words_of(example, folder / example)
+      assert launch(words) == ExitCode.DONE
+    return folder / example
+
+  return run
+
+
+def words_of(example, workdir):
+  flags, _, _ = EXAMPLES[example]
+  return [f'--config=examples/{example}.py', f'--workdir={workdir}', *TINY, *flags]
+
+
+@pytest.mark.parametrize('example', EXAMPLES)
+def test_an_example_is_recorded(example, ended):
+  _, knobs, columns = EXAMPLES[example]
+  workdir = ended(example)
+  about = json.loads((workdir / 'config.json').read_text())
+  assert knobs.items() <= about['config'].items()
+  assert {part['file'] for part in about['registered']} == {f'{example}.py'}
+  records = read_lines(workdir / 'metrics.jsonl')
+  assert [record['round'] for record in records] == [1, 2, 3]
+  assert all(columns <= record.keys() for record in records)
+
+
+def test_the_records_have_the_algorithms_own_numbers(ended):
+  for record in read_lines(ended('feddyn') / 'metrics.jsonl'):
+    parts = record['supervised_loss'] + record['linear_loss']
+    assert record['train_loss'] == pytest.approx(parts + 0.05 * record['proximal_loss'])
+  taus = [
+    record['tau_eff'] for record in read_lines(ended('fednova') / 'metrics.jsonl')
+  ]
+  # Of the round before: at most four steps, 1 + 3/2 + 7/4 + 15/8.
+  assert taus[0] == 0
+  assert all(1 <= tau <= 6.125 for tau in taus[1:])
+
+
+@pytest.mark.parametrize('example', few(['fednova'], list(EXAMPLES)))
+def test_an_example_resumes_to_the_same_bytes(example, ended, tmp_path, capsys):
+  words = words_of(example, tmp_path / 'run')
+  assert launch(words, StoppedInTheFirstRound()) == ExitCode.PREEMPTED
+  assert 'Stopped by SIGTERM after round 1, which is saved.' in capsys.readouterr().err
+  assert launch(words) == ExitCode.DONE
+  whole = ended(example)
+  assert (tmp_path / 'run/metrics.jsonl').read_bytes() == (
+    whole / 'metrics.jsonl'
+  ).read_bytes()
+  assert checkpoint(tmp_path / 'run', 3) == checkpoint(whole, 3)
+
+
+@pytest.mark.parametrize('example', EXAMPLES)
+def test_an_example_is_loaded(example, ended):
+  workdir = ended(example)
+  trained = moon_jax.load(workdir)
+  images, labels = trained.test_data()
+  accuracy = np.mean(trained.predict(images).labels == labels)
+  last = read_lines(workdir / 'metrics.jsonl')[-1]
+  assert accuracy == pytest.approx(last['test_accuracy'], abs=1e-6)
+
+
+LOAD = """
+import sys, moon_jax
+from moon_jax.errors import UsageError
+try:
+  moon_jax.load(sys.argv[1])
+except UsageError as error:
+  print(error)
+moon_jax.load_config(sys.argv[2])
+print(moon_jax.load(sys.argv[1]).round)
+"""
+
+
+def test_another_process_loads_it_once_it_has_the_file(ended, tmp_path):
+  workdir = ended('fednova')
+  words = ['-c', LOAD, str(workdir), str(ROOT / 'examples/fednova.py')]
+  done = process(ROOT, program=words)
+  assert (done.returncode, done.stderr) == (0, '')
+  assert done.stdout.splitlines() == [
+    f"{workdir} holds a run with the algorithm 'fednova' of fednova.py, which is not "
+    'registered now: load the config file that registers it.',
+    '3',
+  ]
+  # From the shell.
+  np.savez(tmp_path / 'x.npz', images=np.zeros((2, 8, 8), np.uint8))
+  words = ['-m', 'moon_jax.predict', f'--workdir={workdir}']
+  words += [f'--input={tmp_path / "x.npz"}', '--config=examples/fednova.py']
+  assert process(ROOT, program=words).returncode == ExitCode.DONE
+
+
+def test_help_lists_its_knobs_if_it_has_the_file():
+  knob = '--config.fednova.rho=0.9'
+  with_it = process(ROOT, '--config=examples/fednova.py', '--help')
+  assert with_it.returncode == ExitCode.DONE
+  (line,) = (line for line in with_it.stdout.splitlines() if knob in line)
+  assert 'momentum correction; in [0, 1)' in line
+  assert knob not in process(ROOT, '--help').stdout
+
+
+@pytest.mark.parametrize(
+  ('flags', 'told'),
+  [
+    (
+      '--config.fednova.roh=0.5',
+      "--config.fednova.roh is not a knob. Did you mean 'fednova.rho'?",
+    ),
+    ('--config.fednova.rho=1', '--config.fednova.rho=1.0 must be in [0, 1).'),
+    (
+      '--config.optimizer.name=adam',
+      'fednova needs --config.optimizer.name=sgd without nesterov.',
+    ),
+    (
+      '--config.optimizer.nesterov=true',
+      'fednova needs --config.optimizer.name=sgd without nesterov.',
+    ),
+  ],
+)
+def test_its_mistakes_are_one_line(flags, told, capsys):
+  assert launch(['--config=examples/fednova.py', flags]) == ExitCode.USAGE
+  assert capsys.readouterr().err.splitlines() == [told]
+
+
+def test_the_examples_run_as_their_heads_say():
+  for example in EXAMPLES:
+    text = (ROOT / f'examples/{example}.py').read_text()
+    (command,) = (line for line in text.splitlines() if 'python launch.py' in line)
+    asked = cli.parse(command.split()[2:]).config
+    assert asked.num_rounds > 3
+    assert command.strip() in (ROOT / 'examples/README.md').read_text()
+
+
+@pytest.mark.slow
+def test_a_report_follows_its_metric(ended, tmp_path):
+  shutil.copytree(ended('fednova'), tmp_path / 'runs/nova')
+  words = ['-m', 'moon_jax.report', 'runs', '--out=page']
+  done = process(tmp_path, program=words, PYTHONPATH=str(ROOT))
+  assert done.returncode == ExitCode.DONE, done.stderr
+  page = (tmp_path / 'page/index.html').read_text()
+  assert 'FedNova' in page
+  assert 'Effective steps of the round before' in page
