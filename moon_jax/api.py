@@ -142,7 +142,7 @@ def rounds(config: Mapping[str, Any]) -> Iterator[Outcome]:
       plan = built.planner.plan(index)
       inputs = programs.round_inputs(built, index, plan)
     state, told = compiled.run_round(state, *inputs, built.train)
-    is_due = loop.due(index, config.eval_every_rounds, config.num_rounds)
+    is_due = pipeline.due(index, config.eval_every_rounds, config.num_rounds)
     score = compiled.evaluate(state, built.test) if is_due else None
     told, score = jax.device_get((told, score))
     record = pipeline.line_of(built, index, plan, told, score)
