@@ -424,7 +424,7 @@ BAD = {
     "--config='configs/reviw.py' is not a file. Did you mean 'configs/review.py'?"
   ],
   # Run directories.
-  '--workdir=taken': ["--workdir='taken' is a file."],
+  '--workdir=taken': ["--workdir='taken' cannot be written: Not a directory."],
   '--workdir=taken/a/b': ["--workdir='taken/a/b' cannot be written: Not a directory."],
   '--workdir=~absentee/a --config.seed=-1': [
     f'--config.seed=-1 {SEED}',
