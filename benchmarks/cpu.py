@@ -105,7 +105,8 @@ def _difference(file):
 def _utilisation():
   """Useful / executed steps of 100 clients, 10 a round, beta 0.1, default lanes."""
   labels = np.repeat(np.arange(10), 5000)
-  split = partition.dirichlet(labels, num_clients=100, beta=0.1, min_size=10, seed=0)
+  options = {'num_clients': 100, 'beta': 0.1, 'min_size': 10, 'seed': 0}
+  split = partition.make('dirichlet', labels, **options).split
   cores = len(os.sched_getaffinity(0))
   lanes, devices = schedule.num_lanes('auto', 10, 'cpu', cores)
   planner = schedule.Planner(

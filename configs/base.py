@@ -25,8 +25,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 not full
   --config.client_weight=samples                in the mean of the server; one of
                                                 samples, uniform
-  --config.batch_norm=averaged                  running statistics; local: each client
-                                                its own; one of averaged, local
+  --config.batch_norm=averaged                  running statistics; local: each its own;
+                                                one of averaged, local
   --config.eval_every_rounds=1                  rounds between tests; at least 1
   --config.checkpoint_every_rounds=10           rounds between saves, the last too; at
                                                 least 1
@@ -78,8 +78,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 0
   --config.moon.tau=0.5                         temperature of the contrastive term;
                                                 above 0
-  --config.moon.negative=none                   without a previous model: none, global
-                                                or init model; one of none, global, init
+  --config.moon.negative=none                   in place of a last model, if there is
+                                                none; one of none, global, init
   --config.moon.similarity_on=representation    features: before the head; one of
                                                 representation, features
   --config.moon.num_previous=1                  of a client's last models as negatives;
@@ -92,8 +92,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.sa_moon.min_temperature=0.001        at most the initial one; above 0
   --config.sa_moon.sigma=0.005                  fall per relative change of the
                                                 gradient; in [0, 1]
-  --config.sa_moon.scope=client                 keeps its own; server: averaged over the
-                                                round's; one of client, server
+  --config.sa_moon.scope=client                 keeps its own; server: the round's mean;
+                                                one of client, server
   --config.dco_moon.mu=1.0                      weight of both terms, so also of a step;
                                                 at least 0
   --config.dco_moon.tau=0.5                     temperature of the contrastive term;

@@ -107,10 +107,8 @@ def fednova(*, rho: float) -> moon_jax.Algorithm:
 
 def _plain_sgd(valid):
   """a_i is about SGD: complaints about another optimizer."""
-  name, nesterov = valid.get('optimizer.name'), valid.get('optimizer.nesterov')
-  if name in (None, 'sgd') and not nesterov:
-    return []
-  return ['fednova needs --config.optimizer.name=sgd without nesterov.']
+  if valid['optimizer.name'] != 'sgd' or valid['optimizer.nesterov']:
+    yield 'fednova needs --config.optimizer.name=sgd without nesterov.'
 
 
 moon_jax.register_algorithm(

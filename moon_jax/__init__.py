@@ -12,30 +12,19 @@ from typing import Any
 
 __version__ = '0.2.0'
 
-# Public name -> its module.
-_PUBLIC = {
-  'Algorithm': 'algorithms.base',
-  'Bound': 'catalog',
-  'Metric': 'catalog',
-  'Outputs': 'types',
-  'Partition': 'data.partition',
-  'Server': 'types',
-  'Upload': 'types',
-  'above': 'catalog',
-  'at_least': 'catalog',
-  'between': 'catalog',
-  'knob': 'catalog',
-  'load': 'inference',
-  'load_config': 'api',
-  'one_of': 'catalog',
-  'register_algorithm': 'catalog',
-  'register_augmentation': 'catalog',
-  'register_data': 'catalog',
-  'register_model': 'catalog',
-  'register_partition': 'catalog',
-  'rounds': 'api',
-  'run': 'api',
+# Module -> its public names.
+_BOUNDS = ('Bound', 'above', 'at_least', 'between', 'one_of')
+_KINDS = ('algorithm', 'augmentation', 'data', 'model', 'partition')
+_MODULES = {
+  'algorithms.base': ('Algorithm',),
+  'api': ('load_config', 'rounds', 'run'),
+  'catalog.parts': ('Metric', 'knob', *_BOUNDS),
+  'catalog.registering': tuple(f'register_{kind}' for kind in _KINDS),
+  'data.partition': ('Partition',),
+  'inference': ('load',),
+  'types': ('Outputs', 'Server', 'Upload'),
 }
+_PUBLIC = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = ['__version__', *_PUBLIC]
 
 

@@ -77,10 +77,7 @@ class Result:
 
 
 def run(
-  config: Mapping[str, Any],
-  workdir: str | os.PathLike,
-  *,
-  handle_signals: bool = False,
+  config: Mapping[str, Any], workdir: str | os.PathLike, *, handle_signals: bool = False
 ) -> Result:
   """Runs an experiment as `python launch.py` does: records, checkpoints, resumption.
 
@@ -145,7 +142,7 @@ def rounds(config: Mapping[str, Any]) -> Iterator[Outcome]:
       plan = built.planner.plan(index)
       inputs = programs.round_inputs(built, index, plan)
     state, told = compiled.run_round(state, *inputs, built.train)
-    is_due = loop.due(index, config.eval_every_rounds, config.num_rounds)
+    is_due = pipeline.due(index, config.eval_every_rounds, config.num_rounds)
     score = compiled.evaluate(state, built.test) if is_due else None
     told, score = jax.device_get((told, score))
     record = pipeline.line_of(built, index, plan, told, score)

@@ -1,7 +1,23 @@
-"""The command line of a run: flags -> a valid configuration and a run directory."""
+"""Trains one federated-learning experiment and keeps its records.
+
+  python launch.py [--config=FILE[:VARIANT]] [--workdir=DIR] [--config.KNOB=VALUE ...]
+
+  --config=FILE   a Python file with get_config(); default configs/digits_moon.py
+                  FILE:VARIANT is one of its experiments, FILE:list prints them.
+  --workdir=DIR   the run directory; default runs/<config>-<algorithm>-s<seed>, with
+                  the variant, if there is one, in place of its algorithm.
+                  The same command again resumes the run that is there.
+  --flagfile=F    further flags, one a line.
+
+A config file changes some of the values below. Example:
+
+  python launch.py --config.algorithm=fedavg --config.seed=1 --workdir=runs/mine
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
+75 SIGTERM or SIGHUP, 130 Ctrl-C; after the last two the same command goes on.
+"""
 
 import contextlib
-import os
 import pathlib
 import re
 import shlex
@@ -18,30 +34,6 @@ from moon_jax import config as config_lib
 from moon_jax.errors import did_you_mean
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
-
-_USAGE = """\
-Trains one federated-learning experiment and keeps its records.
-
-  python launch.py [--config=FILE[:VARIANT]] [--workdir=DIR] [--config.KNOB=VALUE ...]
-
-  --config=FILE   a Python file with get_config(); default {default}
-                  FILE:VARIANT is one of its experiments, FILE:list prints them.
-  --workdir=DIR   the run directory; default runs/<config>-<algorithm>-s<seed>, with
-                  the variant, if there is one, in place of its algorithm.
-                  The same command again resumes the run that is there.
-  --flagfile=F    further flags, one a line.
-
-A config file changes some of the values below. Example:
-
-  python launch.py --config.algorithm=fedavg --config.seed=1 --workdir=runs/mine
-
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
-75 SIGTERM or SIGHUP, 130 Ctrl-C; after the last two the same command goes on.
-
-{algorithms}
-Knobs, with the values of configs/base.py:
-
-"""
 
 
 class Request(NamedTuple):
@@ -84,11 +76,10 @@ def answer(argv: list[str]) -> str | None:
 
 
 def _help_text() -> str:
-  """The usage, and every knob of the catalog."""
-  listed = ', '.join(catalog.names('algorithm'))
-  algorithms = textwrap.fill(f'Algorithms: {listed}', 88)
-  usage = _USAGE.format(default=DEFAULT_CONFIG, algorithms=algorithms)
-  return usage + config_lib.knob_table()
+  """The usage, which stands above, and every knob of the catalog."""
+  algorithms = textwrap.fill(f'Algorithms: {", ".join(catalog.names("algorithm"))}', 88)
+  knobs = f'Knobs, with the values of configs/base.py:\n\n{config_lib.knob_table()}'
+  return f'{__doc__}\n{algorithms}\n\n{knobs}'
 
 
 def parse(argv: list[str]) -> Request:
@@ -115,9 +106,9 @@ def parse(argv: list[str]) -> Request:
       config = config_lib.validate(settings | given, given=given)
   with _noted(problems):
     if values.workdir:
-      workdir = _place(values.workdir)
+      workdir = config_lib.expand('workdir', values.workdir)
     elif config is not None:
-      workdir = _place(_run_directory(values.config, config, overrides))
+      workdir = _run_directory(values.config, config, overrides)
   if problems:
     raise config_lib.ConfigError(problems)
   return request(config, workdir, shlex.join(['python', 'launch.py', *argv]))
@@ -142,21 +133,24 @@ def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str], list[str]
   except flags.Error as error:
     problem = str(error).removeprefix('ERROR:: ')
     raise config_lib.ConfigError([f'{problem}.']) from None
-  rest, problems = _parsed(values, words)
+  problems = []
+  rest = _parsed(values, ['launch.py', *words], problems)
   # Of two words absl takes the second for the value, whatever it is.
   if values.workdir is not None and values.workdir[:1] in ('', '-'):
     problems.append('--workdir needs a value.')
   return values, rest, problems
 
 
-def _parsed(values: flags.FlagValues, words: list[str]) -> tuple[list[str], list[str]]:
-  """Sets the flags; the words that are none of them, and complaints."""
+def _parsed(
+  values: flags.FlagValues, words: list[str], problems: list[str]
+) -> list[str]:
+  """Sets the flags; returns the words that are none of them, and adds complaints."""
   try:
-    return values(['launch.py', *words], known_only=True)[1:], []
+    return values(words, known_only=True)[1:]
   except flags.Error:
     # All that it refuses here: a flag at the end, without its value.
-    rest = values(['launch.py', *words[:-1]], known_only=True)[1:]
-    return rest, [f'--{words[-1].lstrip("-")} needs a value.']
+    problems.append(f'--{words[-1].lstrip("-")} needs a value.')
+    return values(words[:-1], known_only=True)[1:]
 
 
 def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -165,27 +159,19 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
   To config_flags every knob is a word: it would take `nan` for a number, and stop at
   the first mistake. `config.validate` tells all of them.
   """
-  known, problems, left = [], [], list(words)
-  while left:
-    word = left.pop(0)
-    match = re.fullmatch(r'--?config\.([^=]*)(=.*)?', word, re.DOTALL)
-    if not match or match[1] in catalog.every_knob():
+  known, problems, values = ['launch.py'], [], flags.FlagValues()
+  for word in words:
+    name = re.match(r'--?config\.([^=]*)', word)
+    if name and name[1] not in catalog.every_knob():
+      problems.append(config_lib.unknown_knob(name[1]))
+    else:
       known.append(word)
-      continue
-    problems.append(config_lib.unknown_knob(match[1]))
-    if not match[2] and left and not left[0].startswith('-'):
-      left.pop(0)
-  values = flags.FlagValues()
   free = config_lib.nest(dict.fromkeys(catalog.every_knob(), ''))
+  free = ml_collections.ConfigDict(free)
   config_flags.DEFINE_config_dict(
-    'config',
-    ml_collections.ConfigDict(free),
-    flag_values=values,
-    lock_config=False,
-    sys_argv=['launch.py', *known],
+    'config', free, flag_values=values, lock_config=False, sys_argv=known
   )
-  rest, more = _parsed(values, known)
-  problems += more
+  rest = _parsed(values, known, problems)
   every = ['--config', '--workdir', '--flagfile']
   every += [f'--config.{name}' for name in catalog.every_knob()]
   for word in rest:
@@ -195,33 +181,11 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
   return config_flags.get_override_values(values['config']), problems
 
 
-def _run_directory(choice: str, config: config_lib.Config, overrides) -> str:
+def _run_directory(choice, config, overrides):
   """runs/<config>-<algorithm>-s<seed>, or with the variant if it sets the algorithm."""
   path, variant = config_lib.split(choice)
   what = [variant] if variant else []
   if not variant or 'algorithm' in overrides:
     what.append(config.algorithm)
-  return f'runs/{"-".join([pathlib.Path(path).stem, *what])}-s{config.seed}'
-
-
-def _place(directory: str) -> pathlib.Path:
-  """The path of the run directory; it need not exist.
-
-  Raises:
-    ConfigError: no directory can be there.
-  """
-  path = config_lib.expand('workdir', directory)
-  for place in (path, *path.parents):
-    try:
-      os.stat(place)
-    except (FileNotFoundError, NotADirectoryError):
-      continue
-    except (OSError, ValueError) as error:  # ValueError: a NUL in it
-      reason = getattr(error, 'strerror', error)
-      problem = f'--workdir={directory!r} cannot be used: {reason}.'
-      raise config_lib.ConfigError([problem]) from None
-    if os.path.isdir(place):
-      break
-    what = 'is' if place == path else f'lies in {str(place)!r}, which is'
-    raise config_lib.ConfigError([f'--workdir={directory!r} {what} a file.'])
-  return path
+  name = '-'.join([pathlib.Path(path).stem, *what, f's{config.seed}'])
+  return pathlib.Path('runs', name)

@@ -1,6 +1,7 @@
 """Loads the trained model of a run, and classifies images by it."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -117,18 +118,20 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   workdir = pathlib.Path(workdir).expanduser()
   saved = _saved(workdir)
   run_directory.require_registered(workdir, saved)
-  config = experiment.with_its_clients(_config(workdir, saved))
+  try:
+    config = experiment.with_its_clients(config_lib.validate(saved['config']))
+  except config_lib.ConfigError as error:
+    raise NoCheckpointError(
+      f'{workdir / run_directory.CONFIG}: {error.problems[0]}'
+    ) from None
   counts = _class_counts(workdir)
   shape = tuple(saved['images']['shape'])
   network = experiment.make_network(config, shape, counts.shape[1])
   algorithm = experiment.make_algorithm(config, network)
-
-  def first_state(variables):
-    return experiment.first_state(algorithm, variables, config.num_clients)
-
   own = has_own_models(algorithm, network.shapes)
   check_client(workdir, client, config.num_clients if own else 0)
-  state = jax.eval_shape(first_state, network.shapes)
+  start = functools.partial(experiment.first_state, algorithm)
+  state = jax.eval_shape(lambda v: start(v, config.num_clients), network.shapes)
   state = checkpoint.newest(workdir / 'checkpoints', state)
   every = algorithm.evaluated(state.server, state.clients)
   return Trained(
@@ -210,16 +213,6 @@ def _saved(workdir: pathlib.Path) -> run_directory.Record:
       f'{path} is not what this version writes: it lacks {sorted(missing)}.'
     )
   return saved
-
-
-def _config(workdir: pathlib.Path, saved: run_directory.Record) -> config_lib.Config:
-  try:
-    return config_lib.validate(saved['config'])
-  except config_lib.ConfigError as error:
-    problem = error.problems[0]
-    raise NoCheckpointError(
-      f'{workdir / run_directory.CONFIG} is not what this version writes: {problem}'
-    ) from None
 
 
 def _class_counts(workdir: pathlib.Path) -> np.ndarray:

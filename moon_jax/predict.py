@@ -11,7 +11,7 @@
   --client=N      whose model, from 0, if each client has its own
   --config=FILE   a config file to run first: it registers parts that the run uses
 
-Exit codes: 0 done, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
 """
 
 import os
@@ -23,7 +23,7 @@ from absl import flags
 
 from moon_jax import config as config_lib
 from moon_jax.errors import ExitCode, RunError, UsageError
-from moon_jax.runner import streams
+from moon_jax.runner import files, streams
 
 _ARRAYS = ('images', 'test_x')
 
@@ -49,20 +49,25 @@ def predict(values: flags.FlagValues) -> str:
   Raises:
     RunError: with the message for the user and the exit code.
   """
-  source = pathlib.Path(values.input).expanduser()
-  target = _target(values.output, source)
-  images = _read(values.input, source)
+  target = _target(values.output, pathlib.Path(os.path.expanduser(values.input)))
   if values.config is not None:
     config_lib.load(values.config)
   # Only now: a mistyped flag is answered before JAX is loaded.
   from moon_jax import inference
+  from moon_jax.data import npz
 
+  flag = f'--input={values.input!r}'
+  arrays = npz.read(flag, values.input, _ARRAYS)
+  if not arrays:
+    raise UsageError(f'{flag} must be an .npz file with {" or ".join(_ARRAYS)}.')
+  images = next(iter(arrays.values()))
   model = inference.load(values.workdir, client=values.client)
   try:
     predictions = model.predict(images)
   except UsageError as error:
-    raise UsageError(f'--input={values.input!r}: {error}') from None
-  _write(target, predictions._asdict())
+    raise UsageError(f'{flag}: {error}') from None
+  with files.replacing(target) as partial, partial.open('wb') as file:
+    np.savez(file, **predictions._asdict())
   whose = 'the global model' if values.client is None else f'client {values.client}'
   return (
     f'{target}: {len(images)} images, by {whose} after round {model.round} of '
@@ -84,7 +89,7 @@ def _parse(argv: list[str]) -> flags.FlagValues:
   try:
     stray = values(['predict', *argv])[1:]
   except flags.Error as error:
-    raise UsageError(f'{error}') from None
+    raise UsageError(str(error)) from None
   if stray:
     raise UsageError(f'{stray[0]!r} is a stray word; see --help.')
   for name in ('workdir', 'input'):
@@ -97,43 +102,14 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   """Where the predictions go."""
   if output is None:
     return source.with_name(f'{source.stem}_predictions.npz')
-  path = pathlib.Path(output).expanduser()
+  path = pathlib.Path(os.path.expanduser(output))
   if path.suffix != '.npz':
     raise UsageError(f'--output={output!r} must be an .npz file.')
   if not path.parent.is_dir():
     raise UsageError(f'--output={output!r}: there is no folder {str(path.parent)!r}.')
-  if path.exists() and source.exists() and path.samefile(source):
+  if path.resolve() == source.resolve():
     raise UsageError(f'--output={output!r} is the --input.')
   return path
-
-
-def _read(given: str, path: pathlib.Path) -> np.ndarray:
-  """The images of the input file."""
-  flag = f'--input={given!r}'
-  wanted = f'must be an .npz file with {" or ".join(_ARRAYS)}'
-  if not os.path.isfile(path):  # unlike Path.is_file, no error at long names
-    raise UsageError(f'{flag} is not a file.')
-  try:
-    # Opened here, because np.load forgets to close a file that it cannot read.
-    with path.open('rb') as file, np.load(file, allow_pickle=False) as arrays:
-      for name in _ARRAYS:
-        if name in arrays:
-          return arrays[name]
-      problem = f'it has {list(arrays)}'
-  except Exception as error:  # a damaged file can raise anything
-    problem = f'{type(error).__name__}: ' + str(error).strip().partition('\n')[0]
-  raise UsageError(f'{flag} {wanted} ({problem}).')
-
-
-def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
-  """Writes an .npz file, all of it or nothing."""
-  partial = path.with_name(path.name + '.partial')
-  try:
-    with partial.open('wb') as file:
-      np.savez(file, **arrays)
-    os.replace(partial, path)
-  except OSError as error:
-    raise UsageError(f'{str(path)!r} cannot be written: {error.strerror}.') from None
 
 
 if __name__ == '__main__':

@@ -291,7 +291,7 @@ def test_predictions_as_a_process(tmp_path, workdir, loaded):
 
 IMAGES = np.zeros((2, 8, 8), np.uint8)
 BAD_INPUTS = {
-  'wrong key': ({'pictures': IMAGES}, r"with images or test_x \(it has \['pictures'\]"),
+  'wrong key': ({'pictures': IMAGES}, 'must be an .npz file with images or test_x'),
   'float': ({'images': IMAGES / 1.0}, 'float64, not uint8'),
   'shape': ({'images': IMAGES[0]}, r'shape \(8, 8\); this network needs \[M, 8, 8\]'),
   'size': ({'images': IMAGES[:, 1:]}, r'shape \(2, 7, 8\)'),

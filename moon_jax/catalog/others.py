@@ -7,105 +7,86 @@ Traits that others ask about:
   decaying       of a schedule: it takes `optimizer.decay` and `.decay_every`
 """
 
-from moon_jax.catalog.parts import COUNT, Bound, Part, between, knob
+from moon_jax.catalog.parts import Bound, Part, between, counted, knob, number
 
 _CONVOLUTIONAL = frozenset({'convolutional'})
 _NORMALIZED = frozenset({'convolutional', 'normalized'})
 _BETA = frozenset({'beta'})
 _DECAYING = frozenset({'decaying'})
+# Where the code is.
+_RULES, _LOCAL = 'data.partition', 'engine.optimizers'
+_SERVER = 'algorithms.wrappers.server_optimizer'
+_GRAPHS = 'algorithms.wrappers.topology'
 _HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
 
 _MLP_KNOBS = {
-  'width': knob(int, 128, 'units of each hidden layer', COUNT),
-  'representation': knob(int, 64, 'units of the representation', COUNT),
+  'width': counted(128, 'units of each hidden layer'),
+  'representation': counted(64, 'units of the representation'),
 }
 _TRANSFORMER_KNOBS = {
-  'layers': knob(int, 6, 'of the encoder', COUNT),
+  'layers': counted(6, 'of the encoder'),
   'heads': knob(int, 8, 'of attention, in every layer', _HEADS),
-  'feedforward': knob(int, 2048, 'hidden units of a layer', COUNT),
-  'dropout': knob(
-    float, 0.1, 'after convolutions, in the encoder', between(0, 1, '[)')
-  ),
+  'feedforward': counted(2048, 'hidden units of a layer'),
+  'dropout': number(0.1, 'after convolutions, in the encoder', between(0, 1, '[)')),
 }
 
 
-def _table(kind, module, *rows):
-  """The parts of a kind: (name, where below the module, title, traits, knobs)."""
-  return tuple(
-    Part(kind, name, f'{module}{where}', title, *more)
-    for name, where, title, *more in rows
-  )
+def _crowded(valid):
+  """A client of a ring has fewer neighbours than there are others."""
+  degree, num_clients = valid['topology.degree'], valid['num_clients']
+  if degree >= num_clients:
+    yield (
+      f'--config.topology.degree={degree} must be below '
+      f'--config.num_clients={num_clients}.'
+    )
+
+
+def _part(kind, name, where, title, traits=frozenset(), **more):
+  return Part(kind, name, f'moon_jax.{where}', title, traits, **more)
+
+
+def _plain(kind, module, **titles):
+  """Parts without knobs and traits, each made by the function of its name."""
+  return (_part(kind, name, f'{module}:{name}', titles[name]) for name in titles)
 
 
 OTHERS = (
-  *_table(
+  _part('model', 'mlp', 'models.mlp:Mlp', 'MLP', knobs=_MLP_KNOBS),
+  _part('model', 'moon_cnn', 'models.cnn:MoonCnn', 'CNN', _CONVOLUTIONAL),
+  # cnn.py: why
+  _part('model', 'tutorial_cnn', 'models.cnn:MoonCnn', 'CNN', _CONVOLUTIONAL),
+  _part('model', 'dco_cnn', 'models.cnn:DcoCnn', 'CNN', _CONVOLUTIONAL),
+  _part(
     'model',
-    'moon_jax.models.',
-    ('mlp', 'mlp:Mlp', 'MLP', frozenset(), _MLP_KNOBS),
-    ('moon_cnn', 'cnn:MoonCnn', 'CNN', _CONVOLUTIONAL),
-    ('tutorial_cnn', 'cnn:MoonCnn', 'CNN', _CONVOLUTIONAL),  # cnn.py: why
-    ('dco_cnn', 'cnn:DcoCnn', 'CNN', _CONVOLUTIONAL),
-    (
-      'cnn_transformer',
-      'cnn_transformer:CnnTransformer',
-      'CNN-Transformer',
-      _NORMALIZED,
-      _TRANSFORMER_KNOBS,
-    ),
-    ('resnet18', 'resnet:resnet18', 'ResNet-18', _NORMALIZED),
-    ('resnet50', 'resnet:resnet50', 'ResNet-50', _NORMALIZED),
+    'cnn_transformer',
+    'models.cnn_transformer:CnnTransformer',
+    'CNN-Transformer',
+    _NORMALIZED,
+    knobs=_TRANSFORMER_KNOBS,
   ),
-  *_table(
-    'data',
-    'moon_jax.data.',
-    ('digits', 'sources:load_digits', 'digits'),
-    ('tfds', 'tfds:load_tfds', 'TensorFlow Datasets'),
-    ('npz', 'npz:load_npz', '.npz file'),
-  ),
-  *_table(
-    'partition',
-    'moon_jax.data.partition.',
-    ('iid', 'quantity_skew:iid', 'IID'),
-    ('dirichlet', 'label_skew:dirichlet', 'Dirichlet', _BETA),
-    ('shards', 'label_skew:shards', 'shards'),
-    ('quantity', 'quantity_skew:quantity', 'quantity', _BETA),
-    ('noise', 'feature_skew:noise', 'noise'),
-  ),
-  *_table(
+  _part('model', 'resnet18', 'models.resnet:resnet18', 'ResNet-18', _NORMALIZED),
+  _part('model', 'resnet50', 'models.resnet:resnet50', 'ResNet-50', _NORMALIZED),
+  _part('data', 'digits', 'data.sources:load_digits', 'digits'),
+  _part('data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets'),
+  _part('data', 'npz', 'data.npz:load_npz', '.npz file'),
+  _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'IID'),
+  _part('partition', 'dirichlet', f'{_RULES}.label_skew:dirichlet', 'Dirichlet', _BETA),
+  _part('partition', 'shards', f'{_RULES}.label_skew:shards', 'shards'),
+  _part('partition', 'quantity', f'{_RULES}.quantity_skew:quantity', 'quantity', _BETA),
+  _part('partition', 'noise', f'{_RULES}.feature_skew:noise', 'noise'),
+  *_plain(
     'augmentation',
-    'moon_jax.data.augment:',
-    ('none', 'none', 'none'),
-    ('flip', 'flip', 'flips'),
-    ('crop_flip', 'crop_flip', 'crops and flips'),
+    'data.augment',
+    none='none',
+    flip='flips',
+    crop_flip='crops and flips',
   ),
-  *_table(
-    'optimizer',
-    'moon_jax.engine.optimizers:',
-    ('sgd', 'sgd', 'SGD'),
-    ('adam', 'adam', 'Adam'),
-    ('adamw', 'adamw', 'AdamW'),
-  ),
-  *_table(
-    'schedule',
-    'moon_jax.engine.optimizers:',
-    ('constant', 'constant', 'constant'),
-    ('cosine', 'cosine', 'cosine'),
-    ('exponential', 'exponential', 'exponential', _DECAYING),
-    ('step', 'step', 'step', _DECAYING),
-  ),
-  *_table(
-    'server_optimizer',
-    'moon_jax.algorithms.wrappers.server_optimizer:',
-    ('sgd', 'sgd', 'FedAvgM'),
-    ('adam', 'adam', 'FedAdam'),
-    ('yogi', 'yogi', 'FedYogi'),
-  ),
-  *_table(
-    'topology',
-    'moon_jax.algorithms.wrappers.topology:',
-    ('ring', 'ring', 'ring'),
-    ('grid', 'grid', 'grid'),
-    ('complete', 'complete', 'complete graph'),
-    ('erdos_renyi', 'erdos_renyi', 'Erdos-Renyi graph'),
-  ),
+  *_plain('optimizer', _LOCAL, sgd='SGD', adam='Adam', adamw='AdamW'),
+  *_plain('schedule', _LOCAL, constant='constant', cosine='cosine'),
+  _part('schedule', 'exponential', f'{_LOCAL}:exponential', 'exponential', _DECAYING),
+  _part('schedule', 'step', f'{_LOCAL}:step', 'step', _DECAYING),
+  *_plain('server_optimizer', _SERVER, sgd='FedAvgM', adam='FedAdam', yogi='FedYogi'),
+  _part('topology', 'ring', f'{_GRAPHS}:ring', 'ring', check=_crowded),
+  *_plain('topology', _GRAPHS, grid='grid', complete='complete graph'),
+  *_plain('topology', _GRAPHS, erdos_renyi='Erdos-Renyi graph'),
 )

@@ -4,7 +4,7 @@ import functools
 import importlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from moon_jax.errors import UsageError
@@ -145,6 +145,17 @@ def knob(
   return Knob(kind, default, meaning, bounds, needs, **more)
 
 
+# Knobs of one kind.
+number = functools.partial(knob, float)
+switch = functools.partial(knob, bool)
+word = functools.partial(knob, str)
+
+
+def counted(default: int, meaning: str, needs=(), **more: Any) -> Knob:
+  """Declares a knob that is a whole number of 1 or more."""
+  return knob(int, default, meaning, COUNT, needs, **more)
+
+
 class Metric(NamedTuple):
   """A column of a run's records that reports follow over the rounds.
 
@@ -175,7 +186,8 @@ class Part(NamedTuple):
     knobs: name -> Knob, of the group of its own.
     group: of its knobs; '' is its name.
     metrics: column -> Metric, beside those that every run has.
-    check: valid values, dotted name -> value -> problems, one line each.
+    check: valid values, dotted name -> value -> problems, one line each. What asks for
+      a knob whose value is wrong is passed over: that mistake is told already.
     registered: file name and SHA-256 of the source of what was registered from outside.
   """
 
@@ -187,7 +199,7 @@ class Part(NamedTuple):
   knobs: Mapping[str, Knob] = {}
   group: str = ''
   metrics: Mapping[str, Metric] = {}
-  check: Callable[[Mapping[str, Any]], list[str]] | None = None
+  check: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
   registered: Mapping[str, str] | None = None
 
   def has(self, trait: str) -> bool:

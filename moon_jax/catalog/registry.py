@@ -18,11 +18,8 @@ _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
 
 # What each kind is called with, beside the knobs of its own.
 _CALLED_WITH = {
-  'algorithm': (),
   'model': ('num_classes',),
-  'data': (),
   'partition': ('labels', 'num_clients', 'min_size', 'seed'),
-  'augmentation': (),
 }
 _TRAITS = {
   'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
@@ -90,59 +87,54 @@ def register(
   title: str = '',
   knobs: Mapping[str, Knob] | None = None,
   traits: Iterable[str] = (),
-  metrics: Mapping[str, Metric] | None = None,
-  check: Callable[[Mapping[str, Any]], list[str]] | None = None,
+  **more: Any,
 ) -> None:
-  """Adds a part; once more from the same file replaces it.
+  """Adds a part, with `more` of its fields; once more from the same file replaces it.
 
   Raises:
     UsageError: the name is taken or no name, a knob is none, a trait is unknown, or the
       function cannot be called as parts of its kind are.
   """
   knobs, traits = dict(knobs or {}), frozenset(traits)
-  told = f'register_{kind}({name!r})'
-  registered = _source(told, make)
-  _require_free(told, (kind, name), registered['origin'], has_knobs=bool(knobs))
-  for key, knob in knobs.items():
-    if not isinstance(knob, Knob) or not key.isidentifier():
-      raise UsageError(f'{told}: {key!r} must be declared by knob(...).')
-  if unknown := traits - _TRAITS.get(kind, set()):
-    raise UsageError(f'{told}: there is no trait {sorted(unknown)[0]!r}.')
-  words = [*_CALLED_WITH[kind], *knobs]
+  words = [*_CALLED_WITH.get(kind, ()), *knobs]
   words += ['convolution'] if 'convolutional' in traits else []
-  _require_callable(told, make, words)
-  _parts[kind, name] = Part(
-    kind,
-    name,
-    make,
-    title or name,
-    traits,
-    knobs,
-    metrics=metrics or {},
-    check=check,
-    registered=registered,
-  )
+  try:
+    registered = _source(make)
+    _require_free((kind, name), registered['origin'], has_knobs=bool(knobs))
+    _require_known(kind, knobs, traits)
+    _require_callable(make, words)
+  except UsageError as error:
+    raise UsageError(f'register_{kind}({name!r}): {error}.') from None
+  fields = (kind, name, make, title or name, traits, knobs)
+  _parts[kind, name] = Part(*fields, registered=registered, **more)
   every_knob.cache_clear()
 
 
-def _require_free(
-  told: str, key: tuple[str, str], origin: str, *, has_knobs: bool
-) -> None:
+def _require_free(key: tuple[str, str], origin: str, *, has_knobs: bool) -> None:
   """Raises UsageError unless a part of that origin may have the name."""
   before, name = _parts.get(key), key[1]
   if not re.fullmatch('[a-z][a-z0-9_]*', name):
-    raise UsageError(f'{told}: a name has small letters, digits and _, a letter first.')
+    raise UsageError('a name has small letters, digits and _, a letter first')
   # Of a part without code only a run directory has told.
   is_taken = before is not None and before.make is not None
   if is_taken and (before.registered or {}).get('origin') != origin:
-    raise UsageError(f'{told}: the name is taken.')
+    raise UsageError('the name is taken')
   groups = {knob.partition('.')[0] for knob in (*KNOBS, *EXECUTION)}
   groups |= {one.group or one.name for one in _parts.values() if one != before}
   if has_knobs and name in groups:
-    raise UsageError(f'{told}: the name is taken, as a group of knobs.')
+    raise UsageError('the name is taken, as a group of knobs')
 
 
-def _require_callable(told: str, make: Callable | str, words: list[str]) -> None:
+def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> None:
+  """Raises UsageError unless all knobs are declared, and all traits are known."""
+  for key, knob in knobs.items():
+    if not isinstance(knob, Knob) or not key.isidentifier():
+      raise UsageError(f'{key!r} must be declared by knob(...)')
+  if unknown := traits - _TRAITS.get(kind, set()):
+    raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
+
+
+def _require_callable(make: Callable | str, words: list[str]) -> None:
   """Raises UsageError unless the function takes these words, `labels` by position."""
   if isinstance(make, str):
     return
@@ -150,14 +142,12 @@ def _require_callable(told: str, make: Callable | str, words: list[str]) -> None
   try:
     inspect.signature(make).bind(*['labels'] * ('labels' in words), **given)
   except TypeError as error:
-    name = getattr(make, '__name__', make)
-    wanted = ', '.join(words) or 'nothing'
-    raise UsageError(
-      f'{told}: {name} is called with {wanted}, and cannot be: {error}.'
-    ) from None
+    name, wanted = getattr(make, '__name__', make), ', '.join(words) or 'nothing'
+    problem = f'{name} is called with {wanted}, and cannot be: {error}'
+    raise UsageError(problem) from None
 
 
-def _source(told: str, make: Callable | str) -> dict[str, str]:
+def _source(make: Callable | str) -> dict[str, str]:
   """Where a part's code stands: `origin`, `file` and the `sha256` of what it holds.
 
   Raises:
@@ -167,20 +157,20 @@ def _source(told: str, make: Callable | str) -> dict[str, str]:
     module = make.partition(':')[0]
     return {'origin': module, 'file': module, 'sha256': ''}
   if not callable(make):
-    raise UsageError(f"{told}: {make!r} is no function, and no 'module:function'.")
+    raise UsageError(f"{make!r} is no function, and no 'module:function'")
   code = getattr(make, 'func', make)  # a partial's function
   own = inspect.isclass(code) and [f for f in vars(code).values() if callable(f)]
   if own:
     code = inspect.unwrap(own[0])  # what knows its source in a notebook too
   try:
     path = pathlib.Path(inspect.getsourcefile(code) or '')
-    if path.is_file():
-      digest = hashlib.sha256(path.read_bytes()).hexdigest()
-      return {'origin': str(path.resolve()), 'file': path.name, 'sha256': digest}
-    digest = hashlib.sha256(inspect.getsource(code).encode()).hexdigest()
+    whole = path.read_bytes() if path.is_file() else inspect.getsource(code).encode()
   except (OSError, TypeError):
-    raise UsageError(f'{told}: the source of {make!r} is in no file.') from None
-  return {'origin': code.__module__, 'file': code.__module__, 'sha256': digest}
+    raise UsageError(f'the source of {make!r} is in no file') from None
+  origin, file = str(path.resolve()), path.name
+  if not path.is_file():
+    origin = file = code.__module__
+  return {'origin': origin, 'file': file, 'sha256': hashlib.sha256(whole).hexdigest()}
 
 
 def registered(flat: Mapping[str, Any]) -> list[Part]:
@@ -191,46 +181,36 @@ def registered(flat: Mapping[str, Any]) -> list[Part]:
 
 def describe(one: Part) -> dict[str, Any]:
   """A registered part as config.json tells of it; `remember` reads it."""
+  told = {name: metric[:3] for name, metric in one.metrics.items() if not metric.value}
   return {
     'kind': one.kind,
     'name': one.name,
     'title': one.title,
     'traits': sorted(one.traits),
-    'knobs': {name: list(knob[:3]) for name, knob in _told(one.knobs).items()},
-    'metrics': {
-      name: list(metric[:3])
-      for name, metric in one.metrics.items()
-      if metric.value is None
-    },
+    'knobs': {name: (k.kind.__name__, *k[1:3]) for name, k in one.knobs.items()},
+    'metrics': told,
     'file': one.registered['file'],
     'sha256': one.registered['sha256'],
   }
-
-
-def _told(knobs: Mapping[str, Knob]) -> dict[str, Knob]:
-  return {name: one._replace(kind=one.kind.__name__) for name, one in knobs.items()}
 
 
 def remember(description: Mapping[str, Any]) -> Part:
   """The part that a run directory tells of; without code if it is not registered."""
   key = description['kind'], description['name']
   if key not in _parts:
-    kinds = {kind.__name__: kind for kind in (float, int, bool, str)}
+    knobs = {
+      name: Knob(type(default), default, meaning)
+      for name, (_, default, meaning) in description['knobs'].items()
+    }
+    metrics = {name: Metric(*told) for name, told in description['metrics'].items()}
     _parts[key] = Part(
       *key,
       make=None,
       title=description['title'],
       traits=frozenset(description['traits']),
-      knobs={
-        name: Knob(kinds[kind], default, meaning)
-        for name, (kind, default, meaning) in description['knobs'].items()
-      },
-      metrics={name: Metric(*told) for name, told in description['metrics'].items()},
-      registered={
-        'origin': '',
-        'file': description['file'],
-        'sha256': description['sha256'],
-      },
+      knobs=knobs,
+      metrics=metrics,
+      registered={'origin': '', **description},
     )
     every_knob.cache_clear()
   return _parts[key]

@@ -32,14 +32,20 @@ def load(choice: str) -> dict[str, Any]:
     ConfigError: there is no such file or variant, or the file fails.
   """
   path, variant = split(choice)
-  module = _module(path)
-  if variant is None:
-    return _settings(path, lambda: module.get_config())
-  variants = _variants(path, module)
-  if variant not in variants:
-    problem = f'{path} has no variant {variant!r}; --config={path}:{LIST} prints them.'
-    raise ConfigError([problem + did_you_mean(variant, variants)])
-  return _settings(path, lambda: module.get_config(variant))
+  module, words = _module(path), []
+  if variant is not None:
+    variants, words = _variants(path, module), [variant]
+    if variant not in variants:
+      problem = (
+        f'{path} has no variant {variant!r}; --config={path}:{LIST} prints them.'
+      )
+      raise ConfigError([problem + did_you_mean(variant, variants)])
+  config = _run(path, lambda: module.get_config(*words))
+  if not isinstance(config, ml_collections.ConfigDict):
+    kind = type(config).__name__
+    problem = f'--config={path!r}: get_config() must return a ConfigDict, not {kind}.'
+    raise ConfigError([problem])
+  return _run(path, lambda: flatten(config.to_dict()))
 
 
 def list_variants(path: str) -> str:
@@ -101,15 +107,6 @@ def _variants(path: str, module: types.ModuleType) -> dict[str, Variant]:
   if not isinstance(variants, Mapping):
     raise ConfigError([f'--config={path!r} has no variants.'])
   return variants
-
-
-def _settings(path: str, get_config: Callable[[], Any]) -> dict[str, Any]:
-  config = _run(path, get_config)
-  if not isinstance(config, ml_collections.ConfigDict):
-    kind = type(config).__name__
-    problem = f'--config={path!r}: get_config() must return a ConfigDict, not {kind}.'
-    raise ConfigError([problem])
-  return _run(path, lambda: flatten(config.to_dict()))
 
 
 def _run(path: str, code: Callable[[], Any]) -> Any:

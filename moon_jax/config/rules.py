@@ -1,10 +1,9 @@
 """Which knobs go together, and which may change when a run is resumed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from moon_jax import catalog
-from moon_jax.config.messages import problem
 from moon_jax.config.trees import Config, flatten
 
 
@@ -18,40 +17,35 @@ def conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
   problems = [line for name in given for line in _unused(name, valid)]
   for name, knob in catalog.every_knob().items():
     if knob.required and valid.get(name) == '' and catalog.used(name, valid):
-      kind, _ = knob.needs[-1]
-      decider = catalog.KINDS[kind]
-      problems.append(
-        f'--config.{name} is needed with --config.{decider}={valid[decider]}.'
-      )
-  chosen = [catalog.chosen(kind, valid) for kind in catalog.KINDS]
+      decider = catalog.KINDS[knob.needs[-1][0]]
+      chosen = f'--config.{decider}={valid[decider]}'
+      problems.append(f'--config.{name} is needed with {chosen}.')
+  kinds = [kind for kind, name in catalog.KINDS.items() if catalog.used(name, valid)]
+  chosen = [catalog.chosen(kind, valid) for kind in kinds]
   checks = [part.check for part in chosen if part is not None and part.check]
-  problems += [line for check in checks for line in check(valid)]
-  return problems + _topology_conflicts(valid)
+  return problems + [line for check in checks for line in _checked(check, valid)]
 
 
-def _unused(name: str, valid: Mapping[str, Any]) -> list[str]:
+def _checked(check: Callable, valid: Mapping[str, Any]) -> list[str]:
+  """What a part's own check complains of; nothing if it asks for what is not valid."""
+  try:
+    return list(check(valid))
+  except KeyError as error:
+    if error.args[0] in catalog.every_knob():
+      return []
+    raise
+
+
+def _unused(name: str, valid: Mapping[str, Any]) -> Iterator[str]:
   """The complaint that a knob is not used, for each part that does not use it."""
-  problems = []
   for kind, trait in catalog.every_knob()[name].needs:
-    part, decider = catalog.chosen(kind, valid), catalog.KINDS[kind]
+    part = catalog.chosen(kind, valid)
     if part is not None and not part.has(trait):
       others = [n for n in catalog.names(kind) if catalog.part(kind, n).has(trait)]
-      problems.append(
-        f'--config.{name} is not used with --config.{decider}={valid[decider]}; '
+      yield (
+        f'--config.{name} is not used with --config.{catalog.KINDS[kind]}={part.name}; '
         f'it belongs to {" or ".join(others)}.'
       )
-  return problems
-
-
-def _topology_conflicts(valid: Mapping[str, Any]) -> list[str]:
-  """A ring whose clients have more neighbours than there are others."""
-  degree, num_clients = valid.get('topology.degree'), valid.get('num_clients')
-  if None in (degree, num_clients) or degree < num_clients:
-    return []
-  if not catalog.used('topology.degree', valid):
-    return []
-  wanted = f'below --config.num_clients={num_clients}'
-  return [problem('topology.degree', degree, wanted)]
 
 
 def used(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,19 +39,9 @@ def listing(path: str, variants: Mapping[str, Variant]) -> str:
     path: of the config file, as the command names it.
     variants: of the file.
   """
-  head = ('command', 'setting', 'reported accuracy, %')
-  rows = [
-    (
-      f'python launch.py --config={path}:{name}',
-      variant.setting,
-      variant.reported or '-',
-    )
-    for name, variant in variants.items()
-  ]
-  widths = [max(len(row[column]) for row in (head, *rows)) for column in range(3)]
-  return '\n'.join(
-    '  '.join(
-      f'{word:<{width}}' for word, width in zip(row, widths, strict=True)
-    ).rstrip()
-    for row in (head, *rows)
-  )
+  rows = [('command', 'setting', 'reported accuracy, %')]
+  for name, variant in variants.items():
+    command = f'python launch.py --config={path}:{name}'
+    rows.append((command, variant.setting, variant.reported or '-'))
+  first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+  return '\n'.join(f'{a:<{first}}  {b:<{second}}  {c}' for a, b, c in rows)

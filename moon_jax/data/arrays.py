@@ -27,24 +27,15 @@ def one_line(what: str) -> Iterator[None]:
 
 def make_dataset(name, train, test, num_classes, statistics=None):
   """A Dataset of (images, labels) of each split; None computes the statistics."""
-  (train_images, train_labels), (test_images, test_labels) = (
-    (
-      np.ascontiguousarray(images if images.ndim == 4 else images[..., None]),
-      np.ascontiguousarray(labels, np.int32),
-    )
-    for images, labels in (train, test)
-  )
-  mean, std = statistics or pixel_statistics(train_images)
-  return Dataset(
-    name=name,
-    train_images=train_images,
-    train_labels=train_labels,
-    test_images=test_images,
-    test_labels=test_labels,
-    num_classes=num_classes,
-    mean=np.asarray(mean, np.float32),
-    std=np.asarray(std, np.float32),
-  )
+
+  def split(images, labels):
+    images = images if images.ndim == 4 else images[..., None]
+    return np.ascontiguousarray(images), np.ascontiguousarray(labels, np.int32)
+
+  train, test = split(*train), split(*test)
+  scales = statistics or pixel_statistics(train[0])
+  mean, std = (np.asarray(scale, np.float32) for scale in scales)
+  return Dataset(name, *train, *test, num_classes, mean, std)
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

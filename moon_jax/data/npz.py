@@ -3,6 +3,7 @@
 import os
 import pathlib
 import zipfile
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,22 +24,32 @@ def load_npz(path: str) -> Dataset:
     DataError: the file or one of its arrays is missing or unusable.
   """
   flag = f'--config.data.path={path!r}'
-  wanted = f'must be an .npz file of plain arrays {", ".join(NPZ_ARRAYS)}'
-  file_path = pathlib.Path(os.path.expanduser(path))
-  if not os.path.isfile(file_path):  # unlike Path.is_file, no error at long names
+  found = read(flag, path, NPZ_ARRAYS)
+  if missing := [name for name in NPZ_ARRAYS if name not in found]:
+    raise DataError(f'{flag} lacks {missing}.')
+  return _dataset(flag, pathlib.Path(path).stem, tuple(found.values()))
+
+
+def read(flag: str, path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+  """Those of the named arrays that a .npz file has.
+
+  Args:
+    flag: what names the file, for the message.
+    path: the file.
+    names: of the arrays.
+
+  Raises:
+    DataError: it is no such file, or damaged.
+  """
+  file_path = os.path.expanduser(path)
+  if not os.path.isfile(file_path):
     raise DataError(f'{flag} is not a file.')
+  wanted = f'{flag} must be an .npz file of plain arrays {", ".join(names)}'
   if not zipfile.is_zipfile(file_path):  # np.load would advise to unpickle it
-    raise DataError(f'{flag} {wanted}, and is no archive; save it with np.savez.')
+    raise DataError(f'{wanted}, and is no archive; save it with np.savez.')
   # Opened here, because np.load forgets to close a file that it cannot read.
-  with (
-    one_line(f'{flag} {wanted}'),
-    file_path.open('rb') as file,
-    np.load(file, allow_pickle=False) as arrays,
-  ):
-    if missing := [name for name in NPZ_ARRAYS if name not in arrays]:
-      raise DataError(f'{flag} {wanted}; it lacks {missing} and has {list(arrays)}.')
-    train_x, train_y, test_x, test_y = (arrays[name] for name in NPZ_ARRAYS)
-  return _dataset(flag, file_path.stem, (train_x, train_y, test_x, test_y))
+  with one_line(wanted), open(file_path, 'rb') as file, np.load(file) as arrays:
+    return {name: arrays[name] for name in names if name in arrays}
 
 
 def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
@@ -59,12 +70,9 @@ def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
 
 def _dataset(flag: str, name: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
   train_x, train_y, test_x, test_y = arrays
-  fault = (
-    _split_fault('train', train_x, train_y)
-    or _split_fault('test', test_x, test_y)
-    or _pair_fault(train_x, train_y, test_x, test_y)
-  )
-  if fault:
+  splits = (('train', train_x, train_y), ('test', test_x, test_y))
+  faults = [_split_fault(*split) for split in splits]
+  if fault := next(filter(None, faults), None) or _pair_fault(*arrays):
     raise DataError(f'{flag}: {fault}.')
   num_classes = int(train_y.max()) + 1
   return make_dataset(name, (train_x, train_y), (test_x, test_y), num_classes)
@@ -76,18 +84,14 @@ def _split_fault(split, images, labels):
   if images.dtype != np.uint8:
     remedy = f"(255 * {x}).round().astype('uint8')"
     return f'{x} is {images.dtype}, not uint8; convert floats in [0, 1] with {remedy}'
-  if images.ndim not in (3, 4):
+  if images.ndim not in (3, 4) or 0 in images.shape[1:]:
     return f'{x} has shape {images.shape}; reshape it to [M, H, W] or [M, H, W, C]'
-  if 0 in images.shape[1:]:
-    return f'{x} has shape {images.shape}, no pixels; save images of at least 1x1x1'
   if labels.ndim != 1:
     return f'{y} has shape {labels.shape}, not [M]; convert one-hot with {y}.argmax(1)'
   if not np.issubdtype(labels.dtype, np.integer):
     return f"{y} is {labels.dtype}, not integer; convert it with {y}.astype('int32')"
   if not len(images) == len(labels) > 0:
-    return (
-      f'{x} holds {len(images)} images, {y} {len(labels)} labels; save one for each'
-    )
+    return f'{x} holds {len(images)} images, {y} {len(labels)} labels; save as many'
   if labels.min() < 0:
     return f'{y} holds {labels.min()}; number the classes from 0'
   return ''
@@ -96,17 +100,12 @@ def _split_fault(split, images, labels):
 def _pair_fault(train_x, train_y, test_x, test_y):
   """What is wrong between two splits that are right by themselves; '' if nothing is."""
   if train_x.shape[1:] != test_x.shape[1:]:
-    return (
-      f'train_x has shape {train_x.shape}, test_x {test_x.shape}; make images alike'
-    )
-  if train_y.max() < 1:
-    return 'train_y holds one class only; at least 2 are needed'
+    return f'train_x is {train_x.shape}, test_x {test_x.shape}; make images alike'
   classes = np.unique(train_y)  # not the numbers up to the largest: it may be 2**63
   if (gaps := np.flatnonzero(classes != np.arange(len(classes)))).size:
     return f'train_y holds no {gaps[0]}; number the classes from 0 without gaps'
-  if test_y.max() > train_y.max():
-    return (
-      f'test_y holds {test_y.max()}, but the largest label of train_y is '
-      f'{train_y.max()}; remove test examples of classes that are not trained'
-    )
+  if len(classes) < 2:
+    return 'train_y holds one class only; at least 2 are needed'
+  if test_y.max() > classes[-1]:
+    return f'test_y holds {test_y.max()}, a class that train_y has not; remove it'
   return ''

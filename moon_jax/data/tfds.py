@@ -1,6 +1,5 @@
 """TensorFlow Datasets; TensorFlow itself is needed to prepare a set, not to read it."""
 
-import contextlib
 import difflib
 import importlib.util
 import io
@@ -16,10 +15,7 @@ from moon_jax.types import Dataset
 # TFDS name -> [C] mean and [C] standard deviation of pixel / 255 that the literature
 # normalises with (CIFAR-10: Li et al. 2021). Other data uses its own training split.
 PIXEL_STATISTICS = {
-  'cifar10': (
-    np.divide((125.3, 123.0, 113.9), 255),
-    np.divide((63.0, 62.1, 66.7), 255),
-  ),
+  'cifar10': tuple(np.divide([(125.3, 123.0, 113.9), (63.0, 62.1, 66.7)], 255)),
   'cifar100': ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
   'fashion_mnist': ((0.2860,), (0.3530,)),
   'mnist': ((0.1307,), (0.3081,)),
@@ -59,9 +55,12 @@ def load_tfds(name: str, dir: str) -> Dataset:
       _read_split(builder, split, image_key, label_key) for split in ('train', 'test')
     )
   num_classes = info.features[label_key].num_classes
-  for split, (_, labels) in (('train', train), ('test', test)):
-    if fault := _label_fault(labels, num_classes):
-      raise DataError(f'--config.data.name={name!r} {fault} in its {split} split.')
+  labels = np.concatenate([train[1], test[1]])
+  if labels.min() < 0 or labels.max() >= num_classes:
+    raise DataError(
+      f'--config.data.name={name!r} has labels from {labels.min()} to {labels.max()}, '
+      f'not from 0 to {num_classes - 1}.'
+    )
   if info.name in TRANSPOSED:
     train, test = ((i.transpose(0, 2, 1, 3), labels) for i, labels in (train, test))
   return make_dataset(
@@ -69,20 +68,10 @@ def load_tfds(name: str, dir: str) -> Dataset:
   )
 
 
-def _label_fault(labels: np.ndarray, num_classes: int) -> str:
-  """What is wrong with the labels of a split; '' if nothing is."""
-  if labels.min() < 0:
-    return 'has no labels'
-  if labels.max() >= num_classes:
-    return f'has a label {labels.max()} of {num_classes} classes'
-  return ''
-
-
 def _tfds_builder(name, data_dir):
   with one_line(f'cannot open --config.data.name={name!r} in {data_dir}; check both'):
     import tensorflow_datasets as tfds
 
-    kind, options = _parse(name)
     try:
       # Without file_format: with it, data in another format is a bare ValueError here.
       return tfds.builder(name, data_dir=data_dir)
@@ -94,40 +83,6 @@ def _tfds_builder(name, data_dir):
         f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
         f'{data_dir}. Did you mean {near[0]!r}?'
       ) from None
-    except (ValueError, AssertionError):
-      _require_variant(name, kind, **options)
-      raise
-
-
-def _parse(name):
-  """'emnist/balanced:3.1.0' -> 'emnist', its config and version if it has them."""
-  from tensorflow_datasets.core import naming
-
-  with contextlib.suppress(ValueError):
-    kind, options = naming.parse_builder_name_kwargs(name)
-    if options.keys() <= {'config', 'version'}:  # not what only a program may choose
-      return str(kind), options
-  raise DataError(
-    f'--config.data.name={name!r} must be a name as TFDS has them: mnist, '
-    'emnist/balanced (a config) or mnist:3.0.1 (a version).'
-  )
-
-
-def _require_variant(name, kind, config=None, version=None):
-  """Raises DataError if the set is known and has no such config or version."""
-  import tensorflow_datasets as tfds
-
-  known = tfds.builder_cls(kind)
-  configs = list(known.builder_configs)
-  if config is not None and config not in configs:
-    remedy = f'name one of {configs}' if configs else f'leave it out: {kind!r} has none'
-    raise DataError(f'--config.data.name={name!r} has an unknown config; {remedy}.')
-  versions = known(config=config).versions
-  if version is not None and not any(v.match(version) for v in versions):
-    raise DataError(
-      f'--config.data.name={name!r} has an unknown version; leave it out, or name one '
-      f'of {list(map(str, versions))}.'
-    )
 
 
 def _supervised_keys(name, info):

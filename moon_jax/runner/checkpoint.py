@@ -7,6 +7,7 @@ verified.
 """
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -75,21 +76,16 @@ class Checkpoints:
     """Saves under the number of completed rounds, and removes all but the newest two.
 
     Raises:
-      RunError: a checkpoint of this round is there already, it cannot be written, or
-        the folder was moved or removed.
+      RunError: it cannot be written, or the folder was moved or removed.
     """
     self.require_in_place()
-    step = int(state.round)
-    folder, partial = self._folder(step), self._partial(step)
-    if folder.exists():
-      raise RunError(f'Checkpoint {step} was not saved: it is there already.')
-    num_bytes = tree.num_bytes(state)
-    files.require_space(folder, num_bytes)
+    step, num_bytes = int(state.round), tree.num_bytes(state)
+    folder = self._directory / str(step)
+    partial = _partial(folder)
     try:
       with _quietly():
-        self._checkpointer.save(
-          partial.absolute() / STATE, args=ocp.args.StandardSave(state)
-        )
+        content = ocp.args.StandardSave(state)
+        self._checkpointer.save(partial.absolute() / STATE, args=content)
       manifest.write(partial, step)
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
@@ -111,13 +107,12 @@ class Checkpoints:
       NoCheckpointError: no undamaged one is left, or the newest is of another format
         or does not hold such a state.
     """
-    for step in steps(self._directory):
-      if reason := manifest.fault(self._folder(step), step):
-        self._set_aside(step, reason)
-      else:
-        state = _load(self._folder(step), first)
+    for folder in folders(self._directory):
+      if not (reason := manifest.fault(folder, int(folder.name))):
+        state = _load(folder, first)
         self._remove_older()
         return state
+      self._set_aside(folder, reason)
     if rounds_saved or list(self._directory.glob('bad-*')):
       raise NoCheckpointError(
         f'{self._directory} holds no usable checkpoint, but rounds were saved there. '
@@ -125,38 +120,39 @@ class Checkpoints:
       )
     return first
 
-  def _set_aside(self, step, reason):
-    names = (f'bad-{step}-{count}' for count in itertools.count(1))
-    name = next(name for name in names if not (self._directory / name).exists())
+  def _set_aside(self, folder, reason):
+    places = (folder.with_name(f'bad-{folder.name}-{n}') for n in itertools.count(1))
+    place = next(place for place in places if not place.exists())
     with files.writing(self._directory):
-      self._rename(self._folder(step), self._directory / name)
-    self._say(f'checkpoint {step} is damaged ({reason}); set aside as {name}')
+      self._rename(folder, place)
+    self._say(
+      f'checkpoint {folder.name} is damaged ({reason}); set aside as {place.name}'
+    )
 
   def _remove_older(self):
     with files.writing(self._directory):
-      for step in steps(self._directory)[_KEPT:]:
+      for folder in folders(self._directory)[_KEPT:]:
         # Half a checkpoint must not look like one.
-        self._rename(self._folder(step), self._partial(step))
-        shutil.rmtree(self._partial(step))
+        self._rename(folder, _partial(folder))
+        shutil.rmtree(_partial(folder))
 
   def _rename(self, old, new):
     os.rename(old, new)
     os.fsync(self._descriptor)
 
-  def _folder(self, step):
-    return self._directory / str(step)
 
-  def _partial(self, step):
-    return self._directory / f'{step}{files.PARTIAL}'
-
-
-def steps(directory: pathlib.Path) -> list[int]:
-  """What the checkpoints of a directory are called, the newest first.
+def folders(directory: pathlib.Path) -> list[pathlib.Path]:
+  """The checkpoints of a directory, the newest first.
 
   They may be damaged; `manifest.fault` tells.
   """
-  names = [path.name for path in directory.iterdir()]
-  return sorted(int(n) for n in names if re.fullmatch(r'0|[1-9][0-9]*', n))[::-1]
+  found = [p for p in directory.glob('*') if re.fullmatch(r'0|[1-9][0-9]*', p.name)]
+  return sorted(found, key=lambda path: -int(path.name))
+
+
+def _partial(folder):
+  """Where a checkpoint is before it has its name, and once it has lost it."""
+  return folder.with_name(folder.name + files.PARTIAL)
 
 
 @contextlib.contextmanager
@@ -190,12 +186,12 @@ def newest(directory: pathlib.Path, like: State) -> State:
   Raises:
     NoCheckpointError: there is no undamaged checkpoint, or it holds no such state.
   """
-  names = steps(directory) if directory.is_dir() else []
-  good = (step for step in names if not manifest.fault(directory / str(step), step))
-  if (step := next(good, None)) is None:
-    what = 'no undamaged checkpoint' if names else 'nothing is saved yet'
-    raise NoCheckpointError(f'{directory}: {what}.')
-  return _load(directory / str(step), like)
+  found = folders(directory)
+  whole = (folder for folder in found if not manifest.fault(folder, int(folder.name)))
+  if folder := next(whole, None):
+    return _load(folder, like)
+  what = 'no undamaged checkpoint' if found else 'nothing is saved yet'
+  raise NoCheckpointError(f'{directory}: {what}.')
 
 
 def _load(folder: pathlib.Path, like: State) -> State:
@@ -212,18 +208,14 @@ def _load(folder: pathlib.Path, like: State) -> State:
       # Orbax casts another dtype without a word, so the types are compared first.
       saved = checkpointer.metadata(place).item_metadata.tree
       if not (differing := _layout(saved) ^ _layout(like)):
-        how = jax.tree.map(_restored_as, like)
-        return checkpointer.restore(
-          place, ocp.args.PyTreeRestore(like, restore_args=how)
-        )
+        how = ocp.args.PyTreeRestore(like, jax.tree.map(_restored_as, like))
+        return checkpointer.restore(place, how)
   except Exception as error:  # reading can raise anything
-    raise NoCheckpointError(
-      f'{folder} is undamaged and cannot be read ({_reason(error)}).'
-    ) from error
+    problem = f'{folder} is undamaged and cannot be read ({_reason(error)}).'
+    raise NoCheckpointError(problem) from error
   names = ', '.join(sorted({name for name, _ in differing}))
-  raise NoCheckpointError(
-    f'Checkpoint {folder.name} holds another state; differing: {names}.'
-  )
+  problem = f'Checkpoint {folder.name} holds another state; differing: {names}.'
+  raise NoCheckpointError(problem)
 
 
 def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
@@ -236,12 +228,5 @@ def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
 def _layout(tree) -> set[tuple[str, tuple]]:
   """{(path, (shape, dtype))} of every leaf, whatever the containers are called."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {
-    ('.'.join(_name(key) for key in path), (tuple(leaf.shape), str(leaf.dtype)))
-    for path, leaf in leaves
-  }
-
-
-def _name(key) -> str:
-  """A NamedTuple's field and a dict's key of the same name count as equal."""
-  return str(getattr(key, 'name', getattr(key, 'key', getattr(key, 'idx', key))))
+  name = functools.partial(jax.tree_util.keystr, simple=True, separator='.')
+  return {(name(path), (tuple(leaf.shape), str(leaf.dtype))) for path, leaf in leaves}

@@ -1,7 +1,6 @@
 """Measures how long the phases of a round take, and sums them up over a run."""
 
 import contextlib
-import itertools
 import resource
 import time
 from collections.abc import Iterator
@@ -48,10 +47,6 @@ class Clock:
     yield
     self.seconds[phase] += time.perf_counter() - begin
 
-  def elapsed(self) -> float:
-    """Seconds of training, testing and saving."""
-    return sum(self.seconds[phase] for phase in ('train', 'evaluate', 'save'))
-
   def arrived(self, phase: str) -> None:
     """Ends a phase of the device: its results are here."""
     now = time.perf_counter()
@@ -90,17 +85,16 @@ def time_spent(timings: list[dict[str, Any]]) -> dict[str, float]:
     Seconds of 'compiling', 'training', 'testing', 'saving' and 'idle', which is when
     the device waited for the host, here without the saving.
   """
-  names = {'compile': 'compiling', 'train': 'training', 'evaluate': 'testing'}
-  spent = {
-    name: sum(line.get(f'{phase}_seconds', 0.0) for line in timings)
-    for phase, name in (names | {'save': 'saving'}).items()
-  }
-  # A round's line counts the saving of the round before as idle.
-  saved = itertools.chain([0.0], (line.get('save_seconds', 0.0) for line in timings))
-  waits = zip(timings, saved, strict=False)
-  spent['idle'] = sum(
-    max(0.0, line.get('idle_seconds', 0.0) - save) for line, save in waits
-  )
+  phases = ('compile', 'train', 'evaluate', 'save', 'idle')
+  names = ('compiling', 'training', 'testing', 'saving', 'idle')
+  spent, saving = dict.fromkeys(names, 0.0), 0.0
+  for line in timings:
+    seconds = [line.get(f'{phase}_seconds', 0.0) for phase in phases]
+    # A round's line counts the saving of the round before as idle.
+    seconds[-1] = max(0.0, seconds[-1] - saving)
+    saving = line.get('save_seconds', 0.0)
+    for name, value in zip(names, seconds, strict=True):
+      spent[name] += value
   return spent
 
 

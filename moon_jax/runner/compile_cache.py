@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import pathlib
-import stat
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -34,16 +33,14 @@ def check(folder: str) -> None:
   Raises:
     UsageError: it is no folder, or others may enter it.
   """
-  path, flag = config_lib.expand(_KNOB, folder), f'--{_KNOB}={folder!r}'
+  path = config_lib.expand(_KNOB, folder)
   if not folder or not path.exists():
     return
-  if not path.is_dir():
-    raise UsageError(f'{flag} must be a folder.')
   about = path.stat()
-  if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
+  if not path.is_dir() or about.st_uid != os.getuid() or about.st_mode & 0o077:
     raise UsageError(
-      f'{flag} must be a folder that only you can enter (chmod 700), or a new one: '
-      'what is in it is run.'
+      f'--{_KNOB}={folder!r} must be a folder that only you can enter (chmod 700), '
+      'or a new one: what is in it is run.'
     )
 
 
@@ -60,16 +57,16 @@ def using(folder: str, say: Callable[[str], None]) -> Iterator[None]:
   Raises:
     UsageError: the folder is not private, or cannot be made or written to.
   """
-  with contextlib.ExitStack() as stack:
-    path = _locked(folder, say, stack) if folder else None
-    if path is None:
-      yield
-      return
-    bad = [entry for entry in path.glob(_ENTRIES) if not _is_sound(entry)]
-    for entry in bad:
-      _remove(entry)
-    if bad:
+  if not folder:
+    yield
+    return
+  check(folder)
+  path = config_lib.expand(_KNOB, folder).absolute()
+  with _locked(path, folder, say):
+    if bad := _without_digest(path):
       say(f'compile cache: {len(bad)} bad entries removed from {folder}')
+    for entry in bad:
+      entry.unlink()
     try:
       with _enabled(path):
         yield
@@ -79,27 +76,22 @@ def using(folder: str, say: Callable[[str], None]) -> Iterator[None]:
         say(f'compile cache: {", ".join(lost)} not kept in {folder}: {reasons}')
 
 
-def _locked(
-  folder: str, say: Callable[[str], None], stack: contextlib.ExitStack
-) -> pathlib.Path | None:
-  """The folder, ours until the stack is closed; None, which is said, if it is not."""
-  check(folder)
-  path = config_lib.expand(_KNOB, folder).absolute()
+@contextlib.contextmanager
+def _locked(path: pathlib.Path, folder: str, say: Callable) -> Iterator[None]:
+  """Makes the folder, if there is none; it is ours inside."""
   try:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = stack.enter_context((path / '.lock').open('a'))
+    lock = (path / '.lock').open('a')
   except OSError as error:
-    if error.errno not in files.FULL:
-      problem = f'--{_KNOB}={folder!r} cannot be written: {error.strerror}.'
-      raise UsageError(problem) from None
-    say(f'compile cache: not used, {folder} cannot be written: {error.strerror}')
-    return None
-  try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    say(f'compile cache: waiting for the process that fills {folder}')
-    fcntl.flock(lock, fcntl.LOCK_EX)
-  return path
+    problem = f'--{_KNOB}={folder!r} cannot be written: {error.strerror}.'
+    raise UsageError(problem) from None
+  with lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      say(f'compile cache: waiting for the process that fills {folder}')
+      fcntl.flock(lock, fcntl.LOCK_EX)
+    yield
 
 
 @contextlib.contextmanager
@@ -124,27 +116,24 @@ def _seal_new(path: pathlib.Path) -> dict[str, str]:
   The newest comes first: what a full disk has torn leaves no room for its digest, and
   its removal makes room for those of the whole ones.
   """
-  new = [entry for entry in path.glob(_ENTRIES) if not _seal(entry).exists()]
   lost = {}
+  new = _without_digest(path)
   for entry in sorted(new, key=lambda entry: entry.stat().st_mtime_ns, reverse=True):
     try:
-      _seal(entry).write_text(files.sha256(entry))
+      _digest_file(entry).write_text(files.sha256(entry))
     except OSError as error:
-      _remove(entry)
-      program = entry.name.partition('-')[0]
-      lost = {program: error.strerror} | lost
+      entry.unlink()
+      _digest_file(entry).unlink(missing_ok=True)
+      lost = {entry.name.partition('-')[0]: error.strerror} | lost
   return lost
 
 
-def _is_sound(entry: pathlib.Path) -> bool:
-  return _seal(entry).exists() and _seal(entry).read_text() == files.sha256(entry)
+def _without_digest(path: pathlib.Path) -> list[pathlib.Path]:
+  """The entries that their digests do not fit, or that have none."""
+  told = [(entry, _digest_file(entry)) for entry in path.glob(_ENTRIES)]
+  return [e for e, d in told if not d.exists() or d.read_text() != files.sha256(e)]
 
 
-def _remove(entry: pathlib.Path) -> None:
-  entry.unlink()
-  _seal(entry).unlink(missing_ok=True)
-
-
-def _seal(entry: pathlib.Path) -> pathlib.Path:
+def _digest_file(entry: pathlib.Path) -> pathlib.Path:
   """The file beside an entry that holds its digest."""
   return entry.with_name(entry.name + '.sha256')

@@ -1,31 +1,21 @@
 """Prints what a run does: a few lines at the start, then the progress of the rounds."""
 
 import collections
-import contextlib
 import pathlib
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
-from rich import box
+from rich import box, progress
 from rich.console import Console as Terminal
-from rich.progress import (
-  BarColumn,
-  MofNCompleteColumn,
-  Progress,
-  TextColumn,
-  TimeRemainingColumn,
-)
-from rich.table import Table
+from rich.table import Column, Table
 
 from moon_jax import tree
 from moon_jax.cli import Request
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner import files, run_directory
-from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner.clock import Clock, time_spent
+from moon_jax.runner.metrics import TARGET, Record
 from moon_jax.types import State
 
 
@@ -36,28 +26,21 @@ class Console:
     self._terminal = terminal or Terminal(
       highlight=False, soft_wrap=True, markup=False, emoji=False
     )
-    self._bar = Progress(
-      TextColumn('round'),
-      MofNCompleteColumn(),
-      BarColumn(bar_width=20),
-      TimeRemainingColumn(),
-      TextColumn('{task.fields[news]}'),
-      console=self._terminal,
-      disable=not self._terminal.is_terminal,
-    )
+    count, left = progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    columns = ('round', count, progress.BarColumn(20), left, '{task.fields[news]}')
+    is_off = not self._terminal.is_terminal
+    self._bar = progress.Progress(*columns, console=self._terminal, disable=is_off)
     self._num_rounds = 0
     self._shown = None  # the bar of a notebook
 
-  def say(self, text: str) -> None:
-    """Prints one line."""
-    self._terminal.print(text)
+  def say(self, text: str, end: str = '\n') -> None:
+    """Prints one line, or the begin of one."""
+    self._terminal.print(text, end=end)
 
   def devices(self) -> None:
     """Says what the run computes on."""
-    kinds = collections.Counter(
-      f'{d.platform} ({d.device_kind})' for d in jax.local_devices()
-    )
-    words = [f'{count} x {kind}' for kind, count in kinds.items()]
+    kinds = [f'{one.platform} ({one.device_kind})' for one in jax.local_devices()]
+    words = [f'{count} x {kind}' for kind, count in collections.Counter(kinds).items()]
     self.say(f'devices: {", ".join(words)}; JAX {jax.__version__}')
 
   def introduce(self, request: Request, experiment: Experiment, state: State) -> None:
@@ -69,10 +52,8 @@ class Console:
       state: the state that the run starts from.
     """
     config, planner = experiment.config, experiment.planner
-    done = int(state.round)
-    what = (
-      f'resumed after round {done} of {config.num_rounds}' if done else 'a fresh run'
-    )
+    done, asked = int(state.round), config.num_rounds
+    what = f'resumed after round {done} of {asked}' if done else 'a fresh run'
     self.say(f'{request.workdir}: {what}')
     changed = [f'{name}={value}' for name, value in request.changed.items()]
     self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
@@ -90,14 +71,6 @@ class Console:
       f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
     )
 
-  @contextlib.contextmanager
-  def compiling(self, what: str) -> Iterator[None]:
-    """Says what is compiled and how long that took."""
-    self._terminal.print(f'compiling {what} ... ', end='')
-    begin = time.perf_counter()
-    yield
-    self.say(f'{time.perf_counter() - begin:.1f} s')
-
   def progress(self, rounds: range) -> Iterator[int]:
     """Yields the rounds, with a bar and the time that is left."""
     self._num_rounds = rounds.stop
@@ -109,7 +82,7 @@ class Console:
       self._bar.add_task('', total=rounds.stop, completed=rounds.start, news='')
       yield from rounds
 
-  def round_done(self, record: dict[str, Any], clock: Clock) -> None:
+  def round_done(self, record: Record, clock: Clock) -> None:
     """Moves the bar, or prints the round's line."""
     # The parts of the loss would push the bar off a line of 80 columns.
     news = describe_test(record) or f'train loss {record["train_loss"]:.3f}'
@@ -123,25 +96,20 @@ class Console:
         self._bar.update(task, completed=record['round'], news=news)
       return
     words = [f'round {record["round"]}/{self._num_rounds}', describe_test(record)]
-    words += [describe_training(record), f'{clock.elapsed():.2f} s']
+    elapsed = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))
+    words += [describe_training(record), f'{elapsed:.2f} s']
     self.say('  '.join(word for word in words if word))
 
   def where_time_went(self, seconds: dict[str, float], folder: pathlib.Path) -> None:
     """Prints the phases of the traced rounds, and where the trace is.
 
     Args:
-      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'. {} of a run
-        that ended early: only where the trace is.
+      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'.
       folder: holds the trace.
     """
-    if words := [f'{phase} {value:.2f} s' for phase, value in seconds.items()]:
-      self.say(f'where the time went (train includes frozen): {", ".join(words)}')
+    words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
+    self.say(f'where the time went (train includes frozen): {", ".join(words)}')
     self.say(f'trace: {folder}')
-
-  def nothing_to_do(self, workdir: pathlib.Path, num_rounds: int) -> None:
-    """Says that the run was finished before this start."""
-    self.say(f'nothing to do: the run has the {num_rounds} rounds asked for')
-    self.finished(workdir)
 
   def finished(self, workdir: pathlib.Path) -> None:
     """Says how the run ended and where its results are."""
@@ -156,18 +124,17 @@ class Console:
     self.say(f'results: {workdir}')
 
 
-def accuracy_table(summary: dict[str, Any]) -> Table:
+def accuracy_table(summary: Record) -> Table:
   """The last and the best test, and the first as good as a part of the best."""
   table = _table('', 'test accuracy', 'round')
-  rows = [
-    ('last', summary['test_accuracy'], summary['rounds']),
-    ('best', summary['best_test_accuracy'], summary['best_round']),
-  ]
-  if 'target_round' in summary:  # an older version did not tell
-    name = f'first with {100 * metrics_lib.TARGET:.0f} % of the best'
-    rows.append((name, summary['target_test_accuracy'], summary['target_round']))
-  for name, accuracy, number in rows:
-    table.add_row(name, f'{accuracy:.4f}', str(number))
+  target = f'first with {100 * TARGET:.0f} % of the best'
+  for name, accuracy, number in (
+    ('last', 'test_accuracy', 'rounds'),
+    ('best', 'best_test_accuracy', 'best_round'),
+    (target, 'target_test_accuracy', 'target_round'),
+  ):
+    if number in summary:  # an older version did not tell of the target
+      table.add_row(name, f'{summary[accuracy]:.4f}', str(summary[number]))
   return table
 
 
@@ -181,26 +148,20 @@ def time_table(spent: dict[str, float]) -> Table:
 
 
 def _table(first: str, *numbers: str) -> Table:
-  table = Table(first, box=box.SIMPLE_HEAD)
-  for name in numbers:
-    table.add_column(name, justify='right')
-  return table
+  right = [Column(name, justify='right') for name in numbers]
+  return Table(first, *right, box=box.SIMPLE_HEAD)
 
 
-def describe_test(record: dict[str, Any]) -> str:
+def describe_test(record: Record) -> str:
   """'test accuracy 0.9120', with the spread over several models; '' if untested."""
-  if 'test_accuracy' not in record:
-    return ''
-  spread = record.get('test_accuracy_std')
-  words = f'test accuracy {record["test_accuracy"]:.4f}'
-  return words + (f' +- {spread:.4f}' if spread is not None else '')
+  words = {'test_accuracy': 'test accuracy', 'test_accuracy_std': '+-'}
+  found = {name: word for name, word in words.items() if name in record}
+  return ' '.join(f'{word} {record[name]:.4f}' for name, word in found.items())
 
 
-def describe_training(record: dict[str, Any]) -> str:
+def describe_training(record: Record) -> str:
   """'train loss 0.310 (contrastive 0.040, supervised 0.270)', parts unweighted."""
-  parts = [
-    f'{name.removesuffix("_loss")} {value:.3f}'
-    for name, value in record.items()
-    if name.endswith('_loss') and name not in ('train_loss', 'test_loss')
-  ]
-  return f'train loss {record["train_loss"]:.3f} ({", ".join(parts)})'
+  losses = [name for name in record if name.endswith('_loss')]
+  parts = [name for name in losses if name not in ('train_loss', 'test_loss')]
+  words = [f'{name.removesuffix("_loss")} {record[name]:.3f}' for name in parts]
+  return f'train loss {record["train_loss"]:.3f} ({", ".join(words)})'

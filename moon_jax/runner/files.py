@@ -28,22 +28,14 @@ def require_writable(workdir: pathlib.Path) -> None:
     UsageError: it is a file, or nothing can be written there.
     RunError: the disk is full.
   """
-  flag = f'--workdir={str(workdir)!r}'
   try:
-    if workdir.exists() and not workdir.is_dir():
-      raise UsageError(f'{flag} is a file.')
     with tempfile.TemporaryFile(dir=_nearest(workdir), buffering=0) as file:
       file.write(b'.')
   except OSError as error:
     if error.errno in FULL:
       raise failure(workdir, error.strerror) from None
-    raise UsageError(f'{flag} cannot be written: {error.strerror}.') from None
-
-
-def require_space(path: pathlib.Path, num_bytes: int) -> None:
-  """Raises RunError unless so much is free: better than to fail half way."""
-  if shutil.disk_usage(_nearest(path)).free < num_bytes:
-    raise failure(path, os.strerror(errno.ENOSPC), num_bytes)
+    problem = f'--workdir={str(workdir)!r} cannot be written: {error.strerror}.'
+    raise UsageError(problem) from None
 
 
 def failure(path: pathlib.Path, reason: str, num_bytes: int | None = None) -> RunError:
@@ -54,35 +46,26 @@ def failure(path: pathlib.Path, reason: str, num_bytes: int | None = None) -> Ru
     reason: in the words of `os.strerror`; of a full disk the free space is told.
     num_bytes: how much it needs, if that is known.
   """
-  kept = 'What was saved before is kept'
+  words, kept = f'{path} cannot be written: {reason}', 'What was saved before is kept'
   if reason not in [os.strerror(number) for number in FULL]:
-    return RunError(f'{path} cannot be written: {reason}. {kept}.')
+    return RunError(f'{words}. {kept}.')
   free = filesize.decimal(shutil.disk_usage(_nearest(path)).free)
-  needed = '' if num_bytes is None else f'{filesize.decimal(num_bytes)} needed, '
-  return RunError(
-    f'{path} cannot be written: {reason} ({needed}{free} free). {kept}, and the same '
-    'command goes on from there.'
-  )
+  needed = f'{filesize.decimal(num_bytes)} needed, ' if num_bytes else ''
+  again = 'and the same command goes on from there'
+  return RunError(f'{words} ({needed}{free} free). {kept}, {again}.')
 
 
 @contextlib.contextmanager
-def writing(path: pathlib.Path, num_bytes: int | None = None) -> Iterator[None]:
-  """Makes an OSError inside a RunError that names the path and the reason.
-
-  Args:
-    path: what is written inside the `with`.
-    num_bytes: how much it needs, if that is known.
-  """
+def writing(path: pathlib.Path) -> Iterator[None]:
+  """Makes an OSError while the path is written a RunError that names both."""
   try:
     yield
   except OSError as error:
-    raise failure(path, error.strerror or str(error), num_bytes) from error
+    raise failure(path, error.strerror or str(error)) from error
 
 
 @contextlib.contextmanager
-def replacing(
-  path: pathlib.Path, num_bytes: int | None = None
-) -> Iterator[pathlib.Path]:
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields the path to write to; it takes the place of the old file in one step.
 
   A failure leaves the old file, and nothing else.
@@ -91,7 +74,7 @@ def replacing(
     RunError: it cannot be written.
   """
   partial = path.with_name(path.name + PARTIAL)
-  with writing(path, num_bytes):
+  with writing(path):
     try:
       yield partial
       os.replace(partial, path)
@@ -103,9 +86,8 @@ def replacing(
 
 def replace(path: pathlib.Path, text: str) -> None:
   """Replaces a file by a text, wholly or not at all."""
-  content = text.encode()
-  with replacing(path, len(content)) as partial:
-    partial.write_bytes(content)
+  with replacing(path) as partial:
+    partial.write_text(text, encoding='utf-8')
 
 
 def write_json(path: pathlib.Path, content: Document) -> None:

@@ -22,32 +22,25 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
   and means nothing then.
 
   Raises:
-    UsageError: the directory cannot be made, written to or locked, or another process
-      is running in it.
+    UsageError: another process is running in the directory.
+    RunError: it cannot be made, written to or locked.
   """
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    # Not emptied: it tells who holds it. Unbuffered: what a full disk has refused is
-    # not tried again when the file is closed.
-    file = (workdir / LOCK).open('ab+', buffering=0)
-  except OSError as error:
-    problem = f'--workdir={str(workdir)!r} cannot be written: {error.strerror}.'
-    raise UsageError(problem) from None
-  with file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      file.seek(0)
-      who = file.read().decode().strip() or 'it has just started'
-      raise UsageError(
-        f'Another process is running in {workdir}: {who}. Give this one a --workdir.'
-      ) from None
-    except OSError as error:  # some network file systems have no locks
-      problem = f'--workdir={str(workdir)!r} cannot be locked: {error.strerror}.'
-      raise UsageError(problem) from None
-    now = datetime.datetime.now().astimezone().isoformat(' ', 'seconds')
-    with files.writing(workdir / LOCK):
-      file.truncate(0)
+  path = workdir / LOCK
+  with contextlib.ExitStack() as stack:
+    with files.writing(path):
+      workdir.mkdir(parents=True, exist_ok=True)
+      # Not emptied: it tells who holds it. Unbuffered: what a full disk has refused is
+      # not tried again when the file is closed.
+      file = stack.enter_context(path.open('ab+', buffering=0))
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        who = path.read_text().strip() or 'it has just started'
+        raise UsageError(
+          f'Another process is running in {workdir}: {who}. Give this one a --workdir.'
+        ) from None
+      now = datetime.datetime.now().astimezone().isoformat(' ', 'seconds')
       who = f'process {os.getpid()} on {platform.node()}, started {now}\n'
+      file.truncate(0)
       file.write(who.encode())
     yield

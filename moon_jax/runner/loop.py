@@ -2,15 +2,14 @@
 
 from moon_jax.cli import Request
 from moon_jax.engine import devices
-from moon_jax.engine.experiment import Experiment, build, initial_state
+from moon_jax.engine.experiment import build, initial_state
 from moon_jax.errors import ExitCode, UsageError
-from moon_jax.runner import compile_cache, files, plots, run_directory
+from moon_jax.runner import compile_cache, run_directory
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.console import Console
 from moon_jax.runner.pipeline import Pipeline
-from moon_jax.runner.run_directory import Records
+from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
-from moon_jax.types import State
 
 
 def run(request: Request, stop: Stop | None = None) -> ExitCode:
@@ -29,36 +28,33 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
   config, workdir = request.config, request.workdir
   console = Console()
   changed = run_directory.check(workdir, config)
-  if run_directory.finished(workdir, config.num_rounds):
-    console.nothing_to_do(workdir, config.num_rounds)
+  if run_directory.rounds_finished(workdir) >= config.num_rounds:
+    console.say(f'nothing to do: the run has the {config.num_rounds} rounds asked for')
+    console.finished(workdir)
     return ExitCode.DONE
   compile_cache.check(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   console.devices()
-  experiment = build(config)
+  built = build(config)
+  images = run_directory.describe_images(built.test)
   with (
-    run_directory.begin(
-      request, experiment.data_digest, run_directory.describe_images(experiment.test)
-    ),
+    run_directory.begin(request, built.data_digest, images),
     Checkpoints(workdir / 'checkpoints', console.say) as checkpoints,
   ):
-    counts = experiment.class_counts
-    run_directory.save_partition(workdir, experiment.split, counts)
-    with files.writing(workdir / 'partition.png'):
-      plots.heat_map(workdir / 'partition.png', counts, workdir.name)
-    state = checkpoints.newest_or(
-      initial_state(experiment), run_directory.rounds_saved(workdir)
-    )
-    console.introduce(request, experiment, state)
+    run_directory.save_partition(workdir, built.split, built.class_counts)
+    saved = run_directory.rounds_saved(workdir)
+    state = checkpoints.newest_or(initial_state(built), saved)
+    console.introduce(request, built, state)
     for line in changed:
       console.say(line)
     with Records(workdir, int(state.round)) as records:
       if not records.rounds:
-        records.add_picture('partition', workdir / 'partition.png')
+        records.board.add_picture('partition', workdir / 'partition.png')
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       if rounds_left(config.num_rounds, records):
-        train(experiment, state, checkpoints, records, console, stop or Stop())
+        pipeline = Pipeline(built, state, checkpoints, records, console)
+        pipeline.run(state, stop or Stop())
     checkpoints.require_in_place()
     run_directory.finish(workdir)
   console.finished(workdir)
@@ -69,53 +65,11 @@ def rounds_left(num_rounds: int, records: Records) -> bool:
   """Whether there is a round to run.
 
   Raises:
-    UsageError: the last saved round is beyond those asked for, or was not tested.
+    UsageError: there is none, and the last that is saved was not tested.
   """
   done = len(records.rounds)
-  if done < num_rounds:
-    return True
-  if done > num_rounds or 'test_accuracy' not in records.rounds[-1]:
+  if done >= num_rounds and 'test_accuracy' not in records.rounds[-1]:
     raise UsageError(
       f'--config.num_rounds={num_rounds} must be above the {done} rounds saved here.'
     )
-  return False
-
-
-def train(
-  experiment: Experiment,
-  state: State,
-  checkpoints: Checkpoints,
-  records: Records,
-  console: Console,
-  stop: Stop,
-) -> None:
-  """Every round that is left: train, test, record, save. See `pipeline`.
-
-  Raises:
-    StoppedError: it was asked to, and has saved what it did.
-    DivergedError: the results of a round are not finite.
-  """
-  config, saved = experiment.config, False
-  rounds = range(int(state.round), config.num_rounds)
-  with Pipeline(experiment, state, records, console) as pipeline, stop.deferred():
-    for index in console.progress(rounds):
-      if saved:
-        stop.check(index)
-      state = pipeline.train(state)
-      pipeline.pack_next()
-      if due(index, config.eval_every_rounds, config.num_rounds):
-        pipeline.test(state)
-      pipeline.record_previous()
-      saved = stop.requested
-      saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
-      if saved or devices.one_at_a_time(experiment.mesh):
-        pipeline.record_results()
-        if saved:
-          with pipeline.current.clock('save'):
-            checkpoints.save(state)
-        pipeline.record_timing()
-
-
-def due(round_index: int, every: int, num_rounds: int) -> bool:
-  """Whether something done every so many rounds, and after the last, is due."""
-  return (round_index + 1) % every == 0 or round_index + 1 == num_rounds
+  return done < num_rounds

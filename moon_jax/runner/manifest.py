@@ -19,14 +19,10 @@ _READ = (1, FORMAT)
 
 def write(folder: pathlib.Path, completed_rounds: int) -> None:
   """Writes the manifest of everything that is in the folder."""
-  paths = sorted(path for path in folder.rglob('*') if path.is_file())
-  told = {
-    path.relative_to(folder).as_posix(): {
-      'bytes': path.stat().st_size,
-      'sha256': files.sha256(path),
-    }
-    for path in paths
-  }
+  told = {}
+  for path in sorted(path for path in folder.rglob('*') if path.is_file()):
+    about = {'bytes': path.stat().st_size, 'sha256': files.sha256(path)}
+    told[path.relative_to(folder).as_posix()] = about
   content = {'format': FORMAT, 'round': completed_rounds, 'files': told}
   with (folder / NAME).open('w') as file:
     file.write(json.dumps(content, indent=1))  # the last byte counts: no end of line
@@ -53,20 +49,12 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
       )
     if content['round'] != completed_rounds:
       return f'it holds round {content["round"]}'
-    faults = (_file_fault(folder, *item) for item in content['files'].items())
-    return next(filter(None, faults), '')
-  except (FileNotFoundError, NotADirectoryError):
-    return f'it has no {NAME}'
+    for name, told in content['files'].items():
+      path = folder / name
+      if path.stat().st_size != told['bytes'] or files.sha256(path) != told['sha256']:
+        return f'{name} has changed'
+    return ''
   except OSError as error:
-    return f'{error.filename} cannot be read: {error.strerror}'
+    return f'{os.path.basename(error.filename)} cannot be read: {error.strerror}'
   except (ValueError, TypeError, KeyError, AttributeError):
     return f'{NAME} has changed'
-
-
-def _file_fault(folder, name, expected):
-  path, num_bytes = folder / name, expected['bytes']
-  if not path.is_file():
-    return f'{name} is missing'
-  if (size := path.stat().st_size) != num_bytes:
-    return f'{name} has {size} of {num_bytes} bytes'
-  return '' if files.sha256(path) == expected['sha256'] else f'{name} has changed'

@@ -40,31 +40,25 @@ def round_record(
     else the algorithm reports, and the numbers it computed; bytes of the whole cohort.
   """
   skipped = ~metrics.finite & skip_nonfinite
-  counted = _of_clients(metrics, ~skipped | skipped.all())
-  bytes_down, bytes_up = (num_bytes * plan.num_transfers() for num_bytes in traffic)
+  chosen = ~skipped | skipped.all()
+  of_clients = metrics._replace(numbers={}, server_finite=None)
+  counted = jax.tree.map(lambda values: values[chosen], of_clients)
+  reports = {}
+  for name, values in sorted(counted.reports.items()):
+    reports |= _spread(f'{name}_mean', name, values)
   return {
     'round': round_number,
     **means(counted),
-    'drift': float(counted.drift.mean(dtype=np.float64)),
-    **_quartiles('drift', counted.drift),
-    **_spreads(counted.reports),
+    **_spread('drift', 'drift', counted.drift),
+    **reports,
     **{name: float(value) for name, value in sorted(metrics.numbers.items())},
     'clients': plan.clients.tolist(),
     **({'skipped_clients': plan.clients[skipped].tolist()} if skip_nonfinite else {}),
     'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
     'num_steps': int(plan.step_real.sum()),
-    'bytes_down': bytes_down,
-    'bytes_up': bytes_up,
+    'bytes_down': traffic[0] * plan.num_transfers(),
+    'bytes_up': traffic[1] * plan.num_transfers(),
   }
-
-
-def _of_clients(metrics: ClientMetrics, chosen: np.ndarray) -> ClientMetrics:
-  """The metrics of some clients of the cohort: chosen [K] bool."""
-  parts = {
-    name: jax.tree.map(lambda values: values[chosen], getattr(metrics, name))
-    for name in ('sums', 'num_seen', 'drift', 'reports')
-  }
-  return metrics._replace(**parts)
 
 
 def means(metrics: ClientMetrics) -> Record:
@@ -78,32 +72,20 @@ def means(metrics: ClientMetrics) -> Record:
     `_cosine` over those whose client had a model to be contrasted with, a
     `contrasted_fraction` of all, and absent if there were none.
   """
-  totals = {
-    name: float(sums.sum(dtype=np.float64))
-    for name, sums in sorted(metrics.sums.items())
-  }
+  sums = sorted(metrics.sums.items())
+  totals = {name: float(values.sum(dtype=np.float64)) for name, values in sums}
   count = float(metrics.num_seen.sum(dtype=np.float64))
   contrasted = totals.get('contrasted_fraction', 0.0)
   counts = {name: contrasted if name.endswith('_cosine') else count for name in totals}
   return {name: totals[name] / counts[name] for name in totals if counts[name]}
 
 
-def _spreads(reports: dict[str, np.ndarray]) -> Record:
-  """name -> [K], to name_mean, name_min, ..., name_max."""
-  record = {}
-  for name, values in sorted(reports.items()):
-    record[f'{name}_mean'] = float(values.mean(dtype=np.float64))
-    record |= _quartiles(name, values)
-  return record
-
-
-def _quartiles(name: str, values: np.ndarray) -> Record:
-  """[K], to name_min, name_q1, ..., name_max, interpolated between neighbours."""
+def _spread(mean: str, name: str, values: np.ndarray) -> Record:
+  """[K], to its mean and name_min, name_q1, ..., interpolated between neighbours."""
   found = np.quantile(np.asarray(values, np.float64), np.linspace(0.0, 1.0, 5))
-  return {
-    f'{name}_{which}': float(value)
-    for which, value in zip(_QUARTILES, found, strict=True)
-  }
+  names = [f'{name}_{quartile}' for quartile in _QUARTILES]
+  quartiles = dict(zip(names, found.tolist(), strict=True))
+  return {mean: float(values.mean(dtype=np.float64))} | quartiles
 
 
 def test_record(score: Score, num_examples: int) -> Record:
@@ -130,7 +112,7 @@ def test_record(score: Score, num_examples: int) -> Record:
 
 # Of its own best accuracy; what a run is said to reach late or early.
 TARGET = 0.95
-_OF_SEVERAL = ('test_accuracy_std', 'test_accuracy_worst')
+_TESTED = ('test_accuracy', 'test_loss', 'test_accuracy_std', 'test_accuracy_worst')
 
 
 def summarise(rounds: list[Record], timings: list[Record]) -> Record:
@@ -147,9 +129,7 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
   names = [f'{phase}_seconds' for phase in PHASES]
   return {
     'rounds': rounds[-1]['round'],
-    'test_accuracy': tested[-1]['test_accuracy'],
-    'test_loss': tested[-1]['test_loss'],
-    **{name: tested[-1][name] for name in _OF_SEVERAL if name in tested[-1]},
+    **{name: tested[-1][name] for name in _TESTED if name in tested[-1]},
     'best_test_accuracy': best['test_accuracy'],
     'best_round': best['round'],
     'target_test_accuracy': target,

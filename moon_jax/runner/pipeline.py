@@ -4,27 +4,31 @@
   host     | pack t    | record t-2 | pack t+1  | record t-1 | pack t+2  | record t
 
 The host gives the device its work and goes on at once; only reading results waits. So
-`train`, `pack_next` and `test` of round t come first, and then `record_previous` reads
-round t-1, which is ready by then. Before a save, and where a device may have no work in
-advance, `record_results` waits for round t itself, and `record_timing` ends it.
+the training, packing and testing of round t come first, and then the results of round
+t-1 are read, which are there by then. Before a save, and where a device may have no
+work in advance, the host waits for round t itself.
 """
 
 import dataclasses
 import math
 
 import jax
+import numpy as np
 
+from moon_jax.engine import devices
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.programs import compile_programs, round_inputs
 from moon_jax.engine.schedule import Plan
 from moon_jax.errors import DivergedError
 from moon_jax.runner import compile_cache
-from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.console import Console
+from moon_jax.runner.metrics import Record, round_record, test_record
 from moon_jax.runner.profiling import Profiler
-from moon_jax.runner.run_directory import Records
+from moon_jax.runner.records import Records
+from moon_jax.runner.signals import Stop
 from moon_jax.types import ClientMetrics, State
 
 # Of the clients that diverged; there may be thousands.
@@ -41,163 +45,144 @@ class PendingRound:
     clock: started when the device was given the round.
     metrics: leaves [K], on the device.
     score: of the new state, on the device; None if it is not tested.
-    record: its line of metrics.jsonl, once its results are here.
   """
 
   index: int
   plan: Plan
   clock: Clock
-  metrics: ClientMetrics | None = None
+  metrics: ClientMetrics
   score: Score | None = None
-  record: metrics_lib.Record | None = None
 
 
 class Pipeline:
-  """The rounds under way. A context manager: ends by telling of the trace.
-
-  Attributes:
-    current: the newest round; None once it is recorded.
-  """
+  """The rounds of a run that are left: trains, tests, records and saves them."""
 
   def __init__(
-    self, experiment: Experiment, state: State, records: Records, console: Console
+    self,
+    experiment: Experiment,
+    state: State,
+    checkpoints: Checkpoints,
+    records: Records,
+    console: Console,
   ):
     """Packs the first round, and compiles the round and the test.
 
     Args:
       experiment: what is run.
       state: from which the next round starts.
+      checkpoints: where states are saved.
       records: where the rounds are written down.
       console: is told of them.
     """
-    self.current = self._previous = self._clock = self._profiler = None
-    self._experiment, self._records, self._console = experiment, records, console
-    config, first = experiment.config, int(state.round)
-    self._pack(first)
-    cache = compile_cache.using(config.execution.compile_cache, console.say)
-    with cache, console.compiling('one round and one test'):
+    self._experiment, self._console = experiment, console
+    self._checkpoints, self._records = checkpoints, records
+    config, self._clock = experiment.config, None
+    self._rounds = range(int(state.round), config.num_rounds)
+    self._pack(self._rounds.start)
+    with compile_cache.using(config.execution.compile_cache, console.say):
+      console.say('compiling one round and one test ... ', end='')
       self._programs = compile_programs(experiment, state, self._inputs)
-    if config.execution.profile:
-      folder = records.workdir / 'profile'
-      self._profiler = Profiler(folder, first, config.num_rounds)
+      console.say(f'{self._programs.compile_seconds:.1f} s')
+    traced = self._rounds if config.execution.profile else range(0)
+    self._profiler = Profiler(records.workdir / 'profile', traced)
 
-  def __enter__(self):
-    return self
+  def run(self, state: State, stop: Stop) -> None:
+    """Runs every round that is left, and tells of the trace, if there is one.
 
-  def __exit__(self, kind, *exception):
-    if self._profiler and self._profiler.began:
+    Raises:
+      StoppedError: it was asked to, and has saved what it did.
+      DivergedError: the results of a round are not finite.
+    """
+    try:
+      with stop.deferred():
+        self._run(state, stop)
+    finally:
       self._profiler.stop()
-      self._console.where_time_went(
-        {} if kind else self._phases(), self._records.workdir / 'profile'
-      )
+    if self._profiler.began:
+      phases = self._profiler.seconds(self._programs.run_round.as_text())
+      phases = {'compile': self._programs.compile_seconds} | phases
+      self._console.where_time_went(phases, self._records.workdir / 'profile')
 
-  def _phases(self) -> dict[str, float]:
-    """Phase -> seconds of the traced rounds, and of compiling."""
-    traced = self._profiler.seconds(self._programs.run_round.as_text())
-    return {'compile': self._programs.compile_seconds} | traced
+  def _run(self, state, stop):
+    config, previous, saved = self._experiment.config, None, False
+    for index in self._console.progress(self._rounds):
+      if saved:
+        stop.check(index)
+      state, current = self._train(state)
+      if index + 1 in self._rounds:
+        with current.clock('pack'):
+          self._pack(index + 1)
+      if due(index, config.eval_every_rounds, config.num_rounds):
+        with jax.transfer_guard('disallow'):
+          current.score = self._programs.evaluate(state, self._experiment.test)
+      if previous:
+        self._record(previous)
+      saved = stop.requested
+      saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
+      previous = current
+      if saved or devices.one_at_a_time(self._experiment.mesh):
+        self._record(current, state if saved else None)
+        previous = None
 
-  def _pack(self, index: int) -> None:
+  def _pack(self, index):
     self._index, self._plan = index, self._experiment.planner.plan(index)
     self._inputs = round_inputs(self._experiment, index, self._plan)
 
-  def train(self, state: State) -> State:
+  def _train(self, state):
     """Gives the device the packed round; the state before it is used up."""
-    if self._profiler:
-      self._profiler.given(self._index)
+    self._profiler.given(self._index)
     clock = Clock(self._clock)
     if self._clock is None:
       clock.seconds['compile'] = self._programs.compile_seconds
-    self._clock, self._previous = clock, self.current
-    self.current = PendingRound(self._index, self._plan, clock)
+    self._clock = clock
     with jax.transfer_guard('disallow'):
-      state, self.current.metrics = self._programs.run_round(
-        state, *self._inputs, self._experiment.train
-      )
-    return state
+      given = (*self._inputs, self._experiment.train)
+      state, metrics = self._programs.run_round(state, *given)
+    return state, PendingRound(self._index, self._plan, clock, metrics)
 
-  def pack_next(self) -> None:
-    """Packs the round after the current one, if there is one."""
-    if self._index + 1 < self._experiment.config.num_rounds:
-      with self.current.clock('pack'):
-        self._pack(self._index + 1)
-
-  def test(self, state: State) -> None:
-    """Gives the device the test of the current round's state."""
-    with jax.transfer_guard('disallow'):
-      self.current.score = self._programs.evaluate(state, self._experiment.test)
-
-  def record_previous(self) -> None:
-    """Records the round before the current one, unless that is done.
-
-    Raises:
-      DivergedError: its results are NaN or infinite.
-    """
-    if self._previous:
-      self._record_results(self._previous)
-      self._record_timing(self._previous)
-      self._previous = None
-
-  def record_results(self) -> None:
-    """Waits for the results of the current round and records them.
-
-    Raises:
-      DivergedError: they are NaN or infinite.
-    """
-    self._record_results(self.current)
-
-  def record_timing(self) -> None:
-    """Tells how long the current round took, and how it went: it is done."""
-    self._record_timing(self.current)
-    self.current = None
-
-  def _record_results(self, pending):
-    metrics = jax.device_get(pending.metrics)
-    pending.clock.arrived('train')
+  def _record(self, pending, to_save=None):
+    """Waits for the results of a round, records them and saves the state after it."""
+    metrics, clock = jax.device_get(pending.metrics), pending.clock
+    clock.arrived('train')
     score = jax.device_get(pending.score)
     if score is not None:
-      pending.clock.arrived('evaluate')
+      clock.arrived('evaluate')
     record = line_of(self._experiment, pending.index, pending.plan, metrics, score)
-    pending.record = record
     self._records.add_metrics(record)
-    self._records.add_histogram('clients/drift', metrics.drift, record['round'])
+    self._records.board.add_histogram('clients/drift', metrics.drift, record['round'])
     stop_if_diverged(record, metrics, self._experiment.config.on_nonfinite)
+    if to_save is not None:
+      with clock('save'):
+        self._checkpoints.save(to_save)
+    self._records.add_timings(timing_record(clock, pending.plan, record))
+    self._console.round_done(record, clock)
+    self._profiler.arrived(pending.index, clock)
 
-  def _record_timing(self, pending):
-    line = timing_record(pending.clock, pending.plan, pending.record)
-    self._records.add_timings(line)
-    self._console.round_done(pending.record, pending.clock)
-    if self._profiler:
-      self._profiler.arrived(pending.index, pending.clock)
+
+def due(round_index: int, every: int, num_rounds: int) -> bool:
+  """Whether something done every so many rounds, and after the last, is due."""
+  return (round_index + 1) % every == 0 or round_index + 1 == num_rounds
 
 
 def line_of(
-  experiment: Experiment,
-  index: int,
-  plan: Plan,
-  metrics: ClientMetrics,
-  score: Score | None,
-) -> metrics_lib.Record:
+  built: Experiment, index: int, plan: Plan, metrics: ClientMetrics, score: Score | None
+) -> Record:
   """The line of metrics.jsonl of a round; what it takes is on the host.
 
   Args:
-    experiment: what is run.
+    built: what is run.
     index: rounds before it.
     plan: of the round.
     metrics: leaves [K].
     score: leaves [M]; None if the round is not tested.
   """
-  skip = experiment.config.on_nonfinite == 'skip_client'
-  record = metrics_lib.round_record(
-    index + 1, plan, metrics, experiment.traffic, skip_nonfinite=skip
-  )
-  if score is not None:
-    record |= metrics_lib.test_record(score, len(experiment.test.labels))
-  return record
+  skip = built.config.on_nonfinite == 'skip_client'
+  record = round_record(index + 1, plan, metrics, built.traffic, skip_nonfinite=skip)
+  tested = {} if score is None else test_record(score, len(built.test.labels))
+  return record | tested
 
 
-def stop_if_diverged(
-  record: metrics_lib.Record, metrics: ClientMetrics, on_nonfinite: str
-) -> None:
+def stop_if_diverged(record: Record, metrics: ClientMetrics, on_nonfinite: str) -> None:
   """Ends the run if a round has left something that is not finite.
 
   Args:
@@ -208,12 +193,11 @@ def stop_if_diverged(
   Raises:
     DivergedError: it names the round, what is not finite and of which clients.
   """
-  finite = zip(record['clients'], metrics.finite, strict=True)
-  bad = [str(client) for client, is_finite in finite if not is_finite]
-  if on_nonfinite == 'skip_client' and len(bad) < len(metrics.finite):
+  bad = [str(client) for client in np.array(record['clients'])[~metrics.finite]]
+  if on_nonfinite == 'skip_client' and metrics.finite.any():
     bad = []  # they have been left out
-  numbers = {name: value for name, value in record.items() if isinstance(value, float)}
-  names = [name for name, value in numbers.items() if not math.isfinite(value)]
+  numbers = [name for name, value in record.items() if isinstance(value, float)]
+  names = [name for name in numbers if not math.isfinite(record[name])]
   if not bad and not names and metrics.server_finite:
     return
   what = ', '.join(names) or ('updates' if bad else 'the new global model')

@@ -23,32 +23,31 @@ class Profiler:
     began: whether there is a trace.
   """
 
-  def __init__(self, folder: pathlib.Path, first_round: int, num_rounds: int):
+  def __init__(self, folder: pathlib.Path, rounds: range):
     """Traces nothing yet.
 
     Args:
       folder: for the trace.
-      first_round: the first round that the process runs, from 0.
-      num_rounds: rounds of the run; if fewer than two are left, what is left is traced.
+      rounds: those that the process runs. Of a single one that is traced, of none
+        nothing.
     """
     self.began = False
     self._folder = folder
-    self._first = min(first_round + 1, num_rounds - 1)
-    self._last = min(first_round + 2, num_rounds - 1)
+    self._traced = rounds[1:3] or rounds
     self._clocks = []
     self._tracing = False
 
   def given(self, index: int) -> None:
     """To be called before the device is given a round; may begin the trace."""
-    if index == self._first:
+    if index in self._traced[:1]:
       jax.profiler.start_trace(str(self._folder))
       self._tracing = self.began = True
 
   def arrived(self, index: int, clock: Clock) -> None:
     """To be called when a round's results are here; ends the trace after the last."""
-    if self._first <= index <= self._last:
+    if index in self._traced:
       self._clocks.append(clock)
-    if index == self._last:
+    if index in self._traced[-1:]:
       self.stop()
 
   def stop(self) -> None:
@@ -69,17 +68,12 @@ class Profiler:
     phases = ('train', 'evaluate', 'save', 'idle')
     sums = {name: sum(clock.seconds[name] for clock in self._clocks) for name in phases}
     if _FROZEN_LOOP.search(program):
-      sums['frozen'] = sums['train'] * self._frozen_share(program)
+      frozen = _frozen_instructions(program)
+      events = list(_durations(self._folder, program))
+      inside = sum(nanoseconds for name, nanoseconds in events if name in frozen)
+      total = sum(nanoseconds for _, nanoseconds in events)
+      sums['frozen'] = sums['train'] * inside / max(total, 1)
     return sums
-
-  def _frozen_share(self, program):
-    """The part of the device's time that the frozen networks' loop takes."""
-    module = re.match(r'HloModule ([\w.-]+)', program)[1]
-    frozen, inside, total = _frozen_instructions(program), 0, 0
-    for name, nanoseconds in _durations(self._folder, module):
-      total += nanoseconds
-      inside += nanoseconds if name in frozen else 0
-    return inside / total if total else 0.0
 
 
 def _frozen_instructions(program: str) -> set[str]:
@@ -93,8 +87,9 @@ def _frozen_instructions(program: str) -> set[str]:
   return found
 
 
-def _durations(folder: pathlib.Path, module: str) -> Iterator[tuple[str, float]]:
+def _durations(folder: pathlib.Path, program: str) -> Iterator[tuple[str, float]]:
   """(instruction, nanoseconds) of every event of a program, loops left out."""
+  module = re.match(r'HloModule ([\w.-]+)', program)[1]
   path = max(folder.rglob('*.xplane.pb'), key=lambda file: file.stat().st_mtime)
   for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
     for line in plane.lines:

@@ -19,9 +19,6 @@ _ENDINGS = {
   signal.SIGHUP: ('SIGHUP', ExitCode.PREEMPTED),
   signal.SIGINT: ('Ctrl-C', ExitCode.INTERRUPTED),
 }
-_STDERR = 2
-# The progress bar hides it.
-_SHOW_CURSOR = '\r\x1b[?25h\n'
 
 
 class StoppedError(RunError):
@@ -57,11 +54,13 @@ class Stop:
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
     """A request that arrives inside waits for `check`."""
-    self._set_may_wait(True)
+    with self._lock:
+      self._may_wait = True
     try:
       yield
     finally:
-      self._set_may_wait(False)
+      with self._lock:
+        self._may_wait = False
 
   def check(self, num_rounds: int) -> None:
     """To be called when everything is saved.
@@ -74,11 +73,8 @@ class Stop:
     """
     if self.requested:
       name, exit_code = _ENDINGS[self._signal]
-      raise StoppedError(
-        f'Stopped by {name} after round {num_rounds}, which is saved. '
-        f'To go on: {self.command}',
-        exit_code,
-      )
+      message = f'Stopped by {name} after round {num_rounds}, which is saved. '
+      raise StoppedError(f'{message}To go on: {self.command}', exit_code)
 
   def request(self, number: signal.Signals) -> None:
     """Acts on a signal; called by the thread of `listen`."""
@@ -86,19 +82,16 @@ class Stop:
     with self._lock:
       if self._may_wait and not self.requested:
         self._signal = number
-        _tell(f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.')
+        streams.tell(
+          f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.'
+        )
         return
       if self.requested and number == signal.SIGHUP:
         return
       # Under the lock: the main thread must not get past this point.
-      _tell(
-        f'Stopped at once by {name}; what was saved stays. To go on: {self.command}'
-      )
+      told = f'Stopped at once by {name}; what was saved stays.'
+      streams.tell(f'{told} To go on: {self.command}')
       os._exit(exit_code)
-
-  def _set_may_wait(self, value):
-    with self._lock:
-      self._may_wait = value
 
 
 def listen() -> Stop:
@@ -126,8 +119,3 @@ def listen() -> Stop:
 
   threading.Thread(target=wait, name='signals', daemon=True).start()
   return stop
-
-
-def _tell(text: str) -> None:
-  start = _SHOW_CURSOR if os.isatty(_STDERR) else ''
-  streams.tell(start + text)

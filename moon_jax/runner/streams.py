@@ -6,6 +6,8 @@ import os
 import sys
 
 _STDERR = 2
+# The progress bar hides it.
+_SHOW_CURSOR = '\r\x1b[?25h\n'
 
 
 def outlive() -> None:
@@ -18,8 +20,9 @@ def outlive() -> None:
 
 def tell(text: str) -> None:
   """Writes a line to standard error at once, whatever locks other threads hold."""
+  start = _SHOW_CURSOR if os.isatty(_STDERR) else ''
   with contextlib.suppress(OSError):
-    os.write(_STDERR, f'{text}\n'.encode())
+    os.write(_STDERR, f'{start}{text}\n'.encode())
 
 
 class _Patient(io.FileIO):

@@ -1,5 +1,6 @@
 """configs/base.py is the page of every knob, written by `python -m tests.base_page`."""
 
+import moon_jax
 from configs import base
 from moon_jax import catalog, config
 from tests.base_page import BASE, page
@@ -11,8 +12,8 @@ def test_the_page_is_that_of_the_catalog():
 
 
 def test_the_page_follows_a_new_knob(own_parts):
-  catalog.register_algorithm(
-    'mine', _make, knobs={'rho': catalog.knob(float, 0.9, 'x', catalog.at_least(0))}
+  moon_jax.register_algorithm(
+    'mine', _make, knobs={'rho': moon_jax.knob(float, 0.9, 'x', moon_jax.at_least(0))}
   )
   written = page(BASE.read_text())
   assert written != BASE.read_text()

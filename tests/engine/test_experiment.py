@@ -10,7 +10,7 @@ from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
 from moon_jax.engine import devices, experiment, programs
 from moon_jax.errors import UsageError
-from moon_jax.runner import plots, run_directory
+from moon_jax.runner import run_directory
 from tests import world
 
 TINY = ('--config.data.limit=200', '--config.partition.min_size=1')
@@ -160,7 +160,6 @@ def test_every_partition_reaches_the_device(name, tmp_path):
   assert built.class_counts.sum(0).tolist() == np.bincount(data.train_labels).tolist()
   assert built.class_counts.sum(1).tolist() == built.split.sizes.tolist()
   run_directory.save_partition(tmp_path, built.split, built.class_counts)
-  plots.heat_map(tmp_path / 'partition.png', built.class_counts, name)
   assert (built.class_counts > 0).sum(1).tolist() == [2] * 6 or name != 'shards'
   # Clients see noise in training; the test, and what normalises, are of clean data.
   changed = (np.asarray(built.train.examples.images) != data.train_images).any()

@@ -107,9 +107,7 @@ def test_a_file_is_refused(tmp_path):
   (tmp_path / 'programs').write_text('mine')
   done = launch(tmp_path, *RUN, CACHE)
   assert done.returncode == ExitCode.USAGE
-  assert done.stderr == (
-    "--config.execution.compile_cache='programs' must be a folder.\n"
-  )
+  assert 'must be a folder' in done.stderr
   assert contents(tmp_path) == {'programs': b'mine'}
 
 

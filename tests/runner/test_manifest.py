@@ -7,6 +7,8 @@ import pytest
 from moon_jax.errors import ExitCode, NoCheckpointError
 from moon_jax.runner import manifest
 
+MISSING = 'cannot be read: No such file or directory'
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -100,12 +102,12 @@ def damage_all(folder):
   [
     (damage_nothing, ''),
     (damage_content, 'one has changed'),
-    (damage_size, 'one has 3 of 5 bytes'),
-    (damage_empty_file, 'deep/er/two has 1 of 0 bytes'),
-    (damage_missing, 'deep/er/two is missing'),
-    (damage_kind, 'one is missing'),
-    (damage_manifest, 'it has no manifest.json'),
-    (damage_all, 'it has no manifest.json'),
+    (damage_size, 'one has changed'),
+    (damage_empty_file, 'deep/er/two has changed'),
+    (damage_missing, f'two {MISSING}'),
+    (damage_kind, 'one has changed'),
+    (damage_manifest, f'manifest.json {MISSING}'),
+    (damage_all, f'manifest.json {MISSING}'),
   ],
 )
 def test_faults(folder, damage, reason):
@@ -115,8 +117,9 @@ def test_faults(folder, damage, reason):
 
 def test_a_folder_under_another_name(folder):
   assert manifest.fault(folder, 13) == 'it holds round 12'
-  assert manifest.fault(folder / 'one', 12) == 'it has no manifest.json'
-  assert manifest.fault(folder / 'nothing', 12) == 'it has no manifest.json'
+  file = 'manifest.json cannot be read: Not a directory'
+  assert manifest.fault(folder / 'one', 12) == file
+  assert manifest.fault(folder / 'nothing', 12) == f'manifest.json {MISSING}'
 
 
 def test_another_format_is_told_from_damage(folder):

@@ -25,9 +25,9 @@ def profiled(folder, num_rounds, first_round=0):
   x = jnp.full((400, 400), 0.01)
   program = run_round.lower(x).compile()
   program(x).block_until_ready()
-  profiler = Profiler(folder, first_round, num_rounds)
-  clock = None
-  for index in range(first_round, num_rounds):
+  rounds, clock = range(first_round, num_rounds), None
+  profiler = Profiler(folder, rounds)
+  for index in rounds:
     profiler.given(index)
     clock = clock_lib.Clock(clock)
     program(x).block_until_ready()

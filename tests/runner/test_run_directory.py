@@ -1,6 +1,7 @@
 """What the records of a run say, by hand-worked numbers, and what a crash leaves."""
 
 import json
+import subprocess
 import time
 
 import numpy as np
@@ -10,10 +11,11 @@ from moon_jax import cli
 from moon_jax.data import partition
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.schedule import Plan
-from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
+from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner import console, files, loop, run_directory
 from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner import records as records_lib
 from moon_jax.types import ClientMetrics
 
 # Clients 2 and 5 in two lanes; the lane of client 5 waits in the second of two steps.
@@ -238,6 +240,10 @@ def test_saving_is_not_counted_as_idle_too():
   }
 
 
+def names(folder):
+  return sorted(path.name for path in folder.iterdir())
+
+
 # --- the growing files ----------------------------------------------------------------
 
 
@@ -247,7 +253,7 @@ def metrics_line(number):
 
 def write_run(workdir, numbers):
   """Leaves metrics and timings of some rounds; returns the bytes of the metrics."""
-  with run_directory.Records(workdir, 0) as records:
+  with records_lib.Records(workdir, 0) as records:
     for number in numbers:
       records.add_metrics(metrics_line(number))
       records.add_timings({'round': number, 'train_seconds': 1.0})
@@ -256,7 +262,7 @@ def write_run(workdir, numbers):
 
 def test_resuming_drops_the_rounds_that_are_done_again(tmp_path):
   whole = write_run(tmp_path, [1, 2, 3, 4, 5])
-  with run_directory.Records(tmp_path, 3) as records:
+  with records_lib.Records(tmp_path, 3) as records:
     assert records.rounds == [metrics_line(i) for i in (1, 2, 3)]
     for name in (run_directory.METRICS, run_directory.TIMINGS):
       lines = files.read_lines(tmp_path / name)
@@ -279,7 +285,7 @@ def test_a_half_written_line_is_dropped(tmp_path):
   (tmp_path / run_directory.METRICS).write_bytes(whole[:-10])
   (tmp_path / run_directory.TIMINGS).write_text('{"rou')
   assert len(files.read_lines(tmp_path / run_directory.METRICS)) == 2
-  with run_directory.Records(tmp_path, 2) as records:
+  with records_lib.Records(tmp_path, 2) as records:
     records.add_metrics(metrics_line(3))
   assert (tmp_path / run_directory.METRICS).read_bytes() == whole
 
@@ -287,13 +293,13 @@ def test_a_half_written_line_is_dropped(tmp_path):
 def test_a_missing_line_is_told(tmp_path):
   write_run(tmp_path, [1, 2])
   with pytest.raises(NoCheckpointError, match='has 2 of the 3 rounds') as caught:
-    run_directory.Records(tmp_path, 3)
+    records_lib.Records(tmp_path, 3)
   assert caught.value.exit_code == ExitCode.NO_CHECKPOINT
 
 
 def test_a_diverged_loss_is_null_and_makes_no_noise(tmp_path, caplog):
   values = {'a': float('nan'), 'b': float('inf'), 'c': float('-inf'), 'd': 1.5}
-  with run_directory.Records(tmp_path, 0) as records:
+  with records_lib.Records(tmp_path, 0) as records:
     records.add_metrics({'round': 1, **values})
   text = (tmp_path / run_directory.METRICS).read_text()
   assert text == '{"round": 1, "a": null, "b": null, "c": null, "d": 1.5}\n'
@@ -311,10 +317,10 @@ def test_reading_what_is_not_there(tmp_path):
 BESTS = {'test_accuracy': 0.5, 'best_test_accuracy': 0.5, 'best_round': 1}
 
 
-def test_finished(tmp_path):
-  assert not run_directory.finished(tmp_path, 1)
+def test_rounds_finished(tmp_path):
+  assert run_directory.rounds_finished(tmp_path) == 0
   files.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 4} | BESTS)
-  assert [run_directory.finished(tmp_path, n) for n in (3, 4, 5)] == [True, True, False]
+  assert run_directory.rounds_finished(tmp_path) == 4
 
 
 def test_a_run_that_has_lost_its_timings_still_ends_in_a_table():
@@ -327,15 +333,15 @@ def test_a_run_that_goes_on_is_not_finished(tmp_path):
   files.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 1} | BESTS)
   # Not before its state is there: what fails until then leaves all as it was.
   with pytest.raises(NoCheckpointError):
-    run_directory.Records(tmp_path, 1)
-  assert run_directory.finished(tmp_path, 1)
-  with run_directory.Records(tmp_path, 0):
-    assert not run_directory.finished(tmp_path, 1)
+    records_lib.Records(tmp_path, 1)
+  assert run_directory.rounds_finished(tmp_path) == 1
+  with records_lib.Records(tmp_path, 0):
+    assert run_directory.rounds_finished(tmp_path) == 0
 
 
 def test_rounds_saved(tmp_path):
   assert run_directory.rounds_saved(tmp_path) == 0
-  with run_directory.Records(tmp_path, 0) as records:
+  with records_lib.Records(tmp_path, 0) as records:
     for number, seconds in ((1, 0.0), (2, 0.5), (3, 0.0)):
       records.add_timings({'round': number, 'save_seconds': seconds})
   assert run_directory.rounds_saved(tmp_path) == 2
@@ -362,7 +368,7 @@ def test_check_accepts_its_own_run_and_refuses_others(tmp_path):
 def test_a_workdir_that_cannot_be(tmp_path):
   request = cli.parse([f'--workdir={tmp_path / "file" / "run"}'])
   (tmp_path / 'file').write_text('')  # only now: the command line looks too
-  cannot = pytest.raises(UsageError, match=r'cannot be written: (Not a dir|File exi)')
+  cannot = pytest.raises(RunError, match=r'cannot be written: (Not a dir|File exi)')
   with cannot, run_directory.begin(request, 'digest', IMAGES):
     pass
 
@@ -419,7 +425,7 @@ def test_a_run_that_has_lost_its_config_is_refused(tmp_path, left):
   (tmp_path / 'checkpoints').mkdir()
   run_directory.check(tmp_path, request.config)
   (tmp_path / left).touch()
-  with pytest.raises(NoCheckpointError, match=r'holds a run without its config\.json'):
+  with pytest.raises(NoCheckpointError, match=r'config\.json is lost or damaged'):
     run_directory.check(tmp_path, request.config)
 
 
@@ -431,7 +437,7 @@ def test_rounds_left(tmp_path, num_rounds, last, left):
   lines = [{'round': 1, 'test_accuracy': 0.1}, {'round': 2} | last]
   text = ''.join(json.dumps(line) + '\n' for line in lines)
   (tmp_path / run_directory.METRICS).write_text(text)
-  with run_directory.Records(tmp_path, 2) as records:
+  with records_lib.Records(tmp_path, 2) as records:
     if left is None:
       with pytest.raises(UsageError, match='must be above the 2 rounds saved here'):
         loop.rounds_left(num_rounds, records)
@@ -439,10 +445,30 @@ def test_rounds_left(tmp_path, num_rounds, last, left):
       assert loop.rounds_left(num_rounds, records) == left
 
 
-def test_git_commit_is_none_outside_git(tmp_path, monkeypatch):
+def git(folder, *words):
+  """Runs git; what it prints."""
+  who = ['-c', 'user.name=Somebody', '-c', 'user.email=somebody@example.org']
+  done = subprocess.run(
+    ['git', '-C', folder, *who, *words], check=True, capture_output=True, text=True
+  )
+  return done.stdout.strip()
+
+
+def test_git_commit_is_that_of_the_code_alone(tmp_path, monkeypatch):
   monkeypatch.setattr(run_directory, '__file__', str(tmp_path / 'run_directory.py'))
   monkeypatch.setenv('GIT_CEILING_DIRECTORIES', str(tmp_path.parent))
+  (tmp_path / 'run_directory.py').write_text('')
   assert run_directory._git_commit() is None
+  # Somebody's repository, in which the code is only installed.
+  git(tmp_path, 'init')
+  git(tmp_path, 'commit', '--allow-empty', '--message=thesis')
+  assert run_directory._git_commit() is None
+  git(tmp_path, 'add', 'run_directory.py')
+  git(tmp_path, 'commit', '--message=code')
+  commit = git(tmp_path, 'rev-parse', 'HEAD')
+  assert run_directory._git_commit() == commit
+  (tmp_path / 'run_directory.py').write_text('edited')
+  assert run_directory._git_commit() == f'{commit}+changes'
   monkeypatch.setenv('PATH', '')
   assert run_directory._git_commit() is None
 
@@ -456,7 +482,7 @@ def test_a_saved_partition_is_complete_and_reproducible(tmp_path):
   for name in ('a', 'b'):
     (tmp_path / name).mkdir()
     run_directory.save_partition(tmp_path / name, split, counts)
-    assert [file.name for file in (tmp_path / name).iterdir()] == ['partition.npz']
+    assert names(tmp_path / name) == ['partition.npz', 'partition.png']
   first, second = (tmp_path / name / 'partition.npz' for name in ('a', 'b'))
   assert first.read_bytes() == second.read_bytes()
   with np.load(first, allow_pickle=False) as saved:

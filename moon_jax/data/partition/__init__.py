@@ -1,5 +1,6 @@
 """Partitions: every training example belongs to exactly one client."""
 
+# ruff: noqa: F401
 import numpy as np
 
 from moon_jax import catalog
@@ -8,19 +9,8 @@ from moon_jax.data.partition.base import (
   PartitionError,
   Skewed,
   class_counts,
-  first_large_enough,
   grouped,
 )
-
-__all__ = [
-  'Partition',
-  'PartitionError',
-  'Skewed',
-  'class_counts',
-  'first_large_enough',
-  'grouped',
-  'make',
-]
 
 
 def make(

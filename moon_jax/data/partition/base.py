@@ -58,18 +58,16 @@ def first_large_enough(
   num_clients: int,
   min_size: int,
   seed: int,
-  remedy: str = '',
 ) -> Partition:
   """The first of MAX_ATTEMPTS draws in which each client owns min_size examples.
 
   Args:
-    rule: what draws, for the message.
+    rule: the flag that may be changed, for the message.
     draw: generator -> [M] owner of each example.
     num_examples: M.
     num_clients: N.
     min_size: fewest examples a client may own.
     seed: the run's seed; attempt a draws from the stream (seed, PARTITION, a).
-    remedy: what else may help, for the message.
 
   Raises:
     PartitionError: there are fewer than num_clients * min_size examples, or no draw
@@ -86,7 +84,7 @@ def first_large_enough(
   raise PartitionError(
     f'{rule} gave one of {num_clients} clients fewer than {min_size} of '
     f'{num_examples} examples in each of {MAX_ATTEMPTS} draws (at best {best}): '
-    f'{remedy}lower --config.partition.min_size or --config.num_clients.'
+    'change it, or lower --config.partition.min_size or --config.num_clients.'
   )
 
 
@@ -97,12 +95,6 @@ def dirichlet_counts(
   shares = rng.dirichlet(np.full(num_parts, min(beta, LARGEST_BETA)))
   cuts = (np.cumsum(shares[:-1]) * total).astype(np.int64)
   return np.diff(cuts, prepend=0, append=total)
-
-
-def require_beta(beta: float) -> None:
-  """Raises PartitionError unless beta is above 0."""
-  if not beta > 0:
-    raise PartitionError(f'--config.partition.beta={beta} must be above 0.')
 
 
 def require_enough(num_examples: int, num_clients: int, min_size: int) -> None:

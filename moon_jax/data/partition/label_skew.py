@@ -23,10 +23,9 @@ def dirichlet(
     seed: the run's seed.
 
   Raises:
-    PartitionError: beta is not above 0, there are fewer than num_clients * min_size
-      examples, or MAX_ATTEMPTS draws left some client below min_size.
+    PartitionError: there are fewer than num_clients * min_size examples, or
+      MAX_ATTEMPTS draws left some client below min_size.
   """
-  base.require_beta(beta)
   classes = _members(labels)
 
   def draw(rng):
@@ -42,14 +41,9 @@ def dirichlet(
       held[takers] += counts
     return owners
 
+  rule = f'--config.partition.beta={beta}'
   return base.first_large_enough(
-    f'Dirichlet({beta})',
-    draw,
-    len(labels),
-    num_clients=num_clients,
-    min_size=min_size,
-    seed=seed,
-    remedy='raise --config.partition.beta, or ',
+    rule, draw, len(labels), num_clients=num_clients, min_size=min_size, seed=seed
   )
 
 
@@ -97,13 +91,9 @@ def shards(
       held += np.bincount(dealt, minlength=num_clients)
     return owners
 
+  rule = f'--config.partition.classes_per_client={classes_per_client}'
   return base.first_large_enough(
-    f'{classes_per_client} classes per client',
-    draw,
-    len(labels),
-    num_clients=num_clients,
-    min_size=min_size,
-    seed=seed,
+    rule, draw, len(labels), num_clients=num_clients, min_size=min_size, seed=seed
   )
 
 

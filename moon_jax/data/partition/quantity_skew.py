@@ -43,21 +43,15 @@ def quantity(
     seed: the run's seed.
 
   Raises:
-    PartitionError: beta is not above 0, there are fewer than num_clients * min_size
-      examples, or MAX_ATTEMPTS draws left some client below min_size.
+    PartitionError: there are fewer than num_clients * min_size examples, or
+      MAX_ATTEMPTS draws left some client below min_size.
   """
-  base.require_beta(beta)
 
   def draw(rng):
     counts = base.dirichlet_counts(rng, num_clients, beta, len(labels))
     return rng.permutation(np.repeat(np.arange(num_clients), counts))
 
+  rule = f'--config.partition.beta={beta}'
   return base.first_large_enough(
-    f'Dirichlet({beta})',
-    draw,
-    len(labels),
-    num_clients=num_clients,
-    min_size=min_size,
-    seed=seed,
-    remedy='raise --config.partition.beta, or ',
+    rule, draw, len(labels), num_clients=num_clients, min_size=min_size, seed=seed
   )

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from moon_jax.report.draw.charts import Chart, LineChart, Matrix, Scatter, Spread
 from moon_jax.report.draw.styles import Style
+from moon_jax.runner import plots
 
 _MOST_ANNOTATED = 20  # numbers of more rows do not fit
 _MOST_LEVEL = 8  # words below an axis; more are upright
@@ -70,8 +71,7 @@ def _panel(figure: Figure, x_label: str, y_label: str):
   panel = figure.subplots()
   panel.set_xlabel(x_label, parse_math=False)
   panel.set_ylabel(y_label, parse_math=False)
-  panel.grid(alpha=0.3)
-  panel.spines[['top', 'right']].set_visible(False)
+  plots.open_frame(panel)
   return panel
 
 
@@ -128,19 +128,8 @@ def _matrix(chart: Matrix, looks: Mapping[str, Style]) -> Figure:
   height = float(np.clip(1.6 + 0.35 * rows, 3.5, 10.0))
   figure = _figure(chart.title, width, height)
   panel = figure.subplots()
-  image = panel.imshow(
-    chart.values, cmap='Blues', vmin=0, aspect='auto', interpolation='nearest'
-  )
   panel.set(xlabel=chart.x_label, ylabel=chart.y_label)
-  for axis in (panel.xaxis, panel.yaxis):
-    axis.set_major_locator(MaxNLocator(nbins=20, integer=True))
-  figure.colorbar(image, ax=panel, label=chart.unit, pad=0.02)
-  if max(rows, columns) <= _MOST_ANNOTATED:
-    for (row, column), value in np.ndenumerate(chart.values):
-      # The top of the colour map is dark.
-      colour = 'white' if value > 0.6 * chart.values.max() else 'black'
-      where = {'ha': 'center', 'va': 'center'}
-      panel.text(column, row, f'{value:.0f}', color=colour, fontsize=7, **where)
+  plots.matrix(panel, chart.values, chart.unit)
   return figure
 
 
