@@ -104,11 +104,11 @@ class Console:
     """Prints the phases of the traced rounds, and where the trace is.
 
     Args:
-      seconds: phase -> seconds; 'frozen', if there, is a part of 'train'.
+      seconds: phase -> seconds.
       folder: holds the trace.
     """
     words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
-    self.say(f'where the time went (train includes frozen): {", ".join(words)}')
+    self.say(f'where the time went: {", ".join(words)}')
     self.say(f'trace: {folder}')
 
   def finished(self, workdir: pathlib.Path) -> None:

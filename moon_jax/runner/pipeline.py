@@ -99,8 +99,7 @@ class Pipeline:
     finally:
       self._profiler.stop()
     if self._profiler.began:
-      phases = self._profiler.seconds(self._programs.run_round.as_text())
-      phases = {'compile': self._programs.compile_seconds} | phases
+      phases = {'compile': self._programs.compile_seconds} | self._profiler.seconds()
       self._console.where_time_went(phases, self._records.workdir / 'profile')
 
   def _run(self, state, stop):
