@@ -40,9 +40,11 @@ def load_config(
   """
   changes = dict(changes or {})
   flat = config_lib.load(os.fspath(path)) | changes
-  config_lib.validate(flat, given=changes)
+  valid = config_lib.flatten(config_lib.validate(flat, given=changes))
   config = config_lib.defaults()
-  config.update_from_flattened_dict(flat)
+  # What is 'auto' stays so: what it stands for may change with other knobs.
+  told = {name: 'auto' if flat.get(name) == 'auto' else valid[name] for name in valid}
+  config.update_from_flattened_dict(told)
   return config
 
 
@@ -129,7 +131,10 @@ def rounds(config: Mapping[str, Any]) -> Iterator[Outcome]:
     RunError: with the message for the user; DivergedError after a round whose results
       are not finite.
   """
-  config = config_lib.validate(config)
+  return _rounds(config_lib.validate(config))
+
+
+def _rounds(config: config_lib.Config) -> Iterator[Outcome]:
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   built = experiment.build(config)
   state = experiment.initial_state(built)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -117,7 +118,8 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   """
   workdir = pathlib.Path(workdir).expanduser()
   saved = _saved(workdir)
-  run_directory.require_registered(workdir, saved)
+  for line in run_directory.require_registered(workdir, saved):
+    warnings.warn(line, stacklevel=2)
   try:
     config = experiment.with_its_clients(config_lib.validate(saved['config']))
   except config_lib.ConfigError as error:

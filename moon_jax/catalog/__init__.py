@@ -15,6 +15,7 @@ from moon_jax.catalog.registry import (
   describe,
   every_knob,
   names,
+  of_registered,
   options,
   part,
   registered,

@@ -92,7 +92,8 @@ class Knob(NamedTuple):
     required: whether '' is no value where the knob is used.
     may_change: whether a resumed run may have another value: it is the same experiment.
     auto: what 'auto' stands for; None if it is no value.
-    optional: whether a configuration may lack it: of registered parts alone.
+    optional: whether a configuration may lack it, as a part's own: it was written when
+      there was no such part.
   """
 
   kind: type
@@ -219,6 +220,23 @@ class Part(NamedTuple):
         'now: load the config file that registers it.'
       )
     return _imported(self.make) if isinstance(self.make, str) else self.make
+
+  def build(self, returns: type | tuple[type, ...], *given: Any, **more: Any) -> Any:
+    """What its function returns, which is one of these types.
+
+    Raises:
+      UsageError: of a registered part: its function fails, or returns another thing.
+    """
+    told = f'The {self.kind} {self.name!r}'
+    try:
+      made = self.function(*given, **more)
+    except Exception as error:
+      if not self.registered or isinstance(error, UsageError):
+        raise
+      raise UsageError(f'{told} failed: {type(error).__name__}: {error}') from error
+    if not isinstance(made, returns):
+      raise UsageError(f'{told} must return {returns}, not {type(made).__name__}.')
+    return made
 
 
 @functools.cache

@@ -1,10 +1,13 @@
 """Which parts there are: those of the package, and what users register beside them."""
 
+import contextlib
 import functools
 import hashlib
+import importlib.util
 import inspect
 import pathlib
 import re
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -21,6 +24,8 @@ _CALLED_WITH = {
   'model': ('num_classes',),
   'partition': ('labels', 'num_clients', 'min_size', 'seed'),
 }
+# What the package itself gives to those that build parts.
+_RESERVED = {'name', 'convolution', 'dtype', 'image_shape', 'limit', 'returns'}
 _TRAITS = {
   'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
   'model': {'normalized', 'convolutional'},
@@ -49,7 +54,7 @@ def every_knob() -> Mapping[str, Knob]:
   """Every knob's dotted name -> Knob, in the order of `--help`."""
   own = {
     f'{one.group or one.name}.{name}': knob._replace(
-      needs=((one.kind, one.group or one.name),), optional=one.registered is not None
+      needs=((one.kind, one.group or one.name),), optional=True
     )
     for one in _parts.values()
     for name, knob in one.knobs.items()
@@ -60,6 +65,12 @@ def every_knob() -> Mapping[str, Knob]:
 def chosen(kind: str, flat: Mapping[str, Any]) -> Part | None:
   """The part that a configuration, dotted name -> value, selects; None if unknown."""
   return _parts.get((kind, flat.get(KINDS[kind])))
+
+
+def of_registered(name: str) -> bool:
+  """Whether a knob stands in the group of a registered part."""
+  group = name.partition('.')[0]
+  return any(one.registered and one.name == group for one in _parts.values())
 
 
 def used(name: str, flat: Mapping[str, Any]) -> bool:
@@ -115,6 +126,8 @@ def _require_free(key: tuple[str, str], origin: str, *, has_knobs: bool) -> None
   before, name = _parts.get(key), key[1]
   if not re.fullmatch('[a-z][a-z0-9_]*', name):
     raise UsageError('a name has small letters, digits and _, a letter first')
+  if any(name in part.traits for part in _parts.values()):
+    raise UsageError('the name is taken, as a trait')
   # Of a part without code only a run directory has told.
   is_taken = before is not None and before.make is not None
   if is_taken and (before.registered or {}).get('origin') != origin:
@@ -130,6 +143,8 @@ def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> N
   for key, knob in knobs.items():
     if not isinstance(knob, Knob) or not key.isidentifier():
       raise UsageError(f'{key!r} must be declared by knob(...)')
+    if key in _RESERVED.union(_CALLED_WITH.get(kind, ())):
+      raise UsageError(f'a knob cannot be called {key!r} here')
   if unknown := traits - _TRAITS.get(kind, set()):
     raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
 
@@ -137,7 +152,7 @@ def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> N
 def _require_callable(make: Callable | str, words: list[str]) -> None:
   """Raises UsageError unless the function takes these words, `labels` by position."""
   if isinstance(make, str):
-    return
+    return  # imported, and so seen, when it is used
   given = {word: None for word in words if word != 'labels'}
   try:
     inspect.signature(make).bind(*['labels'] * ('labels' in words), **given)
@@ -154,9 +169,8 @@ def _source(make: Callable | str) -> dict[str, str]:
     UsageError: it is no function, or one without a source.
   """
   if isinstance(make, str):
-    module = make.partition(':')[0]
-    return {'origin': module, 'file': module, 'sha256': ''}
-  if not callable(make):
+    make = _module(make)
+  elif not callable(make):
     raise UsageError(f"{make!r} is no function, and no 'module:function'")
   code = getattr(make, 'func', make)  # a partial's function
   own = inspect.isclass(code) and [f for f in vars(code).values() if callable(f)]
@@ -166,11 +180,23 @@ def _source(make: Callable | str) -> dict[str, str]:
     path = pathlib.Path(inspect.getsourcefile(code) or '')
     whole = path.read_bytes() if path.is_file() else inspect.getsource(code).encode()
   except (OSError, TypeError):
-    raise UsageError(f'the source of {make!r} is in no file') from None
+    problem = f'the source of {make!r} is in no file; put it in one'
+    raise UsageError(problem) from None
   origin, file = str(path.resolve()), path.name
   if not path.is_file():
     origin = file = code.__module__
   return {'origin': origin, 'file': file, 'sha256': hashlib.sha256(whole).hexdigest()}
+
+
+def _module(where: str) -> types.ModuleType:
+  """The module of 'module:function', not imported."""
+  module, colon, _ = where.partition(':')
+  with contextlib.suppress(ModuleNotFoundError, ValueError):
+    if colon and (spec := importlib.util.find_spec(module)):
+      found = types.ModuleType(module)
+      found.__file__ = spec.origin
+      return found
+  raise UsageError(f"{where!r} must be 'module:function'")
 
 
 def registered(flat: Mapping[str, Any]) -> list[Part]:
@@ -197,7 +223,7 @@ def describe(one: Part) -> dict[str, Any]:
 def remember(description: Mapping[str, Any]) -> Part:
   """The part that a run directory tells of; without code if it is not registered."""
   key = description['kind'], description['name']
-  if key not in _parts:
+  if key not in _parts or _parts[key].make is None:
     knobs = {
       name: Knob(type(default), default, meaning)
       for name, (_, default, meaning) in description['knobs'].items()

@@ -29,7 +29,7 @@ def conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
 def _checked(check: Callable, valid: Mapping[str, Any]) -> list[str]:
   """What a part's own check complains of; nothing if it asks for what is not valid."""
   try:
-    return list(check(valid))
+    return list(check(valid) or ())
   except KeyError as error:
     if error.args[0] in catalog.every_knob():
       return []

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from moon_jax import catalog
 from moon_jax.catalog import used
 from moon_jax.config.messages import ConfigError, problem, unknown_knob
@@ -40,6 +42,8 @@ def convert(name: str, value: Any) -> Any:
     ConfigError: with the one line that says what is wanted.
   """
   knob = catalog.every_knob()[name]
+  if hasattr(value, 'item') and not getattr(value, 'shape', None):
+    value = value.item()  # numpy's numbers, as of a sweep over np.arange
   if knob.auto and value == 'auto':
     return value
   if type(value) is not knob.kind and (knob.kind, type(value)) != (float, int):
@@ -86,6 +90,8 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   Raises:
     ConfigError: every problem found, one line each.
   """
+  if not isinstance(values, Mapping | ConfigDict):
+    raise ConfigError([f'{values!r} is no configuration; `load_config` returns one.'])
   flat, problems, valid = flatten(values), [], {}
   knobs = catalog.every_knob()
   problems += [unknown_knob(name) for name in flat if name not in knobs]
@@ -101,7 +107,8 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   if problems:
     raise ConfigError(problems)
   # Of what users registered a run has only what it uses.
-  valid = {n: v for n, v in valid.items() if not knobs[n].optional or used(n, valid)}
+  mine = catalog.of_registered
+  valid = {n: v for n, v in valid.items() if not mine(n) or used(n, valid)}
   autos = {name: knobs[name].auto for name in valid if valid[name] == 'auto'}
   resolved = {n: auto.values[valid[auto.decider]] for n, auto in autos.items() if auto}
   return Config(nest(valid | resolved))

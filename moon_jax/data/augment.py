@@ -25,7 +25,7 @@ def augmenter(name: str, **options: str | float | int | bool) -> Augment | None:
     rows [B] int32 that returns [B, H, W, C]. What happens to a sample is a function of
     the key and its position in the batch.
   """
-  return catalog.part('augmentation', name).function(**options)
+  return catalog.part('augmentation', name).build(object, **options)
 
 
 def none() -> None:

@@ -63,7 +63,7 @@ def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
     DataError: one of them is unusable.
   """
   flag = f'--config.data.source={source!r}'
-  if not (isinstance(arrays, tuple) and len(arrays) == len(NPZ_ARRAYS)):
+  if len(arrays) != len(NPZ_ARRAYS):
     raise DataError(f'{flag} must return ({", ".join(NPZ_ARRAYS)}).')
   return _dataset(flag, source, tuple(map(np.asarray, arrays)))
 

@@ -27,7 +27,7 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
     DataError: the data is missing or unusable.
   """
   part = catalog.part('data', source)
-  dataset = part.function(**options)
+  dataset = part.build(tuple, **options)
   if part.registered:
     dataset = npz.checked(source, dataset)
   if not limit:

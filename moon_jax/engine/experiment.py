@@ -96,10 +96,12 @@ def options(config: Config, kind: str) -> dict[str, float | int | str | bool]:
   return catalog.options(kind, flatten(config))
 
 
-def _call(config: Config, kind: str, *given: Any, **more: Any) -> Any:
+def _call(
+  config: Config, kind: str, *given: Any, returns: Any = object, **more: Any
+) -> Any:
   """Calls the chosen part of a kind with its knobs, and what it is given beside."""
   part = catalog.chosen(kind, flatten(config))
-  return part.function(*given, **more, **options(config, kind))
+  return part.build(returns, *given, **more, **options(config, kind))
 
 
 def with_its_clients(config: Config) -> Config:
@@ -140,7 +142,7 @@ def make_network(
 
 def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   """The algorithm with what is configured beside it."""
-  algorithm = _call(config, 'algorithm')
+  algorithm = _call(config, 'algorithm', returns=Algorithm)
   if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
     algorithm = with_local_statistics(algorithm)
   served = catalog.part('algorithm', config.algorithm).has('served')

@@ -64,7 +64,7 @@ def make(
   part = catalog.part('model', name)
   if part.has('convolutional'):
     options['convolution'] = convolution
-  module = part.function(num_classes=num_classes, **options)
+  module = part.build(nn.Module, num_classes=num_classes, **options)
   height, width, _ = image_shape
   sides = getattr(module, 'SIDES', None)  # of the square images that it takes
   if sides and (height != width or height not in sides):

@@ -77,7 +77,7 @@ def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
         f'{workdir} holds a run with the {what} of {description["file"]}, which is not '
         'registered now: load the config file that registers it.'
       )
-    if part.registered['sha256'] != description['sha256']:
+    if (part.registered or {}).get('sha256') != description['sha256']:
       told.append(f'{description["file"]}, the {what}, has changed since the run began')
   return told
 
@@ -155,8 +155,8 @@ def describe(request: Request, digest: str, images: Record, saved: Record) -> Re
       'earlier', one object for each start.
   """
   parts = catalog.registered(config_lib.flatten(request.config))
-  names = ('command', 'versions', 'devices', 'git_commit')
-  start = {name: saved.get(name) for name in names}
+  names = ('command', 'versions', 'devices', 'git_commit', 'registered')
+  start = {name: saved.get(name) for name in names if name in saved}
   return {
     'command': request.command,
     'config': config_lib.ordered(request.config),

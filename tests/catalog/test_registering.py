@@ -222,6 +222,19 @@ def forget(folder):
 HEAD = 'import moon_jax\nfrom configs import base\nget_config = base.get_config\n'
 # What the fourth line says -> what is told of it.
 BAD = {
+  "moon_jax.register_algorithm('served', lambda: 0)": (
+    "register_algorithm('served'): the name is taken, as a trait."
+  ),
+  "moon_jax.register_model('net', lambda num_classes, dtype: 0, "
+  "knobs={'dtype': moon_jax.knob(bool, False, 'x')})": (
+    "register_model('net'): a knob cannot be called 'dtype' here."
+  ),
+  "moon_jax.register_algorithm('mine', 'no_such_module:algorithm')": (
+    "register_algorithm('mine'): 'no_such_module:algorithm' must be 'module:function'."
+  ),
+  "moon_jax.register_algorithm('mine', 'math')": (
+    "register_algorithm('mine'): 'math' must be 'module:function'."
+  ),
   "moon_jax.register_algorithm('fedavg', lambda: 0)": (
     "register_algorithm('fedavg'): the name is taken."
   ),
@@ -277,7 +290,7 @@ BAD = {
     "register_algorithm('mine'): 5 is no function, and no 'module:function'."
   ),
   "moon_jax.register_algorithm('mine', print)": (
-    "register_algorithm('mine'): the source of <built-in function print> is in no file."
+    "register_algorithm('mine'): the source of <built-in function print> is in no file; put it in one."
   ),
   "moon_jax.register_algorithm('mine', [][0])": 'IndexError: list index out of range',
 }
@@ -289,6 +302,41 @@ def test_a_bad_registration_is_one_line(line, folder, capsys):
   told = complaints(capsys, '--config=bad.py')
   assert told == [f"--config='bad.py' failed, line 4: {BAD[line]}"]
   assert sorted(path.name for path in folder.iterdir()) == ['bad.py', 'mine.py']
+
+
+FAILING = {
+  'lambda: None': "The algorithm 'mine' must return ",
+  'lambda: 1 / 0': "The algorithm 'mine' failed: ZeroDivisionError: division by zero",
+  "'algorithms_of_mine:other'": "The algorithm 'mine' failed: AttributeError: ",
+}
+
+
+@pytest.mark.parametrize('make', FAILING)
+def test_a_part_that_fails_when_it_is_used_is_one_line(
+  make, folder, capsys, monkeypatch
+):
+  (folder / 'algorithms_of_mine.py').write_text('')
+  monkeypatch.syspath_prepend(folder)
+  (folder / 'bad.py').write_text(
+    f'{HEAD}moon_jax.register_algorithm("mine", {make})\n'
+    'def get_config():\n'
+    '  config = base.get_config()\n'
+    '  config.algorithm = "mine"\n'
+    '  return config\n'
+  )
+  assert launch(['--config=bad.py', *TINY, '--workdir=run']) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith(FAILING[make])
+  assert not (folder / 'run').exists()
+
+
+def test_the_source_of_a_module_is_digested_too(folder, monkeypatch):
+  monkeypatch.syspath_prepend(folder)
+  (folder / 'algorithms_of_mine.py').write_text(ALGORITHM)
+  moon_jax.register_algorithm('mine', 'algorithms_of_mine:fedprox_l1')
+  told = catalog.describe(catalog.part('algorithm', 'mine'))
+  assert told['file'] == 'algorithms_of_mine.py'
+  assert told['sha256'] == digest(folder / 'algorithms_of_mine.py')
 
 
 def test_the_name_of_another_file_is_taken(folder, capsys):

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+import moon_jax
 from tests.processes import check_success, checkpoint, launch, read_lines
 from tests.selection import few
 
@@ -46,3 +47,12 @@ def test_a_run_of_the_first_edition_goes_on(tmp_path, algorithm):
       assert (dtype, shape) == (str(truth.dtype), truth.shape)
       leaf = np.frombuffer(data, dtype).reshape(shape)
       np.testing.assert_allclose(leaf, truth, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('algorithm', ['moon', 'scaffold'])
+def test_its_model_is_loaded(algorithm):
+  # Its config.json knows nothing of the algorithms that came later.
+  model = moon_jax.load(FIXTURES / algorithm)
+  assert model.round == 2
+  images = np.zeros((3, 8, 8), np.uint8)
+  assert model.predict(images).logits.shape == (3, 10)

@@ -38,8 +38,9 @@ def make(
   Raises:
     PartitionError: the rule cannot be met; see its function.
   """
-  rule = catalog.part('partition', name).function
-  made = rule(labels, num_clients=num_clients, min_size=min_size, seed=seed, **options)
+  more = {'num_clients': num_clients, 'min_size': min_size, 'seed': seed}
+  part = catalog.part('partition', name)
+  made = part.build((Partition, Skewed), labels, **more, **options)
   skewed = made if isinstance(made, Skewed) else Skewed(made)
   split = skewed.split
   owned = np.bincount(split.indices, minlength=len(labels))
