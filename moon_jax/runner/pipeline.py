@@ -97,11 +97,13 @@ class Pipeline:
       with stop.deferred():
         self._run(state, stop)
     finally:
-      self._profiler.stop()
+      if self._profiler.began:
+        self._profiler.stop()
+        self._console.say(f'trace: {self._records.workdir / "profile"}')
     if self._profiler.began:
       phases = self._profiler.seconds(self._programs.run_round.as_text())
-      phases = {'compile': self._programs.compile_seconds} | phases
-      self._console.where_time_went(phases, self._records.workdir / 'profile')
+      compiling = {'compile': self._programs.compile_seconds}
+      self._console.where_time_went(compiling | phases)
 
   def _run(self, state, stop):
     config, previous, saved = self._experiment.config, None, False
