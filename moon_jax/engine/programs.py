@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import optax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Lowered
 
 from moon_jax import catalog, tree
-from moon_jax.config import Config
 from moon_jax.data.augment import augmenter
 from moon_jax.engine import client_training, devices, evaluation, lanes, schedule
 from moon_jax.engine import round as round_lib
@@ -73,8 +71,7 @@ def lower_programs(
   experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
 ) -> tuple[Lowered, Lowered]:
   """One round and one evaluation, traced but not compiled."""
-  algorithm, mesh = experiment.algorithm, experiment.mesh
-  config = experiment.config
+  algorithm, mesh, config = experiment.algorithm, experiment.mesh, experiment.config
   training = local_training(experiment)
   test_models = evaluation.make_evaluation(experiment.network.apply, mesh)
 
@@ -100,17 +97,12 @@ def lower_programs(
 
 def local_training(experiment: Experiment) -> client_training.LocalTraining:
   """Local training of one client, as configured."""
-  optimizer = local_optimizer(experiment.config)
+  words = options(experiment.config, 'optimizer')
+  fixed = {name: word for name, word in words.items() if not isinstance(word, float)}
+  build = catalog.part('optimizer', experiment.config.optimizer.name).function
+  optimizer = functools.partial(build, **fixed)
   built = experiment.algorithm, experiment.network
   return client_training.LocalTraining(*built, optimizer)
-
-
-def local_optimizer(config: Config) -> Callable[..., optax.GradientTransformation]:
-  """The numbers of the local optimizer -> its two functions."""
-  words = options(config, 'optimizer')
-  fixed = {name: word for name, word in words.items() if not isinstance(word, float)}
-  build = catalog.part('optimizer', config.optimizer.name).function
-  return functools.partial(build, **fixed)
 
 
 def _represent_once(

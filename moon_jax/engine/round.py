@@ -49,9 +49,8 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Finished]) -> Round
     if algorithm.share:
       params = jax.vmap(algorithm.share)(clients)['params']
       computed['consensus_distance'] = consensus_distance(params)
-    metrics = done.metrics._replace(
-      numbers=computed, server_finite=tree.all_finite(server)
-    )
+    server_finite = tree.all_finite(server)
+    metrics = done.metrics._replace(numbers=computed, server_finite=server_finite)
     return State(server, clients, state.round + 1), metrics
 
   return run_round

@@ -254,9 +254,9 @@ class Planner:
 
   def _all_segments(self, queues, num_steps):
     each = self.num_lanes // self.num_devices
-    firsts = range(0, self.num_lanes, each)
     parts = [
-      self._segments(queues[first : first + each], num_steps) for first in firsts
+      self._segments(queues[first : first + each], num_steps)
+      for first in range(0, self.num_lanes, each)
     ]
     loads, stores, bounds, counts = zip(*parts, strict=True)
     return np.hstack(loads), np.hstack(stores), np.stack(bounds), np.int32(counts)

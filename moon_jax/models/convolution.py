@@ -84,7 +84,7 @@ def banded(
     (size + sum(pads) - k) // stride + 1
     for size, pads, k in zip(x.shape[1:3], padding, (kh, kw), strict=True)
   )
-  # By the benchmark.
+  # As docs/performance.md finds fastest.
   tile = tile or (2, 4 if width % 4 == 0 else 2)
   rows = _Axis.of(height, tile[0], kh, stride)
   columns = _Axis.of(width, tile[1], kw, stride)

@@ -57,8 +57,7 @@ class _Block(nn.Module):
   @nn.compact
   def __call__(self, x, mask):
     def conv(x, features, size, name, stride=1):
-      layer = _ConvNorm(features, size, self.convolution, stride, name=name)
-      return layer(x, mask)
+      return _ConvNorm(features, size, self.convolution, stride, name=name)(x, mask)
 
     if self.bottleneck:
       features = 4 * self.width
@@ -104,8 +103,7 @@ class ResNet(nn.Module):
       for index in range(count):
         stride = 2 if stage > 0 and index == 0 else 1
         name = f'stage{stage + 1}_block{index + 1}'
-        block = _Block(width, stride, self.bottleneck, self.convolution, name=name)
-        x = block(x, mask)
+        x = _Block(width, stride, self.bottleneck, self.convolution, name=name)(x, mask)
     x = x.mean(axis=(1, 2)).T
     return layers.outputs(x, x.shape[-1], 256, self.num_classes)
 

@@ -101,9 +101,9 @@ class Console:
     self.say('  '.join(word for word in words if word))
 
   def where_time_went(self, seconds: dict[str, float]) -> None:
-    """Prints the traced rounds' phase -> seconds; 'frozen' is a part of 'train'."""
+    """Prints phase -> seconds of the traced rounds."""
     words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
-    self.say(f'where the time went (train includes frozen): {", ".join(words)}')
+    self.say(f'where the time went: {", ".join(words)}')
 
   def finished(self, workdir: pathlib.Path) -> None:
     """Says how the run ended and where its results are."""

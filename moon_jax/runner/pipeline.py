@@ -101,9 +101,8 @@ class Pipeline:
         self._profiler.stop()
         self._console.say(f'trace: {self._records.workdir / "profile"}')
     if self._profiler.began:
-      phases = self._profiler.seconds(self._programs.run_round.as_text())
       compiling = {'compile': self._programs.compile_seconds}
-      self._console.where_time_went(compiling | phases)
+      self._console.where_time_went(compiling | self._profiler.seconds())
 
   def _run(self, state, stop):
     config, previous, saved = self._experiment.config, None, False

@@ -1,19 +1,10 @@
 """Traces two rounds by JAX's profiler, and sums up where their time went."""
 
 import pathlib
-import re
-from collections.abc import Iterator
 
 import jax
 
 from moon_jax.runner.clock import Clock
-
-# In a program's text a computation begins and ends in the first column.
-_COMPUTATION = re.compile(r'^(?:ENTRY )?%?([\w.-]+) [^\n]*\{\n(.*?)^\}', re.M | re.S)
-_INSTRUCTION = re.compile(r'^ +(?:ROOT )?%?([\w.-]+) = ', re.M)
-_CALLED = re.compile(r'(?:body|condition|calls|to_apply)=%?([\w.-]+)')
-_FROZEN_LOOP = re.compile(r' while\([^\n]*body=%?([\w.-]+)[^\n]*/frozen/while"')
-_LOOP = re.compile(r'(while|call|conditional)\b')
 
 
 class Profiler:
@@ -56,45 +47,10 @@ class Profiler:
       self._tracing = False
       jax.profiler.stop_trace()
 
-  def seconds(self, program: str) -> dict[str, float]:
-    """Phase -> seconds of the traced rounds; reads the trace, which takes a while.
+  def seconds(self) -> dict[str, float]:
+    """Phase -> seconds of the traced rounds.
 
-    'frozen' is a part of 'train', and there only if the frozen networks run once a
-    round: with every batch they are no phase of their own.
-
-    Args:
-      program: the text of the compiled round.
+    What is inside a phase, such as the scope `frozen`, the trace itself shows.
     """
     phases = ('train', 'evaluate', 'save', 'idle')
-    sums = {name: sum(clock.seconds[name] for clock in self._clocks) for name in phases}
-    if _FROZEN_LOOP.search(program):
-      frozen = _frozen_instructions(program)
-      events = list(_durations(self._folder, program))
-      inside = sum(nanoseconds for name, nanoseconds in events if name in frozen)
-      total = sum(nanoseconds for _, nanoseconds in events)
-      sums['frozen'] = sums['train'] * inside / max(total, 1)
-    return sums
-
-
-def _frozen_instructions(program: str) -> set[str]:
-  """Names of all instructions inside the loop of the scope 'frozen'."""
-  computations = dict(_COMPUTATION.findall(program))
-  found, todo = set(), _FROZEN_LOOP.findall(program)
-  while todo:
-    body = computations.pop(todo.pop(), '')
-    found |= set(_INSTRUCTION.findall(body))
-    todo += _CALLED.findall(body)
-  return found
-
-
-def _durations(folder: pathlib.Path, program: str) -> Iterator[tuple[str, float]]:
-  """(instruction, nanoseconds) of every event of a program, loops left out."""
-  module = re.match(r'HloModule ([\w.-]+)', program)[1]
-  path = max(folder.rglob('*.xplane.pb'), key=lambda file: file.stat().st_mtime)
-  for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
-    for line in plane.lines:
-      for event in line.events:
-        about = dict(event.stats)
-        name = about.get('hlo_op', '')
-        if about.get('hlo_module') == module and not _LOOP.match(name):
-          yield name, event.duration_ns
+    return {name: sum(clock.seconds[name] for clock in self._clocks) for name in phases}

@@ -273,7 +273,7 @@ def stepped(*flags):
   """A weight of 1 after two steps along the gradient 1, by the local optimizer."""
   built = build(*(f'--config.optimizer.{flag}' for flag in flags))
   numbers = first_inputs(built).scalars.optimizer
-  optimizer = programs.local_optimizer(built.config)(**numbers)
+  optimizer = programs.local_training(built).optimizer(**numbers)
   weight = np.float32(1)
   state = optimizer.init(weight)
   for _ in range(2):

@@ -500,10 +500,8 @@ def test_another_number_of_devices_goes_on_where_one_stopped(tmp_path):
   )
   assert first.returncode == ExitCode.DONE, first.stderr
   assert '2 x cpu' not in first.stdout
-  went = re.search(
-    r'where the time went .*train ([\d.]+) s.*frozen ([\d.]+)', first.stdout
-  )
-  assert 0 <= float(went[2]) < float(went[1])
+  went = re.search(r'where the time went: .*train ([\d.]+) s', first.stdout)
+  assert float(went[1]) >= 0
   assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
   second = launch(
     tmp_path, *flags, '--config.num_rounds=4', '--config.execution.devices=2'
