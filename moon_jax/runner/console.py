@@ -100,16 +100,10 @@ class Console:
     words += [describe_training(record), f'{elapsed:.2f} s']
     self.say('  '.join(word for word in words if word))
 
-  def where_time_went(self, seconds: dict[str, float], folder: pathlib.Path) -> None:
-    """Prints the phases of the traced rounds, and where the trace is.
-
-    Args:
-      seconds: phase -> seconds.
-      folder: holds the trace.
-    """
+  def where_time_went(self, seconds: dict[str, float]) -> None:
+    """Prints phase -> seconds of the traced rounds."""
     words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
     self.say(f'where the time went: {", ".join(words)}')
-    self.say(f'trace: {folder}')
 
   def finished(self, workdir: pathlib.Path) -> None:
     """Says how the run ended and where its results are."""

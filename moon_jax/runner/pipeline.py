@@ -97,10 +97,12 @@ class Pipeline:
       with stop.deferred():
         self._run(state, stop)
     finally:
-      self._profiler.stop()
+      if self._profiler.began:
+        self._profiler.stop()
+        self._console.say(f'trace: {self._records.workdir / "profile"}')
     if self._profiler.began:
-      phases = {'compile': self._programs.compile_seconds} | self._profiler.seconds()
-      self._console.where_time_went(phases, self._records.workdir / 'profile')
+      compiling = {'compile': self._programs.compile_seconds}
+      self._console.where_time_went(compiling | self._profiler.seconds())
 
   def _run(self, state, stop):
     config, previous, saved = self._experiment.config, None, False

@@ -15,6 +15,7 @@ import pytest
 from matplotlib import font_manager, image
 from tensorboardX.proto import event_pb2
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.engine import schedule
 from moon_jax.errors import ExitCode
@@ -112,7 +113,7 @@ def test_config_json(workdir):
   saved = json.loads((workdir / 'config.json').read_text())
   assert saved['command'] == ' '.join(['python', 'launch.py', *TWENTY, EVERY + '1'])
   flat = config_lib.flatten(saved['config'])
-  assert list(flat) == list(config_lib.knobs())
+  assert list(flat) == list(catalog.every_knob())
   # From the command line, from configs/digits_moon.py and from configs/base.py.
   assert flat['num_rounds'] == 20
   assert flat['data.limit'] == 300
@@ -379,8 +380,8 @@ def test_diverging_run(tmp_path):
 WATCHED = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import launch
-code = launch.main(sys.argv[2:])
+from moon_jax.__main__ import launch
+code = launch(sys.argv[2:])
 print('loaded:', [name for name in ('tensorflow', 'jax') if name in sys.modules])
 sys.exit(code)
 """
