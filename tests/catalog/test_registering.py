@@ -290,8 +290,8 @@ BAD = {
     "register_algorithm('mine'): 5 is no function, and no 'module:function'."
   ),
   "moon_jax.register_algorithm('mine', print)": (
-    "register_algorithm('mine'): the source of <built-in function print> is in no file; "
-    'put it in one.'
+    "register_algorithm('mine'): the source of <built-in function print> is in no "
+    'file; put it in one.'
   ),
   "moon_jax.register_algorithm('mine', [][0])": 'IndexError: list index out of range',
 }
