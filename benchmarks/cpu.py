@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks import processes
 from moon_jax.data import partition
-from moon_jax.engine import schedule
+from moon_jax.engine import planning
 
 _ALGORITHMS = ('fedavg', 'moon')
 
@@ -108,8 +108,8 @@ def _utilisation():
   options = {'num_clients': 100, 'beta': 0.1, 'min_size': 10, 'seed': 0}
   split = partition.make('dirichlet', labels, **options).split
   cores = len(os.sched_getaffinity(0))
-  lanes, devices = schedule.num_lanes('auto', 10, 'cpu', cores)
-  planner = schedule.Planner(
+  lanes, devices = planning.num_lanes('auto', 10, 'cpu', cores)
+  planner = planning.Planner(
     owned=[split.client(client) for client in range(100)],
     seed=0,
     cohort_size=10,

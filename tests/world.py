@@ -14,7 +14,7 @@ from moon_jax.algorithms.wrappers import topology
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.data import device
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import client_training, devices, lanes, schedule
+from moon_jax.engine import client_training, devices, lanes, planning
 from moon_jax.engine import round as round_lib
 from moon_jax.models import layers
 from moon_jax.types import Scalars, Server, State
@@ -205,7 +205,7 @@ def ring(num_clients):
 
 def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **more):
   """Plans of `cohort_size` of the clients in each round; neighbours form a ring."""
-  return schedule.Planner(
+  return planning.Planner(
     owned=owned(sizes),
     seed=seed,
     cohort_size=cohort_size,

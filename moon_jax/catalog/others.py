@@ -14,7 +14,7 @@ _NORMALIZED = frozenset({'convolutional', 'normalized'})
 _BETA = frozenset({'beta'})
 _DECAYING = frozenset({'decaying'})
 # Where the code is.
-_RULES, _LOCAL = 'data.partition', 'engine.optimizers'
+_RULES, _LOCAL, _RATE = 'data.partition', 'engine.optimizers', 'engine.learning_rate'
 _SERVER = 'algorithms.wrappers.server_optimizer'
 _GRAPHS = 'algorithms.wrappers.topology'
 _HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
@@ -82,9 +82,9 @@ OTHERS = (
     crop_flip='crops and flips',
   ),
   *_plain('optimizer', _LOCAL, sgd='SGD', adam='Adam', adamw='AdamW'),
-  *_plain('schedule', _LOCAL, constant='constant', cosine='cosine'),
-  _part('schedule', 'exponential', f'{_LOCAL}:exponential', 'exponential', _DECAYING),
-  _part('schedule', 'step', f'{_LOCAL}:step', 'step', _DECAYING),
+  *_plain('schedule', _RATE, constant='constant', cosine='cosine'),
+  _part('schedule', 'exponential', f'{_RATE}:exponential', 'exponential', _DECAYING),
+  _part('schedule', 'step', f'{_RATE}:step', 'step', _DECAYING),
   *_plain('server_optimizer', _SERVER, sgd='FedAvgM', adam='FedAdam', yogi='FedYogi'),
   _part('topology', 'ring', f'{_GRAPHS}:ring', 'ring', check=_crowded),
   *_plain('topology', _GRAPHS, grid='grid', complete='complete graph'),

@@ -10,7 +10,7 @@ import optax
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine.schedule import Plan
+from moon_jax.engine.planning import Plan
 from moon_jax.keys import Purpose, for_purpose
 from moon_jax.models import Network
 from moon_jax.types import ClientMetrics, PyTree, Scalars, Task, Upload

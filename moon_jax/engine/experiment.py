@@ -14,7 +14,7 @@ from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.config import Config, changed, flatten
 from moon_jax.data import device, partition, sources
-from moon_jax.engine import client_training, devices, schedule
+from moon_jax.engine import client_training, devices, learning_rate, planning
 from moon_jax.errors import UsageError
 from moon_jax.types import Dataset, PyTree, Scalars, Server, State
 
@@ -44,7 +44,7 @@ class Experiment(NamedTuple):
   algorithm: Algorithm
   split: partition.Partition
   class_counts: np.ndarray
-  planner: schedule.Planner
+  planner: planning.Planner
   train: device.TrainSplit
   test: device.DeviceSplit
   mesh: Mesh
@@ -156,10 +156,9 @@ def make_algorithm(config: Config, network: models.Network) -> Algorithm:
 
 def round_scalars(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:
   """The numbers of a round, each a float32 array; round_index counts from 0."""
-  factor = _call(config, 'schedule', round_index, config.num_rounds)
   own = options(config, 'optimizer')
   optimizer = {
-    'learning_rate': config.optimizer.learning_rate * factor,
+    'learning_rate': learning_rate.of_round(config, round_index),
     'weight_decay': config.optimizer.weight_decay,
     **{name: number for name, number in own.items() if isinstance(number, float)},
   }
@@ -169,18 +168,18 @@ def round_scalars(config: Config, algorithm: Algorithm, round_index: int) -> Sca
 
 def _planner(
   config: Config, split: partition.Partition, *, share: bool
-) -> schedule.Planner:
+) -> planning.Planner:
   """The planner; `share` tells whether clients average among themselves."""
   if config.drop_last:
     _require_whole_batches(split.sizes, config.batch_size)
-  size = schedule.cohort_size(config.num_clients, config.participation)
-  num_lanes, num_devices = schedule.num_lanes(
+  size = planning.cohort_size(config.num_clients, config.participation)
+  num_lanes, num_devices = planning.num_lanes(
     config.execution.lanes,
     size,
     jax.default_backend(),
     devices.available(config.execution.devices),
   )
-  return schedule.Planner(
+  return planning.Planner(
     owned=[split.client(client) for client in range(config.num_clients)],
     seed=config.seed,
     cohort_size=size,

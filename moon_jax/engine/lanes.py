@@ -9,13 +9,12 @@ from jax.sharding import Mesh, PartitionSpec
 
 from moon_jax import tree
 from moon_jax.data.augment import Augment
-from moon_jax.engine import frozen
+from moon_jax.engine import aggregation, frozen
 from moon_jax.engine.client_training import Finished, LocalTraining, Work
 from moon_jax.engine.devices import LANES
 from moon_jax.engine.frozen import Represent
-from moon_jax.engine.schedule import Plan
+from moon_jax.engine.planning import Plan
 from moon_jax.keys import Purpose, for_purpose, step_key
-from moon_jax.types import Upload
 
 
 def cohort_training(
@@ -40,7 +39,7 @@ def cohort_training(
     return _train(local, prepare(local, work), work, augment)
 
   def train_part(work):
-    return _exchange(train(work), work)
+    return aggregation.exchange(train(work), work)
 
   if mesh.size == 1:
     return train
@@ -113,66 +112,9 @@ def _train(
     lanes = jax.lax.fori_loop(bounds[index], bounds[index + 1], step, lanes)
     return lanes, collect(collected, store, finish(lanes))
 
-  collect, empty = _collecting(local.algorithm.needs_all_uploads, plan.weights)
+  collect, empty = aggregation.collecting(
+    local.algorithm.needs_all_uploads, plan.weights
+  )
   lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
   nothing = empty(jax.eval_shape(finish, lanes), work.memories)
   return jax.lax.fori_loop(0, num_segments, segment, (lanes, nothing))[1]
-
-
-def _collecting(all_uploads: bool, weights: jax.Array):
-  """How what clients leave behind is collected, as the loop goes.
-
-  Args:
-    all_uploads: whether each upload is kept, by slot, instead of their mean.
-    weights: [K] float32 of the slots, on any scale.
-
-  Returns:
-    collect: (Finished of the cohort, slots to store [L] or -1, Finished [L, ...] of the
-      lanes) -> Finished of the cohort.
-    empty: (shapes of Finished [L, ...], memories [K, ...]) -> Finished of a cohort of
-      which nobody is done.
-  """
-  size, weights = len(weights), weights / jnp.sum(weights)
-
-  def add(mean, upload, share):
-    return tree.add(mean, tree.weighted_sum(upload, share))
-
-  def collect(collected, store, done):
-    slots, counts = jnp.maximum(store, 0), (store >= 0) & done.metrics.finite
-    shares = Upload(weights[slots], jnp.full(slots.shape, 1 / size))
-    if all_uploads:
-      sent = tree.scatter(collected.upload, store, done.upload)
-    else:
-      shares = (jnp.where(counts, share, 0.0) for share in shares)
-      sent = Upload(*map(add, collected.upload, done.upload, shares))
-    return Finished(
-      sent,
-      tree.scatter(collected.memory, store, done.memory),
-      tree.scatter(collected.metrics, store, done.metrics),
-    )
-
-  def empty(shapes, memories):
-    def zeros(shape, *lead):
-      return jnp.zeros((*lead, *shape.shape[1:]), shape.dtype)
-
-    by_slot = functools.partial(jax.tree.map, lambda shape: zeros(shape, size))
-    sent = by_slot(shapes.upload) if all_uploads else jax.tree.map(zeros, shapes.upload)
-    return Finished(sent, memories, by_slot(shapes.metrics))
-
-  return collect, empty
-
-
-def _exchange(mine: Finished, work: Work) -> Finished:
-  """Joins what the devices collected: one sum, to which a client adds on one device."""
-  slots = work.plan.store.ravel()
-  trained = tree.scatter(
-    jnp.zeros(len(work.plan.clients), bool), slots, jnp.ones(slots.shape, bool)
-  )
-  # One device tells what a client keeps: the one that trained it, or the first if a
-  # client owns nothing to train on.
-  idle = jax.lax.psum(trained.astype(jnp.int32), LANES) == 0
-  tells = trained | (idle & (jax.lax.axis_index(LANES) == 0))
-  hidden = jax.tree.map(jnp.zeros_like, mine.memory)
-  shown = mine._replace(memory=tree.where(tells, mine.memory, hidden))
-  total = jax.lax.psum(shown, LANES)
-  return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, shown)

@@ -1,10 +1,8 @@
-"""Local optimizers, built from optax, and the schedules of their learning rate.
+"""Local optimizers, built from optax.
 
 A local optimizer starts anew each round. Its numbers arrive traced, inside the compiled
 step, so that changing one compiles nothing.
 """
-
-import math
 
 import jax
 import optax
@@ -67,27 +65,3 @@ def _scale_by_adam() -> optax.GradientTransformation:
       return inner.update(updates, state, params)
 
   return optax.GradientTransformation(inner.init, update)
-
-
-# --- schedules: (t, T, knobs) -> the learning rate's factor in [0, 1], 1 in round 0.
-# t is the round, 0-based, below T, the number of rounds.
-
-
-def constant(t: int, num_rounds: int) -> float:
-  """1."""
-  return 1.0
-
-
-def cosine(t: int, num_rounds: int) -> float:
-  """(1 + cos(pi t / T)) / 2, one cycle down to 0 (Loshchilov, Hutter 2017)."""
-  return 0.5 * (1.0 + math.cos(math.pi * t / num_rounds))
-
-
-def exponential(t: int, num_rounds: int, *, decay: float, decay_every: int) -> float:
-  """decay^(t / decay_every)."""
-  return decay ** (t / decay_every)
-
-
-def step(t: int, num_rounds: int, *, decay: float, decay_every: int) -> float:
-  """decay^(t / decay_every) with the exponent rounded down."""
-  return decay ** (t // decay_every)

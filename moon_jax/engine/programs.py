@@ -11,7 +11,7 @@ from jax.stages import Lowered
 
 from moon_jax import catalog, tree
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import client_training, devices, evaluation, lanes, schedule
+from moon_jax.engine import client_training, devices, evaluation, lanes, planning
 from moon_jax.engine import round as round_lib
 from moon_jax.engine.experiment import Experiment, options, round_scalars
 from moon_jax.types import Scalars, State
@@ -25,12 +25,12 @@ class RoundInputs(NamedTuple):
     scalars: the numbers, each a float32, so that none compiles anew.
   """
 
-  plan: schedule.Plan
+  plan: planning.Plan
   scalars: Scalars
 
 
 def round_inputs(
-  experiment: Experiment, round_index: int, plan: schedule.Plan
+  experiment: Experiment, round_index: int, plan: planning.Plan
 ) -> RoundInputs:
   """Copies a round's plan and numbers to the device; round_index counts from 0."""
   scalars = round_scalars(experiment.config, experiment.algorithm, round_index)

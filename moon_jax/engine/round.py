@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.data.device import TrainSplit
+from moon_jax.engine import aggregation
 from moon_jax.engine.client_training import Finished, Work
-from moon_jax.engine.schedule import Plan
-from moon_jax.types import ClientMetrics, PyTree, Scalars, State, Upload, Uploads
+from moon_jax.engine.planning import Plan
+from moon_jax.types import ClientMetrics, PyTree, Scalars, State, Uploads
 
 Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
 
@@ -41,7 +42,7 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Finished]) -> Round
     if algorithm.needs_all_uploads:
       sent = Uploads(done.upload, plan.weights, counted=finite)
     else:
-      sent = mean_of_finite(done.upload, finite, plan.weights)
+      sent = aggregation.mean_of_finite(done.upload, finite, plan.weights)
     participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
     server = algorithm.aggregate(state.server, sent, participation, numbers)
     kept = jnp.where(finite, plan.clients, -1)
@@ -54,25 +55,6 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Finished]) -> Round
     return State(server, clients, state.round + 1), metrics
 
   return run_round
-
-
-def mean_of_finite(mean: Upload, finite: jax.Array, weights: jax.Array) -> Upload:
-  """The mean over some of a cohort, from one in which the others count as zeros.
-
-  Args:
-    mean: over the whole cohort.
-    finite: [K] bool, whose uploads are in it.
-    weights: [K] float32, on any scale.
-  """
-  total = jnp.sum(jnp.where(finite, weights, 0.0)) / jnp.sum(weights)
-
-  def rescale(part, share):
-    # Exactly 1 in every usual round, whatever order the sums are taken in.
-    share = jnp.where(jnp.all(finite), 1.0, share)
-    return jax.tree.map(lambda leaf: leaf / share, part)
-
-  counting_alike = jnp.mean(finite, dtype=jnp.float32)
-  return Upload(rescale(mean.weighted, total), rescale(mean.uniform, counting_alike))
 
 
 def consensus_distance(models: PyTree) -> jax.Array:

@@ -9,6 +9,7 @@ verified.
 import contextlib
 import functools
 import itertools
+import json
 import logging
 import os
 import pathlib
@@ -23,11 +24,16 @@ import orbax.checkpoint as ocp
 
 from moon_jax import tree
 from moon_jax.errors import NoCheckpointError, RunError
-from moon_jax.runner import files, manifest
+from moon_jax.runner import files
 from moon_jax.types import State
 
 STATE = 'default'  # orbax's own name for the only item of a checkpoint
 _KEPT = 2
+MANIFEST = 'manifest.json'
+# Raised when an older program could not read the folder. Format 1 has a digest of the
+# manifest itself, too, which is not looked at any more.
+FORMAT = 2
+_READ = (1, FORMAT)
 
 
 class Checkpoints:
@@ -86,7 +92,7 @@ class Checkpoints:
       with _quietly():
         content = ocp.args.StandardSave(state)
         self._checkpointer.save(partial.absolute() / STATE, args=content)
-      manifest.write(partial, step)
+      write_manifest(partial, step)
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
@@ -108,7 +114,7 @@ class Checkpoints:
         or does not hold such a state.
     """
     for folder in folders(self._directory):
-      if not (reason := manifest.fault(folder, int(folder.name))):
+      if not (reason := fault(folder, int(folder.name))):
         state = _load(folder, first)
         self._remove_older()
         return state
@@ -141,10 +147,53 @@ class Checkpoints:
     os.fsync(self._descriptor)
 
 
+def write_manifest(folder: pathlib.Path, completed_rounds: int) -> None:
+  """Writes the manifest of everything that is in the folder."""
+  told = {}
+  for path in sorted(path for path in folder.rglob('*') if path.is_file()):
+    about = {'bytes': path.stat().st_size, 'sha256': files.sha256(path)}
+    told[path.relative_to(folder).as_posix()] = about
+  content = {'format': FORMAT, 'round': completed_rounds, 'files': told}
+  with (folder / MANIFEST).open('w') as file:
+    file.write(json.dumps(content, indent=1))  # the last byte counts: no end of line
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def fault(folder: pathlib.Path, completed_rounds: int) -> str:
+  """What is wrong with a folder; '' if it is what was written.
+
+  Args:
+    folder: may be empty, or a file.
+    completed_rounds: what it should hold.
+
+  Raises:
+    NoCheckpointError: it is of a format that is not known here.
+  """
+  try:
+    content = json.loads((folder / MANIFEST).read_bytes())
+    if content['format'] not in _READ:
+      raise NoCheckpointError(
+        f'{folder} has checkpoint format {content["format"]}, and this program reads '
+        f'format {FORMAT}: go on with the version of moon_jax that wrote it.'
+      )
+    if content['round'] != completed_rounds:
+      return f'it holds round {content["round"]}'
+    for name, told in content['files'].items():
+      path = folder / name
+      if path.stat().st_size != told['bytes'] or files.sha256(path) != told['sha256']:
+        return f'{name} has changed'
+    return ''
+  except OSError as error:
+    return f'{os.path.basename(error.filename)} cannot be read: {error.strerror}'
+  except (ValueError, TypeError, KeyError, AttributeError):
+    return f'{MANIFEST} has changed'
+
+
 def folders(directory: pathlib.Path) -> list[pathlib.Path]:
   """The checkpoints of a directory, the newest first.
 
-  They may be damaged; `manifest.fault` tells.
+  They may be damaged; `fault` tells.
   """
   found = [p for p in directory.glob('*') if re.fullmatch(r'0|[1-9][0-9]*', p.name)]
   return sorted(found, key=lambda path: -int(path.name))
@@ -187,7 +236,7 @@ def newest(directory: pathlib.Path, like: State) -> State:
     NoCheckpointError: there is no undamaged checkpoint, or it holds no such state.
   """
   found = folders(directory)
-  whole = (folder for folder in found if not manifest.fault(folder, int(folder.name)))
+  whole = (folder for folder in found if not fault(folder, int(folder.name)))
   if folder := next(whole, None):
     return _load(folder, like)
   what = 'no undamaged checkpoint' if found else 'nothing is saved yet'

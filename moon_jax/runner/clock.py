@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from moon_jax.engine.schedule import Plan
+from moon_jax.engine.planning import Plan
 
 PHASES = ('compile', 'pack', 'idle', 'train', 'evaluate', 'save')
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from moon_jax.engine.evaluation import Score
-from moon_jax.engine.schedule import Plan
+from moon_jax.engine.planning import Plan
 from moon_jax.runner.clock import PHASES
 from moon_jax.types import ClientMetrics
 

@@ -18,8 +18,8 @@ import numpy as np
 from moon_jax.engine import devices
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.experiment import Experiment
+from moon_jax.engine.planning import Plan
 from moon_jax.engine.programs import compile_programs, round_inputs
-from moon_jax.engine.schedule import Plan
 from moon_jax.errors import DivergedError
 from moon_jax.runner import compile_cache
 from moon_jax.runner.checkpoint import Checkpoints

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from moon_jax import tree
-from moon_jax.engine import round as round_lib
 from moon_jax.errors import DivergedError, ExitCode
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner import pipeline
@@ -107,10 +106,10 @@ def test_the_mean_over_some_by_hand():
   # sum over the cohort was (4 + 14) / 8; and (4 + 7) / 2, where it was (4 + 7) / 3.
   mean = Upload({'w': jnp.float32(18 / 8)}, uniform=jnp.float32(11 / 3))
   weights = jnp.array([1.0, 2.0, 5.0])
-  some = round_lib.mean_of_finite(mean, jnp.array([True, True, False]), weights)
+  some = aggregation.mean_of_finite(mean, jnp.array([True, True, False]), weights)
   np.testing.assert_allclose(some.weighted['w'], 6, rtol=1e-6)
   np.testing.assert_allclose(some.uniform, 5.5, rtol=1e-6)
-  everyone = round_lib.mean_of_finite(mean, jnp.ones(3, bool), weights)
+  everyone = aggregation.mean_of_finite(mean, jnp.ones(3, bool), weights)
   assert everyone.weighted['w'] == mean.weighted['w']
   assert everyone.uniform == mean.uniform
 

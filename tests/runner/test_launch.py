@@ -17,7 +17,7 @@ from tensorboardX.proto import event_pb2
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
-from moon_jax.engine import schedule
+from moon_jax.engine import planning
 from moon_jax.errors import ExitCode
 from tests.processes import (
   ROOT,
@@ -133,7 +133,7 @@ def test_metrics_and_timings(workdir):
   with np.load(workdir / 'partition.npz') as saved:
     sizes = np.diff(saved['offsets'])
   for index, line in enumerate(metrics):
-    chosen = schedule.choose(seed=0, round_index=index, num_clients=10, size=5)
+    chosen = planning.choose(seed=0, round_index=index, num_clients=10, size=5)
     assert line['clients'] == chosen.tolist()
     assert line['num_examples'] == sizes[chosen].sum()
     # In the first round nobody has a previous model to be compared with.

@@ -10,7 +10,7 @@ import pytest
 from moon_jax import cli
 from moon_jax.data import partition
 from moon_jax.engine.evaluation import Score
-from moon_jax.engine.schedule import Plan
+from moon_jax.engine.planning import Plan
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner import console, files, loop, run_directory

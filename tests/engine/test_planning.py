@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from moon_jax.engine import schedule
+from moon_jax.engine import planning
 from tests import world
 
 LANES = (1, 2, 3)
@@ -44,17 +44,17 @@ def lane_batches(plan, bounds, num_segments, lanes):
 
 
 def test_cohort_size():
-  assert schedule.cohort_size(10, 1.0) == 10
-  assert schedule.cohort_size(100, 0.05) == 5
-  assert schedule.cohort_size(10, 0.01) == 1  # at least one
-  assert schedule.cohort_size(10, 0.25) == 3  # 2.5, up
-  assert schedule.cohort_size(10, 0.24) == 2
-  assert schedule.cohort_size(100, 0.29) == 29  # 28.999999999999996 in floating point
+  assert planning.cohort_size(10, 1.0) == 10
+  assert planning.cohort_size(100, 0.05) == 5
+  assert planning.cohort_size(10, 0.01) == 1  # at least one
+  assert planning.cohort_size(10, 0.25) == 3  # 2.5, up
+  assert planning.cohort_size(10, 0.24) == 2
+  assert planning.cohort_size(100, 0.29) == 29  # 28.999999999999996 in floating point
 
 
 def test_choice_is_a_function_of_seed_and_round():
   def choose(seed, round_index):
-    ids = schedule.choose(seed=seed, round_index=round_index, num_clients=50, size=20)
+    ids = planning.choose(seed=seed, round_index=round_index, num_clients=50, size=20)
     assert len(set(ids)) == 20
     assert np.all(np.diff(ids) > 0)
     assert 0 <= ids.min() <= ids.max() < 50
@@ -68,7 +68,7 @@ def test_choice_is_a_function_of_seed_and_round():
 def test_every_client_is_chosen_about_equally_often():
   counts = np.zeros(10)
   for index in range(2000):
-    ids = schedule.choose(seed=0, round_index=index, num_clients=10, size=3)
+    ids = planning.choose(seed=0, round_index=index, num_clients=10, size=3)
     counts[ids] += 1
   # 600 each, standard deviation sqrt(2000 * 0.3 * 0.7) = 20
   assert np.abs(counts - 600).max() < 5 * 20
@@ -77,7 +77,7 @@ def test_every_client_is_chosen_about_equally_often():
 @pytest.mark.parametrize('size', [1, 15, 16, 17, 41])
 def test_an_epoch_holds_every_example_once_in_a_new_order(size):
   owned = 100 + np.arange(size)
-  examples, num_real = schedule.client_batches(
+  examples, num_real = planning.client_batches(
     owned, rng_key=(0, 1, 2), local_epochs=3, batch_size=16
   )
   steps = -(-size // 16)
@@ -98,7 +98,7 @@ def test_an_epoch_holds_every_example_once_in_a_new_order(size):
 def test_batches_depend_on_seed_round_and_client_alone():
   def batches(seed, round_index, client):
     key = (seed, round_index, client)
-    return schedule.client_batches(
+    return planning.client_batches(
       np.arange(40), rng_key=key, local_epochs=1, batch_size=8
     )[0].tolist()
 
@@ -109,8 +109,8 @@ def test_batches_depend_on_seed_round_and_client_alone():
 
 def test_longest_first_packing_by_hand():
   # Steps 3, 7, 5, 1 on two lanes: 7 | 5, then 3 joins 5 (free at 5), then 1 joins 7.
-  assert schedule.pack(np.array([3, 7, 5, 1]), 2) == [[1, 3], [2, 0]]
-  assert schedule.pack(np.array([2, 0, 4]), 1) == [[2, 0]]
+  assert planning.pack(np.array([3, 7, 5, 1]), 2) == [[1, 3], [2, 0]]
+  assert planning.pack(np.array([2, 0, 4]), 1) == [[2, 0]]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_device_that_is_done_executes_nothing():
   ],
 )
 def test_num_lanes_for_ten_clients(requested, backend, num_devices, lanes_and_devices):
-  found = schedule.num_lanes(requested, 10, backend, num_devices)
+  found = planning.num_lanes(requested, 10, backend, num_devices)
   assert found == lanes_and_devices
 
 

@@ -1,0 +1,93 @@
+"""Averages what clients send: summed as they finish, joined over devices. Pure.
+
+What becomes of the mean, `algorithms.base.average` by default, is the algorithm's
+`aggregate`, which `round` calls.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from moon_jax import tree
+from moon_jax.engine.client_training import Finished, Work
+from moon_jax.engine.devices import LANES
+from moon_jax.types import Upload
+
+
+def collecting(all_uploads: bool, weights: jax.Array):
+  """How what clients leave behind is collected, as the loop goes.
+
+  Args:
+    all_uploads: whether each upload is kept, by slot, instead of their mean.
+    weights: [K] float32 of the slots, on any scale.
+
+  Returns:
+    collect: (Finished of the cohort, slots to store [L] or -1, Finished [L, ...] of the
+      lanes) -> Finished of the cohort.
+    empty: (shapes of Finished [L, ...], memories [K, ...]) -> Finished of a cohort of
+      which nobody is done.
+  """
+  size, weights = len(weights), weights / jnp.sum(weights)
+
+  def add(mean, upload, share):
+    return tree.add(mean, tree.weighted_sum(upload, share))
+
+  def collect(collected, store, done):
+    slots, counts = jnp.maximum(store, 0), (store >= 0) & done.metrics.finite
+    shares = Upload(weights[slots], jnp.full(slots.shape, 1 / size))
+    if all_uploads:
+      sent = tree.scatter(collected.upload, store, done.upload)
+    else:
+      shares = (jnp.where(counts, share, 0.0) for share in shares)
+      sent = Upload(*map(add, collected.upload, done.upload, shares))
+    return Finished(
+      sent,
+      tree.scatter(collected.memory, store, done.memory),
+      tree.scatter(collected.metrics, store, done.metrics),
+    )
+
+  def empty(shapes, memories):
+    def zeros(shape, *lead):
+      return jnp.zeros((*lead, *shape.shape[1:]), shape.dtype)
+
+    by_slot = functools.partial(jax.tree.map, lambda shape: zeros(shape, size))
+    sent = by_slot(shapes.upload) if all_uploads else jax.tree.map(zeros, shapes.upload)
+    return Finished(sent, memories, by_slot(shapes.metrics))
+
+  return collect, empty
+
+
+def exchange(mine: Finished, work: Work) -> Finished:
+  """Joins what the devices collected: one sum, to which a client adds on one device."""
+  slots = work.plan.store.ravel()
+  trained = tree.scatter(
+    jnp.zeros(len(work.plan.clients), bool), slots, jnp.ones(slots.shape, bool)
+  )
+  # One device tells what a client keeps: the one that trained it, or the first if a
+  # client owns nothing to train on.
+  idle = jax.lax.psum(trained.astype(jnp.int32), LANES) == 0
+  tells = trained | (idle & (jax.lax.axis_index(LANES) == 0))
+  hidden = jax.tree.map(jnp.zeros_like, mine.memory)
+  shown = mine._replace(memory=tree.where(tells, mine.memory, hidden))
+  total = jax.lax.psum(shown, LANES)
+  return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, shown)
+
+
+def mean_of_finite(mean: Upload, finite: jax.Array, weights: jax.Array) -> Upload:
+  """The mean over some of a cohort, from one in which the others count as zeros.
+
+  Args:
+    mean: over the whole cohort.
+    finite: [K] bool, whose uploads are in it.
+    weights: [K] float32, on any scale.
+  """
+  total = jnp.sum(jnp.where(finite, weights, 0.0)) / jnp.sum(weights)
+
+  def rescale(part, share):
+    # Exactly 1 in every usual round, whatever order the sums are taken in.
+    share = jnp.where(jnp.all(finite), 1.0, share)
+    return jax.tree.map(lambda leaf: leaf / share, part)
+
+  counting_alike = jnp.mean(finite, dtype=jnp.float32)
+  return Upload(rescale(mean.weighted, total), rescale(mean.uniform, counting_alike))

@@ -1,0 +1,38 @@
+"""The learning rate of a round, by its schedule.
+
+A schedule is (t, T, knobs) -> a factor in [0, 1], 1 in round 0; t is the round,
+0-based, below T, the number of rounds.
+"""
+
+import math
+
+from moon_jax import catalog
+from moon_jax.config import Config, flatten
+
+
+def of_round(config: Config, t: int) -> float:
+  """The local learning rate of round t."""
+  part = catalog.part('schedule', config.optimizer.schedule)
+  options = catalog.options('schedule', flatten(config))
+  factor = part.function(t, config.num_rounds, **options)
+  return config.optimizer.learning_rate * factor
+
+
+def constant(t: int, num_rounds: int) -> float:
+  """1."""
+  return 1.0
+
+
+def cosine(t: int, num_rounds: int) -> float:
+  """(1 + cos(pi t / T)) / 2, one cycle down to 0 (Loshchilov, Hutter 2017)."""
+  return 0.5 * (1.0 + math.cos(math.pi * t / num_rounds))
+
+
+def exponential(t: int, num_rounds: int, *, decay: float, decay_every: int) -> float:
+  """decay^(t / decay_every)."""
+  return decay ** (t / decay_every)
+
+
+def step(t: int, num_rounds: int, *, decay: float, decay_every: int) -> float:
+  """decay^(t / decay_every) with the exponent rounded down."""
+  return decay ** (t // decay_every)
