@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from moon_jax import tree
+from moon_jax.engine import aggregation
 from moon_jax.errors import DivergedError, ExitCode
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner import pipeline
