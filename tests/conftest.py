@@ -43,6 +43,11 @@ def pytest_configure(config):
     os.environ[AS_USERS] = '1'
 
 
+def pytest_collection_modifyitems(items):
+  """Files of long runs first, so that no worker waits for one at the end."""
+  items.sort(key=lambda item: 'tests/runner/' not in item.nodeid)
+
+
 def pytest_unconfigure():
   shutil.rmtree(PROGRAMS, ignore_errors=True)
 

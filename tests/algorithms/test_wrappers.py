@@ -14,6 +14,7 @@ from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.types import PyTree, Server, Upload
 from tests import world
+from tests.selection import few
 
 
 class Sent(NamedTuple):
@@ -155,7 +156,11 @@ def after_a_round(chosen):
   return state, metrics, plan, chosen.evaluated(state.server, state.clients)
 
 
-@pytest.mark.parametrize('name', WRAPPED)
+# Each wrapper alone, and the longest chain; the others in the whole suite.
+PLAIN = ('local', 'optimized', 'decentralized', 'local-decentralized-optimized')
+
+
+@pytest.mark.parametrize('name', few(PLAIN, list(WRAPPED)))
 def test_every_function_is_called(name):
   heard = set()
   state, metrics, plan, tested = after_a_round(WRAPPED[name](probe(heard)))

@@ -333,11 +333,11 @@ def test_a_part_that_fails_when_it_is_used_is_one_line(
 
 def test_the_source_of_a_module_is_digested_too(folder, monkeypatch):
   monkeypatch.syspath_prepend(folder)
-  (folder / 'algorithms_of_mine.py').write_text(ALGORITHM)
-  moon_jax.register_algorithm('mine', 'algorithms_of_mine:fedprox_l1')
+  (folder / 'digested_of_mine.py').write_text(ALGORITHM)
+  moon_jax.register_algorithm('mine', 'digested_of_mine:fedprox_l1')
   told = catalog.describe(catalog.part('algorithm', 'mine'))
-  assert told['file'] == 'algorithms_of_mine.py'
-  assert told['sha256'] == digest(folder / 'algorithms_of_mine.py')
+  assert told['file'] == 'digested_of_mine.py'
+  assert told['sha256'] == digest(folder / 'digested_of_mine.py')
 
 
 def test_the_name_of_another_file_is_taken(folder, capsys):

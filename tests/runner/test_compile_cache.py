@@ -79,6 +79,7 @@ def test_bad_entries_are_removed_and_the_run_goes_on(tmp_path):
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 def test_a_killed_process_leaves_a_cache_that_works(tmp_path):
   cache = tmp_path / 'programs'
   with Running(tmp_path, *RUN, CACHE, '--workdir=run') as process:

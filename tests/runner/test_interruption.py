@@ -190,6 +190,7 @@ def test_killed_many_times_at_random(folder, undisturbed, cached, num_kills):
   assert list((place / 'tmp').iterdir()) == []
 
 
+@pytest.mark.slow
 def test_killed_before_the_rename_after_it_and_in_a_line(folder, undisturbed, cached):
   run = folder('points') / 'run'
 
@@ -309,6 +310,7 @@ def test_nothing_is_saved_on_a_signal_after_a_failure(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_stopped_while_it_compiles(tmp_path):
   words = ['--config.model=resnet18', '--workdir=run']
   with Running(tmp_path, *words, JAX_LOG_COMPILES='1') as process:
@@ -327,6 +329,7 @@ def test_stopped_while_it_compiles(tmp_path):
 SAVING = '{}: saving after this round; SIGTERM or Ctrl-C now stops at once.\n'
 
 
+@pytest.mark.slow
 def test_stopped_in_a_round(folder):
   expected = folder('long') / 'run'
   check_success(launch(expected.parent, *LONG))
@@ -479,6 +482,7 @@ MOVED = (
 )
 
 
+@pytest.mark.slow
 def test_a_run_directory_that_is_moved_or_removed(folder, undisturbed, cached):
   run = folder('away') / 'run'
 

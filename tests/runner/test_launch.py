@@ -266,6 +266,7 @@ def test_another_experiment_is_refused(reference, workdir):
   assert contents(reference[0]) == before
 
 
+@pytest.mark.slow
 def test_other_cadence_and_execution_at_a_place_of_any_name(tmp_path):
   # A terminal that has no such letters, and a name that is no formula.
   place = {'HOME': str(tmp_path), 'PYTHONIOENCODING': 'ascii'}
@@ -289,6 +290,7 @@ def test_other_cadence_and_execution_at_a_place_of_any_name(tmp_path):
 # --- interruption ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_killed_run_ends_like_one_that_was_not(tmp_path, workdir):
   # With a save every three rounds, what came after it is done again.
   words = [*TWENTY, EVERY + '3', '--workdir=run']
@@ -328,6 +330,7 @@ def resumed_after(done):
   return int(re.search(r': resumed after round (\d+) of', done.stdout)[1])
 
 
+@pytest.mark.slow
 def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
   check_success(launch(tmp_path, *TWO, '--workdir=run'))
   assert len(read_lines(tmp_path / 'run/metrics.jsonl')) == 2
