@@ -204,6 +204,7 @@ def test_scaffold_with_one_client_is_fedavg():
   assert algorithm.correct(grads, after)['w'] == 10.0
 
 
+@pytest.mark.slow
 def test_scaffold_does_not_collapse_with_many_clients_of_whom_few_take_part():
   flags = ['algorithm=scaffold', 'num_clients=100', 'participation=0.1']
   flags += ['partition.min_size=1', 'local_epochs=5', 'batch_size=16']

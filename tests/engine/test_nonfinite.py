@@ -174,6 +174,7 @@ RUN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_a_run_goes_on_without_them(tmp_path):
   # The first step is huge, and the gradient of the next one overflows: who owns one

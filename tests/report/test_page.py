@@ -151,6 +151,7 @@ def test_long_settings_leave_the_numbers_in_sight(browser, tmp_path):
     assert last['x'] + last['width'] <= DESKTOP[0]
 
 
+@pytest.mark.slow
 def test_one_round_of_series_with_long_names(browser, tmp_path):
   knobs = ('server_optimizer.learning_rate=0.01', 'server_optimizer.momentum=0.85')
   knobs += ('moon.mu=0.5', 'moon.tau=0.25')
@@ -186,6 +187,7 @@ def test_on_a_phone(browser, page_path):
       assert 250 < chart.bounding_box()['width'] <= PHONE[0]
 
 
+@pytest.mark.slow
 def test_in_the_dark(browser, page_path):
   def colours(scheme):
     with opened(browser, page_path, DESKTOP, scheme) as page:

@@ -43,6 +43,7 @@ def entries(folder):
   return sorted(path for path in folder.iterdir() if path.name.endswith('-cache'))
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_bad_entries_are_removed_and_the_run_goes_on(tmp_path):
   cache = tmp_path / 'programs'

@@ -151,7 +151,7 @@ def run_for(process, run, seconds, most_lines):
   process.pause_when(lambda: time.monotonic() >= end or num_lines(run) >= most_lines)
 
 
-@pytest.mark.parametrize('num_kills', few([4], [30]))
+@pytest.mark.parametrize('num_kills', few([3], [30]))
 def test_killed_many_times_at_random(folder, undisturbed, cached, num_kills):
   place = folder('killed')
   (place / 'tmp').mkdir()
@@ -408,6 +408,7 @@ def test_stopped_in_a_save(folder, undisturbed, cached, numbers, code):
   assert_same_end(run, undisturbed[0])
 
 
+@pytest.mark.slow
 def test_nohup(folder, undisturbed, cached):
   run = folder('nohup') / 'run'
   with Running(run.parent, *cached, prefix=('nohup',)) as process:
