@@ -91,6 +91,7 @@ def test_loading_writes_nothing_and_needs_no_data(tmp_path, workdir):
   assert contents(copy) == before
 
 
+@pytest.mark.slow
 def test_each_client_has_its_own_model(tmp_path):
   workdir = run_in(tmp_path, '--config.algorithm=solo', '--config.num_clients=3')
   with pytest.raises(UsageError, match=r'no global model.*client=N.* from 0 to 2'):

@@ -538,6 +538,7 @@ def test_tfds_reader_agrees_with_the_decoder_of_tfds(name):
     assert labels[i] == examples[i]['label']
 
 
+@pytest.mark.slow
 @needs_prepared
 def test_tfds_cifar10_needs_no_tensorflow():
   code = f"""

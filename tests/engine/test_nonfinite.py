@@ -205,6 +205,7 @@ def test_a_run_goes_on_without_them(tmp_path):
   assert all(is_finite(leaf) for leaf in checkpoint(tmp_path / 'run', 1).values())
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_a_run_that_diverges_keeps_its_last_good_checkpoint(tmp_path):
   # The server's step of round 1 is huge, and the clients' steps of round 2 overflow.

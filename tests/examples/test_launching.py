@@ -136,6 +136,7 @@ print(moon_jax.load(sys.argv[1]).round)
 """
 
 
+@pytest.mark.slow
 def test_another_process_loads_it_once_it_has_the_file(ended, tmp_path):
   workdir = ended('fednova')
   words = ['-c', LOAD, str(workdir), str(ROOT / 'examples/fednova.py')]

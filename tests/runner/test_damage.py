@@ -116,6 +116,7 @@ def test_all_damaged_and_then_all_gone(unfinished):
 # --- a full disk ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_then_space(disk, remount, expected):
   # Two checkpoints fit, and not a third.
   size = sum(
@@ -195,6 +196,7 @@ def assert_close(run, expected):
       assert line[name] == pytest.approx(truth[name], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_format_1_is_read(tmp_path):
   """The run directory of an earlier version, which had trained one round more."""
   shutil.copytree(FORMAT_1, tmp_path / 'run')

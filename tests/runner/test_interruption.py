@@ -151,7 +151,7 @@ def run_for(process, run, seconds, most_lines):
   process.pause_when(lambda: time.monotonic() >= end or num_lines(run) >= most_lines)
 
 
-@pytest.mark.parametrize('num_kills', few([3], [30]))
+@pytest.mark.parametrize('num_kills', few([2], [30]))
 def test_killed_many_times_at_random(folder, undisturbed, cached, num_kills):
   place = folder('killed')
   (place / 'tmp').mkdir()

@@ -28,7 +28,6 @@ from tests.processes import (
   launch_until,
   read_lines,
 )
-from tests.selection import few
 
 TINY = (
   '--config.local_epochs=1',
@@ -390,7 +389,8 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize('algorithm', few(['solo'], ['fedprox']))
+@pytest.mark.slow
+@pytest.mark.parametrize('algorithm', ['solo', 'fedprox'])
 def test_other_algorithms(algorithm, tmp_path, workdir):
   words = [*THREE, f'--config.algorithm={algorithm}', '--config.seed=3']
   done = launch(tmp_path, str(ROOT), *words, program=('-c', WATCHED))
