@@ -136,6 +136,7 @@ def check_hovering(page):
   assert buttons['y'] + buttons['height'] <= box['y']
 
 
+@pytest.mark.slow
 def test_long_settings_leave_the_numbers_in_sight(browser, tmp_path):
   # Two settings that differ in much, as in a folder of many experiments.
   words = ('partition.beta=0.1', 'optimizer.learning_rate=0.002', 'local_epochs=12')

@@ -113,6 +113,7 @@ def test_a_file_is_refused(tmp_path):
   assert contents(tmp_path) == {'programs': b'mine'}
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_a_run_goes_on_without_what_a_full_disk_cannot_keep(disk, tmp_path):
   cache = disk('small', '16k') / 'programs'
