@@ -26,6 +26,9 @@ def main(argv: list[str]) -> ExitCode:
   except RunError as error:
     print(error, file=sys.stderr)
     return error.exit_code
+  except ModuleNotFoundError as error:
+    print(f"{error}: pip install 'moon_jax[report]'", file=sys.stderr)
+    return ExitCode.USAGE
   except KeyboardInterrupt:
     print('Interrupted.', file=sys.stderr)
     return ExitCode.INTERRUPTED

@@ -45,7 +45,7 @@ def collect(
     found += own
   looked_at = models.look_at(settings, request.features, note, say=print)
   parts = [
-    sections.results(settings, found, request.target),
+    sections.results(found, request.target),
     *(sections.curves(setting) for setting in settings),
     sections.sweeps(settings),
     sections.clients(looked_at),

@@ -23,7 +23,6 @@ second prints a table of the runs.
 Exit codes: 0 done, 2 wrong usage or nothing to report, 130 Ctrl-C.
 """
 
-import importlib.util
 import pathlib
 import shlex
 from collections.abc import Mapping, Sequence
@@ -37,8 +36,6 @@ from moon_jax.report.numbers.choice import Choice
 from moon_jax.report.numbers.models import FIRST
 from moon_jax.report.numbers.naming import ALGORITHM
 from moon_jax.report.numbers.results import BASELINE, WHICH, Target
-
-_LIBRARIES = ('jinja2', 'matplotlib', 'plotly', 'rich', 'scipy', 'sklearn', 'tabulate')
 
 _DEFAULTS = {
   'target': f'{BASELINE}@last',
@@ -78,7 +75,7 @@ def parse(argv: Sequence[str]) -> Request:
     argv: the words after `python -m moon_jax.report`.
 
   Raises:
-    UsageError: a word is wrong, or a library is not installed.
+    UsageError: a word is wrong.
   """
   is_table = list(argv[:1]) == ['compare']
   folders, values = _flags(argv[1:] if is_table else argv, is_table)
@@ -90,11 +87,6 @@ def parse(argv: Sequence[str]) -> Request:
     features=_words('features', values['features']),
     command=shlex.join(['python', '-m', 'moon_jax.report', *argv]),
   )
-  missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
-  if missing:
-    raise UsageError(
-      f'A report needs {", ".join(missing)}: pip install -r requirements-report.txt'
-    )
   if values['config'] is not None:
     config_lib.load(values['config'])
   return request

@@ -154,25 +154,21 @@ def sweeps(settings: Sequence[Setting]) -> list[LineChart]:
 
 
 def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
-  by_setting: dict[Key, tuple[list[Setting], dict, dict]] = {}
+  by_setting: dict[Key, tuple[dict, dict]] = {}
   for setting in settings:
-    place = _without(setting.key, knob)
-    together, lines, levels = by_setting.setdefault(place, ([], {}, {}))
-    together.append(setting)
+    lines, levels = by_setting.setdefault(_without(setting.key, knob), ({}, {}))
     for series in setting.series:
       value = dict((*setting.key, *series.key)).get(knob)
       if value is not None:
         lines.setdefault(_line_label(series, knob), {})[value] = series
       elif series.algorithm in _REFERENCES:
         levels[series.label] = series
-  for key, (together, lines, levels) in by_setting.items():
+  for key, (lines, levels) in by_setting.items():
     lines = {label: points for label, points in lines.items() if len(points) > 1}
     drawn = [series for points in lines.values() for series in points.values()]
     tested = [set(_curve(series)) for series in drawn]
     if common := set.intersection(*tested) if tested else None:
-      titles = ', '.join(setting.title for setting in together)
-      title = titles if together[0].is_numbered else naming.describe(key)
-      yield _sweep_chart(knob, title, lines, levels, max(common))
+      yield _sweep_chart(knob, naming.describe(key), lines, levels, max(common))
 
 
 def _sweep_chart(knob: str, setting: str, lines, levels, after: int) -> LineChart:

@@ -12,8 +12,6 @@ from moon_jax.report.numbers.statistics import Estimate
 
 _MOST_ANNOTATED = 20
 _MOST_MARKERS = 30
-# More lines or longer names would make a box of values that covers the plot.
-_MOST_UNIFIED, _LONGEST_UNIFIED = 6, 30
 _MOST_TICKS = 10  # that plotly itself would set
 _NAME_LETTERS = 26  # in a line beside a box or a point
 # plotly's buttons lie at the top right.
@@ -45,8 +43,6 @@ def figure(chart: Chart, looks: Mapping[str, Style]) -> go.Figure:
 
 
 def _lines(chart: LineChart, looks: Mapping[str, Style]) -> go.Figure:
-  labels = [line.label for line in chart.lines]
-  together = len(labels) <= _MOST_UNIFIED and max(map(len, labels)) <= _LONGEST_UNIFIED
   drawn = go.Figure()
   for line in chart.lines:
     look, (low, mean, high) = looks[line.label], line.band
@@ -69,10 +65,10 @@ def _lines(chart: LineChart, looks: Mapping[str, Style]) -> go.Figure:
       line={'color': look.colour, 'dash': look.dash[1], 'width': 2},
       marker={'symbol': look.marker[1], 'size': 7},
       customdata=[_told(point) for point in line.points.values()],
-      hovertemplate='%{customdata}' if together else f'{told}<extra></extra>',
+      hovertemplate=f'{told}<extra></extra>',
       **series,
     )
-  drawn.update_layout(hovermode='x unified' if together else 'closest')
+  drawn.update_layout(hovermode='closest')
   drawn.update_xaxes(title=chart.x_label)
   drawn.update_yaxes(title=chart.y_label)
   values = sorted({x for line in chart.lines for x in line.points})

@@ -13,7 +13,6 @@ from moon_jax.report.numbers.choice import Choice
 from moon_jax.report.numbers.naming import ALGORITHM, DIGEST, PLAIN, Key
 from moon_jax.report.read.runs import Ending, Run, Value
 
-_LONGEST_TITLE = 60  # letters
 # Groups of knobs that say how clients and server work together, as an algorithm does.
 _OF_ALGORITHMS = {'topology', 'server_optimizer'}
 
@@ -43,19 +42,16 @@ class Setting:
 
   Attributes:
     key: the knobs that tell it from other settings, and their values.
-    title: the same for a heading; '' if there is one setting only; 'setting 1' and so
-      on for all if one is too long.
     series: in the order of the algorithms.
   """
 
   key: Key
-  title: str
   series: tuple[Series, ...]
 
   @property
-  def is_numbered(self) -> bool:
-    """Whether the title is a number, which does not tell the knobs."""
-    return self.title != naming.describe(self.key)
+  def title(self) -> str:
+    """The same for a heading; '' if there is one setting only."""
+    return naming.describe(self.key)
 
 
 def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
@@ -80,18 +76,10 @@ def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
   places = {run.path: _part(run, shared) for run in runs}
   keys = _maximal(set(places.values()))
   found = []
-  for key, title in _titled(sorted(keys, key=_order)):
+  for key in sorted(keys, key=_order):
     members = [run for run in runs if set(places[run.path]) <= set(key)]
-    series = tuple(_series(members, group, choice.over, differing))
-    found.append(Setting(key, title, series))
+    found.append(Setting(key, tuple(_series(members, group, choice.over, differing))))
   return found
-
-
-def _titled(keys: Sequence[Key]) -> list[tuple[Key, str]]:
-  titles = [naming.describe(key) for key in keys]
-  if max(map(len, titles)) > _LONGEST_TITLE:
-    titles = [f'setting {number}' for number in range(1, len(keys) + 1)]
-  return list(zip(keys, titles, strict=True))
 
 
 def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:

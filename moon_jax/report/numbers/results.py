@@ -1,13 +1,12 @@
 """The numbers of each run, and of each series over its finished runs."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from moon_jax.report.numbers import groups, naming, statistics, traces
+from moon_jax.report.numbers import groups, naming, statistics
 from moon_jax.report.numbers.groups import Series, Setting
 from moon_jax.report.numbers.naming import Key
-from moon_jax.report.numbers.statistics import Comparison, Estimate
+from moon_jax.report.numbers.table import Row
 from moon_jax.report.numbers.traces import ACCURACY
 from moon_jax.report.read.runs import Ending, Run
 
@@ -15,7 +14,11 @@ BASELINE = 'fedavg'
 # The device trains, tests, or waits for the host, which saves and packs meanwhile.
 _SECONDS = ('train_seconds', 'evaluate_seconds', 'idle_seconds')
 _BYTES = ('bytes_down', 'bytes_up')
-_MOST_NAMES = 3  # of series in a note
+_AVERAGED = (
+  *('final_accuracy', 'best_accuracy', 'mean_of_last_5'),
+  *('std_over_clients', 'worst_client'),
+  *('rounds_to_target', 'megabytes_to_target', 'seconds_to_target'),
+)
 WHICH = {'last': statistics.last, 'best': statistics.best}
 
 
@@ -40,68 +43,47 @@ class Target(NamedTuple):
     return f"{name}'s mean {self.which} accuracy"
 
 
-class RunNumbers(NamedTuple):
-  """The numbers of one run, finished or not; None where there is nothing.
+def numbers(run: Run, target: float | None = None) -> Row:
+  """A row of one run, finished or not: what it is, its knobs, its numbers.
 
-  Attributes:
+  Args:
     run: whose.
-    rounds: completed.
-    last_test: round of the last test.
-    final: accuracy of the last test.
-    best: the highest accuracy.
-    tail: mean over the last five tests.
-    std_over_clients: of the last test, where each client has a model.
-    worst_client: of the last test, where each client has a model.
-    seconds: of the device, compiling not included.
-    samples_per_second: of training, over the whole run.
     target: accuracy to reach, in [0, 1].
-    rounds_to_target: the first round at the target or above.
-    megabytes_to_target: moved until then, in 10^6 bytes, up and down, all clients.
-    seconds_to_target: until then, compiling not included.
+
+  Returns:
+    Accuracies are in [0, 1]. Seconds are of the device, compiling not included, of the
+    whole run and until the target; megabytes are 10^6 bytes, up and down, of all
+    clients. None where there is nothing.
   """
-
-  run: Run
-  rounds: int
-  last_test: int | None
-  final: float | None
-  best: float | None
-  tail: float | None
-  std_over_clients: float | None
-  worst_client: float | None
-  seconds: float | None
-  samples_per_second: float | None
-  target: float | None
-  rounds_to_target: int | None
-  megabytes_to_target: float | None
-  seconds_to_target: float | None
-
-
-def numbers(run: Run, target: float | None = None) -> RunNumbers:
-  """The numbers of one run."""
   tested, seconds = run.column(ACCURACY), _sum(run.timing, _SECONDS)
-  number = None if target is None else statistics.first_reaching(tested, target)
-  moved = number and statistics.total(_sum(run.column, _BYTES), number)
+  reached = None if target is None else statistics.first_reaching(tested, target)
+  moved = reached and statistics.total(_sum(run.column, _BYTES), reached)
+  return run.identity | {
+    'run': run.name,
+    'state': str(run.ending),
+    'rounds': run.rounds[-1]['round'] if run.rounds else 0,
+    'last_test': max(tested, default=None),
+    'final_accuracy': statistics.last(tested),
+    'best_accuracy': statistics.best(tested),
+    'mean_of_last_5': statistics.tail_mean(tested),
+    'std_over_clients': statistics.last(run.column('test_accuracy_std')),
+    'worst_client': statistics.last(run.column('test_accuracy_worst')),
+    'seconds': sum(seconds.values()) or None,
+    'samples_per_second': _samples_per_second(run),
+    'target': target,
+    'rounds_to_target': reached,
+    'megabytes_to_target': moved and moved / 1e6,
+    'seconds_to_target': reached and statistics.total(seconds, reached),
+    'devices': _counted(run.about.get('devices') or []),
+    'jax': run.about.get('versions', {}).get('jax'),
+    'git_commit': (run.about.get('git_commit') or '')[:10] or None,
+    'command': run.about.get('command'),
+  }
 
-  def last(name: str) -> float | None:
-    column = run.column(name)
-    return statistics.last(column) if column else None
 
-  return RunNumbers(
-    run=run,
-    rounds=run.rounds[-1]['round'] if run.rounds else 0,
-    last_test=max(tested, default=None),
-    final=last(ACCURACY),
-    best=statistics.best(tested) if tested else None,
-    tail=statistics.tail_mean(tested) if tested else None,
-    std_over_clients=last('test_accuracy_std'),
-    worst_client=last('test_accuracy_worst'),
-    seconds=sum(seconds.values()) if seconds else None,
-    samples_per_second=_samples_per_second(run),
-    target=target,
-    rounds_to_target=number,
-    megabytes_to_target=None if moved is None else moved / 1e6,
-    seconds_to_target=number and statistics.total(seconds, number),
-  )
+def _counted(devices: Sequence[str]) -> str:
+  """'2 x cpu: cpu'."""
+  return ', '.join(f'{devices.count(kind)} x {kind}' for kind in dict.fromkeys(devices))
 
 
 def _sum(column_of: Callable, names: Sequence[str]) -> dict[int, float]:
@@ -118,41 +100,24 @@ def _samples_per_second(run: Run) -> float | None:
   return sum(examples[number] for number in common) / spent if spent else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
   """The numbers of one series, over its finished runs.
 
   Attributes:
-    setting: of the series.
     series: whose.
-    each: sample -> numbers of its run.
-    comparison: of the final accuracy with FedAvg's, paired by sample and rounds.
-    target: accuracy to reach, in [0, 1]; None if the setting gives none.
-    mean_round: the first round in which the mean over runs is there.
-    saved: fraction of FedAvg's rounds, both by `mean_round`.
+    runs: a row of each run.
+    row: of the series: estimates over its runs; the difference of the final accuracy to
+      FedAvg's, paired by sample and rounds; the first round in which the mean over runs
+      is at the target, and the fraction of FedAvg's rounds that this saves.
   """
 
-  setting: Setting
   series: Series
-  each: dict[Key, RunNumbers]
-  comparison: Comparison | None
-  target: float | None
-  mean_round: int | None
-  saved: float | None
+  runs: list[Row]
+  row: Row
 
   def all(self, name: str) -> list:
     """A number of every run that has it."""
-    values = [getattr(each, name) for each in self.each.values()]
-    return [value for value in values if value is not None]
-
-  def mean(self, name: str) -> Estimate | None:
-    """Mean and deviation over the runs that have the number; None if none has."""
-    return statistics.estimate(self.all(name))
-
-  @property
-  def reached_by(self) -> str:
-    """'2 of 3' runs reach the target."""
-    return f'{len(self.all("rounds_to_target"))} of {len(self.each)}'
+    return [run[name] for run in self.runs if run[name] is not None]
 
 
 def results(setting: Setting, target: Target) -> list[Result]:
@@ -164,18 +129,26 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
   value = target_of(setting, series, target)
   baseline = groups.matching(setting, series, BASELINE)
   own, theirs = (_mean_round(one, value) for one in (series, baseline))
-  comparison = None
+  found = None
   if baseline and baseline is not series:
-    comparison = statistics.compare(_finals(series), _finals(baseline))
-  return Result(
-    setting=setting,
-    series=series,
-    each={sample: numbers(run, value) for sample, run in series.finished.items()},
-    comparison=comparison,
-    target=value,
-    mean_round=own,
-    saved=1 - own / theirs if own and theirs else None,
-  )
+    found = statistics.compare(_finals(series), _finals(baseline))
+  of_runs = Result(series, [numbers(r, value) for r in series.finished.values()], {})
+  means = {name: statistics.estimate(of_runs.all(name)) for name in _AVERAGED}
+  row = means | {
+    'setting': setting.title or None,
+    'series': series.label,
+    'n': len(of_runs.runs),
+    'rounds': statistics.ranges(of_runs.all('last_test')),
+    'mean_accuracy': means['final_accuracy'],
+    'difference_to_fedavg': found and found.difference,
+    'pairs': found and found.difference.n,
+    'p_value': found and found.p_value,
+    'target': value,
+    'reached': f'{len(of_runs.all("rounds_to_target"))} of {len(of_runs.runs)}',
+    'round_of_the_mean': own,
+    'rounds_saved': 1 - own / theirs if own and theirs else None,
+  }
+  return of_runs._replace(row=row)
 
 
 def _finals(series: Series) -> dict[tuple[Key, int], float]:
@@ -207,40 +180,16 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
   notes, where = [], f'{setting.title}: ' if setting.title else ''
   if len({number for result in found for number in result.all('last_test')}) > 1:
     notes.append(
-      f'{where}unequal numbers of rounds ({_told_rounds(found)}): final accuracies are '
-      'of the last round of each run, mean curves end with the shortest, and only runs '
-      'of equal length are paired; --where=num_rounds=N chooses'
+      f'{where}unequal numbers of rounds: final accuracies are of the last round of '
+      'each run, mean curves end with the shortest, and only runs of equal length are '
+      'paired; --where=num_rounds=N chooses'
     )
-  for series in setting.series:
-    runs = series.finished.values()
-    for name in traces.followed(runs):
-      lacking = [run.name for run in runs if not traces.column(run, name)]
-      if 0 < len(lacking) < len(runs):
-        notes.append(
-          f'{where}{", ".join(lacking)} without {name}, which others of '
-          f'{series.label} have: not drawn'
-        )
-  if without := [result.series.label for result in found if result.target is None]:
+  if without := [one.series.label for one in found if one.row['target'] is None]:
     notes.append(
-      f'{where}no target for {_few(without)}: {target.describe()} is not among '
+      f'{where}no target for {", ".join(without)}: {target.describe()} is not among '
       'the finished runs of this setting'
     )
   return notes
-
-
-def _told_rounds(found: Sequence[Result]) -> str:
-  """'10: FedAvg, MOON; 10 to 20: SOLO'; of many series, the first three."""
-  by_rounds: dict[int | str, list[str]] = {}
-  for result in found:
-    rounds = statistics.ranges(result.all('last_test'))
-    by_rounds.setdefault(rounds, []).append(result.series.label)
-  return '; '.join(f'{rounds}: {_few(names)}' for rounds, names in by_rounds.items())
-
-
-def _few(names: Sequence[str]) -> str:
-  """'FedAvg, MOON, SOLO and 2 more'."""
-  more = f' and {len(names) - _MOST_NAMES} more' if len(names) > _MOST_NAMES else ''
-  return ', '.join(names[:_MOST_NAMES]) + more
 
 
 def note_on(run: Run) -> str | None:
@@ -248,8 +197,4 @@ def note_on(run: Run) -> str | None:
   if run.ending is not Ending.FINISHED:
     there = f' after round {run.rounds[-1]["round"]}' if run.rounds else ''
     return f'{run.name} is {run.ending}{there}: in no average and no figure'
-  missing = [n for n in (*_BYTES, 'num_examples') if not run.column(n)]
-  missing += [name for name in _SECONDS if not run.timing(name)]
-  if missing:
-    return f'{run.name} has no column {", ".join(missing)}: left out where it counts'
   return None

@@ -84,19 +84,20 @@ def first_reaching(column: Mapping[int, float], target: float) -> int | None:
   return next((r for r in sorted(column) if column[r] >= target), None)
 
 
-def last(column: Mapping[int, float]) -> float:
-  """The value of the last round that has one."""
-  return column[max(column)]
+def last(column: Mapping[int, float]) -> float | None:
+  """The value of the last round that has one; None if none has."""
+  return column[max(column)] if column else None
 
 
-def best(column: Mapping[int, float]) -> float:
-  """The highest value."""
-  return max(column.values())
+def best(column: Mapping[int, float]) -> float | None:
+  """The highest value; None if there is none."""
+  return max(column.values(), default=None)
 
 
-def tail_mean(column: Mapping[int, float], count: int = 5) -> float:
-  """The mean of the last values, so many or as many as there are."""
-  return float(np.mean([column[r] for r in sorted(column)[-count:]]))
+def tail_mean(column: Mapping[int, float], count: int = 5) -> float | None:
+  """The mean of the last values, so many or as many as there are; None if none is."""
+  values = [column[r] for r in sorted(column)[-count:]]
+  return float(np.mean(values)) if values else None
 
 
 def total(column: Mapping[int, float], up_to: int) -> float | None:

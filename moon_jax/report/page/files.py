@@ -90,8 +90,8 @@ def _write(table: Table, folder: pathlib.Path) -> list[str]:
 
 def csv_rows(table: Table) -> list[list]:
   """The keys and the plain values; an estimate takes three columns."""
-  rows = [[] for _ in range(1 + len(table.about))]
-  for column, *cells in zip(table.columns, *table.rows, strict=True):
+  rows = [[] for _ in range(1 + len(table.rows))]
+  for column, *cells in zip(table.columns, *table.cells(), strict=True):
     parts = [(column.key,), *((cell,) for cell in cells)]
     if column.is_estimate:
       names = tuple(f'{column.key}_{part}' for part in Estimate._fields)

@@ -7,13 +7,13 @@ import numpy as np
 
 from moon_jax.report.draw import charts
 from moon_jax.report.draw.charts import Chart, Matrix, Scatter, Spread
-from moon_jax.report.numbers import naming, tables
+from moon_jax.report.numbers import tables
 from moon_jax.report.numbers.groups import Setting
 from moon_jax.report.numbers.models import Model
 from moon_jax.report.numbers.naming import titled
 from moon_jax.report.numbers.results import Result, Target, numbers
+from moon_jax.report.numbers.statistics import estimate
 from moon_jax.report.numbers.table import Table
-from moon_jax.report.numbers.tables import ClientAccuracy
 from moon_jax.report.read import features
 from moon_jax.report.read.runs import Run
 
@@ -34,27 +34,22 @@ class Section(NamedTuple):
   charts: Sequence[Chart] = ()
 
 
-def results(
-  settings: Sequence[Setting], found: Sequence[Result], target: Target
-) -> Section:
+def results(found: Sequence[Result], target: Target) -> Section:
   """The tables of all settings."""
   every = (
-    tables.settings(settings),
     tables.accuracy(found),
     tables.target(found, target.describe()),
     tables.clients(found),
   )
-  return Section('Results', tables=[table for table in every if table.about])
+  return Section('Results', tables=[table for table in every if table.rows])
 
 
 def curves(setting: Setting) -> Section:
   """What is followed over the rounds in a setting, and who owns which class there."""
-  counts, told = charts.partition(setting), ''
-  if setting.is_numbered:
-    told = f'{setting.title.capitalize()}: {naming.describe(setting.key)}. '
+  counts = charts.partition(setting)
   return Section(
     title=titled('Over rounds', setting.title),
-    text=f'{told}Lines are means over the finished runs of a series, in the rounds '
+    text='Lines are means over the finished runs of a series, in the rounds '
     'that all of them have; bands are one sample standard deviation.',
     charts=charts.of_setting(setting) + ([counts] if counts else []),
   )
@@ -72,31 +67,32 @@ def sweeps(settings: Sequence[Setting]) -> Section:
 
 def clients(models: Sequence[Model]) -> Section:
   """The global model's accuracy for each client."""
-  found: dict[tuple, ClientAccuracy] = {}
+  found: dict[str, dict[str, list[np.ndarray]]] = {}
   for model in models:
     counts = model.run.class_counts()
     if counts is not None:
-      place = (model.setting.key, model.series.label)
+      of_series = found.setdefault(model.setting.title, {})
       values = features.client_accuracy(model.features.confusion, counts)
-      if place in found:
-        values = np.concatenate([found[place].values, values])
-      found[place] = ClientAccuracy(model.setting, model.series, values)
-  drawn: dict[str, dict[str, np.ndarray]] = {}
-  for one in found.values():
-    drawn.setdefault(one.setting.title, {})[one.series.label] = 100 * one.values
-  return Section(
-    title='Clients',
-    text='Clients of the runs whose model was looked at (--features).',
-    tables=[tables.client_accuracy(list(found.values()))] if found else [],
-    charts=[
+      of_series.setdefault(model.series.label, []).append(values)
+  drawn, rows = [], []
+  for title, by_label in found.items():
+    joined = {label: np.concatenate(each) for label, each in by_label.items()}
+    drawn.append(
       Spread(
         name=charts.file_name('clients', title),
         title=titled('Accuracy for each client', title),
         x_label='test accuracy, %',
-        groups=values,
+        groups={label: 100 * values for label, values in joined.items()},
       )
-      for title, values in drawn.items()
-    ],
+    )
+    for label, values in joined.items():
+      means = {'accuracy': estimate(values), 'worst_client': float(values.min())}
+      rows.append({'setting': title or None, 'series': label} | means)
+  return Section(
+    title='Clients',
+    text='Clients of the runs whose model was looked at (--features).',
+    tables=[tables.client_accuracy(rows)] if rows else [],
+    charts=drawn,
   )
 
 

@@ -59,6 +59,8 @@ def _is_newest(run: Run, kept: dict[str, np.ndarray]) -> bool:
 
 
 def _computed(run: Run) -> Features:
+  from sklearn.metrics import confusion_matrix  # only now: it takes seconds
+
   from moon_jax.inference import load
 
   model = load(run.path)
@@ -66,9 +68,10 @@ def _computed(run: Run) -> Features:
   predictions = model.predict(images)
   chosen = np.random.default_rng(_SEED).permutation(len(images))[:NUM_EMBEDDED]
   representations = predictions.representations[chosen]
+  every_class = range(model.class_counts.shape[1])
   return Features(
     round=np.asarray(model.round),
-    confusion=confusion(classes, predictions.labels, model.class_counts.shape[1]),
+    confusion=confusion_matrix(classes, predictions.labels, labels=every_class),
     classes=classes[chosen],
     representations=representations,
     embedded=embed(representations),
@@ -79,13 +82,6 @@ def _keep(path: pathlib.Path, found: Features) -> None:
   partial = path.with_name('partial-' + path.name)
   np.savez_compressed(partial, **found._asdict())
   partial.replace(path)
-
-
-def confusion(classes: np.ndarray, predicted: np.ndarray, num_classes: int):
-  """[M], [M] -> [Y, Y] counts; rows are the true classes."""
-  counts = np.zeros((num_classes, num_classes), np.int64)
-  np.add.at(counts, (classes, predicted), 1)
-  return counts
 
 
 def embed(representations: np.ndarray) -> np.ndarray:
