@@ -105,8 +105,6 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   path = pathlib.Path(os.path.expanduser(output))
   if path.suffix != '.npz':
     raise UsageError(f'--output={output!r} must be an .npz file.')
-  if not path.parent.is_dir():
-    raise UsageError(f'--output={output!r}: there is no folder {str(path.parent)!r}.')
   if path.resolve() == source.resolve():
     raise UsageError(f'--output={output!r} is the --input.')
   return path

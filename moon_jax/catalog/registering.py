@@ -12,12 +12,12 @@ from moon_jax.catalog.algorithms import SERVED
 from moon_jax.catalog.registry import register
 
 
-def register_algorithm(name: str, make: Callable | str, **more: Any) -> None:
+def register_algorithm(name: str, make: Callable, **more: Any) -> None:
   """Adds an algorithm: `--config.algorithm=NAME`.
 
   Args:
     name: small letters, digits and _.
-    make: its knobs, by name -> moon_jax.Algorithm; or 'module:function'.
+    make: its knobs, by name -> moon_jax.Algorithm.
     **more: any of
       title: for reports; the name if left out.
       knobs: name -> moon_jax.knob(...).
@@ -30,14 +30,14 @@ def register_algorithm(name: str, make: Callable | str, **more: Any) -> None:
   register('algorithm', name, make, **{'traits': SERVED} | more)
 
 
-def register_model(name: str, make: Callable | str, **more: Any) -> None:
+def register_model(name: str, make: Callable, **more: Any) -> None:
   """Adds a model: `--config.model=NAME`.
 
   Args:
     name: small letters, digits and _.
     make: `num_classes` and its knobs, by name -> flax module, which maps images
       [B, H, W, C] float32 and, in training, mask [B] (1.0: a real example) to
-      moon_jax.Outputs; or 'module:function'. Batch normalisation must heed the mask.
+      moon_jax.Outputs. Batch normalisation must heed the mask.
     **more: title, knobs as in `register_algorithm`;
       traits: 'normalized' (it has batch normalisation), 'convolutional' (`make` takes
         `convolution`, a form of moon_jax.models.layers.Conv).
@@ -45,39 +45,38 @@ def register_model(name: str, make: Callable | str, **more: Any) -> None:
   register('model', name, make, **more)
 
 
-def register_data(name: str, make: Callable | str, **more: Any) -> None:
+def register_data(name: str, make: Callable, **more: Any) -> None:
   """Adds a data source: `--config.data.source=NAME`.
 
   Args:
     name: small letters, digits and _.
     make: its knobs, by name -> (train_x, train_y, test_x, test_y): images uint8
-      [M, H, W] or [M, H, W, C], labels integers [M] from 0 without gaps; or
-      'module:function'.
+      [M, H, W] or [M, H, W, C], labels integers [M] from 0 without gaps.
     **more: title, knobs as in `register_algorithm`.
   """
   register('data', name, make, **more)
 
 
-def register_partition(name: str, make: Callable | str, **more: Any) -> None:
+def register_partition(name: str, make: Callable, **more: Any) -> None:
   """Adds a partition: `--config.partition.name=NAME`.
 
   Args:
     name: small letters, digits and _.
     make: `labels` [M], and by name `num_clients`, `min_size`, `seed` and its knobs ->
       moon_jax.Partition, e.g. by moon_jax.data.partition.grouped(owners [M],
-      num_clients); or 'module:function'.
+      num_clients).
     **more: title, knobs as in `register_algorithm`.
   """
   register('partition', name, make, **more)
 
 
-def register_augmentation(name: str, make: Callable | str, **more: Any) -> None:
+def register_augmentation(name: str, make: Callable, **more: Any) -> None:
   """Adds an augmentation: `--config.augmentation.name=NAME`.
 
   Args:
     name: small letters, digits and _.
     make: its knobs, by name -> a pure function of a JAX key, images [M, H, W, C] uint8
-      and rows [B] int32 that returns images[rows] augmented; or 'module:function'.
+      and rows [B] int32 that returns images[rows] augmented.
     **more: title, knobs as in `register_algorithm`.
   """
   register('augmentation', name, make, **more)

@@ -1,13 +1,10 @@
 """Which parts there are: those of the package, and what users register beside them."""
 
-import contextlib
 import functools
 import hashlib
-import importlib.util
 import inspect
 import pathlib
 import re
-import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -93,7 +90,7 @@ def options(kind: str, flat: Mapping[str, Any]) -> dict[str, Any]:
 def register(
   kind: str,
   name: str,
-  make: Callable | str,
+  make: Callable,
   *,
   title: str = '',
   knobs: Mapping[str, Knob] | None = None,
@@ -149,10 +146,8 @@ def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> N
     raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
 
 
-def _require_callable(make: Callable | str, words: list[str]) -> None:
+def _require_callable(make: Callable, words: list[str]) -> None:
   """Raises UsageError unless the function takes these words, `labels` by position."""
-  if isinstance(make, str):
-    return  # imported, and so seen, when it is used
   given = {word: None for word in words if word != 'labels'}
   try:
     inspect.signature(make).bind(*['labels'] * ('labels' in words), **given)
@@ -162,16 +157,14 @@ def _require_callable(make: Callable | str, words: list[str]) -> None:
     raise UsageError(problem) from None
 
 
-def _source(make: Callable | str) -> dict[str, str]:
+def _source(make: Callable) -> dict[str, str]:
   """Where a part's code stands: `origin`, `file` and the `sha256` of what it holds.
 
   Raises:
     UsageError: it is no function, or one without a source.
   """
-  if isinstance(make, str):
-    make = _module(make)
-  elif not callable(make):
-    raise UsageError(f"{make!r} is no function, and no 'module:function'")
+  if not callable(make):
+    raise UsageError(f'{make!r} is no function')
   code = getattr(make, 'func', make)  # a partial's function
   own = inspect.isclass(code) and [f for f in vars(code).values() if callable(f)]
   if own:
@@ -186,17 +179,6 @@ def _source(make: Callable | str) -> dict[str, str]:
   if not path.is_file():
     origin = file = code.__module__
   return {'origin': origin, 'file': file, 'sha256': hashlib.sha256(whole).hexdigest()}
-
-
-def _module(where: str) -> types.ModuleType:
-  """The module of 'module:function', not imported."""
-  module, colon, _ = where.partition(':')
-  with contextlib.suppress(ModuleNotFoundError, ValueError):
-    if colon and (spec := importlib.util.find_spec(module)):
-      found = types.ModuleType(module)
-      found.__file__ = spec.origin
-      return found
-  raise UsageError(f"{where!r} must be 'module:function'")
 
 
 def registered(flat: Mapping[str, Any]) -> list[Part]:

@@ -21,10 +21,7 @@ class ConfigError(UsageError):
 def problem(name: str, value: Any, wanted: str) -> str:
   """The one form of a complaint: the flag, the value, what is wanted."""
   half = _LONGEST // 2
-  try:
-    text = repr(value)
-  except ValueError:  # Python writes no integer of more than 4300 digits
-    text = f'<{type(value).__name__}>'
+  text = repr(value)
   shown = text if len(text) <= _LONGEST else f'{text[:half]}...{text[-half:]}'
   return f'--config.{name}={shown} must be {wanted}.'
 

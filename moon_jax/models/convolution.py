@@ -19,12 +19,7 @@ Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
 def library(
-  x: jax.Array,
-  kernel: jax.Array,
-  *,
-  stride: int,
-  padding: Padding,
-  pool: bool = False,
+  x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding, pool: bool = False
 ) -> jax.Array:
   """`lax.conv_general_dilated`, and the maximum of each 2x2 outputs if asked for.
 

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import pathlib
-import warnings
 from collections.abc import Callable, Iterator
 
 import jax
@@ -48,11 +47,11 @@ def check(folder: str) -> None:
 def using(folder: str, say: Callable[[str], None]) -> Iterator[None]:
   """What is compiled inside is looked up in the folder, and added to it.
 
-  A program that cannot be kept, on a full disk say, is only compiled.
+  Of what cannot be kept, on a full disk say, JAX warns; it is only compiled.
 
   Args:
     folder: '' for no cache.
-    say: told about bad entries, which are removed, and about what was not kept.
+    say: told about bad entries, which are removed.
 
   Raises:
     UsageError: the folder is not private, or cannot be made or written to.
@@ -67,13 +66,12 @@ def using(folder: str, say: Callable[[str], None]) -> Iterator[None]:
       say(f'compile cache: {len(bad)} bad entries removed from {folder}')
     for entry in bad:
       entry.unlink()
-    try:
-      with _enabled(path):
-        yield
-    finally:
-      if lost := _seal_new(path):
-        reasons = ', '.join(dict.fromkeys(lost.values()))
-        say(f'compile cache: {", ".join(lost)} not kept in {folder}: {reasons}')
+      _digest_file(entry).unlink(missing_ok=True)
+    with _enabled(path):
+      yield
+    with contextlib.suppress(OSError):  # a full disk: the next start removes them
+      for entry in _without_digest(path):
+        _digest_file(entry).write_text(files.sha256(entry))
 
 
 @contextlib.contextmanager
@@ -96,36 +94,16 @@ def _locked(path: pathlib.Path, folder: str, say: Callable) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _enabled(path: pathlib.Path) -> Iterator[None]:
-  """JAX uses the folder; what it cannot write there is told by `_seal_new`."""
+  """JAX uses the folder; of what it cannot write there it warns."""
   jax.config.update('jax_compilation_cache_dir', str(path))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   # Nothing but entries in the folder.
   jax.config.update('jax_persistent_cache_enable_xla_caches', 'none')
   try:
-    with warnings.catch_warnings():
-      warnings.filterwarnings('ignore', 'Error writing persistent compilation cache')
-      yield
+    yield
   finally:
     jax.config.update('jax_compilation_cache_dir', None)
     compilation_cache.reset_cache()
-
-
-def _seal_new(path: pathlib.Path) -> dict[str, str]:
-  """Writes the digests of new entries, or else removes them: program -> why.
-
-  The newest comes first: what a full disk has torn leaves no room for its digest, and
-  its removal makes room for those of the whole ones.
-  """
-  lost = {}
-  new = _without_digest(path)
-  for entry in sorted(new, key=lambda entry: entry.stat().st_mtime_ns, reverse=True):
-    try:
-      _digest_file(entry).write_text(files.sha256(entry))
-    except OSError as error:
-      entry.unlink()
-      _digest_file(entry).unlink(missing_ok=True)
-      lost = {entry.name.partition('-')[0]: error.strerror} | lost
-  return lost
 
 
 def _without_digest(path: pathlib.Path) -> list[pathlib.Path]:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import jax
 import numpy as np
-from rich import box, progress
+from rich import progress
 from rich.console import Console as Terminal
-from rich.table import Column, Table
 
 from moon_jax import tree
 from moon_jax.cli import Request
@@ -101,49 +100,25 @@ class Console:
     self.say('  '.join(word for word in words if word))
 
   def where_time_went(self, seconds: dict[str, float]) -> None:
-    """Prints phase -> seconds of the traced rounds."""
+    """Prints phase -> seconds."""
     words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
     self.say(f'where the time went: {", ".join(words)}')
 
   def finished(self, workdir: pathlib.Path) -> None:
     """Says how the run ended and where its results are."""
     summary = files.read_json(workdir / run_directory.SUMMARY)
-    self.say(
-      f'finished after round {summary["rounds"]}: {describe_test(summary)} '
-      f'(best {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]})'
-    )
+    self.say(describe_summary(summary))
     timings = files.read_lines(workdir / run_directory.TIMINGS)
-    self._terminal.print(accuracy_table(summary))
-    self._terminal.print(time_table(time_spent(timings)))
+    self.where_time_went(time_spent(timings))
     self.say(f'results: {workdir}')
 
 
-def accuracy_table(summary: Record) -> Table:
-  """The last and the best test, and the first as good as a part of the best."""
-  table = _table('', 'test accuracy', 'round')
-  target = f'first with {100 * TARGET:.0f} % of the best'
-  for name, accuracy, number in (
-    ('last', 'test_accuracy', 'rounds'),
-    ('best', 'best_test_accuracy', 'best_round'),
-    (target, 'target_test_accuracy', 'target_round'),
-  ):
-    if number in summary:  # an older version did not tell of the target
-      table.add_row(name, f'{summary[accuracy]:.4f}', str(summary[number]))
-  return table
-
-
-def time_table(spent: dict[str, float]) -> Table:
-  """Where the time went: phase -> seconds, as seconds and shares."""
-  table, total = _table('where the time went', 'seconds', 'share'), sum(spent.values())
-  for phase, seconds in spent.items():
-    share = f'{100 * seconds / total:.0f} %' if total else '-'
-    table.add_row(phase, f'{seconds:.1f}', share)
-  return table
-
-
-def _table(first: str, *numbers: str) -> Table:
-  right = [Column(name, justify='right') for name in numbers]
-  return Table(first, *right, box=box.SIMPLE_HEAD)
+def describe_summary(summary: Record) -> str:
+  """'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, ...)'."""
+  best = f'best {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}'
+  if 'target_round' in summary:  # an older version did not tell of it
+    best += f', {TARGET:.0%} of it in round {summary["target_round"]}'
+  return f'finished after round {summary["rounds"]}: {describe_test(summary)} ({best})'
 
 
 def describe_test(record: Record) -> str:

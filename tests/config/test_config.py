@@ -282,7 +282,7 @@ ANYTHING = st.recursive(
   st.none()
   | st.booleans()
   | st.integers()
-  | st.builds(pow, st.just(10), st.sampled_from([400, 5000]))
+  | st.builds(pow, st.just(10), st.just(400))
   | st.floats()
   | st.text(max_size=200)
   | st.binary(),

@@ -7,10 +7,9 @@ import rich.console
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner.console import (
   Console,
-  accuracy_table,
+  describe_summary,
   describe_test,
   describe_training,
-  time_table,
 )
 
 RECORD = {
@@ -66,15 +65,7 @@ def test_an_untested_round_and_the_spread_over_models():
   assert describe_training(alone) == 'train loss 1.000 (supervised 1.000)'
 
 
-def printed(table):
-  """The lines of a table, their words one space apart."""
-  file = io.StringIO()
-  rich.console.Console(file=file, width=80).print(table)
-  lines = [' '.join(line.split()) for line in file.getvalue().splitlines()]
-  return [line for line in lines if line.strip('─ ')]
-
-
-def test_the_tables_at_the_end():
+def test_the_end_tells_the_last_test_the_best_and_the_first_as_good():
   summary = {
     'test_accuracy': 0.9,
     'rounds': 30,
@@ -83,24 +74,7 @@ def test_the_tables_at_the_end():
     'target_test_accuracy': 0.9025,
     'target_round': 12,
   }
-  assert printed(accuracy_table(summary)) == [
-    'test accuracy round',
-    'last 0.9000 30',
-    'best 0.9500 28',
-    'first with 95 % of the best 0.9025 12',
-  ]
-  spent = {
-    'compiling': 1.0,
-    'training': 2.5,
-    'testing': 0.5,
-    'saving': 0.0,
-    'idle': 1.0,
-  }
-  assert printed(time_table(spent)) == [
-    'where the time went seconds share',
-    'compiling 1.0 20 %',
-    'training 2.5 50 %',
-    'testing 0.5 10 %',
-    'saving 0.0 0 %',
-    'idle 1.0 20 %',
-  ]
+  assert describe_summary(summary) == (
+    'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, '
+    '95% of it in round 12)'
+  )

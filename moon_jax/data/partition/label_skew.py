@@ -112,14 +112,11 @@ def _owned_classes(rng, num_clients, num_classes, per_client):
 def _require_owners(labels, num_clients, per_client):
   names, sizes = np.unique(labels, return_counts=True)
   flag = f'--config.partition.classes_per_client={per_client}'
-  if not 1 <= per_client <= len(names):
+  fewest = -(-len(names) // num_clients)  # or some classes would have no owner
+  if not fewest <= per_client <= len(names):
     raise PartitionError(
-      f'{flag} must be in [1, {len(names)}], the classes of the training examples.'
-    )
-  if num_clients * per_client < len(names):
-    raise PartitionError(
-      f'{flag}: {num_clients} clients own {num_clients * per_client} of {len(names)} '
-      'classes, and the others would be lost: raise it or --config.num_clients.'
+      f'{flag} must be in [{fewest}, {len(names)}]: {num_clients} clients own the '
+      f'{len(names)} classes of the training examples.'
     )
   most_owners = -(-num_clients * per_client // len(names))
   if sizes.min() < most_owners:
