@@ -6,8 +6,6 @@ from typing import Any
 from moon_jax import catalog
 from moon_jax.errors import UsageError, did_you_mean
 
-_LONGEST = 100  # characters of a value in a message
-
 
 class ConfigError(UsageError):
   """Everything wrong with a configuration; `problems` holds one line for each."""
@@ -20,10 +18,7 @@ class ConfigError(UsageError):
 
 def problem(name: str, value: Any, wanted: str) -> str:
   """The one form of a complaint: the flag, the value, what is wanted."""
-  half = _LONGEST // 2
-  text = repr(value)
-  shown = text if len(text) <= _LONGEST else f'{text[:half]}...{text[-half:]}'
-  return f'--config.{name}={shown} must be {wanted}.'
+  return f'--config.{name}={value!r} must be {wanted}.'
 
 
 def unknown_knob(name: str) -> str:

@@ -128,7 +128,7 @@ def make_network(
   """The network for images [H, W, C] of so many classes.
 
   Raises:
-    ModelError: the network does not fit the images.
+    UsageError: the network does not fit the images.
   """
   return models.make(
     config.model,

@@ -13,10 +13,6 @@ from moon_jax.models import initializers
 from moon_jax.types import Outputs, PyTree
 
 
-class ModelError(UsageError):
-  """The network does not fit the images."""
-
-
 class Network(NamedTuple):
   """A network as three pure functions.
 
@@ -59,7 +55,7 @@ def make(
     **options: the knobs of the model's group.
 
   Raises:
-    ModelError: the images have a shape that the network cannot take.
+    UsageError: the images have a shape that the network cannot take.
   """
   part = catalog.part('model', name)
   if part.has('convolutional'):
@@ -68,7 +64,7 @@ def make(
   height, width, _ = image_shape
   sides = getattr(module, 'SIDES', None)  # of the square images that it takes
   if sides and (height != width or height not in sides):
-    raise ModelError(
+    raise UsageError(
       f'--config.model={name!r} needs images of '
       f'{" or ".join(f"{s}x{s}" for s in sides)} pixels, the data has '
       f'{height}x{width}; use --config.model=mlp.'

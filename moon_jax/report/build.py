@@ -52,10 +52,9 @@ def collect(
     sections.models(looked_at),
     sections.runs(every, groups.varying(every)),
   ]
-  many = 's' if len(settings) > 1 else ''
   head = html.Head(
-    summary=f'{len(finished)} finished of {len(every)} runs; {len(found)} series in '
-    f'{len(settings)} setting{many}.',
+    summary=f'{len(finished)} finished of {len(every)} runs; series: {len(found)}; '
+    f'settings: {len(settings)}.',
     common=groups.common(finished),
     notes=notes,
     command=request.command,

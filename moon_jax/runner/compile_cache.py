@@ -54,12 +54,11 @@ def using(folder: str, say: Callable[[str], None]) -> Iterator[None]:
     say: told about bad entries, which are removed.
 
   Raises:
-    UsageError: the folder is not private, or cannot be made or written to.
+    UsageError: the folder cannot be made or written to.
   """
   if not folder:
     yield
     return
-  check(folder)
   path = config_lib.expand(_KNOB, folder).absolute()
   with _locked(path, folder, say):
     if bad := _without_digest(path):

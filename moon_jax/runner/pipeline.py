@@ -203,12 +203,10 @@ def stop_if_diverged(record: Record, metrics: ClientMetrics, on_nonfinite: str) 
     return
   what = ', '.join(names) or ('updates' if bad else 'the new global model')
   if bad:
-    more = f', ... {len(bad)} in all' if len(bad) > _NAMED else ''
-    what += f' (clients {", ".join(bad[:_NAMED])}{more})'
+    what += f' (clients {", ".join(bad[:_NAMED] + ["..."] * (len(bad) > _NAMED))})'
   remedy = 'A smaller --config.optimizer.learning_rate may help, in a new --workdir'
   if on_nonfinite == 'stop':
     remedy += '; --config.on_nonfinite=skip_client goes on here without such clients'
   raise DivergedError(
-    f'Diverged in round {record["round"]}, which is recorded but not saved. '
-    f'Not finite: {what}. {remedy}.'
+    f'Diverged in round {record["round"]}. Not finite: {what}. {remedy}.'
   )

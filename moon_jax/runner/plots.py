@@ -14,16 +14,10 @@ from matplotlib.ticker import MaxNLocator
 
 from moon_jax.runner import files
 
-# Okabe and Ito 2008: told apart by colour-blind readers. Later lines are drawn on top.
-_LOSSES = {
-  'train_loss': ('#000000', '-'),
-  'test_loss': ('#009E73', '-'),
-  'supervised_loss': ('#0072B2', '--'),
-  'contrastive_loss': ('#D55E00', '-'),
-}
-_OTHER_PART = ('#CC79A7', '-')
-_BLUE = '#0072B2'
-_MOST_ANNOTATED = 20  # numbers of more clients or classes do not fit
+# Okabe and Ito 2008: told apart by colour-blind readers; without black and yellow, one
+# of which is lost on a dark or a light ground.
+PALETTE = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
+MOST_ANNOTATED = 20  # numbers of more clients or classes do not fit
 
 
 def curves(path: pathlib.Path, rounds: list[dict[str, Any]], title: str) -> None:
@@ -61,23 +55,23 @@ def open_frame(panel: Axes) -> None:
 def _accuracy(panel, tested):
   steps = [line['round'] for line in tested]
   mean = np.array([line['test_accuracy'] for line in tested])
-  panel.plot(steps, mean, color=_BLUE, marker='.')
+  panel.plot(steps, mean, color=PALETTE[0], marker='.')
   panel.set_ylabel('test accuracy')
   if 'test_accuracy_std' in tested[0]:
     std = np.array([line['test_accuracy_std'] for line in tested])
     panel.fill_between(
-      steps, mean - std, mean + std, color=_BLUE, alpha=0.2, linewidth=0
+      steps, mean - std, mean + std, color=PALETTE[0], alpha=0.2, linewidth=0
     )
     panel.set_ylabel('test accuracy, mean and std over clients')
 
 
 def _losses(panel, rounds):
   found = {name for line in rounds for name in line if name.endswith('_loss')}
-  for name in [*(n for n in _LOSSES if n in found), *sorted(found - set(_LOSSES))]:
-    colour, style = _LOSSES.get(name, _OTHER_PART)
+  panel.set_prop_cycle(color=PALETTE)
+  for name in sorted(found, reverse=True):
     points = [(line['round'], line[name]) for line in rounds if name in line]
     label = name.removesuffix('_loss')
-    panel.plot(*zip(*points, strict=True), style, color=colour, marker='.', label=label)
+    panel.plot(*zip(*points, strict=True), marker='.', label=label)
   panel.set(ylabel='losses; the parts before weighting', ylim=(0, None))
   panel.legend(frameon=False)
 
@@ -91,7 +85,7 @@ def heat_map(path: pathlib.Path, counts: np.ndarray, title: str) -> None:
   drawn = bars.bar(np.arange(len(counts)), counts.sum(1), width=0.8, color='0.55')
   bars.set_ylabel('total')
   bars.spines[['top', 'right']].set_visible(False)
-  if len(counts) <= _MOST_ANNOTATED:
+  if len(counts) <= MOST_ANNOTATED:
     bars.bar_label(drawn, fontsize=8, padding=1)
     bars.margins(y=0.3)
   cells.set(xlabel='client', ylabel='class')
@@ -109,7 +103,7 @@ def matrix(panel: Axes, values: np.ndarray, unit: str) -> None:
   for axis in (panel.xaxis, panel.yaxis):
     axis.set_major_locator(MaxNLocator(nbins=20, integer=True))
   panel.figure.colorbar(image, ax=panel, label=unit, pad=0.02)
-  if max(values.shape) <= _MOST_ANNOTATED:
+  if max(values.shape) <= MOST_ANNOTATED:
     for (row, column), value in np.ndenumerate(values):
       # The top of the colour map is dark.
       colour = 'white' if value > 0.6 * values.max() else 'black'

@@ -305,7 +305,7 @@ def test_any_values_make_a_config_or_lines(changed, unknown):
     lines = error.problems
   if lines:
     assert all(line.startswith('--config.') for line in lines)
-    assert all(len(line.splitlines()) == 1 and len(line) < 1000 for line in lines)
+    assert all(len(line.splitlines()) == 1 for line in lines)
   else:
     rate = 'server_optimizer.learning_rate'
     expected = settings() | config.flatten(values)

@@ -159,7 +159,7 @@ def test_class_counts_by_hand():
 @pytest.mark.parametrize('name', NAMES)
 def test_too_few_examples_is_refused(name):
   message = r'6 clients with at least 101 examples need 606, and there are 600: .*'
-  with pytest.raises(partition.PartitionError, match=message + 'num_clients'):
+  with pytest.raises(UsageError, match=message + 'num_clients'):
     make(name, min_size=101)
   if name in ('iid', 'noise'):
     assert make(name, min_size=100).sizes.tolist() == [100] * 6
@@ -168,7 +168,7 @@ def test_too_few_examples_is_refused(name):
 @pytest.mark.parametrize('name', ['dirichlet', 'quantity'])
 def test_dirichlet_gives_up_with_the_numbers(name, monkeypatch):
   monkeypatch.setattr(base, 'MAX_ATTEMPTS', 5)
-  with pytest.raises(partition.PartitionError) as caught:
+  with pytest.raises(UsageError) as caught:
     make(name, beta=0.01, min_size=99)
   message = str(caught.value)
   assert message.startswith(
@@ -215,7 +215,7 @@ def test_any_valid_knobs_give_a_partition_or_one_line_that_names_a_knob(
   complaint = None
   try:
     split = make(name, labels, min_size=min_size, **knobs)
-  except partition.PartitionError as error:
+  except UsageError as error:
     complaint = str(error)
   if complaint:
     assert len(complaint.splitlines()) == 1
@@ -325,7 +325,7 @@ def test_shards_shuffle_a_class():
   ],
 )
 def test_shards_that_cannot_be_are_refused(changes, message):
-  with pytest.raises(partition.PartitionError, match=message) as caught:
+  with pytest.raises(UsageError, match=message) as caught:
     make('shards', **changes)
   assert str(caught.value).startswith('--config.partition.classes_per_client=')
   assert '\n' not in str(caught.value)
@@ -337,7 +337,7 @@ def test_shards_at_the_limits():
   assert make('shards', classes_per_client=10).sizes.tolist() == [100] * 6
   # 5 clients of 120 examples are the most even: none can have 121.
   with pytest.raises(
-    partition.PartitionError, match=r'^5 clients with at least 121 examples need 605'
+    UsageError, match=r'^5 clients with at least 121 examples need 605'
   ):
     make('shards', num_clients=5, min_size=121)
 
@@ -350,7 +350,7 @@ def test_shards_give_up_with_the_numbers(monkeypatch):
     r'^--config\.partition\.classes_per_client=1 gave one of 2 clients fewer than 50 '
     r'of 100 examples in each of 5 draws \(at best 10\): change it, or lower '
   )
-  with pytest.raises(partition.PartitionError, match=message):
+  with pytest.raises(UsageError, match=message):
     make('shards', labels, num_clients=2, classes_per_client=1)
 
 
@@ -371,7 +371,7 @@ def test_quantity_keeps_everything_and_the_smallest_size(
     split = make(
       'quantity', num_clients=num_clients, beta=beta, min_size=min_size, seed=seed
     )
-  except partition.PartitionError:
+  except UsageError:
     assert beta < 0.3  # possible, only not by these draws
     return
   assert sorted(split.indices.tolist()) == list(range(len(LABELS)))

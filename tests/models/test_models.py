@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from moon_jax import catalog, models, tree
+from moon_jax.errors import UsageError
 from moon_jax.models import convolution, layers, resnet
 from moon_jax.models.cnn import DcoCnn
 from tests import reference, world
@@ -272,7 +273,7 @@ def test_images_that_do_not_fit_are_refused(name, shape, wanted):
     f"--config.model='{name}' needs images of {wanted} pixels, the data has "
     f'{shape[0]}x{shape[1]}; use --config.model=mlp.'
   )
-  with pytest.raises(models.ModelError, match=f'^{re.escape(message)}$'):
+  with pytest.raises(UsageError, match=f'^{re.escape(message)}$'):
     make(name, shape, 10)
 
 

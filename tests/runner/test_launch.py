@@ -368,7 +368,7 @@ def test_diverging_run(tmp_path):
   assert record['round'] == 1
   assert record['train_loss'] is None
   who = ', '.join(str(client) for client in record['clients'])
-  assert line.startswith('Diverged in round 1, which is recorded but not saved. Not f')
+  assert line.startswith('Diverged in round 1. Not f')
   assert re.search(rf'train_loss, .*test_loss \(clients {who}\)\.', line)
   assert list((tmp_path / 'run/checkpoints').iterdir()) == []
   assert not (tmp_path / 'run/summary.json').exists()

@@ -46,10 +46,10 @@ BAND = '#cce3f0'  # a fifth of #0072B2 on white
 @pytest.mark.parametrize('count', [1, 2, 9])
 def test_curves(tmp_path, count):
   array = draw_curves(tmp_path, rounds(count))
-  for name in ('train_loss', 'supervised_loss', 'test_loss'):
-    assert share(array, plots._LOSSES[name][0]) > 1e-5
-  # No round has a contrastive part.
-  assert share(array, plots._LOSSES['contrastive_loss'][0]) == 0
+  # The training's, the test's and the supervised loss; no round has another part.
+  for colour in plots.PALETTE[:3]:
+    assert share(array, colour) > 1e-5
+  assert share(array, plots.PALETTE[3]) == 0
   assert share(array, BAND) < 1e-3
 
 

@@ -6,11 +6,11 @@ import numpy as np
 from moon_jax import catalog
 from moon_jax.data.partition.base import (
   Partition,
-  PartitionError,
   Skewed,
   class_counts,
   grouped,
 )
+from moon_jax.errors import UsageError
 
 
 def make(
@@ -36,7 +36,7 @@ def make(
     The partition, and how the clients see their images.
 
   Raises:
-    PartitionError: the rule cannot be met; see its function.
+    UsageError: the rule cannot be met; see its function.
   """
   more = {'num_clients': num_clients, 'min_size': min_size, 'seed': seed}
   part = catalog.part('partition', name)
@@ -45,7 +45,7 @@ def make(
   split = skewed.split
   owned = np.bincount(split.indices, minlength=len(labels))
   if len(split.sizes) != num_clients or (owned != 1).any():
-    raise PartitionError(
+    raise UsageError(
       f'--config.partition.name={name!r} must give each of {len(labels)} examples to '
       f'one of {num_clients} clients.'
     )

@@ -13,10 +13,6 @@ MAX_ATTEMPTS = 1000  # a second or two on 50,000 examples
 LARGEST_BETA = 1e12
 
 
-class PartitionError(UsageError):
-  """No such partition exists or was found. The message is one line."""
-
-
 class Partition(NamedTuple):
   """The training examples of every client.
 
@@ -70,7 +66,7 @@ def first_large_enough(
     seed: the run's seed; attempt a draws from the stream (seed, PARTITION, a).
 
   Raises:
-    PartitionError: there are fewer than num_clients * min_size examples, or no draw
+    UsageError: there are fewer than num_clients * min_size examples, or no draw
       was good enough.
   """
   require_enough(num_examples, num_clients, min_size)
@@ -81,7 +77,7 @@ def first_large_enough(
     if smallest >= min_size:
       return grouped(owners, num_clients)
     best = max(best, smallest)
-  raise PartitionError(
+  raise UsageError(
     f'{rule} gave one of {num_clients} clients fewer than {min_size} of '
     f'{num_examples} examples in each of {MAX_ATTEMPTS} draws (at best {best}): '
     'change it, or lower --config.partition.min_size or --config.num_clients.'
@@ -98,9 +94,9 @@ def dirichlet_counts(
 
 
 def require_enough(num_examples: int, num_clients: int, min_size: int) -> None:
-  """Raises PartitionError if there are fewer than num_clients * min_size examples."""
+  """Raises UsageError if there are fewer than num_clients * min_size examples."""
   if num_clients * min_size > num_examples:
-    raise PartitionError(
+    raise UsageError(
       f'{num_clients} clients with at least {min_size} examples need '
       f'{num_clients * min_size}, and there are {num_examples}: lower '
       '--config.num_clients or --config.partition.min_size.'

@@ -3,7 +3,8 @@
 import numpy as np
 
 from moon_jax.data.partition import base
-from moon_jax.data.partition.base import Partition, PartitionError
+from moon_jax.data.partition.base import Partition
+from moon_jax.errors import UsageError
 
 
 def dirichlet(
@@ -23,7 +24,7 @@ def dirichlet(
     seed: the run's seed.
 
   Raises:
-    PartitionError: there are fewer than num_clients * min_size examples, or
+    UsageError: there are fewer than num_clients * min_size examples, or
       MAX_ATTEMPTS draws left some client below min_size.
   """
   classes = _members(labels)
@@ -73,7 +74,7 @@ def shards(
     seed: the run's seed.
 
   Raises:
-    PartitionError: k is not in [1, Y], N * k < Y, some class has fewer examples than
+    UsageError: k is not in [1, Y], N * k < Y, some class has fewer examples than
       it may have owners, or no partition with min_size exists or was found.
   """
   classes = _members(labels)
@@ -114,13 +115,13 @@ def _require_owners(labels, num_clients, per_client):
   flag = f'--config.partition.classes_per_client={per_client}'
   fewest = -(-len(names) // num_clients)  # or some classes would have no owner
   if not fewest <= per_client <= len(names):
-    raise PartitionError(
+    raise UsageError(
       f'{flag} must be in [{fewest}, {len(names)}]: {num_clients} clients own the '
       f'{len(names)} classes of the training examples.'
     )
   most_owners = -(-num_clients * per_client // len(names))
   if sizes.min() < most_owners:
-    raise PartitionError(
+    raise UsageError(
       f'{flag}: class {names[sizes.argmin()]} has {sizes.min()} examples for up to '
       f'{most_owners} clients: lower it or --config.num_clients.'
     )

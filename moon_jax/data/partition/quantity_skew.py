@@ -19,7 +19,7 @@ def iid(
     seed: the run's seed.
 
   Raises:
-    PartitionError: there are fewer than num_clients * min_size examples.
+    UsageError: there are fewer than num_clients * min_size examples.
   """
   base.require_enough(len(labels), num_clients, min_size)
   owners = np.arange(len(labels)) % num_clients
@@ -43,7 +43,7 @@ def quantity(
     seed: the run's seed.
 
   Raises:
-    PartitionError: there are fewer than num_clients * min_size examples, or
+    UsageError: there are fewer than num_clients * min_size examples, or
       MAX_ATTEMPTS draws left some client below min_size.
   """
 

@@ -14,8 +14,6 @@ from moon_jax.report.draw.charts import Chart, LineChart, Matrix, Scatter, Sprea
 from moon_jax.report.draw.styles import Style
 from moon_jax.runner import plots
 
-_MOST_ANNOTATED = 20  # numbers of more rows do not fit
-_MOST_LEVEL = 8  # words below an axis; more are upright
 _PANEL = 3.4  # inches of one of several
 _LETTERS = 10  # in an inch of a title
 _NAME = 36  # letters in a line beside a plot
@@ -68,8 +66,7 @@ def _lines(chart: LineChart, looks: Mapping[str, Style]) -> Figure:
     )
     panel.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
   if chart.ticks:
-    upright = 90 * (len(chart.ticks) > _MOST_LEVEL)
-    panel.set_xticks(range(len(chart.ticks)), chart.ticks, rotation=upright)
+    panel.set_xticks(range(len(chart.ticks)), chart.ticks, rotation='vertical')
   else:
     # A single round is a whole number too.
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -138,6 +135,6 @@ def _embedding(panel: Axes, chart: Scatter) -> None:
   for _, points, look in classes:
     panel.scatter(*points.T, s=6, color=look.colour, marker=look.marker[0], lw=0)
   box = {'boxstyle': 'round,pad=0.2', 'facecolor': 'white', 'alpha': 0.8, 'lw': 0}
-  for label, points, _ in classes if len(classes) <= _MOST_ANNOTATED else ():
+  for label, points, _ in classes if len(classes) <= plots.MOST_ANNOTATED else ():
     middle = np.median(points, axis=0)
     panel.text(*middle, str(label), ha='center', va='center', bbox=box, fontsize=10)

@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 from moon_jax.report.draw.charts import Chart, LineChart, Matrix, Scatter, Spread
 from moon_jax.report.draw.styles import Style
 from moon_jax.report.numbers.statistics import Estimate
+from moon_jax.runner.plots import MOST_ANNOTATED
 
-_MOST_ANNOTATED = 20
 _MOST_MARKERS = 30
 _MOST_TICKS = 10  # that plotly itself would set
 _NAME_LETTERS = 26  # in a line beside a box or a point
@@ -74,8 +74,6 @@ def _lines(chart: LineChart, looks: Mapping[str, Style]) -> go.Figure:
   values = sorted({x for line in chart.lines for x in line.points})
   if chart.ticks:
     drawn.update_xaxes(tickvals=values, ticktext=chart.ticks)
-  elif len(values) == 1:
-    drawn.update_xaxes(dtick=1, range=[values[0] - 0.5, values[0] + 0.5])
   elif values[-1] - values[0] < _MOST_TICKS:
     drawn.update_xaxes(dtick=1)
   return drawn
@@ -88,7 +86,7 @@ def _told(point: Estimate) -> str:
 
 
 def _matrix(chart: Matrix, looks: Mapping[str, Style]) -> go.Figure:
-  annotated = max(chart.values.shape) <= _MOST_ANNOTATED
+  annotated = max(chart.values.shape) <= MOST_ANNOTATED
   drawn = go.Figure()
   drawn.add_heatmap(
     z=chart.values,

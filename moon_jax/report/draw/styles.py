@@ -2,9 +2,8 @@
 
 from typing import NamedTuple
 
-# Okabe and Ito 2008: told apart by colour-blind readers; without black and yellow, one
-# of which is lost on a dark or a light ground.
-PALETTE = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
+from moon_jax.runner.plots import PALETTE
+
 # matplotlib's and plotly's names for the same, and how the page shows it.
 _DASHES = (
   ('-', 'solid', 'none'),

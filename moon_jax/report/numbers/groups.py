@@ -91,9 +91,9 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
   """
   items = [item for run in runs for item in run.identity.items()]
   names = [name for name in _of_several_values(items) if name not in over]
-  if DIGEST in names and _follows_from_knobs(runs):
-    names.remove(DIGEST)
-  return names
+  # Where knobs of the data tell that it differs, its digest need not.
+  told = any(name.startswith('data.') for name in names)
+  return [name for name in names if name != DIGEST or not told]
 
 
 def common(runs: Sequence[Run]) -> dict[str, Value]:
@@ -104,15 +104,6 @@ def common(runs: Sequence[Run]) -> dict[str, Value]:
     for name, value in first.items()
     if name != DIGEST and all(other.get(name) == value for other in others)
   }
-
-
-def _follows_from_knobs(runs: Sequence[Run]) -> bool:
-  """Whether runs with the same knobs of the data had the same data."""
-  digests = {}
-  for run in runs:
-    data = frozenset(i for i in run.identity.items() if i[0].startswith('data.'))
-    digests.setdefault(data, set()).add(run.identity[DIGEST])
-  return all(len(found) == 1 for found in digests.values())
 
 
 def _part(run: Run, names: Iterable[str]) -> Key:

@@ -180,9 +180,8 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
   notes, where = [], f'{setting.title}: ' if setting.title else ''
   if len({number for result in found for number in result.all('last_test')}) > 1:
     notes.append(
-      f'{where}unequal numbers of rounds: final accuracies are of the last round of '
-      'each run, mean curves end with the shortest, and only runs of equal length are '
-      'paired; --where=num_rounds=N chooses'
+      f'{where}unequal numbers of rounds: mean curves end with the shortest, and only '
+      'runs of equal length are paired; --where=num_rounds=N chooses'
     )
   if without := [one.series.label for one in found if one.row['target'] is None]:
     notes.append(
@@ -194,7 +193,7 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
 
 def note_on(run: Run) -> str | None:
   """What a reader has to know about one run; None if it is as it should be."""
-  if run.ending is not Ending.FINISHED:
-    there = f' after round {run.rounds[-1]["round"]}' if run.rounds else ''
-    return f'{run.name} is {run.ending}{there}: in no average and no figure'
-  return None
+  if run.ending is Ending.FINISHED:
+    return None
+  there = f' after round {run.rounds[-1]["round"]}' if run.rounds else ''
+  return f'{run.name} is {run.ending}{there}: in no average and no figure'

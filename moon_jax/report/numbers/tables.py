@@ -74,11 +74,10 @@ def target(found: Sequence[Result], described: str) -> Table:
   return _by_series(
     'target',
     'Rounds, traffic and time to the target',
-    f'Target: {described}, in the same setting. Rounds, MB (10^6 bytes that all '
-    'clients receive and send) and seconds (training, testing and waiting; no '
-    'compiling) are until the first test at the target or above, mean ± sample '
-    'standard deviation over the runs that reach it. Rounds saved compares the first '
-    'rounds in which the means over seeds are there.',
+    f'Target: {described}, in the same setting. Rounds, MB (10^6 bytes, all clients, '
+    'both ways) and seconds (of the device, no compiling) are until the first test at '
+    'it or above, mean ± sample standard deviation over the runs that come there. '
+    'Rounds saved compares the first rounds in which the means over seeds are there.',
     _TARGET,
     [result.row for result in found if result.row['target'] is not None],
   )
