@@ -127,8 +127,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.execution.matmul_precision=default   as in JAX; one of default, high, highest
   --config.execution.deterministic=False        on GPUs: the same bits in every run,
                                                 slower
-  --config.execution.compile_cache=             folder for compiled programs, private;
-                                                '': none
+  --config.execution.compile_cache=auto         private folder for compiled programs;
+                                                auto: the user's; off
   --config.execution.profile=False              trace two rounds and say where the time
                                                 went
 """

@@ -1,6 +1,7 @@
 """A vectorized simulator of model-contrastive federated learning.
 
   load_config, run, rounds, load     experiments from Python, as from the shell
+  sweep                              many of them, one table
   register_algorithm, register_...   parts of your own, with knobs
   Algorithm, Upload, ...             what an algorithm is made of
 
@@ -17,7 +18,7 @@ _BOUNDS = ('Bound', 'above', 'at_least', 'between', 'one_of')
 _KINDS = ('algorithm', 'augmentation', 'data', 'model', 'partition')
 _MODULES = {
   'algorithms.base': ('Algorithm',),
-  'api': ('load_config', 'rounds', 'run'),
+  'api': ('load_config', 'rounds', 'run', 'sweep'),
   'catalog.parts': ('Metric', 'knob', *_BOUNDS),
   'catalog.registering': tuple(f'register_{kind}' for kind in _KINDS),
   'data.partition': ('Partition',),

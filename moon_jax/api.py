@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,10 @@ from moon_jax import cli, inference
 from moon_jax import config as config_lib
 from moon_jax.engine import devices, experiment, programs
 from moon_jax.runner import files, loop, pipeline, run_directory, signals
-from moon_jax.types import PyTree, State
+from moon_jax.sweeps import running
+from moon_jax.sweeps.cells import name_of
+from moon_jax.sweeps.grid import combinations
+from moon_jax.types import Dataset, PyTree, State
 
 Record = dict[str, Any]
 
@@ -79,7 +82,11 @@ class Result:
 
 
 def run(
-  config: Mapping[str, Any], workdir: str | os.PathLike, *, handle_signals: bool = False
+  config: Mapping[str, Any],
+  workdir: str | os.PathLike,
+  *,
+  handle_signals: bool = False,
+  load: Callable[[config_lib.Config], Dataset] | None = None,
 ) -> Result:
   """Runs an experiment as `python launch.py` does: records, checkpoints, resumption.
 
@@ -88,6 +95,7 @@ def run(
     workdir: the run directory; the same call again resumes the run that is there.
     handle_signals: whether SIGTERM, SIGHUP and Ctrl-C save the round and end the
       process, as of `launch.py`; only in the main thread.
+    load: what loads the data of a configuration; None is as of `launch.py`.
 
   Raises:
     RunError: with the message for the user; ConfigError tells every mistake.
@@ -97,12 +105,39 @@ def run(
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
   stop = signals.listen() if handle_signals else None
-  loop.run(cli.request(config, workdir, command), stop)
+  loop.run(cli.request(config, workdir, command), stop, load)
   return Result(
     workdir,
     files.read_lines(workdir / run_directory.METRICS),
     files.read_json(workdir / run_directory.SUMMARY),
   )
+
+
+def sweep(
+  config: Mapping[str, Any], over: Mapping[str, Sequence[Any]], out: str | os.PathLike
+) -> list[Record]:
+  """Runs every combination of some knobs' values, as `python -m moon_jax.sweep` does.
+
+  Args:
+    config: what is common, of `load_config`.
+    over: dotted knob -> its values, e.g. {'algorithm': ['fedavg', 'moon'], 'seed': [0,
+      1]}; one that a run does not use multiplies the others alone.
+    out: the folder of the run directories; the same call again goes on.
+
+  Returns:
+    A row for each run: its knobs of `over`, `workdir`, and what summary.json has. Give
+    it to pandas.DataFrame for a table.
+
+  Raises:
+    RunError: with the message for the user, of the first run that fails.
+  """
+  common, load = config_lib.flatten(config_lib.validate(config)), running.remembered()
+  rows = []
+  for change in combinations(common, over):
+    workdir = pathlib.Path(out).expanduser() / name_of(None, change)
+    found = run(common | change, workdir, load=load)
+    rows.append(change | {'workdir': str(workdir)} | found.summary)
+  return rows
 
 
 class Outcome(NamedTuple):

@@ -72,10 +72,10 @@ class Running:
     pid: of the process.
   """
 
-  def __init__(self, folder, *words, prefix=(), **environment):
+  def __init__(self, folder, *words, prefix=(), program=(LAUNCH,), **environment):
     with no_signal_ignored():
       self._process = subprocess.Popen(
-        [*prefix, sys.executable, LAUNCH, *words],
+        [*prefix, sys.executable, *program, *words],
         cwd=folder,
         env=surroundings(words, environment, **ONLY_READS),
         stdout=subprocess.PIPE,

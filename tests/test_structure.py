@@ -29,7 +29,8 @@ LAYERS = (
   ('inference',),
   ('predict',),
   ('report',),
-  ('api',),
+  ('sweeps',),
+  ('api', 'sweep'),
   ('__main__',),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

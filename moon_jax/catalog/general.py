@@ -129,7 +129,7 @@ EXECUTION = {
     False, 'on GPUs: the same bits in every run, slower', **_FREE
   ),
   'execution.compile_cache': word(
-    '', "folder for compiled programs, private; '': none", **_FREE
+    'auto', "private folder for compiled programs; auto: the user's; off", **_FREE
   ),
   'execution.profile': switch(
     False, 'trace two rounds and say where the time went', **_FREE

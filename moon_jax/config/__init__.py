@@ -13,7 +13,14 @@ stand in `moon_jax.catalog`.
 """
 
 # ruff: noqa: F401
-from moon_jax.config.files import LIST, expand, list_variants, load, split
+from moon_jax.config.files import (
+  LIST,
+  expand,
+  list_variants,
+  load,
+  split,
+  variants,
+)
 from moon_jax.config.messages import ConfigError, problem, unknown_knob
 from moon_jax.config.rules import changes, identity, used
 from moon_jax.config.tables import knob_table

@@ -34,12 +34,12 @@ def load(choice: str) -> dict[str, Any]:
   path, variant = split(choice)
   module, words = _module(path), []
   if variant is not None:
-    variants, words = _variants(path, module), [variant]
-    if variant not in variants:
+    named, words = _variants(path, module), [variant]
+    if variant not in named:
       problem = (
         f'{path} has no variant {variant!r}; --config={path}:{LIST} prints them.'
       )
-      raise ConfigError([problem + did_you_mean(variant, variants)])
+      raise ConfigError([problem + did_you_mean(variant, named)])
   config = _run(path, lambda: module.get_config(*words))
   if not isinstance(config, ml_collections.ConfigDict):
     kind = type(config).__name__
@@ -48,14 +48,23 @@ def load(choice: str) -> dict[str, Any]:
   return _run(path, lambda: flatten(config.to_dict()))
 
 
+def variants(path: str) -> dict[str, Variant]:
+  """name -> experiment of a config file.
+
+  Raises:
+    ConfigError: there is no such file, it fails, or it has no variants.
+  """
+  return _variants(path, _module(path))
+
+
 def list_variants(path: str) -> str:
   """The experiments of a config file, a line for each.
 
   Raises:
     ConfigError: there is no such file, it fails, or it has no variants.
   """
-  variants = _variants(path, _module(path))
-  return _run(path, lambda: listing(path, variants))
+  named = variants(path)
+  return _run(path, lambda: listing(path, named))
 
 
 def split(choice: str) -> tuple[str, str | None]:

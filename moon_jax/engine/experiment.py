@@ -1,5 +1,6 @@
 """What a configuration builds: data, functions, the first state."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -52,14 +53,20 @@ class Experiment(NamedTuple):
   data_digest: str
 
 
-def build(config: Config) -> Experiment:
+def build(
+  config: Config, load: Callable[[Config], Dataset] | None = None
+) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
+
+  Args:
+    config: the configuration.
+    load: what loads its data; None is `load_data`.
 
   Raises:
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
   """
   config = with_its_clients(config)
-  data = load_data(config)
+  data = (load or load_data)(config)
   network = make_network(config, data.train_images.shape[1:], data.num_classes)
   split, see = partition.make(
     config.partition.name,

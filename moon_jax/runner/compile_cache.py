@@ -2,12 +2,11 @@
 
 JAX trusts what it finds: it runs what was swapped, and complains of a torn file in
 every run but never replaces it. So only its owner may enter the folder, and beside each
-entry stands its SHA-256, with which it is compared before JAX sees it. One process at a
-time uses the folder; another one waits, often for the very program it needs.
+entry stands its SHA-256, with which it is compared before JAX sees it.
 """
 
 import contextlib
-import fcntl
+import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -19,76 +18,89 @@ from moon_jax import config as config_lib
 from moon_jax.errors import UsageError
 from moon_jax.runner import files
 
+AUTO, OFF = 'auto', 'off'
 _KNOB = 'config.execution.compile_cache'
 _ENTRIES = 'jit_*-cache'  # as JAX names them; what else is in the folder is not ours
+_MOST_BYTES = 2**28
 
 
-def check(folder: str) -> None:
-  """Looks whether the folder is private, if it is there; writes nothing.
+def folder_of(choice: str) -> pathlib.Path | None:
+  """The folder that the knob names; None for none.
 
-  Args:
-    folder: '' for no cache.
+  'auto' is the user's cache folder, unless JAX has been given a cache of its own, as by
+  JAX_COMPILATION_CACHE_DIR.
+  """
+  if choice in ('', OFF):  # as earlier versions wrote it
+    return None
+  if choice != AUTO:
+    return config_lib.expand(_KNOB, choice).absolute()
+  if jax.config.jax_compilation_cache_dir:
+    return None
+  home = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
+  return pathlib.Path(home, 'moon_jax').absolute()
+
+
+def check(choice: str) -> None:
+  """Looks whether a folder that the user named is private; writes nothing.
 
   Raises:
     UsageError: it is no folder, or others may enter it.
   """
-  path = config_lib.expand(_KNOB, folder)
-  if not folder or not path.exists():
-    return
+  path = folder_of(choice)
+  if path is not None and choice != AUTO and (fault := _fault(path)):
+    raise UsageError(f'--{_KNOB}={choice!r} {fault}.')
+
+
+def _fault(path: pathlib.Path) -> str:
+  """Why the folder cannot be used; '' if it can, or is not there yet."""
+  if not path.exists():
+    return ''
   about = path.stat()
-  if not path.is_dir() or about.st_uid != os.getuid() or about.st_mode & 0o077:
-    raise UsageError(
-      f'--{_KNOB}={folder!r} must be a folder that only you can enter (chmod 700), '
-      'or a new one: what is in it is run.'
-    )
+  if path.is_dir() and about.st_uid == os.getuid() and not about.st_mode & 0o077:
+    return ''
+  return (
+    'must be a folder that only you can enter (chmod 700), or a new one: what is in it '
+    'is run'
+  )
 
 
 @contextlib.contextmanager
-def using(folder: str, say: Callable[[str], None]) -> Iterator[None]:
+def using(choice: str, say: Callable[[str], None]) -> Iterator[None]:
   """What is compiled inside is looked up in the folder, and added to it.
 
-  Of what cannot be kept, on a full disk say, JAX warns; it is only compiled.
+  Of what cannot be kept, on a full disk say, JAX warns; it is only compiled. The oldest
+  entries go when there are more than 256 MiB.
 
   Args:
-    folder: '' for no cache.
-    say: told about bad entries, which are removed.
+    choice: 'auto', 'off', or a folder.
+    say: told about bad entries, which are removed, and of 'auto' why there is none.
 
   Raises:
-    UsageError: the folder cannot be made or written to.
+    UsageError: a folder that the user named is not private, or cannot be made.
   """
-  if not folder:
+  path, fault = folder_of(choice), ''
+  if path is not None:
+    try:
+      path.mkdir(mode=0o700, parents=True, exist_ok=True)
+      fault = _fault(path)
+    except OSError as error:
+      fault = f'cannot be written: {error.strerror}'
+  if fault and choice != AUTO:
+    raise UsageError(f'--{_KNOB}={choice!r} {fault}.')
+  if fault:
+    say(f'no compile cache: {path} {fault}')
+  if path is None or fault:
     yield
     return
-  path = config_lib.expand(_KNOB, folder).absolute()
-  with _locked(path, folder, say):
-    if bad := _without_digest(path):
-      say(f'compile cache: {len(bad)} bad entries removed from {folder}')
-    for entry in bad:
-      entry.unlink()
-      _digest_file(entry).unlink(missing_ok=True)
-    with _enabled(path):
-      yield
-    with contextlib.suppress(OSError):  # a full disk: the next start removes them
-      for entry in _without_digest(path):
-        _digest_file(entry).write_text(files.sha256(entry))
-
-
-@contextlib.contextmanager
-def _locked(path: pathlib.Path, folder: str, say: Callable) -> Iterator[None]:
-  """Makes the folder, if there is none; it is ours inside."""
-  try:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = (path / '.lock').open('a')
-  except OSError as error:
-    problem = f'--{_KNOB}={folder!r} cannot be written: {error.strerror}.'
-    raise UsageError(problem) from None
-  with lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      say(f'compile cache: waiting for the process that fills {folder}')
-      fcntl.flock(lock, fcntl.LOCK_EX)
+  if bad := _without_digest(path):
+    say(f'compile cache: {len(bad)} bad entries removed from {path}')
+  _remove(bad)
+  with _enabled(path):
     yield
+  with contextlib.suppress(OSError):  # a full disk: the next start removes them
+    for entry in _without_digest(path):
+      _digest_file(entry).write_text(files.sha256(entry))
+  _remove(_too_many(path))
 
 
 @contextlib.contextmanager
@@ -109,6 +121,20 @@ def _without_digest(path: pathlib.Path) -> list[pathlib.Path]:
   """The entries that their digests do not fit, or that have none."""
   told = [(entry, _digest_file(entry)) for entry in path.glob(_ENTRIES)]
   return [e for e, d in told if not d.exists() or d.read_text() != files.sha256(e)]
+
+
+def _too_many(path: pathlib.Path) -> list[pathlib.Path]:
+  """The oldest entries, if there are more bytes than may be kept."""
+  newest_first = sorted(path.glob(_ENTRIES), key=lambda e: -e.stat().st_mtime_ns)
+  sizes = itertools.accumulate(entry.stat().st_size for entry in newest_first)
+  return [e for e, size in zip(newest_first, sizes, strict=True) if size > _MOST_BYTES]
+
+
+def _remove(entries: list[pathlib.Path]) -> None:
+  """Removes entries and their digests; another process may have been faster."""
+  for entry in entries:
+    entry.unlink(missing_ok=True)
+    _digest_file(entry).unlink(missing_ok=True)
 
 
 def _digest_file(entry: pathlib.Path) -> pathlib.Path:

@@ -14,6 +14,10 @@ from moon_jax.runner import files
 LOCK = '.lock'
 
 
+class BusyError(UsageError):
+  """Another process is running in the directory."""
+
+
 @contextlib.contextmanager
 def held(workdir: pathlib.Path) -> Iterator[None]:
   """Makes the run directory and holds its lock.
@@ -22,7 +26,7 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
   and means nothing then.
 
   Raises:
-    UsageError: another process is running in the directory.
+    BusyError: another process is running in the directory.
     RunError: it cannot be made, written to or locked.
   """
   path = workdir / LOCK
@@ -36,7 +40,7 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:
         who = path.read_text().strip() or 'it has just started'
-        raise UsageError(
+        raise BusyError(
           f'Another process is running in {workdir}: {who}. Give this one a --workdir.'
         ) from None
       now = datetime.datetime.now().astimezone().isoformat(' ', 'seconds')

@@ -1,6 +1,9 @@
 """Runs an experiment: checks, builds, resumes, trains round by round, and ends it."""
 
+from collections.abc import Callable
+
 from moon_jax.cli import Request
+from moon_jax.config import Config
 from moon_jax.engine import devices
 from moon_jax.engine.experiment import build, initial_state
 from moon_jax.errors import ExitCode, UsageError
@@ -10,14 +13,20 @@ from moon_jax.runner.console import Console
 from moon_jax.runner.pipeline import Pipeline
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
+from moon_jax.types import Dataset
 
 
-def run(request: Request, stop: Stop | None = None) -> ExitCode:
+def run(
+  request: Request,
+  stop: Stop | None = None,
+  load: Callable[[Config], Dataset] | None = None,
+) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
 
   Args:
     request: the command line.
     stop: what ends the run early; None is nothing.
+    load: see `experiment.build`.
 
   Returns:
     ExitCode.DONE.
@@ -35,7 +44,7 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
   compile_cache.check(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   console.devices()
-  built = build(config)
+  built = build(config, load)
   images = run_directory.describe_images(built.test)
   with (
     run_directory.begin(request, built.data_digest, images),

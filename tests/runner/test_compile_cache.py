@@ -1,5 +1,6 @@
 """Compiled programs are kept in private, and a bad one is never used."""
 
+import os
 import re
 import stat
 
@@ -7,6 +8,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from moon_jax import catalog
 from moon_jax.errors import ExitCode
 from moon_jax.runner import compile_cache
 from tests.processes import Running, check_success, contents, launch
@@ -88,7 +90,7 @@ def test_a_killed_process_leaves_a_cache_that_works(tmp_path):
   assert not list(cache.glob('*.sha256'))
   done = launch(tmp_path, *RUN, CACHE, '--workdir=run')
   check_success(done)
-  assert 'compile cache: 1 bad entries removed from programs\n' in done.stdout
+  assert f'compile cache: 1 bad entries removed from {cache}\n' in done.stdout
 
 
 @pytest.mark.parametrize('mode', few([0o755], [0o750, 0o701]))
@@ -143,7 +145,6 @@ def test_an_entry_whose_digest_does_not_fit_is_removed_by_the_next_start(disk):
     add_entry(cache, 'jit_newer')
   assert told == [f'compile cache: 1 bad entries removed from {cache}']
   assert contents(cache).keys() == {
-    '.lock',
     *(f'jit_{name}-{KEY}-cache' for name in ('newer', 'old')),
     *(f'jit_{name}-{KEY}-cache.sha256' for name in ('newer', 'old')),
   }
@@ -159,5 +160,48 @@ def test_nothing_of_others_is_removed(tmp_path):
   with compile_cache.using(str(tmp_path), told.append):
     pass
   assert told == []
-  names = {path.name for path in tmp_path.rglob('*')} - {'.lock'}
+  names = {path.name for path in tmp_path.rglob('*')}
   assert names == {'pip-cache', 'thesis.tex', 'font-cache'}
+
+
+def test_the_users_folder_is_the_default_and_off_is_none(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  assert catalog.every_knob()['execution.compile_cache'].default == 'auto'
+  assert compile_cache.folder_of('auto') == tmp_path / 'moon_jax'
+  assert compile_cache.folder_of('off') is compile_cache.folder_of('') is None
+  with compile_cache.using('auto', print):
+    add_entry(tmp_path / 'moon_jax', 'jit_new')
+  assert len(entries(tmp_path / 'moon_jax')) == 1
+  assert stat.S_IMODE((tmp_path / 'moon_jax').stat().st_mode) == 0o700
+
+
+def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  jax.config.update('jax_compilation_cache_dir', str(tmp_path / 'mine'))
+  with compile_cache.using('auto', print):
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'mine')
+  assert contents(tmp_path) == {}
+
+
+def test_without_a_home_that_can_be_written_nothing_is_kept(tmp_path, monkeypatch):
+  (tmp_path / 'file').touch()
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+  told = []
+  with compile_cache.using('auto', told.append):
+    assert jax.config.jax_compilation_cache_dir is None
+  assert told == [
+    f'no compile cache: {tmp_path}/file/moon_jax cannot be written: Not a directory'
+  ]
+
+
+def test_the_oldest_entries_go(tmp_path, monkeypatch):
+  monkeypatch.setattr(compile_cache, '_MOST_BYTES', 20)
+  cache = tmp_path / 'programs'
+  for number in range(4):
+    with compile_cache.using(str(cache), print):
+      add_entry(cache, f'jit_{number}')  # five letters
+      os.utime(entries(cache)[-1], ns=(number, number))
+  with compile_cache.using(str(cache), print):
+    add_entry(cache, 'jit_4')
+  kept = {path.name.partition('-')[0] for path in cache.iterdir()}
+  assert kept == {'jit_1', 'jit_2', 'jit_3', 'jit_4'}

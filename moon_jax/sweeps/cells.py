@@ -1,0 +1,84 @@
+"""The runs of a sweep: their names, their folders, and the commands that run them."""
+
+import fnmatch
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from moon_jax import cli
+from moon_jax import config as config_lib
+from moon_jax.config import ConfigError
+from moon_jax.sweeps.grid import Change, combinations
+
+
+class Cell(NamedTuple):
+  """One run of a sweep.
+
+  Attributes:
+    name: of its folder.
+    argv: the words of `launch.py` that run it.
+    request: what they ask for.
+  """
+
+  name: str
+  argv: list[str]
+  request: cli.Request
+
+
+def cells(
+  choice: str,
+  words: Sequence[str],
+  over: Mapping[str, Sequence[str]],
+  out: pathlib.Path,
+) -> list[Cell]:
+  """The runs of a sweep; nothing is written.
+
+  Args:
+    choice: FILE, FILE:VARIANT, or FILE:PATTERN for all variants whose names match it,
+      such as 'fashion_mnist_*'.
+    words: `--config.KNOB=VALUE` for every run.
+    over: dotted knob -> words for its values.
+    out: the folder of the run directories.
+
+  Raises:
+    ConfigError: every mistake in any run, one line each.
+  """
+  found, problems = [], []
+  for one in _choices(choice):
+    _, variant = config_lib.split(one)
+    given = dict(word.removeprefix('--config.').split('=', 1) for word in words)
+    for change in combinations(config_lib.load(one) | given, over):
+      name = name_of(variant, change)
+      flags = [f'--config.{knob}={value}' for knob, value in change.items()]
+      argv = [f'--config={one}', *words, *flags, f'--workdir={out / name}']
+      try:
+        found.append(Cell(name, argv, cli.parse(argv)))
+      except ConfigError as error:
+        problems += error.problems
+  names = [cell.name for cell in found]
+  if twice := sorted({name for name in names if names.count(name) > 1}):
+    problems.append(f'Several runs would be in {", ".join(twice)}.')
+  if problems:
+    raise ConfigError(dict.fromkeys(problems))
+  return found
+
+
+def name_of(variant: str | None, change: Change) -> str:
+  """'moon-moon.mu=5-seed=0': what tells a run from the others, for a file system."""
+  told = [f'{name}={value}' for name, value in change.items() if name != 'algorithm']
+  parts = filter(None, [variant, change.get('algorithm'), *told])
+  return re.sub(r'[^\w.=+-]+', '_', '-'.join(parts)) or 'run'
+
+
+def _choices(choice: str) -> list[str]:
+  """FILE:PATTERN as FILE:VARIANT, for each that matches."""
+  path, variant = config_lib.split(choice)
+  if not variant or not set(variant) & set('*?['):
+    return [choice]
+  found = fnmatch.filter(config_lib.variants(path), variant)
+  if not found:
+    raise ConfigError(
+      [f'--config={choice!r}: no variant matches; --config={path}:list prints them.']
+    )
+  return [f'{path}:{name}' for name in found]

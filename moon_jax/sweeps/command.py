@@ -1,0 +1,143 @@
+"""Runs many experiments: every combination of some knobs' values.
+
+  python -m moon_jax.sweep --config=FILE[:PATTERN] --over KNOB=VALUE,... [flags]
+
+Example, 3 algorithms x 2 betas x 3 seeds, and all variants of a paper:
+
+  python -m moon_jax.sweep --config=configs/fashion_mnist_moon.py \\
+    --over algorithm=fedavg,moon,sa_moon --over partition.beta=0.1,0.5 --over seed=0,1,2
+  python -m moon_jax.sweep --config=configs/dco_moon.py:'fashion_mnist_*'
+
+Each run is a run directory as `launch.py` makes it. The same command goes on with what
+is left; finished runs are left alone. A knob that a run does not use, such as moon.mu
+with FedAvg, multiplies the others alone.
+
+  --config=FILE     FILE:PATTERN is every variant whose name matches
+  --over KNOB=VALUES  values with commas between them; give it for each knob
+  --config.KNOB=VALUE  for every run
+  --out=DIR         of the run directories; default runs/<config>-sweep
+  --dry-run         prints the runs and what is done of them, and runs nothing
+  --jobs=N          processes, which share the cores; default one for each GPU, else one
+  --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
+                    --slurm='--time=4:00:00 --gres=gpu:1'
+  --no-report       leaves out the report that is made when all runs are finished
+
+Exit codes: 0 done, 1 a run failed or diverged, 2 wrong usage, 75 SIGTERM or SIGHUP,
+130 Ctrl-C; after the last two the same command goes on.
+"""
+
+import pathlib
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from absl import flags
+
+from moon_jax import config as config_lib
+from moon_jax.cli import DEFAULT_CONFIG
+from moon_jax.errors import ExitCode, RunError, UsageError
+from moon_jax.runner.signals import Stop
+from moon_jax.sweeps.cells import Cell, cells
+
+
+class Sweep(NamedTuple):
+  """What a command line asks for.
+
+  Attributes:
+    cells: the runs.
+    out: their folder.
+    values: the other flags.
+  """
+
+  cells: list[Cell]
+  out: pathlib.Path
+  values: flags.FlagValues
+
+
+def main(argv: list[str], stop: Stop) -> int:
+  """Returns the exit code; every failure that the user can mend is one clear line."""
+  if {'-h', '--help'} & set(argv):
+    print(__doc__.strip())
+    return ExitCode.DONE
+  try:
+    stop.command = shlex.join(['python', '-m', 'moon_jax.sweep', *argv])
+    return _run(parse(argv), argv, stop)
+  except RunError as error:
+    print(error, file=sys.stderr)
+    return error.exit_code
+
+
+def parse(argv: Sequence[str]) -> Sweep:
+  """Reads the command line, and checks every run; nothing is written.
+
+  Raises:
+    UsageError: every mistake found, one line each.
+  """
+  values = flags.FlagValues()
+  flags.DEFINE_string('config', DEFAULT_CONFIG, 'config file', flag_values=values)
+  flags.DEFINE_multi_string('over', [], 'knob and values', flag_values=values)
+  for name in ('out', 'slurm', 'share'):
+    flags.DEFINE_string(name, None, name, flag_values=values)
+  flags.DEFINE_integer('jobs', None, 'processes', lower_bound=1, flag_values=values)
+  for name in ('dry-run', 'no-report'):
+    flags.DEFINE_boolean(name, False, name, flag_values=values)
+  try:
+    words = values(['sweep', *argv], known_only=True)[1:]
+  except flags.Error as error:
+    raise UsageError(f'{error}; see --help.') from None
+  if stray := [word for word in words if not word.startswith('--config.')]:
+    raise UsageError(f'{stray[0]!r} is a stray word; see --help.')
+  out = config_lib.expand('out', values.out or _default_out(values.config))
+  return Sweep(cells(values.config, words, _over(values.over), out), out, values)
+
+
+def _default_out(choice: str) -> str:
+  path, _ = config_lib.split(choice)
+  return f'runs/{pathlib.Path(path).stem}-sweep'
+
+
+def _over(words: Sequence[str]) -> dict[str, list[str]]:
+  """['seed=0,1'] -> {'seed': ['0', '1']}."""
+  found: dict[str, list[str]] = {}
+  for word in words:
+    name, equals, listed = word.partition('=')
+    if not equals or name in found:
+      raise UsageError(f'--over={word!r} must be KNOB=VALUE,VALUE, once for each knob.')
+    found[name] = listed.split(',')
+  return found
+
+
+def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
+  # Only now: a mistyped flag is answered before JAX is loaded.
+  from moon_jax.sweeps import running, slurm
+
+  values = sweep.values
+  if values['dry-run'].value:
+    print('\n'.join(f'{running.state_of(c):<20} {c.name}' for c in sweep.cells))
+    return ExitCode.DONE
+  todo = running.left(sweep.cells)
+  if values.slurm is not None:
+    print(slurm.submit(todo, sweep.out, shlex.split(values.slurm)) if todo else 'done')
+    return ExitCode.DONE
+  if values.share:
+    running.take_share(values.share)
+    return ExitCode.FAILED if running.run_here(sweep.cells, stop) else ExitCode.DONE
+  jobs = values.jobs or len(running.visible_gpus()) or 1
+  if jobs > 1 and todo:
+    code = running.run_in_processes(argv, sweep.cells, jobs)
+    if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
+      return code
+  else:
+    running.run_here(sweep.cells, stop)
+  for cell in (unfinished := running.left(sweep.cells)):
+    print(f'{cell.name}: {running.state_of(cell)}', file=sys.stderr)
+  if unfinished:
+    return ExitCode.FAILED
+  return ExitCode.DONE if values['no-report'].value else _report(sweep.out)
+
+
+def _report(out: pathlib.Path) -> int:
+  from moon_jax.report.__main__ import main as report
+
+  return report([str(out), f'--out={out / "report"}'])

@@ -1,0 +1,83 @@
+"""A sweep has the runs that its knobs multiply, each once, as launch.py reads them."""
+
+import pathlib
+
+import pytest
+
+from moon_jax import cli
+from moon_jax.config import ConfigError
+from moon_jax.sweeps.cells import cells
+from moon_jax.sweeps.grid import combinations
+
+OUT = pathlib.Path('out')
+DIGITS = 'configs/digits_moon.py'
+
+
+def names(choice=DIGITS, words=(), **over):
+  over = {name.replace('__', '.'): values for name, values in over.items()}
+  return [cell.name for cell in cells(choice, words, over, OUT)]
+
+
+def test_every_combination_is_a_run():
+  assert names(algorithm=['fedavg', 'moon'], seed=['0', '1']) == [
+    'fedavg-seed=0',
+    'fedavg-seed=1',
+    'moon-seed=0',
+    'moon-seed=1',
+  ]
+
+
+def test_a_knob_multiplies_only_the_runs_that_use_it():
+  assert names(algorithm=['fedavg', 'moon'], moon__mu=['1', '5']) == [
+    'fedavg',
+    'moon-moon.mu=1',
+    'moon-moon.mu=5',
+  ]
+  # What decides may be set for all, or be a choice of the sweep itself.
+  iid = ['--config.partition.name=iid']
+  with pytest.raises(
+    ConfigError, match=r'partition\.beta: no run of the sweep uses it'
+  ):
+    names(words=iid, partition__beta=['0.1', '0.5'])
+
+
+def test_all_variants_that_match():
+  found = names('configs/moon_cvpr21.py:niid_*', seed=['0', '1'])
+  assert len(found) == 6
+  assert found[0] == 'niid_bench_fedavg-seed=0'
+  with pytest.raises(ConfigError, match='no variant matches'):
+    names('configs/moon_cvpr21.py:nothing*')
+
+
+def test_a_run_is_what_launch_py_makes_of_its_words():
+  (cell,) = cells(DIGITS, ['--config.num_rounds=3'], {'moon.mu': ['5']}, OUT)
+  words = ['--config.num_rounds=3', '--config.moon.mu=5', '--workdir=out/moon.mu=5']
+  assert cell.argv == [f'--config={DIGITS}', *words]
+  assert cell.request == cli.parse(cell.argv)
+  assert cell.request.config.moon.mu == 5.0
+
+
+def test_all_mistakes_are_told_at_once():
+  with pytest.raises(ConfigError) as caught:
+    names(moon__mu=['1', '-1', 'x'], seed=['0', '1'])
+  assert caught.value.problems == (
+    '--config.moon.mu=-1.0 must be at least 0.',
+    "--config.moon.mu='x' must be a number.",
+  )
+  with pytest.raises(ConfigError, match=r'--config\.mu is not a knob'):
+    names(mu=['1'])
+  with pytest.raises(ConfigError, match='needs values, each of them once'):
+    names(seed=['1', '1'])
+
+
+def test_two_runs_in_one_directory_are_refused():
+  with pytest.raises(ConfigError, match=r'Several runs would be in data\.path=a_b'):
+    names(words=['--config.data.source=npz'], data__path=['a/b', 'a b'])
+
+
+def test_values_may_be_of_python():
+  settings = {'algorithm': 'moon', 'partition.name': 'dirichlet'}
+  assert combinations(settings, {'moon.mu': [1, 5.0], 'seed': [3]}) == [
+    {'moon.mu': 1, 'seed': 3},
+    {'moon.mu': 5.0, 'seed': 3},
+  ]

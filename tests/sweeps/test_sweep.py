@@ -1,0 +1,158 @@
+"""A sweep is launch.py many times, only sooner; stopped, it goes on with the rest."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+import moon_jax
+from moon_jax import config
+from moon_jax.errors import ExitCode
+from tests.processes import Running, check_success, checkpoint, launch, read_lines
+
+SWEEP = ('-m', 'moon_jax.sweep')
+TINY = (
+  '--config.data.limit=60',
+  '--config.num_clients=2',
+  '--config.partition.name=iid',
+  '--config.mlp.width=8',
+  '--config.mlp.representation=8',
+  '--config.local_epochs=1',
+  '--config.num_rounds=2',
+)
+OVER = ('--over', 'algorithm=fedavg,moon', '--over', 'seed=0,1', '--out=out')
+RUNS = [f'{name}-seed={seed}' for name in ('fedavg', 'moon') for seed in (0, 1)]
+
+
+@pytest.fixture(scope='module')
+def swept(tmp_path_factory):
+  """A folder with a sweep that has ended, and what was said."""
+  folder = tmp_path_factory.mktemp('swept')
+  done = launch(folder, *TINY, *OVER, program=SWEEP)
+  check_success(done)
+  return folder, done.stdout
+
+
+def test_each_run_is_what_launch_py_makes_alone(swept, tmp_path):
+  folder, _ = swept
+  words = ('--config.algorithm=moon', '--config.seed=1', '--workdir=run')
+  check_success(launch(tmp_path, *TINY, *words))
+  run = folder / 'out/moon-seed=1'
+  for name in ('metrics.jsonl', 'partition.npz'):
+    assert (run / name).read_bytes() == (tmp_path / 'run' / name).read_bytes()
+  assert checkpoint(run, 2) == checkpoint(tmp_path / 'run', 2)
+
+
+def test_the_sweep_tells_its_runs_and_ends_with_a_report(swept):
+  folder, said = swept
+  for number, name in enumerate(RUNS, 1):
+    assert f'[{number} of 4' in said
+    assert f'] {name}\n' in said
+  assert (folder / 'out/report/index.html').exists()
+
+
+def test_finished_runs_are_left_alone_and_another_value_is_added(swept):
+  folder, _ = swept
+  before = {name: read_lines(folder / 'out' / name / 'timings.jsonl') for name in RUNS}
+  over = (*OVER[:3], 'seed=0,1,2', '--out=out')
+  dry = launch(folder, *TINY, *over, '--dry-run', program=SWEEP)
+  check_success(dry)
+  states = [line.split()[0] for line in dry.stdout.splitlines()]
+  assert states == ['finished', 'finished', 'new'] * 2
+  check_success(launch(folder, *TINY, *over, '--no-report', program=SWEEP))
+  for name in RUNS:
+    assert read_lines(folder / 'out' / name / 'timings.jsonl') == before[name]
+  assert len(read_lines(folder / 'out/moon-seed=2/metrics.jsonl')) == 2
+
+
+@pytest.mark.slow
+def test_processes_share_the_runs(swept, tmp_path):
+  folder, _ = swept
+  words = (*TINY, *OVER, '--jobs=2', '--no-report')
+  check_success(launch(tmp_path, *words, program=SWEEP))
+  for name in RUNS:
+    metrics = (tmp_path / 'out' / name / 'metrics.jsonl').read_bytes()
+    assert metrics == (folder / 'out' / name / 'metrics.jsonl').read_bytes()
+  assert len(list((tmp_path / 'out/jobs').iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_stopped_goes_on(tmp_path):
+  words = (*TINY, '--config.num_rounds=400', *OVER, '--no-report')
+  with Running(tmp_path, *words, program=SWEEP) as process:
+    process.wait_for('round 3/400')
+    process.send(signal.SIGTERM)
+    done = process.finish()
+  assert done.returncode == ExitCode.PREEMPTED
+  assert 'To go on: python -m moon_jax.sweep' in done.stderr
+  check_success(launch(tmp_path, *words, program=SWEEP))
+  assert len(read_lines(tmp_path / 'out/moon-seed=1/metrics.jsonl')) == 400
+
+
+def test_a_run_that_diverges_holds_no_other_back(tmp_path):
+  over = ('--over', 'optimizer.learning_rate=1e30,0.01', '--out=out', '--no-report')
+  done = launch(tmp_path, *TINY, *over, program=SWEEP)
+  assert done.returncode == ExitCode.FAILED
+  assert 'Diverged in round 1' in done.stderr
+  last = done.stderr.splitlines()[-1]
+  assert last.startswith('optimizer.learning_rate=1e30: ')
+  good = tmp_path / 'out/optimizer.learning_rate=0.01'
+  assert (good / 'summary.json').exists()
+
+
+BAD = {
+  ('--over', 'seed'): "--over='seed' must be KNOB=VALUE,VALUE",
+  ('--over', 'sed=1'): "--config.sed is not a knob. Did you mean 'seed'?",
+  ('--over', 'moon.mu=1,-1'): '--config.moon.mu=-1.0 must be at least 0.',
+  ('stray',): "'stray' is a stray word",
+  ('--jobs=0',): 'jobs',
+  ('--slurm=--time=1:00:00',): '--slurm: there is no sbatch here.',
+}
+
+
+@pytest.mark.parametrize('words', BAD)
+def test_mistakes_are_one_line_and_nothing_is_written(words, tmp_path):
+  done = launch(tmp_path, *words, program=SWEEP)
+  assert done.returncode == ExitCode.USAGE
+  (line,) = done.stderr.splitlines()
+  assert BAD[words] in line
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_an_array_job_has_a_task_for_each_run_that_is_left(swept, tmp_path):
+  folder, _ = swept
+  sbatch = tmp_path / 'sbatch'
+  sbatch.write_text('#!/bin/bash\necho Submitted batch job 7\n')
+  sbatch.chmod(0o755)
+  over = (*OVER[:3], 'seed=0,3', '--out=out')
+  path = f'{tmp_path}:{os.environ["PATH"]}'
+  slurm = '--slurm=--time=1:00:00 --gres=gpu:1'
+  done = launch(folder, *TINY, *over, slurm, program=SWEEP, PATH=path)
+  check_success(done)
+  assert done.stdout == 'Submitted batch job 7\n'
+  script = folder / 'out/sweep.sbatch'
+  text = script.read_text()
+  assert '#SBATCH --array=0-1\n' in text
+  assert '#SBATCH --time=1:00:00\n#SBATCH --gres=gpu:1\n' in text
+  task = os.environ | {'SLURM_ARRAY_TASK_ID': '1', 'SLURM_ARRAY_JOB_ID': '7'}
+  ran = subprocess.run(['bash', script], cwd=folder, env=task, check=False)
+  assert ran.returncode == ExitCode.DONE
+  assert (folder / 'out/moon-seed=3/summary.json').exists()
+  assert not (folder / 'out/fedavg-seed=3').exists()
+
+
+def test_from_python_it_is_one_table(swept, tmp_path):
+  folder, _ = swept
+  given = dict(word.removeprefix('--config.').split('=') for word in TINY)
+  changes = {name: config.from_word(name, word) for name, word in given.items()}
+  common = moon_jax.load_config('configs/digits_moon.py', changes)
+  over = {'algorithm': ['fedavg', 'moon'], 'seed': [0, 1]}
+  rows = moon_jax.sweep(common, over, tmp_path / 'out')
+  assert [(row['algorithm'], row['seed']) for row in rows] == [
+    (name, seed) for name in ('fedavg', 'moon') for seed in (0, 1)
+  ]
+  for name, row in zip(RUNS, rows, strict=True):
+    assert row['workdir'] == str(tmp_path / 'out' / name)
+    (*_, last) = read_lines(folder / 'out' / name / 'metrics.jsonl')
+    assert row['test_accuracy'] == pytest.approx(last['test_accuracy'], abs=1e-6)
