@@ -12,7 +12,9 @@ from moon_jax.errors import ExitCode
 from tests.processes import Running, check_success, checkpoint, launch, read_lines
 
 SWEEP = ('-m', 'moon_jax.sweep')
+# A process with a share of the cores rounds as one with as many devices.
 TINY = (
+  '--config.execution.devices=1',
   '--config.data.limit=60',
   '--config.num_clients=2',
   '--config.partition.name=iid',
