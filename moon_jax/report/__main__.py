@@ -2,9 +2,9 @@
 
 import sys
 
-from moon_jax.errors import ExitCode, RunError
+from moon_jax.errors import ExitCode, exit_code_of
 from moon_jax.report import command
-from moon_jax.runner import streams
+from moon_jax.runner import streams, surroundings
 
 
 def main(argv: list[str]) -> ExitCode:
@@ -12,23 +12,21 @@ def main(argv: list[str]) -> ExitCode:
   if {'-h', '--help'} & set(argv):
     print(command.__doc__.strip())
     return ExitCode.DONE
-  try:
-    request = command.parse(argv)
-    # Only now: the libraries that these need are there.
-    if request.out is None:
-      from moon_jax.report import compare
+  return exit_code_of(lambda: _report(argv))
 
-      compare.show(request)
-    else:
-      from moon_jax.report import build
 
-      build.make(request)
-  except RunError as error:
-    print(error, file=sys.stderr)
-    return error.exit_code
-  except KeyboardInterrupt:
-    print('Interrupted.', file=sys.stderr)
-    return ExitCode.INTERRUPTED
+def _report(argv: list[str]) -> ExitCode:
+  request = command.parse(argv)
+  surroundings.require_room()
+  # Only now: the libraries that these need are there.
+  if request.out is None:
+    from moon_jax.report import compare
+
+    compare.show(request)
+  else:
+    from moon_jax.report import build
+
+    build.make(request)
   return ExitCode.DONE
 
 

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from moon_jax import tree
 from moon_jax.cli import Request
 from moon_jax.engine.experiment import Experiment
+from moon_jax.errors import printable
 from moon_jax.runner import files, run_directory
 from moon_jax.runner.clock import Clock, time_spent
 from moon_jax.runner.metrics import TARGET, Record
@@ -35,7 +36,7 @@ class Console:
 
   def say(self, text: str, end: str = '\n') -> None:
     """Prints one line, or the begin of one."""
-    self._terminal.print(text, end=end)
+    self._terminal.print(printable(text), end=end)
 
   def devices(self) -> None:
     """Says what the run computes on."""
