@@ -10,6 +10,7 @@ import os
 import pathlib
 import stat
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 # What changes names on a disk, or is about to.
@@ -23,10 +24,12 @@ class Point(NamedTuple):
     flushed: path -> bytes of the files, None of the folders, that are left if all is
       lost that was not flushed.
     named: the same if names reach the disk by themselves, and bytes do not.
+    promised: what the program counted on then.
   """
 
   flushed: dict[str, bytes | None]
   named: dict[str, bytes | None]
+  promised: int
 
 
 class Disk:
@@ -36,8 +39,14 @@ class Disk:
     points: an instant before each change of a name, and after each flush.
   """
 
-  def __init__(self, root: pathlib.Path):
-    self._root = str(root)
+  def __init__(self, root: pathlib.Path, promised: Callable[[], int]):
+    """Records nothing yet.
+
+    Args:
+      root: the folder, which is there.
+      promised: tells what the program counts on.
+    """
+    self._root, self._promised = str(root), promised
     self._bytes: dict[int, bytes] = {}  # of a file's inode
     self._names: dict[int, dict[str, tuple[int, bool]]] = {}  # of a folder's
     self._fsync = os.fsync
@@ -56,9 +65,9 @@ class Disk:
       os.fsync, self._is_on = self._fsync, False
 
   def _audit(self, event, arguments):
-    if self._is_on and not self._is_busy and event in EVENTS:
-      if str(arguments[0]).startswith(self._root):
-        self._note()
+    is_change = self._is_on and not self._is_busy and event in EVENTS
+    if is_change and str(arguments[0]).startswith(self._root):
+      self._note()
 
   def _flush(self, descriptor):
     self._fsync(descriptor)
@@ -80,8 +89,9 @@ class Disk:
     root = os.stat(self._root).st_ino
     flushed = self._left('', root, lambda inode, path: self._names.get(inode, {}))
     named = self._left('', root, lambda inode, path: self._listed_now(path))
-    if not self.points or (flushed, named) != self.points[-1]:
-      self.points.append(Point(flushed, named))
+    point = Point(flushed, named, self._promised())
+    if not self.points or point != self.points[-1]:
+      self.points.append(point)
     self._is_busy = False
 
   def _listed_now(self, path):
