@@ -25,6 +25,7 @@ from moon_jax import config as config_lib
 from moon_jax.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.runner import files, streams, surroundings
 
+_LONGEST = 240  # bytes of a name that file systems take, with .partial behind it
 _ARRAYS = ('images', 'test_x')
 
 
@@ -97,15 +98,9 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   if output is None:
     output = str(source.with_name(f'{source.stem}_predictions.npz'))
   path = pathlib.Path(os.path.expanduser(output))
-  if path.suffix != '.npz':
-    raise UsageError(f'--output={output!r} must be an .npz file.')
-  try:
-    os.stat(path.with_name(path.name + files.PARTIAL))
-  except FileNotFoundError:
-    pass  # as it has to be
-  except OSError as error:
-    raise UsageError(f'--output={output!r}: {error.strerror}.') from None
-  if not path.parent.is_dir():
+  if path.suffix != '.npz' or len(os.fsencode(path.name)) > _LONGEST:
+    raise UsageError(f'--output={output!r} must be an .npz file with a short name.')
+  if not os.path.isdir(path.parent):
     raise UsageError(f'--output={output!r}: there is no folder {str(path.parent)!r}.')
   if path.resolve() == source.resolve():
     raise UsageError(f'--output={output!r} is the --input.')

@@ -20,16 +20,11 @@ import numpy as np
 from moon_jax.errors import printable
 
 _IRREGULAR = 'It is no regular file'
-Kinds = Mapping[str, tuple[str, str]]
-# Array -> its axes, where equal letters are equally long, and its kinds of dtype.
-PARTITION = {'class_counts': ('NY', 'iu')}
-FEATURES = {
-  'round': ('', 'iu'),
-  'confusion': ('YY', 'iu'),
-  'classes': ('M', 'iu'),
-  'representations': ('MD', 'f'),
-  'embedded': ('M2', 'f'),
-}
+Kinds = Mapping[str, str]
+# Array -> its kinds of dtype, and its axes: equal letters are equally long.
+PARTITION = {'class_counts': 'iu NY'}
+FEATURES = {'round': 'iu ', 'confusion': 'iu YY', 'classes': 'iu M'}
+FEATURES |= {'representations': 'f MD', 'embedded': 'f M2'}
 
 
 def opened(path: str | os.PathLike) -> BinaryIO:
@@ -117,16 +112,14 @@ def arrays(
       raise ValueError('it is no archive; save it with np.savez')
     with np.load(file) as saved:
       found = {name: saved[name] for name in kinds or names if name in saved}
-  for name, array in found.items():
-    if not isinstance(array, np.ndarray):
-      raise ValueError(f'{name} is no array')
+  if others := [n for n, array in found.items() if not isinstance(array, np.ndarray)]:
+    raise ValueError(f'{others[0]} is no array')
   sizes = {'2': 2}
-  for name, (axes, dtypes) in (kinds or {}).items():
-    array = found[name]
+  for name, kind in (kinds or {}).items():
+    array, (dtypes, axes) = found[name], kind.split(' ')
     fits = array.ndim == len(axes) and array.dtype.kind in dtypes and array.size
     pairs = zip(axes, array.shape, strict=False)
-    if not fits or any(sizes.setdefault(axis, size) != size for axis, size in pairs):
-      raise ValueError(f'{name} is {array.dtype} of shape {array.shape}')
-    if array.dtype.kind == 'i' and array.min() < 0:
-      raise ValueError(f'{name} holds {array.min()}')
+    fits = fits and all(sizes.setdefault(axis, size) == size for axis, size in pairs)
+    if not fits or (dtypes == 'iu' and array.min() < 0):
+      raise ValueError(f'{name} is {array.dtype} of shape {array.shape}, or below 0')
   return found

@@ -100,10 +100,8 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
 def flush(path: pathlib.Path) -> None:
   """Waits until a file, or the names in a folder, are on the disk."""
   descriptor = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
+  os.fsync(descriptor)
+  os.close(descriptor)
 
 
 def make_folder(path: pathlib.Path) -> None:

@@ -1,7 +1,6 @@
 """Where JAX fails, or computes another thing: one line, before data are loaded."""
 
 import os
-import resource
 import subprocess
 import sys
 
@@ -13,20 +12,16 @@ from tests.processes import LAUNCH, surroundings
 TINY = ('--config.num_rounds=1', '--config.local_epochs=1', '--config.data.limit=300')
 
 
-def launch_in(folder, limit=None, **environment):
-  def restrict():
-    if limit:
-      resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
+def launch_in(folder, kibibytes='unlimited', **environment):
+  limited = ['sh', '-c', f'ulimit -v {kibibytes} && exec "$@"', 'sh']
   return subprocess.run(
-    [sys.executable, LAUNCH, *TINY, '--workdir=run'],
+    [*limited, sys.executable, LAUNCH, *TINY, '--workdir=run'],
     cwd=folder,
     env=surroundings((), environment),
     capture_output=True,
     text=True,
     timeout=120,
     check=False,
-    preexec_fn=restrict,
   )
 
 
@@ -52,7 +47,7 @@ def test_surroundings_that_are_refused(tmp_path, environment, words):
 
 
 def test_too_little_address_space_is_told_at_once(tmp_path):
-  done = launch_in(tmp_path, limit=1500 * 1024 * 1000)
+  done = launch_in(tmp_path, kibibytes=1500000)
   check_refused(tmp_path, done, 'ulimit -v allows 1,536,000,000 bytes')
 
 
