@@ -133,7 +133,7 @@ def finish(workdir: pathlib.Path) -> None:
 
 def save_partition(workdir: pathlib.Path, split: Partition, counts: np.ndarray) -> None:
   """Writes partition.npz (indices, offsets, class_counts [N, Y]) and partition.png."""
-  with files.replacing(workdir / 'partition.npz') as path, path.open('wb') as file:
+  with files.replacing(workdir / 'partition.npz') as file:
     np.savez(file, **split._asdict(), class_counts=counts)
   plots.heat_map(workdir / 'partition.png', counts, workdir.name)
 
