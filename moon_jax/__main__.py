@@ -2,6 +2,7 @@
 
 import sys
 
+from moon_jax.errors import ExitCode, exit_code_of
 from moon_jax.runner import signals, streams
 
 
@@ -18,29 +19,25 @@ def launch(argv: list[str], stop: signals.Stop | None = None) -> int:
     argv: the words after the program's name.
     stop: what ends the run early; None is nothing.
   """
+  return exit_code_of(lambda: _launch(argv, stop or signals.Stop()))
+
+
+def _launch(argv: list[str], stop: signals.Stop) -> int:
   # Only now: Ctrl-C is one line from the start, before anything slow is loaded.
   from moon_jax import cli
-  from moon_jax.errors import ExitCode, RunError
-  from moon_jax.runner import files
+  from moon_jax.runner import files, surroundings
 
-  stop = stop or signals.Stop()
-  try:
-    if text := cli.answer(argv):
-      print(text)
-      return ExitCode.DONE
-    request = cli.parse(argv)
-    stop.command = request.command
-    files.require_writable(request.workdir)
-    # Only now: a mistyped flag is answered before JAX is loaded.
-    from moon_jax.runner import loop
+  if text := cli.answer(argv):
+    print(text)
+    return ExitCode.DONE
+  request = cli.parse(argv)
+  stop.command = request.command
+  files.require_writable(request.workdir)
+  surroundings.require_room()
+  # Only now: a mistyped flag is answered before JAX is loaded.
+  from moon_jax.runner import loop
 
-    return loop.run(request, stop)
-  except RunError as error:
-    print(error, file=sys.stderr)
-    return error.exit_code
-  except MemoryError as error:
-    print(f'Not enough memory. {error}', file=sys.stderr)
-    return ExitCode.FAILED
+  return loop.run(request, stop)
 
 
 if __name__ == '__main__':

@@ -2,7 +2,8 @@
 
 import difflib
 import enum
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 
 
 class ExitCode(enum.IntEnum):
@@ -39,6 +40,27 @@ class DivergedError(RunError):
   """A loss became NaN or infinite."""
 
   exit_code = ExitCode.DIVERGED
+
+
+def exit_code_of(program: Callable[[], int]) -> int:
+  """Runs a program; every failure that the user can mend is one clear line."""
+  try:
+    return program()
+  except RunError as error:
+    print(error, file=sys.stderr)
+    return error.exit_code
+  except MemoryError as error:
+    print(f'Not enough memory. {error}', file=sys.stderr)
+    return ExitCode.FAILED
+  except KeyboardInterrupt:
+    print('Interrupted.', file=sys.stderr)
+    return ExitCode.INTERRUPTED
+
+
+def printable(text: str) -> str:
+  """The text with what would command a terminal as an escape sequence: \\x1b."""
+  shown = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
+  return ''.join(shown)
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

@@ -11,14 +11,14 @@ import jax
 import numpy as np
 
 from moon_jax import config as config_lib
-from moon_jax import models
+from moon_jax import models, untrusted
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
 from moon_jax.data.device import normalise
 from moon_jax.engine import evaluation, experiment
 from moon_jax.errors import NoCheckpointError, UsageError
-from moon_jax.runner import checkpoint, files, run_directory
+from moon_jax.runner import checkpoint, files, run_directory, surroundings
 from moon_jax.types import Outputs, PyTree
 
 
@@ -80,12 +80,15 @@ class Trained:
     return Predictions(*map(np.concatenate, zip(*parts, strict=True)))
 
   def test_data(self) -> tuple[np.ndarray, np.ndarray]:
-    """Loads the run's test split: ([M, H, W, C] uint8, [M] int32).
+    """Loads the run's test split: ([M, H, W, C] uint8, [M] int32); downloads nothing.
 
     Raises:
       UsageError: the data is missing, or another than the run had.
     """
-    data = experiment.load_data(self.config)
+    source, options = self.config.data.source, experiment.options(self.config, 'data')
+    if source == 'tfds':
+      options['prepare'] = False  # whoever wrote the configuration
+    data = sources.load(source, limit=self.config.data.limit, **options)
     if sources.digest(data) != self.data_digest:
       raise UsageError(
         f'The data is not that which the run in {self.workdir} was trained on.'
@@ -116,7 +119,8 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     UsageError: it is no run directory; or there is no such model in it.
     NoCheckpointError: there is no usable checkpoint in it.
   """
-  workdir = pathlib.Path(workdir).expanduser()
+  surroundings.require_jax()
+  workdir = config_lib.expand('workdir', workdir)
   saved = _saved(workdir)
   for line in run_directory.require_registered(workdir, saved):
     warnings.warn(line, stacklevel=2)
@@ -214,13 +218,16 @@ def _saved(workdir: pathlib.Path) -> run_directory.Record:
     raise NoCheckpointError(
       f'{path} is not what this version writes: it lacks {sorted(missing)}.'
     )
+  images = saved['images']
+  if {len(images['mean']), len(images['std'])} != {images['shape'][2]}:
+    raise NoCheckpointError(f'{path} is damaged: mean and std must be of each channel.')
   return saved
 
 
 def _class_counts(workdir: pathlib.Path) -> np.ndarray:
   path = workdir / 'partition.npz'
-  with one_line(f'{path} cannot be read'), np.load(path) as arrays:
-    return arrays['class_counts']
+  with one_line(f'{path} cannot be read'):
+    return untrusted.arrays(path, kinds=untrusted.PARTITION)['class_counts']
 
 
 def _forward(network: models.Network, images: dict[str, Any]) -> Callable:

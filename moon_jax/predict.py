@@ -22,9 +22,10 @@ import numpy as np
 from absl import flags
 
 from moon_jax import config as config_lib
-from moon_jax.errors import ExitCode, RunError, UsageError
-from moon_jax.runner import files, streams
+from moon_jax.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.runner import files, streams, surroundings
 
+_LONGEST = 240  # bytes of a name that file systems take, with .partial behind it
 _ARRAYS = ('images', 'test_x')
 
 
@@ -33,14 +34,7 @@ def main(argv: list[str]) -> ExitCode:
   if {'-h', '--help'} & set(argv):
     print(__doc__.strip())
     return ExitCode.DONE
-  try:
-    print(predict(_parse(argv)))
-  except RunError as error:
-    print(error, file=sys.stderr)
-    return error.exit_code
-  except KeyboardInterrupt:
-    return ExitCode.INTERRUPTED
-  return ExitCode.DONE
+  return exit_code_of(lambda: print(predict(_parse(argv))) or ExitCode.DONE)
 
 
 def predict(values: flags.FlagValues) -> str:
@@ -50,6 +44,7 @@ def predict(values: flags.FlagValues) -> str:
     RunError: with the message for the user and the exit code.
   """
   target = _target(values.output, pathlib.Path(os.path.expanduser(values.input)))
+  surroundings.require_room()
   if values.config is not None:
     config_lib.load(values.config)
   # Only now: a mistyped flag is answered before JAX is loaded.
@@ -66,7 +61,7 @@ def predict(values: flags.FlagValues) -> str:
     predictions = model.predict(images)
   except UsageError as error:
     raise UsageError(f'{flag}: {error}') from None
-  with files.replacing(target) as partial, partial.open('wb') as file:
+  with files.replacing(target) as file:
     np.savez(file, **predictions._asdict())
   whose = 'the global model' if values.client is None else f'client {values.client}'
   return (
@@ -101,10 +96,12 @@ def _parse(argv: list[str]) -> flags.FlagValues:
 def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   """Where the predictions go."""
   if output is None:
-    return source.with_name(f'{source.stem}_predictions.npz')
+    output = str(source.with_name(f'{source.stem}_predictions.npz'))
   path = pathlib.Path(os.path.expanduser(output))
-  if path.suffix != '.npz':
-    raise UsageError(f'--output={output!r} must be an .npz file.')
+  if path.suffix != '.npz' or len(os.fsencode(path.name)) > _LONGEST:
+    raise UsageError(f'--output={output!r} must be an .npz file with a short name.')
+  if not os.path.isdir(path.parent):
+    raise UsageError(f'--output={output!r}: there is no folder {str(path.parent)!r}.')
   if path.resolve() == source.resolve():
     raise UsageError(f'--output={output!r} is the --input.')
   return path

@@ -155,7 +155,13 @@ class ClientMetrics(NamedTuple):
 
 
 class Server(NamedTuple):
-  """The server between rounds: the global model and the algorithm's own memory."""
+  """The server between rounds.
+
+  Attributes:
+    variables: the global model, {'params': ...}, and with batch normalisation
+      'batch_stats'.
+    memory: what the algorithm's server keeps beside it; () of one that keeps nothing.
+  """
 
   variables: PyTree
   memory: PyTree

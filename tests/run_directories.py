@@ -56,7 +56,12 @@ def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
   counts = np.random.default_rng(seed).integers(1, 30, (4, 3))
   np.savez(path / 'partition.npz', class_counts=counts)
   if finished:
-    summary = {'rounds': len(lines), 'test_accuracy': accuracies[-1]}
+    summary = {
+      'rounds': len(lines),
+      'test_accuracy': accuracies[-1],
+      'best_test_accuracy': accuracies[-1],
+      'best_round': len(lines),
+    }
     (path / 'summary.json').write_text(json.dumps(summary))
   return path
 

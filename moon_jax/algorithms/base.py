@@ -86,9 +86,9 @@ class Algorithm(NamedTuple):
     upload: (trained variables, task) -> an Upload, and the client's new memory.
     report: (trained variables, task) -> name -> [] float32, recorded as the mean and
       quantiles over the cohort.
-    aggregate: (server, mean of the cohort's Uploads, cohort size / number of clients,
-      scalars) -> the new server. The mean is all that a server sees of the cohort: no
-      upload is stored.
+    aggregate: (Server, mean of the cohort's Uploads, cohort size / number of clients,
+      scalars) -> the new Server. The mean is all that a server sees of the cohort: no
+      upload is stored. `mean.weighted` is the mean model, unless `upload` is another.
     needs_all_uploads: whether `aggregate` gets `Uploads`, every client's, in place of
       the mean, at the price of the memory of K uploads on every device.
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.

@@ -217,7 +217,7 @@ class Part(NamedTuple):
     if self.make is None:
       raise UsageError(
         f'The {self.kind} {self.name!r} of {self.registered["file"]} is not registered '
-        'now: load the config file that registers it.'
+        'now: give the file that registers it by --config.'
       )
     return _imported(self.make) if isinstance(self.make, str) else self.make
 

@@ -18,7 +18,7 @@ def one_line(what: str) -> Iterator[None]:
   """Makes any error a DataError: TFDS raises a dozen kinds, some of them pages long."""
   try:
     yield
-  except (DataError, MemoryError):
+  except (UsageError, MemoryError):
     raise
   except Exception as error:
     first_line = str(error).strip().partition('\n')[0]

@@ -5,10 +5,15 @@ import importlib.util
 import io
 import logging
 import os
+import pathlib
+import re
 import sys
+import types
+from unittest import mock
 
 import numpy as np
 
+from moon_jax import untrusted
 from moon_jax.data.arrays import DataError, make_dataset, one_line
 from moon_jax.types import Dataset
 
@@ -26,8 +31,10 @@ RECORDS_PER_READ = 1000  # bounds the encoded images in memory
 DOWNLOAD_RETRIES = 3  # TFDS's ten take minutes to find that there is no network
 
 
-def load_tfds(name: str, dir: str) -> Dataset:
+def load_tfds(name: str, dir: str, *, prepare: bool = True) -> Dataset:
   """Loads a TFDS image classification set, after preparing it if need be.
+
+  A prepared set is data, whoever made it: only TFDS's own classes describe it.
 
   Reading needs no TensorFlow; downloading and preparing, done once, does.
 
@@ -35,13 +42,14 @@ def load_tfds(name: str, dir: str) -> Dataset:
     name: TFDS name, e.g. 'cifar100' (its label is the fine one of two), 'svhn_cropped'
       (its split 'extra' is not used) or 'emnist/balanced'; ':1.2.3' may follow.
     dir: TFDS folder; '' is $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
+    prepare: whether a set that is not there may be downloaded and prepared.
 
   Raises:
     DataError: the name is unknown, the set is not one of labelled uint8 images of one
       size with splits train and test, or it cannot be prepared or read.
   """
   data_dir = dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
-  builder = _tfds_builder(name, os.path.expanduser(data_dir))
+  builder = _tfds_builder(name, os.path.abspath(os.path.expanduser(data_dir)), prepare)
   info = builder.info
   image_key, label_key = _supervised_keys(name, info)
   _prepare(name, builder)
@@ -51,10 +59,10 @@ def load_tfds(name: str, dir: str) -> Dataset:
       f'{sorted(info.splits)}. Save two of them as .npz for --config.data.source=npz.'
     )
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
+    num_classes = int(info.features[label_key].num_classes)
     train, test = (
       _read_split(builder, split, image_key, label_key) for split in ('train', 'test')
     )
-  num_classes = info.features[label_key].num_classes
   labels = np.concatenate([train[1], test[1]])
   if labels.min() < 0 or labels.max() >= num_classes:
     raise DataError(
@@ -68,14 +76,29 @@ def load_tfds(name: str, dir: str) -> Dataset:
   )
 
 
-def _tfds_builder(name, data_dir):
+def _refuse(module):
+  raise DataError(f'A features.json names a class of {module!r}, not one of TFDS.')
+
+
+_NO_IMPORTS = types.SimpleNamespace(import_module=_refuse)
+
+
+def _tfds_builder(name, data_dir, prepare):
   with one_line(f'cannot open --config.data.name={name!r} in {data_dir}; check both'):
     import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import features, read_only_builder
 
+    untrusted.require_files(pathlib.Path(data_dir, re.match(r'\w*', name)[0]))
+    find = tfds.builder if prepare else read_only_builder.builder_from_files
     try:
-      # Without file_format: with it, data in another format is a bare ValueError here.
-      return tfds.builder(name, data_dir=data_dir)
+      # It would import whatever module the features.json of the set names.
+      with mock.patch.object(features.feature, 'importlib', _NO_IMPORTS):
+        # Without file_format: with it, data in another format is a bare ValueError.
+        return find(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
+      if not prepare:
+        problem = f'--config.data.name={name!r} is not prepared in {data_dir}.'
+        raise DataError(problem) from None
       # The community's list would be fetched from the network.
       known = tfds.list_builders(with_community_datasets=False)
       near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
@@ -147,6 +170,8 @@ def _read_split(builder, split, image_key, label_key):
   from PIL import Image
   from tensorflow_datasets.proto import tf_example_pb2
 
+  for path in builder.info.splits[split].filepaths:
+    untrusted.opened(path).close()
   source = builder.as_data_source(
     split,
     deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,

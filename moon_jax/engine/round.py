@@ -12,7 +12,8 @@ from moon_jax.data.device import TrainSplit
 from moon_jax.engine import aggregation
 from moon_jax.engine.client_training import Finished, Work
 from moon_jax.engine.planning import Plan
-from moon_jax.types import ClientMetrics, PyTree, Scalars, State, Uploads
+from moon_jax.errors import UsageError
+from moon_jax.types import ClientMetrics, PyTree, Scalars, Server, State, Uploads
 
 Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
 
@@ -45,6 +46,8 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Finished]) -> Round
       sent = aggregation.mean_of_finite(done.upload, finite, plan.weights)
     participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
     server = algorithm.aggregate(state.server, sent, participation, numbers)
+    if not isinstance(server, Server):
+      raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
     kept = jnp.where(finite, plan.clients, -1)
     clients = tree.scatter(state.clients, kept, done.memory)
     if algorithm.share:

@@ -2,9 +2,9 @@
 
 import sys
 
-from moon_jax.errors import ExitCode, RunError
+from moon_jax.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.report import command
-from moon_jax.runner import streams
+from moon_jax.runner import streams, surroundings
 
 
 def main(argv: list[str]) -> ExitCode:
@@ -12,8 +12,13 @@ def main(argv: list[str]) -> ExitCode:
   if {'-h', '--help'} & set(argv):
     print(command.__doc__.strip())
     return ExitCode.DONE
+  return exit_code_of(lambda: _report(argv))
+
+
+def _report(argv: list[str]) -> ExitCode:
+  request = command.parse(argv)
+  surroundings.require_room()
   try:
-    request = command.parse(argv)
     # Only now: the libraries that these need are there.
     if request.out is None:
       from moon_jax.report import compare
@@ -23,15 +28,8 @@ def main(argv: list[str]) -> ExitCode:
       from moon_jax.report import build
 
       build.make(request)
-  except RunError as error:
-    print(error, file=sys.stderr)
-    return error.exit_code
   except ModuleNotFoundError as error:
-    print(f"{error}: pip install 'moon_jax[report]'", file=sys.stderr)
-    return ExitCode.USAGE
-  except KeyboardInterrupt:
-    print('Interrupted.', file=sys.stderr)
-    return ExitCode.INTERRUPTED
+    raise UsageError(f"{error}: pip install 'moon_jax[report]'") from None
   return ExitCode.DONE
 
 

@@ -20,6 +20,7 @@ def make(request: Request) -> None:
     UsageError: no run is left, or the folder cannot be written.
   """
   head, parts, looks = collect(request)
+  print(f'drawing {sum(len(part.charts) for part in parts)} figures')
   files.write(request.out, head, parts, looks)
   print(f'{head.summary}\nreport: {request.out / files.PAGE}')
 

@@ -18,7 +18,8 @@ second prints a table of the runs.
   --features=RUNS  runs whose trained model is looked at (t-SNE, confusion matrix,
                    accuracy for each client): first of each series, all, none, or paths;
                    default first
-  --config=FILE    a config file to run first: it registers parts that the runs use
+  --config=FILE    a config file to run first: it registers parts that the runs use; may
+                   be given several times
 
 Exit codes: 0 done, 2 wrong usage or nothing to report, 130 Ctrl-C.
 """
@@ -39,13 +40,12 @@ from moon_jax.report.numbers.results import BASELINE, WHICH, Target
 
 _DEFAULTS = {
   'target': f'{BASELINE}@last',
-  'config': None,
   'out': 'report',
   'group': None,
   'over': 'seed',
   'features': FIRST,
 }
-_COMPARE = ('target', 'config')
+_COMPARE = ('target',)
 
 
 class Request(NamedTuple):
@@ -81,14 +81,14 @@ def parse(argv: Sequence[str]) -> Request:
   folders, values = _flags(argv[1:] if is_table else argv, is_table)
   request = Request(
     folders=tuple(config_lib.expand('', folder) for folder in folders),
-    out=None if is_table else _out(values['out']),
+    out=None if is_table else config_lib.expand('out', values['out']),
     choice=_choice(values),
     target=_target(values['target']),
     features=_words('features', values['features']),
     command=shlex.join(['python', '-m', 'moon_jax.report', *argv]),
   )
-  if values['config'] is not None:
-    config_lib.load(values['config'])
+  for path in values['config']:
+    config_lib.load(path)
   return request
 
 
@@ -97,8 +97,8 @@ def _flags(argv: Sequence[str], is_table: bool) -> tuple[list[str], dict[str, An
   given = flags.FlagValues()
   for name in _COMPARE if is_table else _DEFAULTS:
     flags.DEFINE_string(name, _DEFAULTS[name], name, flag_values=given)
-  if not is_table:
-    flags.DEFINE_multi_string('where', [], 'where', flag_values=given)
+  for name in ('config',) if is_table else ('config', 'where'):
+    flags.DEFINE_multi_string(name, [], name, flag_values=given)
   given.set_gnu_getopt(True)
   try:
     folders = given(['report', *argv])[1:]
@@ -107,13 +107,6 @@ def _flags(argv: Sequence[str], is_table: bool) -> tuple[list[str], dict[str, An
   if not folders:
     raise UsageError(f'A {"RUN" if is_table else "FOLDER"} is missing; see --help.')
   return folders, _DEFAULTS | {'where': []} | given.flag_values_dict()
-
-
-def _out(word: str) -> pathlib.Path:
-  path = config_lib.expand('out', word)
-  if not word or (path.exists() and not path.is_dir()):
-    raise UsageError(f'--out={word!r} must be a folder.')
-  return path
 
 
 def _choice(values: Mapping[str, Any]) -> Choice:

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from moon_jax import tree
+from moon_jax import tree, untrusted
 from moon_jax.errors import NoCheckpointError, RunError
 from moon_jax.runner import files
 from moon_jax.types import State
@@ -52,8 +52,8 @@ class Checkpoints:
     self._directory = directory
     self._say = say
     self._checkpointer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+    files.make_folder(directory)
     with files.writing(directory):
-      directory.mkdir(exist_ok=True)
       for path in directory.iterdir():
         if re.fullmatch(rf'\d+{re.escape(files.PARTIAL)}', path.name):
           shutil.rmtree(path)
@@ -148,16 +148,16 @@ class Checkpoints:
 
 
 def write_manifest(folder: pathlib.Path, completed_rounds: int) -> None:
-  """Writes the manifest of everything that is in the folder."""
+  """Flushes everything in the folder to the disk, and writes its manifest there."""
   told = {}
-  for path in sorted(path for path in folder.rglob('*') if path.is_file()):
-    about = {'bytes': path.stat().st_size, 'sha256': files.sha256(path)}
-    told[path.relative_to(folder).as_posix()] = about
+  for path in sorted(folder.rglob('*')):
+    files.flush(path)
+    if path.is_file():
+      about = {'bytes': path.stat().st_size, 'sha256': files.sha256(path)}
+      told[path.relative_to(folder).as_posix()] = about
   content = {'format': FORMAT, 'round': completed_rounds, 'files': told}
-  with (folder / MANIFEST).open('w') as file:
-    file.write(json.dumps(content, indent=1))  # the last byte counts: no end of line
-    file.flush()
-    os.fsync(file.fileno())
+  # The last byte counts: no end of line.
+  files.replace(folder / MANIFEST, json.dumps(content, indent=1))
 
 
 def fault(folder: pathlib.Path, completed_rounds: int) -> str:
@@ -171,10 +171,12 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
     NoCheckpointError: it is of a format that is not known here.
   """
   try:
-    content = json.loads((folder / MANIFEST).read_bytes())
+    untrusted.require_files(folder)
+    with untrusted.opened(folder / MANIFEST) as file:
+      content = untrusted.document(folder / MANIFEST, file.read())
     if content['format'] not in _READ:
       raise NoCheckpointError(
-        f'{folder} has checkpoint format {content["format"]}, and this program reads '
+        f'{folder} has checkpoint format {content["format"]!r}, and this program reads '
         f'format {FORMAT}: go on with the version of moon_jax that wrote it.'
       )
     if content['round'] != completed_rounds:

@@ -12,6 +12,7 @@ from rich.console import Console as Terminal
 from moon_jax import tree
 from moon_jax.cli import Request
 from moon_jax.engine.experiment import Experiment
+from moon_jax.errors import printable
 from moon_jax.runner import files, run_directory
 from moon_jax.runner.clock import Clock, time_spent
 from moon_jax.runner.metrics import TARGET, Record
@@ -34,7 +35,7 @@ class Console:
 
   def say(self, text: str, end: str = '\n') -> None:
     """Prints one line, or the begin of one."""
-    self._terminal.print(text, end=end)
+    self._terminal.print(printable(text), end=end)
 
   def devices(self) -> None:
     """Says what the run computes on."""

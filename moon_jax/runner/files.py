@@ -9,10 +9,11 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from rich import filesize
 
+from moon_jax import untrusted
 from moon_jax.errors import NoCheckpointError, RunError, UsageError
 
 PARTIAL = '.partial'
@@ -29,8 +30,15 @@ def require_writable(workdir: pathlib.Path) -> None:
     RunError: the disk is full.
   """
   try:
-    with tempfile.TemporaryFile(dir=_nearest(workdir), buffering=0) as file:
+    nearest = _nearest(workdir)
+    str(workdir).encode()
+    with contextlib.suppress(FileNotFoundError):
+      for part in workdir.absolute().relative_to(nearest).parts:
+        os.stat(nearest / part)
+    with tempfile.TemporaryFile(dir=nearest, buffering=0) as file:
       file.write(b'.')
+  except UnicodeEncodeError:
+    raise UsageError(f'--workdir={str(workdir)!r} must be a name in UTF-8.') from None
   except OSError as error:
     if error.errno in FULL:
       raise failure(workdir, error.strerror) from None
@@ -65,10 +73,10 @@ def writing(path: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields the path to write to; it takes the place of the old file in one step.
+def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
+  """Yields a new file, which takes the place of the old one in one step, on disk.
 
-  A failure leaves the old file, and nothing else.
+  A failure leaves the old file, and nothing else. Nothing is written through a link.
 
   Raises:
     RunError: it cannot be written.
@@ -76,18 +84,40 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
   partial = path.with_name(path.name + PARTIAL)
   with writing(path):
     try:
-      yield partial
+      partial.unlink(missing_ok=True)
+      with partial.open('xb') as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
       os.replace(partial, path)
+      flush(path.parent)
     except BaseException:
       with contextlib.suppress(OSError):
         partial.unlink(missing_ok=True)
       raise
 
 
+def flush(path: pathlib.Path) -> None:
+  """Waits until a file, or the names in a folder, are on the disk."""
+  descriptor = os.open(path, os.O_RDONLY)
+  os.fsync(descriptor)
+  os.close(descriptor)
+
+
+def make_folder(path: pathlib.Path) -> None:
+  """Makes a folder, and those above it, unless it is there; on disk."""
+  with writing(path):
+    top, path = _nearest(path), path.absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    while path != top:
+      path = path.parent
+      flush(path)
+
+
 def replace(path: pathlib.Path, text: str) -> None:
   """Replaces a file by a text, wholly or not at all."""
-  with replacing(path) as partial:
-    partial.write_text(text, encoding='utf-8')
+  with replacing(path) as file:
+    file.write(text.encode())
 
 
 def write_json(path: pathlib.Path, content: Document) -> None:
@@ -99,7 +129,7 @@ def read_json(path: pathlib.Path) -> Document | None:
   """The object in a JSON file; None if there is no such file.
 
   Raises:
-    NoCheckpointError: it cannot be read, or is not an object.
+    NoCheckpointError: it cannot be read, or is not an object, or of another shape.
   """
   data = _read(path)
   return None if data is None else _parse(path, data)
@@ -111,7 +141,7 @@ def read_lines(path: pathlib.Path) -> list[Document]:
   A crash may leave the last line half written: without its end it does not count.
 
   Raises:
-    NoCheckpointError: it cannot be read, or a line is not an object.
+    NoCheckpointError: it cannot be read, or a line is not an object of its shape.
   """
   lines = (_read(path) or b'').splitlines(keepends=True)
   return [_parse(path, line) for line in lines if line.endswith(b'\n')]
@@ -119,13 +149,14 @@ def read_lines(path: pathlib.Path) -> list[Document]:
 
 def sha256(path: pathlib.Path) -> str:
   """The digest of a file's content, in hexadecimal."""
-  with path.open('rb') as file:
+  with untrusted.opened(path) as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def _read(path: pathlib.Path) -> bytes | None:
   try:
-    return path.read_bytes()
+    with untrusted.opened(path) as file:
+      return file.read()
   except (FileNotFoundError, NotADirectoryError):
     return None
   except OSError as error:
@@ -134,13 +165,9 @@ def _read(path: pathlib.Path) -> bytes | None:
 
 def _parse(path: pathlib.Path, data: bytes) -> Document:
   try:
-    document = json.loads(data)
-  except ValueError:  # no JSON, or not even text
-    document = None
-  if not isinstance(document, dict):
-    text = data.decode(errors='replace').strip()
-    raise NoCheckpointError(f'{path} is damaged: {text[:40]!r} is no object.')
-  return document
+    return untrusted.document(path, data)
+  except ValueError as error:
+    raise NoCheckpointError(f'{path} is damaged: {error}') from None
 
 
 def _nearest(path: pathlib.Path) -> pathlib.Path:

@@ -18,6 +18,10 @@ class BusyError(UsageError):
   """Another process is running in the directory."""
 
 
+def _no_link(path, flags):
+  return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 @contextlib.contextmanager
 def held(workdir: pathlib.Path) -> Iterator[None]:
   """Makes the run directory and holds its lock.
@@ -32,10 +36,10 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
   path = workdir / LOCK
   with contextlib.ExitStack() as stack:
     with files.writing(path):
-      workdir.mkdir(parents=True, exist_ok=True)
+      files.make_folder(workdir)
       # Not emptied: it tells who holds it. Unbuffered: what a full disk has refused is
-      # not tried again when the file is closed.
-      file = stack.enter_context(path.open('ab+', buffering=0))
+      # not tried again when the file is closed. A link would be written through.
+      file = stack.enter_context(open(path, 'ab+', buffering=0, opener=_no_link))
       try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:

@@ -7,7 +7,7 @@ from moon_jax.config import Config
 from moon_jax.engine import devices
 from moon_jax.engine.experiment import build, initial_state
 from moon_jax.errors import ExitCode, UsageError
-from moon_jax.runner import compile_cache, run_directory
+from moon_jax.runner import compile_cache, run_directory, surroundings
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.console import Console
 from moon_jax.runner.pipeline import Pipeline
@@ -43,6 +43,7 @@ def run(
     return ExitCode.DONE
   compile_cache.check(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
+  surroundings.require_jax()
   console.devices()
   built = build(config, load)
   images = run_directory.describe_images(built.test)

@@ -36,8 +36,8 @@ def curves(path: pathlib.Path, rounds: list[dict[str, Any]], title: str) -> None
     panel.set(xlabel='communication rounds', xlim=(0.5, rounds[-1]['round'] + 0.5))
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     open_frame(panel)
-  with files.writing(path):
-    figure.savefig(path, dpi=150)
+  with files.replacing(path) as file:
+    figure.savefig(file, dpi=150)
 
 
 def _figure(width: float, height: float, title: str) -> Figure:
@@ -91,8 +91,8 @@ def heat_map(path: pathlib.Path, counts: np.ndarray, title: str) -> None:
   cells.set(xlabel='client', ylabel='class')
   matrix(cells, counts.T, 'training examples')
   figure.align_ylabels([bars, cells])
-  with files.writing(path):
-    figure.savefig(path, dpi=200)
+  with files.replacing(path) as file:
+    figure.savefig(file, dpi=200)
 
 
 def matrix(panel: Axes, values: np.ndarray, unit: str) -> None:

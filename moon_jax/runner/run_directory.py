@@ -75,7 +75,7 @@ def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
     if part.make is None:
       raise UsageError(
         f'{workdir} holds a run with the {what} of {description["file"]}, which is not '
-        'registered now: load the config file that registers it.'
+        'registered now: give the file that registers it by --config.'
       )
     if (part.registered or {}).get('sha256') != description['sha256']:
       told.append(f'{description["file"]}, the {what}, has changed since the run began')
@@ -133,7 +133,7 @@ def finish(workdir: pathlib.Path) -> None:
 
 def save_partition(workdir: pathlib.Path, split: Partition, counts: np.ndarray) -> None:
   """Writes partition.npz (indices, offsets, class_counts [N, Y]) and partition.png."""
-  with files.replacing(workdir / 'partition.npz') as path, path.open('wb') as file:
+  with files.replacing(workdir / 'partition.npz') as file:
     np.savez(file, **split._asdict(), class_counts=counts)
   plots.heat_map(workdir / 'partition.png', counts, workdir.name)
 

@@ -5,17 +5,24 @@ import io
 import os
 import sys
 
+from moon_jax.errors import printable
+
 _STDERR = 2
 # The progress bar hides it.
 _SHOW_CURSOR = '\r\x1b[?25h\n'
 
 
 def outlive() -> None:
-  """From now on output that cannot be written is lost; to be called first of all."""
+  """From now on output that cannot be written is lost; to be called first of all.
+
+  What goes to standard error commands no terminal, whatever names and files hold.
+  """
+  # Pictures are files: no display is asked for, so that no name of one can be wrong.
+  os.environ.pop('MPLBACKEND', None)
   if sys.stdout:
     sys.stdout = _text(sys.stdout, 'Standard output')
   if sys.stderr:
-    sys.stderr = _text(sys.stderr, 'Standard error')
+    sys.stderr = _text(sys.stderr, 'Standard error', _Plain)
 
 
 def tell(text: str) -> None:
@@ -43,9 +50,16 @@ class _Patient(io.FileIO):
       return len(data)
 
 
-def _text(stream: io.TextIOWrapper, title: str) -> io.TextIOWrapper:
+class _Plain(io.TextIOWrapper):
+  """Writes lines without what would command a terminal."""
+
+  def write(self, text: str) -> int:
+    return super().write('\n'.join(map(printable, text.split('\n'))))
+
+
+def _text(stream: io.TextIOWrapper, title: str, kind=io.TextIOWrapper):
   """A stream as Python opened it, on a patient descriptor."""
-  return io.TextIOWrapper(
+  return kind(
     io.BufferedWriter(_Patient(stream.fileno(), title)),
     encoding=stream.encoding,
     # A folder's name may have characters that the terminal has not.

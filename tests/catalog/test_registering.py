@@ -199,7 +199,7 @@ def test_a_run_whose_part_is_not_registered(folder, capsys):
   (line,) = complaints(capsys, '--workdir=run')
   wanted = (
     "run holds a run with the algorithm 'fedprox_l1' of mine.py, which is not "
-    'registered now: load the config file that registers it.'
+    'registered now: give the file that registers it by --config.'
   )
   assert line == wanted
   with pytest.raises(UsageError) as caught:
@@ -318,6 +318,15 @@ def test_a_part_that_fails_when_it_is_used_is_one_line(make, folder, capsys):
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith(FAILING[make])
   assert not (folder / 'run').exists()
+
+
+def test_an_aggregate_that_returns_no_server_is_one_line(folder, capsys):
+  make = 'lambda: moon_jax.Algorithm(aggregate=lambda s, mean, *more: mean.weighted)'
+  (folder / 'bad.py').write_text(f'{HEAD}moon_jax.register_algorithm("mine", {make})\n')
+  words = ['--config=bad.py', '--config.algorithm=mine', *TINY, '--workdir=run']
+  assert launch(words) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line == 'aggregate must return a Server, not dict.'
 
 
 def test_the_name_of_another_file_is_taken(folder, capsys):

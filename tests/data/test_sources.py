@@ -224,7 +224,7 @@ def test_npz_that_is_no_npz(tmp_path):
       load('npz', path=str(tmp_path / name))
   for name in ('array.npy', 'text.npz', 'empty.npz', 'cut.npz'):
     with pytest.raises(
-      array_lib.DataError, match=r'must be an \.npz file .*train_x.* with np\.savez\.$'
+      array_lib.DataError, match=r'must be an \.npz file .*train_x.* with np\.savez$'
     ) as e:
       load('npz', path=str(tmp_path / name))
     assert '\n' not in str(e.value)

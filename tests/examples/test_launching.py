@@ -144,7 +144,7 @@ def test_another_process_loads_it_once_it_has_the_file(ended, tmp_path):
   assert (done.returncode, done.stderr) == (0, '')
   assert done.stdout.splitlines() == [
     f"{workdir} holds a run with the algorithm 'fednova' of fednova.py, which is not "
-    'registered now: load the config file that registers it.',
+    'registered now: give the file that registers it by --config.',
     '3',
   ]
   # From the shell.

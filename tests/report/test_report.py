@@ -615,6 +615,14 @@ def test_a_report_outlives_its_output(tmp_path):
   assert 'Standard output cannot be written' in done.stderr
 
 
+def test_a_setting_tells_the_data_set_that_one_source_has(tmp_path):
+  write_run(tmp_path / 'a', [0.5, 0.6])
+  tfds = ('--config.data.source=tfds', '--config.data.name=fashion_mnist')
+  write_run(tmp_path / 'b', [0.7, 0.8], *tfds)
+  titles = [setting.title for setting in settings_of(tmp_path)]
+  assert titles == ['source=digits', 'source=tfds, data=fashion_mnist']
+
+
 def test_pairs_are_counted(tmp_path):
   for seed in (0, 1, 2):
     write_run(tmp_path / f'runs/f{seed}', [0.5], '--config.algorithm=fedavg', seed=seed)
@@ -684,7 +692,7 @@ def test_an_experiment_and_seed_counts_once(tmp_path):
       ['runs', '--features=nowhere'],
       "--features='nowhere' is not among the finished runs.",
     ),
-    (['runs', '--out=file'], "--out='file' must be a folder."),
+    (['runs', '--out=file', '--features=none'], "--out='file' cannot be written: "),
     (
       ['runs', '--ouy=x'],
       "Unknown command line flag 'ouy'. Did you mean: out ?",
@@ -700,7 +708,7 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, complaint):
   pathlib.Path('file').write_text('')
   assert main(words) == ExitCode.USAGE
   out, err = capsys.readouterr()
-  assert out == ''
+  assert 'report: ' not in out
   assert complaint in err.splitlines()[-1]
   # Nothing was written.
   assert {path.name for path in tmp_path.iterdir()} == {

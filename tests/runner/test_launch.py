@@ -100,12 +100,13 @@ def test_console(reference):
   assert rounds == [f'{i}/20' for i in range(1, 21)]
   end = next(i for i, line in enumerate(lines) if line.startswith('finished after'))
   assert lines[end].startswith('finished after round 20: test accuracy 0.')
-  words = [line.split() for line in lines[end + 1 : -1]]
-  assert [line[0] for line in words if len(line) > 1] == [
-    *('test', 'last', 'best', 'first'),
-    *('where', 'compiling', 'training', 'testing', 'saving', 'idle'),
+  spent, results = lines[end + 1 :]
+  told, _, phases = spent.partition(': ')
+  assert told == 'where the time went'
+  assert [words.split()[0] for words in phases.split(', ')] == [
+    *('compiling', 'training', 'testing', 'saving', 'idle'),
   ]
-  assert lines[-1] == 'results: runs/digits_moon-moon-s0'
+  assert results == 'results: runs/digits_moon-moon-s0'
 
 
 def test_config_json(workdir):

@@ -91,6 +91,8 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
   """
   items = [item for run in runs for item in run.identity.items()]
   names = [name for name in _of_several_values(items) if name not in over]
+  if 'data.source' in names:
+    names.append('data.name')  # also if one source only has it
   # Where knobs of the data tell that it differs, its digest need not.
   told = any(name.startswith('data.') for name in names)
   return [name for name in names if name != DIGEST or not told]

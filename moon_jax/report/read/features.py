@@ -5,7 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moon_jax import untrusted
+from moon_jax.errors import RunError
 from moon_jax.report.read.runs import Note, Run, read_arrays
+from moon_jax.runner import files
 
 NUM_EMBEDDED = 2000
 CACHE = 'features.npz'
@@ -41,20 +44,21 @@ def features_of(run: Run, note: Note) -> Features:
     RunError: there is no global model, no usable checkpoint, or other data.
     OSError: the checkpoint or the data cannot be read.
   """
-  arrays = read_arrays(run.path / CACHE)
-  if arrays and set(arrays) == set(Features._fields) and _is_newest(run, arrays):
+  arrays = read_arrays(run.path / CACHE, untrusted.FEATURES)
+  if arrays and _is_newest(run, arrays):
     return Features(**arrays)
   found = _computed(run)
   try:
     _keep(run.path / CACHE, found)
-  except OSError as error:
-    note(f'{run.path / CACHE} cannot be written ({error.strerror}): computed each time')
+  except RunError as error:
+    reason = error.__cause__.strerror
+    note(f'{run.path / CACHE} cannot be written ({reason}): computed each time')
   return found
 
 
 def _is_newest(run: Run, kept: dict[str, np.ndarray]) -> bool:
   folders = (run.path / 'checkpoints').glob('*')
-  saved = [int(folder.name) for folder in folders if folder.name.isdigit()]
+  saved = [int(folder.name) for folder in folders if folder.name.isdecimal()]
   return max(saved, default=kept['round']) == kept['round']
 
 
@@ -79,9 +83,8 @@ def _computed(run: Run) -> Features:
 
 
 def _keep(path: pathlib.Path, found: Features) -> None:
-  partial = path.with_name('partial-' + path.name)
-  np.savez_compressed(partial, **found._asdict())
-  partial.replace(path)
+  with files.replacing(path) as file:
+    np.savez_compressed(file, **found._asdict())
 
 
 def embed(representations: np.ndarray) -> np.ndarray:

@@ -4,18 +4,18 @@ import dataclasses
 import enum
 import os
 import pathlib
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from moon_jax import catalog
+from moon_jax import catalog, untrusted
 from moon_jax import config as config_lib
 from moon_jax.errors import RunError, UsageError
 from moon_jax.runner import files
 
 Record = dict[str, Any]
+Arrays = dict[str, np.ndarray]
 Value = bool | int | float | str
 Note = Callable[[str], None]
 
@@ -56,7 +56,7 @@ class Run:
   @property
   def name(self) -> str:
     """The path as it is told."""
-    return str(self.path)
+    return untrusted.plain(str(self.path))
 
   def column(self, name: str) -> dict[int, float]:
     """round -> value of a column of metrics.jsonl, where there is a number."""
@@ -68,16 +68,15 @@ class Run:
 
   def class_counts(self) -> np.ndarray | None:
     """[N, Y] training examples of each client and class; None if not recorded."""
-    return (read_arrays(self.path / 'partition.npz') or {}).get('class_counts')
+    found = read_arrays(self.path / 'partition.npz', untrusted.PARTITION)
+    return (found or {}).get('class_counts')
 
 
-def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
-  """The arrays of an .npz file; None if it is not there or damaged."""
+def read_arrays(path: pathlib.Path, kinds: untrusted.Kinds) -> Arrays | None:
+  """The arrays of an .npz file; None if it is not there or holds another thing."""
   try:
-    # Opened here, because np.load forgets to close a file that it cannot read.
-    with path.open('rb') as file, np.load(file) as arrays:
-      return dict(arrays)
-  except (OSError, ValueError, zipfile.BadZipFile):
+    return untrusted.arrays(path, kinds=kinds)
+  except Exception:  # reading can raise anything
     return None
 
 
@@ -95,7 +94,7 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   defaults = config_lib.flatten(config_lib.ordered(valid))
   found, without = {}, []
   for root in roots:
-    if not root.is_dir():
+    if not os.path.isdir(root):  # Path.is_dir raises if the name is too long
       raise UsageError(f'{str(root)!r} is not a folder.')
     paths = list(_directories(root, note))
     if not paths:
@@ -128,12 +127,16 @@ def _read_or_note(path: pathlib.Path, defaults: Record, note: Note) -> Run | Non
 
 
 def _read(path: pathlib.Path, defaults: Record) -> Run:
-  about = files.read_json(path / 'config.json')
+  about = untrusted.plain(files.read_json(path / 'config.json') or {})
   for description in about.get('registered', ()):
     catalog.remember(description)
   knobs = config_lib.flatten(about.pop('config', {}))
   if not {'algorithm', 'seed'} <= knobs.keys():
     raise ValueError('config.json is not what a run writes')
+  for name, knob in catalog.every_knob().items():
+    kinds = (int, float) if knob.kind is float else (knob.kind,)
+    if type(knobs.get(name, knob.default)) not in (*kinds, type(knob.default)):
+      raise ValueError(f'config.json has {name}={knobs[name]!r}')
   catalog.part('algorithm', knobs['algorithm'])  # or there is none
   knobs = defaults | knobs
   rounds = files.read_lines(path / 'metrics.jsonl')

@@ -1,0 +1,57 @@
+"""Where JAX fails, or computes another thing: one line, before data are loaded."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from moon_jax.errors import ExitCode
+from tests.processes import LAUNCH, surroundings
+
+TINY = ('--config.num_rounds=1', '--config.local_epochs=1', '--config.data.limit=300')
+
+
+def launch_in(folder, kibibytes='unlimited', **environment):
+  limited = ['sh', '-c', f'ulimit -v {kibibytes} && exec "$@"', 'sh']
+  return subprocess.run(
+    [*limited, sys.executable, LAUNCH, *TINY, '--workdir=run'],
+    cwd=folder,
+    env=surroundings((), environment),
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
+  )
+
+
+def check_refused(folder, done, words):
+  assert done.returncode == ExitCode.USAGE, done.stderr
+  assert words in done.stderr
+  assert done.stderr.count('\n') == 1, done.stderr
+  assert done.stdout == ''
+  assert not os.listdir(folder)
+
+
+@pytest.mark.parametrize(
+  ('environment', 'words'),
+  [
+    ({'JAX_PLATFORMS': 'cpuu'}, "no device for JAX_PLATFORMS='cpuu'"),
+    ({'JAX_PLATFORMS': 'tpu'}, "no device for JAX_PLATFORMS='tpu'"),
+    ({'JAX_DISABLE_JIT': '1'}, 'JAX_DISABLE_JIT changes what is computed'),
+    ({'JAX_ENABLE_X64': '1'}, 'JAX_ENABLE_X64 changes what is computed'),
+  ],
+)
+def test_surroundings_that_are_refused(tmp_path, environment, words):
+  check_refused(tmp_path, launch_in(tmp_path, **environment), words)
+
+
+def test_too_little_address_space_is_told_at_once(tmp_path):
+  done = launch_in(tmp_path, kibibytes=1500000)
+  check_refused(tmp_path, done, 'ulimit -v allows 1,536,000,000 bytes')
+
+
+@pytest.mark.slow
+def test_a_display_that_is_none_is_not_asked_for(tmp_path):
+  done = launch_in(tmp_path, MPLBACKEND='nosuch')
+  assert (done.returncode, done.stderr) == (ExitCode.DONE, '')

@@ -1,0 +1,181 @@
+"""Whatever bytes a run directory holds: a documented exit code, and no traceback."""
+
+import copy
+import json
+import shutil
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from moon_jax import __main__, predict
+from moon_jax.errors import ExitCode
+from moon_jax.report.__main__ import main as report
+from moon_jax.report.read import features
+from moon_jax.runner import checkpoint
+
+DOCUMENTED = {
+  ExitCode.DONE,
+  ExitCode.FAILED,
+  ExitCode.USAGE,
+  ExitCode.NO_CHECKPOINT,
+  ExitCode.DIVERGED,
+}
+SECONDS = 60
+FLAGS = (
+  '--config.num_rounds=2',
+  '--config.local_epochs=1',
+  '--config.checkpoint_every_rounds=1',
+  '--config.data.limit=200',
+  '--config.partition.min_size=2',
+  '--config.execution.devices=1',
+  '--config.algorithm=fedavg',
+)
+JSON = ('config.json', 'summary.json', 'metrics.jsonl', 'timings.jsonl')
+FILES = (*JSON, 'partition.npz', 'features.npz', 'checkpoints/2/manifest.json')
+SEALED = ('_METADATA', '_sharding', 'manifest.ocdbt', '_CHECKPOINT_METADATA')
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  """A finished run, and images to classify beside it."""
+  folder = tmp_path_factory.mktemp('hostile')
+  assert __main__.launch([*FLAGS, f'--workdir={folder}/run']) == ExitCode.DONE
+  kept = features.Features(
+    round=np.asarray(2),
+    confusion=np.eye(10, dtype=np.int64),
+    classes=np.arange(10),
+    representations=np.eye(10, dtype=np.float32),
+    embedded=np.ones((10, 2), np.float32),
+  )
+  features._keep(folder / 'run/features.npz', kept)
+  np.savez(folder / 'in.npz', images=np.zeros((1, 8, 8), np.uint8))
+  return folder
+
+
+DELETED = 'deleted'
+leaves = st.one_of(
+  st.none(),
+  st.booleans(),
+  st.integers(),
+  st.sampled_from([10**400, -1, 0, 2**31, 2**63, 1e308]),
+  st.floats(allow_nan=False),
+  st.text(max_size=20),
+  st.sampled_from(['\x1b[31m', '=1+1', '../x', 'x' * 3000, '\ud800']),
+)
+trees = st.recursive(
+  leaves,
+  lambda inside: st.one_of(
+    st.lists(inside, max_size=3),
+    st.dictionaries(st.text(max_size=8), inside, max_size=3),
+  ),
+  max_leaves=8,
+)
+
+
+def places(tree, path=()):
+  """Every place in a JSON document."""
+  yield path
+  if isinstance(tree, list):
+    tree = dict(enumerate(tree))
+  for key, child in tree.items() if isinstance(tree, dict) else ():
+    yield from places(child, (*path, key))
+
+
+def replaced(tree, path, value):
+  if not path:
+    return value
+  tree = copy.copy(tree)
+  if len(path) == 1 and value == DELETED:
+    del tree[path[0]]
+  else:
+    tree[path[0]] = replaced(tree[path[0]], path[1:], value)
+  return tree
+
+
+@st.composite
+def damages(draw):
+  """A function that spoils a run directory: any bytes, or other JSON in a place."""
+  kind = draw(st.sampled_from(['bytes', 'json', 'json', 'sealed']))
+  if kind == 'json':
+    name, value, seed = (
+      draw(st.sampled_from(JSON)),
+      draw(trees | st.just(DELETED)),
+      draw(st.integers(0)),
+    )
+
+    def spoil(run):
+      lines = (run / name).read_text().splitlines() if name.endswith('l') else ['']
+      documents = [json.loads(line or (run / name).read_text()) for line in lines]
+      at = seed % len(documents)
+      every = list(places(documents[at]))
+      documents[at] = replaced(documents[at], every[seed % len(every)], value)
+      (run / name).write_text(''.join(json.dumps(one) + '\n' for one in documents))
+
+    return spoil
+  name, data = draw(st.sampled_from(FILES)), draw(st.binary(max_size=60))
+  cut = draw(st.integers(0, 400))
+
+  def overwrite(run):
+    path = run / name
+    if kind == 'sealed':  # by somebody who also writes a manifest
+      path = run / 'checkpoints/2/default' / SEALED[cut % len(SEALED)]
+    before = path.read_bytes()
+    path.write_bytes(before[:cut] + data + before[cut + len(data) :])
+    if kind == 'sealed':
+      (run / 'checkpoints/2/manifest.json').unlink()
+      checkpoint.write_manifest(run / 'checkpoints/2', 2)
+
+  return overwrite
+
+
+def commands(whole, folder):
+  run = str(folder / 'runs/a')
+  images, out = f'--input={whole}/in.npz', f'--output={folder}/p.npz'
+  return {
+    'compare': lambda: report(['compare', run]),
+    'launch': lambda: __main__.launch([*FLAGS, f'--workdir={run}']),
+    'predict': lambda: predict.main([f'--workdir={run}', images, out]),
+    'report': lambda: report([str(folder / 'runs'), f'--out={folder}/out']),
+  }
+
+
+def check(whole, folder, spoil, names):
+  for name in names:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(whole / 'run', folder / 'runs/a')
+    spoil(folder / 'runs/a')
+    begin = time.monotonic()
+    assert commands(whole, folder)[name]() in DOCUMENTED, name
+    assert time.monotonic() - begin < SECONDS, name
+
+
+def hostile(examples):
+  relaxed = settings(
+    max_examples=examples,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+  )
+  return lambda test: relaxed(given(spoil=damages())(test))
+
+
+@hostile(40)
+def test_compare_and_launch_outlive_any_bytes(whole, tmp_path_factory, spoil):
+  folder = tmp_path_factory.mktemp('some') / 'copy'
+  check(whole, folder, spoil, ('compare', 'launch'))
+
+
+@pytest.mark.slow
+@hostile(300)
+def test_all_programs_outlive_any_bytes(whole, tmp_path_factory, spoil):
+  folder = tmp_path_factory.mktemp('many') / 'copy'
+  check(whole, folder, spoil, ('compare', 'launch', 'predict'))
+
+
+@pytest.mark.slow
+@hostile(25)
+def test_a_report_outlives_any_bytes(whole, tmp_path_factory, spoil):
+  check(whole, tmp_path_factory.mktemp('drawn') / 'copy', spoil, ('report',))

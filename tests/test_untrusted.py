@@ -1,0 +1,356 @@
+"""A stranger's files run no code, are not waited for, and write nowhere else."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from moon_jax import __main__, inference, predict, untrusted
+from moon_jax.data import arrays as array_lib
+from moon_jax.data import sources
+from moon_jax.errors import ExitCode, RunError
+from moon_jax.report.__main__ import main as report
+from moon_jax.report.read import features, runs
+from moon_jax.runner import lock
+from tests import processes
+from tests.run_directories import write_run
+
+FLAGS = (
+  '--config.num_rounds=1',
+  '--config.local_epochs=1',
+  '--config.data.limit=200',
+  '--config.partition.min_size=2',
+  '--config.execution.devices=1',
+  '--config.algorithm=fedavg',
+)
+PAYLOAD = """
+import pathlib
+pathlib.Path('pwned').write_text('code ran')
+from tensorflow_datasets.core.features import image_feature
+class X(image_feature.Image): pass
+"""
+
+
+class Pickled:
+  """Runs code where it is unpickled."""
+
+  def __reduce__(self):
+    return pathlib.Path.touch, (pathlib.Path('pwned'),)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+  """A folder from which a program is run, so that its files can be imported."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  (tmp_path / 'payload.py').write_text(PAYLOAD)
+  yield tmp_path
+  sys.modules.pop('payload', None)
+  assert not (tmp_path / 'pwned').exists()
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('trained') / 'run'
+  assert __main__.launch([*FLAGS, f'--workdir={workdir}']) == ExitCode.DONE
+  return workdir
+
+
+def copy_of(trained, folder, **data):
+  """A stranger's copy, whose data are to be loaded from somewhere else."""
+  for path, content in processes.contents(trained).items():
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(content)
+  saved = json.loads((folder / 'config.json').read_text())
+  saved['config']['data'] |= data
+  (folder / 'config.json').write_text(json.dumps(saved))
+  return folder
+
+
+# --- code in a data set ---------------------------------------------------------------
+
+OWN = 'tensorflow_datasets.core.features.'
+IMAGE = {'image': {'dtype': 'uint8', 'shape': {'dimensions': ['8', '8', '1']}}}
+NESTED = {'type': f'{OWN}features_dict.FeaturesDict', 'content': {}}
+
+
+def described(image):
+  label = {'pythonClassName': f'{OWN}class_label_feature.ClassLabel'}
+  label |= {'classLabel': {'numClasses': '10'}}
+  return {
+    'pythonClassName': f'{OWN}features_dict.FeaturesDict',
+    'featuresDict': {'features': {'image': image, 'label': label}},
+  }
+
+
+# Every way in which TFDS reads the name of a class.
+DESCRIPTIONS = {
+  'named': described(IMAGE | {'pythonClassName': 'payload.X'}),
+  'snake case': described(IMAGE | {'python_class_name': 'payload.X'}),
+  'legacy': NESTED | {'content': {'image': {'type': 'payload.X', 'content': {}}}},
+  'JSON in a word': described(
+    {
+      'pythonClassName': f'{OWN}features_dict.FeaturesDict',
+      'jsonFeature': {'json': json.dumps({'a': {'type': 'payload.X', 'content': {}}})},
+    }
+  ),
+}
+
+
+def write_set(folder, description):
+  path = folder / 'mine/1.0.0'
+  path.mkdir(parents=True)
+  (path / 'features.json').write_text(json.dumps(description))
+  split = {'name': 'train', 'shardLengths': ['1'], 'numBytes': '1'}
+  template = '{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}'
+  split |= {'filepathTemplate': template}
+  about = {'name': 'mine', 'version': '1.0.0', 'fileFormat': 'array_record'}
+  about |= {'splits': [split, split | {'name': 'test'}]}
+  (path / 'dataset_info.json').write_text(json.dumps(about))
+  return path
+
+
+@pytest.mark.parametrize('kind', DESCRIPTIONS)
+def test_a_data_set_imports_nothing(here, kind):
+  write_set(here / 'data', DESCRIPTIONS[kind])
+  with pytest.raises(array_lib.DataError, match="names a class of 'payload', not one"):
+    sources.load('tfds', limit=0, name='mine', dir='data')
+
+
+def test_programs_import_nothing_that_a_run_directory_brings(here, trained, capsys):
+  write_set(here / 'data', DESCRIPTIONS['named'])
+  evil = {'source': 'tfds', 'name': 'mine', 'dir': 'data', 'limit': 0}
+  workdir = copy_of(trained, here / 'runs/evil', **evil)
+  with pytest.raises(array_lib.DataError, match='not one of TFDS'):
+    inference.load(workdir).test_data()
+  np.savez('in.npz', images=np.zeros((1, 8, 8), np.uint8))
+  assert predict.main(['--workdir=runs/evil', '--input=in.npz']) == ExitCode.DONE
+  flags = [f'--config.data.{name}={value}' for name, value in evil.items()]
+  assert __main__.launch([*flags, '--workdir=other']) == ExitCode.USAGE
+  assert not (here / 'other').exists()
+
+
+@pytest.mark.slow
+def test_a_report_imports_nothing_that_a_run_directory_brings(here, trained, capsys):
+  write_set(here / 'data', DESCRIPTIONS['named'])
+  evil = {'source': 'tfds', 'name': 'mine', 'dir': 'data', 'limit': 0}
+  copy_of(trained, here / 'runs/evil', **evil)
+  assert report(['runs', '--out=out']) == ExitCode.DONE
+  assert 'not one of TFDS' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', ['mnist', 'absent', 'huggingface:mnist'])
+def test_what_a_run_directory_names_is_not_downloaded(here, trained, monkeypatch, name):
+  import tensorflow_datasets as tfds
+
+  monkeypatch.setattr(
+    tfds.core.DatasetBuilder,
+    'download_and_prepare',
+    lambda *_, **__: pytest.fail('it downloads'),
+  )
+  evil = {'source': 'tfds', 'name': name, 'dir': 'data', 'limit': 0}
+  model = inference.load(copy_of(trained, here / 'run', **evil))
+  with pytest.raises(array_lib.DataError, match=r'is not prepared in .*/data'):
+    model.test_data()
+  assert not (here / 'data').exists()
+
+
+# --- pickles --------------------------------------------------------------------------
+
+
+def test_nothing_is_unpickled(here, trained):
+  workdir = copy_of(trained, here / 'run', source='npz', path='evil.npz', limit=0)
+  evil = np.array([Pickled()], object)
+  np.savez('evil.npz', train_x=evil, train_y=evil, test_x=evil, test_y=evil)
+  np.savez('images.npz', images=evil)
+  with pytest.raises(array_lib.DataError, match='Object arrays cannot be loaded'):
+    inference.load(workdir).test_data()
+  words = ['--workdir=run', '--input=images.npz']
+  assert predict.main(words) == ExitCode.USAGE
+  np.savez('run/partition.npz', class_counts=evil)
+  np.savez('run/features.npz', **dict.fromkeys(features.Features._fields, evil))
+  (found,) = runs.find([here], print)
+  assert found.class_counts() is None
+  assert runs.read_arrays(workdir / 'features.npz', untrusted.FEATURES) is None
+  with pytest.raises(RunError, match='Object arrays cannot be loaded'):
+    inference.load(workdir)
+
+
+# --- arrays ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'classes': np.zeros(3, int)}, 'representations is float32 of shape'),
+    ({'confusion': np.ones((2, 3), int)}, 'confusion is int64 of shape'),
+    ({'round': np.ones(1, int)}, 'round is int64'),
+    ({'classes': np.zeros(4)}, 'classes is float64'),
+    ({'classes': np.zeros(4, 'timedelta64[s]')}, 'classes is timedelta64'),
+    ({'confusion': -np.ones((2, 2), int)}, 'confusion is int64 .*below 0'),
+    ({'embedded': np.zeros((4, 3), np.float32)}, 'embedded is float32 of shape'),
+  ],
+)
+def test_arrays_of_another_shape_are_refused(tmp_path, changes, message):
+  good = {
+    'round': np.asarray(1),
+    'confusion': np.ones((2, 2), int),
+    'classes': np.zeros(4, int),
+    'representations': np.zeros((4, 5), np.float32),
+    'embedded': np.zeros((4, 2), np.float32),
+  }
+  np.savez(tmp_path / 'a.npz', **good)
+  assert set(untrusted.arrays(tmp_path / 'a.npz', kinds=untrusted.FEATURES)) == set(
+    good
+  )
+  np.savez(tmp_path / 'a.npz', **(good | changes))
+  with pytest.raises(ValueError, match=message):
+    untrusted.arrays(tmp_path / 'a.npz', kinds=untrusted.FEATURES)
+
+
+def test_members_that_are_no_arrays_and_labels_that_are_times(tmp_path):
+  good = dict.fromkeys(('train_x', 'test_x'), np.zeros((4, 8, 8), np.uint8))
+  good |= dict.fromkeys(('train_y', 'test_y'), np.arange(4) % 2)
+  path = tmp_path / 'a.npz'
+  np.savez(path, **(good | {'train_y': good['train_y'].astype('timedelta64[s]')}))
+  with pytest.raises(array_lib.DataError, match='train_y is timedelta64'):
+    sources.load('npz', limit=0, path=str(path))
+  good.pop('test_y')
+  np.savez(path, **good)
+  with zipfile.ZipFile(path, 'a') as archive:
+    archive.writestr('test_y', 'no array')
+  with pytest.raises(array_lib.DataError, match='test_y is no array'):
+    sources.load('npz', limit=0, path=str(path))
+
+
+# --- what is no regular file ----------------------------------------------------------
+
+
+@contextlib.contextmanager
+def within(seconds):
+  """What waits longer is ended by SIGALRM."""
+  signal.signal(signal.SIGALRM, lambda *_: pytest.fail('it waits'))
+  signal.alarm(seconds)
+  try:
+    yield
+  finally:
+    signal.alarm(0)
+
+
+PIPES = (
+  'config.json',
+  'metrics.jsonl',
+  'timings.jsonl',
+  'summary.json',
+  'partition.npz',
+  'checkpoints/1/manifest.json',
+  'checkpoints/1/default/_METADATA',
+)
+
+
+@pytest.mark.parametrize('name', PIPES)
+def test_nobody_waits_for_a_pipe(trained, tmp_path, name, capsys):
+  workdir = copy_of(trained, tmp_path / 'run')
+  np.savez(tmp_path / 'in.npz', images=np.zeros((1, 8, 8), np.uint8))
+  (workdir / name).unlink()
+  os.mkfifo(workdir / name)
+  with within(60):
+    codes = [
+      report(['compare', str(workdir)]),
+      predict.main([f'--workdir={workdir}', f'--input={tmp_path}/in.npz']),
+      __main__.launch([*FLAGS, f'--workdir={workdir}']),
+    ]
+  assert set(codes) <= {0, ExitCode.USAGE, ExitCode.NO_CHECKPOINT}
+  assert any(codes) or name == 'partition.npz' or name.startswith('checkpoints')
+
+
+def test_pipes_among_data_and_devices_for_data(tmp_path):
+  path = write_set(tmp_path, DESCRIPTIONS['named'])
+  (path / 'features.json').unlink()
+  os.mkfifo(path / 'features.json')
+  os.mkfifo(tmp_path / 'a.npz')
+  with within(30):
+    with pytest.raises(array_lib.DataError, match='It is no regular file'):
+      sources.load('tfds', limit=0, name='mine', dir=str(tmp_path))
+    for name in (str(tmp_path / 'a.npz'), '/dev/zero'):
+      with pytest.raises(array_lib.DataError, match='is not a file'):
+        sources.load('npz', limit=0, path=name)
+    for name in (tmp_path / 'a.npz', '/dev/zero'):
+      with pytest.raises(OSError, match='no regular file'):
+        untrusted.opened(name)
+
+
+# --- links ----------------------------------------------------------------------------
+
+
+def test_nothing_is_written_through_a_link(trained, tmp_path, capsys):
+  workdir, outside = copy_of(trained, tmp_path / 'run'), tmp_path / 'precious'
+  outside.write_text('precious')
+  names = ['config.json', 'metrics.jsonl', 'timings.jsonl', 'summary.json']
+  names += ['partition.npz', 'features.npz']
+  for name in names:
+    (workdir / f'{name}.partial').symlink_to(outside)
+  (workdir / 'partial-features.npz').symlink_to(outside)
+  for name in ('curves.png', 'partition.png'):
+    (workdir / name).unlink()
+    (workdir / name).symlink_to(outside)
+  (tmp_path / 'in_predictions.npz.partial').symlink_to(outside)
+  np.savez(tmp_path / 'in.npz', images=np.zeros((1, 8, 8), np.uint8))
+  words = [f'--workdir={workdir}', f'--input={tmp_path}/in.npz']
+  assert predict.main(words) == ExitCode.DONE
+  features._keep(workdir / 'features.npz', features.Features(*[np.zeros(1)] * 5))
+  more = (*FLAGS, '--config.num_rounds=2', f'--workdir={workdir}')
+  assert __main__.launch(list(more)) == ExitCode.DONE
+  assert outside.read_text() == 'precious'
+  assert not list(tmp_path.rglob('*.partial'))
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path):
+  (tmp_path / 'precious').write_text('precious')
+  (tmp_path / 'run').mkdir()
+  (tmp_path / 'run/.lock').symlink_to(tmp_path / 'precious')
+  with pytest.raises(RunError, match='Too many levels'), lock.held(tmp_path / 'run'):
+    pass
+  assert (tmp_path / 'precious').read_text() == 'precious'
+
+
+# --- terminals and spreadsheets -------------------------------------------------------
+
+
+def spoilt(folder, text):
+  path = write_run(folder, [0.5, 0.6], '--config.algorithm=fedavg')
+  saved = json.loads((path / 'config.json').read_text())
+  saved |= {'command': text, 'git_commit': text, 'devices': [text]}
+  saved['config']['data']['path'] = text
+  (path / 'config.json').write_text(json.dumps(saved))
+  return path
+
+
+@pytest.mark.parametrize('start', '=+-@')
+def test_no_cell_is_a_formula(tmp_path, monkeypatch, start):
+  monkeypatch.chdir(tmp_path)
+  text = f'{start}HYPERLINK("http://example.org")'
+  spoilt(pathlib.Path(start + 'runs'), text)
+  (run,) = runs.find([pathlib.Path(start + 'runs')], print)
+  assert run.name == f"'{start}runs"
+  assert run.about['command'] == run.knobs['data.path'] == f"'{text}"
+  assert run.about['devices'] == [f"'{text}"]
+
+
+def test_no_word_of_a_file_commands_a_terminal(tmp_path, capfd):
+  evil = '\x1b]0;evil\x07\x1b[2J\x9b31m'
+  path = spoilt(tmp_path / f'a{evil}', evil)
+  (path / 'metrics.jsonl').write_text(f'{evil}\n')
+  spoilt(tmp_path / f'b{evil}', evil)
+  words = ('-m', 'moon_jax.report', 'compare', str(tmp_path))
+  done = processes.launch(tmp_path, *words[2:], program=words[:2])
+  assert done.returncode == ExitCode.DONE
+  assert 'skipped' in done.stderr
+  for text in (done.stdout, done.stderr):
+    assert not {'\x1b', '\x07', '\x9b'} & set(text)
