@@ -10,11 +10,14 @@ autotuned without a device: matrix products are Triton's, with default tiles.
 
 import argparse
 import collections
+import functools
 import importlib.util
 import json
 import pathlib
 import re
+import sys
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -88,8 +91,14 @@ def device_memory(target_config: str) -> int:
   return int(found[1]) if found else 0
 
 
-def tasks(target_config: str, data_dir: str, chosen: list[str], details: dict):
-  """Name -> a function that compiles a program and returns its rows."""
+def tasks(
+  target_config: str, data_dir: str, chosen: list[str] | None, details: dict
+) -> dict[str, Callable[[], list[Row]]]:
+  """Name -> a function that compiles a program and returns its rows.
+
+  Raises:
+    UsageError: nothing can be compiled for such a card here.
+  """
   require_compiler()
   described_mesh(target_config)  # a mistake is told before anything is compiled
 
@@ -99,26 +108,26 @@ def tasks(target_config: str, data_dir: str, chosen: list[str], details: dict):
     details[name] = report = processes.run(words, JAX_PLATFORMS='cpu')
     return list(_rows(name, report))
 
-  return {name: lambda name=name: measure(name) for name in chosen or PROGRAMS}
+  return {name: functools.partial(measure, name) for name in chosen or PROGRAMS}
 
 
 def _rows(name, report):
   yield Row(
     name,
-    f'{report["kernels_per_step"]:.0f} kernels, {report["mb_per_step"]:.0f} MB, '
+    f'{report["kernels_per_step"]:.0f} kernels, {report["mb_per_step"]:,.0f} MB, '
     f'{report["gflop_per_step"]:.1f} GFLOP a step of {report["lanes"]} lanes '
     f'({report["utilisation"]:.0%} useful)',
     '<= 60 kernels, <= 400 MB' if name == 'moon_cnn, float32' else '',
   )
   yield Row(
-    '',
+    f'{name}: loops',
     f'{report["host_reads_per_round"]:.0f} reads of a condition, '
     f'{report["segments"]} segments and {report["steps"]} steps a round; '
     f'{report["boundary_kernels"]} kernels at a boundary',
     '<= 75 at a boundary' if 'deterministic' in name else '',
   )
   yield Row(
-    '',
+    f'{name}: memory and time',
     f'{report["temporary_mib"]:,.0f} MiB temporary; modelled '
     f'{report["experiment_seconds"]:.1f} s for {NUM_ROUNDS} rounds',
     {'moon_cnn, float32': '<= 20 s', 'moon_cnn, bfloat16': '<= 14 s'}.get(name, ''),
@@ -144,7 +153,7 @@ def main() -> None:
   memory = device_memory(options.target_config)
   needed = report['temporary_mib'] + report['argument_mib']
   if 0 < memory < needed * 2**20:
-    raise SystemExit(
+    raise UsageError(
       f'{needed:,.0f} MiB are needed, the card has {memory / 2**20:,.0f}: lower '
       '--config.execution.lanes or --config.execution.cache_mib.'
     )
@@ -172,11 +181,11 @@ def _summary(built, plan, run_round, evaluate):
   steps = int(plan.bounds[0, segments])
   # What the compiler does not know: the outermost loop is over segments, one inside
   # it over steps; that of the frozen pass is over what a client owns.
-  passes = built.split.sizes.mean() / plan.examples[0].size
+  passes = np.ceil(built.split.sizes / plan.examples[0].size).sum() / plan.load.size
   unknown = (segments, steps / segments)
 
   def trips(where, depth):
-    return max(1.0, passes) if 'frozen' in where else unknown[min(depth, 1)]
+    return passes if 'frozen' in where else unknown[min(depth, 1)]
 
   program = hlo.read(run_round.as_text(), trips)
   test = hlo.read(evaluate.as_text(), lambda where, depth: 1)
@@ -222,4 +231,5 @@ if __name__ == '__main__':
   try:
     main()
   except UsageError as error:
-    raise SystemExit(str(error)) from None
+    print(error, file=sys.stderr)
+    raise SystemExit(error.exit_code) from None

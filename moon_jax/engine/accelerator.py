@@ -14,9 +14,12 @@ from moon_jax.engine.segments import steps_together
 
 # With more lanes a step moves more bytes than a GPU moves while it starts kernels.
 MOST_LANES = 64
-# A network of so many parameters keeps a GPU busy with one client, and a step of it
-# takes much longer than the host needs to start the next one.
-LARGE = 5_000_000
+# A step of a network of so many parameters takes much longer than the host needs to
+# start the next one, and what frozen ones leave behind of many images is large.
+SLOW = 5_000_000
+# One of so many keeps a GPU busy with one client, with less memory and more kernels of
+# the library for its convolutions.
+LARGE = 10_000_000
 # What it takes, in steps, to load and store clients, and to look up a group of steps.
 _BOUNDARY, _LOOKING_UP = 2, 0.3
 _ROUNDS = range(8)  # whose cohorts are looked at
@@ -32,13 +35,12 @@ def planner_for(
     choose_lanes: whether they may.
     num_parameters: of the network.
   """
-  large = num_parameters >= LARGE
   if choose_lanes:
     each = planner.num_devices
-    most = 1 if large else max(MOST_LANES // each, 1)
+    most = 1 if num_parameters >= LARGE else max(MOST_LANES // each, 1)
     bounded = min(planner.num_lanes, most * each)
     planner = _fewest_lanes(dataclasses.replace(planner, num_lanes=bounded))
-  return planner if large else _with_known_lengths(planner)
+  return planner if num_parameters >= SLOW else _with_known_lengths(planner)
 
 
 def _fewest_lanes(planner):

@@ -35,7 +35,8 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
   compile_cache.check(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   console.devices()
-  built = build(config)
+  with devices.out_of_memory_is_told():
+    built = build(config)
   images = run_directory.describe_images(built.test)
   with (
     run_directory.begin(request, built.data_digest, images),
@@ -43,7 +44,8 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
   ):
     run_directory.save_partition(workdir, built.split, built.class_counts)
     saved = run_directory.rounds_saved(workdir)
-    state = checkpoints.newest_or(initial_state(built), saved)
+    with devices.out_of_memory_is_told():
+      state = checkpoints.newest_or(initial_state(built), saved)
     console.introduce(request, built, state)
     for line in changed:
       console.say(line)
@@ -53,8 +55,10 @@ def run(request: Request, stop: Stop | None = None) -> ExitCode:
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       if rounds_left(config.num_rounds, records):
-        pipeline = Pipeline(built, state, checkpoints, records, console)
-        pipeline.run(state, stop or Stop())
+        pipeline = Pipeline(built, checkpoints, records, console)
+        with devices.out_of_memory_is_told(pipeline.buffers):
+          pipeline.compile(state)
+          pipeline.run(state, stop or Stop())
     checkpoints.require_in_place()
     run_directory.finish(workdir)
   console.finished(workdir)

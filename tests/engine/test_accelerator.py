@@ -8,7 +8,7 @@ import pytest
 from moon_jax.engine import accelerator
 from tests import world
 
-SMALL = accelerator.LARGE - 1
+SMALL = accelerator.SLOW - 1
 
 
 def chosen(num_steps, num_devices=1, *, num_parameters=SMALL, lanes=None):
@@ -40,6 +40,8 @@ def test_lanes_are_bounded_and_those_asked_for_stay():
 def test_a_large_network_has_one_lane_and_never_waits_for_the_end_of_a_segment():
   large = chosen([100, 60, 40], num_parameters=accelerator.LARGE)
   assert (large.num_lanes, large.segment_steps) == (1, 0)
+  slow = chosen([100, 60, 40], num_parameters=accelerator.SLOW)
+  assert (slow.num_lanes, slow.segment_steps) == (2, 0)
 
 
 @pytest.mark.parametrize('num_steps', [[1], [41], [240], [33] * 4, [200, 3, 100, 77]])
