@@ -15,6 +15,7 @@ import importlib.util
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from benchmarks import hlo, processes
 from benchmarks.cpu import Row
 from moon_jax import cli
 from moon_jax.engine import devices, experiment, programs
-from moon_jax.errors import UsageError
+from moon_jax.errors import ExitCode, UsageError
 
 PAPER = '--config=configs/cifar10_moon.py'
 RESNET = ('--config.model=resnet18', '--config.local_epochs=1')
@@ -51,10 +52,12 @@ PROGRAMS = {
 NUM_ROUNDS = 100
 
 
-def require_compiler() -> None:
-  """Raises UsageError where XLA cannot compile for GPUs."""
-  if importlib.util.find_spec('jax_plugins.xla_cuda12') is None:
-    raise UsageError("Not run: --suite=gpu-compile needs pip install 'jax[cuda12]'.")
+def is_possible() -> bool:
+  """Whether XLA's compiler for GPUs is installed."""
+  return bool(
+    importlib.util.find_spec('jax_plugins')
+    and importlib.util.find_spec('jax_plugins.xla_cuda12')
+  )
 
 
 def described_mesh(target_config: str) -> Mesh:
@@ -94,18 +97,17 @@ def device_memory(target_config: str) -> int:
 def tasks(
   target_config: str, data_dir: str, chosen: list[str] | None, details: dict
 ) -> dict[str, Callable[[], list[Row]]]:
-  """Name -> a function that compiles a program and returns its rows.
-
-  Raises:
-    UsageError: nothing can be compiled for such a card here.
-  """
-  require_compiler()
-  described_mesh(target_config)  # a mistake is told before anything is compiled
+  """Name -> a function that compiles a program, in a process, and returns its rows."""
 
   def measure(name):
     words = ['-m', 'benchmarks.gpu_compile', f'--target-config={target_config}']
     words += [PAPER, f'--config.data.dir={data_dir}', *PROGRAMS[name]]
-    details[name] = report = processes.run(words, JAX_PLATFORMS='cpu')
+    try:
+      details[name] = report = processes.run(words, JAX_PLATFORMS='cpu')
+    except subprocess.CalledProcessError as error:
+      if error.returncode == ExitCode.USAGE:  # it has told why
+        raise SystemExit(ExitCode.USAGE) from None
+      return [Row(name, f'failed with exit code {error.returncode}', '')]
     return list(_rows(name, report))
 
   return {name: functools.partial(measure, name) for name in chosen or PROGRAMS}

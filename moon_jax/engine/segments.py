@@ -87,14 +87,14 @@ def of_known_length(
 
   def one_step(lane, rows, num_real, images, labels, known):
     key = step_key(scalars.seed, work.round, lane.client, lane.num_steps)
-    # A filler step sees one example: without any a mean would be no number.
-    batch = masked(images.transpose(3, 1, 2, 0), labels, jnp.maximum(num_real, 1))
+    batch = masked(images.transpose(3, 1, 2, 0), labels, num_real)
     if represent:
       known = represent(lane.memory, rows, batch, key)
     return local.step(lane, known, work.received, scalars, batch, key)
 
   def step(lanes, given):
     stepped = jax.vmap(one_step)(lanes, *given)
+    # What comes of a filler step, without a single example, may be no number.
     return tree.where(given[1] > 0, stepped, lanes), None
 
   def segment(index, lanes):
