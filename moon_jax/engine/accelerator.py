@@ -7,40 +7,44 @@ GPU: docs/performance.md has the programs' kernels, bytes and modelled times.
 
 import dataclasses
 
+import jax
 import numpy as np
 
+from moon_jax import tree
 from moon_jax.engine.planning import Planner, pack
 from moon_jax.engine.segments import steps_together
+from moon_jax.types import PyTree
 
 # With more lanes a step moves more bytes than a GPU moves while it starts kernels.
 MOST_LANES = 64
 # A step of a network of so many parameters takes much longer than the host needs to
 # start the next one, and what frozen ones leave behind of many images is large.
 SLOW = 5_000_000
-# One of so many keeps a GPU busy with one client, with less memory and more kernels of
-# the library for its convolutions.
-LARGE = 10_000_000
+# One with so many in convolutions keeps a GPU busy with one client; and cuDNN has their
+# backward kernels for one lane only.
+CONVOLVED = 1_000_000
 # What it takes, in steps, to load and store clients, and to look up a group of steps.
 _BOUNDARY, _LOOKING_UP = 2, 0.3
 _ROUNDS = range(8)  # whose cohorts are looked at
 
 
-def planner_for(
-  planner: Planner, *, choose_lanes: bool, num_parameters: int
-) -> Planner:
+def planner_for(planner: Planner, *, choose_lanes: bool, params: PyTree) -> Planner:
   """The planner with the lanes and the segments that suit a GPU.
 
   Args:
     planner: with a lane for each client if lanes may be chosen.
     choose_lanes: whether they may.
-    num_parameters: of the network.
+    params: of the network, arrays or ShapeDtypeStructs.
   """
+  kernels = [leaf for leaf in jax.tree.leaves(params) if len(leaf.shape) == 4]
   if choose_lanes:
     each = planner.num_devices
-    most = 1 if num_parameters >= LARGE else max(MOST_LANES // each, 1)
+    alone = tree.num_parameters(kernels) >= CONVOLVED
+    most = 1 if alone else max(MOST_LANES // each, 1)
     bounded = min(planner.num_lanes, most * each)
     planner = _fewest_lanes(dataclasses.replace(planner, num_lanes=bounded))
-  return planner if num_parameters >= SLOW else _with_known_lengths(planner)
+  slow = tree.num_parameters(params) >= SLOW
+  return planner if slow else _with_known_lengths(planner)
 
 
 def _fewest_lanes(planner):

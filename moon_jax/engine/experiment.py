@@ -87,7 +87,7 @@ def build(config: Config, backend: str | None = None) -> Experiment:
     planner = accelerator.planner_for(
       planner,
       choose_lanes=config.execution.lanes == 'auto',
-      num_parameters=tree.num_parameters(network.shapes),
+      params=network.shapes['params'],
     )
   mesh = devices.mesh(planner.num_devices)
   images = see(data.train_images, split)

@@ -2,23 +2,31 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
 from moon_jax.engine import accelerator
 from tests import world
 
-SMALL = accelerator.SLOW - 1
+
+def network(dense, convolved=0):
+  """The parameters of a network, so many of each kind."""
+  shapes = (dense,), (1, 1, 1, convolved)
+  return [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
 
 
-def chosen(num_steps, num_devices=1, *, num_parameters=SMALL, lanes=None):
+SMALL = network(accelerator.SLOW - 1)
+
+
+def chosen(num_steps, num_devices=1, *, params=SMALL, lanes=None):
   """The planner for clients of so many steps, all in every round."""
   sizes = world.BATCH_SIZE * np.array(num_steps)
   plans = world.planner(lanes or len(sizes), len(sizes), sizes, num_devices=num_devices)
   return accelerator.planner_for(
     dataclasses.replace(plans, local_epochs=1),
     choose_lanes=lanes is None,
-    num_parameters=num_parameters,
+    params=params,
   )
 
 
@@ -37,11 +45,17 @@ def test_lanes_are_bounded_and_those_asked_for_stay():
   assert chosen([100, 60, 40, 50, 30], lanes=5).num_lanes == 5
 
 
-def test_a_large_network_has_one_lane_and_never_waits_for_the_end_of_a_segment():
-  large = chosen([100, 60, 40], num_parameters=accelerator.LARGE)
-  assert (large.num_lanes, large.segment_steps) == (1, 0)
-  slow = chosen([100, 60, 40], num_parameters=accelerator.SLOW)
+def test_a_large_network_never_waits_for_the_end_of_a_segment():
+  slow = chosen([100, 60, 40], params=network(accelerator.SLOW))
   assert (slow.num_lanes, slow.segment_steps) == (2, 0)
+
+
+def test_a_network_of_large_convolutions_has_one_lane():
+  convolved = network(accelerator.SLOW, accelerator.CONVOLVED)
+  large = chosen([100, 60, 40], params=convolved)
+  assert (large.num_lanes, large.segment_steps) == (1, 0)
+  two = chosen([100, 60, 40], num_devices=2, params=convolved)
+  assert two.num_lanes == 2
 
 
 @pytest.mark.parametrize('num_steps', [[1], [41], [240], [33] * 4, [200, 3, 100, 77]])
