@@ -2,10 +2,12 @@
 
   pip install -r benchmarks/requirements.txt
   python -m benchmarks --data-dir=DIR
-  python -m benchmarks --data-dir=DIR --suite=gpu
+  python -m benchmarks --data-dir=DIR --suite=gpu [--quick]
+  python -m benchmarks --data-dir=DIR --suite=gpu-compile --target-config=FILE
 
-Prints one table and writes benchmarks/results/<machine>.json. Both sides of a ratio run
-on the same cores in one go; every time is the median of --repeats rounds.
+Prints a table and writes benchmarks/results/<machine>.json, both after every row. Both
+sides of a ratio run on the same cores in one go; every time is the median of --repeats
+rounds. gpu-compile needs no GPU: it compiles for the card that FILE describes.
 """
 
 import argparse
@@ -14,41 +16,97 @@ import json
 import os
 import pathlib
 import platform
+import sys
+import time
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks import cpu, gpu
+from benchmarks import cpu, gpu, gpu_compile, processes
 from benchmarks.processes import ROOT
+from moon_jax.errors import UsageError
+
+# In a process of its own: one that has seen a GPU keeps most of its memory.
+_DEVICE = """
+import jax, json
+told = {'backend': jax.default_backend(), 'kind': jax.devices()[0].device_kind}
+print(json.dumps(told))
+"""
 
 
 def main() -> None:
   """Runs every row of a suite and reports."""
+  options, details = _options(), {}
+  try:
+    name, tasks = _suite(options, details)
+  except UsageError as error:
+    print(error, file=sys.stderr)
+    raise SystemExit(error.exit_code) from None
+  path = ROOT / f'benchmarks/results/{name}.json'
+  before = json.loads(path.read_text())['rows'] if path.exists() else []
+  last = {row['measured']: row['value'] for row in before}
+  rows, begin = [], time.monotonic()
+  for done, (task, measure) in enumerate(tasks.items(), 1):
+    for row in measure():
+      rows.append(row)
+      _tell(row, last.get(row.measured))
+    _write(path, rows, details)
+    minutes = (time.monotonic() - begin) / 60
+    left = ', '.join(list(tasks)[done:]) or 'nothing'
+    print(f'  {task}: done after {minutes:.1f} minutes; left: {left}', flush=True)
+  print(f'written: {path.relative_to(ROOT)}')
+
+
+def _options():
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument('--suite', choices=('cpu', 'gpu'), default='cpu')
+  parser.add_argument('--suite', choices=('cpu', 'gpu', 'gpu-compile'), default='cpu')
   parser.add_argument('--data-dir', default=os.environ.get('TFDS_DATA_DIR', ''))
   parser.add_argument('--limit', type=int, help='training examples; cpu 6400, gpu all')
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--rounds', type=int, default=100, help='of the gpu suite')
-  options = parser.parse_args()
-  details = {}
+  parser.add_argument(
+    '--quick', action='store_true', help='gpu: what matters, 8 minutes'
+  )
+  parser.add_argument('--anywhere', action='store_true', help='gpu: on a CPU too')
+  parser.add_argument('--target-config', default='', help='of gpu-compile: the card')
+  parser.add_argument('--programs', nargs='*', help='of gpu-compile: only these')
+  return parser.parse_args()
+
+
+def _suite(options, details):
+  """(name of the results, name of a task -> function that returns its rows)."""
   if options.suite == 'cpu':
-    rows = cpu.rows(options.data_dir, options.limit or 6400, options.repeats, details)
+    given = options.data_dir, options.limit or 6400, options.repeats, details
     machine = f'{platform.machine()}-{len(os.sched_getaffinity(0))}-cores'
-  else:
-    workload = gpu.Workload(options.data_dir, options.limit or 0, options.rounds)
-    rows = gpu.rows(workload, options.repeats, details)
-    machine = details['device'].replace(' ', '-')
-  _report(rows, details, ROOT / f'benchmarks/results/{machine}.json')
+    return machine, {'all': lambda: cpu.rows(*given)}
+  if options.suite == 'gpu':
+    device = processes.run(['-c', _DEVICE])
+    if device['backend'] != 'gpu' and not options.anywhere:
+      raise UsageError('--suite=gpu needs a GPU that JAX can use; see docs/gpu.md.')
+    workload = gpu.Workload(
+      options.data_dir,
+      options.limit or 0,
+      options.rounds,
+      options.repeats,
+      options.quick,
+    )
+    machine = device['kind'].replace(' ', '-')
+    return machine, gpu.tasks(workload, details)
+  if not gpu_compile.is_possible():
+    print("Skipped: --suite=gpu-compile needs pip install 'jax[cuda12]'.")
+    raise SystemExit
+  tasks = gpu_compile.tasks(
+    options.target_config, options.data_dir, options.programs, details
+  )
+  return f'compiled-{pathlib.Path(options.target_config).stem}', tasks
 
 
-def _report(rows, details, path: pathlib.Path) -> None:
-  table = Table('measured', 'value', 'bar')
-  for row in rows:
-    table.add_row(*row)
-  Console().print(table)
+def _tell(row, before):
+  bar = f'  (bar {row.bar})' if row.bar else ''
+  same = f'  [before: {before}]' if before not in (None, row.value) else ''
+  print(f'{row.measured}: {row.value}{bar}{same}', flush=True)
+
+
+def _write(path: pathlib.Path, rows, details) -> None:
   content = {
     'cores': len(os.sched_getaffinity(0)),
     'versions': {name: _version(name) for name in ('jax', 'jaxlib', 'torch', 'numpy')},
@@ -57,14 +115,13 @@ def _report(rows, details, path: pathlib.Path) -> None:
   }
   path.parent.mkdir(exist_ok=True)
   path.write_text(json.dumps(content, indent=2) + '\n')
-  Console().print(f'written: {path.relative_to(ROOT)}')
 
 
 def _version(name):
   try:
     return importlib.metadata.version(name)
   except importlib.metadata.PackageNotFoundError:
-    return None  # the gpu suite does not need torch
+    return None  # the gpu suites do not need torch
 
 
 if __name__ == '__main__':

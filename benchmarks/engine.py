@@ -18,6 +18,7 @@ import numpy as np
 from moon_jax import cli, tree
 from moon_jax import config as config_lib
 from moon_jax.engine import devices, experiment, programs
+from moon_jax.runner import clock
 
 
 def main() -> None:
@@ -66,6 +67,8 @@ def main() -> None:
     'compile_seconds': compile_seconds,
     'temporary_bytes': compiled.run_round.memory_analysis().temp_size_in_bytes,
     'model_bytes': tree.num_bytes(state.server.variables),
+    'lanes': built.planner.num_lanes,
+    'peak_memory_bytes': clock.peak_memory_bytes(),
   }
   print(json.dumps(report))
 
@@ -101,12 +104,15 @@ def _cost(built, state, form):
   frozen = jax.jit(represent).lower(batch.images)
   training_step = jax.jit(step).lower(jax.eval_shape(represent, batch.images), batch)
   share = 1 / config.local_epochs
-  flops = [part.cost_analysis().get('flops', 0) for part in (training_step, frozen)]
-  moved = [
-    part.compile().cost_analysis().get('bytes accessed', 0)
-    for part in (training_step, frozen)
-  ]
+  parts = training_step, frozen
+  flops = [_counted(part.cost_analysis(), 'flops') for part in parts]
+  moved = [_counted(part.compile().cost_analysis(), 'bytes accessed') for part in parts]
   return flops[0] + share * flops[1], moved[0] + share * moved[1]
+
+
+def _counted(cost, name):
+  """0 where XLA counts nothing: before compiling for a GPU it says None."""
+  return (cost or {}).get(name, 0)
 
 
 def _workload(built, state, plan, after):

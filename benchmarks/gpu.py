@@ -1,8 +1,13 @@
-"""The rows of the GPU suite: whole experiments, and sweeps over lanes and forms.
+"""The rows of the GPU suite: whole experiments, and sweeps over forms and lanes.
 
-It runs on whatever JAX finds, so that a laptop can try it with --rounds=2 --limit=640.
+The rows that matter come first; when the minutes are over, the others are left out. On
+another kind of device `--anywhere` tries it: add `--rounds=2 --limit=640`.
 """
 
+import functools
+import subprocess
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks import processes
@@ -11,6 +16,7 @@ from benchmarks.cpu import Row
 # Datasheet of the NVIDIA H200 SXM: TF32 without sparsity, and HBM3e.
 PEAK_FLOPS = 494e12
 PEAK_BYTES = 4.8e12
+MINUTES = {True: 8, False: 25}  # quick or not
 
 
 class Workload(NamedTuple):
@@ -20,11 +26,15 @@ class Workload(NamedTuple):
     data_dir: TFDS folder with CIFAR-10.
     limit: training examples; 0 is all.
     num_rounds: of a whole experiment; the bars are for 100.
+    repeats: timed rounds of a sweep.
+    quick: whether only the rows that matter are measured.
   """
 
   data_dir: str
   limit: int
   num_rounds: int
+  repeats: int
+  quick: bool
 
   def flags(self) -> list[str]:
     """The flags of MOON on CIFAR-10, as in the paper."""
@@ -35,66 +45,92 @@ class Workload(NamedTuple):
     ]
 
 
-def rows(workload: Workload, repeats: int, details: dict) -> list[Row]:
-  """Measures everything; `details` receives what the processes reported."""
-  found = [*_experiments(workload, details)]
-  for model, forms, lanes in (
-    ('moon_cnn', ('library', 'im2col', 'banded'), (1, 2, 5, 10)),
-    ('resnet18', ('library', 'im2col'), (1, 10)),
-  ):
-    for form in forms:
-      for count in lanes:
-        found += _sweep(workload, model, form, count, repeats, details)
+def tasks(workload: Workload, details: dict) -> dict[str, Callable[[], list[Row]]]:
+  """Name -> a function that measures and returns rows, the most important first.
+
+  `details` receives what the processes reported.
+  """
+  end = time.monotonic() + 60 * MINUTES[workload.quick]
+  found = {}
+  for augmentation, bar in (('none', 60), ('crop_flip', 120)):
+    name = f'MOON, {workload.num_rounds} rounds, augmentation {augmentation}'
+    measure = functools.partial(_experiment, workload, augmentation, bar)
+    found[name] = functools.partial(_until, end, name, measure, details)
+  for model, algorithm, form, lanes in _sweeps(workload.quick):
+    name = f'{model}, {algorithm}, {form}, {lanes} lanes'
+    measure = functools.partial(_sweep, workload, model, algorithm, form, lanes)
+    found[name] = functools.partial(_until, end, name, measure, details)
   return found
 
 
-def _experiments(workload, details):
-  """The whole experiment, without and with augmentation."""
-  for augmentation, bar in (('none', 60), ('crop_flip', 120)):
-    report = processes.run(
-      [
-        '-m',
-        'benchmarks.run',
-        *workload.flags(),
-        f'--config.num_rounds={workload.num_rounds}',
-        f'--config.augmentation.name={augmentation}',
-      ]
-    )
-    details[f'experiment, {augmentation}'] = report
-    details['device'] = report['device']
-    yield Row(
-      f'MOON, {workload.num_rounds} rounds, augmentation {augmentation}, end to end',
-      f'{report["end_to_end_seconds"]:.0f} s, '
-      f'test accuracy {report["test_accuracy"]:.3f}',
-      f'<= {bar} s',
-    )
+def _sweeps(quick):
+  """(model, algorithm, form, lanes) of each, the most important first."""
+  yield from (('moon_cnn', 'moon', 'auto', lanes) for lanes in ('auto', 1))
+  yield from (('moon_cnn', 'moon', form, 'auto') for form in ('library', 'im2col'))
+  if not quick:
+    yield 'moon_cnn', 'fedavg', 'auto', 'auto'
+    yield from (('moon_cnn', 'moon', 'auto', lanes) for lanes in (2, 5, 10))
+    yield from (('resnet18', 'moon', 'auto', lanes) for lanes in ('auto', 10))
+    yield 'dco_cnn', 'moon', 'auto', 'auto'
+    yield 'cnn_transformer', 'moon', 'auto', 'auto'
 
 
-def _sweep(workload, model, form, lanes, repeats, details):
-  """One round of FedAvg and of MOON, and how near it comes to the device's limits."""
-  for algorithm in ('fedavg', 'moon'):
-    name = f'{model}, {algorithm}, {form}, {lanes} lanes'
-    report = processes.run(
-      [
-        '-m',
-        'benchmarks.engine',
-        f'--repeats={repeats}',
-        *workload.flags(),
-        f'--config.algorithm={algorithm}',
-        '--config.augmentation.name=none',
-        f'--config.model={model}',
-        f'--config.execution.convolution={form}',
-        f'--config.execution.lanes={lanes}',
-        *(['--config.local_epochs=1'] if model == 'resnet18' else []),
-      ]
-    )
-    details[name] = report
-    rate = report['steps_per_second']
-    flops = report['step_flops'] * rate / PEAK_FLOPS
-    traffic = report['step_bytes'] * rate / PEAK_BYTES
-    yield Row(
-      name,
-      f'{report["samples_per_second"]:,.0f} samples/s, '
-      f'{flops:.1%} of the arithmetic, {traffic:.1%} of the bandwidth',
-      '',
-    )
+def _until(end, name, measure, details):
+  """The rows of one process, or one that says why there are none."""
+  left = end - time.monotonic()
+  if left <= 0:
+    return [Row(name, 'not run: the minutes were over', '')]
+  try:
+    details[name] = report = measure.func(*measure.args, seconds=left)
+  except subprocess.TimeoutExpired:
+    return [Row(name, f'not run to its end in the {left:.0f} s that were left', '')]
+  except subprocess.CalledProcessError as error:
+    return [Row(name, f'failed with exit code {error.returncode}', '')]
+  details.setdefault('device', report['device'])
+  return [Row(name, report.pop('text'), report.pop('bar'))]
+
+
+def _experiment(workload, augmentation, bar, *, seconds):
+  """The whole experiment, as launch.py runs it."""
+  report = processes.run(
+    [
+      '-m',
+      'benchmarks.run',
+      *workload.flags(),
+      f'--config.num_rounds={workload.num_rounds}',
+      f'--config.augmentation.name={augmentation}',
+    ],
+    seconds=seconds,
+  )
+  text = (
+    f'{report["end_to_end_seconds"]:.0f} s, {report["compile_seconds"]:.0f} of them '
+    f'compiling; test accuracy {report["test_accuracy"]:.3f}; '
+    f'{report["peak_memory_bytes"] / 2**20:,.0f} MiB at most'
+  )
+  return report | {'text': text, 'bar': f'<= {bar} s'}
+
+
+def _sweep(workload, model, algorithm, form, lanes, *, seconds):
+  """One round, and how near it comes to the device's limits."""
+  report = processes.run(
+    [
+      '-m',
+      'benchmarks.engine',
+      f'--repeats={workload.repeats}',
+      *workload.flags(),
+      f'--config.algorithm={algorithm}',
+      f'--config.model={model}',
+      f'--config.execution.convolution={form}',
+      f'--config.execution.lanes={lanes}',
+      *([] if model == 'moon_cnn' else ['--config.local_epochs=1']),
+    ],
+    seconds=seconds,
+  )
+  rate = report['steps_per_second']
+  text = (
+    f'{report["samples_per_second"]:,.0f} samples/s in {report["lanes"]} lanes, '
+    f'{report["step_flops"] * rate / PEAK_FLOPS:.1%} of the arithmetic, '
+    f'{report["step_bytes"] * rate / PEAK_BYTES:.1%} of the bandwidth, '
+    f'{report["peak_memory_bytes"] / 2**20:,.0f} MiB at most'
+  )
+  return report | {'text': text, 'bar': ''}

@@ -11,15 +11,26 @@ from collections.abc import Hashable
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def run(words: list[str], cores: int | None = None) -> dict:
+def run(
+  words: list[str],
+  cores: int | None = None,
+  seconds: float | None = None,
+  **environment: str,
+) -> dict:
   """The last line that `python *words` prints, as JSON.
 
   Args:
     words: of the command, run in the repository's root.
     cores: how many it may use; None is all.
+    seconds: after which it is ended, with subprocess.TimeoutExpired; None is never.
+    **environment: what is changed in it.
   """
-  with _start(words, cores) as process:
-    return _report(process)
+  with _start(words, cores, environment) as process:
+    try:
+      return _report(process, seconds)
+    except subprocess.TimeoutExpired:
+      process.kill()
+      raise
 
 
 class Turns:
@@ -66,11 +77,12 @@ class Turns:
       raise RuntimeError(f'{process.args} ended before its time.')
 
 
-def _start(words, cores) -> subprocess.Popen:
+def _start(words, cores, environment=None) -> subprocess.Popen:
   allowed = sorted(os.sched_getaffinity(0))[:cores]
   return subprocess.Popen(
     [sys.executable, *words],
     cwd=ROOT,
+    env=os.environ | (environment or {}),
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,
@@ -78,9 +90,9 @@ def _start(words, cores) -> subprocess.Popen:
   )
 
 
-def _report(process) -> dict:
+def _report(process, seconds=None) -> dict:
   """The last line that a program prints, as JSON."""
-  lines = process.stdout.read().splitlines()
-  if code := process.wait():
-    raise subprocess.CalledProcessError(code, process.args)
+  lines = process.communicate(timeout=seconds)[0].splitlines()
+  if process.returncode:
+    raise subprocess.CalledProcessError(process.returncode, process.args)
   return json.loads(lines[-1])

@@ -58,6 +58,7 @@ def main() -> None:
         'smallest_cohort': min(cohorts) // request.config.local_epochs,
         'largest_cohort': max(cohorts) // request.config.local_epochs,
         'test_accuracy': summary['test_accuracy'],
+        'peak_memory_bytes': timings[-1]['peak_memory_bytes'],
       }
     )
   )

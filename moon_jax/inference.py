@@ -16,7 +16,7 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
 from moon_jax.data.device import normalise
-from moon_jax.engine import evaluation, experiment
+from moon_jax.engine import devices, evaluation, experiment
 from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.runner import checkpoint, files, run_directory, surroundings
 from moon_jax.types import Outputs, PyTree
@@ -120,6 +120,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     NoCheckpointError: there is no usable checkpoint in it.
   """
   surroundings.require_jax()
+  devices.find()
   workdir = config_lib.expand('workdir', workdir)
   saved = _saved(workdir)
   for line in run_directory.require_registered(workdir, saved):

@@ -94,9 +94,11 @@ def scatter(stacked: PyTree, index: jax.Array, values: PyTree) -> PyTree:
   """
 
   def put(leaf, value):
-    # A negative index counts from the end in JAX; past the end it is dropped.
-    dropped = jnp.where(index < 0, leaf.shape[0], index)
-    return leaf.at[dropped].set(value, mode='drop')
+    # A negative index counts from the end in JAX; past the end it is dropped. All
+    # differ: repeated ones would cost a GPU a sort of the whole, to be deterministic.
+    beyond = leaf.shape[0] + jnp.arange(len(index), dtype=index.dtype)
+    unique = jnp.where(index < 0, beyond, index)
+    return leaf.at[unique].set(value, mode='drop', unique_indices=True)
 
   return jax.tree.map(put, stacked, values)
 

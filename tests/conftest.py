@@ -25,10 +25,9 @@ from moon_jax.engine import devices
 from tests.processes import AS_USERS
 
 PROGRAMS = os.environ['JAX_COMPILATION_CACHE_DIR']
-QUICK = (
-  '--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false'
-  ' --xla_cpu_parallel_codegen_split_count=1'
-)
+QUICK = '--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1'
+if jax.__version_info__ < (0, 11):  # later ones abort on the flag
+  QUICK += ' --xla_cpu_use_fusion_emitters=false'
 # Eight devices on two cores may wait long.
 flags = [devices.PATIENCE, QUICK, os.environ.get('XLA_FLAGS', '')]
 os.environ['XLA_FLAGS'] = ' '.join(flags)

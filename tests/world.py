@@ -134,6 +134,7 @@ def compiled_round(
   num_devices=1,
   augmentation='none',
   local_optimizer='sgd',
+  segment_steps=0,
   **changes,
 ):
   """The jitted round; numbers are traced, so one serves every test of an algorithm.
@@ -141,9 +142,8 @@ def compiled_round(
   `changes` are of the options that are no numbers.
   """
   chosen = make(algorithm, **changes)
-  return round_of(
-    chosen, model, represent_once, num_devices, augmentation, local_optimizer
-  )
+  which = model, represent_once, num_devices, augmentation, local_optimizer
+  return round_of(chosen, *which, segment_steps)
 
 
 def round_of(
@@ -153,6 +153,7 @@ def round_of(
   num_devices=1,
   augmentation='none',
   local_optimizer='sgd',
+  segment_steps=0,
 ):
   """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
@@ -162,6 +163,7 @@ def round_of(
     represent_once=represent_once,
     mesh=devices.mesh(num_devices),
     augment=augmenter(augmentation),
+    segment_steps=segment_steps,
   )
   return jax.jit(round_lib.make_round(chosen, train))
 
@@ -262,6 +264,7 @@ def run(
       len(plan.bounds),
       augmentation,
       local_optimizer,
+      plans.segment_steps,
       **fixed,
     )
     state, metrics = run_round(state, plan.for_device(), numbers, train_split(model))

@@ -48,11 +48,13 @@ class DeviceSplit(NamedTuple):
       view: what is seen of the rows: an augmentation with its key bound,
         `functools.partial(augment, key)`. None sees them as they are.
     """
-    return Batch(
-      images=self.normalised(rows, view),
-      labels=self.labels[rows],
-      mask=(jnp.arange(rows.shape[0]) < num_real).astype(jnp.float32),
-    )
+    return masked(self.normalised(rows, view), self.labels[rows], num_real)
+
+
+def masked(images: jax.Array, labels: jax.Array, num_real: jax.Array) -> Batch:
+  """The Batch of [B, H, W, C] and [B]; see `DeviceSplit.batch`."""
+  mask = (jnp.arange(labels.shape[0]) < num_real).astype(jnp.float32)
+  return Batch(images, labels, mask)
 
 
 def normalise(pixels: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:

@@ -1,27 +1,36 @@
 """Which devices compute, and how are arrays laid out on them?"""
 
 import contextlib
+import logging
 import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from moon_jax.errors import UsageError
+from moon_jax.errors import RunError, UsageError
 from moon_jax.types import PyTree
 
 LANES = 'lanes'  # the only axis of the mesh
 
 # A CPU device that is done waits for the others at the end of a round. After 40 seconds
-# XLA takes that for a deadlock and aborts the process, but lanes may differ by more.
+# XLA takes that for a deadlock and aborts the process, but lanes may differ by more. So
+# it does with GPUs before the first exchange.
+_PATIENT = {
+  'cpu_collective': ('timeout', 'call_terminate_timeout', 'call_warn_stuck_timeout'),
+  'gpu_first_collective_call': ('terminate_timeout', 'warn_stuck_timeout'),
+}
 PATIENCE = ' '.join(
-  f'--xla_cpu_collective_{name}_seconds=10000000'
-  for name in ('timeout', 'call_terminate_timeout', 'call_warn_stuck_timeout')
+  f'--xla_{which}_{name}_seconds=10000000'
+  for which, names in _PATIENT.items()
+  for name in names
 )
 # On GPUs neither atomic additions nor algorithms chosen by measuring; nothing on CPUs.
 DETERMINISM = '--xla_gpu_deterministic_ops=true'
 # XLA aborts on a flag that it does not know.
-_PATIENCE_IS_KNOWN = jax.__version_info__[:2] == (0, 10)
+_PATIENCE_IS_KNOWN = jax.__version_info__[:2] in ((0, 10), (0, 11))
 
 # Each device holds a copy of the data: a larger CPU gains by a wish, not by default.
 _MAX_CPU_DEVICES = 8
@@ -29,6 +38,8 @@ _MAX_CPU_DEVICES = 8
 
 def claim(requested: str, *, deterministic: bool = False) -> None:
   """Makes a CPU count as several devices; call before JAX computes anything.
+
+  Tells, in a line on stderr, if JAX computes on a CPU because no GPU can be used.
 
   One device leaves a second core idle: the products of one lane are too small to share.
 
@@ -38,13 +49,18 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
     deterministic: whether GPUs must compute the same bits in every run.
 
   Raises:
-    UsageError: the count is above the cores and above what any CPU may have.
+    UsageError: the count is above the cores and above what any CPU may have, or there
+      is no device of the kind that JAX_PLATFORMS names.
   """
   flags = os.environ.get('XLA_FLAGS', '')
   ours = [PATIENCE] * _PATIENCE_IS_KNOWN + [DETERMINISM] * deterministic
   os.environ['XLA_FLAGS'] = ' '.join([flags, *ours]).strip()
-  if 'xla_force_host_platform_device_count' in flags:
-    return
+  if 'xla_force_host_platform_device_count' not in flags:
+    _count_cores_as_devices(requested)
+  find()
+
+
+def _count_cores_as_devices(requested):
   cores = _num_cores()
   automatic = min(cores, _MAX_CPU_DEVICES) if _PATIENCE_IS_KNOWN else 1
   count = automatic if requested == 'auto' else int(requested)
@@ -57,6 +73,64 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
     # JAX computes already, for another run in this process: its devices stay, and
     # `available` tells if they are too few.
     jax.config.update('jax_num_cpu_devices', count)
+
+
+def find() -> None:
+  """Finds the devices; tells, on stderr, if JAX has a package for GPUs and no GPU.
+
+  Raises:
+    UsageError: there is no device of the kind that JAX_PLATFORMS names.
+  """
+  logged, log = [], logging.getLogger('jax._src.xla_bridge')
+
+  def keep(record):  # in place of nine lines of traceback
+    if record.levelno >= logging.ERROR:
+      logged.append(record.exc_info[1] if record.exc_info else record.getMessage())
+    return record.levelno < logging.ERROR
+
+  log.addFilter(keep)
+  try:
+    jax.devices()
+  except (RuntimeError, AssertionError) as error:
+    asked, first = os.environ.get('JAX_PLATFORMS', ''), [*logged, error][0]
+    raise UsageError(
+      f'JAX_PLATFORMS={asked!r}: no such device can be used. {_first_line(first)}'
+    ) from None
+  finally:
+    log.removeFilter(keep)
+  if logged:
+    reason = _first_line(logged[0])
+    print(f'No GPU can be used, the CPU computes: {reason}', file=sys.stderr)
+
+
+def _first_line(error):
+  return (str(error).splitlines() or [''])[0]
+
+
+@contextlib.contextmanager
+def out_of_memory_is_told(
+  buffers: Callable[[], Mapping[str, int]] = dict,
+) -> Iterator[None]:
+  """Inside, a device without room for more ends the run with one line.
+
+  Args:
+    buffers: what is known to be large -> bytes.
+
+  Raises:
+    RunError: the line.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    largest = sorted(buffers().items(), key=lambda item: -item[1])
+    sizes = ', '.join(f'{name} {size / 2**20:,.0f} MiB' for name, size in largest)
+    raise RunError(
+      'Out of memory on the device' + (f' ({sizes})' if sizes else '') + '. Lower '
+      '--config.execution.lanes or --config.execution.cache_mib; the same command goes '
+      f'on from the newest checkpoint. {_first_line(error)}'
+    ) from None
 
 
 def _num_cores() -> int:

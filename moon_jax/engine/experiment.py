@@ -15,7 +15,13 @@ from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.config import Config, changed, flatten
 from moon_jax.data import device, partition, sources
-from moon_jax.engine import client_training, devices, learning_rate, planning
+from moon_jax.engine import (
+  accelerator,
+  client_training,
+  devices,
+  learning_rate,
+  planning,
+)
 from moon_jax.errors import UsageError
 from moon_jax.types import Dataset, PyTree, Scalars, Server, State
 
@@ -54,20 +60,25 @@ class Experiment(NamedTuple):
 
 
 def build(
-  config: Config, load: Callable[[Config], Dataset] | None = None
+  config: Config,
+  load: Callable[[Config], Dataset] | None = None,
+  backend: str | None = None,
 ) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
 
   Args:
-    config: the configuration.
+    config: what to build.
     load: what loads its data; None is `load_data`.
+    backend: for which kind of device, as named by JAX; None is what it computes on.
+      Nothing else in the package asks for it: GPUs differ by what is chosen here.
 
   Raises:
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
   """
-  config = with_its_clients(config)
+  config, backend = with_its_clients(config), backend or jax.default_backend()
   data = (load or load_data)(config)
-  network = make_network(config, data.train_images.shape[1:], data.num_classes)
+  image_shape = data.train_images.shape[1:]
+  network = make_network(config, image_shape, data.num_classes, backend)
   split, see = partition.make(
     config.partition.name,
     data.train_labels,
@@ -77,7 +88,13 @@ def build(
     **options(config, 'partition'),
   )
   algorithm = make_algorithm(config, network)
-  planner = _planner(config, split, share=bool(algorithm.share))
+  planner = _planner(config, split, backend, share=bool(algorithm.share))
+  if backend != 'cpu':
+    planner = accelerator.planner_for(
+      planner,
+      choose_lanes=config.execution.lanes == 'auto',
+      params=network.shapes['params'],
+    )
   mesh = devices.mesh(planner.num_devices)
   images = see(data.train_images, split)
   train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
@@ -130,18 +147,24 @@ def load_data(config: Config) -> Dataset:
 
 
 def make_network(
-  config: Config, image_shape: tuple[int, int, int], num_classes: int
+  config: Config,
+  image_shape: tuple[int, int, int],
+  num_classes: int,
+  backend: str | None = None,
 ) -> models.Network:
-  """The network for images [H, W, C] of so many classes.
+  """The network for images [H, W, C] of so many classes; backend as in `build`.
 
   Raises:
     UsageError: the network does not fit the images.
   """
+  form, on_gpu = config.execution.convolution, backend not in (None, 'cpu')
+  if form == 'auto' and on_gpu:
+    form = 'auto_on_gpu'
   return models.make(
     config.model,
     image_shape=image_shape,
     num_classes=num_classes,
-    convolution=config.execution.convolution,
+    convolution=form,
     dtype=config.execution.dtype,
     **options(config, 'model'),
   )
@@ -174,7 +197,7 @@ def round_scalars(config: Config, algorithm: Algorithm, round_index: int) -> Sca
 
 
 def _planner(
-  config: Config, split: partition.Partition, *, share: bool
+  config: Config, split: partition.Partition, backend: str, *, share: bool
 ) -> planning.Planner:
   """The planner; `share` tells whether clients average among themselves."""
   if config.drop_last:
@@ -183,7 +206,7 @@ def _planner(
   num_lanes, num_devices = planning.num_lanes(
     config.execution.lanes,
     size,
-    jax.default_backend(),
+    backend,
     devices.available(config.execution.devices),
   )
   return planning.Planner(

@@ -1,6 +1,5 @@
 """Trains a cohort in L lanes side by side; each has a queue of clients. Pure."""
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -9,12 +8,11 @@ from jax.sharding import Mesh, PartitionSpec
 
 from moon_jax import tree
 from moon_jax.data.augment import Augment
-from moon_jax.engine import aggregation, frozen
+from moon_jax.engine import aggregation, frozen, segments
 from moon_jax.engine.client_training import Finished, LocalTraining, Work
 from moon_jax.engine.devices import LANES
-from moon_jax.engine.frozen import Represent
 from moon_jax.engine.planning import Plan
-from moon_jax.keys import Purpose, for_purpose, step_key
+from moon_jax.engine.segments import Segment
 
 
 def cohort_training(
@@ -23,6 +21,7 @@ def cohort_training(
   represent_once: bool,
   mesh: Mesh,
   augment: Augment | None = None,
+  segment_steps: int = 0,
 ) -> Callable[[Work], Finished]:
   """Builds the function that trains every client of a cohort, L at a time.
 
@@ -32,11 +31,17 @@ def cohort_training(
     mesh: the devices among which the lanes are split, in equal parts. They exchange
       nothing until all have finished, and then what they collected.
     augment: what is done to the images of a batch.
+    segment_steps: as in the planner that makes the plans.
   """
+  ahead = segment_steps and not local.algorithm.frozen_in_training
   prepare = frozen.once if represent_once else frozen.every_batch
 
   def train(work):
-    return _train(local, prepare(local, work), work, augment)
+    represent = None if ahead and not represent_once else prepare(local, work)
+    given = local, represent, work, augment
+    if segment_steps:
+      return _train(local, segments.of_known_length(*given, segment_steps), work)
+    return _train(local, segments.of_any_length(*given), work)
 
   def train_part(work):
     return aggregation.exchange(train(work), work)
@@ -72,12 +77,9 @@ def plan_spec() -> Plan:
 #   segment        0     |   1   |   2
 #   load         A, C    |  B, - |  -, D      enter the lanes before the segment
 #   store        A, -    |  -, C |  B, D      leave them after it: uploads, memories
-def _train(
-  local: LocalTraining, represent: Represent, work: Work, augment: Augment | None
-) -> Finished:
+def _train(local: LocalTraining, through: Segment, work: Work) -> Finished:
   """Runs the lanes of one device; other devices' clients keep what they had."""
   plan, examples = work.plan, work.data.examples
-  bounds, num_segments = plan.bounds[0], plan.num_segments[0]
 
   def begin(slots, memories):
     batch = examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
@@ -87,17 +89,6 @@ def _train(
       return local.start(client, work.received, memory, work.scalars, batch)
 
     return jax.vmap(one)(slots)
-
-  def one_step(lane, rows, num_real):
-    key = step_key(work.scalars.seed, work.round, lane.client, lane.num_steps)
-    view = augment and functools.partial(augment, for_purpose(key, Purpose.AUGMENT))
-    batch = examples.batch(rows, num_real, view)
-    known = represent(lane.memory, rows, batch, key)
-    return local.step(lane, known, work.received, work.scalars, batch, key)
-
-  def step(index, lanes):
-    # A lane whose last client is stored trains on filler: nothing reads it any more.
-    return jax.vmap(one_step)(lanes, plan.examples[index], plan.num_real[index])
 
   def finish(lanes):
     return jax.vmap(lambda lane: local.finish(lane, work.received, work.scalars))(lanes)
@@ -109,7 +100,7 @@ def _train(
     # memory stays as it was until the client is stored.
     entered = begin(jnp.maximum(load, 0), collected.memory)
     lanes = tree.where(load >= 0, entered, lanes)
-    lanes = jax.lax.fori_loop(bounds[index], bounds[index + 1], step, lanes)
+    lanes = through(index, lanes)
     return lanes, collect(collected, store, finish(lanes))
 
   collect, empty = aggregation.collecting(
@@ -117,4 +108,4 @@ def _train(
   )
   lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
   nothing = empty(jax.eval_shape(finish, lanes), work.memories)
-  return jax.lax.fori_loop(0, num_segments, segment, (lanes, nothing))[1]
+  return jax.lax.fori_loop(0, plan.num_segments[0], segment, (lanes, nothing))[1]

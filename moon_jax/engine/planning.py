@@ -5,7 +5,8 @@ Clients own different amounts of data, so one slot per client would leave most s
 idle while the largest client finishes; L shorter queues of equal length do not.
 
 A *segment* is a stretch of steps in which no lane of a device changes its client.
-Clients are loaded into lanes and stored from them between segments only.
+Clients are loaded into lanes and stored from them between segments only. It ends when
+a client does, or, where a loop must know its length, after a fixed number of steps.
 """
 
 import dataclasses
@@ -33,9 +34,9 @@ class Plan(NamedTuple):
       model; rows and columns sum to 1. () with a server.
     examples: [S, L, B] int32 rows of the training split.
     num_real: [S, L] int32 leading examples of the batch that are real; the rest repeat
-      the last real one.
-    step_real: [S, L] bool, False where a lane has no client left and repeats row 0; ()
-      on the device, which does not read it.
+      the last real one. In segments of a fixed length 0 says that nothing is trained.
+    step_real: [S, L] bool, False where a lane has no client, or its client no step,
+      left and repeats row 0; () on the device, which does not read it.
     load: [G, L] int32 slot that enters a lane before its device's segment.
     store: [G, L] int32 slot that leaves a lane after its device's segment.
     bounds: [P, G + 1] int32 segment g of device p runs the steps bounds[p, g] to
@@ -183,6 +184,8 @@ class Planner:
     uniform_weights: whether clients count alike in the average, not by examples.
     mixing: [N, N] float64, who averages with whom when all are present; None with a
       server.
+    segment_steps: of every segment, whose clients then wait for its end; 0 lets a
+      segment end as soon as a client does.
   """
 
   owned: list[np.ndarray]
@@ -195,15 +198,27 @@ class Planner:
   drop_last: bool = False
   uniform_weights: bool = False
   mixing: np.ndarray | None = None
+  segment_steps: int = 0
+
+  def num_steps(self, clients: np.ndarray) -> np.ndarray:
+    """[K] client ids -> [K] steps that each occupies a lane."""
+    sizes = np.array([len(self.owned[client]) for client in clients])
+    epoch = epoch_steps(sizes, self.batch_size, drop_last=self.drop_last)
+    whole = self.segment_steps or 1
+    return -(-self.local_epochs * epoch // whole) * whole
 
   def max_steps(self) -> int:
     """S: no round's longest lane has more steps (Graham 1969, list scheduling)."""
-    sizes = np.array([len(rows) for rows in self.owned])
-    epoch = epoch_steps(sizes, self.batch_size, drop_last=self.drop_last)
-    steps = np.sort(self.local_epochs * epoch)[::-1]
+    steps = np.sort(self.num_steps(np.arange(len(self.owned))))[::-1]
     total = int(steps[: self.cohort_size].sum())
     others = (total - int(steps[0])) / self.num_lanes
-    return min(total, math.ceil(others) + int(steps[0]))
+    most, whole = min(total, math.ceil(others) + int(steps[0])), self.segment_steps or 1
+    return -(-most // whole) * whole
+
+  def cohort(self, round_index: int) -> np.ndarray:
+    """[K] int32 ids of the round's clients, ascending."""
+    sizes = {'num_clients': len(self.owned), 'size': self.cohort_size}
+    return choose(seed=self.seed, round_index=round_index, **sizes)
 
   def batches(self, round_index: int, client: int) -> tuple[np.ndarray, np.ndarray]:
     """`client_batches` of one client in one round."""
@@ -217,10 +232,9 @@ class Planner:
 
   def plan(self, round_index: int) -> Plan:
     """The work of one round."""
-    sizes = {'num_clients': len(self.owned), 'size': self.cohort_size}
-    clients = choose(seed=self.seed, round_index=round_index, **sizes)
+    clients = self.cohort(round_index)
     work = [self.batches(round_index, client) for client in clients]
-    num_steps = np.array([len(real) for _, real in work])
+    num_steps = self.num_steps(clients)
     queues = pack(num_steps, self.num_lanes)
     num_examples = np.array([len(self.owned[c]) for c in clients], np.float32)
     return Plan(
@@ -228,7 +242,7 @@ class Planner:
       num_examples,
       np.ones_like(num_examples) if self.uniform_weights else num_examples,
       self._mixing(clients),
-      *self._fill_lanes(queues, work),
+      *self._fill_lanes(queues, work, num_steps),
       *self._all_segments(queues, num_steps),
     )
 
@@ -239,17 +253,19 @@ class Planner:
     among_all = topology.restrict(self.mixing, present)
     return among_all[np.ix_(clients, clients)].astype(np.float32)
 
-  def _fill_lanes(self, queues, work):
+  def _fill_lanes(self, queues, work, num_steps):
     max_steps, lanes = self.max_steps(), self.num_lanes
     examples = np.zeros((max_steps, lanes, self.batch_size), np.int32)
-    num_real = np.ones((max_steps, lanes), np.int32)
+    num_real = np.full((max_steps, lanes), 0 if self.segment_steps else 1, np.int32)
     step_real = np.zeros((max_steps, lanes), bool)
     for lane, queue in enumerate(queues):
-      if queue:
-        rows, real = map(np.concatenate, zip(*(work[s] for s in queue), strict=True))
-        span = slice(len(real))
+      first = 0
+      for slot in queue:
+        rows, real = work[slot]
+        span = slice(first, first + len(real))
         examples[span, lane], num_real[span, lane] = rows, real
         step_real[span, lane] = True
+        first += num_steps[slot]
     return examples, num_real, step_real
 
   def _all_segments(self, queues, num_steps):
@@ -263,12 +279,15 @@ class Planner:
 
   def _segments(self, queues, num_steps):
     ends = [np.cumsum(num_steps[queue]) for queue in queues]
-    cuts = np.unique(np.concatenate(ends))
-    load, store = np.full((2, self.cohort_size, len(queues)), -1, np.int32)
+    cuts, most = np.unique(np.concatenate(ends)), self.cohort_size
+    if steps := self.segment_steps:
+      longest, most = max(cuts, default=0), self.max_steps() // steps
+      cuts = np.arange(steps, longest + 1, steps)
+    load, store = np.full((2, most, len(queues)), -1, np.int32)
     for lane, queue in enumerate(queues):
       last = np.searchsorted(cuts, ends[lane])
       first = np.append(0, last + 1)[:-1]
       load[first, lane], store[last, lane] = queue, queue
-    bounds = np.zeros(self.cohort_size + 1, np.int32)
+    bounds = np.zeros(most + 1, np.int32)
     bounds[1 : len(cuts) + 1] = cuts
     return load, store, bounds, len(cuts)

@@ -81,7 +81,11 @@ def lower_programs(
   once = _represent_once(experiment, training, state)
   augment = augmenter(config.augmentation.name, **options(config, 'augmentation'))
   train = lanes.cohort_training(
-    training, represent_once=once, mesh=mesh, augment=augment
+    training,
+    represent_once=once,
+    mesh=mesh,
+    augment=augment,
+    segment_steps=experiment.planner.segment_steps,
   )
   run_round = jax.jit(
     round_lib.make_round(algorithm, train),
@@ -116,7 +120,9 @@ def _represent_once(
   config = experiment.config
   if experiment.algorithm.frozen_in_training:
     return False
-  images = jax.eval_shape(experiment.train.examples.normalised, experiment.train.rows)
+  images = jax.eval_shape(
+    lambda train: train.examples.normalised(train.rows), experiment.train
+  )
 
   def represent(state, images):
     received = experiment.algorithm.broadcast(state.server)

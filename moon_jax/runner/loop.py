@@ -45,7 +45,8 @@ def run(
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   surroundings.require_jax()
   console.devices()
-  built = build(config, load)
+  with devices.out_of_memory_is_told():
+    built = build(config, load)
   images = run_directory.describe_images(built.test)
   with (
     run_directory.begin(request, built.data_digest, images),
@@ -53,7 +54,8 @@ def run(
   ):
     run_directory.save_partition(workdir, built.split, built.class_counts)
     saved = run_directory.rounds_saved(workdir)
-    state = checkpoints.newest_or(initial_state(built), saved)
+    with devices.out_of_memory_is_told():
+      state = checkpoints.newest_or(initial_state(built), saved)
     console.introduce(request, built, state)
     for line in changed:
       console.say(line)
@@ -63,8 +65,10 @@ def run(
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       if rounds_left(config.num_rounds, records):
-        pipeline = Pipeline(built, state, checkpoints, records, console)
-        pipeline.run(state, stop or Stop())
+        pipeline = Pipeline(built, checkpoints, records, console)
+        with devices.out_of_memory_is_told(pipeline.buffers):
+          pipeline.compile(state)
+          pipeline.run(state, stop or Stop())
     checkpoints.require_in_place()
     run_directory.finish(workdir)
   console.finished(workdir)

@@ -1,25 +1,28 @@
 """Keeps the device at work: the host packs the next round and records the last one.
 
   device   | train t-1 | test t-1   | train t   | test t     | train t+1 | test t+1
-  host     | pack t    | record t-2 | pack t+1  | record t-1 | pack t+2  | record t
+  beside   | pack t    | record t-2 | pack t+1  | record t-1 | pack t+2  | record t
 
-The host gives the device its work and goes on at once; only reading results waits. So
-the training, packing and testing of round t come first, and then the results of round
-t-1 are read, which are there by then. Before a save, and where a device may have no
-work in advance, the host waits for round t itself.
+The host gives the device its work, and a thread beside packs round t+1 and then reads
+the results of round t-1: so both go on where giving waits until the work is done, as
+some of JAX's clients for GPUs do. Before a save, and where a device may have no work in
+advance, the host waits for round t itself.
 """
 
 import dataclasses
 import math
+import time
+from concurrent import futures
 
 import jax
 import numpy as np
 
+from moon_jax import tree
 from moon_jax.engine import devices
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
-from moon_jax.engine.programs import compile_programs, round_inputs
+from moon_jax.engine.programs import RoundInputs, compile_programs, round_inputs
 from moon_jax.errors import DivergedError
 from moon_jax.runner import compile_cache
 from moon_jax.runner.checkpoint import Checkpoints
@@ -33,6 +36,23 @@ from moon_jax.types import ClientMetrics, State
 
 # Of the clients that diverged; there may be thousands.
 _NAMED = 10
+
+
+@dataclasses.dataclass
+class PackedRound:
+  """A round that the device can be given.
+
+  Attributes:
+    index: rounds before it.
+    plan: what it trains.
+    inputs: the same, on the device.
+    seconds: that packing took.
+  """
+
+  index: int
+  plan: Plan
+  inputs: RoundInputs
+  seconds: float
 
 
 @dataclasses.dataclass
@@ -60,31 +80,49 @@ class Pipeline:
   def __init__(
     self,
     experiment: Experiment,
-    state: State,
     checkpoints: Checkpoints,
     records: Records,
     console: Console,
   ):
-    """Packs the first round, and compiles the round and the test.
+    """Does nothing yet.
 
     Args:
       experiment: what is run.
-      state: from which the next round starts.
       checkpoints: where states are saved.
       records: where the rounds are written down.
       console: is told of them.
     """
     self._experiment, self._console = experiment, console
     self._checkpoints, self._records = checkpoints, records
-    config, self._clock = experiment.config, None
+    self._clock = self._programs = None
+
+  def compile(self, state: State) -> None:
+    """Packs the first round, and compiles the round and the test.
+
+    Args:
+      state: from which the next round starts.
+    """
+    experiment, console, records = self._experiment, self._console, self._records
+    config = experiment.config
     self._rounds = range(int(state.round), config.num_rounds)
-    self._pack(self._rounds.start)
+    self._packed = self._pack(self._rounds.start)
     with compile_cache.using(config.execution.compile_cache, console.say):
       console.say('compiling one round and one test ... ', end='')
-      self._programs = compile_programs(experiment, state, self._inputs)
+      self._programs = compile_programs(experiment, state, self._packed.inputs)
       console.say(f'{self._programs.compile_seconds:.1f} s')
     traced = self._rounds if config.execution.profile else range(0)
     self._profiler = Profiler(records.workdir / 'profile', traced)
+
+  def buffers(self) -> dict[str, int]:
+    """What is large in the device's memory, as far as it is known -> bytes."""
+    experiment, planner = self._experiment, self._experiment.planner
+    found = {'data': tree.num_bytes((experiment.train, experiment.test))}
+    if self._programs:
+      memory = self._programs.run_round.memory_analysis()
+      name = f'training {planner.num_lanes} lanes'
+      found[name] = memory.temp_size_in_bytes
+      found['models'] = memory.output_size_in_bytes
+    return found
 
   def run(self, state: State, stop: Stop) -> None:
     """Runs every round that is left, and tells of the trace, if there is one.
@@ -94,8 +132,8 @@ class Pipeline:
       DivergedError: the results of a round are not finite.
     """
     try:
-      with stop.deferred():
-        self._run(state, stop)
+      with stop.deferred(), futures.ThreadPoolExecutor(1) as beside:
+        self._run(state, stop, beside)
     finally:
       if self._profiler.began:
         self._profiler.stop()
@@ -104,20 +142,23 @@ class Pipeline:
       compiling = {'compile': self._programs.compile_seconds}
       self._console.where_time_went(compiling | self._profiler.seconds())
 
-  def _run(self, state, stop):
+  def _run(self, state, stop, beside):
     config, previous, saved = self._experiment.config, None, False
     for index in self._console.progress(self._rounds):
       if saved:
         stop.check(index)
-      state, current = self._train(state)
-      if index + 1 in self._rounds:
-        with current.clock('pack'):
-          self._pack(index + 1)
+      packed, last = self._packed, index + 1 not in self._rounds
+      packing = None if last else beside.submit(self._pack, index + 1)
+      recording = previous and beside.submit(self._record, previous)
+      state, current = self._train(state, packed)
       if due(index, config.eval_every_rounds, config.num_rounds):
         with jax.transfer_guard('disallow'):
           current.score = self._programs.evaluate(state, self._experiment.test)
-      if previous:
-        self._record(previous)
+      if packing:
+        self._packed = packing.result()
+        current.clock.seconds['pack'] = self._packed.seconds
+      if recording:
+        recording.result()
       saved = stop.requested
       saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
       previous = current
@@ -126,20 +167,22 @@ class Pipeline:
         previous = None
 
   def _pack(self, index):
-    self._index, self._plan = index, self._experiment.planner.plan(index)
-    self._inputs = round_inputs(self._experiment, index, self._plan)
+    begin = time.perf_counter()
+    plan = self._experiment.planner.plan(index)
+    inputs = round_inputs(self._experiment, index, plan)
+    return PackedRound(index, plan, inputs, time.perf_counter() - begin)
 
-  def _train(self, state):
+  def _train(self, state, packed):
     """Gives the device the packed round; the state before it is used up."""
-    self._profiler.given(self._index)
+    self._profiler.given(packed.index)
     clock = Clock(self._clock)
     if self._clock is None:
       clock.seconds['compile'] = self._programs.compile_seconds
     self._clock = clock
     with jax.transfer_guard('disallow'):
-      given = (*self._inputs, self._experiment.train)
+      given = (*packed.inputs, self._experiment.train)
       state, metrics = self._programs.run_round(state, *given)
-    return state, PendingRound(self._index, self._plan, clock, metrics)
+    return state, PendingRound(packed.index, packed.plan, clock, metrics)
 
   def _record(self, pending, to_save=None):
     """Waits for the results of a round, records them and saves the state after it."""

@@ -19,16 +19,10 @@ def require_room() -> None:
 
 
 def require_jax() -> None:
-  """Raises UsageError unless JAX finds its devices, and computes as it does unasked."""
+  """Raises UsageError unless JAX computes as it does unasked."""
   import jax
 
   if changed := [name.upper() for name in _CHANGING if getattr(jax.config, name)]:
     raise UsageError(
       f'{changed[0]} changes what is computed, and is not recorded: unset it.'
     )
-  try:
-    jax.devices()
-  except (RuntimeError, AssertionError):  # one is a misspelt name, one a missing GPU
-    raise UsageError(
-      f'JAX finds no device for JAX_PLATFORMS={jax.config.jax_platforms!r}; unset it.'
-    ) from None

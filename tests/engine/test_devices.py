@@ -6,7 +6,8 @@ import jax
 import pytest
 
 from moon_jax.engine import devices
-from moon_jax.errors import UsageError
+from moon_jax.errors import ExitCode, UsageError
+from tests.processes import launch
 
 
 def test_a_mesh_has_the_first_devices():
@@ -42,6 +43,8 @@ def test_claiming_makes_the_devices_wait_for_one_another(monkeypatch):
   assert flags[0] == '--xla_force_host_platform_device_count=8'
   for name in ('timeout', 'call_terminate_timeout', 'call_warn_stuck_timeout'):
     assert f'--xla_cpu_collective_{name}_seconds=10000000' in flags
+  for name in ('terminate_timeout', 'warn_stuck_timeout'):
+    assert f'--xla_gpu_first_collective_call_{name}_seconds=10000000' in flags
 
 
 def test_claim_leaves_the_devices_that_compute_already(monkeypatch):
@@ -58,3 +61,23 @@ def test_determinism_is_asked_of_gpus_on_request(monkeypatch, deterministic):
   devices.claim('auto', deterministic=deterministic)
   asked = '--xla_gpu_deterministic_ops=true' in os.environ['XLA_FLAGS'].split()
   assert asked == deterministic
+
+
+def test_a_gpu_that_cannot_be_used_is_one_line_and_the_cpu_computes(tmp_path):
+  # As JAX's package for GPUs behaves without a driver.
+  plugin = tmp_path / 'plugins/jax_plugins/broken/__init__.py'
+  plugin.parent.mkdir(parents=True)
+  plugin.write_text("def initialize():\n  raise RuntimeError('no driver\\nat all')\n")
+  surroundings = {'PYTHONPATH': str(plugin.parents[2]), 'JAX_PLATFORMS': ''}
+  words = ('--config.num_rounds=1', '--config.local_epochs=1')
+  done = launch(tmp_path, *words, **surroundings)
+  assert done.returncode == ExitCode.DONE
+  assert done.stderr == 'No GPU can be used, the CPU computes: no driver\n'
+  assert 'x cpu (cpu)' in done.stdout
+
+
+def test_a_platform_that_is_not_there_is_one_line(tmp_path):
+  done = launch(tmp_path, JAX_PLATFORMS='cuda')
+  assert done.returncode == ExitCode.USAGE
+  assert done.stderr.startswith("JAX_PLATFORMS='cuda': no such device can be used. ")
+  assert done.stderr.count('\n') == 1

@@ -117,8 +117,13 @@ def test_longest_first_packing_by_hand():
   ('num_lanes', 'num_devices'), [(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (6, 3), (8, 8)]
 )
 @pytest.mark.parametrize('cohort_size', [3, 4])
-def test_lanes_train_exactly_the_clients_batches(num_lanes, num_devices, cohort_size):
-  planner = world.planner(num_lanes, cohort_size, num_devices=num_devices)
+@pytest.mark.parametrize('segment_steps', [0, 1, 4, 8])
+def test_lanes_train_exactly_the_clients_batches(
+  num_lanes, num_devices, cohort_size, segment_steps
+):
+  planner = world.planner(
+    num_lanes, cohort_size, num_devices=num_devices, segment_steps=segment_steps
+  )
   for index in range(20):
     plan = planner.plan(index)
     trained = trained_batches(plan)
@@ -146,6 +151,7 @@ def test_shapes_are_the_same_in_every_round_and_large_enough():
       cohort_size=6,
       sizes=sizes,
       num_devices=num_devices,
+      segment_steps=int(rng.integers(0, 9)),
     )
     plans = [planner.plan(index) for index in range(10)]
     shapes = {tuple(np.shape(leaf) for leaf in plan) for plan in plans}

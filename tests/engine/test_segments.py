@@ -1,0 +1,117 @@
+"""Segments of a known length, which GPUs train, against those of any length."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from moon_jax.engine import segments
+from tests import world
+
+TOLERANCE = 1e-5
+STEPS = 16
+
+
+def planner(num_lanes=2, num_devices=1, segment_steps=STEPS):
+  """Clients of 9, 9, 27 and 18 steps; three of them in a round."""
+  plans = world.planner(num_lanes, num_devices=num_devices)
+  return dataclasses.replace(plans, local_epochs=9, segment_steps=segment_steps)
+
+
+def difference(algorithm, plans, model='mlp', **options):
+  """Between both kinds of segments, of states and metrics after each round."""
+  any_length = dataclasses.replace(plans, segment_steps=0)
+  known, other = (
+    world.run(algorithm, 3, model=model, plans=p, represent_once=False, **options)
+    for p in (plans, any_length)
+  )
+  return apart(known, other)
+
+
+def apart(a, b):
+  """The largest difference; of numbers above 1, such as sums, as a share."""
+  pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  wide = ((np.asarray(x, np.float64), np.asarray(y, np.float64)) for x, y in pairs)
+  return max(float(np.max(np.abs(x - y) / np.maximum(1, np.abs(y)))) for x, y in wide)
+
+
+def test_a_known_length_changes_no_result():
+  # The frozen networks see images ahead, augmented ahead.
+  assert difference('moon', planner(), augmentation='crop_flip') < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('algorithm', 'options'),
+  [
+    ('fedavg', {'augmentation': 'flip'}),
+    ('scaffold', {}),
+    ('fedprox', {}),
+    ('sa_moon', {}),
+    ('dco_moon', {}),
+    ('decentralized_moon', {}),
+    ('moon', {'num_previous': 2}),
+    ('moon', {'represent': 'once'}),
+    ('moon', {'model': 'mlp_bn'}),
+    ('moon', {'model': 'mlp_bn', 'frozen_mode': 'training'}),
+    ('moon', {'model': 'moon_cnn'}),
+    ('median', {}),
+  ],
+)
+def test_a_known_length_changes_no_result_of_any_algorithm(algorithm, options):
+  options = dict(options)
+  plans = planner()
+  if options.pop('represent', None):
+    known, other = (
+      world.run(algorithm, 3, plans=p)
+      for p in (plans, dataclasses.replace(plans, segment_steps=0))
+    )
+    assert apart(known, other) < TOLERANCE
+  else:
+    assert difference(algorithm, plans, **options) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('num_lanes', 'num_devices', 'segment_steps'),
+  [(1, 1, STEPS), (3, 1, 2 * STEPS), (2, 2, STEPS), (4, 2, STEPS), (2, 1, 7)],
+)
+def test_lanes_devices_and_the_length_change_no_result(
+  num_lanes, num_devices, segment_steps
+):
+  plans = planner(num_lanes, num_devices, segment_steps)
+  assert difference('moon', plans) < TOLERANCE
+
+
+def test_the_compiler_knows_how_long_a_segment_is():
+  def conditions(plans):
+    """Loops whose length only the device knows; at most one is inside another."""
+    chosen, state = world.make('moon'), world.first_state('moon')
+    run_round = world.compiled_round(
+      'moon', 'mlp', False, 1, 'none', 'sgd', plans.segment_steps
+    )
+    given = plans.plan(0).for_device(), world.scalars(chosen), world.train_split()
+    jaxpr = jax.make_jaxpr(run_round)(state, *given)
+    return str(jaxpr).count(' while['), str(jaxpr).count(' scan[')
+
+  assert conditions(planner()) == (1, 2)
+  assert conditions(planner(segment_steps=0)) == (2, 0)
+
+
+def test_steps_are_taken_together_as_far_as_they_fit():
+  assert segments.steps_together(228, 9, 64) == 12  # 14 would fit, and not divide 228
+  assert segments.steps_together(7, 2, 16) == 7
+  assert segments.steps_together(1000, 64, 64) == 2
+  assert segments.steps_together(1000, 500, 64) == 1
+
+
+def test_no_client_loses_a_step_and_each_starts_a_segment():
+  for index in range(10):
+    plan = planner().plan(index)
+    each = np.diff(plan.bounds[0][: plan.num_segments[0] + 1])
+    assert set(each) == {STEPS}
+    assert (plan.num_real > 0).sum() == plan.step_real.sum()
+    np.testing.assert_array_equal(plan.num_real > 0, plan.step_real)
+    wanted = sum(len(planner().batches(index, c)[1]) for c in plan.clients)
+    assert plan.step_real.sum() == wanted

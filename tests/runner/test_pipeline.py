@@ -1,0 +1,103 @@
+"""What the host does for other rounds while the device works on one."""
+
+import threading
+
+import jax
+import pytest
+
+import moon_jax
+from moon_jax.engine import devices, planning
+from moon_jax.errors import RunError
+from moon_jax.runner import pipeline
+from moon_jax.runner.records import Records
+
+jax.devices()  # as many as other tests want, whatever a run claims
+SECONDS = 60
+NUM_ROUNDS = 4
+
+
+def config():
+  return moon_jax.load_config(
+    'configs/digits_moon.py',
+    {
+      'num_rounds': NUM_ROUNDS,
+      'local_epochs': 1,
+      'data.limit': 300,
+      'partition.min_size': 2,
+      'execution.devices': '1',
+      'checkpoint_every_rounds': 100,
+    },
+  )
+
+
+def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
+  tmp_path, monkeypatch
+):
+  packed, recorded = ([threading.Event() for _ in range(NUM_ROUNDS)] for _ in range(2))
+  plan, compiling, add = (
+    planning.Planner.plan,
+    pipeline.compile_programs,
+    Records.add_metrics,
+  )
+
+  def watched_plan(planner, index):
+    found = plan(planner, index)
+    packed[index].set()
+    return found
+
+  def watched_add(records, record):
+    add(records, record)
+    recorded[record['round'] - 1].set()
+
+  def with_a_device_that_blocks(*given):
+    programs = compiling(*given)
+
+    def run_round(state, *inputs):
+      index = int(state.round)
+      # Nobody comes back to the caller before the work is done.
+      if index + 1 < NUM_ROUNDS:
+        assert packed[index + 1].wait(SECONDS)
+      if index:
+        assert recorded[index - 1].wait(SECONDS)
+      return jax.block_until_ready(programs.run_round(state, *inputs))
+
+    return programs._replace(run_round=run_round)
+
+  monkeypatch.setattr(planning.Planner, 'plan', watched_plan)
+  monkeypatch.setattr(Records, 'add_metrics', watched_add)
+  monkeypatch.setattr(pipeline, 'compile_programs', with_a_device_that_blocks)
+  blocked = moon_jax.run(config(), tmp_path / 'blocked')
+  monkeypatch.undo()
+  assert blocked.metrics == moon_jax.run(config(), tmp_path / 'free').metrics
+
+
+def test_a_device_without_room_is_one_line_with_what_is_large():
+  def sizes():
+    return {'data': 3 * 2**20, 'training 10 lanes': 2**40}
+
+  with pytest.raises(RunError) as told, devices.out_of_memory_is_told(sizes):
+    jax.jit(lambda: jax.numpy.zeros(2**45))()
+  line = str(told.value)
+  assert '\n' not in line
+  assert '(training 10 lanes 1,048,576 MiB, data 3 MiB)' in line
+  assert '--config.execution.lanes or --config.execution.cache_mib' in line
+  assert told.value.exit_code == 1
+
+
+def test_a_run_without_room_names_its_buffers(tmp_path, monkeypatch):
+  compiling = pipeline.compile_programs
+
+  def with_a_full_device(*given):
+    programs = compiling(*given)
+
+    class Full:
+      memory_analysis = programs.run_round.memory_analysis
+
+      def __call__(self, *given):
+        jax.jit(lambda: jax.numpy.zeros(2**45))()
+
+    return programs._replace(run_round=Full())
+
+  monkeypatch.setattr(pipeline, 'compile_programs', with_a_full_device)
+  with pytest.raises(RunError, match=r'training 1 lanes [\d,]+ MiB.*data 0 MiB'):
+    moon_jax.run(config(), tmp_path)
