@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from moon_jax.runner import files, loop, pipeline, run_directory, signals
 from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import name_of
 from moon_jax.sweeps.grid import combinations
-from moon_jax.types import Dataset, PyTree, State
+from moon_jax.types import PyTree, State
 
 Record = dict[str, Any]
 
@@ -86,7 +86,7 @@ def run(
   workdir: str | os.PathLike,
   *,
   handle_signals: bool = False,
-  load: Callable[[config_lib.Config], Dataset] | None = None,
+  **given: Any,
 ) -> Result:
   """Runs an experiment as `python launch.py` does: records, checkpoints, resumption.
 
@@ -95,7 +95,7 @@ def run(
     workdir: the run directory; the same call again resumes the run that is there.
     handle_signals: whether SIGTERM, SIGHUP and Ctrl-C save the round and end the
       process, as of `launch.py`; only in the main thread.
-    load: what loads the data of a configuration; None is as of `launch.py`.
+    **given: to `moon_jax.engine.experiment.build`, such as what loads the data.
 
   Raises:
     RunError: with the message for the user; ConfigError tells every mistake.
@@ -105,7 +105,7 @@ def run(
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
   stop = signals.listen() if handle_signals else None
-  loop.run(cli.request(config, workdir, command), stop, load)
+  loop.run(cli.request(config, workdir, command), stop, **given)
   return Result(
     workdir,
     files.read_lines(workdir / run_directory.METRICS),
@@ -132,10 +132,12 @@ def sweep(
     RunError: with the message for the user, of the first run that fails.
   """
   common, load = config_lib.flatten(config_lib.validate(config)), running.remembered()
+  changes = combinations(common, over)
+  room = running.room([config_lib.validate(common | one) for one in changes], load)
   rows = []
-  for change in combinations(common, over):
+  for change in changes:
     workdir = pathlib.Path(out).expanduser() / name_of(None, change)
-    found = run(common | change, workdir, load=load)
+    found = run(common | change, workdir, load=load, room=room)
     rows.append(change | {'workdir': str(workdir)} | found.summary)
   return rows
 

@@ -54,7 +54,9 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
   """
   flags = os.environ.get('XLA_FLAGS', '')
   ours = [PATIENCE] * _PATIENCE_IS_KNOWN + [DETERMINISM] * deterministic
-  os.environ['XLA_FLAGS'] = ' '.join([flags, *ours]).strip()
+  # Once: other flags, other programs in a compile cache.
+  new = [flag for flag in ours if flag not in flags]
+  os.environ['XLA_FLAGS'] = ' '.join([flags, *new]).strip()
   if 'xla_force_host_platform_device_count' not in flags:
     _count_cores_as_devices(requested)
   find()

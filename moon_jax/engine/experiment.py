@@ -63,6 +63,7 @@ def build(
   config: Config,
   load: Callable[[Config], Dataset] | None = None,
   backend: str | None = None,
+  room: int = 0,
 ) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
 
@@ -71,6 +72,7 @@ def build(
     load: what loads its data; None is `load_data`.
     backend: for which kind of device, as named by JAX; None is what it computes on.
       Nothing else in the package asks for it: GPUs differ by what is chosen here.
+    room: see `planning.Planner`.
 
   Raises:
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
@@ -79,16 +81,9 @@ def build(
   data = (load or load_data)(config)
   image_shape = data.train_images.shape[1:]
   network = make_network(config, image_shape, data.num_classes, backend)
-  split, see = partition.make(
-    config.partition.name,
-    data.train_labels,
-    num_clients=config.num_clients,
-    min_size=config.partition.min_size,
-    seed=config.seed,
-    **options(config, 'partition'),
-  )
+  split, see = deal(config, data)
   algorithm = make_algorithm(config, network)
-  planner = _planner(config, split, backend, share=bool(algorithm.share))
+  planner = make_planner(config, split, backend, share=bool(algorithm.share), room=room)
   if backend != 'cpu':
     planner = accelerator.planner_for(
       planner,
@@ -112,6 +107,18 @@ def build(
     mesh=mesh,
     traffic=_traffic(algorithm, network.shapes, round_scalars(config, algorithm, 0)),
     data_digest=sources.digest(data),
+  )
+
+
+def deal(config: Config, data: Dataset) -> partition.Skewed:
+  """Who owns which training example, and how clients see their images."""
+  return partition.make(
+    config.partition.name,
+    data.train_labels,
+    num_clients=config.num_clients,
+    min_size=config.partition.min_size,
+    seed=config.seed,
+    **options(config, 'partition'),
   )
 
 
@@ -196,8 +203,13 @@ def round_scalars(config: Config, algorithm: Algorithm, round_index: int) -> Sca
   return Scalars(*numbers, seed=np.int32(config.seed))
 
 
-def _planner(
-  config: Config, split: partition.Partition, backend: str, *, share: bool
+def make_planner(
+  config: Config,
+  split: partition.Partition,
+  backend: str,
+  *,
+  share: bool = False,
+  room: int = 0,
 ) -> planning.Planner:
   """The planner; `share` tells whether clients average among themselves."""
   if config.drop_last:
@@ -221,6 +233,7 @@ def _planner(
     drop_last=config.drop_last,
     uniform_weights=config.client_weight == 'uniform',
     mixing=_mixing(config) if share else None,
+    room=room,
   )
 
 

@@ -186,6 +186,7 @@ class Planner:
       server.
     segment_steps: of every segment, whose clients then wait for its end; 0 lets a
       segment end as soon as a client does.
+    room: S is at least this: runs that need fewer steps share programs by it.
   """
 
   owned: list[np.ndarray]
@@ -199,6 +200,7 @@ class Planner:
   uniform_weights: bool = False
   mixing: np.ndarray | None = None
   segment_steps: int = 0
+  room: int = 0
 
   def num_steps(self, clients: np.ndarray) -> np.ndarray:
     """[K] client ids -> [K] steps that each occupies a lane."""
@@ -212,7 +214,8 @@ class Planner:
     steps = np.sort(self.num_steps(np.arange(len(self.owned))))[::-1]
     total = int(steps[: self.cohort_size].sum())
     others = (total - int(steps[0])) / self.num_lanes
-    most, whole = min(total, math.ceil(others) + int(steps[0])), self.segment_steps or 1
+    most = max(self.room, min(total, math.ceil(others) + int(steps[0])))
+    whole = self.segment_steps or 1
     return -(-most // whole) * whole
 
   def cohort(self, round_index: int) -> np.ndarray:

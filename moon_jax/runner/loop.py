@@ -1,9 +1,8 @@
 """Runs an experiment: checks, builds, resumes, trains round by round, and ends it."""
 
-from collections.abc import Callable
+from typing import Any
 
 from moon_jax.cli import Request
-from moon_jax.config import Config
 from moon_jax.engine import devices
 from moon_jax.engine.experiment import build, initial_state
 from moon_jax.errors import ExitCode, UsageError
@@ -13,20 +12,15 @@ from moon_jax.runner.console import Console
 from moon_jax.runner.pipeline import Pipeline
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
-from moon_jax.types import Dataset
 
 
-def run(
-  request: Request,
-  stop: Stop | None = None,
-  load: Callable[[Config], Dataset] | None = None,
-) -> ExitCode:
+def run(request: Request, stop: Stop | None = None, **given: Any) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
 
   Args:
     request: the command line.
     stop: what ends the run early; None is nothing.
-    load: see `experiment.build`.
+    **given: to `experiment.build`, such as data that is loaded already.
 
   Returns:
     ExitCode.DONE.
@@ -46,7 +40,7 @@ def run(
   surroundings.require_jax()
   console.devices()
   with devices.out_of_memory_is_told():
-    built = build(config, load)
+    built = build(config, **given)
   images = run_directory.describe_images(built.test)
   with (
     run_directory.begin(request, built.data_digest, images),

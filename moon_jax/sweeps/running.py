@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+import jax
 from rich import progress
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import Config
-from moon_jax.engine import experiment
+from moon_jax.engine import devices, experiment
 from moon_jax.errors import ExitCode, RunError
 from moon_jax.runner import files, lock, loop, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
@@ -66,12 +67,14 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[str]:
   """
   failed, load, begin = [], remembered(), time.monotonic()
   todo = left(cells)
+  # Of all: a sweep that goes on has the same programs.
+  most = room([cell.request.config for cell in cells], load) if todo else 0
   for number, cell in enumerate(todo):
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
     print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
     try:
-      loop.run(cell.request, stop, load)
+      loop.run(cell.request, stop, load=load, room=most)
     except lock.BusyError:
       print('another process is running it', flush=True)
     except StoppedError:
@@ -95,6 +98,19 @@ def remembered() -> Callable[[Config], Dataset]:
     return kept[key]
 
   return load
+
+
+def room(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> int:
+  """The most steps that a lane of any of the runs may need."""
+  execution = configs[0].execution
+  devices.claim(execution.devices, deterministic=execution.deterministic)
+  most = 0
+  for config in map(experiment.with_its_clients, configs):
+    with contextlib.suppress(RunError):  # it is told when the run begins
+      split, _ = experiment.deal(config, load(config))
+      planner = experiment.make_planner(config, split, jax.default_backend())
+      most = max(most, planner.max_steps())
+  return most
 
 
 def run_in_processes(words: Sequence[str], cells: Sequence[Cell], jobs: int) -> int:

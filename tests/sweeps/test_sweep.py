@@ -158,3 +158,19 @@ def test_from_python_it_is_one_table(swept, tmp_path):
     assert row['workdir'] == str(tmp_path / 'out' / name)
     (*_, last) = read_lines(folder / 'out' / name / 'metrics.jsonl')
     assert row['test_accuracy'] == pytest.approx(last['test_accuracy'], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_seeds_betas_and_mus_share_one_program(tmp_path):
+  over = ('partition.beta=0.1,0.5', 'moon.mu=1,5', 'seed=0,1,2')
+  words = [word for knob in over for word in ('--over', knob)]
+  tiny = ('--config.partition.min_size=1', *(w for w in TINY if 'partition' not in w))
+  cache = f'--config.execution.compile_cache={tmp_path / "programs"}'
+  words += [*tiny, cache, '--config.batch_size=8', '--out=out', '--no-report']
+  check_success(launch(tmp_path, *words, program=SWEEP))
+  assert len(list(tmp_path.glob('out/*/summary.json'))) == 12
+  programs = sorted(p.name for p in (tmp_path / 'programs').glob('*-cache'))
+  assert [name.partition('-')[0] for name in programs] == [
+    'jit_evaluate',
+    'jit_run_round',
+  ]
