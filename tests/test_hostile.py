@@ -162,7 +162,7 @@ def hostile(examples):
   return lambda test: relaxed(given(spoil=damages())(test))
 
 
-@hostile(40)
+@hostile(25)
 def test_compare_and_launch_outlive_any_bytes(whole, tmp_path_factory, spoil):
   folder = tmp_path_factory.mktemp('some') / 'copy'
   check(whole, folder, spoil, ('compare', 'launch'))

@@ -9,6 +9,7 @@ import pytest
 from moon_jax.errors import ExitCode
 from tests.processes import LAUNCH, surroundings
 
+SLOW = pytest.mark.slow
 TINY = ('--config.num_rounds=1', '--config.local_epochs=1', '--config.data.limit=300')
 
 
@@ -37,8 +38,12 @@ def check_refused(folder, done, words):
   ('environment', 'words'),
   [
     ({'JAX_PLATFORMS': 'cpuu'}, "no device for JAX_PLATFORMS='cpuu'"),
-    ({'JAX_PLATFORMS': 'tpu'}, "no device for JAX_PLATFORMS='tpu'"),
-    ({'JAX_DISABLE_JIT': '1'}, 'JAX_DISABLE_JIT changes what is computed'),
+    pytest.param(
+      {'JAX_PLATFORMS': 'cuda'}, "no device for JAX_PLATFORMS='cuda'", marks=SLOW
+    ),
+    pytest.param(
+      {'JAX_DISABLE_JIT': '1'}, 'JAX_DISABLE_JIT changes what is computed', marks=SLOW
+    ),
     ({'JAX_ENABLE_X64': '1'}, 'JAX_ENABLE_X64 changes what is computed'),
   ],
 )
