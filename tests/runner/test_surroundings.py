@@ -1,5 +1,6 @@
 """Where JAX fails, or computes another thing: one line, before data are loaded."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from moon_jax.errors import ExitCode
 from tests.processes import LAUNCH, surroundings
 
 SLOW = pytest.mark.slow
+HAS_CUDA = importlib.util.find_spec('jax_cuda12_plugin') is not None
+NO_CUDA = (SLOW, pytest.mark.skipif(HAS_CUDA, reason='there is a plugin for CUDA'))
 TINY = ('--config.num_rounds=1', '--config.local_epochs=1', '--config.data.limit=300')
 
 
@@ -39,7 +42,7 @@ def check_refused(folder, done, words):
   [
     ({'JAX_PLATFORMS': 'cpuu'}, "no device for JAX_PLATFORMS='cpuu'"),
     pytest.param(
-      {'JAX_PLATFORMS': 'cuda'}, "no device for JAX_PLATFORMS='cuda'", marks=SLOW
+      {'JAX_PLATFORMS': 'cuda'}, "no device for JAX_PLATFORMS='cuda'", marks=NO_CUDA
     ),
     pytest.param(
       {'JAX_DISABLE_JIT': '1'}, 'JAX_DISABLE_JIT changes what is computed', marks=SLOW
