@@ -162,14 +162,14 @@ def hostile(examples):
   return lambda test: relaxed(given(spoil=damages())(test))
 
 
-@hostile(40)
+@hostile(25)
 def test_compare_and_launch_outlive_any_bytes(whole, tmp_path_factory, spoil):
   folder = tmp_path_factory.mktemp('some') / 'copy'
   check(whole, folder, spoil, ('compare', 'launch'))
 
 
 @pytest.mark.slow
-@hostile(300)
+@hostile(150)
 def test_all_programs_outlive_any_bytes(whole, tmp_path_factory, spoil):
   folder = tmp_path_factory.mktemp('many') / 'copy'
   check(whole, folder, spoil, ('compare', 'launch', 'predict'))

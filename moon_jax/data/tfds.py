@@ -49,7 +49,7 @@ def load_tfds(name: str, dir: str, *, prepare: bool = True) -> Dataset:
       size with splits train and test, or it cannot be prepared or read.
   """
   data_dir = dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
-  builder = _tfds_builder(name, os.path.abspath(os.path.expanduser(data_dir)), prepare)
+  builder = _tfds_builder(name, os.path.expanduser(data_dir), prepare)
   info = builder.info
   image_key, label_key = _supervised_keys(name, info)
   _prepare(name, builder)
@@ -88,6 +88,8 @@ def _tfds_builder(name, data_dir, prepare):
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import features, read_only_builder
 
+    if not prepare:
+      data_dir = os.path.abspath(data_dir)  # not gs://, which is no folder
     untrusted.require_files(pathlib.Path(data_dir, re.match(r'\w*', name)[0]))
     find = tfds.builder if prepare else read_only_builder.builder_from_files
     try:

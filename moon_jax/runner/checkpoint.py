@@ -208,14 +208,18 @@ def _partial(folder):
 
 @contextlib.contextmanager
 def _quietly():
-  """Orbax and its threads print tracebacks, and then raise the error too."""
+  """Orbax and its threads print tracebacks, and then raise the error too.
+
+  After an error threads that are not done yet stay quiet.
+  """
   log, hook = logging.getLogger('absl'), sys.unraisablehook
   before, log.disabled = log.disabled, True
   sys.unraisablehook = lambda unraisable: None
   try:
     yield
+    sys.unraisablehook = hook
   finally:
-    log.disabled, sys.unraisablehook = before, hook
+    log.disabled = before
 
 
 def _reason(error):

@@ -32,8 +32,8 @@ def require_writable(workdir: pathlib.Path) -> None:
   try:
     nearest = _nearest(workdir)
     str(workdir).encode()
-    with contextlib.suppress(FileNotFoundError):
-      for part in workdir.absolute().relative_to(nearest).parts:
+    for part in workdir.absolute().relative_to(nearest).parts:
+      with contextlib.suppress(FileNotFoundError):
         os.stat(nearest / part)
     with tempfile.TemporaryFile(dir=nearest, buffering=0) as file:
       file.write(b'.')

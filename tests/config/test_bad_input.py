@@ -493,8 +493,8 @@ UNFIT = {
   ),
   f'{NPZ}absent.npz': "--config.data.path='absent.npz' is not a file.",
   f'{NPZ}~/taken': (
-    f"--config.data.path='~/taken' must be {ARRAYS}, and is no archive; save it with "
-    'np.savez.'
+    f"--config.data.path='~/taken' must be {ARRAYS}: ValueError: it is no archive; "
+    'save it with np.savez'
   ),
   f'{NPZ}objects.npz': (
     f"--config.data.path='objects.npz' must be {ARRAYS}: ValueError: Object arrays "

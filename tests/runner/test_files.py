@@ -197,6 +197,8 @@ def test_places_that_cannot_be_written(disk, remount, tmp_path):
     folder / 'deep/run': 'cannot be written: Read-only file system',
     pathlib.Path('/proc/run'): 'cannot be written: No such file or directory',
     tmp_path / ('long' * 100): 'cannot be written: File name too long',
+    tmp_path / 'new' / ('long' * 100): 'cannot be written: File name too long',
+    tmp_path / 'no\udcff': 'must be a name in UTF-8',
   }.items():
     with pytest.raises(UsageError) as caught:
       files.require_writable(place)

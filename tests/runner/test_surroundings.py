@@ -1,5 +1,6 @@
 """Where JAX fails, or computes another thing: one line, before data are loaded."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,6 +10,9 @@ import pytest
 from moon_jax.errors import ExitCode
 from tests.processes import LAUNCH, surroundings
 
+SLOW = pytest.mark.slow
+HAS_CUDA = importlib.util.find_spec('jax_cuda12_plugin') is not None
+NO_CUDA = (SLOW, pytest.mark.skipif(HAS_CUDA, reason='there is a plugin for CUDA'))
 TINY = ('--config.num_rounds=1', '--config.local_epochs=1', '--config.data.limit=300')
 
 
@@ -37,8 +41,12 @@ def check_refused(folder, done, words):
   ('environment', 'words'),
   [
     ({'JAX_PLATFORMS': 'cpuu'}, "JAX_PLATFORMS='cpuu': no such device"),
-    ({'JAX_PLATFORMS': 'tpu'}, "JAX_PLATFORMS='tpu': no such device"),
-    ({'JAX_DISABLE_JIT': '1'}, 'JAX_DISABLE_JIT changes what is computed'),
+    pytest.param(
+      {'JAX_PLATFORMS': 'cuda'}, "JAX_PLATFORMS='cuda': no such device", marks=NO_CUDA
+    ),
+    pytest.param(
+      {'JAX_DISABLE_JIT': '1'}, 'JAX_DISABLE_JIT changes what is computed', marks=SLOW
+    ),
     ({'JAX_ENABLE_X64': '1'}, 'JAX_ENABLE_X64 changes what is computed'),
   ],
 )
