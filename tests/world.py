@@ -123,7 +123,7 @@ def variables(model='mlp'):
 
 
 # What `run` gives `compiled_round` after the algorithm if nothing else is asked for.
-DEFAULTS = ('mlp', True, 1, 'none', 'sgd')
+DEFAULTS = ('mlp', True, 1, 'none', 'sgd', 0)
 
 
 @functools.cache

@@ -22,7 +22,7 @@ MOST_LANES = 64
 SLOW = 5_000_000
 # One with so many in convolutions keeps a GPU busy with one client; and cuDNN has their
 # backward kernels for one lane only.
-CONVOLVED = 1_000_000
+CONVOLVED = 5_000_000
 # What it takes, in steps, to load and store clients, and to look up a group of steps.
 _BOUNDARY, _LOOKING_UP = 2, 0.3
 _ROUNDS = range(8)  # whose cohorts are looked at

@@ -348,6 +348,8 @@ def test_filler_content_reaches_nothing():
   assert (other.examples != plan.examples).any()
 
   class Changed:
+    segment_steps = 0
+
     def plan(self, index):
       return other
 
