@@ -25,7 +25,8 @@ SLOW = 5_000_000
 CONVOLVED = 5_000_000
 # What it takes, in steps, to load and store clients, and to look up a group of steps.
 _BOUNDARY, _LOOKING_UP = 2, 0.3
-_ROUNDS = range(8)  # whose cohorts are looked at
+_LONGEST = 256  # steps of a segment
+_ROUNDS = range(4)  # whose cohorts are looked at
 
 
 def planner_for(planner: Planner, *, choose_lanes: bool, params: PyTree) -> Planner:
@@ -66,7 +67,7 @@ def _with_known_lengths(planner):
     each = 1 + _BOUNDARY / planner.segment_steps + _LOOKING_UP / together
     return _steps(planner) * each
 
-  lengths = range(1, max(int(_steps(planner)), 1) + 1)
+  lengths = range(1, min(int(_steps(planner)), _LONGEST) + 1)
   return min((dataclasses.replace(planner, segment_steps=n) for n in lengths), key=cost)
 
 
