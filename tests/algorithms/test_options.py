@@ -156,7 +156,7 @@ def test_other_numbers_of_the_server_compile_nothing():
   world.run('fedavg', 1, server_learning_rate=1.0, **options)
   fixed = {'server_learning_rate': 1.0, 'server_momentum': 1.0}
   function = world.compiled_round(
-    'fedavg', 'mlp', True, 1, 'none', 'sgd', server_optimizer='sgd', **fixed
+    'fedavg', *world.DEFAULTS, server_optimizer='sgd', **fixed
   )
   compiled = function._cache_size()
   assert compiled > 0
