@@ -214,7 +214,7 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(tmp_path):
   done = launch(tmp_path, *words)
   assert done.returncode == ExitCode.DIVERGED
   (line,) = done.stderr.splitlines()
-  last = int(re.match(r'Diverged in round (\d+), which is recorded but not', line)[1])
+  last = int(re.match(r'Diverged in round (\d+)\. Not finite', line)[1])
   assert last > 1
   lines = read_lines(tmp_path / 'run/metrics.jsonl')
   assert [record['round'] for record in lines] == list(range(1, last + 1))

@@ -74,6 +74,8 @@ def _lines(chart: LineChart, looks: Mapping[str, Style]) -> go.Figure:
   values = sorted({x for line in chart.lines for x in line.points})
   if chart.ticks:
     drawn.update_xaxes(tickvals=values, ticktext=chart.ticks)
+  elif len(values) == 1:
+    drawn.update_xaxes(dtick=1, range=[values[0] - 0.5, values[0] + 0.5])
   elif values[-1] - values[0] < _MOST_TICKS:
     drawn.update_xaxes(dtick=1)
   return drawn
