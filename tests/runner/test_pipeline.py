@@ -101,3 +101,8 @@ def test_a_run_without_room_names_its_buffers(tmp_path, monkeypatch):
   monkeypatch.setattr(pipeline, 'compile_programs', with_a_full_device)
   with pytest.raises(RunError, match=r'training 1 lanes [\d,]+ MiB.*data 0 MiB'):
     moon_jax.run(config(), tmp_path)
+
+
+def test_what_is_due_is_due_after_the_last_round_too():
+  due = [pipeline.due(index, 2, 5) for index in range(5)]
+  assert due == [False, True, False, True, True]
