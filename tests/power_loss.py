@@ -49,6 +49,7 @@ class Disk:
     self._root, self._promised = str(root), promised
     self._bytes: dict[int, bytes] = {}  # of a file's inode
     self._names: dict[int, dict[str, tuple[int, bool]]] = {}  # of a folder's
+    self._held: dict[int, int] = {}  # open, so that no other file gets the inode
     self._fsync = os.fsync
     self._is_busy = False
     self.points: list[Point] = []
@@ -63,6 +64,8 @@ class Disk:
       yield
     finally:
       os.fsync, self._is_on = self._fsync, False
+      for descriptor in self._held.values():
+        os.close(descriptor)
 
   def _audit(self, event, arguments):
     is_change = self._is_on and not self._is_busy and event in EVENTS
@@ -73,6 +76,8 @@ class Disk:
     self._fsync(descriptor)
     self._is_busy = True
     about, path = os.fstat(descriptor), os.readlink(f'/proc/self/fd/{descriptor}')
+    if about.st_ino not in self._held:
+      self._held[about.st_ino] = os.dup(descriptor)
     if stat.S_ISDIR(about.st_mode):
       self._names[about.st_ino] = self._listed(path)
     else:
