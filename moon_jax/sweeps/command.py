@@ -36,7 +36,7 @@ from absl import flags
 
 from moon_jax import config as config_lib
 from moon_jax.cli import DEFAULT_CONFIG
-from moon_jax.errors import ExitCode, RunError, UsageError
+from moon_jax.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps.cells import Cell, cells
 
@@ -60,12 +60,8 @@ def main(argv: list[str], stop: Stop) -> int:
   if {'-h', '--help'} & set(argv):
     print(__doc__.strip())
     return ExitCode.DONE
-  try:
-    stop.command = shlex.join(['python', '-m', 'moon_jax.sweep', *argv])
-    return _run(parse(argv), argv, stop)
-  except RunError as error:
-    print(error, file=sys.stderr)
-    return error.exit_code
+  stop.command = shlex.join(['python', '-m', 'moon_jax.sweep', *argv])
+  return exit_code_of(lambda: _run(parse(argv), argv, stop))
 
 
 def parse(argv: Sequence[str]) -> Sweep:
