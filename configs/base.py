@@ -44,6 +44,7 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 dirichlet, shards, quantity, noise
   --config.partition.beta=0.5                   Dirichlet concentration: small is
                                                 skewed; above 0
+  --config.partition.balance=True               none for who holds M / N examples
   --config.partition.classes_per_client=2       exactly so many each; at least 1
   --config.partition.noise_sigma=0.1            of the last client, in pixel / 255; in
                                                 [0, 1]

@@ -25,6 +25,7 @@ _CONTRASTIVE = (('algorithm', 'contrastive'),)
 _NORMALIZED, _CONVOLUTIONAL = (('model', 'normalized'),), (('model', 'convolutional'),)
 _TFDS, _NPZ = (('data', 'tfds'),), (('data', 'npz'),)
 _BETA = (*_SEVERAL, ('partition', 'beta'))
+_DIRICHLET = (*_SEVERAL, ('partition', 'dirichlet'))
 _SHARDS = (*_SEVERAL, ('partition', 'shards'))
 _NOISE = (*_SEVERAL, ('partition', 'noise'))
 _CROPS = (('augmentation', 'crop_flip'),)
@@ -78,6 +79,10 @@ KNOBS = {
   ),
   'partition.beta': number(
     0.5, 'Dirichlet concentration: small is skewed', above(0), _BETA
+  ),
+  # Earlier runs have no such knob, and were balanced.
+  'partition.balance': switch(
+    True, 'none for who holds M / N examples', (), _DIRICHLET, optional=True
   ),
   'partition.classes_per_client': counted(2, 'exactly so many each', _SHARDS),
   'partition.noise_sigma': number(

@@ -93,7 +93,7 @@ class Knob(NamedTuple):
     may_change: whether a resumed run may have another value: it is the same experiment.
     auto: what 'auto' stands for; None if it is no value.
     optional: whether a configuration may lack it, as a part's own: it was written when
-      there was no such part.
+      there was no such knob, and what it did then is the default.
   """
 
   kind: type

@@ -64,12 +64,19 @@ def identity(flat: Mapping[str, Any]) -> dict[str, Any]:
   return {name: value for name, value in chosen.items() if _is_fixed(name, chosen)}
 
 
+def with_defaults(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """The knobs of a saved run, and those that came later: what they stand for did."""
+  known = catalog.every_knob()
+  later = {name: knob.default for name, knob in known.items() if knob.optional}
+  return later | dict(flat)
+
+
 def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
   """'key: saved -> given' for every difference that makes it another experiment.
 
   A knob that only one of them uses is left out: the knob that decides so differs too.
   """
-  before, after = flatten(saved), flatten(given)
+  before, after = with_defaults(flatten(saved)), flatten(given)
   old, new = used(before), used(after)
   problems = []
   for name in filter(lambda name: _is_fixed(name, new), sorted(old | new)):

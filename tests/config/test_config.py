@@ -336,6 +336,17 @@ def test_changes_name_what_makes_another_experiment():
   ]
 
 
+def test_a_knob_that_came_later_was_as_its_default():
+  saved = as_saved()
+  del saved['partition']['balance'], saved['moon']['num_previous']
+  assert config.changes(saved, config.validate(settings())) == []
+  changed = {'partition.balance': False, 'moon.num_previous': 2}
+  assert config.changes(saved, config.validate(settings(**changed))) == [
+    'moon.num_previous: 1 -> 2',
+    'partition.balance: True -> False',
+  ]
+
+
 def test_changes_leave_out_what_follows_from_another():
   given = config.validate(settings(algorithm='decentralized_fedavg', batch_size=8))
   assert config.changes(as_saved(), given) == [

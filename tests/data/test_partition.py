@@ -15,6 +15,7 @@ LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))  # M
 OPTIONS = {
   'num_clients': 6,
   'beta': 0.5,
+  'balance': True,
   'classes_per_client': 2,
   'noise_sigma': 0.1,
   'min_size': 50,
@@ -25,12 +26,12 @@ OPTIONS = {
 # The rules' own knobs.
 TAKES = {
   'iid': (),
-  'dirichlet': ('beta',),
+  'dirichlet': ('beta', 'balance'),
   'shards': ('classes_per_client',),
   'quantity': ('beta',),
   'noise': ('noise_sigma',),
 }
-OWN = {'beta', 'classes_per_client', 'noise_sigma'}
+OWN = {'beta', 'balance', 'classes_per_client', 'noise_sigma'}
 NAMES = catalog.names('partition')
 
 
@@ -78,6 +79,45 @@ def test_dirichlet_gives_nothing_more_to_a_client_with_its_fair_share():
       capped += full.sum()
       held += received
   assert capped > 200  # the rule was at work, not vacuous
+
+
+def largest_of_plain_dirichlet(rng, *, balance):
+  """The largest of 10 clients' shares of 50,000 at beta 0.1, written anew.
+
+  Shares of all clients are drawn, and those of the full ones set to 0.
+  """
+  while True:
+    held = np.zeros(10)
+    for _ in range(10):
+      shares = rng.dirichlet([0.1] * 10)
+      if balance:
+        shares = np.where(held < 5000, shares, 0.0)
+      held += 5000 * shares / shares.sum()
+    if held.min() >= 10:
+      return held.max()
+
+
+@pytest.mark.parametrize('balance', [True, False])
+def test_the_largest_client_is_as_large_as_by_independent_draws(balance):
+  labels = np.repeat(np.arange(10), 5000)
+  knobs = {'num_clients': 10, 'beta': 0.1, 'min_size': 10, 'balance': balance}
+  ours = [make(labels=labels, seed=seed, **knobs).sizes.max() for seed in range(60)]
+  rng = np.random.default_rng(0)
+  truth = [largest_of_plain_dirichlet(rng, balance=balance) for _ in range(600)]
+  error = np.std(truth) * (1 / 60 + 1 / 600) ** 0.5
+  # 8,350 balanced and 11,340 not, of which one such error is 116 and 323.
+  assert abs(np.mean(ours) - np.mean(truth)) < 4 * error
+  assert (np.mean(ours) > 9500) == (not balance)
+
+
+def test_unbalanced_a_client_with_its_share_gets_more():
+  # Two clients, two classes of 4, a vanishing beta: whoever takes all of class 0 holds
+  # its fair share, and takes all of class 1 half of the time.
+  labels = np.repeat([0, 1], 4)
+  knobs = {'num_clients': 2, 'beta': 1e-9, 'balance': False, 'min_size': 0}
+  largest = [make(labels=labels, seed=s, **knobs).sizes.max() for s in range(40)]
+  assert set(largest) == {4, 8}
+  assert 10 <= largest.count(8) <= 30
 
 
 def test_dirichlet_fills_to_the_cap_exactly():
@@ -205,6 +245,7 @@ SOME_LABELS = st.lists(st.integers(0, 9), min_size=1, max_size=120).map(np.array
   labels=SOME_LABELS,
   num_clients=st.integers(1, 2**31 - 1) | st.integers(1, 20),
   beta=st.floats(0, exclude_min=True, allow_infinity=False) | st.floats(0.05, 10),
+  balance=st.booleans(),
   classes_per_client=st.integers(1, 2**31 - 1) | st.integers(1, 10),
   min_size=st.integers(1, 2**31 - 1) | st.integers(1, 3),
   seed=st.integers(0, 2**31 - 1),

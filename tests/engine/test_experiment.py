@@ -130,10 +130,11 @@ def test_too_few_examples_for_the_clients():
 def test_every_knob_reaches_the_part_it_is_for():
   flags = ['seed=3', 'batch_size=7', 'local_epochs=2', 'execution.lanes=2']
   flags += ['participation=0.25', 'partition.beta=0.3', 'num_clients=6']
+  flags += ['partition.balance=false']
   built = build(*(f'--config.{flag}' for flag in flags))
   data = sources.load('digits', limit=200)
   expected = label_skew.dirichlet(
-    data.train_labels, num_clients=6, beta=0.3, min_size=1, seed=3
+    data.train_labels, num_clients=6, beta=0.3, balance=False, min_size=1, seed=3
   )
   np.testing.assert_array_equal(built.split.indices, expected.indices)
   np.testing.assert_array_equal(built.split.offsets, expected.offsets)

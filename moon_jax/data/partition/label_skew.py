@@ -8,18 +8,26 @@ from moon_jax.errors import UsageError
 
 
 def dirichlet(
-  labels: np.ndarray, *, num_clients: int, beta: float, min_size: int, seed: int
+  labels: np.ndarray,
+  *,
+  num_clients: int,
+  beta: float,
+  balance: bool,
+  min_size: int,
+  seed: int,
 ) -> Partition:
   """Deals each class by shares from a symmetric Dirichlet distribution.
 
-  Li et al. 2021 (MOON), section 4.1 and public code: a client that holds M / N
-  examples or more gets none of the next class, and the shares of the others are
-  scaled to sum to one. Everything is drawn anew until each client has min_size.
+  Li et al. 2021 (MOON), section 4.1. Balanced as in its public code: a client that
+  holds M / N examples or more gets none of the next class, and the shares of the others
+  are scaled to sum to one. Everything is drawn anew until each client has min_size.
 
   Args:
     labels: [M] int.
     num_clients: N.
     beta: concentration, above 0; small is skewed.
+    balance: whether a client with M / N examples gets no more; if not, every class is
+      dealt to all clients, as the text of the papers has it.
     min_size: fewest examples a client may own.
     seed: the run's seed.
 
@@ -34,7 +42,7 @@ def dirichlet(
     held = np.zeros(num_clients, np.int64)
     for members in classes:
       # Never empty: until the last class is dealt, the mean client holds below M / N.
-      takers = np.flatnonzero(held * num_clients < len(owners))
+      takers = np.flatnonzero((held * num_clients < len(owners)) | (not balance))
       # Part of a Dirichlet vector, scaled to sum to one, is again Dirichlet: drawing
       # just the takers' shares is the same in law, and they cannot all round to zero.
       counts = base.dirichlet_counts(rng, len(takers), beta, len(members))
