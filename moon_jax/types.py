@@ -135,7 +135,8 @@ class ClientMetrics(NamedTuple):
   """What a round tells about a client; leaves [], or [K] for a cohort.
 
   Attributes:
-    sums: name -> float32, the loss and its parts, summed over the examples seen.
+    sums: name -> float32, the loss, its parts and how many examples were classified
+      correctly, summed over the examples seen.
     num_seen: float32 examples seen; an example counts once an epoch.
     drift: float32, ||w_trained - w_start||_2 over all parameters.
     reports: name -> float32, what else the algorithm tells about a client.

@@ -33,6 +33,15 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.
   return masked_mean(losses, mask)
 
 
+def accuracy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
+  """[] share in [0, 1] of the real examples whose highest logit is their label's.
+
+  The arguments are those of `cross_entropy`. No term of any loss: it is recorded.
+  """
+  correct = jnp.argmax(logits, axis=-1) == labels
+  return masked_mean(correct.astype(mask.dtype), mask)
+
+
 def model_contrastive(
   *,
   z: jax.Array,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from moon_jax import tree
+from moon_jax.algorithms import losses
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.data.device import TrainSplit
 from moon_jax.engine.planning import Plan
@@ -46,7 +47,8 @@ class Progress(NamedTuple):
     local: the algorithm's memory of this local training.
     variables: the weights being trained.
     optimizer: the local optimizer's state, new each round.
-    sums: name -> [] float32, the loss and its parts, summed over the examples seen.
+    sums: name -> [] float32, the loss, its parts and how many examples were classified
+      correctly, summed over the examples seen.
     num_seen: [] float32 examples seen; an example counts once an epoch.
   """
 
@@ -178,7 +180,9 @@ class LocalTraining(NamedTuple):
     trained, key = variables | {'params': params}, for_purpose(key, Purpose.DROPOUT)
     outputs, state = self.network.train(trained, batch.images, batch.mask, key)
     total, parts = self.algorithm.loss(outputs, frozen, params, task, batch)
-    return total, ({'train_loss': total} | parts, state)
+    accuracy = losses.accuracy(outputs.logits, batch.labels, batch.mask)
+    told = {'train_loss': total, 'train_accuracy': accuracy}
+    return total, (told | parts, state)
 
 
 def task_of(received: PyTree, memory: PyTree, local: PyTree, scalars: Scalars) -> Task:

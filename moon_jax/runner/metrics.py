@@ -62,13 +62,14 @@ def round_record(
 
 
 def means(metrics: ClientMetrics) -> Record:
-  """The loss and its parts, means over the examples of a round.
+  """The loss, its parts and the accuracy, means over the examples of a round.
 
   Args:
     metrics: leaves [K], as numpy.
 
   Returns:
-    Losses in nats, over all examples, each counted once an epoch; what ends in
+    Losses in nats, and the accuracy of the models while they were trained, over all
+    examples, each counted once an epoch; what ends in
     `_cosine` over those whose client had a model to be contrasted with, a
     `contrasted_fraction` of all, and absent if there were none.
   """

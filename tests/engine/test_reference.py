@@ -171,7 +171,7 @@ class TestByHand:
   def test_cosines_are_over_the_examples_with_a_negative(self):
     # Two examples with a negative, and three without: 2 of 5.
     def losses_(positive, negative):
-      return losses.Losses(1.0, 1.0, 0.5, 0.0, positive, negative)
+      return losses.Losses(1.0, 1.0, 0.5, 0.0, positive, negative, 0.25)
 
     nan = float('nan')
     first = federation.Trained(None, [], [(losses_(0.5, -1.0), 2)])

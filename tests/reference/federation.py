@@ -21,6 +21,7 @@ class RoundResult(NamedTuple):
   supervised_loss: float
   contrastive_loss: float
   proximal_loss: float
+  train_accuracy: float  # correct among all examples, each with the weights of its step
   positive_cosine: float | None  # mean over the examples whose client has a negative
   negative_cosine: float | None  # ditto; None if there is no such example
   contrasted_fraction: float  # how many of all examples these are, in [0, 1]
@@ -273,6 +274,7 @@ def mean_losses(trained):
   return {
     **{f'{name}_loss': mean(field, steps) for name, field in names.items()},
     **{name: mean(name, contrasted) for name in cosines},
+    'train_accuracy': mean('accuracy', steps),
     'contrasted_fraction': (
       sum(count for _, count in contrasted) / sum(count for _, count in steps)
     ),

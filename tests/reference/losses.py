@@ -20,6 +20,7 @@ class Losses(NamedTuple):
   proximal: float  # ||w - w_received||^2 / 2; 0 unless FedProx
   positive_cosine: float  # mean sim(z, z_global); NaN where contrastive is 0 by rule
   negative_cosine: float  # mean sim(z, z_previous), over all negatives; NaN likewise
+  accuracy: float  # share of the examples whose highest logit is their label's
 
 
 class Weights(NamedTuple):
@@ -112,12 +113,14 @@ def batch_loss(
     cosines = (jnp.mean(cosine_similarity(z, z_global)), jnp.mean(to_previous))
   if 'proximal' in terms:
     proximal = 0.5 * squared_distance(params, received.params)
+  accuracy = jnp.mean(jnp.where(jnp.argmax(logits, axis=1) == labels, 1.0, 0.0))
   total = (
     weights.supervised * supervised
     + weights.contrastive * contrastive
     + weights.proximal * proximal
   )
-  return total, (Losses(total, supervised, contrastive, proximal, *cosines), stats)
+  losses = Losses(total, supervised, contrastive, proximal, *cosines, accuracy)
+  return total, (losses, stats)
 
 
 # Only the first argument is trained: the other models are frozen, in evaluation mode.

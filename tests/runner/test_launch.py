@@ -146,6 +146,7 @@ def test_metrics_and_timings(workdir):
     assert set(line) == cosines | {
       'round',
       'train_loss',
+      'train_accuracy',
       'supervised_loss',
       'contrastive_loss',
       'contrasted_fraction',

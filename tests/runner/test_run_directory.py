@@ -473,8 +473,9 @@ def test_git_commit_is_that_of_the_code_alone(tmp_path, monkeypatch):
 
 def test_a_saved_partition_is_complete_and_reproducible(tmp_path):
   labels = np.arange(200) % 10
+  knobs = {'beta': 0.5, 'balance': True}
   split, _ = partition.make(
-    'dirichlet', labels, num_clients=4, min_size=1, seed=0, beta=0.5
+    'dirichlet', labels, num_clients=4, min_size=1, seed=0, **knobs
   )
   counts = partition.class_counts(split, labels, 10)
   for name in ('a', 'b'):

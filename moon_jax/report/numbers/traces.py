@@ -10,7 +10,10 @@ from moon_jax.report.read.runs import Run
 ACCURACY = 'test_accuracy'
 GENERAL = {
   ACCURACY: Metric('Test accuracy', 'test accuracy, %', 100.0),
+  'train_accuracy': Metric('Training accuracy', 'training accuracy, %', 100.0),
   'train_loss': Metric('Training loss', 'training loss, nats'),
+  # Its first term, which algorithms with other terms have in common.
+  'supervised_loss': Metric('Supervised training loss', 'cross entropy, nats'),
   'test_loss': Metric('Test loss', 'test loss, nats'),
   'drift': Metric('Client drift ||w - w_received||', 'norm, mean of clients'),
   'test_accuracy_worst': Metric('Worst client', 'test accuracy, %', 100.0),
