@@ -95,6 +95,9 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 gradient; in [0, 1]
   --config.sa_moon.scope=client                 keeps its own; server: the round's mean;
                                                 one of client, server
+  --config.sa_moon.acceptance=steps             losses compared: of two steps, or of a
+                                                batch at T and T'; one of steps,
+                                                temperatures
   --config.dco_moon.mu=1.0                      weight of both terms, so also of a step;
                                                 at least 0
   --config.dco_moon.tau=0.5                     temperature of the contrastive term;
@@ -102,6 +105,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.dco_moon.theta=0.1                   relative deviation that counts as
                                                 straying; above 0
   --config.dco_moon.normalise=False             divide both weights by mu, above 0 then
+  --config.dco_moon.initial=plain               of the first round: mu_0 is 0, or mu;
+                                                one of plain, mu
   --config.trimmed_mean.trim=0.1                share left out at each end; in [0, 0.5)
   --config.krum.num_byzantine=1                 clients that may send anything; at least
                                                 0

@@ -10,6 +10,7 @@ Axis letters, the same in every docstring:
 the server) keeps between rounds; an algorithm without one uses `()`.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -79,6 +80,8 @@ class Task(NamedTuple):
     local: the algorithm's memory of this local training; it may change in each step.
     scalars: name -> [] float32, the algorithm's numbers (mu, tau, ...).
     optimizer: name -> [] float32, the local optimizer's (learning_rate, ...).
+    loss_with: after a step, another `local` -> [] the loss that the same weights would
+      have had on the same batch; None elsewhere. Asking costs a forward pass.
   """
 
   received: PyTree
@@ -86,6 +89,7 @@ class Task(NamedTuple):
   local: PyTree
   scalars: dict[str, jax.Array]
   optimizer: dict[str, jax.Array]
+  loss_with: Callable[[PyTree], jax.Array] | None = None
 
 
 class Scalars(NamedTuple):

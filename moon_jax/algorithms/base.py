@@ -82,7 +82,8 @@ class Algorithm(NamedTuple):
       minimise and its named parts, each [] and a mean over the real examples.
     correct: (gradient of the loss, task) -> what the local optimizer gets instead.
     after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
-      of the next step. A draw takes `keys.for_purpose(key, ...)`.
+      of the next step. A draw takes `keys.for_purpose(key, ...)`; `task.loss_with` is
+      asked what the loss would have been with another `task.local`.
     upload: (trained variables, task) -> an Upload, and the client's new memory.
     report: (trained variables, task) -> name -> [] float32, recorded as the mean and
       quantiles over the cohort.

@@ -2,7 +2,7 @@
 
 DCO-MOON: in each round a client either strays from the model it received or does not;
 the share of those that do, the estimate of a Bernoulli parameter, sets the next
-round's weights. Before the first round the share is 0.
+round's weights. Before the first round the share is chosen: 0 or 1.
 """
 
 import chex

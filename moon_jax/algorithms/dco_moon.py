@@ -9,11 +9,13 @@ from moon_jax.algorithms.wrappers.view import seen_through
 from moon_jax.types import Server
 
 
-def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorithm:
+def dco_moon(
+  *, mu: float, tau: float, theta: float, normalise: bool, initial: str = 'plain'
+) -> Algorithm:
   """The local loss is (2 mu - mu_t) l_sup + (mu + mu_t) l_con, with mu_t = mu p_t.
 
   p_t is the share of the last round's clients whose deviation
-  d_i = ||w_i - w|| / ||w|| from the received model w was above theta; p_0 = 0.
+  d_i = ||w_i - w|| / ||w|| from the received model w was above theta.
   `coefficients.py` has the formulas. p_t is the server's memory, and sent.
 
   Args:
@@ -23,6 +25,8 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
       mu = 1/2 at 2 mu times the learning rate.
     normalise: whether both weights are divided by mu, which also multiplies the step
       otherwise. They are 2 - p_t and 1 + p_t then, whatever mu is.
+    initial: of the first round, in which the paper's coefficient is "a predefined value
+      mu": 'plain', p_0 = 0, so mu_0 = 0; 'mu', p_0 = 1, so mu_0 = mu.
   """
   through = seen_through(
     moon(mu=mu, tau=tau), lambda received, memory: (received.variables, memory)
@@ -55,7 +59,7 @@ def dco_moon(*, mu: float, tau: float, theta: float, normalise: bool) -> Algorit
 
   return through._replace(
     hyperparameters={'mu': mu, 'tau': tau, 'theta': theta},
-    init_server=lambda variables: jnp.zeros(()),
+    init_server=lambda variables: jnp.float32(initial == 'mu'),
     scalars=scalars,
     broadcast=lambda server: server,
     map_received=model_in_server,

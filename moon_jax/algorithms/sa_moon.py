@@ -32,6 +32,7 @@ def sa_moon(
   min_temperature: float,
   sigma: float,
   scope: str,
+  acceptance: str = 'steps',
 ) -> base.Algorithm:
   """MOON; after each local step its tau T may become, by Metropolis' rule,
 
@@ -48,6 +49,8 @@ def sa_moon(
     sigma: cooling rate, at least 0; 0 is MOON with tau = T.
     scope: whose T is: 'client', it persists from round to round; 'server', it is
       averaged over the cohort like the model, and all clients start with it.
+    acceptance: the losses that Metropolis' rule compares: 'steps', of this step and the
+      one before; 'temperatures', of this step's batch at T and at T'.
   """
   inner = moon(mu=mu, tau=initial_temperature)
   # T travels with the model, or stays with the client's previous model.
@@ -71,6 +74,9 @@ def sa_moon(
     return temperature.start(received.memory if travels else memory.temperature)
 
   def after_step(task, loss, grads, key):
+    def loss_at(proposed):
+      return task.loss_with(task.local._replace(temperature=proposed))
+
     return temperature.step(
       task.local,
       for_purpose(key, Purpose.ANNEALING),
@@ -78,6 +84,7 @@ def sa_moon(
       loss=loss,
       sigma=task.scalars['sigma'],
       min_temperature=task.scalars['min_temperature'],
+      loss_at=loss_at if acceptance == 'temperatures' else None,
     )
 
   def upload(trained, task):

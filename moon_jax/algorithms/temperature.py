@@ -1,5 +1,6 @@
 """Simulated annealing of the temperature tau of the contrastive loss. Pure."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -69,8 +70,8 @@ def acceptance(
   is cut at 0 instead of branching, so that it cannot overflow.
 
   Args:
-    loss: [] of this step.
-    previous_loss: [] of the step before.
+    loss: [] of the new solution.
+    previous_loss: [] of the old one.
     temperature: [] T above 0, the one before the proposal.
 
   Returns:
@@ -88,12 +89,15 @@ def step(
   loss: jax.Array,
   sigma: jax.Array,
   min_temperature: jax.Array,
+  loss_at: Callable[[jax.Array], jax.Array] | None = None,
 ) -> Annealing:
   """Proposes a lower temperature after a local step and takes it or not.
 
-  The first step of a local training only records its gradient norm and loss. They are
-  recorded whether or not the proposal is taken. What a diverging step proposes is never
-  taken, so the temperature stays finite.
+  The losses compared are those of this step and the one before, or those of this
+  step's batch at the proposal and at the temperature it had. The first step of a local
+  training only records its gradient norm and loss. They are recorded whether or not the
+  proposal is taken. What a diverging step proposes is never taken, so the temperature
+  stays finite.
 
   Args:
     state: of one client.
@@ -102,6 +106,8 @@ def step(
     loss: [] float32 of this step, in nats.
     sigma: [] float32, see `candidate`.
     min_temperature: [] float32, see `candidate`.
+    loss_at: T' -> [] loss of this step had its temperature been T'; None compares two
+      steps.
   """
   chex.assert_rank([grad_norm, loss, *state], 0)
   proposed = candidate(
@@ -111,9 +117,8 @@ def step(
     sigma=sigma,
     min_temperature=min_temperature,
   )
-  probability = acceptance(
-    loss=loss, previous_loss=state.loss, temperature=state.temperature
-  )
+  old, new = (loss, loss_at(proposed)) if loss_at else (state.loss, loss)
+  probability = acceptance(loss=new, previous_loss=old, temperature=state.temperature)
   # Uniform in [0, 1): probability 1 always accepts, 0 and NaN never do.
   accepted = jax.random.uniform(key) < probability
   taken = state.has_previous & accepted & jnp.isfinite(proposed)

@@ -56,6 +56,11 @@ _SA_MOON_KNOBS = {
   'scope': word(
     'client', "keeps its own; server: the round's mean", one_of('client', 'server')
   ),
+  'acceptance': word(
+    'steps',
+    "losses compared: of two steps, or of a batch at T and T'",
+    one_of('steps', 'temperatures'),
+  ),
 }
 _DCO_MOON_KNOBS = {
   'mu': number(1.0, 'weight of both terms, so also of a step', at_least(0)),
@@ -63,6 +68,9 @@ _DCO_MOON_KNOBS = {
   # About half of the clients stray by 0.1 with mu = 1: docs/algorithms.md.
   'theta': number(0.1, 'relative deviation that counts as straying', above(0)),
   'normalise': switch(False, 'divide both weights by mu, above 0 then'),
+  'initial': word(
+    'plain', 'of the first round: mu_0 is 0, or mu', one_of('plain', 'mu')
+  ),
 }
 _KRUM_KNOBS = {
   'num_byzantine': knob(int, 1, 'clients that may send anything', at_least(0)),

@@ -147,9 +147,15 @@ class LocalTraining(NamedTuple):
       self.algorithm.correct(grads, task), progress.optimizer, params
     )
     count = jnp.sum(batch.mask)
+
+    def loss_with(local):
+      given = progress.variables, frozen, task._replace(local=local), batch, key
+      return self._objective(params, *given)[0]
+
+    done = task._replace(loss_with=loss_with)
     return progress._replace(
       num_steps=progress.num_steps + 1,
-      local=self.algorithm.after_step(task, loss, grads, key),
+      local=self.algorithm.after_step(done, loss, grads, key),
       variables={'params': optax.apply_updates(params, updates)} | state,
       optimizer=optimizer_state,
       sums={name: progress.sums[name] + count * parts[name] for name in parts},

@@ -76,12 +76,14 @@ def test_server_sgd_at_rate_one_is_plain_averaging_and_at_another_is_not():
   assert world.largest_difference(plain, ends[0.5]) > 1e-3
 
 
-def test_uniform_weights_equal_the_reference():
+# SCAFFOLD's own paper averages uniformly.
+@pytest.mark.parametrize('algorithm', ['fedavg', 'scaffold'])
+def test_uniform_weights_equal_the_reference(algorithm):
   plans = world.planner(uniform_weights=True)
-  found = world.run('fedavg', 2, plans=plans)
-  expected = reference_run('fedavg', 2, plans=plans, client_weight='uniform')
-  assert_equal_to_reference('fedavg', found, expected)
-  by_size = reference_run('fedavg', 2)[-1]
+  found = world.run(algorithm, 2, plans=plans)
+  expected = reference_run(algorithm, 2, plans=plans, client_weight='uniform')
+  assert_equal_to_reference(algorithm, found, expected)
+  by_size = reference_run(algorithm, 2)[-1]
   assert world.largest_difference(by_size.params, expected[-1].params) > 1e-3
 
 

@@ -175,3 +175,31 @@ def test_stacked_clients_equal_single_ones_under_jit():
     for one, many in zip(alone, batched, strict=True):
       assert (one.dtype, one.shape) == (many.dtype, ())
       np.testing.assert_allclose(many[i], one, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('loss_at', 'share'),
+  [
+    (0.9, 1.0),  # the batch at T' is better: always
+    (1.0, 1.0),  # equal: exp(0)
+    (2.0, 0.6065),  # worse by 1 at T = 2: exp(-1 / 2)
+  ],
+)
+def test_the_batch_at_the_proposal_decides_if_it_is_asked(loss_at, share):
+  # By the step before, whose loss was 100, everything would be taken.
+  before = trained(t=2.0, loss=100.0)
+  asked = []
+
+  def at(proposed):
+    asked.append(proposed)
+    return scalar(loss_at)
+
+  def taken(key):
+    numbers = jax.tree.map(scalar, NUMBERS | {'grad_norm': 3.0, 'loss': 1.0})
+    return temperature.step(before, key, **numbers, loss_at=at).temperature < 2
+
+  keys = jax.random.split(jax.random.key(1), 2000)
+  found = jnp.mean(jax.vmap(taken)(keys).astype(jnp.float32))
+  # T' = 2 (1 - 0.5 * 1 / 2) = 1.5
+  np.testing.assert_allclose(asked[0], 1.5)
+  assert abs(float(found) - share) < 4 * (share * (1 - share) / 2000) ** 0.5 + 1e-6

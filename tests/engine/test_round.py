@@ -276,6 +276,29 @@ def test_the_temperature_of_the_server_scope_is_one_for_all():
   assert world.largest_difference(own.server.variables, expected[-1].params) > 1e-4
 
 
+def test_the_same_batch_at_two_temperatures_equals_the_reference():
+  history = world.run('sa_moon', NUM_ROUNDS, acceptance='temperatures')
+  expected = reference_run('sa_moon', NUM_ROUNDS, acceptance='temperatures')
+  assert_equal_to_reference('sa_moon', history, expected)
+  steps = reference_run('sa_moon', NUM_ROUNDS)[-1]
+  found = history[-1][0]
+  assert world.largest_difference(found.server.variables['params'], steps.params) > 1e-4
+  kept = np.array([steps.temperatures[client] for client in range(4)])
+  assert np.max(np.abs(found.clients.temperature - kept)) > 1e-3
+
+
+def test_dco_moon_that_begins_with_mu_equals_the_reference():
+  history = world.run('dco_moon', 2, initial='mu')
+  expected = reference_run('dco_moon', 2, initial='mu')
+  assert_equal_to_reference('dco_moon', history, expected)
+  numbers = history[0][1].numbers
+  assert float(numbers['p_t']) == 1.0
+  np.testing.assert_allclose(numbers['mu_t'], 0.7, rtol=1e-6)
+  plain = world.run('dco_moon', 1)[0][0].server
+  differs = world.largest_difference(history[0][0].server.variables, plain.variables)
+  assert differs > 1e-3
+
+
 @pytest.mark.parametrize(
   'options',
   [

@@ -16,8 +16,9 @@ Algorithms, keyword `algorithm` of `run` (every option is a field of `Options`):
                first step of a local training only records them; from the second on
                T may change after the step, for the next one. `uniform(round, client,
                step)` is asked at each of these. This goes on while a client has no
-               negative. scope='server' averages T with the weights of the models.
-  dco_moon     MOON with dynamic coefficients: `theta`, `normalise`.
+               negative. scope='server' averages T with the weights of the models;
+               acceptance='temperatures' compares the step's own losses at T and T'.
+  dco_moon     MOON with dynamic coefficients: `theta`, `normalise`, `initial`.
   median, trimmed_mean, krum
                FedAvg with another rule than the mean on the server; clients count
                alike, and running statistics have no part in Krum's distances.

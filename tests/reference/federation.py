@@ -63,7 +63,7 @@ class Federation:
     self.controls = {client: nothing for client in self.everyone}
     start = options.initial_temperature
     self.temperatures = {client: start for client in self.everyone}
-    self.exceeding = 0.0
+    self.exceeding = 1.0 if options.initial == 'mu' else 0.0
 
   def own_model(self, client):
     """The model that a client trained last; before that, the initial one."""
@@ -109,19 +109,25 @@ class Federation:
     temperatures, steps, last = [temperature], [], None
 
     for step, indices in enumerate(batches):
-      gradient, (losses, stats) = gradient_and_losses(
-        params,
-        stats,
-        received,
-        negatives,
-        self.images[indices],
-        self.labels[indices],
-        self.loss_weights(),
-        temperature,
-        network=options.network,
-        terms=TERMS[options.algorithm],
-        similarity_on=options.similarity_on,
-      )
+
+      def at(tau, weights=(params, stats), indices=indices):
+        return gradient_and_losses(
+          *weights,
+          received,
+          negatives,
+          self.images[indices],
+          self.labels[indices],
+          self.loss_weights(),
+          tau,
+          network=options.network,
+          terms=TERMS[options.algorithm],
+          similarity_on=options.similarity_on,
+        )
+
+      def loss_at(tau, at=at):
+        return float(at(tau)[1][0].total)
+
+      gradient, (losses, stats) = at(temperature)
       now = float(losses.total), float(norm(gradient))
       if annealing and last is not None:
         temperature = formulas.annealed(
@@ -132,6 +138,7 @@ class Federation:
           sigma=options.sigma,
           minimum=options.min_temperature,
           epsilon=options.annealing_epsilon,
+          loss_at=loss_at if options.acceptance == 'temperatures' else None,
         )
       last = now
       if options.algorithm == 'scaffold':

@@ -58,7 +58,9 @@ def new_control(control, old, new, num_clients):
 # SA-MOON: the temperature of L_con by simulated annealing.
 
 
-def annealed(temperature, losses, norms, draw, *, sigma, minimum, epsilon):
+def annealed(
+  temperature, losses, norms, draw, *, sigma, minimum, epsilon, loss_at=None
+):
   """The temperature after a local step, Metropolis acceptance.
 
   Candidate max(T (1 - sigma |g - g_last| / (g_last + epsilon)), minimum), taken with
@@ -70,10 +72,14 @@ def annealed(temperature, losses, norms, draw, *, sigma, minimum, epsilon):
     norms: (g_last, g), gradient norms of the same two steps.
     draw: uniform in [0, 1); the candidate is taken if it is below the probability.
     sigma, minimum, epsilon: numbers of the method.
+    loss_at: temperature -> loss of this step's batch and weights. If given, the two
+      losses compared are `loss` and that at the candidate.
   """
   (loss_last, loss), (g_last, g) = losses, norms
   change = abs(g - g_last) / (g_last + epsilon)
   candidate = max(temperature * (1 - sigma * change), minimum)
+  if loss_at is not None:
+    loss_last, loss = loss, loss_at(candidate)
   probability = 1.0
   if not loss < loss_last:
     probability = float(np.exp((loss_last - loss) / temperature))

@@ -28,6 +28,8 @@ CHOICES = {
   'similarity_on': ('representation', 'features'),
   'batch_norm': ('averaged', 'local'),
   'scope': ('client', 'server'),
+  'acceptance': ('steps', 'temperatures'),
+  'initial': ('plain', 'mu'),
 }
 
 
@@ -61,9 +63,11 @@ class Options(NamedTuple):
   sigma: float = 0.005
   annealing_epsilon: float = 1e-8
   scope: str = 'client'  # server: T is averaged and sent to everybody
+  acceptance: str = 'steps'  # temperatures: the batch of the step, at T and at T'
   # DCO-MOON.
   theta: float = float('inf')  # a larger deviation counts
   normalise: bool = False  # the two coefficients are divided by mu
+  initial: str = 'plain'  # mu_0 = 0; mu: mu_0 = mu
   # What the server does in place of the mean: median, trimmed_mean, krum.
   trim: float = 0.0  # fraction left out at either end
   num_byzantine: int = 0
