@@ -2,9 +2,10 @@
 
   python launch.py --config=configs/fashion_mnist_moon.py
 
-The paper reports no result on this data set. Prepared data is read from
---config.data.dir or $TFDS_DATA_DIR, else downloaded.
-Smoke test: add --config.num_rounds=2 --config.data.limit=1000.
+The paper reports no result on this data set. The partition is balanced as in its
+public code (`partition.balance`); images are not augmented, and partial batches are
+kept, which it drops. Prepared data is read from --config.data.dir or $TFDS_DATA_DIR,
+else downloaded. Smoke test: add --config.num_rounds=2 --config.data.limit=1000.
 """
 
 from configs import base

@@ -5,9 +5,12 @@
 
 10 clients, Dirichlet(0.5), 100 rounds of 10 local epochs, batches of 64, SGD with
 learning rate 0.01, momentum 0.9, weight decay 1e-5; random crops and flips, the last
-partial batch dropped; mu = 5. CIFAR-100 is trained with ResNet-50, mu = 1. NIID-Bench
-(Li et al. 2022) has 50 rounds, keeps partial batches, and its network is without MOON's
-head; here the head is in.
+partial batch dropped; mu = 5. The partition is that of its public code: a client that
+holds its fair share gets no more (`partition.balance`). SCAFFOLD's models are
+averaged by samples here, as that code does; its own paper averages uniformly
+(`--config.client_weight=uniform`). CIFAR-100 is trained with ResNet-50, mu = 1.
+NIID-Bench (Li et al. 2022) has 50 rounds, keeps partial batches, and its network is
+without MOON's head; here the head is in.
 """
 
 from configs import base

@@ -5,9 +5,11 @@
 
 All clients take part in each of 40 rounds, Dirichlet(0.5). The paper shows figures
 (accuracy and training loss against rounds) and finds MOON, FedAvg and FedProx alike,
-SCAFFOLD fastest early and highest, mu = 5 worse than 0.1. What it does not state is as
-in the MOON paper: its network, 10 local epochs, batches of 64, learning rate 0.01;
-FedProx has mu = 0.01.
+SCAFFOLD fastest early and highest, mu = 5 worse than 0.1. What it does not state is
+as in the MOON paper: its network, its balanced partition (`partition.balance`), 10
+local epochs, batches of 64, learning rate 0.01; FedProx has mu = 0.01. Unlike there
+images are not augmented and partial batches are kept. SCAFFOLD's models are averaged
+by samples; its own paper averages uniformly (`--config.client_weight=uniform`).
 """
 
 from configs import base

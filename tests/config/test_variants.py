@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from moon_jax import cli, config
 from moon_jax.__main__ import launch
 from moon_jax.errors import ExitCode
 from moon_jax.runner import loop
+from tests.config import reported
 from tests.selection import few
 
 PAPERS = {
@@ -89,71 +91,64 @@ def test_one_tiny_round(choice, tmp_path):
   assert len(record['clients']) == round(flat['num_clients'] * flat['participation'])
 
 
-_LI = {
-  'num_clients': 10,
-  'local_epochs': 10,
-  'batch_size': 64,
-  'participation': 1.0,
-  'partition.name': 'dirichlet',
-  'partition.beta': 0.5,
-  'optimizer.name': 'sgd',
-  'optimizer.learning_rate': 0.01,
-  'optimizer.momentum': 0.9,
-  'optimizer.weight_decay': 1e-5,
-  'data.name': 'cifar10',
-}
-# As the papers state them.
-SETTINGS = {
-  'review.py:moon': _LI | {'num_clients': 20, 'num_rounds': 40, 'moon.mu': 0.1},
-  'sa_moon.py:initial_temperature_1': _LI
-  | {
-    'model': 'cnn_transformer',
-    'num_rounds': 100,
-    'sa_moon.initial_temperature': 1.0,
-    'sa_moon.min_temperature': 0.001,
-    'sa_moon.sigma': 0.005,
-    'cnn_transformer.layers': 6,
-    'cnn_transformer.heads': 8,
-    'cnn_transformer.dropout': 0.1,
-  },
-  'moonflower.py:default': _LI
-  | {
-    'model': 'tutorial_cnn',
-    'num_rounds': 100,
-    'moon.mu': 5.0,
-    'optimizer.learning_rate': 0.001,
-  },
-  'moonflower.py:sparse_0.05': _LI
-  | {'num_clients': 100, 'num_rounds': 250, 'participation': 0.05},
-  'moonflower.py:epochs_20': {'num_rounds': 50, 'local_epochs': 20},
-  'dco_moon.py:mnist_fedprox': {
-    'model': 'dco_cnn',
-    'num_rounds': 100,
-    'fedprox.mu': 0.001,
-    'data.name': 'mnist',
-  },
-  'dco_moon.py:cifar10_moon': {'num_rounds': 100, 'moon.mu': 1.0},
-  'dco_moon.py:cifar10_dco_moon': {'num_rounds': 100, 'dco_moon.mu': 5.0},
-  'moon_cvpr21.py:moon': _LI
-  | {
-    'model': 'moon_cnn',
-    'num_rounds': 100,
-    'moon.mu': 5.0,
-    'moon.tau': 0.5,
-    'augmentation.name': 'crop_flip',
-    'augmentation.padding': 'reflect',
-    'drop_last': True,
-  },
-  'moon_cvpr21.py:niid_bench_fedavg': _LI
-  | {'num_rounds': 50, 'augmentation.name': 'crop_flip', 'drop_last': False},
-  'moon_cvpr21.py:cifar100_moon': {'model': 'resnet50', 'data.name': 'cifar100'},
+ROWS = {f'configs/{row["file"]}.py:{row["variant"]}': row for row in reported.rows()}
+# Column -> knob; `mu` and `tau` are of the algorithm.
+KNOBS = {
+  'data': 'data.name',
+  'model': 'model',
+  'algorithm': 'algorithm',
+  'beta': 'partition.beta',
+  'balance': 'partition.balance',
+  'rate': 'optimizer.learning_rate',
+  'clients': 'num_clients',
+  'part': 'participation',
+  'rounds': 'num_rounds',
+  'epochs': 'local_epochs',
+  'augment': 'augmentation.name',
+  'drop': 'drop_last',
 }
 
 
-@pytest.mark.parametrize('choice', SETTINGS)
+def value(cell):
+  """A cell as the knob's value."""
+  if cell in ('yes', 'no'):
+    return cell == 'yes'
+  return float(cell) if re.fullmatch(r'[0-9.]+', cell) else cell
+
+
+def test_the_typed_table_has_every_variant():
+  assert sorted(ROWS) == sorted(CHOICES)
+
+
+@pytest.mark.parametrize('choice', CHOICES)
 def test_the_settings_of_the_papers(choice):
-  flat = config.load(f'configs/{choice}')
-  assert {knob: flat[knob] for knob in SETTINGS[choice]} == SETTINGS[choice]
+  row, flat = ROWS[choice], config.load(choice)
+  wanted = {KNOBS[column]: value(row[column]) for column in KNOBS}
+  algorithm = row['algorithm']
+  tau = 'initial_temperature' if algorithm == 'sa_moon' else 'tau'
+  for column, knob in (('mu', 'mu'), ('tau', tau)):
+    if row[column] != '-':
+      wanted[f'{algorithm}.{knob}'] = value(row[column])
+  if algorithm == 'dco_moon':
+    _, _, theta = row['variant'].partition('theta_')
+    wanted['dco_moon.theta'] = float(theta or 0.1)
+  other = choice.endswith(':same_batch')
+  wanted['sa_moon.acceptance'] = 'temperatures' if other else 'steps'
+  wanted |= reported.COMMON
+  assert {knob: flat[knob] for knob in wanted} == wanted
+  # What the table leaves out is not used.
+  unused = {
+    f'{algorithm}.{n}' for c, n in (('mu', 'mu'), ('tau', tau)) if row[c] == '-'
+  }
+  assert not unused & set(config.used(flat))
+
+
+@pytest.mark.parametrize('choice', CHOICES)
+def test_the_accuracies_that_the_papers_report(choice):
+  _, name = config.split(choice)
+  told = PAPERS[ROWS[choice]['file']].VARIANTS[name].reported
+  wanted = ROWS[choice]['reported']
+  assert re.findall(r'\d+\.\d+', told) == wanted.removeprefix('-').split()
 
 
 @pytest.mark.parametrize('bound', ['solo', 'centralized'])
