@@ -1,0 +1,1 @@
+"""The documentation; `python -m docs.build` writes the page that holds measurements."""

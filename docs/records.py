@@ -1,0 +1,152 @@
+"""The runs kept in docs/results/: reads them, checked by their digests, and adds one.
+
+docs/results/NAME/metrics.jsonl   as the run wrote it
+docs/results/NAME/config.json     its configuration, what it ran on, what it cost
+docs/results/NAME/curves.png
+docs/results/SHA256SUMS           of all these; `sha256sum -c` reads it too
+"""
+
+import pathlib
+import shlex
+import shutil
+import statistics
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from moon_jax import config as config_lib
+from moon_jax.errors import UsageError
+from moon_jax.runner import files, plots
+
+FILES = ('config.json', 'curves.png', 'metrics.jsonl')
+_SUMS = 'SHA256SUMS'
+_KEPT = ('data_digest', 'versions', 'devices', 'git_commit')
+# Of the machine that ran it, not of the experiment.
+_PRIVATE = ('--workdir', '--config.data.dir', '--config.execution.compile_cache')
+
+
+class Kept(NamedTuple):
+  """A finished run.
+
+  Attributes:
+    name: of its folder.
+    choice: the config file and its variant, 'configs/FILE.py:VARIANT'.
+    command: that repeats it.
+    knobs: dotted name -> value; what came later is as its default.
+    about: config.json without the configuration.
+    rounds: the lines of metrics.jsonl.
+  """
+
+  name: str
+  choice: str
+  command: str
+  knobs: Mapping[str, Any]
+  about: Mapping[str, Any]
+  rounds: list[dict[str, Any]]
+
+  @property
+  def seed(self) -> int:
+    """Of its random draws."""
+    return self.knobs['seed']
+
+  def tested(self) -> dict[int, float]:
+    """round -> test accuracy in per cent."""
+    name = 'test_accuracy'
+    return {r['round']: 100 * r[name] for r in self.rounds if name in r}
+
+
+def read(results: pathlib.Path) -> dict[str, Kept]:
+  """name -> run, of all that SHA256SUMS lists.
+
+  Raises:
+    UsageError: a file is missing, has changed, or is not listed.
+  """
+  sums = _sums(results)
+  there = {f'{path.parent.name}/{path.name}' for path in results.glob('*/*')}
+  if unlisted := sorted(there - set(sums)):
+    raise UsageError(f'{results / unlisted[0]} is not in {_SUMS}: add the run.')
+  for name, digest in sums.items():
+    path = results / name
+    if not path.is_file():
+      raise UsageError(f'{path} is missing; {_SUMS} lists it.')
+    if files.sha256(path) != digest:
+      raise UsageError(f'{path} has changed: its SHA-256 is not that in {_SUMS}.')
+  names = sorted({name.partition('/')[0] for name in sums})
+  for name, file in ((name, file) for name in names for file in FILES):
+    if f'{name}/{file}' not in sums:
+      raise UsageError(f'{results / name / file} is missing, also from {_SUMS}.')
+  return {name: _kept(results / name) for name in names}
+
+
+def add(run: pathlib.Path, results: pathlib.Path) -> str:
+  """Keeps a finished run directory under its own name, which is returned.
+
+  Raises:
+    UsageError: it is no run directory, or the run is not finished, or another one is
+      kept under the name.
+  """
+  about, summary = (files.read_json(run / n) for n in ('config.json', 'summary.json'))
+  if not about or 'config' not in about:
+    raise UsageError(f'{run} is no run directory.')
+  rounds = files.read_lines(run / 'metrics.jsonl')
+  wanted = about['config'].get('num_rounds')
+  if not summary or [line['round'] for line in rounds] != [*range(1, wanted + 1)]:
+    raise UsageError(f'{run} is not finished: {len(rounds)} of {wanted} rounds.')
+  target = results / run.resolve().name
+  kept = target / 'metrics.jsonl'
+  if kept.exists() and kept.read_bytes() != (run / 'metrics.jsonl').read_bytes():
+    raise UsageError(f'{target} holds another run: rename one of them.')
+  told = _about(about, files.read_lines(run / 'timings.jsonl'))
+  sums = _sums(results)
+  target.mkdir(parents=True, exist_ok=True)
+  shutil.copy(run / 'metrics.jsonl', kept)
+  files.write_json(target / 'config.json', told)
+  plots.curves(target / 'curves.png', rounds, title=target.name)
+  sums |= {f'{target.name}/{file}': files.sha256(target / file) for file in FILES}
+  lines = [f'{digest}  {name}\n' for name, digest in sorted(sums.items())]
+  files.replace(results / _SUMS, ''.join(lines))
+  return target.name
+
+
+def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str, Any]:
+  """What is kept of config.json: no folder of the machine that ran it, and the cost."""
+  words = shlex.split(about['command'])
+  command = [word for word in words if word.partition('=')[0] not in _PRIVATE]
+  knobs = config_lib.flatten(about['config'])
+  knobs |= {name: '' for name in ('data.dir',) if name in knobs}
+  parts = ('compile', 'train', 'evaluate', 'save', 'idle')
+  each = [sum(line.get(f'{p}_seconds', 0.0) for p in parts) for line in timings]
+  cost = {}
+  if each:
+    cost = {'seconds': round(sum(each)), 'median': round(statistics.median(each), 1)}
+  return {
+    'command': shlex.join(command),
+    'config': config_lib.nest(knobs),
+    **{name: about[name] for name in _KEPT if name in about},
+    'cost': cost,
+  }
+
+
+def _kept(path: pathlib.Path) -> Kept:
+  about = files.read_json(path / 'config.json') or {}
+  try:
+    words = shlex.split(about['command'])
+    flags = dict(word.split('=', 1) for word in words if '=' in word)
+    return Kept(
+      name=path.name,
+      choice=flags.get('--config', 'configs/digits_moon.py'),
+      command=about['command'],
+      knobs=config_lib.with_defaults(config_lib.flatten(about.pop('config'))),
+      about=about,
+      rounds=files.read_lines(path / 'metrics.jsonl'),
+    )
+  except (KeyError, ValueError) as error:
+    raise UsageError(f'{path / "config.json"} lacks {error}.') from None
+
+
+def _sums(results: pathlib.Path) -> dict[str, str]:
+  """'NAME/FILE' -> SHA-256 in hexadecimal."""
+  path = results / _SUMS
+  lines = path.read_text().splitlines() if path.exists() else []
+  if any(len(line.split('  ')) != 2 for line in lines):
+    raise UsageError(f'{path} must have lines of a digest, two spaces and a file.')
+  return {name: digest for digest, name in (line.split('  ') for line in lines)}

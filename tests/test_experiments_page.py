@@ -1,0 +1,220 @@
+"""docs/experiments.md says what its template and the kept runs do; bad input a line."""
+
+import json
+import pathlib
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from docs import build, draw, records
+from moon_jax.errors import ExitCode
+from tests.run_directories import edit_lines, write_lines, write_run
+
+DOCS = pathlib.Path(__file__).parents[1] / 'docs'
+NUM_ROUNDS = 100
+FEDAVG = 'configs/moon_cvpr21.py:fedavg'
+
+
+def test_the_committed_page_is_what_the_command_writes():
+  assert build.page(DOCS) == (DOCS / 'experiments.md').read_text()
+
+
+def test_the_kept_runs_hold_no_folder_of_the_machine_they_ran_on():
+  for path in (DOCS / 'results').glob('*/config.json'):
+    text = path.read_text()
+    assert 'workdir' not in text
+    assert not any(f'"/{root}' in text for root in ('home', 'root', 'tmp', 'work'))
+
+
+@pytest.fixture
+def docs(tmp_path):
+  """A folder like docs/, with an empty table and no run."""
+  folder = tmp_path / 'docs'
+  (folder / 'results').mkdir(parents=True)
+  write_template(folder, '@table moon_cvpr21: fedavg moon')
+  return folder
+
+
+def write_template(docs, *lines):
+  (docs / 'experiments.in.md').write_text('\n'.join(lines) + '\n')
+
+
+def finished(tmp_path, name, last, *flags, choice=FEDAVG, seed=0):
+  """A run directory of a variant, whose last five tests are `last`, in [0, 1]."""
+  accuracies = [0.1] * (NUM_ROUNDS - 5) + [last] * 5
+  return write_run(tmp_path / name, accuracies, f'--config={choice}', *flags, seed=seed)
+
+
+def add(docs, *paths):
+  assert build.main(['add', *map(str, paths)], docs) == ExitCode.DONE
+  return (docs / 'experiments.md').read_text()
+
+
+def cells(text, start):
+  (line,) = [line for line in text.splitlines() if line.startswith(f'| `{start}`')]
+  return [cell.strip() for cell in line.strip('|').split('|')]
+
+
+def test_a_variant_without_a_run_is_told_so(docs):
+  assert build.main([], docs) == ExitCode.DONE
+  row = cells((docs / 'experiments.md').read_text(), 'moon')
+  assert row[1].startswith('69.1 +- 0.4')
+  assert row[2:] == [''] * 6 + ['not run']
+
+
+def test_a_finished_run_fills_its_row(docs, tmp_path):
+  run = finished(tmp_path, 'one', 0.664, '--config.data.dir=/home/me')
+  row = cells(add(docs, run), 'fedavg')
+  assert row[2:7] == ['66.4', '66.4', '66.4', '100', '0']
+  assert row[7] == 'nothing'
+  # 66.4 - 66.3 = 0.1, and the reported deviation is 0.5.
+  assert '0.1 above what is reported, within two' in row[8]
+  kept = json.loads((docs / 'results/one/config.json').read_text())
+  assert '/home/me' not in json.dumps(kept)
+  # 100 rounds of 2 + 0.5 + 0.25 s, as the run directories of the tests have it.
+  assert kept['cost'] == {'seconds': 275, 'median': 2.8}
+  metrics = [path / 'metrics.jsonl' for path in (run, docs / 'results/one')]
+  assert metrics[0].read_bytes() == metrics[1].read_bytes()
+
+
+def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path):
+  runs = [
+    finished(tmp_path, f's{seed}', 0.6 + 0.02 * seed, seed=seed) for seed in range(3)
+  ]
+  other = finished(tmp_path, 'other', 0.5, '--config.batch_size=32')
+  text = add(docs, *runs, other)
+  lines = [line for line in text.splitlines() if line.startswith('| `fedavg`')]
+  rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
+  assert sorted(row[7] for row in rows) == ['`batch_size=32`', 'nothing']
+  (three,) = [row for row in rows if row[7] == 'nothing']
+  # The sample deviation of 60, 62, 64.
+  assert three[2] == '62.0 +- 2.0'
+  assert three[6] == '0, 1, 2'
+  assert three[8].startswith('3 seeds, 4.3 below what is reported, outside')
+
+
+def test_differences_are_paired_by_seed(docs, tmp_path):
+  write_template(docs, '@compare moon_cvpr21: moon fedavg')
+  moon = 'configs/moon_cvpr21.py:moon'
+  a = [finished(tmp_path, f'f{s}', 0.6 + 0.02 * s, seed=s) for s in (0, 1, 2)]
+  b = [
+    finished(tmp_path, f'm{s}', 0.61 + 0.03 * s, choice=moon, seed=s) for s in (0, 1, 5)
+  ]
+  one = add(docs, a[0], b[0])
+  assert '+1.0 points (1 seed, one pair, so it ranks nothing); reported +2.8.' in one
+  # Of seeds 0 and 1: 1 and 2, whose sample deviation is 0.7.
+  assert '+1.5 points (2 seeds, +- 0.7' in add(docs, *a[1:], *b[1:])
+
+
+def test_a_picture_is_of_the_runs_there_are(docs, tmp_path):
+  write_template(
+    docs, '@figure both moon_cvpr21: fedavg', '@pictures moon_cvpr21: fedavg'
+  )
+  assert 'No picture: not run.' in build.page(docs)
+  text = add(docs, finished(tmp_path, 'one', 0.6))
+  assert '(results/both.png)' in text
+  assert '(results/one/curves.png)' in text
+  assert build.page(docs) == text
+  digest = draw.digest_of(docs / 'results/both.png')
+  add(docs, finished(tmp_path, 'two', 0.61, seed=1))
+  assert draw.digest_of(docs / 'results/both.png') != digest
+  draw.side_by_side(docs / 'results/both.png', {'x': [{'round': 1} | VALUES]}, digest)
+  assert_refused(docs, 'both.png does not show these runs')
+
+
+VALUES = {'test_accuracy': 0.5, 'train_loss': 1.0, 'supervised_loss': 1.0}
+
+
+def test_a_number_in_a_sentence_is_of_a_run(docs, tmp_path):
+  write_template(
+    docs, 'It reached {{last one}} ({{late one}}) in {{rounds one}} rounds.'
+  )
+  text = add(docs, finished(tmp_path, 'one', 0.6))
+  assert text == 'It reached 60.0 (60.0) in 100 rounds.\n'
+
+
+def assert_refused(docs, words):
+  with pytest.raises(Exception, match=words) as caught:
+    build.page(docs)
+  assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+  ('line', 'words'),
+  [
+    ('@table moon_cvpr21: fedavgg', r"no variant 'fedavgg'\. Did you mean 'fedavg'"),
+    ('@table nothing: fedavg', r'nothing\.py'),
+    ('@graph moon_cvpr21: fedavg', r"there is no '@graph'"),
+    ('{{last cifar10_moon_seed7}}', r'there is no \{\{last cifar10_moon_seed7\}\}'),
+    ('{{first one}}', r'there is no \{\{first one\}\}'),
+  ],
+)
+def test_a_line_that_names_what_is_not_there_fails(docs, line, words, capsys):
+  write_template(docs, line)
+  assert_refused(docs, words)
+  assert build.main([], docs) == ExitCode.USAGE
+  assert len(capsys.readouterr().err.splitlines()) == 1
+  assert not (docs / 'experiments.md').exists()
+
+
+def alter(path):
+  lines = [line for line in path.read_text().splitlines() if line]
+  path.write_text('\n'.join(lines).replace('0.6', '0.7') + '\n')
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    (lambda run: alter(run / 'metrics.jsonl'), r'metrics\.jsonl has changed'),
+    (lambda run: (run / 'curves.png').write_bytes(b''), r'curves\.png has changed'),
+    (lambda run: (run / 'metrics.jsonl').unlink(), r'metrics\.jsonl is missing'),
+    (lambda run: shutil.rmtree(run), r'config\.json is missing'),
+    (lambda run: shutil.copytree(run, run.with_name('two')), r'is not in SHA256SUMS'),
+    (
+      lambda run: (run.parent / 'SHA256SUMS').write_text('nonsense\n'),
+      'lines of a digest, two spaces and a file',
+    ),
+  ],
+)
+def test_a_missing_or_altered_run_fails_the_build(
+  docs, tmp_path, change, words, capsys
+):
+  before = add(docs, finished(tmp_path, 'one', 0.6))
+  change(docs / 'results/one')
+  assert build.main([], docs) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert re.search(words, line)
+  assert (docs / 'experiments.md').read_text() == before
+
+
+def test_what_is_no_finished_run_is_not_kept(docs, tmp_path, capsys):
+  half = finished(tmp_path, 'half', 0.6)
+  lines = (half / 'metrics.jsonl').read_text().splitlines()[:40]
+  write_lines(half / 'metrics.jsonl', map(json.loads, lines))
+  without = write_run(tmp_path / 'going', [0.5], f'--config={FEDAVG}', finished=False)
+  kept = finished(tmp_path, 'one', 0.6)
+  add(docs, kept)
+  before = sorted(path.read_bytes() for path in (docs / 'results').rglob('*.*'))
+  edit_lines(kept / 'metrics.jsonl', lambda line: line.update(drift=0.75))
+  for path, words in (
+    (half, 'is not finished: 40 of 100 rounds'),
+    (without, 'is not finished: 1 of 100 rounds'),
+    (tmp_path, 'is no run directory'),
+    (kept, 'holds another run'),
+  ):
+    assert build.main(['add', str(path)], docs) == ExitCode.USAGE
+    assert words in capsys.readouterr().err
+  assert sorted(p.read_bytes() for p in (docs / 'results').rglob('*.*')) == before
+  assert build.main(['keep'], docs) == ExitCode.USAGE
+
+
+def test_a_kept_run_that_was_interrupted_while_added_can_be_added_again(docs, tmp_path):
+  run = finished(tmp_path, 'one', 0.6)
+  text = add(docs, run)
+  (docs / 'results/one/curves.png').unlink()
+  assert add(docs, run) == text
+  assert np.isclose(
+    list(records.read(docs / 'results')['one'].tested().values())[-1], 60
+  )
