@@ -1,4 +1,4 @@
-"""Real images, the real program: does MOON learn Fashion-MNIST?"""
+"""Real images, the real program: is Fashion-MNIST learnt as fast as elsewhere?"""
 
 import json
 import os
@@ -6,39 +6,56 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-PREPARED = ROOT.parent / 'shared/data/tfds'
+OWN = os.environ.get('TFDS_DATA_DIR')
+PREPARED = pathlib.Path(OWN) if OWN else ROOT.parent / 'shared/data/tfds'
+# Test accuracy after rounds 1 to 3 of an independent implementation in PyTorch, with
+# its own draws; two of its seeds of FedAvg differ by 0.02.
+ELSEWHERE = {
+  'fedavg': (0.23, 0.44, 0.60),
+  'scaffold': (0.23, 0.50, 0.61),
+  'moon': (0.23, 0.41, 0.56),
+}
+BAND = 0.10
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-  not (PREPARED / 'fashion_mnist').is_dir(), reason='no prepared data in ../shared'
+  not (PREPARED / 'fashion_mnist').is_dir(),
+  reason='no prepared Fashion-MNIST in $TFDS_DATA_DIR or ../shared/data/tfds',
 )
-def test_moon_learns_fashion_mnist_in_three_rounds(tmp_path):
+@pytest.mark.parametrize('algorithm', ELSEWHERE)
+def test_fashion_mnist_is_learnt_as_fast_as_elsewhere(tmp_path, algorithm):
   flags = [
     '--config=configs/fashion_mnist_moon.py',
+    f'--config.algorithm={algorithm}',
     f'--config.data.dir={PREPARED}',
     '--config.num_rounds=3',
-    '--config.local_epochs=2',
-    '--config.moon.mu=1',
+    '--config.local_epochs=1',
     f'--workdir={tmp_path / "run"}',
   ]
+  if algorithm == 'moon':
+    flags.append('--config.moon.mu=1')
   # Importing TensorFlow, were it tried, would leave a trace.
   trap, trace = tmp_path / 'trap', tmp_path / 'imported'
   trap.mkdir()
   code = f'open({str(trace)!r}, "w").close()\nraise ImportError("trap")\n'
   (trap / 'tensorflow.py').write_text(code)
-  environment = {**os.environ, 'PYTHONPATH': str(trap)}
+  paths = os.pathsep.join(filter(None, [str(trap), os.environ.get('PYTHONPATH')]))
   command = [sys.executable, 'launch.py', *flags]
+  environment = {**os.environ, 'PYTHONPATH': paths}
   subprocess.run(command, cwd=ROOT, check=True, env=environment)
   assert not trace.exists()
-  summary = json.loads((tmp_path / 'run/summary.json').read_text())
   lines = (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
   rounds = [json.loads(line) for line in lines]
-  # Every example twice a round, the last partial batch of each client included.
-  assert [line['num_examples'] for line in rounds] == [2 * 60_000] * 3
+  # Every example once a round, the last partial batch of each client included.
+  assert [line['num_examples'] for line in rounds] == [60_000] * 3
   losses = [line['supervised_loss'] for line in rounds]
   assert losses[0] > losses[1] > losses[2]
-  assert summary['test_accuracy'] > 0.5  # chance is 0.1; measured 0.65
+  seen = [line['train_accuracy'] for line in rounds]
+  assert seen[0] < seen[1] < seen[2]
+  accuracies = [line['test_accuracy'] for line in rounds]
+  np.testing.assert_allclose(accuracies, ELSEWHERE[algorithm], rtol=0, atol=BAND)

@@ -142,6 +142,8 @@ def test_every_knob_reaches_the_part_it_is_for():
     np.testing.assert_array_equal(rows, expected.client(client))
   planner = built.planner
   assert (planner.seed, planner.batch_size, planner.local_epochs) == (3, 7, 2)
+  # What is drawn on the device depends on the seed too.
+  assert experiment.round_scalars(built.config, built.algorithm, 0).seed == 3
   # 6 * 0.25 = 1.5, and halves are rounded up.
   assert (planner.cohort_size, planner.num_lanes) == (2, 2)
   for split, images, labels in (
@@ -223,7 +225,10 @@ def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
     compiled = programs.compile_programs(built, state, inputs)
     state, _ = compiled.run_round(state, *inputs, built.train)
     results[dtype] = state.server.variables
-    assert all(x.dtype == np.float32 for x in jax.tree.leaves(state.server.variables))
+    for leaf in jax.tree.leaves(state.server.variables):
+      assert leaf.dtype == np.float32
+      # Nor are they numbers of bfloat16 in float32's clothes.
+      assert (leaf != leaf.astype('bfloat16').astype('float32')).any()
   difference = world.largest_difference(*results.values())
   # 8 bits of mantissa: rounding by 1/256 of weights below 0.2 and their changes.
   assert 1e-5 < difference < 1e-2

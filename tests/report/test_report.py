@@ -292,8 +292,11 @@ def test_what_may_change_in_a_resumption_makes_no_setting(tmp_path):
 def test_sweeps_and_traces_are_drawn_where_there_are_some(tmp_path):
   for mu in (1, 5, 10):
     flag = f'--config.moon.mu={mu}'
-    write_run(tmp_path / f'runs/{mu}', [0.5, 0.6], flag, positive_cosine=0.5)
+    more = {'positive_cosine': 0.5, 'train_accuracy': 0.4}
+    write_run(tmp_path / f'runs/{mu}', [0.5, 0.6], flag, **more)
   names = set(Collected(tmp_path / 'runs').charts())
+  # What each minimised is not comparable between algorithms; its first term is.
+  assert {'train_loss', 'supervised_loss', 'train_accuracy'} <= names
   assert {'sweep-moon.mu', 'positive_cosine', 'contrastive_share', 'drift'} <= names
   assert not names & {'temperature', 'p_t', 'consensus_distance'}
 
