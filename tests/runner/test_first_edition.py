@@ -34,6 +34,9 @@ def test_a_run_of_the_first_edition_goes_on(tmp_path, algorithm):
   found = read_lines(run / 'metrics.jsonl')
   wanted = read_lines(fixture / 'ended_metrics.jsonl')
   assert len(found) == len(wanted) == NUM_ROUNDS
+  # It knew nothing of `train_accuracy`, nor of `partition.balance` in its config.json.
+  told = [line.pop('train_accuracy', None) for line in found]
+  assert [accuracy is not None for accuracy in told] == [False] * 2 + [True] * 4
   for line, truth in zip(found, wanted, strict=True):
     # Another kind of CPU rounds otherwise; on that of the fixture the bytes are equal.
     assert line.pop('clients') == truth.pop('clients')
