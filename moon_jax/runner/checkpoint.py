@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from moon_jax import tree, untrusted
+from moon_jax import untrusted
 from moon_jax.errors import NoCheckpointError, RunError
 from moon_jax.runner import files
 from moon_jax.types import State
@@ -85,7 +85,7 @@ class Checkpoints:
       RunError: it cannot be written, or the folder was moved or removed.
     """
     self.require_in_place()
-    step, num_bytes = int(state.round), tree.num_bytes(state)
+    step = int(state.round)
     folder = self._directory / str(step)
     partial = _partial(folder)
     try:
@@ -96,7 +96,7 @@ class Checkpoints:
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
-      raise files.failure(folder, _reason(error), num_bytes) from error
+      raise files.failure(folder, _reason(error)) from error
     self._remove_older()
 
   def newest_or(self, first: State, rounds_saved: int = 0) -> State:
