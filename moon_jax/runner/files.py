@@ -79,10 +79,9 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
       os.replace(partial, path)
       flush(path.parent)
-    except BaseException:
+    finally:
       with contextlib.suppress(OSError):
         partial.unlink(missing_ok=True)
-      raise
 
 
 def flush(path: pathlib.Path) -> None:
