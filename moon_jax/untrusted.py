@@ -33,16 +33,11 @@ def opened(path: str | os.PathLike) -> BinaryIO:
   Raises:
     OSError: it cannot be read, or is a named pipe, a device or the like.
   """
-  return open(path, 'rb', opener=_descriptor)
-
-
-def _descriptor(path, flags):
-  descriptor = os.open(path, flags | os.O_NONBLOCK)
-  mode = os.fstat(descriptor).st_mode
-  if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # Python refuses a folder
-    os.close(descriptor)
-    raise OSError(errno.EINVAL, _IRREGULAR, os.fspath(path))
-  return descriptor
+  descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+  if stat.S_ISREG(os.fstat(descriptor).st_mode):
+    return os.fdopen(descriptor, 'rb')
+  os.close(descriptor)
+  raise OSError(errno.EINVAL, _IRREGULAR, os.fspath(path))
 
 
 def require_files(folder: pathlib.Path) -> None:
@@ -60,19 +55,12 @@ def document(path: pathlib.Path, data: bytes) -> dict[str, Any]:
     data: the JSON.
 
   Raises:
-    ValueError: it is no object, or one of another shape.
+    ValueError: it is no JSON, or of another shape.
   """
   try:
-    found = json.loads(data, parse_constant=int)
-  except (ValueError, RecursionError):  # no JSON, or not even text
-    found = None
-  if not isinstance(found, dict):
-    text = data.decode(errors='replace').strip()
-    raise ValueError(f'{text[:40]!r} is no object.')
-  try:
-    return _check()({path.name: found})[path.name]
-  except fastjsonschema.JsonSchemaValueException as error:
-    raise ValueError(f'{error.message[:100]!r}.') from None
+    return _check()({path.name: json.loads(data, parse_constant=int)})[path.name]
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{str(error)[:100]!r}.') from None
 
 
 @functools.cache

@@ -189,20 +189,20 @@ def damage_partition(workdir):
 
 def remove_checkpoints(workdir):
   shutil.rmtree(workdir / 'checkpoints')
-  return 'checkpoints: nothing is saved yet'
+  return 'checkpoints holds no undamaged checkpoint'
 
 
 def empty_checkpoints(workdir):
   for step in (workdir / 'checkpoints').iterdir():
     shutil.rmtree(step)
-  return 'checkpoints: nothing is saved yet'
+  return 'checkpoints holds no undamaged checkpoint'
 
 
 def truncate_checkpoint(workdir):
   for path in (workdir / 'checkpoints/4').rglob('*'):
     if path.is_file():
       path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-  return 'checkpoints: no undamaged checkpoint'
+  return 'checkpoints holds no undamaged checkpoint'
 
 
 def other_state(workdir):

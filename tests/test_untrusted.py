@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sys
 import zipfile
@@ -17,7 +18,6 @@ from moon_jax.data import sources
 from moon_jax.errors import ExitCode, RunError
 from moon_jax.report.__main__ import main as report
 from moon_jax.report.read import features, runs
-from moon_jax.runner import lock
 from tests import processes
 from tests.run_directories import write_run
 
@@ -134,6 +134,30 @@ def test_programs_import_nothing_that_a_run_directory_brings(here, trained, caps
   flags = [f'--config.data.{name}={value}' for name, value in evil.items()]
   assert __main__.launch([*flags, '--workdir=other']) == ExitCode.USAGE
   assert not (here / 'other').exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_runs_nothing_that_a_run_directory_brings(here, trained):
+  """A stranger's runs among those of the sweep, and in place of one of them."""
+  write_set(here / 'data', DESCRIPTIONS['named'])
+  evil = {'source': 'tfds', 'name': 'mine', 'dir': 'data', 'limit': 0}
+  copy_of(trained, here / 'out/strange', **evil)
+  pickled = copy_of(trained, here / 'out/pickled', source='npz', path='evil.npz')
+  np.savez('evil.npz', train_x=np.array([Pickled()], object))
+  for name in ('partition.npz', 'features.npz'):
+    np.savez(pickled / name, class_counts=np.array([Pickled()], object))
+  copy_of(trained, here / 'out/seed=1', **evil)
+  words = ['-m', 'moon_jax.sweep', *FLAGS, '--over', 'seed=0,1', '--out=out']
+  done = processes.launch(here, *words[2:], program=words[:2])
+  # What is in the folder of a run is another experiment; the rest is told of.
+  assert done.returncode == ExitCode.FAILED
+  assert 'out/seed=1 holds another experiment' in done.stderr
+  assert (here / 'out/seed=0/summary.json').exists()
+  shutil.rmtree(here / 'out/seed=1')
+  done = processes.launch(here, *words[2:], program=words[:2])
+  assert done.returncode == ExitCode.DONE, done.stderr
+  assert 'not one of TFDS' in done.stderr
+  assert (here / 'out/report/index.html').exists()
 
 
 @pytest.mark.slow
@@ -271,13 +295,14 @@ def test_nobody_waits_for_a_pipe(trained, tmp_path, name, capsys):
 
 
 def test_pipes_among_data_and_devices_for_data(tmp_path):
-  path = write_set(tmp_path, DESCRIPTIONS['named'])
-  (path / 'features.json').unlink()
-  os.mkfifo(path / 'features.json')
   os.mkfifo(tmp_path / 'a.npz')
   with within(30):
-    with pytest.raises(array_lib.DataError, match='It is no regular file'):
-      sources.load('tfds', limit=0, name='mine', dir=str(tmp_path))
+    for name in ('features.json', 'mine-train.array_record-00000-of-00001'):
+      path = write_set(tmp_path / name, described(IMAGE)) / name
+      path.unlink(missing_ok=True)
+      os.mkfifo(path)
+      with pytest.raises(array_lib.DataError, match='It is no regular file'):
+        sources.load('tfds', limit=0, name='mine', dir=str(tmp_path / name))
     for name in (str(tmp_path / 'a.npz'), '/dev/zero'):
       with pytest.raises(array_lib.DataError, match='is not a file'):
         sources.load('npz', limit=0, path=name)
@@ -311,13 +336,76 @@ def test_nothing_is_written_through_a_link(trained, tmp_path, capsys):
   assert not list(tmp_path.rglob('*.partial'))
 
 
-def test_a_lock_that_is_a_link_is_refused(tmp_path):
-  (tmp_path / 'precious').write_text('precious')
-  (tmp_path / 'run').mkdir()
-  (tmp_path / 'run/.lock').symlink_to(tmp_path / 'precious')
-  with pytest.raises(RunError, match='Too many levels'), lock.held(tmp_path / 'run'):
-    pass
-  assert (tmp_path / 'precious').read_text() == 'precious'
+@pytest.mark.parametrize(
+  'name',
+  ['.lock', 'checkpoints', 'checkpoints/1', 'checkpoints/0.partial', 'tensorboard'],
+)
+@pytest.mark.parametrize('is_there', [True, False])
+def test_a_run_behind_a_link_is_refused(trained, tmp_path, name, is_there, capsys):
+  workdir, outside = copy_of(trained, tmp_path / 'run'), tmp_path / 'precious'
+  place = workdir / name
+  if name == '.lock':
+    outside.write_text('precious')
+    place.unlink()
+  elif place.exists():
+    place.rename(outside)
+  else:
+    (outside / '3.partial').mkdir(parents=True)
+  if not is_there:  # it would be made
+    outside.rename(tmp_path / 'gone')
+  place.symlink_to(outside)
+  before = processes.contents(tmp_path)
+  more = (*FLAGS, '--config.num_rounds=2', f'--workdir={workdir}')
+  assert __main__.launch(list(more)) == ExitCode.USAGE
+  assert capsys.readouterr().err == (
+    f'{place} is a link; a run writes in its own directory only.\n'
+  )
+  assert processes.contents(tmp_path) == before
+  assert outside.exists() == is_there
+
+
+# --- names ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('words', 'message'),
+  [
+    (['--workdir=~nosuch/run'], "--workdir='~nosuch/run' names the home folder"),
+    (['--input=~nosuch/in.npz'], "--input='~nosuch/in.npz' is not a file"),
+    (['--output=~nosuch/p.npz'], "there is no folder '~nosuch'"),
+    ([f'--output={"p" * 296}.npz'], 'must be an .npz file with a short name'),
+    ([f'--input={"i" * 296}.npz'], 'must be an .npz file with a short name'),
+    ([f'--workdir={"w" * 300}'], 'File name too long'),
+  ],
+)
+def test_predict_is_given_names_of_nothing(here, trained, capsys, words, message):
+  np.savez('in.npz', images=np.zeros((1, 8, 8), np.uint8))
+  before = processes.contents(here)
+  given = [f'--workdir={trained}', '--input=in.npz', *words]
+  assert predict.main(given) in (ExitCode.USAGE, ExitCode.NO_CHECKPOINT)
+  (line,) = capsys.readouterr().err.splitlines()
+  assert message in line
+  assert processes.contents(here) == before
+
+
+def test_a_long_name_below_a_new_folder_makes_nothing(here, capsys):
+  assert __main__.launch([*FLAGS, f'--workdir=new/{"w" * 300}']) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.endswith('cannot be written: File name too long.')
+  assert not (here / 'new').exists()
+
+
+@pytest.mark.slow
+def test_a_folder_called_by_no_plain_number_is_no_checkpoint(here, trained, capsys):
+  workdir = copy_of(trained, here / 'run')
+  for name in ('\u00b2', '\u0663', '007', '-1'):
+    shutil.copytree(workdir / 'checkpoints/1', workdir / 'checkpoints' / name)
+  np.savez('in.npz', images=np.zeros((1, 8, 8), np.uint8))
+  assert predict.main(['--workdir=run', '--input=in.npz']) == ExitCode.DONE
+  assert 'after round 1 of run' in capsys.readouterr().out
+  for _ in range(2):  # the second time what is kept is of the newest checkpoint
+    assert report(['run', '--out=out']) == ExitCode.DONE
+    assert capsys.readouterr().err == ''
 
 
 # --- terminals and spreadsheets -------------------------------------------------------

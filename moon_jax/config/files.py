@@ -34,7 +34,7 @@ def load(choice: str) -> dict[str, Any]:
   path, variant = split(choice)
   module, words = _module(path), []
   if variant is not None:
-    named, words = _variants(path, module), [variant]
+    named, words = variants(path, module), [variant]
     if variant not in named:
       problem = (
         f'{path} has no variant {variant!r}; --config={path}:{LIST} prints them.'
@@ -48,13 +48,18 @@ def load(choice: str) -> dict[str, Any]:
   return _run(path, lambda: flatten(config.to_dict()))
 
 
-def variants(path: str) -> dict[str, Variant]:
-  """name -> experiment of a config file.
+def variants(
+  path: str, module: types.ModuleType | None = None
+) -> Mapping[str, Variant]:
+  """name -> experiment of a config file, which is run unless its module is given.
 
   Raises:
     ConfigError: there is no such file, it fails, or it has no variants.
   """
-  return _variants(path, _module(path))
+  named = getattr(module or _module(path), 'VARIANTS', None)
+  if not isinstance(named, Mapping):
+    raise ConfigError([f'--config={path!r} has no variants.'])
+  return named
 
 
 def list_variants(path: str) -> str:
@@ -109,13 +114,6 @@ def _module(path: str) -> types.ModuleType:
   if not hasattr(module, 'get_config'):
     raise ConfigError([f'--config={path!r} has no function get_config().'])
   return module
-
-
-def _variants(path: str, module: types.ModuleType) -> dict[str, Variant]:
-  variants = getattr(module, 'VARIANTS', None)
-  if not isinstance(variants, Mapping):
-    raise ConfigError([f'--config={path!r} has no variants.'])
-  return variants
 
 
 def _run(path: str, code: Callable[[], Any]) -> Any:

@@ -172,8 +172,6 @@ def _read_split(builder, split, image_key, label_key):
   from PIL import Image
   from tensorflow_datasets.proto import tf_example_pb2
 
-  for path in builder.info.splits[split].filepaths:
-    untrusted.opened(path).close()
   source = builder.as_data_source(
     split,
     deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,

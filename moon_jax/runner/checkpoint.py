@@ -22,8 +22,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from moon_jax import tree, untrusted
-from moon_jax.errors import NoCheckpointError, RunError
+from moon_jax import untrusted
+from moon_jax.errors import NoCheckpointError
 from moon_jax.runner import files
 from moon_jax.types import State
 
@@ -67,28 +67,19 @@ class Checkpoints:
     self._checkpointer.close()
     os.close(self._descriptor)
 
-  def require_in_place(self) -> None:
-    """Raises RunError unless the folder that was opened is still at its path."""
-    with contextlib.suppress(OSError):
-      if os.path.samestat(os.stat(self._directory), os.fstat(self._descriptor)):
-        return
-    raise RunError(
-      f'{self._directory} was moved or removed, or the run directory was. Nothing more '
-      'is saved. With it back, or with its new place as --workdir, the same command '
-      'goes on from the last save.'
-    )
-
   def save(self, state: State) -> None:
     """Saves under the number of completed rounds, and removes all but the newest two.
 
     Raises:
       RunError: it cannot be written, or the folder was moved or removed.
     """
-    self.require_in_place()
-    step, num_bytes = int(state.round), tree.num_bytes(state)
+    step = int(state.round)
     folder = self._directory / str(step)
     partial = _partial(folder)
     try:
+      # In the folder that was opened: another one at its path is another run's.
+      os.mkdir(partial.name, dir_fd=self._descriptor)
+      os.stat(partial)
       with _quietly():
         content = ocp.args.StandardSave(state)
         self._checkpointer.save(partial.absolute() / STATE, args=content)
@@ -96,7 +87,7 @@ class Checkpoints:
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
-      raise files.failure(folder, _reason(error), num_bytes) from error
+      raise files.failure(folder, _reason(error)) from error
     self._remove_older()
 
   def newest_or(self, first: State, rounds_saved: int = 0) -> State:
@@ -188,7 +179,7 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
     return ''
   except OSError as error:
     return f'{os.path.basename(error.filename)} cannot be read: {error.strerror}'
-  except (ValueError, TypeError, KeyError, AttributeError):
+  except ValueError:
     return f'{MANIFEST} has changed'
 
 
@@ -241,12 +232,10 @@ def newest(directory: pathlib.Path, like: State) -> State:
   Raises:
     NoCheckpointError: there is no undamaged checkpoint, or it holds no such state.
   """
-  found = folders(directory)
-  whole = (folder for folder in found if not fault(folder, int(folder.name)))
-  if folder := next(whole, None):
-    return _load(folder, like)
-  what = 'no undamaged checkpoint' if found else 'nothing is saved yet'
-  raise NoCheckpointError(f'{directory}: {what}.')
+  for folder in folders(directory):
+    if not fault(folder, int(folder.name)):
+      return _load(folder, like)
+  raise NoCheckpointError(f'{directory} holds no undamaged checkpoint.')
 
 
 def _load(folder: pathlib.Path, like: State) -> State:

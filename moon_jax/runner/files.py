@@ -6,12 +6,9 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
-
-from rich import filesize
 
 from moon_jax import untrusted
 from moon_jax.errors import NoCheckpointError, RunError, UsageError
@@ -46,21 +43,12 @@ def require_writable(workdir: pathlib.Path) -> None:
     raise UsageError(problem) from None
 
 
-def failure(path: pathlib.Path, reason: str, num_bytes: int | None = None) -> RunError:
-  """The error that a path could not be written.
-
-  Args:
-    path: of the file or folder.
-    reason: in the words of `os.strerror`; of a full disk the free space is told.
-    num_bytes: how much it needs, if that is known.
-  """
-  words, kept = f'{path} cannot be written: {reason}', 'What was saved before is kept'
-  if reason not in [os.strerror(number) for number in FULL]:
-    return RunError(f'{words}. {kept}.')
-  free = filesize.decimal(shutil.disk_usage(_nearest(path)).free)
-  needed = f'{filesize.decimal(num_bytes)} needed, ' if num_bytes else ''
-  again = 'and the same command goes on from there'
-  return RunError(f'{words} ({needed}{free} free). {kept}, {again}.')
+def failure(path: pathlib.Path, reason: str) -> RunError:
+  """The error that a path could not be written, for a reason as of `os.strerror`."""
+  return RunError(
+    f'{path} cannot be written: {reason}. What was saved before is kept, and the same '
+    'command goes on from there.'
+  )
 
 
 @contextlib.contextmanager
@@ -91,10 +79,9 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
       os.replace(partial, path)
       flush(path.parent)
-    except BaseException:
+    finally:
       with contextlib.suppress(OSError):
         partial.unlink(missing_ok=True)
-      raise
 
 
 def flush(path: pathlib.Path) -> None:

@@ -18,10 +18,6 @@ class BusyError(UsageError):
   """Another process is running in the directory."""
 
 
-def _no_link(path, flags):
-  return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
 @contextlib.contextmanager
 def held(workdir: pathlib.Path) -> Iterator[None]:
   """Makes the run directory and holds its lock.
@@ -38,8 +34,8 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
     with files.writing(path):
       files.make_folder(workdir)
       # Not emptied: it tells who holds it. Unbuffered: what a full disk has refused is
-      # not tried again when the file is closed. A link would be written through.
-      file = stack.enter_context(open(path, 'ab+', buffering=0, opener=_no_link))
+      # not tried again when the file is closed.
+      file = stack.enter_context(path.open('ab+', buffering=0))
       try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:

@@ -63,8 +63,7 @@ def run(request: Request, stop: Stop | None = None, **given: Any) -> ExitCode:
         with devices.out_of_memory_is_told(pipeline.buffers):
           pipeline.compile(state)
           pipeline.run(state, stop or Stop())
-    checkpoints.require_in_place()
-    run_directory.finish(workdir)
+    run_directory.finish(workdir, records.rounds)
   console.finished(workdir)
   return ExitCode.DONE
 

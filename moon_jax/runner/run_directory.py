@@ -7,6 +7,7 @@ summary.json    written, like curves.png, when the last round is done
 
 import contextlib
 import importlib.metadata
+import itertools
 import pathlib
 import platform
 import subprocess
@@ -26,6 +27,8 @@ from moon_jax.runner.metrics import Record, summarise
 
 CONFIG, SUMMARY = 'config.json', 'summary.json'
 METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
+# Where a run writes other than by replacing a file.
+_FOLDERS = (lock.LOCK, 'checkpoints', 'tensorboard', 'profile')
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
@@ -36,14 +39,18 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
     What to tell the user, such as that a registered part's source has changed.
 
   Raises:
-    UsageError: it holds another experiment.
+    UsageError: it holds another experiment, or a link through which a run would write.
     NoCheckpointError: what a run wrote there is damaged, or has lost its config.json.
   """
+  folders = [workdir / name for name in _FOLDERS]
+  places = itertools.chain(folders, *(folder.rglob('*') for folder in folders))
+  if link := next(filter(pathlib.Path.is_symlink, places), None):
+    raise UsageError(f'{link} is a link; a run writes in its own directory only.')
   saved = files.read_json(workdir / CONFIG)
   began = (workdir / METRICS).exists() or list(workdir.glob('checkpoints/*'))
   if saved is None and not began:
     return []
-  if not saved or not isinstance(saved.get('config'), dict):
+  if not (saved or {}).get('config'):
     raise NoCheckpointError(
       f'{workdir / CONFIG} is lost or damaged; it says what the run is. Put it back, '
       'or give another --workdir.'
@@ -123,9 +130,13 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
     yield
 
 
-def finish(workdir: pathlib.Path) -> None:
-  """Draws curves.png and writes summary.json, which marks the run as finished."""
-  rounds = files.read_lines(workdir / METRICS)
+def finish(workdir: pathlib.Path, rounds: list[Record]) -> None:
+  """Draws curves.png and writes summary.json, which marks the run as finished.
+
+  Args:
+    workdir: the run directory.
+    rounds: the lines of metrics.jsonl.
+  """
   timings = files.read_lines(workdir / TIMINGS)
   plots.curves(workdir / 'curves.png', rounds, title=workdir.name)
   files.write_json(workdir / SUMMARY, summarise(rounds, timings))

@@ -52,7 +52,7 @@ def left(cells: Sequence[Cell]) -> list[Cell]:
   return [cell for cell in cells if state_of(cell) != FINISHED]
 
 
-def run_here(cells: Sequence[Cell], stop: Stop) -> list[str]:
+def run_here(cells: Sequence[Cell], stop: Stop) -> bool:
   """Runs one after another, each once: those that nobody else is running.
 
   Args:
@@ -60,12 +60,12 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[str]:
     stop: what ends it early.
 
   Returns:
-    What went wrong, a line for each run.
+    Whether one failed; it has said so.
 
   Raises:
     StoppedError: it was asked to stop, and the run has saved what it did.
   """
-  failed, load, begin = [], remembered(), time.monotonic()
+  failed, load, begin = False, remembered(), time.monotonic()
   todo = left(cells)
   # Of all: a sweep that goes on has the same programs.
   most = room([cell.request.config for cell in cells], load) if todo else 0
@@ -80,7 +80,7 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[str]:
     except StoppedError:
       raise
     except RunError as error:
-      failed.append(f'{cell.name}: {error}')
+      failed = True
       print(error, file=sys.stderr)
   return failed
 

@@ -11,8 +11,10 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -23,7 +25,15 @@ from moon_jax.errors import ExitCode
 from moon_jax.report import build, command
 from moon_jax.report.__main__ import main
 from moon_jax.report.draw import charts
-from moon_jax.report.numbers import choice, groups, models, results, statistics, traces
+from moon_jax.report.numbers import (
+  choice,
+  groups,
+  models,
+  naming,
+  results,
+  statistics,
+  traces,
+)
 from moon_jax.report.numbers.choice import Choice
 from moon_jax.report.numbers.table import Column
 from moon_jax.report.page import files
@@ -472,6 +482,46 @@ def find(folder):
   return [run.path.name for run in found], said
 
 
+def change_config(path, **changes):
+  saved = json.loads((path / 'config.json').read_text())
+  saved['config'] |= changes
+  (path / 'config.json').write_text(json.dumps(saved))
+
+
+def test_long_values_keep_series_apart_in_a_few_words():
+  texts = {naming.describe((('data.path', 'x' * 3000 + end),)) for end in '01'}
+  assert len(texts) == 2
+  assert max(map(len, texts)) < 320
+
+
+@pytest.mark.slow
+def test_long_values_are_drawn_as_fast_as_others(tmp_path):
+  # They differ in their last letter only, and once made pictures of minutes.
+  for number in range(2):
+    path = write_run(tmp_path / f'runs/{number}', [0.5, 0.6])
+    change_config(path, data={'source': 'npz', 'path': 3000 * 'x' + str(number)})
+  begin = time.process_time()
+  told = ['--features=none', f'--out={tmp_path}/out', str(tmp_path / 'runs')]
+  assert main(told) == ExitCode.DONE
+  assert time.process_time() - begin < 30
+  pictures = list((tmp_path / 'out/figures').glob('test_accuracy-*.png'))
+  assert len(pictures) == 2
+  for path in pictures:
+    with Image.open(path) as image:
+      assert max(image.size) < 2000
+
+
+def test_a_knob_with_a_name_of_3000_letters_is_none(tmp_path):
+  # As the label of an axis it made a picture of 48,000 pixels.
+  write_run(tmp_path / 'good', [0.5])
+  for place in ({'k' * 3000: 1}, {'local': {'k' * 3000: 1}}):
+    change_config(bad := write_run(tmp_path / f'bad{len(str(place))}', [0.5]), **place)
+    names, (line, *_) = find(tmp_path)
+    assert names == ['good']
+    assert 'config.json is damaged' in line and len(line) < 400
+    shutil.rmtree(bad)
+
+
 def test_a_half_written_line_is_left_out(tmp_path):
   path = write_run(tmp_path / 'a', [0.5, 0.6, 0.7], finished=False) / 'metrics.jsonl'
   path.write_bytes(path.read_bytes()[:-20])
@@ -492,11 +542,12 @@ def drop(name):
       lambda path: (path / 'metrics.jsonl').write_text(
         '{"round": 1}\nx\n{"round": 3}\n'
       ),
-      "{}/metrics.jsonl is damaged: 'x' is no object.",
+      "{}/metrics.jsonl is damaged: 'Expecting value: line 1 column 1 (char 0)'.",
     ),
     (
       lambda path: (path / 'config.json').write_text('{"a'),
-      "{}/config.json is damaged: '{{\"a' is no object.",
+      "{}/config.json is damaged: 'Unterminated string starting at: line 1 column 2 "
+      "(char 1)'.",
     ),
     (
       lambda path: (path / 'config.json').write_text('{}'),
@@ -508,7 +559,7 @@ def drop(name):
     ),
     (
       lambda path: (path / 'summary.json').write_text('['),
-      "{}/summary.json is damaged: '[' is no object.",
+      "{}/summary.json is damaged: 'Expecting value: line 1 column 2 (char 1)'.",
     ),
   ],
 )

@@ -129,11 +129,9 @@ def test_a_full_disk_and_then_space(disk, remount, expected):
   assert done.returncode == ExitCode.FAILED
   kept = [int(name) for name in steps(folder / 'run')]
   assert len(kept) == 2
-  assert re.fullmatch(
-    rf'run/checkpoints/{kept[1] + 1} cannot be written: No space left on device '
-    r'\([\d.]+ MB needed, [\d.]+ [kM]B free\)\. What was saved before is kept, and the '
-    r'same command goes on from there\.\n',
-    done.stderr,
+  assert done.stderr == (
+    f'run/checkpoints/{kept[1] + 1} cannot be written: No space left on device. What '
+    'was saved before is kept, and the same command goes on from there.\n'
   )
   assert len(read_lines(folder / 'run/metrics.jsonl')) == kept[1] + 1
 
@@ -143,9 +141,7 @@ def test_a_full_disk_and_then_space(disk, remount, expected):
   done = launch(folder, *SIX)
   assert cpu_seconds() - before < LIMIT_BEFORE_LOADING
   assert done.returncode == ExitCode.FAILED
-  assert 'run cannot be written: No space left on device (0 bytes free)' in one_line(
-    done
-  )
+  assert 'run cannot be written: No space left on device. What' in one_line(done)
 
   filler.unlink()
   remount(folder, 'size=64m')

@@ -4,9 +4,7 @@ import contextlib
 import errno
 import os
 import pathlib
-import re
 import resource
-import shutil
 
 import numpy as np
 import pytest
@@ -26,6 +24,13 @@ def fill(folder):
   return path
 
 
+def told(path, reason):
+  return (
+    f'{path} cannot be written: {reason}. What was saved before is kept, and the same '
+    'command goes on from there.'
+  )
+
+
 def names(folder):
   return sorted(path.name for path in folder.iterdir())
 
@@ -37,35 +42,11 @@ def test_a_file_is_replaced_wholly_or_not_at_all(disk):
   with pytest.raises(RunError) as caught:
     files.replace(path, 'x' * 100_000)
   assert caught.value.exit_code == ExitCode.FAILED
-  words = r'.*/a\.json cannot be written: No space left on device \([\d.]+ kB free\)\. '
-  assert re.fullmatch(words + r'What was saved .*', str(caught.value))
+  assert str(caught.value) == told(path, 'No space left on device')
   assert path.read_text() == 'old'
   assert names(folder) == ['a.json']
   files.replace(path, 'new')
   assert path.read_text() == 'new'
-
-
-# 3 MB of which half are free, less or more a page.
-HALF = 1_500_000 // 4096 * 4096
-
-
-@pytest.mark.parametrize(
-  ('num_bytes', 'words'),
-  [
-    (2_000_000, '2.0 MB needed, 1.5 MB free'),
-    (None, '1.5 MB free'),
-  ],
-)
-def test_what_is_needed_is_told_from_what_is_free(disk, num_bytes, words):
-  folder = disk('small', 3_000_000 // 4096 * 4096)
-  filler = folder / 'filler'
-  filler.write_bytes(bytes(shutil.disk_usage(folder).free - HALF))
-  assert shutil.disk_usage(folder).free == HALF
-  full = os.strerror(errno.ENOSPC)
-  assert str(files.failure(folder / 'a', full, num_bytes)) == (
-    f'{folder}/a cannot be written: No space left on device ({words}). What was saved '
-    'before is kept, and the same command goes on from there.'
-  )
 
 
 @contextlib.contextmanager
@@ -79,7 +60,7 @@ def limited(which, most):
     resource.setrlimit(which, before)
 
 
-def test_other_reasons_are_told_without_the_space(disk, remount, tmp_path):
+def test_other_reasons_are_told_too(disk, remount, tmp_path):
   (tmp_path / 'folder').mkdir()
   frozen = disk('frozen', '64k')
   remount(frozen, 'ro')
@@ -92,9 +73,7 @@ def test_other_reasons_are_told_without_the_space(disk, remount, tmp_path):
   ):
     with pytest.raises(RunError) as caught, limit:
       files.replace(path, 'content')
-    assert str(caught.value) == (
-      f'{path} cannot be written: {reason}. What was saved before is kept.'
-    )
+    assert str(caught.value) == told(path, reason)
   assert names(tmp_path) == ['folder', 'frozen']
 
 
@@ -123,10 +102,10 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
   monkeypatch.setattr(lock.fcntl, 'flock', flock)
-  told = pytest.raises(
+  refused = pytest.raises(
     RunError, match=r'run/\.lock cannot be written: No locks available\.'
   )
-  with told, lock.held(tmp_path / 'run'):
+  with refused, lock.held(tmp_path / 'run'):
     pass
 
 
@@ -208,9 +187,7 @@ def test_places_that_cannot_be_written(disk, remount, tmp_path):
 def test_a_full_disk_is_no_wrong_usage(disk):
   folder = disk('small', '64k')
   fill(folder)
-  with pytest.raises(
-    RunError, match=r'No space left on device \(0 bytes free\)'
-  ) as full:
+  with pytest.raises(RunError, match='No space left on device') as full:
     files.require_writable(folder / 'run')
   assert full.value.exit_code == ExitCode.FAILED
   assert os.listdir(folder) == ['filler']

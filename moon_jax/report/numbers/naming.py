@@ -1,5 +1,7 @@
 """Tells an experiment in a few words, for legends, headings and file names."""
 
+import hashlib
+
 from moon_jax import catalog
 from moon_jax.report.read.runs import Value
 
@@ -12,12 +14,17 @@ PLAIN = {
   'server_optimizer.momentum': 0.0,
 }
 
+_LONGEST = 300  # letters; pictures grow with their texts
+
 Key = tuple[tuple[str, Value], ...]
 
 
 def describe(key: Key) -> str:
-  """'MOON, mu=5'; '' for an empty key."""
-  return ', '.join(_words(name, value) for name, value in key)
+  """'MOON, mu=5'; '' for an empty key; a long one ends with a digest of itself."""
+  told = ', '.join(_words(name, value) for name, value in key)
+  if len(told) <= _LONGEST:
+    return told
+  return f'{told[:_LONGEST]}... {hashlib.sha256(told.encode()).hexdigest()[:8]}'
 
 
 def describe_series(key: Key) -> str:
