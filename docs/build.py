@@ -34,6 +34,8 @@ DOCS = pathlib.Path(__file__).parent
 _COPY = 'a1928db65e5547bb57a6decf2a309992e6cdbf937a1870e4802fcc6c3f0e5461'
 _COPIES = {_COPY: 'pixels decoded from JPEG'}
 _NOT_RUN = 'not run'
+_TRAINED = 'in training'  # told of a reported figure that is of training accuracy
+_HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,it says'
 
 
 class Row:
@@ -53,9 +55,14 @@ class Row:
     found = re.match(r'(\d+\.\d+)(?: \+- (\d+\.\d+))?', self.variant.reported)
     return found and (float(found[1]), float(found[2]) if found[2] else None)
 
+  def accuracy(self, run: Kept) -> dict[int, float]:
+    """round -> what the paper reports: of tests, unless its figure is of training."""
+    trained = _TRAINED in self.variant.reported
+    return run.accuracy('train_accuracy' if trained else 'test_accuracy')
+
   def estimate(self, of=statistics.last) -> statistics.Estimate | None:
-    """The mean over the seeds of the last test, or of another number."""
-    return statistics.estimate(of(run.tested()) for run in self.runs)
+    """The mean over the seeds of the last accuracy, or of another number."""
+    return statistics.estimate(of(self.accuracy(run)) for run in self.runs)
 
   def differs(self) -> str:
     """What sets the runs apart from the variant, and their data from the original."""
@@ -120,12 +127,9 @@ def rows(words: str, kept: dict[str, Kept]) -> list[Row]:
 
 
 def _table(given: Sequence[Row]) -> list[str]:
-  head = (
-    'variant, reported, last, mean of 5, best, rounds, seeds, what differs, it says'
-  )
-  lines = [head.split(', '), ['---'] * 9]
+  lines = []
   for row in given:
-    best = max((max(run.tested().values()) for run in row.runs), default=None)
+    best = max((max(row.accuracy(run).values()) for run in row.runs), default=None)
     rounds = {str(run.rounds[-1]['round']) for run in row.runs}
     cells = [
       f'`{row.name}`: {row.variant.setting}',
@@ -139,7 +143,10 @@ def _table(given: Sequence[Row]) -> list[str]:
       row.sentence(),
     ]
     lines.append(cells)
-  return [f'| {" | ".join(cells)} |' for cells in lines]
+  # Without a run most columns would be empty.
+  by_column = zip(_HEAD.split(','), *lines, strict=True)
+  columns = [(name, '---', *below) for name, *below in by_column if any(below)]
+  return [f'| {" | ".join(cells)} |' for cells in zip(*columns, strict=True)]
 
 
 def _shown(found: statistics.Estimate | None) -> str:
@@ -175,7 +182,7 @@ def _difference(ours: Row, theirs: Row) -> str:
   pair = [row.reported() for row in (ours, theirs)]
   told = f'; reported {pair[0][0] - pair[1][0]:+.1f}' if all(pair) else ''
   late = [
-    {r.seed: statistics.tail_mean(r.tested()) for r in x.runs} for x in (ours, theirs)
+    {r.seed: statistics.tail_mean(r.accuracy()) for r in x.runs} for x in (ours, theirs)
   ]
   found = statistics.compare(*late)
   if found is None:
@@ -222,8 +229,8 @@ def _figure(
 
 _MADE = {'table': _table, 'costs': _costs, 'compare': _compare, 'pictures': _pictures}
 _NUMBERS = {
-  'last': lambda run: f'{statistics.last(run.tested()):.1f}',
-  'late': lambda run: f'{statistics.tail_mean(run.tested()):.1f}',
+  'last': lambda run: f'{statistics.last(run.accuracy()):.1f}',
+  'late': lambda run: f'{statistics.tail_mean(run.accuracy()):.1f}',
   'rounds': lambda run: str(run.rounds[-1]['round']),
 }
 

@@ -48,9 +48,8 @@ class Kept(NamedTuple):
     """Of its random draws."""
     return self.knobs['seed']
 
-  def tested(self) -> dict[int, float]:
-    """round -> test accuracy in per cent."""
-    name = 'test_accuracy'
+  def accuracy(self, name: str = 'test_accuracy') -> dict[int, float]:
+    """round -> test, or train, accuracy in per cent."""
     return {r['round']: 100 * r[name] for r in self.rounds if name in r}
 
 

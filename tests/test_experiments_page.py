@@ -41,10 +41,11 @@ def write_template(docs, *lines):
   (docs / 'experiments.in.md').write_text('\n'.join(lines) + '\n')
 
 
-def finished(tmp_path, name, last, *flags, choice=FEDAVG, seed=0):
+def finished(tmp_path, name, last, *flags, choice=FEDAVG, seed=0, **columns):
   """A run directory of a variant, whose last five tests are `last`, in [0, 1]."""
   accuracies = [0.1] * (NUM_ROUNDS - 5) + [last] * 5
-  return write_run(tmp_path / name, accuracies, f'--config={choice}', *flags, seed=seed)
+  flags = (f'--config={choice}', *flags)
+  return write_run(tmp_path / name, accuracies, *flags, seed=seed, **columns)
 
 
 def add(docs, *paths):
@@ -61,7 +62,7 @@ def test_a_variant_without_a_run_is_told_so(docs):
   assert build.main([], docs) == ExitCode.DONE
   row = cells((docs / 'experiments.md').read_text(), 'moon')
   assert row[1].startswith('69.1 +- 0.4')
-  assert row[2:] == [''] * 6 + ['not run']
+  assert row[2:] == ['not run']
 
 
 def test_a_finished_run_fills_its_row(docs, tmp_path):
@@ -77,6 +78,15 @@ def test_a_finished_run_fills_its_row(docs, tmp_path):
   assert kept['cost'] == {'seconds': 275, 'median': 2.8}
   metrics = [path / 'metrics.jsonl' for path in (run, docs / 'results/one')]
   assert metrics[0].read_bytes() == metrics[1].read_bytes()
+
+
+def test_a_figure_of_training_is_compared_with_training(docs, tmp_path):
+  write_template(docs, '@table moonflower: mu_1')
+  choice = 'configs/moonflower.py:mu_1'
+  run = finished(tmp_path, 'one', 0.3, choice=choice, train_accuracy=0.511)
+  row = cells(add(docs, run), 'mu_1')
+  assert row[1:4] == ['49.1 (mu sweep, in training)', '51.1', '51.1']
+  assert row[8] == 'One seed, 2.0 above what is reported.'
 
 
 def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path):
@@ -216,5 +226,5 @@ def test_a_kept_run_that_was_interrupted_while_added_can_be_added_again(docs, tm
   (docs / 'results/one/curves.png').unlink()
   assert add(docs, run) == text
   assert np.isclose(
-    list(records.read(docs / 'results')['one'].tested().values())[-1], 60
+    list(records.read(docs / 'results')['one'].accuracy().values())[-1], 60
   )

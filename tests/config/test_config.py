@@ -46,6 +46,7 @@ def test_valid_values_keep_their_place_and_type():
     'tau': 0.5,
     'theta': 0.1,
     'normalise': False,
+    'initial': 'plain',
   }
   assert options(built, 'fedavg') == {}
 

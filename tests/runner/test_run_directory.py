@@ -111,8 +111,8 @@ def test_test_record_of_one_model():
 
 def test_test_record_of_several_models():
   # Accuracies 0.75, 0.25, 0.5: mean 0.5, deviations 0.25, 0.25 and 0, so the variance
-  # over the three models is 0.125 / 3. Losses 1, 2, 3 nats: mean 2. The worst is neither
-  # the first nor the last.
+  # over the three models is 0.125 / 3. Losses 1, 2, 3 nats: mean 2. The worst model is
+  # neither the first nor the last.
   score = Score(np.array([6, 2, 4], np.int32), np.array([8, 16, 24], np.float32))
   record = metrics_lib.test_record(score, 8)
   assert record == {
