@@ -172,30 +172,37 @@ def _costs(given: Sequence[Row]) -> list[str]:
 
 
 def _compare(given: Sequence[Row]) -> list[str]:
-  """'MOON - FedAvg: ...': the first row less each of the others."""
-  first, *others = given
+  """'MOON - FedAvg: ...': the first variant less each of the others."""
+  by_name = {}
+  for row in given:
+    by_name.setdefault(row.name, []).append(row)
+  first, *others = by_name.values()
   return [f'- {_difference(first, other)}' for other in others]
 
 
-def _difference(ours: Row, theirs: Row) -> str:
-  names = f'`{ours.name}` - `{theirs.name}`'
-  pair = [row.reported() for row in (ours, theirs)]
+def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
+  """Of the runs with the same seed, length and deviations from their variants."""
+  names = f'`{ours[0].name}` - `{theirs[0].name}`'
+  pair = [rows[0].reported() for rows in (ours, theirs)]
   told = f'; reported {pair[0][0] - pair[1][0]:+.1f}' if all(pair) else ''
-  late = [
-    {r.seed: statistics.tail_mean(r.accuracy()) for r in x.runs} for x in (ours, theirs)
-  ]
-  found = statistics.compare(*late)
+  found = statistics.compare(*map(_by_sample, (ours, theirs)))
   if found is None:
     return f'{names}: {_NOT_RUN}{told}.'
   mean, std, count = found.difference
-  spread = 'one pair, so it ranks nothing' if std is None else f'+- {std:.1f}'
-  test = (
-    '' if found.p_value is None else f', p = {found.p_value:.2g} of a paired t-test'
-  )
-  seeds = f'{count} seed{"s" if count > 1 else ""}'
-  return (
-    f'{names}, mean of 5 tests: {mean:+.1f} points ({seeds}, {spread}{test}){told}.'
-  )
+  words = [f'{count} seed{"s" if count > 1 else ""}']
+  words += ['one pair, so it ranks nothing' if std is None else f'+- {std:.1f}']
+  if found.p_value is not None:
+    words.append(f'p = {found.p_value:.2g} of a paired t-test')
+  return f'{names}, mean of 5 tests: {mean:+.1f} points ({", ".join(words)}){told}.'
+
+
+def _by_sample(given: Sequence[Row]) -> dict[tuple, float]:
+  """What two runs must have in common to be a pair -> the mean of five tests."""
+  return {
+    (run.seed, len(run.rounds), row.differs()): statistics.tail_mean(run.accuracy())
+    for row in given
+    for run in row.runs
+  }
 
 
 def _pictures(given: Sequence[Row]) -> list[str]:
