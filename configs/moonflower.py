@@ -12,9 +12,10 @@ of metrics.jsonl). Momentum, weight decay and batch size, not stated, are the MO
 paper's; unlike there images are not augmented and partial batches are kept.
 
 The paper describes a plain Dirichlet partition, so `partition.balance` is off:
-without the cap of MOON's code the largest of 10 clients at beta = 0.1 holds some
-11,300 of 50,000 examples (7,800 to 14,000 in most draws), with it 8,300. In its
-public code batches were not shuffled, on indices ordered by class; here they are.
+without the cap of MOON's code the largest of 10 clients at beta = 0.1 holds 11,300 of
+50,000 examples in the mean (8,700 to 14,600 in eight of ten draws), with it 8,300
+(7,200 to 9,500). In its public code batches were not shuffled, on indices ordered by
+class; here they are.
 """
 
 from configs import base
