@@ -125,7 +125,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.execution.lanes=auto                 clients trained side by side; 'auto' or
                                                 a count of at least 1
   --config.execution.convolution=auto           form of the convolutions; same values;
-                                                one of auto, library, im2col, banded
+                                                one of auto, library, im2col, banded,
+                                                direct
   --config.execution.cache_mib=2048             for frozen representations; 0: none; at
                                                 least 0
   --config.execution.dtype=float32              of the networks' arithmetic; one of

@@ -146,7 +146,7 @@ def test_a_sweep_runs_nothing_that_a_run_directory_brings(here, trained):
   np.savez('evil.npz', train_x=np.array([Pickled()], object))
   for name in ('partition.npz', 'features.npz'):
     np.savez(pickled / name, class_counts=np.array([Pickled()], object))
-  copy_of(trained, here / 'out/seed=1', **evil)
+  (copy_of(trained, here / 'out/seed=1', **evil) / 'summary.json').unlink()
   words = ['-m', 'moon_jax.sweep', *FLAGS, '--over', 'seed=0,1', '--out=out']
   done = processes.launch(here, *words[2:], program=words[:2])
   # What is in the folder of a run is another experiment; the rest is told of.
@@ -371,7 +371,7 @@ def test_a_run_behind_a_link_is_refused(trained, tmp_path, name, is_there, capsy
   ('words', 'message'),
   [
     (['--workdir=~nosuch/run'], "--workdir='~nosuch/run' names the home folder"),
-    (['--input=~nosuch/in.npz'], "--input='~nosuch/in.npz' is not a file"),
+    (['--input=~nosuch/in.npz'], "there is no folder '~nosuch'"),
     (['--output=~nosuch/p.npz'], "there is no folder '~nosuch'"),
     ([f'--output={"p" * 296}.npz'], 'must be an .npz file with a short name'),
     ([f'--input={"i" * 296}.npz'], 'must be an .npz file with a short name'),

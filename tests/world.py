@@ -111,7 +111,7 @@ class MlpBn(nn.Module):
   @nn.compact
   def __call__(self, images, mask=None):
     x = layers.dense(images.reshape(len(images), -1), 16, 'encoder')
-    x = layers.BatchNorm(name='norm')(x.T[:, None, None, :], mask)[:, 0, 0, :].T
+    x = layers.BatchNorm(-1, name='norm')(x[:, None, None], mask)[:, 0, 0]
     x = nn.relu(x)
     return layers.outputs(x, 16, 8, self.num_classes)
 

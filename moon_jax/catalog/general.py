@@ -45,7 +45,7 @@ _WEIGHTS, _STATISTICS = one_of('samples', 'uniform'), one_of('averaged', 'local'
 _NONFINITE, _PADDINGS = one_of('stop', 'skip_client'), one_of('reflect', 'zero')
 _DTYPES = one_of('float32', 'bfloat16')
 _PRECISIONS = one_of('default', 'high', 'highest')
-_FORMS = one_of('auto', 'library', 'im2col', 'banded')
+_FORMS = one_of('auto', 'library', 'im2col', 'banded', 'direct')
 
 KNOBS = {
   'algorithm': word('moon', 'how clients train', PartOf('algorithm')),

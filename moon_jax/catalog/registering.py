@@ -40,7 +40,7 @@ def register_model(name: str, make: Callable, **more: Any) -> None:
       moon_jax.Outputs. Batch normalisation must heed the mask.
     **more: title, knobs as in `register_algorithm`;
       traits: 'normalized' (it has batch normalisation), 'convolutional' (`make` takes
-        `convolution`, a form of moon_jax.models.layers.Conv).
+        `convolution`, a name for moon_jax.models.convolution.choose).
   """
   register('model', name, make, **more)
 

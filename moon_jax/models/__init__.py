@@ -49,7 +49,7 @@ def make(
     name: of the model.
     image_shape: (H, W, C).
     num_classes: Y.
-    convolution: a key of convolution.CHOICES; it does not change the values.
+    convolution: a name for `convolution.choose`; it does not change the values.
     dtype: of the arithmetic, 'float32' or 'bfloat16'; variables and outputs are
       float32.
     **options: the knobs of the model's group.

@@ -11,7 +11,7 @@ class _Cnn(nn.Module):
 
   Attributes:
     num_classes: Y.
-    convolution: a key of convolution.CHOICES.
+    convolution: a name for `convolution.choose`.
   """
 
   num_classes: int

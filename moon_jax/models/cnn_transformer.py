@@ -8,6 +8,7 @@ no positional encoding. The representation is what the output layer sees: 256 nu
 after their ReLU.
 """
 
+import functools
 import math
 
 import flax.linen as nn
@@ -25,7 +26,7 @@ class CnnTransformer(nn.Module):
 
   Attributes:
     num_classes: Y.
-    convolution: a key of convolution.CHOICES.
+    convolution: a name for `convolution.choose`.
     layers: encoder layers.
     heads: attention heads, a divisor of 256.
     feedforward: hidden units of an encoder layer.
@@ -49,13 +50,19 @@ class CnnTransformer(nn.Module):
       images: [B, 32, 32, C] float32.
       mask: [B] 1.0 for a real example in training; None in evaluation.
     """
-    x = self._conv(layers.batch_last(images), 32, 'conv1', mask)
-    x = convolution.max_pool(self._conv(x, 64, 'conv2', mask))
-    x = self._conv(x, 128, 'conv3', mask)
-    x = convolution.max_pool(self._conv(x, 128, 'conv4', mask))
+    form = convolution.choose(self.convolution, size=3, features=32)
+    conv = functools.partial(self._conv, form, mask)
+    x = conv(form.arranged(images), 32, 'conv1')
+    x = convolution.max_pool(conv(x, 64, 'conv2'))
+    x = conv(x, 128, 'conv3')
+    x = convolution.max_pool(conv(x, 128, 'conv4'))
+    # Drawn as [C, H, W, B] in every form, so that the form changes no draw.
+    x = jnp.swapaxes(form.arranged(x), 0, -1)
     x = nn.Dropout(self.dropout)(x, deterministic=mask is None)
-    x = self._conv(x, WIDTH, 'conv5', mask)
-    x = layers.tokens(convolution.max_pool(self._conv(x, WIDTH, 'conv6', mask)))
+    x = form.arranged(jnp.swapaxes(x, 0, -1))
+    x = conv(x, WIDTH, 'conv5')
+    x = form.arranged(convolution.max_pool(conv(x, WIDTH, 'conv6')))
+    x = x.reshape(x.shape[0], -1, WIDTH)  # pixels as tokens, row by row
     for index in range(self.layers):
       name = f'encoder{index + 1}'
       layer = EncoderLayer(self.heads, self.feedforward, self.dropout, name=name)
@@ -65,9 +72,9 @@ class CnnTransformer(nn.Module):
     z = nn.relu(layers.dense(x, WIDTH, 'fc2'))
     return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), features)
 
-  def _conv(self, x, features, name, mask):
-    conv = layers.Conv(features, 3, form=self.convolution, padding=1, name=name)
-    return nn.relu(layers.BatchNorm(name=f'{name}_norm')(conv(x), mask))
+  def _conv(self, form, mask, x, features, name):
+    x = layers.Conv(features, 3, form=form, padding=1, name=name)(x)
+    return nn.relu(layers.BatchNorm(form.channels, name=f'{name}_norm')(x, mask))
 
 
 class EncoderLayer(nn.Module):

@@ -1,11 +1,9 @@
-"""Convolutions in three forms, different arithmetic with the same result.
+"""Convolutions in four forms, different arithmetic with the same result.
 
-Under `vmap` over weights the library's convolution becomes a grouped convolution, which
-is many times slower on a CPU; a matrix product stays a matrix product. All forms take
-the ordinary kernel [kh, kw, Cin, Cout], so a checkpoint does not depend on the form.
-
-Images stand here as [C, H, W, B], the batch last: windows are then copied, and pixels
-compared, in runs of at least B numbers. docs/performance.md has the measurements.
+All take the ordinary kernel [kh, kw, Cin, Cout], so a checkpoint does not depend on the
+form. Images stand as [C, H, W, B] in all but one: windows are then copied, and pixels
+compared, in runs of at least B numbers. `direct` has them as [B, H, W, C], as the CPU's
+own kernels do. docs/performance.md has the measurements.
 """
 
 import functools
@@ -14,6 +12,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from moon_jax.models import channels_last
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 
@@ -189,7 +189,7 @@ _product.defvjp(lambda *factors: (_product(*factors), factors), _product_backwar
 
 
 def max_pool(x: jax.Array) -> jax.Array:
-  """[C, H, W, B] -> [C, H/2, W/2, B]: the largest of each 2x2 pixels.
+  """[., H, W, .] -> [., H/2, W/2, .]: the largest of each 2x2 pixels.
 
   Raises:
     ValueError: H or W is odd.
@@ -226,39 +226,57 @@ def _largest_backward(x, gradient):
 _largest.defvjp(lambda x: (_largest(x), x), _largest_backward)
 
 
-FORMS: dict[str, Callable] = {
-  'library': library,
-  'im2col': functools.partial(banded, tile=(1, 1)),
-  'banded': banded,
+def direct(
+  x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding, pool: bool = False
+) -> jax.Array:
+  """The same for images [B, H, W, Cin], by the library's kernels for a CPU's loop.
+
+  Args and result are those of `library`, but for the order of the dimensions.
+  """
+  y = channels_last.convolve(x, kernel, stride, padding)
+  return max_pool(y) if pool else y
+
+
+class Form(NamedTuple):
+  """How a network computes its convolutions.
+
+  Attributes:
+    convolve: (x, kernel, *, stride, padding, pool) -> images.
+    channels: the axis of the channels: 0 for images [C, H, W, B], -1 for [B, H, W, C].
+  """
+
+  convolve: Callable
+  channels: int
+
+  def arranged(self, x: jax.Array) -> jax.Array:
+    """[B, ..., C] -> the form's layout, and back: an exchange of two axes, or none."""
+    return x if self.channels == -1 else jnp.swapaxes(x, 0, -1)
+
+
+FORMS: dict[str, Form] = {
+  'library': Form(library, 0),
+  'im2col': Form(functools.partial(banded, tile=(1, 1)), 0),
+  'banded': Form(banded, 0),
+  'direct': Form(direct, -1),
 }
 
 
-def fastest(x: jax.Array, kernel: jax.Array, **options) -> jax.Array:
-  """The form that docs/performance.md finds fastest for a kernel's shape.
+def choose(name: str, *, size: int, features: int) -> Form:
+  """The form of a network's convolutions.
 
-  Measured on a CPU with one and two lanes, inside a loop, where the library's form is
-  20 times slower than outside.
-
-  Args and result are those of `library`.
+  Args:
+    name: a key of FORMS; or 'auto', what docs/performance.md finds fastest inside a
+      loop on a CPU; or 'auto_on_gpu', whose program for a GPU, compiled but not run,
+      moves the fewest bytes: small networks train in many lanes there, for which the
+      library has no backward kernels.
+    size: side of the network's larger kernels.
+    features: output channels of its first convolution.
   """
-  size, _, channels, _ = kernel.shape
-  form = 'banded' if size >= 5 and channels < 32 else 'im2col'
-  return FORMS[form](x, kernel, **options)
-
-
-def fastest_on_gpu(x: jax.Array, kernel: jax.Array, **options) -> jax.Array:
-  """The form whose program for a GPU, compiled but not run, moves the fewest bytes.
-
-  Small networks train in many lanes, for which the library has no backward kernels.
-
-  Args and result are those of `library`.
-  """
-  form = 'banded' if kernel.shape[0] >= 5 else 'library'
-  return FORMS[form](x, kernel, **options)
-
-
-# Config name -> function; 'auto' decides for each layer.
-CHOICES: dict[str, Callable] = {'auto': fastest, 'auto_on_gpu': fastest_on_gpu} | FORMS
+  if name == 'auto':
+    name = 'banded' if size >= 5 and features < 32 else 'direct'
+  elif name == 'auto_on_gpu':
+    name = 'banded' if size >= 5 else 'library'
+  return FORMS[name]
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:

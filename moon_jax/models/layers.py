@@ -1,5 +1,6 @@
 """Layers that the networks share, initialised as in the papers' PyTorch code."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -29,12 +30,12 @@ def dense(x: jax.Array, features: int, name: str, **inits: Callable) -> jax.Arra
 
 
 class Conv(nn.Module):
-  """[C, H, W, B] -> [features, H', W', B]; pooling halves H' and W'.
+  """Images -> images of `features` channels, H' x W'; pooling halves both.
 
   Attributes:
     features: output channels.
     size: side of the kernel.
-    form: a key of convolution.CHOICES; it does not change the values.
+    form: how it is computed, and the layout of the images; it does not change values.
     stride: of the window, in both directions.
     padding: 'VALID'; or 'SAME' as in TensorFlow, H' = ceil(H / stride); or a number of
       zeros on each of the four sides, as in PyTorch. The last two differ with stride 2.
@@ -45,7 +46,7 @@ class Conv(nn.Module):
 
   features: int
   size: int
-  form: str
+  form: convolution.Form
   stride: int = 1
   padding: str | int = 'VALID'
   pool: bool = False
@@ -54,17 +55,18 @@ class Conv(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    channels, height, width, _ = x.shape
+    channels, (height, width) = x.shape[self.form.channels], x.shape[1:3]
     init = _default(self.size * self.size * channels)
     shape = (self.size, self.size, channels, self.features)
     kernel = self.param('kernel', self.kernel_init or init, shape)
     padding = (self._zeros(height), self._zeros(width))
-    convolve = convolution.CHOICES[self.form]
-    y = convolve(x, kernel, stride=self.stride, padding=padding, pool=self.pool)
+    options = dict(stride=self.stride, padding=padding, pool=self.pool)
+    y = self.form.convolve(x, kernel, **options)
     if not self.use_bias:
       return y
     # The maximum of sums is the sum of the maximum, on a quarter of the pixels.
-    return y + _channels(self.param('bias', init, (self.features,)))
+    bias = self.param('bias', init, (self.features,))
+    return y + _along(self.form.channels, bias)
 
   def _zeros(self, side):
     """Zeros before and after a side of the image."""
@@ -74,7 +76,7 @@ class Conv(nn.Module):
 
 
 class BatchNorm(nn.Module):
-  """[C, H, W, B] -> [C, H, W, B], scale * (x - mean) / sqrt(var + 1e-5) + bias.
+  """Images -> images, scale * (x - mean) / sqrt(var + 1e-5) + bias.
 
   As PyTorch's. In training, mean and variance are those of the batch's real examples
   over all pixels, and the running statistics, which evaluation uses, move:
@@ -85,26 +87,33 @@ class BatchNorm(nn.Module):
   One real value of a channel has no unbiased variance: it becomes `bias`, and the
   running variance stays. (PyTorch refuses it.) Without any, both running statistics
   stay, and the outputs mean nothing.
+
+  Attributes:
+    channels: the axis of the channels, the first or the last (-1); the batch is the
+      other one.
   """
+
+  channels: int
 
   @nn.compact
   def __call__(self, x, mask):
     """mask: [B] 1.0 for a real example, 0.0 for filler; None in evaluation."""
-    channels = x.shape[:1]
-    scale = _widened(self.param('scale', _ONES, channels))
-    bias = _widened(self.param('bias', _ZEROS, channels))
-    running_mean = self.variable('batch_stats', 'mean', _ZEROS, None, channels)
-    running_var = self.variable('batch_stats', 'var', _ONES, None, channels)
+    along = functools.partial(_along, self.channels)
+    shape = (x.shape[self.channels],)
+    scale = _widened(self.param('scale', _ONES, shape))
+    bias = _widened(self.param('bias', _ZEROS, shape))
+    running_mean = self.variable('batch_stats', 'mean', _ZEROS, None, shape)
+    running_var = self.variable('batch_stats', 'var', _ONES, None, shape)
     wide = _widened(x)
     if mask is None:
       mean, var = _widened(running_mean.value), _widened(running_var.value)
     else:
-      mean, var, count = _statistics(wide, mask)
+      mean, var, count = _statistics(wide, mask, self.channels)
       unbiased = var * count / jnp.maximum(count - 1, 1)
       _move(running_mean, mean, enough=count > 0)
       _move(running_var, unbiased, enough=count > 1)
     factor = scale * jax.lax.rsqrt(var + 1e-5)
-    y = (wide - _channels(mean)) * _channels(factor) + _channels(bias)
+    y = (wide - along(mean)) * along(factor) + along(bias)
     return y.astype(x.dtype)
 
 
@@ -130,16 +139,17 @@ def _widened(x):
   return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
 
 
-def _statistics(x, mask):
-  """[C, H, W, B], [B] -> [C] mean, [C] biased variance, [] values of a channel."""
-  real = (mask > 0).reshape(1, 1, 1, -1)
+def _statistics(x, mask, channels):
+  """Images, [B] -> [C] mean, [C] biased variance, [] values of a channel."""
+  batch = -1 - channels
+  real, pixels = _along(batch, mask > 0), (1, 2, batch % 4)
   count = jnp.sum(mask.astype(x.dtype)) * (x.shape[1] * x.shape[2])
 
   def average(values):
-    return jnp.sum(jnp.where(real, values, 0), (1, 2, 3)) / jnp.maximum(count, 1)
+    return jnp.sum(jnp.where(real, values, 0), pixels) / jnp.maximum(count, 1)
 
   mean = average(x)
-  return mean, average(jnp.square(x - _channels(mean))), count
+  return mean, average(jnp.square(x - _along(channels, mean))), count
 
 
 def _move(running, batch, *, enough):
@@ -149,24 +159,9 @@ def _move(running, batch, *, enough):
   running.value = (old + rate * (batch - old)).astype(running.value.dtype)
 
 
-def _channels(vector):
-  """[C] -> [C, 1, 1, 1], to meet [C, H, W, B] without rank promotion."""
-  return vector.reshape(-1, 1, 1, 1)
-
-
-def batch_last(images: jax.Array) -> jax.Array:
-  """[B, H, W, C] -> [C, H, W, B], the layout of the convolutions."""
-  return images.transpose(3, 1, 2, 0)
-
-
-def tokens(x: jax.Array) -> jax.Array:
-  """[C, H, W, B] -> [B, H * W, C]: pixels as tokens, row by row."""
-  return x.transpose(3, 1, 2, 0).reshape(x.shape[3], -1, x.shape[0])
-
-
-def flatten(x: jax.Array) -> jax.Array:
-  """[C, H, W, B] -> [B, H * W * C]."""
-  return x.transpose(3, 1, 2, 0).reshape(x.shape[3], -1)
+def _along(axis, vector):
+  """[N] -> four axes, of which `axis`, 0 or -1, has N, to meet images."""
+  return vector.reshape((-1, 1, 1, 1) if axis == 0 else (1, 1, 1, -1))
 
 
 def pooled_convolutions(
@@ -179,12 +174,13 @@ def pooled_convolutions(
   Args:
     images: [B, H, W, C].
     features: output channels of each convolution.
-    form: a key of convolution.CHOICES.
+    form: a name for `convolution.choose`.
   """
-  x = batch_last(images)
+  form = convolution.choose(form, size=5, features=features[0])
+  x = form.arranged(images)
   for index, channels in enumerate(features):
     x = nn.relu(Conv(channels, 5, form=form, pool=True, name=f'conv{index + 1}')(x))
-  return flatten(x)
+  return form.arranged(x).reshape(images.shape[0], -1)
 
 
 def outputs(x: jax.Array, width: int, representation: int, num_classes: int) -> Outputs:

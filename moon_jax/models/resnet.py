@@ -19,7 +19,7 @@ import math
 
 import flax.linen as nn
 
-from moon_jax.models import initializers, layers
+from moon_jax.models import convolution, initializers, layers
 
 
 class _ConvNorm(nn.Module):
@@ -27,7 +27,7 @@ class _ConvNorm(nn.Module):
 
   features: int
   size: int
-  convolution: str
+  form: convolution.Form
   stride: int = 1
 
   @nn.compact
@@ -36,14 +36,14 @@ class _ConvNorm(nn.Module):
     conv = layers.Conv(
       self.features,
       self.size,
-      form=self.convolution,
+      form=self.form,
       stride=self.stride,
       padding=self.size // 2,
       use_bias=False,
       kernel_init=initializers.normal(deviation),
       name='conv',
     )
-    return layers.BatchNorm(name='norm')(conv(x), mask)
+    return layers.BatchNorm(self.form.channels, name='norm')(conv(x), mask)
 
 
 class _Block(nn.Module):
@@ -52,12 +52,12 @@ class _Block(nn.Module):
   width: int
   stride: int
   bottleneck: bool
-  convolution: str
+  form: convolution.Form
 
   @nn.compact
   def __call__(self, x, mask):
     def conv(x, features, size, name, stride=1):
-      return _ConvNorm(features, size, self.convolution, stride, name=name)(x, mask)
+      return _ConvNorm(features, size, self.form, stride, name=name)(x, mask)
 
     if self.bottleneck:
       features = 4 * self.width
@@ -78,7 +78,7 @@ class ResNet(nn.Module):
 
   Attributes:
     num_classes: Y.
-    convolution: a key of convolution.CHOICES.
+    convolution: a name for `convolution.choose`.
     blocks: blocks of each stage; the stages have 64, 128, 256, ... channels.
     bottleneck: whether they are bottlenecks, with four times as many at their ends.
   """
@@ -96,15 +96,16 @@ class ResNet(nn.Module):
       images: [B, H, W, C] float32.
       mask: [B] 1.0 for a real example in training; None in evaluation.
     """
-    x = layers.batch_last(images)
-    x = nn.relu(_ConvNorm(64, 3, self.convolution, name='stem')(x, mask))
+    form = convolution.choose(self.convolution, size=3, features=64)
+    x = form.arranged(images)
+    x = nn.relu(_ConvNorm(64, 3, form, name='stem')(x, mask))
     for stage, count in enumerate(self.blocks):
       width = 64 * 2**stage
       for index in range(count):
         stride = 2 if stage > 0 and index == 0 else 1
         name = f'stage{stage + 1}_block{index + 1}'
-        x = _Block(width, stride, self.bottleneck, self.convolution, name=name)(x, mask)
-    x = x.mean(axis=(1, 2)).T
+        x = _Block(width, stride, self.bottleneck, form, name=name)(x, mask)
+    x = form.arranged(x.mean(axis=(1, 2)))
     return layers.outputs(x, x.shape[-1], 256, self.num_classes)
 
 

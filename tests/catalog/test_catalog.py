@@ -116,8 +116,7 @@ def test_traits_of_a_model_are_those_of_its_network(part):
 
 def test_the_forms_of_convolutions_are_those_that_there_are():
   (bound,) = catalog.every_knob()['execution.convolution'].bounds
-  # What 'auto' stands for on a GPU is no choice of the user's.
-  assert {*bound.names, 'auto_on_gpu'} == set(convolution.CHOICES)
+  assert set(bound.names) == {'auto', *convolution.FORMS}
 
 
 # --- cost -----------------------------------------------------------------------------

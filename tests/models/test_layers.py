@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moon_jax import models
-from moon_jax.models import layers
+from moon_jax.models import convolution, layers
 
 MASK = jnp.array([1.0, 1.0, 0.0])
 FRESH = {
@@ -19,10 +19,10 @@ def images(*rows):
   return jnp.array(rows, jnp.float32).T[None, None]
 
 
-def normalised(x, mask, variables=FRESH):
-  """[1, H, W, B] -> the same normalised, running mean, running variance."""
+def normalised(x, mask, variables=FRESH, channels=0):
+  """Images -> the same normalised, running mean, running variance."""
   run = jax.jit(
-    lambda v, x, m: layers.BatchNorm().apply(v, x, m, mutable=['batch_stats'])
+    lambda v, x, m: layers.BatchNorm(channels).apply(v, x, m, mutable=['batch_stats'])
   )
   y, state = run(variables, x, mask)
   return y, state['batch_stats']['mean'], state['batch_stats']['var']
@@ -124,17 +124,22 @@ def test_a_number_pads_all_sides_alike():
   # rows (and columns) -1..1 and 1..3 of 4. 'SAME' starts at 0: 0..2 and 2..4.
   counts = {1: [[4.0, 6.0], [6.0, 9.0]], 'SAME': [[9.0, 6.0], [6.0, 4.0]]}
   for padding, expected in counts.items():
-    conv = layers.Conv(1, 3, form='banded', stride=2, padding=padding, use_bias=False)
+    conv = layers.Conv(
+      1, 3, form=convolution.FORMS['banded'], stride=2, padding=padding, use_bias=False
+    )
     variables = {'params': {'kernel': jnp.ones((3, 3, 1, 1))}}
     found = conv.apply(variables, jnp.ones((1, 4, 4, 1)))
     np.testing.assert_array_equal(found[0, :, :, 0], expected)
 
 
-def test_tokens_and_features_are_in_the_order_of_rows_columns_channels():
-  x = jnp.arange(2 * 3 * 2 * 2).reshape(2, 3, 2, 2)
-  plain = np.arange(24).reshape(2, 3, 2, 2).transpose(3, 1, 2, 0)
-  np.testing.assert_array_equal(layers.flatten(x), plain.reshape(2, 12))
-  np.testing.assert_array_equal(layers.tokens(x), plain.reshape(2, 6, 2))
+def test_the_layout_changes_no_value_of_batch_norm():
+  x = jax.random.normal(jax.random.key(0), (2, 3, 4, 3))
+  variables = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf + 1]), FRESH)
+  first = normalised(x, MASK, variables)
+  last = normalised(x.swapaxes(0, -1), MASK, variables, channels=-1)
+  np.testing.assert_allclose(last[0].swapaxes(0, -1), first[0], rtol=1e-5, atol=1e-6)
+  for found, expected in zip(last[1:], first[1:], strict=True):
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_bfloat16_leaves_running_statistics_in_float32():

@@ -326,11 +326,23 @@ def assert_same_values_and_gradients(mine, theirs, image, kernel):
       np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize('form', ['im2col', 'banded'])
+def batch_last(form, **options):
+  """A form as a function of images [C, H, W, B], whatever its layout."""
+  form = FORMS[form]
+
+  def convolve(x, w):
+    # For the form's layout the exchange of the two axes is that from [B, H, W, C].
+    x = form.arranged(jnp.swapaxes(x, 0, -1))
+    return jnp.swapaxes(form.arranged(form.convolve(x, w, **options)), 0, -1)
+
+  return convolve
+
+
+@pytest.mark.parametrize('form', ['im2col', 'banded', 'direct'])
 @pytest.mark.parametrize(('image', 'kernel', 'stride', 'padding'), SHAPES)
 def test_convolution_forms_equal_the_library(form, image, kernel, stride, padding):
   options = {'stride': stride, 'padding': padding}
-  mine = functools.partial(FORMS[form], **options)
+  mine = batch_last(form, **options)
   theirs = functools.partial(convolution.library, **options)
   assert_same_values_and_gradients(mine, theirs, image, kernel)
 
@@ -342,14 +354,14 @@ def test_convolution_forms_under_vmap_over_weights(form):
   w = normal(3, 3, 3, 2, 4, seed=1).astype(np.float32)
   pairs = zip(x, w, strict=True)
   looped = jnp.stack([convolution.library(*pair, **options) for pair in pairs])
-  batched = jax.vmap(functools.partial(FORMS[form], **options))(x, w)
+  batched = jax.vmap(batch_last(form, **options))(x, w)
   np.testing.assert_allclose(batched, looped, atol=1e-5)
 
 
 @pytest.mark.parametrize('padding', ['SAME', 'VALID'])
 @pytest.mark.parametrize(('side', 'size', 'stride'), [(8, 3, 1), (8, 3, 2), (7, 5, 2)])
 def test_conv_layer_pads_as_the_library_does(side, size, stride, padding):
-  layer = layers.Conv(4, size, form='banded', stride=stride, padding=padding)
+  layer = layers.Conv(4, size, FORMS['banded'], stride=stride, padding=padding)
   x = normal(3, side, side, 2).astype(np.float32)
   params = {'kernel': normal(size, size, 3, 4), 'bias': normal(4, seed=1)}
   params = jax.tree.map(np.float32, params)
@@ -399,7 +411,7 @@ def test_max_pool_equals_reduce_window_and_its_gradient():
 def test_an_odd_number_of_outputs_cannot_be_pooled(form):
   x, w = jnp.zeros((1, 9, 8, 2)), jnp.zeros((3, 3, 1, 1))  # 7 x 6 outputs
   with pytest.raises(ValueError, match='7x6'):
-    FORMS[form](x, w, stride=1, padding=NO_PADDING, pool=True)
+    batch_last(form, stride=1, padding=NO_PADDING, pool=True)(x, w)
 
 
 def test_max_pool_gives_the_gradient_to_the_first_of_equals_as_pytorch_does():
@@ -418,7 +430,7 @@ def test_max_pool_gives_the_gradient_to_the_first_of_equals_as_pytorch_does():
     assert gradient.ravel().tolist() == expected
 
 
-@pytest.mark.parametrize('form', ['im2col', 'banded'])
+@pytest.mark.parametrize('form', ['im2col', 'banded', 'direct'])
 @pytest.mark.parametrize(
   ('image', 'stride', 'padding'),
   [
@@ -433,22 +445,34 @@ def test_pooled_convolution_equals_convolution_then_pool(form, image, stride, pa
   def in_turn(x, w):
     return convolution.max_pool(convolution.library(x, w, **options))
 
-  mine = functools.partial(FORMS[form], **options, pool=True)
+  mine = batch_last(form, **options, pool=True)
   assert_same_values_and_gradients(mine, in_turn, image, (3, 3))
 
 
 @pytest.mark.parametrize(
-  ('size', 'channels', 'form'),
-  [(5, 3, 'banded'), (5, 16, 'banded'), (5, 32, 'im2col'), (3, 3, 'im2col')],
+  ('size', 'features', 'form', 'on_gpu'),
+  [
+    (5, 6, 'banded', 'banded'),
+    (5, 32, 'direct', 'banded'),
+    (3, 64, 'direct', 'library'),
+  ],
 )
-def test_auto_is_the_form_of_the_table(size, channels, form):
-  x, w = jnp.zeros((channels, 8, 8, 2)), jnp.zeros((size, size, channels, 4))
+def test_auto_is_the_form_of_the_table(size, features, form, on_gpu):
+  choose = functools.partial(convolution.choose, size=size, features=features)
+  assert choose('auto') is FORMS[form]
+  assert choose('auto_on_gpu') is FORMS[on_gpu]
 
-  def traced(name):
-    convolve = convolution.CHOICES[name]
-    return str(
-      jax.make_jaxpr(lambda x, w: convolve(x, w, stride=1, padding=NO_PADDING))(x, w)
+
+def test_direct_has_no_other_convolution_than_the_one_a_loop_is_fast_at():
+  x, w = jnp.zeros((2, 8, 8, 3)), jnp.zeros((3, 3, 3, 4))
+
+  def step(x, w):
+    convolve = functools.partial(convolution.direct, stride=1, padding=NO_PADDING)
+    return sum(
+      jnp.sum(g) for g in jax.grad(lambda *a: jnp.sum(convolve(*a)), (0, 1))(x, w)
     )
 
-  assert traced('auto') == traced(form)
-  assert traced('im2col') != traced('banded') != traced('library')
+  lanes = jax.jit(jax.vmap(step)).lower(x[None], w[None]).as_text()
+  kinds = set(re.findall(r'dim_numbers = (\S.*?->\[.*?\])', lanes))
+  assert kinds == {'[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]'}
+  assert 'feature_group_count = 1 ' in lanes

@@ -26,8 +26,7 @@ class Norm(nn.Module):
 
   @nn.compact
   def __call__(self, x, mask=None):
-    y = layers.BatchNorm(name='norm')(layers.batch_last(x), mask)
-    return (y.transpose(3, 1, 2, 0),)
+    return (layers.BatchNorm(-1, name='norm')(x, mask),)
 
 
 class Encoder(nn.Module):

@@ -1,0 +1,102 @@
+"""Convolution of images [B, H, W, C] with gradients that a CPU's loop computes fast.
+
+Inside a loop XLA has fast kernels for a CPU for this order of the dimensions only: what
+JAX derives as the gradients' convolutions has others, and takes some 20 times as long.
+Here they are written as such a convolution and as matrix products. Under `vmap` one
+lane follows another: a grouped convolution would be slow again.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def convolve(x: jax.Array, kernel: jax.Array, stride: int, padding) -> jax.Array:
+  """`lax.conv_general_dilated`.
+
+  Args:
+    x: [B, H, W, Cin].
+    kernel: [kh, kw, Cin, Cout].
+    stride: of the window, in both directions.
+    padding: zeros (above, below), (left, right).
+
+  Returns:
+    [B, H', W', Cout], H' = (H + above + below - kh) // stride + 1, W' likewise.
+  """
+  return _convolution(x, kernel, window_strides=(stride, stride), padding=padding)
+
+
+def _forward(x, kernel, stride, padding):
+  return convolve(x, kernel, stride, padding), (x, kernel)
+
+
+def _backward(stride, padding, saved, gradient):
+  x, kernel = saved
+  of_kernel = jax.custom_batching.sequential_vmap(
+    functools.partial(_of_kernel, kernel.shape, stride, padding)
+  )
+  return (
+    _of_images(x.shape, kernel, stride, padding, gradient),
+    of_kernel(x, gradient).astype(kernel.dtype),
+  )
+
+
+convolve.defvjp(_forward, _backward)
+
+
+def _convolution(x, kernel, **options):
+  options['dimension_numbers'] = ('NHWC', 'HWIO', 'NHWC')
+  one = functools.partial(jax.lax.conv_general_dilated, **options)
+  return jax.custom_batching.sequential_vmap(one)(x, kernel)
+
+
+def _of_images(shape, kernel, stride, padding, gradient):
+  """[B, H', W', Cout] -> [B, H, W, Cin], by the kernel turned round."""
+  pads = [
+    (size - 1 - before, side + before - (outputs - 1) * stride - 1)
+    for side, outputs, size, (before, _) in zip(
+      shape[1:3], gradient.shape[1:3], kernel.shape[:2], padding, strict=True
+    )
+  ]
+  turned = jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
+  return _convolution(
+    gradient, turned, window_strides=(1, 1), padding=pads, lhs_dilation=(stride, stride)
+  )
+
+
+def _of_kernel(shape, stride, padding, x, gradient):
+  """[B, H, W, Cin], [B, H', W', Cout] -> [kh, kw, Cin, Cout], of bfloat16 in float32.
+
+  The pixels are copied once for each column of the kernel, a few images at a time so
+  that the copies stay in the cache; the kernel's rows are read from them.
+  """
+  (kh, kw, channels, features), (batch, *sides) = shape, gradient.shape[:3]
+  wide = jnp.float32 if x.dtype == jnp.bfloat16 else x.dtype
+  # Products over fewer than 256 pixels are slow.
+  most = max(1, 256 // math.prod(sides))
+  images = max(n for n in range(1, most + 1) if batch % n == 0)
+  spans = [(outputs - 1) * stride + 1 for outputs in sides]
+  pads = [
+    (before, span + size - 1 - side - before, 0)
+    for (before, _), span, size, side in zip(
+      padding, spans, (kh, kw), x.shape[1:3], strict=True
+    )
+  ]
+
+  def add(total, block):
+    x, gradient = block
+    x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *pads, (0, 0, 0)])
+    x = x.transpose(3, 0, 1, 2)
+    columns = [x[..., j : j + spans[1] : stride] for j in range(kw)]
+    windows, gradient = jnp.concatenate(columns), gradient.reshape(-1, features)
+    rows = [windows[:, :, i : i + spans[0] : stride] for i in range(kh)]
+    rows = [row.reshape(kw * channels, -1) for row in rows]
+    products = [jnp.dot(row, gradient, preferred_element_type=wide) for row in rows]
+    return total + jnp.stack(products), None
+
+  blocks = [v.reshape(-1, images, *v.shape[1:]) for v in (x, gradient)]
+  zeros = jnp.zeros((kh, kw * channels, features), wide)
+  return jax.lax.scan(add, zeros, blocks)[0].reshape(shape)
