@@ -78,6 +78,8 @@ def test_one_tiny_round(choice, tmp_path):
       # that differ in numbers alone have the same program.
       '--config.batch_size=1',
       '--config.partition.min_size=1',
+      # Plain Dirichlet shares of two images a client leave some without one.
+      '--config.partition.balance=true',
       '--config.data.source=npz',
       f'--config.data.path={tmp_path / "images.npz"}',
       '--config.execution.devices=1',
