@@ -349,7 +349,7 @@ def test_input_that_does_not_fit(case, tmp_path, workdir, capsys):
       'client=2 must be left out',
       ExitCode.USAGE,
     ),
-    (['--workdir=empty', '--input=in.npz'], 'nothing is saved', ExitCode.NO_CHECKPOINT),
+    (['--workdir=empty', '--input=in.npz'], 'no undamaged', ExitCode.NO_CHECKPOINT),
   ],
 )
 def test_bad_command_lines(

@@ -7,7 +7,6 @@ lane follows another: a grouped convolution would be slow again.
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -71,30 +70,41 @@ def _of_kernel(shape, stride, padding, x, gradient):
   """[B, H, W, Cin], [B, H', W', Cout] -> [kh, kw, Cin, Cout], of bfloat16 in float32.
 
   The pixels are copied once for each column of the kernel, a few images at a time so
-  that the copies stay in the cache; the kernel's rows are read from them.
+  that the copies stay in the cache. There rows of pixels are apart from each other by
+  what the stride leaves out, so that the kernel's rows are read from them in one piece.
   """
-  (kh, kw, channels, features), (batch, *sides) = shape, gradient.shape[:3]
+  (kh, kw, channels, features), (batch, height, width) = shape, gradient.shape[:3]
   wide = jnp.float32 if x.dtype == jnp.bfloat16 else x.dtype
   # Products over fewer than 256 pixels are slow.
-  most = max(1, 256 // math.prod(sides))
+  most = max(1, 256 // (height * width))
   images = max(n for n in range(1, most + 1) if batch % n == 0)
-  spans = [(outputs - 1) * stride + 1 for outputs in sides]
+  reach = (kh - 1) // stride + height  # rows of pixels, of those that a stride leaves
   pads = [
-    (before, span + size - 1 - side - before, 0)
-    for (before, _), span, size, side in zip(
-      padding, spans, (kh, kw), x.shape[1:3], strict=True
+    (before, size - side - before, 0)
+    for (before, _), size, side in zip(
+      padding,
+      (reach * stride, (width - 1) * stride + kw),
+      x.shape[1:3],
+      strict=True,
     )
   ]
 
   def add(total, block):
     x, gradient = block
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *pads, (0, 0, 0)])
-    x = x.transpose(3, 0, 1, 2)
-    columns = [x[..., j : j + spans[1] : stride] for j in range(kw)]
-    windows, gradient = jnp.concatenate(columns), gradient.reshape(-1, features)
-    rows = [windows[:, :, i : i + spans[0] : stride] for i in range(kh)]
-    rows = [row.reshape(kw * channels, -1) for row in rows]
-    products = [jnp.dot(row, gradient, preferred_element_type=wide) for row in rows]
+    x = x.transpose(3, 1, 0, 2)
+    columns = [x[..., j : j + (width - 1) * stride + 1 : stride] for j in range(kw)]
+    windows = jnp.concatenate(columns)
+    phases = [
+      windows[:, first::stride].reshape(kw * channels, -1)
+      for first in range(min(stride, kh))
+    ]
+    gradient = gradient.swapaxes(0, 1).reshape(-1, features)
+    products = []
+    for i in range(kh):
+      first = i // stride * images * width
+      row = phases[i % stride][:, first : first + len(gradient)]
+      products.append(jnp.dot(row, gradient, preferred_element_type=wide))
     return total + jnp.stack(products), None
 
   blocks = [v.reshape(-1, images, *v.shape[1:]) for v in (x, gradient)]
