@@ -1,7 +1,8 @@
-"""Keeps compiled programs in a private folder, for other starts: JAX's cache.
+"""Keeps compiled programs in a private folder, for other starts: JAX's cache, verified.
 
-JAX runs what it finds, if the checksum of its compression fits. So only its owner may
-enter the folder.
+JAX trusts what it finds: it runs what was swapped, and complains of a torn file in
+every run but never replaces it. So only its owner may enter the folder, and beside each
+entry stands its SHA-256, with which it is compared before JAX sees it.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from moon_jax import config as config_lib
 from moon_jax.errors import UsageError
+from moon_jax.runner import files
 
 AUTO, OFF = 'auto', 'off'
 _KNOB = 'config.execution.compile_cache'
@@ -39,48 +41,66 @@ def folder_of(choice: str) -> pathlib.Path | None:
 
 
 def check(choice: str) -> None:
-  """Raises UsageError unless the folder that the user named is private, or new."""
+  """Looks whether a folder that the user named is private; writes nothing.
+
+  Raises:
+    UsageError: it is no folder, or others may enter it.
+  """
   path = folder_of(choice)
-  if path is not None and choice != AUTO:
-    _require_private(path)
+  if path is not None and choice != AUTO and (fault := _fault(path)):
+    raise UsageError(f'--{_KNOB}={choice!r} {fault}.')
 
 
-def _require_private(path: pathlib.Path) -> None:
+def _fault(path: pathlib.Path) -> str:
+  """Why the folder cannot be used; '' if it can, or is not there yet."""
   if not path.exists():
-    return
+    return ''
   about = path.stat()
-  if not path.is_dir() or about.st_uid != os.getuid() or about.st_mode & 0o077:
-    raise UsageError(
-      f'--{_KNOB}={str(path)!r} must be a folder that only you can enter (chmod 700), '
-      'or a new one: what is in it is run.'
-    )
+  if path.is_dir() and about.st_uid == os.getuid() and not about.st_mode & 0o077:
+    return ''
+  return (
+    'must be a folder that only you can enter (chmod 700), or a new one: what is in it '
+    'is run'
+  )
 
 
 @contextlib.contextmanager
 def using(choice: str, say: Callable[[str], None]) -> Iterator[None]:
   """What is compiled inside is looked up in the folder, and added to it.
 
-  Of what cannot be kept, on a full disk say, or is torn, JAX warns; it is only
-  compiled. The oldest entries go when there are more than 256 MiB.
+  Of what cannot be kept, on a full disk say, JAX warns; it is only compiled. The oldest
+  entries go when there are more than 256 MiB.
 
   Args:
     choice: 'auto', 'off', or a folder.
-    say: told why there is no cache.
+    say: told about bad entries, which are removed, and of 'auto' why there is none.
+
+  Raises:
+    UsageError: a folder that the user named is not private, or cannot be made.
   """
-  path = folder_of(choice)
-  try:
-    if path is not None:
-      _require_private(path)
+  path, fault = folder_of(choice), ''
+  if path is not None:
+    try:
       path.mkdir(mode=0o700, parents=True, exist_ok=True)
-  except (UsageError, OSError) as error:
-    say(f'no compile cache: {error}')
-    path = None
-  if path is None:
+      fault = _fault(path)
+    except OSError as error:
+      fault = f'cannot be written: {error.strerror}'
+  if fault and choice != AUTO:
+    raise UsageError(f'--{_KNOB}={choice!r} {fault}.')
+  if fault:
+    say(f'no compile cache: {path} {fault}')
+  if path is None or fault:
     yield
     return
+  if bad := _without_digest(path):
+    say(f'compile cache: {len(bad)} bad entries removed from {path}')
+  _remove(bad)
   with _enabled(path):
     yield
-  _remove_oldest(path)
+  with contextlib.suppress(OSError):  # a full disk: the next start removes them
+    for entry in _without_digest(path):
+      _digest_file(entry).write_text(files.sha256(entry))
+  _remove(_too_many(path))
 
 
 @contextlib.contextmanager
@@ -97,10 +117,26 @@ def _enabled(path: pathlib.Path) -> Iterator[None]:
     compilation_cache.reset_cache()
 
 
-def _remove_oldest(path: pathlib.Path) -> None:
-  """Removes the oldest entries, if there are more bytes than may be kept."""
+def _without_digest(path: pathlib.Path) -> list[pathlib.Path]:
+  """The entries that their digests do not fit, or that have none."""
+  told = [(entry, _digest_file(entry)) for entry in path.glob(_ENTRIES)]
+  return [e for e, d in told if not d.exists() or d.read_text() != files.sha256(e)]
+
+
+def _too_many(path: pathlib.Path) -> list[pathlib.Path]:
+  """The oldest entries, if there are more bytes than may be kept."""
   newest_first = sorted(path.glob(_ENTRIES), key=lambda e: -e.stat().st_mtime_ns)
   sizes = itertools.accumulate(entry.stat().st_size for entry in newest_first)
-  for entry, size in zip(newest_first, list(sizes), strict=True):
-    if size > _MOST_BYTES:
-      entry.unlink(missing_ok=True)  # another process may have been faster
+  return [e for e, size in zip(newest_first, sizes, strict=True) if size > _MOST_BYTES]
+
+
+def _remove(entries: list[pathlib.Path]) -> None:
+  """Removes entries and their digests; another process may have been faster."""
+  for entry in entries:
+    entry.unlink(missing_ok=True)
+    _digest_file(entry).unlink(missing_ok=True)
+
+
+def _digest_file(entry: pathlib.Path) -> pathlib.Path:
+  """The file beside an entry that holds its digest."""
+  return entry.with_name(entry.name + '.sha256')

@@ -1,4 +1,4 @@
-"""Compiled programs are kept in private, and a damaged one is never run."""
+"""Compiled programs are kept in private, and a bad one is never used."""
 
 import os
 import re
@@ -11,7 +11,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from moon_jax import catalog
 from moon_jax.errors import ExitCode
 from moon_jax.runner import compile_cache
-from tests.processes import check_success, contents, launch
+from tests.processes import Running, check_success, contents, launch
+from tests.runner.test_files import fill
 from tests.selection import few
 
 RUN = (
@@ -45,34 +46,51 @@ def entries(folder):
 
 @pytest.mark.slow
 @pytest.mark.faults
-def test_a_damaged_entry_is_not_run(tmp_path):
+def test_bad_entries_are_removed_and_the_run_goes_on(tmp_path):
   cache = tmp_path / 'programs'
   check_success(launch(tmp_path, *RUN, CACHE, '--workdir=first'))
   assert stat.S_IMODE(cache.stat().st_mode) == 0o700
   round_program, test_program = entries(cache)[::-1]
   assert round_program.name.startswith('jit_run_round-')
   assert test_program.name.startswith('jit_evaluate-')
+  whole = contents(cache)
   metrics = (tmp_path / 'first/metrics.jsonl').read_bytes()
 
-  # Good ones are looked up, not compiled, and not written again.
-  before = contents(cache)
-  done = launch(tmp_path, *RUN, CACHE, '--workdir=second', JAX_LOG_COMPILES='1')
-  assert done.returncode == ExitCode.DONE
-  hits = re.findall(r'Persistent compilation cache hit for .(jit_\w+)', done.stderr)
-  assert hits == ['jit_run_round', 'jit_evaluate']
-  assert contents(cache) == before
-  assert (tmp_path / 'second/metrics.jsonl').read_bytes() == metrics
-
-  # Torn, as by a kill or a full disk; and one bit in the middle.
+  # Truncated; and one bit in the middle, which JAX itself would run.
   round_program.write_bytes(round_program.read_bytes()[:-100])
   flipped = bytearray(test_program.read_bytes())
   flipped[len(flipped) // 2] ^= 1
   test_program.write_bytes(flipped)
-  done = launch(tmp_path, *RUN, CACHE, '--workdir=third')
+  # As of a process that was killed before it had written the digest.
+  (cache / f'jit_other-{KEY}-cache').write_bytes(b'half a pro')
+  done = launch(tmp_path, *RUN, CACHE, '--workdir=second')
+  check_success(done)
+  assert f'compile cache: 3 bad entries removed from {cache}\n' in done.stdout
+  assert contents(cache).keys() == whole.keys()
+  assert (tmp_path / 'second/metrics.jsonl').read_bytes() == metrics
+
+  # Now they are good: looked up, not compiled, and not written again.
+  before = contents(cache)
+  done = launch(tmp_path, *RUN, CACHE, '--workdir=third', JAX_LOG_COMPILES='1')
   assert done.returncode == ExitCode.DONE
-  warned = re.findall(r'Error reading .* cache entry for .(jit_\w+)', done.stderr)
-  assert warned == ['jit_run_round', 'jit_evaluate']
+  assert 'bad entries' not in done.stdout
+  hits = re.findall(r'Persistent compilation cache hit for .(jit_\w+)', done.stderr)
+  assert hits == ['jit_run_round', 'jit_evaluate']
+  assert contents(cache) == before
   assert (tmp_path / 'third/metrics.jsonl').read_bytes() == metrics
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+def test_a_killed_process_leaves_a_cache_that_works(tmp_path):
+  cache = tmp_path / 'programs'
+  with Running(tmp_path, *RUN, CACHE, '--workdir=run') as process:
+    process.pause_when(lambda: cache.exists() and entries(cache))
+    process.kill()
+  assert not list(cache.glob('*.sha256'))
+  done = launch(tmp_path, *RUN, CACHE, '--workdir=run')
+  check_success(done)
+  assert f'compile cache: 1 bad entries removed from {cache}\n' in done.stdout
 
 
 @pytest.mark.parametrize('mode', few([0o755], [0o750, 0o701]))
@@ -83,7 +101,7 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path, mode):
   assert done.returncode == ExitCode.USAGE
   (line,) = done.stderr.splitlines()
   assert line.startswith(
-    f"--config.execution.compile_cache='{tmp_path}/programs' must be a folder "
+    "--config.execution.compile_cache='programs' must be a folder "
   )
   assert contents(tmp_path) == {}
 
@@ -100,7 +118,7 @@ def test_a_file_is_refused(tmp_path):
 @pytest.mark.faults
 def test_a_run_goes_on_without_what_a_full_disk_cannot_keep(disk, tmp_path):
   cache = disk('small', '16k') / 'programs'
-  # Nor does the second start run what was torn.
+  # Nor does the second start take what was torn for a program.
   for workdir in ('--workdir=first', '--workdir=second'):
     done = launch(tmp_path, *RUN, f'--config.execution.compile_cache={cache}', workdir)
     assert done.returncode == ExitCode.DONE, done.stderr
@@ -110,6 +128,26 @@ def test_a_run_goes_on_without_what_a_full_disk_cannot_keep(disk, tmp_path):
 def add_entry(folder, name):
   """As JAX does."""
   (folder / f'{name}-{KEY}-cache').write_bytes(name.encode())
+
+
+def test_an_entry_whose_digest_does_not_fit_is_removed_by_the_next_start(disk):
+  folder, told = disk('small', '64k'), []
+  cache = folder / 'programs'
+  with compile_cache.using(str(cache), told.append):
+    add_entry(cache, 'jit_old')
+  before = contents(cache)
+  with compile_cache.using(str(cache), told.append):
+    add_entry(cache, 'jit_new')
+    filler = fill(folder)
+  filler.unlink()
+  with compile_cache.using(str(cache), told.append):
+    assert contents(cache).keys() == before.keys()
+    add_entry(cache, 'jit_newer')
+  assert told == [f'compile cache: 1 bad entries removed from {cache}']
+  assert contents(cache).keys() == {
+    *(f'jit_{name}-{KEY}-cache' for name in ('newer', 'old')),
+    *(f'jit_{name}-{KEY}-cache.sha256' for name in ('newer', 'old')),
+  }
 
 
 def test_nothing_of_others_is_removed(tmp_path):
@@ -152,7 +190,7 @@ def test_without_a_home_that_can_be_written_nothing_is_kept(tmp_path, monkeypatc
   with compile_cache.using('auto', told.append):
     assert jax.config.jax_compilation_cache_dir is None
   assert told == [
-    f"no compile cache: [Errno 20] Not a directory: '{tmp_path}/file/moon_jax'"
+    f'no compile cache: {tmp_path}/file/moon_jax cannot be written: Not a directory'
   ]
 
 
