@@ -149,14 +149,14 @@ def test_a_sweep_runs_nothing_that_a_run_directory_brings(here, trained):
   (copy_of(trained, here / 'out/seed=1', **evil) / 'summary.json').unlink()
   words = ['-m', 'moon_jax.sweep', *FLAGS, '--over', 'seed=0,1', '--out=out']
   done = processes.launch(here, *words[2:], program=words[:2])
-  # What is in the folder of a run is another experiment; the rest is told of.
-  assert done.returncode == ExitCode.FAILED
+  assert done.returncode == ExitCode.USAGE
   assert 'out/seed=1 holds another experiment' in done.stderr
-  assert (here / 'out/seed=0/summary.json').exists()
+  assert not (here / 'out/seed=0').exists()
   shutil.rmtree(here / 'out/seed=1')
   done = processes.launch(here, *words[2:], program=words[:2])
   assert done.returncode == ExitCode.DONE, done.stderr
   assert 'not one of TFDS' in done.stderr
+  assert (here / 'out/seed=0/summary.json').exists()
   assert (here / 'out/report/index.html').exists()
 
 

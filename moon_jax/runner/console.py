@@ -20,14 +20,23 @@ from moon_jax.types import State
 
 
 class Console:
-  """Prints to standard output: a bar on a terminal and in a notebook, else lines."""
+  """Prints to standard output: a bar on a terminal and in a notebook, else lines.
 
-  def __init__(self, terminal: Terminal | None = None):
+  Attributes:
+    others: of a sweep, how many rounds its other runs have, and are to have; a second
+      bar on the terminal counts them in. None outside a sweep.
+  """
+
+  def __init__(
+    self, terminal: Terminal | None = None, others: tuple[int, int] | None = None
+  ):
+    self.others = others
     self._terminal = terminal or Terminal(
       highlight=False, soft_wrap=True, markup=False, emoji=False
     )
     count, left = progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
-    columns = ('round', count, progress.BarColumn(20), left, '{task.fields[news]}')
+    name, news = '{task.description}', '{task.fields[news]}'
+    columns = (name, count, progress.BarColumn(20), left, news)
     is_off = not self._terminal.is_terminal
     self._bar = progress.Progress(*columns, console=self._terminal, disable=is_off)
     self._num_rounds = 0
@@ -79,8 +88,14 @@ class Console:
 
       self._shown = display(HTML(), display_id=True)
     with self._bar:
-      self._bar.add_task('', total=rounds.stop, completed=rounds.start, news='')
+      for name, (done, asked) in self._counted().items():
+        done, asked = done + rounds.start, asked + rounds.stop
+        self._bar.add_task(name, total=asked, completed=done, news='')
       yield from rounds
+
+  def _counted(self) -> dict[str, tuple[int, int]]:
+    """Name of a bar -> rounds that it counts besides this run's: done, and in all."""
+    return {'round': (0, 0)} | ({'sweep': self.others} if self.others else {})
 
   def round_done(self, record: Record, clock: Clock) -> None:
     """Moves the bar, or prints the round's line."""
@@ -92,8 +107,9 @@ class Console:
       self._shown.update({'text/html': f'{bar} {where} {news}'}, raw=True)
       return
     if self._terminal.is_terminal:
-      for task in self._bar.task_ids:
-        self._bar.update(task, completed=record['round'], news=news)
+      bars = zip(self._bar.task_ids, self._counted().values(), [news, ''], strict=False)
+      for task, (done, _), words in bars:
+        self._bar.update(task, completed=done + record['round'], news=words)
       return
     words = [f'round {record["round"]}/{self._num_rounds}', describe_test(record)]
     elapsed = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))

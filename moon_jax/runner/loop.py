@@ -14,12 +14,18 @@ from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
 
 
-def run(request: Request, stop: Stop | None = None, **given: Any) -> ExitCode:
+def run(
+  request: Request,
+  stop: Stop | None = None,
+  console: Console | None = None,
+  **given: Any,
+) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
 
   Args:
     request: the command line.
     stop: what ends the run early; None is nothing.
+    console: what tells of it; None is a new one.
     **given: to `experiment.build`, such as data that is loaded already.
 
   Returns:
@@ -29,7 +35,7 @@ def run(request: Request, stop: Stop | None = None, **given: Any) -> ExitCode:
     RunError: with the message for the user and the exit code.
   """
   config, workdir = request.config, request.workdir
-  console = Console()
+  console = console or Console()
   changed = run_directory.check(workdir, config)
   if run_directory.rounds_finished(workdir) >= config.num_rounds:
     console.say(f'nothing to do: the run has the {config.num_rounds} rounds asked for')

@@ -16,7 +16,8 @@ with FedAvg, multiplies the others alone.
   --over KNOB=VALUES  values with commas between them; give it for each knob
   --config.KNOB=VALUE  for every run
   --out=DIR         of the run directories; default runs/<config>-sweep
-  --dry-run         prints the runs and what is done of them, and runs nothing
+  --dry-run         prints the runs, what is done of them, and about how much time and
+                    disk is left; runs nothing
   --jobs=N          processes, which share the cores; default one for each GPU, else one
   --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
                     --slurm='--time=4:00:00 --gres=gpu:1'
@@ -109,8 +110,9 @@ def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
   from moon_jax.sweeps import running, slurm
 
   values = sweep.values
+  running.check(sweep.cells)
   if values['dry-run'].value:
-    print('\n'.join(f'{running.state_of(c):<20} {c.name}' for c in sweep.cells))
+    print('\n'.join(running.table(sweep.cells)))
     return ExitCode.DONE
   todo = running.left(sweep.cells)
   if values.slurm is not None:

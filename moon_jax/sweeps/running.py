@@ -8,20 +8,23 @@ import contextlib
 import glob
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 from rich import progress
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
-from moon_jax.config import Config
+from moon_jax.config import Config, ConfigError
 from moon_jax.engine import devices, experiment
-from moon_jax.errors import ExitCode, RunError
-from moon_jax.runner import files, lock, loop, run_directory
+from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
+from moon_jax.runner import clock, files, lock, loop, run_directory
+from moon_jax.runner.console import Console
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps.cells import Cell
 from moon_jax.types import Dataset
@@ -32,24 +35,92 @@ FINISHED = 'finished'
 
 def state_of(cell: Cell) -> str:
   """'finished', '12 of 30 rounds', 'new', or what is wrong with its directory."""
-  workdir, num_rounds = cell.request.workdir, cell.request.config.num_rounds
+  workdir, num_rounds = cell.request.workdir, rounds_asked(cell)
   try:
     if run_directory.rounds_finished(workdir) >= num_rounds:
       return FINISHED
-    done = rounds_done(cell)
+    done = len(files.read_lines(workdir / run_directory.METRICS))
   except RunError as error:
     return str(error)
   return f'{done} of {num_rounds} rounds' if done else 'new'
 
 
 def rounds_done(cell: Cell) -> int:
-  """How many rounds are recorded."""
-  return len(files.read_lines(cell.request.workdir / run_directory.METRICS))
+  """How many rounds are recorded; 0 if the records are damaged."""
+  with contextlib.suppress(NoCheckpointError):
+    return len(files.read_lines(cell.request.workdir / run_directory.METRICS))
+  return 0
+
+
+def rounds_asked(cell: Cell) -> int:
+  """How many rounds the run is to have."""
+  return cell.request.config.num_rounds
 
 
 def left(cells: Sequence[Cell]) -> list[Cell]:
   """The runs that are not finished."""
   return [cell for cell in cells if state_of(cell) != FINISHED]
+
+
+def check(cells: Sequence[Cell]) -> None:
+  """Looks whether every run can be in its directory; writes nothing.
+
+  Raises:
+    ConfigError: some hold another experiment; one line each.
+  """
+  problems = []
+  for cell in cells:
+    try:
+      run_directory.check(cell.request.workdir, cell.request.config)
+    except NoCheckpointError:
+      pass  # told when the run begins, and holds no other back
+    except UsageError as error:
+      problems.append(str(error))
+  if problems:
+    raise ConfigError(problems)
+
+
+def table(cells: Sequence[Cell]) -> Iterator[str]:
+  """A line for each run, how far it is; then about how much time and disk is left.
+
+  A run is taken to need what those of the same algorithm that have begun need on
+  average, or all that have begun if none of them has.
+  """
+  for cell in cells:
+    yield f'{state_of(cell):<20} {cell.name}'
+  costs = {cell.name: _cost(cell) for cell in cells}
+  seconds = size = 0.0
+  for cell in cells:
+    config, mine = cell.request.config, costs[cell.name]
+    begun = [one for one in costs.values() if one.rounds]
+    alike = [one for one in begun if one.algorithm == config.algorithm] or begun
+    if not alike:
+      yield 'left: time and disk are estimated when a run has some rounds'
+      return
+    of_a_round = statistics.fmean(one.seconds / one.rounds for one in alike)
+    seconds += of_a_round * (config.num_rounds - mine.rounds)
+    size += max(0, statistics.fmean(one.size for one in alike) - mine.size)
+  minutes, megabytes = seconds / 60, size / 1e6
+  yield f'left: about {minutes:.1f} minutes, one run at a time, and {megabytes:.1f} MB'
+
+
+class _Cost(NamedTuple):
+  algorithm: str
+  rounds: int
+  seconds: float
+  size: int
+
+
+def _cost(cell: Cell) -> _Cost:
+  """What a run has needed so far; nothing if its records are damaged."""
+  workdir = cell.request.workdir
+  try:
+    timings = files.read_lines(workdir / run_directory.TIMINGS)
+  except NoCheckpointError:
+    timings = []
+  spent = sum(clock.time_spent(timings).values())
+  size = sum(path.stat().st_size for path in workdir.rglob('*') if path.is_file())
+  return _Cost(cell.request.config.algorithm, len(timings), spent, size)
 
 
 def run_here(cells: Sequence[Cell], stop: Stop) -> bool:
@@ -73,8 +144,10 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> bool:
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
     print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
+    others = [one for one in cells if one is not cell]
+    done, asked = sum(map(rounds_done, others)), sum(map(rounds_asked, others))
     try:
-      loop.run(cell.request, stop, load=load, room=most)
+      loop.run(cell.request, stop, Console(others=(done, asked)), load=load, room=most)
     except lock.BusyError:
       print('another process is running it', flush=True)
     except StoppedError:
@@ -156,7 +229,7 @@ def _forward_signals(workers: Sequence[subprocess.Popen]) -> None:
 
 def _show(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -> None:
   """A bar of the rounds of all runs, until the workers have ended."""
-  total = sum(cell.request.config.num_rounds for cell in cells)
+  total = sum(map(rounds_asked, cells))
   columns = (progress.MofNCompleteColumn(), progress.BarColumn(20))
   left_column = progress.TimeRemainingColumn()
   with progress.Progress('rounds', *columns, left_column, '{task.fields[runs]}') as bar:

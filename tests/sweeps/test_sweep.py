@@ -1,6 +1,7 @@
 """A sweep is launch.py many times, only sooner; stopped, it goes on with the rest."""
 
 import os
+import re
 import signal
 import subprocess
 
@@ -60,8 +61,14 @@ def test_finished_runs_are_left_alone_and_another_value_is_added(swept):
   over = (*OVER[:3], 'seed=0,1,2', '--out=out')
   dry = launch(folder, *TINY, *over, '--dry-run', program=SWEEP)
   check_success(dry)
-  states = [line.split()[0] for line in dry.stdout.splitlines()]
-  assert states == ['finished', 'finished', 'new'] * 2
+  *runs, left = dry.stdout.splitlines()
+  assert [line.split()[0] for line in runs] == ['finished', 'finished', 'new'] * 2
+  # Two runs like those that are there, each of some seconds and some 100 kB.
+  minutes, megabytes = map(float, re.findall(r'[\d.]+', left))
+  spent = [sum_of_seconds(folder / 'out' / name) for name in RUNS]
+  assert minutes == pytest.approx(sum(spent) / 2 / 60, abs=0.06)
+  sizes = [sum(p.stat().st_size for p in (folder / 'out' / n).rglob('*')) for n in RUNS]
+  assert megabytes == pytest.approx(sum(sizes) / 2 / 1e6, rel=0.2)
   check_success(launch(folder, *TINY, *over, '--no-report', program=SWEEP))
   for name in RUNS:
     assert read_lines(folder / 'out' / name / 'timings.jsonl') == before[name]
@@ -69,6 +76,35 @@ def test_finished_runs_are_left_alone_and_another_value_is_added(swept):
 
 
 @pytest.mark.slow
+def sum_of_seconds(run):
+  """What a run of two rounds has told of compiling, training, testing and saving."""
+  phases = ('compile', 'train', 'evaluate', 'save')
+  lines = read_lines(run / 'timings.jsonl')
+  return sum(line[f'{phase}_seconds'] for line in lines for phase in phases)
+
+
+def test_of_a_sweep_that_has_not_begun_nothing_is_estimated(tmp_path):
+  dry = launch(tmp_path, *TINY, *OVER, '--dry-run', program=SWEEP)
+  check_success(dry)
+  *runs, left = dry.stdout.splitlines()
+  assert len(runs) == 4
+  assert left == 'left: time and disk are estimated when a run has some rounds'
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_of_another_experiment_are_told_before_anything_starts(swept):
+  folder, _ = swept
+  over = ('--over', 'algorithm=fedavg,moon', '--over', 'seed=0,7', '--out=out')
+  words = (*TINY, '--config.batch_size=5', *over)
+  done = launch(folder, *words, program=SWEEP)
+  assert done.returncode == ExitCode.USAGE
+  lines = done.stderr.splitlines()
+  assert len(lines) == 2
+  for line, name in zip(lines, ('fedavg-seed=0', 'moon-seed=0'), strict=True):
+    assert f'{name} holds another experiment: batch_size: ' in line
+  assert not (folder / 'out/fedavg-seed=7').exists()
+
+
 def test_processes_share_the_runs(swept, tmp_path):
   folder, _ = swept
   words = (*TINY, *OVER, '--jobs=2', '--no-report')
