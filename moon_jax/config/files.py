@@ -91,6 +91,12 @@ def expand(flag: str, path: str) -> pathlib.Path:
     raise ConfigError([problem]) from None
 
 
+def cache_folder() -> pathlib.Path:
+  """The user's, for this package: $XDG_CACHE_HOME/moon_jax or ~/.cache/moon_jax."""
+  home = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
+  return pathlib.Path(home, 'moon_jax').absolute()
+
+
 def _find(path: str) -> pathlib.Path | None:
   """The file, also when called from another folder; None if there is none."""
   file = expand('config', path)

@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 
 from moon_jax import untrusted
+from moon_jax.data import decoded
 from moon_jax.data.arrays import DataError, make_dataset, one_line
 from moon_jax.types import Dataset
 
@@ -36,7 +37,8 @@ def load_tfds(name: str, dir: str, *, prepare: bool = True) -> Dataset:
 
   A prepared set is data, whoever made it: only TFDS's own classes describe it.
 
-  Reading needs no TensorFlow; downloading and preparing, done once, does.
+  Reading needs no TensorFlow; downloading and preparing, done once, does. What it
+  decodes to is kept in the user's cache folder.
 
   Args:
     name: TFDS name, e.g. 'cifar100' (its label is the fine one of two), 'svhn_cropped'
@@ -60,8 +62,12 @@ def load_tfds(name: str, dir: str, *, prepare: bool = True) -> Dataset:
     )
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
     num_classes = int(info.features[label_key].num_classes)
-    train, test = (
-      _read_split(builder, split, image_key, label_key) for split in ('train', 'test')
+    train, test = decoded.kept(
+      info.full_name.replace('/', '-'),
+      pathlib.Path(builder.data_path),
+      lambda: tuple(
+        _read_split(builder, split, image_key, label_key) for split in ('train', 'test')
+      ),
     )
   labels = np.concatenate([train[1], test[1]])
   if labels.min() < 0 or labels.max() >= num_classes:

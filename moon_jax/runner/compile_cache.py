@@ -36,8 +36,7 @@ def folder_of(choice: str) -> pathlib.Path | None:
     return config_lib.expand(_KNOB, choice).absolute()
   if jax.config.jax_compilation_cache_dir:
     return None
-  home = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  return pathlib.Path(home, 'moon_jax').absolute()
+  return config_lib.cache_folder()
 
 
 def check(choice: str) -> None:

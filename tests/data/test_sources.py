@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -566,6 +567,14 @@ assert 'tensorflow' not in sys.modules
   assert rest == f'(50000, 32, 32, 3) {set(range(10))}'
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+  """The user's cache folder, empty in every test."""
+  folder = tmp_path_factory.mktemp('cache')
+  monkeypatch.setenv('XDG_CACHE_HOME', str(folder))
+  return folder
+
+
 @pytest.fixture
 def small_mnist(tmp_path, monkeypatch):
   """The folder of a small prepared MNIST, to be spoilt."""
@@ -682,6 +691,50 @@ def test_tfds_empty_split(tmp_path):
     array_lib.DataError, match=r'cannot read .*; delete it and prepare'
   ):
     load('tfds', name='mnist', dir=str(tmp_path))
+
+
+def same(found, expected):
+  return all(map(np.array_equal, found[1:5], expected[1:5]))
+
+
+def test_a_tfds_set_is_decoded_once(small_mnist, cache):
+  expected = load_spoilt(small_mnist)
+  (kept,) = (cache / 'moon_jax/data').iterdir()
+  assert kept.stat().st_mode & 0o777 == 0o600
+  assert {f.stat().st_mode & 0o777 for f in kept.parents[:2]} == {0o700}
+  # Other bytes, under the same name, size and time: they are not looked at.
+  path = next(small_mnist.glob('*train.array_record*'))
+  data, about = path.read_bytes(), path.stat()
+  path.write_bytes(bytes(len(data)))
+  os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+  assert same(load_spoilt(small_mnist), expected)
+  # At another time they are.
+  os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns + 1))
+  with pytest.raises(array_lib.DataError, match='cannot read'):
+    load_spoilt(small_mnist)
+  path.write_bytes(data)
+  assert same(load_spoilt(small_mnist), expected)
+  assert len(list((cache / 'moon_jax/data').iterdir())) == 1
+
+
+@pytest.mark.parametrize('place', [0, 200, -2000, -1])
+def test_a_torn_copy_of_a_tfds_set_is_decoded_again(small_mnist, cache, place):
+  expected = load_spoilt(small_mnist)
+  (kept,) = (cache / 'moon_jax/data').iterdir()
+  whole = kept.read_bytes()
+  kept.write_bytes(whole[:place])
+  assert same(load_spoilt(small_mnist), expected)
+  assert len(kept.read_bytes()) == len(whole)
+  spoilt = bytearray(whole)
+  spoilt[len(whole) // 2] ^= 1  # among the pixels
+  kept.write_bytes(spoilt)
+  assert same(load_spoilt(small_mnist), expected)
+
+
+def test_without_a_cache_folder_a_tfds_set_is_decoded(small_mnist, cache):
+  (cache / 'moon_jax').write_text('no folder')
+  expected = load_spoilt(small_mnist)
+  assert same(load_spoilt(small_mnist), expected)
 
 
 def test_tfds_with_one_flipped_bit_is_refused_or_read_as_it_was(small_mnist):
