@@ -1,0 +1,206 @@
+"""The papers' networks in PyTorch, with moon_jax's names of leaves. Imports only torch.
+
+Written from the papers with PyTorch's own layers. benchmarks/pytorch_baseline.py trains
+them, tests/golden/make_golden.py keeps what they compute. Each maps [B, C, H, W] pixels
+to ([B, D] representation, [B, Y] logits) and flattens images channels last, as
+moon_jax/models/ does, so that dense layers take the same weights.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def _flatten(x):
+  """[B, C, H, W] -> [B, H * W * C]."""
+  return x.permute(0, 2, 3, 1).flatten(1)
+
+
+def _pooled(x):
+  # relu(max) equals max(relu), on a quarter of the values.
+  return F.relu(F.max_pool2d(x, 2))
+
+
+def _pixels(side):
+  """Of a square image after two 5x5 convolutions, each pooled."""
+  return (((side - 4) // 2 - 4) // 2) ** 2
+
+
+class MoonCnn(nn.Module):
+  """Li et al. 2021, section 4.1."""
+
+  def __init__(self, side=32, channels=3, classes=10):
+    super().__init__()
+    self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
+    self.fc1, self.fc2 = nn.Linear(16 * _pixels(side), 120), nn.Linear(120, 84)
+    self.head_hidden, self.head_output = nn.Linear(84, 84), nn.Linear(84, 256)
+    self.classifier = nn.Linear(256, classes)
+
+  def forward(self, images):
+    x = _flatten(_pooled(self.conv2(_pooled(self.conv1(images)))))
+    x = F.relu(self.fc2(F.relu(self.fc1(x))))
+    z = self.head_output(F.relu(self.head_hidden(x)))
+    return z, self.classifier(z)
+
+
+class DcoCnn(nn.Module):
+  """DCO-MOON's network."""
+
+  def __init__(self, side=32, channels=3, classes=10):
+    super().__init__()
+    self.conv1, self.conv2 = nn.Conv2d(channels, 32, 5), nn.Conv2d(32, 64, 5)
+    self.fc1, self.fc2 = nn.Linear(64 * _pixels(side), 512), nn.Linear(512, classes)
+
+  def forward(self, images):
+    x = _flatten(_pooled(self.conv2(_pooled(self.conv1(images)))))
+    logits = self.fc2(F.relu(self.fc1(x)))
+    return logits, logits
+
+
+class CnnTransformer(nn.Module):
+  """SA-MOON's network; the dropout's places are those of moon_jax/models/."""
+
+  def __init__(
+    self, side=32, channels=3, classes=10, *, layers=6, feedforward=2048, dropout=0.1
+  ):
+    super().__init__()
+    widths = (channels, 32, 64, 128, 128, 256, 256)
+    for i in range(1, 7):
+      conv = nn.Conv2d(widths[i - 1], widths[i], 3, padding=1)
+      setattr(self, f'conv{i}', conv)
+      setattr(self, f'conv{i}_norm', nn.BatchNorm2d(widths[i]))
+    self.dropout, self.layers = nn.Dropout(dropout), layers
+    for i in range(1, layers + 1):
+      setattr(self, f'encoder{i}', encoder_layer(256, 8, feedforward, dropout))
+    self.fc1 = nn.Linear(256 * (side // 8) ** 2, 256)
+    self.fc2, self.classifier = nn.Linear(256, 256), nn.Linear(256, classes)
+
+  def forward(self, x):
+    for i in range(1, 7):
+      x = F.relu(getattr(self, f'conv{i}_norm')(getattr(self, f'conv{i}')(x)))
+      x = F.max_pool2d(x, 2) if i % 2 == 0 else x
+      x = self.dropout(x) if i == 4 else x
+    x = x.flatten(2).transpose(1, 2)
+    for i in range(1, self.layers + 1):
+      x = getattr(self, f'encoder{i}')(x)
+    z = F.relu(self.fc2(F.relu(self.fc1(x.flatten(1)))))
+    return z, self.classifier(z)
+
+
+def encoder_layer(width, heads, feedforward, dropout=0.0):
+  """PyTorch's own layer of a Transformer, [B, tokens, width] -> the same."""
+  return nn.TransformerEncoderLayer(
+    width, heads, feedforward, dropout=dropout, batch_first=True
+  )
+
+
+class ConvNorm(nn.Module):
+  def __init__(self, inputs, outputs, size, stride=1):
+    super().__init__()
+    self.conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+    self.norm = nn.BatchNorm2d(outputs)
+
+  def forward(self, x):
+    return self.norm(self.conv(x))
+
+
+class BasicBlock(nn.Module):
+  def __init__(self, inputs, outputs, stride):
+    super().__init__()
+    self.conv1 = ConvNorm(inputs, outputs, 3, stride)
+    self.conv2 = ConvNorm(outputs, outputs, 3)
+    if inputs != outputs:
+      self.shortcut = ConvNorm(inputs, outputs, 1, stride)
+
+  def forward(self, x):
+    shortcut = self.shortcut(x) if hasattr(self, 'shortcut') else x
+    return F.relu(self.conv2(F.relu(self.conv1(x))) + shortcut)
+
+
+class Bottleneck(nn.Module):
+  def __init__(self, inputs, width, stride):
+    super().__init__()
+    self.conv1 = ConvNorm(inputs, width, 1)
+    self.conv2 = ConvNorm(width, width, 3, stride)
+    self.conv3 = ConvNorm(width, 4 * width, 1)
+    if inputs != 4 * width:
+      self.shortcut = ConvNorm(inputs, 4 * width, 1, stride)
+
+  def forward(self, x):
+    shortcut = self.shortcut(x) if hasattr(self, 'shortcut') else x
+    y = F.relu(self.conv2(F.relu(self.conv1(x))))
+    return F.relu(self.conv3(y) + shortcut)
+
+
+class ResNet(nn.Module):
+  """He et al. 2016 with a 3x3 stem and MOON's head."""
+
+  def __init__(self, block, counts, expansion, channels=3, classes=10):
+    super().__init__()
+    self.stem, inputs = ConvNorm(channels, 64, 3), 64
+    self.blocks = []
+    for stage, count in enumerate(counts, 1):
+      width = 32 * 2**stage
+      for i in range(count):
+        name = f'stage{stage}_block{i + 1}'
+        setattr(self, name, block(inputs, width, 2 if stage > 1 and i == 0 else 1))
+        self.blocks.append(name)
+        inputs = width * expansion
+    self.head_hidden, self.head_output = (
+      nn.Linear(inputs, inputs),
+      nn.Linear(inputs, 256),
+    )
+    self.classifier = nn.Linear(256, classes)
+
+  def forward(self, images):
+    x = F.relu(self.stem(images))
+    for name in self.blocks:
+      x = getattr(self, name)(x)
+    z = self.head_output(F.relu(self.head_hidden(x.mean((2, 3)))))
+    return z, self.classifier(z)
+
+
+def resnet18(side=32, channels=3, classes=10):
+  """Any side will do."""
+  return ResNet(BasicBlock, (2, 2, 2, 2), 1, channels, classes)
+
+
+# Names of the leaves, and their axes.
+
+_RENAMED = {
+  'self_attn/in_proj_weight': 'qkv/kernel',
+  'self_attn/in_proj_bias': 'qkv/bias',
+  'self_attn/out_proj/': 'output/',
+  'running_mean': 'mean',
+  'running_var': 'var',
+}
+
+
+def leaves(module):
+  """moon_jax's path of a leaf, 'fc1/kernel' -> the module's own tensor, to write to."""
+  return {
+    path_of(name, tensor): tensor
+    for name, tensor in module.state_dict().items()
+    if not name.endswith('num_batches_tracked')
+  }
+
+
+def path_of(name, tensor):
+  """PyTorch's 'fc1.weight' -> 'fc1/kernel'."""
+  path = name.replace('.', '/')
+  for theirs, ours in _RENAMED.items():
+    path = path.replace(theirs, ours)
+  return path.replace('weight', 'kernel' if tensor.ndim > 1 else 'scale')
+
+
+def to_ours(tensor):
+  """[out, in, kh, kw] -> [kh, kw, in, out]; [out, in] -> [in, out]."""
+  array = tensor.detach().numpy()
+  return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
+
+
+def to_theirs(array):
+  """The other way round, as a tensor."""
+  array = array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
+  return torch.from_numpy(np.ascontiguousarray(array))
