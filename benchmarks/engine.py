@@ -27,6 +27,9 @@ def main() -> None:
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--out')
   parser.add_argument('--turns', action='store_true')
+  parser.add_argument(
+    '--bytes', action='store_true', help='count them: compiles a step'
+  )
   options, flags = parser.parse_known_args()
   config = cli.parse(flags).config
   devices.claim(config.execution.devices)
@@ -57,12 +60,17 @@ def main() -> None:
       sys.stdin.readline()
     run()
   samples, steps = int(metrics.num_seen.sum()), int(plan.step_real.sum())
+  rate = samples / float(np.median(seconds))
+  step_flops = _step_flops(built, state)
   report = {
     'seconds': seconds,
     'samples': samples,
-    'samples_per_second': samples / float(np.median(seconds)),
+    'samples_per_second': rate,
     'steps_per_second': steps / float(np.median(seconds)),
-    **_step_cost(built, state),
+    'step_flops': step_flops,
+    # Of real examples: batches that are not full are filled, which is no use.
+    'flops_per_second': step_flops / config.batch_size * rate,
+    **({'step_bytes': _step_bytes(built, state)} if options.bytes else {}),
     'device': jax.devices()[0].device_kind,
     'compile_seconds': compile_seconds,
     'temporary_bytes': compiled.run_round.memory_analysis().temp_size_in_bytes,
@@ -73,20 +81,30 @@ def main() -> None:
   print(json.dumps(report))
 
 
-def _step_cost(built, state):
-  """What one client's step needs: arithmetic of the plain form, memory of the real one.
+def _step_flops(built, state):
+  """Arithmetic that one client's step needs, in the plain form, by XLA's count."""
+  config = config_lib.changed(built.config, {'execution.convolution': 'library'})
+  return sum(
+    share * _counted(part.cost_analysis(), 'flops')
+    for part, share in _step(experiment.build(config), state)
+  )
 
-  The frozen networks see every example once a round, so a step has its share of them.
+
+def _step_bytes(built, state):
+  """Memory that one client's step moves, in the form that is used."""
+  return sum(
+    share * _counted(part.compile().cost_analysis(), 'bytes accessed')
+    for part, share in _step(built, state)
+  )
+
+
+def _step(built, state):
+  """(program, times it runs in a step) of the training step and the frozen networks.
+
+  The frozen networks see every example once a round if their representations are kept,
+  else, as with augmentation, in every step.
   """
-  flops, _ = _cost(built, state, 'library')
-  _, memory = _cost(built, state, built.config.execution.convolution)
-  return {'step_flops': flops, 'step_bytes': memory}
-
-
-def _cost(built, state, form):
-  """(floating point operations, bytes moved) of a step, by XLA's own count."""
-  config = config_lib.changed(built.config, {'execution.convolution': form})
-  training = programs.local_training(experiment.build(config))
+  training = programs.local_training(built)
   plan, scalars = programs.round_inputs(built, 0, built.planner.plan(0))
   received, memory = (
     built.algorithm.broadcast(state.server),
@@ -94,20 +112,20 @@ def _cost(built, state, form):
   )
   batch = built.train.examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
 
-  def represent(images):
-    return training.represent(received, memory, images, None, None)
+  def represent(batch):
+    key = jax.random.key(0)
+    return training.represent(received, memory, batch.images, batch.mask, key)
 
   def step(frozen, batch):
     start = training.start(plan.clients[0], received, memory, scalars, batch)
     return training.step(start, frozen, received, scalars, batch, jax.random.key(0))
 
-  frozen = jax.jit(represent).lower(batch.images)
-  training_step = jax.jit(step).lower(jax.eval_shape(represent, batch.images), batch)
-  share = 1 / config.local_epochs
-  parts = training_step, frozen
-  flops = [_counted(part.cost_analysis(), 'flops') for part in parts]
-  moved = [_counted(part.compile().cost_analysis(), 'bytes accessed') for part in parts]
-  return flops[0] + share * flops[1], moved[0] + share * moved[1]
+  once = programs.represent_once(built, training, state)
+  frozen = jax.eval_shape(represent, batch)
+  return (
+    (jax.jit(step).lower(frozen, batch), 1),
+    (jax.jit(represent).lower(batch), 1 / built.config.local_epochs if once else 1),
+  )
 
 
 def _counted(cost, name):
@@ -121,6 +139,9 @@ def _workload(built, state, plan, after):
   arrays = {
     'train_images': split.images,
     'train_labels': split.labels,
+    'num_classes': len(built.class_counts[0]),
+    'model': config.model,
+    'augmentation': config.augmentation.name,
     'mean': split.mean,
     'std': split.std,
     'num_clients': len(plan.clients),
@@ -130,23 +151,28 @@ def _workload(built, state, plan, after):
     'learning_rate': config.optimizer.learning_rate,
     'momentum': config.optimizer.momentum,
     'weight_decay': config.optimizer.weight_decay,
+    'layers': config.cnn_transformer.layers,
+    'feedforward': config.cnn_transformer.feedforward,
+    'dropout': config.cnn_transformer.dropout,
   }
   for slot, client in enumerate(plan.clients):
     rows, num_real = built.planner.batches(1, client)
     arrays |= {f'rows_{slot}': rows, f'num_real_{slot}': num_real}
-  arrays |= _named(state.server.variables)
+  arrays |= _named('received', state.server.variables)
   # FedAvg has no previous models; the file has the same form for every algorithm.
-  copies = tree.repeat(state.server.variables, len(plan.clients))
-  previous = state.clients.models[0] if hasattr(state.clients, 'models') else copies
-  arrays |= _named(previous, 'previous')
-  return arrays | _named(after.server.variables, 'result')
+  if hasattr(state.clients, 'models'):
+    previous = tree.gather(state.clients.models[0], plan.clients)
+  else:
+    previous = tree.repeat(state.server.variables, len(plan.clients))
+  arrays |= _named('previous', previous)
+  return arrays | _named('result', after.server.variables)
 
 
-def _named(variables, top='params'):
-  """{'params/conv1/kernel': array, ...}, with another word for 'params' if given."""
-  leaves = jax.tree_util.tree_leaves_with_path(variables['params'])
+def _named(top, variables):
+  """{'top/conv1/kernel': array, ...}, running statistics among the parameters."""
+  leaves = jax.tree_util.tree_leaves_with_path(variables)
   return {
-    '/'.join([top, *(key.key for key in path)]): np.asarray(leaf)
+    '/'.join([top, *(key.key for key in path[1:])]): np.asarray(leaf)
     for path, leaf in leaves
   }
 

@@ -117,6 +117,7 @@ def _sweep(workload, model, algorithm, form, lanes, *, seconds):
       '-m',
       'benchmarks.engine',
       f'--repeats={workload.repeats}',
+      '--bytes',
       *workload.flags(),
       f'--config.algorithm={algorithm}',
       f'--config.model={model}',

@@ -1,15 +1,18 @@
 """One federated round in sequential PyTorch: the baseline of the speed benchmark.
 
-  python benchmarks/pytorch_baseline.py --workload=FILE.npz --algorithm=moon
+  python -m benchmarks.pytorch_baseline --workload=FILE.npz --algorithm=moon
     --threads=1 --repeats=5 --out=RESULT.npz
 
-Clients train one after the other. Prints one JSON line; --out keeps the averaged
-parameters, so that another implementation's result can be compared. With --turns each
-timed round waits for a line on standard input (benchmarks/processes.py).
+Clients train one after the other. Before the timed rounds it tries both layouts, eager
+and with torch.compile, and goes on with the fastest. Prints one JSON line; --out keeps
+the averaged model, so that another implementation's result can be compared. With
+--turns each timed round waits for a line on standard input (benchmarks/processes.py).
 
 MOON's frozen networks run in every step, on the batch being trained. Without
 augmentation their outputs could be kept from one epoch to the next; this script, like
-MOON's public code, does not do so.
+MOON's public code, does not do so. Crops and flips are the engine's arithmetic
+(moon_jax/data/augment.py) with draws of PyTorch's own, on images that are normalised,
+and padded, before the timing.
 """
 
 # What was tried: MOON CNN, CIFAR-10, B = 64, 10 clients of unequal size, one core of a
@@ -17,15 +20,16 @@ MOON's public code, does not do so.
 # medians of 5 rounds. Compare within a group only: the machine's load changed.
 #
 # Group 1, this script, channels_last; two runs, every variant in a process of its own:
-#   pool before ReLU, eager             8.6, 7.5 / 15.1, 15.4  kept for FedAvg
-#   pool before ReLU, torch.compile     7.9, 7.5 / 11.9, 11.8  kept for MOON
+#   pool before ReLU, eager             8.6, 7.5 / 15.1, 15.4
+#   pool before ReLU, torch.compile     7.9, 7.5 / 11.9, 11.8
 #   ReLU before pool, eager             9.1, 9.3 / 17.1, 17.4
 #   ReLU before pool, torch.compile   11.3, 11.1 / 15.1, 15.6
 # Compiling took 16 to 40 s when nothing was cached; 3 ms per MOON step repay that
-# within about 13,000 steps, two rounds of the paper's CIFAR-10 setting (E = 10).
+# within about 13,000 steps, two rounds of the paper's CIFAR-10 setting (E = 10). Layout
+# and compilation are chosen anew by each start, see `fastest`.
 #
 # Group 2, a bare training loop, eager, pool before ReLU, in turn in one process:
-#   channels_last                       6.9 / 13.3  kept
+#   channels_last                       6.9 / 13.3
 #   contiguous                          7.9 / 16.3  base of the lines below
 #   SGD foreach or single-tensor        within 1 % of fused; fused kept
 #   in-place ReLU, index_select         within 3 %; not kept
@@ -40,107 +44,42 @@ MOON's public code, does not do so.
 
 import argparse
 import json
+import os
+import shutil
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional as F
 
+from benchmarks import pytorch_networks as networks
 
-class MoonCnn(nn.Module):
-  """The CNN of MOON (arXiv:2103.16257): two convolutions, two layers, head."""
-
-  def __init__(self, shapes):
-    """shapes: name of a layer -> shape of its flax kernel."""
-    super().__init__()
-    for name, shape in shapes.items():
-      if len(shape) == 4:
-        layer = nn.Conv2d(shape[2], shape[3], kernel_size=shape[:2])
-      else:
-        layer = nn.Linear(*shape)
-      self.add_module(name, layer)
-
-  def forward(self, images):
-    """[B, C, H, W] normalised pixels -> [B, D] representation, [B, Y] logits."""
-    # relu(max) equals max(relu), on a quarter of the values.
-    x = F.relu(F.max_pool2d(self.conv1(images), 2))
-    x = F.relu(F.max_pool2d(self.conv2(x), 2))
-    x = torch.flatten(x, 1)
-    x = F.relu(self.fc1(x))
-    x = F.relu(self.fc2(x))
-    representation = self.head_output(F.relu(self.head_hidden(x)))
-    return representation, self.classifier(representation)
-
-
-# Layouts: flax kernels are [kh, kw, C_in, C_out] and [in, out]; torch's are
-# [C_out, C_in, kh, kw] and [out, in].
-
-
-def from_flax(arrays, prefix):
-  """'<prefix>/<layer>/kernel' and '/bias' arrays -> state_dict of MoonCnn."""
-  state = {}
-  for name in layer_shapes(arrays):
-    kernel = arrays[f'{prefix}/{name}/kernel']
-    if kernel.ndim == 4:
-      kernel = kernel.transpose(3, 2, 0, 1)
-    elif name == 'fc1':
-      height, width, channels = flattened_shape(arrays)
-      kernel = kernel.reshape(height, width, channels, -1).transpose(3, 2, 0, 1)
-      kernel = kernel.reshape(len(kernel), -1)
-    else:
-      kernel = kernel.T
-    state[f'{name}.weight'] = torch.tensor(np.ascontiguousarray(kernel))
-    state[f'{name}.bias'] = torch.tensor(arrays[f'{prefix}/{name}/bias'])
-  return state
-
-
-def to_flax(state, arrays):
-  """state_dict of MoonCnn -> 'params/<layer>/kernel' and '/bias' arrays."""
-  flat = {}
-  for name in layer_shapes(arrays):
-    kernel = state[f'{name}.weight'].numpy()
-    if kernel.ndim == 4:
-      kernel = kernel.transpose(2, 3, 1, 0)
-    elif name == 'fc1':
-      height, width, channels = flattened_shape(arrays)
-      kernel = kernel.reshape(-1, channels, height, width).transpose(2, 3, 1, 0)
-      kernel = kernel.reshape(-1, kernel.shape[-1])
-    else:
-      kernel = kernel.T
-    flat[f'params/{name}/kernel'] = np.ascontiguousarray(kernel)
-    flat[f'params/{name}/bias'] = state[f'{name}.bias'].numpy()
-  return flat
-
-
-def layer_shapes(arrays):
-  """Name of a layer -> shape of its flax kernel."""
-  names = [key.split('/')[1] for key in arrays if key.startswith('params/')]
-  return {name: arrays[f'params/{name}/kernel'].shape for name in sorted(set(names))}
-
-
-def flattened_shape(arrays):
-  """(H, W, C) of what fc1 flattens: after two convolutions and two 2x2 pools."""
-  height, width = arrays['train_images'].shape[1:3]
-  for name in ('conv1', 'conv2'):
-    kernel_height, kernel_width, _, channels = arrays[f'params/{name}/kernel'].shape
-    height = (height - kernel_height + 1) // 2
-    width = (width - kernel_width + 1) // 2
-  return height, width, channels
+MARGIN = 4  # pixels added on each side before the crop
+NETWORKS = {
+  'moon_cnn': networks.MoonCnn,
+  'dco_cnn': networks.DcoCnn,
+  'cnn_transformer': networks.CnnTransformer,
+  'resnet18': networks.resnet18,
+}
 
 
 class Workload:
   """The arrays of FILE.npz as tensors, converted once and outside the timing.
 
   Attributes:
-    images: [M, C, H, W] float32 normalised pixels, channels last in memory.
+    images: [M, H, W, C] float32 normalised pixels; with crops H and W are those of the
+      padded images.
+    side: of the square images that are trained on, in pixels.
     labels: [M] int64 class indices.
     batches: per client, its batches in order: [<= B] int64 rows of `images`.
     weights: per client, its share of the average; they sum to 1.
-    received: state_dict every client starts from.
-    previous: per client, the state_dict it trained last.
+    received: path of a leaf -> tensor, what every client starts from.
+    previous: per client, the same of the model it trained last.
+    crops: whether batches are cropped and flipped.
+    network: its name.
+    options: how it is built.
     mu, tau: weight and temperature of the contrastive term, no unit.
     sgd: keyword arguments of torch.optim.SGD.
   """
@@ -148,6 +87,11 @@ class Workload:
   def __init__(self, arrays):
     clients = range(int(arrays['num_clients']))
     self.images = normalised(arrays['train_images'], arrays['mean'], arrays['std'])
+    _, self.side, _, channels = self.images.shape
+    self.crops = str(arrays['augmentation']) == 'crop_flip'
+    if self.crops:
+      images = F.pad(self.images.permute(0, 3, 1, 2), (MARGIN,) * 4, mode='reflect')
+      self.images = images.permute(0, 2, 3, 1).contiguous()
     self.labels = torch.from_numpy(arrays['train_labels']).long()
     self.batches = [
       [
@@ -159,13 +103,21 @@ class Workload:
       for i in clients
     ]
     self.weights = (arrays['num_examples'] / arrays['num_examples'].sum()).tolist()
-    self.received = from_flax(arrays, 'params')
-    previous = {key: arrays[key] for key in arrays if key.startswith('previous/')}
+    self.received = _below('received/', arrays)
+    previous = _below('previous/', arrays, np.asarray)
     self.previous = [
-      from_flax(arrays | {key: stack[i] for key, stack in previous.items()}, 'previous')
+      {path: networks.to_theirs(stack[i]) for path, stack in previous.items()}
       for i in clients
-      if previous
     ]
+    self.network = str(arrays['model'])
+    self.options = {'side': self.side, 'channels': channels}
+    self.options['classes'] = int(arrays['num_classes'])
+    if self.network == 'cnn_transformer':
+      self.options |= {
+        'layers': int(arrays['layers']),
+        'feedforward': int(arrays['feedforward']),
+        'dropout': float(arrays['dropout']),
+      }
     self.mu = float(arrays['mu'])
     self.tau = float(arrays['tau'])
     self.sgd = {
@@ -179,23 +131,50 @@ class Workload:
     """Examples processed in one round, all clients and epochs."""
     return sum(len(rows) for batches in self.batches for rows in batches)
 
+  def batch(self, rows):
+    """[B] -> [B, H, W, C] pixels, cropped and flipped if the workload is."""
+    if not self.crops:
+      return self.images[rows]
+    down, right = torch.randint(2 * MARGIN + 1, (2, len(rows), 1))
+    flip = torch.rand(len(rows), 1) < 0.5
+    at = torch.arange(self.side)
+    y, x = down + at, right + torch.where(flip, at.flip(0), at)
+    return self.images[rows[:, None, None], y[:, :, None], x[:, None, :]]
+
+
+def _below(prefix, arrays, convert=networks.to_theirs):
+  """The arrays whose name begins so, without the prefix."""
+  return {
+    name.removeprefix(prefix): convert(array)
+    for name, array in arrays.items()
+    if name.startswith(prefix)
+  }
+
 
 def normalised(pixels, mean, std):
-  """[M, H, W, C] uint8, [C], [C] in pixel / 255 -> [M, C, H, W] float32."""
+  """[M, H, W, C] uint8, [C], [C] in pixel / 255 -> [M, H, W, C] float32."""
   images = torch.from_numpy(pixels).float().div_(255)
-  images.sub_(torch.tensor(mean).float()).div_(torch.tensor(std).float())
-  # A view of H, W, C memory: this is what PyTorch calls channels_last.
-  return images.permute(0, 3, 1, 2)
+  return images.sub_(torch.tensor(mean).float()).div_(torch.tensor(std).float())
+
+
+def load(module, leaves):
+  """Copies tensors, by path, into a module."""
+  for path, tensor in networks.leaves(module).items():
+    tensor.copy_(leaves[path])
 
 
 class Trainer:
   """Runs rounds; the three networks are built, and compiled, once."""
 
-  def __init__(self, workload, shapes, *, algorithm, compiled):
+  def __init__(self, workload, *, algorithm, channels_last, compiled):
     self.workload = workload
     self.algorithm = algorithm
+    self.layout = torch.channels_last if channels_last else torch.contiguous_format
+    self.name = 'channels last' if channels_last else 'contiguous'
+    self.name += ', compiled' if compiled else ', eager'
+    make = NETWORKS[workload.network]
     self.local, self.received, self.previous = (
-      MoonCnn(shapes).to(memory_format=torch.channels_last) for _ in range(3)
+      make(**workload.options).to(memory_format=self.layout) for _ in range(3)
     )
     for frozen in (self.received, self.previous):
       frozen.eval().requires_grad_(False)
@@ -222,36 +201,66 @@ class Trainer:
     return F.cross_entropy(logits, labels) + self.workload.mu * contrastive
 
   def train(self, client, batches):
-    """Trains self.local on batches of rows, from the received parameters."""
-    self.local.load_state_dict(self.workload.received)
+    """Trains self.local on batches of rows, from the received model."""
+    workload = self.workload
+    load(self.local.train(), workload.received)
     if self.algorithm == 'moon':
-      self.previous.load_state_dict(self.workload.previous[client])
-    optimizer = torch.optim.SGD(self.local.parameters(), **self.workload.sgd)
+      load(self.previous, workload.previous[client])
+    optimizer = torch.optim.SGD(self.local.parameters(), **workload.sgd)
     for rows in batches:
-      loss = self.loss(self.workload.images[rows], self.workload.labels[rows])
+      images = workload.batch(rows).permute(0, 3, 1, 2)
+      images = images.contiguous(memory_format=self.layout)
+      loss = self.loss(images, workload.labels[rows])
       optimizer.zero_grad(set_to_none=True)
       loss.backward()
       optimizer.step()
 
   def round(self):
-    """Trains every client in turn; returns the weighted mean, a state_dict."""
-    self.local.train()
-    self.received.load_state_dict(self.workload.received)
-    mean = {
-      name: torch.zeros_like(value) for name, value in self.workload.received.items()
-    }
+    """Trains every client in turn; returns the weighted mean, path -> tensor."""
+    load(self.received, self.workload.received)
+    mean = {path: torch.zeros_like(v) for path, v in self.workload.received.items()}
     for client, batches in enumerate(self.workload.batches):
       self.train(client, batches)
-      for name, value in self.local.state_dict().items():
-        mean[name].add_(value, alpha=self.workload.weights[client])
+      for path, value in networks.leaves(self.local).items():
+        mean[path].add_(value, alpha=self.workload.weights[client])
     return mean
 
-  def warm_up(self):
-    """One step per batch size: a compiled loss may be rebuilt for a new size."""
+  def warm_up(self, seconds=2):
+    """Seconds of a step on the largest batch, after one of each size; at least 3."""
     sizes = {len(rows): rows for batches in self.workload.batches for rows in batches}
-    self.received.load_state_dict(self.workload.received)
+    load(self.received, self.workload.received)
     # The largest first: it is the common one, and gets a build of its own.
-    self.train(0, [sizes[size] for size in sorted(sizes, reverse=True)])
+    largest, *others = [sizes[size] for size in sorted(sizes, reverse=True)]
+    self.train(0, [largest, *others])
+    found = []
+    while len(found) < 3 or sum(found) < seconds:
+      start = time.perf_counter()
+      self.train(0, [largest])
+      found.append(time.perf_counter() - start)
+    return float(np.median(found))
+
+
+def fastest(workload, algorithm, layouts, forms):
+  """The trainer whose step is fastest, warm; name -> seconds of a step of all tried.
+
+  Compiling may take a minute, and is tried in the layout that is faster without.
+  """
+  tried = {}
+
+  def best(trainers):
+    tried.update((trainer, trainer.warm_up()) for trainer in trainers)
+    return min(tried, key=tried.get)
+
+  def made(channels_last, compiled):
+    words = {'channels_last': channels_last, 'compiled': compiled}
+    return Trainer(workload, algorithm=algorithm, **words)
+
+  if False in forms:
+    chosen = best([made(layout, False) for layout in layouts])
+    layouts = [chosen.layout == torch.channels_last]
+  if True in forms:
+    chosen = best([made(layout, True) for layout in layouts])
+  return chosen, {trainer.name: seconds for trainer, seconds in tried.items()}
 
 
 def parse_flags():
@@ -261,12 +270,13 @@ def parse_flags():
   parser.add_argument('--threads', type=int, default=1)
   parser.add_argument('--repeats', type=int, default=5, help='rounds that are timed')
   parser.add_argument('--turns', action='store_true', help='wait before each round')
-  parser.add_argument('--out', type=Path, help='.npz for the averaged parameters')
-  parser.add_argument(
-    '--compile',
-    action=argparse.BooleanOptionalAction,
-    help='torch.compile, needs a C++ compiler; default: where it is faster, moon',
-  )
+  parser.add_argument('--out', type=Path, help='.npz for the averaged model')
+  for name, what in (
+    ('compile', 'torch.compile; default: if there is a C++ compiler, the faster'),
+    ('channels-last', 'layout of images and kernels; default: the faster'),
+  ):
+    action = argparse.BooleanOptionalAction
+    parser.add_argument(f'--{name}', action=action, help=what)
   return parser.parse_args()
 
 
@@ -274,13 +284,11 @@ def main():
   flags = parse_flags()
   torch.set_num_threads(flags.threads)
   with np.load(flags.workload, allow_pickle=False) as file:
-    arrays = dict(file)
-  compiled = flags.algorithm == 'moon' if flags.compile is None else flags.compile
-  workload = Workload(arrays)
-  trainer = Trainer(
-    workload, layer_shapes(arrays), algorithm=flags.algorithm, compiled=compiled
-  )
-  trainer.warm_up()
+    workload = Workload(dict(file))
+  compiler = shutil.which(os.environ.get('CXX', 'g++')) is not None
+  forms = {False, compiler} if flags.compile is None else {flags.compile}
+  layouts = (True, False) if flags.channels_last is None else (flags.channels_last,)
+  trainer, tried = fastest(workload, flags.algorithm, layouts, forms)
 
   seconds = []
   for _ in range(flags.repeats):
@@ -292,14 +300,15 @@ def main():
     seconds.append(time.perf_counter() - start)
 
   if flags.out:
-    np.savez(flags.out, **to_flax(mean, arrays))
+    np.savez(flags.out, **{path: networks.to_ours(v) for path, v in mean.items()})
   report = {
     'seconds': seconds,
     'samples': workload.samples(),
     'samples_per_second': workload.samples() / float(np.median(seconds)),
     'threads': torch.get_num_threads(),
     'torch': torch.__version__,
-    'compiled': compiled,
+    'form': trainer.name,
+    'step_seconds': tried,
   }
   print(json.dumps(report))
 

@@ -78,7 +78,7 @@ def lower_programs(
   def evaluate(state, test):
     return test_models(algorithm.evaluated(state.server, state.clients), test)
 
-  once = _represent_once(experiment, training, state)
+  once = represent_once(experiment, training, state)
   augment = augmenter(config.augmentation.name, **options(config, 'augmentation'))
   train = lanes.cohort_training(
     training,
@@ -109,7 +109,7 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
   return client_training.LocalTraining(*built, optimizer)
 
 
-def _represent_once(
+def represent_once(
   experiment: Experiment, training: client_training.LocalTraining, state: State
 ) -> bool:
   """Whether to keep the frozen representations of a round: does it pay, do they fit?

@@ -207,7 +207,7 @@ def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
   built = build(*(f'--config.{flag}' for flag in flags))
   training = programs.local_training(built)
   state = experiment.initial_state(built)
-  assert programs._represent_once(built, training, state) == once
+  assert programs.represent_once(built, training, state) == once
 
 
 def test_a_batch_larger_than_every_client_costs_nothing():
