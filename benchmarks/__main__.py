@@ -1,7 +1,7 @@
 """Measures the engine: against sequential PyTorch on a CPU, by itself on a GPU.
 
   pip install -r benchmarks/requirements.txt
-  python -m benchmarks --data-dir=DIR
+  python -m benchmarks --data-dir=DIR [--quick]
   python -m benchmarks --data-dir=DIR --suite=gpu [--quick]
   python -m benchmarks --data-dir=DIR --suite=gpu-compile --target-config=FILE
 
@@ -18,6 +18,7 @@ import pathlib
 import platform
 import sys
 import time
+from collections.abc import Callable
 
 from benchmarks import cpu, gpu, gpu_compile, processes
 from benchmarks.processes import ROOT
@@ -40,18 +41,23 @@ def main() -> None:
     print(error, file=sys.stderr)
     raise SystemExit(error.exit_code) from None
   path = ROOT / f'benchmarks/results/{name}.json'
+  measure(tasks, path, details)
+  print(f'written: {path.relative_to(ROOT)}')
+
+
+def measure(tasks: dict[str, Callable], path: pathlib.Path, details: dict) -> None:
+  """Runs the tasks; prints each one's rows, and writes all so far, before the next."""
   before = json.loads(path.read_text())['rows'] if path.exists() else []
   last = {row['measured']: row['value'] for row in before}
   rows, begin = [], time.monotonic()
-  for done, (task, measure) in enumerate(tasks.items(), 1):
-    for row in measure():
+  for done, (task, run) in enumerate(tasks.items(), 1):
+    for row in run():
       rows.append(row)
       _tell(row, last.get(row.measured))
     _write(path, rows, details)
     minutes = (time.monotonic() - begin) / 60
     left = ', '.join(list(tasks)[done:]) or 'nothing'
     print(f'  {task}: done after {minutes:.1f} minutes; left: {left}', flush=True)
-  print(f'written: {path.relative_to(ROOT)}')
 
 
 def _options():
@@ -60,11 +66,11 @@ def _options():
   )
   parser.add_argument('--suite', choices=('cpu', 'gpu', 'gpu-compile'), default='cpu')
   parser.add_argument('--data-dir', default=os.environ.get('TFDS_DATA_DIR', ''))
-  parser.add_argument('--limit', type=int, help='training examples; cpu 6400, gpu all')
+  parser.add_argument('--limit', type=int, help='training examples of the gpu suite')
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--rounds', type=int, default=100, help='of the gpu suite')
   parser.add_argument(
-    '--quick', action='store_true', help='gpu: what matters, 8 minutes'
+    '--quick', action='store_true', help='what matters: cpu 5 minutes, gpu 8'
   )
   parser.add_argument('--anywhere', action='store_true', help='gpu: on a CPU too')
   parser.add_argument('--target-config', default='', help='of gpu-compile: the card')
@@ -75,9 +81,10 @@ def _options():
 def _suite(options, details):
   """(name of the results, name of a task -> function that returns its rows)."""
   if options.suite == 'cpu':
-    given = options.data_dir, options.limit or 6400, options.repeats, details
+    repeats = min(options.repeats, 3) if options.quick else options.repeats
     machine = f'{platform.machine()}-{len(os.sched_getaffinity(0))}-cores'
-    return machine, {'all': lambda: cpu.rows(*given)}
+    machine += '-quick' if options.quick else ''
+    return machine, cpu.tasks(options.data_dir, repeats, options.quick, details)
   if options.suite == 'gpu':
     device = processes.run(['-c', _DEVICE])
     if device['backend'] != 'gpu' and not options.anywhere:

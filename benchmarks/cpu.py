@@ -1,105 +1,85 @@
-"""The rows of the CPU suite: against PyTorch, and what the design promises."""
+"""The suite of a CPU: beside PyTorch, from a cold start, and what the design promises.
 
+The rows that matter come first; when the minutes are over, the others are left out.
+"""
+
+import functools
 import os
+import pathlib
 import tempfile
-from typing import NamedTuple
+import time
+from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks import processes
+from benchmarks import beside, processes
+from benchmarks.rows import Row, until
 from moon_jax.data import partition
 from moon_jax.engine import planning
 
-_ALGORITHMS = ('fedavg', 'moon')
+MINUTES = {True: 5, False: 25}  # quick or not
 
 
-class Row(NamedTuple):
-  """A line of the table."""
-
-  measured: str
-  value: str
-  bar: str
-
-
-def rows(data_dir: str, limit: int, repeats: int, details: dict) -> list[Row]:
-  """Measures everything; `details` receives what the processes reported.
+def tasks(
+  data_dir: str, repeats: int, quick: bool, details: dict
+) -> dict[str, Callable[[], list[Row]]]:
+  """Name -> a function that measures and returns rows, the most important first.
 
   Args:
     data_dir: TFDS folder with CIFAR-10.
-    limit: training examples.
     repeats: timed rounds on each side.
-    details: name -> report, filled in.
+    quick: whether only the MOON CNN beside PyTorch is measured.
+    details: name -> what the processes reported, filled in.
   """
-  workload = [
-    f'--config.data.dir={data_dir}',
-    f'--config.data.limit={limit}',
-    '--config.augmentation.name=none',
-  ]
-  found = []
-  for cores in (1, 2):
-    if cores <= len(os.sched_getaffinity(0)):
-      found += _speed(workload, repeats, cores, details)
-  return [*found, _utilisation(), *_running(data_dir, details), _memory(details)]
+  end = time.monotonic() + 60 * MINUTES[quick]
+  found = {
+    case.name: functools.partial(beside.measure, case, repeats, details)
+    for case in beside.cases(data_dir, quick)
+  }
+  if not quick:
+    found['first round'] = functools.partial(_first_rounds, data_dir)
+    for cores in beside.cores():
+      name = f'MOON / FedAvg, {cores} core{"s" if cores > 1 else ""}'
+      given = name, data_dir, repeats, cores, details
+      found[name] = functools.partial(_cost_of_moon, *given)
+    found['useful steps'] = lambda seconds: [_utilisation()]
+    found['a run'] = functools.partial(_running, data_dir, details)
+    found['memory'] = functools.partial(_memory, details)
+  return {
+    name: functools.partial(until, end, name, measure)
+    for name, measure in found.items()
+  }
 
 
-def _speed(workload, repeats, cores, details):
-  """Useful samples a second of both, and the cost of MOON over FedAvg."""
-  with (
-    tempfile.TemporaryDirectory() as folder,
-    processes.Turns(cores, repeats) as turns,
-  ):
-    files = {name: f'{folder}/{name}.npz' for name in _ALGORITHMS}
-    for name, file in files.items():
-      turns.add((name, 'ours'), _engine_words(workload, name, file))
-      turns.add((name, 'pytorch'), _baseline_words(file, name, cores))
-    reports = turns.reports()
-    for name, file in files.items():
-      reports[name, 'pytorch']['difference'] = _difference(file)
-  for name in _ALGORITHMS:
-    sides = {side: reports[name, side] for side in ('ours', 'pytorch')}
-    details[f'{name}, {cores} cores'] = sides
-  speed = {key: report['samples_per_second'] for key, report in reports.items()}
-  on = f'{cores} core{"s" if cores > 1 else ""}'
-  for name, bar in (('moon', 2.0), ('fedavg', 1.2)):
-    ours, theirs = speed[name, 'ours'], speed[name, 'pytorch']
-    text = f'{ours:,.0f} / {theirs:,.0f} = {ours / theirs:.2f}'
-    yield Row(f'{name}, samples/s, ours / PyTorch, {on}', text, f'>= {bar}')
-  ours, theirs = (
-    speed['fedavg', side] / speed['moon', side] for side in ('ours', 'pytorch')
-  )
-  text = f'{ours:.2f} (PyTorch {theirs:.2f})'
-  yield Row(f'time of a MOON round / a FedAvg round, {on}', text, '<= 1.15')
+def _first_rounds(data_dir, *, seconds):
+  """Seconds from a process's start to its first round's record, cold and warm."""
+  flags = beside.flags(data_dir, 'fedavg', 'none', 'moon_cnn', beside.MANY_USERS)
+  end = time.monotonic() + seconds
+  with tempfile.TemporaryDirectory() as folder:
+    caches = {'XDG_CACHE_HOME': f'{folder}/cache', 'JAX_COMPILATION_CACHE_DIR': ''}
+    for name, bar in (('empty', 10), ('filled', 5)):
+      workdir = pathlib.Path(folder, name)
+      words = ['launch.py', *flags, '--config.num_rounds=1', f'--workdir={workdir}']
+      left = end - time.monotonic()
+      took = processes.seconds_until(workdir / 'metrics.jsonl', words, left, **caches)
+      yield Row(
+        f'process start to the end of the first round, 1,000 users, caches {name}, '
+        '1 core',
+        f'{took:.1f} s',
+        f'<= {bar} s',
+      )
 
 
-def _engine_words(workload, algorithm, file):
-  return [
-    '-m',
-    'benchmarks.engine',
-    f'--out={file}',
-    '--config=configs/cifar10_moon.py',
-    f'--config.algorithm={algorithm}',
-    *workload,
-  ]
-
-
-def _baseline_words(file, algorithm, cores):
-  return [
-    'benchmarks/pytorch_baseline.py',
-    f'--workload={file}',
-    f'--algorithm={algorithm}',
-    f'--threads={cores}',
-    f'--out={file}.result.npz',
-  ]
-
-
-def _difference(file):
-  """The largest difference between the averaged models of both sides."""
-  with np.load(file) as mine, np.load(f'{file}.result.npz') as other:
-    names = [name for name in other.files if name.startswith('params/')]
-    return max(
-      float(np.abs(other[name] - mine[name.replace('params', 'result', 1)]).max())
-      for name in names
-    )
+def _cost_of_moon(name, data_dir, repeats, cores, details, *, seconds):
+  """The time of a round of MOON in that of FedAvg, both ours."""
+  with processes.Turns(cores, repeats, seconds) as turns:
+    for algorithm in ('fedavg', 'moon'):
+      given = algorithm, 'none', 'moon_cnn', beside.SETTINGS['moon_cnn']
+      turns.add(algorithm, ['-m', 'benchmarks.engine', *beside.flags(data_dir, *given)])
+    details[name] = reports = turns.reports()
+  rates = [reports[key]['samples_per_second'] for key in ('fedavg', 'moon')]
+  text = f'{rates[0] / rates[1]:.2f}'
+  return [Row(f'time of a round, {name}', text, '<= 1.15')]
 
 
 def _utilisation():
@@ -123,7 +103,7 @@ def _utilisation():
   return Row(name, f'{np.mean(shares):.2f}', '>= 0.95')
 
 
-def _running(data_dir, details):
+def _running(data_dir, details, *, seconds):
   """Compilations of a run with changing cohorts, and its time beside the arithmetic.
 
   All of CIFAR-10: the host's share is that of real rounds.
@@ -139,7 +119,8 @@ def _running(data_dir, details):
       '--config.participation=0.5',
       '--config.num_rounds=6',
       '--config.checkpoint_every_rounds=3',
-    ]
+    ],
+    seconds=seconds,
   )
   details['run'] = report
   yield Row(
@@ -156,7 +137,7 @@ def _running(data_dir, details):
   )
 
 
-def _memory(details):
+def _memory(details, *, seconds):
   """Temporary memory of a MOON round of 1,000 and of 100 clients, 8 lanes, digits."""
   found = {}
   for clients in (100, 1000):
@@ -172,13 +153,12 @@ def _memory(details):
         '--config.local_epochs=1',
       ],
       cores=1,
+      seconds=seconds,
     )
     details[f'memory, {clients} clients'] = report
     # The cohort's memories are gathered from the state: one copy while the round runs.
     stored = clients * report['model_bytes']
     found[clients] = (report['temporary_bytes'] - stored) / 2**20
-  return Row(
-    'memory beyond the gathered client models, 1,000 / 100 clients, 8 lanes, 1 device',
-    f'{found[1000]:.1f} / {found[100]:.1f} MiB = {found[1000] / found[100]:.2f}',
-    '<= 1.10',
-  )
+  name = 'memory beyond the gathered client models, 1,000 / 100 clients, 8 lanes'
+  text = f'{found[1000]:.1f} / {found[100]:.1f} MiB = {found[1000] / found[100]:.2f}'
+  return [Row(f'{name}, 1 device', text, '<= 1.10')]

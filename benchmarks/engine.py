@@ -135,12 +135,16 @@ def _counted(cost, name):
 
 def _workload(built, state, plan, after):
   """The arrays of the .npz file."""
-  split, config = built.train.examples, built.config
+  split, config, classes = (
+    built.train.examples,
+    built.config,
+    built.class_counts.shape[1],
+  )
   arrays = {
     'train_images': split.images,
     'train_labels': split.labels,
-    'num_classes': len(built.class_counts[0]),
     'model': config.model,
+    'options': json.dumps({'classes': classes} | experiment.options(config, 'model')),
     'augmentation': config.augmentation.name,
     'mean': split.mean,
     'std': split.std,
@@ -151,9 +155,6 @@ def _workload(built, state, plan, after):
     'learning_rate': config.optimizer.learning_rate,
     'momentum': config.optimizer.momentum,
     'weight_decay': config.optimizer.weight_decay,
-    'layers': config.cnn_transformer.layers,
-    'feedforward': config.cnn_transformer.feedforward,
-    'dropout': config.cnn_transformer.dropout,
   }
   for slot, client in enumerate(plan.clients):
     rows, num_real = built.planner.batches(1, client)

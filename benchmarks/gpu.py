@@ -5,13 +5,12 @@ another kind of device `--anywhere` tries it: add `--rounds=2 --limit=640`.
 """
 
 import functools
-import subprocess
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks import processes
-from benchmarks.cpu import Row
+from benchmarks.rows import Row, until
 
 # Datasheet of the NVIDIA H200 SXM: TF32 without sparsity, and HBM3e.
 PEAK_FLOPS = 494e12
@@ -77,17 +76,13 @@ def _sweeps(quick):
 
 def _until(end, name, measure, details):
   """The rows of one process, or one that says why there are none."""
-  left = end - time.monotonic()
-  if left <= 0:
-    return [Row(name, 'not run: the minutes were over', '')]
-  try:
-    details[name] = report = measure.func(*measure.args, seconds=left)
-  except subprocess.TimeoutExpired:
-    return [Row(name, f'not run to its end in the {left:.0f} s that were left', '')]
-  except subprocess.CalledProcessError as error:
-    return [Row(name, f'failed with exit code {error.returncode}', '')]
-  details.setdefault('device', report['device'])
-  return [Row(name, report.pop('text'), report.pop('bar'))]
+
+  def rows(seconds):
+    details[name] = report = measure.func(*measure.args, seconds=seconds)
+    details.setdefault('device', report['device'])
+    return [Row(name, report.pop('text'), report.pop('bar'))]
+
+  return until(end, name, rows)
 
 
 def _experiment(workload, augmentation, bar, *, seconds):

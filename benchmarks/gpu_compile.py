@@ -26,7 +26,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import hlo, processes
-from benchmarks.cpu import Row
+from benchmarks.rows import Row
 from moon_jax import cli
 from moon_jax.engine import devices, experiment, programs
 from moon_jax.errors import ExitCode, UsageError

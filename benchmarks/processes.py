@@ -6,6 +6,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Hashable
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -33,30 +35,67 @@ def run(
       raise
 
 
+def seconds_until(
+  path: pathlib.Path, words: list[str], seconds: float, **environment: str
+) -> float:
+  """From the start of `python *words` on one core until a file has contents.
+
+  Waits for the program's end; after `seconds` subprocess.TimeoutExpired ends it.
+  """
+  begin = time.monotonic()
+  with _start(words, 1, environment) as process:
+    while not (path.exists() and path.stat().st_size):
+      if process.poll() is not None:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+      if time.monotonic() - begin > seconds:
+        process.kill()
+        raise subprocess.TimeoutExpired(process.args, seconds)
+      time.sleep(0.01)
+    took = time.monotonic() - begin
+    process.communicate()
+  return took
+
+
 class Turns:
   """Programs that are timed in turn: what disturbs the machine disturbs all of them.
 
   Each waits for a line before each of its timed rounds, and meanwhile does nothing.
-  A context manager.
+  A context manager, which ends with subprocess.TimeoutExpired after some seconds.
   """
 
-  def __init__(self, cores: int, repeats: int):
-    self._cores, self._repeats = cores, repeats
+  def __init__(self, cores: int, repeats: int, seconds: float):
+    self._cores, self._repeats, self._seconds = cores, repeats, seconds
     self._processes = {}
     self._stack = contextlib.ExitStack()
+    self._late = threading.Event()
+    self._timer = threading.Timer(seconds, self._end)
 
   def __enter__(self):
+    self._timer.start()
     return self
 
-  def __exit__(self, *exception):
+  def __exit__(self, kind, error, traceback):
+    self._timer.cancel()
+    if error:
+      self._kill()
     self._stack.close()
+    if error and self._late.is_set():
+      raise subprocess.TimeoutExpired('turns', self._seconds) from error
+
+  def _end(self):
+    self._late.set()
+    self._kill()
+
+  def _kill(self):
+    for process in self._processes.values():
+      process.kill()
 
   def add(self, name: Hashable, words: list[str]) -> None:
     """Starts `python *words --turns --repeats=N` and waits until it is warm."""
     words = [*words, '--turns', f'--repeats={self._repeats}']
     process = self._stack.enter_context(_start(words, self._cores))
-    self._wait(process)
     self._processes[name] = process
+    self._wait(process)
 
   def reports(self) -> dict[Hashable, dict]:
     """Runs all rounds; name -> the JSON that the program printed at its end."""
@@ -74,7 +113,7 @@ class Turns:
   @staticmethod
   def _wait(process):
     if not any(line == 'ready\n' for line in process.stdout):
-      raise RuntimeError(f'{process.args} ended before its time.')
+      raise subprocess.CalledProcessError(process.wait(), process.args)
 
 
 def _start(words, cores, environment=None) -> subprocess.Popen:

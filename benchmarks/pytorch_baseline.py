@@ -24,9 +24,8 @@ and padded, before the timing.
 #   pool before ReLU, torch.compile     7.9, 7.5 / 11.9, 11.8
 #   ReLU before pool, eager             9.1, 9.3 / 17.1, 17.4
 #   ReLU before pool, torch.compile   11.3, 11.1 / 15.1, 15.6
-# Compiling took 16 to 40 s when nothing was cached; 3 ms per MOON step repay that
-# within about 13,000 steps, two rounds of the paper's CIFAR-10 setting (E = 10). Layout
-# and compilation are chosen anew by each start, see `fastest`.
+# Compiling took 16 to 40 s when nothing was cached. Layout and compilation are chosen
+# anew by each start, see `fastest`.
 #
 # Group 2, a bare training loop, eager, pool before ReLU, in turn in one process:
 #   channels_last                       6.9 / 13.3
@@ -39,8 +38,7 @@ and padded, before the timing.
 # not tried (compiled 19.9 / 24.0), amax 13.6 / not tried.
 #
 # Group 4, this script, MOON, in turn in one process, CPU time, medians of 8 rounds:
-#   inference_mode for the frozen networks   eager 14.8, compiled 12.1; kept
-#   no_grad                                  eager 14.8, compiled 12.3; same parameters
+# inference_mode for the frozen networks 14.8 eager, 12.1 compiled; no_grad 14.8, 12.3.
 
 import argparse
 import json
@@ -111,13 +109,7 @@ class Workload:
     ]
     self.network = str(arrays['model'])
     self.options = {'side': self.side, 'channels': channels}
-    self.options['classes'] = int(arrays['num_classes'])
-    if self.network == 'cnn_transformer':
-      self.options |= {
-        'layers': int(arrays['layers']),
-        'feedforward': int(arrays['feedforward']),
-        'dropout': float(arrays['dropout']),
-      }
+    self.options |= json.loads(str(arrays['options']))
     self.mu = float(arrays['mu'])
     self.tau = float(arrays['tau'])
     self.sgd = {
@@ -170,11 +162,11 @@ class Trainer:
     self.workload = workload
     self.algorithm = algorithm
     self.layout = torch.channels_last if channels_last else torch.contiguous_format
-    self.name = 'channels last' if channels_last else 'contiguous'
-    self.name += ', compiled' if compiled else ', eager'
-    make = NETWORKS[workload.network]
+    words = ('contiguous', 'channels last'), ('eager', 'compiled')
+    self.name = f'{words[0][channels_last]}, {words[1][compiled]}'
     self.local, self.received, self.previous = (
-      make(**workload.options).to(memory_format=self.layout) for _ in range(3)
+      NETWORKS[workload.network](**workload.options).to(memory_format=self.layout)
+      for _ in range(3)
     )
     for frozen in (self.received, self.previous):
       frozen.eval().requires_grad_(False)

@@ -62,7 +62,7 @@ class CnnTransformer(nn.Module):
   """SA-MOON's network; the dropout's places are those of moon_jax/models/."""
 
   def __init__(
-    self, side=32, channels=3, classes=10, *, layers=6, feedforward=2048, dropout=0.1
+    self, side=32, channels=3, classes=10, *, layers, heads, feedforward, dropout
   ):
     super().__init__()
     widths = (channels, 32, 64, 128, 128, 256, 256)
@@ -72,7 +72,7 @@ class CnnTransformer(nn.Module):
       setattr(self, f'conv{i}_norm', nn.BatchNorm2d(widths[i]))
     self.dropout, self.layers = nn.Dropout(dropout), layers
     for i in range(1, layers + 1):
-      setattr(self, f'encoder{i}', encoder_layer(256, 8, feedforward, dropout))
+      setattr(self, f'encoder{i}', encoder_layer(256, heads, feedforward, dropout))
     self.fc1 = nn.Linear(256 * (side // 8) ** 2, 256)
     self.fc2, self.classifier = nn.Linear(256, 256), nn.Linear(256, classes)
 

@@ -1,13 +1,19 @@
-"""What is read from a compiled program, and what the suites answer to bad input."""
+"""What is counted and written, the baseline's model, and answers to bad input."""
 
 import importlib.util
+import json
+import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from benchmarks import gpu, hlo
-from benchmarks.cpu import Row
+from benchmarks import __main__ as suites
+from benchmarks import cpu, engine, gpu, hlo
+from benchmarks.rows import Row
+from moon_jax import cli
+from moon_jax.engine import experiment
 from moon_jax.errors import ExitCode
 from tests.processes import ROOT
 
@@ -103,3 +109,128 @@ def test_what_the_minutes_leave_no_time_for_is_left_out():
     list(gpu.tasks(workload._replace(quick=quick), {})) for quick in (True, False)
   )
   assert whole[: len(quick)] == quick
+
+
+def test_a_row_is_written_before_the_next_is_measured(tmp_path, capsys):
+  path, seen = tmp_path / 'results.json', []
+
+  def second():
+    seen.extend(json.loads(path.read_text())['rows'])
+    assert 'a: 1' in capsys.readouterr().out
+    return [Row('b', '2', '')]
+
+  suites.measure({'first': lambda: [Row('a', '1', '')], 'second': second}, path, {})
+  assert seen == [{'measured': 'a', 'value': '1', 'bar': ''}]
+  assert [row['measured'] for row in json.loads(path.read_text())['rows']] == ['a', 'b']
+
+
+def test_the_cpu_suite_measures_each_network_beside_pytorch():
+  quick, whole = (list(cpu.tasks('', 1, quick, {})) for quick in (True, False))
+  wanted = {
+    f'{model}, {algorithm}, {augmentation}, 1 core'
+    for model in ('moon_cnn', 'dco_cnn', 'cnn_transformer', 'resnet18')
+    for algorithm in ('fedavg', 'moon')
+    for augmentation in ('none', 'crop_flip')
+  }
+  assert wanted <= set(whole)
+  assert quick == whole[:4]
+  assert set(quick) == {name for name in wanted if name.startswith('moon_cnn')}
+
+
+# --- what is counted, and the baseline's model ------------------------------------
+
+
+@pytest.fixture(scope='module')
+def images(tmp_path_factory):
+  """An .npz file of random pixels: 24 images in training, 10 classes."""
+  path, rng = tmp_path_factory.mktemp('data') / 'images.npz', np.random.default_rng(0)
+  arrays = {}
+  for split, count in (('train', 24), ('test', 10)):
+    arrays[f'{split}_x'] = rng.integers(0, 256, (count, 32, 32, 3), np.uint8)
+    arrays[f'{split}_y'] = np.arange(count) % 10
+  np.savez(path, **arrays)
+  return path
+
+
+def flags(images, model, *more):
+  return [
+    '--config.data.source=npz',
+    f'--config.data.path={images}',
+    f'--config.model={model}',
+    '--config.num_clients=2',
+    '--config.partition.name=iid',
+    '--config.partition.min_size=1',
+    '--config.batch_size=8',
+    '--config.local_epochs=2',
+    *more,
+  ]
+
+
+def step_flops(images, *more):
+  built = experiment.build(cli.parse(flags(images, 'moon_cnn', *more)).config)
+  return engine._step_flops(built, experiment.initial_state(built))
+
+
+def test_frozen_networks_count_in_each_step_that_runs_them(images):
+  crops = '--config.augmentation.name=crop_flip'
+  per_step = {
+    epochs: step_flops(images, f'--config.local_epochs={epochs}') for epochs in (2, 4)
+  }
+  once = 4 * (per_step[2] - per_step[4])  # both frozen networks, on one batch
+  pixels = 28**2 * 6 * 75 + 10**2 * 16 * 150
+  dense = 400 * 120 + 120 * 84 + 84 * 84 + 84 * 256
+  assert once == pytest.approx(2 * 8 * 2 * (pixels + dense), rel=0.05)
+  augmented = step_flops(images, crops)
+  assert augmented == pytest.approx(per_step[2] + once / 2, rel=1e-3)
+  # One epoch looks each representation up once, and keeps none.
+  assert step_flops(images, '--config.local_epochs=1') == pytest.approx(augmented)
+
+
+def program(*words):
+  done = subprocess.run(
+    [sys.executable, '-m', *words],
+    cwd=ROOT,
+    env=os.environ | {'OPENBLAS_NUM_THREADS': '1'},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow  # compiles ResNet-18 and the CNN-Transformer
+@pytest.mark.skipif(importlib.util.find_spec('torch') is None, reason='no torch')
+@pytest.mark.parametrize('algorithm', ['fedavg', 'moon'])
+@pytest.mark.parametrize(
+  'model', ['moon_cnn', 'dco_cnn', 'cnn_transformer', 'resnet18']
+)
+def test_pytorch_ends_with_the_same_averaged_model(images, tmp_path, model, algorithm):
+  file, result = tmp_path / 'round.npz', tmp_path / 'result.npz'
+  more = [f'--config.algorithm={algorithm}']
+  if model == 'cnn_transformer':
+    more += [
+      f'--config.cnn_transformer.{knob}'
+      for knob in ('dropout=0', 'layers=1', 'heads=4')
+    ]
+  words = '--repeats=1', f'--out={file}', *flags(images, model, *more)
+  program('benchmarks.engine', *words)
+  told = program(
+    'benchmarks.pytorch_baseline',
+    f'--workload={file}',
+    f'--algorithm={algorithm}',
+    '--repeats=1',
+    '--no-compile',
+    f'--out={result}',
+  )
+  assert len(told['step_seconds']) == 2
+  with np.load(file) as ours, np.load(result) as theirs:
+    assert set(theirs) == {
+      name.removeprefix('result/') for name in ours if name.startswith('result/')
+    }
+    for name in theirs:
+      start, end = ours[f'received/{name}'], ours[f'result/{name}']
+      moved = np.abs(end - start).max()
+      np.testing.assert_allclose(
+        theirs[name], end, rtol=1e-4, atol=1e-5 + 0.02 * moved, err_msg=name
+      )

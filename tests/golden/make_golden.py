@@ -69,7 +69,7 @@ def golden(module, shape):
   return found
 
 
-SMALL = {'layers': 1, 'feedforward': 64, 'dropout': 0.0}
+SMALL = {'layers': 1, 'heads': 8, 'feedforward': 64, 'dropout': 0.0}
 CASES = {
   'moon_cnn': (networks.MoonCnn, (3, 32, 32, 3)),
   'dco_cnn': (lambda: networks.DcoCnn(28, 1), (3, 28, 28, 1)),

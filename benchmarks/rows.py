@@ -1,0 +1,30 @@
+"""A line of the table, and what stands there when the minutes are over."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+  """A line of the table."""
+
+  measured: str
+  value: str
+  bar: str
+
+
+def until(end: float, name: str, measure: Callable) -> list[Row]:
+  """The rows that measure(seconds left) finds, or one that says why there are none.
+
+  end: on time.monotonic's clock.
+  """
+  left = end - time.monotonic()
+  if left <= 0:
+    return [Row(name, 'not run: the minutes were over', '')]
+  try:
+    return list(measure(seconds=left))
+  except subprocess.TimeoutExpired:
+    return [Row(name, f'not run to its end in the {left:.0f} s that were left', '')]
+  except subprocess.CalledProcessError as error:
+    return [Row(name, f'failed with exit code {error.returncode}', '')]
