@@ -28,16 +28,11 @@ and padded, before the timing.
 # anew by each start, see `fastest`.
 #
 # Group 2, a bare training loop, eager, pool before ReLU, in turn in one process:
-#   channels_last                       6.9 / 13.3
-#   contiguous                          7.9 / 16.3  base of the lines below
-#   SGD foreach or single-tensor        within 1 % of fused; fused kept
-#   in-place ReLU, index_select         within 3 %; not kept
-#   oneDNN off                          13.2 / 20.9
+# channels last 6.9 / 13.3, contiguous 7.9 / 16.3, without oneDNN 13.2 / 20.9; SGD that is
+# not fused, in-place ReLU, index_select within 3 %. Channels last with max_pool2d 6.9,
+# with a maximum of slices 11.3, with amax 13.6.
 #
-# Group 3, the same loop, channels_last: max_pool2d 6.9 / 13.4, maximum of slices 11.3 /
-# not tried (compiled 19.9 / 24.0), amax 13.6 / not tried.
-#
-# Group 4, this script, MOON, in turn in one process, CPU time, medians of 8 rounds:
+# Group 3, this script, MOON, in turn in one process, CPU time, medians of 8 rounds:
 # inference_mode for the frozen networks 14.8 eager, 12.1 compiled; no_grad 14.8, 12.3.
 
 import argparse
