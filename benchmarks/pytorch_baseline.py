@@ -24,13 +24,11 @@ and padded, before the timing.
 #   pool before ReLU, torch.compile     7.9, 7.5 / 11.9, 11.8
 #   ReLU before pool, eager             9.1, 9.3 / 17.1, 17.4
 #   ReLU before pool, torch.compile   11.3, 11.1 / 15.1, 15.6
-# Compiling took 16 to 40 s when nothing was cached. Layout and compilation are chosen
-# anew by each start, see `fastest`.
+# Compiling took 16 to 40 s when nothing was cached. Now each start chooses: `fastest`.
 #
-# Group 2, a bare training loop, eager, pool before ReLU, in turn in one process:
-# channels last 6.9 / 13.3, contiguous 7.9 / 16.3, without oneDNN 13.2 / 20.9; SGD that is
-# not fused, in-place ReLU, index_select within 3 %. Channels last with max_pool2d 6.9,
-# with a maximum of slices 11.3, with amax 13.6.
+# Group 2, a bare loop, eager, pool before ReLU: channels last 6.9 / 13.3, contiguous
+# 7.9 / 16.3, without oneDNN 13.2 / 20.9; SGD not fused, in-place ReLU, index_select
+# within 3 %. max_pool2d 6.9, maximum of slices 11.3, amax 13.6.
 #
 # Group 3, this script, MOON, in turn in one process, CPU time, medians of 8 rounds:
 # inference_mode for the frozen networks 14.8 eager, 12.1 compiled; no_grad 14.8, 12.3.
@@ -59,7 +57,7 @@ NETWORKS = {
 
 
 class Workload:
-  """The arrays of FILE.npz as tensors, converted once and outside the timing.
+  """The arrays of FILE.npz as tensors, outside the timing.
 
   Attributes:
     images: [M, H, W, C] float32 normalised pixels; with crops H and W are those of the
@@ -227,12 +225,12 @@ class Trainer:
     return float(np.median(found))
 
 
-def fastest(workload, algorithm, layouts, forms):
+def fastest(workload, algorithm, forms):
   """The trainer whose step is fastest, warm; name -> seconds of a step of all tried.
 
   Compiling may take a minute, and is tried in the layout that is faster without.
   """
-  tried = {}
+  tried, layouts = {}, (True, False)
 
   def best(trainers):
     tried.update((trainer, trainer.warm_up()) for trainer in trainers)
@@ -258,12 +256,11 @@ def parse_flags():
   parser.add_argument('--repeats', type=int, default=5, help='rounds that are timed')
   parser.add_argument('--turns', action='store_true', help='wait before each round')
   parser.add_argument('--out', type=Path, help='.npz for the averaged model')
-  for name, what in (
-    ('compile', 'torch.compile; default: if there is a C++ compiler, the faster'),
-    ('channels-last', 'layout of images and kernels; default: the faster'),
-  ):
-    action = argparse.BooleanOptionalAction
-    parser.add_argument(f'--{name}', action=action, help=what)
+  parser.add_argument(
+    '--compile',
+    action=argparse.BooleanOptionalAction,
+    help='torch.compile; default: the faster, if there is a C++ compiler',
+  )
   return parser.parse_args()
 
 
@@ -274,8 +271,7 @@ def main():
     workload = Workload(dict(file))
   compiler = shutil.which(os.environ.get('CXX', 'g++')) is not None
   forms = {False, compiler} if flags.compile is None else {flags.compile}
-  layouts = (True, False) if flags.channels_last is None else (flags.channels_last,)
-  trainer, tried = fastest(workload, flags.algorithm, layouts, forms)
+  trainer, tried = fastest(workload, flags.algorithm, forms)
 
   seconds = []
   for _ in range(flags.repeats):

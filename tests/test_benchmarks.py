@@ -224,13 +224,13 @@ def test_pytorch_ends_with_the_same_averaged_model(images, tmp_path, model, algo
     f'--out={result}',
   )
   assert len(told['step_seconds']) == 2
+  # In deep networks rounding turns some units of ReLU on or off.
+  bound = 1e-3 if model in ('moon_cnn', 'dco_cnn') else 0.05
   with np.load(file) as ours, np.load(result) as theirs:
     assert set(theirs) == {
       name.removeprefix('result/') for name in ours if name.startswith('result/')
     }
     for name in theirs:
       start, end = ours[f'received/{name}'], ours[f'result/{name}']
-      moved = np.abs(end - start).max()
-      np.testing.assert_allclose(
-        theirs[name], end, rtol=1e-4, atol=1e-5 + 0.02 * moved, err_msg=name
-      )
+      off, moved = np.linalg.norm(theirs[name] - end), np.linalg.norm(end - start)
+      assert off <= bound * moved + 1e-6, name
