@@ -129,14 +129,16 @@ def sweep(
     it to pandas.DataFrame for a table.
 
   Raises:
-    RunError: with the message for the user, of the first run that fails.
+    RunError: with the message for the user, of the first run that fails; before
+      anything starts, if a directory holds another experiment.
   """
   common, load = config_lib.flatten(config_lib.validate(config)), running.remembered()
-  changes = combinations(common, over)
-  room = running.room([config_lib.validate(common | one) for one in changes], load)
-  rows = []
-  for change in changes:
-    workdir = pathlib.Path(out).expanduser() / name_of(None, change)
+  changes, out = combinations(common, over), pathlib.Path(out).expanduser()
+  configs = [config_lib.validate(common | one) for one in changes]
+  places = [out / name_of(None, one) for one in changes]
+  running.check(zip(places, configs, strict=True))
+  room, rows = running.room(configs, load), []
+  for change, workdir in zip(changes, places, strict=True):
     found = run(common | change, workdir, load=load, room=room)
     rows.append(change | {'workdir': str(workdir)} | found.summary)
   return rows

@@ -23,19 +23,22 @@ def kept(
 ) -> tuple[Split, Split]:
   """(train, test) of a prepared set; it is decoded if it is new or has changed.
 
-  It has changed if the names, sizes or times of its files have. What is kept is one
-  uncompressed .npz, whose checksums are compared as it is read; one that is torn is
-  made anew, and one that cannot be written is not kept.
+  It has changed if its folder, or the names, sizes or times of its files have. What is
+  kept is one uncompressed .npz, whose checksums are compared as it is read; one that is
+  torn is made anew, and one that cannot be written is not kept.
 
   Args:
     name: of the set and its version, as a file may be called.
     folder: of the prepared set.
     decode: reads and decodes both splits.
   """
-  files = [(path, path.stat()) for path in sorted(folder.resolve().iterdir())]
-  state = [f'{path} {one.st_size} {one.st_mtime_ns}' for path, one in files]
-  key = hashlib.sha256('\n'.join(state).encode()).hexdigest()[:16]
-  path = config_lib.cache_folder() / 'data' / f'{name}-{key}.npz'
+  folder = folder.resolve()
+  files = [(path, path.stat()) for path in sorted(folder.iterdir())]
+  state = [(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in files]
+  place, key = (
+    hashlib.sha256(repr(words).encode()).hexdigest()[:16] for words in (folder, state)
+  )
+  path = config_lib.cache_folder() / 'data' / f'{name}-{place}-{key}.npz'
   with contextlib.suppress(Exception):  # of many kinds: it is not there, or torn
     train_images, train_labels, *test = untrusted.arrays(path, kinds=_KINDS).values()
     return (train_images, train_labels), tuple(test)
@@ -43,9 +46,11 @@ def kept(
   with contextlib.suppress(OSError):
     for made in (path.parents[1], path.parent):
       made.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for old in path.parent.glob(f'{name}-*'):
+    for old in path.parent.glob(f'{name}-{place}-*'):
       old.unlink(missing_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f'{name}-') as file:
+    with tempfile.NamedTemporaryFile(
+      dir=path.parent, prefix=f'{name}-{place}-'
+    ) as file:
       np.savez(file, **dict(zip(_KINDS, sum(splits, ()), strict=True)))
       os.replace(file.name, path)  # closing it misses the name, which is suppressed
   return splits

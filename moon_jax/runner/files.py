@@ -134,6 +134,12 @@ def read_lines(path: pathlib.Path) -> list[Document]:
   return [_parse(path, line) for line in lines if line.endswith(b'\n')]
 
 
+def below(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """What is below a folder, in which another process may make and remove things."""
+  for root, folders, names in os.walk(folder):
+    yield from (pathlib.Path(root, name) for name in (*folders, *names))
+
+
 def sha256(path: pathlib.Path) -> str:
   """The digest of a file's content, in hexadecimal."""
   with untrusted.opened(path) as file:

@@ -43,7 +43,7 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
     NoCheckpointError: what a run wrote there is damaged, or has lost its config.json.
   """
   folders = [workdir / name for name in _FOLDERS]
-  places = itertools.chain(folders, *(folder.rglob('*') for folder in folders))
+  places = itertools.chain(folders, *map(files.below, folders))
   if link := next(filter(pathlib.Path.is_symlink, places), None):
     raise UsageError(f'{link} is a link; a run writes in its own directory only.')
   saved = files.read_json(workdir / CONFIG)

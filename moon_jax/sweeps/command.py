@@ -110,7 +110,7 @@ def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
   from moon_jax.sweeps import running, slurm
 
   values = sweep.values
-  running.check(sweep.cells)
+  running.check((c.request.workdir, c.request.config) for c in sweep.cells)
   if values['dry-run'].value:
     print('\n'.join(running.table(sweep.cells)))
     return ExitCode.DONE

@@ -7,12 +7,13 @@ runs it. So several processes, or several machines, may work on one sweep.
 import contextlib
 import glob
 import os
+import pathlib
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -62,16 +63,16 @@ def left(cells: Sequence[Cell]) -> list[Cell]:
   return [cell for cell in cells if state_of(cell) != FINISHED]
 
 
-def check(cells: Sequence[Cell]) -> None:
+def check(runs: Iterable[tuple[pathlib.Path, Config]]) -> None:
   """Looks whether every run can be in its directory; writes nothing.
 
   Raises:
     ConfigError: some hold another experiment; one line each.
   """
   problems = []
-  for cell in cells:
+  for workdir, config in runs:
     try:
-      run_directory.check(cell.request.workdir, cell.request.config)
+      run_directory.check(workdir, config)
     except NoCheckpointError:
       pass  # told when the run begins, and holds no other back
     except UsageError as error:
@@ -90,7 +91,7 @@ def table(cells: Sequence[Cell]) -> Iterator[str]:
     yield f'{state_of(cell):<20} {cell.name}'
   costs = {cell.name: _cost(cell) for cell in cells}
   seconds = size = 0.0
-  for cell in cells:
+  for cell in left(cells):
     config, mine = cell.request.config, costs[cell.name]
     begun = [one for one in costs.values() if one.rounds]
     alike = [one for one in begun if one.algorithm == config.algorithm] or begun
@@ -119,7 +120,10 @@ def _cost(cell: Cell) -> _Cost:
   except NoCheckpointError:
     timings = []
   spent = sum(clock.time_spent(timings).values())
-  size = sum(path.stat().st_size for path in workdir.rglob('*') if path.is_file())
+  size = 0
+  for path in files.below(workdir):
+    with contextlib.suppress(FileNotFoundError):  # the run may be going on
+      size += path.lstat().st_size
   return _Cost(cell.request.config.algorithm, len(timings), spent, size)
 
 

@@ -697,24 +697,33 @@ def same(found, expected):
   return all(map(np.array_equal, found[1:5], expected[1:5]))
 
 
-def test_a_tfds_set_is_decoded_once(small_mnist, cache):
+def test_a_tfds_set_is_decoded_once(small_mnist, cache, monkeypatch):
   expected = load_spoilt(small_mnist)
   (kept,) = (cache / 'moon_jax/data').iterdir()
   assert kept.stat().st_mode & 0o777 == 0o600
   assert {f.stat().st_mode & 0o777 for f in kept.parents[:2]} == {0o700}
-  # Other bytes, under the same name, size and time: they are not looked at.
+  with monkeypatch.context() as patched:
+    patched.setattr(tfds_source, '_read_split', None)  # would be called
+    assert same(load_spoilt(small_mnist), expected)
+  # Other bytes, under the same name, size and time of change: they are looked at.
   path = next(small_mnist.glob('*train.array_record*'))
   data, about = path.read_bytes(), path.stat()
   path.write_bytes(bytes(len(data)))
   os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
-  assert same(load_spoilt(small_mnist), expected)
-  # At another time they are.
-  os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns + 1))
   with pytest.raises(array_lib.DataError, match='cannot read'):
     load_spoilt(small_mnist)
   path.write_bytes(data)
   assert same(load_spoilt(small_mnist), expected)
-  assert len(list((cache / 'moon_jax/data').iterdir())) == 1
+  (again,) = (cache / 'moon_jax/data').iterdir()
+  assert again != kept
+
+
+def test_sets_of_one_name_in_two_folders_are_both_kept(small_mnist, cache, tmp_path):
+  prepare(tmp_path / 'other', 'mnist', {'train': 7, 'test': 5})
+  other = next((tmp_path / 'other/mnist').iterdir())
+  sizes = [len(load_spoilt(folder).train_labels) for folder in (small_mnist, other) * 2]
+  assert sizes == [12, 7, 12, 7]
+  assert len(list((cache / 'moon_jax/data').iterdir())) == 2
 
 
 @pytest.mark.parametrize('place', [0, 200, -2000, -1])

@@ -109,7 +109,8 @@ def assert_equal_to_reference(algorithm, history, expected):
       if name in means:
         np.testing.assert_allclose(means[name], wanted, atol=TOLERANCE)
     drift = [truth.drift[client] for client in sorted(truth.drift)]
-    np.testing.assert_allclose(metrics.drift, drift, atol=TOLERANCE)
+    # A norm over all weights, whose roundings add up: 2.3e-5 of it on some CPU.
+    np.testing.assert_allclose(metrics.drift, drift, rtol=1e-4, atol=TOLERANCE)
     stacked = kept_models(algorithm, state)
     for client, own in truth.clients.items() if stacked is not None else ():
       kept = tree.gather(stacked, client)

@@ -75,7 +75,6 @@ def test_finished_runs_are_left_alone_and_another_value_is_added(swept):
   assert len(read_lines(folder / 'out/moon-seed=2/metrics.jsonl')) == 2
 
 
-@pytest.mark.slow
 def sum_of_seconds(run):
   """What a run of two rounds has told of compiling, training, testing and saving."""
   phases = ('compile', 'train', 'evaluate', 'save')
@@ -92,6 +91,16 @@ def test_of_a_sweep_that_has_not_begun_nothing_is_estimated(tmp_path):
   assert list(tmp_path.iterdir()) == []
 
 
+def test_of_runs_with_more_rounds_than_asked_for_nothing_is_left(swept):
+  folder, _ = swept
+  dry = launch(
+    folder, *TINY, '--config.num_rounds=1', *OVER, '--dry-run', program=SWEEP
+  )
+  check_success(dry)
+  left = dry.stdout.splitlines()[-1]
+  assert left == 'left: about 0.0 minutes, one run at a time, and 0.0 MB'
+
+
 def test_runs_of_another_experiment_are_told_before_anything_starts(swept):
   folder, _ = swept
   over = ('--over', 'algorithm=fedavg,moon', '--over', 'seed=0,7', '--out=out')
@@ -105,6 +114,7 @@ def test_runs_of_another_experiment_are_told_before_anything_starts(swept):
   assert not (folder / 'out/fedavg-seed=7').exists()
 
 
+@pytest.mark.slow
 def test_processes_share_the_runs(swept, tmp_path):
   folder, _ = swept
   words = (*TINY, *OVER, '--jobs=2', '--no-report')
