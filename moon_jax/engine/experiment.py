@@ -13,8 +13,9 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
-from moon_jax.config import Config, changed, flatten
+from moon_jax.config import Config, ConfigError, changed, complaints, flatten
 from moon_jax.data import device, partition, sources
+from moon_jax.data.federated import users
 from moon_jax.engine import (
   accelerator,
   client_training,
@@ -32,7 +33,8 @@ class Experiment(NamedTuple):
   """Everything that a configuration builds.
 
   Attributes:
-    config: the configuration; of `centralized`, with its single client.
+    config: the configuration; of `centralized`, with its single client, and of natural
+      clients with their number.
     network: its pure functions.
     algorithm: its pure functions.
     split: who owns which training example.
@@ -40,6 +42,8 @@ class Experiment(NamedTuple):
     planner: makes the plan of any round.
     train: the training split on the device.
     test: the test split on the device.
+    test_sizes: [N'] test examples of each user whom they name; [0] if they name nobody.
+    num_dropped: users without `partition.min_size` examples, who are no clients.
     mesh: the devices, which share the lanes.
     traffic: bytes that one client receives, and sends, in a round of a real deployment;
       without a server from, and to, each of its neighbours.
@@ -54,6 +58,8 @@ class Experiment(NamedTuple):
   planner: planning.Planner
   train: device.TrainSplit
   test: device.DeviceSplit
+  test_sizes: np.ndarray
+  num_dropped: int
   mesh: Mesh
   traffic: tuple[int, int]
   data_digest: str
@@ -78,7 +84,8 @@ def build(
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
   """
   config, backend = with_its_clients(config), backend or jax.default_backend()
-  data = (load or load_data)(config)
+  loaded = (load or load_data)(config)
+  config, data, num_dropped = with_its_users(config, loaded)
   image_shape = data.train_images.shape[1:]
   network = make_network(config, image_shape, data.num_classes, backend)
   split, see = deal(config, data)
@@ -94,6 +101,12 @@ def build(
   images = see(data.train_images, split)
   train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
+  test_sizes = np.zeros(0, np.int64)
+  if data.test_clients is not None:
+    _, whose, test_sizes = np.unique(
+      data.test_clients, return_inverse=True, return_counts=True
+    )
+    test = test._replace(clients=whose.astype(np.int32))
   owners = (split.indices, split.offsets.astype(np.int32))
   return Experiment(
     config=config,
@@ -104,17 +117,22 @@ def build(
     planner=planner,
     train=devices.replicate(device.TrainSplit(train, *owners), mesh),
     test=devices.replicate(test, mesh),
+    test_sizes=test_sizes,
+    num_dropped=num_dropped,
     mesh=mesh,
     traffic=_traffic(algorithm, network.shapes, round_scalars(config, algorithm, 0)),
-    data_digest=sources.digest(data),
+    data_digest=sources.digest(loaded),
   )
 
 
 def deal(config: Config, data: Dataset) -> partition.Skewed:
   """Who owns which training example, and how clients see their images."""
+  is_dealt = catalog.part('partition', config.partition.name).has('dealt')
+  owners = {} if is_dealt else {'clients': data.train_clients}
   return partition.make(
     config.partition.name,
     data.train_labels,
+    **owners,
     num_clients=config.num_clients,
     min_size=config.partition.min_size,
     seed=config.seed,
@@ -141,6 +159,26 @@ def with_its_clients(config: Config) -> Config:
     return config
   one = {'num_clients': 1, 'participation': 1.0}
   return changed(config, one | {'partition.name': 'iid', 'partition.min_size': 1})
+
+
+def with_its_users(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
+  """Of natural clients, who and how many they are; others are left as they are.
+
+  Returns:
+    The configuration with their number, the data without those who own too little, and
+    how many these are.
+
+  Raises:
+    UsageError: nobody is left, or their number does not fit other knobs.
+  """
+  is_dealt = catalog.part('partition', config.partition.name).has('dealt')
+  if is_dealt or data.train_clients is None:
+    return config, data, 0
+  data, num_dropped = users.without_small(data, config.partition.min_size)
+  config = changed(config, {'num_clients': int(data.train_clients.max()) + 1})
+  if problems := complaints(flatten(config)):
+    raise ConfigError(problems)
+  return config, data, num_dropped
 
 
 def load_data(config: Config) -> Dataset:

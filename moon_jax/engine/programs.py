@@ -73,7 +73,13 @@ def lower_programs(
   """One round and one evaluation, traced but not compiled."""
   algorithm, mesh, config = experiment.algorithm, experiment.mesh, experiment.config
   training = local_training(experiment)
-  test_models = evaluation.make_evaluation(experiment.network.apply, mesh)
+  models = jax.eval_shape(algorithm.evaluated, state.server, state.clients)
+  is_one = jax.tree.leaves(models)[0].shape[0] == 1
+  test_models = evaluation.make_evaluation(
+    experiment.network.apply,
+    mesh,
+    num_clients=len(experiment.test_sizes) if is_one else 0,
+  )
 
   def evaluate(state, test):
     return test_models(algorithm.evaluated(state.server, state.clients), test)

@@ -73,6 +73,13 @@ class Console:
       f'training examples of {experiment.class_counts.shape[1]} classes; smallest '
       f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
     )
+    if experiment.num_dropped:
+      self.say(
+        f'left out: {experiment.num_dropped:,} with fewer than '
+        f'{config.partition.min_size} training examples'
+      )
+    if len(experiment.test_sizes):
+      self.say(f'tested: each of {len(experiment.test_sizes):,} on examples of its own')
     params = tree.num_parameters(state.server.variables['params'])
     self.say(
       f'model: {config.model}, {params:,} parameters; clients in a round: '

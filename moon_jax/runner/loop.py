@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from moon_jax import catalog
 from moon_jax.cli import Request
 from moon_jax.engine import devices
 from moon_jax.engine.experiment import build, initial_state
@@ -47,6 +48,9 @@ def run(
   console.devices()
   with devices.out_of_memory_is_told():
     built = build(config, **given)
+  if catalog.part('algorithm', config.algorithm).has('several_clients'):
+    # The data tell how many natural clients there are.
+    request = request._replace(config=built.config)
   images = run_directory.describe_images(built.test)
   with (
     run_directory.begin(request, built.data_digest, images),

@@ -222,7 +222,8 @@ def line_of(
   """
   skip = built.config.on_nonfinite == 'skip_client'
   record = round_record(index + 1, plan, metrics, built.traffic, skip_nonfinite=skip)
-  tested = {} if score is None else test_record(score, len(built.test.labels))
+  sizes = len(built.test.labels), built.test_sizes
+  tested = {} if score is None else test_record(score, *sizes)
   return record | tested
 
 

@@ -184,7 +184,8 @@ def room(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> int:
   most = 0
   for config in map(experiment.with_its_clients, configs):
     with contextlib.suppress(RunError):  # it is told when the run begins
-      split, _ = experiment.deal(config, load(config))
+      config, data, _ = experiment.with_its_users(config, load(config))
+      split, _ = experiment.deal(config, data)
       planner = experiment.make_planner(config, split, jax.default_backend())
       most = max(most, planner.max_steps())
   return most

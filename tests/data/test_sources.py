@@ -532,11 +532,12 @@ def test_tfds_reader_agrees_with_the_decoder_of_tfds(name):
   import tensorflow_datasets as tfds
 
   builder = tfds.builder(name, data_dir=str(PREPARED))
-  images, labels = tfds_source._read_split(builder, 'test', 'image', 'label')
+  (images, labels), ids = tfds_source._read_split(builder, 'test', 'image', 'label')
   examples = builder.as_data_source('test')
   for i in (0, 1, 999, 1000, 9999):  # both sides of a read's border
     np.testing.assert_array_equal(images[i], examples[i]['image'])
     assert labels[i] == examples[i]['label']
+  assert ids is None
 
 
 @pytest.mark.slow
