@@ -81,11 +81,15 @@ OTHERS = (
   _part('model', 'resnet18', 'models.resnet:resnet18', 'ResNet-18', _NORMALIZED),
   _part('model', 'resnet50', 'models.resnet:resnet50', 'ResNet-50', _NORMALIZED),
   _part('data', 'digits', 'data.sources:load_digits', 'digits'),
-  _part('data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets', frozenset({'ids'})),
+  _part(
+    'data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets', frozenset({'ids'})
+  ),
   _part('data', 'npz', 'data.npz:load_npz', '.npz file', _FILES),
   _part('data', 'folder', f'{_FEDERATED}.folder:load_folder', '.npz files', _FILES),
   _part('data', 'hdf5', f'{_FEDERATED}.hdf5:load_hdf5', 'HDF5 of TFF', _PAIR),
-  _part('data', 'sqlite', f'{_FEDERATED}.sqlite:load_sqlite', 'SQLite of FedJAX', _PAIR),
+  _part(
+    'data', 'sqlite', f'{_FEDERATED}.sqlite:load_sqlite', 'SQLite of FedJAX', _PAIR
+  ),
   _part(
     'data',
     'huggingface',

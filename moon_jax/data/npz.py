@@ -128,7 +128,7 @@ def _pair_fault(train_x, train_y, test_x, test_y, num_classes):
     return f'train_x is {train_x.shape}, test_x {test_x.shape}; make images alike'
   if num_classes:
     most = max(train_y.max(), test_y.max())
-    return f'a label is {most} of {num_classes} classes' * (most >= num_classes)
+    return f'a label is {most}, beyond {num_classes - 1}' if most >= num_classes else ''
   classes = np.unique(train_y)  # not the numbers up to the largest: it may be 2**63
   if (gaps := np.flatnonzero(classes != np.arange(len(classes)))).size:
     return f'train_y holds no {gaps[0]}; number the classes from 0 without gaps'

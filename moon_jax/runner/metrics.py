@@ -142,7 +142,9 @@ def over_clients(num_correct: np.ndarray, sizes: np.ndarray) -> Record:
     )
     record |= {
       f'{name}_mean': float(mean),
-      f'{name}_std': float(np.sqrt(np.average((accuracy - mean) ** 2, weights=weights))),
+      f'{name}_std': float(
+        np.sqrt(np.average((accuracy - mean) ** 2, weights=weights))
+      ),
       **dict(zip((f'{name}_{q}' for q in _QUARTILES), quartiles.tolist(), strict=True)),
       f'{name}_worst_tenth': _worst(accuracy, weights, 0.1),
     }
@@ -160,7 +162,11 @@ def _worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> float:
 # Of its own best accuracy; what a run is said to reach late or early.
 TARGET = 0.95
 _TESTED = ('test_accuracy', 'test_loss', 'test_accuracy_std', 'test_accuracy_worst')
-_TESTED += ('client_accuracy_mean', 'client_accuracy_std', 'client_accuracy_worst_tenth')
+_TESTED += (
+  'client_accuracy_mean',
+  'client_accuracy_std',
+  'client_accuracy_worst_tenth',
+)
 
 
 def summarise(rounds: list[Record], timings: list[Record]) -> Record:

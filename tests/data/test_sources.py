@@ -448,7 +448,7 @@ def random_example(features, rng):
     elif isinstance(kind, kinds.ClassLabel):
       example[key] = int(rng.integers(kind.num_classes))
     else:
-      example[key] = b'an id'
+      example[key] = b'user %d' % rng.integers(3)
   return example
 
 

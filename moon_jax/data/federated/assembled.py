@@ -70,17 +70,24 @@ def feature(what: str, knob: str, chosen: str, has: Iterable[str]) -> str:
 
 
 def user(what: str, name: int | str, images: Any, labels: Any) -> User:
-  """A user with the examples, of which floats in [0, 1] become whole grey levels.
+  """A user with the examples, whose pixels become uint8.
+
+  They may be floats in [0, 1], which are rounded to whole grey levels, or any integers
+  in [0, 255].
 
   Raises:
     DataError: there are none, or they are no images with labels.
   """
   images, labels = np.asarray(images), np.asarray(labels)
   told = f'{what}: client {printable(str(name))!r}'
-  if images.dtype.kind == 'f' and images.size:
-    if not (0 <= images.min() and images.max() <= 1):
+  if not (images.size or labels.size):
+    raise DataError(f'{told} has no examples; leave it out.')
+  if images.dtype.kind == 'f':
+    if not ((images >= 0) & (images <= 1)).all():
       raise DataError(f'{told} has float images that are not in [0, 1].')
     images = np.rint(255 * images).astype(np.uint8)
+  if images.dtype.kind in 'iu' and ((images >= 0) & (images <= 255)).all():
+    images = images.astype(np.uint8)
   labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
   if fault := npz.split_fault('train', images, labels):
     fault = fault.replace('train_x', 'images').replace('train_y', 'labels')
