@@ -16,7 +16,7 @@ from moon_jax.catalog.parts import Bound, Part, between, counted, knob, number
 
 _CONVOLUTIONAL = frozenset({'convolutional'})
 _NORMALIZED = frozenset({'convolutional', 'normalized'})
-_FILES = frozenset({'files'})
+_IDS, _FILES = frozenset({'ids'}), frozenset({'files'})
 _PAIR = frozenset({'files', 'pair', 'features'})
 _DEALT, _BETA = frozenset({'dealt'}), frozenset({'dealt', 'beta'})
 _DECAYING = frozenset({'decaying'})
@@ -81,21 +81,17 @@ OTHERS = (
   _part('model', 'resnet18', 'models.resnet:resnet18', 'ResNet-18', _NORMALIZED),
   _part('model', 'resnet50', 'models.resnet:resnet50', 'ResNet-50', _NORMALIZED),
   _part('data', 'digits', 'data.sources:load_digits', 'digits'),
-  _part(
-    'data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets', frozenset({'ids'})
-  ),
+  _part('data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets', _IDS),
   _part('data', 'npz', 'data.npz:load_npz', '.npz file', _FILES),
   _part('data', 'folder', f'{_FEDERATED}.folder:load_folder', '.npz files', _FILES),
-  _part('data', 'hdf5', f'{_FEDERATED}.hdf5:load_hdf5', 'HDF5 of TFF', _PAIR),
-  _part(
-    'data', 'sqlite', f'{_FEDERATED}.sqlite:load_sqlite', 'SQLite of FedJAX', _PAIR
-  ),
+  _part('data', 'hdf5', f'{_FEDERATED}.hdf5:load_hdf5', 'HDF5', _PAIR),
+  _part('data', 'sqlite', f'{_FEDERATED}.sqlite:load_sqlite', 'SQLite', _PAIR),
   _part(
     'data',
     'huggingface',
     f'{_FEDERATED}.huggingface:load_huggingface',
     'Hugging Face',
-    frozenset({'files', 'ids', 'features'}),
+    _IDS | _FILES | {'features'},
     check=_unnamed,
   ),
   _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'IID', _DEALT),

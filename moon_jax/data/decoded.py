@@ -49,16 +49,11 @@ def kept(
   with contextlib.suppress(Exception):  # of many kinds: it is not there, or torn
     found = untrusted.arrays(path, kinds=kinds)
     return tuple(
-      (
-        (found[f'{split}_images'], found[f'{split}_labels']),
-        found.get(f'{split}_clients'),
-      )
-      for split in ('train', 'test')
+      ((found[f'{one}_images'], found[f'{one}_labels']), found.get(f'{one}_clients'))
+      for one in ('train', 'test')
     )
-  splits = decode()
-  arrays = [array for split, _ in splits for array in split] + [
-    ids for _, ids in splits
-  ]
+  (train, train_ids), (test, test_ids) = splits = decode()
+  arrays = (*train, *test, train_ids, test_ids)
   with contextlib.suppress(OSError):
     for made in (path.parents[1], path.parent):
       made.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,5 @@
 """Computes the records of a round and of a run from the arrays that training leaves."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -90,20 +89,16 @@ def _spread(mean: str, name: str, values: np.ndarray) -> Record:
   return {mean: float(values.mean(dtype=np.float64))} | quartiles
 
 
-def test_record(
-  score: Score, num_examples: int, client_sizes: Sequence[int] = ()
-) -> Record:
+def test_record(score: Score, num_examples: int) -> Record:
   """What a test adds to the line of metrics.jsonl.
 
   Args:
     score: leaves [M], as numpy.
     num_examples: of the test split.
-    client_sizes: [N'] of each user whose examples it has, if the score counts them.
 
   Returns:
     Accuracy in [0, 1] and cross entropy in nats; with several models their means, and
-    the accuracy's standard deviation over the models and its lowest value; what
-    `over_clients` says.
+    the accuracy's standard deviation over the models and its lowest value.
   """
   accuracy = score.num_correct / num_examples
   record = {
@@ -113,8 +108,6 @@ def test_record(
   if len(accuracy) > 1:
     record['test_accuracy_std'] = float(accuracy.std())
     record['test_accuracy_worst'] = float(accuracy.min())
-  if not isinstance(score.by_client, tuple):
-    record |= over_clients(score.by_client[0], np.asarray(client_sizes))
   return record
 
 
@@ -137,14 +130,13 @@ def over_clients(num_correct: np.ndarray, sizes: np.ndarray) -> Record:
     ('client_accuracy_weighted', sizes.astype(np.float64)),
   ):
     mean = np.average(accuracy, weights=weights)
+    variance = np.average((accuracy - mean) ** 2, weights=weights)
     quartiles = np.quantile(
       accuracy, np.linspace(0.0, 1.0, 5), weights=weights, method='inverted_cdf'
     )
     record |= {
       f'{name}_mean': float(mean),
-      f'{name}_std': float(
-        np.sqrt(np.average((accuracy - mean) ** 2, weights=weights))
-      ),
+      f'{name}_std': float(np.sqrt(variance)),
       **dict(zip((f'{name}_{q}' for q in _QUARTILES), quartiles.tolist(), strict=True)),
       f'{name}_worst_tenth': _worst(accuracy, weights, 0.1),
     }
@@ -162,11 +154,7 @@ def _worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> float:
 # Of its own best accuracy; what a run is said to reach late or early.
 TARGET = 0.95
 _TESTED = ('test_accuracy', 'test_loss', 'test_accuracy_std', 'test_accuracy_worst')
-_TESTED += (
-  'client_accuracy_mean',
-  'client_accuracy_std',
-  'client_accuracy_worst_tenth',
-)
+_TESTED += tuple(f'client_accuracy_{of}' for of in ('mean', 'std', 'worst_tenth'))
 
 
 def summarise(rounds: list[Record], timings: list[Record]) -> Record:

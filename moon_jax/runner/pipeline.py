@@ -28,7 +28,7 @@ from moon_jax.runner import compile_cache
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.console import Console
-from moon_jax.runner.metrics import Record, round_record, test_record
+from moon_jax.runner.metrics import Record, over_clients, round_record, test_record
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
@@ -222,9 +222,11 @@ def line_of(
   """
   skip = built.config.on_nonfinite == 'skip_client'
   record = round_record(index + 1, plan, metrics, built.traffic, skip_nonfinite=skip)
-  sizes = len(built.test.labels), built.test_sizes
-  tested = {} if score is None else test_record(score, *sizes)
-  return record | tested
+  if score is not None:
+    record |= test_record(score, len(built.test.labels))
+    if not isinstance(score.by_client, tuple):
+      record |= over_clients(score.by_client[0], built.test_sizes)
+  return record
 
 
 def stop_if_diverged(record: Record, metrics: ClientMetrics, on_nonfinite: str) -> None:

@@ -136,7 +136,9 @@ def test_who_owns_too_little_is_left_out_but_tested():
   assert kept.clients[kept.test_clients].tolist() == ['a', 'c', 'b', 'd']
   assert kept.train_clients.max() == 1
   assert users.without_small(data, 1) == (data, 0)
-  with pytest.raises(DataError, match='min_size=4 leaves none of 3 .* owns 3 examples'):
+  with pytest.raises(
+    DataError, match=r'min_size=4 leaves none of 3 .* owns 3 examples'
+  ):
     users.without_small(data, 4)
 
 
@@ -327,7 +329,7 @@ def test_a_file_that_is_missing_torn_or_garbled(layout, tmp_path):
     path.touch()
   path.unlink()
   path.mkdir()
-  with pytest.raises(DataError, match='Is a directory|no regular file'):
+  with pytest.raises(DataError, match=r'Is a directory|no regular file'):
     load(knobs)
 
 
@@ -347,7 +349,7 @@ def test_a_folder_with_two_files_of_one_user(tmp_path):
     ),
     (
       {'train_x': np.zeros((1, 8, 8), 'u1')},
-      'has train_x alone of train_x and train_y',
+      'must have train_x and train_y, or neither',
     ),
     ({'client': np.array(['x', 'y'])}, 'client must be one number or text'),
     ({'client': np.array(0.5)}, 'client must be one number or text'),
@@ -370,7 +372,7 @@ def test_a_folder_with_a_bad_file(arrays, message, tmp_path):
 
 def test_a_folder_without_files(tmp_path):
   for path in (tmp_path, tmp_path / 'missing'):
-    with pytest.raises(DataError, match='must be a folder of .npz files, one for each'):
+    with pytest.raises(DataError, match='must be a folder of'):
       load({'data.source': 'folder', 'data.path': str(path)})
 
 
@@ -386,9 +388,7 @@ def test_a_folder_of_huggingface_with_another_content(tmp_path):
     load(knobs, path=str(tmp_path / 'nothing'))
   with pytest.raises(DataError, match="the column 'image' must hold numbers or text"):
     load(knobs, client='image')
-  with pytest.raises(
-    DataError, match='must have the splits train and test; .*one split'
-  ):
+  with pytest.raises(DataError, match=r'the splits train and test; .*one split'):
     load(knobs, path=str(tmp_path / 'saved/train'))
   arrow = next((tmp_path / 'saved/train').glob('*.arrow'))
   arrow.write_bytes(arrow.read_bytes()[:-500])

@@ -131,10 +131,12 @@ def two_files(
     image: the name of the images; '' is one of the usual ones.
     label: the name of the labels.
   """
-  flags = f'--config.data.path={path!r}', f'--config.data.test_path={test_path!r}'
-  files = dict(zip(('train', 'test'), zip(flags, (path, test_path)), strict=True))
-  splits = {split: read(*file, image, label) for split, file in files.items()}
-  return dataset(flags[0], pathlib.Path(path).stem, splits)
+  flag = f'--config.data.path={path!r}'
+  splits = {
+    'train': read(flag, path, image, label),
+    'test': read(f'--config.data.test_path={test_path!r}', test_path, image, label),
+  }
+  return dataset(flag, pathlib.Path(path).stem, splits)
 
 
 def dataset(

@@ -43,7 +43,7 @@ def _read(flag, path, split):
     if name is not None and (name.size != 1 or name.dtype.kind not in 'iuU'):
       raise DataError(f'{told}: client must be one number or text.')
     if len(found) == 1:
-      raise DataError(f'{told} has {[*found][0]} alone of {split}_x and {split}_y.')
+      raise DataError(f'{told} must have {split}_x and {split}_y, or neither.')
     if found:
       name = file.stem if name is None else name.item()
       yield assembled.user(told, name, *found.values())

@@ -1,4 +1,4 @@
-"""TensorFlow Federated's HDF5: `examples/<user>/pixels` and `.../label`, a file a split.
+"""TensorFlow Federated's HDF5, a file a split: examples/<user>/pixels and .../label.
 
 So FEMNIST is distributed (fed_emnist_train.h5, fed_emnist_test.h5; pixels float32 in
 [0, 1], of which 1 is the paper), and CIFAR-100 (image, label, coarse_label).
@@ -38,17 +38,20 @@ def read(flag: str, path: str, image: str, label: str) -> Iterator[assembled.Use
 def _read(flag, path, image, label):
   h5py = assembled.package('hdf5', 'h5py')
   wanted = f'{flag} must be an HDF5 file of {_GROUP}/<client>/<image and label>'
-  with one_line(wanted):
-    with untrusted.opened(os.path.expanduser(path)) as raw, h5py.File(raw, 'r') as file:
-      found = file.get(_GROUP)
-      if not isinstance(found, h5py.Group):
-        raise DataError(f'{wanted}: it has no group {_GROUP!r}.')
-      for name, one in found.items():
-        if not isinstance(one, h5py.Group):
-          raise DataError(f'{wanted}: {_GROUP}/{name!r} is no group.')
-        has = [key for key in one if isinstance(one[key], h5py.Dataset)]
-        keys = (
-          assembled.feature(flag, knob, chosen, has)
-          for knob, chosen in (('image', image), ('label', label))
-        )
-        yield assembled.user(flag, name, *(one[key][()] for key in keys))
+  with (
+    one_line(wanted),
+    untrusted.opened(os.path.expanduser(path)) as raw,
+    h5py.File(raw, 'r') as file,
+  ):
+    found = file.get(_GROUP)
+    if not isinstance(found, h5py.Group):
+      raise DataError(f'{wanted}: it has no group {_GROUP!r}.')
+    for name, one in found.items():
+      if not isinstance(one, h5py.Group):
+        raise DataError(f'{wanted}: {_GROUP}/{name!r} is no group.')
+      has = [key for key in one if isinstance(one[key], h5py.Dataset)]
+      keys = (
+        assembled.feature(flag, knob, chosen, has)
+        for knob, chosen in (('image', image), ('label', label))
+      )
+      yield assembled.user(flag, name, *(one[key][()] for key in keys))
