@@ -33,6 +33,10 @@ class Partition(NamedTuple):
     """[n_i] int32 indices of client i."""
     return self.indices[self.offsets[i] : self.offsets[i + 1]]
 
+  def rows(self, clients: np.ndarray) -> list[np.ndarray]:
+    """[K] ids -> K arrays, the indices of each of these clients."""
+    return [self.client(i) for i in clients]
+
 
 class Skewed(NamedTuple):
   """What a rule returns whose clients do not see their images as they are.
