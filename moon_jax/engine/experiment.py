@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from scipy import sparse
 
 from moon_jax import catalog, models, tree
 from moon_jax.algorithms.base import Algorithm
@@ -233,7 +234,8 @@ def make_planner(
     devices.available(config.execution.devices),
   )
   return planning.Planner(
-    owned=[split.client(client) for client in range(config.num_clients)],
+    sizes=split.sizes,
+    rows=split.rows,
     seed=config.seed,
     cohort_size=size,
     local_epochs=config.local_epochs,
@@ -248,7 +250,7 @@ def make_planner(
   )
 
 
-def _mixing(config: Config) -> np.ndarray:
+def _mixing(config: Config) -> sparse.csr_array:
   """[N, N] float64, who averages with whom when all clients are present."""
   both = {'num_clients': config.num_clients, 'seed': config.seed}
   return topology.metropolis_hastings(_call(config, 'topology', **both))

@@ -186,7 +186,7 @@ def room(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> int:
     with contextlib.suppress(RunError):  # it is told when the run begins
       split, _ = experiment.deal(config, load(config))
       planner = experiment.make_planner(config, split, jax.default_backend())
-      most = max(most, planner.max_steps())
+      most = max(most, planner.max_steps)
   return most
 
 

@@ -34,7 +34,7 @@ def draw(round_index, client, step):
 def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
   """The reference on the batches that the planner draws."""
   plans = plans or world.planner()
-  sizes = {client: len(rows) for client, rows in enumerate(plans.owned)}
+  sizes = dict(enumerate(plans.sizes.tolist()))
   options = (
     {'mu': 0.0, 'tau': 1.0, 'uniform': draw}
     | world.OPTIMIZER
@@ -46,7 +46,8 @@ def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
     options['mixing'] = [reference.without_absent(everyone, c) for c in cohorts]
   rounds = []
   for index in range(num_rounds):
-    work = {int(c): plans.batches(index, c) for c in plans.plan(index).clients}
+    cohort = plans.plan(index).clients
+    work = dict(zip(cohort.tolist(), plans.batches(index, cohort), strict=True))
     rounds.append(
       {
         client: [rows[:real] for rows, real in zip(examples, num_real, strict=True)]
