@@ -90,7 +90,8 @@ def _utilisation():
   cores = len(os.sched_getaffinity(0))
   lanes, devices = planning.num_lanes('auto', 10, 'cpu', cores)
   planner = planning.Planner(
-    owned=[split.client(client) for client in range(100)],
+    sizes=split.sizes,
+    rows=split.rows,
     seed=0,
     cohort_size=10,
     local_epochs=10,

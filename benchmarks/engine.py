@@ -156,8 +156,7 @@ def _workload(built, state, plan, after):
     'momentum': config.optimizer.momentum,
     'weight_decay': config.optimizer.weight_decay,
   }
-  for slot, client in enumerate(plan.clients):
-    rows, num_real = built.planner.batches(1, client)
+  for slot, (rows, num_real) in enumerate(built.planner.batches(1, plan.clients)):
     arrays |= {f'rows_{slot}': rows, f'num_real_{slot}': num_real}
   arrays |= _named('received', state.server.variables)
   # FedAvg has no previous models; the file has the same form for every algorithm.

@@ -12,7 +12,7 @@ from moon_jax.algorithms import robust
 from moon_jax.algorithms.wrappers import server_optimizer as server_wrapper
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
-from moon_jax.data import device
+from moon_jax.data import device, partition
 from moon_jax.data.augment import augmenter
 from moon_jax.engine import client_training, devices, lanes, planning
 from moon_jax.engine import round as round_lib
@@ -165,7 +165,7 @@ def round_of(
     augment=augmenter(augmentation),
     segment_steps=segment_steps,
   )
-  return jax.jit(round_lib.make_round(chosen, train))
+  return jax.jit(round_lib.make_round(chosen, train, len(SIZES)))
 
 
 def algorithm_of(name, **options):
@@ -201,14 +201,17 @@ def scalars(algorithm, seed=0, optimizer=None, local_optimizer='sgd'):
 
 
 def ring(num_clients):
-  """[N, N] mixing weights of a ring in which each has two neighbours."""
+  """[N, N] sparse mixing weights of a ring in which each has two neighbours."""
   return topology.metropolis_hastings(topology.ring(num_clients=num_clients, degree=2))
 
 
 def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **more):
   """Plans of `cohort_size` of the clients in each round; neighbours form a ring."""
+  offsets = np.concatenate([[0], np.cumsum(sizes)])
+  split = partition.Partition(np.arange(offsets[-1]), offsets)
   return planning.Planner(
-    owned=owned(sizes),
+    sizes=split.sizes,
+    rows=split.rows,
     seed=seed,
     cohort_size=cohort_size,
     local_epochs=LOCAL_EPOCHS,

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from scipy import sparse
 
 from moon_jax import catalog, models, tree
 from moon_jax.algorithms.base import Algorithm
@@ -18,6 +19,7 @@ from moon_jax.data import device, partition, sources
 from moon_jax.data.federated import users
 from moon_jax.engine import (
   accelerator,
+  client_memory,
   client_training,
   devices,
   learning_rate,
@@ -48,6 +50,7 @@ class Experiment(NamedTuple):
     traffic: bytes that one client receives, and sends, in a round of a real deployment;
       without a server from, and to, each of its neighbours.
     data_digest: SHA-256 of the data set, in hexadecimal.
+    memory: where the clients' memories are between rounds.
   """
 
   config: Config
@@ -63,6 +66,7 @@ class Experiment(NamedTuple):
   mesh: Mesh
   traffic: tuple[int, int]
   data_digest: str
+  memory: client_memory.Tier
 
 
 def build(
@@ -122,6 +126,14 @@ def build(
     mesh=mesh,
     traffic=_traffic(algorithm, network.shapes, round_scalars(config, algorithm, 0)),
     data_digest=sources.digest(loaded),
+    memory=client_memory.choose(
+      config.execution.client_store,
+      algorithm,
+      network.shapes,
+      num_clients=config.num_clients,
+      cohort_size=planner.cohort_size,
+      num_rounds=config.num_rounds,
+    ),
   )
 
 
@@ -260,7 +272,8 @@ def make_planner(
     devices.available(config.execution.devices),
   )
   return planning.Planner(
-    owned=[split.client(client) for client in range(config.num_clients)],
+    sizes=split.sizes,
+    rows=split.rows,
     seed=config.seed,
     cohort_size=size,
     local_epochs=config.local_epochs,
@@ -275,7 +288,7 @@ def make_planner(
   )
 
 
-def _mixing(config: Config) -> np.ndarray:
+def _mixing(config: Config) -> sparse.csr_array:
   """[N, N] float64, who averages with whom when all clients are present."""
   both = {'num_clients': config.num_clients, 'seed': config.seed}
   return topology.metropolis_hastings(_call(config, 'topology', **both))
@@ -296,12 +309,21 @@ def initial_state(experiment: Experiment) -> State:
   """The state before the first round; a function of the seed alone."""
   config = experiment.config
   variables = experiment.network.init(config.seed)
-  state = first_state(experiment.algorithm, variables, config.num_clients)
+  on_device = config.num_clients
+  if experiment.memory.name != 'device':
+    on_device = experiment.planner.cohort_size
+  state = first_state(experiment.algorithm, variables, on_device)
   return devices.replicate(state, experiment.mesh)
 
 
 def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> State:
-  """The state in which the global model, and every client's, has these variables."""
+  """The state in which the global model, and every client's, has these variables.
+
+  Args:
+    algorithm: its pure functions.
+    variables: of the network.
+    num_clients: N; with a client store K.
+  """
   return State(
     server=Server(variables, algorithm.init_server(variables)),
     clients=tree.repeat(algorithm.init_client(variables), num_clients),

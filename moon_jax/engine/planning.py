@@ -10,14 +10,18 @@ a client does, or, where a loop must know its length, after a fixed number of st
 """
 
 import dataclasses
+import functools
 import heapq
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.keys import Purpose, host_rng
+from moon_jax.types import Arrivals
 
 
 class Plan(NamedTuple):
@@ -42,6 +46,7 @@ class Plan(NamedTuple):
     bounds: [P, G + 1] int32 segment g of device p runs the steps bounds[p, g] to
       bounds[p, g + 1] - 1. Each device has the next L / P lanes.
     num_segments: [P] int32.
+    arrivals: what a client store brings to the device; () without one.
   """
 
   clients: np.ndarray
@@ -55,6 +60,7 @@ class Plan(NamedTuple):
   store: np.ndarray
   bounds: np.ndarray
   num_segments: np.ndarray
+  arrivals: Arrivals | tuple[()] = ()
 
   def for_device(self) -> 'Plan':
     """The plan without what only the host reads."""
@@ -172,7 +178,8 @@ class Planner:
   """Makes the plan of any round; a function of (seed, round) alone.
 
   Attributes:
-    owned: N arrays, the rows that each client owns.
+    sizes: [N] int, examples of each client.
+    rows: client ids [K] -> K arrays, the rows of the training split that each one owns.
     seed: the run's seed.
     cohort_size: K.
     local_epochs: passes of a client over its data in a round.
@@ -182,14 +189,15 @@ class Planner:
     drop_last: whether an epoch's last batch is left out if it is not full; every client
       owns a batch then.
     uniform_weights: whether clients count alike in the average, not by examples.
-    mixing: [N, N] float64, who averages with whom when all are present; None with a
-      server.
+    mixing: [N, N] float64, sparse, who averages with whom when all are present; None
+      with a server.
     segment_steps: of every segment, whose clients then wait for its end; 0 lets a
       segment end as soon as a client does.
     room: S is at least this: runs that need fewer steps share programs by it.
   """
 
-  owned: list[np.ndarray]
+  sizes: np.ndarray
+  rows: Callable[[np.ndarray], list[np.ndarray]]
   seed: int
   cohort_size: int
   local_epochs: int
@@ -198,66 +206,76 @@ class Planner:
   num_devices: int = 1
   drop_last: bool = False
   uniform_weights: bool = False
-  mixing: np.ndarray | None = None
+  mixing: sparse.csr_array | None = None
   segment_steps: int = 0
   room: int = 0
 
-  def num_steps(self, clients: np.ndarray) -> np.ndarray:
-    """[K] client ids -> [K] steps that each occupies a lane."""
-    sizes = np.array([len(self.owned[client]) for client in clients])
+  def num_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
+    """[K] client ids, by default all -> [K] steps that each occupies a lane."""
+    sizes = self.sizes[clients]
     epoch = epoch_steps(sizes, self.batch_size, drop_last=self.drop_last)
     whole = self.segment_steps or 1
     return -(-self.local_epochs * epoch // whole) * whole
 
+  @functools.cached_property
   def max_steps(self) -> int:
-    """S: no round's longest lane has more steps (Graham 1969, list scheduling)."""
-    steps = np.sort(self.num_steps(np.arange(len(self.owned))))[::-1]
-    total = int(steps[: self.cohort_size].sum())
-    others = (total - int(steps[0])) / self.num_lanes
-    most = max(self.room, min(total, math.ceil(others) + int(steps[0])))
+    """S: no round's longest lane has more steps.
+
+    Longest first, a client starts when the lanes have shared, at worst evenly, what is
+    longer (Graham 1969, list scheduling); no cohort is longer than the longest clients.
+    """
+    steps, size = self.num_steps(), self.cohort_size
+    longest = -np.sort(-np.partition(steps, len(steps) - size)[-size:])
     whole = self.segment_steps or 1
-    return -(-most // whole) * whole
+    before = (np.cumsum(longest) - longest) // self.num_lanes // whole * whole
+    begin = np.where(np.arange(size) < self.num_lanes, 0, before)
+    return -(-max(self.room, int((begin + longest).max())) // whole) * whole
+
+  @property
+  def max_segments(self) -> int:
+    """G: a segment is of a known length, or ends when a client does, at some step."""
+    if self.segment_steps:
+      return self.max_steps // self.segment_steps
+    return min(self.cohort_size, self.max_steps)
 
   def cohort(self, round_index: int) -> np.ndarray:
     """[K] int32 ids of the round's clients, ascending."""
-    sizes = {'num_clients': len(self.owned), 'size': self.cohort_size}
+    sizes = {'num_clients': len(self.sizes), 'size': self.cohort_size}
     return choose(seed=self.seed, round_index=round_index, **sizes)
 
-  def batches(self, round_index: int, client: int) -> tuple[np.ndarray, np.ndarray]:
-    """`client_batches` of one client in one round."""
-    return client_batches(
-      self.owned[client],
-      rng_key=(self.seed, round_index, int(client)),
+  def batches(
+    self, round_index: int, clients: np.ndarray
+  ) -> list[tuple[np.ndarray, np.ndarray]]:
+    """`client_batches` of each of some clients, [K] ids, in one round."""
+    make = functools.partial(
+      client_batches,
       local_epochs=self.local_epochs,
       batch_size=self.batch_size,
       drop_last=self.drop_last,
     )
+    return [
+      make(owned, rng_key=(self.seed, round_index, int(client)))
+      for client, owned in zip(clients, self.rows(clients), strict=True)
+    ]
 
   def plan(self, round_index: int) -> Plan:
     """The work of one round."""
     clients = self.cohort(round_index)
-    work = [self.batches(round_index, client) for client in clients]
+    work = self.batches(round_index, clients)
     num_steps = self.num_steps(clients)
     queues = pack(num_steps, self.num_lanes)
-    num_examples = np.array([len(self.owned[c]) for c in clients], np.float32)
+    num_examples = self.sizes[clients].astype(np.float32)
     return Plan(
       clients,
       num_examples,
       np.ones_like(num_examples) if self.uniform_weights else num_examples,
-      self._mixing(clients),
+      () if self.mixing is None else topology.among(self.mixing, clients),
       *self._fill_lanes(queues, work, num_steps),
       *self._all_segments(queues, num_steps),
     )
 
-  def _mixing(self, clients):
-    if self.mixing is None:
-      return ()
-    present = np.isin(np.arange(len(self.owned)), clients)
-    among_all = topology.restrict(self.mixing, present)
-    return among_all[np.ix_(clients, clients)].astype(np.float32)
-
   def _fill_lanes(self, queues, work, num_steps):
-    max_steps, lanes = self.max_steps(), self.num_lanes
+    max_steps, lanes = self.max_steps, self.num_lanes
     examples = np.zeros((max_steps, lanes, self.batch_size), np.int32)
     num_real = np.full((max_steps, lanes), 0 if self.segment_steps else 1, np.int32)
     step_real = np.zeros((max_steps, lanes), bool)
@@ -282,15 +300,14 @@ class Planner:
 
   def _segments(self, queues, num_steps):
     ends = [np.cumsum(num_steps[queue]) for queue in queues]
-    cuts, most = np.unique(np.concatenate(ends)), self.cohort_size
+    cuts = np.unique(np.concatenate(ends))
     if steps := self.segment_steps:
-      longest, most = max(cuts, default=0), self.max_steps() // steps
-      cuts = np.arange(steps, longest + 1, steps)
-    load, store = np.full((2, most, len(queues)), -1, np.int32)
+      cuts = np.arange(steps, max(cuts, default=0) + 1, steps)
+    load, store = np.full((2, self.max_segments, len(queues)), -1, np.int32)
     for lane, queue in enumerate(queues):
       last = np.searchsorted(cuts, ends[lane])
       first = np.append(0, last + 1)[:-1]
       load[first, lane], store[last, lane] = queue, queue
-    bounds = np.zeros(most + 1, np.int32)
+    bounds = np.zeros(self.max_segments + 1, np.int32)
     bounds[1 : len(cuts) + 1] = cuts
     return load, store, bounds, len(cuts)

@@ -11,7 +11,14 @@ from jax.stages import Lowered
 
 from moon_jax import catalog, tree
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import client_training, devices, evaluation, lanes, planning
+from moon_jax.engine import (
+  client_memory,
+  client_training,
+  devices,
+  evaluation,
+  lanes,
+  planning,
+)
 from moon_jax.engine import round as round_lib
 from moon_jax.engine.experiment import Experiment, options, round_scalars
 from moon_jax.types import Scalars, State
@@ -73,12 +80,10 @@ def lower_programs(
   """One round and one evaluation, traced but not compiled."""
   algorithm, mesh, config = experiment.algorithm, experiment.mesh, experiment.config
   training = local_training(experiment)
-  models = jax.eval_shape(algorithm.evaluated, state.server, state.clients)
-  is_one = jax.tree.leaves(models)[0].shape[0] == 1
+  network = experiment.network
+  is_global = not client_memory.has_own_models(algorithm, network.shapes)
   test_models = evaluation.make_evaluation(
-    experiment.network.apply,
-    mesh,
-    num_clients=len(experiment.test_sizes) if is_one else 0,
+    network.apply, mesh, num_clients=len(experiment.test_sizes) if is_global else 0
   )
 
   def evaluate(state, test):
@@ -94,8 +99,9 @@ def lower_programs(
     segment_steps=experiment.planner.segment_steps,
   )
   run_round = jax.jit(
-    round_lib.make_round(algorithm, train),
-    donate_argnums=(0,) if donate else (),
+    round_lib.make_round(algorithm, train, config.num_clients),
+    # A client store reads what the last cohort kept while the next one trains.
+    donate_argnums=(0,) if donate and experiment.memory.name == 'device' else (),
     out_shardings=NamedSharding(mesh, PartitionSpec()),
   )
   with jax.default_matmul_precision(config.execution.matmul_precision):

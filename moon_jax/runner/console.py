@@ -80,6 +80,13 @@ class Console:
       )
     if len(experiment.test_sizes):
       self.say(f'tested: each of {len(experiment.test_sizes):,} on examples of its own')
+    if experiment.memory.name != 'device':
+      tier, each, most = experiment.memory
+      self.say(
+        f'memories of clients: on the {tier}; {each / 1e6:,.2f} MB each, and at most '
+        f'{most:,} of {len(sizes):,} clients come to have one, '
+        f'{most * each / 1e6:,.0f} MB'
+      )
     params = tree.num_parameters(state.server.variables['params'])
     self.say(
       f'model: {config.model}, {params:,} parameters; clients in a round: '
@@ -146,8 +153,9 @@ def describe_summary(summary: Record) -> str:
 
 
 def describe_test(record: Record) -> str:
-  """'test accuracy 0.9120', with the spread over several models; '' if untested."""
+  """'test accuracy 0.9120', with the spread over clients; '' if untested."""
   words = {'test_accuracy': 'test accuracy', 'test_accuracy_std': '+-'}
+  words['client_accuracy_worst_tenth'] = 'worst tenth of clients'
   found = {name: word for name, word in words.items() if name in record}
   return ' '.join(f'{word} {record[name]:.4f}' for name, word in found.items())
 

@@ -187,7 +187,7 @@ def room(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> int:
       config, data, _ = experiment.with_its_users(config, load(config))
       split, _ = experiment.deal(config, data)
       planner = experiment.make_planner(config, split, jax.default_backend())
-      most = max(most, planner.max_steps())
+      most = max(most, planner.max_steps)
   return most
 
 

@@ -91,8 +91,8 @@ def test_dropped_batches_equal_the_reference():
   sizes = (16, 17, 38)
   plans = world.planner(sizes=sizes, drop_last=True)
   # Each has LOCAL_EPOCHS * floor(n / 16) batches, all full.
-  for client, whole in enumerate((1, 1, 2)):
-    _, num_real = plans.batches(0, client)
+  work = plans.batches(0, range(3))
+  for (_, num_real), whole in zip(work, (1, 1, 2), strict=True):
     assert num_real.tolist() == [16] * whole * world.LOCAL_EPOCHS
   found = world.run('fedavg', 2, plans=plans)
   everything = world.planner(sizes=sizes)

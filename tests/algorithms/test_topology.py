@@ -4,15 +4,24 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from moon_jax import catalog
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.errors import UsageError
+from moon_jax.keys import Purpose, host_rng
 
 KNOBS = {'degree': 2, 'edge_probability': 0.5, 'seed': 0}
 
 
 def make(name, num_clients, **changes):
+  """The graph, dense: [N, N] bool."""
+  graph = sparse_graph(name, num_clients, **changes)
+  assert graph.has_canonical_format
+  return graph.toarray()
+
+
+def sparse_graph(name, num_clients, **changes):
   knobs = KNOBS | changes
   unused = {'ring': ['edge_probability'], 'erdos_renyi': ['degree']}
   for knob in unused.get(name, ['degree', 'edge_probability']):
@@ -23,6 +32,11 @@ def make(name, num_clients, **changes):
 def edges(graph):
   """Pairs i < j that are linked."""
   return {(int(i), int(j)) for i, j in np.argwhere(graph) if i < j}
+
+
+def weights_of(graph):
+  """[N, N] bool -> the mixing weights, dense."""
+  return topology.metropolis_hastings(sparse.csr_array(graph)).toarray()
 
 
 def from_edges(num_clients, pairs):
@@ -99,7 +113,7 @@ def test_one_client_alone():
   for name in ('grid', 'complete', 'erdos_renyi'):
     graph = make(name, 1)
     np.testing.assert_array_equal(graph, [[False]])
-    np.testing.assert_array_equal(topology.metropolis_hastings(graph), [[1.0]])
+    np.testing.assert_array_equal(weights_of(graph), [[1.0]])
 
 
 def test_random_graph_has_about_its_share_of_the_edges():
@@ -148,7 +162,7 @@ def test_is_connected_agrees_with_the_powers_of_the_matrix(size, data):
   pairs = [(i, j) for j in range(size) for i in range(j)]
   chosen = data.draw(st.sets(st.sampled_from(pairs))) if pairs else set()
   graph = from_edges(size, chosen)
-  assert topology.is_connected(graph) == paths_reach_everybody(graph)
+  assert topology.is_connected(sparse.csr_array(graph)) == paths_reach_everybody(graph)
 
 
 def test_weights_of_a_star_with_a_tail():
@@ -162,18 +176,18 @@ def test_weights_of_a_star_with_a_tail():
     [1 / 4, 0, 0, 5 / 12, 1 / 3],
     [0, 0, 0, 1 / 3, 2 / 3],
   ]
-  np.testing.assert_allclose(topology.metropolis_hastings(graph), expected, rtol=1e-14)
+  np.testing.assert_allclose(weights_of(graph), expected, rtol=1e-14)
 
 
 def test_weights_of_the_complete_graph_are_uniform():
-  weights = topology.metropolis_hastings(make('complete', 7))
+  weights = weights_of(make('complete', 7))
   np.testing.assert_allclose(weights, 1 / 7, rtol=1e-14)
 
 
 @settings(max_examples=100, deadline=None)
 @given(graphs())
 def test_weights_average_towards_the_mean(graph):
-  weights = topology.metropolis_hastings(graph)
+  weights = weights_of(graph)
   assert_doubly_stochastic(weights)
   np.testing.assert_array_equal(weights > 0, graph | np.eye(len(graph), dtype=bool))
   # Largest eigenvalue 1, of the constant vector, and all others inside (-1, 1).
@@ -184,33 +198,100 @@ def test_weights_average_towards_the_mean(graph):
 
 def test_without_client_zero_of_the_star():
   graph = from_edges(5, [(0, 1), (0, 2), (0, 3), (3, 4)])
-  weights = topology.metropolis_hastings(graph)
   # What 1, 2 and 3 gave to client 0 they keep: 3/4 + 1/4, 5/12 + 1/4 = 2/3.
-  expected = np.eye(5)
-  expected[3:, 3:] = [[2 / 3, 1 / 3], [1 / 3, 2 / 3]]
-  present = np.array([False, True, True, True, True])
-  np.testing.assert_allclose(
-    topology.restrict(weights, present), expected, rtol=1e-14, atol=1e-15
-  )
+  expected = np.eye(4)
+  expected[2:, 2:] = [[2 / 3, 1 / 3], [1 / 3, 2 / 3]]
+  weights = topology.metropolis_hastings(sparse.csr_array(graph))
+  found = topology.among(weights, np.arange(1, 5))
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@settings(max_examples=100, deadline=None)
-@given(graphs(), st.data())
-def test_absence_keeps_the_mean_over_all_clients(graph, data):
-  size = len(graph)
+# The definitions on dense matrices.
+
+
+def dense_graph(name, num_clients, degree, edge_probability, seed):
+  """[N, N] bool; of a random graph the first draw, connected or not."""
+  ids = np.arange(num_clients)
+  if name == 'ring':
+    clockwise = (ids - ids[:, None]) % num_clients
+    apart = np.minimum(clockwise, num_clients - clockwise)
+    return (apart > 0) & (apart <= degree // 2)
+  if name == 'grid':
+    rows = next(r for r in range(int(num_clients**0.5), 0, -1) if num_clients % r == 0)
+    row, column = np.divmod(ids, num_clients // rows)
+    return np.abs(row - row[:, None]) + np.abs(column - column[:, None]) == 1
+  if name == 'complete':
+    return ~np.eye(num_clients, dtype=bool)
+  rng = host_rng(seed, Purpose.TOPOLOGY, 0)
+  above = np.triu(rng.random((num_clients, num_clients)) < edge_probability, k=1)
+  return above | above.T
+
+
+def dense_weights(graph):
+  """Metropolis-Hastings weights of [N, N] bool."""
+  degrees = graph.sum(axis=1)
+  larger = np.maximum(degrees, degrees[:, None])
+  return keep_the_rest(np.where(graph, 1.0 / (1.0 + larger), 0.0))
+
+
+def dense_restricted(weights, present):
+  """The weights of a round in which only some, [N] bool, are present."""
+  both = present & present[:, None] & ~np.eye(len(present), dtype=bool)
+  return keep_the_rest(np.where(both, weights, 0.0))
+
+
+def keep_the_rest(shares):
+  return shares + np.diag(1.0 - shares.sum(axis=1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+  name=st.sampled_from(catalog.names('topology')),
+  size=st.integers(3, 40),
+  degree=st.integers(1, 19).map(lambda half: 2 * half),
+  edge_probability=st.floats(0.3, 1),
+  seed=st.integers(0, 2**31 - 1),
+  data=st.data(),
+)
+def test_sparse_graphs_and_weights_are_those_of_the_dense_definitions(
+  name, size, degree, edge_probability, seed, data
+):
+  assume(name != 'ring' or degree < size)
+  knobs = {'degree': degree, 'edge_probability': edge_probability, 'seed': seed}
+  dense = dense_graph(name, size, **knobs)
+  assume(topology.is_connected(sparse.csr_array(dense)))  # a random one, of one draw
+  graph = sparse_graph(name, size, **knobs)
+  np.testing.assert_array_equal(graph.toarray(), dense)
   weights = topology.metropolis_hastings(graph)
-  present = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
-  restricted = topology.restrict(weights, present)
-  assert_doubly_stochastic(restricted)
-  np.testing.assert_array_equal(restricted[~present], np.eye(size)[~present])
-  models = np.random.default_rng(0).normal(size=(size, 3))
-  mixed = restricted @ models
-  np.testing.assert_allclose(mixed.mean(0), models.mean(0), atol=1e-12)
-  # Between two who are there nothing changes.
-  pair = present & present[:, None] & ~np.eye(size, dtype=bool)
-  np.testing.assert_array_equal(restricted[pair], weights[pair])
+  everyone = dense_weights(dense)
+  np.testing.assert_allclose(weights.toarray(), everyone, rtol=1e-14, atol=1e-16)
+  clients = np.array(sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1))))
+  wanted = dense_restricted(everyone, np.isin(np.arange(size), clients))
+  found = topology.among(weights, clients)
+  assert found.dtype == np.float32
+  assert_float32_equal(found, wanted[np.ix_(clients, clients)])
+  # Rows and columns sum to 1 and others have no share: the mean over all is kept.
+  np.testing.assert_array_equal(found, found.T)
+  np.testing.assert_allclose(found.sum(0), 1, rtol=1e-6)
 
 
-def test_with_everybody_present_nothing_changes():
-  weights = topology.metropolis_hastings(make('grid', 12))
-  np.testing.assert_array_equal(topology.restrict(weights, np.ones(12, bool)), weights)
+def assert_float32_equal(found, wanted):
+  """Equal, but for one last bit where float64 sums were taken in another order."""
+  apart = np.abs(found - wanted.astype(np.float32))
+  assert (apart <= np.spacing(np.abs(found))).all()
+
+
+def test_a_hundred_thousand_clients():
+  weights = topology.metropolis_hastings(sparse_graph('ring', 100_000, degree=4))
+  assert weights.nnz == 500_000
+  np.testing.assert_allclose(weights.data, 0.2)
+  clients = np.array([5, 6, 8, 99_999])
+  # 5 - 6, 6 - 8; 99,999 is far from all.
+  linked = [[0.8, 0.2, 0, 0], [0.2, 0.6, 0.2, 0], [0, 0.2, 0.8, 0], [0, 0, 0, 1]]
+  np.testing.assert_allclose(topology.among(weights, clients), linked, rtol=1e-6)
+  assert sparse_graph('grid', 100_000).nnz == 2 * (250 * 399 + 249 * 400)
+
+
+def test_a_complete_graph_of_too_many_is_refused():
+  with pytest.raises(UsageError, match='at most 20000 clients, not for 20001: take'):
+    make('complete', topology.MOST_LINKED + 1)

@@ -486,9 +486,9 @@ UNFIT = {
     '--config.partition.classes_per_client=11 must be in [1, 10]: 10 clients own the '
     '10 classes of the training examples.'
   ),
-  '--config.partition.name=quantity --config.partition.beta=0.01': (
-    '--config.partition.beta=0.01 gave one of 10 clients fewer than 10 of 1438 '
-    'examples in each of 1000 draws (at best 0): change it, or lower '
+  '--config.num_clients=20 --config.partition.beta=0.001': (
+    '--config.partition.beta=0.001 gave at least 7 of 20 clients fewer than 10 of 1438 '
+    'examples in each draw (of 1000; the smallest at best 0): change it, or lower '
     '--config.partition.min_size or --config.num_clients.'
   ),
   '--config.algorithm=decentralized_moon --config.topology.name=erdos_renyi '

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 
 from moon_jax import tree
 from moon_jax.data import npz
@@ -35,12 +36,13 @@ CLIQUE = np.ones((4, 4), int) - np.eye(4, dtype=int)
 
 
 def plans_of(sizes, num_lanes=2, num_devices=1):
+  clique = sparse.csr_array(reference.metropolis_hastings(CLIQUE))
   return world.planner(
     num_lanes,
     len(sizes),
     sizes,
     num_devices=num_devices,
-    mixing=reference.metropolis_hastings(CLIQUE) if len(sizes) == 4 else None,
+    mixing=clique if len(sizes) == 4 else None,
   )
 
 
@@ -83,10 +85,8 @@ def by_the_reference(algorithm, sizes, labels, plans, cohort=None):
     options['mixing'] = [reference.metropolis_hastings(CLIQUE)] * NUM_ROUNDS
   rounds = [
     {
-      client: [
-        rows[:real] for rows, real in zip(*plans.batches(index, client), strict=True)
-      ]
-      for client in cohort
+      client: [rows[:real] for rows, real in zip(*work, strict=True)]
+      for client, work in zip(cohort, plans.batches(index, cohort), strict=True)
     }
     for index in range(NUM_ROUNDS)
   ]

@@ -1,6 +1,7 @@
 """Who trains, in which lane, on which batches: properties of the plans."""
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -128,8 +129,10 @@ def test_lanes_train_exactly_the_clients_batches(
     plan = planner.plan(index)
     trained = trained_batches(plan)
     assert sorted(trained) == list(range(cohort_size))
-    for slot, client in enumerate(plan.clients):
-      examples, num_real = planner.batches(index, client)
+    work = planner.batches(index, plan.clients)
+    for slot, (client, (examples, num_real)) in enumerate(
+      zip(plan.clients, work, strict=True)
+    ):
       expected = [e[:n].tolist() for e, n in zip(examples, num_real, strict=True)]
       assert trained[slot] == expected
       assert plan.num_examples[slot] == world.SIZES[client]
@@ -158,7 +161,7 @@ def test_shapes_are_the_same_in_every_round_and_large_enough():
     assert len(shapes) == 1
     for plan in plans:
       last = plan.bounds[np.arange(len(plan.bounds)), plan.num_segments]
-      assert last.max() <= planner.max_steps()
+      assert last.max() <= planner.max_steps
 
 
 def test_utilisation():
@@ -197,3 +200,78 @@ def test_num_lanes_for_ten_clients(requested, backend, num_devices, lanes_and_de
 def test_a_planner_cannot_be_changed():
   with pytest.raises(dataclasses.FrozenInstanceError):
     world.planner().seed = 1
+
+
+# --- many clients ---------------------------------------------------------------------
+
+
+def test_a_round_asks_for_the_rows_of_its_cohort_alone_and_once():
+  asked = []
+
+  def rows(clients):
+    asked.append(clients.tolist())
+    return world.owned(np.full(len(clients), 20))
+
+  planner = dataclasses.replace(world.planner(sizes=np.full(1000, 20)), rows=rows)
+  assert asked == []
+  plan = planner.plan(3)
+  assert asked == [plan.clients.tolist()]
+
+
+def test_max_steps_by_hand():
+  def most(num_lanes, **more):
+    sizes = world.BATCH_SIZE * np.array([1, 5, 1, 3, 1, 7])
+    planner = world.planner(num_lanes, 4, sizes, **more)
+    return dataclasses.replace(planner, local_epochs=1).max_steps
+
+  # Four clients a round, at worst of 7, 5, 3 and 1 steps. With two lanes the third
+  # starts after at most (7 + 5) / 2 and ends at 9, the fourth at 7 + 1.
+  assert most(2) == 9
+  assert most(1) == 16
+  assert most(4) == most(6) == 7  # each has a lane
+  # Segments of 4 steps make that 8, 8, 4 and 4: both of the last start at 8.
+  assert most(2, segment_steps=4) == 12
+  assert most(2, room=30) == 30
+
+
+def test_max_steps_is_enough_for_the_longest_clients_and_within_grahams_bound():
+  rng = np.random.default_rng(0)
+  for _ in range(200):
+    size, num_lanes = (int(n) for n in rng.integers(1, 12, 2))
+    planner = world.planner(num_lanes, size, sizes=rng.integers(1, 300, 12))
+    longest = np.sort(planner.num_steps())[::-1][:size]
+    queues = planning.pack(longest, num_lanes)
+    assert max(longest[queue].sum() for queue in queues) <= planner.max_steps
+    others = -(-longest[1:].sum() // num_lanes)
+    assert planner.max_steps <= min(longest.sum(), longest[0] + others)
+
+
+def test_segments_are_as_many_as_steps_at_most():
+  # In four lanes each client ends after its LOCAL_EPOCHS steps.
+  plan = world.planner(4, 4, sizes=(1, 1, 1, 1)).plan(0)
+  assert plan.load.shape == plan.store.shape == (world.LOCAL_EPOCHS, 4)
+  assert plan.bounds.shape == (1, world.LOCAL_EPOCHS + 1)
+
+
+@pytest.mark.parametrize('segment_steps', [0, 4])
+def test_a_plan_of_four_thousand_lanes_is_small(segment_steps):
+  sizes = np.random.default_rng(0).integers(1, 60, 10_000)
+  planner = world.planner(4000, 4000, sizes, mixing=None, segment_steps=segment_steps)
+  plan = planner.plan(0)
+  assert sum(np.asarray(leaf).nbytes for leaf in plan) < 10e6
+  assert len(trained_batches(plan)) == 4000
+
+
+def test_a_plan_takes_no_longer_with_a_million_clients_than_with_a_thousand():
+  def seconds(num_clients):
+    sizes = np.random.default_rng(0).integers(2, 6, num_clients)
+    planner = world.planner(2, 50, sizes, mixing=None)
+    planner.plan(0)  # once, it looks at all
+    taken = []
+    for index in range(1, 11):
+      begin = time.process_time()
+      planner.plan(index)
+      taken.append(time.process_time() - begin)
+    return min(taken)
+
+  assert seconds(1_000_000) < 2 * seconds(1000)

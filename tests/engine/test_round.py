@@ -34,7 +34,7 @@ def draw(round_index, client, step):
 def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
   """The reference on the batches that the planner draws."""
   plans = plans or world.planner()
-  sizes = {client: len(rows) for client, rows in enumerate(plans.owned)}
+  sizes = dict(enumerate(plans.sizes.tolist()))
   options = (
     {'mu': 0.0, 'tau': 1.0, 'uniform': draw}
     | world.OPTIMIZER
@@ -46,7 +46,8 @@ def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
     options['mixing'] = [reference.without_absent(everyone, c) for c in cohorts]
   rounds = []
   for index in range(num_rounds):
-    work = {int(c): plans.batches(index, c) for c in plans.plan(index).clients}
+    cohort = plans.plan(index).clients
+    work = dict(zip(cohort.tolist(), plans.batches(index, cohort), strict=True))
     rounds.append(
       {
         client: [rows[:real] for rows, real in zip(examples, num_real, strict=True)]
@@ -453,7 +454,7 @@ def test_what_training_draws_is_a_function_of_seed_round_client_and_step():
     cohort_training = lanes.cohort_training(
       noisy, represent_once=False, mesh=devices.mesh(num_devices)
     )
-    run_round = jax.jit(round_lib.make_round(fedavg, cohort_training))
+    run_round = jax.jit(round_lib.make_round(fedavg, cohort_training, len(world.SIZES)))
     plan = world.planner(num_lanes, num_devices=num_devices).plan(0)
     state = world.first_state('fedavg')._replace(round=np.int32(index))
     numbers = world.scalars(fedavg, seed)

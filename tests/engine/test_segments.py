@@ -113,5 +113,5 @@ def test_no_client_loses_a_step_and_each_starts_a_segment():
     assert set(each) == {STEPS}
     assert (plan.num_real > 0).sum() == plan.step_real.sum()
     np.testing.assert_array_equal(plan.num_real > 0, plan.step_real)
-    wanted = sum(len(planner().batches(index, c)[1]) for c in plan.clients)
+    wanted = sum(len(real) for _, real in planner().batches(index, plan.clients))
     assert plan.step_real.sum() == wanted

@@ -36,11 +36,12 @@ class World(NamedTuple):
 def drawn(planner, num_rounds):
   """Who takes part in each round, on which rows in each step: client -> [rows [b]]."""
   for index in range(num_rounds):
-    cohort = {}
-    for client in planner.plan(index).clients.tolist():
-      rows, real = planner.batches(index, client)
-      cohort[client] = [row[:count] for row, count in zip(rows, real, strict=True)]
-    yield cohort
+    clients = planner.plan(index).clients.tolist()
+    work = planner.batches(index, clients)
+    yield {
+      client: [row[:count] for row, count in zip(rows, real, strict=True)]
+      for client, (rows, real) in zip(clients, work, strict=True)
+    }
 
 
 def gradient(model, x, labels):

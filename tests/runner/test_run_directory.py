@@ -125,7 +125,7 @@ def test_test_record_of_several_models():
 
 def test_over_clients_by_hand():
   # 3 of 4, 0 of 1, 5 of 5: accuracies 0.75, 0, 1. Each once: mean 7/12; the median is
-  # 0.75; the worst tenth is 0.3 of a user, of the second. By examples: (3 + 0 + 5) / 10;
+  # 0.75; the worst tenth is 0.3 of a user, of the second. By examples: 8 of 10 correct;
   # the quarter of the examples ends with the 0.75; the worst tenth is one example, 0.
   record = metrics_lib.over_clients(np.array([3, 0, 5]), np.array([4, 1, 5]))
   assert len(record) == 16

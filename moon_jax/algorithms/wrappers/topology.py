@@ -1,48 +1,60 @@
-"""The graphs of training without a server, and their mixing weights. Plain numpy.
+"""The graphs of training without a server, and their mixing weights. On the host.
 
-A graph of N >= 1 clients is [N, N] bool, symmetric, False on the diagonal: who is a
-neighbour of whom. Every graph is connected; the seed is the run's.
+A graph of N >= 1 clients is a sparse [N, N] bool, symmetric, without entries on the
+diagonal: who is a neighbour of whom. Every graph is connected; the seed is the run's.
 """
 
 import chex
 import numpy as np
+from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from moon_jax.errors import UsageError
 from moon_jax.keys import Purpose, host_rng
 
 MAX_ATTEMPTS = 100
+MOST_LINKED = 20_000  # clients of a complete graph: 5 GB of weights
 
 
-def ring(*, num_clients: int, degree: int, seed: int = 0) -> np.ndarray:
+def ring(*, num_clients: int, degree: int, seed: int = 0) -> sparse.csr_array:
   """[N, N] bool: clients in a circle, each linked to its degree / 2 nearest a side.
 
   The degree is even, at least 2 and below num_clients.
   """
-  ids = np.arange(num_clients)
-  clockwise = (ids - ids[:, None]) % num_clients
-  apart = np.minimum(clockwise, num_clients - clockwise)
-  return (apart > 0) & (apart <= degree // 2)
+  ids = np.arange(num_clients)[:, None]
+  return _linked(num_clients, ids, (ids + np.arange(1, degree // 2 + 1)) % num_clients)
 
 
-def grid(*, num_clients: int, seed: int = 0) -> np.ndarray:
+def grid(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
   """[N, N] bool: a rectangle of clients, linked to those beside, above and below.
 
   The borders are not joined. Rows times columns is N, as square as that allows; a
   prime N is a line. Clients are numbered row by row.
   """
   rows = next(r for r in range(int(num_clients**0.5), 0, -1) if num_clients % r == 0)
-  row, column = np.divmod(np.arange(num_clients), num_clients // rows)
-  steps = np.abs(row - row[:, None]) + np.abs(column - column[:, None])
-  return steps == 1
+  ids = np.arange(num_clients).reshape(rows, -1)
+  beside = ids[:, :-1].ravel(), ids[:, 1:].ravel()
+  above = ids[:-1].ravel(), ids[1:].ravel()
+  return _linked(num_clients, *np.hstack([beside, above]))
 
 
-def complete(*, num_clients: int, seed: int = 0) -> np.ndarray:
-  """[N, N] bool: everybody is linked to everybody else."""
-  return ~np.eye(num_clients, dtype=bool)
+def complete(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
+  """[N, N] bool: everybody is linked to everybody else.
+
+  Raises:
+    UsageError: there are more than MOST_LINKED clients.
+  """
+  if num_clients > MOST_LINKED:
+    raise UsageError(
+      f'--config.topology.name=complete is for at most {MOST_LINKED} clients, not for '
+      f'{num_clients}: take another --config.topology.name.'
+    )
+  return sparse.csr_array(~np.eye(num_clients, dtype=bool))
 
 
-def erdos_renyi(*, num_clients: int, edge_probability: float, seed: int) -> np.ndarray:
+def erdos_renyi(
+  *, num_clients: int, edge_probability: float, seed: int
+) -> sparse.csr_array:
   """[N, N] bool: each pair is linked with the same probability, independently.
 
   (Erdos, Renyi 1959, in Gilbert's form G(N, p).) Drawn anew until it is connected.
@@ -52,9 +64,10 @@ def erdos_renyi(*, num_clients: int, edge_probability: float, seed: int) -> np.n
   """
   for attempt in range(MAX_ATTEMPTS):
     rng = host_rng(seed, Purpose.TOPOLOGY, attempt)
-    drawn = rng.random((num_clients, num_clients)) < edge_probability
-    above = np.triu(drawn, k=1)
-    graph = above | above.T
+    drawn = (rng.random(num_clients) < edge_probability for _ in range(num_clients))
+    later = [1 + i + np.flatnonzero(row[i + 1 :]) for i, row in enumerate(drawn)]
+    earlier = np.repeat(np.arange(num_clients), [len(each) for each in later])
+    graph = _linked(num_clients, earlier, np.concatenate(later))
     if is_connected(graph):
       return graph
   raise UsageError(
@@ -64,12 +77,20 @@ def erdos_renyi(*, num_clients: int, edge_probability: float, seed: int) -> np.n
   )
 
 
-def is_connected(adjacency: np.ndarray) -> bool:
-  """Whether a path leads from each client to every other; [N, N] bool, symmetric."""
-  return connected_components(adjacency, directed=False)[0] == 1
+def _linked(num_clients, some, others):
+  """The graph in which some clients are linked to others; ids of one shape."""
+  some, others = (ids.ravel() for ids in np.broadcast_arrays(some, others))
+  pairs = np.concatenate([some, others]), np.concatenate([others, some])
+  shape = num_clients, num_clients
+  return sparse.coo_array((np.ones(2 * len(some), bool), pairs), shape).tocsr()
 
 
-def metropolis_hastings(adjacency: np.ndarray) -> np.ndarray:
+def is_connected(graph: sparse.csr_array) -> bool:
+  """Whether a path leads from each client to every other."""
+  return connected_components(graph, directed=False)[0] == 1
+
+
+def metropolis_hastings(graph: sparse.csr_array) -> sparse.csr_array:
   """W_ij = 1 / (1 + max(d_i, d_j)) between neighbours, W_ii = 1 - sum_{j != i} W_ij.
 
   (Xiao, Boyd 2004, Fast linear iterations for distributed averaging; d_i is the number
@@ -77,20 +98,18 @@ def metropolis_hastings(adjacency: np.ndarray) -> np.ndarray:
   complete graph every weight is 1 / N. On a connected graph repeated averaging leads
   every client to the mean of all.
 
-  Args:
-    adjacency: [N, N] bool, symmetric, False on the diagonal.
-
   Returns:
     [N, N] float64, symmetric, at least 0, rows and columns sum to 1.
   """
-  chex.assert_shape(adjacency, (len(adjacency),) * 2)
-  degrees = adjacency.sum(axis=1)
-  larger = np.maximum(degrees, degrees[:, None])
-  return _keep_the_rest(np.where(adjacency, 1.0 / (1.0 + larger), 0.0))
+  chex.assert_shape(graph, graph.shape[:1] * 2)
+  degrees, links = np.diff(graph.indptr), graph.tocoo()
+  weights = 1.0 / (1.0 + np.maximum(degrees[links.row], degrees[links.col]))
+  shares = sparse.coo_array((weights, (links.row, links.col)), graph.shape).tocsr()
+  return shares + sparse.diags_array(1.0 - shares.sum(axis=1)).tocsr()
 
 
-def restrict(weights: np.ndarray, present: np.ndarray) -> np.ndarray:
-  """The weights of a round in which some clients are absent.
+def among(weights: sparse.csr_array, present: np.ndarray) -> np.ndarray:
+  """The weights among the clients of a round in which the others are absent.
 
   What an absent neighbour would have weighed goes to the client itself, and an absent
   client keeps its model. Rows and columns still sum to 1, so the mean over all clients
@@ -98,16 +117,12 @@ def restrict(weights: np.ndarray, present: np.ndarray) -> np.ndarray:
 
   Args:
     weights: [N, N] float64, symmetric, rows sum to 1.
-    present: [N] bool.
+    present: [K] ids of the clients that take part, ascending.
 
   Returns:
-    [N, N] float64, symmetric, at least 0, rows and columns sum to 1.
+    [K, K] float32, symmetric, at least 0, rows and columns sum to 1.
   """
-  chex.assert_shape(weights, (len(present),) * 2)
-  both = present & present[:, None] & ~np.eye(len(present), dtype=bool)
-  return _keep_the_rest(np.where(both, weights, 0.0))
-
-
-def _keep_the_rest(shares: np.ndarray) -> np.ndarray:
-  """[N, N] weights of others, 0 on the diagonal -> the diagonal completes each row."""
-  return shares + np.diag(1.0 - shares.sum(axis=1))
+  shares = weights[present][:, present].toarray()
+  np.fill_diagonal(shares, 0.0)
+  np.fill_diagonal(shares, 1.0 - shares.sum(axis=1))
+  return shares.astype(np.float32)

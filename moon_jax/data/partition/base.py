@@ -9,6 +9,9 @@ from moon_jax.errors import UsageError
 from moon_jax.keys import Purpose, host_rng
 
 MAX_ATTEMPTS = 1000  # a second or two on 50,000 examples
+# Clients below min_size in a draw that leave no hope for others: were all shares
+# independent, fewer than one draw in 10^20 would then have no such client.
+HOPELESS = 100
 # Shares are equal to six digits here; numpy's gamma draws overflow near 1e308.
 LARGEST_BETA = 1e12
 
@@ -33,6 +36,10 @@ class Partition(NamedTuple):
     """[n_i] int32 indices of client i."""
     return self.indices[self.offsets[i] : self.offsets[i + 1]]
 
+  def rows(self, clients: np.ndarray) -> list[np.ndarray]:
+    """[K] ids -> K arrays, the indices of each of these clients."""
+    return [self.client(i) for i in clients]
+
 
 class Skewed(NamedTuple):
   """What a rule returns whose clients do not see their images as they are.
@@ -46,41 +53,55 @@ class Skewed(NamedTuple):
   see: Callable[[np.ndarray, Partition], np.ndarray] = lambda images, split: images
 
 
+# generator -> [N] examples of each client, and what then gives the [M] owners of each.
+Draw = Callable[[np.random.Generator], tuple[np.ndarray, Callable[[], np.ndarray]]]
+
+
 def first_large_enough(
   rule: str,
-  draw: Callable[[np.random.Generator], np.ndarray],
+  draw: Draw,
   num_examples: int,
   *,
   num_clients: int,
   min_size: int,
   seed: int,
+  otherwise: Draw | None = None,
 ) -> Partition:
   """The first of MAX_ATTEMPTS draws in which each client owns min_size examples.
 
+  After a draw with more than HOPELESS clients below it there is none.
+
   Args:
     rule: the flag that may be changed, for the message.
-    draw: generator -> [M] owner of each example.
+    draw: one draw.
     num_examples: M.
     num_clients: N.
     min_size: fewest examples a client may own.
     seed: the run's seed; attempt a draws from the stream (seed, PARTITION, a).
+    otherwise: what is drawn, from the stream (seed, PARTITION, MAX_ATTEMPTS), if no
+      draw was good enough.
 
   Raises:
     UsageError: there are fewer than num_clients * min_size examples, or no draw
-      was good enough.
+      was good enough and there is nothing else.
   """
   require_enough(num_examples, num_clients, min_size)
-  best = 0
+  best, fewest = 0, num_clients
   for attempt in range(MAX_ATTEMPTS):
-    owners = draw(host_rng(seed, Purpose.PARTITION, attempt))
-    smallest = int(np.bincount(owners, minlength=num_clients).min())
-    if smallest >= min_size:
-      return grouped(owners, num_clients)
-    best = max(best, smallest)
+    sizes, deal = draw(host_rng(seed, Purpose.PARTITION, attempt))
+    short = int(np.count_nonzero(sizes < min_size))
+    if not short:
+      return grouped(deal(), num_clients)
+    best, fewest = max(best, int(sizes.min())), min(fewest, short)
+    if short > HOPELESS:
+      break
+  if otherwise:
+    _, deal = otherwise(host_rng(seed, Purpose.PARTITION, MAX_ATTEMPTS))
+    return grouped(deal(), num_clients)
   raise UsageError(
-    f'{rule} gave one of {num_clients} clients fewer than {min_size} of '
-    f'{num_examples} examples in each of {MAX_ATTEMPTS} draws (at best {best}): '
-    'change it, or lower --config.partition.min_size or --config.num_clients.'
+    f'{rule} gave at least {fewest} of {num_clients} clients fewer than {min_size} of '
+    f'{num_examples} examples in each draw (of {attempt + 1}; the smallest at best '
+    f'{best}): change it, or lower --config.partition.min_size or --config.num_clients.'
   )
 
 
@@ -115,9 +136,9 @@ def grouped(owners: np.ndarray, num_clients: int) -> Partition:
 def class_counts(
   partition: Partition, labels: np.ndarray, num_classes: int
 ) -> np.ndarray:
-  """[N, Y] int64 examples of each class that each client owns; labels: [M] int."""
+  """[N, Y] int32 examples of each class that each client owns; labels: [M] int."""
   num_clients = len(partition.sizes)
   owners = np.repeat(np.arange(num_clients), partition.sizes)
   cells = owners * num_classes + labels[partition.indices]
   counts = np.bincount(cells, minlength=num_clients * num_classes)
-  return counts.reshape(num_clients, num_classes)
+  return counts.reshape(num_clients, num_classes).astype(np.int32)

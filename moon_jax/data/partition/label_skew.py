@@ -1,10 +1,14 @@
 """Clients that differ in their classes: Dirichlet shares, or a few classes each."""
 
+import math
+
 import numpy as np
 
 from moon_jax.data.partition import base
 from moon_jax.data.partition.base import Partition
 from moon_jax.errors import UsageError
+
+_DRAWN_AT_A_TIME = 2**22  # bounds the numbers in memory; any gives the same classes
 
 
 def dirichlet(
@@ -32,8 +36,8 @@ def dirichlet(
     seed: the run's seed.
 
   Raises:
-    UsageError: there are fewer than num_clients * min_size examples, or
-      MAX_ATTEMPTS draws left some client below min_size.
+    UsageError: there are fewer than num_clients * min_size examples, or each draw
+      left some client below min_size; see `base.first_large_enough`.
   """
   classes = _members(labels)
 
@@ -48,7 +52,7 @@ def dirichlet(
       counts = base.dirichlet_counts(rng, len(takers), beta, len(members))
       owners[rng.permutation(members)] = np.repeat(takers, counts)
       held[takers] += counts
-    return owners
+    return held, lambda: owners
 
   rule = f'--config.partition.beta={beta}'
   return base.first_large_enough(
@@ -98,7 +102,7 @@ def shards(
       dealt = takers[np.arange(len(members)) % len(takers)]
       owners[rng.permutation(members)] = dealt
       held += np.bincount(dealt, minlength=num_clients)
-    return owners
+    return held, lambda: owners
 
   rule = f'--config.partition.classes_per_client={classes_per_client}'
   return base.first_large_enough(
@@ -109,12 +113,20 @@ def shards(
 def _owned_classes(rng, num_clients, num_classes, per_client):
   """[N, Y] bool, whether a client owns a class."""
   owns = np.zeros((num_clients, num_classes), bool)
-  num_owners = np.zeros(num_classes, np.int64)
-  for mine in owns:
-    # The last key of lexsort is the first to sort by.
-    rarest = np.lexsort((rng.random(num_classes), num_owners))[:per_client]
-    mine[rarest] = True
-    num_owners[rarest] += 1
+  # After so many clients all classes have equally many owners: rounds of so many are
+  # dealt alike, whatever was drawn before, and so side by side.
+  each = num_classes // math.gcd(num_classes, per_client)
+  at_a_time = max(_DRAWN_AT_A_TIME // (each * num_classes), 1) * each
+  for first in range(0, num_clients, at_a_time):
+    mine = owns[first : first + at_a_time]
+    ties = rng.random(mine.shape)
+    num_owners = np.zeros((-(-len(mine) // each), num_classes), np.int64)
+    for place in range(min(each, len(mine))):
+      takers, drawn = mine[place::each], ties[place::each]
+      # The last key of lexsort is the first to sort by; the last round may be short.
+      order = np.lexsort((drawn, num_owners[: len(drawn)]))
+      np.put_along_axis(takers, order[:, :per_client], True, axis=1)
+      num_owners[: len(drawn)] += takers
   return owns
 
 

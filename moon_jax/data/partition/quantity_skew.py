@@ -1,5 +1,7 @@
 """Clients that differ in how much they own, or not even in that; labels at random."""
 
+import functools
+
 import numpy as np
 
 from moon_jax.data.partition import base
@@ -33,7 +35,9 @@ def quantity(
   """Draws the clients' shares of all examples from a symmetric Dirichlet distribution.
 
   Quantity skew of NIID-Bench (Li et al. 2022, arXiv:2102.02079): which examples a
-  client owns is random. Everything is drawn anew until each has min_size.
+  client owns is random. Everything is drawn anew until each has min_size. If no draw is
+  such (`base.first_large_enough`; of many clients some own next to nothing), min_size
+  are set aside for each, and the Dirichlet shares are of what is left.
 
   Args:
     labels: [M] int.
@@ -43,15 +47,20 @@ def quantity(
     seed: the run's seed.
 
   Raises:
-    UsageError: there are fewer than num_clients * min_size examples, or
-      MAX_ATTEMPTS draws left some client below min_size.
+    UsageError: there are fewer than num_clients * min_size examples.
   """
 
-  def draw(rng):
-    counts = base.dirichlet_counts(rng, num_clients, beta, len(labels))
-    return rng.permutation(np.repeat(np.arange(num_clients), counts))
+  def draw(rng, least=0):
+    shared = len(labels) - num_clients * least
+    counts = least + base.dirichlet_counts(rng, num_clients, beta, shared)
+    return counts, lambda: rng.permutation(np.repeat(np.arange(num_clients), counts))
 
-  rule = f'--config.partition.beta={beta}'
   return base.first_large_enough(
-    rule, draw, len(labels), num_clients=num_clients, min_size=min_size, seed=seed
+    f'--config.partition.beta={beta}',
+    draw,
+    len(labels),
+    num_clients=num_clients,
+    min_size=min_size,
+    seed=seed,
+    otherwise=functools.partial(draw, least=min_size),
   )
