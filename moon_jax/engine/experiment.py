@@ -14,7 +14,7 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
-from moon_jax.config import Config, ConfigError, changed, complaints, flatten
+from moon_jax.config import Config, changed, flatten
 from moon_jax.data import device, partition, sources
 from moon_jax.data.federated import users
 from moon_jax.engine import (
@@ -45,6 +45,7 @@ class Experiment(NamedTuple):
     train: the training split on the device.
     test: the test split on the device.
     test_sizes: [N'] test examples of each user whom they name; [0] if they name nobody.
+    names: [N] of the users who are the clients, as the data have them; None if dealt.
     num_dropped: users without `partition.min_size` examples, who are no clients.
     mesh: the devices, which share the lanes.
     traffic: bytes that one client receives, and sends, in a round of a real deployment;
@@ -62,6 +63,7 @@ class Experiment(NamedTuple):
   train: device.TrainSplit
   test: device.DeviceSplit
   test_sizes: np.ndarray
+  names: np.ndarray | None
   num_dropped: int
   mesh: Mesh
   traffic: tuple[int, int]
@@ -89,7 +91,7 @@ def build(
   """
   config, backend = with_its_clients(config), backend or jax.default_backend()
   loaded = (load or load_data)(config)
-  config, data, num_dropped = with_its_users(config, loaded)
+  config, data, num_dropped = users.clients_of(config, loaded)
   image_shape = data.train_images.shape[1:]
   network = make_network(config, image_shape, data.num_classes, backend)
   split, see = deal(config, data)
@@ -105,12 +107,7 @@ def build(
   images = see(data.train_images, split)
   train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
-  test_sizes = np.zeros(0, np.int64)
-  if data.test_clients is not None:
-    _, whose, test_sizes = np.unique(
-      data.test_clients, return_inverse=True, return_counts=True
-    )
-    test = test._replace(clients=whose.astype(np.int32))
+  whose, test_sizes = users.tested(data)
   owners = (split.indices, split.offsets.astype(np.int32))
   return Experiment(
     config=config,
@@ -120,8 +117,9 @@ def build(
     class_counts=partition.class_counts(split, data.train_labels, data.num_classes),
     planner=planner,
     train=devices.replicate(device.TrainSplit(train, *owners), mesh),
-    test=devices.replicate(test, mesh),
+    test=devices.replicate(test._replace(clients=whose), mesh),
     test_sizes=test_sizes,
+    names=data.clients[: config.num_clients] if users.are_clients(config) else None,
     num_dropped=num_dropped,
     mesh=mesh,
     traffic=_traffic(algorithm, network.shapes, round_scalars(config, algorithm, 0)),
@@ -139,8 +137,7 @@ def build(
 
 def deal(config: Config, data: Dataset) -> partition.Skewed:
   """Who owns which training example, and how clients see their images."""
-  is_dealt = catalog.part('partition', config.partition.name).has('dealt')
-  owners = {} if is_dealt else {'clients': data.train_clients}
+  owners = {'clients': data.train_clients} if users.are_clients(config) else {}
   return partition.make(
     config.partition.name,
     data.train_labels,
@@ -171,26 +168,6 @@ def with_its_clients(config: Config) -> Config:
     return config
   one = {'num_clients': 1, 'participation': 1.0}
   return changed(config, one | {'partition.name': 'iid', 'partition.min_size': 1})
-
-
-def with_its_users(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
-  """Of natural clients, who and how many they are; others are left as they are.
-
-  Returns:
-    The configuration with their number, the data without those who own too little, and
-    how many these are.
-
-  Raises:
-    UsageError: nobody is left, or their number does not fit other knobs.
-  """
-  is_dealt = catalog.part('partition', config.partition.name).has('dealt')
-  if is_dealt or data.train_clients is None:
-    return config, data, 0
-  data, num_dropped = users.without_small(data, config.partition.min_size)
-  config = changed(config, {'num_clients': int(data.train_clients.max()) + 1})
-  if problems := complaints(flatten(config)):
-    raise ConfigError(problems)
-  return config, data, num_dropped
 
 
 def load_data(config: Config) -> Dataset:

@@ -57,7 +57,8 @@ def run(
     client_store.opened(built, workdir / 'checkpoints') as store,
     Checkpoints(workdir / 'checkpoints', console.say, store) as checkpoints,
   ):
-    run_directory.save_partition(workdir, built.split, built.class_counts)
+    owners = built.split, built.class_counts, built.names
+    run_directory.save_partition(workdir, *owners)
     saved = run_directory.rounds_saved(workdir)
     with devices.out_of_memory_is_told():
       state = checkpoints.newest_or(initial_state(built), saved)

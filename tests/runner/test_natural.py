@@ -45,12 +45,14 @@ def test_the_data_say_how_many_clients_there_are(run):
   # Of four users one owns 3 examples.
   assert saved['config']['num_clients'] == 3
   assert [line['clients'] for line in found.metrics] == [[0, 1, 2]] * 2
-  counts = np.load(found.workdir / 'partition.npz')['class_counts']
+  partition = np.load(found.workdir / 'partition.npz')
+  counts = partition['class_counts']
   trained = {name: y for name, (_, y) in FOUND['train'].items() if len(y) >= 5}
   wanted = [
     np.bincount(trained[name], minlength=4).tolist() for name in sorted(trained)
   ]
   assert counts.tolist() == wanted
+  assert partition['clients'].tolist() == sorted(trained)
   # What was derived is no other experiment when the run goes on.
   more = moon_jax.run(config(knobs, num_rounds=3), found.workdir)
   assert len(more.metrics) == 3

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from moon_jax import catalog
+from moon_jax.config import Config, ConfigError, changed, complaints, flatten
 from moon_jax.data.arrays import DataError
 from moon_jax.keys import Purpose, host_rng
 from moon_jax.types import Dataset
@@ -75,6 +77,43 @@ def _renumbered(data: Dataset) -> Dataset:
   return data._replace(
     train_clients=train, test_clients=test, clients=data.clients[order]
   )
+
+
+def are_clients(config: Config) -> bool:
+  """Whether the partition makes clients of the users that the data name."""
+  return not catalog.part('partition', config.partition.name).has('dealt')
+
+
+def clients_of(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
+  """Of users who are clients, who and how many they are; else all is as it was.
+
+  Returns:
+    The configuration with their number, the data without those who own too little, and
+    how many these are.
+
+  Raises:
+    UsageError: nobody is left, or their number does not fit other knobs.
+  """
+  if not are_clients(config) or data.train_clients is None:
+    return config, data, 0
+  data, num_dropped = without_small(data, config.partition.min_size)
+  config = changed(config, {'num_clients': int(data.train_clients.max()) + 1})
+  if problems := complaints(flatten(config)):
+    raise ConfigError(problems)
+  return config, data, num_dropped
+
+
+def tested(data: Dataset) -> tuple[np.ndarray | tuple[()], np.ndarray]:
+  """Whose each test example is, [M] int32 in [0, N'), and how many each of these has.
+
+  () and [0] if the test examples name nobody.
+  """
+  if data.test_clients is None:
+    return (), np.zeros(0, np.int64)
+  _, whose, sizes = np.unique(
+    data.test_clients, return_inverse=True, return_counts=True
+  )
+  return whose.astype(np.int32), sizes
 
 
 def without_small(data: Dataset, min_size: int) -> tuple[Dataset, int]:
