@@ -21,10 +21,16 @@ import jax
 import numpy as np
 
 from moon_jax import tree
+from moon_jax.data.device import TrainSplit
 from moon_jax.engine import devices
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
-from moon_jax.engine.programs import RoundInputs, compile_programs, round_inputs
+from moon_jax.engine.programs import (
+  RoundInputs,
+  compile_programs,
+  round_inputs,
+  train_split,
+)
 from moon_jax.errors import DivergedError
 from moon_jax.runner import compile_cache, testing
 from moon_jax.runner.checkpoint import Checkpoints
@@ -50,12 +56,14 @@ class PackedRound:
     index: rounds before it.
     plan: what it trains.
     inputs: the same, on the device.
+    train: the training split there, or what of it the cohort owns.
     seconds: that packing took.
   """
 
   index: int
   plan: Plan
   inputs: RoundInputs
+  train: TrainSplit
   seconds: float
 
 
@@ -187,7 +195,8 @@ class Pipeline:
     if self._store:
       plan = plan._replace(arrivals=self._store.arrivals(plan.clients, here))
     inputs = round_inputs(self._experiment, index, plan)
-    return PackedRound(index, plan, inputs, time.perf_counter() - begin)
+    train = train_split(self._experiment, plan)
+    return PackedRound(index, plan, inputs, train, time.perf_counter() - begin)
 
   def _train(self, state, packed):
     """Gives the device the packed round; the state before it is used up."""
@@ -198,7 +207,7 @@ class Pipeline:
     self._clock = clock
     self._taken_part[packed.plan.clients] = True
     with jax.transfer_guard('disallow'):
-      given = (*packed.inputs, self._experiment.train)
+      given = (*packed.inputs, packed.train)
       state, metrics = self._programs.run_round(state, *given)
     memories = state.clients if self._store else None
     return state, PendingRound(packed.index, packed.plan, clock, metrics, memories)
