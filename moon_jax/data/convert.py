@@ -69,6 +69,8 @@ def convert(argv: list[str]) -> str:
   if not own['out']:
     raise UsageError('--out is missing; see --help.')
   out = config_lib.expand('out', own['out'])
+  if out.exists():
+    raise UsageError(f'--out={own["out"]!r} exists already.')
   if own['synthetic']:
     if words:
       raise UsageError(f'{words[0]!r} is not used with --synthetic.')

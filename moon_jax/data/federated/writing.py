@@ -10,7 +10,7 @@ import numpy as np
 from moon_jax.data import npz
 from moon_jax.data.arrays import DataError, pixel_sums, statistics_of
 from moon_jax.data.federated import assembled, records, users
-from moon_jax.errors import RunError, UsageError
+from moon_jax.errors import RunError
 from moon_jax.types import Dataset
 
 # Images [M, H, W] or [M, H, W, C], labels [M], ids [M] of their users or None.
@@ -26,7 +26,7 @@ def write(
   """Makes the folder, whole or not at all.
 
   Args:
-    out: the folder.
+    out: the folder, which is not there.
     federation: whose training examples are read.
     test: the test examples.
     statistics: [C] mean and deviation of pixel / 255; None computes them.
@@ -37,8 +37,6 @@ def write(
   Raises:
     RunError: the data are unusable, or the folder cannot be written.
   """
-  if out.exists():
-    raise UsageError(f'--out={str(out)!r} exists already.')
   partial = out.with_name(f'{out.name}.partial-{os.getpid()}')
   try:
     partial.mkdir(parents=True)
