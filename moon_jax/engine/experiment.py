@@ -90,6 +90,7 @@ def build(
       planner,
       choose_lanes=config.execution.lanes == 'auto',
       params=network.shapes['params'],
+      fits=accelerator.fits(network, algorithm, data.train_images, planner),
     )
   mesh = devices.mesh(planner.num_devices)
   images = see(data.train_images, split)
