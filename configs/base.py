@@ -129,6 +129,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 direct
   --config.execution.cache_mib=2048             for frozen representations; 0: none; at
                                                 least 0
+  --config.execution.client_store=auto          where memories are between rounds; one
+                                                of auto, device, host, disk
   --config.execution.dtype=float32              of the networks' arithmetic; one of
                                                 float32, bfloat16
   --config.execution.matmul_precision=default   as in JAX; one of default, high, highest

@@ -13,11 +13,20 @@ from typing import Any, NamedTuple
 
 import jax
 import ml_collections
+import numpy as np
 
 from moon_jax import cli, inference
 from moon_jax import config as config_lib
 from moon_jax.engine import devices, experiment, programs
-from moon_jax.runner import files, loop, pipeline, run_directory, signals
+from moon_jax.runner import (
+  client_store,
+  files,
+  loop,
+  pipeline,
+  run_directory,
+  signals,
+  testing,
+)
 from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import name_of
 from moon_jax.sweeps.grid import combinations
@@ -149,7 +158,8 @@ class Outcome(NamedTuple):
 
   Attributes:
     metrics: the line that metrics.jsonl would have.
-    state: of the server and every client after the round, on the devices.
+    state: of the server and every client after the round, on the devices; with a
+      client store (`execution.client_store`), of the round's cohort alone.
     global_model: its variables; None if each client has a model of its own.
   """
 
@@ -176,20 +186,30 @@ def rounds(config: Mapping[str, Any]) -> Iterator[Outcome]:
 def _rounds(config: config_lib.Config) -> Iterator[Outcome]:
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   built = experiment.build(config)
-  state = experiment.initial_state(built)
-  plan = built.planner.plan(0)
-  inputs = programs.round_inputs(built, 0, plan)
-  # The caller may keep the state of a round: it is not written over by the next.
-  compiled = programs.compile_programs(built, state, inputs, donate=False)
-  for index in range(built.config.num_rounds):
-    if index:
-      plan = built.planner.plan(index)
-      inputs = programs.round_inputs(built, index, plan)
+  with client_store.opened(built) as store:
+    yield from _rounds_of(built, store)
+
+
+def _rounds_of(built, store):
+  config, state, compiled = built.config, experiment.initial_state(built), None
+  taken_part = np.zeros(config.num_clients, bool)
+  for index in range(config.num_rounds):
+    plan = built.planner.plan(index)
+    taken_part[plan.clients] = True
+    if store:
+      plan = plan._replace(arrivals=store.arrivals(plan.clients, ()))
+    inputs = programs.round_inputs(built, index, plan)
+    if not compiled:
+      # The caller may keep the state of a round: it is not written over by the next.
+      compiled = programs.compile_programs(built, state, inputs, donate=False)
     state, told = compiled.run_round(state, *inputs, built.train)
-    is_due = pipeline.due(index, config.eval_every_rounds, config.num_rounds)
-    score = compiled.evaluate(state, built.test) if is_due else None
-    told, score = jax.device_get((told, score))
-    record = pipeline.line_of(built, index, plan, told, score)
+    if store:
+      store.write(plan.clients, jax.device_get(state.clients))
+    tested = None
+    if pipeline.due(index, config.eval_every_rounds, config.num_rounds):
+      tested = testing.test(built, compiled.evaluate, state, store, taken_part)
+    told, tested = jax.device_get((told, tested))
+    record = pipeline.line_of(built, index, plan, told, tested)
     pipeline.stop_if_diverged(record, told, config.on_nonfinite)
     models = built.algorithm.evaluated(state.server, state.clients)
     is_one = all(leaf.shape[0] == 1 for leaf in jax.tree.leaves(models))

@@ -12,11 +12,10 @@ import numpy as np
 
 from moon_jax import config as config_lib
 from moon_jax import models, untrusted
-from moon_jax.algorithms.base import Algorithm
 from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
 from moon_jax.data.device import normalise
-from moon_jax.engine import devices, evaluation, experiment
+from moon_jax.engine import client_memory, devices, evaluation, experiment
 from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.runner import checkpoint, files, run_directory, surroundings
 from moon_jax.types import Outputs, PyTree
@@ -135,39 +134,27 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   shape = tuple(saved['images']['shape'])
   network = experiment.make_network(config, shape, counts.shape[1])
   algorithm = experiment.make_algorithm(config, network)
-  own = has_own_models(algorithm, network.shapes)
+  own = client_memory.has_own_models(algorithm, network.shapes)
   check_client(workdir, client, config.num_clients if own else 0)
   start = functools.partial(experiment.first_state, algorithm)
   state = jax.eval_shape(lambda v: start(v, config.num_clients), network.shapes)
-  state = checkpoint.newest(workdir / 'checkpoints', state)
-  every = algorithm.evaluated(state.server, state.clients)
+
+  def first():
+    return jax.device_get(algorithm.init_client(network.init(config.seed)))
+
+  state = checkpoint.newest(workdir / 'checkpoints', state, client or 0, first)
+  models = algorithm.evaluated(state.server, state.clients)
   return Trained(
     workdir=workdir,
     config=config,
     round=int(state.round),
     client=client,
     class_counts=counts,
-    variables=jax.tree.map(lambda leaf: leaf[client or 0], every),
+    variables=jax.tree.map(lambda leaf: leaf[0], models),
     image_shape=shape,
     forward=_forward(network, saved['images']),
     data_digest=saved['data_digest'],
   )
-
-
-def has_own_models(algorithm: Algorithm, variables: PyTree) -> bool:
-  """Whether each client has a model of its own: whether two clients have two.
-
-  Args:
-    algorithm: its pure functions.
-    variables: of the network; their shapes are enough.
-  """
-
-  def of_two_clients(variables):
-    state = experiment.first_state(algorithm, variables, 2)
-    return algorithm.evaluated(state.server, state.clients)
-
-  tested = jax.eval_shape(of_two_clients, variables)
-  return jax.tree.leaves(tested)[0].shape[0] == 2
 
 
 def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:

@@ -159,6 +159,19 @@ class ClientMetrics(NamedTuple):
   server_finite: jax.Array | tuple[()]
 
 
+class Arrivals(NamedTuple):
+  """The memories of a cohort, as far as a client store has to bring them.
+
+  Attributes:
+    memories: leaves [K, ...]; of who was in the last cohort too it is any.
+    staying: [K] int32, the slot that a client had in the last cohort, whose memories
+      are on the device yet; -1 of one that was not in it.
+  """
+
+  memories: PyTree
+  staying: jax.Array
+
+
 class Server(NamedTuple):
   """The server between rounds.
 
@@ -177,7 +190,8 @@ class State(NamedTuple):
 
   Attributes:
     server: the global model and the server's memory.
-    clients: [N, ...] memory of every client.
+    clients: leaves [N, ...], the memory of every client; with a client store [K, ...],
+      of the last cohort.
     round: [] int32, number of completed rounds.
   """
 

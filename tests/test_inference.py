@@ -15,6 +15,7 @@ import moon_jax
 from moon_jax import config as config_lib
 from moon_jax import inference
 from moon_jax import predict as predict_lib
+from moon_jax.engine import client_memory
 from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
 from moon_jax.runner import checkpoint
 from tests import world
@@ -121,13 +122,16 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   # The newest is damaged: what is loaded is the one before, and nothing is set aside.
   (tmp_path / '3/manifest.json').write_text('{')
   made = world.make(algorithm, batch_norm=batch_norm)
-  loaded = checkpoint.newest(tmp_path, jax.eval_shape(lambda: state))
+  for client in (0, 2):
+    like = jax.eval_shape(lambda: state)
+    loaded = checkpoint.newest(tmp_path, like, client, first=None)
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(loaded))
+    alone = jax.tree.map(lambda leaf, c=client: leaf[c : c + 1], state.clients)
+    assert world.largest_difference(loaded, state._replace(clients=alone)) == 0
   assert sorted(path.name for path in tmp_path.iterdir()) == ['2', '3']
-  assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(loaded))
-  assert world.largest_difference(loaded, state) == 0
   own = batch_norm == 'local' or algorithm in OWN_MODELS
   variables = jax.eval_shape(lambda: first.server.variables)
-  assert inference.has_own_models(made, variables) == own
+  assert client_memory.has_own_models(made, variables) == own
 
 
 def test_the_only_client_needs_no_name(workdir):

@@ -165,7 +165,7 @@ def round_of(
     augment=augmenter(augmentation),
     segment_steps=segment_steps,
   )
-  return jax.jit(round_lib.make_round(chosen, train))
+  return jax.jit(round_lib.make_round(chosen, train, len(SIZES)))
 
 
 def algorithm_of(name, **options):

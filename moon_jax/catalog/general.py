@@ -45,6 +45,7 @@ _WEIGHTS, _STATISTICS = one_of('samples', 'uniform'), one_of('averaged', 'local'
 _NONFINITE, _PADDINGS = one_of('stop', 'skip_client'), one_of('reflect', 'zero')
 _DTYPES = one_of('float32', 'bfloat16')
 _PRECISIONS = one_of('default', 'high', 'highest')
+_TIERS = one_of('auto', 'device', 'host', 'disk')
 _FORMS = one_of('auto', 'library', 'im2col', 'banded', 'direct')
 
 KNOBS = {
@@ -127,6 +128,9 @@ EXECUTION = {
   ),
   'execution.cache_mib': knob(
     int, 2048, 'for frozen representations; 0: none', _SIZE, _CONTRASTIVE, **_FREE
+  ),
+  'execution.client_store': word(
+    'auto', 'where memories are between rounds', _TIERS, optional=True, **_FREE
   ),
   'execution.dtype': word('float32', "of the networks' arithmetic", _DTYPES),
   'execution.matmul_precision': word('default', 'as in JAX', _PRECISIONS),

@@ -18,6 +18,7 @@ from moon_jax.config import Config, changed, flatten
 from moon_jax.data import device, partition, sources
 from moon_jax.engine import (
   accelerator,
+  client_memory,
   client_training,
   devices,
   learning_rate,
@@ -45,6 +46,7 @@ class Experiment(NamedTuple):
     traffic: bytes that one client receives, and sends, in a round of a real deployment;
       without a server from, and to, each of its neighbours.
     data_digest: SHA-256 of the data set, in hexadecimal.
+    memory: where the clients' memories are between rounds.
   """
 
   config: Config
@@ -58,6 +60,7 @@ class Experiment(NamedTuple):
   mesh: Mesh
   traffic: tuple[int, int]
   data_digest: str
+  memory: client_memory.Tier
 
 
 def build(
@@ -109,6 +112,14 @@ def build(
     mesh=mesh,
     traffic=_traffic(algorithm, network.shapes, round_scalars(config, algorithm, 0)),
     data_digest=sources.digest(data),
+    memory=client_memory.choose(
+      config.execution.client_store,
+      algorithm,
+      network.shapes,
+      num_clients=config.num_clients,
+      cohort_size=planner.cohort_size,
+      num_rounds=config.num_rounds,
+    ),
   )
 
 
@@ -261,12 +272,21 @@ def initial_state(experiment: Experiment) -> State:
   """The state before the first round; a function of the seed alone."""
   config = experiment.config
   variables = experiment.network.init(config.seed)
-  state = first_state(experiment.algorithm, variables, config.num_clients)
+  on_device = config.num_clients
+  if experiment.memory.name != 'device':
+    on_device = experiment.planner.cohort_size
+  state = first_state(experiment.algorithm, variables, on_device)
   return devices.replicate(state, experiment.mesh)
 
 
 def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> State:
-  """The state in which the global model, and every client's, has these variables."""
+  """The state in which the global model, and every client's, has these variables.
+
+  Args:
+    algorithm: its pure functions.
+    variables: of the network.
+    num_clients: N; with a client store K.
+  """
   return State(
     server=Server(variables, algorithm.init_server(variables)),
     clients=tree.repeat(algorithm.init_client(variables), num_clients),

@@ -22,6 +22,7 @@ from scipy import sparse
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.engine.batches import client_batches, epoch_steps
 from moon_jax.keys import Purpose, host_rng
+from moon_jax.types import Arrivals
 
 
 class Plan(NamedTuple):
@@ -46,6 +47,7 @@ class Plan(NamedTuple):
     bounds: [P, G + 1] int32 segment g of device p runs the steps bounds[p, g] to
       bounds[p, g + 1] - 1. Each device has the next L / P lanes.
     num_segments: [P] int32.
+    arrivals: what a client store brings to the device; () without one.
   """
 
   clients: np.ndarray
@@ -59,6 +61,7 @@ class Plan(NamedTuple):
   store: np.ndarray
   bounds: np.ndarray
   num_segments: np.ndarray
+  arrivals: Arrivals | tuple[()] = ()
 
   def for_device(self) -> 'Plan':
     """The plan without what only the host reads."""

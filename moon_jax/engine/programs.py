@@ -88,8 +88,9 @@ def lower_programs(
     segment_steps=experiment.planner.segment_steps,
   )
   run_round = jax.jit(
-    round_lib.make_round(algorithm, train),
-    donate_argnums=(0,) if donate else (),
+    round_lib.make_round(algorithm, train, config.num_clients),
+    # A client store reads what the last cohort kept while the next one trains.
+    donate_argnums=(0,) if donate and experiment.memory.name == 'device' else (),
     out_shardings=NamedSharding(mesh, PartitionSpec()),
   )
   with jax.default_matmul_precision(config.execution.matmul_precision):

@@ -18,19 +18,22 @@ from moon_jax.types import ClientMetrics, PyTree, Scalars, Server, State, Upload
 Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
 
 
-def make_round(algorithm: Algorithm, train: Callable[[Work], Finished]) -> Round:
+def make_round(
+  algorithm: Algorithm, train: Callable[[Work], Finished], num_clients: int
+) -> Round:
   """Builds (state, plan, scalars, training split) -> (state, metrics [K]).
 
   Args:
     algorithm: its pure functions.
     train: trains a cohort; see `lanes.cohort_training`.
+    num_clients: N.
   """
 
   def run_round(state, plan, scalars, data):
-    num_clients = len(data.offsets) - 1
     numbers = algorithm.scalars(scalars.algorithm, state.server.memory)
     computed = {name: numbers[name] for name in numbers.keys() - scalars.algorithm}
-    memories = tree.gather(state.clients, plan.clients)
+    table, rows = _memories(state, plan)
+    memories = tree.gather(table, rows)
     if algorithm.share:
       present = jnp.float32(len(plan.clients) / num_clients)
       averages = tree.mix(jax.vmap(algorithm.share)(memories), plan.mixing)
@@ -38,6 +41,7 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Finished]) -> Round
       memories = jax.vmap(mixed)(memories, averages)
     received = algorithm.broadcast(state.server)
     given = scalars._replace(algorithm=numbers)
+    plan = plan._replace(arrivals=())
     done = train(Work(received, memories, plan, state.round, given, data))
     finite = done.metrics.finite
     if algorithm.needs_all_uploads:
@@ -48,11 +52,7 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Finished]) -> Round
     server = algorithm.aggregate(state.server, sent, participation, numbers)
     if not isinstance(server, Server):
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
-    kept = jnp.where(finite, plan.clients, -1)
-    clients = tree.scatter(state.clients, kept, done.memory)
-    if algorithm.share:
-      params = jax.vmap(algorithm.share)(clients)['params']
-      computed['consensus_distance'] = consensus_distance(params)
+    clients = tree.scatter(table, jnp.where(finite, rows, -1), done.memory)
     server_finite = tree.all_finite(server)
     metrics = done.metrics._replace(numbers=computed, server_finite=server_finite)
     return State(server, clients, state.round + 1), metrics
@@ -60,11 +60,13 @@ def make_round(algorithm: Algorithm, train: Callable[[Work], Finished]) -> Round
   return run_round
 
 
-def consensus_distance(models: PyTree) -> jax.Array:
-  """[] float32, the mean over clients of ||w_i - w||_2, with w the mean of all w_i.
+def _memories(state: State, plan: Plan) -> tuple[PyTree, jax.Array]:
+  """A table of memories, leaves [N or K, ...], and the cohort's rows of it, [K] int32.
 
-  Args:
-    models: leaves [N, ...], the parameters of every client, absent ones included.
+  The table is that of all clients, or what a client store brings of the cohort.
   """
-  apart = jax.tree.map(lambda w: w - jnp.mean(w, axis=0, keepdims=True), models)
-  return jnp.mean(jnp.sqrt(jax.vmap(tree.squared_norm)(apart)))
+  if not plan.arrivals:
+    return state.clients, plan.clients
+  memories, staying = plan.arrivals
+  stayed = tree.gather(state.clients, jnp.maximum(staying, 0))
+  return tree.where(staying >= 0, stayed, memories), jnp.arange(len(staying))

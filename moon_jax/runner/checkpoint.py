@@ -3,13 +3,13 @@
 A checkpoint is a folder with a number of completed rounds for a name. In it are the
 state, as `default`, and the manifest. It is written under another name and renamed when
 it is whole: at no instant does a crash leave half a checkpoint, or one that cannot be
-verified.
+verified. With a client store the state is the server's, and an index tells where the
+clients' memories are in the file that all checkpoints share.
 """
 
 import contextlib
 import functools
 import itertools
-import json
 import logging
 import os
 import pathlib
@@ -22,18 +22,14 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from moon_jax import untrusted
+from moon_jax import tree
 from moon_jax.errors import NoCheckpointError
-from moon_jax.runner import files
-from moon_jax.types import State
+from moon_jax.runner import client_file, client_store, files, manifest
+from moon_jax.runner.client_store import ClientStore
+from moon_jax.types import PyTree, State
 
 STATE = 'default'  # orbax's own name for the only item of a checkpoint
 _KEPT = 2
-MANIFEST = 'manifest.json'
-# Raised when an older program could not read the folder. Format 1 has a digest of the
-# manifest itself, too, which is not looked at any more.
-FORMAT = 2
-_READ = (1, FORMAT)
 
 
 class Checkpoints:
@@ -42,15 +38,23 @@ class Checkpoints:
   Saving waits until the bytes are on disk. A context manager.
   """
 
-  def __init__(self, directory: pathlib.Path, say: Callable[[str], None]):
+  def __init__(
+    self,
+    directory: pathlib.Path,
+    say: Callable[[str], None],
+    store: ClientStore | None = None,
+  ):
     """Opens the directory, or makes it, and removes what a crash left half done.
 
     Args:
       directory: for checkpoints only.
       say: is told, in one line, of each checkpoint that is set aside.
+      store: of the clients' memories, if they are not in the state.
     """
     self._directory = directory
     self._say = say
+    self._store = store
+    self._indices = {}  # name of a checkpoint -> its index
     self._checkpointer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
     files.make_folder(directory)
     with files.writing(directory):
@@ -76,18 +80,23 @@ class Checkpoints:
     step = int(state.round)
     folder = self._directory / str(step)
     partial = _partial(folder)
+    index = self._store and self._store.index()
     try:
       # In the folder that was opened: another one at its path is another run's.
       os.mkdir(partial.name, dir_fd=self._descriptor)
       os.stat(partial)
       with _quietly():
-        content = ocp.args.StandardSave(state)
+        kept = state._replace(clients=()) if index else state
+        content = ocp.args.StandardSave(kept)
         self._checkpointer.save(partial.absolute() / STATE, args=content)
-      write_manifest(partial, step)
+      if index:
+        client_file.write_index(partial / manifest.INDEX, index)
+      manifest.write(partial, step)
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
       raise files.failure(folder, _reason(error)) from error
+    self._indices[folder.name] = index
     self._remove_older()
 
   def newest_or(self, first: State, rounds_saved: int = 0) -> State:
@@ -104,9 +113,12 @@ class Checkpoints:
       NoCheckpointError: no undamaged one is left, or the newest is of another format
         or does not hold such a state.
     """
+    self._indices = {one.name: _index(one) for one in folders(self._directory)}
     for folder in folders(self._directory):
-      if not (reason := fault(folder, int(folder.name))):
-        state = _load(folder, first)
+      reason = manifest.fault(folder, int(folder.name))
+      if not reason:
+        state, reason = self._load(folder, self._indices[folder.name], first)
+      if not reason:
         self._remove_older()
         return state
       self._set_aside(folder, reason)
@@ -116,6 +128,29 @@ class Checkpoints:
         'Put one back, or give another --workdir to begin again.'
       )
     return first
+
+  def _load(self, folder, index, first):
+    """The state, and the memories to where they belong now; or what is wrong."""
+    if not index:
+      if not self._store:
+        return _load(folder, first), ''
+      state = _load(folder, first._replace(clients=self._store.shapes()))
+      self._store.fill(state.clients)
+      return state._replace(clients=first.clients), ''
+    state = _load(folder, first._replace(clients=()))
+    if self._store:
+      if not (reason := self._store.fault(index)):
+        self._store.restore(index)
+      return state._replace(clients=first.clients), reason
+    num_clients = len(jax.tree.leaves(first.clients)[0])
+    memory = tree.gather(first.clients, 0)
+    with client_store.reading(self._directory, memory, num_clients) as store:
+      if reason := store.fault(index):
+        return state, reason
+      store.restore(index)
+      everyone = store.read(np.arange(num_clients))
+    where = jax.tree.map(lambda leaf: leaf.sharding, first.clients)
+    return state._replace(clients=jax.device_put(everyone, where)), ''
 
   def _set_aside(self, folder, reason):
     places = (folder.with_name(f'bad-{folder.name}-{n}') for n in itertools.count(1))
@@ -127,60 +162,26 @@ class Checkpoints:
     )
 
   def _remove_older(self):
+    kept = folders(self._directory)
     with files.writing(self._directory):
-      for folder in folders(self._directory)[_KEPT:]:
+      for folder in kept[_KEPT:]:
         # Half a checkpoint must not look like one.
         self._rename(folder, _partial(folder))
         shutil.rmtree(_partial(folder))
+    if self._store:
+      indices = [self._indices[folder.name] for folder in kept[:_KEPT]]
+      self._store.keep(index for index in indices if index)
 
   def _rename(self, old, new):
     os.rename(old, new)
     os.fsync(self._descriptor)
 
 
-def write_manifest(folder: pathlib.Path, completed_rounds: int) -> None:
-  """Flushes everything in the folder to the disk, and writes its manifest there."""
-  told = {}
-  for path in sorted(folder.rglob('*')):
-    files.flush(path)
-    if path.is_file():
-      about = {'bytes': path.stat().st_size, 'sha256': files.sha256(path)}
-      told[path.relative_to(folder).as_posix()] = about
-  content = {'format': FORMAT, 'round': completed_rounds, 'files': told}
-  # The last byte counts: no end of line.
-  files.replace(folder / MANIFEST, json.dumps(content, indent=1))
-
-
-def fault(folder: pathlib.Path, completed_rounds: int) -> str:
-  """What is wrong with a folder; '' if it is what was written.
-
-  Args:
-    folder: may be empty, or a file.
-    completed_rounds: what it should hold.
-
-  Raises:
-    NoCheckpointError: it is of a format that is not known here.
-  """
-  try:
-    untrusted.require_files(folder)
-    with untrusted.opened(folder / MANIFEST) as file:
-      content = untrusted.document(folder / MANIFEST, file.read())
-    if content['format'] not in _READ:
-      raise NoCheckpointError(
-        f'{folder} has checkpoint format {content["format"]!r}, and this program reads '
-        f'format {FORMAT}: go on with the version of moon_jax that wrote it.'
-      )
-    if content['round'] != completed_rounds:
-      return f'it holds round {content["round"]}'
-    for name, told in content['files'].items():
-      path = folder / name
-      if path.stat().st_size != told['bytes'] or files.sha256(path) != told['sha256']:
-        return f'{name} has changed'
-    return ''
-  except OSError as error:
-    return f'{os.path.basename(error.filename)} cannot be read: {error.strerror}'
-  except ValueError:
-    return f'{MANIFEST} has changed'
+def _index(folder: pathlib.Path) -> client_file.Index | None:
+  """Of a checkpoint; None if it has none, or a damaged one, of which `fault` tells."""
+  with contextlib.suppress(Exception):
+    return client_file.read_index(folder / manifest.INDEX)
+  return None
 
 
 def folders(directory: pathlib.Path) -> list[pathlib.Path]:
@@ -222,19 +223,35 @@ def _reason(error):
   return os.strerror(number) if number else text[:200] or type(error).__name__
 
 
-def newest(directory: pathlib.Path, like: State) -> State:
+def newest(
+  directory: pathlib.Path, like: State, client: int, first: Callable[[], PyTree]
+) -> State:
   """Loads the newest undamaged checkpoint to the host, as numpy; writes nothing.
 
   Args:
     directory: the checkpoints of a run directory.
-    like: of `jax.ShapeDtypeStruct`s, what the checkpoint has to hold.
+    like: of `jax.ShapeDtypeStruct`s, what a checkpoint without an index has to hold.
+    client: whose memory is wanted.
+    first: makes the memory of a client before its first round.
+
+  Returns:
+    The state, in which the clients are this one alone, leaves [1, ...].
 
   Raises:
     NoCheckpointError: there is no undamaged checkpoint, or it holds no such state.
   """
+  one = np.array([client])
   for folder in folders(directory):
-    if not fault(folder, int(folder.name)):
-      return _load(folder, like)
+    if manifest.fault(folder, int(folder.name)):
+      continue
+    if not (index := _index(folder)):
+      state = _load(folder, like)
+      return state._replace(clients=tree.gather(state.clients, one))
+    state = _load(folder, like._replace(clients=()))
+    num_clients = len(jax.tree.leaves(like.clients)[0])
+    with client_store.reading(directory, first(), num_clients) as store:
+      store.restore(index)
+      return state._replace(clients=store.read(one))
   raise NoCheckpointError(f'{directory} holds no undamaged checkpoint.')
 
 

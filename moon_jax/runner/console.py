@@ -73,6 +73,13 @@ class Console:
       f'training examples of {experiment.class_counts.shape[1]} classes; smallest '
       f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
     )
+    if experiment.memory.name != 'device':
+      tier, each, most = experiment.memory
+      self.say(
+        f'memories of clients: on the {tier}; {each / 1e6:,.2f} MB each, and at most '
+        f'{most:,} of {len(sizes):,} clients come to have one, '
+        f'{most * each / 1e6:,.0f} MB'
+      )
     params = tree.num_parameters(state.server.variables['params'])
     self.say(
       f'model: {config.model}, {params:,} parameters; clients in a round: '

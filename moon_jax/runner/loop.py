@@ -6,7 +6,7 @@ from moon_jax.cli import Request
 from moon_jax.engine import devices
 from moon_jax.engine.experiment import build, initial_state
 from moon_jax.errors import ExitCode, UsageError
-from moon_jax.runner import compile_cache, run_directory, surroundings
+from moon_jax.runner import client_store, compile_cache, run_directory, surroundings
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.console import Console
 from moon_jax.runner.pipeline import Pipeline
@@ -50,7 +50,8 @@ def run(
   images = run_directory.describe_images(built.test)
   with (
     run_directory.begin(request, built.data_digest, images),
-    Checkpoints(workdir / 'checkpoints', console.say) as checkpoints,
+    client_store.opened(built, workdir / 'checkpoints') as store,
+    Checkpoints(workdir / 'checkpoints', console.say, store) as checkpoints,
   ):
     run_directory.save_partition(workdir, built.split, built.class_counts)
     saved = run_directory.rounds_saved(workdir)
@@ -65,7 +66,7 @@ def run(
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       if rounds_left(config.num_rounds, records):
-        pipeline = Pipeline(built, checkpoints, records, console)
+        pipeline = Pipeline(built, checkpoints, records, console, store)
         with devices.out_of_memory_is_told(pipeline.buffers):
           pipeline.compile(state)
           pipeline.run(state, stop or Stop())

@@ -7,6 +7,9 @@ The host gives the device its work, and a thread beside packs round t+1 and then
 the results of round t-1: so both go on where giving waits until the work is done, as
 some of JAX's clients for GPUs do. Before a save, and where a device may have no work in
 advance, the host waits for round t itself.
+
+With a client store the thread first keeps what the clients of round t-1 remember, and
+packs those of round t+1 with their memories; who is in round t too has them there.
 """
 
 import dataclasses
@@ -19,20 +22,21 @@ import numpy as np
 
 from moon_jax import tree
 from moon_jax.engine import devices
-from moon_jax.engine.evaluation import Score
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
 from moon_jax.engine.programs import RoundInputs, compile_programs, round_inputs
 from moon_jax.errors import DivergedError
-from moon_jax.runner import compile_cache
+from moon_jax.runner import compile_cache, testing
 from moon_jax.runner.checkpoint import Checkpoints
+from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.console import Console
 from moon_jax.runner.metrics import Record, round_record, test_record
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
-from moon_jax.types import ClientMetrics, State
+from moon_jax.runner.testing import Tested
+from moon_jax.types import ClientMetrics, PyTree, State
 
 # Of the clients that diverged; there may be thousands.
 _NAMED = 10
@@ -64,14 +68,17 @@ class PendingRound:
     plan: what it trains.
     clock: started when the device was given the round.
     metrics: leaves [K], on the device.
-    score: of the new state, on the device; None if it is not tested.
+    memories: leaves [K, ...], on the device, for the client store; None without one, or
+      once it has them.
+    tested: of the new state; None if it is not tested.
   """
 
   index: int
   plan: Plan
   clock: Clock
   metrics: ClientMetrics
-  score: Score | None = None
+  memories: PyTree | None
+  tested: Tested | None = None
 
 
 class Pipeline:
@@ -83,6 +90,7 @@ class Pipeline:
     checkpoints: Checkpoints,
     records: Records,
     console: Console,
+    store: ClientStore | None = None,
   ):
     """Does nothing yet.
 
@@ -91,9 +99,10 @@ class Pipeline:
       checkpoints: where states are saved.
       records: where the rounds are written down.
       console: is told of them.
+      store: of the clients' memories, if they are not in the state.
     """
     self._experiment, self._console = experiment, console
-    self._checkpoints, self._records = checkpoints, records
+    self._checkpoints, self._records, self._store = checkpoints, records, store
     self._clock = self._programs = None
 
   def compile(self, state: State) -> None:
@@ -106,6 +115,9 @@ class Pipeline:
     config = experiment.config
     self._rounds = range(int(state.round), config.num_rounds)
     self._packed = self._pack(self._rounds.start)
+    self._taken_part = np.zeros(config.num_clients, bool)
+    for index in range(self._rounds.start):
+      self._taken_part[experiment.planner.cohort(index)] = True
     with compile_cache.using(config.execution.compile_cache, console.say):
       console.say('compiling one round and one test ... ', end='')
       self._programs = compile_programs(experiment, state, self._packed.inputs)
@@ -148,12 +160,13 @@ class Pipeline:
       if saved:
         stop.check(index)
       packed, last = self._packed, index + 1 not in self._rounds
-      packing = None if last else beside.submit(self._pack, index + 1)
+      keeping = previous and beside.submit(self._keep, previous)
+      here = packed.plan.clients
+      packing = None if last else beside.submit(self._pack, index + 1, here)
       recording = previous and beside.submit(self._record, previous)
       state, current = self._train(state, packed)
       if due(index, config.eval_every_rounds, config.num_rounds):
-        with jax.transfer_guard('disallow'):
-          current.score = self._programs.evaluate(state, self._experiment.test)
+        current.tested = self._test(state, current, keeping)
       if packing:
         self._packed = packing.result()
         current.clock.seconds['pack'] = self._packed.seconds
@@ -163,12 +176,16 @@ class Pipeline:
       saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
       previous = current
       if saved or devices.one_at_a_time(self._experiment.mesh):
+        self._keep(current)
         self._record(current, state if saved else None)
         previous = None
 
-  def _pack(self, index):
+  def _pack(self, index, here=()):
+    """The round `index`; the clients `here` have their memories on the device."""
     begin = time.perf_counter()
     plan = self._experiment.planner.plan(index)
+    if self._store:
+      plan = plan._replace(arrivals=self._store.arrivals(plan.clients, here))
     inputs = round_inputs(self._experiment, index, plan)
     return PackedRound(index, plan, inputs, time.perf_counter() - begin)
 
@@ -179,19 +196,39 @@ class Pipeline:
     if self._clock is None:
       clock.seconds['compile'] = self._programs.compile_seconds
     self._clock = clock
+    self._taken_part[packed.plan.clients] = True
     with jax.transfer_guard('disallow'):
       given = (*packed.inputs, self._experiment.train)
       state, metrics = self._programs.run_round(state, *given)
-    return state, PendingRound(packed.index, packed.plan, clock, metrics)
+    memories = state.clients if self._store else None
+    return state, PendingRound(packed.index, packed.plan, clock, metrics, memories)
+
+  def _keep(self, pending):
+    """Waits for a round, and gives the client store what its clients remember."""
+    if pending.memories is not None:
+      self._store.write(pending.plan.clients, jax.device_get(pending.memories))
+      pending.memories = None
+
+  def _test(self, state, current, keeping):
+    """Tests the state after the current round; `keeping` waits for the one before."""
+    experiment = self._experiment
+    if self._store and testing.of_clients(experiment):
+      if keeping:
+        keeping.result()
+      self._keep(current)
+    with jax.transfer_guard('disallow'):
+      return testing.test(
+        experiment, self._programs.evaluate, state, self._store, self._taken_part
+      )
 
   def _record(self, pending, to_save=None):
     """Waits for the results of a round, records them and saves the state after it."""
     metrics, clock = jax.device_get(pending.metrics), pending.clock
     clock.arrived('train')
-    score = jax.device_get(pending.score)
-    if score is not None:
+    tested = jax.device_get(pending.tested)
+    if tested is not None:
       clock.arrived('evaluate')
-    record = line_of(self._experiment, pending.index, pending.plan, metrics, score)
+    record = line_of(self._experiment, pending.index, pending.plan, metrics, tested)
     self._records.add_metrics(record)
     self._records.board.add_histogram('clients/drift', metrics.drift, record['round'])
     stop_if_diverged(record, metrics, self._experiment.config.on_nonfinite)
@@ -209,7 +246,11 @@ def due(round_index: int, every: int, num_rounds: int) -> bool:
 
 
 def line_of(
-  built: Experiment, index: int, plan: Plan, metrics: ClientMetrics, score: Score | None
+  built: Experiment,
+  index: int,
+  plan: Plan,
+  metrics: ClientMetrics,
+  tested: Tested | None,
 ) -> Record:
   """The line of metrics.jsonl of a round; what it takes is on the host.
 
@@ -218,12 +259,16 @@ def line_of(
     index: rounds before it.
     plan: of the round.
     metrics: leaves [K].
-    score: leaves [M]; None if the round is not tested.
+    tested: leaves [M]; None if the round is not tested.
   """
   skip = built.config.on_nonfinite == 'skip_client'
   record = round_record(index + 1, plan, metrics, built.traffic, skip_nonfinite=skip)
-  tested = {} if score is None else test_record(score, len(built.test.labels))
-  return record | tested
+  if tested is None:
+    return record
+  record |= test_record(tested.score, len(built.test.labels))
+  if tested.consensus_distance is not None:
+    record['consensus_distance'] = tested.consensus_distance
+  return record
 
 
 def stop_if_diverged(record: Record, metrics: ClientMetrics, on_nonfinite: str) -> None:

@@ -377,7 +377,7 @@ FREE = {
   *('num_rounds', 'eval_every_rounds', 'checkpoint_every_rounds', 'data.dir'),
   *('on_nonfinite', 'execution.deterministic', 'execution.compile_cache'),
   *('execution.devices', 'execution.lanes', 'execution.convolution'),
-  *('execution.cache_mib', 'execution.profile'),
+  *('execution.cache_mib', 'execution.client_store', 'execution.profile'),
 }
 
 

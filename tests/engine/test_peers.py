@@ -1,13 +1,11 @@
 """Training without a server: against the reference, by hand, and as the server's."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from moon_jax import tree
 from moon_jax.algorithms.wrappers import topology
-from moon_jax.engine import round as round_lib
 from moon_jax.runner import metrics as metrics_lib
 from tests import world
 from tests.engine.test_round import PEERS, TOLERANCE, reference_run
@@ -41,22 +39,6 @@ def test_absent_peers_keep_their_model():
       )
       assert (world.largest_difference(*pair) > 0) == (client in present)
     before = state.clients
-
-
-def test_consensus_distance_by_hand():
-  # (0, 0), (0, 0) and (9, 12): the mean is (3, 4), 5 away from two and 10 from one.
-  models = {'a': jnp.array([0.0, 0.0, 9.0]), 'b': jnp.array([[0.0], [0.0], [12.0]])}
-  assert float(round_lib.consensus_distance(models)) == pytest.approx(20 / 3)
-
-
-def test_the_consensus_distance_of_a_round_is_that_of_all_clients():
-  for state, metrics in world.run('decentralized_fedavg', 2):
-    flat = np.concatenate(
-      [np.reshape(leaf, (4, -1)) for leaf in jax.tree.leaves(state.clients.model)], 1
-    )
-    apart = np.linalg.norm(flat - flat.mean(0), axis=1).mean()
-    assert apart > 0.1
-    np.testing.assert_allclose(metrics.numbers['consensus_distance'], apart, rtol=1e-4)
 
 
 def test_every_peer_is_tested_with_its_own_model():

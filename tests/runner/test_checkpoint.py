@@ -10,7 +10,7 @@ import pytest
 
 from moon_jax.engine import devices
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError
-from moon_jax.runner import checkpoint as checkpoint_lib
+from moon_jax.runner import manifest
 from moon_jax.runner.checkpoint import Checkpoints
 from tests import world
 
@@ -148,7 +148,7 @@ def test_damage_to_any_file_is_found(tmp_path, two_steps, damage):
     assert line.startswith('checkpoint 2 is damaged (')
     assert line.endswith('); set aside as bad-2-1')
     # What differs from the manifest: a file, unless it is the manifest that changed.
-    assert name.name in line or name.name == checkpoint_lib.MANIFEST
+    assert name.name in line or name.name == manifest.MANIFEST
     shutil.rmtree(here)
   assert damaged > 8
 
@@ -204,7 +204,7 @@ def test_checkpoints_that_are_gone_are_missed(tmp_path):
 
 def test_a_later_format_is_refused_and_stays(tmp_path, two_steps):
   shutil.copytree(two_steps[0] / 'checkpoints', tmp_path / 'checkpoints')
-  path = tmp_path / 'checkpoints/2' / checkpoint_lib.MANIFEST
+  path = tmp_path / 'checkpoints/2' / manifest.MANIFEST
   path.write_text(json.dumps(json.loads(path.read_text()) | {'format': 9}))
   with pytest.raises(NoCheckpointError, match=r'checkpoints/2 has checkpoint format 9'):
     load(tmp_path, world.first_state('fedavg'))

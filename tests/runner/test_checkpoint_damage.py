@@ -5,7 +5,7 @@ import json
 import pytest
 
 from moon_jax.errors import ExitCode, NoCheckpointError
-from moon_jax.runner import checkpoint as checkpoint_lib
+from moon_jax.runner import manifest
 
 MISSING = 'cannot be read: No such file or directory'
 
@@ -15,12 +15,12 @@ def folder(tmp_path):
   (tmp_path / 'deep/er').mkdir(parents=True)
   (tmp_path / 'one').write_bytes(b'first')
   (tmp_path / 'deep/er/two').write_bytes(b'')
-  checkpoint_lib.write_manifest(tmp_path, 12)
+  manifest.write(tmp_path, 12)
   return tmp_path
 
 
 def test_the_manifest_by_hand(folder):
-  content = json.loads((folder / checkpoint_lib.MANIFEST).read_text())
+  content = json.loads((folder / manifest.MANIFEST).read_text())
   # `printf first | sha256sum`, and that of nothing.
   assert content['files'] == {
     'deep/er/two': {
@@ -33,18 +33,18 @@ def test_the_manifest_by_hand(folder):
     },
   }
   assert content['round'] == 12
-  assert checkpoint_lib.fault(folder, 12) == ''
+  assert manifest.fault(folder, 12) == ''
 
 
 def test_a_manifest_that_says_something_else_is_damage(folder):
-  whole = (folder / checkpoint_lib.MANIFEST).read_bytes()
+  whole = (folder / manifest.MANIFEST).read_bytes()
   num_told = 0
   for position in range(len(whole)):
     flipped = bytearray(whole)
     flipped[position] ^= 1 << position % 8
-    (folder / checkpoint_lib.MANIFEST).write_bytes(flipped)
+    (folder / manifest.MANIFEST).write_bytes(flipped)
     try:
-      told = checkpoint_lib.fault(folder, 12)
+      told = manifest.fault(folder, 12)
     except NoCheckpointError:  # the number of the format
       told = 'another format'
     # Only white space may change unseen.
@@ -57,8 +57,8 @@ def test_a_manifest_that_says_something_else_is_damage(folder):
   'text', ['', '{"format": 2, "rou', '[]', '{}', '{"format": 2}']
 )
 def test_what_is_no_manifest_is_damage(folder, text):
-  (folder / checkpoint_lib.MANIFEST).write_text(text)
-  assert checkpoint_lib.fault(folder, 12) == 'manifest.json has changed'
+  (folder / manifest.MANIFEST).write_text(text)
+  assert manifest.fault(folder, 12) == 'manifest.json has changed'
 
 
 def damage_nothing(folder):
@@ -87,14 +87,14 @@ def damage_kind(folder):
 
 
 def damage_manifest(folder):
-  (folder / checkpoint_lib.MANIFEST).unlink()
+  (folder / manifest.MANIFEST).unlink()
 
 
 def damage_all(folder):
   for path in (
     folder / 'one',
     folder / 'deep/er/two',
-    folder / checkpoint_lib.MANIFEST,
+    folder / manifest.MANIFEST,
   ):
     path.unlink()
   (folder / 'deep/er').rmdir()
@@ -116,27 +116,27 @@ def damage_all(folder):
 )
 def test_faults(folder, damage, reason):
   damage(folder)
-  assert checkpoint_lib.fault(folder, 12) == reason
+  assert manifest.fault(folder, 12) == reason
 
 
 def test_a_folder_under_another_name(folder):
-  assert checkpoint_lib.fault(folder, 13) == 'it holds round 12'
+  assert manifest.fault(folder, 13) == 'it holds round 12'
   file = 'manifest.json cannot be read: Not a directory'
-  assert checkpoint_lib.fault(folder / 'one', 12) == file
-  assert checkpoint_lib.fault(folder / 'nothing', 12) == f'manifest.json {MISSING}'
+  assert manifest.fault(folder / 'one', 12) == file
+  assert manifest.fault(folder / 'nothing', 12) == f'manifest.json {MISSING}'
 
 
 def test_another_format_is_told_from_damage(folder):
   # As a later version might write it: a format is all that must be there.
-  (folder / checkpoint_lib.MANIFEST).write_text('{"format": 3, "arrays": ["w"]}')
-  with pytest.raises(NoCheckpointError, match=r'format 3, and .* format 2') as caught:
-    checkpoint_lib.fault(folder, 12)
+  (folder / manifest.MANIFEST).write_text('{"format": 4, "arrays": ["w"]}')
+  with pytest.raises(NoCheckpointError, match=r'format 4, and .* format 3') as caught:
+    manifest.fault(folder, 12)
   assert caught.value.exit_code == ExitCode.NO_CHECKPOINT
   assert '\n' not in str(caught.value)
 
 
 def test_a_manifest_of_format_1_has_a_digest_of_itself_too(folder):
-  content = json.loads((folder / checkpoint_lib.MANIFEST).read_text())
+  content = json.loads((folder / manifest.MANIFEST).read_text())
   older = json.dumps(content | {'format': 1, 'sha256': 'a' * 64})
-  (folder / checkpoint_lib.MANIFEST).write_text(older)
-  assert checkpoint_lib.fault(folder, 12) == ''
+  (folder / manifest.MANIFEST).write_text(older)
+  assert manifest.fault(folder, 12) == ''

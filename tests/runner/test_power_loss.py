@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax.runner import checkpoint, files
+from moon_jax.runner import checkpoint, files, manifest
 from tests import power_loss, processes
 
 CHANGES = {
@@ -48,7 +48,7 @@ def check(point, kind, expected, folder):
   whole = [
     int(path.name)
     for path in checkpoint.folders(workdir / 'checkpoints')
-    if not checkpoint.fault(path, int(path.name))
+    if not manifest.fault(path, int(path.name))
   ]
   assert max(whole, default=0) >= point.promised
   assert not list(workdir.glob('checkpoints/bad-*'))

@@ -1,0 +1,124 @@
+"""Tests the global model, or every client's own; a store brings a few at a time."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from moon_jax.engine import client_memory, devices
+from moon_jax.engine.evaluation import Score
+from moon_jax.engine.experiment import Experiment
+from moon_jax.runner.client_store import ClientStore
+from moon_jax.types import PyTree, State
+
+_AT_A_TIME = 64
+
+
+class Tested(NamedTuple):
+  """What the tests after a round found.
+
+  Attributes:
+    score: leaves [M], of the global model or of every client's; on the device, or read.
+    consensus_distance: mean over all clients of ||w_i - w||_2, with w the mean of all
+      w_i; None with a server.
+  """
+
+  score: Score
+  consensus_distance: float | None
+
+
+def of_clients(built: Experiment) -> bool:
+  """Whether what is tested is every client's own model."""
+  return client_memory.has_own_models(built.algorithm, built.network.shapes)
+
+
+def test(
+  built: Experiment,
+  evaluate: Callable,
+  state: State,
+  store: ClientStore | None,
+  taken_part: np.ndarray,
+) -> Tested:
+  """Tests the state after a round.
+
+  Args:
+    built: what is run.
+    evaluate: the compiled program.
+    state: after the round.
+    store: of the clients' memories of this round; None if they are in the state.
+    taken_part: [N] bool, who has trained by now.
+  """
+  if store and of_clients(built):
+    score = _each(built, evaluate, state, store, taken_part)
+  else:
+    score = evaluate(state, built.test)
+  if not built.algorithm.share:
+    return Tested(score, None)
+  clients = jax.device_get(state.clients)
+
+  def read(chosen):
+    return store.read(chosen) if store else jax.tree.map(lambda x: x[chosen], clients)
+
+  def models(chosen):
+    return built.algorithm.share(read(chosen))['params']
+
+  return Tested(score, consensus_distance(models, taken_part))
+
+
+def _each(built, evaluate, state, store, taken_part):
+  """Score of every client's model; those that never trained have one."""
+  size, (differing, first) = built.planner.cohort_size, _differing(taken_part)
+  found = []
+  for begin in range(0, len(differing), size):
+    some = differing[np.minimum(begin + np.arange(size), len(differing) - 1)]
+    memories = devices.replicate(store.read(some), built.mesh)
+    found.append(jax.device_get(evaluate(state._replace(clients=memories), built.test)))
+  scores = jax.tree.map(lambda *parts: np.concatenate(parts)[: len(differing)], *found)
+  of_client = np.full(len(taken_part), np.searchsorted(differing, first))
+  of_client[differing] = np.arange(len(differing))
+  return jax.tree.map(lambda values: values[of_client], scores)
+
+
+def _differing(taken_part: np.ndarray) -> tuple[np.ndarray, int]:
+  """[N] bool -> who took part and the first that did not, ascending; and that one."""
+  first = int(np.argmin(taken_part))
+  chosen = taken_part.copy()
+  chosen[first] = True
+  return np.flatnonzero(chosen), first
+
+
+def consensus_distance(
+  models: Callable[[np.ndarray], PyTree], taken_part: np.ndarray
+) -> float:
+  """The mean over clients of ||w_i - w||_2, with w the mean of all w_i.
+
+  In float64, client by client: the same sums wherever the memories are kept.
+
+  Args:
+    models: clients [M] -> their parameters, leaves [M, ...]. It is asked for those that
+      took part, and for one of the others, who have the same.
+    taken_part: [N] bool.
+  """
+  differing, first = _differing(taken_part)
+  absent = int((~taken_part).sum())
+
+  def each() -> Iterator[tuple[int, list[np.ndarray]]]:
+    for begin in range(0, len(differing), _AT_A_TIME):
+      some = differing[begin : begin + _AT_A_TIME]
+      leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(models(some))]
+      for row, client in enumerate(some):
+        count = absent if absent and client == first else 1
+        yield count, [leaf[row].astype(np.float64) for leaf in leaves]
+
+  total, num_clients = None, len(taken_part)
+  for count, leaves in each():
+    weighted = [count * leaf for leaf in leaves]
+    total = weighted if total is None else list(map(np.add, total, weighted))
+  mean = [leaf / num_clients for leaf in total]
+  apart = 0.0
+  for count, leaves in each():
+    squares = (np.square(w - m).sum() for w, m in zip(leaves, mean, strict=True))
+    apart += count * math.sqrt(sum(squares))
+  return apart / num_clients

@@ -1,0 +1,316 @@
+"""Memories on the device, on the host or in a file: the same run, and none is lost."""
+
+import contextlib
+
+import jax
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax import catalog, inference
+from moon_jax import config as config_lib
+from moon_jax.engine import client_memory, experiment
+from moon_jax.errors import NoCheckpointError, RunError, UsageError
+from moon_jax.runner import checkpoint, client_store, testing
+from moon_jax.runner.client_file import ClientFile, read_index
+from moon_jax.runner.client_store import ClientStore
+from tests.selection import few
+
+TIERS = ('device', 'host', 'disk')
+CHANGES = {
+  'num_rounds': 6,
+  'local_epochs': 1,
+  'participation': 0.3,
+  'checkpoint_every_rounds': 2,
+  'data.limit': 200,
+  'partition.min_size': 2,
+  'mlp.width': 16,
+  'mlp.representation': 8,
+  'execution.devices': '1',
+}
+
+
+def config_of(tier='device', **changes):
+  changes = {name.replace('__', '.'): value for name, value in changes.items()}
+  changes = CHANGES | {'execution.client_store': tier} | changes
+  return moon_jax.load_config('configs/digits_moon.py', changes)
+
+
+def built_of(tier='device', **changes):
+  return experiment.build(config_lib.validate(config_of(tier, **changes)))
+
+
+def run(workdir, tier='device', **changes):
+  return moon_jax.run(config_of(tier, **changes), workdir)
+
+
+def kept(workdir):
+  """The newest state, and what each client keeps: leaves, those of clients [N, ...]."""
+  config = config_lib.validate(inference._saved(workdir)['config'])
+  built = experiment.build(config)
+  like = jax.eval_shape(lambda: experiment.initial_state(built))
+  clients = jax.eval_shape(
+    lambda: (
+      experiment.first_state(
+        built.algorithm, built.network.init(0), config.num_clients
+      ).clients
+    )
+  )
+
+  def first():
+    return jax.device_get(built.algorithm.init_client(built.network.init(config.seed)))
+
+  each = [
+    checkpoint.newest(
+      workdir / 'checkpoints', like._replace(clients=clients), client, first
+    )
+    for client in range(config.num_clients)
+  ]
+  return [np.asarray(leaf) for leaf in jax.tree.leaves(each)]
+
+
+def assert_same(run, expected):
+  for name in ('metrics.jsonl', 'partition.npz'):
+    assert (run / name).read_bytes() == (expected / name).read_bytes()
+  for leaf, wanted in zip(kept(run), kept(expected), strict=True):
+    np.testing.assert_array_equal(leaf, wanted)
+
+
+# --- the same run in every tier -------------------------------------------------------
+
+REMEMBER = [
+  name
+  for name in catalog.names('algorithm')
+  if catalog.part('algorithm', name).has('several_clients')
+]
+
+
+@pytest.mark.parametrize(
+  'algorithm', few(['moon', 'scaffold', 'decentralized_moon', 'solo'], REMEMBER)
+)
+def test_every_tier_gives_the_same_run(tmp_path, algorithm):
+  for tier in TIERS:
+    run(tmp_path / tier, tier, algorithm=algorithm)
+  for tier in TIERS[1:]:
+    assert_same(tmp_path / tier, tmp_path / 'device')
+
+
+def test_a_run_may_change_its_tier(tmp_path):
+  run(tmp_path / 'one', num_rounds=8)
+  for rounds, tier in enumerate(('disk', 'device', 'host', 'disk'), 1):
+    run(tmp_path / 'many', tier, num_rounds=2 * rounds)
+  assert_same(tmp_path / 'many', tmp_path / 'one')
+
+
+def test_tests_are_of_every_client_in_rounds_that_are_tested(tmp_path):
+  changes = {'algorithm': 'decentralized_fedavg', 'eval_every_rounds': 4}
+  lines = {tier: run(tmp_path / tier, tier, **changes).metrics for tier in TIERS}
+  assert lines['host'] == lines['disk'] == lines['device']
+  told = [line['round'] for line in lines['host'] if 'consensus_distance' in line]
+  assert told == [4, 6]
+
+
+def test_in_memory_the_host_keeps_them(tmp_path):
+  config = config_of('host')
+  metrics = [outcome.metrics for outcome in moon_jax.rounds(config)]
+  assert metrics == run(tmp_path / 'run').metrics
+  with pytest.raises(UsageError, match='client_store=disk needs a run directory'):
+    next(moon_jax.rounds(config_of('disk')))
+
+
+def test_a_clients_model_is_found_in_every_tier(tmp_path):
+  changes = {'algorithm': 'solo', 'num_rounds': 2, 'participation': 0.2}
+  for tier in TIERS:
+    run(tmp_path / tier, tier, **changes)
+  first = built_of(**changes).network.init(0)
+  trained = 0
+  for client in range(10):
+    models = [moon_jax.load(tmp_path / t, client=client).variables for t in TIERS]
+    for other in models[1:]:
+      jax.tree.map(np.testing.assert_array_equal, other, models[0])
+    same = jax.tree.map(np.array_equal, models[0], first)
+    trained += not all(jax.tree.leaves(same))
+  assert 2 <= trained <= 4
+
+
+# --- damage ---------------------------------------------------------------------------
+
+
+def flip(path, position):
+  content = bytearray(path.read_bytes())
+  content[position] ^= 16
+  path.write_bytes(content)
+
+
+@pytest.mark.parametrize('tier', TIERS)
+def test_a_flipped_bit_is_found_and_the_older_checkpoint_taken(tmp_path, tier, capsys):
+  run(tmp_path / 'one', num_rounds=8)
+  run(tmp_path / 'run', 'disk')
+  folder = tmp_path / 'run' / 'checkpoints'
+  newest, older = (read_index(folder / step / 'clients.npz') for step in '64')
+  alone = set(newest.places) - set(older.places)
+  path = folder / 'clients.bin'
+  built = built_of()
+  flip(path, max(alone) * built.memory.bytes_each + 5)
+  run(tmp_path / 'run', tier, num_rounds=8)
+  told = capsys.readouterr().out
+  assert 'checkpoint 6 is damaged (client ' in told
+  assert 'in clients.bin has changed); set aside as bad-6-1' in told
+  assert 'resumed after round 4 of 8' in told
+  assert_same(tmp_path / 'run', tmp_path / 'one')
+
+
+def test_the_file_of_another_run_is_damage(tmp_path):
+  for seed in (0, 1):
+    run(tmp_path / str(seed), 'disk', seed=seed)
+  other = (tmp_path / '1/checkpoints/clients.bin').read_bytes()
+  (tmp_path / '0/checkpoints/clients.bin').write_bytes(other)
+  with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
+    run(tmp_path / '0', 'disk', num_rounds=8)
+
+
+def test_a_lost_file_is_damage(tmp_path):
+  run(tmp_path, 'disk')
+  (tmp_path / 'checkpoints/clients.bin').unlink()
+  with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
+    run(tmp_path, 'disk', num_rounds=8)
+
+
+# --- the file -------------------------------------------------------------------------
+
+SIZE = 1000
+
+
+def some(*seeds):
+  drawn = [np.frombuffer(np.random.default_rng(s).bytes(SIZE), np.uint8) for s in seeds]
+  return np.stack(drawn)
+
+
+@pytest.fixture
+def file(tmp_path):
+  with contextlib.closing(ClientFile(tmp_path / 'f', 100, ['w'], SIZE)) as file:
+    yield file
+
+
+def test_what_a_checkpoint_names_is_never_written_over(file):
+  rng, kept_ones, now = np.random.default_rng(0), [], {}
+  for step in range(60):
+    clients = np.sort(rng.choice(100, 7, replace=False))
+    file.write(clients, some(*(1000 * step + clients)))
+    now |= {int(client): 1000 * step + int(client) for client in clients}
+    if step % 3 == 2:
+      kept_ones = [*kept_ones, (file.index(), dict(now))][-2:]
+      file.keep(index for index, _ in kept_ones)
+    for index, wanted in kept_ones:
+      assert file.fault(index) == ''
+      assert index.clients.tolist() == sorted(wanted)
+    np.testing.assert_array_equal(file.read(np.array([*now])), some(*now.values()))
+  # Two checkpoints of at most 100 clients, and three rounds beyond the newest.
+  assert file._end <= 200 + 3 * 7
+
+
+def test_going_on_from_an_older_checkpoint(file):
+  clients = np.arange(5)
+  file.write(clients, some(*clients))
+  older = file.index()
+  file.keep([older])
+  file.write(clients[:3], some(7, 8, 9))
+  file.go_on_from(older)
+  file.keep([older])
+  np.testing.assert_array_equal(file.read(clients), some(*clients))
+  file.write(clients, some(*(clients + 50)))
+  assert file.fault(older) == ''
+
+
+def test_a_disk_that_fills_up_in_a_write_loses_nothing(disk):
+  path = disk('small', '64k') / 'f'
+  with contextlib.closing(ClientFile(path, 100, ['w'], SIZE)) as file:
+    clients = np.arange(20)
+    file.write(clients, some(*clients))
+    index = file.index()
+    file.keep([index])
+    many = np.arange(100)
+    with pytest.raises(RunError, match='f cannot be written: No space left on device'):
+      file.write(many, some(*(100 + many)))
+    assert file.fault(index) == ''
+    file.go_on_from(index)
+    np.testing.assert_array_equal(file.read(clients), some(*clients))
+
+
+def test_only_those_in_the_last_cohort_stay_on_the_device():
+  first = {'w': np.zeros(3, np.float32), 'n': np.float32(0)}
+  store = ClientStore(first, 100, 'host')
+  three = {'w': np.arange(9, dtype=np.float32).reshape(3, 3), 'n': np.ones(3, 'f4')}
+  store.write(np.array([2, 5, 9]), three)
+  memories, staying = store.arrivals(np.array([1, 5, 9, 30]), np.array([5, 8, 30]))
+  assert staying.tolist() == [-1, 0, -1, 2]
+  np.testing.assert_array_equal(memories['w'][[0, 2]], [[0, 0, 0], [6, 7, 8]])
+  np.testing.assert_array_equal(memories['n'][[0, 2]], [0, 1])
+  assert store.clients().tolist() == [2, 5, 9]
+
+
+# --- which tier, and the distance of all models ---------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('num_clients', 'cohort_size', 'num_rounds', 'tier', 'most'),
+  [
+    (10, 10, 100, 'device', 10),
+    (1000, 250, 100, 'device', 1000),  # each moves in every fourth round
+    (1000, 50, 100, 'host', 1000),
+    (10**6, 50, 3, 'host', 150),
+    (10**6, 50, 100, 'disk', 5000),
+  ],
+)
+def test_auto_takes_the_fastest_tier_with_room(
+  monkeypatch, num_clients, cohort_size, num_rounds, tier, most
+):
+  built = built_of()
+  each = built.memory.bytes_each
+  monkeypatch.setattr(client_memory, 'room', lambda: (8 * 100 * each, 4 * 1000 * each))
+  shapes = built.algorithm, built.network.shapes
+  sizes = {'num_clients': num_clients, 'cohort_size': cohort_size}
+  found = client_memory.choose('auto', *shapes, **sizes, num_rounds=num_rounds)
+  assert found == (tier, each, most)
+  told = client_memory.choose('device', *shapes, **sizes, num_rounds=num_rounds)
+  assert told.name == 'device'
+
+
+def test_clients_without_a_memory_need_no_store():
+  built = built_of('disk', algorithm='fedavg')
+  assert built.memory == ('device', 0, 10)
+
+
+def test_consensus_distance_by_hand():
+  # (0, 0), (0, 0) and (9, 12): the mean is (3, 4), 5 away from two and 10 from one.
+  models = {'a': np.array([0.0, 0.0, 9.0]), 'b': np.array([[0.0], [0.0], [12.0]])}
+
+  def of(clients):
+    return jax.tree.map(lambda leaf: leaf[clients], models)
+
+  for taken_part in ([False, False, True], [True, False, True], [True, True, True]):
+    found = testing.consensus_distance(of, np.array(taken_part))
+    assert found == pytest.approx(20 / 3)
+
+
+def test_of_those_that_never_trained_one_is_asked_for():
+  asked = []
+
+  def models(clients):
+    asked.extend(clients.tolist())
+    return {'w': np.float32(clients == 70_001)}
+
+  taken_part = np.zeros(100_000, bool)
+  taken_part[[3, 70_001]] = True
+  found = testing.consensus_distance(models, taken_part)
+  n = 100_000
+  assert found == pytest.approx((n - 1) / n * 1 / n + (1 - 1 / n) / n)
+  assert sorted(set(asked)) == [0, 3, 70_001]
+
+
+def test_the_lines_of_a_layout():
+  memory = {'params': {'w': np.zeros((2, 3), np.float32)}, 'n': np.zeros((), np.int32)}
+  assert client_store.layout(memory) == [
+    'clients.n int32 ()',
+    'clients.params.w float32 (2, 3)',
+  ]
