@@ -15,6 +15,7 @@ import numpy as np
 
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.engine.client_memory import Tier
 from moon_jax.engine.planning import Planner, pack
 from moon_jax.engine.segments import MOST_IMAGES, MOST_STEPS, steps_together
 from moon_jax.models import Network
@@ -86,23 +87,29 @@ def _of_one_lane(network, algorithm, variables, images):
 
 
 def fits(
-  network: Network, algorithm: Algorithm, images: np.ndarray, planner: Planner
+  network: Network,
+  algorithm: Algorithm,
+  images: np.ndarray,
+  planner: Planner,
+  memory: Tier,
 ) -> Callable[[int], bool]:
   """Whether a device has the memory for so many lanes; it has if it tells nothing.
 
   Args:
     network: what is trained.
     algorithm: how.
-    images: [M, H, W, C] uint8, which each device holds, as it does what clients keep.
+    images: [M, H, W, C] uint8, which each device holds.
     planner: of the rounds.
+    memory: where the clients' memories are.
   """
   told = jax.local_devices()[0].memory_stats() or {}
   if 'bytes_limit' not in told:
     return lambda lanes: True
   free = told['bytes_limit'] - told.get('bytes_in_use', 0)
-  kept = tree.num_bytes(jax.eval_shape(algorithm.init_client, network.shapes))
-  # All clients', and the cohort's before and after the round.
-  free -= images.nbytes + kept * (len(planner.sizes) + 2 * planner.cohort_size)
+  # The cohort's memories before and after a round, and all, or those that come and go.
+  cohort = 2 * planner.cohort_size
+  kept = cohort + (len(planner.sizes) if memory.name == 'device' else cohort)
+  free -= images.nbytes + kept * memory.bytes_each
   taken = memory_taken(network, algorithm, images.shape[1:], planner.batch_size)
   return lambda lanes: taken(lanes) <= free
 

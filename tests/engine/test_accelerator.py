@@ -8,6 +8,7 @@ import pytest
 
 from moon_jax import catalog, config, models, tree
 from moon_jax.engine import accelerator
+from moon_jax.engine.client_memory import Tier
 from tests import world
 
 
@@ -140,18 +141,20 @@ class Card:
     return self.told
 
 
-def test_lanes_fit_into_what_a_device_has_free(monkeypatch):
+@pytest.mark.parametrize(('tier', 'kept'), [('device', 4 + 6), ('disk', 6 + 6)])
+def test_lanes_fit_into_what_a_device_has_free(tier, kept, monkeypatch):
   images = np.zeros((1000, 8, 8, 1), np.uint8)
   network, moon, plans = world.network(), world.make('moon'), world.planner()
+  memory = Tier(tier, 1000, 4)
 
   def fits(told, lanes):
     monkeypatch.setattr(jax, 'local_devices', lambda: [Card(told)])
-    return accelerator.fits(network, moon, images, plans)(lanes)
+    return accelerator.fits(network, moon, images, plans, memory)(lanes)
 
-  # The images; 4 clients' memories, a model each, and twice those of a cohort of 3.
-  kept = tree.num_bytes(jax.eval_shape(moon.init_client, network.shapes))
+  # The images; the memories of 4 clients, or of a cohort of 3 as they come and go; and
+  # those of the cohort before and after the round.
   taken = accelerator.memory_taken(network, moon, (8, 8, 1), world.BATCH_SIZE)
-  needed = int(images.nbytes + 10 * kept + taken(2))
+  needed = int(images.nbytes + kept * 1000 + taken(2))
   for used in (0, 12345):
     enough = {'bytes_limit': needed + used, 'bytes_in_use': used}
     assert fits(enough, 2)
