@@ -88,11 +88,20 @@ def build(
   split, see = deal(config, data)
   algorithm = make_algorithm(config, network)
   planner = make_planner(config, split, backend, share=bool(algorithm.share), room=room)
+  memory = client_memory.choose(
+    config.execution.client_store,
+    algorithm,
+    network.shapes,
+    num_clients=config.num_clients,
+    cohort_size=planner.cohort_size,
+    num_rounds=config.num_rounds,
+  )
   if backend != 'cpu':
     planner = accelerator.planner_for(
       planner,
       choose_lanes=config.execution.lanes == 'auto',
       params=network.shapes['params'],
+      fits=accelerator.fits(network, algorithm, data.train_images, planner, memory),
     )
   mesh = devices.mesh(planner.num_devices)
   images = see(data.train_images, split)
@@ -111,14 +120,7 @@ def build(
     mesh=mesh,
     traffic=_traffic(algorithm, network.shapes, round_scalars(config, algorithm, 0)),
     data_digest=sources.digest(data),
-    memory=client_memory.choose(
-      config.execution.client_store,
-      algorithm,
-      network.shapes,
-      num_clients=config.num_clients,
-      cohort_size=planner.cohort_size,
-      num_rounds=config.num_rounds,
-    ),
+    memory=memory,
   )
 
 
