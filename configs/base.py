@@ -13,8 +13,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 tutorial_cnn, dco_cnn, cnn_transformer,
                                                 resnet18, resnet50
   --config.seed=0                               of every random draw; in [0, 2147483647]
-  --config.num_clients=10                       clients that share the training data; at
-                                                least 1
+  --config.num_clients=10                       that share the training data; natural:
+                                                as named; at least 1
   --config.participation=1.0                    those in a round; a fraction of the
                                                 clients in (0, 1], not a count
   --config.num_rounds=100                       communication rounds; at least 1
@@ -32,16 +32,24 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 least 1
   --config.on_nonfinite=stop                    at NaN or Inf; one of stop, skip_client
   --config.data.source=digits                   where the images come from; one of
-                                                digits, tfds, npz
+                                                digits, tfds, npz, folder, hdf5, sqlite,
+                                                huggingface
   --config.data.name=                           TFDS set, e.g. cifar10
   --config.data.dir=                            TFDS folder; '' is $TFDS_DATA_DIR or the
                                                 default
-  --config.data.path=                           file with train_x, train_y, test_x,
-                                                test_y
+  --config.data.path=                           file or folder of the data
+  --config.data.test_path=                      file of the test examples
+  --config.data.client=                         feature or column that names the user;
+                                                '' is none
+  --config.data.image=                          name of the images; '' is pixels, image,
+                                                ...
+  --config.data.label=                          name of the labels; '' is label,
+                                                fine_label, ...
   --config.data.limit=0                         at most so many of each split; 0 is all;
                                                 at least 0
   --config.partition.name=dirichlet             how clients differ; one of iid,
-                                                dirichlet, shards, quantity, noise
+                                                dirichlet, shards, quantity, noise,
+                                                natural
   --config.partition.beta=0.5                   Dirichlet concentration: small is
                                                 skewed; above 0
   --config.partition.balance=True               none for who holds M / N examples
@@ -49,7 +57,7 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.partition.noise_sigma=0.1            of the last client, in pixel / 255; in
                                                 [0, 1]
   --config.partition.min_size=10                examples the smallest client must own;
-                                                at least 1
+                                                natural: leaves out others; at least 1
   --config.augmentation.name=none               of training images; one of none, flip,
                                                 crop_flip
   --config.augmentation.padding=reflect         beyond the border; zero: black; one of

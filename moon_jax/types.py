@@ -31,6 +31,11 @@ class Dataset(NamedTuple):
     num_classes: Y.
     mean: [C] float32, mean of pixel / 255 over the training split.
     std: [C] float32, standard deviation of pixel / 255, > 0.
+    train_clients: [M] int32, whose each training example is: a number of `clients`;
+      None if the data name no users.
+    test_clients: [M] int32, the same of the test examples; None if they name none.
+    clients: names of the users, as the data have them: those who own a training example
+      first, in ascending order; None if the data name nobody.
   """
 
   name: str
@@ -41,6 +46,9 @@ class Dataset(NamedTuple):
   num_classes: int
   mean: np.ndarray
   std: np.ndarray
+  train_clients: np.ndarray | None = None
+  test_clients: np.ndarray | None = None
+  clients: np.ndarray | None = None
 
 
 class Outputs(NamedTuple):

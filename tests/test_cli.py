@@ -174,12 +174,17 @@ def test_any_text_is_understood_or_refused_in_whole_lines(words):
 WRONG = {bool: 'maybe', int: '1e3', float: 'nan'}
 
 
+# Knobs that take any word.
+ANY_WORD = {'execution.compile_cache', 'data.name', 'data.dir', 'data.path'}
+ANY_WORD |= {f'data.{name}' for name in ('test_path', 'client', 'image', 'label')}
+
+
 def wrong_words():
   """Knob -> a word that it does not take; not of those that take any."""
   return {
     name: WRONG.get(knob.kind, '?')
     for name, knob in catalog.every_knob().items()
-    if name not in ('data.name', 'data.dir', 'data.path', 'execution.compile_cache')
+    if name not in ANY_WORD
   }
 
 

@@ -23,7 +23,9 @@ _SERVED = (('algorithm', 'served'),)
 _WEIGHTED, _PEERS = (('algorithm', 'weighted'),), (('algorithm', 'decentralized'),)
 _CONTRASTIVE = (('algorithm', 'contrastive'),)
 _NORMALIZED, _CONVOLUTIONAL = (('model', 'normalized'),), (('model', 'convolutional'),)
-_TFDS, _NPZ = (('data', 'tfds'),), (('data', 'npz'),)
+_TFDS, _FILES, _PAIR = (('data', 'tfds'),), (('data', 'files'),), (('data', 'pair'),)
+_FEATURES, _IDS = (('data', 'features'),), (('data', 'ids'),)
+_DEALT = (*_SEVERAL, ('partition', 'dealt'))
 _BETA = (*_SEVERAL, ('partition', 'beta'))
 _DIRICHLET = (*_SEVERAL, ('partition', 'dirichlet'))
 _SHARDS = (*_SEVERAL, ('partition', 'shards'))
@@ -52,7 +54,7 @@ KNOBS = {
   'algorithm': word('moon', 'how clients train', PartOf('algorithm')),
   'model': word('mlp', 'the network', PartOf('model')),
   'seed': knob(int, 0, 'of every random draw', SEED),
-  'num_clients': counted(10, 'clients that share the training data', _SEVERAL),
+  'num_clients': counted(10, 'that share the training data; natural: as named', _DEALT),
   'participation': number(1.0, 'those in a round', _FRACTION, _SEVERAL),
   'num_rounds': counted(100, 'communication rounds', **_FREE),
   'local_epochs': counted(10, 'passes of a client over its own data'),
@@ -71,8 +73,18 @@ KNOBS = {
   'data.dir': word(
     '', "TFDS folder; '' is $TFDS_DATA_DIR or the default", (), _TFDS, **_FREE
   ),
-  'data.path': word(
-    '', 'file with train_x, train_y, test_x, test_y', (), _NPZ, required=True
+  'data.path': word('', 'file or folder of the data', (), _FILES, required=True),
+  'data.test_path': word(
+    '', 'file of the test examples', (), _PAIR, required=True, optional=True
+  ),
+  'data.client': word(
+    '', "feature or column that names the user; '' is none", (), _IDS, optional=True
+  ),
+  'data.image': word(
+    '', "name of the images; '' is pixels, image, ...", (), _FEATURES, optional=True
+  ),
+  'data.label': word(
+    '', "name of the labels; '' is label, fine_label, ...", (), _FEATURES, optional=True
   ),
   'data.limit': knob(int, 0, 'at most so many of each split; 0 is all', _SIZE),
   'partition.name': word(
@@ -89,7 +101,9 @@ KNOBS = {
   'partition.noise_sigma': number(
     0.1, 'of the last client, in pixel / 255', _UNIT, _NOISE
   ),
-  'partition.min_size': counted(10, 'examples the smallest client must own', _SEVERAL),
+  'partition.min_size': counted(
+    10, 'examples the smallest client must own; natural: leaves out others', _SEVERAL
+  ),
   'augmentation.name': word('none', 'of training images', PartOf('augmentation')),
   'augmentation.padding': word(
     'reflect', 'beyond the border; zero: black', _PADDINGS, _CROPS

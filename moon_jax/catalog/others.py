@@ -1,6 +1,11 @@
 """Models, data sources, partitions, augmentations, optimizers, schedules, topologies.
 
 Traits that others ask about:
+  files          of a data source: it takes `data.path`
+  pair           of a data source: it takes `data.test_path`, too
+  ids            of a data source: it takes `data.client`
+  features       of a data source: it takes `data.image` and `data.label`
+  dealt          of a partition: it deals the examples to `num_clients`
   normalized     of a model: it has batch normalisation
   convolutional  of a model: it takes `convolution`, the form of its convolutions
   beta           of a partition: it takes `partition.beta`
@@ -11,12 +16,15 @@ from moon_jax.catalog.parts import Bound, Part, between, counted, knob, number
 
 _CONVOLUTIONAL = frozenset({'convolutional'})
 _NORMALIZED = frozenset({'convolutional', 'normalized'})
-_BETA = frozenset({'beta'})
+_IDS, _FILES = frozenset({'ids'}), frozenset({'files'})
+_PAIR = frozenset({'files', 'pair', 'features'})
+_DEALT, _BETA = frozenset({'dealt'}), frozenset({'dealt', 'beta'})
 _DECAYING = frozenset({'decaying'})
 # Where the code is.
 _RULES, _LOCAL, _RATE = 'data.partition', 'engine.optimizers', 'engine.learning_rate'
 _SERVER = 'algorithms.wrappers.server_optimizer'
 _GRAPHS = 'algorithms.wrappers.topology'
+_FEDERATED = 'data.federated'
 _HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
 
 _MLP_KNOBS = {
@@ -39,6 +47,12 @@ def _crowded(valid):
       f'--config.topology.degree={degree} must be below '
       f'--config.num_clients={num_clients}.'
     )
+
+
+def _unnamed(valid):
+  """Where users are asked for by name, a column must name them."""
+  if not valid['data.client']:
+    yield '--config.data.client is needed with --config.data.source=huggingface.'
 
 
 def _part(kind, name, where, title, traits=frozenset(), **more):
@@ -67,13 +81,25 @@ OTHERS = (
   _part('model', 'resnet18', 'models.resnet:resnet18', 'ResNet-18', _NORMALIZED),
   _part('model', 'resnet50', 'models.resnet:resnet50', 'ResNet-50', _NORMALIZED),
   _part('data', 'digits', 'data.sources:load_digits', 'digits'),
-  _part('data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets'),
-  _part('data', 'npz', 'data.npz:load_npz', '.npz file'),
-  _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'IID'),
+  _part('data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets', _IDS),
+  _part('data', 'npz', 'data.npz:load_npz', '.npz file', _FILES),
+  _part('data', 'folder', f'{_FEDERATED}.folder:load_folder', '.npz files', _FILES),
+  _part('data', 'hdf5', f'{_FEDERATED}.hdf5:load_hdf5', 'HDF5', _PAIR),
+  _part('data', 'sqlite', f'{_FEDERATED}.sqlite:load_sqlite', 'SQLite', _PAIR),
+  _part(
+    'data',
+    'huggingface',
+    f'{_FEDERATED}.huggingface:load_huggingface',
+    'Hugging Face',
+    _IDS | _FILES | {'features'},
+    check=_unnamed,
+  ),
+  _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'IID', _DEALT),
   _part('partition', 'dirichlet', f'{_RULES}.label_skew:dirichlet', 'Dirichlet', _BETA),
-  _part('partition', 'shards', f'{_RULES}.label_skew:shards', 'shards'),
+  _part('partition', 'shards', f'{_RULES}.label_skew:shards', 'shards', _DEALT),
   _part('partition', 'quantity', f'{_RULES}.quantity_skew:quantity', 'quantity', _BETA),
-  _part('partition', 'noise', f'{_RULES}.feature_skew:noise', 'noise'),
+  _part('partition', 'noise', f'{_RULES}.feature_skew:noise', 'noise', _DEALT),
+  _part('partition', 'natural', f'{_RULES}.natural:natural', 'by user'),
   *_plain(
     'augmentation',
     'data.augment',

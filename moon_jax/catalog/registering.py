@@ -51,7 +51,9 @@ def register_data(name: str, make: Callable, **more: Any) -> None:
   Args:
     name: small letters, digits and _.
     make: its knobs, by name -> (train_x, train_y, test_x, test_y): images uint8
-      [M, H, W] or [M, H, W, C], labels integers [M] from 0 without gaps.
+      [M, H, W] or [M, H, W, C], labels integers [M] from 0 without gaps; and if the
+      data name their users, train_client and test_client [M] behind, integers or text,
+      either of which may be None.
     **more: title, knobs as in `register_algorithm`.
   """
   register('data', name, make, **more)
@@ -67,7 +69,7 @@ def register_partition(name: str, make: Callable, **more: Any) -> None:
       num_clients).
     **more: title, knobs as in `register_algorithm`.
   """
-  register('partition', name, make, **more)
+  register('partition', name, make, **{'traits': {'dealt'}} | more)
 
 
 def register_augmentation(name: str, make: Callable, **more: Any) -> None:

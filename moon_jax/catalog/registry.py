@@ -26,6 +26,7 @@ _RESERVED = {'name', 'convolution', 'dtype', 'image_shape', 'limit', 'returns'}
 _TRAITS = {
   'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
   'model': {'normalized', 'convolutional'},
+  'partition': {'dealt'},
 }
 
 

@@ -23,7 +23,7 @@ from moon_jax.config.files import (
   variants,
 )
 from moon_jax.config.messages import ConfigError, problem, unknown_knob
-from moon_jax.config.rules import changes, identity, used, with_defaults
+from moon_jax.config.rules import changes, complaints, identity, used, with_defaults
 from moon_jax.config.tables import knob_table
 from moon_jax.config.trees import Config, changed, defaults, flatten, nest, ordered
 from moon_jax.config.validation import choices, convert, from_word, validate

@@ -20,10 +20,17 @@ def conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
       decider = catalog.KINDS[knob.needs[-1][0]]
       chosen = f'--config.{decider}={valid[decider]}'
       problems.append(f'--config.{name} is needed with {chosen}.')
-  kinds = [kind for kind, name in catalog.KINDS.items() if catalog.used(name, valid)]
-  chosen = [catalog.chosen(kind, valid) for kind in kinds]
+  # What the data decide, such as the number of natural clients, is checked later.
+  known = {name: value for name, value in valid.items() if catalog.used(name, valid)}
+  return problems + complaints(known)
+
+
+def complaints(known: Mapping[str, Any]) -> list[str]:
+  """What the chosen parts' own checks complain of, of the values that are known."""
+  kinds = [kind for kind, name in catalog.KINDS.items() if catalog.used(name, known)]
+  chosen = [catalog.chosen(kind, known) for kind in kinds]
   checks = [part.check for part in chosen if part is not None and part.check]
-  return problems + [line for check in checks for line in _checked(check, valid)]
+  return [line for check in checks for line in _checked(check, known)]
 
 
 def _checked(check: Callable, valid: Mapping[str, Any]) -> list[str]:

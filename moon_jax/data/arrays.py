@@ -1,6 +1,7 @@
 """What every source has in common: one kind of Dataset, one kind of error."""
 
 import contextlib
+import io
 from collections.abc import Iterator
 
 import numpy as np
@@ -36,6 +37,13 @@ def make_dataset(name, train, test, num_classes, statistics=None):
   scales = statistics or pixel_statistics(train[0])
   mean, std = (np.asarray(scale, np.float32) for scale in scales)
   return Dataset(name, *train, *test, num_classes, mean, std)
+
+
+def image_of(encoded: bytes) -> np.ndarray:
+  """[H, W] or [H, W, C] uint8, of a PNG or a JPEG: Pillow would try each format."""
+  from PIL import Image
+
+  return np.asarray(Image.open(io.BytesIO(encoded), formats=('PNG', 'JPEG')))
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -20,12 +20,15 @@ class DeviceSplit(NamedTuple):
     labels: [M] int32.
     mean: [C] float32 of pixel / 255.
     std: [C] float32 of pixel / 255.
+    clients: [M] int32 in [0, N'), whose each example is, of a test split whose users'
+      accuracy is asked for; else ().
   """
 
   images: jax.Array
   labels: jax.Array
   mean: jax.Array
   std: jax.Array
+  clients: jax.Array | tuple[()] = ()
 
   def normalised(self, rows: jax.Array, view: View | None = None) -> jax.Array:
     """[B] int32 -> [B, H, W, C] float32, (pixel / 255 - mean) / std.

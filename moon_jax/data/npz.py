@@ -8,9 +8,12 @@ import numpy as np
 
 from moon_jax import untrusted
 from moon_jax.data.arrays import DataError, make_dataset, one_line
+from moon_jax.data.federated import users
 from moon_jax.types import Dataset
 
 NPZ_ARRAYS = ('train_x', 'train_y', 'test_x', 'test_y')
+# Whose each example is; a file may have one, both or none.
+IDS = ('train_client', 'test_client')
 
 
 def load_npz(path: str) -> Dataset:
@@ -18,25 +21,31 @@ def load_npz(path: str) -> Dataset:
 
   Args:
     path: the file. Images are uint8 [M, H, W] or [M, H, W, C], labels integers [M].
-      The classes are 0 to the largest training label.
+      The classes are 0 to the largest training label. train_client and test_client
+      [M], integers or text, name the user of each example, where they are there.
 
   Raises:
     DataError: the file or one of its arrays is missing or unusable.
   """
   flag = f'--config.data.path={path!r}'
-  found = read(flag, path, NPZ_ARRAYS)
+  found = read(flag, path, NPZ_ARRAYS, IDS)
   if missing := [name for name in NPZ_ARRAYS if name not in found]:
     raise DataError(f'{flag} lacks {missing}.')
-  return _dataset(flag, pathlib.Path(path).stem, tuple(found.values()))
+  arrays = tuple(found[name] for name in NPZ_ARRAYS)
+  data = dataset(flag, pathlib.Path(path).stem, arrays)
+  return users.named(flag, data, *map(found.get, IDS))
 
 
-def read(flag: str, path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+def read(
+  flag: str, path: str, names: Sequence[str], more: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
   """Those of the named arrays that a .npz file has.
 
   Args:
     flag: what names the file, for the message.
     path: the file.
     names: of the arrays.
+    more: of arrays that few files have.
 
   Raises:
     DataError: it is no such file, or damaged.
@@ -46,7 +55,7 @@ def read(flag: str, path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
     raise DataError(f'{flag} is not a file.')
   wanted = f'{flag} must be an .npz file of plain arrays {", ".join(names)}'
   with one_line(wanted):
-    return untrusted.arrays(file_path, names)
+    return untrusted.arrays(file_path, (*names, *more))
 
 
 def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
@@ -54,28 +63,47 @@ def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
 
   Args:
     source: its name.
-    arrays: train_x, train_y, test_x, test_y, as in a .npz file.
+    arrays: train_x, train_y, test_x, test_y, as in a .npz file, and perhaps
+      train_client, test_client, of which one may be None.
 
   Raises:
     DataError: one of them is unusable.
   """
   flag = f'--config.data.source={source!r}'
-  if len(arrays) != len(NPZ_ARRAYS):
-    raise DataError(f'{flag} must return ({", ".join(NPZ_ARRAYS)}).')
-  return _dataset(flag, source, tuple(map(np.asarray, arrays)))
+  if len(arrays) not in (len(NPZ_ARRAYS), len(NPZ_ARRAYS + IDS)):
+    wanted = f'({", ".join(NPZ_ARRAYS)}), and with users {", ".join(IDS)} too'
+    raise DataError(f'{flag} must return {wanted}.')
+  data = dataset(flag, source, tuple(map(np.asarray, arrays[: len(NPZ_ARRAYS)])))
+  return users.named(flag, data, *(arrays[len(NPZ_ARRAYS) :] or (None, None)))
 
 
-def _dataset(flag: str, name: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
+def dataset(
+  flag: str,
+  name: str,
+  arrays: tuple[np.ndarray, ...],
+  num_classes: int | None = None,
+) -> Dataset:
+  """The Dataset of train_x, train_y, test_x, test_y, if they fit each other.
+
+  Args:
+    flag: what names the data, for the message.
+    name: what to call it.
+    arrays: the four.
+    num_classes: Y, where the data tell; else all up to the largest label must occur.
+
+  Raises:
+    DataError: one of them is unusable.
+  """
   train_x, train_y, test_x, test_y = arrays
   splits = (('train', train_x, train_y), ('test', test_x, test_y))
-  faults = [_split_fault(*split) for split in splits]
-  if fault := next(filter(None, faults), None) or _pair_fault(*arrays):
+  faults = [split_fault(*split) for split in splits]
+  if fault := next(filter(None, faults), None) or _pair_fault(*arrays, num_classes):
     raise DataError(f'{flag}: {fault}.')
-  num_classes = int(train_y.max()) + 1
+  num_classes = num_classes or int(train_y.max()) + 1
   return make_dataset(name, (train_x, train_y), (test_x, test_y), num_classes)
 
 
-def _split_fault(split, images, labels):
+def split_fault(split, images, labels):
   """What is wrong with one split, and the remedy; '' if nothing is."""
   x, y = f'{split}_x', f'{split}_y'
   if images.dtype != np.uint8:
@@ -94,10 +122,13 @@ def _split_fault(split, images, labels):
   return ''
 
 
-def _pair_fault(train_x, train_y, test_x, test_y):
+def _pair_fault(train_x, train_y, test_x, test_y, num_classes):
   """What is wrong between two splits that are right by themselves; '' if nothing is."""
   if train_x.shape[1:] != test_x.shape[1:]:
     return f'train_x is {train_x.shape}, test_x {test_x.shape}; make images alike'
+  if num_classes:
+    most = max(train_y.max(), test_y.max())
+    return f'a label is {most}, beyond {num_classes - 1}' if most >= num_classes else ''
   classes = np.unique(train_y)  # not the numbers up to the largest: it may be 2**63
   if (gaps := np.flatnonzero(classes != np.arange(len(classes)))).size:
     return f'train_y holds no {gaps[0]}; number the classes from 0 without gaps'

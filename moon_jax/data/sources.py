@@ -7,7 +7,7 @@ import numpy as np
 from moon_jax import catalog
 from moon_jax.data import npz
 from moon_jax.data.arrays import make_dataset
-from moon_jax.keys import Purpose, host_rng
+from moon_jax.data.federated import users
 from moon_jax.types import Dataset
 
 
@@ -16,8 +16,8 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
 
   Args:
     source: its name in the catalog.
-    limit: most examples to keep of each split; 0 keeps all. The choice does not
-      depend on the run's seed, and a smaller limit keeps a subset of a larger one's.
+    limit: most examples to keep of each split, of whole users if it names them; 0
+      keeps all. The choice does not depend on the run's seed; see `users.limited`.
     **options: the knobs of the source.
 
   Returns:
@@ -30,25 +30,14 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
   dataset = part.build(tuple, **options)
   if part.registered:
     dataset = npz.checked(source, dataset)
-  if not limit:
-    return dataset
-  # Splits may be stored class by class: the first examples would not do.
-  train, test = (
-    host_rng(0, Purpose.SUBSET, split).permutation(len(labels))[:limit]
-    for split, labels in enumerate((dataset.train_labels, dataset.test_labels))
-  )
-  return dataset._replace(
-    train_images=dataset.train_images[train],
-    train_labels=dataset.train_labels[train],
-    test_images=dataset.test_images[test],
-    test_labels=dataset.test_labels[test],
-  )
+  return users.limited(dataset, limit) if limit else dataset
 
 
 def digest(dataset: Dataset) -> str:
-  """SHA-256 of the four arrays, with their shapes, in hexadecimal."""
+  """SHA-256 of the arrays, with their shapes, and of whose they are, in hexadecimal."""
   total = hashlib.sha256()
-  for array in dataset[1:5]:
+  owners = (dataset.train_clients, dataset.test_clients, dataset.clients)
+  for array in (*dataset[1:5], *(one for one in owners if one is not None)):
     total.update(f'{array.dtype}{array.shape}'.encode())
     total.update(np.ascontiguousarray(array))
   return total.hexdigest()

@@ -2,7 +2,6 @@
 
 import difflib
 import importlib.util
-import io
 import logging
 import os
 import pathlib
@@ -15,7 +14,8 @@ import numpy as np
 
 from moon_jax import untrusted
 from moon_jax.data import decoded
-from moon_jax.data.arrays import DataError, make_dataset, one_line
+from moon_jax.data.arrays import DataError, image_of, make_dataset, one_line
+from moon_jax.data.federated import users
 from moon_jax.types import Dataset
 
 # TFDS name -> [C] mean and [C] standard deviation of pixel / 255 that the literature
@@ -32,7 +32,9 @@ RECORDS_PER_READ = 1000  # bounds the encoded images in memory
 DOWNLOAD_RETRIES = 3  # TFDS's ten take minutes to find that there is no network
 
 
-def load_tfds(name: str, dir: str, *, prepare: bool = True) -> Dataset:
+def load_tfds(
+  name: str, dir: str, client: str = '', *, prepare: bool = True
+) -> Dataset:
   """Loads a TFDS image classification set, after preparing it if need be.
 
   A prepared set is data, whoever made it: only TFDS's own classes describe it.
@@ -44,16 +46,20 @@ def load_tfds(name: str, dir: str, *, prepare: bool = True) -> Dataset:
     name: TFDS name, e.g. 'cifar100' (its label is the fine one of two), 'svhn_cropped'
       (its split 'extra' is not used) or 'emnist/balanced'; ':1.2.3' may follow.
     dir: TFDS folder; '' is $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
+    client: the feature that names the user of an example; '' is none.
     prepare: whether a set that is not there may be downloaded and prepared.
 
   Raises:
     DataError: the name is unknown, the set is not one of labelled uint8 images of one
-      size with splits train and test, or it cannot be prepared or read.
+      size with splits train and test, or it cannot be prepared or read, or names no
+      users there.
   """
   data_dir = dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   builder = _tfds_builder(name, os.path.expanduser(data_dir), prepare)
   info = builder.info
-  image_key, label_key = _supervised_keys(name, info)
+  keys = _supervised_keys(name, info)
+  if client:
+    keys = (*keys, _client_key(name, client, info))
   _prepare(name, builder)
   if missing := {'train', 'test'} - set(info.splits):
     raise DataError(
@@ -61,13 +67,12 @@ def load_tfds(name: str, dir: str, *, prepare: bool = True) -> Dataset:
       f'{sorted(info.splits)}. Save two of them as .npz for --config.data.source=npz.'
     )
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
-    num_classes = int(info.features[label_key].num_classes)
-    train, test = decoded.kept(
+    num_classes = int(info.features[keys[1]].num_classes)
+    (train, train_ids), (test, test_ids) = decoded.kept(
       info.full_name.replace('/', '-'),
       pathlib.Path(builder.data_path),
-      lambda: tuple(
-        _read_split(builder, split, image_key, label_key) for split in ('train', 'test')
-      ),
+      lambda: tuple(_read_split(builder, split, *keys) for split in ('train', 'test')),
+      client,
     )
   labels = np.concatenate([train[1], test[1]])
   if labels.min() < 0 or labels.max() >= num_classes:
@@ -77,9 +82,10 @@ def load_tfds(name: str, dir: str, *, prepare: bool = True) -> Dataset:
     )
   if info.name in TRANSPOSED:
     train, test = ((i.transpose(0, 2, 1, 3), labels) for i, labels in (train, test))
-  return make_dataset(
+  data = make_dataset(
     info.name, train, test, num_classes, PIXEL_STATISTICS.get(info.name)
   )
+  return users.named(f'--config.data.name={name!r}', data, train_ids, test_ids)
 
 
 def _refuse(module):
@@ -140,6 +146,19 @@ def _supervised_keys(name, info):
   return image_key, label_key
 
 
+def _client_key(name, client, info):
+  """The feature that names the users, if it can."""
+  if client not in info.features:
+    raise DataError(
+      f'--config.data.client={client!r} is not among the features of {name!r}: '
+      f'{sorted(info.features)}.'
+    )
+  feature = info.features[client]
+  if feature.shape or np.dtype(feature.np_dtype).kind not in 'iuSO':
+    raise DataError(f'--config.data.client={client!r} is neither text nor an integer.')
+  return client
+
+
 def _prepare(name, builder):
   """Downloads and prepares the set unless it is there in the format we read."""
   folder = builder.data_path
@@ -168,14 +187,13 @@ def _prepare(name, builder):
     builder.download_and_prepare(file_format='array_record')
 
 
-def _read_split(builder, split, image_key, label_key):
-  """[M, H, W, C] uint8, [M] int32.
+def _read_split(builder, split, image_key, label_key, client_key=None):
+  """([M, H, W, C] uint8, [M] int32), and the users' ids [M], None if nobody asks.
 
   Parses records here: TFDS's decoder, which also decodes features nobody asked for
   and tries each image format that Pillow knows, takes twice as long.
   """
   import tensorflow_datasets as tfds
-  from PIL import Image
   from tensorflow_datasets.proto import tf_example_pb2
 
   source = builder.as_data_source(
@@ -185,13 +203,15 @@ def _read_split(builder, split, image_key, label_key):
   )
   shape = builder.info.features[image_key].shape
   images = np.empty((len(source), *shape), np.uint8)
-  labels = np.empty(len(source), np.int32)
+  labels, ids = np.empty(len(source), np.int32), []
   for start in range(0, len(source), RECORDS_PER_READ):
     stop = min(start + RECORDS_PER_READ, len(source))
     for i, record in enumerate(source.__getitems__(range(start, stop)), start):
       feature = tf_example_pb2.Example.FromString(record).features.feature
-      encoded = io.BytesIO(feature[image_key].bytes_list.value[0])
-      pixels = np.asarray(Image.open(encoded, formats=('PNG', 'JPEG')))
+      pixels = image_of(feature[image_key].bytes_list.value[0])
       images[i] = pixels.reshape(shape)
       labels[i] = feature[label_key].int64_list.value[0]
-  return images, labels
+      if client_key:
+        one = feature[client_key]
+        ids += [*one.int64_list.value, *one.bytes_list.value]
+  return (images, labels), np.array(ids) if client_key else None

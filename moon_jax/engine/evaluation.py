@@ -23,21 +23,25 @@ class Score(NamedTuple):
   Attributes:
     num_correct: [M] int32 examples whose highest logit is their label's.
     loss_sum: [M] float32 cross entropy summed over the examples, in nats.
+    by_client: [M, N'] int32, the first for each user's own examples; () if nobody asks.
   """
 
   num_correct: jax.Array
   loss_sum: jax.Array
+  by_client: jax.Array | tuple[()] = ()
 
 
 def make_evaluation(
   apply: Callable[[PyTree, jax.Array], Outputs],
   mesh: Mesh,
   batch_size: int = BATCH_SIZE,
+  num_clients: int = 0,
 ) -> Callable[[PyTree, DeviceSplit], Score]:
   """Builds the function (variables [M, ...], split) -> Score.
 
   The devices of the mesh share the batches, of at most `batch_size`. The last ones are
-  filled up and masked, so every example counts once.
+  filled up and masked, so every example counts once. With `num_clients` N' above 0 the
+  examples of each user, whose numbers the split has, are counted apart.
   """
 
   def evaluate(models, split):
@@ -55,9 +59,16 @@ def make_evaluation(
         correct = (jnp.argmax(logits, axis=-1) == batch.labels) & (batch.mask > 0)
         loss = losses.cross_entropy(logits, batch.labels, batch.mask)
         found = Score(jnp.sum(correct, dtype=jnp.int32), loss * jnp.sum(batch.mask))
-        return tree.add(score, found), None
+        total = tree.add(score._replace(by_client=()), found)
+        if num_clients:
+          whose = split.clients[rows]
+          counts = score.by_client.at[whose].add(correct.astype(jnp.int32))
+          total = total._replace(by_client=counts)
+        return total, None
 
       zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()))
+      if num_clients:
+        zero = zero._replace(by_client=jnp.zeros(num_clients, jnp.int32))
       return jax.lax.scan(add, zero, first_batch + jnp.arange(each))[0]
 
     return jax.lax.psum(jax.lax.map(one_model, models), LANES)

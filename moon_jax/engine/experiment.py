@@ -16,6 +16,7 @@ from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.config import Config, changed, flatten
 from moon_jax.data import device, partition, sources
+from moon_jax.data.federated import users
 from moon_jax.engine import (
   accelerator,
   client_memory,
@@ -34,7 +35,8 @@ class Experiment(NamedTuple):
   """Everything that a configuration builds.
 
   Attributes:
-    config: the configuration; of `centralized`, with its single client.
+    config: the configuration; of `centralized`, with its single client, and of natural
+      clients with their number.
     network: its pure functions.
     algorithm: its pure functions.
     split: who owns which training example.
@@ -42,6 +44,9 @@ class Experiment(NamedTuple):
     planner: makes the plan of any round.
     train: the training split on the device.
     test: the test split on the device.
+    test_sizes: [N'] test examples of each user whom they name; [0] if they name nobody.
+    names: [N] of the users who are the clients, as the data have them; None if dealt.
+    num_dropped: users without `partition.min_size` examples, who are no clients.
     mesh: the devices, which share the lanes.
     traffic: bytes that one client receives, and sends, in a round of a real deployment;
       without a server from, and to, each of its neighbours.
@@ -57,6 +62,9 @@ class Experiment(NamedTuple):
   planner: planning.Planner
   train: device.TrainSplit
   test: device.DeviceSplit
+  test_sizes: np.ndarray
+  names: np.ndarray | None
+  num_dropped: int
   mesh: Mesh
   traffic: tuple[int, int]
   data_digest: str
@@ -82,7 +90,8 @@ def build(
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
   """
   config, backend = with_its_clients(config), backend or jax.default_backend()
-  data = (load or load_data)(config)
+  loaded = (load or load_data)(config)
+  config, data, num_dropped = users.clients_of(config, loaded)
   image_shape = data.train_images.shape[1:]
   network = make_network(config, image_shape, data.num_classes, backend)
   split, see = deal(config, data)
@@ -107,6 +116,7 @@ def build(
   images = see(data.train_images, split)
   train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
+  whose, test_sizes = users.tested(data)
   owners = (split.indices, split.offsets.astype(np.int32))
   return Experiment(
     config=config,
@@ -116,19 +126,24 @@ def build(
     class_counts=partition.class_counts(split, data.train_labels, data.num_classes),
     planner=planner,
     train=devices.replicate(device.TrainSplit(train, *owners), mesh),
-    test=devices.replicate(test, mesh),
+    test=devices.replicate(test._replace(clients=whose), mesh),
+    test_sizes=test_sizes,
+    names=data.clients[: config.num_clients] if users.are_clients(config) else None,
+    num_dropped=num_dropped,
     mesh=mesh,
     traffic=_traffic(algorithm, network.shapes, round_scalars(config, algorithm, 0)),
-    data_digest=sources.digest(data),
+    data_digest=sources.digest(loaded),
     memory=memory,
   )
 
 
 def deal(config: Config, data: Dataset) -> partition.Skewed:
   """Who owns which training example, and how clients see their images."""
+  owners = {'clients': data.train_clients} if users.are_clients(config) else {}
   return partition.make(
     config.partition.name,
     data.train_labels,
+    **owners,
     num_clients=config.num_clients,
     min_size=config.partition.min_size,
     seed=config.seed,

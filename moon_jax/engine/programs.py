@@ -11,7 +11,14 @@ from jax.stages import Lowered
 
 from moon_jax import catalog, tree
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import client_training, devices, evaluation, lanes, planning
+from moon_jax.engine import (
+  client_memory,
+  client_training,
+  devices,
+  evaluation,
+  lanes,
+  planning,
+)
 from moon_jax.engine import round as round_lib
 from moon_jax.engine.experiment import Experiment, options, round_scalars
 from moon_jax.types import Scalars, State
@@ -73,7 +80,11 @@ def lower_programs(
   """One round and one evaluation, traced but not compiled."""
   algorithm, mesh, config = experiment.algorithm, experiment.mesh, experiment.config
   training = local_training(experiment)
-  test_models = evaluation.make_evaluation(experiment.network.apply, mesh)
+  network = experiment.network
+  is_global = not client_memory.has_own_models(algorithm, network.shapes)
+  test_models = evaluation.make_evaluation(
+    network.apply, mesh, num_clients=len(experiment.test_sizes) if is_global else 0
+  )
 
   def evaluate(state, test):
     return test_models(algorithm.evaluated(state.server, state.clients), test)

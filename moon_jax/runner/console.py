@@ -73,6 +73,13 @@ class Console:
       f'training examples of {experiment.class_counts.shape[1]} classes; smallest '
       f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
     )
+    if experiment.num_dropped:
+      self.say(
+        f'left out: {experiment.num_dropped:,} with fewer than '
+        f'{config.partition.min_size} training examples'
+      )
+    if len(experiment.test_sizes):
+      self.say(f'tested: each of {len(experiment.test_sizes):,} on examples of its own')
     if experiment.memory.name != 'device':
       tier, each, most = experiment.memory
       self.say(
@@ -146,8 +153,9 @@ def describe_summary(summary: Record) -> str:
 
 
 def describe_test(record: Record) -> str:
-  """'test accuracy 0.9120', with the spread over several models; '' if untested."""
+  """'test accuracy 0.9120', with the spread over clients; '' if untested."""
   words = {'test_accuracy': 'test accuracy', 'test_accuracy_std': '+-'}
+  words['client_accuracy_worst_tenth'] = 'worst tenth of clients'
   found = {name: word for name, word in words.items() if name in record}
   return ' '.join(f'{word} {record[name]:.4f}' for name, word in found.items())
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from moon_jax import catalog
 from moon_jax.cli import Request
 from moon_jax.engine import devices
 from moon_jax.engine.experiment import build, initial_state
@@ -47,13 +48,17 @@ def run(
   console.devices()
   with devices.out_of_memory_is_told():
     built = build(config, **given)
+  if catalog.part('algorithm', config.algorithm).has('several_clients'):
+    # The data tell how many natural clients there are.
+    request = request._replace(config=built.config)
   images = run_directory.describe_images(built.test)
   with (
     run_directory.begin(request, built.data_digest, images),
     client_store.opened(built, workdir / 'checkpoints') as store,
     Checkpoints(workdir / 'checkpoints', console.say, store) as checkpoints,
   ):
-    run_directory.save_partition(workdir, built.split, built.class_counts)
+    owners = built.split, built.class_counts, built.names
+    run_directory.save_partition(workdir, *owners)
     saved = run_directory.rounds_saved(workdir)
     with devices.out_of_memory_is_told():
       state = checkpoints.newest_or(initial_state(built), saved)

@@ -111,9 +111,50 @@ def test_record(score: Score, num_examples: int) -> Record:
   return record
 
 
+def over_clients(num_correct: np.ndarray, sizes: np.ndarray) -> Record:
+  """How the accuracy of one model on each user's own test examples is spread.
+
+  Args:
+    num_correct: [N'] int.
+    sizes: [N'] int, of which `num_correct` are correct; each at least 1.
+
+  Returns:
+    `client_accuracy_...`: mean, std, quartiles, and the mean of the worst tenth, where
+    each user counts once; and `client_accuracy_weighted_...`, where each counts by its
+    examples (its mean is `test_accuracy`). A quartile is the lowest accuracy at which
+    that part of all, users or examples, has no more.
+  """
+  accuracy, record = num_correct / sizes, {}
+  for name, weights in (
+    ('client_accuracy', np.ones(len(sizes))),
+    ('client_accuracy_weighted', sizes.astype(np.float64)),
+  ):
+    mean = np.average(accuracy, weights=weights)
+    variance = np.average((accuracy - mean) ** 2, weights=weights)
+    quartiles = np.quantile(
+      accuracy, np.linspace(0.0, 1.0, 5), weights=weights, method='inverted_cdf'
+    )
+    record |= {
+      f'{name}_mean': float(mean),
+      f'{name}_std': float(np.sqrt(variance)),
+      **dict(zip((f'{name}_{q}' for q in _QUARTILES), quartiles.tolist(), strict=True)),
+      f'{name}_worst_tenth': _worst(accuracy, weights, 0.1),
+    }
+  return record
+
+
+def _worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> float:
+  """The mean of the lowest, up to this share of the weight; the last counts in part."""
+  order = np.argsort(accuracy, kind='stable')
+  ends = np.cumsum(weights[order])
+  taken = np.diff(np.minimum(ends, share * ends[-1]), prepend=0.0)
+  return float(np.average(accuracy[order], weights=taken))
+
+
 # Of its own best accuracy; what a run is said to reach late or early.
 TARGET = 0.95
 _TESTED = ('test_accuracy', 'test_loss', 'test_accuracy_std', 'test_accuracy_worst')
+_TESTED += tuple(f'client_accuracy_{of}' for of in ('mean', 'std', 'worst_tenth'))
 
 
 def summarise(rounds: list[Record], timings: list[Record]) -> Record:

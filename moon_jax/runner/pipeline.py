@@ -31,7 +31,7 @@ from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.console import Console
-from moon_jax.runner.metrics import Record, round_record, test_record
+from moon_jax.runner.metrics import Record, over_clients, round_record, test_record
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
@@ -266,6 +266,8 @@ def line_of(
   if tested is None:
     return record
   record |= test_record(tested.score, len(built.test.labels))
+  if not isinstance(tested.score.by_client, tuple):
+    record |= over_clients(tested.score.by_client[0], built.test_sizes)
   if tested.consensus_distance is not None:
     record['consensus_distance'] = tested.consensus_distance
   return record

@@ -142,10 +142,23 @@ def finish(workdir: pathlib.Path, rounds: list[Record]) -> None:
   files.write_json(workdir / SUMMARY, summarise(rounds, timings))
 
 
-def save_partition(workdir: pathlib.Path, split: Partition, counts: np.ndarray) -> None:
-  """Writes partition.npz (indices, offsets, class_counts [N, Y]) and partition.png."""
+def save_partition(
+  workdir: pathlib.Path,
+  split: Partition,
+  counts: np.ndarray,
+  names: np.ndarray | None = None,
+) -> None:
+  """Writes partition.npz and partition.png.
+
+  Args:
+    workdir: the run directory.
+    split: its `indices` and `offsets`.
+    counts: [N, Y], its `class_counts`.
+    names: [N], its `clients`, if they have names.
+  """
+  arrays = split._asdict() | ({} if names is None else {'clients': names})
   with files.replacing(workdir / 'partition.npz') as file:
-    np.savez(file, **split._asdict(), class_counts=counts)
+    np.savez(file, **arrays, class_counts=counts)
   plots.heat_map(workdir / 'partition.png', counts, workdir.name)
 
 

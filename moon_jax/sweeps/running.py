@@ -22,6 +22,7 @@ from rich import progress
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
+from moon_jax.data.federated import users
 from moon_jax.engine import devices, experiment
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock, files, lock, loop, run_directory
@@ -184,7 +185,8 @@ def room(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> int:
   most = 0
   for config in map(experiment.with_its_clients, configs):
     with contextlib.suppress(RunError):  # it is told when the run begins
-      split, _ = experiment.deal(config, load(config))
+      config, data, _ = users.clients_of(config, load(config))
+      split, _ = experiment.deal(config, data)
       planner = experiment.make_planner(config, split, jax.default_backend())
       most = max(most, planner.max_steps)
   return most

@@ -226,11 +226,11 @@ BAD = {
   ],
   '--config.partition.name=dirchlet': [
     "--config.partition.name='dirchlet' must be one of iid, dirichlet, "
-    "shards, quantity, noise. Did you mean 'dirichlet'?"
+    "shards, quantity, noise, natural. Did you mean 'dirichlet'?"
   ],
   '--config.data.source=digit': [
-    "--config.data.source='digit' must be one of digits, tfds, npz. "
-    "Did you mean 'digits'?"
+    "--config.data.source='digit' must be one of digits, tfds, npz, folder, "
+    "hdf5, sqlite, huggingface. Did you mean 'digits'?"
   ],
   # Knobs that do not belong together.
   '--config.fedprox.mu=1': [
@@ -283,10 +283,20 @@ BAD = {
   ],
   '--config.data.path=a.npz': [
     '--config.data.path is not used with --config.data.source=digits; '
-    'it belongs to npz.'
+    'it belongs to npz or folder or hdf5 or sqlite or huggingface.'
   ],
   '--config.data.source=npz': [
     '--config.data.path is needed with --config.data.source=npz.'
+  ],
+  '--config.data.source=hdf5 --config.data.path=a.h5': [
+    '--config.data.test_path is needed with --config.data.source=hdf5.'
+  ],
+  '--config.data.source=huggingface --config.data.path=a': [
+    '--config.data.client is needed with --config.data.source=huggingface.'
+  ],
+  '--config.partition.name=natural --config.num_clients=5': [
+    '--config.num_clients is not used with --config.partition.name=natural; '
+    'it belongs to iid or dirichlet or shards or quantity or noise.'
   ],
   '--config.data.source=tfds': [
     '--config.data.name is needed with --config.data.source=tfds.'

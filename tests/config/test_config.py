@@ -365,11 +365,15 @@ ANOTHER = {
   'execution.lanes': '2',
   'data.name': 'cifar10',
   'data.path': 'other.npz',
+  **{f'data.{name}': 'other' for name in ('test_path', 'client', 'image', 'label')},
   'data.dir': 'elsewhere',
   'server_optimizer.learning_rate': 0.5,
   'execution.compile_cache': 'compiled',
 }
 
+
+# What some source needs.
+NEEDED = {'data__name': 'mnist', 'data__path': 'mine.npz', 'data__test_path': 'its.npz'}
 
 # What a resumed run may do otherwise: results differ by float32 rounding at most, or
 # what would have ended the run does not.
@@ -393,7 +397,7 @@ def another(name, value):
 
 @pytest.mark.parametrize('name', catalog.every_knob())
 def test_every_knob_may_change_or_makes_another_experiment(name):
-  values = settings(data__name='mnist', data__path='mine.npz', optimizer__nesterov=True)
+  values = settings(**NEEDED, optimizer__nesterov=True)
   for kind, trait in catalog.every_knob()[name].needs:
     having = [n for n in catalog.names(kind) if catalog.part(kind, n).has(trait)]
     if values[catalog.KINDS[kind]] not in having:

@@ -36,7 +36,11 @@ TAKES = {
   'noise': ('noise_sigma',),
 }
 OWN = {'beta', 'balance', 'classes_per_client', 'noise_sigma'}
-NAMES = catalog.names('partition')
+NAMES = tuple(
+  name
+  for name in catalog.names('partition')
+  if catalog.part('partition', name).has('dealt')
+)
 
 
 def skewed(name='dirichlet', labels=LABELS, **changes):

@@ -448,7 +448,7 @@ def random_example(features, rng):
     elif isinstance(kind, kinds.ClassLabel):
       example[key] = int(rng.integers(kind.num_classes))
     else:
-      example[key] = b'an id'
+      example[key] = b'user %d' % rng.integers(3)
   return example
 
 
@@ -532,11 +532,12 @@ def test_tfds_reader_agrees_with_the_decoder_of_tfds(name):
   import tensorflow_datasets as tfds
 
   builder = tfds.builder(name, data_dir=str(PREPARED))
-  images, labels = tfds_source._read_split(builder, 'test', 'image', 'label')
+  (images, labels), ids = tfds_source._read_split(builder, 'test', 'image', 'label')
   examples = builder.as_data_source('test')
   for i in (0, 1, 999, 1000, 9999):  # both sides of a read's border
     np.testing.assert_array_equal(images[i], examples[i]['image'])
     assert labels[i] == examples[i]['label']
+  assert ids is None
 
 
 @pytest.mark.slow

@@ -58,6 +58,25 @@ def test_filler_is_never_counted_as_correct(batch_size, num_devices):
   assert jax.jit(evaluate)(models, easy).num_correct[0] == 75
 
 
+@pytest.mark.parametrize(('batch_size', 'num_devices'), [(16, 3), (74, 1), (500, 8)])
+def test_counts_the_examples_of_each_client_apart(batch_size, num_devices):
+  split, images, labels = world.data()
+  logits = np.asarray(world.network().apply(world.variables(), images).logits)
+  owners = np.random.default_rng(0).integers(0, 6, len(labels)).astype(np.int32)
+  wanted = [0] * 7  # the last has no examples
+  for row, owner in enumerate(owners.tolist()):
+    wanted[owner] += int(np.argmax(logits[row]) == int(labels[row]))
+  assert len(set(wanted)) > 2
+  evaluate = evaluation.make_evaluation(
+    world.network().apply, devices.mesh(num_devices), batch_size, num_clients=7
+  )
+  models = tree.repeat(world.variables(), 1)
+  whose = split._replace(clients=jnp.asarray(owners))
+  found = jax.jit(evaluate)(models, whose)
+  assert found.by_client.tolist() == [wanted]
+  assert found.num_correct[0] == sum(wanted)
+
+
 def test_each_of_several_models_gets_its_own_score():
   others = world.network().init(1)
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), world.variables(), others)

@@ -123,6 +123,30 @@ def test_test_record_of_several_models():
   }
 
 
+def test_over_clients_by_hand():
+  # 3 of 4, 0 of 1, 5 of 5: accuracies 0.75, 0, 1. Each once: mean 7/12; the median is
+  # 0.75; the worst tenth is 0.3 of a user, of the second. By examples: 8 of 10 correct;
+  # the quarter of the examples ends with the 0.75; the worst tenth is one example, 0.
+  record = metrics_lib.over_clients(np.array([3, 0, 5]), np.array([4, 1, 5]))
+  assert len(record) == 16
+  expected = {'mean': 7 / 12, 'min': 0, 'q1': 0, 'median': 0.75, 'q3': 1, 'max': 1}
+  expected |= {'std': np.std([0.75, 0, 1]), 'worst_tenth': 0}
+  weighted = {'mean': 0.8, 'min': 0, 'q1': 0.75, 'median': 0.75, 'q3': 1, 'max': 1}
+  weighted |= {'std': (0.4 * 0.05**2 + 0.1 * 0.8**2 + 0.5 * 0.2**2) ** 0.5}
+  weighted |= {'worst_tenth': 0}
+  for name, wanted in ('', expected), ('_weighted', weighted):
+    for column, value in wanted.items():
+      found = record[f'client_accuracy{name}_{column}']
+      assert found == pytest.approx(value, abs=1e-12), (name, column)
+
+
+def test_the_worst_tenth_ends_within_a_user():
+  # 15 users, of whom a tenth is 1.5: all of the one with 0, half of one with 0.5.
+  num_correct = np.array([1] * 7 + [2] * 7 + [0])
+  record = metrics_lib.over_clients(num_correct, np.full(15, 2))
+  assert record['client_accuracy_worst_tenth'] == pytest.approx(0.25 / 1.5)
+
+
 def test_timing_record(monkeypatch):
   now = iter([10.0, 12.0, 12.5, 13.0, 13.25, 15.0, 15.5, 16.0, 16.25])
   monkeypatch.setattr(time, 'perf_counter', lambda: next(now))

@@ -1,0 +1,51 @@
+"""A folder with one .npz file for each user."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+from moon_jax.data import npz
+from moon_jax.data.arrays import DataError
+from moon_jax.data.federated import assembled
+from moon_jax.types import Dataset
+
+
+def load_folder(path: str) -> Dataset:
+  """Loads the users' training and test examples.
+
+  Args:
+    path: the folder. Each *.npz holds train_x and train_y, or test_x and test_y, or
+      all four, as in `npz.load_npz`. The user's name is what the array `client` holds,
+      and where there is none the file's name without .npz.
+
+  Raises:
+    DataError: it is no such folder, a file is unusable, or two are of one user.
+  """
+  flag = f'--config.data.path={path!r}'
+  splits = {split: read(flag, path, split) for split in ('train', 'test')}
+  return assembled.dataset(flag, pathlib.Path(path).stem, splits)
+
+
+def read(flag: str, path: str, split: str) -> Iterator[assembled.User]:
+  """The users with examples of a split, in the order of the files' names."""
+  return assembled.once(flag, _read(flag, path, split))
+
+
+def _read(flag, path, split):
+  folder = pathlib.Path(os.path.expanduser(path))
+  files = sorted(folder.glob('*.npz')) if os.path.isdir(folder) else []
+  if not files:
+    raise DataError(f'{flag} must be a folder of .npz files, one for each client.')
+  for file in files:
+    told = f'{flag}: {file.name!r}'
+    found = npz.read(told, str(file), (f'{split}_x', f'{split}_y'), ('client',))
+    name = found.pop('client', None)
+    if name is not None and (name.size != 1 or name.dtype.kind not in 'iuU'):
+      raise DataError(f'{told}: client must be one number or text.')
+    if len(found) == 1:
+      raise DataError(f'{told} must have {split}_x and {split}_y, or neither.')
+    if found:
+      name = file.stem if name is None else name.item()
+      yield assembled.user(told, name, *found.values())
+    elif split == 'train' and not npz.read(told, str(file), ('test_x',)):
+      raise DataError(f'{told} has no examples: neither train_x nor test_x.')

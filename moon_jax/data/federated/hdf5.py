@@ -1,0 +1,57 @@
+"""TensorFlow Federated's HDF5, a file a split: examples/<user>/pixels and .../label.
+
+So FEMNIST is distributed (fed_emnist_train.h5, fed_emnist_test.h5; pixels float32 in
+[0, 1], of which 1 is the paper), and CIFAR-100 (image, label, coarse_label).
+"""
+
+import os
+from collections.abc import Iterator
+
+from moon_jax import untrusted
+from moon_jax.data.arrays import DataError, one_line
+from moon_jax.data.federated import assembled
+from moon_jax.types import Dataset
+
+_GROUP = 'examples'
+
+
+def load_hdf5(path: str, test_path: str, image: str = '', label: str = '') -> Dataset:
+  """Loads the users' training and test examples.
+
+  Args:
+    path: the file of the training examples.
+    test_path: the file of the test examples.
+    image: what the images are called; '' is one of the usual names.
+    label: what the labels are called.
+
+  Raises:
+    DataError: a file is missing, damaged or laid out in another way.
+  """
+  return assembled.two_files(read, path, test_path, image, label)
+
+
+def read(flag: str, path: str, image: str, label: str) -> Iterator[assembled.User]:
+  """The users of one file, in the order of their names; see `load_hdf5`."""
+  return assembled.once(flag, _read(flag, path, image, label))
+
+
+def _read(flag, path, image, label):
+  h5py = assembled.package('hdf5', 'h5py')
+  wanted = f'{flag} must be an HDF5 file of {_GROUP}/<client>/<image and label>'
+  with (
+    one_line(wanted),
+    untrusted.opened(os.path.expanduser(path)) as raw,
+    h5py.File(raw, 'r') as file,
+  ):
+    found = file.get(_GROUP)
+    if not isinstance(found, h5py.Group):
+      raise DataError(f'{wanted}: it has no group {_GROUP!r}.')
+    for name, one in found.items():
+      if not isinstance(one, h5py.Group):
+        raise DataError(f'{wanted}: {_GROUP}/{name!r} is no group.')
+      has = [key for key in one if isinstance(one[key], h5py.Dataset)]
+      keys = (
+        assembled.feature(flag, knob, chosen, has)
+        for knob, chosen in (('image', image), ('label', label))
+      )
+      yield assembled.user(flag, name, *(one[key][()] for key in keys))

@@ -1,0 +1,85 @@
+"""A folder that `save_to_disk` of Hugging Face's datasets wrote, with an id column."""
+
+import logging
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from moon_jax import untrusted
+from moon_jax.data.arrays import DataError, image_of, one_line
+from moon_jax.data.federated import assembled
+from moon_jax.types import Dataset
+
+
+def load_huggingface(
+  path: str, client: str, image: str = '', label: str = ''
+) -> Dataset:
+  """Loads the users' training and test examples.
+
+  Args:
+    path: the folder, with the splits train and test.
+    client: the column that names the user.
+    image: the column of the images: of the feature Image, or arrays of uint8; '' is one
+      of the usual names.
+    label: the column of the labels; a ClassLabel tells how many classes there are.
+
+  Raises:
+    DataError: it is no such folder, or lacks a split or a column.
+  """
+  flag = f'--config.data.path={path!r}'
+  splits = opened(flag, path)
+  key = assembled.feature(flag, 'label', label, splits['train'].features)
+  num_classes = getattr(splits['train'].features[key], 'num_classes', None)
+  users = {name: read(flag, one, client, image, key) for name, one in splits.items()}
+  return assembled.dataset(flag, pathlib.Path(path).stem, users, num_classes)
+
+
+def opened(flag: str, path: str) -> dict[str, Any]:
+  """Its splits 'train' and 'test', not yet read."""
+  datasets = assembled.package('huggingface', 'datasets')
+  folder = pathlib.Path(os.path.expanduser(path))
+  with one_line(f'{flag} must be a folder written by save_to_disk'):
+    untrusted.require_files(folder)
+    logging.getLogger('datasets').setLevel(logging.ERROR)
+    found = datasets.load_from_disk(str(folder.absolute()))
+  if not isinstance(found, dict) or not {'train', 'test'} <= set(found):
+    has = sorted(map(str, found)) if isinstance(found, dict) else 'one split'
+    raise DataError(f'{flag} must have the splits train and test; it has {has}.')
+  return {split: found[split] for split in ('train', 'test')}
+
+
+def read(
+  flag: str, split: Any, client: str, image: str, label: str
+) -> Iterator[assembled.User]:
+  """The users of a split, in ascending order; see `load_huggingface`."""
+  if client not in split.features:
+    has = ', '.join(split.features)
+    raise DataError(f'{flag} has no column {client!r} (data.client); it has {has}.')
+  return assembled.once(flag, _read(flag, split, client, image, label))
+
+
+def _read(flag, split, client, image, label):
+  datasets = assembled.package('huggingface', 'datasets')
+  image = assembled.feature(flag, 'image', image, split.features)
+  label = assembled.feature(flag, 'label', label, split.features)
+  is_encoded = isinstance(split.features[image], datasets.Image)
+  if is_encoded:
+    split = split.cast_column(image, datasets.Image(decode=False))
+  ids = np.asarray(split.select_columns([client]).with_format('numpy')[:][client])
+  if ids.ndim != 1 or ids.dtype.kind not in 'iuU':
+    raise DataError(f'{flag}: the column {client!r} must hold numbers or text.')
+  names, numbers, sizes = np.unique(ids, return_inverse=True, return_counts=True)
+  rows = np.argsort(numbers, kind='stable')
+  split = split.select_columns([image, label])
+  split = split if is_encoded else split.with_format('numpy')
+  ends = np.cumsum(sizes)
+  for name, first, end in zip(names.tolist(), ends - sizes, ends, strict=True):
+    with one_line(f'{flag}: the examples of {name!r} cannot be read'):
+      mine = split[rows[first:end].tolist()]
+      images = mine[image]
+      if is_encoded:
+        images = np.stack([image_of(one['bytes']) for one in images])
+    yield assembled.user(flag, name, images, mine[label])

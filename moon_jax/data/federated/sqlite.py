@@ -1,0 +1,81 @@
+"""FedJAX's SQLite: `federated_data (client_id, data, num_examples)`, a file a split.
+
+`data` is compressed by zlib; inside is msgpack, a map of names to arrays, each of the
+extension type 1: (shape, name of the dtype, bytes in C order), msgpack again.
+"""
+
+import contextlib
+import os
+import pathlib
+import sqlite3
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from moon_jax import untrusted
+from moon_jax.data.arrays import DataError, one_line
+from moon_jax.data.federated import assembled
+from moon_jax.errors import printable
+from moon_jax.types import Dataset
+
+_ARRAY = 1
+_QUERY = 'SELECT client_id, data, num_examples FROM federated_data ORDER BY rowid'
+
+
+def load_sqlite(path: str, test_path: str, image: str = '', label: str = '') -> Dataset:
+  """Loads the users' training and test examples.
+
+  Args:
+    path: the database of the training examples.
+    test_path: the database of the test examples.
+    image: what the images are called; '' is one of the usual names.
+    label: what the labels are called.
+
+  Raises:
+    DataError: a database is missing, damaged or laid out in another way.
+  """
+  return assembled.two_files(read, path, test_path, image, label)
+
+
+def read(flag: str, path: str, image: str, label: str) -> Iterator[assembled.User]:
+  """The users of one database, in the order of its rows; see `load_sqlite`."""
+  return assembled.once(flag, _read(flag, path, image, label))
+
+
+def _read(flag, path, image, label):
+  place = pathlib.Path(os.path.expanduser(path)).absolute()
+  with one_line(f'{flag} must be an SQLite database with a table federated_data'):
+    untrusted.opened(place).close()
+    # Nothing is written beside it, and nobody is waited for.
+    address = f'{place.as_uri()}?mode=ro&immutable=1'
+    with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+      for name, data, num_examples in database.execute(_QUERY):
+        if isinstance(name, bytes):
+          name = name.decode(errors='backslashreplace')
+        if not isinstance(name, int | str):
+          raise DataError(f'{flag}: the client_id {name!r} is neither number nor text.')
+        told = f'{flag}: client {printable(str(name))!r}'
+        with one_line(f'{told} is damaged'):
+          arrays = _arrays(data)
+        keys = (
+          assembled.feature(told, knob, chosen, arrays)
+          for knob, chosen in (('image', image), ('label', label))
+        )
+        one = assembled.user(flag, name, *(arrays[key] for key in keys))
+        if len(one.labels) != num_examples:
+          raise DataError(f'{told} has {len(one.labels)} of {num_examples} examples.')
+        yield one
+
+
+def _arrays(data: bytes) -> dict[str, np.ndarray]:
+  msgpack = assembled.package('sqlite', 'msgpack')
+
+  def array(code, packed):
+    if code != _ARRAY:
+      return None  # text, which is neither image nor label
+    shape, kind, values = msgpack.unpackb(packed, raw=True)
+    return np.frombuffer(values, kind.decode()).reshape(shape)
+
+  found = msgpack.unpackb(zlib.decompress(data), ext_hook=array)
+  return {name: one for name, one in found.items() if isinstance(one, np.ndarray)}

@@ -1,0 +1,185 @@
+"""The users that data name: their numbers, and which of them are kept."""
+
+import numpy as np
+
+from moon_jax import catalog
+from moon_jax.config import Config, ConfigError, changed, complaints, flatten
+from moon_jax.data.arrays import DataError
+from moon_jax.keys import Purpose, host_rng
+from moon_jax.types import Dataset
+
+Ids = np.ndarray | None
+
+
+def named(flag: str, data: Dataset, train: Ids, test: Ids) -> Dataset:
+  """The data set with the users that its examples name.
+
+  Args:
+    flag: what names the data, for the message.
+    data: without users.
+    train: [M] ids of the training examples' users, integers or text; None if unknown.
+    test: [M] the same of the test examples; a user may have test examples only.
+
+  Raises:
+    DataError: they are of another length or type.
+  """
+  sizes = {'train_client': len(data.train_labels), 'test_client': len(data.test_labels)}
+  given = {name: ids for name, ids in zip(sizes, (train, test), strict=True)}
+  known = {
+    name: _ids(f'{flag}: {name}', np.asarray(ids), sizes[name])
+    for name, ids in given.items()
+    if ids is not None
+  }
+  if len({ids.dtype.kind for ids in known.values()}) > 1:
+    raise DataError(f'{flag}: train_client and test_client must be of one type.')
+  if not known:
+    return data
+  clients, numbers = np.unique(np.concatenate([*known.values()]), return_inverse=True)
+  parts = np.split(numbers, [len(ids) for ids in known.values()][:-1])
+  of_split = dict(zip(known, parts, strict=True))
+  return _renumbered(
+    data._replace(
+      train_clients=of_split.get('train_client'),
+      test_clients=of_split.get('test_client'),
+      clients=clients,
+    )
+  )
+
+
+def _ids(what: str, ids: np.ndarray, num_examples: int) -> np.ndarray:
+  """The ids as int64 or text."""
+  if ids.shape != (num_examples,):
+    raise DataError(
+      f'{what} has shape {ids.shape}; it must name the user of each of '
+      f'{num_examples} examples.'
+    )
+  if ids.dtype.kind == 'S':
+    return np.char.decode(ids, 'utf-8', 'backslashreplace')
+  if ids.dtype.kind not in 'iuU':
+    raise DataError(f'{what} is {ids.dtype}, neither integers nor text.')
+  if ids.dtype.kind == 'U':
+    return ids
+  if ids.max() > np.iinfo(np.int64).max:
+    raise DataError(f'{what} holds {ids.max()}, more than fits 64 bits.')
+  return ids.astype(np.int64)
+
+
+def _renumbered(data: Dataset) -> Dataset:
+  """The same with clients numbered anew: who trains first; others are forgotten."""
+  splits = data.train_clients, data.test_clients
+  order = np.empty(0, np.int64)
+  for numbers in splits:
+    if numbers is not None:
+      order = np.concatenate([order, np.setdiff1d(numbers, order)])
+  new = np.empty(len(data.clients), np.int32)
+  new[order] = np.arange(len(order))
+  train, test = (None if numbers is None else new[numbers] for numbers in splits)
+  return data._replace(
+    train_clients=train, test_clients=test, clients=data.clients[order]
+  )
+
+
+def are_clients(config: Config) -> bool:
+  """Whether the partition makes clients of the users that the data name."""
+  return not catalog.part('partition', config.partition.name).has('dealt')
+
+
+def clients_of(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
+  """Of users who are clients, who and how many they are; else all is as it was.
+
+  Returns:
+    The configuration with their number, the data without those who own too little, and
+    how many these are.
+
+  Raises:
+    UsageError: nobody is left, or their number does not fit other knobs.
+  """
+  if not are_clients(config) or data.train_clients is None:
+    return config, data, 0
+  data, num_dropped = without_small(data, config.partition.min_size)
+  config = changed(config, {'num_clients': int(data.train_clients.max()) + 1})
+  if problems := complaints(flatten(config)):
+    raise ConfigError(problems)
+  return config, data, num_dropped
+
+
+def tested(data: Dataset) -> tuple[np.ndarray | tuple[()], np.ndarray]:
+  """Whose each test example is, [M] int32 in [0, N'), and how many each of these has.
+
+  () and [0] if the test examples name nobody.
+  """
+  if data.test_clients is None:
+    return (), np.zeros(0, np.int64)
+  _, whose, sizes = np.unique(
+    data.test_clients, return_inverse=True, return_counts=True
+  )
+  return whose.astype(np.int32), sizes
+
+
+def without_small(data: Dataset, min_size: int) -> tuple[Dataset, int]:
+  """Leaves out the training examples of users who own too few.
+
+  They stay in the test, if they are in it.
+
+  Args:
+    data: whose training examples name their users.
+    min_size: fewest examples a user must own.
+
+  Returns:
+    The data set, whose users have new numbers, and how many were left out.
+
+  Raises:
+    DataError: nobody is left.
+  """
+  sizes = np.bincount(data.train_clients)
+  stays = sizes >= min_size
+  if stays.all():
+    return data, 0
+  if not stays.any():
+    raise DataError(
+      f'--config.partition.min_size={min_size} leaves none of {len(sizes)} clients: '
+      f'the largest owns {sizes.max()} examples.'
+    )
+  kept = _renumbered(_chosen(data, stays[data.train_clients]))
+  return kept, int(np.count_nonzero(~stays))
+
+
+def limited(data: Dataset, limit: int) -> Dataset:
+  """A fixed pseudo-random part of at most so many examples of each split.
+
+  Of a split that names its users it is whole users, at least one: the first in an order
+  that both splits have in common, so that who trains is tested, too. A smaller limit
+  keeps a part of what a larger one keeps.
+  """
+  users = 0 if data.clients is None else len(data.clients)
+  rank = host_rng(0, Purpose.SUBSET, 2).permutation(users)
+  kept = []
+  for split, (labels, clients) in enumerate(
+    ((data.train_labels, data.train_clients), (data.test_labels, data.test_clients))
+  ):
+    if clients is None:
+      # Splits may be stored class by class: the first examples would not do.
+      drawn = host_rng(0, Purpose.SUBSET, split).permutation(len(labels))[:limit]
+    else:
+      order = np.argsort(rank[clients], kind='stable')
+      ends = np.flatnonzero(np.diff(clients[order], append=-1)) + 1
+      drawn = order[: ends[max(np.searchsorted(ends, limit, 'right') - 1, 0)]]
+    kept.append(drawn)
+  part = _chosen(data, *kept)
+  return part if data.clients is None else _renumbered(part)
+
+
+def _chosen(data, train, test=slice(None)):
+  """The examples of these rows of each split."""
+
+  def of(values, rows):
+    return None if values is None else values[rows]
+
+  return data._replace(
+    train_images=data.train_images[train],
+    train_labels=data.train_labels[train],
+    test_images=data.test_images[test],
+    test_labels=data.test_labels[test],
+    train_clients=of(data.train_clients, train),
+    test_clients=of(data.test_clients, test),
+  )

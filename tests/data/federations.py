@@ -1,0 +1,145 @@
+"""One small federation, written in each layout by the library that defines it."""
+
+import warnings
+
+import datasets
+import h5py
+import numpy as np
+
+CLASSES = 4
+# Who owns how many training and test examples; the last is only tested.
+SIZES = {
+  'f0003_11': (12, 5),
+  'f0001_41': (7, 2),
+  'ü..\x1b[31m': (30, 9),
+  'f0002_02': (3, 4),
+  'f0009_09': (0, 6),
+}
+
+
+def federation(seed=0):
+  """split -> user -> images [n, 8, 8] uint8, labels [n] int32."""
+  rng, found = np.random.default_rng(seed), {'train': {}, 'test': {}}
+  for name, sizes in SIZES.items():
+    for split, size in zip(found, sizes, strict=True):
+      if size:
+        labels = np.arange(size, dtype=np.int32) % CLASSES
+        images = rng.integers(0, 60, (size, 8, 8), np.uint8)
+        # Classes differ, so that something is learned.
+        images[np.arange(size), labels] += 150
+        found[split][name] = images, labels
+  return found
+
+
+def mixed(users):
+  """images [M, 8, 8], labels [M] and ids [M], in an order of examples at random."""
+  images, labels = (
+    np.concatenate(parts) for parts in zip(*users.values(), strict=True)
+  )
+  ids = np.repeat(list(users), [len(labels) for _, labels in users.values()])
+  order = np.random.default_rng(1).permutation(len(labels))
+  return images[order], labels[order], ids[order]
+
+
+def npz(folder, found):
+  """One file of everybody's."""
+  arrays = {}
+  for split, users in found.items():
+    names = (f'{split}_x', f'{split}_y', f'{split}_client')
+    arrays |= dict(zip(names, mixed(users), strict=True))
+  np.savez(folder / 'users.npz', **arrays)
+  return {'data.source': 'npz', 'data.path': str(folder / 'users.npz')}
+
+
+def files(folder, found):
+  """One file for each user, called by a number: the name stands inside."""
+  place = folder / 'users'
+  place.mkdir()
+  for number, name in enumerate(found['train'] | found['test']):
+    arrays = {'client': np.array(name)}
+    for split, users in found.items():
+      if name in users:
+        arrays[f'{split}_x'], arrays[f'{split}_y'] = users[name]
+    np.savez(place / f'{number}.npz', **arrays)
+  return {'data.source': 'folder', 'data.path': str(place)}
+
+
+def as_femnist(images):
+  """Grey levels as FEMNIST has them: float32 in [0, 1]."""
+  return (images / 255).astype(np.float32)
+
+
+def _pair(source, folder):
+  paths = {split: str(folder / f'{source}_{split}') for split in ('train', 'test')}
+  knobs = {'data.path': paths['train'], 'data.test_path': paths['test']}
+  return paths, {'data.source': source} | knobs
+
+
+def hdf5(folder, found):
+  """As fed_emnist_train.h5 and fed_emnist_test.h5."""
+  paths, knobs = _pair('hdf5', folder)
+  for split, users in found.items():
+    with h5py.File(paths[split], 'w') as file:
+      examples = file.create_group('examples')
+      for name, (images, labels) in users.items():
+        one = examples.create_group(name)
+        one.create_dataset('pixels', data=as_femnist(images))
+        one.create_dataset('label', data=labels)
+  return knobs
+
+
+def fedjax():
+  """FedJAX, which defines the layout of its databases."""
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    import fedjax
+
+    return fedjax
+
+
+def sqlite(folder, found):
+  """As FedJAX's federated_emnist_train.sqlite and ..._test.sqlite."""
+  paths, knobs = _pair('sqlite', folder)
+  for split, users in found.items():
+    with fedjax().SQLiteFederatedDataBuilder(paths[split]) as builder:
+      builder.add_many(
+        (name.encode(), {'pixels': as_femnist(images), 'label': labels})
+        for name, (images, labels) in users.items()
+      )
+  return knobs
+
+
+def huggingface(folder, found, *, encoded=True):
+  """As `save_to_disk` of a DatasetDict: PNG, or arrays."""
+  from PIL import Image
+
+  kinds = {
+    'image': datasets.Image() if encoded else datasets.Array2D((8, 8), 'uint8'),
+    'character': datasets.ClassLabel(num_classes=CLASSES),
+    'writer': datasets.Value('string'),
+  }
+  splits = {}
+  for split, users in found.items():
+    images, labels, ids = mixed(users)
+    columns = {
+      'image': list(map(Image.fromarray, images)) if encoded else images,
+      'character': labels,
+      'writer': ids,
+    }
+    splits[split] = datasets.Dataset.from_dict(columns, datasets.Features(kinds))
+  datasets.disable_progress_bars()
+  datasets.DatasetDict(splits).save_to_disk(str(folder / 'saved'))
+  return {
+    'data.source': 'huggingface',
+    'data.path': str(folder / 'saved'),
+    'data.client': 'writer',
+    'data.label': 'character',
+  }
+
+
+def arrays(folder, found):
+  """`huggingface` with arrays in place of encoded images."""
+  return huggingface(folder, found, encoded=False)
+
+
+LAYOUTS = (npz, files, hdf5, sqlite, huggingface, arrays)

@@ -1,0 +1,410 @@
+"""Data that name their users: every layout, who is kept, and what is refused."""
+
+import shutil
+import sqlite3
+import zlib
+
+import datasets
+import h5py
+import numpy as np
+import pytest
+
+from moon_jax.data import sources
+from moon_jax.data.arrays import DataError, make_dataset
+from moon_jax.data.federated import assembled, users
+from tests.data import federations
+from tests.data.test_sources import prepare, without_tensorflow
+
+FOUND = federations.federation()
+
+
+def load(knobs, **changes):
+  options = {name.removeprefix('data.'): value for name, value in knobs.items()}
+  return sources.load(**({'limit': 0} | options | changes))
+
+
+def by_user(data, split):
+  """user -> images, labels, as the data set has them."""
+  images, labels, whose = (
+    getattr(data, f'{split}_{what}') for what in ('images', 'labels', 'clients')
+  )
+  return {
+    data.clients[number]: (images[whose == number][..., 0], labels[whose == number])
+    for number in np.unique(whose)
+  }
+
+
+def as_rows(images, labels):
+  return sorted((x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True))
+
+
+@pytest.mark.parametrize('layout', federations.LAYOUTS, ids=lambda one: one.__name__)
+def test_every_layout_gives_every_user_what_is_the_users(layout, tmp_path):
+  data = load(layout(tmp_path, FOUND))
+  assert data.train_images.dtype == np.uint8
+  assert data.num_classes == federations.CLASSES
+  for split, wanted in FOUND.items():
+    found = by_user(data, split)
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+      assert as_rows(*found[name]) == as_rows(*wanted[name])
+  # Who trains has the first numbers, in the order of the names.
+  trained = sorted(FOUND['train'])
+  assert data.clients.tolist() == [*trained, 'f0009_09']
+  assert np.unique(data.train_clients).tolist() == list(range(4))
+
+
+def test_the_libraries_read_what_the_tests_write(tmp_path):
+  knobs = federations.sqlite(tmp_path, FOUND)
+  theirs = federations.fedjax().SQLiteFederatedData.new(knobs['data.test_path'])
+  for name, one in theirs.clients():
+    images, labels = FOUND['test'][name.decode()]
+    pixels = one.all_examples()['pixels']
+    assert pixels.dtype == np.float32
+    np.testing.assert_array_equal(np.rint(255 * pixels), images)
+    np.testing.assert_array_equal(one.all_examples()['label'], labels)
+  with h5py.File(federations.hdf5(tmp_path, FOUND)['data.path']) as file:
+    assert sorted(file['examples']) == sorted(FOUND['train'])
+    assert set(file['examples']['f0001_41']) == {'label', 'pixels'}
+  federations.huggingface(tmp_path, FOUND)
+  saved = datasets.load_from_disk(str(tmp_path / 'saved'))
+  assert sorted(set(saved['test']['writer'])) == sorted(FOUND['test'])
+
+
+def test_tfds_with_an_id_feature(tmp_path, monkeypatch):
+  without_tensorflow(monkeypatch)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  sizes = {'train': 12, 'test': 5, 'validation': 2}
+  written = prepare(tmp_path, 'patch_camelyon', sizes)
+  knobs = {'data.source': 'tfds', 'data.name': 'patch_camelyon', 'dir': str(tmp_path)}
+  for _ in ('decoded', 'kept'):
+    data = load(knobs, client='id')
+    for split, numbers in (('train', data.train_clients), ('test', data.test_clients)):
+      named = [example['id'].decode() for example in written[split]]
+      assert data.clients[numbers].tolist() == named
+  assert load(knobs).clients is None
+  with pytest.raises(DataError, match="client='slide' is not among the features of"):
+    load(knobs, client='slide')
+  with pytest.raises(DataError, match="client='image' is neither text nor an integer"):
+    load(knobs, client='image')
+
+
+# --- who is who -----------------------------------------------------------------------
+
+
+def tiny(train, test=None):
+  """A data set of these users, whose images show their row."""
+  sizes = len(train), 3 if test is None else len(test)
+  splits = [
+    (
+      np.full((size, 2, 2), np.arange(size)[:, None, None], np.uint8),
+      np.arange(size) % 2,
+    )
+    for size in sizes
+  ]
+  data = make_dataset('tiny', *splits, 2)
+  return users.named(
+    'it', data, np.array(train), None if test is None else np.array(test)
+  )
+
+
+def shown(images):
+  return images[:, 0, 0, 0].tolist()
+
+
+def test_numbers_go_up_with_the_names_of_who_trains():
+  data = tiny([30, 7, 30, 100], test=[8, 7, 100])
+  assert data.clients.tolist() == [7, 30, 100, 8]
+  assert data.train_clients.tolist() == [1, 0, 1, 2]
+  assert data.test_clients.tolist() == [3, 0, 2]
+  assert tiny([b'b', b'a']).clients.tolist() == ['a', 'b']
+  assert tiny([b'\xff']).clients.tolist() == ['\\xff']
+
+
+def test_users_of_the_test_alone():
+  data = users.named('it', tiny([1])._replace(clients=None), None, np.array(['x'] * 3))
+  assert data.train_clients is None
+  assert data.test_clients.tolist() == [0, 0, 0]
+
+
+def test_who_owns_too_little_is_left_out_but_tested():
+  data = tiny(['b', 'a', 'b', 'c', 'b', 'a'], test=['a', 'c', 'b', 'd'])
+  kept, num_dropped = users.without_small(data, 2)
+  assert num_dropped == 1
+  assert shown(kept.train_images) == [0, 1, 2, 4, 5]
+  assert kept.clients[kept.train_clients].tolist() == ['b', 'a', 'b', 'b', 'a']
+  assert kept.clients[kept.test_clients].tolist() == ['a', 'c', 'b', 'd']
+  assert kept.train_clients.max() == 1
+  assert users.without_small(data, 1) == (data, 0)
+  with pytest.raises(
+    DataError, match=r'min_size=4 leaves none of 3 .* owns 3 examples'
+  ):
+    users.without_small(data, 4)
+
+
+def test_a_limit_keeps_whole_users_the_same_in_both_splits():
+  names = [f'u{i:02}' for i in range(20)]
+  data = tiny(np.repeat(names, 3), test=np.repeat(names, 2))
+  kept = {}
+  for limit in (1, 10, 30, 10**6):
+    part = users.limited(data, limit)
+    assert len(part.train_labels) == min(max(3, limit // 3 * 3), 60)
+    assert len(part.test_labels) == min(max(2, limit // 2 * 2), 40)
+    kept[limit] = set(part.clients[part.train_clients])
+    sizes = np.bincount(part.train_clients)
+    assert sizes.tolist() == [3] * len(kept[limit])
+    assert kept[limit] <= set(part.clients[part.test_clients]) or limit == 1
+    for row, number in zip(shown(part.train_images), part.train_clients, strict=True):
+      assert part.clients[number] == names[row // 3]
+  assert kept[1] < kept[10] < kept[30] < kept[10**6]
+  assert sources.digest(users.limited(data, 10**6)) != sources.digest(data)
+
+
+def test_whose_examples_are_counts_in_the_digest():
+  one, other = tiny([1, 1, 2]), tiny([1, 2, 2])
+  assert sources.digest(one) != sources.digest(other)
+  assert sources.digest(one) != sources.digest(tiny([1, 1, 3]))
+
+
+# --- what is refused ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('ids', 'message'),
+  [
+    (
+      np.arange(3),
+      r'train_client has shape \(3,\); it must name the user of each of 4',
+    ),
+    (np.zeros((4, 1), int), r'train_client has shape \(4, 1\)'),
+    (np.array(7), r'train_client has shape \(\)'),
+    (np.zeros(4), 'train_client is float64, neither integers nor text'),
+    (np.ones(4, bool), 'train_client is bool'),
+    (np.full(4, 2**63, np.uint64), 'train_client holds 9223372036854775808, more than'),
+    (np.array(list('abcd')), 'train_client and test_client must be of one type'),
+  ],
+)
+def test_ids_of_another_length_or_type(ids, message):
+  data = tiny([1, 2, 3, 4])
+  with pytest.raises(DataError, match=f'^it: {message}'):
+    users.named('it', data, ids, np.array([1, 1, 2]))
+
+
+def hdf5_of(folder, change):
+  knobs = federations.hdf5(folder, FOUND)
+  with h5py.File(knobs['data.path'], 'r+') as file:
+    change(file)
+  return knobs
+
+
+def put(name, values):
+  def change(file):
+    del file[f'examples/f0003_11/{name}']
+    file[f'examples/f0003_11/{name}'] = values
+
+  return change
+
+
+HDF5 = [
+  (lambda file: file.move('examples', 'data'), "it has no group 'examples'"),
+  (
+    lambda file: file.create_dataset('examples/x', data=[1]),
+    "examples/'x' is no group",
+  ),
+  (
+    lambda file: file.move('examples/f0003_11/pixels', 'examples/f0003_11/pics'),
+    'has label, pics: name its image by --config.data.image',
+  ),
+  (
+    lambda file: file.create_group('examples/nobody'),
+    'has nothing: name its image by',
+  ),
+  (put('pixels', np.zeros((0, 8, 8), 'f4')), "'f0003_11': .* 0 images, labels 12"),
+  (put('label', np.zeros(11, 'i4')), "'f0003_11': images holds 12 images, labels 11"),
+  (put('label', np.full(12, -1)), 'labels holds -1; number the classes from 0'),
+  (put('label', np.full(12, 9)), 'train_y holds no 4; number the classes from 0 with'),
+  (put('label', np.zeros(12)), 'labels is float64, not integer'),
+  (put('pixels', np.full((12, 8, 8), 255.0)), 'float images that are not in .0, 1'),
+  (put('pixels', np.full((12, 8, 8), np.nan)), 'float images that are not in .0, 1'),
+  (put('pixels', np.full((12, 8, 8), 256)), 'images is int64, not uint8'),
+  (put('pixels', np.zeros((12, 8, 9), 'u1')), r'shape \(8, 9\), others of \(8, 8\)'),
+]
+
+
+@pytest.mark.parametrize(('change', 'message'), HDF5)
+def test_hdf5_of_another_layout(change, message, tmp_path):
+  knobs = hdf5_of(tmp_path, change)
+  with pytest.raises(DataError, match=message) as caught:
+    load(knobs)
+  assert '\n' not in str(caught.value)
+  assert str(caught.value).startswith('--config.data.')
+
+
+def without_examples(file):
+  put('pixels', np.zeros((0, 8, 8), 'f4'))(file)
+  put('label', np.zeros(0, 'i4'))(file)
+
+
+def test_a_client_without_examples(tmp_path):
+  with pytest.raises(DataError, match="client 'f0003_11' has no examples"):
+    load(hdf5_of(tmp_path, without_examples))
+
+
+def test_names_of_users_command_no_terminal(tmp_path):
+  def change(file):
+    del file['examples/ü..\x1b[31m/label']
+
+  with pytest.raises(DataError) as caught:
+    load(hdf5_of(tmp_path, change))
+  assert str(caught.value).isprintable()
+
+
+def database(folder, *statements):
+  knobs = federations.sqlite(folder, FOUND)
+  with sqlite3.connect(knobs['data.path']) as connection:
+    for statement in statements:
+      connection.execute(*statement)
+  connection.close()
+  return knobs
+
+
+_NAME = "WHERE client_id = CAST('f0003_11' AS BLOB)"
+
+
+@pytest.mark.parametrize(
+  ('statements', 'message'),
+  [
+    ([('DROP TABLE federated_data',)], 'federated_data: OperationalError: no such tab'),
+    (
+      [(f'UPDATE federated_data SET data = ? {_NAME}', [b'no zlib'])],
+      "'f0003_11' is damaged: error: Error -3 while decompressing",
+    ),
+    (
+      [(f'UPDATE federated_data SET data = ? {_NAME}', [zlib.compress(b'\x01')])],
+      "'f0003_11' is damaged",
+    ),
+    ([(f'UPDATE federated_data SET data = 5 {_NAME}',)], "'f0003_11' is damaged"),
+    (
+      [(f'UPDATE federated_data SET num_examples = 0 {_NAME}',)],
+      "'f0003_11' has 12 of 0 examples",
+    ),
+    (
+      [(f'UPDATE federated_data SET client_id = 1.5 {_NAME}',)],
+      'client_id 1.5 is neither number nor text',
+    ),
+    (
+      [
+        ('CREATE TABLE twice AS SELECT * FROM federated_data',),
+        ('INSERT INTO twice SELECT * FROM federated_data',),
+        ('DROP TABLE federated_data',),
+        ('ALTER TABLE twice RENAME TO federated_data',),
+      ],
+      "client 'f0003_11' is there twice",
+    ),
+    ([('DELETE FROM federated_data',)], 'names nobody with train examples'),
+  ],
+)
+def test_a_database_of_another_layout(statements, message, tmp_path):
+  with pytest.raises(DataError, match=message) as caught:
+    load(database(tmp_path, *statements))
+  assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('layout', ['hdf5', 'sqlite'])
+def test_a_file_that_is_missing_torn_or_garbled(layout, tmp_path):
+  knobs = getattr(federations, layout)(tmp_path, FOUND)
+  path = tmp_path / f'{layout}_train'
+  whole = path.read_bytes()
+  garbled = bytearray(whole)
+  for start in range(0, len(whole), 512):
+    garbled[start : start + 64] = b'?' * 64
+  for content in (whole[: len(whole) // 3], b'', b'hello', bytes(garbled), None):
+    path.unlink()
+    if content is not None:
+      path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+      load(knobs)
+    assert str(caught.value).startswith(f'--config.data.path={str(path)!r}')
+    assert '\n' not in str(caught.value)
+    path.touch()
+  path.unlink()
+  path.mkdir()
+  with pytest.raises(DataError, match=r'Is a directory|no regular file'):
+    load(knobs)
+
+
+def test_a_folder_with_two_files_of_one_user(tmp_path):
+  knobs = federations.files(tmp_path, FOUND)
+  shutil.copy(tmp_path / 'users/0.npz', tmp_path / 'users/again.npz')
+  with pytest.raises(DataError, match="client 'f0003_11' is there twice"):
+    load(knobs)
+
+
+@pytest.mark.parametrize(
+  ('arrays', 'message'),
+  [
+    (
+      {'client': np.array('x')},
+      "'bad.npz' has no examples: neither train_x nor test_x",
+    ),
+    (
+      {'train_x': np.zeros((1, 8, 8), 'u1')},
+      'must have train_x and train_y, or neither',
+    ),
+    ({'client': np.array(['x', 'y'])}, 'client must be one number or text'),
+    ({'client': np.array(0.5)}, 'client must be one number or text'),
+    (
+      {'train_x': np.zeros((0, 8, 8), 'u1'), 'train_y': np.zeros(0, int)},
+      "client 'bad' has no examples; leave it out",
+    ),
+    (
+      {'train_x': np.zeros((1, 9, 8), 'u1'), 'train_y': np.zeros(1, int)},
+      r"client 'bad' has images of shape \(9, 8\), others of \(8, 8\)",
+    ),
+  ],
+)
+def test_a_folder_with_a_bad_file(arrays, message, tmp_path):
+  knobs = federations.files(tmp_path, FOUND)
+  np.savez(tmp_path / 'users/bad.npz', **arrays)
+  with pytest.raises(DataError, match=message):
+    load(knobs)
+
+
+def test_a_folder_without_files(tmp_path):
+  for path in (tmp_path, tmp_path / 'missing'):
+    with pytest.raises(DataError, match='must be a folder of'):
+      load({'data.source': 'folder', 'data.path': str(path)})
+
+
+def test_a_folder_of_huggingface_with_another_content(tmp_path):
+  knobs = federations.huggingface(tmp_path, FOUND)
+  with pytest.raises(DataError, match=r"no column 'x' .* has image, character, writer"):
+    load(knobs, client='x')
+  with pytest.raises(
+    DataError, match='has image, character, writer: name its label by'
+  ):
+    load(knobs, label='')
+  with pytest.raises(DataError, match='must be a folder written by save_to_disk: File'):
+    load(knobs, path=str(tmp_path / 'nothing'))
+  with pytest.raises(DataError, match="the column 'image' must hold numbers or text"):
+    load(knobs, client='image')
+  with pytest.raises(DataError, match=r'the splits train and test; .*one split'):
+    load(knobs, path=str(tmp_path / 'saved/train'))
+  arrow = next((tmp_path / 'saved/train').glob('*.arrow'))
+  arrow.write_bytes(arrow.read_bytes()[:-500])
+  with pytest.raises(DataError) as caught:
+    load(knobs)
+  assert '\n' not in str(caught.value)
+
+
+def test_a_package_that_is_not_installed(monkeypatch):
+  def fail(name):
+    raise ImportError(f'No module named {name!r}')
+
+  monkeypatch.setattr(assembled.importlib, 'import_module', fail)
+  with pytest.raises(DataError) as caught:
+    assembled.package('hdf5', 'h5py')
+  assert str(caught.value) == (
+    '--config.data.source=hdf5 needs the package h5py: '
+    "pip install 'moon_jax[federated]'."
+  )

@@ -1,0 +1,145 @@
+"""Runs of clients that the data name: how many, who is tested, and what is recorded."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax.engine import experiment
+from moon_jax.errors import ExitCode, UsageError
+from tests.data import federations
+from tests.processes import check_success, launch, read_lines
+
+FOUND = federations.federation()
+TINY = {
+  'algorithm': 'fedavg',
+  'model': 'mlp',
+  'partition.name': 'natural',
+  'partition.min_size': 5,
+  'batch_size': 8,
+  'local_epochs': 1,
+  'num_rounds': 2,
+  'optimizer.learning_rate': 0.02,
+}
+
+
+def config(knobs, **changes):
+  changes = {name.replace('__', '.'): value for name, value in changes.items()}
+  return moon_jax.load_config('configs/base.py', TINY | knobs | changes)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """A finished run, and its knobs."""
+  jax.devices()  # a run's own number of them would be that of the tests after it
+  folder = tmp_path_factory.mktemp('natural')
+  knobs = federations.npz(folder, FOUND)
+  return moon_jax.run(config(knobs), folder / 'run'), knobs
+
+
+def test_the_data_say_how_many_clients_there_are(run):
+  found, knobs = run
+  saved = json.loads((found.workdir / 'config.json').read_text())
+  # Of four users one owns 3 examples.
+  assert saved['config']['num_clients'] == 3
+  assert [line['clients'] for line in found.metrics] == [[0, 1, 2]] * 2
+  partition = np.load(found.workdir / 'partition.npz')
+  counts = partition['class_counts']
+  trained = {name: y for name, (_, y) in FOUND['train'].items() if len(y) >= 5}
+  wanted = [
+    np.bincount(trained[name], minlength=4).tolist() for name in sorted(trained)
+  ]
+  assert counts.tolist() == wanted
+  assert partition['clients'].tolist() == sorted(trained)
+  # What was derived is no other experiment when the run goes on.
+  more = moon_jax.run(config(knobs, num_rounds=3), found.workdir)
+  assert len(more.metrics) == 3
+  assert more.metrics[:2] == found.metrics
+
+
+def plain(accuracies, weights):
+  """The columns of `client_accuracy`, counted out user by user: weights are counts."""
+  everybody = sorted(
+    a for a, w in zip(accuracies, weights, strict=True) for _ in range(w)
+  )
+  total = len(everybody)
+  mean = sum(everybody) / total
+  quartiles = [everybody[max(-(-total * k // 4) - 1, 0)] for k in range(5)]
+  tenth, left = 0.0, total / 10
+  for accuracy in everybody:
+    tenth += accuracy * min(left, 1)
+    left = max(left - 1, 0)
+  return {
+    'mean': mean,
+    'std': (sum((a - mean) ** 2 for a in everybody) / total) ** 0.5,
+    **dict(zip(('min', 'q1', 'median', 'q3', 'max'), quartiles, strict=True)),
+    'worst_tenth': tenth / (total / 10),
+  }
+
+
+def test_every_user_is_tested_on_examples_of_its_own(run):
+  found, _ = run
+  last = read_lines(found.workdir / 'metrics.jsonl')[-1]
+  model = moon_jax.load(found.workdir)
+  accuracies, sizes = [], []
+  for images, labels in FOUND['test'].values():
+    accuracies.append(float(np.mean(model.predict(images).labels == labels)))
+    sizes.append(len(labels))
+  assert len(set(accuracies)) > 2
+  for name, weights in (
+    ('client_accuracy', [1] * len(sizes)),
+    ('client_accuracy_weighted', sizes),
+  ):
+    for column, value in plain(accuracies, weights).items():
+      assert last[f'{name}_{column}'] == pytest.approx(value, rel=1e-12), column
+  assert last['client_accuracy_weighted_mean'] == pytest.approx(last['test_accuracy'])
+  summary = json.loads((found.workdir / 'summary.json').read_text())
+  assert summary['client_accuracy_worst_tenth'] == last['client_accuracy_worst_tenth']
+
+
+def test_models_of_their_own_have_no_such_columns(run, tmp_path):
+  _, knobs = run
+  found = moon_jax.run(config(knobs, algorithm='solo', num_rounds=1), tmp_path / 'solo')
+  assert 'test_accuracy_worst' in found.metrics[0]
+  assert 'client_accuracy_mean' not in found.metrics[0]
+  # How many models there are stands in the run directory.
+  assert moon_jax.load(found.workdir, client=2).client == 2
+  with pytest.raises(UsageError, match='client=3 must be 0 to 2'):
+    moon_jax.load(found.workdir, client=3)
+
+
+def test_the_command_line_tells_who_is_left_out(run, tmp_path):
+  _, knobs = run
+  knobs = TINY | knobs | {'num_rounds': 1}
+  flags = [f'--config.{name}={value}' for name, value in knobs.items()]
+  done = launch(tmp_path, *flags, '--workdir=run')
+  check_success(done)
+  lines = done.stdout.splitlines()
+  assert 'left out: 1 with fewer than 5 training examples' in lines
+  assert 'tested: each of 5 on examples of its own' in lines
+  assert any(line.startswith('partition: natural, 3 clients own 49') for line in lines)
+  flags = [flag for flag in flags if 'num_rounds' not in flag]
+  done = launch(tmp_path, *flags, '--config.data.path=none.npz', '--workdir=other')
+  assert (done.returncode, done.stdout.count('\n')) == (ExitCode.USAGE, 1)
+  assert done.stderr == "--config.data.path='none.npz' is not a file.\n"
+
+
+def test_what_the_number_of_clients_decides_is_checked_when_it_is_known(run):
+  _, knobs = run
+  many = {'algorithm': 'decentralized_fedavg', 'topology.degree': 12}
+  # At most 9 for the default of 10 clients: not asked for here.
+  wanted = 'topology.degree=12 must be below --config.num_clients=3'
+  with pytest.raises(UsageError, match=wanted):
+    experiment.build(moon_jax.config.validate(config(knobs | many)))
+
+
+def test_data_without_users(tmp_path):
+  with pytest.raises(UsageError) as caught:
+    moon_jax.run(config({}), tmp_path / 'run')
+  assert str(caught.value) == (
+    '--config.partition.name=natural needs data that name their users: '
+    'train_client in an .npz file, --config.data.client, or another source.'
+  )
+  assert not (tmp_path / 'run').exists()
