@@ -101,17 +101,27 @@ def build(
   planner = scheduling.make_planner(
     config, split, backend, share=bool(algorithm.share), room=room
   )
+  memory = client_memory.choose(
+    config.execution.client_store,
+    algorithm,
+    network.shapes,
+    num_clients=config.num_clients,
+    cohort_size=planner.cohort_size,
+    num_rounds=config.num_rounds,
+  )
+  stream, images = None, data.train_images
+  if data.stored:
+    stream = streaming.Stream(data, planner.cohort_size)
+    planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
   if backend != 'cpu':
     planner = accelerator.planner_for(
       planner,
       choose_lanes=config.execution.lanes == 'auto',
       params=network.shapes['params'],
+      fits=accelerator.fits(network, algorithm, images, planner, memory),
     )
   mesh = devices.mesh(planner.num_devices)
-  stream = None
-  if data.stored:
-    stream = streaming.Stream(data, planner.cohort_size)
-    planner = dataclasses.replace(planner, rows=stream.rows)
+  if stream:
     train, counts = stream.shape(mesh), data.stored.class_counts
   else:
     images = see(data.train_images, split)
@@ -139,14 +149,7 @@ def build(
       algorithm, network.shapes, round_scalars(config, algorithm, 0)
     ),
     data_digest=sources.digest(loaded),
-    memory=client_memory.choose(
-      config.execution.client_store,
-      algorithm,
-      network.shapes,
-      num_clients=config.num_clients,
-      cohort_size=planner.cohort_size,
-      num_rounds=config.num_rounds,
-    ),
+    memory=memory,
   )
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from scipy import sparse
 
 from moon_jax.algorithms.wrappers import topology
+from moon_jax.engine.batches import client_batches, epoch_steps
 from moon_jax.keys import Purpose, host_rng
 from moon_jax.types import Arrivals
 
@@ -111,46 +112,6 @@ def choose(*, seed: int, round_index: int, num_clients: int, size: int) -> np.nd
   """[size] int32 ids, ascending: a uniform draw without replacement."""
   rng = host_rng(seed, Purpose.COHORT, round_index)
   return np.sort(rng.choice(num_clients, size, replace=False)).astype(np.int32)
-
-
-def epoch_steps(sizes: np.ndarray, batch_size: int, *, drop_last: bool) -> np.ndarray:
-  """[N] int, batches in a pass over so many examples; the last may be partial."""
-  sizes = np.asarray(sizes)
-  return sizes // batch_size if drop_last else -(-sizes // batch_size)
-
-
-def client_batches(
-  owned: np.ndarray,
-  *,
-  rng_key: tuple[int, int, int],
-  local_epochs: int,
-  batch_size: int,
-  drop_last: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:
-  """One client's batches of a round: every epoch in a new order, no example left out.
-
-  Args:
-    owned: [n] rows that the client owns.
-    rng_key: (seed, round, client).
-    local_epochs: passes over the data.
-    batch_size: B.
-    drop_last: leave out an epoch's last batch if it is not full: rounds n / B down.
-
-  Returns:
-    examples: [epochs * ceil(n / B), B] int32; an epoch's last batch is filled up with
-      copies of its last example.
-    num_real: [epochs * ceil(n / B)] int32 examples that are no copies.
-  """
-  seed, round_index, client = rng_key
-  steps = int(epoch_steps(len(owned), batch_size, drop_last=drop_last))
-  grid = np.minimum(np.arange(steps * batch_size), len(owned) - 1)
-  orders = [
-    host_rng(seed, Purpose.BATCHES, round_index, client, epoch).permutation(owned)[grid]
-    for epoch in range(local_epochs)
-  ]
-  real = np.minimum(len(owned) - batch_size * np.arange(steps), batch_size)
-  examples = np.concatenate(orders).reshape(-1, batch_size).astype(np.int32)
-  return examples, np.tile(real, local_epochs).astype(np.int32)
 
 
 def pack(num_steps: np.ndarray, num_lanes: int) -> list[list[int]]:

@@ -27,13 +27,13 @@ from moon_jax.types import PyTree
 Segment = Callable[[jax.Array, Progress], Progress]
 
 # What the frozen networks see together, on one device, and in how many steps at most.
-_MOST_IMAGES = 8192
-_MOST_STEPS = 16
+MOST_IMAGES = 8192
+MOST_STEPS = 16
 
 
 def steps_together(num_steps: int, num_lanes: int, batch_size: int) -> int:
   """G, a divisor of a segment's steps, for the lanes of one device."""
-  most = min(max(_MOST_IMAGES // (num_lanes * batch_size), 1), _MOST_STEPS)
+  most = min(max(MOST_IMAGES // (num_lanes * batch_size), 1), MOST_STEPS)
   return next(steps for steps in range(most, 0, -1) if num_steps % steps == 0)
 
 

@@ -35,6 +35,12 @@ class Stream:
     """Examples of the largest K clients."""
     return int(np.sort(self.data.stored.sizes)[-self.cohort_size :].sum())
 
+  @property
+  def held(self) -> np.ndarray:
+    """Stands for the images on a device, of this round and the next; takes no memory."""
+    shape = (2 * self.capacity, *self.data.train_images.shape[1:])
+    return np.broadcast_to(np.uint8(0), shape)
+
   def rows(self, clients: np.ndarray) -> list[np.ndarray]:
     """Clients [K] -> where each one's examples stand in the split of their round."""
     ends = np.cumsum(self.data.stored.sizes[clients])

@@ -168,9 +168,11 @@ class Checkpoints:
         # Half a checkpoint must not look like one.
         self._rename(folder, _partial(folder))
         shutil.rmtree(_partial(folder))
+    named = [self._indices.get(folder.name) for folder in kept[:_KEPT]]
     if self._store:
-      indices = [self._indices[folder.name] for folder in kept[:_KEPT]]
-      self._store.keep(index for index in indices if index)
+      self._store.keep(index for index in named if index)
+    elif not any(named):
+      (self._directory / client_store.CLIENTS).unlink(missing_ok=True)
 
   def _rename(self, old, new):
     os.rename(old, new)

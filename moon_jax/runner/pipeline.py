@@ -22,15 +22,9 @@ import numpy as np
 
 from moon_jax import tree
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine import devices
+from moon_jax.engine import devices, programs
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
-from moon_jax.engine.programs import (
-  RoundInputs,
-  compile_programs,
-  round_inputs,
-  train_split,
-)
 from moon_jax.errors import DivergedError
 from moon_jax.runner import compile_cache, testing
 from moon_jax.runner.checkpoint import Checkpoints
@@ -62,7 +56,7 @@ class PackedRound:
 
   index: int
   plan: Plan
-  inputs: RoundInputs
+  inputs: programs.RoundInputs
   train: TrainSplit
   seconds: float
 
@@ -128,7 +122,7 @@ class Pipeline:
       self._taken_part[experiment.planner.cohort(index)] = True
     with compile_cache.using(config.execution.compile_cache, console.say):
       console.say('compiling one round and one test ... ', end='')
-      self._programs = compile_programs(experiment, state, self._packed.inputs)
+      self._programs = programs.compile_programs(experiment, state, self._packed.inputs)
       console.say(f'{self._programs.compile_seconds:.1f} s')
     traced = self._rounds if config.execution.profile else range(0)
     self._profiler = Profiler(records.workdir / 'profile', traced)
@@ -194,8 +188,8 @@ class Pipeline:
     plan = self._experiment.planner.plan(index)
     if self._store:
       plan = plan._replace(arrivals=self._store.arrivals(plan.clients, here))
-    inputs = round_inputs(self._experiment, index, plan)
-    train = train_split(self._experiment, plan)
+    inputs = programs.round_inputs(self._experiment, index, plan)
+    train = programs.train_split(self._experiment, plan)
     return PackedRound(index, plan, inputs, train, time.perf_counter() - begin)
 
   def _train(self, state, packed):

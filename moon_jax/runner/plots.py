@@ -18,6 +18,8 @@ from moon_jax.runner import files
 # of which is lost on a dark or a light ground.
 PALETTE = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
 MOST_ANNOTATED = 20  # numbers of more clients or classes do not fit
+MOST_CLIENTS = 200  # of more, so many are shown
+_MOST_BARS = 60
 
 
 def curves(path: pathlib.Path, rounds: list[dict[str, Any]], title: str) -> None:
@@ -83,22 +85,78 @@ def _losses(panel, rounds):
 
 
 def heat_map(path: pathlib.Path, counts: np.ndarray, title: str) -> None:
-  """Draws counts [N, Y], a heat map below a bar of each client's total, as a PNG."""
+  """Draws counts [N, Y], a heat map below a bar of each client's total, as a PNG.
+
+  Of more than MOST_CLIENTS clients the bars are a histogram of the totals, and the heat
+  map is of some.
+  """
+  totals, few = counts.sum(1), len(counts) <= MOST_CLIENTS
   width = float(np.clip(2.2 + 0.52 * len(counts), 5.0, 12.0))
   height = float(np.clip(2.0 + 0.32 * counts.shape[1], 4.0, 9.0))
   figure = _figure(width, height, title)
-  bars, cells = figure.subplots(2, 1, sharex=True, height_ratios=(1, height - 1.5))
-  drawn = bars.bar(np.arange(len(counts)), counts.sum(1), width=0.8, color='0.55')
-  bars.set_ylabel('total')
+  ratios = 1, (height - 1.5) / (1 if few else 1.6)
+  bars, cells = figure.subplots(2, 1, sharex=few, height_ratios=ratios)
   bars.spines[['top', 'right']].set_visible(False)
+  if few:
+    drawn = bars.bar(np.arange(len(counts)), totals, width=0.8, color='0.55')
+    bars.set_ylabel('total')
+  else:
+    _histogram(bars, totals)
   if len(counts) <= MOST_ANNOTATED:
     bars.bar_label(drawn, fontsize=8, padding=1)
     bars.margins(y=0.3)
-  cells.set(xlabel='client', ylabel='class')
-  matrix(cells, counts.T, 'training examples')
+  cells.set(xlabel=name_of_columns(len(counts)), ylabel='class')
+  matrix(cells, counts[shown(totals)].T, 'training examples')
   figure.align_ylabels([bars, cells])
   with files.replacing(path) as file:
     figure.savefig(file, dpi=200)
+
+
+def shown(values: np.ndarray) -> np.ndarray:
+  """Which clients a picture shows: all in their order, or MOST_CLIENTS by their value.
+
+  Args:
+    values: [N] of each client.
+
+  Returns:
+    Their ids; of the many from the least value to the largest, at equal distances.
+  """
+  if len(values) <= MOST_CLIENTS:
+    return np.arange(len(values))
+  places = np.linspace(0, len(values) - 1, MOST_CLIENTS).round().astype(int)
+  return np.argsort(values, kind='stable')[places]
+
+
+def name_of_columns(num_clients: int) -> str:
+  """The label of the clients that are `shown` by their number of examples."""
+  if num_clients <= MOST_CLIENTS:
+    return 'client'
+  return f'{MOST_CLIENTS} of {num_clients:,} clients, from fewest to most examples'
+
+
+def distribution(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+  """How many clients own how many examples.
+
+  Args:
+    totals: [N] int, examples of each client.
+
+  Returns:
+    [bins] the smallest total of each bin, [bins] the clients in it, and how many
+    totals make a bin, so that there are at most 60.
+  """
+  least, most = int(totals.min()), int(totals.max())
+  width = (most - least) // _MOST_BARS + 1
+  clients = np.bincount(((totals - least) // width).astype(int))
+  return least + width * np.arange(len(clients)), clients, width
+
+
+def _histogram(panel: Axes, totals: np.ndarray) -> None:
+  first, clients, width = distribution(totals)
+  panel.bar(first - 0.5, clients, width=width, align='edge', color='0.55')
+  panel.set(xlabel='training examples', ylabel='clients')
+  # A few large clients are to be seen beside many small ones.
+  panel.set(yscale='log', ylim=(0.7, None))
+  panel.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def matrix(panel: Axes, values: np.ndarray, unit: str) -> None:

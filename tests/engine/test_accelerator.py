@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from moon_jax import catalog, config, models, tree
 from moon_jax.engine import accelerator
+from moon_jax.engine.client_memory import Tier
 from tests import world
 
 
@@ -19,7 +21,7 @@ def network(dense, convolved=0):
 SMALL = network(accelerator.SLOW - 1)
 
 
-def chosen(num_steps, num_devices=1, *, params=SMALL, lanes=None):
+def chosen(num_steps, num_devices=1, *, params=SMALL, lanes=None, **more):
   """The planner for clients of so many steps, all in every round."""
   sizes = world.BATCH_SIZE * np.array(num_steps)
   plans = world.planner(lanes or len(sizes), len(sizes), sizes, num_devices=num_devices)
@@ -27,6 +29,7 @@ def chosen(num_steps, num_devices=1, *, params=SMALL, lanes=None):
     dataclasses.replace(plans, local_epochs=1),
     choose_lanes=lanes is None,
     params=params,
+    **more,
   )
 
 
@@ -67,3 +70,96 @@ def test_segments_are_few_and_fill_up_little(num_steps, lanes):
   assert plan.num_segments[0] * each == steps
   best = max(max(num_steps), sum(num_steps) / planner.num_lanes)
   assert steps <= 1.1 * best + accelerator._BOUNDARY * len(num_steps)
+
+
+# --- memory ---------------------------------------------------------------------------
+
+# Network, form, algorithm, lanes -> MiB of the program compiled for an H200, batches of
+# 64 of CIFAR's images (docs/performance.md).
+COMPILED = {
+  ('moon_cnn', 'auto_on_gpu', 'fedavg', 9): 153,
+  ('moon_cnn', 'auto_on_gpu', 'moon', 1): 103,
+  ('moon_cnn', 'auto_on_gpu', 'moon', 9): 661,
+  ('moon_cnn', 'library', 'moon', 9): 430,
+  ('moon_cnn', 'im2col', 'moon', 9): 1900,
+  ('dco_cnn', 'auto_on_gpu', 'moon', 9): 3050,
+  ('resnet18', 'library', 'moon', 1): 961,
+  ('resnet18', 'library', 'moon', 10): 5735,
+  ('resnet18', 'im2col', 'moon', 1): 2078,
+  ('resnet18', 'im2col', 'moon', 10): 16814,
+  ('cnn_transformer', 'auto_on_gpu', 'moon', 9): 3778,
+}
+CIFAR = (32, 32, 3)
+
+
+def made(name, form):
+  flat = config.flatten(config.defaults()) | {'model': name}
+  options = catalog.options('model', flat)
+  return models.make(
+    name, image_shape=CIFAR, num_classes=10, convolution=form, **options
+  )
+
+
+@pytest.mark.parametrize('program', COMPILED, ids=str)
+def test_the_estimate_of_memory_is_above_what_compiled_programs_take(program):
+  name, form, algorithm, lanes = program
+  taken = accelerator.memory_taken(made(name, form), world.make(algorithm), CIFAR, 64)
+  ratio = taken(lanes) / 2**20 / COMPILED[program]
+  assert 1 < ratio < 2.5
+
+
+def test_memory_of_one_lane_by_hand():
+  network = world.network()
+  size = tree.num_bytes(network.shapes)
+  one = accelerator.memory_taken(network, world.make('fedavg'), (8, 8, 1), 16)(1)
+  # Model, gradient and two of the optimizer; the images, 256 bytes each, of 16 steps.
+  left_behind = one - 4 * size - 16 * 16 * 256
+  # At least the inputs of the four layers, of 64, 16, 16 and 8 numbers.
+  inputs = 4 * 16 * (64 + 16 + 16 + 8)
+  assert inputs <= left_behind <= 2 * inputs
+  # MOON's client keeps a model, and its two frozen networks see the images ahead.
+  moon = accelerator.memory_taken(network, world.make('moon'), (8, 8, 1), 16)(1)
+  assert moon - one == pytest.approx(2 * size + 16 * left_behind, rel=0.01)
+
+
+def test_lanes_are_bounded_by_memory_and_one_is_always_there():
+  lanes = [100, 60, 40, 50, 30]  # three are enough
+  assert chosen(lanes, fits=lambda count: count <= 4).num_lanes == 3
+  assert chosen(lanes, fits=lambda count: count <= 2).num_lanes == 2
+  assert chosen(lanes, fits=lambda count: False).num_lanes == 1
+  assert chosen(lanes, num_devices=2, fits=lambda count: count <= 1).num_lanes == 2
+  assert chosen(lanes, lanes=5, fits=lambda count: False).num_lanes == 5
+
+
+class Card:
+  """A device that tells its memory."""
+
+  def __init__(self, told):
+    self.told = told
+
+  def memory_stats(self):
+    return self.told
+
+
+@pytest.mark.parametrize(('tier', 'kept'), [('device', 4 + 6), ('disk', 6 + 6)])
+def test_lanes_fit_into_what_a_device_has_free(tier, kept, monkeypatch):
+  images = np.zeros((1000, 8, 8, 1), np.uint8)
+  network, moon, plans = world.network(), world.make('moon'), world.planner()
+  memory = Tier(tier, 1000, 4)
+
+  def fits(told, lanes):
+    monkeypatch.setattr(jax, 'local_devices', lambda: [Card(told)])
+    return accelerator.fits(network, moon, images, plans, memory)(lanes)
+
+  # The images; the memories of 4 clients, or of a cohort of 3 as they come and go; and
+  # those of the cohort before and after the round.
+  taken = accelerator.memory_taken(network, moon, (8, 8, 1), world.BATCH_SIZE)
+  needed = int(images.nbytes + kept * 1000 + taken(2))
+  for used in (0, 12345):
+    enough = {'bytes_limit': needed + used, 'bytes_in_use': used}
+    assert fits(enough, 2)
+    assert not fits(enough, 3)
+    assert not fits(enough | {'bytes_limit': needed + used - 1}, 2)
+  # A device that tells nothing has room.
+  assert fits(None, 1000)
+  assert fits({}, 1000)

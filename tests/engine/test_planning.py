@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from moon_jax.engine import planning
+from moon_jax.engine.batches import client_batches
 from tests import world
 
 LANES = (1, 2, 3)
@@ -78,7 +79,7 @@ def test_every_client_is_chosen_about_equally_often():
 @pytest.mark.parametrize('size', [1, 15, 16, 17, 41])
 def test_an_epoch_holds_every_example_once_in_a_new_order(size):
   owned = 100 + np.arange(size)
-  examples, num_real = planning.client_batches(
+  examples, num_real = client_batches(
     owned, rng_key=(0, 1, 2), local_epochs=3, batch_size=16
   )
   steps = -(-size // 16)
@@ -97,15 +98,15 @@ def test_an_epoch_holds_every_example_once_in_a_new_order(size):
 
 
 def test_batches_depend_on_seed_round_and_client_alone():
-  def batches(seed, round_index, client):
+  def drawn(seed, round_index, client):
     key = (seed, round_index, client)
-    return planning.client_batches(
-      np.arange(40), rng_key=key, local_epochs=1, batch_size=8
-    )[0].tolist()
+    return client_batches(np.arange(40), rng_key=key, local_epochs=1, batch_size=8)[
+      0
+    ].tolist()
 
-  assert batches(0, 0, 0) == batches(0, 0, 0)
+  assert drawn(0, 0, 0) == drawn(0, 0, 0)
   for other in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
-    assert batches(0, 0, 0) != batches(*other)
+    assert drawn(0, 0, 0) != drawn(*other)
 
 
 def test_longest_first_packing_by_hand():

@@ -3,12 +3,14 @@
 import csv
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 
 from moon_jax import cli
 from moon_jax.errors import ExitCode
+from moon_jax.report import build, command
 from moon_jax.report.__main__ import main
 from moon_jax.report.read import features, runs
 from moon_jax.runner import loop
@@ -51,6 +53,25 @@ def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
   assert all((tmp_path / link).is_file() for link in links)
   # The clients' own models are in another.
   assert 'SOLO' in (tmp_path / 'tables/clients.csv').read_text()
+
+
+def test_of_many_clients_some_are_drawn_and_all_are_counted(folder, tmp_path):
+  copied = shutil.copytree(folder / 'fedavg', tmp_path / 'runs/a')
+  counts = np.random.default_rng(0).integers(0, 9, (3000, 10))
+  np.savez(copied / 'partition.npz', class_counts=counts)
+  words = [str(tmp_path / 'runs'), f'--out={tmp_path / "out"}']
+  request = command.parse(words)
+  _, parts, _ = build.collect(request)
+  (section,) = (part for part in parts if part.title == 'Clients')
+  (drawn,) = section.charts
+  (values,) = drawn.groups.values()
+  each = 100 * np.array(accuracy_for_clients(copied))
+  assert len(values) == 200
+  assert (values[0], values[-1]) == pytest.approx((each.min(), each.max()))
+  assert np.median(values) == pytest.approx(np.median(each), abs=0.1)
+  ((row,),) = (table.rows for table in section.tables)
+  assert row['accuracy'].n == 3000
+  assert row['accuracy'].mean == pytest.approx(each.mean() / 100)
 
 
 def accuracy_for_clients(workdir):

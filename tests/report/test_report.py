@@ -354,12 +354,33 @@ def test_a_sweep_is_after_equally_many_rounds(tmp_path):
 
 def test_the_partition_has_clients_from_left_to_right(tmp_path):
   path = write_run(tmp_path / 'a', [0.5])
-  chart = charts.partition(settings_of(tmp_path)[0])
+  (chart,) = charts.partition(settings_of(tmp_path)[0])
   with np.load(path / 'partition.npz') as arrays:
     counts = arrays['class_counts']
   assert (chart.x_label, chart.y_label) == ('client', 'class')
   # [clients, classes] is kept, one row for each class is drawn.
   assert chart.values.tolist() == [[row[y] for row in counts] for y in range(3)]
+
+
+def test_of_many_clients_some_are_shown_and_their_sizes(tmp_path):
+  path = write_run(tmp_path / 'a', [0.5])
+  # Client i of 5,000 owns 5,000 - i examples of class i % 3.
+  counts = np.zeros((5000, 3), int)
+  counts[np.arange(5000), np.arange(5000) % 3] = 5000 - np.arange(5000)
+  np.savez(path / 'partition.npz', class_counts=counts)
+  owned, sizes = charts.partition(settings_of(tmp_path)[0])
+  assert owned.x_label == '200 of 5,000 clients, from fewest to most examples'
+  totals = owned.values.sum(0)
+  assert (totals[0], totals[-1], totals.size) == (1, 5000, 200)
+  assert (np.abs(np.diff(totals) - 4999 / 199) < 1).all()
+  # 84 sizes to a bin: 1 to 84 in the first, 4,957 to 5,000 in the last.
+  ((_, points, _),) = sizes.lines
+  counted = [(x, point.mean) for x, point in points.items()]
+  assert counted[:3] == [(0, 0), (42, 84), (126, 84)]
+  assert counted[-2:] == [(4998, 44), (5082, 0)]
+  assert sum(point.mean for point in points.values()) == 5000
+  drawn = Collected(tmp_path).charts()
+  assert {'partition', 'sizes'} <= set(drawn)
 
 
 def compared_with_fedavg(setting):

@@ -153,7 +153,19 @@ def run_for(process, run, seconds, most_lines):
 
 @pytest.mark.parametrize('num_kills', few([2], [30]))
 def test_killed_many_times_at_random(folder, undisturbed, cached, num_kills):
-  place = folder('killed')
+  kill_many_times(folder('killed'), undisturbed, cached, cached, num_kills)
+
+
+@pytest.mark.parametrize('num_kills', few([2], [30]))
+def test_killed_many_times_at_random_with_the_file(
+  folder, undisturbed, cached, num_kills
+):
+  # The last start takes what the file has to the device, where all is compared.
+  on_disk = (*cached, '--config.execution.client_store=disk')
+  kill_many_times(folder('killed'), undisturbed, on_disk, cached, num_kills)
+
+
+def kill_many_times(place, undisturbed, words, last_words, num_kills):
   (place / 'tmp').mkdir()
   rng = random.Random(5)
   expected, whole = undisturbed
@@ -168,7 +180,7 @@ def test_killed_many_times_at_random(folder, undisturbed, cached, num_kills):
   rng.shuffle(kinds)
   for in_start in kinds:
     before = num_lines(place / 'run')
-    with Running(place, *cached, TMPDIR=str(place / 'tmp')) as process:
+    with Running(place, *words, TMPDIR=str(place / 'tmp')) as process:
       if in_start:
         run_for(process, place / 'run', rng.uniform(0, start_seconds), before + 1)
       else:
@@ -183,7 +195,7 @@ def test_killed_many_times_at_random(folder, undisturbed, cached, num_kills):
     assert start is None or before - EVERY <= start <= before
     assert done.stderr == ''
   assert num_lines(place / 'run') < NUM_ROUNDS
-  done = launch(place, *cached, TMPDIR=str(place / 'tmp'))
+  done = launch(place, *last_words, TMPDIR=str(place / 'tmp'))
   check_success(done)
   assert resumed_after(done.stdout) > 0
   assert_same_end(place / 'run', expected)

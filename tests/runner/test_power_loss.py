@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax.runner import checkpoint, files, manifest
+from moon_jax.runner import checkpoint, client_file, files, manifest
 from tests import power_loss, processes
+from tests.selection import few
 
 CHANGES = {
   'num_rounds': 4,
@@ -17,30 +18,35 @@ CHANGES = {
 }
 
 
-def run(folder):
-  config = moon_jax.load_config('configs/digits_moon.py', CHANGES)
+def run(folder, tier):
+  changes = CHANGES | {'execution.client_store': tier}
+  config = moon_jax.load_config('configs/digits_moon.py', changes)
   return moon_jax.run(config, folder / 'deep' / 'run')
 
 
-@pytest.fixture(scope='module')
-def recorded(tmp_path_factory):
-  """The instants of a run, its metrics.jsonl and its last checkpoint."""
+@pytest.fixture(scope='module', params=few(['device'], ['disk']))
+def recorded(request, tmp_path_factory):
+  """The tier, the instants of a run, its metrics.jsonl and its last checkpoint."""
   folder = tmp_path_factory.mktemp('disk')
   timings = folder / 'deep' / 'run' / 'timings.jsonl'
   # A round's line is written when its state is saved.
   disk = power_loss.Disk(folder, lambda: len(files.read_lines(timings)))
   with disk.recording():
-    run(folder)
-  return disk.points, *end_of(folder)
+    run(folder, request.param)
+  return request.param, disk.points, *end_of(folder)
 
 
 def end_of(folder):
   workdir = folder / 'deep' / 'run'
   metrics = (workdir / 'metrics.jsonl').read_bytes()
-  return metrics, processes.checkpoint(workdir, CHANGES['num_rounds'])
+  index, memories = workdir / f'checkpoints/{CHANGES["num_rounds"]}/clients.npz', ()
+  if index.exists():
+    found = client_file.read_index(index)
+    memories = (found.clients.tolist(), found.checksums.tolist())
+  return metrics, processes.checkpoint(workdir, CHANGES['num_rounds']), memories
 
 
-def check(point, kind, expected, folder):
+def check(point, tier, kind, expected, folder):
   """What is left at a point goes on to the same end, and from what was counted on."""
   left = getattr(point, kind)
   power_loss.restore(left, folder)
@@ -52,7 +58,7 @@ def check(point, kind, expected, folder):
   ]
   assert max(whole, default=0) >= point.promised
   assert not list(workdir.glob('checkpoints/bad-*'))
-  assert run(folder).metrics
+  assert run(folder, tier).metrics
   assert end_of(folder) == expected
   assert not list(workdir.glob('checkpoints/bad-*'))
 
@@ -66,15 +72,15 @@ def chosen(points, count):
 
 @pytest.mark.faults
 def test_four_losses_of_power(recorded, tmp_path):
-  points, *expected = recorded
+  tier, points, *expected = recorded
   for number, point, kind in chosen(points, 6)[1:-1]:
-    check(point, kind, tuple(expected), tmp_path / str(number))
+    check(point, tier, kind, tuple(expected), tmp_path / str(number))
 
 
 @pytest.mark.faults
 @pytest.mark.slow
 def test_fifty_losses_of_power(recorded, tmp_path):
-  points, *expected = recorded
+  tier, points, *expected = recorded
   assert len(points) > 50
   for number, point, kind in chosen(points, 50):
-    check(point, kind, tuple(expected), tmp_path / str(number))
+    check(point, tier, kind, tuple(expected), tmp_path / str(number))

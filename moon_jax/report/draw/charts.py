@@ -13,6 +13,7 @@ from moon_jax.report.numbers.groups import Series, Setting
 from moon_jax.report.numbers.naming import Key, titled
 from moon_jax.report.numbers.results import BASELINE
 from moon_jax.report.numbers.statistics import Estimate
+from moon_jax.runner import plots
 
 # Algorithms that a sweep is compared with, where they lack the knob.
 _REFERENCES = (BASELINE, 'solo', 'centralized')
@@ -24,7 +25,8 @@ class Line(NamedTuple):
 
   Attributes:
     label: of the legend; it decides the style.
-    points: round, or place of a sweep's value, from 0 -> what is there.
+    points: round, number of examples, or place of a sweep's value, from 0 -> what is
+      there.
     like: label of the series whose style it has; None if the label is of a series.
   """
 
@@ -41,7 +43,7 @@ class Line(NamedTuple):
 
 
 class LineChart(NamedTuple):
-  """Lines over rounds, or over the values of a knob at equal distances.
+  """Lines over rounds, examples, or the values of a knob at equal distances.
 
   Attributes:
     name: of the file, without its ending.
@@ -49,7 +51,7 @@ class LineChart(NamedTuple):
     x_label: with the unit.
     y_label: with the unit.
     lines: at least one.
-    ticks: the values of a sweep; () over rounds.
+    ticks: the values of a sweep; () of numbers.
   """
 
   name: str
@@ -207,23 +209,47 @@ def _without(key: Key, knob: str) -> Key:
   return tuple(item for item in key if item[0] != knob)
 
 
-def partition(setting: Setting) -> Matrix | None:
-  """Who owns which class, in the first run that says so; None if none does."""
+def partition(setting: Setting) -> list[Matrix | LineChart]:
+  """Who owns which class, in the first run that says so; nothing if none does."""
   for series in setting.series:
     for sample, run in series.finished.items():
       counts = run.class_counts()
       if counts is not None and len(counts) > 1:
         seed = naming.describe(sample)
-        return Matrix(
-          name=file_name('partition', setting.title),
-          title=titled('Training examples of each client and class', setting.title)
-          + (f' ({seed})' if seed else ''),
-          x_label='client',
-          y_label='class',
-          values=counts.T,
-          unit='training examples',
-        )
-  return None
+        owned = _owned(counts, setting.title, f' ({seed})' if seed else '')
+        return [owned, *_sizes(counts.sum(1), series.label, setting.title)]
+  return []
+
+
+def _owned(counts: np.ndarray, setting: str, sample: str) -> Matrix:
+  return Matrix(
+    name=file_name('partition', setting),
+    title=titled('Training examples of each client and class', setting) + sample,
+    x_label=plots.name_of_columns(len(counts)),
+    y_label='class',
+    values=counts[plots.shown(counts.sum(1))].T,
+    unit='training examples',
+  )
+
+
+def _sizes(totals: np.ndarray, label: str, setting: str) -> list[LineChart]:
+  """How many clients own how much, where there are too many to be shown each."""
+  if len(totals) <= plots.MOST_CLIENTS:
+    return []
+  first, clients, width = plots.distribution(totals)
+  middle = first + (width - 1) // 2
+  # From nobody to nobody: the line encloses all clients, as a histogram does.
+  ends = {max(int(middle[0]) - width, 0): 0, int(middle[-1]) + width: 0}
+  found = ends | dict(zip(middle.tolist(), clients.tolist(), strict=True))
+  return [
+    LineChart(
+      name=file_name('sizes', setting),
+      title=titled('Clients by their training examples', setting),
+      x_label='training examples',
+      y_label='clients',
+      lines=[Line(label, {x: Estimate(found[x], None, 1) for x in sorted(found)})],
+    )
+  ]
 
 
 def file_name(what: str, setting: str) -> str:

@@ -16,6 +16,7 @@ from moon_jax.report.numbers.statistics import estimate
 from moon_jax.report.numbers.table import Table
 from moon_jax.report.read import features
 from moon_jax.report.read.runs import Run
+from moon_jax.runner import plots
 
 
 class Section(NamedTuple):
@@ -46,12 +47,12 @@ def results(found: Sequence[Result], target: Target) -> Section:
 
 def curves(setting: Setting) -> Section:
   """What is followed over the rounds in a setting, and who owns which class there."""
-  counts = charts.partition(setting)
   return Section(
     title=titled('Over rounds', setting.title),
     text='Lines are means over the finished runs of a series, in the rounds '
-    'that all of them have; bands are one sample standard deviation.',
-    charts=charts.of_setting(setting) + ([counts] if counts else []),
+    'that all of them have; bands are one sample standard deviation. Who owns which '
+    'class is told of one run.',
+    charts=charts.of_setting(setting) + charts.partition(setting),
   )
 
 
@@ -82,7 +83,9 @@ def clients(models: Sequence[Model]) -> Section:
         name=charts.file_name('clients', title),
         title=titled('Accuracy for each client', title),
         x_label='test accuracy, %',
-        groups={label: 100 * values for label, values in joined.items()},
+        groups={
+          label: 100 * values[plots.shown(values)] for label, values in joined.items()
+        },
       )
     )
     for label, values in joined.items():
@@ -90,7 +93,8 @@ def clients(models: Sequence[Model]) -> Section:
       rows.append({'setting': title or None, 'series': label} | means)
   return Section(
     title='Clients',
-    text='Clients of the runs whose model was looked at (--features).',
+    text='Clients of the runs whose model was looked at (--features); of more than '
+    f'{plots.MOST_CLIENTS} so many, at equal distances, are drawn.',
     tables=[tables.client_accuracy(rows)] if rows else [],
     charts=drawn,
   )
