@@ -121,14 +121,6 @@ def build(
       fits=accelerator.fits(network, algorithm, images, planner, memory),
     )
   mesh = devices.mesh(planner.num_devices)
-  if stream:
-    train, counts = stream.shape(mesh), data.stored.class_counts
-  else:
-    images = see(data.train_images, split)
-    train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
-    owners = (split.indices, split.offsets.astype(np.int32))
-    train = devices.replicate(device.TrainSplit(train, *owners), mesh)
-    counts = partition.class_counts(split, data.train_labels, data.num_classes)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   whose, test_sizes = users.tested(data)
   return Experiment(
@@ -136,9 +128,9 @@ def build(
     network=network,
     algorithm=algorithm,
     split=split,
-    class_counts=counts,
+    class_counts=_class_counts(data, split),
     planner=planner,
-    train=train,
+    train=stream.shape(mesh) if stream else _in_memory(data, split, see, mesh),
     stream=stream,
     test=devices.replicate(test._replace(clients=whose), mesh),
     test_sizes=test_sizes,
@@ -151,6 +143,20 @@ def build(
     data_digest=sources.digest(loaded),
     memory=memory,
   )
+
+
+def _in_memory(data, split, see, mesh) -> device.TrainSplit:
+  """The whole training split on the devices, as its owners see it."""
+  images = see(data.train_images, split)
+  examples = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
+  owners = (split.indices, split.offsets.astype(np.int32))
+  return devices.replicate(device.TrainSplit(examples, *owners), mesh)
+
+
+def _class_counts(data: Dataset, split: partition.Partition) -> np.ndarray:
+  if data.stored:
+    return data.stored.class_counts
+  return partition.class_counts(split, data.train_labels, data.num_classes)
 
 
 def deal(config: Config, data: Dataset) -> partition.Skewed:

@@ -8,6 +8,7 @@ What the device holds in a round is an ordinary training split, of the cohort al
 """
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -30,14 +31,15 @@ class Stream:
   data: Dataset
   cohort_size: int
 
-  @property
+  @functools.cached_property
   def capacity(self) -> int:
     """Examples of the largest K clients."""
-    return int(np.sort(self.data.stored.sizes)[-self.cohort_size :].sum())
+    sizes, size = self.data.stored.sizes, self.cohort_size
+    return int(np.partition(sizes, len(sizes) - size)[-size:].sum())
 
   @property
   def held(self) -> np.ndarray:
-    """Stands for the images on a device, of this round and the next; takes no memory."""
+    """Stands for a device's images, of this round and the next; takes no memory."""
     shape = (2 * self.capacity, *self.data.train_images.shape[1:])
     return np.broadcast_to(np.uint8(0), shape)
 

@@ -175,6 +175,43 @@ def test_a_folder_of_two_federations_is_refused(tmp_path):
     read_all({'data.source': 'records', 'data.path': str(tmp_path / 'a/records')})
 
 
+@pytest.mark.parametrize(
+  ('name', 'change'),
+  [
+    ('sizes', lambda sizes: sizes + 1),
+    ('records', lambda places: places * 0),
+    ('clients', lambda names: names[:2]),
+    ('test_client', lambda numbers: numbers + 3),
+    ('test_client', lambda numbers: numbers[1:]),
+    ('test_client', lambda numbers: numbers.astype(float)),
+    ('test_y', lambda labels: labels + 1),
+    ('class_counts', lambda counts: counts[1:]),
+    ('mean', lambda mean: mean.astype(int)),
+    ('checks', lambda checks: checks.astype('U')),
+  ],
+)
+def test_an_index_that_does_not_agree_is_refused(name, change, tmp_path):
+  _, stored = converted(tmp_path, federations.hdf5)
+  path = tmp_path / 'records' / records.INDEX
+  index = dict(np.load(path))
+  np.savez(path, **index | {name: change(index[name])})
+  with pytest.raises(DataError) as caught:
+    load(stored)
+  assert '\n' not in str(caught.value)
+  assert name in str(caught.value)
+
+
+def test_sizes_that_the_records_do_not_have_are_one_line(tmp_path):
+  _, stored = converted(tmp_path, federations.hdf5)
+  path = tmp_path / 'records' / records.INDEX
+  index = dict(np.load(path))
+  index['class_counts'][0, 0] += 1
+  index['sizes'][0] += 1
+  np.savez(path, **index)
+  with pytest.raises(DataError, match=r'cannot be read: ValueError'):
+    read_all(stored)
+
+
 def test_a_made_up_federation(tmp_path, capsys):
   out = tmp_path / 'made'
   assert convert.main([f'--out={out}', '--synthetic=30x7']) == ExitCode.DONE

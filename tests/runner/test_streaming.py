@@ -8,6 +8,7 @@ import pytest
 
 import moon_jax
 from moon_jax.data import convert
+from moon_jax.data.federated import records
 from moon_jax.engine import experiment, programs
 from moon_jax.errors import ExitCode, UsageError
 from tests.data import federations
@@ -98,6 +99,43 @@ def test_a_round_has_the_examples_of_its_cohort_alone(sources):
     mine = slice(*np.asarray(given.offsets)[slot : slot + 2])
     np.testing.assert_array_equal(given.examples.images[mine], images)
     np.testing.assert_array_equal(given.examples.labels[mine], labels)
+
+
+def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(sources, tmp_path):
+  """Found when its client is packed; with the record put back the run goes on."""
+  place = tmp_path / 'records'
+  shutil.copytree(sources[1]['data.path'], place)
+  knobs, path = sources[1] | {'data.path': str(place)}, place / records.RECORDS
+  built = experiment.build(moon_jax.config.validate(config(knobs, **CHANGES)))
+  early = {*built.planner.cohort(0), *built.planner.cohort(1)}
+  late = {*built.planner.cohort(2), *built.planner.cohort(3)} - early
+  assert late
+  whole = path.read_bytes()
+  for byte in range(len(whole) - 1, 0, -97):
+    path.write_bytes(whole[:byte] + bytes([whole[byte] ^ 8]) + whole[byte + 1 :])
+    if unreadable(place) and unreadable(place) <= late:
+      break
+  else:
+    raise AssertionError('no byte is of such a record alone')
+  with pytest.raises(UsageError, match=f'^{path}.*(damaged|cannot be read)'):
+    moon_jax.run(config(knobs, **CHANGES), tmp_path / 'run')
+  assert 1 <= len(read_lines(tmp_path / 'run/metrics.jsonl')) <= 3
+  path.write_bytes(whole)
+  moon_jax.run(config(knobs, **CHANGES), tmp_path / 'run')
+  moon_jax.run(config(sources[1], **CHANGES), tmp_path / 'undisturbed')
+  check_same(tmp_path / 'run', tmp_path / 'undisturbed')
+
+
+def unreadable(folder):
+  """The clients whose records cannot be read."""
+  found = set()
+  for client in range(4):
+    stored = records.load_records(str(folder)).stored
+    try:
+      stored.read(stored.records[[client]])
+    except UsageError:
+      found.add(client)
+  return found
 
 
 @pytest.mark.parametrize(

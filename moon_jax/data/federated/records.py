@@ -52,7 +52,7 @@ def load_records(path: str) -> Dataset:
   folder = pathlib.Path(os.path.expanduser(path))
   with one_line(f'{flag} must be a folder written by moon_jax.data.convert'):
     index = untrusted.arrays(folder / INDEX, kinds=_INDEX)
-    more = untrusted.arrays(folder / INDEX, ('test_client',))
+    test_clients = untrusted.arrays(folder / INDEX, ('test_client',)).get('test_client')
     untrusted.opened(folder / RECORDS).close()
     train = (np.empty((0, *index['test_x'].shape[1:]), np.uint8), np.empty(0, np.int32))
     data = make_dataset(
@@ -63,8 +63,7 @@ def load_records(path: str) -> Dataset:
       (index['mean'], index['std']),
     )
     sizes = index['sizes'].astype(np.int64)
-    if (index['class_counts'].sum(1) != sizes).any() or not sizes.all():
-      raise DataError(f'{flag} is damaged: sizes and class_counts do not agree.')
+    _require_agreement(flag, index, test_clients)
     stored = Stored(
       sizes,
       index['class_counts'].astype(np.int64),
@@ -73,8 +72,30 @@ def load_records(path: str) -> Dataset:
       digest_of(index),
     )
   return data._replace(
-    test_clients=more.get('test_client'), clients=index['clients'], stored=stored
+    test_clients=test_clients, clients=index['clients'], stored=stored
   )
+
+
+def _require_agreement(
+  flag: str, index: dict[str, np.ndarray], test_clients: np.ndarray | None
+) -> None:
+  """Raises DataError unless the arrays of an index can be of one federation."""
+  sizes, users = index['sizes'], len(index['clients'])
+  faults = {
+    'sizes and class_counts': (index['class_counts'].sum(1) != sizes).any(),
+    'sizes': not sizes.all(),
+    'records': (np.sort(index['records']) != np.arange(len(sizes))).any(),
+    'clients': users < len(sizes),
+    'test_client': test_clients is not None
+    and (
+      test_clients.shape != index['test_y'].shape
+      or test_clients.dtype.kind != 'i'
+      or not ((test_clients >= 0) & (test_clients < users)).all()
+    ),
+    'test_y': index['test_y'].max() >= index['class_counts'].shape[1],
+  }
+  if wrong := [name for name, is_wrong in faults.items() if is_wrong]:
+    raise DataError(f'{flag}: {wrong[0]} in {INDEX} cannot be; convert it again.')
 
 
 def digest_of(index: dict[str, np.ndarray]) -> str:
@@ -121,7 +142,7 @@ class _Reader:
     """
     with one_line(f'{self._path} cannot be read'):
       found = self._file.read(records.tolist())
-    return [self._parsed(*pair) for pair in zip(records, found, strict=True)]
+      return [self._parsed(*pair) for pair in zip(records, found, strict=True)]
 
   def _parsed(self, number, record):
     if check_of(record) != self._checks[number].tobytes():
