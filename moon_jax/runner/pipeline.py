@@ -50,13 +50,13 @@ class PackedRound:
     index: rounds before it.
     plan: what it trains.
     inputs: the same, on the device.
-    seconds: that packing took.
+    seconds: of packing, and of looking memories up in the client store.
   """
 
   index: int
   plan: Plan
   inputs: RoundInputs
-  seconds: float
+  seconds: dict[str, float]
 
 
 @dataclasses.dataclass
@@ -169,7 +169,8 @@ class Pipeline:
         current.tested = self._test(state, current, keeping)
       if packing:
         self._packed = packing.result()
-        current.clock.seconds['pack'] = self._packed.seconds
+        for phase, seconds in self._packed.seconds.items():
+          current.clock.seconds[phase] += seconds
       if recording:
         recording.result()
       saved = stop.requested
@@ -182,12 +183,15 @@ class Pipeline:
 
   def _pack(self, index, here=()):
     """The round `index`; the clients `here` have their memories on the device."""
-    begin = time.perf_counter()
+    begin, found = time.perf_counter(), 0.0
     plan = self._experiment.planner.plan(index)
     if self._store:
+      looking = time.perf_counter()
       plan = plan._replace(arrivals=self._store.arrivals(plan.clients, here))
+      found = time.perf_counter() - looking
     inputs = round_inputs(self._experiment, index, plan)
-    return PackedRound(index, plan, inputs, time.perf_counter() - begin)
+    packing = time.perf_counter() - begin - found
+    return PackedRound(index, plan, inputs, {'pack': packing, 'store': found})
 
   def _train(self, state, packed):
     """Gives the device the packed round; the state before it is used up."""
@@ -206,7 +210,9 @@ class Pipeline:
   def _keep(self, pending):
     """Waits for a round, and gives the client store what its clients remember."""
     if pending.memories is not None:
-      self._store.write(pending.plan.clients, jax.device_get(pending.memories))
+      memories = jax.device_get(pending.memories)
+      with pending.clock('store'):
+        self._store.write(pending.plan.clients, memories)
       pending.memories = None
 
   def _test(self, state, current, keeping):
