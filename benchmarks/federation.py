@@ -8,6 +8,7 @@ Every client has EXAMPLES images of 8x8; 50 are in a round. Prints one JSON line
 
 import argparse
 import contextlib
+import itertools
 import json
 import pathlib
 import statistics
@@ -93,7 +94,7 @@ def _run(options, workdir):
   # After a save, and in the first round, the device has waited for something else.
   usual = [
     line
-    for before, line in zip(mine, mine[1:], strict=False)
+    for before, line in itertools.pairwise(mine)
     if not before['save_seconds'] and not line['save_seconds']
   ]
 
