@@ -135,6 +135,7 @@ def compiled_round(
   augmentation='none',
   local_optimizer='sgd',
   segment_steps=0,
+  num_clients=len(SIZES),
   **changes,
 ):
   """The jitted round; numbers are traced, so one serves every test of an algorithm.
@@ -143,7 +144,7 @@ def compiled_round(
   """
   chosen = make(algorithm, **changes)
   which = model, represent_once, num_devices, augmentation, local_optimizer
-  return round_of(chosen, *which, segment_steps)
+  return round_of(chosen, *which, segment_steps, num_clients)
 
 
 def round_of(
@@ -154,6 +155,7 @@ def round_of(
   augmentation='none',
   local_optimizer='sgd',
   segment_steps=0,
+  num_clients=len(SIZES),
 ):
   """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
@@ -165,7 +167,7 @@ def round_of(
     augment=augmenter(augmentation),
     segment_steps=segment_steps,
   )
-  return jax.jit(round_lib.make_round(chosen, train, len(SIZES)))
+  return jax.jit(round_lib.make_round(chosen, train, num_clients))
 
 
 def algorithm_of(name, **options):
