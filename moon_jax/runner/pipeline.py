@@ -155,12 +155,12 @@ class Pipeline:
       self._console.where_time_went(compiling | self._profiler.seconds())
 
   def _run(self, state, stop, beside):
-    config, previous, saved = self._experiment.config, None, False
+    config, previous, unkept, saved = self._experiment.config, None, None, False
     for index in self._console.progress(self._rounds):
       if saved:
         stop.check(index)
       packed, last = self._packed, index + 1 not in self._rounds
-      keeping = previous and beside.submit(self._keep, previous)
+      keeping = unkept and beside.submit(self._keep, unkept)
       here = packed.plan.clients
       packing = None if last else beside.submit(self._pack, index + 1, here)
       recording = previous and beside.submit(self._record, previous)
@@ -175,9 +175,10 @@ class Pipeline:
         recording.result()
       saved = stop.requested
       saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
-      previous = current
+      previous = unkept = current
       if saved or devices.one_at_a_time(self._experiment.mesh):
-        self._keep(current)
+        if saved:
+          self._keep(current)
         self._record(current, state if saved else None)
         previous = None
 
@@ -208,19 +209,24 @@ class Pipeline:
     return state, PendingRound(packed.index, packed.plan, clock, metrics, memories)
 
   def _keep(self, pending):
-    """Waits for a round, and gives the client store what its clients remember."""
-    if pending.memories is not None:
-      memories = jax.device_get(pending.memories)
-      with pending.clock('store'):
-        self._store.write(pending.plan.clients, memories)
-      pending.memories = None
+    """Waits for a round, and gives the client store what its clients remember.
+
+    Returns:
+      Seconds that the store took.
+    """
+    if pending.memories is None:
+      return 0.0
+    memories, pending.memories = jax.device_get(pending.memories), None
+    begin = time.perf_counter()
+    self._store.write(pending.plan.clients, memories)
+    return time.perf_counter() - begin
 
   def _test(self, state, current, keeping):
     """Tests the state after the current round; `keeping` waits for the one before."""
     experiment = self._experiment
     if self._store and testing.of_clients(experiment):
       if keeping:
-        keeping.result()
+        current.clock.seconds['store'] += keeping.result()
       self._keep(current)
     with jax.transfer_guard('disallow'):
       return testing.test(
