@@ -23,6 +23,7 @@ BATCH_SIZE = 16
 LOCAL_EPOCHS = 2
 # One example, exactly a batch, two batches and a bit, one example more than a batch.
 SIZES = (1, BATCH_SIZE, 2 * BATCH_SIZE + 9, BATCH_SIZE + 1)
+NUM_CLIENTS = len(SIZES)
 OPTIONS = {
   'fedavg': {},
   'fedprox': {'mu': 0.5},
@@ -135,7 +136,7 @@ def compiled_round(
   augmentation='none',
   local_optimizer='sgd',
   segment_steps=0,
-  num_clients=len(SIZES),
+  num_clients=NUM_CLIENTS,
   **changes,
 ):
   """The jitted round; numbers are traced, so one serves every test of an algorithm.
@@ -155,7 +156,7 @@ def round_of(
   augmentation='none',
   local_optimizer='sgd',
   segment_steps=0,
-  num_clients=len(SIZES),
+  num_clients=NUM_CLIENTS,
 ):
   """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
