@@ -4,6 +4,7 @@
   python -m benchmarks --data-dir=DIR [--quick]
   python -m benchmarks --data-dir=DIR --suite=gpu [--quick]
   python -m benchmarks --data-dir=DIR --suite=gpu-compile --target-config=FILE
+  python -m benchmarks --suite=scale [--quick]
 
 Prints a table and writes benchmarks/results/<machine>.json, both after every row. Both
 sides of a ratio run on the same cores in one go; every time is the median of --repeats
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from benchmarks import cpu, gpu, gpu_compile, processes
+from benchmarks import cpu, gpu, gpu_compile, processes, scale
 from benchmarks.processes import ROOT
 from moon_jax.errors import UsageError
 
@@ -30,6 +31,9 @@ import jax, json
 told = {'backend': jax.default_backend(), 'kind': jax.devices()[0].device_kind}
 print(json.dumps(told))
 """
+
+
+SUITES = ('cpu', 'gpu', 'gpu-compile', 'scale')
 
 
 def main() -> None:
@@ -64,7 +68,7 @@ def _options():
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument('--suite', choices=('cpu', 'gpu', 'gpu-compile'), default='cpu')
+  parser.add_argument('--suite', choices=SUITES, default='cpu')
   parser.add_argument('--data-dir', default=os.environ.get('TFDS_DATA_DIR', ''))
   parser.add_argument('--limit', type=int, help='training examples of the gpu suite')
   parser.add_argument('--repeats', type=int, default=5)
@@ -85,6 +89,11 @@ def _suite(options, details):
     machine = f'{platform.machine()}-{len(os.sched_getaffinity(0))}-cores'
     machine += '-quick' if options.quick else ''
     return machine, cpu.tasks(options.data_dir, repeats, options.quick, details)
+  if options.suite == 'scale':
+    cores = len(os.sched_getaffinity(0))
+    return f'scale-{platform.machine()}-{cores}-cores', scale.tasks(
+      options.quick, details
+    )
   if options.suite == 'gpu':
     device = processes.run(['-c', _DEVICE])
     if device['backend'] != 'gpu' and not options.anywhere:

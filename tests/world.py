@@ -23,6 +23,7 @@ BATCH_SIZE = 16
 LOCAL_EPOCHS = 2
 # One example, exactly a batch, two batches and a bit, one example more than a batch.
 SIZES = (1, BATCH_SIZE, 2 * BATCH_SIZE + 9, BATCH_SIZE + 1)
+NUM_CLIENTS = len(SIZES)
 OPTIONS = {
   'fedavg': {},
   'fedprox': {'mu': 0.5},
@@ -135,6 +136,7 @@ def compiled_round(
   augmentation='none',
   local_optimizer='sgd',
   segment_steps=0,
+  num_clients=NUM_CLIENTS,
   **changes,
 ):
   """The jitted round; numbers are traced, so one serves every test of an algorithm.
@@ -143,7 +145,7 @@ def compiled_round(
   """
   chosen = make(algorithm, **changes)
   which = model, represent_once, num_devices, augmentation, local_optimizer
-  return round_of(chosen, *which, segment_steps)
+  return round_of(chosen, *which, segment_steps, num_clients)
 
 
 def round_of(
@@ -154,6 +156,7 @@ def round_of(
   augmentation='none',
   local_optimizer='sgd',
   segment_steps=0,
+  num_clients=NUM_CLIENTS,
 ):
   """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
@@ -165,7 +168,7 @@ def round_of(
     augment=augmenter(augmentation),
     segment_steps=segment_steps,
   )
-  return jax.jit(round_lib.make_round(chosen, train, len(SIZES)))
+  return jax.jit(round_lib.make_round(chosen, train, num_clients))
 
 
 def algorithm_of(name, **options):

@@ -252,6 +252,8 @@ def newest(
     state = _load(folder, like._replace(clients=()))
     num_clients = len(jax.tree.leaves(like.clients)[0])
     with client_store.reading(directory, first(), num_clients) as store:
+      if store.misfit(index):
+        continue
       store.restore(index)
       return state._replace(clients=store.read(one))
   raise NoCheckpointError(f'{directory} holds no undamaged checkpoint.')

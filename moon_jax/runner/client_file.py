@@ -140,7 +140,7 @@ class ClientFile:
 
   def keep(self, indices: Iterable[Index]) -> None:
     """Only what these name, and the newest records, is not written over."""
-    places = [index.places for index in indices]
+    places = [index.places[index.places < self._room()] for index in indices]
     newest = self._places[self._places >= 0]
     self._end = int(max(p.max(initial=-1) for p in (newest, *places))) + 1
     self._named = np.zeros(self._end, bool)
@@ -150,20 +150,36 @@ class ClientFile:
     taken[newest] = True
     self._free = np.flatnonzero(~taken)[::-1].tolist()
 
-  def fault(self, index: Index) -> str:
-    """What is wrong with what an index names; '' if nothing."""
+  def misfit(self, index: Index) -> str:
+    """Why an index cannot be of this file; '' if it can.
+
+    Raises:
+      NoCheckpointError: its records hold other things.
+    """
     if differing := set(index.layout.tolist()) ^ set(self._layout.tolist()):
       names = {line.partition(' ')[0] for line in differing}
       raise NoCheckpointError(
         f'{self._path} holds other memories; differing: {", ".join(sorted(names))}.'
       )
     if index.clients.max() >= len(self._places):
-      return f'it names client {index.clients.max()}'
+      return f'there is no client {index.clients.max()}'
+    if index.places.max() >= self._room():
+      return f'{self._path.name} is too short'
+    return ''
+
+  def fault(self, index: Index) -> str:
+    """What is wrong with what an index names; '' if nothing."""
+    if reason := self.misfit(index):
+      return reason
     record = np.empty(self._size, np.uint8)
     for client, place, checksum in zip(*index[:3], strict=True):
       if not _read_one(self._descriptor, record, place, checksum):
         return f'client {client} in {self._path.name} has changed'
     return ''
+
+  def _room(self):
+    """How many records the file has."""
+    return os.fstat(self._descriptor).st_size // self._size
 
   def _is_named(self, place):
     return place < len(self._named) and self._named[place]

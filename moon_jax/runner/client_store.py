@@ -168,6 +168,10 @@ class ClientStore:
     """What is wrong with what a checkpoint needs of the file; '' if nothing."""
     return self._file.fault(index)
 
+  def misfit(self, index: Index) -> str:
+    """Why an index cannot be of the store's file; '' if it can."""
+    return self._file.misfit(index)
+
   def restore(self, index: Index) -> None:
     """Goes on from the memories of a checkpoint."""
     self._file.go_on_from(index)

@@ -10,7 +10,7 @@ import jax
 
 from moon_jax.engine.planning import Plan
 
-PHASES = ('compile', 'pack', 'idle', 'train', 'evaluate', 'save')
+PHASES = ('compile', 'pack', 'store', 'idle', 'train', 'evaluate', 'save')
 
 
 class Clock:
@@ -26,7 +26,8 @@ class Clock:
 
   A round that is given while the device still works on the one before has no `idle`,
   and its `train` begins when that one ends. `compile` is what came before the first
-  round of a process.
+  round of a process; `store` is what the client store takes beside the training, for
+  this round's memories and those of the next.
   """
 
   def __init__(self, previous: 'Clock | None' = None):

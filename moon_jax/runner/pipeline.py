@@ -51,14 +51,14 @@ class PackedRound:
     plan: what it trains.
     inputs: the same, on the device.
     train: the training split there, or what of it the cohort owns.
-    seconds: that packing took.
+    seconds: of packing, and of looking memories up in the client store.
   """
 
   index: int
   plan: Plan
   inputs: programs.RoundInputs
   train: TrainSplit
-  seconds: float
+  seconds: dict[str, float]
 
 
 @dataclasses.dataclass
@@ -157,12 +157,12 @@ class Pipeline:
       self._console.where_time_went(compiling | self._profiler.seconds())
 
   def _run(self, state, stop, beside):
-    config, previous, saved = self._experiment.config, None, False
+    config, previous, unkept, saved = self._experiment.config, None, None, False
     for index in self._console.progress(self._rounds):
       if saved:
         stop.check(index)
       packed, last = self._packed, index + 1 not in self._rounds
-      keeping = previous and beside.submit(self._keep, previous)
+      keeping = unkept and beside.submit(self._keep, unkept)
       here = packed.plan.clients
       packing = None if last else beside.submit(self._pack, index + 1, here)
       recording = previous and beside.submit(self._record, previous)
@@ -171,26 +171,31 @@ class Pipeline:
         current.tested = self._test(state, current, keeping)
       if packing:
         self._packed = packing.result()
-        current.clock.seconds['pack'] = self._packed.seconds
+        for phase, seconds in self._packed.seconds.items():
+          current.clock.seconds[phase] += seconds
       if recording:
         recording.result()
       saved = stop.requested
       saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
-      previous = current
+      previous = unkept = current
       if saved or devices.one_at_a_time(self._experiment.mesh):
-        self._keep(current)
+        if saved:
+          self._keep(current)
         self._record(current, state if saved else None)
         previous = None
 
   def _pack(self, index, here=()):
     """The round `index`; the clients `here` have their memories on the device."""
-    begin = time.perf_counter()
+    begin, found = time.perf_counter(), 0.0
     plan = self._experiment.planner.plan(index)
     if self._store:
+      looking = time.perf_counter()
       plan = plan._replace(arrivals=self._store.arrivals(plan.clients, here))
+      found = time.perf_counter() - looking
     inputs = programs.round_inputs(self._experiment, index, plan)
     train = programs.train_split(self._experiment, plan)
-    return PackedRound(index, plan, inputs, train, time.perf_counter() - begin)
+    packing = time.perf_counter() - begin - found
+    return PackedRound(index, plan, inputs, train, {'pack': packing, 'store': found})
 
   def _train(self, state, packed):
     """Gives the device the packed round; the state before it is used up."""
@@ -207,17 +212,24 @@ class Pipeline:
     return state, PendingRound(packed.index, packed.plan, clock, metrics, memories)
 
   def _keep(self, pending):
-    """Waits for a round, and gives the client store what its clients remember."""
-    if pending.memories is not None:
-      self._store.write(pending.plan.clients, jax.device_get(pending.memories))
-      pending.memories = None
+    """Waits for a round, and gives the client store what its clients remember.
+
+    Returns:
+      Seconds that the store took.
+    """
+    if pending.memories is None:
+      return 0.0
+    memories, pending.memories = jax.device_get(pending.memories), None
+    begin = time.perf_counter()
+    self._store.write(pending.plan.clients, memories)
+    return time.perf_counter() - begin
 
   def _test(self, state, current, keeping):
     """Tests the state after the current round; `keeping` waits for the one before."""
     experiment = self._experiment
     if self._store and testing.of_clients(experiment):
       if keeping:
-        keeping.result()
+        current.clock.seconds['store'] += keeping.result()
       self._keep(current)
     with jax.transfer_guard('disallow'):
       return testing.test(

@@ -64,7 +64,8 @@ def run(algorithm, sizes, labels, plans):
     clients=tree.repeat(chosen.init_client(start), len(sizes)),
     round=jnp.zeros((), jnp.int32),
   )
-  run_round = world.compiled_round(algorithm, num_devices=plans.num_devices)
+  shape = {'num_devices': plans.num_devices, 'num_clients': len(sizes)}
+  run_round = world.compiled_round(algorithm, **shape)
   history = []
   for index in range(NUM_ROUNDS):
     plan = plans.plan(index).for_device()

@@ -1,6 +1,7 @@
 """Memories on the device, on the host or in a file: the same run, and none is lost."""
 
 import contextlib
+import shutil
 
 import jax
 import numpy as np
@@ -11,8 +12,8 @@ from moon_jax import catalog, inference
 from moon_jax import config as config_lib
 from moon_jax.engine import client_memory, experiment
 from moon_jax.errors import NoCheckpointError, RunError, UsageError
-from moon_jax.runner import checkpoint, client_store, testing
-from moon_jax.runner.client_file import ClientFile, read_index
+from moon_jax.runner import checkpoint, client_store, manifest, testing
+from moon_jax.runner.client_file import ClientFile, read_index, write_index
 from moon_jax.runner.client_store import ClientStore
 from tests.selection import few
 
@@ -174,6 +175,31 @@ def test_a_lost_file_is_damage(tmp_path):
   (tmp_path / 'checkpoints/clients.bin').unlink()
   with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
     run(tmp_path, 'disk', num_rounds=8)
+
+
+@pytest.mark.parametrize(
+  ('field', 'value', 'told'),
+  [
+    ('clients', 10**9, 'there is no client 1000000000'),
+    ('places', 2**62, 'clients.bin is too short'),
+    ('checksums', 2**40, 'in clients.bin has changed'),
+  ],
+)
+def test_an_index_that_a_stranger_made(tmp_path, field, value, told, capsys):
+  run(tmp_path, 'disk', algorithm='solo')
+  folder = tmp_path / 'checkpoints' / '6'
+  index = read_index(folder / 'clients.npz')
+  wrong = getattr(index, field).astype(np.int64)
+  wrong[0] = value
+  write_index(folder / 'clients.npz', index._replace(**{field: wrong}))
+  (folder / 'manifest.json').unlink()
+  manifest.write(folder, 6)
+  shutil.copytree(folder, folder.with_name('5'))  # to be kept, and so to be read
+  manifest.write(folder.with_name('5'), 5)
+  with contextlib.suppress(NoCheckpointError):  # of the model, as it is loaded alone
+    moon_jax.load(tmp_path, client=3)
+  run(tmp_path, 'disk', algorithm='solo', num_rounds=8)
+  assert told in capsys.readouterr().out
 
 
 # --- the file -------------------------------------------------------------------------

@@ -168,6 +168,7 @@ def test_timing_record(monkeypatch):
     'round': 7,
     'compile_seconds': 0.0,
     'pack_seconds': 1.75,
+    'store_seconds': 0.0,
     'idle_seconds': 0.5,
     'train_seconds': 2.5,
     'evaluate_seconds': 0.0,
@@ -203,6 +204,7 @@ def test_summary_takes_the_last_test_and_the_first_of_the_best():
   seconds = {
     'compile_seconds': 2.0,
     'pack_seconds': 0.5,
+    'store_seconds': 0.0,
     'idle_seconds': 0.125,
     'train_seconds': 1.0,
     'evaluate_seconds': 0.25,
@@ -220,6 +222,7 @@ def test_summary_takes_the_last_test_and_the_first_of_the_best():
     'bytes_up': 15,
     'compile_seconds': 4.0,
     'pack_seconds': 1.0,
+    'store_seconds': 0.0,
     'idle_seconds': 0.25,
     'train_seconds': 2.0,
     'evaluate_seconds': 0.5,

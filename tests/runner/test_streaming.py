@@ -79,6 +79,14 @@ def test_what_was_resumed_is_the_same(sources, tmp_path):
     moon_jax.run(done, tmp_path / 'parts')
   moon_jax.run(config(sources[1], **CHANGES), tmp_path / 'whole')
   check_same(tmp_path / 'parts', tmp_path / 'whole')
+  images, labels = moon_jax.load(tmp_path / 'whole').test_data()
+  assert (len(images), len(labels)) == (26, 26)
+
+
+def test_rounds_in_memory_are_those_of_the_run(sources, tmp_path):
+  done = moon_jax.run(config(sources[1], **CHANGES), tmp_path / 'run')
+  found = [one.metrics for one in moon_jax.rounds(config(sources[1], **CHANGES))]
+  assert found == done.metrics
 
 
 def test_a_round_has_the_examples_of_its_cohort_alone(sources):
