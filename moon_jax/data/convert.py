@@ -122,7 +122,7 @@ def synthetic(size: str):
 
   def drawn(number, split, count):
     rng = host_rng(0, Purpose.SUBSET, 3 + split, number)
-    labels = rng.choice(rng.choice(_CLASSES, 2, replace=False), count).astype(np.int32)
+    labels = rng.integers(0, _CLASSES, 2, np.int32)[rng.integers(0, 2, count)]
     # The first users own all classes between them.
     labels[0] = number % _CLASSES
     images = np.frombuffer(rng.bytes(count * _SIDE**2), np.uint8) >> 1
