@@ -124,16 +124,17 @@ def test_test_record_of_several_models():
 
 
 def test_over_clients_by_hand():
-  # 3 of 4, 0 of 1, 5 of 5: accuracies 0.75, 0, 1. Each once: mean 7/12; the median is
-  # 0.75; the worst tenth is 0.3 of a user, of the second. By examples: 8 of 10 correct;
-  # the quarter of the examples ends with the 0.75; the worst tenth is one example, 0.
-  record = metrics_lib.over_clients(np.array([3, 0, 5]), np.array([4, 1, 5]))
+  # 3 of 4, 0 of 1, 5 of 15: accuracies 3/4, 0, 1/3. Each once: mean 13/36; the worst
+  # tenth is 0.3 of a user, of the second. By examples, 20: 8 are correct; one is at 0,
+  # the next 15 at 1/3; the worst tenth is two, one of each.
+  record = metrics_lib.over_clients(np.array([3, 0, 5]), np.array([4, 1, 15]))
   assert len(record) == 16
-  expected = {'mean': 7 / 12, 'min': 0, 'q1': 0, 'median': 0.75, 'q3': 1, 'max': 1}
-  expected |= {'std': np.std([0.75, 0, 1]), 'worst_tenth': 0}
-  weighted = {'mean': 0.8, 'min': 0, 'q1': 0.75, 'median': 0.75, 'q3': 1, 'max': 1}
-  weighted |= {'std': (0.4 * 0.05**2 + 0.1 * 0.8**2 + 0.5 * 0.2**2) ** 0.5}
-  weighted |= {'worst_tenth': 0}
+  expected = {'mean': 13 / 36, 'min': 0, 'q1': 0, 'median': 1 / 3, 'q3': 3 / 4}
+  expected |= {'max': 3 / 4, 'std': np.std([3 / 4, 0, 1 / 3]), 'worst_tenth': 0}
+  weighted = {'mean': 0.4, 'min': 0, 'q1': 1 / 3, 'median': 1 / 3, 'q3': 1 / 3}
+  # Squares of what is beside 0.4: 0.16 once, (1/15)^2 fifteen times, 0.35^2 four times.
+  weighted |= {'max': 3 / 4, 'std': ((0.16 + 1 / 15 + 0.49) / 20) ** 0.5}
+  weighted |= {'worst_tenth': 1 / 6}
   for name, wanted in ('', expected), ('_weighted', weighted):
     for column, value in wanted.items():
       found = record[f'client_accuracy{name}_{column}']
