@@ -32,8 +32,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 least 1
   --config.on_nonfinite=stop                    at NaN or Inf; one of stop, skip_client
   --config.data.source=digits                   where the images come from; one of
-                                                digits, tfds, npz, folder, hdf5, sqlite,
-                                                huggingface
+                                                digits, tfds, npz, folder, records,
+                                                hdf5, sqlite, huggingface
   --config.data.name=                           TFDS set, e.g. cifar10
   --config.data.dir=                            TFDS folder; '' is $TFDS_DATA_DIR or the
                                                 default

@@ -202,7 +202,8 @@ def _rounds_of(built, store):
     if not compiled:
       # The caller may keep the state of a round: it is not written over by the next.
       compiled = programs.compile_programs(built, state, inputs, donate=False)
-    state, told = compiled.run_round(state, *inputs, built.train)
+    train = programs.train_split(built, plan)
+    state, told = compiled.run_round(state, *inputs, train)
     if store:
       store.write(plan.clients, jax.device_get(state.clients))
     tested = None

@@ -19,6 +19,24 @@ import numpy as np
 PyTree = Any
 
 
+class Stored(NamedTuple):
+  """Training examples that stay on disk, one record for each user.
+
+  Attributes:
+    sizes: [N] int64 examples of each user.
+    class_counts: [N, Y] int64, of each class.
+    records: [N] int64, where each user's record is.
+    read: some of `records` -> of each the images [n, H, W, C] and the labels [n] int32.
+    digest: SHA-256 of what it all holds, in hexadecimal.
+  """
+
+  sizes: np.ndarray
+  class_counts: np.ndarray
+  records: np.ndarray
+  read: Callable[[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]
+  digest: str
+
+
 class Dataset(NamedTuple):
   """Images and labels in host memory, plus the statistics that normalise them.
 
@@ -36,6 +54,7 @@ class Dataset(NamedTuple):
     test_clients: [M] int32, the same of the test examples; None if they name none.
     clients: names of the users, as the data have them: those who own a training example
       first, in ascending order; None if the data name nobody.
+    stored: the training examples, if they stay on disk; there are none above then.
   """
 
   name: str
@@ -49,6 +68,7 @@ class Dataset(NamedTuple):
   train_clients: np.ndarray | None = None
   test_clients: np.ndarray | None = None
   clients: np.ndarray | None = None
+  stored: Stored | None = None
 
 
 class Outputs(NamedTuple):

@@ -84,6 +84,7 @@ OTHERS = (
   _part('data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets', _IDS),
   _part('data', 'npz', 'data.npz:load_npz', '.npz file', _FILES),
   _part('data', 'folder', f'{_FEDERATED}.folder:load_folder', '.npz files', _FILES),
+  _part('data', 'records', f'{_FEDERATED}.records:load_records', 'records', _FILES),
   _part('data', 'hdf5', f'{_FEDERATED}.hdf5:load_hdf5', 'HDF5', _PAIR),
   _part('data', 'sqlite', f'{_FEDERATED}.sqlite:load_sqlite', 'SQLite', _PAIR),
   _part(

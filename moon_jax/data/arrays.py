@@ -56,7 +56,23 @@ def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     [C], [C] float64. The deviation is at least one grey level, 1 / 255, so that a
     constant channel can be divided by it.
   """
+  return statistics_of(*pixel_sums(images), len(images))
+
+
+def pixel_sums(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """[M, H, W, C] uint8 -> sums over examples, of values and squares; [H, W, C] float64.
+
+  They are whole numbers, and so exact however the examples are split.
+  """
   # A square fits 16 bits: no float copy of the images. Examples first: 5 times faster.
-  square = np.square(images, dtype=np.uint16).mean(0, dtype=np.float64).mean((0, 1))
-  mean = images.mean(0, dtype=np.float64).mean((0, 1))
+  squares = np.square(images, dtype=np.uint16).sum(0, dtype=np.float64)
+  return images.sum(0, dtype=np.float64), squares
+
+
+def statistics_of(
+  total: np.ndarray, squares: np.ndarray, num_examples: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """`pixel_statistics` of examples with these `pixel_sums`."""
+  mean = (total / num_examples).mean((0, 1))
+  square = (squares / num_examples).mean((0, 1))
   return mean / 255, np.sqrt(np.maximum(square - mean**2, 1.0)) / 255

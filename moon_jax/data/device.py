@@ -72,7 +72,8 @@ class TrainSplit(NamedTuple):
   Attributes:
     examples: the split.
     rows: [M] int32, all its rows, client by client.
-    offsets: [N + 1] int32, client i owns rows[offsets[i]:offsets[i + 1]].
+    offsets: [N + 1] int32, client i owns rows[offsets[i]:offsets[i + 1]]; or [K + 1],
+      of the slots of a round's cohort, if it has their examples alone.
   """
 
   examples: DeviceSplit

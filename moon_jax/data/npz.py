@@ -97,7 +97,7 @@ def dataset(
   train_x, train_y, test_x, test_y = arrays
   splits = (('train', train_x, train_y), ('test', test_x, test_y))
   faults = [split_fault(*split) for split in splits]
-  if fault := next(filter(None, faults), None) or _pair_fault(*arrays, num_classes):
+  if fault := next(filter(None, faults), None) or pair_fault(*arrays, num_classes):
     raise DataError(f'{flag}: {fault}.')
   num_classes = num_classes or int(train_y.max()) + 1
   return make_dataset(name, (train_x, train_y), (test_x, test_y), num_classes)
@@ -122,7 +122,7 @@ def split_fault(split, images, labels):
   return ''
 
 
-def _pair_fault(train_x, train_y, test_x, test_y, num_classes):
+def pair_fault(train_x, train_y, test_x, test_y, num_classes):
   """What is wrong between two splits that are right by themselves; '' if nothing is."""
   if train_x.shape[1:] != test_x.shape[1:]:
     return f'train_x is {train_x.shape}, test_x {test_x.shape}; make images alike'

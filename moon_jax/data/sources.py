@@ -35,7 +35,7 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
 
 def digest(dataset: Dataset) -> str:
   """SHA-256 of the arrays, with their shapes, and of whose they are, in hexadecimal."""
-  total = hashlib.sha256()
+  total = hashlib.sha256((dataset.stored.digest if dataset.stored else '').encode())
   owners = (dataset.train_clients, dataset.test_clients, dataset.clients)
   for array in (*dataset[1:5], *(one for one in owners if one is not None)):
     total.update(f'{array.dtype}{array.shape}'.encode())

@@ -14,7 +14,7 @@ from moon_jax.data.device import TrainSplit
 from moon_jax.engine.planning import Plan
 from moon_jax.keys import Purpose, for_purpose
 from moon_jax.models import Network
-from moon_jax.types import ClientMetrics, PyTree, Scalars, Task, Upload
+from moon_jax.types import ClientMetrics, PyTree, Scalars, Server, Task, Upload
 
 
 class Work(NamedTuple):
@@ -194,3 +194,22 @@ class LocalTraining(NamedTuple):
 def task_of(received: PyTree, memory: PyTree, local: PyTree, scalars: Scalars) -> Task:
   """What a client knows while it trains, with the numbers of the round."""
   return Task(received, memory, local, scalars.algorithm, scalars.optimizer)
+
+
+def traffic(
+  algorithm: Algorithm, variables: PyTree, scalars: Scalars
+) -> tuple[int, int]:
+  """Bytes that one client receives, and sends, in a round of a real deployment."""
+
+  def exchange(variables, scalars):
+    server = Server(variables, algorithm.init_server(variables))
+    numbers = algorithm.scalars(scalars.algorithm, server.memory)
+    received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
+    scalars = scalars._replace(algorithm=numbers)
+    local = algorithm.begin(received, memory)
+    task = task_of(received, memory, local, scalars)
+    upload, _ = algorithm.upload(algorithm.download(received, memory), task)
+    return (algorithm.share(memory),) * 2 if algorithm.share else (received, upload)
+
+  received, upload = jax.eval_shape(exchange, variables, scalars)
+  return tree.num_bytes(received), tree.num_bytes(upload)

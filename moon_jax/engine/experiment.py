@@ -1,5 +1,6 @@
 """What a configuration builds: data, functions, the first state."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,11 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from scipy import sparse
 
 from moon_jax import catalog, models, tree
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.algorithms.wrappers import topology
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.config import Config, changed, flatten
@@ -24,8 +23,9 @@ from moon_jax.engine import (
   devices,
   learning_rate,
   planning,
+  scheduling,
+  streaming,
 )
-from moon_jax.errors import UsageError
 from moon_jax.types import Dataset, PyTree, Scalars, Server, State
 
 _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
@@ -42,7 +42,8 @@ class Experiment(NamedTuple):
     split: who owns which training example.
     class_counts: [N, Y] training examples of each client and class.
     planner: makes the plan of any round.
-    train: the training split on the device.
+    train: the training split on the device; of one that stays on disk its shape.
+    stream: reads each cohort's part of it; None if it is on the device.
     test: the test split on the device.
     test_sizes: [N'] test examples of each user whom they name; [0] if they name nobody.
     names: [N] of the users who are the clients, as the data have them; None if dealt.
@@ -61,6 +62,7 @@ class Experiment(NamedTuple):
   class_counts: np.ndarray
   planner: planning.Planner
   train: device.TrainSplit
+  stream: streaming.Stream | None
   test: device.DeviceSplit
   test_sizes: np.ndarray
   names: np.ndarray | None
@@ -96,7 +98,9 @@ def build(
   network = make_network(config, image_shape, data.num_classes, backend)
   split, see = deal(config, data)
   algorithm = make_algorithm(config, network)
-  planner = make_planner(config, split, backend, share=bool(algorithm.share), room=room)
+  planner = scheduling.make_planner(
+    config, split, backend, share=bool(algorithm.share), room=room
+  )
   memory = client_memory.choose(
     config.execution.client_store,
     algorithm,
@@ -105,40 +109,61 @@ def build(
     cohort_size=planner.cohort_size,
     num_rounds=config.num_rounds,
   )
+  stream, images = None, data.train_images
+  if data.stored:
+    stream = streaming.Stream(data, planner.cohort_size)
+    planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
   if backend != 'cpu':
     planner = accelerator.planner_for(
       planner,
       choose_lanes=config.execution.lanes == 'auto',
       params=network.shapes['params'],
-      fits=accelerator.fits(network, algorithm, data.train_images, planner, memory),
+      fits=accelerator.fits(network, algorithm, images, planner, memory),
     )
   mesh = devices.mesh(planner.num_devices)
-  images = see(data.train_images, split)
-  train = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   whose, test_sizes = users.tested(data)
-  owners = (split.indices, split.offsets.astype(np.int32))
   return Experiment(
     config=config,
     network=network,
     algorithm=algorithm,
     split=split,
-    class_counts=partition.class_counts(split, data.train_labels, data.num_classes),
+    class_counts=_class_counts(data, split),
     planner=planner,
-    train=devices.replicate(device.TrainSplit(train, *owners), mesh),
+    train=stream.shape(mesh) if stream else _in_memory(data, split, see, mesh),
+    stream=stream,
     test=devices.replicate(test._replace(clients=whose), mesh),
     test_sizes=test_sizes,
     names=data.clients[: config.num_clients] if users.are_clients(config) else None,
     num_dropped=num_dropped,
     mesh=mesh,
-    traffic=_traffic(algorithm, network.shapes, round_scalars(config, algorithm, 0)),
+    traffic=client_training.traffic(
+      algorithm, network.shapes, round_scalars(config, algorithm, 0)
+    ),
     data_digest=sources.digest(loaded),
     memory=memory,
   )
 
 
+def _in_memory(data, split, see, mesh) -> device.TrainSplit:
+  """The whole training split on the devices, as its owners see it."""
+  images = see(data.train_images, split)
+  examples = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
+  owners = (split.indices, split.offsets.astype(np.int32))
+  return devices.replicate(device.TrainSplit(examples, *owners), mesh)
+
+
+def _class_counts(data: Dataset, split: partition.Partition) -> np.ndarray:
+  if data.stored:
+    return data.stored.class_counts
+  return partition.class_counts(split, data.train_labels, data.num_classes)
+
+
 def deal(config: Config, data: Dataset) -> partition.Skewed:
   """Who owns which training example, and how clients see their images."""
+  if data.stored:
+    offsets = np.concatenate([[0], np.cumsum(data.stored.sizes)])
+    return partition.Skewed(partition.Partition(data.train_labels, offsets))
   owners = {'clients': data.train_clients} if users.are_clients(config) else {}
   return partition.make(
     config.partition.name,
@@ -232,58 +257,6 @@ def round_scalars(config: Config, algorithm: Algorithm, round_index: int) -> Sca
   return Scalars(*numbers, seed=np.int32(config.seed))
 
 
-def make_planner(
-  config: Config,
-  split: partition.Partition,
-  backend: str,
-  *,
-  share: bool = False,
-  room: int = 0,
-) -> planning.Planner:
-  """The planner; `share` tells whether clients average among themselves."""
-  if config.drop_last:
-    _require_whole_batches(split.sizes, config.batch_size)
-  size = planning.cohort_size(config.num_clients, config.participation)
-  num_lanes, num_devices = planning.num_lanes(
-    config.execution.lanes,
-    size,
-    backend,
-    devices.available(config.execution.devices),
-  )
-  return planning.Planner(
-    sizes=split.sizes,
-    rows=split.rows,
-    seed=config.seed,
-    cohort_size=size,
-    local_epochs=config.local_epochs,
-    # A batch larger than every client would only hold more filler.
-    batch_size=min(config.batch_size, int(split.sizes.max())),
-    num_lanes=num_lanes,
-    num_devices=num_devices,
-    drop_last=config.drop_last,
-    uniform_weights=config.client_weight == 'uniform',
-    mixing=_mixing(config) if share else None,
-    room=room,
-  )
-
-
-def _mixing(config: Config) -> sparse.csr_array:
-  """[N, N] float64, who averages with whom when all clients are present."""
-  both = {'num_clients': config.num_clients, 'seed': config.seed}
-  return topology.metropolis_hastings(_call(config, 'topology', **both))
-
-
-def _require_whole_batches(sizes: np.ndarray, batch_size: int) -> None:
-  """Raises UsageError if a client owns fewer examples than a batch."""
-  client = int(np.argmin(sizes))
-  if sizes[client] < batch_size:
-    raise UsageError(
-      f'Client {client} owns {sizes[client]} examples, no batch of '
-      f'--config.batch_size={batch_size}: with --config.drop_last=true it would not '
-      'train at all. Lower batch_size, or raise --config.partition.min_size.'
-    )
-
-
 def initial_state(experiment: Experiment) -> State:
   """The state before the first round; a function of the seed alone."""
   config = experiment.config
@@ -308,22 +281,3 @@ def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> St
     clients=tree.repeat(algorithm.init_client(variables), num_clients),
     round=jnp.zeros((), jnp.int32),
   )
-
-
-def _traffic(
-  algorithm: Algorithm, variables: PyTree, scalars: Scalars
-) -> tuple[int, int]:
-  """Bytes that one client receives, and sends, in a round of a real deployment."""
-
-  def exchange(variables, scalars):
-    server = Server(variables, algorithm.init_server(variables))
-    numbers = algorithm.scalars(scalars.algorithm, server.memory)
-    received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
-    scalars = scalars._replace(algorithm=numbers)
-    local = algorithm.begin(received, memory)
-    task = client_training.task_of(received, memory, local, scalars)
-    upload, _ = algorithm.upload(algorithm.download(received, memory), task)
-    return (algorithm.share(memory),) * 2 if algorithm.share else (received, upload)
-
-  received, upload = jax.eval_shape(exchange, variables, scalars)
-  return tree.num_bytes(received), tree.num_bytes(upload)

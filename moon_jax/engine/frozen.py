@@ -36,7 +36,9 @@ def once(local: LocalTraining, work: Work) -> Represent:
   def fill(index, table):
     slot = jnp.maximum(slots[index], 0)
     client, memory = work.plan.clients[slot], tree.gather(work.memories, slot)
-    first, end = offsets[client], offsets[client + 1]
+    # By slot, if the examples are the cohort's alone; where all take part, both agree.
+    owner = slot if len(offsets) == len(work.plan.clients) + 1 else client
+    first, end = offsets[owner], offsets[owner + 1]
 
     def add(index, table):
       at = first + index * at_a_time + jnp.arange(at_a_time)

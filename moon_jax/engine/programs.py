@@ -11,6 +11,7 @@ from jax.stages import Lowered
 
 from moon_jax import catalog, tree
 from moon_jax.data.augment import augmenter
+from moon_jax.data.device import TrainSplit
 from moon_jax.engine import (
   client_memory,
   client_training,
@@ -45,6 +46,13 @@ def round_inputs(
     devices.split(plan.for_device(), lanes.plan_spec(), experiment.mesh),
     devices.replicate(scalars, experiment.mesh),
   )
+
+
+def train_split(experiment: Experiment, plan: planning.Plan) -> TrainSplit:
+  """The training split that a round is given, on the device: all, or its cohort's."""
+  if experiment.stream is None:
+    return experiment.train
+  return experiment.stream.of(plan.clients, experiment.mesh)
 
 
 class Compiled(NamedTuple):

@@ -21,10 +21,10 @@ import jax
 import numpy as np
 
 from moon_jax import tree
-from moon_jax.engine import devices
+from moon_jax.data.device import TrainSplit
+from moon_jax.engine import devices, programs
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
-from moon_jax.engine.programs import RoundInputs, compile_programs, round_inputs
 from moon_jax.errors import DivergedError
 from moon_jax.runner import compile_cache, testing
 from moon_jax.runner.checkpoint import Checkpoints
@@ -50,12 +50,14 @@ class PackedRound:
     index: rounds before it.
     plan: what it trains.
     inputs: the same, on the device.
+    train: the training split there, or what of it the cohort owns.
     seconds: of packing, and of looking memories up in the client store.
   """
 
   index: int
   plan: Plan
-  inputs: RoundInputs
+  inputs: programs.RoundInputs
+  train: TrainSplit
   seconds: dict[str, float]
 
 
@@ -120,7 +122,7 @@ class Pipeline:
       self._taken_part[experiment.planner.cohort(index)] = True
     with compile_cache.using(config.execution.compile_cache, console.say):
       console.say('compiling one round and one test ... ', end='')
-      self._programs = compile_programs(experiment, state, self._packed.inputs)
+      self._programs = programs.compile_programs(experiment, state, self._packed.inputs)
       console.say(f'{self._programs.compile_seconds:.1f} s')
     traced = self._rounds if config.execution.profile else range(0)
     self._profiler = Profiler(records.workdir / 'profile', traced)
@@ -190,9 +192,10 @@ class Pipeline:
       looking = time.perf_counter()
       plan = plan._replace(arrivals=self._store.arrivals(plan.clients, here))
       found = time.perf_counter() - looking
-    inputs = round_inputs(self._experiment, index, plan)
+    inputs = programs.round_inputs(self._experiment, index, plan)
+    train = programs.train_split(self._experiment, plan)
     packing = time.perf_counter() - begin - found
-    return PackedRound(index, plan, inputs, {'pack': packing, 'store': found})
+    return PackedRound(index, plan, inputs, train, {'pack': packing, 'store': found})
 
   def _train(self, state, packed):
     """Gives the device the packed round; the state before it is used up."""
@@ -203,7 +206,7 @@ class Pipeline:
     self._clock = clock
     self._taken_part[packed.plan.clients] = True
     with jax.transfer_guard('disallow'):
-      given = (*packed.inputs, self._experiment.train)
+      given = (*packed.inputs, packed.train)
       state, metrics = self._programs.run_round(state, *given)
     memories = state.clients if self._store else None
     return state, PendingRound(packed.index, packed.plan, clock, metrics, memories)

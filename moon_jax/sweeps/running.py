@@ -23,7 +23,7 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.data.federated import users
-from moon_jax.engine import devices, experiment
+from moon_jax.engine import devices, experiment, scheduling
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock, files, lock, loop, run_directory
 from moon_jax.runner.console import Console
@@ -187,7 +187,7 @@ def room(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> int:
     with contextlib.suppress(RunError):  # it is told when the run begins
       config, data, _ = users.clients_of(config, load(config))
       split, _ = experiment.deal(config, data)
-      planner = experiment.make_planner(config, split, jax.default_backend())
+      planner = scheduling.make_planner(config, split, jax.default_backend())
       most = max(most, planner.max_steps)
   return most
 

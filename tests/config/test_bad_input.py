@@ -229,7 +229,7 @@ BAD = {
     "shards, quantity, noise, natural. Did you mean 'dirichlet'?"
   ],
   '--config.data.source=digit': [
-    "--config.data.source='digit' must be one of digits, tfds, npz, folder, "
+    "--config.data.source='digit' must be one of digits, tfds, npz, folder, records, "
     "hdf5, sqlite, huggingface. Did you mean 'digits'?"
   ],
   # Knobs that do not belong together.
@@ -283,7 +283,7 @@ BAD = {
   ],
   '--config.data.path=a.npz': [
     '--config.data.path is not used with --config.data.source=digits; '
-    'it belongs to npz or folder or hdf5 or sqlite or huggingface.'
+    'it belongs to npz or folder or records or hdf5 or sqlite or huggingface.'
   ],
   '--config.data.source=npz': [
     '--config.data.path is needed with --config.data.source=npz.'
@@ -470,6 +470,10 @@ NPZ = '--config.data.source=npz --config.data.path='
 TFDS = '--config.data.source=tfds --config.data.dir=. --config.data.name='
 ARRAYS = 'an .npz file of plain arrays train_x, train_y, test_x, test_y'
 UNFIT = {
+  '--config.partition.name=natural': (
+    '--config.partition.name=natural needs data that name their users: train_client in '
+    'an .npz file, --config.data.client, or another source.'
+  ),
   '--config.model=moon_cnn': (
     "--config.model='moon_cnn' needs images of 28x28 or 32x32 pixels, the data has "
     '8x8; use --config.model=mlp.'

@@ -7,6 +7,7 @@ import pytest
 
 import moon_jax
 from moon_jax.engine import devices, planning
+from moon_jax.engine import programs as programs_lib
 from moon_jax.errors import RunError
 from moon_jax.runner import pipeline
 from moon_jax.runner.records import Records
@@ -36,7 +37,7 @@ def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
   packed, recorded = ([threading.Event() for _ in range(NUM_ROUNDS)] for _ in range(2))
   plan, compiling, add = (
     planning.Planner.plan,
-    pipeline.compile_programs,
+    programs_lib.compile_programs,
     Records.add_metrics,
   )
 
@@ -65,7 +66,7 @@ def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
 
   monkeypatch.setattr(planning.Planner, 'plan', watched_plan)
   monkeypatch.setattr(Records, 'add_metrics', watched_add)
-  monkeypatch.setattr(pipeline, 'compile_programs', with_a_device_that_blocks)
+  monkeypatch.setattr(programs_lib, 'compile_programs', with_a_device_that_blocks)
   blocked = moon_jax.run(config(), tmp_path / 'blocked')
   monkeypatch.undo()
   assert blocked.metrics == moon_jax.run(config(), tmp_path / 'free').metrics
@@ -85,7 +86,7 @@ def test_a_device_without_room_is_one_line_with_what_is_large():
 
 
 def test_a_run_without_room_names_its_buffers(tmp_path, monkeypatch):
-  compiling = pipeline.compile_programs
+  compiling = programs_lib.compile_programs
 
   def with_a_full_device(*given):
     programs = compiling(*given)
@@ -98,7 +99,7 @@ def test_a_run_without_room_names_its_buffers(tmp_path, monkeypatch):
 
     return programs._replace(run_round=Full())
 
-  monkeypatch.setattr(pipeline, 'compile_programs', with_a_full_device)
+  monkeypatch.setattr(programs_lib, 'compile_programs', with_a_full_device)
   with pytest.raises(RunError, match=r'training 1 lanes [\d,]+ MiB.*data 0 MiB'):
     moon_jax.run(config(), tmp_path)
 

@@ -1,6 +1,7 @@
-"""Data that name their users, one file for each source.
+"""Data that name their users.
 
-users        who is who, which are kept: of data in memory
-assembled    what each user has, checked and put together; what sources share
-hdf5, sqlite, folder, huggingface   the sources
+users              who is who, and which are kept
+assembled          what each user has, checked and put together
+hdf5, sqlite, folder, huggingface   sources, read user by user
+records, writing   a federation that stays on disk
 """

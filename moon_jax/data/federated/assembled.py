@@ -3,7 +3,7 @@
 import importlib
 import pathlib
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,24 @@ class User(NamedTuple):
   name: int | str
   images: np.ndarray
   labels: np.ndarray
+
+
+class Federation(NamedTuple):
+  """What a source has, user by user, each read when it is asked for.
+
+  Attributes:
+    flag: what names the data, for messages.
+    name: what to call it.
+    train: the users with training examples; see `once`.
+    test: the users with test examples.
+    num_classes: Y, where the data tell.
+  """
+
+  flag: str
+  name: str
+  train: Iterable[User]
+  test: Iterable[User]
+  num_classes: int | None = None
 
 
 def package(source: str, name: str) -> types.ModuleType:
@@ -121,8 +139,8 @@ def two_files(
   test_path: str,
   image: str,
   label: str,
-) -> Dataset:
-  """`dataset` of a file of training examples and a file of test examples.
+) -> Federation:
+  """The federation of a file of training examples and a file of test examples.
 
   Args:
     read: (flag, path, image, label) -> the users of a file.
@@ -132,40 +150,35 @@ def two_files(
     label: the name of the labels.
   """
   flag = f'--config.data.path={path!r}'
-  splits = {
-    'train': read(flag, path, image, label),
-    'test': read(f'--config.data.test_path={test_path!r}', test_path, image, label),
-  }
-  return dataset(flag, pathlib.Path(path).stem, splits)
+  train = read(flag, path, image, label)
+  test = read(f'--config.data.test_path={test_path!r}', test_path, image, label)
+  return Federation(flag, pathlib.Path(path).stem, train, test)
 
 
-def dataset(
-  flag: str,
-  name: str,
-  splits: Mapping[str, Iterable[User]],
-  num_classes: int | None = None,
-) -> Dataset:
+def joined(
+  flag: str, split: str, found: Iterable[User]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Images [M, H, W(, C)], labels [M] and ids [M] of all users, one after the other.
+
+  Raises:
+    DataError: there is nobody.
+  """
+  parts = list(found)
+  if not parts:
+    raise DataError(f'{flag} names nobody with {split} examples.')
+  images, labels = (np.concatenate([one[i] for one in parts]) for i in (1, 2))
+  sizes = [len(one.labels) for one in parts]
+  return images, labels, np.repeat(np.array([one.name for one in parts]), sizes)
+
+
+def dataset(federation: Federation) -> Dataset:
   """All users' examples in memory, user by user.
-
-  Args:
-    flag: what names the data, for the message.
-    name: what to call it.
-    splits: 'train' and 'test', the users of each; see `once`.
-    num_classes: Y, where the data tell.
 
   Raises:
     DataError: they are unusable.
   """
-  arrays, ids = [], []
-  for split, found in splits.items():
-    parts = list(found)
-    if not parts:
-      raise DataError(f'{flag} names nobody with {split} examples.')
-    arrays += [
-      np.concatenate([one.images for one in parts]),
-      np.concatenate([one.labels for one in parts]),
-    ]
-    sizes = [len(one.labels) for one in parts]
-    ids.append(np.repeat(np.array([one.name for one in parts]), sizes))
-  data = npz.dataset(flag, name, tuple(arrays), num_classes)
-  return users.named(flag, data, *ids)
+  flag, name, train, test, num_classes = federation
+  *train, train_ids = joined(flag, 'train', train)
+  *test, test_ids = joined(flag, 'test', test)
+  data = npz.dataset(flag, name, (*train, *test), num_classes)
+  return users.named(flag, data, train_ids, test_ids)

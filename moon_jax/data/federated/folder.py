@@ -21,9 +21,14 @@ def load_folder(path: str) -> Dataset:
   Raises:
     DataError: it is no such folder, a file is unusable, or two are of one user.
   """
+  return assembled.dataset(federation(path))
+
+
+def federation(path: str) -> assembled.Federation:
+  """The same, user by user."""
   flag = f'--config.data.path={path!r}'
-  splits = {split: read(flag, path, split) for split in ('train', 'test')}
-  return assembled.dataset(flag, pathlib.Path(path).stem, splits)
+  splits = (read(flag, path, split) for split in ('train', 'test'))
+  return assembled.Federation(flag, pathlib.Path(path).stem, *splits)
 
 
 def read(flag: str, path: str, split: str) -> Iterator[assembled.User]:

@@ -29,12 +29,17 @@ def load_huggingface(
   Raises:
     DataError: it is no such folder, or lacks a split or a column.
   """
+  return assembled.dataset(federation(path, client, image, label))
+
+
+def federation(path: str, client: str, image: str, label: str) -> assembled.Federation:
+  """The same, user by user."""
   flag = f'--config.data.path={path!r}'
   splits = opened(flag, path)
   key = assembled.feature(flag, 'label', label, splits['train'].features)
   num_classes = getattr(splits['train'].features[key], 'num_classes', None)
-  users = {name: read(flag, one, client, image, key) for name, one in splits.items()}
-  return assembled.dataset(flag, pathlib.Path(path).stem, users, num_classes)
+  parts = (read(flag, one, client, image, key) for one in splits.values())
+  return assembled.Federation(flag, pathlib.Path(path).stem, *parts, num_classes)
 
 
 def opened(flag: str, path: str) -> dict[str, Any]:

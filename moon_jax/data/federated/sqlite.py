@@ -35,6 +35,13 @@ def load_sqlite(path: str, test_path: str, image: str = '', label: str = '') -> 
   Raises:
     DataError: a database is missing, damaged or laid out in another way.
   """
+  return assembled.dataset(federation(path, test_path, image, label))
+
+
+def federation(
+  path: str, test_path: str, image: str, label: str
+) -> assembled.Federation:
+  """The same, user by user."""
   return assembled.two_files(read, path, test_path, image, label)
 
 

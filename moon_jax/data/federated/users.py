@@ -6,7 +6,7 @@ from moon_jax import catalog
 from moon_jax.config import Config, ConfigError, changed, complaints, flatten
 from moon_jax.data.arrays import DataError
 from moon_jax.keys import Purpose, host_rng
-from moon_jax.types import Dataset
+from moon_jax.types import Dataset, Stored
 
 Ids = np.ndarray | None
 
@@ -37,13 +37,11 @@ def named(flag: str, data: Dataset, train: Ids, test: Ids) -> Dataset:
   clients, numbers = np.unique(np.concatenate([*known.values()]), return_inverse=True)
   parts = np.split(numbers, [len(ids) for ids in known.values()][:-1])
   of_split = dict(zip(known, parts, strict=True))
-  return _renumbered(
-    data._replace(
-      train_clients=of_split.get('train_client'),
-      test_clients=of_split.get('test_client'),
-      clients=clients,
-    )
+  train = of_split.get('train_client')
+  data = data._replace(
+    train_clients=train, test_clients=of_split.get('test_client'), clients=clients
   )
+  return _renumbered(data, np.unique([] if train is None else train).astype(np.int64))
 
 
 def _ids(what: str, ids: np.ndarray, num_examples: int) -> np.ndarray:
@@ -64,13 +62,16 @@ def _ids(what: str, ids: np.ndarray, num_examples: int) -> np.ndarray:
   return ids.astype(np.int64)
 
 
-def _renumbered(data: Dataset) -> Dataset:
-  """The same with clients numbered anew: who trains first; others are forgotten."""
-  splits = data.train_clients, data.test_clients
-  order = np.empty(0, np.int64)
-  for numbers in splits:
-    if numbers is not None:
-      order = np.concatenate([order, np.setdiff1d(numbers, order)])
+def _renumbered(data: Dataset, trained: np.ndarray) -> Dataset:
+  """The same with users numbered anew; others are forgotten.
+
+  Args:
+    data: with other numbers.
+    trained: ascending, those who own training examples: they come first.
+  """
+  splits, order = (data.train_clients, data.test_clients), trained
+  if data.test_clients is not None:
+    order = np.concatenate([trained, np.setdiff1d(data.test_clients, trained)])
   new = np.empty(len(data.clients), np.int32)
   new[order] = np.arange(len(order))
   train, test = (None if numbers is None else new[numbers] for numbers in splits)
@@ -94,10 +95,15 @@ def clients_of(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
   Raises:
     UsageError: nobody is left, or their number does not fit other knobs.
   """
-  if not are_clients(config) or data.train_clients is None:
+  if data.stored and not are_clients(config):
+    raise DataError(
+      f'--config.data.source={config.data.source} keeps each client on disk: it needs '
+      '--config.partition.name=natural, and an algorithm of several clients.'
+    )
+  if not are_clients(config) or (sizes := sizes_of(data)) is None:
     return config, data, 0
   data, num_dropped = without_small(data, config.partition.min_size)
-  config = changed(config, {'num_clients': int(data.train_clients.max()) + 1})
+  config = changed(config, {'num_clients': len(sizes) - num_dropped})
   if problems := complaints(flatten(config)):
     raise ConfigError(problems)
   return config, data, num_dropped
@@ -116,6 +122,13 @@ def tested(data: Dataset) -> tuple[np.ndarray | tuple[()], np.ndarray]:
   return whose.astype(np.int32), sizes
 
 
+def sizes_of(data: Dataset) -> np.ndarray | None:
+  """[N] training examples of each user; None if the data name nobody there."""
+  if data.stored:
+    return data.stored.sizes
+  return None if data.train_clients is None else np.bincount(data.train_clients)
+
+
 def without_small(data: Dataset, min_size: int) -> tuple[Dataset, int]:
   """Leaves out the training examples of users who own too few.
 
@@ -131,7 +144,7 @@ def without_small(data: Dataset, min_size: int) -> tuple[Dataset, int]:
   Raises:
     DataError: nobody is left.
   """
-  sizes = np.bincount(data.train_clients)
+  sizes = sizes_of(data)
   stays = sizes >= min_size
   if stays.all():
     return data, 0
@@ -140,8 +153,17 @@ def without_small(data: Dataset, min_size: int) -> tuple[Dataset, int]:
       f'--config.partition.min_size={min_size} leaves none of {len(sizes)} clients: '
       f'the largest owns {sizes.max()} examples.'
     )
-  kept = _renumbered(_chosen(data, stays[data.train_clients]))
-  return kept, int(np.count_nonzero(~stays))
+  return _with(data, stays), int(np.count_nonzero(~stays))
+
+
+def _with(data: Dataset, stays: np.ndarray, test: np.ndarray | None = None) -> Dataset:
+  """The training examples of some users, [N] bool, and these rows of the test."""
+  if data.stored:
+    own = (one[stays] for one in data.stored[:3])
+    kept = _chosen(data._replace(stored=Stored(*own, *data.stored[3:])), None, test)
+  else:
+    kept = _chosen(data, stays[data.train_clients], test)
+  return _renumbered(kept, np.flatnonzero(stays))
 
 
 def limited(data: Dataset, limit: int) -> Dataset:
@@ -151,35 +173,44 @@ def limited(data: Dataset, limit: int) -> Dataset:
   that both splits have in common, so that who trains is tested, too. A smaller limit
   keeps a part of what a larger one keeps.
   """
-  users = 0 if data.clients is None else len(data.clients)
-  rank = host_rng(0, Purpose.SUBSET, 2).permutation(users)
-  kept = []
-  for split, (labels, clients) in enumerate(
-    ((data.train_labels, data.train_clients), (data.test_labels, data.test_clients))
-  ):
-    if clients is None:
-      # Splits may be stored class by class: the first examples would not do.
-      drawn = host_rng(0, Purpose.SUBSET, split).permutation(len(labels))[:limit]
-    else:
-      order = np.argsort(rank[clients], kind='stable')
-      ends = np.flatnonzero(np.diff(clients[order], append=-1)) + 1
-      drawn = order[: ends[max(np.searchsorted(ends, limit, 'right') - 1, 0)]]
-    kept.append(drawn)
-  part = _chosen(data, *kept)
-  return part if data.clients is None else _renumbered(part)
+  rank = host_rng(0, Purpose.SUBSET, 2).permutation(len(_or_empty(data.clients)))
+  train, test = (
+    # Splits may be stored class by class: the first examples would not do.
+    host_rng(0, Purpose.SUBSET, split).permutation(len(labels))[:limit]
+    for split, labels in enumerate((data.train_labels, data.test_labels))
+  )
+  if data.test_clients is not None:
+    sizes = np.bincount(data.test_clients, minlength=len(rank))
+    test = np.flatnonzero(_first(rank, sizes, limit)[data.test_clients])
+  if (sizes := sizes_of(data)) is not None:
+    return _with(data, _first(rank[: len(sizes)], sizes, limit), test)
+  part = _chosen(data, train, test)
+  return part if data.clients is None else _renumbered(part, np.empty(0, np.int64))
 
 
-def _chosen(data, train, test=slice(None)):
-  """The examples of these rows of each split."""
+def _or_empty(names: np.ndarray | None) -> np.ndarray | tuple[()]:
+  return () if names is None else names
+
+
+def _first(rank: np.ndarray, sizes: np.ndarray, limit: int) -> np.ndarray:
+  """[N] bool, the first with examples, as long as they have `limit` together; one."""
+  order = np.argsort(rank)
+  order = order[sizes[order] > 0]
+  number = np.searchsorted(np.cumsum(sizes[order]), limit, 'right')
+  return np.isin(np.arange(len(sizes)), order[: max(number, 1)])
+
+
+def _chosen(data, train, test):
+  """The examples of these rows of each split; None are all."""
 
   def of(values, rows):
-    return None if values is None else values[rows]
+    return values if values is None or rows is None else values[rows]
 
   return data._replace(
-    train_images=data.train_images[train],
-    train_labels=data.train_labels[train],
-    test_images=data.test_images[test],
-    test_labels=data.test_labels[test],
+    train_images=of(data.train_images, train),
+    train_labels=of(data.train_labels, train),
+    test_images=of(data.test_images, test),
+    test_labels=of(data.test_labels, test),
     train_clients=of(data.train_clients, train),
     test_clients=of(data.test_clients, test),
   )

@@ -1,0 +1,153 @@
+"""A federation that stays on disk: one record for each user, and an index.
+
+A folder of two files:
+
+  train.array_record   a record: the labels of a user, int32, then the images, uint8
+  index.npz            what is known of all users, and the test examples
+
+`writing` makes it, with the users in any order: the index knows where each one is.
+"""
+
+import functools
+import hashlib
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from moon_jax import untrusted
+from moon_jax.data.arrays import DataError, make_dataset, one_line
+from moon_jax.data.federated import assembled
+from moon_jax.types import Dataset, Stored
+
+RECORDS, INDEX = 'train.array_record', 'index.npz'
+# Of a record: 16 bytes find any damage, and who forges one forges the index too.
+CHECK_BYTES = 16
+_LABEL = np.dtype('<i4')
+# Array of the index -> its kinds of dtype and axes, as `untrusted.arrays` checks them.
+_INDEX = {
+  'sizes': 'iu N',
+  'records': 'iu N',
+  'checks': 'u NK',
+  'class_counts': 'iu NY',
+  'clients': 'iU L',
+  'mean': 'f C',
+  'std': 'f C',
+  'test_x': 'u MHWC',
+  'test_y': 'iu M',
+}
+
+
+def load_records(path: str) -> Dataset:
+  """Opens a federation; of the training examples only the index is read.
+
+  Args:
+    path: the folder.
+
+  Raises:
+    DataError: it is no such folder, or damaged.
+  """
+  flag = f'--config.data.path={path!r}'
+  folder = pathlib.Path(os.path.expanduser(path))
+  with one_line(f'{flag} must be a folder written by moon_jax.data.convert'):
+    index = untrusted.arrays(folder / INDEX, kinds=_INDEX)
+    test_clients = untrusted.arrays(folder / INDEX, ('test_client',)).get('test_client')
+    untrusted.opened(folder / RECORDS).close()
+    train = (np.empty((0, *index['test_x'].shape[1:]), np.uint8), np.empty(0, np.int32))
+    data = make_dataset(
+      folder.name,
+      train,
+      (index['test_x'], index['test_y']),
+      index['class_counts'].shape[1],
+      (index['mean'], index['std']),
+    )
+    sizes = index['sizes'].astype(np.int64)
+    _require_agreement(flag, index, test_clients)
+    stored = Stored(
+      sizes,
+      index['class_counts'].astype(np.int64),
+      index['records'].astype(np.int64),
+      _Reader(folder / RECORDS, index, data.test_images.shape[1:]),
+      digest_of(index),
+    )
+  return data._replace(
+    test_clients=test_clients, clients=index['clients'], stored=stored
+  )
+
+
+def _require_agreement(
+  flag: str, index: dict[str, np.ndarray], test_clients: np.ndarray | None
+) -> None:
+  """Raises DataError unless the arrays of an index can be of one federation."""
+  sizes, users = index['sizes'], len(index['clients'])
+  faults = {
+    'sizes and class_counts': (index['class_counts'].sum(1) != sizes).any(),
+    'sizes': not sizes.all(),
+    'records': (np.sort(index['records']) != np.arange(len(sizes))).any(),
+    'clients': users < len(sizes),
+    'test_client': test_clients is not None
+    and (
+      test_clients.shape != index['test_y'].shape
+      or test_clients.dtype.kind != 'i'
+      or not ((test_clients >= 0) & (test_clients < users)).all()
+    ),
+    'test_y': index['test_y'].max() >= index['class_counts'].shape[1],
+  }
+  if wrong := [name for name, is_wrong in faults.items() if is_wrong]:
+    raise DataError(f'{flag}: {wrong[0]} in {INDEX} cannot be; convert it again.')
+
+
+def digest_of(index: dict[str, np.ndarray]) -> str:
+  """SHA-256 of what the index tells of the training examples, in hexadecimal."""
+  total = hashlib.sha256()
+  for name in ('sizes', 'records', 'checks', 'class_counts', 'mean', 'std'):
+    total.update(f'{name}{index[name].dtype}{index[name].shape}'.encode())
+    total.update(np.ascontiguousarray(index[name]))
+  return total.hexdigest()
+
+
+def check_of(record: bytes) -> bytes:
+  """What the index remembers of a record."""
+  return hashlib.blake2b(record, digest_size=CHECK_BYTES).digest()
+
+
+def record_of(images: np.ndarray, labels: np.ndarray) -> bytes:
+  """The record of [n, H, W, C] uint8 and [n]."""
+  return labels.astype(_LABEL).tobytes() + np.ascontiguousarray(images).tobytes()
+
+
+class _Reader:
+  """Reads records, each compared with its check; opens the file when it first does."""
+
+  def __init__(self, path, index, image_shape):
+    self._path, self._shape = path, image_shape
+    order = np.argsort(index['records'])
+    self._sizes, self._checks = index['sizes'][order], index['checks'][order]
+
+  @functools.cached_property
+  def _file(self) -> Any:
+    module = assembled.package('records', 'array_record.python.array_record_module')
+    # Users are read in any order: nothing is read ahead.
+    file = module.ArrayRecordReader(str(self._path), 'readahead_buffer_size:0')
+    if file.num_records() != len(self._sizes):
+      raise DataError(f'{self._path} has {file.num_records()} records, its index more.')
+    return file
+
+  def __call__(self, records: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """See `Stored.read`.
+
+    Raises:
+      DataError: the file cannot be read, or is damaged.
+    """
+    with one_line(f'{self._path} cannot be read'):
+      found = self._file.read(records.tolist())
+      return [self._parsed(*pair) for pair in zip(records, found, strict=True)]
+
+  def _parsed(self, number, record):
+    if check_of(record) != self._checks[number].tobytes():
+      raise DataError(f'{self._path}: record {number} is damaged; convert it again.')
+    size = int(self._sizes[number])
+    labels = np.frombuffer(record, _LABEL, size)
+    images = np.frombuffer(record, np.uint8, offset=labels.nbytes)
+    return images.reshape(size, *self._shape), labels

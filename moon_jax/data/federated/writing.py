@@ -1,0 +1,136 @@
+"""Writes a federation for `records`, user by user."""
+
+import os
+import pathlib
+import shutil
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.data import npz
+from moon_jax.data.arrays import DataError, pixel_sums, statistics_of
+from moon_jax.data.federated import assembled, records, users
+from moon_jax.errors import RunError
+from moon_jax.types import Dataset
+
+# Images [M, H, W] or [M, H, W, C], labels [M], ids [M] of their users or None.
+Test = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+
+
+def write(
+  out: pathlib.Path,
+  federation: assembled.Federation,
+  test: Test,
+  statistics: tuple[np.ndarray, np.ndarray] | None = None,
+) -> np.ndarray:
+  """Makes the folder, whole or not at all.
+
+  Args:
+    out: the folder, which is not there.
+    federation: whose training examples are read.
+    test: the test examples.
+    statistics: [C] mean and deviation of pixel / 255; None computes them.
+
+  Returns:
+    [N] examples of each client.
+
+  Raises:
+    RunError: the data are unusable, or the folder cannot be written.
+  """
+  partial = out.with_name(f'{out.name}.partial-{os.getpid()}')
+  try:
+    partial.mkdir(parents=True)
+    written = _write_records(partial / records.RECORDS, federation)
+    index = _index(federation, written, test, statistics)
+    np.savez(partial / records.INDEX, **index)
+    partial.rename(out)
+  except OSError as error:
+    raise RunError(f'--out={str(out)!r} cannot be written: {error}') from error
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+  return index['sizes']
+
+
+class _Written(NamedTuple):
+  """What is known of the records, in their order.
+
+  Attributes:
+    names: of the users.
+    checks: see `records.check_of`.
+    class_counts: of each, up to its largest label.
+    sums: `pixel_sums` of all images.
+    image_shape: as the source has it.
+  """
+
+  names: list[int | str]
+  checks: list[bytes]
+  class_counts: list[np.ndarray]
+  sums: tuple[np.ndarray, np.ndarray]
+  image_shape: tuple[int, ...]
+
+
+def _write_records(path: pathlib.Path, federation: assembled.Federation) -> _Written:
+  module = assembled.package('records', 'array_record.python.array_record_module')
+  names, checks, counts, sums, shape = [], [], [], (0, 0), ()
+  writer = module.ArrayRecordWriter(str(path), 'group_size:1')
+  try:
+    for name, images, labels in federation.train:
+      record = records.record_of(images, labels)
+      _as_os_error(writer.write, record)
+      names.append(name)
+      checks.append(records.check_of(record))
+      counts.append(np.bincount(labels).astype(np.int32))
+      whole = images if images.ndim == 4 else images[..., None]
+      sums = tuple(a + b for a, b in zip(sums, pixel_sums(whole), strict=True))
+      shape = images.shape[1:]
+  finally:
+    _as_os_error(writer.close)
+  if not names:
+    raise DataError(f'{federation.flag} names nobody with train examples.')
+  return _Written(names, checks, counts, sums, shape)
+
+
+def _as_os_error(call, *given):
+  """array_record tells of a full disk, as of all, by errors of many kinds."""
+  try:
+    return call(*given)
+  except (RuntimeError, ValueError) as error:
+    raise OSError(str(error).partition('\n')[0]) from error
+
+
+def _index(
+  federation: assembled.Federation,
+  written: _Written,
+  test: Test,
+  statistics: tuple[np.ndarray, np.ndarray] | None,
+) -> dict[str, np.ndarray]:
+  """The arrays of the index: the clients in the order of their names."""
+  flag, (images, labels, ids) = federation.flag, test
+  most = max(map(len, written.class_counts))
+  counts = np.zeros((len(written.names), max(most, federation.num_classes or 0)), int)
+  for row, mine in zip(counts, written.class_counts, strict=True):
+    row[: len(mine)] = mine
+  like = np.empty((1, *written.image_shape), np.uint8)
+  given = like, np.flatnonzero(counts.sum(0)), images, labels, federation.num_classes
+  if fault := npz.split_fault('test', images, labels) or npz.pair_fault(*given):
+    raise DataError(f'{flag}: {fault}.')
+  # One example each is enough to number them.
+  one_each = np.zeros(len(counts), np.int32)
+  data = Dataset(federation.name, like, one_each, images, labels, 0, (), ())
+  data = users.named(flag, data, np.array(written.names), ids)
+  order = np.argsort(data.train_clients)
+  checks = np.frombuffer(b''.join(written.checks), np.uint8)
+  sizes = counts.sum(1)
+  mean, std = statistics or statistics_of(*written.sums, int(sizes.sum()))
+  index = {
+    'sizes': sizes[order],
+    'records': order,
+    'checks': checks.reshape(len(order), -1)[order],
+    'class_counts': counts[order],
+    'clients': data.clients,
+    'mean': np.asarray(mean),
+    'std': np.asarray(std),
+    'test_x': images if images.ndim == 4 else images[..., None],
+    'test_y': labels,
+  }
+  return index | ({} if ids is None else {'test_client': data.test_clients})

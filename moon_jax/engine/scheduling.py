@@ -1,0 +1,66 @@
+"""The planner that a configuration asks for."""
+
+import numpy as np
+from scipy import sparse
+
+from moon_jax import catalog
+from moon_jax.algorithms.wrappers import topology
+from moon_jax.config import Config, flatten
+from moon_jax.data import partition
+from moon_jax.engine import devices, planning
+from moon_jax.errors import UsageError
+
+
+def make_planner(
+  config: Config,
+  split: partition.Partition,
+  backend: str,
+  *,
+  share: bool = False,
+  room: int = 0,
+) -> planning.Planner:
+  """The planner; `share` tells whether clients average among themselves."""
+  if config.drop_last:
+    _require_whole_batches(split.sizes, config.batch_size)
+  size = planning.cohort_size(config.num_clients, config.participation)
+  num_lanes, num_devices = planning.num_lanes(
+    config.execution.lanes,
+    size,
+    backend,
+    devices.available(config.execution.devices),
+  )
+  return planning.Planner(
+    sizes=split.sizes,
+    rows=split.rows,
+    seed=config.seed,
+    cohort_size=size,
+    local_epochs=config.local_epochs,
+    # A batch larger than every client would only hold more filler.
+    batch_size=min(config.batch_size, int(split.sizes.max())),
+    num_lanes=num_lanes,
+    num_devices=num_devices,
+    drop_last=config.drop_last,
+    uniform_weights=config.client_weight == 'uniform',
+    mixing=_mixing(config) if share else None,
+    room=room,
+  )
+
+
+def _mixing(config: Config) -> sparse.csr_array:
+  """[N, N] float64, who averages with whom when all clients are present."""
+  flat = flatten(config)
+  own = catalog.options('topology', flat)
+  given = {'num_clients': config.num_clients, 'seed': config.seed} | own
+  graph = catalog.chosen('topology', flat).build(object, **given)
+  return topology.metropolis_hastings(graph)
+
+
+def _require_whole_batches(sizes: np.ndarray, batch_size: int) -> None:
+  """Raises UsageError if a client owns fewer examples than a batch."""
+  client = int(np.argmin(sizes))
+  if sizes[client] < batch_size:
+    raise UsageError(
+      f'Client {client} owns {sizes[client]} examples, no batch of '
+      f'--config.batch_size={batch_size}: with --config.drop_last=true it would not '
+      'train at all. Lower batch_size, or raise --config.partition.min_size.'
+    )

@@ -1,0 +1,78 @@
+"""Training examples that stay on disk: each round brings those of its cohort.
+
+What the device holds in a round is an ordinary training split, of the cohort alone:
+
+  examples   slot 0's, slot 1's, ..., and filler up to the largest cohort there can be
+  rows       all of them, in this order
+  offsets    [K + 1], by slot; of a split in memory they are by client
+"""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from moon_jax.data.device import DeviceSplit, TrainSplit
+from moon_jax.engine import devices
+from moon_jax.types import Dataset
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+  """Reads the examples of a cohort.
+
+  Attributes:
+    data: its `stored` has the examples.
+    cohort_size: K.
+  """
+
+  data: Dataset
+  cohort_size: int
+
+  @functools.cached_property
+  def capacity(self) -> int:
+    """Examples of the largest K clients."""
+    sizes, size = self.data.stored.sizes, self.cohort_size
+    return int(np.partition(sizes, len(sizes) - size)[-size:].sum())
+
+  @property
+  def held(self) -> np.ndarray:
+    """Stands for a device's images, of this round and the next; takes no memory."""
+    shape = (2 * self.capacity, *self.data.train_images.shape[1:])
+    return np.broadcast_to(np.uint8(0), shape)
+
+  def rows(self, clients: np.ndarray) -> list[np.ndarray]:
+    """Clients [K] -> where each one's examples stand in the split of their round."""
+    ends = np.cumsum(self.data.stored.sizes[clients])
+    return np.split(np.arange(ends[-1]), ends[:-1])
+
+  def shape(self, mesh: Mesh) -> TrainSplit:
+    """The split of any round, as ShapeDtypeStructs."""
+    sharding = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(
+      lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding),
+      self._empty(),
+    )
+
+  def of(self, clients: np.ndarray, mesh: Mesh) -> TrainSplit:
+    """The split of the round with these clients [K], on the devices."""
+    split, stored = self._empty(), self.data.stored
+    ends = np.cumsum(stored.sizes[clients])
+    split.offsets[1:] = ends
+    found = stored.read(stored.records[clients])
+    for first, end, (images, labels) in zip(split.offsets, ends, found, strict=False):
+      split.examples.images[first:end] = images
+      split.examples.labels[first:end] = labels
+    return devices.replicate(split, mesh)
+
+  def _empty(self):
+    size, data = self.capacity, self.data
+    images = np.zeros((size, *data.train_images.shape[1:]), np.uint8)
+    labels = np.zeros(size, np.int32)
+    return TrainSplit(
+      DeviceSplit(images, labels, data.mean, data.std),
+      np.arange(size, dtype=np.int32),
+      np.zeros(self.cohort_size + 1, np.int32),
+    )

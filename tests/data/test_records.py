@@ -1,0 +1,271 @@
+"""Federations that stay on disk: what is written is what is read, or it is refused."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from moon_jax.data import convert, sources
+from moon_jax.data.arrays import DataError
+from moon_jax.data.federated import records, users
+from moon_jax.errors import ExitCode
+from tests.data import federations
+from tests.data.test_federated import FOUND, load
+
+
+def flags(knobs):
+  return [f'--config.{name}={value}' for name, value in knobs.items()]
+
+
+def converted(folder, layout, found=FOUND):
+  """The source that `layout` wrote, and the records made of it."""
+  knobs = layout(folder, found)
+  out = folder / 'records'
+  words = [*flags(knobs), f'--out={out}']
+  assert convert.main(words) == ExitCode.DONE
+  return knobs, {'data.source': 'records', 'data.path': str(out)}
+
+
+@pytest.mark.parametrize('layout', federations.LAYOUTS, ids=lambda one: one.__name__)
+def test_the_records_are_what_the_source_has(layout, tmp_path, capsys):
+  knobs, stored = converted(tmp_path, layout)
+  told = capsys.readouterr().out
+  assert told == f'{tmp_path}/records: 4 clients with 52 training examples\n'
+  memory, disk = load(knobs), load(stored)
+  assert disk.clients.tolist() == memory.clients.tolist()
+  sizes = np.bincount(memory.train_clients)
+  assert disk.stored.sizes.tolist() == sizes.tolist()
+  wanted = [
+    np.bincount(memory.train_labels[memory.train_clients == i], minlength=4).tolist()
+    for i in range(4)
+  ]
+  assert disk.stored.class_counts.tolist() == wanted
+  for name in ('test_images', 'test_labels', 'test_clients', 'mean', 'std'):
+    np.testing.assert_array_equal(getattr(disk, name), getattr(memory, name))
+  chosen = np.array([2, 0, 3])
+  for client, (images, labels) in zip(
+    chosen, disk.stored.read(disk.stored.records[chosen]), strict=True
+  ):
+    mine = memory.train_clients == client
+    np.testing.assert_array_equal(images, memory.train_images[mine])
+    np.testing.assert_array_equal(labels, memory.train_labels[mine])
+
+
+@pytest.mark.parametrize('limit', [0, 1, 12, 25])
+@pytest.mark.parametrize('min_size', [1, 5, 10])
+def test_the_same_users_are_kept_as_of_data_in_memory(limit, min_size, tmp_path):
+  knobs, stored = converted(tmp_path, federations.hdf5)
+  memory, disk = load(knobs, limit=limit), load(stored, limit=limit)
+  if users.sizes_of(memory).max() < min_size:
+    for data in (memory, disk):
+      with pytest.raises(DataError, match='leaves none'):
+        users.without_small(data, min_size)
+    return
+  (memory, dropped), (disk, same) = (
+    users.without_small(data, min_size) for data in (memory, disk)
+  )
+  assert dropped == same
+  assert disk.clients.tolist() == memory.clients.tolist()
+  assert users.sizes_of(disk).tolist() == users.sizes_of(memory).tolist()
+  for name in ('test_images', 'test_labels', 'test_clients'):
+    np.testing.assert_array_equal(getattr(disk, name), getattr(memory, name))
+  for client, (images, _) in enumerate(disk.stored.read(disk.stored.records)):
+    mine = memory.train_clients == client
+    np.testing.assert_array_equal(images, memory.train_images[mine])
+
+
+def test_the_digest_is_of_every_record(tmp_path):
+  digests = set()
+  for place, change in enumerate([None, 'pixel', 'label', 'name']):
+    found = federations.federation()
+    images, labels = found['train']['f0001_41']
+    if change == 'pixel':
+      images[0, 0, 0] ^= 1
+    elif change == 'label':
+      labels[:2] = labels[1::-1]
+    elif change == 'name':
+      found['train']['f0001_42'] = found['train'].pop('f0001_41')
+    folder = tmp_path / str(place)
+    folder.mkdir()
+    _, stored = converted(folder, federations.files, found)
+    digests.add(sources.digest(load(stored)))
+  assert len(digests) == 4
+
+
+def spoilt(folder, spoil):
+  _, stored = converted(folder, federations.hdf5)
+  spoil(folder / 'records')
+  return stored
+
+
+def read_all(stored):
+  data = load(stored)
+  return data.stored.read(data.stored.records)
+
+
+def flip(name, places):
+  def change(folder):
+    path = folder / name
+    data = bytearray(path.read_bytes())
+    for place in places:
+      data[int(place * len(data))] ^= 16
+    path.write_bytes(data)
+
+  return change
+
+
+def cut(name, share):
+  def change(folder):
+    path = folder / name
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+
+  return change
+
+
+@pytest.mark.parametrize(
+  'spoil',
+  [
+    *(flip(records.INDEX, [place]) for place in (0.2, 0.5, 0.8)),
+    *(flip(records.RECORDS, np.arange(0.02, 1, 0.01) + shift) for shift in (0, 0.005)),
+    *(
+      cut(name, share)
+      for name in (records.INDEX, records.RECORDS)
+      for share in (0, 0.6)
+    ),
+    lambda folder: (folder / records.RECORDS).unlink(),
+    lambda folder: (folder / records.INDEX).unlink(),
+  ],
+)
+def test_damage_is_one_line(spoil, tmp_path):
+  stored = spoilt(tmp_path, spoil)
+  with pytest.raises(DataError) as caught:
+    read_all(stored)
+  assert '\n' not in str(caught.value)
+  assert str(tmp_path) in str(caught.value)
+
+
+def test_one_flipped_bit_of_a_record_is_found(tmp_path):
+  """Or else nothing has changed: array_record's own fields are not all read."""
+  _, stored = converted(tmp_path, federations.hdf5)
+  path = tmp_path / 'records' / records.RECORDS
+  whole, expected = path.read_bytes(), read_all(stored)
+  rng, num_refused = np.random.default_rng(0), 0
+  for place in rng.choice(len(whole), 60, replace=False):
+    damaged = bytearray(whole)
+    damaged[place] ^= 1 << rng.integers(8)
+    path.write_bytes(damaged)
+    try:
+      found = read_all(stored)
+    except DataError:
+      num_refused += 1
+      continue
+    for pair, wanted in zip(found, expected, strict=True):
+      np.testing.assert_array_equal(pair[0], wanted[0])
+      np.testing.assert_array_equal(pair[1], wanted[1])
+  assert num_refused
+
+
+def test_a_folder_of_two_federations_is_refused(tmp_path):
+  for place, seed in (('a', 0), ('b', 1)):
+    (tmp_path / place).mkdir()
+    converted(tmp_path / place, federations.hdf5, federations.federation(seed))
+  other = tmp_path / 'b/records' / records.RECORDS
+  other.replace(tmp_path / 'a/records' / records.RECORDS)
+  with pytest.raises(DataError, match='record 0 is damaged; convert it again'):
+    read_all({'data.source': 'records', 'data.path': str(tmp_path / 'a/records')})
+
+
+@pytest.mark.parametrize(
+  ('name', 'change'),
+  [
+    ('sizes', lambda sizes: sizes + 1),
+    ('records', lambda places: places * 0),
+    ('clients', lambda names: names[:2]),
+    ('test_client', lambda numbers: numbers + 3),
+    ('test_client', lambda numbers: numbers[1:]),
+    ('test_client', lambda numbers: numbers.astype(float)),
+    ('test_y', lambda labels: labels + 1),
+    ('class_counts', lambda counts: counts[1:]),
+    ('mean', lambda mean: mean.astype(int)),
+    ('checks', lambda checks: checks.astype('U')),
+  ],
+)
+def test_an_index_that_does_not_agree_is_refused(name, change, tmp_path):
+  _, stored = converted(tmp_path, federations.hdf5)
+  path = tmp_path / 'records' / records.INDEX
+  index = dict(np.load(path))
+  np.savez(path, **index | {name: change(index[name])})
+  with pytest.raises(DataError) as caught:
+    load(stored)
+  assert '\n' not in str(caught.value)
+  assert name in str(caught.value)
+
+
+def test_sizes_that_the_records_do_not_have_are_one_line(tmp_path):
+  _, stored = converted(tmp_path, federations.hdf5)
+  path = tmp_path / 'records' / records.INDEX
+  index = dict(np.load(path))
+  index['class_counts'][0, 0] += 1
+  index['sizes'][0] += 1
+  np.savez(path, **index)
+  with pytest.raises(DataError, match=r'cannot be read: ValueError'):
+    read_all(stored)
+
+
+def test_a_made_up_federation(tmp_path, capsys):
+  out = tmp_path / 'made'
+  assert convert.main([f'--out={out}', '--synthetic=30x7']) == ExitCode.DONE
+  assert capsys.readouterr().out == f'{out}: 30 clients with 210 training examples\n'
+  data = load({'data.source': 'records', 'data.path': str(out)})
+  assert data.stored.sizes.tolist() == [7] * 30
+  assert ((data.stored.class_counts > 0).sum(1) <= 3).all()
+  assert data.num_classes == 10
+  assert len(set(data.test_clients.tolist())) == 30
+  images, _ = data.stored.read(data.stored.records[[3]])[0]
+  assert images.shape == (7, 28, 28, 1)
+
+
+@pytest.mark.parametrize(
+  ('words', 'line'),
+  [
+    ([], '--out is missing; see --help.'),
+    (['--out=here'], "--out='here' exists already."),
+    (['--out=new', '--synthetic=5'], "--synthetic='5' must be NxM: N users with M im"),
+    (['--out=new', '--synthetic=5x5', 'x'], "'x' is not used with --synthetic."),
+    (['--out=new', '--config.sed=1'], '--config.sed is not a knob. Did you mean'),
+    (['--out=new'], '--config.data.source=digits: the data name no users.'),
+    (['--out=new', '--config.data.limit=9'], '--config.data.limit is not used here'),
+    (
+      ['--out=new', '--config.data.source=folder', '--config.data.path=here'],
+      "--config.data.path='here' must be a folder of .npz files, one for each client.",
+    ),
+  ],
+)
+def test_bad_command_lines(words, line, tmp_path, monkeypatch, capsys):
+  (tmp_path / 'here').mkdir()
+  monkeypatch.chdir(tmp_path)
+  assert convert.main(words) == ExitCode.USAGE
+  assert capsys.readouterr().err.startswith(line)
+  assert [path.name for path in tmp_path.iterdir()] == ['here']
+
+
+def test_labels_with_a_gap_are_refused_and_nothing_is_left(tmp_path, capsys):
+  found = federations.federation()
+  for _, labels in found['train'].values():
+    labels[labels == 2] = 1
+  knobs = federations.hdf5(tmp_path, found)
+  words = [*flags(knobs), f'--out={tmp_path / "out"}']
+  assert convert.main(words) == ExitCode.USAGE
+  wanted = 'train_y holds no 2; number the classes from 0 without gaps'
+  assert wanted in capsys.readouterr().err
+  assert not list(tmp_path.glob('out*'))
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(disk, tmp_path, capsys):
+  folder = pathlib.Path(disk('small', '2m'))
+  code = convert.main([f'--out={folder / "out"}', '--synthetic=400x50'])
+  err = capsys.readouterr().err
+  assert code == ExitCode.FAILED, err
+  assert err.count('\n') == 1
+  assert 'cannot be written: ' in err
+  assert not list(folder.iterdir())

@@ -1,0 +1,174 @@
+"""A run whose training data stay on disk is the run of the same data in memory."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax.data import convert
+from moon_jax.data.federated import records
+from moon_jax.engine import experiment, programs
+from moon_jax.errors import ExitCode, UsageError
+from tests.data import federations
+from tests.processes import checkpoint, read_lines
+from tests.runner.test_natural import config
+
+CHANGES = {
+  'partition.min_size': 2,
+  'participation': 0.5,
+  'num_rounds': 4,
+  'local_epochs': 2,
+  'checkpoint_every_rounds': 2,
+}
+
+
+@pytest.fixture(scope='module')
+def sources(tmp_path_factory):
+  """The knobs of the same federation in memory, and on disk."""
+  jax.devices()  # a run's own number of them would be that of the tests after it
+  folder = tmp_path_factory.mktemp('streaming')
+  knobs = federations.hdf5(folder, federations.federation())
+  words = [f'--config.{name}={value}' for name, value in knobs.items()]
+  assert convert.main([*words, f'--out={folder / "records"}']) == ExitCode.DONE
+  stored = {'data.source': 'records', 'data.path': str(folder / 'records')}
+  return knobs, stored
+
+
+def check_same(one, other, last=4):
+  metrics = [(workdir / 'metrics.jsonl').read_bytes() for workdir in (one, other)]
+  assert metrics[0] == metrics[1]
+  assert checkpoint(one, last) == checkpoint(other, last)
+  arrays = [np.load(workdir / 'partition.npz') for workdir in (one, other)]
+  for name in ('clients', 'offsets', 'class_counts'):
+    np.testing.assert_array_equal(*(array[name] for array in arrays))
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {},
+    {'algorithm': 'moon'},  # the frozen networks run once, over what clients own
+    {'algorithm': 'moon', 'augmentation.name': 'crop_flip'},
+    {'algorithm': 'scaffold', 'execution.client_store': 'disk'},
+    {'algorithm': 'solo', 'execution.devices': '2'},
+    {'algorithm': 'decentralized_moon', 'participation': 1.0},
+    {
+      'algorithm': 'median',
+      'data.limit': 40,
+      'drop_last': True,
+      'batch_size': 5,
+      'partition.min_size': 5,
+      'participation': 1.0,
+    },
+  ],
+  ids=lambda changes: '-'.join(map(str, changes.values())) or 'fedavg',
+)
+def test_the_same_rounds_to_the_last_bit(changes, sources, tmp_path):
+  for name, knobs in zip(('memory', 'disk'), sources, strict=True):
+    moon_jax.run(config(knobs, **(CHANGES | changes)), tmp_path / name)
+  check_same(tmp_path / 'memory', tmp_path / 'disk')
+  clients = [line['clients'] for line in read_lines(tmp_path / 'disk/metrics.jsonl')]
+  assert len({tuple(one) for one in clients}) > 1 or 'participation' in changes
+
+
+def test_what_was_resumed_is_the_same(sources, tmp_path):
+  for rounds in (2, 4):
+    done = config(sources[1], **(CHANGES | {'num_rounds': rounds}))
+    moon_jax.run(done, tmp_path / 'parts')
+  moon_jax.run(config(sources[1], **CHANGES), tmp_path / 'whole')
+  check_same(tmp_path / 'parts', tmp_path / 'whole')
+  images, labels = moon_jax.load(tmp_path / 'whole').test_data()
+  assert (len(images), len(labels)) == (26, 26)
+
+
+def test_rounds_in_memory_are_those_of_the_run(sources, tmp_path):
+  done = moon_jax.run(config(sources[1], **CHANGES), tmp_path / 'run')
+  found = [one.metrics for one in moon_jax.rounds(config(sources[1], **CHANGES))]
+  assert found == done.metrics
+
+
+def test_a_round_has_the_examples_of_its_cohort_alone(sources):
+  built = experiment.build(moon_jax.config.validate(config(sources[1], **CHANGES)))
+  sizes = built.split.sizes
+  assert sizes.tolist() == [7, 3, 12, 30]
+  plan = built.planner.plan(1)
+  given = programs.train_split(built, plan)
+  # The largest cohort of two owns 30 + 12.
+  assert (
+    given.examples.images.shape == built.train.examples.images.shape == (42, 8, 8, 1)
+  )
+  ends = np.cumsum(sizes[plan.clients])
+  assert np.asarray(given.offsets).tolist() == [0, *ends]
+  assert plan.examples[plan.step_real].max() == ends[-1] - 1
+  stored = built.stream.data.stored
+  for slot, (images, labels) in enumerate(stored.read(stored.records[plan.clients])):
+    mine = slice(*np.asarray(given.offsets)[slot : slot + 2])
+    np.testing.assert_array_equal(given.examples.images[mine], images)
+    np.testing.assert_array_equal(given.examples.labels[mine], labels)
+
+
+def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(sources, tmp_path):
+  """Found when its client is packed; with the record put back the run goes on."""
+  place = tmp_path / 'records'
+  shutil.copytree(sources[1]['data.path'], place)
+  knobs, path = sources[1] | {'data.path': str(place)}, place / records.RECORDS
+  built = experiment.build(moon_jax.config.validate(config(knobs, **CHANGES)))
+  early = {*built.planner.cohort(0), *built.planner.cohort(1)}
+  late = {*built.planner.cohort(2), *built.planner.cohort(3)} - early
+  assert late
+  whole = path.read_bytes()
+  for byte in range(len(whole) - 1, 0, -97):
+    path.write_bytes(whole[:byte] + bytes([whole[byte] ^ 8]) + whole[byte + 1 :])
+    if unreadable(place) and unreadable(place) <= late:
+      break
+  else:
+    raise AssertionError('no byte is of such a record alone')
+  with pytest.raises(UsageError, match=f'^{path}.*(damaged|cannot be read)'):
+    moon_jax.run(config(knobs, **CHANGES), tmp_path / 'run')
+  assert 1 <= len(read_lines(tmp_path / 'run/metrics.jsonl')) <= 3
+  path.write_bytes(whole)
+  moon_jax.run(config(knobs, **CHANGES), tmp_path / 'run')
+  moon_jax.run(config(sources[1], **CHANGES), tmp_path / 'undisturbed')
+  check_same(tmp_path / 'run', tmp_path / 'undisturbed')
+
+
+def unreadable(folder):
+  """The clients whose records cannot be read."""
+  found = set()
+  for client in range(4):
+    stored = records.load_records(str(folder)).stored
+    try:
+      stored.read(stored.records[[client]])
+    except UsageError:
+      found.add(client)
+  return found
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'), [('partition.name', 'iid'), ('algorithm', 'centralized')]
+)
+def test_what_wants_all_examples_is_refused(name, value, sources, tmp_path):
+  changed = config(sources[1])
+  changed.update_from_flattened_dict({name: value})
+  with pytest.raises(UsageError) as caught:
+    moon_jax.run(changed, tmp_path / 'run')
+  assert str(caught.value) == (
+    '--config.data.source=records keeps each client on disk: it needs '
+    '--config.partition.name=natural, and an algorithm of several clients.'
+  )
+  assert not (tmp_path / 'run').exists()
+
+
+def test_other_records_are_other_data(sources, tmp_path):
+  place = tmp_path / 'records'
+  shutil.copytree(sources[1]['data.path'], place)
+  knobs = sources[1] | {'data.path': str(place)}
+  moon_jax.run(config(knobs, **(CHANGES | {'num_rounds': 1})), tmp_path / 'run')
+  shutil.rmtree(place)
+  other = federations.hdf5(tmp_path, federations.federation(seed=1))
+  words = [f'--config.{name}={value}' for name, value in other.items()]
+  assert convert.main([*words, f'--out={place}']) == ExitCode.DONE
+  with pytest.raises(UsageError, match='was trained on other data than this'):
+    moon_jax.run(config(knobs, **CHANGES), tmp_path / 'run')
