@@ -263,6 +263,19 @@ def test_a_disk_that_fills_up_in_a_write_loses_nothing(disk):
     np.testing.assert_array_equal(file.read(clients), some(*clients))
 
 
+def test_a_save_writes_what_has_changed_since_the_last(tmp_path):
+  store = ClientStore(np.zeros(3, np.float32), 100, 'host', tmp_path / 'f')
+  store.write(np.arange(50), np.zeros((50, 3), np.float32))
+  first = store.index()
+  store.keep([first])
+  store.write(np.array([7, 20]), np.ones((2, 3), np.float32))
+  second = store.index()
+  moved = second.clients[second.places != first.places]
+  assert moved.tolist() == [7, 20]
+  assert (tmp_path / 'f').stat().st_size == 52 * 12
+  store.close()
+
+
 def test_only_those_in_the_last_cohort_stay_on_the_device():
   first = {'w': np.zeros(3, np.float32), 'n': np.float32(0)}
   store = ClientStore(first, 100, 'host')

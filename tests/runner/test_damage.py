@@ -152,6 +152,25 @@ def test_a_full_disk_and_then_space(disk, remount, expected):
   assert_same_end(folder / 'run', expected)
 
 
+@pytest.mark.slow
+def test_a_full_disk_while_memories_are_written(disk, remount, expected):
+  # One version of all memories fits, and not a second.
+  whole = expected / 'checkpoints/6'
+  size = sum(path.stat().st_size for path in whole.rglob('*') if path.is_file())
+  folder = disk('small', int(1.5 * size))
+  done = launch(folder, *SIX, '--config.execution.client_store=disk')
+  assert done.returncode == ExitCode.FAILED
+  assert one_line(done) == (
+    'run/checkpoints/clients.bin cannot be written: No space left on device. What was '
+    'saved before is kept, and the same command goes on from there.\n'
+  )
+  remount(folder, 'size=64m')
+  done = launch(folder, *SIX)
+  check_success(done)
+  assert 'resumed after round 2 of 6' in done.stdout
+  assert_same_end(folder / 'run', expected)
+
+
 def test_a_read_only_disk(disk, remount, tmp_path):
   folder = disk('frozen', '64k')
   remount(folder, 'ro')
