@@ -12,8 +12,8 @@ from moon_jax.data.federated import records
 from moon_jax.engine import experiment, programs
 from moon_jax.errors import ExitCode, UsageError
 from tests.data import federations
-from tests.processes import checkpoint, read_lines
-from tests.runner.test_natural import config
+from tests.processes import ROOT, check_success, checkpoint, launch, read_lines
+from tests.runner.test_natural import TINY, config
 
 CHANGES = {
   'partition.min_size': 2,
@@ -172,3 +172,30 @@ def test_other_records_are_other_data(sources, tmp_path):
   assert convert.main([*words, f'--out={place}']) == ExitCode.DONE
   with pytest.raises(UsageError, match='was trained on other data than this'):
     moon_jax.run(config(knobs, **CHANGES), tmp_path / 'run')
+
+
+# What a process had in memory at most, in bytes.
+PEAK = """
+import resource, sys
+from moon_jax import __main__
+code = __main__.launch(sys.argv[1:])
+print('peak', 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow  # writes 400 MB
+def test_memory_does_not_grow_with_what_is_on_disk(tmp_path):
+  peaks = {}
+  for users in (100, 10_000):
+    out = tmp_path / str(users)
+    assert convert.main([f'--out={out}', f'--synthetic={users}x50']) == ExitCode.DONE
+    knobs = TINY | {'data.source': 'records', 'data.path': out, 'num_rounds': 5}
+    knobs |= {'participation': 10 / users, 'execution.compile_cache': 'off'}
+    words = [f'--config.{name}={value}' for name, value in knobs.items()]
+    program = {'program': ('-c', PEAK), 'PYTHONPATH': str(ROOT)}
+    done = launch(tmp_path, *words, f'--workdir=run{users}', **program)
+    check_success(done)
+    peaks[users] = int(done.stdout.split('peak ')[1])
+  on_disk = 10_000 * 50 * 28 * 28
+  assert peaks[10_000] - peaks[100] < on_disk / 4
