@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+import moon_jax
 from moon_jax.data import sources
 from moon_jax.data.arrays import DataError, make_dataset
 from moon_jax.data.federated import assembled, users
@@ -87,6 +88,24 @@ def test_tfds_with_an_id_feature(tmp_path, monkeypatch):
     load(knobs, client='slide')
   with pytest.raises(DataError, match="client='image' is neither text nor an integer"):
     load(knobs, client='image')
+
+
+@pytest.mark.usefixtures('own_parts')
+def test_a_source_of_a_users_own_may_name_users():
+  images, labels = np.zeros((6, 2, 2), np.uint8), np.arange(6) % 2
+
+  def mine(wrong=False):
+    ids = (['a', 'b'] * 3, None)
+    return (images, labels, images, labels, *ids)[: 5 if wrong else 6]
+
+  knobs = {'wrong': moon_jax.knob(bool, False, 'one array too few')}
+  moon_jax.register_data('mine', mine, knobs=knobs)
+  data = sources.load('mine', limit=0)
+  assert data.clients[data.train_clients].tolist() == ['a', 'b'] * 3
+  assert data.test_clients is None
+  wanted = 'must return .train_x, train_y, test_x, test_y., and with users train_client'
+  with pytest.raises(DataError, match=wanted):
+    sources.load('mine', limit=0, wrong=True)
 
 
 # --- who is who -----------------------------------------------------------------------
