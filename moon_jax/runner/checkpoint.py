@@ -23,6 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from moon_jax import tree
+from moon_jax.engine import hosts
 from moon_jax.errors import NoCheckpointError
 from moon_jax.runner import client_file, client_store, files, manifest
 from moon_jax.runner.client_store import ClientStore
@@ -55,7 +56,8 @@ class Checkpoints:
     self._say = say
     self._store = store
     self._indices = {}  # name of a checkpoint -> its index
-    self._checkpointer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+    handler = ocp.StandardCheckpointHandler(**_alone())
+    self._checkpointer = ocp.Checkpointer(handler, **_alone())
     files.make_folder(directory)
     with files.writing(directory):
       for path in directory.iterdir():
@@ -87,7 +89,7 @@ class Checkpoints:
       os.stat(partial)
       with _quietly():
         kept = state._replace(clients=()) if index else state
-        content = ocp.args.StandardSave(kept)
+        content = ocp.args.StandardSave(jax.device_get(kept) if _alone() else kept)
         self._checkpointer.save(partial.absolute() / STATE, args=content)
       if index:
         client_file.write_index(partial / manifest.INDEX, index)
@@ -149,8 +151,10 @@ class Checkpoints:
         return state, reason
       store.restore(index)
       everyone = store.read(np.arange(num_clients))
-    where = jax.tree.map(lambda leaf: leaf.sharding, first.clients)
-    return state._replace(clients=jax.device_put(everyone, where)), ''
+    if not _alone():
+      where = jax.tree.map(lambda leaf: leaf.sharding, first.clients)
+      everyone = jax.device_put(everyone, where)
+    return state._replace(clients=everyone), ''
 
   def _set_aside(self, folder, reason):
     places = (folder.with_name(f'bad-{folder.name}-{n}') for n in itertools.count(1))
@@ -193,6 +197,16 @@ def folders(directory: pathlib.Path) -> list[pathlib.Path]:
   """
   found = [p for p in directory.glob('*') if re.fullmatch(r'0|[1-9][0-9]*', p.name)]
   return sorted(found, key=lambda path: -int(path.name))
+
+
+def _alone():
+  """Tells orbax to wait for no other process of the run: none of them saves."""
+  if hosts.count() == 1:
+    return {}
+  only = ocp.options.MultiprocessingOptions(
+    primary_host=0, active_processes={0}, barrier_sync_key_prefix='first'
+  )
+  return {'multiprocessing_options': only}
 
 
 def _partial(folder):
@@ -264,12 +278,13 @@ def _load(folder: pathlib.Path, like: State) -> State:
 
   Args:
     folder: of the checkpoint.
-    like: what it has to hold; of `jax.ShapeDtypeStruct`s the leaves become numpy, else
-      they go to its devices.
+    like: what it has to hold; where it has arrays of JAX they go to the same devices,
+      else they become numpy.
   """
   place = folder.absolute() / STATE
   try:
-    with _quietly(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+    handler = ocp.PyTreeCheckpointHandler(**_alone())
+    with _quietly(), ocp.Checkpointer(handler, **_alone()) as checkpointer:
       # Orbax casts another dtype without a word, so the types are compared first.
       saved = checkpointer.metadata(place).item_metadata.tree
       if not (differing := _layout(saved) ^ _layout(like)):
@@ -285,7 +300,7 @@ def _load(folder: pathlib.Path, like: State) -> State:
 
 def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
   """How orbax is to make a leaf like this one."""
-  if isinstance(leaf, jax.ShapeDtypeStruct):
+  if not isinstance(leaf, jax.Array):
     return ocp.RestoreArgs(restore_type=np.ndarray)
   return ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype)
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from moon_jax import tree
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine import devices, programs
+from moon_jax.engine import devices, hosts, programs
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
 from moon_jax.errors import DivergedError
@@ -89,8 +89,8 @@ class Pipeline:
   def __init__(
     self,
     experiment: Experiment,
-    checkpoints: Checkpoints,
-    records: Records,
+    checkpoints: Checkpoints | None,
+    records: Records | None,
     console: Console,
     store: ClientStore | None = None,
   ):
@@ -98,8 +98,8 @@ class Pipeline:
 
     Args:
       experiment: what is run.
-      checkpoints: where states are saved.
-      records: where the rounds are written down.
+      checkpoints: where states are saved; None in another process than the first.
+      records: where the rounds are written down; None like them.
       console: is told of them.
       store: of the clients' memories, if they are not in the state.
     """
@@ -124,8 +124,12 @@ class Pipeline:
       console.say('compiling one round and one test ... ', end='')
       self._programs = programs.compile_programs(experiment, state, self._packed.inputs)
       console.say(f'{self._programs.compile_seconds:.1f} s')
-    traced = self._rounds if config.execution.profile else range(0)
-    self._profiler = Profiler(records.workdir / 'profile', traced)
+    if hosts.count() > 1:
+      summed = programs.exchanged_bytes(self._programs.run_round)
+      arrivals = tree.num_bytes(self._packed.plan.arrivals)
+      console.exchanged(summed, tree.num_bytes(state.server.variables), arrivals)
+    traced = self._rounds if config.execution.profile and records else range(0)
+    self._profiler = Profiler(records and records.workdir / 'profile', traced)
 
   def buffers(self) -> dict[str, int]:
     """What is large in the device's memory, as far as it is known -> bytes."""
@@ -175,7 +179,7 @@ class Pipeline:
           current.clock.seconds[phase] += seconds
       if recording:
         recording.result()
-      saved = stop.requested
+      saved = stop.requested()
       saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
       previous = unkept = current
       if saved or devices.one_at_a_time(self._experiment.mesh):
@@ -244,13 +248,15 @@ class Pipeline:
     if tested is not None:
       clock.arrived('evaluate')
     record = line_of(self._experiment, pending.index, pending.plan, metrics, tested)
-    self._records.add_metrics(record)
-    self._records.board.add_histogram('clients/drift', metrics.drift, record['round'])
+    if self._records:
+      self._records.add_metrics(record)
+      self._records.board.add_histogram('clients/drift', metrics.drift, record['round'])
     stop_if_diverged(record, metrics, self._experiment.config.on_nonfinite)
-    if to_save is not None:
-      with clock('save'):
-        self._checkpoints.save(to_save)
-    self._records.add_timings(timing_record(clock, pending.plan, record))
+    if self._records:
+      if to_save is not None:
+        with clock('save'):
+          self._checkpoints.save(to_save)
+      self._records.add_timings(timing_record(clock, pending.plan, record))
     self._console.round_done(record, clock)
     self._profiler.arrived(pending.index, clock)
 
