@@ -8,28 +8,29 @@ clients' memories are in the file that all checkpoints share.
 """
 
 import contextlib
-import functools
 import itertools
-import logging
 import os
 import pathlib
 import re
 import shutil
-import sys
 from collections.abc import Callable
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from moon_jax import tree
 from moon_jax.engine import hosts
 from moon_jax.errors import NoCheckpointError
-from moon_jax.runner import client_file, client_store, files, manifest
+from moon_jax.runner import (
+  client_file,
+  client_store,
+  files,
+  manifest,
+  saved_state,
+)
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.types import PyTree, State
 
-STATE = 'default'  # orbax's own name for the only item of a checkpoint
 _KEPT = 2
 
 
@@ -56,8 +57,7 @@ class Checkpoints:
     self._say = say
     self._store = store
     self._indices = {}  # name of a checkpoint -> its index
-    handler = ocp.StandardCheckpointHandler(**_alone())
-    self._checkpointer = ocp.Checkpointer(handler, **_alone())
+    self._checkpointer = saved_state.checkpointer()
     files.make_folder(directory)
     with files.writing(directory):
       for path in directory.iterdir():
@@ -87,17 +87,15 @@ class Checkpoints:
       # In the folder that was opened: another one at its path is another run's.
       os.mkdir(partial.name, dir_fd=self._descriptor)
       os.stat(partial)
-      with _quietly():
-        kept = state._replace(clients=()) if index else state
-        content = ocp.args.StandardSave(jax.device_get(kept) if _alone() else kept)
-        self._checkpointer.save(partial.absolute() / STATE, args=content)
+      kept = state._replace(clients=()) if index else state
+      saved_state.save(self._checkpointer, partial, kept)
       if index:
         client_file.write_index(partial / manifest.INDEX, index)
       manifest.write(partial, step)
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
-      raise files.failure(folder, _reason(error)) from error
+      raise files.failure(folder, saved_state.reason(error)) from error
     self._indices[folder.name] = index
     self._remove_older()
 
@@ -135,11 +133,11 @@ class Checkpoints:
     """The state, and the memories to where they belong now; or what is wrong."""
     if not index:
       if not self._store:
-        return _load(folder, first), ''
-      state = _load(folder, first._replace(clients=self._store.shapes()))
+        return saved_state.load(folder, first), ''
+      state = saved_state.load(folder, first._replace(clients=self._store.shapes()))
       self._store.fill(state.clients)
       return state._replace(clients=first.clients), ''
-    state = _load(folder, first._replace(clients=()))
+    state = saved_state.load(folder, first._replace(clients=()))
     if self._store:
       if not (reason := self._store.fault(index)):
         self._store.restore(index)
@@ -151,7 +149,7 @@ class Checkpoints:
         return state, reason
       store.restore(index)
       everyone = store.read(np.arange(num_clients))
-    if not _alone():
+    if hosts.count() == 1:
       where = jax.tree.map(lambda leaf: leaf.sharding, first.clients)
       everyone = jax.device_put(everyone, where)
     return state._replace(clients=everyone), ''
@@ -199,44 +197,9 @@ def folders(directory: pathlib.Path) -> list[pathlib.Path]:
   return sorted(found, key=lambda path: -int(path.name))
 
 
-def _alone():
-  """Tells orbax to wait for no other process of the run: none of them saves."""
-  if hosts.count() == 1:
-    return {}
-  only = ocp.options.MultiprocessingOptions(
-    primary_host=0, active_processes={0}, barrier_sync_key_prefix='first'
-  )
-  return {'multiprocessing_options': only}
-
-
 def _partial(folder):
   """Where a checkpoint is before it has its name, and once it has lost it."""
   return folder.with_name(folder.name + files.PARTIAL)
-
-
-@contextlib.contextmanager
-def _quietly():
-  """Orbax and its threads print tracebacks, and then raise the error too.
-
-  After an error threads that are not done yet stay quiet.
-  """
-  log, hook = logging.getLogger('absl'), sys.unraisablehook
-  before, log.disabled = log.disabled, True
-  sys.unraisablehook = lambda unraisable: None
-  try:
-    yield
-    sys.unraisablehook = hook
-  finally:
-    log.disabled = before
-
-
-def _reason(error):
-  """The cause of orbax's failure in a few words."""
-  text = str(error).strip().partition('\n')[0]
-  # "RESOURCE_EXHAUSTED: Error writing local file ... [os_error_code='28']"
-  code = re.search(r"os_error_code='(\d+)'", text)
-  number = int(code[1]) if code else getattr(error, 'errno', None)
-  return os.strerror(number) if number else text[:200] or type(error).__name__
 
 
 def newest(
@@ -261,9 +224,9 @@ def newest(
     if manifest.fault(folder, int(folder.name)):
       continue
     if not (index := _index(folder)):
-      state = _load(folder, like)
+      state = saved_state.load(folder, like)
       return state._replace(clients=tree.gather(state.clients, one))
-    state = _load(folder, like._replace(clients=()))
+    state = saved_state.load(folder, like._replace(clients=()))
     num_clients = len(jax.tree.leaves(like.clients)[0])
     with client_store.reading(directory, first(), num_clients) as store:
       if store.misfit(index):
@@ -271,42 +234,3 @@ def newest(
       store.restore(index)
       return state._replace(clients=store.read(one))
   raise NoCheckpointError(f'{directory} holds no undamaged checkpoint.')
-
-
-def _load(folder: pathlib.Path, like: State) -> State:
-  """A verified checkpoint; what goes wrong now is not for an older one to mend.
-
-  Args:
-    folder: of the checkpoint.
-    like: what it has to hold; where it has arrays of JAX they go to the same devices,
-      else they become numpy.
-  """
-  place = folder.absolute() / STATE
-  try:
-    handler = ocp.PyTreeCheckpointHandler(**_alone())
-    with _quietly(), ocp.Checkpointer(handler, **_alone()) as checkpointer:
-      # Orbax casts another dtype without a word, so the types are compared first.
-      saved = checkpointer.metadata(place).item_metadata.tree
-      if not (differing := _layout(saved) ^ _layout(like)):
-        how = ocp.args.PyTreeRestore(like, jax.tree.map(_restored_as, like))
-        return checkpointer.restore(place, how)
-  except Exception as error:  # reading can raise anything
-    problem = f'{folder} is undamaged and cannot be read ({_reason(error)}).'
-    raise NoCheckpointError(problem) from error
-  names = ', '.join(sorted({name for name, _ in differing}))
-  problem = f'Checkpoint {folder.name} holds another state; differing: {names}.'
-  raise NoCheckpointError(problem)
-
-
-def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
-  """How orbax is to make a leaf like this one."""
-  if not isinstance(leaf, jax.Array):
-    return ocp.RestoreArgs(restore_type=np.ndarray)
-  return ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype)
-
-
-def _layout(tree) -> set[tuple[str, tuple]]:
-  """{(path, (shape, dtype))} of every leaf, whatever the containers are called."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  name = functools.partial(jax.tree_util.keystr, simple=True, separator='.')
-  return {(name(path), (tuple(leaf.shape), str(leaf.dtype))) for path, leaf in leaves}
