@@ -1,8 +1,10 @@
 """Runs one algorithm on synthetic clients and says what each part of a run took.
 
   python -m benchmarks.federation --clients=N --algorithm=NAME [--tier=TIER]
+    [--processes=P]
 
-A process for the run and one for its resumption, so that each has a peak of memory.
+A process for the run and one for its resumption, so that each has a peak of memory, or
+P of each, of which the first one tells.
 Every client has EXAMPLES images of 8x8; 50 are in a round. Prints one JSON line.
 """
 
@@ -10,7 +12,9 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
@@ -21,6 +25,7 @@ import numpy as np
 
 from moon_jax import cli
 from moon_jax.data.arrays import make_dataset
+from moon_jax.engine import hosts, rendezvous
 from moon_jax.runner import checkpoint, clock, files, loop, run_directory
 
 EXAMPLES, COHORT, ROUNDS = 5, 50, 20
@@ -32,24 +37,49 @@ def main() -> None:
   parser.add_argument('--clients', type=int, required=True)
   parser.add_argument('--algorithm', required=True)
   parser.add_argument('--tier', default='auto')
+  parser.add_argument('--processes', type=int, default=1)
   parser.add_argument('--workdir')
   parser.add_argument('--rounds', type=int, default=ROUNDS)
   options = parser.parse_args()
   if options.workdir:
-    print(json.dumps(_run(options, pathlib.Path(options.workdir))))
+    with hosts.joined(dict):
+      told = _run(options, pathlib.Path(options.workdir))
+    if told:
+      print(json.dumps(told))
     return
   with tempfile.TemporaryDirectory() as folder:
     words = [sys.executable, '-m', 'benchmarks.federation', *sys.argv[1:]]
     words.append(f'--workdir={folder}/run')
     starts = []
     for rounds in (ROUNDS, ROUNDS + 1):
-      done = subprocess.run(
-        [*words, f'--rounds={rounds}'], stdout=subprocess.PIPE, check=True, text=True
-      )
-      starts.append(json.loads(done.stdout.splitlines()[-1]))
+      starts.append(_start([*words, f'--rounds={rounds}'], options.processes))
   whole, resumed = starts
   resuming = {name: resumed[name] for name in ('restore_seconds', 'peak_memory_bytes')}
   print(json.dumps(whole | {'resumed': resuming}))
+
+
+def _start(words, num_processes):
+  """The JSON that the first of some processes prints."""
+  with socket.create_server(('localhost', 0)) as free:
+    port = free.getsockname()[1]
+  shared = {
+    rendezvous.COORDINATOR: f'localhost:{port}',
+    rendezvous.PROCESSES: str(num_processes),
+  }
+  first, *others = (
+    subprocess.Popen(
+      words,
+      env=os.environ | shared | {rendezvous.PROCESS: str(index)},
+      stdout=subprocess.DEVNULL if index else subprocess.PIPE,
+      text=True,
+    )
+    for index in range(num_processes)
+  )
+  told = first.communicate()[0]
+  for process in (first, *others):
+    if process.wait():
+      raise subprocess.CalledProcessError(process.returncode, words)
+  return json.loads(told.splitlines()[-1])
 
 
 def _data(num_clients):
@@ -89,6 +119,8 @@ def _run(options, workdir):
   with contextlib.redirect_stdout(sys.stderr):
     loop.run(cli.parse(words), load=lambda config: _data(config.num_clients))
   took = time.perf_counter() - begin
+  if not hosts.is_first():
+    return None
   timings = files.read_lines(workdir / run_directory.TIMINGS)[-options.rounds :]
   mine = timings if options.rounds == ROUNDS else timings[-1:]
   # After a save, and in the first round, the device has waited for something else.

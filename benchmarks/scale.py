@@ -18,15 +18,16 @@ def tasks(quick: bool, details: dict) -> dict[str, Callable[[], list[Row]]]:
 
 def _rows(algorithm, sizes, details):
   words = ['-m', 'benchmarks.federation', f'--algorithm={algorithm}']
-  rows = []
-  for size in sizes:
-    found = processes.run([*words, f'--clients={size}'])
-    first = details.setdefault(f'{algorithm}-{sizes[0]}', found)
-    details[f'{algorithm}-{size}'] = found
+  rows, first = [], None
+  cases = [(1, size) for size in sizes] + [(2, sizes[0]), (2, sizes[-1])]
+  for count, size in cases:
+    found = processes.run([*words, f'--clients={size}', f'--processes={count}'])
+    first = first or found
+    name = f'{algorithm}, {size:,} clients' + f', {count} processes' * (count > 1)
+    details[name] = found
     bars = {'': '', 'memory': ''}
-    if size == 10**6:
+    if (count, size) == (1, 10**6):
       bars = {'': 'start 30 s, store 20 ms, round 1.2 times', 'memory': '2.5 GB'}
-    name = f'{algorithm}, {size:,} clients'
     rows += [
       Row(name, _told(found, first), bars['']),
       Row(f'{name}: peak of memory', _memory(found), bars['memory']),

@@ -128,8 +128,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.cnn_transformer.feedforward=2048     hidden units of a layer; at least 1
   --config.cnn_transformer.dropout=0.1          after convolutions, in the encoder; in
                                                 [0, 1)
-  --config.execution.devices=auto               that share the lanes; 'auto' or a count
-                                                of at least 1
+  --config.execution.devices=auto               of a process, that share the lanes;
+                                                'auto' or a count of at least 1
   --config.execution.lanes=auto                 clients trained side by side; 'auto' or
                                                 a count of at least 1
   --config.execution.convolution=auto           form of the convolutions; same values;

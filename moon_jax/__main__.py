@@ -25,6 +25,7 @@ def launch(argv: list[str], stop: signals.Stop | None = None) -> int:
 def _launch(argv: list[str], stop: signals.Stop) -> int:
   # Only now: Ctrl-C is one line from the start, before anything slow is loaded.
   from moon_jax import cli
+  from moon_jax.engine import hosts
   from moon_jax.runner import files, surroundings
 
   if text := cli.answer(argv):
@@ -32,12 +33,13 @@ def _launch(argv: list[str], stop: signals.Stop) -> int:
     return ExitCode.DONE
   request = cli.parse(argv)
   stop.command = request.command
-  files.require_writable(request.workdir)
   surroundings.require_room()
-  # Only now: a mistyped flag is answered before JAX is loaded.
-  from moon_jax.runner import loop
+  with hosts.joined(lambda: cli.fingerprint(request)):
+    hosts.decided(lambda: files.require_writable(request.workdir))
+    # Only now: a mistyped flag is answered before JAX is loaded.
+    from moon_jax.runner import loop
 
-  return loop.run(request, stop)
+    return loop.run(request, stop)
 
 
 if __name__ == '__main__':

@@ -20,6 +20,7 @@ from moon_jax import config as config_lib
 from moon_jax.engine import devices, experiment, programs
 from moon_jax.runner import (
   client_store,
+  divergence,
   files,
   loop,
   pipeline,
@@ -27,6 +28,7 @@ from moon_jax.runner import (
   signals,
   testing,
 )
+from moon_jax.runner import metrics as metrics_lib
 from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import name_of
 from moon_jax.sweeps.grid import combinations
@@ -210,8 +212,8 @@ def _rounds_of(built, store):
     if pipeline.due(index, config.eval_every_rounds, config.num_rounds):
       tested = testing.test(built, compiled.evaluate, state, store, taken_part)
     told, tested = jax.device_get((told, tested))
-    record = pipeline.line_of(built, index, plan, told, tested)
-    pipeline.stop_if_diverged(record, told, config.on_nonfinite)
+    record = metrics_lib.line_of(built, index, plan, told, tested)
+    divergence.stop_if_diverged(record, told, config.on_nonfinite)
     models = built.algorithm.evaluated(state.server, state.clients)
     is_one = all(leaf.shape[0] == 1 for leaf in jax.tree.leaves(models))
     first = jax.tree.map(lambda leaf: leaf[0], models) if is_one else None

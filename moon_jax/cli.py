@@ -18,6 +18,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
 """
 
 import contextlib
+import importlib.metadata
 import pathlib
 import re
 import shlex
@@ -29,7 +30,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from moon_jax import catalog
+from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
 from moon_jax.errors import did_you_mean
 
@@ -58,6 +59,19 @@ def request(config: config_lib.Config, workdir: pathlib.Path, command: str) -> R
   chosen = config_lib.used(config_lib.flatten(config_lib.ordered(config)))
   changed = {name: value for name, value in chosen.items() if value != base.get(name)}
   return Request(config, workdir, command, changed)
+
+
+def fingerprint(request: Request) -> dict[str, Any]:
+  """What has to be alike in all processes of a run; it is JSON."""
+  knobs = config_lib.flatten(config_lib.ordered(request.config))
+  parts = [catalog.describe(one) for one in catalog.registered(knobs)]
+  return {
+    **{f'--config.{name}': value for name, value in knobs.items()},
+    '--workdir': str(request.workdir),
+    **{f'{part["kind"]} {part["name"]}': part['sha256'] for part in parts},
+    **{name: importlib.metadata.version(name) for name in ('jax', 'numpy')},
+    'moon_jax': __version__,
+  }
 
 
 def answer(argv: list[str]) -> str | None:

@@ -133,7 +133,9 @@ KNOBS = {
 }
 
 EXECUTION = {
-  'execution.devices': word('auto', 'that share the lanes', AUTO_OR_COUNT, **_FREE),
+  'execution.devices': word(
+    'auto', 'of a process, that share the lanes', AUTO_OR_COUNT, **_FREE
+  ),
   'execution.lanes': word(
     'auto', 'clients trained side by side', AUTO_OR_COUNT, **_FREE
   ),

@@ -15,6 +15,7 @@ import numpy as np
 
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.engine import hosts
 from moon_jax.engine.client_memory import Tier
 from moon_jax.engine.planning import Planner, pack
 from moon_jax.engine.segments import MOST_IMAGES, MOST_STEPS, steps_together
@@ -102,7 +103,7 @@ def fits(
     planner: of the rounds.
     memory: where the clients' memories are.
   """
-  told = jax.local_devices()[0].memory_stats() or {}
+  told = hosts.decided(lambda: jax.local_devices()[0].memory_stats() or {})
   if 'bytes_limit' not in told:
     return lambda lanes: True
   free = told['bytes_limit'] - told.get('bytes_in_use', 0)

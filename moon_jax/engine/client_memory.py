@@ -7,6 +7,7 @@ import jax
 
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.engine import hosts
 from moon_jax.types import PyTree, Server
 
 # Shares of a memory that the clients' may take; the rest is for training.
@@ -53,7 +54,7 @@ def choose(
   if not each:
     return Tier('device', 0, most)
   if requested == 'auto':
-    on_device, in_host = room()
+    on_device, in_host = hosts.decided(room)
     few = num_clients <= _MOST_IDLE * cohort_size
     requested = 'host' if most * each <= _OF_HOST * in_host else 'disk'
     if few or num_clients * each <= _OF_DEVICE * on_device:

@@ -1,6 +1,8 @@
 """Which devices compute, and how are arrays laid out on them?"""
 
+import collections
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -10,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from moon_jax.engine import hosts
 from moon_jax.errors import RunError, UsageError
 from moon_jax.types import PyTree
 
@@ -44,8 +47,9 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
   One device leaves a second core idle: the products of one lane are too small to share.
 
   Args:
-    requested: 'auto', one device for each usable core, or a count. With a JAX that may
-      not know how to be patient, 'auto' is one device.
+    requested: 'auto', one device for each usable core, or a count; several processes
+      of a run share cores that all of them may use. With a JAX that may not know how to
+      be patient, 'auto' is one device.
     deterministic: whether GPUs must compute the same bits in every run.
 
   Raises:
@@ -64,7 +68,8 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
 
 def _count_cores_as_devices(requested):
   cores = _num_cores()
-  automatic = min(cores, _MAX_CPU_DEVICES) if _PATIENCE_IS_KNOWN else 1
+  mine = max(cores // hosts.sharing_cores(), 1)
+  automatic = min(mine, _MAX_CPU_DEVICES) if _PATIENCE_IS_KNOWN else 1
   count = automatic if requested == 'auto' else int(requested)
   most = max(cores, _MAX_CPU_DEVICES)
   if count > most:
@@ -143,29 +148,45 @@ def _num_cores() -> int:
 
 
 def available(requested: str) -> int:
-  """How many of the local devices may be used.
+  """How many devices may be used, of all processes of the run together.
 
   Args:
-    requested: 'auto', all of them, or a count.
+    requested: 'auto', all of them, or a count, of each process.
 
   Raises:
     UsageError: there are fewer.
   """
   count = jax.local_device_count()
   if requested == 'auto':
-    return count
+    return jax.device_count()
   if int(requested) > count:
     raise UsageError(
       f'--config.execution.devices={requested!r} must be at most {count}, '
       f'the {jax.default_backend()} devices here.'
     )
-  return int(requested)
+  return int(requested) * hosts.count()
 
 
 def mesh(num_devices: int) -> Mesh:
-  """The first local devices, along the axis LANES."""
-  devices = np.array(jax.local_devices()[:num_devices])
+  """So many devices, process by process, along the axis LANES.
+
+  The processes give one each in turn.
+  """
+  num_given, in_turn = collections.Counter(), []
+  for one in jax.devices():
+    in_turn.append((num_given[one.process_index], one.process_index, one))
+    num_given[one.process_index] += 1
+  chosen = sorted(in_turn, key=lambda turn: turn[:2])[:num_devices]
+  chosen.sort(key=lambda turn: (turn[1], turn[0]))
+  devices = np.array([one for _, _, one in chosen])
   return Mesh(devices, (LANES,), axis_types=(AxisType.Auto,))
+
+
+def own_lanes(mesh: Mesh, num_lanes: int) -> range:
+  """The lanes of this process's devices."""
+  each, mine = num_lanes // mesh.size, jax.process_index()
+  own = [p for p, one in enumerate(mesh.devices) if one.process_index == mine]
+  return range(each * own[0], each * (own[-1] + 1))
 
 
 def one_at_a_time(mesh: Mesh) -> bool:
@@ -178,11 +199,27 @@ def one_at_a_time(mesh: Mesh) -> bool:
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
   """Copies every leaf to every device of the mesh."""
-  return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+  return split(tree, PartitionSpec(), mesh)
 
 
 def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
-  """Copies every leaf to the mesh, split as its PartitionSpec says."""
+  """Copies every leaf to the mesh, split as its PartitionSpec says.
 
+  Of several processes each copies what its own devices hold, and needs no more.
+  """
   shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
-  return jax.device_put(tree, shardings)
+  if hosts.count() == 1:
+    return jax.device_put(tree, shardings)
+
+  def own_parts(sharding, leaf):
+    leaf = np.asarray(leaf)
+    where = sharding.addressable_devices_indices_map(leaf.shape).items()
+    parts = [jax.device_put(leaf[index], device) for device, index in where]
+    return jax.make_array_from_single_device_arrays(leaf.shape, sharding, parts)
+
+  # A spec may be of a whole subtree.
+  return jax.tree.map(
+    lambda sharding, part: jax.tree.map(functools.partial(own_parts, sharding), part),
+    shardings,
+    tree,
+  )

@@ -121,6 +121,8 @@ def build(
       fits=accelerator.fits(network, algorithm, images, planner, memory),
     )
   mesh = devices.mesh(planner.num_devices)
+  own_lanes = devices.own_lanes(mesh, planner.num_lanes)
+  planner = dataclasses.replace(planner, own_lanes=own_lanes)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   whose, test_sizes = users.tested(data)
   return Experiment(

@@ -12,8 +12,9 @@ a client does, or, where a loop must know its length, after a fixed number of st
 import dataclasses
 import functools
 import heapq
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -155,6 +156,7 @@ class Planner:
     segment_steps: of every segment, whose clients then wait for its end; 0 lets a
       segment end as soon as a client does.
     room: S is at least this: runs that need fewer steps share programs by it.
+    own_lanes: those whose batches are made, of others only the lengths; None is all.
   """
 
   sizes: np.ndarray
@@ -170,13 +172,18 @@ class Planner:
   mixing: sparse.csr_array | None = None
   segment_steps: int = 0
   room: int = 0
+  own_lanes: range | None = None
+
+  def real_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
+    """[K] client ids, by default all -> [K] steps that each one trains."""
+    sizes = self.sizes[clients]
+    epoch = epoch_steps(sizes, self.batch_size, drop_last=self.drop_last)
+    return self.local_epochs * epoch
 
   def num_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
     """[K] client ids, by default all -> [K] steps that each occupies a lane."""
-    sizes = self.sizes[clients]
-    epoch = epoch_steps(sizes, self.batch_size, drop_last=self.drop_last)
     whole = self.segment_steps or 1
-    return -(-self.local_epochs * epoch // whole) * whole
+    return -(-self.real_steps(clients) // whole) * whole
 
   @functools.cached_property
   def max_steps(self) -> int:
@@ -205,37 +212,42 @@ class Planner:
     return choose(seed=self.seed, round_index=round_index, **sizes)
 
   def batches(
-    self, round_index: int, clients: np.ndarray
+    self, round_index: int, clients: np.ndarray, slots: Iterable[int] | None = None
   ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """`client_batches` of each of some clients, [K] ids, in one round."""
+    """`client_batches` of clients [K] in one round, or of those in some slots."""
     make = functools.partial(
       client_batches,
       local_epochs=self.local_epochs,
       batch_size=self.batch_size,
       drop_last=self.drop_last,
     )
+    rows = self.rows(clients)
     return [
-      make(owned, rng_key=(self.seed, round_index, int(client)))
-      for client, owned in zip(clients, self.rows(clients), strict=True)
+      make(rows[slot], rng_key=(self.seed, round_index, int(clients[slot])))
+      for slot in (range(len(clients)) if slots is None else slots)
     ]
 
   def plan(self, round_index: int) -> Plan:
     """The work of one round."""
     clients = self.cohort(round_index)
-    work = self.batches(round_index, clients)
     num_steps = self.num_steps(clients)
     queues = pack(num_steps, self.num_lanes)
+    own = sorted(itertools.chain(*(queues[lane] for lane in self._own_lanes())))
+    work = dict(zip(own, self.batches(round_index, clients, own), strict=True))
     num_examples = self.sizes[clients].astype(np.float32)
     return Plan(
       clients,
       num_examples,
       np.ones_like(num_examples) if self.uniform_weights else num_examples,
       () if self.mixing is None else topology.among(self.mixing, clients),
-      *self._fill_lanes(queues, work, num_steps),
+      *self._fill_lanes(queues, work, self.real_steps(clients), num_steps),
       *self._all_segments(queues, num_steps),
     )
 
-  def _fill_lanes(self, queues, work, num_steps):
+  def _own_lanes(self):
+    return range(self.num_lanes) if self.own_lanes is None else self.own_lanes
+
+  def _fill_lanes(self, queues, work, real_steps, num_steps):
     max_steps, lanes = self.max_steps, self.num_lanes
     examples = np.zeros((max_steps, lanes, self.batch_size), np.int32)
     num_real = np.full((max_steps, lanes), 0 if self.segment_steps else 1, np.int32)
@@ -243,9 +255,9 @@ class Planner:
     for lane, queue in enumerate(queues):
       first = 0
       for slot in queue:
-        rows, real = work[slot]
-        span = slice(first, first + len(real))
-        examples[span, lane], num_real[span, lane] = rows, real
+        span = slice(first, first + real_steps[slot])
+        if slot in work:
+          examples[span, lane], num_real[span, lane] = work[slot]
         step_real[span, lane] = True
         first += num_steps[slot]
     return examples, num_real, step_real

@@ -1,12 +1,16 @@
 """The programs that a run compiles, and what they are given in a round."""
 
 import functools
+import math
+import re
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.stages import Compiled as Stage
 from jax.stages import Lowered
 
 from moon_jax import catalog, tree
@@ -52,7 +56,8 @@ def train_split(experiment: Experiment, plan: planning.Plan) -> TrainSplit:
   """The training split that a round is given, on the device: all, or its cohort's."""
   if experiment.stream is None:
     return experiment.train
-  return experiment.stream.of(plan.clients, experiment.mesh)
+  loaded = np.unique(plan.load[:, list(experiment.planner.own_lanes)])
+  return experiment.stream.of(plan.clients, loaded[loaded >= 0], experiment.mesh)
 
 
 class Compiled(NamedTuple):
@@ -67,6 +72,26 @@ class Compiled(NamedTuple):
   run_round: Callable
   evaluate: Callable
   compile_seconds: float
+
+
+# In a compiled program: the types of what a collective leaves, each with its shape.
+_COLLECTIVE = re.compile(
+  r'= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-\w+)'
+  r'(?:-start)?\('
+)
+_ARRAY = re.compile(r'([a-z]+)(\d*)\[([\d,]*)\]')
+
+
+def exchanged_bytes(program: Stage) -> int:
+  """What a device takes to the collectives of a compiled program, in bytes.
+
+  Of P devices that sum it up in a ring, each sends 2 (P - 1) / P times as much.
+  """
+  total = 0
+  for left in _COLLECTIVE.findall(program.as_text()):
+    for _, bits, shape in _ARRAY.findall(left):  # pred[3] has no number: a byte each
+      total += int(bits or 8) // 8 * math.prod(map(int, filter(None, shape.split(','))))
+  return total
 
 
 def compile_programs(

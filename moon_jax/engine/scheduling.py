@@ -7,7 +7,7 @@ from moon_jax import catalog
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.config import Config, flatten
 from moon_jax.data import partition
-from moon_jax.engine import devices, planning
+from moon_jax.engine import devices, hosts, planning
 from moon_jax.errors import UsageError
 
 
@@ -29,6 +29,11 @@ def make_planner(
     backend,
     devices.available(config.execution.devices),
   )
+  if num_devices < hosts.count():
+    raise UsageError(
+      f'{hosts.count()} processes need a lane each, and lanes are {num_lanes}: start '
+      f'fewer, or raise --config.execution.lanes (at most {size}, clients of a round).'
+    )
   return planning.Planner(
     sizes=split.sizes,
     rows=split.rows,

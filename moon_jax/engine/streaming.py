@@ -56,15 +56,22 @@ class Stream:
       self._empty(),
     )
 
-  def of(self, clients: np.ndarray, mesh: Mesh) -> TrainSplit:
-    """The split of the round with these clients [K], on the devices."""
+  def of(self, clients: np.ndarray, slots: np.ndarray, mesh: Mesh) -> TrainSplit:
+    """The split of a round, on the devices.
+
+    Args:
+      clients: [K] the cohort.
+      slots: whose examples are read; those of others, whom the lanes of another process
+        train, are zeros here.
+      mesh: the devices.
+    """
     split, stored = self._empty(), self.data.stored
-    ends = np.cumsum(stored.sizes[clients])
-    split.offsets[1:] = ends
-    found = stored.read(stored.records[clients])
-    for first, end, (images, labels) in zip(split.offsets, ends, found, strict=False):
-      split.examples.images[first:end] = images
-      split.examples.labels[first:end] = labels
+    split.offsets[1:] = np.cumsum(stored.sizes[clients])
+    found = stored.read(stored.records[clients[slots]])
+    for slot, (images, labels) in zip(slots, found, strict=True):
+      own = slice(*split.offsets[slot : slot + 2])
+      split.examples.images[own] = images
+      split.examples.labels[own] = labels
     return devices.replicate(split, mesh)
 
   def _empty(self):

@@ -8,27 +8,29 @@ clients' memories are in the file that all checkpoints share.
 """
 
 import contextlib
-import functools
 import itertools
-import logging
 import os
 import pathlib
 import re
 import shutil
-import sys
 from collections.abc import Callable
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from moon_jax import tree
+from moon_jax.engine import hosts
 from moon_jax.errors import NoCheckpointError
-from moon_jax.runner import client_file, client_store, files, manifest
+from moon_jax.runner import (
+  client_file,
+  client_store,
+  files,
+  manifest,
+  saved_state,
+)
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.types import PyTree, State
 
-STATE = 'default'  # orbax's own name for the only item of a checkpoint
 _KEPT = 2
 
 
@@ -55,7 +57,7 @@ class Checkpoints:
     self._say = say
     self._store = store
     self._indices = {}  # name of a checkpoint -> its index
-    self._checkpointer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+    self._checkpointer = saved_state.checkpointer()
     files.make_folder(directory)
     with files.writing(directory):
       for path in directory.iterdir():
@@ -85,17 +87,15 @@ class Checkpoints:
       # In the folder that was opened: another one at its path is another run's.
       os.mkdir(partial.name, dir_fd=self._descriptor)
       os.stat(partial)
-      with _quietly():
-        kept = state._replace(clients=()) if index else state
-        content = ocp.args.StandardSave(kept)
-        self._checkpointer.save(partial.absolute() / STATE, args=content)
+      kept = state._replace(clients=()) if index else state
+      saved_state.save(self._checkpointer, partial, kept)
       if index:
         client_file.write_index(partial / manifest.INDEX, index)
       manifest.write(partial, step)
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
-      raise files.failure(folder, _reason(error)) from error
+      raise files.failure(folder, saved_state.reason(error)) from error
     self._indices[folder.name] = index
     self._remove_older()
 
@@ -135,11 +135,11 @@ class Checkpoints:
     """The state, and the memories to where they belong now; or what is wrong."""
     if not index:
       if not self._store:
-        return _load(folder, first), ''
-      state = _load(folder, first._replace(clients=self._store.shapes()))
+        return saved_state.load(folder, first), ''
+      state = saved_state.load(folder, first._replace(clients=self._store.shapes()))
       self._store.fill(state.clients)
       return state._replace(clients=first.clients), ''
-    state = _load(folder, first._replace(clients=()))
+    state = saved_state.load(folder, first._replace(clients=()))
     if self._store:
       if not (reason := self._store.fault(index)):
         self._store.restore(index)
@@ -148,10 +148,10 @@ class Checkpoints:
     memory = tree.gather(first.clients, 0)
     everyone, told = np.arange(num_clients), (memory, num_clients)
     read, reason = client_store.brought(self._directory, index, everyone, *told)
-    if reason:
-      return state, reason
-    where = jax.tree.map(lambda leaf: leaf.sharding, first.clients)
-    return state._replace(clients=jax.device_put(read, where)), ''
+    if not reason and hosts.count() == 1:
+      where = jax.tree.map(lambda leaf: leaf.sharding, first.clients)
+      read = jax.device_put(read, where)
+    return state._replace(clients=read), reason
 
   def _set_aside(self, folder, reason):
     places = (folder.with_name(f'bad-{folder.name}-{n}') for n in itertools.count(1))
@@ -201,31 +201,6 @@ def _partial(folder):
   return folder.with_name(folder.name + files.PARTIAL)
 
 
-@contextlib.contextmanager
-def _quietly():
-  """Orbax and its threads print tracebacks, and then raise the error too.
-
-  After an error threads that are not done yet stay quiet.
-  """
-  log, hook = logging.getLogger('absl'), sys.unraisablehook
-  before, log.disabled = log.disabled, True
-  sys.unraisablehook = lambda unraisable: None
-  try:
-    yield
-    sys.unraisablehook = hook
-  finally:
-    log.disabled = before
-
-
-def _reason(error):
-  """The cause of orbax's failure in a few words."""
-  text = str(error).strip().partition('\n')[0]
-  # "RESOURCE_EXHAUSTED: Error writing local file ... [os_error_code='28']"
-  code = re.search(r"os_error_code='(\d+)'", text)
-  number = int(code[1]) if code else getattr(error, 'errno', None)
-  return os.strerror(number) if number else text[:200] or type(error).__name__
-
-
 def newest(
   directory: pathlib.Path, like: State, client: int, first: Callable[[], PyTree]
 ) -> State:
@@ -248,49 +223,11 @@ def newest(
     if manifest.fault(folder, int(folder.name)):
       continue
     if not (index := _index(folder)):
-      state = _load(folder, like)
+      state = saved_state.load(folder, like)
       return state._replace(clients=tree.gather(state.clients, one))
-    state = _load(folder, like._replace(clients=()))
+    state = saved_state.load(folder, like._replace(clients=()))
     told = first(), len(jax.tree.leaves(like.clients)[0])
     read, reason = client_store.brought(directory, index.of(one), one, *told)
     if not reason:
       return state._replace(clients=read)
   raise NoCheckpointError(f'{directory} holds no undamaged checkpoint.')
-
-
-def _load(folder: pathlib.Path, like: State) -> State:
-  """A verified checkpoint; what goes wrong now is not for an older one to mend.
-
-  Args:
-    folder: of the checkpoint.
-    like: what it has to hold; of `jax.ShapeDtypeStruct`s the leaves become numpy, else
-      they go to its devices.
-  """
-  place = folder.absolute() / STATE
-  try:
-    with _quietly(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-      # Orbax casts another dtype without a word, so the types are compared first.
-      saved = checkpointer.metadata(place).item_metadata.tree
-      if not (differing := _layout(saved) ^ _layout(like)):
-        how = ocp.args.PyTreeRestore(like, jax.tree.map(_restored_as, like))
-        return checkpointer.restore(place, how)
-  except Exception as error:  # reading can raise anything
-    problem = f'{folder} is undamaged and cannot be read ({_reason(error)}).'
-    raise NoCheckpointError(problem) from error
-  names = ', '.join(sorted({name for name, _ in differing}))
-  problem = f'Checkpoint {folder.name} holds another state; differing: {names}.'
-  raise NoCheckpointError(problem)
-
-
-def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
-  """How orbax is to make a leaf like this one."""
-  if isinstance(leaf, jax.ShapeDtypeStruct):
-    return ocp.RestoreArgs(restore_type=np.ndarray)
-  return ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype)
-
-
-def _layout(tree) -> set[tuple[str, tuple]]:
-  """{(path, (shape, dtype))} of every leaf, whatever the containers are called."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  name = functools.partial(jax.tree_util.keystr, simple=True, separator='.')
-  return {(name(path), (tuple(leaf.shape), str(leaf.dtype))) for path, leaf in leaves}

@@ -13,7 +13,9 @@ import jax
 import numpy as np
 
 from moon_jax import tree
+from moon_jax.engine import hosts
 from moon_jax.engine.experiment import Experiment
+from moon_jax.engine.rendezvous import PACKED
 from moon_jax.errors import UsageError
 from moon_jax.runner import files
 from moon_jax.runner.client_file import ClientFile, Index
@@ -176,6 +178,25 @@ class ClientStore:
         self._rows.write(clients, self._file.read(clients))
 
 
+class _Shared(ClientStore):
+  """The store of a run of several processes: what process 0 reads, all have."""
+
+  def read(self, clients):
+    return hosts.from_first(super().read(clients))
+
+  def arrivals(self, clients, last):
+    memories, staying = super().arrivals(clients, last)
+    # By the thread that packs, while the main one may read.
+    return Arrivals(hosts.from_first(memories, PACKED), staying)
+
+
+class _Elsewhere(_Shared):
+  """That of another process than the first, which keeps nothing."""
+
+  def write(self, clients, memories):
+    pass
+
+
 @contextlib.contextmanager
 def opened(
   built: Experiment, folder: pathlib.Path | None = None
@@ -186,7 +207,7 @@ def opened(
     built: the experiment.
     folder: of the checkpoints; None saves nothing.
   """
-  tier, config = built.memory.name, built.config
+  tier = built.memory.name
   if tier == 'device':
     yield None
     return
@@ -196,10 +217,20 @@ def opened(
     raise UsageError(
       '--config.execution.client_store=disk needs a run directory: use moon_jax.run.'
     )
-  first = built.algorithm.init_client(built.network.init(config.seed))
+  kind = _Shared if hosts.count() > 1 else ClientStore
   path = folder and folder / CLIENTS
-  with contextlib.closing(ClientStore(first, config.num_clients, tier, path)) as store:
+  with contextlib.closing(kind(*_needed(built), tier, path)) as store:
     yield store
+
+
+def of_other_process(built: Experiment) -> ClientStore | None:
+  """The store in another process than the first; None as of `opened`."""
+  return None if built.memory.name == 'device' else _Elsewhere(*_needed(built), 'host')
+
+
+def _needed(built):
+  first = built.algorithm.init_client(built.network.init(built.config.seed))
+  return first, built.config.num_clients
 
 
 def brought(

@@ -11,6 +11,7 @@ from rich.console import Console as Terminal
 
 from moon_jax import tree
 from moon_jax.cli import Request
+from moon_jax.engine import hosts
 from moon_jax.engine.experiment import Experiment
 from moon_jax.errors import printable
 from moon_jax.runner import files, run_directory
@@ -32,12 +33,16 @@ class Console:
   ):
     self.others = others
     self._terminal = terminal or Terminal(
-      highlight=False, soft_wrap=True, markup=False, emoji=False
+      highlight=False,
+      soft_wrap=True,
+      markup=False,
+      emoji=False,
+      quiet=not hosts.is_first(),
     )
     count, left = progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
     name, news = '{task.description}', '{task.fields[news]}'
     columns = (name, count, progress.BarColumn(20), left, news)
-    is_off = not self._terminal.is_terminal
+    is_off = not self._terminal.is_terminal or self._terminal.quiet
     self._bar = progress.Progress(*columns, console=self._terminal, disable=is_off)
     self._num_rounds = 0
     self._shown = None  # the bar of a notebook
@@ -48,9 +53,12 @@ class Console:
 
   def devices(self) -> None:
     """Says what the run computes on."""
-    kinds = [f'{one.platform} ({one.device_kind})' for one in jax.local_devices()]
+    kinds = [f'{one.platform} ({one.device_kind})' for one in jax.devices()]
     words = [f'{count} x {kind}' for kind, count in collections.Counter(kinds).items()]
     self.say(f'devices: {", ".join(words)}; JAX {jax.__version__}')
+    if names := collections.Counter(hosts.names()):
+      words = [f'{count} on {name}' for name, count in names.items()]
+      self.say(f'processes: {hosts.count()}; {", ".join(words)}')
 
   def introduce(self, request: Request, experiment: Experiment, state: State) -> None:
     """Says what is run, from where, on whose data.
@@ -92,6 +100,21 @@ class Console:
       f'model: {config.model}, {params:,} parameters; clients in a round: '
       f'{planner.cohort_size}, lanes: {planner.num_lanes} on '
       f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
+    )
+
+  def exchanged(self, summed: int, model: int, sent: int) -> None:
+    """Says what a round exchanges.
+
+    Args:
+      summed: bytes that the devices sum with each other.
+      model: bytes of the model.
+      sent: bytes of clients' memories that process 0 sends to each other one.
+    """
+    stored = f'; memories of {sent / 1e6:,.2f} MB to each process' if sent else ''
+    self.say(
+      f'exchanged in a round: sums of {summed / 1e6:,.2f} MB over all devices, '
+      f'{summed / model:.1f} times the model, of which each sends at most twice as much'
+      f'{stored}'
     )
 
   def progress(self, rounds: range) -> Iterator[int]:

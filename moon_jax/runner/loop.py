@@ -1,18 +1,24 @@
 """Runs an experiment: checks, builds, resumes, trains round by round, and ends it."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
+
+import jax
 
 from moon_jax import catalog
 from moon_jax.cli import Request
-from moon_jax.engine import devices
-from moon_jax.engine.experiment import build, initial_state
+from moon_jax.engine import devices, hosts
+from moon_jax.engine.experiment import Experiment, build, initial_state
 from moon_jax.errors import ExitCode, UsageError
 from moon_jax.runner import client_store, compile_cache, run_directory, surroundings
 from moon_jax.runner.checkpoint import Checkpoints
+from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.console import Console
 from moon_jax.runner.pipeline import Pipeline
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
+from moon_jax.types import State
 
 
 def run(
@@ -37,21 +43,60 @@ def run(
   """
   config, workdir = request.config, request.workdir
   console = console or Console()
-  changed = run_directory.check(workdir, config)
-  if run_directory.rounds_finished(workdir) >= config.num_rounds:
+  told = hosts.decided(lambda: run_directory.check(workdir, config))
+  finished = hosts.decided(lambda: run_directory.rounds_finished(workdir))
+  if finished >= config.num_rounds:
     console.say(f'nothing to do: the run has the {config.num_rounds} rounds asked for')
-    console.finished(workdir)
-    return ExitCode.DONE
+  else:
+    _run(request, stop or Stop(), console, told, given)
+  hosts.decided(lambda: console.finished(workdir))
+  return ExitCode.DONE
+
+
+def _run(request, stop, console, told, given):
+  config = request.config
   compile_cache.check(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   surroundings.require_jax()
   console.devices()
   with devices.out_of_memory_is_told():
     built = build(config, **given)
-  if catalog.part('algorithm', config.algorithm).has('several_clients'):
+    state = initial_state(built)
+  hosts.require_same('data set', {'SHA-256': built.data_digest})
+  several = hosts.count() > 1
+  if several:  # process 0 alone reads and writes what is saved
+    state = jax.device_get(state)
+  with hosts.by_first(_opened(request, built, state, console, told)) as opened:
+    if not opened:
+      opened = None, None, client_store.of_other_process(built), state
+    checkpoints, records, store, state = opened
+    left = hosts.decided(lambda: rounds_left(config.num_rounds, records))
+    if several:
+      state = devices.replicate(hosts.from_first(state), built.mesh)
+    if left:
+      pipeline = Pipeline(built, checkpoints, records, console, store)
+      with devices.out_of_memory_is_told(pipeline.buffers):
+        pipeline.compile(state)
+        pipeline.run(state, stop)
+
+
+@contextlib.contextmanager
+def _opened(
+  request: Request, built: Experiment, first: State, console: Console, told: list[str]
+) -> Iterator[tuple[Checkpoints, Records, ClientStore | None, State]]:
+  """The files of a run, and the state that it goes on from.
+
+  Args:
+    request: the command line.
+    built: the experiment.
+    first: the state before the first round.
+    console: is told of the run.
+    told: what else to tell.
+  """
+  if catalog.part('algorithm', request.config.algorithm).has('several_clients'):
     # The data tell how many natural clients there are.
     request = request._replace(config=built.config)
-  images = run_directory.describe_images(built.test)
+  workdir, images = request.workdir, run_directory.describe_images(built.test)
   with (
     run_directory.begin(request, built.data_digest, images),
     client_store.opened(built, workdir / 'checkpoints') as store,
@@ -61,23 +106,18 @@ def run(
     run_directory.save_partition(workdir, *owners)
     saved = run_directory.rounds_saved(workdir)
     with devices.out_of_memory_is_told():
-      state = checkpoints.newest_or(initial_state(built), saved)
+      state = checkpoints.newest_or(first, saved)
+    del first  # it may be as large
     console.introduce(request, built, state)
-    for line in changed:
+    for line in told:
       console.say(line)
     with Records(workdir, int(state.round)) as records:
       if not records.rounds:
         records.board.add_picture('partition', workdir / 'partition.png')
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
-      if rounds_left(config.num_rounds, records):
-        pipeline = Pipeline(built, checkpoints, records, console, store)
-        with devices.out_of_memory_is_told(pipeline.buffers):
-          pipeline.compile(state)
-          pipeline.run(state, stop or Stop())
+      yield checkpoints, records, store, state
     run_directory.finish(workdir, records.rounds)
-  console.finished(workdir)
-  return ExitCode.DONE
 
 
 def rounds_left(num_rounds: int, records: Records) -> bool:

@@ -6,8 +6,10 @@ import jax
 import numpy as np
 
 from moon_jax.engine.evaluation import Score
+from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
 from moon_jax.runner.clock import PHASES
+from moon_jax.runner.testing import Tested
 from moon_jax.types import ClientMetrics
 
 Record = dict[str, Any]
@@ -179,3 +181,31 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
     'bytes_down': sum(record['bytes_down'] for record in rounds),
     'bytes_up': sum(record['bytes_up'] for record in rounds),
   } | {name: round(sum(line.get(name, 0.0) for line in timings), 3) for name in names}
+
+
+def line_of(
+  built: Experiment,
+  index: int,
+  plan: Plan,
+  metrics: ClientMetrics,
+  tested: Tested | None,
+) -> Record:
+  """The line of metrics.jsonl of a round; what it takes is on the host.
+
+  Args:
+    built: what is run.
+    index: rounds before it.
+    plan: of the round.
+    metrics: leaves [K].
+    tested: leaves [M]; None if the round is not tested.
+  """
+  skip = built.config.on_nonfinite == 'skip_client'
+  record = round_record(index + 1, plan, metrics, built.traffic, skip_nonfinite=skip)
+  if tested is None:
+    return record
+  record |= test_record(tested.score, len(built.test.labels))
+  if not isinstance(tested.score.by_client, tuple):
+    record |= over_clients(tested.score.by_client[0], built.test_sizes)
+  if tested.consensus_distance is not None:
+    record['consensus_distance'] = tested.consensus_distance
+  return record

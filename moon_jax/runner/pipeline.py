@@ -13,7 +13,6 @@ packs those of round t+1 with their memories; who is in round t too has them the
 """
 
 import dataclasses
-import math
 import time
 from concurrent import futures
 
@@ -22,24 +21,21 @@ import numpy as np
 
 from moon_jax import tree
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine import devices, programs
+from moon_jax.engine import devices, hosts, programs
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
-from moon_jax.errors import DivergedError
 from moon_jax.runner import compile_cache, testing
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.console import Console
-from moon_jax.runner.metrics import Record, over_clients, round_record, test_record
+from moon_jax.runner.divergence import stop_if_diverged
+from moon_jax.runner.metrics import line_of
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
 from moon_jax.runner.testing import Tested
 from moon_jax.types import ClientMetrics, PyTree, State
-
-# Of the clients that diverged; there may be thousands.
-_NAMED = 10
 
 
 @dataclasses.dataclass
@@ -89,8 +85,8 @@ class Pipeline:
   def __init__(
     self,
     experiment: Experiment,
-    checkpoints: Checkpoints,
-    records: Records,
+    checkpoints: Checkpoints | None,
+    records: Records | None,
     console: Console,
     store: ClientStore | None = None,
   ):
@@ -98,8 +94,8 @@ class Pipeline:
 
     Args:
       experiment: what is run.
-      checkpoints: where states are saved.
-      records: where the rounds are written down.
+      checkpoints: where states are saved; None in another process than the first.
+      records: where the rounds are written down; None like them.
       console: is told of them.
       store: of the clients' memories, if they are not in the state.
     """
@@ -124,8 +120,12 @@ class Pipeline:
       console.say('compiling one round and one test ... ', end='')
       self._programs = programs.compile_programs(experiment, state, self._packed.inputs)
       console.say(f'{self._programs.compile_seconds:.1f} s')
-    traced = self._rounds if config.execution.profile else range(0)
-    self._profiler = Profiler(records.workdir / 'profile', traced)
+    if hosts.count() > 1:
+      summed = programs.exchanged_bytes(self._programs.run_round)
+      arrivals = tree.num_bytes(self._packed.plan.arrivals)
+      console.exchanged(summed, tree.num_bytes(state.server.variables), arrivals)
+    traced = self._rounds if config.execution.profile and records else range(0)
+    self._profiler = Profiler(records and records.workdir / 'profile', traced)
 
   def buffers(self) -> dict[str, int]:
     """What is large in the device's memory, as far as it is known -> bytes."""
@@ -177,7 +177,7 @@ class Pipeline:
           current.clock.seconds[phase] += seconds
       if recording:
         recording.result()
-      saved = stop.requested
+      saved = stop.requested()
       saved |= due(index, config.checkpoint_every_rounds, config.num_rounds)
       previous = unkept = current
       if saved or devices.one_at_a_time(self._experiment.mesh):
@@ -246,13 +246,15 @@ class Pipeline:
     if tested is not None:
       clock.arrived('evaluate')
     record = line_of(self._experiment, pending.index, pending.plan, metrics, tested)
-    self._records.add_metrics(record)
-    self._records.board.add_histogram('clients/drift', metrics.drift, record['round'])
+    if self._records:
+      self._records.add_metrics(record)
+      self._records.board.add_histogram('clients/drift', metrics.drift, record['round'])
     stop_if_diverged(record, metrics, self._experiment.config.on_nonfinite)
-    if to_save is not None:
-      with clock('save'):
-        self._checkpoints.save(to_save)
-    self._records.add_timings(timing_record(clock, pending.plan, record))
+    if self._records:
+      if to_save is not None:
+        with clock('save'):
+          self._checkpoints.save(to_save)
+      self._records.add_timings(timing_record(clock, pending.plan, record))
     self._console.round_done(record, clock)
     self._profiler.arrived(pending.index, clock)
 
@@ -260,60 +262,3 @@ class Pipeline:
 def due(round_index: int, every: int, num_rounds: int) -> bool:
   """Whether something done every so many rounds, and after the last, is due."""
   return (round_index + 1) % every == 0 or round_index + 1 == num_rounds
-
-
-def line_of(
-  built: Experiment,
-  index: int,
-  plan: Plan,
-  metrics: ClientMetrics,
-  tested: Tested | None,
-) -> Record:
-  """The line of metrics.jsonl of a round; what it takes is on the host.
-
-  Args:
-    built: what is run.
-    index: rounds before it.
-    plan: of the round.
-    metrics: leaves [K].
-    tested: leaves [M]; None if the round is not tested.
-  """
-  skip = built.config.on_nonfinite == 'skip_client'
-  record = round_record(index + 1, plan, metrics, built.traffic, skip_nonfinite=skip)
-  if tested is None:
-    return record
-  record |= test_record(tested.score, len(built.test.labels))
-  if not isinstance(tested.score.by_client, tuple):
-    record |= over_clients(tested.score.by_client[0], built.test_sizes)
-  if tested.consensus_distance is not None:
-    record['consensus_distance'] = tested.consensus_distance
-  return record
-
-
-def stop_if_diverged(record: Record, metrics: ClientMetrics, on_nonfinite: str) -> None:
-  """Ends the run if a round has left something that is not finite.
-
-  Args:
-    record: the round's line of metrics.jsonl.
-    metrics: leaves [K], as numpy.
-    on_nonfinite: 'stop', or 'skip_client' if clients may be left out.
-
-  Raises:
-    DivergedError: it names the round, what is not finite and of which clients.
-  """
-  bad = [str(client) for client in np.array(record['clients'])[~metrics.finite]]
-  if on_nonfinite == 'skip_client' and metrics.finite.any():
-    bad = []  # they have been left out
-  numbers = [name for name, value in record.items() if isinstance(value, float)]
-  names = [name for name in numbers if not math.isfinite(record[name])]
-  if not bad and not names and metrics.server_finite:
-    return
-  what = ', '.join(names) or ('updates' if bad else 'the new global model')
-  if bad:
-    what += f' (clients {", ".join(bad[:_NAMED] + ["..."] * (len(bad) > _NAMED))})'
-  remedy = 'A smaller --config.optimizer.learning_rate may help, in a new --workdir'
-  if on_nonfinite == 'stop':
-    remedy += '; --config.on_nonfinite=skip_client goes on here without such clients'
-  raise DivergedError(
-    f'Diverged in round {record["round"]}. Not finite: {what}. {remedy}.'
-  )

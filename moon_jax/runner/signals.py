@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from moon_jax.engine import hosts
 from moon_jax.errors import ExitCode, RunError
 from moon_jax.runner import streams
 
@@ -38,7 +39,6 @@ class Stop:
 
   Attributes:
     command: continues the run.
-    requested: whether a request waits for `check`.
   """
 
   def __init__(self):
@@ -47,9 +47,12 @@ class Stop:
     self._may_wait = False
     self._lock = threading.Lock()
 
-  @property
   def requested(self) -> bool:
-    return self._signal is not None
+    """Whether a request waits for `check`, in any process; all of a run have to ask."""
+    asked = [number for number in hosts.gather(self._signal) if number]
+    if asked:
+      self._signal = signal.Signals(asked[0])
+    return bool(asked)
 
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
@@ -63,7 +66,7 @@ class Stop:
         self._may_wait = False
 
   def check(self, num_rounds: int) -> None:
-    """To be called when everything is saved.
+    """To be called when everything is saved, by all processes of the run.
 
     Args:
       num_rounds: completed rounds.
@@ -71,7 +74,7 @@ class Stop:
     Raises:
       StoppedError: a request waits.
     """
-    if self.requested:
+    if self.requested():
       name, exit_code = _ENDINGS[self._signal]
       message = f'Stopped by {name} after round {num_rounds}, which is saved. '
       raise StoppedError(f'{message}To go on: {self.command}', exit_code)
@@ -80,18 +83,18 @@ class Stop:
     """Acts on a signal; called by the thread of `listen`."""
     name, exit_code = _ENDINGS[number]
     with self._lock:
-      if self._may_wait and not self.requested:
+      if self._may_wait and not self._signal:
         self._signal = number
         streams.tell(
           f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.'
         )
         return
-      if self.requested and number == signal.SIGHUP:
+      if self._signal and number == signal.SIGHUP:
         return
       # Under the lock: the main thread must not get past this point.
       told = f'Stopped at once by {name}; what was saved stays.'
       streams.tell(f'{told} To go on: {self.command}')
-      os._exit(exit_code)
+      hosts.leave_at_once(exit_code)
 
 
 def listen() -> Stop:

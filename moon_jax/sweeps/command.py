@@ -37,6 +37,7 @@ from absl import flags
 
 from moon_jax import config as config_lib
 from moon_jax.cli import DEFAULT_CONFIG
+from moon_jax.engine import jax_service
 from moon_jax.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps.cells import Cell, cells
@@ -121,7 +122,7 @@ def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
   if values.share:
     running.take_share(values.share)
     return ExitCode.FAILED if running.run_here(sweep.cells, stop) else ExitCode.DONE
-  jobs = values.jobs or len(running.visible_gpus()) or 1
+  jobs = values.jobs or len(jax_service.visible_gpus()) or 1
   if jobs > 1 and todo:
     code = running.run_in_processes(argv, sweep.cells, jobs)
     if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):

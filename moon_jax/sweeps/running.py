@@ -5,7 +5,6 @@ runs it. So several processes, or several machines, may work on one sweep.
 """
 
 import contextlib
-import glob
 import os
 import pathlib
 import signal
@@ -23,7 +22,7 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.data.federated import users
-from moon_jax.engine import devices, experiment, scheduling
+from moon_jax.engine import devices, experiment, jax_service, scheduling
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock, files, lock, loop, run_directory
 from moon_jax.runner.console import Console
@@ -253,16 +252,9 @@ def take_share(share: str) -> None:
   To be called before JAX computes.
   """
   index, _, count = share.partition('/')
-  gpus = visible_gpus()
+  gpus = jax_service.visible_gpus()
   if gpus:
     os.environ['CUDA_VISIBLE_DEVICES'] = gpus[int(index) % len(gpus)]
   elif hasattr(os, 'sched_setaffinity'):  # Linux only
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[int(index) :: int(count)] or cores)
-
-
-def visible_gpus() -> list[str]:
-  """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-  if (named := os.environ.get('CUDA_VISIBLE_DEVICES')) is not None:
-    return [name for name in named.split(',') if name]
-  return [str(n) for n in range(len(glob.glob('/proc/driver/nvidia/gpus/*')))]

@@ -404,3 +404,17 @@ def test_a_round_writes_its_state_where_the_old_one_was():
   compiled = programs.compile_programs(built, state, inputs)
   compiled.run_round(state, *inputs, built.train)
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.clients))
+
+
+@pytest.mark.parametrize(
+  ('algorithm', 'models'),
+  # With a server a model; of those whose clients remember one, the cohort's too.
+  [('fedavg', 1), ('moon', 1 + 3), ('scaffold', 2 + 3), ('solo', 3)],
+)
+def test_devices_exchange_the_aggregate_and_the_memories_that_change(algorithm, models):
+  flags = f'--config.algorithm={algorithm}', '--config.participation=0.3'
+  built = build(*flags, '--config.execution.devices=2', '--config.local_epochs=1')
+  state = experiment.initial_state(built)
+  compiled = programs.compile_programs(built, state, first_inputs(built))
+  summed = programs.exchanged_bytes(compiled.run_round)
+  assert models <= summed / (4 * MODEL) < models + 0.01

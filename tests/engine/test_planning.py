@@ -276,3 +276,19 @@ def test_a_plan_takes_no_longer_with_a_million_clients_than_with_a_thousand():
     return min(taken)
 
   assert seconds(1_000_000) < 2 * seconds(1000)
+
+
+@pytest.mark.parametrize('segment_steps', [0, 4])
+def test_a_process_makes_the_batches_of_its_own_lanes(segment_steps):
+  def plan(**more):
+    plans = world.planner(4, 4, segment_steps=segment_steps, num_devices=2, **more)
+    return plans.plan(0)
+
+  whole, halves = plan(), [plan(own_lanes=range(n, n + 2)) for n in (0, 2)]
+  for n, half in enumerate(halves):
+    for name, wanted, found in zip(planning.Plan._fields, whole, half, strict=True):
+      if name in ('examples', 'num_real'):
+        own = slice(2 * n, 2 * n + 2)
+        wanted, found = wanted[:, own], found[:, own]
+      np.testing.assert_array_equal(found, wanted)
+    assert not half.examples[:, 2 - 2 * n : 4 - 2 * n].any()

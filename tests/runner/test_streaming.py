@@ -174,6 +174,21 @@ def test_other_records_are_other_data(sources, tmp_path):
     moon_jax.run(config(knobs, **CHANGES), tmp_path / 'run')
 
 
+def test_a_process_reads_the_clients_of_its_own_lanes(sources):
+  built = experiment.build(moon_jax.config.validate(config(sources[1], **CHANGES)))
+  clients, stream = built.planner.cohort(0), built.stream
+  whole, part = (
+    stream.of(clients, slots, built.mesh).examples
+    for slots in (np.arange(len(clients)), np.array([1]))
+  )
+  own = np.zeros(len(part.labels), bool)
+  own[stream.rows(clients)[1]] = True
+  np.testing.assert_array_equal(part.images[own], whole.images[own])
+  np.testing.assert_array_equal(part.labels[own], whole.labels[own])
+  assert not part.images[~own].any()
+  assert whole.images[~own].any()
+
+
 # What a process had in memory at most, in bytes.
 PEAK = """
 import resource, sys
