@@ -48,10 +48,12 @@ class Board:
     self._add(record['round'], summary=summary_pb2.Summary(value=values))
 
   def add_histogram(self, name: str, values: np.ndarray, round_number: int) -> None:
-    """Writes the distribution of the finite ones of the values, [K]."""
+    """Writes the distribution of the finite ones of the values, [K], if it has bins."""
     finite = values[np.isfinite(values)]
     if len(finite):
-      self._add(round_number, summary=summary.histogram(name, finite, bins='auto'))
+      # Of huge values that hardly differ numpy can make no bins.
+      with contextlib.suppress(ValueError):
+        self._add(round_number, summary=summary.histogram(name, finite, bins='auto'))
 
   def add_picture(self, name: str, path: pathlib.Path) -> None:
     """Writes a PNG, as of before the first round."""
