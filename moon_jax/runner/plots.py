@@ -65,11 +65,10 @@ def _accuracy(panel, tested):
       steps, mean - std, mean + std, color=PALETTE[0], alpha=0.2, linewidth=0
     )
     panel.set_ylabel('test accuracy, mean and std over clients')
-  if 'client_accuracy_worst_tenth' in tested[0]:
-    worst = [line['client_accuracy_worst_tenth'] for line in tested]
-    panel.plot(
-      steps, worst, color=PALETTE[1], marker='.', label='worst tenth of clients'
-    )
+  if 'user_accuracy_worst_tenth' in tested[0]:
+    worst = [line['user_accuracy_worst_tenth'] for line in tested]
+    panel.lines[0].set_label('all')
+    panel.plot(steps, worst, color=PALETTE[1], marker='.', label='worst tenth of users')
     panel.legend(frameon=False)
 
 
