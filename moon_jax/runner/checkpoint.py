@@ -114,6 +114,8 @@ class Checkpoints:
         or does not hold such a state.
     """
     self._indices = {one.name: _index(one) for one in folders(self._directory)}
+    if self._store:  # it may have to write what a checkpoint without an index holds
+      self._store.keep(filter(None, self._indices.values()))
     for folder in folders(self._directory):
       reason = manifest.fault(folder, int(folder.name))
       if not reason:
@@ -144,15 +146,12 @@ class Checkpoints:
       return state._replace(clients=first.clients), reason
     num_clients = len(jax.tree.leaves(first.clients)[0])
     memory = tree.gather(first.clients, 0)
-    with client_store.reading(self._directory, memory, num_clients) as store:
-      if reason := store.fault(index):
-        return state, reason
-      store.restore(index)
-      everyone = store.read(np.arange(num_clients))
-    if hosts.count() == 1:
+    everyone, told = np.arange(num_clients), (memory, num_clients)
+    read, reason = client_store.brought(self._directory, index, everyone, *told)
+    if not reason and hosts.count() == 1:
       where = jax.tree.map(lambda leaf: leaf.sharding, first.clients)
-      everyone = jax.device_put(everyone, where)
-    return state._replace(clients=everyone), ''
+      read = jax.device_put(read, where)
+    return state._replace(clients=read), reason
 
   def _set_aside(self, folder, reason):
     places = (folder.with_name(f'bad-{folder.name}-{n}') for n in itertools.count(1))
@@ -227,10 +226,8 @@ def newest(
       state = saved_state.load(folder, like)
       return state._replace(clients=tree.gather(state.clients, one))
     state = saved_state.load(folder, like._replace(clients=()))
-    num_clients = len(jax.tree.leaves(like.clients)[0])
-    with client_store.reading(directory, first(), num_clients) as store:
-      if store.misfit(index):
-        continue
-      store.restore(index)
-      return state._replace(clients=store.read(one))
+    told = first(), len(jax.tree.leaves(like.clients)[0])
+    read, reason = client_store.brought(directory, index.of(one), one, *told)
+    if not reason:
+      return state._replace(clients=read)
   raise NoCheckpointError(f'{directory} holds no undamaged checkpoint.')

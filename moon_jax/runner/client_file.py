@@ -38,6 +38,11 @@ class Index(NamedTuple):
   checksums: np.ndarray
   layout: np.ndarray
 
+  def of(self, clients: np.ndarray) -> 'Index':
+    """The part that is of some clients, [M] ids."""
+    mine = np.isin(self.clients, clients)
+    return Index(*(values[mine] for values in self[:3]), self.layout)
+
 
 _KINDS = {'clients': 'iu T', 'places': 'iu T', 'checksums': 'iu T', 'layout': 'U L'}
 
@@ -72,7 +77,7 @@ class ClientFile:
       num_clients: N.
       layout: what a record holds, a line a leaf.
       size: R, bytes of a record.
-      only_read: whether nothing will be written.
+      only_read: whether nothing will be written; OSError if it cannot be opened.
     """
     self._path, self._size = path, size
     self._layout = np.array(layout)
@@ -80,8 +85,12 @@ class ClientFile:
     self._checksums = np.zeros(num_clients, np.uint32)
     self._free, self._end = [], 0
     self._named = np.zeros(0, bool)  # by place, whether a kept checkpoint names it
-    how = os.O_RDONLY if only_read else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    if only_read:
+      with untrusted.opened(path) as file:
+        self._descriptor = os.dup(file.fileno())
+      return
     with files.writing(path):
+      how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
       self._descriptor = os.open(path, how, 0o666)
 
   def close(self) -> None:
@@ -121,8 +130,8 @@ class ClientFile:
     records = np.empty((len(clients), self._size), np.uint8)
     for client, record in zip(clients, records, strict=True):
       place, checksum = self._places[client], self._checksums[client]
-      if not _read_one(self._descriptor, record, place, checksum):
-        raise NoCheckpointError(f'{self._path}: client {client} has changed on disk.')
+      if reason := _read_one(self._descriptor, record, place, checksum):
+        raise NoCheckpointError(f'{self._path}: client {client} {reason}.')
     return records
 
   def index(self) -> Index:
@@ -142,7 +151,7 @@ class ClientFile:
     """Only what these name, and the newest records, is not written over."""
     places = [index.places[index.places < self._room()] for index in indices]
     newest = self._places[self._places >= 0]
-    self._end = int(max(p.max(initial=-1) for p in (newest, *places))) + 1
+    self._end = max(int(p.max()) + 1 if p.size else 0 for p in (newest, *places))
     self._named = np.zeros(self._end, bool)
     for named in places:
       self._named[named] = True
@@ -150,7 +159,7 @@ class ClientFile:
     taken[newest] = True
     self._free = np.flatnonzero(~taken)[::-1].tolist()
 
-  def misfit(self, index: Index) -> str:
+  def _misfit(self, index):
     """Why an index cannot be of this file; '' if it can.
 
     Raises:
@@ -161,20 +170,20 @@ class ClientFile:
       raise NoCheckpointError(
         f'{self._path} holds other memories; differing: {", ".join(sorted(names))}.'
       )
-    if index.clients.max() >= len(self._places):
+    if index.clients.max(initial=0) >= len(self._places):
       return f'there is no client {index.clients.max()}'
-    if index.places.max() >= self._room():
+    if index.places.max(initial=0) >= self._room():
       return f'{self._path.name} is too short'
     return ''
 
   def fault(self, index: Index) -> str:
     """What is wrong with what an index names; '' if nothing."""
-    if reason := self.misfit(index):
+    if reason := self._misfit(index):
       return reason
     record = np.empty(self._size, np.uint8)
     for client, place, checksum in zip(*index[:3], strict=True):
-      if not _read_one(self._descriptor, record, place, checksum):
-        return f'client {client} in {self._path.name} has changed'
+      if reason := _read_one(self._descriptor, record, place, checksum):
+        return f'client {client} in {self._path.name} {reason}'
     return ''
 
   def _room(self):
@@ -192,7 +201,11 @@ def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
     data, offset = data[written:], offset + written
 
 
-def _read_one(descriptor: int, record: np.ndarray, place: int, checksum: int) -> bool:
-  """Reads a record [R] from its place; whether it is what was written."""
-  count = os.preadv(descriptor, [record], int(place) * len(record))
-  return count == len(record) and zlib.crc32(record) == checksum
+def _read_one(descriptor: int, record: np.ndarray, place: int, checksum: int) -> str:
+  """Reads a record [R] from its place; '' or why it is not what was written."""
+  try:
+    count = os.preadv(descriptor, [record], int(place) * len(record))
+  except OSError as error:
+    return f'cannot be read ({error.strerror})'
+  is_whole = count == len(record) and zlib.crc32(record) == checksum
+  return '' if is_whole else 'has changed'

@@ -170,10 +170,6 @@ class ClientStore:
     """What is wrong with what a checkpoint needs of the file; '' if nothing."""
     return self._file.fault(index)
 
-  def misfit(self, index: Index) -> str:
-    """Why an index cannot be of the store's file; '' if it can."""
-    return self._file.misfit(index)
-
   def restore(self, index: Index) -> None:
     """Goes on from the memories of a checkpoint."""
     self._file.go_on_from(index)
@@ -237,15 +233,35 @@ def _needed(built):
   return first, built.config.num_clients
 
 
-@contextlib.contextmanager
-def reading(
-  folder: pathlib.Path, first: PyTree, num_clients: int
-) -> Iterator[ClientStore]:
-  """A store that reads what is in the file of the folder's checkpoints."""
+def brought(
+  folder: pathlib.Path,
+  index: Index,
+  clients: np.ndarray,
+  first: PyTree,
+  num_clients: int,
+) -> tuple[PyTree, str]:
+  """What some clients remember, read from the file of the folder's checkpoints.
+
+  Args:
+    folder: of the checkpoints.
+    index: of one of them, or the part of it that is of these clients.
+    clients: [M] ids.
+    first: the memory of a client before its first round.
+    num_clients: N.
+
+  Returns:
+    Leaves [M, ...], as numpy, and ''; or (), and what is wrong with the file.
+  """
   path = folder / CLIENTS
-  store = ClientStore(first, num_clients, 'disk', path, only_read=True)
+  try:
+    store = ClientStore(first, num_clients, 'disk', path, only_read=True)
+  except OSError as error:
+    return (), f'{CLIENTS} cannot be read: {error.strerror}'
   with contextlib.closing(store):
-    yield store
+    if reason := store.fault(index):
+      return (), reason
+    store.restore(index)
+    return store.read(clients), ''
 
 
 def layout(memory: PyTree) -> list[str]:

@@ -27,7 +27,7 @@ class Clock:
   A round that is given while the device still works on the one before has no `idle`,
   and its `train` begins when that one ends. `compile` is what came before the first
   round of a process; `store` is what the client store takes beside the training, for
-  this round's memories and those of the next.
+  the memories of the round before and of the next, and before a save for this round's.
   """
 
   def __init__(self, previous: 'Clock | None' = None):

@@ -169,6 +169,8 @@ class Pipeline:
       state, current = self._train(state, packed)
       if due(index, config.eval_every_rounds, config.num_rounds):
         current.tested = self._test(state, current, keeping)
+      if keeping:  # a write that failed ends the run here
+        current.clock.seconds['store'] += keeping.result()
       if packing:
         self._packed = packing.result()
         for phase, seconds in self._packed.seconds.items():
@@ -180,7 +182,7 @@ class Pipeline:
       previous = unkept = current
       if saved or devices.one_at_a_time(self._experiment.mesh):
         if saved:
-          self._keep(current)
+          current.clock.seconds['store'] += self._keep(current)
         self._record(current, state if saved else None)
         previous = None
 
@@ -229,8 +231,8 @@ class Pipeline:
     experiment = self._experiment
     if self._store and testing.of_clients(experiment):
       if keeping:
-        current.clock.seconds['store'] += keeping.result()
-      self._keep(current)
+        keeping.result()
+      current.clock.seconds['store'] += self._keep(current)
     with jax.transfer_guard('disallow'):
       return testing.test(
         experiment, self._programs.evaluate, state, self._store, self._taken_part

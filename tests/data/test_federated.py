@@ -359,6 +359,17 @@ def test_a_folder_with_two_files_of_one_user(tmp_path):
     load(knobs)
 
 
+def test_a_number_and_the_same_as_text_are_not_made_one(tmp_path):
+  images, labels = np.zeros((2, 8, 8), np.uint8), np.array([0, 1])
+  arrays = {'train_x': images, 'train_y': labels, 'test_x': images, 'test_y': labels}
+  np.savez(tmp_path / '7.npz', **arrays)
+  np.savez(tmp_path / 'a.npz', **arrays, client=7)
+  with pytest.raises(
+    DataError, match="client '7': name all by numbers, or all by text"
+  ):
+    load({'data.source': 'folder', 'data.path': str(tmp_path)})
+
+
 @pytest.mark.parametrize(
   ('arrays', 'message'),
   [

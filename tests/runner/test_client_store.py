@@ -1,6 +1,8 @@
 """Memories on the device, on the host or in a file: the same run, and none is lost."""
 
 import contextlib
+import errno
+import os
 import shutil
 
 import jax
@@ -158,6 +160,84 @@ def test_a_flipped_bit_is_found_and_the_older_checkpoint_taken(tmp_path, tier, c
   assert 'checkpoint 6 is damaged (client ' in told
   assert 'in clients.bin has changed); set aside as bad-6-1' in told
   assert 'resumed after round 4 of 8' in told
+  assert_same(tmp_path / 'run', tmp_path / 'one')
+
+
+def test_a_model_is_loaded_from_the_newest_checkpoint_that_has_its_memory(tmp_path):
+  changes = {'algorithm': 'solo', 'participation': 1.0}
+  run(tmp_path, 'disk', **changes)
+  folder = tmp_path / 'checkpoints'
+  place = read_index(folder / '6/clients.npz').places[3]
+  flip(folder / 'clients.bin', place * built_of('disk', **changes).memory.bytes_each)
+  found = [moon_jax.load(tmp_path, client=client).round for client in range(5)]
+  assert found == [6, 6, 6, 4, 6]
+
+
+@pytest.mark.parametrize('tier', TIERS)
+def test_without_the_file_a_checkpoint_that_needs_none_is_taken(tmp_path, tier, capsys):
+  run(tmp_path, num_rounds=2)
+  run(tmp_path, 'disk', num_rounds=4)
+  path = tmp_path / 'checkpoints/clients.bin'
+  path.unlink()
+  assert moon_jax.load(tmp_path).round == 2
+  os.mkfifo(path)  # nobody waits for it
+  assert moon_jax.load(tmp_path).round == 2
+  path.unlink()
+  run(tmp_path, tier, num_rounds=5)
+  told = capsys.readouterr().out
+  assert 'set aside as bad-4-1' in told
+  assert 'resumed after round 2 of 5' in told
+
+
+def test_a_disk_that_cannot_be_read_is_damage(tmp_path, monkeypatch, capsys):
+  run(tmp_path, 'disk')
+
+  def fail(*given):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+  monkeypatch.setattr(os, 'preadv', fail)
+  with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
+    run(tmp_path, 'disk', num_rounds=8)
+  told = 'in clients.bin cannot be read (Input/output error)); set aside as bad-6-1'
+  assert told in capsys.readouterr().out
+
+
+def test_memories_written_at_a_start_spare_older_checkpoints(tmp_path, capsys):
+  """The newest checkpoint has all memories in its state, the one before in the file."""
+  run(tmp_path / 'one', num_rounds=8)
+  run(tmp_path / 'run', 'disk', num_rounds=2)
+  run(tmp_path / 'run', 'device', num_rounds=4)
+  folder = tmp_path / 'run/checkpoints'
+  built = built_of('disk', num_rounds=8)
+  state = experiment.initial_state(built)
+  with (
+    client_store.opened(built, folder) as store,
+    checkpoint.Checkpoints(folder, print, store) as checkpoints,
+  ):
+    assert checkpoints.newest_or(state).round == 4
+  (folder / '4/manifest.json').write_text('')
+  run(tmp_path / 'run', 'disk', num_rounds=8)
+  assert 'resumed after round 2 of 8' in capsys.readouterr().out
+  assert_same(tmp_path / 'run', tmp_path / 'one')
+
+
+def test_a_write_that_fails_once_ends_the_run(tmp_path, monkeypatch):
+  """Beside a round, long before a save: no later round trains on what was lost."""
+  seldom = {'checkpoint_every_rounds': 6}
+  run(tmp_path / 'one', **seldom)
+  write, calls = os.pwrite, []
+
+  def fail_once(*given):
+    calls.append(given)
+    if len(calls) == 2:
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return write(*given)
+
+  monkeypatch.setattr(os, 'pwrite', fail_once)
+  with pytest.raises(RunError, match='cannot be written: No space left'):
+    run(tmp_path / 'run', 'disk', **seldom)
+  assert len(calls) == 2  # not at the save
+  run(tmp_path / 'run', 'disk', **seldom)
   assert_same(tmp_path / 'run', tmp_path / 'one')
 
 

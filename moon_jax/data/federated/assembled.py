@@ -117,11 +117,15 @@ def once(what: str, found: Iterable[User]) -> Iterator[User]:
   """The users, whose images must be alike.
 
   Raises:
-    DataError: one comes twice, or has images of another shape.
+    DataError: one comes twice, has images of another shape, or a name of another type:
+      7 and '7' would become one.
   """
-  seen, shape = set(), None
+  seen, shape, kind = set(), None, None
   for one in found:
     told, shape = printable(str(one.name)), shape or one.images.shape[1:]
+    kind = kind or type(one.name)
+    if type(one.name) is not kind:
+      raise DataError(f'{what}: client {told!r}: name all by numbers, or all by text.')
     if one.name in seen:
       raise DataError(f'{what}: client {told!r} is there twice.')
     if one.images.shape[1:] != shape:
