@@ -46,6 +46,7 @@ class Experiment(NamedTuple):
     stream: reads each cohort's part of it; None if it is on the device.
     test: the test split on the device.
     test_sizes: [N'] test examples of each user whom they name; [0] if they name nobody.
+    num_strangers: of these N' users, who are no clients.
     names: [N] of the users who are the clients, as the data have them; None if dealt.
     num_dropped: users without `partition.min_size` examples, who are no clients.
     mesh: the devices, which share the lanes.
@@ -65,6 +66,7 @@ class Experiment(NamedTuple):
   stream: streaming.Stream | None
   test: device.DeviceSplit
   test_sizes: np.ndarray
+  num_strangers: int
   names: np.ndarray | None
   num_dropped: int
   mesh: Mesh
@@ -124,7 +126,7 @@ def build(
   own_lanes = devices.own_lanes(mesh, planner.num_lanes)
   planner = dataclasses.replace(planner, own_lanes=own_lanes)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
-  whose, test_sizes = users.tested(data)
+  whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
   return Experiment(
     config=config,
     network=network,
@@ -136,6 +138,7 @@ def build(
     stream=stream,
     test=devices.replicate(test._replace(clients=whose), mesh),
     test_sizes=test_sizes,
+    num_strangers=num_strangers,
     names=data.clients[: config.num_clients] if users.are_clients(config) else None,
     num_dropped=num_dropped,
     mesh=mesh,

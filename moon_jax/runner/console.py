@@ -75,7 +75,7 @@ class Console:
     changed = [f'{name}={value}' for name, value in request.changed.items()]
     self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
     sizes = experiment.split.sizes
-    owners = f'{len(sizes)} clients own' if len(sizes) > 1 else '1 client owns'
+    owners = f'{len(sizes):,} clients own' if len(sizes) > 1 else '1 client owns'
     self.say(
       f'partition: {config.partition.name}, {owners} {sizes.sum():,} '
       f'training examples of {experiment.class_counts.shape[1]} classes; smallest '
@@ -87,7 +87,11 @@ class Console:
         f'{config.partition.min_size} training examples'
       )
     if len(experiment.test_sizes):
-      self.say(f'tested: each of {len(experiment.test_sizes):,} on examples of its own')
+      others = f', {experiment.num_strangers:,} of whom do not train'
+      self.say(
+        f'tested: each of {len(experiment.test_sizes):,} users on examples of its own'
+        + others * (experiment.num_strangers > 0)
+      )
     if experiment.memory.name != 'device':
       tier, each, most = experiment.memory
       self.say(
@@ -178,9 +182,10 @@ def describe_summary(summary: Record) -> str:
 def describe_test(record: Record) -> str:
   """'test accuracy 0.9120', with the spread over clients; '' if untested."""
   words = {'test_accuracy': 'test accuracy', 'test_accuracy_std': '+-'}
-  words['client_accuracy_worst_tenth'] = 'worst tenth of clients'
+  words['user_accuracy_worst_tenth'] = 'worst tenth of users'
   found = {name: word for name, word in words.items() if name in record}
-  return ' '.join(f'{word} {record[name]:.4f}' for name, word in found.items())
+  told = ' '.join(f'{word} {record[name]:.4f}' for name, word in found.items())
+  return told.replace(' worst', ', worst')
 
 
 def describe_training(record: Record) -> str:

@@ -121,15 +121,15 @@ def over_clients(num_correct: np.ndarray, sizes: np.ndarray) -> Record:
     sizes: [N'] int, of which `num_correct` are correct; each at least 1.
 
   Returns:
-    `client_accuracy_...`: mean, std, quartiles, and the mean of the worst tenth, where
-    each user counts once; and `client_accuracy_weighted_...`, where each counts by its
+    `user_accuracy_...`: mean, std, quartiles, and the mean of the worst tenth, where
+    each user counts once; and `user_accuracy_weighted_...`, where each counts by its
     examples (its mean is `test_accuracy`). A quartile is the lowest accuracy at which
     that part of all, users or examples, has no more.
   """
   accuracy, record = num_correct / sizes, {}
   for name, weights in (
-    ('client_accuracy', np.ones(len(sizes))),
-    ('client_accuracy_weighted', sizes.astype(np.float64)),
+    ('user_accuracy', np.ones(len(sizes))),
+    ('user_accuracy_weighted', sizes.astype(np.float64)),
   ):
     mean = np.average(accuracy, weights=weights)
     variance = np.average((accuracy - mean) ** 2, weights=weights)
@@ -156,7 +156,7 @@ def _worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> float:
 # Of its own best accuracy; what a run is said to reach late or early.
 TARGET = 0.95
 _TESTED = ('test_accuracy', 'test_loss', 'test_accuracy_std', 'test_accuracy_worst')
-_TESTED += tuple(f'client_accuracy_{of}' for of in ('mean', 'std', 'worst_tenth'))
+_TESTED += tuple(f'user_accuracy_{of}' for of in ('mean', 'std', 'worst_tenth'))
 
 
 def summarise(rounds: list[Record], timings: list[Record]) -> Record:

@@ -65,11 +65,10 @@ def _accuracy(panel, tested):
       steps, mean - std, mean + std, color=PALETTE[0], alpha=0.2, linewidth=0
     )
     panel.set_ylabel('test accuracy, mean and std over clients')
-  if 'client_accuracy_worst_tenth' in tested[0]:
-    worst = [line['client_accuracy_worst_tenth'] for line in tested]
-    panel.plot(
-      steps, worst, color=PALETTE[1], marker='.', label='worst tenth of clients'
-    )
+  if 'user_accuracy_worst_tenth' in tested[0]:
+    worst = [line['user_accuracy_worst_tenth'] for line in tested]
+    panel.lines[0].set_label('all')
+    panel.plot(steps, worst, color=PALETTE[1], marker='.', label='worst tenth of users')
     panel.legend(frameon=False)
 
 
@@ -107,6 +106,8 @@ def heat_map(path: pathlib.Path, counts: np.ndarray, title: str) -> None:
     bars.margins(y=0.3)
   cells.set(xlabel=name_of_columns(len(counts)), ylabel='class')
   matrix(cells, counts[shown(totals)].T, 'training examples')
+  if not few:
+    cells.set_xticks([])  # a place in the sample is no client's number
   figure.align_ylabels([bars, cells])
   with files.replacing(path) as file:
     figure.savefig(file, dpi=200)
@@ -156,7 +157,9 @@ def _histogram(panel: Axes, totals: np.ndarray) -> None:
   panel.set(xlabel='training examples', ylabel='clients')
   # A few large clients are to be seen beside many small ones.
   panel.set(yscale='log', ylim=(0.7, None))
-  panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+  panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+  if len(clients) == 1:
+    panel.set_xlim(first[0] - 3, first[0] + 3)
 
 
 def matrix(panel: Axes, values: np.ndarray, unit: str) -> None:

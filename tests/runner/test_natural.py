@@ -60,7 +60,7 @@ def test_the_data_say_how_many_clients_there_are(run):
 
 
 def plain(accuracies, weights):
-  """The columns of `client_accuracy`, counted out user by user: weights are counts."""
+  """The columns of `user_accuracy`, counted out user by user: weights are counts."""
   everybody = sorted(
     a for a, w in zip(accuracies, weights, strict=True) for _ in range(w)
   )
@@ -89,21 +89,21 @@ def test_every_user_is_tested_on_examples_of_its_own(run):
     sizes.append(len(labels))
   assert len(set(accuracies)) > 2
   for name, weights in (
-    ('client_accuracy', [1] * len(sizes)),
-    ('client_accuracy_weighted', sizes),
+    ('user_accuracy', [1] * len(sizes)),
+    ('user_accuracy_weighted', sizes),
   ):
     for column, value in plain(accuracies, weights).items():
       assert last[f'{name}_{column}'] == pytest.approx(value, rel=1e-12), column
-  assert last['client_accuracy_weighted_mean'] == pytest.approx(last['test_accuracy'])
+  assert last['user_accuracy_weighted_mean'] == pytest.approx(last['test_accuracy'])
   summary = json.loads((found.workdir / 'summary.json').read_text())
-  assert summary['client_accuracy_worst_tenth'] == last['client_accuracy_worst_tenth']
+  assert summary['user_accuracy_worst_tenth'] == last['user_accuracy_worst_tenth']
 
 
 def test_models_of_their_own_have_no_such_columns(run, tmp_path):
   _, knobs = run
   found = moon_jax.run(config(knobs, algorithm='solo', num_rounds=1), tmp_path / 'solo')
   assert 'test_accuracy_worst' in found.metrics[0]
-  assert 'client_accuracy_mean' not in found.metrics[0]
+  assert 'user_accuracy_mean' not in found.metrics[0]
   # How many models there are stands in the run directory.
   assert moon_jax.load(found.workdir, client=2).client == 2
   with pytest.raises(UsageError, match='client=3 must be 0 to 2'):
@@ -118,7 +118,8 @@ def test_the_command_line_tells_who_is_left_out(run, tmp_path):
   check_success(done)
   lines = done.stdout.splitlines()
   assert 'left out: 1 with fewer than 5 training examples' in lines
-  assert 'tested: each of 5 on examples of its own' in lines
+  tested = 'tested: each of 5 users on examples of its own, 2 of whom do not train'
+  assert tested in lines
   assert any(line.startswith('partition: natural, 3 clients own 49') for line in lines)
   flags = [flag for flag in flags if 'num_rounds' not in flag]
   done = launch(tmp_path, *flags, '--config.data.path=none.npz', '--workdir=other')

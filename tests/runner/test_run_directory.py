@@ -137,7 +137,7 @@ def test_over_clients_by_hand():
   weighted |= {'worst_tenth': 1 / 6}
   for name, wanted in ('', expected), ('_weighted', weighted):
     for column, value in wanted.items():
-      found = record[f'client_accuracy{name}_{column}']
+      found = record[f'user_accuracy{name}_{column}']
       assert found == pytest.approx(value, abs=1e-12), (name, column)
 
 
@@ -145,7 +145,7 @@ def test_the_worst_tenth_ends_within_a_user():
   # 15 users, of whom a tenth is 1.5: all of the one with 0, half of one with 0.5.
   num_correct = np.array([1] * 7 + [2] * 7 + [0])
   record = metrics_lib.over_clients(num_correct, np.full(15, 2))
-  assert record['client_accuracy_worst_tenth'] == pytest.approx(0.25 / 1.5)
+  assert record['user_accuracy_worst_tenth'] == pytest.approx(0.25 / 1.5)
 
 
 def test_timing_record(monkeypatch):

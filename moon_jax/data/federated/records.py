@@ -10,6 +10,7 @@ A folder of two files:
 
 import functools
 import hashlib
+import math
 import os
 import pathlib
 from typing import Any
@@ -64,11 +65,13 @@ def load_records(path: str) -> Dataset:
     )
     sizes = index['sizes'].astype(np.int64)
     _require_agreement(flag, index, test_clients)
+    reader = _Reader(folder / RECORDS, index, data.test_images.shape[1:])
+    reader.require_all()
     stored = Stored(
       sizes,
       index['class_counts'].astype(np.int64),
       index['records'].astype(np.int64),
-      _Reader(folder / RECORDS, index, data.test_images.shape[1:]),
+      reader,
       digest_of(index),
     )
   return data._replace(
@@ -118,7 +121,7 @@ def record_of(images: np.ndarray, labels: np.ndarray) -> bytes:
 
 
 class _Reader:
-  """Reads records, each compared with its check; opens the file when it first does."""
+  """Reads records, each compared with its check."""
 
   def __init__(self, path, index, image_shape):
     self._path, self._shape = path, image_shape
@@ -129,10 +132,15 @@ class _Reader:
   def _file(self) -> Any:
     module = assembled.package('records', 'array_record.python.array_record_module')
     # Users are read in any order: nothing is read ahead.
-    file = module.ArrayRecordReader(str(self._path), 'readahead_buffer_size:0')
-    if file.num_records() != len(self._sizes):
-      raise DataError(f'{self._path} has {file.num_records()} records, its index more.')
-    return file
+    return module.ArrayRecordReader(str(self._path), 'readahead_buffer_size:0')
+
+  def require_all(self) -> None:
+    """Raises DataError unless the file has as many records as its index."""
+    found, wanted = self._file.num_records(), len(self._sizes)
+    if found != wanted:
+      raise DataError(
+        f'{self._path} is torn: it has {found} of {wanted} records; convert it again.'
+      )
 
   def __call__(self, records: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """See `Stored.read`.
@@ -140,14 +148,27 @@ class _Reader:
     Raises:
       DataError: the file cannot be read, or is damaged.
     """
-    with one_line(f'{self._path} cannot be read'):
+    try:
       found = self._file.read(records.tolist())
-      return [self._parsed(*pair) for pair in zip(records, found, strict=True)]
+    except Exception:  # it does not say which one
+      found = [self._alone(number) for number in records]
+    return [self._parsed(*pair) for pair in zip(records, found, strict=True)]
+
+  def _alone(self, number):
+    try:
+      return self._file.read([int(number)])[0]
+    except Exception as error:  # of many kinds
+      raise self._damaged(number) from error
+
+  def _damaged(self, number):
+    again = 'convert it again, and the same command goes on'
+    return DataError(f'{self._path}: record {number} is damaged; {again}.')
 
   def _parsed(self, number, record):
-    if check_of(record) != self._checks[number].tobytes():
-      raise DataError(f'{self._path}: record {number} is damaged; convert it again.')
     size = int(self._sizes[number])
+    whole = size * (_LABEL.itemsize + math.prod(self._shape))
+    if len(record) != whole or check_of(record) != self._checks[number].tobytes():
+      raise self._damaged(number)
     labels = np.frombuffer(record, _LABEL, size)
     images = np.frombuffer(record, np.uint8, offset=labels.nbytes)
     return images.reshape(size, *self._shape), labels

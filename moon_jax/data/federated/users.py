@@ -109,17 +109,20 @@ def clients_of(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
   return config, data, num_dropped
 
 
-def tested(data: Dataset) -> tuple[np.ndarray | tuple[()], np.ndarray]:
+def tested(
+  data: Dataset, num_clients: int
+) -> tuple[np.ndarray | tuple[()], np.ndarray, int]:
   """Whose each test example is, [M] int32 in [0, N'), and how many each of these has.
 
-  () and [0] if the test examples name nobody.
+  And how many of these N' users are none of the clients. (), [0] and 0 if the test
+  examples name nobody.
   """
   if data.test_clients is None:
-    return (), np.zeros(0, np.int64)
-  _, whose, sizes = np.unique(
+    return (), np.zeros(0, np.int64), 0
+  users, whose, sizes = np.unique(
     data.test_clients, return_inverse=True, return_counts=True
   )
-  return whose.astype(np.int32), sizes
+  return whose.astype(np.int32), sizes, int(np.count_nonzero(users >= num_clients))
 
 
 def sizes_of(data: Dataset) -> np.ndarray | None:

@@ -17,7 +17,7 @@ GENERAL = {
   'test_loss': Metric('Test loss', 'test loss, nats'),
   'drift': Metric('Client drift ||w - w_received||', 'norm, mean of clients'),
   'test_accuracy_worst': Metric('Worst client', 'test accuracy, %', 100.0),
-  'client_accuracy_worst_tenth': Metric('Worst tenth', 'accuracy of clients, %', 100.0),
+  'user_accuracy_worst_tenth': Metric('Worst tenth of users', 'test accuracy, %', 100.0),
 }
 
 
