@@ -56,7 +56,7 @@ def test(
     score = evaluate(state, built.test)
   if not built.algorithm.share:
     return Tested(score, None)
-  clients = jax.device_get(state.clients)
+  clients = None if store else jax.device_get(state.clients)
 
   def read(chosen):
     return store.read(chosen) if store else jax.tree.map(lambda x: x[chosen], clients)
