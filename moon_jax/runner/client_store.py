@@ -215,8 +215,8 @@ def opened(
     files.make_folder(folder)
   elif tier == 'disk':
     raise UsageError(
-      '--config.execution.client_store=disk needs a run directory: use moon_jax.run, or '
-      'client_store=host.'
+      '--config.execution.client_store=disk needs a run directory: use moon_jax.run, '
+      'or client_store=host.'
     )
   kind = _Shared if hosts.count() > 1 else ClientStore
   path = folder and folder / CLIENTS
