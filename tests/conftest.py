@@ -35,6 +35,7 @@ jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_debug_key_reuse', True)
+jax.devices()  # eight, whatever a run in this process claims
 
 
 def pytest_configure(config):

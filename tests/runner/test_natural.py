@@ -2,7 +2,6 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
@@ -33,7 +32,6 @@ def config(knobs, **changes):
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
   """A finished run, and its knobs."""
-  jax.devices()  # a run's own number of them would be that of the tests after it
   folder = tmp_path_factory.mktemp('natural')
   knobs = federations.npz(folder, FOUND)
   return moon_jax.run(config(knobs), folder / 'run'), knobs

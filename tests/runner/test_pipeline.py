@@ -12,7 +12,6 @@ from moon_jax.errors import RunError
 from moon_jax.runner import pipeline
 from moon_jax.runner.records import Records
 
-jax.devices()  # as many as other tests want, whatever a run claims
 SECONDS = 60
 NUM_ROUNDS = 4
 

@@ -2,7 +2,6 @@
 
 import shutil
 
-import jax
 import numpy as np
 import pytest
 
@@ -27,7 +26,6 @@ CHANGES = {
 @pytest.fixture(scope='module')
 def sources(tmp_path_factory):
   """The knobs of the same federation in memory, and on disk."""
-  jax.devices()  # a run's own number of them would be that of the tests after it
   folder = tmp_path_factory.mktemp('streaming')
   knobs = federations.hdf5(folder, federations.federation())
   words = [f'--config.{name}={value}' for name, value in knobs.items()]
