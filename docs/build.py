@@ -206,27 +206,28 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
     UsageError: a run is missing or has changed; a line asks for what is not there.
   """
   results = docs / 'results'
-  kept, named = records.read(results), set()
+  kept, shown = records.read(results), set()
   pictures = _Pictures(results, anew)
 
   def number(found):
     what, name = found.groups()
     if what not in _NUMBERS or name not in kept:
       raise UsageError(f'experiments.in.md: there is no {found[0]} in {results}.')
-    named.add(name)
     return _NUMBERS[what](kept[name])
 
+  if not (template := docs / 'experiments.in.md').is_file():
+    raise UsageError(f'{template} is missing.')
   lines = []
-  for line in (docs / 'experiments.in.md').read_text().splitlines():
+  for line in template.read_text().splitlines():
     if not line.startswith('@'):
       lines.append(re.sub(r'\{\{(\w+) ([^}]+)\}\}', number, line))
       continue
     made, words = _maker(line, pictures)
     given = rows(words, kept)
-    named |= {run.name for row in given for run in row.runs}
+    shown |= {run.name for row in given for run in row.runs}
     lines += made(given)
-  if left := sorted(set(kept) - named):
-    raise UsageError(f'{results / left[0]} is in no line of experiments.in.md.')
+  if left := sorted(set(kept) - shown):
+    raise UsageError(f'{results / left[0]} is in no row of experiments.in.md.')
   return '\n'.join(lines) + '\n'
 
 

@@ -84,7 +84,8 @@ def _save(path: pathlib.Path, figure: Figure, digest: str = '') -> None:
 
 def digest_of(path: pathlib.Path) -> str:
   """What a picture of several runs was drawn from; '' if there is none."""
-  if not path.exists():
+  try:
+    with Image.open(path) as image:
+      return image.info.get('Description', '')
+  except OSError:  # missing, or no picture
     return ''
-  with Image.open(path) as image:
-    return image.info.get('Description', '')

@@ -98,7 +98,8 @@ def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
   rounds = files.read_lines(run / 'metrics.jsonl')
   wanted = about['config'].get('num_rounds')
   if not summary or [line['round'] for line in rounds] != [*range(1, wanted + 1)]:
-    raise UsageError(f'{run} is not finished: {len(rounds)} of {wanted} rounds.')
+    lacks = '' if summary else ', no summary.json'
+    raise UsageError(f'{run} is not finished: {len(rounds)} of {wanted} rounds{lacks}.')
   target = results / run.resolve().name
   kept = target / 'metrics.jsonl'
   if kept.exists() and kept.read_bytes() != (run / 'metrics.jsonl').read_bytes():
@@ -147,20 +148,28 @@ def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str,
 
 def _kept(path: pathlib.Path) -> Kept:
   about = files.read_json(path / 'config.json') or {}
+  rounds = files.read_lines(path / 'metrics.jsonl')
   try:
     words = shlex.split(about['command'])
     flags = dict(word.split('=', 1) for word in words if '=' in word)
-    return Kept(
+    knobs = config_lib.with_defaults(config_lib.flatten(about.pop('config')))
+    wanted, _ = knobs['num_rounds'], knobs['seed']
+    kept = Kept(
       name=path.name,
       choice=flags.get('--config', 'configs/digits_moon.py'),
       command=about['command'],
-      knobs=config_lib.with_defaults(config_lib.flatten(about.pop('config'))),
+      knobs=knobs,
       about=about,
-      rounds=files.read_lines(path / 'metrics.jsonl'),
+      rounds=rounds,
       files=frozenset(file.name for file in path.iterdir()),
     )
-  except (KeyError, ValueError) as error:
+  except KeyError as error:
     raise UsageError(f'{path / "config.json"} lacks {error}.') from None
+  except ValueError as error:
+    raise UsageError(f'{path / "config.json"} is damaged: {error}.') from None
+  if [line['round'] for line in rounds] != [*range(1, wanted + 1)]:
+    raise UsageError(f'{path / "metrics.jsonl"} has not the rounds 1 to {wanted}.')
+  return kept
 
 
 def _sums(results: pathlib.Path) -> dict[str, str]:

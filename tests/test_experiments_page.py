@@ -12,6 +12,7 @@ from PIL import Image
 from docs import build, draw, records
 from moon_jax import config
 from moon_jax.errors import ExitCode
+from moon_jax.runner import files
 from tests.run_directories import edit_lines, write_lines, write_run
 
 DOCS = pathlib.Path(__file__).parents[1] / 'docs'
@@ -170,6 +171,8 @@ def test_a_picture_is_of_the_runs_there_are(docs, tmp_path):
   assert 'both: FedAvg, seeds 0, 1; FedAvg, batch_size=32, seed 0]' in text
   draw.side_by_side(docs / 'results/both.png', {'x': [[{'round': 1} | VALUES]]}, 'y')
   assert_refused(docs, 'both.png does not show these runs')
+  (docs / 'results/both.png').write_bytes(b'no picture')
+  assert_refused(docs, 'both.png does not show these runs')
 
 
 VALUES = {'test_accuracy': 0.5, 'train_loss': 1.0, 'supervised_loss': 1.0}
@@ -236,16 +239,15 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(docs, tmp_path, capsy
 
 def test_a_run_that_no_line_names_is_not_left_out_in_silence(docs, tmp_path):
   add(docs, finished(tmp_path, 'one', 0.6))
-  write_template(docs, '@table moon_cvpr21: moon')
-  assert_refused(docs, r'results/one is in no line of experiments\.in\.md\.')
+  write_template(docs, '@table moon_cvpr21: moon', '{{last one}}')
+  assert_refused(docs, r'results/one is in no row of experiments\.in\.md\.')
 
 
 def test_a_number_in_a_sentence_is_of_a_run(docs, tmp_path):
-  write_template(
-    docs, 'It reached {{last one}} ({{late one}}) in {{rounds one}} rounds.'
-  )
+  told = 'It reached {{last one}} ({{late one}}) in {{rounds one}} rounds.'
+  write_template(docs, told, '@table moon_cvpr21: fedavg')
   text = add(docs, finished(tmp_path, 'one', 0.6))
-  assert text == 'It reached 60.0 (60.0) in 100 rounds.\n'
+  assert text.splitlines()[0] == 'It reached 60.0 (60.0) in 100 rounds.'
 
 
 def assert_refused(docs, words):
@@ -307,6 +309,35 @@ def test_a_missing_or_altered_run_fails_the_build(
   assert (docs / 'experiments.md').read_text() == before
 
 
+@pytest.mark.parametrize(
+  ('name', 'change', 'words'),
+  [
+    ('metrics.jsonl', lambda text: text[:-50], 'has not the rounds 1 to 100'),
+    ('metrics.jsonl', lambda text: '', 'has not the rounds 1 to 100'),
+    ('config.json', lambda text: text.replace('"command"', '"x"'), "lacks 'command'"),
+    ('config.json', lambda text: text.replace('"seed"', '"x"'), "lacks 'seed'"),
+    ('config.json', lambda text: text.replace('launch.py', "'"), 'is damaged: No clos'),
+  ],
+)
+def test_a_run_that_lacks_something_fails_the_build(
+  docs, tmp_path, name, change, words, capsys
+):
+  add(docs, finished(tmp_path, 'one', 0.6))
+  path, sums = docs / 'results/one' / name, docs / 'results/SHA256SUMS'
+  before = files.sha256(path)
+  path.write_text(change(path.read_text()))
+  sums.write_text(sums.read_text().replace(before, files.sha256(path)))
+  assert build.main([], docs) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert words in line
+
+
+def test_without_a_template_there_is_no_page(docs, capsys):
+  (docs / 'experiments.in.md').unlink()
+  assert build.main([], docs) == ExitCode.USAGE
+  assert capsys.readouterr().err.splitlines()[0].endswith('in.md is missing.')
+
+
 def test_what_is_no_finished_run_is_not_kept(docs, tmp_path, capsys):
   half = finished(tmp_path, 'half', 0.6)
   lines = (half / 'metrics.jsonl').read_text().splitlines()[:40]
@@ -318,7 +349,7 @@ def test_what_is_no_finished_run_is_not_kept(docs, tmp_path, capsys):
   edit_lines(kept / 'metrics.jsonl', lambda line: line.update(drift=0.75))
   for path, words in (
     (half, 'is not finished: 40 of 100 rounds'),
-    (without, 'is not finished: 1 of 100 rounds'),
+    (without, 'is not finished: 1 of 100 rounds, no summary.json'),
     (tmp_path, 'is no run directory'),
     (kept, 'holds another run'),
   ):
