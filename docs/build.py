@@ -99,7 +99,7 @@ def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
   """Of the runs with the same seed, length and deviations from their variants."""
   names = f'`{ours[0].name}` - `{theirs[0].name}`'
   pair = [rows[0].reported() for rows in (ours, theirs)]
-  told = f'; reported {pair[0][0] - pair[1][0]:+.1f}' if all(pair) else ''
+  told = f'; reported {round(pair[0][0] - pair[1][0], 2):+g}' if all(pair) else ''
   found = statistics.compare(*map(_by_sample, (ours, theirs)))
   if found is None:
     return f'{names}: {NOT_RUN}{told}.'
