@@ -81,11 +81,12 @@ class ReplicaPlanner(Planner):
     return len(self.members)
 
 
-def join(built: Sequence[Experiment]) -> Experiment:
+def join(built: Sequence[Experiment], backend: str | None = None) -> Experiment:
   """The experiments as one, which `programs` compiles for a state of leaves [R, ...].
 
   Args:
     built: one of the groups of `alike`.
+    backend: as of `experiment.build`.
 
   Returns:
     The first one, but for the planner, the devices that it asks for, and the owners in
@@ -93,7 +94,8 @@ def join(built: Sequence[Experiment]) -> Experiment:
   """
   first, planners = built[0], tuple(one.planner for one in built)
   execution, size = first.config.execution, len(built) * first.planner.cohort_size
-  backend, available = jax.default_backend(), devices.available(execution.devices)
+  backend = backend or jax.default_backend()
+  available = devices.available(execution.devices)
   num_lanes, num_devices = planning.num_lanes(execution.lanes, size, backend, available)
   common = {
     field.name: getattr(first.planner, field.name)

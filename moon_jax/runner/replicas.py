@@ -115,6 +115,7 @@ class Member:
     built: its experiment.
     state: from which it goes on; None once it is among those of all.
     round: the next that is to be recorded, from 0; None if it has no part any more.
+    workdir: its directory.
   """
 
   def __init__(
@@ -126,7 +127,7 @@ class Member:
   ):
     """Opens the directory; what cannot be run there has no part."""
     self.built, self.state, self.round = built, None, None
-    self._request, self._console, self._errors = request, console, errors
+    self.workdir, self._request, self._errors = request.workdir, request, errors
     self._taken_part = np.zeros(built.config.num_clients, bool)
     self._files = contextlib.ExitStack()
     with self._failing():
@@ -213,7 +214,6 @@ class Member:
       if self.round == config.num_rounds:
         self.round = None
         self._files.close()
-        self._console.finished(self._request.workdir)
       return record
     return None
 
@@ -354,14 +354,18 @@ class _SideBySide:
       r for r, member in enumerate(self._members) if member.round == ended.rounds[r]
     ]
     present = [r for r in present if ended.rounds[r] is not None]
-    found = []
+    found = {}
     for r in present:
       given = (ended.plan, ended.alone[r]), tree.gather(metrics, r), tested[r]
       state = None if states is None else _of_one(states, r)
-      share = clock.share(len(present))
-      found.append(self._members[r].record(*given, share, state))
-    if told := [record for record in found if record]:
-      self._console.round_done(_mean(told) | {'round': number}, clock)
+      share, member = clock.share(len(present)), self._members[r]
+      if record := member.record(*given, share, state):
+        found[member] = record
+    if found:
+      self._console.round_done(_mean([*found.values()]) | {'round': number}, clock)
+    for member in found:
+      if member.round is None:
+        self._console.finished(member.workdir)
 
 
 def _mean(records: Sequence[Record]) -> Record:
