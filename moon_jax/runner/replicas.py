@@ -108,6 +108,9 @@ def _ending_alone(request: Request, errors: list[RunError]) -> Iterator[None]:
     errors.append(error)
 
 
+_of_one = jax.jit(tree.gather)  # compiled once, whichever it is
+
+
 class Member:
   """One of the runs. Its directory is open while it has a part.
 
@@ -174,10 +177,13 @@ class Member:
     config = self.built.config
     return due(index, config.checkpoint_every_rounds, config.num_rounds)
 
-  def tested(self, state: State, score: Score) -> Tested:
-    """What is recorded of a test of the state, whose scores have been computed."""
-    found = (lambda state, test: score), state, None, self._taken_part
-    return testing.test(self.built, *found)
+  def tested(self, states: State, scores: Score, replica: int) -> Tested:
+    """What is recorded of a test; leaves [R, ...], of which it is the replica's."""
+    score = _of_one(scores, replica)
+    # Without a server the distance of the clients' models is told too.
+    state = _of_one(states, replica) if self.built.algorithm.share else states
+    given = (lambda state, test: score), state, None, self._taken_part
+    return testing.test(self.built, *given)
 
   def record(
     self,
@@ -241,9 +247,6 @@ class _Round:
   clock: Clock | None = None
   metrics: ClientMetrics | None = None
   tested: Sequence[Tested | None] = ()
-
-
-_of_one = jax.jit(tree.gather)  # compiled once, whichever it is
 
 
 class _SideBySide:
@@ -338,7 +341,7 @@ class _SideBySide:
     if any(tested):
       score = self._programs.evaluate(states, self._joined.test)
       current.tested = [
-        member.tested(*_of_one((states, score), r)) if tested[r] else None
+        member.tested(states, score, r) if tested[r] else None
         for r, member in enumerate(self._members)
       ]
     return states
@@ -351,9 +354,10 @@ class _SideBySide:
     if ended.tested:
       clock.arrived('evaluate')
     present = [
-      r for r, member in enumerate(self._members) if member.round == ended.rounds[r]
+      r
+      for r, (member, index) in enumerate(zip(self._members, ended.rounds, strict=True))
+      if index is not None and member.round == index
     ]
-    present = [r for r in present if ended.rounds[r] is not None]
     found = {}
     for r in present:
       given = (ended.plan, ended.alone[r]), tree.gather(metrics, r), tested[r]
