@@ -9,7 +9,7 @@ import dataclasses
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -42,7 +42,10 @@ from moon_jax.types import ClientMetrics, State
 
 
 def run(
-  requests: Sequence[Request], stop: Stop, console: Console, **given: Any
+  requests: Sequence[Request],
+  stop: Stop,
+  console_of: Callable[[Sequence[Request]], Console],
+  **given: Any,
 ) -> list[RunError]:
   """Runs experiments to their ends, from the newest checkpoint of each.
 
@@ -51,7 +54,7 @@ def run(
   Args:
     requests: [R], of each run.
     stop: what ends them early.
-    console: what tells of them.
+    console_of: makes what tells of those that run together.
     **given: to `experiment.build`.
 
   Returns:
@@ -62,49 +65,61 @@ def run(
   """
   execution, errors, built = requests[0].config.execution, [], []
   if len(requests) == 1:
-    with _ending_alone(requests[0], errors):
-      loop.run(requests[0], stop, console, **given)
+    with _ending_alone(requests[0].workdir.name, errors):
+      loop.run(requests[0], stop, console_of(requests), **given)
     return errors
   compile_cache.check(execution.compile_cache)
   devices.claim(execution.devices, deterministic=execution.deterministic)
   surroundings.require_jax()
-  console.devices()
+  console_of(requests).devices()
   for request in requests:
-    with _ending_alone(request, errors), devices.out_of_memory_is_told():
-      built.append((request, experiment.build(request.config, **given)))
+    name = request.workdir.name
+    with _ending_alone(name, errors), devices.out_of_memory_is_told():
+      # Another process of the sweep may have ended it.
+      if not loop.is_finished(request):
+        built.append((request, experiment.build(request.config, **given)))
   for group in replicas.alike([one for _, one in built]):
     here = [built[index] for index in group]
+    console = console_of([request for request, _ in here])
     if len(here) > 1:
       _run_together(here, stop, console, errors)
     else:
-      with _ending_alone(here[0][0], errors):
+      with _ending_alone(here[0][0].workdir.name, errors):
         loop.run(here[0][0], stop, console, **given)
   return errors
 
 
 def _run_together(built, stop, console, errors):
-  with contextlib.ExitStack() as stack:
+  names = ', '.join(request.workdir.name for request, _ in built)
+  with _ending_alone(names, errors), contextlib.ExitStack() as stack:
     members = [
       stack.enter_context(Member(request, one, console, errors))
       for request, one in built
     ]
     if ready := [member for member in members if member.round is not None]:
-      with devices.out_of_memory_is_told():
+      size = sum(tree.num_bytes(member.state) for member in ready)
+      buffers = {f'models of {len(ready)} runs, see --replicas,': size}
+      with devices.out_of_memory_is_told(lambda: buffers):
         _SideBySide(ready, console).run(stop)
 
 
 @contextlib.contextmanager
-def _ending_alone(request: Request, errors: list[RunError]) -> Iterator[None]:
-  """An error inside ends one run and no other: it is told, and added to the others."""
+def _ending_alone(name: str, errors: list[RunError]) -> Iterator[None]:
+  """An error inside ends no other runs: it is told, and added to the others.
+
+  Args:
+    name: of the run, or of several.
+    errors: what has ended runs.
+  """
   try:
     yield
   except StoppedError:
     raise
   except lock.BusyError as error:
-    print(f'{request.workdir.name}: another process is running it', flush=True)
+    print(f'{name}: another process is running it', flush=True)
     errors.append(error)
   except RunError as error:
-    print(f'{request.workdir.name}: {error}', file=sys.stderr)
+    print(f'{name}: {error}', file=sys.stderr)
     errors.append(error)
 
 
@@ -130,10 +145,12 @@ class Member:
   ):
     """Opens the directory; what cannot be run there has no part."""
     self.built, self.state, self.round = built, None, None
-    self.workdir, self._request, self._errors = request.workdir, request, errors
+    self.workdir, self._errors = request.workdir, errors
     self._taken_part = np.zeros(built.config.num_clients, bool)
     self._files = contextlib.ExitStack()
     with self._failing():
+      if loop.is_finished(request):  # since it was built
+        return
       told = run_directory.check(request.workdir, request.config)
       first = experiment.initial_state(built)
       opening = loop.open_directory(request, built, first, console, told)
@@ -141,6 +158,7 @@ class Member:
       self._checkpoints, self._records, _, self.state = opened
       if not loop.rounds_left(built.config.num_rounds, self._records):
         self._files.close()
+        console.finished(self.workdir)
         return
       self.round = int(self.state.round)
       for index in range(self.round):
@@ -155,7 +173,7 @@ class Member:
   @contextlib.contextmanager
   def _failing(self) -> Iterator[None]:
     """An error inside ends this run, which has no part any more."""
-    with _ending_alone(self._request, self._errors):
+    with _ending_alone(self.workdir.name, self._errors):
       try:
         yield
       except RunError as error:
@@ -261,9 +279,11 @@ class _SideBySide:
     """Runs them; see the function `run`."""
     rounds, config = [one.round for one in self._members], self._joined.config
     states = [jax.device_get(one.state) for one in self._members]
-    for member in self._members:
-      member.state = None
     states = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+    for member in self._members:
+      for leaf in jax.tree.leaves(member.state):  # its directory refers to it, too
+        leaf.delete()
+      member.state = None
     states = devices.replicate(states, self._joined.mesh)
     packed, say = self._pack(rounds), self._console.say
     with compile_cache.using(config.execution.compile_cache, say):

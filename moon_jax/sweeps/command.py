@@ -89,6 +89,8 @@ def parse(argv: Sequence[str]) -> Sweep:
     raise UsageError(f'{error}; see --help.') from None
   if stray := [word for word in words if not word.startswith('--config.')]:
     raise UsageError(f'{stray[0]!r} is a stray word; see --help.')
+  if values.slurm is not None and (values.replicas or 1) > 1:
+    raise UsageError('--replicas: a task of --slurm runs one run.')
   out = config_lib.expand('out', values.out or _default_out(values.config))
   return Sweep(cells(values.config, words, _over(values.over), out), out, values)
 

@@ -5,6 +5,7 @@ runs it. So several processes, or several machines, may work on one sweep.
 """
 
 import contextlib
+import functools
 import os
 import pathlib
 import signal
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import jax
 from rich import progress
 
-from moon_jax import catalog
+from moon_jax import catalog, cli
 from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.data.federated import users
@@ -161,11 +162,18 @@ def run_here(
     for cell in together:
       number += 1
       print(f'[{number} of {len(todo)}{eta}] {cell.name}', flush=True)
-    others = [one for one in cells if one not in together]
-    done, asked = sum(map(rounds_done, others)), sum(map(rounds_asked, others))
     given, requests = {'load': load, 'room': most}, [one.request for one in together]
-    errors += replicas.run(requests, stop, Console(others=(done, asked)), **given)
+    console_of = functools.partial(_console, cells)
+    errors += replicas.run(requests, stop, console_of, **given)
   return errors
+
+
+def _console(cells: Sequence[Cell], requests: Sequence[cli.Request]) -> Console:
+  """What tells of some runs of a sweep that are in one program."""
+  here = {one.workdir for one in requests}
+  others = [one for one in cells if one.request.workdir not in here]
+  done, asked = sum(map(rounds_done, others)), sum(map(rounds_asked, others))
+  return Console(others=(done, asked), runs=len(here))
 
 
 def _together(cells: Sequence[Cell], most: int) -> Iterator[list[Cell]]:
