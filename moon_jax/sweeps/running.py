@@ -18,8 +18,6 @@ from typing import NamedTuple
 import jax
 from rich import progress
 
-from moon_jax import catalog
-from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, experiment, jax_service, scheduling
@@ -27,6 +25,7 @@ from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock, files, lock, loop, run_directory
 from moon_jax.runner.console import Console
 from moon_jax.runner.signals import Stop, StoppedError
+from moon_jax.sweeps.ahead import Ahead, data_of
 from moon_jax.sweeps.cells import Cell
 from moon_jax.types import Dataset
 
@@ -144,14 +143,17 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> bool:
   todo = left(cells)
   # Of all: a sweep that goes on has the same programs.
   most = room([cell.request.config for cell in cells], load) if todo else 0
+  ahead = Ahead(load, most)
   for number, cell in enumerate(todo):
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
     print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
     others = [one for one in cells if one is not cell]
     done, asked = sum(map(rounds_done, others)), sum(map(rounds_asked, others))
+    compiling = ahead.compiling(cell, *todo[number + 1 : number + 2])
+    console = Console(others=(done, asked))
     try:
-      loop.run(cell.request, stop, Console(others=(done, asked)), load=load, room=most)
+      loop.run(cell.request, stop, console, compiling, load=load, room=most)
     except lock.BusyError:
       print('another process is running it', flush=True)
     except StoppedError:
@@ -167,8 +169,7 @@ def remembered() -> Callable[[Config], Dataset]:
   kept: dict[str, Dataset] = {}
 
   def load(config):
-    options = catalog.options('data', config_lib.flatten(config))
-    key = repr((config.data.source, config.data.limit, options))
+    key = data_of(config)
     if key not in kept:
       kept.clear()  # first: two data sets may not fit
       kept[key] = experiment.load_data(config)
