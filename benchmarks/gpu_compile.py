@@ -27,8 +27,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import hlo, processes
 from benchmarks.rows import Row
-from moon_jax import cli
-from moon_jax.engine import devices, experiment, programs
+from moon_jax import cli, tree
+from moon_jax import config as config_lib
+from moon_jax.engine import devices, experiment, programs, replicas
 from moon_jax.errors import ExitCode, UsageError
 
 PAPER = '--config=configs/cifar10_moon.py'
@@ -40,6 +41,7 @@ PROGRAMS = {
   'moon_cnn, deterministic': ['--config.execution.deterministic=true'],
   'moon_cnn, no augmentation': ['--config.augmentation.name=none'],
   'moon_cnn, fedavg': ['--config.algorithm=fedavg'],
+  'moon_cnn, 4 replicas': ['--replicas=4'],
   'moon_cnn, 1 lane': ['--config.execution.lanes=1'],
   'moon_cnn, library': ['--config.execution.convolution=library'],
   'moon_cnn, im2col': ['--config.execution.convolution=im2col'],
@@ -141,14 +143,26 @@ def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument('--target-config', required=True)
   parser.add_argument('--hlo', help='where to keep the text of the round')
+  parser.add_argument(
+    '--replicas', type=int, default=0, help='runs, of seeds 0, 1, ...'
+  )
   options, flags = parser.parse_known_args()
   config = cli.parse(flags).config
   devices.claim('1', deterministic=config.execution.deterministic)
   mesh = described_mesh(options.target_config)
-  built = experiment.build(config, backend='gpu')
-  plan = built.planner.plan(0)
   begin = time.perf_counter()
-  run_round, evaluate = (lowered.compile() for lowered in _lower(built, plan, mesh))
+  if options.replicas:
+    seeds = range(options.replicas)
+    built, state, inputs, plan = _replicas(
+      [config_lib.changed(config, {'seed': seed}) for seed in seeds]
+    )
+  else:
+    built = experiment.build(config, backend='gpu')
+    plan = built.planner.plan(0)
+    inputs = programs.round_inputs(built, 0, plan)
+    state = jax.eval_shape(lambda: experiment.initial_state(built))
+  lowered = _lower(built, state, inputs, mesh)
+  run_round, evaluate = (program.compile() for program in lowered)
   if options.hlo:
     pathlib.Path(options.hlo).write_text(run_round.as_text())
   report = _summary(built, plan, run_round, evaluate)
@@ -162,10 +176,20 @@ def main() -> None:
   print(json.dumps(report | {'compile_seconds': time.perf_counter() - begin}))
 
 
-def _lower(built, plan, mesh):
+def _replicas(configs):
+  """Runs as one: experiment, shapes of their states, a round's inputs and plan."""
+  built = [experiment.build(config, backend='gpu') for config in configs]
+  joined = replicas.join(built, backend='gpu')
+  plan, _ = joined.planner.side_by_side([0] * len(built))
+  inputs = replicas.round_inputs(joined, built, [0] * len(built), plan)
+  state = jax.eval_shape(
+    lambda: tree.repeat(experiment.initial_state(built[0]), len(built))
+  )
+  return joined, state, inputs, plan
+
+
+def _lower(built, state, inputs, mesh):
   """The round and the test, traced for the described device."""
-  inputs = programs.round_inputs(built, 0, plan)
-  state = jax.eval_shape(lambda: experiment.initial_state(built))
 
   def described(tree):
     there = NamedSharding(mesh, PartitionSpec())
@@ -183,7 +207,8 @@ def _summary(built, plan, run_round, evaluate):
   steps = int(plan.bounds[0, segments])
   # What the compiler does not know: the outermost loop is over segments, one inside
   # it over steps; that of the frozen pass is over what a client owns.
-  passes = np.ceil(built.split.sizes / plan.examples[0].size).sum() / plan.load.size
+  sizes = built.planner.sizes  # of all replicas
+  passes = np.ceil(sizes / plan.examples[0].size).sum() / plan.load.size
   unknown = (segments, steps / segments)
 
   def trips(where, depth):

@@ -42,7 +42,7 @@ VARIANTS = {
     {'algorithm': 'fedprox'},
   ),
   'scaffold': Variant('SCAFFOLD', '66.6 +- 0.2 (table 1)', {'algorithm': 'scaffold'}),
-  'solo': Variant('SOLO', '46.3 +- 5.1 (table 1)', {'algorithm': 'solo'}),
+  'solo': Variant('SOLO', '46.3 +- 5.1 over clients (table 1)', {'algorithm': 'solo'}),
   **{f'mu_{mu:g}': _moon(mu, '') for mu in (0.1, 1.0, 10.0)},
   'niid_bench_fedavg': _bench('fedavg', 'FedAvg', '68.2'),
   'niid_bench_fedprox': _bench('fedprox', 'FedProx', '67.9'),

@@ -6,10 +6,11 @@
 The PyTorch tutorial's CNN with a projection head, 10 clients, Dirichlet(0.5), 100
 rounds of 10 local epochs, mu = 5, learning rate 0.001; the sparse ones have 100
 clients, 250 rounds and learning rate 0.01. Reported: mean +- standard deviation of 3
-runs; the spreads of its tables 2 and 3 were not at hand. The values of the mu sweep
-are read off its figure, whose caption speaks of training accuracy (`train_accuracy`
-of metrics.jsonl). Momentum, weight decay and batch size, not stated, are the MOON
-paper's; unlike there images are not augmented and partial batches are kept.
+runs; the spreads of its tables 2 and 3 were not available. The values of the mu sweep
+are not in its text and their source was not found: they are as if read off its
+figure, whose caption speaks of training accuracy (`train_accuracy` of metrics.jsonl).
+Momentum, weight decay and batch size, not stated, are the MOON paper's; unlike there
+images are not augmented and partial batches are kept.
 
 The paper describes a plain Dirichlet partition, so `partition.balance` is off:
 without the cap of MOON's code the largest of 10 clients at beta = 0.1 holds 11,300 of

@@ -8,122 +8,32 @@ In the template a line of its own
   @table FILE: VARIANT ...     what a paper reports beside what was measured
   @costs FILE: VARIANT ...     the commands, and what they cost
   @compare FILE: A B ...       A less each of the others, paired by seed
-  @figure NAME FILE: VARIANT ...  the curves of these runs, results/NAME.png
+  @figure NAME FILE: VARIANT ...      their curves side by side, results/NAME.png
+  @sweep NAME KNOB FILE: VARIANT ...  their accuracy over a knob, results/NAME.png
+  @tsne FILE: VARIANT ...      what their global models tell apart
   @pictures FILE: VARIANT ...  the curves of every run alone
 
 becomes Markdown, and {{last RUN}}, {{late RUN}} (the mean of five tests) and
 {{rounds RUN}} in a text the number of a run of docs/results/. FILE is configs/FILE.py.
-A variant without a run is "not run".
+A variant without a run is "not run". A t-SNE is kept of a run directory that has been
+reported on (`python -m moon_jax.report RUN`).
 """
 
+import functools
 import hashlib
 import pathlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from docs import draw, records
-from docs.records import Kept
+from docs.rows import NOT_RUN, Row, rows
 from moon_jax import config as config_lib
-from moon_jax.config.variants import Variant
 from moon_jax.errors import ExitCode, UsageError, did_you_mean, exit_code_of
 from moon_jax.report.numbers import statistics
 
 DOCS = pathlib.Path(__file__).parent
-# Digest of a data set that is not the original's, and what differs.
-_COPY = 'a1928db65e5547bb57a6decf2a309992e6cdbf937a1870e4802fcc6c3f0e5461'
-_COPIES = {_COPY: 'pixels decoded from JPEG'}
-_NOT_RUN = 'not run'
-_TRAINED = 'in training'  # told of a reported figure that is of training accuracy
 _HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,it says'
-
-
-class Row:
-  """A variant of a paper, with its runs in one setting: of several seeds, or none."""
-
-  def __init__(self, choice: str, variant: Variant, runs: Sequence[Kept]):
-    self.choice, self.variant = choice, variant
-    self.runs = sorted(runs, key=lambda run: run.seed)
-
-  @property
-  def name(self) -> str:
-    """Of the variant."""
-    return self.choice.rpartition(':')[2]
-
-  def reported(self) -> tuple[float, float | None] | None:
-    """The accuracy that the paper reports, and its spread if it has one."""
-    found = re.match(r'(\d+\.\d+)(?: \+- (\d+\.\d+))?', self.variant.reported)
-    return found and (float(found[1]), float(found[2]) if found[2] else None)
-
-  def accuracy(self, run: Kept) -> dict[int, float]:
-    """round -> what the paper reports: of tests, unless its figure is of training."""
-    trained = _TRAINED in self.variant.reported
-    return run.accuracy('train_accuracy' if trained else 'test_accuracy')
-
-  def estimate(self, of=statistics.last) -> statistics.Estimate | None:
-    """The mean over the seeds of the last accuracy, or of another number."""
-    return statistics.estimate(of(self.accuracy(run)) for run in self.runs)
-
-  def differs(self) -> str:
-    """What sets the runs apart from the variant, and their data from the original."""
-    if not self.runs:
-      return ''
-    wanted = config_lib.flatten(config_lib.validate(config_lib.load(self.choice)))
-    told = {
-      f'`{name}={value}`'
-      for run in self.runs
-      for name, value in (config_lib.identity(run.knobs) | _length(run)).items()
-      if name != 'seed' and wanted.get(name) != value
-    }
-    copies = {
-      _COPIES[digest] for run in self.runs if (digest := _digest(run)) in _COPIES
-    }
-    return ', '.join([*sorted(told), *sorted(copies)]) or 'nothing'
-
-  def sentence(self) -> str:
-    """What the runs say of the reported figure."""
-    ours, theirs = self.estimate(), self.reported()
-    if not ours:
-      return _NOT_RUN
-    seeds = 'One seed' if ours.n == 1 else f'{ours.n} seeds'
-    if not theirs:
-      return f'{seeds}; no figure to compare with.'
-    apart, spread = ours.mean - theirs[0], theirs[1]
-    where = f'{abs(apart):.1f} {"above" if apart > 0 else "below"} what is reported'
-    if spread is None:
-      return f'{seeds}, {where}.'
-    inside = 'within' if abs(apart) <= 2 * spread else 'outside'
-    return f'{seeds}, {where}, {inside} two of its standard deviations.'
-
-
-def _length(run: Kept) -> dict[str, int]:
-  return {'num_rounds': run.knobs['num_rounds']}
-
-
-def _digest(run: Kept) -> str:
-  return run.about.get('data_digest', '')
-
-
-def rows(words: str, kept: dict[str, Kept]) -> list[Row]:
-  """The rows of 'FILE: VARIANT ...'; of a variant with runs in two settings, two.
-
-  Raises:
-    UsageError: there is no such file or variant.
-  """
-  file, _, names = words.partition(':')
-  path = f'configs/{file.strip()}.py'
-  variants, found = config_lib.variants(path), []
-  for name in names.split():
-    if name not in variants:
-      hint = did_you_mean(name, variants)
-      raise UsageError(f'experiments.in.md: {path} has no variant {name!r}.{hint}')
-    choice, settings = f'{path}:{name}', {}
-    for run in kept.values():
-      if run.choice == choice:
-        same = config_lib.identity(run.knobs) | _length(run) | {'seed': 0}
-        settings.setdefault(str(sorted(same.items())), []).append(run)
-    found += [Row(choice, variants[name], runs) for runs in settings.values() or [()]]
-  return found
 
 
 def _table(given: Sequence[Row]) -> list[str]:
@@ -134,7 +44,7 @@ def _table(given: Sequence[Row]) -> list[str]:
     cells = [
       f'`{row.name}`: {row.variant.setting}',
       row.variant.reported or '-',
-      _shown(row.estimate()),
+      _last(row),
       _shown(row.estimate(statistics.tail_mean)),
       '' if best is None else f'{best:.1f}',
       ', '.join(sorted(rounds)),
@@ -147,6 +57,11 @@ def _table(given: Sequence[Row]) -> list[str]:
   by_column = zip(_HEAD.split(','), *lines, strict=True)
   columns = [(name, '---', *below) for name, *below in by_column if any(below)]
   return [f'| {" | ".join(cells)} |' for cells in zip(*columns, strict=True)]
+
+
+def _last(row: Row) -> str:
+  among = row.among()
+  return _shown(row.estimate()) + (f' (clients +- {among.mean:.1f})' if among else '')
 
 
 def _shown(found: statistics.Estimate | None) -> str:
@@ -167,7 +82,7 @@ def _costs(given: Sequence[Row]) -> list[str]:
       hours = 'not recorded' if total is None else f'{total / 3600:.1f}'
       lines.append(f'| `{run.command}` | {words} | {hours} |')
     if not row.runs:
-      lines.append(f'| {command} | {_NOT_RUN} | |')
+      lines.append(f'| {command} | {NOT_RUN} | |')
   return lines
 
 
@@ -184,10 +99,10 @@ def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
   """Of the runs with the same seed, length and deviations from their variants."""
   names = f'`{ours[0].name}` - `{theirs[0].name}`'
   pair = [rows[0].reported() for rows in (ours, theirs)]
-  told = f'; reported {pair[0][0] - pair[1][0]:+.1f}' if all(pair) else ''
+  told = f'; reported {round(pair[0][0] - pair[1][0], 2):+g}' if all(pair) else ''
   found = statistics.compare(*map(_by_sample, (ours, theirs)))
   if found is None:
-    return f'{names}: {_NOT_RUN}{told}.'
+    return f'{names}: {NOT_RUN}{told}.'
   mean, std, count = found.difference
   words = [f'{count} seed{"s" if count > 1 else ""}']
   words += ['one pair, so it ranks nothing' if std is None else f'+- {std:.1f}']
@@ -206,35 +121,73 @@ def _by_sample(given: Sequence[Row]) -> dict[tuple, float]:
 
 
 def _pictures(given: Sequence[Row]) -> list[str]:
-  lines = [
-    f'![Test accuracy and losses of {_title(row, run)}](results/{run.name}/curves.png)'
+  return _of_each(given, 'curves.png', 'Test accuracy and losses', '\n\n')
+
+
+def _tsne(given: Sequence[Row]) -> list[str]:
+  return _of_each(given, records.TSNE, 't-SNE', ' ')
+
+
+def _of_each(given: Sequence[Row], file: str, what: str, between: str) -> list[str]:
+  """The pictures that were kept with the runs."""
+  shown = [
+    f'![{what} of {row.variant.setting}, seed {run.seed}](results/{run.name}/{file})'
     for row in given
     for run in row.runs
+    if file in run.files
   ]
-  return '\n\n'.join(lines).splitlines() or ['No picture: ' + _NOT_RUN + '.']
+  return between.join(shown).splitlines() or [f'{what}: {NOT_RUN}.']
 
 
-def _title(row: Row, run: Kept) -> str:
-  return f'{row.variant.setting}, seed {run.seed}'
+class _Pictures:
+  """Pictures of several runs: drawn anew, or those there are, if they are theirs."""
+
+  def __init__(self, results: pathlib.Path, anew: bool):
+    self.results, self.anew = results, anew
+
+  def figure(self, name: str, given: Sequence[Row]) -> list[str]:
+    """Their curves."""
+    runs = {row.title: [run.rounds for run in row.runs] for row in given if row.runs}
+    return self._picture(name, runs, draw.side_by_side, '; '.join(runs))
+
+  def sweep(self, name: str, knob: str, given: Sequence[Row]) -> list[str]:
+    """Their last accuracies, of tests and in training, over a knob."""
+    knobs = config_lib.flatten(config_lib.defaults())
+    if knob not in knobs:
+      hint = did_you_mean(knob, knobs)
+      raise UsageError(f'experiments.in.md: there is no knob {knob!r}.{hint}')
+    points = {}
+    for column in ('test_accuracy', 'train_accuracy'):
+      for row in given:
+        last = [statistics.last(run.accuracy(column)) for run in row.runs]
+        if last and None not in last:
+          mean, std, _ = statistics.estimate(last)
+          of_column = points.setdefault(column.replace('_', ' '), [])
+          of_column.append((row.runs[0].knobs[knob], mean, std or 0.0))
+    drawing = functools.partial(draw.over_knob, knob=knob)
+    return self._picture(name, points, drawing, f'accuracy over {knob}')
+
+  def _picture(
+    self, name: str, shown: Mapping, drawing: Callable, words: str
+  ) -> list[str]:
+    if not shown:
+      return [f'Figure `{name}`: {NOT_RUN}.']
+    path = self.results / f'{name}.png'
+    digest = hashlib.sha256(repr(shown).encode()).hexdigest()
+    if self.anew:
+      drawing(path, shown, digest=digest)
+    elif draw.digest_of(path) != digest:
+      raise UsageError(f'{path} does not show these runs: run python -m docs.build.')
+    return [f'![{name}: {words}](results/{name}.png)']
 
 
-def _figure(
-  name: str, given: Sequence[Row], results: pathlib.Path, anew: bool
-) -> list[str]:
-  """A picture of several runs: drawn anew, or the one there is, if it is theirs."""
-  runs = {_title(row, run): run.rounds for row in given for run in row.runs}
-  if not runs:
-    return [f'No picture: {_NOT_RUN}.']
-  path = results / f'{name}.png'
-  digest = hashlib.sha256(repr(runs).encode()).hexdigest()
-  if anew:
-    draw.side_by_side(path, runs, digest)
-  elif draw.digest_of(path) != digest:
-    raise UsageError(f'{path} does not show these runs: run python -m docs.build.')
-  return [f'![{name}: {"; ".join(runs)}](results/{name}.png)']
-
-
-_MADE = {'table': _table, 'costs': _costs, 'compare': _compare, 'pictures': _pictures}
+_MADE = {
+  'table': _table,
+  'costs': _costs,
+  'compare': _compare,
+  'pictures': _pictures,
+  'tsne': _tsne,
+}
 _NUMBERS = {
   'last': lambda run: f'{statistics.last(run.accuracy()):.1f}',
   'late': lambda run: f'{statistics.tail_mean(run.accuracy()):.1f}',
@@ -253,7 +206,8 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
     UsageError: a run is missing or has changed; a line asks for what is not there.
   """
   results = docs / 'results'
-  kept = records.read(results)
+  kept, shown = records.read(results), set()
+  pictures = _Pictures(results, anew)
 
   def number(found):
     what, name = found.groups()
@@ -261,19 +215,34 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
       raise UsageError(f'experiments.in.md: there is no {found[0]} in {results}.')
     return _NUMBERS[what](kept[name])
 
+  if not (template := docs / 'experiments.in.md').is_file():
+    raise UsageError(f'{template} is missing.')
   lines = []
-  for line in (docs / 'experiments.in.md').read_text().splitlines():
-    word, _, words = line.partition(' ')
-    if word == '@figure':
-      name, _, words = words.partition(' ')
-      lines += _figure(name, rows(words, kept), results, anew)
-    elif word.startswith('@'):
-      if word[1:] not in _MADE:
-        raise UsageError(f'experiments.in.md: there is no {word!r}.')
-      lines += _MADE[word[1:]](rows(words, kept))
-    else:
+  for line in template.read_text().splitlines():
+    if not line.startswith('@'):
       lines.append(re.sub(r'\{\{(\w+) ([^}]+)\}\}', number, line))
+      continue
+    made, words = _maker(line, pictures)
+    given = rows(words, kept)
+    shown |= {run.name for row in given for run in row.runs}
+    lines += made(given)
+  if left := sorted(set(kept) - shown):
+    raise UsageError(f'{results / left[0]} is in no row of experiments.in.md.')
   return '\n'.join(lines) + '\n'
+
+
+def _maker(line: str, pictures: _Pictures) -> tuple[Callable, str]:
+  """What makes lines of rows, and 'FILE: VARIANT ...', of which rows."""
+  before, _, names = line.partition(':')
+  word, *own = before.split()
+  made = {**_MADE, 'figure': pictures.figure, 'sweep': pictures.sweep}.get(word[1:])
+  if made is None:
+    raise UsageError(f'experiments.in.md: there is no {word!r}.')
+  wanted = {'figure': 2, 'sweep': 3}.get(word[1:], 1)
+  if len(own) != wanted or not names.split():
+    raise UsageError(f'experiments.in.md: {word} has another form than in {line!r}.')
+  *first, file = own
+  return functools.partial(made, *first), f'{file}:{names}'
 
 
 def main(argv: Sequence[str], docs: pathlib.Path = DOCS) -> int:
@@ -284,7 +253,7 @@ def main(argv: Sequence[str], docs: pathlib.Path = DOCS) -> int:
     if argv and (word != 'add' or not runs):
       raise UsageError('python -m docs.build [add RUN ...]')
     for run in runs:
-      print(f'kept {records.add(pathlib.Path(run), docs / "results")}')
+      print('kept', *records.add(pathlib.Path(run), docs / 'results'))
     (docs / 'experiments.md').write_text(page(docs, anew=True))
     return ExitCode.DONE
 

@@ -1,52 +1,91 @@
-"""Draws the runs of a table side by side."""
+"""Draws the runs of a table: side by side, over a knob, and what a model sees."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from moon_jax.report.draw import figures
+from moon_jax.report.draw.charts import Scatter
 from moon_jax.runner import files, plots
 
-# Column, factor, label; the supervised loss is comparable between algorithms.
+# Column, factor, label; the supervised loss is comparable between algorithms. The last
+# two are SA-MOON's and DCO-MOON's.
 _PANELS = (
   ('test_accuracy', 100.0, 'test accuracy, %'),
   ('train_loss', 1.0, 'training loss, nats'),
   ('supervised_loss', 1.0, 'its supervised part, nats'),
+  ('temperature_mean', 1.0, 'temperature, mean of clients'),
+  ('p_t', 1.0, 'share of clients that strayed'),
 )
+_DPI = 120
+
+# Title -> its runs, each the lines of metrics.jsonl.
+Curves = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]
+# What is measured -> value of the knob, mean, sample deviation or 0.
+Points = Mapping[str, Sequence[tuple[float, float, float]]]
 
 
-def side_by_side(
-  path: pathlib.Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], digest: str
-) -> None:
-  """Draws accuracy, training loss and supervised loss against rounds as a PNG.
+def side_by_side(path: pathlib.Path, runs: Curves, digest: str) -> None:
+  """Draws accuracy, losses and what else they recorded against rounds as a PNG.
 
   Args:
     path: where to.
-    runs: title -> the lines of metrics.jsonl.
+    runs: by title; those of one title, its seeds, have one colour.
     digest: of what is drawn; `digest_of` reads it from the picture.
   """
-  figure = Figure(figsize=(13, 4), layout='constrained')
-  for panel, (name, factor, label) in zip(
-    figure.subplots(1, len(_PANELS)), _PANELS, strict=True
-  ):
-    panel.set_prop_cycle(color=plots.PALETTE)
-    for title, rounds in runs.items():
-      points = [(line['round'], factor * line[name]) for line in rounds if name in line]
-      panel.plot(*zip(*points, strict=True), label=title, linewidth=1.2)
+  columns = {name for seeds in runs.values() for name in seeds[0][0] | seeds[0][-1]}
+  panels = [panel for panel in _PANELS if panel[0] in columns]
+  figure = Figure(figsize=(4.4 * len(panels), 4), layout='constrained')
+  axes = figure.subplots(1, len(panels), squeeze=False)[0]
+  for panel, (name, factor, label) in zip(axes, panels, strict=True):
+    for number, (title, seeds) in enumerate(runs.items()):
+      look = {'color': plots.PALETTE[number % len(plots.PALETTE)], 'linewidth': 1.2}
+      for index, rounds in enumerate(seeds):
+        x = [line['round'] for line in rounds if name in line]
+        y = [factor * line[name] for line in rounds if name in line]
+        panel.plot(x, y, label='' if index else title, **look)
     panel.set(xlabel='communication rounds', ylabel=label)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     plots.open_frame(panel)
-  figure.axes[0].legend(frameon=False, fontsize=9)
+  axes[0].legend(frameon=False, fontsize=9)
+  _save(path, figure, digest)
+
+
+def over_knob(path: pathlib.Path, points: Points, *, knob: str, digest: str) -> None:
+  """Draws accuracies in per cent, with bars of one deviation, over a knob as a PNG."""
+  figure = Figure(figsize=(5, 4), layout='constrained')
+  panel = figure.subplots()
+  for number, (label, given) in enumerate(points.items()):
+    x, mean, std = zip(*sorted(given), strict=True)
+    look = {'color': plots.PALETTE[number], 'marker': 'o', 'linewidth': 1.2}
+    panel.errorbar(x, mean, yerr=std, label=label, capsize=3, **look)
+  panel.set(xlabel=knob, ylabel='%')
+  panel.legend(frameon=False, fontsize=9)
+  plots.open_frame(panel)
+  _save(path, figure, digest)
+
+
+def representations(
+  path: pathlib.Path, embedded: np.ndarray, classes: np.ndarray, title: str
+) -> None:
+  """Draws test images [M, 2], embedded by t-SNE, coloured by class [M], as a PNG."""
+  _save(path, figures.tiled([Scatter('', title, embedded, classes)], side=4.0))
+
+
+def _save(path: pathlib.Path, figure: Figure, digest: str = '') -> None:
   with files.replacing(path) as file:
-    figure.savefig(file, dpi=120, metadata={'Description': digest})
+    figure.savefig(file, dpi=_DPI, metadata={'Description': digest})
 
 
 def digest_of(path: pathlib.Path) -> str:
-  """What a picture of `side_by_side` was drawn from; '' if there is none."""
-  if not path.exists():
+  """What a picture of several runs was drawn from; '' if there is none."""
+  try:
+    with Image.open(path) as image:
+      return image.info.get('Description', '')
+  except OSError:  # missing, or no picture
     return ''
-  with Image.open(path) as image:
-    return image.info.get('Description', '')

@@ -3,6 +3,7 @@
 docs/results/NAME/metrics.jsonl   as the run wrote it
 docs/results/NAME/config.json     its configuration, what it ran on, what it cost
 docs/results/NAME/curves.png
+docs/results/NAME/tsne.png        if its trained global model was looked at
 docs/results/SHA256SUMS           of all these; `sha256sum -c` reads it too
 """
 
@@ -13,11 +14,17 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from docs import draw
 from moon_jax import config as config_lib
+from moon_jax import untrusted
 from moon_jax.errors import UsageError
-from moon_jax.runner import files, plots
+from moon_jax.report.read import features
+from moon_jax.report.read.runs import read_arrays
+from moon_jax.runner import clock, files, plots
 
 FILES = ('config.json', 'curves.png', 'metrics.jsonl')
+TSNE = 'tsne.png'
+_EACH = ('train_seconds', 'evaluate_seconds')  # in every round
 _SUMS = 'SHA256SUMS'
 _KEPT = ('data_digest', 'versions', 'devices', 'git_commit')
 # Of the machine that ran it, not of the experiment.
@@ -34,6 +41,7 @@ class Kept(NamedTuple):
     knobs: dotted name -> value; what came later is as its default.
     about: config.json without the configuration.
     rounds: the lines of metrics.jsonl.
+    files: the names of what was kept.
   """
 
   name: str
@@ -42,6 +50,7 @@ class Kept(NamedTuple):
   knobs: Mapping[str, Any]
   about: Mapping[str, Any]
   rounds: list[dict[str, Any]]
+  files: frozenset[str]
 
   @property
   def seed(self) -> int:
@@ -76,8 +85,8 @@ def read(results: pathlib.Path) -> dict[str, Kept]:
   return {name: _kept(results / name) for name in names}
 
 
-def add(run: pathlib.Path, results: pathlib.Path) -> str:
-  """Keeps a finished run directory under its own name, which is returned.
+def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
+  """Keeps a finished run directory under its own name; what was kept, NAME/FILE.
 
   Raises:
     UsageError: it is no run directory, or the run is not finished, or another one is
@@ -89,7 +98,8 @@ def add(run: pathlib.Path, results: pathlib.Path) -> str:
   rounds = files.read_lines(run / 'metrics.jsonl')
   wanted = about['config'].get('num_rounds')
   if not summary or [line['round'] for line in rounds] != [*range(1, wanted + 1)]:
-    raise UsageError(f'{run} is not finished: {len(rounds)} of {wanted} rounds.')
+    lacks = '' if summary else ', no summary.json'
+    raise UsageError(f'{run} is not finished: {len(rounds)} of {wanted} rounds{lacks}.')
   target = results / run.resolve().name
   kept = target / 'metrics.jsonl'
   if kept.exists() and kept.read_bytes() != (run / 'metrics.jsonl').read_bytes():
@@ -100,10 +110,21 @@ def add(run: pathlib.Path, results: pathlib.Path) -> str:
   shutil.copy(run / 'metrics.jsonl', kept)
   files.write_json(target / 'config.json', told)
   plots.curves(target / 'curves.png', rounds, title=target.name)
-  sums |= {f'{target.name}/{file}': files.sha256(target / file) for file in FILES}
+  made = [*FILES, *_drawn(run, target, wanted)]
+  sums |= {f'{target.name}/{file}': files.sha256(target / file) for file in made}
   lines = [f'{digest}  {name}\n' for name, digest in sorted(sums.items())]
   files.replace(results / _SUMS, ''.join(lines))
-  return target.name
+  return [f'{target.name}/{file}' for file in made]
+
+
+def _drawn(run: pathlib.Path, target: pathlib.Path, rounds: int) -> list[str]:
+  """Draws what a report tells of the model after the last round, if there is one."""
+  found = read_arrays(run / features.CACHE, untrusted.FEATURES)
+  if not found or found['round'] != rounds:
+    return []
+  title = f'{target.name}, after {rounds} rounds'
+  draw.representations(target / TSNE, found['embedded'], found['classes'], title)
+  return [TSNE]
 
 
 def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str, Any]:
@@ -112,11 +133,11 @@ def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str,
   command = [word for word in words if word.partition('=')[0] not in _PRIVATE]
   knobs = config_lib.flatten(about['config'])
   knobs |= {name: '' for name in ('data.dir',) if name in knobs}
-  parts = ('compile', 'train', 'evaluate', 'save', 'idle')
-  each = [sum(line.get(f'{p}_seconds', 0.0) for p in parts) for line in timings]
   cost = {}
-  if each:
-    cost = {'seconds': round(sum(each)), 'median': round(statistics.median(each), 1)}
+  if timings:
+    each = [sum(line.get(name, 0.0) for name in _EACH) for line in timings]
+    total = sum(clock.time_spent(timings).values())
+    cost = {'seconds': round(total), 'median': round(statistics.median(each), 1)}
   return {
     'command': shlex.join(command),
     'config': config_lib.nest(knobs),
@@ -127,19 +148,28 @@ def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str,
 
 def _kept(path: pathlib.Path) -> Kept:
   about = files.read_json(path / 'config.json') or {}
+  rounds = files.read_lines(path / 'metrics.jsonl')
   try:
     words = shlex.split(about['command'])
     flags = dict(word.split('=', 1) for word in words if '=' in word)
-    return Kept(
+    knobs = config_lib.with_defaults(config_lib.flatten(about.pop('config')))
+    wanted, _ = knobs['num_rounds'], knobs['seed']
+    kept = Kept(
       name=path.name,
       choice=flags.get('--config', 'configs/digits_moon.py'),
       command=about['command'],
-      knobs=config_lib.with_defaults(config_lib.flatten(about.pop('config'))),
+      knobs=knobs,
       about=about,
-      rounds=files.read_lines(path / 'metrics.jsonl'),
+      rounds=rounds,
+      files=frozenset(file.name for file in path.iterdir()),
     )
-  except (KeyError, ValueError) as error:
+  except KeyError as error:
     raise UsageError(f'{path / "config.json"} lacks {error}.') from None
+  except ValueError as error:
+    raise UsageError(f'{path / "config.json"} is damaged: {error}.') from None
+  if [line['round'] for line in rounds] != [*range(1, wanted + 1)]:
+    raise UsageError(f'{path / "metrics.jsonl"} has not the rounds 1 to {wanted}.')
+  return kept
 
 
 def _sums(results: pathlib.Path) -> dict[str, str]:

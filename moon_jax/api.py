@@ -30,7 +30,7 @@ from moon_jax.runner import (
 )
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.sweeps import running
-from moon_jax.sweeps.cells import name_of
+from moon_jax.sweeps.cells import Cell, name_of
 from moon_jax.sweeps.grid import combinations
 from moon_jax.types import PyTree, State
 
@@ -125,7 +125,11 @@ def run(
 
 
 def sweep(
-  config: Mapping[str, Any], over: Mapping[str, Sequence[Any]], out: str | os.PathLike
+  config: Mapping[str, Any],
+  over: Mapping[str, Sequence[Any]],
+  out: str | os.PathLike,
+  *,
+  replicas: int | None = None,
 ) -> list[Record]:
   """Runs every combination of some knobs' values, as `python -m moon_jax.sweep` does.
 
@@ -134,25 +138,33 @@ def sweep(
     over: dotted knob -> its values, e.g. {'algorithm': ['fedavg', 'moon'], 'seed': [0,
       1]}; one that a run does not use multiplies the others alone.
     out: the folder of the run directories; the same call again goes on.
+    replicas: how many runs may be in one program; None is 4 on a GPU and 1 on a CPU.
 
   Returns:
     A row for each run: its knobs of `over`, `workdir`, and what summary.json has. Give
     it to pandas.DataFrame for a table.
 
   Raises:
-    RunError: with the message for the user, of the first run that fails; before
-      anything starts, if a directory holds another experiment.
+    RunError: with the message for the user, of the first run that failed, when all
+      others have ended; before anything starts, if a directory holds another
+      experiment.
   """
-  common, load = config_lib.flatten(config_lib.validate(config)), running.remembered()
-  changes, out = combinations(common, over), pathlib.Path(out).expanduser()
-  configs = [config_lib.validate(common | one) for one in changes]
-  places = [out / name_of(None, one) for one in changes]
-  running.check(zip(places, configs, strict=True))
-  room, rows = running.room(configs, load), []
-  for change, workdir in zip(changes, places, strict=True):
-    found = run(common | change, workdir, load=load, room=room)
-    rows.append(change | {'workdir': str(workdir)} | found.summary)
-  return rows
+  common = config_lib.flatten(config_lib.validate(config))
+  changes, out = combinations(common, over), config_lib.expand('out', os.fspath(out))
+  cells = []
+  for change in changes:
+    valid, name = config_lib.validate(common | change), name_of(None, change)
+    command = f'moon_jax.run(config, {str(out / name)!r})'
+    cells.append(Cell(name, [], cli.request(valid, out / name, command)))
+  running.check((cell.request.workdir, cell.request.config) for cell in cells)
+  files.require_writable(out)
+  if errors := running.run_here(cells, signals.Stop(), replicas):
+    raise errors[0]
+  places = [cell.request.workdir for cell in cells]
+  return [
+    change | {'workdir': str(place)} | files.read_json(place / run_directory.SUMMARY)
+    for change, place in zip(changes, places, strict=True)
+  ]
 
 
 class Outcome(NamedTuple):

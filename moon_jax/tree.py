@@ -33,14 +33,15 @@ def weighted_sum(stacked: PyTree, weights: jax.Array) -> PyTree:
 
   Args:
     stacked: leaves [L, ...].
-    weights: [L] float32.
+    weights: [L] float32; or [R, L], of R sums. What has no weight in any is hidden.
 
   Returns:
-    Leaves [...].
+    Leaves [...], or [R, ...].
   """
-  chex.assert_rank(weights, 1)
-  chex.assert_tree_shape_prefix(stacked, weights.shape)
-  shown = where(weights != 0, stacked, jax.tree.map(jnp.zeros_like, stacked))
+  chex.assert_rank(weights, {1, 2})
+  chex.assert_tree_shape_prefix(stacked, weights.shape[-1:])
+  counts = weights != 0 if weights.ndim == 1 else jnp.any(weights != 0, axis=0)
+  shown = where(counts, stacked, jax.tree.map(jnp.zeros_like, stacked))
   return jax.tree.map(functools.partial(_dot, weights), shown)
 
 
@@ -111,6 +112,11 @@ def repeat(tree: PyTree, count: int) -> PyTree:
 def flatten(stacked: PyTree) -> PyTree:
   """Leaves [N, M, ...] -> [N * M, ...]."""
   return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
+
+
+def unflatten(flat: PyTree, count: int) -> PyTree:
+  """Leaves [N * M, ...] -> [N, M, ...], with N = count."""
+  return jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), flat)
 
 
 def num_bytes(tree: PyTree) -> int:

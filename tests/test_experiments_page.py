@@ -7,9 +7,12 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from docs import build, draw, records
+from moon_jax import config
 from moon_jax.errors import ExitCode
+from moon_jax.runner import files
 from tests.run_directories import edit_lines, write_lines, write_run
 
 DOCS = pathlib.Path(__file__).parents[1] / 'docs'
@@ -19,6 +22,16 @@ FEDAVG = 'configs/moon_cvpr21.py:fedavg'
 
 def test_the_committed_page_is_what_the_command_writes():
   assert build.page(DOCS) == (DOCS / 'experiments.md').read_text()
+
+
+@pytest.mark.parametrize(
+  'paper', ['moon_cvpr21', 'moonflower', 'dco_moon', 'review', 'sa_moon']
+)
+def test_every_variant_of_a_paper_stands_in_a_table(paper):
+  lines = (DOCS / 'experiments.in.md').read_text().splitlines()
+  start = f'@table {paper}: '
+  told = [name for line in lines if line.startswith(start) for name in line.split()[2:]]
+  assert sorted(told) == sorted(config.variants(f'configs/{paper}.py'))
 
 
 def test_the_kept_runs_hold_no_folder_of_the_machine_they_ran_on():
@@ -75,9 +88,28 @@ def test_a_finished_run_fills_its_row(docs, tmp_path):
   kept = json.loads((docs / 'results/one/config.json').read_text())
   assert '/home/me' not in json.dumps(kept)
   # 100 rounds of 2 + 0.5 + 0.25 s, as the run directories of the tests have it.
-  assert kept['cost'] == {'seconds': 275, 'median': 2.8}
+  assert kept['cost'] == {'seconds': 275, 'median': 2.5}
   metrics = [path / 'metrics.jsonl' for path in (run, docs / 'results/one')]
   assert metrics[0].read_bytes() == metrics[1].read_bytes()
+
+
+def test_the_cost_counts_a_save_once(docs, tmp_path):
+  run = finished(tmp_path, 'one', 0.6)
+  # In the timings of all rounds but the first it is in the idle time, too.
+  edit_lines(run / 'timings.jsonl', lambda line: line.update(save_seconds=0.2))
+  add(docs, run)
+  kept = json.loads((docs / 'results/one/config.json').read_text())
+  # 100 rounds of 2 + 0.5 + 0.2 s, 99 of 0.05 s, the first of 0.25 s; 2.5 s each.
+  assert kept['cost'] == {'seconds': 275, 'median': 2.5}
+
+
+def test_the_deviation_between_clients_is_none_between_trials(docs, tmp_path):
+  write_template(docs, '@table moon_cvpr21: solo')
+  choice = 'configs/moon_cvpr21.py:solo'
+  run = finished(tmp_path, 'one', 0.4, choice=choice, test_accuracy_std=0.04)
+  row = cells(add(docs, run), 'solo')
+  assert row[2] == '40.0 (clients +- 4.0)'
+  assert row[8] == 'One seed, 6.3 below what is reported.'
 
 
 def test_a_figure_of_training_is_compared_with_training(docs, tmp_path):
@@ -124,27 +156,98 @@ def test_a_picture_is_of_the_runs_there_are(docs, tmp_path):
   write_template(
     docs, '@figure both moon_cvpr21: fedavg', '@pictures moon_cvpr21: fedavg'
   )
-  assert 'No picture: not run.' in build.page(docs)
+  assert 'Figure `both`: not run.' in build.page(docs)
   text = add(docs, finished(tmp_path, 'one', 0.6))
   assert '(results/both.png)' in text
   assert '(results/one/curves.png)' in text
   assert build.page(docs) == text
   digest = draw.digest_of(docs / 'results/both.png')
-  add(docs, finished(tmp_path, 'two', 0.61, seed=1))
+  text = add(
+    docs,
+    finished(tmp_path, 'two', 0.61, seed=1),
+    finished(tmp_path, 'other', 0.5, '--config.batch_size=32'),
+  )
   assert draw.digest_of(docs / 'results/both.png') != digest
-  draw.side_by_side(docs / 'results/both.png', {'x': [{'round': 1} | VALUES]}, digest)
+  assert 'both: FedAvg, seeds 0, 1; FedAvg, batch_size=32, seed 0]' in text
+  draw.side_by_side(docs / 'results/both.png', {'x': [[{'round': 1} | VALUES]]}, 'y')
+  assert_refused(docs, 'both.png does not show these runs')
+  (docs / 'results/both.png').write_bytes(b'no picture')
   assert_refused(docs, 'both.png does not show these runs')
 
 
 VALUES = {'test_accuracy': 0.5, 'train_loss': 1.0, 'supervised_loss': 1.0}
 
 
-def test_a_number_in_a_sentence_is_of_a_run(docs, tmp_path):
-  write_template(
-    docs, 'It reached {{last one}} ({{late one}}) in {{rounds one}} rounds.'
+def test_a_picture_has_a_panel_for_what_only_some_record(tmp_path):
+  plain = [{'round': number} | VALUES for number in (1, 2)]
+  cooled = [line | {'temperature_mean': 0.5} for line in plain]
+  widths = []
+  for runs in ({'a': [plain]}, {'a': [plain], 'b': [cooled, cooled]}):
+    draw.side_by_side(tmp_path / 'it.png', runs, '')
+    with Image.open(tmp_path / 'it.png') as image:
+      widths.append(image.width)
+  assert widths[1] * 3 == widths[0] * 4
+
+
+def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, monkeypatch):
+  write_template(docs, '@sweep mu moon.mu moonflower: mu_0.1 mu_1 default')
+  assert build.page(docs) == 'Figure `mu`: not run.\n'
+  choices = {name: f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1')}
+  drawn, given = draw.over_knob, []
+  monkeypatch.setattr(
+    draw,
+    'over_knob',
+    lambda *words, **named: given.append(words) or drawn(*words, **named),
   )
+  text = add(
+    docs,
+    finished(tmp_path, 'a', 0.5, choice=choices['mu_0.1'], train_accuracy=0.6),
+    finished(tmp_path, 'b', 0.4, choice=choices['mu_1'], seed=0),
+    finished(tmp_path, 'c', 0.42, choice=choices['mu_1'], seed=1),
+  )
+  assert text == '![mu: accuracy over moon.mu](results/mu.png)\n'
+  assert build.page(docs) == text
+  ((_, points),) = given
+  assert list(points) == ['test accuracy', 'train accuracy']
+  # The sample deviation of 40 and 42.
+  np.testing.assert_allclose(
+    points['test accuracy'], [(0.1, 50, 0), (1, 41, 2**0.5)], rtol=1e-6
+  )
+  np.testing.assert_allclose(points['train accuracy'], [(0.1, 60, 0)], rtol=1e-6)
+
+
+def test_a_t_sne_is_kept_of_the_model_after_the_last_round(docs, tmp_path, capsys):
+  write_template(docs, '@tsne moon_cvpr21: fedavg')
+  assert build.page(docs) == 't-SNE: not run.\n'
+  run = finished(tmp_path, 'one', 0.6)
+  rng = np.random.default_rng(0)
+  arrays = {
+    'round': np.asarray(NUM_ROUNDS - 1),
+    'confusion': np.eye(3, dtype=int),
+    'classes': rng.integers(0, 3, 30),
+    'representations': rng.normal(size=(30, 4)),
+    'embedded': rng.normal(size=(30, 2)),
+  }
+  np.savez(run / 'features.npz', **arrays)
+  assert add(docs, run) == 't-SNE: not run.\n'
+  np.savez(run / 'features.npz', **arrays | {'round': np.asarray(NUM_ROUNDS)})
+  assert add(docs, run) == '![t-SNE of FedAvg, seed 0](results/one/tsne.png)\n'
+  assert 'one/tsne.png' in capsys.readouterr().out.splitlines()[-1]
+  (docs / 'results/one/tsne.png').write_bytes(b'')
+  assert_refused(docs, r'tsne\.png has changed')
+
+
+def test_a_run_that_no_line_names_is_not_left_out_in_silence(docs, tmp_path):
+  add(docs, finished(tmp_path, 'one', 0.6))
+  write_template(docs, '@table moon_cvpr21: moon', '{{last one}}')
+  assert_refused(docs, r'results/one is in no row of experiments\.in\.md\.')
+
+
+def test_a_number_in_a_sentence_is_of_a_run(docs, tmp_path):
+  told = 'It reached {{last one}} ({{late one}}) in {{rounds one}} rounds.'
+  write_template(docs, told, '@table moon_cvpr21: fedavg')
   text = add(docs, finished(tmp_path, 'one', 0.6))
-  assert text == 'It reached 60.0 (60.0) in 100 rounds.\n'
+  assert text.splitlines()[0] == 'It reached 60.0 (60.0) in 100 rounds.'
 
 
 def assert_refused(docs, words):
@@ -159,6 +262,11 @@ def assert_refused(docs, words):
     ('@table moon_cvpr21: fedavgg', r"no variant 'fedavgg'\. Did you mean 'fedavg'"),
     ('@table nothing: fedavg', r'nothing\.py'),
     ('@graph moon_cvpr21: fedavg', r"there is no '@graph'"),
+    ('@table', '@table has another form'),
+    ('@table moon_cvpr21 fedavg', '@table has another form'),
+    ('@figure moon_cvpr21: fedavg', '@figure has another form'),
+    ('@sweep mu moonflower: mu_1', '@sweep has another form'),
+    ('@sweep a moon.nu moonflower: mu_1', r"no knob 'moon.nu'\. Did you mean"),
     ('{{last cifar10_moon_seed7}}', r'there is no \{\{last cifar10_moon_seed7\}\}'),
     ('{{first one}}', r'there is no \{\{first one\}\}'),
   ],
@@ -201,6 +309,35 @@ def test_a_missing_or_altered_run_fails_the_build(
   assert (docs / 'experiments.md').read_text() == before
 
 
+@pytest.mark.parametrize(
+  ('name', 'change', 'words'),
+  [
+    ('metrics.jsonl', lambda text: text[:-50], 'has not the rounds 1 to 100'),
+    ('metrics.jsonl', lambda text: '', 'has not the rounds 1 to 100'),
+    ('config.json', lambda text: text.replace('"command"', '"x"'), "lacks 'command'"),
+    ('config.json', lambda text: text.replace('"seed"', '"x"'), "lacks 'seed'"),
+    ('config.json', lambda text: text.replace('launch.py', "'"), 'is damaged: No clos'),
+  ],
+)
+def test_a_run_that_lacks_something_fails_the_build(
+  docs, tmp_path, name, change, words, capsys
+):
+  add(docs, finished(tmp_path, 'one', 0.6))
+  path, sums = docs / 'results/one' / name, docs / 'results/SHA256SUMS'
+  before = files.sha256(path)
+  path.write_text(change(path.read_text()))
+  sums.write_text(sums.read_text().replace(before, files.sha256(path)))
+  assert build.main([], docs) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert words in line
+
+
+def test_without_a_template_there_is_no_page(docs, capsys):
+  (docs / 'experiments.in.md').unlink()
+  assert build.main([], docs) == ExitCode.USAGE
+  assert capsys.readouterr().err.splitlines()[0].endswith('in.md is missing.')
+
+
 def test_what_is_no_finished_run_is_not_kept(docs, tmp_path, capsys):
   half = finished(tmp_path, 'half', 0.6)
   lines = (half / 'metrics.jsonl').read_text().splitlines()[:40]
@@ -212,7 +349,7 @@ def test_what_is_no_finished_run_is_not_kept(docs, tmp_path, capsys):
   edit_lines(kept / 'metrics.jsonl', lambda line: line.update(drift=0.75))
   for path, words in (
     (half, 'is not finished: 40 of 100 rounds'),
-    (without, 'is not finished: 1 of 100 rounds'),
+    (without, 'is not finished: 1 of 100 rounds, no summary.json'),
     (tmp_path, 'is no run directory'),
     (kept, 'holds another run'),
   ):

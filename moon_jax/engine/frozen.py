@@ -6,18 +6,22 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax import tree
-from moon_jax.engine.client_training import LocalTraining, Work
-from moon_jax.types import Batch, PyTree
+from moon_jax.engine.client_training import Common, LocalTraining, Progress, Work
+from moon_jax.types import Batch
 
-# (memory, rows [B], Batch, key of the step) -> name -> [B, D] frozen representations.
-Represent = Callable[[PyTree, jax.Array, Batch, jax.Array], dict[str, jax.Array]]
+# (the client, what all share, rows [B], Batch, key of the step) -> name -> [B, D] under
+# the frozen networks.
+Represent = Callable[
+  [Progress, Common, jax.Array, Batch, jax.Array], dict[str, jax.Array]
+]
 
 
 def every_batch(local: LocalTraining, work: Work) -> Represent:
   """The frozen networks run in every step, on its batch."""
 
-  def represent(memory, rows, batch, key):
-    return local.represent(work.received, memory, batch.images, batch.mask, key)
+  def represent(client, common, rows, batch, key):
+    given = common.received, client.memory
+    return local.represent(*given, batch.images, batch.mask, key)
 
   return represent
 
@@ -27,33 +31,41 @@ def once(local: LocalTraining, work: Work) -> Represent:
 
   The same result in less time, for memory, if there are several epochs and nothing is
   augmented. An example belongs to one client, so its row alone finds what is known of
-  it.
+  it, in its replica's part of the table if there are several.
   """
   split, rows, offsets = work.data
+  num_rows, rows = rows.shape[-1], rows.reshape(-1)
   at_a_time = work.plan.examples[0].size  # as many as a step of all lanes trains on
   slots = work.plan.load.ravel()
 
+  def first_row(replica):
+    return 0 if isinstance(replica, tuple) else replica * num_rows
+
   def fill(index, table):
     slot = jnp.maximum(slots[index], 0)
-    client, memory = work.plan.clients[slot], tree.gather(work.memories, slot)
+    client = work.plan.clients.reshape(-1)[slot]
+    memory, replica = tree.gather(work.memories, slot), work.replica_of(slot)
+    received, before = work.common_to(replica)[0].received, first_row(replica)
     # By slot, if the examples are the cohort's alone; where all take part, both agree.
-    owner = slot if len(offsets) == len(work.plan.clients) + 1 else client
-    first, end = offsets[owner], offsets[owner + 1]
+    owner = slot if offsets.size == work.plan.clients.size + 1 else client
+    mine = offsets if isinstance(replica, tuple) else offsets[replica]
+    first, end = mine[owner], mine[owner + 1]
 
     def add(index, table):
       at = first + index * at_a_time + jnp.arange(at_a_time)
       # Past the end the last row stands again, with the same representations.
-      mine = rows[jnp.minimum(at, end - 1)]
-      images = split.normalised(mine)
-      found = local.represent(work.received, memory, images, None, None)
-      return {name: table[name].at[mine].set(found[name]) for name in table}
+      seen = rows[before + jnp.minimum(at, end - 1)]
+      images = split.normalised(seen)
+      found = local.represent(received, memory, images, None, None)
+      return {name: table[name].at[before + seen].set(found[name]) for name in table}
 
     num_passes = jnp.where(slots[index] < 0, 0, -((first - end) // at_a_time))
     return jax.lax.fori_loop(0, num_passes, add, table)
 
   memory = tree.gather(work.memories, 0)
   images = split.normalised(rows[:1])
-  shapes = jax.eval_shape(local.represent, work.received, memory, images, None, None)
+  received = work.common_to(work.replica_of(jnp.int32(0)))[0].received
+  shapes = jax.eval_shape(local.represent, received, memory, images, None, None)
   empty = {
     name: jnp.zeros((len(rows), one.shape[1]), one.dtype)
     for name, one in shapes.items()
@@ -61,7 +73,7 @@ def once(local: LocalTraining, work: Work) -> Represent:
   with jax.named_scope('frozen'):
     table = jax.lax.fori_loop(0, len(slots), fill, empty)
 
-  def represent(memory, rows, batch, key):
-    return {name: table[name][rows] for name in table}
+  def represent(client, common, rows, batch, key):
+    return {name: table[name][first_row(client.replica) + rows] for name in table}
 
   return represent

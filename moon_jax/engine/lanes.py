@@ -80,18 +80,26 @@ def plan_spec() -> Plan:
 def _train(local: LocalTraining, through: Segment, work: Work) -> Finished:
   """Runs the lanes of one device; other devices' clients keep what they had."""
   plan, examples = work.plan, work.data.examples
+  clients = plan.clients.reshape(-1)
 
   def begin(slots, memories):
     batch = examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
 
-    def one(slot):
-      client, memory = plan.clients[slot], tree.gather(memories, slot)
-      return local.start(client, work.received, memory, work.scalars, batch)
+    def one(slot, replica, common):
+      client, memory = clients[slot], tree.gather(memories, slot)
+      given = client, common.received, memory, common.scalars, batch
+      return local.start(*given, replica)
 
-    return jax.vmap(one)(slots)
+    replicas = work.replica_of(slots)
+    common, axis = work.common_to(replicas)
+    return jax.vmap(one, (0, 0, axis))(slots, replicas, common)
 
   def finish(lanes):
-    return jax.vmap(lambda lane: local.finish(lane, work.received, work.scalars))(lanes)
+    def one(lane, common):
+      return local.finish(lane, common.received, common.scalars)
+
+    common, axis = work.common_to(lanes.replica)
+    return jax.vmap(one, (0, axis))(lanes, common)
 
   def segment(index, carry):
     lanes, collected = carry

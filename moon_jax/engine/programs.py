@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Compiled as Stage
@@ -46,6 +47,13 @@ def round_inputs(
 ) -> RoundInputs:
   """Copies a round's plan and numbers to the device; round_index counts from 0."""
   scalars = round_scalars(experiment.config, experiment.algorithm, round_index)
+  return to_device(experiment, plan, scalars)
+
+
+def to_device(
+  experiment: Experiment, plan: planning.Plan, scalars: Scalars
+) -> RoundInputs:
+  """Copies a plan, and the numbers that belong to it, to the device."""
   return RoundInputs(
     devices.split(plan.for_device(), lanes.plan_spec(), experiment.mesh),
     devices.replicate(scalars, experiment.mesh),
@@ -112,6 +120,7 @@ def lower_programs(
 ) -> tuple[Lowered, Lowered]:
   """One round and one evaluation, traced but not compiled."""
   algorithm, mesh, config = experiment.algorithm, experiment.mesh, experiment.config
+  num_replicas = experiment.planner.num_replicas
   training = local_training(experiment)
   network = experiment.network
   is_global = not client_memory.has_own_models(algorithm, network.shapes)
@@ -120,7 +129,11 @@ def lower_programs(
   )
 
   def evaluate(state, test):
-    return test_models(algorithm.evaluated(state.server, state.clients), test)
+    if not num_replicas:
+      return test_models(algorithm.evaluated(state.server, state.clients), test)
+    models = jax.vmap(algorithm.evaluated)(state.server, state.clients)
+    score = test_models(tree.flatten(models), test)
+    return tree.unflatten(score, num_replicas)
 
   once = represent_once(experiment, training, state)
   augment = augmenter(config.augmentation.name, **options(config, 'augmentation'))
@@ -131,8 +144,9 @@ def lower_programs(
     augment=augment,
     segment_steps=experiment.planner.segment_steps,
   )
+  make = round_lib.make_replicas_round if num_replicas else round_lib.make_round
   run_round = jax.jit(
-    round_lib.make_round(algorithm, train, config.num_clients),
+    make(algorithm, train, config.num_clients),
     # A client store reads what the last cohort kept while the next one trains.
     donate_argnums=(0,) if donate and experiment.memory.name == 'device' else (),
     out_shardings=NamedSharding(mesh, PartitionSpec()),
@@ -166,7 +180,8 @@ def represent_once(
   if experiment.algorithm.frozen_in_training:
     return False
   images = jax.eval_shape(
-    lambda train: train.examples.normalised(train.rows), experiment.train
+    lambda train: train.examples.normalised(jnp.arange(train.rows.shape[-1])),
+    experiment.train,
   )
 
   def represent(state, images):
@@ -174,6 +189,8 @@ def represent_once(
     memory = tree.gather(state.clients, 0)
     return training.represent(received, memory, images, None, None)
 
+  if experiment.planner.num_replicas:  # each has its part of the table
+    represent = jax.vmap(represent, (0, None))
   table = jax.eval_shape(represent, state, images)
   fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
   return fits and config.local_epochs > 1 and config.augmentation.name == 'none'

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +11,30 @@ from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.data.device import TrainSplit
 from moon_jax.engine import aggregation
-from moon_jax.engine.client_training import Finished, Work
+from moon_jax.engine.client_training import Common, Finished, Work
 from moon_jax.engine.planning import Plan
 from moon_jax.errors import UsageError
 from moon_jax.types import ClientMetrics, PyTree, Scalars, Server, State, Uploads
 
 Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
+
+
+class _Ready(NamedTuple):
+  """What a cohort begins a round with.
+
+  Attributes:
+    common: to all clients; its algorithm's numbers are complete.
+    memories: leaves [K, ...].
+    table: leaves [N or K, ...], of which the memories are some rows.
+    rows: [K] int32, which.
+    computed: name -> [] float32, of the numbers those that the algorithm computed.
+  """
+
+  common: Common
+  memories: PyTree
+  table: PyTree
+  rows: jax.Array
+  computed: dict[str, jax.Array]
 
 
 def make_round(
@@ -28,8 +47,47 @@ def make_round(
     train: trains a cohort; see `lanes.cohort_training`.
     num_clients: N.
   """
+  begin, end = _begin(algorithm, num_clients), _end(algorithm, num_clients)
 
   def run_round(state, plan, scalars, data):
+    ready = begin(state, plan, scalars)
+    work = Work(ready.common, ready.memories, plan._replace(arrivals=()), data)
+    return end(state, plan, ready, train(work))
+
+  return run_round
+
+
+def make_replicas_round(
+  algorithm: Algorithm, train: Callable[[Work], Finished], num_clients: int
+) -> Round:
+  """The round of R replicas: what `make_round` takes and returns, leaves [R, ...].
+
+  Between its begin and its end, the lanes train the clients of all. One with weights of
+  0 has no clients in the lanes, and stays as it is.
+  """
+  begin, end = _begin(algorithm, num_clients), _end(algorithm, num_clients)
+
+  def run_round(states, plan, scalars, data):
+    num_replicas, cohorts = len(plan.clients), plan.of_cohort()
+    ready = jax.vmap(begin)(states, cohorts, scalars)
+    done = train(Work(ready.common, tree.flatten(ready.memories), plan, data))
+    by_replica = tree.unflatten(done, num_replicas)
+    if not algorithm.needs_all_uploads:
+      by_replica = by_replica._replace(upload=done.upload)
+    ended, metrics = jax.vmap(end)(states, cohorts, ready, by_replica)
+    trained = jnp.any(plan.weights > 0, axis=1)
+    changed = tree.where(
+      trained, (ended.server, ended.round), (states.server, states.round)
+    )
+    return State(changed[0], ended.clients, changed[1]), metrics
+
+  return run_round
+
+
+def _begin(algorithm: Algorithm, num_clients: int) -> Callable[..., _Ready]:
+  """Builds (state, plan, scalars) -> what the cohort begins with."""
+
+  def begin(state, plan, scalars):
     numbers = algorithm.scalars(scalars.algorithm, state.server.memory)
     computed = {name: numbers[name] for name in numbers.keys() - scalars.algorithm}
     table, rows = _memories(state, plan)
@@ -41,9 +99,18 @@ def make_round(
       memories = jax.vmap(mixed)(memories, averages)
     received = algorithm.broadcast(state.server)
     given = scalars._replace(algorithm=numbers)
-    plan = plan._replace(arrivals=())
-    done = train(Work(received, memories, plan, state.round, given, data))
-    finite = done.metrics.finite
+    return _Ready(Common(received, state.round, given), memories, table, rows, computed)
+
+  return begin
+
+
+def _end(
+  algorithm: Algorithm, num_clients: int
+) -> Callable[..., tuple[State, ClientMetrics]]:
+  """Builds (state, plan, how it began, Finished) -> (state, metrics [K])."""
+
+  def end(state, plan, ready, done):
+    finite, numbers = done.metrics.finite, ready.common.scalars.algorithm
     if algorithm.needs_all_uploads:
       sent = Uploads(done.upload, plan.weights, counted=finite)
     else:
@@ -52,12 +119,13 @@ def make_round(
     server = algorithm.aggregate(state.server, sent, participation, numbers)
     if not isinstance(server, Server):
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
-    clients = tree.scatter(table, jnp.where(finite, rows, -1), done.memory)
+    rows = jnp.where(finite, ready.rows, -1)
+    clients = tree.scatter(ready.table, rows, done.memory)
     server_finite = tree.all_finite(server)
-    metrics = done.metrics._replace(numbers=computed, server_finite=server_finite)
+    metrics = done.metrics._replace(numbers=ready.computed, server_finite=server_finite)
     return State(server, clients, state.round + 1), metrics
 
-  return run_round
+  return end
 
 
 def _memories(state: State, plan: Plan) -> tuple[PyTree, jax.Array]:

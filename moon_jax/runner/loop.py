@@ -68,7 +68,7 @@ def _run(request, stop, console, told, compiling, given):
   several = hosts.count() > 1
   if several:  # process 0 alone reads and writes what is saved
     state = jax.device_get(state)
-  with hosts.by_first(_opened(request, built, state, console, told)) as opened:
+  with hosts.by_first(open_directory(request, built, state, console, told)) as opened:
     if not opened:
       opened = None, None, client_store.of_other_process(built), state
     checkpoints, records, store, state = opened
@@ -83,7 +83,7 @@ def _run(request, stop, console, told, compiling, given):
 
 
 @contextlib.contextmanager
-def _opened(
+def open_directory(
   request: Request, built: Experiment, first: State, console: Console, told: list[str]
 ) -> Iterator[tuple[Checkpoints, Records, ClientStore | None, State]]:
   """The files of a run, and the state that it goes on from.

@@ -19,6 +19,8 @@ with FedAvg, multiplies the others alone.
   --dry-run         prints the runs, what is done of them, and about how much time and
                     disk is left; runs nothing
   --jobs=N          processes, which share the cores; default one for each GPU, else one
+  --replicas=N      runs in one program, if they are alike but for numbers, the seed and
+                    the partition; default 4 on a GPU, 1 on a CPU
   --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
                     --slurm='--time=4:00:00 --gres=gpu:1'
   --no-report       leaves out the report that is made when all runs are finished
@@ -80,7 +82,8 @@ def parse(argv: Sequence[str]) -> Sweep:
   flags.DEFINE_multi_string('over', [], 'knob and values', flag_values=values)
   for name in ('out', 'slurm', 'share'):
     flags.DEFINE_string(name, None, name, flag_values=values)
-  flags.DEFINE_integer('jobs', None, 'processes', lower_bound=1, flag_values=values)
+  for name in ('jobs', 'replicas'):
+    flags.DEFINE_integer(name, None, name, lower_bound=1, flag_values=values)
   for name in ('dry-run', 'no-report'):
     flags.DEFINE_boolean(name, False, name, flag_values=values)
   try:
@@ -111,6 +114,7 @@ def _over(words: Sequence[str]) -> dict[str, list[str]]:
 
 def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
   # Only now: a mistyped flag is answered before JAX is loaded.
+  from moon_jax.runner import lock
   from moon_jax.sweeps import running, slurm
 
   values = sweep.values
@@ -124,14 +128,16 @@ def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
     return ExitCode.DONE
   if values.share:
     running.take_share(values.share)
-    return ExitCode.FAILED if running.run_here(sweep.cells, stop) else ExitCode.DONE
+    errors = running.run_here(sweep.cells, stop, values.replicas)
+    failed = any(not isinstance(error, lock.BusyError) for error in errors)
+    return ExitCode.FAILED if failed else ExitCode.DONE
   jobs = values.jobs or len(jax_service.visible_gpus()) or 1
   if jobs > 1 and todo:
     code = running.run_in_processes(argv, sweep.cells, jobs)
     if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
       return code
   else:
-    running.run_here(sweep.cells, stop)
+    running.run_here(sweep.cells, stop, values.replicas)
   for cell in (unfinished := running.left(sweep.cells)):
     print(f'{cell.name}: {running.state_of(cell)}', file=sys.stderr)
   if unfinished:

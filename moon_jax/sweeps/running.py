@@ -5,6 +5,7 @@ runs it. So several processes, or several machines, may work on one sweep.
 """
 
 import contextlib
+import itertools
 import os
 import pathlib
 import signal
@@ -18,19 +19,22 @@ from typing import NamedTuple
 import jax
 from rich import progress
 
+from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, experiment, jax_service, scheduling
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
-from moon_jax.runner import clock, files, lock, loop, run_directory
+from moon_jax.runner import clock, files, replicas, run_directory
 from moon_jax.runner.console import Console
-from moon_jax.runner.signals import Stop, StoppedError
+from moon_jax.runner.signals import Stop
 from moon_jax.sweeps.ahead import Ahead, data_of
 from moon_jax.sweeps.cells import Cell
 from moon_jax.types import Dataset
 
 LOGS = 'jobs'  # the folder of the processes' output
 FINISHED = 'finished'
+# On a GPU: docs/performance.md has the programs' modelled times.
+_REPLICAS = 4
 
 
 def state_of(cell: Cell) -> str:
@@ -126,42 +130,62 @@ def _cost(cell: Cell) -> _Cost:
   return _Cost(cell.request.config.algorithm, len(timings), spent, size)
 
 
-def run_here(cells: Sequence[Cell], stop: Stop) -> bool:
+def run_here(
+  cells: Sequence[Cell], stop: Stop, num_replicas: int | None
+) -> list[RunError]:
   """Runs one after another, each once: those that nobody else is running.
 
   Args:
     cells: all of the sweep.
     stop: what ends it early.
+    num_replicas: how many at a time that can be in one program; None is one on a CPU,
+      where it gains nothing, and else `_REPLICAS`.
 
   Returns:
-    Whether one failed; it has said so.
+    What ended some of them; it has been told. `lock.BusyError` is of one that another
+    process runs.
 
   Raises:
     StoppedError: it was asked to stop, and the run has saved what it did.
   """
-  failed, load, begin = False, remembered(), time.monotonic()
+  errors, load, begin = [], remembered(), time.monotonic()
   todo = left(cells)
+  if not todo:
+    return errors
   # Of all: a sweep that goes on has the same programs.
-  most = room([cell.request.config for cell in cells], load) if todo else 0
+  most, number = room([cell.request.config for cell in cells], load), 0
   ahead = Ahead(load, most)
-  for number, cell in enumerate(todo):
+  if num_replicas is None:
+    num_replicas = 1 if jax.default_backend() == 'cpu' else _REPLICAS
+  groups = [*_together(todo, num_replicas)]
+  for together, following in itertools.zip_longest(groups, groups[1:], fillvalue=[]):
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
-    print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
-    others = [one for one in cells if one is not cell]
+    for cell in together:
+      number += 1
+      print(f'[{number} of {len(todo)}{eta}] {cell.name}', flush=True)
+    others = [one for one in cells if one not in together]
     done, asked = sum(map(rounds_done, others)), sum(map(rounds_asked, others))
-    compiling = ahead.compiling(cell, *todo[number + 1 : number + 2])
-    console = Console(others=(done, asked))
-    try:
-      loop.run(cell.request, stop, console, compiling, load=load, room=most)
-    except lock.BusyError:
-      print('another process is running it', flush=True)
-    except StoppedError:
-      raise
-    except RunError as error:
-      failed = True
-      print(error, file=sys.stderr)
-  return failed
+    given, requests = {'load': load, 'room': most}, [one.request for one in together]
+    if len(together) == 1:
+      given['compiling'] = ahead.compiling(*together, *following[: len(following) == 1])
+    errors += replicas.run(requests, stop, Console(others=(done, asked)), **given)
+  return errors
+
+
+def _together(cells: Sequence[Cell], most: int) -> Iterator[list[Cell]]:
+  """Runs that may be replicas, at most so many: alike but for numbers and partition."""
+  groups: dict[str, list[Cell]] = {}
+  for cell in cells:
+    flat = config_lib.flatten(cell.request.config)
+    compiled = {
+      name: value
+      for name, value in flat.items()
+      if not isinstance(value, float) and not name.startswith(('seed', 'partition.'))
+    }
+    groups.setdefault(repr(compiled), []).append(cell)
+  for group in groups.values():
+    yield from (group[first : first + most] for first in range(0, len(group), most))
 
 
 def remembered() -> Callable[[Config], Dataset]:
