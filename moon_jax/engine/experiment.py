@@ -264,13 +264,26 @@ def round_scalars(config: Config, algorithm: Algorithm, round_index: int) -> Sca
 
 def initial_state(experiment: Experiment) -> State:
   """The state before the first round; a function of the seed alone."""
-  config = experiment.config
-  variables = experiment.network.init(config.seed)
-  on_device = config.num_clients
-  if experiment.memory.name != 'device':
-    on_device = experiment.planner.cohort_size
-  state = first_state(experiment.algorithm, variables, on_device)
+  variables = experiment.network.init(experiment.config.seed)
+  state = first_state(experiment.algorithm, variables, _num_on_device(experiment))
   return devices.replicate(state, experiment.mesh)
+
+
+def state_shapes(experiment: Experiment) -> State:
+  """The shapes of any of its states, laid out on the devices as these are."""
+  algorithm, count = experiment.algorithm, _num_on_device(experiment)
+  shapes = jax.eval_shape(
+    lambda variables: first_state(algorithm, variables, count),
+    experiment.network.shapes,
+  )
+  return devices.replicated_shapes(shapes, experiment.mesh)
+
+
+def _num_on_device(experiment: Experiment) -> int:
+  """Of how many clients the state has the memories."""
+  if experiment.memory.name == 'device':
+    return experiment.config.num_clients
+  return experiment.planner.cohort_size
 
 
 def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> State:

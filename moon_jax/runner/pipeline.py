@@ -14,6 +14,7 @@ packs those of round t+1 with their memories; who is in round t too has them the
 
 import dataclasses
 import time
+from collections.abc import Callable
 from concurrent import futures
 
 import jax
@@ -103,11 +104,12 @@ class Pipeline:
     self._checkpoints, self._records, self._store = checkpoints, records, store
     self._clock = self._programs = None
 
-  def compile(self, state: State) -> None:
+  def compile(self, state: State, compiling: 'Compiling | None' = None) -> None:
     """Packs the first round, and compiles the round and the test.
 
     Args:
       state: from which the next round starts.
+      compiling: what does it, if not `compile_programs`.
     """
     experiment, console, records = self._experiment, self._console, self._records
     config = experiment.config
@@ -116,10 +118,9 @@ class Pipeline:
     self._taken_part = np.zeros(config.num_clients, bool)
     for index in range(self._rounds.start):
       self._taken_part[experiment.planner.cohort(index)] = True
-    with compile_cache.using(config.execution.compile_cache, console.say):
-      console.say('compiling one round and one test ... ', end='')
-      self._programs = programs.compile_programs(experiment, state, self._packed.inputs)
-      console.say(f'{self._programs.compile_seconds:.1f} s')
+    self._programs = (compiling or compile_programs)(
+      experiment, state, self._packed.inputs, console.say
+    )
     if hosts.count() > 1:
       summed = programs.exchanged_bytes(self._programs.run_round)
       arrivals = tree.num_bytes(self._packed.plan.arrivals)
@@ -257,6 +258,33 @@ class Pipeline:
       self._records.add_timings(timing_record(clock, pending.plan, record))
     self._console.round_done(record, clock)
     self._profiler.arrived(pending.index, clock)
+
+
+# (experiment, state or its shapes, inputs, what is told) -> the programs of the run.
+Compiling = Callable[
+  [Experiment, State, programs.RoundInputs, Callable], programs.Compiled
+]
+
+
+def compile_programs(
+  experiment: Experiment,
+  state: State,
+  inputs: programs.RoundInputs,
+  say: Callable,
+) -> programs.Compiled:
+  """Compiles the programs of a run, or finds them in the compile cache, and says so.
+
+  Args:
+    experiment: what is run.
+    state: a state of it, or its shapes.
+    inputs: of any round.
+    say: is told.
+  """
+  with compile_cache.using(experiment.config.execution.compile_cache, say):
+    say('compiling one round and one test ... ', end='')
+    compiled = programs.compile_programs(experiment, state, inputs)
+    say(f'{compiled.compile_seconds:.1f} s')
+  return compiled
 
 
 def due(round_index: int, every: int, num_rounds: int) -> bool:

@@ -6,6 +6,7 @@ runs it. So several processes, or several machines, may work on one sweep.
 
 import contextlib
 import functools
+import itertools
 import os
 import pathlib
 import signal
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import jax
 from rich import progress
 
-from moon_jax import catalog, cli
+from moon_jax import cli
 from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.data.federated import users
@@ -28,6 +29,7 @@ from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock, files, replicas, run_directory
 from moon_jax.runner.console import Console
 from moon_jax.runner.signals import Stop
+from moon_jax.sweeps.ahead import Ahead, data_of
 from moon_jax.sweeps.cells import Cell
 from moon_jax.types import Dataset
 
@@ -154,15 +156,19 @@ def run_here(
     return errors
   # Of all: a sweep that goes on has the same programs.
   most, number = room([cell.request.config for cell in cells], load), 0
+  ahead = Ahead(load, most)
   if num_replicas is None:
     num_replicas = 1 if jax.default_backend() == 'cpu' else _REPLICAS
-  for together in _together(todo, num_replicas):
+  groups = [*_together(todo, num_replicas)]
+  for together, following in itertools.zip_longest(groups, groups[1:], fillvalue=[]):
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
     for cell in together:
       number += 1
       print(f'[{number} of {len(todo)}{eta}] {cell.name}', flush=True)
     given, requests = {'load': load, 'room': most}, [one.request for one in together]
+    if len(together) == 1:
+      given['compiling'] = ahead.compiling(*together, *following[: len(following) == 1])
     console_of = functools.partial(_console, cells)
     errors += replicas.run(requests, stop, console_of, **given)
   return errors
@@ -196,8 +202,7 @@ def remembered() -> Callable[[Config], Dataset]:
   kept: dict[str, Dataset] = {}
 
   def load(config):
-    options = catalog.options('data', config_lib.flatten(config))
-    key = repr((config.data.source, config.data.limit, options))
+    key = data_of(config)
     if key not in kept:
       kept.clear()  # first: two data sets may not fit
       kept[key] = experiment.load_data(config)

@@ -4,12 +4,15 @@ import os
 import re
 import signal
 import subprocess
+import threading
 
 import pytest
 
 import moon_jax
 from moon_jax import config
 from moon_jax.errors import ExitCode
+from moon_jax.runner import pipeline
+from moon_jax.runner.records import Records
 from tests.processes import Running, check_success, checkpoint, launch, read_lines
 
 SWEEP = ('-m', 'moon_jax.sweep')
@@ -190,13 +193,72 @@ def test_an_array_job_has_a_task_for_each_run_that_is_left(swept, tmp_path):
   assert not (folder / 'out/fedavg-seed=3').exists()
 
 
-def test_from_python_it_is_one_table(swept, tmp_path):
-  folder, _ = swept
+def from_python(folder):
+  """The same sweep as a call; its rows."""
   given = dict(word.removeprefix('--config.').split('=') for word in TINY)
   changes = {name: config.from_word(name, word) for name, word in given.items()}
   common = moon_jax.load_config('configs/digits_moon.py', changes)
   over = {'algorithm': ['fedavg', 'moon'], 'seed': [0, 1]}
-  rows = moon_jax.sweep(common, over, tmp_path / 'out')
+  return moon_jax.sweep(common, over, folder / 'out')
+
+
+def test_while_a_run_trains_the_next_one_is_compiled(swept, tmp_path, monkeypatch):
+  here, compiled = threading.current_thread(), []
+  compiling, add = pipeline.compile_programs, Records.add_metrics
+  beginning, ended = threading.Semaphore(0), threading.Semaphore(0)
+
+  def watched(built, *given):
+    mine = threading.current_thread() is here
+    compiled.append((built.config.algorithm, built.config.seed, mine))
+    if not mine:
+      beginning.release()
+      assert ended.acquire(timeout=60)  # the first round of the run before
+    return compiling(built, *given)
+
+  def wait_for_the_next_one(records, record):
+    add(records, record)
+    if record['round'] == 1 and len(compiled) < len(RUNS):
+      assert beginning.acquire(timeout=60)
+      ended.release()
+
+  monkeypatch.setattr(pipeline, 'compile_programs', watched)
+  monkeypatch.setattr(Records, 'add_metrics', wait_for_the_next_one)
+  from_python(tmp_path)
+  names = [f'{algorithm}-seed={seed}' for algorithm, seed, _ in compiled]
+  assert names == RUNS
+  assert [mine for *_, mine in compiled] == [True, False, False, False]
+  _, said = swept
+  assert said.count('compiling one round and one test ...') == 1
+  assert said.count('compiled while the run before trained; waited') == 3
+
+
+def test_what_cannot_be_compiled_ahead_is_compiled_by_its_run(tmp_path, monkeypatch):
+  here, compiling = threading.current_thread(), pipeline.compile_programs
+
+  def failing(*given):
+    if threading.current_thread() is not here:
+      raise ValueError('not here')
+    return compiling(*given)
+
+  monkeypatch.setattr(pipeline, 'compile_programs', failing)
+  assert len(from_python(tmp_path)) == len(RUNS)
+
+
+@pytest.mark.slow
+def test_a_compiler_at_work_does_not_hold_up_who_stops(tmp_path):
+  words = (*TINY, '--config.num_rounds=400', '--over', 'model=mlp,resnet18')
+  words += ('--out=out', '--config.execution.compile_cache=off')
+  with Running(tmp_path, *words, program=SWEEP) as process:
+    process.wait_for('round 3/400')
+    process.send(signal.SIGTERM)
+    done = process.finish(timeout=15)  # a ResNet takes longer
+  assert done.returncode == ExitCode.PREEMPTED
+  assert done.stderr.splitlines()[-1].startswith('Stopped by SIGTERM after round')
+
+
+def test_from_python_it_is_one_table(swept, tmp_path):
+  folder, _ = swept
+  rows = from_python(tmp_path)
   assert [(row['algorithm'], row['seed']) for row in rows] == [
     (name, seed) for name in ('fedavg', 'moon') for seed in (0, 1)
   ]
