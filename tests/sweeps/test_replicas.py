@@ -16,6 +16,7 @@ from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.console import Console
 from moon_jax.runner.replicas import run
 from moon_jax.runner.signals import Stop
+from moon_jax.sweeps import command
 from tests.processes import Running, checkpoint, launch, read_lines
 from tests.sweeps.test_sweep import SWEEP, TINY
 
@@ -202,6 +203,11 @@ def test_stopped_together_they_go_on_to_the_same_bits(tmp_path):
 def test_two_in_one_directory_are_refused(tmp_path):
   with pytest.raises(ConfigError, match=r'Several runs would be in data.dir=_a_b\.'):
     moon_jax.sweep(load(), {'data.dir': ['/a b', '/a_b']}, tmp_path)
+
+
+def test_their_number_may_be_left_to_the_device():
+  for words, number in (([], None), (['--replicas=auto'], None), (['--replicas=3'], 3)):
+    assert command.parse(words).values.replicas == number
 
 
 @pytest.mark.parametrize('words', [('--replicas=0',), ('--replicas=2', '--slurm=')])
