@@ -201,8 +201,9 @@ def test_stopped_together_they_go_on_to_the_same_bits(tmp_path):
 
 
 def test_two_in_one_directory_are_refused(tmp_path):
+  common = moon_jax.load_config('configs/cifar10_moon.py')
   with pytest.raises(ConfigError, match=r'Several runs would be in data.dir=_a_b\.'):
-    moon_jax.sweep(load(), {'data.dir': ['/a b', '/a_b']}, tmp_path)
+    moon_jax.sweep(common, {'data.dir': ['/a b', '/a_b']}, tmp_path)
 
 
 def test_their_number_may_be_left_to_the_device():
