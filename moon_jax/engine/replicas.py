@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine import accelerator, devices, planning, programs
+from moon_jax.engine import accelerator, devices, programs, scheduling
 from moon_jax.engine.experiment import Experiment, initial_state, round_scalars
 from moon_jax.engine.planning import Plan, Planner
 from moon_jax.errors import RunError
@@ -98,7 +98,9 @@ def join(built: Sequence[Experiment], backend: str | None = None) -> Experiment:
   execution, size = first.config.execution, len(built) * first.planner.cohort_size
   backend = backend or jax.default_backend()
   available = devices.available(execution.devices)
-  num_lanes, num_devices = planning.num_lanes(execution.lanes, size, backend, available)
+  num_lanes, num_devices = scheduling.num_lanes(
+    execution.lanes, size, backend, available
+  )
   common = {
     field.name: getattr(first.planner, field.name)
     for field in dataclasses.fields(Planner)
