@@ -184,6 +184,9 @@ def _console(cells: Sequence[Cell], requests: Sequence[cli.Request]) -> Console:
 
 def _together(cells: Sequence[Cell], most: int) -> Iterator[list[Cell]]:
   """Runs that may be replicas, at most so many: alike but for numbers and partition."""
+  if most == 1:  # in the order that was asked for
+    yield from ([cell] for cell in cells)
+    return
   groups: dict[str, list[Cell]] = {}
   for cell in cells:
     flat = config_lib.flatten(cell.request.config)
