@@ -90,10 +90,10 @@ class Turns:
     for process in self._processes.values():
       process.kill()
 
-  def add(self, name: Hashable, words: list[str]) -> None:
+  def add(self, name: Hashable, words: list[str], python: str = sys.executable) -> None:
     """Starts `python *words --turns --repeats=N` and waits until it is warm."""
     words = [*words, '--turns', f'--repeats={self._repeats}']
-    process = self._stack.enter_context(_start(words, self._cores))
+    process = self._stack.enter_context(_start(words, self._cores, python=python))
     self._processes[name] = process
     self._wait(process)
 
@@ -116,10 +116,10 @@ class Turns:
       raise subprocess.CalledProcessError(process.wait(), process.args)
 
 
-def _start(words, cores, environment=None) -> subprocess.Popen:
+def _start(words, cores, environment=None, python=sys.executable) -> subprocess.Popen:
   allowed = sorted(os.sched_getaffinity(0))[:cores]
   return subprocess.Popen(
-    [sys.executable, *words],
+    [python, *words],
     cwd=ROOT,
     env=os.environ | (environment or {}),
     stdin=subprocess.PIPE,

@@ -94,8 +94,8 @@ class Workload:
       for i in clients
     ]
     self.weights = (arrays['num_examples'] / arrays['num_examples'].sum()).tolist()
-    self.received = _below('received/', arrays)
-    previous = _below('previous/', arrays, np.asarray)
+    self.received = below('received/', arrays)
+    previous = below('previous/', arrays, np.asarray)
     self.previous = [
       {path: networks.to_theirs(stack[i]) for path, stack in previous.items()}
       for i in clients
@@ -127,7 +127,7 @@ class Workload:
     return self.images[rows[:, None, None], y[:, :, None], x[:, None, :]]
 
 
-def _below(prefix, arrays, convert=networks.to_theirs):
+def below(prefix, arrays, convert=networks.to_theirs):
   """The arrays whose name begins so, without the prefix."""
   return {
     name.removeprefix(prefix): convert(array)

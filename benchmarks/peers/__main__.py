@@ -1,0 +1,54 @@
+"""Times the engine beside pfl-research, in turn, on one core, and prints the row.
+
+  python -m benchmarks.peers --python=PATH --data-dir=DIR [--repeats=N] [--out=FILE]
+
+PATH is the python of an environment with requirements-pfl.txt.
+"""
+
+import argparse
+import json
+import pathlib
+import tempfile
+
+from benchmarks import beside, processes
+
+# What pfl's model does not do by default.
+_PLAIN = ('--config.optimizer.momentum=0', '--config.optimizer.weight_decay=0')
+_NETWORK = 'moon_cnn'
+
+
+def main() -> None:
+  """Prints samples a second of each, and their ratios."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--python', required=True)
+  parser.add_argument('--data-dir', required=True)
+  parser.add_argument('--repeats', type=int, default=7)
+  parser.add_argument('--out', type=pathlib.Path)
+  options = parser.parse_args()
+  given = options.data_dir, 'fedavg', 'none', _NETWORK, beside.MANY_USERS
+  words = [*beside.flags(*given), *_PLAIN]
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    processes.Turns(1, options.repeats, seconds=600) as turns,
+  ):
+    file = f'{folder}/round.npz'
+    turns.add('ours', ['-m', 'benchmarks.engine', f'--out={file}', *words])
+    theirs = ['-m', 'benchmarks.peers.pfl_round', f'--workload={file}']
+    for form, more in (('pfl', []), ('pfl, compiled', ['--compile'])):
+      turns.add(form, [*theirs, *more], options.python)
+    reports = turns.reports()
+  ours = reports['ours']['seconds']
+  for name, report in reports.items():
+    ratios = sorted(b / a for a, b in zip(ours, report['seconds'], strict=True))
+    print(
+      f'{name}: {report["samples_per_second"]:,.0f} samples/s; ours is '
+      f'{ratios[len(ratios) // 2]:.2f} times as fast ({ratios[0]:.2f} to '
+      f'{ratios[-1]:.2f})'
+      + (f'; models differ by {report["difference"]:.1e}' if name != 'ours' else '')
+    )
+  if options.out:
+    options.out.write_text(json.dumps(reports, indent=1))
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,133 @@
+"""One round of the workload in pfl-research (arXiv:2404.06430), by its own simulator.
+
+  python -m benchmarks.peers.pfl_round --workload=FILE.npz --repeats=5 [--compile]
+
+for a Python that has requirements-pfl.txt, and not moon_jax. FILE is one of
+benchmarks/engine.py without momentum and weight decay. Prints one JSON line; with
+--turns each timed round waits for a line on standard input (benchmarks/processes.py).
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import time
+
+import numpy as np
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.aggregate.weighting import WeightByDatapoints
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.dataset import Dataset
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.metrics import Metrics
+from pfl.model.pytorch import PyTorchModel
+from torch.nn import functional as F
+
+from benchmarks import pytorch_networks as networks
+from benchmarks.pytorch_baseline import Workload, below, load
+
+
+class Network(networks.MoonCnn):
+  """With the two functions that pfl asks of a model."""
+
+  def loss(self, images, labels):
+    """[] mean cross entropy."""
+    return F.cross_entropy(self(images)[1], labels)
+
+  def metrics(self, images, labels):
+    """Nothing is tested in the timed rounds, on either side."""
+    return {}
+
+
+class Timer(TrainingProcessCallback):
+  """Times each round but the first; with turns it waits for its own before it.
+
+  Attributes:
+    seconds: of each.
+    difference: the largest number by which the first round's model differs from ours.
+  """
+
+  def __init__(self, network: Network, result: dict, turns: bool):
+    self.seconds, self.difference = [], None
+    self._network, self._result = network, result
+    self._turns, self._begin = turns, None
+
+  def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+    """Called by pfl after each round."""
+    if self._begin is not None:
+      self.seconds.append(time.perf_counter() - self._begin)
+    else:
+      self.difference = max(
+        (leaf - self._result[path]).abs().max().item()
+        for path, leaf in networks.leaves(self._network).items()
+      )
+    if self._turns:
+      print('ready', flush=True)
+      sys.stdin.readline()
+    self._begin = time.perf_counter()
+    return False, Metrics()
+
+
+def main() -> None:
+  """Runs one round more than are timed."""
+  parser = argparse.ArgumentParser()
+  parser.add_argument('--workload', required=True)
+  parser.add_argument('--repeats', type=int, default=5)
+  parser.add_argument('--turns', action='store_true')
+  parser.add_argument('--compile', action='store_true')
+  options = parser.parse_args()
+  torch.set_num_threads(1)
+  arrays = np.load(options.workload)
+  work, network = Workload(arrays), Network()
+  timer = Timer(network, below('result/', arrays), options.turns)
+  with torch.no_grad():
+    load(network, work.received)
+  model = PyTorchModel(
+    network,
+    local_optimizer_create=torch.optim.SGD,
+    central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0),
+    use_torch_compile=options.compile,
+  )
+  users, size = federation(work), len(work.batches)
+  FederatedAveraging().run(
+    NNAlgorithmParams(
+      central_num_iterations=1 + options.repeats,
+      evaluation_frequency=10**6,
+      train_cohort_size=size,
+      val_cohort_size=0,
+    ),
+    SimulatedBackend(users, users, postprocessors=[WeightByDatapoints()]),
+    model,
+    NNTrainHyperParams(
+      local_num_epochs=1,
+      local_learning_rate=work.sgd['lr'],
+      local_batch_size=len(work.batches[0][0]),
+    ),
+    NNEvalHyperParams(500),
+    callbacks=[timer],
+  )
+  rate = work.samples() / float(np.median(timer.seconds))
+  form = 'compiled' if options.compile else 'eager'
+  told = {'seconds': timer.seconds, 'samples_per_second': rate, 'form': form}
+  print(json.dumps(told | {'difference': timer.difference}))
+
+
+def federation(work: Workload) -> FederatedDataset:
+  """The users of the round, in memory as tensors, one after another in each round."""
+
+  def user(index):
+    rows = torch.cat(work.batches[index])
+    images = work.images[rows].permute(0, 3, 1, 2).contiguous()
+    return Dataset([images, work.labels[rows]], user_id=str(index))
+
+  users = [user(index) for index in range(len(work.batches))]
+  turn = itertools.cycle(range(len(users)))
+  return FederatedDataset(users.__getitem__, lambda: next(turn))
+
+
+if __name__ == '__main__':
+  main()
