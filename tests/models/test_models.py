@@ -216,7 +216,7 @@ def test_dropout_follows_the_key_and_only_in_training():
 
 
 def test_a_loop_over_the_layers_draws_and_computes_what_the_layers_do_one_by_one():
-  # In the form of a GPU they are called by name; the other convolutions round otherwise.
+  # One by one they are called on a GPU; both forms are the library's here.
   knobs = {'layers': 3, 'heads': 4, 'feedforward': 24, 'dropout': 0.5}
   given = {'image_shape': (32, 32, 3), 'num_classes': 4, **knobs}
   loop, by_name = (
