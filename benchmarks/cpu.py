@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import beside, processes
 from benchmarks.rows import Row, until
 from moon_jax.data import partition
-from moon_jax.engine import planning
+from moon_jax.engine import planning, scheduling
 
 MINUTES = {True: 5, False: 25}  # quick or not
 
@@ -88,7 +88,7 @@ def _utilisation():
   options = {'num_clients': 100, 'beta': 0.1, 'min_size': 10, 'seed': 0}
   split = partition.make('dirichlet', labels, **options).split
   cores = len(os.sched_getaffinity(0))
-  lanes, devices = planning.num_lanes('auto', 10, 'cpu', cores)
+  lanes, devices = scheduling.num_lanes('auto', 10, 'cpu', cores)
   planner = planning.Planner(
     sizes=split.sizes,
     rows=split.rows,

@@ -30,7 +30,7 @@ from moon_jax.runner import (
 )
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.sweeps import running
-from moon_jax.sweeps.cells import Cell, name_of
+from moon_jax.sweeps.cells import Cell, in_one_folder, name_of
 from moon_jax.sweeps.grid import combinations
 from moon_jax.types import PyTree, State
 
@@ -147,7 +147,7 @@ def sweep(
   Raises:
     RunError: with the message for the user, of the first run that failed, when all
       others have ended; before anything starts, if a directory holds another
-      experiment.
+      experiment, or would hold two.
   """
   common = config_lib.flatten(config_lib.validate(config))
   changes, out = combinations(common, over), config_lib.expand('out', os.fspath(out))
@@ -156,6 +156,8 @@ def sweep(
     valid, name = config_lib.validate(common | change), name_of(None, change)
     command = f'moon_jax.run(config, {str(out / name)!r})'
     cells.append(Cell(name, [], cli.request(valid, out / name, command)))
+  if problems := in_one_folder([cell.name for cell in cells]):
+    raise config_lib.ConfigError(problems)
   running.check((cell.request.workdir, cell.request.config) for cell in cells)
   files.require_writable(out)
   if errors := running.run_here(cells, signals.Stop(), replicas):

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import heapq
 import itertools
-import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -89,29 +88,6 @@ class Plan(NamedTuple):
     num_devices, num_lanes = len(self.bounds), self.step_real.shape[-1]
     steps = self.bounds[np.arange(num_devices), self.num_segments]
     return float(self.step_real.sum() / (steps.sum() * num_lanes / num_devices))
-
-
-def cohort_size(num_clients: int, participation: float) -> int:
-  """K: the participating fraction of the clients, halves rounded up; at least one."""
-  return max(1, math.floor(num_clients * participation + 0.5))
-
-
-def num_lanes(
-  requested: str, cohort_size: int, backend: str, num_devices: int
-) -> tuple[int, int]:
-  """L, at most K but for a filled-up last device, and the number P of devices to use.
-
-  Args:
-    requested: 'auto' or a count.
-    cohort_size: K.
-    backend: as named by JAX. A CPU device is busy with one client at a time; an
-      accelerator is not busy with fewer than all.
-    num_devices: how many there are.
-  """
-  most = num_devices if backend == 'cpu' else cohort_size
-  lanes = min(most if requested == 'auto' else int(requested), cohort_size)
-  devices = min(num_devices, lanes)
-  return math.ceil(lanes / devices) * devices, devices
 
 
 def choose(*, seed: int, round_index: int, num_clients: int, size: int) -> np.ndarray:

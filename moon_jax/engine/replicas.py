@@ -5,6 +5,7 @@ from it in traced numbers, the seed and the partition. Nothing passes between th
 Their states are stacked, leaves [R, ...]; the queues of the lanes mix their clients.
 """
 
+import contextlib
 import dataclasses
 import zlib
 from collections.abc import Hashable, Sequence
@@ -13,9 +14,10 @@ import jax
 import numpy as np
 
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine import accelerator, devices, planning, programs
+from moon_jax.engine import accelerator, devices, programs, scheduling
 from moon_jax.engine.experiment import Experiment, initial_state, round_scalars
 from moon_jax.engine.planning import Plan, Planner
+from moon_jax.errors import RunError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +98,9 @@ def join(built: Sequence[Experiment], backend: str | None = None) -> Experiment:
   execution, size = first.config.execution, len(built) * first.planner.cohort_size
   backend = backend or jax.default_backend()
   available = devices.available(execution.devices)
-  num_lanes, num_devices = planning.num_lanes(execution.lanes, size, backend, available)
+  num_lanes, num_devices = scheduling.num_lanes(
+    execution.lanes, size, backend, available
+  )
   common = {
     field.name: getattr(first.planner, field.name)
     for field in dataclasses.fields(Planner)
@@ -136,17 +140,20 @@ def alike(built: Sequence[Experiment]) -> list[list[int]]:
   Each is traced, which takes some seconds.
 
   Returns:
-    Groups of indices, in order. Whose data or memories are not on the device is alone.
+    Groups of indices, in order. Whose data or memories are not on the device is alone,
+    as is one that is to be profiled, and one that cannot be traced.
   """
   planners = [_in_one_lane(one.planner) for one in built]
-  room = max(planner.max_steps for planner in planners)
+  room = max((planner.max_steps for planner in planners), default=0)
   groups: dict[Hashable, list[int]] = {}
   for index, (one, planner) in enumerate(zip(built, planners, strict=True)):
-    key = index
-    if one.stream is None and one.memory.name == 'device':
+    key, on_device = index, one.stream is None and one.memory.name == 'device'
+    if on_device and not one.config.execution.profile:
       images = zlib.crc32(jax.device_get(one.train.examples.images))
       planner = dataclasses.replace(planner, room=room)
-      key = one.data_digest, images, _programs(one._replace(planner=planner))
+      # An error is told when it is run alone.
+      with contextlib.suppress(RunError), devices.out_of_memory_is_told():
+        key = one.data_digest, images, _programs(one._replace(planner=planner))
     groups.setdefault(key, []).append(index)
   return list(groups.values())
 

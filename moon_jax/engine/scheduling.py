@@ -1,5 +1,7 @@
 """The planner that a configuration asks for."""
 
+import math
+
 import numpy as np
 from scipy import sparse
 
@@ -9,6 +11,29 @@ from moon_jax.config import Config, flatten
 from moon_jax.data import partition
 from moon_jax.engine import devices, hosts, planning
 from moon_jax.errors import UsageError
+
+
+def cohort_size(num_clients: int, participation: float) -> int:
+  """K: the participating fraction of the clients, halves rounded up; at least one."""
+  return max(1, math.floor(num_clients * participation + 0.5))
+
+
+def num_lanes(
+  requested: str, cohort_size: int, backend: str, num_devices: int
+) -> tuple[int, int]:
+  """L, at most K but for a filled-up last device, and the number P of devices to use.
+
+  Args:
+    requested: 'auto' or a count.
+    cohort_size: K.
+    backend: as named by JAX. A CPU device is busy with one client at a time; an
+      accelerator is not busy with fewer than all.
+    num_devices: how many there are.
+  """
+  most = num_devices if backend == 'cpu' else cohort_size
+  lanes = min(most if requested == 'auto' else int(requested), cohort_size)
+  devices = min(num_devices, lanes)
+  return math.ceil(lanes / devices) * devices, devices
 
 
 def make_planner(
@@ -22,8 +47,8 @@ def make_planner(
   """The planner; `share` tells whether clients average among themselves."""
   if config.drop_last:
     _require_whole_batches(split.sizes, config.batch_size)
-  size = planning.cohort_size(config.num_clients, config.participation)
-  num_lanes, num_devices = planning.num_lanes(
+  size = cohort_size(config.num_clients, config.participation)
+  lanes, num_devices = num_lanes(
     config.execution.lanes,
     size,
     backend,
@@ -31,7 +56,7 @@ def make_planner(
   )
   if num_devices < hosts.count():
     raise UsageError(
-      f'{hosts.count()} processes need a lane each, and lanes are {num_lanes}: start '
+      f'{hosts.count()} processes need a lane each, and lanes are {lanes}: start '
       f'fewer, or raise --config.execution.lanes (at most {size}, clients of a round).'
     )
   return planning.Planner(
@@ -42,7 +67,7 @@ def make_planner(
     local_epochs=config.local_epochs,
     # A batch larger than every client would only hold more filler.
     batch_size=min(config.batch_size, int(split.sizes.max())),
-    num_lanes=num_lanes,
+    num_lanes=lanes,
     num_devices=num_devices,
     drop_last=config.drop_last,
     uniform_weights=config.client_weight == 'uniform',

@@ -46,13 +46,17 @@ def run(
   config, workdir = request.config, request.workdir
   console = console or Console()
   told = hosts.decided(lambda: run_directory.check(workdir, config))
-  finished = hosts.decided(lambda: run_directory.rounds_finished(workdir))
-  if finished >= config.num_rounds:
+  if hosts.decided(lambda: is_finished(request)):
     console.say(f'nothing to do: the run has the {config.num_rounds} rounds asked for')
   else:
     _run(request, stop or Stop(), console, told, compiling, given)
   hosts.decided(lambda: console.finished(workdir))
   return ExitCode.DONE
+
+
+def is_finished(request: Request) -> bool:
+  """Whether a run that ended in the directory has all rounds that are asked for."""
+  return run_directory.rounds_finished(request.workdir) >= request.config.num_rounds
 
 
 def _run(request, stop, console, told, compiling, given):

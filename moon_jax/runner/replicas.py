@@ -7,9 +7,8 @@ fails, leaves the lanes to the others.
 import contextlib
 import dataclasses
 import statistics
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -19,30 +18,23 @@ import numpy as np
 from moon_jax import tree
 from moon_jax.cli import Request
 from moon_jax.engine import devices, experiment, programs, replicas
-from moon_jax.engine.evaluation import Score
-from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
 from moon_jax.errors import RunError
-from moon_jax.runner import (
-  compile_cache,
-  lock,
-  loop,
-  run_directory,
-  surroundings,
-  testing,
-)
-from moon_jax.runner.clock import Clock, timing_record
+from moon_jax.runner import compile_cache, loop, pipeline, surroundings
+from moon_jax.runner.clock import Clock
 from moon_jax.runner.console import Console
-from moon_jax.runner.divergence import stop_if_diverged
-from moon_jax.runner.metrics import Record, line_of
-from moon_jax.runner.pipeline import due
-from moon_jax.runner.signals import Stop, StoppedError
+from moon_jax.runner.member import Member, ending_alone, of_one
+from moon_jax.runner.metrics import Record
+from moon_jax.runner.signals import Stop
 from moon_jax.runner.testing import Tested
-from moon_jax.types import ClientMetrics, State
+from moon_jax.types import ClientMetrics
 
 
 def run(
-  requests: Sequence[Request], stop: Stop, console: Console, **given: Any
+  requests: Sequence[Request],
+  stop: Stop,
+  console_of: Callable[[Sequence[Request]], Console],
+  **given: Any,
 ) -> list[RunError]:
   """Runs experiments to their ends, from the newest checkpoint of each.
 
@@ -51,7 +43,7 @@ def run(
   Args:
     requests: [R], of each run.
     stop: what ends them early.
-    console: what tells of them.
+    console_of: makes what tells of those that run together.
     **given: to `experiment.build`.
 
   Returns:
@@ -62,166 +54,42 @@ def run(
   """
   execution, errors, built = requests[0].config.execution, [], []
   if len(requests) == 1:
-    with _ending_alone(requests[0], errors):
-      loop.run(requests[0], stop, console, **given)
+    with ending_alone(requests[0].workdir.name, errors):
+      loop.run(requests[0], stop, console_of(requests), **given)
     return errors
   compile_cache.check(execution.compile_cache)
   devices.claim(execution.devices, deterministic=execution.deterministic)
   surroundings.require_jax()
-  console.devices()
+  console_of(requests).devices()
   for request in requests:
-    with _ending_alone(request, errors), devices.out_of_memory_is_told():
-      built.append((request, experiment.build(request.config, **given)))
+    name = request.workdir.name
+    with ending_alone(name, errors), devices.out_of_memory_is_told():
+      # Another process of the sweep may have ended it.
+      if not loop.is_finished(request):
+        built.append((request, experiment.build(request.config, **given)))
   for group in replicas.alike([one for _, one in built]):
     here = [built[index] for index in group]
+    console = console_of([request for request, _ in here])
     if len(here) > 1:
       _run_together(here, stop, console, errors)
     else:
-      with _ending_alone(here[0][0], errors):
+      with ending_alone(here[0][0].workdir.name, errors):
         loop.run(here[0][0], stop, console, **given)
   return errors
 
 
 def _run_together(built, stop, console, errors):
-  with contextlib.ExitStack() as stack:
+  names = ', '.join(request.workdir.name for request, _ in built)
+  with ending_alone(names, errors), contextlib.ExitStack() as stack:
     members = [
       stack.enter_context(Member(request, one, console, errors))
       for request, one in built
     ]
     if ready := [member for member in members if member.round is not None]:
-      with devices.out_of_memory_is_told():
+      size = sum(tree.num_bytes(member.state) for member in ready)
+      buffers = {f'models of {len(ready)} runs, see --replicas,': size}
+      with devices.out_of_memory_is_told(lambda: buffers):
         _SideBySide(ready, console).run(stop)
-
-
-@contextlib.contextmanager
-def _ending_alone(request: Request, errors: list[RunError]) -> Iterator[None]:
-  """An error inside ends one run and no other: it is told, and added to the others."""
-  try:
-    yield
-  except StoppedError:
-    raise
-  except lock.BusyError as error:
-    print(f'{request.workdir.name}: another process is running it', flush=True)
-    errors.append(error)
-  except RunError as error:
-    print(f'{request.workdir.name}: {error}', file=sys.stderr)
-    errors.append(error)
-
-
-_of_one = jax.jit(tree.gather)  # compiled once, whichever it is
-
-
-class Member:
-  """One of the runs. Its directory is open while it has a part.
-
-  Attributes:
-    built: its experiment.
-    state: from which it goes on; None once it is among those of all.
-    round: the next that is to be recorded, from 0; None if it has no part any more.
-    workdir: its directory.
-  """
-
-  def __init__(
-    self,
-    request: Request,
-    built: Experiment,
-    console: Console,
-    errors: list[RunError],
-  ):
-    """Opens the directory; what cannot be run there has no part."""
-    self.built, self.state, self.round = built, None, None
-    self.workdir, self._request, self._errors = request.workdir, request, errors
-    self._taken_part = np.zeros(built.config.num_clients, bool)
-    self._files = contextlib.ExitStack()
-    with self._failing():
-      told = run_directory.check(request.workdir, request.config)
-      first = experiment.initial_state(built)
-      opening = loop.open_directory(request, built, first, console, told)
-      opened = self._files.enter_context(opening)
-      self._checkpoints, self._records, _, self.state = opened
-      if not loop.rounds_left(built.config.num_rounds, self._records):
-        self._files.close()
-        return
-      self.round = int(self.state.round)
-      for index in range(self.round):
-        self.takes_part(built.planner.cohort(index))
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *exception):
-    return self._files.__exit__(*exception)
-
-  @contextlib.contextmanager
-  def _failing(self) -> Iterator[None]:
-    """An error inside ends this run, which has no part any more."""
-    with _ending_alone(self._request, self._errors):
-      try:
-        yield
-      except RunError as error:
-        self.round = None
-        self._files.__exit__(type(error), error, error.__traceback__)
-        raise
-
-  def takes_part(self, clients: np.ndarray) -> None:
-    """The clients [K] train in the next round."""
-    self._taken_part[clients] = True
-
-  def is_tested(self, index: int) -> bool:
-    """Whether it is tested after round `index`, from 0."""
-    config = self.built.config
-    return due(index, config.eval_every_rounds, config.num_rounds)
-
-  def is_saved(self, index: int) -> bool:
-    """Whether it is saved after round `index`, from 0."""
-    config = self.built.config
-    return due(index, config.checkpoint_every_rounds, config.num_rounds)
-
-  def tested(self, states: State, scores: Score, replica: int) -> Tested:
-    """What is recorded of a test; leaves [R, ...], of which it is the replica's."""
-    score = _of_one(scores, replica)
-    # Without a server the distance of the clients' models is told too.
-    state = _of_one(states, replica) if self.built.algorithm.share else states
-    given = (lambda state, test: score), state, None, self._taken_part
-    return testing.test(self.built, *given)
-
-  def record(
-    self,
-    plans: tuple[Plan, Plan],
-    metrics: ClientMetrics,
-    tested: Tested | None,
-    clock: Clock,
-    state: State | None,
-  ) -> Record | None:
-    """Records a round, saves the state after it if given, and ends after the last one.
-
-    Args:
-      plans: of all runs, and of this one.
-      metrics: leaves [K], on the host.
-      tested: on the host; None if it is not tested.
-      clock: this run's share of the round's time.
-      state: after the round, or None.
-
-    Returns:
-      The line of metrics.jsonl, or None if it could not be recorded.
-    """
-    config, index = self.built.config, self.round
-    joined, alone = plans
-    with self._failing():
-      record = line_of(self.built, index, alone, metrics, tested)
-      self._records.add_metrics(record)
-      self._records.board.add_histogram('clients/drift', metrics.drift, index + 1)
-      stop_if_diverged(record, metrics, config.on_nonfinite)
-      if state is not None:
-        with clock('save'):
-          self._checkpoints.save(state)
-      self._records.add_timings(timing_record(clock, joined, record))
-      self.round += 1
-      if self.round == config.num_rounds:
-        self.round = None
-        self._files.close()
-      return record
-    return None
 
 
 @dataclasses.dataclass
@@ -259,17 +127,18 @@ class _SideBySide:
 
   def run(self, stop: Stop) -> None:
     """Runs them; see the function `run`."""
-    rounds, config = [one.round for one in self._members], self._joined.config
+    rounds = [one.round for one in self._members]
     states = [jax.device_get(one.state) for one in self._members]
-    for member in self._members:
-      member.state = None
     states = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+    for member in self._members:
+      for leaf in jax.tree.leaves(member.state):  # its directory refers to it, too
+        leaf.delete()
+      member.state = None
     states = devices.replicate(states, self._joined.mesh)
-    packed, say = self._pack(rounds), self._console.say
-    with compile_cache.using(config.execution.compile_cache, say):
-      say(f'compiling one round and one test of {len(rounds)} runs ... ', end='')
-      self._programs = programs.compile_programs(self._joined, states, packed.inputs)
-      say(f'{self._programs.compile_seconds:.1f} s')
+    packed = self._pack(rounds)
+    self._programs = pipeline.compile_programs(
+      self._joined, states, packed.inputs, self._console.say
+    )
     with stop.deferred(), futures.ThreadPoolExecutor(1) as beside:
       self._run(states, packed, stop, beside)
 
@@ -361,7 +230,7 @@ class _SideBySide:
     found = {}
     for r in present:
       given = (ended.plan, ended.alone[r]), tree.gather(metrics, r), tested[r]
-      state = None if states is None else _of_one(states, r)
+      state = None if states is None else of_one(states, r)
       share, member = clock.share(len(present)), self._members[r]
       if record := member.record(*given, share, state):
         found[member] = record

@@ -56,12 +56,16 @@ def cells(
         found.append(Cell(name, argv, cli.parse(argv)))
       except ConfigError as error:
         problems += error.problems
-  names = [cell.name for cell in found]
-  if twice := sorted({name for name in names if names.count(name) > 1}):
-    problems.append(f'Several runs would be in {", ".join(twice)}.')
+  problems += in_one_folder([cell.name for cell in found])
   if problems:
     raise ConfigError(dict.fromkeys(problems))
   return found
+
+
+def in_one_folder(names: Sequence[str]) -> list[str]:
+  """A line about runs of the same name, if there are any."""
+  twice = sorted({name for name in names if names.count(name) > 1})
+  return [f'Several runs would be in {", ".join(twice)}.'] if twice else []
 
 
 def name_of(variant: str | None, change: Change) -> str:

@@ -5,6 +5,7 @@ runs it. So several processes, or several machines, may work on one sweep.
 """
 
 import contextlib
+import functools
 import itertools
 import os
 import pathlib
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import jax
 from rich import progress
 
+from moon_jax import cli
 from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.data.federated import users
@@ -164,17 +166,27 @@ def run_here(
     for cell in together:
       number += 1
       print(f'[{number} of {len(todo)}{eta}] {cell.name}', flush=True)
-    others = [one for one in cells if one not in together]
-    done, asked = sum(map(rounds_done, others)), sum(map(rounds_asked, others))
     given, requests = {'load': load, 'room': most}, [one.request for one in together]
     if len(together) == 1:
       given['compiling'] = ahead.compiling(*together, *following[: len(following) == 1])
-    errors += replicas.run(requests, stop, Console(others=(done, asked)), **given)
+    console_of = functools.partial(_console, cells)
+    errors += replicas.run(requests, stop, console_of, **given)
   return errors
+
+
+def _console(cells: Sequence[Cell], requests: Sequence[cli.Request]) -> Console:
+  """What tells of some runs of a sweep that are in one program."""
+  here = {one.workdir for one in requests}
+  others = [one for one in cells if one.request.workdir not in here]
+  done, asked = sum(map(rounds_done, others)), sum(map(rounds_asked, others))
+  return Console(others=(done, asked), runs=len(here))
 
 
 def _together(cells: Sequence[Cell], most: int) -> Iterator[list[Cell]]:
   """Runs that may be replicas, at most so many: alike but for numbers and partition."""
+  if most == 1:  # in the order that was asked for
+    yield from ([cell] for cell in cells)
+    return
   groups: dict[str, list[Cell]] = {}
   for cell in cells:
     flat = config_lib.flatten(cell.request.config)

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from moon_jax.engine import planning
+from moon_jax.engine import planning, scheduling
 from moon_jax.engine.batches import client_batches
 from tests import world
 
@@ -46,12 +46,12 @@ def lane_batches(plan, bounds, num_segments, lanes):
 
 
 def test_cohort_size():
-  assert planning.cohort_size(10, 1.0) == 10
-  assert planning.cohort_size(100, 0.05) == 5
-  assert planning.cohort_size(10, 0.01) == 1  # at least one
-  assert planning.cohort_size(10, 0.25) == 3  # 2.5, up
-  assert planning.cohort_size(10, 0.24) == 2
-  assert planning.cohort_size(100, 0.29) == 29  # 28.999999999999996 in floating point
+  assert scheduling.cohort_size(10, 1.0) == 10
+  assert scheduling.cohort_size(100, 0.05) == 5
+  assert scheduling.cohort_size(10, 0.01) == 1  # at least one
+  assert scheduling.cohort_size(10, 0.25) == 3  # 2.5, up
+  assert scheduling.cohort_size(10, 0.24) == 2
+  assert scheduling.cohort_size(100, 0.29) == 29  # 28.999999999999996 as a float
 
 
 def test_choice_is_a_function_of_seed_and_round():
@@ -194,7 +194,7 @@ def test_a_device_that_is_done_executes_nothing():
   ],
 )
 def test_num_lanes_for_ten_clients(requested, backend, num_devices, lanes_and_devices):
-  found = planning.num_lanes(requested, 10, backend, num_devices)
+  found = scheduling.num_lanes(requested, 10, backend, num_devices)
   assert found == lanes_and_devices
 
 

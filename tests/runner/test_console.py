@@ -23,8 +23,8 @@ RECORD = {
 }
 
 
-def shown(is_terminal, others=None):
-  """What four rounds of which the third is done look like; others: see Console."""
+def shown(is_terminal, others=None, runs=1):
+  """What four rounds of which the third is done look like; the rest: see Console."""
   file = io.StringIO()
   terminal = rich.console.Console(
     file=file,
@@ -33,7 +33,7 @@ def shown(is_terminal, others=None):
     markup=False,
     highlight=False,
   )
-  console = Console(terminal, others)
+  console = Console(terminal, others, runs)
   for index in console.progress(range(2, 4)):
     if index == 2:
       clock = clock_lib.Clock()
@@ -52,9 +52,11 @@ def test_a_terminal_of_80_columns_has_bar_count_and_time_left():
 
 
 def test_in_a_sweep_a_second_bar_counts_the_rounds_of_all_runs():
-  text = re.sub(r'\x1b\[[\d;?]*\w', '', shown(is_terminal=True, others=(10, 26)))
-  assert re.search(r'round[^\n]* 3/4 [^\n]*test accuracy 0.5320', text)
-  assert re.search(r'sweep[^\n]* 13/30 ', text)
+  for runs, counted in ((1, '13/30'), (3, '19/38')):
+    text = shown(is_terminal=True, others=(10, 26), runs=runs)
+    text = re.sub(r'\x1b\[[\d;?]*\w', '', text)
+    assert re.search(r'round[^\n]* 3/4 [^\n]*test accuracy 0.5320', text)
+    assert re.search(rf'sweep[^\n]* {counted} ', text)
   assert shown(is_terminal=False, others=(10, 26)) == shown(is_terminal=False)
 
 

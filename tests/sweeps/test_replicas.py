@@ -2,12 +2,21 @@
 
 import signal
 
+import jax
 import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax import config
-from moon_jax.errors import DivergedError, ExitCode
+from moon_jax import cli, config
+from moon_jax.config import ConfigError
+from moon_jax.engine import programs
+from moon_jax.errors import DivergedError, ExitCode, RunError, UsageError
+from moon_jax.runner import lock
+from moon_jax.runner.checkpoint import Checkpoints
+from moon_jax.runner.console import Console
+from moon_jax.runner.replicas import run
+from moon_jax.runner.signals import Stop
+from moon_jax.sweeps import command
 from tests.processes import Running, checkpoint, launch, read_lines
 from tests.sweeps.test_sweep import SWEEP, TINY
 
@@ -94,6 +103,68 @@ def test_one_that_diverges_is_told_and_the_others_go_on(alone, tmp_path, capsys)
   assert not list((bad / 'checkpoints').iterdir())
 
 
+def test_what_ends_all_of_a_program_holds_no_other_back(tmp_path, capsys, monkeypatch):
+  compile_programs = programs.compile_programs
+
+  def without_room_for_fedavg(built, *given):
+    if built.config.algorithm == 'fedavg':
+      raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no room')
+    return compile_programs(built, *given)
+
+  monkeypatch.setattr(programs, 'compile_programs', without_room_for_fedavg)
+  over = {'algorithm': ['fedavg', 'moon'], 'seed': [0, 1]}
+  with pytest.raises(RunError, match='Out of memory'):
+    moon_jax.sweep(load(num_rounds=1), over, tmp_path, replicas=2)
+  told = capsys.readouterr().err
+  assert 'fedavg-seed=0, fedavg-seed=1: Out of memory' in told
+  assert 'models of 2 runs, see --replicas' in told
+  for seed in (0, 1):
+    assert (tmp_path / f'moon-seed={seed}/summary.json').exists()
+    assert not (tmp_path / f'fedavg-seed={seed}/summary.json').exists()
+
+
+def test_a_full_disk_and_a_busy_directory_end_one_each(alone, tmp_path, monkeypatch):
+  save = Checkpoints.save
+
+  def save_but_of_one(self, state):
+    if self._directory.parent.name == RUNS[1]:
+      raise RunError('the disk is full')
+    save(self, state)
+
+  common = load(num_rounds=4, checkpoint_every_rounds=2)
+  with monkeypatch.context() as patch, lock.held(tmp_path / RUNS[2]):
+    patch.setattr(Checkpoints, 'save', save_but_of_one)
+    with pytest.raises(lock.BusyError, match='Another process is running'):
+      moon_jax.sweep(common, OVER, tmp_path, replicas=4)
+  finished = [(tmp_path / name / 'summary.json').exists() for name in RUNS]
+  assert finished == [True, False, False, True]
+  assert len(read_lines(tmp_path / RUNS[1] / 'metrics.jsonl')) == 2
+  assert not (tmp_path / RUNS[2] / 'metrics.jsonl').exists()
+  moon_jax.sweep(common, OVER, tmp_path, replicas=4)
+  for name in RUNS:
+    check_same(tmp_path / name, alone / name)
+
+
+def test_those_that_cannot_be_built_are_told(tmp_path, capsys):
+  common = load(**{'partition.min_size': 50})
+  with pytest.raises(UsageError, match='lower --config'):
+    moon_jax.sweep(common, {'seed': [0, 1]}, tmp_path, replicas=2)
+  assert capsys.readouterr().err.count('lower --config.num_clients') == 2
+
+
+def test_what_another_process_has_ended_is_left_alone(together):
+  out, _ = together
+  places = [out / name for name in RUNS[:2]]
+  files = [place / name for place in places for name in ('config.json', 'summary.json')]
+  before = [(file.read_bytes(), file.stat().st_mtime_ns) for file in files]
+  requests = [
+    cli.request(load(num_rounds=4, seed=seed, **{'moon.mu': 1.0}), place, '')
+    for seed, place in enumerate(places)
+  ]
+  assert run(requests, Stop(), lambda requests: Console()) == []
+  assert [(file.read_bytes(), file.stat().st_mtime_ns) for file in files] == before
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('algorithm', ['decentralized_moon', 'solo', 'scaffold'])
 def test_of_clients_with_models_of_their_own(algorithm, tmp_path):
@@ -129,7 +200,19 @@ def test_stopped_together_they_go_on_to_the_same_bits(tmp_path):
     assert checkpoint(runs[0], 300) == checkpoint(runs[1], 300)
 
 
-def test_a_number_below_one_is_refused(tmp_path):
-  done = launch(tmp_path, '--replicas=0', '--dry-run', program=SWEEP)
+def test_two_in_one_directory_are_refused(tmp_path):
+  common = moon_jax.load_config('configs/cifar10_moon.py')
+  with pytest.raises(ConfigError, match=r'Several runs would be in data.dir=_a_b\.'):
+    moon_jax.sweep(common, {'data.dir': ['/a b', '/a_b']}, tmp_path)
+
+
+def test_their_number_may_be_left_to_the_device():
+  for words, number in (([], None), (['--replicas=auto'], None), (['--replicas=3'], 3)):
+    assert command.parse(words).values.replicas == number
+
+
+@pytest.mark.parametrize('words', [('--replicas=0',), ('--replicas=2', '--slurm=')])
+def test_a_number_that_cannot_be_is_refused(words, tmp_path):
+  done = launch(tmp_path, *words, '--dry-run', program=SWEEP)
   assert done.returncode == ExitCode.USAGE
   assert len(done.stderr.splitlines()) == 1
