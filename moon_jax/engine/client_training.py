@@ -197,7 +197,7 @@ class LocalTraining(NamedTuple):
     task = task_of(received, progress.memory, progress.local, scalars)
     start = self.algorithm.download(received, progress.memory)
     moved = tree.subtract(progress.variables['params'], start['params'])
-    drift = jnp.sqrt(tree.squared_norm(moved))
+    drift = jnp.sqrt(tree.squared_norm(tree.rows(moved)))
     upload, memory = self.algorithm.upload(progress.variables, task)
     reports = self.algorithm.report(progress.variables, task)
     metrics = ClientMetrics(

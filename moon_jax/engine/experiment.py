@@ -54,6 +54,7 @@ class Experiment(NamedTuple):
       without a server from, and to, each of its neighbours.
     data_digest: SHA-256 of the data set, in hexadecimal.
     memory: where the clients' memories are between rounds.
+    own_models: whether what is tested is every client's own model.
   """
 
   config: Config
@@ -73,6 +74,7 @@ class Experiment(NamedTuple):
   traffic: tuple[int, int]
   data_digest: str
   memory: client_memory.Tier
+  own_models: bool
 
 
 def build(
@@ -147,6 +149,7 @@ def build(
     ),
     data_digest=sources.digest(loaded),
     memory=memory,
+    own_models=client_memory.has_own_models(algorithm, network.shapes),
   )
 
 

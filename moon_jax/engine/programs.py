@@ -18,7 +18,6 @@ from moon_jax import catalog, tree
 from moon_jax.data.augment import augmenter
 from moon_jax.data.device import TrainSplit
 from moon_jax.engine import (
-  client_memory,
   client_training,
   devices,
   evaluation,
@@ -123,10 +122,8 @@ def lower_programs(
   num_replicas = experiment.planner.num_replicas
   training = local_training(experiment)
   network = experiment.network
-  is_global = not client_memory.has_own_models(algorithm, network.shapes)
-  test_models = evaluation.make_evaluation(
-    network.apply, mesh, num_clients=len(experiment.test_sizes) if is_global else 0
-  )
+  num_users = 0 if experiment.own_models else len(experiment.test_sizes)
+  test_models = evaluation.make_evaluation(network.apply, mesh, num_clients=num_users)
 
   def evaluate(state, test):
     if not num_replicas:

@@ -230,7 +230,7 @@ class Pipeline:
   def _test(self, state, current, keeping):
     """Tests the state after the current round; `keeping` waits for the one before."""
     experiment = self._experiment
-    if self._store and testing.of_clients(experiment):
+    if self._store and experiment.own_models:
       if keeping:
         keeping.result()
       current.clock.seconds['store'] += self._keep(current)

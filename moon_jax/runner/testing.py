@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from moon_jax.engine import client_memory, devices
+from moon_jax.engine import devices
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner.client_store import ClientStore
@@ -29,11 +29,6 @@ class Tested(NamedTuple):
   consensus_distance: float | None
 
 
-def of_clients(built: Experiment) -> bool:
-  """Whether what is tested is every client's own model."""
-  return client_memory.has_own_models(built.algorithm, built.network.shapes)
-
-
 def test(
   built: Experiment,
   evaluate: Callable,
@@ -50,7 +45,7 @@ def test(
     store: of the clients' memories of this round; None if they are in the state.
     taken_part: [N] bool, who has trained by now.
   """
-  if store and of_clients(built):
+  if store and built.own_models:
     score = _each(built, evaluate, state, store, taken_part)
   else:
     score = evaluate(state, built.test)
