@@ -9,7 +9,6 @@ after their ReLU.
 """
 
 import functools
-import hashlib
 import math
 
 import flax.linen as nn
@@ -20,7 +19,6 @@ from moon_jax.models import convolution, initializers, layers
 from moon_jax.types import Outputs
 
 WIDTH = 256
-DROPOUTS = 4  # in an encoder layer
 
 
 class CnnTransformer(nn.Module):
@@ -65,48 +63,14 @@ class CnnTransformer(nn.Module):
     x = conv(x, WIDTH, 'conv5')
     x = form.arranged(convolution.max_pool(conv(x, WIDTH, 'conv6')))
     x = x.reshape(x.shape[0], -1, WIDTH)  # pixels as tokens, row by row
-    x = self._encode(x, training=mask is not None)
+    for index in range(self.layers):
+      name = f'encoder{index + 1}'
+      layer = EncoderLayer(self.heads, self.feedforward, self.dropout, name=name)
+      x = layer(x, training=mask is not None)
     features = x.reshape(x.shape[0], -1)
     x = nn.relu(layers.dense(features, WIDTH, 'fc1'))
     z = nn.relu(layers.dense(x, WIDTH, 'fc2'))
     return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), features)
-
-  def _encode(self, x, *, training):
-    """[B, tokens, width] -> the same, by all layers.
-
-    A loop over them compiles one; to initialise them they are called by name.
-    """
-    layer = functools.partial(EncoderLayer, self.heads, self.feedforward, self.dropout)
-    names = [f'encoder{index + 1}' for index in range(self.layers)]
-    # On a GPU the host would have to go along with the loop.
-    if self.is_initializing() or self.convolution == 'auto_on_gpu':
-      for name in names:
-        x = layer(name=name)(x, training=training)
-      return x
-
-    def one(x, given):
-      params, keys = given
-      variables, options = {'params': params}, {'training': training, 'keys': keys}
-      return layer(parent=None).apply(variables, x, **options), None
-
-    params = [self.variables['params'][name] for name in names]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
-    keys = self._keys(names) if training and self.dropout else None
-    return jax.lax.scan(one, x, (stacked, keys))[0]
-
-  def _keys(self, names):
-    """[layers, dropouts of a layer] the keys that flax has for them, all at once."""
-
-    def number(*path):
-      digest = hashlib.sha1(b''.join(path)).digest()
-      return int.from_bytes(digest[:4], byteorder='big')
-
-    numbers = [
-      [number(name.encode(), f'Dropout_{i}'.encode(), b'\1') for i in range(DROPOUTS)]
-      for name in names
-    ]
-    fold_in = functools.partial(jax.random.fold_in, self.scope.rngs['dropout'].rng)
-    return jax.vmap(jax.vmap(fold_in))(jnp.array(numbers, jnp.uint32))
 
   def _conv(self, form, mask, x, features, name):
     x = layers.Conv(features, 3, form=form, padding=1, name=name)(x)
@@ -130,12 +94,11 @@ class EncoderLayer(nn.Module):
   dropout: float
 
   @nn.compact
-  def __call__(self, x, *, training, keys=None):
-    """[B, tokens, width] -> [B, tokens, width]; keys: [DROPOUTS], or flax's own."""
-    key = iter([None] * DROPOUTS if keys is None else keys)
+  def __call__(self, x, *, training):
+    """[B, tokens, width] -> [B, tokens, width]."""
 
     def drop(x):
-      return nn.Dropout(self.dropout)(x, deterministic=not training, rng=next(key))
+      return nn.Dropout(self.dropout)(x, deterministic=not training)
 
     x = layers.LayerNorm(name='norm1')(x + drop(self._attention(x, drop)))
     hidden = drop(nn.relu(layers.dense(x, self.feedforward, 'linear1')))

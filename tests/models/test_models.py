@@ -215,26 +215,6 @@ def test_dropout_follows_the_key_and_only_in_training():
   assert np.abs(first - logits).max() > 1e-3
 
 
-def test_a_loop_over_the_layers_draws_and_computes_what_the_layers_do_one_by_one():
-  # One by one they are called on a GPU; both forms are the library's here.
-  knobs = {'layers': 3, 'heads': 4, 'feedforward': 24, 'dropout': 0.5}
-  given = {'image_shape': (32, 32, 3), 'num_classes': 4, **knobs}
-  loop, by_name = (
-    models.make('cnn_transformer', convolution=form, **given)
-    for form in ('library', 'auto_on_gpu')
-  )
-  variables = loop.init(0)
-  same = jax.tree.map(np.array_equal, variables, by_name.init(0))
-  assert all(jax.tree.leaves(same))
-  images, mask = jax.random.normal(jax.random.key(0), (3, 32, 32, 3)), jnp.ones(3)
-  found = [
-    jax.jit(network.train)(variables, images, mask, jax.random.key(1))[0]
-    for network in (loop, by_name)
-  ]
-  for one, other in zip(*found, strict=True):
-    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-
-
 def test_the_places_of_dropout():
   knobs = {'layers': 1, 'heads': 4, 'feedforward': 24, 'dropout': 0.5}
   network = models.make(
