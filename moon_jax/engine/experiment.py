@@ -274,19 +274,18 @@ def initial_state(experiment: Experiment) -> State:
 
 def state_shapes(experiment: Experiment) -> State:
   """The shapes of any of its states, laid out on the devices as these are."""
-  algorithm, count = experiment.algorithm, _num_on_device(experiment)
-  shapes = jax.eval_shape(
-    lambda variables: first_state(algorithm, variables, count),
-    experiment.network.shapes,
-  )
+
+  def first(variables):
+    return first_state(experiment.algorithm, variables, _num_on_device(experiment))
+
+  shapes = jax.eval_shape(first, experiment.network.shapes)
   return devices.replicated_shapes(shapes, experiment.mesh)
 
 
 def _num_on_device(experiment: Experiment) -> int:
   """Of how many clients the state has the memories."""
-  if experiment.memory.name == 'device':
-    return experiment.config.num_clients
-  return experiment.planner.cohort_size
+  is_stored = experiment.memory.name != 'device'
+  return experiment.planner.cohort_size if is_stored else experiment.config.num_clients
 
 
 def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> State:
