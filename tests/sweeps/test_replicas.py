@@ -1,5 +1,6 @@
 """Replicas of a sweep end in the directories that they would have alone."""
 
+import shutil
 import signal
 
 import jax
@@ -74,11 +75,12 @@ def test_their_directories_are_those_of_runs_alone(alone, together):
 
 
 def test_each_can_go_on_alone(alone, together, tmp_path):
-  out, _ = together
-  for place in (out, alone):
-    moon_jax.run(load(num_rounds=5, seed=1, **{'moon.mu': 5.0}), place / RUNS[-1])
-  check_same(out / RUNS[-1], alone / RUNS[-1])
-  assert len(read_lines(out / RUNS[-1] / 'metrics.jsonl')) == 5
+  places = []
+  for number, out in enumerate((together[0], alone)):
+    places.append(shutil.copytree(out / RUNS[-1], tmp_path / str(number) / RUNS[-1]))
+    moon_jax.run(load(num_rounds=5, seed=1, **{'moon.mu': 5.0}), places[-1])
+  check_same(*places)
+  assert len(read_lines(places[0] / 'metrics.jsonl')) == 5
 
 
 def test_those_that_are_in_different_rounds_go_on_together(alone, tmp_path):

@@ -203,7 +203,7 @@ def from_python(folder):
 
 
 def test_while_a_run_trains_the_next_one_is_compiled(swept, tmp_path, monkeypatch):
-  here, compiled = threading.current_thread(), []
+  here, compiled, begun = threading.current_thread(), [], []
   compiling, add = pipeline.compile_programs, Records.add_metrics
   beginning, ended = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -217,9 +217,11 @@ def test_while_a_run_trains_the_next_one_is_compiled(swept, tmp_path, monkeypatc
 
   def wait_for_the_next_one(records, record):
     add(records, record)
-    if record['round'] == 1 and len(compiled) < len(RUNS):
-      assert beginning.acquire(timeout=60)
-      ended.release()
+    if record['round'] == 1:
+      begun.append(records)
+      if len(begun) < len(RUNS):
+        assert beginning.acquire(timeout=60)
+        ended.release()
 
   monkeypatch.setattr(pipeline, 'compile_programs', watched)
   monkeypatch.setattr(Records, 'add_metrics', wait_for_the_next_one)
