@@ -249,7 +249,8 @@ def test_what_cannot_be_compiled_ahead_is_compiled_by_its_run(tmp_path, monkeypa
 @pytest.mark.slow
 def test_a_sweep_can_be_stopped_while_it_compiles_ahead(tmp_path):
   # Python's own end would stop the compiler in its midst, and abort.
-  words = (*TINY, '--config.num_rounds=400', '--over', 'model=mlp,resnet18')
+  tiny = [word for word in TINY if 'mlp' not in word]
+  words = (*tiny, '--config.num_rounds=400', '--over', 'model=mlp,resnet18')
   words += ('--out=out', '--config.execution.compile_cache=off')
   with Running(tmp_path, *words, program=SWEEP) as process:
     process.wait_for('round 3/400')
