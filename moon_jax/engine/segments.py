@@ -90,12 +90,11 @@ def of_known_length(
     return examples.normalised(rows, augment and functools.partial(augment, key))
 
   def one_step(lane, common, rows, num_real, images, labels, known):
-    scalars = common.scalars
-    key = step_key(scalars.seed, common.round, lane.client, lane.num_steps)
+    key = step_key(common.scalars.seed, common.round, lane.client, lane.num_steps)
     batch = masked(images.transpose(3, 1, 2, 0), labels, num_real)
     if represent:
       known = represent(lane, common, rows, batch, key)
-    return local.step(lane, known, common.received, scalars, batch, key)
+    return local.step(lane, known, common.received, common.scalars, batch, key)
 
   def segment(index, lanes):
     common, axis = work.common_to(lanes.replica)
