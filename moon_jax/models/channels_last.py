@@ -74,7 +74,6 @@ def _of_kernel(shape, stride, padding, x, gradient):
   what the stride leaves out, so that the kernel's rows are read from them in one piece.
   """
   (kh, kw, channels, features), (batch, height, width) = shape, gradient.shape[:3]
-  wide = jnp.float32 if x.dtype == jnp.bfloat16 else x.dtype
   # Products over fewer than 256 pixels are slow.
   most = max(1, 256 // (height * width))
   images = max(n for n in range(1, most + 1) if batch % n == 0)
@@ -104,9 +103,14 @@ def _of_kernel(shape, stride, padding, x, gradient):
     for i in range(kh):
       first = i // stride * images * width
       row = phases[i % stride][:, first : first + len(gradient)]
-      products.append(jnp.dot(row, gradient, preferred_element_type=wide))
+      products.append(jnp.dot(row, gradient, preferred_element_type=total.dtype))
     return total + jnp.stack(products), None
 
   blocks = [v.reshape(-1, images, *v.shape[1:]) for v in (x, gradient)]
-  zeros = jnp.zeros((kh, kw * channels, features), wide)
+  zeros = jnp.zeros((kh, kw * channels, features), widened(x).dtype)
   return jax.lax.scan(add, zeros, blocks)[0].reshape(shape)
+
+
+def widened(x: jax.Array) -> jax.Array:
+  """bfloat16 -> float32, or sums would lose what they add; other types stay."""
+  return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x

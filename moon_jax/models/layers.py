@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.models import convolution, initializers
+from moon_jax.models.channels_last import widened
 from moon_jax.types import Outputs
 
 _ZEROS, _ONES = initializers.constant(0), initializers.constant(1)
@@ -100,13 +101,13 @@ class BatchNorm(nn.Module):
     """mask: [B] 1.0 for a real example, 0.0 for filler; None in evaluation."""
     along = functools.partial(_along, self.channels)
     shape = (x.shape[self.channels],)
-    scale = _widened(self.param('scale', _ONES, shape))
-    bias = _widened(self.param('bias', _ZEROS, shape))
+    scale = widened(self.param('scale', _ONES, shape))
+    bias = widened(self.param('bias', _ZEROS, shape))
     running_mean = self.variable('batch_stats', 'mean', _ZEROS, None, shape)
     running_var = self.variable('batch_stats', 'var', _ONES, None, shape)
-    wide = _widened(x)
+    wide = widened(x)
     if mask is None:
-      mean, var = _widened(running_mean.value), _widened(running_var.value)
+      mean, var = widened(running_mean.value), widened(running_var.value)
     else:
       mean, var, count = _statistics(wide, mask, self.channels)
       unbiased = var * count / jnp.maximum(count - 1, 1)
@@ -126,17 +127,12 @@ class LayerNorm(nn.Module):
   @nn.compact
   def __call__(self, x):
     shape = (1,) * (x.ndim - 1) + x.shape[-1:]
-    scale = _widened(self.param('scale', _ONES, x.shape[-1:]))
-    bias = _widened(self.param('bias', _ZEROS, x.shape[-1:]))
-    wide = _widened(x)
+    scale = widened(self.param('scale', _ONES, x.shape[-1:]))
+    bias = widened(self.param('bias', _ZEROS, x.shape[-1:]))
+    wide = widened(x)
     mean, var = (f(wide, axis=-1, keepdims=True) for f in (jnp.mean, jnp.var))
     y = (wide - mean) * jax.lax.rsqrt(var + 1e-5)
     return (y * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype)
-
-
-def _widened(x):
-  """bfloat16 -> float32, or sums would lose what they add; other types stay."""
-  return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
 
 
 def _statistics(x, mask, channels):
@@ -153,7 +149,7 @@ def _statistics(x, mask, channels):
 
 
 def _move(running, batch, *, enough):
-  old = _widened(running.value)
+  old = widened(running.value)
   # Not 0.9 a + 0.1 b: with a rate of 0 this is exactly the old value.
   rate = jnp.where(enough, jnp.asarray(0.1, batch.dtype), 0)
   running.value = (old + rate * (batch - old)).astype(running.value.dtype)

@@ -1,0 +1,217 @@
+"""Convolution of images [B, H, W, C] with fewer multiplications, in a CPU's loop.
+
+A tile of m x m outputs of an r x r kernel g sees n x n pixels d, n = m + r - 1. Taken
+as polynomials, g and d are known by their values at n points in each direction, and
+there their product is one multiplication for each pair of points: n^2, not (m r)^2.
+
+  y = A' [(G g G') * (B' d B)] A       (Lavin and Gray 2016, arXiv:1509.09308, eq. 8)
+
+Summed over the channels it is a matrix product for each pair of points. So kernels of
+3x3 take 4 times fewer multiplications with tiles of 4x4, 2.25 times with 2x2, and those
+of 5x5 2.8 times with 2x2.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moon_jax.models.channels_last import widened
+
+# n - 1 of them; the last is infinity. All are exact in binary; the five have half the
+# rounding errors of 0, 1, -1, 2, -2.
+_POINTS = {4: (0.0, 1.0, -1.0), 6: (0.0, 0.75, -0.75, 1.5, -1.5)}
+
+
+def fastest_tile(
+  images: tuple[int, ...], kernel: tuple[int, ...], stride: int, padding
+) -> int | None:
+  """The m that docs/performance.md finds fastest, or None: another form is faster.
+
+  Args:
+    images: shape [B, H, W, Cin].
+    kernel: shape [kh, kw, Cin, Cout].
+    stride: of the window, in both directions.
+    padding: zeros (above, below), (left, right).
+  """
+  height, width, *channels = kernel
+  if stride != 1 or height != width or height not in (3, 5) or min(channels) < 32:
+    return None
+  for tile in (4, 2) if height == 3 else (2,):
+    grid = _Grid.of(images, height, tile, padding)
+    # A weight becomes n^2 / r^2 numbers: enough tiles must share them.
+    if tile * images[0] * grid.rows * grid.columns >= 150:
+      return tile
+  return None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def convolve(x: jax.Array, kernel: jax.Array, tile: int, padding) -> jax.Array:
+  """`lax.conv_general_dilated` with stride 1; of bfloat16 in float32.
+
+  Args:
+    x: [B, H, W, Cin].
+    kernel: [r, r, Cin, Cout], r 3 or 5.
+    tile: m: 2, or 4 if r is 3.
+    padding: zeros (above, below), (left, right), each less than r.
+
+  Returns:
+    [B, H', W', Cout], H' = H + above + below - r + 1, W' likewise.
+  """
+  one = functools.partial(_convolution, tile, padding)
+  return jax.custom_batching.sequential_vmap(one)(x, kernel)
+
+
+def _forward(x, kernel, tile, padding):
+  return convolve(x, kernel, tile, padding), (x, kernel)
+
+
+def _backward(tile, padding, saved, gradient):
+  x, kernel = saved
+  turned = jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
+  around = tuple(tuple(len(kernel) - 1 - zeros for zeros in pair) for pair in padding)
+  one = functools.partial(_of_kernel, len(kernel), tile, padding)
+  of_kernel = jax.custom_batching.sequential_vmap(one)(x, gradient)
+  return convolve(gradient, turned, tile, around), of_kernel.astype(kernel.dtype)
+
+
+convolve.defvjp(_forward, _backward)
+
+
+def _convolution(tile, padding, x, kernel):
+  grid = _Grid.of(x.shape, len(kernel), tile, padding)
+  outputs_of, of_kernel, of_pixels = _matrices(tile, len(kernel))
+  kernels = _product(of_kernel, widened(kernel))
+
+  def of_images(images):
+    products = jnp.matmul(grid.transformed(of_pixels, images), kernels)
+    shape = -1, grid.rows, grid.columns, kernel.shape[3]
+    y = _sums(outputs_of, products.reshape(*products.shape[:2], *shape), 1)
+    y = y.transpose(2, 3, 0, 4, 1, 5)
+    y = y.reshape(len(y), grid.rows * tile, grid.columns * tile, -1)
+    return y[:, : grid.height, : grid.width].astype(x.dtype)
+
+  y = jax.lax.map(of_images, grid.blocks(x))
+  return y.reshape(-1, *y.shape[2:])
+
+
+def _of_kernel(size, tile, padding, x, gradient):
+  """[B, H, W, Cin], [B, H', W', Cout] -> [r, r, Cin, Cout]."""
+  grid = _Grid.of(x.shape, size, tile, padding)
+  outputs_of, of_kernel, of_pixels = _matrices(tile, size)
+  features = gradient.shape[3]
+
+  def add(total, block):
+    images, gradient = block
+    beyond = [
+      (0, grid.rows * tile - grid.height),
+      (0, grid.columns * tile - grid.width),
+    ]
+    tiles = jnp.pad(widened(gradient), [(0, 0), *beyond, (0, 0)])
+    tiles = tiles.reshape(-1, grid.rows, tile, grid.columns, tile, features)
+    tiles = _product(outputs_of.T, tiles.transpose(2, 4, 0, 1, 3, 5))
+    tiles = tiles.reshape(*tiles.shape[:2], -1, features)
+    pixels = grid.transformed(of_pixels, images)
+    return total + jnp.einsum('ijtc,ijtf->ijcf', pixels, tiles), None
+
+  shape = (*of_pixels.shape, x.shape[3], features)
+  blocks = grid.blocks(x), grid.blocks(gradient)
+  total, _ = jax.lax.scan(add, jnp.zeros(shape, widened(x).dtype), blocks)
+  return _product(of_kernel.T, total)
+
+
+class _Grid(NamedTuple):
+  """The tiles of images.
+
+  Attributes:
+    rows, columns: how many tiles an image has.
+    height, width: outputs of an image; the last tiles may reach past them.
+    tile: m.
+    pads: zeros around an image, so that all tiles are full.
+    images: how many are taken at a time, a divisor of the batch.
+  """
+
+  rows: int
+  columns: int
+  height: int
+  width: int
+  tile: int
+  pads: tuple[tuple[int, int], ...]
+  images: int
+
+  @classmethod
+  def of(cls, images: tuple[int, ...], size: int, tile: int, padding):
+    """Of images of a shape [B, H, W, Cin] and kernels of a size."""
+    batch, *sides, _ = images
+    outputs = [
+      side + sum(zeros) - size + 1 for side, zeros in zip(sides, padding, strict=True)
+    ]
+    rows, columns = (-(-side // tile) for side in outputs)
+    pads = tuple(
+      (before, count * tile + size - 1 - side - before)
+      for count, side, (before, _) in zip((rows, columns), sides, padding, strict=True)
+    )
+    # Few images, so that what becomes of them stays in the cache, yet enough tiles for
+    # a fast matrix product.
+    least = min(-(-128 // (rows * columns)), batch)
+    block = min(n for n in range(least, batch + 1) if batch % n == 0)
+    return cls(rows, columns, *outputs, tile, pads, block)
+
+  def blocks(self, x):
+    """[B, ...] -> [blocks, images, ...]."""
+    return x.reshape(-1, self.images, *x.shape[1:])
+
+  def transformed(self, matrix, images):
+    """[images, H, W, C] -> [n, n, tiles, C]: B' d B."""
+    size = len(matrix)
+
+    def pieces(x, axis):
+      last = x.shape[axis] - size  # where the last tile begins
+      return [
+        jax.lax.slice_in_dim(x, i, i + last + 1, self.tile, axis) for i in range(size)
+      ]
+
+    images = jnp.pad(widened(images), ((0, 0), *self.pads, (0, 0)))
+    found = _sums(matrix, images, 2, pieces)
+    return found.reshape(size, size, -1, images.shape[3])
+
+
+@functools.cache
+def _matrices(tile, size):
+  """A' [m, n], G [n, r] and B' [n, n], in float64."""
+  points = np.array(_POINTS[tile + size - 1])
+
+  def values(terms):  # of 1, t, t^2, ... at the points; at infinity of the last alone
+    return np.vstack([points[:, None] ** np.arange(terms), np.eye(terms)[-1:]])
+
+  of_kernel, of_pixels = values(size), np.zeros((len(points) + 1,) * 2)
+  for i, point in enumerate(points):
+    others = np.delete(points, i)
+    of_kernel[i] /= np.prod(point - others)
+    of_pixels[i, :-1] = np.poly(others)[::-1]
+  of_pixels[-1] = np.poly(points)[::-1]
+  return values(tile).T, of_kernel, of_pixels
+
+
+def _product(matrix, x):
+  """[p, q], [q, q, ...] -> [p, p, ...]: two axes transformed, as one matrix product."""
+  p, q = matrix.shape
+  both = jnp.asarray(np.kron(matrix, matrix), x.dtype)
+  return (both @ x.reshape(q * q, -1)).reshape(p, p, *x.shape[2:])
+
+
+def _sums(matrix, x, axis, pieces=jnp.unstack):
+  """The same for a larger array: a sum of its pieces along each of the two axes.
+
+  The columns go first, from `axis`; their transform comes in front, so that the rows,
+  which were before them, are at `axis` then. Factors of 0 cost nothing.
+  """
+  for _ in range(2):
+    found = pieces(x, axis=axis)
+    terms = (zip(map(float, row), found, strict=True) for row in matrix)
+    x = jnp.stack(
+      [sum(factor * piece for factor, piece in row if factor) for row in terms]
+    )
+  return x

@@ -1,0 +1,127 @@
+"""Convolutions with fewer multiplications equal the library's."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax.models import convolution, winograd
+
+SAME3, SAME5, NONE = ((1, 1), (1, 1)), ((2, 2), (2, 2)), ((0, 0), (0, 0))
+
+
+def normal(*shape, seed=0):
+  """Standard normal float64 numbers."""
+  return np.random.default_rng(seed).normal(size=shape)
+
+
+def library(x, kernel, padding):
+  dimensions = ('NHWC', 'HWIO', 'NHWC')
+  return jax.lax.conv_general_dilated(
+    x, kernel, (1, 1), padding, dimension_numbers=dimensions
+  )
+
+
+@pytest.mark.parametrize(
+  ('images', 'size', 'tile', 'padding'),
+  [
+    ((3, 8, 8), 3, 4, SAME3),
+    ((3, 8, 8), 3, 2, SAME3),
+    ((3, 9, 11), 3, 4, NONE),  # tiles reach past the 7 x 9 outputs
+    ((2, 6, 7), 3, 4, ((2, 0), (0, 1))),
+    ((4, 26, 25), 3, 2, SAME3),  # 169 tiles an image: one image at a time
+    ((6, 44, 30), 3, 4, SAME3),  # 88 tiles: two at a time
+    ((3, 8, 9), 5, 2, NONE),
+    ((3, 7, 6), 5, 2, SAME5),
+    ((3, 7, 6), 5, 2, ((4, 0), (1, 2))),
+  ],
+)
+def test_values_and_gradients_are_the_librarys(images, size, tile, padding):
+  def values(convolve, x, kernel):
+    y, pull = jax.vjp(convolve, x, kernel)
+    return y, *pull(normal(*y.shape, seed=2))
+
+  with jax.enable_x64(True):
+    x, kernel = normal(*images, 3), normal(size, size, 3, 5, seed=1)
+    mine = functools.partial(winograd.convolve, tile=tile, padding=padding)
+    theirs = functools.partial(library, padding=padding)
+    found, expected = (
+      jax.jit(functools.partial(values, f))(x, kernel) for f in (mine, theirs)
+    )
+    for one, other in zip(found, expected, strict=True):
+      assert one.dtype == jnp.float64
+      np.testing.assert_allclose(one, other, atol=1e-11)
+
+
+def test_lanes_with_weights_of_their_own_are_each_ones():
+  x = normal(2, 4, 9, 9, 3).astype(np.float32)
+  kernel = normal(2, 3, 3, 3, 5, seed=1).astype(np.float32)
+
+  def gradients(x, kernel):
+    return jax.grad(lambda *a: jnp.sum(winograd.convolve(*a, 4, SAME3) ** 2), (0, 1))(
+      x, kernel
+    )
+
+  found = jax.jit(jax.vmap(gradients))(x, kernel)
+  for lane in range(2):
+    alone = jax.jit(gradients)(x[lane], kernel[lane])
+    for one, other in zip(found, alone, strict=True):
+      np.testing.assert_allclose(one[lane], other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('size', 'tile', 'most'), [(3, 4, 2e-6), (3, 2, 1e-6), (5, 2, 2e-6)]
+)
+def test_rounding_errors_of_float32_stay_small(size, tile, most):
+  x, kernel = normal(4, 16, 16, 64), normal(size, size, 64, 32, seed=1)
+  with jax.enable_x64(True):
+    exact = library(jnp.asarray(x), jnp.asarray(kernel), NONE)
+  y = winograd.convolve(x.astype(np.float32), kernel.astype(np.float32), tile, NONE)
+  error = np.sqrt(np.mean(np.square(y - np.asarray(exact))) / np.mean(np.square(exact)))
+  assert error < most
+
+
+def test_bfloat16_is_rounded_once():
+  x, kernel = (
+    jnp.asarray(values, jnp.bfloat16)
+    for values in (normal(4, 8, 8, 32), normal(3, 3, 32, 32, seed=1))
+  )
+  y = winograd.convolve(x, kernel, 4, SAME3)
+  exact = library(x.astype(jnp.float32), kernel.astype(jnp.float32), SAME3)
+  assert y.dtype == jnp.bfloat16
+  np.testing.assert_allclose(y.astype(jnp.float32), exact, rtol=2**-8, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+  ('images', 'kernel', 'stride', 'padding', 'tile'),
+  [
+    ((32, 32, 32, 64), (3, 3, 64, 64), 1, SAME3, 4),
+    ((10, 8, 8, 256), (3, 3, 256, 256), 1, SAME3, 4),
+    ((32, 4, 4, 512), (3, 3, 512, 512), 1, SAME3, 2),  # 32 tiles of 4x4 are too few
+    ((10, 4, 4, 512), (3, 3, 512, 512), 1, SAME3, None),
+    ((64, 14, 14, 32), (5, 5, 32, 64), 1, NONE, 2),
+    ((32, 32, 32, 64), (3, 3, 64, 128), 2, SAME3, None),
+    ((32, 32, 32, 64), (1, 1, 64, 128), 1, NONE, None),
+    ((32, 32, 32, 3), (3, 3, 3, 64), 1, SAME3, None),
+    ((32, 32, 32, 64), (3, 5, 64, 64), 1, SAME3, None),
+  ],
+)
+def test_it_is_used_where_it_was_faster(images, kernel, stride, padding, tile):
+  assert winograd.fastest_tile(images, kernel, stride, padding) == tile
+
+
+@pytest.mark.parametrize(
+  ('size', 'side', 'padding', 'fewer'), [(3, 12, SAME3, 2.5), (5, 12, NONE, 2)]
+)
+def test_the_form_multiplies_less(size, side, padding, fewer):
+  """Transforms included, by XLA's count."""
+  x, kernel = jnp.zeros((8, side, side, 64)), jnp.zeros((size, size, 64, 64))
+
+  def flops(form):
+    convolve = convolution.FORMS[form].convolve
+    convolve = functools.partial(convolve, stride=1, padding=padding)
+    return jax.jit(convolve).lower(x, kernel).compile().cost_analysis()['flops']
+
+  assert fewer * flops('winograd') < flops('direct')
