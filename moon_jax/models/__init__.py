@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from moon_jax import catalog
 from moon_jax.errors import UsageError
 from moon_jax.models import initializers
+from moon_jax.models.channels_last import widened
 from moon_jax.types import Outputs, PyTree
 
 
@@ -51,7 +52,7 @@ def make(
     num_classes: Y.
     convolution: a name for `convolution.choose`; it does not change the values.
     dtype: of the arithmetic, 'float32' or 'bfloat16'; variables and outputs are
-      float32.
+      float32. 'float64', which no knob names, is for JAX with 64 bits, and its outputs.
     **options: the knobs of the model's group.
 
   Raises:
@@ -94,7 +95,7 @@ def network(
     return variables | {'params': params}
 
   def widen(outputs):
-    return Outputs(*(leaf.astype(jnp.float32) for leaf in outputs))
+    return Outputs(*map(widened, outputs))
 
   def apply(variables, images):
     return widen(module.apply(narrow(variables), images.astype(dtype)))
