@@ -201,9 +201,15 @@ def program(*words):
 
 @pytest.mark.slow  # compiles ResNet-18 and the CNN-Transformer
 @pytest.mark.skipif(importlib.util.find_spec('torch') is None, reason='no torch')
-@pytest.mark.parametrize('algorithm', ['fedavg', 'moon'])
 @pytest.mark.parametrize(
-  'model', ['moon_cnn', 'dco_cnn', 'cnn_transformer', 'resnet18']
+  ('model', 'algorithm'),
+  [
+    ('moon_cnn', 'fedavg'),
+    ('moon_cnn', 'moon'),
+    ('dco_cnn', 'moon'),
+    ('cnn_transformer', 'moon'),
+    ('resnet18', 'moon'),
+  ],
 )
 def test_pytorch_ends_with_the_same_averaged_model(images, tmp_path, model, algorithm):
   file, result = tmp_path / 'round.npz', tmp_path / 'result.npz'
