@@ -22,7 +22,6 @@ import time
 
 import numpy as np
 import pytest
-from sklearn import datasets
 
 from moon_jax.errors import ExitCode
 from tests.processes import (
@@ -44,8 +43,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.usefixtures('as_users')]
 NUM_ROUNDS = 80
 EVERY = 2
 RUN = (
-  '--config.data.source=npz',
-  '--config.data.path=../digits.npz',
+  '--config.data.limit=300',
   '--config.partition.min_size=2',
   '--config.participation=0.5',
   '--config.local_epochs=1',
@@ -57,8 +55,8 @@ RUN = (
 )
 # Rounds that take seconds.
 LONG = (
-  *RUN[:4],
-  *RUN[5:7],
+  *RUN[:3],
+  *RUN[4:6],
   '--config.local_epochs=2000',
   '--config.num_rounds=4',
   '--config.checkpoint_every_rounds=4',
@@ -68,17 +66,7 @@ LONG = (
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-  """Makes a folder in which RUN can run: 300 digits are in the one above."""
-  digits = datasets.load_digits()
-  images, labels = np.rint(digits.images * (255 / 16)).astype(np.uint8), digits.target
-  # Half of the start-up would be loading scikit-learn.
-  np.savez(
-    tmp_path_factory.getbasetemp() / 'digits.npz',
-    train_x=images[:300],
-    train_y=labels[:300],
-    test_x=images[300:600],
-    test_y=labels[300:600],
-  )
+  """Makes a folder in which RUN can run."""
   return tmp_path_factory.mktemp
 
 
