@@ -176,6 +176,6 @@ def test_all_programs_outlive_any_bytes(whole, tmp_path_factory, spoil):
 
 
 @pytest.mark.slow
-@hostile(15)
+@hostile(8)
 def test_a_report_outlives_any_bytes(whole, tmp_path_factory, spoil):
   check(whole, tmp_path_factory.mktemp('drawn') / 'copy', spoil, ('report',))
