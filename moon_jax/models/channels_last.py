@@ -66,6 +66,8 @@ def _of_images(shape, kernel, stride, padding, gradient):
   )
 
 
+# A function of its own, so that layers of one shape are traced once.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _of_kernel(shape, stride, padding, x, gradient):
   """[B, H, W, Cin], [B, H', W', Cout] -> [kh, kw, Cin, Cout], of bfloat16 in float32.
 

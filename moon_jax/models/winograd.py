@@ -60,7 +60,7 @@ def convolve(x: jax.Array, kernel: jax.Array, tile: int, padding) -> jax.Array:
   Returns:
     [B, H', W', Cout], H' = H + above + below - r + 1, W' likewise.
   """
-  one = functools.partial(_convolution, tile, padding)
+  one = functools.partial(_convolution, tile, padding, False)
   return jax.custom_batching.sequential_vmap(one)(x, kernel)
 
 
@@ -70,33 +70,39 @@ def _forward(x, kernel, tile, padding):
 
 def _backward(tile, padding, saved, gradient):
   x, kernel = saved
-  turned = jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
   around = tuple(tuple(len(kernel) - 1 - zeros for zeros in pair) for pair in padding)
-  one = functools.partial(_of_kernel, len(kernel), tile, padding)
-  of_kernel = jax.custom_batching.sequential_vmap(one)(x, gradient)
-  return convolve(gradient, turned, tile, around), of_kernel.astype(kernel.dtype)
+  of_images = functools.partial(_convolution, tile, around, True)
+  of_kernel = functools.partial(_of_kernel, len(kernel), tile, padding)
+  alone = jax.custom_batching.sequential_vmap
+  of_kernel = alone(of_kernel)(x, gradient).astype(kernel.dtype)
+  return alone(of_images)(gradient, kernel), of_kernel
 
 
 convolve.defvjp(_forward, _backward)
 
 
-def _convolution(tile, padding, x, kernel):
+# Functions of their own, so that layers of one shape are traced once.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _convolution(tile, padding, turned, x, kernel):
+  """By the kernel, or turned round: [B, H, W, Cout] by [r, r, Cin, Cout]."""
   grid = _Grid.of(x.shape, len(kernel), tile, padding)
   outputs_of, of_kernel, of_pixels = _matrices(tile, len(kernel))
-  kernels = _product(of_kernel, widened(kernel))
+  kernels = _product(of_kernel[:, ::-1] if turned else of_kernel, widened(kernel))
+  equation = 'ijtf,ijcf->ijtc' if turned else 'ijtc,ijcf->ijtf'
 
   def of_images(images):
-    products = jnp.matmul(grid.transformed(of_pixels, images), kernels)
-    shape = -1, grid.rows, grid.columns, kernel.shape[3]
-    y = _sums(outputs_of, products.reshape(*products.shape[:2], *shape), 1)
-    y = y.transpose(2, 3, 0, 4, 1, 5)
-    y = y.reshape(len(y), grid.rows * tile, grid.columns * tile, -1)
+    products = jnp.einsum(equation, grid.transformed(of_pixels, images), kernels)
+    *points, _, channels = products.shape
+    tiles = products.reshape(*points, -1, grid.rows, grid.columns, channels)
+    y = _sums(outputs_of, tiles, 1).transpose(2, 3, 0, 4, 1, 5)
+    y = y.reshape(len(y), grid.rows * tile, grid.columns * tile, channels)
     return y[:, : grid.height, : grid.width].astype(x.dtype)
 
   y = jax.lax.map(of_images, grid.blocks(x))
   return y.reshape(-1, *y.shape[2:])
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _of_kernel(size, tile, padding, x, gradient):
   """[B, H, W, Cin], [B, H', W', Cout] -> [r, r, Cin, Cout]."""
   grid = _Grid.of(x.shape, size, tile, padding)
