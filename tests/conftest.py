@@ -1,10 +1,10 @@
 """Strict JAX for every test, silent broadcasting and casting are errors; 8 devices.
 
 Most of a test's time would be compiling. So programs are compiled with few
-optimizations, unless XLA_FLAGS says otherwise; in the whole suite the processes that
-tests start compile as users' do. And each program is compiled once: JAX keeps it in a
-folder of this process, in which it is looked up after another file, and by the
-processes that the tests start.
+optimizations, unless XLA_FLAGS says otherwise; in the whole suite the processes of some
+files compile as users' do. And each program is compiled once: JAX keeps it in a folder
+of this process, in which it is looked up after another file, and by the processes that
+the tests start.
 """
 
 import os
@@ -38,18 +38,40 @@ jax.config.update('jax_debug_key_reuse', True)
 jax.devices()  # eight, whatever a run in this process claims
 
 
-def pytest_configure(config):
-  if config.option.markexpr != 'not slow':
-    os.environ[AS_USERS] = '1'
+# Those that take longest first, so that no worker waits for one at the end.
+LONGEST = (
+  'tests/runner/test_interruption.py',
+  'tests/runner/test_hosts.py',
+  'tests/runner/',
+  'tests/sweeps/',
+  'tests/config/',
+  'tests/engine/',
+  'tests/test_hostile.py',
+  'tests/test_untrusted.py',
+)
 
 
 def pytest_collection_modifyitems(items):
-  """Files of long runs first, so that no worker waits for one at the end."""
-  items.sort(key=lambda item: 'tests/runner/' not in item.nodeid)
+  """Sorts the files by LONGEST."""
+
+  def rank(item):
+    starts = (i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path))
+    return next(starts, len(LONGEST))
+
+  items.sort(key=rank)
 
 
 def pytest_unconfigure():
   shutil.rmtree(PROGRAMS, ignore_errors=True)
+
+
+@pytest.fixture(scope='module')
+def as_users(request):
+  """Has a file's processes compile as users' do, in the whole suite."""
+  with pytest.MonkeyPatch.context() as patch:
+    if request.config.option.markexpr != 'not slow':
+      patch.setenv(AS_USERS, '1')
+    yield
 
 
 @pytest.fixture(autouse=True, scope='module')

@@ -18,7 +18,7 @@ from moon_jax.errors import ExitCode
 ROOT = pathlib.Path(__file__).parents[1]
 LAUNCH = str(ROOT / 'launch.py')
 LIMIT_SECONDS = 300
-# Set by conftest.py if more is asked for than the plain command runs.
+# Set by the fixture `as_users`.
 AS_USERS = 'MOON_JAX_TESTS_COMPILE_AS_USERS'
 
 
@@ -26,7 +26,7 @@ def surroundings(words, environment, **changes):
   """What a process finds in its environment.
 
   It shares the programs that JAX keeps for the tests, unless it has a cache of its own.
-  In the whole suite it compiles as users' processes do.
+  It compiles as quickly as the tests, or as users' processes do: see `as_users`.
   """
   found = os.environ | changes
   if AS_USERS in found:

@@ -169,13 +169,13 @@ def test_compare_and_launch_outlive_any_bytes(whole, tmp_path_factory, spoil):
 
 
 @pytest.mark.slow
-@hostile(150)
+@hostile(60)
 def test_all_programs_outlive_any_bytes(whole, tmp_path_factory, spoil):
   folder = tmp_path_factory.mktemp('many') / 'copy'
   check(whole, folder, spoil, ('compare', 'launch', 'predict'))
 
 
 @pytest.mark.slow
-@hostile(25)
+@hostile(8)
 def test_a_report_outlives_any_bytes(whole, tmp_path_factory, spoil):
   check(whole, tmp_path_factory.mktemp('drawn') / 'copy', spoil, ('report',))

@@ -32,25 +32,39 @@ CHOICES = [
 FIRST = {paper: next(iter(module.VARIANTS)) for paper, module in PAPERS.items()}
 PLAIN = [f'configs/{paper}.py:{name}' for paper, name in FIRST.items()]
 PLAIN.remove(f'configs/sa_moon.py:{FIRST["sa_moon"]}')  # its network compiles slowly
-# Of SA-MOON's, whose network compiles slowly, a temperature of each algorithm.
-TRAINED = [
-  choice
-  for choice in CHOICES
-  if 'sa_moon.py' not in choice or choice.endswith(('tau_0.05', 'temperature_0.5'))
-]
 NUM_TESTED = 20
+
+
+def image_shape(flat):
+  """([H, W, C], classes) of a variant's data set."""
+  shape = (28, 28, 1) if 'mnist' in flat['data.name'] else (32, 32, 3)
+  return shape, 100 if flat['data.name'] == 'cifar100' else 10
+
+
+def kind(choice):
+  """What a variant trains with but for numbers: its words, switches and images."""
+  flat = config.load(choice)
+  words = [
+    (knob, flat[knob])
+    for knob in sorted(config.used(flat))
+    if isinstance(flat[knob], str | bool) and knob != 'data.name'
+  ]
+  return (*words, image_shape(flat))
+
+
+# The first of each kind: numbers are compared with the papers' further below.
+TRAINED = list({kind(choice): choice for choice in reversed(CHOICES)}.values())
 
 
 def write_images(path, flat):
   """Images of the data set's shape and classes, two or more for each client."""
-  side, channels = (28, 1) if 'mnist' in flat['data.name'] else (32, 3)
-  num_classes = 100 if flat['data.name'] == 'cifar100' else 10
+  shape, num_classes = image_shape(flat)
   rng = np.random.default_rng(0)
   arrays = {}
   # Every class has to be there.
   num_trained = max(2 * flat['num_clients'], num_classes)
   for split, count in (('train', num_trained), ('test', NUM_TESTED)):
-    arrays[f'{split}_x'] = rng.integers(0, 256, (count, side, side, channels), np.uint8)
+    arrays[f'{split}_x'] = rng.integers(0, 256, (count, *shape), np.uint8)
     arrays[f'{split}_y'] = (num_classes - 1 - np.arange(count)) % num_classes
   np.savez(path, **arrays)
 

@@ -1,5 +1,6 @@
 """The engine against the reference, and the reductions between the algorithms."""
 
+import itertools
 import re
 
 import jax
@@ -128,8 +129,14 @@ def test_every_algorithm_is_tested():
 SEVERAL_CLIENTS = [name for name in world.OPTIONS if name != 'centralized']
 
 
-@pytest.mark.parametrize('num_lanes', LANES)
-@pytest.mark.parametrize('algorithm', SEVERAL_CLIENTS)
+# All in two lanes, and further below in six; a memory of each kind in one and three.
+@pytest.mark.parametrize(
+  ('algorithm', 'num_lanes'),
+  few(
+    [(algorithm, 2) for algorithm in SEVERAL_CLIENTS],
+    itertools.product(['scaffold', 'sa_moon', 'decentralized_moon'], [1, 3]),
+  ),
+)
 def test_equals_the_reference(algorithm, num_lanes):
   plans = world.planner(num_lanes)
   # Partial participation: some client is absent and some joins late.

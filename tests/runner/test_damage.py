@@ -188,16 +188,23 @@ def test_a_read_only_disk(disk, remount, tmp_path):
 
 @pytest.mark.slow
 def test_on_three_devices_then_eight_then_one(tmp_path, expected):
+  """The rounds of the last one are traced too, which changes no number."""
   for devices, num_rounds in ((3, 2), (8, 4), (1, 6)):
     done = launch(
       tmp_path,
       *RUN,
       f'--config.num_rounds={num_rounds}',
       f'--config.execution.devices={devices}',
+      f'--config.execution.profile={devices == 1}',
     )
     check_success(done)
     assert f'{devices} x cpu' in done.stdout
+    lanes = f'lanes: {devices} on {devices} device'
+    assert (lanes in done.stdout) == (devices < 8)  # five clients are in a round
   assert 'resumed after round 4 of 6' in done.stdout
+  went = re.search(r'where the time went: .*train ([\d.]+) s', done.stdout)
+  assert float(went[1]) >= 0
+  assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
   assert_close(tmp_path / 'run', expected)
 
 

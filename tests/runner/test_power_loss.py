@@ -1,5 +1,9 @@
 """From what was flushed when the power was lost, a run goes on to the same end."""
 
+import functools
+import itertools
+import shutil
+
 import numpy as np
 import pytest
 
@@ -8,6 +12,7 @@ from moon_jax.runner import checkpoint, client_file, files, manifest
 from tests import power_loss, processes
 from tests.selection import few
 
+KINDS = ('flushed', 'named')
 CHANGES = {
   'num_rounds': 4,
   'local_epochs': 1,
@@ -24,16 +29,21 @@ def run(folder, tier):
   return moon_jax.run(config, folder / 'deep' / 'run')
 
 
-@pytest.fixture(scope='module', params=few(['device'], ['disk']))
-def recorded(request, tmp_path_factory):
-  """The tier, the instants of a run, its metrics.jsonl and its last checkpoint."""
-  folder = tmp_path_factory.mktemp('disk')
-  timings = folder / 'deep' / 'run' / 'timings.jsonl'
-  # A round's line is written when its state is saved.
-  disk = power_loss.Disk(folder, lambda: len(files.read_lines(timings)))
-  with disk.recording():
-    run(folder, request.param)
-  return request.param, disk.points, *end_of(folder)
+@pytest.fixture(scope='module')
+def record(tmp_path_factory):
+  """Tier -> the instants of a run, and its end."""
+
+  @functools.cache
+  def recorded(tier):
+    folder = tmp_path_factory.mktemp('disk')
+    timings = folder / 'deep' / 'run' / 'timings.jsonl'
+    # A round's line is written when its state is saved.
+    disk = power_loss.Disk(folder, lambda: len(files.read_lines(timings)))
+    with disk.recording():
+      run(folder, tier)
+    return disk.points, end_of(folder)
+
+  return recorded
 
 
 def end_of(folder):
@@ -46,10 +56,9 @@ def end_of(folder):
   return metrics, processes.checkpoint(workdir, CHANGES['num_rounds']), memories
 
 
-def check(point, tier, kind, expected, folder):
-  """What is left at a point goes on to the same end, and from what was counted on."""
-  left = getattr(point, kind)
-  power_loss.restore(left, folder)
+def left_at(point, kind, folder):
+  """The run directory that is left: what was counted on is whole."""
+  power_loss.restore(getattr(point, kind), folder)
   workdir = folder / 'deep' / 'run'
   whole = [
     int(path.name)
@@ -57,30 +66,38 @@ def check(point, tier, kind, expected, folder):
     if not manifest.fault(path, int(path.name))
   ]
   assert max(whole, default=0) >= point.promised
-  assert not list(workdir.glob('checkpoints/bad-*'))
-  assert run(folder, tier).metrics
-  assert end_of(folder) == expected
-  assert not list(workdir.glob('checkpoints/bad-*'))
+  return workdir
 
 
-def chosen(points, count):
+def some(points, count):
   """So many instants, evenly spread, and in turn with each kind of loss."""
-  places = np.linspace(0, len(points) - 1, count).astype(int)
-  kinds = ('flushed', 'named')
-  return [(number, points[i], kinds[number % 2]) for number, i in enumerate(places)]
+  places = np.linspace(0, len(points) - 1, count + 2).astype(int)[1:-1]
+  return [(points[i], KINDS[number % 2]) for number, i in enumerate(places)]
 
 
 @pytest.mark.faults
-def test_four_losses_of_power(recorded, tmp_path):
-  tier, points, *expected = recorded
-  for number, point, kind in chosen(points, 6)[1:-1]:
-    check(point, tier, kind, tuple(expected), tmp_path / str(number))
+@pytest.mark.parametrize(
+  ('tier', 'count'), few([('device', 4)], [('device', 10), ('disk', 10)])
+)
+def test_losses_of_power(record, tier, count, tmp_path):
+  points, expected = record(tier)
+  assert len(points) > 50
+  for number, (point, kind) in enumerate(some(points, count)):
+    folder = tmp_path / str(number)
+    workdir = left_at(point, kind, folder)
+    assert not list(workdir.glob('checkpoints/bad-*'))
+    assert run(folder, tier).metrics
+    assert end_of(folder) == expected
+    assert not list(workdir.glob('checkpoints/bad-*'))
 
 
 @pytest.mark.faults
 @pytest.mark.slow
-def test_fifty_losses_of_power(recorded, tmp_path):
-  tier, points, *expected = recorded
-  assert len(points) > 50
-  for number, point, kind in chosen(points, 50):
-    check(point, tier, kind, tuple(expected), tmp_path / str(number))
+@pytest.mark.parametrize('tier', ['device', 'disk'])
+def test_at_any_instant_what_was_counted_on_is_whole(record, tier, tmp_path):
+  points, _ = record(tier)
+  promised = {point.promised for point in points}
+  assert promised == set(range(CHANGES['num_rounds'] + 1))
+  for point, kind in itertools.product(points, KINDS):
+    left_at(point, kind, tmp_path / 'left')
+    shutil.rmtree(tmp_path / 'left')
