@@ -140,7 +140,11 @@ EXECUTION = {
     'auto', 'clients trained side by side', AUTO_OR_COUNT, **_FREE
   ),
   'execution.convolution': word(
-    'auto', 'form of the convolutions; same values', _FORMS, _CONVOLUTIONAL, **_FREE
+    'auto',
+    'form of the convolutions; same values up to rounding',
+    _FORMS,
+    _CONVOLUTIONAL,
+    **_FREE,
   ),
   'execution.cache_mib': knob(
     int, 2048, 'for frozen representations; 0: none', _SIZE, _CONTRASTIVE, **_FREE

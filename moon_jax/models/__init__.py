@@ -50,9 +50,9 @@ def make(
     name: of the model.
     image_shape: (H, W, C).
     num_classes: Y.
-    convolution: a name for `convolution.choose`; it does not change the values.
+    convolution: a name for `convolution.choose`; same values up to rounding.
     dtype: of the arithmetic, 'float32' or 'bfloat16'; variables and outputs are
-      float32. 'float64', which no knob names, is for JAX with 64 bits, and its outputs.
+      float32. With 'float64', which no knob names, outputs are too; JAX needs 64 bits.
     **options: the knobs of the model's group.
 
   Raises:

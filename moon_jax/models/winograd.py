@@ -37,12 +37,14 @@ def fastest_tile(
     padding: zeros (above, below), (left, right).
   """
   height, width, *channels = kernel
-  if stride != 1 or height != width or height not in (3, 5) or min(channels) < 32:
+  suits = stride == 1 and height == width and height in (3, 5) and min(channels) >= 32
+  if not suits or max(map(max, padding)) >= height:
     return None
+  outputs = _outputs(images, height, padding)
   for tile in (4, 2) if height == 3 else (2,):
-    grid = _Grid.of(images, height, tile, padding)
+    rows, columns = (max(-(-side // tile), 0) for side in outputs)
     # A weight becomes n^2 / r^2 numbers: enough tiles must share them.
-    if tile * images[0] * grid.rows * grid.columns >= 150:
+    if tile * images[0] * rows * columns >= 150:
       return tile
   return None
 
@@ -99,7 +101,7 @@ def _convolution(tile, padding, turned, x, kernel):
     return y[:, : grid.height, : grid.width].astype(x.dtype)
 
   y = jax.lax.map(of_images, grid.blocks(x))
-  return y.reshape(-1, *y.shape[2:])
+  return y.reshape(-1, *y.shape[2:])[: len(x)]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -136,7 +138,7 @@ class _Grid(NamedTuple):
     height, width: outputs of an image; the last tiles may reach past them.
     tile: m.
     pads: zeros around an image, so that all tiles are full.
-    images: how many are taken at a time, a divisor of the batch.
+    images: how many are taken at a time.
   """
 
   rows: int
@@ -151,9 +153,7 @@ class _Grid(NamedTuple):
   def of(cls, images: tuple[int, ...], size: int, tile: int, padding):
     """Of images of a shape [B, H, W, Cin] and kernels of a size."""
     batch, *sides, _ = images
-    outputs = [
-      side + sum(zeros) - size + 1 for side, zeros in zip(sides, padding, strict=True)
-    ]
+    outputs = _outputs(images, size, padding)
     rows, columns = (-(-side // tile) for side in outputs)
     pads = tuple(
       (before, count * tile + size - 1 - side - before)
@@ -162,11 +162,13 @@ class _Grid(NamedTuple):
     # Few images, so that what becomes of them stays in the cache, yet enough tiles for
     # a fast matrix product.
     least = min(-(-128 // (rows * columns)), batch)
-    block = min(n for n in range(least, batch + 1) if batch % n == 0)
-    return cls(rows, columns, *outputs, tile, pads, block)
+    at_a_time = -(-batch // (batch // least))
+    return cls(rows, columns, *outputs, tile, pads, at_a_time)
 
   def blocks(self, x):
-    """[B, ...] -> [blocks, images, ...]."""
+    """[B, ...] -> [blocks, images, ...], the last filled with zeros."""
+    filler = -len(x) % self.images
+    x = jnp.pad(x, [(0, filler)] + [(0, 0)] * (x.ndim - 1))
     return x.reshape(-1, self.images, *x.shape[1:])
 
   def transformed(self, matrix, images):
@@ -182,6 +184,12 @@ class _Grid(NamedTuple):
     images = jnp.pad(widened(images), ((0, 0), *self.pads, (0, 0)))
     found = _sums(matrix, images, 2, pieces)
     return found.reshape(size, size, -1, images.shape[3])
+
+
+def _outputs(images, size, padding):
+  """[H', W'] of images [B, H, W, C] under kernels of a size."""
+  sides = zip(images[1:3], padding, strict=True)
+  return [side + sum(zeros) - size + 1 for side, zeros in sides]
 
 
 @functools.cache

@@ -203,7 +203,7 @@ def test_on_three_devices_then_eight_then_one(tmp_path, expected):
     assert (lanes in done.stdout) == (devices < 8)  # five clients are in a round
   assert 'resumed after round 4 of 6' in done.stdout
   went = re.search(r'where the time went: .*train ([\d.]+) s', done.stdout)
-  assert float(went[1]) >= 0
+  assert went
   assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
   assert_close(tmp_path / 'run', expected)
 

@@ -376,7 +376,7 @@ def assert_same_results(run, expected):
 @pytest.mark.parametrize(
   ('numbers', 'code'),
   few(
-    [([signal.SIGHUP, signal.SIGHUP], ExitCode.PREEMPTED)],
+    [([signal.SIGTERM, signal.SIGHUP], ExitCode.PREEMPTED)],
     [([signal.SIGINT], ExitCode.INTERRUPTED)],
   ),
 )
