@@ -26,6 +26,7 @@ from moon_jax.engine import (
   scheduling,
   streaming,
 )
+from moon_jax.errors import UsageError
 from moon_jax.types import Dataset, PyTree, Scalars, Server, State
 
 _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
@@ -221,14 +222,21 @@ def make_network(
   num_classes: int,
   backend: str | None = None,
 ) -> models.Network:
-  """The network for images [H, W, C] of so many classes; backend as in `build`.
+  """The network for images [H, W, C] of so many classes.
+
+  backend: for which kind of device, as named by JAX; None for any, with its own form of
+    convolutions where the configured one is not for all.
 
   Raises:
-    UsageError: the network does not fit the images.
+    UsageError: the network does not fit the images, or its form the device.
   """
-  form, on_gpu = config.execution.convolution, backend not in (None, 'cpu')
-  if form == 'auto' and on_gpu:
+  form = config.execution.convolution
+  if form == 'fused' and backend == 'cpu':
+    raise UsageError("--config.execution.convolution='fused' is for GPUs.")
+  if form == 'auto' and backend not in (None, 'cpu'):
     form = 'auto_on_gpu'
+  elif form == 'fused' and backend is None:
+    form = 'auto'
   return models.make(
     config.model,
     image_shape=image_shape,

@@ -89,19 +89,22 @@ def of_known_length(
     key = for_purpose(key, Purpose.AUGMENT)
     return examples.normalised(rows, augment and functools.partial(augment, key))
 
-  def one_step(lane, common, rows, num_real, images, labels, known):
+  def one_step(names, lane, common, rows, num_real, images, labels, known):
     key = step_key(common.scalars.seed, common.round, lane.client, lane.num_steps)
     batch = masked(images.transpose(3, 1, 2, 0), labels, num_real)
     if represent:
       known = represent(lane, common, rows, batch, key)
+    else:
+      known = dict(zip(names, known, strict=True))
     return local.step(lane, known, common.received, common.scalars, batch, key)
 
   def segment(index, lanes):
     common, axis = work.common_to(lanes.replica)
-    models = () if represent else _stacked_frozen(local, lanes, common, axis)
+    names, models = ([], None) if represent else _stacked(local, lanes, common, axis)
 
     def step(lanes, given):
-      stepped = jax.vmap(one_step, (0, axis, 0, 0, 0, 0, 0))(lanes, common, *given)
+      in_lanes = jax.vmap(functools.partial(one_step, names), (0, axis, 0, 0, 0, 0, 0))
+      stepped = in_lanes(lanes, common, *given)
       # What comes of a filler step, without a single example, may be no number.
       return tree.where(given[1] > 0, stepped, lanes), None
 
@@ -110,7 +113,7 @@ def of_known_length(
       in_steps = jax.vmap(look, (None, None, 0, 0))
       in_lanes = jax.vmap(in_steps, (0, axis, 1, None))
       images = in_lanes(lanes, common, rows, jnp.arange(together))
-      known = _represent_ahead(local, models, images) if models else {}
+      known = _represent_ahead(local, models, images) if names else ()
       # The batch last, as convolutions want it, and not anew in each step.
       images = images.transpose(1, 0, 5, 3, 4, 2)
       given = rows, num_real, images, examples.labels[rows], known
@@ -126,10 +129,10 @@ def of_known_length(
   return segment
 
 
-def _stacked_frozen(
+def _stacked(
   local: LocalTraining, lanes: Progress, common: Common, axis: int | None
-) -> tuple[list[str], PyTree] | tuple[()]:
-  """Names of the lanes' frozen networks, and variables [L, models, ...]; () of none.
+) -> tuple[list[str], PyTree]:
+  """Names of the lanes' frozen networks, and variables [L, models, ...]; of none None.
 
   A model that all have received is copied too: a product with one matrix for all lanes
   would first copy their windows side by side.
@@ -140,16 +143,18 @@ def _stacked_frozen(
 
   models = jax.vmap(of_lane, (0, axis))(lanes, common)
   if not models:
-    return ()
+    return [], None
   join = functools.partial(jax.tree.map, lambda *leaves: jnp.stack(leaves, 1))
   return list(models), join(*models.values())
 
 
 def _represent_ahead(
-  local: LocalTraining, models: tuple[list[str], PyTree], images: jax.Array
-) -> dict[str, jax.Array]:
-  """name -> [G, L, B, D], of images [L, G, B, H, W, C] under each lane's networks."""
-  names, variables = models
+  local: LocalTraining, variables: PyTree, images: jax.Array
+) -> jax.Array:
+  """[G, L, models, B, D], of images [L, G, B, H, W, C] under each lane's networks.
+
+  As one array: what steps do alike with all of them is then one kernel.
+  """
   num_lanes, steps, size = images.shape[:3]
 
   def one(variables, images):
@@ -158,5 +163,5 @@ def _represent_ahead(
   each = images.reshape(num_lanes, -1, *images.shape[3:])
   with jax.named_scope('frozen'):
     found = jax.vmap(jax.vmap(one, (0, None)))(variables, each)
-  found = found.reshape(num_lanes, len(names), steps, size, -1)
-  return dict(zip(names, found.transpose(1, 2, 0, 3, 4), strict=True))
+  found = found.reshape(*found.shape[:2], steps, size, -1)
+  return found.transpose(2, 0, 1, 3, 4)

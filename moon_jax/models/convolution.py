@@ -1,7 +1,7 @@
-"""Convolutions in five forms, different arithmetic with the same result.
+"""Convolutions in six forms, different arithmetic with the same result.
 
 All take the ordinary kernel [kh, kw, Cin, Cout], so a checkpoint does not depend on the
-form. Images stand as [C, H, W, B] in the first three: windows are then copied, and
+form. Images stand as [C, H, W, B] in the first four: windows are then copied, and
 pixels compared, in runs of at least B numbers. `direct` and `winograd` have them as
 [B, H, W, C], as the CPU's own kernels do. docs/performance.md has the measurements.
 """
@@ -13,32 +13,29 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax.models import channels_last, winograd
+from moon_jax.models import channels_last, fused, winograd
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
 def library(
-  x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding, pool: bool = False
+  x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding
 ) -> jax.Array:
-  """`lax.conv_general_dilated`, and the maximum of each 2x2 outputs if asked for.
+  """`lax.conv_general_dilated`.
 
   Args:
     x: [Cin, H, W, B].
     kernel: [kh, kw, Cin, Cout].
     stride: of the window, in both directions.
     padding: zeros (above, below), (left, right).
-    pool: whether to apply `max_pool`; H' and W' must be even.
 
   Returns:
-    [Cout, H', W', B], H' = (H + above + below - kh) // stride + 1, W' likewise; with
-    pooling half of both.
+    [Cout, H', W', B], H' = (H + above + below - kh) // stride + 1, W' likewise.
   """
   dimensions = ('CHWN', 'HWIO', 'CHWN')
-  y = jax.lax.conv_general_dilated(
+  return jax.lax.conv_general_dilated(
     x, kernel, (stride, stride), padding, dimension_numbers=dimensions
   )
-  return max_pool(y) if pool else y
 
 
 # In one dimension: a kernel (a, b, c), stride 1, tiles of 2 outputs y. The windows of a
@@ -72,7 +69,13 @@ def banded(
   zeros. The best lies between. Outputs that are pooled together are blocks of rows of
   the product, so their maximum needs no further copy.
 
-  Args and result are those of `library`; tile counts output rows and columns.
+  Args:
+    x, kernel, stride, padding: as in `library`.
+    pool: whether to apply `max_pool`; H' and W' must be even.
+    tile: rows and columns of outputs.
+
+  Returns:
+    [Cout, H', W', B], with pooling half of both sides.
   """
   kh, kw, _, features = kernel.shape
   height, width = (
@@ -227,49 +230,69 @@ _largest.defvjp(lambda x: (_largest(x), x), _largest_backward)
 
 
 def direct(
-  x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding, pool: bool = False
+  x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding
 ) -> jax.Array:
   """The same for images [B, H, W, Cin], by the library's kernels for a CPU's loop.
 
   Args and result are those of `library`, but for the order of the dimensions.
   """
-  y = channels_last.convolve(x, kernel, stride, padding)
-  return max_pool(y) if pool else y
+  return channels_last.convolve(x, kernel, stride, padding)
 
 
 def fewest_products(
-  x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding, pool: bool = False
+  x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding
 ) -> jax.Array:
   """The same as `direct`, with fewer multiplications where that is faster."""
   tile = winograd.fastest_tile(x.shape, kernel.shape, stride, padding)
   if tile is None:
-    return direct(x, kernel, stride=stride, padding=padding, pool=pool)
-  y = winograd.convolve(x, kernel, tile, padding)
-  return max_pool(y) if pool else y
+    return direct(x, kernel, stride=stride, padding=padding)
+  return winograd.convolve(x, kernel, tile, padding)
 
 
 class Form(NamedTuple):
   """How a network computes its convolutions.
 
   Attributes:
-    convolve: (x, kernel, *, stride, padding, pool) -> images.
+    convolve: (x, kernel, *, stride, padding) -> images.
+    pooled: (x, kernel, bias, padding) -> ReLU of the largest of each 2x2 outputs of a
+      convolution of stride 1, and a bias [Cout].
     channels: the axis of the channels: 0 for images [C, H, W, B], -1 for [B, H, W, C].
   """
 
   convolve: Callable
+  pooled: Callable
   channels: int
+
+  @classmethod
+  def of(cls, convolve: Callable, channels: int, largest: Callable | None = None):
+    """largest: (x, kernel, *, stride, padding), if there is more than `max_pool`."""
+
+    def pooled(x, kernel, bias, padding):
+      # The maximum of sums is the sum of the maximum, on a quarter of the pixels.
+      y = (largest or convolve)(x, kernel, stride=1, padding=padding)
+      y = y if largest else max_pool(y)
+      return jax.nn.relu(y + along(channels, bias))
+
+    return cls(convolve, pooled, channels)
 
   def arranged(self, x: jax.Array) -> jax.Array:
     """[B, ..., C] -> the form's layout, and back: an exchange of two axes, or none."""
     return x if self.channels == -1 else jnp.swapaxes(x, 0, -1)
 
 
+def along(axis: int, vector: jax.Array) -> jax.Array:
+  """[N] -> four axes, of which `axis`, 0 or -1, has N, to meet images."""
+  return vector.reshape((-1, 1, 1, 1) if axis == 0 else (1, 1, 1, -1))
+
+
+_im2col = functools.partial(banded, tile=(1, 1))
 FORMS: dict[str, Form] = {
-  'library': Form(library, 0),
-  'im2col': Form(functools.partial(banded, tile=(1, 1)), 0),
-  'banded': Form(banded, 0),
-  'direct': Form(direct, -1),
-  'winograd': Form(fewest_products, -1),
+  'library': Form.of(library, 0),
+  'im2col': Form.of(_im2col, 0),
+  'banded': Form.of(banded, 0, functools.partial(banded, pool=True)),
+  'fused': Form(library, fused.convolve_pool_relu, 0),
+  'direct': Form.of(direct, -1),
+  'winograd': Form.of(fewest_products, -1),
 }
 
 

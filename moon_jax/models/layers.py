@@ -40,7 +40,8 @@ class Conv(nn.Module):
     stride: of the window, in both directions.
     padding: 'VALID'; or 'SAME' as in TensorFlow, H' = ceil(H / stride); or a number of
       zeros on each of the four sides, as in PyTorch. The last two differ with stride 2.
-    pool: whether to keep only the largest of each 2x2 outputs.
+    pooled: whether to keep only the largest of each 2x2 outputs, and of them what is
+      positive: max-pooling and ReLU. Only with a bias and stride 1.
     use_bias: whether a bias is added.
     kernel_init: initialises the kernel; None is PyTorch's default.
   """
@@ -50,7 +51,7 @@ class Conv(nn.Module):
   form: convolution.Form
   stride: int = 1
   padding: str | int = 'VALID'
-  pool: bool = False
+  pooled: bool = False
   use_bias: bool = True
   kernel_init: Callable | None = None
 
@@ -61,13 +62,11 @@ class Conv(nn.Module):
     shape = (self.size, self.size, channels, self.features)
     kernel = self.param('kernel', self.kernel_init or init, shape)
     padding = (self._zeros(height), self._zeros(width))
-    options = dict(stride=self.stride, padding=padding, pool=self.pool)
-    y = self.form.convolve(x, kernel, **options)
-    if not self.use_bias:
-      return y
-    # The maximum of sums is the sum of the maximum, on a quarter of the pixels.
-    bias = self.param('bias', init, (self.features,))
-    return y + _along(self.form.channels, bias)
+    bias = self.param('bias', init, (self.features,)) if self.use_bias else None
+    if self.pooled:
+      return self.form.pooled(x, kernel, bias, padding)
+    y = self.form.convolve(x, kernel, stride=self.stride, padding=padding)
+    return y if bias is None else y + convolution.along(self.form.channels, bias)
 
   def _zeros(self, side):
     """Zeros before and after a side of the image."""
@@ -99,7 +98,7 @@ class BatchNorm(nn.Module):
   @nn.compact
   def __call__(self, x, mask):
     """mask: [B] 1.0 for a real example, 0.0 for filler; None in evaluation."""
-    along = functools.partial(_along, self.channels)
+    along = functools.partial(convolution.along, self.channels)
     shape = (x.shape[self.channels],)
     scale = widened(self.param('scale', _ONES, shape))
     bias = widened(self.param('bias', _ZEROS, shape))
@@ -137,15 +136,15 @@ class LayerNorm(nn.Module):
 
 def _statistics(x, mask, channels):
   """Images, [B] -> [C] mean, [C] biased variance, [] values of a channel."""
-  batch = -1 - channels
-  real, pixels = _along(batch, mask > 0), (1, 2, batch % 4)
+  along, batch = functools.partial(convolution.along, channels), -1 - channels
+  real, pixels = convolution.along(batch, mask > 0), (1, 2, batch % 4)
   count = jnp.sum(mask.astype(x.dtype)) * (x.shape[1] * x.shape[2])
 
   def average(values):
     return jnp.sum(jnp.where(real, values, 0), pixels) / jnp.maximum(count, 1)
 
   mean = average(x)
-  return mean, average(jnp.square(x - _along(channels, mean))), count
+  return mean, average(jnp.square(x - along(mean))), count
 
 
 def _move(running, batch, *, enough):
@@ -153,11 +152,6 @@ def _move(running, batch, *, enough):
   # Not 0.9 a + 0.1 b: with a rate of 0 this is exactly the old value.
   rate = jnp.where(enough, jnp.asarray(0.1, batch.dtype), 0)
   running.value = (old + rate * (batch - old)).astype(running.value.dtype)
-
-
-def _along(axis, vector):
-  """[N] -> four axes, of which `axis`, 0 or -1, has N, to meet images."""
-  return vector.reshape((-1, 1, 1, 1) if axis == 0 else (1, 1, 1, -1))
 
 
 def pooled_convolutions(
@@ -175,7 +169,7 @@ def pooled_convolutions(
   form = convolution.choose(form, size=5, features=features[0])
   x = form.arranged(images)
   for index, channels in enumerate(features):
-    x = nn.relu(Conv(channels, 5, form=form, pool=True, name=f'conv{index + 1}')(x))
+    x = Conv(channels, 5, form, pooled=True, name=f'conv{index + 1}')(x)
   return form.arranged(x).reshape(images.shape[0], -1)
 
 

@@ -85,6 +85,8 @@ COMPILED = {
   ('dco_cnn', 'auto_on_gpu', 'moon', 9): 3050,
   ('resnet18', 'library', 'moon', 1): 961,
   ('resnet18', 'library', 'moon', 10): 5735,
+  ('moon_cnn', 'fused', 'moon', 9): 244,
+  ('dco_cnn', 'fused', 'moon', 9): 684,
   ('resnet18', 'im2col', 'moon', 1): 2078,
   ('resnet18', 'im2col', 'moon', 10): 16814,
   ('cnn_transformer', 'auto_on_gpu', 'moon', 9): 3778,

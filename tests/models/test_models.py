@@ -410,8 +410,9 @@ def test_max_pool_equals_reduce_window_and_its_gradient():
 @pytest.mark.parametrize('form', FORMS)
 def test_an_odd_number_of_outputs_cannot_be_pooled(form):
   x, w = jnp.zeros((1, 9, 8, 2)), jnp.zeros((3, 3, 1, 1))  # 7 x 6 outputs
+  x = FORMS[form].arranged(jnp.swapaxes(x, 0, -1))
   with pytest.raises(ValueError, match='7x6'):
-    batch_last(form, stride=1, padding=NO_PADDING, pool=True)(x, w)
+    FORMS[form].pooled(x, w, jnp.zeros(1), NO_PADDING)
 
 
 def test_max_pool_gives_the_gradient_to_the_first_of_equals_as_pytorch_does():
@@ -432,21 +433,26 @@ def test_max_pool_gives_the_gradient_to_the_first_of_equals_as_pytorch_does():
 
 @pytest.mark.parametrize('form', ['im2col', 'banded', 'direct'])
 @pytest.mark.parametrize(
-  ('image', 'stride', 'padding'),
+  ('image', 'kernel', 'padding'),
   [
-    ((8, 12, 2), 1, NO_PADDING),  # 6 x 10 outputs: tiles of 2 x 2
-    ((10, 10, 1), 1, NO_PADDING),  # 8 x 8 outputs: tiles of 2 x 4
-    ((8, 8, 2), 2, ((1, 0), (1, 0))),
+    ((8, 12, 2), (3, 3), NO_PADDING),  # 6 x 10 outputs: tiles of 2 x 2
+    ((10, 10, 1), (3, 3), NO_PADDING),  # 8 x 8 outputs: tiles of 2 x 4
+    ((8, 8, 2), (4, 2), ((1, 0), (2, 1))),
   ],
 )
-def test_pooled_convolution_equals_convolution_then_pool(form, image, stride, padding):
-  options = {'stride': stride, 'padding': padding}
+def test_pooled_convolution_equals_its_steps_in_turn(form, image, kernel, padding):
+  bias = normal(6, seed=3)
 
   def in_turn(x, w):
-    return convolution.max_pool(convolution.library(x, w, **options))
+    y = convolution.library(x, w, stride=1, padding=padding)
+    return nn.relu(convolution.max_pool(y) + bias.reshape(-1, 1, 1, 1))
 
-  mine = batch_last(form, **options, pool=True)
-  assert_same_values_and_gradients(mine, in_turn, image, (3, 3))
+  def mine(x, w):
+    x = FORMS[form].arranged(jnp.swapaxes(x, 0, -1))
+    y = FORMS[form].pooled(x, w, bias, padding)
+    return jnp.swapaxes(FORMS[form].arranged(y), 0, -1)
+
+  assert_same_values_and_gradients(mine, in_turn, image, kernel)
 
 
 @pytest.mark.parametrize(

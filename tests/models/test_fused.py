@@ -1,0 +1,136 @@
+"""Convolution, bias, pooling and ReLU in one kernel, which a CPU interprets.
+
+With more features, channels and examples than a program takes, and with fewer.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax import config as config_lib
+from moon_jax.engine import experiment
+from moon_jax.errors import UsageError
+from moon_jax.models import convolution, fused
+
+NONE = ((0, 0), (0, 0))
+
+
+def arrays(channels, side, examples, size, features, dtype=np.float32):
+  """Images, kernel and bias, normal; size: of the kernel, or its height and width."""
+  rng = np.random.default_rng(0)
+  images = rng.normal(size=(channels, side, side, examples))
+  height, width = np.broadcast_to(size, 2)
+  kernel = rng.normal(size=(height, width, channels, features)) / width
+  return [jnp.asarray(a, dtype) for a in (images, kernel, rng.normal(size=features))]
+
+
+def in_turn(x, kernel, bias, padding):
+  """What it computes, by the library."""
+  y = convolution.library(x, kernel, stride=1, padding=padding)
+  return nn.relu(convolution.max_pool(y) + bias.reshape(-1, 1, 1, 1))
+
+
+def with_gradients(function, *given):
+  """Its value, and its gradients along a fixed direction."""
+  y, pull = jax.vjp(function, *given)
+  direction = np.random.default_rng(1).normal(size=y.shape)
+  return (y, *pull(direction.astype(y.dtype)))
+
+
+def relative(found, expected):
+  """The largest difference, as a part of the largest number."""
+  found, expected = (np.asarray(a, np.float64) for a in (found, expected))
+  return np.abs(found - expected).max() / np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+  'shape',
+  [
+    (3, 32, 8, 5, 6),  # conv1 of the MOON CNN: two squares a tile
+    (6, 14, 10, 5, 16),  # conv2: one
+    (1, 28, 5, 5, 6),
+    (2, 8, 130, 3, 3),  # two programs share the examples; five squares, of three
+    (2, 8, 33, 5, 48),  # more outputs than terms of a product; the last half empty
+    (32, 8, 3, 5, 64),  # conv2 of DCO's CNN
+  ],
+)
+def test_values_and_gradients_of_the_networks_layers(shape):
+  given = arrays(*shape)
+  found = with_gradients(lambda *a: fused.convolve_pool_relu(*a, NONE), *given)
+  expected = with_gradients(lambda *a: in_turn(*a, NONE), *given)
+  assert 0.2 < float(jnp.mean(found[0] > 0)) < 0.98  # ReLU cuts off some
+  for one, other in zip(found, expected, strict=True):
+    assert relative(one, other) < 2e-6
+
+
+@pytest.mark.parametrize(
+  ('side', 'size', 'padding'),
+  [
+    (9, (4, 2), ((0, 0), (1, 1))),
+    (7, (2, 4), ((2, 0), (1, 1))),
+    (4, (3, 3), ((1, 1), (1, 1))),
+    (6, (1, 1), NONE),
+  ],
+)
+def test_values_and_gradients_with_zeros_around(side, size, padding):
+  given = arrays(2, side, 3, size, 5)
+  found = with_gradients(lambda *a: fused.convolve_pool_relu(*a, padding), *given)
+  expected = with_gradients(lambda *a: in_turn(*a, padding), *given)
+  for one, other in zip(found, expected, strict=True):
+    assert relative(one, other) < 2e-6
+
+
+def test_nothing_differs_with_and_without_a_gradient():
+  given = arrays(2, 8, 4, 3, 5)
+  alone = fused.convolve_pool_relu(*given, NONE)
+  pulled, _ = jax.vjp(lambda *a: fused.convolve_pool_relu(*a, NONE), *given)
+  np.testing.assert_array_equal(alone, pulled)
+
+
+def test_lanes_of_their_own_weights_and_with_common_images():
+  x, kernel, bias = arrays(2, 8, 4, 3, 5)
+  lanes = (jnp.stack([x, -x]), jnp.stack([kernel, 2 * kernel]), jnp.stack([bias, bias]))
+
+  def batched(function, axes, *given):
+    run = jax.vmap(lambda *a: with_gradients(lambda *b: function(*b, NONE), *a), axes)
+    return run(*given)
+
+  for axes, given in ((0, lanes), ((None, 0, 0), (x, *lanes[1:]))):
+    found = batched(fused.convolve_pool_relu, axes, *given)
+    for one, other in zip(found, batched(in_turn, axes, *given), strict=True):
+      assert relative(one, other) < 2e-6
+
+
+def test_of_equal_outputs_the_first_gets_the_gradient():
+  x = jnp.ones((1, 2, 2, 3))
+  kernel, bias = jnp.ones((1, 1, 1, 1)), jnp.zeros(1)
+  pull = jax.grad(lambda x: fused.convolve_pool_relu(x, kernel, bias, NONE).sum())
+  np.testing.assert_array_equal(pull(x)[0, :, :, 0], [[1, 0], [0, 0]])
+  np.testing.assert_array_equal(pull(-x), 0)  # ReLU lets none through
+
+
+def test_bfloat16_is_summed_up_in_float32():
+  given = arrays(6, 14, 8, 5, 16, jnp.bfloat16)
+  wide = [array.astype(np.float32) for array in given]
+  found = with_gradients(lambda *a: fused.convolve_pool_relu(*a, NONE), *given)
+  expected = with_gradients(lambda *a: in_turn(*a, NONE), *wide)
+  assert all(array.dtype == jnp.bfloat16 for array in found)
+  # Half a unit in the last place, of the value; and of the gradient that enters.
+  assert relative(found[0], expected[0]) < 2**-8
+  for one, other in zip(found[1:], expected[1:], strict=True):
+    assert relative(one, other) < 2**-6
+
+
+def test_training_on_a_cpu_refuses_it_and_predictions_do_without():
+  changes = {'model': 'moon_cnn', 'execution.convolution': 'fused'}
+  config = config_lib.changed(config_lib.defaults(), changes)
+  with pytest.raises(UsageError, match="convolution='fused' is for GPUs"):
+    experiment.make_network(config, (28, 28, 1), 10, 'cpu')
+  network = experiment.make_network(config, (28, 28, 1), 10)
+  program = jax.make_jaxpr(network.apply)(network.shapes, jnp.zeros((2, 28, 28, 1)))
+  assert 'pallas' not in str(program)
+  network = experiment.make_network(config, (28, 28, 1), 10, 'gpu')
+  program = jax.make_jaxpr(network.apply)(network.shapes, jnp.zeros((2, 28, 28, 1)))
+  assert 'pallas' in str(program)
