@@ -74,6 +74,7 @@ class Progress(NamedTuple):
     memory: what the client kept from earlier rounds.
     local: the algorithm's memory of this local training.
     variables: the weights being trained.
+    narrow: their params in the type of the network's arithmetic, where that is another.
     optimizer: the local optimizer's state, new each round.
     sums: name -> [] float32, the loss, its parts and how many examples were classified
       correctly, summed over the examples seen.
@@ -86,6 +87,7 @@ class Progress(NamedTuple):
   memory: PyTree
   local: PyTree
   variables: PyTree
+  narrow: PyTree
   optimizer: PyTree
   sums: dict[str, jax.Array]
   num_seen: jax.Array
@@ -149,7 +151,8 @@ class LocalTraining(NamedTuple):
       key = jax.random.key(0)
       frozen = self.represent(received, memory, batch.images, batch.mask, key)
       params = variables['params']
-      return self._objective(params, variables, frozen, task, batch, key)[1][0]
+      given = variables, (), frozen, task, batch, key
+      return self._objective(params, *given)[1][0]
 
     return Progress(
       client=client,
@@ -158,6 +161,7 @@ class LocalTraining(NamedTuple):
       memory=memory,
       local=local,
       variables=variables,
+      narrow=self._narrow(variables['params']),
       optimizer=self.optimizer(**scalars.optimizer).init(variables['params']),
       sums={name: jnp.zeros(()) for name in jax.eval_shape(parts)},
       num_seen=jnp.zeros(()),
@@ -171,7 +175,7 @@ class LocalTraining(NamedTuple):
     task = task_of(received, progress.memory, progress.local, scalars)
     params = progress.variables['params']
     (loss, (parts, state)), grads = jax.value_and_grad(self._objective, has_aux=True)(
-      params, progress.variables, frozen, task, batch, key
+      params, progress.variables, progress.narrow, frozen, task, batch, key
     )
     updates, optimizer_state = self.optimizer(**scalars.optimizer).update(
       self.algorithm.correct(grads, task), progress.optimizer, params
@@ -179,14 +183,16 @@ class LocalTraining(NamedTuple):
     count = jnp.sum(batch.mask)
 
     def loss_with(local):
-      given = progress.variables, frozen, task._replace(local=local), batch, key
-      return self._objective(params, *given)[0]
+      given = frozen, task._replace(local=local), batch, key
+      return self._objective(params, progress.variables, (), *given)[0]
 
     done = task._replace(loss_with=loss_with)
+    params = optax.apply_updates(params, updates)
     return progress._replace(
       num_steps=progress.num_steps + 1,
       local=self.algorithm.after_step(done, loss, grads, key),
-      variables={'params': optax.apply_updates(params, updates)} | state,
+      variables={'params': params} | state,
+      narrow=self._narrow(params),
       optimizer=optimizer_state,
       sums={name: progress.sums[name] + count * parts[name] for name in parts},
       num_seen=progress.num_seen + count,
@@ -211,14 +217,41 @@ class LocalTraining(NamedTuple):
     )
     return Finished(upload, memory, metrics)
 
-  def _objective(self, params, variables, frozen, task, batch, key):
+  def _narrow(self, params):
+    narrow = self.network.narrow(params)
+    return () if _types(narrow) == _types(params) else narrow
+
+  def _objective(self, params, variables, narrow, frozen, task, batch, key):
     """[] the loss to minimise, and (its parts, what else changed in the variables)."""
-    trained, key = variables | {'params': params}, for_purpose(key, Purpose.DROPOUT)
+    used = _in_place_of(params, narrow) if narrow else params
+    trained, key = variables | {'params': used}, for_purpose(key, Purpose.DROPOUT)
     outputs, state = self.network.train(trained, batch.images, batch.mask, key)
     total, parts = self.algorithm.loss(outputs, frozen, params, task, batch)
     accuracy = losses.accuracy(outputs.logits, batch.labels, batch.mask)
     told = {'train_loss': total, 'train_accuracy': accuracy}
     return total, (told | parts, state)
+
+
+def _types(params):
+  return [leaf.dtype for leaf in jax.tree.leaves(params)]
+
+
+@jax.custom_vjp
+def _in_place_of(params, narrow):
+  """`narrow`, with the gradient of the params that it was made of.
+
+  Made where these are changed it costs no kernel of its own; made where they are used,
+  one for each leaf in each step.
+  """
+  return narrow
+
+
+def _in_place_of_backward(_, gradient):
+  widened = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient)
+  return widened, jax.tree.map(jnp.zeros_like, gradient)
+
+
+_in_place_of.defvjp(lambda _, narrow: (narrow, None), _in_place_of_backward)
 
 
 def task_of(received: PyTree, memory: PyTree, local: PyTree, scalars: Scalars) -> Task:

@@ -27,12 +27,15 @@ class Network(NamedTuple):
       mode: statistics of the batch's real examples (mask 1.0; filler is 0.0), dropout
       by the key, which networks without dropout ignore. `state` is what else changed
       in the variables, {'batch_stats': ...}, or {} without batch normalisation.
+    narrow: params -> these in the type of the arithmetic, which `apply` and `train`
+      make of them if they are not.
   """
 
   shapes: PyTree
   init: Callable[[int], PyTree]
   apply: Callable[[PyTree, jax.Array], Outputs]
   train: Callable[[PyTree, jax.Array, jax.Array, jax.Array], tuple[Outputs, PyTree]]
+  narrow: Callable[[PyTree], PyTree]
 
 
 def make(
@@ -89,20 +92,22 @@ def network(
   def init(seed):
     return initializers.draw(boxed, seed, lambda key: module.init(key, images))
 
-  def narrow(variables):
+  def narrow(params):
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+
+  def narrowed(variables):
     # Running statistics stay: each step adds little to them.
-    params = jax.tree.map(lambda leaf: leaf.astype(dtype), variables['params'])
-    return variables | {'params': params}
+    return variables | {'params': narrow(variables['params'])}
 
   def widen(outputs):
     return Outputs(*map(widened, outputs))
 
   def apply(variables, images):
-    return widen(module.apply(narrow(variables), images.astype(dtype)))
+    return widen(module.apply(narrowed(variables), images.astype(dtype)))
 
   def train(variables, images, mask, key):
     outputs, state = module.apply(
-      narrow(variables),
+      narrowed(variables),
       images.astype(dtype),
       mask,
       rngs={'dropout': key},
@@ -110,4 +115,4 @@ def network(
     )
     return widen(outputs), state
 
-  return Network(nn.unbox(boxed), init, apply, train)
+  return Network(nn.unbox(boxed), init, apply, train, narrow)

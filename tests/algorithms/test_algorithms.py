@@ -100,7 +100,7 @@ def train(variables, images, mask, key):
   return outputs(variables, images, mean, noise), state
 
 
-FAKE = Network(shapes=None, init=None, apply=evaluate, train=train)
+FAKE = Network(None, init=None, apply=evaluate, train=train, narrow=lambda p: p)
 
 
 def represented(frozen_mode, key, similarity_on='representation'):

@@ -235,6 +235,19 @@ def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
   assert 1e-5 < difference < 1e-2
 
 
+def test_narrow_weights_that_steps_pass_on_are_those_they_would_make():
+  built = build('--config.algorithm=moon', '--config.execution.dtype=bfloat16')
+  by_steps = built.network._replace(narrow=lambda params: params)
+  results = []
+  for network in (built.network, by_steps):
+    one = built._replace(network=network)
+    state, inputs = experiment.initial_state(one), first_inputs(one)
+    compiled = programs.compile_programs(one, state, inputs)
+    state, _ = compiled.run_round(state, *inputs, one.train)
+    results.append(jax.device_get(state.server.variables))
+  jax.tree.map(np.testing.assert_array_equal, *results)
+
+
 @pytest.mark.parametrize('precision', ['default', 'highest'])
 def test_the_precision_of_products_reaches_the_program(precision):
   built = build(
