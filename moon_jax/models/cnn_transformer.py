@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from moon_jax.models import convolution, initializers, layers
+from moon_jax.models import convolution, initializers, layers, pooling
 from moon_jax.types import Outputs
 
 WIDTH = 256
@@ -53,15 +53,15 @@ class CnnTransformer(nn.Module):
     form = convolution.choose(self.convolution, size=3, features=32)
     conv = functools.partial(self._conv, form, mask)
     x = conv(form.arranged(images), 32, 'conv1')
-    x = convolution.max_pool(conv(x, 64, 'conv2'))
+    x = pooling.max_pool(conv(x, 64, 'conv2'))
     x = conv(x, 128, 'conv3')
-    x = convolution.max_pool(conv(x, 128, 'conv4'))
+    x = pooling.max_pool(conv(x, 128, 'conv4'))
     # Drawn as [C, H, W, B] in every form, so that the form changes no draw.
     x = jnp.swapaxes(form.arranged(x), 0, -1)
     x = nn.Dropout(self.dropout)(x, deterministic=mask is None)
     x = form.arranged(jnp.swapaxes(x, 0, -1))
     x = conv(x, WIDTH, 'conv5')
-    x = form.arranged(convolution.max_pool(conv(x, WIDTH, 'conv6')))
+    x = form.arranged(pooling.max_pool(conv(x, WIDTH, 'conv6')))
     x = x.reshape(x.shape[0], -1, WIDTH)  # pixels as tokens, row by row
     for index in range(self.layers):
       name = f'encoder{index + 1}'

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax.models import channels_last, fused, winograd
+from moon_jax.models import channels_last, fused, pooling, winograd
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 
@@ -90,15 +90,15 @@ def banded(
   inside = pool and tile[0] % 2 == 0 and tile[1] % 2 == 0
   product = _product(_band(kernel, rows, columns, stride, 2 if inside else 1), windows)
   if inside:
-    _check_even(height, width)
-    product = _largest(product.reshape(4, -1, product.shape[1]))
+    pooling.check_even(height, width)
+    product = pooling.largest(product.reshape(4, -1, product.shape[1]))
     height, width = height // 2, width // 2
     tile = (tile[0] // 2, tile[1] // 2)
   y = product.reshape(features, *tile, rows.count, columns.count, x.shape[3])
   y = y.transpose(0, 3, 1, 4, 2, 5)
   y = y.reshape(features, rows.count * tile[0], columns.count * tile[1], x.shape[3])
   y = y[:, :height, :width]
-  return max_pool(y) if pool and not inside else y
+  return pooling.max_pool(y) if pool and not inside else y
 
 
 class _Axis(NamedTuple):
@@ -191,44 +191,6 @@ def _product_backward(saved, gradient):
 _product.defvjp(lambda *factors: (_product(*factors), factors), _product_backward)
 
 
-def max_pool(x: jax.Array) -> jax.Array:
-  """[., H, W, .] -> [., H/2, W/2, .]: the largest of each 2x2 pixels.
-
-  Raises:
-    ValueError: H or W is odd.
-  """
-  c, h, w, b = x.shape
-  _check_even(h, w)
-  squares = x.reshape(c, h // 2, 2, w // 2, 2, b).transpose(2, 4, 0, 1, 3, 5)
-  return _largest(squares.reshape(4, c, h // 2, w // 2, b))
-
-
-def _check_even(height, width):
-  if height % 2 or width % 2:
-    raise ValueError(f'Squares of 2x2 do not fill {height}x{width} pixels.')
-
-
-@jax.custom_vjp
-def _largest(x):
-  """[4, ...] -> [...]; the gradient goes to the first of the largest.
-
-  The gradient of `reduce_window` is several times slower on a CPU.
-  """
-  return jnp.maximum(jnp.maximum(x[0], x[1]), jnp.maximum(x[2], x[3]))
-
-
-def _largest_backward(x, gradient):
-  # Not `x == largest`: XLA may compute x twice, with other roundings, and find none.
-  upper, lower = x[0] >= x[1], x[2] >= x[3]
-  above = jnp.maximum(x[0], x[1]) >= jnp.maximum(x[2], x[3])
-  winner = jnp.where(above, jnp.where(upper, 0, 1), jnp.where(lower, 2, 3))
-  place = jax.lax.broadcasted_iota(winner.dtype, x.shape, 0)
-  return (jnp.where(place == winner[None], gradient[None], 0.0),)
-
-
-_largest.defvjp(lambda x: (_largest(x), x), _largest_backward)
-
-
 def direct(
   x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding
 ) -> jax.Array:
@@ -270,7 +232,7 @@ class Form(NamedTuple):
     def pooled(x, kernel, bias, padding):
       # The maximum of sums is the sum of the maximum, on a quarter of the pixels.
       y = (largest or convolve)(x, kernel, stride=1, padding=padding)
-      y = y if largest else max_pool(y)
+      y = y if largest else pooling.max_pool(y)
       return jax.nn.relu(y + along(channels, bias))
 
     return cls(convolve, pooled, channels)

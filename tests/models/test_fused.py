@@ -12,7 +12,7 @@ import pytest
 from moon_jax import config as config_lib
 from moon_jax.engine import experiment
 from moon_jax.errors import UsageError
-from moon_jax.models import convolution, fused
+from moon_jax.models import convolution, fused, pooling
 
 NONE = ((0, 0), (0, 0))
 
@@ -29,7 +29,7 @@ def arrays(channels, side, examples, size, features, dtype=np.float32):
 def in_turn(x, kernel, bias, padding):
   """What it computes, by the library."""
   y = convolution.library(x, kernel, stride=1, padding=padding)
-  return nn.relu(convolution.max_pool(y) + bias.reshape(-1, 1, 1, 1))
+  return nn.relu(pooling.max_pool(y) + bias.reshape(-1, 1, 1, 1))
 
 
 def with_gradients(function, *given):

@@ -14,7 +14,7 @@ import pytest
 
 from moon_jax import catalog, models, tree
 from moon_jax.errors import UsageError
-from moon_jax.models import convolution, layers, resnet
+from moon_jax.models import convolution, layers, pooling, resnet
 from moon_jax.models.cnn import DcoCnn
 from tests import reference, world
 from tests.golden import seeded
@@ -401,7 +401,7 @@ def test_max_pool_equals_reduce_window_and_its_gradient():
   def by_reduce_window(x):
     return reference.max_pool(x.transpose(3, 1, 2, 0)).transpose(3, 1, 2, 0)
 
-  mine, pull = jax.vjp(convolution.max_pool, x)
+  mine, pull = jax.vjp(pooling.max_pool, x)
   theirs, expected_pull = jax.vjp(by_reduce_window, x)
   np.testing.assert_array_equal(mine, theirs)
   np.testing.assert_allclose(pull(direction)[0], expected_pull(direction)[0], atol=1e-6)
@@ -425,7 +425,7 @@ def test_max_pool_gives_the_gradient_to_the_first_of_equals_as_pytorch_does():
     ('1223', 3),
   ):
     x = jnp.array([float(digit) for digit in square]).reshape(1, 2, 2, 1)
-    gradient = jax.grad(lambda x: 6 * convolution.max_pool(x).sum())(x)
+    gradient = jax.grad(lambda x: 6 * pooling.max_pool(x).sum())(x)
     expected = [0.0] * 4
     expected[first] = 6.0
     assert gradient.ravel().tolist() == expected
@@ -445,7 +445,7 @@ def test_pooled_convolution_equals_its_steps_in_turn(form, image, kernel, paddin
 
   def in_turn(x, w):
     y = convolution.library(x, w, stride=1, padding=padding)
-    return nn.relu(convolution.max_pool(y) + bias.reshape(-1, 1, 1, 1))
+    return nn.relu(pooling.max_pool(y) + bias.reshape(-1, 1, 1, 1))
 
   def mine(x, w):
     x = FORMS[form].arranged(jnp.swapaxes(x, 0, -1))
