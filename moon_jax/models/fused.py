@@ -141,7 +141,9 @@ def _of_kernel_and_bias(tiles, x, gradient, winners):
   result = [jax.ShapeDtypeStruct(shape, _sums_of(x))]
   grid = (pieces, rows)
   arrays = (x, gradient, winners)
-  (sums,) = _run(kernel_gradient, grid, result, products, *arrays)
+  # More warps than a product has sides of 16 would compute the same.
+  warps = min(4, tiles.outputs // SIDE)
+  (sums,) = _run(kernel_gradient, grid, result, products, *arrays, warps=warps)
   kh, kw, _, features = tiles.kernel
   sums = sums.sum(0)[:, : tiles.across * features]
   of_bias = sums[:, :, size].reshape(-1, features).sum(0)
@@ -206,7 +208,7 @@ def _squares_that_reach(zeros, size):
   return first, last - first + 1
 
 
-def _run(program, grid, results, products, *arrays):
+def _run(program, grid, results, products, *arrays, warps=4):
   """Runs a program for each place of a grid; all arrays are flat inside.
 
   products: multiplications of one program, which the compiled call tells of itself.
@@ -215,7 +217,7 @@ def _run(program, grid, results, products, *arrays):
   call = functools.partial(pallas.pallas_call, program, flat, grid=grid)
   compiled = call(
     # To load ahead takes memory that smaller cards do not have for many channels.
-    compiler_params=triton.CompilerParams(num_stages=1),
+    compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
     metadata={'flops': str(2 * products)},
   )
   found = jax.lax.platform_dependent(
