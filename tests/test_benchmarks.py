@@ -45,6 +45,7 @@ ENTRY %main (p: f32[1000,8], q: f32[8,16]) -> f32[8] {
   %p = f32[1000,8]{1,0} parameter(0)
   %q = f32[8,16]{1,0} parameter(1)
   %i = s32[] constant(0)
+  %k = f32[8,16]{1,0} custom-call(%q), custom_call_target="__gpu$xla.gpu.triton", backend_config={grid_x = 3 : i32, grid_y = 2 : i32, grid_z = 1 : i32, serialized_metadata = "{\\22flops\\22: \\22500\\22}"}
   %d = f32[1000,16]{1,0} dot(%p, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   %f = f32[1,8]{1,0} fusion(%p, %i), kind=kLoop, calls=%fused
   %w = (f32[8]{0}, s32[]) while(%f), condition=%c, body=%outer, metadata={op_name="r"}, backend_config={"known_trip_count":{"n":"7"}}
@@ -60,14 +61,16 @@ def test_kernels_bytes_and_loops_of_a_program_by_hand():
     ('r', 7, True),
     ('r/in', 3, False),
   ]
-  assert [kernel.kind for kernel in program.kernels] == ['dot', 'loop']
+  own, *others = program.kernels
+  assert (own.bytes, own.flops) == (2 * 4 * 128, 3 * 2 * 500)  # as it says itself
+  assert [kernel.kind for kernel in others] == ['dot', 'loop']
   # All of both factors and the product; of what is sliced the slice, twice.
-  assert [kernel.bytes for kernel in program.kernels] == [
+  assert [kernel.bytes for kernel in others] == [
     4 * (8000 + 128 + 16000),
     4 * (8 + 8) + 4,
   ]
   assert [kernel.bytes for kernel in inner.kernels] == [3 * 32, 2 * 32]
-  assert program.total(lambda loop: len(loop.kernels)) == 2 + 7 * 3 * 2
+  assert program.total(lambda loop: len(loop.kernels)) == 3 + 7 * 3 * 2
   assert program.total(lambda loop: not loop.known) == 21
   assert not inner.in_graph
   assert outer.in_graph

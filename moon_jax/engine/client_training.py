@@ -187,12 +187,12 @@ class LocalTraining(NamedTuple):
       return self._objective(params, progress.variables, (), *given)[0]
 
     done = task._replace(loss_with=loss_with)
-    params = optax.apply_updates(params, updates)
+    moved = optax.apply_updates(params, updates)
     return progress._replace(
       num_steps=progress.num_steps + 1,
       local=self.algorithm.after_step(done, loss, grads, key),
-      variables={'params': params} | state,
-      narrow=self._narrow(params),
+      variables={'params': moved} | state,
+      narrow=self._narrow(moved),
       optimizer=optimizer_state,
       sums={name: progress.sums[name] + count * parts[name] for name in parts},
       num_seen=progress.num_seen + count,

@@ -231,7 +231,7 @@ def make_network(
     UsageError: the network does not fit the images, or its form the device.
   """
   form = config.execution.convolution
-  if form == 'fused' and backend == 'cpu':
+  if form == 'fused' and backend not in (None, 'gpu'):
     raise UsageError("--config.execution.convolution='fused' is for GPUs.")
   if form == 'auto' and backend not in (None, 'cpu'):
     form = 'auto_on_gpu'

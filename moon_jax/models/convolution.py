@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.models import channels_last, fused, pooling, winograd
-
-Padding = tuple[tuple[int, int], tuple[int, int]]
+from moon_jax.models.fused import Padding
 
 
 def library(
@@ -72,7 +71,7 @@ def banded(
   Args:
     x, kernel, stride, padding: as in `library`.
     pool: whether to apply `max_pool`; H' and W' must be even.
-    tile: rows and columns of outputs.
+    tile: rows and columns of outputs, even if they are pooled.
 
   Returns:
     [Cout, H', W', B], with pooling half of both sides.
@@ -87,9 +86,8 @@ def banded(
   rows = _Axis.of(height, tile[0], kh, stride)
   columns = _Axis.of(width, tile[1], kw, stride)
   windows = _windows(x, padding, rows, columns)
-  inside = pool and tile[0] % 2 == 0 and tile[1] % 2 == 0
-  product = _product(_band(kernel, rows, columns, stride, 2 if inside else 1), windows)
-  if inside:
+  product = _product(_band(kernel, rows, columns, stride, 2 if pool else 1), windows)
+  if pool:
     pooling.check_even(height, width)
     product = pooling.largest(product.reshape(4, -1, product.shape[1]))
     height, width = height // 2, width // 2
@@ -97,8 +95,7 @@ def banded(
   y = product.reshape(features, *tile, rows.count, columns.count, x.shape[3])
   y = y.transpose(0, 3, 1, 4, 2, 5)
   y = y.reshape(features, rows.count * tile[0], columns.count * tile[1], x.shape[3])
-  y = y[:, :height, :width]
-  return pooling.max_pool(y) if pool and not inside else y
+  return y[:, :height, :width]
 
 
 class _Axis(NamedTuple):

@@ -36,14 +36,14 @@ def convolve_pool_relu(
   The gradient goes to the first of the largest.
 
   Args:
-    x: [Cin, H, W, B], of a floating type.
+    x: [Cin, H, W, B], float32 or a narrower type.
     kernel: [kh, kw, Cin, Cout], of the same type.
     bias: [Cout], of the same type.
     padding: zeros (above, below), (left, right).
 
   Returns:
-    [Cout, H' / 2, W' / 2, B], H' = H + above + below - kh + 1, W' likewise. Sums of
-    bfloat16 are float32.
+    [Cout, H' / 2, W' / 2, B], H' = H + above + below - kh + 1, W' likewise. Sums are
+    float32.
 
   Raises:
     ValueError: H' or W' is odd.
@@ -81,14 +81,15 @@ def _forward(x, kernel, bias, padding, *, keep_winners):
         for total, place in zip(sums, _PLACES, strict=True)
       ]
 
-    zeros = [jnp.zeros((tiles.outputs, tiles.examples), _sums_of(x))] * 4
+    zeros = [jnp.zeros((tiles.outputs, tiles.examples), jnp.float32)] * 4
     a, b, c, d = jax.lax.fori_loop(0, tiles.pieces, add, zeros)
     upper, lower = jnp.maximum(a, b), jnp.maximum(c, d)
     square, feature = tiles.squares()
     sums = jnp.maximum(upper, lower)
     sums += load(bias, feature, square < tiles.across).astype(sums.dtype)[:, None]
     at, exist = tiles.pooled_at(tile, batch)
-    store(y, at, jnp.maximum(sums, 0), exist)
+    # Not jnp.maximum: Triton's has no NaN.
+    store(y, at, jnp.where(sums <= 0, 0, sums), exist)
     if keep_winners:
       of_upper, of_lower = jnp.where(a >= b, 0, 1), jnp.where(c >= d, 2, 3)
       winner = jnp.where(upper >= lower, of_upper, of_lower)
@@ -112,6 +113,7 @@ def _of_kernel_and_bias(tiles, x, gradient, winners):
   """
   rows, size = tiles.pooled[0], math.prod(tiles.window)
   pieces = pallas.cdiv(size + 1, SIDE)
+  count = tiles.pooled[1] // tiles.across * tiles.batches
 
   def kernel_gradient(x, gradient, winners, sums):
     piece, row = pallas.program_id(0), pallas.program_id(1)
@@ -129,16 +131,14 @@ def _of_kernel_and_bias(tiles, x, gradient, winners):
       ]
 
     zeros = [jnp.zeros((tiles.outputs, SIDE), sums.dtype)] * 4
-    count = tiles.pooled[1] // tiles.across * tiles.batches
     for place, total in enumerate(jax.lax.fori_loop(0, count, add, zeros)):
       lines = ((row * 4 + place) * tiles.outputs) + jnp.arange(tiles.outputs)
       at = lines[:, None] * (pieces * SIDE) + terms[None]
       triton.store(sums.at[at], total)
 
   shape = (rows, 4, tiles.outputs, pieces * SIDE)
-  products = math.prod(tiles.pooled) // tiles.across // rows * tiles.batches
-  products *= 4 * tiles.outputs * SIDE * tiles.examples
-  result = [jax.ShapeDtypeStruct(shape, _sums_of(x))]
+  products = count * 4 * tiles.outputs * SIDE * tiles.examples
+  result = [jax.ShapeDtypeStruct(shape, jnp.float32)]
   grid = (pieces, rows)
   arrays = (x, gradient, winners)
   # More warps than a product has sides of 16 would compute the same.
@@ -188,7 +188,7 @@ def _of_images(tiles, kernel, gradient, winners):
         total += triton.dot(weights, _where_it_is(place, largest, values))
       return total
 
-    zeros = jnp.zeros((pixels, tiles.examples), _sums_of(gradient))
+    zeros = jnp.zeros((pixels, tiles.examples), jnp.float32)
     total = jax.lax.fori_loop(0, math.prod(count), add, zeros)
     row, column = 2 * y + below, 2 * z + right
     inside = (below < 2) & (row < height) & (column < width)
@@ -224,11 +224,6 @@ def _run(program, grid, results, products, *arrays, warps=4):
     *(array.reshape(-1) for array in arrays), cpu=call(interpret=True), default=compiled
   )
   return [array.reshape(r.shape) for array, r in zip(found, results, strict=True)]
-
-
-def _sums_of(array):
-  """The type in which products are added up."""
-  return jnp.float32 if array.dtype == jnp.bfloat16 else array.dtype
 
 
 def _where_it_is(place, winners, gradient):

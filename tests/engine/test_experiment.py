@@ -235,8 +235,9 @@ def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
   assert 1e-5 < difference < 1e-2
 
 
-def test_narrow_weights_that_steps_pass_on_are_those_they_would_make():
-  built = build('--config.algorithm=moon', '--config.execution.dtype=bfloat16')
+@pytest.mark.parametrize('algorithm', ['moon', 'fedprox'])
+def test_narrow_weights_that_steps_pass_on_are_those_they_would_make(algorithm):
+  built = build(f'--config.algorithm={algorithm}', '--config.execution.dtype=bfloat16')
   by_steps = built.network._replace(narrow=lambda params: params)
   results = []
   for network in (built.network, by_steps):
@@ -246,6 +247,25 @@ def test_narrow_weights_that_steps_pass_on_are_those_they_would_make():
     state, _ = compiled.run_round(state, *inputs, one.train)
     results.append(jax.device_get(state.server.variables))
   jax.tree.map(np.testing.assert_array_equal, *results)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_another_local_memory_is_tried_on_the_weights_of_the_step(dtype):
+  pairs = []
+
+  def after_step(task, loss, grads, key):
+    both = loss, task.loss_with(task.local)
+    jax.debug.callback(lambda *losses: pairs.append(losses), *both)
+    return task.local
+
+  built = build('--config.algorithm=sa_moon', f'--config.execution.dtype={dtype}')
+  built = built._replace(algorithm=built.algorithm._replace(after_step=after_step))
+  state, inputs = experiment.initial_state(built), first_inputs(built)
+  compiled = programs.compile_programs(built, state, inputs)
+  jax.block_until_ready(compiled.run_round(state, *inputs, built.train))
+  jax.effects_barrier()
+  assert len(pairs) > 1
+  np.testing.assert_allclose(*np.transpose(pairs), rtol=1e-6)
 
 
 @pytest.mark.parametrize('precision', ['default', 'highest'])

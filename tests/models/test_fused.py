@@ -103,12 +103,24 @@ def test_lanes_of_their_own_weights_and_with_common_images():
       assert relative(one, other) < 2e-6
 
 
-def test_of_equal_outputs_the_first_gets_the_gradient():
-  x = jnp.ones((1, 2, 2, 3))
+@pytest.mark.parametrize(
+  ('square', 'first'),
+  [('1333', 1), ('3333', 0), ('0133', 2), ('3012', 0), ('1223', 3), ('0000', None)],
+)
+def test_the_first_of_equal_outputs_gets_the_gradient_if_it_is_positive(square, first):
+  x = jnp.array([float(digit) for digit in square]).reshape(1, 2, 2, 1)
   kernel, bias = jnp.ones((1, 1, 1, 1)), jnp.zeros(1)
-  pull = jax.grad(lambda x: fused.convolve_pool_relu(x, kernel, bias, NONE).sum())
-  np.testing.assert_array_equal(pull(x)[0, :, :, 0], [[1, 0], [0, 0]])
-  np.testing.assert_array_equal(pull(-x), 0)  # ReLU lets none through
+  gradient = jax.grad(lambda x: fused.convolve_pool_relu(x, kernel, bias, NONE).sum())
+  expected = [0.0] * 4
+  if first is not None:
+    expected[first] = 1.0
+  assert gradient(x).ravel().tolist() == expected
+
+
+def test_no_number_stays_none():
+  x, kernel, bias = arrays(2, 8, 4, 3, 5)
+  y = fused.convolve_pool_relu(x, kernel.at[0].set(jnp.nan), bias, NONE)
+  assert jnp.isnan(y).all()
 
 
 def test_bfloat16_is_summed_up_in_float32():
