@@ -94,14 +94,13 @@ def train_split(model='mlp'):
 
 
 @functools.cache
-def network(model='mlp'):
-  """The network for the world's images."""
+def network(model='mlp', convolution='auto'):
+  """The network for the world's images; convolution: where it has some."""
   shape = IMAGE_SHAPES[model]
   if model == 'mlp_bn':
     return models.network(MlpBn(NUM_CLASSES), shape)
-  return models.make(
-    model, image_shape=shape, num_classes=NUM_CLASSES, **MODEL_OPTIONS[model]
-  )
+  options = MODEL_OPTIONS[model] | {'convolution': convolution}
+  return models.make(model, image_shape=shape, num_classes=NUM_CLASSES, **options)
 
 
 class MlpBn(nn.Module):
@@ -157,12 +156,13 @@ def round_of(
   local_optimizer='sgd',
   segment_steps=0,
   num_clients=NUM_CLIENTS,
+  convolution='auto',
 ):
   """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
   optimizer = functools.partial(catalog.part('optimizer', name).function, **flags)
   train = lanes.cohort_training(
-    client_training.LocalTraining(chosen, network(model), optimizer),
+    client_training.LocalTraining(chosen, network(model, convolution), optimizer),
     represent_once=represent_once,
     mesh=devices.mesh(num_devices),
     augment=augmenter(augmentation),
