@@ -213,7 +213,9 @@ def _lower(built, state, inputs, mesh):
 
   train, test = described(built.train), described(built.test)
   built = built._replace(mesh=mesh, train=train, test=test)
-  return programs.lower_programs(built, described(state), described(inputs))
+  # Where Pallas asks which card it is, from JAX 0.11 on.
+  with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    return programs.lower_programs(built, described(state), described(inputs))
 
 
 def _summary(built, plan, run_round, evaluate):

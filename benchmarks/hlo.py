@@ -9,7 +9,7 @@ from typing import NamedTuple
 _SIZES = {'pred': 1, 's8': 1, 'u8': 1, 's16': 2, 'u16': 2, 'bf16': 2, 'f16': 2}
 _SIZES |= {'s32': 4, 'u32': 4, 'f32': 4, 's64': 8, 'u64': 8, 'f64': 8}
 _FREE = ('parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all')
-_FREE += ('async-done', 'copy-done')
+_FREE += ('async-done', 'copy-done', 'fusion-done')
 _PARTIAL = ('gather', 'dynamic-slice', 'slice')
 
 # The model of time, of one H200: bandwidth and TF32 arithmetic that kernels reach, what
@@ -183,7 +183,7 @@ def _bytes(kind):
 def _kernel(computations, computation, instruction):
   types = {i.name: i.type for i in computations[computation]}
   operands = [types[name] for name in instruction.operands if name in types]
-  if instruction.op == 'fusion':
+  if instruction.op in ('fusion', 'fusion-start'):
     kind = instruction.word(r'kind=k(\w+)').lower()
     kind = 'triton' if 'triton' in instruction.text else kind
     body = computations[instruction.called('calls')]

@@ -48,6 +48,8 @@ ENTRY %main (p: f32[1000,8], q: f32[8,16]) -> f32[8] {
   %k = f32[8,16]{1,0} custom-call(%q), custom_call_target="__gpu$xla.gpu.triton", backend_config={grid_x = 3 : i32, grid_y = 2 : i32, grid_z = 1 : i32, serialized_metadata = "{\\22flops\\22: \\22500\\22}"}
   %d = f32[1000,16]{1,0} dot(%p, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   %f = f32[1,8]{1,0} fusion(%p, %i), kind=kLoop, calls=%fused
+  %g = ((f32[1000,8], s32[]), f32[1,8], u32[]) fusion-start(%p, %i), kind=kLoop, calls=%fused
+  %h = f32[1,8]{1,0} fusion-done(%g)
   %w = (f32[8]{0}, s32[]) while(%f), condition=%c, body=%outer, metadata={op_name="r"}, backend_config={"known_trip_count":{"n":"7"}}
   ROOT %r = f32[8]{0} get-tuple-element(%w), index=0
 }
@@ -63,14 +65,15 @@ def test_kernels_bytes_and_loops_of_a_program_by_hand():
   ]
   own, *others = program.kernels
   assert (own.bytes, own.flops) == (2 * 4 * 128, 3 * 2 * 500)  # as it says itself
-  assert [kernel.kind for kernel in others] == ['dot', 'loop']
+  assert [kernel.kind for kernel in others] == ['dot', 'loop', 'loop']
   # All of both factors and the product; of what is sliced the slice, twice.
   assert [kernel.bytes for kernel in others] == [
     4 * (8000 + 128 + 16000),
     4 * (8 + 8) + 4,
+    4 * (8 + 8) + 4,
   ]
   assert [kernel.bytes for kernel in inner.kernels] == [3 * 32, 2 * 32]
-  assert program.total(lambda loop: len(loop.kernels)) == 3 + 7 * 3 * 2
+  assert program.total(lambda loop: len(loop.kernels)) == 4 + 7 * 3 * 2
   assert program.total(lambda loop: not loop.known) == 21
   assert not inner.in_graph
   assert outer.in_graph
