@@ -147,14 +147,7 @@ class LocalTraining(NamedTuple):
     task = task_of(received, memory, local, scalars)
     variables = self.algorithm.download(received, memory)
 
-    def parts():
-      key = jax.random.key(0)
-      frozen = self.represent(received, memory, batch.images, batch.mask, key)
-      params = variables['params']
-      given = variables, (), frozen, task, batch, key
-      return self._objective(params, *given)[1][0]
-
-    return Progress(
+    progress = Progress(
       client=client,
       replica=replica,
       num_steps=jnp.zeros((), jnp.int32),
@@ -163,9 +156,18 @@ class LocalTraining(NamedTuple):
       variables=variables,
       narrow=self._narrow(variables['params']),
       optimizer=self.optimizer(**scalars.optimizer).init(variables['params']),
-      sums={name: jnp.zeros(()) for name in jax.eval_shape(parts)},
+      sums={},
       num_seen=jnp.zeros(()),
     )
+
+    def parts():
+      key = jax.random.key(0)
+      frozen = self.represent(received, memory, batch.images, batch.mask, key)
+      params = variables['params']
+      return self._objective(params, progress, frozen, task, batch, key)[1][0]
+
+    sums = {name: jnp.zeros(()) for name in jax.eval_shape(parts)}
+    return progress._replace(sums=sums)
 
   def step(self, progress, frozen, received, scalars, batch, key) -> Progress:
     """After one more step; `frozen` is what `represent` returns for the batch.
@@ -175,7 +177,7 @@ class LocalTraining(NamedTuple):
     task = task_of(received, progress.memory, progress.local, scalars)
     params = progress.variables['params']
     (loss, (parts, state)), grads = jax.value_and_grad(self._objective, has_aux=True)(
-      params, progress.variables, progress.narrow, frozen, task, batch, key
+      params, progress, frozen, task, batch, key
     )
     updates, optimizer_state = self.optimizer(**scalars.optimizer).update(
       self.algorithm.correct(grads, task), progress.optimizer, params
@@ -183,8 +185,8 @@ class LocalTraining(NamedTuple):
     count = jnp.sum(batch.mask)
 
     def loss_with(local):
-      given = frozen, task._replace(local=local), batch, key
-      return self._objective(params, progress.variables, (), *given)[0]
+      given = progress, frozen, task._replace(local=local), batch, key
+      return self._objective(params, *given)[0]
 
     done = task._replace(loss_with=loss_with)
     moved = optax.apply_updates(params, updates)
@@ -221,10 +223,11 @@ class LocalTraining(NamedTuple):
     narrow = self.network.narrow(params)
     return () if _types(narrow) == _types(params) else narrow
 
-  def _objective(self, params, variables, narrow, frozen, task, batch, key):
+  def _objective(self, params, progress, frozen, task, batch, key):
     """[] the loss to minimise, and (its parts, what else changed in the variables)."""
+    narrow, key = progress.narrow, for_purpose(key, Purpose.DROPOUT)
     used = _in_place_of(params, narrow) if narrow else params
-    trained, key = variables | {'params': used}, for_purpose(key, Purpose.DROPOUT)
+    trained = progress.variables | {'params': used}
     outputs, state = self.network.train(trained, batch.images, batch.mask, key)
     total, parts = self.algorithm.loss(outputs, frozen, params, task, batch)
     accuracy = losses.accuracy(outputs.logits, batch.labels, batch.mask)

@@ -89,13 +89,11 @@ def of_known_length(
     key = for_purpose(key, Purpose.AUGMENT)
     return examples.normalised(rows, augment and functools.partial(augment, key))
 
-  def one_step(names, lane, common, rows, num_real, images, labels, known):
+  def one_step(lane, common, rows, num_real, images, labels, known):
     key = step_key(common.scalars.seed, common.round, lane.client, lane.num_steps)
     batch = masked(images.transpose(3, 1, 2, 0), labels, num_real)
     if represent:
       known = represent(lane, common, rows, batch, key)
-    else:
-      known = dict(zip(names, known, strict=True))
     return local.step(lane, known, common.received, common.scalars, batch, key)
 
   def segment(index, lanes):
@@ -103,8 +101,9 @@ def of_known_length(
     names, models = ([], None) if represent else _stacked(local, lanes, common, axis)
 
     def step(lanes, given):
-      in_lanes = jax.vmap(functools.partial(one_step, names), (0, axis, 0, 0, 0, 0, 0))
-      stepped = in_lanes(lanes, common, *given)
+      *batch, known = given
+      batch.append({name: known[:, i] for i, name in enumerate(names)})
+      stepped = jax.vmap(one_step, (0, axis, 0, 0, 0, 0, 0))(lanes, common, *batch)
       # What comes of a filler step, without a single example, may be no number.
       return tree.where(given[1] > 0, stepped, lanes), None
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas
 from jax.experimental.pallas import triton
 
+from moon_jax.models.pooling import first_largest
 from moon_jax.models.tiles import SIDE, Tiles, both, digits, filled, load, store
 
 # Outputs of a pooled square, in the order in which a tie is decided; and none of them.
@@ -83,17 +84,14 @@ def _forward(x, kernel, bias, padding, *, keep_winners):
 
     zeros = [jnp.zeros((tiles.outputs, tiles.examples), jnp.float32)] * 4
     a, b, c, d = jax.lax.fori_loop(0, tiles.pieces, add, zeros)
-    upper, lower = jnp.maximum(a, b), jnp.maximum(c, d)
     square, feature = tiles.squares()
-    sums = jnp.maximum(upper, lower)
+    sums = jnp.maximum(jnp.maximum(a, b), jnp.maximum(c, d))
     sums += load(bias, feature, square < tiles.across).astype(sums.dtype)[:, None]
     at, exist = tiles.pooled_at(tile, batch)
     # Not jnp.maximum: Triton's has no NaN.
     store(y, at, jnp.where(sums <= 0, 0, sums), exist)
     if keep_winners:
-      of_upper, of_lower = jnp.where(a >= b, 0, 1), jnp.where(c >= d, 2, 3)
-      winner = jnp.where(upper >= lower, of_upper, of_lower)
-      winner = jnp.where(sums > 0, winner, _NONE)
+      winner = jnp.where(sums > 0, first_largest(a, b, c, d), _NONE)
       store(winners[0], at, winner, exist)
 
   shape = (tiles.kernel[3], *tiles.pooled, tiles.images[3])
