@@ -94,7 +94,7 @@ def train_split(model='mlp'):
 
 
 @functools.cache
-def network(model='mlp', convolution='auto'):
+def network(model='mlp', convolution='auto_on_cpu'):
   """The network for the world's images; convolution: where it has some."""
   shape = IMAGE_SHAPES[model]
   if model == 'mlp_bn':
@@ -156,7 +156,7 @@ def round_of(
   local_optimizer='sgd',
   segment_steps=0,
   num_clients=NUM_CLIENTS,
-  convolution='auto',
+  convolution='auto_on_cpu',
 ):
   """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]

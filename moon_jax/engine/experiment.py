@@ -27,6 +27,7 @@ from moon_jax.engine import (
   streaming,
 )
 from moon_jax.errors import UsageError
+from moon_jax.models import fused_cpu
 from moon_jax.types import Dataset, PyTree, Scalars, Server, State
 
 _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
@@ -231,12 +232,11 @@ def make_network(
     UsageError: the network does not fit the images, or its form the device.
   """
   form = config.execution.convolution
-  if form == 'fused' and backend not in (None, 'gpu'):
-    raise UsageError("--config.execution.convolution='fused' is for GPUs.")
-  if form == 'auto' and backend not in (None, 'cpu'):
-    form = 'auto_on_gpu'
-  elif form == 'fused' and backend is None:
-    form = 'auto'
+  if form == 'fused' and backend == 'cpu' and (fault := fused_cpu.fault()):
+    raise UsageError(f"--config.execution.convolution='fused': {fault}.")
+  if form in ('auto', 'fused'):
+    kind = 'cpu' if backend == 'cpu' else 'gpu'
+    form = f'{form}_on_{kind}' if backend else 'auto'
   return models.make(
     config.model,
     image_shape=image_shape,

@@ -1,9 +1,9 @@
-"""Convolutions in six forms, different arithmetic with the same result.
+"""Convolutions in several forms, different arithmetic with the same result.
 
 All take the ordinary kernel [kh, kw, Cin, Cout], so a checkpoint does not depend on the
-form. Images stand as [C, H, W, B] in the first four: windows are then copied, and
-pixels compared, in runs of at least B numbers. `direct` and `winograd` have them as
-[B, H, W, C], as the CPU's own kernels do. docs/performance.md has the measurements.
+form. Images stand as [C, H, W, B]: windows are then copied, and pixels compared, in
+runs of at least B numbers. Only `direct` and `winograd` have them as [B, H, W, C], as
+XLA's own kernels for a CPU do. docs/performance.md has the measurements.
 """
 
 import functools
@@ -13,8 +13,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax.models import channels_last, fused, pooling, winograd
-from moon_jax.models.fused import Padding
+from moon_jax.models import channels_last, fused_cpu, fused_gpu, pooling, winograd
+from moon_jax.models.fused_cpu import Padding
 
 
 def library(
@@ -245,11 +245,23 @@ def along(axis: int, vector: jax.Array) -> jax.Array:
 
 
 _im2col = functools.partial(banded, tile=(1, 1))
+_banded = Form.of(banded, 0, functools.partial(banded, pool=True))
+
+
+def _fused_on_cpu(x, kernel, bias, padding):
+  """One pass of a compiled function in float32; banded in any other type."""
+  float32 = x.dtype == jnp.float32
+  return (fused_cpu.convolve_pool_relu if float32 else _banded.pooled)(
+    x, kernel, bias, padding
+  )
+
+
 FORMS: dict[str, Form] = {
   'library': Form.of(library, 0),
   'im2col': Form.of(_im2col, 0),
-  'banded': Form.of(banded, 0, functools.partial(banded, pool=True)),
-  'fused': Form(library, fused.convolve_pool_relu, 0),
+  'banded': _banded,
+  'fused_on_cpu': Form(banded, _fused_on_cpu, 0),
+  'fused_on_gpu': Form(library, fused_gpu.convolve_pool_relu, 0),
   'direct': Form.of(direct, -1),
   'winograd': Form.of(fewest_products, -1),
 }
@@ -260,16 +272,19 @@ def choose(name: str, *, size: int, features: int) -> Form:
 
   Args:
     name: a key of FORMS; or 'auto', what docs/performance.md finds fastest inside a
-      loop on a CPU; or 'auto_on_gpu', whose program for a GPU, compiled but not run,
-      moves the fewest bytes: small networks train in many lanes there, for which the
-      library has no backward kernels.
+      loop on a CPU of the forms that every device has; or 'auto_on_cpu', the fastest
+      there; or 'auto_on_gpu', whose program for a GPU, compiled but not run, moves the
+      fewest bytes: small networks train in many lanes there, for which the library has
+      no backward kernels.
     size: side of the network's larger kernels.
     features: output channels of its first convolution.
   """
-  if name == 'auto':
-    name = 'banded' if size >= 5 and features < 32 else 'winograd'
+  if name == 'auto_on_cpu' and size >= 5 and not fused_cpu.fault():
+    name = 'fused_on_cpu'
   elif name == 'auto_on_gpu':
     name = 'banded' if size >= 5 else 'library'
+  elif name in ('auto', 'auto_on_cpu'):
+    name = 'banded' if size >= 5 and features < 32 else 'winograd'
   return FORMS[name]
 
 

@@ -1,4 +1,4 @@
-"""Where in memory the numbers of a tile are, for the kernels of `fused`.
+"""Where in memory the numbers of a tile are, for the kernels of `fused_gpu`.
 
 A tile is one row of pooled squares high and `across` of them wide; a program has one
 tile of up to 128 examples. All arrays are flat, and indices int32.

@@ -14,6 +14,7 @@ from moon_jax.cli import Request
 from moon_jax.engine import hosts
 from moon_jax.engine.experiment import Experiment
 from moon_jax.errors import printable
+from moon_jax.models import fused_cpu
 from moon_jax.runner import files, run_directory
 from moon_jax.runner.clock import Clock, time_spent
 from moon_jax.runner.metrics import TARGET, Record
@@ -109,6 +110,9 @@ class Console:
       f'{planner.cohort_size}, lanes: {planner.num_lanes} on '
       f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
     )
+    # Whether the network asked for the kernels, and what it was told.
+    if fused_cpu.fault.cache_info().currsize and (fault := fused_cpu.fault()):
+      self.say(f'convolutions in a slower form: {fault}')
 
   def exchanged(self, summed: int, model: int, sent: int) -> None:
     """Says what a round exchanges.

@@ -44,7 +44,7 @@ def test_a_known_length_changes_no_result():
 @pytest.mark.slow
 def test_the_one_kernel_for_gpus_trains_as_the_banded_form_does():
   results = []
-  for form in ('fused', 'banded'):
+  for form in ('fused_on_gpu', 'banded'):
     chosen, state = world.make('moon'), world.first_state('moon', 'moon_cnn')
     which = {'augmentation': 'crop_flip', 'convolution': form}
     run_round = world.round_of(

@@ -1,6 +1,7 @@
-"""Convolution, bias, pooling and ReLU in one kernel, which a CPU interprets.
+"""Convolution, bias, pooling and ReLU in one kernel: a CPU's own, and Triton's.
 
-With more features, channels and examples than a program takes, and with fewer.
+A CPU interprets the latter. With more features, channels and examples than are computed
+at a time, and with fewer.
 """
 
 import flax.linen as nn
@@ -12,9 +13,17 @@ import pytest
 from moon_jax import config as config_lib
 from moon_jax.engine import experiment
 from moon_jax.errors import UsageError
-from moon_jax.models import convolution, fused, pooling
+from moon_jax.models import convolution, fused_cpu, fused_gpu, pooling
 
 NONE = ((0, 0), (0, 0))
+
+
+@pytest.fixture(params=[fused_cpu, fused_gpu], ids=['cpu', 'gpu'])
+def fused(request):
+  """convolve_pool_relu(x, kernel, bias, padding)."""
+  if request.param is fused_cpu and fused_cpu.fault():
+    pytest.skip(fused_cpu.fault())
+  return request.param.convolve_pool_relu
 
 
 def arrays(channels, side, examples, size, features, dtype=np.float32):
@@ -56,9 +65,9 @@ def relative(found, expected):
     (32, 8, 3, 5, 64),  # conv2 of DCO's CNN
   ],
 )
-def test_values_and_gradients_of_the_networks_layers(shape):
+def test_values_and_gradients_of_the_networks_layers(shape, fused):
   given = arrays(*shape)
-  found = with_gradients(lambda *a: fused.convolve_pool_relu(*a, NONE), *given)
+  found = with_gradients(lambda *a: fused(*a, NONE), *given)
   expected = with_gradients(lambda *a: in_turn(*a, NONE), *given)
   assert 0.2 < float(jnp.mean(found[0] > 0)) < 0.98  # ReLU cuts off some
   for one, other in zip(found, expected, strict=True):
@@ -74,22 +83,22 @@ def test_values_and_gradients_of_the_networks_layers(shape):
     (6, (1, 1), NONE),
   ],
 )
-def test_values_and_gradients_with_zeros_around(side, size, padding):
+def test_values_and_gradients_with_zeros_around(side, size, padding, fused):
   given = arrays(2, side, 3, size, 5)
-  found = with_gradients(lambda *a: fused.convolve_pool_relu(*a, padding), *given)
+  found = with_gradients(lambda *a: fused(*a, padding), *given)
   expected = with_gradients(lambda *a: in_turn(*a, padding), *given)
   for one, other in zip(found, expected, strict=True):
     assert relative(one, other) < 2e-6
 
 
-def test_nothing_differs_with_and_without_a_gradient():
+def test_nothing_differs_with_and_without_a_gradient(fused):
   given = arrays(2, 8, 4, 3, 5)
-  alone = fused.convolve_pool_relu(*given, NONE)
-  pulled, _ = jax.vjp(lambda *a: fused.convolve_pool_relu(*a, NONE), *given)
+  alone = fused(*given, NONE)
+  pulled, _ = jax.vjp(lambda *a: fused(*a, NONE), *given)
   np.testing.assert_array_equal(alone, pulled)
 
 
-def test_lanes_of_their_own_weights_and_with_common_images():
+def test_lanes_of_their_own_weights_and_with_common_images(fused):
   x, kernel, bias = arrays(2, 8, 4, 3, 5)
   lanes = (jnp.stack([x, -x]), jnp.stack([kernel, 2 * kernel]), jnp.stack([bias, bias]))
 
@@ -98,7 +107,7 @@ def test_lanes_of_their_own_weights_and_with_common_images():
     return run(*given)
 
   for axes, given in ((0, lanes), ((None, 0, 0), (x, *lanes[1:]))):
-    found = batched(fused.convolve_pool_relu, axes, *given)
+    found = batched(fused, axes, *given)
     for one, other in zip(found, batched(in_turn, axes, *given), strict=True):
       assert relative(one, other) < 2e-6
 
@@ -107,26 +116,29 @@ def test_lanes_of_their_own_weights_and_with_common_images():
   ('square', 'first'),
   [('1333', 1), ('3333', 0), ('0133', 2), ('3012', 0), ('1223', 3), ('0000', None)],
 )
-def test_the_first_of_equal_outputs_gets_the_gradient_if_it_is_positive(square, first):
+def test_the_first_of_equal_outputs_gets_the_gradient_if_it_is_positive(
+  square, first, fused
+):
   x = jnp.array([float(digit) for digit in square]).reshape(1, 2, 2, 1)
   kernel, bias = jnp.ones((1, 1, 1, 1)), jnp.zeros(1)
-  gradient = jax.grad(lambda x: fused.convolve_pool_relu(x, kernel, bias, NONE).sum())
+  gradient = jax.grad(lambda x: fused(x, kernel, bias, NONE).sum())
   expected = [0.0] * 4
   if first is not None:
     expected[first] = 1.0
   assert gradient(x).ravel().tolist() == expected
 
 
-def test_no_number_stays_none():
+def test_no_number_stays_none(fused):
   x, kernel, bias = arrays(2, 8, 4, 3, 5)
-  y = fused.convolve_pool_relu(x, kernel.at[0].set(jnp.nan), bias, NONE)
+  y = fused(x, kernel.at[0].set(jnp.nan), bias, NONE)
   assert jnp.isnan(y).all()
 
 
-def test_bfloat16_is_summed_up_in_float32():
+def test_bfloat16_is_summed_up_in_float32_on_a_gpu():
   given = arrays(6, 14, 8, 5, 16, jnp.bfloat16)
   wide = [array.astype(np.float32) for array in given]
-  found = with_gradients(lambda *a: fused.convolve_pool_relu(*a, NONE), *given)
+  function = fused_gpu.convolve_pool_relu
+  found = with_gradients(lambda *a: function(*a, NONE), *given)
   expected = with_gradients(lambda *a: in_turn(*a, NONE), *wide)
   assert all(array.dtype == jnp.bfloat16 for array in found)
   # Half a unit in the last place, of the value; and of the gradient that enters.
@@ -135,14 +147,39 @@ def test_bfloat16_is_summed_up_in_float32():
     assert relative(one, other) < 2**-6
 
 
-def test_training_on_a_cpu_refuses_it_and_predictions_do_without():
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float64])
+def test_a_cpu_computes_other_types_by_the_banded_form(dtype):
+  with jax.enable_x64(True):
+    given = arrays(2, 8, 4, 3, 5, dtype)
+    found, expected = (
+      with_gradients(lambda *a: convolution.FORMS[form].pooled(*a, NONE), *given)  # noqa: B023
+      for form in ('fused_on_cpu', 'banded')
+    )
+  for one, other in zip(found, expected, strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_each_device_has_its_own_kernels_and_predictions_do_without():
   changes = {'model': 'moon_cnn', 'execution.convolution': 'fused'}
   config = config_lib.changed(config_lib.defaults(), changes)
-  with pytest.raises(UsageError, match="convolution='fused' is for GPUs"):
+  for backend, calls in (('cpu', 'ffi_call'), ('gpu', 'pallas_call'), (None, '')):
+    network = experiment.make_network(config, (28, 28, 1), 10, backend)
+    images = jnp.zeros((2, 28, 28, 1))
+    program = str(jax.make_jaxpr(network.apply)(network.shapes, images))
+    assert [c for c in ('ffi_call', 'pallas_call') if c in program] == calls.split()
+
+
+@pytest.mark.parametrize(
+  ('compiler', 'says'),
+  [
+    ('/is/not/there', '/is/not/there cannot be run: No such file'),
+    ('false', 'false fails'),
+  ],
+)
+def test_without_a_compiler_it_is_refused_on_a_cpu(monkeypatch, compiler, says):
+  monkeypatch.setenv('CXX', compiler)
+  monkeypatch.setattr(fused_cpu, 'fault', fused_cpu.fault.__wrapped__)
+  changes = {'model': 'moon_cnn', 'execution.convolution': 'fused'}
+  config = config_lib.changed(config_lib.defaults(), changes)
+  with pytest.raises(UsageError, match=says):
     experiment.make_network(config, (28, 28, 1), 10, 'cpu')
-  network = experiment.make_network(config, (28, 28, 1), 10)
-  program = jax.make_jaxpr(network.apply)(network.shapes, jnp.zeros((2, 28, 28, 1)))
-  assert 'pallas' not in str(program)
-  network = experiment.make_network(config, (28, 28, 1), 10, 'gpu')
-  program = jax.make_jaxpr(network.apply)(network.shapes, jnp.zeros((2, 28, 28, 1)))
-  assert 'pallas' in str(program)

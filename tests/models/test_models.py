@@ -14,7 +14,7 @@ import pytest
 
 from moon_jax import catalog, models, tree
 from moon_jax.errors import UsageError
-from moon_jax.models import convolution, layers, pooling, resnet
+from moon_jax.models import convolution, fused_cpu, layers, pooling, resnet
 from moon_jax.models.cnn import DcoCnn
 from tests import reference, world
 from tests.golden import seeded
@@ -456,17 +456,25 @@ def test_pooled_convolution_equals_its_steps_in_turn(form, image, kernel, paddin
 
 
 @pytest.mark.parametrize(
-  ('size', 'features', 'form', 'on_gpu'),
+  ('size', 'features', 'form', 'on_cpu', 'on_gpu'),
   [
-    (5, 6, 'banded', 'banded'),
-    (5, 32, 'winograd', 'banded'),
-    (3, 64, 'winograd', 'library'),
+    (5, 6, 'banded', 'fused_on_cpu', 'banded'),
+    (5, 32, 'winograd', 'fused_on_cpu', 'banded'),
+    (3, 64, 'winograd', 'winograd', 'library'),
   ],
 )
-def test_auto_is_the_form_of_the_table(size, features, form, on_gpu):
+def test_auto_is_the_form_of_the_table(size, features, form, on_cpu, on_gpu):
   choose = functools.partial(convolution.choose, size=size, features=features)
   assert choose('auto') is FORMS[form]
+  assert choose('auto_on_cpu') is FORMS[on_cpu]
   assert choose('auto_on_gpu') is FORMS[on_gpu]
+
+
+def test_auto_does_without_a_compiler(monkeypatch):
+  monkeypatch.setattr(fused_cpu, 'fault', lambda: 'there is none')
+  choose = functools.partial(convolution.choose, 'auto_on_cpu', size=5)
+  assert choose(features=6) is FORMS['banded']
+  assert choose(features=32) is FORMS['winograd']
 
 
 def test_direct_has_no_other_convolution_than_the_one_a_loop_is_fast_at():

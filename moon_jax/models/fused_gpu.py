@@ -18,14 +18,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas
 from jax.experimental.pallas import triton
 
+from moon_jax.models.fused_cpu import Padding
 from moon_jax.models.pooling import first_largest
 from moon_jax.models.tiles import SIDE, Tiles, both, digits, filled, load, store
 
 # Outputs of a pooled square, in the order in which a tie is decided; and none of them.
 _PLACES = ((0, 0), (0, 1), (1, 0), (1, 1))
 _NONE = len(_PLACES)
-
-Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -1,0 +1,388 @@
+// Convolution, bias, 2x2 max-pooling and ReLU in one pass, and its gradients, for one
+// core of a CPU. moon_jax/models/fused_cpu.py compiles this file and describes the calls.
+//
+// Images are [C, H, W, B] float32. 16 examples are copied together, with zeros around
+// them. Forward, two vectors hold one number of the 16 examples: the sums of up to 6
+// features stay in registers while a loop passes over the window. Backward, a pooled
+// square has one output that gets a gradient, or none: three quarters of a dense
+// convolution's products would be with zeros. So there each example is an image
+// [H, W, C], in which a row of a window is one piece, and a list tells where the
+// gradients are.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "xla/ffi/api/c_api.h"
+
+namespace {
+
+constexpr int kWidth = 8;              // numbers of a vector
+constexpr int kGroup = 2 * kWidth;     // examples
+constexpr int kRows = 5;               // of a window at a time, backward
+constexpr int kPlaces = 4;             // outputs of a pooled square
+constexpr int8_t kNone = kPlaces;      // ReLU cut the largest off
+
+typedef float Vector __attribute__((vector_size(4 * kWidth), aligned(4)));
+typedef int32_t Integers __attribute__((vector_size(4 * kWidth), aligned(4)));
+typedef int8_t Bytes __attribute__((vector_size(kWidth), aligned(1)));
+
+Vector& At(float* place) { return *reinterpret_cast<Vector*>(place); }
+Vector Load(const float* place) { return *reinterpret_cast<const Vector*>(place); }
+Vector All(float number) { return number - Vector{}; }
+
+// Of a group of examples; known at compile time how many, in all but the last one.
+template <typename T>
+void Copy(const T* from, int64_t count, T* to) {
+  if (count == kGroup)
+    std::memcpy(to, from, kGroup * sizeof(T));
+  else
+    std::memcpy(to, from, count * sizeof(T));
+}
+
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+struct Shape {
+  int64_t channels, height, width, batch;  // of the images
+  int64_t above, left;                     // zeros around them
+  int64_t kh, kw, features;                // of the kernel
+  int64_t down, across;                    // pooled squares
+
+  // Of an image with its zeros, as far as windows reach, [rows, columns, channels].
+  int64_t columns() const { return 2 * across + kw - 1; }
+  int64_t line() const { return columns() * channels; }
+  int64_t size() const { return (2 * down + kh - 1) * line(); }
+  // Of a row of a window.
+  int64_t run() const { return kw * channels; }
+  int64_t squares() const { return down * across; }
+  // From one image to the next: a vector may reach behind the end of an image; and
+  // images must not be a multiple of 4096 bytes apart, which one set of a cache holds.
+  int64_t stride() const { return size() + kGroup; }
+  // Rows of the kernel, filled up with zeros to whole vectors.
+  int64_t filled() const { return RoundUp(run(), kGroup); }
+
+  // Calls f(number in [C, H, W, B], number in an image with its zeros) for all pixels.
+  template <typename F>
+  void ForEachPixel(F f) const {
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t i = 0; i < height; ++i)
+        for (int64_t j = 0; j < width; ++j)
+          f(((c * height + i) * width + j) * batch,
+            ((i + above) * columns() + j + left) * channels + c);
+  }
+};
+
+// --- forward -------------------------------------------------------------------------
+
+// kCount features from `first` on, of a group of `count` examples.
+template <int kCount>
+void Outputs(const Shape& s, const float* images, const int32_t* offsets,
+             const float* kernel, const float* bias, int64_t first, int64_t example,
+             int64_t count, float* y, int8_t* winners) {
+  const int64_t taps = s.kh * s.run();
+  for (int64_t row = 0; row < s.down; ++row)
+    for (int64_t column = 0; column < s.across; ++column) {
+      Vector largest[kCount][2] = {};
+      Integers winner[kCount][2] = {};
+      for (int place = 0; place < kPlaces; ++place) {
+        Vector sums[kCount][2] = {};
+        const float* window =
+            images + ((2 * row + place / 2) * s.line() +
+                      (2 * column + place % 2) * s.channels) * kGroup;
+        const float* weights = kernel + first;
+        for (int64_t tap = 0; tap < taps; ++tap, weights += s.features) {
+          const Vector a = Load(window + offsets[tap]);
+          const Vector b = Load(window + offsets[tap] + kWidth);
+          for (int f = 0; f < kCount; ++f) {
+            sums[f][0] += All(weights[f]) * a;
+            sums[f][1] += All(weights[f]) * b;
+          }
+        }
+        for (int f = 0; f < kCount; ++f)
+          for (int half = 0; half < 2; ++half) {
+            const Vector sum = sums[f][half];
+            // NaN wins, and stays.
+            const Integers wins =
+                place == 0 ? ~Integers{} : (sum > largest[f][half]) | (sum != sum);
+            largest[f][half] = wins ? sum : largest[f][half];
+            winner[f][half] = wins ? Integers{} + place : winner[f][half];
+          }
+      }
+      for (int f = 0; f < kCount; ++f) {
+        float values[kGroup];
+        int8_t places[kGroup];
+        for (int half = 0; half < 2; ++half) {
+          const Vector sum = largest[f][half] + All(bias[first + f]);
+          const Integers off = sum <= 0;
+          At(values + half * kWidth) = off ? Vector{} : sum;
+          *reinterpret_cast<Bytes*>(places + half * kWidth) = __builtin_convertvector(
+              off ? Integers{} + kNone : winner[f][half], Bytes);
+        }
+        const int64_t at =
+            (((first + f) * s.down + row) * s.across + column) * s.batch + example;
+        Copy(values, count, y + at);
+        Copy(places, count, winners + at);
+      }
+    }
+}
+
+// scratch: float32 [size, kGroup] images, int32 [kh * run] offsets.
+void Forward(const Shape& s, const float* x, const float* kernel, const float* bias,
+             float* y, int8_t* winners, char* scratch) {
+  float* images = reinterpret_cast<float*>(scratch);
+  int32_t* offsets = reinterpret_cast<int32_t*>(images + s.size() * kGroup);
+  for (int64_t tap = 0; tap < s.kh * s.run(); ++tap)
+    offsets[tap] = (tap / s.run() * s.line() + tap % s.run()) * kGroup;
+  std::memset(images, 0, s.size() * kGroup * sizeof(float));
+  for (int64_t example = 0; example < s.batch; example += kGroup) {
+    const int64_t rest = s.batch - example, count = rest < kGroup ? rest : kGroup;
+    s.ForEachPixel([&](int64_t from, int64_t to) {
+      Copy(x + from + example, count, images + to * kGroup);
+    });
+    const auto outputs = [&](auto function, int64_t first) {
+      function(s, images, offsets, kernel, bias, first, example, count, y, winners);
+    };
+    int64_t first = 0;
+    if (s.features % 6 == 0 || s.features % 6 >= 4)  // else two or three alone are slow
+      for (; s.features - first >= 6; first += 6) outputs(Outputs<6>, first);
+    for (; s.features - first >= 4; first += 4) outputs(Outputs<4>, first);
+    for (; first < s.features; ++first) outputs(Outputs<1>, first);
+  }
+}
+
+// --- backward ------------------------------------------------------------------------
+
+// A gradient, and where the window of its output starts in an image.
+struct Entry {
+  int32_t window;
+  float gradient;
+};
+
+// For `count` examples the gradients of a feature, [kGroup, squares], and how many.
+// Neighbours in the list are of different rows, so that what is added to one window is
+// written before the next one is read that overlaps it.
+void List(const Shape& s, const float* gradient, const int8_t* winners, int64_t feature,
+          int64_t example, int64_t count, Entry* entries, int64_t* lengths) {
+  int32_t starts[kPlaces + 1] = {};
+  for (int place = 0; place < kPlaces; ++place)
+    starts[place] = place / 2 * s.line() + place % 2 * s.channels;
+  std::memset(lengths, 0, kGroup * sizeof(int64_t));
+  for (int64_t column = 0; column < s.across; ++column)
+    for (int64_t row = 0; row < s.down; ++row) {
+      const int64_t at =
+          ((feature * s.down + row) * s.across + column) * s.batch + example;
+      const int32_t square = 2 * (row * s.line() + column * s.channels);
+      for (int64_t i = 0; i < count; ++i) {
+        const int8_t winner = winners[at + i];
+        entries[i * s.squares() + lengths[i]] = {square + starts[winner],
+                                                 gradient[at + i]};
+        lengths[i] += winner != kNone;
+      }
+    }
+}
+
+// Adds to kCount rows of a kernel's gradient, of two vectors each, what one example
+// contributes; and to the bias's.
+template <int kCount>
+void Sums(const Shape& s, const Entry* entries, int64_t length, const float* image,
+          float* kernel, float* bias) {
+  Vector sums[kCount][2] = {}, total = {};
+  for (int64_t i = 0; i < length; ++i) {
+    const Vector gradient = All(entries[i].gradient);
+    const float* window = image + entries[i].window;
+    total += gradient;
+    for (int row = 0; row < kCount; ++row) {
+      sums[row][0] += gradient * Load(window + row * s.line());
+      sums[row][1] += gradient * Load(window + row * s.line() + kWidth);
+    }
+  }
+  for (int row = 0; row < kCount; ++row) {
+    At(kernel + row * s.filled()) += sums[row][0];
+    At(kernel + row * s.filled() + kWidth) += sums[row][1];
+  }
+  *bias += total[0];
+}
+
+// scratch: float32 [kGroup, stride] images, [features, kh, filled] sums, Entry [kGroup,
+// squares].
+void OfKernelAndBias(const Shape& s, const float* x, const float* gradient,
+                     const int8_t* winners, float* kernel, float* bias, char* scratch) {
+  float* images = reinterpret_cast<float*>(scratch);
+  float* sums = images + kGroup * s.stride();
+  Entry* entries = reinterpret_cast<Entry*>(sums + s.features * s.kh * s.filled());
+  // Where vectors reach behind a row, they read what is not used; but not NaN's bits.
+  std::memset(scratch, 0, reinterpret_cast<char*>(entries) - scratch);
+  std::memset(bias, 0, s.features * sizeof(float));
+  for (int64_t example = 0; example < s.batch; example += kGroup) {
+    const int64_t rest = s.batch - example, count = rest < kGroup ? rest : kGroup;
+    s.ForEachPixel([&](int64_t from, int64_t to) {
+      for (int64_t i = 0; i < count; ++i)
+        images[i * s.stride() + to] = x[from + example + i];
+    });
+    for (int64_t feature = 0; feature < s.features; ++feature) {
+      int64_t lengths[kGroup];
+      List(s, gradient, winners, feature, example, count, entries, lengths);
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t start = 0; start < s.run(); start += kGroup) {
+          float unused, *total = start == 0 ? bias + feature : &unused;
+          const auto add = [&](auto function, int64_t row) {
+            function(s, entries + i * s.squares(), lengths[i],
+                     images + i * s.stride() + row * s.line() + start,
+                     sums + (feature * s.kh + row) * s.filled() + start,
+                     row == 0 ? total : &unused);
+          };
+          int64_t row = 0;
+          for (; s.kh - row >= kRows; row += kRows) add(Sums<kRows>, row);
+          for (; s.kh - row >= 3; row += 3) add(Sums<3>, row);
+          for (; row < s.kh; ++row) add(Sums<1>, row);
+        }
+    }
+  }
+  for (int64_t tap = 0; tap < s.kh * s.run(); ++tap)
+    for (int64_t feature = 0; feature < s.features; ++feature)
+      kernel[tap * s.features + feature] =
+          sums[(feature * s.kh + tap / s.run()) * s.filled() + tap % s.run()];
+}
+
+// Adds kCount vectors of a row of the kernel to where the gradients come from.
+template <int kCount>
+void Spread(const Entry* entries, int64_t length, const float* weights, float* image) {
+  Vector row[kCount];
+  for (int i = 0; i < kCount; ++i) row[i] = Load(weights + i * kWidth);
+  for (int64_t entry = 0; entry < length; ++entry) {
+    const Vector gradient = All(entries[entry].gradient);
+    float* pixels = image + entries[entry].window;
+    for (int i = 0; i < kCount; ++i) At(pixels + i * kWidth) += gradient * row[i];
+  }
+}
+
+// scratch: as above, the kernel in place of its sums.
+void OfImages(const Shape& s, const float* kernel, const float* gradient,
+              const int8_t* winners, float* x, char* scratch) {
+  float* images = reinterpret_cast<float*>(scratch);
+  float* weights = images + kGroup * s.stride();
+  Entry* entries = reinterpret_cast<Entry*>(weights + s.features * s.kh * s.filled());
+  std::memset(weights, 0, s.features * s.kh * s.filled() * sizeof(float));
+  for (int64_t tap = 0; tap < s.kh * s.run(); ++tap)
+    for (int64_t feature = 0; feature < s.features; ++feature)
+      weights[(feature * s.kh + tap / s.run()) * s.filled() + tap % s.run()] =
+          kernel[tap * s.features + feature];
+  for (int64_t example = 0; example < s.batch; example += kGroup) {
+    const int64_t rest = s.batch - example, count = rest < kGroup ? rest : kGroup;
+    std::memset(images, 0, count * s.stride() * sizeof(float));
+    for (int64_t feature = 0; feature < s.features; ++feature) {
+      int64_t lengths[kGroup];
+      List(s, gradient, winners, feature, example, count, entries, lengths);
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t row = 0; row < s.kh; ++row) {
+          const auto add = [&](auto function, int64_t start) {
+            function(entries + i * s.squares(), lengths[i],
+                     weights + (feature * s.kh + row) * s.filled() + start,
+                     images + i * s.stride() + row * s.line() + start);
+          };
+          int64_t start = 0;
+          for (; s.run() - start > 3 * kWidth; start += 4 * kWidth)
+            add(Spread<4>, start);
+          for (; start < s.run(); start += kWidth) add(Spread<1>, start);
+        }
+    }
+    s.ForEachPixel([&](int64_t to, int64_t from) {
+      for (int64_t i = 0; i < count; ++i)
+        x[to + example + i] = images[i * s.stride() + from];
+    });
+  }
+}
+
+// --- XLA's side ----------------------------------------------------------------------
+
+const XLA_FFI_Buffer& Argument(const XLA_FFI_CallFrame* frame, int64_t index) {
+  return *static_cast<XLA_FFI_Buffer*>(frame->args.args[index]);
+}
+
+const XLA_FFI_Buffer& Result(const XLA_FFI_CallFrame* frame, int64_t index) {
+  return *static_cast<XLA_FFI_Buffer*>(frame->rets.rets[index]);
+}
+
+// Of the images, the kernel and what is pooled. All may have lanes before their own
+// dimensions.
+Shape ShapeOf(const XLA_FFI_CallFrame* frame, const XLA_FFI_Buffer& images,
+              const XLA_FFI_Buffer& kernel, const XLA_FFI_Buffer& pooled) {
+  const int64_t* i = images.dims + images.rank - 4;
+  const int64_t* k = kernel.dims + kernel.rank - 4;
+  const int64_t* p = pooled.dims + pooled.rank - 4;
+  const auto zeros = static_cast<XLA_FFI_Array*>(frame->attrs.attrs[0]);
+  const int64_t* before = static_cast<int64_t*>(zeros->data);
+  return {i[0], i[1], i[2], i[3], before[0], before[1], k[0], k[1], k[3], p[1], p[2]};
+}
+
+// Its numbers of a lane; `rank`: of its own dimensions.
+template <typename T>
+T* Lane(const XLA_FFI_Buffer& buffer, int rank, int64_t lane) {
+  int64_t size = 1;
+  for (int64_t i = buffer.rank - rank; i < buffer.rank; ++i) size *= buffer.dims[i];
+  return static_cast<T*>(buffer.data) + lane * size;
+}
+
+int64_t Lanes(const XLA_FFI_Buffer& buffer, int rank) {
+  int64_t lanes = 1;
+  for (int64_t i = 0; i < buffer.rank - rank; ++i) lanes *= buffer.dims[i];
+  return lanes;
+}
+
+// Whether XLA only asks which interface this is.
+bool Introduced(XLA_FFI_CallFrame* frame) {
+  if (frame->extension_start == nullptr) return false;
+  auto* version =
+      &reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)
+           ->metadata->api_version;
+  version->major_version = XLA_FFI_API_MAJOR;
+  version->minor_version = XLA_FFI_API_MINOR;
+  return true;
+}
+
+}  // namespace
+
+extern "C" {
+
+// x, kernel, bias -> y, winners, scratch
+XLA_FFI_Error* forward(XLA_FFI_CallFrame* frame) {
+  if (Introduced(frame)) return nullptr;
+  const auto &x = Argument(frame, 0), &kernel = Argument(frame, 1),
+             &bias = Argument(frame, 2), &y = Result(frame, 0),
+             &winners = Result(frame, 1), &scratch = Result(frame, 2);
+  const Shape shape = ShapeOf(frame, x, kernel, y);
+  for (int64_t i = 0; i < Lanes(x, 4); ++i)
+    Forward(shape, Lane<float>(x, 4, i), Lane<float>(kernel, 4, i),
+            Lane<float>(bias, 1, i), Lane<float>(y, 4, i), Lane<int8_t>(winners, 4, i),
+            Lane<char>(scratch, 1, i));
+  return nullptr;
+}
+
+// x, gradient, winners -> gradients of kernel and bias, scratch
+XLA_FFI_Error* of_kernel_and_bias(XLA_FFI_CallFrame* frame) {
+  if (Introduced(frame)) return nullptr;
+  const auto &x = Argument(frame, 0), &gradient = Argument(frame, 1),
+             &winners = Argument(frame, 2), &kernel = Result(frame, 0),
+             &bias = Result(frame, 1), &scratch = Result(frame, 2);
+  const Shape shape = ShapeOf(frame, x, kernel, gradient);
+  for (int64_t i = 0; i < Lanes(x, 4); ++i)
+    OfKernelAndBias(shape, Lane<float>(x, 4, i), Lane<float>(gradient, 4, i),
+                    Lane<int8_t>(winners, 4, i), Lane<float>(kernel, 4, i),
+                    Lane<float>(bias, 1, i), Lane<char>(scratch, 1, i));
+  return nullptr;
+}
+
+// kernel, gradient, winners -> gradient of the images, scratch
+XLA_FFI_Error* of_images(XLA_FFI_CallFrame* frame) {
+  if (Introduced(frame)) return nullptr;
+  const auto &kernel = Argument(frame, 0), &gradient = Argument(frame, 1),
+             &winners = Argument(frame, 2), &x = Result(frame, 0),
+             &scratch = Result(frame, 1);
+  const Shape shape = ShapeOf(frame, x, kernel, gradient);
+  for (int64_t i = 0; i < Lanes(x, 4); ++i)
+    OfImages(shape, Lane<float>(kernel, 4, i), Lane<float>(gradient, 4, i),
+             Lane<int8_t>(winners, 4, i), Lane<float>(x, 4, i),
+             Lane<char>(scratch, 1, i));
+  return nullptr;
+}
+}

@@ -1,0 +1,119 @@
+"""Convolution, bias, 2x2 max-pooling and ReLU as one kernel for a CPU; its gradients.
+
+fused_cpu.cc has the arithmetic, in float32. The system's C++ compiler builds it for the
+processor at hand when a network first wants it, and XLA calls it as foreign functions
+(jax.ffi), a lane after the other.
+"""
+
+import ctypes
+import functools
+import os
+import pathlib
+import subprocess
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moon_jax.models.pooling import check_even
+
+_SOURCE = pathlib.Path(__file__).with_suffix('.cc')
+_FUNCTIONS = ('forward', 'of_kernel_and_bias', 'of_images')
+_GROUP = 16  # examples, and numbers of whole vectors, as in the source
+
+Padding = tuple[tuple[int, int], tuple[int, int]]
+
+
+@functools.cache
+def fault() -> str:
+  """Why the kernels cannot be used; '' if they can: XLA knows them from now on.
+
+  The compiler is `c++`, or what the environment's CXX names.
+  """
+  compiler = os.environ.get('CXX', 'c++')
+  flags = ['-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w']
+  with tempfile.TemporaryDirectory() as folder:
+    library = os.path.join(folder, 'fused_cpu.so')
+    command = [compiler, *flags, f'-I{jax.ffi.include_dir()}', _SOURCE, '-o', library]
+    try:
+      subprocess.run(command, check=True, capture_output=True)
+      functions = ctypes.CDLL(library)
+    except OSError as error:
+      return f'the C++ compiler {compiler} cannot be run: {error.strerror or error}'
+    except subprocess.CalledProcessError as error:
+      lines = error.stderr.decode(errors='replace').splitlines()
+      return f'the C++ compiler {compiler} fails: {" ".join(lines[:1])}'
+  for name in _FUNCTIONS:
+    function = jax.ffi.pycapsule(getattr(functions, name))
+    jax.ffi.register_ffi_target(f'moon_jax_{name}', function, platform='cpu')
+  return ''
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def convolve_pool_relu(
+  x: jax.Array, kernel: jax.Array, bias: jax.Array, padding: Padding
+) -> jax.Array:
+  """ReLU of the largest of each 2x2 outputs of a convolution of stride 1, and a bias.
+
+  The gradient goes to the first of the largest.
+
+  Args:
+    x: [Cin, H, W, B] float32.
+    kernel: [kh, kw, Cin, Cout] float32.
+    bias: [Cout] float32.
+    padding: zeros (above, below), (left, right).
+
+  Returns:
+    [Cout, H' / 2, W' / 2, B], H' = H + above + below - kh + 1, W' likewise.
+
+  Raises:
+    ValueError: H' or W' is odd.
+    RuntimeError: there is a `fault`.
+  """
+  return _saved(x, kernel, bias, padding)[0]
+
+
+def _saved(x, kernel, bias, padding):
+  height, width = (
+    size + sum(pads) - k + 1
+    for size, pads, k in zip(x.shape[1:3], padding, kernel.shape[:2], strict=True)
+  )
+  check_even(height, width)
+  pooled = (kernel.shape[3], height // 2, width // 2, x.shape[3])
+  results = [jax.ShapeDtypeStruct(pooled, dtype) for dtype in (jnp.float32, jnp.int8)]
+  results.append(_scratch(kernel.shape, pooled))
+  y, winners = _call('forward', padding, results, x, kernel, bias)
+  return y, (x, kernel, winners)
+
+
+def _backward(padding, saved, gradient):
+  x, kernel, winners = saved
+  shapes = (x.shape, kernel.shape, kernel.shape[3:])
+  of_x, of_kernel, of_bias = (jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes)
+  scratch = _scratch(kernel.shape, gradient.shape)
+  given = (gradient, winners)
+  (of_x,) = _call('of_images', padding, [of_x, scratch], kernel, *given)
+  of_weights = [of_kernel, of_bias, scratch]
+  return of_x, *_call('of_kernel_and_bias', padding, of_weights, x, *given)
+
+
+convolve_pool_relu.defvjp(_saved, _backward)
+
+
+def _call(name, padding, results, *arrays):
+  """Runs a function of the source; its results but for the last one, its scratch."""
+  if fault():
+    raise RuntimeError(fault())
+  call = jax.ffi.ffi_call(f'moon_jax_{name}', results, vmap_method='broadcast_all')
+  return call(*arrays, zeros=np.array([before for before, _ in padding]))[:-1]
+
+
+def _scratch(kernel, pooled):
+  """Memory for a group of images with zeros, a kernel in whole vectors, and lists."""
+  kh, kw, channels, features = kernel
+  _, height, width, _ = pooled
+  image = (2 * height + kh - 1) * (2 * width + kw - 1) * channels + _GROUP
+  row = -(-kw * channels // _GROUP) * _GROUP
+  numbers = _GROUP * image + features * kh * row + _GROUP * height * width * 2
+  return jax.ShapeDtypeStruct((4 * numbers,), jnp.uint8)
