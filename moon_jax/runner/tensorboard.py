@@ -8,7 +8,7 @@ import platform
 import time
 
 import numpy as np
-from matplotlib import image
+from PIL import Image
 from tensorboardX import summary
 from tensorboardX.proto import event_pb2, summary_pb2
 from tensorboardX.record_writer import RecordWriter
@@ -57,8 +57,13 @@ class Board:
 
   def add_picture(self, name: str, path: pathlib.Path) -> None:
     """Writes a PNG, as of before the first round."""
-    pixels = image.imread(path)
-    self._add(0, summary=summary.image(name, pixels, dataformats='HWC'))
+    with Image.open(path) as opened:
+      width, height = opened.size
+    picture = summary_pb2.Summary.Image(
+      width=width, height=height, encoded_image_string=path.read_bytes()
+    )
+    value = summary_pb2.Summary.Value(tag=name, image=picture)
+    self._add(0, summary=summary_pb2.Summary(value=[value]))
 
   def close(self) -> None:
     """Closes the file; what it could not write has been told."""
