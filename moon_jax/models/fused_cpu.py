@@ -68,7 +68,7 @@ def convolve_pool_relu(
     [Cout, H' / 2, W' / 2, B], H' = H + above + below - kh + 1, W' likewise.
 
   Raises:
-    ValueError: H' or W' is odd.
+    ValueError: H' or W' is odd, or a number of zeros negative.
     RuntimeError: there is a `fault`.
   """
   return _saved(x, kernel, bias, padding)[0]
@@ -80,6 +80,8 @@ def _saved(x, kernel, bias, padding):
     for size, pads, k in zip(x.shape[1:3], padding, kernel.shape[:2], strict=True)
   )
   check_even(height, width)
+  if min(map(min, padding)) < 0:  # what the source writes beside an image
+    raise ValueError(f'The padding {padding} must not be negative.')
   pooled = (kernel.shape[3], height // 2, width // 2, x.shape[3])
   results = [jax.ShapeDtypeStruct(pooled, dtype) for dtype in (jnp.float32, jnp.int8)]
   results.append(_scratch(kernel.shape, pooled))

@@ -147,6 +147,21 @@ def test_bfloat16_is_summed_up_in_float32_on_a_gpu():
     assert relative(one, other) < 2**-6
 
 
+def test_what_is_no_number_reaches_the_squares_whose_windows_have_it(fused):
+  x, kernel, bias = arrays(2, 8, 4, 3, 5)
+  x = x.at[0, 4, 3, 1].set(jnp.nan)
+  found, expected = fused(x, kernel, bias, NONE), in_turn(x, kernel, bias, NONE)
+  assert 0 < jnp.isnan(expected).mean() < 0.25
+  np.testing.assert_array_equal(jnp.isnan(found), jnp.isnan(expected))
+  assert relative(jnp.nan_to_num(found), jnp.nan_to_num(expected)) < 2e-6
+
+
+def test_a_cpu_refuses_to_cut_images_off():
+  given = arrays(2, 8, 4, 3, 5)
+  with pytest.raises(ValueError, match='must not be negative'):
+    fused_cpu.convolve_pool_relu(*given, ((0, -2), (0, 0)))
+
+
 @pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float64])
 def test_a_cpu_computes_other_types_by_the_banded_form(dtype):
   with jax.enable_x64(True):
