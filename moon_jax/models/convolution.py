@@ -250,7 +250,7 @@ _banded = Form.of(banded, 0, functools.partial(banded, pool=True))
 
 def _fused_on_cpu(x, kernel, bias, padding):
   """One pass of a compiled function in float32; banded in any other type."""
-  float32 = x.dtype == jnp.float32
+  float32 = all(array.dtype == jnp.float32 for array in (x, kernel, bias))
   return (fused_cpu.convolve_pool_relu if float32 else _banded.pooled)(
     x, kernel, bias, padding
   )

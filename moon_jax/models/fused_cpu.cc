@@ -224,7 +224,7 @@ void OfKernelAndBias(const Shape& s, const float* x, const float* gradient,
       List(s, gradient, winners, feature, example, count, entries, lengths);
       for (int64_t i = 0; i < count; ++i)
         for (int64_t start = 0; start < s.run(); start += kGroup) {
-          float unused, *total = start == 0 ? bias + feature : &unused;
+          float unused = 0, *total = start == 0 ? bias + feature : &unused;
           const auto add = [&](auto function, int64_t row) {
             function(s, entries + i * s.squares(), lengths[i],
                      images + i * s.stride() + row * s.line() + start,
@@ -331,7 +331,9 @@ int64_t Lanes(const XLA_FFI_Buffer& buffer, int rank) {
 
 // Whether XLA only asks which interface this is.
 bool Introduced(XLA_FFI_CallFrame* frame) {
-  if (frame->extension_start == nullptr) return false;
+  const auto* extension = frame->extension_start;
+  if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata)
+    return false;
   auto* version =
       &reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)
            ->metadata->api_version;

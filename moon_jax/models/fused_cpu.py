@@ -38,16 +38,24 @@ def fault() -> str:
     command = [compiler, *flags, f'-I{jax.ffi.include_dir()}', _SOURCE, '-o', library]
     try:
       subprocess.run(command, check=True, capture_output=True)
-      functions = ctypes.CDLL(library)
     except OSError as error:
       return f'the C++ compiler {compiler} cannot be run: {error.strerror or error}'
     except subprocess.CalledProcessError as error:
       lines = error.stderr.decode(errors='replace').splitlines()
       return f'the C++ compiler {compiler} fails: {" ".join(lines[:1])}'
+    try:
+      functions = ctypes.CDLL(library)
+    except OSError as error:  # such as a folder of which nothing may be run
+      return f'what the C++ compiler {compiler} built cannot be loaded: {error}'
   for name in _FUNCTIONS:
     function = jax.ffi.pycapsule(getattr(functions, name))
     jax.ffi.register_ffi_target(f'moon_jax_{name}', function, platform='cpu')
   return ''
+
+
+def known_fault() -> str:
+  """The `fault`, if a network has wanted the kernels; else '', and builds nothing."""
+  return fault() if fault.cache_info().currsize else ''
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

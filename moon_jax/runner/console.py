@@ -110,8 +110,7 @@ class Console:
       f'{planner.cohort_size}, lanes: {planner.num_lanes} on '
       f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
     )
-    # Whether the network asked for the kernels, and what it was told.
-    if fused_cpu.fault.cache_info().currsize and (fault := fused_cpu.fault()):
+    if fault := fused_cpu.known_fault():
       self.say(f'convolutions in a slower form: {fault}')
 
   def exchanged(self, summed: int, model: int, sent: int) -> None:

@@ -69,7 +69,7 @@ def entry_of(
     _code(),
     [importlib.metadata.version(name) for name in _PACKAGES] + [sys.version],
     [(d.id, d.platform, d.device_kind) for d in jax.devices()],
-    (platform.platform(), _processor(), fused_cpu.fault()),
+    (platform.platform(), _processor(), fused_cpu.known_fault()),
     sorted(jax.config.values.items(), key=str),
     sorted(item for item in os.environ.items() if item[0].startswith(('JAX', 'XLA'))),
   )

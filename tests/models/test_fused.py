@@ -81,6 +81,7 @@ def test_values_and_gradients_of_the_networks_layers(shape, fused):
     (7, (2, 4), ((2, 0), (1, 1))),
     (4, (3, 3), ((1, 1), (1, 1))),
     (6, (1, 1), NONE),
+    (8, (8, 7), ((2, 3), (3, 3))),  # more rows than are summed up at a time
   ],
 )
 def test_values_and_gradients_with_zeros_around(side, size, padding, fused):
@@ -175,6 +176,16 @@ def test_a_cpu_computes_other_types_by_the_banded_form(dtype):
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize('which', [0, 1])
+def test_a_cpu_computes_mixed_types_by_the_banded_form(which):
+  given = arrays(2, 8, 4, 3, 5)
+  given[which] = given[which].astype(jnp.bfloat16)
+  found, expected = (
+    convolution.FORMS[form].pooled(*given, NONE) for form in ('fused_on_cpu', 'banded')
+  )
+  np.testing.assert_array_equal(found, expected)
+
+
 def test_each_device_has_its_own_kernels_and_predictions_do_without():
   changes = {'model': 'moon_cnn', 'execution.convolution': 'fused'}
   config = config_lib.changed(config_lib.defaults(), changes)
@@ -190,6 +201,7 @@ def test_each_device_has_its_own_kernels_and_predictions_do_without():
   [
     ('/is/not/there', '/is/not/there cannot be run: No such file'),
     ('false', 'false fails'),
+    ('true', 'what the C.. compiler true built cannot be loaded: '),
   ],
 )
 def test_without_a_compiler_it_is_refused_on_a_cpu(monkeypatch, compiler, says):

@@ -1,6 +1,7 @@
 """The second start of a command traces nothing, and never loads another's programs."""
 
 import dataclasses
+import functools
 import types
 
 import jax
@@ -75,7 +76,7 @@ def test_what_a_program_depends_on_is_in_its_name(tmp_path, monkeypatch):
   for where, attribute, other in (
     (program_cache, '_code', lambda: ''),
     (program_cache, '_processor', lambda: ''),
-    (fused_cpu, 'fault', lambda: 'none'),
+    (fused_cpu, 'known_fault', lambda: 'none'),
     (
       program_cache,
       'importlib',
@@ -88,6 +89,12 @@ def test_what_a_program_depends_on_is_in_its_name(tmp_path, monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', '--xla_cpu_enable_fast_math=true')
   others.append(name())
   assert len({first, *others}) == 1 + len(others)
+
+
+def test_a_network_without_convolutions_builds_no_kernels(tmp_path, monkeypatch):
+  monkeypatch.setattr(fused_cpu, 'fault', functools.cache(fused_cpu.fault.__wrapped__))
+  assert program_cache.entry_of(tmp_path, *built())
+  assert not fused_cpu.fault.cache_info().currsize
 
 
 def test_the_name_changes_with_the_code(tmp_path, monkeypatch):
