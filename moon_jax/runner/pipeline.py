@@ -13,7 +13,6 @@ packs those of round t+1 with their memories; who is in round t too has them the
 """
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable
 from concurrent import futures
@@ -26,7 +25,7 @@ from moon_jax.data.device import TrainSplit
 from moon_jax.engine import devices, hosts, programs
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
-from moon_jax.runner import compile_cache, program_cache, testing
+from moon_jax.runner import compile_cache, testing
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
@@ -119,8 +118,9 @@ class Pipeline:
     self._taken_part = np.zeros(config.num_clients, bool)
     for index in range(self._rounds.start):
       self._taken_part[experiment.planner.cohort(index)] = True
-    compiling = compiling or functools.partial(compile_programs, keep=True)
-    self._programs = compiling(experiment, state, self._packed.inputs, console.say)
+    self._programs = (compiling or compile_programs)(
+      experiment, state, self._packed.inputs, console.say
+    )
     if hosts.count() > 1:
       summed = programs.exchanged_bytes(self._programs.run_round)
       arrivals = tree.num_bytes(self._packed.plan.arrivals)
@@ -271,8 +271,6 @@ def compile_programs(
   state: State,
   inputs: programs.RoundInputs,
   say: Callable,
-  *,
-  keep: bool = False,
 ) -> programs.Compiled:
   """Compiles the programs of a run, or finds them in the compile cache, and says so.
 
@@ -281,18 +279,10 @@ def compile_programs(
     state: a state of it, or its shapes.
     inputs: of any round.
     say: is told.
-    keep: whether the next start of the same command shall not even trace them.
   """
-  with compile_cache.using(experiment.config.execution.compile_cache, say) as folder:
+  with compile_cache.using(experiment.config.execution.compile_cache, say):
     say('compiling one round and one test ... ', end='')
-    begin = time.perf_counter()
-    entry = keep and program_cache.entry_of(folder, experiment, state, inputs)
-    if entry and (found := program_cache.load(entry, experiment.mesh)):
-      compiled = programs.Compiled(*found, time.perf_counter() - begin)
-    else:
-      compiled = programs.compile_programs(experiment, state, inputs)
-      if entry:
-        program_cache.save(entry, compiled)
+    compiled = programs.compile_programs(experiment, state, inputs)
     say(f'{compiled.compile_seconds:.1f} s')
   return compiled
 

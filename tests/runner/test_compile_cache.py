@@ -1,6 +1,7 @@
 """Compiled programs are kept in private, and a bad one is never used."""
 
 import os
+import re
 import stat
 
 import jax
@@ -49,16 +50,14 @@ def test_bad_entries_are_removed_and_the_run_goes_on(tmp_path):
   cache = tmp_path / 'programs'
   check_success(launch(tmp_path, *RUN, CACHE, '--workdir=first'))
   assert stat.S_IMODE(cache.stat().st_mode) == 0o700
-  test_program, both_programs, round_program = entries(cache)
-  assert test_program.name.startswith('jit_evaluate-')
-  assert both_programs.name.startswith('jit_programs-')
+  round_program, test_program = entries(cache)[::-1]
   assert round_program.name.startswith('jit_run_round-')
+  assert test_program.name.startswith('jit_evaluate-')
   whole = contents(cache)
   metrics = (tmp_path / 'first/metrics.jsonl').read_bytes()
 
   # Truncated; and one bit in the middle, which JAX itself would run.
   round_program.write_bytes(round_program.read_bytes()[:-100])
-  both_programs.write_bytes(both_programs.read_bytes()[:-100])
   flipped = bytearray(test_program.read_bytes())
   flipped[len(flipped) // 2] ^= 1
   test_program.write_bytes(flipped)
@@ -66,15 +65,17 @@ def test_bad_entries_are_removed_and_the_run_goes_on(tmp_path):
   (cache / f'jit_other-{KEY}-cache').write_bytes(b'half a pro')
   done = launch(tmp_path, *RUN, CACHE, '--workdir=second')
   check_success(done)
-  assert f'compile cache: 4 bad entries removed from {cache}\n' in done.stdout
+  assert f'compile cache: 3 bad entries removed from {cache}\n' in done.stdout
   assert contents(cache).keys() == whole.keys()
   assert (tmp_path / 'second/metrics.jsonl').read_bytes() == metrics
 
-  # Now they are good: looked up, and not written again.
+  # Now they are good: looked up, not compiled, and not written again.
   before = contents(cache)
-  done = launch(tmp_path, *RUN, CACHE, '--workdir=third')
-  check_success(done)
+  done = launch(tmp_path, *RUN, CACHE, '--workdir=third', JAX_LOG_COMPILES='1')
+  assert done.returncode == ExitCode.DONE
   assert 'bad entries' not in done.stdout
+  hits = re.findall(r'Persistent compilation cache hit for .(jit_\w+)', done.stderr)
+  assert hits == ['jit_run_round', 'jit_evaluate']
   assert contents(cache) == before
   assert (tmp_path / 'third/metrics.jsonl').read_bytes() == metrics
 
