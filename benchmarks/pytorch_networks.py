@@ -200,6 +200,11 @@ def to_ours(tensor):
   return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
 
 
+def as_ours(module):
+  """moon_jax's path of a leaf -> the array as moon_jax has it."""
+  return {path: to_ours(tensor) for path, tensor in leaves(module).items()}
+
+
 def to_theirs(array):
   """The other way round, as a tensor."""
   array = array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T

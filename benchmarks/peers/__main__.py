@@ -1,8 +1,9 @@
-"""Times the engine beside pfl-research, in turn, on one core, and prints the row.
+"""Times the engine beside another simulator, in turn, on one core, and prints the row.
 
-  python -m benchmarks.peers --python=PATH --data-dir=DIR [--repeats=N] [--out=FILE]
+  python -m benchmarks.peers --peer=pfl --python=PATH --data-dir=DIR [--repeats=N]
+    [--out=FILE]
 
-PATH is the python of an environment with requirements-pfl.txt.
+PATH is the python of an environment with the requirements-*.txt of that peer.
 """
 
 import argparse
@@ -12,14 +13,21 @@ import tempfile
 
 from benchmarks import beside, processes
 
-# What pfl's model does not do by default.
+# What the peers' models do not do by default.
 _PLAIN = ('--config.optimizer.momentum=0', '--config.optimizer.weight_decay=0')
 _NETWORK = 'moon_cnn'
+# Of each peer: the name of a row -> what its script is given.
+_FORMS = {
+  'pfl': {'pfl': [], 'pfl, compiled': ['--compile']},
+  'fedjax': {'fedjax': []},
+  'flower': {'flower': []},
+}
 
 
 def main() -> None:
   """Prints samples a second of each, and their ratios."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--peer', choices=_FORMS, default='pfl')
   parser.add_argument('--python', required=True)
   parser.add_argument('--data-dir', required=True)
   parser.add_argument('--repeats', type=int, default=7)
@@ -33,8 +41,8 @@ def main() -> None:
   ):
     file = f'{folder}/round.npz'
     turns.add('ours', ['-m', 'benchmarks.engine', f'--out={file}', *words])
-    theirs = ['-m', 'benchmarks.peers.pfl_round', f'--workload={file}']
-    for form, more in (('pfl', []), ('pfl, compiled', ['--compile'])):
+    theirs = ['-m', f'benchmarks.peers.{options.peer}_round', f'--workload={file}']
+    for form, more in _FORMS[options.peer].items():
       turns.add(form, [*theirs, *more], options.python)
     reports = turns.reports()
   ours = reports['ours']['seconds']

@@ -7,11 +7,7 @@ benchmarks/engine.py without momentum and weight decay. Prints one JSON line; wi
 --turns each timed round waits for a line on standard input (benchmarks/processes.py).
 """
 
-import argparse
 import itertools
-import json
-import sys
-import time
 
 import numpy as np
 import torch
@@ -28,7 +24,8 @@ from pfl.model.pytorch import PyTorchModel
 from torch.nn import functional as F
 
 from benchmarks import pytorch_networks as networks
-from benchmarks.pytorch_baseline import Workload, below, load
+from benchmarks.peers import rounds
+from benchmarks.pytorch_baseline import Workload, load
 
 
 class Network(networks.MoonCnn):
@@ -44,46 +41,27 @@ class Network(networks.MoonCnn):
 
 
 class Timer(TrainingProcessCallback):
-  """Times each round but the first; with turns it waits for its own before it.
+  """Tells of the end of each round."""
 
-  Attributes:
-    seconds: of each.
-    difference: the largest number by which the first round's model differs from ours.
-  """
-
-  def __init__(self, network: Network, result: dict, turns: bool):
-    self.seconds, self.difference = [], None
-    self._network, self._result = network, result
-    self._turns, self._begin = turns, None
+  def __init__(self, network: Network, timed: rounds.Rounds):
+    self._network, self._timed = network, timed
 
   def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
     """Called by pfl after each round."""
-    if self._begin is not None:
-      self.seconds.append(time.perf_counter() - self._begin)
-    else:
-      self.difference = max(
-        (leaf - self._result[path]).abs().max().item()
-        for path, leaf in networks.leaves(self._network).items()
-      )
-    if self._turns:
-      print('ready', flush=True)
-      sys.stdin.readline()
-    self._begin = time.perf_counter()
+    self._timed.ended(lambda: networks.as_ours(self._network))
     return False, Metrics()
 
 
 def main() -> None:
   """Runs one round more than are timed."""
-  parser = argparse.ArgumentParser()
-  parser.add_argument('--workload', required=True)
-  parser.add_argument('--repeats', type=int, default=5)
-  parser.add_argument('--turns', action='store_true')
+  parser = rounds.parser()
   parser.add_argument('--compile', action='store_true')
   options = parser.parse_args()
   torch.set_num_threads(1)
-  arrays = np.load(options.workload)
+  with np.load(options.workload) as file:
+    arrays = dict(file)
   work, network = Workload(arrays), Network()
-  timer = Timer(network, below('result/', arrays), options.turns)
+  timed = rounds.Rounds(arrays, options.turns)
   with torch.no_grad():
     load(network, work.received)
   model = PyTorchModel(
@@ -108,12 +86,9 @@ def main() -> None:
       local_batch_size=len(work.batches[0][0]),
     ),
     NNEvalHyperParams(500),
-    callbacks=[timer],
+    callbacks=[Timer(network, timed)],
   )
-  rate = work.samples() / float(np.median(timer.seconds))
-  form = 'compiled' if options.compile else 'eager'
-  told = {'seconds': timer.seconds, 'samples_per_second': rate, 'form': form}
-  print(json.dumps(told | {'difference': timer.difference}))
+  timed.tell()
 
 
 def federation(work: Workload) -> FederatedDataset:
