@@ -1,5 +1,6 @@
 """The program: `python launch.py`, `moon-jax` and `python -m moon_jax` are the same."""
 
+import gc
 import sys
 
 from moon_jax.errors import ExitCode, exit_code_of
@@ -8,6 +9,7 @@ from moon_jax.runner import signals, streams
 
 def main() -> None:
   """Runs the command line of this process, and exits with its code."""
+  gc.set_threshold(50_000)  # nearly all that is made at the start, by JAX, stays
   streams.outlive()
   sys.exit(launch(sys.argv[1:], signals.listen()))
 

@@ -117,9 +117,7 @@ def open_directory(
     console.introduce(request, built, state)
     for line in told:
       console.say(line)
-    with Records(workdir, int(state.round)) as records:
-      if not records.rounds:
-        records.board.add_picture('partition', workdir / 'partition.png')
+    with Records(workdir, int(state.round), built.class_counts) as records:
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       yield checkpoints, records, store, state

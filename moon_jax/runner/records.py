@@ -4,18 +4,25 @@ metrics.jsonl   results only, no clock, so that a resumed run ends with the same
                 as an uninterrupted one
 timings.jsonl   seconds, samples/s, memory
 tensorboard/    the same scalars, the partition, histograms of the clients' drift
+partition.png   how many examples of each class a client owns
 """
 
 import json
 import math
 import os
 import pathlib
+from concurrent import futures
+
+import numpy as np
 
 from moon_jax.errors import NoCheckpointError
 from moon_jax.runner import files
 from moon_jax.runner.metrics import Record
 from moon_jax.runner.run_directory import METRICS, SUMMARY, TIMINGS
 from moon_jax.runner.tensorboard import Board
+
+# Of all runs of the process: matplotlib draws in one thread at a time.
+_BESIDE = futures.ThreadPoolExecutor(1)
 
 
 class Records:
@@ -31,8 +38,25 @@ class Records:
     board: TensorBoard's file.
   """
 
-  def __init__(self, workdir: pathlib.Path, completed_rounds: int):
-    self.workdir = workdir
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    completed_rounds: int,
+    counts: np.ndarray | None = None,
+  ):
+    """Opens the files.
+
+    Args:
+      workdir: the run directory.
+      completed_rounds: in the state that the run goes on from.
+      counts: [N, Y], training examples of each client and class, which partition.png
+        shows; it is drawn beside the second round, for which the first need not wait.
+
+    Raises:
+      NoCheckpointError: rounds that are in the state are not in the files.
+      RunError: the files cannot be written.
+    """
+    self.workdir, self._counts, self._drawing = workdir, counts, None
     self.rounds, self.num_dropped = _keep(workdir / METRICS, completed_rounds)
     if len(self.rounds) != completed_rounds:
       raise NoCheckpointError(
@@ -50,10 +74,13 @@ class Records:
   def __enter__(self):
     return self
 
-  def __exit__(self, *exception):
+  def __exit__(self, kind, *exception):
+    fault = self._drawing and self._drawing.exception()  # waits for it
     self._metrics.close()
     self._timings.close()
     self.board.close()
+    if fault and kind is None:
+      raise fault
 
   def add_metrics(self, record: Record) -> None:
     """Appends a line to metrics.jsonl, and its numbers to TensorBoard.
@@ -73,6 +100,16 @@ class Records:
     """
     _append(self._timings, record)
     self.board.add('timings', record)
+    if self._drawing is None and self._counts is not None:
+      self._drawing = _BESIDE.submit(self._draw_partition)
+
+  def _draw_partition(self):
+    path = self.workdir / 'partition.png'
+    if not path.exists():
+      from moon_jax.runner import plots  # matplotlib takes as long to load as to draw
+
+      plots.heat_map(path, self._counts, self.workdir.name)
+      self.board.add_picture('partition', path)
 
 
 def _append(file, record):

@@ -1,7 +1,7 @@
 """Checks and makes a run directory, and writes the files of its begin and its end.
 
 config.json     the resolved configuration, versions, devices, git commit
-partition.npz   who owns which training example; partition.png shows it
+partition.npz   who owns which training example
 summary.json    written, like curves.png, when the last round is done
 """
 
@@ -22,7 +22,7 @@ from moon_jax.cli import Request
 from moon_jax.data.device import DeviceSplit
 from moon_jax.data.partition import Partition
 from moon_jax.errors import NoCheckpointError, UsageError
-from moon_jax.runner import files, lock, plots
+from moon_jax.runner import files, lock
 from moon_jax.runner.metrics import Record, summarise
 
 CONFIG, SUMMARY = 'config.json', 'summary.json'
@@ -137,6 +137,8 @@ def finish(workdir: pathlib.Path, rounds: list[Record]) -> None:
     workdir: the run directory.
     rounds: the lines of metrics.jsonl.
   """
+  from moon_jax.runner import plots  # matplotlib: the first round need not wait for it
+
   timings = files.read_lines(workdir / TIMINGS)
   plots.curves(workdir / 'curves.png', rounds, title=workdir.name)
   files.write_json(workdir / SUMMARY, summarise(rounds, timings))
@@ -148,7 +150,7 @@ def save_partition(
   counts: np.ndarray,
   names: np.ndarray | None = None,
 ) -> None:
-  """Writes partition.npz and partition.png.
+  """Writes partition.npz.
 
   Args:
     workdir: the run directory.
@@ -159,7 +161,6 @@ def save_partition(
   arrays = split._asdict() | ({} if names is None else {'clients': names})
   with files.replacing(workdir / 'partition.npz') as file:
     np.savez(file, **arrays, class_counts=counts)
-  plots.heat_map(workdir / 'partition.png', counts, workdir.name)
 
 
 def describe_images(split: DeviceSplit) -> Record:

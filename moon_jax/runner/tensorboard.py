@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import platform
+import threading
 import time
 
 import numpy as np
@@ -22,12 +23,12 @@ class Board:
 
   tensorboardX's SummaryWriter writes in a thread of its own. If that cannot write, it
   dies unheard, and the run waits for it for ever; so this class writes at once. What
-  cannot be written is a RunError.
+  cannot be written is a RunError. Threads may share it.
   """
 
   def __init__(self, folder: pathlib.Path, first_round: int):
     """Makes the file; events of this round and later ones in older files are void."""
-    self._folder = folder
+    self._folder, self._writing = folder, threading.Lock()
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     with files.writing(folder):
       folder.mkdir(exist_ok=True)
@@ -72,6 +73,6 @@ class Board:
 
   def _add(self, step, **content):
     event = event_pb2.Event(wall_time=time.time(), step=step, **content)
-    with files.writing(self._folder):
+    with self._writing, files.writing(self._folder):
       self._writer.write(event.SerializeToString())
       self._writer.flush()

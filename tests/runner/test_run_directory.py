@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -335,6 +336,36 @@ def test_a_diverged_loss_is_null_and_makes_no_noise(tmp_path, caplog):
   assert caplog.text == ''
 
 
+def test_the_partition_is_drawn_once_and_no_round_waits_for_matplotlib(tmp_path):
+  code = f"""
+import pathlib, sys
+import numpy as np
+from moon_jax.runner import loop, records
+with records.Records(pathlib.Path({str(tmp_path)!r}), 0, np.ones((2, 3), int)) as opened:
+  opened.add_metrics({{'round': 1}})
+  assert 'matplotlib' not in sys.modules
+  opened.add_timings({{'round': 1}})
+"""
+  subprocess.run([sys.executable, '-c', code], check=True)
+  picture = tmp_path / 'partition.png'
+  assert picture.read_bytes().startswith(b'\x89PNG')
+  drawn = picture.stat().st_mtime_ns
+  with records_lib.Records(tmp_path, 1, np.ones((2, 3), int)) as records:
+    records.add_timings({'round': 2})
+  assert picture.stat().st_mtime_ns == drawn
+
+
+def test_a_partition_that_cannot_be_drawn_is_told_when_the_run_ends(tmp_path):
+  with (
+    pytest.raises(IndexError),
+    records_lib.Records(tmp_path, 0, np.ones(3, int)) as records,
+  ):
+    records.add_timings({'round': 1})
+  with pytest.raises(KeyError), records_lib.Records(tmp_path, 0, np.ones(3)) as records:
+    records.add_timings({'round': 1})
+    raise KeyError
+
+
 def test_reading_what_is_not_there(tmp_path):
   assert files.read_lines(tmp_path / 'none') == []
   assert files.read_json(tmp_path / 'none') is None
@@ -510,7 +541,7 @@ def test_a_saved_partition_is_complete_and_reproducible(tmp_path):
   for name in ('a', 'b'):
     (tmp_path / name).mkdir()
     run_directory.save_partition(tmp_path / name, split, counts)
-    assert names(tmp_path / name) == ['partition.npz', 'partition.png']
+    assert names(tmp_path / name) == ['partition.npz']
   first, second = (tmp_path / name / 'partition.npz' for name in ('a', 'b'))
   assert first.read_bytes() == second.read_bytes()
   with np.load(first, allow_pickle=False) as saved:
