@@ -16,17 +16,17 @@ from jax.stages import Lowered
 
 from moon_jax import catalog, tree
 from moon_jax.data.augment import augmenter
-from moon_jax.data.device import TrainSplit
+from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.engine import (
   client_training,
   devices,
   evaluation,
   lanes,
-  planning,
 )
 from moon_jax.engine import round as round_lib
 from moon_jax.engine.experiment import Experiment, options, round_scalars
-from moon_jax.types import Scalars, State
+from moon_jax.engine.planning import Plan
+from moon_jax.types import ClientMetrics, Scalars, State
 
 
 class RoundInputs(NamedTuple):
@@ -37,21 +37,17 @@ class RoundInputs(NamedTuple):
     scalars: the numbers, each a float32, so that none compiles anew.
   """
 
-  plan: planning.Plan
+  plan: Plan
   scalars: Scalars
 
 
-def round_inputs(
-  experiment: Experiment, round_index: int, plan: planning.Plan
-) -> RoundInputs:
+def round_inputs(experiment: Experiment, round_index: int, plan: Plan) -> RoundInputs:
   """Copies a round's plan and numbers to the device; round_index counts from 0."""
   scalars = round_scalars(experiment.config, experiment.algorithm, round_index)
   return to_device(experiment, plan, scalars)
 
 
-def to_device(
-  experiment: Experiment, plan: planning.Plan, scalars: Scalars
-) -> RoundInputs:
+def to_device(experiment: Experiment, plan: Plan, scalars: Scalars) -> RoundInputs:
   """Copies a plan, and the numbers that belong to it, to the device."""
   return RoundInputs(
     devices.split(plan.for_device(), lanes.plan_spec(), experiment.mesh),
@@ -59,7 +55,7 @@ def to_device(
   )
 
 
-def train_split(experiment: Experiment, plan: planning.Plan) -> TrainSplit:
+def train_split(experiment: Experiment, plan: Plan) -> TrainSplit:
   """The training split that a round is given, on the device: all, or its cohort's."""
   if experiment.stream is None:
     return experiment.train
@@ -101,58 +97,86 @@ def exchanged_bytes(program: Stage) -> int:
   return total
 
 
+# (function, arguments) -> a function that computes the same.
+Traced = Callable[[Callable, tuple], Callable]
+
+
 def compile_programs(
-  experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
+  experiment: Experiment,
+  state: State,
+  inputs: RoundInputs,
+  *,
+  donate: bool = True,
+  traced: Traced = lambda function, arguments: function,
 ) -> Compiled:
   """Compiles one round and one evaluation, for this state and any round's inputs.
 
-  With `donate` a round writes its state over the one that it is given.
+  Args:
+    experiment: what is run.
+    state: a state of it, or its shapes.
+    inputs: of any round.
+    donate: whether a round writes its state over the one that it is given.
+    traced: may give what a function has been traced to, so that it is not traced again.
   """
   begin = time.perf_counter()
-  lowered = lower_programs(experiment, state, inputs, donate=donate)
+  lowered = lower_programs(experiment, state, inputs, donate=donate, traced=traced)
   programs = [program.compile() for program in lowered]
   return Compiled(*programs, time.perf_counter() - begin)
 
 
 def lower_programs(
-  experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
+  experiment: Experiment,
+  state: State,
+  inputs: RoundInputs,
+  *,
+  donate: bool = True,
+  traced: Traced = lambda function, arguments: function,
 ) -> tuple[Lowered, Lowered]:
-  """One round and one evaluation, traced but not compiled."""
-  algorithm, mesh, config = experiment.algorithm, experiment.mesh, experiment.config
-  num_replicas = experiment.planner.num_replicas
-  training = local_training(experiment)
-  network = experiment.network
-  num_users = 0 if experiment.own_models else len(experiment.test_sizes)
-  test_models = evaluation.make_evaluation(network.apply, mesh, num_clients=num_users)
-
-  def evaluate(state, test):
-    if not num_replicas:
-      return test_models(algorithm.evaluated(state.server, state.clients), test)
-    models = jax.vmap(algorithm.evaluated)(state.server, state.clients)
-    score = test_models(tree.flatten(models), test)
-    return tree.unflatten(score, num_replicas)
-
-  once = represent_once(experiment, training, state)
-  augment = augmenter(config.augmentation.name, **options(config, 'augmentation'))
-  train = lanes.cohort_training(
-    training,
-    represent_once=once,
-    mesh=mesh,
-    augment=augment,
-    segment_steps=experiment.planner.segment_steps,
-  )
-  make = round_lib.make_replicas_round if num_replicas else round_lib.make_round
-  run_round = jax.jit(
-    make(algorithm, train, config.num_clients),
-    # A client store reads what the last cohort kept while the next one trains.
-    donate_argnums=(0,) if donate and experiment.memory.name == 'device' else (),
-    out_shardings=NamedSharding(mesh, PartitionSpec()),
-  )
-  with jax.default_matmul_precision(config.execution.matmul_precision):
-    return (
-      run_round.lower(state, *inputs, experiment.train),
-      jax.jit(evaluate).lower(state, experiment.test),
+  """One round and one evaluation, traced but not compiled; see `compile_programs`."""
+  of_round, of_test = (state, *inputs, experiment.train), (state, experiment.test)
+  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
+    train_and_average = jax.jit(
+      traced(functools.partial(run_round, experiment), of_round),
+      # A client store reads what the last cohort kept while the next one trains.
+      donate_argnums=(0,) if donate and experiment.memory.name == 'device' else (),
+      out_shardings=NamedSharding(experiment.mesh, PartitionSpec()),
     )
+    test = jax.jit(traced(functools.partial(evaluate, experiment), of_test))
+    return train_and_average.lower(*of_round), test.lower(*of_test)
+
+
+def run_round(
+  experiment: Experiment, state: State, plan: Plan, scalars: Scalars, train: TrainSplit
+) -> tuple[State, ClientMetrics]:
+  """What a round computes, in terms of its arguments as tracing has them."""
+  config, planner = experiment.config, experiment.planner
+  training = local_training(experiment)
+  train_cohort = lanes.cohort_training(
+    training,
+    represent_once=represent_once(experiment, training, state),
+    mesh=experiment.mesh,
+    augment=augmenter(config.augmentation.name, **options(config, 'augmentation')),
+    segment_steps=planner.segment_steps,
+  )
+  make = round_lib.make_replicas_round if planner.num_replicas else round_lib.make_round
+  one_round = make(experiment.algorithm, train_cohort, config.num_clients)
+  return one_round(state, plan, scalars, train)
+
+
+def evaluate(
+  experiment: Experiment, state: State, test: DeviceSplit
+) -> evaluation.Score:
+  """What a test computes, in terms of its arguments as tracing has them."""
+  algorithm, num_replicas = experiment.algorithm, experiment.planner.num_replicas
+  num_users = 0 if experiment.own_models else len(experiment.test_sizes)
+  test_models = evaluation.make_evaluation(
+    experiment.network.apply, experiment.mesh, num_clients=num_users
+  )
+  if not num_replicas:
+    return test_models(algorithm.evaluated(state.server, state.clients), test)
+  models = jax.vmap(algorithm.evaluated)(state.server, state.clients)
+  score = test_models(tree.flatten(models), test)
+  return tree.unflatten(score, num_replicas)
 
 
 def local_training(experiment: Experiment) -> client_training.LocalTraining:

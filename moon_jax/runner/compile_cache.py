@@ -64,7 +64,7 @@ def _fault(path: pathlib.Path) -> str:
 
 
 @contextlib.contextmanager
-def using(choice: str, say: Callable[[str], None]) -> Iterator[None]:
+def using(choice: str, say: Callable[[str], None]) -> Iterator[pathlib.Path | None]:
   """What is compiled inside is looked up in the folder, and added to it.
 
   Of what cannot be kept, on a full disk say, JAX warns; it is only compiled. The oldest
@@ -73,6 +73,9 @@ def using(choice: str, say: Callable[[str], None]) -> Iterator[None]:
   Args:
     choice: 'auto', 'off', or a folder.
     say: told about bad entries, which are removed, and of 'auto' why there is none.
+
+  Yields:
+    The folder; None if there is none.
 
   Raises:
     UsageError: a folder that the user named is not private, or cannot be made.
@@ -89,13 +92,13 @@ def using(choice: str, say: Callable[[str], None]) -> Iterator[None]:
   if fault:
     say(f'no compile cache: {path} {fault}')
   if path is None or fault:
-    yield
+    yield None
     return
   if bad := _without_digest(path):
     say(f'compile cache: {len(bad)} bad entries removed from {path}')
   _remove(bad)
   with _enabled(path):
-    yield
+    yield path
   with contextlib.suppress(OSError):  # a full disk: the next start removes them
     for entry in _without_digest(path):
       _digest_file(entry).write_text(files.sha256(entry))

@@ -1,0 +1,151 @@
+"""What is traced once is not traced again, and nothing is taken for another's."""
+
+import functools
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from moon_jax import catalog, cli
+from moon_jax.engine import evaluation, experiment, programs
+from moon_jax.engine import round as round_lib
+from moon_jax.models import fused_cpu
+from moon_jax.runner import pipeline, traced_programs
+from tests import world
+
+SMALL = {
+  'data.limit': 60,
+  'num_clients': 5,
+  'partition.min_size': 1,
+  'batch_size': 8,
+}
+# Of the host, each of them changed.
+OTHERS = {
+  'seed': 3,
+  'num_rounds': 5,
+  'eval_every_rounds': 2,
+  'checkpoint_every_rounds': 3,
+  'partition.beta': 2.0,
+  'partition.min_size': 2,
+}
+
+
+def built(changes=(), **given):
+  """An experiment, a state and the inputs of its first round."""
+  flat = SMALL | dict(changes)
+  if flat.get('algorithm') == 'centralized':
+    flat = {n: v for n, v in flat.items() if not n.startswith(('num_cl', 'part'))}
+  words = [f'--config.{name}={value}' for name, value in flat.items()]
+  made = experiment.build(cli.parse(words).config, room=80, **given)
+  inputs = programs.round_inputs(made, 0, made.planner.plan(0))
+  return made, experiment.initial_state(made), inputs
+
+
+def silent(*words, **how):
+  """Is told that programs are compiled."""
+
+
+def refuse(*given, **more):
+  raise AssertionError('traced')
+
+
+def run(made, state, inputs):
+  compiled = pipeline.compile_programs(made, state, inputs, silent)
+  assert compiled.run_round.memory_analysis().alias_size_in_bytes > 0  # donated
+  state, metrics = compiled.run_round(state, *inputs, made.train)
+  return metrics, compiled.evaluate(state, made.test), state
+
+
+@pytest.mark.parametrize(
+  'network', [{'server_optimizer.name': 'adam'}, {'model': 'moon_cnn'}]
+)
+def test_a_second_start_traces_nothing_and_has_the_same_numbers(
+  tmp_path, monkeypatch, network
+):
+  if network.get('model') == 'moon_cnn':  # foreign functions: not of 8x8 pixels
+    images = np.arange(60 * 28 * 28, dtype=np.uint8).reshape(60, 28, 28)
+    arrays = {'train_x': images, 'train_y': np.arange(60) % 10}
+    arrays |= {'test_x': images, 'test_y': np.arange(60) % 10}
+    np.savez(tmp_path / 'data.npz', **arrays)
+    network |= {'data.source': 'npz', 'data.path': tmp_path / 'data.npz'}
+  plain = run(*built(network | {'execution.compile_cache': 'off'}))
+  folder = {'execution.compile_cache': tmp_path / 'programs'}
+  first = run(*built(network | folder))
+  monkeypatch.setattr(round_lib, 'make_round', refuse)
+  monkeypatch.setattr(evaluation, 'make_evaluation', refuse)
+  again = run(*built(network | folder))
+  assert jax.tree.structure(plain) == jax.tree.structure(again)
+  assert world.largest_difference(plain, first) == 0
+  assert world.largest_difference(plain, again) == 0
+  # Another run of the same programs; and one of others.
+  run(*built(network | folder | OTHERS))
+  with pytest.raises(AssertionError, match='traced'):
+    run(*built(network | folder | {'moon.mu': 2.0}))
+
+
+CASES = [{'algorithm': name} for name in catalog.names('algorithm')]
+CASES.append({'algorithm': 'moon', 'server_optimizer.name': 'adam'})
+CASES.append({'algorithm': 'decentralized_moon', 'topology.name': 'erdos_renyi'})
+
+
+@pytest.mark.parametrize('case', CASES, ids=lambda case: '-'.join(case.values()))
+def test_what_is_left_out_of_the_name_changes_no_program(case):
+  one, other = (programs.lower_programs(*built(c)) for c in (case, case | OTHERS))
+  assert [low.as_text() for low in one] == [low.as_text() for low in other]
+
+
+def test_what_a_program_depends_on_is_in_its_name(monkeypatch):
+  made, state, inputs = built()
+
+  def name(made=made, state=state, inputs=inputs):
+    leaves, structure = jax.tree.flatten((state, *inputs, made.train))
+    return traced_programs._key(made, structure, leaves)
+
+  first = name()
+  assert name(*built()) == first
+  assert name(state=experiment.state_shapes(made)) == first  # as a sweep asks
+  others = [
+    name(*built({'moon.mu': 2.0})),
+    name(*built({'data.limit': 61})),
+    name(made._replace(data_digest='')),
+    name(made._replace(own_models=True)),
+    name(made._replace(test_sizes=np.ones(3))),
+    name(made, jax.tree.map(lambda leaf: leaf[..., None], state)),
+  ]
+  versions = types.SimpleNamespace(metadata=types.SimpleNamespace(version=len))
+  for where, attribute, other in (
+    (traced_programs, '_sources', lambda: ''),
+    (traced_programs, 'importlib', versions),
+    (fused_cpu, 'known_fault', lambda: 'none'),
+  ):
+    with monkeypatch.context() as changed:
+      changed.setattr(where, attribute, other)
+      others.append(name())
+  with jax.numpy_dtype_promotion('standard'):
+    others.append(name())
+  assert len({first, *others}) == 1 + len(others)
+
+
+def test_a_network_without_convolutions_builds_no_kernels(tmp_path, monkeypatch):
+  monkeypatch.setattr(fused_cpu, 'fault', functools.cache(fused_cpu.fault.__wrapped__))
+  run(*built({'execution.compile_cache': tmp_path / 'programs'}))
+  assert not fused_cpu.fault.cache_info().currsize
+
+
+def test_the_name_changes_with_the_code(tmp_path, monkeypatch):
+  source = tmp_path / 'package/runner/module.py'
+  source.parent.mkdir(parents=True)
+  found = set()
+  monkeypatch.setattr(traced_programs, '__file__', str(source))
+  for name, text in (('module.py', 'a = 1'), ('module.py', 'a = 2'), ('more.cc', '')):
+    source.with_name(name).write_text(text)
+    found.add(traced_programs._sources.__wrapped__())
+  assert len(found) == 3
+
+
+def test_with_a_part_of_the_users_own_nothing_is_kept(tmp_path, monkeypatch):
+  made, *_ = built()
+  assert traced_programs.keeping(None, made)(refuse, ()) is refuse
+  monkeypatch.setattr(catalog, 'registered', lambda flat: ['one'])
+  assert traced_programs.keeping(tmp_path, made)(refuse, ()) is refuse
