@@ -1,17 +1,15 @@
 """The program: `python launch.py`, `moon-jax` and `python -m moon_jax` are the same."""
 
-import gc
 import sys
 
 from moon_jax.errors import ExitCode, exit_code_of
-from moon_jax.runner import signals, streams
+from moon_jax.runner import program, signals
 
 
 def main() -> None:
   """Runs the command line of this process, and exits with its code."""
-  gc.set_threshold(50_000)  # nearly all that is made at the start, by JAX, stays
-  streams.outlive()
-  sys.exit(launch(sys.argv[1:], signals.listen()))
+  stop = program.begin()
+  sys.exit(launch(sys.argv[1:], stop))
 
 
 def launch(argv: list[str], stop: signals.Stop | None = None) -> int:

@@ -20,7 +20,6 @@ from moon_jax.models.pooling import check_even
 
 _SOURCE = pathlib.Path(__file__).with_suffix('.cc')
 _FUNCTIONS = ('forward', 'of_kernel_and_bias', 'of_images')
-TARGETS = tuple(f'moon_jax_{name}' for name in _FUNCTIONS)  # as XLA knows them
 _GROUP = 16  # examples, and numbers of whole vectors, as in the source
 
 Padding = tuple[tuple[int, int], tuple[int, int]]

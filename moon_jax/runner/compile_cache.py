@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import pathlib
+import tempfile
 from collections.abc import Callable, Iterator
 
 import jax
@@ -20,7 +21,9 @@ from moon_jax.runner import files
 
 AUTO, OFF = 'auto', 'off'
 _KNOB = 'config.execution.compile_cache'
-_ENTRIES = 'jit_*-cache'  # as JAX names them; what else is in the folder is not ours
+# As JAX names what it compiled, and as we name what was traced. What else is in the
+# folder is not ours.
+_ENTRIES = ('jit_*-cache', 'jit_*-traced')
 _MOST_BYTES = 2**28
 
 
@@ -119,17 +122,33 @@ def _enabled(path: pathlib.Path) -> Iterator[None]:
     compilation_cache.reset_cache()
 
 
+def add(entry: pathlib.Path, content: bytes) -> None:
+  """Adds an entry that JAX does not know, unless the disk is full."""
+  with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=entry.parent) as f:
+    f.write(content)
+    f.flush()
+    _digest_file(entry).write_text(files.sha256(pathlib.Path(f.name)))
+    os.replace(f.name, entry)  # closing it misses the name, which is suppressed
+
+
+def _entries(path: pathlib.Path) -> list[pathlib.Path]:
+  return [entry for pattern in _ENTRIES for entry in path.glob(pattern)]
+
+
 def _without_digest(path: pathlib.Path) -> list[pathlib.Path]:
   """The entries that their digests do not fit, or that have none."""
-  told = [(entry, _digest_file(entry)) for entry in path.glob(_ENTRIES)]
+  told = [(entry, _digest_file(entry)) for entry in _entries(path)]
   return [e for e, d in told if not d.exists() or d.read_text() != files.sha256(e)]
 
 
 def _too_many(path: pathlib.Path) -> list[pathlib.Path]:
-  """The oldest entries, if there are more bytes than may be kept."""
-  newest_first = sorted(path.glob(_ENTRIES), key=lambda e: -e.stat().st_mtime_ns)
-  sizes = itertools.accumulate(entry.stat().st_size for entry in newest_first)
-  return [e for e, size in zip(newest_first, sizes, strict=True) if size > _MOST_BYTES]
+  """The oldest entries, traced ones first, if there are more bytes than may be kept."""
+  last_to_go = sorted(
+    _entries(path),
+    key=lambda entry: (entry.name.endswith('-traced'), -entry.stat().st_mtime_ns),
+  )
+  sizes = itertools.accumulate(entry.stat().st_size for entry in last_to_go)
+  return [e for e, size in zip(last_to_go, sizes, strict=True) if size > _MOST_BYTES]
 
 
 def _remove(entries: list[pathlib.Path]) -> None:

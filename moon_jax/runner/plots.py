@@ -5,6 +5,7 @@ display.
 """
 
 import pathlib
+import threading
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ PALETTE = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
 MOST_ANNOTATED = 20  # numbers of more clients or classes do not fit
 MOST_CLIENTS = 200  # of more, so many are shown
 _MOST_BARS = 60
+_ONE_AT_A_TIME = threading.Lock()  # matplotlib may not draw in two threads
 
 
 def curves(path: pathlib.Path, rounds: list[dict[str, Any]], title: str) -> None:
@@ -38,8 +40,12 @@ def curves(path: pathlib.Path, rounds: list[dict[str, Any]], title: str) -> None
     panel.set(xlabel='communication rounds', xlim=(0.5, rounds[-1]['round'] + 0.5))
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     open_frame(panel)
-  with files.replacing(path) as file:
-    figure.savefig(file, dpi=150)
+  _save(figure, path, dpi=150)
+
+
+def _save(figure: Figure, path: pathlib.Path, dpi: int) -> None:
+  with _ONE_AT_A_TIME, files.replacing(path) as file:
+    figure.savefig(file, dpi=dpi)
 
 
 def _figure(width: float, height: float, title: str) -> Figure:
@@ -109,8 +115,7 @@ def heat_map(path: pathlib.Path, counts: np.ndarray, title: str) -> None:
   if not few:
     cells.set_xticks([])  # a place in the sample is no client's number
   figure.align_ylabels([bars, cells])
-  with files.replacing(path) as file:
-    figure.savefig(file, dpi=200)
+  _save(figure, path, dpi=200)
 
 
 def shown(values: np.ndarray) -> np.ndarray:

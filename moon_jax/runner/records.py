@@ -21,7 +21,7 @@ from moon_jax.runner.metrics import Record
 from moon_jax.runner.run_directory import METRICS, SUMMARY, TIMINGS
 from moon_jax.runner.tensorboard import Board
 
-# Of all runs of the process: matplotlib draws in one thread at a time.
+# Of all runs of the process.
 _BESIDE = futures.ThreadPoolExecutor(1)
 
 
@@ -75,6 +75,8 @@ class Records:
     return self
 
   def __exit__(self, kind, *exception):
+    if self._drawing is None and kind is None:  # the process before was killed early
+      self._drawing = _BESIDE.submit(self._draw_partition)
     fault = self._drawing and self._drawing.exception()  # waits for it
     self._metrics.close()
     self._timings.close()
@@ -100,12 +102,14 @@ class Records:
     """
     _append(self._timings, record)
     self.board.add('timings', record)
-    if self._drawing is None and self._counts is not None:
+    if self._drawing is None:
       self._drawing = _BESIDE.submit(self._draw_partition)
+    elif self._drawing.done():
+      self._drawing.result()  # what went wrong ends the run here
 
   def _draw_partition(self):
     path = self.workdir / 'partition.png'
-    if not path.exists():
+    if self._counts is not None and not path.exists():
       from moon_jax.runner import plots  # matplotlib takes as long to load as to draw
 
       plots.heat_map(path, self._counts, self.workdir.name)

@@ -4,11 +4,9 @@ JAX's own cache knows a compiled program by its text, which takes seconds of tra
 make for a deep network. Here the text (StableHLO, `jax.export`) is known by all that
 tracing depends on: the package's code, the versions of what it is built on, the
 configuration, the data, the shapes, the machine. What a user registers may import
-anything: it is traced in each start.
+anything, and who imports the package may change it: there each start traces.
 """
 
-import contextlib
-import functools
 import hashlib
 import importlib.metadata
 import pathlib
@@ -23,19 +21,15 @@ from moon_jax import config as config_lib
 from moon_jax.engine import hosts, programs
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.experiment import Experiment
-from moon_jax.errors import RunError
 from moon_jax.models import fused_cpu
-from moon_jax.runner import files
+from moon_jax.runner import compile_cache, program
 from moon_jax.types import ClientMetrics
 
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
 # Knobs that reach a program as arguments and shapes, if at all.
 _OF_THE_HOST = ('seed', 'num_rounds', 'eval_every_', 'checkpoint_every_', 'partition.')
-# Calls whose meaning another version may change: the key has the versions.
-_UNSTABLE = [
-  export.DisabledSafetyCheck.custom_call(name)
-  for name in (*fused_cpu.TARGETS, '__gpu$xla.gpu.triton')
-]
+# Another version may understand foreign functions otherwise: the key has the versions.
+_UNSTABLE = [export.DisabledSafetyCheck.custom_call('ALL')]
 
 for kind in (ClientMetrics, Score):
   export.register_namedtuple_serialization(kind, serialized_name=kind.__name__)
@@ -49,7 +43,7 @@ def keeping(folder: pathlib.Path | None, experiment: Experiment) -> programs.Tra
     experiment: what is run.
   """
   own = catalog.registered(config_lib.flatten(experiment.config))
-  if folder is None or own or hosts.count() > 1:
+  if folder is None or own or hosts.count() > 1 or not program.begun():
     return lambda function, arguments: function
 
   def traced(function, arguments):
@@ -64,13 +58,12 @@ def keeping(folder: pathlib.Path | None, experiment: Experiment) -> programs.Tra
       return state.flatten_up_to(result[0]), result[1]
 
     name = function.func.__name__
-    path = folder / f'jit_{name}-traced-{_key(experiment, structure, leaves)}-cache'
+    path = folder / f'jit_{name}-{_key(experiment, structure, leaves)}-traced'
     try:
       exported = export.deserialize(bytearray(path.read_bytes()))
     except FileNotFoundError:
       exported = export.export(jax.jit(bare), disabled_checks=_UNSTABLE)(*leaves)
-      with contextlib.suppress(RunError), files.replacing(path) as file:
-        file.write(exported.serialize())
+      compile_cache.add(path, exported.serialize())
 
     def again(*arguments):
       result = exported.call(*jax.tree.leaves(arguments))
@@ -92,20 +85,22 @@ def _key(experiment, structure, leaves):
     (experiment.data_digest, len(experiment.test_sizes), experiment.own_models),
     (experiment.planner.segment_steps, experiment.planner.num_replicas),
     (structure, [(one.shape, one.dtype, str(one.sharding)) for one in leaves]),
-    _sources(),
+    _SOURCES,
     [importlib.metadata.version(name) for name in _PACKAGES] + [sys.version],
     [(d.id, d.platform, d.device_kind) for d in jax.devices()],
-    (platform.platform(), fused_cpu.known_fault()),
+    (platform.platform(), bool(fused_cpu.known_fault())),
     sorted(jax.config.values.items(), key=str),
   )
   return hashlib.sha256(repr(depends_on).encode()).hexdigest()
 
 
-@functools.cache
-def _sources():
-  """SHA-256 of the package's sources."""
+def _digest(folder):
+  """SHA-256 of the sources in a package."""
   digest = hashlib.sha256()
-  folder = pathlib.Path(__file__).parents[1]
   for path in sorted(p for p in folder.rglob('*') if p.suffix in ('.py', '.cc')):
     digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
   return digest.hexdigest()
+
+
+# Now: the files may change while the process runs.
+_SOURCES = _digest(pathlib.Path(__file__).parents[1])

@@ -49,8 +49,8 @@ def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
     add(records, record)
     recorded[record['round'] - 1].set()
 
-  def with_a_device_that_blocks(*given):
-    programs = compiling(*given)
+  def with_a_device_that_blocks(*given, **more):
+    programs = compiling(*given, **more)
 
     def run_round(state, *inputs):
       index = int(state.round)
@@ -87,8 +87,8 @@ def test_a_device_without_room_is_one_line_with_what_is_large():
 def test_a_run_without_room_names_its_buffers(tmp_path, monkeypatch):
   compiling = programs_lib.compile_programs
 
-  def with_a_full_device(*given):
-    programs = compiling(*given)
+  def with_a_full_device(*given, **more):
+    programs = compiling(*given, **more)
 
     class Full:
       memory_analysis = programs.run_round.memory_analysis

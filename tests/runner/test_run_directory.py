@@ -357,6 +357,22 @@ with records.Records(pathlib.Path({str(tmp_path)!r}), 0, counts) as opened:
   assert picture.stat().st_mtime_ns == drawn
 
 
+def test_a_partition_that_a_killed_process_did_not_draw_is_drawn(tmp_path):
+  with records_lib.Records(tmp_path, 0, np.ones((2, 3), int)):
+    pass
+  assert (tmp_path / 'partition.png').exists()
+
+
+def test_a_partition_that_cannot_be_drawn_ends_a_long_run_soon(tmp_path):
+  records = records_lib.Records(tmp_path, 0, np.ones(3, int))
+  records.add_timings({'round': 1})
+  while not records._drawing.done():
+    time.sleep(0.01)
+  with pytest.raises(IndexError):
+    records.add_timings({'round': 2})
+  records.__exit__(IndexError, None, None)
+
+
 @pytest.mark.parametrize('fault', [None, KeyError('another')])
 def test_a_partition_that_cannot_be_drawn_is_told_when_the_run_ends(tmp_path, fault):
   records = records_lib.Records(tmp_path, 0, np.ones(3, int))

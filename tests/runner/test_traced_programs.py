@@ -1,5 +1,6 @@
 """What is traced once is not traced again, and nothing is taken for another's."""
 
+import dataclasses
 import functools
 import types
 
@@ -11,8 +12,9 @@ from moon_jax import catalog, cli
 from moon_jax.engine import evaluation, experiment, programs
 from moon_jax.engine import round as round_lib
 from moon_jax.models import fused_cpu
-from moon_jax.runner import pipeline, traced_programs
+from moon_jax.runner import pipeline, program, traced_programs
 from tests import world
+from tests.processes import ROOT, check_success, launch
 
 SMALL = {
   'data.limit': 60,
@@ -20,6 +22,8 @@ SMALL = {
   'partition.min_size': 1,
   'batch_size': 8,
 }
+# Whose network calls foreign functions.
+IMAGES = {'model': 'moon_cnn', 'data.source': 'npz', 'data.path': 'data.npz'}
 # Of the host, each of them changed.
 OTHERS = {
   'seed': 3,
@@ -27,6 +31,7 @@ OTHERS = {
   'eval_every_rounds': 2,
   'checkpoint_every_rounds': 3,
   'partition.beta': 2.0,
+  'partition.balance': False,
   'partition.min_size': 2,
 }
 
@@ -42,6 +47,18 @@ def built(changes=(), **given):
   return made, experiment.initial_state(made), inputs
 
 
+@pytest.fixture(autouse=True)
+def _as_a_program(monkeypatch):
+  """This process is no one's but the package's."""
+  monkeypatch.setattr(program, '_begun', True)
+
+
+def save_images(path):
+  images = np.arange(60 * 28 * 28, dtype=np.uint8).reshape(60, 28, 28)
+  labels = np.arange(60) % 10
+  np.savez(path, train_x=images, train_y=labels, test_x=images, test_y=labels)
+
+
 def silent(*words, **how):
   """Is told that programs are compiled."""
 
@@ -52,23 +69,17 @@ def refuse(*given, **more):
 
 def run(made, state, inputs):
   compiled = pipeline.compile_programs(made, state, inputs, silent)
-  assert compiled.run_round.memory_analysis().alias_size_in_bytes > 0  # donated
+  donated = compiled.run_round.memory_analysis().alias_size_in_bytes
   state, metrics = compiled.run_round(state, *inputs, made.train)
-  return metrics, compiled.evaluate(state, made.test), state
+  return metrics, compiled.evaluate(state, made.test), state, np.array(donated)
 
 
-@pytest.mark.parametrize(
-  'network', [{'server_optimizer.name': 'adam'}, {'model': 'moon_cnn'}]
-)
+@pytest.mark.parametrize('network', [{'server_optimizer.name': 'adam'}, IMAGES])
 def test_a_second_start_traces_nothing_and_has_the_same_numbers(
   tmp_path, monkeypatch, network
 ):
-  if network.get('model') == 'moon_cnn':  # foreign functions: not of 8x8 pixels
-    images = np.arange(60 * 28 * 28, dtype=np.uint8).reshape(60, 28, 28)
-    arrays = {'train_x': images, 'train_y': np.arange(60) % 10}
-    arrays |= {'test_x': images, 'test_y': np.arange(60) % 10}
-    np.savez(tmp_path / 'data.npz', **arrays)
-    network |= {'data.source': 'npz', 'data.path': tmp_path / 'data.npz'}
+  save_images(tmp_path / 'data.npz')
+  monkeypatch.chdir(tmp_path)
   plain = run(*built(network | {'execution.compile_cache': 'off'}))
   folder = {'execution.compile_cache': tmp_path / 'programs'}
   first = run(*built(network | folder))
@@ -110,12 +121,13 @@ def test_what_a_program_depends_on_is_in_its_name(monkeypatch):
     name(*built({'data.limit': 61})),
     name(made._replace(data_digest='')),
     name(made._replace(own_models=True)),
+    name(made._replace(planner=dataclasses.replace(made.planner, segment_steps=4))),
     name(made._replace(test_sizes=np.ones(3))),
     name(made, jax.tree.map(lambda leaf: leaf[..., None], state)),
   ]
   versions = types.SimpleNamespace(metadata=types.SimpleNamespace(version=len))
   for where, attribute, other in (
-    (traced_programs, '_sources', lambda: ''),
+    (traced_programs, '_SOURCES', ''),
     (traced_programs, 'importlib', versions),
     (fused_cpu, 'known_fault', lambda: 'none'),
   ):
@@ -133,19 +145,34 @@ def test_a_network_without_convolutions_builds_no_kernels(tmp_path, monkeypatch)
   assert not fused_cpu.fault.cache_info().currsize
 
 
-def test_the_name_changes_with_the_code(tmp_path, monkeypatch):
-  source = tmp_path / 'package/runner/module.py'
-  source.parent.mkdir(parents=True)
-  found = set()
-  monkeypatch.setattr(traced_programs, '__file__', str(source))
+def test_the_name_changes_with_the_code(tmp_path):
+  folder, found = tmp_path / 'package/runner', set()
+  folder.mkdir(parents=True)
   for name, text in (('module.py', 'a = 1'), ('module.py', 'a = 2'), ('more.cc', '')):
-    source.with_name(name).write_text(text)
-    found.add(traced_programs._sources.__wrapped__())
+    (folder / name).write_text(text)
+    found.add(traced_programs._digest(tmp_path / 'package'))
   assert len(found) == 3
+  assert traced_programs._digest(ROOT / 'moon_jax') == traced_programs._SOURCES
 
 
-def test_with_a_part_of_the_users_own_nothing_is_kept(tmp_path, monkeypatch):
+def test_with_code_of_the_users_own_nothing_is_kept(tmp_path, monkeypatch):
   made, *_ = built()
   assert traced_programs.keeping(None, made)(refuse, ()) is refuse
-  monkeypatch.setattr(catalog, 'registered', lambda flat: ['one'])
+  with monkeypatch.context() as registered:
+    registered.setattr(catalog, 'registered', lambda flat: ['one'])
+    assert traced_programs.keeping(tmp_path, made)(refuse, ()) is refuse
+  monkeypatch.setattr(program, '_begun', False)
   assert traced_programs.keeping(tmp_path, made)(refuse, ()) is refuse
+
+
+@pytest.mark.slow
+def test_another_process_runs_what_was_kept_with_its_own_kernels(tmp_path):
+  save_images(tmp_path / 'data.npz')
+  words = [f'--config.{name}={value}' for name, value in (SMALL | IMAGES).items()]
+  words += ['--config.num_rounds=1', '--config.execution.compile_cache=programs']
+  for name in ('first', 'second'):
+    check_success(launch(tmp_path, *words, f'--workdir={name}'))
+    metrics = (tmp_path / name / 'metrics.jsonl').read_bytes()
+    kept = sorted((tmp_path / 'programs').iterdir())
+    assert len(kept) == 8  # two compiled and two traced, with their digests
+  assert metrics == (tmp_path / 'first/metrics.jsonl').read_bytes()

@@ -108,10 +108,10 @@ def test_one_that_diverges_is_told_and_the_others_go_on(alone, tmp_path, capsys)
 def test_what_ends_all_of_a_program_holds_no_other_back(tmp_path, capsys, monkeypatch):
   compile_programs = programs.compile_programs
 
-  def without_room_for_fedavg(built, *given):
+  def without_room_for_fedavg(built, *given, **more):
     if built.config.algorithm == 'fedavg':
       raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no room')
-    return compile_programs(built, *given)
+    return compile_programs(built, *given, **more)
 
   monkeypatch.setattr(programs, 'compile_programs', without_room_for_fedavg)
   over = {'algorithm': ['fedavg', 'moon'], 'seed': [0, 1]}

@@ -1,0 +1,25 @@
+"""What a program does to its process, and a library must not do to its user's."""
+
+import gc
+
+from moon_jax.runner import signals, streams
+
+_begun = False
+
+
+def begin() -> signals.Stop:
+  """Makes this process the program's own; to be called first of all.
+
+  Returns:
+    What a signal stops.
+  """
+  global _begun
+  _begun = True
+  gc.set_threshold(50_000)  # nearly all that is made at the start, by JAX, stays
+  streams.outlive()
+  return signals.listen()
+
+
+def begun() -> bool:
+  """Whether the package does here what its files say, and nobody has changed it."""
+  return _begun
