@@ -32,12 +32,11 @@ def tasks(
     details: name -> what the processes reported, filled in.
   """
   end = time.monotonic() + 60 * MINUTES[quick]
-  found = {
-    case.name: functools.partial(beside.measure, case, repeats, details)
-    for case in beside.cases(data_dir, quick)
-  }
+  start = functools.partial(_first_rounds, data_dir)
+  found = {} if quick else {'first round': start}
+  for case in beside.cases(data_dir, quick):
+    found[case.name] = functools.partial(beside.measure, case, repeats, details)
   if not quick:
-    found['first round'] = functools.partial(_first_rounds, data_dir)
     for cores in beside.cores():
       name = f'MOON / FedAvg, {cores} core{"s" if cores > 1 else ""}'
       given = name, data_dir, repeats, cores, details

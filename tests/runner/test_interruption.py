@@ -529,7 +529,9 @@ def test_a_run_directory_that_is_moved_after_the_last_save(folder):
       while True:
         os.write(pipe, b'.')
     os.close(pipe)
-    while len(read_lines(run / 'timings.jsonl')) < 2:
+    # What is drawn beside the second round is there, too.
+    drawn = run / 'partition.png'
+    while len(read_lines(run / 'timings.jsonl')) < 2 or not drawn.exists():
       time.sleep(0.001)
     run.rename(run.with_name('moved'))
     done = process.finish()
