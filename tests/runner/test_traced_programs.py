@@ -124,6 +124,7 @@ def test_what_a_program_depends_on_is_in_its_name(monkeypatch):
     name(made._replace(planner=dataclasses.replace(made.planner, segment_steps=4))),
     name(made._replace(test_sizes=np.ones(3))),
     name(made, jax.tree.map(lambda leaf: leaf[..., None], state)),
+    name(state=state._replace(round=[state.round])),  # the same leaves
   ]
   versions = types.SimpleNamespace(metadata=types.SimpleNamespace(version=len))
   for where, attribute, other in (
