@@ -3,6 +3,7 @@
 import itertools
 import os
 import tempfile
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -52,25 +53,23 @@ class Case(NamedTuple):
   bar: float | None = None
 
 
-def cases(data_dir: str, quick: bool) -> list[Case]:
-  """What is measured beside PyTorch; crops last where no bar is set for them."""
+def cases(data_dir: str, quick: bool) -> Iterable[Case]:
   algorithms, augmentations = ('fedavg', 'moon'), ('none', 'crop_flip')
-  models, found = list(SETTINGS)[: 1 if quick else None], []
+  models = list(SETTINGS)[: 1 if quick else None]
   for model, augmentation, algorithm in itertools.product(
     models, augmentations, algorithms
   ):
     words = flags(data_dir, algorithm, augmentation, model, SETTINGS[model])
     bars = _BARS.get((model, augmentation), (None, None))
     name = f'{model}, {algorithm}, {augmentation}, 1 core'
-    found.append(Case(name, algorithm, words, bar=bars[algorithm == 'moon']))
+    yield Case(name, algorithm, words, bar=bars[algorithm == 'moon'])
   if not quick:
     words = flags(data_dir, 'fedavg', 'none', 'moon_cnn', MANY_USERS)
-    found.append(Case('moon_cnn, fedavg, 1,000 users, 1 core', 'fedavg', words))
+    yield Case('moon_cnn, fedavg, 1,000 users, 1 core', 'fedavg', words)
     for algorithm in algorithms if 2 in cores() else ():
       given = algorithm, 'none', 'moon_cnn', SETTINGS['moon_cnn']
       name = f'moon_cnn, {algorithm}, none, 2 cores'
-      found.append(Case(name, algorithm, flags(data_dir, *given), cores=2))
-  return sorted(found, key=lambda case: case.bar is None and 'crop_flip' in case.name)
+      yield Case(name, algorithm, flags(data_dir, *given), cores=2)
 
 
 def measure(case: Case, repeats: int, details: dict, *, seconds: float) -> list[Row]:
