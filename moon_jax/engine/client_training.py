@@ -204,8 +204,9 @@ class LocalTraining(NamedTuple):
     """After the last step."""
     task = task_of(received, progress.memory, progress.local, scalars)
     start = self.algorithm.download(received, progress.memory)
-    moved = tree.subtract(progress.variables['params'], start['params'])
-    drift = jnp.sqrt(tree.squared_norm(tree.rows(moved)))
+    params = progress.variables['params']
+    moved = tree.subtract(tree.rows(params), tree.rows(start['params']))
+    drift = jnp.sqrt(tree.squared_norm(moved))
     upload, memory = self.algorithm.upload(progress.variables, task)
     reports = self.algorithm.report(progress.variables, task)
     metrics = ClientMetrics(

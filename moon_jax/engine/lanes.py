@@ -41,7 +41,8 @@ def cohort_training(
     given = local, represent, work, augment
     if segment_steps:
       return _train(local, segments.of_known_length(*given, segment_steps), work)
-    return _train(local, segments.of_any_length(*given), work)
+    alone = work.plan.load.shape[1] == 1  # and each segment is a client's
+    return _train(local, segments.of_any_length(*given), work, all_change=alone)
 
   def train_part(work):
     return aggregation.exchange(train(work), work)
@@ -77,8 +78,17 @@ def plan_spec() -> Plan:
 #   segment        0     |   1   |   2
 #   load         A, C    |  B, - |  -, D      enter the lanes before the segment
 #   store        A, -    |  -, C |  B, D      leave them after it: uploads, memories
-def _train(local: LocalTraining, through: Segment, work: Work) -> Finished:
-  """Runs the lanes of one device; other devices' clients keep what they had."""
+def _train(
+  local: LocalTraining, through: Segment, work: Work, *, all_change: bool = False
+) -> Finished:
+  """Runs the lanes of one device; other devices' clients keep what they had.
+
+  Args:
+    local: local training of one client.
+    through: trains the lanes through a segment.
+    work: what the lanes train on.
+    all_change: whether a client enters each lane before each segment.
+  """
   plan, examples = work.plan, work.data.examples
   clients = plan.clients.reshape(-1)
 
@@ -107,7 +117,7 @@ def _train(local: LocalTraining, through: Segment, work: Work) -> Finished:
     # Read from what is being written, of which only one copy is needed then: a client's
     # memory stays as it was until the client is stored.
     entered = begin(jnp.maximum(load, 0), collected.memory)
-    lanes = tree.where(load >= 0, entered, lanes)
+    lanes = entered if all_change else tree.where(load >= 0, entered, lanes)
     lanes = through(index, lanes)
     return lanes, collect(collected, store, finish(lanes))
 
@@ -115,5 +125,6 @@ def _train(local: LocalTraining, through: Segment, work: Work) -> Finished:
     local.algorithm.needs_all_uploads, plan.weights
   )
   lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
-  nothing = empty(jax.eval_shape(finish, lanes), work.memories)
-  return jax.lax.fori_loop(0, plan.num_segments[0], segment, (lanes, nothing))[1]
+  nothing, complete = empty(jax.eval_shape(finish, lanes), work.memories)
+  given = 0, plan.num_segments[0], segment, (lanes, nothing)
+  return complete(jax.lax.fori_loop(*given)[1])
