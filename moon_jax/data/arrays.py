@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -39,11 +39,42 @@ def make_dataset(name, train, test, num_classes, statistics=None):
   return Dataset(name, *train, *test, num_classes, mean, std)
 
 
-def image_of(encoded: bytes) -> np.ndarray:
-  """[H, W] or [H, W, C] uint8, of a PNG or a JPEG: Pillow would try each format."""
+def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
+  """Decodes PNGs and JPEGs, small ones of a kind in half of the time that Pillow takes.
+
+  Pillow is longer at the header of a small image than at its pixels. What has the
+  header of one that Pillow read is decoded as that was.
+
+  Yields:
+    [H, W] or [H, W, C] uint8.
+  """
   from PIL import Image
 
-  return np.asarray(Image.open(io.BytesIO(encoded), formats=('PNG', 'JPEG')))
+  header, shape, decoder = None, (), ()
+  for one in encoded:
+    if header and one.startswith(header) and (body := _body(one)):
+      image = Image.frombytes(*shape, body, *decoder)
+    else:
+      # Of two formats: Pillow would try each.
+      image = Image.open(io.BytesIO(one), formats=('PNG', 'JPEG'))
+      codec, _, _, args = image.tile[0]
+      args = args if isinstance(args, tuple) else (args,)
+      shape, decoder = (image.mode, image.size), (codec, *args, *image.decoderconfig)
+      header = one[: _PNG_HEADER if image.format == 'PNG' else image.fp.tell()]
+    yield np.asarray(image)
+
+
+_PNG_HEADER = 33  # bytes of the signature and the chunk IHDR
+
+
+def _body(encoded: bytes) -> bytes | None:
+  """What a decoder reads: a whole JPEG; of a PNG its IDAT, None if it is not alone."""
+  if encoded.startswith(b'\xff'):
+    return encoded
+  length, name = encoded[_PNG_HEADER:][:4], encoded[_PNG_HEADER:][4:8]
+  body = encoded[_PNG_HEADER + 8 : -16]  # less a checksum and IEND
+  alone = name == b'IDAT' and int.from_bytes(length, 'big') == len(body)
+  return body if alone else None
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

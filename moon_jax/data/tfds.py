@@ -14,7 +14,7 @@ import numpy as np
 
 from moon_jax import untrusted
 from moon_jax.data import decoded
-from moon_jax.data.arrays import DataError, image_of, make_dataset, one_line
+from moon_jax.data.arrays import DataError, images_of, make_dataset, one_line
 from moon_jax.data.federated import users
 from moon_jax.types import Dataset
 
@@ -206,12 +206,14 @@ def _read_split(builder, split, image_key, label_key, client_key=None):
   labels, ids = np.empty(len(source), np.int32), []
   for start in range(0, len(source), RECORDS_PER_READ):
     stop = min(start + RECORDS_PER_READ, len(source))
-    for i, record in enumerate(source.__getitems__(range(start, stop)), start):
-      feature = tf_example_pb2.Example.FromString(record).features.feature
-      pixels = image_of(feature[image_key].bytes_list.value[0])
+    records = source.__getitems__(range(start, stop))
+    parsed = [tf_example_pb2.Example.FromString(record) for record in records]
+    features = [example.features.feature for example in parsed]
+    encoded = (feature[image_key].bytes_list.value[0] for feature in features)
+    for i, pixels in enumerate(images_of(encoded), start):
       images[i] = pixels.reshape(shape)
-      labels[i] = feature[label_key].int64_list.value[0]
-      if client_key:
-        one = feature[client_key]
+    labels[start:stop] = [one[label_key].int64_list.value[0] for one in features]
+    if client_key:
+      for one in (feature[client_key] for feature in features):
         ids += [*one.int64_list.value, *one.bytes_list.value]
   return (images, labels), np.array(ids) if client_key else None

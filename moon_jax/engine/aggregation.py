@@ -8,7 +8,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from moon_jax import tree
 from moon_jax.engine.client_training import Finished, Work
@@ -28,15 +27,13 @@ def collecting(all_uploads: bool, weights: jax.Array):
     collect: (Finished of the cohort, slots to store [L] or -1, Finished [L, ...] of the
       lanes) -> Finished of the cohort.
     empty: (shapes of Finished [L, ...], memories [K, ...]) -> Finished of a cohort of
-      which nobody is done, and what makes of it, or of one collected, what it stands
-      for: meanwhile a mean is one row of numbers, so that it is one operation to add.
+      which nobody is done.
   """
   *replicas, size = weights.shape
   weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
 
   def add(mean, upload, share):
-    ravel = jax.vmap(lambda one: ravel_pytree(one)[0], axis_size=share.shape[-1])
-    return mean + tree.weighted_sum(ravel(upload), share)
+    return tree.add(mean, tree.weighted_sum(upload, share))
 
   def collect(collected, store, done):
     slots, counts = jnp.maximum(store, 0), (store >= 0) & done.metrics.finite
@@ -60,20 +57,9 @@ def collecting(all_uploads: bool, weights: jax.Array):
       return jnp.zeros((*lead, *shape.shape[1:]), shape.dtype)
 
     by_slot = functools.partial(jax.tree.map, lambda shape: zeros(shape, weights.size))
-    metrics = by_slot(shapes.metrics)
-    if all_uploads:
-      return Finished(by_slot(shapes.upload), memories, metrics), lambda done: done
-    rows, restores = zip(
-      *(ravel_pytree(jax.tree.map(zeros, part)) for part in shapes.upload), strict=True
-    )
-
-    def complete(done):
-      each = (jax.vmap(restore) if replicas else restore for restore in restores)
-      parts = (restore(row) for restore, row in zip(each, done.upload, strict=True))
-      return done._replace(upload=Upload(*parts))
-
-    sent = Upload(*(jnp.zeros((*replicas, *row.shape), row.dtype) for row in rows))
-    return Finished(sent, memories, metrics), complete
+    means = functools.partial(jax.tree.map, lambda shape: zeros(shape, *replicas))
+    sent = (by_slot if all_uploads else means)(shapes.upload)
+    return Finished(sent, memories, by_slot(shapes.metrics))
 
   return collect, empty
 

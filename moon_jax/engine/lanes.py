@@ -125,6 +125,5 @@ def _train(
     local.algorithm.needs_all_uploads, plan.weights
   )
   lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
-  nothing, complete = empty(jax.eval_shape(finish, lanes), work.memories)
-  given = 0, plan.num_segments[0], segment, (lanes, nothing)
-  return complete(jax.lax.fori_loop(*given)[1])
+  nothing = empty(jax.eval_shape(finish, lanes), work.memories)
+  return jax.lax.fori_loop(0, plan.num_segments[0], segment, (lanes, nothing))[1]

@@ -26,14 +26,14 @@ class _Ready(NamedTuple):
     common: to all clients; its algorithm's numbers are complete.
     memories: leaves [K, ...].
     table: leaves [N or K, ...], of which the memories are some rows.
-    rows: [K] int32, which.
+    rows: [K] int32, which; () if they are all, in this order.
     computed: name -> [] float32, of the numbers those that the algorithm computed.
   """
 
   common: Common
   memories: PyTree
   table: PyTree
-  rows: jax.Array
+  rows: jax.Array | tuple[()]
   computed: dict[str, jax.Array]
 
 
@@ -90,8 +90,8 @@ def _begin(algorithm: Algorithm, num_clients: int) -> Callable[..., _Ready]:
   def begin(state, plan, scalars):
     numbers = algorithm.scalars(scalars.algorithm, state.server.memory)
     computed = {name: numbers[name] for name in numbers.keys() - scalars.algorithm}
-    table, rows = _memories(state, plan)
-    memories = tree.gather(table, rows)
+    table, rows = _memories(state, plan, num_clients)
+    memories = table if isinstance(rows, tuple) else tree.gather(table, rows)
     if algorithm.share:
       present = jnp.float32(len(plan.clients) / num_clients)
       averages = tree.mix(jax.vmap(algorithm.share)(memories), plan.mixing)
@@ -119,8 +119,11 @@ def _end(
     server = algorithm.aggregate(state.server, sent, participation, numbers)
     if not isinstance(server, Server):
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
-    rows = jnp.where(finite, ready.rows, -1)
-    clients = tree.scatter(ready.table, rows, done.memory)
+    if isinstance(ready.rows, tuple):
+      clients = tree.where(finite, done.memory, ready.table)
+    else:
+      rows = jnp.where(finite, ready.rows, -1)
+      clients = tree.scatter(ready.table, rows, done.memory)
     server_finite = tree.all_finite(server)
     metrics = done.metrics._replace(numbers=ready.computed, server_finite=server_finite)
     return State(server, clients, state.round + 1), metrics
@@ -128,13 +131,16 @@ def _end(
   return end
 
 
-def _memories(state: State, plan: Plan) -> tuple[PyTree, jax.Array]:
+def _memories(
+  state: State, plan: Plan, num_clients: int
+) -> tuple[PyTree, jax.Array | tuple[()]]:
   """A table of memories, leaves [N or K, ...], and the cohort's rows of it, [K] int32.
 
-  The table is that of all clients, or what a client store brings of the cohort.
+  The table is that of all clients, or what a client store brings of the cohort. If it
+  has nobody else's, the rows are ().
   """
   if not plan.arrivals:
-    return state.clients, plan.clients
+    return state.clients, () if len(plan.clients) == num_clients else plan.clients
   memories, staying = plan.arrivals
   stayed = tree.gather(state.clients, jnp.maximum(staying, 0))
-  return tree.where(staying >= 0, stayed, memories), jnp.arange(len(staying))
+  return tree.where(staying >= 0, stayed, memories), ()

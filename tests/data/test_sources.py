@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image, PngImagePlugin
 
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
@@ -538,6 +539,51 @@ def test_tfds_reader_agrees_with_the_decoder_of_tfds(name):
     np.testing.assert_array_equal(images[i], examples[i]['image'])
     assert labels[i] == examples[i]['label']
   assert ids is None
+
+
+def encoded(mode='RGB', size=(9, 7), seed=0, **options):
+  """A PNG or JPEG of noise, as Pillow saves it."""
+  shape = (size[1], size[0], len(mode)) if len(mode) > 1 else size[::-1]
+  noise = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+  file = io.BytesIO()
+  Image.fromarray(noise).convert(mode).save(file, **options)
+  return file.getvalue()
+
+
+def test_images_are_decoded_as_pillow_does():
+  text = PngImagePlugin.PngInfo()
+  text.add_text('title', 'noise')
+  mixed = [
+    encoded(mode, size, seed, format=format, **options)
+    for format, options in (
+      ('JPEG', {}),
+      ('PNG', {}),
+      ('JPEG', {'quality': 95}),
+      ('JPEG', {'progressive': True}),
+      ('PNG', {'pnginfo': text}),  # the same header, and a chunk before the pixels
+      ('PNG', {}),
+    )
+    for mode in ('RGB', 'L')
+    for size in ((9, 7), (7, 9), (8, 8))
+    for seed in range(3)
+  ]
+  mixed += [encoded('P', seed=seed, format='PNG') for seed in range(2)]
+  mixed += [encoded(size=(200, 200), seed=seed, format='PNG') for seed in range(2)]
+  found = list(array_lib.images_of(mixed))
+  assert len(found) == len(mixed)
+  for one, data in zip(found, mixed, strict=True):
+    expected = np.asarray(Image.open(io.BytesIO(data)))
+    assert one.dtype == expected.dtype
+    np.testing.assert_array_equal(one, expected)
+
+
+@pytest.mark.parametrize('format', ['JPEG', 'PNG'])
+def test_a_torn_image_is_an_error(format):
+  whole, other = (encoded(seed=seed, format=format) for seed in range(2))
+  images = array_lib.images_of([whole, other[:-40]])
+  next(images)
+  with pytest.raises((OSError, ValueError)):
+    next(images)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from moon_jax import untrusted
-from moon_jax.data.arrays import DataError, image_of, one_line
+from moon_jax.data.arrays import DataError, images_of, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.types import Dataset
 
@@ -86,5 +86,5 @@ def _read(flag, split, client, image, label):
       mine = split[rows[first:end].tolist()]
       images = mine[image]
       if is_encoded:
-        images = np.stack([image_of(one['bytes']) for one in images])
+        images = np.stack([*images_of(one['bytes'] for one in images)])
     yield assembled.user(flag, name, images, mine[label])
