@@ -68,13 +68,12 @@ _PNG_HEADER = 33  # bytes of the signature and the chunk IHDR
 
 
 def _body(encoded: bytes) -> bytes | None:
-  """What a decoder reads: a whole JPEG; of a PNG its IDAT, None if it is not alone."""
+  """What a decoder reads: a whole JPEG; the IDAT of a PNG, None if it has more chunks."""
   if encoded.startswith(b'\xff'):
     return encoded
-  length, name = encoded[_PNG_HEADER:][:4], encoded[_PNG_HEADER:][4:8]
-  body = encoded[_PNG_HEADER + 8 : -16]  # less a checksum and IEND
-  alone = name == b'IDAT' and int.from_bytes(length, 'big') == len(body)
-  return body if alone else None
+  length = int.from_bytes(encoded[_PNG_HEADER:][:4], 'big')
+  body = encoded[_PNG_HEADER + 8 : -16]  # less a length and a name, a checksum and IEND
+  return body if length == len(body) else None
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -563,8 +563,8 @@ def test_images_are_decoded_as_pillow_does():
       ('PNG', {'pnginfo': text}),  # the same header, and a chunk before the pixels
       ('PNG', {}),
     )
+    for size in ((9, 7), (9, 8), (7, 8))
     for mode in ('RGB', 'L')
-    for size in ((9, 7), (7, 9), (8, 8))
     for seed in range(3)
   ]
   mixed += [encoded('P', seed=seed, format='PNG') for seed in range(2)]

@@ -90,8 +90,9 @@ def test_equals_the_reference_without_that_client(
     divergence.stop_if_diverged(record, metrics, 'skip_client')
 
 
-def test_its_memory_stays_bit_for_bit():
-  plans = world.planner()
+@pytest.mark.parametrize('cohort_size', [3, world.NUM_CLIENTS])
+def test_its_memory_stays_bit_for_bit(cohort_size):
+  plans = world.planner(cohort_size=cohort_size)
   history = run('moon', plans, 1, np.nan)
   for index in range(FIRST_BAD, NUM_ROUNDS):
     (before, _), (after, _) = history[index - 1], history[index]

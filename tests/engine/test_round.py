@@ -147,6 +147,14 @@ def test_equals_the_reference(algorithm, num_lanes):
   assert_equal_to_reference(algorithm, history, expected)
 
 
+@pytest.mark.parametrize('algorithm', few(['moon'], ['scaffold']))
+def test_a_cohort_of_everybody_equals_the_reference(algorithm):
+  plans = world.planner(1, cohort_size=world.NUM_CLIENTS)
+  history = world.run(algorithm, NUM_ROUNDS, plans=plans)
+  expected = reference_run(algorithm, NUM_ROUNDS, plans=plans)
+  assert_equal_to_reference(algorithm, history, expected)
+
+
 # (devices, lanes): one lane each, two each, more lanes than clients, idle devices.
 @pytest.mark.parametrize(
   ('algorithm', 'num_devices', 'num_lanes'),
