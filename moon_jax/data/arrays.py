@@ -68,7 +68,7 @@ _PNG_HEADER = 33  # bytes of the signature and the chunk IHDR
 
 
 def _body(encoded: bytes) -> bytes | None:
-  """What a decoder reads: a whole JPEG; the IDAT of a PNG, None if it has more chunks."""
+  """What a decoder reads: a JPEG as it is; of a PNG its IDAT, None if it has more."""
   if encoded.startswith(b'\xff'):
     return encoded
   length = int.from_bytes(encoded[_PNG_HEADER:][:4], 'big')
