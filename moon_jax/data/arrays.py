@@ -57,10 +57,12 @@ def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
     else:
       # Of two formats: Pillow would try each.
       image = Image.open(io.BytesIO(one), formats=('PNG', 'JPEG'))
-      codec, _, _, args = image.tile[0]
+      tiles, begin = image.tile, image.fp.tell()
+      image.load()  # forgets these two, and learns whether a PNG is interlaced
+      codec, _, _, args = tiles[0]
       args = args if isinstance(args, tuple) else (args,)
       shape, decoder = (image.mode, image.size), (codec, *args, *image.decoderconfig)
-      header = one[: _PNG_HEADER if image.format == 'PNG' else image.fp.tell()]
+      header = one[: _PNG_HEADER if image.format == 'PNG' else begin]
     yield np.asarray(image)
 
 
@@ -71,9 +73,10 @@ def _body(encoded: bytes) -> bytes | None:
   """What a decoder reads: a JPEG as it is; of a PNG its IDAT, None if it has more."""
   if encoded.startswith(b'\xff'):
     return encoded
-  length = int.from_bytes(encoded[_PNG_HEADER:][:4], 'big')
-  body = encoded[_PNG_HEADER + 8 : -16]  # less a length and a name, a checksum and IEND
-  return body if length == len(body) else None
+  length, name = encoded[_PNG_HEADER:][:4], encoded[_PNG_HEADER:][4:8]
+  body = encoded[_PNG_HEADER + 8 : -16]  # less a checksum and IEND
+  alone = name == b'IDAT' and int.from_bytes(length, 'big') == len(body)
+  return body if alone else None
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

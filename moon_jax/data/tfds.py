@@ -206,8 +206,8 @@ def _read_split(builder, split, image_key, label_key, client_key=None):
   labels, ids = np.empty(len(source), np.int32), []
   for start in range(0, len(source), RECORDS_PER_READ):
     stop = min(start + RECORDS_PER_READ, len(source))
-    records = source.__getitems__(range(start, stop))
-    parsed = [tf_example_pb2.Example.FromString(record) for record in records]
+    parse = tf_example_pb2.Example.FromString
+    parsed = [parse(record) for record in source.__getitems__(range(start, stop))]
     features = [example.features.feature for example in parsed]
     encoded = (feature[image_key].bytes_list.value[0] for feature in features)
     for i, pixels in enumerate(images_of(encoded), start):

@@ -4,9 +4,11 @@ import io
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -550,7 +552,24 @@ def encoded(mode='RGB', size=(9, 7), seed=0, **options):
   return file.getvalue()
 
 
-def test_images_are_decoded_as_pillow_does():
+def interlaced(seed, levels):
+  """A grey PNG in Adam7's seven passes, which Pillow reads and does not write."""
+  pixels = np.random.default_rng(seed).integers(0, levels, (9, 7)).astype(np.uint8)
+  passes = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4))
+  passes += ((1, 0, 2, 2), (0, 1, 1, 2))
+  parts = (pixels[y::down, x::right] for x, y, right, down in passes)
+  rows = b''.join(b'\0' + row.tobytes() for part in parts if part.size for row in part)
+
+  def chunk(name, data):
+    checksum = struct.pack('>I', zlib.crc32(name + data))
+    return struct.pack('>I', len(data)) + name + data + checksum
+
+  header = chunk(b'IHDR', struct.pack('>IIBBBBB', 7, 9, 8, 0, 0, 0, 1))
+  body = chunk(b'IDAT', zlib.compress(rows))
+  return b'\x89PNG\r\n\x1a\n' + header + body + chunk(b'IEND', b'')
+
+
+def test_images_are_decoded_as_pillow_does(monkeypatch):
   text = PngImagePlugin.PngInfo()
   text.add_text('title', 'noise')
   mixed = [
@@ -559,7 +578,6 @@ def test_images_are_decoded_as_pillow_does():
       ('JPEG', {}),
       ('PNG', {}),
       ('JPEG', {'quality': 95}),
-      ('JPEG', {'progressive': True}),
       ('PNG', {'pnginfo': text}),  # the same header, and a chunk before the pixels
       ('PNG', {}),
     )
@@ -567,9 +585,23 @@ def test_images_are_decoded_as_pillow_does():
     for mode in ('RGB', 'L')
     for seed in range(3)
   ]
+  mixed += [
+    encoded(format='JPEG', progressive=True)
+  ] * 2  # its header has its own codes
   mixed += [encoded('P', seed=seed, format='PNG') for seed in range(2)]
   mixed += [encoded(size=(200, 200), seed=seed, format='PNG') for seed in range(2)]
-  found = list(array_lib.images_of(mixed))
+  # Decoded as if it were not interlaced, the darker is wrong and no error.
+  mixed += [interlaced(seed, levels) for levels in (256, 3) for seed in range(3)]
+  decode, quickly = Image.frombytes, []
+
+  def watched(*args):
+    quickly.append(args)
+    return decode(*args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(Image, 'frombytes', watched)
+    found = list(array_lib.images_of(mixed))
+  assert len(quickly) > len(mixed) / 2
   assert len(found) == len(mixed)
   for one, data in zip(found, mixed, strict=True):
     expected = np.asarray(Image.open(io.BytesIO(data)))
@@ -577,13 +609,39 @@ def test_images_are_decoded_as_pillow_does():
     np.testing.assert_array_equal(one, expected)
 
 
-@pytest.mark.parametrize('format', ['JPEG', 'PNG'])
-def test_a_torn_image_is_an_error(format):
+def cut_short(image):
+  return image[:-40]
+
+
+def overwritten(image):
+  return image[:60] + bytes(20) + image[80:]
+
+
+def other_chunk(image):
+  return image.replace(b'IDAT', b'IDAX')
+
+
+@pytest.mark.parametrize(
+  ('format', 'spoil'),
+  [
+    ('JPEG', cut_short),
+    ('PNG', cut_short),
+    ('PNG', overwritten),
+    ('PNG', other_chunk),
+  ],
+)
+def test_a_torn_image_is_an_error(format, spoil):
   whole, other = (encoded(seed=seed, format=format) for seed in range(2))
-  images = array_lib.images_of([whole, other[:-40]])
+  images = array_lib.images_of([whole, spoil(other)])
   next(images)
   with pytest.raises((OSError, ValueError)):
     next(images)
+
+
+def test_an_image_without_pixels_has_the_error_of_pillow():
+  image = encoded(format='JPEG')
+  with pytest.raises(OSError, match='image'):
+    list(array_lib.images_of([image[: image.index(b'\xff\xda')]]))
 
 
 @pytest.mark.slow
