@@ -204,9 +204,9 @@ def _read_split(builder, split, image_key, label_key, client_key=None):
   shape = builder.info.features[image_key].shape
   images = np.empty((len(source), *shape), np.uint8)
   labels, ids = np.empty(len(source), np.int32), []
+  parse = tf_example_pb2.Example.FromString
   for start in range(0, len(source), RECORDS_PER_READ):
     stop = min(start + RECORDS_PER_READ, len(source))
-    parse = tf_example_pb2.Example.FromString
     parsed = [parse(record) for record in source.__getitems__(range(start, stop))]
     features = [example.features.feature for example in parsed]
     encoded = (feature[image_key].bytes_list.value[0] for feature in features)

@@ -585,9 +585,8 @@ def test_images_are_decoded_as_pillow_does(monkeypatch):
     for mode in ('RGB', 'L')
     for seed in range(3)
   ]
-  mixed += [
-    encoded(format='JPEG', progressive=True)
-  ] * 2  # its header has its own codes
+  # The header has codes of the image's own: only the same image has the same.
+  mixed += [encoded(format='JPEG', progressive=True)] * 2
   mixed += [encoded('P', seed=seed, format='PNG') for seed in range(2)]
   mixed += [encoded(size=(200, 200), seed=seed, format='PNG') for seed in range(2)]
   # Decoded as if it were not interlaced, the darker is wrong and no error.
