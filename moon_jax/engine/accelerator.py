@@ -8,7 +8,7 @@ GPU: docs/performance.md has the programs' kernels, bytes and modelled times.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -22,8 +22,10 @@ from moon_jax.engine.segments import MOST_IMAGES, MOST_STEPS, steps_together
 from moon_jax.models import Network
 from moon_jax.types import PyTree, Server
 
-# With more lanes a step moves more bytes than a GPU moves while it starts kernels.
 MOST_LANES = 64
+# Lanes that take so many bytes take a step as long as starting its kernels does, 70 us:
+# compiled programs move four to six times what their lanes take, an H200 3.6 TB/s.
+_STARTING = 50e6
 # A step of a network of so many parameters takes much longer than the host needs to
 # start the next one, and what frozen ones leave behind of many images is large.
 SLOW = 5_000_000
@@ -36,19 +38,35 @@ _LONGEST = 256  # steps of a segment
 _ROUNDS = range(4)  # whose cohorts are looked at
 
 
+class Taken(NamedTuple):
+  """Bytes of a device's memory that a network's training takes, by an estimate.
+
+  Attributes:
+    lane: of a lane: its client's memory, the model, its gradient, what an optimizer
+      keeps, and what a batch leaves behind for the backward pass.
+    image: of one of the images that are looked up for several steps together, and of
+      each frozen network half of what a trained one would leave behind of it.
+    batch_size: B.
+  """
+
+  lane: float
+  image: float
+  batch_size: int
+
+  def by(self, lanes: int) -> float:
+    """So many lanes of a device take so much; compiled programs 0.4 to 0.9 of it."""
+    step = lanes * self.batch_size
+    ahead = min(step * MOST_STEPS, max(step, MOST_IMAGES))
+    return lanes * self.lane + ahead * self.image
+
+
 def memory_taken(
   network: Network,
   algorithm: Algorithm,
   image_shape: tuple[int, int, int],
   batch_size: int,
-) -> Callable[[int], float]:
-  """How many bytes some lanes of a device take, by an estimate: lanes -> bytes.
-
-  A lane holds its client's memory, the model, its gradient and what an optimizer keeps,
-  and what a batch leaves behind for the backward pass. Beside the lanes, where segments
-  have a known length, are the images of several steps, and of each frozen network half
-  of what a trained one would leave behind of them. Compiled programs, whose memory
-  stands in docs/performance.md, take 0.4 to 0.9 of it.
+) -> Taken:
+  """What training takes of a device.
 
   Args:
     network: what is trained.
@@ -64,13 +82,7 @@ def memory_taken(
   left_behind = tree.num_bytes(kept)
   lane = left_behind + 2 * tree.num_bytes(memory) + 4 * tree.num_bytes(network.shapes)
   image = 4 * math.prod(image_shape) + len(frozen) * left_behind / batch_size / 2
-
-  def taken(lanes):
-    step = lanes * batch_size
-    ahead = min(step * MOST_STEPS, max(step, MOST_IMAGES))
-    return lanes * lane + (0 if _is_slow(network.shapes['params']) else ahead * image)
-
-  return taken
+  return Taken(lane, 0 if _is_slow(network.shapes['params']) else image, batch_size)
 
 
 def _of_one_lane(network, algorithm, variables, images):
@@ -87,32 +99,22 @@ def _of_one_lane(network, algorithm, variables, images):
   return memory, frozen, backward
 
 
-def fits(
-  network: Network,
-  algorithm: Algorithm,
-  images: np.ndarray,
-  planner: Planner,
-  memory: Tier,
-) -> Callable[[int], bool]:
-  """Whether a device has the memory for so many lanes; it has if it tells nothing.
+def memory_free(images: np.ndarray, planner: Planner, memory: Tier) -> float:
+  """Bytes that a device has for training; no end of them if it tells nothing.
 
   Args:
-    network: what is trained.
-    algorithm: how.
     images: [M, H, W, C] uint8, which each device holds.
     planner: of the rounds.
     memory: where the clients' memories are.
   """
   told = hosts.decided(lambda: jax.local_devices()[0].memory_stats() or {})
   if 'bytes_limit' not in told:
-    return lambda lanes: True
+    return math.inf
   free = told['bytes_limit'] - told.get('bytes_in_use', 0)
   # The cohort's memories before and after a round, and all, or those that come and go.
   cohort = 2 * planner.cohort_size
   kept = cohort + (len(planner.sizes) if memory.name == 'device' else cohort)
-  free -= images.nbytes + kept * memory.bytes_each
-  taken = memory_taken(network, algorithm, images.shape[1:], planner.batch_size)
-  return lambda lanes: taken(lanes) <= free
+  return free - images.nbytes - kept * memory.bytes_each
 
 
 def planner_for(
@@ -120,7 +122,8 @@ def planner_for(
   *,
   choose_lanes: bool,
   params: PyTree,
-  fits: Callable[[int], bool] = lambda lanes: True,
+  taken: Taken,
+  free: float = math.inf,
 ) -> Planner:
   """The planner with the lanes and the segments that suit a GPU.
 
@@ -128,31 +131,38 @@ def planner_for(
     planner: with a lane for each client if lanes may be chosen.
     choose_lanes: whether they may.
     params: of the network, arrays or ShapeDtypeStructs.
-    fits: whether a device has the memory for so many lanes.
+    taken: by training, of a device's memory.
+    free: of it, in bytes.
   """
-  kernels = [leaf for leaf in jax.tree.leaves(params) if len(leaf.shape) == 4]
+  slow = _is_slow(params)
   if choose_lanes:
+    kernels = [leaf for leaf in jax.tree.leaves(params) if len(leaf.shape) == 4]
     each = planner.num_devices
     alone = tree.num_parameters(kernels) >= CONVOLVED
     counts = range(1, 1 if alone else MOST_LANES // each + 1)
-    most = max(filter(fits, counts), default=1)
-    bounded = min(planner.num_lanes, most * each)
-    planner = _fewest_lanes(dataclasses.replace(planner, num_lanes=bounded))
-  return planner if _is_slow(params) else _with_known_lengths(planner)
+    most = max((n for n in counts if taken.by(n) <= free), default=1)
+    lanes = range(each, min(planner.num_lanes, most * each) + 1, each)
+    planner = _soonest(planner, lanes, 0 if slow else taken.lane / _STARTING)
+  return planner if slow else _with_known_lengths(planner)
 
 
 def _is_slow(params):
   return tree.num_parameters(params) >= SLOW
 
 
-def _fewest_lanes(planner):
-  """No lane more than the longest queue needs."""
-  each, longest = planner.num_devices, _steps(planner)
-  for lanes in range(each, planner.num_lanes, each):
-    fewer = dataclasses.replace(planner, num_lanes=lanes)
-    if _steps(fewer) <= longest:
-      return fewer
-  return planner
+def _soonest(planner, counts, share):
+  """The fewest lanes with which a round ends soonest.
+
+  Args:
+    planner: to change.
+    counts: lanes, ascending, to choose from.
+    share: what a lane adds to a step, of the time without any.
+  """
+
+  def cost(planner):
+    return _steps(planner) * (1 + share * planner.num_lanes / planner.num_devices)
+
+  return min((dataclasses.replace(planner, num_lanes=n) for n in counts), key=cost)
 
 
 def _with_known_lengths(planner):

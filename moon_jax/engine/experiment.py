@@ -124,7 +124,10 @@ def build(
       planner,
       choose_lanes=config.execution.lanes == 'auto',
       params=network.shapes['params'],
-      fits=accelerator.fits(network, algorithm, images, planner, memory),
+      taken=accelerator.memory_taken(
+        network, algorithm, image_shape, planner.batch_size
+      ),
+      free=accelerator.memory_free(images, planner, memory),
     )
   mesh = devices.mesh(planner.num_devices)
   own_lanes = devices.own_lanes(mesh, planner.num_lanes)

@@ -115,12 +115,15 @@ def join(built: Sequence[Experiment], backend: str | None = None) -> Experiment:
   }
   planner = ReplicaPlanner(**common | changes, members=planners)
   if backend != 'cpu':
-    given = first.network, first.algorithm, first.train.examples.images
+    images = first.train.examples.images
     planner = accelerator.planner_for(
       planner,
       choose_lanes=execution.lanes == 'auto',
       params=first.network.shapes['params'],
-      fits=accelerator.fits(*given, planner, first.memory),
+      taken=accelerator.memory_taken(
+        first.network, first.algorithm, images.shape[1:], planner.batch_size
+      ),
+      free=accelerator.memory_free(images, planner, first.memory),
     )
   mesh = devices.mesh(planner.num_devices)
   owners = [jax.device_get((one.train.rows, one.train.offsets)) for one in built]

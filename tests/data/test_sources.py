@@ -591,14 +591,14 @@ def test_images_are_decoded_as_pillow_does(monkeypatch):
   mixed += [encoded(size=(200, 200), seed=seed, format='PNG') for seed in range(2)]
   # Decoded as if it were not interlaced, the darker is wrong and no error.
   mixed += [interlaced(seed, levels) for levels in (256, 3) for seed in range(3)]
-  decode, quickly = Image.frombytes, []
+  decode, quickly = Image.Image.frombytes, []
 
   def watched(*args):
     quickly.append(args)
     return decode(*args)
 
   with monkeypatch.context() as patch:
-    patch.setattr(Image, 'frombytes', watched)
+    patch.setattr(Image.Image, 'frombytes', watched)
     found = list(array_lib.images_of(mixed))
   assert len(quickly) > len(mixed) / 2
   assert len(found) == len(mixed)

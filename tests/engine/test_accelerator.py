@@ -1,6 +1,7 @@
 """How many lanes and how long a segment GPUs get."""
 
 import dataclasses
+import math
 
 import jax
 import numpy as np
@@ -21,14 +22,18 @@ def network(dense, convolved=0):
 SMALL = network(accelerator.SLOW - 1)
 
 
-def chosen(num_steps, num_devices=1, *, params=SMALL, lanes=None, **more):
-  """The planner for clients of so many steps, all in every round."""
+def chosen(num_steps, num_devices=1, *, params=SMALL, lanes=None, lane=1, **more):
+  """The planner for clients of so many steps, all in every round.
+
+  A lane takes `lane` bytes, and nothing is looked up ahead.
+  """
   sizes = world.BATCH_SIZE * np.array(num_steps)
   plans = world.planner(lanes or len(sizes), len(sizes), sizes, num_devices=num_devices)
   return accelerator.planner_for(
     dataclasses.replace(plans, local_epochs=1),
     choose_lanes=lanes is None,
     params=params,
+    taken=accelerator.Taken(lane, 0, world.BATCH_SIZE),
     **more,
   )
 
@@ -37,6 +42,21 @@ def test_no_lane_only_waits():
   # 100 | 60 + 30 | 50 + 40: a fourth lane would end no sooner.
   assert chosen([100, 60, 40, 50, 30]).num_lanes == 3
   assert chosen([50, 50, 50, 50]).num_lanes == 4
+
+
+def test_lanes_that_make_a_step_longer_are_weighed_against_a_longer_round():
+  steps = [100, 40, 40, 40]  # 220 in one lane, 120 in two, 100 in three
+
+  def lanes(share, **more):
+    return chosen(steps, lane=share * accelerator._STARTING, **more).num_lanes
+
+  assert lanes(0.1) == 3  # 130 against 144
+  assert lanes(0.5) == 2  # 240 against 250
+  assert lanes(8) == 1  # 1980 against 2040
+  # Each of two devices has half of them.
+  assert lanes(0.1, num_devices=2) == 4  # 120 against 132
+  assert lanes(0.5, num_devices=2) == 2  # 180 against 200
+  assert lanes(8, params=network(accelerator.SLOW)) == 3
 
 
 def test_lanes_are_shared_evenly_by_devices():
@@ -106,31 +126,31 @@ def made(name, form):
 def test_the_estimate_of_memory_is_above_what_compiled_programs_take(program):
   name, form, algorithm, lanes = program
   taken = accelerator.memory_taken(made(name, form), world.make(algorithm), CIFAR, 64)
-  ratio = taken(lanes) / 2**20 / COMPILED[program]
+  ratio = taken.by(lanes) / 2**20 / COMPILED[program]
   assert 1 < ratio < 2.5
 
 
 def test_memory_of_one_lane_by_hand():
   network = world.network()
   size = tree.num_bytes(network.shapes)
-  one = accelerator.memory_taken(network, world.make('fedavg'), (8, 8, 1), 16)(1)
+  one = accelerator.memory_taken(network, world.make('fedavg'), (8, 8, 1), 16).by(1)
   # Model, gradient and two of the optimizer; the images, 256 bytes each, of 16 steps.
   left_behind = one - 4 * size - 16 * 16 * 256
   # At least the inputs of the four layers, of 64, 16, 16 and 8 numbers.
   inputs = 4 * 16 * (64 + 16 + 16 + 8)
   assert inputs <= left_behind <= 2 * inputs
   # MOON's client keeps a model, and its two frozen networks see the images ahead.
-  moon = accelerator.memory_taken(network, world.make('moon'), (8, 8, 1), 16)(1)
+  moon = accelerator.memory_taken(network, world.make('moon'), (8, 8, 1), 16).by(1)
   assert moon - one == pytest.approx(2 * size + 16 * left_behind, rel=0.01)
 
 
 def test_lanes_are_bounded_by_memory_and_one_is_always_there():
   lanes = [100, 60, 40, 50, 30]  # three are enough
-  assert chosen(lanes, fits=lambda count: count <= 4).num_lanes == 3
-  assert chosen(lanes, fits=lambda count: count <= 2).num_lanes == 2
-  assert chosen(lanes, fits=lambda count: False).num_lanes == 1
-  assert chosen(lanes, num_devices=2, fits=lambda count: count <= 1).num_lanes == 2
-  assert chosen(lanes, lanes=5, fits=lambda count: False).num_lanes == 5
+  assert chosen(lanes, free=4).num_lanes == 3
+  assert chosen(lanes, free=2).num_lanes == 2
+  assert chosen(lanes, free=0).num_lanes == 1
+  assert chosen(lanes, num_devices=2, free=1).num_lanes == 2
+  assert chosen(lanes, lanes=5, free=0).num_lanes == 5
 
 
 class Card:
@@ -144,24 +164,18 @@ class Card:
 
 
 @pytest.mark.parametrize(('tier', 'kept'), [('device', 4 + 6), ('disk', 6 + 6)])
-def test_lanes_fit_into_what_a_device_has_free(tier, kept, monkeypatch):
-  images = np.zeros((1000, 8, 8, 1), np.uint8)
-  network, moon, plans = world.network(), world.make('moon'), world.planner()
-  memory = Tier(tier, 1000, 4)
+def test_a_device_has_free_what_neither_images_nor_memories_take(
+  tier, kept, monkeypatch
+):
+  images, memory = np.zeros((1000, 8, 8, 1), np.uint8), Tier(tier, 1000, 4)
 
-  def fits(told, lanes):
+  def free(told):
     monkeypatch.setattr(jax, 'local_devices', lambda: [Card(told)])
-    return accelerator.fits(network, moon, images, plans, memory)(lanes)
+    return accelerator.memory_free(images, world.planner(), memory)
 
   # The images; the memories of 4 clients, or of a cohort of 3 as they come and go; and
   # those of the cohort before and after the round.
-  taken = accelerator.memory_taken(network, moon, (8, 8, 1), world.BATCH_SIZE)
-  needed = int(images.nbytes + kept * 1000 + taken(2))
-  for used in (0, 12345):
-    enough = {'bytes_limit': needed + used, 'bytes_in_use': used}
-    assert fits(enough, 2)
-    assert not fits(enough, 3)
-    assert not fits(enough | {'bytes_limit': needed + used - 1}, 2)
+  known = {'bytes_limit': 1_000_000, 'bytes_in_use': 12_345}
+  assert free(known) == 1_000_000 - 12_345 - images.nbytes - kept * 1000
   # A device that tells nothing has room.
-  assert fits(None, 1000)
-  assert fits({}, 1000)
+  assert free(None) == free({}) == math.inf
