@@ -50,11 +50,12 @@ def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
   """
   from PIL import Image
 
-  header = None
+  header = image = None
+  shape = decoder = ()
   for one in encoded:
     if header and one.startswith(header) and (body := _body(one)):
       image.frombytes(body, *decoder)
-      yield np.frombuffer(image.tobytes(), np.uint8).reshape(pixels.shape)
+      yield np.frombuffer(image.tobytes(), np.uint8).reshape(shape)
       continue
     # Of two formats: Pillow would try each.
     image = Image.open(io.BytesIO(one), formats=('PNG', 'JPEG'))
@@ -66,6 +67,7 @@ def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
     decoder = codec, (*args, *image.decoderconfig)
     header = one[: _PNG_HEADER if image.format == 'PNG' else begin]
     header = header if pixels.dtype == np.uint8 else None
+    shape = pixels.shape
     yield pixels
 
 
