@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pathlib
 import tempfile
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -82,8 +83,9 @@ def measure(case: Case, repeats: int, details: dict, *, seconds: float) -> list[
     tempfile.TemporaryDirectory() as folder,
     processes.Turns(case.cores, repeats, seconds) as turns,
   ):
-    file = f'{folder}/round.npz'
-    turns.add('ours', ['-m', 'benchmarks.engine', f'--out={file}', *case.flags])
+    file = pathlib.Path(folder, 'round.npz')
+    words = ['-m', 'benchmarks.engine', f'--out={file}', *case.flags]
+    turns.add('ours', words, writes=file)
     turns.add(
       'pytorch',
       [

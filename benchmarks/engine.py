@@ -3,12 +3,14 @@
   python -m benchmarks.engine --repeats=5 --out=FILE.npz [launch.py's flags]
 
 Prints one JSON line. --out keeps the round as benchmarks/pytorch_baseline.py reads it:
-data, batches, received model and previous models, and the engine's averaged model.
-With --turns each timed round waits for its turn (benchmarks/processes.py).
+data, batches, received model and previous models, before anything is compiled, and once
+more with the engine's averaged model. With --turns each timed round waits for its turn
+(benchmarks/processes.py).
 """
 
 import argparse
 import json
+import os
 import sys
 import time
 
@@ -22,7 +24,7 @@ from moon_jax.runner import clock
 
 
 def main() -> None:
-  """Warms up with the first round, then times the second one again and again."""
+  """Runs the same round again and again; the first is not timed."""
   parser = argparse.ArgumentParser()
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--out')
@@ -34,14 +36,13 @@ def main() -> None:
   config = cli.parse(flags).config
   devices.claim(config.execution.devices)
   built = experiment.build(config)
-  state = experiment.initial_state(built)
-  inputs = programs.round_inputs(built, 0, built.planner.plan(0))
+  state, plan, seconds = _begun(built), built.planner.plan(0), []
+  inputs = programs.round_inputs(built, 0, plan)
+  if options.out:
+    _keep(options.out, _workload(built, state, plan))
   begin = time.perf_counter()
   compiled = programs.compile_programs(built, state, inputs)
   compile_seconds = time.perf_counter() - begin
-  state, _ = compiled.run_round(state, *inputs, built.train)
-  plan, seconds = built.planner.plan(1), []
-  inputs = programs.round_inputs(built, 1, plan)
 
   def run():
     fresh = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
@@ -53,7 +54,7 @@ def main() -> None:
   after, metrics = run()
   seconds.clear()
   if options.out:
-    np.savez(options.out, **_workload(built, state, plan, after))
+    _keep(options.out, _workload(built, state, plan) | _result(after))
   for _ in range(options.repeats):
     if options.turns:
       print('ready', flush=True)
@@ -79,6 +80,16 @@ def main() -> None:
     'peak_memory_bytes': clock.peak_memory_bytes(),
   }
   print(json.dumps(report))
+
+
+def _begun(built):
+  """The first state, but with previous models that are not the received one."""
+  state = experiment.initial_state(built)
+  if not hasattr(state.clients, 'models'):
+    return state
+  other = config_lib.changed(built.config, {'seed': built.config.seed + 1})
+  memories = experiment.initial_state(built._replace(config=other)).clients
+  return state._replace(clients=memories._replace(count=memories.count + 1))
 
 
 def _step_flops(built, state):
@@ -133,8 +144,15 @@ def _counted(cost, name):
   return (cost or {}).get(name, 0)
 
 
-def _workload(built, state, plan, after):
-  """The arrays of the .npz file."""
+def _keep(path, arrays):
+  """Writes an .npz file that is there when it is whole."""
+  with open(f'{path}.part', 'wb') as file:
+    np.savez(file, **arrays)
+  os.replace(file.name, path)
+
+
+def _workload(built, state, plan):
+  """The arrays of the .npz file, but for the result."""
   split, config, classes = (
     built.train.examples,
     built.config,
@@ -156,7 +174,7 @@ def _workload(built, state, plan, after):
     'momentum': config.optimizer.momentum,
     'weight_decay': config.optimizer.weight_decay,
   }
-  for slot, (rows, num_real) in enumerate(built.planner.batches(1, plan.clients)):
+  for slot, (rows, num_real) in enumerate(built.planner.batches(0, plan.clients)):
     arrays |= {f'rows_{slot}': rows, f'num_real_{slot}': num_real}
   arrays |= _named('received', state.server.variables)
   # FedAvg has no previous models; the file has the same form for every algorithm.
@@ -164,8 +182,12 @@ def _workload(built, state, plan, after):
     previous = tree.gather(state.clients.models[0], plan.clients)
   else:
     previous = tree.repeat(state.server.variables, len(plan.clients))
-  arrays |= _named('previous', previous)
-  return arrays | _named('result', after.server.variables)
+  return arrays | _named('previous', previous)
+
+
+def _result(after):
+  """The averaged model."""
+  return _named('result', after.server.variables)
 
 
 def _named(top, variables):

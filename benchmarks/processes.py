@@ -27,7 +27,7 @@ def run(
     seconds: after which it is ended, with subprocess.TimeoutExpired; None is never.
     **environment: what is changed in it.
   """
-  with _start(words, cores, environment) as process:
+  with _start(words, cores and range(cores), environment) as process:
     try:
       return _report(process, seconds)
     except subprocess.TimeoutExpired:
@@ -43,29 +43,40 @@ def seconds_until(
   Waits for the program's end; after `seconds` subprocess.TimeoutExpired ends it.
   """
   begin = time.monotonic()
-  with _start(words, 1, environment) as process:
-    while not (path.exists() and path.stat().st_size):
-      if process.poll() is not None:
-        raise subprocess.CalledProcessError(process.returncode, process.args)
-      if time.monotonic() - begin > seconds:
-        process.kill()
-        raise subprocess.TimeoutExpired(process.args, seconds)
-      time.sleep(0.01)
+  with _start(words, range(1), environment) as process:
+    try:
+      _written(path, process, seconds)
+    except subprocess.TimeoutExpired:
+      process.kill()
+      raise
     took = time.monotonic() - begin
     process.communicate()
   return took
+
+
+def _written(path, process, seconds=float('inf')):
+  """Waits until a file that a process writes has contents."""
+  end = time.monotonic() + seconds
+  while not (path.exists() and path.stat().st_size):
+    if process.poll() is not None:
+      raise subprocess.CalledProcessError(process.returncode, process.args)
+    if time.monotonic() > end:
+      raise subprocess.TimeoutExpired(process.args, seconds)
+    time.sleep(0.01)
 
 
 class Turns:
   """Programs that are timed in turn: what disturbs the machine disturbs all of them.
 
   Each waits for a line before each of its timed rounds, and meanwhile does nothing.
+  They are timed on the same cores, the first; until then each is on cores of its own,
+  as long as there are more, and compiles beside the others.
   A context manager, which ends with subprocess.TimeoutExpired after some seconds.
   """
 
   def __init__(self, cores: int, repeats: int, seconds: float):
     self._cores, self._repeats, self._seconds = cores, repeats, seconds
-    self._processes = {}
+    self._processes, self._preparing = {}, []
     self._stack = contextlib.ExitStack()
     self._late = threading.Event()
     self._timer = threading.Timer(seconds, self._end)
@@ -90,15 +101,45 @@ class Turns:
     for process in self._processes.values():
       process.kill()
 
-  def add(self, name: Hashable, words: list[str], python: str = sys.executable) -> None:
-    """Starts `python *words --turns --repeats=N` and waits until it is warm."""
+  def add(
+    self,
+    name: Hashable,
+    words: list[str],
+    python: str = sys.executable,
+    writes: pathlib.Path | None = None,
+  ) -> None:
+    """Starts `python *words --turns --repeats=N`.
+
+    Args:
+      name: under which it reports.
+      words: of the command.
+      python: that runs it.
+      writes: a file of it that is waited for.
+    """
+    first = self._cores * len(self._preparing)
+    if first + self._cores > len(os.sched_getaffinity(0)):
+      self.ready()
+      first = 0
     words = [*words, '--turns', f'--repeats={self._repeats}']
-    process = self._stack.enter_context(_start(words, self._cores, python=python))
+    cores = range(first, first + self._cores)
+    process = self._stack.enter_context(_start(words, cores, python=python))
     self._processes[name] = process
-    self._wait(process)
+    self._preparing.append(process)
+    if writes:
+      _written(writes, process)
+
+  def ready(self) -> None:
+    """Waits until all are warm, and moves them to the first cores."""
+    for process in self._preparing:
+      self._wait(process)
+      for thread in os.listdir(f'/proc/{process.pid}/task'):
+        with contextlib.suppress(ProcessLookupError):
+          os.sched_setaffinity(int(thread), _numbers(range(self._cores)))
+    self._preparing.clear()
 
   def reports(self) -> dict[Hashable, dict]:
     """Runs all rounds; name -> the JSON that the program printed at its end."""
+    self.ready()
     reports = {}
     for turn in range(self._repeats):
       for name, process in self._processes.items():
@@ -116,8 +157,13 @@ class Turns:
       raise subprocess.CalledProcessError(process.wait(), process.args)
 
 
-def _start(words, cores, environment=None, python=sys.executable) -> subprocess.Popen:
-  allowed = sorted(os.sched_getaffinity(0))[:cores]
+def _numbers(cores):
+  """Of the cores that this process may use, those at some places."""
+  return sorted(os.sched_getaffinity(0))[cores.start : cores.stop]
+
+
+def _start(words, cores=None, environment=None, python=sys.executable):
+  allowed = os.sched_getaffinity(0) if cores is None else _numbers(cores)
   return subprocess.Popen(
     [python, *words],
     cwd=ROOT,

@@ -10,7 +10,7 @@ from moon_jax.engine import experiment, programs
 from tests.test_benchmarks import assert_same_average, flags, with_torch, write_images
 
 
-def second_round(config):
+def a_round(config):
   """The engine's, computed in float64, as `benchmarks.engine` writes it."""
 
   def wide(tree):
@@ -29,13 +29,11 @@ def second_round(config):
   # Images of 0 and 1: else normalising rounds differently on both sides.
   plain = built.train.examples._replace(mean=np.zeros(3), std=np.ones(3))
   built = built._replace(network=network, train=built.train._replace(examples=plain))
-  state = wide(experiment.initial_state(built))
-  inputs = programs.round_inputs(built, 0, built.planner.plan(0))
+  state, plan = wide(engine._begun(built)), built.planner.plan(0)
+  inputs = programs.round_inputs(built, 0, plan)
   run = programs.lower_programs(built, state, inputs, donate=False)[0].compile()
-  state, _ = run(state, *inputs, built.train)
-  plan = built.planner.plan(1)
-  after, _ = run(state, *programs.round_inputs(built, 1, plan), built.train)
-  arrays = engine._workload(built, state, plan, after)
+  after, _ = run(state, *inputs, built.train)
+  arrays = engine._workload(built, state, plan) | engine._result(after)
   return {name: np.array(array) for name, array in arrays.items()}
 
 
@@ -71,7 +69,7 @@ def test_deep_networks_end_with_the_same_averaged_model(tmp_path, model, algorit
     ]
   config = cli.parse(flags(file, model, *more)).config
   with jax.enable_x64(True), jax.numpy_dtype_promotion('standard'):
-    ours = second_round(config)
+    ours = a_round(config)
   torch.set_default_dtype(torch.float64)
   try:
     workload = pytorch_baseline.Workload(ours)

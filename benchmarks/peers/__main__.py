@@ -41,6 +41,7 @@ def main() -> None:
   ):
     file = f'{folder}/round.npz'
     turns.add('ours', ['-m', 'benchmarks.engine', f'--out={file}', *words])
+    turns.ready()  # the file has its result
     theirs = ['-m', f'benchmarks.peers.{options.peer}_round', f'--workload={file}']
     for form, more in _FORMS[options.peer].items():
       turns.add(form, [*theirs, *more], options.python)
