@@ -41,13 +41,13 @@ def main() -> None:
   if options.out:
     _keep(options.out, _workload(built, state, plan))
   begin = time.perf_counter()
-  compiled = programs.compile_programs(built, state, inputs)
+  compiled = programs.lower_programs(built, state, inputs)[0].compile()
   compile_seconds = time.perf_counter() - begin
 
   def run():
     fresh = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
     begin = time.perf_counter()
-    results = jax.block_until_ready(compiled.run_round(fresh, *inputs, built.train))
+    results = jax.block_until_ready(compiled(fresh, *inputs, built.train))
     seconds.append(time.perf_counter() - begin)
     return results
 
@@ -55,6 +55,7 @@ def main() -> None:
   seconds.clear()
   if options.out:
     _keep(options.out, _workload(built, state, plan) | _result(after))
+  step_flops = _step_flops(built, state)  # traces: before the turns, not between
   for _ in range(options.repeats):
     if options.turns:
       print('ready', flush=True)
@@ -62,7 +63,6 @@ def main() -> None:
     run()
   samples, steps = int(metrics.num_seen.sum()), int(plan.step_real.sum())
   rate = samples / float(np.median(seconds))
-  step_flops = _step_flops(built, state)
   report = {
     'seconds': seconds,
     'samples': samples,
@@ -74,7 +74,7 @@ def main() -> None:
     **({'step_bytes': _step_bytes(built, state)} if options.bytes else {}),
     'device': jax.devices()[0].device_kind,
     'compile_seconds': compile_seconds,
-    'temporary_bytes': compiled.run_round.memory_analysis().temp_size_in_bytes,
+    'temporary_bytes': compiled.memory_analysis().temp_size_in_bytes,
     'model_bytes': tree.num_bytes(state.server.variables),
     'lanes': built.planner.num_lanes,
     'peak_memory_bytes': clock.peak_memory_bytes(),
