@@ -54,7 +54,7 @@ def test_lanes_that_make_a_step_longer_are_weighed_against_a_longer_round():
   assert lanes(0.5) == 2  # 240 against 250
   assert lanes(8) == 1  # 1980 against 2040
   # Each of two devices has half of them.
-  assert lanes(0.1, num_devices=2) == 4  # 120 against 132
+  assert lanes(0.2, num_devices=2) == 4  # 140 against 144
   assert lanes(0.5, num_devices=2) == 2  # 180 against 200
   assert lanes(8, params=network(accelerator.SLOW)) == 3
 
