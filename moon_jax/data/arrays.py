@@ -65,8 +65,8 @@ def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
     codec, _, _, args = tiles[0]
     args = args if isinstance(args, tuple) else (args,)
     decoder = codec, (*args, *image.decoderconfig)
-    header = one[: _PNG_HEADER if image.format == 'PNG' else begin]
-    header = header if pixels.dtype == np.uint8 else None
+    begin = _PNG_HEADER if image.format == 'PNG' else begin
+    header = one[:begin] if pixels.dtype == np.uint8 else None
     shape = pixels.shape
     yield pixels
 

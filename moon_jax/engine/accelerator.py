@@ -117,6 +117,34 @@ def memory_free(images: np.ndarray, planner: Planner, memory: Tier) -> float:
   return free - images.nbytes - kept * memory.bytes_each
 
 
+def suited(
+  planner: Planner,
+  network: Network,
+  algorithm: Algorithm,
+  images: np.ndarray,
+  memory: Tier,
+  *,
+  choose_lanes: bool,
+) -> Planner:
+  """`planner_for` what is trained, on the devices that are here.
+
+  Args:
+    planner: with a lane for each client if lanes may be chosen.
+    network: what is trained.
+    algorithm: how.
+    images: [M, H, W, C] uint8, which each device holds.
+    memory: where the clients' memories are.
+    choose_lanes: whether they may.
+  """
+  return planner_for(
+    planner,
+    choose_lanes=choose_lanes,
+    params=network.shapes['params'],
+    taken=memory_taken(network, algorithm, images.shape[1:], planner.batch_size),
+    free=memory_free(images, planner, memory),
+  )
+
+
 def planner_for(
   planner: Planner,
   *,

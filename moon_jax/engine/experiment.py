@@ -120,14 +120,10 @@ def build(
     stream = streaming.Stream(data, planner.cohort_size)
     planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
   if backend != 'cpu':
-    planner = accelerator.planner_for(
+    planner = accelerator.suited(
       planner,
+      *(network, algorithm, images, memory),
       choose_lanes=config.execution.lanes == 'auto',
-      params=network.shapes['params'],
-      taken=accelerator.memory_taken(
-        network, algorithm, image_shape, planner.batch_size
-      ),
-      free=accelerator.memory_free(images, planner, memory),
     )
   mesh = devices.mesh(planner.num_devices)
   own_lanes = devices.own_lanes(mesh, planner.num_lanes)

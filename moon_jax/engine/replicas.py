@@ -115,15 +115,9 @@ def join(built: Sequence[Experiment], backend: str | None = None) -> Experiment:
   }
   planner = ReplicaPlanner(**common | changes, members=planners)
   if backend != 'cpu':
-    images = first.train.examples.images
-    planner = accelerator.planner_for(
-      planner,
-      choose_lanes=execution.lanes == 'auto',
-      params=first.network.shapes['params'],
-      taken=accelerator.memory_taken(
-        first.network, first.algorithm, images.shape[1:], planner.batch_size
-      ),
-      free=accelerator.memory_free(images, planner, first.memory),
+    given = first.network, first.algorithm, first.train.examples.images
+    planner = accelerator.suited(
+      planner, *given, first.memory, choose_lanes=execution.lanes == 'auto'
     )
   mesh = devices.mesh(planner.num_devices)
   owners = [jax.device_get((one.train.rows, one.train.offsets)) for one in built]
