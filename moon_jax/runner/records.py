@@ -113,7 +113,8 @@ class Records:
       from moon_jax.runner import plots  # matplotlib takes as long to load as to draw
 
       plots.heat_map(path, self._counts, self.workdir.name)
-      self.board.add_picture('partition', path)
+      with files.writing(path):  # it may be moved before it is read
+        self.board.add_picture('partition', path)
 
 
 def _append(file, record):

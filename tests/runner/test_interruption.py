@@ -536,6 +536,7 @@ def test_a_run_directory_that_is_moved_after_the_last_save(folder):
     run.rename(run.with_name('moved'))
     done = process.finish()
   assert done.returncode == ExitCode.FAILED
-  assert re.fullmatch(MOVED.format(r'curves\.png'), done.stderr)
+  # The first picture is drawn, but TensorBoard may still want to read it.
+  assert re.fullmatch(MOVED.format(r'(curves|partition)\.png'), done.stderr)
   assert [path.name for path in run.parent.iterdir()] == ['moved']
   assert not (run.with_name('moved') / 'summary.json').exists()
