@@ -157,6 +157,7 @@ def round_of(
   segment_steps=0,
   num_clients=NUM_CLIENTS,
   convolution='auto_on_cpu',
+  skip_nonfinite=True,
 ):
   """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
@@ -168,7 +169,8 @@ def round_of(
     augment=augmenter(augmentation),
     segment_steps=segment_steps,
   )
-  return jax.jit(round_lib.make_round(chosen, train, num_clients))
+  given = chosen, train, num_clients
+  return jax.jit(round_lib.make_round(*given, skip_nonfinite=skip_nonfinite))
 
 
 def algorithm_of(name, **options):
@@ -204,8 +206,9 @@ def scalars(algorithm, seed=0, optimizer=None, local_optimizer='sgd'):
 
 
 def ring(num_clients):
-  """[N, N] sparse mixing weights of a ring in which each has two neighbours."""
-  return topology.metropolis_hastings(topology.ring(num_clients=num_clients, degree=2))
+  """[K] clients -> [K, K], who averages with whom on a ring, two neighbours each."""
+  graph = topology.ring(num_clients=num_clients, degree=2)
+  return functools.partial(topology.among, topology.metropolis_hastings(graph))
 
 
 def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **more):

@@ -4,64 +4,97 @@ import contextlib
 import hashlib
 import os
 import pathlib
+import re
 import tempfile
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from moon_jax import config as config_lib
 from moon_jax import untrusted
 
-# [M, H, W, C] uint8 and [M] int32; and [M] the ids of their users, None if unknown.
-Split = tuple[tuple[np.ndarray, np.ndarray], np.ndarray | None]
-_KINDS = {'train_images': 'u MHWC', 'train_labels': 'i M'}
+
+class Decoded(NamedTuple):
+  """A prepared set. Images are [M, H, W, C] uint8, labels [M] int32.
+
+  Attributes:
+    name: TFDS's own.
+    num_classes: Y.
+    train_images: of the training split.
+    train_labels: of it.
+    test_images: of the test split.
+    test_labels: of it.
+    train_clients: [M] ids of the users; None if nobody asked for them.
+    test_clients: of the test split.
+  """
+
+  name: str
+  num_classes: int
+  train_images: np.ndarray
+  train_labels: np.ndarray
+  test_images: np.ndarray
+  test_labels: np.ndarray
+  train_clients: np.ndarray | None = None
+  test_clients: np.ndarray | None = None
+
+
+_KINDS = {'name': 'U ', 'num_classes': 'i '}
+_KINDS |= {'train_images': 'u MHWC', 'train_labels': 'i M'}
 _KINDS |= {'test_images': 'u NHWC', 'test_labels': 'i N'}
 _IDS = {'train_clients': 'iuS M', 'test_clients': 'iuS N'}
 
 
 def kept(
-  name: str,
-  folder: pathlib.Path,
-  decode: Callable[[], tuple[Split, Split]],
-  client: str = '',
-) -> tuple[Split, Split]:
-  """(train, test) of a prepared set; it is decoded if it is new or has changed.
+  name: str, folder: pathlib.Path, decode: Callable[[], Decoded], client: str, *more
+) -> Decoded:
+  """What is in a folder; it is decoded if it is new or has changed.
 
-  It has changed if its folder, or the names, sizes or times of its files have. What is
-  kept is one uncompressed .npz, whose checksums are compared as it is read; one that is
-  torn is made anew, and one that cannot be written is not kept.
+  It has changed if the folder, or the names, sizes or times of what is below it have.
+  What is kept is one uncompressed .npz, whose checksums are compared as it is read; one
+  that is torn is made anew, and one that cannot be written is not kept.
 
   Args:
-    name: of the set and its version, as a file may be called.
-    folder: of the prepared set.
-    decode: reads and decodes both splits.
+    name: by which the set is asked for.
+    folder: of all versions of the set; if there is none, decoding is to make it.
+    decode: reads and decodes the set.
     client: the feature that names the users; '' is none.
+    *more: what else tells what is decoded.
   """
-  folder = folder.resolve()
-  files = [(path, path.stat()) for path in sorted(folder.iterdir())]
-  state = [(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in files]
-  state += [client] * bool(client)
-  kinds = _KINDS | (_IDS if client else {})
-  place, key = (
-    hashlib.sha256(repr(words).encode()).hexdigest()[:16] for words in (folder, state)
-  )
-  path = config_lib.cache_folder() / 'data' / f'{name}-{place}-{key}.npz'
+
+  def place():
+    return _place(name, folder.resolve(), (client, *more)) if folder.is_dir() else None
+
+  path, kinds = place(), _KINDS | (_IDS if client else {})
   with contextlib.suppress(Exception):  # of many kinds: it is not there, or torn
-    found = untrusted.arrays(path, kinds=kinds)
-    return tuple(
-      ((found[f'{one}_images'], found[f'{one}_labels']), found.get(f'{one}_clients'))
-      for one in ('train', 'test')
-    )
-  (train, train_ids), (test, test_ids) = splits = decode()
-  arrays = (*train, *test, train_ids, test_ids)
+    found = Decoded(**untrusted.arrays(path, kinds=kinds))
+    return found._replace(name=str(found.name), num_classes=int(found.num_classes))
+  found = decode()
+  if path := path or place():
+    _keep(path, {name: found._asdict()[name] for name in kinds})
+  return found
+
+
+def _keep(path, arrays):
+  """Writes the file, unless the disk is full; the folder's older ones go."""
   with contextlib.suppress(OSError):
     for made in (path.parents[1], path.parent):
       made.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for old in path.parent.glob(f'{name}-{place}-*'):
+    stem = path.stem.rpartition('-')[0]
+    for old in path.parent.glob(f'{stem}-*'):
       old.unlink(missing_ok=True)
-    with tempfile.NamedTemporaryFile(
-      dir=path.parent, prefix=f'{name}-{place}-'
-    ) as file:
-      np.savez(file, **dict(zip(kinds, arrays, strict=False)))
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f'{stem}-') as file:
+      np.savez(file, **arrays)
       os.replace(file.name, path)  # closing it misses the name, which is suppressed
-  return splits
+
+
+def _place(name, folder, words):
+  """The file, whose name tells the folder apart and the state that it is in."""
+  files = [(path, path.stat()) for path in sorted(folder.rglob('*'))]
+  state = [(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in files]
+  place, key = (
+    hashlib.sha256(repr(known).encode()).hexdigest()[:16]
+    for known in (folder, (state, words))
+  )
+  stem = re.sub(r'\W', '-', name)
+  return config_lib.cache_folder() / 'data' / f'{stem}-{place}-{key}.npz'

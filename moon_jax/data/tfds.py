@@ -1,6 +1,7 @@
 """TensorFlow Datasets; TensorFlow itself is needed to prepare a set, not to read it."""
 
 import difflib
+import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -55,7 +56,32 @@ def load_tfds(
       users there.
   """
   data_dir = dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
-  builder = _tfds_builder(name, os.path.expanduser(data_dir), prepare)
+  data_dir = os.path.expanduser(data_dir)
+  found = decoded.kept(
+    name,
+    _folder(name, data_dir),
+    lambda: _decode(name, data_dir, client, prepare),
+    client,
+    prepare,
+    importlib.metadata.version('tensorflow_datasets'),
+  )
+  train = found.train_images, found.train_labels
+  test = found.test_images, found.test_labels
+  if found.name in TRANSPOSED:
+    train, test = ((i.transpose(0, 2, 1, 3), labels) for i, labels in (train, test))
+  statistics = PIXEL_STATISTICS.get(found.name)
+  data = make_dataset(found.name, train, test, found.num_classes, statistics)
+  ids = found.train_clients, found.test_clients
+  return users.named(f'--config.data.name={name!r}', data, *ids)
+
+
+def _folder(name, data_dir):
+  """Where TFDS looks for the versions of a set."""
+  return pathlib.Path(data_dir, re.match(r'\w*', name)[0])
+
+
+def _decode(name, data_dir, client, prepare):
+  builder = _tfds_builder(name, data_dir, prepare)
   info = builder.info
   keys = _supervised_keys(name, info)
   if client:
@@ -68,24 +94,17 @@ def load_tfds(
     )
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
     num_classes = int(info.features[keys[1]].num_classes)
-    (train, train_ids), (test, test_ids) = decoded.kept(
-      info.full_name.replace('/', '-'),
-      pathlib.Path(builder.data_path),
-      lambda: tuple(_read_split(builder, split, *keys) for split in ('train', 'test')),
-      client,
-    )
-  labels = np.concatenate([train[1], test[1]])
-  if labels.min() < 0 or labels.max() >= num_classes:
+    splits = [_read_split(builder, split, *keys) for split in ('train', 'test')]
+    (train, train_ids), (test, test_ids) = splits
+    labels = np.concatenate([train[1], test[1]])
+    lowest, highest = labels.min(), labels.max()
+  if lowest < 0 or highest >= num_classes:
     raise DataError(
-      f'--config.data.name={name!r} has labels from {labels.min()} to {labels.max()}, '
-      f'not from 0 to {num_classes - 1}.'
+      f'--config.data.name={name!r} has labels from {lowest} to {highest}, not from 0 '
+      f'to {num_classes - 1}.'
     )
-  if info.name in TRANSPOSED:
-    train, test = ((i.transpose(0, 2, 1, 3), labels) for i, labels in (train, test))
-  data = make_dataset(
-    info.name, train, test, num_classes, PIXEL_STATISTICS.get(info.name)
-  )
-  return users.named(f'--config.data.name={name!r}', data, train_ids, test_ids)
+  ids = train_ids, test_ids
+  return decoded.Decoded(info.name, num_classes, *train, *test, *ids)
 
 
 def _refuse(module):
@@ -102,7 +121,7 @@ def _tfds_builder(name, data_dir, prepare):
 
     if not prepare:
       data_dir = os.path.abspath(data_dir)  # not gs://, which is no folder
-    untrusted.require_files(pathlib.Path(data_dir, re.match(r'\w*', name)[0]))
+    untrusted.require_files(_folder(name, data_dir))
     find = tfds.builder if prepare else read_only_builder.builder_from_files
     try:
       # It would import whatever module the features.json of the set names.

@@ -17,9 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
-from moon_jax.algorithms.wrappers import topology
 from moon_jax.engine.batches import client_batches, epoch_steps
 from moon_jax.keys import Purpose, host_rng
 from moon_jax.types import Arrivals
@@ -132,7 +130,7 @@ class Planner:
     drop_last: whether an epoch's last batch is left out if it is not full; every client
       owns a batch then.
     uniform_weights: whether clients count alike in the average, not by examples.
-    mixing: [N, N] float64, sparse, who averages with whom when all are present; None
+    mixing: [K] clients who are present -> [K, K] float32, who averages with whom; None
       with a server.
     segment_steps: of every segment, whose clients then wait for its end; 0 lets a
       segment end as soon as a client does.
@@ -150,7 +148,7 @@ class Planner:
   num_devices: int = 1
   drop_last: bool = False
   uniform_weights: bool = False
-  mixing: sparse.csr_array | None = None
+  mixing: Callable[[np.ndarray], np.ndarray] | None = None
   segment_steps: int = 0
   room: int = 0
   own_lanes: range | None = None
@@ -226,7 +224,7 @@ class Planner:
       clients,
       num_examples,
       np.ones_like(num_examples) if self.uniform_weights else num_examples,
-      () if self.mixing is None else topology.among(self.mixing, clients),
+      () if self.mixing is None else self.mixing(clients),
     )
 
   def lanes(

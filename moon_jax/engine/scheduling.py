@@ -1,12 +1,12 @@
 """The planner that a configuration asks for."""
 
+import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
-from scipy import sparse
 
 from moon_jax import catalog
-from moon_jax.algorithms.wrappers import topology
 from moon_jax.config import Config, flatten
 from moon_jax.data import partition
 from moon_jax.engine import devices, hosts, planning
@@ -76,13 +76,15 @@ def make_planner(
   )
 
 
-def _mixing(config: Config) -> sparse.csr_array:
-  """[N, N] float64, who averages with whom when all clients are present."""
+def _mixing(config: Config) -> Callable[[np.ndarray], np.ndarray]:
+  """[K] clients who are present -> [K, K] float32, who averages with whom."""
+  from moon_jax.algorithms.wrappers import topology  # SciPy's graphs take time to load
+
   flat = flatten(config)
   own = catalog.options('topology', flat)
   given = {'num_clients': config.num_clients, 'seed': config.seed} | own
   graph = catalog.chosen('topology', flat).build(object, **given)
-  return topology.metropolis_hastings(graph)
+  return functools.partial(topology.among, topology.metropolis_hastings(graph))
 
 
 def _require_whole_batches(sizes: np.ndarray, batch_size: int) -> None:

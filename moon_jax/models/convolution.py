@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax.models import channels_last, fused_cpu, fused_gpu, pooling, winograd
+from moon_jax.models import channels_last, fused_cpu, pooling, winograd
 from moon_jax.models.fused_cpu import Padding
 
 
@@ -256,12 +256,18 @@ def _fused_on_cpu(x, kernel, bias, padding):
   )
 
 
+def _fused_on_gpu(x, kernel, bias, padding):
+  from moon_jax.models import fused_gpu  # loads Pallas, which takes time
+
+  return fused_gpu.convolve_pool_relu(x, kernel, bias, padding)
+
+
 FORMS: dict[str, Form] = {
   'library': Form.of(library, 0),
   'im2col': Form.of(_im2col, 0),
   'banded': _banded,
   'fused_on_cpu': Form(banded, _fused_on_cpu, 0),
-  'fused_on_gpu': Form(library, fused_gpu.convolve_pool_relu, 0),
+  'fused_on_gpu': Form(library, _fused_on_gpu, 0),
   'direct': Form.of(direct, -1),
   'winograd': Form.of(fewest_products, -1),
 }

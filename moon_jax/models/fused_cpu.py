@@ -5,12 +5,15 @@ processor at hand when a network first wants it, and XLA calls it as foreign fun
 (jax.ffi), a lane after the other.
 """
 
+import contextlib
 import ctypes
 import functools
+import hashlib
 import os
 import pathlib
 import subprocess
 import tempfile
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +28,19 @@ _GROUP = 16  # examples, and numbers of whole vectors, as in the source
 Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
+_FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
+_folders: list[Callable[[], pathlib.Path | None]] = []
+
+
+def keep_in(folder: Callable[[], pathlib.Path | None]) -> None:
+  """What is built from now on is kept in a folder, for other starts.
+
+  Args:
+    folder: makes it, so that only the user may enter it; None is nowhere.
+  """
+  _folders[:] = [folder]
+
+
 @functools.cache
 def fault() -> str:
   """Why the kernels cannot be used; '' if they can: XLA knows them from now on.
@@ -32,12 +48,9 @@ def fault() -> str:
   The compiler is `c++`, or what the environment's CXX names.
   """
   compiler = os.environ.get('CXX', 'c++')
-  flags = ['-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w']
   with tempfile.TemporaryDirectory() as folder:
-    library = os.path.join(folder, 'fused_cpu.so')
-    command = [compiler, *flags, f'-I{jax.ffi.include_dir()}', _SOURCE, '-o', library]
     try:
-      subprocess.run(command, check=True, capture_output=True)
+      library = _library(compiler, os.path.join(folder, 'fused_cpu.so'))
     except OSError as error:
       return f'the C++ compiler {compiler} cannot be run: {error.strerror or error}'
     except subprocess.CalledProcessError as error:
@@ -51,6 +64,33 @@ def fault() -> str:
     function = jax.ffi.pycapsule(getattr(functions, name))
     jax.ffi.register_ffi_target(f'moon_jax_{name}', function, platform='cpu')
   return ''
+
+
+def _library(compiler, new):
+  """The path of what the source is built to: by an earlier start, or anew at `new`."""
+
+  def run(*words):
+    done = subprocess.run((compiler, *_FLAGS, *words), check=True, capture_output=True)
+    return done.stdout
+
+  # The macros tell the compiler's version and what the processor can do.
+  about = run('-dM', '-E', '-x', 'c++', os.devnull), jax.ffi.include_dir(), _FLAGS
+  key = hashlib.sha256(repr((about, _SOURCE.read_bytes())).encode()).hexdigest()[:16]
+  folder = _folders[0]() if _folders else None
+  for kept in folder.glob(f'fused_cpu-{key}-*.so') if folder else ():
+    # One that is torn has another digest than its name says.
+    if kept.stem.endswith(hashlib.sha256(kept.read_bytes()).hexdigest()):
+      return kept
+  run(f'-I{jax.ffi.include_dir()}', _SOURCE, '-o', new)
+  with contextlib.suppress(OSError):  # a full disk, say: the next start builds it too
+    if folder:
+      built = pathlib.Path(new).read_bytes()
+      with tempfile.NamedTemporaryFile(dir=folder) as file:
+        file.write(built)
+        file.flush()
+        name = f'fused_cpu-{key}-{hashlib.sha256(built).hexdigest()}.so'
+        os.replace(file.name, folder / name)  # closing misses it; suppressed
+  return new
 
 
 def known_fault() -> str:

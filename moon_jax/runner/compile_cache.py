@@ -17,6 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from moon_jax import config as config_lib
 from moon_jax.errors import UsageError
+from moon_jax.models import fused_cpu
 from moon_jax.runner import files
 
 AUTO, OFF = 'auto', 'off'
@@ -45,12 +46,31 @@ def folder_of(choice: str) -> pathlib.Path | None:
 def check(choice: str) -> None:
   """Looks whether a folder that the user named is private; writes nothing.
 
+  What the C++ compiler builds for the networks from now on is kept there, too.
+
   Raises:
     UsageError: it is no folder, or others may enter it.
   """
   path = folder_of(choice)
   if path is not None and choice != AUTO and (fault := _fault(path)):
     raise UsageError(f'--{_KNOB}={choice!r} {fault}.')
+
+  def usable():
+    fault = _made(path)
+    return None if fault else path
+
+  fused_cpu.keep_in(usable)
+
+
+def _made(path: pathlib.Path | None) -> str:
+  """Makes the folder, if there is to be one; why it cannot be used, '' if it can."""
+  if path is None:
+    return ''
+  try:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _fault(path)
+  except OSError as error:
+    return f'cannot be written: {error.strerror}'
 
 
 def _fault(path: pathlib.Path) -> str:
@@ -83,13 +103,8 @@ def using(choice: str, say: Callable[[str], None]) -> Iterator[pathlib.Path | No
   Raises:
     UsageError: a folder that the user named is not private, or cannot be made.
   """
-  path, fault = folder_of(choice), ''
-  if path is not None:
-    try:
-      path.mkdir(mode=0o700, parents=True, exist_ok=True)
-      fault = _fault(path)
-    except OSError as error:
-      fault = f'cannot be written: {error.strerror}'
+  path = folder_of(choice)
+  fault = _made(path)
   if fault and choice != AUTO:
     raise UsageError(f'--{_KNOB}={choice!r} {fault}.')
   if fault:

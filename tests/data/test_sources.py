@@ -807,7 +807,7 @@ def test_a_tfds_set_is_decoded_once(small_mnist, cache, monkeypatch):
   assert kept.stat().st_mode & 0o777 == 0o600
   assert {f.stat().st_mode & 0o777 for f in kept.parents[:2]} == {0o700}
   with monkeypatch.context() as patched:
-    patched.setattr(tfds_source, '_read_split', None)  # would be called
+    patched.setattr(tfds_source, '_tfds_builder', None)  # would be called
     assert same(load_spoilt(small_mnist), expected)
   # Other bytes, under the same name, size and time of change: they are looked at.
   path = next(small_mnist.glob('*train.array_record*'))

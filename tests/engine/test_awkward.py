@@ -1,5 +1,6 @@
 """Awkward data: right by the reference, not just alive."""
 
+import functools
 import itertools
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from scipy import sparse
 
 from moon_jax import tree
+from moon_jax.algorithms.wrappers import topology
 from moon_jax.data import npz
 from moon_jax.engine import devices, evaluation
 from moon_jax.runner import metrics as metrics_lib
@@ -36,7 +38,8 @@ CLIQUE = np.ones((4, 4), int) - np.eye(4, dtype=int)
 
 
 def plans_of(sizes, num_lanes=2, num_devices=1):
-  clique = sparse.csr_array(reference.metropolis_hastings(CLIQUE))
+  weights = sparse.csr_array(reference.metropolis_hastings(CLIQUE))
+  clique = functools.partial(topology.among, weights)
   return world.planner(
     num_lanes,
     len(sizes),

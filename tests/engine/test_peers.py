@@ -1,5 +1,7 @@
 """Training without a server: against the reference, by hand, and as the server's."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from tests.engine.test_round import PEERS, TOLERANCE, reference_run
 @pytest.mark.parametrize('name', PEERS)
 def test_the_complete_graph_with_all_present_is_the_server_that_counts_alike(name):
   graph = topology.metropolis_hastings(topology.complete(num_clients=4))
-  peers = world.run(name, 3, plans=world.planner(cohort_size=4, mixing=graph))
+  mixing = functools.partial(topology.among, graph)
+  peers = world.run(name, 3, plans=world.planner(cohort_size=4, mixing=mixing))
   plans = world.planner(cohort_size=4, uniform_weights=True)
   served = world.run(PEERS[name], 3, plans=plans)
   for (state, metrics), (wanted, theirs) in zip(peers, served, strict=True):
@@ -58,7 +61,7 @@ def test_every_peer_is_tested_with_its_own_model():
 )
 def test_traffic_on_a_ring_of_four(clients, transfers):
   plan = world.planner(cohort_size=len(clients)).plan(0)
-  mixing = topology.among(world.ring(4), np.array(clients))
+  mixing = world.ring(4)(np.array(clients))
   plan = plan._replace(clients=np.array(clients), mixing=mixing)
   assert plan.num_transfers() == transfers
   _, metrics = world.run('fedavg', 1)[0]
