@@ -130,6 +130,10 @@ def test_a_row_is_written_before_the_next_is_measured(tmp_path, capsys):
   assert [row['measured'] for row in json.loads(path.read_text())['rows']] == ['a', 'b']
 
 
+def test_queues_of_clients_leave_few_steps_to_filler():
+  assert 0.95 <= float(cpu._utilisation().value) <= 1
+
+
 def test_the_cpu_suite_measures_each_network_beside_pytorch():
   quick, whole = (list(cpu.tasks('', 1, quick, {})) for quick in (True, False))
   wanted = {

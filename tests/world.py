@@ -136,6 +136,7 @@ def compiled_round(
   local_optimizer='sgd',
   segment_steps=0,
   num_clients=NUM_CLIENTS,
+  skip_nonfinite=True,
   **changes,
 ):
   """The jitted round; numbers are traced, so one serves every test of an algorithm.
@@ -144,7 +145,8 @@ def compiled_round(
   """
   chosen = make(algorithm, **changes)
   which = model, represent_once, num_devices, augmentation, local_optimizer
-  return round_of(chosen, *which, segment_steps, num_clients)
+  more = {'skip_nonfinite': skip_nonfinite}
+  return round_of(chosen, *which, segment_steps, num_clients, **more)
 
 
 def round_of(

@@ -211,3 +211,35 @@ def test_without_a_compiler_it_is_refused_on_a_cpu(monkeypatch, compiler, says):
   config = config_lib.changed(config_lib.defaults(), changes)
   with pytest.raises(UsageError, match=says):
     experiment.make_network(config, (28, 28, 1), 10, 'cpu')
+
+
+def test_what_was_built_is_kept_for_its_source_and_compiler(tmp_path, monkeypatch):
+  if fused_cpu.fault():
+    pytest.skip(fused_cpu.fault())
+  new, folder = tmp_path / 'new.so', tmp_path / 'kept'
+  folder.mkdir()
+  monkeypatch.setattr(fused_cpu, '_folders', [])
+  assert fused_cpu._library('c++', new) == new
+  fused_cpu.keep_in(lambda: folder)
+  assert fused_cpu._library('c++', new) == new
+  (kept,) = folder.iterdir()
+  assert kept.read_bytes() == new.read_bytes()
+  assert fused_cpu._library('c++', new) == kept
+  # One that is torn is built anew.
+  whole = kept.read_bytes()
+  kept.write_bytes(whole[:-1])
+  assert fused_cpu._library('c++', new) == new
+  assert kept.read_bytes() == whole
+  # As of another version, or on another processor.
+  other = tmp_path / 'other'
+  other.write_text('#!/bin/sh\nexec c++ -DOTHER "$@"\n')
+  other.chmod(0o700)
+  assert fused_cpu._library(str(other), new) == new
+  assert len(list(folder.iterdir())) == 2
+  source = tmp_path / 'source.cc'
+  source.write_text(fused_cpu._SOURCE.read_text() + '\n')
+  monkeypatch.setattr(fused_cpu, '_SOURCE', source)
+  assert fused_cpu._library('c++', new) == new
+  assert len(list(folder.iterdir())) == 3
+  fused_cpu.keep_in(lambda: tmp_path / 'is/not/there')
+  assert fused_cpu._library('c++', new) == new

@@ -10,6 +10,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from moon_jax import catalog
 from moon_jax.errors import ExitCode
+from moon_jax.models import fused_cpu
 from moon_jax.runner import compile_cache
 from tests.processes import Running, check_success, contents, launch
 from tests.runner.test_files import fill
@@ -180,6 +181,25 @@ def test_the_users_folder_is_the_default_and_off_is_none(tmp_path, monkeypatch):
     add_entry(tmp_path / 'moon_jax', 'jit_new')
   assert len(entries(tmp_path / 'moon_jax')) == 1
   assert stat.S_IMODE((tmp_path / 'moon_jax').stat().st_mode) == 0o700
+
+
+def test_kernels_in_c_are_kept_there_too(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  monkeypatch.setattr(fused_cpu, '_folders', [])
+  folder = tmp_path / 'moon_jax'
+
+  def kept_in(choice):
+    compile_cache.check(choice)
+    return fused_cpu._folders[0]()
+
+  compile_cache.check('auto')
+  assert not folder.exists()
+  assert kept_in('auto') == folder
+  assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+  assert kept_in(str(tmp_path / 'programs')) == tmp_path / 'programs'
+  assert kept_in('off') is None
+  folder.chmod(0o770)
+  assert kept_in('auto') is None
 
 
 def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path, monkeypatch):
