@@ -136,7 +136,6 @@ def compiled_round(
   local_optimizer='sgd',
   segment_steps=0,
   num_clients=NUM_CLIENTS,
-  skip_nonfinite=True,
   **changes,
 ):
   """The jitted round; numbers are traced, so one serves every test of an algorithm.
@@ -145,8 +144,7 @@ def compiled_round(
   """
   chosen = make(algorithm, **changes)
   which = model, represent_once, num_devices, augmentation, local_optimizer
-  more = {'skip_nonfinite': skip_nonfinite}
-  return round_of(chosen, *which, segment_steps, num_clients, **more)
+  return round_of(chosen, *which, segment_steps, num_clients)
 
 
 def round_of(
@@ -159,7 +157,6 @@ def round_of(
   segment_steps=0,
   num_clients=NUM_CLIENTS,
   convolution='auto_on_cpu',
-  skip_nonfinite=True,
 ):
   """The jitted round of an Algorithm."""
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
@@ -171,8 +168,7 @@ def round_of(
     augment=augmenter(augmentation),
     segment_steps=segment_steps,
   )
-  given = chosen, train, num_clients
-  return jax.jit(round_lib.make_round(*given, skip_nonfinite=skip_nonfinite))
+  return jax.jit(round_lib.make_round(chosen, train, num_clients))
 
 
 def algorithm_of(name, **options):

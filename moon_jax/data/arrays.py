@@ -40,7 +40,7 @@ def make_dataset(name, train, test, num_classes, statistics=None):
 
 
 def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
-  """Decodes PNGs and JPEGs, small ones of a kind in a quarter of the time Pillow takes.
+  """Decodes PNGs and JPEGs, small ones of a kind in less than half of Pillow's time.
 
   Pillow is longer at the header of a small image than at its pixels. What has the
   header of one that Pillow read is decoded into that one's memory, and many leave
@@ -57,11 +57,14 @@ def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
 
   def together():
     if count:
-      yield from np.frombuffer(strip.tobytes(), np.uint8).reshape(most, *shape)[:count]
+      full = strip.crop((0, 0, image.width, count * image.height))
+      yield from np.frombuffer(full.tobytes(), np.uint8).reshape(count, *shape)
 
   for one in encoded:
     if header and one.startswith(header) and (body := _body(one)):
       image.frombytes(body, *decoder)
+      if not strip:
+        strip = Image.new(image.mode, (image.width, most * image.height))
       strip.paste(image, (0, count * image.height))
       count += 1
       if count == most:
@@ -69,7 +72,7 @@ def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
         count = 0
       continue
     yield from together()
-    count = 0
+    count, strip = 0, None
     # Of two formats: Pillow would try each.
     image = Image.open(io.BytesIO(one), formats=('PNG', 'JPEG'))
     tiles, begin = image.tile, image.fp.tell()
@@ -81,7 +84,6 @@ def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
     begin = _PNG_HEADER if image.format == 'PNG' else begin
     header = one[:begin] if pixels.dtype == np.uint8 else None
     shape, most = pixels.shape, max(_STRIP // pixels.size, 1)
-    strip = Image.new(image.mode, (image.width, most * image.height))
     yield pixels
   yield from together()
 

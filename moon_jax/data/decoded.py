@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import os
 import pathlib
-import re
 import tempfile
 from collections.abc import Callable
 from typing import NamedTuple
@@ -56,27 +55,49 @@ def kept(
 
   Args:
     name: by which the set is asked for.
-    folder: of all versions of the set; if there is none, decoding is to make it.
+    folder: of all versions of the set, called as TFDS calls the set; if there is none,
+      decoding is to make it.
     decode: reads and decodes the set.
     client: the feature that names the users; '' is none.
     *more: what else tells what is decoded.
   """
-
-  def place():
-    return _place(name, folder.resolve(), (client, *more)) if folder.is_dir() else None
-
-  path, kinds = place(), _KINDS | (_IDS if client else {})
+  asked = name, client, *more
+  before = _path(folder, asked)
   with contextlib.suppress(Exception):  # of many kinds: it is not there, or torn
-    found = Decoded(**untrusted.arrays(path, kinds=kinds))
+    found = Decoded(**untrusted.arrays(before, kinds=_KINDS | (_IDS if client else {})))
     return found._replace(name=str(found.name), num_classes=int(found.num_classes))
   found = decode()
-  if path := path or place():
-    _keep(path, {name: found._asdict()[name] for name in kinds})
+  path = _path(folder, asked)
+  # What was prepared in the meantime is kept if there was nothing before.
+  if path and before in (None, path) and found.name == folder.name:
+    _keep(path, {key: v for key, v in found._asdict().items() if v is not None})
   return found
 
 
+def _path(folder, asked):
+  """The file, whose name tells what is asked of a folder, and the folder's state."""
+  try:
+    folder = folder.resolve()
+    below = [
+      pathlib.Path(root, one)
+      for root, folders, files in os.walk(folder, followlinks=True)
+      for one in (*folders, *files)
+    ]
+    files = [(path, path.stat()) for path in sorted(below)]
+  except (OSError, ValueError, RuntimeError):  # decoding tells what is wrong with it
+    return None
+  if not files:
+    return None
+  state = [(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in files]
+  place, key = (
+    hashlib.sha256(repr(words).encode()).hexdigest()[:16]
+    for words in ((folder, asked), state)
+  )
+  return config_lib.cache_folder() / 'data' / f'{folder.name}-{place}-{key}.npz'
+
+
 def _keep(path, arrays):
-  """Writes the file, unless the disk is full; the folder's older ones go."""
+  """Writes the file, unless the disk is full; that of an earlier state goes."""
   with contextlib.suppress(OSError):
     for made in (path.parents[1], path.parent):
       made.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,15 +107,3 @@ def _keep(path, arrays):
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f'{stem}-') as file:
       np.savez(file, **arrays)
       os.replace(file.name, path)  # closing it misses the name, which is suppressed
-
-
-def _place(name, folder, words):
-  """The file, whose name tells the folder apart and the state that it is in."""
-  files = [(path, path.stat()) for path in sorted(folder.rglob('*'))]
-  state = [(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in files]
-  place, key = (
-    hashlib.sha256(repr(known).encode()).hexdigest()[:16]
-    for known in (folder, (state, words))
-  )
-  stem = re.sub(r'\W', '-', name)
-  return config_lib.cache_folder() / 'data' / f'{stem}-{place}-{key}.npz'

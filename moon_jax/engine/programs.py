@@ -159,9 +159,7 @@ def run_round(
     segment_steps=planner.segment_steps,
   )
   make = round_lib.make_replicas_round if planner.num_replicas else round_lib.make_round
-  skip = config.on_nonfinite == 'skip_client'
-  given = experiment.algorithm, train_cohort, config.num_clients
-  one_round = make(*given, skip_nonfinite=skip)
+  one_round = make(experiment.algorithm, train_cohort, config.num_clients)
   return one_round(state, plan, scalars, train)
 
 

@@ -38,11 +38,7 @@ class _Ready(NamedTuple):
 
 
 def make_round(
-  algorithm: Algorithm,
-  train: Callable[[Work], Finished],
-  num_clients: int,
-  *,
-  skip_nonfinite: bool,
+  algorithm: Algorithm, train: Callable[[Work], Finished], num_clients: int
 ) -> Round:
   """Builds (state, plan, scalars, training split) -> (state, metrics [K]).
 
@@ -50,11 +46,8 @@ def make_round(
     algorithm: its pure functions.
     train: trains a cohort; see `lanes.cohort_training`.
     num_clients: N.
-    skip_nonfinite: whether clients that are not finite are left out of the averages and
-      keep what they had; else nobody uses the state after such a round.
   """
-  begin = _begin(algorithm, num_clients)
-  end = _end(algorithm, num_clients, skip_nonfinite)
+  begin, end = _begin(algorithm, num_clients), _end(algorithm, num_clients)
 
   def run_round(state, plan, scalars, data):
     ready = begin(state, plan, scalars)
@@ -65,19 +58,14 @@ def make_round(
 
 
 def make_replicas_round(
-  algorithm: Algorithm,
-  train: Callable[[Work], Finished],
-  num_clients: int,
-  *,
-  skip_nonfinite: bool,
+  algorithm: Algorithm, train: Callable[[Work], Finished], num_clients: int
 ) -> Round:
   """The round of R replicas: what `make_round` takes and returns, leaves [R, ...].
 
   Between its begin and its end, the lanes train the clients of all. One with weights of
   0 has no clients in the lanes, and stays as it is.
   """
-  begin = _begin(algorithm, num_clients)
-  end = _end(algorithm, num_clients, skip_nonfinite)
+  begin, end = _begin(algorithm, num_clients), _end(algorithm, num_clients)
 
   def run_round(states, plan, scalars, data):
     num_replicas, cohorts = len(plan.clients), plan.of_cohort()
@@ -117,7 +105,7 @@ def _begin(algorithm: Algorithm, num_clients: int) -> Callable[..., _Ready]:
 
 
 def _end(
-  algorithm: Algorithm, num_clients: int, skip_nonfinite: bool
+  algorithm: Algorithm, num_clients: int
 ) -> Callable[..., tuple[State, ClientMetrics]]:
   """Builds (state, plan, how it began, Finished) -> (state, metrics [K])."""
 
@@ -125,21 +113,17 @@ def _end(
     finite, numbers = done.metrics.finite, ready.common.scalars.algorithm
     if algorithm.needs_all_uploads:
       sent = Uploads(done.upload, plan.weights, counted=finite)
-    elif skip_nonfinite:
-      sent = aggregation.mean_of_finite(done.upload, finite, plan.weights)
     else:
-      sent = done.upload
+      sent = aggregation.mean_of_finite(done.upload, finite, plan.weights)
     participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
     server = algorithm.aggregate(state.server, sent, participation, numbers)
     if not isinstance(server, Server):
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
-    if not isinstance(ready.rows, tuple):
-      rows = jnp.where(finite, ready.rows, -1)
-      clients = tree.scatter(ready.table, rows, done.memory)
-    elif skip_nonfinite:
+    if isinstance(ready.rows, tuple):
       clients = tree.where(finite, done.memory, ready.table)
     else:
-      clients = done.memory
+      rows = jnp.where(finite, ready.rows, -1)
+      clients = tree.scatter(ready.table, rows, done.memory)
     server_finite = tree.all_finite(server)
     metrics = done.metrics._replace(numbers=ready.computed, server_finite=server_finite)
     return State(server, clients, state.round + 1), metrics

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 
 from moon_jax.models.pooling import check_even
@@ -49,8 +50,9 @@ def fault() -> str:
   """
   compiler = os.environ.get('CXX', 'c++')
   with tempfile.TemporaryDirectory() as folder:
+    library = pathlib.Path(folder, 'fused_cpu.so')
     try:
-      library = _library(compiler, os.path.join(folder, 'fused_cpu.so'))
+      _build(compiler, library)
     except OSError as error:
       return f'the C++ compiler {compiler} cannot be run: {error.strerror or error}'
     except subprocess.CalledProcessError as error:
@@ -66,31 +68,34 @@ def fault() -> str:
   return ''
 
 
-def _library(compiler, new):
-  """The path of what the source is built to: by an earlier start, or anew at `new`."""
+def _build(compiler, new):
+  """Writes what the source is built to, by an earlier start or anew, to `new`."""
 
   def run(*words):
     done = subprocess.run((compiler, *_FLAGS, *words), check=True, capture_output=True)
     return done.stdout
 
-  # The macros tell the compiler's version and what the processor can do.
-  about = run('-dM', '-E', '-x', 'c++', os.devnull), jax.ffi.include_dir(), _FLAGS
+  # The macros tell the compiler's version and what the processor can do; a library of
+  # another jaxlib may not be registered.
+  about = run('-dM', '-E', '-x', 'c++', os.devnull), jaxlib.__version__, _FLAGS
   key = hashlib.sha256(repr((about, _SOURCE.read_bytes())).encode()).hexdigest()[:16]
   folder = _folders[0]() if _folders else None
   for kept in folder.glob(f'fused_cpu-{key}-*.so') if folder else ():
-    # One that is torn has another digest than its name says.
-    if kept.stem.endswith(hashlib.sha256(kept.read_bytes()).hexdigest()):
-      return kept
+    with contextlib.suppress(OSError):
+      built = kept.read_bytes()
+      # One that is torn has another digest than its name says.
+      if kept.stem.endswith(hashlib.sha256(built).hexdigest()):
+        new.write_bytes(built)
+        return
   run(f'-I{jax.ffi.include_dir()}', _SOURCE, '-o', new)
   with contextlib.suppress(OSError):  # a full disk, say: the next start builds it too
     if folder:
-      built = pathlib.Path(new).read_bytes()
+      built = new.read_bytes()
       with tempfile.NamedTemporaryFile(dir=folder) as file:
         file.write(built)
         file.flush()
         name = f'fused_cpu-{key}-{hashlib.sha256(built).hexdigest()}.so'
         os.replace(file.name, folder / name)  # closing misses it; suppressed
-  return new
 
 
 def known_fault() -> str:

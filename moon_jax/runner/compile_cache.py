@@ -23,7 +23,7 @@ from moon_jax.runner import files
 AUTO, OFF = 'auto', 'off'
 _KNOB = 'config.execution.compile_cache'
 # As JAX names what it compiled, and as we name what was traced. What else is in the
-# folder is not ours.
+# folder is not looked after here: kernels that models.fused_cpu keeps, or not ours.
 _ENTRIES = ('jit_*-cache', 'jit_*-traced')
 _MOST_BYTES = 2**28
 

@@ -569,7 +569,9 @@ def interlaced(seed, levels):
   return b'\x89PNG\r\n\x1a\n' + header + body + chunk(b'IEND', b'')
 
 
-def test_images_are_decoded_as_pillow_does(monkeypatch):
+# Strips that all of a kind fit, that are filled and begun again, and of single images.
+@pytest.mark.parametrize('most_together', [2**17, 500, 1])
+def test_images_are_decoded_as_pillow_does(monkeypatch, most_together):
   text = PngImagePlugin.PngInfo()
   text.add_text('title', 'noise')
   mixed = [
@@ -599,6 +601,7 @@ def test_images_are_decoded_as_pillow_does(monkeypatch):
 
   with monkeypatch.context() as patch:
     patch.setattr(Image.Image, 'frombytes', watched)
+    patch.setattr(array_lib, '_STRIP', most_together)
     found = list(array_lib.images_of(mixed))
   assert len(quickly) > len(mixed) / 2
   assert len(found) == len(mixed)
@@ -820,6 +823,47 @@ def test_a_tfds_set_is_decoded_once(small_mnist, cache, monkeypatch):
   assert same(load_spoilt(small_mnist), expected)
   (again,) = (cache / 'moon_jax/data').iterdir()
   assert again != kept
+
+
+def test_another_name_or_way_of_a_set_is_kept_beside_it(small_mnist, cache):
+  files, folder = cache / 'moon_jax/data', str(small_mnist.parents[1])
+  for _ in range(2):
+    for more in ({}, {'prepare': False}):
+      tfds_source.load_tfds('mnist', folder, **more)
+    assert len(list(files.iterdir())) == 2
+  # TFDS finds the set; this is not the folder that it looks into.
+  (small_mnist.parents[1] / 'MNIST').mkdir()
+  (small_mnist.parents[1] / 'MNIST/raw').touch()
+  tfds_source.load_tfds('MNIST', folder)
+  assert len(list(files.iterdir())) == 2
+
+
+def test_a_set_behind_a_link_is_looked_at(small_mnist, cache, tmp_path, monkeypatch):
+  moved = small_mnist.rename(tmp_path / 'elsewhere')
+  small_mnist.symlink_to(moved)
+  expected = load_spoilt(small_mnist)
+  with monkeypatch.context() as patched:
+    patched.setattr(tfds_source, '_tfds_builder', None)  # would be called
+    assert same(load_spoilt(small_mnist), expected)
+  with_empty_records(moved)
+  with pytest.raises(array_lib.DataError, match='cannot read'):
+    load_spoilt(small_mnist)
+
+
+def test_what_was_prepared_meanwhile_is_kept_only_where_nothing_was(
+  small_mnist, cache, monkeypatch
+):
+  decode, files = tfds_source._decode, cache / 'moon_jax/data'
+
+  def and_touch(*given):
+    (small_mnist / 'more').touch()
+    return decode(*given)
+
+  monkeypatch.setattr(tfds_source, '_decode', and_touch)
+  load_spoilt(small_mnist)
+  assert not files.exists()
+  load_spoilt(small_mnist)
+  assert not files.exists()  # the time of the file has changed
 
 
 def test_sets_of_one_name_in_two_folders_are_both_kept(small_mnist, cache, tmp_path):

@@ -103,34 +103,6 @@ def test_its_memory_stays_bit_for_bit(cohort_size):
   assert float(history[-1][0].clients.count[1]) == 1
 
 
-@pytest.mark.parametrize('cohort_size', [3, world.NUM_CLIENTS])
-@pytest.mark.parametrize('algorithm', ['moon', 'scaffold'])
-def test_while_all_is_finite_nothing_depends_on_what_is_done_else(
-  algorithm, cohort_size
-):
-  plan = world.planner(cohort_size=cohort_size).plan(0)
-  numbers = world.scalars(world.make(algorithm))
-  found = []
-  for skip in (True, False):
-    run_round = world.compiled_round(algorithm, skip_nonfinite=skip)
-    state = world.first_state(algorithm)
-    found.append(run_round(state, plan.for_device(), numbers, split()))
-  jax.tree.map(np.testing.assert_array_equal, *found)
-
-
-@pytest.mark.parametrize('bad_value', [np.nan, np.inf])
-def test_a_run_that_ends_tells_whose_results_were_not_finite(bad_value):
-  plans = world.planner(cohort_size=world.NUM_CLIENTS)
-  numbers, plan = world.scalars(world.make('moon')), plans.plan(0)
-  run_round = world.compiled_round('moon', skip_nonfinite=False)
-  given = world.first_state('moon'), plan.for_device(), numbers, split(1, bad_value)
-  _, metrics = jax.device_get(run_round(*given))
-  assert (plan.clients[~metrics.finite] == [1]).all()
-  record = metrics_lib.round_record(1, plan, metrics, (1, 1), skip_nonfinite=False)
-  with pytest.raises(DivergedError, match=r'\(clients 1\)'):
-    divergence.stop_if_diverged(record, metrics, 'stop')
-
-
 def test_the_mean_over_some_by_hand():
   # Weights 1, 2, 5 of which the last is left out: (1 * 4 + 2 * 7) / 3 = 6, where the
   # sum over the cohort was (4 + 14) / 8; and (4 + 7) / 2, where it was (4 + 7) / 3.

@@ -469,8 +469,7 @@ def test_what_training_draws_is_a_function_of_seed_round_client_and_step():
     cohort_training = lanes.cohort_training(
       noisy, represent_once=False, mesh=devices.mesh(num_devices)
     )
-    given = fedavg, cohort_training, len(world.SIZES)
-    run_round = jax.jit(round_lib.make_round(*given, skip_nonfinite=False))
+    run_round = jax.jit(round_lib.make_round(fedavg, cohort_training, len(world.SIZES)))
     plan = world.planner(num_lanes, num_devices=num_devices).plan(0)
     state = world.first_state('fedavg')._replace(round=np.int32(index))
     numbers = world.scalars(fedavg, seed)

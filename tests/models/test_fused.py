@@ -219,27 +219,37 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(tmp_path, monkeypatc
   new, folder = tmp_path / 'new.so', tmp_path / 'kept'
   folder.mkdir()
   monkeypatch.setattr(fused_cpu, '_folders', [])
-  assert fused_cpu._library('c++', new) == new
+  compiler, log = tmp_path / 'compiler', tmp_path / 'log'
+
+  def is_built_anew(also=''):
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec c++ {also} "$@"\n')
+    compiler.chmod(0o700)
+    log.unlink(missing_ok=True)
+    new.unlink(missing_ok=True)
+    fused_cpu._build(str(compiler), new)
+    assert new.stat().st_size > 10_000
+    return ' -o ' in log.read_text()
+
+  assert is_built_anew()
   fused_cpu.keep_in(lambda: folder)
-  assert fused_cpu._library('c++', new) == new
+  assert [is_built_anew() for _ in range(3)] == [True, False, False]
   (kept,) = folder.iterdir()
   assert kept.read_bytes() == new.read_bytes()
-  assert fused_cpu._library('c++', new) == kept
   # One that is torn is built anew.
   whole = kept.read_bytes()
   kept.write_bytes(whole[:-1])
-  assert fused_cpu._library('c++', new) == new
+  assert is_built_anew()
   assert kept.read_bytes() == whole
   # As of another version, or on another processor.
-  other = tmp_path / 'other'
-  other.write_text('#!/bin/sh\nexec c++ -DOTHER "$@"\n')
-  other.chmod(0o700)
-  assert fused_cpu._library(str(other), new) == new
-  assert len(list(folder.iterdir())) == 2
+  assert [is_built_anew('-DOTHER') for _ in range(2)] == [True, False]
   source = tmp_path / 'source.cc'
   source.write_text(fused_cpu._SOURCE.read_text() + '\n')
-  monkeypatch.setattr(fused_cpu, '_SOURCE', source)
-  assert fused_cpu._library('c++', new) == new
-  assert len(list(folder.iterdir())) == 3
+  with monkeypatch.context() as changed:
+    changed.setattr(fused_cpu, '_SOURCE', source)
+    assert is_built_anew()
+  with monkeypatch.context() as changed:
+    changed.setattr(fused_cpu.jaxlib, '__version__', '0')
+    assert is_built_anew()
+  assert len(list(folder.iterdir())) == 4
   fused_cpu.keep_in(lambda: tmp_path / 'is/not/there')
-  assert fused_cpu._library('c++', new) == new
+  assert is_built_anew()

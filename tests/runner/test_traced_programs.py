@@ -175,5 +175,6 @@ def test_another_process_runs_what_was_kept_with_its_own_kernels(tmp_path):
     check_success(launch(tmp_path, *words, f'--workdir={name}'))
     metrics = (tmp_path / name / 'metrics.jsonl').read_bytes()
     kept = sorted((tmp_path / 'programs').iterdir())
-    assert len(kept) == 9  # two compiled and two traced with their digests, kernels
+    # Two compiled and two traced, with their digests, and the kernels in C++.
+    assert len(kept) == 8 + (not fused_cpu.fault())
   assert metrics == (tmp_path / 'first/metrics.jsonl').read_bytes()
