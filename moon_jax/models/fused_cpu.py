@@ -25,12 +25,10 @@ from moon_jax.models.pooling import check_even
 _SOURCE = pathlib.Path(__file__).with_suffix('.cc')
 _FUNCTIONS = ('forward', 'of_kernel_and_bias', 'of_images')
 _GROUP = 16  # examples, and numbers of whole vectors, as in the source
+_FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
+_folders: list[Callable[[], pathlib.Path | None]] = []  # one, once `keep_in` is told
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
-
-
-_FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
-_folders: list[Callable[[], pathlib.Path | None]] = []
 
 
 def keep_in(folder: Callable[[], pathlib.Path | None]) -> None:
