@@ -15,6 +15,7 @@ stand in `moon_jax.catalog`.
 # ruff: noqa: F401
 from moon_jax.config.files import (
   LIST,
+  cache,
   cache_folder,
   expand,
   list_variants,

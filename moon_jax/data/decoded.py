@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -104,6 +103,4 @@ def _keep(path, arrays):
     stem = path.stem.rpartition('-')[0]
     for old in path.parent.glob(f'{stem}-*'):
       old.unlink(missing_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f'{stem}-') as file:
-      np.savez(file, **arrays)
-      os.replace(file.name, path)  # closing it misses the name, which is suppressed
+    config_lib.cache(path, lambda file: np.savez(file, **arrays))

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
+from moon_jax import config as config_lib
 from moon_jax.models.pooling import check_even
 
 _SOURCE = pathlib.Path(__file__).with_suffix('.cc')
@@ -86,14 +87,11 @@ def _build(compiler, new):
         new.write_bytes(built)
         return
   run(f'-I{jax.ffi.include_dir()}', _SOURCE, '-o', new)
-  with contextlib.suppress(OSError):  # a full disk, say: the next start builds it too
-    if folder:
-      built = new.read_bytes()
-      with tempfile.NamedTemporaryFile(dir=folder) as file:
-        file.write(built)
-        file.flush()
-        name = f'fused_cpu-{key}-{hashlib.sha256(built).hexdigest()}.so'
-        os.replace(file.name, folder / name)  # closing misses it; suppressed
+  if folder:
+    built = new.read_bytes()
+    digest = hashlib.sha256(built).hexdigest()
+    name = f'fused_cpu-{key}-{digest}.so'
+    config_lib.cache(folder / name, lambda file: file.write(built))
 
 
 def known_fault() -> str:

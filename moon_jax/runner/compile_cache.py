@@ -6,10 +6,10 @@ entry stands its SHA-256, with which it is compared before JAX sees it.
 """
 
 import contextlib
+import hashlib
 import itertools
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable, Iterator
 
 import jax
@@ -139,11 +139,13 @@ def _enabled(path: pathlib.Path) -> Iterator[None]:
 
 def add(entry: pathlib.Path, content: bytes) -> None:
   """Adds an entry that JAX does not know, unless the disk is full."""
-  with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=entry.parent) as f:
-    f.write(content)
-    f.flush()
-    _digest_file(entry).write_text(files.sha256(pathlib.Path(f.name)))
-    os.replace(f.name, entry)  # closing it misses the name, which is suppressed
+
+  def write(file):
+    file.write(content)
+    file.flush()  # on a full disk there is no digest either
+    _digest_file(entry).write_text(hashlib.sha256(content).hexdigest())
+
+  config_lib.cache(entry, write)
 
 
 def _entries(path: pathlib.Path) -> list[pathlib.Path]:

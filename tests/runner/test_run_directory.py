@@ -15,7 +15,7 @@ from moon_jax.engine.evaluation import Score
 from moon_jax.engine.planning import Plan
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock as clock_lib
-from moon_jax.runner import files, loop, run_directory
+from moon_jax.runner import files, loop, plots, run_directory
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner import records as records_lib
 from moon_jax.types import ClientMetrics
@@ -361,6 +361,16 @@ def test_a_partition_that_a_killed_process_did_not_draw_is_drawn(tmp_path):
   with records_lib.Records(tmp_path, 0, np.ones((2, 3), int)):
     pass
   assert (tmp_path / 'partition.png').exists()
+
+
+def test_a_partition_that_is_gone_before_tensorboard_reads_it_is_a_line(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(plots, 'heat_map', lambda *given: None)
+  says = r'partition\.png cannot be written: No such file'
+  records = records_lib.Records(tmp_path, 0, np.ones((2, 3), int))
+  with pytest.raises(RunError, match=says), records:
+    pass
 
 
 def test_a_partition_that_cannot_be_drawn_ends_a_long_run_soon(tmp_path):
