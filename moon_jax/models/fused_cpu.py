@@ -87,7 +87,7 @@ def _build(compiler, new):
         new.write_bytes(built)
         return
   run(f'-I{jax.ffi.include_dir()}', _SOURCE, '-o', new)
-  if folder:
+  if folder and new.exists():
     built = new.read_bytes()
     digest = hashlib.sha256(built).hexdigest()
     name = f'fused_cpu-{key}-{digest}.so'

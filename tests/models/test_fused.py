@@ -196,6 +196,7 @@ def test_each_device_has_its_own_kernels_and_predictions_do_without():
     assert [c for c in ('ffi_call', 'pallas_call') if c in program] == calls.split()
 
 
+@pytest.mark.parametrize('kept', [False, True])
 @pytest.mark.parametrize(
   ('compiler', 'says'),
   [
@@ -204,13 +205,17 @@ def test_each_device_has_its_own_kernels_and_predictions_do_without():
     ('true', 'what the C.. compiler true built cannot be loaded: '),
   ],
 )
-def test_without_a_compiler_it_is_refused_on_a_cpu(monkeypatch, compiler, says):
+def test_without_a_compiler_it_is_refused_on_a_cpu(
+  monkeypatch, tmp_path, compiler, says, kept
+):
   monkeypatch.setenv('CXX', compiler)
+  monkeypatch.setattr(fused_cpu, '_folders', [lambda: tmp_path] if kept else [])
   monkeypatch.setattr(fused_cpu, 'fault', fused_cpu.fault.__wrapped__)
   changes = {'model': 'moon_cnn', 'execution.convolution': 'fused'}
   config = config_lib.changed(config_lib.defaults(), changes)
   with pytest.raises(UsageError, match=says):
     experiment.make_network(config, (28, 28, 1), 10, 'cpu')
+  assert not list(tmp_path.iterdir())
 
 
 def test_what_was_built_is_kept_for_its_source_and_compiler(tmp_path, monkeypatch):
