@@ -13,15 +13,15 @@ import numpy as np
 from benchmarks import processes
 from benchmarks.rows import Row
 
-# The larger networks take few steps: one client trains on one batch in each epoch.
+# The larger networks take ten steps: one client trains on one batch in each epoch.
 _SMALL = '--config.num_clients=1 --config.partition.name=iid --config.batch_size='
 SETTINGS = {
   'moon_cnn': '--config.data.limit=1600 --config.num_clients=4',
   'dco_cnn': f'{_SMALL}64 --config.data.limit=64',
-  'cnn_transformer': f'{_SMALL}32 --config.data.limit=32 --config.local_epochs=4',
-  'resnet18': f'{_SMALL}32 --config.data.limit=32 --config.local_epochs=3',
+  'cnn_transformer': f'{_SMALL}32 --config.data.limit=32',
+  'resnet18': f'{_SMALL}32 --config.data.limit=32',
 }
-_MOST_TURNS = {'cnn_transformer': 3, 'resnet18': 3}  # of 8 s each
+_MOST_TURNS = {'cnn_transformer': 3, 'resnet18': 3}  # of 20 s each
 # Of pfl-research's benchmark: all of CIFAR-10, 50 of 1,000 users a round.
 MANY_USERS = (
   '--config.num_clients=1000 --config.participation=0.05 --config.batch_size=10 '

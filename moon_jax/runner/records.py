@@ -7,6 +7,7 @@ tensorboard/    the same scalars, the partition, histograms of the clients' drif
 partition.png   how many examples of each class a client owns
 """
 
+import functools
 import json
 import math
 import os
@@ -19,7 +20,6 @@ from moon_jax.errors import NoCheckpointError
 from moon_jax.runner import files
 from moon_jax.runner.metrics import Record
 from moon_jax.runner.run_directory import METRICS, SUMMARY, TIMINGS
-from moon_jax.runner.tensorboard import Board
 
 # Of all runs of the process.
 _BESIDE = futures.ThreadPoolExecutor(1)
@@ -35,7 +35,6 @@ class Records:
     workdir: the run directory.
     rounds: the lines of metrics.jsonl so far.
     num_dropped: how many lines went.
-    board: TensorBoard's file.
   """
 
   def __init__(
@@ -69,7 +68,7 @@ class Records:
       # Unbuffered: what cannot be written is not tried again when the file is closed.
       self._metrics = (workdir / METRICS).open('ab', buffering=0)
       self._timings = (workdir / TIMINGS).open('ab', buffering=0)
-    self.board = Board(workdir / 'tensorboard', completed_rounds + 1)
+    self._first_round = completed_rounds + 1
 
   def __enter__(self):
     return self
@@ -80,9 +79,18 @@ class Records:
     fault = self._drawing and self._drawing.exception()  # waits for it
     self._metrics.close()
     self._timings.close()
-    self.board.close()
+    if 'board' in vars(self):
+      self.board.close()
     if fault and kind is None:
       raise fault
+
+  @functools.cached_property
+  def board(self):
+    """TensorBoard's file. Made when first asked for: loading its library may load
+    PyTorch, which the first line of metrics.jsonl need not wait for."""
+    from moon_jax.runner.tensorboard import Board
+
+    return Board(self.workdir / 'tensorboard', self._first_round)
 
   def add_metrics(self, record: Record) -> None:
     """Appends a line to metrics.jsonl, and its numbers to TensorBoard.
