@@ -8,6 +8,7 @@ clients' memories are in the file that all checkpoints share.
 """
 
 import contextlib
+import functools
 import itertools
 import os
 import pathlib
@@ -57,7 +58,6 @@ class Checkpoints:
     self._say = say
     self._store = store
     self._indices = {}  # name of a checkpoint -> its index
-    self._checkpointer = saved_state.checkpointer()
     files.make_folder(directory)
     with files.writing(directory):
       for path in directory.iterdir():
@@ -70,8 +70,13 @@ class Checkpoints:
     return self
 
   def __exit__(self, *exception):
-    self._checkpointer.close()
+    if '_checkpointer' in vars(self):
+      self._checkpointer.close()
     os.close(self._descriptor)
+
+  @functools.cached_property
+  def _checkpointer(self):
+    return saved_state.checkpointer()
 
   def save(self, state: State) -> None:
     """Saves under the number of completed rounds, and removes all but the newest two.

@@ -10,21 +10,24 @@ import sys
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
+from etils import epy
 
 from moon_jax.engine import hosts
 from moon_jax.errors import NoCheckpointError
 from moon_jax.types import State
 
+with epy.lazy_imports():  # the first round need not wait for it
+  import orbax.checkpoint as ocp
+
 STATE = 'default'  # orbax's own name for the only item of a checkpoint
 
 
-def checkpointer() -> ocp.Checkpointer:
+def checkpointer() -> 'ocp.Checkpointer':
   """What `save` saves with; to be closed."""
   return ocp.Checkpointer(ocp.StandardCheckpointHandler(**_alone()), **_alone())
 
 
-def save(by: ocp.Checkpointer, folder: pathlib.Path, state: State) -> None:
+def save(by: 'ocp.Checkpointer', folder: pathlib.Path, state: State) -> None:
   """Writes the state into the folder; raises many kinds of errors."""
   with _quietly():
     content = ocp.args.StandardSave(jax.device_get(state) if _alone() else state)
@@ -91,7 +94,7 @@ def load(folder: pathlib.Path, like: State) -> State:
   raise NoCheckpointError(problem)
 
 
-def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
+def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> 'ocp.RestoreArgs':
   """How orbax is to make a leaf like this one."""
   if not isinstance(leaf, jax.Array):
     return ocp.RestoreArgs(restore_type=np.ndarray)

@@ -337,14 +337,14 @@ def test_a_diverged_loss_is_null_and_makes_no_noise(tmp_path, caplog):
   assert caplog.text == ''
 
 
-def test_the_first_line_waits_for_no_picture_and_no_tensorboard(tmp_path):
+def test_the_first_line_waits_for_no_picture_tensorboard_or_checkpoint(tmp_path):
   code = f"""
 import pathlib, sys
 import numpy as np
 from moon_jax.runner import loop, records
 counts = np.ones((2, 3), int)
 with records.Records(pathlib.Path({str(tmp_path)!r}), 0, counts) as opened:
-  assert 'tensorboardX' not in sys.modules
+  assert not {{'tensorboardX', 'orbax.checkpoint'}} & set(sys.modules)
   opened.add_metrics({{'round': 1}})
   assert 'matplotlib' not in sys.modules
   opened.add_timings({{'round': 1}})
