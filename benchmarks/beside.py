@@ -78,10 +78,7 @@ def cases(data_dir: str, quick: bool) -> Iterable[Case]:
 
 
 def measure(case: Case, repeats: int, details: dict, *, seconds: float) -> list[Row]:
-  """Useful samples a second of both, and how much of the cores' sgemm ours reaches.
-
-  On several cores also how much faster ours is than on one, if that was measured.
-  """
+  """Useful samples a second of both, and how much of the cores' sgemm ours reaches."""
   before = _sgemm()
   with (
     tempfile.TemporaryDirectory() as folder,
@@ -113,12 +110,7 @@ def measure(case: Case, repeats: int, details: dict, *, seconds: float) -> list[
     f'({sgemm[0] / 1e9:.0f}, {sgemm[1] / 1e9:.0f} GFLOP/s); PyTorch {theirs["form"]}'
   )
   bar = f'>= {case.bar}' if case.bar else ''
-  rows = [Row(f'{case.name}: samples/s, ours / PyTorch', text, bar)]
-  alone = details.get(case.name.replace(f'{case.cores} cores', '1 core'))
-  if case.cores > 1 and alone:
-    text = f'{speeds[0] / alone["ours"]["samples_per_second"]:.2f}'
-    rows.append(Row(f'{case.name}: samples/s, ours / on 1 core', text, '>= 1.9'))
-  return rows
+  return [Row(f'{case.name}: samples/s, ours / PyTorch', text, bar)]
 
 
 def _sgemm():

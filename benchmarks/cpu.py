@@ -34,9 +34,15 @@ def tasks(
   end = time.monotonic() + 60 * MINUTES[quick]
   start = functools.partial(_first_rounds, data_dir)
   found = {} if quick else {'first round': start}
-  for case in sorted(beside.cases(data_dir, quick), key=_may_be_left_out):
-    found[case.name] = functools.partial(beside.measure, case, repeats, details)
+  last = {}
+  for case in beside.cases(data_dir, quick):
+    cases = last if _may_be_left_out(case) else found
+    cases[case.name] = functools.partial(beside.measure, case, repeats, details)
   if not quick:
+    for algorithm in ('fedavg', 'moon') if 2 in beside.cores() else ():
+      name = f'{algorithm}, 2 cores / 1 core'
+      given = name, algorithm, data_dir, repeats, details
+      found[name] = functools.partial(_two_cores, *given)
     for cores in beside.cores():
       name = f'MOON / FedAvg, {cores} core{"s" if cores > 1 else ""}'
       given = name, data_dir, repeats, cores, details
@@ -46,7 +52,7 @@ def tasks(
     found['memory'] = functools.partial(_memory, details)
   return {
     name: functools.partial(until, end, name, measure)
-    for name, measure in found.items()
+    for name, measure in (found | last).items()
   }
 
 
@@ -76,6 +82,22 @@ def _first_rounds(data_dir, *, seconds):
       f'{np.median(took[name]):.1f} s ({min(took[name]):.1f} to {max(took[name]):.1f})',
       f'<= {bar} s',
     )
+
+
+def _two_cores(name, algorithm, data_dir, repeats, details, *, seconds):
+  """Samples a second on two cores in those on one, in rounds of some seconds."""
+  setting = '--config.data.limit=8000 --config.num_clients=4'
+  given = algorithm, 'none', 'moon_cnn', setting
+  words = ['-m', 'benchmarks.engine', f'--repeats={repeats}']
+  words += beside.flags(data_dir, *given)
+  end = time.monotonic() + seconds
+  details[name] = reports = [
+    processes.run(words, cores=cores, seconds=end - time.monotonic())
+    for cores in (2, 1)
+  ]
+  two, one = (report['samples_per_second'] for report in reports)
+  text = f'{two:,.0f} / {one:,.0f} = {two / one:.2f}'
+  return [Row(f'samples/s, moon_cnn, {name}', text, '>= 1.9')]
 
 
 def _cost_of_moon(name, data_dir, repeats, cores, details, *, seconds):
