@@ -75,6 +75,7 @@ def main() -> None:
     'device': jax.devices()[0].device_kind,
     'compile_seconds': compile_seconds,
     'temporary_bytes': compiled.memory_analysis().temp_size_in_bytes,
+    'model_bytes': tree.num_bytes(state.server.variables),
     'lanes': built.planner.num_lanes,
     'peak_memory_bytes': clock.peak_memory_bytes(),
   }
