@@ -36,10 +36,11 @@ def save(by: 'ocp.Checkpointer', folder: pathlib.Path, state: State) -> None:
 
 @contextlib.contextmanager
 def _quietly():
-  """Orbax and its threads print tracebacks, and then raise the error too.
+  """Orbax, its threads and tasks print tracebacks, and then raise the error too.
 
-  After an error threads that are not done yet stay quiet.
+  After an error threads and tasks that are not done yet stay quiet.
   """
+  logging.getLogger('asyncio').addFilter(_is_of_others)  # adds it once
   log, hook = logging.getLogger('absl'), sys.unraisablehook
   before, log.disabled = log.disabled, True
   sys.unraisablehook = lambda unraisable: None
@@ -48,6 +49,10 @@ def _quietly():
     sys.unraisablehook = hook
   finally:
     log.disabled = before
+
+
+def _is_of_others(record):
+  return 'orbax' not in record.getMessage()
 
 
 def _alone():

@@ -9,7 +9,9 @@ import pytest
 from moon_jax.engine import segments
 from tests import world
 
-TOLERANCE = 2e-5  # float32 over 81 steps: with AVX-512 one run is 1.2e-5 apart
+# With two previous models, first weights one unit in the last place away end up to
+# 1.3e-5 apart after the 81 steps: that much is rounding.
+TOLERANCE = 5e-5
 STEPS = 16
 
 
