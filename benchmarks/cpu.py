@@ -88,15 +88,15 @@ def _two_cores(name, algorithm, data_dir, repeats, details, *, seconds):
   """Samples a second on two cores in those on one, in rounds of some seconds."""
   setting = '--config.data.limit=8000 --config.num_clients=4'
   given = algorithm, 'none', 'moon_cnn', setting
-  words = ['-m', 'benchmarks.engine', f'--repeats={repeats}']
-  words += beside.flags(data_dir, *given)
-  end = time.monotonic() + seconds
-  details[name] = reports = [
-    processes.run(words, cores=cores, seconds=end - time.monotonic())
-    for cores in (2, 1)
-  ]
-  two, one = (report['samples_per_second'] for report in reports)
-  text = f'{two:,.0f} / {one:,.0f} = {two / one:.2f}'
+  words = ['-m', 'benchmarks.engine', *beside.flags(data_dir, *given)]
+  with processes.Turns(2, repeats, seconds) as turns:
+    for cores in (2, 1):
+      turns.add(cores, words, cores=cores)
+    details[name] = reports = turns.reports()
+  ratios = np.divide(reports[1]['seconds'], reports[2]['seconds'])
+  two, one = (reports[cores]['samples_per_second'] for cores in (2, 1))
+  text = f'{two:,.0f} / {one:,.0f} = {two / one:.2f} '
+  text += f'({ratios.min():.2f} to {ratios.max():.2f})'
   return [Row(f'samples/s, moon_cnn, {name}', text, '>= 1.9')]
 
 

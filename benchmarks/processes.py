@@ -70,13 +70,14 @@ class Turns:
 
   Each waits for a line before each of its timed rounds, and meanwhile does nothing.
   They are timed on the same cores, the first; until then each is on cores of its own,
-  as long as there are more, and compiles beside the others.
+  as long as there are more, and compiles beside the others. `cores` is how many each
+  has, where `add` names no other number.
   A context manager, which ends with subprocess.TimeoutExpired after some seconds.
   """
 
   def __init__(self, cores: int, repeats: int, seconds: float):
     self._cores, self._repeats, self._seconds = cores, repeats, seconds
-    self._processes, self._preparing = {}, []
+    self._processes, self._preparing = {}, {}
     self._stack = contextlib.ExitStack()
     self._late = threading.Event()
     self._timer = threading.Timer(seconds, self._end)
@@ -107,6 +108,7 @@ class Turns:
     words: list[str],
     python: str = sys.executable,
     writes: pathlib.Path | None = None,
+    cores: int | None = None,
   ) -> None:
     """Starts `python *words --turns --repeats=N`.
 
@@ -115,26 +117,27 @@ class Turns:
       words: of the command.
       python: that runs it.
       writes: a file of it that is waited for.
+      cores: how many it may use.
     """
-    first = self._cores * len(self._preparing)
-    if first + self._cores > len(os.sched_getaffinity(0)):
+    cores, first = cores or self._cores, sum(self._preparing.values())
+    if first + cores > len(os.sched_getaffinity(0)):
       self.ready()
       first = 0
     words = [*words, '--turns', f'--repeats={self._repeats}']
-    cores = range(first, first + self._cores)
-    process = self._stack.enter_context(_start(words, cores, python=python))
+    some = range(first, first + cores)
+    process = self._stack.enter_context(_start(words, some, python=python))
     self._processes[name] = process
-    self._preparing.append(process)
+    self._preparing[process] = cores
     if writes:
       _written(writes, process)
 
   def ready(self) -> None:
     """Waits until all are warm, and moves them to the first cores."""
-    for process in self._preparing:
+    for process, cores in self._preparing.items():
       self._wait(process)
       for thread in os.listdir(f'/proc/{process.pid}/task'):
         with contextlib.suppress(ProcessLookupError):
-          os.sched_setaffinity(int(thread), _numbers(range(self._cores)))
+          os.sched_setaffinity(int(thread), _numbers(range(cores)))
     self._preparing.clear()
 
   def reports(self) -> dict[Hashable, dict]:

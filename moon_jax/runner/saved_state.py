@@ -40,13 +40,15 @@ def _quietly():
 
   After an error threads and tasks that are not done yet stay quiet.
   """
-  logging.getLogger('asyncio').addFilter(_is_of_others)  # adds it once
   log, hook = logging.getLogger('absl'), sys.unraisablehook
   before, log.disabled = log.disabled, True
   sys.unraisablehook = lambda unraisable: None
+  tasks = logging.getLogger('asyncio')
+  tasks.addFilter(_is_of_others)
   try:
     yield
     sys.unraisablehook = hook
+    tasks.removeFilter(_is_of_others)
   finally:
     log.disabled = before
 

@@ -9,9 +9,7 @@ import pytest
 from moon_jax.engine import segments
 from tests import world
 
-# With two previous models, first weights one unit in the last place away end up to
-# 1.3e-5 apart after the 81 steps: that much is rounding.
-TOLERANCE = 5e-5
+TOLERANCE = 1e-5
 STEPS = 16
 
 
@@ -80,14 +78,17 @@ def test_the_one_kernel_for_gpus_trains_as_the_banded_form_does():
 def test_a_known_length_changes_no_result_of_any_algorithm(algorithm, options):
   options = dict(options)
   plans = planner()
+  # With two previous models, first weights one unit in the last place away end up to
+  # 1.3e-5 apart after the 81 steps: that much is rounding.
+  tolerance = 5e-5 if 'num_previous' in options else TOLERANCE
   if options.pop('represent', None):
     known, other = (
       world.run(algorithm, 3, plans=p)
       for p in (plans, dataclasses.replace(plans, segment_steps=0))
     )
-    assert apart(known, other) < TOLERANCE
+    assert apart(known, other) < tolerance
   else:
-    assert difference(algorithm, plans, **options) < TOLERANCE
+    assert difference(algorithm, plans, **options) < tolerance
 
 
 @pytest.mark.slow

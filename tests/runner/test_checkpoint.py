@@ -4,6 +4,7 @@ import contextlib
 import gc
 import json
 import shutil
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -251,7 +252,8 @@ def test_a_full_disk_keeps_what_is_there(disk, size):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
-def test_nothing_is_logged_of_an_error_that_is_raised(disk, caplog):
+def test_nothing_is_logged_of_an_error_that_is_raised(disk, caplog, monkeypatch):
+  monkeypatch.setattr(sys, 'unraisablehook', sys.unraisablehook)  # back in the end
   folder = disk('small', '100k')
   rng = np.random.default_rng(0)  # what orbax cannot make smaller
   state = {str(index): rng.normal(size=20_000) for index in range(12)}

@@ -341,11 +341,25 @@ def test_the_first_line_waits_for_no_picture_tensorboard_or_checkpoint(tmp_path)
   code = f"""
 import pathlib, sys
 import numpy as np
-from moon_jax.runner import loop, records
+from moon_jax.runner import checkpoint, loop, records
+
+append = records._append
+
+def check(*given):
+  assert not {{'tensorboardX', 'orbax.checkpoint', 'matplotlib'}} & set(sys.modules)
+  append(*given)
+  records._append = append
+
+records._append = check
+folder = pathlib.Path({str(tmp_path)!r})
 counts = np.ones((2, 3), int)
-with records.Records(pathlib.Path({str(tmp_path)!r}), 0, counts) as opened:
-  assert not {{'tensorboardX', 'orbax.checkpoint'}} & set(sys.modules)
+with (
+  checkpoint.Checkpoints(folder / 'checkpoints', print) as saved,
+  records.Records(folder, 0, counts) as opened,
+):
+  assert saved.newest_or('first') == 'first'
   opened.add_metrics({{'round': 1}})
+  assert 'tensorboardX' in sys.modules
   assert 'matplotlib' not in sys.modules
   opened.add_timings({{'round': 1}})
 """
