@@ -266,6 +266,14 @@ def test_nothing_is_logged_of_an_error_that_is_raised(disk, caplog, monkeypatch)
   assert caplog.text == ''
 
 
+def test_a_save_compiles_nothing(tmp_path, caplog):
+  # Of a shape that no other test compiles for.
+  shared = devices.replicate({'a': jnp.zeros((34, 46))}, devices.mesh(2))
+  with contextlib.closing(saved_state.checkpointer()) as by, jax.log_compiles():
+    saved_state.save(by, tmp_path, shared)
+  assert 'Compiling' not in caplog.text
+
+
 @pytest.mark.parametrize(('saved_on', 'loaded_on'), [(1, 2), (1, 3), (8, 1), (3, 8)])
 def test_any_number_of_devices_reads_any_other(tmp_path, saved_on, loaded_on):
   state = world.run('moon', 2)[-1][0]
