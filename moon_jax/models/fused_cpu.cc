@@ -2,12 +2,12 @@
 // core of a CPU. moon_jax/models/fused_cpu.py compiles this file and describes the calls.
 //
 // Images are [C, H, W, B] float32. 16 examples are copied together, with zeros around
-// them. Forward, two vectors hold one number of the 16 examples: the sums of up to 6
-// features stay in registers while a loop passes over the window. Backward, a pooled
-// square has one output that gets a gradient, or none: three quarters of a dense
-// convolution's products would be with zeros. So there each example is an image
-// [H, W, C], in which a row of a window is one piece, and a list tells where the
-// gradients are.
+// them. Forward, one or two vectors hold one number of the 16 examples: of up to 6
+// features two vectors of sums each, of one output or of two neighbours, stay in
+// registers while a loop passes over the window. Backward, a pooled square has one
+// output that gets a gradient, or none: three quarters of a dense convolution's products
+// would be with zeros. So there each example is an image [H, W, C], in which a row of a
+// window is one piece, and a list tells where the gradients are.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +17,15 @@
 
 namespace {
 
-constexpr int kWidth = 8;              // numbers of a vector
-constexpr int kGroup = 2 * kWidth;     // examples
+#ifdef __AVX512F__
+constexpr int kWidth = 16;             // numbers of a vector
+#else
+constexpr int kWidth = 8;
+#endif
+constexpr int kGroup = 16;             // examples
+constexpr int kParts = kGroup / kWidth;
+constexpr int kAtOnce = 2 / kParts;    // outputs, forward
+constexpr int kPiece = 32 / kWidth;    // vectors of a row of a window, backward
 constexpr int kRows = 5;               // of a window at a time, backward
 constexpr int kPlaces = 4;             // outputs of a pooled square
 constexpr int8_t kNone = kPlaces;      // ReLU cut the largest off
@@ -31,13 +38,21 @@ Vector& At(float* place) { return *reinterpret_cast<Vector*>(place); }
 Vector Load(const float* place) { return *reinterpret_cast<const Vector*>(place); }
 Vector All(float number) { return number - Vector{}; }
 
+// Fewer than 2 kSize numbers, in pieces whose sizes the compiler knows.
+template <int kSize, typename T>
+__attribute__((noinline)) void Pieces(const T* from, int64_t count, T* to) {
+  const int64_t done = count & kSize;
+  if (done) std::memcpy(to, from, kSize * sizeof(T));
+  if constexpr (kSize > 1) Pieces<kSize / 2>(from + done, count, to + done);
+}
+
 // Of a group of examples; known at compile time how many, in all but the last one.
 template <typename T>
 void Copy(const T* from, int64_t count, T* to) {
   if (count == kGroup)
     std::memcpy(to, from, kGroup * sizeof(T));
   else
-    std::memcpy(to, from, count * sizeof(T));
+    Pieces<kGroup / 2>(from, count, to);
 }
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -74,6 +89,25 @@ struct Shape {
 
 // --- forward -------------------------------------------------------------------------
 
+// Sums of kCount features over a window and over another `second` numbers behind it.
+// Not inline: among what else `Outputs` keeps, the compiler has no registers for it.
+template <int kCount>
+__attribute__((noinline)) void Products(
+    const float* window, int64_t second, const int32_t* offsets, int64_t taps,
+    const float* weights, int64_t features, Vector (*products)[2]) {
+  Vector sums[kCount][2] = {};
+  for (int64_t tap = 0; tap < taps; ++tap, weights += features) {
+    const Vector a = Load(window + offsets[tap]);
+    const Vector b = Load(window + offsets[tap] + second);
+    for (int f = 0; f < kCount; ++f) {
+      sums[f][0] += All(weights[f]) * a;
+      sums[f][1] += All(weights[f]) * b;
+    }
+  }
+  for (int f = 0; f < kCount; ++f)
+    for (int i = 0; i < 2; ++i) products[f][i] = sums[f][i];
+}
+
 // kCount features from `first` on, of a group of `count` examples.
 template <int kCount>
 void Outputs(const Shape& s, const float* images, const int32_t* offsets,
@@ -82,41 +116,36 @@ void Outputs(const Shape& s, const float* images, const int32_t* offsets,
   const int64_t taps = s.kh * s.run();
   for (int64_t row = 0; row < s.down; ++row)
     for (int64_t column = 0; column < s.across; ++column) {
-      Vector largest[kCount][2] = {};
-      Integers winner[kCount][2] = {};
-      for (int place = 0; place < kPlaces; ++place) {
-        Vector sums[kCount][2] = {};
+      Vector largest[kCount][kParts] = {};
+      Integers winner[kCount][kParts] = {};
+      for (int place = 0; place < kPlaces; place += kAtOnce) {
+        Vector sums[kCount][2];  // of two parts of an output, or of two outputs
         const float* window =
             images + ((2 * row + place / 2) * s.line() +
                       (2 * column + place % 2) * s.channels) * kGroup;
-        const float* weights = kernel + first;
-        for (int64_t tap = 0; tap < taps; ++tap, weights += s.features) {
-          const Vector a = Load(window + offsets[tap]);
-          const Vector b = Load(window + offsets[tap] + kWidth);
-          for (int f = 0; f < kCount; ++f) {
-            sums[f][0] += All(weights[f]) * a;
-            sums[f][1] += All(weights[f]) * b;
-          }
-        }
+        const int64_t second = kAtOnce == 1 ? kWidth : s.channels * kGroup;
+        Products<kCount>(window, second, offsets, taps, kernel + first, s.features,
+                         sums);
         for (int f = 0; f < kCount; ++f)
-          for (int half = 0; half < 2; ++half) {
-            const Vector sum = sums[f][half];
+          for (int i = 0; i < 2; ++i) {
+            const Vector sum = sums[f][i];
+            const int output = place + i / kParts, part = i % kParts;
             // NaN wins, and stays.
             const Integers wins =
-                place == 0 ? ~Integers{} : (sum > largest[f][half]) | (sum != sum);
-            largest[f][half] = wins ? sum : largest[f][half];
-            winner[f][half] = wins ? Integers{} + place : winner[f][half];
+                output == 0 ? ~Integers{} : (sum > largest[f][part]) | (sum != sum);
+            largest[f][part] = wins ? sum : largest[f][part];
+            winner[f][part] = wins ? Integers{} + output : winner[f][part];
           }
       }
       for (int f = 0; f < kCount; ++f) {
         float values[kGroup];
         int8_t places[kGroup];
-        for (int half = 0; half < 2; ++half) {
-          const Vector sum = largest[f][half] + All(bias[first + f]);
+        for (int part = 0; part < kParts; ++part) {
+          const Vector sum = largest[f][part] + All(bias[first + f]);
           const Integers off = sum <= 0;
-          At(values + half * kWidth) = off ? Vector{} : sum;
-          *reinterpret_cast<Bytes*>(places + half * kWidth) = __builtin_convertvector(
-              off ? Integers{} + kNone : winner[f][half], Bytes);
+          At(values + part * kWidth) = off ? Vector{} : sum;
+          *reinterpret_cast<Bytes*>(places + part * kWidth) = __builtin_convertvector(
+              off ? Integers{} + kNone : winner[f][part], Bytes);
         }
         const int64_t at =
             (((first + f) * s.down + row) * s.across + column) * s.batch + example;
@@ -181,25 +210,23 @@ void List(const Shape& s, const float* gradient, const int8_t* winners, int64_t 
     }
 }
 
-// Adds to kCount rows of a kernel's gradient, of two vectors each, what one example
+// Adds to kCount rows of a kernel's gradient, kGroup numbers of each, what one example
 // contributes; and to the bias's.
 template <int kCount>
 void Sums(const Shape& s, const Entry* entries, int64_t length, const float* image,
           float* kernel, float* bias) {
-  Vector sums[kCount][2] = {}, total = {};
+  Vector sums[kCount][kParts] = {}, total = {};
   for (int64_t i = 0; i < length; ++i) {
     const Vector gradient = All(entries[i].gradient);
     const float* window = image + entries[i].window;
     total += gradient;
-    for (int row = 0; row < kCount; ++row) {
-      sums[row][0] += gradient * Load(window + row * s.line());
-      sums[row][1] += gradient * Load(window + row * s.line() + kWidth);
-    }
+    for (int row = 0; row < kCount; ++row)
+      for (int part = 0; part < kParts; ++part)
+        sums[row][part] += gradient * Load(window + row * s.line() + part * kWidth);
   }
-  for (int row = 0; row < kCount; ++row) {
-    At(kernel + row * s.filled()) += sums[row][0];
-    At(kernel + row * s.filled() + kWidth) += sums[row][1];
-  }
+  for (int row = 0; row < kCount; ++row)
+    for (int part = 0; part < kParts; ++part)
+      At(kernel + row * s.filled() + part * kWidth) += sums[row][part];
   *bias += total[0];
 }
 
@@ -281,8 +308,8 @@ void OfImages(const Shape& s, const float* kernel, const float* gradient,
                      images + i * s.stride() + row * s.line() + start);
           };
           int64_t start = 0;
-          for (; s.run() - start > 3 * kWidth; start += 4 * kWidth)
-            add(Spread<4>, start);
+          for (; s.run() - start > (kPiece - 1) * kWidth; start += kPiece * kWidth)
+            add(Spread<kPiece>, start);
           for (; start < s.run(); start += kWidth) add(Spread<1>, start);
         }
     }
