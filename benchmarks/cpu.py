@@ -86,7 +86,7 @@ def _first_rounds(data_dir, *, seconds):
 
 def _two_cores(name, algorithm, data_dir, repeats, details, *, seconds):
   """Samples a second on two cores in those on one, in rounds of some seconds."""
-  setting = '--config.data.limit=8000 --config.num_clients=10'
+  setting = '--config.data.limit=16000 --config.num_clients=10'
   given = algorithm, 'none', 'moon_cnn', setting
   words = ['-m', 'benchmarks.engine', *beside.flags(data_dir, *given)]
   with processes.Turns(2, repeats, seconds) as turns:
