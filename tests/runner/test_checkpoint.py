@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import json
+import logging
 import shutil
 import sys
 
@@ -264,6 +265,12 @@ def test_nothing_is_logged_of_an_error_that_is_raised(disk, caplog, monkeypatch)
       shutil.rmtree(folder / str(index), ignore_errors=True)  # a thread may still write
       gc.collect()
   assert caplog.text == ''
+
+
+def test_after_a_save_others_are_heard(tmp_path, caplog):
+  saved(tmp_path)
+  logging.getLogger('asyncio').error("a user's task at orbax/checkpoints")
+  assert "a user's task" in caplog.text
 
 
 def test_a_save_compiles_nothing(tmp_path, caplog):
