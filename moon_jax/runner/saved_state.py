@@ -39,7 +39,8 @@ def save(by: 'ocp.Checkpointer', folder: pathlib.Path, state: State) -> None:
 def _quietly():
   """Orbax, its threads and tasks print tracebacks, and then raise the error too.
 
-  After an error threads and tasks that are not done yet stay quiet.
+  After an error threads and tasks that are not done yet stay quiet until the next
+  success.
   """
   log, hook = logging.getLogger('absl'), sys.unraisablehook
   before, log.disabled = log.disabled, True

@@ -4,6 +4,11 @@ A CPU interprets the latter. With more features, channels and examples than are 
 at a time, and with fewer.
 """
 
+import os
+import platform
+import subprocess
+import sys
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -162,6 +167,20 @@ def test_a_cpu_refuses_to_cut_images_off():
   given = arrays(2, 8, 4, 3, 5)
   with pytest.raises(ValueError, match='must not be negative'):
     fused_cpu.convolve_pool_relu(*given, ((0, -2), (0, 0)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != 'x86_64', reason='AVX-512 is of x86')
+def test_a_cpu_without_avx_512_computes_the_same(tmp_path):
+  compiler = tmp_path / 'c++'
+  compiler.write_text('#!/bin/sh\nexec c++ "$@" -mno-avx512f\n')
+  compiler.chmod(0o755)
+  words = ['-m', 'pytest', '-q', '-n0', '-m', '', '-k', 'values or first_of', __file__]
+  environment = os.environ | {'CXX': str(compiler)}
+  done = subprocess.run(
+    [sys.executable, *words], env=environment, capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float64])
