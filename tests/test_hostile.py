@@ -35,7 +35,7 @@ FLAGS = (
 )
 JSON = ('config.json', 'summary.json', 'metrics.jsonl', 'timings.jsonl')
 FILES = (*JSON, 'partition.npz', 'features.npz', 'checkpoints/2/manifest.json')
-SEALED = ('_METADATA', '_sharding', 'manifest.ocdbt', '_CHECKPOINT_METADATA')
+SEALED = ('_METADATA', 'manifest.ocdbt', '_CHECKPOINT_METADATA')
 
 
 @pytest.fixture(scope='module')
