@@ -82,11 +82,11 @@ def measure(case: Case, repeats: int, details: dict, *, seconds: float) -> list[
   before = _sgemm()
   with (
     tempfile.TemporaryDirectory() as folder,
-    processes.Turns(case.cores, min(repeats, case.turns), seconds) as turns,
+    processes.Turns(min(repeats, case.turns), seconds) as turns,
   ):
     file = pathlib.Path(folder, 'round.npz')
     words = ['-m', 'benchmarks.engine', f'--out={file}', *case.flags]
-    turns.add('ours', words, writes=file)
+    turns.add('ours', words, writes=file, cores=case.cores)
     turns.add(
       'pytorch',
       [
@@ -96,6 +96,7 @@ def measure(case: Case, repeats: int, details: dict, *, seconds: float) -> list[
         f'--algorithm={case.algorithm}',
         f'--threads={case.cores}',
       ],
+      cores=case.cores,
     )
     reports = turns.reports()
   reports['sgemm'] = sgemm = [before, _sgemm()]

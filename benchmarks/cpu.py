@@ -89,7 +89,7 @@ def _two_cores(name, algorithm, data_dir, repeats, details, *, seconds):
   setting = '--config.data.limit=16000 --config.num_clients=10'
   given = algorithm, 'none', 'moon_cnn', setting
   words = ['-m', 'benchmarks.engine', *beside.flags(data_dir, *given)]
-  with processes.Turns(2, repeats, seconds) as turns:
+  with processes.Turns(repeats, seconds) as turns:
     for cores in (2, 1):
       turns.add(cores, words, cores=cores)
     details[name] = reports = turns.reports()
@@ -102,10 +102,11 @@ def _two_cores(name, algorithm, data_dir, repeats, details, *, seconds):
 
 def _cost_of_moon(name, data_dir, repeats, cores, details, *, seconds):
   """The time of a round of MOON in that of FedAvg, both ours."""
-  with processes.Turns(cores, repeats, seconds) as turns:
+  with processes.Turns(repeats, seconds) as turns:
     for algorithm in ('fedavg', 'moon'):
       given = algorithm, 'none', 'moon_cnn', beside.SETTINGS['moon_cnn']
-      turns.add(algorithm, ['-m', 'benchmarks.engine', *beside.flags(data_dir, *given)])
+      words = ['-m', 'benchmarks.engine', *beside.flags(data_dir, *given)]
+      turns.add(algorithm, words, cores=cores)
     details[name] = reports = turns.reports()
   rates = [reports[key]['samples_per_second'] for key in ('fedavg', 'moon')]
   text = f'{rates[0] / rates[1]:.2f}'

@@ -70,13 +70,12 @@ class Turns:
 
   Each waits for a line before each of its timed rounds, and meanwhile does nothing.
   They are timed on the same cores, the first; until then each is on cores of its own,
-  as long as there are more, and compiles beside the others. `cores` is how many each
-  has, where `add` names no other number.
+  as long as there are more, and compiles beside the others.
   A context manager, which ends with subprocess.TimeoutExpired after some seconds.
   """
 
-  def __init__(self, cores: int, repeats: int, seconds: float):
-    self._cores, self._repeats, self._seconds = cores, repeats, seconds
+  def __init__(self, repeats: int, seconds: float):
+    self._repeats, self._seconds = repeats, seconds
     self._processes, self._preparing = {}, {}
     self._stack = contextlib.ExitStack()
     self._late = threading.Event()
@@ -108,7 +107,7 @@ class Turns:
     words: list[str],
     python: str = sys.executable,
     writes: pathlib.Path | None = None,
-    cores: int | None = None,
+    cores: int = 1,
   ) -> None:
     """Starts `python *words --turns --repeats=N`.
 
@@ -119,7 +118,7 @@ class Turns:
       writes: a file of it that is waited for.
       cores: how many it may use.
     """
-    cores, first = cores or self._cores, sum(self._preparing.values())
+    first = sum(self._preparing.values())
     if first + cores > len(os.sched_getaffinity(0)):
       self.ready()
       first = 0

@@ -37,7 +37,7 @@ def main() -> None:
   words = [*beside.flags(*given), *_PLAIN]
   with (
     tempfile.TemporaryDirectory() as folder,
-    processes.Turns(1, options.repeats, seconds=600) as turns,
+    processes.Turns(options.repeats, seconds=600) as turns,
   ):
     file = f'{folder}/round.npz'
     turns.add('ours', ['-m', 'benchmarks.engine', f'--out={file}', *words])
