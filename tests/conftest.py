@@ -2,18 +2,18 @@
 
 Most of a test's time would be compiling. So programs are compiled with few
 optimizations, unless XLA_FLAGS says otherwise; in the whole suite the processes of some
-files compile as users' do. And each program is compiled once: JAX keeps it in a folder
-of this process, in which it is looked up after another file, and by the processes that
-the tests start.
+files compile as users' do. And each program is compiled once: JAX keeps it in the
+user's cache folder, for both workers, the processes that tests start, and later runs.
 """
 
 import os
-import shutil
 import subprocess
-import tempfile
+
+from moon_jax import config
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-os.environ['JAX_COMPILATION_CACHE_DIR'] = tempfile.mkdtemp(prefix='moon_jax-tests-')
+os.environ['JAX_COMPILATION_CACHE_DIR'] = str(config.cache_folder() / 'tests')
+os.environ['JAX_COMPILATION_CACHE_MAX_SIZE'] = str(2**31)  # also locks the folder
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 os.environ['JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES'] = 'none'
 
@@ -24,7 +24,6 @@ from moon_jax.catalog import registry
 from moon_jax.engine import devices
 from tests.processes import AS_USERS
 
-PROGRAMS = os.environ['JAX_COMPILATION_CACHE_DIR']
 QUICK = '--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1'
 if jax.__version_info__ < (0, 11):  # later ones abort on the flag
   QUICK += ' --xla_cpu_use_fusion_emitters=false'
@@ -59,10 +58,6 @@ def pytest_collection_modifyitems(items):
     return next(starts, len(LONGEST))
 
   items.sort(key=rank)
-
-
-def pytest_unconfigure():
-  shutil.rmtree(PROGRAMS, ignore_errors=True)
 
 
 @pytest.fixture(scope='module')
