@@ -20,7 +20,7 @@ reading.
 """
 
 from configs import base
-from moon_jax.config.variants import Variant, choose
+from moon_jax.config import Variant, choose
 
 _DATA = {'mnist': 'MNIST', 'fashion_mnist': 'Fashion-MNIST', 'cifar10': 'CIFAR-10'}
 

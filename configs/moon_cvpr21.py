@@ -14,7 +14,7 @@ without MOON's head; here the head is in.
 """
 
 from configs import base
-from moon_jax.config.variants import Variant, choose
+from moon_jax.config import Variant, choose
 
 
 def _moon(mu: float, reported: str) -> Variant:

@@ -20,7 +20,7 @@ class; here they are.
 """
 
 from configs import base
-from moon_jax.config.variants import Variant, choose
+from moon_jax.config import Variant, choose
 
 
 def _pair(name: str, setting: str, reported: tuple[str, str], changes: dict):

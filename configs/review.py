@@ -13,7 +13,7 @@ by samples; its own paper averages uniformly (`--config.client_weight=uniform`).
 """
 
 from configs import base
-from moon_jax.config.variants import Variant, choose
+from moon_jax.config import Variant, choose
 
 
 def _moon(mu: float) -> Variant:

@@ -14,7 +14,7 @@ batch of a step at T and at T'. Which network table 1 used is not clear (its 0.5
 """
 
 from configs import base
-from moon_jax.config.variants import Variant, choose
+from moon_jax.config import Variant, choose
 
 
 def _sa_moon(temperature: float, reported: str) -> Variant:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from docs.records import Kept
 from moon_jax import config as config_lib
-from moon_jax.config.variants import Variant
+from moon_jax.config import Variant
 from moon_jax.errors import UsageError, did_you_mean
 from moon_jax.report.numbers import statistics
 

@@ -5,7 +5,6 @@ from moon_jax.catalog.parts import (
   SEED,
   Auto,
   Bound,
-  PartOf,
   above,
   at_least,
   between,
@@ -51,8 +50,8 @@ _TIERS = one_of('auto', 'device', 'host', 'disk')
 _FORMS = one_of('auto', 'library', 'im2col', 'banded', 'fused', 'direct', 'winograd')
 
 KNOBS = {
-  'algorithm': word('moon', 'how clients train', PartOf('algorithm')),
-  'model': word('mlp', 'the network', PartOf('model')),
+  'algorithm': word('moon', 'how clients train'),
+  'model': word('mlp', 'the network'),
   'seed': knob(int, 0, 'of every random draw', SEED),
   'num_clients': counted(10, 'that share the training data; natural: as named', _DEALT),
   'participation': number(1.0, 'those in a round', _FRACTION, _SEVERAL),
@@ -67,7 +66,7 @@ KNOBS = {
   'eval_every_rounds': counted(1, 'rounds between tests', **_FREE),
   'checkpoint_every_rounds': counted(10, 'rounds between saves, the last too', **_FREE),
   'on_nonfinite': word('stop', 'at NaN or Inf', _NONFINITE, **_FREE),
-  'data.source': word('digits', 'where the images come from', PartOf('data')),
+  'data.source': word('digits', 'where the images come from'),
   'data.name': word('', 'TFDS set, e.g. cifar10', (), _TFDS, required=True),
   # What it holds is compared itself.
   'data.dir': word(
@@ -87,9 +86,7 @@ KNOBS = {
     '', "name of the labels; '' is label, fine_label, ...", (), _FEATURES, optional=True
   ),
   'data.limit': knob(int, 0, 'at most so many of each split; 0 is all', _SIZE),
-  'partition.name': word(
-    'dirichlet', 'how clients differ', PartOf('partition'), _SEVERAL
-  ),
+  'partition.name': word('dirichlet', 'how clients differ', (), _SEVERAL),
   'partition.beta': number(
     0.5, 'Dirichlet concentration: small is skewed', above(0), _BETA
   ),
@@ -104,30 +101,28 @@ KNOBS = {
   'partition.min_size': counted(
     10, 'examples the smallest client must own; natural: leaves out others', _SEVERAL
   ),
-  'augmentation.name': word('none', 'of training images', PartOf('augmentation')),
+  'augmentation.name': word('none', 'of training images'),
   'augmentation.padding': word(
     'reflect', 'beyond the border; zero: black', _PADDINGS, _CROPS
   ),
-  'optimizer.name': word('sgd', 'local, anew each round', PartOf('optimizer')),
+  'optimizer.name': word('sgd', 'local, anew each round'),
   'optimizer.learning_rate': number(0.01, 'of local training', above(0)),
   'optimizer.momentum': number(0.9, 'of sgd', _BELOW_ONE, _SGD),
   'optimizer.nesterov': switch(False, 'look ahead along the momentum', (), _SGD),
   'optimizer.weight_decay': number(1e-5, 'coupled, but of adamw', _SIZE),
-  'optimizer.schedule': word('constant', 'of the rate over rounds', PartOf('schedule')),
+  'optimizer.schedule': word('constant', 'of the rate over rounds'),
   'optimizer.decay': number(0.1, 'factor of the rate', _POSITIVE, _DECAYING),
   'optimizer.decay_every': counted(
     50, 'rounds, until the factor is reached', _DECAYING
   ),
-  'server_optimizer.name': word(
-    'sgd', 'of the mean update', PartOf('server_optimizer'), _SERVED
-  ),
+  'server_optimizer.name': word('sgd', 'of the mean update', (), _SERVED),
   'server_optimizer.learning_rate': number(
     'auto', 'auto: 1, of adam and yogi 0.01', above(0), _SERVED, auto=_SERVER_RATE
   ),
   'server_optimizer.momentum': number(
     0.0, 'of sgd; above 0: FedAvgM', _BELOW_ONE, _SERVER_SGD
   ),
-  'topology.name': word('ring', 'of neighbours', PartOf('topology'), _PEERS),
+  'topology.name': word('ring', 'of neighbours', (), _PEERS),
   'topology.degree': knob(int, 2, 'neighbours, below num_clients', _EVEN, _RING),
   'topology.edge_probability': number(0.5, 'of each pair', _POSITIVE, _RANDOM),
 }

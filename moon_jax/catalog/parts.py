@@ -16,22 +16,12 @@ class Bound(NamedTuple):
   Attributes:
     wanted: completes 'must be ...'.
     holds: value -> whether it does.
+    words: all values, if they are some words.
   """
 
   wanted: str
   holds: Callable[[Any], bool]
-
-
-class OneOf(NamedTuple):
-  """The words that a knob may be."""
-
-  names: tuple[str, ...]
-
-
-class PartOf(NamedTuple):
-  """The knob names a part of this kind."""
-
-  kind: str
+  words: tuple[str, ...] = ()
 
 
 class Auto(NamedTuple):
@@ -66,9 +56,9 @@ def between(low: float, high: float, ends: str = '[]') -> Bound:
   return Bound(f'in {ends[0]}{low}, {high}{ends[1]}', holds)
 
 
-def one_of(*names: str) -> OneOf:
+def one_of(*words: str) -> Bound:
   """One of these words."""
-  return OneOf(names)
+  return Bound(f'one of {", ".join(words)}', lambda value: value in words, words)
 
 
 # The device counts in int32.
@@ -99,7 +89,7 @@ class Knob(NamedTuple):
   kind: type
   default: Any
   meaning: str
-  bounds: tuple[Bound | OneOf | PartOf, ...] = ()
+  bounds: tuple[Bound, ...] = ()
   needs: tuple[tuple[str, str], ...] = ()
   required: bool = False
   may_change: bool = False
@@ -111,7 +101,7 @@ def knob(
   kind: type,
   default: Any,
   meaning: str,
-  bound: Bound | OneOf | PartOf | tuple[Bound, ...] = (),
+  bound: Bound | tuple[Bound, ...] = (),
   needs: tuple[tuple[str, str], ...] = (),
   **more: Any,
 ) -> Knob:
@@ -137,12 +127,10 @@ def knob(
   if kind in (float, int) and not bounds:
     raise UsageError(f'the {kind.__name__} knob {meaning!r} has no bound')
   for one in bounds:
-    if not isinstance(one, Bound | OneOf | PartOf):
+    if not isinstance(one, Bound):
       raise UsageError(f'{one!r} is no bound: give at_least(0), above(0), ...')
-    if isinstance(one, Bound) and default != 'auto' and not one.holds(default):
+    if not ('auto' in more and default == 'auto') and not one.holds(default):
       raise UsageError(f'the default {default!r} must be {one.wanted}')
-    if isinstance(one, OneOf) and default not in one.names:
-      raise UsageError(f'the default {default!r} must be one of {", ".join(one.names)}')
   return Knob(kind, default, meaning, bounds, needs, **more)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from moon_jax.catalog.algorithms import ALGORITHMS
 from moon_jax.catalog.general import EXECUTION, KNOBS
 from moon_jax.catalog.others import OTHERS
-from moon_jax.catalog.parts import KINDS, Knob, Metric, Part
+from moon_jax.catalog.parts import KINDS, Knob, Metric, Part, one_of
 from moon_jax.errors import UsageError, did_you_mean
 
 _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
@@ -57,7 +57,11 @@ def every_knob() -> Mapping[str, Knob]:
     for one in _parts.values()
     for name, knob in one.knobs.items()
   }
-  return KNOBS | own | EXECUTION
+  select = {
+    knob: KNOBS[knob]._replace(bounds=(one_of(*names(kind)),))
+    for kind, knob in KINDS.items()
+  }
+  return KNOBS | select | own | EXECUTION
 
 
 def chosen(kind: str, flat: Mapping[str, Any]) -> Part | None:

@@ -8,17 +8,38 @@ import tempfile
 import traceback
 import types
 from collections.abc import Callable, Mapping
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import ml_collections
 
-from moon_jax.config.messages import ConfigError
 from moon_jax.config.trees import flatten
-from moon_jax.config.variants import Variant, listing
+from moon_jax.config.validation import ConfigError
 from moon_jax.errors import UsageError, did_you_mean
 
 ROOT = pathlib.Path(__file__).parents[2]
 LIST = 'list'
+
+
+class Variant(NamedTuple):
+  """One experiment of a config file, called by `--config=FILE:NAME`.
+
+  Attributes:
+    setting: what is run, in a few words.
+    reported: the paper's figure, top-1 test accuracy in per cent; '' if it has none.
+    changes: dotted knob -> its value, where it differs from the file's common setting.
+  """
+
+  setting: str
+  reported: str
+  changes: Mapping[str, Any]
+
+
+def choose(
+  config: ml_collections.ConfigDict, variants: Mapping[str, Variant], name: str
+) -> ml_collections.ConfigDict:
+  """The common setting of a config file, with the changes of one variant."""
+  config.update_from_flattened_dict(variants[name].changes)
+  return config
 
 
 def load(choice: str) -> dict[str, Any]:
@@ -71,7 +92,17 @@ def list_variants(path: str) -> str:
     ConfigError: there is no such file, it fails, or it has no variants.
   """
   named = variants(path)
-  return _run(path, lambda: listing(path, named))
+  return _run(path, lambda: _listing(path, named))
+
+
+def _listing(path: str, named: Mapping[str, Variant]) -> str:
+  """A table of each variant's command, its setting and the paper's figure."""
+  rows = [('command', 'setting', 'reported accuracy, %')]
+  for name, variant in named.items():
+    command = f'python launch.py --config={path}:{name}'
+    rows.append((command, variant.setting, variant.reported or '-'))
+  first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+  return '\n'.join(f'{a:<{first}}  {b:<{second}}  {c}' for a, b, c in rows)
 
 
 def split(choice: str) -> tuple[str, str | None]:

@@ -1,5 +1,6 @@
-"""Configurations as trees of ml_collections, and as flat mappings of dotted names."""
+"""Configurations: as trees, as mappings of dotted names, and as the page of knobs."""
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from moon_jax import catalog
 
 # A valid configuration: attributes by group and name, unchangeable.
 Config = ml_collections.FrozenConfigDict
+_WIDTH = 86
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
@@ -56,3 +58,19 @@ def ordered(config: Config) -> dict[str, Any]:
   """The configuration as nested dicts, in the order of `--help`."""
   flat = flatten(config)
   return nest({name: flat[name] for name in catalog.every_knob() if name in flat})
+
+
+def knob_table() -> str:
+  """The page of `--help` and configs/base.py: flag, default, meaning and bound."""
+  entries = {
+    f'--config.{name}={knob.default}': '; '.join(
+      [knob.meaning, *(bound.wanted for bound in knob.bounds[:1])]
+    )
+    for name, knob in catalog.every_knob().items()
+  }
+  start = 2 + max(map(len, entries))
+  lines = []
+  for flag, text in entries.items():
+    first, *rest = textwrap.wrap(text, _WIDTH - start)
+    lines += [f'{flag:<{start}}{first}', *(' ' * start + line for line in rest)]
+  return '\n'.join(f'  {line}' for line in lines)

@@ -1,17 +1,18 @@
-"""The one check of a configuration: every mistake is told at once."""
+"""The one check of a configuration: every mistake is told at once.
+
+Is each value valid, which knobs go together, and which may change when a run is
+resumed?
+"""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from moon_jax import catalog
-from moon_jax.catalog import used
-from moon_jax.config.messages import ConfigError, problem, unknown_knob
-from moon_jax.config.rules import conflicts
 from moon_jax.config.trees import Config, flatten, nest
-from moon_jax.errors import did_you_mean
+from moon_jax.errors import UsageError, did_you_mean
 
 # As README.md writes them, and as Python and --help do.
 _BOOLS = {'true': True, 'false': False, 'True': True, 'False': False}
@@ -22,6 +23,32 @@ _WANTED = {
   float: 'a number',
   str: 'a word',
 }
+
+
+class ConfigError(UsageError):
+  """Everything wrong with a configuration; `problems` holds one line for each."""
+
+  def __init__(self, problems: Iterable[str]):
+    # A name or a config file's own message may hold line breaks.
+    self.problems = tuple(' '.join(problem.splitlines()) for problem in problems)
+    super().__init__('\n'.join(self.problems))
+
+
+def unknown_knob(name: str) -> str:
+  """The complaint about a name that is no knob: a group, or a misspelling."""
+  knobs = list(catalog.every_knob())
+  inside = [knob for knob in knobs if knob.startswith(name + '.')]
+  if inside:
+    return f'--config.{name} is a group; set one of its knobs: {", ".join(inside)}.'
+  hint = did_you_mean(name, knobs)
+  # `--config.beta` names a knob without its group: the last part alone must match.
+  last = [repr(knob) for knob in knobs if knob.split('.')[-1] == name.split('.')[-1]]
+  if last and not hint:
+    hint = f' Did you mean {" or ".join(last)}?'
+  return f'--config.{name} is not a knob.{hint}'
+
+
+# --- one value ------------------------------------------------------------------------
 
 
 def from_word(name: str, word: str) -> Any:
@@ -46,34 +73,33 @@ def convert(name: str, value: Any) -> Any:
     value = value.item()  # numpy's numbers, as of a sweep over np.arange
   if knob.auto and value == 'auto':
     return value
-  if type(value) is not knob.kind and (knob.kind, type(value)) != (float, int):
-    wanted = ("'auto' or " if knob.auto else '') + _WANTED[knob.kind]
-    raise ConfigError([problem(name, value, wanted)])
-  if knob.kind is float:
-    value = _as_float(name, value)
+  if wanted := _other_type(knob, value):
+    raise ConfigError([_problem(name, value, wanted)])
+  value = float(value) if knob.kind is float else value
   for bound in knob.bounds:
-    if isinstance(bound, catalog.Bound):
-      if not bound.holds(value):
-        raise ConfigError([problem(name, value, bound.wanted)])
-    elif value not in (words := choices(bound)):
-      line = problem(name, value, f'one of {", ".join(words)}')
-      raise ConfigError([line + did_you_mean(value, words)])
+    if not bound.holds(value):
+      hint = did_you_mean(value, bound.words) if bound.words else ''
+      raise ConfigError([_problem(name, value, bound.wanted) + hint])
   return value
 
 
-def choices(bound: catalog.OneOf | catalog.PartOf) -> tuple[str, ...]:
-  """The words that a knob may be."""
-  is_part = isinstance(bound, catalog.PartOf)
-  return catalog.names(bound.kind) if is_part else bound.names
+def _problem(name: str, value: Any, wanted: str) -> str:
+  return f'--config.{name}={value!r} must be {wanted}.'
 
 
-def _as_float(name: str, value: float) -> float:
+def _other_type(knob: catalog.Knob, value: Any) -> str:
+  """What is wanted instead, if the value is not of the knob's type."""
+  if type(value) is not knob.kind and (knob.kind, type(value)) != (float, int):
+    return ("'auto' or " if knob.auto else '') + _WANTED[knob.kind]
   if type(value) is float and not math.isfinite(value):
-    raise ConfigError([problem(name, value, 'a finite number')])
+    return 'a finite number'
   low, high = catalog.FLOAT32
-  if value and not low <= abs(value) <= high:
-    raise ConfigError([problem(name, value, 'a number that fits 32 bits')])
-  return float(value)
+  if knob.kind is float and value and not low <= abs(value) <= high:
+    return 'a number that fits 32 bits'
+  return ''
+
+
+# --- all of them ----------------------------------------------------------------------
 
 
 def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
@@ -92,9 +118,8 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   """
   if not isinstance(values, Mapping | ConfigDict):
     raise ConfigError([f'{values!r} is no configuration; `load_config` returns one.'])
-  flat, problems, valid = flatten(values), [], {}
-  knobs = catalog.every_knob()
-  problems += [unknown_knob(name) for name in flat if name not in knobs]
+  flat, knobs, valid = flatten(values), catalog.every_knob(), {}
+  problems = [unknown_knob(name) for name in flat if name not in knobs]
   for name, knob in knobs.items():
     if name not in flat and not knob.optional:
       problems.append(f'--config.{name} is missing from the config file.')
@@ -103,12 +128,108 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
       valid[name] = convert(name, flat.get(name, knob.default))
     except ConfigError as error:
       problems += error.problems
-  problems += conflicts(valid, [name for name in given if name in knobs])
+  problems += _conflicts(valid, [name for name in given if name in knobs])
   if problems:
     raise ConfigError(problems)
   # Of what users registered a run has only what it uses.
   mine = catalog.of_registered
-  valid = {n: v for n, v in valid.items() if not mine(n) or used(n, valid)}
+  valid = {n: v for n, v in valid.items() if not mine(n) or catalog.used(n, valid)}
   autos = {name: knobs[name].auto for name in valid if valid[name] == 'auto'}
   resolved = {n: auto.values[valid[auto.decider]] for n, auto in autos.items() if auto}
   return Config(nest(valid | resolved))
+
+
+def _conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
+  """Problems between knobs that are each valid alone; wrong ones are left out."""
+  problems = [line for name in given for line in _unused(name, valid)]
+  known = {name: value for name, value in valid.items() if catalog.used(name, valid)}
+  for name, knob in catalog.every_knob().items():
+    if knob.required and known.get(name) == '':
+      decider = catalog.KINDS[knob.needs[-1][0]]
+      chosen = f'--config.{decider}={valid[decider]}'
+      problems.append(f'--config.{name} is needed with {chosen}.')
+  # What the data decide, such as the number of natural clients, is checked later.
+  return problems + complaints(known)
+
+
+def complaints(known: Mapping[str, Any]) -> list[str]:
+  """What the chosen parts' own checks complain of, of the values that are known."""
+  kinds = [kind for kind, name in catalog.KINDS.items() if catalog.used(name, known)]
+  chosen = [catalog.chosen(kind, known) for kind in kinds]
+  checks = [part.check for part in chosen if part is not None and part.check]
+  return [line for check in checks for line in _checked(check, known)]
+
+
+def _checked(check: Callable, valid: Mapping[str, Any]) -> list[str]:
+  """What a part's own check complains of; nothing if it asks for what is not valid."""
+  try:
+    return list(check(valid) or ())
+  except KeyError as error:
+    if error.args[0] in catalog.every_knob():
+      return []
+    raise
+
+
+def _unused(name: str, valid: Mapping[str, Any]) -> Iterator[str]:
+  """The complaint that a knob is not used, for each part that does not use it."""
+  for kind, trait in catalog.every_knob()[name].needs:
+    part = catalog.chosen(kind, valid)
+    if part is not None and not part.has(trait):
+      others = [n for n in catalog.names(kind) if catalog.part(kind, n).has(trait)]
+      yield (
+        f'--config.{name} is not used with --config.{catalog.KINDS[kind]}={part.name}; '
+        f'it belongs to {" or ".join(others)}.'
+      )
+
+
+# --- of a saved run -------------------------------------------------------------------
+
+
+def used(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """The knobs that the chosen algorithm, model, data and partition use."""
+  known = catalog.every_knob()
+  return {
+    name: value
+    for name, value in flat.items()
+    if name not in known or catalog.used(name, flat)
+  }
+
+
+def identity(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """The knobs in use of which another value makes another experiment."""
+  chosen = used(flat)
+  return {name: value for name, value in chosen.items() if _is_fixed(name, chosen)}
+
+
+def with_defaults(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """The knobs of a saved run, and those that came later: what they stand for did."""
+  known = catalog.every_knob()
+  later = {name: knob.default for name, knob in known.items() if knob.optional}
+  return later | dict(flat)
+
+
+def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
+  """'key: saved -> given' for every difference that makes it another experiment.
+
+  A knob that only one of them uses is left out: the knob that decides so differs too.
+  """
+  before, after = with_defaults(flatten(saved)), flatten(given)
+  old, new = used(before), used(after)
+  problems = []
+  for name in filter(lambda name: _is_fixed(name, new), sorted(old | new)):
+    if name not in before:
+      problems.append(f'{name}: not saved -> {new[name]!r}')
+    elif name not in after:
+      problems.append(f'{name}: {old[name]!r} -> no longer a knob')
+    elif name in old and name in new and old[name] != new[name]:
+      problems.append(f'{name}: {old[name]!r} -> {new[name]!r}')
+  return problems
+
+
+def _is_fixed(name: str, flat: Mapping[str, Any]) -> bool:
+  """Whether another value of the knob makes another experiment."""
+  # The cosine ends with the last round, so its earlier values depend on which that is.
+  if name == 'num_rounds' and flat.get('optimizer.schedule') == 'cosine':
+    return True
+  knob = catalog.every_knob().get(name)
+  return knob is None or not knob.may_change

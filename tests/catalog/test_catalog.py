@@ -72,13 +72,13 @@ def test_every_knob_is_decided_by_what_exists():
       assert having, f'{name} is used by nobody: no {kind} has {trait}'
     if isinstance(knob.auto, parts.Auto):
       decider = catalog.every_knob()[knob.auto.decider]
-      assert set(knob.auto.values) == set(config.choices(decider.bounds[0]))
+      assert set(knob.auto.values) == set(decider.bounds[0].words)
 
 
 @pytest.mark.parametrize('kind', catalog.KINDS)
 def test_one_knob_selects_each_kind(kind):
   knob = catalog.every_knob()[catalog.KINDS[kind]]
-  assert knob.bounds == (catalog.PartOf(kind),)
+  assert knob.bounds[0].words == catalog.names(kind)
   assert knob.default in catalog.names(kind)
 
 
@@ -118,7 +118,7 @@ def test_traits_of_a_model_are_those_of_its_network(part):
 def test_the_forms_of_convolutions_are_those_that_there_are():
   (bound,) = catalog.every_knob()['execution.convolution'].bounds
   there_are = {name.partition('_on_')[0] for name in convolution.FORMS}
-  assert set(bound.names) == {'auto', *there_are}
+  assert set(bound.words) == {'auto', *there_are}
 
 
 # --- cost -----------------------------------------------------------------------------

@@ -390,7 +390,7 @@ def another(name, value):
   if name in ANOTHER:
     return ANOTHER[name]
   if knob.kind is str:
-    return next(other for other in config.choices(knob.bounds[0]) if other != value)
+    return next(other for other in knob.bounds[0].words if other != value)
   number = value + 1 if knob.kind is int else value / 2
   return not value if knob.kind is bool else number
 
