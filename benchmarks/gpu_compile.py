@@ -27,9 +27,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import hlo, processes
 from benchmarks.rows import Row
-from moon_jax import cli, tree
-from moon_jax import config as config_lib
-from moon_jax.engine import devices, experiment, programs, replicas
+from moon_jax import cli
+from moon_jax.engine import devices, experiment, programs
 from moon_jax.errors import ExitCode, UsageError
 
 PAPER = '--config=configs/cifar10_moon.py'
@@ -42,13 +41,11 @@ PROGRAMS = {
   'moon_cnn, deterministic': ['--config.execution.deterministic=true'],
   'moon_cnn, no augmentation': ['--config.augmentation.name=none'],
   'moon_cnn, fedavg': ['--config.algorithm=fedavg'],
-  'moon_cnn, 4 replicas': ['--replicas=4'],
   'moon_cnn, 1 lane': ['--config.execution.lanes=1'],
   'moon_cnn, fused': [FUSED],
   'moon_cnn, fused, bfloat16': [FUSED, '--config.execution.dtype=bfloat16'],
   'moon_cnn, fused, no augmentation': [FUSED, '--config.augmentation.name=none'],
   'moon_cnn, fused, fedavg': [FUSED, '--config.algorithm=fedavg'],
-  'moon_cnn, fused, 4 replicas': [FUSED, '--replicas=4'],
   'moon_cnn, library': ['--config.execution.convolution=library'],
   'moon_cnn, im2col': ['--config.execution.convolution=im2col'],
   'dco_cnn': ['--config.model=dco_cnn'],
@@ -157,24 +154,15 @@ def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument('--target-config', required=True)
   parser.add_argument('--hlo', help='where to keep the text of the round')
-  parser.add_argument(
-    '--replicas', type=int, default=0, help='runs, of seeds 0, 1, ...'
-  )
   options, flags = parser.parse_known_args()
   config = cli.parse(flags).config
   devices.claim('1', deterministic=config.execution.deterministic)
   mesh = described_mesh(options.target_config)
   begin = time.perf_counter()
-  if options.replicas:
-    seeds = range(options.replicas)
-    built, state, inputs, plan = _replicas(
-      [config_lib.changed(config, {'seed': seed}) for seed in seeds]
-    )
-  else:
-    built = experiment.build(config, backend='gpu')
-    plan = built.planner.plan(0)
-    inputs = programs.round_inputs(built, 0, plan)
-    state = jax.eval_shape(lambda: experiment.initial_state(built))
+  built = experiment.build(config, backend='gpu')
+  plan = built.planner.plan(0)
+  inputs = programs.round_inputs(built, 0, plan)
+  state = jax.eval_shape(lambda: experiment.initial_state(built))
   lowered = _lower(built, state, inputs, mesh)
   run_round, evaluate = (program.compile() for program in lowered)
   if options.hlo:
@@ -188,18 +176,6 @@ def main() -> None:
       '--config.execution.lanes or --config.execution.cache_mib.'
     )
   print(json.dumps(report | {'compile_seconds': time.perf_counter() - begin}))
-
-
-def _replicas(configs):
-  """Runs as one: experiment, shapes of their states, a round's inputs and plan."""
-  built = [experiment.build(config, backend='gpu') for config in configs]
-  joined = replicas.join(built, backend='gpu')
-  plan, _ = joined.planner.side_by_side([0] * len(built))
-  inputs = replicas.round_inputs(joined, built, [0] * len(built), plan)
-  state = jax.eval_shape(
-    lambda: tree.repeat(experiment.initial_state(built[0]), len(built))
-  )
-  return joined, state, inputs, plan
 
 
 def _lower(built, state, inputs, mesh):
@@ -223,7 +199,7 @@ def _summary(built, plan, run_round, evaluate):
   steps = int(plan.bounds[0, segments])
   # What the compiler does not know: the outermost loop is over segments, one inside
   # it over steps; that of the frozen pass is over what a client owns.
-  sizes = built.planner.sizes  # of all replicas
+  sizes = built.planner.sizes
   passes = np.ceil(sizes / plan.examples[0].size).sum() / plan.load.size
   unknown = (segments, steps / segments)
 

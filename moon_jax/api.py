@@ -128,8 +128,6 @@ def sweep(
   config: Mapping[str, Any],
   over: Mapping[str, Sequence[Any]],
   out: str | os.PathLike,
-  *,
-  replicas: int | None = None,
 ) -> list[Record]:
   """Runs every combination of some knobs' values, as `python -m moon_jax.sweep` does.
 
@@ -138,7 +136,6 @@ def sweep(
     over: dotted knob -> its values, e.g. {'algorithm': ['fedavg', 'moon'], 'seed': [0,
       1]}; one that a run does not use multiplies the others alone.
     out: the folder of the run directories; the same call again goes on.
-    replicas: how many runs may be in one program; None is 4 on a GPU and 1 on a CPU.
 
   Returns:
     A row for each run: its knobs of `over`, `workdir`, and what summary.json has. Give
@@ -160,7 +157,7 @@ def sweep(
     raise config_lib.ConfigError(problems)
   running.check((cell.request.workdir, cell.request.config) for cell in cells)
   files.require_writable(out)
-  if errors := running.run_here(cells, signals.Stop(), replicas):
+  if errors := running.run_here(cells, signals.Stop()):
     raise errors[0]
   places = [cell.request.workdir for cell in cells]
   return [

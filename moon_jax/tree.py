@@ -122,11 +122,6 @@ def flatten(stacked: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
 
 
-def unflatten(flat: PyTree, count: int) -> PyTree:
-  """Leaves [N * M, ...] -> [N, M, ...], with N = count."""
-  return jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), flat)
-
-
 def num_bytes(tree: PyTree) -> int:
   """Bytes of all leaves; arrays or ShapeDtypeStructs."""
   return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))

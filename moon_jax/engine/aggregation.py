@@ -20,8 +20,7 @@ def collecting(all_uploads: bool, weights: jax.Array):
 
   Args:
     all_uploads: whether each upload is kept, by slot, instead of their mean.
-    weights: [K] float32 of the slots, on any scale; of replicas [R, K], and what is
-      collected has leaves [R, ...] of each one's mean, else [R * K, ...] by slot.
+    weights: [K] float32 of the slots, on any scale.
 
   Returns:
     collect: (Finished of the cohort, slots to store [L] or -1, Finished [L, ...] of the
@@ -29,18 +28,14 @@ def collecting(all_uploads: bool, weights: jax.Array):
     empty: (shapes of Finished [L, ...], memories [K, ...]) -> Finished of a cohort of
       which nobody is done.
   """
-  *replicas, size = weights.shape
-  weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
+  size, weights = len(weights), weights / jnp.sum(weights)
 
   def add(mean, upload, share):
     return tree.add(mean, tree.weighted_sum(upload, share))
 
   def collect(collected, store, done):
     slots, counts = jnp.maximum(store, 0), (store >= 0) & done.metrics.finite
-    shares = Upload(weights.reshape(-1)[slots], jnp.full(slots.shape, 1 / size))
-    if replicas:
-      counts = counts[None] & (slots[None] // size == jnp.arange(*replicas)[:, None])
-      shares = tree.repeat(shares, *replicas)
+    shares = Upload(weights[slots], jnp.full(slots.shape, 1 / size))
     if all_uploads:
       sent = tree.scatter(collected.upload, store, done.upload)
     else:
@@ -56,8 +51,8 @@ def collecting(all_uploads: bool, weights: jax.Array):
     def zeros(shape, *lead):
       return jnp.zeros((*lead, *shape.shape[1:]), shape.dtype)
 
-    by_slot = functools.partial(jax.tree.map, lambda shape: zeros(shape, weights.size))
-    means = functools.partial(jax.tree.map, lambda shape: zeros(shape, *replicas))
+    by_slot = functools.partial(jax.tree.map, lambda shape: zeros(shape, size))
+    means = functools.partial(jax.tree.map, zeros)
     sent = (by_slot if all_uploads else means)(shapes.upload)
     return Finished(sent, memories, by_slot(shapes.metrics))
 
@@ -68,7 +63,7 @@ def exchange(mine: Finished, work: Work) -> Finished:
   """Joins what the devices collected: one sum, to which a client adds on one device."""
   slots = work.plan.store.ravel()
   trained = tree.scatter(
-    jnp.zeros(work.plan.clients.size, bool), slots, jnp.ones(slots.shape, bool)
+    jnp.zeros(len(work.plan.clients), bool), slots, jnp.ones(slots.shape, bool)
   )
   # One device tells what a client keeps: the one that trained it, or the first if a
   # client owns nothing to train on.

@@ -32,14 +32,13 @@ class Common(NamedTuple):
 
 
 class Work(NamedTuple):
-  """What a cohort, or those of R replicas side by side, trains on in one round.
+  """What a cohort trains on in one round.
 
   Attributes:
-    common: to all clients; leaves [R, ...] of replicas.
-    memories: leaves [K, ...], what each client kept from earlier rounds; [R * K, ...]
-      of replicas, whose slots stand one replica after another.
+    common: to all clients.
+    memories: leaves [K, ...], what each client kept from earlier rounds.
     plan: the round's lanes, segments and batches.
-    data: the training split; its owners [R, ...] of replicas.
+    data: the training split.
   """
 
   common: Common
@@ -47,29 +46,12 @@ class Work(NamedTuple):
   plan: Plan
   data: TrainSplit
 
-  def replica_of(self, slots: jax.Array) -> jax.Array | tuple[()]:
-    """Slots of any shape -> their replicas, int32; () of a run alone."""
-    of_many = self.plan.clients.ndim > 1
-    return slots // self.plan.clients.shape[1] if of_many else ()
-
-  def common_to(self, replica: jax.Array | tuple[()]) -> tuple[Common, int | None]:
-    """What clients share with the others of their replica, and its axis for `vmap`.
-
-    Args:
-      replica: [L] int32 of the clients, and the leaves are [L, ...]; or () of a run
-        alone, in which all share one.
-    """
-    if isinstance(replica, tuple):
-      return self.common, None
-    return tree.gather(self.common, replica), 0
-
 
 class Progress(NamedTuple):
   """One client in the middle of its local training.
 
   Attributes:
     client: [] int32 id.
-    replica: [] int32, to which of several the client belongs; () of a run alone.
     num_steps: [] int32 steps done.
     memory: what the client kept from earlier rounds.
     local: the algorithm's memory of this local training.
@@ -82,7 +64,6 @@ class Progress(NamedTuple):
   """
 
   client: jax.Array
-  replica: jax.Array | tuple[()]
   num_steps: jax.Array
   memory: PyTree
   local: PyTree
@@ -141,7 +122,7 @@ class LocalTraining(NamedTuple):
       for index, (name, variables) in enumerate(models.items())
     }
 
-  def start(self, client, received, memory, scalars, batch, replica=()) -> Progress:
+  def start(self, client, received, memory, scalars, batch) -> Progress:
     """Before the first step; of the batch only the shape matters."""
     local = self.algorithm.begin(received, memory)
     task = task_of(received, memory, local, scalars)
@@ -149,7 +130,6 @@ class LocalTraining(NamedTuple):
 
     progress = Progress(
       client=client,
-      replica=replica,
       num_steps=jnp.zeros((), jnp.int32),
       memory=memory,
       local=local,

@@ -6,21 +6,19 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax import tree
-from moon_jax.engine.client_training import Common, LocalTraining, Progress, Work
+from moon_jax.engine.client_training import LocalTraining, Progress, Work
 from moon_jax.types import Batch
 
-# (the client, what all share, rows [B], Batch, key of the step) -> name -> [B, D] under
-# the frozen networks.
-Represent = Callable[
-  [Progress, Common, jax.Array, Batch, jax.Array], dict[str, jax.Array]
-]
+# (the client, rows [B], Batch, key of the step) -> name -> [B, D] under the frozen
+# networks.
+Represent = Callable[[Progress, jax.Array, Batch, jax.Array], dict[str, jax.Array]]
 
 
 def every_batch(local: LocalTraining, work: Work) -> Represent:
   """The frozen networks run in every step, on its batch."""
 
-  def represent(client, common, rows, batch, key):
-    given = common.received, client.memory
+  def represent(client, rows, batch, key):
+    given = work.common.received, client.memory
     return local.represent(*given, batch.images, batch.mask, key)
 
   return represent
@@ -31,40 +29,33 @@ def once(local: LocalTraining, work: Work) -> Represent:
 
   The same result in less time, for memory, if there are several epochs and nothing is
   augmented. An example belongs to one client, so its row alone finds what is known of
-  it, in its replica's part of the table if there are several.
+  it.
   """
   split, rows, offsets = work.data
-  num_rows, rows = rows.shape[-1], rows.reshape(-1)
+  received, clients = work.common.received, work.plan.clients
   at_a_time = work.plan.examples[0].size  # as many as a step of all lanes trains on
   slots = work.plan.load.ravel()
 
-  def first_row(replica):
-    return 0 if isinstance(replica, tuple) else replica * num_rows
-
   def fill(index, table):
     slot = jnp.maximum(slots[index], 0)
-    client = work.plan.clients.reshape(-1)[slot]
-    memory, replica = tree.gather(work.memories, slot), work.replica_of(slot)
-    received, before = work.common_to(replica)[0].received, first_row(replica)
+    memory = tree.gather(work.memories, slot)
     # By slot, if the examples are the cohort's alone; where all take part, both agree.
-    owner = slot if offsets.size == work.plan.clients.size + 1 else client
-    mine = offsets if isinstance(replica, tuple) else offsets[replica]
-    first, end = mine[owner], mine[owner + 1]
+    owner = slot if len(offsets) == len(clients) + 1 else clients[slot]
+    first, end = offsets[owner], offsets[owner + 1]
 
     def add(index, table):
       at = first + index * at_a_time + jnp.arange(at_a_time)
       # Past the end the last row stands again, with the same representations.
-      seen = rows[before + jnp.minimum(at, end - 1)]
+      seen = rows[jnp.minimum(at, end - 1)]
       images = split.normalised(seen)
       found = local.represent(received, memory, images, None, None)
-      return {name: table[name].at[before + seen].set(found[name]) for name in table}
+      return {name: table[name].at[seen].set(found[name]) for name in table}
 
     num_passes = jnp.where(slots[index] < 0, 0, -((first - end) // at_a_time))
     return jax.lax.fori_loop(0, num_passes, add, table)
 
   memory = tree.gather(work.memories, 0)
   images = split.normalised(rows[:1])
-  received = work.common_to(work.replica_of(jnp.int32(0)))[0].received
   shapes = jax.eval_shape(local.represent, received, memory, images, None, None)
   empty = {
     name: jnp.zeros((len(rows), one.shape[1]), one.dtype)
@@ -73,7 +64,7 @@ def once(local: LocalTraining, work: Work) -> Represent:
   with jax.named_scope('frozen'):
     table = jax.lax.fori_loop(0, len(slots), fill, empty)
 
-  def represent(client, common, rows, batch, key):
-    return {name: table[name][first_row(client.replica) + rows] for name in table}
+  def represent(client, rows, batch, key):
+    return {name: table[name][rows] for name in table}
 
   return represent

@@ -89,27 +89,22 @@ def _train(
     work: what the lanes train on.
     all_change: whether a client enters each lane before each segment.
   """
-  plan, examples = work.plan, work.data.examples
-  clients = plan.clients.reshape(-1)
+  common, _, plan, data = work
 
   def begin(slots, memories):
-    batch = examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
+    batch = data.examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
 
-    def one(slot, replica, common):
-      client, memory = clients[slot], tree.gather(memories, slot)
-      given = client, common.received, memory, common.scalars, batch
-      return local.start(*given, replica)
+    def one(slot):
+      client, memory = plan.clients[slot], tree.gather(memories, slot)
+      return local.start(client, common.received, memory, common.scalars, batch)
 
-    replicas = work.replica_of(slots)
-    common, axis = work.common_to(replicas)
-    return jax.vmap(one, (0, 0, axis))(slots, replicas, common)
+    return jax.vmap(one)(slots)
 
   def finish(lanes):
-    def one(lane, common):
+    def one(lane):
       return local.finish(lane, common.received, common.scalars)
 
-    common, axis = work.common_to(lanes.replica)
-    return jax.vmap(one, (0, axis))(lanes, common)
+    return jax.vmap(one)(lanes)
 
   def segment(index, carry):
     lanes, collected = carry

@@ -65,11 +65,6 @@ class Plan(NamedTuple):
     """The plan without what only the host reads."""
     return self._replace(num_examples=(), step_real=())
 
-  def of_cohort(self) -> 'Plan':
-    """The plan without its lanes: who takes part, and what each one counts."""
-    kept = 'clients', 'num_examples', 'weights', 'mixing', 'arrivals'
-    return self._replace(**{name: () for name in self._fields if name not in kept})
-
   def num_transfers(self) -> int:
     """How often a client receives a model in the round, and so how often one sends it.
 
@@ -184,11 +179,6 @@ class Planner:
       return self.max_steps // self.segment_steps
     return min(self.cohort_size, self.max_steps)
 
-  @property
-  def num_replicas(self) -> int:
-    """R, of several runs side by side; 0 of one alone."""
-    return 0
-
   def cohort(self, round_index: int) -> np.ndarray:
     """[K] int32 ids of the round's clients, ascending."""
     sizes = {'num_clients': len(self.sizes), 'size': self.cohort_size}
@@ -212,37 +202,17 @@ class Planner:
 
   def plan(self, round_index: int) -> Plan:
     """The work of one round."""
-    clients, *counted = self.who(round_index)
-    make = functools.partial(self.batches, round_index, clients)
-    return Plan(clients, *counted, *self.lanes(self.real_steps(clients), make))
-
-  def who(self, round_index: int) -> tuple[np.ndarray | tuple[()], ...]:
-    """Who takes part, and what each one counts: `clients` to `mixing` of a plan."""
     clients = self.cohort(round_index)
     num_examples = self.sizes[clients].astype(np.float32)
-    return (
+    real_steps, num_steps = self.real_steps(clients), self.num_steps(clients)
+    queues = pack(num_steps, self.num_lanes)
+    own = sorted(itertools.chain(*(queues[lane] for lane in self._own_lanes())))
+    work = dict(zip(own, self.batches(round_index, clients, own), strict=True))
+    return Plan(
       clients,
       num_examples,
       np.ones_like(num_examples) if self.uniform_weights else num_examples,
       () if self.mixing is None else self.mixing(clients),
-    )
-
-  def lanes(
-    self,
-    real_steps: np.ndarray,
-    make: Callable[[list[int]], list[tuple[np.ndarray, np.ndarray]]],
-  ) -> tuple[np.ndarray, ...]:
-    """What is to be done in which lane: `examples` to `num_segments` of a plan.
-
-    Args:
-      real_steps: [K] steps of each slot.
-      make: slots -> of each what `client_batches` returns.
-    """
-    num_steps = self._occupied(real_steps)
-    queues = pack(num_steps, self.num_lanes)
-    own = sorted(itertools.chain(*(queues[lane] for lane in self._own_lanes())))
-    work = dict(zip(own, make(own), strict=True))
-    return (
       *self._fill_lanes(queues, work, real_steps, num_steps),
       *self._all_segments(queues, num_steps),
     )

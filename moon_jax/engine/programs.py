@@ -44,11 +44,6 @@ class RoundInputs(NamedTuple):
 def round_inputs(experiment: Experiment, round_index: int, plan: Plan) -> RoundInputs:
   """Copies a round's plan and numbers to the device; round_index counts from 0."""
   scalars = round_scalars(experiment.config, experiment.algorithm, round_index)
-  return to_device(experiment, plan, scalars)
-
-
-def to_device(experiment: Experiment, plan: Plan, scalars: Scalars) -> RoundInputs:
-  """Copies a plan, and the numbers that belong to it, to the device."""
   return RoundInputs(
     devices.split(plan.for_device(), lanes.plan_spec(), experiment.mesh),
     devices.replicate(scalars, experiment.mesh),
@@ -158,8 +153,8 @@ def run_round(
     augment=augmenter(config.augmentation.name, **options(config, 'augmentation')),
     segment_steps=planner.segment_steps,
   )
-  make = round_lib.make_replicas_round if planner.num_replicas else round_lib.make_round
-  one_round = make(experiment.algorithm, train_cohort, config.num_clients)
+  given = experiment.algorithm, train_cohort, config.num_clients
+  one_round = round_lib.make_round(*given)
   return one_round(state, plan, scalars, train)
 
 
@@ -167,16 +162,12 @@ def evaluate(
   experiment: Experiment, state: State, test: DeviceSplit
 ) -> evaluation.Score:
   """What a test computes, in terms of its arguments as tracing has them."""
-  algorithm, num_replicas = experiment.algorithm, experiment.planner.num_replicas
   num_users = 0 if experiment.own_models else len(experiment.test_sizes)
   test_models = evaluation.make_evaluation(
     experiment.network.apply, experiment.mesh, num_clients=num_users
   )
-  if not num_replicas:
-    return test_models(algorithm.evaluated(state.server, state.clients), test)
-  models = jax.vmap(algorithm.evaluated)(state.server, state.clients)
-  score = test_models(tree.flatten(models), test)
-  return tree.unflatten(score, num_replicas)
+  models = experiment.algorithm.evaluated(state.server, state.clients)
+  return test_models(models, test)
 
 
 def local_training(experiment: Experiment) -> client_training.LocalTraining:
@@ -201,7 +192,7 @@ def represent_once(
   if experiment.algorithm.frozen_in_training:
     return False
   images = jax.eval_shape(
-    lambda train: train.examples.normalised(jnp.arange(train.rows.shape[-1])),
+    lambda train: train.examples.normalised(jnp.arange(len(train.rows))),
     experiment.train,
   )
 
@@ -210,8 +201,6 @@ def represent_once(
     memory = tree.gather(state.clients, 0)
     return training.represent(received, memory, images, None, None)
 
-  if experiment.planner.num_replicas:  # each has its part of the table
-    represent = jax.vmap(represent, (0, None))
   table = jax.eval_shape(represent, state, images)
   fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
   return fits and config.local_epochs > 1 and config.augmentation.name == 'none'

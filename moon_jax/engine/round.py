@@ -57,33 +57,6 @@ def make_round(
   return run_round
 
 
-def make_replicas_round(
-  algorithm: Algorithm, train: Callable[[Work], Finished], num_clients: int
-) -> Round:
-  """The round of R replicas: what `make_round` takes and returns, leaves [R, ...].
-
-  Between its begin and its end, the lanes train the clients of all. One with weights of
-  0 has no clients in the lanes, and stays as it is.
-  """
-  begin, end = _begin(algorithm, num_clients), _end(algorithm, num_clients)
-
-  def run_round(states, plan, scalars, data):
-    num_replicas, cohorts = len(plan.clients), plan.of_cohort()
-    ready = jax.vmap(begin)(states, cohorts, scalars)
-    done = train(Work(ready.common, tree.flatten(ready.memories), plan, data))
-    by_replica = tree.unflatten(done, num_replicas)
-    if not algorithm.needs_all_uploads:
-      by_replica = by_replica._replace(upload=done.upload)
-    ended, metrics = jax.vmap(end)(states, cohorts, ready, by_replica)
-    trained = jnp.any(plan.weights > 0, axis=1)
-    changed = tree.where(
-      trained, (ended.server, ended.round), (states.server, states.round)
-    )
-    return State(changed[0], ended.clients, changed[1]), metrics
-
-  return run_round
-
-
 def _begin(algorithm: Algorithm, num_clients: int) -> Callable[..., _Ready]:
   """Builds (state, plan, scalars) -> what the cohort begins with."""
 

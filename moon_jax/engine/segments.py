@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from moon_jax import tree
 from moon_jax.data.augment import Augment
 from moon_jax.data.device import masked
-from moon_jax.engine.client_training import Common, LocalTraining, Progress, Work
+from moon_jax.engine.client_training import LocalTraining, Progress, Work
 from moon_jax.engine.frozen import Represent
 from moon_jax.keys import Purpose, for_purpose, step_key
 from moon_jax.types import PyTree
@@ -41,24 +41,21 @@ def of_any_length(
   local: LocalTraining, represent: Represent, work: Work, augment: Augment | None
 ) -> Segment:
   """Runs the steps that `bounds` of the plan gives the segment."""
-  plan, examples, bounds = work.plan, work.data.examples, work.plan.bounds[0]
+  common, plan, examples = work.common, work.plan, work.data.examples
+  scalars, bounds = common.scalars, plan.bounds[0]
 
-  def one_step(lane, common, rows, num_real):
-    scalars = common.scalars
+  def one_step(lane, rows, num_real):
     key = step_key(scalars.seed, common.round, lane.client, lane.num_steps)
     view = augment and functools.partial(augment, for_purpose(key, Purpose.AUGMENT))
     batch = examples.batch(rows, num_real, view)
-    known = represent(lane, common, rows, batch, key)
+    known = represent(lane, rows, batch, key)
     return local.step(lane, known, common.received, scalars, batch, key)
 
+  def step(index, lanes):
+    # A lane whose last client is stored trains on filler: nothing reads it any more.
+    return jax.vmap(one_step)(lanes, plan.examples[index], plan.num_real[index])
+
   def segment(index, lanes):
-    common, axis = work.common_to(lanes.replica)
-
-    def step(index, lanes):
-      # A lane whose last client is stored trains on filler: nothing reads it any more.
-      given = common, plan.examples[index], plan.num_real[index]
-      return jax.vmap(one_step, (0, axis, 0, 0))(lanes, *given)
-
     return jax.lax.fori_loop(bounds[index], bounds[index + 1], step, lanes)
 
   return segment
@@ -80,38 +77,37 @@ def of_known_length(
     augment: what is done to the images of a batch.
     num_steps: of a segment.
   """
-  plan, examples = work.plan, work.data.examples
+  common, plan, examples = work.common, work.plan, work.data.examples
   together = steps_together(num_steps, *plan.examples.shape[1:])
 
-  def look(lane, common, rows, ahead):
+  def look(lane, rows, ahead):
     number = lane.num_steps + ahead
     key = step_key(common.scalars.seed, common.round, lane.client, number)
     key = for_purpose(key, Purpose.AUGMENT)
     return examples.normalised(rows, augment and functools.partial(augment, key))
 
-  def one_step(lane, common, rows, num_real, images, labels, known):
+  def one_step(lane, rows, num_real, images, labels, known):
     key = step_key(common.scalars.seed, common.round, lane.client, lane.num_steps)
     batch = masked(images.transpose(3, 1, 2, 0), labels, num_real)
     if represent:
-      known = represent(lane, common, rows, batch, key)
+      known = represent(lane, rows, batch, key)
     return local.step(lane, known, common.received, common.scalars, batch, key)
 
   def segment(index, lanes):
-    common, axis = work.common_to(lanes.replica)
-    names, models = ([], None) if represent else _stacked(local, lanes, common, axis)
+    names, models = ([], None) if represent else _stacked(local, lanes, work)
 
     def step(lanes, given):
       *batch, known = given
       batch.append({name: known[:, i] for i, name in enumerate(names)})
-      stepped = jax.vmap(one_step, (0, axis, 0, 0, 0, 0, 0))(lanes, common, *batch)
+      stepped = jax.vmap(one_step)(lanes, *batch)
       # What comes of a filler step, without a single example, may be no number.
       return tree.where(given[1] > 0, stepped, lanes), None
 
     def group(lanes, given):
       rows, num_real = given
-      in_steps = jax.vmap(look, (None, None, 0, 0))
-      in_lanes = jax.vmap(in_steps, (0, axis, 1, None))
-      images = in_lanes(lanes, common, rows, jnp.arange(together))
+      in_steps = jax.vmap(look, (None, 0, 0))
+      in_lanes = jax.vmap(in_steps, (0, 1, None))
+      images = in_lanes(lanes, rows, jnp.arange(together))
       known = _represent_ahead(local, models, images) if names else ()
       # The batch last, as convolutions want it, and not anew in each step.
       images = images.transpose(1, 0, 5, 3, 4, 2)
@@ -129,7 +125,7 @@ def of_known_length(
 
 
 def _stacked(
-  local: LocalTraining, lanes: Progress, common: Common, axis: int | None
+  local: LocalTraining, lanes: Progress, work: Work
 ) -> tuple[list[str], PyTree]:
   """Names of the lanes' frozen networks, and variables [L, models, ...]; of none None.
 
@@ -137,10 +133,10 @@ def _stacked(
   would first copy their windows side by side.
   """
 
-  def of_lane(lane, common):
-    return local.algorithm.frozen(common.received, lane.memory)
+  def of_lane(lane):
+    return local.algorithm.frozen(work.common.received, lane.memory)
 
-  models = jax.vmap(of_lane, (0, axis))(lanes, common)
+  models = jax.vmap(of_lane)(lanes)
   if not models:
     return [], None
   join = functools.partial(jax.tree.map, lambda *leaves: jnp.stack(leaves, 1))

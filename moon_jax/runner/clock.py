@@ -48,12 +48,6 @@ class Clock:
     yield
     self.seconds[phase] += time.perf_counter() - begin
 
-  def share(self, count: int) -> 'Clock':
-    """Of a round that so many runs had together, the part of one of them."""
-    mine = Clock()
-    mine.seconds = {phase: each / count for phase, each in self.seconds.items()}
-    return mine
-
   def arrived(self, phase: str) -> None:
     """Ends a phase of the device: its results are here."""
     now = time.perf_counter()

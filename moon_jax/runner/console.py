@@ -27,16 +27,14 @@ class Console:
   Attributes:
     others: of a sweep, how many rounds its other runs have, and are to have; a second
       bar on the terminal counts them in. None outside a sweep.
-    runs: how many are in one program.
   """
 
   def __init__(
     self,
     terminal: Terminal | None = None,
     others: tuple[int, int] | None = None,
-    runs: int = 1,
   ):
-    self.others, self.runs = others, runs
+    self.others = others
     self._terminal = terminal or Terminal(
       highlight=False,
       soft_wrap=True,
@@ -136,15 +134,14 @@ class Console:
 
       self._shown = display(HTML(), display_id=True)
     with self._bar:
-      for name, (done, asked, runs) in self._counted().items():
-        done, asked = done + runs * rounds.start, asked + runs * rounds.stop
+      for name, (done, asked) in self._counted().items():
+        done, asked = done + rounds.start, asked + rounds.stop
         self._bar.add_task(name, total=asked, completed=done, news='')
       yield from rounds
 
-  def _counted(self) -> dict[str, tuple[int, int, int]]:
-    """Name of a bar -> rounds of others that it counts: done, in all; runs counted."""
-    sweep = {'sweep': (*self.others, self.runs)} if self.others else {}
-    return {'round': (0, 0, 1)} | sweep
+  def _counted(self) -> dict[str, tuple[int, int]]:
+    """Name of a bar -> rounds of others that it counts: done, in all."""
+    return {'round': (0, 0)} | ({'sweep': self.others} if self.others else {})
 
   def round_done(self, record: Record, clock: Clock) -> None:
     """Moves the bar, or prints the round's line."""
@@ -157,8 +154,8 @@ class Console:
       return
     if self._terminal.is_terminal:
       bars = zip(self._bar.task_ids, self._counted().values(), [news, ''], strict=False)
-      for task, (done, _, runs), words in bars:
-        self._bar.update(task, completed=done + runs * record['round'], news=words)
+      for task, (done, _), words in bars:
+        self._bar.update(task, completed=done + record['round'], news=words)
       return
     words = [f'round {record["round"]}/{self._num_rounds}', describe_test(record)]
     elapsed = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))

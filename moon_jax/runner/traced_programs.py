@@ -83,7 +83,7 @@ def _key(experiment, structure, leaves):
   depends_on = (
     sorted(item for item in flat.items() if not item[0].startswith(_OF_THE_HOST)),
     (experiment.data_digest, len(experiment.test_sizes), experiment.own_models),
-    (experiment.planner.segment_steps, experiment.planner.num_replicas),
+    experiment.planner.segment_steps,
     (structure, [(one.shape, one.dtype, str(one.sharding)) for one in leaves]),
     _SOURCES,
     [importlib.metadata.version(name) for name in _PACKAGES] + [sys.version],

@@ -19,8 +19,6 @@ with FedAvg, multiplies the others alone.
   --dry-run         prints the runs, what is done of them, and about how much time and
                     disk is left; runs nothing
   --jobs=N          processes, which share the cores; default one for each GPU, else one
-  --replicas=N      runs in one program, if they are alike but for numbers, the seed and
-                    the partition; default auto, 4 on a GPU and 1 on a CPU
   --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
                     --slurm='--time=4:00:00 --gres=gpu:1'
   --no-report       leaves out the report that is made when all runs are finished
@@ -59,13 +57,6 @@ class Sweep(NamedTuple):
   values: flags.FlagValues
 
 
-class _Replicas(flags.IntegerParser):
-  """A count; 'auto' is None."""
-
-  def parse(self, argument):
-    return None if argument == 'auto' else super().parse(argument)
-
-
 def main(argv: list[str], stop: Stop) -> int:
   """Returns the exit code; every failure that the user can mend is one clear line."""
   if {'-h', '--help'} & set(argv):
@@ -90,7 +81,6 @@ def parse(argv: Sequence[str]) -> Sweep:
   for name in ('out', 'slurm', 'share'):
     flags.DEFINE_string(name, None, name, flag_values=values)
   flags.DEFINE_integer('jobs', None, 'processes', lower_bound=1, flag_values=values)
-  flags.DEFINE(_Replicas(1), 'replicas', None, 'replicas', flag_values=values)
   for name in ('dry-run', 'no-report'):
     flags.DEFINE_boolean(name, False, name, flag_values=values)
   try:
@@ -99,8 +89,6 @@ def parse(argv: Sequence[str]) -> Sweep:
     raise UsageError(f'{error}; see --help.') from None
   if stray := [word for word in words if not word.startswith('--config.')]:
     raise UsageError(f'{stray[0]!r} is a stray word; see --help.')
-  if values.slurm is not None and (values.replicas or 1) > 1:
-    raise UsageError('--replicas: a task of --slurm runs one run.')
   out = config_lib.expand('out', values.out or _default_out(values.config))
   return Sweep(cells(values.config, words, _over(values.over), out), out, values)
 
@@ -137,7 +125,7 @@ def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
     return ExitCode.DONE
   if values.share:
     running.take_share(values.share)
-    errors = running.run_here(sweep.cells, stop, values.replicas)
+    errors = running.run_here(sweep.cells, stop)
     failed = any(not isinstance(error, lock.BusyError) for error in errors)
     return ExitCode.FAILED if failed else ExitCode.DONE
   jobs = values.jobs or len(jax_service.visible_gpus()) or 1
@@ -146,7 +134,7 @@ def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
     if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
       return code
   else:
-    running.run_here(sweep.cells, stop, values.replicas)
+    running.run_here(sweep.cells, stop)
   for cell in (unfinished := running.left(sweep.cells)):
     print(f'{cell.name}: {running.state_of(cell)}', file=sys.stderr)
   if unfinished:

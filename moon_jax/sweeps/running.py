@@ -5,8 +5,6 @@ runs it. So several processes, or several machines, may work on one sweep.
 """
 
 import contextlib
-import functools
-import itertools
 import os
 import pathlib
 import signal
@@ -20,23 +18,19 @@ from typing import NamedTuple
 import jax
 from rich import progress
 
-from moon_jax import cli
-from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, experiment, jax_service, scheduling
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
-from moon_jax.runner import clock, files, replicas, run_directory
+from moon_jax.runner import clock, files, lock, loop, run_directory
 from moon_jax.runner.console import Console
-from moon_jax.runner.signals import Stop
+from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps.ahead import Ahead, data_of
 from moon_jax.sweeps.cells import Cell
 from moon_jax.types import Dataset
 
 LOGS = 'jobs'  # the folder of the processes' output
 FINISHED = 'finished'
-# On a GPU: docs/performance.md has the programs' modelled times.
-_REPLICAS = 4
 
 
 def state_of(cell: Cell) -> str:
@@ -132,16 +126,12 @@ def _cost(cell: Cell) -> _Cost:
   return _Cost(cell.request.config.algorithm, len(timings), spent, size)
 
 
-def run_here(
-  cells: Sequence[Cell], stop: Stop, num_replicas: int | None
-) -> list[RunError]:
+def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
   """Runs one after another, each once: those that nobody else is running.
 
   Args:
     cells: all of the sweep.
     stop: what ends it early.
-    num_replicas: how many at a time that can be in one program; None is one on a CPU,
-      where it gains nothing, and else `_REPLICAS`.
 
   Returns:
     What ended some of them; it has been told. `lock.BusyError` is of one that another
@@ -155,49 +145,43 @@ def run_here(
   if not todo:
     return errors
   # Of all: a sweep that goes on has the same programs.
-  most, number = room([cell.request.config for cell in cells], load), 0
+  most = room([cell.request.config for cell in cells], load)
   ahead = Ahead(load, most)
-  if num_replicas is None:
-    num_replicas = 1 if jax.default_backend() == 'cpu' else _REPLICAS
-  groups = [*_together(todo, num_replicas)]
-  for together, following in itertools.zip_longest(groups, groups[1:], fillvalue=[]):
+  for number, cell in enumerate(todo):
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
-    for cell in together:
-      number += 1
-      print(f'[{number} of {len(todo)}{eta}] {cell.name}', flush=True)
-    given, requests = {'load': load, 'room': most}, [one.request for one in together]
-    if len(together) == 1:
-      given['compiling'] = ahead.compiling(*together, *following[: len(following) == 1])
-    console_of = functools.partial(_console, cells)
-    errors += replicas.run(requests, stop, console_of, **given)
+    print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
+    compiling = ahead.compiling(cell, *todo[number + 1 : number + 2])
+    given = {'load': load, 'room': most, 'compiling': compiling}
+    with ending_alone(cell.name, errors):
+      loop.run(cell.request, stop, _console(cells, cell), **given)
   return errors
 
 
-def _console(cells: Sequence[Cell], requests: Sequence[cli.Request]) -> Console:
-  """What tells of some runs of a sweep that are in one program."""
-  here = {one.workdir for one in requests}
-  others = [one for one in cells if one.request.workdir not in here]
-  done, asked = sum(map(rounds_done, others)), sum(map(rounds_asked, others))
-  return Console(others=(done, asked), runs=len(here))
+@contextlib.contextmanager
+def ending_alone(name: str, errors: list[RunError]) -> Iterator[None]:
+  """An error inside ends no other run: it is told, and added to the others.
+
+  Args:
+    name: of the run.
+    errors: what has ended runs.
+  """
+  try:
+    yield
+  except StoppedError:
+    raise
+  except lock.BusyError as error:
+    print(f'{name}: another process is running it', flush=True)
+    errors.append(error)
+  except RunError as error:
+    print(f'{name}: {error}', file=sys.stderr)
+    errors.append(error)
 
 
-def _together(cells: Sequence[Cell], most: int) -> Iterator[list[Cell]]:
-  """Runs that may be replicas, at most so many: alike but for numbers and partition."""
-  if most == 1:  # in the order that was asked for
-    yield from ([cell] for cell in cells)
-    return
-  groups: dict[str, list[Cell]] = {}
-  for cell in cells:
-    flat = config_lib.flatten(cell.request.config)
-    compiled = {
-      name: value
-      for name, value in flat.items()
-      if not isinstance(value, float) and not name.startswith(('seed', 'partition.'))
-    }
-    groups.setdefault(repr(compiled), []).append(cell)
-  for group in groups.values():
-    yield from (group[first : first + most] for first in range(0, len(group), most))
+def _console(cells: Sequence[Cell], here: Cell) -> Console:
+  """What tells of one run of a sweep, with a bar of all."""
+  others = [cell for cell in cells if cell is not here]
+  return Console(others=(sum(map(rounds_done, others)), sum(map(rounds_asked, others))))
 
 
 def remembered() -> Callable[[Config], Dataset]:

@@ -10,8 +10,10 @@ import pytest
 
 import moon_jax
 from moon_jax import config
-from moon_jax.errors import ExitCode
-from moon_jax.runner import pipeline
+from moon_jax.config import ConfigError
+from moon_jax.errors import DivergedError, ExitCode, RunError
+from moon_jax.runner import lock, pipeline
+from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.records import Records
 from tests.processes import Running, check_success, checkpoint, launch, read_lines
 
@@ -195,13 +197,44 @@ def test_an_array_job_has_a_task_for_each_run_that_is_left(swept, tmp_path):
   assert not (folder / 'out/fedavg-seed=3').exists()
 
 
-def from_python(folder):
-  """The same sweep as a call; its rows."""
+def common():
+  """What the runs share, as a configuration."""
   given = dict(word.removeprefix('--config.').split('=') for word in TINY)
   changes = {name: config.from_word(name, word) for name, word in given.items()}
-  common = moon_jax.load_config('configs/digits_moon.py', changes)
+  return moon_jax.load_config('configs/digits_moon.py', changes)
+
+
+def from_python(folder):
+  """The same sweep as a call; its rows."""
   over = {'algorithm': ['fedavg', 'moon'], 'seed': [0, 1]}
-  return moon_jax.sweep(common, over, folder / 'out')
+  return moon_jax.sweep(common(), over, folder / 'out')
+
+
+def test_from_python_what_ends_a_run_holds_no_other_back(tmp_path, capsys, monkeypatch):
+  save, place = Checkpoints.save, 'optimizer.learning_rate={}-seed={}'.format
+  over = {'optimizer.learning_rate': [1e30, 0.01], 'seed': [0, 1, 2]}
+
+  def save_but_of_one(self, state):
+    if self._directory.parent.name == place(0.01, 0):
+      raise RunError('the disk is full')
+    save(self, state)
+
+  with lock.held(tmp_path / place(0.01, 1)):
+    monkeypatch.setattr(Checkpoints, 'save', save_but_of_one)
+    with pytest.raises(DivergedError, match='Diverged in round 1'):
+      moon_jax.sweep(common(), over, tmp_path)
+  told = capsys.readouterr()
+  assert f'{place(1e30, 2)}: Diverged in round 1.' in told.err
+  assert f'{place(0.01, 1)}: another process is running it' in told.out
+  assert [path.parent.name for path in tmp_path.glob('*/summary.json')] == [
+    place(0.01, 2)
+  ]
+
+
+def test_two_in_one_directory_are_refused(tmp_path):
+  over = {'data.dir': ['/a b', '/a_b']}
+  with pytest.raises(ConfigError, match=r'Several runs would be in data.dir=_a_b\.'):
+    moon_jax.sweep(moon_jax.load_config('configs/cifar10_moon.py'), over, tmp_path)
 
 
 def test_while_a_run_trains_the_next_one_is_compiled(swept, tmp_path, monkeypatch):
