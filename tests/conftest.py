@@ -9,10 +9,10 @@ user's cache folder, for both workers, the processes that tests start, and later
 import os
 import subprocess
 
-from moon_jax import config
+from moon_jax import cache
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-os.environ['JAX_COMPILATION_CACHE_DIR'] = str(config.cache_folder() / 'tests')
+os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache.folder() / 'tests')
 os.environ['JAX_COMPILATION_CACHE_MAX_SIZE'] = str(2**31)  # also locks the folder
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 os.environ['JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES'] = 'none'

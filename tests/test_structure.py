@@ -18,7 +18,7 @@ PACKAGE = ROOT / 'moon_jax'
 LAYERS = (
   ('types', 'errors'),
   ('untrusted',),
-  ('tree', 'keys'),
+  ('tree', 'keys', 'cache'),
   ('catalog',),
   ('config',),
   ('cli',),

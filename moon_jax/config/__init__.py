@@ -12,8 +12,6 @@ stand in `moon_jax.catalog`.
 from moon_jax.config.files import (
   LIST,
   Variant,
-  cache,
-  cache_folder,
   choose,
   expand,
   list_variants,

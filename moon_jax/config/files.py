@@ -1,14 +1,12 @@
 """What a config file says: FILE, or FILE:VARIANT for one of its experiments."""
 
-import contextlib
 import os
 import pathlib
 import sys
-import tempfile
 import traceback
 import types
 from collections.abc import Callable, Mapping
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import ml_collections
 
@@ -122,23 +120,6 @@ def expand(flag: str, path: str) -> pathlib.Path:
   except RuntimeError:
     problem = f'--{flag}={path!r} names the home folder of nobody.'
     raise ConfigError([problem]) from None
-
-
-def cache_folder() -> pathlib.Path:
-  """The user's, for this package: $XDG_CACHE_HOME/moon_jax or ~/.cache/moon_jax."""
-  home = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  return pathlib.Path(home, 'moon_jax').absolute()
-
-
-def cache(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
-  """Adds a file, which `write` fills, wholly; or not at all, as on a full disk."""
-  with (
-    contextlib.suppress(OSError),
-    tempfile.NamedTemporaryFile(dir=path.parent, prefix=f'{path.name}-') as file,
-  ):
-    write(file)
-    file.flush()
-    os.replace(file.name, path)  # closing it misses the name, which is suppressed
 
 
 def _find(path: str) -> pathlib.Path | None:

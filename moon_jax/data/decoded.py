@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax import config as config_lib
-from moon_jax import untrusted
+from moon_jax import __version__, cache, untrusted
 
 
 class Decoded(NamedTuple):
@@ -85,22 +84,20 @@ def _path(folder, asked):
     files = [(path, path.stat()) for path in sorted(below)]
   except (OSError, ValueError, RuntimeError):  # decoding tells what is wrong with it
     return None
-  if not files:
+  if not files or not (kept_in := cache.room(cache.folder(), 'data')):
     return None
   state = [(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in files]
   place, key = (
     hashlib.sha256(repr(words).encode()).hexdigest()[:16]
-    for words in ((folder, asked), state)
+    for words in ((folder, asked), (__version__, state))
   )
-  return config_lib.cache_folder() / 'data' / f'{folder.name}-{place}-{key}.npz'
+  return kept_in / f'{folder.name}-{place}-{key}.npz'
 
 
 def _keep(path, arrays):
   """Writes the file, unless the disk is full; that of an earlier state goes."""
   with contextlib.suppress(OSError):
-    for made in (path.parents[1], path.parent):
-      made.mkdir(mode=0o700, parents=True, exist_ok=True)
     stem = path.stem.rpartition('-')[0]
     for old in path.parent.glob(f'{stem}-*'):
       old.unlink(missing_ok=True)
-    config_lib.cache(path, lambda file: np.savez(file, **arrays))
+    cache.add(path, lambda file: np.savez(file, **arrays))

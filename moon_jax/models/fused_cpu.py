@@ -13,32 +13,28 @@ import os
 import pathlib
 import subprocess
 import tempfile
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from moon_jax import config as config_lib
+from moon_jax import cache
 from moon_jax.models.pooling import check_even
 
 _SOURCE = pathlib.Path(__file__).with_suffix('.cc')
 _FUNCTIONS = ('forward', 'of_kernel_and_bias', 'of_images')
 _GROUP = 16  # examples, and numbers of whole vectors, as in the source
 _FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
-_folders: list[Callable[[], pathlib.Path | None]] = []  # one, once `keep_in` is told
+_kept_in: pathlib.Path | None = None
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
-def keep_in(folder: Callable[[], pathlib.Path | None]) -> None:
-  """What is built from now on is kept in a folder, for other starts.
-
-  Args:
-    folder: makes it, so that only the user may enter it; None is nowhere.
-  """
-  _folders[:] = [folder]
+def keep_in(folder: pathlib.Path | None) -> None:
+  """What is built from now on is kept in a folder, for other starts; None: nowhere."""
+  global _kept_in
+  _kept_in = folder
 
 
 @functools.cache
@@ -78,7 +74,7 @@ def _build(compiler, new):
   # another jaxlib may not be registered.
   about = run('-dM', '-E', '-x', 'c++', os.devnull), jaxlib.__version__, _FLAGS
   key = hashlib.sha256(repr((about, _SOURCE.read_bytes())).encode()).hexdigest()[:16]
-  folder = _folders[0]() if _folders else None
+  folder = _kept_in and cache.room(_kept_in, 'kernels')
   for kept in folder.glob(f'fused_cpu-{key}-*.so') if folder else ():
     with contextlib.suppress(OSError):
       built = kept.read_bytes()
@@ -91,7 +87,7 @@ def _build(compiler, new):
     built = new.read_bytes()
     digest = hashlib.sha256(built).hexdigest()
     name = f'fused_cpu-{key}-{digest}.so'
-    config_lib.cache(folder / name, lambda file: file.write(built))
+    cache.add(folder / name, lambda file: file.write(built))
 
 
 def known_fault() -> str:

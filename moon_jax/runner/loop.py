@@ -61,7 +61,7 @@ def is_finished(request: Request) -> bool:
 
 def _run(request, stop, console, told, compiling, given):
   config = request.config
-  compile_cache.check(config.execution.compile_cache)
+  compile_cache.keep_kernels(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   surroundings.require_jax()
   console.devices()

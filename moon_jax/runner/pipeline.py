@@ -280,7 +280,7 @@ def compile_programs(
     inputs: of any round.
     say: is told.
   """
-  with compile_cache.using(experiment.config.execution.compile_cache, say) as folder:
+  with compile_cache.using(experiment.config.execution.compile_cache) as folder:
     say('compiling one round and one test ... ', end='')
     traced = traced_programs.keeping(folder, experiment)
     compiled = programs.compile_programs(experiment, state, inputs, traced=traced)

@@ -16,13 +16,13 @@ import sys
 import jax
 from jax import export
 
-from moon_jax import catalog
+from moon_jax import cache, catalog
 from moon_jax import config as config_lib
 from moon_jax.engine import hosts, programs
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.experiment import Experiment
 from moon_jax.models import fused_cpu
-from moon_jax.runner import compile_cache, program
+from moon_jax.runner import program
 from moon_jax.types import ClientMetrics
 
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
@@ -63,7 +63,8 @@ def keeping(folder: pathlib.Path | None, experiment: Experiment) -> programs.Tra
       exported = export.deserialize(bytearray(path.read_bytes()))
     except FileNotFoundError:
       exported = export.export(jax.jit(bare), disabled_checks=_UNSTABLE)(*leaves)
-      compile_cache.add(path, exported.serialize())
+      content = exported.serialize()
+      cache.add(path, lambda file: file.write(content))
 
     def again(*arguments):
       result = exported.call(*jax.tree.leaves(arguments))

@@ -860,10 +860,9 @@ def test_what_was_prepared_meanwhile_is_kept_only_where_nothing_was(
     return decode(*given)
 
   monkeypatch.setattr(tfds_source, '_decode', and_touch)
-  load_spoilt(small_mnist)
-  assert not files.exists()
-  load_spoilt(small_mnist)
-  assert not files.exists()  # the time of the file has changed
+  for _ in range(2):  # the time of the file changes
+    load_spoilt(small_mnist)
+    assert not list(files.iterdir())
 
 
 def test_sets_of_one_name_in_two_folders_are_both_kept(small_mnist, cache, tmp_path):
@@ -892,6 +891,32 @@ def test_without_a_cache_folder_a_tfds_set_is_decoded(small_mnist, cache):
   (cache / 'moon_jax').write_text('no folder')
   expected = load_spoilt(small_mnist)
   assert same(load_spoilt(small_mnist), expected)
+
+
+@pytest.mark.parametrize('room', ['moon_jax', 'moon_jax/data'])
+def test_images_that_others_may_have_written_are_not_read(
+  small_mnist, cache, room, capsys
+):
+  expected = load_spoilt(small_mnist)
+  (kept,) = (cache / 'moon_jax/data').iterdir()
+  with np.load(kept) as found:
+    theirs = dict(found) | {'train_labels': np.zeros_like(found['train_labels'])}
+  np.savez(kept, **theirs)
+  assert not same(load_spoilt(small_mnist), expected)  # as the user's own are
+  (cache / room).chmod(0o722)
+  for _ in range(2):
+    assert same(load_spoilt(small_mnist), expected)
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith(f'nothing is kept in {cache / room}: ')
+
+
+def test_images_of_another_version_are_decoded_anew(small_mnist, cache, monkeypatch):
+  load_spoilt(small_mnist)
+  (before,) = (cache / 'moon_jax/data').iterdir()
+  monkeypatch.setattr(tfds_source.decoded, '__version__', '0')
+  load_spoilt(small_mnist)
+  (after,) = (cache / 'moon_jax/data').iterdir()
+  assert after != before
 
 
 def test_tfds_with_one_flipped_bit_is_refused_or_read_as_it_was(small_mnist):

@@ -228,21 +228,23 @@ def test_without_a_compiler_it_is_refused_on_a_cpu(
   monkeypatch, tmp_path, compiler, says, kept
 ):
   monkeypatch.setenv('CXX', compiler)
-  monkeypatch.setattr(fused_cpu, '_folders', [lambda: tmp_path] if kept else [])
+  monkeypatch.setattr(fused_cpu, '_kept_in', tmp_path if kept else None)
   monkeypatch.setattr(fused_cpu, 'fault', fused_cpu.fault.__wrapped__)
   changes = {'model': 'moon_cnn', 'execution.convolution': 'fused'}
   config = config_lib.changed(config_lib.defaults(), changes)
   with pytest.raises(UsageError, match=says):
     experiment.make_network(config, (28, 28, 1), 10, 'cpu')
-  assert not list(tmp_path.iterdir())
+  assert not list(tmp_path.rglob('*.so'))
 
 
-def test_what_was_built_is_kept_for_its_source_and_compiler(tmp_path, monkeypatch):
+def test_what_was_built_is_kept_for_its_source_and_compiler(
+  tmp_path, monkeypatch, capsys
+):
   if fused_cpu.fault():
     pytest.skip(fused_cpu.fault())
   new, folder = tmp_path / 'new.so', tmp_path / 'kept'
   folder.mkdir()
-  monkeypatch.setattr(fused_cpu, '_folders', [])
+  monkeypatch.setattr(fused_cpu, '_kept_in', None)
   compiler, log = tmp_path / 'compiler', tmp_path / 'log'
 
   def is_built_anew(also=''):
@@ -255,9 +257,9 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(tmp_path, monkeypatc
     return ' -o ' in log.read_text()
 
   assert is_built_anew()
-  fused_cpu.keep_in(lambda: folder)
+  fused_cpu.keep_in(folder)
   assert [is_built_anew() for _ in range(3)] == [True, False, False]
-  (kept,) = folder.iterdir()
+  (kept,) = (folder / 'kernels').iterdir()
   assert kept.read_bytes() == new.read_bytes()
   # One that is torn is built anew.
   whole = kept.read_bytes()
@@ -274,6 +276,8 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(tmp_path, monkeypatc
   with monkeypatch.context() as changed:
     changed.setattr(fused_cpu.jaxlib, '__version__', '0')
     assert is_built_anew()
-  assert len(list(folder.iterdir())) == 4
-  fused_cpu.keep_in(lambda: tmp_path / 'is/not/there')
+  assert len(list(kept.parent.iterdir())) == 4
+  # What others may have written is not run.
+  folder.chmod(0o770)
   assert is_built_anew()
+  assert 'nobody else may write there' in capsys.readouterr().err

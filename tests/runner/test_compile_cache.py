@@ -1,38 +1,30 @@
-"""Compiled programs are kept in private, and a bad one is never used."""
+"""Compiled programs are kept, and no state of the folder ends a run."""
 
-import os
-import re
+import shutil
 import stat
+import subprocess
+import sys
+import warnings
 
+import filelock
 import jax
+import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from moon_jax import catalog
-from moon_jax.errors import ExitCode
+from moon_jax import cache, catalog
 from moon_jax.models import fused_cpu
 from moon_jax.runner import compile_cache
-from tests.processes import Running, check_success, contents, launch
+from tests.processes import LIMIT_SECONDS, ROOT, check_success, contents, launch
 from tests.runner.test_files import fill
-from tests.selection import few
 
-RUN = (
-  '--config.data.limit=60',
-  '--config.num_clients=2',
-  '--config.partition.name=iid',
-  '--config.algorithm=fedavg',
-  '--config.mlp.width=8',
-  '--config.mlp.representation=8',
-  '--config.local_epochs=1',
-  '--config.num_rounds=1',
-)
-CACHE = '--config.execution.compile_cache=programs'
-KEY = '0' * 64
+HIT = '/jax/compilation_cache/cache_hits'
 
 
 @pytest.fixture(autouse=True)
-def _no_other_cache():
-  """The programs that the tests share are not looked up here."""
+def _no_other_cache(tmp_path, monkeypatch):
+  """The programs that the tests share are not looked up here, nor the user's."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'home'))
   shared = jax.config.jax_compilation_cache_dir
   jax.config.update('jax_compilation_cache_dir', None)
   compilation_cache.reset_cache()
@@ -41,194 +33,282 @@ def _no_other_cache():
   compilation_cache.reset_cache()
 
 
-def entries(folder):
-  return sorted(path for path in folder.iterdir() if path.suffix != '.sha256')
+def start(choice, *factors):
+  """Compiles programs as a start does; how many of them were looked up."""
+  hits = []
+
+  def heard(event, **more):
+    hits.append(event == HIT)
+
+  jax.monitoring.register_event_listener(heard)
+  try:
+    with compile_cache.using(str(choice)):
+      for factor in factors or (3,):
+
+        def program(x, factor=factor):
+          return factor * x
+
+        compiled = jax.jit(program).lower(np.float32([2])).compile()
+        assert np.asarray(compiled(np.float32([2]))) == 2 * factor
+  finally:
+    jax.monitoring.unregister_event_listener(heard)
+  return sum(hits)
 
 
-@pytest.mark.slow
-@pytest.mark.faults
-def test_bad_entries_are_removed_and_the_run_goes_on(tmp_path):
-  cache = tmp_path / 'programs'
-  check_success(launch(tmp_path, *RUN, CACHE, '--workdir=first'))
-  assert stat.S_IMODE(cache.stat().st_mode) == 0o700
-  of_test, of_round = entries(cache)[:2], entries(cache)[2:]
-  assert all(path.name.startswith('jit_evaluate-') for path in of_test)
-  assert all(path.name.startswith('jit_run_round-') for path in of_round)
-  whole = contents(cache)
-  metrics = (tmp_path / 'first/metrics.jsonl').read_bytes()
-
-  # Truncated; and one bit in the middle, which JAX itself would run.
-  for path in of_round:
-    path.write_bytes(path.read_bytes()[:-100])
-  flipped = bytearray(of_test[0].read_bytes())
-  flipped[len(flipped) // 2] ^= 1
-  of_test[0].write_bytes(flipped)
-  # As of a process that was killed before it had written the digest.
-  (cache / f'jit_other-{KEY}-cache').write_bytes(b'half a pro')
-  done = launch(tmp_path, *RUN, CACHE, '--workdir=second')
-  check_success(done)
-  assert f'compile cache: 4 bad entries removed from {cache}\n' in done.stdout
-  assert contents(cache).keys() == whole.keys()
-  assert (tmp_path / 'second/metrics.jsonl').read_bytes() == metrics
-
-  # Now they are good: looked up, not compiled, and not written again.
-  before = contents(cache)
-  done = launch(tmp_path, *RUN, CACHE, '--workdir=third')
-  check_success(done)
-  assert 'bad entries' not in done.stdout
-  assert contents(cache) == before
-  assert (tmp_path / 'third/metrics.jsonl').read_bytes() == metrics
-
-  # A setting of JAX may change what is traced. Here it does not, so nothing compiles.
-  done = launch(tmp_path, *RUN, CACHE, '--workdir=fourth', JAX_LOG_COMPILES='1')
-  assert done.returncode == ExitCode.DONE
-  hits = re.findall(r'Persistent compilation cache hit for .(jit_\w+)', done.stderr)
-  assert hits == ['jit_run_round', 'jit_evaluate']
-  assert contents(cache).keys() > before.keys()
+def the_entry(folder):
+  (entry,) = (folder / 'programs').glob('*-cache')
+  return entry
 
 
-@pytest.mark.faults
-@pytest.mark.slow
-def test_a_killed_process_leaves_a_cache_that_works(tmp_path):
-  cache = tmp_path / 'programs'
-  with Running(tmp_path, *RUN, CACHE, '--workdir=run') as process:
-    process.pause_when(lambda: list(cache.glob('*-cache')))
-    process.kill()
-  assert not list(cache.glob('*-cache.sha256'))
-  assert len(list(cache.glob('*-traced.sha256'))) == 2
-  done = launch(tmp_path, *RUN, CACHE, '--workdir=run')
-  check_success(done)
-  assert f'compile cache: 1 bad entries removed from {cache}\n' in done.stdout
+def time_of(entry):
+  return entry.with_name(entry.name.removesuffix('cache') + 'atime')
 
 
-@pytest.mark.parametrize('mode', few([0o755], [0o750, 0o701]))
-def test_a_folder_that_others_may_enter_is_refused(tmp_path, mode):
-  (tmp_path / 'programs').mkdir()
-  (tmp_path / 'programs').chmod(mode)
-  done = launch(tmp_path, *RUN, CACHE)
-  assert done.returncode == ExitCode.USAGE
-  (line,) = done.stderr.splitlines()
-  assert line.startswith(
-    "--config.execution.compile_cache='programs' must be a folder "
-  )
-  assert contents(tmp_path) == {}
+def torn(entry):
+  entry.write_bytes(entry.read_bytes()[:-100])
 
 
-def test_a_file_is_refused(tmp_path):
-  (tmp_path / 'programs').write_text('mine')
-  done = launch(tmp_path, *RUN, CACHE)
-  assert done.returncode == ExitCode.USAGE
-  assert 'must be a folder' in done.stderr
-  assert contents(tmp_path) == {'programs': b'mine'}
+def flipped(entry):
+  spoilt = bytearray(entry.read_bytes())
+  spoilt[len(spoilt) // 2] ^= 1
+  entry.write_bytes(spoilt)
 
 
-@pytest.mark.slow
-@pytest.mark.faults
-def test_a_run_goes_on_without_what_a_full_disk_cannot_keep(disk, tmp_path):
-  cache = disk('small', '16k') / 'programs'
-  # Nor does the second start take what was torn for a program.
-  for workdir in ('--workdir=first', '--workdir=second'):
-    done = launch(tmp_path, *RUN, f'--config.execution.compile_cache={cache}', workdir)
-    assert done.returncode == ExitCode.DONE, done.stderr
-    assert 'No space left on device' in done.stderr
+def emptied(entry):
+  entry.write_bytes(b'')
 
 
-def add_entry(folder, name):
-  """As JAX does."""
-  (folder / f'{name}-{KEY}-cache').write_bytes(name.encode())
+def killed_in_the_entry(entry):
+  torn(entry)
+  time_of(entry).unlink()
 
 
-def test_an_entry_whose_digest_does_not_fit_is_removed_by_the_next_start(disk):
-  folder, told = disk('small', '64k'), []
-  cache = folder / 'programs'
-  with compile_cache.using(str(cache), told.append):
-    add_entry(cache, 'jit_old')
-  before = contents(cache)
-  with compile_cache.using(str(cache), told.append):
-    add_entry(cache, 'jit_new')
-    filler = fill(folder)
+def killed_before_the_time(entry):
+  time_of(entry).unlink()
+
+
+def a_folder(entry):
+  entry.unlink()
+  entry.mkdir()
+  (entry / 'thing').touch()
+
+
+def a_folder_for_the_time(entry):
+  time_of(entry).unlink()
+  time_of(entry).mkdir()
+
+
+def a_stale_lock(entry):
+  entry.with_name('.lockfile').write_text('12345')
+
+
+@pytest.mark.parametrize(
+  ('spoil', 'hits', 'said'),
+  [
+    (torn, [0, 0, 1], 'Error reading'),
+    (flipped, [0, 0, 1], 'Error reading'),
+    (emptied, [0, 0, 1], 'Error reading'),
+    (killed_in_the_entry, [0, 1, 1], ''),
+    (killed_before_the_time, [0, 1, 1], ''),
+    (a_folder, [0, 1, 1], ''),
+    (a_folder_for_the_time, [0, 1, 1], ''),
+    (a_stale_lock, [1, 1, 1], ''),
+  ],
+)
+def test_a_spoilt_entry_is_compiled_anew_and_replaced(
+  tmp_path, capsys, spoil, hits, said
+):
+  assert [start(tmp_path) for _ in range(2)] == [0, 1]
+  spoil(the_entry(tmp_path))
+  assert [start(tmp_path) for _ in range(3)] == hits
+  told = capsys.readouterr().err
+  assert told.count('\n') == (said != '')
+  assert said in told
+  # Of other programs more can be kept.
+  assert [start(tmp_path, 5) for _ in range(2)] == [0, 1]
+  assert capsys.readouterr().err == ''
+
+
+def others_may_write(folder):
+  folder.mkdir()
+  folder.chmod(0o770)
+
+
+def others_may_write_inside(folder):
+  folder.mkdir()
+  others_may_write(folder / 'programs')
+
+
+def of_another_user(folder):
+  folder.mkdir()
+  shutil.chown(folder, 12345)
+
+
+def the_programs_of_another_user(folder):
+  folder.mkdir()
+  of_another_user(folder / 'programs')
+
+
+def a_file(folder):
+  folder.touch()
+
+
+def a_file_inside(folder):
+  folder.mkdir()
+  (folder / 'programs').touch()
+
+
+def a_folder_for_the_lock(folder):
+  (folder / 'programs/.lockfile').mkdir(parents=True)
+
+
+FAULTS = [
+  (others_may_write, 'nobody else may write there'),
+  (others_may_write_inside, 'nobody else may write there'),
+  (of_another_user, 'it must be yours'),
+  (the_programs_of_another_user, 'it must be yours'),
+  (a_file, 'File exists'),
+  (a_file_inside, 'File exists'),
+  (a_folder_for_the_lock, 'Is a directory'),
+]
+
+
+@pytest.mark.parametrize('choice', ['auto', 'named'])
+@pytest.mark.parametrize(('make', 'reason'), FAULTS)
+def test_where_nothing_can_be_kept_one_line_says_so(
+  tmp_path, capsys, make, reason, choice
+):
+  home = tmp_path / 'home'
+  home.mkdir()
+  folder = home / ('moon_jax' if choice == 'auto' else 'named')
+  try:
+    make(folder)
+  except PermissionError:
+    pytest.skip('only root can give a folder away')
+  before = contents(home)
+  for _ in range(2):
+    assert start('auto' if choice == 'auto' else folder) == 0
+  assert contents(home) == before
+  told = capsys.readouterr().err
+  assert told.count('\n') == 1
+  assert told.startswith(f'nothing is kept in {folder}')
+  assert reason in told
+
+
+def test_a_folder_that_others_may_read_is_used(tmp_path):
+  tmp_path.chmod(0o755)
+  assert [start(tmp_path) for _ in range(2)] == [0, 1]
+
+
+def test_a_lock_that_another_process_holds_is_not_waited_for_long(
+  tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setattr(compile_cache, '_LOCK_SECONDS', 0.1)
+  start(tmp_path)
+  with filelock.FileLock(tmp_path / 'programs/.lockfile'):
+    assert start(tmp_path) == 0
+  assert capsys.readouterr().err.count('\n') == 1
+  assert start(tmp_path) == 1
+
+
+def test_a_full_disk_costs_what_it_cannot_keep(disk, capsys):
+  folder = disk('small', '64k')
+  start(folder / 'cache')
+  filler = fill(folder)
+  assert start(folder / 'cache', 5, 7) == 0
+  told = capsys.readouterr().err
+  assert 'No space left on device' in told
+  assert told.count('\n') == 1
   filler.unlink()
-  with compile_cache.using(str(cache), told.append):
-    assert contents(cache).keys() == before.keys()
-    add_entry(cache, 'jit_newer')
-  assert told == [f'compile cache: 1 bad entries removed from {cache}']
-  assert contents(cache).keys() == {
-    *(f'jit_{name}-{KEY}-cache' for name in ('newer', 'old')),
-    *(f'jit_{name}-{KEY}-cache.sha256' for name in ('newer', 'old')),
+  assert [start(folder / 'cache', 3, 5, 7) for _ in range(2)] == [1, 3]
+
+
+PROCESS = """
+import sys
+import jax, numpy
+from moon_jax.runner import compile_cache
+with compile_cache.using(sys.argv[1]):
+  for factor in range(20):
+    jax.jit(lambda x: factor * x).lower(numpy.float32(1)).compile()
+"""
+
+
+def test_processes_that_start_at_once_share_an_empty_folder(tmp_path, monkeypatch):
+  monkeypatch.setenv('PYTHONPATH', str(ROOT))
+  monkeypatch.delenv('JAX_COMPILATION_CACHE_DIR')
+  folder = tmp_path / 'programs'
+  words = [sys.executable, '-c', PROCESS, folder]
+  quiet = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT}
+  processes = [subprocess.Popen(words, **quiet) for _ in range(3)]
+  told = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+  assert [(p.returncode, text) for p, text in zip(processes, told, strict=True)] == [
+    (0, b'')
+  ] * 3
+  assert len(list(folder.rglob('*-cache'))) == 20
+
+
+@pytest.mark.slow
+def test_a_second_start_of_a_run_compiles_nothing_and_ends_alike(tmp_path):
+  words = ('--config.data.limit=300', '--config.num_rounds=1', '--config.mlp.width=8')
+  words += ('--config.execution.compile_cache=kept', '--config.local_epochs=1')
+  results = []
+  for number in range(2):
+    check_success(launch(tmp_path, *words, f'--workdir={number}'))
+    kept = {
+      name for name in contents(tmp_path / 'kept/programs') if name.endswith('-cache')
+    }
+    results.append((kept, (tmp_path / f'{number}/metrics.jsonl').read_bytes()))
+  assert results[0] == results[1]
+  assert {name.partition('-')[0] for name in results[0][0]} == {
+    'jit_run_round',
+    'jit_evaluate',
   }
 
 
-def test_nothing_of_others_is_removed(tmp_path):
-  # A folder that is private, but not ours alone.
-  told = []
-  tmp_path.chmod(0o700)
-  (tmp_path / 'pip-cache').mkdir()
-  (tmp_path / 'pip-cache/thesis.tex').touch()
-  (tmp_path / 'font-cache').touch()
-  with compile_cache.using(str(tmp_path), told.append):
-    pass
-  assert told == []
-  names = {path.name for path in tmp_path.rglob('*')}
-  assert names == {'pip-cache', 'thesis.tex', 'font-cache'}
+def test_a_warning_of_something_else_is_passed_on(tmp_path):
+  def warn():
+    with compile_cache.using(str(tmp_path)):
+      warnings.warn('of another thing', DeprecationWarning, stacklevel=1)
+
+  with pytest.warns(DeprecationWarning, match='of another thing'):
+    warn()
 
 
-def test_the_users_folder_is_the_default_and_off_is_none(tmp_path, monkeypatch):
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+def test_the_users_folder_is_the_default_and_off_is_none(tmp_path):
   assert catalog.every_knob()['execution.compile_cache'].default == 'auto'
-  assert compile_cache.folder_of('auto') == tmp_path / 'moon_jax'
-  assert compile_cache.folder_of('off') is compile_cache.folder_of('') is None
-  with compile_cache.using('auto', print):
-    add_entry(tmp_path / 'moon_jax', 'jit_new')
-  assert len(entries(tmp_path / 'moon_jax')) == 1
-  assert stat.S_IMODE((tmp_path / 'moon_jax').stat().st_mode) == 0o700
+  assert [start(choice) for choice in ('off', 'off', '', 'auto', 'auto')] == [
+    *(0, 0, 0, 0, 1)
+  ]
+  assert cache.folder() == tmp_path / 'home/moon_jax'
+  assert stat.S_IMODE(cache.folder().stat().st_mode) == 0o700
 
 
 def test_kernels_in_c_are_kept_there_too(tmp_path, monkeypatch):
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  monkeypatch.setattr(fused_cpu, '_folders', [])
-  folder = tmp_path / 'moon_jax'
-
-  def kept_in(choice):
-    compile_cache.check(choice)
-    return fused_cpu._folders[0]()
-
-  compile_cache.check('auto')
-  assert not folder.exists()
-  assert kept_in('auto') == folder
-  assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-  assert kept_in(str(tmp_path / 'programs')) == tmp_path / 'programs'
-  assert kept_in('off') is None
-  folder.chmod(0o770)
-  assert kept_in('auto') is None
+  monkeypatch.setattr(fused_cpu, '_kept_in', None)
+  for choice, folder in (
+    ('auto', tmp_path / 'home/moon_jax'),
+    (str(tmp_path / 'named'), tmp_path / 'named'),
+    ('off', None),
+  ):
+    compile_cache.keep_kernels(choice)
+    assert fused_cpu._kept_in == folder
+    assert not folder or not folder.exists()
 
 
-def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path, monkeypatch):
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path):
   jax.config.update('jax_compilation_cache_dir', str(tmp_path / 'mine'))
-  with compile_cache.using('auto', print):
+  with compile_cache.using('auto'):
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'mine')
-  assert contents(tmp_path) == {}
+  with compile_cache.using(str(tmp_path / 'named')):
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'named/programs')
+  assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'mine')
+  assert not cache.folder().exists()
 
 
-def test_without_a_home_that_can_be_written_nothing_is_kept(tmp_path, monkeypatch):
-  (tmp_path / 'file').touch()
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
-  told = []
-  with compile_cache.using('auto', told.append):
-    assert jax.config.jax_compilation_cache_dir is None
-  assert told == [
-    f'no compile cache: {tmp_path}/file/moon_jax cannot be written: Not a directory'
-  ]
-
-
-def test_the_oldest_entries_go(tmp_path, monkeypatch):
-  monkeypatch.setattr(compile_cache, '_MOST_BYTES', 20)
-  cache = tmp_path / 'programs'
-  for number in range(4):
-    with compile_cache.using(str(cache), print):
-      add_entry(cache, f'jit_{number}')  # five letters
-      os.utime(entries(cache)[-1], ns=(number, number))
-  with compile_cache.using(str(cache), print):
-    add_entry(cache, 'jit_4')
-  kept = {path.name.partition('-')[0] for path in cache.iterdir()}
-  assert kept == {'jit_1', 'jit_2', 'jit_3', 'jit_4'}
+def test_the_entries_that_were_used_longest_ago_go(tmp_path, monkeypatch):
+  start(tmp_path)
+  most = {
+    'jax_compilation_cache_max_size': int(2.5 * the_entry(tmp_path).stat().st_size)
+  }
+  monkeypatch.setattr(compile_cache, '_SETTINGS', compile_cache._SETTINGS | most)
+  assert [start(tmp_path, factor) for factor in (5, 3, 7, 3, 5)] == [0, 1, 0, 1, 0]
