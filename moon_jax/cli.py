@@ -186,13 +186,18 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
     'config', free, flag_values=values, lock_config=False, sys_argv=known
   )
   rest = _parsed(values, known, problems)
-  every = ['--config', '--workdir', '--flagfile']
-  every += [f'--config.{name}' for name in catalog.every_knob()]
-  for word in rest:
-    kind = 'an unknown flag' if word.startswith('-') else 'a stray word'
-    hint = did_you_mean(word.split('=')[0], every)
-    problems.append(f'{word!r} is {kind}; see --help.{hint}')
+  problems += [stray(word, '--workdir', '--flagfile') for word in rest]
   return config_flags.get_override_values(values['config']), problems
+
+
+def stray(word: str, *flags: str) -> str:
+  """The complaint about a word that is nothing, or a flag that there is not."""
+  kind = 'an unknown flag' if word.startswith('-') else 'a stray word'
+  flags += ('--config', *(f'--config.{name}' for name in catalog.every_knob()))
+  is_file = kind == 'a stray word' and re.search(r'\.py(:|$)', word)
+  meant = f' Did you mean --config={shlex.quote(word)}?' if is_file else ''
+  hint = meant or did_you_mean(word.split('=')[0], flags)
+  return f'{word!r} is {kind}; see --help.{hint}'
 
 
 def _run_directory(choice, config, overrides):

@@ -1,13 +1,15 @@
-"""`python -m moon_jax.sweep`; `moon_jax.sweep(...)` is `moon_jax.api.sweep`.
-
-Never imported: the name in the package is the function's.
-"""
+"""`python -m moon_jax.sweep`; imported, it is the function `moon_jax.sweep`."""
 
 import sys
 
-from moon_jax.runner import program
-from moon_jax.sweeps import command
-
 if __name__ == '__main__':
+  from moon_jax.runner import program
+  from moon_jax.sweeps import command
+
   stop = program.begin()
   sys.exit(command.main(sys.argv[1:], stop))
+else:
+  from moon_jax import api
+
+  # The package's attribute of this name, which an import sets, stays the function.
+  sys.modules[__name__] = api.sweep

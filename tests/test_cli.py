@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from configs import base
-from moon_jax import catalog, cli, config
+from moon_jax import catalog, cli, config, errors
 
 ROOT = pathlib.Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / 'configs').glob('[!_]*.py'))
@@ -134,6 +134,14 @@ def test_flags_may_stand_in_a_file(tmp_path):
   request = cli.parse(['--flagfile=flags.txt', '--config.seed=2'])
   assert (request.config.seed, request.workdir) == (2, pathlib.Path('a'))
   assert request.config.data.name == 'mnist'
+
+
+def test_what_others_call_it_is_something_here():
+  names = {*catalog.every_knob(), *(n for k in catalog.KINDS for n in catalog.names(k))}
+  for meant in errors._ALIASES.values():
+    name, *more = meant.split()
+    assert name in names
+    assert all(cli._read_overrides([word])[1] == [] for word in more)
 
 
 # --- any command line -----------------------------------------------------------------

@@ -35,8 +35,8 @@ from typing import NamedTuple
 
 from absl import flags
 
+from moon_jax import cli
 from moon_jax import config as config_lib
-from moon_jax.cli import DEFAULT_CONFIG
 from moon_jax.engine import jax_service
 from moon_jax.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.runner.signals import Stop
@@ -76,7 +76,7 @@ def parse(argv: Sequence[str]) -> Sweep:
     UsageError: every mistake found, one line each.
   """
   values = flags.FlagValues()
-  flags.DEFINE_string('config', DEFAULT_CONFIG, 'config file', flag_values=values)
+  flags.DEFINE_string('config', cli.DEFAULT_CONFIG, 'config file', flag_values=values)
   flags.DEFINE_multi_string('over', [], 'knob and values', flag_values=values)
   for name in ('out', 'slurm', 'share'):
     flags.DEFINE_string(name, None, name, flag_values=values)
@@ -87,8 +87,12 @@ def parse(argv: Sequence[str]) -> Sweep:
     words = values(['sweep', *argv], known_only=True)[1:]
   except flags.Error as error:
     raise UsageError(f'{error}; see --help.') from None
-  if stray := [word for word in words if not word.startswith('--config.')]:
-    raise UsageError(f'{stray[0]!r} is a stray word; see --help.')
+  names = [f'--{name}' for name in values]
+  for word in words:
+    if not word.startswith('--config.'):
+      raise UsageError(cli.stray(word, *names))
+    if '=' not in word:
+      raise UsageError(f'{word} needs a value: {word}=VALUE.')
   out = config_lib.expand('out', values.out or _default_out(values.config))
   return Sweep(cells(values.config, words, _over(values.over), out), out, values)
 
@@ -121,7 +125,7 @@ def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
     return ExitCode.DONE
   todo = running.left(sweep.cells)
   if values.slurm is not None:
-    print(slurm.submit(todo, sweep.out, shlex.split(values.slurm)) if todo else 'done')
+    print(slurm.submit(todo, sweep.out, values.slurm) if todo else 'done')
     return ExitCode.DONE
   if values.share:
     running.take_share(values.share)

@@ -148,6 +148,8 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
   most = room([cell.request.config for cell in cells], load)
   ahead = Ahead(load, most)
   for number, cell in enumerate(todo):
+    if number:  # a request in the last round of a run, which ended
+      stop.check(rounds_done(todo[number - 1]))
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
     print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)

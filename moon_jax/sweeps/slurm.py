@@ -17,14 +17,14 @@ _TEXT = """#!/bin/bash
 #SBATCH --array=0-{last}
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output={out}/slurm-%a.log
+#SBATCH --output={log}
 #SBATCH --signal=B:TERM@300
 {options}
 # Options above are those of --slurm; each task runs one of these commands.
 commands=(
 {commands}
 )
-${{commands[$SLURM_ARRAY_TASK_ID]}} &
+eval "exec ${{commands[$SLURM_ARRAY_TASK_ID]}}" &
 trap 'kill -TERM %1' TERM
 wait %1; code=$?
 [ $code -gt 128 ] && {{ wait %1; code=$?; }}  # a signal ends the first wait
@@ -35,31 +35,40 @@ exit $code
 """
 
 
-def submit(cells: Sequence[Cell], out: pathlib.Path, options: Sequence[str]) -> str:
+def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
   """Writes the script of the runs that are left, and submits it.
 
   Args:
     cells: those that are left, at least one.
     out: the folder of the sweep.
-    options: for sbatch, such as '--gres=gpu:1'.
+    options: for sbatch, such as '--time=4:00:00 --gres=gpu:1'.
 
   Returns:
     What sbatch says.
 
   Raises:
-    UsageError: there is no sbatch.
+    UsageError: there is no sbatch, or a word that a line of the script cannot hold.
     RunError: it refuses the job.
   """
+  try:
+    told = [shlex.quote(option) for option in shlex.split(options)]
+  except ValueError as error:
+    raise UsageError(f'--slurm={options!r}: {error}.') from None
   if shutil.which('sbatch') is None:
     raise UsageError('--slurm: there is no sbatch here.')
-  out.mkdir(parents=True, exist_ok=True)
+  log = shlex.quote(str(out.absolute() / 'slurm-%a.log'))
+  commands = [shlex.quote(_command(cell)) for cell in cells]
+  for word in (log, *told, *commands):
+    if '\n' in word:
+      raise UsageError(f'--slurm: {word!r} has a line break, as no line of a job has.')
   text = _TEXT.format(
     last=len(cells) - 1,
-    out=shlex.quote(str(out.absolute())),
-    options='\n'.join(f'#SBATCH {option}' for option in options),
-    commands='\n'.join(f'  {shlex.quote(_command(cell))}' for cell in cells),
+    log=log,
+    options='\n'.join(f'#SBATCH {option}' for option in told),
+    commands='\n'.join(f'  {command}' for command in commands),
     preempted=int(ExitCode.PREEMPTED),
   )
+  out.mkdir(parents=True, exist_ok=True)
   files.replace(out / SCRIPT, text)
   done = subprocess.run(
     ['sbatch', str(out / SCRIPT)], capture_output=True, text=True, check=False

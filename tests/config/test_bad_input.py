@@ -54,6 +54,22 @@ BAD = {
     "'sa_moon.mu' or 'dco_moon.mu'?"
   ],
   '--config.zzz=1': ['--config.zzz is not a knob.'],
+  '--config.lr=1': [
+    "--config.lr is not a knob. Did you mean 'optimizer.learning_rate'?"
+  ],
+  '--lr=1 LR=2': [
+    "'--lr=1' is an unknown flag; see --help. Did you mean "
+    "'--config.optimizer.learning_rate'?",
+    "'LR=2' is a stray word; see --help. Did you mean "
+    "'--config.optimizer.learning_rate'?",
+  ],
+  '--config.algorithm=fedavgm': [
+    f"--config.algorithm='fedavgm' {ALGORITHMS} Did you mean 'fedavg' with "
+    '--config.server_optimizer.momentum=0.9?'
+  ],
+  'configs/x.py': [
+    "'configs/x.py' is a stray word; see --help. Did you mean --config=configs/x.py?"
+  ],
   '--config.moon=5': [f'--config.moon is a group; set one of its knobs: {MOON}.'],
   '--config.moon=5 --config.algorithm=fedavg': [
     f'--config.moon is a group; set one of its knobs: {MOON}.'

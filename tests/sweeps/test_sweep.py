@@ -1,20 +1,22 @@
 """A sweep is launch.py many times, only sooner; stopped, it goes on with the rest."""
 
-import os
+import importlib
 import re
 import signal
-import subprocess
+import sys
 import threading
 
 import pytest
 
 import moon_jax
-from moon_jax import config
+from moon_jax import api, config
 from moon_jax.config import ConfigError
 from moon_jax.errors import DivergedError, ExitCode, RunError
 from moon_jax.runner import lock, pipeline
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.records import Records
+from moon_jax.runner.signals import Stop
+from moon_jax.sweeps import command
 from tests.processes import Running, check_success, checkpoint, launch, read_lines
 
 SWEEP = ('-m', 'moon_jax.sweep')
@@ -162,39 +164,33 @@ BAD = {
   ('--over', 'moon.mu=1,-1'): '--config.moon.mu=-1.0 must be at least 0.',
   ('stray',): "'stray' is a stray word",
   ('--jobs=0',): 'jobs',
-  ('--slurm=--time=1:00:00',): '--slurm: there is no sbatch here.',
+  ("--slurm=--comment='",): '--slurm="--comment=\'": No closing quotation.',
+  ('--config.num_rounds',): '--config.num_rounds needs a value',
+  ('configs/mnist_moon.py',): 'Did you mean --config=configs/mnist_moon.py?',
+  ('--jbos=2',): "'--jbos=2' is an unknown flag; see --help. Did you mean '--jobs'?",
 }
 
 
 @pytest.mark.parametrize('words', BAD)
-def test_mistakes_are_one_line_and_nothing_is_written(words, tmp_path):
-  done = launch(tmp_path, *words, program=SWEEP)
-  assert done.returncode == ExitCode.USAGE
-  (line,) = done.stderr.splitlines()
+def test_mistakes_are_one_line_and_nothing_is_written(
+  words, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  assert command.main(list(words), Stop()) == ExitCode.USAGE
+  out, err = capsys.readouterr()
+  (line,) = err.splitlines()
   assert BAD[words] in line
-  assert list(tmp_path.iterdir()) == []
+  assert (out, list(tmp_path.iterdir())) == ('', [])
 
 
-def test_an_array_job_has_a_task_for_each_run_that_is_left(swept, tmp_path):
-  folder, _ = swept
-  sbatch = tmp_path / 'sbatch'
-  sbatch.write_text('#!/bin/bash\necho Submitted batch job 7\n')
-  sbatch.chmod(0o755)
-  over = (*OVER[:3], 'seed=0,3', '--out=out')
-  path = f'{tmp_path}:{os.environ["PATH"]}'
-  slurm = '--slurm=--time=1:00:00 --gres=gpu:1'
-  done = launch(folder, *TINY, *over, slurm, program=SWEEP, PATH=path)
-  check_success(done)
-  assert done.stdout == 'Submitted batch job 7\n'
-  script = folder / 'out/sweep.sbatch'
-  text = script.read_text()
-  assert '#SBATCH --array=0-1\n' in text
-  assert '#SBATCH --time=1:00:00\n#SBATCH --gres=gpu:1\n' in text
-  task = os.environ | {'SLURM_ARRAY_TASK_ID': '1', 'SLURM_ARRAY_JOB_ID': '7'}
-  ran = subprocess.run(['bash', script], cwd=folder, env=task, check=False)
-  assert ran.returncode == ExitCode.DONE
-  assert (folder / 'out/moon-seed=3/summary.json').exists()
-  assert not (folder / 'out/fedavg-seed=3').exists()
+@pytest.mark.parametrize('first', ['the module', 'the function'])
+def test_its_module_does_not_take_the_functions_name(first, monkeypatch):
+  monkeypatch.delitem(sys.modules, 'moon_jax.sweep', raising=False)
+  monkeypatch.delitem(vars(moon_jax), 'sweep', raising=False)
+  if first == 'the function':
+    assert moon_jax.sweep is api.sweep
+  assert importlib.import_module('moon_jax.sweep') is api.sweep
+  assert moon_jax.sweep is api.sweep
 
 
 def common():
@@ -229,6 +225,23 @@ def test_from_python_what_ends_a_run_holds_no_other_back(tmp_path, capsys, monke
   assert [path.parent.name for path in tmp_path.glob('*/summary.json')] == [
     place(0.01, 2)
   ]
+
+
+def test_a_request_to_stop_in_the_last_round_of_a_run_begins_no_other(
+  tmp_path, monkeypatch
+):
+  add = Records.add_metrics
+  stop, over = Stop(), ['--over', 'seed=0,1', f'--out={tmp_path}']
+
+  def interrupt_in_the_last(records, record):
+    add(records, record)
+    if record['round'] == 2:
+      stop.request(signal.SIGINT)
+
+  monkeypatch.setattr(Records, 'add_metrics', interrupt_in_the_last)
+  assert command.main([*TINY, *over], stop) == ExitCode.INTERRUPTED
+  assert (tmp_path / 'seed=0/summary.json').exists()
+  assert not (tmp_path / 'seed=1').exists()
 
 
 def test_two_in_one_directory_are_refused(tmp_path):

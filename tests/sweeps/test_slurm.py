@@ -1,0 +1,86 @@
+"""The script of an array job: each task runs its own run, whatever its words are."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from moon_jax.errors import ExitCode, RunError, UsageError
+from moon_jax.sweeps import slurm
+from moon_jax.sweeps.cells import cells
+
+DIGITS = 'configs/digits_moon.py'
+# Stands for a program -> what it does; the run is asked to stop, and saves.
+STUBS = {
+  'sbatch': 'echo Submitted batch job 7',
+  'scontrol': 'echo "$@" > "$STUBS/requeued"',
+  'the python': """
+    printf '%s\\n' "$@" > "$STUBS/words"
+    trap 'exit 75' TERM
+    echo begun
+    while :; do sleep 0.05; done""",
+}
+
+
+@pytest.fixture
+def stubs(tmp_path, monkeypatch):
+  folder = tmp_path / 'its stubs'
+  folder.mkdir()
+  for name, text in STUBS.items():
+    (folder / name).write_text(f'#!/bin/bash\n{text}\n')
+    (folder / name).chmod(0o755)
+  monkeypatch.setenv('PATH', f'{folder}:{os.environ["PATH"]}')
+  monkeypatch.setenv('STUBS', str(folder))
+  monkeypatch.setattr(sys, 'executable', str(folder / 'the python'))
+  return folder
+
+
+def runs(out, *words):
+  return cells(DIGITS, words, {'seed': ['0', '1']}, out)
+
+
+def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(stubs, tmp_path):
+  out = tmp_path / "o u't $HOME"
+  both = runs(out, '--config.data.source=npz', '--config.data.path=a "b"; c/*.npz')
+  options = "--time=1:00:00 --comment='two words'"
+  assert slurm.submit(both, out, options) == 'Submitted batch job 7'
+  text = (out / slurm.SCRIPT).read_text()
+  assert '#SBATCH --array=0-1\n' in text
+  assert "#SBATCH --time=1:00:00\n#SBATCH '--comment=two words'\n" in text
+  task = os.environ | {'SLURM_ARRAY_TASK_ID': '1', 'SLURM_ARRAY_JOB_ID': '7'}
+  script = ['bash', out / slurm.SCRIPT]
+  with subprocess.Popen(script, env=task, stdout=subprocess.PIPE) as process:
+    assert process.stdout.readline() == b'begun\n'
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == ExitCode.PREEMPTED
+  words = (stubs / 'words').read_text().splitlines()
+  assert words == ['-m', 'moon_jax', *both[1].argv]
+  assert (stubs / 'requeued').read_text() == 'requeue 7_1\n'
+
+
+def test_what_no_line_of_a_script_can_hold_is_refused(stubs, tmp_path):
+  line = '#SBATCH --wrap=x'
+  for out, options, told in (
+    (f'a\n{line}', '', 'has a line break'),
+    ('a', f"'--comment=a\n{line}'", 'has a line break'),
+    ('a', "--comment='", 'No closing quotation'),
+  ):
+    with pytest.raises(UsageError, match=told) as caught:
+      slurm.submit(runs(pathlib.Path(tmp_path, out)), tmp_path / out, options)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / out).exists()
+  words = ['--config.data.source=npz', '--config.data.path=a\nb.npz']
+  with pytest.raises(UsageError, match='has a line break'):
+    slurm.submit(runs(tmp_path, *words), tmp_path, '')
+
+
+def test_a_job_that_sbatch_refuses_is_told(stubs, tmp_path):
+  (stubs / 'sbatch').write_text('#!/bin/bash\necho no such partition >&2; exit 1\n')
+  with pytest.raises(RunError, match='sbatch: no such partition'):
+    slurm.submit(runs(tmp_path), tmp_path, '')
+  (stubs / 'sbatch').unlink()
+  with pytest.raises(UsageError, match='there is no sbatch here'):
+    slurm.submit(runs(tmp_path), tmp_path, '')
