@@ -15,7 +15,6 @@ from benchmarks.rows import Row, until
 # Datasheet of the NVIDIA H200 SXM: TF32 without sparsity, and HBM3e.
 PEAK_FLOPS = 494e12
 PEAK_BYTES = 4.8e12
-FORMS = ('fused', 'library', 'im2col')  # beside the default
 MINUTES = {True: 8, False: 25}  # quick or not
 
 
@@ -66,12 +65,12 @@ def tasks(workload: Workload, details: dict) -> dict[str, Callable[[], list[Row]
 def _sweeps(quick):
   """(model, algorithm, form, lanes) of each, the most important first."""
   yield from (('moon_cnn', 'moon', 'auto', lanes) for lanes in ('auto', 1))
-  yield from (('moon_cnn', 'moon', form, 'auto') for form in FORMS)
+  yield 'moon_cnn', 'moon', 'library', 'auto'
   if not quick:
     yield 'moon_cnn', 'fedavg', 'auto', 'auto'
     yield from (('moon_cnn', 'moon', 'auto', lanes) for lanes in (2, 5, 10))
     yield from (('resnet18', 'moon', 'auto', lanes) for lanes in ('auto', 10))
-    yield from (('dco_cnn', 'moon', form, 'auto') for form in ('auto', 'fused'))
+    yield 'dco_cnn', 'moon', 'auto', 'auto'
     yield 'cnn_transformer', 'moon', 'auto', 'auto'
 
 

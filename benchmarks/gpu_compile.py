@@ -32,7 +32,6 @@ from moon_jax.engine import devices, experiment, programs
 from moon_jax.errors import ExitCode, UsageError
 
 PAPER = '--config=configs/cifar10_moon.py'
-FUSED = '--config.execution.convolution=fused'
 RESNET = ('--config.model=resnet18', '--config.local_epochs=1')
 # Name -> flags beside those of the paper's experiment.
 PROGRAMS = {
@@ -42,26 +41,17 @@ PROGRAMS = {
   'moon_cnn, no augmentation': ['--config.augmentation.name=none'],
   'moon_cnn, fedavg': ['--config.algorithm=fedavg'],
   'moon_cnn, 1 lane': ['--config.execution.lanes=1'],
-  'moon_cnn, fused': [FUSED],
-  'moon_cnn, fused, bfloat16': [FUSED, '--config.execution.dtype=bfloat16'],
-  'moon_cnn, fused, no augmentation': [FUSED, '--config.augmentation.name=none'],
-  'moon_cnn, fused, fedavg': [FUSED, '--config.algorithm=fedavg'],
   'moon_cnn, library': ['--config.execution.convolution=library'],
-  'moon_cnn, im2col': ['--config.execution.convolution=im2col'],
   'dco_cnn': ['--config.model=dco_cnn'],
-  'dco_cnn, fused': [FUSED, '--config.model=dco_cnn'],
   'cnn_transformer': ['--config.model=cnn_transformer'],
   'resnet18': [*RESNET],
   'resnet18, 10 lanes': [*RESNET, '--config.execution.lanes=10'],
-  'resnet18, im2col': [*RESNET, '--config.execution.convolution=im2col'],
 }
 NUM_ROUNDS = 100
 FLOAT32, BFLOAT16 = '<= 20 s', '<= 14 s'
 BARS = {  # of the modelled time
   'moon_cnn, float32': FLOAT32,
   'moon_cnn, bfloat16': BFLOAT16,
-  'moon_cnn, fused': FLOAT32,
-  'moon_cnn, fused, bfloat16': BFLOAT16,
 }
 
 

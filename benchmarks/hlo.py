@@ -198,9 +198,6 @@ def _kernel(computations, computation, instruction):
 
 
 def _custom_flops(kind, instruction, types):
-  if 'triton' in kind:  # moon_jax/models/fused.py tells them, of one program
-    grid = re.findall(r'grid_[xyz] = (\d+)', instruction.text)
-    return math.prod(map(int, grid)) * int(instruction.word(r'flops\\22: \\22(\d+)'))
   if 'conv' in kind:
     return _conv_flops(instruction, types)
   if 'gemm' in kind or 'cublas' in kind:

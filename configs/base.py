@@ -134,7 +134,7 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 a count of at least 1
   --config.execution.convolution=auto           form of the convolutions; same values up
                                                 to rounding; one of auto, library,
-                                                im2col, banded, fused, direct, winograd
+                                                banded, fused, direct, winograd
   --config.execution.cache_mib=2048             for frozen representations; 0: none; at
                                                 least 0
   --config.execution.client_store=auto          where memories are between rounds; one

@@ -98,7 +98,7 @@ def network(model='mlp', convolution='auto_on_cpu'):
   """The network for the world's images; convolution: where it has some."""
   shape = IMAGE_SHAPES[model]
   if model == 'mlp_bn':
-    return models.network(MlpBn(NUM_CLASSES), shape)
+    return models.of_module(MlpBn(NUM_CLASSES), shape)
   options = MODEL_OPTIONS[model] | {'convolution': convolution}
   return models.make(model, image_shape=shape, num_classes=NUM_CLASSES, **options)
 

@@ -47,7 +47,7 @@ _NONFINITE, _PADDINGS = one_of('stop', 'skip_client'), one_of('reflect', 'zero')
 _DTYPES = one_of('float32', 'bfloat16')
 _PRECISIONS = one_of('default', 'high', 'highest')
 _TIERS = one_of('auto', 'device', 'host', 'disk')
-_FORMS = one_of('auto', 'library', 'im2col', 'banded', 'fused', 'direct', 'winograd')
+_FORMS = one_of('auto', 'library', 'banded', 'fused', 'direct', 'winograd')
 
 KNOBS = {
   'algorithm': word('moon', 'how clients train'),

@@ -231,11 +231,14 @@ def make_network(
     UsageError: the network does not fit the images, or its form the device.
   """
   form = config.execution.convolution
-  if form == 'fused' and backend == 'cpu' and (fault := fused_cpu.fault()):
-    raise UsageError(f"--config.execution.convolution='fused': {fault}.")
-  if form in ('auto', 'fused'):
-    kind = 'cpu' if backend == 'cpu' else 'gpu'
-    form = f'{form}_on_{kind}' if backend else 'auto'
+  if form == 'fused' and backend:
+    fault = fused_cpu.fault() if backend == 'cpu' else 'its kernels are for CPUs'
+    if fault:
+      raise UsageError(f"--config.execution.convolution='fused': {fault}.")
+  elif form == 'fused':
+    form = 'auto'
+  elif form == 'auto' and backend:
+    form = 'auto_on_cpu' if backend == 'cpu' else 'auto_on_gpu'
   return models.make(
     config.model,
     image_shape=image_shape,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.models import convolution, initializers
-from moon_jax.models.channels_last import widened
+from moon_jax.models.convolution.direct import widened
 from moon_jax.types import Outputs
 
 _ZEROS, _ONES = initializers.constant(0), initializers.constant(1)
@@ -71,7 +71,8 @@ class Conv(nn.Module):
   def _zeros(self, side):
     """Zeros before and after a side of the image."""
     if self.padding == 'SAME':
-      return convolution.same_padding(side, self.size, self.stride)
+      total = max((-(-side // self.stride) - 1) * self.stride + self.size - side, 0)
+      return total // 2, total - total // 2
     return (0, 0) if self.padding == 'VALID' else (self.padding, self.padding)
 
 

@@ -101,14 +101,9 @@ COMPILED = {
   ('moon_cnn', 'auto_on_gpu', 'moon', 1): 103,
   ('moon_cnn', 'auto_on_gpu', 'moon', 9): 661,
   ('moon_cnn', 'library', 'moon', 9): 430,
-  ('moon_cnn', 'im2col', 'moon', 9): 1900,
   ('dco_cnn', 'auto_on_gpu', 'moon', 9): 3050,
   ('resnet18', 'library', 'moon', 1): 961,
   ('resnet18', 'library', 'moon', 10): 5735,
-  ('moon_cnn', 'fused_on_gpu', 'moon', 9): 244,
-  ('dco_cnn', 'fused_on_gpu', 'moon', 9): 684,
-  ('resnet18', 'im2col', 'moon', 1): 2078,
-  ('resnet18', 'im2col', 'moon', 10): 16814,
   ('cnn_transformer', 'auto_on_gpu', 'moon', 9): 3778,
 }
 CIFAR = (32, 32, 3)

@@ -42,23 +42,6 @@ def test_a_known_length_changes_no_result():
 
 
 @pytest.mark.slow
-def test_the_one_kernel_for_gpus_trains_as_the_banded_form_does():
-  results = []
-  for form in ('fused_on_gpu', 'banded'):
-    chosen, state = world.make('moon'), world.first_state('moon', 'moon_cnn')
-    which = {'augmentation': 'crop_flip', 'convolution': form}
-    run_round = world.round_of(
-      chosen, 'moon_cnn', represent_once=False, segment_steps=STEPS, **which
-    )
-    for index in range(2):
-      plan = planner().plan(index).for_device()
-      split, numbers = world.train_split('moon_cnn'), world.scalars(chosen)
-      state, metrics = run_round(state, plan, numbers, split)
-    results.append((state, metrics))
-  assert apart(*results) < TOLERANCE
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ('algorithm', 'options'),
   [

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax.models import convolution, winograd
+from moon_jax.models import convolution
+from moon_jax.models.convolution import winograd
 
 SAME3, SAME5, NONE = ((1, 1), (1, 1)), ((2, 2), (2, 2)), ((0, 0), (0, 0))
 

@@ -388,8 +388,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from moon_jax.__main__ import launch
 code = launch(sys.argv[2:])
-import moon_jax.models.convolution
-watched = 'tensorflow', 'tensorflow_datasets', 'scipy.sparse', 'jax.experimental.pallas'
+watched = 'tensorflow', 'tensorflow_datasets', 'scipy.sparse'
 print('loaded:', [name for name in (*watched, 'jax') if name in sys.modules])
 sys.exit(code)
 """

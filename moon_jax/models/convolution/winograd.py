@@ -18,15 +18,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax.models.channels_last import widened
+from moon_jax.models.convolution import direct
+from moon_jax.models.convolution.direct import Padding, widened
 
 # n - 1 of them; the last is infinity. All are exact in binary; the five have half the
 # rounding errors of 0, 1, -1, 2, -2.
 _POINTS = {4: (0.0, 1.0, -1.0), 6: (0.0, 0.75, -0.75, 1.5, -1.5)}
 
 
+def convolve_or_direct(
+  x: jax.Array, kernel: jax.Array, stride: int, padding: Padding
+) -> jax.Array:
+  """`direct.convolve`, with fewer multiplications where that is faster."""
+  tile = fastest_tile(x.shape, kernel.shape, stride, padding)
+  if tile is None:
+    return direct.convolve(x, kernel, stride, padding)
+  return convolve(x, kernel, tile, padding)
+
+
 def fastest_tile(
-  images: tuple[int, ...], kernel: tuple[int, ...], stride: int, padding
+  images: tuple[int, ...], kernel: tuple[int, ...], stride: int, padding: Padding
 ) -> int | None:
   """The m that docs/performance.md finds fastest, or None: another form is faster.
 
@@ -50,7 +61,7 @@ def fastest_tile(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def convolve(x: jax.Array, kernel: jax.Array, tile: int, padding) -> jax.Array:
+def convolve(x: jax.Array, kernel: jax.Array, tile: int, padding: Padding) -> jax.Array:
   """`lax.conv_general_dilated` with stride 1; of bfloat16 in float32.
 
   Args:

@@ -11,16 +11,20 @@ import functools
 import jax
 import jax.numpy as jnp
 
+Padding = tuple[tuple[int, int], tuple[int, int]]  # zeros (above, below), (left, right)
+
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def convolve(x: jax.Array, kernel: jax.Array, stride: int, padding) -> jax.Array:
+def convolve(
+  x: jax.Array, kernel: jax.Array, stride: int, padding: Padding
+) -> jax.Array:
   """`lax.conv_general_dilated`.
 
   Args:
     x: [B, H, W, Cin].
     kernel: [kh, kw, Cin, Cout].
     stride: of the window, in both directions.
-    padding: zeros (above, below), (left, right).
+    padding: zeros around the images.
 
   Returns:
     [B, H', W', Cout], H' = (H + above + below - kh) // stride + 1, W' likewise.

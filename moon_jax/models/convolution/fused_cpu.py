@@ -20,15 +20,14 @@ import jaxlib
 import numpy as np
 
 from moon_jax import cache
-from moon_jax.models.pooling import check_even
+from moon_jax.models.convolution.direct import Padding
+from moon_jax.models.convolution.pooling import check_even
 
 _SOURCE = pathlib.Path(__file__).with_suffix('.cc')
 _FUNCTIONS = ('forward', 'of_kernel_and_bias', 'of_images')
 _GROUP = 16  # examples, and numbers of whole vectors, as in the source
 _FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
 _kept_in: pathlib.Path | None = None
-
-Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
 def keep_in(folder: pathlib.Path | None) -> None:

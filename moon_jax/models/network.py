@@ -1,0 +1,118 @@
+"""A network as pure functions: of the catalog, or of any flax module."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from moon_jax import catalog
+from moon_jax.errors import UsageError
+from moon_jax.models import initializers
+from moon_jax.models.convolution.direct import widened
+from moon_jax.types import Outputs, PyTree
+
+
+class Network(NamedTuple):
+  """A network as three pure functions.
+
+  Attributes:
+    shapes: the variables as `jax.ShapeDtypeStruct`s: 'params' and, with batch
+      normalisation, the running statistics, 'batch_stats'.
+    init: seed -> variables, all float32.
+    apply: (variables, images [B, H, W, C] float32) -> Outputs in evaluation mode:
+      running statistics, no dropout.
+    train: (variables, images, mask [B] float32, key) -> (Outputs, state) in training
+      mode: statistics of the batch's real examples (mask 1.0; filler is 0.0), dropout
+      by the key, which networks without dropout ignore. `state` is what else changed
+      in the variables, {'batch_stats': ...}, or {} without batch normalisation.
+    narrow: params -> these in the type of the arithmetic, which `apply` and `train`
+      make of them if they are not.
+  """
+
+  shapes: PyTree
+  init: Callable[[int], PyTree]
+  apply: Callable[[PyTree, jax.Array], Outputs]
+  train: Callable[[PyTree, jax.Array, jax.Array, jax.Array], tuple[Outputs, PyTree]]
+  narrow: Callable[[PyTree], PyTree]
+
+
+def make(
+  name: str,
+  *,
+  image_shape: tuple[int, int, int],
+  num_classes: int,
+  convolution: str = 'auto',
+  dtype: str = 'float32',
+  **options: int | float,
+) -> Network:
+  """Builds a network of the catalog for images of one shape.
+
+  Args:
+    name: of the model.
+    image_shape: (H, W, C).
+    num_classes: Y.
+    convolution: a name for `forms.choose`; same values up to rounding.
+    dtype: of the arithmetic, 'float32' or 'bfloat16'; variables and outputs are
+      float32. With 'float64', which no knob names, outputs are too; JAX needs 64 bits.
+    **options: the knobs of the model's group.
+
+  Raises:
+    UsageError: the images have a shape that the network cannot take.
+  """
+  part = catalog.part('model', name)
+  if part.has('convolutional'):
+    options['convolution'] = convolution
+  module = part.build(nn.Module, num_classes=num_classes, **options)
+  height, width, _ = image_shape
+  sides = getattr(module, 'SIDES', None)  # of the square images that it takes
+  if sides and (height != width or height not in sides):
+    raise UsageError(
+      f'--config.model={name!r} needs images of '
+      f'{" or ".join(f"{s}x{s}" for s in sides)} pixels, the data has '
+      f'{height}x{width}; use --config.model=mlp.'
+    )
+  return of_module(module, image_shape, dtype)
+
+
+def of_module(
+  module: nn.Module, image_shape: tuple[int, int, int], dtype: str = 'float32'
+) -> Network:
+  """The pure functions of a flax module.
+
+  Args:
+    module: called with images [B, H, W, C] and, in training, mask [B]; returns Outputs.
+    image_shape: (H, W, C).
+    dtype: see `make`.
+  """
+  images = jnp.zeros((1, *image_shape), jnp.float32)
+  boxed = jax.eval_shape(module.init, jax.random.key(0), images)
+
+  def init(seed):
+    return initializers.draw(boxed, seed, lambda key: module.init(key, images))
+
+  def narrow(params):
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+
+  def narrowed(variables):
+    # Running statistics stay: each step adds little to them.
+    return variables | {'params': narrow(variables['params'])}
+
+  def widen(outputs):
+    return Outputs(*map(widened, outputs))
+
+  def apply(variables, images):
+    return widen(module.apply(narrowed(variables), images.astype(dtype)))
+
+  def train(variables, images, mask, key):
+    outputs, state = module.apply(
+      narrowed(variables),
+      images.astype(dtype),
+      mask,
+      rngs={'dropout': key},
+      mutable=['batch_stats'],
+    )
+    return widen(outputs), state
+
+  return Network(nn.unbox(boxed), init, apply, train, narrow)
