@@ -92,17 +92,8 @@ def exchanged_bytes(program: Stage) -> int:
   return total
 
 
-# (function, arguments) -> a function that computes the same.
-Traced = Callable[[Callable, tuple], Callable]
-
-
 def compile_programs(
-  experiment: Experiment,
-  state: State,
-  inputs: RoundInputs,
-  *,
-  donate: bool = True,
-  traced: Traced = lambda function, arguments: function,
+  experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
 ) -> Compiled:
   """Compiles one round and one evaluation, for this state and any round's inputs.
 
@@ -111,33 +102,29 @@ def compile_programs(
     state: a state of it, or its shapes.
     inputs: of any round.
     donate: whether a round writes its state over the one that it is given.
-    traced: may give what a function has been traced to, so that it is not traced again.
   """
   begin = time.perf_counter()
-  lowered = lower_programs(experiment, state, inputs, donate=donate, traced=traced)
+  lowered = lower_programs(experiment, state, inputs, donate=donate)
   programs = [program.compile() for program in lowered]
   return Compiled(*programs, time.perf_counter() - begin)
 
 
 def lower_programs(
-  experiment: Experiment,
-  state: State,
-  inputs: RoundInputs,
-  *,
-  donate: bool = True,
-  traced: Traced = lambda function, arguments: function,
+  experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
 ) -> tuple[Lowered, Lowered]:
   """One round and one evaluation, traced but not compiled; see `compile_programs`."""
-  of_round, of_test = (state, *inputs, experiment.train), (state, experiment.test)
   with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
     train_and_average = jax.jit(
-      traced(functools.partial(run_round, experiment), of_round),
+      functools.partial(run_round, experiment),
       # A client store reads what the last cohort kept while the next one trains.
       donate_argnums=(0,) if donate and experiment.memory.name == 'device' else (),
       out_shardings=NamedSharding(experiment.mesh, PartitionSpec()),
     )
-    test = jax.jit(traced(functools.partial(evaluate, experiment), of_test))
-    return train_and_average.lower(*of_round), test.lower(*of_test)
+    test = jax.jit(functools.partial(evaluate, experiment))
+    return (
+      train_and_average.lower(state, *inputs, experiment.train),
+      test.lower(state, experiment.test),
+    )
 
 
 def run_round(

@@ -25,7 +25,7 @@ from moon_jax.data.device import TrainSplit
 from moon_jax.engine import devices, hosts, programs
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
-from moon_jax.runner import compile_cache, testing, traced_programs
+from moon_jax.runner import compile_cache, testing
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
@@ -280,10 +280,9 @@ def compile_programs(
     inputs: of any round.
     say: is told.
   """
-  with compile_cache.using(experiment.config.execution.compile_cache) as folder:
+  with compile_cache.using(experiment.config.execution.compile_cache):
     say('compiling one round and one test ... ', end='')
-    traced = traced_programs.keeping(folder, experiment)
-    compiled = programs.compile_programs(experiment, state, inputs, traced=traced)
+    compiled = programs.compile_programs(experiment, state, inputs)
     say(f'{compiled.compile_seconds:.1f} s')
   return compiled
 

@@ -4,8 +4,6 @@ import gc
 
 from moon_jax.runner import signals, streams
 
-_begun = False
-
 
 def begin() -> signals.Stop:
   """Makes this process the program's own; to be called first of all.
@@ -13,13 +11,6 @@ def begin() -> signals.Stop:
   Returns:
     What a signal stops.
   """
-  global _begun
-  _begun = True
   gc.set_threshold(50_000)  # nearly all that is made at the start, by JAX, stays
   streams.outlive()
   return signals.listen()
-
-
-def begun() -> bool:
-  """Whether the package does here what its files say, and nobody has changed it."""
-  return _begun
