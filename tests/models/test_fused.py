@@ -211,20 +211,21 @@ def test_a_gpu_has_none_of_them():
     made('gpu')
 
 
-@pytest.mark.parametrize('kept', [False, True])
 @pytest.mark.parametrize(
   ('compiler', 'says'),
   [
     ('/is/not/there', '/is/not/there cannot be run: No such file'),
     ('false', 'false fails'),
+    ('env false', 'env false fails'),
+    ("'c++", "'c.. cannot be run: No closing quotation"),
+    ('sh -c "exec sleep 90"', 'has not ended within 0.2 s'),
     ('true', 'what the C.. compiler true built cannot be loaded: '),
   ],
 )
-def test_without_a_compiler_it_is_refused_on_a_cpu(
-  monkeypatch, tmp_path, compiler, says, kept
-):
+def test_without_a_compiler_it_is_refused(monkeypatch, tmp_path, compiler, says):
   monkeypatch.setenv('CXX', compiler)
-  monkeypatch.setattr(fused_cpu, '_kept_in', tmp_path if kept else None)
+  monkeypatch.setattr(fused_cpu, '_SECONDS', 0.2 if 'sleep' in compiler else 60)
+  monkeypatch.setattr(fused_cpu, '_kept_in', tmp_path)
   monkeypatch.setattr(fused_cpu, 'fault', fused_cpu.fault.__wrapped__)
   with pytest.raises(UsageError, match=says):
     made('cpu')
@@ -246,7 +247,7 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
     compiler.chmod(0o700)
     log.unlink(missing_ok=True)
     new.unlink(missing_ok=True)
-    fused_cpu._build(str(compiler), new)
+    fused_cpu._build([str(compiler)], new)
     assert new.stat().st_size > 10_000
     return ' -o ' in log.read_text()
 

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import pathlib
+import shlex
 import subprocess
 import tempfile
 
@@ -27,6 +28,7 @@ _SOURCE = pathlib.Path(__file__).with_suffix('.cc')
 _FUNCTIONS = ('forward', 'of_kernel_and_bias', 'of_images')
 _GROUP = 16  # examples, and numbers of whole vectors, as in the source
 _FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
+_SECONDS = 60  # that the compiler may take; it takes one
 _kept_in: pathlib.Path | None = None
 
 
@@ -40,15 +42,19 @@ def keep_in(folder: pathlib.Path | None) -> None:
 def fault() -> str:
   """Why the kernels cannot be used; '' if they can: XLA knows them from now on.
 
-  The compiler is `c++`, or what the environment's CXX names.
+  The compiler is `c++`, or what the environment's CXX names, such as 'ccache g++'.
   """
-  compiler = os.environ.get('CXX', 'c++')
+  compiler = os.environ.get('CXX') or 'c++'
   with tempfile.TemporaryDirectory() as folder:
     library = pathlib.Path(folder, 'fused_cpu.so')
     try:
-      _build(compiler, library)
+      _build(shlex.split(compiler), library)
     except OSError as error:
       return f'the C++ compiler {compiler} cannot be run: {error.strerror or error}'
+    except ValueError as error:
+      return f'the C++ compiler {compiler} cannot be run: {error}'
+    except subprocess.TimeoutExpired:
+      return f'the C++ compiler {compiler} has not ended within {_SECONDS} s'
     except subprocess.CalledProcessError as error:
       lines = error.stderr.decode(errors='replace').splitlines()
       return f'the C++ compiler {compiler} fails: {" ".join(lines[:1])}'
@@ -66,8 +72,8 @@ def _build(compiler, new):
   """Writes what the source is built to, by an earlier start or anew, to `new`."""
 
   def run(*words):
-    done = subprocess.run((compiler, *_FLAGS, *words), check=True, capture_output=True)
-    return done.stdout
+    command, limits = (*compiler, *_FLAGS, *words), {'check': True, 'timeout': _SECONDS}
+    return subprocess.run(command, capture_output=True, **limits).stdout
 
   # The macros tell the compiler's version and what the processor can do; a library of
   # another jaxlib may not be registered.
