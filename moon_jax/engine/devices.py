@@ -202,14 +202,6 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
   return split(tree, PartitionSpec(), mesh)
 
 
-def replicated_shapes(tree: PyTree, mesh: Mesh) -> PyTree:
-  """The shapes of what `replicate` returns for such a tree; nothing is copied."""
-  sharding = NamedSharding(mesh, PartitionSpec())
-  return jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
-  )
-
-
 def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
   """Copies every leaf to the mesh, split as its PartitionSpec says.
 

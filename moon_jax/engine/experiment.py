@@ -278,24 +278,10 @@ def round_scalars(config: Config, algorithm: Algorithm, round_index: int) -> Sca
 def initial_state(experiment: Experiment) -> State:
   """The state before the first round; a function of the seed alone."""
   variables = experiment.network.init(experiment.config.seed)
-  state = first_state(experiment.algorithm, variables, _num_on_device(experiment))
-  return devices.replicate(state, experiment.mesh)
-
-
-def state_shapes(experiment: Experiment) -> State:
-  """The shapes of any of its states, laid out on the devices as these are."""
-
-  def first(variables):
-    return first_state(experiment.algorithm, variables, _num_on_device(experiment))
-
-  shapes = jax.eval_shape(first, experiment.network.shapes)
-  return devices.replicated_shapes(shapes, experiment.mesh)
-
-
-def _num_on_device(experiment: Experiment) -> int:
-  """Of how many clients the state has the memories."""
   is_stored = experiment.memory.name != 'device'
-  return experiment.planner.cohort_size if is_stored else experiment.config.num_clients
+  of = experiment.planner.cohort_size if is_stored else experiment.config.num_clients
+  state = first_state(experiment.algorithm, variables, of)
+  return devices.replicate(state, experiment.mesh)
 
 
 def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> State:

@@ -15,7 +15,7 @@ from moon_jax.runner import client_store, compile_cache, run_directory, surround
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.console import Console
-from moon_jax.runner.pipeline import Compiling, Pipeline
+from moon_jax.runner.pipeline import Pipeline
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
 from moon_jax.types import State
@@ -25,7 +25,6 @@ def run(
   request: Request,
   stop: Stop | None = None,
   console: Console | None = None,
-  compiling: Compiling | None = None,
   **given: Any,
 ) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
@@ -34,7 +33,6 @@ def run(
     request: the command line.
     stop: what ends the run early; None is nothing.
     console: what tells of it; None is a new one.
-    compiling: what compiles its programs; None does so when they are needed.
     **given: to `experiment.build`, such as data that is loaded already.
 
   Returns:
@@ -49,7 +47,7 @@ def run(
   if hosts.decided(lambda: is_finished(request)):
     console.say(f'nothing to do: the run has the {config.num_rounds} rounds asked for')
   else:
-    _run(request, stop or Stop(), console, told, compiling, given)
+    _run(request, stop or Stop(), console, told, given)
   hosts.decided(lambda: console.finished(workdir))
   return ExitCode.DONE
 
@@ -59,7 +57,7 @@ def is_finished(request: Request) -> bool:
   return run_directory.rounds_finished(request.workdir) >= request.config.num_rounds
 
 
-def _run(request, stop, console, told, compiling, given):
+def _run(request, stop, console, told, given):
   config = request.config
   compile_cache.keep_kernels(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
@@ -82,7 +80,7 @@ def _run(request, stop, console, told, compiling, given):
     if left:
       pipeline = Pipeline(built, checkpoints, records, console, store)
       with devices.out_of_memory_is_told(pipeline.buffers):
-        pipeline.compile(state, compiling)
+        pipeline.compile(state)
         pipeline.run(state, stop)
 
 

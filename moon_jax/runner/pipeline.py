@@ -104,12 +104,11 @@ class Pipeline:
     self._checkpoints, self._records, self._store = checkpoints, records, store
     self._clock = self._programs = None
 
-  def compile(self, state: State, compiling: 'Compiling | None' = None) -> None:
+  def compile(self, state: State) -> None:
     """Packs the first round, and compiles the round and the test.
 
     Args:
       state: from which the next round starts.
-      compiling: what does it, if not `compile_programs`.
     """
     experiment, console, records = self._experiment, self._console, self._records
     config = experiment.config
@@ -118,7 +117,7 @@ class Pipeline:
     self._taken_part = np.zeros(config.num_clients, bool)
     for index in range(self._rounds.start):
       self._taken_part[experiment.planner.cohort(index)] = True
-    self._programs = (compiling or compile_programs)(
+    self._programs = compile_programs(
       experiment, state, self._packed.inputs, console.say
     )
     if hosts.count() > 1:
@@ -258,12 +257,6 @@ class Pipeline:
       self._records.add_timings(timing_record(clock, pending.plan, record))
     self._console.round_done(record, clock)
     self._profiler.arrived(pending.index, clock)
-
-
-# (experiment, state or its shapes, inputs, what is told) -> the programs of the run.
-Compiling = Callable[
-  [Experiment, State, programs.RoundInputs, Callable], programs.Compiled
-]
 
 
 def compile_programs(

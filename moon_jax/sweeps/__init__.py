@@ -2,7 +2,6 @@
 
 grid      which knobs have which values in which run
 cells     the runs: their names, folders and commands
-ahead     compiles the next run's programs while one trains
 slurm     an array job of them
 running   runs what is left, one after another or in several processes
 command   the command line, `python -m moon_jax.sweep`

@@ -63,10 +63,7 @@ def main(argv: list[str], stop: Stop) -> int:
     print(__doc__.strip())
     return ExitCode.DONE
   stop.command = shlex.join(['python', '-m', 'moon_jax.sweep', *argv])
-  code = exit_code_of(lambda: _run(parse(argv), argv, stop))
-  if ahead := sys.modules.get('moon_jax.sweeps.ahead'):  # else nothing ran
-    ahead.leave_compiler(code)
-  return code
+  return exit_code_of(lambda: _run(parse(argv), argv, stop))
 
 
 def parse(argv: Sequence[str]) -> Sweep:

@@ -18,6 +18,8 @@ from typing import NamedTuple
 import jax
 from rich import progress
 
+from moon_jax import catalog
+from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, experiment, jax_service, scheduling
@@ -25,7 +27,6 @@ from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock, files, lock, loop, run_directory
 from moon_jax.runner.console import Console
 from moon_jax.runner.signals import Stop, StoppedError
-from moon_jax.sweeps.ahead import Ahead, data_of
 from moon_jax.sweeps.cells import Cell
 from moon_jax.types import Dataset
 
@@ -146,17 +147,14 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
     return errors
   # Of all: a sweep that goes on has the same programs.
   most = room([cell.request.config for cell in cells], load)
-  ahead = Ahead(load, most)
   for number, cell in enumerate(todo):
     if number:  # a request in the last round of a run, which ended
       stop.check(rounds_done(todo[number - 1]))
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
     print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
-    compiling = ahead.compiling(cell, *todo[number + 1 : number + 2])
-    given = {'load': load, 'room': most, 'compiling': compiling}
     with ending_alone(cell.name, errors):
-      loop.run(cell.request, stop, _console(cells, cell), **given)
+      loop.run(cell.request, stop, _console(cells, cell), load=load, room=most)
   return errors
 
 
@@ -191,7 +189,8 @@ def remembered() -> Callable[[Config], Dataset]:
   kept: dict[str, Dataset] = {}
 
   def load(config):
-    key = data_of(config)
+    options = catalog.options('data', config_lib.flatten(config))
+    key = repr((config.data.source, config.data.limit, options))
     if key not in kept:
       kept.clear()  # first: two data sets may not fit
       kept[key] = experiment.load_data(config)

@@ -4,7 +4,6 @@ import importlib
 import re
 import signal
 import sys
-import threading
 
 import pytest
 
@@ -12,7 +11,7 @@ import moon_jax
 from moon_jax import api, config
 from moon_jax.config import ConfigError
 from moon_jax.errors import DivergedError, ExitCode, RunError
-from moon_jax.runner import lock, pipeline
+from moon_jax.runner import lock
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
@@ -200,12 +199,6 @@ def common():
   return moon_jax.load_config('configs/digits_moon.py', changes)
 
 
-def from_python(folder):
-  """The same sweep as a call; its rows."""
-  over = {'algorithm': ['fedavg', 'moon'], 'seed': [0, 1]}
-  return moon_jax.sweep(common(), over, folder / 'out')
-
-
 def test_from_python_what_ends_a_run_holds_no_other_back(tmp_path, capsys, monkeypatch):
   save, place = Checkpoints.save, 'optimizer.learning_rate={}-seed={}'.format
   over = {'optimizer.learning_rate': [1e30, 0.01], 'seed': [0, 1, 2]}
@@ -250,67 +243,10 @@ def test_two_in_one_directory_are_refused(tmp_path):
     moon_jax.sweep(moon_jax.load_config('configs/cifar10_moon.py'), over, tmp_path)
 
 
-def test_while_a_run_trains_the_next_one_is_compiled(swept, tmp_path, monkeypatch):
-  here, compiled, begun = threading.current_thread(), [], []
-  compiling, add = pipeline.compile_programs, Records.add_metrics
-  beginning, ended = threading.Semaphore(0), threading.Semaphore(0)
-
-  def watched(built, *given):
-    mine = threading.current_thread() is here
-    compiled.append((built.config.algorithm, built.config.seed, mine))
-    if not mine:
-      beginning.release()
-      assert ended.acquire(timeout=60)  # the first round of the run before
-    return compiling(built, *given)
-
-  def wait_for_the_next_one(records, record):
-    add(records, record)
-    if record['round'] == 1:
-      begun.append(records)
-      if len(begun) < len(RUNS):
-        assert beginning.acquire(timeout=60)
-        ended.release()
-
-  monkeypatch.setattr(pipeline, 'compile_programs', watched)
-  monkeypatch.setattr(Records, 'add_metrics', wait_for_the_next_one)
-  from_python(tmp_path)
-  names = [f'{algorithm}-seed={seed}' for algorithm, seed, _ in compiled]
-  assert names == RUNS
-  assert [mine for *_, mine in compiled] == [True, False, False, False]
-  _, said = swept
-  assert said.count('compiling one round and one test ...') == 1
-  assert said.count('compiled while the run before trained; waited') == 3
-
-
-def test_what_cannot_be_compiled_ahead_is_compiled_by_its_run(tmp_path, monkeypatch):
-  here, compiling = threading.current_thread(), pipeline.compile_programs
-
-  def failing(*given):
-    if threading.current_thread() is not here:
-      raise ValueError('not here')
-    return compiling(*given)
-
-  monkeypatch.setattr(pipeline, 'compile_programs', failing)
-  assert len(from_python(tmp_path)) == len(RUNS)
-
-
-@pytest.mark.slow
-def test_a_sweep_can_be_stopped_while_it_compiles_ahead(tmp_path):
-  # Python's own end would stop the compiler in its midst, and abort.
-  tiny = [word for word in TINY if 'mlp' not in word]
-  words = (*tiny, '--config.num_rounds=400', '--over', 'model=mlp,resnet18')
-  words += ('--out=out', '--config.execution.compile_cache=off')
-  with Running(tmp_path, *words, program=SWEEP) as process:
-    process.wait_for('round 3/400')
-    process.send(signal.SIGTERM)
-    done = process.finish()
-  assert done.returncode == ExitCode.PREEMPTED
-  assert done.stderr.splitlines()[-1].startswith('Stopped by SIGTERM after round')
-
-
 def test_from_python_it_is_one_table(swept, tmp_path):
   folder, _ = swept
-  rows = from_python(tmp_path)
+  over = {'algorithm': ['fedavg', 'moon'], 'seed': [0, 1]}
+  rows = moon_jax.sweep(common(), over, tmp_path / 'out')
   assert [(row['algorithm'], row['seed']) for row in rows] == [
     (name, seed) for name in ('fedavg', 'moon') for seed in (0, 1)
   ]
