@@ -137,8 +137,10 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 banded, fused, direct, winograd
   --config.execution.cache_mib=2048             for frozen representations; 0: none; at
                                                 least 0
-  --config.execution.client_store=auto          where memories are between rounds; one
-                                                of auto, device, host, disk
+  --config.execution.client_store=auto          clients' memories between rounds; auto:
+                                                on the device up to 256 MiB in all, or
+                                                if a round has a quarter of all clients;
+                                                one of auto, device, disk
   --config.execution.dtype=float32              of the networks' arithmetic; one of
                                                 float32, bfloat16
   --config.execution.matmul_precision=default   as in JAX; one of default, high, highest

@@ -182,9 +182,10 @@ class Outcome(NamedTuple):
 
 
 def rounds(config: Mapping[str, Any]) -> Iterator[Outcome]:
-  """Runs an experiment in memory, round by round; writes nothing. Stop when you like.
+  """Runs an experiment in memory, round by round. Stop when you like.
 
-  The metrics are those of `run`, to the last bit on one machine.
+  The metrics are those of `run`, to the last bit on one machine. Nothing is written
+  but a temporary file, where the clients' memories are on disk.
 
   Args:
     config: see `run`.

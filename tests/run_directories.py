@@ -61,6 +61,7 @@ def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
       'test_accuracy': accuracies[-1],
       'best_test_accuracy': accuracies[-1],
       'best_round': len(lines),
+      'target_round': len(lines),
     }
     (path / 'summary.json').write_text(json.dumps(summary))
   return path

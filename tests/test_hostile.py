@@ -14,7 +14,7 @@ from moon_jax import __main__, predict
 from moon_jax.errors import ExitCode
 from moon_jax.report.__main__ import main as report
 from moon_jax.report.read import features
-from moon_jax.runner import manifest
+from moon_jax.runner import saved_state
 
 DOCUMENTED = {
   ExitCode.DONE,
@@ -126,7 +126,7 @@ def damages(draw):
     path.write_bytes(before[:cut] + data + before[cut + len(data) :])
     if kind == 'sealed':
       (run / 'checkpoints/2/manifest.json').unlink()
-      manifest.write(run / 'checkpoints/2', 2)
+      saved_state.write_manifest(run / 'checkpoints/2', 2)
 
   return overwrite
 

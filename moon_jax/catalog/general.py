@@ -46,7 +46,7 @@ _WEIGHTS, _STATISTICS = one_of('samples', 'uniform'), one_of('averaged', 'local'
 _NONFINITE, _PADDINGS = one_of('stop', 'skip_client'), one_of('reflect', 'zero')
 _DTYPES = one_of('float32', 'bfloat16')
 _PRECISIONS = one_of('default', 'high', 'highest')
-_TIERS = one_of('auto', 'device', 'host', 'disk')
+_TIERS = one_of('auto', 'device', 'disk')
 _FORMS = one_of('auto', 'library', 'banded', 'fused', 'direct', 'winograd')
 
 KNOBS = {
@@ -145,7 +145,12 @@ EXECUTION = {
     int, 2048, 'for frozen representations; 0: none', _SIZE, _CONTRASTIVE, **_FREE
   ),
   'execution.client_store': word(
-    'auto', 'where memories are between rounds', _TIERS, optional=True, **_FREE
+    'auto',
+    "clients' memories between rounds; auto: on the device up to 256 MiB in all, or "
+    'if a round has a quarter of all clients',
+    _TIERS,
+    optional=True,
+    **_FREE,
   ),
   'execution.dtype': word('float32', "of the networks' arithmetic", _DTYPES),
   'execution.matmul_precision': word('default', 'as in JAX', _PRECISIONS),

@@ -1,17 +1,15 @@
-"""Which tier keeps the memories of the clients between rounds: device, host, disk?"""
+"""Keeps the memories of all clients on the device between rounds, or in a file?"""
 
-import os
 from typing import NamedTuple
 
 import jax
 
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.engine import hosts
 from moon_jax.types import PyTree, Server
 
-# Shares of a memory that the clients' may take; the rest is for training.
-_OF_DEVICE, _OF_HOST = 1 / 8, 1 / 4
+# What a save may write of them, bytes: about a second, and three times that in memory.
+_MOST_SAVED = 2**28
 # A cohort that is this much of all clients moves them all anyway.
 _MOST_IDLE = 4
 
@@ -20,7 +18,7 @@ class Tier(NamedTuple):
   """Where the memories of all clients are between rounds.
 
   Attributes:
-    name: 'device', 'host' or 'disk'.
+    name: 'device' or 'disk'.
     bytes_each: of a client's memory; 0 of an algorithm whose clients keep nothing.
     most: clients that can come to have one of their own.
   """
@@ -39,7 +37,11 @@ def choose(
   cohort_size: int,
   num_rounds: int,
 ) -> Tier:
-  """The tier that is asked for, or for 'auto' the fastest that has the room.
+  """The tier that is asked for, or that 'auto' stands for.
+
+  On the device every save writes the memories of all clients, and takes a copy of them.
+  So 'auto' keeps them there if they take at most 256 MiB, or if a round has at least a
+  quarter of all clients.
 
   Args:
     requested: 'auto', or the name of a tier.
@@ -54,19 +56,9 @@ def choose(
   if not each:
     return Tier('device', 0, most)
   if requested == 'auto':
-    on_device, in_host = hosts.decided(room)
     few = num_clients <= _MOST_IDLE * cohort_size
-    requested = 'host' if most * each <= _OF_HOST * in_host else 'disk'
-    if few or num_clients * each <= _OF_DEVICE * on_device:
-      requested = 'device'
+    requested = 'device' if few or num_clients * each <= _MOST_SAVED else 'disk'
   return Tier(requested, each, most)
-
-
-def room() -> tuple[int, int]:
-  """Bytes of memory of a device, and of the host; CPU devices share the host's."""
-  host = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  told = jax.local_devices()[0].memory_stats() or {}
-  return told.get('bytes_limit', host // jax.local_device_count()), host
 
 
 def has_own_models(algorithm: Algorithm, variables: PyTree) -> bool:

@@ -7,8 +7,6 @@ verified. With a client store the state is the server's, and an index tells wher
 clients' memories are in the file that all checkpoints share.
 """
 
-import contextlib
-import functools
 import itertools
 import os
 import pathlib
@@ -22,13 +20,7 @@ import numpy as np
 from moon_jax import tree
 from moon_jax.engine import hosts
 from moon_jax.errors import NoCheckpointError
-from moon_jax.runner import (
-  client_file,
-  client_store,
-  files,
-  manifest,
-  saved_state,
-)
+from moon_jax.runner import client_store, files, saved_state
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.types import PyTree, State
 
@@ -70,13 +62,7 @@ class Checkpoints:
     return self
 
   def __exit__(self, *exception):
-    if '_checkpointer' in vars(self):
-      self._checkpointer.close()
     os.close(self._descriptor)
-
-  @functools.cached_property
-  def _checkpointer(self):
-    return saved_state.checkpointer()
 
   def save(self, state: State) -> None:
     """Saves under the number of completed rounds, and removes all but the newest two.
@@ -93,10 +79,7 @@ class Checkpoints:
       os.mkdir(partial.name, dir_fd=self._descriptor)
       os.stat(partial)
       kept = state._replace(clients=()) if index else state
-      saved_state.save(self._checkpointer, partial, kept)
-      if index:
-        client_file.write_index(partial / manifest.INDEX, index)
-      manifest.write(partial, step)
+      saved_state.save(partial, kept, index)
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
@@ -118,11 +101,13 @@ class Checkpoints:
       NoCheckpointError: no undamaged one is left, or the newest is of another format
         or does not hold such a state.
     """
-    self._indices = {one.name: _index(one) for one in folders(self._directory)}
+    self._indices = {
+      one.name: saved_state.index_of(one) for one in folders(self._directory)
+    }
     if self._store:  # it may have to write what a checkpoint without an index holds
       self._store.keep(filter(None, self._indices.values()))
     for folder in folders(self._directory):
-      reason = manifest.fault(folder, int(folder.name))
+      reason = saved_state.fault(folder, int(folder.name))
       if not reason:
         state, reason = self._load(folder, self._indices[folder.name], first)
       if not reason:
@@ -185,13 +170,6 @@ class Checkpoints:
     os.fsync(self._descriptor)
 
 
-def _index(folder: pathlib.Path) -> client_file.Index | None:
-  """Of a checkpoint; None if it has none, or a damaged one, of which `fault` tells."""
-  with contextlib.suppress(Exception):
-    return client_file.read_index(folder / manifest.INDEX)
-  return None
-
-
 def folders(directory: pathlib.Path) -> list[pathlib.Path]:
   """The checkpoints of a directory, the newest first.
 
@@ -225,9 +203,9 @@ def newest(
   """
   one = np.array([client])
   for folder in folders(directory):
-    if manifest.fault(folder, int(folder.name)):
+    if saved_state.fault(folder, int(folder.name)):
       continue
-    if not (index := _index(folder)):
+    if not (index := saved_state.index_of(folder)):
       state = saved_state.load(folder, like)
       return state._replace(clients=tree.gather(state.clients, one))
     state = saved_state.load(folder, like._replace(clients=()))

@@ -1,133 +1,181 @@
-"""Where clients' memories are between rounds, if not all on the device.
+"""Keeps clients' memories in a file between rounds, if not all are on the device.
 
-A client that never took part has the first memory, which is a function of the seed: the
-store has a record of those only that did, at most K a round. In host memory or in the
-file of the checkpoints; the device gets those of the next cohort while this one trains.
+A client that never took part has the first memory, which is a function of the seed; the
+file has one record of each other client. The device gets the memories of the next
+cohort while this one trains.
+
+A client's new record goes to a free place, never over one that a checkpoint names: a
+process that dies leaves every checkpoint as it was. A checkpoint keeps an `Index`.
+
+  place        0     1     2     3     4
+  round 10     A     B     C                 checkpoint 10 names 0, 1, 2
+  round 11     A     B     C     B'          B trained; place 1 is still named
+  round 12     A     B     C     B'    A'    checkpoint 12 names 4, 3, 2
+               free once checkpoint 10 is removed: 0, 1
 """
 
 import contextlib
+import os
 import pathlib
+import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from moon_jax import tree
+from moon_jax import tree, untrusted
 from moon_jax.engine import hosts
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.rendezvous import PACKED
-from moon_jax.errors import UsageError
+from moon_jax.errors import NoCheckpointError
 from moon_jax.runner import files
-from moon_jax.runner.client_file import ClientFile, Index
 from moon_jax.types import Arrivals, PyTree
 
 CLIENTS = 'clients.bin'  # beside the checkpoints
-_AT_A_TIME = 64  # records
+_AT_A_TIME = 64  # clients
 
 
-class HostRows:
-  """Records in host memory."""
+class Index(NamedTuple):
+  """Where the records of a checkpoint are.
 
-  def __init__(self, num_clients: int, size: int):
-    """Makes room for none.
+  Attributes:
+    clients: [T] int64, who has one, ascending.
+    places: [T] int64, of each in the file, counted in records.
+    checksums: [T] uint32, CRC-32 of each record.
+    layout: [leaves] str, what a record holds.
+  """
 
-    Args:
-      num_clients: N.
-      size: R, bytes of a record.
-    """
-    self._size, self._blocks = size, []
-    self._rows, self._used = np.full(num_clients, -1), 0
+  clients: np.ndarray
+  places: np.ndarray
+  checksums: np.ndarray
+  layout: np.ndarray
 
-  def has(self, clients: np.ndarray) -> np.ndarray:
-    """[K] int -> [K] bool, whether they have a record."""
-    return self._rows[clients] >= 0
+  def of(self, clients: np.ndarray) -> 'Index':
+    """The part that is of some clients, [M] ids."""
+    mine = np.isin(self.clients, clients)
+    return Index(*(values[mine] for values in self[:3]), self.layout)
 
-  def clients(self) -> np.ndarray:
-    """[T] int64, who has a record, ascending."""
-    return np.flatnonzero(self._rows >= 0)
 
-  def write(self, clients: np.ndarray, records: np.ndarray) -> None:
-    """Keeps records [K, R] uint8 of clients [K]."""
-    for client, record in zip(clients, records, strict=True):
-      if self._rows[client] < 0:
-        self._rows[client] = self._used
-        self._used += 1
-        if self._used > _AT_A_TIME * len(self._blocks):
-          self._blocks.append(np.empty((_AT_A_TIME, self._size), np.uint8))
-      self._at(client)[:] = record
+_KINDS = {'clients': 'iu T', 'places': 'iu T', 'checksums': 'iu T', 'layout': 'U L'}
 
-  def read(self, clients: np.ndarray) -> np.ndarray:
-    """[K] int -> their records [K, R] uint8."""
-    return np.stack([self._at(client) for client in clients])
 
-  def _at(self, client):
-    block, row = divmod(self._rows[client], _AT_A_TIME)
-    return self._blocks[block][row]
+def read_index(path: pathlib.Path) -> Index:
+  """The index in a file; raises many kinds of errors if it is damaged."""
+  return Index(**untrusted.arrays(path, kinds=_KINDS))
+
+
+def write_index(path: pathlib.Path, index: Index) -> None:
+  """Writes the index to a new file."""
+  with files.replacing(path) as file:
+    np.savez(file, **index._asdict())
 
 
 class ClientStore:
-  """The memories of all clients, of which those that differ are stored."""
+  """The newest memory of each client, and those that kept checkpoints name."""
 
   def __init__(
     self,
+    path: pathlib.Path | None,
     first: PyTree,
     num_clients: int,
-    tier: str,
-    path: pathlib.Path | None = None,
     *,
     only_read: bool = False,
   ):
-    """Opens the file of the checkpoints, if there is to be one.
+    """Opens the file; makes it unless it is only read.
 
     Args:
+      path: of the file; None in a process that keeps nothing.
       first: the memory of a client before its first round.
       num_clients: N.
-      tier: 'host', or 'disk', where the file is all there is.
-      path: of the file; None makes none, and nothing can be saved.
-      only_read: whether nothing will be written to the file.
+      only_read: whether nothing will be written; OSError if it cannot be opened.
     """
     leaves, self._structure = jax.tree.flatten(jax.device_get(first))
     self._first = [np.asarray(leaf) for leaf in leaves]
-    self._size = tree.num_bytes(self._first)
-    told = num_clients, layout(first), self._size
-    self._file = path and ClientFile(path, *told, only_read=only_read)
-    self._rows = self._file if tier == 'disk' else HostRows(num_clients, self._size)
-    self._unsaved = np.zeros(num_clients, bool)  # kept elsewhere than in the file
+    self._path, self._size = path, tree.num_bytes(self._first)
+    self._layout = np.array(layout(first))
+    self._places = np.full(num_clients, -1)
+    self._checksums = np.zeros(num_clients, np.uint32)
+    self._free, self._end = [], 0
+    self._named = np.zeros(0, bool)  # by place, whether a kept checkpoint names it
+    self._descriptor = None
+    if only_read:
+      with untrusted.opened(path) as file:
+        self._descriptor = os.dup(file.fileno())
+    elif path:
+      with files.writing(path):
+        how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        self._descriptor = os.open(path, how, 0o666)
 
   def close(self) -> None:
     """Closes the file."""
-    if self._file:
-      self._file.close()
+    if self._descriptor is not None:
+      os.close(self._descriptor)
 
   def clients(self) -> np.ndarray:
     """[T] int64, who took part, ascending."""
-    return self._rows.clients()
+    return np.flatnonzero(self._places >= 0)
 
   def read(self, clients: np.ndarray) -> PyTree:
-    """[K] int -> their memories, leaves [K, ...], as numpy."""
-    return self._read(clients, self._rows.has(clients))
+    """[K] int -> their memories, leaves [K, ...], as numpy.
+
+    Raises:
+      NoCheckpointError: one is not what was written.
+    """
+    return self._read(clients, self._places[clients] >= 0)
 
   def _read(self, clients, known):
     """Memories of who is known, and the first memory of the others."""
-    records = np.empty((len(clients), self._size), np.uint8)
-    records[~known] = _records([leaf[None] for leaf in self._first])
-    if known.any():
-      records[known] = self._rows.read(clients[known])
-    leaves, begin = [], 0
-    for leaf in self._first:
-      mine = np.ascontiguousarray(records[:, begin : begin + leaf.nbytes])
-      leaves.append(mine.view(leaf.dtype).reshape(-1, *leaf.shape))
-      begin += leaf.nbytes
+    leaves = [np.empty((len(clients), *one.shape), one.dtype) for one in self._first]
+    for leaf, one in zip(leaves, self._first, strict=True):
+      leaf[~known] = one
+    rows = self._rows(leaves)
+    for slot in np.flatnonzero(known):
+      client = clients[slot]
+      record, reason = self._record(self._places[client], self._checksums[client])
+      if reason:
+        raise NoCheckpointError(f'{self._path}: client {client} {reason}.')
+      begin = 0
+      for row in rows:
+        count = row.shape[1]
+        row[slot] = np.frombuffer(record, np.uint8, count, begin)
+        begin += count
     return jax.tree.unflatten(self._structure, leaves)
+
+  def _rows(self, leaves):
+    """Leaves [K, ...] -> views of their bytes [K, bytes], if they are contiguous."""
+    return [
+      np.ascontiguousarray(leaf).view(np.uint8).reshape(len(leaf), one.nbytes)
+      for leaf, one in zip(leaves, self._first, strict=True)
+    ]
+
+  def _record(self, place, checksum):
+    """The record at a place, and ''; or why it is not what was written."""
+    try:
+      record = os.pread(self._descriptor, self._size, int(place) * self._size)
+    except OSError as error:
+      return b'', f'cannot be read ({error.strerror})'
+    is_whole = len(record) == self._size and zlib.crc32(record) == checksum
+    return record, '' if is_whole else 'has changed'
 
   def write(self, clients: np.ndarray, memories: PyTree) -> None:
     """Keeps the memories of clients [K], leaves [K, ...] of numpy.
 
     Raises:
-      RunError: the disk cannot be written.
+      RunError: the file cannot be written; what checkpoints name is as it was.
     """
-    self._rows.write(clients, _records(jax.tree.leaves(memories)))
-    self._unsaved[clients] = self._rows is not self._file
+    rows = self._rows(jax.tree.leaves(memories))
+    for slot, client in enumerate(clients):
+      record = b''.join(row[slot] for row in rows)
+      old = self._places[client]
+      place = self._free.pop() if self._free else self._end
+      with files.writing(self._path):
+        _write_all(self._descriptor, memoryview(record), place * self._size)
+      self._end = max(self._end, place + 1)
+      self._places[client], self._checksums[client] = place, zlib.crc32(record)
+      if old >= 0 and not (old < len(self._named) and self._named[old]):
+        self._free.append(old)
 
   def arrivals(self, clients: np.ndarray, last: np.ndarray) -> Arrivals:
     """What the device has to be given for a cohort.
@@ -139,43 +187,78 @@ class ClientStore:
     _, staying, slots = np.intersect1d(clients, last, return_indices=True)
     found = np.full(len(clients), -1, np.int32)
     found[staying] = slots
-    arriving = self._rows.has(clients) & (found < 0)
+    arriving = (self._places[clients] >= 0) & (found < 0)
     return Arrivals(self._read(clients, arriving), found)
 
   def shapes(self) -> PyTree:
     """Leaves [N, ...], what the memories of all clients would be."""
     of_all = [
-      jax.ShapeDtypeStruct((len(self._unsaved), *leaf.shape), leaf.dtype)
+      jax.ShapeDtypeStruct((len(self._places), *leaf.shape), leaf.dtype)
       for leaf in self._first
     ]
     return jax.tree.unflatten(self._structure, of_all)
 
   def fill(self, everyone: PyTree) -> None:
     """Keeps the memories of all clients, leaves [N, ...] of numpy."""
-    for clients in _parts(np.arange(len(self._unsaved))):
+    for begin in range(0, len(self._places), _AT_A_TIME):
+      clients = np.arange(begin, min(begin + _AT_A_TIME, len(self._places)))
       self.write(clients, tree.gather(everyone, clients))
 
   def index(self) -> Index:
-    """Writes to the file what is not there, and waits until it is on the disk."""
-    for clients in _parts(np.flatnonzero(self._unsaved)):
-      self._file.write(clients, self._rows.read(clients))
-      self._unsaved[clients] = False
-    return self._file.index()
-
-  def keep(self, indices: Iterable[Index]) -> None:
-    """Tells the file which checkpoints there are."""
-    self._file.keep(indices)
-
-  def fault(self, index: Index) -> str:
-    """What is wrong with what a checkpoint needs of the file; '' if nothing."""
-    return self._file.fault(index)
+    """Waits until all records are on the disk, and tells where they are."""
+    with files.writing(self._path):
+      os.fsync(self._descriptor)
+    clients = self.clients()
+    return Index(clients, self._places[clients], self._checksums[clients], self._layout)
 
   def restore(self, index: Index) -> None:
     """Goes on from the memories of a checkpoint."""
-    self._file.go_on_from(index)
-    if self._rows is not self._file:
-      for clients in _parts(index.clients):
-        self._rows.write(clients, self._file.read(clients))
+    self._places[:] = -1
+    self._places[index.clients] = index.places
+    self._checksums[index.clients] = index.checksums
+
+  def keep(self, indices: Iterable[Index]) -> None:
+    """Only what these name, and the newest records, is not written over."""
+    places = [index.places[index.places < self._room()] for index in indices]
+    newest = self._places[self._places >= 0]
+    self._end = max(int(p.max()) + 1 if p.size else 0 for p in (newest, *places))
+    self._named = np.zeros(self._end, bool)
+    for named in places:
+      self._named[named] = True
+    taken = self._named.copy()
+    taken[newest] = True
+    self._free = np.flatnonzero(~taken)[::-1].tolist()
+
+  def fault(self, index: Index) -> str:
+    """What is wrong with what a checkpoint needs of the file; '' if nothing.
+
+    Raises:
+      NoCheckpointError: its records hold other things.
+    """
+    if differing := set(index.layout.tolist()) ^ set(self._layout.tolist()):
+      names = {line.partition(' ')[0] for line in differing}
+      raise NoCheckpointError(
+        f'{self._path} holds other memories; differing: {", ".join(sorted(names))}.'
+      )
+    if index.clients.max(initial=0) >= len(self._places):
+      return f'there is no client {index.clients.max()}'
+    if index.places.max(initial=0) >= self._room():
+      return f'{self._path.name} is too short'
+    for client, place, checksum in zip(*index[:3], strict=True):
+      if reason := self._record(place, checksum)[1]:
+        return f'client {client} in {self._path.name} {reason}'
+    return ''
+
+  def _room(self):
+    """How many records the file has."""
+    return os.fstat(self._descriptor).st_size // self._size
+
+
+def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
+  """A disk that fills up takes a part first, and tells of it at the next try."""
+  while data:
+    written = os.pwrite(descriptor, data, offset)
+    data, offset = data[written:], offset + written
 
 
 class _Shared(ClientStore):
@@ -205,28 +288,24 @@ def opened(
 
   Args:
     built: the experiment.
-    folder: of the checkpoints; None saves nothing.
+    folder: of the checkpoints; None is a temporary one.
   """
-  tier = built.memory.name
-  if tier == 'device':
-    yield None
-    return
-  if folder:
-    files.make_folder(folder)
-  elif tier == 'disk':
-    raise UsageError(
-      '--config.execution.client_store=disk needs a run directory: use moon_jax.run, '
-      'or client_store=host.'
-    )
-  kind = _Shared if hosts.count() > 1 else ClientStore
-  path = folder and folder / CLIENTS
-  with contextlib.closing(kind(*_needed(built), tier, path)) as store:
+  with contextlib.ExitStack() as stack:
+    store = None
+    if built.memory.name == 'disk':
+      if folder:
+        files.make_folder(folder)
+      else:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+      kind = _Shared if hosts.count() > 1 else ClientStore
+      opening = contextlib.closing(kind(folder / CLIENTS, *_needed(built)))
+      store = stack.enter_context(opening)
     yield store
 
 
 def of_other_process(built: Experiment) -> ClientStore | None:
   """The store in another process than the first; None as of `opened`."""
-  return None if built.memory.name == 'device' else _Elsewhere(*_needed(built), 'host')
+  return None if built.memory.name == 'device' else _Elsewhere(None, *_needed(built))
 
 
 def _needed(built):
@@ -253,9 +332,8 @@ def brought(
   Returns:
     Leaves [M, ...], as numpy, and ''; or (), and what is wrong with the file.
   """
-  path = folder / CLIENTS
   try:
-    store = ClientStore(first, num_clients, 'disk', path, only_read=True)
+    store = ClientStore(folder / CLIENTS, first, num_clients, only_read=True)
   except OSError as error:
     return (), f'{CLIENTS} cannot be read: {error.strerror}'
   with contextlib.closing(store):
@@ -272,14 +350,3 @@ def layout(memory: PyTree) -> list[str]:
     f'{leaf.dtype} {leaf.shape}'
     for path, leaf in jax.tree_util.tree_leaves_with_path(memory)
   ]
-
-
-def _records(leaves: list[np.ndarray]) -> np.ndarray:
-  """Leaves [K, ...] -> [K, R] uint8."""
-  flat = [np.ascontiguousarray(leaf).reshape(len(leaf), -1) for leaf in leaves]
-  return np.concatenate([leaf.view(np.uint8) for leaf in flat], axis=1)
-
-
-def _parts(clients: np.ndarray) -> Iterator[np.ndarray]:
-  for first in range(0, len(clients), _AT_A_TIME):
-    yield clients[first : first + _AT_A_TIME]

@@ -96,9 +96,9 @@ class Console:
         + others * (experiment.num_strangers > 0)
       )
     if experiment.memory.name != 'device':
-      tier, each, most = experiment.memory
+      _, each, most = experiment.memory
       self.say(
-        f'memories of clients: on the {tier}; {each / 1e6:,.2f} MB each, and at most '
+        f'memories of clients: on disk; {each / 1e6:,.2f} MB each, and at most '
         f'{most:,} of {len(sizes):,} clients come to have one, '
         f'{most * each / 1e6:,.0f} MB'
       )
@@ -179,8 +179,7 @@ class Console:
 def describe_summary(summary: Record) -> str:
   """'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, ...)'."""
   best = f'best {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}'
-  if 'target_round' in summary:  # an older version did not tell of it
-    best += f', {TARGET:.0%} of it in round {summary["target_round"]}'
+  best += f', {TARGET:.0%} of it in round {summary["target_round"]}'
   return f'finished after round {summary["rounds"]}: {describe_test(summary)} ({best})'
 
 

@@ -164,7 +164,7 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
 
   Args:
     rounds: the lines of metrics.jsonl, at least one with a test.
-    timings: the lines of timings.jsonl; those of an older version lack some phases.
+    timings: the lines of timings.jsonl; a phase that is absent took no time.
   """
   tested = [record for record in rounds if 'test_accuracy' in record]
   best = max(tested, key=lambda record: record['test_accuracy'])

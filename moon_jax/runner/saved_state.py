@@ -1,7 +1,13 @@
-"""How orbax writes the state of a run into a folder, and reads it back."""
+"""What is in the folder of one checkpoint: written by orbax, read, and verified.
+
+default         the state
+clients.npz     with a client store: where the clients' memories are that are not in it
+manifest.json   size and SHA-256 of every other file, so that damage is found
+"""
 
 import contextlib
 import functools
+import json
 import logging
 import os
 import pathlib
@@ -12,27 +18,44 @@ import jax
 import numpy as np
 from etils import epy
 
-from moon_jax.engine import hosts
+from moon_jax import __version__, untrusted
 from moon_jax.errors import NoCheckpointError
+from moon_jax.runner import client_store, files
+from moon_jax.runner.client_store import Index
 from moon_jax.types import State
 
 with epy.lazy_imports():  # the first round need not wait for it
   import orbax.checkpoint as ocp
 
 STATE = 'default'  # orbax's own name for the only item of a checkpoint
+INDEX, MANIFEST = 'clients.npz', 'manifest.json'
+FORMAT = 3  # raised when an older program could not read the folder
 
 
-def checkpointer() -> 'ocp.Checkpointer':
-  """What `save` saves with; to be closed."""
-  return ocp.Checkpointer(ocp.StandardCheckpointHandler(**_alone()), **_alone())
+def save(folder: pathlib.Path, state: State, index: Index | None = None) -> None:
+  """Writes all of a checkpoint and waits for the disk; raises many kinds of errors.
 
-
-def save(by: 'ocp.Checkpointer', folder: pathlib.Path, state: State) -> None:
-  """Writes the state into the folder; raises many kinds of errors."""
-  with _quietly():
+  Args:
+    folder: is there, and empty.
+    state: of the run; without the clients' memories if there is an index.
+    index: where these are.
+  """
+  with _quietly(), _checkpointer(ocp.StandardCheckpointHandler) as checkpointer:
     # Of what several devices hold, orbax would compile a slice for each to write.
     content = ocp.args.StandardSave(jax.device_get(state))
-    by.save(folder.absolute() / STATE, args=content)
+    checkpointer.save(folder.absolute() / STATE, args=content)
+  if index:
+    client_store.write_index(folder / INDEX, index)
+  write_manifest(folder, int(state.round))
+
+
+def _checkpointer(handler):
+  """Waits for no other process of the run: none of them saves."""
+  alone = ocp.options.MultiprocessingOptions(
+    primary_host=0, active_processes={0}, barrier_sync_key_prefix='first'
+  )
+  given = {'multiprocessing_options': alone}
+  return ocp.Checkpointer(handler(**given), **given)
 
 
 @contextlib.contextmanager
@@ -59,23 +82,58 @@ def _is_of_others(record):
   return 'orbax' not in record.getMessage()
 
 
-def _alone():
-  """Tells orbax to wait for no other process of the run: none of them saves."""
-  if hosts.count() == 1:
-    return {}
-  only = ocp.options.MultiprocessingOptions(
-    primary_host=0, active_processes={0}, barrier_sync_key_prefix='first'
-  )
-  return {'multiprocessing_options': only}
+def write_manifest(folder: pathlib.Path, completed_rounds: int) -> None:
+  """Flushes everything in the folder to the disk, and writes its manifest there."""
+  told = {}
+  for path in sorted(folder.rglob('*')):
+    files.flush(path)
+    if path.is_file():
+      about = {'bytes': path.stat().st_size, 'sha256': files.sha256(path)}
+      told[path.relative_to(folder).as_posix()] = about
+  content = {'format': FORMAT, 'moon_jax': __version__, 'round': completed_rounds}
+  # The last byte counts: no end of line.
+  files.replace(folder / MANIFEST, json.dumps(content | {'files': told}, indent=1))
 
 
-def reason(error):
-  """The cause of orbax's failure in a few words."""
-  text = str(error).strip().partition('\n')[0]
-  # "RESOURCE_EXHAUSTED: Error writing local file ... [os_error_code='28']"
-  code = re.search(r"os_error_code='(\d+)'", text)
-  number = int(code[1]) if code else getattr(error, 'errno', None)
-  return os.strerror(number) if number else text[:200] or type(error).__name__
+def fault(folder: pathlib.Path, completed_rounds: int) -> str:
+  """What is wrong with a folder; '' if it is what was written.
+
+  Args:
+    folder: may be empty, or a file.
+    completed_rounds: what it should hold.
+
+  Raises:
+    NoCheckpointError: it is of another format.
+  """
+  try:
+    untrusted.require_files(folder)
+    with untrusted.opened(folder / MANIFEST) as file:
+      content = untrusted.document(folder / MANIFEST, file.read())
+    if content['format'] != FORMAT:
+      version = content.get('moon_jax', '0.2.0 or older')
+      raise NoCheckpointError(
+        f'{folder} has checkpoint format {content["format"]!r}, which moon_jax '
+        f'{version} wrote; this is {__version__} and reads format {FORMAT}: go on with '
+        'the version that wrote it.'
+      )
+    if content['round'] != completed_rounds:
+      return f'it holds round {content["round"]}'
+    for name, told in content['files'].items():
+      path = folder / name
+      if path.stat().st_size != told['bytes'] or files.sha256(path) != told['sha256']:
+        return f'{name} has changed'
+    return ''
+  except OSError as error:
+    return f'{os.path.basename(error.filename)} cannot be read: {error.strerror}'
+  except ValueError:
+    return f'{MANIFEST} has changed'
+
+
+def index_of(folder: pathlib.Path) -> Index | None:
+  """Of a checkpoint; None if it has none, or a damaged one, of which `fault` tells."""
+  with contextlib.suppress(Exception):
+    return client_store.read_index(folder / INDEX)
+  return None
 
 
 def load(folder: pathlib.Path, like: State) -> State:
@@ -88,8 +146,7 @@ def load(folder: pathlib.Path, like: State) -> State:
   """
   place = folder.absolute() / STATE
   try:
-    handler = ocp.PyTreeCheckpointHandler(**_alone())
-    with _quietly(), ocp.Checkpointer(handler, **_alone()) as checkpointer:
+    with _quietly(), _checkpointer(ocp.PyTreeCheckpointHandler) as checkpointer:
       # Orbax casts another dtype without a word, so the types are compared first.
       saved = checkpointer.metadata(place).item_metadata.tree
       if not (differing := _layout(saved) ^ _layout(like)):
@@ -115,3 +172,12 @@ def _layout(tree) -> set[tuple[str, tuple]]:
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   name = functools.partial(jax.tree_util.keystr, simple=True, separator='.')
   return {(name(path), (tuple(leaf.shape), str(leaf.dtype))) for path, leaf in leaves}
+
+
+def reason(error: Exception) -> str:
+  """The cause of orbax's failure in a few words."""
+  text = str(error).strip().partition('\n')[0]
+  # "RESOURCE_EXHAUSTED: Error writing local file ... [os_error_code='28']"
+  code = re.search(r"os_error_code='(\d+)'", text)
+  number = int(code[1]) if code else getattr(error, 'errno', None)
+  return os.strerror(number) if number else text[:200] or type(error).__name__

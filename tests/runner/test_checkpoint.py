@@ -1,6 +1,5 @@
 """A state survives saving and loading bit for bit, or is refused."""
 
-import contextlib
 import gc
 import json
 import logging
@@ -14,8 +13,9 @@ import pytest
 
 from moon_jax.engine import devices
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError
-from moon_jax.runner import manifest, saved_state
+from moon_jax.runner import saved_state
 from moon_jax.runner.checkpoint import Checkpoints
+from moon_jax.types import State
 from tests import world
 
 
@@ -152,7 +152,7 @@ def test_damage_to_any_file_is_found(tmp_path, two_steps, damage):
     assert line.startswith('checkpoint 2 is damaged (')
     assert line.endswith('); set aside as bad-2-1')
     # What differs from the manifest: a file, unless it is the manifest that changed.
-    assert name.name in line or name.name == manifest.MANIFEST
+    assert name.name in line or name.name == saved_state.MANIFEST
     shutil.rmtree(here)
   assert damaged > 8
 
@@ -208,7 +208,7 @@ def test_checkpoints_that_are_gone_are_missed(tmp_path):
 
 def test_a_later_format_is_refused_and_stays(tmp_path, two_steps):
   shutil.copytree(two_steps[0] / 'checkpoints', tmp_path / 'checkpoints')
-  path = tmp_path / 'checkpoints/2' / manifest.MANIFEST
+  path = tmp_path / 'checkpoints/2' / saved_state.MANIFEST
   path.write_text(json.dumps(json.loads(path.read_text()) | {'format': 9}))
   with pytest.raises(NoCheckpointError, match=r'checkpoints/2 has checkpoint format 9'):
     load(tmp_path, world.first_state('fedavg'))
@@ -258,12 +258,11 @@ def test_nothing_is_logged_of_an_error_that_is_raised(disk, caplog, monkeypatch)
   folder = disk('small', '100k')
   rng = np.random.default_rng(0)  # what orbax cannot make smaller
   state = {str(index): rng.normal(size=20_000) for index in range(12)}
-  with contextlib.closing(saved_state.checkpointer()) as checkpointer:
-    for index in range(60):  # one time in ten a task of orbax outlives the failure
-      with pytest.raises(ValueError, match='No space left on device'):
-        saved_state.save(checkpointer, folder / str(index), state)
-      shutil.rmtree(folder / str(index), ignore_errors=True)  # a thread may still write
-      gc.collect()
+  for index in range(60):  # one time in ten a task of orbax outlives the failure
+    with pytest.raises(ValueError, match='No space left on device'):
+      saved_state.save(folder / str(index), State(state, (), np.int32(0)))
+    shutil.rmtree(folder / str(index), ignore_errors=True)  # a thread may still write
+    gc.collect()
   assert caplog.text == ''
 
 
@@ -276,8 +275,8 @@ def test_after_a_save_others_are_heard(tmp_path, caplog):
 def test_a_save_compiles_nothing(tmp_path, caplog):
   # Of a shape that no other test compiles for.
   shared = devices.replicate({'a': jnp.zeros((34, 46))}, devices.mesh(2))
-  with contextlib.closing(saved_state.checkpointer()) as by, jax.log_compiles():
-    saved_state.save(by, tmp_path, shared)
+  with jax.log_compiles():
+    saved_state.save(tmp_path, State(shared, (), np.int32(0)))
   assert 'Compiling' not in caplog.text
 
 

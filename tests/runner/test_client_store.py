@@ -1,9 +1,11 @@
-"""Memories on the device, on the host or in a file: the same run, and none is lost."""
+"""Memories on the device or in a file: the same run, and none is lost."""
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
+import tempfile
 
 import jax
 import numpy as np
@@ -13,13 +15,12 @@ import moon_jax
 from moon_jax import config as config_lib
 from moon_jax import inference
 from moon_jax.engine import client_memory, experiment
-from moon_jax.errors import NoCheckpointError, RunError, UsageError
-from moon_jax.runner import checkpoint, client_store, manifest, testing
-from moon_jax.runner.client_file import ClientFile, read_index, write_index
-from moon_jax.runner.client_store import ClientStore
+from moon_jax.errors import NoCheckpointError, RunError
+from moon_jax.runner import checkpoint, client_store, files, saved_state, testing
+from moon_jax.runner.client_store import ClientStore, read_index, write_index
 from tests.selection import few
 
-TIERS = ('device', 'host', 'disk')
+TIERS = ('device', 'disk')
 CHANGES = {
   'num_rounds': 6,
   'local_epochs': 1,
@@ -72,6 +73,29 @@ def kept(workdir):
   return [np.asarray(leaf) for leaf in jax.tree.leaves(each)]
 
 
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """Tier and changes -> the directory of a run that nothing happened to."""
+
+  @functools.cache
+  def once(tier='disk', **changes):
+    workdir = tmp_path_factory.mktemp('trained') / 'run'
+    run(workdir, tier, **changes)
+    return workdir
+
+  return once
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+  """The same, of a copy."""
+
+  def copy(*given, **changes):
+    return shutil.copytree(trained(*given, **changes), tmp_path / 'run')
+
+  return copy
+
+
 def assert_same(run, expected):
   for name in ('metrics.jsonl', 'partition.npz'):
     assert (run / name).read_bytes() == (expected / name).read_bytes()
@@ -91,46 +115,45 @@ def test_every_tier_gives_the_same_run(tmp_path, algorithm):
   for tier in TIERS:
     # 5 of 10 clients: Krum needs as many.
     run(tmp_path / tier, tier, algorithm=algorithm, participation=0.5)
-  for tier in TIERS[1:]:
-    assert_same(tmp_path / tier, tmp_path / 'device')
+  assert_same(tmp_path / 'disk', tmp_path / 'device')
 
 
-def test_a_run_may_change_its_tier(tmp_path):
-  run(tmp_path / 'one', num_rounds=8)
-  for rounds, tier in enumerate(('disk', 'device', 'host', 'disk'), 1):
-    run(tmp_path / 'many', tier, num_rounds=2 * rounds)
-  assert_same(tmp_path / 'many', tmp_path / 'one')
+def test_a_run_may_change_its_tier(tmp_path, trained):
+  for rounds, tier in enumerate(('disk', 'device', 'disk', 'device'), 1):
+    run(tmp_path, tier, num_rounds=2 * rounds)
+  assert_same(tmp_path, trained('device', num_rounds=8))
 
 
 def test_tests_are_of_every_client_in_rounds_that_are_tested(tmp_path):
   changes = {'algorithm': 'decentralized_fedavg', 'eval_every_rounds': 4}
-  lines = {tier: run(tmp_path / tier, tier, **changes).metrics for tier in TIERS}
-  assert lines['host'] == lines['disk'] == lines['device']
-  told = [line['round'] for line in lines['host'] if 'consensus_distance' in line]
+  device, disk = (run(tmp_path / tier, tier, **changes).metrics for tier in TIERS)
+  assert disk == device
+  told = [line['round'] for line in disk if 'consensus_distance' in line]
   assert told == [4, 6]
 
 
-def test_in_memory_the_host_keeps_them(tmp_path):
-  config = config_of('host')
-  metrics = [outcome.metrics for outcome in moon_jax.rounds(config)]
-  assert metrics == run(tmp_path / 'run').metrics
-  with pytest.raises(UsageError, match='client_store=disk needs a run directory'):
-    next(moon_jax.rounds(config_of('disk')))
+def test_without_a_run_directory_the_file_is_a_temporary_one(
+  tmp_path, trained, monkeypatch
+):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  outcomes = moon_jax.rounds(config_of('disk'))
+  metrics = [next(outcomes).metrics]
+  assert [path.name for path in tmp_path.glob('*/*')] == ['clients.bin']
+  metrics += [outcome.metrics for outcome in outcomes]
+  assert metrics == files.read_lines(trained() / 'metrics.jsonl')
+  assert list(tmp_path.iterdir()) == []
 
 
-def test_a_clients_model_is_found_in_every_tier(tmp_path):
+def test_a_clients_model_is_found_in_every_tier(trained):
   changes = {'algorithm': 'solo', 'num_rounds': 2, 'participation': 0.2}
-  for tier in TIERS:
-    run(tmp_path / tier, tier, **changes)
+  runs = [trained(tier, **changes) for tier in TIERS]
   first = built_of(**changes).network.init(0)
-  trained = 0
+  differing = 0
   for client in range(10):
-    models = [moon_jax.load(tmp_path / t, client=client).variables for t in TIERS]
-    for other in models[1:]:
-      jax.tree.map(np.testing.assert_array_equal, other, models[0])
-    same = jax.tree.map(np.array_equal, models[0], first)
-    trained += not all(jax.tree.leaves(same))
-  assert 2 <= trained <= 4
+    one, other = (moon_jax.load(run, client=client).variables for run in runs)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+    differing += not all(jax.tree.leaves(jax.tree.map(np.array_equal, one, first)))
+  assert 2 <= differing <= 4
 
 
 # --- damage ---------------------------------------------------------------------------
@@ -143,68 +166,80 @@ def flip(path, position):
 
 
 @pytest.mark.parametrize('tier', TIERS)
-def test_a_flipped_bit_is_found_and_the_older_checkpoint_taken(tmp_path, tier, capsys):
-  run(tmp_path / 'one', num_rounds=8)
-  run(tmp_path / 'run', 'disk')
-  folder = tmp_path / 'run' / 'checkpoints'
+def test_a_flipped_bit_is_found_and_the_older_checkpoint_taken(
+  trained, copied, tier, capsys
+):
+  workdir = copied()
+  folder = workdir / 'checkpoints'
   newest, older = (read_index(folder / step / 'clients.npz') for step in '64')
   alone = set(newest.places) - set(older.places)
-  path = folder / 'clients.bin'
-  built = built_of()
-  flip(path, max(alone) * built.memory.bytes_each + 5)
-  run(tmp_path / 'run', tier, num_rounds=8)
+  flip(folder / 'clients.bin', max(alone) * built_of().memory.bytes_each + 5)
+  run(workdir, tier, num_rounds=8)
   told = capsys.readouterr().out
   assert 'checkpoint 6 is damaged (client ' in told
   assert 'in clients.bin has changed); set aside as bad-6-1' in told
   assert 'resumed after round 4 of 8' in told
-  assert_same(tmp_path / 'run', tmp_path / 'one')
+  assert_same(workdir, trained('device', num_rounds=8))
 
 
-def test_a_model_is_loaded_from_the_newest_checkpoint_that_has_its_memory(tmp_path):
+def test_a_model_is_loaded_from_the_newest_checkpoint_that_has_its_memory(copied):
   changes = {'algorithm': 'solo', 'participation': 1.0}
-  run(tmp_path, 'disk', **changes)
-  folder = tmp_path / 'checkpoints'
+  folder = copied('disk', **changes) / 'checkpoints'
   place = read_index(folder / '6/clients.npz').places[3]
   flip(folder / 'clients.bin', place * built_of('disk', **changes).memory.bytes_each)
-  found = [moon_jax.load(tmp_path, client=client).round for client in range(5)]
+  found = [moon_jax.load(folder.parent, client=client).round for client in range(5)]
   assert found == [6, 6, 6, 4, 6]
 
 
 @pytest.mark.parametrize('tier', TIERS)
-def test_without_the_file_a_checkpoint_that_needs_none_is_taken(tmp_path, tier, capsys):
-  run(tmp_path, num_rounds=2)
-  run(tmp_path, 'disk', num_rounds=4)
-  path = tmp_path / 'checkpoints/clients.bin'
+def test_without_the_file_a_checkpoint_that_needs_none_is_taken(copied, tier, capsys):
+  workdir = copied('device', num_rounds=2)
+  run(workdir, 'disk', num_rounds=4)
+  path = workdir / 'checkpoints/clients.bin'
   path.unlink()
-  assert moon_jax.load(tmp_path).round == 2
+  assert moon_jax.load(workdir).round == 2
   os.mkfifo(path)  # nobody waits for it
-  assert moon_jax.load(tmp_path).round == 2
+  assert moon_jax.load(workdir).round == 2
   path.unlink()
-  run(tmp_path, tier, num_rounds=5)
+  run(workdir, tier, num_rounds=5)
   told = capsys.readouterr().out
   assert 'set aside as bad-4-1' in told
   assert 'resumed after round 2 of 5' in told
 
 
-def test_a_disk_that_cannot_be_read_is_damage(tmp_path, monkeypatch, capsys):
-  run(tmp_path, 'disk')
+def fail(*given):
+  raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-  def fail(*given):
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-  monkeypatch.setattr(os, 'preadv', fail)
+@pytest.mark.parametrize(
+  ('damage', 'told'),
+  [
+    ('unreadable', 'in clients.bin cannot be read (Input/output error)'),
+    ('lost', 'clients.bin is too short'),
+    ('of another run', 'in clients.bin has changed'),
+  ],
+)
+def test_a_file_without_what_any_checkpoint_needs(
+  trained, copied, damage, told, monkeypatch, capsys
+):
+  workdir = copied()
+  path = workdir / 'checkpoints/clients.bin'
+  if damage == 'unreadable':
+    monkeypatch.setattr(os, 'pread', fail)
+  elif damage == 'lost':
+    path.unlink()
+  else:
+    shutil.copy(trained(seed=1) / 'checkpoints/clients.bin', path)
   with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
-    run(tmp_path, 'disk', num_rounds=8)
-  told = 'in clients.bin cannot be read (Input/output error)); set aside as bad-6-1'
-  assert told in capsys.readouterr().out
+    run(workdir, 'disk', num_rounds=8)
+  assert f'{told}); set aside as bad-6-1' in capsys.readouterr().out
 
 
-def test_memories_written_at_a_start_spare_older_checkpoints(tmp_path, capsys):
+def test_memories_written_at_a_start_spare_older_checkpoints(trained, copied, capsys):
   """The newest checkpoint has all memories in its state, the one before in the file."""
-  run(tmp_path / 'one', num_rounds=8)
-  run(tmp_path / 'run', 'disk', num_rounds=2)
-  run(tmp_path / 'run', 'device', num_rounds=4)
-  folder = tmp_path / 'run/checkpoints'
+  workdir = copied('disk', num_rounds=2)
+  run(workdir, 'device', num_rounds=4)
+  folder = workdir / 'checkpoints'
   built = built_of('disk', num_rounds=8)
   state = experiment.initial_state(built)
   with (
@@ -213,15 +248,14 @@ def test_memories_written_at_a_start_spare_older_checkpoints(tmp_path, capsys):
   ):
     assert checkpoints.newest_or(state).round == 4
   (folder / '4/manifest.json').write_text('')
-  run(tmp_path / 'run', 'disk', num_rounds=8)
+  run(workdir, 'disk', num_rounds=8)
   assert 'resumed after round 2 of 8' in capsys.readouterr().out
-  assert_same(tmp_path / 'run', tmp_path / 'one')
+  assert_same(workdir, trained('device', num_rounds=8))
 
 
-def test_a_write_that_fails_once_ends_the_run(tmp_path, monkeypatch):
+def test_a_write_that_fails_once_ends_the_run(tmp_path, trained, monkeypatch):
   """Beside a round, long before a save: no later round trains on what was lost."""
   seldom = {'checkpoint_every_rounds': 6}
-  run(tmp_path / 'one', **seldom)
   write, calls = os.pwrite, []
 
   def fail_once(*given):
@@ -232,26 +266,10 @@ def test_a_write_that_fails_once_ends_the_run(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, 'pwrite', fail_once)
   with pytest.raises(RunError, match='cannot be written: No space left'):
-    run(tmp_path / 'run', 'disk', **seldom)
+    run(tmp_path, 'disk', **seldom)
   assert len(calls) == 2  # not at the save
-  run(tmp_path / 'run', 'disk', **seldom)
-  assert_same(tmp_path / 'run', tmp_path / 'one')
-
-
-def test_the_file_of_another_run_is_damage(tmp_path):
-  for seed in (0, 1):
-    run(tmp_path / str(seed), 'disk', seed=seed)
-  other = (tmp_path / '1/checkpoints/clients.bin').read_bytes()
-  (tmp_path / '0/checkpoints/clients.bin').write_bytes(other)
-  with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
-    run(tmp_path / '0', 'disk', num_rounds=8)
-
-
-def test_a_lost_file_is_damage(tmp_path):
-  run(tmp_path, 'disk')
-  (tmp_path / 'checkpoints/clients.bin').unlink()
-  with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
-    run(tmp_path, 'disk', num_rounds=8)
+  run(tmp_path, 'disk', **seldom)
+  assert_same(tmp_path, trained('device'))
 
 
 @pytest.mark.parametrize(
@@ -262,20 +280,20 @@ def test_a_lost_file_is_damage(tmp_path):
     ('checksums', 2**40, 'in clients.bin has changed'),
   ],
 )
-def test_an_index_that_a_stranger_made(tmp_path, field, value, told, capsys):
-  run(tmp_path, 'disk', algorithm='solo')
-  folder = tmp_path / 'checkpoints' / '6'
+def test_an_index_that_a_stranger_made(copied, field, value, told, capsys):
+  workdir = copied(algorithm='solo')
+  folder = workdir / 'checkpoints' / '6'
   index = read_index(folder / 'clients.npz')
   wrong = getattr(index, field).astype(np.int64)
   wrong[0] = value
   write_index(folder / 'clients.npz', index._replace(**{field: wrong}))
   (folder / 'manifest.json').unlink()
-  manifest.write(folder, 6)
+  saved_state.write_manifest(folder, 6)
   shutil.copytree(folder, folder.with_name('5'))  # to be kept, and so to be read
-  manifest.write(folder.with_name('5'), 5)
+  saved_state.write_manifest(folder.with_name('5'), 5)
   with contextlib.suppress(NoCheckpointError):  # of the model, as it is loaded alone
-    moon_jax.load(tmp_path, client=3)
-  run(tmp_path, 'disk', algorithm='solo', num_rounds=8)
+    moon_jax.load(workdir, client=3)
+  run(workdir, 'disk', algorithm='solo', num_rounds=8)
   assert told in capsys.readouterr().out
 
 
@@ -289,107 +307,101 @@ def some(*seeds):
   return np.stack(drawn)
 
 
+def of_bytes(path):
+  """A store of 100 clients that remember SIZE bytes."""
+  return contextlib.closing(ClientStore(path, np.zeros(SIZE, np.uint8), 100))
+
+
 @pytest.fixture
-def file(tmp_path):
-  with contextlib.closing(ClientFile(tmp_path / 'f', 100, ['w'], SIZE)) as file:
-    yield file
+def store(tmp_path):
+  with of_bytes(tmp_path / 'f') as store:
+    yield store
 
 
-def test_what_a_checkpoint_names_is_never_written_over(file):
+def test_what_a_checkpoint_names_is_never_written_over(store):
   rng, kept_ones, now = np.random.default_rng(0), [], {}
   for step in range(60):
     clients = np.sort(rng.choice(100, 7, replace=False))
-    file.write(clients, some(*(1000 * step + clients)))
+    store.write(clients, some(*(1000 * step + clients)))
     now |= {int(client): 1000 * step + int(client) for client in clients}
     if step % 3 == 2:
-      kept_ones = [*kept_ones, (file.index(), dict(now))][-2:]
-      file.keep(index for index, _ in kept_ones)
+      kept_ones = [*kept_ones, (store.index(), dict(now))][-2:]
+      store.keep(index for index, _ in kept_ones)
     for index, wanted in kept_ones:
-      assert file.fault(index) == ''
+      assert store.fault(index) == ''
       assert index.clients.tolist() == sorted(wanted)
-    np.testing.assert_array_equal(file.read(np.array([*now])), some(*now.values()))
+    np.testing.assert_array_equal(store.read(np.array([*now])), some(*now.values()))
   # Two checkpoints of at most 100 clients, and three rounds beyond the newest.
-  assert file._end <= 200 + 3 * 7
+  assert store._end <= 200 + 3 * 7
 
 
-def test_going_on_from_an_older_checkpoint(file):
+def test_going_on_from_an_older_checkpoint(store):
   clients = np.arange(5)
-  file.write(clients, some(*clients))
-  older = file.index()
-  file.keep([older])
-  file.write(clients[:3], some(7, 8, 9))
-  file.go_on_from(older)
-  file.keep([older])
-  np.testing.assert_array_equal(file.read(clients), some(*clients))
-  file.write(clients, some(*(clients + 50)))
-  assert file.fault(older) == ''
+  store.write(clients, some(*clients))
+  older = store.index()
+  store.keep([older])
+  store.write(clients[:3], some(7, 8, 9))
+  store.restore(older)
+  store.keep([older])
+  np.testing.assert_array_equal(store.read(clients), some(*clients))
+  store.write(clients, some(*(clients + 50)))
+  assert store.fault(older) == ''
 
 
 def test_a_disk_that_fills_up_in_a_write_loses_nothing(disk):
-  path = disk('small', '64k') / 'f'
-  with contextlib.closing(ClientFile(path, 100, ['w'], SIZE)) as file:
+  with of_bytes(disk('small', '64k') / 'f') as store:
     clients = np.arange(20)
-    file.write(clients, some(*clients))
-    index = file.index()
-    file.keep([index])
+    store.write(clients, some(*clients))
+    index = store.index()
+    store.keep([index])
     many = np.arange(100)
     with pytest.raises(RunError, match='f cannot be written: No space left on device'):
-      file.write(many, some(*(100 + many)))
-    assert file.fault(index) == ''
-    file.go_on_from(index)
-    np.testing.assert_array_equal(file.read(clients), some(*clients))
+      store.write(many, some(*(100 + many)))
+    assert store.fault(index) == ''
+    store.restore(index)
+    np.testing.assert_array_equal(store.read(clients), some(*clients))
 
 
-def test_a_save_writes_what_has_changed_since_the_last(tmp_path):
-  store = ClientStore(np.zeros(3, np.float32), 100, 'host', tmp_path / 'f')
-  store.write(np.arange(50), np.zeros((50, 3), np.float32))
-  first = store.index()
-  store.keep([first])
-  store.write(np.array([7, 20]), np.ones((2, 3), np.float32))
-  second = store.index()
-  moved = second.clients[second.places != first.places]
-  assert moved.tolist() == [7, 20]
-  assert (tmp_path / 'f').stat().st_size == 52 * 12
-  store.close()
-
-
-def test_only_those_in_the_last_cohort_stay_on_the_device():
+def test_only_those_in_the_last_cohort_stay_on_the_device(tmp_path):
   first = {'w': np.zeros(3, np.float32), 'n': np.float32(0)}
-  store = ClientStore(first, 100, 'host')
   three = {'w': np.arange(9, dtype=np.float32).reshape(3, 3), 'n': np.ones(3, 'f4')}
-  store.write(np.array([2, 5, 9]), three)
-  memories, staying = store.arrivals(np.array([1, 5, 9, 30]), np.array([5, 8, 30]))
-  assert staying.tolist() == [-1, 0, -1, 2]
-  np.testing.assert_array_equal(memories['w'][[0, 2]], [[0, 0, 0], [6, 7, 8]])
-  np.testing.assert_array_equal(memories['n'][[0, 2]], [0, 1])
-  assert store.clients().tolist() == [2, 5, 9]
+  with contextlib.closing(ClientStore(tmp_path / 'f', first, 100)) as store:
+    store.write(np.array([2, 5, 9]), three)
+    memories, staying = store.arrivals(np.array([1, 5, 9, 30]), np.array([5, 8, 30]))
+    assert staying.tolist() == [-1, 0, -1, 2]
+    np.testing.assert_array_equal(memories['w'][[0, 2]], [[0, 0, 0], [6, 7, 8]])
+    np.testing.assert_array_equal(memories['n'][[0, 2]], [0, 1])
+    assert store.clients().tolist() == [2, 5, 9]
 
 
 # --- which tier, and the distance of all models ---------------------------------------
 
+MIB = 2**20
+
 
 @pytest.mark.parametrize(
-  ('num_clients', 'cohort_size', 'num_rounds', 'tier', 'most'),
+  ('each', 'num_clients', 'cohort_size', 'num_rounds', 'tier', 'most'),
   [
-    (10, 10, 100, 'device', 10),
-    (1000, 250, 100, 'device', 1000),  # each moves in every fourth round
-    (1000, 50, 100, 'host', 1000),
-    (10**6, 50, 3, 'host', 150),
-    (10**6, 50, 100, 'disk', 5000),
+    (MIB, 256, 10, 100, 'device', 256),
+    (MIB, 257, 10, 100, 'disk', 257),
+    (MIB, 10**6, 50, 3, 'disk', 150),
+    (MIB, 1000, 250, 100, 'device', 1000),  # each moves in every fourth round
+    (MIB, 1001, 250, 2, 'disk', 500),
+    (135_000, 10_000, 50, 100, 'disk', 5000),  # 1.35 GB
+    (0, 10**6, 50, 100, 'device', 5000),
   ],
 )
-def test_auto_takes_the_fastest_tier_with_room(
-  monkeypatch, num_clients, cohort_size, num_rounds, tier, most
+def test_auto_leaves_the_device_where_a_save_would_hurt(
+  each, num_clients, cohort_size, num_rounds, tier, most
 ):
-  built = built_of()
-  each = built.memory.bytes_each
-  monkeypatch.setattr(client_memory, 'room', lambda: (8 * 100 * each, 4 * 1000 * each))
-  shapes = built.algorithm, built.network.shapes
+  algorithm = built_of().algorithm._replace(
+    init_client=lambda variables: np.zeros(each, np.uint8)
+  )
   sizes = {'num_clients': num_clients, 'cohort_size': cohort_size}
-  found = client_memory.choose('auto', *shapes, **sizes, num_rounds=num_rounds)
-  assert found == (tier, each, most)
-  told = client_memory.choose('device', *shapes, **sizes, num_rounds=num_rounds)
-  assert told.name == 'device'
+  sizes |= {'num_rounds': num_rounds}
+  assert client_memory.choose('auto', algorithm, {}, **sizes) == (tier, each, most)
+  for told in TIERS if each else ():
+    assert client_memory.choose(told, algorithm, {}, **sizes).name == told
 
 
 def test_clients_without_a_memory_need_no_store():

@@ -4,8 +4,6 @@ All runs train the same six rounds; their ends are compared byte for byte with t
 a run that nothing happened to.
 """
 
-import json
-import pathlib
 import re
 import resource
 import shutil
@@ -24,7 +22,6 @@ ONE_DEVICE = '--config.execution.devices=1'
 RUN = (*TINY, f'{EVERY}1', '--workdir=run')
 SIX = (*RUN, ONE_DEVICE, '--config.num_rounds=6')
 LIMIT_BEFORE_LOADING = 2.0  # seconds
-FORMAT_1 = pathlib.Path(__file__).parents[1] / 'fixtures/format_1'
 
 
 @pytest.fixture(scope='module')
@@ -183,7 +180,7 @@ def test_a_read_only_disk(disk, remount, tmp_path):
   )
 
 
-# --- another machine, another version -------------------------------------------------
+# --- another machine ------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -216,18 +213,3 @@ def assert_close(run, expected):
     assert line['clients'] == truth['clients']
     for name in ('train_loss', 'contrastive_loss', 'test_loss', 'drift'):
       assert line[name] == pytest.approx(truth[name], rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_format_1_is_read(tmp_path):
-  """The run directory of an earlier version, which had trained one round more."""
-  shutil.copytree(FORMAT_1, tmp_path / 'run')
-  command = json.loads((FORMAT_1 / 'config.json').read_text())['command']
-  words = command.split()[2:]
-  done = launch(tmp_path, *(w for w in words if 'workdir' not in w), '--workdir=run')
-  check_success(done)
-  assert 'resumed after round 2 of 3' in done.stdout
-  assert_close(tmp_path / 'run', FORMAT_1)
-  last, before = (read_lines(FORMAT_1 / 'metrics.jsonl')[i] for i in (2, 1))
-  # A wrong state would show.
-  assert last['contrastive_loss'] != pytest.approx(before['contrastive_loss'], rel=1e-2)

@@ -102,7 +102,7 @@ RUNS = {
   'moon on disk': {'algorithm': 'moon', 'execution.client_store': 'disk'},
   'peers in memory': {
     'algorithm': 'decentralized_moon',
-    'execution.client_store': 'host',
+    'execution.client_store': 'disk',
   },
 }
 # With several devices in each process too.

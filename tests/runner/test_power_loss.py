@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax.runner import checkpoint, client_file, files, manifest
+from moon_jax.runner import checkpoint, client_store, files, saved_state
 from tests import power_loss, processes
 from tests.selection import few
 
@@ -51,7 +51,7 @@ def end_of(folder):
   metrics = (workdir / 'metrics.jsonl').read_bytes()
   index, memories = workdir / f'checkpoints/{CHANGES["num_rounds"]}/clients.npz', ()
   if index.exists():
-    found = client_file.read_index(index)
+    found = client_store.read_index(index)
     memories = (found.clients.tolist(), found.checksums.tolist())
   return metrics, processes.checkpoint(workdir, CHANGES['num_rounds']), memories
 
@@ -63,7 +63,7 @@ def left_at(point, kind, folder):
   whole = [
     int(path.name)
     for path in checkpoint.folders(workdir / 'checkpoints')
-    if not manifest.fault(path, int(path.name))
+    if not saved_state.fault(path, int(path.name))
   ]
   assert max(whole, default=0) >= point.promised
   return workdir

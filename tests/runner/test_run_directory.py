@@ -416,6 +416,7 @@ def test_reading_what_is_not_there(tmp_path):
 
 
 BESTS = {'test_accuracy': 0.5, 'best_test_accuracy': 0.5, 'best_round': 1}
+BESTS |= {'target_round': 1}
 
 
 def test_rounds_finished(tmp_path):
