@@ -80,6 +80,8 @@ class Algorithm(NamedTuple):
       statistics instead of the running ones, which stay in any case.
     loss: (outputs, frozen representations, params, task, batch) -> the loss to
       minimise and its named parts, each [] and a mean over the real examples.
+    measured: parts that are no terms of the loss, but only recorded -> the part that
+      says of which fraction of the examples they are; '' is of all.
     correct: (gradient of the loss, task) -> what the local optimizer gets instead.
     after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
       of the next step. A draw takes `keys.for_purpose(key, ...)`; `task.loss_with` is
@@ -110,6 +112,7 @@ class Algorithm(NamedTuple):
   represented: Callable = lambda outputs: outputs.representation
   frozen_in_training: bool = False
   loss: Callable = supervised
+  measured: Mapping[str, str] = types.MappingProxyType({})
   correct: Callable = lambda grads, task: grads
   after_step: Callable = lambda task, loss, grads, key: task.local
   upload: Callable = lambda trained, task: (Upload(weighted=trained), task.memory)

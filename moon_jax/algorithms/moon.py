@@ -9,6 +9,13 @@ import jax.numpy as jnp
 from moon_jax.algorithms import base, losses
 from moon_jax.types import PyTree, Upload
 
+# Parts of the loss that are no terms of it: see Algorithm.
+MEASURED = {
+  'contrasted_fraction': '',
+  'positive_cosine': 'contrasted_fraction',
+  'negative_cosine': 'contrasted_fraction',
+}
+
 
 class Previous(NamedTuple):
   """What a MOON client keeps: the models it trained last, however long ago.
@@ -89,5 +96,6 @@ def moon(
     represented=represented,
     frozen_in_training=frozen_mode == 'training',
     loss=loss,
+    measured=MEASURED,
     upload=upload,
   )

@@ -2,7 +2,7 @@
 
 import collections
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from moon_jax.errors import printable
 from moon_jax.models import fused_cpu
 from moon_jax.runner import files, run_directory
 from moon_jax.runner.clock import Clock, time_spent
-from moon_jax.runner.metrics import TARGET, Record
+from moon_jax.runner.metrics import TARGET, Record, terms
 from moon_jax.types import State
 
 
@@ -27,6 +27,7 @@ class Console:
   Attributes:
     others: of a sweep, how many rounds its other runs have, and are to have; a second
       bar on the terminal counts them in. None outside a sweep.
+    measured: parts of the loss that are no terms of it; see `Algorithm`.
   """
 
   def __init__(
@@ -47,7 +48,7 @@ class Console:
     columns = (name, count, progress.BarColumn(20), left, news)
     is_off = not self._terminal.is_terminal or self._terminal.quiet
     self._bar = progress.Progress(*columns, console=self._terminal, disable=is_off)
-    self._num_rounds = 0
+    self._num_rounds, self.measured = 0, ()
     self._shown = None  # the bar of a notebook
 
   def say(self, text: str, end: str = '\n') -> None:
@@ -72,6 +73,7 @@ class Console:
       state: the state that the run starts from.
     """
     config, planner = experiment.config, experiment.planner
+    self.measured = tuple(experiment.algorithm.measured)
     done, asked = int(state.round), config.num_rounds
     what = f'resumed after round {done} of {asked}' if done else 'a fresh run'
     self.say(f'{request.workdir}: {what}')
@@ -159,7 +161,7 @@ class Console:
       return
     words = [f'round {record["round"]}/{self._num_rounds}', describe_test(record)]
     elapsed = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))
-    words += [describe_training(record), f'{elapsed:.2f} s']
+    words += [describe_training(record, self.measured), f'{elapsed:.2f} s']
     self.say('  '.join(word for word in words if word))
 
   def where_time_went(self, seconds: dict[str, float]) -> None:
@@ -192,9 +194,8 @@ def describe_test(record: Record) -> str:
   return told.replace(' worst', ', worst')
 
 
-def describe_training(record: Record) -> str:
-  """'train loss 0.310 (contrastive 0.040, supervised 0.270)', parts unweighted."""
-  losses = [name for name in record if name.endswith('_loss')]
-  parts = [name for name in losses if name not in ('train_loss', 'test_loss')]
-  words = [f'{name.removesuffix("_loss")} {record[name]:.3f}' for name in parts]
+def describe_training(record: Record, measured: Collection[str]) -> str:
+  """'train loss 0.310 (contrastive 0.040, supervised 0.270)', terms unweighted."""
+  found = terms(record, measured)
+  words = [f'{name.removesuffix("_loss")} {record[name]:.3f}' for name in found]
   return f'train loss {record["train_loss"]:.3f} ({", ".join(words)})'

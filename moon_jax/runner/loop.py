@@ -119,7 +119,7 @@ def open_directory(
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       yield checkpoints, records, store, state
-    run_directory.finish(workdir, records.rounds)
+    run_directory.finish(workdir, records.rounds, built.algorithm.measured)
 
 
 def rounds_left(num_rounds: int, records: Records) -> bool:

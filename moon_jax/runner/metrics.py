@@ -1,5 +1,8 @@
 """Computes the records of a round and of a run from the arrays that training leaves."""
 
+import itertools
+import types
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -13,6 +16,7 @@ from moon_jax.runner.testing import Tested
 from moon_jax.types import ClientMetrics
 
 Record = dict[str, Any]
+_NOTHING = types.MappingProxyType({})
 _QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
 
 
@@ -24,6 +28,7 @@ def round_record(
   metrics: ClientMetrics,
   traffic: tuple[int, int],
   *,
+  measured: Mapping[str, str] = _NOTHING,
   skip_nonfinite: bool = False,
 ) -> Record:
   """What training says in the line of metrics.jsonl.
@@ -34,6 +39,7 @@ def round_record(
     metrics: leaves [K], as numpy.
     traffic: bytes that one client receives, and sends, in a round; without a server
       from, and to, each of its neighbours.
+    measured: see `Algorithm`.
     skip_nonfinite: whether clients whose results are not finite are left out of the
       means, and named; if all are, the means are over all.
 
@@ -50,7 +56,7 @@ def round_record(
     reports |= _spread(f'{name}_mean', name, values)
   return {
     'round': round_number,
-    **means(counted),
+    **means(counted, measured),
     **_spread('drift', 'drift', counted.drift),
     **reports,
     **{name: float(value) for name, value in sorted(metrics.numbers.items())},
@@ -63,24 +69,36 @@ def round_record(
   }
 
 
-def means(metrics: ClientMetrics) -> Record:
+def means(metrics: ClientMetrics, measured: Mapping[str, str] = _NOTHING) -> Record:
   """The loss, its parts and the accuracy, means over the examples of a round.
 
   Args:
     metrics: leaves [K], as numpy.
+    measured: see `Algorithm`.
 
   Returns:
     Losses in nats, and the accuracy of the models while they were trained, over all
-    examples, each counted once an epoch; what ends in
-    `_cosine` over those whose client had a model to be contrasted with, a
-    `contrasted_fraction` of all, and absent if there were none.
+    examples, each counted once an epoch; what is measured of a fraction of them over
+    these, and absent if there were none.
   """
   sums = sorted(metrics.sums.items())
   totals = {name: float(values.sum(dtype=np.float64)) for name, values in sums}
   count = float(metrics.num_seen.sum(dtype=np.float64))
-  contrasted = totals.get('contrasted_fraction', 0.0)
-  counts = {name: contrasted if name.endswith('_cosine') else count for name in totals}
+  parts = {name: measured.get(name) for name in totals}
+  counts = {name: totals[part] if part else count for name, part in parts.items()}
   return {name: totals[name] / counts[name] for name in totals if counts[name]}
+
+
+def terms(record: Record, measured: Collection[str]) -> list[str]:
+  """The columns that are terms of the loss, all in nats.
+
+  Args:
+    record: of a round, as `round_record` begins it: up to the drift with the means.
+    measured: the parts of the loss that are no terms of it; see `Algorithm`.
+  """
+  others = {'round', 'train_loss', 'train_accuracy', *measured}
+  found = itertools.takewhile(lambda name: name != 'drift', record)
+  return [name for name in found if name not in others]
 
 
 def _spread(mean: str, name: str, values: np.ndarray) -> Record:
@@ -200,7 +218,14 @@ def line_of(
     tested: leaves [M]; None if the round is not tested.
   """
   skip = built.config.on_nonfinite == 'skip_client'
-  record = round_record(index + 1, plan, metrics, built.traffic, skip_nonfinite=skip)
+  record = round_record(
+    index + 1,
+    plan,
+    metrics,
+    built.traffic,
+    measured=built.algorithm.measured,
+    skip_nonfinite=skip,
+  )
   if tested is None:
     return record
   record |= test_record(tested.score, len(built.test.labels))

@@ -6,6 +6,7 @@ display.
 
 import pathlib
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,18 +25,21 @@ _MOST_BARS = 60
 _ONE_AT_A_TIME = threading.Lock()  # matplotlib may not draw in two threads
 
 
-def curves(path: pathlib.Path, rounds: list[dict[str, Any]], title: str) -> None:
+def curves(
+  path: pathlib.Path, rounds: list[dict[str, Any]], title: str, terms: Iterable[str]
+) -> None:
   """Draws test accuracy, and the losses, against rounds as a PNG.
 
   Args:
     path: where to.
     rounds: the lines of metrics.jsonl, at least one with a test.
     title: over both panels.
+    terms: the columns of the loss's terms, in nats as the losses.
   """
   figure = _figure(10, 4, title)
   accuracy, loss = figure.subplots(1, 2)
   _accuracy(accuracy, [line for line in rounds if 'test_accuracy' in line])
-  _losses(loss, rounds)
+  _losses(loss, rounds, {'train_loss', 'test_loss', *terms})
   for panel in (accuracy, loss):
     panel.set(xlabel='communication rounds', xlim=(0.5, rounds[-1]['round'] + 0.5))
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -78,10 +82,9 @@ def _accuracy(panel, tested):
     panel.legend(frameon=False)
 
 
-def _losses(panel, rounds):
-  found = {name for line in rounds for name in line if name.endswith('_loss')}
+def _losses(panel, rounds, names):
   panel.set_prop_cycle(color=PALETTE)
-  for name in sorted(found, reverse=True):
+  for name in sorted(names, reverse=True):
     points = [(line['round'], line[name]) for line in rounds if name in line]
     label = name.removesuffix('_loss')
     panel.plot(*zip(*points, strict=True), marker='.', label=label)

@@ -11,7 +11,7 @@ import itertools
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ from moon_jax.data.device import DeviceSplit
 from moon_jax.data.partition import Partition
 from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.runner import files, lock
-from moon_jax.runner.metrics import Record, summarise
+from moon_jax.runner.metrics import Record, summarise, terms
 
 CONFIG, SUMMARY = 'config.json', 'summary.json'
 METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
@@ -130,17 +130,22 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
     yield
 
 
-def finish(workdir: pathlib.Path, rounds: list[Record]) -> None:
+def finish(
+  workdir: pathlib.Path, rounds: list[Record], measured: Collection[str]
+) -> None:
   """Draws curves.png and writes summary.json, which marks the run as finished.
 
   Args:
     workdir: the run directory.
     rounds: the lines of metrics.jsonl.
+    measured: parts of the loss that are no terms of it; see `Algorithm`.
   """
   from moon_jax.runner import plots  # matplotlib: the first round need not wait for it
 
   timings = files.read_lines(workdir / TIMINGS)
-  plots.curves(workdir / 'curves.png', rounds, title=workdir.name)
+  plots.curves(
+    workdir / 'curves.png', rounds, workdir.name, terms(rounds[-1], measured)
+  )
   files.write_json(workdir / SUMMARY, summarise(rounds, timings))
 
 

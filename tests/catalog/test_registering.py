@@ -32,7 +32,8 @@ def fedprox_l1(*, mu, squared):
       lambda w, r: jnp.sum(jnp.abs(w - r)), params, task.received['params']
     )
     pull = sum(jax.tree.leaves(apart))
-    return supervised + task.scalars['mu'] * pull, parts | {'l1_loss': pull}
+    parts |= {'l1_loss': pull, 'head_cosine': jnp.float32(0.5)}
+    return supervised + task.scalars['mu'] * pull, parts
 
   assert squared is False
   return moon_jax.Algorithm(hyperparameters={'mu': mu}, loss=loss)
@@ -175,6 +176,8 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
   records = read_lines(folder / 'run/metrics.jsonl')
   assert [record['round'] for record in records] == [1, 2]
   assert all(record['l1_loss'] > 0 for record in records)
+  # A mean over all examples, whatever its name.
+  assert [record['head_cosine'] for record in records] == [0.5, 0.5]
   assert records[0]['train_loss'] == pytest.approx(
     records[0]['supervised_loss'] + 0.25 * records[0]['l1_loss']
   )

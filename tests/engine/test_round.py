@@ -104,7 +104,8 @@ def assert_equal_to_reference(algorithm, history, expected):
     if algorithm in PEERS:
       params = jax.tree.map(lambda leaf: leaf.mean(0), kept_models(algorithm, state))
     assert world.largest_difference(params, truth.params) < TOLERANCE
-    means = metrics_lib.means(jax.device_get(metrics))
+    measured = world.make(algorithm).measured
+    means = metrics_lib.means(jax.device_get(metrics), measured)
     for name in metrics.sums:
       wanted = getattr(truth, name)
       assert (name in means) == (wanted is not None)

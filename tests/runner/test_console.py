@@ -17,7 +17,9 @@ RECORD = {
   'round': 3,
   'train_loss': 2.9456,
   'contrastive_loss': 0.1666,
+  'head_cosine': 0.5,
   'supervised_loss': 2.1128,
+  'drift': 1.0,
   'test_accuracy': 0.5320,
   'test_loss': 1.9,
 }
@@ -34,6 +36,7 @@ def shown(is_terminal, others=None):
     highlight=False,
   )
   console = Console(terminal, others)
+  console.measured = ('head_cosine',)
   for index in console.progress(range(2, 4)):
     if index == 2:
       clock = clock_lib.Clock()
@@ -70,8 +73,16 @@ def test_an_untested_round_and_the_spread_over_models():
   assert describe_test({'train_loss': 1.0}) == ''
   several = RECORD | {'test_accuracy_std': 0.05}
   assert describe_test(several) == 'test accuracy 0.5320 +- 0.0500'
-  alone = {'train_loss': 1.0, 'supervised_loss': 1.0}
-  assert describe_training(alone) == 'train loss 1.000 (supervised 1.000)'
+  # Whatever their names: a part is a term of the loss unless the algorithm says that it
+  # is only measured, and what stands behind the drift is no part.
+  alone = {
+    'train_loss': 1.0,
+    'head_cosine': 0.5,
+    'l1': 1.0,
+    'drift': 2.0,
+    'p_loss': 3.0,
+  }
+  assert describe_training(alone, ['head_cosine']) == 'train loss 1.000 (l1 1.000)'
 
 
 def test_the_end_tells_the_last_test_the_best_and_the_first_as_good():

@@ -38,7 +38,7 @@ def rounds(count, **more):
 
 
 def draw_curves(tmp_path, lines, title='runs/a'):
-  plots.curves(tmp_path / 'curves.png', lines, title)
+  plots.curves(tmp_path / 'curves.png', lines, title, ['supervised_loss'])
   return pixels(tmp_path / 'curves.png')
 
 

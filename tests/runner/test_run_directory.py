@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from moon_jax import cli
+from moon_jax.algorithms import moon
 from moon_jax.data import partition
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.planning import Plan
@@ -49,6 +50,8 @@ def test_round_record():
       # Only client 5 has a previous model: of its one example the cosine is 0.75.
       'positive_cosine': np.array([0.0, 0.75], np.float32),
       'contrasted_fraction': np.array([0.0, 1.0], np.float32),
+      # A user's own, which is of all examples.
+      'head_cosine': np.array([1.0, 0.0], np.float32),
     },
     num_seen=np.array([3.0, 1.0], np.float32),
     drift=np.array([0.5, 2.0], np.float32),
@@ -57,10 +60,13 @@ def test_round_record():
     finite=np.array([True, True]),
     server_finite=np.array(True),
   )
-  record = metrics_lib.round_record(7, PLAN, metrics, traffic=(100, 40))
+  record = metrics_lib.round_record(
+    7, PLAN, metrics, traffic=(100, 40), measured=moon.MEASURED
+  )
   assert record == {
     'round': 7,
     'contrasted_fraction': 0.25,
+    'head_cosine': 0.25,
     'positive_cosine': 0.75,
     'proximal_loss': 0.25,
     'train_loss': 3.0,
@@ -100,7 +106,7 @@ def test_cosines_of_nobody_are_absent():
     finite=np.ones(2, bool),
     server_finite=np.array(True),
   )
-  assert metrics_lib.means(metrics) == {
+  assert metrics_lib.means(metrics, moon.MEASURED) == {
     'contrasted_fraction': 0.0,
     'contrastive_loss': 0.0,
   }
