@@ -20,7 +20,7 @@ from moon_jax import untrusted
 from moon_jax.errors import UsageError
 from moon_jax.report.read import features
 from moon_jax.report.read.runs import read_arrays
-from moon_jax.runner import clock, files, plots
+from moon_jax.runner import clock, files
 
 FILES = ('config.json', 'curves.png', 'metrics.jsonl')
 TSNE = 'tsne.png'
@@ -107,9 +107,9 @@ def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
   told = _about(about, files.read_lines(run / 'timings.jsonl'))
   sums = _sums(results)
   target.mkdir(parents=True, exist_ok=True)
-  shutil.copy(run / 'metrics.jsonl', kept)
+  for name in ('metrics.jsonl', 'curves.png'):
+    shutil.copy(run / name, target / name)
   files.write_json(target / 'config.json', told)
-  plots.curves(target / 'curves.png', rounds, title=target.name)
   made = [*FILES, *_drawn(run, target, wanted)]
   sums |= {f'{target.name}/{file}': files.sha256(target / file) for file in made}
   lines = [f'{digest}  {name}\n' for name, digest in sorted(sums.items())]

@@ -58,7 +58,9 @@ def finished(tmp_path, name, last, *flags, choice=FEDAVG, seed=0, **columns):
   """A run directory of a variant, whose last five tests are `last`, in [0, 1]."""
   accuracies = [0.1] * (NUM_ROUNDS - 5) + [last] * 5
   flags = (f'--config={choice}', *flags)
-  return write_run(tmp_path / name, accuracies, *flags, seed=seed, **columns)
+  path = write_run(tmp_path / name, accuracies, *flags, seed=seed, **columns)
+  (path / 'curves.png').write_bytes(b'a picture')
+  return path
 
 
 def add(docs, *paths):

@@ -19,6 +19,6 @@ from moon_jax.catalog.registry import (
   options,
   part,
   registered,
-  remember,
+  told_of,
   used,
 )

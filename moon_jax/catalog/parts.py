@@ -169,7 +169,7 @@ class Part(NamedTuple):
     kind: a key of KINDS.
     name: the value of the kind's selecting knob.
     make: 'module:function', imported when used, or the function itself; None of a part
-      that a run directory tells of and nobody has registered.
+      of which only a run directory tells.
     title: for people.
     traits: what rules and reports ask about; its name and group are traits too.
     knobs: name -> Knob, of the group of its own.
@@ -197,16 +197,7 @@ class Part(NamedTuple):
 
   @property
   def function(self) -> Callable:
-    """What builds it.
-
-    Raises:
-      UsageError: it is known from a run directory only.
-    """
-    if self.make is None:
-      raise UsageError(
-        f'The {self.kind} {self.name!r} of {self.registered["file"]} is not registered '
-        'now: give the file that registers it by --config.'
-      )
+    """What builds it."""
     return _imported(self.make) if isinstance(self.make, str) else self.make
 
   def build(self, returns: type | tuple[type, ...], *given: Any, **more: Any) -> Any:

@@ -1,11 +1,12 @@
 """Which parts there are: those of the package, and what users register beside them."""
 
+import contextlib
 import functools
 import hashlib
 import inspect
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from moon_jax.catalog.algorithms import ALGORITHMS
@@ -130,9 +131,7 @@ def _require_free(key: tuple[str, str], origin: str, *, has_knobs: bool) -> None
     raise UsageError('a name has small letters, digits and _, a letter first')
   if any(name in part.traits for part in _parts.values()):
     raise UsageError('the name is taken, as a trait')
-  # Of a part without code only a run directory has told.
-  is_taken = before is not None and before.make is not None
-  if is_taken and (before.registered or {}).get('origin') != origin:
+  if before and (before.registered or {}).get('origin') != origin:
     raise UsageError('the name is taken')
   groups = {knob.partition('.')[0] for knob in (*KNOBS, *EXECUTION)}
   groups |= {one.group or one.name for one in _parts.values() if one != before}
@@ -193,7 +192,7 @@ def registered(flat: Mapping[str, Any]) -> list[Part]:
 
 
 def describe(one: Part) -> dict[str, Any]:
-  """A registered part as config.json tells of it; `remember` reads it."""
+  """A registered part as config.json tells of it; `told_of` reads it."""
   told = {name: metric[:3] for name, metric in one.metrics.items() if not metric.value}
   return {
     'kind': one.kind,
@@ -207,23 +206,46 @@ def describe(one: Part) -> dict[str, Any]:
   }
 
 
-def remember(description: Mapping[str, Any]) -> Part:
-  """The part that a run directory tells of; without code if it is not registered."""
-  key = description['kind'], description['name']
-  if key not in _parts or _parts[key].make is None:
-    knobs = {
-      name: Knob(type(default), default, meaning)
-      for name, (_, default, meaning) in description['knobs'].items()
-    }
-    metrics = {name: Metric(*told) for name, told in description['metrics'].items()}
-    _parts[key] = Part(
-      *key,
-      make=None,
-      title=description['title'],
-      traits=frozenset(description['traits']),
-      knobs=knobs,
-      metrics=metrics,
-      registered={'origin': '', **description},
-    )
+@contextlib.contextmanager
+def told_of(descriptions: Iterable[Mapping[str, Any]]) -> Iterator[None]:
+  """Within it there are a run directory's parts too, without code if not registered.
+
+  Raises:
+    UsageError: one of them could not be registered, for it would change other parts.
+  """
+  before = dict(_parts)
+  try:
+    for description in descriptions:
+      _add(description)
+    yield
+  finally:
+    _parts.clear()
+    _parts.update(before)
     every_knob.cache_clear()
-  return _parts[key]
+
+
+def _add(description: Mapping[str, Any]) -> None:
+  kind, name = description['kind'], description['name']
+  if (kind, name) in _parts and _parts[kind, name].registered:
+    return
+  knobs = {
+    key: Knob(type(default), default, meaning)
+    for key, (_, default, meaning) in description['knobs'].items()
+  }
+  traits = frozenset(description['traits'])
+  try:
+    _require_free((kind, name), '', has_knobs=bool(knobs))
+    _require_known(kind, knobs, traits)
+  except UsageError as error:
+    raise UsageError(f'config.json registers the {kind} {name!r}: {error}.') from None
+  _parts[kind, name] = Part(
+    kind,
+    name,
+    make=None,
+    title=description['title'],
+    traits=traits,
+    knobs=knobs,
+    metrics={column: Metric(*told) for column, told in description['metrics'].items()},
+    registered=description,
+  )
+  every_knob.cache_clear()

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-from moon_jax import catalog
 from moon_jax.errors import UsageError
 from moon_jax.report.command import Request
 from moon_jax.report.draw import charts
@@ -36,17 +35,18 @@ def collect(
     print(line, file=sys.stderr)
 
   every = read(request, note)
+  target = results.named(request.target, every)
   finished = [run for run in every if run.ending is Ending.FINISHED]
   settings = groups.settings(finished, request.choice)
   found = []
   for setting in settings:
-    own = results.results(setting, request.target)
-    for line in results.notes_on(setting, own, request.target):
+    own = results.results(setting, target)
+    for line in results.notes_on(setting, own, target):
       note(line)
     found += own
   looked_at = models.look_at(settings, request.features, note, say=print)
   parts = [
-    sections.results(found, request.target),
+    sections.results(found, target),
     *(sections.curves(setting) for setting in settings),
     sections.sweeps(settings),
     sections.clients(looked_at),
@@ -71,7 +71,6 @@ def read(request: Request, note: Note) -> Sequence[Run]:
     UsageError: there is none.
   """
   found = find(request.folders, note)
-  catalog.part('algorithm', request.target.algorithm)  # or there is none
   kept = choice.without_duplicates(choice.select(found, request.choice), note)
   for line in filter(None, map(results.note_on, kept)):
     note(line)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from moon_jax.report.command import Request
 from moon_jax.report.numbers import groups, results, tables
+from moon_jax.report.numbers.choice import Choice
 from moon_jax.report.read.runs import Run, find
 
 _WIDTH = 160  # where the output is no terminal
@@ -23,9 +24,10 @@ def show(request: Request) -> None:
   """
   note = functools.partial(print, file=sys.stderr)
   runs = find(request.folders, note)
-  targets = _targets(runs, request)
+  target = results.named(request.target, runs)
+  targets = _targets(runs, request.choice, target)
   found = [results.numbers(run, targets[run.path]) for run in runs]
-  table = tables.compared(found, request.target.describe())
+  table = tables.compared(found, target.describe())
   shown = Table()
   for column, is_number in zip(table.columns, table.numeric(), strict=True):
     side = 'right' if is_number else 'left'
@@ -39,12 +41,14 @@ def show(request: Request) -> None:
     note(f'no finished run gives a target for {", ".join(lost)}')
 
 
-def _targets(runs: Sequence[Run], request: Request) -> dict[pathlib.Path, float | None]:
+def _targets(
+  runs: Sequence[Run], choice: Choice, target: results.Target
+) -> dict[pathlib.Path, float | None]:
   """path -> the accuracy to reach; a target by an algorithm needs one of its runs."""
   found = {}
-  for setting in groups.settings(runs, request.choice):
+  for setting in groups.settings(runs, choice):
     for series in setting.series:
-      value = results.target_of(setting, series, request.target)
+      value = results.target_of(setting, series, target)
       for run in series.runs:
         found.setdefault(run.path, value)
   return found

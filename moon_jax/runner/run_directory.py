@@ -77,14 +77,15 @@ def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
   """
   told = []
   for description in saved.get('registered', []):
-    part = catalog.remember(description)
-    what = f'{part.kind} {part.name!r}'
-    if part.make is None:
+    kind, name = description['kind'], description['name']
+    what = f'{kind} {name!r}'
+    if name not in catalog.names(kind):
       raise UsageError(
         f'{workdir} holds a run with the {what} of {description["file"]}, which is not '
         'registered now: give the file that registers it by --config.'
       )
-    if (part.registered or {}).get('sha256') != description['sha256']:
+    now = catalog.part(kind, name).registered or {}
+    if now.get('sha256') != description['sha256']:
       told.append(f'{description["file"]}, the {what}, has changed since the run began')
   return told
 

@@ -932,3 +932,55 @@ def test_runs_of_an_algorithm_that_is_not_registered_now(
   assert [words for words in said if words.startswith('skipped')][1] == line
   # The user's file says it too.
   assert len(Collected(tmp_path / 'runs', flag).rows('accuracy')) == 3
+
+
+def known_knobs():
+  return {name: knob._replace(bounds=()) for name, knob in catalog.every_knob().items()}
+
+
+def registers(path, description):
+  saved = json.loads((path / 'config.json').read_text())
+  saved['registered'] = [description]
+  (path / 'config.json').write_text(json.dumps(saved))
+
+
+# kind, name, knob, trait of what a stranger's run registers -> why it is no part.
+HOSTILE = {
+  ('algorithm', 'moon', 'mu', ''): 'the name is taken',
+  ('model', 'moon', 'mu', ''): 'the name is taken, as a group of knobs',
+  ('data', 'optimizer', 'learning_rate', ''): 'the name is taken, as a group of knobs',
+  ('model', 'served', 'a', ''): 'the name is taken, as a trait',
+  ('algorithm', 'mine', 'a', 'moon'): "there is no trait 'moon'",
+  ('model', 'mine', 'num_classes', ''): "a knob cannot be called 'num_classes' here",
+}
+
+
+@pytest.mark.parametrize('part', HOSTILE)
+def test_a_strangers_run_changes_no_other(tmp_path, capsys, part):
+  for mu in (1, 2):
+    write_run(tmp_path / f'b/{mu}', [0.5, 0.6], f'--config.moon.mu={mu}')
+  told, knobs = Collected(tmp_path / 'b').rows('accuracy'), known_knobs()
+  kind, name, knob, trait = part
+  stranger = write_run(tmp_path / 'a', [0.9, 0.9])
+  description = {'kind': kind, 'name': name, 'title': 'T', 'metrics': {}}
+  description |= {'knobs': {knob: ['str', 'x', 'y']}, 'traits': [trait] * bool(trait)}
+  registers(stranger, description | {'file': 'f.py', 'sha256': ''})
+  capsys.readouterr()
+  assert Collected(tmp_path).rows('accuracy') == told
+  line = f'config.json registers the {kind} {name!r}: {HOSTILE[part]}.'
+  assert f'skipped {stranger}: {line}' in capsys.readouterr().err
+  assert known_knobs() == knobs
+
+
+def test_what_a_run_registers_counts_for_it_alone(tmp_path, clean_catalog):
+  (tmp_path / 'turtle.py').write_text(OF_USERS)
+  write_run(tmp_path / 'a', [0.5, 0.6], f'--config={tmp_path / "turtle.py"}')
+  write_run(tmp_path / 'b', [0.5, 0.6], f'--config={tmp_path / "turtle.py"}')
+  clean_catalog()
+  told = json.loads((tmp_path / 'b/config.json').read_text())['registered'][0]
+  registers(tmp_path / 'b', told | {'title': 'Hare', 'metrics': {}})
+  first, second = runs.find([tmp_path], print)
+  assert (first.algorithm.part.title, second.algorithm.part.title) == ('Turtle', 'Hare')
+  assert list(first.algorithm.part.metrics) == ['shell']
+  assert 'turtle' not in catalog.names('algorithm')
+  assert 'turtle.rho' not in catalog.every_knob()

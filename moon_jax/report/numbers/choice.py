@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from moon_jax import catalog
-from moon_jax import config as config_lib
 from moon_jax.errors import UsageError, did_you_mean
-from moon_jax.report.read.runs import Ending, Note, Run
+from moon_jax.report.read.runs import Ending, Note, Run, Value
 
 
 class Choice(NamedTuple):
@@ -29,7 +27,7 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
   Raises:
     UsageError: no run has such a knob, or none is chosen.
   """
-  known = {name for run in runs for name in run.knobs} & catalog.every_knob().keys()
+  known = {name for run in runs for name in run.knobs}
   telling = {name for run in runs for name in run.identity}
   _require_known('where', choice.where, known)
   _require_known('group', choice.group or (), telling)
@@ -38,13 +36,25 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
     run
     for run in runs
     if all(
-      run.knobs.get(name) in [config_lib.from_word(name, word) for word in words]
+      any(_is(run.knobs.get(name), word) for word in words)
       for name, words in choice.where.items()
     )
   ]
   if not chosen:
     raise UsageError(f'--where: none of the {len(runs)} runs is chosen.')
   return chosen
+
+
+def _is(value: Value | None, word: str) -> bool:
+  """Whether the word stands for the value of a knob."""
+  if isinstance(value, bool):
+    return word.lower() == str(value).lower()
+  if isinstance(value, str):
+    return word == value
+  try:
+    return value == float(word)
+  except ValueError:
+    return False
 
 
 def _require_known(flag: str, names: Iterable[str], known: set[str]) -> None:

@@ -67,7 +67,7 @@ def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
   """
   differing = varying(runs, choice.over)
   if choice.group is None:
-    parts = [catalog.part(ALGORITHM, run.knobs[ALGORITHM]) for run in runs]
+    parts = [run.algorithm.part for run in runs]
     own = {part.group or part.name for part in parts} | _OF_ALGORITHMS
     group = [ALGORITHM, *(n for n in differing if n.split('.')[0] in own)]
   else:
@@ -126,7 +126,7 @@ def _series(members, group, over, differing):
     yield Series(
       key=key,
       label=naming.describe_series(told or key) or 'runs',
-      algorithm=same[0].knobs[ALGORITHM],
+      algorithm=same[0].algorithm,
       runs=tuple(same),
       finished=_samples(same, over),
     )
@@ -158,7 +158,8 @@ def _place(name, value):
   if (name, value) in PLAIN.items():
     return (-1, 0, '')
   if name == ALGORITHM:
-    return (0, catalog.names(ALGORITHM).index(value), '')
+    known = catalog.names(ALGORITHM)
+    return (0, known.index(value) if value in known else len(known), value)
   if isinstance(value, str):
     return (1, 0, value)
   return (0, value, '')

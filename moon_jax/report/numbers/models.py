@@ -4,7 +4,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from moon_jax import catalog
 from moon_jax.errors import RunError, UsageError
 from moon_jax.report.numbers import naming
 from moon_jax.report.numbers.groups import Series, Setting
@@ -85,6 +84,6 @@ def _asked_for(
 
 def _is_global(run: Run) -> bool:
   """Whether the run has one model for all clients."""
-  part = catalog.part(naming.ALGORITHM, run.knobs[naming.ALGORITHM])
+  part = run.algorithm.part
   has_one = part.has('served') or not part.has('several_clients')
   return has_one and run.identity.get('batch_norm') != 'local'

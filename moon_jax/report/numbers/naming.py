@@ -2,7 +2,6 @@
 
 import hashlib
 
-from moon_jax import catalog
 from moon_jax.report.read.runs import Value
 
 ALGORITHM = 'algorithm'
@@ -36,7 +35,7 @@ def describe_series(key: Key) -> str:
 
 def _words(name: str, value: Value) -> str:
   if name == ALGORITHM:
-    return catalog.part(ALGORITHM, value).title
+    return value.part.title
   if name == DIGEST:
     return f'data {value[:8]}'
   return f'{short(name)}={word(value)}'

@@ -1,14 +1,15 @@
 """The numbers of each run, and of each series over its finished runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from moon_jax import catalog
 from moon_jax.report.numbers import groups, naming, statistics
 from moon_jax.report.numbers.groups import Series, Setting
 from moon_jax.report.numbers.naming import Key
 from moon_jax.report.numbers.table import Row
 from moon_jax.report.numbers.traces import ACCURACY
-from moon_jax.report.read.runs import Ending, Run
+from moon_jax.report.read.runs import Algorithm, Ending, Run
 
 BASELINE = 'fedavg'
 # The device trains, tests, or waits for the host, which saves and packs meanwhile.
@@ -41,6 +42,18 @@ class Target(NamedTuple):
       return f'accuracy {self.value:g}'
     name = naming.describe(((naming.ALGORITHM, self.algorithm),))
     return f"{name}'s mean {self.which} accuracy"
+
+
+def named(target: Target, runs: Iterable[Run]) -> Target:
+  """The target, whose algorithm is one of the catalog or of a run.
+
+  Raises:
+    UsageError: there is none.
+  """
+  told = {run.algorithm: run.algorithm for run in runs}
+  name = target.algorithm
+  found = told.get(name) or Algorithm(catalog.part(naming.ALGORITHM, name))
+  return target._replace(algorithm=found)
 
 
 def numbers(run: Run, target: float | None = None) -> Row:

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from moon_jax import catalog
-from moon_jax.catalog import Metric, Part
-from moon_jax.report.numbers.naming import ALGORITHM
+from moon_jax.catalog import Metric
 from moon_jax.report.read.runs import Run
 
 ACCURACY = 'test_accuracy'
@@ -17,22 +15,23 @@ GENERAL = {
   'test_loss': Metric('Test loss', 'test loss, nats'),
   'drift': Metric('Client drift ||w - w_received||', 'norm, mean of clients'),
   'test_accuracy_worst': Metric('Worst client', 'test accuracy, %', 100.0),
-  'user_accuracy_worst_tenth': Metric('Worst tenth of users', 'test accuracy, %', 100.0),
+  'user_accuracy_worst_tenth': Metric(
+    'Worst tenth of users', 'test accuracy, %', 100.0
+  ),
 }
 
 
 def followed(runs: Iterable[Run]) -> dict[str, Metric]:
   """What the catalog says of each number that these runs may have."""
-  parts = {run.knobs[ALGORITHM]: _part(run) for run in runs}
   every = GENERAL.copy()
-  for part in parts.values():
-    every |= part.metrics
+  for run in runs:
+    every |= run.algorithm.part.metrics
   return every
 
 
 def column(run: Run, name: str) -> dict[int, float]:
   """round -> value of a number, in its unit; empty where it is not the algorithm's."""
-  part = _part(run)
+  part = run.algorithm.part
   metric: Metric | None = (GENERAL | dict(part.metrics)).get(name)
   if metric is None:
     return {}
@@ -42,7 +41,3 @@ def column(run: Run, name: str) -> dict[int, float]:
     own = {k[len(prefix) :]: v for k, v in run.knobs.items() if k.startswith(prefix)}
     found = {record['round']: metric.value(own, record) for record in run.rounds}
   return {r: metric.factor * v for r, v in found.items() if v is not None}
-
-
-def _part(run: Run) -> Part:
-  return catalog.part(ALGORITHM, run.knobs[ALGORITHM])

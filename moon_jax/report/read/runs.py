@@ -29,6 +29,21 @@ class Ending(enum.StrEnum):
   EMPTY = 'without a round'
 
 
+class Algorithm(str):
+  """The name of an algorithm, with what the catalog or its own run says of it.
+
+  Attributes:
+    part: its entry.
+  """
+
+  part: catalog.Part
+
+  def __new__(cls, part: catalog.Part) -> 'Algorithm':
+    name = super().__new__(cls, part.name)
+    name.part = part
+    return name
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
   """One run directory.
@@ -52,6 +67,11 @@ class Run:
   timings: list[Record]
   ending: Ending
   about: Record
+
+  @property
+  def algorithm(self) -> Algorithm:
+    """Which one was run."""
+    return self.knobs['algorithm']
 
   @property
   def name(self) -> str:
@@ -128,27 +148,31 @@ def _read_or_note(path: pathlib.Path, defaults: Record, note: Note) -> Run | Non
 
 def _read(path: pathlib.Path, defaults: Record) -> Run:
   about = untrusted.plain(files.read_json(path / 'config.json') or {})
-  for description in about.get('registered', ()):
-    catalog.remember(description)
-  knobs = config_lib.flatten(about.pop('config', {}))
+  with catalog.told_of(about.get('registered', ())):  # for this run alone
+    knobs = defaults | _knobs(about)
+    identity = config_lib.identity(knobs)
+  rounds = files.read_lines(path / 'metrics.jsonl')
+  return Run(
+    path=path,
+    knobs=knobs,
+    identity=identity | {'data_digest': about.get('data_digest', '')},
+    rounds=rounds,
+    timings=files.read_lines(path / 'timings.jsonl'),
+    ending=_ending(path, rounds),
+    about=about,
+  )
+
+
+def _knobs(about: Record) -> dict[str, Value]:
+  """The knobs of a config.json, checked by their types."""
+  knobs = config_lib.flatten(about.get('config', {}))
   if not {'algorithm', 'seed'} <= knobs.keys():
     raise ValueError('config.json is not what a run writes')
   for name, knob in catalog.every_knob().items():
     kinds = (int, float) if knob.kind is float else (knob.kind,)
     if type(knobs.get(name, knob.default)) not in (*kinds, type(knob.default)):
       raise ValueError(f'config.json has {name}={knobs[name]!r}')
-  catalog.part('algorithm', knobs['algorithm'])  # or there is none
-  knobs = defaults | knobs
-  rounds = files.read_lines(path / 'metrics.jsonl')
-  return Run(
-    path=path,
-    knobs=knobs,
-    identity=config_lib.identity(knobs) | {'data_digest': about.get('data_digest', '')},
-    rounds=rounds,
-    timings=files.read_lines(path / 'timings.jsonl'),
-    ending=_ending(path, rounds),
-    about=about,
-  )
+  return knobs | {'algorithm': Algorithm(catalog.part('algorithm', knobs['algorithm']))}
 
 
 def _ending(path: pathlib.Path, rounds: list[Record]) -> Ending:
