@@ -58,6 +58,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 [0, 1]
   --config.partition.min_size=10                examples the smallest client must own;
                                                 natural: leaves out others; at least 1
+  --config.partition.seed=auto                  of who owns what; auto: seed; in [0,
+                                                2147483647]
   --config.augmentation.name=none               of training images; one of none, flip,
                                                 crop_flip
   --config.augmentation.padding=reflect         beyond the border; zero: black; one of

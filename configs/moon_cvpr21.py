@@ -6,9 +6,12 @@
 10 clients, Dirichlet(0.5), 100 rounds of 10 local epochs, batches of 64, SGD with
 learning rate 0.01, momentum 0.9, weight decay 1e-5; random crops and flips, the last
 partial batch dropped; mu = 5. The partition is that of its public code: a client that
-holds its fair share gets no more (`partition.balance`). SCAFFOLD's models are
-averaged by samples here, as that code does; its own paper averages uniformly
-(`--config.client_weight=uniform`). CIFAR-100 is trained with ResNet-50, mu = 1.
+holds its fair share gets no more (`partition.balance`). It redraws until each client
+has 10 examples, here 64: one with less than a batch would drop all that it has, and is
+refused. SCAFFOLD's models are averaged by samples here, as that code does; its own
+paper averages uniformly (`--config.client_weight=uniform`). SOLO trains for 300 local
+epochs, here in one round: momentum is never reset. CIFAR-100 is trained with ResNet-50,
+mu = 1.
 NIID-Bench (Li et al. 2022) has 50 rounds, keeps partial batches, and its network is
 without MOON's head; here the head is in.
 """
@@ -26,7 +29,12 @@ def _bench(algorithm: str, name: str, reported: str) -> Variant:
   return Variant(
     f'{name}, NIID-Bench: 50 rounds',
     f'{reported} (NIID-Bench)',
-    {'algorithm': algorithm, 'num_rounds': 50, 'drop_last': False},
+    {
+      'algorithm': algorithm,
+      'num_rounds': 50,
+      'drop_last': False,
+      'partition.min_size': 10,
+    },
   )
 
 
@@ -42,7 +50,11 @@ VARIANTS = {
     {'algorithm': 'fedprox'},
   ),
   'scaffold': Variant('SCAFFOLD', '66.6 +- 0.2 (table 1)', {'algorithm': 'scaffold'}),
-  'solo': Variant('SOLO', '46.3 +- 5.1 over clients (table 1)', {'algorithm': 'solo'}),
+  'solo': Variant(
+    'SOLO, 300 epochs',
+    '46.3 +- 5.1 over clients (table 1)',
+    {'algorithm': 'solo', 'num_rounds': 1, 'local_epochs': 300},
+  ),
   **{f'mu_{mu:g}': _moon(mu, '') for mu in (0.1, 1.0, 10.0)},
   'niid_bench_fedavg': _bench('fedavg', 'FedAvg', '68.2'),
   'niid_bench_fedprox': _bench('fedprox', 'FedProx', '67.9'),
@@ -65,4 +77,5 @@ def get_config(variant='moon'):
   config.data.name = 'cifar10'
   config.augmentation.name = 'crop_flip'
   config.drop_last = True
+  config.partition.min_size = 64
   return choose(config, VARIANTS, variant)

@@ -11,7 +11,6 @@ In the template a line of its own
   @figure NAME FILE: VARIANT ...      their curves side by side, results/NAME.png
   @sweep NAME KNOB FILE: VARIANT ...  their accuracy over a knob, results/NAME.png
   @tsne FILE: VARIANT ...      what their global models tell apart
-  @pictures FILE: VARIANT ...  the curves of every run alone
 
 becomes Markdown, and {{last RUN}}, {{late RUN}} (the mean of five tests) and
 {{rounds RUN}} in a text the number of a run of docs/results/. FILE is configs/FILE.py.
@@ -120,23 +119,16 @@ def _by_sample(given: Sequence[Row]) -> dict[tuple, float]:
   }
 
 
-def _pictures(given: Sequence[Row]) -> list[str]:
-  return _of_each(given, 'curves.png', 'Test accuracy and losses', '\n\n')
-
-
 def _tsne(given: Sequence[Row]) -> list[str]:
-  return _of_each(given, records.TSNE, 't-SNE', ' ')
-
-
-def _of_each(given: Sequence[Row], file: str, what: str, between: str) -> list[str]:
-  """The pictures that were kept with the runs."""
+  """Those that were kept with the runs."""
   shown = [
-    f'![{what} of {row.variant.setting}, seed {run.seed}](results/{run.name}/{file})'
+    f'![t-SNE of {row.variant.setting}, seed {run.seed}]'
+    f'(results/{run.name}/{records.TSNE})'
     for row in given
     for run in row.runs
-    if file in run.files
+    if records.TSNE in run.files
   ]
-  return between.join(shown).splitlines() or [f'{what}: {NOT_RUN}.']
+  return [' '.join(shown) or f't-SNE: {NOT_RUN}.']
 
 
 class _Pictures:
@@ -185,7 +177,6 @@ _MADE = {
   'table': _table,
   'costs': _costs,
   'compare': _compare,
-  'pictures': _pictures,
   'tsne': _tsne,
 }
 _NUMBERS = {

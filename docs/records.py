@@ -2,14 +2,14 @@
 
 docs/results/NAME/metrics.jsonl   as the run wrote it
 docs/results/NAME/config.json     its configuration, what it ran on, what it cost
-docs/results/NAME/curves.png
 docs/results/NAME/tsne.png        if its trained global model was looked at
-docs/results/SHA256SUMS           of all these; `sha256sum -c` reads it too
+docs/results/NAME.sha256          of these; `sha256sum -c *.sha256` reads it too
+
+Each run has sums of its own, so that runs added side by side cannot conflict.
 """
 
 import pathlib
 import shlex
-import shutil
 import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,13 +22,18 @@ from moon_jax.report.read import features
 from moon_jax.report.read.runs import read_arrays
 from moon_jax.runner import clock, files
 
-FILES = ('config.json', 'curves.png', 'metrics.jsonl')
+FILES = ('config.json', 'metrics.jsonl')
 TSNE = 'tsne.png'
 _EACH = ('train_seconds', 'evaluate_seconds')  # in every round
-_SUMS = 'SHA256SUMS'
-_KEPT = ('data_digest', 'versions', 'devices', 'git_commit')
+_SUMS = '.sha256'
+_KEPT = ('data_digest', 'versions', 'devices', 'machine', 'git_commit')
 # Of the machine that ran it, not of the experiment.
-_PRIVATE = ('--workdir', '--config.data.dir', '--config.execution.compile_cache')
+_PRIVATE = (
+  '--workdir',
+  '--config.data.dir',
+  '--config.execution.compile_cache',
+  '--config.checkpoint_every_rounds',
+)
 
 
 class Kept(NamedTuple):
@@ -63,26 +68,35 @@ class Kept(NamedTuple):
 
 
 def read(results: pathlib.Path) -> dict[str, Kept]:
-  """name -> run, of all that SHA256SUMS lists.
+  """name -> run, of all that are there.
 
   Raises:
     UsageError: a file is missing, has changed, or is not listed.
   """
-  sums = _sums(results)
-  there = {f'{path.parent.name}/{path.name}' for path in results.glob('*/*')}
-  if unlisted := sorted(there - set(sums)):
-    raise UsageError(f'{results / unlisted[0]} is not in {_SUMS}: add the run.')
-  for name, digest in sums.items():
-    path = results / name
-    if not path.is_file():
-      raise UsageError(f'{path} is missing; {_SUMS} lists it.')
-    if files.sha256(path) != digest:
-      raise UsageError(f'{path} has changed: its SHA-256 is not that in {_SUMS}.')
-  names = sorted({name.partition('/')[0] for name in sums})
-  for name, file in ((name, file) for name in names for file in FILES):
-    if f'{name}/{file}' not in sums:
-      raise UsageError(f'{results / name / file} is missing, also from {_SUMS}.')
+  names = sorted(path.name.removesuffix(_SUMS) for path in results.glob(f'*{_SUMS}'))
+  for path in sorted(results.glob('*/')):
+    if path.name not in names:
+      raise UsageError(f'{path}{_SUMS} is missing: add the run.')
+  for name in names:
+    _check(results / name, sums(results, name))
   return {name: _kept(results / name) for name in names}
+
+
+def _check(run: pathlib.Path, listing: pathlib.Path) -> None:
+  """Raises UsageError unless the kept run has just what is listed."""
+  digests, listed = _listed(listing), listing.name
+  there = {f'{run.name}/{path.name}' for path in run.glob('*')}
+  if unlisted := sorted(there - set(digests)):
+    raise UsageError(f'{run.parent / unlisted[0]} is not in {listed}: add the run.')
+  for name, digest in digests.items():
+    path = run.parent / name
+    if not path.is_file():
+      raise UsageError(f'{path} is missing; {listed} lists it.')
+    if files.sha256(path) != digest:
+      raise UsageError(f'{path} has changed: its SHA-256 is not that in {listed}.')
+  for file in FILES:
+    if f'{run.name}/{file}' not in digests:
+      raise UsageError(f'{run / file} is missing, also from {listed}.')
 
 
 def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
@@ -101,20 +115,24 @@ def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
     lacks = '' if summary else ', no summary.json'
     raise UsageError(f'{run} is not finished: {len(rounds)} of {wanted} rounds{lacks}.')
   target = results / run.resolve().name
-  kept = target / 'metrics.jsonl'
-  if kept.exists() and kept.read_bytes() != (run / 'metrics.jsonl').read_bytes():
+  kept, records = target / 'metrics.jsonl', (run / 'metrics.jsonl').read_bytes()
+  # Without sums it is what was left when it was being added.
+  there = sums(results, target.name).exists() and kept.exists()
+  if there and kept.read_bytes() != records:
     raise UsageError(f'{target} holds another run: rename one of them.')
   told = _about(about, files.read_lines(run / 'timings.jsonl'))
-  sums = _sums(results)
   target.mkdir(parents=True, exist_ok=True)
-  for name in ('metrics.jsonl', 'curves.png'):
-    shutil.copy(run / name, target / name)
+  kept.write_bytes(records)
   files.write_json(target / 'config.json', told)
-  made = [*FILES, *_drawn(run, target, wanted)]
-  sums |= {f'{target.name}/{file}': files.sha256(target / file) for file in made}
-  lines = [f'{digest}  {name}\n' for name, digest in sorted(sums.items())]
-  files.replace(results / _SUMS, ''.join(lines))
-  return [f'{target.name}/{file}' for file in made]
+  made = [f'{target.name}/{file}' for file in [*FILES, *_drawn(run, target, wanted)]]
+  lines = [f'{files.sha256(results / name)}  {name}\n' for name in made]
+  files.replace(sums(results, target.name), ''.join(lines))
+  return made
+
+
+def sums(results: pathlib.Path, name: str) -> pathlib.Path:
+  """Of a kept run: written when all of it is there."""
+  return results / f'{name}{_SUMS}'
 
 
 def _drawn(run: pathlib.Path, target: pathlib.Path, rounds: int) -> list[str]:
@@ -133,17 +151,19 @@ def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str,
   command = [word for word in words if word.partition('=')[0] not in _PRIVATE]
   knobs = config_lib.flatten(about['config'])
   knobs |= {name: '' for name in ('data.dir',) if name in knobs}
-  cost = {}
-  if timings:
-    each = [sum(line.get(name, 0.0) for name in _EACH) for line in timings]
-    total = sum(clock.time_spent(timings).values())
-    cost = {'seconds': round(total), 'median': round(statistics.median(each), 1)}
   return {
     'command': shlex.join(command),
     'config': config_lib.nest(knobs),
     **{name: about[name] for name in _KEPT if name in about},
-    'cost': cost,
+    'cost': cost(timings) if timings else {},
   }
+
+
+def cost(timings: list[dict[str, Any]]) -> dict[str, float]:
+  """Seconds in all, and of the median round's training and testing."""
+  each = [sum(line.get(name, 0.0) for name in _EACH) for line in timings]
+  total = sum(clock.time_spent(timings).values())
+  return {'seconds': round(total), 'median': round(statistics.median(each), 1)}
 
 
 def _kept(path: pathlib.Path) -> Kept:
@@ -172,10 +192,9 @@ def _kept(path: pathlib.Path) -> Kept:
   return kept
 
 
-def _sums(results: pathlib.Path) -> dict[str, str]:
-  """'NAME/FILE' -> SHA-256 in hexadecimal."""
-  path = results / _SUMS
-  lines = path.read_text().splitlines() if path.exists() else []
+def _listed(path: pathlib.Path) -> dict[str, str]:
+  """'NAME/FILE' -> SHA-256 in hexadecimal, of one run."""
+  lines = path.read_text().splitlines()
   if any(len(line.split('  ')) != 2 for line in lines):
     raise UsageError(f'{path} must have lines of a digest, two spaces and a file.')
   return {name: digest for digest, name in (line.split('  ') for line in lines)}

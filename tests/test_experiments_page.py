@@ -108,7 +108,8 @@ def test_the_cost_counts_a_save_once(docs, tmp_path):
 def test_the_deviation_between_clients_is_none_between_trials(docs, tmp_path):
   write_template(docs, '@table moon_cvpr21: solo')
   choice = 'configs/moon_cvpr21.py:solo'
-  run = finished(tmp_path, 'one', 0.4, choice=choice, test_accuracy_std=0.04)
+  rounds = f'--config.num_rounds={NUM_ROUNDS}'
+  run = finished(tmp_path, 'one', 0.4, rounds, choice=choice, test_accuracy_std=0.04)
   row = cells(add(docs, run), 'solo')
   assert row[2] == '40.0 (clients +- 4.0)'
   assert row[8] == 'One seed, 6.3 below what is reported.'
@@ -155,13 +156,10 @@ def test_differences_are_paired_by_seed(docs, tmp_path):
 
 
 def test_a_picture_is_of_the_runs_there_are(docs, tmp_path):
-  write_template(
-    docs, '@figure both moon_cvpr21: fedavg', '@pictures moon_cvpr21: fedavg'
-  )
+  write_template(docs, '@figure both moon_cvpr21: fedavg', '@costs moon_cvpr21: fedavg')
   assert 'Figure `both`: not run.' in build.page(docs)
   text = add(docs, finished(tmp_path, 'one', 0.6))
   assert '(results/both.png)' in text
-  assert '(results/one/curves.png)' in text
   assert build.page(docs) == text
   digest = draw.digest_of(docs / 'results/both.png')
   text = add(
@@ -290,12 +288,13 @@ def alter(path):
   ('change', 'words'),
   [
     (lambda run: alter(run / 'metrics.jsonl'), r'metrics\.jsonl has changed'),
-    (lambda run: (run / 'curves.png').write_bytes(b''), r'curves\.png has changed'),
+    (lambda run: (run / 'config.json').write_bytes(b''), r'config\.json has changed'),
     (lambda run: (run / 'metrics.jsonl').unlink(), r'metrics\.jsonl is missing'),
     (lambda run: shutil.rmtree(run), r'config\.json is missing'),
-    (lambda run: shutil.copytree(run, run.with_name('two')), r'is not in SHA256SUMS'),
+    (lambda run: shutil.copytree(run, run.with_name('two')), r'two\.sha256 is missing'),
+    (lambda run: (run / 'x').write_text('y'), r'one/x is not in one\.sha256'),
     (
-      lambda run: (run.parent / 'SHA256SUMS').write_text('nonsense\n'),
+      lambda run: (run.parent / 'one.sha256').write_text('nonsense\n'),
       'lines of a digest, two spaces and a file',
     ),
   ],
@@ -325,7 +324,7 @@ def test_a_run_that_lacks_something_fails_the_build(
   docs, tmp_path, name, change, words, capsys
 ):
   add(docs, finished(tmp_path, 'one', 0.6))
-  path, sums = docs / 'results/one' / name, docs / 'results/SHA256SUMS'
+  path, sums = docs / 'results/one' / name, docs / 'results/one.sha256'
   before = files.sha256(path)
   path.write_text(change(path.read_text()))
   sums.write_text(sums.read_text().replace(before, files.sha256(path)))
@@ -364,7 +363,7 @@ def test_what_is_no_finished_run_is_not_kept(docs, tmp_path, capsys):
 def test_a_kept_run_that_was_interrupted_while_added_can_be_added_again(docs, tmp_path):
   run = finished(tmp_path, 'one', 0.6)
   text = add(docs, run)
-  (docs / 'results/one/curves.png').unlink()
+  (docs / 'results/one.sha256').unlink()
   assert add(docs, run) == text
   assert np.isclose(
     list(records.read(docs / 'results')['one'].accuracy().values())[-1], 60

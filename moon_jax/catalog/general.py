@@ -101,6 +101,10 @@ KNOBS = {
   'partition.min_size': counted(
     10, 'examples the smallest client must own; natural: leaves out others', _SEVERAL
   ),
+  # Earlier runs have no such knob; unresolved, 'auto' is the same in runs of all seeds.
+  'partition.seed': knob(
+    int, 'auto', 'of who owns what; auto: seed', SEED, _DEALT, optional=True, auto=True
+  ),
   'augmentation.name': word('none', 'of training images'),
   'augmentation.padding': word(
     'reflect', 'beyond the border; zero: black', _PADDINGS, _CROPS

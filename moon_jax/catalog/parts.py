@@ -81,7 +81,8 @@ class Knob(NamedTuple):
     needs: (kind of part, trait): the knob is used if the chosen parts have these.
     required: whether '' is no value where the knob is used.
     may_change: whether a resumed run may have another value: it is the same experiment.
-    auto: what 'auto' stands for; None if it is no value.
+    auto: what 'auto' stands for; True if what takes the knob decides that, and it stays
+      'auto'; None if it is no value.
     optional: whether a configuration may lack it, as a part's own: it was written when
       there was no such knob, and what it did then is the default.
   """
@@ -93,7 +94,7 @@ class Knob(NamedTuple):
   needs: tuple[tuple[str, str], ...] = ()
   required: bool = False
   may_change: bool = False
-  auto: Auto | None = None
+  auto: Auto | bool | None = None
   optional: bool = False
 
 

@@ -135,7 +135,8 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   mine = catalog.of_registered
   valid = {n: v for n, v in valid.items() if not mine(n) or catalog.used(n, valid)}
   autos = {name: knobs[name].auto for name in valid if valid[name] == 'auto'}
-  resolved = {n: auto.values[valid[auto.decider]] for n, auto in autos.items() if auto}
+  decided = {n: auto for n, auto in autos.items() if isinstance(auto, catalog.Auto)}
+  resolved = {n: auto.values[valid[auto.decider]] for n, auto in decided.items()}
   return Config(nest(valid | resolved))
 
 

@@ -174,14 +174,16 @@ def deal(config: Config, data: Dataset) -> partition.Skewed:
     offsets = np.concatenate([[0], np.cumsum(data.stored.sizes)])
     return partition.Skewed(partition.Partition(data.train_labels, offsets))
   owners = {'clients': data.train_clients} if users.are_clients(config) else {}
+  own = options(config, 'partition')
+  if own.get('seed', 'auto') == 'auto':
+    own['seed'] = config.seed
   return partition.make(
     config.partition.name,
     data.train_labels,
     **owners,
     num_clients=config.num_clients,
     min_size=config.partition.min_size,
-    seed=config.seed,
-    **options(config, 'partition'),
+    **own,
   )
 
 

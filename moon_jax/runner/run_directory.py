@@ -8,6 +8,7 @@ summary.json    written, like curves.png, when the last round is done
 import contextlib
 import importlib.metadata
 import itertools
+import os
 import pathlib
 import platform
 import subprocess
@@ -186,7 +187,7 @@ def describe(request: Request, digest: str, images: Record, saved: Record) -> Re
       'earlier', one object for each start.
   """
   parts = catalog.registered(config_lib.flatten(request.config))
-  names = ('command', 'versions', 'devices', 'git_commit', 'registered')
+  names = ('command', 'versions', 'devices', 'machine', 'git_commit', 'registered')
   start = {name: saved.get(name) for name in names if name in saved}
   return {
     'command': request.command,
@@ -198,8 +199,18 @@ def describe(request: Request, digest: str, images: Record, saved: Record) -> Re
     'versions': {'python': platform.python_version(), 'moon_jax': __version__}
     | {name: importlib.metadata.version(name) for name in _PACKAGES},
     'devices': [f'{d.platform}: {d.device_kind}' for d in jax.devices()],
+    'machine': machine(),
     'git_commit': _git_commit(),
   }
+
+
+def machine() -> Record:
+  """What the processor calls itself, and how many of its cores the process has."""
+  told = pathlib.Path('/proc/cpuinfo')
+  lines = told.read_text().splitlines() if told.exists() else []
+  names = [line.partition(': ')[2] for line in lines if line.startswith('model name')]
+  cores = getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count() or 1))(0)
+  return {'processor': (names or [platform.machine()])[0], 'cores': len(cores)}
 
 
 def _git_commit() -> str | None:

@@ -18,7 +18,7 @@ moon_cvpr21 moon                      cifar10       moon_cnn        moon      5 
 moon_cvpr21 fedavg                    cifar10       moon_cnn        fedavg    -     -    0.5  yes     0.01   10      1    100    10     crop_flip yes  66.3 0.5
 moon_cvpr21 fedprox                   cifar10       moon_cnn        fedprox   0.01  -    0.5  yes     0.01   10      1    100    10     crop_flip yes  66.9 0.2 68.52
 moon_cvpr21 scaffold                  cifar10       moon_cnn        scaffold  -     -    0.5  yes     0.01   10      1    100    10     crop_flip yes  66.6 0.2
-moon_cvpr21 solo                      cifar10       moon_cnn        solo      -     -    0.5  yes     0.01   10      1    100    10     crop_flip yes  46.3 5.1
+moon_cvpr21 solo                      cifar10       moon_cnn        solo      -     -    0.5  yes     0.01   10      1    1      300    crop_flip yes  46.3 5.1
 moon_cvpr21 mu_0.1                    cifar10       moon_cnn        moon      0.1   0.5  0.5  yes     0.01   10      1    100    10     crop_flip yes  -
 moon_cvpr21 mu_1                      cifar10       moon_cnn        moon      1     0.5  0.5  yes     0.01   10      1    100    10     crop_flip yes  -
 moon_cvpr21 mu_10                     cifar10       moon_cnn        moon      10    0.5  0.5  yes     0.01   10      1    100    10     crop_flip yes  -

@@ -359,6 +359,7 @@ def test_changes_leave_out_what_follows_from_another():
 # Knob -> another valid value, where the rule for its type does not give one.
 ANOTHER = {
   'topology.degree': 4,
+  'partition.seed': 3,
   'cnn_transformer.heads': 16,
   'server_optimizer.momentum': 0.5,
   'execution.devices': '2',

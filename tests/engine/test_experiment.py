@@ -42,6 +42,33 @@ def test_the_first_state_is_a_function_of_the_seed():
   )
 
 
+def test_the_partition_may_have_a_seed_of_its_own():
+  def owners(built):
+    return built.split.indices.tolist()
+
+  one, two = build('--config.seed=3'), build('--config.seed=4')
+  held = build('--config.seed=4', '--config.partition.seed=3')
+  assert owners(held) == owners(one) != owners(two)
+  # First weights, and what batches are drawn from, are as of the run's own seed.
+  for a, b in zip(
+    *(jax.tree.leaves(experiment.initial_state(e)) for e in (two, held)), strict=True
+  ):
+    np.testing.assert_array_equal(a, b)
+  assert [e.config.partition.seed for e in (two, held)] == ['auto', 3]
+  seeds = [experiment.round_scalars(e.config, e.algorithm, 0).seed for e in (two, held)]
+  assert seeds == [4, 4]
+
+
+def test_a_run_from_before_the_seed_of_the_partition_goes_on():
+  given = cli.parse(['--config.seed=3']).config
+  saved = config_lib.flatten(given)
+  del saved['partition.seed']
+  assert config_lib.changes(config_lib.nest(saved), given) == []
+  held = cli.parse(['--config.seed=3', '--config.partition.seed=3']).config
+  (told,) = config_lib.changes(config_lib.nest(saved), held)
+  assert told == "partition.seed: 'auto' -> 3"
+
+
 # Algorithm -> numbers that one client receives, and sends, in a round.
 MODEL = 33_738
 TRAFFIC = {

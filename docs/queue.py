@@ -1,0 +1,223 @@
+"""Runs what docs/queue.txt lists, the most important first, and keeps what it ran.
+
+  python -m docs.queue           until nothing is left; SIGTERM ends it after a round,
+                                 which is saved
+  python -m docs.queue --list    how far each run is, what is left, about how long
+
+  --runs=DIR      of the run directories; default runs/queue, the logs are in its log/
+  --data=DIR      where the TFDS data are, as --config.data.dir
+  --jobs=N        processes, one lane each on cores of its own; default one a core
+  --results=DIR   of what is kept; default docs/results
+  --table=FILE    default docs/queue.txt
+
+It runs when nothing else wants the processor. Killed at any instant the same command
+goes on; several queues, in one folder of runs, run each run once. Exit codes: 0 done,
+1 a run failed, which is told and holds no other back, 2 wrong usage, 75 SIGTERM.
+"""
+
+import collections
+import contextlib
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from absl import flags
+
+from docs import records
+from moon_jax import cli
+from moon_jax.config import ConfigError
+from moon_jax.errors import ExitCode, RunError, UsageError, exit_code_of
+from moon_jax.runner import files, lock, loop, program, run_directory
+from moon_jax.runner.signals import Stop, StoppedError
+from moon_jax.sweeps import running
+from moon_jax.sweeps.cells import Cell, in_one_folder
+
+DOCS = pathlib.Path(__file__).parent
+# Saved after each round: to be stopped costs no more than that.
+_ALL = ('--config.checkpoint_every_rounds=1',)
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+
+
+def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Cell]:
+  """The runs that a table lists, the most important first.
+
+  Raises:
+    ConfigError: every mistake in any of them, one line each.
+  """
+  if not table.is_file():
+    raise UsageError(f'{table} is missing.')
+  found, problems = [], []
+  for line in filter(None, map(_without_comment, table.read_text().splitlines())):
+    head, _, tail = line.partition(':')
+    seeds, _, file = head.partition(' ')
+    variants = [word for word in tail.split() if '=' not in word]
+    own = [word for word in tail.split() if '=' in word]
+    if not (variants and seeds.replace(',', '').isdigit()):
+      problems.append(f'{table}: {line!r} must be SEEDS FILE: VARIANT ...')
+      continue
+    for seed, variant in ((s, v) for s in seeds.split(',') for v in variants):
+      name = '_'.join([file.strip(), variant, *own, f'seed{seed}'])
+      words = [*own, f'seed={seed}', *([f'data.dir={data}'] if data else [])]
+      argv = [f'--config=configs/{file.strip()}.py:{variant}']
+      argv += [*(f'--config.{word}' for word in words), *_ALL]
+      argv += [f'--workdir={runs / name}']
+      try:
+        found.append(Cell(name, argv, cli.parse(argv)))
+      except ConfigError as error:
+        problems += error.problems
+  if problems := [*problems, *in_one_folder([cell.name for cell in found])]:
+    raise ConfigError(dict.fromkeys(problems))
+  return found
+
+
+def work(given: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
+  """Runs and keeps what is left, each run that no other process has.
+
+  After each run it looks from the start: another queue may have been killed.
+
+  Raises:
+    StoppedError: it was asked to stop, and the run has saved what it did.
+  """
+  load, failed, busy = running.remembered(), set(), set()
+  while todo := [
+    cell
+    for cell in given
+    if cell.name not in failed | busy and not _is_kept(cell, results)
+  ]:
+    cell, workdir = todo[0], todo[0].request.workdir
+    try:
+      # Its own, beside the run's: adding is one process's too.
+      with lock.held(workdir.parent / 'held' / cell.name):
+        if not _is_kept(cell, results):
+          print(f'{cell.name}: {running.state_of(cell)}', flush=True)
+          loop.run(cell.request, stop, load=load)
+          print('kept', *records.add(workdir, results), flush=True)
+      busy.clear()
+    except lock.BusyError:
+      busy.add(cell.name)
+    except StoppedError:
+      raise
+    except RunError as error:
+      print(f'{cell.name}: {error}', file=sys.stderr, flush=True)
+      failed.add(cell.name)
+  return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def table(given: Sequence[Cell], results: pathlib.Path, jobs: int) -> Iterator[str]:
+  """A line for each run, then what is left: at the pace of the runs most like it."""
+  paces = collections.defaultdict(list)
+  for cell in given:
+    for kind in _kinds(cell):
+      paces[kind] += _seconds_a_round(cell, results)
+  count = rounds = seconds = 0
+  for cell in given:
+    if _is_kept(cell, results):
+      yield f'{"kept":<20} {cell.name}'
+      continue
+    yield f'{running.state_of(cell):<20} {cell.name}'
+    left = running.rounds_asked(cell) - running.rounds_done(cell)
+    pace = next((found for kind in _kinds(cell) if (found := paces[kind])), [0.0])
+    count, rounds = count + 1, rounds + left
+    seconds += left * sum(pace) / len(pace)
+  hours = f'about {seconds / jobs / 3600:.1f} hours' if seconds else 'unknown hours'
+  yield f'left: {count} runs, {rounds} rounds; {hours} of {jobs} cores'
+
+
+def _kinds(cell: Cell) -> list[tuple]:
+  """What it is, from narrow to wide."""
+  config, choice = cell.request.config, cell.argv[0]
+  algorithm = (config.model, config.algorithm)
+  return [(choice,), (choice.partition(':')[0], *algorithm), algorithm, ()]
+
+
+def _seconds_a_round(cell: Cell, results: pathlib.Path) -> list[float]:
+  """Of the kept run, or of what is there of it; [] if there is nothing."""
+  kept = files.read_json(results / cell.name / 'config.json') or {}
+  if kept.get('cost'):
+    return [kept['cost']['seconds'] / running.rounds_asked(cell)]
+  with contextlib.suppress(RunError):
+    lines = files.read_lines(cell.request.workdir / run_directory.TIMINGS)
+    return [records.cost(lines)['seconds'] / len(lines)] if lines else []
+  return []
+
+
+def _is_kept(cell: Cell, results: pathlib.Path) -> bool:
+  return records.sums(results, cell.name).exists()
+
+
+def _without_comment(line: str) -> str:
+  return line.partition('#')[0].strip()
+
+
+def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
+  """Starts so many of itself, which end with it; the worst exit code."""
+  files.make_folder(logs)
+  die = ctypes.CDLL(None).prctl if sys.platform == 'linux' else lambda *_: None
+  with contextlib.ExitStack() as stack:
+    workers = []
+    for index in range(jobs):
+      log = stack.enter_context((logs / f'{index}.log').open('ab'))
+      command = [sys.executable, '-m', 'docs.queue', *argv, f'--share={index}/{jobs}']
+      workers.append(
+        subprocess.Popen(
+          command,
+          stdout=log,
+          stderr=subprocess.STDOUT,
+          start_new_session=True,
+          preexec_fn=lambda: die(_DIES_WITH_PARENT, signal.SIGTERM),
+        )
+      )
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+      signal.signal(number, lambda n, _: [each.send_signal(n) for each in workers])
+    return max(abs(worker.wait()) for worker in workers)
+
+
+def _yield_to_others() -> None:
+  """The lowest priority that there is, also among sessions: each has a share."""
+  os.nice(19)
+  with contextlib.suppress(OSError, AttributeError):
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+  with contextlib.suppress(OSError):
+    pathlib.Path('/proc/self/autogroup').write_text('19')
+
+
+def main(argv: Sequence[str]) -> int:
+  """The program; the exit code."""
+
+  def program_of_it():
+    values = flags.FlagValues()
+    flags.DEFINE_boolean('list', False, 'states', flag_values=values)
+    flags.DEFINE_integer('jobs', None, 'processes', lower_bound=1, flag_values=values)
+    for name, default in (
+      *(('runs', 'runs/queue'), ('data', ''), ('share', '')),
+      *(('results', str(DOCS / 'results')), ('table', str(DOCS / 'queue.txt'))),
+    ):
+      flags.DEFINE_string(name, default, name, flag_values=values)
+    try:
+      stray = values(['docs.queue', *argv])[1:]
+    except flags.Error as error:
+      raise UsageError(f'{error}; see docs/queue.py.') from None
+    if stray:
+      raise UsageError(f'{stray[0]!r} is a stray word; see docs/queue.py.')
+    runs, results = pathlib.Path(values.runs), pathlib.Path(values.results)
+    given = cells(pathlib.Path(values.table), runs, values.data)
+    jobs = values.jobs or run_directory.machine()['cores']
+    if values.list:
+      print('\n'.join(table(given, results, jobs)))
+      return ExitCode.DONE
+    if not values.share:
+      return _in_processes(argv, jobs, runs / 'log')
+    stop = program.begin()
+    _yield_to_others()
+    running.take_share(values.share)
+    return work(given, results, stop)
+
+  return exit_code_of(program_of_it)
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""docs/queue.py runs what is listed, each run once; killed, it goes on."""
+
+import contextlib
+
+import pytest
+
+from configs import curve, moon_cvpr21
+from docs import queue, records
+from moon_jax import config
+from moon_jax.errors import ExitCode, UsageError
+from moon_jax.runner import lock, loop, signals
+
+TINY = (
+  'data.source=digits model=mlp num_clients=3 num_rounds=2 local_epochs=1 '
+  'data.limit=200 partition.min_size=2 mlp.width=16 mlp.representation=8'
+)
+TABLE = f"""# SEEDS  FILE: VARIANT ...
+1,0  review: fedavg moon {TINY}  # small
+"""
+
+
+class Stopping(signals.Stop):
+  """Is asked to stop in the first round."""
+
+  def requested(self):
+    self._signal = signals.signal.SIGTERM
+    return True
+
+
+@pytest.fixture
+def place(tmp_path):
+  """The table's runs, and where they are kept."""
+  (tmp_path / 'table.txt').write_text(TABLE)
+  (tmp_path / 'results').mkdir()
+  return queue.cells(tmp_path / 'table.txt', tmp_path / 'runs'), tmp_path / 'results'
+
+
+def short(names):
+  return [name.replace(TINY.replace(' ', '_') + '_', '') for name in names]
+
+
+def test_the_order_is_that_of_the_table(place):
+  names = [cell.name for cell in place[0]]
+  assert short(names) == [
+    *('review_fedavg_seed1', 'review_moon_seed1'),
+    *('review_fedavg_seed0', 'review_moon_seed0'),
+  ]
+  assert [cell.request.config.seed for cell in place[0]] == [1, 1, 0, 0]
+
+
+def test_each_run_is_kept_once_and_what_was_stopped_goes_on(place, monkeypatch, capfd):
+  cells, results = place
+  begun, run = [], loop.run
+
+  def count(request, *words, **more):
+    begun.append(request.workdir.name)
+    return run(request, *words, **more)
+
+  monkeypatch.setattr(loop, 'run', count)
+  with pytest.raises(signals.StoppedError):
+    queue.work(cells[:2], results, Stopping())
+  assert records.read(results) == {}
+  *_, left = queue.table(cells[:2], results, 1)
+  assert left.startswith('left: 2 runs, 3 rounds; about ')
+  # As if it was killed while it kept the run.
+  (results / cells[0].name).mkdir()
+  (results / cells[0].name / 'metrics.jsonl').write_bytes(b'')
+  with pytest.raises(UsageError, match='add the run'):
+    records.read(results)
+  assert queue.work(cells[:2], results, signals.Stop()) is ExitCode.DONE
+  assert begun == [cells[0].name, cells[0].name, cells[1].name]
+  kept = records.read(results)
+  assert sorted(kept) == sorted(cell.name for cell in cells[:2])
+  for one in kept.values():
+    assert one.about['machine']['cores'] >= 1
+    assert one.about['machine']['processor']
+    assert 'git_commit' in one.about
+    assert 'checkpoint_every' not in one.command
+  assert queue.work(cells[:2], results, signals.Stop()) is ExitCode.DONE
+  assert len(begun) == 3
+  *lines, left = queue.table(cells[:2], results, 2)
+  assert [line.split()[0] for line in lines] == ['kept', 'kept']
+  assert left == 'left: 0 runs, 0 rounds; unknown hours of 2 cores'
+
+
+def add(run, results):
+  records.sums(results, run.name).touch()
+  return []
+
+
+def test_what_another_process_runs_is_left_to_it(place, monkeypatch):
+  cells, results = place
+  held, begun = contextlib.ExitStack(), []
+  folder = cells[0].request.workdir.parent / 'held'
+  held.enter_context(lock.held(folder / cells[0].name))
+
+  def run(request, *words, **more):
+    begun.append(request.workdir.name)
+    if len(begun) == 3:
+      held.close()  # the other one is killed
+
+  monkeypatch.setattr(loop, 'run', run)
+  monkeypatch.setattr(records, 'add', add)
+  assert queue.work(cells, results, signals.Stop()) is ExitCode.DONE
+  assert begun == [cell.name for cell in (*cells[1:], cells[0])]
+
+
+def test_a_run_that_fails_holds_no_other_back(place, monkeypatch, capsys):
+  cells, results = place
+
+  def run(request, *words, **more):
+    if request.workdir.name == cells[0].name:
+      raise UsageError('no data')
+
+  monkeypatch.setattr(loop, 'run', run)
+  monkeypatch.setattr(records, 'add', add)
+  assert queue.work(cells, results, signals.Stop()) is ExitCode.FAILED
+  assert capsys.readouterr().err == f'{cells[0].name}: no data\n'
+  assert [records.sums(results, c.name).exists() for c in cells] == [False] + 3 * [True]
+
+
+@pytest.mark.parametrize(
+  ('line', 'words'),
+  [
+    ('0 review: fedavgg', "no variant 'fedavgg'"),
+    ('0 nothing: fedavg', 'nothing.py'),
+    ('0 review: fedavg num_round=3', 'num_round is not a knob'),
+    ('review: fedavg', 'must be SEEDS FILE: VARIANT ...'),
+    ('0 review:', 'must be SEEDS FILE: VARIANT ...'),
+    ('0,0 review: fedavg', 'Several runs would be in review_fedavg_seed0'),
+  ],
+)
+def test_a_line_of_the_table_that_is_wrong_is_told(tmp_path, line, words, capsys):
+  (tmp_path / 'table.txt').write_text(f'{line}\n')
+  assert queue.main([f'--table={tmp_path / "table.txt"}', '--list']) == ExitCode.USAGE
+  (told,) = capsys.readouterr().err.splitlines()
+  assert words in told
+
+
+def test_the_committed_table_is_listed(tmp_path, capsys):
+  words = [f'--runs={tmp_path}', f'--results={tmp_path}', '--list', '--jobs=2']
+  assert queue.main(words) == ExitCode.DONE
+  *lines, left = capsys.readouterr().out.splitlines()
+  assert lines[0].split() == ['new', 'review_fedavg_seed0']
+  assert left.startswith(f'left: {len(lines)} runs, ')
+  assert queue.main(['--table=missing.txt']) == queue.main(['x']) == ExitCode.USAGE
+
+
+def test_the_columns_of_the_curve_differ_in_their_partitions():
+  knobs = {'beta': 'beta', 'shards': 'name', 'same': 'seed'}
+  for name in curve.VARIANTS:
+    (algorithm,) = [a for a in moon_cvpr21.VARIANTS if name.endswith(f'_{a}')][-1:]
+    flat = config.load(f'configs/curve.py:{name}')
+    plain = config.load(f'configs/moon_cvpr21.py:{algorithm}')
+    changed = {knob for knob in flat if flat[knob] != plain[knob]}
+    assert changed == {f'partition.{knobs[name.partition("_")[0]]}'}
