@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import json
 import os
-import pathlib
 import socket
 import statistics
 import subprocess
@@ -25,7 +24,7 @@ import numpy as np
 
 from moon_jax import cli
 from moon_jax.data.arrays import make_dataset
-from moon_jax.engine import hosts, rendezvous
+from moon_jax.engine import hosts
 from moon_jax.runner import checkpoint, clock, files, loop, run_directory
 
 EXAMPLES, COHORT, ROUNDS = 5, 50, 20
@@ -42,8 +41,9 @@ def main() -> None:
   parser.add_argument('--rounds', type=int, default=ROUNDS)
   options = parser.parse_args()
   if options.workdir:
-    with hosts.joined(dict):
-      told = _run(options, pathlib.Path(options.workdir))
+    request = cli.parse(_words(options))
+    with hosts.joined(request.config.execution, dict):
+      told = _run(options, request)
     if told:
       print(json.dumps(told))
     return
@@ -63,13 +63,13 @@ def _start(words, num_processes):
   with socket.create_server(('localhost', 0)) as free:
     port = free.getsockname()[1]
   shared = {
-    rendezvous.COORDINATOR: f'localhost:{port}',
-    rendezvous.PROCESSES: str(num_processes),
+    hosts.COORDINATOR: f'localhost:{port}',
+    hosts.PROCESSES: str(num_processes),
   }
   first, *others = (
     subprocess.Popen(
       words,
-      env=os.environ | shared | {rendezvous.PROCESS: str(index)},
+      env=os.environ | shared | {hosts.PROCESS: str(index)},
       stdout=subprocess.DEVNULL if index else subprocess.PIPE,
       text=True,
     )
@@ -93,8 +93,8 @@ def _data(num_clients):
   return make_dataset('synthetic', (images, labels), test, 10, statistics)
 
 
-def _run(options, workdir):
-  words = [
+def _words(options):
+  return [
     f'--config.algorithm={options.algorithm}',
     f'--config.num_clients={options.clients}',
     f'--config.participation={COHORT / options.clients!r}',
@@ -103,8 +103,11 @@ def _run(options, workdir):
     f'--config.num_rounds={options.rounds}',
     '--config.eval_every_rounds=10',
     f'--config.execution.client_store={options.tier}',
-    f'--workdir={workdir}',
+    f'--workdir={options.workdir}',
   ]
+
+
+def _run(options, request):
   restoring, restore = [], checkpoint.Checkpoints.newest_or
 
   def timed(*given):
@@ -117,11 +120,11 @@ def _run(options, workdir):
   checkpoint.Checkpoints.newest_or = timed
   begin = time.perf_counter()
   with contextlib.redirect_stdout(sys.stderr):
-    loop.run(cli.parse(words), load=lambda config: _data(config.num_clients))
+    loop.run(request, load=lambda config: _data(config.num_clients))
   took = time.perf_counter() - begin
   if not hosts.is_first():
     return None
-  timings = files.read_lines(workdir / run_directory.TIMINGS)[-options.rounds :]
+  timings = files.read_lines(request.workdir / run_directory.TIMINGS)[-options.rounds :]
   mine = timings if options.rounds == ROUNDS else timings[-1:]
   # After a save, and in the first round, the device has waited for something else.
   usual = [

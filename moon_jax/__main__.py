@@ -34,7 +34,7 @@ def _launch(argv: list[str], stop: signals.Stop) -> int:
   request = cli.parse(argv)
   stop.command = request.command
   surroundings.require_room()
-  with hosts.joined(lambda: cli.fingerprint(request)):
+  with hosts.joined(request.config.execution, lambda: cli.fingerprint(request)):
     hosts.decided(lambda: files.require_writable(request.workdir))
     # Only now: a mistyped flag is answered before JAX is loaded.
     from moon_jax.runner import loop

@@ -22,6 +22,7 @@ class RunError(Exception):
   """Ends a run with one clear message; subclasses choose the exit code."""
 
   exit_code = ExitCode.FAILED
+  told = False  # whether all processes of the run raise it, or what it says
 
 
 class UsageError(RunError, ValueError):

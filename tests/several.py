@@ -5,11 +5,14 @@ import itertools
 import os
 import socket
 
-from moon_jax.engine.rendezvous import COORDINATOR, PROCESS, PROCESSES, WAIT
+from moon_jax.engine.hosts import COORDINATOR, PROCESS, PROCESSES, WAIT
 from tests.processes import LAUNCH, LIMIT_SECONDS, Running
 
 # Below the ports that the system gives away, from another one in each test process.
 _ports = itertools.cycle(range(20000 + os.getpid() * 37 % 9000, 30000))
+
+# What a process compiles is kept for other tests; not if it may be killed.
+KEEP = {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
 
 
 def free_port():
@@ -19,23 +22,30 @@ def free_port():
       return port
 
 
-def places(count, wait=LIMIT_SECONDS):
-  """The environment of each of so many processes."""
-  both = {COORDINATOR: f'localhost:{free_port()}', PROCESSES: f'{count}'}
-  return [{**both, PROCESS: f'{index}', WAIT: f'{wait}'} for index in range(count)]
-
-
 @contextlib.contextmanager
-def started(folders, *words, program=(LAUNCH,), each=(), **environment):
-  """The processes, one in each of the folders; `each` has words of one alone."""
-  each = each or [()] * len(folders)
+def started(
+  folders,
+  *words,
+  program=(LAUNCH,),
+  each=(),
+  absent=(),
+  wait=LIMIT_SECONDS,
+  **environment,
+):
+  """The processes, one in each folder but the absent; `each` has words of one alone."""
+  each, count, port = each or [()] * len(folders), len(folders), free_port()
+  both = {COORDINATOR: f'localhost:{port}', PROCESSES: f'{count}', WAIT: f'{wait}'}
   with contextlib.ExitStack() as stack:
-    zipped = zip(folders, places(len(folders)), each, strict=True)
     yield [
       stack.enter_context(
-        Running(folder, *words, *own, program=program, **environment, **place)
+        Running(
+          *(folder, *words, *own),
+          program=program,
+          **(environment | both | {PROCESS: f'{index}'}),
+        )
       )
-      for folder, place, own in zipped
+      for index, (folder, own) in enumerate(zip(folders, each, strict=True))
+      if index not in absent
     ]
 
 
@@ -46,6 +56,5 @@ def finish(processes):
 
 def run(folders, *words, **more):
   """Runs the processes to their end; what they compile is kept for other tests."""
-  keep = {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
-  with started(folders, *words, **keep, **more) as processes:
+  with started(folders, *words, **KEEP, **more) as processes:
     return finish(processes)

@@ -6,6 +6,8 @@ import jax
 
 from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.engine import hosts
+from moon_jax.errors import UsageError
 from moon_jax.types import PyTree, Server
 
 # What a save may write of them, bytes: about a second, and three times that in memory.
@@ -50,11 +52,21 @@ def choose(
     num_clients: N.
     cohort_size: K.
     num_rounds: of the run.
+
+  Raises:
+    UsageError: several processes are to have a client store.
   """
   memory = jax.eval_shape(algorithm.init_client, variables)
   each, most = tree.num_bytes(memory), min(num_clients, cohort_size * num_rounds)
   if not each:
     return Tier('device', 0, most)
+  if hosts.count() > 1:
+    if requested not in ('auto', 'device'):
+      raise UsageError(
+        f'--config.execution.client_store={requested!r} must be device or auto in a '
+        f'run of {hosts.count()} processes.'
+      )
+    requested = 'device'
   if requested == 'auto':
     few = num_clients <= _MOST_IDLE * cohort_size
     requested = 'device' if few or num_clients * each <= _MOST_SAVED else 'disk'

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import functools
+import glob
 import logging
 import os
 import sys
@@ -68,7 +69,7 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
 
 def _count_cores_as_devices(requested):
   cores = _num_cores()
-  mine = max(cores // hosts.sharing_cores(), 1)
+  mine = max(cores // hosts.sharing_cores(cores), 1)
   automatic = min(mine, _MAX_CPU_DEVICES) if _PATIENCE_IS_KNOWN else 1
   count = automatic if requested == 'auto' else int(requested)
   most = max(cores, _MAX_CPU_DEVICES)
@@ -88,7 +89,7 @@ def find() -> None:
   Raises:
     UsageError: there is no device of the kind that JAX_PLATFORMS names.
   """
-  logged, log = [], logging.getLogger('jax._src.xla_bridge')
+  logged, log = [], logging.getLogger(jax.devices.__module__)
 
   def keep(record):  # in place of nine lines of traceback
     if record.levelno >= logging.ERROR:
@@ -145,6 +146,13 @@ def _num_cores() -> int:
   if hasattr(os, 'sched_getaffinity'):  # Linux only
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
+
+
+def visible_gpus() -> list[str]:
+  """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+  if (named := os.environ.get('CUDA_VISIBLE_DEVICES')) is not None:
+    return [name for name in named.split(',') if name]
+  return [str(n) for n in range(len(glob.glob('/proc/driver/nvidia/gpus/*')))]
 
 
 def available(requested: str) -> int:
@@ -210,16 +218,14 @@ def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
   shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
   if hosts.count() == 1:
     return jax.device_put(tree, shardings)
-
-  def own_parts(sharding, leaf):
-    leaf = np.asarray(leaf)
-    where = sharding.addressable_devices_indices_map(leaf.shape).items()
-    parts = [jax.device_put(leaf[index], device) for device, index in where]
-    return jax.make_array_from_single_device_arrays(leaf.shape, sharding, parts)
-
   # A spec may be of a whole subtree.
   return jax.tree.map(
-    lambda sharding, part: jax.tree.map(functools.partial(own_parts, sharding), part),
+    lambda sharding, part: jax.tree.map(functools.partial(_own_parts, sharding), part),
     shardings,
     tree,
   )
+
+
+def _own_parts(sharding, leaf):
+  leaf = np.asarray(leaf)
+  return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index])

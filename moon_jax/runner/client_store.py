@@ -26,9 +26,7 @@ import jax
 import numpy as np
 
 from moon_jax import tree, untrusted
-from moon_jax.engine import hosts
 from moon_jax.engine.experiment import Experiment
-from moon_jax.engine.rendezvous import PACKED
 from moon_jax.errors import NoCheckpointError
 from moon_jax.runner import files
 from moon_jax.types import Arrivals, PyTree
@@ -261,25 +259,6 @@ def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
     data, offset = data[written:], offset + written
 
 
-class _Shared(ClientStore):
-  """The store of a run of several processes: what process 0 reads, all have."""
-
-  def read(self, clients):
-    return hosts.from_first(super().read(clients))
-
-  def arrivals(self, clients, last):
-    memories, staying = super().arrivals(clients, last)
-    # By the thread that packs, while the main one may read.
-    return Arrivals(hosts.from_first(memories, PACKED), staying)
-
-
-class _Elsewhere(_Shared):
-  """That of another process than the first, which keeps nothing."""
-
-  def write(self, clients, memories):
-    pass
-
-
 @contextlib.contextmanager
 def opened(
   built: Experiment, folder: pathlib.Path | None = None
@@ -297,15 +276,9 @@ def opened(
         files.make_folder(folder)
       else:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-      kind = _Shared if hosts.count() > 1 else ClientStore
-      opening = contextlib.closing(kind(folder / CLIENTS, *_needed(built)))
+      opening = contextlib.closing(ClientStore(folder / CLIENTS, *_needed(built)))
       store = stack.enter_context(opening)
     yield store
-
-
-def of_other_process(built: Experiment) -> ClientStore | None:
-  """The store in another process than the first; None as of `opened`."""
-  return None if built.memory.name == 'device' else _Elsewhere(None, *_needed(built))
 
 
 def _needed(built):

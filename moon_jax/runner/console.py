@@ -113,19 +113,16 @@ class Console:
     if fault := fused_cpu.known_fault():
       self.say(f'convolutions in a slower form: {fault}')
 
-  def exchanged(self, summed: int, model: int, sent: int) -> None:
+  def exchanged(self, summed: int, model: int) -> None:
     """Says what a round exchanges.
 
     Args:
       summed: bytes that the devices sum with each other.
       model: bytes of the model.
-      sent: bytes of clients' memories that process 0 sends to each other one.
     """
-    stored = f'; memories of {sent / 1e6:,.2f} MB to each process' if sent else ''
     self.say(
       f'exchanged in a round: sums of {summed / 1e6:,.2f} MB over all devices, '
       f'{summed / model:.1f} times the model, of which each sends at most twice as much'
-      f'{stored}'
     )
 
   def progress(self, rounds: range) -> Iterator[int]:

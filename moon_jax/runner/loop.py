@@ -63,17 +63,16 @@ def _run(request, stop, console, told, given):
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   surroundings.require_jax()
   console.devices()
-  with devices.out_of_memory_is_told():
+  with hosts.alike(), devices.out_of_memory_is_told():
     built = build(config, **given)
     state = initial_state(built)
   hosts.require_same('data set', {'SHA-256': built.data_digest})
+  hosts.meet(built.mesh)
   several = hosts.count() > 1
   if several:  # process 0 alone reads and writes what is saved
     state = jax.device_get(state)
   with hosts.by_first(open_directory(request, built, state, console, told)) as opened:
-    if not opened:
-      opened = None, None, client_store.of_other_process(built), state
-    checkpoints, records, store, state = opened
+    checkpoints, records, store, state = opened or (None, None, None, state)
     left = hosts.decided(lambda: rounds_left(config.num_rounds, records))
     if several:
       state = devices.replicate(hosts.from_first(state), built.mesh)

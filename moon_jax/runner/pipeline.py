@@ -122,8 +122,7 @@ class Pipeline:
     )
     if hosts.count() > 1:
       summed = programs.exchanged_bytes(self._programs.run_round)
-      arrivals = tree.num_bytes(self._packed.plan.arrivals)
-      console.exchanged(summed, tree.num_bytes(state.server.variables), arrivals)
+      console.exchanged(summed, tree.num_bytes(state.server.variables))
     traced = self._rounds if config.execution.profile and records else range(0)
     self._profiler = Profiler(records and records.workdir / 'profile', traced)
 

@@ -83,7 +83,8 @@ class Stop:
     """Acts on a signal; called by the thread of `listen`."""
     name, exit_code = _ENDINGS[number]
     with self._lock:
-      if self._may_wait and not self._signal:
+      # One of several processes takes all others along: they can be told in a round.
+      if (self._may_wait or hosts.count() > 1) and not self._signal:
         self._signal = number
         streams.tell(
           f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.'
@@ -94,7 +95,7 @@ class Stop:
       # Under the lock: the main thread must not get past this point.
       told = f'Stopped at once by {name}; what was saved stays.'
       streams.tell(f'{told} To go on: {self.command}')
-      hosts.leave_at_once(exit_code)
+      os._exit(exit_code)
 
 
 def listen() -> Stop:

@@ -37,7 +37,7 @@ from absl import flags
 
 from moon_jax import cli
 from moon_jax import config as config_lib
-from moon_jax.engine import jax_service
+from moon_jax.engine import devices
 from moon_jax.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps.cells import Cell, cells
@@ -129,7 +129,7 @@ def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
     errors = running.run_here(sweep.cells, stop)
     failed = any(not isinstance(error, lock.BusyError) for error in errors)
     return ExitCode.FAILED if failed else ExitCode.DONE
-  jobs = values.jobs or len(jax_service.visible_gpus()) or 1
+  jobs = values.jobs or len(devices.visible_gpus()) or 1
   if jobs > 1 and todo:
     code = running.run_in_processes(argv, sweep.cells, jobs)
     if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):

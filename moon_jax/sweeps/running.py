@@ -22,7 +22,7 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.data.federated import users
-from moon_jax.engine import devices, experiment, jax_service, scheduling
+from moon_jax.engine import devices, experiment, scheduling
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock, files, lock, loop, run_directory
 from moon_jax.runner.console import Console
@@ -274,7 +274,7 @@ def take_share(share: str) -> None:
   To be called before JAX computes.
   """
   index, _, count = share.partition('/')
-  gpus = jax_service.visible_gpus()
+  gpus = devices.visible_gpus()
   if gpus:
     os.environ['CUDA_VISIBLE_DEVICES'] = gpus[int(index) % len(gpus)]
   elif hasattr(os, 'sched_setaffinity'):  # Linux only
