@@ -3,6 +3,7 @@
   load_config, run, rounds, load     experiments from Python, as from the shell
   sweep                              many of them, one table
   register_algorithm, register_...   parts of your own, with knobs
+  Callback                           what happens beside the rounds of a run
   Algorithm, Upload, ...             what an algorithm is made of
 
 What needs JAX is imported when it is first used.
@@ -15,7 +16,7 @@ __version__ = '0.2.0'
 
 # Module -> its public names.
 _BOUNDS = ('Bound', 'above', 'at_least', 'between', 'one_of')
-_KINDS = ('algorithm', 'augmentation', 'data', 'model', 'partition')
+_KINDS = ('algorithm', 'augmentation', 'callback', 'data', 'model', 'partition')
 _MODULES = {
   'algorithms.base': ('Algorithm',),
   'api': ('load_config', 'rounds', 'run', 'sweep'),
@@ -23,6 +24,7 @@ _MODULES = {
   'catalog.registering': tuple(f'register_{kind}' for kind in _KINDS),
   'data.partition': ('Partition',),
   'inference': ('load',),
+  'runner.callbacks': ('Callback',),
   'types': ('Outputs', 'Server', 'Upload'),
 }
 _PUBLIC = {name: module for module, names in _MODULES.items() for name in names}

@@ -9,30 +9,26 @@ import functools
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import ml_collections
-import numpy as np
 
 from moon_jax import cli, inference
 from moon_jax import config as config_lib
-from moon_jax.engine import devices, experiment, programs
+from moon_jax.engine import devices, experiment
 from moon_jax.runner import (
   client_store,
-  divergence,
+  compile_cache,
   files,
   loop,
-  pipeline,
   run_directory,
   signals,
-  testing,
 )
-from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner.callbacks import stop_if_diverged
+from moon_jax.runner.rounds import Round, Rounds
 from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import Cell, in_one_folder, name_of
 from moon_jax.sweeps.grid import combinations
-from moon_jax.types import PyTree, State
 
 Record = dict[str, Any]
 
@@ -96,6 +92,7 @@ def run(
   config: Mapping[str, Any],
   workdir: str | os.PathLike,
   *,
+  callbacks: Sequence[Any] = (),
   handle_signals: bool = False,
   **given: Any,
 ) -> Result:
@@ -104,6 +101,9 @@ def run(
   Args:
     config: of `load_config`, or any nested mapping with every knob.
     workdir: the run directory; the same call again resumes the run that is there.
+    callbacks: see each round, and may end the run: `moon_jax.Callback`s, or functions
+      of a `Round`, which has its state; one that returns something true, such as why,
+      ends the run after the round.
     handle_signals: whether SIGTERM, SIGHUP and Ctrl-C save the round and end the
       process, as of `launch.py`; only in the main thread.
     **given: to `moon_jax.engine.experiment.build`, such as what loads the data.
@@ -116,7 +116,7 @@ def run(
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
   stop = signals.listen() if handle_signals else None
-  loop.run(cli.request(config, workdir, command), stop, **given)
+  loop.run(cli.request(config, workdir, command), stop, own=callbacks, **given)
   return Result(
     workdir,
     files.read_lines(workdir / run_directory.METRICS),
@@ -166,26 +166,12 @@ def sweep(
   ]
 
 
-class Outcome(NamedTuple):
-  """A round of `rounds`.
-
-  Attributes:
-    metrics: the line that metrics.jsonl would have.
-    state: of the server and every client after the round, on the devices; with a
-      client store (`execution.client_store`), of the round's cohort alone.
-    global_model: its variables; None if each client has a model of its own.
-  """
-
-  metrics: Record
-  state: State
-  global_model: PyTree | None
-
-
-def rounds(config: Mapping[str, Any]) -> Iterator[Outcome]:
+def rounds(config: Mapping[str, Any]) -> Iterator[Round]:
   """Runs an experiment in memory, round by round. Stop when you like.
 
-  The metrics are those of `run`, to the last bit on one machine. Nothing is written
-  but a temporary file, where the clients' memories are on disk.
+  The metrics are those of `run`, to the last bit on one machine. Each round has its
+  state and the global model, which stay as they are. A round begins when it is asked
+  for. Nothing is written but a temporary file, where clients' memories are on disk.
 
   Args:
     config: see `run`.
@@ -197,36 +183,13 @@ def rounds(config: Mapping[str, Any]) -> Iterator[Outcome]:
   return _rounds(config_lib.validate(config))
 
 
-def _rounds(config: config_lib.Config) -> Iterator[Outcome]:
-  devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
+def _rounds(config: config_lib.Config) -> Iterator[Round]:
+  execution = config.execution
+  compile_cache.check(execution.compile_cache)
+  devices.claim(execution.devices, deterministic=execution.deterministic)
   built = experiment.build(config)
   with client_store.opened(built) as store:
-    yield from _rounds_of(built, store)
-
-
-def _rounds_of(built, store):
-  config, state, compiled = built.config, experiment.initial_state(built), None
-  taken_part = np.zeros(config.num_clients, bool)
-  for index in range(config.num_rounds):
-    plan = built.planner.plan(index)
-    taken_part[plan.clients] = True
-    if store:
-      plan = plan._replace(arrivals=store.arrivals(plan.clients, ()))
-    inputs = programs.round_inputs(built, index, plan)
-    if not compiled:
-      # The caller may keep the state of a round: it is not written over by the next.
-      compiled = programs.compile_programs(built, state, inputs, donate=False)
-    train = programs.train_split(built, plan)
-    state, told = compiled.run_round(state, *inputs, train)
-    if store:
-      store.write(plan.clients, jax.device_get(state.clients))
-    tested = None
-    if pipeline.due(index, config.eval_every_rounds, config.num_rounds):
-      tested = testing.test(built, compiled.evaluate, state, store, taken_part)
-    told, tested = jax.device_get((told, tested))
-    record = metrics_lib.line_of(built, index, plan, told, tested)
-    divergence.stop_if_diverged(record, told, config.on_nonfinite)
-    models = built.algorithm.evaluated(state.server, state.clients)
-    is_one = all(leaf.shape[0] == 1 for leaf in jax.tree.leaves(models))
-    first = jax.tree.map(lambda leaf: leaf[0], models) if is_one else None
-    yield Outcome(record, state, first)
+    state = experiment.initial_state(built)
+    for round in Rounds(built, state, store, keep_states=True).run(lambda number: True):
+      stop_if_diverged(round.metrics, round.clients, config.on_nonfinite)
+      yield round

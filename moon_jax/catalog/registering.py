@@ -11,6 +11,8 @@ from typing import Any
 from moon_jax.catalog.algorithms import SERVED
 from moon_jax.catalog.registry import register
 
+_CALLBACKS: dict[str, Any] = {}  # of the config file that was loaded last
+
 
 def register_algorithm(name: str, make: Callable, **more: Any) -> None:
   """Adds an algorithm: `--config.algorithm=NAME`.
@@ -82,3 +84,23 @@ def register_augmentation(name: str, make: Callable, **more: Any) -> None:
     **more: title, knobs as in `register_algorithm`.
   """
   register('augmentation', name, make, **more)
+
+
+def register_callback(callback: Any) -> None:
+  """Adds a callback to the runs of a config file, which calls this.
+
+  Args:
+    callback: a class of `moon_jax.Callback`, of which each run makes its own, or a
+      function of a round; see `moon_jax.run`.
+  """
+  _CALLBACKS[getattr(callback, '__qualname__', repr(callback))] = callback
+
+
+def callbacks() -> list[Any]:
+  """Those of the config file that was loaded last."""
+  return [*_CALLBACKS.values()]
+
+
+def forget_callbacks() -> None:
+  """Forgets them, before another config file is loaded."""
+  _CALLBACKS.clear()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
+from moon_jax import catalog
 from moon_jax.config.trees import flatten
 from moon_jax.config.validation import ConfigError
 from moon_jax.errors import UsageError, did_you_mean
@@ -138,6 +139,7 @@ def _module(path: str) -> types.ModuleType:
     raise ConfigError([f'--config={path!r} is not {wanted}.{hint}'])
   module = types.ModuleType(f'config_{file.stem}')
   module.__file__ = str(file)
+  catalog.forget_callbacks()
   sys.modules[module.__name__] = module  # as a class of it expects
   # Not imported: that would leave a __pycache__ beside the user's file, and mistake an
   # edit within a second, of the same length, for the file as it was.

@@ -16,18 +16,18 @@ PHASES = ('compile', 'pack', 'store', 'idle', 'train', 'evaluate', 'save')
 class Clock:
   """Seconds of a round by phase, as the host sees them.
 
-  The device works on a round while the host packs the next one and records the one
-  before. Of round t, whose results are here before it is saved:
+    compile    before the first round of a process
+    pack       making the round's plan and batches, mostly while the one before trains
+    store      the client store, mostly likewise: it keeps what clients remember of the
+               round before the last, and looks up what those of this one do
+    idle       the device had nothing to do before the round
+    train      until the round's results are here
+    evaluate   until those of its test are
+    save       writing the checkpoint
 
-    device          ... t-1 |         | train t                | test t   |
-    host      record t-2    | save t-1| give t, pack t+1, wait | wait     | save t
-    seconds                 |  idle   |         train          | evaluate | save
-                                             pack, inside train           | idle of t+1
-
-  A round that is given while the device still works on the one before has no `idle`,
-  and its `train` begins when that one ends. `compile` is what came before the first
-  round of a process; `store` is what the client store takes beside the training, for
-  the memories of the round before and of the next, and before a save for this round's.
+  Rounds overlap (see `rounds`), so a phase of the device begins when the one before has
+  ended. The device waits while the host saves; that is `save` of the round before and
+  in `idle` of the next.
   """
 
   def __init__(self, previous: 'Clock | None' = None):

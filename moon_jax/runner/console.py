@@ -2,7 +2,7 @@
 
 import collections
 import pathlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import jax
 import numpy as np
@@ -16,12 +16,14 @@ from moon_jax.engine.experiment import Experiment
 from moon_jax.errors import printable
 from moon_jax.models import fused_cpu
 from moon_jax.runner import files, run_directory
-from moon_jax.runner.clock import Clock, time_spent
+from moon_jax.runner.callbacks import Callback, Run
+from moon_jax.runner.clock import time_spent
 from moon_jax.runner.metrics import TARGET, Record, terms
+from moon_jax.runner.rounds import Round
 from moon_jax.types import State
 
 
-class Console:
+class Console(Callback):
   """Prints to standard output: a bar on a terminal and in a notebook, else lines.
 
   Attributes:
@@ -31,9 +33,7 @@ class Console:
   """
 
   def __init__(
-    self,
-    terminal: Terminal | None = None,
-    others: tuple[int, int] | None = None,
+    self, terminal: Terminal | None = None, others: tuple[int, int] | None = None
   ):
     self.others = others
     self._terminal = terminal or Terminal(
@@ -125,38 +125,44 @@ class Console:
       f'{summed / model:.1f} times the model, of which each sends at most twice as much'
     )
 
-  def progress(self, rounds: range) -> Iterator[int]:
-    """Yields the rounds, with a bar and the time that is left."""
-    self._num_rounds = rounds.stop
+  def begin(self, run: Run) -> None:
+    """Shows a bar for the rounds that are left, and the time that they take."""
+    if not run.rounds:
+      return
+    self._num_rounds = run.rounds.stop
     if self._terminal.is_jupyter:
       from IPython.display import HTML, display  # there in every notebook
 
       self._shown = display(HTML(), display_id=True)
-    with self._bar:
-      for name, (done, asked) in self._counted().items():
-        done, asked = done + rounds.start, asked + rounds.stop
-        self._bar.add_task(name, total=asked, completed=done, news='')
-      yield from rounds
+    self._bar.start()
+    for name, (done, asked) in self._counted().items():
+      done, asked = done + run.rounds.start, asked + run.rounds.stop
+      self._bar.add_task(name, total=asked, completed=done, news='')
+
+  def close(self) -> None:
+    """Ends the bar."""
+    self._bar.stop()
 
   def _counted(self) -> dict[str, tuple[int, int]]:
-    """Name of a bar -> rounds of others that it counts: done, in all."""
+    """Name of a bar -> rounds of other runs that it counts: done, in all."""
     return {'round': (0, 0)} | ({'sweep': self.others} if self.others else {})
 
-  def round_done(self, record: Record, clock: Clock) -> None:
+  def after_round(self, round: Round) -> None:
     """Moves the bar, or prints the round's line."""
+    record, clock = round.metrics, round.clock
     # The parts of the loss would push the bar off a line of 80 columns.
     news = describe_test(record) or f'train loss {record["train_loss"]:.3f}'
     if self._shown:
-      where = f'round {record["round"]}/{self._num_rounds}'
-      bar = f'<progress value={record["round"]} max={self._num_rounds}></progress>'
+      where = f'round {round.number}/{self._num_rounds}'
+      bar = f'<progress value={round.number} max={self._num_rounds}></progress>'
       self._shown.update({'text/html': f'{bar} {where} {news}'}, raw=True)
       return
     if self._terminal.is_terminal:
       bars = zip(self._bar.task_ids, self._counted().values(), [news, ''], strict=False)
       for task, (done, _), words in bars:
-        self._bar.update(task, completed=done + record['round'], news=words)
+        self._bar.update(task, completed=done + round.number, news=words)
       return
-    words = [f'round {record["round"]}/{self._num_rounds}', describe_test(record)]
+    words = [f'round {round.number}/{self._num_rounds}', describe_test(record)]
     elapsed = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))
     words += [describe_training(record, self.measured), f'{elapsed:.2f} s']
     self.say('  '.join(word for word in words if word))

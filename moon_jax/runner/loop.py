@@ -1,22 +1,30 @@
 """Runs an experiment: checks, builds, resumes, trains round by round, and ends it."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 
-from moon_jax import catalog
+from moon_jax import catalog, tree
 from moon_jax.cli import Request
 from moon_jax.engine import devices, hosts
 from moon_jax.engine.experiment import Experiment, build, initial_state
 from moon_jax.errors import ExitCode, UsageError
-from moon_jax.runner import client_store, compile_cache, run_directory, surroundings
+from moon_jax.runner import (
+  callbacks,
+  client_store,
+  compile_cache,
+  run_directory,
+  surroundings,
+)
+from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.console import Console
-from moon_jax.runner.pipeline import Pipeline
+from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
+from moon_jax.runner.rounds import Rounds
 from moon_jax.runner.signals import Stop
 from moon_jax.types import State
 
@@ -25,6 +33,7 @@ def run(
   request: Request,
   stop: Stop | None = None,
   console: Console | None = None,
+  own: Sequence[Any] = (),
   **given: Any,
 ) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
@@ -33,6 +42,7 @@ def run(
     request: the command line.
     stop: what ends the run early; None is nothing.
     console: what tells of it; None is a new one.
+    own: the user's callbacks, beside those that the config file registers.
     **given: to `experiment.build`, such as data that is loaded already.
 
   Returns:
@@ -44,20 +54,16 @@ def run(
   config, workdir = request.config, request.workdir
   console = console or Console()
   told = hosts.decided(lambda: run_directory.check(workdir, config))
-  if hosts.decided(lambda: is_finished(request)):
-    console.say(f'nothing to do: the run has the {config.num_rounds} rounds asked for')
+  if why := hosts.decided(lambda: run_directory.why_finished(workdir, config)):
+    console.say(f'nothing to do: the run {why}')
   else:
-    _run(request, stop or Stop(), console, told, given)
+    own = [callbacks.callback_of(one) for one in (*catalog.callbacks(), *own)]
+    _run(request, stop or Stop(), console, told, own, given)
   hosts.decided(lambda: console.finished(workdir))
   return ExitCode.DONE
 
 
-def is_finished(request: Request) -> bool:
-  """Whether a run that ended in the directory has all rounds that are asked for."""
-  return run_directory.rounds_finished(request.workdir) >= request.config.num_rounds
-
-
-def _run(request, stop, console, told, given):
+def _run(request, stop, console, told, own, given):
   config = request.config
   compile_cache.keep_kernels(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
@@ -71,22 +77,69 @@ def _run(request, stop, console, told, given):
   several = hosts.count() > 1
   if several:  # process 0 alone reads and writes what is saved
     state = jax.device_get(state)
-  with hosts.by_first(open_directory(request, built, state, console, told)) as opened:
-    checkpoints, records, store, state = opened or (None, None, None, state)
-    left = hosts.decided(lambda: rounds_left(config.num_rounds, records))
-    if several:
-      state = devices.replicate(hosts.from_first(state), built.mesh)
-    if left:
-      pipeline = Pipeline(built, checkpoints, records, console, store)
-      with devices.out_of_memory_is_told(pipeline.buffers):
-        pipeline.compile(state)
-        pipeline.run(state, stop)
+  opening = _opened(request, built, state, console, told, own)
+  with hosts.by_first(opening) as opened:
+    store, state, history, beside = opened or (None, state, None, [])
+    why = ''
+    if hosts.decided(lambda: rounds_left(config.num_rounds, history)):
+      if several:
+        state = devices.replicate(hosts.from_first(state), built.mesh)
+      why = _train(built, state, store, beside, stop, console)
+    for one in beside:
+      one.end()
+    hosts.decided(lambda: run_directory.finish(request.workdir, history, why))
+
+
+def _train(built, state, store, beside, stop, console) -> str:
+  """Runs the rounds that are left.
+
+  Returns:
+    Why a callback has stopped them; '' if there is none left.
+
+  Raises:
+    StoppedError: a signal has stopped them, and what was done is saved.
+  """
+  rounds = Rounds(built, state, store, say=console.say)
+  if hosts.count() > 1:
+    model = tree.num_bytes(state.server.variables)
+    console.exchanged(rounds.exchanged_bytes(), model)
+  asked, why = False, ''
+
+  def wants_state(number):
+    nonlocal asked
+    asked = stop.requested()
+    return asked or bool(why) or any([one.wants_state(number) for one in beside])
+
+  def seen(round):
+    if asked or why:
+      round.stop(why or 'a signal')
+    for one in beside:
+      one.after_round(round)
+    return round.stopped, bool(round.state) and 'test_accuracy' in round.metrics
+
+  with (
+    devices.out_of_memory_is_told(rounds.buffers),
+    stop.deferred(),
+    contextlib.closing(rounds.run(wants_state)) as done,
+  ):
+    for round in done:
+      why, can_end = hosts.decided(lambda round=round: seen(round))
+      if asked:
+        stop.check(round.number)
+      if why and can_end:
+        return why
+  return ''
 
 
 @contextlib.contextmanager
-def open_directory(
-  request: Request, built: Experiment, first: State, console: Console, told: list[str]
-) -> Iterator[tuple[Checkpoints, Records, ClientStore | None, State]]:
+def _opened(
+  request: Request,
+  built: Experiment,
+  first: State,
+  console: Console,
+  told: list[str],
+  own: list[Callback],
+) -> Iterator[tuple[ClientStore | None, State, list, list[Callback]]]:
   """The files of a run, and the state that it goes on from.
 
   Args:
@@ -95,6 +148,10 @@ def open_directory(
     first: the state before the first round.
     console: is told of the run.
     told: what else to tell.
+    own: the user's callbacks.
+
+  Yields:
+    The client store, the state, the lines of metrics.jsonl and all callbacks.
   """
   if catalog.part('algorithm', request.config.algorithm).has('several_clients'):
     # The data tell how many natural clients there are.
@@ -114,21 +171,55 @@ def open_directory(
     console.introduce(request, built, state)
     for line in told:
       console.say(line)
-    with Records(workdir, int(state.round), built.class_counts) as records:
+    with (
+      Records(workdir, int(state.round)) as records,
+      contextlib.ExitStack() as closing,
+    ):
       if records.num_dropped:
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
-      yield checkpoints, records, store, state
-    run_directory.finish(workdir, records.rounds, built.algorithm.measured)
+      left = range(int(state.round), request.config.num_rounds)
+      of_run = Run(request.config, workdir, built, records.rounds, left)
+      beside = callbacks_of(records, checkpoints, console, own)
+      for one in beside:
+        closing.callback(one.close)
+        one.begin(of_run)
+      yield store, state, records.rounds, beside
 
 
-def rounds_left(num_rounds: int, records: Records) -> bool:
+def callbacks_of(
+  records: Records, checkpoints: Checkpoints, console: Console, own: list[Callback]
+) -> list[Callback]:
+  """All callbacks of a run, in the order in which they are called.
+
+  What is recorded of a round is on the disk before its state; how long that took comes
+  after it.
+  """
+  board = callbacks.WritesBoard()
+  return [
+    callbacks.WritesMetrics(records),
+    callbacks.StopsIfDiverged(),
+    *own,
+    callbacks.Saves(checkpoints),
+    callbacks.WritesTimings(records),
+    board,
+    console,
+    Profiler(console.say),
+    callbacks.Draws(board),
+  ]
+
+
+def rounds_left(num_rounds: int, history: list) -> bool:
   """Whether there is a round to run.
+
+  Args:
+    num_rounds: that are asked for.
+    history: the lines of metrics.jsonl.
 
   Raises:
     UsageError: there is none, and the last that is saved was not tested.
   """
-  done = len(records.rounds)
-  if done >= num_rounds and 'test_accuracy' not in records.rounds[-1]:
+  done = len(history)
+  if done >= num_rounds and 'test_accuracy' not in history[-1]:
     raise UsageError(
       f'--config.num_rounds={num_rounds} must be above the {done} rounds saved here.'
     )

@@ -12,7 +12,7 @@ from moon_jax.engine.evaluation import Score
 from moon_jax.engine.experiment import Experiment
 from moon_jax.engine.planning import Plan
 from moon_jax.runner.clock import PHASES
-from moon_jax.runner.testing import Tested
+from moon_jax.runner.evaluation import Tested
 from moon_jax.types import ClientMetrics
 
 Record = dict[str, Any]

@@ -1,56 +1,48 @@
 """Traces two rounds by JAX's profiler, and sums up where their time went."""
 
-import pathlib
+from collections.abc import Callable
 
 import jax
 
-from moon_jax.runner.clock import Clock
+from moon_jax.runner.callbacks import Callback
 
 
-class Profiler:
-  """Traces two rounds: those after the first that a process runs.
+class Profiler(Callback):
+  """Traces the second and third round of a process, or its only one, if asked to."""
 
-  Attributes:
-    began: whether there is a trace.
-  """
+  def __init__(self, say: Callable[[str], None]):
+    """say: is told where the trace is, and where the time went."""
+    self._say = say
+    self._clocks, self._is_tracing = [], False
 
-  def __init__(self, folder: pathlib.Path, rounds: range):
-    """Traces nothing yet.
-
-    Args:
-      folder: for the trace.
-      rounds: those that the process runs. Of a single one that is traced, of none
-        nothing.
-    """
-    self.began = False
-    self._folder = folder
+  def begin(self, run):
+    self._folder = run.workdir / 'profile'
+    rounds = [index + 1 for index in run.rounds] if run.config.execution.profile else []
     self._traced = rounds[1:3] or rounds
-    self._clocks = []
-    self._tracing = False
+    if self._traced == rounds[:1] != []:
+      self._start()
 
-  def given(self, index: int) -> None:
-    """To be called before the device is given a round; may begin the trace."""
-    if index in self._traced[:1]:
-      jax.profiler.start_trace(str(self._folder))
-      self._tracing = self.began = True
+  def wants_state(self, number):
+    return number + 1 in self._traced[:1]  # the trace begins before that one does
 
-  def arrived(self, index: int, clock: Clock) -> None:
-    """To be called when a round's results are here; ends the trace after the last."""
-    if index in self._traced:
-      self._clocks.append(clock)
-    if index in self._traced[-1:]:
-      self.stop()
+  def after_round(self, round):
+    if round.number in self._traced:
+      self._clocks.append(round.clock)
+    if round.number in self._traced[-1:]:
+      self.close()
+      phases = ('train', 'evaluate', 'save', 'idle')
+      spent = {name: sum(one.seconds[name] for one in self._clocks) for name in phases}
+      words = [f'{name} {seconds:.2f} s' for name, seconds in spent.items()]
+      self._say(f'where the time of the traced rounds went: {", ".join(words)}')
+    if self.wants_state(round.number):
+      self._start()
 
-  def stop(self) -> None:
-    """Ends the trace, if it was begun and goes on: what was traced is kept."""
-    if self._tracing:
-      self._tracing = False
+  def close(self):
+    if self._is_tracing:
+      self._is_tracing = False
       jax.profiler.stop_trace()
+      self._say(f'trace: {self._folder}')
 
-  def seconds(self) -> dict[str, float]:
-    """Phase -> seconds of the traced rounds.
-
-    What is inside a phase, such as the scope `frozen`, the trace itself shows.
-    """
-    phases = ('train', 'evaluate', 'save', 'idle')
-    return {name: sum(clock.seconds[name] for clock in self._clocks) for name in phases}
+  def _start(self):
+    jax.profiler.start_trace(str(self._folder))
+    self._is_tracing = True

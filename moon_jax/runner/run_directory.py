@@ -2,7 +2,7 @@
 
 config.json     the resolved configuration, versions, devices, git commit
 partition.npz   who owns which training example
-summary.json    written, like curves.png, when the last round is done
+summary.json    written when the last round is done, or a callback has ended the run
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from moon_jax.data.device import DeviceSplit
 from moon_jax.data.partition import Partition
 from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.runner import files, lock
-from moon_jax.runner.metrics import Record, summarise, terms
+from moon_jax.runner.metrics import Record, summarise
 
 CONFIG, SUMMARY = 'config.json', 'summary.json'
 METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
@@ -91,6 +91,18 @@ def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
   return told
 
 
+def why_finished(workdir: pathlib.Path, config: config_lib.Config) -> str:
+  """Why there is nothing left to do in the directory; '' if there is."""
+  summary = files.read_json(workdir / SUMMARY) or {'rounds': 0}
+  if summary['rounds'] >= config.num_rounds:
+    return f'has the {config.num_rounds} rounds asked for'
+  if 'stopped' in summary:
+    asked = files.read_json(workdir / CONFIG)['config']['num_rounds']
+    if config.num_rounds <= asked:
+      return f'was ended after round {summary["rounds"]}: {summary["stopped"]}'
+  return ''
+
+
 def rounds_finished(workdir: pathlib.Path) -> int:
   """How many rounds the run that ended in the directory has; 0 if none ended."""
   summary = files.read_json(workdir / SUMMARY)
@@ -132,23 +144,17 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
     yield
 
 
-def finish(
-  workdir: pathlib.Path, rounds: list[Record], measured: Collection[str]
-) -> None:
-  """Draws curves.png and writes summary.json, which marks the run as finished.
+def finish(workdir: pathlib.Path, rounds: list[Record], why: str = '') -> None:
+  """Writes summary.json, which marks the run as finished.
 
   Args:
     workdir: the run directory.
     rounds: the lines of metrics.jsonl.
-    measured: parts of the loss that are no terms of it; see `Algorithm`.
+    why: why a callback has ended the run before its last round.
   """
-  from moon_jax.runner import plots  # matplotlib: the first round need not wait for it
-
-  timings = files.read_lines(workdir / TIMINGS)
-  plots.curves(
-    workdir / 'curves.png', rounds, workdir.name, terms(rounds[-1], measured)
-  )
-  files.write_json(workdir / SUMMARY, summarise(rounds, timings))
+  summary = summarise(rounds, files.read_lines(workdir / TIMINGS))
+  stopped = {'stopped': why} if why else {}
+  files.write_json(workdir / SUMMARY, summary | stopped)
 
 
 def save_partition(

@@ -10,8 +10,8 @@ import pytest
 from moon_jax import tree
 from moon_jax.engine import aggregation
 from moon_jax.errors import DivergedError, ExitCode
-from moon_jax.runner import divergence
 from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner.callbacks import stop_if_diverged
 from moon_jax.types import Upload
 from tests import world
 from tests.engine.test_round import assert_equal_to_reference, reference_run
@@ -87,7 +87,7 @@ def test_equals_the_reference_without_that_client(
     np.testing.assert_allclose(record['train_loss'], truth.train_loss, atol=1e-5)
     drift = np.mean(list(truth.drift.values()))
     np.testing.assert_allclose(record['drift'], drift, atol=1e-5)
-    divergence.stop_if_diverged(record, metrics, 'skip_client')
+    stop_if_diverged(record, metrics, 'skip_client')
 
 
 @pytest.mark.parametrize('cohort_size', [3, world.NUM_CLIENTS])
@@ -146,10 +146,10 @@ def metrics(*finite, server=True):
 def test_what_ends_a_run_and_what_it_says(on_nonfinite, changes, of_round, told):
   record = RECORD | changes
   if told is None:
-    divergence.stop_if_diverged(record, of_round, on_nonfinite)
+    stop_if_diverged(record, of_round, on_nonfinite)
     return
   with pytest.raises(DivergedError) as caught:
-    divergence.stop_if_diverged(record, of_round, on_nonfinite)
+    stop_if_diverged(record, of_round, on_nonfinite)
   text = str(caught.value)
   assert text.startswith('Diverged in round 7. ')
   assert f'Not finite: {told}. ' in text
@@ -159,7 +159,7 @@ def test_what_ends_a_run_and_what_it_says(on_nonfinite, changes, of_round, told)
 def test_ten_clients_are_named_of_many():
   record = RECORD | {'clients': list(range(40))}
   with pytest.raises(DivergedError, match=r'\(clients 0, .*, 9, \.\.\.\)'):
-    divergence.stop_if_diverged(record, metrics(*[False] * 40), 'stop')
+    stop_if_diverged(record, metrics(*[False] * 40), 'stop')
 
 
 # --- in a run -------------------------------------------------------------------------

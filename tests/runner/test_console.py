@@ -6,12 +6,14 @@ import re
 import rich.console
 
 from moon_jax.runner import clock as clock_lib
+from moon_jax.runner.callbacks import Run
 from moon_jax.runner.console import (
   Console,
   describe_summary,
   describe_test,
   describe_training,
 )
+from moon_jax.runner.rounds import Round
 
 RECORD = {
   'round': 3,
@@ -26,7 +28,7 @@ RECORD = {
 
 
 def shown(is_terminal, others=None):
-  """What four rounds of which the third is done look like; the rest: see Console."""
+  """What four rounds of which the third is done look like; others: see Console."""
   file = io.StringIO()
   terminal = rich.console.Console(
     file=file,
@@ -36,12 +38,11 @@ def shown(is_terminal, others=None):
     highlight=False,
   )
   console = Console(terminal, others)
-  console.measured = ('head_cosine',)
-  for index in console.progress(range(2, 4)):
-    if index == 2:
-      clock = clock_lib.Clock()
-      clock.seconds['train'] = 1.25
-      console.round_done(RECORD, clock)
+  console.begin(Run(None, None, None, [], range(2, 4)))
+  clock = clock_lib.Clock()
+  clock.seconds['train'] = 1.25
+  console.after_round(Round(3, RECORD, None, None, clock, None, None))
+  console.close()
   return file.getvalue()
 
 
@@ -55,8 +56,7 @@ def test_a_terminal_of_80_columns_has_bar_count_and_time_left():
 
 
 def test_in_a_sweep_a_second_bar_counts_the_rounds_of_all_runs():
-  text = shown(is_terminal=True, others=(10, 26))
-  text = re.sub(r'\x1b\[[\d;?]*\w', '', text)
+  text = re.sub(r'\x1b\[[\d;?]*\w', '', shown(is_terminal=True, others=(10, 26)))
   assert re.search(r'round[^\n]* 3/4 [^\n]*test accuracy 0.5320', text)
   assert re.search(r'sweep[^\n]* 13/30 ', text)
   assert shown(is_terminal=False, others=(10, 26)) == shown(is_terminal=False)

@@ -143,18 +143,6 @@ def test_records_on_a_full_disk(disk, tmp_path):
   assert (folder / run_directory.METRICS).read_bytes() == expected
 
 
-def test_tensorboard_on_a_full_disk(disk, tmp_path):
-  folder = disk('run/tensorboard', '32k')
-  with records_lib.Records(tmp_path / 'run', 0) as records:
-    records.add_metrics(line(1))
-    fill(folder)
-    with pytest.raises(RunError, match=r'tensorboard cannot be written: No space'):
-      add_many(records)
-    written = len(records.rounds)
-  # The line that it could not show is in the records.
-  assert len(files.read_lines(tmp_path / 'run' / run_directory.METRICS)) == written
-
-
 # --- before anything is loaded --------------------------------------------------------
 
 

@@ -1,9 +1,7 @@
 """What the records of a run say, by hand-worked numbers, and what a crash leaves."""
 
-import contextlib
 import json
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -16,7 +14,7 @@ from moon_jax.engine.evaluation import Score
 from moon_jax.engine.planning import Plan
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock as clock_lib
-from moon_jax.runner import files, loop, plots, run_directory
+from moon_jax.runner import files, loop, run_directory
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner import records as records_lib
 from moon_jax.types import ClientMetrics
@@ -343,76 +341,6 @@ def test_a_diverged_loss_is_null_and_makes_no_noise(tmp_path, caplog):
   assert caplog.text == ''
 
 
-def test_the_first_line_waits_for_no_picture_tensorboard_or_checkpoint(tmp_path):
-  code = f"""
-import pathlib, sys
-import numpy as np
-from moon_jax.runner import checkpoint, loop, records
-
-append = records._append
-
-def check(*given):
-  assert not {{'tensorboardX', 'orbax.checkpoint', 'matplotlib'}} & set(sys.modules)
-  append(*given)
-  records._append = append
-
-records._append = check
-folder = pathlib.Path({str(tmp_path)!r})
-counts = np.ones((2, 3), int)
-with (
-  checkpoint.Checkpoints(folder / 'checkpoints', print) as saved,
-  records.Records(folder, 0, counts) as opened,
-):
-  assert saved.newest_or('first') == 'first'
-  opened.add_metrics({{'round': 1}})
-  assert 'tensorboardX' in sys.modules
-  assert 'matplotlib' not in sys.modules
-  opened.add_timings({{'round': 1}})
-"""
-  subprocess.run([sys.executable, '-c', code], check=True)
-  picture = tmp_path / 'partition.png'
-  assert picture.read_bytes().startswith(b'\x89PNG')
-  drawn = picture.stat().st_mtime_ns
-  with records_lib.Records(tmp_path, 1, np.ones((2, 3), int)) as records:
-    records.add_timings({'round': 2})
-  assert picture.stat().st_mtime_ns == drawn
-
-
-def test_a_partition_that_a_killed_process_did_not_draw_is_drawn(tmp_path):
-  with records_lib.Records(tmp_path, 0, np.ones((2, 3), int)):
-    pass
-  assert (tmp_path / 'partition.png').exists()
-
-
-def test_a_partition_that_is_gone_before_tensorboard_reads_it_is_a_line(
-  tmp_path, monkeypatch
-):
-  monkeypatch.setattr(plots, 'heat_map', lambda *given: None)
-  says = r'partition\.png cannot be written: No such file'
-  records = records_lib.Records(tmp_path, 0, np.ones((2, 3), int))
-  with pytest.raises(RunError, match=says), records:
-    pass
-
-
-def test_a_partition_that_cannot_be_drawn_ends_a_long_run_soon(tmp_path):
-  records = records_lib.Records(tmp_path, 0, np.ones(3, int))
-  records.add_timings({'round': 1})
-  while not records._drawing.done():
-    time.sleep(0.01)
-  with pytest.raises(IndexError):
-    records.add_timings({'round': 2})
-  records.__exit__(IndexError, None, None)
-
-
-@pytest.mark.parametrize('fault', [None, KeyError('another')])
-def test_a_partition_that_cannot_be_drawn_is_told_when_the_run_ends(tmp_path, fault):
-  records = records_lib.Records(tmp_path, 0, np.ones(3, int))
-  records.add_timings({'round': 1})
-  told = contextlib.nullcontext() if fault else pytest.raises(IndexError)
-  with told:  # what ended the run goes before
-    assert not records.__exit__(fault and KeyError, fault, None)
-
-
 def test_reading_what_is_not_there(tmp_path):
   assert files.read_lines(tmp_path / 'none') == []
   assert files.read_json(tmp_path / 'none') is None
@@ -546,9 +474,9 @@ def test_rounds_left(tmp_path, num_rounds, last, left):
   with records_lib.Records(tmp_path, 2) as records:
     if left is None:
       with pytest.raises(UsageError, match='must be above the 2 rounds saved here'):
-        loop.rounds_left(num_rounds, records)
+        loop.rounds_left(num_rounds, records.rounds)
     else:
-      assert loop.rounds_left(num_rounds, records) == left
+      assert loop.rounds_left(num_rounds, records.rounds) == left
 
 
 def git(folder, *words):

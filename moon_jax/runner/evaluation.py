@@ -26,12 +26,12 @@ class Tested(NamedTuple):
   """
 
   score: Score
-  consensus_distance: float | None
+  consensus_distance: float | None = None
 
 
-def test(
+def evaluate(
   built: Experiment,
-  evaluate: Callable,
+  program: Callable,
   state: State,
   store: ClientStore | None,
   taken_part: np.ndarray,
@@ -40,17 +40,17 @@ def test(
 
   Args:
     built: what is run.
-    evaluate: the compiled program.
+    program: the compiled test.
     state: after the round.
     store: of the clients' memories of this round; None if they are in the state.
     taken_part: [N] bool, who has trained by now.
   """
   if store and built.own_models:
-    score = _each(built, evaluate, state, store, taken_part)
+    score = _each(built, program, state, store, taken_part)
   else:
-    score = evaluate(state, built.test)
+    score = program(state, built.test)
   if not built.algorithm.share:
-    return Tested(score, None)
+    return Tested(score)
   clients = None if store else jax.device_get(state.clients)
 
   def read(chosen):
@@ -62,14 +62,14 @@ def test(
   return Tested(score, consensus_distance(models, taken_part))
 
 
-def _each(built, evaluate, state, store, taken_part):
+def _each(built, program, state, store, taken_part):
   """Score of every client's model; those that never trained have one."""
   size, (differing, first) = built.planner.cohort_size, _differing(taken_part)
   found = []
   for begin in range(0, len(differing), size):
     some = differing[np.minimum(begin + np.arange(size), len(differing) - 1)]
     memories = devices.replicate(store.read(some), built.mesh)
-    found.append(jax.device_get(evaluate(state._replace(clients=memories), built.test)))
+    found.append(jax.device_get(program(state._replace(clients=memories), built.test)))
   scores = jax.tree.map(lambda *parts: np.concatenate(parts)[: len(differing)], *found)
   of_client = np.full(len(taken_part), np.searchsorted(differing, first))
   of_client[differing] = np.arange(len(differing))

@@ -9,8 +9,8 @@ import moon_jax
 from moon_jax.engine import devices, planning
 from moon_jax.engine import programs as programs_lib
 from moon_jax.errors import RunError
-from moon_jax.runner import pipeline
 from moon_jax.runner.records import Records
+from moon_jax.runner.rounds import is_due
 
 SECONDS = 60
 NUM_ROUNDS = 4
@@ -104,5 +104,5 @@ def test_a_run_without_room_names_its_buffers(tmp_path, monkeypatch):
 
 
 def test_what_is_due_is_due_after_the_last_round_too():
-  due = [pipeline.due(index, 2, 5) for index in range(5)]
+  due = [is_due(number, 2, 5) for number in range(1, 6)]
   assert due == [False, True, False, True, True]

@@ -1,0 +1,31 @@
+"""Ends a run when its test accuracy has not risen in ten tests: a callback.
+
+  python launch.py --config=examples/early_stopping.py --config.num_rounds=200
+
+It counts in the records, so a run that is stopped and resumed ends in the same round.
+"""
+
+import moon_jax
+from configs import digits_moon
+
+PATIENCE = 10
+
+
+class EarlyStopping(moon_jax.Callback):
+  """Stops `PATIENCE` tests after the best one."""
+
+  def begin(self, run):
+    self._history = run.history
+
+  def wants_state(self, number):
+    return True  # so that the run can end after any round
+
+  def after_round(self, round):
+    tested = [line for line in self._history if 'test_accuracy' in line]
+    accuracies = [line['test_accuracy'] for line in tested]
+    if tested and len(accuracies) - accuracies.index(max(accuracies)) > PATIENCE:
+      round.stop(f'no better accuracy in {PATIENCE} tests')
+
+
+moon_jax.register_callback(EarlyStopping)
+get_config = digits_moon.get_config

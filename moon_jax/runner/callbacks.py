@@ -1,0 +1,221 @@
+"""What happens beside the rounds of a run: records, checkpoints, pictures, your own.
+
+  class Slack(moon_jax.Callback):
+    def after_round(self, round):
+      post(f'round {round.number}: {round.metrics["train_loss"]:.3f}')
+
+  moon_jax.run(config, workdir, callbacks=[Slack()])
+
+After each round they are called in the order of `loop.callbacks_of`. Of several
+processes the first alone has any.
+"""
+
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from moon_jax.config import Config
+from moon_jax.engine.experiment import Experiment
+from moon_jax.errors import DivergedError
+from moon_jax.runner.checkpoint import Checkpoints
+from moon_jax.runner.clock import timing_record
+from moon_jax.runner.metrics import Record, terms
+from moon_jax.runner.records import Records
+from moon_jax.runner.rounds import Round, is_due
+from moon_jax.types import ClientMetrics
+
+_NAMED = 10  # of the clients that diverged; there may be thousands
+
+
+class Run(NamedTuple):
+  """A run that begins, or goes on.
+
+  Attributes:
+    config: of the experiment.
+    workdir: the run directory.
+    experiment: what the configuration builds.
+    history: the lines of metrics.jsonl so far; it grows by one in each round.
+    rounds: those that are left, numbered from 0.
+  """
+
+  config: Config
+  workdir: pathlib.Path
+  experiment: Experiment
+  history: list[Record]
+  rounds: range
+
+
+class Callback:
+  """Sees the rounds of a run. Each method does nothing unless it is overridden."""
+
+  def begin(self, run: Run) -> None:
+    """Called once, before the first round of this process."""
+
+  def wants_state(self, number: int) -> bool:
+    """Whether the round of this number, from 1, is to have its `state`.
+
+    The next round then waits for this callback.
+    """
+    return False
+
+  def after_round(self, round: Round) -> None:
+    """Called after each round; `round.stop(why)` ends the run.
+
+    A round without its state cannot be saved: then the run ends after the next one.
+    """
+
+  def end(self) -> None:
+    """Called when the run has all its rounds, or a callback has stopped it."""
+
+  def close(self) -> None:
+    """Called last, however the run ends."""
+
+
+class _Function(Callback):
+  """Calls a function with each round and its state; what it returns ends the run."""
+
+  def __init__(self, function: Callable[[Round], Any]):
+    self._function = function
+
+  def wants_state(self, number):
+    return True
+
+  def after_round(self, round):
+    if why := self._function(round):
+      name = getattr(self._function, '__name__', 'a callback')
+      round.stop(why if isinstance(why, str) else f'{name} said so')
+
+
+def callback_of(given: Any) -> Callback:
+  """A callback as it is, one of a class of them, or one that calls a function."""
+  made = given() if isinstance(given, type) else given
+  return made if isinstance(made, Callback) else _Function(made)
+
+
+class WritesMetrics(Callback):
+  """Appends each round to metrics.jsonl."""
+
+  def __init__(self, records: Records):
+    self._records = records
+
+  def after_round(self, round):
+    self._records.add_metrics(round.metrics)
+
+
+class WritesTimings(Callback):
+  """Appends each round to timings.jsonl, once all that it measures is done."""
+
+  def __init__(self, records: Records):
+    self._records = records
+
+  def after_round(self, round):
+    line = timing_record(round.clock, round.plan, round.metrics)
+    self._records.add_timings(line)
+
+
+class Saves(Callback):
+  """Saves the state when that is due, and before the run ends or is stopped."""
+
+  def __init__(self, checkpoints: Checkpoints):
+    self._checkpoints = checkpoints
+
+  def begin(self, run):
+    self._config = run.config
+
+  def wants_state(self, number):
+    config = self._config
+    return is_due(number, config.checkpoint_every_rounds, config.num_rounds)
+
+  def after_round(self, round):
+    if round.state and (self.wants_state(round.number) or round.stopped):
+      with round.clock('save'):
+        self._checkpoints.save(round.state)
+
+
+class StopsIfDiverged(Callback):
+  """Ends a run whose results are not finite; see `stop_if_diverged`."""
+
+  def begin(self, run):
+    self._on_nonfinite = run.config.on_nonfinite
+
+  def after_round(self, round):
+    stop_if_diverged(round.metrics, round.clients, self._on_nonfinite)
+
+
+def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) -> None:
+  """Ends the run if a round has left something that is not finite.
+
+  Args:
+    record: the round's line of metrics.jsonl.
+    clients: leaves [K], as numpy.
+    on_nonfinite: 'stop', or 'skip_client' if clients may be left out.
+
+  Raises:
+    DivergedError: it names the round, what is not finite and of which clients.
+  """
+  bad = [str(client) for client in np.array(record['clients'])[~clients.finite]]
+  if on_nonfinite == 'skip_client' and clients.finite.any():
+    bad = []  # they have been left out
+  numbers = [name for name, value in record.items() if isinstance(value, float)]
+  names = [name for name in numbers if not math.isfinite(record[name])]
+  if not bad and not names and clients.server_finite:
+    return
+  what = ', '.join(names) or ('updates' if bad else 'the new global model')
+  if bad:
+    what += f' (clients {", ".join(bad[:_NAMED] + ["..."] * (len(bad) > _NAMED))})'
+  remedy = 'A smaller --config.optimizer.learning_rate may help, in a new --workdir'
+  if on_nonfinite == 'stop':
+    remedy += '; --config.on_nonfinite=skip_client goes on here without such clients'
+  raise DivergedError(
+    f'Diverged in round {record["round"]}. Not finite: {what}. {remedy}.'
+  )
+
+
+class WritesBoard(Callback):
+  """Writes the records, and the distribution of the clients' drift, to TensorBoard."""
+
+  def __init__(self):
+    self.board = None
+
+  def begin(self, run):
+    self._folder, self._first = run.workdir / 'tensorboard', run.rounds.start + 1
+
+  def after_round(self, round):
+    if not self.board:
+      # Its library may load PyTorch; the first line of metrics.jsonl need not wait.
+      from moon_jax.runner.tensorboard import Board
+
+      self.board = Board(self._folder, self._first)
+    self.board.add('metrics', round.metrics)
+    self.board.add_histogram('clients/drift', round.clients.drift, round.number)
+    line = timing_record(round.clock, round.plan, round.metrics)
+    self.board.add('timings', line)
+
+  def close(self):
+    if self.board:
+      self.board.close()
+
+
+class Draws(Callback):
+  """Draws curves.png and partition.png at the end; TensorBoard gets the latter."""
+
+  def __init__(self, board: WritesBoard):
+    self._board = board
+
+  def begin(self, run):
+    self._run = run
+
+  def end(self):
+    from moon_jax.runner import (
+      plots,
+    )  # matplotlib: the first round need not wait for it
+
+    run, picture = self._run, self._run.workdir / 'partition.png'
+    shown = terms(run.history[-1], run.experiment.algorithm.measured)
+    plots.curves(run.workdir / 'curves.png', run.history, run.workdir.name, shown)
+    plots.heat_map(picture, run.experiment.class_counts, run.workdir.name)
+    if self._board.board:
+      self._board.board.add_picture('partition', picture)

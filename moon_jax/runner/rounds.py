@@ -1,0 +1,257 @@
+"""Runs the rounds of an experiment, and yields what each of them left behind.
+
+The device is kept at work. While it trains round t, one thread packs round t + 1 and
+another gives it to the device, which begins it when round t is done; the caller reads
+round t meanwhile, and does with it what it likes.
+
+  device    | train t, test t | train t + 1, test t + 1 | train t + 2, test t + 2
+  packing   |   pack t + 1    |   pack t + 2            |   pack t + 3
+  giving    |      give t + 1 |      give t + 2         |      give t + 3
+  caller    |   sees t - 1    |   sees t                |   sees t + 1
+
+A round whose state somebody wants is seen before the next one is given: that one is
+trained in the memory of the state. So is every round of several processes, which have
+to ask the devices for the same things in the same order.
+
+With a client store the thread that packs first keeps what the clients of the last round
+remember, then looks up what those of the next one do. Who is in both has its memory on
+the device.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+
+import jax
+import numpy as np
+
+from moon_jax import tree
+from moon_jax.data.device import TrainSplit
+from moon_jax.engine import hosts, programs
+from moon_jax.engine.experiment import Experiment
+from moon_jax.engine.planning import Plan
+from moon_jax.runner import compile_cache, evaluation
+from moon_jax.runner.client_store import ClientStore
+from moon_jax.runner.clock import Clock
+from moon_jax.runner.metrics import Record, line_of
+from moon_jax.types import ClientMetrics, PyTree, State
+
+
+@dataclasses.dataclass
+class Round:
+  """What a round left behind.
+
+  Attributes:
+    number: completed rounds, 1 after the first.
+    metrics: the line of metrics.jsonl: losses, accuracies, who took part, ...
+    clients: of each client of the cohort, leaves [K] of numpy.
+    plan: who trained on what.
+    clock: how long it took.
+    experiment: what is run.
+    state: of the server and every client after the round, on the devices; with a client
+      store (`execution.client_store`) of the round's cohort alone. None unless somebody
+      wants it. In a run the next round overwrites it, in `moon_jax.rounds` none does.
+    stopped: why the run ends after this round; '' unless somebody asked for it.
+  """
+
+  number: int
+  metrics: Record
+  clients: ClientMetrics
+  plan: Plan
+  clock: Clock
+  experiment: Experiment
+  state: State | None
+  stopped: str = ''
+
+  def stop(self, why: str) -> None:
+    """Ends the run after this round, which is saved; `why` is told and recorded."""
+    self.stopped = self.stopped or why
+
+  @property
+  def global_model(self) -> PyTree | None:
+    """Its variables; None without the state, or if each client has its own model."""
+    if self.state is None or self.experiment.own_models:
+      return None
+    models = self.experiment.algorithm.evaluated(self.state.server, self.state.clients)
+    return jax.tree.map(lambda leaf: leaf[0], models)
+
+
+@dataclasses.dataclass
+class _Packed:
+  """A round that the device can be given, and the seconds that it took to make."""
+
+  index: int
+  plan: Plan
+  inputs: programs.RoundInputs
+  train: TrainSplit
+  seconds: dict[str, float]
+
+
+@dataclasses.dataclass
+class _Given:
+  """A round that the device works on, or has done: what it leaves, on the device."""
+
+  index: int
+  plan: Plan
+  clock: Clock
+  state: State
+  metrics: ClientMetrics
+  tested: evaluation.Tested | None
+
+
+class Rounds:
+  """The rounds of a run that are left."""
+
+  def __init__(
+    self,
+    experiment: Experiment,
+    state: State,
+    store: ClientStore | None = None,
+    *,
+    say: Callable[..., None] = lambda *text, **how: None,
+    keep_states: bool = False,
+  ):
+    """Packs the first round, and compiles the programs of a round and of a test.
+
+    Args:
+      experiment: what is run.
+      state: from which the next round starts; it is used up.
+      store: of the clients' memories, if they are not in the state.
+      say: is told what is compiled.
+      keep_states: whether the states of earlier rounds stay, at the price of memory.
+    """
+    self._experiment, self._state, self._store = experiment, state, store
+    config = experiment.config
+    self.left = range(int(state.round), config.num_rounds)
+    self._has_trained = np.zeros(config.num_clients, bool)
+    for index in range(self.left.start):
+      self._has_trained[experiment.planner.cohort(index)] = True
+    self._on_host = bool(experiment.algorithm.share) or bool(
+      store and experiment.own_models
+    )
+    self._programs, self._clock, self._unkept = None, None, None
+    self._packed = futures.Future()
+    self._packed.set_result(self._pack(self.left.start))
+    with compile_cache.using(config.execution.compile_cache, say):
+      say('compiling one round and one test ... ', end='')
+      inputs, donate = self._packed.result().inputs, not keep_states
+      self._programs = programs.compile_programs(
+        experiment, state, inputs, donate=donate
+      )
+      say(f'{self.compile_seconds:.1f} s')
+
+  @property
+  def compile_seconds(self) -> float:
+    """How long the programs took to compile."""
+    return self._programs.compile_seconds
+
+  def exchanged_bytes(self) -> int:
+    """What a round sums over the devices, in bytes."""
+    return programs.exchanged_bytes(self._programs.run_round)
+
+  def buffers(self) -> dict[str, int]:
+    """What is large in the device's memory -> bytes."""
+    built, memory = self._experiment, self._programs.run_round.memory_analysis()
+    return {
+      'data': tree.num_bytes((built.train, built.test)),
+      f'training {built.planner.num_lanes} lanes': memory.temp_size_in_bytes,
+      'models': memory.output_size_in_bytes,
+    }
+
+  def run(self, wants_state: Callable[[int], bool]) -> Iterator[Round]:
+    """Runs what is left, once.
+
+    Args:
+      wants_state: number of a round -> whether it has its state when it is yielded;
+        asked before the round after it begins.
+    """
+    executor = futures.ThreadPoolExecutor
+    with executor(1, 'packing') as packing, executor(1, 'giving') as giving:
+      given = giving.submit(self._give, self._state, self._packed)
+      self._packed = self._state = None
+      for index in self.left:
+        is_last = index + 1 not in self.left
+        packed = None if is_last else packing.submit(self._pack, index + 1)
+        this, wanted = given.result(), wants_state(index + 1)
+        waits = is_last or wanted or hosts.count() > 1 or self._tests_on_host(index)
+        if not waits:
+          given = giving.submit(self._give, this.state, packed)
+        yield self._read(this, wanted, packed)
+        if waits and packed:
+          given = giving.submit(self._give, this.state, packed)
+
+  def _pack(self, index):
+    """The round `index`, once the store has what the last clients remember."""
+    kept, begin = self._keep(), time.perf_counter()
+    plan = self._experiment.planner.plan(index)
+    looked_up = 0.0
+    if self._store:
+      looking, first = time.perf_counter(), index == self.left.start
+      here = () if first else self._experiment.planner.cohort(index - 1)
+      plan = plan._replace(arrivals=self._store.arrivals(plan.clients, here))
+      looked_up = time.perf_counter() - looking
+    inputs = programs.round_inputs(self._experiment, index, plan)
+    train = programs.train_split(self._experiment, plan)
+    seconds = {'pack': time.perf_counter() - begin - looked_up}
+    return _Packed(index, plan, inputs, train, seconds | {'store': kept + looked_up})
+
+  def _keep(self):
+    """Gives the store what the clients of a round remember; the seconds it takes."""
+    if not self._unkept:
+      return 0.0
+    (clients, memories), self._unkept = self._unkept, None
+    memories, begin = jax.device_get(memories), time.perf_counter()
+    self._store.write(clients, memories)
+    return time.perf_counter() - begin
+
+  def _give(self, state, packed):
+    """Gives the device a round and its test; the state before it is used up."""
+    packed = packed.result()
+    self._has_trained[packed.plan.clients] = True
+    clock = Clock(self._clock)
+    clock.seconds |= packed.seconds
+    if self._clock is None:
+      clock.seconds['compile'] = self.compile_seconds
+    self._clock, tested = clock, None
+    with jax.transfer_guard('disallow'):
+      given = (*packed.inputs, packed.train)
+      state, metrics = self._programs.run_round(state, *given)
+      if self._is_tested(packed.index) and not self._on_host:
+        score = self._programs.evaluate(state, self._experiment.test)
+        tested = evaluation.Tested(score)
+    return _Given(packed.index, packed.plan, clock, state, metrics, tested)
+
+  def _read(self, given, wanted, packed):
+    """Waits for the results of a round."""
+    built, clock = self._experiment, given.clock
+    metrics = jax.device_get(given.metrics)
+    clock.arrived('train')
+    if self._store:
+      if packed:  # it reads the store as it was before this round
+        futures.wait([packed])
+      self._unkept = given.plan.clients, given.state.clients
+      if wanted or self._tests_on_host(given.index):
+        clock.seconds['store'] += self._keep()
+    if self._tests_on_host(given.index):
+      how = self._programs.evaluate, given.state, self._store, self._has_trained
+      given.tested = evaluation.evaluate(built, *how)
+    tested = jax.device_get(given.tested)
+    if tested:
+      clock.arrived('evaluate')
+    line = line_of(built, given.index, given.plan, metrics, tested)
+    about = given.plan, clock, built, given.state if wanted else None
+    return Round(given.index + 1, line, metrics, *about)
+
+  def _is_tested(self, index):
+    config = self._experiment.config
+    return is_due(index + 1, config.eval_every_rounds, config.num_rounds)
+
+  def _tests_on_host(self, index):
+    """Whether the round's test needs more than the device has: it waits for it."""
+    return self._on_host and self._is_tested(index)
+
+
+def is_due(number: int, every: int, num_rounds: int) -> bool:
+  """Whether something done every so many rounds, and after the last, is due."""
+  return number % every == 0 or number == num_rounds

@@ -1,0 +1,216 @@
+"""What a user's callbacks see, when they are called, and how they end a run."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+import moon_jax
+from examples import early_stopping
+from moon_jax import catalog, cli
+from moon_jax.errors import DivergedError, ExitCode
+from moon_jax.runner import loop
+from tests.processes import check_success, checkpoint, launch
+from tests.test_api import TINY, config
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class Watcher(moon_jax.Callback):
+  """Writes down what it is called for; wants the state of some rounds."""
+
+  def __init__(self, wanted=(), stops_at=None, fails_at=None):
+    self.calls, self.states, self.history = [], {}, None
+    self._wanted, self._stops_at, self._fails_at = wanted, stops_at, fails_at
+
+  def begin(self, run):
+    self.calls.append(('begin', run.rounds))
+    self.history = run.history
+
+  def wants_state(self, number):
+    return number in self._wanted
+
+  def after_round(self, round):
+    self.calls.append(round.number)
+    assert self.history[-1] == round.metrics
+    assert len(self.history) == round.number
+    if round.state is not None:
+      self.states[round.number] = jax.device_get(round.state)
+    if round.number == self._fails_at:
+      raise KeyError('its own mistake')
+    if round.number == self._stops_at:
+      round.stop('it is enough')
+
+  def end(self):
+    self.calls.append('end')
+
+  def close(self):
+    self.calls.append('close')
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  """A run of all three rounds, and who watched it."""
+  watcher = Watcher(wanted=[2])
+  folder = tmp_path_factory.mktemp('whole') / 'run'
+  every = {'checkpoint_every_rounds': 2}
+  return moon_jax.run(config(**every), folder, callbacks=[watcher]), watcher
+
+
+def test_each_method_is_called_in_its_turn(whole):
+  result, watcher = whole
+  assert watcher.calls == [('begin', range(3)), 1, 2, 3, 'end', 'close']
+  assert watcher.history == result.metrics
+
+
+def test_the_state_is_that_of_the_round(whole):
+  result, watcher = whole
+  # Of the last round it is there, since the run saves it.
+  assert watcher.states.keys() == {2, 3}
+  for number, state in watcher.states.items():
+    assert int(state.round) == number
+    saved = checkpoint(result.workdir, number)
+    ours = {leaf.tobytes() for leaf in jax.tree.leaves(state.server.variables)}
+    assert ours <= {content for _, _, content in saved.values()}
+
+
+def test_a_run_that_is_ended_is_finished_until_more_rounds_are_asked_for(
+  whole, tmp_path, capsys
+):
+  def two(round):
+    return round.number == 2 and 'two will do'
+
+  result = moon_jax.run(config(), tmp_path / 'run', callbacks=[two])
+  assert result.metrics == whole[0].metrics[:2]
+  assert result.summary['stopped'] == 'two will do'
+  assert result.model.round == 2
+  again = Watcher()
+  assert moon_jax.run(config(), tmp_path / 'run', callbacks=[again]).metrics == (
+    result.metrics
+  )
+  assert again.calls == []
+  assert 'was ended after round 2: two will do' in capsys.readouterr().out
+  more = moon_jax.run(config(num_rounds=4), tmp_path / 'run')
+  assert more.metrics[:3] == whole[0].metrics
+  assert 'stopped' not in more.summary
+
+
+def test_without_the_state_a_run_ends_after_the_next_round(tmp_path):
+  watcher, slow = Watcher(stops_at=1), config(num_rounds=5, checkpoint_every_rounds=5)
+  result = moon_jax.run(slow, tmp_path / 'run', callbacks=[watcher])
+  assert [line['round'] for line in result.metrics] == [1, 2]
+  assert result.model.round == 2
+  assert watcher.calls[-2:] == ['end', 'close']
+
+
+def test_a_run_ends_after_a_round_that_is_tested(tmp_path):
+  rarely = config(num_rounds=6, eval_every_rounds=3)
+  result = moon_jax.run(rarely, tmp_path / 'run', callbacks=[lambda round: True])
+  assert [line['round'] for line in result.metrics] == [1, 2, 3]
+
+
+@pytest.mark.parametrize('own', ['fails', 'diverges'])
+def test_close_is_called_however_the_run_ends_and_end_is_not(tmp_path, own):
+  rate = 1e20 if own == 'diverges' else 0.01
+  watcher = Watcher(fails_at=2 if own == 'fails' else None)
+  settings = config(**{'optimizer.learning_rate': rate})
+  with pytest.raises(KeyError if own == 'fails' else DivergedError):
+    moon_jax.run(settings, tmp_path / 'run', callbacks=[watcher])
+  assert watcher.calls[-1] == 'close'
+  assert 'end' not in watcher.calls
+
+
+def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, whole):
+  path = tmp_path / 'mine.py'
+  path.write_text(
+    'import moon_jax\nfrom configs.digits_moon import get_config\n'
+    'def one(round):\n  return True\n'
+    'moon_jax.register_callback(one)\nmoon_jax.register_callback(one)\n'
+  )
+  flags = [f'--config.{name}={value}' for name, value in TINY.items()]
+  request = cli.parse([f'--config={path}', *flags, f'--workdir={tmp_path / "run"}'])
+  assert len(catalog.callbacks()) == 1
+  assert loop.run(request) is ExitCode.DONE
+  summary = json.loads((tmp_path / 'run/summary.json').read_text())
+  assert (summary['rounds'], summary['stopped']) == (1, 'one said so')
+  config()
+  assert catalog.callbacks() == []
+
+
+def test_a_class_makes_a_callback_for_each_run(tmp_path):
+  made = []
+
+  class Own(moon_jax.Callback):
+    def __init__(self):
+      made.append(self)
+
+  for name in 'ab':
+    moon_jax.run(config(num_rounds=1), tmp_path / name, callbacks=[Own])
+  assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+  ('accuracies', 'stops'),
+  [
+    ([0.1, 0.5] + [0.4] * 9, False),
+    ([0.1, 0.5] + [0.5] * 10, True),
+    ([0.1, 0.5] + [0.4] * 9 + [0.6], False),
+    ([0.1, 0.5] + [None] * 20 + [0.4] * 9, False),
+  ],
+)
+def test_early_stopping_counts_tested_rounds_since_the_best(accuracies, stops):
+  callback, why = early_stopping.EarlyStopping(), []
+
+  class Round:
+    stop = staticmethod(why.append)
+
+  lines = [{} if a is None else {'test_accuracy': a} for a in accuracies]
+  callback.begin(moon_jax.runner.callbacks.Run(None, None, None, lines, None))
+  callback.after_round(Round)
+  assert bool(why) == stops
+
+
+def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
+  still = {'optimizer.learning_rate': 1e-9, 'num_rounds': 30, 'local_epochs': 1}
+  flags = [f'--config.{name}={value}' for name, value in (TINY | still).items()]
+  words = [f'--config={ROOT}/examples/early_stopping.py', '--workdir=run']
+  check_success(launch(tmp_path, *words, *flags))
+  summary = json.loads((tmp_path / 'run/summary.json').read_text())
+  assert summary['rounds'] == 11
+  assert summary['stopped'] == 'no better accuracy in 10 tests'
+
+
+def test_the_first_line_waits_for_no_picture_tensorboard_or_checkpoint(tmp_path):
+  code = f"""
+import sys, moon_jax
+
+def look(round):
+  loaded = {{'tensorboardX', 'orbax.checkpoint', 'matplotlib'}} & set(sys.modules)
+  assert round.number > 1 or not loaded, loaded
+
+moon_jax.run(
+  moon_jax.load_config('configs/digits_moon.py', {TINY!r}), 'run', callbacks=[look]
+)
+assert {{'tensorboardX', 'orbax.checkpoint', 'matplotlib'}} <= set(sys.modules)
+"""
+  check_success(launch(tmp_path, program=('-c', code), PYTHONPATH=str(ROOT)))
+
+
+def test_rounds_in_memory_begin_when_they_are_asked_for(monkeypatch):
+  given = []
+  rounds = moon_jax.runner.rounds
+  give = rounds.Rounds._give
+
+  def watched(self, *words):
+    given.append(1)
+    return give(self, *words)
+
+  monkeypatch.setattr(rounds.Rounds, '_give', watched)
+  mine = moon_jax.rounds(config())
+  next(mine)
+  assert len(given) == 1
+  accuracy = next(mine).metrics['test_accuracy']
+  assert len(given) == 2
+  assert np.isfinite(accuracy)
