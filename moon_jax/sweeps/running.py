@@ -38,7 +38,7 @@ def state_of(cell: Cell) -> str:
   """'finished', '12 of 30 rounds', 'new', or what is wrong with its directory."""
   workdir, num_rounds = cell.request.workdir, rounds_asked(cell)
   try:
-    if run_directory.rounds_finished(workdir) >= num_rounds:
+    if run_directory.why_finished(workdir, cell.request.config):
       return FINISHED
     done = len(files.read_lines(workdir / run_directory.METRICS))
   except RunError as error:
