@@ -185,7 +185,7 @@ def rounds(config: Mapping[str, Any]) -> Iterator[Round]:
 
 def _rounds(config: config_lib.Config) -> Iterator[Round]:
   execution = config.execution
-  compile_cache.check(execution.compile_cache)
+  compile_cache.keep_kernels(execution.compile_cache)
   devices.claim(execution.devices, deterministic=execution.deterministic)
   built = experiment.build(config)
   with client_store.opened(built) as store:

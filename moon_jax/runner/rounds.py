@@ -133,7 +133,7 @@ class Rounds:
     self._programs, self._clock, self._unkept = None, None, None
     self._packed = futures.Future()
     self._packed.set_result(self._pack(self.left.start))
-    with compile_cache.using(config.execution.compile_cache, say):
+    with compile_cache.using(config.execution.compile_cache):
       say('compiling one round and one test ... ', end='')
       inputs, donate = self._packed.result().inputs, not keep_states
       self._programs = programs.compile_programs(
