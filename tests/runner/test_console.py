@@ -38,6 +38,7 @@ def shown(is_terminal, others=None):
     highlight=False,
   )
   console = Console(terminal, others)
+  console.measured = ('head_cosine',)
   console.begin(Run(None, None, None, [], range(2, 4)))
   clock = clock_lib.Clock()
   clock.seconds['train'] = 1.25
