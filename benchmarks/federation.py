@@ -22,10 +22,10 @@ import time
 
 import numpy as np
 
-from moon_jax import cli
+from moon_jax import cli, files
 from moon_jax.data.arrays import make_dataset
 from moon_jax.engine import hosts
-from moon_jax.runner import checkpoint, clock, files, loop, run_directory
+from moon_jax.runner import checkpoint, clock, loop, run_directory
 
 EXAMPLES, COHORT, ROUNDS = 5, 50, 20
 

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from moon_jax import files
 from moon_jax.report.draw import figures
 from moon_jax.report.draw.charts import Scatter
-from moon_jax.runner import files, plots
+from moon_jax.runner import plots
 
 # Column, factor, label; the supervised loss is comparable between algorithms. The last
 # two are SA-MOON's and DCO-MOON's.

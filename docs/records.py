@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from docs import draw
 from moon_jax import config as config_lib
-from moon_jax import untrusted
+from moon_jax import files
 from moon_jax.errors import UsageError
 from moon_jax.report.read import features
 from moon_jax.report.read.runs import read_arrays
-from moon_jax.runner import clock, files
+from moon_jax.runner import clock
 
 FILES = ('config.json', 'metrics.jsonl')
 TSNE = 'tsne.png'
@@ -137,7 +137,7 @@ def sums(results: pathlib.Path, name: str) -> pathlib.Path:
 
 def _drawn(run: pathlib.Path, target: pathlib.Path, rounds: int) -> list[str]:
   """Draws what a report tells of the model after the last round, if there is one."""
-  found = read_arrays(run / features.CACHE, untrusted.FEATURES)
+  found = read_arrays(run / features.CACHE, files.FEATURES)
   if not found or found['round'] != rounds:
     return []
   title = f'{target.name}, after {rounds} rounds'

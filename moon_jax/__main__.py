@@ -24,9 +24,9 @@ def launch(argv: list[str], stop: signals.Stop | None = None) -> int:
 
 def _launch(argv: list[str], stop: signals.Stop) -> int:
   # Only now: Ctrl-C is one line from the start, before anything slow is loaded.
-  from moon_jax import cli
+  from moon_jax import cli, files
   from moon_jax.engine import hosts
-  from moon_jax.runner import files, surroundings
+  from moon_jax.runner import surroundings
 
   if text := cli.answer(argv):
     print(text)

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 
 from moon_jax import config as config_lib
-from moon_jax import models, untrusted
+from moon_jax import files, models
 from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
 from moon_jax.data.device import normalise
 from moon_jax.engine import client_memory, devices, evaluation, experiment
 from moon_jax.errors import NoCheckpointError, UsageError
-from moon_jax.runner import checkpoint, files, run_directory, surroundings
+from moon_jax.runner import checkpoint, run_directory, surroundings
 from moon_jax.types import Outputs, PyTree
 
 
@@ -215,7 +215,7 @@ def _saved(workdir: pathlib.Path) -> run_directory.Record:
 def _class_counts(workdir: pathlib.Path) -> np.ndarray:
   path = workdir / 'partition.npz'
   with one_line(f'{path} cannot be read'):
-    return untrusted.arrays(path, kinds=untrusted.PARTITION)['class_counts']
+    return files.arrays(path, kinds=files.PARTITION)['class_counts']
 
 
 def _forward(network: models.Network, images: dict[str, Any]) -> Callable:

@@ -22,8 +22,9 @@ import numpy as np
 from absl import flags
 
 from moon_jax import config as config_lib
+from moon_jax import files
 from moon_jax.errors import ExitCode, UsageError, exit_code_of
-from moon_jax.runner import files, streams, surroundings
+from moon_jax.runner import streams, surroundings
 
 _LONGEST = 240  # bytes of a name that file systems take, with .partial behind it
 _ARRAYS = ('images', 'test_x')

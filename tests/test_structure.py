@@ -17,7 +17,7 @@ PACKAGE = ROOT / 'moon_jax'
 # A module imports its own layer and those before it.
 LAYERS = (
   ('types', 'errors'),
-  ('untrusted',),
+  ('files',),
   ('tree', 'keys', 'cache'),
   ('catalog',),
   ('config',),

@@ -12,7 +12,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from moon_jax import __main__, inference, predict, untrusted
+from moon_jax import __main__, files, inference, predict
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
 from moon_jax.errors import ExitCode, RunError
@@ -201,7 +201,7 @@ def test_nothing_is_unpickled(here, trained):
   np.savez('run/features.npz', **dict.fromkeys(features.Features._fields, evil))
   (found,) = runs.find([here], print)
   assert found.class_counts() is None
-  assert runs.read_arrays(workdir / 'features.npz', untrusted.FEATURES) is None
+  assert runs.read_arrays(workdir / 'features.npz', files.FEATURES) is None
   with pytest.raises(RunError, match='Object arrays cannot be loaded'):
     inference.load(workdir)
 
@@ -230,12 +230,10 @@ def test_arrays_of_another_shape_are_refused(tmp_path, changes, message):
     'embedded': np.zeros((4, 2), np.float32),
   }
   np.savez(tmp_path / 'a.npz', **good)
-  assert set(untrusted.arrays(tmp_path / 'a.npz', kinds=untrusted.FEATURES)) == set(
-    good
-  )
+  assert set(files.arrays(tmp_path / 'a.npz', kinds=files.FEATURES)) == set(good)
   np.savez(tmp_path / 'a.npz', **(good | changes))
   with pytest.raises(ValueError, match=message):
-    untrusted.arrays(tmp_path / 'a.npz', kinds=untrusted.FEATURES)
+    files.arrays(tmp_path / 'a.npz', kinds=files.FEATURES)
 
 
 def test_members_that_are_no_arrays_and_labels_that_are_times(tmp_path):
@@ -308,7 +306,7 @@ def test_pipes_among_data_and_devices_for_data(tmp_path):
         sources.load('npz', limit=0, path=name)
     for name in (tmp_path / 'a.npz', '/dev/zero'):
       with pytest.raises(OSError, match='no regular file'):
-        untrusted.opened(name)
+        files.opened(name)
 
 
 # --- links ----------------------------------------------------------------------------

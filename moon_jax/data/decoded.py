@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax import __version__, cache, untrusted
+from moon_jax import __version__, cache, files
 
 
 class Decoded(NamedTuple):
@@ -62,7 +62,7 @@ def kept(
   asked = name, client, *more
   before = _path(folder, asked)
   with contextlib.suppress(Exception):  # of many kinds: it is not there, or torn
-    found = Decoded(**untrusted.arrays(before, kinds=_KINDS | (_IDS if client else {})))
+    found = Decoded(**files.arrays(before, kinds=_KINDS | (_IDS if client else {})))
     return found._replace(name=str(found.name), num_classes=int(found.num_classes))
   found = decode()
   path = _path(folder, asked)

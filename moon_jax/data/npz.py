@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from moon_jax import untrusted
+from moon_jax import files
 from moon_jax.data.arrays import DataError, make_dataset, one_line
 from moon_jax.data.federated import users
 from moon_jax.types import Dataset
@@ -55,7 +55,7 @@ def read(
     raise DataError(f'{flag} is not a file.')
   wanted = f'{flag} must be an .npz file of plain arrays {", ".join(names)}'
   with one_line(wanted):
-    return untrusted.arrays(file_path, (*names, *more))
+    return files.arrays(file_path, (*names, *more))
 
 
 def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:

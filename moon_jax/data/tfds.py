@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 
-from moon_jax import untrusted
+from moon_jax import files
 from moon_jax.data import decoded
 from moon_jax.data.arrays import DataError, images_of, make_dataset, one_line
 from moon_jax.data.federated import users
@@ -121,7 +121,7 @@ def _tfds_builder(name, data_dir, prepare):
 
     if not prepare:
       data_dir = os.path.abspath(data_dir)  # not gs://, which is no folder
-    untrusted.require_files(_folder(name, data_dir))
+    files.require_regular(_folder(name, data_dir))
     find = tfds.builder if prepare else read_only_builder.builder_from_files
     try:
       # It would import whatever module the features.json of the set names.

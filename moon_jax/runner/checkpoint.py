@@ -17,10 +17,10 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from moon_jax import tree
+from moon_jax import files, tree
 from moon_jax.engine import hosts
 from moon_jax.errors import NoCheckpointError
-from moon_jax.runner import client_store, files, saved_state
+from moon_jax.runner import client_store, saved_state
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.types import PyTree, State
 

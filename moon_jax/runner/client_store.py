@@ -25,10 +25,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from moon_jax import tree, untrusted
+from moon_jax import files, tree
 from moon_jax.engine.experiment import Experiment
 from moon_jax.errors import NoCheckpointError
-from moon_jax.runner import files
 from moon_jax.types import Arrivals, PyTree
 
 CLIENTS = 'clients.bin'  # beside the checkpoints
@@ -61,7 +60,7 @@ _KINDS = {'clients': 'iu T', 'places': 'iu T', 'checksums': 'iu T', 'layout': 'U
 
 def read_index(path: pathlib.Path) -> Index:
   """The index in a file; raises many kinds of errors if it is damaged."""
-  return Index(**untrusted.arrays(path, kinds=_KINDS))
+  return Index(**files.arrays(path, kinds=_KINDS))
 
 
 def write_index(path: pathlib.Path, index: Index) -> None:
@@ -99,7 +98,7 @@ class ClientStore:
     self._named = np.zeros(0, bool)  # by place, whether a kept checkpoint names it
     self._descriptor = None
     if only_read:
-      with untrusted.opened(path) as file:
+      with files.opened(path) as file:
         self._descriptor = os.dup(file.fileno())
     elif path:
       with files.writing(path):

@@ -18,9 +18,9 @@ import jax
 import numpy as np
 from etils import epy
 
-from moon_jax import __version__, untrusted
+from moon_jax import __version__, files
 from moon_jax.errors import NoCheckpointError
-from moon_jax.runner import client_store, files
+from moon_jax.runner import client_store
 from moon_jax.runner.client_store import Index
 from moon_jax.types import State
 
@@ -106,9 +106,9 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
     NoCheckpointError: it is of another format.
   """
   try:
-    untrusted.require_files(folder)
-    with untrusted.opened(folder / MANIFEST) as file:
-      content = untrusted.document(folder / MANIFEST, file.read())
+    files.require_regular(folder)
+    with files.opened(folder / MANIFEST) as file:
+      content = files.document(folder / MANIFEST, file.read())
     if content['format'] != FORMAT:
       version = content.get('moon_jax', '0.2.0 or older')
       raise NoCheckpointError(

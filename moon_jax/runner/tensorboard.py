@@ -14,7 +14,7 @@ from tensorboardX import summary
 from tensorboardX.proto import event_pb2, summary_pb2
 from tensorboardX.record_writer import RecordWriter
 
-from moon_jax.runner import files
+from moon_jax import files
 from moon_jax.runner.metrics import Record
 
 

@@ -13,10 +13,10 @@ import pytest
 
 import moon_jax
 from moon_jax import config as config_lib
-from moon_jax import inference
+from moon_jax import files, inference
 from moon_jax.engine import client_memory, experiment
 from moon_jax.errors import NoCheckpointError, RunError
-from moon_jax.runner import checkpoint, client_store, files, saved_state, testing
+from moon_jax.runner import checkpoint, client_store, saved_state, testing
 from moon_jax.runner.client_store import ClientStore, read_index, write_index
 from tests.selection import few
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax.runner import checkpoint, client_store, files, saved_state
+from moon_jax import files
+from moon_jax.runner import checkpoint, client_store, saved_state
 from tests import power_loss, processes
 from tests.selection import few
 

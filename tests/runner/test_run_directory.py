@@ -7,14 +7,14 @@ import time
 import numpy as np
 import pytest
 
-from moon_jax import cli
+from moon_jax import cli, files
 from moon_jax.algorithms import moon
 from moon_jax.data import partition
 from moon_jax.engine.evaluation import Score
 from moon_jax.engine.planning import Plan
 from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock as clock_lib
-from moon_jax.runner import files, loop, run_directory
+from moon_jax.runner import loop, run_directory
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner import records as records_lib
 from moon_jax.types import ClientMetrics

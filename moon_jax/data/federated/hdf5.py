@@ -7,7 +7,7 @@ So FEMNIST is distributed (fed_emnist_train.h5, fed_emnist_test.h5; pixels float
 import os
 from collections.abc import Iterator
 
-from moon_jax import untrusted
+from moon_jax import files
 from moon_jax.data.arrays import DataError, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.types import Dataset
@@ -47,7 +47,7 @@ def _read(flag, path, image, label):
   wanted = f'{flag} must be an HDF5 file of {_GROUP}/<client>/<image and label>'
   with (
     one_line(wanted),
-    untrusted.opened(os.path.expanduser(path)) as raw,
+    files.opened(os.path.expanduser(path)) as raw,
     h5py.File(raw, 'r') as file,
   ):
     found = file.get(_GROUP)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from moon_jax import untrusted
+from moon_jax import files
 from moon_jax.data.arrays import DataError, images_of, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.types import Dataset
@@ -47,7 +47,7 @@ def opened(flag: str, path: str) -> dict[str, Any]:
   datasets = assembled.package('huggingface', 'datasets')
   folder = pathlib.Path(os.path.expanduser(path))
   with one_line(f'{flag} must be a folder written by save_to_disk'):
-    untrusted.require_files(folder)
+    files.require_regular(folder)
     logging.getLogger('datasets').setLevel(logging.ERROR)
     found = datasets.load_from_disk(str(folder.absolute()))
   if not isinstance(found, dict) or not {'train', 'test'} <= set(found):

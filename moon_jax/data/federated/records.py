@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from moon_jax import untrusted
+from moon_jax import files
 from moon_jax.data.arrays import DataError, make_dataset, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.types import Dataset, Stored
@@ -26,7 +26,7 @@ RECORDS, INDEX = 'train.array_record', 'index.npz'
 # Of a record: 16 bytes find any damage, and who forges one forges the index too.
 CHECK_BYTES = 16
 _LABEL = np.dtype('<i4')
-# Array of the index -> its kinds of dtype and axes, as `untrusted.arrays` checks them.
+# Array of the index -> its kinds of dtype and axes, as `files.arrays` checks them.
 _INDEX = {
   'sizes': 'iu N',
   'records': 'iu N',
@@ -52,9 +52,9 @@ def load_records(path: str) -> Dataset:
   flag = f'--config.data.path={path!r}'
   folder = pathlib.Path(os.path.expanduser(path))
   with one_line(f'{flag} must be a folder written by moon_jax.data.convert'):
-    index = untrusted.arrays(folder / INDEX, kinds=_INDEX)
-    test_clients = untrusted.arrays(folder / INDEX, ('test_client',)).get('test_client')
-    untrusted.opened(folder / RECORDS).close()
+    index = files.arrays(folder / INDEX, kinds=_INDEX)
+    test_clients = files.arrays(folder / INDEX, ('test_client',)).get('test_client')
+    files.opened(folder / RECORDS).close()
     train = (np.empty((0, *index['test_x'].shape[1:]), np.uint8), np.empty(0, np.int32))
     data = make_dataset(
       folder.name,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from moon_jax import untrusted
+from moon_jax import files
 from moon_jax.data.arrays import DataError, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.errors import printable
@@ -53,7 +53,7 @@ def read(flag: str, path: str, image: str, label: str) -> Iterator[assembled.Use
 def _read(flag, path, image, label):
   place = pathlib.Path(os.path.expanduser(path)).absolute()
   with one_line(f'{flag} must be an SQLite database with a table federated_data'):
-    untrusted.opened(place).close()
+    files.opened(place).close()
     # Nothing is written beside it, and nobody is waited for.
     address = f'{place.as_uri()}?mode=ro&immutable=1'
     with contextlib.closing(sqlite3.connect(address, uri=True)) as database:

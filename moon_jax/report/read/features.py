@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax import untrusted
+from moon_jax import files
 from moon_jax.errors import RunError
 from moon_jax.report.read.runs import Note, Run, read_arrays
-from moon_jax.runner import files
 
 NUM_EMBEDDED = 2000
 CACHE = 'features.npz'
@@ -44,7 +43,7 @@ def features_of(run: Run, note: Note) -> Features:
     RunError: there is no global model, no usable checkpoint, or other data.
     OSError: the checkpoint or the data cannot be read.
   """
-  arrays = read_arrays(run.path / CACHE, untrusted.FEATURES)
+  arrays = read_arrays(run.path / CACHE, files.FEATURES)
   if arrays and _is_newest(run, arrays):
     return Features(**arrays)
   found = _computed(run)

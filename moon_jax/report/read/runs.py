@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from moon_jax import catalog, untrusted
+from moon_jax import catalog, files
 from moon_jax import config as config_lib
 from moon_jax.errors import RunError, UsageError
-from moon_jax.runner import files
 
 Record = dict[str, Any]
 Arrays = dict[str, np.ndarray]
@@ -76,7 +75,7 @@ class Run:
   @property
   def name(self) -> str:
     """The path as it is told."""
-    return untrusted.plain(str(self.path))
+    return files.plain(str(self.path))
 
   def column(self, name: str) -> dict[int, float]:
     """round -> value of a column of metrics.jsonl, where there is a number."""
@@ -88,14 +87,14 @@ class Run:
 
   def class_counts(self) -> np.ndarray | None:
     """[N, Y] training examples of each client and class; None if not recorded."""
-    found = read_arrays(self.path / 'partition.npz', untrusted.PARTITION)
+    found = read_arrays(self.path / 'partition.npz', files.PARTITION)
     return (found or {}).get('class_counts')
 
 
-def read_arrays(path: pathlib.Path, kinds: untrusted.Kinds) -> Arrays | None:
+def read_arrays(path: pathlib.Path, kinds: files.Kinds) -> Arrays | None:
   """The arrays of an .npz file; None if it is not there or holds another thing."""
   try:
-    return untrusted.arrays(path, kinds=kinds)
+    return files.arrays(path, kinds=kinds)
   except Exception:  # reading can raise anything
     return None
 
@@ -147,7 +146,7 @@ def _read_or_note(path: pathlib.Path, defaults: Record, note: Note) -> Run | Non
 
 
 def _read(path: pathlib.Path, defaults: Record) -> Run:
-  about = untrusted.plain(files.read_json(path / 'config.json') or {})
+  about = files.plain(files.read_json(path / 'config.json') or {})
   with catalog.told_of(about.get('registered', ())):  # for this run alone
     knobs = defaults | _knobs(about)
     identity = config_lib.identity(knobs)

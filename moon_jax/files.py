@@ -1,0 +1,276 @@
+"""Reads files that a stranger may have made, as data; writes wholly or not at all.
+
+Run directories, data sets and `.npz` files are read through here, so that nothing in
+them is imported, unpickled or waited for, and what is read of them is as it is written.
+"""
+
+import contextlib
+import errno
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import stat
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+import fastjsonschema
+import numpy as np
+
+from moon_jax.errors import NoCheckpointError, RunError, UsageError, printable
+
+PARTIAL = '.partial'
+# Not for good: with more space, or a larger quota, the same can be written.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+_IRREGULAR = 'It is no regular file'
+Document = dict[str, Any]
+Kinds = Mapping[str, str]
+# Array -> its kinds of dtype, and its axes: equal letters are equally long.
+PARTITION = {'class_counts': 'iu NY'}
+FEATURES = {'round': 'iu ', 'confusion': 'iu YY', 'classes': 'iu M'}
+FEATURES |= {'representations': 'f MD', 'embedded': 'f M2'}
+
+
+# --- reading --------------------------------------------------------------------------
+
+
+def opened(path: str | os.PathLike) -> BinaryIO:
+  """Opens a file for reading; waits for nobody.
+
+  Raises:
+    OSError: it cannot be read, or is a named pipe, a device or the like.
+  """
+  descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+  if stat.S_ISREG(os.fstat(descriptor).st_mode):
+    return os.fdopen(descriptor, 'rb')
+  os.close(descriptor)
+  raise OSError(errno.EINVAL, _IRREGULAR, os.fspath(path))
+
+
+def require_regular(folder: pathlib.Path) -> None:
+  """Raises OSError if something below a folder is no file and no folder."""
+  for path in folder.rglob('*'):
+    if not path.is_dir() and not path.is_file():
+      raise OSError(errno.EINVAL, _IRREGULAR, str(path))
+
+
+def below(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """What is below a folder, in which another process may make and remove things."""
+  for root, folders, names in os.walk(folder):
+    yield from (pathlib.Path(root, name) for name in (*folders, *names))
+
+
+def sha256(path: pathlib.Path) -> str:
+  """The digest of a file's content, in hexadecimal."""
+  with opened(path) as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def document(path: pathlib.Path, data: bytes) -> Document:
+  """The JSON object that a file, or a line of it, holds.
+
+  Args:
+    path: its name tells what it has to hold.
+    data: the JSON.
+
+  Raises:
+    ValueError: it is no JSON, or of another shape.
+  """
+  try:
+    return _check()({path.name: json.loads(data, parse_constant=int)})[path.name]
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{str(error)[:100]!r}.') from None
+
+
+@functools.cache
+def _check() -> Callable[[Any], Any]:
+  schema = pathlib.Path(__file__).with_name('run_directory.json')
+  return fastjsonschema.compile(json.loads(schema.read_bytes()))
+
+
+def read_json(path: pathlib.Path) -> Document | None:
+  """The object in a JSON file; None if there is no such file.
+
+  Raises:
+    NoCheckpointError: it cannot be read, or is not an object, or of another shape.
+  """
+  data = _read(path)
+  return None if data is None else _parse(path, data)
+
+
+def read_lines(path: pathlib.Path) -> list[Document]:
+  """The objects of a .jsonl file; [] if there is none.
+
+  A crash may leave the last line half written: without its end it does not count.
+
+  Raises:
+    NoCheckpointError: it cannot be read, or a line is not an object of its shape.
+  """
+  lines = (_read(path) or b'').splitlines(keepends=True)
+  return [_parse(path, line) for line in lines if line.endswith(b'\n')]
+
+
+def _read(path: pathlib.Path) -> bytes | None:
+  try:
+    with opened(path) as file:
+      return file.read()
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  except OSError as error:
+    raise NoCheckpointError(f'{path} cannot be read: {error.strerror}.') from None
+
+
+def _parse(path: pathlib.Path, data: bytes) -> Document:
+  try:
+    return document(path, data)
+  except ValueError as error:
+    raise NoCheckpointError(f'{path} is damaged: {error}') from None
+
+
+def arrays(
+  path: str | os.PathLike,
+  names: Iterable[str] = (),
+  kinds: Kinds | None = None,
+) -> dict[str, np.ndarray]:
+  """The arrays of an .npz file; nothing is unpickled.
+
+  Args:
+    path: the file.
+    names: those that are wanted, where they are there.
+    kinds: those that must be there, each of this shape.
+
+  Raises:
+    Exception: of many kinds, if the file cannot be read, or holds another thing.
+  """
+  with opened(path) as file:
+    if not zipfile.is_zipfile(file):  # np.load would advise to unpickle it
+      raise ValueError('it is no archive; save it with np.savez')
+    with np.load(file) as saved:
+      found = {name: saved[name] for name in kinds or names if name in saved}
+  if others := [n for n, array in found.items() if not isinstance(array, np.ndarray)]:
+    raise ValueError(f'{others[0]} is no array')
+  sizes = {'2': 2}
+  for name, kind in (kinds or {}).items():
+    array, (dtypes, axes) = found[name], kind.split(' ')
+    fits = array.ndim == len(axes) and array.dtype.kind in dtypes and array.size
+    pairs = zip(axes, array.shape, strict=False)
+    fits = fits and all(sizes.setdefault(axis, size) == size for axis, size in pairs)
+    if not fits or (dtypes == 'iu' and array.min() < 0):
+      raise ValueError(f'{name} is {array.dtype} of shape {array.shape}, or below 0')
+  return found
+
+
+def plain(content: Any) -> Any:
+  """Words that command no terminal and no spreadsheet; of JSON all of them."""
+  if isinstance(content, dict):
+    return {plain(key): plain(value) for key, value in content.items()}
+  if isinstance(content, list):
+    return list(map(plain, content))
+  if not isinstance(content, str):
+    return content
+  return "'" * content.startswith(('=', '+', '-', '@')) + printable(content)
+
+
+# --- writing --------------------------------------------------------------------------
+
+
+def require_writable(workdir: pathlib.Path) -> None:
+  """Writes a byte in the run directory, or where it is to be made; leaves nothing.
+
+  Raises:
+    UsageError: it is a file, or nothing can be written there.
+    RunError: the disk is full.
+  """
+  try:
+    nearest = _nearest(workdir)
+    str(workdir).encode()
+    for part in workdir.absolute().relative_to(nearest).parts:
+      with contextlib.suppress(FileNotFoundError):
+        os.stat(nearest / part)
+    with tempfile.TemporaryFile(dir=nearest, buffering=0) as file:
+      file.write(b'.')
+  except UnicodeEncodeError:
+    raise UsageError(f'--workdir={str(workdir)!r} must be a name in UTF-8.') from None
+  except OSError as error:
+    if error.errno in FULL:
+      raise failure(workdir, error.strerror) from None
+    problem = f'--workdir={str(workdir)!r} cannot be written: {error.strerror}.'
+    raise UsageError(problem) from None
+
+
+def failure(path: pathlib.Path, reason: str) -> RunError:
+  """The error that a path could not be written, for a reason as of `os.strerror`."""
+  return RunError(
+    f'{path} cannot be written: {reason}. What was saved before is kept, and the same '
+    'command goes on from there.'
+  )
+
+
+@contextlib.contextmanager
+def writing(path: pathlib.Path) -> Iterator[None]:
+  """Makes an OSError while the path is written a RunError that names both."""
+  try:
+    yield
+  except OSError as error:
+    raise failure(path, error.strerror or str(error)) from error
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
+  """Yields a new file, which takes the place of the old one in one step, on disk.
+
+  A failure leaves the old file, and nothing else. Nothing is written through a link.
+
+  Raises:
+    RunError: it cannot be written.
+  """
+  partial = path.with_name(path.name + PARTIAL)
+  with writing(path):
+    try:
+      partial.unlink(missing_ok=True)
+      with partial.open('xb') as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+      os.replace(partial, path)
+      flush(path.parent)
+    finally:
+      with contextlib.suppress(OSError):
+        partial.unlink(missing_ok=True)
+
+
+def replace(path: pathlib.Path, text: str) -> None:
+  """Replaces a file by a text, wholly or not at all."""
+  with replacing(path) as file:
+    file.write(text.encode())
+
+
+def write_json(path: pathlib.Path, content: Document) -> None:
+  """Replaces a file by a JSON document, wholly or not at all."""
+  replace(path, json.dumps(content, indent=2) + '\n')
+
+
+def flush(path: pathlib.Path) -> None:
+  """Waits until a file, or the names in a folder, are on the disk."""
+  descriptor = os.open(path, os.O_RDONLY)
+  os.fsync(descriptor)
+  os.close(descriptor)
+
+
+def make_folder(path: pathlib.Path) -> None:
+  """Makes a folder, and those above it, unless it is there; on disk."""
+  with writing(path):
+    top, path = _nearest(path), path.absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    while path != top:
+      path = path.parent
+      flush(path)
+
+
+def _nearest(path: pathlib.Path) -> pathlib.Path:
+  """The path itself, or the nearest folder above it that is there."""
+  path = path.absolute()
+  return next(place for place in (path, *path.parents) if place.exists())
