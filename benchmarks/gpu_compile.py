@@ -57,9 +57,10 @@ BARS = {  # of the modelled time
 
 def is_possible() -> bool:
   """Whether XLA's compiler for GPUs is installed."""
+  plugins = ('xla_cuda12', 'xla_cuda13')
   return bool(
     importlib.util.find_spec('jax_plugins')
-    and importlib.util.find_spec('jax_plugins.xla_cuda12')
+    and any(importlib.util.find_spec(f'jax_plugins.{name}') for name in plugins)
   )
 
 

@@ -33,8 +33,6 @@ PATIENCE = ' '.join(
 )
 # On GPUs neither atomic additions nor algorithms chosen by measuring; nothing on CPUs.
 DETERMINISM = '--xla_gpu_deterministic_ops=true'
-# XLA aborts on a flag that it does not know.
-_PATIENCE_IS_KNOWN = jax.__version_info__[:2] in ((0, 10), (0, 11))
 
 # Each device holds a copy of the data: a larger CPU gains by a wish, not by default.
 _MAX_CPU_DEVICES = 8
@@ -49,8 +47,7 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
 
   Args:
     requested: 'auto', one device for each usable core, or a count; several processes
-      of a run share cores that all of them may use. With a JAX that may not know how to
-      be patient, 'auto' is one device.
+      of a run share cores that all of them may use.
     deterministic: whether GPUs must compute the same bits in every run.
 
   Raises:
@@ -58,7 +55,7 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
       is no device of the kind that JAX_PLATFORMS names.
   """
   flags = os.environ.get('XLA_FLAGS', '')
-  ours = [PATIENCE] * _PATIENCE_IS_KNOWN + [DETERMINISM] * deterministic
+  ours = [PATIENCE] + [DETERMINISM] * deterministic
   # Once: other flags, other programs in a compile cache.
   new = [flag for flag in ours if flag not in flags]
   os.environ['XLA_FLAGS'] = ' '.join([flags, *new]).strip()
@@ -70,8 +67,7 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
 def _count_cores_as_devices(requested):
   cores = _num_cores()
   mine = max(cores // hosts.sharing_cores(cores), 1)
-  automatic = min(mine, _MAX_CPU_DEVICES) if _PATIENCE_IS_KNOWN else 1
-  count = automatic if requested == 'auto' else int(requested)
+  count = min(mine, _MAX_CPU_DEVICES) if requested == 'auto' else int(requested)
   most = max(cores, _MAX_CPU_DEVICES)
   if count > most:
     raise UsageError(
