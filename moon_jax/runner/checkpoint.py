@@ -18,7 +18,6 @@ import jax
 import numpy as np
 
 from moon_jax import files, tree
-from moon_jax.engine import hosts
 from moon_jax.errors import NoCheckpointError
 from moon_jax.runner import client_store, saved_state
 from moon_jax.runner.client_store import ClientStore
@@ -112,7 +111,7 @@ class Checkpoints:
         state, reason = self._load(folder, self._indices[folder.name], first)
       if not reason:
         self._remove_older()
-        return state
+        return jax.tree.map(_placed, state, first)
       self._set_aside(folder, reason)
     if rounds_saved or list(self._directory.glob('bad-*')):
       raise NoCheckpointError(
@@ -123,25 +122,25 @@ class Checkpoints:
 
   def _load(self, folder, index, first):
     """The state, and the memories to where they belong now; or what is wrong."""
-    if not index:
-      if not self._store:
-        return saved_state.load(folder, first), ''
-      state = saved_state.load(folder, first._replace(clients=self._store.shapes()))
-      self._store.fill(state.clients)
-      return state._replace(clients=first.clients), ''
-    state = saved_state.load(folder, first._replace(clients=()))
-    if self._store:
-      if not (reason := self._store.fault(index)):
-        self._store.restore(index)
-      return state._replace(clients=first.clients), reason
-    num_clients = len(jax.tree.leaves(first.clients)[0])
-    memory = tree.gather(first.clients, 0)
-    everyone, told = np.arange(num_clients), (memory, num_clients)
-    read, reason = client_store.brought(self._directory, index, everyone, *told)
-    if not reason and hosts.count() == 1:
-      where = jax.tree.map(lambda leaf: leaf.sharding, first.clients)
-      read = jax.device_put(read, where)
-    return state._replace(clients=read), reason
+    store, reason, held = self._store, '', first.clients
+    if index:
+      held = ()
+    elif store:
+      held = store.shapes()
+    state = saved_state.load(folder, first._replace(clients=held))
+    if index and store:
+      if not (reason := store.fault(index)):
+        store.restore(index)
+    elif index:
+      clients = np.arange(len(jax.tree.leaves(first.clients)[0]))
+      told = self._directory, index, clients, tree.gather(first.clients, 0)
+      read, reason = client_store.brought(*told, len(clients))
+      state = state._replace(clients=read)
+    elif store:
+      store.fill(state.clients)
+    if store:
+      state = state._replace(clients=first.clients)
+    return state, reason
 
   def _set_aside(self, folder, reason):
     places = (folder.with_name(f'bad-{folder.name}-{n}') for n in itertools.count(1))
@@ -177,6 +176,11 @@ def folders(directory: pathlib.Path) -> list[pathlib.Path]:
   """
   found = [p for p in directory.glob('*') if re.fullmatch(r'0|[1-9][0-9]*', p.name)]
   return sorted(found, key=lambda path: -int(path.name))
+
+
+def _placed(leaf, like):
+  """The leaf on the same devices, if this one is on devices."""
+  return jax.device_put(leaf, like.sharding) if isinstance(like, jax.Array) else leaf
 
 
 def _partial(folder):

@@ -229,7 +229,9 @@ class Rounds:
     clock.arrived('train')
     if self._store:
       if packed:  # it reads the store as it was before this round
-        futures.wait([packed])
+        packed.result()  # a write that failed ends the run here
+      else:
+        clock.seconds['store'] += self._keep()
       self._unkept = given.plan.clients, given.state.clients
       if wanted or self._tests_on_host(given.index):
         clock.seconds['store'] += self._keep()

@@ -1,6 +1,6 @@
-"""What is in the folder of one checkpoint: written by orbax, read, and verified.
+"""What is in the folder of one checkpoint: written, read, and verified.
 
-default         the state
+default         the state, by orbax
 clients.npz     with a client store: where the clients' memories are that are not in it
 manifest.json   size and SHA-256 of every other file, so that damage is found
 """
@@ -141,8 +141,10 @@ def load(folder: pathlib.Path, like: State) -> State:
 
   Args:
     folder: of the checkpoint.
-    like: what it has to hold; where it has arrays of JAX they go to the same devices,
-      else they become numpy.
+    like: what it has to hold.
+
+  Returns:
+    The state, as numpy.
   """
   place = folder.absolute() / STATE
   try:
@@ -150,21 +152,15 @@ def load(folder: pathlib.Path, like: State) -> State:
       # Orbax casts another dtype without a word, so the types are compared first.
       saved = checkpointer.metadata(place).item_metadata.tree
       if not (differing := _layout(saved) ^ _layout(like)):
-        how = ocp.args.PyTreeRestore(like, jax.tree.map(_restored_as, like))
-        return checkpointer.restore(place, how)
+        as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
+        how = jax.tree.map(lambda leaf: as_numpy, like)
+        return checkpointer.restore(place, ocp.args.PyTreeRestore(like, how))
   except Exception as error:  # reading can raise anything
     problem = f'{folder} is undamaged and cannot be read ({reason(error)}).'
     raise NoCheckpointError(problem) from error
   names = ', '.join(sorted({name for name, _ in differing}))
   problem = f'Checkpoint {folder.name} holds another state; differing: {names}.'
   raise NoCheckpointError(problem)
-
-
-def _restored_as(leaf: jax.Array | jax.ShapeDtypeStruct) -> 'ocp.RestoreArgs':
-  """How orbax is to make a leaf like this one."""
-  if not isinstance(leaf, jax.Array):
-    return ocp.RestoreArgs(restore_type=np.ndarray)
-  return ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype)
 
 
 def _layout(tree) -> set[tuple[str, tuple]]:

@@ -16,7 +16,7 @@ from moon_jax import config as config_lib
 from moon_jax import files, inference
 from moon_jax.engine import client_memory, experiment
 from moon_jax.errors import NoCheckpointError, RunError
-from moon_jax.runner import checkpoint, client_store, saved_state, testing
+from moon_jax.runner import checkpoint, client_store, evaluation, saved_state
 from moon_jax.runner.client_store import ClientStore, read_index, write_index
 from tests.selection import few
 
@@ -417,7 +417,7 @@ def test_consensus_distance_by_hand():
     return jax.tree.map(lambda leaf: leaf[clients], models)
 
   for taken_part in ([False, False, True], [True, False, True], [True, True, True]):
-    found = testing.consensus_distance(of, np.array(taken_part))
+    found = evaluation.consensus_distance(of, np.array(taken_part))
     assert found == pytest.approx(20 / 3)
 
 
@@ -430,7 +430,7 @@ def test_of_those_that_never_trained_one_is_asked_for():
 
   taken_part = np.zeros(100_000, bool)
   taken_part[[3, 70_001]] = True
-  found = testing.consensus_distance(models, taken_part)
+  found = evaluation.consensus_distance(models, taken_part)
   n = 100_000
   assert found == pytest.approx((n - 1) / n * 1 / n + (1 - 1 / n) / n)
   assert sorted(set(asked)) == [0, 3, 70_001]
