@@ -40,66 +40,12 @@ def make_dataset(name, train, test, num_classes, statistics=None):
 
 
 def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
-  """Decodes PNGs and JPEGs, small ones of a kind in less than half of Pillow's time.
-
-  Pillow is longer at the header of a small image than at its pixels. What has the
-  header of one that Pillow read is decoded into that one's memory, and many leave
-  Pillow together, one below the other.
-
-  Yields:
-    [H, W] or [H, W, C] uint8.
-  """
+  """Decodes PNGs and JPEGs: yields [H, W] or [H, W, C]."""
   from PIL import Image
 
-  header = image = strip = None
-  count = most = 0
-  shape = decoder = ()
-
-  def together():
-    if count:
-      full = strip.crop((0, 0, image.width, count * image.height))
-      yield from np.frombuffer(full.tobytes(), np.uint8).reshape(count, *shape)
-
   for one in encoded:
-    if header and one.startswith(header) and (body := _body(one)):
-      image.frombytes(body, *decoder)
-      if not strip:
-        strip = Image.new(image.mode, (image.width, most * image.height))
-      strip.paste(image, (0, count * image.height))
-      count += 1
-      if count == most:
-        yield from together()
-        count = 0
-      continue
-    yield from together()
-    count, strip = 0, None
     # Of two formats: Pillow would try each.
-    image = Image.open(io.BytesIO(one), formats=('PNG', 'JPEG'))
-    tiles, begin = image.tile, image.fp.tell()
-    image.load()  # forgets these two, and learns whether a PNG is interlaced
-    pixels = np.asarray(image)
-    codec, _, _, args = tiles[0]
-    args = args if isinstance(args, tuple) else (args,)
-    decoder = codec, (*args, *image.decoderconfig)
-    begin = _PNG_HEADER if image.format == 'PNG' else begin
-    header = one[:begin] if pixels.dtype == np.uint8 else None
-    shape, most = pixels.shape, max(_STRIP // pixels.size, 1)
-    yield pixels
-  yield from together()
-
-
-_STRIP = 2**17  # bytes of images that leave Pillow together
-_PNG_HEADER = 33  # bytes of the signature and the chunk IHDR
-
-
-def _body(encoded: bytes) -> bytes | None:
-  """What a decoder reads: a JPEG as it is; of a PNG its IDAT, None if it has more."""
-  if encoded.startswith(b'\xff'):
-    return encoded
-  length, name = encoded[_PNG_HEADER:][:4], encoded[_PNG_HEADER:][4:8]
-  body = encoded[_PNG_HEADER + 8 : -16]  # less a checksum and IEND
-  alone = name == b'IDAT' and int.from_bytes(length, 'big') == len(body)
-  return body if alone else None
+    yield np.asarray(Image.open(io.BytesIO(one), formats=('PNG', 'JPEG')))
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

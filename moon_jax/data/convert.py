@@ -21,25 +21,11 @@ from moon_jax import catalog, cli
 from moon_jax import config as config_lib
 from moon_jax.data import sources
 from moon_jax.data.arrays import DataError
-from moon_jax.data.federated import (
-  assembled,
-  folder,
-  hdf5,
-  huggingface,
-  sqlite,
-  users,
-  writing,
-)
+from moon_jax.data.federated import assembled, users, writing
 from moon_jax.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.keys import Purpose, host_rng
 from moon_jax.types import Dataset
 
-_BY_USER = {
-  'folder': folder.federation,
-  'hdf5': hdf5.federation,
-  'huggingface': huggingface.federation,
-  'sqlite': sqlite.federation,
-}
 _CLASSES, _SIDE = 10, 28
 # Users of a made-up federation who are tested, and on how many images.
 _TESTED, _TESTS = 100, 10
@@ -85,10 +71,9 @@ def _configured(config: config_lib.Config):
   if config.data.limit:
     raise UsageError('--config.data.limit is not used here: give it to the run.')
   options = catalog.options('data', config_lib.flatten(config))
-  if read := _BY_USER.get(config.data.source):
-    one = read(**options)
-    return one, assembled.joined(one.flag, 'test', one.test)
-  data = sources.load(config.data.source, limit=0, **options)
+  data = sources.read(config.data.source, **options)
+  if isinstance(data, assembled.Federation):
+    return data, assembled.joined(data.flag, 'test', data.test)
   flag = f'--config.data.source={config.data.source}'
   if data.train_clients is None:
     raise DataError(f'{flag}: the data name no users.')

@@ -8,7 +8,7 @@ import numpy as np
 from moon_jax import catalog
 from moon_jax.data import npz
 from moon_jax.data.arrays import make_dataset
-from moon_jax.data.federated import users
+from moon_jax.data.federated import assembled, users
 from moon_jax.types import Dataset
 
 
@@ -27,11 +27,20 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
   Raises:
     DataError: the data is missing or unusable.
   """
-  part = catalog.part('data', source)
-  dataset = part.build(tuple, **options)
-  if part.registered:
-    dataset = npz.checked(source, dataset)
+  found = read(source, **options)
+  dataset = (
+    assembled.dataset(found) if isinstance(found, assembled.Federation) else found
+  )
   return users.limited(dataset, limit) if limit else dataset
+
+
+def read(
+  source: str, **options: str | int | float | bool
+) -> Dataset | assembled.Federation:
+  """What a source has: whole, or user by user; see `load`."""
+  part = catalog.part('data', source)
+  found = part.build(tuple, **options)
+  return npz.checked(source, found) if part.registered else found
 
 
 def digest(dataset: Dataset) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import linecache
+import pathlib
 import re
 import shutil
 
@@ -91,58 +92,35 @@ def test_its_knobs_are_flags_with_defaults(folder):
   chosen = cli.parse(['--config=mine.py', '--config.fedprox_l1.mu=2']).config
   assert type(chosen.fedprox_l1.mu) is float
   assert chosen.fedprox_l1.mu == 2
-  assert catalog.options('algorithm', config.flatten(chosen)) == {
-    'mu': 2.0,
-    'squared': False,
-  }
+  wanted = {'mu': 2.0, 'squared': False}
+  assert catalog.options('algorithm', config.flatten(chosen)) == wanted
 
 
 def test_help_lists_them(folder):
   text = cli.answer(['--config=mine.py', '--help'])
-  assert re.search(
-    '--config.fedprox_l1.mu=0.25 +weight of the L1 term; at least 0', text
-  )
+  line = '--config.fedprox_l1.mu=0.25 +weight of the L1 term; at least 0'
+  assert re.search(line, text)
   assert 'centralized, fedprox_l1' in ' '.join(text.split())
 
 
-MINE = ', '.join([*catalog.names('algorithm'), 'fedprox_l1'])
-WRONG = {
-  '--config.fedprox_l1.mu=-1': '--config.fedprox_l1.mu=-1.0 must be at least 0.',
-  '--config.fedprox_l1.mu=big': "--config.fedprox_l1.mu='big' must be a number.",
-  '--config.fedprox_l1.mu=nan': '--config.fedprox_l1.mu=nan must be a finite number.',
-  '--config.fedprox_l1.squared=1': (
-    "--config.fedprox_l1.squared='1' must be true or false."
-  ),
-  '--config.fedprox_l1.m=1': (
-    "--config.fedprox_l1.m is not a knob. Did you mean 'fedprox_l1.mu'?"
-  ),
-  '--config.algorithm=fedprox_11': (
-    f"--config.algorithm='fedprox_11' must be one of {MINE}. Did you mean 'fedprox_l1'?"
-  ),
-  '--config.moon.mu=1': (
+def test_its_mistakes_are_told_all_at_once(folder, capsys):
+  own = '--config.fedprox_l1'
+  words = (f'{own}.mu=-1', f'{own}.squared=1', f'{own}.m=1', '--config.moon.mu=1')
+  assert complaints(capsys, '--config=mine.py', *words) == [
+    "--config.fedprox_l1.m is not a knob. Did you mean 'fedprox_l1.mu'?",
+    '--config.fedprox_l1.mu=-1.0 must be at least 0.',
+    "--config.fedprox_l1.squared='1' must be true or false.",
     '--config.moon.mu is not used with --config.algorithm=fedprox_l1; it belongs to '
-    'moon or decentralized_moon.'
-  ),
-}
-
-
-@pytest.mark.parametrize('flag', WRONG)
-def test_a_wrong_value_is_one_line(flag, folder, capsys):
-  assert complaints(capsys, '--config=mine.py', flag) == [WRONG[flag]]
-  assert [path.name for path in folder.iterdir()] == ['mine.py']
-
-
-def test_its_knob_is_refused_with_another_algorithm(capsys):
-  words = ('--config=mine.py', '--config.algorithm=fedavg', '--config.fedprox_l1.mu=1')
-  assert complaints(capsys, *words) == [
+    'moon or decentralized_moon.',
+  ]
+  words = ('--config.algorithm=fedavg', f'{own}.mu=1')
+  assert complaints(capsys, '--config=mine.py', *words) == [
     '--config.fedprox_l1.mu is not used with --config.algorithm=fedavg; it belongs to '
     'fedprox_l1.'
   ]
-
-
-def test_all_mistakes_are_told_at_once(capsys):
-  words = ('--config=mine.py', '--config.fedprox_l1.mu=-1', '--config.sed=1', 'x')
-  assert len(complaints(capsys, *words)) == 3
+  (line,) = complaints(capsys, '--config=mine.py', '--config.algorithm=fedprox_11')
+  assert line.endswith("centralized, fedprox_l1. Did you mean 'fedprox_l1'?")
+  assert [path.name for path in folder.iterdir()] == ['mine.py']
 
 
 def test_a_run_of_another_algorithm_has_none_of_its_knobs():
@@ -159,11 +137,8 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
   assert launch([*words, '--config.num_rounds=1']) == ExitCode.DONE
   about = json.loads((folder / 'run/config.json').read_text())
   (told,) = about['registered']
-  assert (told['kind'], told['name'], told['file']) == (
-    'algorithm',
-    'fedprox_l1',
-    'mine.py',
-  )
+  assert (told['kind'], told['name']) == ('algorithm', 'fedprox_l1')
+  assert told['file'] == 'mine.py'
   assert told['sha256'] == digest(folder / 'mine.py')
   assert about['config']['fedprox_l1'] == {'mu': 0.25, 'squared': False}
   # Resumed, and told of the file that has changed.
@@ -182,22 +157,16 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
     records[0]['supervised_loss'] + 0.25 * records[0]['l1_loss']
   )
   assert moon_jax.load('run').round == 2
-
-
-def test_an_uninterrupted_run_has_the_same_records(folder):
-  words = ['--config=mine.py', *TINY]
-  assert launch([*words, '--workdir=a', '--config.num_rounds=1']) == ExitCode.DONE
-  assert launch([*words, '--workdir=a']) == ExitCode.DONE
-  assert launch([*words, '--workdir=b']) == ExitCode.DONE
-  assert (folder / 'a/metrics.jsonl').read_bytes() == (
-    folder / 'b/metrics.jsonl'
-  ).read_bytes()
+  assert launch([*words, '--workdir=whole']) == ExitCode.DONE
+  whole, resumed = (folder / name / 'metrics.jsonl' for name in ('whole', 'run'))
+  assert whole.read_bytes() == resumed.read_bytes()
 
 
 def test_a_run_whose_part_is_not_registered(folder, capsys):
   """As another process finds it: config.json tells of a part that it has not."""
   assert launch(['--config=mine.py', '--workdir=run', *TINY]) == ExitCode.DONE
-  forget(folder)
+  registry._parts.pop(('algorithm', 'fedprox_l1'))
+  registry.every_knob.cache_clear()
   capsys.readouterr()
   (line,) = complaints(capsys, '--workdir=run')
   wanted = (
@@ -213,85 +182,11 @@ def test_a_run_whose_part_is_not_registered(folder, capsys):
   assert moon_jax.load('run').round == 2
 
 
-def forget(folder):
-  """As a new process: nothing is registered."""
-
-  registry._parts.pop(('algorithm', 'fedprox_l1'))
-  registry.every_knob.cache_clear()
-
-
 # --- bad registrations ----------------------------------------------------------------
 
 HEAD = 'import moon_jax\nfrom configs import base\nget_config = base.get_config\n'
-# What the fourth line says -> what is told of it.
-BAD = {
-  "moon_jax.register_algorithm('served', lambda: 0)": (
-    "register_algorithm('served'): the name is taken, as a trait."
-  ),
-  "moon_jax.register_model('net', lambda num_classes, dtype: 0, "
-  "knobs={'dtype': moon_jax.knob(bool, False, 'x')})": (
-    "register_model('net'): a knob cannot be called 'dtype' here."
-  ),
-  "moon_jax.register_algorithm('fedavg', lambda: 0)": (
-    "register_algorithm('fedavg'): the name is taken."
-  ),
-  "moon_jax.register_model('mlp', lambda num_classes: 0)": (
-    "register_model('mlp'): the name is taken."
-  ),
-  "moon_jax.register_algorithm('My-Own', lambda: 0)": (
-    "register_algorithm('My-Own'): a name has small letters, digits and _, a letter "
-    'first.'
-  ),
-  "moon_jax.register_algorithm('optimizer', lambda a: 0, "
-  "knobs={'a': moon_jax.knob(bool, False, 'x')})": (
-    "register_algorithm('optimizer'): the name is taken, as a group of knobs."
-  ),
-  "moon_jax.knob(float, 0.9, 'momentum')": "the float knob 'momentum' has no bound",
-  "moon_jax.knob(float, meaning='x', bound=moon_jax.at_least(0))": (
-    "TypeError: knob() missing 1 required positional argument: 'default'"
-  ),
-  "moon_jax.knob(float, None, 'x', moon_jax.at_least(0))": (
-    'the default None is no float'
-  ),
-  "moon_jax.knob(float, -1.0, 'x', moon_jax.at_least(0))": (
-    'the default -1.0 must be at least 0'
-  ),
-  "moon_jax.knob(str, 'c', 'x', moon_jax.one_of('a', 'b'))": (
-    "the default 'c' must be one of a, b"
-  ),
-  "moon_jax.knob(float, 1.0, 'x', 'at least 0')": (
-    "'at least 0' is no bound: give at_least(0), above(0), ..."
-  ),
-  "moon_jax.knob(list, [], 'x')": (
-    "a knob is a float, an int, a bool or a str, not <class 'list'>"
-  ),
-  "moon_jax.register_algorithm('mine', lambda: 0, knobs={'a': 0.5})": (
-    "register_algorithm('mine'): 'a' must be declared by knob(...)."
-  ),
-  "moon_jax.register_algorithm('mine', lambda mu: 0)": (
-    "register_algorithm('mine'): <lambda> is called with nothing, and cannot be: "
-    "missing a required argument: 'mu'."
-  ),
-  "moon_jax.register_algorithm('mine', lambda: 0, traits=['servd'])": (
-    "register_algorithm('mine'): there is no trait 'servd'."
-  ),
-  "moon_jax.register_partition('mine', lambda labels: 0)": (
-    "register_partition('mine'): <lambda> is called with labels, num_clients, "
-    "min_size, seed, and cannot be: got an unexpected keyword argument 'num_clients'."
-  ),
-  "moon_jax.register_model('mine', lambda: 0)": (
-    "register_model('mine'): <lambda> is called with num_classes, and cannot be: got "
-    "an unexpected keyword argument 'num_classes'."
-  ),
-  "moon_jax.register_algorithm('mine', 5)": (
-    "register_algorithm('mine'): 5 is no function."
-  ),
-  "moon_jax.register_algorithm('mine', print)": (
-    "register_algorithm('mine'): the source of <built-in function print> is in no "
-    'file; put it in one.'
-  ),
-  "moon_jax.register_algorithm('mine', [][0])": 'IndexError: list index out of range',
-}
+TABLE = pathlib.Path(__file__).with_name('bad_registrations.txt').read_text()
+BAD = dict(re.findall(r'^\$ (.*)\n(.+)$', TABLE, re.M))
 
 
 @pytest.mark.parametrize('line', BAD)
@@ -302,34 +197,28 @@ def test_a_bad_registration_is_one_line(line, folder, capsys):
   assert sorted(path.name for path in folder.iterdir()) == ['bad.py', 'mine.py']
 
 
+AGGREGATE = 'moon_jax.Algorithm(aggregate=lambda s, mean, *more: mean.weighted)'
 FAILING = {
-  'lambda: None': "The algorithm 'mine' must return ",
-  'lambda: 1 / 0': "The algorithm 'mine' failed: ZeroDivisionError: division by zero",
+  'None': "The algorithm 'mine' must return ",
+  '1 / 0': "The algorithm 'mine' failed: ZeroDivisionError: division by zero",
+  AGGREGATE: 'aggregate must return a Server, not dict.',
 }
 
 
-@pytest.mark.parametrize('make', FAILING)
-def test_a_part_that_fails_when_it_is_used_is_one_line(make, folder, capsys):
-  (folder / 'bad.py').write_text(
-    f'{HEAD}moon_jax.register_algorithm("mine", {make})\n'
-    'def get_config():\n'
-    '  config = base.get_config()\n'
-    '  config.algorithm = "mine"\n'
-    '  return config\n'
-  )
-  assert launch(['--config=bad.py', *TINY, '--workdir=run']) == ExitCode.USAGE
+def refused(folder, capsys, text, *words):
+  """The one line that a run of this config file is refused with."""
+  (folder / 'bad.py').write_text(text)
+  given = ['--config=bad.py', '--workdir=run', *words]
+  assert launch(given) == ExitCode.USAGE
   (line,) = capsys.readouterr().err.splitlines()
-  assert line.startswith(FAILING[make])
-  assert not (folder / 'run').exists()
+  return line
 
 
-def test_an_aggregate_that_returns_no_server_is_one_line(folder, capsys):
-  make = 'lambda: moon_jax.Algorithm(aggregate=lambda s, mean, *more: mean.weighted)'
-  (folder / 'bad.py').write_text(f'{HEAD}moon_jax.register_algorithm("mine", {make})\n')
-  words = ['--config=bad.py', '--config.algorithm=mine', *TINY, '--workdir=run']
-  assert launch(words) == ExitCode.USAGE
-  (line,) = capsys.readouterr().err.splitlines()
-  assert line == 'aggregate must return a Server, not dict.'
+@pytest.mark.parametrize('made', FAILING)
+def test_a_part_that_fails_when_it_is_used_is_one_line(made, folder, capsys):
+  text = f'{HEAD}moon_jax.register_algorithm("mine", lambda: {made})\n'
+  line = refused(folder, capsys, text, '--config.algorithm=mine', *TINY)
+  assert line.startswith(FAILING[made])
 
 
 def test_the_name_of_another_file_is_taken(folder, capsys):
@@ -437,16 +326,11 @@ def get_config():
 def test_a_run_of_a_users_own_model_data_partition_and_augmentation(folder):
   (folder / 'others.py').write_text(OTHERS)
   words = ['--config=others.py', '--workdir=run', '--config.execution.devices=1']
-  assert launch([*words, '--config.tiny.units=5', '--config.stripes.size=7']) == (
-    ExitCode.DONE
-  )
+  words += ['--config.tiny.units=5', '--config.stripes.size=7']
+  assert launch(words) == ExitCode.DONE
   about = json.loads((folder / 'run/config.json').read_text())
-  assert [told['kind'] for told in about['registered']] == [
-    'model',
-    'data',
-    'partition',
-    'augmentation',
-  ]
+  kinds = [told['kind'] for told in about['registered']]
+  assert kinds == ['model', 'data', 'partition', 'augmentation']
   assert about['images']['shape'] == [7, 7, 1]
   assert about['config']['robin'] == {'shift': 1}
   records = read_lines(folder / 'run/metrics.jsonl')
@@ -459,32 +343,21 @@ def test_a_run_of_a_users_own_model_data_partition_and_augmentation(folder):
   assert trained.class_counts.sum(1).tolist() == [22, 23, 23, 22]
 
 
+SPLIT = '  return *split(90), *split(30)'
+LOST = "--config.partition.name='robin' must give each of 90 examples to one of 4 clien"
+
+
+# Text of OTHERS -> what stands there instead, and what is told of it.
 @pytest.mark.parametrize(
-  ('line', 'told'),
+  ('text', 'instead', 'told'),
   [
-    ('return images, labels', "--config.data.source='stripes' must return"),
-    ('return (*split(90), 0, 1)', "--config.data.source='stripes': "),
+    (SPLIT, '  return 0, 0', "--config.data.source='stripes' must return"),
+    (SPLIT, '  return (*split(90), 0, 1)', "--config.data.source='stripes': "),
+    ('(np.arange(len(labels))', '(labels[:9]', LOST),
   ],
 )
-def test_data_that_is_none_is_one_line(line, told, folder, capsys):
-  text = OTHERS.replace(
-    '  return *split(90), *split(30)', f'  images = labels = 0\n  {line}'
-  )
-  (folder / 'others.py').write_text(text)
-  capsys.readouterr()
-  assert launch(['--config=others.py', '--workdir=run']) == ExitCode.USAGE
-  (line,) = capsys.readouterr().err.splitlines()
-  assert line.startswith(told)
-  assert not (folder / 'run').exists()
-
-
-def test_a_partition_that_loses_examples_is_one_line(folder, capsys):
-  (folder / 'others.py').write_text(
-    OTHERS.replace('(np.arange(len(labels))', '(labels[:9]')
-  )
-  assert launch(['--config=others.py', '--workdir=run']) == ExitCode.USAGE
-  (line,) = capsys.readouterr().err.splitlines()
-  assert line == (
-    "--config.partition.name='robin' must give each of 90 examples to one of 4 clients."
-  )
+def test_data_and_partitions_that_are_none_are_one_line(
+  text, instead, told, folder, capsys
+):
+  assert refused(folder, capsys, OTHERS.replace(text, instead)).startswith(told)
   assert not (folder / 'run').exists()

@@ -38,17 +38,13 @@ def test_valid_values_keep_their_place_and_type():
   built = config.validate(settings(moon__mu=2, seed=2**31 - 1, participation=1))
   assert (built.moon.mu, built.moon.tau, built.moon.num_previous) == (2.0, 0.5, 1)
   assert type(built.moon.mu) is float
-  assert built.fedprox.mu == 0.01
-  assert built.optimizer.momentum == 0.9
+  assert (built.fedprox.mu, built.optimizer.momentum) == (0.01, 0.9)
   assert built.seed == 2147483647
-  assert options(built, 'dco_moon') == {
-    'mu': 1.0,
-    'tau': 0.5,
-    'theta': 0.1,
-    'normalise': False,
-    'initial': 'plain',
-  }
-  assert options(built, 'fedavg') == {}
+  dco = {'mu': 1.0, 'tau': 0.5, 'theta': 0.1, 'normalise': False, 'initial': 'plain'}
+  assert options(built, 'dco_moon') == dco
+  # Peers take the knobs of the algorithm with a server.
+  assert options(built, 'decentralized_moon') == options(built, 'moon') != {}
+  assert options(built, 'fedavg') == options(built, 'decentralized_fedavg') == {}
 
 
 def test_a_config_is_its_own_description():
@@ -59,18 +55,15 @@ def test_a_config_is_its_own_description():
 
 
 @pytest.mark.parametrize(
-  ('name', 'value'),
-  [
-    ('cnn_transformer.heads', 1),
-    ('cnn_transformer.heads', 256),
-    ('dco_moon.theta', 1e30),
-    ('execution.lanes', '1'),
-    ('execution.lanes', '10'),
-    ('execution.lanes', 'auto'),
-  ],
+  ('name', 'values'),
+  {
+    'cnn_transformer.heads': (1, 256),
+    'dco_moon.theta': (1e30,),
+    'execution.lanes': ('1', '10', 'auto'),
+  }.items(),
 )
-def test_bounds_include_their_ends(name, value):
-  assert config.convert(name, value) == value
+def test_bounds_include_their_ends(name, values):
+  assert [config.convert(name, value) for value in values] == [*values]
 
 
 # --- invalid values -------------------------------------------------------------------
@@ -82,29 +75,18 @@ def test_bounds_include_their_ends(name, value):
     ('seed', True, 'a whole number'),
     ('seed', None, 'a whole number'),
     ('seed', 1.0, 'a whole number'),
-    ('seed', -1, 'in [0, 2147483647]'),
-    ('seed', 2**31, 'in [0, 2147483647]'),
     ('num_clients', [3], 'a whole number'),
     ('moon.mu', '1', 'a number'),
     ('moon.mu', float('-inf'), 'a finite number'),
-    ('moon.tau', 0.0, 'above 0'),
-    ('optimizer.momentum', 1.0, 'in [0, 1)'),
     ('participation', 1.01, 'a fraction of the clients in (0, 1], not a count'),
-    ('participation', 0.0, 'a fraction of the clients in (0, 1], not a count'),
     ('cnn_transformer.heads', 0, 'a divisor of 256'),
     ('cnn_transformer.heads', 12, 'a divisor of 256'),
-    ('cnn_transformer.dropout', 1.0, 'in [0, 1)'),
-    ('data.limit', -1, 'at least 0'),
     ('data.path', 3, 'a word'),
     ('execution.lanes', 4, 'a word'),
     ('execution.lanes', '4\n', "'auto' or a count of at least 1"),
     ('optimizer.name', 'lion', 'one of sgd, adam, adamw'),
-    ('optimizer.decay', 0.0, 'in (0, 1]'),
-    ('optimizer.decay_every', 0, 'at least 1'),
     ('topology.degree', 0, 'even, at least 2'),
     ('topology.degree', 3, 'even, at least 2'),
-    ('topology.edge_probability', 0.0, 'in (0, 1]'),
-    ('server_optimizer.momentum', 1.0, 'in [0, 1)'),
     ('server_optimizer.learning_rate', 'fast', "'auto' or a number"),
     ('server_optimizer.learning_rate', 0.0, 'above 0'),
     ('optimizer.learning_rate', 'auto', 'a number'),
@@ -141,50 +123,46 @@ def test_a_knob_that_is_not_used_matters_only_if_it_was_given():
   ]
 
 
-@pytest.mark.parametrize('optimizer', ['adam', 'nesterov'])
-def test_scaffold_wants_plain_sgd(optimizer):
-  values = settings(
-    optimizer__name='adam' if optimizer == 'adam' else 'sgd',
-    optimizer__nesterov=optimizer == 'nesterov',
-  )
-  (line,) = problems(values | {'algorithm': 'scaffold'})
-  assert line.startswith(
-    '--config.algorithm=scaffold needs --config.optimizer.name=sgd'
-  )
-  assert config.validate(values | {'algorithm': 'fedavg'})
-  assert config.validate(settings(algorithm='scaffold'))
+DCO = {'dco_moon.mu': 0.0, 'dco_moon.normalise': True}
+SA = {'sa_moon.min_temperature': 1.0, 'sa_moon.initial_temperature': 0.5}
+RING = {'num_clients': 4, 'topology.degree': 4}
+PLAIN = '--config.algorithm=scaffold needs --config.optimizer.name=sgd without nesterov'
+KRUM = {'krum.num_byzantine': 4}
 
 
-def test_the_other_moons_rules_are_theirs_alone():
-  values = settings(dco_moon__mu=0.0, dco_moon__normalise=True)
-  assert config.validate(values)
-  assert config.validate(settings(algorithm='dco_moon', dco_moon__mu=0.0))
-  (line,) = problems(values | {'algorithm': 'dco_moon'})
-  assert line.startswith('--config.dco_moon.mu=0.0 must be above 0 with')
-  values = settings(sa_moon__min_temperature=1.0)
-  assert config.validate(values | {'algorithm': 'sa_moon'})
-  values['sa_moon.initial_temperature'] = 0.5
-  assert config.validate(values)
-  (line,) = problems(values | {'algorithm': 'sa_moon'})
-  assert line.startswith('--config.sa_moon.min_temperature=1.0 must be at most')
-
-
-def test_the_ring_matters_only_to_who_uses_it():
-  values = settings(num_clients=4, topology__degree=4)
-  assert config.validate(values)
-  peers = values | {'algorithm': 'decentralized_fedavg'}
-  assert problems(peers) == [
-    '--config.topology.degree=4 must be below --config.num_clients=4.'
-  ]
-  assert config.validate(peers | {'topology.name': 'complete'})
-  assert config.validate(peers | {'num_clients': 5})
-
-
-def test_peers_take_the_knobs_of_the_algorithm_with_a_server():
-  built = config.validate(settings(moon__tau=0.25))
-  assert options(built, 'decentralized_moon') == options(built, 'moon')
-  assert options(built, 'decentralized_moon')['tau'] == 0.25
-  assert options(built, 'decentralized_fedavg') == {}
+# What only one algorithm refuses, the start of the line, and what it takes.
+@pytest.mark.parametrize(
+  ('algorithm', 'values', 'line', 'good'),
+  [
+    ('scaffold', {'optimizer.name': 'adam'}, PLAIN, {}),
+    ('scaffold', {'optimizer.nesterov': True}, PLAIN, {}),
+    ('dco_moon', DCO, '--config.dco_moon.mu=0.0 must', {'dco_moon.mu': 0.0}),
+    (
+      'sa_moon',
+      SA,
+      '--config.sa_moon.min_temperature=1.0 must be at most',
+      {'sa_moon.min_temperature': 1.0},
+    ),
+    ('krum', KRUM, '--config.krum.num_byzantine=4 must', {'krum.num_byzantine': 3}),
+    (
+      'decentralized_fedavg',
+      RING,
+      '--config.topology.degree=4 must be below --config.num_clients=4.',
+      RING | {'num_clients': 5},
+    ),
+    (
+      'decentralized_fedavg',
+      RING,
+      '--config.topology.degree=4',
+      RING | {'topology.name': 'complete'},
+    ),
+  ],
+)
+def test_a_rule_of_a_part_is_its_own_alone(algorithm, values, line, good):
+  config.validate(settings() | values | {'algorithm': 'fedavg'})
+  config.validate(settings() | good | {'algorithm': algorithm})
+  (told,) = problems(settings() | values | {'algorithm': algorithm})
+  assert told.startswith(line)
 
 
 @pytest.mark.parametrize(('name', 'rate'), [('sgd', 1), ('adam', 0.01), ('yogi', 0.01)])
@@ -199,13 +177,6 @@ def test_the_servers_rate_follows_its_optimizer_unless_given(name, rate):
     given = config.validate(chosen.to_dict())
     assert given.server_optimizer.learning_rate == number
     assert (given == automatic) == (number == rate)
-
-
-def test_the_source_needs_its_place():
-  assert problems(settings(data__source='npz')) == [
-    '--config.data.path is needed with --config.data.source=npz.'
-  ]
-  assert config.validate(settings(data__source='npz', data__path='x.npz'))
 
 
 @given(name=st.sampled_from(list(catalog.every_knob())), text=st.text())
@@ -408,19 +379,6 @@ def test_every_knob_may_change_or_makes_another_experiment(name):
   saved = config.ordered(config.validate(values))
   told = [line.partition(': ')[0] for line in config.changes(saved, given)]
   assert (name in told) == (name not in FREE)
-
-
-def test_changes_allow_what_cannot_change_a_result():
-  given = config.validate(
-    settings(
-      num_rounds=7,
-      eval_every_rounds=7,
-      checkpoint_every_rounds=7,
-      data__dir='/elsewhere',
-      execution__lanes='7',
-    )
-  )
-  assert config.changes(as_saved(), given) == []
 
 
 def test_the_cosine_depends_on_the_number_of_rounds():

@@ -1,18 +1,18 @@
 """The loaders on good data, and one clear line for each kind of bad data."""
 
+import functools
 import io
 import json
 import os
 import pathlib
-import struct
+import resource
 import subprocess
 import sys
 import time
-import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
@@ -54,31 +54,23 @@ def test_digits():
   check_dataset(dataset)
   assert dataset.train_images.shape == (1438, 8, 8, 1)
   assert dataset.test_images.shape == (359, 8, 8, 1)
-  assert dataset.num_classes == 10
-  # Grey levels 0, 8 and 16 of 16 are 0, 127.5 (rounds to even: 128) and 255.
-  assert {0, 128, 255} <= set(np.unique(dataset.train_images))
-  assert len(np.unique(dataset.train_images)) == 17
-
-
-def test_digits_split_is_stratified_and_disjoint():
-  dataset = load('digits')
   train, test = np.bincount(dataset.train_labels), np.bincount(dataset.test_labels)
   np.testing.assert_allclose(test / (train + test), 0.2, atol=0.005)
   # The split is a partition of scikit-learn's 1,797 examples, each with its own label.
+  # Grey levels 0, 8 and 16 of 16 are 0, 127.5 (rounds to even: 128) and 255.
   from sklearn import datasets
-
-  def rows(images, labels):
-    return sorted(
-      (image.tobytes(), int(y)) for image, y in zip(images, labels, strict=True)
-    )
 
   digits = datasets.load_digits()
   original = np.rint(digits.images * 255 / 16).astype(np.uint8)
-  ours = rows(
-    np.concatenate([dataset.train_images, dataset.test_images]),
-    np.concatenate([dataset.train_labels, dataset.test_labels]),
+  images, labels = (
+    np.concatenate([getattr(dataset, f'{split}_{what}') for split in ('train', 'test')])
+    for what in ('images', 'labels')
   )
-  assert ours == rows(original, digits.target)
+  ours, wanted = (
+    sorted((x.tobytes(), int(y)) for x, y in zip(*pair, strict=True))
+    for pair in ((images, labels), (original, digits.target))
+  )
+  assert ours == wanted
 
 
 def test_unknown_source():
@@ -111,51 +103,34 @@ def write(folder, **changes):
   return str(path)
 
 
-def test_npz(tmp_path):
-  train_x = np.arange(60 * 60, dtype=np.uint8).reshape(60, 4, 5, 3)
-  dataset = load('npz', path=write(tmp_path, train_x=np.asfortranarray(train_x)))
+@pytest.mark.parametrize('shape', [(4, 5, 3), (4, 5)])
+def test_npz(shape, tmp_path):
+  train_x = np.arange(60 * np.prod(shape)).astype(np.uint8).reshape(60, *shape)
+  images = {'train_x': np.asfortranarray(train_x), 'test_x': train_x[:30]}
+  dataset = load('npz', path=write(tmp_path, **images))
   check_dataset(dataset)
   assert (dataset.name, dataset.num_classes) == ('my_set', 3)
-  np.testing.assert_array_equal(dataset.train_images, train_x)
+  found = dataset.train_images
+  np.testing.assert_array_equal(found.reshape(train_x.shape), train_x)
   np.testing.assert_array_equal(dataset.test_labels, np.repeat([0, 1, 2], 10))
 
 
-def test_npz_without_channel_axis(tmp_path):
-  grey = {
-    'train_x': np.zeros((60, 4, 5), np.uint8),
-    'test_x': np.zeros((30, 4, 5), np.uint8),
-  }
-  dataset = load('npz', path=write(tmp_path, **grey))
-  check_dataset(dataset)
-  assert dataset.train_images.shape == (60, 4, 5, 1)
+U1 = functools.partial(np.zeros, dtype=np.uint8)
 
 
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    (
-      {'train_y': None},
-      r"lacks \['train_y'\]",
-    ),
+    ({'train_y': None}, r"lacks \['train_y'\]"),
     ({'train_x': np.zeros((60, 4, 5))}, r'train_x is float64, not uint8; .*255 \* tra'),
     ({'test_x': np.zeros((30, 4, 5), int)}, 'test_x is int64, not uint8'),
-    (
-      {'train_x': np.zeros((60, 20), np.uint8)},
-      r'train_x has shape \(60, 20\); reshape',
-    ),
+    ({'train_x': U1((60, 20))}, r'train_x has shape \(60, 20\); reshape'),
     ({'train_y': np.zeros((60, 3), int)}, r'train_y has shape \(60, 3\).*argmax'),
     ({'test_y': np.zeros(30)}, r"test_y is float64, not integer; .*astype\('int32'\)"),
     ({'train_y': np.arange(59) % 3}, 'train_x holds 60 images, train_y 59 labels'),
-    ({'test_y': np.arange(31) % 3}, 'test_x holds 30 images, test_y 31 labels'),
-    (
-      {'test_x': np.zeros((0, 4, 5, 3), np.uint8), 'test_y': np.zeros(0, int)},
-      '0 image',
-    ),
-    (
-      {'test_x': np.zeros((30, 5, 4, 3), np.uint8)},
-      r'60, 4, 5, 3.*30, 5, 4, 3.* alike',
-    ),
-    ({'test_x': np.zeros((30, 4, 5), np.uint8)}, 'make images alike'),
+    ({'test_x': U1((0, 4, 5, 3)), 'test_y': np.zeros(0, int)}, '0 image'),
+    ({'test_x': U1((30, 5, 4, 3))}, r'60, 4, 5, 3.*30, 5, 4, 3.* alike'),
+    ({'test_x': U1((30, 4, 5))}, 'make images alike'),
     ({'train_y': np.arange(60) % 3 - 1}, 'train_y holds -1; number the classes from 0'),
     (
       {'test_y': np.arange(30) % 4},
@@ -164,8 +139,8 @@ def test_npz_without_channel_axis(tmp_path):
     ({'train_y': np.zeros(60, int)}, 'one class only; at least 2'),
     ({'train_y': np.arange(60) % 3 + 1}, 'train_y holds no 0; number the classes from'),
     ({'train_y': np.arange(60) % 2 * 2}, 'train_y holds no 1; .* without gaps'),
-    ({'train_x': np.zeros((60, 0, 8), np.uint8)}, r'\(60, 0, 8\); reshape it'),
-    ({'test_x': np.zeros((30, 8, 8, 0), np.uint8)}, r'\(30, 8, 8, 0\); reshape'),
+    ({'train_x': U1((60, 0, 8))}, r'\(60, 0, 8\); reshape it'),
+    ({'test_x': U1((30, 8, 8, 0))}, r'\(30, 8, 8, 0\); reshape'),
     ({'train_y': np.array([0, 'a'] * 30, object)}, 'plain arrays.*Object arrays'),
   ],
 )
@@ -177,44 +152,29 @@ def test_npz_faults(tmp_path, changes, message):
   assert '\n' not in str(caught.value)
 
 
-# No array of that many numbers may be made; a gigabyte above what it takes to load.
-VAST = """
-import resource, sys
-from moon_jax.data import arrays, npz
-mapped = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**30,) * 2)
-for path in sys.argv[1:]:
-  try:
-    npz.load_npz(path)
-  except arrays.DataError as error:
-    print(error)
-"""
+@pytest.fixture
+def little_memory():
+  """No array of a billion numbers may be made: a gigabyte above what there is."""
+  mapped = int(pathlib.Path('/proc/self/statm').read_text().split()[0])
+  limits = resource.getrlimit(resource.RLIMIT_AS)
+  most = mapped * resource.getpagesize() + 2**30
+  resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
+  yield
+  resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-def test_npz_with_a_vast_label_is_refused_at_once(tmp_path):
-  wanted, paths = '', []
-  for split, label, fault in (
-    ('train', 10**9, 'train_y holds no 3; number the classes from 0 without gaps'),
-    ('train', 2**63 + 5, 'train_y holds no 3; number the classes from 0 without gaps'),
-    (
-      'test',
-      2**63 + 5,
-      'test_y holds 9223372036854775813, a class that train_y has not; remove it',
-    ),
-  ):
-    folder = tmp_path / f'{split}{label}'
-    folder.mkdir()
-    labels = arrays()[f'{split}_y'].astype(np.uint64)
-    labels[-1] = label
-    paths.append(write(folder, **{f'{split}_y': labels}))
-    wanted += f'--config.data.path={paths[-1]!r}: {fault}.\n'
-  done = subprocess.run(
-    [sys.executable, '-c', VAST, *paths],
-    cwd=pathlib.Path(__file__).parents[2],
-    capture_output=True,
-    text=True,
-  )
-  assert (done.stdout, done.stderr) == (wanted, '')
+@pytest.mark.usefixtures('little_memory')
+@pytest.mark.parametrize('split', ['train', 'test'])
+@pytest.mark.parametrize('label', [10**9, 2**63 + 5])
+def test_npz_with_a_vast_label_is_refused_at_once(split, label, tmp_path):
+  labels = arrays()[f'{split}_y'].astype(np.uint64)
+  labels[-1] = label
+  fault = {
+    'train': 'train_y holds no 3; number the classes from 0 without gaps',
+    'test': f'test_y holds {label}, a class that train_y has not; remove it',
+  }
+  with pytest.raises(array_lib.DataError, match=fault[split]):
+    load('npz', path=write(tmp_path, **{f'{split}_y': labels}))
 
 
 def test_npz_that_is_no_npz(tmp_path):
@@ -306,86 +266,55 @@ def test_limit_is_a_fixed_random_subset(tmp_path):
   assert np.bincount(large.test_labels).tolist() == [10, 10, 10]
 
 
+OPENED = r'^cannot open --config.data.name=.* in .*; check both: '
+
 # --- TFDS -----------------------------------------------------------------------------
-
-
-def test_tfds_unknown_name(tmp_path):
-  with pytest.raises(array_lib.DataError, match=r"'cifr10' is not .* mean 'cifar10'"):
-    load('tfds', name='cifr10', dir=str(tmp_path))
-
-
-@pytest.mark.parametrize(
-  ('name', 'near'),
-  [
-    ('svhn', 'svhn_cropped'),
-    ('CIFAR100', 'cifar100'),
-    ('fashionmnist', 'fashion_mnist'),
-    ('kmnst', 'kmnist'),
-  ],
-)
-def test_tfds_near_name(tmp_path, name, near):
-  with pytest.raises(array_lib.DataError, match=f'Did you mean {near!r}'):
-    load('tfds', name=name, dir=str(tmp_path))
 
 
 @pytest.mark.parametrize(
   ('name', 'reason'),
   [
+    ('cifr10', r"^--config.data.name='cifr10' is not .* mean 'cifar10'"),
+    ('svhn', "mean 'svhn_cropped'"),
+    ('CIFAR100', "mean 'cifar100'"),
+    ('fashionmnist', "mean 'fashion_mnist'"),
+    ('imdb_reviews', r"imdb_reviews.* features \['label', 'text'\]"),
     (
-      'emnist/balance',
-      'ValueError: .*BuilderConfig balance not found.*match: balanced',
+      'cats_vs_dogs',
+      r"'cats_vs_dogs' has uint8 images of shape \(None, None, 3\), not",
     ),
-    ('mnist/nothing', 'ValueError: .*BuilderConfig nothing not found'),
-    ('mnist:9.9.9', r'AssertionError: .*cannot be loaded at version 9.9.9, only: 3\.'),
-    ('emnist/balanced:9.*.*', r'AssertionError: .* version 9\.\*\.\*, only: 3\.'),
-    ('', 'ValueError: Parsing builder name string  failed'),
-    ('emnist-balanced', 'ValueError: Parsing builder name string emnist-b'),
-    ('../mnist', r'ValueError: Parsing builder name string \.\./mnist failed'),
-    ('mnist/a=1', "TypeError: .*unexpected keyword argument 'a'"),
+    ('emnist/balance', f'{OPENED}ValueError: .*Config balance not .*match: balanced'),
+    ('mnist:9.9.9', rf'{OPENED}AssertionError: .* version 9.9.9, only: 3\.'),
+    ('', f'{OPENED}ValueError: Parsing builder name string  failed'),
+    ('emnist-balanced', f'{OPENED}ValueError: Parsing builder name string emnist-b'),
+    ('../mnist', rf'{OPENED}ValueError: Parsing builder name string \.\./mnist failed'),
+    ('mnist/a=1', f"{OPENED}TypeError: .*unexpected keyword argument 'a'"),
   ],
 )
 def test_tfds_own_line_tells_what_is_wrong_with_a_name(tmp_path, name, reason):
   with pytest.raises(array_lib.DataError, match=reason) as caught:
     load('tfds', name=name, dir=str(tmp_path))
-  start = f'cannot open --config.data.name={name!r} in {tmp_path}; check both: '
-  assert str(caught.value).startswith(start)
+  assert repr(name) in str(caught.value)
   assert '\n' not in str(caught.value)
-
-
-def test_tfds_without_images(tmp_path):
-  message = r"imdb_reviews.* features \['label', 'text'\]"
-  with pytest.raises(array_lib.DataError, match=message):
-    load('tfds', name='imdb_reviews', dir=str(tmp_path))
-
-
-def test_tfds_of_many_image_sizes(tmp_path):
-  message = r"'cats_vs_dogs' has uint8 images of shape \(None, None, 3\), not"
-  with pytest.raises(array_lib.DataError, match=message):
-    load('tfds', name='cats_vs_dogs', dir=str(tmp_path))
 
 
 def without_tensorflow(monkeypatch):
   monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: None)
 
 
-def test_tfds_missing_without_tensorflow(tmp_path, monkeypatch):
-  without_tensorflow(monkeypatch)
-  with pytest.raises(array_lib.DataError) as caught:
-    load('tfds', name='mnist', dir=str(tmp_path))
-  message = str(caught.value)
-  assert f"'mnist' is not prepared in {tmp_path}/mnist/3." in message
-  assert '--config.data.dir' in message
-  assert 'pip install tensorflow' in message
-  assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize('given', [True, False])
-def test_tfds_folder_is_the_flag_or_else_the_environment(tmp_path, monkeypatch, given):
+def test_tfds_missing_without_tensorflow(tmp_path, monkeypatch, given):
   without_tensorflow(monkeypatch)
   flag, environment = tmp_path / 'flag', tmp_path / 'environment'
   monkeypatch.setenv('TFDS_DATA_DIR', str(environment))
-  with pytest.raises(array_lib.DataError, match=str(flag if given else environment)):
+  with pytest.raises(array_lib.DataError) as caught:
     load('tfds', name='mnist', dir=str(flag) if given else '')
+  message = str(caught.value)
+  folder = flag if given else environment
+  assert f"'mnist' is not prepared in {folder}/mnist/3." in message
+  assert '--config.data.dir' in message
+  assert 'pip install tensorflow' in message
+  assert not list(tmp_path.iterdir())
 
 
 def test_tfds_failed_download(tmp_path, monkeypatch, capsys):
@@ -543,107 +472,17 @@ def test_tfds_reader_agrees_with_the_decoder_of_tfds(name):
   assert ids is None
 
 
-def encoded(mode='RGB', size=(9, 7), seed=0, **options):
-  """A PNG or JPEG of noise, as Pillow saves it."""
-  shape = (size[1], size[0], len(mode)) if len(mode) > 1 else size[::-1]
-  noise = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+@pytest.mark.parametrize('kind', ['PNG', 'JPEG', 'GIF'])
+def test_an_image_is_what_pillow_reads_or_an_error(kind):
+  noise = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
   file = io.BytesIO()
-  Image.fromarray(noise).convert(mode).save(file, **options)
-  return file.getvalue()
-
-
-def interlaced(seed, levels):
-  """A grey PNG in Adam7's seven passes, which Pillow reads and does not write."""
-  pixels = np.random.default_rng(seed).integers(0, levels, (9, 7)).astype(np.uint8)
-  passes = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4))
-  passes += ((1, 0, 2, 2), (0, 1, 1, 2))
-  parts = (pixels[y::down, x::right] for x, y, right, down in passes)
-  rows = b''.join(b'\0' + row.tobytes() for part in parts if part.size for row in part)
-
-  def chunk(name, data):
-    checksum = struct.pack('>I', zlib.crc32(name + data))
-    return struct.pack('>I', len(data)) + name + data + checksum
-
-  header = chunk(b'IHDR', struct.pack('>IIBBBBB', 7, 9, 8, 0, 0, 0, 1))
-  body = chunk(b'IDAT', zlib.compress(rows))
-  return b'\x89PNG\r\n\x1a\n' + header + body + chunk(b'IEND', b'')
-
-
-# Strips that all of a kind fit, that are filled and begun again, and of single images.
-@pytest.mark.parametrize('most_together', [2**17, 500, 1])
-def test_images_are_decoded_as_pillow_does(monkeypatch, most_together):
-  text = PngImagePlugin.PngInfo()
-  text.add_text('title', 'noise')
-  mixed = [
-    encoded(mode, size, seed, format=format, **options)
-    for format, options in (
-      ('JPEG', {}),
-      ('PNG', {}),
-      ('JPEG', {'quality': 95}),
-      ('PNG', {'pnginfo': text}),  # the same header, and a chunk before the pixels
-      ('PNG', {}),
-    )
-    for size in ((9, 7), (9, 8), (7, 8))
-    for mode in ('RGB', 'L')
-    for seed in range(3)
-  ]
-  # The header has codes of the image's own: only the same image has the same.
-  mixed += [encoded(format='JPEG', progressive=True)] * 2
-  mixed += [encoded('P', seed=seed, format='PNG') for seed in range(2)]
-  mixed += [encoded(size=(200, 200), seed=seed, format='PNG') for seed in range(2)]
-  # Decoded as if it were not interlaced, the darker is wrong and no error.
-  mixed += [interlaced(seed, levels) for levels in (256, 3) for seed in range(3)]
-  decode, quickly = Image.Image.frombytes, []
-
-  def watched(*args):
-    quickly.append(args)
-    return decode(*args)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(Image.Image, 'frombytes', watched)
-    patch.setattr(array_lib, '_STRIP', most_together)
-    found = list(array_lib.images_of(mixed))
-  assert len(quickly) > len(mixed) / 2
-  assert len(found) == len(mixed)
-  for one, data in zip(found, mixed, strict=True):
-    expected = np.asarray(Image.open(io.BytesIO(data)))
-    assert one.dtype == expected.dtype
-    np.testing.assert_array_equal(one, expected)
-
-
-def cut_short(image):
-  return image[:-40]
-
-
-def overwritten(image):
-  return image[:60] + bytes(20) + image[80:]
-
-
-def other_chunk(image):
-  return image.replace(b'IDAT', b'IDAX')
-
-
-@pytest.mark.parametrize(
-  ('format', 'spoil'),
-  [
-    ('JPEG', cut_short),
-    ('PNG', cut_short),
-    ('PNG', overwritten),
-    ('PNG', other_chunk),
-  ],
-)
-def test_a_torn_image_is_an_error(format, spoil):
-  whole, other = (encoded(seed=seed, format=format) for seed in range(2))
-  images = array_lib.images_of([whole, spoil(other)])
-  next(images)
-  with pytest.raises((OSError, ValueError)):
-    next(images)
-
-
-def test_an_image_without_pixels_has_the_error_of_pillow():
-  image = encoded(format='JPEG')
+  Image.fromarray(noise).save(file, kind)
+  if kind != 'GIF':
+    (found,) = array_lib.images_of([file.getvalue()])
+    np.testing.assert_array_equal(found, np.asarray(Image.open(file)))
+  spoilt = file.getvalue()[: None if kind == 'GIF' else -40]
   with pytest.raises(OSError, match='image'):
-    list(array_lib.images_of([image[: image.index(b'\xff\xda')]]))
+    list(array_lib.images_of([spoilt]))
 
 
 @pytest.mark.slow
@@ -694,82 +533,61 @@ def load_spoilt(folder):
   return load('tfds', name='mnist', dir=str(folder.parents[1]))
 
 
-def as_tfrecord(folder):
-  info = folder / 'dataset_info.json'
-  info.write_text(info.read_text().replace('array_record', 'tfrecord'))
+def records(split='test'):
+  return lambda folder: next(folder.glob(f'*{split}.array_record*'))
 
 
-def without_info(folder):
-  (folder / 'dataset_info.json').unlink()
+def info(folder):
+  return folder / 'dataset_info.json'
 
 
-def without_records(folder):
-  for path in folder.glob('*array_record*'):
-    path.unlink()
+def without_test_split(content):
+  told = json.loads(content)
+  told['splits'] = [split for split in told['splits'] if split['name'] == 'train']
+  return json.dumps(told).encode()
 
 
-def with_cut_records(folder):
-  path = next(folder.glob('*test.array_record*'))
-  path.write_bytes(path.read_bytes()[:-1000])
+def garbled(content):
+  middle = slice(len(content) // 4, -len(content) // 4)
+  noise = np.random.default_rng(0).bytes(len(content[middle]))
+  return content[: middle.start] + noise + content[middle.stop :]
 
 
-def with_empty_records(folder):
-  next(folder.glob('*test.array_record*')).write_bytes(b'')
+UNREAD = 'cannot read .*mnist.*; delete it and prepare it again: '
 
 
-def with_garbled_records(folder):
-  path = next(folder.glob('*test.array_record*'))
-  data = bytearray(path.read_bytes())
-  middle = slice(len(data) // 4, -len(data) // 4)
-  data[middle] = np.random.default_rng(0).bytes(len(data[middle]))
-  path.write_bytes(data)
-
-
-def with_text_for_records(folder):
-  next(folder.glob('*test.array_record*')).write_text('no records\n' * 1000)
-
-
-def without_test_split(folder):
-  info = folder / 'dataset_info.json'
-  content = json.loads(info.read_text())
-  content['splits'] = [s for s in content['splits'] if s['name'] == 'train']
-  info.write_text(json.dumps(content))
-
-
-def with_broken_info(folder):
-  (folder / 'dataset_info.json').write_text('{')
-
-
-def with_empty_info(folder):
-  (folder / 'dataset_info.json').write_text('{}')
-
-
+# A file -> what it holds instead; None: it is not there.
 @pytest.mark.parametrize(
-  ('spoil', 'message'),
+  ('file', 'change', 'message'),
   [
-    (as_tfrecord, 'is in the format tfrecord, not array_record; prepare it in another'),
-    (without_info, 'is only half prepared; delete it'),
     (
-      without_records,
-      'cannot read .*mnist.*; delete it and prepare it again: .*No such',
+      info,
+      lambda b: b.replace(b'array_record', b'tfrecord'),
+      'format tfrecord, not ar',
     ),
-    (
-      with_cut_records,
-      'cannot read .*mnist.*; delete it and prepare it again: ',
-    ),
-    (with_empty_records, 'cannot read .*mnist.*; delete it and prepare it again: '),
-    (with_garbled_records, 'cannot read .*mnist.*; delete it and prepare it again: '),
-    (with_text_for_records, 'cannot read .*mnist.*; delete it and prepare it again: '),
-    (without_test_split, r"lacks the splits \['test'\]; it has \['train'\]"),
-    (with_broken_info, "cannot open .*'mnist'"),
-    (with_empty_info, "cannot open .*'mnist'"),
+    (info, None, 'is only half prepared; delete it'),
+    (info, without_test_split, r"lacks the splits \['test'\]; it has \['train'\]"),
+    (info, lambda content: b'{', "cannot open .*'mnist'"),
+    (info, lambda content: b'{}', "cannot open .*'mnist'"),
+    (records('train'), None, f'{UNREAD}.*No such'),
+    (records(), lambda content: content[:-1000], UNREAD),
+    (records(), lambda content: b'', UNREAD),
+    (records(), garbled, UNREAD),
+    (records(), lambda content: b'no records\n' * 1000, UNREAD),
   ],
 )
-def test_tfds_spoilt_folder(small_mnist, spoil, message):
-  spoil(small_mnist)
+def test_tfds_spoilt_folder(small_mnist, file, change, message):
+  spoil(file(small_mnist), change)
   with pytest.raises(array_lib.DataError, match=message) as caught:
     load_spoilt(small_mnist)
   assert '\n' not in str(caught.value)
+
+
+def spoil(path, change):
+  content = path.read_bytes()
+  path.unlink()
+  if change:
+    path.write_bytes(change(content))
 
 
 @pytest.mark.parametrize(
@@ -845,7 +663,7 @@ def test_a_set_behind_a_link_is_looked_at(small_mnist, cache, tmp_path, monkeypa
   with monkeypatch.context() as patched:
     patched.setattr(tfds_source, '_tfds_builder', None)  # would be called
     assert same(load_spoilt(small_mnist), expected)
-  with_empty_records(moved)
+  spoil(records()(moved), lambda content: b'')
   with pytest.raises(array_lib.DataError, match='cannot read'):
     load_spoilt(small_mnist)
 

@@ -39,7 +39,7 @@ class Federation(NamedTuple):
   Attributes:
     flag: what names the data, for messages.
     name: what to call it.
-    train: the users with training examples; see `once`.
+    train: the users with training examples.
     test: the users with test examples.
     num_classes: Y, where the data tell.
   """
@@ -66,25 +66,26 @@ def package(source: str, name: str) -> types.ModuleType:
     ) from None
 
 
-def feature(what: str, knob: str, chosen: str, has: Iterable[str]) -> str:
-  """The name of the feature that a knob chooses, or else the usual one.
+def features(what: str, image: str, label: str, has: Iterable[str]) -> tuple[str, str]:
+  """The names of the images and the labels: the chosen ones, or else the usual ones.
 
   Args:
     what: names the data, for the message.
-    knob: 'image' or 'label'.
-    chosen: its value.
+    image: the value of `data.image`; '' is one of the usual names.
+    label: the value of `data.label`.
     has: the names that the data have.
 
   Raises:
-    DataError: there is none.
+    DataError: there are none.
   """
-  has = list(has)
-  wanted = (chosen,) if chosen else {'image': IMAGES, 'label': LABELS}[knob]
-  found = next((name for name in wanted if name in has), None)
-  if found is None:
-    told = ', '.join(map(printable, map(str, has[:20]))) or 'nothing'
-    raise DataError(f'{what} has {told}: name its {knob} by --config.data.{knob}.')
-  return found
+  has, found = list(has), []
+  for knob, chosen, usual in (('image', image, IMAGES), ('label', label, LABELS)):
+    wanted = (chosen,) if chosen else usual
+    if not (names := [name for name in wanted if name in has]):
+      told = ', '.join(map(printable, map(str, has[:20]))) or 'nothing'
+      raise DataError(f'{what} has {told}: name its {knob} by --config.data.{knob}.')
+    found.append(names[0])
+  return tuple(found)
 
 
 def user(what: str, name: int | str, images: Any, labels: Any) -> User:
@@ -138,7 +139,7 @@ def once(what: str, found: Iterable[User]) -> Iterator[User]:
 
 
 def two_files(
-  read: Callable[[str, str, str, str], Iterator[User]],
+  read: Callable[[str, str, str, str], Iterable[User]],
   path: str,
   test_path: str,
   image: str,
@@ -154,8 +155,9 @@ def two_files(
     label: the name of the labels.
   """
   flag = f'--config.data.path={path!r}'
-  train = read(flag, path, image, label)
-  test = read(f'--config.data.test_path={test_path!r}', test_path, image, label)
+  test_flag = f'--config.data.test_path={test_path!r}'
+  train = once(flag, read(flag, path, image, label))
+  test = once(test_flag, read(test_flag, test_path, image, label))
   return Federation(flag, pathlib.Path(path).stem, train, test)
 
 

@@ -2,16 +2,14 @@
 
 import os
 import pathlib
-from collections.abc import Iterator
 
 from moon_jax.data import npz
 from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import assembled
-from moon_jax.types import Dataset
 
 
-def load_folder(path: str) -> Dataset:
-  """Loads the users' training and test examples.
+def load_folder(path: str) -> assembled.Federation:
+  """The users with training and test examples, in the order of the files' names.
 
   Args:
     path: the folder. Each *.npz holds train_x and train_y, or test_x and test_y, or
@@ -19,21 +17,12 @@ def load_folder(path: str) -> Dataset:
       and where there is none the file's name without .npz.
 
   Raises:
-    DataError: it is no such folder, a file is unusable, or two are of one user.
+    DataError: when read: it is no such folder, a file is unusable, or two are of one
+      user.
   """
-  return assembled.dataset(federation(path))
-
-
-def federation(path: str) -> assembled.Federation:
-  """The same, user by user."""
   flag = f'--config.data.path={path!r}'
-  splits = (read(flag, path, split) for split in ('train', 'test'))
+  splits = (assembled.once(flag, _read(flag, path, one)) for one in ('train', 'test'))
   return assembled.Federation(flag, pathlib.Path(path).stem, *splits)
-
-
-def read(flag: str, path: str, split: str) -> Iterator[assembled.User]:
-  """The users with examples of a split, in the order of the files' names."""
-  return assembled.once(flag, _read(flag, path, split))
 
 
 def _read(flag, path, split):

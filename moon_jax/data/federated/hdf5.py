@@ -5,18 +5,18 @@ So FEMNIST is distributed (fed_emnist_train.h5, fed_emnist_test.h5; pixels float
 """
 
 import os
-from collections.abc import Iterator
 
 from moon_jax import files
 from moon_jax.data.arrays import DataError, one_line
 from moon_jax.data.federated import assembled
-from moon_jax.types import Dataset
 
 _GROUP = 'examples'
 
 
-def load_hdf5(path: str, test_path: str, image: str = '', label: str = '') -> Dataset:
-  """Loads the users' training and test examples.
+def load_hdf5(
+  path: str, test_path: str, image: str = '', label: str = ''
+) -> assembled.Federation:
+  """The users with training and test examples, in the order of their names.
 
   Args:
     path: the file of the training examples.
@@ -25,21 +25,9 @@ def load_hdf5(path: str, test_path: str, image: str = '', label: str = '') -> Da
     label: what the labels are called.
 
   Raises:
-    DataError: a file is missing, damaged or laid out in another way.
+    DataError: when read: a file is missing, damaged or laid out in another way.
   """
-  return assembled.dataset(federation(path, test_path, image, label))
-
-
-def federation(
-  path: str, test_path: str, image: str, label: str
-) -> assembled.Federation:
-  """The same, user by user."""
-  return assembled.two_files(read, path, test_path, image, label)
-
-
-def read(flag: str, path: str, image: str, label: str) -> Iterator[assembled.User]:
-  """The users of one file, in the order of their names; see `load_hdf5`."""
-  return assembled.once(flag, _read(flag, path, image, label))
+  return assembled.two_files(_read, path, test_path, image, label)
 
 
 def _read(flag, path, image, label):
@@ -57,8 +45,5 @@ def _read(flag, path, image, label):
       if not isinstance(one, h5py.Group):
         raise DataError(f'{wanted}: {_GROUP}/{name!r} is no group.')
       has = [key for key in one if isinstance(one[key], h5py.Dataset)]
-      keys = (
-        assembled.feature(flag, knob, chosen, has)
-        for knob, chosen in (('image', image), ('label', label))
-      )
+      keys = assembled.features(flag, image, label, has)
       yield assembled.user(flag, name, *(one[key][()] for key in keys))

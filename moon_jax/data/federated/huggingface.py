@@ -3,21 +3,18 @@
 import logging
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from moon_jax import files
 from moon_jax.data.arrays import DataError, images_of, one_line
 from moon_jax.data.federated import assembled
-from moon_jax.types import Dataset
 
 
 def load_huggingface(
   path: str, client: str, image: str = '', label: str = ''
-) -> Dataset:
-  """Loads the users' training and test examples.
+) -> assembled.Federation:
+  """The users with training and test examples, in ascending order.
 
   Args:
     path: the folder, with the splits train and test.
@@ -29,20 +26,18 @@ def load_huggingface(
   Raises:
     DataError: it is no such folder, or lacks a split or a column.
   """
-  return assembled.dataset(federation(path, client, image, label))
-
-
-def federation(path: str, client: str, image: str, label: str) -> assembled.Federation:
-  """The same, user by user."""
   flag = f'--config.data.path={path!r}'
-  splits = opened(flag, path)
-  key = assembled.feature(flag, 'label', label, splits['train'].features)
-  num_classes = getattr(splits['train'].features[key], 'num_classes', None)
-  parts = (read(flag, one, client, image, key) for one in splits.values())
+  train, test = _opened(flag, path)
+  image, label = assembled.features(flag, image, label, train.features)
+  num_classes = getattr(train.features[label], 'num_classes', None)
+  parts = (
+    assembled.once(flag, _read(flag, one, client, image, label))
+    for one in (train, test)
+  )
   return assembled.Federation(flag, pathlib.Path(path).stem, *parts, num_classes)
 
 
-def opened(flag: str, path: str) -> dict[str, Any]:
+def _opened(flag, path):
   """Its splits 'train' and 'test', not yet read."""
   datasets = assembled.package('huggingface', 'datasets')
   folder = pathlib.Path(os.path.expanduser(path))
@@ -53,23 +48,14 @@ def opened(flag: str, path: str) -> dict[str, Any]:
   if not isinstance(found, dict) or not {'train', 'test'} <= set(found):
     has = sorted(map(str, found)) if isinstance(found, dict) else 'one split'
     raise DataError(f'{flag} must have the splits train and test; it has {has}.')
-  return {split: found[split] for split in ('train', 'test')}
-
-
-def read(
-  flag: str, split: Any, client: str, image: str, label: str
-) -> Iterator[assembled.User]:
-  """The users of a split, in ascending order; see `load_huggingface`."""
-  if client not in split.features:
-    has = ', '.join(split.features)
-    raise DataError(f'{flag} has no column {client!r} (data.client); it has {has}.')
-  return assembled.once(flag, _read(flag, split, client, image, label))
+  return found['train'], found['test']
 
 
 def _read(flag, split, client, image, label):
   datasets = assembled.package('huggingface', 'datasets')
-  image = assembled.feature(flag, 'image', image, split.features)
-  label = assembled.feature(flag, 'label', label, split.features)
+  if missing := {client, image, label} - set(split.features):
+    has = ', '.join(split.features)
+    raise DataError(f'{flag} has no column {min(missing)!r} in a split; it has {has}.')
   is_encoded = isinstance(split.features[image], datasets.Image)
   if is_encoded:
     split = split.cast_column(image, datasets.Image(decode=False))

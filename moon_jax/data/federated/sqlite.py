@@ -9,7 +9,6 @@ import os
 import pathlib
 import sqlite3
 import zlib
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,14 +16,15 @@ from moon_jax import files
 from moon_jax.data.arrays import DataError, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.errors import printable
-from moon_jax.types import Dataset
 
 _ARRAY = 1
 _QUERY = 'SELECT client_id, data, num_examples FROM federated_data ORDER BY rowid'
 
 
-def load_sqlite(path: str, test_path: str, image: str = '', label: str = '') -> Dataset:
-  """Loads the users' training and test examples.
+def load_sqlite(
+  path: str, test_path: str, image: str = '', label: str = ''
+) -> assembled.Federation:
+  """The users with training and test examples, in the order of the rows.
 
   Args:
     path: the database of the training examples.
@@ -33,21 +33,9 @@ def load_sqlite(path: str, test_path: str, image: str = '', label: str = '') -> 
     label: what the labels are called.
 
   Raises:
-    DataError: a database is missing, damaged or laid out in another way.
+    DataError: when read: a database is missing, damaged or laid out in another way.
   """
-  return assembled.dataset(federation(path, test_path, image, label))
-
-
-def federation(
-  path: str, test_path: str, image: str, label: str
-) -> assembled.Federation:
-  """The same, user by user."""
-  return assembled.two_files(read, path, test_path, image, label)
-
-
-def read(flag: str, path: str, image: str, label: str) -> Iterator[assembled.User]:
-  """The users of one database, in the order of its rows; see `load_sqlite`."""
-  return assembled.once(flag, _read(flag, path, image, label))
+  return assembled.two_files(_read, path, test_path, image, label)
 
 
 def _read(flag, path, image, label):
@@ -65,10 +53,7 @@ def _read(flag, path, image, label):
         told = f'{flag}: client {printable(str(name))!r}'
         with one_line(f'{told} is damaged'):
           arrays = _arrays(data)
-        keys = (
-          assembled.feature(told, knob, chosen, arrays)
-          for knob, chosen in (('image', image), ('label', label))
-        )
+        keys = assembled.features(told, image, label, arrays)
         one = assembled.user(flag, name, *(arrays[key] for key in keys))
         if len(one.labels) != num_examples:
           raise DataError(f'{told} has {len(one.labels)} of {num_examples} examples.')
