@@ -72,7 +72,7 @@ def _fonts():
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, tmp_path_factory, monkeypatch):
   """Where the command lines are given: with the files of the tables, also as home."""
   texts = FILES | {
     name: 'from configs import base\ndef get_config():\n'
@@ -87,6 +87,7 @@ def folder(tmp_path, monkeypatch):
     np.savez(tmp_path / f'{name}.npz', **test_sources.arrays(test_y=test_y))
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('HOME', str(tmp_path))
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
   return tmp_path
 
 

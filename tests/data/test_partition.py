@@ -229,7 +229,7 @@ def test_each_rule_takes_the_knobs_that_the_configuration_says():
   assert dealt == [*NAMES]
   for name in NAMES:
     given = catalog.options('partition', flat | {'partition.name': name})
-    assert tuple(given) == TAKES[name]
+    assert tuple(given) == (*TAKES[name], 'seed')
 
 
 # Labels as a data set may have them: few or many, classes missing, one class only.

@@ -1,14 +1,18 @@
 """A sweep is launch.py many times, only sooner; stopped, it goes on with the rest."""
 
+import contextlib
 import importlib
+import io
+import os
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
 
 import moon_jax
-from moon_jax import api, config
+from moon_jax import __main__, api, config
 from moon_jax.config import ConfigError
 from moon_jax.errors import DivergedError, ExitCode, RunError
 from moon_jax.runner import lock
@@ -34,11 +38,23 @@ OVER = ('--over', 'algorithm=fedavg,moon', '--over', 'seed=0,1', '--out=out')
 RUNS = [f'{name}-seed={seed}' for name in ('fedavg', 'moon') for seed in (0, 1)]
 
 
+def sweep(folder, *words, program=command.main, stop=None):
+  """Runs the sweep's program here, in a folder, to its end."""
+  with contextlib.ExitStack() as here:
+    here.enter_context(contextlib.chdir(folder))
+    environ = here.enter_context(pytest.MonkeyPatch.context())
+    environ.setenv('XLA_FLAGS', os.environ['XLA_FLAGS'])  # a run adds to it
+    out = here.enter_context(contextlib.redirect_stdout(io.StringIO()))
+    err = here.enter_context(contextlib.redirect_stderr(io.StringIO()))
+    code = program([*words], stop or Stop())
+  return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
 @pytest.fixture(scope='module')
 def swept(tmp_path_factory):
   """A folder with a sweep that has ended, and what was said."""
   folder = tmp_path_factory.mktemp('swept')
-  done = launch(folder, *TINY, *OVER, program=SWEEP)
+  done = sweep(folder, *TINY, *OVER)
   check_success(done)
   return folder, done.stdout
 
@@ -46,7 +62,7 @@ def swept(tmp_path_factory):
 def test_each_run_is_what_launch_py_makes_alone(swept, tmp_path):
   folder, _ = swept
   words = ('--config.algorithm=moon', '--config.seed=1', '--workdir=run')
-  check_success(launch(tmp_path, *TINY, *words))
+  check_success(sweep(tmp_path, *TINY, *words, program=__main__.launch))
   run = folder / 'out/moon-seed=1'
   for name in ('metrics.jsonl', 'partition.npz'):
     assert (run / name).read_bytes() == (tmp_path / 'run' / name).read_bytes()
@@ -65,7 +81,7 @@ def test_finished_runs_are_left_alone_and_another_value_is_added(swept):
   folder, _ = swept
   before = {name: read_lines(folder / 'out' / name / 'timings.jsonl') for name in RUNS}
   over = (*OVER[:3], 'seed=0,1,2', '--out=out')
-  dry = launch(folder, *TINY, *over, '--dry-run', program=SWEEP)
+  dry = sweep(folder, *TINY, *over, '--dry-run')
   check_success(dry)
   *runs, left = dry.stdout.splitlines()
   assert [line.split()[0] for line in runs] == ['finished', 'finished', 'new'] * 2
@@ -75,7 +91,7 @@ def test_finished_runs_are_left_alone_and_another_value_is_added(swept):
   assert minutes == pytest.approx(sum(spent) / 2 / 60, abs=0.06)
   sizes = [sum(p.stat().st_size for p in (folder / 'out' / n).rglob('*')) for n in RUNS]
   assert megabytes == pytest.approx(sum(sizes) / 2 / 1e6, rel=0.2)
-  check_success(launch(folder, *TINY, *over, '--no-report', program=SWEEP))
+  check_success(sweep(folder, *TINY, *over, '--no-report'))
   for name in RUNS:
     assert read_lines(folder / 'out' / name / 'timings.jsonl') == before[name]
   assert len(read_lines(folder / 'out/moon-seed=2/metrics.jsonl')) == 2
@@ -99,9 +115,7 @@ def test_of_a_sweep_that_has_not_begun_nothing_is_estimated(tmp_path):
 
 def test_of_runs_with_more_rounds_than_asked_for_nothing_is_left(swept):
   folder, _ = swept
-  dry = launch(
-    folder, *TINY, '--config.num_rounds=1', *OVER, '--dry-run', program=SWEEP
-  )
+  dry = sweep(folder, *TINY, '--config.num_rounds=1', *OVER, '--dry-run')
   check_success(dry)
   left = dry.stdout.splitlines()[-1]
   assert left == 'left: about 0.0 minutes, one run at a time, and 0.0 MB'
@@ -111,7 +125,7 @@ def test_runs_of_another_experiment_are_told_before_anything_starts(swept):
   folder, _ = swept
   over = ('--over', 'algorithm=fedavg,moon', '--over', 'seed=0,7', '--out=out')
   words = (*TINY, '--config.batch_size=5', *over)
-  done = launch(folder, *words, program=SWEEP)
+  done = sweep(folder, *words)
   assert done.returncode == ExitCode.USAGE
   lines = done.stderr.splitlines()
   assert len(lines) == 2
@@ -146,17 +160,6 @@ def test_a_sweep_that_is_stopped_goes_on(tmp_path):
     assert len(read_lines(tmp_path / f'out/{name}/metrics.jsonl')) == 200
 
 
-def test_a_run_that_diverges_holds_no_other_back(tmp_path):
-  over = ('--over', 'optimizer.learning_rate=1e30,0.01', '--out=out', '--no-report')
-  done = launch(tmp_path, *TINY, *over, program=SWEEP)
-  assert done.returncode == ExitCode.FAILED
-  assert 'Diverged in round 1' in done.stderr
-  last = done.stderr.splitlines()[-1]
-  assert last.startswith('optimizer.learning_rate=1e30: ')
-  good = tmp_path / 'out/optimizer.learning_rate=0.01'
-  assert (good / 'summary.json').exists()
-
-
 BAD = {
   ('--over', 'seed'): "--over='seed' must be KNOB=VALUE,VALUE",
   ('--over', 'sed=1'): "--config.sed is not a knob. Did you mean 'seed'?",
@@ -171,15 +174,12 @@ BAD = {
 
 
 @pytest.mark.parametrize('words', BAD)
-def test_mistakes_are_one_line_and_nothing_is_written(
-  words, tmp_path, monkeypatch, capsys
-):
-  monkeypatch.chdir(tmp_path)
-  assert command.main(list(words), Stop()) == ExitCode.USAGE
-  out, err = capsys.readouterr()
-  (line,) = err.splitlines()
+def test_mistakes_are_one_line_and_nothing_is_written(words, tmp_path):
+  done = sweep(tmp_path, *words)
+  assert (done.returncode, done.stdout) == (ExitCode.USAGE, '')
+  (line,) = done.stderr.splitlines()
   assert BAD[words] in line
-  assert (out, list(tmp_path.iterdir())) == ('', [])
+  assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize('first', ['the module', 'the function'])
@@ -199,7 +199,7 @@ def common():
   return moon_jax.load_config('configs/digits_moon.py', changes)
 
 
-def test_from_python_what_ends_a_run_holds_no_other_back(tmp_path, capsys, monkeypatch):
+def test_what_ends_a_run_holds_no_other_back(tmp_path, capsys, monkeypatch):
   save, place = Checkpoints.save, 'optimizer.learning_rate={}-seed={}'.format
   over = {'optimizer.learning_rate': [1e30, 0.01], 'seed': [0, 1, 2]}
 
@@ -208,23 +208,28 @@ def test_from_python_what_ends_a_run_holds_no_other_back(tmp_path, capsys, monke
       raise RunError('the disk is full')
     save(self, state)
 
-  with lock.held(tmp_path / place(0.01, 1)):
-    monkeypatch.setattr(Checkpoints, 'save', save_but_of_one)
+  with monkeypatch.context() as patch, lock.held(tmp_path / place(0.01, 1)):
+    patch.setattr(Checkpoints, 'save', save_but_of_one)
     with pytest.raises(DivergedError, match='Diverged in round 1'):
       moon_jax.sweep(common(), over, tmp_path)
   told = capsys.readouterr()
   assert f'{place(1e30, 2)}: Diverged in round 1.' in told.err
   assert f'{place(0.01, 1)}: another process is running it' in told.out
-  assert [path.parent.name for path in tmp_path.glob('*/summary.json')] == [
-    place(0.01, 2)
-  ]
+  finished = [path.parent.name for path in tmp_path.glob('*/summary.json')]
+  assert finished == [place(0.01, 2)]
+  # The program tells, last, which are left.
+  over = ('--over', 'optimizer.learning_rate=1e30,0.01', '--over', 'seed=0')
+  done = sweep(tmp_path, *TINY, *over, '--out=.', '--no-report')
+  assert done.returncode == ExitCode.FAILED
+  last = done.stderr.splitlines()[-1]
+  assert last.startswith(f'{place("1e30", 0)}: ')
 
 
 def test_a_request_to_stop_in_the_last_round_of_a_run_begins_no_other(
   tmp_path, monkeypatch
 ):
   add = Records.add_metrics
-  stop, over = Stop(), ['--over', 'seed=0,1', f'--out={tmp_path}']
+  stop, over = Stop(), ('--over', 'seed=0,1', '--out=.')
 
   def interrupt_in_the_last(records, record):
     add(records, record)
@@ -232,7 +237,8 @@ def test_a_request_to_stop_in_the_last_round_of_a_run_begins_no_other(
       stop.request(signal.SIGINT)
 
   monkeypatch.setattr(Records, 'add_metrics', interrupt_in_the_last)
-  assert command.main([*TINY, *over], stop) == ExitCode.INTERRUPTED
+  done = sweep(tmp_path, *TINY, *over, stop=stop)
+  assert done.returncode == ExitCode.INTERRUPTED
   assert (tmp_path / 'seed=0/summary.json').exists()
   assert not (tmp_path / 'seed=1').exists()
 
