@@ -155,6 +155,7 @@ def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str,
     'command': shlex.join(command),
     'config': config_lib.nest(knobs),
     **{name: about[name] for name in _KEPT if name in about},
+    'earlier_commits': [start.get('git_commit') for start in about.get('earlier', [])],
     'cost': cost(timings) if timings else {},
   }
 
