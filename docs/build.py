@@ -11,6 +11,8 @@ In the template a line of its own
   @figure NAME FILE: VARIANT ...      their curves side by side, results/NAME.png
   @sweep NAME KNOB FILE: VARIANT ...  their accuracy over a knob, results/NAME.png
   @tsne FILE: VARIANT ...      what their global models tell apart
+  @curve ALGORITHM ROUND       its differences to FedAvg over beta (docs/curve.py)
+  @partitions ROUND            deviations over partitions, and within one
 
 becomes Markdown, and {{last RUN}}, {{late RUN}} (the mean of five tests) and
 {{rounds RUN}} in a text the number of a run of docs/results/. FILE is configs/FILE.py.
@@ -25,7 +27,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from docs import draw, records
+from docs import curve, draw, records
 from docs.rows import NOT_RUN, Row, rows
 from moon_jax import config as config_lib
 from moon_jax.errors import ExitCode, UsageError, did_you_mean, exit_code_of
@@ -70,19 +72,18 @@ def _shown(found: statistics.Estimate | None) -> str:
 
 
 def _costs(given: Sequence[Row]) -> list[str]:
-  head = '| command | seconds a round, median | hours in all |'
-  lines = [head, '| --- | --- | --- |']
-  for row in given:
-    command = f'`python launch.py --config={row.choice}`'
-    for run in row.runs:
-      cost = run.about.get('cost', {})
-      each, total = cost.get('median'), cost.get('seconds')
-      words = 'not recorded' if each is None else f'{each:.0f}'
-      hours = 'not recorded' if total is None else f'{total / 3600:.1f}'
-      lines.append(f'| `{run.command}` | {words} | {hours} |')
-    if not row.runs:
-      lines.append(f'| {command} | {NOT_RUN} | |')
-  return lines
+  """Of the rows that have runs."""
+  head = '| command | seconds a round, median | hours in all | machine | commit |'
+  lines = [head, f'|{" --- |" * 5}']
+  for run in (run for row in given for run in row.runs):
+    cost, machine = run.about.get('cost', {}), run.about.get('machine', {})
+    each, total = cost.get('median'), cost.get('seconds')
+    words = 'not recorded' if each is None else f'{each:.0f}'
+    hours = 'not recorded' if total is None else f'{total / 3600:.1f}'
+    told = f'{machine["processor"]}, {machine["cores"]} core(s)' if machine else ''
+    commit = (run.about.get('git_commit') or '')[:7]
+    lines.append(f'| `{run.command}` | {words} | {hours} | {told} | {commit} |')
+  return lines if len(lines) > 2 else [f'Costs: {NOT_RUN}.']
 
 
 def _compare(given: Sequence[Row]) -> list[str]:
@@ -212,6 +213,10 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
   for line in template.read_text().splitlines():
     if not line.startswith('@'):
       lines.append(re.sub(r'\{\{(\w+) ([^}]+)\}\}', number, line))
+      continue
+    if found := curve.section(line, kept):
+      lines += found[0]
+      shown |= found[1]
       continue
     made, words = _maker(line, pictures)
     given = rows(words, kept)

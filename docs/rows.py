@@ -35,7 +35,7 @@ class Row:
     """'MOON, mu 5, seeds 0, 1', with what was changed in it."""
     seeds = ', '.join(str(run.seed) for run in self.runs)
     words = f'seed{"s" if len(self.runs) > 1 else ""} {seeds}'
-    return ', '.join([self.variant.setting, *self._changed(), words])
+    return ', '.join([self.variant.setting, *self.changed(), words])
 
   def reported(self) -> tuple[float, float | None] | None:
     """The accuracy that the paper reports, and its spread over trials if it has one."""
@@ -66,10 +66,10 @@ class Row:
     copies = {
       _COPIES[digest] for run in self.runs if (digest := _digest(run)) in _COPIES
     }
-    told = [f'`{one}`' for one in self._changed()]
+    told = [f'`{one}`' for one in self.changed()]
     return ', '.join([*told, *sorted(copies)]) or 'nothing'
 
-  def _changed(self) -> list[str]:
+  def changed(self) -> list[str]:
     """'KNOB=VALUE' of the runs, where the variant has another."""
     wanted = config_lib.flatten(config_lib.validate(config_lib.load(self.choice)))
     told = {

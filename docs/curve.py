@@ -1,0 +1,255 @@
+"""How the curve is read: differences to FedAvg, paired by seed, over the clients' skew.
+
+docs/experiments.md says what was decided before the first result. Accuracies are in per
+cent, `accuracy` is round -> that of its test; a round stands for the mean of the five
+tests that end with it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from scipy import stats
+
+from docs.records import Kept
+from docs.rows import NOT_RUN, rows
+from moon_jax.errors import UsageError
+
+# Column -> how its variants are called, and beta; shards have none.
+_COLUMNS = {
+  'beta 0.05': ('curve: beta_0.05_{}', 0.05),
+  'beta 0.1': ('curve: beta_0.1_{}', 0.1),
+  'beta 0.3': ('curve: beta_0.3_{}', 0.3),
+  'beta 0.5': ('moon_cvpr21: {}', 0.5),
+  'beta 5': ('curve: beta_5_{}', 5.0),
+  'shards of 2': ('curve: shards_2_{}', None),
+}
+# What the one test is of; the pooled deviation has to have so many degrees of freedom.
+_SEEDS, _FREEDOM = (0, 1, 2), 12
+_HEAD = (
+  *('column', 'seeds', 'FedAvg', '{}', 'difference', 'mean', '95 % of its own'),
+  *('95 % pooled', 'it reads', "rounds to FedAvg's: FedAvg", '{}'),
+)
+
+
+class Pair(NamedTuple):
+  """FedAvg and another algorithm: one partition, first weights and batches.
+
+  Attributes:
+    seed: of both.
+    theirs: FedAvg's accuracy.
+    ours: the other's.
+  """
+
+  seed: int
+  theirs: Mapping[int, float]
+  ours: Mapping[int, float]
+
+  def difference(self, last: int) -> float:
+    """The other's less FedAvg's, in points."""
+    return endpoint(self.ours, last) - endpoint(self.theirs, last)
+
+
+def endpoint(accuracy: Mapping[int, float], last: int) -> float | None:
+  """The mean of the five tests that end with round `last`; None if one is missing."""
+  found = [accuracy.get(number) for number in range(last - 4, last + 1)]
+  return None if None in found else math.fsum(found) / 5
+
+
+def reached(accuracy: Mapping[int, float], level: float, last: int) -> int | None:
+  """The first round, up to `last`, whose endpoint is at least the level."""
+  for number in range(5, last + 1):
+    found = endpoint(accuracy, number)
+    if found is not None and found >= level:
+      return number
+  return None
+
+
+def deviation(values: Sequence[float]) -> float:
+  """The sample standard deviation of two or more."""
+  mean = math.fsum(values) / len(values)
+  return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+  """The standard deviation that the groups share, and its degrees of freedom."""
+  several = [group for group in groups if len(group) > 1]
+  freedom = sum(len(group) - 1 for group in several)
+  if not freedom:
+    return math.nan, 0
+  squares = math.fsum((len(g) - 1) * deviation(g) ** 2 for g in several)
+  return math.sqrt(squares / freedom), freedom
+
+
+def half_width(std: float, count: int, freedom: int) -> float:
+  """Of Student's 95 % interval of a mean of so many."""
+  return float(stats.t.ppf(0.975, freedom)) * std / math.sqrt(count)
+
+
+class Slope(NamedTuple):
+  """Of a line by least squares; points for ten times the beta.
+
+  Attributes:
+    slope: of the line.
+    half_width: of its 95 % interval.
+    p_value: of no slope, two-sided.
+    count: of the pairs.
+  """
+
+  slope: float
+  half_width: float
+  p_value: float
+  count: int
+
+
+def slope(betas: Sequence[float], differences: Sequence[float]) -> Slope:
+  """Of the difference on log10 beta, of three pairs or more."""
+  found = stats.linregress([math.log10(beta) for beta in betas], differences)
+  width = float(stats.t.ppf(0.975, len(betas) - 2)) * found.stderr
+  return Slope(float(found.slope), float(width), float(found.pvalue), len(betas))
+
+
+def curve(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], set]:
+  """The lines of '@curve ALGORITHM ROUND', and the names of the runs that are in it.
+
+  Raises:
+    UsageError: there is no such algorithm.
+  """
+  algorithm, last = words[0], int(words[1])
+  names, pairs, title = set(), {}, algorithm
+  for column, (called, _) in _COLUMNS.items():
+    theirs, _ = _runs(called.format('fedavg'), kept)
+    ours, setting = _runs(called.format(algorithm), kept)
+    title = setting.partition(', beta')[0].partition(', shards')[0]
+    names |= {run.name for run in (*theirs.values(), *ours.values())}
+    both = [
+      Pair(seed, theirs[seed].accuracy(), ours[seed].accuracy())
+      for seed in sorted(theirs.keys() & ours.keys())
+    ]
+    pairs[column] = [
+      pair for pair in both if None not in (endpoint(a, last) for a in pair[1:])
+    ]
+  return [*_table(title, pairs, last), '', *_slopes(pairs, last)], names
+
+
+def _runs(words: str, kept: Mapping[str, Kept]) -> tuple[dict[int, Kept], str]:
+  """Seed -> run of a variant as it is, and what the variant is."""
+  found = rows(words, kept)
+  own = {run.seed: run for row in found if not row.changed() for run in row.runs}
+  return own, found[0].variant.setting
+
+
+def _table(title: str, pairs: Mapping, last: int) -> Iterator[str]:
+  head = [word.format(title) for word in _HEAD]
+  yield f'| {" | ".join(head)} |'
+  yield f'|{" --- |" * len(head)}'
+  std, freedom = pooled([[p.difference(last) for p in each] for each in pairs.values()])
+  for column, each in pairs.items():
+    cells = _cells(each, last, std, freedom) if each else [NOT_RUN]
+    yield f'| {" | ".join([column, *cells])}{" |" * (len(head) - len(cells))}'
+  if freedom:
+    yield ''
+    yield (
+      f'Pooled over the columns a difference has a standard deviation of {std:.2f} '
+      f'points ({freedom} degrees of freedom).'
+    )
+
+
+def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[str]:
+  found, count = [pair.difference(last) for pair in pairs], len(pairs)
+  mean, own, shared = math.fsum(found) / count, None, None
+  if count > 1:
+    own = half_width(deviation(found), count, count - 1)
+  if freedom:
+    shared = half_width(std, count, freedom)
+  clears = shared if freedom >= _FREEDOM else own
+  decided = clears is not None and abs(mean) > clears
+  levels = [endpoint(pair.theirs, last) for pair in pairs]
+  runs = [[pair.theirs for pair in pairs], [pair.ours for pair in pairs]]
+  return [
+    ', '.join(str(pair.seed) for pair in pairs),
+    *(', '.join(f'{endpoint(run, last):.1f}' for run in side) for side in runs),
+    ', '.join(f'{one:+.1f}' for one in found),
+    f'{mean:+.2f}',
+    *('' if width is None else f'+- {width:.2f}' for width in (own, shared)),
+    ('higher' if mean > 0 else 'lower') if decided else 'undecided',
+    *(
+      ', '.join(
+        str(reached(run, level, last) or 'never')
+        for run, level in zip(side, levels, strict=True)
+      )
+      for side in runs
+    ),
+  ]
+
+
+def _slopes(pairs: Mapping[str, Sequence[Pair]], last: int) -> Iterator[str]:
+  """Of the seeds that the test is of, and of all if there are more."""
+  every = [
+    (beta, pair)
+    for column, (_, beta) in _COLUMNS.items()
+    if beta is not None
+    for pair in pairs[column]
+  ]
+  first = [(beta, pair) for beta, pair in every if pair.seed in _SEEDS]
+  wanted = len(_SEEDS) * sum(beta is not None for _, beta in _COLUMNS.values())
+  if len(first) < wanted:
+    yield f'Slope on log beta: told of {wanted} pairs, {len(first)} are there.'
+    return
+  yield _told(first, last, 'of seeds 0, 1, 2')
+  if len(every) > len(first):
+    yield _told(every, last, 'of all seeds')
+
+
+def _told(given: Sequence[tuple[float, Pair]], last: int, which: str) -> str:
+  found = slope(*zip(*((b, p.difference(last)) for b, p in given), strict=True))
+  low, high = (found.slope + sign * found.half_width for sign in (-1, 1))
+  word = 'undecided' if low <= 0 <= high else 'rising' if low > 0 else 'falling'
+  return (
+    f'Slope on log beta, {found.count} pairs {which}: {found.slope:+.2f} points for '
+    f'ten times the beta, 95 % from {low:+.2f} to {high:+.2f}, p = '
+    f'{found.p_value:.2g}: {word}.'
+  )
+
+
+def partitions(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], set]:
+  """The lines of '@partitions ROUND': deviations over partitions, and within one."""
+  last, names, sides = int(words[0]), set(), {}
+  lines = [
+    '| beta 0.5 | seeds | FedAvg | MOON, mu 5 | difference |',
+    f'|{" --- |" * 5}',
+  ]
+  for told, called in (
+    ('each seed its own partition', 'moon_cvpr21: {}'),
+    ('the partition of seed 0', 'curve: same_partition_{}'),
+  ):
+    runs = [_runs(called.format(name), kept)[0] for name in ('fedavg', 'moon')]
+    names |= {run.name for side in runs for run in side.values()}
+    ends = [{s: endpoint(r.accuracy(), last) for s, r in side.items()} for side in runs]
+    seeds = [s for s in sorted(ends[0]) if None not in (ends[0][s], ends[1].get(s))]
+    sides = [[side[seed] for seed in seeds] for side in ends]
+    sides.append([b - a for a, b in zip(*sides, strict=True)])
+    cells = [_spread(side) for side in sides] if seeds else [NOT_RUN, '', '']
+    lines.append(f'| {told} | {", ".join(map(str, seeds))} | {" | ".join(cells)} |')
+  return lines, names
+
+
+def _spread(values: Sequence[float]) -> str:
+  mean = f'{math.fsum(values) / len(values):.2f}'
+  return f'{mean} +- {deviation(values):.2f}' if len(values) > 1 else mean
+
+
+MADE = {'curve': (curve, 2), 'partitions': (partitions, 1)}
+
+
+def section(line: str, kept: Mapping[str, Kept]) -> tuple[list[str], set] | None:
+  """What stands for a line of the template, and of which runs; None if not from here.
+
+  Raises:
+    UsageError: it has another form.
+  """
+  word, *own = line.removeprefix('@').split()
+  made, count = MADE.get(word, (None, 0))
+  if made and not (len(own) == count and own[-1].isdigit()):
+    raise UsageError(f'experiments.in.md: @{word} has another form than in {line!r}.')
+  return made and made(own, kept)

@@ -1,0 +1,153 @@
+"""docs/curve.py: its numbers are worked by hand, its tables are of what is there."""
+
+import math
+
+import pytest
+
+from docs import build, curve, records
+from moon_jax.errors import ExitCode, UsageError
+from tests.run_directories import write_run
+
+ROUNDS = 100
+
+
+def test_an_endpoint_is_of_five_tests():
+  accuracy = {number: float(number) for number in range(1, 11)}
+  # (6 + 7 + 8 + 9 + 10) / 5
+  assert curve.endpoint(accuracy, 10) == 8
+  assert curve.endpoint(accuracy, 4) is None
+  del accuracy[8]
+  assert curve.endpoint(accuracy, 10) is None
+
+
+def test_a_level_is_reached_by_the_mean_of_five():
+  accuracy = {1: 0.0, 2: 0.0, 3: 50.0, 4: 0.0, 5: 0.0, 6: 0.0, 7: 10.0, 8: 40.0, 9: 0.0}
+  # Means of five: 10, 10, 12, 10, 10 of rounds 5 to 9.
+  assert curve.reached(accuracy, 10.0, 9) == 5
+  assert curve.reached(accuracy, 12.0, 9) == 7
+  assert curve.reached(accuracy, 12.0, 6) is None
+  assert curve.reached(accuracy, 12.1, 9) is None
+
+
+def test_students_interval_of_three_differences():
+  # 0.2, 2.1, 1.2: mean 3.5 / 3, squares 0.934444 + 0.871111 + 0.001111 = 1.806667,
+  # deviation sqrt(1.806667 / 2) = 0.950438; t(0.975, 2) = 4.302653, / sqrt(3) 2.48414.
+  std = curve.deviation([0.2, 2.1, 1.2])
+  assert std == pytest.approx(0.950438, abs=1e-6)
+  assert curve.half_width(std, 3, 2) == pytest.approx(0.950438 * 2.484138, abs=1e-5)
+  # With 12 degrees of freedom t is 2.178813: 1.257938 deviations.
+  assert curve.half_width(1.0, 3, 12) == pytest.approx(1.257938, abs=1e-5)
+
+
+def test_the_pooled_deviation_weighs_by_degrees_of_freedom():
+  # Squares 2 of one degree and 8 of two: sqrt(10 / 3); one alone has none.
+  std, freedom = curve.pooled([[1.0, 3.0], [0.0, 2.0, 4.0], [7.0], []])
+  assert (std, freedom) == (pytest.approx(math.sqrt(10 / 3)), 3)
+  assert curve.pooled([[1.0], []])[1] == 0
+
+
+def test_the_slope_is_of_a_line_on_log_beta():
+  # x = -1, 0, 1 and y = 1, 3, 4: slope 3 / 2, intercept 8 / 3; what is left is
+  # -1/6, 1/3, -1/6, squares 1/6, one degree of freedom: error sqrt(1/6 / 2) = 0.288675;
+  # t(0.975, 1) = 12.706205. t = 5.196152, p = 1 - 2 atan(t) / pi = 0.121038.
+  found = curve.slope([0.1, 1.0, 10.0], [1.0, 3.0, 4.0])
+  assert found.slope == pytest.approx(1.5)
+  assert found.half_width == pytest.approx(0.288675 * 12.706205, abs=1e-4)
+  assert found.p_value == pytest.approx(0.121038, abs=1e-5)
+  assert found.count == 3
+
+
+@pytest.fixture
+def docs(tmp_path):
+  (tmp_path / 'docs/results').mkdir(parents=True)
+  return tmp_path / 'docs'
+
+
+def keep(docs, tmp_path, variant, seed, accuracy, *flags):
+  """Keeps a run whose last five tests are this, in per cent."""
+  name = f'{variant}_{seed}{len(flags)}'.replace(':', '_')
+  accuracies = [0.0] * (ROUNDS - 5) + [accuracy / 100] * 5
+  words = (f'--config=configs/{variant}', *flags)
+  run = write_run(tmp_path / name, accuracies, *words, seed=seed)
+  records.add(run, docs / 'results')
+
+
+def made(docs, line):
+  (docs / 'experiments.in.md').write_text(f'{line}\n')
+  return build.page(docs).splitlines()
+
+
+def cells(lines, start):
+  (line,) = [line for line in lines if line.startswith(f'| {start} |')]
+  return [cell.strip() for cell in line.strip('|').split('|')][1:]
+
+
+def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
+  lines = made(docs, f'@curve moon {ROUNDS}')
+  assert cells(lines, 'beta 5')[:2] == ['not run', '']
+  for seed, (theirs, ours) in enumerate([(60, 60.2), (50, 52.1), (70, 71.2)]):
+    keep(docs, tmp_path, 'moon_cvpr21.py:fedavg', seed, theirs)
+    keep(docs, tmp_path, 'moon_cvpr21.py:moon', seed, ours)
+  keep(docs, tmp_path, 'curve.py:beta_5_fedavg', 0, 70)
+  keep(docs, tmp_path, 'curve.py:beta_5_moon', 0, 69)
+  keep(docs, tmp_path, 'curve.py:beta_5_moon', 1, 69)
+  lines = made(docs, f'@curve moon {ROUNDS}')
+  assert lines[0].startswith('| column | seeds | FedAvg | MOON, mu 5 | difference |')
+  # Of seeds 0, 1, 2: as by hand above.
+  assert cells(lines, 'beta 0.5') == [
+    *('0, 1, 2', '60.0, 50.0, 70.0', '60.2, 52.1, 71.2', '+0.2, +2.1, +1.2', '+1.17'),
+    *('+- 2.36', '+- 2.36', 'undecided', '100, 100, 100', '100, 100, 100'),
+  ]
+  # 4.302653 of these deviations, for there is one pair.
+  assert cells(lines, 'beta 5') == [
+    *('0', '70.0', '69.0', '-1.0', '-1.00', '', '+- 4.09', 'undecided', '100', 'never')
+  ]
+  assert 'deviation of 0.95 points (2 degrees of freedom).' in lines[-3]
+  assert lines[-1] == 'Slope on log beta: told of 15 pairs, 4 are there.'
+
+
+def test_the_one_test_waits_for_all_its_pairs(docs, tmp_path):
+  columns = {'0.05': -1.0, '0.1': 0.0, '0.3': 0.0, '0.5': 1.0, '5': 2.0}
+  for beta, ahead in columns.items():
+    for seed in range(3):
+      called = 'moon_cvpr21.py:' if beta == '0.5' else f'curve.py:beta_{beta}_'
+      keep(docs, tmp_path, f'{called}fedavg', seed, 60)
+      keep(docs, tmp_path, f'{called}moon', seed, 60 + ahead + 0.3 * (seed - 1))
+  # Another setting, such as of an ablation, is no pair.
+  keep(docs, tmp_path, 'moon_cvpr21.py:moon', 0, 90, '--config.partition.balance=false')
+  (docs / 'experiments.in.md').write_text('@curve moon 100\n@table moon_cvpr21: moon\n')
+  lines = build.page(docs).splitlines()
+  (told,) = [line for line in lines if line.startswith('Slope')]
+  # Five means at log10 beta -1.30103, -1, -0.52288, -0.30103, 0.69897: sxx 2.354...
+  assert told.startswith('Slope on log beta, 15 pairs of seeds 0, 1, 2: +1.4')
+  assert told.endswith(': rising.')
+  # 12 degrees of freedom: the pooled interval decides.
+  assert cells(lines, 'beta 5')[7] == 'higher'
+  assert cells(lines, 'beta 0.05')[7] == 'lower'
+  assert cells(lines, 'beta 0.1')[7] == 'undecided'
+
+
+def test_deviations_over_partitions_and_within_one(docs, tmp_path):
+  assert cells(made(docs, '@partitions 100'), 'the partition of seed 0')[1] == 'not run'
+  for seed in (0, 1):
+    keep(docs, tmp_path, 'moon_cvpr21.py:fedavg', seed, 60 + 2 * seed)
+    keep(docs, tmp_path, 'moon_cvpr21.py:moon', seed, 61 + 2 * seed)
+  lines = made(docs, '@partitions 100')
+  # Of 60 and 62: sqrt(2).
+  assert cells(lines, 'each seed its own partition') == [
+    *('0, 1', '61.00 +- 1.41', '62.00 +- 1.41', '1.00 +- 0.00')
+  ]
+
+
+@pytest.mark.parametrize(
+  'line', ['@curve moon', '@curve moon x', '@partitions', '@curve']
+)
+def test_a_line_of_another_form_is_told(docs, line):
+  with pytest.raises(UsageError, match='has another form than in'):
+    made(docs, line)
+  assert build.main([], docs) == ExitCode.USAGE
+
+
+def test_an_algorithm_that_is_not_there_is_told(docs):
+  with pytest.raises(UsageError, match=r"no variant 'beta_0\.05_mon'"):
+    made(docs, '@curve mon 100')
