@@ -61,11 +61,13 @@ VARIANTS = {
   'niid_bench_scaffold': _bench('scaffold', 'SCAFFOLD', '69.8'),
   'cifar100_moon': Variant(
     'MOON, CIFAR-100, ResNet-50',
-    '',
+    '67.5 +- 0.4 (table 1)',
     {'algorithm': 'moon', 'moon.mu': 1.0, **_CIFAR100},
   ),
   'cifar100_fedavg': Variant(
-    'FedAvg, CIFAR-100, ResNet-50', '', {'algorithm': 'fedavg', **_CIFAR100}
+    'FedAvg, CIFAR-100, ResNet-50',
+    '64.5 +- 0.4 (table 1)',
+    {'algorithm': 'fedavg', **_CIFAR100},
   ),
 }
 

@@ -16,17 +16,17 @@ from configs import base
 from moon_jax.config import Variant, choose
 
 
-def _moon(mu: float) -> Variant:
+def _moon(mu: float, reported: str) -> Variant:
   changes = {'algorithm': 'moon', 'moon.mu': mu}
-  return Variant(f'MOON, mu {mu:g}', 'figure only', changes)
+  return Variant(f'MOON, mu {mu:g}', reported, changes)
 
 
 VARIANTS = {
-  'moon': _moon(0.1),
+  'moon': _moon(0.1, 'figure only'),
   'fedavg': Variant('FedAvg', 'figure only', {'algorithm': 'fedavg'}),
   'fedprox': Variant('FedProx', 'figure only', {'algorithm': 'fedprox'}),
   'scaffold': Variant('SCAFFOLD', 'figure only', {'algorithm': 'scaffold'}),
-  **{f'mu_{mu:g}': _moon(mu) for mu in (0.01, 1.0, 5.0)},
+  **{f'mu_{mu:g}': _moon(mu, 'text only') for mu in (0.01, 1.0, 5.0)},
 }
 
 

@@ -1,5 +1,6 @@
 """The rows of a table: a variant of a paper, what it reports, and the runs of it."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,7 @@ NOT_RUN = 'not run'
 # Told of a reported figure that is of training accuracy, and of a deviation that is
 # between the clients of a trial instead of between trials.
 _TRAINED, _AMONG = 'in training', 'over clients'
+_TRIALS = 3  # of each paper that has a spread
 
 
 class Row:
@@ -90,10 +92,11 @@ class Row:
       return f'{seeds}; no figure to compare with.'
     apart, spread = ours.mean - theirs[0], theirs[1]
     where = f'{abs(apart):.1f} {"above" if apart > 0 else "below"} what is reported'
-    if spread is None:
+    if spread is None or ours.std is None:
       return f'{seeds}, {where}.'
-    inside = 'within' if abs(apart) <= 2 * spread else 'outside'
-    return f'{seeds}, {where}, {inside} two of its standard deviations.'
+    error = math.hypot(ours.std / math.sqrt(ours.n), spread / math.sqrt(_TRIALS))
+    inside = 'within' if abs(apart) <= 2 * error else 'outside'
+    return f'{seeds}, {where}, {inside} two standard deviations of the difference.'
 
 
 def _length(run: Kept) -> dict[str, int]:

@@ -84,8 +84,8 @@ def test_a_finished_run_fills_its_row(docs, tmp_path):
   row = cells(add(docs, run), 'fedavg')
   assert row[2:7] == ['66.4', '66.4', '66.4', '100', '0']
   assert row[7] == 'nothing'
-  # 66.4 - 66.3 = 0.1, and the reported deviation is 0.5.
-  assert '0.1 above what is reported, within two' in row[8]
+  # 66.4 - 66.3; one seed has no deviation to compare with the reported 0.5.
+  assert row[8] == 'One seed, 0.1 above what is reported.'
   kept = json.loads((docs / 'results/one/config.json').read_text())
   assert '/home/me' not in json.dumps(kept)
   # 100 rounds of 2 + 0.5 + 0.25 s, as the run directories of the tests have it.
@@ -119,8 +119,8 @@ def test_a_figure_of_training_is_compared_with_training(docs, tmp_path):
   choice = 'configs/moonflower.py:mu_1'
   run = finished(tmp_path, 'one', 0.3, choice=choice, train_accuracy=0.511)
   row = cells(add(docs, run), 'mu_1')
-  assert row[1:4] == ['49.1 (mu sweep, in training)', '51.1', '51.1']
-  assert row[8] == 'One seed, 2.0 above what is reported.'
+  assert row[1:4] == ['figure only, of accuracy in training', '51.1', '51.1']
+  assert row[8] == 'One seed; no figure to compare with.'
 
 
 def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path):
@@ -136,7 +136,8 @@ def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path)
   # The sample deviation of 60, 62, 64.
   assert three[2] == '62.0 +- 2.0'
   assert three[6] == '0, 1, 2'
-  assert three[8].startswith('3 seeds, 4.3 below what is reported, outside')
+  # 4.3 is above 2 * sqrt(2.0^2 / 3 + 0.5^2 / 3) = 2.38.
+  assert three[8].startswith('3 seeds, 4.3 below what is reported, outside two')
 
 
 def test_differences_are_paired_by_seed(docs, tmp_path):

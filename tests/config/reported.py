@@ -25,8 +25,8 @@ moon_cvpr21 mu_10                     cifar10       moon_cnn        moon      10
 moon_cvpr21 niid_bench_fedavg         cifar10       moon_cnn        fedavg    -     -    0.5  yes     0.01   10      1    50     10     crop_flip no   68.2
 moon_cvpr21 niid_bench_fedprox        cifar10       moon_cnn        fedprox   0.01  -    0.5  yes     0.01   10      1    50     10     crop_flip no   67.9
 moon_cvpr21 niid_bench_scaffold       cifar10       moon_cnn        scaffold  -     -    0.5  yes     0.01   10      1    50     10     crop_flip no   69.8
-moon_cvpr21 cifar100_moon             cifar100      resnet50        moon      1     0.5  0.5  yes     0.01   10      1    100    10     crop_flip yes  -
-moon_cvpr21 cifar100_fedavg           cifar100      resnet50        fedavg    -     -    0.5  yes     0.01   10      1    100    10     crop_flip yes  -
+moon_cvpr21 cifar100_moon             cifar100      resnet50        moon      1     0.5  0.5  yes     0.01   10      1    100    10     crop_flip yes  67.5 0.4
+moon_cvpr21 cifar100_fedavg           cifar100      resnet50        fedavg    -     -    0.5  yes     0.01   10      1    100    10     crop_flip yes  64.5 0.4
 
 review      moon                      cifar10       moon_cnn        moon      0.1   0.5  0.5  yes     0.01   20      1    40     10     none      no   -
 review      fedavg                    cifar10       moon_cnn        fedavg    -     -    0.5  yes     0.01   20      1    40     10     none      no   -
@@ -36,35 +36,36 @@ review      mu_0.01                   cifar10       moon_cnn        moon      0.
 review      mu_1                      cifar10       moon_cnn        moon      1     0.5  0.5  yes     0.01   20      1    40     10     none      no   -
 review      mu_5                      cifar10       moon_cnn        moon      5     0.5  0.5  yes     0.01   20      1    40     10     none      no   -
 
-sa_moon     initial_temperature_0.5   cifar10       cnn_transformer sa_moon   5     0.5  0.5  yes     0.01   10      1    100    10     none      no   68.57
-sa_moon     initial_temperature_1     cifar10       cnn_transformer sa_moon   5     1    0.5  yes     0.01   10      1    100    10     none      no   69.67
-sa_moon     initial_temperature_1.5   cifar10       cnn_transformer sa_moon   5     1.5  0.5  yes     0.01   10      1    100    10     none      no   69.31
-sa_moon     initial_temperature_2     cifar10       cnn_transformer sa_moon   5     2    0.5  yes     0.01   10      1    100    10     none      no   69.36
-sa_moon     same_batch                cifar10       cnn_transformer sa_moon   5     1    0.5  yes     0.01   10      1    100    10     none      no   69.67
-sa_moon     tau_0.05                  cifar10       cnn_transformer moon      5     0.05 0.5  yes     0.01   10      1    100    10     none      no   66.82
-sa_moon     tau_0.1                   cifar10       cnn_transformer moon      5     0.1  0.5  yes     0.01   10      1    100    10     none      no   67.04
-sa_moon     tau_0.5                   cifar10       cnn_transformer moon      5     0.5  0.5  yes     0.01   10      1    100    10     none      no   66.43 68.70
-sa_moon     tau_1                     cifar10       cnn_transformer moon      5     1    0.5  yes     0.01   10      1    100    10     none      no   68.54
-sa_moon     tau_1.5                   cifar10       cnn_transformer moon      5     1.5  0.5  yes     0.01   10      1    100    10     none      no   66.63 68.47
-sa_moon     tau_2                     cifar10       cnn_transformer moon      5     2    0.5  yes     0.01   10      1    100    10     none      no   68.33
+sa_moon     initial_temperature_0.5   cifar10       cnn_transformer sa_moon   5     0.5  0.5  yes     0.01   10      1    100    10     crop_flip yes  68.57
+sa_moon     initial_temperature_1     cifar10       cnn_transformer sa_moon   5     1    0.5  yes     0.01   10      1    100    10     crop_flip yes  69.67
+sa_moon     initial_temperature_1.5   cifar10       cnn_transformer sa_moon   5     1.5  0.5  yes     0.01   10      1    100    10     crop_flip yes  69.31
+sa_moon     initial_temperature_2     cifar10       cnn_transformer sa_moon   5     2    0.5  yes     0.01   10      1    100    10     crop_flip yes  69.36
+sa_moon     same_batch                cifar10       cnn_transformer sa_moon   5     1    0.5  yes     0.01   10      1    100    10     crop_flip yes  69.67
+sa_moon     tau_0.05                  cifar10       cnn_transformer moon      5     0.05 0.5  yes     0.01   10      1    100    10     crop_flip yes  66.82
+sa_moon     tau_0.1                   cifar10       cnn_transformer moon      5     0.1  0.5  yes     0.01   10      1    100    10     crop_flip yes  67.04
+sa_moon     tau_0.5                   cifar10       cnn_transformer moon      5     0.5  0.5  yes     0.01   10      1    100    10     crop_flip yes  66.43 68.70
+sa_moon     tau_1                     cifar10       cnn_transformer moon      5     1    0.5  yes     0.01   10      1    100    10     crop_flip yes  68.54
+sa_moon     tau_1.5                   cifar10       cnn_transformer moon      5     1.5  0.5  yes     0.01   10      1    100    10     crop_flip yes  66.63 68.47
+sa_moon     tau_2                     cifar10       cnn_transformer moon      5     2    0.5  yes     0.01   10      1    100    10     crop_flip yes  68.33
 
 moonflower  default                   cifar10       tutorial_cnn    moon      5     0.5  0.5  no      0.001  10      1    100    10     none      no   47.51 1.29
 moonflower  default_fedavg            cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.001  10      1    100    10     none      no   53.12 2.89
-moonflower  beta_0.1                  cifar10       tutorial_cnn    moon      5     0.5  0.1  no      0.001  10      1    100    10     none      no   38.68
-moonflower  beta_0.1_fedavg           cifar10       tutorial_cnn    fedavg    -     -    0.1  no      0.001  10      1    100    10     none      no   41.35
-moonflower  beta_5                    cifar10       tutorial_cnn    moon      5     0.5  5    no      0.001  10      1    100    10     none      no   53.23
-moonflower  beta_5_fedavg             cifar10       tutorial_cnn    fedavg    -     -    5    no      0.001  10      1    100    10     none      no   56.72
-moonflower  sparse_0.05               cifar10       tutorial_cnn    moon      5     0.5  0.5  no      0.01   100     0.05 250    10     none      no   51.12
-moonflower  sparse_0.05_fedavg        cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.01   100     0.05 250    10     none      no   50.27
-moonflower  sparse_0.1                cifar10       tutorial_cnn    moon      5     0.5  0.5  no      0.01   100     0.1  250    10     none      no   53.98
-moonflower  sparse_0.1_fedavg         cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.01   100     0.1  250    10     none      no   55.99
-moonflower  sparse_0.2                cifar10       tutorial_cnn    moon      5     0.5  0.5  no      0.01   100     0.2  250    10     none      no   56.33
-moonflower  sparse_0.2_fedavg         cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.01   100     0.2  250    10     none      no   56.50
-moonflower  mu_0.1                    cifar10       tutorial_cnn    moon      0.1   0.5  0.5  no      0.001  10      1    100    10     none      no   52.0
-moonflower  mu_1                      cifar10       tutorial_cnn    moon      1     0.5  0.5  no      0.001  10      1    100    10     none      no   49.1
-moonflower  mu_3                      cifar10       tutorial_cnn    moon      3     0.5  0.5  no      0.001  10      1    100    10     none      no   47.8
-moonflower  mu_7                      cifar10       tutorial_cnn    moon      7     0.5  0.5  no      0.001  10      1    100    10     none      no   46.8
-moonflower  rate_0.01_fedavg          cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.01   10      1    100    10     none      no   -
+moonflower  beta_0.1                  cifar10       tutorial_cnn    moon      5     0.5  0.1  no      0.001  10      1    100    10     none      no   38.68 2.39
+moonflower  beta_0.1_fedavg           cifar10       tutorial_cnn    fedavg    -     -    0.1  no      0.001  10      1    100    10     none      no   41.35 0.81
+moonflower  beta_5                    cifar10       tutorial_cnn    moon      5     0.5  5    no      0.001  10      1    100    10     none      no   53.23 0.78
+moonflower  beta_5_fedavg             cifar10       tutorial_cnn    fedavg    -     -    5    no      0.001  10      1    100    10     none      no   56.72 0.38
+moonflower  sparse_0.05               cifar10       tutorial_cnn    moon      5     0.5  0.5  no      0.01   100     0.05 250    10     none      no   51.12 3.73
+moonflower  sparse_0.05_fedavg        cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.01   100     0.05 250    10     none      no   50.27 3.38
+moonflower  sparse_0.1                cifar10       tutorial_cnn    moon      5     0.5  0.5  no      0.01   100     0.1  250    10     none      no   53.98 2.48
+moonflower  sparse_0.1_fedavg         cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.01   100     0.1  250    10     none      no   55.99 1.63
+moonflower  sparse_0.2                cifar10       tutorial_cnn    moon      5     0.5  0.5  no      0.01   100     0.2  250    10     none      no   56.33 1.14
+moonflower  sparse_0.2_fedavg         cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.01   100     0.2  250    10     none      no   56.50 1.67
+moonflower  mu_0.1                    cifar10       tutorial_cnn    moon      0.1   0.5  0.5  no      0.001  10      1    100    10     none      no   -
+moonflower  mu_1                      cifar10       tutorial_cnn    moon      1     0.5  0.5  no      0.001  10      1    100    10     none      no   -
+moonflower  mu_3                      cifar10       tutorial_cnn    moon      3     0.5  0.5  no      0.001  10      1    100    10     none      no   -
+moonflower  mu_7                      cifar10       tutorial_cnn    moon      7     0.5  0.5  no      0.001  10      1    100    10     none      no   -
+moonflower  rate_0.01_fedavg          cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.01   10      1    100    10     none      no   10.0
+moonflower  rate_0.01                 cifar10       tutorial_cnn    moon      5     0.5  0.5  no      0.01   10      1    100    10     none      no   10.0
 moonflower  rate_0.005_fedavg         cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.005  10      1    100    10     none      no   -
 moonflower  rate_0.0005_fedavg        cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.0005 10      1    100    10     none      no   -
 moonflower  rate_0.0001_fedavg        cifar10       tutorial_cnn    fedavg    -     -    0.5  no      0.0001 10      1    100    10     none      no   -
