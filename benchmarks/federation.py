@@ -24,7 +24,7 @@ import numpy as np
 
 from moon_jax import cli, files
 from moon_jax.data.arrays import make_dataset
-from moon_jax.engine import hosts
+from moon_jax.engine import hosts, launchers
 from moon_jax.runner import checkpoint, clock, loop, run_directory
 
 EXAMPLES, COHORT, ROUNDS = 5, 50, 20
@@ -63,13 +63,13 @@ def _start(words, num_processes):
   with socket.create_server(('localhost', 0)) as free:
     port = free.getsockname()[1]
   shared = {
-    hosts.COORDINATOR: f'localhost:{port}',
-    hosts.PROCESSES: str(num_processes),
+    launchers.COORDINATOR: f'localhost:{port}',
+    launchers.PROCESSES: str(num_processes),
   }
   first, *others = (
     subprocess.Popen(
       words,
-      env=os.environ | shared | {hosts.PROCESS: str(index)},
+      env=os.environ | shared | {launchers.PROCESS: str(index)},
       stdout=subprocess.DEVNULL if index else subprocess.PIPE,
       text=True,
     )

@@ -5,7 +5,7 @@ import itertools
 import os
 import socket
 
-from moon_jax.engine.hosts import COORDINATOR, PROCESS, PROCESSES, WAIT
+from moon_jax.engine.launchers import COORDINATOR, PROCESS, PROCESSES, WAIT
 from tests.processes import LAUNCH, LIMIT_SECONDS, Running
 
 # Below the ports that the system gives away, from another one in each test process.

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -225,3 +226,15 @@ def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
 def _own_parts(sharding, leaf):
   leaf = np.asarray(leaf)
   return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index])
+
+
+def meet(mesh: Mesh) -> None:
+  """Lets the devices of several processes connect, before anything is compiled.
+
+  Gloo waits 30 seconds for who is late to the first sum of these devices, but as long
+  as it takes for who is late to another.
+  """
+  if hosts.count() > 1:
+    hosts.gather(None)  # all are here
+    ones = split(np.ones(mesh.size, np.int32), PartitionSpec(LANES), mesh)
+    jax.jit(jnp.sum)(ones).block_until_ready()

@@ -73,7 +73,7 @@ def _run(request, stop, console, told, own, given):
     built = build(config, **given)
     state = initial_state(built)
   hosts.require_same('data set', {'SHA-256': built.data_digest})
-  hosts.meet(built.mesh)
+  devices.meet(built.mesh)
   several = hosts.count() > 1
   if several:  # process 0 alone reads and writes what is saved
     state = jax.device_get(state)

@@ -5,10 +5,11 @@ import threading
 import numpy as np
 import pytest
 
-from moon_jax.engine import hosts
-from moon_jax.engine.hosts import BY_HAND, OPEN_MPI, SLURM, Place
+from moon_jax.engine import hosts, launchers
+from moon_jax.engine.launchers import LAUNCHERS, Place
 from moon_jax.errors import ExitCode, RunError, UsageError
 
+BY_HAND, SLURM, OPEN_MPI = (launcher[:2] for launcher in LAUNCHERS)
 HAND = {
   'MOON_JAX_COORDINATOR': 'node1:29400',
   'MOON_JAX_PROCESSES': '3',
@@ -40,19 +41,19 @@ MPI = {
     (STEP | {'MOON_JAX_PROCESSES': '1'}, None),
     # The script of a batch, before its `srun`.
     ({'SLURM_JOB_ID': '17', 'SLURM_NTASKS': '8', 'SLURM_PROCID': '0'}, None),
-    (HAND, Place(BY_HAND, 'node1:29400', 3, 2)),
-    (HERE, Place(BY_HAND, 'localhost:7', 3, 2, beside=3, local=2, wait=20)),
-    (STEP, Place(SLURM, None, 8, 5, beside=3, local=2)),
-    (STEP | {'SLURM_NODEID': '2'}, Place(SLURM, None, 8, 5, beside=2, local=2)),
-    (MPI, Place(OPEN_MPI, None, 4, 3, beside=2, local=1)),
+    (HAND, Place(*BY_HAND, 'node1:29400', 3, 2)),
+    (HERE, Place(*BY_HAND, 'localhost:7', 3, 2, beside=3, local=2, wait=20)),
+    (STEP, Place(*SLURM, None, 8, 5, beside=3, local=2)),
+    (STEP | {'SLURM_NODEID': '2'}, Place(*SLURM, None, 8, 5, beside=2, local=2)),
+    (MPI, Place(*OPEN_MPI, None, 4, 3, beside=2, local=1)),
     (
       MPI | {'MOON_JAX_COORDINATOR': '[fe80::1]:65535'},
-      Place(OPEN_MPI, '[fe80::1]:65535', 4, 3, beside=2, local=1),
+      Place(*OPEN_MPI, '[fe80::1]:65535', 4, 3, beside=2, local=1),
     ),
   ],
 )
 def test_which_process_this_is(environment, place):
-  assert hosts.detect(environment) == place
+  assert launchers.detect(environment) == place
 
 
 @pytest.mark.parametrize(
@@ -74,14 +75,14 @@ def test_which_process_this_is(environment, place):
 def test_words_that_cannot_be_meant_are_refused(name, value):
   name = f'MOON_JAX_{name}'
   with pytest.raises(UsageError, match=f'^{name}={value!r} must be ') as refused:
-    hosts.detect(HAND | {name: value})
+    launchers.detect(HAND | {name: value})
   assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_process_by_hand_needs_a_coordinator():
   del (environment := dict(HAND))['MOON_JAX_COORDINATOR']
   with pytest.raises(UsageError, match="COORDINATOR='' must be host:port"):
-    hosts.detect(environment)
+    launchers.detect(environment)
 
 
 # --- what processes of a host share ---------------------------------------------------
@@ -113,8 +114,8 @@ def test_processes_of_a_host_share_its_gpus(
   for name, value in environment.items():
     monkeypatch.setenv(name, value)
   local = 2 if beside > 2 else beside - 1
-  place = Place(SLURM, None, 16, 9, beside, local)
-  assert hosts.own_gpus(place, seen) == own
+  place = Place(*SLURM, None, 16, 9, 300, beside, local)
+  assert launchers.own_gpus(place, seen) == own
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_processes_share_cores_that_are_nobodys_own(
 ):
   assert hosts.sharing_cores(cores) == 1
   monkeypatch.setenv('SLURM_CPUS_ON_NODE', '16')
-  monkeypatch.setattr(hosts, '_place', Place(launcher, None, 8, 5, beside=4))
+  monkeypatch.setattr(hosts, '_place', Place(*launcher, None, 8, 5, beside=4))
   assert hosts.sharing_cores(cores) == sharing
 
 
@@ -140,7 +141,7 @@ def test_processes_share_cores_that_are_nobodys_own(
 @pytest.fixture
 def together(monkeypatch):
   """Runs a function in two threads that stand for processes: what each one got."""
-  monkeypatch.setattr(hosts, '_place', Place(BY_HAND, None, 2, 0))
+  monkeypatch.setattr(hosts, '_place', Place(*BY_HAND, None, 2, 0))
   monkeypatch.setattr(hosts, '_names', ['a', 'b'])
   monkeypatch.setattr(hosts, 'is_first', lambda: mine.index == 0)
   mine, rows, all_are_here = threading.local(), {}, threading.Barrier(2, timeout=20)
@@ -220,7 +221,7 @@ def test_a_difference_is_named_in_all(together):
 def test_a_lone_process_needs_nobody():
   with hosts.joined(None, dict):
     assert (hosts.is_first(), hosts.count(), hosts.names()) == (True, 1, [])
-    assert hosts.gather('x') == ['x']
+    assert (hosts.gather('x'), hosts.decided(lambda: 5)) == (['x'], 5)
     with pytest.raises(UsageError, match='why'), hosts.alike():
       raise UsageError('why')
     with hosts.by_first(pytest.raises(ZeroDivisionError)) as entered:

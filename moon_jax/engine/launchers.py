@@ -1,0 +1,132 @@
+"""Which processes were started together, by what, and what they share of a host."""
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from moon_jax.errors import UsageError
+
+COORDINATOR = 'MOON_JAX_COORDINATOR'  # host:port of process 0
+PROCESSES, PROCESS = 'MOON_JAX_PROCESSES', 'MOON_JAX_PROCESS'  # how many, which one
+WAIT = 'MOON_JAX_WAIT'  # seconds for all processes to come
+# What starts processes: its name, JAX's name for it, and the variables that say how
+# many there are, which one this is, and which one this is on its host.
+LAUNCHERS = (
+  (PROCESSES, 'deactivate', PROCESSES, PROCESS, ''),  # by hand
+  ('SLURM', 'slurm', 'SLURM_STEP_NUM_TASKS', 'SLURM_PROCID', 'SLURM_LOCALID'),
+  (
+    'Open MPI',
+    'ompi',
+    *(f'OMPI_COMM_WORLD_{x}' for x in ('SIZE', 'RANK', 'LOCAL_RANK')),
+  ),
+)
+_MOST = 2**16
+
+
+class Place(NamedTuple):
+  """Where a process stands among those of its run.
+
+  Attributes:
+    launcher: name of what started them.
+    method: by which JAX finds them.
+    coordinator: host:port at which process 0 listens; None if JAX finds it.
+    count: how many there are, above 1.
+    index: of this one, from 0.
+    wait: seconds for all to come.
+    beside: how many of them are on this host.
+    local: which one of them this is.
+  """
+
+  launcher: str
+  method: str
+  coordinator: str | None
+  count: int
+  index: int
+  wait: int = 300
+  beside: int = 1
+  local: int = 0
+
+
+def detect(environment: Mapping[str, str]) -> Place | None:
+  """What the environment says about the processes of the run; None if this is alone.
+
+  Raises:
+    UsageError: it says half of it, or what cannot be.
+  """
+
+  def number(name, least, below, default=''):
+    value = environment.get(name, default)
+    if not (re.fullmatch('[0-9]{1,9}', value) and least <= int(value) < below):
+      raise UsageError(f'{name}={value!r} must be in [{least}, {below - 1}].')
+    return int(value)
+
+  started = (one for one in LAUNCHERS if one[2] in environment)
+  *names, count, index, local = next(started, LAUNCHERS[0])
+  count = number(count, 1, _MOST, '1')
+  if count == 1:
+    return None
+  coordinator, host = environment.get(COORDINATOR, None if local else ''), ''
+  if coordinator is not None:
+    host = _host_of(coordinator)
+  index, wait = number(index, 0, count), number(WAIT, 1, _MOST, '300')
+  if local:
+    there = _beside(environment), number(local, 0, count, '0')
+  else:
+    there = (count, index) if host in ('localhost', '127.0.0.1', '::1') else (1, 0)
+  return Place(*names, coordinator, count, index, wait, *there)
+
+
+def _host_of(address):
+  """'node1' of 'node1:29400'."""
+  host, _, port = address.rpartition(':')
+  host = host.removeprefix('[').removesuffix(']')
+  if host and re.fullmatch('[0-9]{1,5}', port) and 0 < int(port) < _MOST:
+    with contextlib.suppress(UnicodeError):  # of 'a..b'
+      return host.encode('idna').decode()
+  raise UsageError(
+    f'{COORDINATOR}={address!r} must be host:port of process 0, the port in '
+    f'[1, {_MOST - 1}].'
+  )
+
+
+def _beside(environment):
+  """How many processes are on this host; of SLURM's '4(x2),1' on its third one 1."""
+  counts = environment.get('SLURM_STEP_TASKS_PER_NODE', '1')
+  if 'OMPI_COMM_WORLD_LOCAL_SIZE' in environment:
+    counts = environment['OMPI_COMM_WORLD_LOCAL_SIZE']
+  each = re.findall(r'(\d+)(?:\(x(\d+)\))?', counts)
+  nodes = [int(many) for many, times in each for _ in range(int(times or 1))]
+  return nodes[int(environment.get('SLURM_NODEID', 0)) % len(nodes)]
+
+
+def own_gpus(place: Place, seen: int) -> list[int]:
+  """This process's part of its host's GPUs; [] for all that it sees.
+
+  Each of several processes on a host gets its part, unless their launcher has given it
+  its own.
+
+  Args:
+    place: of the process.
+    seen: how many GPUs it sees.
+  """
+  if 'SLURM_GPUS_ON_NODE' in os.environ:
+    whole = seen == int(os.environ['SLURM_GPUS_ON_NODE'])
+  else:
+    whole = 'CUDA_VISIBLE_DEVICES' not in os.environ
+  if place.beside == 1 or not whole or seen < place.beside:
+    return []
+  each = seen // place.beside
+  return list(range(each * place.local, each * (place.local + 1)))
+
+
+def shares_cores(place: Place, cores: int) -> bool:
+  """Whether the processes of a host use the same cores: nobody gave each its own.
+
+  Args:
+    place: of the process.
+    cores: how many it may use.
+  """
+  there = int(os.environ.get('SLURM_CPUS_ON_NODE', os.cpu_count() or 1))
+  return place.launcher == PROCESSES or cores >= there
