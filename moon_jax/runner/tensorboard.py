@@ -1,52 +1,62 @@
 """Writes TensorBoard's event file: the numbers of the records, histograms, pictures."""
 
 import contextlib
+import io
 import math
-import os
 import pathlib
-import platform
-import threading
-import time
+import types
 
 import numpy as np
 from PIL import Image
-from tensorboardX import summary
-from tensorboardX.proto import event_pb2, summary_pb2
-from tensorboardX.record_writer import RecordWriter
+from tensorboardX import SummaryWriter, record_writer
 
 from moon_jax import files
 from moon_jax.runner.metrics import Record
 
 
-class Board:
-  """One event file of a start of a run.
+class _File:
+  """An event file that ends where it cannot be written, as on a full disk.
 
-  tensorboardX's SummaryWriter writes in a thread of its own. If that cannot write, it
-  dies unheard, and the run waits for it for ever; so this class writes at once. What
-  cannot be written is a RunError. Threads may share it.
+  An exception would end tensorboardX's thread, for which the run would wait for ever.
   """
 
+  def __init__(self, path: str):
+    self._file = io.FileIO(path.partition(':')[2], 'w')
+    self.close = self._file.close
+
+  def write(self, data: bytes) -> None:
+    try:
+      self._file.write(data)
+    except (OSError, ValueError):  # as of a file that is closed
+      self.close()
+
+  def flush(self) -> None:
+    """Does nothing: there is no buffer."""
+
+
+_opening = types.SimpleNamespace(open=_File, directory_check=lambda path: None)
+record_writer.register_writer_factory('moon_jax', _opening)
+
+
+class Board:
+  """One event file of a start of a run. What cannot be written there is lost."""
+
   def __init__(self, folder: pathlib.Path, first_round: int):
-    """Makes the file; events of this round and later ones in older files are void."""
-    self._folder, self._writing = folder, threading.Lock()
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    """Makes the file; events of this round and later ones in older files are void.
+
+    Raises:
+      RunError: it cannot be made.
+    """
     with files.writing(folder):
       folder.mkdir(exist_ok=True)
-      # TensorBoard reads the files of a folder in the order of their names.
-      name = f'events.out.tfevents.{int(time.time())}.{platform.node()}.{os.getpid()}'
-      self._writer = RecordWriter(str(folder / name))
-    self._add(0, file_version='brain.Event:2')
-    self._add(first_round, session_log=start)
+      self._writer = SummaryWriter(f'moon_jax:{folder}', purge_step=first_round)
 
   def add(self, group: str, record: Record) -> None:
     """Writes the finite numbers of a line of the records as `group/name`."""
-    numbers = {
-      name: value
-      for name, value in record.items()
-      if isinstance(value, (int, float)) and math.isfinite(value) and name != 'round'
-    }
-    values = [summary.scalar(f'{group}/{n}', v).value[0] for n, v in numbers.items()]
-    self._add(record['round'], summary=summary_pb2.Summary(value=values))
+    for name, value in record.items():
+      is_number = isinstance(value, (int, float)) and name != 'round'
+      if is_number and math.isfinite(value):
+        self._writer.add_scalar(f'{group}/{name}', value, record['round'])
 
   def add_histogram(self, name: str, values: np.ndarray, round_number: int) -> None:
     """Writes the distribution of the finite ones of the values, [K], if it has bins."""
@@ -54,25 +64,13 @@ class Board:
     if len(finite):
       # Of huge values that hardly differ numpy can make no bins.
       with contextlib.suppress(ValueError):
-        self._add(round_number, summary=summary.histogram(name, finite, bins='auto'))
+        self._writer.add_histogram(name, finite, round_number, bins='auto')
 
   def add_picture(self, name: str, path: pathlib.Path) -> None:
-    """Writes a PNG, as of before the first round."""
+    """Writes a picture, as of before the first round."""
     with Image.open(path) as opened:
-      width, height = opened.size
-    picture = summary_pb2.Summary.Image(
-      width=width, height=height, encoded_image_string=path.read_bytes()
-    )
-    value = summary_pb2.Summary.Value(tag=name, image=picture)
-    self._add(0, summary=summary_pb2.Summary(value=[value]))
+      self._writer.add_image(name, np.asarray(opened), 0, dataformats='HWC')
 
   def close(self) -> None:
-    """Closes the file; what it could not write has been told."""
-    with contextlib.suppress(OSError):
-      self._writer.close()
-
-  def _add(self, step, **content):
-    event = event_pb2.Event(wall_time=time.time(), step=step, **content)
-    with self._writing, files.writing(self._folder):
-      self._writer.write(event.SerializeToString())
-      self._writer.flush()
+    """Waits until all is written, and closes the file."""
+    self._writer.close()
