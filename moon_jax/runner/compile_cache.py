@@ -10,7 +10,7 @@ import pathlib
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import filelock
 import jax
@@ -36,7 +36,7 @@ def keep_kernels(choice: str) -> None:
 
 
 @contextlib.contextmanager
-def using(choice: str) -> Iterator[pathlib.Path | None]:
+def using(choice: str) -> Iterator[None]:
   """What is compiled inside is looked up in the folder, and added to it.
 
   What cannot be kept or looked up, for whatever reason, is compiled; a line tells why.
@@ -44,20 +44,17 @@ def using(choice: str) -> Iterator[pathlib.Path | None]:
   Args:
     choice: 'auto', 'off', or a folder. 'auto' is the user's cache folder, unless JAX
       has been given a cache of its own, as by JAX_COMPILATION_CACHE_DIR.
-
-  Yields:
-    The folder; None if there is none.
   """
   folder = _folder(choice)
   if choice == AUTO and jax.config.jax_compilation_cache_dir:
     folder = None
   folder = folder and cache.room(folder, 'programs')
   if not folder or not _mended(folder):
-    yield None
+    yield
     return
   with _enabled(folder), warnings.catch_warnings(record=True) as caught:
     warnings.filterwarnings('always', _TROUBLE)
-    yield folder
+    yield
   troubles = [found for w in caught if (found := re.match(_TROUBLE, str(w.message)))]
   for warning in caught:
     if not re.match(_TROUBLE, str(warning.message)):
@@ -76,7 +73,7 @@ def _folder(choice: str) -> pathlib.Path | None:
   return config_lib.expand('config.execution.compile_cache', choice).absolute()
 
 
-def _mended(folder: pathlib.Path, unreadable: Iterator[str] = ()) -> bool:
+def _mended(folder: pathlib.Path, unreadable: Collection[str] = ()) -> bool:
   """Removes bad entries; whether the folder can be used.
 
   JAX writes an entry, and then the time of its use: an entry without one is torn.
@@ -93,8 +90,9 @@ def _mended(folder: pathlib.Path, unreadable: Iterator[str] = ()) -> bool:
         if name in unreadable or not (entry.is_file() and used.is_file()):
           _remove(entry)
           _remove(used)
-  except OSError as error:
-    cache.tell(f'nothing is kept in {folder}: {error.strerror or error}')
+  except (OSError, NotImplementedError) as error:  # the latter: without locks
+    reason = getattr(error, 'strerror', None) or error
+    cache.tell(f'nothing is kept in {folder}: {reason}')
     return False
   return True
 
