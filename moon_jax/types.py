@@ -172,19 +172,19 @@ class ClientMetrics(NamedTuple):
     num_seen: float32 examples seen; an example counts once an epoch.
     drift: float32, ||w_trained - w_start||_2 over all parameters.
     reports: name -> float32, what else the algorithm tells about a client.
-    numbers: name -> [] float32, always, what the algorithm computed for the round.
+    computed: name -> [] float32, always, scalars that the algorithm computed.
     finite: bool, whether all that the client sends, keeps and tells is; if not, it is
       left out of the average, and keeps what it had.
-    server_finite: [] bool, always, whether the new server is; () of one client alone.
+    server_finite: [] bool, always, whether the new server is; None of one client alone.
   """
 
   sums: dict[str, jax.Array]
   num_seen: jax.Array
   drift: jax.Array
   reports: dict[str, jax.Array]
-  numbers: dict[str, jax.Array]
+  computed: dict[str, jax.Array]
   finite: jax.Array
-  server_finite: jax.Array | tuple[()]
+  server_finite: jax.Array | None
 
 
 class Arrivals(NamedTuple):

@@ -18,11 +18,11 @@ class Tempered(NamedTuple):
 
   Attributes:
     content: what MOON's client keeps.
-    temperature: [] float32; () if the server keeps it.
+    temperature: [] float32; None if the server keeps it.
   """
 
   content: PyTree
-  temperature: jax.Array | tuple[()]
+  temperature: jax.Array | None
 
 
 def sa_moon(
@@ -65,7 +65,7 @@ def sa_moon(
   def kept(value):
     """A temperature as the server keeps it and a client sends it; as a client does."""
     value = jnp.asarray(value, jnp.float32)
-    return (value, ()) if travels else ((), value)
+    return (value, None) if travels else ((), value)
 
   def init_client(variables):
     return Tempered(inner.init_client(variables), kept(initial_temperature)[1])

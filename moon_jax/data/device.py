@@ -21,14 +21,14 @@ class DeviceSplit(NamedTuple):
     mean: [C] float32 of pixel / 255.
     std: [C] float32 of pixel / 255.
     clients: [M] int32 in [0, N'), whose each example is, of a test split whose users'
-      accuracy is asked for; else ().
+      accuracy is asked for; else None.
   """
 
   images: jax.Array
   labels: jax.Array
   mean: jax.Array
   std: jax.Array
-  clients: jax.Array | tuple[()] = ()
+  clients: jax.Array | None = None
 
   def normalised(self, rows: jax.Array, view: View | None = None) -> jax.Array:
     """[B] int32 -> [B, H, W, C] float32, (pixel / 255 - mean) / std.

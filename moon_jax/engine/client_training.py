@@ -56,7 +56,7 @@ class Progress(NamedTuple):
     memory: what the client kept from earlier rounds.
     local: the algorithm's memory of this local training.
     variables: the weights being trained.
-    narrow: their params in the type of the network's arithmetic, where that is another.
+    narrow: their params in the type of the network's arithmetic; None if it is theirs.
     optimizer: the local optimizer's state, new each round.
     sums: name -> [] float32, the loss, its parts and how many examples were classified
       correctly, summed over the examples seen.
@@ -68,7 +68,7 @@ class Progress(NamedTuple):
   memory: PyTree
   local: PyTree
   variables: PyTree
-  narrow: PyTree
+  narrow: PyTree | None
   optimizer: PyTree
   sums: dict[str, jax.Array]
   num_seen: jax.Array
@@ -194,20 +194,20 @@ class LocalTraining(NamedTuple):
       num_seen=progress.num_seen,
       drift=drift,
       reports=reports,
-      numbers={},
+      computed={},
       finite=tree.all_finite((upload, memory, progress.sums, drift, reports)),
-      server_finite=(),
+      server_finite=None,
     )
     return Finished(upload, memory, metrics)
 
   def _narrow(self, params):
     narrow = self.network.narrow(params)
-    return () if _types(narrow) == _types(params) else narrow
+    return None if _types(narrow) == _types(params) else narrow
 
   def _objective(self, params, progress, frozen, task, batch, key):
     """[] the loss to minimise, and (its parts, what else changed in the variables)."""
     narrow, key = progress.narrow, for_purpose(key, Purpose.DROPOUT)
-    used = _in_place_of(params, narrow) if narrow else params
+    used = params if narrow is None else _in_place_of(params, narrow)
     trained = progress.variables | {'params': used}
     outputs, state = self.network.train(trained, batch.images, batch.mask, key)
     total, parts = self.algorithm.loss(outputs, frozen, params, task, batch)

@@ -23,12 +23,12 @@ class Score(NamedTuple):
   Attributes:
     num_correct: [M] int32 examples whose highest logit is their label's.
     loss_sum: [M] float32 cross entropy summed over the examples, in nats.
-    by_client: [M, N'] int32, the first for each user's own examples; () if nobody asks.
+    by_client: [M, N'] int32, num_correct on each user's own; None if not asked.
   """
 
   num_correct: jax.Array
   loss_sum: jax.Array
-  by_client: jax.Array | tuple[()] = ()
+  by_client: jax.Array | None = None
 
 
 def make_evaluation(
@@ -59,7 +59,7 @@ def make_evaluation(
         correct = (jnp.argmax(logits, axis=-1) == batch.labels) & (batch.mask > 0)
         loss = losses.cross_entropy(logits, batch.labels, batch.mask)
         found = Score(jnp.sum(correct, dtype=jnp.int32), loss * jnp.sum(batch.mask))
-        total = tree.add(score._replace(by_client=()), found)
+        total = tree.add(score._replace(by_client=None), found)
         if num_clients:
           whose = split.clients[rows]
           counts = score.by_client.at[whose].add(correct.astype(jnp.int32))

@@ -60,8 +60,6 @@ def plan_spec() -> Plan:
   """How `Plan.for_device()` is split among the devices: by lanes, where it has any."""
   everywhere, by_lane = PartitionSpec(), PartitionSpec(None, LANES)
   return Plan(*[everywhere] * len(Plan._fields))._replace(
-    num_examples=(),
-    step_real=(),
     bounds=PartitionSpec(LANES),
     num_segments=PartitionSpec(LANES),
     **dict.fromkeys(('examples', 'num_real', 'load', 'store'), by_lane),

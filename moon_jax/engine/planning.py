@@ -31,39 +31,39 @@ class Plan(NamedTuple):
 
   Attributes:
     clients: [K] int32 client ids, ascending.
-    num_examples: [K] float32 examples that each one owns; () on the device.
+    num_examples: [K] float32 examples that each one owns; None on the device.
     weights: [K] float32 what each one counts in the server's average, on any scale.
     mixing: [K, K] float32 mixing[i, j] is what slot i's average takes of slot j's
-      model; rows and columns sum to 1. () with a server.
+      model; rows and columns sum to 1. None with a server.
     examples: [S, L, B] int32 rows of the training split.
     num_real: [S, L] int32 leading examples of the batch that are real; the rest repeat
       the last real one. In segments of a fixed length 0 says that nothing is trained.
     step_real: [S, L] bool, False where a lane has no client, or its client no step,
-      left and repeats row 0; () on the device, which does not read it.
+      left and repeats row 0; None on the device, which does not read it.
     load: [G, L] int32 slot that enters a lane before its device's segment.
     store: [G, L] int32 slot that leaves a lane after its device's segment.
     bounds: [P, G + 1] int32 segment g of device p runs the steps bounds[p, g] to
       bounds[p, g + 1] - 1. Each device has the next L / P lanes.
     num_segments: [P] int32.
-    arrivals: what a client store brings to the device; () without one.
+    arrivals: what a client store brings to the device; None without one.
   """
 
   clients: np.ndarray
-  num_examples: np.ndarray | tuple[()]
+  num_examples: np.ndarray | None
   weights: np.ndarray
-  mixing: np.ndarray | tuple[()]
+  mixing: np.ndarray | None
   examples: np.ndarray
   num_real: np.ndarray
-  step_real: np.ndarray | tuple[()]
+  step_real: np.ndarray | None
   load: np.ndarray
   store: np.ndarray
   bounds: np.ndarray
   num_segments: np.ndarray
-  arrivals: Arrivals | tuple[()] = ()
+  arrivals: Arrivals | None = None
 
   def for_device(self) -> 'Plan':
     """The plan without what only the host reads."""
-    return self._replace(num_examples=(), step_real=())
+    return self._replace(num_examples=None, step_real=None)
 
   def num_transfers(self) -> int:
     """How often a client receives a model in the round, and so how often one sends it.
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
     With a server, once for each client. Without one, once for each two neighbours that
     are both present, each way.
     """
-    if isinstance(self.mixing, tuple):
+    if self.mixing is None:
       return len(self.clients)
     others = ~np.eye(len(self.clients), dtype=bool)
     return int(np.count_nonzero(self.mixing[others]))
@@ -212,7 +212,7 @@ class Planner:
       clients,
       num_examples,
       np.ones_like(num_examples) if self.uniform_weights else num_examples,
-      () if self.mixing is None else self.mixing(clients),
+      None if self.mixing is None else self.mixing(clients),
       *self._fill_lanes(queues, work, real_steps, num_steps),
       *self._all_segments(queues, num_steps),
     )

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,24 +18,6 @@ from moon_jax.types import ClientMetrics, PyTree, Scalars, Server, State, Upload
 Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
 
 
-class _Ready(NamedTuple):
-  """What a cohort begins a round with.
-
-  Attributes:
-    common: to all clients; its algorithm's numbers are complete.
-    memories: leaves [K, ...].
-    table: leaves [N or K, ...], of which the memories are some rows.
-    rows: [K] int32, which; () if they are all, in this order.
-    computed: name -> [] float32, of the numbers those that the algorithm computed.
-  """
-
-  common: Common
-  memories: PyTree
-  table: PyTree
-  rows: jax.Array | tuple[()]
-  computed: dict[str, jax.Array]
-
-
 def make_round(
   algorithm: Algorithm, train: Callable[[Work], Finished], num_clients: int
 ) -> Round:
@@ -47,73 +28,62 @@ def make_round(
     train: trains a cohort; see `lanes.cohort_training`.
     num_clients: N.
   """
-  begin, end = _begin(algorithm, num_clients), _end(algorithm, num_clients)
+
+  def mix(memories, plan, scalars):
+    present = jnp.float32(len(plan.clients) / num_clients)
+    averages = tree.mix(jax.vmap(algorithm.share)(memories), plan.mixing)
+    mixed = functools.partial(algorithm.mixed, participation=present, scalars=scalars)
+    return jax.vmap(mixed)(memories, averages)
+
+  def aggregate(server, done, weights, scalars):
+    finite = done.metrics.finite
+    if algorithm.needs_all_uploads:
+      sent = Uploads(done.upload, weights, counted=finite)
+    else:
+      sent = aggregation.mean_of_finite(done.upload, finite, weights)
+    participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
+    server = algorithm.aggregate(server, sent, participation, scalars)
+    if not isinstance(server, Server):
+      raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
+    return server
 
   def run_round(state, plan, scalars, data):
-    ready = begin(state, plan, scalars)
-    work = Work(ready.common, ready.memories, plan._replace(arrivals=()), data)
-    return end(state, plan, ready, train(work))
+    given = scalars.algorithm
+    scalars = scalars._replace(algorithm=algorithm.scalars(given, state.server.memory))
+    table, rows = _memories(state, plan, num_clients)
+    memories = table if rows is None else tree.gather(table, rows)
+    if algorithm.share:
+      memories = mix(memories, plan, scalars.algorithm)
+    common = Common(algorithm.broadcast(state.server), state.round, scalars)
+    done = train(Work(common, memories, plan._replace(arrivals=None), data))
+    server = aggregate(state.server, done, plan.weights, scalars.algorithm)
+    finite = done.metrics.finite
+    if rows is None:
+      clients = tree.where(finite, done.memory, table)
+    else:
+      clients = tree.scatter(table, jnp.where(finite, rows, -1), done.memory)
+    metrics = done.metrics._replace(
+      computed={
+        name: value for name, value in scalars.algorithm.items() if name not in given
+      },
+      server_finite=tree.all_finite(server),
+    )
+    return State(server, clients, state.round + 1), metrics
 
   return run_round
 
 
-def _begin(algorithm: Algorithm, num_clients: int) -> Callable[..., _Ready]:
-  """Builds (state, plan, scalars) -> what the cohort begins with."""
-
-  def begin(state, plan, scalars):
-    numbers = algorithm.scalars(scalars.algorithm, state.server.memory)
-    computed = {name: numbers[name] for name in numbers.keys() - scalars.algorithm}
-    table, rows = _memories(state, plan, num_clients)
-    memories = table if isinstance(rows, tuple) else tree.gather(table, rows)
-    if algorithm.share:
-      present = jnp.float32(len(plan.clients) / num_clients)
-      averages = tree.mix(jax.vmap(algorithm.share)(memories), plan.mixing)
-      mixed = functools.partial(algorithm.mixed, participation=present, scalars=numbers)
-      memories = jax.vmap(mixed)(memories, averages)
-    received = algorithm.broadcast(state.server)
-    given = scalars._replace(algorithm=numbers)
-    return _Ready(Common(received, state.round, given), memories, table, rows, computed)
-
-  return begin
-
-
-def _end(
-  algorithm: Algorithm, num_clients: int
-) -> Callable[..., tuple[State, ClientMetrics]]:
-  """Builds (state, plan, how it began, Finished) -> (state, metrics [K])."""
-
-  def end(state, plan, ready, done):
-    finite, numbers = done.metrics.finite, ready.common.scalars.algorithm
-    if algorithm.needs_all_uploads:
-      sent = Uploads(done.upload, plan.weights, counted=finite)
-    else:
-      sent = aggregation.mean_of_finite(done.upload, finite, plan.weights)
-    participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
-    server = algorithm.aggregate(state.server, sent, participation, numbers)
-    if not isinstance(server, Server):
-      raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
-    if isinstance(ready.rows, tuple):
-      clients = tree.where(finite, done.memory, ready.table)
-    else:
-      rows = jnp.where(finite, ready.rows, -1)
-      clients = tree.scatter(ready.table, rows, done.memory)
-    server_finite = tree.all_finite(server)
-    metrics = done.metrics._replace(numbers=ready.computed, server_finite=server_finite)
-    return State(server, clients, state.round + 1), metrics
-
-  return end
-
-
 def _memories(
   state: State, plan: Plan, num_clients: int
-) -> tuple[PyTree, jax.Array | tuple[()]]:
+) -> tuple[PyTree, jax.Array | None]:
   """A table of memories, leaves [N or K, ...], and the cohort's rows of it, [K] int32.
 
   The table is that of all clients, or what a client store brings of the cohort. If it
-  has nobody else's, the rows are ().
+  has nobody else's, the rows are None: all, in this order.
   """
-  if not plan.arrivals:
-    return state.clients, () if len(plan.clients) == num_clients else plan.clients
+  if plan.arrivals is None:
+    everybody = len(plan.clients) == num_clients
+    return state.clients, None if everybody else plan.clients
   memories, staying = plan.arrivals
   stayed = tree.gather(state.clients, jnp.maximum(staying, 0))
-  return tree.where(staying >= 0, stayed, memories), ()
+  return tree.where(staying >= 0, stayed, memories), None

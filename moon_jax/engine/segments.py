@@ -108,7 +108,7 @@ def of_known_length(
       in_steps = jax.vmap(look, (None, 0, 0))
       in_lanes = jax.vmap(in_steps, (0, 1, None))
       images = in_lanes(lanes, rows, jnp.arange(together))
-      known = _represent_ahead(local, models, images) if names else ()
+      known = _represent_ahead(local, models, images) if names else None
       # The batch last, as convolutions want it, and not anew in each step.
       images = images.transpose(1, 0, 5, 3, 4, 2)
       given = rows, num_real, images, examples.labels[rows], known

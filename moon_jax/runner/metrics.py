@@ -49,7 +49,7 @@ def round_record(
   """
   skipped = ~metrics.finite & skip_nonfinite
   chosen = ~skipped | skipped.all()
-  of_clients = metrics._replace(numbers={}, server_finite=None)
+  of_clients = metrics._replace(computed={}, server_finite=None)
   counted = jax.tree.map(lambda values: values[chosen], of_clients)
   reports = {}
   for name, values in sorted(counted.reports.items()):
@@ -59,7 +59,7 @@ def round_record(
     **means(counted, measured),
     **_spread('drift', 'drift', counted.drift),
     **reports,
-    **{name: float(value) for name, value in sorted(metrics.numbers.items())},
+    **{name: float(value) for name, value in sorted(metrics.computed.items())},
     'clients': plan.clients.tolist(),
     **({'skipped_clients': plan.clients[skipped].tolist()} if skip_nonfinite else {}),
     'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
@@ -229,7 +229,7 @@ def line_of(
   if tested is None:
     return record
   record |= test_record(tested.score, len(built.test.labels))
-  if not isinstance(tested.score.by_client, tuple):
+  if tested.score.by_client is not None:
     record |= over_clients(tested.score.by_client[0], built.test_sizes)
   if tested.consensus_distance is not None:
     record['consensus_distance'] = tested.consensus_distance

@@ -176,11 +176,11 @@ def test_every_function_is_called(name):
     np.testing.assert_array_equal(rounds, present)
     np.testing.assert_array_equal(kept.times, present)
     np.testing.assert_array_equal(metrics.reports['rounds'], 1.0)
-    assert 'rounds' not in metrics.numbers
+    assert 'rounds' not in metrics.computed
   else:
     memory = state.server.memory
     assert (memory.inner if 'optimized' in name else memory) == 1.0
-    assert metrics.numbers['rounds'] == 0.0
+    assert metrics.computed['rounds'] == 0.0
   num_models = 1 if name in ('alone', 'optimized') else 4
   for leaf, like in zip(
     jax.tree.leaves(tested), jax.tree.leaves(world.variables('mlp_bn')), strict=True

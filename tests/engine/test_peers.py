@@ -67,7 +67,7 @@ def test_traffic_on_a_ring_of_four(clients, transfers):
   _, metrics = world.run('fedavg', 1)[0]
   record = metrics_lib.round_record(1, plan, jax.device_get(metrics), traffic=(100, 40))
   assert (record['bytes_down'], record['bytes_up']) == (100 * transfers, 40 * transfers)
-  assert plan._replace(mixing=()).num_transfers() == len(clients)
+  assert plan._replace(mixing=None).num_transfers() == len(clients)
 
 
 def test_the_mixing_of_a_plan_is_of_its_clients():

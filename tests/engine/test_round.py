@@ -88,7 +88,7 @@ def other_memory(algorithm, state, metrics, truth):
       yield tree.gather(state.clients, client), control
   if algorithm == 'sa_moon':
     kept = [truth.temperatures[client] for client in range(len(world.SIZES))]
-    if isinstance(state.clients.temperature, tuple):
+    if state.clients.temperature is None:
       yield state.server.memory, kept[0]
     else:
       yield state.clients.temperature, np.array(kept)
@@ -280,9 +280,9 @@ def test_the_weights_follow_the_share_that_strayed_a_round_before():
   theta = world.OPTIONS['dco_moon']['theta']
   strayed = [float((m.reports['deviation'] > theta).mean()) for _, m in history]
   assert len(set(strayed)) > 1
-  used = [float(metrics.numbers['p_t']) for _, metrics in history]
+  used = [float(metrics.computed['p_t']) for _, metrics in history]
   np.testing.assert_allclose(used, [0.0, *strayed[:-1]], rtol=1e-6)
-  mu_t = [float(metrics.numbers['mu_t']) for _, metrics in history]
+  mu_t = [float(metrics.computed['mu_t']) for _, metrics in history]
   np.testing.assert_allclose(mu_t, 0.7 * np.array(used), rtol=1e-6)
 
 
@@ -309,7 +309,7 @@ def test_dco_moon_that_begins_with_mu_equals_the_reference():
   history = world.run('dco_moon', 2, initial='mu')
   expected = reference_run('dco_moon', 2, initial='mu')
   assert_equal_to_reference('dco_moon', history, expected)
-  numbers = history[0][1].numbers
+  numbers = history[0][1].computed
   assert float(numbers['p_t']) == 1.0
   np.testing.assert_allclose(numbers['mu_t'], 0.7, rtol=1e-6)
   plain = world.run('dco_moon', 1)[0][0].server

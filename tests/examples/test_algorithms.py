@@ -81,7 +81,7 @@ def engine(example, *, unequal=True, **numbers):
     scalars = scalars._replace(algorithm=scalars.algorithm | changed)
     state, metrics = run_round(state, plan, scalars, made.train)
     models.append(as_plain(jax.device_get(state.server.variables)))
-    told.append({name: float(number) for name, number in metrics.numbers.items()})
+    told.append({name: float(number) for name, number in metrics.computed.items()})
   return models, told
 
 

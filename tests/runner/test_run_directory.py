@@ -24,7 +24,7 @@ PLAN = Plan(
   clients=np.array([2, 5], np.int32),
   num_examples=np.array([3.0, 1.0], np.float32),
   weights=np.array([3.0, 1.0], np.float32),
-  mixing=(),
+  mixing=None,
   examples=np.zeros((3, 2, 4), np.int32),
   num_real=np.ones((3, 2), np.int32),
   step_real=np.array([[True, True], [True, False], [False, False]]),
@@ -54,7 +54,7 @@ def test_round_record():
     num_seen=np.array([3.0, 1.0], np.float32),
     drift=np.array([0.5, 2.0], np.float32),
     reports={'temperature': np.array([1.0, 0.5], np.float32)},
-    numbers={'p_t': np.float32(0.25)},
+    computed={'p_t': np.float32(0.25)},
     finite=np.array([True, True]),
     server_finite=np.array(True),
   )
@@ -100,7 +100,7 @@ def test_cosines_of_nobody_are_absent():
     num_seen=np.ones(2, np.float32),
     drift=np.zeros(2, np.float32),
     reports={},
-    numbers={},
+    computed={},
     finite=np.ones(2, bool),
     server_finite=np.array(True),
   )

@@ -111,14 +111,14 @@ def clients_of(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
 
 def tested(
   data: Dataset, num_clients: int
-) -> tuple[np.ndarray | tuple[()], np.ndarray, int]:
+) -> tuple[np.ndarray | None, np.ndarray, int]:
   """Whose each test example is, [M] int32 in [0, N'), and how many each of these has.
 
-  And how many of these N' users are none of the clients. (), [0] and 0 if the test
-  examples name nobody.
+  And how many of these N' users are none of the clients. None, [0] and 0 if the
+  test examples name nobody.
   """
   if data.test_clients is None:
-    return (), np.zeros(0, np.int64), 0
+    return None, np.zeros(0, np.int64), 0
   users, whose, sizes = np.unique(
     data.test_clients, return_inverse=True, return_counts=True
   )
@@ -176,7 +176,8 @@ def limited(data: Dataset, limit: int) -> Dataset:
   that both splits have in common, so that who trains is tested, too. A smaller limit
   keeps a part of what a larger one keeps.
   """
-  rank = host_rng(0, Purpose.SUBSET, 2).permutation(len(_or_empty(data.clients)))
+  num_users = 0 if data.clients is None else len(data.clients)
+  rank = host_rng(0, Purpose.SUBSET, 2).permutation(num_users)
   train, test = (
     # Splits may be stored class by class: the first examples would not do.
     host_rng(0, Purpose.SUBSET, split).permutation(len(labels))[:limit]
@@ -189,10 +190,6 @@ def limited(data: Dataset, limit: int) -> Dataset:
     return _with(data, _first(rank[: len(sizes)], sizes, limit), test)
   part = _chosen(data, train, test)
   return part if data.clients is None else _renumbered(part, np.empty(0, np.int64))
-
-
-def _or_empty(names: np.ndarray | None) -> np.ndarray | tuple[()]:
-  return () if names is None else names
 
 
 def _first(rank: np.ndarray, sizes: np.ndarray, limit: int) -> np.ndarray:
