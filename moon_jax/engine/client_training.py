@@ -142,22 +142,22 @@ class LocalTraining(NamedTuple):
 
     def parts():
       key = jax.random.key(0)
-      frozen = self.represent(received, memory, batch.images, batch.mask, key)
+      references = self.represent(received, memory, batch.images, batch.mask, key)
       params = variables['params']
-      return self._objective(params, progress, frozen, task, batch, key)[1][0]
+      return self._objective(params, progress, references, task, batch, key)[1][0]
 
     sums = {name: jnp.zeros(()) for name in jax.eval_shape(parts)}
     return progress._replace(sums=sums)
 
-  def step(self, progress, frozen, received, scalars, batch, key) -> Progress:
-    """After one more step; `frozen` is what `represent` returns for the batch.
+  def step(self, progress, references, received, scalars, batch, key) -> Progress:
+    """After one more step; `references` is what `represent` returns for the batch.
 
     `key` is of this step.
     """
     task = task_of(received, progress.memory, progress.local, scalars)
     params = progress.variables['params']
     (loss, (parts, state)), grads = jax.value_and_grad(self._objective, has_aux=True)(
-      params, progress, frozen, task, batch, key
+      params, progress, references, task, batch, key
     )
     updates, optimizer_state = self.optimizer(**scalars.optimizer).update(
       self.algorithm.correct(grads, task), progress.optimizer, params
@@ -165,7 +165,7 @@ class LocalTraining(NamedTuple):
     count = jnp.sum(batch.mask)
 
     def loss_with(local):
-      given = progress, frozen, task._replace(local=local), batch, key
+      given = progress, references, task._replace(local=local), batch, key
       return self._objective(params, *given)[0]
 
     done = task._replace(loss_with=loss_with)
@@ -204,13 +204,13 @@ class LocalTraining(NamedTuple):
     narrow = self.network.narrow(params)
     return None if _types(narrow) == _types(params) else narrow
 
-  def _objective(self, params, progress, frozen, task, batch, key):
+  def _objective(self, params, progress, references, task, batch, key):
     """[] the loss to minimise, and (its parts, what else changed in the variables)."""
     narrow, key = progress.narrow, for_purpose(key, Purpose.DROPOUT)
     used = params if narrow is None else _in_place_of(params, narrow)
     trained = progress.variables | {'params': used}
     outputs, state = self.network.train(trained, batch.images, batch.mask, key)
-    total, parts = self.algorithm.loss(outputs, frozen, params, task, batch)
+    total, parts = self.algorithm.loss(outputs, references, params, task, batch)
     accuracy = losses.accuracy(outputs.logits, batch.labels, batch.mask)
     told = {'train_loss': total, 'train_accuracy': accuracy}
     return total, (told | parts, state)

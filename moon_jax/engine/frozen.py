@@ -1,30 +1,90 @@
-"""Computes the frozen networks' representations, in each step or once a round. Pure."""
+"""The frozen networks' representations, which losses refer to. Pure.
+
+The networks see a batch in its step (`every_batch`); or the batches of some steps
+together, ahead of them (`ahead`); or once a round all that the cohort owns (`once`).
+"""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from moon_jax import tree
 from moon_jax.engine.client_training import LocalTraining, Progress, Work
-from moon_jax.types import Batch
-
-# (the client, rows [B], Batch, key of the step) -> name -> [B, D] under the frozen
-# networks.
-Represent = Callable[[Progress, jax.Array, Batch, jax.Array], dict[str, jax.Array]]
+from moon_jax.types import Batch, PyTree
 
 
-def every_batch(local: LocalTraining, work: Work) -> Represent:
+def _nothing(*given):
+  return None
+
+
+class Frozen(NamedTuple):
+  """How representations come to the steps of a segment.
+
+  Attributes:
+    references: (what is known ahead of the client's step, the client, rows [B], Batch,
+      key of the step) -> name -> [B, D].
+    enter: lanes, leaves [L, ...] -> what `see` needs in their segment.
+    see: (what `enter` returns, images [L, G, B, H, W, C]) -> leaves [G, L, ...], what
+      is known ahead of G steps. Both return None if the networks see no images then.
+  """
+
+  references: Callable[
+    [PyTree, Progress, jax.Array, Batch, jax.Array], dict[str, jax.Array]
+  ]
+  enter: Callable[[Progress], PyTree] = _nothing
+  see: Callable[[PyTree, jax.Array], PyTree] = _nothing
+
+
+def every_batch(training: LocalTraining, work: Work) -> Frozen:
   """The frozen networks run in every step, on its batch."""
 
-  def represent(client, rows, batch, key):
+  def references(known, client, rows, batch, key):
     given = work.common.received, client.memory
-    return local.represent(*given, batch.images, batch.mask, key)
+    return training.represent(*given, batch.images, batch.mask, key)
 
-  return represent
+  return Frozen(references)
 
 
-def once(local: LocalTraining, work: Work) -> Represent:
+def ahead(training: LocalTraining, work: Work) -> Frozen:
+  """The frozen networks see the images of some steps together, ahead of them.
+
+  In segments of a known length, and not in training mode.
+  """
+  models = training.algorithm.frozen
+  of_one = jax.eval_shape(
+    lambda: models(work.common.received, tree.gather(work.memories, 0))
+  )
+  if not of_one:
+    return every_batch(training, work)
+
+  def enter(lanes):
+    # A model that all have received is copied too: a product with one matrix for all
+    # lanes would first copy their windows side by side.
+    of_lanes = jax.vmap(lambda lane: models(work.common.received, lane.memory))(lanes)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *of_lanes.values())
+
+  def see(variables, images):
+    def one(variables, images):
+      outputs = training.network.apply(variables, images)
+      return training.algorithm.represented(outputs)
+
+    num_lanes, steps, size = images.shape[:3]
+    each = images.reshape(num_lanes, -1, *images.shape[3:])
+    with jax.named_scope('frozen'):
+      found = jax.vmap(jax.vmap(one, (0, None)))(variables, each)
+    # As one array: what steps do alike with all of them is then one kernel.
+    found = found.reshape(*found.shape[:2], steps, size, -1)
+    return found.transpose(2, 0, 1, 3, 4)
+
+  def references(known, client, rows, batch, key):
+    return {name: known[index] for index, name in enumerate(of_one)}
+
+  return Frozen(references, enter, see)
+
+
+def once(training: LocalTraining, work: Work) -> Frozen:
   """The frozen networks run now, over all that the lanes' clients own; steps look up.
 
   The same result in less time, for memory, if there are several epochs and nothing is
@@ -48,7 +108,7 @@ def once(local: LocalTraining, work: Work) -> Represent:
       # Past the end the last row stands again, with the same representations.
       seen = rows[jnp.minimum(at, end - 1)]
       images = split.normalised(seen)
-      found = local.represent(received, memory, images, None, None)
+      found = training.represent(received, memory, images, None, None)
       return {name: table[name].at[seen].set(found[name]) for name in table}
 
     num_passes = jnp.where(slots[index] < 0, 0, -((first - end) // at_a_time))
@@ -56,7 +116,7 @@ def once(local: LocalTraining, work: Work) -> Represent:
 
   memory = tree.gather(work.memories, 0)
   images = split.normalised(rows[:1])
-  shapes = jax.eval_shape(local.represent, received, memory, images, None, None)
+  shapes = jax.eval_shape(training.represent, received, memory, images, None, None)
   empty = {
     name: jnp.zeros((len(rows), one.shape[1]), one.dtype)
     for name, one in shapes.items()
@@ -64,7 +124,7 @@ def once(local: LocalTraining, work: Work) -> Represent:
   with jax.named_scope('frozen'):
     table = jax.lax.fori_loop(0, len(slots), fill, empty)
 
-  def represent(client, rows, batch, key):
+  def references(known, client, rows, batch, key):
     return {name: table[name][rows] for name in table}
 
-  return represent
+  return Frozen(references)

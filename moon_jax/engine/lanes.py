@@ -16,7 +16,7 @@ from moon_jax.engine.segments import Segment
 
 
 def cohort_training(
-  local: LocalTraining,
+  training: LocalTraining,
   *,
   represent_once: bool,
   mesh: Mesh,
@@ -26,23 +26,27 @@ def cohort_training(
   """Builds the function that trains every client of a cohort, L at a time.
 
   Args:
-    local: local training of one client.
-    represent_once: whether the frozen networks run as `frozen.once`, or in every step.
+    training: local training of one client.
+    represent_once: whether the frozen networks run as `frozen.once`; else they see
+      the images of some steps together if they can, or of each step alone.
     mesh: the devices among which the lanes are split, in equal parts. They exchange
       nothing until all have finished, and then what they collected.
     augment: what is done to the images of a batch.
     segment_steps: as in the planner that makes the plans.
   """
-  ahead = segment_steps and not local.algorithm.frozen_in_training
-  prepare = frozen.once if represent_once else frozen.every_batch
+  if represent_once:
+    represent = frozen.once
+  elif segment_steps and not training.algorithm.frozen_in_training:
+    represent = frozen.ahead
+  else:
+    represent = frozen.every_batch
 
   def train(work):
-    represent = None if ahead and not represent_once else prepare(local, work)
-    given = local, represent, work, augment
+    given = training, represent(training, work), work, augment
     if segment_steps:
-      return _train(local, segments.of_known_length(*given, segment_steps), work)
+      return _train(training, segments.of_known_length(*given, segment_steps), work)
     alone = work.plan.load.shape[1] == 1  # and each segment is a client's
-    return _train(local, segments.of_any_length(*given), work, all_change=alone)
+    return _train(training, segments.of_any_length(*given), work, all_change=alone)
 
   def train_part(work):
     return aggregation.exchange(train(work), work)
@@ -77,30 +81,30 @@ def plan_spec() -> Plan:
 #   load         A, C    |  B, - |  -, D      enter the lanes before the segment
 #   store        A, -    |  -, C |  B, D      leave them after it: uploads, memories
 def _train(
-  local: LocalTraining, through: Segment, work: Work, *, all_change: bool = False
+  training: LocalTraining, through: Segment, work: Work, *, all_change: bool = False
 ) -> Finished:
   """Runs the lanes of one device; other devices' clients keep what they had.
 
   Args:
-    local: local training of one client.
+    training: local training of one client.
     through: trains the lanes through a segment.
     work: what the lanes train on.
     all_change: whether a client enters each lane before each segment.
   """
   common, _, plan, data = work
 
-  def begin(slots, memories):
+  def enter(slots, memories):
     batch = data.examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
 
     def one(slot):
       client, memory = plan.clients[slot], tree.gather(memories, slot)
-      return local.start(client, common.received, memory, common.scalars, batch)
+      return training.start(client, common.received, memory, common.scalars, batch)
 
     return jax.vmap(one)(slots)
 
   def finish(lanes):
     def one(lane):
-      return local.finish(lane, common.received, common.scalars)
+      return training.finish(lane, common.received, common.scalars)
 
     return jax.vmap(one)(lanes)
 
@@ -109,14 +113,14 @@ def _train(
     load, store = plan.load[index], plan.store[index]
     # Read from what is being written, of which only one copy is needed then: a client's
     # memory stays as it was until the client is stored.
-    entered = begin(jnp.maximum(load, 0), collected.memory)
+    entered = enter(jnp.maximum(load, 0), collected.memory)
     lanes = entered if all_change else tree.where(load >= 0, entered, lanes)
     lanes = through(index, lanes)
     return lanes, collect(collected, store, finish(lanes))
 
   collect, empty = aggregation.collecting(
-    local.algorithm.needs_all_uploads, plan.weights
+    training.algorithm.needs_all_uploads, plan.weights
   )
-  lanes = begin(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
+  lanes = enter(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
   nothing = empty(jax.eval_shape(finish, lanes), work.memories)
   return jax.lax.fori_loop(0, plan.num_segments[0], segment, (lanes, nothing))[1]
