@@ -121,20 +121,20 @@ def _step(built, state):
     built.algorithm.broadcast(state.server),
     tree.gather(state.clients, 0),
   )
-  batch = built.train.examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
+  batch = built.train.examples.batch(plan.rows[0, 0], plan.num_real[0, 0])
 
   def represent(batch):
     key = jax.random.key(0)
     return training.represent(received, memory, batch.images, batch.mask, key)
 
-  def step(frozen, batch):
+  def step(references, batch):
     start = training.start(plan.clients[0], received, memory, scalars, batch)
-    return training.step(start, frozen, received, scalars, batch, jax.random.key(0))
+    return training.step(start, references, received, scalars, batch, jax.random.key(0))
 
   once = programs.represent_once(built, training, state)
-  frozen = jax.eval_shape(represent, batch)
+  references = jax.eval_shape(represent, batch)
   return (
-    (jax.jit(step).lower(frozen, batch), 1),
+    (jax.jit(step).lower(references, batch), 1),
     (jax.jit(represent).lower(batch), 1 / built.config.local_epochs if once else 1),
   )
 

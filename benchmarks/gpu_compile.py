@@ -191,7 +191,7 @@ def _summary(built, plan, run_round, evaluate):
   # What the compiler does not know: the outermost loop is over segments, one inside
   # it over steps; that of the frozen pass is over what a client owns.
   sizes = built.planner.sizes
-  passes = np.ceil(sizes / plan.examples[0].size).sum() / plan.load.size
+  passes = np.ceil(sizes / plan.rows[0].size).sum() / plan.load.size
   unknown = (segments, steps / segments)
 
   def trips(where, depth):

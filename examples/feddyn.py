@@ -40,8 +40,8 @@ def feddyn(*, alpha: float) -> moon_jax.Algorithm:
   def zeros(variables):
     return jax.tree.map(jnp.zeros_like, variables['params'])
 
-  def loss(outputs, frozen, params, task, batch):
-    supervised, parts = fedavg.loss(outputs, frozen, params, task, batch)
+  def loss(outputs, references, params, task, batch):
+    supervised, parts = fedavg.loss(outputs, references, params, task, batch)
     linear = jax.tree.map(lambda g, y: jnp.sum(g * y), task.memory, params)
     linear = -sum(jax.tree.leaves(linear))
     proximal = losses.proximal(params, task.received['params'])

@@ -106,7 +106,7 @@ class Task(NamedTuple):
     received: what the server sent this round.
     memory: what the client kept from earlier rounds.
     local: the algorithm's memory of this local training; it may change in each step.
-    scalars: name -> [] float32, the algorithm's numbers (mu, tau, ...).
+    scalars: name -> [] float32, the algorithm's (mu, tau, ...).
     optimizer: name -> [] float32, the local optimizer's (learning_rate, ...).
     loss_with: after a step, another `local` -> [] the loss that the same weights would
       have had on the same batch; None elsewhere. Asking costs a forward pass.
@@ -121,7 +121,7 @@ class Task(NamedTuple):
 
 
 class Scalars(NamedTuple):
-  """The traced numbers of a round, name -> [] float32, the same for every client.
+  """The traced scalars of a round, name -> [] float32, the same for every client.
 
   Attributes:
     algorithm: the algorithm's hyperparameters: mu, tau, ...

@@ -20,7 +20,7 @@ def no_memory(variables: PyTree) -> PyTree:
 
 
 def supervised(
-  outputs: Outputs, frozen: Parts, params: PyTree, task: Task, batch: Batch
+  outputs: Outputs, references: Parts, params: PyTree, task: Task, batch: Batch
 ) -> tuple[jax.Array, Parts]:
   """Cross entropy; the loss of FedAvg and the first term of every other loss."""
   loss = losses.cross_entropy(outputs.logits, batch.labels, batch.mask)
@@ -78,8 +78,9 @@ class Algorithm(NamedTuple):
     represented: Outputs -> [B, D], what the loss gets of a frozen network.
     frozen_in_training: whether the frozen networks use dropout, and the batch's
       statistics instead of the running ones, which stay in any case.
-    loss: (outputs, frozen representations, params, task, batch) -> the loss to
-      minimise and its named parts, each [] and a mean over the real examples.
+    loss: (outputs, references, params, task, batch) -> the loss to minimise and its
+      named parts, each [] and a mean over the real examples. `references` is name ->
+      [B, D], the representations of the batch under the frozen networks.
     measured: parts that are no terms of the loss, but only recorded -> the part that
       says of which fraction of the examples they are; '' is of all.
     correct: (gradient of the loss, task) -> what the local optimizer gets instead.

@@ -36,8 +36,8 @@ def dco_moon(
     mu_t = coefficients.dynamic_mu(hyperparameters['mu'], p)
     return hyperparameters | {'p_t': p, 'mu_t': mu_t}
 
-  def loss(outputs, frozen, params, task, batch):
-    _, parts = through.loss(outputs, frozen, params, task, batch)
+  def loss(outputs, references, params, task, batch):
+    _, parts = through.loss(outputs, references, params, task, batch)
     supervised, contrastive = coefficients.weights(
       mu=task.scalars['mu'], mu_t=task.scalars['mu_t'], normalise=normalise
     )

@@ -10,8 +10,8 @@ def fedprox(*, mu: float) -> base.Algorithm:
     mu: weight of the proximal term, at least 0; 0 is FedAvg.
   """
 
-  def loss(outputs, frozen, params, task, batch):
-    supervised, parts = base.supervised(outputs, frozen, params, task, batch)
+  def loss(outputs, references, params, task, batch):
+    supervised, parts = base.supervised(outputs, references, params, task, batch)
     pull = losses.proximal(params, task.received['params'])
     return supervised + task.scalars['mu'] * pull, parts | {'proximal_loss': pull}
 

@@ -60,22 +60,22 @@ def moon(
       f'previous_{age}': model for age, model in enumerate(memory.models)
     }
 
-  def negatives(frozen, count):
+  def negatives(references, count):
     """[P, B, D], and [P] which of them count."""
-    stacked = jnp.stack([frozen[f'previous_{age}'] for age in range(num_previous)])
+    stacked = jnp.stack([references[f'previous_{age}'] for age in range(num_previous)])
     if negative == 'global':
-      newest = jnp.where(count > 0, stacked[0], frozen['global'])
+      newest = jnp.where(count > 0, stacked[0], references['global'])
       stacked = stacked.at[0].set(newest)
     if negative != 'none':
       count = jnp.maximum(count, 1.0)
     return stacked, jnp.arange(num_previous, dtype=jnp.float32) < count
 
-  def loss(outputs, frozen, params, task, batch):
-    supervised, parts = base.supervised(outputs, frozen, params, task, batch)
-    z_previous, exists = negatives(frozen, task.memory.count)
+  def loss(outputs, references, params, task, batch):
+    supervised, parts = base.supervised(outputs, references, params, task, batch)
+    z_previous, exists = negatives(references, task.memory.count)
     contrast = losses.model_contrastive(
       z=represented(outputs),
-      z_global=frozen['global'],
+      z_global=references['global'],
       z_previous=z_previous,
       exists=exists,
       temperature=task.scalars['tau'],

@@ -29,7 +29,7 @@ def client_batches(
     drop_last: leave out an epoch's last batch if it is not full: rounds n / B down.
 
   Returns:
-    examples: [epochs * ceil(n / B), B] int32; an epoch's last batch is filled up with
+    rows: [epochs * ceil(n / B), B] int32; an epoch's last batch is filled up with
       copies of its last example.
     num_real: [epochs * ceil(n / B)] int32 examples that are no copies.
   """
@@ -41,5 +41,5 @@ def client_batches(
     for epoch in range(local_epochs)
   ]
   real = np.minimum(len(owned) - batch_size * np.arange(steps), batch_size)
-  examples = np.concatenate(orders).reshape(-1, batch_size).astype(np.int32)
-  return examples, np.tile(real, local_epochs).astype(np.int32)
+  rows = np.concatenate(orders).reshape(-1, batch_size).astype(np.int32)
+  return rows, np.tile(real, local_epochs).astype(np.int32)

@@ -23,7 +23,7 @@ class Common(NamedTuple):
   Attributes:
     received: what the server sent.
     round: [] int32, completed rounds.
-    scalars: the round's numbers.
+    scalars: of the round.
   """
 
   received: PyTree
@@ -96,7 +96,7 @@ class LocalTraining(NamedTuple):
   Attributes:
     algorithm: supplies the start, the frozen networks, the loss, ...
     network: trained in training mode.
-    optimizer: the numbers of the optimizer -> its two functions.
+    optimizer: its scalars -> its two functions.
   """
 
   algorithm: Algorithm
@@ -239,7 +239,7 @@ _in_place_of.defvjp(lambda _, narrow: (narrow, None), _in_place_of_backward)
 
 
 def task_of(received: PyTree, memory: PyTree, local: PyTree, scalars: Scalars) -> Task:
-  """What a client knows while it trains, with the numbers of the round."""
+  """What a client knows while it trains, with the scalars of the round."""
   return Task(received, memory, local, scalars.algorithm, scalars.optimizer)
 
 
@@ -250,9 +250,9 @@ def traffic(
 
   def exchange(variables, scalars):
     server = Server(variables, algorithm.init_server(variables))
-    numbers = algorithm.scalars(scalars.algorithm, server.memory)
+    own = algorithm.scalars(scalars.algorithm, server.memory)
     received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
-    scalars = scalars._replace(algorithm=numbers)
+    scalars = scalars._replace(algorithm=own)
     local = algorithm.begin(received, memory)
     task = task_of(received, memory, local, scalars)
     upload, _ = algorithm.upload(algorithm.download(received, memory), task)

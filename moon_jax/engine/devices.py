@@ -88,12 +88,12 @@ def find() -> None:
   """
   logged, log = [], logging.getLogger(jax.devices.__module__)
 
-  def keep(record):  # in place of nine lines of traceback
+  def is_no_error(record):  # in place of nine lines of traceback
     if record.levelno >= logging.ERROR:
       logged.append(record.exc_info[1] if record.exc_info else record.getMessage())
     return record.levelno < logging.ERROR
 
-  log.addFilter(keep)
+  log.addFilter(is_no_error)
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as error:
@@ -102,7 +102,7 @@ def find() -> None:
       f'JAX_PLATFORMS={asked!r}: no such device can be used. {_first_line(first)}'
     ) from None
   finally:
-    log.removeFilter(keep)
+    log.removeFilter(is_no_error)
   if logged:
     reason = _first_line(logged[0])
     print(f'No GPU can be used, the CPU computes: {reason}', file=sys.stderr)

@@ -21,14 +21,14 @@ from moon_jax.engine import (
   client_memory,
   client_training,
   devices,
-  learning_rate,
   planning,
   scheduling,
   streaming,
+  traced,
 )
 from moon_jax.errors import UsageError
 from moon_jax.models import fused_cpu
-from moon_jax.types import Dataset, PyTree, Scalars, Server, State
+from moon_jax.types import Dataset, PyTree, Server, State
 
 _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
 
@@ -83,7 +83,7 @@ def build(
   config: Config,
   load: Callable[[Config], Dataset] | None = None,
   backend: str | None = None,
-  room: int = 0,
+  min_steps: int = 0,
 ) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
 
@@ -92,7 +92,7 @@ def build(
     load: what loads its data; None is `load_data`.
     backend: for which kind of device, as named by JAX; None is what it computes on.
       Nothing else in the package asks for it: GPUs differ by what is chosen here.
-    room: see `planning.Planner`.
+    min_steps: see `planning.Planner`.
 
   Raises:
     UsageError: the data cannot be had, dealt out as asked, or fed to the network.
@@ -105,7 +105,7 @@ def build(
   split, see = deal(config, data)
   algorithm = make_algorithm(config, network)
   planner = scheduling.make_planner(
-    config, split, backend, share=bool(algorithm.share), room=room
+    config, split, backend, share=bool(algorithm.share), min_steps=min_steps
   )
   memory = client_memory.choose(
     config.execution.client_store,
@@ -146,7 +146,7 @@ def build(
     num_dropped=num_dropped,
     mesh=mesh,
     traffic=client_training.traffic(
-      algorithm, network.shapes, round_scalars(config, algorithm, 0)
+      algorithm, network.shapes, traced.scalars(config, algorithm, 0)
     ),
     data_digest=sources.digest(loaded),
     memory=memory,
@@ -263,18 +263,6 @@ def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   rate = {'learning_rate': config.server_optimizer.learning_rate}
   numbers = options(config, 'server_optimizer') | rate
   return with_server_optimizer(algorithm, server['name'], numbers)
-
-
-def round_scalars(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:
-  """The numbers of a round, each a float32 array; round_index counts from 0."""
-  own = options(config, 'optimizer')
-  optimizer = {
-    'learning_rate': learning_rate.of_round(config, round_index),
-    'weight_decay': config.optimizer.weight_decay,
-    **{name: number for name, number in own.items() if isinstance(number, float)},
-  }
-  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
-  return Scalars(*numbers, seed=np.int32(config.seed))
 
 
 def initial_state(experiment: Experiment) -> State:

@@ -93,7 +93,7 @@ def once(training: LocalTraining, work: Work) -> Frozen:
   """
   split, rows, offsets = work.data
   received, clients = work.common.received, work.plan.clients
-  at_a_time = work.plan.examples[0].size  # as many as a step of all lanes trains on
+  at_a_time = work.plan.rows[0].size  # as many as a step of all lanes trains on
   slots = work.plan.load.ravel()
 
   def fill(index, table):

@@ -66,7 +66,7 @@ def plan_spec() -> Plan:
   return Plan(*[everywhere] * len(Plan._fields))._replace(
     bounds=PartitionSpec(LANES),
     num_segments=PartitionSpec(LANES),
-    **dict.fromkeys(('examples', 'num_real', 'load', 'store'), by_lane),
+    **dict.fromkeys(('rows', 'num_real', 'load', 'store'), by_lane),
   )
 
 
@@ -94,7 +94,7 @@ def _train(
   common, _, plan, data = work
 
   def enter(slots, memories):
-    batch = data.examples.batch(plan.examples[0, 0], plan.num_real[0, 0])
+    batch = data.examples.batch(plan.rows[0, 0], plan.num_real[0, 0])
 
     def one(slot):
       client, memory = plan.clients[slot], tree.gather(memories, slot)

@@ -1,6 +1,6 @@
 """Local optimizers, built from optax.
 
-A local optimizer starts anew each round. Its numbers arrive traced, inside the compiled
+A local optimizer starts anew each round. Its scalars arrive traced, inside the compiled
 step, so that changing one compiles nothing.
 """
 

@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     weights: [K] float32 what each one counts in the server's average, on any scale.
     mixing: [K, K] float32 mixing[i, j] is what slot i's average takes of slot j's
       model; rows and columns sum to 1. None with a server.
-    examples: [S, L, B] int32 rows of the training split.
+    rows: [S, L, B] int32 rows of the training split.
     num_real: [S, L] int32 leading examples of the batch that are real; the rest repeat
       the last real one. In segments of a fixed length 0 says that nothing is trained.
     step_real: [S, L] bool, False where a lane has no client, or its client no step,
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
   num_examples: np.ndarray | None
   weights: np.ndarray
   mixing: np.ndarray | None
-  examples: np.ndarray
+  rows: np.ndarray
   num_real: np.ndarray
   step_real: np.ndarray | None
   load: np.ndarray
@@ -129,7 +129,7 @@ class Planner:
       with a server.
     segment_steps: of every segment, whose clients then wait for its end; 0 lets a
       segment end as soon as a client does.
-    room: S is at least this: runs that need fewer steps share programs by it.
+    min_steps: S is at least this: runs that need fewer steps share programs by it.
     own_lanes: those whose batches are made, of others only the lengths; None is all.
   """
 
@@ -145,7 +145,7 @@ class Planner:
   uniform_weights: bool = False
   mixing: Callable[[np.ndarray], np.ndarray] | None = None
   segment_steps: int = 0
-  room: int = 0
+  min_steps: int = 0
   own_lanes: range | None = None
 
   def real_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
@@ -170,7 +170,7 @@ class Planner:
     whole = self.segment_steps or 1
     before = (np.cumsum(longest) - longest) // self.num_lanes // whole * whole
     begin = np.where(np.arange(size) < self.num_lanes, 0, before)
-    return -(-max(self.room, int((begin + longest).max())) // whole) * whole
+    return -(-max(self.min_steps, int((begin + longest).max())) // whole) * whole
 
   @property
   def max_segments(self) -> int:
@@ -226,7 +226,7 @@ class Planner:
 
   def _fill_lanes(self, queues, work, real_steps, num_steps):
     max_steps, lanes = self.max_steps, self.num_lanes
-    examples = np.zeros((max_steps, lanes, self.batch_size), np.int32)
+    rows = np.zeros((max_steps, lanes, self.batch_size), np.int32)
     num_real = np.full((max_steps, lanes), 0 if self.segment_steps else 1, np.int32)
     step_real = np.zeros((max_steps, lanes), bool)
     for lane, queue in enumerate(queues):
@@ -234,10 +234,10 @@ class Planner:
       for slot in queue:
         span = slice(first, first + real_steps[slot])
         if slot in work:
-          examples[span, lane], num_real[span, lane] = work[slot]
+          rows[span, lane], num_real[span, lane] = work[slot]
         step_real[span, lane] = True
         first += num_steps[slot]
-    return examples, num_real, step_real
+    return rows, num_real, step_real
 
   def _all_segments(self, queues, num_steps):
     each = self.num_lanes // self.num_devices

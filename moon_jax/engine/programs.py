@@ -22,9 +22,10 @@ from moon_jax.engine import (
   devices,
   evaluation,
   lanes,
+  traced,
 )
 from moon_jax.engine import round as round_lib
-from moon_jax.engine.experiment import Experiment, options, round_scalars
+from moon_jax.engine.experiment import Experiment, options
 from moon_jax.engine.planning import Plan
 from moon_jax.types import ClientMetrics, Scalars, State
 
@@ -34,7 +35,7 @@ class RoundInputs(NamedTuple):
 
   Attributes:
     plan: cohort, lanes and batches.
-    scalars: the numbers, each a float32, so that none compiles anew.
+    scalars: each a float32, so that none compiles anew.
   """
 
   plan: Plan
@@ -42,8 +43,8 @@ class RoundInputs(NamedTuple):
 
 
 def round_inputs(experiment: Experiment, round_index: int, plan: Plan) -> RoundInputs:
-  """Copies a round's plan and numbers to the device; round_index counts from 0."""
-  scalars = round_scalars(experiment.config, experiment.algorithm, round_index)
+  """Copies a round's plan and scalars to the device; round_index counts from 0."""
+  scalars = traced.scalars(experiment.config, experiment.algorithm, round_index)
   return RoundInputs(
     devices.split(plan.for_device(), lanes.plan_spec(), experiment.mesh),
     devices.replicate(scalars, experiment.mesh),
@@ -159,8 +160,7 @@ def evaluate(
 
 def local_training(experiment: Experiment) -> client_training.LocalTraining:
   """Local training of one client, as configured."""
-  words = options(experiment.config, 'optimizer')
-  fixed = {name: word for name, word in words.items() if not isinstance(word, float)}
+  _, fixed = traced.split(options(experiment.config, 'optimizer'))
   build = catalog.part('optimizer', experiment.config.optimizer.name).function
   optimizer = functools.partial(build, **fixed)
   built = experiment.algorithm, experiment.network

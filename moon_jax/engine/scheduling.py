@@ -42,7 +42,7 @@ def make_planner(
   backend: str,
   *,
   share: bool = False,
-  room: int = 0,
+  min_steps: int = 0,
 ) -> planning.Planner:
   """The planner; `share` tells whether clients average among themselves."""
   if config.drop_last:
@@ -72,7 +72,7 @@ def make_planner(
     drop_last=config.drop_last,
     uniform_weights=config.client_weight == 'uniform',
     mixing=_mixing(config) if share else None,
-    room=room,
+    min_steps=min_steps,
   )
 
 

@@ -52,7 +52,7 @@ def of_any_length(
 
   def step(index, lanes):
     # A lane whose last client is stored trains on filler: nothing reads it any more.
-    return jax.vmap(one_step)(lanes, plan.examples[index], plan.num_real[index])
+    return jax.vmap(one_step)(lanes, plan.rows[index], plan.num_real[index])
 
   def segment(index, lanes):
     return jax.lax.fori_loop(bounds[index], bounds[index + 1], step, lanes)
@@ -79,7 +79,7 @@ def of_known_length(
   common, plan, examples = work.common, work.plan, work.data.examples
   scalars, together = (
     common.scalars,
-    steps_together(num_steps, *plan.examples.shape[1:]),
+    steps_together(num_steps, *plan.rows.shape[1:]),
   )
 
   def look(lane, rows, number):
@@ -116,7 +116,7 @@ def of_known_length(
       mine = jax.lax.dynamic_slice_in_dim(array, index * num_steps, num_steps)
       return mine.reshape(-1, together, *array.shape[1:])
 
-    given = of_segment(plan.examples), of_segment(plan.num_real)
+    given = of_segment(plan.rows), of_segment(plan.num_real)
     return jax.lax.scan(group, lanes, given)[0]
 
   return segment

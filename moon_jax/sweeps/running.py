@@ -146,7 +146,7 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
   if not todo:
     return errors
   # Of all: a sweep that goes on has the same programs.
-  most = room([cell.request.config for cell in cells], load)
+  min_steps = most_steps([cell.request.config for cell in cells], load)
   for number, cell in enumerate(todo):
     if number:  # a request in the last round of a run, which ended
       stop.check(rounds_done(todo[number - 1]))
@@ -154,7 +154,9 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
     eta = f', {spent / 60:.0f} min left' if number else ''
     print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
     with ending_alone(cell.name, errors):
-      loop.run(cell.request, stop, _console(cells, cell), load=load, room=most)
+      loop.run(
+        cell.request, stop, _console(cells, cell), load=load, min_steps=min_steps
+      )
   return errors
 
 
@@ -199,7 +201,7 @@ def remembered() -> Callable[[Config], Dataset]:
   return load
 
 
-def room(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> int:
+def most_steps(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> int:
   """The most steps that a lane of any of the runs may need."""
   execution = configs[0].execution
   devices.claim(execution.devices, deterministic=execution.deterministic)

@@ -30,14 +30,16 @@ def task(algorithm, memory, received=None, *, server_memory=(), local=()):
 # --- MOON -----------------------------------------------------------------------------
 
 
-def contrastive_loss(algorithm, num_trained, frozen):
+def contrastive_loss(algorithm, num_trained, references):
   """Of z = X and features = Y, after so many rounds of the client."""
   memory = algorithm.init_client(model(0.0))
   for value in range(num_trained):
     trained = model(1.0 + value)
     memory = algorithm.upload(trained, task(algorithm, memory))[1]
   outputs = Outputs(representation=X, logits=jnp.zeros((1, 2)), features=Y)
-  total, parts = algorithm.loss(outputs, frozen, None, task(algorithm, memory), BATCH)
+  total, parts = algorithm.loss(
+    outputs, references, None, task(algorithm, memory), BATCH
+  )
   # Two equal logits: the supervised loss is log 2.
   np.testing.assert_allclose(
     total, np.log(2) + 2.0 * parts['contrastive_loss'], rtol=1e-6
@@ -65,10 +67,10 @@ def contrastive_loss(algorithm, num_trained, frozen):
   ],
 )
 def test_moons_negatives(options, num_trained, expected):
-  frozen = {'global': X, 'previous_0': Y}
+  references = {'global': X, 'previous_0': Y}
   if options.get('num_previous') == 2:
-    frozen['previous_1'] = -X
-  found = contrastive_loss(moon(mu=2.0, tau=1.0, **options), num_trained, frozen)
+    references['previous_1'] = -X
+  found = contrastive_loss(moon(mu=2.0, tau=1.0, **options), num_trained, references)
   np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
@@ -147,8 +149,8 @@ def test_frozen_networks_in_training_mode_keep_their_running_statistics():
   numbers = jax.tree.map(jnp.float32, (dict(algorithm.hyperparameters), SGD))
   scalars, key = Scalars(*numbers, seed=np.int32(0)), jax.random.key(0)
   progress = training.start(jnp.int32(0), before, memory, scalars, batch)
-  frozen = training.represent(before, memory, images, batch.mask, key)
-  progress = training.step(progress, frozen, before, scalars, batch, key)
+  references = training.represent(before, memory, images, batch.mask, key)
+  progress = training.step(progress, references, before, scalars, batch, key)
   # The trained network's moved to the batch's mean.
   assert progress.variables['batch_stats']['mean'] == 2.0
   assert progress.memory.models[0]['batch_stats']['mean'] == -1.0
@@ -268,8 +270,8 @@ def test_the_loss_sees_the_temperature_of_the_step():
   now = begun._replace(temperature=jnp.float32(0.25))
   now = task(algorithm, memory[1], received, local=now)
   outputs = Outputs(representation=X, logits=jnp.zeros((1, 2)), features=X)
-  frozen = {'global': X, 'previous_0': Y}
-  total, parts = algorithm.loss(outputs, frozen, None, now, BATCH)
+  references = {'global': X, 'previous_0': Y}
+  total, parts = algorithm.loss(outputs, references, None, now, BATCH)
   # log(1 + exp(0 - 1 / 0.25))
   np.testing.assert_allclose(parts['contrastive_loss'], 0.0181499, rtol=1e-5)
   np.testing.assert_allclose(total, np.log(2) + 2 * 0.0181499, rtol=1e-5)
@@ -294,8 +296,8 @@ def test_the_weights_of_dco_moon(normalise, weights):
   now = task(algorithm, memory, received, server_memory=p)
   np.testing.assert_allclose(now.scalars['mu_t'], 1.0, rtol=1e-6)
   outputs = Outputs(representation=X, logits=jnp.zeros((1, 2)), features=X)
-  frozen = {'global': X, 'previous_0': Y}
-  total, parts = algorithm.loss(outputs, frozen, None, now, BATCH)
+  references = {'global': X, 'previous_0': Y}
+  total, parts = algorithm.loss(outputs, references, None, now, BATCH)
   supervised, contrastive = np.log(2), np.log(1 + np.exp(-1))
   np.testing.assert_allclose(parts['supervised_loss'], supervised, rtol=1e-6)
   np.testing.assert_allclose(parts['contrastive_loss'], contrastive, rtol=1e-6)

@@ -65,9 +65,9 @@ def probe(heard):
     check(received, memory)
     return received.model
 
-  def loss(outputs, frozen, params, task, batch):
-    total, parts = base.supervised(outputs, frozen, params, of_task(task), batch)
-    apart = jnp.mean(jnp.square(frozen['global'] - frozen['last']))
+  def loss(outputs, references, params, task, batch):
+    total, parts = base.supervised(outputs, references, params, of_task(task), batch)
+    apart = jnp.mean(jnp.square(references['global'] - references['last']))
     return total + 0.0 * apart, parts
 
   def upload(trained, task):

@@ -27,8 +27,8 @@ def fedprox_l1(*, mu, squared):
   import jax.numpy as jnp
   from moon_jax.algorithms import base as algorithms
 
-  def loss(outputs, frozen, params, task, batch):
-    supervised, parts = algorithms.supervised(outputs, frozen, params, task, batch)
+  def loss(outputs, references, params, task, batch):
+    supervised, parts = algorithms.supervised(outputs, references, params, task, batch)
     apart = jax.tree.map(
       lambda w, r: jnp.sum(jnp.abs(w - r)), params, task.received['params']
     )

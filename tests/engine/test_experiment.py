@@ -8,7 +8,7 @@ from moon_jax import catalog, cli, tree
 from moon_jax import config as config_lib
 from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
-from moon_jax.engine import devices, experiment, programs
+from moon_jax.engine import devices, experiment, programs, traced
 from moon_jax.errors import UsageError
 from moon_jax.runner import run_directory
 from tests import world
@@ -55,7 +55,7 @@ def test_the_partition_may_have_a_seed_of_its_own():
   ):
     np.testing.assert_array_equal(a, b)
   assert [e.config.partition.seed for e in (two, held)] == ['auto', 3]
-  seeds = [experiment.round_scalars(e.config, e.algorithm, 0).seed for e in (two, held)]
+  seeds = [traced.scalars(e.config, e.algorithm, 0).seed for e in (two, held)]
   assert seeds == [4, 4]
 
 
@@ -121,7 +121,7 @@ def test_the_device_gets_of_a_plan_what_it_reads():
   built = build()
   plan, given = built.planner.plan(0), first_inputs(built).plan
   assert given.step_real is None
-  np.testing.assert_array_equal(given.examples, plan.examples)
+  np.testing.assert_array_equal(given.rows, plan.rows)
   assert plan.step_real.sum() > 0
 
 
@@ -171,7 +171,7 @@ def test_every_knob_reaches_the_part_it_is_for():
   planner = built.planner
   assert (planner.seed, planner.batch_size, planner.local_epochs) == (3, 7, 2)
   # What is drawn on the device depends on the seed too.
-  assert experiment.round_scalars(built.config, built.algorithm, 0).seed == 3
+  assert traced.scalars(built.config, built.algorithm, 0).seed == 3
   # 6 * 0.25 = 1.5, and halves are rounded up.
   assert (planner.cohort_size, planner.num_lanes) == (2, 2)
   for split, images, labels in (

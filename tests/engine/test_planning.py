@@ -36,7 +36,7 @@ def lane_batches(plan, bounds, num_segments, lanes):
     for step in range(bounds[segment], bounds[segment + 1]):
       for lane in lanes:
         if plan.step_real[step, lane]:
-          rows = plan.examples[step, lane, : plan.num_real[step, lane]]
+          rows = plan.rows[step, lane, : plan.num_real[step, lane]]
           current[lane][1].append(rows.tolist())
     for lane in lanes:
       if plan.store[segment, lane] >= 0:
@@ -232,7 +232,7 @@ def test_max_steps_by_hand():
   assert most(4) == most(6) == 7  # each has a lane
   # Segments of 4 steps make that 8, 8, 4 and 4: both of the last start at 8.
   assert most(2, segment_steps=4) == 12
-  assert most(2, room=30) == 30
+  assert most(2, min_steps=30) == 30
 
 
 def test_max_steps_is_enough_for_the_longest_clients_and_within_grahams_bound():
@@ -287,8 +287,8 @@ def test_a_process_makes_the_batches_of_its_own_lanes(segment_steps):
   whole, halves = plan(), [plan(own_lanes=range(n, n + 2)) for n in (0, 2)]
   for n, half in enumerate(halves):
     for name, wanted, found in zip(planning.Plan._fields, whole, half, strict=True):
-      if name in ('examples', 'num_real'):
+      if name in ('rows', 'num_real'):
         own = slice(2 * n, 2 * n + 2)
         wanted, found = wanted[:, own], found[:, own]
       np.testing.assert_array_equal(found, wanted)
-    assert not half.examples[:, 2 - 2 * n : 4 - 2 * n].any()
+    assert not half.rows[:, 2 - 2 * n : 4 - 2 * n].any()

@@ -385,8 +385,8 @@ def test_filler_content_reaches_nothing():
   real = np.arange(world.BATCH_SIZE) < plan.num_real[..., None]
   filler = ~(real & plan.step_real[..., None])
   assert filler.any()
-  other = plan._replace(examples=np.where(filler, 7, plan.examples).astype(np.int32))
-  assert (other.examples != plan.examples).any()
+  other = plan._replace(rows=np.where(filler, 7, plan.rows).astype(np.int32))
+  assert (other.rows != plan.rows).any()
 
   class Changed:
     segment_steps = 0
@@ -434,7 +434,7 @@ def test_every_step_sees_its_batch_augmented():
   seen = []
   for step in range(2):
     key = keys.for_purpose(keys.step_key(3, index, 1, step), keys.Purpose.AUGMENT)
-    seen.append(augment(key, split.images, plan.examples[step, 0]))
+    seen.append(augment(key, split.images, plan.rows[step, 0]))
   pixels = np.concatenate(seen).astype(np.float32) / 255
   images = (pixels - split.mean.reshape(1, 1, 1, -1)) / split.std.reshape(1, 1, 1, -1)
   expected = reference.run(
@@ -442,7 +442,7 @@ def test_every_step_sees_its_batch_augmented():
     network=reference.mlp,
     params=world.variables()['params'],
     images=images,
-    labels=labels[plan.examples[:2, 0].ravel()],
+    labels=labels[plan.rows[:2, 0].ravel()],
     rounds=[{1: [np.arange(16), np.arange(16, 32)]}],
     num_clients=4,
     sizes=dict(enumerate(world.SIZES)),

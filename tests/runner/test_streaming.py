@@ -99,7 +99,7 @@ def test_a_round_has_the_examples_of_its_cohort_alone(sources):
   )
   ends = np.cumsum(sizes[plan.clients])
   assert np.asarray(given.offsets).tolist() == [0, *ends]
-  assert plan.examples[plan.step_real].max() == ends[-1] - 1
+  assert plan.rows[plan.step_real].max() == ends[-1] - 1
   stored = built.stream.data.stored
   for slot, (images, labels) in enumerate(stored.read(stored.records[plan.clients])):
     mine = slice(*np.asarray(given.offsets)[slot : slot + 2])

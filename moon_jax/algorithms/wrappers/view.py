@@ -30,8 +30,8 @@ def seen_through(
     received, memory = view(task.received, task.memory)
     return task._replace(received=received, memory=memory, scalars=scalars(task))
 
-  def loss(outputs, frozen, params, task, batch):
-    return inner.loss(outputs, frozen, params, inner_task(task), batch)
+  def loss(outputs, references, params, task, batch):
+    return inner.loss(outputs, references, params, inner_task(task), batch)
 
   def after_step(task, loss, grads, key):
     return inner.after_step(inner_task(task), loss, grads, key)

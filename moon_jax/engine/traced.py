@@ -1,0 +1,31 @@
+"""What reaches a compiled program as an argument: another value compiles nothing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from moon_jax import catalog
+from moon_jax.algorithms.base import Algorithm
+from moon_jax.config import Config, flatten
+from moon_jax.engine import learning_rate
+from moon_jax.types import Scalars
+
+
+def split(options: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+  """The options that are traced, which are the floats; and those that are built in."""
+  traced = {name: one for name, one in options.items() if isinstance(one, float)}
+  return traced, {name: options[name] for name in options.keys() - traced}
+
+
+def scalars(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:
+  """The scalars of a round, each a float32 array; round_index counts from 0."""
+  of_optimizer, _ = split(catalog.options('optimizer', flatten(config)))
+  optimizer = {
+    'learning_rate': learning_rate.of_round(config, round_index),
+    'weight_decay': config.optimizer.weight_decay,
+    **of_optimizer,
+  }
+  found = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
+  return Scalars(*found, seed=np.int32(config.seed))
