@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from benchmarks import cpu, gpu, gpu_compile, processes, scale
 from benchmarks.processes import ROOT
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
 
 # In a process of its own: one that has seen a GPU keeps most of its memory.
 _DEVICE = """

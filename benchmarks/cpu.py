@@ -15,7 +15,8 @@ import numpy as np
 from benchmarks import beside, processes
 from benchmarks.rows import Row, until
 from moon_jax.data import partition
-from moon_jax.engine import planning, scheduling
+from moon_jax.engine import scheduling
+from moon_jax.train import planning
 
 MINUTES = {True: 5, False: 25}  # quick or not
 

@@ -17,8 +17,9 @@ import time
 import jax
 import numpy as np
 
-from moon_jax import cli, tree
 from moon_jax import config as config_lib
+from moon_jax.config import cli
+from moon_jax.core import tree
 from moon_jax.engine import devices, experiment, programs
 from moon_jax.runner import clock
 

@@ -22,7 +22,8 @@ import time
 
 import numpy as np
 
-from moon_jax import cli, files
+from moon_jax.config import cli
+from moon_jax.core import files
 from moon_jax.data.arrays import make_dataset
 from moon_jax.engine import hosts, launchers
 from moon_jax.runner import checkpoint, clock, loop, run_directory

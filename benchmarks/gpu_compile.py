@@ -27,9 +27,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import hlo, processes
 from benchmarks.rows import Row
-from moon_jax import cli
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.engine import devices, experiment, programs
-from moon_jax.errors import ExitCode, UsageError
 
 PAPER = '--config=configs/cifar10_moon.py'
 RESNET = ('--config.model=resnet18', '--config.local_epochs=1')

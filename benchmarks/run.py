@@ -14,7 +14,8 @@ import time
 
 import jax
 
-from moon_jax import cli, files
+from moon_jax.config import cli
+from moon_jax.core import files
 from moon_jax.runner import loop, run_directory
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'

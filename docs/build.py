@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from docs import curve, draw, records
 from docs.rows import NOT_RUN, Row, rows
 from moon_jax import config as config_lib
-from moon_jax.errors import ExitCode, UsageError, did_you_mean, exit_code_of
+from moon_jax.core.errors import ExitCode, UsageError, did_you_mean, exit_code_of
 from moon_jax.report.numbers import statistics
 
 DOCS = pathlib.Path(__file__).parent

@@ -13,7 +13,7 @@ from scipy import stats
 
 from docs.records import Kept
 from docs.rows import NOT_RUN, rows
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
 
 # Column -> how its variants are called, and beta; shards have none.
 _COLUMNS = {

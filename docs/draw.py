@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from moon_jax import files
+from moon_jax.core import files
 from moon_jax.report.draw import figures
 from moon_jax.report.draw.charts import Scatter
 from moon_jax.runner import plots

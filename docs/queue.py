@@ -28,9 +28,9 @@ from collections.abc import Iterator, Sequence
 from absl import flags
 
 from docs import records
-from moon_jax import cli, files
-from moon_jax.config import ConfigError
-from moon_jax.errors import ExitCode, RunError, UsageError, exit_code_of
+from moon_jax.config import ConfigError, cli
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
 from moon_jax.runner import lock, loop, program, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps import running

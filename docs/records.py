@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from docs import draw
 from moon_jax import config as config_lib
-from moon_jax import files
-from moon_jax.errors import UsageError
+from moon_jax.core import files
+from moon_jax.core.errors import UsageError
 from moon_jax.report.read import features
 from moon_jax.report.read.runs import read_arrays
 from moon_jax.runner import clock

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from docs.records import Kept
 from moon_jax import config as config_lib
 from moon_jax.config import Variant
-from moon_jax.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError, did_you_mean
 from moon_jax.report.numbers import statistics
 
 # Digest of a data set that is not the original's, and what differs.

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 
 import moon_jax
 from configs import base
-from moon_jax import tree
 from moon_jax.algorithms import losses
+from moon_jax.core import tree
 
 
 def feddyn(*, alpha: float) -> moon_jax.Algorithm:

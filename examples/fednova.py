@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 import moon_jax
 from configs import base
-from moon_jax import tree
+from moon_jax.core import tree
 
 
 class Path(NamedTuple):

@@ -16,8 +16,8 @@ import numpy as np
 
 import moon_jax
 from configs import base
+from moon_jax.core.errors import UsageError
 from moon_jax.data.partition import grouped
-from moon_jax.errors import UsageError
 
 SIDE, RADII = 12, (1.5, 2.5, 3.5, 4.5)  # pixels
 NUM_TRAIN, NUM_TEST = 800, 200

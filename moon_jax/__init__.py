@@ -4,7 +4,8 @@
   sweep                              many of them, one table
   register_algorithm, register_...   parts of your own, with knobs
   Callback                           what happens beside the rounds of a run
-  Algorithm, Upload, ...             what an algorithm is made of
+  Algorithm, Upload, tree, ...       what an algorithm is made of
+  errors                             what ends a run
 
 What needs JAX is imported when it is first used.
 """
@@ -22,10 +23,12 @@ _MODULES = {
   'api': ('load_config', 'rounds', 'run', 'sweep'),
   'catalog.parts': ('Metric', 'knob', *_BOUNDS),
   'catalog.registering': tuple(f'register_{kind}' for kind in _KINDS),
+  'core.errors': ('errors',),
+  'core.tree': ('tree',),
+  'core.types': ('Outputs', 'Server', 'Upload'),
   'data.partition': ('Partition',),
-  'inference': ('load',),
+  'predict.inference': ('load',),
   'runner.callbacks': ('Callback',),
-  'types': ('Outputs', 'Server', 'Upload'),
 }
 _PUBLIC = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = ['__version__', *_PUBLIC]
@@ -34,7 +37,8 @@ __all__ = ['__version__', *_PUBLIC]
 def __getattr__(name: str) -> Any:
   if name not in _PUBLIC:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  return getattr(importlib.import_module(f'{__name__}.{_PUBLIC[name]}'), name)
+  module = importlib.import_module(f'{__name__}.{_PUBLIC[name]}')
+  return module if module.__name__.endswith(f'.{name}') else getattr(module, name)
 
 
 def __dir__() -> list[str]:

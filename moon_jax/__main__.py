@@ -2,7 +2,7 @@
 
 import sys
 
-from moon_jax.errors import ExitCode, exit_code_of
+from moon_jax.core.errors import ExitCode, exit_code_of
 from moon_jax.runner import program, signals
 
 
@@ -24,7 +24,8 @@ def launch(argv: list[str], stop: signals.Stop | None = None) -> int:
 
 def _launch(argv: list[str], stop: signals.Stop) -> int:
   # Only now: Ctrl-C is one line from the start, before anything slow is loaded.
-  from moon_jax import cli, files
+  from moon_jax.config import cli
+  from moon_jax.core import files
   from moon_jax.engine import hosts
   from moon_jax.runner import surroundings
 

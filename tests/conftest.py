@@ -9,7 +9,7 @@ user's cache folder, for both workers, the processes that tests start, and later
 import os
 import subprocess
 
-from moon_jax import cache
+from moon_jax.core import cache
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache.folder() / 'tests')

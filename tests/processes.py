@@ -12,8 +12,8 @@ import time
 import numpy as np
 import orbax.checkpoint as ocp
 
+from moon_jax.core.errors import ExitCode
 from moon_jax.engine import devices
-from moon_jax.errors import ExitCode
 
 ROOT = pathlib.Path(__file__).parents[1]
 LAUNCH = str(ROOT / 'launch.py')

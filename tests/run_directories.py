@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 
-from moon_jax import catalog, cli
+from moon_jax import catalog
 from moon_jax import config as config_lib
+from moon_jax.config import cli
 
 BYTES_DOWN, BYTES_UP = 1_000_000, 500_000
 TRAIN, EVALUATE, IDLE = 2.0, 0.5, 0.25

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax import errors
+from moon_jax.core import errors
 from tests import processes
 
 ROOT = pathlib.Path(__file__).parents[1]

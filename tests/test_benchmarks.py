@@ -12,9 +12,9 @@ import pytest
 from benchmarks import __main__ as suites
 from benchmarks import cpu, engine, gpu, hlo
 from benchmarks.rows import Row
-from moon_jax import cli
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode
 from moon_jax.engine import experiment
-from moon_jax.errors import ExitCode
 from tests.processes import ROOT
 
 # One product before a loop of 7 steps, in which stands a loop of unknown length.

@@ -11,7 +11,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from configs import base
-from moon_jax import catalog, cli, config, errors
+from moon_jax import catalog, config
+from moon_jax.config import cli
+from moon_jax.core import errors
 
 ROOT = pathlib.Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / 'configs').glob('[!_]*.py'))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from docs import build, curve, records
-from moon_jax.errors import ExitCode, UsageError
+from moon_jax.core.errors import ExitCode, UsageError
 from tests.run_directories import write_run
 
 ROUNDS = 100

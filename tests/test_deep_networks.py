@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from benchmarks import engine
-from moon_jax import cli, models
+from moon_jax import models
+from moon_jax.config import cli
 from moon_jax.engine import experiment, programs
 from tests.test_benchmarks import assert_same_average, flags, with_torch, write_images
 

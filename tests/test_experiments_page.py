@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from docs import build, draw, records
-from moon_jax import config, files
-from moon_jax.errors import ExitCode
+from moon_jax import config
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode
 from tests.run_directories import edit_lines, write_lines, write_run
 
 DOCS = pathlib.Path(__file__).parents[1] / 'docs'

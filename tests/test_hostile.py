@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from moon_jax import __main__, predict
-from moon_jax.errors import ExitCode
+from moon_jax import __main__
+from moon_jax.core.errors import ExitCode
+from moon_jax.predict import command
 from moon_jax.report.__main__ import main as report
 from moon_jax.report.read import features
 from moon_jax.runner import saved_state
@@ -137,7 +138,7 @@ def commands(whole, folder):
   return {
     'compare': lambda: report(['compare', run]),
     'launch': lambda: __main__.launch([*FLAGS, f'--workdir={run}']),
-    'predict': lambda: predict.main([f'--workdir={run}', images, out]),
+    'predict': lambda: command.main([f'--workdir={run}', images, out]),
     'report': lambda: report([str(folder / 'runs'), f'--out={folder}/out']),
   }
 

@@ -13,10 +13,10 @@ import pytest
 
 import moon_jax
 from moon_jax import config as config_lib
-from moon_jax import inference
-from moon_jax import predict as predict_lib
-from moon_jax.engine import client_memory
-from moon_jax.errors import ExitCode, NoCheckpointError, UsageError
+from moon_jax.core.errors import ExitCode, NoCheckpointError, UsageError
+from moon_jax.engine import tiers
+from moon_jax.predict import command as predict_lib
+from moon_jax.predict import inference
 from moon_jax.runner import checkpoint
 from tests import world
 from tests.runner.test_launch import ROOT, contents, launch
@@ -131,7 +131,7 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   assert sorted(path.name for path in tmp_path.iterdir()) == ['2', '3']
   own = batch_norm == 'local' or algorithm in OWN_MODELS
   variables = jax.eval_shape(lambda: first.server.variables)
-  assert client_memory.has_own_models(made, variables) == own
+  assert tiers.has_own_models(made, variables) == own
 
 
 def test_the_only_client_needs_no_name(workdir):

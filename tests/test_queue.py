@@ -7,7 +7,7 @@ import pytest
 from configs import curve, moon_cvpr21
 from docs import queue, records
 from moon_jax import config
-from moon_jax.errors import ExitCode, UsageError
+from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.runner import lock, loop, signals
 
 TINY = (

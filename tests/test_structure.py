@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from moon_jax.errors import ExitCode
+from moon_jax.core.errors import ExitCode
 from tests.processes import check_success, launch, read_lines
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -16,18 +16,17 @@ PACKAGE = ROOT / 'moon_jax'
 
 # A module imports its own layer and those before it.
 LAYERS = (
-  ('types', 'errors'),
-  ('files',),
-  ('tree', 'keys', 'cache'),
+  ('core', 'core.types', 'core.errors'),
+  ('core.files',),
+  ('core.tree', 'core.keys', 'core.cache'),
   ('catalog',),
   ('config',),
-  ('cli',),
   ('algorithms',),
   ('models',),
   ('data',),
+  ('train',),
   ('engine',),
   ('runner',),
-  ('inference',),
   ('predict',),
   ('report',),
   ('sweeps',),

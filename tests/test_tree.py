@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax import tree
+from moon_jax.core import tree
 
 
 def test_weighted_sum_of_three_clients():

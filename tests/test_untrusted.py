@@ -12,10 +12,12 @@ import zipfile
 import numpy as np
 import pytest
 
-from moon_jax import __main__, files, inference, predict
+from moon_jax import __main__
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode, RunError
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
-from moon_jax.errors import ExitCode, RunError
+from moon_jax.predict import command, inference
 from moon_jax.report.__main__ import main as report
 from moon_jax.report.read import features, runs
 from tests import processes
@@ -130,7 +132,7 @@ def test_programs_import_nothing_that_a_run_directory_brings(here, trained, caps
   with pytest.raises(array_lib.DataError, match='not one of TFDS'):
     inference.load(workdir).test_data()
   np.savez('in.npz', images=np.zeros((1, 8, 8), np.uint8))
-  assert predict.main(['--workdir=runs/evil', '--input=in.npz']) == ExitCode.DONE
+  assert command.main(['--workdir=runs/evil', '--input=in.npz']) == ExitCode.DONE
   flags = [f'--config.data.{name}={value}' for name, value in evil.items()]
   assert __main__.launch([*flags, '--workdir=other']) == ExitCode.USAGE
   assert not (here / 'other').exists()
@@ -196,7 +198,7 @@ def test_nothing_is_unpickled(here, trained):
   with pytest.raises(array_lib.DataError, match='Object arrays cannot be loaded'):
     inference.load(workdir).test_data()
   words = ['--workdir=run', '--input=images.npz']
-  assert predict.main(words) == ExitCode.USAGE
+  assert command.main(words) == ExitCode.USAGE
   np.savez('run/partition.npz', class_counts=evil)
   np.savez('run/features.npz', **dict.fromkeys(features.Features._fields, evil))
   (found,) = runs.find([here], print)
@@ -285,7 +287,7 @@ def test_nobody_waits_for_a_pipe(trained, tmp_path, name, capsys):
   with within(60):
     codes = [
       report(['compare', str(workdir)]),
-      predict.main([f'--workdir={workdir}', f'--input={tmp_path}/in.npz']),
+      command.main([f'--workdir={workdir}', f'--input={tmp_path}/in.npz']),
       __main__.launch([*FLAGS, f'--workdir={workdir}']),
     ]
   assert set(codes) <= {0, ExitCode.USAGE, ExitCode.NO_CHECKPOINT}
@@ -326,7 +328,7 @@ def test_nothing_is_written_through_a_link(trained, tmp_path, capsys):
   (tmp_path / 'in_predictions.npz.partial').symlink_to(outside)
   np.savez(tmp_path / 'in.npz', images=np.zeros((1, 8, 8), np.uint8))
   words = [f'--workdir={workdir}', f'--input={tmp_path}/in.npz']
-  assert predict.main(words) == ExitCode.DONE
+  assert command.main(words) == ExitCode.DONE
   features._keep(workdir / 'features.npz', features.Features(*[np.zeros(1)] * 5))
   more = (*FLAGS, '--config.num_rounds=2', f'--workdir={workdir}')
   assert __main__.launch(list(more)) == ExitCode.DONE
@@ -380,7 +382,7 @@ def test_predict_is_given_names_of_nothing(here, trained, capsys, words, message
   np.savez('in.npz', images=np.zeros((1, 8, 8), np.uint8))
   before = processes.contents(here)
   given = [f'--workdir={trained}', '--input=in.npz', *words]
-  assert predict.main(given) in (ExitCode.USAGE, ExitCode.NO_CHECKPOINT)
+  assert command.main(given) in (ExitCode.USAGE, ExitCode.NO_CHECKPOINT)
   (line,) = capsys.readouterr().err.splitlines()
   assert message in line
   assert processes.contents(here) == before
@@ -399,7 +401,7 @@ def test_a_folder_called_by_no_plain_number_is_no_checkpoint(here, trained, caps
   for name in ('\u00b2', '\u0663', '007', '-1'):
     shutil.copytree(workdir / 'checkpoints/1', workdir / 'checkpoints' / name)
   np.savez('in.npz', images=np.zeros((1, 8, 8), np.uint8))
-  assert predict.main(['--workdir=run', '--input=in.npz']) == ExitCode.DONE
+  assert command.main(['--workdir=run', '--input=in.npz']) == ExitCode.DONE
   assert 'after round 1 of run' in capsys.readouterr().out
   for _ in range(2):  # the second time what is kept is of the newest checkpoint
     assert report(['run', '--out=out']) == ExitCode.DONE

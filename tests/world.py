@@ -7,17 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax import catalog, models, tree
+from moon_jax import catalog, models
 from moon_jax.algorithms import robust
 from moon_jax.algorithms.wrappers import server_optimizer as server_wrapper
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
+from moon_jax.core import tree
+from moon_jax.core.types import Scalars, Server, State
 from moon_jax.data import device, partition
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import client_training, devices, lanes, planning
-from moon_jax.engine import round as round_lib
+from moon_jax.engine import devices
 from moon_jax.models import layers
-from moon_jax.types import Scalars, Server, State
+from moon_jax.train import client_training, lanes, planning
+from moon_jax.train import round as round_lib
 
 BATCH_SIZE = 16
 LOCAL_EPOCHS = 2

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import jax
 
-from moon_jax import tree
 from moon_jax.algorithms import losses
-from moon_jax.types import Batch, Outputs, PyTree, Server, Task, Upload
+from moon_jax.core import tree
+from moon_jax.core.types import Batch, Outputs, PyTree, Server, Task, Upload
 
 Parts = dict[str, jax.Array]
 OfModel = Callable[[PyTree], PyTree]

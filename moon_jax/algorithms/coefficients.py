@@ -9,8 +9,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from moon_jax import tree
-from moon_jax.types import PyTree
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree
 
 
 def deviation(trained: PyTree, received: PyTree) -> jax.Array:

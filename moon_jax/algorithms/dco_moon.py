@@ -6,7 +6,7 @@ from moon_jax.algorithms import coefficients
 from moon_jax.algorithms.base import Algorithm, model_in_server
 from moon_jax.algorithms.moon import moon
 from moon_jax.algorithms.wrappers.view import seen_through
-from moon_jax.types import Server
+from moon_jax.core.types import Server
 
 
 def dco_moon(

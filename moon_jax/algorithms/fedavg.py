@@ -6,6 +6,6 @@ from moon_jax.algorithms.base import Algorithm
 def fedavg() -> Algorithm:
   """Plain local training, then the mean weighted by examples: `base.average`.
 
-  `engine/aggregation.py` takes the mean as clients finish.
+  `train/aggregation.py` takes the mean as clients finish.
   """
   return Algorithm()

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from moon_jax import tree
-from moon_jax.types import PyTree
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree
 
 
 def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:

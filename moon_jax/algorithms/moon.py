@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.algorithms import base, losses
-from moon_jax.types import PyTree, Upload
+from moon_jax.core.types import PyTree, Upload
 
 # Parts of the loss that are no terms of it: see Algorithm.
 MEASURED = {

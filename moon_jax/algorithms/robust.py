@@ -9,9 +9,9 @@ Every rule holds the cohort's K uploads in memory.
 import jax
 import jax.numpy as jnp
 
-from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.types import PyTree
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree
 
 
 def median() -> Algorithm:

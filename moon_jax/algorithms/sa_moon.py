@@ -5,12 +5,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax import tree
 from moon_jax.algorithms import base, temperature
 from moon_jax.algorithms.moon import moon
 from moon_jax.algorithms.wrappers.view import seen_through
-from moon_jax.keys import Purpose, for_purpose
-from moon_jax.types import PyTree, Server, Upload
+from moon_jax.core import tree
+from moon_jax.core.keys import Purpose, for_purpose
+from moon_jax.core.types import PyTree, Server, Upload
 
 
 class Tempered(NamedTuple):

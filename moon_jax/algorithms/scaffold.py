@@ -5,9 +5,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax import tree
 from moon_jax.algorithms import base
-from moon_jax.types import Server, Upload
+from moon_jax.core import tree
+from moon_jax.core.types import Server, Upload
 
 
 class Path(NamedTuple):

@@ -1,7 +1,7 @@
 """SOLO: every client trains alone; the lower bound of Li et al. 2021, table 1."""
 
 from moon_jax.algorithms import base
-from moon_jax.types import Upload
+from moon_jax.core.types import Upload
 
 
 def solo() -> base.Algorithm:

@@ -21,7 +21,7 @@ _PAIR = frozenset({'files', 'pair', 'features'})
 _DEALT, _BETA = frozenset({'dealt'}), frozenset({'dealt', 'beta'})
 _DECAYING = frozenset({'decaying'})
 # Where the code is.
-_RULES, _LOCAL, _RATE = 'data.partition', 'engine.optimizers', 'engine.learning_rate'
+_RULES, _LOCAL, _RATE = 'data.partition', 'train.optimizers', 'engine.learning_rate'
 _SERVER = 'algorithms.wrappers.server_optimizer'
 _GRAPHS = 'algorithms.wrappers.topology'
 _FEDERATED = 'data.federated'

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
 
 
 class Bound(NamedTuple):

@@ -13,7 +13,7 @@ from moon_jax.catalog.algorithms import ALGORITHMS
 from moon_jax.catalog.general import EXECUTION, KNOBS
 from moon_jax.catalog.others import OTHERS
 from moon_jax.catalog.parts import KINDS, Knob, Metric, Part, one_of
-from moon_jax.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError, did_you_mean
 
 _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
 

@@ -13,7 +13,7 @@ import ml_collections
 from moon_jax import catalog
 from moon_jax.config.trees import flatten
 from moon_jax.config.validation import ConfigError
-from moon_jax.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError, did_you_mean
 
 ROOT = pathlib.Path(__file__).parents[2]
 LIST = 'list'

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from moon_jax import catalog
 from moon_jax.config.trees import Config, flatten, nest
-from moon_jax.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError, did_you_mean
 
 # As README.md writes them, and as Python and --help do.
 _BOOLS = {'true': True, 'false': False, 'True': True, 'False': False}

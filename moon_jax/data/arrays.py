@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from moon_jax.errors import UsageError
-from moon_jax.types import Dataset
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Dataset
 
 
 class DataError(UsageError):

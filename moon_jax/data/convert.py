@@ -17,14 +17,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from moon_jax import catalog, cli
+from moon_jax import catalog
 from moon_jax import config as config_lib
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.types import Dataset
 from moon_jax.data import sources
 from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import assembled, users, writing
-from moon_jax.errors import ExitCode, UsageError, exit_code_of
-from moon_jax.keys import Purpose, host_rng
-from moon_jax.types import Dataset
 
 _CLASSES, _SIDE = 10, 28
 # Users of a made-up federation who are tested, and on how many images.

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax import __version__, cache, files
+from moon_jax import __version__
+from moon_jax.core import cache, files
 
 
 class Decoded(NamedTuple):

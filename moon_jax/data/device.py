@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax.types import Batch
+from moon_jax.core.types import Batch
 
 # (images [M, H, W, C] uint8, rows [B] int32) -> [B, H, W, C] uint8.
 View = Callable[[jax.Array, jax.Array], jax.Array]

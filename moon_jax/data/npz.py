@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from moon_jax import files
+from moon_jax.core import files
+from moon_jax.core.types import Dataset
 from moon_jax.data.arrays import DataError, make_dataset, one_line
 from moon_jax.data.federated import users
-from moon_jax.types import Dataset
 
 NPZ_ARRAYS = ('train_x', 'train_y', 'test_x', 'test_y')
 # Whose each example is; a file may have one, both or none.

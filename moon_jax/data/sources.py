@@ -6,10 +6,10 @@ import importlib.util
 import numpy as np
 
 from moon_jax import catalog
+from moon_jax.core.types import Dataset
 from moon_jax.data import npz
 from moon_jax.data.arrays import make_dataset
 from moon_jax.data.federated import assembled, users
-from moon_jax.types import Dataset
 
 
 def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dataset:

@@ -13,11 +13,11 @@ from unittest import mock
 
 import numpy as np
 
-from moon_jax import files
+from moon_jax.core import files
+from moon_jax.core.types import Dataset
 from moon_jax.data import decoded
 from moon_jax.data.arrays import DataError, images_of, make_dataset, one_line
 from moon_jax.data.federated import users
-from moon_jax.types import Dataset
 
 # TFDS name -> [C] mean and [C] standard deviation of pixel / 255 that the literature
 # normalises with (CIFAR-10: Li et al. 2021). Other data uses its own training split.

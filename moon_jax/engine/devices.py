@@ -14,11 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from moon_jax.core.errors import RunError, UsageError
+from moon_jax.core.types import LANES, PyTree
 from moon_jax.engine import hosts
-from moon_jax.errors import RunError, UsageError
-from moon_jax.types import PyTree
-
-LANES = 'lanes'  # the only axis of the mesh
 
 # A CPU device that is done waits for the others at the end of a round. After 40 seconds
 # XLA takes that for a deadlock and aborts the process, but lanes may differ by more. So

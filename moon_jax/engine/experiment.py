@@ -9,26 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from moon_jax import catalog, models, tree
+from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.config import Config, changed, flatten
+from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Dataset, PyTree, Server, State
 from moon_jax.data import device, partition, sources
 from moon_jax.data.federated import users
-from moon_jax.engine import (
-  accelerator,
-  client_memory,
-  client_training,
-  devices,
-  planning,
-  scheduling,
-  streaming,
-  traced,
-)
-from moon_jax.errors import UsageError
+from moon_jax.engine import devices, gpu, scheduling, streaming, tiers, traced
 from moon_jax.models import fused_cpu
-from moon_jax.types import Dataset, PyTree, Server, State
+from moon_jax.train import client_training, planning
 
 _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
 
@@ -75,7 +68,7 @@ class Experiment(NamedTuple):
   mesh: Mesh
   traffic: tuple[int, int]
   data_digest: str
-  memory: client_memory.Tier
+  memory: tiers.Tier
   own_models: bool
 
 
@@ -107,7 +100,7 @@ def build(
   planner = scheduling.make_planner(
     config, split, backend, share=bool(algorithm.share), min_steps=min_steps
   )
-  memory = client_memory.choose(
+  memory = tiers.choose(
     config.execution.client_store,
     algorithm,
     network.shapes,
@@ -120,7 +113,7 @@ def build(
     stream = streaming.Stream(data, planner.cohort_size)
     planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
   if backend != 'cpu':
-    planner = accelerator.suited(
+    planner = gpu.suited(
       planner,
       *(network, algorithm, images, memory),
       choose_lanes=config.execution.lanes == 'auto',
@@ -150,7 +143,7 @@ def build(
     ),
     data_digest=sources.digest(loaded),
     memory=memory,
-    own_models=client_memory.has_own_models(algorithm, network.shapes),
+    own_models=tiers.has_own_models(algorithm, network.shapes),
   )
 
 

@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.engine import launchers
 from moon_jax.engine.launchers import Place
-from moon_jax.errors import ExitCode, RunError, UsageError
 
 # Seconds of silence after which JAX ends the other processes. A sign of life comes in
 # each half of them, so that a process may be stopped for a minute.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
 
 COORDINATOR = 'MOON_JAX_COORDINATOR'  # host:port of process 0
 PROCESSES, PROCESS = 'MOON_JAX_PROCESSES', 'MOON_JAX_PROCESS'  # how many, which one

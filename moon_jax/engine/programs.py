@@ -14,20 +14,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Compiled as Stage
 from jax.stages import Lowered
 
-from moon_jax import catalog, tree
+from moon_jax import catalog
+from moon_jax.core import tree
+from moon_jax.core.types import ClientMetrics, Scalars, State
 from moon_jax.data.augment import augmenter
 from moon_jax.data.device import DeviceSplit, TrainSplit
-from moon_jax.engine import (
-  client_training,
-  devices,
-  evaluation,
-  lanes,
-  traced,
-)
-from moon_jax.engine import round as round_lib
+from moon_jax.engine import devices, traced
 from moon_jax.engine.experiment import Experiment, options
-from moon_jax.engine.planning import Plan
-from moon_jax.types import ClientMetrics, Scalars, State
+from moon_jax.train import client_training, evaluation, lanes
+from moon_jax.train import round as round_lib
+from moon_jax.train.planning import Plan
 
 
 class RoundInputs(NamedTuple):

@@ -8,9 +8,10 @@ import numpy as np
 
 from moon_jax import catalog
 from moon_jax.config import Config, flatten
+from moon_jax.core.errors import UsageError
 from moon_jax.data import partition
-from moon_jax.engine import devices, hosts, planning
-from moon_jax.errors import UsageError
+from moon_jax.engine import devices, hosts
+from moon_jax.train import planning
 
 
 def cohort_size(num_clients: int, participation: float) -> int:

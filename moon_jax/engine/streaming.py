@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from moon_jax.core.types import Dataset
 from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.engine import devices
-from moon_jax.types import Dataset
 
 
 @dataclasses.dataclass(frozen=True)

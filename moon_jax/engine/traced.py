@@ -9,8 +9,8 @@ import numpy as np
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.config import Config, flatten
+from moon_jax.core.types import Scalars
 from moon_jax.engine import learning_rate
-from moon_jax.types import Scalars
 
 
 def split(options: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:

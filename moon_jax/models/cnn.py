@@ -2,8 +2,8 @@
 
 import flax.linen as nn
 
+from moon_jax.core.types import Outputs
 from moon_jax.models import layers
-from moon_jax.types import Outputs
 
 
 class _Cnn(nn.Module):

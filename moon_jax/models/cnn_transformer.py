@@ -15,9 +15,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from moon_jax.core.types import Outputs
 from moon_jax.models import convolution, initializers, layers
 from moon_jax.models.convolution import pooling
-from moon_jax.types import Outputs
 
 WIDTH = 256
 

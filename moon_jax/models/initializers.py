@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moon_jax.keys import Purpose, host_rng
-from moon_jax.types import PyTree
+from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.types import PyTree
 
 Sample = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 

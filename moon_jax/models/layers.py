@@ -8,9 +8,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from moon_jax.core.types import Outputs
 from moon_jax.models import convolution, initializers
 from moon_jax.models.convolution.direct import widened
-from moon_jax.types import Outputs
 
 _ZEROS, _ONES = initializers.constant(0), initializers.constant(1)
 

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax import catalog
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Outputs, PyTree
 from moon_jax.models import initializers
 from moon_jax.models.convolution.direct import widened
-from moon_jax.types import Outputs, PyTree
 
 
 class Network(NamedTuple):

@@ -2,7 +2,7 @@
 
 import sys
 
-from moon_jax.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.report import command
 from moon_jax.runner import streams, surroundings
 

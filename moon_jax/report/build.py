@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
 from moon_jax.report.command import Request
 from moon_jax.report.draw import charts
 from moon_jax.report.draw.styles import Style

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from moon_jax import config as config_lib
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
 from moon_jax.report.numbers.choice import Choice
 from moon_jax.report.numbers.models import FIRST
 from moon_jax.report.numbers.naming import ALGORITHM

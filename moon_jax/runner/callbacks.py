@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moon_jax.config import Config
+from moon_jax.core.errors import DivergedError
+from moon_jax.core.types import ClientMetrics
 from moon_jax.engine.experiment import Experiment
-from moon_jax.errors import DivergedError
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.clock import timing_record
 from moon_jax.runner.metrics import Record, terms
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Round, is_due
-from moon_jax.types import ClientMetrics
 
 _NAMED = 10  # of the clients that diverged; there may be thousands
 

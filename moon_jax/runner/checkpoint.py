@@ -17,11 +17,11 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from moon_jax import files, tree
-from moon_jax.errors import NoCheckpointError
+from moon_jax.core import files, tree
+from moon_jax.core.errors import NoCheckpointError
+from moon_jax.core.types import PyTree, State
 from moon_jax.runner import client_store, saved_state
 from moon_jax.runner.client_store import ClientStore
-from moon_jax.types import PyTree, State
 
 _KEPT = 2
 

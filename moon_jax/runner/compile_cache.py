@@ -16,8 +16,8 @@ import filelock
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from moon_jax import cache
 from moon_jax import config as config_lib
+from moon_jax.core import cache
 from moon_jax.models import fused_cpu
 
 AUTO, OFF = 'auto', 'off'

@@ -9,18 +9,18 @@ import numpy as np
 from rich import progress
 from rich.console import Console as Terminal
 
-from moon_jax import files, tree
-from moon_jax.cli import Request
+from moon_jax.config.cli import Request
+from moon_jax.core import files, tree
+from moon_jax.core.errors import printable
+from moon_jax.core.types import State
 from moon_jax.engine import hosts
 from moon_jax.engine.experiment import Experiment
-from moon_jax.errors import printable
 from moon_jax.models import fused_cpu
 from moon_jax.runner import run_directory
 from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.clock import time_spent
 from moon_jax.runner.metrics import TARGET, Record, terms
 from moon_jax.runner.rounds import Round
-from moon_jax.types import State
 
 
 class Console(Callback):

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from moon_jax.core.types import PyTree, State
 from moon_jax.engine import devices
-from moon_jax.engine.evaluation import Score
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner.client_store import ClientStore
-from moon_jax.types import PyTree, State
+from moon_jax.train.evaluation import Score
 
 _AT_A_TIME = 64
 

@@ -8,8 +8,8 @@ import pathlib
 import platform
 from collections.abc import Iterator
 
-from moon_jax import files
-from moon_jax.errors import UsageError
+from moon_jax.core import files
+from moon_jax.core.errors import UsageError
 
 LOCK = '.lock'
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import jax
 
-from moon_jax import catalog, tree
-from moon_jax.cli import Request
+from moon_jax import catalog
+from moon_jax.config.cli import Request
+from moon_jax.core import tree
+from moon_jax.core.errors import ExitCode, UsageError
+from moon_jax.core.types import State
 from moon_jax.engine import devices, hosts
 from moon_jax.engine.experiment import Experiment, build, initial_state
-from moon_jax.errors import ExitCode, UsageError
 from moon_jax.runner import (
   callbacks,
   client_store,
@@ -26,7 +28,6 @@ from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Rounds
 from moon_jax.runner.signals import Stop
-from moon_jax.types import State
 
 
 def run(

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from moon_jax import files
+from moon_jax.core import files
 
 # Okabe and Ito 2008: told apart by colour-blind readers; without black and yellow, one
 # of which is lost on a dark or a light ground.

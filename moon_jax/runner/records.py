@@ -10,8 +10,8 @@ import math
 import os
 import pathlib
 
-from moon_jax import files
-from moon_jax.errors import NoCheckpointError
+from moon_jax.core import files
+from moon_jax.core.errors import NoCheckpointError
 from moon_jax.runner.metrics import Record
 from moon_jax.runner.run_directory import METRICS, SUMMARY, TIMINGS
 

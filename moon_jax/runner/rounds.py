@@ -26,16 +26,16 @@ from concurrent import futures
 import jax
 import numpy as np
 
-from moon_jax import tree
+from moon_jax.core import tree
+from moon_jax.core.types import ClientMetrics, PyTree, State
 from moon_jax.data.device import TrainSplit
 from moon_jax.engine import hosts, programs
 from moon_jax.engine.experiment import Experiment
-from moon_jax.engine.planning import Plan
 from moon_jax.runner import compile_cache, evaluation
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock
 from moon_jax.runner.metrics import Record, line_of
-from moon_jax.types import ClientMetrics, PyTree, State
+from moon_jax.train.planning import Plan
 
 
 @dataclasses.dataclass

@@ -17,12 +17,13 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from moon_jax import __version__, catalog, files
+from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
-from moon_jax.cli import Request
+from moon_jax.config.cli import Request
+from moon_jax.core import files
+from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.data.device import DeviceSplit
 from moon_jax.data.partition import Partition
-from moon_jax.errors import NoCheckpointError, UsageError
 from moon_jax.runner import lock
 from moon_jax.runner.metrics import Record, summarise
 

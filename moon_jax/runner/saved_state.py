@@ -18,11 +18,12 @@ import jax
 import numpy as np
 from etils import epy
 
-from moon_jax import __version__, files
-from moon_jax.errors import NoCheckpointError
+from moon_jax import __version__
+from moon_jax.core import files
+from moon_jax.core.errors import NoCheckpointError
+from moon_jax.core.types import State
 from moon_jax.runner import client_store
 from moon_jax.runner.client_store import Index
-from moon_jax.types import State
 
 with epy.lazy_imports():  # the first round need not wait for it
   import orbax.checkpoint as ocp

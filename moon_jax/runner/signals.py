@@ -10,8 +10,8 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from moon_jax.core.errors import ExitCode, RunError
 from moon_jax.engine import hosts
-from moon_jax.errors import ExitCode, RunError
 from moon_jax.runner import streams
 
 # Number -> what to call it, and the exit code.

@@ -5,7 +5,7 @@ import io
 import os
 import sys
 
-from moon_jax.errors import printable
+from moon_jax.core.errors import printable
 
 _STDERR = 2
 # The progress bar hides it.

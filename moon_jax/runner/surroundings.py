@@ -2,7 +2,7 @@
 
 import resource
 
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
 
 # JAX maps some 2 GB before it computes, and aborts or hangs where it may not.
 _ADDRESSES = 3 * 10**9

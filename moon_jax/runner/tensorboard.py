@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from tensorboardX import SummaryWriter, record_writer
 
-from moon_jax import files
+from moon_jax.core import files
 from moon_jax.runner.metrics import Record
 
 

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from moon_jax import cli
 from moon_jax import config as config_lib
-from moon_jax.config import ConfigError
+from moon_jax.config import ConfigError, cli
 from moon_jax.sweeps.grid import Change, combinations
 
 

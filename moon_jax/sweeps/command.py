@@ -35,10 +35,10 @@ from typing import NamedTuple
 
 from absl import flags
 
-from moon_jax import cli
 from moon_jax import config as config_lib
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.engine import devices
-from moon_jax.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps.cells import Cell, cells
 

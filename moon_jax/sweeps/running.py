@@ -18,17 +18,18 @@ from typing import NamedTuple
 import jax
 from rich import progress
 
-from moon_jax import catalog, files
+from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageError
+from moon_jax.core.types import Dataset
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, experiment, scheduling
-from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock, lock, loop, run_directory
 from moon_jax.runner.console import Console
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps.cells import Cell
-from moon_jax.types import Dataset
 
 LOGS = 'jobs'  # the folder of the processes' output
 FINISHED = 'finished'

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from moon_jax import files
-from moon_jax.errors import ExitCode, RunError, UsageError
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.sweeps.cells import Cell
 
 SCRIPT = 'sweep.sbatch'

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from moon_jax import tree
+from moon_jax.core import tree
 from tests import reference, world
 from tests.engine.test_round import TOLERANCE, assert_equal_to_reference, reference_run
 

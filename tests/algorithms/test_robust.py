@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import tree
 from moon_jax.algorithms import base, robust
-from moon_jax.types import Server, Upload, Uploads
+from moon_jax.core import tree
+from moon_jax.core.types import Server, Upload, Uploads
 from tests import reference, world
 from tests.engine import test_nonfinite
 from tests.engine.test_round import assert_equal_to_reference, reference_run

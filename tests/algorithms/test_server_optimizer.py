@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import catalog, tree
+from moon_jax import catalog
 from moon_jax.algorithms.wrappers import server_optimizer
+from moon_jax.core import tree
 
 
 def make(name, **numbers):

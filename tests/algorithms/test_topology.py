@@ -8,8 +8,8 @@ from scipy import sparse
 
 from moon_jax import catalog
 from moon_jax.algorithms.wrappers import topology
-from moon_jax.errors import UsageError
-from moon_jax.keys import Purpose, host_rng
+from moon_jax.core.errors import UsageError
+from moon_jax.core.keys import Purpose, host_rng
 
 KNOBS = {'degree': 2, 'edge_probability': 0.5, 'seed': 0}
 

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import tree
 from moon_jax.algorithms import base, robust
 from moon_jax.algorithms.wrappers.decentralized import decentralized
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
-from moon_jax.types import PyTree, Server, Upload
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree, Server, Upload
 from tests import world
 from tests.selection import few
 

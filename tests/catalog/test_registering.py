@@ -10,10 +10,11 @@ import shutil
 import pytest
 
 import moon_jax
-from moon_jax import catalog, cli, config
+from moon_jax import catalog, config
 from moon_jax.__main__ import launch
 from moon_jax.catalog import registry
-from moon_jax.errors import ExitCode, UsageError
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode, UsageError
 from tests.processes import read_lines
 
 # FedProx with the L1 norm, from outside.

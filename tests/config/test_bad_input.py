@@ -19,7 +19,7 @@ from matplotlib import font_manager
 from configs import base
 from moon_jax import catalog, config
 from moon_jax.__main__ import launch
-from moon_jax.errors import ExitCode
+from moon_jax.core.errors import ExitCode
 from tests.data import test_sources
 
 ROOT = pathlib.Path(__file__).parents[2]

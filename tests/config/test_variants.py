@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from configs import dco_moon, moon_cvpr21, moonflower, review, sa_moon
-from moon_jax import cli, config
+from moon_jax import config
 from moon_jax.__main__ import launch
-from moon_jax.errors import ExitCode
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode
 from moon_jax.runner import loop
 from tests.config import reported
 from tests.selection import few

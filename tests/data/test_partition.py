@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moon_jax import catalog, config
+from moon_jax.core.errors import UsageError
+from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.data import partition
 from moon_jax.data.partition import base, feature_skew, label_skew
-from moon_jax.errors import UsageError
-from moon_jax.keys import Purpose, host_rng
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))  # M = 600
 # The mean client owns 100 examples; one draw in several leaves some client below 50.

@@ -5,10 +5,10 @@ import pathlib
 import numpy as np
 import pytest
 
+from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert, sources
 from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import records, users
-from moon_jax.errors import ExitCode
 from tests.data import federations
 from tests.data.test_federated import FOUND, load
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from moon_jax.core.errors import UsageError
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
 from moon_jax.data import tfds as tfds_source
-from moon_jax.errors import UsageError
 
 PREPARED = pathlib.Path(__file__).parents[3] / 'shared/data/tfds'
 needs_prepared = pytest.mark.skipif(
@@ -492,7 +492,7 @@ def test_tfds_cifar10_needs_no_tensorflow():
 import sys
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import tfds as tfds_source
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
 dataset = tfds_source.load_tfds('cifar10', {str(PREPARED)!r})
 mean, std = array_lib.pixel_statistics(dataset.train_images)
 print(*(255 * mean), *(255 * std), *(255 * dataset.mean), *(255 * dataset.std))

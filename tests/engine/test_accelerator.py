@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import catalog, config, models, tree
-from moon_jax.engine import accelerator
-from moon_jax.engine.client_memory import Tier
+from moon_jax import catalog, config, models
+from moon_jax.core import tree
+from moon_jax.engine import gpu
+from moon_jax.engine.tiers import Tier
 from tests import world
 
 
@@ -19,7 +20,7 @@ def network(dense, convolved=0):
   return [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
 
 
-SMALL = network(accelerator.SLOW - 1)
+SMALL = network(gpu.SLOW - 1)
 
 
 def chosen(num_steps, num_devices=1, *, params=SMALL, lanes=None, lane=1, **more):
@@ -29,11 +30,11 @@ def chosen(num_steps, num_devices=1, *, params=SMALL, lanes=None, lane=1, **more
   """
   sizes = world.BATCH_SIZE * np.array(num_steps)
   plans = world.planner(lanes or len(sizes), len(sizes), sizes, num_devices=num_devices)
-  return accelerator.planner_for(
+  return gpu.planner_for(
     dataclasses.replace(plans, local_epochs=1),
     choose_lanes=lanes is None,
     params=params,
-    taken=accelerator.Taken(lane, 0, world.BATCH_SIZE),
+    taken=gpu.Taken(lane, 0, world.BATCH_SIZE),
     **more,
   )
 
@@ -48,7 +49,7 @@ def test_lanes_that_make_a_step_longer_are_weighed_against_a_longer_round():
   steps = [100, 40, 40, 40]  # 220 in one lane, 120 in two, 100 in three
 
   def lanes(share, **more):
-    return chosen(steps, lane=share * accelerator._STARTING, **more).num_lanes
+    return chosen(steps, lane=share * gpu._STARTING, **more).num_lanes
 
   assert lanes(0.1) == 3  # 130 against 144
   assert lanes(0.5) == 2  # 240 against 250
@@ -56,7 +57,7 @@ def test_lanes_that_make_a_step_longer_are_weighed_against_a_longer_round():
   # Each of two devices has half of them.
   assert lanes(0.2, num_devices=2) == 4  # 140 against 144
   assert lanes(0.5, num_devices=2) == 2  # 180 against 200
-  assert lanes(8, params=network(accelerator.SLOW)) == 3
+  assert lanes(8, params=network(gpu.SLOW)) == 3
 
 
 def test_lanes_are_shared_evenly_by_devices():
@@ -64,17 +65,17 @@ def test_lanes_are_shared_evenly_by_devices():
 
 
 def test_lanes_are_bounded_and_those_asked_for_stay():
-  assert chosen(np.arange(100, 200)).num_lanes == accelerator.MOST_LANES
+  assert chosen(np.arange(100, 200)).num_lanes == gpu.MOST_LANES
   assert chosen([100, 60, 40, 50, 30], lanes=5).num_lanes == 5
 
 
 def test_a_large_network_never_waits_for_the_end_of_a_segment():
-  slow = chosen([100, 60, 40], params=network(accelerator.SLOW))
+  slow = chosen([100, 60, 40], params=network(gpu.SLOW))
   assert (slow.num_lanes, slow.segment_steps) == (2, 0)
 
 
 def test_a_network_of_large_convolutions_has_one_lane():
-  convolved = network(accelerator.SLOW, accelerator.CONVOLVED)
+  convolved = network(gpu.SLOW, gpu.CONVOLVED)
   large = chosen([100, 60, 40], params=convolved)
   assert (large.num_lanes, large.segment_steps) == (1, 0)
   two = chosen([100, 60, 40], num_devices=2, params=convolved)
@@ -89,7 +90,7 @@ def test_segments_are_few_and_fill_up_little(num_steps, lanes):
   steps = int(plan.bounds[0, plan.num_segments[0]])
   assert plan.num_segments[0] * each == steps
   best = max(max(num_steps), sum(num_steps) / planner.num_lanes)
-  assert steps <= 1.1 * best + accelerator._BOUNDARY * len(num_steps)
+  assert steps <= 1.1 * best + gpu._BOUNDARY * len(num_steps)
 
 
 # --- memory ---------------------------------------------------------------------------
@@ -120,7 +121,7 @@ def made(name, form):
 @pytest.mark.parametrize('program', COMPILED, ids=str)
 def test_the_estimate_of_memory_is_above_what_compiled_programs_take(program):
   name, form, algorithm, lanes = program
-  taken = accelerator.memory_taken(made(name, form), world.make(algorithm), CIFAR, 64)
+  taken = gpu.memory_taken(made(name, form), world.make(algorithm), CIFAR, 64)
   ratio = taken.by(lanes) / 2**20 / COMPILED[program]
   assert 1 < ratio < 2.5
 
@@ -128,14 +129,14 @@ def test_the_estimate_of_memory_is_above_what_compiled_programs_take(program):
 def test_memory_of_one_lane_by_hand():
   network = world.network()
   size = tree.num_bytes(network.shapes)
-  one = accelerator.memory_taken(network, world.make('fedavg'), (8, 8, 1), 16).by(1)
+  one = gpu.memory_taken(network, world.make('fedavg'), (8, 8, 1), 16).by(1)
   # Model, gradient and two of the optimizer; the images, 256 bytes each, of 16 steps.
   left_behind = one - 4 * size - 16 * 16 * 256
   # At least the inputs of the four layers, of 64, 16, 16 and 8 numbers.
   inputs = 4 * 16 * (64 + 16 + 16 + 8)
   assert inputs <= left_behind <= 2 * inputs
   # MOON's client keeps a model, and its two frozen networks see the images ahead.
-  moon = accelerator.memory_taken(network, world.make('moon'), (8, 8, 1), 16).by(1)
+  moon = gpu.memory_taken(network, world.make('moon'), (8, 8, 1), 16).by(1)
   assert moon - one == pytest.approx(2 * size + 16 * left_behind, rel=0.01)
 
 
@@ -166,7 +167,7 @@ def test_a_device_has_free_what_neither_images_nor_memories_take(
 
   def free(told):
     monkeypatch.setattr(jax, 'local_devices', lambda: [Card(told)])
-    return accelerator.memory_free(images, world.planner(), memory)
+    return gpu.memory_free(images, world.planner(), memory)
 
   # The images; the memories of 4 clients, or of a cohort of 3 as they come and go; and
   # those of the cohort before and after the round.

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from moon_jax import tree
 from moon_jax.algorithms.wrappers import topology
+from moon_jax.core import tree
+from moon_jax.core.types import Server, State
 from moon_jax.data import npz
-from moon_jax.engine import devices, evaluation
+from moon_jax.engine import devices
 from moon_jax.runner import metrics as metrics_lib
-from moon_jax.types import Server, State
+from moon_jax.train import evaluation
 from tests import reference, world
 from tests.engine.test_round import (
   NAMES,

@@ -5,13 +5,13 @@ import os
 import jax
 import pytest
 
+from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.engine import devices
-from moon_jax.errors import ExitCode, UsageError
 from tests.processes import launch
 
 
 def test_a_mesh_has_the_first_devices():
-  assert devices.mesh(3).shape == {devices.LANES: 3}
+  assert devices.mesh(3).shape == {'lanes': 3}
 
 
 def test_only_several_cpu_devices_take_one_program_at_a_time():

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import tree
-from moon_jax.engine import devices, evaluation
+from moon_jax.core import tree
+from moon_jax.engine import devices
+from moon_jax.train import evaluation
 from tests import reference, world
 from tests.selection import few
 

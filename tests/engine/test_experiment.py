@@ -4,12 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import catalog, cli, tree
+from moon_jax import catalog
 from moon_jax import config as config_lib
+from moon_jax.config import cli
+from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
 from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
 from moon_jax.engine import devices, experiment, programs, traced
-from moon_jax.errors import UsageError
 from moon_jax.runner import run_directory
 from tests import world
 

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
+from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.engine import hosts, launchers
 from moon_jax.engine.launchers import LAUNCHERS, Place
-from moon_jax.errors import ExitCode, RunError, UsageError
 
 BY_HAND, SLURM, OPEN_MPI = (launcher[:2] for launcher in LAUNCHERS)
 HAND = {

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import tree
-from moon_jax.engine import aggregation
-from moon_jax.errors import DivergedError, ExitCode
+from moon_jax.core import tree
+from moon_jax.core.errors import DivergedError, ExitCode
+from moon_jax.core.types import Upload
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner.callbacks import stop_if_diverged
-from moon_jax.types import Upload
+from moon_jax.train import aggregation
 from tests import world
 from tests.engine.test_round import assert_equal_to_reference, reference_run
 from tests.processes import check_success, checkpoint, launch, read_lines

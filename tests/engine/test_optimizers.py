@@ -9,7 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from moon_jax import catalog, tree
+from moon_jax import catalog
+from moon_jax.core import tree
 
 GOLDEN = json.loads(
   (pathlib.Path(__file__).parents[1] / 'golden/optimizers.json').read_text()

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import tree
 from moon_jax.algorithms.wrappers import topology
+from moon_jax.core import tree
 from moon_jax.runner import metrics as metrics_lib
 from tests import world
 from tests.engine.test_round import PEERS, TOLERANCE, reference_run

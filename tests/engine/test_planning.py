@@ -6,8 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from moon_jax.engine import planning, scheduling
-from moon_jax.engine.batches import client_batches
+from moon_jax.engine import scheduling
+from moon_jax.train import planning
+from moon_jax.train.batches import client_batches
 from tests import world
 
 LANES = (1, 2, 3)

@@ -7,11 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import catalog, keys, tree
+from moon_jax import catalog
+from moon_jax.core import keys, tree
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import client_training, devices, lanes, optimizers
-from moon_jax.engine import round as round_lib
+from moon_jax.engine import devices
 from moon_jax.runner import metrics as metrics_lib
+from moon_jax.train import client_training, lanes, optimizers
+from moon_jax.train import round as round_lib
 from tests import reference, world
 from tests.selection import few
 

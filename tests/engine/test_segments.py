@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax.engine import segments
+from moon_jax.train import segments
 from tests import world
 
 TOLERANCE = 1e-5

@@ -10,10 +10,10 @@ import pytest
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
+from moon_jax.core.types import Server, Task, Upload
 from moon_jax.data import sources
 from moon_jax.engine import experiment as experiment_lib
 from moon_jax.engine import programs
-from moon_jax.types import Server, Task, Upload
 from tests.examples import plain
 
 pytestmark = pytest.mark.usefixtures('own_parts_of_the_file')

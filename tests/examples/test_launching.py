@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax import cli
 from moon_jax.__main__ import launch
-from moon_jax.errors import ExitCode
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode
 from moon_jax.runner import signals
 from tests.processes import ROOT, checkpoint, read_lines
 from tests.processes import launch as process
@@ -126,7 +126,7 @@ def test_an_example_is_loaded(example, ended):
 
 LOAD = """
 import sys, moon_jax
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
 try:
   moon_jax.load(sys.argv[1])
 except UsageError as error:

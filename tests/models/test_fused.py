@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from moon_jax import config as config_lib
+from moon_jax.core.errors import UsageError
 from moon_jax.engine import experiment
-from moon_jax.errors import UsageError
 from moon_jax.models.convolution import FORMS, forms, fused_cpu, pooling
 
 NONE = ((0, 0), (0, 0))

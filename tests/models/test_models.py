@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import catalog, models, tree
-from moon_jax.errors import UsageError
+from moon_jax import catalog, models
+from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
 from moon_jax.models import convolution, layers, resnet
 from moon_jax.models.cnn import DcoCnn
 from moon_jax.models.convolution import FORMS, direct, forms, fused_cpu, pooling

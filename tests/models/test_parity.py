@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from moon_jax.core.types import Outputs
 from moon_jax.models import cnn_transformer, layers, resnet
 from moon_jax.models.cnn import DcoCnn, MoonCnn
-from moon_jax.types import Outputs
 from tests.golden import seeded
 from tests.selection import few
 

@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
-from moon_jax import cli
-from moon_jax.errors import ExitCode
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode
 from moon_jax.report import build, command
 from moon_jax.report.__main__ import main
 from moon_jax.report.read import features, runs

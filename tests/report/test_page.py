@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from moon_jax.errors import ExitCode
+from moon_jax.core.errors import ExitCode
 from moon_jax.report.__main__ import main
 from tests.run_directories import write_run
 

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from moon_jax import catalog
-from moon_jax.errors import ExitCode
+from moon_jax.core.errors import ExitCode
 from moon_jax.report import build, command
 from moon_jax.report.__main__ import main
 from moon_jax.report.draw import charts

@@ -9,8 +9,9 @@ import pytest
 
 import moon_jax
 from examples import early_stopping
-from moon_jax import catalog, cli
-from moon_jax.errors import DivergedError, ExitCode
+from moon_jax import catalog
+from moon_jax.config import cli
+from moon_jax.core.errors import DivergedError, ExitCode
 from moon_jax.runner import loop
 from tests.processes import check_success, checkpoint, launch
 from tests.test_api import TINY, config

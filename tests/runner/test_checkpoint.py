@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError
+from moon_jax.core.types import State
 from moon_jax.engine import devices
-from moon_jax.errors import ExitCode, NoCheckpointError, RunError
 from moon_jax.runner import saved_state
 from moon_jax.runner.checkpoint import Checkpoints
-from moon_jax.types import State
 from tests import world
 
 

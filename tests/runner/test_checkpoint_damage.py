@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from moon_jax.errors import ExitCode, NoCheckpointError
+from moon_jax.core.errors import ExitCode, NoCheckpointError
 from moon_jax.runner import saved_state
 
 MISSING = 'cannot be read: No such file or directory'

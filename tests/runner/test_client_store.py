@@ -13,9 +13,10 @@ import pytest
 
 import moon_jax
 from moon_jax import config as config_lib
-from moon_jax import files, inference
-from moon_jax.engine import client_memory, experiment
-from moon_jax.errors import NoCheckpointError, RunError
+from moon_jax.core import files
+from moon_jax.core.errors import NoCheckpointError, RunError
+from moon_jax.engine import experiment, tiers
+from moon_jax.predict import inference
 from moon_jax.runner import checkpoint, client_store, evaluation, saved_state
 from moon_jax.runner.client_store import ClientStore, read_index, write_index
 from tests.selection import few
@@ -399,9 +400,9 @@ def test_auto_leaves_the_device_where_a_save_would_hurt(
   )
   sizes = {'num_clients': num_clients, 'cohort_size': cohort_size}
   sizes |= {'num_rounds': num_rounds}
-  assert client_memory.choose('auto', algorithm, {}, **sizes) == (tier, each, most)
+  assert tiers.choose('auto', algorithm, {}, **sizes) == (tier, each, most)
   for told in TIERS if each else ():
-    assert client_memory.choose(told, algorithm, {}, **sizes).name == told
+    assert tiers.choose(told, algorithm, {}, **sizes).name == told
 
 
 def test_clients_without_a_memory_need_no_store():

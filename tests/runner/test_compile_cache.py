@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from moon_jax import cache, catalog
+from moon_jax import catalog
+from moon_jax.core import cache
 from moon_jax.models import fused_cpu
 from moon_jax.runner import compile_cache
 from tests.processes import LIMIT_SECONDS, ROOT, check_success, contents, launch

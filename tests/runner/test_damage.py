@@ -11,7 +11,7 @@ import shutil
 import pytest
 from matplotlib import font_manager
 
-from moon_jax.errors import ExitCode
+from moon_jax.core.errors import ExitCode
 from tests.processes import check_success, checkpoint, launch, read_lines
 from tests.runner.test_files import fill
 from tests.runner.test_launch import EVERY, TINY

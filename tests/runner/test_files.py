@@ -9,9 +9,9 @@ import resource
 import numpy as np
 import pytest
 
-from moon_jax import files
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.data import partition
-from moon_jax.errors import ExitCode, RunError, UsageError
 from moon_jax.runner import lock, run_directory
 from moon_jax.runner import records as records_lib
 

@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from moon_jax import cli
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert
-from moon_jax.errors import ExitCode
 from moon_jax.runner import loop
 from tests.data import federations
 from tests.processes import (
@@ -90,9 +90,9 @@ def test_two_processes_are_one_with_two_devices(tmp_path, folders):
 # Many runs in one start: JAX and its processes are started once.
 MANY = """
 import json, sys
-from moon_jax import cli
+from moon_jax.config import cli
 from moon_jax.engine import hosts
-from moon_jax.errors import RunError
+from moon_jax.core.errors import RunError
 from moon_jax.runner import loop
 runs = [[*words, *sys.argv[1:]] for words in json.load(open('runs.json'))]
 with hosts.joined(cli.parse(runs[0]).config.execution, dict):

@@ -23,7 +23,7 @@ import time
 import numpy as np
 import pytest
 
-from moon_jax.errors import ExitCode
+from moon_jax.core.errors import ExitCode
 from tests.processes import (
   LAUNCH,
   LIMIT_SECONDS,

@@ -17,8 +17,8 @@ from tensorboardX.proto import event_pb2
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
-from moon_jax.engine import planning
-from moon_jax.errors import ExitCode
+from moon_jax.core.errors import ExitCode
+from moon_jax.train import planning
 from tests.processes import (
   ROOT,
   check_success,

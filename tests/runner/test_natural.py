@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import moon_jax
+from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.engine import experiment
-from moon_jax.errors import ExitCode, UsageError
 from tests.data import federations
 from tests.processes import check_success, launch, read_lines
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax import files
+from moon_jax.core import files
 from moon_jax.runner import checkpoint, client_store, saved_state
 from tests import power_loss, processes
 from tests.selection import few

@@ -6,11 +6,12 @@ import jax
 import pytest
 
 import moon_jax
-from moon_jax.engine import devices, planning
+from moon_jax.core.errors import RunError
+from moon_jax.engine import devices
 from moon_jax.engine import programs as programs_lib
-from moon_jax.errors import RunError
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import is_due
+from moon_jax.train import planning
 
 SECONDS = 60
 NUM_ROUNDS = 4

@@ -7,17 +7,18 @@ import time
 import numpy as np
 import pytest
 
-from moon_jax import cli, files
 from moon_jax.algorithms import moon
+from moon_jax.config import cli
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageError
+from moon_jax.core.types import ClientMetrics
 from moon_jax.data import partition
-from moon_jax.engine.evaluation import Score
-from moon_jax.engine.planning import Plan
-from moon_jax.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner import loop, run_directory
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner import records as records_lib
-from moon_jax.types import ClientMetrics
+from moon_jax.train.evaluation import Score
+from moon_jax.train.planning import Plan
 
 # Clients 2 and 5 in two lanes; the lane of client 5 waits in the second of two steps.
 PLAN = Plan(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from moon_jax.errors import ExitCode
+from moon_jax.core.errors import ExitCode
 from tests.processes import LAUNCH, LIMIT_SECONDS, read_lines
 from tests.runner.test_launch import TINY
 

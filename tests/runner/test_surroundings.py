@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from moon_jax.errors import ExitCode
+from moon_jax.core.errors import ExitCode
 from tests.processes import LAUNCH, check_success, surroundings
 
 SLOW = pytest.mark.slow

@@ -4,8 +4,7 @@ import pathlib
 
 import pytest
 
-from moon_jax import cli
-from moon_jax.config import ConfigError
+from moon_jax.config import ConfigError, cli
 from moon_jax.sweeps.cells import cells
 from moon_jax.sweeps.grid import combinations
 

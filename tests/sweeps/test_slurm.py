@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from moon_jax.errors import ExitCode, RunError, UsageError
+from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.sweeps import slurm
 from moon_jax.sweeps.cells import cells
 

@@ -14,7 +14,7 @@ import pytest
 import moon_jax
 from moon_jax import __main__, api, config
 from moon_jax.config import ConfigError
-from moon_jax.errors import DivergedError, ExitCode, RunError
+from moon_jax.core.errors import DivergedError, ExitCode, RunError
 from moon_jax.runner import lock
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.records import Records

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import jax
 
-from moon_jax import tree
 from moon_jax.algorithms import base
 from moon_jax.algorithms.fedavg import fedavg
 from moon_jax.algorithms.moon import moon
 from moon_jax.algorithms.wrappers.view import seen_through
-from moon_jax.types import PyTree, Server, Upload
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree, Server, Upload
 
 
 class Peer(NamedTuple):

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import jax
 
-from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.wrappers.view import seen_through
-from moon_jax.types import PyTree
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree
 
 _STATISTICS = 'batch_stats'
 

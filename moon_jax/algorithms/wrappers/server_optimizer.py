@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from moon_jax import catalog, tree
+from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.types import PyTree, Server
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree, Server
 
 # The optimizer's numbers among those of the algorithm.
 _PREFIX = 'server_'

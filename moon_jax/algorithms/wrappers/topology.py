@@ -9,8 +9,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from moon_jax.errors import UsageError
-from moon_jax.keys import Purpose, host_rng
+from moon_jax.core.errors import UsageError
+from moon_jax.core.keys import Purpose, host_rng
 
 MAX_ATTEMPTS = 100
 MOST_LINKED = 20_000  # clients of a complete graph: 5 GB of weights

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.types import PyTree, Task
+from moon_jax.core.types import PyTree, Task
 
 # (received, memory) -> (received, memory)
 View = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]

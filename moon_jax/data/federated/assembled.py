@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from moon_jax.core.errors import printable
+from moon_jax.core.types import Dataset
 from moon_jax.data import npz
 from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import users
-from moon_jax.errors import printable
-from moon_jax.types import Dataset
 
 # What sources call images and labels, if the knobs do not say: the first that is there.
 IMAGES = ('pixels', 'image', 'img', 'images', 'x')

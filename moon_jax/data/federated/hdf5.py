@@ -6,7 +6,7 @@ So FEMNIST is distributed (fed_emnist_train.h5, fed_emnist_test.h5; pixels float
 
 import os
 
-from moon_jax import files
+from moon_jax.core import files
 from moon_jax.data.arrays import DataError, one_line
 from moon_jax.data.federated import assembled
 

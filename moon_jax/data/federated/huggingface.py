@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from moon_jax import files
+from moon_jax.core import files
 from moon_jax.data.arrays import DataError, images_of, one_line
 from moon_jax.data.federated import assembled
 

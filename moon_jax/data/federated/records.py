@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from moon_jax import files
+from moon_jax.core import files
+from moon_jax.core.types import Dataset, Stored
 from moon_jax.data.arrays import DataError, make_dataset, one_line
 from moon_jax.data.federated import assembled
-from moon_jax.types import Dataset, Stored
 
 RECORDS, INDEX = 'train.array_record', 'index.npz'
 # Of a record: 16 bytes find any damage, and who forges one forges the index too.

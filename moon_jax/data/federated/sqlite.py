@@ -12,10 +12,10 @@ import zlib
 
 import numpy as np
 
-from moon_jax import files
+from moon_jax.core import files
+from moon_jax.core.errors import printable
 from moon_jax.data.arrays import DataError, one_line
 from moon_jax.data.federated import assembled
-from moon_jax.errors import printable
 
 _ARRAY = 1
 _QUERY = 'SELECT client_id, data, num_examples FROM federated_data ORDER BY rowid'

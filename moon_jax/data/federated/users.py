@@ -4,9 +4,9 @@ import numpy as np
 
 from moon_jax import catalog
 from moon_jax.config import Config, ConfigError, changed, complaints, flatten
+from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.types import Dataset, Stored
 from moon_jax.data.arrays import DataError
-from moon_jax.keys import Purpose, host_rng
-from moon_jax.types import Dataset, Stored
 
 Ids = np.ndarray | None
 

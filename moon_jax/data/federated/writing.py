@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moon_jax.core.errors import RunError
+from moon_jax.core.types import Dataset
 from moon_jax.data import npz
 from moon_jax.data.arrays import DataError, pixel_sums, statistics_of
 from moon_jax.data.federated import assembled, records, users
-from moon_jax.errors import RunError
-from moon_jax.types import Dataset
 
 # Images [M, H, W] or [M, H, W, C], labels [M], ids [M] of their users or None.
 Test = tuple[np.ndarray, np.ndarray, np.ndarray | None]

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.errors import UsageError
-from moon_jax.keys import Purpose, host_rng
+from moon_jax.core.errors import UsageError
+from moon_jax.core.keys import Purpose, host_rng
 
 MAX_ATTEMPTS = 1000  # a second or two on 50,000 examples
 # Clients below min_size in a draw that leave no hope for others: were all shares

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
+from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.data.partition.base import Partition, Skewed
 from moon_jax.data.partition.quantity_skew import iid
-from moon_jax.keys import Purpose, host_rng
 
 _ROWS_AT_A_TIME = 100  # bounds the floats in memory; any number gives the same noise
 

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
+from moon_jax.core.errors import UsageError
 from moon_jax.data.partition import base
 from moon_jax.data.partition.base import Partition
-from moon_jax.errors import UsageError
 
 _DRAWN_AT_A_TIME = 2**22  # bounds the numbers in memory; any gives the same classes
 

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
+from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.data.partition import base
 from moon_jax.data.partition.base import Partition
-from moon_jax.keys import Purpose, host_rng
 
 
 def iid(

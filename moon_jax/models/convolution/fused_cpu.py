@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from moon_jax import cache
+from moon_jax.core import cache
 from moon_jax.models.convolution.direct import Padding
 from moon_jax.models.convolution.pooling import check_even
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from moon_jax.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError, did_you_mean
 from moon_jax.report.read.runs import Ending, Note, Run, Value
 
 

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from moon_jax.errors import RunError, UsageError
+from moon_jax.core.errors import RunError, UsageError
 from moon_jax.report.numbers import naming
 from moon_jax.report.numbers.groups import Series, Setting
 from moon_jax.report.read.features import Features, features_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tabulate import tabulate
 
-from moon_jax.errors import UsageError
+from moon_jax.core.errors import UsageError
 from moon_jax.report.draw import figures
 from moon_jax.report.draw.charts import Scatter
 from moon_jax.report.draw.styles import Style

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax import files
-from moon_jax.errors import RunError
+from moon_jax.core import files
+from moon_jax.core.errors import RunError
 from moon_jax.report.read.runs import Note, Run, read_arrays
 
 NUM_EMBEDDED = 2000
@@ -64,7 +64,7 @@ def _is_newest(run: Run, kept: dict[str, np.ndarray]) -> bool:
 def _computed(run: Run) -> Features:
   from sklearn.metrics import confusion_matrix  # only now: it takes seconds
 
-  from moon_jax.inference import load
+  from moon_jax.predict.inference import load
 
   model = load(run.path)
   images, classes = model.test_data()

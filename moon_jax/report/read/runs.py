@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from moon_jax import catalog, files
+from moon_jax import catalog
+from moon_jax.core import files
 from moon_jax import config as config_lib
-from moon_jax.errors import RunError, UsageError
+from moon_jax.core.errors import RunError, UsageError
 
 Record = dict[str, Any]
 Arrays = dict[str, np.ndarray]

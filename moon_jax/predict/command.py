@@ -16,15 +16,14 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
 
 import os
 import pathlib
-import sys
 
 import numpy as np
 from absl import flags
 
 from moon_jax import config as config_lib
-from moon_jax import files
-from moon_jax.errors import ExitCode, UsageError, exit_code_of
-from moon_jax.runner import streams, surroundings
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.runner import surroundings
 
 _LONGEST = 240  # bytes of a name that file systems take, with .partial behind it
 _ARRAYS = ('images', 'test_x')
@@ -49,8 +48,8 @@ def predict(values: flags.FlagValues) -> str:
   if values.config is not None:
     config_lib.load(values.config)
   # Only now: a mistyped flag is answered before JAX is loaded.
-  from moon_jax import inference
   from moon_jax.data import npz
+  from moon_jax.predict import inference
 
   flag = f'--input={values.input!r}'
   arrays = npz.read(flag, values.input, _ARRAYS)
@@ -106,8 +105,3 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   if path.resolve() == source.resolve():
     raise UsageError(f'--output={output!r} is the --input.')
   return path
-
-
-if __name__ == '__main__':
-  streams.outlive()
-  sys.exit(main(sys.argv[1:]))

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax import tree
-from moon_jax.engine.client_training import LocalTraining, Progress, Work
-from moon_jax.types import Batch, PyTree
+from moon_jax.core import tree
+from moon_jax.core.types import Batch, PyTree
+from moon_jax.train.client_training import LocalTraining, Progress, Work
 
 
 def _nothing(*given):

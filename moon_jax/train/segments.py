@@ -15,12 +15,12 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from moon_jax import tree
+from moon_jax.core import tree
+from moon_jax.core.keys import Purpose, for_purpose, step_key
 from moon_jax.data.augment import Augment
 from moon_jax.data.device import masked
-from moon_jax.engine.client_training import LocalTraining, Progress, Work
-from moon_jax.engine.frozen import Frozen
-from moon_jax.keys import Purpose, for_purpose, step_key
+from moon_jax.train.client_training import LocalTraining, Progress, Work
+from moon_jax.train.frozen import Frozen
 
 # (segment, lanes: leaves [L, ...]) -> the lanes after it.
 Segment = Callable[[jax.Array, Progress], Progress]

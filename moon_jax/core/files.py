@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import fastjsonschema
 import numpy as np
 
-from moon_jax.errors import NoCheckpointError, RunError, UsageError, printable
+from moon_jax.core.errors import NoCheckpointError, RunError, UsageError, printable
 
 PARTIAL = '.partial'
 # Not for good: with more space, or a larger quota, the same can be written.

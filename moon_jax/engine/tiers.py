@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import jax
 
-from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import PyTree, Server
 from moon_jax.engine import hosts
-from moon_jax.errors import UsageError
-from moon_jax.types import PyTree, Server
 
 # What a save may write of them, bytes: about a second, and three times that in memory.
 _MOST_SAVED = 2**28

@@ -9,10 +9,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from moon_jax import tree
-from moon_jax.engine.client_training import Finished, Work
-from moon_jax.engine.devices import LANES
-from moon_jax.types import Upload
+from moon_jax.core import tree
+from moon_jax.core.types import LANES, Upload
+from moon_jax.train.client_training import Finished, Work
 
 
 def collecting(all_uploads: bool, weights: jax.Array):

@@ -6,14 +6,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Server, State, Uploads
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine import aggregation
-from moon_jax.engine.client_training import Common, Finished, Work
-from moon_jax.engine.planning import Plan
-from moon_jax.errors import UsageError
-from moon_jax.types import ClientMetrics, PyTree, Scalars, Server, State, Uploads
+from moon_jax.train import aggregation
+from moon_jax.train.client_training import Common, Finished, Work
+from moon_jax.train.planning import Plan
 
 Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
 

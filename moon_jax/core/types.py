@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 PyTree = Any
+LANES = 'lanes'  # the only axis of the devices' mesh: they share the lanes
 
 
 class Stored(NamedTuple):

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from moon_jax import tree
+from moon_jax.core import tree
+from moon_jax.core.types import LANES
 from moon_jax.data.augment import Augment
-from moon_jax.engine import aggregation, frozen, segments
-from moon_jax.engine.client_training import Finished, LocalTraining, Work
-from moon_jax.engine.devices import LANES
-from moon_jax.engine.planning import Plan
-from moon_jax.engine.segments import Segment
+from moon_jax.train import aggregation, frozen, segments
+from moon_jax.train.client_training import Finished, LocalTraining, Work
+from moon_jax.train.planning import Plan
+from moon_jax.train.segments import Segment
 
 
 def cohort_training(

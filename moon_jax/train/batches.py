@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from moon_jax.keys import Purpose, host_rng
+from moon_jax.core.keys import Purpose, host_rng
 
 
 def epoch_steps(sizes: np.ndarray, batch_size: int, *, drop_last: bool) -> np.ndarray:

@@ -11,14 +11,16 @@ import jax
 import numpy as np
 
 from moon_jax import config as config_lib
-from moon_jax import files, models
+from moon_jax import models
+from moon_jax.core import files
+from moon_jax.core.errors import NoCheckpointError, UsageError
+from moon_jax.core.types import Outputs, PyTree
 from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
 from moon_jax.data.device import normalise
-from moon_jax.engine import client_memory, devices, evaluation, experiment
-from moon_jax.errors import NoCheckpointError, UsageError
+from moon_jax.engine import devices, experiment, tiers
 from moon_jax.runner import checkpoint, run_directory, surroundings
-from moon_jax.types import Outputs, PyTree
+from moon_jax.train import evaluation
 
 
 class Predictions(NamedTuple):
@@ -134,7 +136,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   shape = tuple(saved['images']['shape'])
   network = experiment.make_network(config, shape, counts.shape[1])
   algorithm = experiment.make_algorithm(config, network)
-  own = client_memory.has_own_models(algorithm, network.shapes)
+  own = tiers.has_own_models(algorithm, network.shapes)
   check_client(workdir, client, config.num_clients if own else 0)
   start = functools.partial(experiment.first_state, algorithm)
   state = jax.eval_shape(lambda v: start(v, config.num_clients), network.shapes)

@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from moon_jax.types import PyTree
+from moon_jax.core.types import PyTree
 
 # A product would be rounded to fewer bits on a GPU by default.
 _dot = functools.partial(jnp.tensordot, axes=1, precision=jax.lax.Precision.HIGHEST)

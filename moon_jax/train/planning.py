@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.engine.batches import client_batches, epoch_steps
-from moon_jax.keys import Purpose, host_rng
-from moon_jax.types import Arrivals
+from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.types import Arrivals
+from moon_jax.train.batches import client_batches, epoch_steps
 
 
 class Plan(NamedTuple):

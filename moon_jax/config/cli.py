@@ -32,7 +32,7 @@ from ml_collections import config_flags
 
 from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
-from moon_jax.errors import did_you_mean
+from moon_jax.core.errors import did_you_mean
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
 

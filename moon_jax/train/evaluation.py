@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from moon_jax import tree
 from moon_jax.algorithms import losses
+from moon_jax.core import tree
+from moon_jax.core.types import LANES, Outputs, PyTree
 from moon_jax.data.device import DeviceSplit
-from moon_jax.engine.devices import LANES
-from moon_jax.types import Outputs, PyTree
 
 BATCH_SIZE = 500
 

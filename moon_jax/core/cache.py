@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from typing import IO, Any
 
-from moon_jax.errors import printable
+from moon_jax.core.errors import printable
 
 _WANTED = 'it must be yours, and nobody else may write there (chmod go-w)'
 

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from moon_jax import tree
 from moon_jax.algorithms import losses
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.core import tree
+from moon_jax.core.keys import Purpose, for_purpose
+from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Server, Task, Upload
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine.planning import Plan
-from moon_jax.keys import Purpose, for_purpose
 from moon_jax.models import Network
-from moon_jax.types import ClientMetrics, PyTree, Scalars, Server, Task, Upload
+from moon_jax.train.planning import Plan
 
 
 class Common(NamedTuple):

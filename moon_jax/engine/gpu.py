@@ -13,14 +13,14 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from moon_jax import tree
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree, Server
 from moon_jax.engine import hosts
-from moon_jax.engine.client_memory import Tier
-from moon_jax.engine.planning import Planner, pack
-from moon_jax.engine.segments import MOST_IMAGES, MOST_STEPS, steps_together
+from moon_jax.engine.tiers import Tier
 from moon_jax.models import Network
-from moon_jax.types import PyTree, Server
+from moon_jax.train.planning import Planner, pack
+from moon_jax.train.segments import MOST_IMAGES, MOST_STEPS, steps_together
 
 MOST_LANES = 64
 # Lanes that take so many bytes take a step as long as starting its kernels does, 70 us:
