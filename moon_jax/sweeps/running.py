@@ -154,31 +154,18 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
     print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
-    with ending_alone(cell.name, errors):
-      loop.run(
-        cell.request, stop, _console(cells, cell), load=load, min_steps=min_steps
-      )
+    here = _console(cells, cell)
+    try:
+      loop.run(cell.request, stop, here, load=load, min_steps=min_steps)
+    except StoppedError:
+      raise
+    except lock.BusyError as error:
+      print(f'{cell.name}: another process is running it', flush=True)
+      errors.append(error)
+    except RunError as error:  # it ends no other run
+      print(f'{cell.name}: {error}', file=sys.stderr)
+      errors.append(error)
   return errors
-
-
-@contextlib.contextmanager
-def ending_alone(name: str, errors: list[RunError]) -> Iterator[None]:
-  """An error inside ends no other run: it is told, and added to the others.
-
-  Args:
-    name: of the run.
-    errors: what has ended runs.
-  """
-  try:
-    yield
-  except StoppedError:
-    raise
-  except lock.BusyError as error:
-    print(f'{name}: another process is running it', flush=True)
-    errors.append(error)
-  except RunError as error:
-    print(f'{name}: {error}', file=sys.stderr)
-    errors.append(error)
 
 
 def _console(cells: Sequence[Cell], here: Cell) -> Console:
