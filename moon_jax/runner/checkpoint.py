@@ -137,7 +137,7 @@ class Checkpoints:
       read, reason = client_store.brought(*told, len(clients))
       state = state._replace(clients=read)
     elif store:
-      store.fill(state.clients)
+      store.write(np.arange(store.num_clients), state.clients)
     if store:
       state = state._replace(clients=first.clients)
     return state, reason

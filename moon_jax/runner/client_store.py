@@ -31,7 +31,6 @@ from moon_jax.core.types import Arrivals, PyTree
 from moon_jax.engine.experiment import Experiment
 
 CLIENTS = 'clients.bin'  # beside the checkpoints
-_AT_A_TIME = 64  # clients
 
 
 class Index(NamedTuple):
@@ -70,11 +69,15 @@ def write_index(path: pathlib.Path, index: Index) -> None:
 
 
 class ClientStore:
-  """The newest memory of each client, and those that kept checkpoints name."""
+  """The newest memory of each client, and those that kept checkpoints name.
+
+  Attributes:
+    num_clients: N.
+  """
 
   def __init__(
     self,
-    path: pathlib.Path | None,
+    path: pathlib.Path,
     first: PyTree,
     num_clients: int,
     *,
@@ -83,7 +86,7 @@ class ClientStore:
     """Opens the file; makes it unless it is only read.
 
     Args:
-      path: of the file; None in a process that keeps nothing.
+      path: of the file.
       first: the memory of a client before its first round.
       num_clients: N.
       only_read: whether nothing will be written; OSError if it cannot be opened.
@@ -92,23 +95,21 @@ class ClientStore:
     self._first = [np.asarray(leaf) for leaf in leaves]
     self._path, self._size = path, tree.num_bytes(self._first)
     self._layout = np.array(layout(first))
-    self._places = np.full(num_clients, -1)
+    self.num_clients, self._places = num_clients, np.full(num_clients, -1)
     self._checksums = np.zeros(num_clients, np.uint32)
     self._free, self._end = [], 0
     self._named = np.zeros(0, bool)  # by place, whether a kept checkpoint names it
-    self._descriptor = None
     if only_read:
       with files.opened(path) as file:
         self._descriptor = os.dup(file.fileno())
-    elif path:
+    else:
       with files.writing(path):
         how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         self._descriptor = os.open(path, how, 0o666)
 
   def close(self) -> None:
     """Closes the file."""
-    if self._descriptor is not None:
-      os.close(self._descriptor)
+    os.close(self._descriptor)
 
   def clients(self) -> np.ndarray:
     """[T] int64, who took part, ascending."""
@@ -189,17 +190,9 @@ class ClientStore:
 
   def shapes(self) -> PyTree:
     """Leaves [N, ...], what the memories of all clients would be."""
-    of_all = [
-      jax.ShapeDtypeStruct((len(self._places), *leaf.shape), leaf.dtype)
-      for leaf in self._first
-    ]
-    return jax.tree.unflatten(self._structure, of_all)
-
-  def fill(self, everyone: PyTree) -> None:
-    """Keeps the memories of all clients, leaves [N, ...] of numpy."""
-    for begin in range(0, len(self._places), _AT_A_TIME):
-      clients = np.arange(begin, min(begin + _AT_A_TIME, len(self._places)))
-      self.write(clients, tree.gather(everyone, clients))
+    n, of = self.num_clients, jax.ShapeDtypeStruct
+    leaves = [of((n, *leaf.shape), leaf.dtype) for leaf in self._first]
+    return jax.tree.unflatten(self._structure, leaves)
 
   def index(self) -> Index:
     """Waits until all records are on the disk, and tells where they are."""
@@ -237,7 +230,7 @@ class ClientStore:
       raise NoCheckpointError(
         f'{self._path} holds other memories; differing: {", ".join(sorted(names))}.'
       )
-    if index.clients.max(initial=0) >= len(self._places):
+    if index.clients.max(initial=0) >= self.num_clients:
       return f'there is no client {index.clients.max()}'
     if index.places.max(initial=0) >= self._room():
       return f'{self._path.name} is too short'
@@ -268,21 +261,18 @@ def opened(
     built: the experiment.
     folder: of the checkpoints; None is a temporary one.
   """
-  with contextlib.ExitStack() as stack:
-    store = None
-    if built.memory.name == 'disk':
-      if folder:
-        files.make_folder(folder)
-      else:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-      opening = contextlib.closing(ClientStore(folder / CLIENTS, *_needed(built)))
-      store = stack.enter_context(opening)
-    yield store
-
-
-def _needed(built):
+  if built.memory.name == 'device':
+    yield None
+    return
   first = built.algorithm.init_client(built.network.init(built.config.seed))
-  return first, built.config.num_clients
+  place = contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory()
+  with place as name:
+    files.make_folder(pathlib.Path(name))
+    path = pathlib.Path(name) / CLIENTS
+    with contextlib.closing(
+      ClientStore(path, first, built.config.num_clients)
+    ) as store:
+      yield store
 
 
 def brought(
@@ -292,14 +282,7 @@ def brought(
   first: PyTree,
   num_clients: int,
 ) -> tuple[PyTree, str]:
-  """What some clients remember, read from the file of the folder's checkpoints.
-
-  Args:
-    folder: of the checkpoints.
-    index: of one of them, or the part of it that is of these clients.
-    clients: [M] ids.
-    first: the memory of a client before its first round.
-    num_clients: N.
+  """What clients [M] remember, by the index of a checkpoint in the folder.
 
   Returns:
     Leaves [M, ...], as numpy, and ''; or (), and what is wrong with the file.

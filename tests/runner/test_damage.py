@@ -1,4 +1,4 @@
-"""Damaged files, a full disk, another machine: what a real process makes of them.
+"""Damaged files, a full disk, another number of devices: what a run makes of them.
 
 All runs train the same six rounds; their ends are compared byte for byte with those of
 a run that nothing happened to.
@@ -9,28 +9,38 @@ import resource
 import shutil
 
 import pytest
-from matplotlib import font_manager
 
+from moon_jax import __main__
 from moon_jax.core.errors import ExitCode
-from tests.processes import check_success, checkpoint, launch, read_lines
+from tests.processes import checkpoint, launch, read_lines
 from tests.runner.test_files import fill
 from tests.runner.test_launch import EVERY, TINY
 
 pytestmark = pytest.mark.faults
 
-ONE_DEVICE = '--config.execution.devices=1'
-RUN = (*TINY, f'{EVERY}1', '--workdir=run')
-SIX = (*RUN, ONE_DEVICE, '--config.num_rounds=6')
+RUN = (*TINY, f'{EVERY}1')
+SIX = (*RUN, '--config.execution.devices=1', '--config.num_rounds=6')
 LIMIT_BEFORE_LOADING = 2.0  # seconds
+KEPT = 'What was saved before is kept, and the same command goes on from there.\n'
+
+
+@pytest.fixture
+def trained(capsys):
+  """Run directory and flags -> exit code, and what was printed and said on stderr."""
+
+  def run(workdir, *words):
+    code = __main__.launch([*words, f'--workdir={workdir}'])
+    return code, *capsys.readouterr()
+
+  return run
 
 
 @pytest.fixture(scope='module')
 def expected(tmp_path_factory):
   """The run directory of six rounds on one device that nothing happened to."""
-  font_manager.findfont('DejaVu Sans')  # says on first use that it lists the fonts
-  folder = tmp_path_factory.mktemp('expected')
-  check_success(launch(folder, *SIX))
-  return folder / 'run'
+  workdir = tmp_path_factory.mktemp('expected') / 'run'
+  assert __main__.launch([*SIX, f'--workdir={workdir}']) == ExitCode.DONE
+  return workdir
 
 
 @pytest.fixture
@@ -42,9 +52,10 @@ def unfinished(expected, tmp_path):
 
 
 def assert_same_end(run, expected):
-  assert (run / 'metrics.jsonl').read_bytes() == (
-    expected / 'metrics.jsonl'
-  ).read_bytes()
+  records, wanted = (
+    (folder / 'metrics.jsonl').read_bytes() for folder in (run, expected)
+  )
+  assert records == wanted
   assert checkpoint(run, 6) == checkpoint(expected, 6)
   assert (run / 'summary.json').exists()
 
@@ -53,16 +64,52 @@ def steps(run):
   return sorted(path.name for path in (run / 'checkpoints').iterdir())
 
 
+def size_of(step):
+  return sum(path.stat().st_size for path in step.rglob('*') if path.is_file())
+
+
 def flip_a_bit(step):
   """In the largest file of a checkpoint, which holds weights."""
-  path = max(
-    (path for path in step.rglob('*') if path.is_file()),
-    key=lambda path: path.stat().st_size,
-  )
+  every = (path for path in step.rglob('*') if path.is_file())
+  path = max(every, key=lambda path: path.stat().st_size)
   data = bytearray(path.read_bytes())
   data[len(data) // 2] ^= 1
   path.write_bytes(data)
   return path
+
+
+# --- corruption -----------------------------------------------------------------------
+
+
+def test_a_flipped_bit_costs_a_round(trained, unfinished, expected):
+  name = flip_a_bit(unfinished / 'checkpoints/6').name
+  code, told, _ = trained(unfinished, *SIX)
+  assert code == ExitCode.DONE
+  (line,) = (line for line in told.splitlines() if 'damaged' in line)
+  assert re.fullmatch(
+    rf'checkpoint 6 is damaged \(.*{name} has changed\); set aside as bad-6-1', line
+  )
+  assert 'resumed after round 5 of 6' in told
+  assert steps(unfinished) == ['5', '6', 'bad-6-1']
+  assert_same_end(unfinished, expected)
+
+
+def test_all_damaged_and_then_all_gone(trained, unfinished):
+  for step in (unfinished / 'checkpoints').iterdir():
+    flip_a_bit(step)
+  before = (unfinished / 'metrics.jsonl').read_bytes()
+  for set_aside in (2, 0):
+    code, told, problem = trained(unfinished, *SIX)
+    assert code == ExitCode.NO_CHECKPOINT
+    assert 'checkpoints holds no usable checkpoint, but rounds' in problem
+    assert problem.count('\n') == 1
+    assert told.count('set aside as bad-') == set_aside
+    assert 'compiling' not in told
+    shutil.rmtree(unfinished / 'checkpoints')
+  assert (unfinished / 'metrics.jsonl').read_bytes() == before
+
+
+# --- a full disk ----------------------------------------------------------------------
 
 
 def cpu_seconds():
@@ -71,111 +118,64 @@ def cpu_seconds():
   return used.ru_utime + used.ru_stime
 
 
-def one_line(done):
+def refused_before_loading(folder, *words):
+  """What a process says that ends before JAX is loaded, and so before the data is."""
+  before = cpu_seconds()
+  done = launch(folder, *words)
+  assert cpu_seconds() - before < LIMIT_BEFORE_LOADING
   assert len(done.stderr.splitlines()) == 1, done.stderr
-  return done.stderr
-
-
-# --- corruption -----------------------------------------------------------------------
-
-
-def test_a_flipped_bit_costs_a_round(unfinished, expected):
-  name = flip_a_bit(unfinished / 'checkpoints/6').name
-  done = launch(unfinished.parent, *SIX)
-  check_success(done)
-  (line,) = (line for line in done.stdout.splitlines() if 'damaged' in line)
-  assert re.fullmatch(
-    rf'checkpoint 6 is damaged \(.*{name} has changed\); set aside as bad-6-1', line
-  )
-  assert 'resumed after round 5 of 6' in done.stdout
-  assert steps(unfinished) == ['5', '6', 'bad-6-1']
-  assert_same_end(unfinished, expected)
-
-
-def test_all_damaged_and_then_all_gone(unfinished):
-  for step in (unfinished / 'checkpoints').iterdir():
-    flip_a_bit(step)
-  before = (unfinished / 'metrics.jsonl').read_bytes()
-  done = launch(unfinished.parent, *SIX)
-  assert done.returncode == ExitCode.NO_CHECKPOINT
-  assert 'checkpoints holds no usable checkpoint, but rounds' in one_line(done)
-  assert done.stdout.count('set aside as bad-') == 2
-  assert 'compiling' not in done.stdout
-
-  shutil.rmtree(unfinished / 'checkpoints')
-  done = launch(unfinished.parent, *SIX)
-  assert done.returncode == ExitCode.NO_CHECKPOINT
-  assert 'checkpoints holds no usable checkpoint, but rounds' in one_line(done)
-  assert 'compiling' not in done.stdout
-  assert (unfinished / 'metrics.jsonl').read_bytes() == before
-
-
-# --- a full disk ----------------------------------------------------------------------
+  return done.returncode, done.stderr
 
 
 @pytest.mark.slow
-def test_a_full_disk_and_then_space(disk, remount, expected):
+def test_a_full_disk_and_then_space(trained, disk, remount, expected):
   # Two checkpoints fit, and not a third.
-  size = sum(
-    path.stat().st_size
-    for path in (expected / 'checkpoints/6').rglob('*')
-    if path.is_file()
-  )
-  folder = disk('small', int(2.5 * size))
-  done = launch(folder, *SIX)
-  assert done.returncode == ExitCode.FAILED
+  folder = disk('small', int(2.5 * size_of(expected / 'checkpoints/6')))
+  code, _, problem = trained(folder / 'run', *SIX)
+  assert code == ExitCode.FAILED
   kept = [int(name) for name in steps(folder / 'run')]
   assert len(kept) == 2
-  assert done.stderr == (
-    f'run/checkpoints/{kept[1] + 1} cannot be written: No space left on device. What '
-    'was saved before is kept, and the same command goes on from there.\n'
-  )
+  place = folder / f'run/checkpoints/{kept[1] + 1}'
+  assert problem == f'{place} cannot be written: No space left on device. {KEPT}'
   assert len(read_lines(folder / 'run/metrics.jsonl')) == kept[1] + 1
 
-  # Before JAX is loaded, and so before the data is.
   filler = fill(folder)
-  before = cpu_seconds()
-  done = launch(folder, *SIX)
-  assert cpu_seconds() - before < LIMIT_BEFORE_LOADING
-  assert done.returncode == ExitCode.FAILED
-  assert 'run cannot be written: No space left on device. What' in one_line(done)
+  full = f'run cannot be written: No space left on device. {KEPT}'
+  words = (*SIX, '--workdir=run')
+  assert refused_before_loading(folder, *words) == (ExitCode.FAILED, full)
 
   filler.unlink()
   remount(folder, 'size=64m')
-  done = launch(folder, *SIX)
-  check_success(done)
-  assert f'resumed after round {kept[1]} of 6' in done.stdout
+  code, told, _ = trained(folder / 'run', *SIX)
+  assert code == ExitCode.DONE
+  assert f'resumed after round {kept[1]} of 6' in told
   assert steps(folder / 'run') == ['5', '6']
   assert_same_end(folder / 'run', expected)
 
 
 @pytest.mark.slow
-def test_a_full_disk_while_memories_are_written(disk, remount, expected):
+def test_a_full_disk_while_memories_are_written(trained, disk, remount, expected):
   # One version of all memories fits, and not a second.
-  whole = expected / 'checkpoints/6'
-  size = sum(path.stat().st_size for path in whole.rglob('*') if path.is_file())
-  folder = disk('small', int(1.5 * size))
-  done = launch(folder, *SIX, '--config.execution.client_store=disk')
-  assert done.returncode == ExitCode.FAILED
-  assert one_line(done) == (
-    'run/checkpoints/clients.bin cannot be written: No space left on device. What was '
-    'saved before is kept, and the same command goes on from there.\n'
+  folder = disk('small', int(1.5 * size_of(expected / 'checkpoints/6')))
+  code, _, problem = trained(
+    folder / 'run', *SIX, '--config.execution.client_store=disk'
   )
+  assert code == ExitCode.FAILED
+  place = folder / 'run/checkpoints/clients.bin'
+  assert problem == f'{place} cannot be written: No space left on device. {KEPT}'
   remount(folder, 'size=64m')
-  done = launch(folder, *SIX)
-  check_success(done)
-  assert 'resumed after round 2 of 6' in done.stdout
+  code, told, _ = trained(folder / 'run', *SIX)
+  assert code == ExitCode.DONE
+  assert 'resumed after round 2 of 6' in told
   assert_same_end(folder / 'run', expected)
 
 
 def test_a_read_only_disk(disk, remount, tmp_path):
   folder = disk('frozen', '64k')
   remount(folder, 'ro')
-  before = cpu_seconds()
-  done = launch(tmp_path, f'--workdir={folder}/run')
-  assert cpu_seconds() - before < LIMIT_BEFORE_LOADING
-  assert done.returncode == ExitCode.USAGE
-  assert one_line(done) == (
+  code, problem = refused_before_loading(tmp_path, f'--workdir={folder}/run')
+  assert code == ExitCode.USAGE
+  assert problem == (
     f"--workdir='{folder}/run' cannot be written: Read-only file system.\n"
   )
 
@@ -184,32 +184,25 @@ def test_a_read_only_disk(disk, remount, tmp_path):
 
 
 @pytest.mark.slow
-def test_on_three_devices_then_eight_then_one(tmp_path, expected):
+def test_on_three_devices_then_eight_then_one(trained, tmp_path, expected):
   """The rounds of the last one are traced too, which changes no number."""
   for devices, num_rounds in ((3, 2), (8, 4), (1, 6)):
-    done = launch(
-      tmp_path,
+    code, told, _ = trained(
+      tmp_path / 'run',
       *RUN,
       f'--config.num_rounds={num_rounds}',
       f'--config.execution.devices={devices}',
       f'--config.execution.profile={devices == 1}',
     )
-    check_success(done)
-    assert f'{devices} x cpu' in done.stdout
-    lanes = f'lanes: {devices} on {devices} device'
-    assert (lanes in done.stdout) == (devices < 8)  # five clients are in a round
-  assert 'resumed after round 4 of 6' in done.stdout
-  went = re.search(r'where the time went: .*train ([\d.]+) s', done.stdout)
-  assert went
+    assert code == ExitCode.DONE
+    # Five clients are in a round.
+    assert (f'lanes: {devices} on {devices} device' in told) == (devices < 8)
+  assert 'resumed after round 4 of 6' in told
+  assert re.search(r'where the time of the traced rounds went: train ([\d.]+) s', told)
   assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
-  assert_close(tmp_path / 'run', expected)
-
-
-def assert_close(run, expected):
-  """Equal choices; equal numbers up to the order of float32 sums."""
-  found, wanted = (read_lines(folder / 'metrics.jsonl') for folder in (run, expected))
-  assert len(found) == len(wanted)
-  for line, truth in zip(found, wanted, strict=True):
+  # Equal choices; equal numbers up to the order of float32 sums.
+  every = (read_lines(run / 'metrics.jsonl') for run in (tmp_path / 'run', expected))
+  for line, truth in zip(*every, strict=True):
     assert line['clients'] == truth['clients']
     for name in ('train_loss', 'contrastive_loss', 'test_loss', 'drift'):
       assert line[name] == pytest.approx(truth[name], rel=1e-4)
