@@ -27,11 +27,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+import pandas as pd
+
 from docs import curve, draw, records
-from docs.rows import NOT_RUN, Row, rows
+from docs.rows import NOT_RUN, Estimate, Row, estimate, rows
 from moon_jax import config as config_lib
 from moon_jax.core.errors import ExitCode, UsageError, did_you_mean, exit_code_of
-from moon_jax.report.numbers import statistics
+from moon_jax.report.results import compare
 
 DOCS = pathlib.Path(__file__).parent
 _HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,it says'
@@ -40,13 +42,13 @@ _HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,it says'
 def _table(given: Sequence[Row]) -> list[str]:
   lines = []
   for row in given:
-    best = max((max(row.accuracy(run).values()) for run in row.runs), default=None)
+    best = max((row.accuracy(run).max() for run in row.runs), default=None)
     rounds = {str(run.rounds[-1]['round']) for run in row.runs}
     cells = [
       f'`{row.name}`: {row.variant.setting}',
       row.variant.reported or '-',
       _last(row),
-      _shown(row.estimate(statistics.tail_mean)),
+      _shown(row.estimate(5)),
       '' if best is None else f'{best:.1f}',
       ', '.join(sorted(rounds)),
       ', '.join(str(run.seed) for run in row.runs),
@@ -65,7 +67,7 @@ def _last(row: Row) -> str:
   return _shown(row.estimate()) + (f' (clients +- {among.mean:.1f})' if among else '')
 
 
-def _shown(found: statistics.Estimate | None) -> str:
+def _shown(found: Estimate | None) -> str:
   if found is None:
     return ''
   return f'{found.mean:.1f}' + ('' if found.std is None else f' +- {found.std:.1f}')
@@ -100,24 +102,25 @@ def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
   names = f'`{ours[0].name}` - `{theirs[0].name}`'
   pair = [rows[0].reported() for rows in (ours, theirs)]
   told = f'; reported {round(pair[0][0] - pair[1][0], 2):+g}' if all(pair) else ''
-  found = statistics.compare(*map(_by_sample, (ours, theirs)))
-  if found is None:
+  found = compare(*map(_by_sample, (ours, theirs)))
+  if not (count := found['pairs']):
     return f'{names}: {NOT_RUN}{told}.'
-  mean, std, count = found.difference
+  mean, std = (found[f'difference_to_fedavg_{of}'] for of in ('mean', 'std'))
   words = [f'{count} seed{"s" if count > 1 else ""}']
-  words += ['one pair, so it ranks nothing' if std is None else f'+- {std:.1f}']
-  if found.p_value is not None:
-    words.append(f'p = {found.p_value:.2g} of a paired t-test')
+  words += ['one pair, so it ranks nothing' if count == 1 else f'+- {std:.1f}']
+  if 'p_value' in found:
+    words.append(f'p = {found["p_value"]:.2g} of a paired t-test')
   return f'{names}, mean of 5 tests: {mean:+.1f} points ({", ".join(words)}){told}.'
 
 
-def _by_sample(given: Sequence[Row]) -> dict[tuple, float]:
-  """What two runs must have in common to be a pair -> the mean of five tests."""
-  return {
-    (run.seed, len(run.rounds), row.differs()): statistics.tail_mean(run.accuracy())
+def _by_sample(given: Sequence[Row]) -> pd.Series:
+  """The mean of five tests, by what two runs must have in common to be a pair."""
+  found = {
+    f'{run.seed} {len(run.rounds)} {row.differs()}': run.accuracy().tail(5).mean()
     for row in given
     for run in row.runs
   }
+  return pd.Series(found, dtype=float)
 
 
 def _tsne(given: Sequence[Row]) -> list[str]:
@@ -152,11 +155,11 @@ class _Pictures:
     points = {}
     for column in ('test_accuracy', 'train_accuracy'):
       for row in given:
-        last = [statistics.last(run.accuracy(column)) for run in row.runs]
-        if last and None not in last:
-          mean, std, _ = statistics.estimate(last)
+        found = estimate(run.accuracy(column).tail(1).mean() for run in row.runs)
+        if found and found.n == len(row.runs):
           of_column = points.setdefault(column.replace('_', ' '), [])
-          of_column.append((row.runs[0].knobs[knob], mean, std or 0.0))
+          point = row.runs[0].knobs[knob], found.mean, found.std or 0.0
+          of_column.append(point)
     drawing = functools.partial(draw.over_knob, knob=knob)
     return self._picture(name, points, drawing, f'accuracy over {knob}')
 
@@ -181,8 +184,8 @@ _MADE = {
   'tsne': _tsne,
 }
 _NUMBERS = {
-  'last': lambda run: f'{statistics.last(run.accuracy()):.1f}',
-  'late': lambda run: f'{statistics.tail_mean(run.accuracy()):.1f}',
+  'last': lambda run: f'{run.accuracy().iloc[-1]:.1f}',
+  'late': lambda run: f'{run.accuracy().tail(5).mean():.1f}',
   'rounds': lambda run: str(run.rounds[-1]['round']),
 }
 

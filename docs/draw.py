@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from moon_jax.core import files
-from moon_jax.report.draw import figures
-from moon_jax.report.draw.charts import Scatter
+from moon_jax.report import figures
+from moon_jax.report.charts import Scatter
 from moon_jax.runner import plots
 
 # Column, factor, label; the supervised loss is comparable between algorithms. The last

@@ -14,12 +14,14 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 from docs import draw
 from moon_jax import config as config_lib
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError
-from moon_jax.report.read import features
-from moon_jax.report.read.runs import read_arrays
+from moon_jax.report import features
+from moon_jax.report.runs import read_arrays
 from moon_jax.runner import clock
 
 FILES = ('config.json', 'metrics.jsonl')
@@ -62,9 +64,10 @@ class Kept(NamedTuple):
     """Of its random draws."""
     return self.knobs['seed']
 
-  def accuracy(self, name: str = 'test_accuracy') -> dict[int, float]:
-    """round -> test, or train, accuracy in per cent."""
-    return {r['round']: 100 * r[name] for r in self.rounds if name in r}
+  def accuracy(self, name: str = 'test_accuracy') -> pd.Series:
+    """Test, or train, accuracy in per cent by rounds."""
+    told = {r['round']: 100 * r[name] for r in self.rounds if name in r}
+    return pd.Series(told, dtype=float)
 
 
 def read(results: pathlib.Path) -> dict[str, Kept]:

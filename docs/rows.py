@@ -2,13 +2,16 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
 
 from docs.records import Kept
 from moon_jax import config as config_lib
 from moon_jax.config import Variant
 from moon_jax.core.errors import UsageError, did_you_mean
-from moon_jax.report.numbers import statistics
+from moon_jax.report.traces import estimates
 
 # Digest of a data set that is not the original's, and what differs.
 _COPY = 'a1928db65e5547bb57a6decf2a309992e6cdbf937a1870e4802fcc6c3f0e5461'
@@ -18,6 +21,21 @@ NOT_RUN = 'not run'
 # between the clients of a trial instead of between trials.
 _TRAINED, _AMONG = 'in training', 'over clients'
 _TRIALS = 3  # of each paper that has a spread
+
+
+class Estimate(NamedTuple):
+  """The mean of n numbers, and their sample standard deviation; None of one."""
+
+  mean: float
+  std: float | None
+  n: int
+
+
+def estimate(values: Iterable[float]) -> Estimate | None:
+  """None without a number."""
+  table = pd.DataFrame([list(values)])
+  ((mean, std, n),) = estimates(table).itertuples(index=False)
+  return Estimate(mean, std if n > 1 else None, n) if n else None
 
 
 class Row:
@@ -47,19 +65,19 @@ class Row:
     trials = found[2] and _AMONG not in self.variant.reported
     return float(found[1]), float(found[2]) if trials else None
 
-  def accuracy(self, run: Kept) -> dict[int, float]:
-    """round -> what the paper reports: of tests, unless its figure is of training."""
+  def accuracy(self, run: Kept) -> pd.Series:
+    """By rounds what the paper reports: of tests, unless its figure is of training."""
     trained = _TRAINED in self.variant.reported
     return run.accuracy('train_accuracy' if trained else 'test_accuracy')
 
-  def estimate(self, of=statistics.last) -> statistics.Estimate | None:
-    """The mean over the seeds of the last accuracy, or of another number."""
-    return statistics.estimate(of(self.accuracy(run)) for run in self.runs)
+  def estimate(self, last: int = 1) -> Estimate | None:
+    """Over the seeds, of the last accuracy, or of the mean of several."""
+    return estimate(self.accuracy(run).tail(last).mean() for run in self.runs)
 
-  def among(self) -> statistics.Estimate | None:
+  def among(self) -> Estimate | None:
     """The deviation between the clients' own models in the last test; None of one."""
-    found = (statistics.last(run.accuracy('test_accuracy_std')) for run in self.runs)
-    return statistics.estimate(value for value in found if value is not None)
+    found = (run.accuracy('test_accuracy_std').tail(1).mean() for run in self.runs)
+    return estimate(value for value in found if value == value)  # it is NaN of one
 
   def differs(self) -> str:
     """What sets the runs apart from the variant, and their data from the original."""

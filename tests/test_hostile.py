@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from moon_jax import __main__
 from moon_jax.core.errors import ExitCode
 from moon_jax.predict import command
+from moon_jax.report import features
 from moon_jax.report.__main__ import main as report
-from moon_jax.report.read import features
 from moon_jax.runner import saved_state
 
 DOCUMENTED = {

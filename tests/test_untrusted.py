@@ -18,8 +18,8 @@ from moon_jax.core.errors import ExitCode, RunError
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
 from moon_jax.predict import command, inference
+from moon_jax.report import features, runs
 from moon_jax.report.__main__ import main as report
-from moon_jax.report.read import features, runs
 from tests import processes
 from tests.run_directories import write_run
 

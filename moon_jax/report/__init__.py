@@ -1,13 +1,22 @@
 """Tables and figures from run directories: `python -m moon_jax.report`.
 
-Four rooms; each imports only those above it.
+Each file imports only those above it.
 
-  read      run directories, and what trained models say about the test images
-  numbers   choosing and grouping runs, statistics, tables' cells
-  draw      the charts as data, then by matplotlib and by plotly
-  page      sections, and the files of a report
+  runs         run directories and their records
+  naming       an experiment in a few words
+  groups       chooses runs, and puts them together as series and settings
+  traces       numbers over the rounds, and their means over several runs
+  results      the numbers of runs and series
+  tables       the same as tables
+  features     what a trained model says about the test images
+  models       whose model is looked at
+  charts       the charts as data
+  sections     the tables and charts of a report
+  figures      the charts as PNG and PDF, by matplotlib
+  interactive  the charts of the page, by plotly
+  files        the page and the other files of a report
 
-  command   the command line
-  build     makes a report
-  compare   prints a few runs in the terminal
+  command      the command line
+  build        makes a report
+  compare      prints a few runs in the terminal
 """

@@ -3,23 +3,24 @@
 import sys
 
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
-from moon_jax.report import command
 from moon_jax.runner import streams, surroundings
 
 
 def main(argv: list[str]) -> ExitCode:
   """Returns the exit code; every failure that the user can mend is one clear line."""
-  if {'-h', '--help'} & set(argv):
-    print(command.__doc__.strip())
-    return ExitCode.DONE
   return exit_code_of(lambda: _report(argv))
 
 
 def _report(argv: list[str]) -> ExitCode:
-  request = command.parse(argv)
-  surroundings.require_room()
   try:
     # Only now: the libraries that these need are there.
+    from moon_jax.report import command
+
+    if {'-h', '--help'} & set(argv):
+      print(command.__doc__.strip())
+      return ExitCode.DONE
+    request = command.parse(argv)
+    surroundings.require_room()
     if request.out is None:
       from moon_jax.report import compare
 

@@ -4,12 +4,9 @@ import sys
 from collections.abc import Sequence
 
 from moon_jax.core.errors import UsageError
+from moon_jax.report import charts, files, groups, models, results, sections
 from moon_jax.report.command import Request
-from moon_jax.report.draw import charts
-from moon_jax.report.draw.styles import Style
-from moon_jax.report.numbers import choice, groups, models, results
-from moon_jax.report.page import files, html, sections
-from moon_jax.report.read.runs import Ending, Note, Run, find
+from moon_jax.report.runs import Ending, Note, Run, find
 
 
 def make(request: Request) -> None:
@@ -18,16 +15,14 @@ def make(request: Request) -> None:
   Raises:
     UsageError: no run is left, or the folder cannot be written.
   """
-  head, parts, looks = collect(request)
-  print(f'drawing {sum(len(part.charts) for part in parts)} figures')
-  files.write(request.out, head, parts, looks)
-  print(f'{head.summary}\nreport: {request.out / files.PAGE}')
+  report = collect(request)
+  print(f'drawing {len(report.charts)} figures')
+  files.write(request.out, report)
+  print(f'{report.summary}\nreport: {request.out / files.PAGE}')
 
 
-def collect(
-  request: Request,
-) -> tuple[html.Head, list[sections.Section], dict[str, Style]]:
-  """What the files of a report hold: the head, the sections, label -> style."""
+def collect(request: Request) -> files.Report:
+  """What the files of a report hold."""
   notes: list[str] = []
 
   def note(line: str) -> None:
@@ -47,21 +42,21 @@ def collect(
   looked_at = models.look_at(settings, request.features, note, say=print)
   parts = [
     sections.results(found, target),
-    *(sections.curves(setting) for setting in settings),
+    *map(sections.curves, settings),
     sections.sweeps(settings),
     sections.clients(looked_at),
     sections.models(looked_at),
     sections.runs(every, groups.varying(every)),
   ]
-  head = html.Head(
+  return files.Report(
     summary=f'{len(finished)} finished of {len(every)} runs; series: {len(found)}; '
     f'settings: {len(settings)}.',
     common=groups.common(finished),
     notes=notes,
     command=request.command,
+    sections=[part for part in parts if part.tables or part.charts],
+    looks=charts.looks(settings, [chart for part in parts for chart in part.charts]),
   )
-  looks = charts.looks(settings, [c for part in parts for c in part.charts])
-  return head, [part for part in parts if part.tables or part.charts], looks
 
 
 def read(request: Request, note: Note) -> Sequence[Run]:
@@ -71,7 +66,7 @@ def read(request: Request, note: Note) -> Sequence[Run]:
     UsageError: there is none.
   """
   found = find(request.folders, note)
-  kept = choice.without_duplicates(choice.select(found, request.choice), note)
+  kept = groups.without_duplicates(groups.select(found, request.choice), note)
   for line in filter(None, map(results.note_on, kept)):
     note(line)
   if not any(run.ending is Ending.FINISHED for run in kept):

@@ -33,10 +33,10 @@ from absl import flags
 
 from moon_jax import config as config_lib
 from moon_jax.core.errors import UsageError
-from moon_jax.report.numbers.choice import Choice
-from moon_jax.report.numbers.models import FIRST
-from moon_jax.report.numbers.naming import ALGORITHM
-from moon_jax.report.numbers.results import BASELINE, WHICH, Target
+from moon_jax.report.groups import Choice
+from moon_jax.report.models import FIRST
+from moon_jax.report.naming import ALGORITHM
+from moon_jax.report.results import BASELINE, WHICH, Target
 
 _DEFAULTS = {
   'target': f'{BASELINE}@last',

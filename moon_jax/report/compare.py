@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from moon_jax.report import groups, results, tables
 from moon_jax.report.command import Request
-from moon_jax.report.numbers import groups, results, tables
-from moon_jax.report.numbers.choice import Choice
-from moon_jax.report.read.runs import Run, find
+from moon_jax.report.groups import Choice
+from moon_jax.report.runs import Run, find
 
 _WIDTH = 160  # where the output is no terminal
 

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
@@ -10,10 +11,8 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from PIL import Image
 
-from moon_jax.report.draw import figures
-from moon_jax.report.draw.charts import Line, LineChart, Matrix, Scatter, Spread
-from moon_jax.report.draw.styles import style
-from moon_jax.report.numbers.statistics import Estimate
+from moon_jax.report import figures
+from moon_jax.report.charts import Line, LineChart, Matrix, Scatter, Spread, style
 
 # What matplotlib says when a layout fails is a failure.
 pytestmark = pytest.mark.filterwarnings('error')
@@ -24,9 +23,13 @@ LONG = [f'MOON, server_optimizer=yogi, server momentum=0.9, mu={n}' for n in ran
 ODD = ['a$b$c', 'x' * 120]
 
 
+def estimates(places, mean, std):
+  return pd.DataFrame({'mean': mean, 'std': std, 'n': 3}, index=places)
+
+
 def over_rounds(names, num_rounds=6):
   rounds = range(1, num_rounds + 1)
-  points = {x: Estimate(60.0 + x, 5.0, 3) for x in rounds}
+  points = estimates(rounds, [60.0 + x for x in rounds], 5.0)
   return LineChart(
     'over_rounds',
     f'Test accuracy: {SETTING}',
@@ -44,9 +47,9 @@ def sweep(num_values):
     'mu',
     'test accuracy, %',
     [
-      Line('MOON, any mu', {n: Estimate(50.0 + n, 2.0, 3) for n in places}),
-      Line('FedAvg', dict.fromkeys(places, Estimate(40.0, 1.0, 3))),
-      Line('SOLO', dict.fromkeys(places, Estimate(30.0, None, 1))),
+      Line('MOON, any mu', estimates(places, [50.0 + n for n in places], 2.0)),
+      Line('FedAvg', estimates(places, 40.0, 1.0)),
+      Line('SOLO', estimates(places, 30.0, np.nan)),
     ],
     ticks=[f'{0.00123 * (n + 1)}' for n in places],
   )

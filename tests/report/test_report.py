@@ -9,7 +9,6 @@ import csv
 import io
 import json
 import math
-import os
 import pathlib
 import shutil
 import subprocess
@@ -17,27 +16,30 @@ import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
 from moon_jax import catalog
+from moon_jax import report as report_package
 from moon_jax.core.errors import ExitCode
-from moon_jax.report import build, command
-from moon_jax.report.__main__ import main
-from moon_jax.report.draw import charts
-from moon_jax.report.numbers import (
-  choice,
+from moon_jax.report import (
+  build,
+  charts,
+  command,
+  features,
+  files,
   groups,
   models,
   naming,
   results,
-  statistics,
+  runs,
+  sections,
   traces,
 )
-from moon_jax.report.numbers.choice import Choice
-from moon_jax.report.numbers.table import Column
-from moon_jax.report.page import files
-from moon_jax.report.read import features, runs
+from moon_jax.report.__main__ import main
+from moon_jax.report.groups import Choice
+from moon_jax.report.tables import Column
 from tests.run_directories import (
   BYTES_DOWN,
   BYTES_UP,
@@ -84,25 +86,20 @@ class Collected:
 
   def __init__(self, *words):
     request = command.parse([*map(str, words), '--features=none'])
-    self.head, self.sections, self.looks = build.collect(request)
-
-  def tables(self):
-    return {table.name: table for section in self.sections for table in section.tables}
+    self.report = build.collect(request)
 
   def rows(self, name):
-    text = io.StringIO()
-    csv.writer(text).writerows(files.csv_rows(self.tables()[name]))
-    return list(csv.DictReader(io.StringIO(text.getvalue())))
+    tables = [table for section in self.report.sections for table in section.tables]
+    (table,) = [table for table in tables if table.name == name]
+    return list(csv.DictReader(io.StringIO(table.csv())))
 
   def write(self, out):
     """The files, with one figure of each section."""
-    sections = [
-      section._replace(charts=section.charts[:1]) for section in self.sections
-    ]
-    files.write(out, self.head, sections, self.looks)
+    few = [part._replace(charts=part.charts[:1]) for part in self.report.sections]
+    files.write(out, self.report._replace(sections=few))
 
   def charts(self):
-    return {chart.name: chart for section in self.sections for chart in section.charts}
+    return {chart.name: chart for chart in self.report.charts}
 
 
 @pytest.fixture(scope='module')
@@ -198,26 +195,31 @@ def test_a_target_can_be_given(tmp_path):
 
 @pytest.mark.parametrize(('value', 'text'), [(3e-5, '<0.0001'), (0.0497, '0.0497')])
 def test_a_p_value_is_never_zero(value, text):
-  assert Column('p_value', 'p', '.4f').text(value) == text
+  assert Column('p_value', 'p', '.4f').text({'p_value': value}) == text
 
 
-def test_one_pair_has_no_p_value_and_equal_differences_have_none():
-  assert statistics.compare({0: 0.5}, {0: 0.25}).p_value is None
-  same = statistics.compare({0: 0.9, 1: 0.8}, {0: 0.8, 1: 0.7})
-  assert same.difference.mean == pytest.approx(0.1)
-  assert same.p_value is None
-  assert statistics.compare({0: 0.5}, {1: 0.5}) is None
-  # Only seed 1 is common.
-  assert statistics.compare({0: 0.9, 1: 0.5}, {1: 0.25, 2: 0.0}).difference == (
-    0.25,
-    None,
-    1,
-  )
+@pytest.mark.parametrize(
+  ('ours', 'theirs', 'found'),
+  [
+    # One pair has no p-value, and equal differences have none.
+    ({0: 0.5}, {0: 0.25}, (0.25, math.nan, 1)),
+    ({0: 0.9, 1: 0.8}, {0: 0.8, 1: 0.7}, (0.1, 0.0, 2)),
+    # Only seed 1 is common; none is.
+    ({0: 0.9, 1: 0.5}, {1: 0.25, 2: 0.0}, (0.25, math.nan, 1)),
+    ({0: 0.5}, {1: 0.5}, (None, None, None)),
+  ],
+)
+def test_a_difference_is_over_pairs(ours, theirs, found):
+  row = results.compare(pd.Series(ours), pd.Series(theirs))
+  told = tuple(row[f'difference_to_fedavg_{of}'] for of in ('mean', 'std', 'n'))
+  assert told == (found if found[0] is None else pytest.approx(found, nan_ok=True))
+  assert row['pairs'] == found[2]
+  assert 'p_value' not in row
 
 
 def test_a_mean_curve_has_the_rounds_that_all_have():
-  curve = statistics.curve([{1: 0.0, 2: 1.0, 4: 3.0}, {2: 2.0, 3: 9.0, 4: 5.0}])
-  assert {number: point.mean for number, point in curve.items()} == {2: 1.5, 4: 4.0}
+  columns = {1: 0.0, 2: 1.0, 4: 3.0}, {2: 2.0, 3: 9.0, 4: 5.0}
+  assert traces.curve(map(pd.Series, columns))['mean'].to_dict() == {2: 1.5, 4: 4.0}
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,8 @@ def test_the_contrastive_share_is_weighted(tmp_path, flags, columns, share):
   write_run(tmp_path / 'run', [0.5, 0.6], *words, **columns)
   (run,) = runs.find([tmp_path], print)
   expected = {} if share is None else {1: share, 2: share}
-  assert traces.column(run, 'contrastive_share') == pytest.approx(expected)
+  found = traces.column(run, 'contrastive_share').to_dict()
+  assert found == pytest.approx(expected)
 
 
 # --- what belongs together ------------------------------------------------------------
@@ -343,18 +346,17 @@ def test_a_sweep_is_after_equally_many_rounds(tmp_path):
   (chart,) = charts.sweeps(settings_of(tmp_path))
   line, level = chart.lines
   assert chart.ticks == ['1', '5', '10']
-  assert list(line.points) == list(level.points) == [0, 1, 2]
-  points = line.points.values()
-  assert [p.mean for p in points] == pytest.approx([50.0, 70.0, 40.0])
-  assert [p.n for p in points] == [1, 2, 1]
+  assert list(line.points.index) == list(level.points.index) == [0, 1, 2]
+  assert list(line.points['mean']) == pytest.approx([50.0, 70.0, 40.0])
+  assert list(line.points['n']) == [1, 2, 1]
   assert level.label == 'FedAvg'
-  assert [p.mean for p in level.points.values()] == pytest.approx([30.0] * 3)
+  assert list(level.points['mean']) == pytest.approx([30.0] * 3)
   assert chart.title == 'Accuracy after 2 rounds against mu'
 
 
 def test_the_partition_has_clients_from_left_to_right(tmp_path):
   path = write_run(tmp_path / 'a', [0.5])
-  (chart,) = charts.partition(settings_of(tmp_path)[0])
+  (chart,) = sections.partition(settings_of(tmp_path)[0])
   with np.load(path / 'partition.npz') as arrays:
     counts = arrays['class_counts']
   assert (chart.x_label, chart.y_label) == ('client', 'class')
@@ -368,17 +370,17 @@ def test_of_many_clients_some_are_shown_and_their_sizes(tmp_path):
   counts = np.zeros((5000, 3), int)
   counts[np.arange(5000), np.arange(5000) % 3] = 5000 - np.arange(5000)
   np.savez(path / 'partition.npz', class_counts=counts)
-  owned, sizes = charts.partition(settings_of(tmp_path)[0])
+  owned, sizes = sections.partition(settings_of(tmp_path)[0])
   assert owned.x_label == '200 of 5,000 clients, from fewest to most examples'
   totals = owned.values.sum(0)
   assert (totals[0], totals[-1], totals.size) == (1, 5000, 200)
   assert (np.abs(np.diff(totals) - 4999 / 199) < 1).all()
   # 84 sizes to a bin: 1 to 84 in the first, 4,957 to 5,000 in the last.
   ((_, points, _),) = sizes.lines
-  counted = [(x, point.mean) for x, point in points.items()]
+  counted = list(points['mean'].items())
   assert counted[:3] == [(0, 0), (42, 84), (126, 84)]
   assert counted[-2:] == [(4998, 44), (5082, 0)]
-  assert sum(point.mean for point in points.values()) == 5000
+  assert points['mean'].sum() == 5000
   drawn = Collected(tmp_path).charts()
   assert {'partition', 'sizes'} <= set(drawn)
 
@@ -388,7 +390,7 @@ def compared_with_fedavg(setting):
   rows = [result.row for result in results.results(setting, results.Target(None))]
   return {
     row['series']: (
-      row['difference_to_fedavg'] and round(row['difference_to_fedavg'].mean, 9),
+      round(row['difference_to_fedavg_mean'], 9) if row.get('pairs') else None,
       row['target'],
     )
     for row in rows
@@ -403,7 +405,7 @@ def test_only_runs_of_equal_length_are_pairs(tmp_path):
   (setting,) = settings_of(tmp_path)
   row = results.results(setting, results.Target(0.5))[1].row
   assert row['pairs'] == 1
-  assert row['difference_to_fedavg'].mean == pytest.approx(0.15)
+  assert row['difference_to_fedavg_mean'] == pytest.approx(0.15)
 
 
 def test_each_series_is_compared_with_fedavg_of_its_own_knobs(tmp_path):
@@ -548,7 +550,7 @@ def test_a_half_written_line_is_left_out(tmp_path):
   path.write_bytes(path.read_bytes()[:-20])
   said = []
   (run,) = runs.find([tmp_path], said.append)
-  assert list(run.column('test_accuracy')) == [1, 2]
+  assert list(run.column('test_accuracy').index) == [1, 2]
   assert said == []
 
 
@@ -670,24 +672,25 @@ def test_the_plain_server_is_named_where_it_is_asked_for(tmp_path):
   assert [line.label for line in sweep.lines] == ['any server momentum']
 
 
-def test_a_report_outlives_its_output(tmp_path):
+def test_a_report_outlives_its_output_and_does_without_jax(tmp_path):
   write_run(tmp_path / 'runs/a', [0.5, 0.6])
-  full = os.open('/dev/full', os.O_WRONLY)
-  done = subprocess.run(
-    [
-      *(sys.executable, '-m', 'moon_jax.report', tmp_path / 'runs'),
-      *(f'--out={tmp_path / "out"}', '--features=none'),
-    ],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONUNBUFFERED': '1'},
-    stdout=full,
-    stderr=subprocess.PIPE,
-    text=True,
-    check=False,
-  )
-  os.close(full)
+  code = """
+import runpy, sys
+try:
+  runpy.run_module('moon_jax.report', run_name='__main__')
+finally:
+  assert 'jax' not in sys.modules
+"""
+  with open('/dev/full', 'w') as full:
+    done = run_python(code, tmp_path / 'runs', f'--out={tmp_path / "out"}', stdout=full)
   assert done.returncode == ExitCode.DONE
   assert 'Standard output cannot be written' in done.stderr
+
+
+def run_python(code, *words, stdout=subprocess.PIPE):
+  words = [sys.executable, '-u', '-c', code, *words, '--features=none']
+  given = {'stdout': stdout, 'stderr': subprocess.PIPE, 'text': True, 'check': False}
+  return subprocess.run(words, cwd=ROOT, **given)
 
 
 def test_a_setting_tells_the_data_set_that_one_source_has(tmp_path):
@@ -722,7 +725,7 @@ def test_an_experiment_and_seed_counts_once(tmp_path):
   write_run(tmp_path / 'd', [0.5, 0.6, 0.7], seed=1)
   found = runs.find([tmp_path], print)
   said = []
-  kept = choice.without_duplicates(found, said.append)
+  kept = groups.without_duplicates(found, said.append)
   assert [run.path.name for run in kept] == ['a', 'd']
   assert said == [
     f'skipped {tmp_path}/{name}: the same experiment and seed as {tmp_path}/{longest}'
@@ -794,17 +797,17 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, complaint):
   }
 
 
-def test_a_missing_library_is_one_line(tmp_path):
+@pytest.mark.parametrize('library', ['pandas', 'tabulate'])
+def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys, library):
   write_run(tmp_path / 'a', [0.5, 0.6])
   # None makes a module impossible to find.
-  code = (
-    "import sys; sys.modules['tabulate'] = None; "
-    'from moon_jax.report.__main__ import main; sys.exit(main(sys.argv[1:]))'
-  )
-  command = [sys.executable, '-c', code, tmp_path, f'--out={tmp_path / "out"}']
-  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-  assert done.returncode == ExitCode.USAGE
-  (line,) = done.stderr.splitlines()
+  monkeypatch.setitem(sys.modules, library, None)
+  for name in [name for name in sys.modules if name.startswith('moon_jax.report.')]:
+    monkeypatch.delitem(sys.modules, name)
+  for name in [name for name in vars(report_package) if not name.startswith('_')]:
+    monkeypatch.delattr(report_package, name)
+  assert main([str(tmp_path), f'--out={tmp_path / "out"}']) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
   assert line.endswith("pip install 'moon_jax[report]'")
   assert not (tmp_path / 'out').exists()
 
@@ -829,32 +832,22 @@ def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
   ]
 
 
-def run_python(code):
-  words = [sys.executable, '-c', f'import sys\n{code}']
-  return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def test_training_loads_no_library_of_a_report():
-  code = """
-from moon_jax.runner import loop
-sys.exit(', '.join({'plotly', 'sklearn.manifold', 'tabulate'} & set(sys.modules)) or 0)
-"""
-  done = run_python(code)
-  assert done.returncode == 0, done.stderr
-
-
-def test_a_report_that_looks_at_no_model_does_without_jax(tmp_path):
-  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  libraries = {'pandas', 'plotly', 'sklearn.manifold', 'tabulate'}
   code = f"""
-from moon_jax.report.__main__ import main
-assert main(['{tmp_path}/runs', '--out={tmp_path}/out', '--features=none']) == 0
-assert 'jax' not in sys.modules
-main(['--help'])
+import sys
+from moon_jax.runner import loop
+sys.exit(', '.join({libraries} & set(sys.modules)) or 0)
 """
   done = run_python(code)
   assert done.returncode == 0, done.stderr
+
+
+def test_help_tells_every_flag(capsys):
+  assert main(['--help']) == ExitCode.DONE
+  out = capsys.readouterr().out
   for flag in ('--out', '--group', '--over', '--target', '--where', '--features'):
-    assert flag in done.stdout
+    assert flag in out
 
 
 # --- algorithms of users --------------------------------------------------------------
@@ -915,7 +908,7 @@ def test_runs_of_an_algorithm_that_is_not_registered_now(
   assert labels == ['FedAvg', 'Turtle, rho=0.5', 'Turtle, rho=2']
   shell = report.charts()['shell']
   assert (shell.title, shell.y_label) == ('Thickness of the shell', 'cm')
-  assert [point.mean for point in shell.lines[0].points.values()] == [25.0, 25.0]
+  assert list(shell.lines[0].points['mean']) == [25.0, 25.0]
   assert 'sweep-turtle.rho' in report.charts()
   # Without it the line says which.
   clean_catalog()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from moon_jax import catalog
 from moon_jax.core import files
@@ -78,12 +79,12 @@ class Run:
     """The path as it is told."""
     return files.plain(str(self.path))
 
-  def column(self, name: str) -> dict[int, float]:
-    """round -> value of a column of metrics.jsonl, where there is a number."""
+  def column(self, name: str) -> pd.Series:
+    """A column of metrics.jsonl by rounds, where there is a number."""
     return _column(self.rounds, name)
 
-  def timing(self, name: str) -> dict[int, float]:
-    """round -> value of a column of timings.jsonl, where there is a number."""
+  def timing(self, name: str) -> pd.Series:
+    """A column of timings.jsonl by rounds, where there is a number."""
     return _column(self.timings, name)
 
   def class_counts(self) -> np.ndarray | None:
@@ -186,6 +187,7 @@ def _ending(path: pathlib.Path, rounds: list[Record]) -> Ending:
   return Ending.FINISHED if total == rounds[-1]['round'] else Ending.UNFINISHED
 
 
-def _column(records: Iterable[Record], name: str) -> dict[int, float]:
+def _column(records: Iterable[Record], name: str) -> pd.Series:
   told = [record for record in records if type(record.get(name)) in (int, float)]
-  return {record['round']: record[name] for record in told}
+  column = {record['round']: record[name] for record in told}
+  return pd.Series(column, dtype=float).sort_index()

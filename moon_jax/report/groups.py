@@ -1,4 +1,4 @@
-"""Puts runs together that belong together.
+"""Chooses runs, and puts those together that belong together.
 
 A *series* is an algorithm with its own settings, averaged over seeds: a line of a plot.
 A *setting* is what several series have in common: a plot, a block of a table.
@@ -6,15 +6,92 @@ A *setting* is what several series have in common: a plot, a block of a table.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
 
 from moon_jax import catalog
-from moon_jax.report.numbers import naming
-from moon_jax.report.numbers.choice import Choice
-from moon_jax.report.numbers.naming import ALGORITHM, DIGEST, PLAIN, Key
-from moon_jax.report.read.runs import Ending, Run, Value
+from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.report import naming
+from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key
+from moon_jax.report.runs import Ending, Note, Run, Value
 
 # Groups of knobs that say how clients and server work together, as an algorithm does.
 _OF_ALGORITHMS = {'topology', 'server_optimizer'}
+
+
+class Choice(NamedTuple):
+  """How runs are put together.
+
+  Attributes:
+    group: knobs that tell series apart; None: the algorithm and its own knobs.
+    over: knobs whose values are the samples.
+    where: knob -> the words for the values that are chosen.
+  """
+
+  group: tuple[str, ...] | None
+  over: tuple[str, ...]
+  where: Mapping[str, tuple[str, ...]]
+
+
+def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
+  """The runs that --where chooses.
+
+  Raises:
+    UsageError: no run has such a knob, or none is chosen.
+  """
+  known = {name for run in runs for name in run.knobs}
+  telling = {name for run in runs for name in run.identity}
+  _require_known('where', choice.where, known)
+  _require_known('group', choice.group or (), telling)
+  _require_known('over', choice.over, telling)
+  chosen = [
+    run
+    for run in runs
+    if all(
+      any(_is(run.knobs.get(name), word) for word in words)
+      for name, words in choice.where.items()
+    )
+  ]
+  if not chosen:
+    raise UsageError(f'--where: none of the {len(runs)} runs is chosen.')
+  return chosen
+
+
+def _require_known(flag: str, names: Iterable[str], known: set[str]) -> None:
+  for name in names:
+    if name not in known:
+      hint = did_you_mean(name, known)
+      raise UsageError(f'--{flag}: no run has a setting {name!r}.{hint}')
+
+
+def _is(value: Value | None, word: str) -> bool:
+  """Whether the word stands for the value of a knob."""
+  if isinstance(value, bool):
+    return word.lower() == str(value).lower()
+  if isinstance(value, str):
+    return word == value
+  try:
+    return value == float(word)
+  except ValueError:
+    return False
+
+
+def without_duplicates(runs: Sequence[Run], note: Note) -> list[Run]:
+  """Of finished runs of the same experiment and seed the one with the most rounds.
+
+  Args:
+    runs: of any experiments.
+    note: is told what was left out and why.
+  """
+  kept: dict[object, Run] = {}
+  for run in sorted(runs, key=lambda run: -len(run.rounds)):
+    is_finished = run.ending is Ending.FINISHED
+    key = frozenset(run.identity.items()) if is_finished else run.path
+    longest = kept.setdefault(key, run)
+    if run is not longest:
+      note(f'skipped {run.name}: the same experiment and seed as {longest.name}')
+  return sorted(kept.values(), key=lambda run: run.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,17 +143,17 @@ def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
     the centralized bound, belongs to every setting that differs in that knob only.
   """
   differing = varying(runs, choice.over)
-  if choice.group is None:
+  group = choice.group
+  if group is None:
     parts = [run.algorithm.part for run in runs]
     own = {part.group or part.name for part in parts} | _OF_ALGORITHMS
     group = [ALGORITHM, *(n for n in differing if n.split('.')[0] in own)]
-  else:
-    group = list(choice.group)
   shared = [name for name in differing if name not in group]
   places = {run.path: _part(run, shared) for run in runs}
-  keys = _maximal(set(places.values()))
+  keys = set(places.values())
+  whole = [key for key in keys if not any(set(key) < set(other) for other in keys)]
   found = []
-  for key in sorted(keys, key=_order):
+  for key in sorted(whole, key=_order):
     members = [run for run in runs if set(places[run.path]) <= set(key)]
     found.append(Setting(key, tuple(_series(members, group, choice.over, differing))))
   return found
@@ -89,8 +166,7 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
     runs: any.
     over: knobs to leave out.
   """
-  items = [item for run in runs for item in run.identity.items()]
-  names = [name for name in _of_several_values(items) if name not in over]
+  names = [name for name in _varied(run.identity for run in runs) if name not in over]
   if 'data.source' in names:
     names.append('data.name')  # also if one source only has it
   # Where knobs of the data tell that it differs, its digest need not.
@@ -100,20 +176,26 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
 
 def common(runs: Sequence[Run]) -> dict[str, Value]:
   """The knobs that all runs have, with the same value."""
-  first, *others = (run.identity for run in runs)
-  return {
-    name: value
-    for name, value in first.items()
-    if name != DIGEST and all(other.get(name) == value for other in others)
-  }
+  table = pd.DataFrame([run.identity for run in runs], dtype=object)
+  same = (table.nunique() == 1) & table.notna().all() & (table.columns != DIGEST)
+  return table.loc[0, same].to_dict()
+
+
+def swept(found: Sequence[Setting]) -> list[str]:
+  """The knobs with two numbers or more."""
+  keys = [(*setting.key, *one.key) for setting in found for one in setting.series]
+  return _varied(
+    {n: value for n, value in key if not isinstance(value, bool | str)} for key in keys
+  )
+
+
+def _varied(rows: Iterable[Mapping[str, Value]]) -> list[str]:
+  counts = pd.DataFrame(list(rows), dtype=object).nunique()
+  return [name for name, count in counts.items() if count > 1]
 
 
 def _part(run: Run, names: Iterable[str]) -> Key:
   return tuple((name, run.identity[name]) for name in names if name in run.identity)
-
-
-def _maximal(keys: set[Key]) -> list[Key]:
-  return [key for key in keys if not any(set(key) < set(other) for other in keys)]
 
 
 def _series(members, group, over, differing):
@@ -160,9 +242,7 @@ def _place(name, value):
   if name == ALGORITHM:
     known = catalog.names(ALGORITHM)
     return (0, known.index(value) if value in known else len(known), value)
-  if isinstance(value, str):
-    return (1, 0, value)
-  return (0, value, '')
+  return (1, 0, value) if isinstance(value, str) else (0, value, '')
 
 
 def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:
@@ -175,37 +255,18 @@ def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:
   """
   found = [s for s in setting.series if s.algorithm == algorithm and s.finished]
   if len(found) > 1 and (series.algorithm != algorithm or _is_plain(series)):
-    agreeing = [s for s in found if _agree(dict(s.key), dict(series.key))]
+    agreeing = [s for s in found if _agree(s.key, series.key)]
     found = agreeing if len(agreeing) == 1 else found
   if len(found) > 1:
-    found = [s for s in found if _is_plain(s) and _agree(_others(s), _others(series))]
+    plain = [s for s in found if _is_plain(s)]
+    found = [s for s in plain if _agree(s.key, series.key, PLAIN)]
   return found[0] if len(found) == 1 else None
 
 
-def _agree(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
-  return all(a[name] == b[name] for name in a.keys() & b.keys() - {ALGORITHM})
-
-
-def _others(series: Series) -> dict[str, Value]:
-  """Its knobs but those of the server's optimizer."""
-  return {name: value for name, value in series.key if name not in PLAIN}
+def _agree(a: Key, b: Key, but: Iterable[str] = ()) -> bool:
+  a, b = dict(a), dict(b)
+  return all(a[name] == b[name] for name in a.keys() & b.keys() - {ALGORITHM, *but})
 
 
 def _is_plain(series: Series) -> bool:
   return all(PLAIN.get(name, value) == value for name, value in series.key)
-
-
-def swept(found: Sequence[Setting]) -> list[str]:
-  """The knobs with two numbers or more."""
-  every = [(setting, series) for setting in found for series in setting.series]
-  items = [item for setting, series in every for item in (*setting.key, *series.key)]
-  return _of_several_values(
-    item for item in items if not isinstance(item[1], bool | str)
-  )
-
-
-def _of_several_values(items: Iterable[tuple[str, Value]]) -> list[str]:
-  values = {}
-  for name, value in items:
-    values.setdefault(name, set()).add(value)
-  return [name for name in values if len(values[name]) > 1]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from moon_jax.core.errors import RunError, UsageError
-from moon_jax.report.numbers import naming
-from moon_jax.report.numbers.groups import Series, Setting
-from moon_jax.report.read.features import Features, features_of
-from moon_jax.report.read.runs import Note, Run
+from moon_jax.report import naming
+from moon_jax.report.features import Features, features_of
+from moon_jax.report.groups import Series, Setting
+from moon_jax.report.runs import Note, Run
 
 FIRST, ALL, NONE = 'first', 'all', 'none'
 

@@ -4,18 +4,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from moon_jax.report.draw import charts
-from moon_jax.report.draw.charts import Chart, Matrix, Scatter, Spread
-from moon_jax.report.numbers import tables
-from moon_jax.report.numbers.groups import Setting
-from moon_jax.report.numbers.models import Model
-from moon_jax.report.numbers.naming import titled
-from moon_jax.report.numbers.results import Result, Target, numbers
-from moon_jax.report.numbers.statistics import estimate
-from moon_jax.report.numbers.table import Table
-from moon_jax.report.read import features
-from moon_jax.report.read.runs import Run
+from moon_jax.report import charts, features, naming, tables
+from moon_jax.report.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
+from moon_jax.report.groups import Setting
+from moon_jax.report.models import Model
+from moon_jax.report.naming import titled
+from moon_jax.report.results import Result, Target, cells, numbers
+from moon_jax.report.runs import Run
+from moon_jax.report.tables import Table
+from moon_jax.report.traces import estimates
 from moon_jax.runner import plots
 
 
@@ -52,8 +51,46 @@ def curves(setting: Setting) -> Section:
     text='Lines are means over the finished runs of a series, in the rounds '
     'that all of them have; bands are one sample standard deviation. Who owns which '
     'class is told of one run.',
-    charts=charts.of_setting(setting) + charts.partition(setting),
+    charts=charts.of_setting(setting) + partition(setting),
   )
+
+
+def partition(setting: Setting) -> list[Matrix | LineChart]:
+  """Who owns which class, in the first run that says so; nothing if none does."""
+  for series in setting.series:
+    for sample, run in series.finished.items():
+      counts = run.class_counts()
+      if counts is not None and len(counts) > 1:
+        seed = naming.describe(sample)
+        owned = _owned(counts, setting.title, f' ({seed})' if seed else '')
+        return [owned, *_sizes(counts.sum(1), series.label, setting.title)]
+  return []
+
+
+def _owned(counts: np.ndarray, setting: str, sample: str) -> Matrix:
+  return Matrix(
+    name=charts.file_name('partition', setting),
+    title=titled('Training examples of each client and class', setting) + sample,
+    x_label=plots.name_of_columns(len(counts)),
+    y_label='class',
+    values=counts[plots.shown(counts.sum(1))].T,
+    unit='training examples',
+  )
+
+
+def _sizes(totals: np.ndarray, label: str, setting: str) -> list[LineChart]:
+  """How many clients own how much, where there are too many to be shown each."""
+  if len(totals) <= plots.MOST_CLIENTS:
+    return []
+  first, clients, width = plots.distribution(totals)
+  middle = first + (width - 1) // 2
+  # From nobody to nobody: the line encloses all clients, as a histogram does.
+  ends = {max(int(middle[0]) - width, 0): 0, int(middle[-1]) + width: 0}
+  found = pd.Series(ends | dict(zip(middle, clients, strict=True))).sort_index()
+  lines = [Line(label, estimates(found.to_frame()))]
+  title = titled('Clients by their training examples', setting)
+  file = charts.file_name('sizes', setting)
+  return [LineChart(file, title, 'training examples', 'clients', lines)]
 
 
 def sweeps(settings: Sequence[Setting]) -> Section:
@@ -89,8 +126,9 @@ def clients(models: Sequence[Model]) -> Section:
       )
     )
     for label, values in joined.items():
-      means = {'accuracy': estimate(values), 'worst_client': float(values.min())}
-      rows.append({'setting': title or None, 'series': label} | means)
+      means = cells(estimates(pd.DataFrame([values], ['accuracy'])))
+      told = {'setting': title or None, 'series': label, 'worst_client': values.min()}
+      rows.append(told | means)
   return Section(
     title='Clients',
     text='Clients of the runs whose model was looked at (--features); of more than '

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from moon_jax.report.read.runs import Value
+from moon_jax.report.runs import Value
 
 ALGORITHM = 'algorithm'
 DIGEST = 'data_digest'

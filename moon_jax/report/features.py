@@ -7,7 +7,7 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import RunError
-from moon_jax.report.read.runs import Note, Run, read_arrays
+from moon_jax.report.runs import Note, Run, read_arrays
 
 NUM_EMBEDDED = 2000
 CACHE = 'features.npz'

@@ -1,17 +1,19 @@
 """The numbers of each run, and of each series over its finished runs."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from moon_jax import catalog
-from moon_jax.report.numbers import groups, naming, statistics
-from moon_jax.report.numbers.groups import Series, Setting
-from moon_jax.report.numbers.naming import Key
-from moon_jax.report.numbers.table import Row
-from moon_jax.report.numbers.traces import ACCURACY
-from moon_jax.report.read.runs import Algorithm, Ending, Run
+from moon_jax.report import groups, naming
+from moon_jax.report.groups import Series, Setting
+from moon_jax.report.runs import Algorithm, Ending, Run
+from moon_jax.report.traces import ACCURACY, curve, estimates
 
 BASELINE = 'fedavg'
+Row = Mapping[str, Any]
 # The device trains, tests, or waits for the host, which saves and packs meanwhile.
 _SECONDS = ('train_seconds', 'evaluate_seconds', 'idle_seconds')
 _BYTES = ('bytes_down', 'bytes_up')
@@ -20,7 +22,15 @@ _AVERAGED = (
   *('std_over_clients', 'worst_client'),
   *('rounds_to_target', 'megabytes_to_target', 'seconds_to_target'),
 )
-WHICH = {'last': statistics.last, 'best': statistics.best}
+_ROUNDING = 1e-12  # differences closer than this are equal
+_OF = ('mean', 'std', 'n')
+
+
+def _last(column: pd.Series) -> float | None:
+  return column.iloc[-1] if len(column) else None
+
+
+WHICH = {'last': _last, 'best': pd.Series.max}
 
 
 class Target(NamedTuple):
@@ -66,51 +76,51 @@ def numbers(run: Run, target: float | None = None) -> Row:
   Returns:
     Accuracies are in [0, 1]. Seconds are of the device, compiling not included, of the
     whole run and until the target; megabytes are 10^6 bytes, up and down, of all
-    clients. None where there is nothing.
+    clients. None or NaN where there is nothing.
   """
-  tested, seconds = run.column(ACCURACY), _sum(run.timing, _SECONDS)
-  reached = None if target is None else statistics.first_reaching(tested, target)
-  moved = reached and statistics.total(_sum(run.column, _BYTES), reached)
+  tested, devices = run.column(ACCURACY), run.about.get('devices') or []
+  seconds, moved = _sum(map(run.timing, _SECONDS)), _sum(map(run.column, _BYTES))
+  reached = first_reaching(tested, target)
+  trained = pd.concat([run.column('num_examples'), run.timing('train_seconds')], axis=1)
+  examples, spent = trained.dropna().sum()
   return run.identity | {
     'run': run.name,
     'state': str(run.ending),
     'rounds': run.rounds[-1]['round'] if run.rounds else 0,
-    'last_test': max(tested, default=None),
-    'final_accuracy': statistics.last(tested),
-    'best_accuracy': statistics.best(tested),
-    'mean_of_last_5': statistics.tail_mean(tested),
-    'std_over_clients': statistics.last(run.column('test_accuracy_std')),
-    'worst_client': statistics.last(run.column('test_accuracy_worst')),
-    'seconds': sum(seconds.values()) or None,
-    'samples_per_second': _samples_per_second(run),
+    'last_test': int(tested.index[-1]) if len(tested) else None,
+    'final_accuracy': _last(tested),
+    'best_accuracy': tested.max(),
+    'mean_of_last_5': tested.tail(5).mean(),
+    'std_over_clients': _last(run.column('test_accuracy_std')),
+    'worst_client': _last(run.column('test_accuracy_worst')),
+    'seconds': seconds.sum() or None,
+    'samples_per_second': examples / spent if spent else None,
     'target': target,
     'rounds_to_target': reached,
-    'megabytes_to_target': moved and moved / 1e6,
-    'seconds_to_target': reached and statistics.total(seconds, reached),
-    'devices': _counted(run.about.get('devices') or []),
+    'megabytes_to_target': _total(moved, reached) / 1e6,
+    'seconds_to_target': _total(seconds, reached),
+    # '2 x cpu: cpu'
+    'devices': ', '.join(f'{devices.count(d)} x {d}' for d in dict.fromkeys(devices)),
     'jax': run.about.get('versions', {}).get('jax'),
     'git_commit': (run.about.get('git_commit') or '')[:10] or None,
     'command': run.about.get('command'),
   }
 
 
-def _counted(devices: Sequence[str]) -> str:
-  """'2 x cpu: cpu'."""
-  return ', '.join(f'{devices.count(kind)} x {kind}' for kind in dict.fromkeys(devices))
+def _sum(columns: Iterable[pd.Series]) -> pd.Series:
+  """By rounds, where all columns have a value."""
+  return sum(columns).dropna()
 
 
-def _sum(column_of: Callable, names: Sequence[str]) -> dict[int, float]:
-  """round -> sum over columns, where all have a value."""
-  columns = [column_of(name) for name in names]
-  common = set.intersection(*map(set, columns))
-  return {number: sum(column[number] for column in columns) for number in common}
+def _total(column: pd.Series, up_to: int | None) -> float:
+  """The sum over rounds 1 to `up_to`; NaN if one of them has no value."""
+  return column.reindex(range(1, (up_to or 0) + 1)).sum(skipna=False, min_count=1)
 
 
-def _samples_per_second(run: Run) -> float | None:
-  examples, train = run.column('num_examples'), run.timing('train_seconds')
-  common = examples.keys() & train.keys()
-  spent = sum(train[number] for number in common)
-  return sum(examples[number] for number in common) / spent if spent else None
+def first_reaching(column: pd.Series, target: float | None) -> int | None:
+  """The first round whose value is the target or more."""
+  reached = column.index[column >= (math.inf if target is None else target)]
+  return int(reached[0]) if len(reached) else None
 
 
 class Result(NamedTuple):
@@ -125,12 +135,8 @@ class Result(NamedTuple):
   """
 
   series: Series
-  runs: list[Row]
+  runs: pd.DataFrame
   row: Row
-
-  def all(self, name: str) -> list:
-    """A number of every run that has it."""
-    return [run[name] for run in self.runs if run[name] is not None]
 
 
 def results(setting: Setting, target: Target) -> list[Result]:
@@ -142,32 +148,62 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
   value = target_of(setting, series, target)
   baseline = groups.matching(setting, series, BASELINE)
   own, theirs = (_mean_round(one, value) for one in (series, baseline))
-  found = None
+  rows = [numbers(run, value) for run in series.finished.values()]
+  runs = pd.DataFrame(rows, dtype=object)
+  row = cells(estimates(runs[[*_AVERAGED]].astype(float).T))
+  row |= {f'mean_accuracy_{of}': row[f'final_accuracy_{of}'] for of in _OF}
   if baseline and baseline is not series:
-    found = statistics.compare(_finals(series), _finals(baseline))
-  of_runs = Result(series, [numbers(r, value) for r in series.finished.values()], {})
-  means = {name: statistics.estimate(of_runs.all(name)) for name in _AVERAGED}
-  row = means | {
+    row |= compare(_finals(series), _finals(baseline))
+  row |= {
     'setting': setting.title or None,
     'series': series.label,
-    'n': len(of_runs.runs),
-    'rounds': statistics.ranges(of_runs.all('last_test')),
-    'mean_accuracy': means['final_accuracy'],
-    'difference_to_fedavg': found and found.difference,
-    'pairs': found and found.difference.n,
-    'p_value': found and found.p_value,
+    'n': len(runs),
+    'rounds': _range(runs['last_test'].dropna().tolist()),
     'target': value,
-    'reached': f'{len(of_runs.all("rounds_to_target"))} of {len(of_runs.runs)}',
+    'reached': f'{runs["rounds_to_target"].count()} of {len(runs)}',
     'round_of_the_mean': own,
     'rounds_saved': 1 - own / theirs if own and theirs else None,
   }
-  return of_runs._replace(row=row)
+  return Result(series, runs, row)
 
 
-def _finals(series: Series) -> dict[tuple[Key, int], float]:
-  """(sample, last test) -> accuracy then: runs of unequal lengths are no pair."""
+def cells(found: pd.DataFrame) -> dict[str, Any]:
+  """`estimates` as cells of a row, three for each; of nothing they are None."""
+  return {
+    f'{name}_{of}': value if values[-1] else None
+    for name, *values in found.itertuples()
+    for of, value in zip(_OF, values, strict=True)
+  }
+
+
+def _range(numbers: Sequence[int]) -> int | str | None:
+  """10, or '10 to 20' if they differ."""
+  low, high = min(numbers, default=None), max(numbers, default=None)
+  return low if low == high else f'{low} to {high}'
+
+
+def compare(ours: pd.Series, theirs: pd.Series) -> dict[str, Any]:
+  """The paired difference of what has the same index, as cells of a row.
+
+  Its p-value is of the two-sided paired t-test; there is none with fewer than two
+  pairs, or where all differences are equal.
+  """
+  pairs = pd.concat([ours, theirs], axis=1, join='inner')
+  differences = pairs[0] - pairs[1]
+  row = cells(estimates(differences.to_frame('difference_to_fedavg').T))
+  row['pairs'] = len(pairs) or None
+  if len(pairs) and differences.max() - differences.min() >= _ROUNDING:
+    from scipy import stats  # only now: it takes a second
+
+    row['p_value'] = float(stats.ttest_rel(pairs[0], pairs[1]).pvalue)
+  return row
+
+
+def _finals(series: Series) -> pd.Series:
+  """Last accuracy by sample and last test: runs of unequal lengths are no pair."""
   tested = {sample: run.column(ACCURACY) for sample, run in series.finished.items()}
-  return {(sample, max(c)): statistics.last(c) for sample, c in tested.items()}
+  finals = {f'{sample} {c.index.max()}': _last(c) for sample, c in tested.items()}
+  return pd.Series(finals, dtype=float)
 
 
 def target_of(setting: Setting, series: Series, target: Target) -> float | None:
@@ -177,21 +213,21 @@ def target_of(setting: Setting, series: Series, target: Target) -> float | None:
   giving = groups.matching(setting, series, target.algorithm)
   if giving is None:
     return None
-  columns = [run.column(ACCURACY) for run in giving.finished.values()]
-  return statistics.estimate(map(WHICH[target.which], columns)).mean
+  columns = (run.column(ACCURACY) for run in giving.finished.values())
+  return float(pd.Series(map(WHICH[target.which], columns), dtype=float).mean())
 
 
 def _mean_round(series: Series | None, value: float | None) -> int | None:
-  if series is None or value is None:
+  if series is None:
     return None
-  mean = statistics.curve([run.column(ACCURACY) for run in series.finished.values()])
-  return statistics.first_reaching({r: e.mean for r, e in mean.items()}, value)
+  columns = (run.column(ACCURACY) for run in series.finished.values())
+  return first_reaching(curve(columns)['mean'], value)
 
 
 def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[str]:
   """What a reader of the setting's numbers has to know, a line each."""
   notes, where = [], f'{setting.title}: ' if setting.title else ''
-  if len({number for result in found for number in result.all('last_test')}) > 1:
+  if found and pd.concat([result.runs for result in found])['last_test'].nunique() > 1:
     notes.append(
       f'{where}unequal numbers of rounds: mean curves end with the shortest, and only '
       'runs of equal length are paired; --where=num_rounds=N chooses'

@@ -2,22 +2,62 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from moon_jax.report.draw.styles import Style, style
-from moon_jax.report.numbers import groups, naming, statistics, traces
-from moon_jax.report.numbers.groups import Series, Setting
-from moon_jax.report.numbers.naming import Key, titled
-from moon_jax.report.numbers.results import BASELINE
-from moon_jax.report.numbers.statistics import Estimate
-from moon_jax.runner import plots
+from moon_jax.report import groups, naming, traces
+from moon_jax.report.groups import Series, Setting
+from moon_jax.report.naming import Key, titled
+from moon_jax.report.results import BASELINE
+from moon_jax.runner.plots import PALETTE
 
 # Algorithms that a sweep is compared with, where they lack the knob.
 _REFERENCES = (BASELINE, 'solo', 'centralized')
 _LONGEST = 120  # letters of a file's name
+
+
+# matplotlib's and plotly's names for the same, and how the page shows it.
+_DASHES = (
+  ('-', 'solid', 'none'),
+  ('--', 'dash', '8 4'),
+  (':', 'dot', '2 3'),
+  ('-.', 'dashdot', '8 3 2 3'),
+)
+_MARKERS = (
+  ('o', 'circle', '●'),
+  ('s', 'square', '■'),
+  ('^', 'triangle-up', '▲'),
+  ('D', 'diamond', '◆'),
+  ('v', 'triangle-down', '▼'),
+  ('X', 'x', '✖'),
+  ('P', 'cross', '✚'),
+)
+
+
+class Style(NamedTuple):
+  """Of a line.
+
+  Attributes:
+    colour: '#RRGGBB'.
+    dash: matplotlib's word, plotly's, SVG's.
+    marker: matplotlib's word, plotly's, a letter like it.
+  """
+
+  colour: str
+  dash: tuple[str, str, str]
+  marker: tuple[str, str, str]
+
+
+def style(index: int) -> Style:
+  """The style of the series of an index; 84 differ."""
+  return Style(
+    PALETTE[index % len(PALETTE)],
+    _DASHES[index // len(PALETTE) % len(_DASHES)],
+    _MARKERS[index % len(_MARKERS)],
+  )
 
 
 class Line(NamedTuple):
@@ -25,20 +65,19 @@ class Line(NamedTuple):
 
   Attributes:
     label: of the legend; it decides the style.
-    points: round, number of examples, or place of a sweep's value, from 0 -> what is
-      there.
+    points: `traces.estimates` by round, number of examples, or place of a sweep's
+      value, from 0.
     like: label of the series whose style it has; None if the label is of a series.
   """
 
   label: str
-  points: Mapping[int, Estimate]
+  points: pd.DataFrame
   like: str | None = None
 
   @property
   def band(self) -> np.ndarray:
     """[3, points] mean - deviation, mean, mean + deviation."""
-    mean = np.array([point.mean for point in self.points.values()])
-    std = np.array([point.std or 0.0 for point in self.points.values()])
+    mean, std = self.points['mean'], self.points['std'].fillna(0.0)
     return np.stack([mean - std, mean, mean + std])
 
 
@@ -66,8 +105,7 @@ class Matrix(NamedTuple):
   """A heat map.
 
   Attributes:
-    name: of the file, without its ending.
-    title: what is seen.
+    name, title: as of a LineChart.
     x_label: of the columns, which count from 0.
     y_label: of the rows, which count from 0.
     values: [rows, columns].
@@ -86,9 +124,7 @@ class Spread(NamedTuple):
   """How a number is spread over clients.
 
   Attributes:
-    name: of the file, without its ending.
-    title: what is seen.
-    x_label: with the unit.
+    name, title, x_label: as of a LineChart.
     groups: label -> [clients] values.
   """
 
@@ -102,8 +138,7 @@ class Scatter(NamedTuple):
   """Points in the plane, coloured by class.
 
   Attributes:
-    name: of the file, without its ending.
-    title: what is seen.
+    name, title: as of a LineChart.
     points: [M, 2].
     classes: [M].
   """
@@ -125,34 +160,24 @@ Chart = LineChart | Matrix | Spread | Scatter
 def of_setting(setting: Setting) -> list[LineChart]:
   """Accuracy, losses, and what else is recorded, against rounds."""
   runs = [run for series in setting.series for run in series.finished.values()]
-  drawn = [
-    LineChart(
-      name=file_name(name.removesuffix('_mean'), setting.title),
-      title=titled(metric.title, setting.title),
-      x_label='communication rounds',
-      y_label=metric.unit,
-      lines=_over_rounds(setting, name),
-    )
-    for name, metric in traces.followed(runs).items()
-  ]
-  return [chart for chart in drawn if chart.lines]
+  drawn, x_label = [], 'communication rounds'
+  for name, metric in traces.followed(runs).items():
+    # One line for each series of which every finished run has the number.
+    lines = [Line(series.label, _curve(series, name)) for series in setting.series]
+    if lines := [line for line in lines if len(line.points)]:
+      file = file_name(name.removesuffix('_mean'), setting.title)
+      title = titled(metric.title, setting.title)
+      drawn.append(LineChart(file, title, x_label, metric.unit, lines))
+  return drawn
 
 
-def _over_rounds(setting: Setting, name: str) -> list[Line]:
-  """One line for each series of which every finished run has the number."""
-  lines = [Line(series.label, _curve(series, name)) for series in setting.series]
-  return [line for line in lines if line.points]
-
-
-def _curve(series: Series, name: str = traces.ACCURACY) -> dict[int, Estimate]:
-  runs = series.finished.values()
-  return statistics.curve([traces.column(run, name) for run in runs])
+def _curve(series: Series, name: str = traces.ACCURACY) -> pd.DataFrame:
+  return traces.curve(traces.column(run, name) for run in series.finished.values())
 
 
 def sweeps(settings: Sequence[Setting]) -> list[LineChart]:
   """Accuracy against each knob that has several values, after equally many rounds."""
-  knobs = groups.swept(settings)
-  return [chart for knob in knobs for chart in _sweep(knob, settings)]
+  return [c for knob in groups.swept(settings) for c in _sweep(knob, settings)]
 
 
 def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
@@ -168,7 +193,7 @@ def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
   for key, (lines, levels) in by_setting.items():
     lines = {label: points for label, points in lines.items() if len(points) > 1}
     drawn = [series for points in lines.values() for series in points.values()]
-    tested = [set(_curve(series)) for series in drawn]
+    tested = [set(_curve(series).index) for series in drawn]
     if common := set.intersection(*tested) if tested else None:
       yield _sweep_chart(knob, naming.describe(key), lines, levels, max(common))
 
@@ -176,17 +201,14 @@ def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
 def _sweep_chart(knob: str, setting: str, lines, levels, after: int) -> LineChart:
   what = f'Accuracy after {after} rounds against {naming.short(knob)}'
   values = sorted({value for points in lines.values() for value in points})
-  drawn = [
-    Line(
-      label,
-      {values.index(value): _curve(points[value])[after] for value in sorted(points)},
-      like=points[min(points)].label,
-    )
-    for label, points in lines.items()
-  ]
+  drawn = []
+  for label, points in lines.items():
+    found = {values.index(v): _curve(points[v]).loc[after] for v in sorted(points)}
+    drawn.append(Line(label, pd.DataFrame(found).T, like=points[min(points)].label))
   for label, series in levels.items():
-    if level := _curve(series).get(after):
-      drawn.append(Line(label, dict.fromkeys(range(len(values)), level)))
+    level = _curve(series).reindex([after] * len(values)).dropna(subset='mean')
+    if len(level):
+      drawn.append(Line(label, level.reset_index(drop=True)))
   return LineChart(
     name=file_name(f'sweep-{knob}', setting),
     title=titled(what, setting),
@@ -207,49 +229,6 @@ def _line_label(series: Series, knob: str) -> str:
 
 def _without(key: Key, knob: str) -> Key:
   return tuple(item for item in key if item[0] != knob)
-
-
-def partition(setting: Setting) -> list[Matrix | LineChart]:
-  """Who owns which class, in the first run that says so; nothing if none does."""
-  for series in setting.series:
-    for sample, run in series.finished.items():
-      counts = run.class_counts()
-      if counts is not None and len(counts) > 1:
-        seed = naming.describe(sample)
-        owned = _owned(counts, setting.title, f' ({seed})' if seed else '')
-        return [owned, *_sizes(counts.sum(1), series.label, setting.title)]
-  return []
-
-
-def _owned(counts: np.ndarray, setting: str, sample: str) -> Matrix:
-  return Matrix(
-    name=file_name('partition', setting),
-    title=titled('Training examples of each client and class', setting) + sample,
-    x_label=plots.name_of_columns(len(counts)),
-    y_label='class',
-    values=counts[plots.shown(counts.sum(1))].T,
-    unit='training examples',
-  )
-
-
-def _sizes(totals: np.ndarray, label: str, setting: str) -> list[LineChart]:
-  """How many clients own how much, where there are too many to be shown each."""
-  if len(totals) <= plots.MOST_CLIENTS:
-    return []
-  first, clients, width = plots.distribution(totals)
-  middle = first + (width - 1) // 2
-  # From nobody to nobody: the line encloses all clients, as a histogram does.
-  ends = {max(int(middle[0]) - width, 0): 0, int(middle[-1]) + width: 0}
-  found = ends | dict(zip(middle.tolist(), clients.tolist(), strict=True))
-  return [
-    LineChart(
-      name=file_name('sizes', setting),
-      title=titled('Clients by their training examples', setting),
-      x_label='training examples',
-      y_label='clients',
-      lines=[Line(label, {x: Estimate(found[x], None, 1) for x in sorted(found)})],
-    )
-  ]
 
 
 def file_name(what: str, setting: str) -> str:

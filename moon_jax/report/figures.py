@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from moon_jax.report.draw.charts import Chart, LineChart, Matrix, Scatter, Spread
-from moon_jax.report.draw.styles import Style
+from moon_jax.report.charts import Chart, LineChart, Matrix, Scatter, Spread, Style
 from moon_jax.runner import plots
 
 _PANEL = 3.4  # inches of one of several
@@ -53,17 +52,10 @@ def _lines(chart: LineChart, looks: Mapping[str, Style]) -> Figure:
   panel.set_ylabel(chart.y_label, parse_math=False)
   plots.open_frame(panel)
   for line in chart.lines:
-    x, look, (low, mean, high) = list(line.points), looks[line.label], line.band
-    panel.plot(
-      x,
-      mean,
-      linestyle=look.dash[0],
-      color=look.colour,
-      marker=look.marker[0],
-      markevery=max(1, len(mean) // 10),
-      markersize=5,
-      label=_wrapped(line.label, _NAME),
-    )
+    x, look, (low, mean, high) = line.points.index, looks[line.label], line.band
+    marked = {'marker': look.marker[0], 'markevery': max(1, len(mean) // 10)}
+    drawn = {'color': look.colour, 'linestyle': look.dash[0], 'markersize': 5}
+    panel.plot(x, mean, label=_wrapped(line.label, _NAME), **drawn, **marked)
     panel.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
   if chart.ticks:
     panel.set_xticks(range(len(chart.ticks)), chart.ticks, rotation='vertical')
@@ -92,19 +84,11 @@ def _boxes(chart: Spread, looks: Mapping[str, Style]) -> Figure:
   panel = _panel(chart, 6.0, max(2.0, 0.8 + row * len(names)))
   plots.open_frame(panel)
   for place, (label, values) in enumerate(chart.groups.items()):
-    look = looks[label]
-    panel.boxplot(
-      values,
-      positions=[place],
-      orientation='horizontal',
-      widths=0.5,
-      showfliers=False,
-      medianprops={'color': look.colour},
-    )
+    colour, marker = looks[label].colour, looks[label].marker[0]
+    box = {'positions': [place], 'widths': 0.5, 'medianprops': {'color': colour}}
+    panel.boxplot(values, orientation='horizontal', showfliers=False, **box)
     across = place + np.linspace(-0.15, 0.15, len(values))
-    panel.scatter(
-      np.sort(values), across, color=look.colour, marker=look.marker[0], s=18
-    )
+    panel.scatter(np.sort(values), across, color=colour, marker=marker, s=18)
   panel.set_yticks(range(len(names)), names, fontsize=9, parse_math=False)
   panel.set_ylim(len(names) - 0.4, -0.6)  # the first on top
   return panel.figure

@@ -1,21 +1,98 @@
-"""The tables of a report: their columns and captions, of rows as `results` has them."""
+"""The tables of a report: columns that know how their cells are written, and rows."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from moon_jax.report.numbers.results import Result
-from moon_jax.report.numbers.table import Column, Row, Table
+import pandas as pd
+
+from moon_jax.report.results import Result, Row
+
+Cell = str | int | float | None
+
+
+class Column(NamedTuple):
+  """A column of a table.
+
+  Attributes:
+    key: its name in the CSV, which holds the values as recorded: accuracies in [0, 1].
+    heading: elsewhere, with the unit.
+    spec: how numbers that are no counts are written, as of `format`.
+    scale: from the recorded unit to that of the heading.
+    of: what else a row has below the key, `_mean`, `_std`, `_n`, of an estimate.
+  """
+
+  key: str
+  heading: str
+  spec: str = 'g'
+  scale: float = 1.0
+  of: tuple[str, ...] = ('',)
+
+  def cell(self, row: Row) -> Cell:
+    """What a row has, of an estimate the mean; None if there is nothing."""
+    cell = row.get(self.key + self.of[0])
+    return None if pd.isna(cell) else cell
+
+  def text(self, row: Row) -> str:
+    """A cell as a reader sees it: '83.12 ± 0.41'."""
+    cell = self.cell(row)
+    if cell is None:
+      return '-'
+    if isinstance(cell, str | int):
+      return str(cell)
+    if self.key == 'p_value' and cell < 1e-4:
+      return '<0.0001'
+    std = row.get(f'{self.key}_std')
+    spread = '' if pd.isna(std) else f' ± {std * self.scale:{self.spec.lstrip("+")}}'
+    return f'{cell * self.scale:{self.spec}}{spread}'
+
+
+class Table(NamedTuple):
+  """A table.
+
+  Attributes:
+    name: of the files, without their ending.
+    title: what it holds.
+    caption: how its numbers were made.
+    columns: from the left.
+    rows: key of a column -> cell; None or NaN of one that is not there.
+  """
+
+  name: str
+  title: str
+  caption: str
+  columns: Sequence[Column]
+  rows: Sequence[Row]
+
+  def cells(self) -> list[list[Cell]]:
+    """A cell for each column of each row."""
+    return [[column.cell(row) for column in self.columns] for row in self.rows]
+
+  def texts(self) -> list[list[str]]:
+    """Every cell as a reader sees it."""
+    return [[column.text(row) for column in self.columns] for row in self.rows]
+
+  def numeric(self) -> list[bool]:
+    """For each column, whether it has numbers."""
+    columns = zip(*self.cells(), strict=True)
+    return [any(isinstance(cell, int | float) for cell in column) for column in columns]
+
+  def csv(self) -> str:
+    """The keys and the plain values; an estimate takes three columns."""
+    keys = [column.key + of for column in self.columns for of in column.of]
+    frame = pd.DataFrame([*self.rows], dtype=object).reindex(columns=keys)
+    return frame.to_csv(index=False, lineterminator='\r\n')
 
 
 def _percent(key: str, heading: str, spec: str = '.2f') -> Column:
   return Column(key, heading, spec, 100.0)
 
 
-def _mean(key: str, heading: str, spec: str = '.1f') -> Column:
-  return Column(key, heading, spec, is_estimate=True)
+def _mean(key: str, heading: str, spec: str = '.1f', scale: float = 1.0) -> Column:
+  return Column(key, heading, spec, scale, ('_mean', '_std', '_n'))
 
 
 def _percents(key: str, heading: str, spec: str = '.2f') -> Column:
-  return Column(key, heading, spec, 100.0, is_estimate=True)
+  return _mean(key, heading, spec, 100.0)
 
 
 _NUM_RUNS = Column('n', 'n')
@@ -91,7 +168,7 @@ def clients(found: Sequence[Result]) -> Table:
     'Of algorithms without a global model: each client tested on the whole test set in '
     'the last round; mean ± sample standard deviation over the n runs.',
     _CLIENTS,
-    [result.row for result in found if result.row['worst_client']],
+    [result.row for result in found if result.row['worst_client_n']],
   )
 
 

@@ -1,0 +1,148 @@
+"""The files of a report: the page, figures, and tables as CSV, Markdown and LaTeX.
+
+The page is one file with its data, its script and plotly inside.
+"""
+
+import json
+import os
+import pathlib
+import urllib.parse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jinja2
+from plotly import offline
+from tabulate import tabulate
+
+from moon_jax.core.errors import UsageError
+from moon_jax.report import figures, interactive
+from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Style
+from moon_jax.report.sections import Section
+from moon_jax.report.tables import Table
+
+PAGE, MANIFEST = 'index.html', 'report.json'
+_TEMPLATES = pathlib.Path(__file__).parent / 'templates'
+
+
+class Report(NamedTuple):
+  """What the files hold.
+
+  Attributes:
+    summary: one sentence.
+    common: knob -> the value that all runs have.
+    notes: what a reader must know.
+    command: that made the report.
+    sections: from the top.
+    looks: label -> style of every series.
+  """
+
+  summary: str
+  common: Mapping[str, Any]
+  notes: Sequence[str]
+  command: str
+  sections: Sequence[Section]
+  looks: Mapping[str, Style]
+
+  @property
+  def charts(self) -> list[Chart]:
+    """Those of all sections."""
+    return [chart for section in self.sections for chart in section.charts]
+
+
+def write(out: pathlib.Path, report: Report) -> None:
+  """Writes every file into a folder, in place of those of the report before.
+
+  Raises:
+    UsageError: the folder cannot be written.
+  """
+  try:
+    _remove_last(out)
+    written = [PAGE, *_figures(out, report), *_tables(out, report)]
+    (out / PAGE).write_text(_page(out, report))
+    content = {'command': report.command, 'notes': report.notes, 'files': written}
+    (out / MANIFEST).write_text(json.dumps(content, indent=2) + '\n')
+  except OSError as error:
+    problem = f'--out={str(out)!r} cannot be written: {error.strerror}.'
+    raise UsageError(problem) from None
+
+
+def _remove_last(out: pathlib.Path) -> None:
+  """Removes the files of the report before, so that none is left of other runs."""
+  if not (out / MANIFEST).exists():
+    return
+  for name in json.loads((out / MANIFEST).read_text())['files']:
+    # Nothing outside the folder, whatever the manifest says.
+    if (out / name).resolve().is_relative_to(out.resolve()):
+      (out / name).unlink(missing_ok=True)
+
+
+def _figures(out: pathlib.Path, report: Report) -> list[str]:
+  """Writes them as PNG and PDF; the names of the files."""
+  (folder := out / 'figures').mkdir(parents=True, exist_ok=True)
+  names = []
+  for chart in report.charts:
+    names += figures.save(figures.draw(chart, report.looks), folder, chart.name)
+  if scatters := [chart for chart in report.charts if isinstance(chart, Scatter)]:
+    names += figures.save(figures.tiled(scatters), folder, 'tsne')
+  return [f'figures/{name}' for name in names]
+
+
+def _tables(out: pathlib.Path, report: Report) -> Iterable[str]:
+  """Writes them as CSV, Markdown and LaTeX; the names of the files."""
+  (out / 'tables').mkdir(parents=True, exist_ok=True)
+  for table in (table for section in report.sections for table in section.tables):
+    for ending, text in _texts(table).items():
+      name = f'tables/{table.name}.{ending}'
+      (out / name).write_text(text, newline='')
+      yield name
+
+
+def _texts(table: Table) -> dict[str, str]:
+  headings, cells = [column.heading for column in table.columns], table.texts()
+  escaped = [[cell.replace('|', '\\|') for cell in row] for row in cells]
+  markdown = tabulate(escaped, headings, 'github', disable_numparse=True)
+  latex = tabulate(cells, headings, 'latex_booktabs', disable_numparse=True)
+  return {
+    'csv': table.csv(),
+    'md': f'{markdown}\n\n{table.caption}\n',
+    'tex': latex.replace('±', '$\\pm$') + '\n',
+  }
+
+
+def _page(out: pathlib.Path, report: Report) -> str:
+  """index.html; its links are relative to the folder."""
+  environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(_TEMPLATES),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+  )
+  environment.filters |= {
+    'anchor': lambda title: '-'.join(title.lower().split()),
+    'height': _height,
+    'link': lambda run: urllib.parse.quote(
+      os.path.relpath(pathlib.Path(run).resolve(), out.resolve())
+    ),
+  }
+  return environment.get_template('index.html.jinja').render(
+    **report._asdict(),
+    style=(_TEMPLATES / 'page.css').read_text(),
+    script=(_TEMPLATES / 'page.js').read_text(),
+    plotly=offline.get_plotlyjs(),
+    figures=_json(report),
+  )
+
+
+def _json(report: Report) -> str:
+  """{name: figure}; no text inside can end the script that holds it."""
+  # charts.safe leaves no character in a name to escape.
+  drawn = {c.name: interactive.figure(c, report.looks) for c in report.charts}
+  items = [f'"{name}": {figure.to_json()}' for name, figure in drawn.items()]
+  return ('{' + ', '.join(items) + '}').replace('<', '\\u003c')
+
+
+def _height(chart: Chart) -> float:
+  """In rem."""
+  if isinstance(chart, Spread):
+    tallest = max(len(interactive.name_lines(label)) for label in chart.groups)
+    return max(21.5, 5 + (tallest + 1) * len(chart.groups))
+  return 27.5 if isinstance(chart, Matrix | Scatter) else 21.5
