@@ -24,8 +24,8 @@ _TEXT = """#!/bin/bash
 commands=(
 {commands}
 )
-eval "exec ${{commands[$SLURM_ARRAY_TASK_ID]}}" &
 trap 'kill -TERM %1' TERM
+eval "exec ${{commands[$SLURM_ARRAY_TASK_ID]}}" &
 wait %1; code=$?
 [ $code -gt 128 ] && {{ wait %1; code=$?; }}  # a signal ends the first wait
 if [ $code -eq {preempted} ]; then

@@ -88,6 +88,7 @@ def complaints(capsys, *words):
 
 
 def test_its_knobs_are_flags_with_defaults(folder):
+  assert 'fedprox_l1.mu' not in catalog.every_knob()  # which is kept
   chosen = cli.parse(['--config=mine.py']).config
   assert (chosen.algorithm, chosen.fedprox_l1.mu) == ('fedprox_l1', 0.25)
   chosen = cli.parse(['--config=mine.py', '--config.fedprox_l1.mu=2']).config

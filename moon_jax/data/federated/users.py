@@ -202,15 +202,11 @@ def _first(rank: np.ndarray, sizes: np.ndarray, limit: int) -> np.ndarray:
 
 def _chosen(data, train, test):
   """The examples of these rows of each split; None are all."""
-
-  def of(values, rows):
-    return values if values is None or rows is None else values[rows]
-
   return data._replace(
-    train_images=of(data.train_images, train),
-    train_labels=of(data.train_labels, train),
-    test_images=of(data.test_images, test),
-    test_labels=of(data.test_labels, test),
-    train_clients=of(data.train_clients, train),
-    test_clients=of(data.test_clients, test),
+    **{
+      name: values[rows]
+      for split, rows in (('train', train), ('test', test))
+      for name in (f'{split}_images', f'{split}_labels', f'{split}_clients')
+      if rows is not None and (values := getattr(data, name)) is not None
+    }
   )
