@@ -125,7 +125,8 @@ def test_the_forms_of_convolutions_are_those_that_there_are():
 
 def test_neither_the_catalog_nor_the_command_line_loads_jax():
   code = (
-    'import sys, moon_jax; from moon_jax import catalog, config; from moon_jax.config import cli\n'
+    'import sys, moon_jax; from moon_jax import catalog, config\n'
+    'from moon_jax.config import cli\n'
     'moon_jax.register_algorithm, moon_jax.knob, moon_jax.at_least\n'
     'catalog.options("model", config.flatten(config.defaults()))\n'
     'heavy = {"jax", "flax", "optax", "numpy", "orbax"} & set(sys.modules)\n'
