@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from moon_jax import catalog
-from moon_jax.core import files
 from moon_jax import config as config_lib
+from moon_jax.core import files
 from moon_jax.core.errors import RunError, UsageError
 
 Record = dict[str, Any]

@@ -541,7 +541,8 @@ def test_a_knob_with_a_name_of_3000_letters_is_none(tmp_path):
     change_config(bad := write_run(tmp_path / f'bad{len(str(place))}', [0.5]), **place)
     names, (line, *_) = find(tmp_path)
     assert names == ['good']
-    assert 'config.json is damaged' in line and len(line) < 400
+    assert 'config.json is damaged' in line
+    assert len(line) < 400
     shutil.rmtree(bad)
 
 

@@ -1,0 +1,61 @@
+"""The numbers followed over the rounds, of one run and as means over several."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from moon_jax.catalog import Metric
+from moon_jax.report.runs import Run
+
+ACCURACY = 'test_accuracy'
+GENERAL = {
+  ACCURACY: Metric('Test accuracy', 'test accuracy, %', 100.0),
+  'train_accuracy': Metric('Training accuracy', 'training accuracy, %', 100.0),
+  'train_loss': Metric('Training loss', 'training loss, nats'),
+  # Its first term, which algorithms with other terms have in common.
+  'supervised_loss': Metric('Supervised training loss', 'cross entropy, nats'),
+  'test_loss': Metric('Test loss', 'test loss, nats'),
+  'drift': Metric('Client drift ||w - w_received||', 'norm, mean of clients'),
+  'test_accuracy_worst': Metric('Worst client', 'test accuracy, %', 100.0),
+  'user_accuracy_worst_tenth': Metric(
+    'Worst tenth of users', 'test accuracy, %', 100.0
+  ),
+}
+
+
+def followed(runs: Iterable[Run]) -> dict[str, Metric]:
+  """What the catalog says of each number that these runs may have."""
+  every = GENERAL.copy()
+  for run in runs:
+    every |= run.algorithm.part.metrics
+  return every
+
+
+def column(run: Run, name: str) -> pd.Series:
+  """A number by rounds, in its unit; empty where it is not the algorithm's."""
+  part = run.algorithm.part
+  metric: Metric | None = followed([run]).get(name)
+  if metric is None:
+    return pd.Series(dtype=float)
+  if metric.value is None:
+    return metric.factor * run.column(name)
+  prefix = f'{part.group or part.name}.'
+  own = {k[len(prefix) :]: v for k, v in run.knobs.items() if k.startswith(prefix)}
+  found = {record['round']: metric.value(own, record) for record in run.rounds}
+  return metric.factor * pd.Series(found, dtype=float).dropna()
+
+
+def curve(columns: Iterable[pd.Series]) -> pd.DataFrame:
+  """`estimates` over several runs in the rounds in which all have a value."""
+  found = list(columns)
+  joined = pd.concat(found, axis=1, join='inner') if found else pd.DataFrame()
+  return estimates(joined.sort_index())
+
+
+def estimates(table: pd.DataFrame) -> pd.DataFrame:
+  """Of each row the mean, the sample standard deviation (n - 1), and how many it is of.
+
+  What is absent is not counted; the deviation of a single value is NaN.
+  """
+  mean, std = table.mean(axis=1), table.std(axis=1)
+  return pd.DataFrame({'mean': mean, 'std': std, 'n': table.count(axis=1)})
