@@ -132,12 +132,12 @@ class Checkpoints:
       if not (reason := store.fault(index)):
         store.restore(index)
     elif index:
-      clients = np.arange(len(jax.tree.leaves(first.clients)[0]))
-      told = self._directory, index, clients, tree.gather(first.clients, 0)
-      read, reason = client_store.brought(*told, len(clients))
+      everyone = _everyone(first.clients)
+      told = self._directory, index, everyone, tree.gather(first.clients, 0)
+      read, reason = client_store.brought(*told, len(everyone))
       state = state._replace(clients=read)
     elif store:
-      store.write(np.arange(store.num_clients), state.clients)
+      store.write(_everyone(state.clients), state.clients)
     if store:
       state = state._replace(clients=first.clients)
     return state, reason
@@ -176,6 +176,11 @@ def folders(directory: pathlib.Path) -> list[pathlib.Path]:
   """
   found = [p for p in directory.glob('*') if re.fullmatch(r'0|[1-9][0-9]*', p.name)]
   return sorted(found, key=lambda path: -int(path.name))
+
+
+def _everyone(memories):
+  """Leaves [N, ...] -> ids of all clients."""
+  return np.arange(len(jax.tree.leaves(memories)[0]))
 
 
 def _placed(leaf, like):

@@ -69,11 +69,7 @@ def write_index(path: pathlib.Path, index: Index) -> None:
 
 
 class ClientStore:
-  """The newest memory of each client, and those that kept checkpoints name.
-
-  Attributes:
-    num_clients: N.
-  """
+  """The newest memory of each client, and those that kept checkpoints name."""
 
   def __init__(
     self,
@@ -95,7 +91,7 @@ class ClientStore:
     self._first = [np.asarray(leaf) for leaf in leaves]
     self._path, self._size = path, tree.num_bytes(self._first)
     self._layout = np.array(layout(first))
-    self.num_clients, self._places = num_clients, np.full(num_clients, -1)
+    self._places = np.full(num_clients, -1)
     self._checksums = np.zeros(num_clients, np.uint32)
     self._free, self._end = [], 0
     self._named = np.zeros(0, bool)  # by place, whether a kept checkpoint names it
@@ -110,10 +106,6 @@ class ClientStore:
   def close(self) -> None:
     """Closes the file."""
     os.close(self._descriptor)
-
-  def clients(self) -> np.ndarray:
-    """[T] int64, who took part, ascending."""
-    return np.flatnonzero(self._places >= 0)
 
   def read(self, clients: np.ndarray) -> PyTree:
     """[K] int -> their memories, leaves [K, ...], as numpy.
@@ -190,7 +182,7 @@ class ClientStore:
 
   def shapes(self) -> PyTree:
     """Leaves [N, ...], what the memories of all clients would be."""
-    n, of = self.num_clients, jax.ShapeDtypeStruct
+    n, of = len(self._places), jax.ShapeDtypeStruct
     leaves = [of((n, *leaf.shape), leaf.dtype) for leaf in self._first]
     return jax.tree.unflatten(self._structure, leaves)
 
@@ -198,7 +190,7 @@ class ClientStore:
     """Waits until all records are on the disk, and tells where they are."""
     with files.writing(self._path):
       os.fsync(self._descriptor)
-    clients = self.clients()
+    clients = np.flatnonzero(self._places >= 0)
     return Index(clients, self._places[clients], self._checksums[clients], self._layout)
 
   def restore(self, index: Index) -> None:
@@ -230,7 +222,7 @@ class ClientStore:
       raise NoCheckpointError(
         f'{self._path} holds other memories; differing: {", ".join(sorted(names))}.'
       )
-    if index.clients.max(initial=0) >= self.num_clients:
+    if index.clients.max(initial=0) >= len(self._places):
       return f'there is no client {index.clients.max()}'
     if index.places.max(initial=0) >= self._room():
       return f'{self._path.name} is too short'

@@ -1,6 +1,8 @@
 """A folder is what was written, or the manifest says what is wrong with it."""
 
 import json
+import pathlib
+import shutil
 
 import pytest
 
@@ -62,61 +64,26 @@ def test_what_is_no_manifest_is_damage(folder, text):
   assert saved_state.fault(folder, 12) == 'manifest.json has changed'
 
 
-def damage_nothing(folder):
-  (folder / 'not_saved').write_text('by somebody else')
-
-
-def damage_content(folder):
-  (folder / 'one').write_bytes(b'First')
-
-
-def damage_size(folder):
-  (folder / 'one').write_bytes(b'fir')
-
-
-def damage_empty_file(folder):
-  (folder / 'deep/er/two').write_bytes(b'x')
-
-
-def damage_missing(folder):
-  (folder / 'deep/er/two').unlink()
-
-
-def damage_kind(folder):
-  (folder / 'one').unlink()
-  (folder / 'one').mkdir()
-
-
-def damage_manifest(folder):
-  (folder / saved_state.MANIFEST).unlink()
-
-
-def damage_all(folder):
-  for path in (
-    folder / 'one',
-    folder / 'deep/er/two',
-    folder / saved_state.MANIFEST,
-  ):
-    path.unlink()
-  (folder / 'deep/er').rmdir()
-  (folder / 'deep').rmdir()
+def to_a_folder(path):
+  path.unlink()
+  path.mkdir()
 
 
 @pytest.mark.parametrize(
-  ('damage', 'reason'),
+  ('name', 'damage', 'reason'),
   [
-    (damage_nothing, ''),
-    (damage_content, 'one has changed'),
-    (damage_size, 'one has changed'),
-    (damage_empty_file, 'deep/er/two has changed'),
-    (damage_missing, f'two {MISSING}'),
-    (damage_kind, 'one has changed'),
-    (damage_manifest, f'manifest.json {MISSING}'),
-    (damage_all, f'manifest.json {MISSING}'),
+    ('not_saved', lambda path: path.write_text('by somebody else'), ''),
+    ('one', lambda path: path.write_bytes(b'First'), 'one has changed'),
+    ('one', lambda path: path.write_bytes(b'fir'), 'one has changed'),
+    ('one', to_a_folder, 'one has changed'),
+    ('deep/er/two', lambda path: path.write_bytes(b'x'), 'deep/er/two has changed'),
+    ('deep/er/two', pathlib.Path.unlink, f'two {MISSING}'),
+    ('manifest.json', pathlib.Path.unlink, f'manifest.json {MISSING}'),
+    ('', shutil.rmtree, f'manifest.json {MISSING}'),
   ],
 )
-def test_faults(folder, damage, reason):
-  damage(folder)
+def test_faults(folder, name, damage, reason):
+  damage(folder / name)
   assert saved_state.fault(folder, 12) == reason
 
 

@@ -372,7 +372,7 @@ def test_only_those_in_the_last_cohort_stay_on_the_device(tmp_path):
     assert staying.tolist() == [-1, 0, -1, 2]
     np.testing.assert_array_equal(memories['w'][[0, 2]], [[0, 0, 0], [6, 7, 8]])
     np.testing.assert_array_equal(memories['n'][[0, 2]], [0, 1])
-    assert store.clients().tolist() == [2, 5, 9]
+    assert store.index().clients.tolist() == [2, 5, 9]
 
 
 # --- which tier, and the distance of all models ---------------------------------------
