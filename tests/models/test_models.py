@@ -21,38 +21,14 @@ from moon_jax.models.convolution import FORMS, direct, forms, fused_cpu, pooling
 from tests import reference, world
 from tests.golden import seeded
 
-
-def num_parameters(name, image_shape, num_classes, **options):
-  network = models.make(
-    name, image_shape=image_shape, num_classes=num_classes, **options
-  )
-  return tree.num_parameters(network.shapes['params'])
-
-
-def test_moon_cnn_has_the_papers_92626_parameters_on_cifar10():
-  # conv1 5*5*3*6 + 6 = 456       conv2 5*5*6*16 + 16 = 2,416
-  # fc1 400*120 + 120 = 48,120    fc2 120*84 + 84 = 10,164
-  # head 84*84 + 84 = 7,140 and 84*256 + 256 = 21,760
-  # classifier 256*10 + 10 = 2,570
-  assert num_parameters('moon_cnn', (32, 32, 3), 10) == 92_626
-
-
-def test_moon_cnn_on_28_pixels():
-  # conv1 5*5*1*6 + 6 = 156 instead of 456; fc1 256*120 + 120 = 30,840 of 48,120
-  assert num_parameters('moon_cnn', (28, 28, 1), 10) == 92_626 - 300 - 17_280
-
-
-def test_mlp_parameters():
-  # encoder 64*16 + 16 = 1,040; head 16*16 + 16 = 272 and 16*8 + 8 = 136;
-  # classifier 8*4 + 4 = 36
-  found = num_parameters('mlp', (8, 8, 1), 4, width=16, representation=8)
-  assert found == 1_040 + 272 + 136 + 36
-
-
-TRANSFORMER = {'layers': 6, 'heads': 8, 'feedforward': 2048, 'dropout': 0.1}
+OPTIONS = {
+  'cnn_transformer': {'layers': 6, 'heads': 8, 'feedforward': 2048, 'dropout': 0.1},
+  'mlp': {'width': 16, 'representation': 8},
+}
 
 # Network -> numbers that the encoder hands to the projection head.
 FEATURES = {
+  'mlp': 16,
   'moon_cnn': 84,
   'tutorial_cnn': 84,
   'dco_cnn': 512,
@@ -63,7 +39,17 @@ FEATURES = {
 
 # Biases and the scales and shifts of batch normalisation: 1, or 2, a channel.
 BY_HAND = {
-  # As moon_cnn above: MOONFlower's layers are the same.
+  # encoder 64*16 + 16 = 1,040; head 16*16 + 16 = 272 and 16*8 + 8 = 136;
+  # classifier 8*4 + 4 = 36
+  ('mlp', (8, 8, 1), 4): 1_040 + 272 + 136 + 36,
+  # conv1 5*5*3*6 + 6 = 456       conv2 5*5*6*16 + 16 = 2,416
+  # fc1 400*120 + 120 = 48,120    fc2 120*84 + 84 = 10,164
+  # head 84*84 + 84 = 7,140 and 84*256 + 256 = 21,760
+  # classifier 256*10 + 10 = 2,570; together the paper's 92,626
+  ('moon_cnn', (32, 32, 3), 10): 92_626,
+  # conv1 5*5*1*6 + 6 = 156 instead of 456; fc1 256*120 + 120 = 30,840 of 48,120
+  ('moon_cnn', (28, 28, 1), 10): 92_626 - 300 - 17_280,
+  # MOONFlower's layers are the same as those of moon_cnn.
   ('tutorial_cnn', (32, 32, 3), 10): 92_626,
   # conv1 5*5*3*32 + 32 = 2,432      conv2 5*5*32*64 + 64 = 51,264
   # fc1 5*5*64*512 + 512 = 819,712   fc2 512*10 + 10 = 5,130
@@ -125,7 +111,7 @@ def test_shapes_of_the_outputs(case):
 
   evaluated, trained, state = jax.eval_shape(both, network.shapes, jax.random.key(0))
   kept = {kind: leaves for kind, leaves in network.shapes.items() if kind != 'params'}
-  width = num_classes if name == 'dco_cnn' else 256
+  width = {'dco_cnn': num_classes, 'mlp': 8}.get(name, 256)
   assert evaluated.representation.shape == (5, width)
   assert evaluated.logits.shape == (5, num_classes)
   assert evaluated.features.shape == (5, FEATURES[name])
@@ -135,7 +121,7 @@ def test_shapes_of_the_outputs(case):
 
 
 def make(name, shape, num_classes):
-  options = TRANSFORMER if name == 'cnn_transformer' else {}
+  options = OPTIONS.get(name, {})
   return models.make(name, image_shape=shape, num_classes=num_classes, **options)
 
 
@@ -415,19 +401,18 @@ def test_an_odd_number_of_outputs_cannot_be_pooled(form):
     FORMS[form].pooled(x, w, jnp.zeros(1), NO_PADDING)
 
 
-def test_max_pool_gives_the_gradient_to_the_first_of_equals_as_pytorch_does():
-  # Squares of one number 0 to 3 in reading order: the first of the 3s wins.
-  for square, first in (
-    ('1333', 1),
-    ('3333', 0),
-    ('0133', 2),
-    ('3012', 0),
-    ('1223', 3),
-  ):
+# A square of 0 to 3 in reading order -> whose gradient it is; ReLU gives 0 none.
+WINNERS = {'1333': 1, '3333': 0, '0133': 2, '3012': 0, '1223': 3, '0000': None}
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_the_first_of_equals_gets_the_gradient_as_in_pytorch(form):
+  form, kernel = FORMS[form], jnp.ones((1, 1, 1, 1))
+  for square, first in WINNERS.items():
     x = jnp.array([float(digit) for digit in square]).reshape(1, 2, 2, 1)
-    gradient = jax.grad(lambda x: 6 * pooling.max_pool(x).sum())(x)
-    expected = [0.0] * 4
-    expected[first] = 6.0
+    pooled = functools.partial(form.pooled, padding=NO_PADDING)
+    gradient = jax.grad(lambda x: 6 * pooled(x, kernel, jnp.zeros(1)).sum())(x)  # noqa: B023
+    expected = [6.0 * (place == first) for place in range(4)]
     assert gradient.ravel().tolist() == expected
 
 
