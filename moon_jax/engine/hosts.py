@@ -251,6 +251,7 @@ def _connect(place, execution):
 
   from moon_jax.engine import devices
 
+  launchers.require_free_port(place)
   name, seconds = place.launcher, f'{place.wait} s ({launchers.WAIT})'
   told = f'process {place.index} of {place.count} ({name}): waiting for all, at most '
   print(told + seconds, flush=True)

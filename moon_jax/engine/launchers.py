@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -11,15 +12,17 @@ from moon_jax.core.errors import UsageError
 COORDINATOR = 'MOON_JAX_COORDINATOR'  # host:port of process 0
 PROCESSES, PROCESS = 'MOON_JAX_PROCESSES', 'MOON_JAX_PROCESS'  # how many, which one
 WAIT = 'MOON_JAX_WAIT'  # seconds for all processes to come
-# What starts processes: its name, JAX's name for it, and the variables that say how
-# many there are, which one this is, and which one this is on its host.
+# What starts processes: its name, JAX's name for it, and the variables that say where
+# process 0 is, how many there are, which one this is, and which one it is on its host.
 LAUNCHERS = (
-  (PROCESSES, 'deactivate', PROCESSES, PROCESS, ''),  # by hand
-  ('SLURM', 'slurm', 'SLURM_STEP_NUM_TASKS', 'SLURM_PROCID', 'SLURM_LOCALID'),
+  (PROCESSES, 'deactivate', COORDINATOR, PROCESSES, PROCESS, ''),  # by hand
   (
-    'Open MPI',
-    'ompi',
-    *(f'OMPI_COMM_WORLD_{x}' for x in ('SIZE', 'RANK', 'LOCAL_RANK')),
+    *('SLURM', 'slurm', 'SLURM_STEP_NODELIST'),
+    *('SLURM_STEP_NUM_TASKS', 'SLURM_PROCID', 'SLURM_LOCALID'),
+  ),
+  (
+    *('Open MPI', 'ompi', 'OMPI_MCA_orte_hnp_uri'),
+    *(f'OMPI_COMM_WORLD_{name}' for name in ('SIZE', 'RANK', 'LOCAL_RANK')),
   ),
 )
 _MOST = 2**16
@@ -62,14 +65,14 @@ def detect(environment: Mapping[str, str]) -> Place | None:
       raise UsageError(f'{name}={value!r} must be in [{least}, {below - 1}].')
     return int(value)
 
-  started = (one for one in LAUNCHERS if one[2] in environment)
-  *names, count, index, local = next(started, LAUNCHERS[0])
+  started = (one for one in LAUNCHERS if one[3] in environment)
+  *names, found, count, index, local = next(started, LAUNCHERS[0])
   count = number(count, 1, _MOST, '1')
   if count == 1:
     return None
-  coordinator, host = environment.get(COORDINATOR, None if local else ''), ''
-  if coordinator is not None:
-    host = _host_of(coordinator)
+  coordinator, host = environment.get(COORDINATOR), ''
+  if coordinator is not None or found not in environment:
+    host = _host_of(coordinator or '')
   index, wait = number(index, 0, count), number(WAIT, 1, _MOST, '300')
   if local:
     there = _beside(environment), number(local, 0, count, '0')
@@ -89,6 +92,19 @@ def _host_of(address):
     f'{COORDINATOR}={address!r} must be host:port of process 0, the port in '
     f'[1, {_MOST - 1}].'
   )
+
+
+def require_free_port(place: Place) -> None:
+  """Raises UsageError if process 0 cannot listen: JAX may crash then."""
+  if place.index == 0 and place.coordinator:
+    port = int(place.coordinator.rpartition(':')[2])
+    try:
+      socket.create_server(('', port)).close()
+    except OSError as error:
+      raise UsageError(
+        f'{COORDINATOR}={place.coordinator!r}: process 0 cannot listen at this port: '
+        f'{os.strerror(error.errno)}.'
+      ) from None
 
 
 def _beside(environment):

@@ -1,5 +1,6 @@
 """Which processes belong together, and what they tell each other."""
 
+import socket
 import threading
 
 import numpy as np
@@ -17,6 +18,7 @@ HAND = {
 }
 HERE = HAND | {'MOON_JAX_COORDINATOR': 'localhost:7', 'MOON_JAX_WAIT': '20'}
 STEP = {
+  'SLURM_STEP_NODELIST': 'node[1-3]',
   'SLURM_STEP_NUM_TASKS': '8',
   'SLURM_PROCID': '5',
   'SLURM_STEP_TASKS_PER_NODE': '3(x2),2',
@@ -24,6 +26,7 @@ STEP = {
   'SLURM_LOCALID': '2',
 }
 MPI = {
+  'OMPI_MCA_orte_hnp_uri': '4096.0;tcp://10.96.0.1:34911',
   'OMPI_COMM_WORLD_SIZE': '4',
   'OMPI_COMM_WORLD_RANK': '3',
   'OMPI_COMM_WORLD_LOCAL_SIZE': '2',
@@ -79,10 +82,23 @@ def test_words_that_cannot_be_meant_are_refused(name, value):
   assert len(str(refused.value).splitlines()) == 1
 
 
-def test_a_process_by_hand_needs_a_coordinator():
-  del (environment := dict(HAND))['MOON_JAX_COORDINATOR']
-  with pytest.raises(UsageError, match="COORDINATOR='' must be host:port"):
+@pytest.mark.parametrize(
+  ('environment', 'missing'),
+  [(HAND, 'MOON_JAX_COORDINATOR'), (MPI, 'OMPI_MCA_orte_hnp_uri')],
+)
+def test_where_process_0_is_has_to_be_known(environment, missing):
+  del (environment := dict(environment))[missing]
+  with pytest.raises(UsageError, match="MOON_JAX_COORDINATOR='' must be host:port"):
     launchers.detect(environment)
+
+
+def test_a_port_that_is_taken_is_refused_by_process_0():
+  with socket.create_server(('', 0)) as other:
+    address = f'localhost:{other.getsockname()[1]}'
+    launchers.require_free_port(Place(*BY_HAND, address, 2, 1))
+    with pytest.raises(UsageError, match=f'{address}.*cannot listen .*in use'):
+      launchers.require_free_port(Place(*BY_HAND, address, 2, 0))
+  launchers.require_free_port(Place(*BY_HAND, address, 2, 0))
 
 
 # --- what processes of a host share ---------------------------------------------------
