@@ -37,8 +37,7 @@ from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import Cell, in_one_folder
 
 DOCS = pathlib.Path(__file__).parent
-# Saved after each round: to be stopped costs no more than that.
-_ALL = ('--config.checkpoint_every_rounds=1',)
+_SAVING = 'checkpoint_every_rounds=1'  # to be killed costs no more than a round
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
@@ -51,7 +50,8 @@ def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Cell]
   if not table.is_file():
     raise UsageError(f'{table} is missing.')
   found, problems = [], []
-  for line in filter(None, map(_without_comment, table.read_text().splitlines())):
+  told = [line.partition('#')[0].strip() for line in table.read_text().splitlines()]
+  for line in filter(None, told):
     head, _, tail = line.partition(':')
     seeds, _, file = head.partition(' ')
     variants = [word for word in tail.split() if '=' not in word]
@@ -62,9 +62,11 @@ def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Cell]
     for seed, variant in ((s, v) for s in seeds.split(',') for v in variants):
       name = '_'.join([file.strip(), variant, *own, f'seed{seed}'])
       words = [*own, f'seed={seed}', *([f'data.dir={data}'] if data else [])]
-      argv = [f'--config=configs/{file.strip()}.py:{variant}']
-      argv += [*(f'--config.{word}' for word in words), *_ALL]
-      argv += [f'--workdir={runs / name}']
+      argv = [
+        f'--config=configs/{file.strip()}.py:{variant}',
+        f'--workdir={runs / name}',
+      ]
+      argv += [f'--config.{word}' for word in (*words, _SAVING)]
       try:
         found.append(Cell(name, argv, cli.parse(argv)))
       except ConfigError as error:
@@ -147,10 +149,6 @@ def _seconds_a_round(cell: Cell, results: pathlib.Path) -> list[float]:
 
 def _is_kept(cell: Cell, results: pathlib.Path) -> bool:
   return records.sums(results, cell.name).exists()
-
-
-def _without_comment(line: str) -> str:
-  return line.partition('#')[0].strip()
 
 
 def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
