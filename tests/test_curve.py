@@ -89,7 +89,7 @@ def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
     keep(docs, tmp_path, 'moon_cvpr21.py:fedavg', seed, theirs)
     keep(docs, tmp_path, 'moon_cvpr21.py:moon', seed, ours)
   keep(docs, tmp_path, 'curve.py:beta_5_fedavg', 0, 70)
-  keep(docs, tmp_path, 'curve.py:beta_5_moon', 0, 69)
+  keep(docs, tmp_path, 'curve.py:beta_5_moon', 0, 60)
   keep(docs, tmp_path, 'curve.py:beta_5_moon', 1, 69)
   lines = made(docs, f'@curve moon {ROUNDS}')
   assert lines[0].startswith('| column | seeds | FedAvg | MOON, mu 5 | difference |')
@@ -98,19 +98,20 @@ def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
     *('0, 1, 2', '60.0, 50.0, 70.0', '60.2, 52.1, 71.2', '+0.2, +2.1, +1.2', '+1.17'),
     *('+- 2.36', '+- 2.36', 'undecided', '100, 100, 100', '100, 100, 100'),
   ]
-  # 4.302653 of these deviations, for there is one pair.
+  # 4.302653 of these deviations, for there is one pair; too few to decide.
   assert cells(lines, 'beta 5') == [
-    *('0', '70.0', '69.0', '-1.0', '-1.00', '', '+- 4.09', 'undecided', '100', 'never')
+    *('0', '70.0', '60.0', '-10.0', '-10.00', '', '+- 4.09', 'undecided'),
+    *('100', 'never'),
   ]
   assert 'deviation of 0.95 points (2 degrees of freedom).' in lines[-3]
   assert lines[-1] == 'Slope on log beta: told of 15 pairs, 4 are there.'
 
 
 def test_the_one_test_waits_for_all_its_pairs(docs, tmp_path):
-  columns = {'0.05': -1.0, '0.1': 0.0, '0.3': 0.0, '0.5': 1.0, '5': 2.0}
-  for beta, ahead in columns.items():
+  columns = {'beta_0.05': -1.0, 'beta_0.1': 0.0, 'beta_0.3': 0.5, 'beta_5': 2.0}
+  for column, ahead in (columns | {'': 1.0, 'shards_2': -9.0}).items():
     for seed in range(3):
-      called = 'moon_cvpr21.py:' if beta == '0.5' else f'curve.py:beta_{beta}_'
+      called = f'curve.py:{column}_' if column else 'moon_cvpr21.py:'
       keep(docs, tmp_path, f'{called}fedavg', seed, 60)
       keep(docs, tmp_path, f'{called}moon', seed, 60 + ahead + 0.3 * (seed - 1))
   # Another setting, such as of an ablation, is no pair.
@@ -118,11 +119,13 @@ def test_the_one_test_waits_for_all_its_pairs(docs, tmp_path):
   (docs / 'experiments.in.md').write_text('@curve moon 100\n@table moon_cvpr21: moon\n')
   lines = build.page(docs).splitlines()
   (told,) = [line for line in lines if line.startswith('Slope')]
-  # Five means at log10 beta -1.30103, -1, -0.52288, -0.30103, 0.69897: sxx 2.354...
-  assert told.startswith('Slope on log beta, 15 pairs of seeds 0, 1, 2: +1.4')
+  # Means -1, 0, 0.5, 1, 2 at log10 beta -1.30103, -1, -0.52288, -0.30103, 0.69897:
+  # sxy 3.349485, sxx 2.368194.
+  assert told.startswith('Slope on log beta, 15 pairs of seeds 0, 1, 2: +1.41 points')
   assert told.endswith(': rising.')
-  # 12 degrees of freedom: the pooled interval decides.
-  assert cells(lines, 'beta 5')[7] == 'higher'
+  # Six columns: with 12 degrees of freedom the pooled interval decides, 1.257938 * 0.3;
+  # by the cell's own, 2.484138 * 0.3, 0.5 would be undecided.
+  assert cells(lines, 'beta 0.3')[4:8] == ['+0.50', '+- 0.75', '+- 0.38', 'higher']
   assert cells(lines, 'beta 0.05')[7] == 'lower'
   assert cells(lines, 'beta 0.1')[7] == 'undecided'
 

@@ -124,7 +124,7 @@ def test_a_figure_of_training_is_compared_with_training(docs, tmp_path):
 
 def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path):
   runs = [
-    finished(tmp_path, f's{seed}', 0.6 + 0.02 * seed, seed=seed) for seed in range(3)
+    finished(tmp_path, f's{seed}', 0.6194 + 0.02 * seed, seed=seed) for seed in range(3)
   ]
   other = finished(tmp_path, 'other', 0.5, '--config.batch_size=32')
   text = add(docs, *runs, other)
@@ -132,11 +132,19 @@ def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path)
   rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
   assert sorted(row[7] for row in rows) == ['`batch_size=32`', 'nothing']
   (three,) = [row for row in rows if row[7] == 'nothing']
-  # The sample deviation of 60, 62, 64.
-  assert three[2] == '62.0 +- 2.0'
+  # The sample deviation of 61.94, 63.94, 65.94.
+  assert three[2] == '63.9 +- 2.0'
   assert three[6] == '0, 1, 2'
-  # 4.3 is above 2 * sqrt(2.0^2 / 3 + 0.5^2 / 3) = 2.38.
-  assert three[8].startswith('3 seeds, 4.3 below what is reported, outside two')
+  # 2.36 is below 2 * sqrt(2.0^2 / 3 + 0.5^2 / 3) = 2.38, and above 2 * 2.0 / sqrt(3).
+  assert three[8].startswith('3 seeds, 2.4 below what is reported, within two')
+  moon = 'configs/moon_cvpr21.py:moon'
+  runs = [
+    finished(tmp_path, f'm{seed}', 0.695 + 0.02 * seed, choice=moon, seed=seed)
+    for seed in range(3)
+  ]
+  # 71.5 - 69.1 = 2.4 is above 2 * sqrt(2.0^2 / 3 + 0.4^2 / 3) = 2.36.
+  row = cells(add(docs, *runs), 'moon')
+  assert row[8].startswith('3 seeds, 2.4 above what is reported, outside two')
 
 
 def test_differences_are_paired_by_seed(docs, tmp_path):
