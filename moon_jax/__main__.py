@@ -1,15 +1,16 @@
 """The program: `python launch.py`, `moon-jax` and `python -m moon_jax` are the same."""
 
+import gc
 import sys
 
 from moon_jax.core.errors import ExitCode, exit_code_of
-from moon_jax.runner import program, signals
+from moon_jax.runner import signals
 
 
 def main() -> None:
   """Runs the command line of this process, and exits with its code."""
-  stop = program.begin()
-  sys.exit(launch(sys.argv[1:], stop))
+  gc.set_threshold(50_000)  # nearly all that is made at the start, by JAX, stays
+  sys.exit(launch(sys.argv[1:], signals.listen()))
 
 
 def launch(argv: list[str], stop: signals.Stop | None = None) -> int:
@@ -27,14 +28,12 @@ def _launch(argv: list[str], stop: signals.Stop) -> int:
   from moon_jax.config import cli
   from moon_jax.core import files
   from moon_jax.engine import hosts
-  from moon_jax.runner import surroundings
 
   if text := cli.answer(argv):
     print(text)
     return ExitCode.DONE
   request = cli.parse(argv)
   stop.command = request.command
-  surroundings.require_room()
   with hosts.joined(request.config.execution, lambda: cli.fingerprint(request)):
     hosts.decided(lambda: files.require_writable(request.workdir))
     # Only now: a mistyped flag is answered before JAX is loaded.

@@ -3,11 +3,10 @@
 import sys
 
 if __name__ == '__main__':
-  from moon_jax.runner import program
+  from moon_jax.runner import signals
   from moon_jax.sweeps import command
 
-  stop = program.begin()
-  sys.exit(command.main(sys.argv[1:], stop))
+  sys.exit(command.main(sys.argv[1:], signals.listen()))
 else:
   from moon_jax import api
 

@@ -1,9 +1,12 @@
 """What can end a run, the exit code that says so, and a hint at misspellings."""
 
+import contextlib
 import difflib
 import enum
+import os
 import sys
 from collections.abc import Callable, Iterable
+from typing import TextIO
 
 
 class ExitCode(enum.IntEnum):
@@ -43,8 +46,38 @@ class DivergedError(RunError):
   exit_code = ExitCode.DIVERGED
 
 
+class _Stream:
+  """A standard stream; once it cannot be written, as after `| head`, all is lost."""
+
+  def __init__(self, stream: TextIO, shown: Callable[[str], str] = str):
+    self._stream, self._shown = stream, shown
+
+  def __getattr__(self, name):
+    return getattr(self._stream, name)
+
+  def write(self, text: str) -> int:
+    try:
+      self._stream.write(self._shown(text))
+      self._stream.flush()
+    except OSError:
+      os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+    return len(text)
+
+
 def exit_code_of(program: Callable[[], int]) -> int:
-  """Runs a program; every failure that the user can mend is one clear line."""
+  """Runs a program; every failure that the user can mend is one clear line.
+
+  A reader that quits or a log on a full disk ends no program. What goes to standard
+  error commands no terminal, whatever names and files hold.
+  """
+  with (
+    contextlib.redirect_stdout(_Stream(sys.stdout)),
+    contextlib.redirect_stderr(_Stream(sys.stderr, _lines)),
+  ):
+    return _exit_code_of(program)
+
+
+def _exit_code_of(program):
   try:
     return program()
   except RunError as error:
@@ -58,10 +91,19 @@ def exit_code_of(program: Callable[[], int]) -> int:
     return ExitCode.INTERRUPTED
 
 
-def printable(text: str) -> str:
-  """The text with what would command a terminal as an escape sequence: \\x1b."""
-  shown = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
+def printable(text: str, kept: str = '') -> str:
+  """The text with what would command a terminal as an escape sequence: \\x1b.
+
+  Args:
+    text: any.
+    kept: characters that stay, such as the end of a line.
+  """
+  shown = (c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
   return ''.join(shown)
+
+
+def _lines(text):
+  return printable(text, kept='\n')
 
 
 # What others call it -> what it is called here, and what it takes beside.

@@ -33,6 +33,10 @@ PATIENCE = ' '.join(
 # On GPUs neither atomic additions nor algorithms chosen by measuring; nothing on CPUs.
 DETERMINISM = '--xla_gpu_deterministic_ops=true'
 
+# What changes every draw or number, and is not recorded -> JAX's default.
+_PLAIN = {'jax_disable_jit': False, 'jax_enable_x64': False}
+_PLAIN |= {'jax_threefry_partitionable': True, 'jax_default_prng_impl': 'threefry2x32'}
+
 # Each device holds a copy of the data: a larger CPU gains by a wish, not by default.
 _MAX_CPU_DEVICES = 8
 
@@ -50,8 +54,8 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
     deterministic: whether GPUs must compute the same bits in every run.
 
   Raises:
-    UsageError: the count is above the cores and above what any CPU may have, or there
-      is no device of the kind that JAX_PLATFORMS names.
+    UsageError: the count is above the cores and above what any CPU may have; see also
+      `find`.
   """
   flags = os.environ.get('XLA_FLAGS', '')
   ours = [PATIENCE] + [DETERMINISM] * deterministic
@@ -82,8 +86,14 @@ def find() -> None:
   """Finds the devices; tells, on stderr, if JAX has a package for GPUs and no GPU.
 
   Raises:
-    UsageError: there is no device of the kind that JAX_PLATFORMS names.
+    UsageError: there is no device of the kind that JAX_PLATFORMS names, or JAX would
+      compute another thing than it does unasked.
   """
+  for name, plain in _PLAIN.items():
+    if getattr(jax.config, name) != plain:
+      raise UsageError(
+        f'{name.upper()} changes what is computed, and is not recorded: unset it.'
+      )
   logged, log = [], logging.getLogger(jax.devices.__module__)
 
   def is_no_error(record):  # in place of nine lines of traceback

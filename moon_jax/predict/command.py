@@ -23,7 +23,6 @@ from absl import flags
 from moon_jax import config as config_lib
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
-from moon_jax.runner import surroundings
 
 _LONGEST = 240  # bytes of a name that file systems take, with .partial behind it
 _ARRAYS = ('images', 'test_x')
@@ -44,7 +43,6 @@ def predict(values: flags.FlagValues) -> str:
     RunError: with the message for the user and the exit code.
   """
   target = _target(values.output, pathlib.Path(os.path.expanduser(values.input)))
-  surroundings.require_room()
   if values.config is not None:
     config_lib.load(values.config)
   # Only now: a mistyped flag is answered before JAX is loaded.

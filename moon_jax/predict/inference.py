@@ -19,7 +19,7 @@ from moon_jax.data import sources
 from moon_jax.data.arrays import one_line
 from moon_jax.data.device import normalise
 from moon_jax.engine import devices, experiment, tiers
-from moon_jax.runner import checkpoint, run_directory, surroundings
+from moon_jax.runner import checkpoint, run_directory
 from moon_jax.train import evaluation
 
 
@@ -120,7 +120,6 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     UsageError: it is no run directory; or there is no such model in it.
     NoCheckpointError: there is no usable checkpoint in it.
   """
-  surroundings.require_jax()
   devices.find()
   workdir = config_lib.expand('workdir', workdir)
   saved = _saved(workdir)

@@ -3,7 +3,6 @@
 import sys
 
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
-from moon_jax.runner import streams, surroundings
 
 
 def main(argv: list[str]) -> ExitCode:
@@ -20,7 +19,6 @@ def _report(argv: list[str]) -> ExitCode:
       print(command.__doc__.strip())
       return ExitCode.DONE
     request = command.parse(argv)
-    surroundings.require_room()
     if request.out is None:
       from moon_jax.report import compare
 
@@ -35,5 +33,4 @@ def _report(argv: list[str]) -> ExitCode:
 
 
 if __name__ == '__main__':
-  streams.outlive()
   sys.exit(main(sys.argv[1:]))

@@ -18,7 +18,6 @@ from moon_jax.runner import (
   client_store,
   compile_cache,
   run_directory,
-  surroundings,
 )
 from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.checkpoint import Checkpoints
@@ -68,7 +67,6 @@ def _run(request, stop, console, told, own, given):
   config = request.config
   compile_cache.keep_kernels(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
-  surroundings.require_jax()
   console.devices()
   with hosts.alike(), devices.out_of_memory_is_told():
     built = build(config, **given)

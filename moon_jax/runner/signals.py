@@ -10,9 +10,8 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from moon_jax.core.errors import ExitCode, RunError
+from moon_jax.core.errors import ExitCode, RunError, printable
 from moon_jax.engine import hosts
-from moon_jax.runner import streams
 
 # Number -> what to call it, and the exit code.
 _ENDINGS = {
@@ -20,6 +19,10 @@ _ENDINGS = {
   signal.SIGHUP: ('SIGHUP', ExitCode.PREEMPTED),
   signal.SIGINT: ('Ctrl-C', ExitCode.INTERRUPTED),
 }
+
+
+_STDERR = 2
+_SHOW_CURSOR = '\r\x1b[?25h\n'  # which the progress bar hides
 
 
 class StoppedError(RunError):
@@ -86,16 +89,21 @@ class Stop:
       # One of several processes takes all others along: they can be told in a round.
       if (self._may_wait or hosts.count() > 1) and not self._signal:
         self._signal = number
-        streams.tell(
-          f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.'
-        )
+        _tell(f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.')
         return
       if self._signal and number == signal.SIGHUP:
         return
       # Under the lock: the main thread must not get past this point.
       told = f'Stopped at once by {name}; what was saved stays.'
-      streams.tell(f'{told} To go on: {self.command}')
+      _tell(f'{told} To go on: {self.command}')
       os._exit(exit_code)
+
+
+def _tell(text: str) -> None:
+  """Writes a line to standard error at once, whatever locks other threads hold."""
+  start = _SHOW_CURSOR if os.isatty(_STDERR) else ''
+  with contextlib.suppress(OSError):
+    os.write(_STDERR, f'{start}{printable(text)}\n'.encode())
 
 
 def listen() -> Stop:

@@ -76,8 +76,36 @@ def test_a_gpu_that_cannot_be_used_is_one_line_and_the_cpu_computes(tmp_path):
   assert 'x cpu (cpu)' in done.stdout
 
 
-def test_a_platform_that_is_not_there_is_one_line(tmp_path):
-  done = launch(tmp_path, JAX_PLATFORMS='cuda')
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [
+    ('jax_enable_x64', True),
+    ('jax_disable_jit', True),
+    ('jax_threefry_partitionable', False),
+    ('jax_default_prng_impl', 'rbg'),
+  ],
+)
+def test_what_changes_every_number_is_refused(name, value):
+  plain = getattr(jax.config, name)
+  jax.config.update(name, value)
+  try:
+    with pytest.raises(UsageError, match=f'^{name.upper()} changes what is computed'):
+      devices.claim('auto')
+  finally:
+    jax.config.update(name, plain)
+  devices.claim('auto')
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'words'),
+  [
+    ('JAX_PLATFORMS', 'cuda', "JAX_PLATFORMS='cuda': no such device can be used. "),
+    ('JAX_THREEFRY_PARTITIONABLE', '0', 'JAX_THREEFRY_PARTITIONABLE changes what is '),
+  ],
+)
+def test_an_environment_that_is_refused_is_one_line(tmp_path, name, value, words):
+  done = launch(tmp_path, '--workdir=run', **{name: value})
   assert done.returncode == ExitCode.USAGE
-  assert done.stderr.startswith("JAX_PLATFORMS='cuda': no such device can be used. ")
+  assert done.stderr.startswith(words)
   assert done.stderr.count('\n') == 1
+  assert (done.stdout, os.listdir(tmp_path)) == ('', [])

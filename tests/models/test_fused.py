@@ -20,6 +20,7 @@ from moon_jax import config as config_lib
 from moon_jax.core.errors import UsageError
 from moon_jax.engine import experiment
 from moon_jax.models.convolution import FORMS, forms, fused_cpu, pooling
+from tests.processes import check_success, launch
 
 NONE = ((0, 0), (0, 0))
 MODELS = pathlib.Path(__file__).with_name('test_models.py')
@@ -263,3 +264,21 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
   folder.chmod(0o770)
   assert is_built_anew()
   assert 'nobody else may write there' in capsys.readouterr().err
+
+
+def test_without_a_compiler_a_run_says_that_it_is_slower(tmp_path):
+  rng = np.random.default_rng(0)
+  arrays = {}
+  for split in ('train', 'test'):
+    arrays[f'{split}_x'] = rng.integers(0, 256, (300, 28, 28, 1), np.uint8)
+    arrays[f'{split}_y'] = np.arange(300) % 10
+  np.savez(tmp_path / 'data.npz', **arrays)
+  words = ['--config.data.source=npz', '--config.data.path=data.npz']
+  words += ['--config.num_rounds=1', '--config.local_epochs=1']
+  words += ['--config.model=moon_cnn', '--config.data.limit=300']
+  done = launch(tmp_path, *words, CXX='/is/not/there')
+  check_success(done)
+  assert (
+    'convolutions in a slower form: the C++ compiler /is/not/there cannot be run: '
+    'No such file or directory\n'
+  ) in done.stdout

@@ -1,0 +1,65 @@
+"""What a program prints: to nobody, and of names that a stranger chose."""
+
+import io
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from tests.processes import LAUNCH, LIMIT_SECONDS, read_lines
+from tests.runner.test_launch import TINY
+
+
+def without_a_reader():
+  reader, writer = os.pipe()
+  os.close(reader)
+  return open(writer, 'w')
+
+
+def on_a_full_disk():
+  return open('/dev/full', 'w')
+
+
+@pytest.mark.parametrize('name', ['stdout', 'stderr'])
+@pytest.mark.parametrize('opened', [without_a_reader, on_a_full_disk])
+def test_output_that_is_not_taken_changes_no_exit_code(monkeypatch, name, opened):
+  def program():
+    for _ in range(3):
+      print('much ' * 10_000, file=getattr(sys, name), flush=True)
+    raise UsageError('typo')
+
+  with opened() as stream:  # which can be closed, too
+    monkeypatch.setattr(sys, name, stream)
+    assert exit_code_of(program) == ExitCode.USAGE
+    monkeypatch.undo()
+
+
+def test_an_error_commands_no_terminal_and_keeps_its_lines(monkeypatch):
+  monkeypatch.setattr(sys, 'stderr', io.StringIO())
+
+  def program():
+    raise UsageError('the file \x1b[31mred\x9b\nis bad')
+
+  assert exit_code_of(program) == ExitCode.USAGE
+  assert sys.stderr.getvalue() == 'the file \\x1b[31mred\\x9b\nis bad\n'
+
+
+@pytest.mark.faults
+def test_a_run_outlives_its_reader(tmp_path):
+  words = [sys.executable, LAUNCH, *TINY, '--config.num_rounds=6', '--workdir=read']
+  line = f'{shlex.join(words)} | head -1'
+  done = subprocess.run(
+    ['bash', '-o', 'pipefail', '-c', line],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    timeout=LIMIT_SECONDS,
+  )
+  assert (done.returncode, done.stderr) == (ExitCode.DONE, '')
+  assert done.stdout.startswith('devices: ')
+  assert (tmp_path / 'read/summary.json').exists()
+  for name in ('metrics', 'timings'):
+    assert len(read_lines(tmp_path / f'read/{name}.jsonl')) == 6
