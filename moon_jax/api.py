@@ -107,7 +107,7 @@ def run(
     RunError: with the message for the user; ConfigError tells every mistake.
   """
   config = config_lib.validate(config)
-  workdir = config_lib.expand('workdir', os.fspath(workdir))
+  workdir = config_lib.expand(os.fspath(workdir))
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
   stop = signals.listen() if handle_signals else None
@@ -142,7 +142,7 @@ def sweep(
       experiment, or would hold two.
   """
   common = config_lib.flatten(config_lib.validate(config))
-  changes, out = combinations(common, over), config_lib.expand('out', os.fspath(out))
+  changes, out = combinations(common, over), config_lib.expand(os.fspath(out))
   cells = []
   for change in changes:
     valid, name = config_lib.validate(common | change), name_of(None, change)
@@ -150,7 +150,7 @@ def sweep(
     cells.append(Cell(name, [], cli.request(valid, out / name, command)))
   if problems := in_one_folder([cell.name for cell in cells]):
     raise config_lib.ConfigError(problems)
-  running.check((cell.request.workdir, cell.request.config) for cell in cells)
+  running.check(cells)
   files.require_writable(out)
   if errors := running.run_here(cells, signals.Stop()):
     raise errors[0]

@@ -35,36 +35,13 @@ def result(tmp_path_factory):
   return moon_jax.run(config(), tmp_path_factory.mktemp('api') / 'run')
 
 
-# Two experiments in one process, and then the first again in memory.
-PROGRAM = f"""
-import json, moon_jax
-config = moon_jax.load_config({DIGITS!r}, {TINY!r})
-moon_jax.run(config, 'moon')
-changes = {TINY!r} | {{'algorithm': 'fedprox', 'seed': 1}}
-other = moon_jax.load_config({DIGITS!r}, changes)
-moon_jax.run(other, 'fedprox')
-lines = [json.dumps(outcome.metrics) for outcome in moon_jax.rounds(config)]
-open('rounds.jsonl', 'w').write(''.join(line + chr(10) for line in lines))
-"""
-
-
-def test_python_gives_what_the_shell_gives(tmp_path):
-  program = {'program': ('-c', PROGRAM), 'PYTHONPATH': str(ROOT)}
-  processes.check_success(processes.launch(tmp_path, **program))
-  for name, words in {
-    'moon': [],
-    'fedprox': ['--config.algorithm=fedprox', '--config.seed=1'],
-  }.items():
-    shell = tmp_path / 'shell' / name
-    processes.check_success(
-      processes.launch(tmp_path, *FLAGS, *words, f'--workdir={shell}')
-    )
-    for file in ('metrics.jsonl', 'partition.npz'):
-      assert (tmp_path / name / file).read_bytes() == (shell / file).read_bytes()
-    ours = processes.checkpoint(tmp_path / name, 3)
-    assert ours == processes.checkpoint(shell, 3)
-  in_memory = (tmp_path / 'rounds.jsonl').read_bytes()
-  assert in_memory == (tmp_path / 'moon/metrics.jsonl').read_bytes()
+def test_python_gives_what_the_shell_gives(result, tmp_path):
+  processes.check_success(processes.launch(tmp_path, *FLAGS, '--workdir=run'))
+  for file in ('metrics.jsonl', 'partition.npz'):
+    ours, shell = result.workdir / file, tmp_path / 'run' / file
+    assert ours.read_bytes() == shell.read_bytes()
+  ours = processes.checkpoint(result.workdir, 3)
+  assert ours == processes.checkpoint(tmp_path / 'run', 3)
 
 
 def test_what_a_result_has(result):

@@ -35,10 +35,6 @@ def test_every_config_file_is_valid(name):
   assert request.workdir == pathlib.Path(f'runs/{name[:-3]}-{algorithm}-s0')
 
 
-def test_default_is_a_config_file():
-  assert cli.DEFAULT_CONFIG.removeprefix('configs/') in CONFIGS
-
-
 def test_flags_change_the_config_file(tmp_path):
   changes = '  config.moon.mu, config.num_rounds = 2, 3\n  return config\n'
   (tmp_path / 'mine.py').write_text(MINE + changes)
@@ -62,32 +58,14 @@ def test_every_flag_of_the_help_is_taken_as_it_is_printed():
   for name, value in config.flatten(base.get_config().to_dict()).items():
     found = config.convert(name, config.from_word(name, shown[name]))
     assert (found, type(found)) == (value, type(value))
-  request = cli.parse(['--config.drop_last=False'])
-  assert request.config == cli.parse([]).config
-
-
-def test_a_statement_is_true_in_both_spellings():
-  request = cli.parse(['--config.drop_last=true', '--config.optimizer.nesterov=True'])
-  assert request.config.drop_last is request.config.optimizer.nesterov is True
+  request = cli.parse(['--config.drop_last=False', '--config.optimizer.nesterov=true'])
+  assert (request.config.drop_last, request.config.optimizer.nesterov) == (False, True)
 
 
 def test_the_rate_that_the_server_got_is_shown():
   request = cli.parse(['--config.server_optimizer.name=yogi'])
   assert request.changed['server_optimizer.learning_rate'] == 0.01
   assert 'server_optimizer.learning_rate' not in cli.parse([]).changed
-
-
-def test_command_repeats_the_command_line():
-  argv = ['--workdir=a b', '--config.seed=3']
-  request = cli.parse(argv)
-  assert request.workdir == pathlib.Path('a b')
-  assert shlex.split(request.command) == ['python', 'launch.py', *argv]
-
-
-def test_home_folder(monkeypatch):
-  monkeypatch.setenv('HOME', '/home/someone')
-  request = cli.parse(['--workdir=~/runs/a'])
-  assert request.workdir == pathlib.Path('/home/someone/runs/a')
 
 
 MINE = 'from configs import base\ndef get_config():\n  config = base.get_config()\n'
@@ -103,19 +81,16 @@ def test_a_config_file_is_read_anew_and_nothing_is_written(tmp_path):
   assert [path.name for path in tmp_path.iterdir()] == ['mine.py']
 
 
-def test_of_a_flag_given_twice_the_last_wins_as_absl_has_it():
-  words = ['--config.seed=1', '--workdir=a', '-config.seed', '2', '--workdir=b']
-  request = cli.parse(words)
-  assert (request.config.seed, request.workdir) == (2, pathlib.Path('b'))
-
-
-def test_flags_may_stand_in_a_file(tmp_path):
+def test_flags_may_stand_in_a_file_and_the_last_wins(tmp_path, monkeypatch):
   (tmp_path / 'flags.txt').write_text(
     '# of all runs\n--config.seed=1\n--workdir=a\n--config=configs/mnist_moon.py\n'
   )
-  request = cli.parse(['--flagfile=flags.txt', '--config.seed=2'])
-  assert (request.config.seed, request.workdir) == (2, pathlib.Path('a'))
-  assert request.config.data.name == 'mnist'
+  monkeypatch.setenv('HOME', '/home/someone')
+  argv = ['--flagfile=flags.txt', '-config.seed', '2', '--workdir=~/a b']
+  request = cli.parse(argv)
+  assert request.workdir == pathlib.Path('/home/someone/a b')
+  assert (request.config.seed, request.config.data.name) == (2, 'mnist')
+  assert shlex.split(request.command) == ['python', 'launch.py', *argv]
 
 
 def test_what_others_call_it_is_something_here():

@@ -182,7 +182,7 @@ def test_what_a_run_directory_names_is_not_downloaded(here, trained, monkeypatch
   )
   evil = {'source': 'tfds', 'name': name, 'dir': 'data', 'limit': 0}
   model = inference.load(copy_of(trained, here / 'run', **evil))
-  with pytest.raises(array_lib.DataError, match=r'is not prepared in .*/data'):
+  with pytest.raises(array_lib.DataError, match=r'nor prepared in .*/data'):
     model.test_data()
   assert not (here / 'data').exists()
 
@@ -370,7 +370,7 @@ def test_a_run_behind_a_link_is_refused(trained, tmp_path, name, is_there, capsy
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
-    (['--workdir=~nosuch/run'], "--workdir='~nosuch/run' names the home folder"),
+    (['--workdir=~nosuch/run'], "'~nosuch/run' is not a run directory"),
     (['--input=~nosuch/in.npz'], "there is no folder '~nosuch'"),
     (['--output=~nosuch/p.npz'], "there is no folder '~nosuch'"),
     ([f'--output={"p" * 296}.npz'], 'must be an .npz file with a short name'),

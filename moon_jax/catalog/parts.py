@@ -123,15 +123,14 @@ def knob(
   bounds = bound if type(bound) is tuple else (bound,)  # a Bound is a tuple itself
   if kind not in (float, int, bool, str):
     raise UsageError(f'a knob is a float, an int, a bool or a str, not {kind!r}')
-  if type(default) is not kind and 'auto' not in more:
-    raise UsageError(f'the default {default!r} is no {kind.__name__}')
   if kind in (float, int) and not bounds:
     raise UsageError(f'the {kind.__name__} knob {meaning!r} has no bound')
-  for one in bounds:
-    if not isinstance(one, Bound):
-      raise UsageError(f'{one!r} is no bound: give at_least(0), above(0), ...')
-    if not ('auto' in more and default == 'auto') and not one.holds(default):
-      raise UsageError(f'the default {default!r} must be {one.wanted}')
+  if default != 'auto' or 'auto' not in more:
+    if type(default) is not kind:
+      raise UsageError(f'the default {default!r} is no {kind.__name__}')
+    for one in bounds:
+      if not one.holds(default):
+        raise UsageError(f'the default {default!r} must be {one.wanted}')
   return Knob(kind, default, meaning, bounds, needs, **more)
 
 

@@ -2,7 +2,8 @@
 
 A config file or a program calls these before it builds a configuration. The knobs of a
 part stand in the group of its name: `--config.fednova.rho=`. A name that is taken, a
-knob without a bound, a function that cannot be called so: each is a UsageError.
+knob without a bound: each is a UsageError. A function that cannot be called so is one
+when the part is used.
 """
 
 from collections.abc import Callable

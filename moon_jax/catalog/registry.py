@@ -17,13 +17,6 @@ from moon_jax.core.errors import UsageError, did_you_mean
 
 _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
 
-# What each kind is called with, beside the knobs of its own.
-_CALLED_WITH = {
-  'model': ('num_classes',),
-  'partition': ('labels', 'num_clients', 'min_size', 'seed'),
-}
-# What the package itself gives to those that build parts.
-_RESERVED = {'name', 'convolution', 'dtype', 'image_shape', 'limit', 'returns'}
 _TRAITS = {
   'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
   'model': {'normalized', 'convolutional'},
@@ -106,17 +99,14 @@ def register(
   """Adds a part, with `more` of its fields; once more from the same file replaces it.
 
   Raises:
-    UsageError: the name is taken or no name, a knob is none, a trait is unknown, or the
-      function cannot be called as parts of its kind are.
+    UsageError: the name is taken or no name, a knob is none, a trait is unknown, or it
+      is no function.
   """
   knobs, traits = dict(knobs or {}), frozenset(traits)
-  words = [*_CALLED_WITH.get(kind, ()), *knobs]
-  words += ['convolution'] if 'convolutional' in traits else []
   try:
     registered = _source(make)
     _require_free((kind, name), registered['origin'], has_knobs=bool(knobs))
     _require_known(kind, knobs, traits)
-    _require_callable(make, words)
   except UsageError as error:
     raise UsageError(f'register_{kind}({name!r}): {error}.') from None
   fields = (kind, name, make, title or name, traits, knobs)
@@ -144,21 +134,8 @@ def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> N
   for key, knob in knobs.items():
     if not isinstance(knob, Knob) or not key.isidentifier():
       raise UsageError(f'{key!r} must be declared by knob(...)')
-    if key in _RESERVED.union(_CALLED_WITH.get(kind, ())):
-      raise UsageError(f'a knob cannot be called {key!r} here')
   if unknown := traits - _TRAITS.get(kind, set()):
     raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
-
-
-def _require_callable(make: Callable, words: list[str]) -> None:
-  """Raises UsageError unless the function takes these words, `labels` by position."""
-  given = {word: None for word in words if word != 'labels'}
-  try:
-    inspect.signature(make).bind(*['labels'] * ('labels' in words), **given)
-  except TypeError as error:
-    name, wanted = getattr(make, '__name__', make), ', '.join(words) or 'nothing'
-    problem = f'{name} is called with {wanted}, and cannot be: {error}'
-    raise UsageError(problem) from None
 
 
 def _source(make: Callable) -> dict[str, str]:

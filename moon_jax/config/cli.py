@@ -26,15 +26,14 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import ml_collections
 from absl import flags
-from ml_collections import config_flags
 
 from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
 from moon_jax.core.errors import did_you_mean
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
+_OTHERS = ('--workdir', '--flagfile')  # flags beside --config
 
 
 class Request(NamedTuple):
@@ -118,11 +117,10 @@ def parse(argv: list[str]) -> Request:
     if settings is not None:
       given = {name: config_lib.from_word(name, overrides[name]) for name in overrides}
       config = config_lib.validate(settings | given, given=given)
-  with _noted(problems):
-    if values.workdir:
-      workdir = config_lib.expand('workdir', values.workdir)
-    elif config is not None:
-      workdir = _run_directory(values.config, config, overrides)
+  if values.workdir:
+    workdir = config_lib.expand(values.workdir)
+  elif config is not None:
+    workdir = _run_directory(values.config, config, overrides)
   if problems:
     raise config_lib.ConfigError(problems)
   return request(config, workdir, shlex.join(['python', 'launch.py', *argv]))
@@ -147,47 +145,39 @@ def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str], list[str]
   except flags.Error as error:
     problem = str(error).removeprefix('ERROR:: ')
     raise config_lib.ConfigError([f'{problem}.']) from None
-  problems = []
-  rest = _parsed(values, ['launch.py', *words], problems)
+  rest, problems = _parsed(values, words)
   # Of two words absl takes the second for the value, whatever it is.
   if values.workdir is not None and values.workdir[:1] in ('', '-'):
     problems.append('--workdir needs a value.')
   return values, rest, problems
 
 
-def _parsed(
-  values: flags.FlagValues, words: list[str], problems: list[str]
-) -> list[str]:
-  """Sets the flags; returns the words that are none of them, and adds complaints."""
+def _parsed(values: flags.FlagValues, words: list[str]) -> tuple[list[str], list[str]]:
+  """Sets the flags; returns the words that are none of them, and complaints."""
   try:
-    return values(words, known_only=True)[1:]
+    return values(['launch.py', *words], known_only=True)[1:], []
   except flags.Error:
     # All that it refuses here: a flag at the end, without its value.
-    problems.append(f'--{words[-1].lstrip("-")} needs a value.')
-    return values(words[:-1], known_only=True)[1:]
+    problem = f'--{words[-1].lstrip("-")} needs a value.'
+    return values(['launch.py', *words[:-1]], known_only=True)[1:], [problem]
 
 
 def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
   """['--config.seed=1', 'x'] -> {'seed': '1'} and a complaint about 'x'.
 
-  To config_flags every knob is a word: it would take `nan` for a number, and stop at
-  the first mistake. `config.validate` tells all of them.
+  Every knob is a word here: `config.validate` tells all mistakes of their values.
   """
-  known, problems, values = ['launch.py'], [], flags.FlagValues()
-  for word in words:
+  knobs, values = catalog.every_knob(), flags.FlagValues()
+  for name in knobs:
+    flags.DEFINE_string(f'config.{name}', None, 'a knob', flag_values=values)
+  rest, problems = _parsed(values, words)
+  for word in rest:
     name = re.match(r'--?config\.([^=]*)', word)
-    if name and name[1] not in catalog.every_knob():
-      problems.append(config_lib.unknown_knob(name[1]))
-    else:
-      known.append(word)
-  free = config_lib.nest(dict.fromkeys(catalog.every_knob(), ''))
-  free = ml_collections.ConfigDict(free)
-  config_flags.DEFINE_config_dict(
-    'config', free, flag_values=values, lock_config=False, sys_argv=known
-  )
-  rest = _parsed(values, known, problems)
-  problems += [stray(word, '--workdir', '--flagfile') for word in rest]
-  return config_flags.get_override_values(values['config']), problems
+    is_unknown = name and name[1] not in knobs
+    told = config_lib.unknown_knob(name[1]) if is_unknown else stray(word, *_OTHERS)
+    problems.append(told)
+  given = {name: values[f'config.{name}'] for name in knobs}
+  return {name: flag.value for name, flag in given.items() if flag.present}, problems
 
 
 def stray(word: str, *flags: str) -> str:

@@ -85,19 +85,13 @@ def variants(
 
 
 def list_variants(path: str) -> str:
-  """The experiments of a config file, a line for each.
+  """The experiments of a config file: each one's command, setting and figure.
 
   Raises:
     ConfigError: there is no such file, it fails, or it has no variants.
   """
-  named = variants(path)
-  return _run(path, lambda: _listing(path, named))
-
-
-def _listing(path: str, named: Mapping[str, Variant]) -> str:
-  """A table of each variant's command, its setting and the paper's figure."""
   rows = [('command', 'setting', 'reported accuracy, %')]
-  for name, variant in named.items():
+  for name, variant in variants(path).items():
     command = f'python launch.py --config={path}:{name}'
     rows.append((command, variant.setting, variant.reported or '-'))
   first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
@@ -110,33 +104,23 @@ def split(choice: str) -> tuple[str, str | None]:
   return (path, variant) if colon and not _find(choice) else (choice, None)
 
 
-def expand(flag: str, path: str) -> pathlib.Path:
-  """The path, with ~ replaced by the home folder.
-
-  Raises:
-    ConfigError: it names the home folder of nobody.
-  """
-  try:
-    return pathlib.Path(path).expanduser()
-  except RuntimeError:
-    problem = f'--{flag}={path!r} names the home folder of nobody.'
-    raise ConfigError([problem]) from None
+def expand(path: str) -> pathlib.Path:
+  """The path, with ~ replaced by the home folder."""
+  return pathlib.Path(os.path.expanduser(path))
 
 
 def _find(path: str) -> pathlib.Path | None:
   """The file, also when called from another folder; None if there is none."""
-  file = expand('config', path)
+  file = expand(path)
   # Not Path.is_file: it raises if the name is too long.
   return next((f for f in (file, ROOT / file) if os.path.isfile(f)), None)
 
 
 def _module(path: str) -> types.ModuleType:
   file = _find(path)
-  if file is None or file.suffix != '.py':
-    wanted = 'a Python file, *.py' if file else 'a file'
+  if file is None:
     near = sorted(f'configs/{p.name}' for p in (ROOT / 'configs').glob('[!_]*.py'))
-    hint = did_you_mean(path, near)
-    raise ConfigError([f'--config={path!r} is not {wanted}.{hint}'])
+    raise ConfigError([f'--config={path!r} is not a file.{did_you_mean(path, near)}'])
   module = types.ModuleType(f'config_{file.stem}')
   module.__file__ = str(file)
   catalog.forget_callbacks()
@@ -144,8 +128,6 @@ def _module(path: str) -> types.ModuleType:
   # Not imported: that would leave a __pycache__ beside the user's file, and mistake an
   # edit within a second, of the same length, for the file as it was.
   _run(path, lambda: exec(compile(file.read_bytes(), file, 'exec'), vars(module)))
-  if not hasattr(module, 'get_config'):
-    raise ConfigError([f'--config={path!r} has no function get_config().'])
   return module
 
 

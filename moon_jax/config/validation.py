@@ -5,7 +5,7 @@ resumed?
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -155,20 +155,17 @@ def _conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
 
 def complaints(known: Mapping[str, Any]) -> list[str]:
   """What the chosen parts' own checks complain of, of the values that are known."""
-  kinds = [kind for kind, name in catalog.KINDS.items() if catalog.used(name, known)]
-  chosen = [catalog.chosen(kind, known) for kind in kinds]
-  checks = [part.check for part in chosen if part is not None and part.check]
-  return [line for check in checks for line in _checked(check, known)]
-
-
-def _checked(check: Callable, valid: Mapping[str, Any]) -> list[str]:
-  """What a part's own check complains of; nothing if it asks for what is not valid."""
-  try:
-    return list(check(valid) or ())
-  except KeyError as error:
-    if error.args[0] in catalog.every_knob():
-      return []
-    raise
+  found = []
+  for kind, name in catalog.KINDS.items():
+    part = catalog.chosen(kind, known)
+    if part is None or not part.check or not catalog.used(name, known):
+      continue
+    try:
+      found += part.check(known) or ()
+    except KeyError as error:  # a knob that is not valid, or not used
+      if error.args[0] not in catalog.every_knob():
+        raise
+  return found
 
 
 def _unused(name: str, valid: Mapping[str, Any]) -> Iterator[str]:

@@ -57,9 +57,9 @@ def require_regular(folder: pathlib.Path) -> None:
       raise OSError(errno.EINVAL, _IRREGULAR, str(path))
 
 
-def below(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+def below(folder: pathlib.Path, *, links: bool = False) -> Iterator[pathlib.Path]:
   """What is below a folder, in which another process may make and remove things."""
-  for root, folders, names in os.walk(folder):
+  for root, folders, names in os.walk(folder, followlinks=links):
     yield from (pathlib.Path(root, name) for name in (*folders, *names))
 
 

@@ -29,14 +29,18 @@ def one_line(what: str) -> Iterator[None]:
 def make_dataset(name, train, test, num_classes, statistics=None):
   """A Dataset of (images, labels) of each split; None computes the statistics."""
 
-  def split(images, labels):
-    images = images if images.ndim == 4 else images[..., None]
-    return np.ascontiguousarray(images), np.ascontiguousarray(labels, np.int32)
-
-  train, test = split(*train), split(*test)
+  train, test = (
+    (np.ascontiguousarray(with_channels(x)), np.ascontiguousarray(y, np.int32))
+    for x, y in (train, test)
+  )
   scales = statistics or pixel_statistics(train[0])
   mean, std = (np.asarray(scale, np.float32) for scale in scales)
   return Dataset(name, *train, *test, num_classes, mean, std)
+
+
+def with_channels(images: np.ndarray) -> np.ndarray:
+  """[M, H, W] or [M, H, W, C] -> [M, H, W, C]."""
+  return images if images.ndim == 4 else images[..., None]
 
 
 def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:

@@ -55,7 +55,7 @@ def convert(argv: list[str]) -> str:
       words.append(word)
   if not own['out']:
     raise UsageError('--out is missing; see --help.')
-  out = config_lib.expand('out', own['out'])
+  out = config_lib.expand(own['out'])
   if out.exists():
     raise UsageError(f'--out={own["out"]!r} exists already.')
   if own['synthetic']:

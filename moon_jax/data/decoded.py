@@ -2,50 +2,24 @@
 
 import contextlib
 import hashlib
-import os
 import pathlib
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from moon_jax import __version__
 from moon_jax.core import cache, files
+from moon_jax.core.types import Dataset
 
-
-class Decoded(NamedTuple):
-  """A prepared set. Images are [M, H, W, C] uint8, labels [M] int32.
-
-  Attributes:
-    name: TFDS's own.
-    num_classes: Y.
-    train_images: of the training split.
-    train_labels: of it.
-    test_images: of the test split.
-    test_labels: of it.
-    train_clients: [M] ids of the users; None if nobody asked for them.
-    test_clients: of the test split.
-  """
-
-  name: str
-  num_classes: int
-  train_images: np.ndarray
-  train_labels: np.ndarray
-  test_images: np.ndarray
-  test_labels: np.ndarray
-  train_clients: np.ndarray | None = None
-  test_clients: np.ndarray | None = None
-
-
-_KINDS = {'name': 'U ', 'num_classes': 'i '}
+_KINDS = {'name': 'U ', 'num_classes': 'i ', 'mean': 'f C', 'std': 'f C'}
 _KINDS |= {'train_images': 'u MHWC', 'train_labels': 'i M'}
 _KINDS |= {'test_images': 'u NHWC', 'test_labels': 'i N'}
-_IDS = {'train_clients': 'iuS M', 'test_clients': 'iuS N'}
+_IDS = {'train_clients': 'i M', 'test_clients': 'i N', 'clients': 'iU L'}
 
 
 def kept(
-  name: str, folder: pathlib.Path, decode: Callable[[], Decoded], client: str, *more
-) -> Decoded:
+  name: str, folder: pathlib.Path, decode: Callable[[], Dataset], client: str, *more
+) -> Dataset:
   """What is in a folder; it is decoded if it is new or has changed.
 
   It has changed if the folder, or the names, sizes or times of what is below it have.
@@ -63,7 +37,7 @@ def kept(
   asked = name, client, *more
   before = _path(folder, asked)
   with contextlib.suppress(Exception):  # of many kinds: it is not there, or torn
-    found = Decoded(**files.arrays(before, kinds=_KINDS | (_IDS if client else {})))
+    found = Dataset(**files.arrays(before, kinds=_KINDS | (_IDS if client else {})))
     return found._replace(name=str(found.name), num_classes=int(found.num_classes))
   found = decode()
   path = _path(folder, asked)
@@ -77,17 +51,13 @@ def _path(folder, asked):
   """The file, whose name tells what is asked of a folder, and the folder's state."""
   try:
     folder = folder.resolve()
-    below = [
-      pathlib.Path(root, one)
-      for root, folders, files in os.walk(folder, followlinks=True)
-      for one in (*folders, *files)
-    ]
-    files = [(path, path.stat()) for path in sorted(below)]
+    below = sorted(files.below(folder, links=True))
+    about = [(str(path), path.stat()) for path in below]
   except (OSError, ValueError, RuntimeError):  # decoding tells what is wrong with it
     return None
-  if not files or not (kept_in := cache.room(cache.folder(), 'data')):
+  if not about or not (kept_in := cache.room(cache.folder(), 'data')):
     return None
-  state = [(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in files]
+  state = [(path, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in about]
   place, key = (
     hashlib.sha256(repr(words).encode()).hexdigest()[:16]
     for words in ((folder, asked), (__version__, state))

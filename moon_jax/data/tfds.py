@@ -1,6 +1,5 @@
 """TensorFlow Datasets; TensorFlow itself is needed to prepare a set, not to read it."""
 
-import difflib
 import importlib.metadata
 import importlib.util
 import logging
@@ -14,6 +13,7 @@ from unittest import mock
 import numpy as np
 
 from moon_jax.core import files
+from moon_jax.core.errors import did_you_mean
 from moon_jax.core.types import Dataset
 from moon_jax.data import decoded
 from moon_jax.data.arrays import DataError, images_of, make_dataset, one_line
@@ -55,9 +55,10 @@ def load_tfds(
       size with splits train and test, or it cannot be prepared or read, or names no
       users there.
   """
-  data_dir = dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
-  data_dir = os.path.expanduser(data_dir)
-  found = decoded.kept(
+  data_dir = os.path.expanduser(
+    dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
+  )
+  return decoded.kept(
     name,
     _folder(name, data_dir),
     lambda: _decode(name, data_dir, client, prepare),
@@ -65,14 +66,6 @@ def load_tfds(
     prepare,
     importlib.metadata.version('tensorflow_datasets'),
   )
-  train = found.train_images, found.train_labels
-  test = found.test_images, found.test_labels
-  if found.name in TRANSPOSED:
-    train, test = ((i.transpose(0, 2, 1, 3), labels) for i, labels in (train, test))
-  statistics = PIXEL_STATISTICS.get(found.name)
-  data = make_dataset(found.name, train, test, found.num_classes, statistics)
-  ids = found.train_clients, found.test_clients
-  return users.named(f'--config.data.name={name!r}', data, *ids)
 
 
 def _folder(name, data_dir):
@@ -84,27 +77,29 @@ def _decode(name, data_dir, client, prepare):
   builder = _tfds_builder(name, data_dir, prepare)
   info = builder.info
   keys = _supervised_keys(name, info)
-  if client:
-    keys = (*keys, _client_key(name, client, info))
-  _prepare(name, builder)
-  if missing := {'train', 'test'} - set(info.splits):
+  if client and client not in info.features:
     raise DataError(
-      f'--config.data.name={name!r} lacks the splits {sorted(missing)}; it has '
-      f'{sorted(info.splits)}. Save two of them as .npz for --config.data.source=npz.'
+      f'--config.data.client={client!r} is not among the features of {name!r}: '
+      f'{sorted(info.features)}.'
     )
+  keys = (*keys, client)
+  _prepare(name, builder)
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
-    num_classes = int(info.features[keys[1]].num_classes)
     splits = [_read_split(builder, split, *keys) for split in ('train', 'test')]
-    (train, train_ids), (test, test_ids) = splits
-    labels = np.concatenate([train[1], test[1]])
+    arrays, ids = zip(*splits, strict=True)
+    labels = np.concatenate([own for _, own in arrays])
     lowest, highest = labels.min(), labels.max()
+  num_classes = int(info.features[keys[1]].num_classes)
   if lowest < 0 or highest >= num_classes:
     raise DataError(
       f'--config.data.name={name!r} has labels from {lowest} to {highest}, not from 0 '
       f'to {num_classes - 1}.'
     )
-  ids = train_ids, test_ids
-  return decoded.Decoded(info.name, num_classes, *train, *test, *ids)
+  if info.name in TRANSPOSED:
+    arrays = [(images.transpose(0, 2, 1, 3), own) for images, own in arrays]
+  statistics = PIXEL_STATISTICS.get(info.name)
+  data = make_dataset(info.name, *arrays, num_classes, statistics)
+  return users.named(f'--config.data.name={name!r}', data, *ids)
 
 
 def _refuse(module):
@@ -129,15 +124,11 @@ def _tfds_builder(name, data_dir, prepare):
         # Without file_format: with it, data in another format is a bare ValueError.
         return find(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
-      if not prepare:
-        problem = f'--config.data.name={name!r} is not prepared in {data_dir}.'
-        raise DataError(problem) from None
       # The community's list would be fetched from the network.
-      known = tfds.list_builders(with_community_datasets=False)
-      near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
+      known = tfds.list_builders(with_community_datasets=False) if prepare else ()
       raise DataError(
         f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
-        f'{data_dir}. Did you mean {near[0]!r}?'
+        f'{data_dir}.{did_you_mean(name, known)}'
       ) from None
 
 
@@ -151,42 +142,25 @@ def _supervised_keys(name, info):
     return next((key for key in names if isinstance(info.features[key], kind)), None)
 
   image_key, label_key = first(kinds.Image), first(kinds.ClassLabel)
-  if image_key is None or label_key is None:
+  image = dict(info.features).get(image_key)
+  one_size = image and None not in image.shape and image.np_dtype == np.uint8
+  if not one_size or label_key is None:
     raise DataError(
-      f'--config.data.name={name!r} has the features {sorted(info.features)}; name a '
-      'set with an image and a class label.'
-    )
-  image = info.features[image_key]
-  if None in image.shape or image.np_dtype != np.uint8:
-    raise DataError(
-      f'--config.data.name={name!r} has {np.dtype(image.np_dtype)} images of shape '
-      f'{image.shape}, not uint8 of one size; convert it for --config.data.source=npz.'
+      f'--config.data.name={name!r} must have uint8 images of one size and a class '
+      f'label, and has {dict(info.features)}; convert it for --config.data.source=npz.'
     )
   return image_key, label_key
-
-
-def _client_key(name, client, info):
-  """The feature that names the users, if it can."""
-  if client not in info.features:
-    raise DataError(
-      f'--config.data.client={client!r} is not among the features of {name!r}: '
-      f'{sorted(info.features)}.'
-    )
-  feature = info.features[client]
-  if feature.shape or np.dtype(feature.np_dtype).kind not in 'iuSO':
-    raise DataError(f'--config.data.client={client!r} is neither text nor an integer.')
-  return client
 
 
 def _prepare(name, builder):
   """Downloads and prepares the set unless it is there in the format we read."""
   folder = builder.data_path
   if builder.info.splits:
-    formats = sorted(kind.value for kind in builder.info.available_file_formats())
+    formats = {kind.value for kind in builder.info.available_file_formats()}
     if 'array_record' not in formats:
       raise DataError(
-        f'{folder} is in the format {" and ".join(formats)}, not array_record; prepare '
-        'it in another --config.data.dir, or delete it.'
+        f'{folder} is in the format {" and ".join(sorted(formats))}, not array_record; '
+        'prepare it in another --config.data.dir, or delete it.'
       )
     return
   if folder.exists():
@@ -206,7 +180,7 @@ def _prepare(name, builder):
     builder.download_and_prepare(file_format='array_record')
 
 
-def _read_split(builder, split, image_key, label_key, client_key=None):
+def _read_split(builder, split, image_key, label_key, client_key=''):
   """([M, H, W, C] uint8, [M] int32), and the users' ids [M], None if nobody asks.
 
   Parses records here: TFDS's decoder, which also decodes features nobody asked for

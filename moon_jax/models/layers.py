@@ -38,8 +38,7 @@ class Conv(nn.Module):
     size: side of the kernel.
     form: how it is computed, and the layout of the images; it does not change values.
     stride: of the window, in both directions.
-    padding: 'VALID'; or 'SAME' as in TensorFlow, H' = ceil(H / stride); or a number of
-      zeros on each of the four sides, as in PyTorch. The last two differ with stride 2.
+    padding: zeros on each of the four sides, as in PyTorch.
     pooled: whether to keep only the largest of each 2x2 outputs, and of them what is
       positive: max-pooling and ReLU. Only with a bias and stride 1.
     use_bias: whether a bias is added.
@@ -50,30 +49,23 @@ class Conv(nn.Module):
   size: int
   form: convolution.Form
   stride: int = 1
-  padding: str | int = 'VALID'
+  padding: int = 0
   pooled: bool = False
   use_bias: bool = True
   kernel_init: Callable | None = None
 
   @nn.compact
   def __call__(self, x):
-    channels, (height, width) = x.shape[self.form.channels], x.shape[1:3]
+    channels = x.shape[self.form.channels]
     init = _default(self.size * self.size * channels)
     shape = (self.size, self.size, channels, self.features)
     kernel = self.param('kernel', self.kernel_init or init, shape)
-    padding = (self._zeros(height), self._zeros(width))
+    padding = ((self.padding, self.padding),) * 2
     bias = self.param('bias', init, (self.features,)) if self.use_bias else None
     if self.pooled:
       return self.form.pooled(x, kernel, bias, padding)
     y = self.form.convolve(x, kernel, stride=self.stride, padding=padding)
     return y if bias is None else y + convolution.along(self.form.channels, bias)
-
-  def _zeros(self, side):
-    """Zeros before and after a side of the image."""
-    if self.padding == 'SAME':
-      total = max((-(-side // self.stride) - 1) * self.stride + self.size - side, 0)
-      return total // 2, total - total // 2
-    return (0, 0) if self.padding == 'VALID' else (self.padding, self.padding)
 
 
 class BatchNorm(nn.Module):

@@ -121,7 +121,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     NoCheckpointError: there is no usable checkpoint in it.
   """
   devices.find()
-  workdir = config_lib.expand('workdir', workdir)
+  workdir = config_lib.expand(workdir)
   saved = _saved(workdir)
   for line in run_directory.require_registered(workdir, saved):
     warnings.warn(line, stacklevel=2)

@@ -80,8 +80,8 @@ def parse(argv: Sequence[str]) -> Request:
   is_table = list(argv[:1]) == ['compare']
   folders, values = _flags(argv[1:] if is_table else argv, is_table)
   request = Request(
-    folders=tuple(config_lib.expand('', folder) for folder in folders),
-    out=None if is_table else config_lib.expand('out', values['out']),
+    folders=tuple(map(config_lib.expand, folders)),
+    out=None if is_table else config_lib.expand(values['out']),
     choice=_choice(values),
     target=_target(values['target']),
     features=_words('features', values['features']),

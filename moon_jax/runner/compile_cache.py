@@ -70,7 +70,7 @@ def _folder(choice: str) -> pathlib.Path | None:
     return None
   if choice == AUTO:
     return cache.folder()
-  return config_lib.expand('config.execution.compile_cache', choice).absolute()
+  return config_lib.expand(choice).absolute()
 
 
 def _mended(folder: pathlib.Path, unreadable: Collection[str] = ()) -> bool:

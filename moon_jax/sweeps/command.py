@@ -90,13 +90,9 @@ def parse(argv: Sequence[str]) -> Sweep:
       raise UsageError(cli.stray(word, *names))
     if '=' not in word:
       raise UsageError(f'{word} needs a value: {word}=VALUE.')
-  out = config_lib.expand('out', values.out or _default_out(values.config))
+  stem = pathlib.Path(config_lib.split(values.config)[0]).stem
+  out = config_lib.expand(values.out or f'runs/{stem}-sweep')
   return Sweep(cells(values.config, words, _over(values.over), out), out, values)
-
-
-def _default_out(choice: str) -> str:
-  path, _ = config_lib.split(choice)
-  return f'runs/{pathlib.Path(path).stem}-sweep'
 
 
 def _over(words: Sequence[str]) -> dict[str, list[str]]:
@@ -112,11 +108,12 @@ def _over(words: Sequence[str]) -> dict[str, list[str]]:
 
 def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
   # Only now: a mistyped flag is answered before JAX is loaded.
+  from moon_jax.report import __main__ as report
   from moon_jax.runner import lock
   from moon_jax.sweeps import running, slurm
 
   values = sweep.values
-  running.check((c.request.workdir, c.request.config) for c in sweep.cells)
+  running.check(sweep.cells)
   if values['dry-run'].value:
     print('\n'.join(running.table(sweep.cells)))
     return ExitCode.DONE
@@ -140,10 +137,6 @@ def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
     print(f'{cell.name}: {running.state_of(cell)}', file=sys.stderr)
   if unfinished:
     return ExitCode.FAILED
-  return ExitCode.DONE if values['no-report'].value else _report(sweep.out)
-
-
-def _report(out: pathlib.Path) -> int:
-  from moon_jax.report.__main__ import main as report
-
-  return report([str(out), f'--out={out / "report"}'])
+  if values['no-report'].value:
+    return ExitCode.DONE
+  return report.main([str(sweep.out), f'--out={sweep.out / "report"}'])

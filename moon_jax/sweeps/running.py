@@ -6,14 +6,12 @@ runs it. So several processes, or several machines, may work on one sweep.
 
 import contextlib
 import os
-import pathlib
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 from rich import progress
@@ -37,14 +35,14 @@ FINISHED = 'finished'
 
 def state_of(cell: Cell) -> str:
   """'finished', '12 of 30 rounds', 'new', or what is wrong with its directory."""
-  workdir, num_rounds = cell.request.workdir, rounds_asked(cell)
+  workdir, config = cell.request.workdir, cell.request.config
   try:
-    if run_directory.why_finished(workdir, cell.request.config):
+    if run_directory.why_finished(workdir, config):
       return FINISHED
     done = len(files.read_lines(workdir / run_directory.METRICS))
   except RunError as error:
     return str(error)
-  return f'{done} of {num_rounds} rounds' if done else 'new'
+  return f'{done} of {config.num_rounds} rounds' if done else 'new'
 
 
 def rounds_done(cell: Cell) -> int:
@@ -54,26 +52,21 @@ def rounds_done(cell: Cell) -> int:
   return 0
 
 
-def rounds_asked(cell: Cell) -> int:
-  """How many rounds the run is to have."""
-  return cell.request.config.num_rounds
-
-
 def left(cells: Sequence[Cell]) -> list[Cell]:
   """The runs that are not finished."""
   return [cell for cell in cells if state_of(cell) != FINISHED]
 
 
-def check(runs: Iterable[tuple[pathlib.Path, Config]]) -> None:
+def check(cells: Sequence[Cell]) -> None:
   """Looks whether every run can be in its directory; writes nothing.
 
   Raises:
     ConfigError: some hold another experiment; one line each.
   """
   problems = []
-  for workdir, config in runs:
+  for cell in cells:
     try:
-      run_directory.check(workdir, config)
+      run_directory.check(cell.request.workdir, cell.request.config)
     except NoCheckpointError:
       pass  # told when the run begins, and holds no other back
     except UsageError as error:
@@ -91,41 +84,31 @@ def table(cells: Sequence[Cell]) -> Iterator[str]:
   for cell in cells:
     yield f'{state_of(cell):<20} {cell.name}'
   costs = {cell.name: _cost(cell) for cell in cells}
-  seconds = size = 0.0
+  begun = [cell for cell in cells if costs[cell.name][0]]
+  minutes = megabytes = 0.0
   for cell in left(cells):
-    config, mine = cell.request.config, costs[cell.name]
-    begun = [one for one in costs.values() if one.rounds]
-    alike = [one for one in begun if one.algorithm == config.algorithm] or begun
-    if not alike:
+    config = cell.request.config
+    alike = [o for o in begun if o.request.config.algorithm == config.algorithm]
+    if not begun:
       yield 'left: time and disk are estimated when a run has some rounds'
       return
-    of_a_round = statistics.fmean(one.seconds / one.rounds for one in alike)
-    seconds += of_a_round * (config.num_rounds - mine.rounds)
-    size += max(0, statistics.fmean(one.size for one in alike) - mine.size)
-  minutes, megabytes = seconds / 60, size / 1e6
+    of_alike = (costs[one.name] for one in alike or begun)
+    rounds, seconds, size = map(statistics.fmean, zip(*of_alike, strict=True))
+    done, _, stored = costs[cell.name]
+    minutes += seconds / rounds * (config.num_rounds - done) / 60
+    megabytes += max(0, size - stored) / 1e6
   yield f'left: about {minutes:.1f} minutes, one run at a time, and {megabytes:.1f} MB'
 
 
-class _Cost(NamedTuple):
-  algorithm: str
-  rounds: int
-  seconds: float
-  size: int
-
-
-def _cost(cell: Cell) -> _Cost:
-  """What a run has needed so far; nothing if its records are damaged."""
-  workdir = cell.request.workdir
-  try:
+def _cost(cell: Cell) -> tuple[int, float, int]:
+  """Rounds, seconds and bytes of a run so far; no rounds if its records are damaged."""
+  workdir, timings, size = cell.request.workdir, [], 0
+  with contextlib.suppress(NoCheckpointError):
     timings = files.read_lines(workdir / run_directory.TIMINGS)
-  except NoCheckpointError:
-    timings = []
-  spent = sum(clock.time_spent(timings).values())
-  size = 0
   for path in files.below(workdir):
     with contextlib.suppress(FileNotFoundError):  # the run may be going on
       size += path.lstat().st_size
-  return _Cost(cell.request.config.algorithm, len(timings), spent, size)
+  return len(timings), sum(clock.time_spent(timings).values()), size
 
 
 def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
@@ -154,24 +137,19 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
     print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
-    here = _console(cells, cell)
+    others = [one for one in cells if one is not cell]
+    asked = sum(one.request.config.num_rounds for one in others)
+    here = Console(others=(sum(map(rounds_done, others)), asked))
     try:
       loop.run(cell.request, stop, here, load=load, min_steps=min_steps)
     except StoppedError:
       raise
-    except lock.BusyError as error:
-      print(f'{cell.name}: another process is running it', flush=True)
-      errors.append(error)
     except RunError as error:  # it ends no other run
-      print(f'{cell.name}: {error}', file=sys.stderr)
+      is_busy = isinstance(error, lock.BusyError)
+      told = 'another process is running it' if is_busy else error
+      print(f'{cell.name}: {told}', file=sys.stderr)
       errors.append(error)
   return errors
-
-
-def _console(cells: Sequence[Cell], here: Cell) -> Console:
-  """What tells of one run of a sweep, with a bar of all."""
-  others = [cell for cell in cells if cell is not here]
-  return Console(others=(sum(map(rounds_done, others)), sum(map(rounds_asked, others))))
 
 
 def remembered() -> Callable[[Config], Dataset]:
@@ -221,40 +199,28 @@ def run_in_processes(words: Sequence[str], cells: Sequence[Cell], jobs: int) -> 
     workers = []
     for index in range(jobs):
       log = stack.enter_context((logs / f'{index}.log').open('ab'))
-      share = f'--share={index}/{jobs}'
-      workers.append(
-        subprocess.Popen([*command, share], stdout=log, stderr=subprocess.STDOUT)
-      )
-    _forward_signals(workers)
+      own = [*command, f'--share={index}/{jobs}']
+      workers.append(subprocess.Popen(own, stdout=log, stderr=subprocess.STDOUT))
+    # SIGTERM and SIGHUP go to the workers, Ctrl-C reaches them by itself.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+      signal.signal(number, lambda number, _: [w.send_signal(number) for w in workers])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _show(cells, workers)
   codes = {worker.wait() for worker in workers}
   stops = (ExitCode.PREEMPTED, ExitCode.INTERRUPTED)
   return next((code for code in stops if code in codes), max(codes))
 
 
-def _forward_signals(workers: Sequence[subprocess.Popen]) -> None:
-  """SIGTERM and SIGHUP go to the workers, Ctrl-C reaches them by itself."""
-
-  def forward(number, frame):
-    for worker in workers:
-      worker.send_signal(number)
-
-  for number in (signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, forward)
-  signal.signal(signal.SIGINT, lambda number, frame: None)
-
-
 def _show(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -> None:
   """A bar of the rounds of all runs, until the workers have ended."""
-  total = sum(map(rounds_asked, cells))
-  columns = (progress.MofNCompleteColumn(), progress.BarColumn(20))
-  left_column = progress.TimeRemainingColumn()
-  with progress.Progress('rounds', *columns, left_column, '{task.fields[runs]}') as bar:
+  total = sum(cell.request.config.num_rounds for cell in cells)
+  columns = ('rounds', progress.MofNCompleteColumn(), progress.BarColumn(20))
+  columns += (progress.TimeRemainingColumn(), '{task.fields[runs]}')
+  with progress.Progress(*columns) as bar:
     task = bar.add_task('', total=total, runs='')
     while any(worker.poll() is None for worker in workers):
-      done = sum(rounds_done(cell) for cell in cells)
       runs = f'{len(cells) - len(left(cells))} of {len(cells)} runs'
-      bar.update(task, completed=done, runs=runs)
+      bar.update(task, completed=sum(map(rounds_done, cells)), runs=runs)
       time.sleep(1.0)
 
 

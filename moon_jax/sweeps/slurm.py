@@ -57,7 +57,8 @@ def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
   if shutil.which('sbatch') is None:
     raise UsageError('--slurm: there is no sbatch here.')
   log = shlex.quote(str(out.absolute() / 'slurm-%a.log'))
-  commands = [shlex.quote(_command(cell)) for cell in cells]
+  program = [sys.executable, '-m', 'moon_jax']
+  commands = [shlex.quote(shlex.join([*program, *cell.argv])) for cell in cells]
   for word in (log, *told, *commands):
     if '\n' in word:
       raise UsageError(f'--slurm: {word!r} has a line break, as no line of a job has.')
@@ -76,7 +77,3 @@ def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
   if done.returncode:
     raise RunError(f'sbatch: {done.stderr.strip()}')
   return done.stdout.strip()
-
-
-def _command(cell: Cell) -> str:
-  return shlex.join([sys.executable, '-m', 'moon_jax', *cell.argv])

@@ -26,11 +26,4 @@ def _make(rho):
 
 def test_the_settings_are_the_defaults_of_every_knob():
   found = config.flatten(base.get_config().to_dict())
-  assert list(found) != []
   assert found == {name: knob.default for name, knob in catalog.every_knob().items()}
-
-
-def test_every_knob_has_a_meaning():
-  for name, knob in catalog.every_knob().items():
-    assert knob.meaning, name
-    assert name in BASE.read_text()

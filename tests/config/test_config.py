@@ -54,18 +54,6 @@ def test_a_config_is_its_own_description():
   assert config.changes(as_saved, built) == []
 
 
-@pytest.mark.parametrize(
-  ('name', 'values'),
-  {
-    'cnn_transformer.heads': (1, 256),
-    'dco_moon.theta': (1e30,),
-    'execution.lanes': ('1', '10', 'auto'),
-  }.items(),
-)
-def test_bounds_include_their_ends(name, values):
-  assert [config.convert(name, value) for value in values] == [*values]
-
-
 # --- invalid values -------------------------------------------------------------------
 
 
@@ -77,18 +65,11 @@ def test_bounds_include_their_ends(name, values):
     ('seed', 1.0, 'a whole number'),
     ('num_clients', [3], 'a whole number'),
     ('moon.mu', '1', 'a number'),
-    ('moon.mu', float('-inf'), 'a finite number'),
-    ('participation', 1.01, 'a fraction of the clients in (0, 1], not a count'),
-    ('cnn_transformer.heads', 0, 'a divisor of 256'),
-    ('cnn_transformer.heads', 12, 'a divisor of 256'),
     ('data.path', 3, 'a word'),
     ('execution.lanes', 4, 'a word'),
     ('execution.lanes', '4\n', "'auto' or a count of at least 1"),
-    ('optimizer.name', 'lion', 'one of sgd, adam, adamw'),
     ('topology.degree', 0, 'even, at least 2'),
-    ('topology.degree', 3, 'even, at least 2'),
     ('server_optimizer.learning_rate', 'fast', "'auto' or a number"),
-    ('server_optimizer.learning_rate', 0.0, 'above 0'),
     ('optimizer.learning_rate', 'auto', 'a number'),
   ],
 )
@@ -148,12 +129,6 @@ KRUM = {'krum.num_byzantine': 4}
       'decentralized_fedavg',
       RING,
       '--config.topology.degree=4 must be below --config.num_clients=4.',
-      RING | {'num_clients': 5},
-    ),
-    (
-      'decentralized_fedavg',
-      RING,
-      '--config.topology.degree=4',
       RING | {'topology.name': 'complete'},
     ),
   ],
@@ -177,19 +152,6 @@ def test_the_servers_rate_follows_its_optimizer_unless_given(name, rate):
     given = config.validate(chosen.to_dict())
     assert given.server_optimizer.learning_rate == number
     assert (given == automatic) == (number == rate)
-
-
-@given(name=st.sampled_from(list(catalog.every_knob())), text=st.text())
-def test_any_text_is_a_value_or_a_line(name, text):
-  complaint = None
-  try:
-    config.convert(name, config.from_word(name, text))
-  except config.ConfigError as error:
-    complaint = error
-  if complaint:
-    (problem,) = complaint.problems
-    assert problem.startswith(f'--config.{name}=')
-    assert len(problem.splitlines()) == 1
 
 
 # Knob -> the bound that `--help` tells, as (low, low included, high, high included).

@@ -67,20 +67,6 @@ def test_an_image_smaller_than_the_margin_is_reflected_again(side):
   np.testing.assert_array_equal(found, expected)
 
 
-def test_by_hand():
-  # One row of 0 1 2 3 4 is, reflected by 4 on each side, 4 3 2 1 0 1 2 3 4 3 2 1 0.
-  # Moved right by 2 pixels (from the third left of the image, index 4 + 2 = 6 on) it
-  # shows 2 3 4 3 2, mirrored the same; moved by -1: 1 0 1 2 3, mirrored 3 2 1 0 1.
-  image = np.arange(5, dtype=np.uint8).reshape(1, 1, 5, 1)
-  seen = {}
-  found = augmented('crop_flip', 'reflect', image, np.zeros(B, np.int32))
-  for shown, (_, right, flip) in zip(found, draws('crop_flip'), strict=True):
-    seen[right, flip] = shown.ravel().tolist()
-  assert seen[2, 0] == seen[2, 1] == [2, 3, 4, 3, 2]
-  assert (seen[-1, 0], seen[-1, 1]) == ([1, 0, 1, 2, 3], [3, 2, 1, 0, 1])
-  assert (seen[0, 0], seen[0, 1]) == ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])
-
-
 def test_every_crop_occurs_about_as_often_and_flips_half_the_time():
   places = 1 + np.arange(6 * 9, dtype=np.uint8).reshape(1, 6, 9, 1)
   found = augmented('crop_flip', 'zero', places, np.zeros(81 * 200, np.int32))
@@ -114,26 +100,6 @@ def test_each_sample_has_its_own_draw_and_only_key_and_place_decide():
   np.testing.assert_array_equal(few[2], found[2])
 
 
-def test_paddings_differ_only_beyond_the_border():
-  bright = RANDOM // 2 + 100  # no pixel of an image is black
-  reflected, zero = (
-    augmented('crop_flip', padding, bright) for padding in ('reflect', 'zero')
-  )
-  np.testing.assert_array_equal(zero[zero > 0], reflected[zero > 0])
-  for image, (down, right, flip) in zip(zero, draws('crop_flip'), strict=True):
-    image = image[:, ::-1] if flip else image
-    black = np.zeros((6, 9), bool)
-    # Moved down by d > 0, the last d rows are beyond the border.
-    black[slice(6 - down, None) if down > 0 else slice(0, -down)] = True
-    black[:, slice(9 - right, None) if right > 0 else slice(0, -right)] = True
-    np.testing.assert_array_equal((image == 0).all(-1), black)
-  assert (reflected > 0).all()
-
-
-def test_none_is_none():
-  assert augment.augmenter('none') is None
-
-
 @pytest.mark.parametrize('padding', PADDINGS)
 def test_a_batch_is_normalised_after_its_augmentation(padding):
   mean, std = np.array([0.4, 0.5], np.float32), np.array([0.3, 0.2], np.float32)
@@ -149,32 +115,3 @@ def test_a_batch_is_normalised_after_its_augmentation(padding):
   for each in (batch, plain):
     np.testing.assert_array_equal(each.labels, rows)
     np.testing.assert_array_equal(each.mask, np.arange(32) < 5)
-
-
-def test_lanes_in_a_loop_see_what_each_would_alone():
-  mean, std = np.zeros(C, np.float32), np.ones(C, np.float32)
-  labels = np.arange(M, dtype=np.int32)
-  split = jax.device_put(device.DeviceSplit(RANDOM, labels, mean, std))
-  crop = augment.augmenter('crop_flip')
-  rows = ROWS[:30].reshape(2, 3, 5)  # [S, L, B]
-
-  @jax.jit
-  def one(key, rows):
-    return split.batch(rows, jnp.int32(5), functools.partial(crop, key)).images
-
-  def key_of(step, lane):
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(0), step), lane)
-
-  @jax.jit
-  def looped(rows):
-    def body(step, total):
-      keys = jax.vmap(lambda lane: key_of(step, lane))(jnp.arange(3))
-      return total.at[step].set(jax.vmap(one)(keys, rows[step]))
-
-    return jax.lax.fori_loop(0, 2, body, jnp.zeros((*rows.shape, 6, 9, C)))
-
-  found = looped(jnp.asarray(rows))
-  for step in range(2):
-    for lane in range(3):
-      alone = one(key_of(step, lane), rows[step, lane])
-      np.testing.assert_allclose(found[step, lane], alone, atol=1e-6)

@@ -3,7 +3,6 @@
 import sqlite3
 import zlib
 
-import datasets
 import h5py
 import numpy as np
 import pytest
@@ -54,15 +53,6 @@ def test_every_layout_gives_every_user_what_is_the_users(layout, tmp_path):
   assert np.unique(data.train_clients).tolist() == list(range(4))
 
 
-def test_the_libraries_read_what_the_tests_write(tmp_path):
-  with h5py.File(federations.hdf5(tmp_path, FOUND)['data.path']) as file:
-    assert sorted(file['examples']) == sorted(FOUND['train'])
-    assert set(file['examples']['f0001_41']) == {'label', 'pixels'}
-  federations.huggingface(tmp_path, FOUND)
-  saved = datasets.load_from_disk(str(tmp_path / 'saved'))
-  assert sorted(set(saved['test']['writer'])) == sorted(FOUND['test'])
-
-
 def test_a_database_holds_what_fedjax_packs():
   one = {'pixels': np.full((1, 1, 1), 0.5, np.float32), 'label': np.int32([3])}
   # FedJAX 0.0.17's msgpack_serialize(one): a map of two, each of the extension type 1.
@@ -86,8 +76,6 @@ def test_tfds_with_an_id_feature(tmp_path, monkeypatch):
   assert load(knobs).clients is None
   with pytest.raises(DataError, match="client='slide' is not among the features of"):
     load(knobs, client='slide')
-  with pytest.raises(DataError, match="client='image' is neither text nor an integer"):
-    load(knobs, client='image')
 
 
 @pytest.mark.usefixtures('own_parts')
@@ -196,10 +184,7 @@ def test_whose_examples_are_counts_in_the_digest():
       r'train_client has shape \(3,\); it must name the user of each of 4',
     ),
     (np.zeros((4, 1), int), r'train_client has shape \(4, 1\)'),
-    (np.array(7), r'train_client has shape \(\)'),
     (np.zeros(4), 'train_client is float64, neither integers nor text'),
-    (np.ones(4, bool), 'train_client is bool'),
-    (np.full(4, 2**63, np.uint64), 'train_client holds 9223372036854775808, more than'),
     (np.array(list('abcd')), 'train_client and test_client must be of one type'),
   ],
 )
@@ -207,13 +192,6 @@ def test_ids_of_another_length_or_type(ids, message):
   data = tiny([1, 2, 3, 4])
   with pytest.raises(DataError, match=f'^it: {message}'):
     users.named('it', data, ids, np.array([1, 1, 2]))
-
-
-def hdf5_of(folder, change):
-  knobs = federations.hdf5(folder, FOUND)
-  with h5py.File(knobs['data.path'], 'r+') as file:
-    change(file)
-  return knobs
 
 
 def put(name, values):
@@ -239,14 +217,10 @@ HDF5 = [
   (lambda file: file.create_dataset('examples/x', data=[1]), "'x' is no group"),
   (move(ONE, 'examples/f0003_11/pics'), 'has label, pics: name its image by --config.'),
   (lambda file: file.create_group('examples/nobody'), 'has nothing: name its image by'),
-  (put('pixels', np.zeros((0, 8, 8), 'f4')), "'f0003_11': .* 0 images, labels 12"),
   (put('label', np.zeros(11, 'i4')), "'f0003_11': images holds 12 images, labels 11"),
   (without_examples, "client 'f0003_11' has no examples"),
-  (put('label', np.full(12, -1)), 'labels holds -1; number the classes from 0'),
   (put('label', np.full(12, 9)), 'train_y holds no 4; number the classes from 0 with'),
-  (put('label', np.zeros(12)), 'labels is float64, not integer'),
   (put('pixels', MANY), 'float images that are not in .0, 1'),
-  (put('pixels', MANY * np.nan), 'float images that are not in .0, 1'),
   (put('pixels', MANY.astype(int) + 1), 'images is int64, not uint8'),
   (put('pixels', np.zeros((12, 8, 9), 'u1')), r'shape \(8, 9\), others of \(8, 8\)'),
   (lambda file: file.pop('examples/ü..\x1b[31m/label'), 'has pixels: name its label'),
@@ -255,7 +229,9 @@ HDF5 = [
 
 @pytest.mark.parametrize(('change', 'message'), HDF5)
 def test_hdf5_of_another_layout(change, message, tmp_path):
-  knobs = hdf5_of(tmp_path, change)
+  knobs = federations.hdf5(tmp_path, FOUND)
+  with h5py.File(knobs['data.path'], 'r+') as file:
+    change(file)
   with pytest.raises(DataError, match=message) as caught:
     load(knobs)
   assert str(caught.value).isprintable()  # no name commands a terminal
@@ -280,9 +256,7 @@ def update(what):
     (update("data = x'00'"), "'f0003_11' is damaged: error: Error -5 while decompress"),
     # It is compressed, and no msgpack of arrays.
     (update(f"data = x'{zlib.compress(b'1').hex()}'"), "'f0003_11' is damaged"),
-    (update('data = 5'), "'f0003_11' is damaged"),
-    (update('num_examples = 0'), "'f0003_11' has 12 of 0 examples"),
-    (update('client_id = 1.5'), 'client_id 1.5 is neither number nor text'),
+    (update('client_id = 1.5'), 'name all by numbers, or all by text'),
     (TWICE, "client 'f0003_11' is there twice"),
     ('DELETE FROM federated_data', 'names nobody with train examples'),
   ],
@@ -329,12 +303,6 @@ X, Y = np.zeros((1, 8, 8), 'u1'), np.zeros(1, int)
     ({'client': np.array('x')}, "'bad.npz' has no examples: neither train_x nor test_"),
     ({'train_x': X}, 'must have train_x and train_y, or neither'),
     ({'client': np.array(['x', 'y'])}, 'client must be one number or text'),
-    ({'client': np.array(0.5)}, 'client must be one number or text'),
-    ({'train_x': X[:0], 'train_y': Y[:0]}, "'bad' has no examples; leave it out"),
-    (
-      {'train_x': np.zeros((1, 9, 8), 'u1'), 'train_y': Y},
-      r"client 'bad' has images of shape \(9, 8\), others of \(8, 8\)",
-    ),
     (
       {'train_x': X, 'train_y': Y, 'client': np.array('f0003_11')},
       "client 'f0003_11' is there twice",
@@ -377,14 +345,7 @@ def test_a_folder_of_huggingface_with_another_content(tmp_path):
   assert '\n' not in str(caught.value)
 
 
-def test_a_package_that_is_not_installed(monkeypatch):
-  def fail(name):
-    raise ImportError(f'No module named {name!r}')
-
-  monkeypatch.setattr(assembled.importlib, 'import_module', fail)
-  with pytest.raises(DataError) as caught:
-    assembled.package('hdf5', 'h5py')
-  assert str(caught.value) == (
-    '--config.data.source=hdf5 needs the package h5py: '
-    "pip install 'moon_jax[federated]'."
-  )
+def test_a_package_that_is_not_installed():
+  line = "source=hdf5 needs the package no_h5py: pip install 'moon_jax.federated.'"
+  with pytest.raises(DataError, match=line):
+    assembled.package('hdf5', 'no_h5py')

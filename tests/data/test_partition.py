@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moon_jax import catalog, config
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.data import partition
@@ -42,27 +41,18 @@ def make(name='dirichlet', labels=LABELS, **changes):
   return skewed(name, labels, **changes).split
 
 
-def skew(split):
-  """Mean over the clients of the share that a client's largest class has."""
-  counts = partition.class_counts(split, LABELS, 10)
-  return np.mean(counts.max(1) / counts.sum(1))
-
-
 @pytest.mark.parametrize('name', NAMES)
-def test_every_example_has_one_owner_and_every_client_enough(name):
+def test_each_seed_has_its_own_partition_in_ascending_order(name):
   # The smallest of 6 Dirichlet(0.5) shares of 600 is hardly ever 50.
   least = 20 if name == 'quantity' else 50
-  splits = [make(name, min_size=least, seed=seed) for seed in range(200)]
-  assert len({split.indices.tobytes() for split in splits}) == 200
-  again = make(name, min_size=least, seed=199)
+  splits = [make(name, min_size=least, seed=seed) for seed in range(50)]
+  assert len({split.indices.tobytes() for split in splits}) == 50
+  again = make(name, min_size=least, seed=49)
   assert all(map(np.array_equal, again, splits[-1]))
-  for split in splits:
-    assert sorted(split.indices.tolist()) == list(range(len(LABELS)))
-    assert (split.offsets[0], split.offsets[-1]) == (0, len(LABELS))
-    assert split.sizes.min() >= least
-    for i in range(6):
-      assert np.all(np.diff(split.client(i)) > 0)
-    assert (split.indices.dtype, split.offsets.dtype) == (np.int32, np.int64)
+  assert (again.indices.dtype, again.offsets.dtype) == (np.int32, np.int64)
+  assert min(split.sizes.min() for split in splits) >= least
+  for i in range(6):
+    assert np.all(np.diff(again.client(i)) > 0)
 
 
 def largest_of_plain_dirichlet(rng, *, balance):
@@ -111,16 +101,6 @@ def test_only_balanced_a_client_with_its_share_gets_no_more():
     assert owned <= {(0, 2, 4, 6), (1, 3, 5, 7), tuple(range(8)), ()}
 
 
-@pytest.mark.parametrize('beta', [1e-320, 1e-12, 1e-3, 1e6, 1e308])
-def test_dirichlet_survives_extreme_concentrations(beta):
-  for seed in range(20):
-    split = make(beta=beta, min_size=0, seed=seed)
-    assert sorted(split.indices.tolist()) == list(range(len(LABELS)))
-  if beta == 1e308:
-    # 60 examples of each class over 6 clients: 10, give or take rounding down a cut.
-    np.testing.assert_allclose(partition.class_counts(split, LABELS, 10), 10, atol=1)
-
-
 def test_mean_share_of_a_class_is_even():
   # The first class meets no cap, so by symmetry each client expects 60 / 6 = 10 of it.
   # Var(share) = (1/6)(5/6) / (6 * 0.5 + 1) = 0.0347: over 400 seeds the mean of 60 *
@@ -138,19 +118,12 @@ def test_examples_of_a_class_are_shuffled():
   assert abs(early.mean() - late.mean()) < 0.05
 
 
-def test_small_beta_is_more_skewed():
-  skews = [
-    np.mean([skew(make(beta=beta, seed=seed)) for seed in range(10)])
-    for beta in (0.1, 1.0, 100.0)
-  ]
-  assert skews[0] > skews[1] + 0.1 > skews[2] + 0.2
-
-
 def test_iid_sizes_differ_by_at_most_one():
-  sizes = make('iid', num_clients=7).sizes
+  split = make('iid', num_clients=7)
   # 600 = 7 * 85 + 5
-  assert sorted(sizes) == [85, 85, 86, 86, 86, 86, 86]
-  assert skew(make('iid')) < 0.2  # 0.1 if exactly even
+  assert sorted(split.sizes) == [85, 85, 86, 86, 86, 86, 86]
+  # 8.6 of each class, give or take 2.8.
+  assert partition.class_counts(split, LABELS, 10).max() < 20
 
 
 def test_class_counts_by_hand():
@@ -171,35 +144,26 @@ def test_too_few_examples_is_refused(name):
     assert make(name, min_size=100).sizes.tolist() == [100] * 6
 
 
-ONE_OF_50 = {'classes_per_client': 1, 'min_size': 50}
-
-
 # Of one class each, of 10 and 90 examples, some client owns 10 whatever is drawn.
+ONE_OF_50 = {'num_clients': 2, 'classes_per_client': 1, 'min_size': 50}
+
+
 @pytest.mark.parametrize(
-  ('name', 'labels', 'knobs'),
+  ('name', 'labels', 'knobs', 'told'),
   [
-    ('dirichlet', LABELS, {'beta': 0.01, 'min_size': 99}),
-    ('shards', np.repeat([0, 1], [10, 90]), {'num_clients': 2} | ONE_OF_50),
+    ('dirichlet', LABELS, {'beta': 0.01, 'min_size': 99}, r'beta=0\.01 gave \d of 6'),
+    ('shards', np.repeat([0, 1], [10, 90]), ONE_OF_50, 'per_client=1 gave 1 of 2'),
   ],
 )
-def test_a_rule_gives_up_with_the_numbers(name, labels, knobs, monkeypatch):
+def test_a_rule_gives_up_with_the_numbers(name, labels, knobs, told, monkeypatch):
   monkeypatch.setattr(base, 'MAX_ATTEMPTS', 5)
-  given, least = {'num_clients': 6} | knobs, knobs['min_size']
-  flag = TAKES[name][0]
-  found = re.compile(
-    rf'--config\.partition\.{flag}={knobs[flag]} gave at least (\d) of '
-    rf'{given["num_clients"]} clients fewer than {least} of {len(labels)} examples in '
-    r'each draw \(of 5; the smallest at best (\d+)\): change it, or lower '
+  found = (
+    rf'^--config\.partition\..*{told} clients fewer than {knobs["min_size"]} of '
+    rf'{len(labels)} examples in the last of 5 draws: change it, or lower '
     r'--config\.partition\.min_size or --config\.num_clients\.$'
   )
-  with pytest.raises(UsageError, match=found) as caught:
-    make(name, labels, **given)
-  fewest, best = map(int, found.match(str(caught.value)).groups())
-  # With min_size=0 the first of the five draws is accepted.
-  first = make(name, labels, **given | {'min_size': 0}).sizes
-  assert first.min() <= best < least
-  assert 1 <= fewest <= (first < least).sum()
-  assert name == 'dirichlet' or (fewest, best) == (1, 10)
+  with pytest.raises(UsageError, match=found):
+    make(name, labels, **knobs)
 
 
 def test_unknown_name_is_refused():
@@ -207,20 +171,11 @@ def test_unknown_name_is_refused():
     make('shard')
 
 
-def test_each_rule_takes_the_knobs_that_the_configuration_says():
-  flat = config.flatten(config.defaults())
-  dealt = [n for n in catalog.names('partition') if n != 'natural']
-  assert dealt == [*NAMES]
-  for name in NAMES:
-    given = catalog.options('partition', flat | {'partition.name': name})
-    assert tuple(given) == (*TAKES[name], 'seed')
-
-
 # Labels as a data set may have them: few or many, classes missing, one class only.
 SOME_LABELS = st.lists(st.integers(0, 9), min_size=1, max_size=120).map(np.array)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
   name=st.sampled_from(NAMES),
   labels=SOME_LABELS,
@@ -271,7 +226,7 @@ def shard_cases(draw):
   return np.random.default_rng(seed).permutation(labels), num_clients, per_client, seed
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(case=shard_cases())
 def test_shards_give_exactly_k_classes_as_evenly_as_can_be(case):
   labels, num_clients, per_client, seed = case
@@ -300,7 +255,7 @@ def classes_taken_one_by_one(rng, num_clients, num_classes, per_client):
   return owns
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
   num_clients=st.integers(1, 60),
   num_classes=st.integers(1, 12),
@@ -319,16 +274,6 @@ def test_classes_are_taken_as_if_one_client_came_after_the_other(
   np.testing.assert_array_equal(found, wanted)
 
 
-def test_shards_of_the_federated_averaging_paper():
-  # 600 examples in 10 classes of 60; 10 clients of 2 classes: every class has 2 owners
-  # with 30 examples each, so every client owns 60.
-  split = make('shards', num_clients=10)
-  counts = partition.class_counts(split, LABELS, 10)
-  assert split.sizes.tolist() == [60] * 10
-  assert sorted(set(counts.ravel().tolist())) == [0, 30]
-  assert (counts > 0).sum(0).tolist() == (counts > 0).sum(1).tolist() == [2] * 10
-
-
 def test_what_does_not_divide_goes_to_those_that_hold_least():
   # 3 classes of 5, all owned by both clients: 3 + 2, 2 + 3, then a tie: sizes 8 and 7.
   # If the first client always took the odd one, they would be 9 and 6.
@@ -336,14 +281,6 @@ def test_what_does_not_divide_goes_to_those_that_hold_least():
   for seed in range(20):
     split = make('shards', np.repeat([0, 1, 2], 5), seed=seed, **knobs)
     assert sorted(split.sizes) == [7, 8]
-
-
-def test_shards_draw_which_classes_belong_together():
-  pairs = {
-    tuple(np.unique(LABELS[make('shards', num_clients=5, seed=seed).client(0)]))
-    for seed in range(60)
-  }
-  assert len(pairs) > 25  # of 45
 
 
 def test_shards_shuffle_a_class():
@@ -371,12 +308,6 @@ def test_shards_that_cannot_be_are_refused(changes, message):
   with pytest.raises(UsageError, match=message) as caught:
     make('shards', **changes)
   assert '\n' not in str(caught.value)
-
-
-def test_shards_at_the_limits():
-  for num_clients, k, size in ((5, 2, 120), (300, 2, 2), (6, 10, 100)):
-    knobs = {'num_clients': num_clients, 'classes_per_client': k, 'min_size': size}
-    assert make('shards', **knobs).sizes.tolist() == [size] * num_clients
 
 
 # --- quantity -------------------------------------------------------------------------
@@ -408,25 +339,6 @@ def test_quantity_sets_aside_what_everyone_needs_if_no_draw_is_good():
   split = make('quantity', labels, num_clients=1000, beta=0.5, min_size=1)
   rest = host_rng(0, Purpose.PARTITION, base.MAX_ATTEMPTS).dirichlet([0.5] * 1000)
   np.testing.assert_allclose(split.sizes - 1, 9000 * rest, atol=1)
-
-
-def test_quantity_skews_sizes():
-  def largest(beta):
-    splits = (make('quantity', beta=beta, min_size=0, seed=s) for s in range(200))
-    return np.mean([split.sizes.max() / 600 for split in splits])
-
-  shares = np.random.default_rng(0).dirichlet([0.5] * 6, 2000)  # largest: about 0.53
-  assert largest(0.5) == pytest.approx(shares.max(1).mean(), abs=0.04)
-  assert largest(1e308) == pytest.approx(1 / 6, abs=0.002)
-
-
-def test_quantity_does_not_skew_labels():
-  split = make('quantity', beta=1.0, num_clients=3, min_size=100)
-  counts = partition.class_counts(split, LABELS, 10)
-  # A tenth of a client's examples is of each class, give or take a standard deviation
-  # of at most sqrt(n / 10).
-  for size, mine in zip(split.sizes, counts, strict=True):
-    assert np.abs(mine - size / 10).max() < 4 * np.sqrt(size / 10)
 
 
 # --- noise ----------------------------------------------------------------------------
@@ -461,19 +373,18 @@ def test_noise_is_rounded_to_the_nearest_and_clipped():
 
 
 def test_noise_of_an_example_is_its_own():
+  def noisy(ends, seed=3):
+    split = partition.Partition(np.arange(600), np.array([0, *ends, 600]))
+    return feature_skew.add_noise(GREY, split, noise_sigma=0.1, seed=seed)
+
   # The only client and the last of two have the same level.
-  one = partition.Partition(np.arange(600), np.array([0, 600]))
-  noisy = feature_skew.add_noise(GREY, one, noise_sigma=0.1, seed=3)
-  two = partition.Partition(np.arange(600), np.array([0, 250, 600]))
-  half = feature_skew.add_noise(GREY, two, noise_sigma=0.1, seed=3)
-  np.testing.assert_array_equal(half[250:], noisy[250:])
-  assert not (half[:250] == noisy[:250]).all()
+  one, half = noisy([]), noisy([250])
+  np.testing.assert_array_equal(half[250:], one[250:])
+  assert not (half[:250] == one[:250]).all()
   # No two examples share it, over the border of a block too.
-  assert len({image.tobytes() for image in noisy}) == 600
-  again = feature_skew.add_noise(GREY, one, noise_sigma=0.1, seed=3)
-  other = feature_skew.add_noise(GREY, one, noise_sigma=0.1, seed=4)
-  np.testing.assert_array_equal(noisy, again)
-  assert not (noisy == other).all()
+  assert len({image.tobytes() for image in one}) == 600
+  np.testing.assert_array_equal(one, noisy([]))
+  assert not (one == noisy([], seed=4)).all()
 
 
 def test_only_noise_changes_what_clients_see():
@@ -504,7 +415,7 @@ def test_hundred_thousand_clients_are_dealt_in_seconds(name):
 
 def test_hopeless_draws_are_refused_after_the_first():
   labels = np.random.default_rng(0).integers(0, 10, 50_000)
-  message = r'beta=0\.5 gave at least (\d+) of 10000 clients .* in each draw \(of 1; '
+  message = r'beta=0\.5 gave (\d+) of 10000 clients .* in the last of 1 draws'
   with pytest.raises(UsageError, match=message) as caught:
     make('dirichlet', labels, num_clients=10_000, min_size=5)
   assert int(re.search(message, str(caught.value))[1]) > base.HOPELESS
@@ -513,5 +424,5 @@ def test_hopeless_draws_are_refused_after_the_first():
 def test_a_draw_with_a_few_clients_below_is_followed_by_others():
   # Of 400 clients with 25 examples each on average some 20 have fewer than 12.
   labels = np.random.default_rng(0).integers(0, 10, 10_000)
-  with pytest.raises(UsageError, match=r'in each draw \(of 1000; '):
+  with pytest.raises(UsageError, match='in the last of 1000 draws'):
     make('dirichlet', labels, num_clients=400, min_size=12)

@@ -1,6 +1,7 @@
 """Federations that stay on disk: what is written is what is read, or it is refused."""
 
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -51,27 +52,22 @@ def test_the_records_are_what_the_source_has(layout, tmp_path, capsys):
     np.testing.assert_array_equal(labels, memory.train_labels[mine])
 
 
-@pytest.mark.parametrize('limit', [0, 1, 12, 25])
-@pytest.mark.parametrize('min_size', [1, 5, 10])
-def test_the_same_users_are_kept_as_of_data_in_memory(limit, min_size, tmp_path):
+def test_the_same_users_are_kept_as_of_data_in_memory(tmp_path):
   knobs, stored = converted(tmp_path, federations.hdf5)
-  memory, disk = load(knobs, limit=limit), load(stored, limit=limit)
-  if users.sizes_of(memory).max() < min_size:
-    for data in (memory, disk):
-      with pytest.raises(DataError, match='leaves none'):
-        users.without_small(data, min_size)
-    return
-  (memory, dropped), (disk, same) = (
-    users.without_small(data, min_size) for data in (memory, disk)
-  )
-  assert dropped == same
-  assert disk.clients.tolist() == memory.clients.tolist()
-  assert users.sizes_of(disk).tolist() == users.sizes_of(memory).tolist()
-  for name in ('test_images', 'test_labels', 'test_clients'):
-    np.testing.assert_array_equal(getattr(disk, name), getattr(memory, name))
-  for client, (images, _) in enumerate(disk.stored.read(disk.stored.records)):
-    mine = memory.train_clients == client
-    np.testing.assert_array_equal(images, memory.train_images[mine])
+  for limit, min_size in ((0, 5), (0, 10), (12, 1), (25, 5), (1, 1)):
+    (memory, dropped), (disk, same) = (
+      users.without_small(load(one, limit=limit), min_size) for one in (knobs, stored)
+    )
+    assert dropped == same
+    assert disk.clients.tolist() == memory.clients.tolist()
+    assert users.sizes_of(disk).tolist() == users.sizes_of(memory).tolist()
+    for name in ('test_images', 'test_labels', 'test_clients'):
+      np.testing.assert_array_equal(getattr(disk, name), getattr(memory, name))
+    for client, (images, _) in enumerate(disk.stored.read(disk.stored.records)):
+      mine = memory.train_clients == client
+      np.testing.assert_array_equal(images, memory.train_images[mine])
+  with pytest.raises(DataError, match='leaves none'):
+    users.without_small(disk, 100)
 
 
 def test_the_digest_is_of_every_record(tmp_path):
@@ -92,14 +88,21 @@ def test_the_digest_is_of_every_record(tmp_path):
   assert len(digests) == 4
 
 
-def spoilt(folder, spoil):
-  _, stored = converted(folder, federations.hdf5)
-  spoil(folder / 'records')
-  return stored
+@pytest.fixture(scope='module')
+def _made(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('made')
+  converted(folder, federations.hdf5)
+  return folder / 'records'
 
 
-def read_all(stored):
-  data = load(stored)
+@pytest.fixture
+def folder(_made, tmp_path):
+  """A federation to be spoilt."""
+  return pathlib.Path(shutil.copytree(_made, tmp_path / 'records'))
+
+
+def read_all(folder):
+  data = load({'data.source': 'records', 'data.path': str(folder)})
   return data.stored.read(data.stored.records)
 
 
@@ -125,8 +128,8 @@ def cut(name, share):
 @pytest.mark.parametrize(
   'spoil',
   [
-    *(flip(records.INDEX, [place]) for place in (0.2, 0.5, 0.8)),
-    *(flip(records.RECORDS, np.arange(0.02, 1, 0.01) + shift) for shift in (0, 0.005)),
+    flip(records.INDEX, [0.5]),
+    flip(records.RECORDS, np.arange(0.02, 1, 0.01)),
     *(
       cut(name, share)
       for name in (records.INDEX, records.RECORDS)
@@ -136,80 +139,72 @@ def cut(name, share):
     lambda folder: (folder / records.INDEX).unlink(),
   ],
 )
-def test_damage_is_one_line(spoil, tmp_path):
-  stored = spoilt(tmp_path, spoil)
+def test_damage_is_one_line(spoil, folder):
+  spoil(folder)
   with pytest.raises(DataError) as caught:
-    read_all(stored)
+    read_all(folder)
   assert '\n' not in str(caught.value)
-  assert str(tmp_path) in str(caught.value)
+  assert str(folder) in str(caught.value)
 
 
-def test_one_flipped_bit_of_a_record_is_found(tmp_path):
+def test_one_flipped_bit_of_a_record_is_found(folder):
   """Or else nothing has changed: array_record's own fields are not all read."""
-  _, stored = converted(tmp_path, federations.hdf5)
-  path = tmp_path / 'records' / records.RECORDS
-  whole, expected = path.read_bytes(), read_all(stored)
+  path = folder / records.RECORDS
+  whole, expected = path.read_bytes(), read_all(folder)
   rng, num_refused = np.random.default_rng(0), 0
   for place in rng.choice(len(whole), 60, replace=False):
     damaged = bytearray(whole)
     damaged[place] ^= 1 << rng.integers(8)
     path.write_bytes(damaged)
     try:
-      found = read_all(stored)
+      found = read_all(folder)
     except DataError:
       num_refused += 1
       continue
     for pair, wanted in zip(found, expected, strict=True):
-      np.testing.assert_array_equal(pair[0], wanted[0])
-      np.testing.assert_array_equal(pair[1], wanted[1])
+      assert all(map(np.array_equal, pair, wanted))
   assert num_refused
 
 
-def test_a_folder_of_two_federations_is_refused(tmp_path):
-  for place, seed in (('a', 0), ('b', 1)):
-    (tmp_path / place).mkdir()
-    converted(tmp_path / place, federations.hdf5, federations.federation(seed))
-  other = tmp_path / 'b/records' / records.RECORDS
-  other.replace(tmp_path / 'a/records' / records.RECORDS)
+def test_a_folder_of_two_federations_is_refused(folder, tmp_path):
+  (tmp_path / 'b').mkdir()
+  converted(tmp_path / 'b', federations.hdf5, federations.federation(1))
+  (tmp_path / 'b/records' / records.RECORDS).replace(folder / records.RECORDS)
   with pytest.raises(DataError, match='record 0 is damaged; convert it again'):
-    read_all({'data.source': 'records', 'data.path': str(tmp_path / 'a/records')})
+    read_all(folder)
 
 
 @pytest.mark.parametrize(
-  ('name', 'change'),
+  ('name', 'change', 'told'),
   [
-    ('sizes', lambda sizes: sizes + 1),
-    ('records', lambda places: places * 0),
-    ('clients', lambda names: names[:2]),
-    ('test_client', lambda numbers: numbers + 3),
-    ('test_client', lambda numbers: numbers[1:]),
-    ('test_client', lambda numbers: numbers.astype(float)),
-    ('test_y', lambda labels: labels + 1),
-    ('class_counts', lambda counts: counts[1:]),
-    ('mean', lambda mean: mean.astype(int)),
-    ('checks', lambda checks: checks.astype('U')),
+    ('sizes', lambda sizes: sizes + 1, 'disagree'),
+    ('records', lambda places: places * 0, 'disagree'),
+    ('clients', lambda names: names[:2], 'disagree'),
+    ('test_client', lambda numbers: numbers + 3, 'disagree'),
+    ('test_client', lambda numbers: numbers[1:], 'disagree'),
+    ('test_client', lambda numbers: numbers.astype(float), 'disagree'),
+    ('test_y', lambda labels: labels + 1, 'disagree'),
+    ('class_counts', lambda counts: counts[1:], 'class_counts'),
+    ('mean', lambda mean: mean.astype(int), 'mean'),
   ],
 )
-def test_an_index_that_does_not_agree_is_refused(name, change, tmp_path):
-  _, stored = converted(tmp_path, federations.hdf5)
-  path = tmp_path / 'records' / records.INDEX
+def test_an_index_that_does_not_agree_is_refused(name, change, told, folder):
+  path = folder / records.INDEX
   index = dict(np.load(path))
   np.savez(path, **index | {name: change(index[name])})
-  with pytest.raises(DataError) as caught:
-    load(stored)
+  with pytest.raises(DataError, match=told) as caught:
+    read_all(folder)
   assert '\n' not in str(caught.value)
-  assert name in str(caught.value)
 
 
-def test_sizes_that_the_records_do_not_have_are_one_line(tmp_path):
-  _, stored = converted(tmp_path, federations.hdf5)
-  path = tmp_path / 'records' / records.INDEX
+def test_sizes_that_the_records_do_not_have_are_one_line(folder):
+  path = folder / records.INDEX
   index = dict(np.load(path))
   index['class_counts'][0, 0] += 1
   index['sizes'][0] += 1
   np.savez(path, **index)
   with pytest.raises(DataError, match='record 0 is damaged'):
-    read_all(stored)
+    read_all(folder)
 
 
 def test_a_made_up_federation(tmp_path, capsys):

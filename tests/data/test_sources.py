@@ -5,16 +5,12 @@ import io
 import json
 import os
 import pathlib
-import resource
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from moon_jax.core.errors import UsageError
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
 from moon_jax.data import tfds as tfds_source
@@ -53,7 +49,6 @@ def test_digits():
   dataset = load('digits')
   check_dataset(dataset)
   assert dataset.train_images.shape == (1438, 8, 8, 1)
-  assert dataset.test_images.shape == (359, 8, 8, 1)
   train, test = np.bincount(dataset.train_labels), np.bincount(dataset.test_labels)
   np.testing.assert_allclose(test / (train + test), 0.2, atol=0.005)
   # The split is a partition of scikit-learn's 1,797 examples, each with its own label.
@@ -62,20 +57,13 @@ def test_digits():
 
   digits = datasets.load_digits()
   original = np.rint(digits.images * 255 / 16).astype(np.uint8)
-  images, labels = (
-    np.concatenate([getattr(dataset, f'{split}_{what}') for split in ('train', 'test')])
-    for what in ('images', 'labels')
-  )
+  images = np.concatenate([dataset.train_images, dataset.test_images])
+  labels = np.concatenate([dataset.train_labels, dataset.test_labels])
   ours, wanted = (
     sorted((x.tobytes(), int(y)) for x, y in zip(*pair, strict=True))
     for pair in ((images, labels), (original, digits.target))
   )
   assert ours == wanted
-
-
-def test_unknown_source():
-  with pytest.raises(UsageError, match="There is no data 'csv'"):
-    load('csv')
 
 
 # --- npz ------------------------------------------------------------------------------
@@ -118,28 +106,36 @@ def test_npz(shape, tmp_path):
 U1 = functools.partial(np.zeros, dtype=np.uint8)
 
 
+def vast(size, label):
+  """Labels of which the last would need a table of gigabytes, were it counted up to."""
+  labels = np.arange(size, dtype=np.uint64) % 3
+  labels[-1] = label
+  return labels
+
+
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
     ({'train_y': None}, r"lacks \['train_y'\]"),
     ({'train_x': np.zeros((60, 4, 5))}, r'train_x is float64, not uint8; .*255 \* tra'),
-    ({'test_x': np.zeros((30, 4, 5), int)}, 'test_x is int64, not uint8'),
     ({'train_x': U1((60, 20))}, r'train_x has shape \(60, 20\); reshape'),
     ({'train_y': np.zeros((60, 3), int)}, r'train_y has shape \(60, 3\).*argmax'),
     ({'test_y': np.zeros(30)}, r"test_y is float64, not integer; .*astype\('int32'\)"),
     ({'train_y': np.arange(59) % 3}, 'train_x holds 60 images, train_y 59 labels'),
     ({'test_x': U1((0, 4, 5, 3)), 'test_y': np.zeros(0, int)}, '0 image'),
     ({'test_x': U1((30, 5, 4, 3))}, r'60, 4, 5, 3.*30, 5, 4, 3.* alike'),
-    ({'test_x': U1((30, 4, 5))}, 'make images alike'),
     ({'train_y': np.arange(60) % 3 - 1}, 'train_y holds -1; number the classes from 0'),
     (
       {'test_y': np.arange(30) % 4},
       'test_y holds 3, a class that train_y has not; rem',
     ),
     ({'train_y': np.zeros(60, int)}, 'one class only; at least 2'),
-    ({'train_y': np.arange(60) % 3 + 1}, 'train_y holds no 0; number the classes from'),
     ({'train_y': np.arange(60) % 2 * 2}, 'train_y holds no 1; .* without gaps'),
-    ({'train_x': U1((60, 0, 8))}, r'\(60, 0, 8\); reshape it'),
+    ({'train_y': vast(60, 2**63 + 5)}, 'train_y holds no 3; number the classes from 0'),
+    (
+      {'test_y': vast(30, 2**63 + 5)},
+      f'test_y holds {2**63 + 5}, a class that train_y',
+    ),
     ({'test_x': U1((30, 8, 8, 0))}, r'\(30, 8, 8, 0\); reshape'),
     ({'train_y': np.array([0, 'a'] * 30, object)}, 'plain arrays.*Object arrays'),
   ],
@@ -152,74 +148,43 @@ def test_npz_faults(tmp_path, changes, message):
   assert '\n' not in str(caught.value)
 
 
-@pytest.fixture
-def little_memory():
-  """No array of a billion numbers may be made: a gigabyte above what there is."""
-  mapped = int(pathlib.Path('/proc/self/statm').read_text().split()[0])
-  limits = resource.getrlimit(resource.RLIMIT_AS)
-  most = mapped * resource.getpagesize() + 2**30
-  resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
-  yield
-  resource.setrlimit(resource.RLIMIT_AS, limits)
-
-
-@pytest.mark.usefixtures('little_memory')
-@pytest.mark.parametrize('split', ['train', 'test'])
-@pytest.mark.parametrize('label', [10**9, 2**63 + 5])
-def test_npz_with_a_vast_label_is_refused_at_once(split, label, tmp_path):
-  labels = arrays()[f'{split}_y'].astype(np.uint64)
-  labels[-1] = label
-  fault = {
-    'train': 'train_y holds no 3; number the classes from 0 without gaps',
-    'test': f'test_y holds {label}, a class that train_y has not; remove it',
-  }
-  with pytest.raises(array_lib.DataError, match=fault[split]):
-    load('npz', path=write(tmp_path, **{f'{split}_y': labels}))
-
-
 def test_npz_that_is_no_npz(tmp_path):
   np.save(tmp_path / 'array.npy', np.zeros(3))
-  (tmp_path / 'text.npz').write_text('hello, this is no archive')
   (tmp_path / 'empty.npz').write_bytes(b'')
   whole = pathlib.Path(write(tmp_path)).read_bytes()
   (tmp_path / 'cut.npz').write_bytes(whole[: len(whole) // 2])
+  message = r'must be an \.npz file .*train_x.* with np\.savez$'
+  for name in ('array.npy', 'empty.npz', 'cut.npz'):
+    with pytest.raises(array_lib.DataError, match=message):
+      load('npz', path=str(tmp_path / name))
   for name in ('missing.npz', ''):
     with pytest.raises(array_lib.DataError, match='is not a file'):
       load('npz', path=str(tmp_path / name))
-  for name in ('array.npy', 'text.npz', 'empty.npz', 'cut.npz'):
-    with pytest.raises(
-      array_lib.DataError, match=r'must be an \.npz file .*train_x.* with np\.savez$'
-    ) as e:
-      load('npz', path=str(tmp_path / name))
-    assert '\n' not in str(e.value)
 
 
-def is_refused(load_it, expected):
-  """Whether one line refuses the data; what is read is as it was."""
-  complaint = None
-  try:
-    dataset = load_it()
-  except array_lib.DataError as error:
-    complaint = str(error)
-  if complaint is None:
-    assert sources.digest(dataset) == sources.digest(expected)
-    return False
-  assert len(complaint.splitlines()) == 1
-  return True
+def refused_of_flipped(path, size, count, load_it):
+  """How many of so many flipped bits are refused in a line; others change nothing."""
+  whole, expected, rng = path.read_bytes(), load_it(), np.random.default_rng(0)
+  refused = []
+  for place in rng.choice(size or len(whole), count, replace=False):
+    spoilt = bytearray(whole)
+    spoilt[place] ^= 1 << rng.integers(8)
+    path.write_bytes(spoilt)
+    try:
+      found = load_it()
+    except array_lib.DataError as error:
+      refused.append(str(error))
+    else:
+      assert sources.digest(found) == sources.digest(expected)
+  assert not any('\n' in line for line in refused)
+  return len(refused)
 
 
 def test_npz_with_one_flipped_bit_is_refused_or_read_as_it_was(tmp_path):
   rng = np.random.default_rng(0)
   images = {f'{s}_x': rng.integers(0, 256, (m, 4, 5, 3), np.uint8) for s, m in SIZES}
   path = pathlib.Path(write(tmp_path, **images))
-  whole, expected = path.read_bytes(), load('npz', path=str(path))
-  num_refused = 0
-  for place in rng.choice(len(whole), 200, replace=False):
-    spoilt = bytearray(whole)
-    spoilt[place] ^= 1 << rng.integers(8)
-    path.write_bytes(spoilt)
-    num_refused += is_refused(lambda: load('npz', path=str(path)), expected)
-  assert num_refused > 100
+  assert refused_of_flipped(path, None, 200, lambda: load('npz', path=str(path))) > 100
 
 
 # --- normalisation and limit ----------------------------------------------------------
@@ -238,20 +203,10 @@ def test_pixel_statistics_by_hand():
   np.testing.assert_allclose(std, [0.5, 1 / 255, 0.03**0.5])
 
 
-def test_statistics_are_of_the_whole_training_split(tmp_path):
-  train_x = np.random.default_rng(0).integers(0, 256, (60, 4, 5, 3), np.uint8)
-  path = write(tmp_path, train_x=train_x, test_x=np.full((30, 4, 5, 3), 255, np.uint8))
-  dataset = load('npz', path=path, limit=2)
-  np.testing.assert_allclose(dataset.mean, (train_x / 255).mean((0, 1, 2)), rtol=1e-6)
-  np.testing.assert_allclose(dataset.std, (train_x / 255).std((0, 1, 2)), rtol=1e-6)
-
-
 def test_limit_is_a_fixed_random_subset(tmp_path):
   # Every training image shows its own number.
-  train_x = np.arange(60, dtype=np.uint8)[:, None, None, None] * np.ones(
-    (4, 5, 3), np.uint8
-  )
-  path = write(tmp_path, train_x=train_x)
+  train_x = np.full((60, 4, 5, 3), np.arange(60)[:, None, None, None], np.uint8)
+  path = write(tmp_path, train_x=train_x, test_x=np.full((30, 4, 5, 3), 255, np.uint8))
   small, again, large = (load('npz', path=path, limit=n) for n in (20, 20, 40))
   check_dataset(small)
   np.testing.assert_array_equal(small.train_images, again.train_images)
@@ -262,8 +217,10 @@ def test_limit_is_a_fixed_random_subset(tmp_path):
   np.testing.assert_array_equal(small.train_labels, shown // 20)
   assert set(small.train_labels) == set(small.test_labels) == {0, 1, 2}
   # A limit above a split's size keeps all of it.
-  assert len(large.test_labels) == 30
   assert np.bincount(large.test_labels).tolist() == [10, 10, 10]
+  # Statistics are of the whole training split.
+  np.testing.assert_allclose(small.mean, (train_x / 255).mean((0, 1, 2)), rtol=1e-6)
+  np.testing.assert_allclose(small.std, (train_x / 255).std((0, 1, 2)), rtol=1e-6)
 
 
 OPENED = r'^cannot open --config.data.name=.* in .*; check both: '
@@ -275,20 +232,13 @@ OPENED = r'^cannot open --config.data.name=.* in .*; check both: '
   ('name', 'reason'),
   [
     ('cifr10', r"^--config.data.name='cifr10' is not .* mean 'cifar10'"),
-    ('svhn', "mean 'svhn_cropped'"),
-    ('CIFAR100', "mean 'cifar100'"),
     ('fashionmnist', "mean 'fashion_mnist'"),
-    ('imdb_reviews', r"imdb_reviews.* features \['label', 'text'\]"),
-    (
-      'cats_vs_dogs',
-      r"'cats_vs_dogs' has uint8 images of shape \(None, None, 3\), not",
-    ),
+    ('imdb_reviews', r"'imdb_reviews' must have uint8 images.* has .*'label': Class"),
+    ('cats_vs_dogs', r"one size .* has .'image': Image.shape=.None, None, 3"),
     ('emnist/balance', f'{OPENED}ValueError: .*Config balance not .*match: balanced'),
     ('mnist:9.9.9', rf'{OPENED}AssertionError: .* version 9.9.9, only: 3\.'),
     ('', f'{OPENED}ValueError: Parsing builder name string  failed'),
-    ('emnist-balanced', f'{OPENED}ValueError: Parsing builder name string emnist-b'),
     ('../mnist', rf'{OPENED}ValueError: Parsing builder name string \.\./mnist failed'),
-    ('mnist/a=1', f"{OPENED}TypeError: .*unexpected keyword argument 'a'"),
   ],
 )
 def test_tfds_own_line_tells_what_is_wrong_with_a_name(tmp_path, name, reason):
@@ -432,19 +382,30 @@ def test_tfds_by_name(tmp_path, monkeypatch, name, shape, num_classes):
   assert is_known == (name == 'cifar100')
 
 
+# Published: counts of the test set's classes, and statistics of the training split.
+MNIST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009], (60_000, 28, 28, 1)
+CIFAR10 = [1000] * 10, (50_000, 32, 32, 3)
+
+
+@pytest.mark.slow
 @needs_prepared
-def test_tfds_mnist():
-  dataset = load('tfds', name='mnist', dir=str(PREPARED))
+@pytest.mark.parametrize(
+  ('name', 'published', 'mean', 'std'),
+  [
+    ('mnist', MNIST, [33.32], [78.57]),
+    ('cifar10', CIFAR10, [125.3, 123.0, 113.9], [63.0, 62.1, 66.7]),
+  ],
+)
+def test_tfds_as_published(name, published, mean, std):
+  dataset = load('tfds', name=name, dir=str(PREPARED))
   check_dataset(dataset)
-  assert dataset.train_images.shape == (60000, 28, 28, 1)
-  assert dataset.test_images.shape == (10000, 28, 28, 1)
-  # Published class counts of the MNIST test set.
-  counts = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-  assert np.bincount(dataset.test_labels).tolist() == counts
-  np.testing.assert_allclose(dataset.mean, [0.1307])
-  np.testing.assert_allclose(dataset.std, [0.3081])
-  mean, std = array_lib.pixel_statistics(dataset.train_images)
-  np.testing.assert_allclose([mean[0], std[0]], [0.1307, 0.3081], atol=1e-4)
+  counts = np.bincount(dataset.test_labels).tolist()
+  assert (counts, dataset.train_images.shape) == published
+  np.testing.assert_allclose(255 * dataset.mean, mean, rtol=1e-3)
+  np.testing.assert_allclose(255 * dataset.std, std, rtol=1e-3)
+  actual = array_lib.pixel_statistics(dataset.train_images)
+  np.testing.assert_allclose(255 * actual[0], mean, atol=0.1)
+  np.testing.assert_allclose(255 * actual[1], std, rtol=0.02)
 
 
 @needs_prepared
@@ -472,34 +433,6 @@ def test_an_image_is_what_pillow_reads_or_an_error(kind):
   spoilt = file.getvalue()[: None if kind == 'GIF' else -40]
   with pytest.raises(OSError, match='image'):
     list(array_lib.images_of([spoilt]))
-
-
-@pytest.mark.slow
-@needs_prepared
-def test_tfds_cifar10_needs_no_tensorflow():
-  code = f"""
-import sys
-from moon_jax.data import arrays as array_lib
-from moon_jax.data import tfds as tfds_source
-from moon_jax.core.errors import UsageError
-dataset = tfds_source.load_tfds('cifar10', {str(PREPARED)!r})
-mean, std = array_lib.pixel_statistics(dataset.train_images)
-print(*(255 * mean), *(255 * std), *(255 * dataset.mean), *(255 * dataset.std))
-print(dataset.train_images.shape, set(map(int, dataset.train_labels)))
-assert 'tensorflow' not in sys.modules
-"""
-  root = pathlib.Path(__file__).parents[2]
-  done = subprocess.run(
-    [sys.executable, '-c', code], cwd=root, capture_output=True, text=True
-  )
-  assert done.returncode == 0, done.stderr
-  numbers, rest = done.stdout.splitlines()
-  actual, table = np.array(numbers.split(), float).reshape(2, 2, 3)
-  np.testing.assert_allclose(table[0], [125.3, 123.0, 113.9], rtol=1e-5)
-  np.testing.assert_allclose(table[1], [63.0, 62.1, 66.7], rtol=1e-5)
-  np.testing.assert_allclose(actual[0], table[0], atol=0.1)
-  np.testing.assert_allclose(actual[1], table[1], rtol=0.02)
-  assert rest == f'(50000, 32, 32, 3) {set(range(10))}'
 
 
 @pytest.fixture(autouse=True)
@@ -555,14 +488,11 @@ UNREAD = 'cannot read .*mnist.*; delete it and prepare it again: '
       'format tfrecord, not ar',
     ),
     (info, None, 'is only half prepared; delete it'),
-    (info, without_test_split, r"lacks the splits \['test'\]; it has \['train'\]"),
-    (info, lambda content: b'{', "cannot open .*'mnist'"),
+    (info, without_test_split, "cannot read .*mnist.*Unknown split 'test'"),
     (info, lambda content: b'{}', "cannot open .*'mnist'"),
     (records('train'), None, f'{UNREAD}.*No such'),
     (records(), lambda content: content[:-1000], UNREAD),
-    (records(), lambda content: b'', UNREAD),
     (records(), garbled, UNREAD),
-    (records(), lambda content: b'no records\n' * 1000, UNREAD),
   ],
 )
 def test_tfds_spoilt_folder(small_mnist, file, change, message):
@@ -583,7 +513,6 @@ def spoil(path, change):
   ('changes', 'message'),
   [
     ({'label': 10}, 'has labels from 0 to 10, not from 0 to 9'),
-    ({'label': -1}, 'has labels from -1 to 9, not from 0 to 9'),
     ({'image': b'no picture'}, 'cannot read .*; delete it .*: UnidentifiedImageError'),
     (
       {'image': np.zeros((14, 14, 1), np.uint8)},
@@ -626,26 +555,30 @@ def test_a_tfds_set_is_decoded_once(small_mnist, cache, monkeypatch):
   assert again != kept
 
 
-def test_another_name_or_way_of_a_set_is_kept_beside_it(small_mnist, cache):
-  files, folder = cache / 'moon_jax/data', str(small_mnist.parents[1])
+def test_another_name_or_way_of_a_set_is_kept_beside_it(small_mnist, cache, tmp_path):
+  files, folder = cache / 'moon_jax/data', small_mnist.parents[1]
   for _ in range(2):
     for more in ({}, {'prepare': False}):
-      tfds_source.load_tfds('mnist', folder, **more)
+      tfds_source.load_tfds('mnist', str(folder), **more)
     assert len(list(files.iterdir())) == 2
   # TFDS finds the set; this is not the folder that it looks into.
-  (small_mnist.parents[1] / 'MNIST').mkdir()
-  (small_mnist.parents[1] / 'MNIST/raw').touch()
-  tfds_source.load_tfds('MNIST', folder)
+  (folder / 'MNIST').mkdir()
+  (folder / 'MNIST/raw').touch()
+  tfds_source.load_tfds('MNIST', str(folder))
   assert len(list(files.iterdir())) == 2
+  # One of the same name in another folder.
+  prepare(tmp_path / 'other', 'mnist', {'train': 7, 'test': 5})
+  other = next((tmp_path / 'other/mnist').iterdir())
+  sizes = [len(load_spoilt(one).train_labels) for one in (small_mnist, other) * 2]
+  assert sizes == [12, 7, 12, 7]
+  assert len(list(files.iterdir())) == 3
 
 
-def test_a_set_behind_a_link_is_looked_at(small_mnist, cache, tmp_path, monkeypatch):
+def test_a_set_behind_a_link_is_looked_at(small_mnist, cache, tmp_path):
   moved = small_mnist.rename(tmp_path / 'elsewhere')
   small_mnist.symlink_to(moved)
-  expected = load_spoilt(small_mnist)
-  with monkeypatch.context() as patched:
-    patched.setattr(tfds_source, '_tfds_builder', None)  # would be called
-    assert same(load_spoilt(small_mnist), expected)
+  load_spoilt(small_mnist)
+  assert list((cache / 'moon_jax/data').iterdir())
   spoil(records()(moved), lambda content: b'')
   with pytest.raises(array_lib.DataError, match='cannot read'):
     load_spoilt(small_mnist)
@@ -654,7 +587,7 @@ def test_a_set_behind_a_link_is_looked_at(small_mnist, cache, tmp_path, monkeypa
 def test_what_was_prepared_meanwhile_is_kept_only_where_nothing_was(
   small_mnist, cache, monkeypatch
 ):
-  decode, files = tfds_source._decode, cache / 'moon_jax/data'
+  decode = tfds_source._decode
 
   def and_touch(*given):
     (small_mnist / 'more').touch()
@@ -663,29 +596,20 @@ def test_what_was_prepared_meanwhile_is_kept_only_where_nothing_was(
   monkeypatch.setattr(tfds_source, '_decode', and_touch)
   for _ in range(2):  # the time of the file changes
     load_spoilt(small_mnist)
-    assert not list(files.iterdir())
+    assert not list((cache / 'moon_jax/data').iterdir())
 
 
-def test_sets_of_one_name_in_two_folders_are_both_kept(small_mnist, cache, tmp_path):
-  prepare(tmp_path / 'other', 'mnist', {'train': 7, 'test': 5})
-  other = next((tmp_path / 'other/mnist').iterdir())
-  sizes = [len(load_spoilt(folder).train_labels) for folder in (small_mnist, other) * 2]
-  assert sizes == [12, 7, 12, 7]
-  assert len(list((cache / 'moon_jax/data').iterdir())) == 2
-
-
-@pytest.mark.parametrize('place', [0, 200, -2000, -1])
+@pytest.mark.parametrize('place', [0, -2000, -1])
 def test_a_torn_copy_of_a_tfds_set_is_decoded_again(small_mnist, cache, place):
   expected = load_spoilt(small_mnist)
   (kept,) = (cache / 'moon_jax/data').iterdir()
   whole = kept.read_bytes()
-  kept.write_bytes(whole[:place])
-  assert same(load_spoilt(small_mnist), expected)
-  assert len(kept.read_bytes()) == len(whole)
   spoilt = bytearray(whole)
   spoilt[len(whole) // 2] ^= 1  # among the pixels
-  kept.write_bytes(spoilt)
-  assert same(load_spoilt(small_mnist), expected)
+  for content in (whole[:place], spoilt):
+    kept.write_bytes(content)
+    assert same(load_spoilt(small_mnist), expected)
+    assert len(kept.read_bytes()) == len(whole)
 
 
 def test_without_a_cache_folder_a_tfds_set_is_decoded(small_mnist, cache):
@@ -713,27 +637,19 @@ def test_images_that_others_may_have_written_are_not_read(
 
 def test_images_of_another_version_are_decoded_anew(small_mnist, cache, monkeypatch):
   load_spoilt(small_mnist)
-  (before,) = (cache / 'moon_jax/data').iterdir()
+  before = list((cache / 'moon_jax/data').iterdir())
   monkeypatch.setattr(tfds_source.decoded, '__version__', '0')
   load_spoilt(small_mnist)
-  (after,) = (cache / 'moon_jax/data').iterdir()
-  assert after != before
+  assert list((cache / 'moon_jax/data').iterdir()) != before
 
 
 def test_tfds_with_one_flipped_bit_is_refused_or_read_as_it_was(small_mnist):
   path = next(small_mnist.glob('*test.array_record*'))
-  whole, expected = path.read_bytes(), load_spoilt(small_mnist)
-  rng = np.random.default_rng(0)
-  num_refused = 0
   # Images are noise, which no code makes shorter: 5 of 784 bytes.
-  for place in rng.choice(5 * 784, 40, replace=False):
-    spoilt = bytearray(whole)
-    spoilt[place] ^= 1 << rng.integers(8)
-    path.write_bytes(spoilt)
-    num_refused += is_refused(lambda: load_spoilt(small_mnist), expected)
-  assert num_refused > 20
+  assert refused_of_flipped(path, 5 * 784, 40, lambda: load_spoilt(small_mnist)) > 20
 
 
+@pytest.mark.slow
 def test_tfds_without_a_network_is_told_in_seconds(tmp_path, monkeypatch):
   # Nobody listens at that port, so that nothing can be reached; the rest is as it is.
   for name in ('http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY'):

@@ -8,6 +8,7 @@ A folder of two files:
 `writing` makes it, with the users in any order: the index knows where each one is.
 """
 
+import contextlib
 import functools
 import hashlib
 import math
@@ -63,42 +64,34 @@ def load_records(path: str) -> Dataset:
       index['class_counts'].shape[1],
       (index['mean'], index['std']),
     )
-    sizes = index['sizes'].astype(np.int64)
-    _require_agreement(flag, index, test_clients)
+    if not _fits(index, test_clients):
+      raise DataError(f'{flag}: the arrays of {INDEX} disagree; convert it again.')
     reader = _Reader(folder / RECORDS, index, data.test_images.shape[1:])
-    reader.require_all()
-    stored = Stored(
-      sizes,
-      index['class_counts'].astype(np.int64),
-      index['records'].astype(np.int64),
-      reader,
-      digest_of(index),
+    numbers = (
+      index[name].astype(np.int64) for name in ('sizes', 'class_counts', 'records')
     )
+    stored = Stored(*numbers, reader, digest_of(index))
   return data._replace(
     test_clients=test_clients, clients=index['clients'], stored=stored
   )
 
 
-def _require_agreement(
-  flag: str, index: dict[str, np.ndarray], test_clients: np.ndarray | None
-) -> None:
-  """Raises DataError unless the arrays of an index can be of one federation."""
-  sizes, users = index['sizes'], len(index['clients'])
-  faults = {
-    'sizes and class_counts': (index['class_counts'].sum(1) != sizes).any(),
-    'sizes': not sizes.all(),
-    'records': (np.sort(index['records']) != np.arange(len(sizes))).any(),
-    'clients': users < len(sizes),
-    'test_client': test_clients is not None
-    and (
-      test_clients.shape != index['test_y'].shape
-      or test_clients.dtype.kind != 'i'
-      or not ((test_clients >= 0) & (test_clients < users)).all()
-    ),
-    'test_y': index['test_y'].max() >= index['class_counts'].shape[1],
-  }
-  if wrong := [name for name, is_wrong in faults.items() if is_wrong]:
-    raise DataError(f'{flag}: {wrong[0]} in {INDEX} cannot be; convert it again.')
+def _fits(index: dict[str, np.ndarray], test_clients: np.ndarray | None) -> bool:
+  """Whether the arrays of an index can be of one federation."""
+  sizes, counts = index['sizes'], index['class_counts']
+  num_users = len(index['clients'])
+  numbers = test_clients
+  if numbers is None:
+    numbers = np.zeros_like(index['test_y'], np.int32)
+  return (
+    (counts.sum(1) == sizes).all()
+    and sizes.all()
+    and (np.sort(index['records']) == np.arange(len(sizes))).all()
+    and len(sizes) <= num_users
+    and (numbers.shape, numbers.dtype.kind) == (index['test_y'].shape, 'i')
+    and ((numbers >= 0) & (numbers < num_users)).all()
+    and index['test_y'].max() < counts.shape[1]
+  )
 
 
 def digest_of(index: dict[str, np.ndarray]) -> str:
@@ -127,20 +120,16 @@ class _Reader:
     self._path, self._shape = path, image_shape
     order = np.argsort(index['records'])
     self._sizes, self._checks = index['sizes'][order], index['checks'][order]
+    if (found := self._file.num_records()) != len(order):
+      raise DataError(
+        f'{path} is torn: it has {found} of {len(order)} records; convert it again.'
+      )
 
   @functools.cached_property
   def _file(self) -> Any:
     module = assembled.package('records', 'array_record.python.array_record_module')
     # Users are read in any order: nothing is read ahead.
     return module.ArrayRecordReader(str(self._path), 'readahead_buffer_size:0')
-
-  def require_all(self) -> None:
-    """Raises DataError unless the file has as many records as its index."""
-    found, wanted = self._file.num_records(), len(self._sizes)
-    if found != wanted:
-      raise DataError(
-        f'{self._path} is torn: it has {found} of {wanted} records; convert it again.'
-      )
 
   def __call__(self, records: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """See `Stored.read`.
@@ -155,20 +144,19 @@ class _Reader:
     return [self._parsed(*pair) for pair in zip(records, found, strict=True)]
 
   def _alone(self, number):
-    try:
+    """The record; if it cannot be read, what is none: `_parsed` tells."""
+    with contextlib.suppress(Exception):  # of many kinds
       return self._file.read([int(number)])[0]
-    except Exception as error:  # of many kinds
-      raise self._damaged(number) from error
-
-  def _damaged(self, number):
-    again = 'convert it again, and the same command goes on'
-    return DataError(f'{self._path}: record {number} is damaged; {again}.')
+    return b''
 
   def _parsed(self, number, record):
     size = int(self._sizes[number])
     whole = size * (_LABEL.itemsize + math.prod(self._shape))
     if len(record) != whole or check_of(record) != self._checks[number].tobytes():
-      raise self._damaged(number)
+      raise DataError(
+        f'{self._path}: record {number} is damaged; convert it again, and the same '
+        'command goes on.'
+      )
     labels = np.frombuffer(record, _LABEL, size)
     images = np.frombuffer(record, np.uint8, offset=labels.nbytes)
     return images.reshape(size, *self._shape), labels

@@ -14,11 +14,11 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import printable
-from moon_jax.data.arrays import DataError, one_line
+from moon_jax.data.arrays import one_line
 from moon_jax.data.federated import assembled
 
 _ARRAY = 1
-_QUERY = 'SELECT client_id, data, num_examples FROM federated_data ORDER BY rowid'
+_QUERY = 'SELECT client_id, data FROM federated_data ORDER BY rowid'
 
 
 def load_sqlite(
@@ -45,19 +45,14 @@ def _read(flag, path, image, label):
     # Nothing is written beside it, and nobody is waited for.
     address = f'{place.as_uri()}?mode=ro&immutable=1'
     with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
-      for name, data, num_examples in database.execute(_QUERY):
+      for name, data in database.execute(_QUERY):
         if isinstance(name, bytes):
           name = name.decode(errors='backslashreplace')
-        if not isinstance(name, int | str):
-          raise DataError(f'{flag}: the client_id {name!r} is neither number nor text.')
         told = f'{flag}: client {printable(str(name))!r}'
         with one_line(f'{told} is damaged'):
           arrays = _arrays(data)
         keys = assembled.features(told, image, label, arrays)
-        one = assembled.user(flag, name, *(arrays[key] for key in keys))
-        if len(one.labels) != num_examples:
-          raise DataError(f'{told} has {len(one.labels)} of {num_examples} examples.')
-        yield one
+        yield assembled.user(flag, name, *(arrays[key] for key in keys))
 
 
 def _arrays(data: bytes) -> dict[str, np.ndarray]:

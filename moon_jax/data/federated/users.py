@@ -23,24 +23,22 @@ def named(flag: str, data: Dataset, train: Ids, test: Ids) -> Dataset:
   Raises:
     DataError: they are of another length or type.
   """
-  sizes = {'train_client': len(data.train_labels), 'test_client': len(data.test_labels)}
-  given = {name: ids for name, ids in zip(sizes, (train, test), strict=True)}
   known = {
-    name: _ids(f'{flag}: {name}', np.asarray(ids), sizes[name])
-    for name, ids in given.items()
+    split: _ids(f'{flag}: {split}_client', np.asarray(ids), len(labels))
+    for split, ids, labels in (
+      ('train', train, data.train_labels),
+      ('test', test, data.test_labels),
+    )
     if ids is not None
   }
-  if len({ids.dtype.kind for ids in known.values()}) > 1:
-    raise DataError(f'{flag}: train_client and test_client must be of one type.')
   if not known:
     return data
-  clients, numbers = np.unique(np.concatenate([*known.values()]), return_inverse=True)
-  parts = np.split(numbers, [len(ids) for ids in known.values()][:-1])
-  of_split = dict(zip(known, parts, strict=True))
-  train = of_split.get('train_client')
-  data = data._replace(
-    train_clients=train, test_clients=of_split.get('test_client'), clients=clients
-  )
+  if len({ids.dtype.kind for ids in known.values()}) > 1:
+    raise DataError(f'{flag}: train_client and test_client must be of one type.')
+  clients = np.unique(np.concatenate([*known.values()]))
+  numbers = {split: np.searchsorted(clients, ids) for split, ids in known.items()}
+  train, test = map(numbers.get, ('train', 'test'))
+  data = data._replace(train_clients=train, test_clients=test, clients=clients)
   return _renumbered(data, np.unique([] if train is None else train).astype(np.int64))
 
 
@@ -55,11 +53,7 @@ def _ids(what: str, ids: np.ndarray, num_examples: int) -> np.ndarray:
     return np.char.decode(ids, 'utf-8', 'backslashreplace')
   if ids.dtype.kind not in 'iuU':
     raise DataError(f'{what} is {ids.dtype}, neither integers nor text.')
-  if ids.dtype.kind == 'U':
-    return ids
-  if ids.max() > np.iinfo(np.int64).max:
-    raise DataError(f'{what} holds {ids.max()}, more than fits 64 bits.')
-  return ids.astype(np.int64)
+  return ids if ids.dtype.kind == 'U' else ids.astype(np.int64)
 
 
 def _renumbered(data: Dataset, trained: np.ndarray) -> Dataset:

@@ -3,14 +3,13 @@
 import os
 import pathlib
 import shutil
-from typing import NamedTuple
 
 import numpy as np
 
 from moon_jax.core.errors import RunError
 from moon_jax.core.types import Dataset
 from moon_jax.data import npz
-from moon_jax.data.arrays import DataError, pixel_sums, statistics_of
+from moon_jax.data.arrays import DataError, pixel_sums, statistics_of, with_channels
 from moon_jax.data.federated import assembled, records, users
 
 # Images [M, H, W] or [M, H, W, C], labels [M], ids [M] of their users or None.
@@ -40,8 +39,8 @@ def write(
   partial = out.with_name(f'{out.name}.partial-{os.getpid()}')
   try:
     partial.mkdir(parents=True)
-    written = _write_records(partial / records.RECORDS, federation)
-    index = _index(federation, written, test, statistics)
+    rows, sums = _write_records(partial / records.RECORDS, federation)
+    index = _index(federation, rows, sums, test, statistics)
     np.savez(partial / records.INDEX, **index)
     partial.rename(out)
   except OSError as error:
@@ -51,43 +50,23 @@ def write(
   return index['sizes']
 
 
-class _Written(NamedTuple):
-  """What is known of the records, in their order.
-
-  Attributes:
-    names: of the users.
-    checks: see `records.check_of`.
-    class_counts: of each, up to its largest label.
-    sums: `pixel_sums` of all images.
-    image_shape: as the source has it.
-  """
-
-  names: list[int | str]
-  checks: list[bytes]
-  class_counts: list[np.ndarray]
-  sums: tuple[np.ndarray, np.ndarray]
-  image_shape: tuple[int, ...]
-
-
-def _write_records(path: pathlib.Path, federation: assembled.Federation) -> _Written:
+def _write_records(path: pathlib.Path, federation: assembled.Federation):
+  """Of each record the user, its check and its class counts; `pixel_sums` of all."""
   module = assembled.package('records', 'array_record.python.array_record_module')
-  names, checks, counts, sums, shape = [], [], [], (0, 0), ()
+  rows, sums = [], (0, 0)
   writer = module.ArrayRecordWriter(str(path), 'group_size:1')
   try:
     for name, images, labels in federation.train:
       record = records.record_of(images, labels)
       _as_os_error(writer.write, record)
-      names.append(name)
-      checks.append(records.check_of(record))
-      counts.append(np.bincount(labels).astype(np.int32))
-      whole = images if images.ndim == 4 else images[..., None]
-      sums = tuple(a + b for a, b in zip(sums, pixel_sums(whole), strict=True))
-      shape = images.shape[1:]
+      rows.append((name, records.check_of(record), np.bincount(labels)))
+      own = pixel_sums(with_channels(images))
+      sums = tuple(a + b for a, b in zip(sums, own, strict=True))
   finally:
     _as_os_error(writer.close)
-  if not names:
+  if not rows:
     raise DataError(f'{federation.flag} names nobody with train examples.')
-  return _Written(names, checks, counts, sums, shape)
+  return rows, sums
 
 
 def _as_os_error(call, *given):
@@ -98,39 +77,35 @@ def _as_os_error(call, *given):
     raise OSError(str(error).partition('\n')[0]) from error
 
 
-def _index(
-  federation: assembled.Federation,
-  written: _Written,
-  test: Test,
-  statistics: tuple[np.ndarray, np.ndarray] | None,
-) -> dict[str, np.ndarray]:
+def _index(federation, rows, sums, test, statistics) -> dict[str, np.ndarray]:
   """The arrays of the index: the clients in the order of their names."""
-  flag, (images, labels, ids) = federation.flag, test
-  most = max(map(len, written.class_counts))
-  counts = np.zeros((len(written.names), max(most, federation.num_classes or 0)), int)
-  for row, mine in zip(counts, written.class_counts, strict=True):
+  images, labels, ids = with_channels(test[0]), *test[1:]
+  names, checks, class_counts = zip(*rows, strict=True)
+  num_classes = max(*map(len, class_counts), federation.num_classes or 0)
+  counts = np.zeros((len(rows), num_classes), int)
+  for row, mine in zip(counts, class_counts, strict=True):
     row[: len(mine)] = mine
-  like = np.empty((1, *written.image_shape), np.uint8)
+  like = np.empty((1, *sums[0].shape), np.uint8)
   given = like, np.flatnonzero(counts.sum(0)), images, labels, federation.num_classes
   if fault := npz.split_fault('test', images, labels) or npz.pair_fault(*given):
-    raise DataError(f'{flag}: {fault}.')
+    raise DataError(f'{federation.flag}: {fault}.')
   # One example each is enough to number them.
   one_each = np.zeros(len(counts), np.int32)
   data = Dataset(federation.name, like, one_each, images, labels, 0, (), ())
-  data = users.named(flag, data, np.array(written.names), ids)
+  data = users.named(federation.flag, data, np.array(names), ids)
   order = np.argsort(data.train_clients)
-  checks = np.frombuffer(b''.join(written.checks), np.uint8)
+  checks = np.frombuffer(b''.join(checks), np.uint8).reshape(len(order), -1)
   sizes = counts.sum(1)
-  mean, std = statistics or statistics_of(*written.sums, int(sizes.sum()))
+  mean, std = statistics or statistics_of(*sums, int(sizes.sum()))
   index = {
     'sizes': sizes[order],
     'records': order,
-    'checks': checks.reshape(len(order), -1)[order],
+    'checks': checks[order],
     'class_counts': counts[order],
     'clients': data.clients,
     'mean': np.asarray(mean),
     'std': np.asarray(std),
-    'test_x': images if images.ndim == 4 else images[..., None],
+    'test_x': images,
     'test_y': labels,
   }
   return index | ({} if ids is None else {'test_client': data.test_clients})

@@ -86,22 +86,20 @@ def first_large_enough(
       was good enough and there is nothing else.
   """
   require_enough(num_examples, num_clients, min_size)
-  best, fewest = 0, num_clients
   for attempt in range(MAX_ATTEMPTS):
     sizes, deal = draw(host_rng(seed, Purpose.PARTITION, attempt))
     short = int(np.count_nonzero(sizes < min_size))
     if not short:
       return grouped(deal(), num_clients)
-    best, fewest = max(best, int(sizes.min())), min(fewest, short)
     if short > HOPELESS:
       break
   if otherwise:
     _, deal = otherwise(host_rng(seed, Purpose.PARTITION, MAX_ATTEMPTS))
     return grouped(deal(), num_clients)
   raise UsageError(
-    f'{rule} gave at least {fewest} of {num_clients} clients fewer than {min_size} of '
-    f'{num_examples} examples in each draw (of {attempt + 1}; the smallest at best '
-    f'{best}): change it, or lower --config.partition.min_size or --config.num_clients.'
+    f'{rule} gave {short} of {num_clients} clients fewer than {min_size} of '
+    f'{num_examples} examples in the last of {attempt + 1} draws: change it, or lower '
+    '--config.partition.min_size or --config.num_clients.'
   )
 
 

@@ -7,6 +7,7 @@ lane follows another: a grouped convolution would be slow again.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -38,22 +39,23 @@ def _forward(x, kernel, stride, padding):
 
 def _backward(stride, padding, saved, gradient):
   x, kernel = saved
-  of_kernel = jax.custom_batching.sequential_vmap(
-    functools.partial(_of_kernel, kernel.shape, stride, padding)
-  )
-  return (
-    _of_images(x.shape, kernel, stride, padding, gradient),
-    of_kernel(x, gradient).astype(kernel.dtype),
-  )
+  of_kernel = lane_by_lane(_of_kernel, kernel.shape, stride, padding)(x, gradient)
+  of_images = _of_images(x.shape, kernel, stride, padding, gradient)
+  return of_images, of_kernel.astype(kernel.dtype)
 
 
 convolve.defvjp(_forward, _backward)
 
 
+def lane_by_lane(function: Callable, *given, **options) -> Callable:
+  """The function of the other arguments; under `vmap` one lane follows another."""
+  one = functools.partial(function, *given, **options)
+  return jax.custom_batching.sequential_vmap(one)
+
+
 def _convolution(x, kernel, **options):
   options['dimension_numbers'] = ('NHWC', 'HWIO', 'NHWC')
-  one = functools.partial(jax.lax.conv_general_dilated, **options)
-  return jax.custom_batching.sequential_vmap(one)(x, kernel)
+  return lane_by_lane(jax.lax.conv_general_dilated, **options)(x, kernel)
 
 
 def _of_images(shape, kernel, stride, padding, gradient):
@@ -87,10 +89,7 @@ def _of_kernel(shape, stride, padding, x, gradient):
   pads = [
     (before, size - side - before, 0)
     for (before, _), size, side in zip(
-      padding,
-      (reach * stride, (width - 1) * stride + kw),
-      x.shape[1:3],
-      strict=True,
+      padding, (reach * stride, (width - 1) * stride + kw), x.shape[1:3], strict=True
     )
   ]
 

@@ -49,19 +49,11 @@ def fault() -> str:
     library = pathlib.Path(folder, 'fused_cpu.so')
     try:
       _build(shlex.split(compiler), library)
-    except OSError as error:
-      return f'the C++ compiler {compiler} cannot be run: {error.strerror or error}'
-    except ValueError as error:
-      return f'the C++ compiler {compiler} cannot be run: {error}'
-    except subprocess.TimeoutExpired:
-      return f'the C++ compiler {compiler} has not ended within {_SECONDS} s'
-    except subprocess.CalledProcessError as error:
-      lines = error.stderr.decode(errors='replace').splitlines()
-      return f'the C++ compiler {compiler} fails: {" ".join(lines[:1])}'
-    try:
-      functions = ctypes.CDLL(library)
-    except OSError as error:  # such as a folder of which nothing may be run
-      return f'what the C++ compiler {compiler} built cannot be loaded: {error}'
+      functions = ctypes.CDLL(library)  # a folder may forbid to run what is in it
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+      told = (getattr(error, 'stderr', None) or b'').decode(errors='replace')
+      reason = told.partition('\n')[0] or getattr(error, 'strerror', None) or error
+      return f'the C++ compiler {compiler} cannot be used: {reason}'
   for name in _FUNCTIONS:
     function = jax.ffi.pycapsule(getattr(functions, name))
     jax.ffi.register_ffi_target(f'moon_jax_{name}', function, platform='cpu')

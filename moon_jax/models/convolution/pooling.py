@@ -22,12 +22,6 @@ def check_even(height: int, width: int) -> None:
     raise ValueError(f'Squares of 2x2 do not fill {height}x{width} pixels.')
 
 
-def first_largest(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> jax.Array:
-  """0 to 3: which of four is the largest, of equal ones the first."""
-  above = jnp.maximum(a, b) >= jnp.maximum(c, d)
-  return jnp.where(above, jnp.where(a >= b, 0, 1), jnp.where(c >= d, 2, 3))
-
-
 @jax.custom_vjp
 def largest(x: jax.Array) -> jax.Array:
   """[4, ...] -> [...]; the gradient goes to the first of the largest.
@@ -39,7 +33,9 @@ def largest(x: jax.Array) -> jax.Array:
 
 def _largest_backward(x, gradient):
   # Not `x == largest`: XLA may compute x twice, with other roundings, and find none.
-  winner = first_largest(*x)
+  a, b, c, d = x
+  above = jnp.maximum(a, b) >= jnp.maximum(c, d)
+  winner = jnp.where(above, jnp.where(a >= b, 0, 1), jnp.where(c >= d, 2, 3))
   place = jax.lax.broadcasted_iota(winner.dtype, x.shape, 0)
   return (jnp.where(place == winner[None], gradient[None], 0.0),)
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moon_jax.models.convolution import direct
-from moon_jax.models.convolution.direct import Padding, widened
+from moon_jax.models.convolution.direct import Padding, lane_by_lane, widened
 
 # n - 1 of them; the last is infinity. All are exact in binary; the five have half the
 # rounding errors of 0, 1, -1, 2, -2.
@@ -73,8 +73,7 @@ def convolve(x: jax.Array, kernel: jax.Array, tile: int, padding: Padding) -> ja
   Returns:
     [B, H', W', Cout], H' = H + above + below - r + 1, W' likewise.
   """
-  one = functools.partial(_convolution, tile, padding, False)
-  return jax.custom_batching.sequential_vmap(one)(x, kernel)
+  return lane_by_lane(_convolution, tile, padding, False)(x, kernel)
 
 
 def _forward(x, kernel, tile, padding):
@@ -84,11 +83,9 @@ def _forward(x, kernel, tile, padding):
 def _backward(tile, padding, saved, gradient):
   x, kernel = saved
   around = tuple(tuple(len(kernel) - 1 - zeros for zeros in pair) for pair in padding)
-  of_images = functools.partial(_convolution, tile, around, True)
-  of_kernel = functools.partial(_of_kernel, len(kernel), tile, padding)
-  alone = jax.custom_batching.sequential_vmap
-  of_kernel = alone(of_kernel)(x, gradient).astype(kernel.dtype)
-  return alone(of_images)(gradient, kernel), of_kernel
+  of_images = lane_by_lane(_convolution, tile, around, True)(gradient, kernel)
+  of_kernel = lane_by_lane(_of_kernel, len(kernel), tile, padding)(x, gradient)
+  return of_images, of_kernel.astype(kernel.dtype)
 
 
 convolve.defvjp(_forward, _backward)
@@ -124,11 +121,8 @@ def _of_kernel(size, tile, padding, x, gradient):
 
   def add(total, block):
     images, gradient = block
-    beyond = [
-      (0, grid.rows * tile - grid.height),
-      (0, grid.columns * tile - grid.width),
-    ]
-    tiles = jnp.pad(widened(gradient), [(0, 0), *beyond, (0, 0)])
+    below, beside = grid.rows * tile - grid.height, grid.columns * tile - grid.width
+    tiles = jnp.pad(widened(gradient), [(0, 0), (0, below), (0, beside), (0, 0)])
     tiles = tiles.reshape(-1, grid.rows, tile, grid.columns, tile, features)
     tiles = _product(outputs_of.T, tiles.transpose(2, 4, 0, 1, 3, 5))
     tiles = tiles.reshape(*tiles.shape[:2], -1, features)
