@@ -94,7 +94,7 @@ def run(
   """Runs an experiment as `python launch.py` does: records, checkpoints, resumption.
 
   Args:
-    config: of `load_config`, or any nested mapping with every knob.
+    config: of `load_config`, or any nested mapping of knobs.
     workdir: the run directory; the same call again resumes the run that is there.
     callbacks: see each round, and may end the run: `moon_jax.Callback`s, or functions
       of a `Round`, which has its state; one that returns something true, such as why,

@@ -73,26 +73,21 @@ KNOBS = {
     '', "TFDS folder; '' is $TFDS_DATA_DIR or the default", (), _TFDS, **_FREE
   ),
   'data.path': word('', 'file or folder of the data', (), _FILES, required=True),
-  'data.test_path': word(
-    '', 'file of the test examples', (), _PAIR, required=True, optional=True
-  ),
+  'data.test_path': word('', 'file of the test examples', (), _PAIR, required=True),
   'data.client': word(
-    '', "feature or column that names the user; '' is none", (), _IDS, optional=True
+    '', "feature or column that names the user; '' is none", (), _IDS
   ),
-  'data.image': word(
-    '', "name of the images; '' is pixels, image, ...", (), _FEATURES, optional=True
-  ),
+  'data.image': word('', "name of the images; '' is pixels, image, ...", (), _FEATURES),
   'data.label': word(
-    '', "name of the labels; '' is label, fine_label, ...", (), _FEATURES, optional=True
+    '', "name of the labels; '' is label, fine_label, ...", (), _FEATURES
   ),
   'data.limit': knob(int, 0, 'at most so many of each split; 0 is all', _SIZE),
   'partition.name': word('dirichlet', 'how clients differ', (), _SEVERAL),
   'partition.beta': number(
     0.5, 'Dirichlet concentration: small is skewed', above(0), _BETA
   ),
-  # Earlier runs have no such knob, and were balanced.
   'partition.balance': switch(
-    True, 'none for who holds M / N examples', (), _DIRICHLET, optional=True
+    True, 'none for who holds M / N examples', (), _DIRICHLET
   ),
   'partition.classes_per_client': counted(2, 'exactly so many each', _SHARDS),
   'partition.noise_sigma': number(
@@ -101,9 +96,9 @@ KNOBS = {
   'partition.min_size': counted(
     10, 'examples the smallest client must own; natural: leaves out others', _SEVERAL
   ),
-  # Earlier runs have no such knob; unresolved, 'auto' is the same in runs of all seeds.
+  # Unresolved, 'auto' is the same in runs of all seeds.
   'partition.seed': knob(
-    int, 'auto', 'of who owns what; auto: seed', SEED, _DEALT, optional=True, auto=True
+    int, 'auto', 'of who owns what; auto: seed', SEED, _DEALT, auto=True
   ),
   'augmentation.name': word('none', 'of training images'),
   'augmentation.padding': word(
@@ -153,7 +148,6 @@ EXECUTION = {
     "clients' memories between rounds; auto: on the device up to 256 MiB in all, or "
     'if a round has a quarter of all clients',
     _TIERS,
-    optional=True,
     **_FREE,
   ),
   'execution.dtype': word('float32', "of the networks' arithmetic", _DTYPES),

@@ -75,7 +75,7 @@ class Knob(NamedTuple):
 
   Attributes:
     kind: float, int, bool or str.
-    default: its value if nobody sets it.
+    default: its value if nobody sets it, as where there was no such knob yet.
     meaning: in a few words, for `--help`.
     bounds: all hold of a valid value.
     needs: (kind of part, trait): the knob is used if the chosen parts have these.
@@ -83,8 +83,6 @@ class Knob(NamedTuple):
     may_change: whether a resumed run may have another value: it is the same experiment.
     auto: what 'auto' stands for; True if what takes the knob decides that, and it stays
       'auto'; None if it is no value.
-    optional: whether a configuration may lack it, as a part's own: it was written when
-      there was no such knob, and what it did then is the default.
   """
 
   kind: type
@@ -95,7 +93,6 @@ class Knob(NamedTuple):
   required: bool = False
   may_change: bool = False
   auto: Auto | bool | None = None
-  optional: bool = False
 
 
 def knob(

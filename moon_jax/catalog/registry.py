@@ -46,7 +46,7 @@ def every_knob() -> Mapping[str, Knob]:
   """Every knob's dotted name -> Knob, in the order of `--help`."""
   own = {
     f'{one.group or one.name}.{name}': knob._replace(
-      needs=((one.kind, one.group or one.name),), optional=True
+      needs=((one.kind, one.group or one.name),)
     )
     for one in _parts.values()
     for name, knob in one.knobs.items()

@@ -38,15 +38,9 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def defaults() -> ml_collections.ConfigDict:
   """A configuration with the default of every knob."""
-  knobs = catalog.every_knob()
-  config = ml_collections.ConfigDict()
-  for name, value in nest({name: knob.default for name, knob in knobs.items()}).items():
-    if isinstance(value, dict):
-      # A number that may be a word has no one type: the one check of all knobs tells.
-      free = any(knobs[f'{name}.{key}'].auto for key in value)
-      value = ml_collections.ConfigDict(value, type_safe=not free)
-    config[name] = value
-  return config
+  values = nest({name: knob.default for name, knob in catalog.every_knob().items()})
+  # Of values of another type the one check of all knobs tells.
+  return ml_collections.ConfigDict(values, type_safe=False)
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:

@@ -106,7 +106,8 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   """Checks a configuration.
 
   Args:
-    values: every knob, nested or by dotted name, e.g. a ConfigDict from configs/.
+    values: of knobs, nested or by dotted name, e.g. a ConfigDict from configs/; the
+      others have their defaults.
     given: dotted names set by the user; one that the chosen algorithm, model, data or
       partition does not use is a mistake.
 
@@ -121,9 +122,6 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   flat, knobs, valid = flatten(values), catalog.every_knob(), {}
   problems = [unknown_knob(name) for name in flat if name not in knobs]
   for name, knob in knobs.items():
-    if name not in flat and not knob.optional:
-      problems.append(f'--config.{name} is missing from the config file.')
-      continue
     try:
       valid[name] = convert(name, flat.get(name, knob.default))
     except ConfigError as error:
@@ -201,9 +199,7 @@ def identity(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_defaults(flat: Mapping[str, Any]) -> dict[str, Any]:
   """The knobs of a saved run, and those that came later: what they stand for did."""
-  known = catalog.every_knob()
-  later = {name: knob.default for name, knob in known.items() if knob.optional}
-  return later | dict(flat)
+  return {n: knob.default for n, knob in catalog.every_knob().items()} | dict(flat)
 
 
 def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
@@ -214,12 +210,10 @@ def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
   before, after = with_defaults(flatten(saved)), flatten(given)
   old, new = used(before), used(after)
   problems = []
-  for name in filter(lambda name: _is_fixed(name, new), sorted(old | new)):
-    if name not in before:
-      problems.append(f'{name}: not saved -> {new[name]!r}')
-    elif name not in after:
+  for name in filter(lambda name: _is_fixed(name, new), sorted(old)):
+    if name not in after and name not in catalog.every_knob():
       problems.append(f'{name}: {old[name]!r} -> no longer a knob')
-    elif name in old and name in new and old[name] != new[name]:
+    elif name in new and old[name] != new[name]:
       problems.append(f'{name}: {old[name]!r} -> {new[name]!r}')
   return problems
 

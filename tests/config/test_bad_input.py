@@ -47,7 +47,6 @@ FILES = {
 # Config file -> what it does to the settings of configs/base.py.
 CHANGES = {
   'misspelt.py': 'config.sed = 1',
-  'lacking.py': 'del config.seed',
   'wrong.py': 'config.seed = -1',
   'scalar.py': 'del config.moon; config.moon = 5.0',
 }
