@@ -11,6 +11,7 @@ import json
 import math
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -51,34 +52,35 @@ from tests.run_directories import (
 )
 
 ROOT = pathlib.Path(__file__).parents[2]
-BY_SEED = Choice(group=None, over=('seed',), where={})
-FEDAVG = {
-  0: [0.30, 0.50, 0.60, 0.70, 0.72, 0.74, 0.76],
-  1: [0.20, 0.45, 0.55, 0.66, 0.71, 0.75, 0.78],
-  2: [0.25, 0.52, 0.61, 0.69, 0.70, 0.73, 0.71],
-}
-MOON = {
-  0: [0.30, 0.55, 0.70, 0.76, 0.80, 0.82, 0.81],
-  1: [0.20, 0.40, 0.65, 0.74, 0.78, 0.79, 0.80],
-  2: [0.25, 0.50, 0.68, 0.70, 0.74, 0.74, 0.74],
-}
+FEDAVG = (
+  [0.30, 0.50, 0.60, 0.70, 0.72, 0.74, 0.76],
+  [0.20, 0.45, 0.55, 0.66, 0.71, 0.75, 0.78],
+  [0.25, 0.52, 0.61, 0.69, 0.70, 0.73, 0.71],
+)
+MOON = (
+  [0.30, 0.55, 0.70, 0.76, 0.80, 0.82, 0.81],
+  [0.20, 0.40, 0.65, 0.74, 0.78, 0.79, 0.80],
+  [0.25, 0.50, 0.68, 0.70, 0.74, 0.74, 0.74],
+)
 
 
-def write_runs(folder):
-  """Two algorithms, three seeds."""
-  for name, by_seed in (('fedavg', FEDAVG), ('moon', MOON)):
-    for seed, accuracies in by_seed.items():
-      flag = f'--config.algorithm={name}'
-      write_run(folder / f'{name}-s{seed}', accuracies, flag, seed=seed)
+def made(folder, given, **columns):
+  """Leaves runs: name -> accuracies, of MOON, or (accuracies, 'KNOB=VALUE ...')."""
+  for name, run in given.items():
+    accuracies, words = run if isinstance(run, tuple) else (run, '')
+    knobs = dict(word.split('=', 1) for word in words.split())
+    seed = int(knobs.pop('seed', 0))
+    flags = [f'--config.{knob}={value}' for knob, value in knobs.items()]
+    write_run(folder / name, accuracies, *flags, seed=seed, **columns)
+  return folder
 
 
-def report(*words):
-  return main([*map(str, words), '--features=none'])
-
-
-def table(out, name):
-  with (out / f'tables/{name}.csv').open(newline='') as file:
-    return list(csv.DictReader(file))
+def of_seeds(algorithm, by_seed):
+  """A run of an algorithm for each seed."""
+  return {
+    f'{algorithm}-s{seed}': (accuracies, f'algorithm={algorithm} seed={seed}')
+    for seed, accuracies in enumerate(by_seed)
+  }
 
 
 class Collected:
@@ -104,93 +106,88 @@ class Collected:
 
 @pytest.fixture(scope='module')
 def reported(tmp_path_factory):
-  """The folder of runs and that of their report."""
+  """The folder of two algorithms' runs with three seeds, and that of their report."""
   folder = tmp_path_factory.mktemp('reported')
-  write_runs(folder / 'runs')
-  assert report(folder / 'runs', f'--out={folder / "out"}') == ExitCode.DONE
+  made(folder / 'runs', of_seeds('fedavg', FEDAVG) | of_seeds('moon', MOON))
+  words = [str(folder / 'runs'), f'--out={folder / "out"}', '--features=none']
+  assert main(words) == ExitCode.DONE
   return folder / 'runs', folder / 'out'
 
 
-def read_accuracies(workdir):
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  return [json.loads(line)['test_accuracy'] for line in lines]
+def table(out, name):
+  with (out / f'tables/{name}.csv').open(newline='') as file:
+    return list(csv.DictReader(file))
 
 
-def mean(values):
-  return sum(values) / len(values)
+def is_estimate(row, name, values):
+  """Whether a row has the mean, the sample deviation and the number of the values."""
+  found = [float(row[f'{name}_{of}']) for of in ('mean', 'std', 'n')]
+  wanted = statistics.mean(values), statistics.stdev(values), len(values)
+  return found == pytest.approx(wanted, rel=1e-12)
 
 
-def deviation(values):
-  squares = sum((value - mean(values)) ** 2 for value in values)
-  return math.sqrt(squares / (len(values) - 1))
+def settings_of(folder, group=None, over=('seed',)):
+  return groups.settings(runs.find([folder], print), Choice(group, over, {}))
 
 
-def close(text, value):
-  return float(text) == pytest.approx(value, rel=1e-12)
+def find(folder):
+  """The names of the runs below a folder, and what is said of them."""
+  said = []
+  found = runs.find([folder], said.append)
+  return [run.path.name for run in found], said
 
 
 # --- the numbers ----------------------------------------------------------------------
 
 
 def test_accuracies_are_means_and_deviations_over_seeds(reported):
-  folder, out = reported
-  rows = {row['series']: row for row in table(out, 'accuracy')}
-  assert list(rows) == ['FedAvg', 'MOON']
-  for label, name in (('FedAvg', 'fedavg'), ('MOON', 'moon')):
-    each = [read_accuracies(folder / f'{name}-s{seed}') for seed in range(3)]
-    numbers = {
-      'final_accuracy': [a[-1] for a in each],
-      'best_accuracy': [max(a) for a in each],
-      'mean_of_last_5': [mean(a[-5:]) for a in each],
-    }
-    assert rows[label]['n'] == '3'
-    assert rows[label]['rounds'] == '7'
-    for column, values in numbers.items():
-      assert close(rows[label][f'{column}_mean'], mean(values))
-      assert close(rows[label][f'{column}_std'], deviation(values))
-      assert rows[label][f'{column}_n'] == '3'
+  rows = table(reported[1], 'accuracy')
+  assert [row['series'] for row in rows] == ['FedAvg', 'MOON']
+  for row, each in zip(rows, (FEDAVG, MOON), strict=True):
+    assert (row['n'], row['rounds']) == ('3', '7')
+    assert is_estimate(row, 'final_accuracy', [a[-1] for a in each])
+    assert is_estimate(row, 'best_accuracy', [max(a) for a in each])
+    last = [statistics.mean(a[-5:]) for a in each]
+    assert is_estimate(row, 'mean_of_last_5', last)
 
 
 def test_the_difference_to_fedavg_is_paired_by_seed(reported):
   row = table(reported[1], 'accuracy')[1]
   # 0.81 - 0.76, 0.80 - 0.78, 0.74 - 0.71
   differences = [0.05, 0.02, 0.03]
-  assert close(row['difference_to_fedavg_mean'], mean(differences))
-  assert close(row['difference_to_fedavg_std'], deviation(differences))
+  assert is_estimate(row, 'difference_to_fedavg', differences)
   # Student's t with 2 degrees of freedom: P(|T| > t) = 1 - t / sqrt(t^2 + 2).
-  t = mean(differences) / (deviation(differences) / math.sqrt(3))
+  t = statistics.mean(differences) / (statistics.stdev(differences) / math.sqrt(3))
   assert float(row['p_value']) == pytest.approx(1 - t / math.sqrt(t**2 + 2), rel=1e-9)
 
 
 def test_what_it_takes_to_reach_the_target(reported):
   fedavg, moon = table(reported[1], 'target')
   # FedAvg's mean last accuracy is (0.76 + 0.78 + 0.71) / 3 = 0.75.
-  assert close(fedavg['target'], 0.75)
+  assert float(fedavg['target']) == pytest.approx(0.75)
   # Seeds 0 and 1 are at 0.75 or above first in rounds 7 and 6; seed 2 never is.
   assert fedavg['reached'] == '2 of 3'
-  assert close(fedavg['rounds_to_target_mean'], 6.5)
+  assert is_estimate(fedavg, 'rounds_to_target', [7, 6])
   # MOON's in rounds 4 and 5; its seed 2 ends at 0.74.
   assert moon['reached'] == '2 of 3'
-  rounds = [4, 5]
-  assert close(moon['rounds_to_target_mean'], mean(rounds))
-  assert close(moon['rounds_to_target_std'], deviation(rounds))
-  megabytes = [(BYTES_DOWN + BYTES_UP) / 1e6 * number for number in rounds]
-  assert close(moon['megabytes_to_target_mean'], mean(megabytes))
-  seconds = [(TRAIN + EVALUATE + IDLE) * number for number in rounds]
-  assert close(moon['seconds_to_target_mean'], mean(seconds))
+  for name, each in {
+    'rounds': 1,
+    'megabytes': (BYTES_DOWN + BYTES_UP) / 1e6,
+    'seconds': TRAIN + EVALUATE + IDLE,
+  }.items():
+    assert is_estimate(moon, f'{name}_to_target', [4 * each, 5 * each])
   # The means over seeds: FedAvg's is there in round 7 by definition, MOON's, of 0.733
   # in round 4 and 0.773 in round 5, in round 5.
   assert (fedavg['round_of_the_mean'], moon['round_of_the_mean']) == ('7', '5')
-  assert close(moon['rounds_saved'], 1 - 5 / 7)
+  assert float(moon['rounds_saved']) == pytest.approx(1 - 5 / 7)
 
 
-def test_a_target_can_be_given(tmp_path):
-  write_runs(tmp_path / 'runs')
-  rows = Collected(tmp_path / 'runs', '--target=0.6').rows('target')
+def test_a_target_can_be_given(reported):
+  rows = Collected(reported[0], '--target=0.6').rows('target')
   assert [row['reached'] for row in rows] == ['3 of 3'] * 2
   # MOON's best accuracies: 0.82, 0.80, 0.74.
-  rows = Collected(tmp_path / 'runs', '--target=moon@best').rows('target')
-  assert close(rows[0]['target'], (0.82 + 0.80 + 0.74) / 3)
+  rows = Collected(reported[0], '--target=moon@best').rows('target')
+  assert float(rows[0]['target']) == pytest.approx((0.82 + 0.80 + 0.74) / 3)
 
 
 @pytest.mark.parametrize(('value', 'text'), [(3e-5, '<0.0001'), (0.0497, '0.0497')])
@@ -223,67 +220,49 @@ def test_a_mean_curve_has_the_rounds_that_all_have():
 
 
 @pytest.mark.parametrize(
-  ('flags', 'columns', 'share'),
+  ('words', 'columns', 'share'),
   [
-    (['algorithm=fedavg'], {}, None),
+    ('algorithm=fedavg', {}, None),
     # mu 2 times 0.25 of 2.0.
-    (['algorithm=moon', 'moon.mu=2'], {}, 25.0),
-    (['algorithm=decentralized_moon', 'moon.mu=2'], {}, 25.0),
+    ('algorithm=moon moon.mu=2', {}, 25.0),
+    ('algorithm=decentralized_moon moon.mu=2', {}, 25.0),
     # (mu + mu_t) = 3, and divided by mu = 2.
-    (['algorithm=dco_moon', 'dco_moon.mu=2'], {'mu_t': 1.0}, 37.5),
-    (
-      ['algorithm=dco_moon', 'dco_moon.mu=2', 'dco_moon.normalise=true'],
-      {'mu_t': 1.0},
-      18.75,
-    ),
+    ('algorithm=dco_moon dco_moon.mu=2', {'mu_t': 1.0}, 37.5),
+    ('algorithm=dco_moon dco_moon.mu=2 dco_moon.normalise=true', {'mu_t': 1.0}, 18.75),
   ],
 )
-def test_the_contrastive_share_is_weighted(tmp_path, flags, columns, share):
-  words = [f'--config.{flag}' for flag in flags]
-  write_run(tmp_path / 'run', [0.5, 0.6], *words, **columns)
+def test_the_contrastive_share_is_weighted(tmp_path, words, columns, share):
+  made(tmp_path, {'run': ([0.5, 0.6], words)}, **columns)
   (run,) = runs.find([tmp_path], print)
-  expected = {} if share is None else {1: share, 2: share}
   found = traces.column(run, 'contrastive_share').to_dict()
-  assert found == pytest.approx(expected)
+  assert found == pytest.approx({} if share is None else {1: share, 2: share})
 
 
 # --- what belongs together ------------------------------------------------------------
 
 
-def settings_of(folder, choice=BY_SEED):
-  return groups.settings(runs.find([folder], print), choice)
-
-
 def test_own_knobs_make_series_and_shared_knobs_make_settings(tmp_path):
-  for beta in (0.1, 0.5):
-    shared = f'--config.partition.beta={beta}'
-    for seed in (0, 1):
-      words = (shared, '--config.algorithm=fedavg')
-      write_run(tmp_path / f'f{beta}{seed}', [0.5], *words, seed=seed)
-      for mu in (1, 10):
-        words = (shared, f'--config.moon.mu={mu}')
-        write_run(tmp_path / f'm{beta}{mu}{seed}', [0.6], *words, seed=seed)
   # The upper bound has no partition, and so belongs to both.
-  write_run(tmp_path / 'c', [0.9], '--config.algorithm=centralized')
-  found = settings_of(tmp_path)
+  given = {'c': ([0.9], 'algorithm=centralized')}
+  for beta in (0.1, 0.5):
+    for seed in (0, 1):
+      shared = f'partition.beta={beta} seed={seed}'
+      given |= {f'f{beta}{seed}': ([0.5], f'algorithm=fedavg {shared}')}
+      for mu in (1, 10):
+        given |= {f'm{beta}{mu}{seed}': ([0.6], f'moon.mu={mu} {shared}')}
+  found = settings_of(made(tmp_path, given))
   assert [setting.title for setting in found] == ['beta=0.1', 'beta=0.5']
+  numbers = {'FedAvg': 2, 'MOON, mu=1': 2, 'MOON, mu=10': 2, 'centralized': 1}
   for setting in found:
-    assert {series.label: len(series.finished) for series in setting.series} == {
-      'FedAvg': 2,
-      'MOON, mu=1': 2,
-      'MOON, mu=10': 2,
-      'centralized': 1,
-    }
-  by_beta = settings_of(tmp_path, Choice(('partition.beta',), ('seed',), {}))
-  titles = ['FedAvg', 'MOON, mu=1', 'MOON, mu=10', 'centralized']
-  assert [setting.title for setting in by_beta] == titles
+    assert {one.label: len(one.finished) for one in setting.series} == numbers
+  by_beta = settings_of(tmp_path, ('partition.beta',))
+  assert [setting.title for setting in by_beta] == list(numbers)
   assert [series.label for series in by_beta[1].series] == ['beta=0.1', 'beta=0.5']
 
 
 def test_a_run_of_several_settings_is_described_by_its_own_knobs(tmp_path):
-  for beta in (0.1, 0.5):
-    write_run(tmp_path / f'f{beta}', [0.5], f'--config.partition.beta={beta}')
-  write_run(tmp_path / 'c', [0.9], '--config.algorithm=centralized')
+  given = {f'm{beta}': ([0.5], f'partition.beta={beta}') for beta in (0.1, 0.5)}
+  made(tmp_path, given | {'c': ([0.9], 'algorithm=centralized')})
   setting, _ = settings_of(tmp_path)
   looked_at = features.Features(np.asarray(1), *[np.zeros(0)] * 4)
   told = [
@@ -295,41 +274,162 @@ def test_a_run_of_several_settings_is_described_by_its_own_knobs(tmp_path):
 
 
 def test_what_may_change_in_a_resumption_makes_no_setting(tmp_path):
-  write_run(tmp_path / 'a', [0.5] * 2, '--config.num_rounds=2', seed=0)
-  write_run(tmp_path / 'b', [0.5] * 3, '--config.execution.lanes=2', seed=1)
-  (setting,) = settings_of(tmp_path)
+  given = {
+    'a': ([0.5] * 2, 'num_rounds=2'),
+    'b': ([0.5] * 3, 'execution.lanes=2 seed=1'),
+  }
+  (setting,) = settings_of(made(tmp_path, given))
   assert setting.title == ''
   assert [len(series.finished) for series in setting.series] == [2]
 
 
+def test_a_setting_tells_the_data_set_that_one_source_has(tmp_path):
+  tfds = 'data.source=tfds data.name=fashion_mnist'
+  found = settings_of(made(tmp_path, {'a': [0.5, 0.6], 'b': ([0.7, 0.8], tfds)}))
+  titles = [setting.title for setting in found]
+  assert titles == ['source=digits', 'source=tfds, data=fashion_mnist']
+
+
+def test_an_experiment_and_seed_counts_once(tmp_path):
+  made(tmp_path, {'a': [0.5, 0.6], 'b': ([0.5, 0.7], 'execution.lanes=2')})
+  made(tmp_path, {'c': ([0.5, 0.6], 'seed=1'), 'd': ([0.5, 0.6, 0.7], 'seed=1')})
+  said = []
+  kept = groups.without_duplicates(runs.find([tmp_path], print), said.append)
+  assert [run.path.name for run in kept] == ['a', 'd']
+  assert said == [
+    f'skipped {tmp_path}/{name}: the same experiment and seed as {tmp_path}/{longest}'
+    for name, longest in (('b', 'a'), ('c', 'd'))
+  ]
+
+
+def test_long_values_keep_series_apart_in_a_few_words():
+  texts = {naming.describe((('data.path', 'x' * 3000 + end),)) for end in '01'}
+  assert len(texts) == 2
+  assert max(map(len, texts)) < 320
+
+
+# --- comparing with FedAvg ------------------------------------------------------------
+
+PLAIN, MOMENTUM = (
+  f'algorithm=fedavg server_optimizer.momentum={momentum}' for momentum in (0, 0.9)
+)
+TWO_BETAS = {
+  f'{name}{beta}': ([last], f'algorithm={name} partition.beta={beta}')
+  for beta, lasts in ((0.1, (0.3, 0.4)), (0.5, (0.6, 0.8)))
+  for name, last in zip(('fedavg', 'moon'), lasts, strict=True)
+}
+MOON_WITH = 'server_optimizer.momentum=0.9'
+# Runs, how they are grouped, the algorithm of the target -> label -> (difference of the
+# final accuracy to FedAvg's, target).
+COMPARED = {
+  'plain FedAvg is what everything is compared with': (
+    {
+      'm': ([0.7], MOMENTUM),
+      'f': ([0.5], PLAIN),
+      's': ([0.3], 'algorithm=solo'),
+      'o': [0.6],
+    },
+    None,
+    'fedavg',
+    {
+      'FedAvg': (None, 0.5),
+      'FedAvg, server momentum=0.9': (0.2, 0.5),
+      'MOON': (0.1, 0.5),
+      'SOLO': (-0.2, 0.5),
+    },
+  ),
+  'with the same server optimizer FedAvg has it too': (
+    {'m': ([0.7], MOMENTUM), 'f': ([0.5], PLAIN), 'o': ([0.6], MOON_WITH)},
+    None,
+    'fedavg',
+    {
+      'FedAvg': (None, 0.5),
+      'FedAvg, server momentum=0.9': (0.2, 0.5),
+      'MOON, server momentum=0.9': (-0.1, 0.7),
+    },
+  ),
+  'another server optimizer is compared with its own algorithm': (
+    {
+      'a': ([0.5], 'moon.mu=5'),
+      'b': ([0.6], 'moon.mu=1'),
+      'c': ([0.7], f'moon.mu=5 {MOON_WITH}'),
+    },
+    None,
+    'moon',
+    {
+      'MOON, mu=5': (None, 0.5),
+      'MOON, mu=1': (None, 0.6),
+      'MOON, server momentum=0.9, mu=5': (None, 0.5),
+    },
+  ),
+  # `centralized` has no beta: neither is its FedAvg.
+  'each series is compared with FedAvg of its own knobs': (
+    TWO_BETAS | {'c': ([0.9], 'algorithm=centralized')},
+    ('algorithm', 'partition.beta'),
+    'fedavg',
+    {
+      'FedAvg, beta=0.1': (None, 0.3),
+      'FedAvg, beta=0.5': (None, 0.6),
+      'MOON, beta=0.1': (0.1, 0.3),
+      'MOON, beta=0.5': (0.2, 0.6),
+      'centralized': (None, None),
+    },
+  ),
+}
+
+
+@pytest.mark.parametrize('case', COMPARED)
+def test_what_a_series_is_compared_with(tmp_path, case):
+  given, group, algorithm, expected = COMPARED[case]
+  (setting,) = settings_of(made(tmp_path, given), group)
+  found = results.results(setting, results.Target(None, algorithm))
+  assert expected == {
+    row['series']: (
+      round(row['difference_to_fedavg_mean'], 9) if row.get('pairs') else None,
+      row['target'],
+    )
+    for row in (result.row for result in found)
+  }
+
+
+def test_the_plain_server_is_named_where_it_is_asked_for(tmp_path):
+  made(tmp_path, {'a': ([0.5], PLAIN), 'b': ([0.6], MOMENTUM)})
+  (setting,) = settings_of(tmp_path, ('server_optimizer.momentum',))
+  labels = [series.label for series in setting.series]
+  assert labels == ['server momentum=0', 'server momentum=0.9']
+  (sweep,) = charts.sweeps([setting])
+  assert [line.label for line in sweep.lines] == ['any server momentum']
+
+
+def test_pairs_have_one_seed_and_one_length_and_are_counted(tmp_path, capsys):
+  given = of_seeds('fedavg', ([0.5, 0.75], [0.5, 0.6, 0.7], [0.5, 0.6, 0.7]))
+  given |= of_seeds('moon', ([0.5, 0.6, 0.8],) * 2)
+  given |= {'m3': ([0.5, 0.6, 0.9], 'seed=3')}
+  rows = Collected(made(tmp_path / 'runs', given)).rows('accuracy')
+  assert 'unequal numbers of rounds: ' in capsys.readouterr().err
+  assert [row['rounds'] for row in rows] == ['2 to 3', '3']
+  # Only those of seed 1 have as many rounds.
+  assert [(row['n'], row['pairs']) for row in rows] == [('3', ''), ('3', '1')]
+  assert float(rows[1]['difference_to_fedavg_mean']) == pytest.approx(0.8 - 0.7)
+
+
+# --- the charts and the files ---------------------------------------------------------
+
+
 def test_sweeps_and_traces_are_drawn_where_there_are_some(tmp_path):
-  for mu in (1, 5, 10):
-    flag = f'--config.moon.mu={mu}'
-    more = {'positive_cosine': 0.5, 'train_accuracy': 0.4}
-    write_run(tmp_path / f'runs/{mu}', [0.5, 0.6], flag, **more)
-  names = set(Collected(tmp_path / 'runs').charts())
+  given = {str(mu): ([0.5, 0.6], f'moon.mu={mu}') for mu in (1, 5, 10)}
+  made(tmp_path, given, positive_cosine=0.5, train_accuracy=0.4)
+  names = set(Collected(tmp_path).charts())
   # What each minimised is not comparable between algorithms; its first term is.
   assert {'train_loss', 'supervised_loss', 'train_accuracy'} <= names
   assert {'sweep-moon.mu', 'positive_cosine', 'contrastive_share', 'drift'} <= names
   assert not names & {'temperature', 'p_t', 'consensus_distance'}
 
 
-def test_every_figure_is_a_png_and_a_pdf(reported):
-  figures = reported[1] / 'figures'
-  names = {path.stem for path in figures.iterdir()}
-  assert names == {*Collected(reported[0]).charts()}
-  for name in names:
-    with Image.open(figures / f'{name}.png') as image:
-      assert image.width > 800
-    assert (figures / f'{name}.pdf').read_bytes().startswith(b'%PDF')
-
-
 def test_a_sweep_looks_like_its_series_and_not_like_what_it_is_compared_with(tmp_path):
-  write_run(tmp_path / 'f', [0.5, 0.6], '--config.algorithm=fedavg')
   # Seven series: the next style would have the colour of the first.
-  for mu in range(1, 7):
-    write_run(tmp_path / f'm{mu}', [0.5, 0.6], f'--config.moon.mu={mu}')
-  found = settings_of(tmp_path)
+  given = {f'm{mu}': ([0.5, 0.6], f'moon.mu={mu}') for mu in range(1, 7)}
+  found = settings_of(made(tmp_path, given | {'f': ([0.5, 0.6], 'algorithm=fedavg')}))
   (sweep,) = charts.sweeps(found)
   looks = charts.looks(found, [sweep])
   assert [line.label for line in sweep.lines] == ['MOON, any mu', 'FedAvg']
@@ -339,19 +439,18 @@ def test_a_sweep_looks_like_its_series_and_not_like_what_it_is_compared_with(tmp
 
 def test_a_sweep_is_after_equally_many_rounds(tmp_path):
   by_mu = {1: [0.2, 0.5], 5: [0.3, 0.6, 0.9], 10: [0.1, 0.4]}
-  for mu, accuracies in by_mu.items():
-    write_run(tmp_path / f'{mu}', accuracies, f'--config.moon.mu={mu}')
-  write_run(tmp_path / '5b', [0.3, 0.8], '--config.moon.mu=5', seed=1)
-  write_run(tmp_path / 'f', [0.2, 0.3, 0.7], '--config.algorithm=fedavg')
-  (chart,) = charts.sweeps(settings_of(tmp_path))
+  given = {str(mu): (accuracies, f'moon.mu={mu}') for mu, accuracies in by_mu.items()}
+  given |= {'5b': ([0.3, 0.8], 'moon.mu=5 seed=1')}
+  given |= {'f': ([0.2, 0.3, 0.7], 'algorithm=fedavg')}
+  (chart,) = charts.sweeps(settings_of(made(tmp_path, given)))
   line, level = chart.lines
+  assert chart.title == 'Accuracy after 2 rounds against mu'
   assert chart.ticks == ['1', '5', '10']
   assert list(line.points.index) == list(level.points.index) == [0, 1, 2]
   assert list(line.points['mean']) == pytest.approx([50.0, 70.0, 40.0])
   assert list(line.points['n']) == [1, 2, 1]
   assert level.label == 'FedAvg'
   assert list(level.points['mean']) == pytest.approx([30.0] * 3)
-  assert chart.title == 'Accuracy after 2 rounds against mu'
 
 
 def test_the_partition_has_clients_from_left_to_right(tmp_path):
@@ -370,7 +469,8 @@ def test_of_many_clients_some_are_shown_and_their_sizes(tmp_path):
   counts = np.zeros((5000, 3), int)
   counts[np.arange(5000), np.arange(5000) % 3] = 5000 - np.arange(5000)
   np.savez(path / 'partition.npz', class_counts=counts)
-  owned, sizes = sections.partition(settings_of(tmp_path)[0])
+  drawn = Collected(tmp_path).charts()
+  owned, sizes = drawn['partition'], drawn['sizes']
   assert owned.x_label == '200 of 5,000 clients, from fewest to most examples'
   totals = owned.values.sum(0)
   assert (totals[0], totals[-1], totals.size) == (1, 5000, 200)
@@ -381,55 +481,32 @@ def test_of_many_clients_some_are_shown_and_their_sizes(tmp_path):
   assert counted[:3] == [(0, 0), (42, 84), (126, 84)]
   assert counted[-2:] == [(4998, 44), (5082, 0)]
   assert points['mean'].sum() == 5000
-  drawn = Collected(tmp_path).charts()
-  assert {'partition', 'sizes'} <= set(drawn)
 
 
-def compared_with_fedavg(setting):
-  """label -> (difference of the final accuracy, target), both by FedAvg's runs."""
-  rows = [result.row for result in results.results(setting, results.Target(None))]
-  return {
-    row['series']: (
-      round(row['difference_to_fedavg_mean'], 9) if row.get('pairs') else None,
-      row['target'],
-    )
-    for row in rows
-  }
+def test_every_figure_is_a_png_and_a_pdf(reported):
+  figures = reported[1] / 'figures'
+  names = {path.stem for path in figures.iterdir()}
+  assert names == {*Collected(reported[0]).charts()}
+  for name in names:
+    with Image.open(figures / f'{name}.png') as image:
+      assert image.width > 800
+    assert (figures / f'{name}.pdf').read_bytes().startswith(b'%PDF')
 
 
-def test_only_runs_of_equal_length_are_pairs(tmp_path):
-  for seed, accuracies in enumerate(([0.5, 0.6], [0.5, 0.7])):
-    write_run(tmp_path / f'f{seed}', accuracies, '--config.algorithm=fedavg', seed=seed)
-  write_run(tmp_path / 'm0', [0.5, 0.75], seed=0)
-  write_run(tmp_path / 'm1', [0.5, 0.6, 0.9], seed=1)
-  (setting,) = settings_of(tmp_path)
-  row = results.results(setting, results.Target(0.5))[1].row
-  assert row['pairs'] == 1
-  assert row['difference_to_fedavg_mean'] == pytest.approx(0.15)
-
-
-def test_each_series_is_compared_with_fedavg_of_its_own_knobs(tmp_path):
-  for beta, fedavg, moon in ((0.1, 0.3, 0.4), (0.5, 0.6, 0.8)):
-    shared = f'--config.partition.beta={beta}'
-    write_run(tmp_path / f'f{beta}', [fedavg], shared, '--config.algorithm=fedavg')
-    write_run(tmp_path / f'm{beta}', [moon], shared)
-  write_run(tmp_path / 'c', [0.9], '--config.algorithm=centralized')
-  by_both = Choice(('algorithm', 'partition.beta'), ('seed',), {})
-  (setting,) = settings_of(tmp_path, by_both)
-  assert compared_with_fedavg(setting) == {
-    'FedAvg, beta=0.1': (None, 0.3),
-    'FedAvg, beta=0.5': (None, 0.6),
-    'MOON, beta=0.1': (0.1, 0.3),
-    'MOON, beta=0.5': (0.2, 0.6),
-    # It has no beta: neither is its FedAvg.
-    'centralized': (None, None),
-  }
+def test_tables_are_markdown_and_latex_too(reported):
+  markdown, latex = (
+    (reported[1] / f'tables/accuracy.{ending}').read_text() for ending in ('md', 'tex')
+  )
+  assert '75.00 ± 3.61' in markdown
+  assert markdown.count('\n|') >= 3
+  assert r'75.00 $\pm$ 3.61' in latex
+  assert r'final accuracy, \%' in latex
+  assert latex.startswith(r'\begin{tabular}')
 
 
 def test_a_second_report_leaves_nothing_of_the_first(tmp_path):
-  for beta in (0.1, 0.5):
-    flag = f'--config.partition.beta={beta}'
-    write_run(tmp_path / f'runs/{beta}', [0.5, 0.6], flag)
+  given = {f'{beta}': ([0.5, 0.6], f'partition.beta={beta}') for beta in (0.1, 0.5)}
+  made(tmp_path / 'runs', given)
   out = tmp_path / 'out'
   Collected(tmp_path / 'runs').write(out)
   (out / 'figures/mine.png').write_bytes(b'')
@@ -440,18 +517,31 @@ def test_a_second_report_leaves_nothing_of_the_first(tmp_path):
   assert not [name for name in names if 'beta=0.1' in name]
 
 
-def test_tables_are_markdown_and_latex_too(reported):
-  out = reported[1]
-  markdown = (out / 'tables/accuracy.md').read_text()
-  assert '75.00 ± 3.61' in markdown
-  assert markdown.count('\n|') >= 3
-  latex = (out / 'tables/accuracy.tex').read_text()
-  assert r'75.00 $\pm$ 3.61' in latex
-  assert r'final accuracy, \%' in latex
-  assert latex.startswith(r'\begin{tabular}')
+@pytest.mark.slow
+def test_long_values_are_drawn_as_fast_as_others(tmp_path):
+  # They differ in their last letter only, and once made pictures of minutes.
+  for number in range(2):
+    path = write_run(tmp_path / f'runs/{number}', [0.5, 0.6])
+    change(path, config={'data': {'source': 'npz', 'path': 3000 * 'x' + str(number)}})
+  begin = time.process_time()
+  told = ['--features=none', f'--out={tmp_path}/out', str(tmp_path / 'runs')]
+  assert main(told) == ExitCode.DONE
+  assert time.process_time() - begin < 30
+  pictures = list((tmp_path / 'out/figures').glob('test_accuracy-*.png'))
+  assert len(pictures) == 2
+  for path in pictures:
+    with Image.open(path) as image:
+      assert max(image.size) < 2000
 
 
 # --- what is left out, and said -------------------------------------------------------
+
+
+def change(path, **changes):
+  """Changes entries of a run's config.json, those of `config` one by one."""
+  saved = json.loads((path / 'config.json').read_text())
+  saved['config'] |= changes.pop('config', {})
+  (path / 'config.json').write_text(json.dumps(saved | changes))
 
 
 def test_only_finished_runs_are_averaged(tmp_path, capsys):
@@ -466,79 +556,28 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
   write_run(folder / 'failed', [], seed=3, finished=False)
   report = Collected(folder)
   report.write(tmp_path)
-  said = capsys.readouterr().err
-  for words in (
-    f'{folder}/diverged is diverged after round 2: in no average',
-    f'{folder}/killed is unfinished after round 1: in no average',
-    f'{folder}/failed is without a round: in no average',
-  ):
-    assert words in said
-    assert words in (tmp_path / 'index.html').read_text()
+  said, page = capsys.readouterr().err, (tmp_path / 'index.html').read_text()
+  endings = {
+    'diverged': 'diverged after round 2',
+    'killed': 'unfinished after round 1',
+    'failed': 'without a round',
+  }
+  for name, words in endings.items():
+    assert f'{folder}/{name} is {words}: in no average' in said
+    assert f'{folder}/{name} is {words}: in no average' in page
   (row,) = report.rows('accuracy')
   assert (row['n'], row['final_accuracy_mean']) == ('1', '0.75')
-  assert {row['run']: row['state'] for row in report.rows('runs')} == {
-    f'{folder}/good': 'finished',
-    f'{folder}/diverged': 'diverged',
-    f'{folder}/killed': 'unfinished',
-    f'{folder}/failed': 'without a round',
+  states = {pathlib.Path(row['run']).name: row['state'] for row in report.rows('runs')}
+  assert states == {'good': 'finished'} | {
+    name: words.split(' after')[0] for name, words in endings.items()
   }
-
-
-def test_unequal_numbers_of_rounds_are_said_and_not_compared(tmp_path, capsys):
-  fedavg = '--config.algorithm=fedavg'
-  write_run(tmp_path / 'runs/f0', [0.5, 0.75], fedavg, seed=0)
-  write_run(tmp_path / 'runs/f1', [0.5, 0.6, 0.7], fedavg, seed=1)
-  for seed in (0, 1):
-    write_run(tmp_path / f'runs/m{seed}', [0.5, 0.6, 0.8], seed=seed)
-  rows = Collected(tmp_path / 'runs').rows('accuracy')
-  assert 'unequal numbers of rounds: ' in capsys.readouterr().err
-  assert [row['rounds'] for row in rows] == ['2 to 3', '3']
-  # Only those of seed 1 have as many rounds.
-  assert rows[1]['difference_to_fedavg_n'] == '1'
-  assert close(rows[1]['difference_to_fedavg_mean'], 0.8 - 0.7)
-
-
-def find(folder):
-  """The names of the runs below a folder, and what is said of them."""
-  said = []
-  found = runs.find([folder], said.append)
-  return [run.path.name for run in found], said
-
-
-def change_config(path, **changes):
-  saved = json.loads((path / 'config.json').read_text())
-  saved['config'] |= changes
-  (path / 'config.json').write_text(json.dumps(saved))
-
-
-def test_long_values_keep_series_apart_in_a_few_words():
-  texts = {naming.describe((('data.path', 'x' * 3000 + end),)) for end in '01'}
-  assert len(texts) == 2
-  assert max(map(len, texts)) < 320
-
-
-@pytest.mark.slow
-def test_long_values_are_drawn_as_fast_as_others(tmp_path):
-  # They differ in their last letter only, and once made pictures of minutes.
-  for number in range(2):
-    path = write_run(tmp_path / f'runs/{number}', [0.5, 0.6])
-    change_config(path, data={'source': 'npz', 'path': 3000 * 'x' + str(number)})
-  begin = time.process_time()
-  told = ['--features=none', f'--out={tmp_path}/out', str(tmp_path / 'runs')]
-  assert main(told) == ExitCode.DONE
-  assert time.process_time() - begin < 30
-  pictures = list((tmp_path / 'out/figures').glob('test_accuracy-*.png'))
-  assert len(pictures) == 2
-  for path in pictures:
-    with Image.open(path) as image:
-      assert max(image.size) < 2000
 
 
 def test_a_knob_with_a_name_of_3000_letters_is_none(tmp_path):
   # As the label of an axis it made a picture of 48,000 pixels.
   write_run(tmp_path / 'good', [0.5])
   for place in ({'k' * 3000: 1}, {'local': {'k' * 3000: 1}}):
-    change_config(bad := write_run(tmp_path / f'bad{len(str(place))}', [0.5]), **place)
+    change(bad := write_run(tmp_path / f'bad{len(str(place))}', [0.5]), config=place)
     names, (line, *_) = find(tmp_path)
     assert names == ['good']
     assert 'config.json is damaged' in line
@@ -555,43 +594,33 @@ def test_a_half_written_line_is_left_out(tmp_path):
   assert said == []
 
 
-def drop(name):
-  return lambda line: line.pop(name)
-
-
 @pytest.mark.parametrize(
-  ('damage', 'words'),
+  ('file', 'text', 'words'),
   [
     (
-      lambda path: (path / 'metrics.jsonl').write_text(
-        '{"round": 1}\nx\n{"round": 3}\n'
-      ),
-      "{}/metrics.jsonl is damaged: 'Expecting value: line 1 column 1 (char 0)'.",
+      'metrics.jsonl',
+      '{"round": 1}\nx\n{"round": 3}\n',
+      "{} is damaged: 'Expecting value: line 1 column 1 (char 0)'.",
     ),
     (
-      lambda path: (path / 'config.json').write_text('{"a'),
-      "{}/config.json is damaged: 'Unterminated string starting at: line 1 column 2 "
-      "(char 1)'.",
+      'config.json',
+      '{"a',
+      "{} is damaged: 'Unterminated string starting at: line 1 column 2 (char 1)'.",
     ),
+    ('config.json', '{}', 'config.json is not what a run writes'),
+    ('config.json', '{"config": {"seed": 1}}', 'config.json is not what a run writes'),
     (
-      lambda path: (path / 'config.json').write_text('{}'),
-      'config.json is not what a run writes',
-    ),
-    (
-      lambda path: (path / 'config.json').write_text('{"config": {"seed": 1}}'),
-      'config.json is not what a run writes',
-    ),
-    (
-      lambda path: (path / 'summary.json').write_text('['),
-      "{}/summary.json is damaged: 'Expecting value: line 1 column 2 (char 1)'.",
+      'summary.json',
+      '[',
+      "{} is damaged: 'Expecting value: line 1 column 2 (char 1)'.",
     ),
   ],
 )
-def test_a_damaged_run_is_skipped_with_a_line(tmp_path, damage, words):
-  write_run(tmp_path / 'good', [0.5])
-  damage(write_run(tmp_path / 'bad', [0.5, 0.6]))
+def test_a_damaged_run_is_skipped_with_a_line(tmp_path, file, text, words):
+  made(tmp_path, {'good': [0.5], 'bad': [0.5, 0.6]})
   bad = tmp_path / 'bad'
-  assert find(tmp_path) == (['good'], [f'skipped {bad}: {words.format(bad)}'])
+  (bad / file).write_text(text)
+  assert find(tmp_path) == (['good'], [f'skipped {bad}: {words.format(bad / file)}'])
 
 
 def test_what_an_older_version_did_not_have_is_as_in_base(tmp_path):
@@ -600,183 +629,66 @@ def test_what_an_older_version_did_not_have_is_as_in_base(tmp_path):
   del content['config']['drop_last']
   path.write_text(json.dumps(content))
   (run,) = runs.find([tmp_path], print)
-  assert run.knobs['drop_last'] is False
-  assert run.identity['drop_last'] is False
-
-
-def test_a_folder_without_a_run_is_told(tmp_path, capsys):
-  path = write_run(tmp_path / 'a', [0.5], '--config.algorithm=fedavg')
-  (tmp_path / 'empty').mkdir()
-  assert main(['compare', str(path), str(tmp_path / 'empty')]) == ExitCode.DONE
-  assert capsys.readouterr().err == f'no run was found below {tmp_path}/empty\n'
+  assert run.knobs['drop_last'] is run.identity['drop_last'] is False
 
 
 def test_a_damaged_partition_is_not_drawn(tmp_path):
-  path = write_run(tmp_path / 'runs/a', [0.5, 0.6]) / 'partition.npz'
+  path = write_run(tmp_path / 'a', [0.5, 0.6]) / 'partition.npz'
   path.write_bytes(path.read_bytes()[:-50])
-  drawn = Collected(tmp_path / 'runs').charts()
+  drawn = Collected(tmp_path).charts()
   assert 'partition' not in drawn
   assert 'test_accuracy' in drawn
 
 
-PLAIN, MOMENTUM = (
-  ('--config.algorithm=fedavg', f'--config.server_optimizer.momentum={momentum}')
-  for momentum in (0, 0.9)
-)
-
-
-def test_plain_fedavg_is_what_everything_is_compared_with(tmp_path):
-  write_run(tmp_path / 'm', [0.7], *MOMENTUM)
-  write_run(tmp_path / 'f', [0.5], *PLAIN)
-  write_run(tmp_path / 's', [0.3], '--config.algorithm=solo')
-  write_run(tmp_path / 'o', [0.6])
-  (setting,) = settings_of(tmp_path)
-  assert compared_with_fedavg(setting) == {
-    'FedAvg': (None, 0.5),
-    'FedAvg, server momentum=0.9': (0.2, 0.5),
-    'MOON': (0.1, 0.5),
-    'SOLO': (-0.2, 0.5),
-  }
-
-
-def test_with_the_same_server_optimizer_fedavg_has_it_too(tmp_path):
-  write_run(tmp_path / 'm', [0.7], *MOMENTUM)
-  write_run(tmp_path / 'f', [0.5], *PLAIN)
-  write_run(tmp_path / 'o', [0.6], MOMENTUM[1])
-  (setting,) = settings_of(tmp_path)
-  difference, _ = compared_with_fedavg(setting)['MOON, server momentum=0.9']
-  assert difference == -0.1
-
-
-def test_another_server_optimizer_is_compared_with_its_own_algorithm(tmp_path):
-  write_run(tmp_path / 'a', [0.5], '--config.moon.mu=5')
-  write_run(tmp_path / 'b', [0.6], '--config.moon.mu=1')
-  write_run(tmp_path / 'c', [0.7], '--config.moon.mu=5', MOMENTUM[1])
-  (setting,) = settings_of(tmp_path)
-  target = results.Target(None, 'moon', 'last')
-  found = {r.row['series']: r.row['target'] for r in results.results(setting, target)}
-  assert found == {
-    'MOON, mu=5': 0.5,
-    'MOON, mu=1': 0.6,
-    'MOON, server momentum=0.9, mu=5': 0.5,
-  }
-
-
-def test_the_plain_server_is_named_where_it_is_asked_for(tmp_path):
-  write_run(tmp_path / 'a', [0.5], *PLAIN)
-  write_run(tmp_path / 'b', [0.6], *MOMENTUM)
-  by_momentum = Choice(('server_optimizer.momentum',), ('seed',), {})
-  (setting,) = settings_of(tmp_path, by_momentum)
-  labels = [series.label for series in setting.series]
-  assert labels == ['server momentum=0', 'server momentum=0.9']
-  (sweep,) = charts.sweeps([setting])
-  assert [line.label for line in sweep.lines] == ['any server momentum']
-
-
-def test_a_report_outlives_its_output_and_does_without_jax(tmp_path):
-  write_run(tmp_path / 'runs/a', [0.5, 0.6])
-  code = """
-import runpy, sys
-try:
-  runpy.run_module('moon_jax.report', run_name='__main__')
-finally:
-  assert 'jax' not in sys.modules
-"""
-  with open('/dev/full', 'w') as full:
-    done = run_python(code, tmp_path / 'runs', f'--out={tmp_path / "out"}', stdout=full)
-  assert done.returncode == ExitCode.DONE
-  assert 'Standard output cannot be written' in done.stderr
-
-
-def run_python(code, *words, stdout=subprocess.PIPE):
-  words = [sys.executable, '-u', '-c', code, *words, '--features=none']
-  given = {'stdout': stdout, 'stderr': subprocess.PIPE, 'text': True, 'check': False}
-  return subprocess.run(words, cwd=ROOT, **given)
-
-
-def test_a_setting_tells_the_data_set_that_one_source_has(tmp_path):
-  write_run(tmp_path / 'a', [0.5, 0.6])
-  tfds = ('--config.data.source=tfds', '--config.data.name=fashion_mnist')
-  write_run(tmp_path / 'b', [0.7, 0.8], *tfds)
-  titles = [setting.title for setting in settings_of(tmp_path)]
-  assert titles == ['source=digits', 'source=tfds, data=fashion_mnist']
-
-
-def test_pairs_are_counted(tmp_path):
-  for seed in (0, 1, 2):
-    write_run(tmp_path / f'runs/f{seed}', [0.5], '--config.algorithm=fedavg', seed=seed)
-  for seed in (1, 2, 3, 4):
-    write_run(tmp_path / f'runs/m{seed}', [0.6 + seed / 100], seed=seed)
-  rows = Collected(tmp_path / 'runs').rows('accuracy')
-  assert [(row['n'], row['pairs']) for row in rows] == [('3', ''), ('4', '2')]
-
-
 def test_a_missing_column_is_left_out_of_its_numbers(tmp_path):
-  path = write_run(tmp_path / 'runs/a', [0.5, 0.6], '--config.algorithm=fedavg')
-  edit_lines(path / 'metrics.jsonl', drop('bytes_up'))
-  (row,) = Collected(tmp_path / 'runs').rows('target')
+  made(tmp_path, {'a': ([0.5, 0.6], 'algorithm=fedavg')})
+  edit_lines(tmp_path / 'a/metrics.jsonl', lambda line: line.pop('bytes_up'))
+  (row,) = Collected(tmp_path).rows('target')
   assert row['megabytes_to_target_mean'] == ''
   assert float(row['seconds_to_target_mean']) == 2 * (TRAIN + EVALUATE + IDLE)
 
 
-def test_an_experiment_and_seed_counts_once(tmp_path):
-  write_run(tmp_path / 'a', [0.5, 0.6])
-  write_run(tmp_path / 'b', [0.5, 0.7], '--config.execution.lanes=2')
-  write_run(tmp_path / 'c', [0.5, 0.6], seed=1)
-  write_run(tmp_path / 'd', [0.5, 0.6, 0.7], seed=1)
-  found = runs.find([tmp_path], print)
-  said = []
-  kept = groups.without_duplicates(found, said.append)
-  assert [run.path.name for run in kept] == ['a', 'd']
-  assert said == [
-    f'skipped {tmp_path}/{name}: the same experiment and seed as {tmp_path}/{longest}'
-    for name, longest in (('b', 'a'), ('c', 'd'))
-  ]
+# --- the command ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
   ('words', 'complaint'),
   [
-    (['nowhere'], "'nowhere' is not a folder."),
-    (['empty'], 'No run was found below empty.'),
-    (['killed'], 'No finished run is left of 1 below killed.'),
-    ([], 'A FOLDER is missing; see --help.'),
-    (['compare'], 'A RUN is missing; see --help.'),
-    (['compare', 'runs/a', '--over=seed'], "Unknown command line flag 'over'"),
-    (['runs', '--config=nowhere.py'], "--config='nowhere.py' is not a file."),
+    ('nowhere', "'nowhere' is not a folder."),
+    ('empty', 'No run was found below empty.'),
+    ('killed', 'No finished run is left of 1 below killed.'),
+    ('', 'A FOLDER is missing; see --help.'),
+    ('compare', 'A RUN is missing; see --help.'),
+    ('compare empty', 'No run was found below empty.'),
+    ('compare runs/a --over=seed', "Unknown command line flag 'over'"),
+    ('runs --config=nowhere.py', "--config='nowhere.py' is not a file."),
     (
-      ['runs', '--where=data.nme=x'],
+      'runs --where=data.nme=x',
       "--where: no run has a setting 'data.nme'. Did you mean 'data.name'?",
     ),
-    (['runs', '--where=seed=7'], '--where: none of the 1 runs is chosen.'),
-    (['runs', '--where=seed'], "--where='seed' must be KNOB=VALUE"),
-    (['runs', '--where=seed=1', '--where=seed=2'], "--where names 'seed' twice."),
+    ('runs --where=seed=7', '--where: none of the 1 runs is chosen.'),
+    ('runs --where=seed', "--where='seed' must be KNOB=VALUE"),
+    ('runs --where=seed=1 --where=seed=2', "--where names 'seed' twice."),
     (
-      ['runs', '--group=moon.nu'],
+      'runs --group=moon.nu',
       "--group: no run has a setting 'moon.nu'. Did you mean 'moon.mu'?",
     ),
+    ('runs --over=execution.lanes', "--over: no run has a setting 'execution.lanes'."),
+    ('runs --group=seed', '--group and --over both name seed.'),
     (
-      ['runs', '--over=execution.lanes'],
-      "--over: no run has a setting 'execution.lanes'.",
-    ),
-    (['runs', '--group=seed'], '--group and --over both name seed.'),
-    (
-      ['runs', '--over=algorithm,seed'],
+      'runs --over=algorithm,seed',
       "--over='algorithm,seed' needs --group, without algorithm.",
     ),
-    (['runs', '--target=fedavg'], "--target='fedavg' must be an accuracy in (0, 1]"),
-    (['runs', '--target=97'], "--target='97' must be an accuracy in (0, 1]"),
-    (['runs', '--target=fedvag@last'], "Did you mean 'fedavg'?"),
+    ('runs --target=fedavg', "--target='fedavg' must be an accuracy in (0, 1]"),
+    ('runs --target=97', "--target='97' must be an accuracy in (0, 1]"),
+    ('runs --target=fedvag@last', "Did you mean 'fedavg'?"),
+    ('compare runs/a --target=fedvag@last', "Did you mean 'fedavg'?"),
     (
-      ['runs', '--features=nowhere'],
+      'runs --features=nowhere',
       "--features='nowhere' is not among the finished runs.",
     ),
-    (['runs', '--out=file', '--features=none'], "--out='file' cannot be written: "),
-    (
-      ['runs', '--ouy=x'],
-      "Unknown command line flag 'ouy'. Did you mean: out ?",
-    ),
-    (['compare', 'empty'], 'No run was found below empty.'),
+    ('runs --out=file --features=none', "--out='file' cannot be written: "),
+    ('runs --ouy=x', "Unknown command line flag 'ouy'. Did you mean: out ?"),
   ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, complaint):
@@ -785,35 +697,37 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, complaint):
   write_run(pathlib.Path('killed/a'), [0.5], finished=False)
   pathlib.Path('empty').mkdir()
   pathlib.Path('file').write_text('')
-  assert main(words) == ExitCode.USAGE
+  assert main(words.split()) == ExitCode.USAGE
   out, err = capsys.readouterr()
   assert 'report: ' not in out
   assert complaint in err.splitlines()[-1]
   # Nothing was written.
-  assert {path.name for path in tmp_path.iterdir()} == {
-    'runs',
-    'killed',
-    'empty',
-    'file',
-  }
+  there = {path.name for path in tmp_path.iterdir()}
+  assert there == {'runs', 'killed', 'empty', 'file'}
 
 
-@pytest.mark.parametrize('library', ['pandas', 'tabulate'])
-def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys, library):
-  write_run(tmp_path / 'a', [0.5, 0.6])
-  # None makes a module impossible to find.
-  monkeypatch.setitem(sys.modules, library, None)
-  for name in [name for name in sys.modules if name.startswith('moon_jax.report.')]:
-    monkeypatch.delitem(sys.modules, name)
-  for name in [name for name in vars(report_package) if not name.startswith('_')]:
-    monkeypatch.delattr(report_package, name)
-  assert main([str(tmp_path), f'--out={tmp_path / "out"}']) == ExitCode.USAGE
-  (line,) = capsys.readouterr().err.splitlines()
-  assert line.endswith("pip install 'moon_jax[report]'")
-  assert not (tmp_path / 'out').exists()
+@pytest.mark.parametrize(
+  ('words', 'number'),
+  [
+    ('seed=1', 1),
+    ('moon.mu=5', 1),
+    ('moon.mu=0.5,5.0', 2),
+    ('drop_last=true', 1),
+    ('data.source=digits,npz', 2),
+  ],
+)
+def test_where_takes_a_value_as_it_is_written(tmp_path, words, number):
+  made(tmp_path, {'a': ([0.5], 'moon.mu=5'), 'b': ([0.5], 'seed=1 moon.mu=0.5')})
+  change(tmp_path / 'b', config={'drop_last': True})
+  request = command.parse([str(tmp_path), f'--where={words}'])
+  assert len(groups.select(runs.find([tmp_path], print), request.choice)) == number
 
 
-# --- the command ----------------------------------------------------------------------
+def test_a_folder_without_a_run_is_told(tmp_path, capsys):
+  made(tmp_path, {'a': ([0.5], 'algorithm=fedavg')})
+  (tmp_path / 'empty').mkdir()
+  assert main(['compare', f'{tmp_path}/a', f'{tmp_path}/empty']) == ExitCode.DONE
+  assert capsys.readouterr().err == f'no run was found below {tmp_path}/empty\n'
 
 
 def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
@@ -833,6 +747,34 @@ def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
   ]
 
 
+def test_help_tells_every_flag(capsys):
+  assert main(['--help']) == ExitCode.DONE
+  out = capsys.readouterr().out
+  for flag in ('--out', '--group', '--over', '--target', '--where', '--features'):
+    assert flag in out
+
+
+@pytest.mark.parametrize('library', ['pandas', 'tabulate'])
+def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys, library):
+  write_run(tmp_path / 'a', [0.5, 0.6])
+  # None makes a module impossible to find.
+  monkeypatch.setitem(sys.modules, library, None)
+  for name in [name for name in sys.modules if name.startswith('moon_jax.report.')]:
+    monkeypatch.delitem(sys.modules, name)
+  for name in [name for name in vars(report_package) if not name.startswith('_')]:
+    monkeypatch.delattr(report_package, name)
+  assert main([str(tmp_path), f'--out={tmp_path / "out"}']) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.endswith("pip install 'moon_jax[report]'")
+  assert not (tmp_path / 'out').exists()
+
+
+def run_python(code, *words, stdout=subprocess.PIPE):
+  words = [sys.executable, '-u', '-c', code, *words]
+  given = {'stdout': stdout, 'stderr': subprocess.PIPE, 'text': True, 'check': False}
+  return subprocess.run(words, cwd=ROOT, **given)
+
+
 def test_training_loads_no_library_of_a_report():
   libraries = {'pandas', 'plotly', 'sklearn.manifold', 'tabulate'}
   code = f"""
@@ -844,14 +786,23 @@ sys.exit(', '.join({libraries} & set(sys.modules)) or 0)
   assert done.returncode == 0, done.stderr
 
 
-def test_help_tells_every_flag(capsys):
-  assert main(['--help']) == ExitCode.DONE
-  out = capsys.readouterr().out
-  for flag in ('--out', '--group', '--over', '--target', '--where', '--features'):
-    assert flag in out
+def test_a_report_outlives_its_output_and_does_without_jax(tmp_path):
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  code = """
+import runpy, sys
+try:
+  runpy.run_module('moon_jax.report', run_name='__main__')
+finally:
+  assert 'jax' not in sys.modules
+"""
+  words = [tmp_path / 'runs', f'--out={tmp_path / "out"}', '--features=none']
+  with open('/dev/full', 'w') as full:
+    done = run_python(code, *words, stdout=full)
+  assert done.returncode == ExitCode.DONE
+  assert 'Standard output cannot be written' in done.stderr
 
 
-# --- algorithms of users --------------------------------------------------------------
+# --- what users register --------------------------------------------------------------
 
 OF_USERS = """
 import moon_jax
@@ -878,33 +829,29 @@ def no_algorithm(rho):
   raise AssertionError('A report needs no code of an algorithm.')
 
 
-@pytest.fixture
-def clean_catalog(monkeypatch):
-  """Forgets what a test registers; a call forgets it at once."""
-
-  def forget():
-    monkeypatch.setattr(catalog.registry, '_parts', before.copy())
-    catalog.every_knob.cache_clear()
-
-  before = catalog.registry._parts
-  forget()
-  yield forget
-  monkeypatch.undo()
+def forget():
+  """As a new process: nothing is registered."""
+  catalog.registry._parts.pop(('algorithm', 'turtle'))
   catalog.every_knob.cache_clear()
 
 
-def test_runs_of_an_algorithm_that_is_not_registered_now(
-  tmp_path, clean_catalog, capsys
-):
+@pytest.fixture
+def turtles(tmp_path, own_parts):
+  """Runs of an algorithm that is not registered now, and one of FedAvg; the flag."""
   (tmp_path / 'turtle.py').write_text(OF_USERS)
   flag = f'--config={tmp_path / "turtle.py"}'
   for rho in (0.5, 2):
     words = (flag, f'--config.turtle.rho={rho}')
     write_run(tmp_path / f'runs/{rho}', [0.5, 0.6], *words, shell=0.25)
   write_run(tmp_path / 'runs/f', [0.5, 0.7], flag, '--config.algorithm=fedavg')
-  clean_catalog()
+  forget()
+  return tmp_path / 'runs', flag
+
+
+def test_runs_of_an_algorithm_that_is_not_registered_now(turtles, capsys):
+  folder, flag = turtles
   # What config.json tells is enough.
-  report = Collected(tmp_path / 'runs')
+  report = Collected(folder, '--target=turtle@last')
   labels = [row['series'] for row in report.rows('accuracy')]
   assert labels == ['FedAvg', 'Turtle, rho=0.5', 'Turtle, rho=2']
   shell = report.charts()['shell']
@@ -912,30 +859,25 @@ def test_runs_of_an_algorithm_that_is_not_registered_now(
   assert list(shell.lines[0].points['mean']) == [25.0, 25.0]
   assert 'sweep-turtle.rho' in report.charts()
   # Without it the line says which.
-  clean_catalog()
   for rho in (0.5, 2):
-    path = tmp_path / f'runs/{rho}/config.json'
-    about = json.loads(path.read_text())
-    path.write_text(json.dumps({**about, 'registered': []}))
+    change(folder / str(rho), registered=[])
   capsys.readouterr()
-  assert [row['series'] for row in Collected(tmp_path / 'runs').rows('accuracy')] == [
-    'FedAvg'
-  ]
-  said = capsys.readouterr().err.splitlines()
-  line = f"skipped {tmp_path}/runs/2: There is no algorithm 'turtle'."
-  assert [words for words in said if words.startswith('skipped')][1] == line
+  assert [row['series'] for row in Collected(folder).rows('accuracy')] == ['FedAvg']
+  line = f"skipped {folder}/2: There is no algorithm 'turtle'."
+  assert line in capsys.readouterr().err.splitlines()
   # The user's file says it too.
-  assert len(Collected(tmp_path / 'runs', flag).rows('accuracy')) == 3
+  assert len(Collected(folder, flag).rows('accuracy')) == 3
 
 
-def known_knobs():
-  return {name: knob._replace(bounds=()) for name, knob in catalog.every_knob().items()}
-
-
-def registers(path, description):
-  saved = json.loads((path / 'config.json').read_text())
-  saved['registered'] = [description]
-  (path / 'config.json').write_text(json.dumps(saved))
+def test_what_a_run_registers_counts_for_it_alone(turtles):
+  folder, _ = turtles
+  (told,) = json.loads((folder / '2/config.json').read_text())['registered']
+  change(folder / '2', registered=[told | {'title': 'Hare', 'metrics': {}}])
+  turtle, hare, _ = runs.find([folder], print)
+  assert (turtle.algorithm.part.title, hare.algorithm.part.title) == ('Turtle', 'Hare')
+  assert list(turtle.algorithm.part.metrics) == ['shell']
+  assert 'turtle' not in catalog.names('algorithm')
+  assert 'turtle.rho' not in catalog.every_knob()
 
 
 # kind, name, knob, trait of what a stranger's run registers -> why it is no part.
@@ -949,32 +891,22 @@ HOSTILE = {
 }
 
 
+def known_knobs():
+  every = catalog.every_knob()
+  return {name: knob._replace(bounds=()) for name, knob in every.items()}
+
+
 @pytest.mark.parametrize('part', HOSTILE)
 def test_a_strangers_run_changes_no_other(tmp_path, capsys, part):
-  for mu in (1, 2):
-    write_run(tmp_path / f'b/{mu}', [0.5, 0.6], f'--config.moon.mu={mu}')
+  made(tmp_path / 'b', {f'{mu}': ([0.5, 0.6], f'moon.mu={mu}') for mu in (1, 2)})
   told, knobs = Collected(tmp_path / 'b').rows('accuracy'), known_knobs()
   kind, name, knob, trait = part
   stranger = write_run(tmp_path / 'a', [0.9, 0.9])
   description = {'kind': kind, 'name': name, 'title': 'T', 'metrics': {}}
   description |= {'knobs': {knob: ['str', 'x', 'y']}, 'traits': [trait] * bool(trait)}
-  registers(stranger, description | {'file': 'f.py', 'sha256': ''})
+  change(stranger, registered=[description | {'file': 'f.py', 'sha256': ''}])
   capsys.readouterr()
   assert Collected(tmp_path).rows('accuracy') == told
   line = f'config.json registers the {kind} {name!r}: {HOSTILE[part]}.'
   assert f'skipped {stranger}: {line}' in capsys.readouterr().err
   assert known_knobs() == knobs
-
-
-def test_what_a_run_registers_counts_for_it_alone(tmp_path, clean_catalog):
-  (tmp_path / 'turtle.py').write_text(OF_USERS)
-  write_run(tmp_path / 'a', [0.5, 0.6], f'--config={tmp_path / "turtle.py"}')
-  write_run(tmp_path / 'b', [0.5, 0.6], f'--config={tmp_path / "turtle.py"}')
-  clean_catalog()
-  told = json.loads((tmp_path / 'b/config.json').read_text())['registered'][0]
-  registers(tmp_path / 'b', told | {'title': 'Hare', 'metrics': {}})
-  first, second = runs.find([tmp_path], print)
-  assert (first.algorithm.part.title, second.algorithm.part.title) == ('Turtle', 'Hare')
-  assert list(first.algorithm.part.metrics) == ['shell']
-  assert 'turtle' not in catalog.names('algorithm')
-  assert 'turtle.rho' not in catalog.every_knob()
