@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 import re
 import shutil
 import subprocess
@@ -13,24 +14,25 @@ import pytest
 
 import moon_jax
 from moon_jax import config as config_lib
+from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, NoCheckpointError, UsageError
 from moon_jax.engine import tiers
 from moon_jax.predict import command as predict_lib
 from moon_jax.predict import inference
-from moon_jax.runner import checkpoint
+from moon_jax.runner import checkpoint, loop
 from tests import world
 from tests.runner.test_launch import ROOT, contents, launch
 
 # Enough to learn something: a model of chance accuracy would hide other weights.
-FLAGS = ('--config.num_rounds=4', '--config.data.limit=700', '--workdir=run')
+FLAGS = ('--config.num_rounds=4', '--config.data.limit=700')
 LEARNED = 0.4
 OWN_MODELS = ('solo', 'centralized', 'decentralized_fedavg', 'decentralized_moon')
 
 
 def run_in(folder, *flags):
   """A finished run's directory."""
-  done = launch(folder, *FLAGS, *flags)
-  assert done.returncode == ExitCode.DONE, done.stderr
+  request = cli.parse([*FLAGS, *flags, f'--workdir={folder / "run"}'])
+  assert loop.run(request) == ExitCode.DONE
   return folder / 'run'
 
 
@@ -134,26 +136,31 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   assert tiers.has_own_models(made, variables) == own
 
 
-def test_the_only_client_needs_no_name(workdir):
-  inference.check_client(workdir, None, num_own=1)
+def test_who_has_no_model_of_its_own(workdir):
+  inference.check_client(workdir, None, num_own=1)  # the only one needs no name
   with pytest.raises(UsageError, match=r'client=1 must be 0 to 0'):
     inference.check_client(workdir, 1, num_own=1)
+  with pytest.raises(UsageError, match='client=0 must be left out: the model is glob'):
+    moon_jax.load(workdir, client=0)
 
 
-def bad(loaded, images):
-  with pytest.raises(UsageError) as caught:
+@pytest.mark.parametrize(
+  ('images', 'words'),
+  [
+    (np.zeros((2, 8, 8)), 'float64, not uint8; convert'),
+    *(
+      (
+        np.zeros(shape, np.uint8),
+        f'shape {shape}; this network needs [M, 8, 8], M >= 1',
+      )
+      for shape in ((2, 8, 9), (2, 8, 8, 3), (8, 8), (0, 8, 8))
+    ),
+  ],
+)
+def test_images_that_do_not_fit(loaded, images, words):
+  with pytest.raises(UsageError, match=re.escape(words)) as caught:
     loaded.predict(images)
   assert '\n' not in str(caught.value)
-  return str(caught.value)
-
-
-def test_images_that_do_not_fit(loaded):
-  assert 'float64, not uint8; convert' in bad(loaded, np.zeros((2, 8, 8)))
-  wanted = r'needs [M, 8, 8], M >= 1'
-  for shape in ((2, 8, 9), (2, 8, 8, 3), (8, 8), (0, 8, 8)):
-    message = bad(loaded, np.zeros(shape, np.uint8))
-    assert str(shape) in message
-    assert wanted in message
 
 
 def test_other_data_than_the_runs(loaded):
@@ -161,13 +168,6 @@ def test_other_data_than_the_runs(loaded):
   other = dataclasses.replace(loaded, config=less)
   with pytest.raises(UsageError, match='The data is not that'):
     other.test_data()
-
-
-def test_a_global_model_belongs_to_no_client(workdir):
-  with pytest.raises(
-    UsageError, match='client=0 must be left out: the model is global'
-  ):
-    moon_jax.load(workdir, client=0)
 
 
 def test_what_is_no_run_directory(tmp_path):
@@ -179,59 +179,45 @@ def test_what_is_no_run_directory(tmp_path):
     moon_jax.load(tmp_path)
 
 
-def damage_config(workdir):
+def changed_config(workdir, change):
   saved = json.loads((workdir / 'config.json').read_text())
-  del saved['config']['seed']
+  change(saved['config'])
   (workdir / 'config.json').write_text(json.dumps(saved))
-  return r'--config\.seed is missing'
 
 
-def damage_partition(workdir):
-  (workdir / 'partition.npz').write_bytes(b'PK')
-  return r'partition\.npz cannot be read'
+def truncated(checkpoint):
+  for path in filter(pathlib.Path.is_file, checkpoint.rglob('*')):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def remove_checkpoints(workdir):
-  shutil.rmtree(workdir / 'checkpoints')
-  return 'checkpoints holds no undamaged checkpoint'
+NONE_LEFT = 'checkpoints holds no undamaged checkpoint'
+# What is done to a run directory -> what is told of it.
+DAMAGE = [
+  (
+    lambda run: changed_config(run, lambda c: c.pop('seed')),
+    r'--config\.seed is missing',
+  ),
+  (
+    lambda run: changed_config(
+      run, lambda c: c['mlp'].update(width=c['mlp']['width'] + 1)
+    ),
+    'Checkpoint 4 holds another state; differing: ',
+  ),
+  (
+    lambda run: (run / 'partition.npz').write_bytes(b'PK'),
+    r'partition\.npz cannot be read',
+  ),
+  (lambda run: shutil.rmtree(run / 'checkpoints'), NONE_LEFT),
+  (lambda run: [*map(shutil.rmtree, (run / 'checkpoints').iterdir())], NONE_LEFT),
+  (lambda run: truncated(run / 'checkpoints/4'), NONE_LEFT),
+]
 
 
-def empty_checkpoints(workdir):
-  for step in (workdir / 'checkpoints').iterdir():
-    shutil.rmtree(step)
-  return 'checkpoints holds no undamaged checkpoint'
-
-
-def truncate_checkpoint(workdir):
-  for path in (workdir / 'checkpoints/4').rglob('*'):
-    if path.is_file():
-      path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-  return 'checkpoints holds no undamaged checkpoint'
-
-
-def other_state(workdir):
-  saved = json.loads((workdir / 'config.json').read_text())
-  saved['config']['mlp']['width'] += 1
-  (workdir / 'config.json').write_text(json.dumps(saved))
-  return 'Checkpoint 4 holds another state; differing: '
-
-
-@pytest.mark.parametrize(
-  'damage',
-  [
-    damage_config,
-    damage_partition,
-    remove_checkpoints,
-    empty_checkpoints,
-    truncate_checkpoint,
-    other_state,
-  ],
-)
-def test_a_damaged_run_directory_is_one_line(damage, tmp_path, workdir):
-  shutil.copytree(workdir, tmp_path / 'run')
-  message = damage(tmp_path / 'run')
-  kind = UsageError if damage is damage_partition else NoCheckpointError
-  with pytest.raises(kind, match=message) as caught:
+@pytest.mark.parametrize(('damage', 'words'), DAMAGE)
+def test_a_damaged_run_directory_is_one_line(damage, words, tmp_path, workdir):
+  damage(shutil.copytree(workdir, tmp_path / 'run'))
+  kind = UsageError if 'partition' in words else NoCheckpointError
+  with pytest.raises(kind, match=words) as caught:
     moon_jax.load(tmp_path / 'run')
   assert '\n' not in str(caught.value)
 
@@ -298,9 +284,7 @@ IMAGES = np.zeros((2, 8, 8), np.uint8)
 BAD_INPUTS = {
   'wrong key': ({'pictures': IMAGES}, 'must be an .npz file with images or test_x'),
   'float': ({'images': IMAGES / 1.0}, 'float64, not uint8'),
-  'shape': ({'images': IMAGES[0]}, r'shape \(8, 8\); this network needs \[M, 8, 8\]'),
-  'size': ({'images': IMAGES[:, 1:]}, r'shape \(2, 7, 8\)'),
-  'none': ({'images': IMAGES[:0]}, 'M >= 1'),
+  'shape': ({'images': IMAGES[0]}, 'shape (8, 8); this network needs [M, 8, 8]'),
   'pickled': ({'images': np.array([None])}, 'Object arrays cannot be loaded'),
 }
 
@@ -312,63 +296,42 @@ def test_input_that_does_not_fit(case, tmp_path, workdir, capsys):
   code, line = predict(capsys, f'--workdir={workdir}', given)
   assert code == ExitCode.USAGE
   assert line.startswith(f"--input='{tmp_path / 'bad.npz'}'")
-  assert re.search(message, line)
+  assert message in line
   assert line.count('\n') == 1
   assert [path.name for path in tmp_path.iterdir()] == ['bad.npz']
 
 
 @pytest.mark.parametrize(
-  ('words', 'message', 'code'),
+  ('words', 'message'),
   [
-    (['--input=in.npz'], '--workdir is missing', ExitCode.USAGE),
-    (['--workdir=run'], '--input is missing', ExitCode.USAGE),
-    (['--workdir=run', '--input=in.npz', 'x'], "'x' is a stray word", ExitCode.USAGE),
-    (['--inptu=in.npz'], "Unknown command line flag 'inptu'", ExitCode.USAGE),
-    (['--client=-1'], 'client', ExitCode.USAGE),
-    (['--workdir=run', '--input=absent.npz'], 'is not a file', ExitCode.USAGE),
-    (['--workdir=run', '--input=text.npz'], 'must be an .npz file', ExitCode.USAGE),
-    (['--workdir=.', '--input=in.npz'], 'not a run directory', ExitCode.USAGE),
-    (
-      ['--workdir=run', '--input=in.npz', '--config=no.py'],
-      "--config='no.py' is not a file",
-      ExitCode.USAGE,
-    ),
-    (
-      ['--workdir=run', '--input=in.npz', '--output=a/b.npz'],
-      "no folder 'a'",
-      ExitCode.USAGE,
-    ),
-    (
-      ['--workdir=run', '--input=in.npz', '--output=b.txt'],
-      'must be an .npz file',
-      ExitCode.USAGE,
-    ),
-    (
-      ['--workdir=run', '--input=in.npz', '--output=./in.npz'],
-      'is the --input',
-      ExitCode.USAGE,
-    ),
-    (
-      ['--workdir=run', '--input=in.npz', '--client=2'],
-      'client=2 must be left out',
-      ExitCode.USAGE,
-    ),
-    (['--workdir=empty', '--input=in.npz'], 'no undamaged', ExitCode.NO_CHECKPOINT),
+    ('--input=in.npz', '--workdir is missing'),
+    ('--workdir=run', '--input is missing'),
+    ('--workdir=run --input=in.npz x', "'x' is a stray word"),
+    ('--inptu=in.npz', "Unknown command line flag 'inptu'"),
+    ('--client=-1', 'client'),
+    ('--workdir=run --input=absent.npz', 'is not a file'),
+    ('--workdir=run --input=text.npz', 'must be an .npz file'),
+    ('--workdir=. --input=in.npz', 'not a run directory'),
+    ('--workdir=run --input=in.npz --config=no.py', "--config='no.py' is not a file"),
+    ('--workdir=run --input=in.npz --output=a/b.npz', "no folder 'a'"),
+    ('--workdir=run --input=in.npz --output=b.txt', 'must be an .npz file'),
+    ('--workdir=run --input=in.npz --output=./in.npz', 'is the --input'),
+    ('--workdir=run --input=in.npz --client=2', 'client=2 must be left out'),
+    ('--workdir=empty --input=in.npz', 'no undamaged'),
   ],
 )
-def test_bad_command_lines(
-  words, message, code, tmp_path, workdir, capsys, monkeypatch
-):
+def test_bad_command_lines(words, message, tmp_path, workdir, capsys, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'run').symlink_to(workdir)
-  if '--workdir=empty' in words:
+  is_empty = '--workdir=empty' in words
+  if is_empty:
     shutil.copytree(workdir, 'empty')
     shutil.rmtree('empty/checkpoints')
   save_npz(tmp_path / 'in.npz', images=IMAGES)
   (tmp_path / 'text.npz').write_text('text')
   before = contents(tmp_path)
-  found, line = predict(capsys, *words)
-  assert found == code
+  found, line = predict(capsys, *words.split())
+  assert found == (ExitCode.NO_CHECKPOINT if is_empty else ExitCode.USAGE)
   assert message in line
   assert line.count('\n') == 1
   assert contents(tmp_path) == before

@@ -122,8 +122,11 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
       without.append(root)
     for path in paths:
       if path.resolve() not in found:
-        found[path.resolve()] = _read_or_note(path, defaults, note)
-  runs = [run for run in found.values() if run]
+        try:
+          found[path.resolve()] = _read(path, defaults)
+        except (OSError, ValueError, RunError) as error:
+          note(f'skipped {path}: {error}')
+  runs = list(found.values())
   if not runs:
     raise UsageError(f'No run was found below {", ".join(map(str, roots))}.')
   for root in without:
@@ -137,14 +140,6 @@ def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
     if 'config.json' in names:
       inside.clear()
       yield pathlib.Path(folder)
-
-
-def _read_or_note(path: pathlib.Path, defaults: Record, note: Note) -> Run | None:
-  try:
-    return _read(path, defaults)
-  except (OSError, ValueError, RunError) as error:
-    note(f'skipped {path}: {error}')
-    return None
 
 
 def _read(path: pathlib.Path, defaults: Record) -> Run:

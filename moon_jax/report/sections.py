@@ -36,11 +36,8 @@ class Section(NamedTuple):
 
 def results(found: Sequence[Result], target: Target) -> Section:
   """The tables of all settings."""
-  every = (
-    tables.accuracy(found),
-    tables.target(found, target.describe()),
-    tables.clients(found),
-  )
+  every = [tables.accuracy(found), tables.target(found, target.describe())]
+  every.append(tables.clients(found))
   return Section('Results', tables=[table for table in every if table.rows])
 
 
@@ -61,21 +58,14 @@ def partition(setting: Setting) -> list[Matrix | LineChart]:
     for sample, run in series.finished.items():
       counts = run.class_counts()
       if counts is not None and len(counts) > 1:
-        seed = naming.describe(sample)
-        owned = _owned(counts, setting.title, f' ({seed})' if seed else '')
-        return [owned, *_sizes(counts.sum(1), series.label, setting.title)]
+        file, seed = charts.file_name('partition', setting.title), naming.describe(sample)
+        title = titled('Training examples of each client and class', setting.title)
+        title += f' ({seed})' if seed else ''
+        x_label, totals = plots.name_of_columns(len(counts)), counts.sum(1)
+        shown, unit = counts[plots.shown(totals)].T, 'training examples'
+        owned = Matrix(file, title, x_label, 'class', shown, unit)
+        return [owned, *_sizes(totals, series.label, setting.title)]
   return []
-
-
-def _owned(counts: np.ndarray, setting: str, sample: str) -> Matrix:
-  return Matrix(
-    name=charts.file_name('partition', setting),
-    title=titled('Training examples of each client and class', setting) + sample,
-    x_label=plots.name_of_columns(len(counts)),
-    y_label='class',
-    values=counts[plots.shown(counts.sum(1))].T,
-    unit='training examples',
-  )
 
 
 def _sizes(totals: np.ndarray, label: str, setting: str) -> list[LineChart]:
@@ -115,16 +105,9 @@ def clients(models: Sequence[Model]) -> Section:
   drawn, rows = [], []
   for title, by_label in found.items():
     joined = {label: np.concatenate(each) for label, each in by_label.items()}
-    drawn.append(
-      Spread(
-        name=charts.file_name('clients', title),
-        title=titled('Accuracy for each client', title),
-        x_label='test accuracy, %',
-        groups={
-          label: 100 * values[plots.shown(values)] for label, values in joined.items()
-        },
-      )
-    )
+    shown = {label: 100 * each[plots.shown(each)] for label, each in joined.items()}
+    file, what = charts.file_name('clients', title), 'Accuracy for each client'
+    drawn.append(Spread(file, titled(what, title), 'test accuracy, %', shown))
     for label, values in joined.items():
       means = cells(estimates(pd.DataFrame([values], ['accuracy'])))
       told = {'setting': title or None, 'series': label, 'worst_client': values.min()}
@@ -140,26 +123,13 @@ def clients(models: Sequence[Model]) -> Section:
 
 def models(looked_at: Sequence[Model]) -> Section:
   """t-SNE and confusion matrix of the trained models."""
-  embedded = [
-    Scatter(
-      charts.safe(f'tsne-{model.run.name}'),
-      f't-SNE: {model.describe()}',
-      model.features.embedded,
-      model.features.classes,
-    )
-    for model in looked_at
-  ]
-  confused = [
-    Matrix(
-      name=charts.safe(f'confusion-{model.run.name}'),
-      title=f'Confusion: {model.describe()}',
-      x_label='predicted class',
-      y_label='true class',
-      values=model.features.confusion,
-      unit='test images',
-    )
-    for model in looked_at
-  ]
+  embedded, confused, axes = [], [], ('predicted class', 'true class')
+  for model in looked_at:
+    what, found = model.describe(), model.features
+    file, other = (charts.safe(f'{a}-{model.run.name}') for a in ('tsne', 'confusion'))
+    embedded.append(Scatter(file, f't-SNE: {what}', found.embedded, found.classes))
+    values = found.confusion, 'test images'
+    confused.append(Matrix(other, f'Confusion: {what}', *axes, *values))
   return Section(
     title='Trained models',
     text=f'Representations of at most {features.NUM_EMBEDDED:,} test images by the '
