@@ -58,7 +58,8 @@ def partition(setting: Setting) -> list[Matrix | LineChart]:
     for sample, run in series.finished.items():
       counts = run.class_counts()
       if counts is not None and len(counts) > 1:
-        file, seed = charts.file_name('partition', setting.title), naming.describe(sample)
+        file = charts.file_name('partition', setting.title)
+        seed = naming.describe(sample)
         title = titled('Training examples of each client and class', setting.title)
         title += f' ({seed})' if seed else ''
         x_label, totals = plots.name_of_columns(len(counts)), counts.sum(1)
