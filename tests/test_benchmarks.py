@@ -2,20 +2,18 @@
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from benchmarks import __main__ as suites
-from benchmarks import cpu, engine, gpu, hlo
+from benchmarks import cpu, engine, gpu, gpu_compile, hlo, processes
 from benchmarks.rows import Row
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
 from moon_jax.engine import experiment
-from tests.processes import ROOT
+from tests.processes import ROOT, launch
 
 # One product before a loop of 7 steps, in which stands a loop of unknown length.
 PROGRAM = """
@@ -81,29 +79,24 @@ def test_kernels_bytes_and_loops_of_a_program_by_hand():
   assert inner.seconds() == pytest.approx(15e-6 + 2 * 4e-6)
 
 
-def benchmark(*words):
-  return subprocess.run(
-    [sys.executable, '-m', 'benchmarks', *words],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-
-
-def test_a_suite_that_cannot_run_here_says_so_in_a_line():
-  done = benchmark('--suite=gpu')
-  assert done.returncode == ExitCode.USAGE
-  assert done.stderr == ('--suite=gpu needs a GPU that JAX can use; see docs/gpu.md.\n')
-
-
-@pytest.mark.skipif(
-  importlib.util.find_spec('jax_plugins') is not None, reason='a compiler is installed'
+@pytest.mark.parametrize(
+  ('suite', 'code', 'told'),
+  [
+    ('gpu', ExitCode.USAGE, '--suite=gpu needs a GPU that JAX can use; see docs/gpu'),
+    ('gpu-compile', None, 'Skipped: --suite=gpu-compile needs'),
+  ],
 )
-def test_without_a_compiler_for_gpus_nothing_is_compiled():
-  done = benchmark('--suite=gpu-compile', '--target-config=card.txtpb')
-  assert done.returncode == 0
-  assert done.stdout.startswith('Skipped: ')
+def test_a_suite_that_cannot_run_here_says_so_in_a_line(
+  monkeypatch, capsys, suite, code, told
+):
+  monkeypatch.setattr(sys, 'argv', ['benchmarks', f'--suite={suite}'])
+  monkeypatch.setattr(processes, 'run', lambda words: {'backend': 'cpu', 'kind': ''})
+  monkeypatch.setattr(gpu_compile, 'is_possible', lambda: False)
+  with pytest.raises(SystemExit) as ended:
+    suites.main()
+  assert ended.value.code == code
+  out, error = capsys.readouterr()
+  assert (out + error).startswith(told)
 
 
 def test_what_the_minutes_leave_no_time_for_is_left_out():
@@ -158,32 +151,18 @@ def test_the_cpu_suite_measures_each_network_beside_pytorch():
 def images(tmp_path_factory):
   """An .npz file of random pixels: 24 images in training, 10 classes."""
   path = tmp_path_factory.mktemp('data') / 'images.npz'
-  write_images(path, 24, 32)
+  arrays, rng = {}, np.random.default_rng(0)
+  for split, count in (('train', 24), ('test', 10)):
+    arrays[f'{split}_x'] = rng.integers(0, 256, (count, 32, 32, 3), np.uint8)
+    arrays[f'{split}_y'] = np.arange(count) % 10
+  np.savez(path, **arrays)
   return path
 
 
-def write_images(path, num_train, side, pixels=256):
-  """pixels: what they are drawn from; a number n is 0, ..., n - 1."""
-  arrays, rng = {}, np.random.default_rng(0)
-  for split, count in (('train', num_train), ('test', 10)):
-    shape = count, side, side, 3
-    arrays[f'{split}_x'] = rng.choice(pixels, shape).astype(np.uint8)
-    arrays[f'{split}_y'] = np.arange(count) % 10
-  np.savez(path, **arrays)
-
-
 def flags(images, model, *more):
-  return [
-    '--config.data.source=npz',
-    f'--config.data.path={images}',
-    f'--config.model={model}',
-    '--config.num_clients=2',
-    '--config.partition.name=iid',
-    '--config.partition.min_size=1',
-    '--config.batch_size=8',
-    '--config.local_epochs=2',
-    *more,
-  ]
+  words = ['data.source=npz', f'data.path={images}', f'model={model}', 'num_clients=2']
+  words += ['partition.name=iid', 'partition.min_size=1', 'batch_size=8']
+  return [f'--config.{word}' for word in (*words, 'local_epochs=2')] + list(more)
 
 
 def step_flops(images, *more):
@@ -207,14 +186,7 @@ def test_frozen_networks_count_in_each_step_that_runs_them(images):
 
 
 def program(*words):
-  done = subprocess.run(
-    [sys.executable, '-m', *words],
-    cwd=ROOT,
-    env=os.environ | {'OPENBLAS_NUM_THREADS': '1'},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  done = launch(ROOT, program=['-m', *words], OPENBLAS_NUM_THREADS='1')
   assert done.returncode == 0, done.stderr
   return json.loads(done.stdout.splitlines()[-1])
 
@@ -233,14 +205,8 @@ def test_pytorch_ends_with_the_same_averaged_model(images, tmp_path, model, algo
   more = f'--config.algorithm={algorithm}'
   words = '--repeats=1', f'--out={file}', *flags(images, model, more)
   program('benchmarks.engine', *words)
-  told = program(
-    'benchmarks.pytorch_baseline',
-    f'--workload={file}',
-    f'--algorithm={algorithm}',
-    '--repeats=1',
-    '--no-compile',
-    f'--out={result}',
-  )
+  words = f'--workload={file}', f'--out={result}', f'--algorithm={algorithm}'
+  told = program('benchmarks.pytorch_baseline', *words, '--repeats=1', '--no-compile')
   assert len(told['step_seconds']) == 2
   with np.load(file) as ours, np.load(result) as theirs:
     assert_same_average(dict(ours), dict(theirs), 1e-3)

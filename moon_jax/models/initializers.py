@@ -21,20 +21,16 @@ Sample = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 def uniform(limit: float) -> Callable:
   """An initialiser: U(-limit, limit)."""
-
-  def sample(rng, shape):
-    return np.float32(limit) * (2 * rng.random(shape, np.float32) - 1)
-
-  return _initializer(sample)
+  limit = np.float32(limit)
+  return _initializer(
+    lambda rng, shape: limit * (2 * rng.random(shape, np.float32) - 1)
+  )
 
 
 def normal(deviation: float) -> Callable:
   """An initialiser: N(0, deviation**2)."""
-
-  def sample(rng, shape):
-    return np.float32(deviation) * rng.standard_normal(shape, np.float32)
-
-  return _initializer(sample)
+  scale = np.float32(deviation)
+  return _initializer(lambda rng, shape: scale * rng.standard_normal(shape, np.float32))
 
 
 def constant(value: float) -> Callable:

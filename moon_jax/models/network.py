@@ -106,13 +106,9 @@ def of_module(
     return widen(module.apply(narrowed(variables), images.astype(dtype)))
 
   def train(variables, images, mask, key):
-    outputs, state = module.apply(
-      narrowed(variables),
-      images.astype(dtype),
-      mask,
-      rngs={'dropout': key},
-      mutable=['batch_stats'],
-    )
+    given = narrowed(variables), images.astype(dtype), mask
+    draws, changed = {'dropout': key}, ['batch_stats']
+    outputs, state = module.apply(*given, rngs=draws, mutable=changed)
     return widen(outputs), state
 
   return Network(nn.unbox(boxed), init, apply, train, narrow)

@@ -33,17 +33,10 @@ class _ConvNorm(nn.Module):
   @nn.compact
   def __call__(self, x, mask):
     deviation = math.sqrt(2 / (self.size**2 * self.features))
-    conv = layers.Conv(
-      self.features,
-      self.size,
-      form=self.form,
-      stride=self.stride,
-      padding=self.size // 2,
-      use_bias=False,
-      kernel_init=initializers.normal(deviation),
-      name='conv',
-    )
-    return layers.BatchNorm(self.form.channels, name='norm')(conv(x), mask)
+    shape = self.features, self.size, self.form, self.stride, self.size // 2
+    init = initializers.normal(deviation)
+    x = layers.Conv(*shape, use_bias=False, kernel_init=init, name='conv')(x)
+    return layers.BatchNorm(self.form.channels, name='norm')(x, mask)
 
 
 class _Block(nn.Module):

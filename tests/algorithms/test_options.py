@@ -14,22 +14,14 @@ NORMALISED_SIZES = (7, 16, 25, 18)
 @pytest.mark.parametrize('name', ['nesterov', 'adam', 'adamw'])
 def test_local_optimizers_equal_the_reference(name):
   # Adam's first steps are of the size of the rate however small the gradient is, and
-  # rounding decides about those near 0: few steps, at a small rate.
-  optimizer = {'learning_rate': 0.002} if name != 'nesterov' else {}
+  # rounding decides about those near 0: few steps, at a small rate. The large decay
+  # tells Adam from AdamW.
+  optimizer = {'learning_rate': 0.002, 'weight_decay': 0.5} if 'adam' in name else {}
   found = world.run('fedavg', 1, local_optimizer=name, optimizer=optimizer)
   expected = reference_run('fedavg', 1, optimizer=name, **optimizer)
   assert_equal_to_reference('fedavg', found, expected)
   other = reference_run('fedavg', 1, **optimizer)[0]
   assert world.largest_difference(other.params, expected[0].params) > 1e-3
-
-
-def test_adam_and_adamw_differ_by_where_weight_decay_acts():
-  optimizer = {'learning_rate': 0.002, 'weight_decay': 0.5}
-  ends = [
-    world.run('fedavg', 1, local_optimizer=name, optimizer=optimizer)[0][0].server
-    for name in ('adam', 'adamw')
-  ]
-  assert world.largest_difference(*(end.variables for end in ends)) > 1e-4
 
 
 # Name -> what the reference calls its numbers: rate, momentum.
@@ -38,10 +30,6 @@ SERVER = {
   'adam': {'server_learning_rate': 0.02},
   'yogi': {'server_learning_rate': 0.02},
 }
-
-
-def server_numbers(given):
-  return {name.replace('learning_rate', 'rate'): value for name, value in given.items()}
 
 
 @pytest.mark.parametrize(
@@ -55,25 +43,9 @@ def test_server_optimizers_equal_the_reference(algorithm, name):
     (state._replace(server=state.server._replace(memory=state.server.memory.inner)), m)
     for state, m in found
   ]
-  numbers = server_numbers(SERVER[name])
+  numbers = {key.replace('learning_rate', 'rate'): n for key, n in SERVER[name].items()}
   expected = reference_run(algorithm, 3, server_optimizer=name, **numbers)
   assert_equal_to_reference(algorithm, inside, expected)
-
-
-def test_server_sgd_at_rate_one_is_plain_averaging_and_at_another_is_not():
-  plain = world.run('fedavg', 3)[-1][0].server.variables
-  ends = {
-    rate: world.run(
-      'fedavg',
-      3,
-      server_optimizer='sgd',
-      server_learning_rate=rate,
-      server_momentum=0.0,
-    )[-1][0].server.variables
-    for rate in (1.0, 0.5)
-  }
-  assert world.largest_difference(plain, ends[1.0]) < 1e-6
-  assert world.largest_difference(plain, ends[0.5]) > 1e-3
 
 
 # SCAFFOLD's own paper averages uniformly.
@@ -157,9 +129,8 @@ def test_other_numbers_of_the_server_compile_nothing():
   options = {'server_optimizer': 'sgd', 'server_momentum': 0.0}
   world.run('fedavg', 1, server_learning_rate=1.0, **options)
   fixed = {'server_learning_rate': 1.0, 'server_momentum': 1.0}
-  function = world.compiled_round(
-    'fedavg', *world.DEFAULTS, server_optimizer='sgd', **fixed
-  )
+  more = {'server_optimizer': 'sgd', **fixed}
+  function = world.compiled_round('fedavg', *world.DEFAULTS, **more)
   compiled = function._cache_size()
   assert compiled > 0
   world.run('fedavg', 1, server_learning_rate=0.25, **options)

@@ -73,10 +73,8 @@ def by_numpy(name, models, left_out=(), **changes):
 @pytest.mark.parametrize('name', OPTIONS)
 def test_equals_numpy(name, left_out):
   models = random_models()
-  found, wanted = (
-    after(name, uploads(models, left_out)),
-    by_numpy(name, models, left_out),
-  )
+  found = after(name, uploads(models, left_out))
+  wanted = by_numpy(name, models, left_out)
   assert world.largest_difference(found, wanted) < 1e-6
   if len(left_out) < 4:  # of three the trimmed mean and Krum leave out none
     mean = by_numpy('trimmed_mean', models, left_out, trim=0.0)
@@ -136,7 +134,7 @@ def test_statistics_have_no_part_in_krums_distances():
   assert world.largest_difference(found, by_numpy('krum', models)) < 1e-5
 
 
-@pytest.mark.parametrize('value', [1e30, -1e30, 3e38])
+@pytest.mark.parametrize('value', [-1e30, 3e38])
 @pytest.mark.parametrize('name', OPTIONS)
 def test_a_byzantine_upload_moves_the_mean_and_not_these(name, value):
   models = random_models()
@@ -159,12 +157,7 @@ def test_a_byzantine_upload_moves_the_mean_and_not_these(name, value):
 # --- in a round -----------------------------------------------------------------------
 
 
-IN_A_ROUND = [
-  ('median', 2, 1),
-  ('median', 6, 3),
-  ('trimmed_mean', 2, 1),
-  ('krum', 6, 3),
-]
+IN_A_ROUND = [('median', 6, 3), ('trimmed_mean', 2, 1), ('krum', 6, 3)]
 
 
 @pytest.mark.parametrize(('name', 'num_lanes', 'num_devices'), IN_A_ROUND)
@@ -179,34 +172,22 @@ def test_a_round_equals_the_reference(name, num_lanes, num_devices):
 
 @pytest.mark.parametrize(('name', 'num_lanes', 'num_devices'), IN_A_ROUND)
 def test_a_client_that_is_not_finite_is_left_out(name, num_lanes, num_devices):
-  test_nonfinite.test_equals_the_reference_without_that_client(
-    name, num_lanes, num_devices, 1, np.nan
-  )
+  case = name, num_lanes, num_devices, 1, np.nan
+  test_nonfinite.test_equals_the_reference_without_that_client(*case)
 
 
-def mean_of_all():
-  """FedAvg, from all uploads."""
-
+def test_the_weighted_mean_of_all_uploads_is_fedavg():
   def aggregate(server, sent, participation, scalars):
     del participation, scalars
     weights = jnp.where(sent.counted, sent.weights, 0.0)
     mean = tree.weighted_sum(sent.stacked.weighted, weights / jnp.sum(weights))
     return server._replace(variables=mean)
 
-  return base.Algorithm(aggregate=aggregate, needs_all_uploads=True)
-
-
-@pytest.mark.parametrize(('num_lanes', 'num_devices'), [(2, 1), (6, 3)])
-def test_the_weighted_mean_of_all_uploads_is_fedavg(num_lanes, num_devices):
-  chosen = mean_of_all()
-  plan = world.planner(num_lanes, num_devices=num_devices).plan(0)
-  run_round = world.round_of(chosen, num_devices=num_devices)
-  state, _ = run_round(
-    world.state_of(chosen),
-    plan.for_device(),
-    world.scalars(chosen),
-    world.train_split(),
-  )
+  chosen = base.Algorithm(aggregate=aggregate, needs_all_uploads=True)
+  plan = world.planner(6, num_devices=3).plan(0).for_device()
+  first, numbers = world.state_of(chosen), world.scalars(chosen)
+  run_round = world.round_of(chosen, num_devices=3)
+  state, _ = run_round(first, plan, numbers, world.train_split())
   fedavg = world.run('fedavg', 1)[0][0].server.variables
   assert world.largest_difference(state.server.variables, fedavg) < 1e-6
 
@@ -226,9 +207,7 @@ def test_another_number_compiles_nothing():
   world.run('trimmed_mean', 1)
   function = world.compiled_round('trimmed_mean', *world.DEFAULTS)
   compiled = function._cache_size()
-  ends = [
-    world.run('trimmed_mean', 1, trim=trim)[0][0].server.variables
-    for trim in (0.0, 0.4)
-  ]
+  runs = [world.run('trimmed_mean', 1, trim=trim) for trim in (0.0, 0.4)]
+  ends = [state.server.variables for ((state, _),) in runs]
   assert function._cache_size() == compiled > 0
   assert world.largest_difference(*ends) > 1e-4

@@ -16,9 +16,7 @@ KNOBS = {'degree': 2, 'edge_probability': 0.5, 'seed': 0}
 
 def make(name, num_clients, **changes):
   """The graph, dense: [N, N] bool."""
-  graph = sparse_graph(name, num_clients, **changes)
-  assert graph.has_canonical_format
-  return graph.toarray()
+  return sparse_graph(name, num_clients, **changes).toarray()
 
 
 def sparse_graph(name, num_clients, **changes):
@@ -32,43 +30,6 @@ def sparse_graph(name, num_clients, **changes):
 def edges(graph):
   """Pairs i < j that are linked."""
   return {(int(i), int(j)) for i, j in np.argwhere(graph) if i < j}
-
-
-def weights_of(graph):
-  """[N, N] bool -> the mixing weights, dense."""
-  return topology.metropolis_hastings(sparse.csr_array(graph)).toarray()
-
-
-def from_edges(num_clients, pairs):
-  graph = np.zeros((num_clients, num_clients), bool)
-  for i, j in pairs:
-    graph[i, j] = graph[j, i] = True
-  return graph
-
-
-@st.composite
-def graphs(draw):
-  """Any connected graph of the kinds that there are, of 2 to 20 clients."""
-  name = draw(st.sampled_from(catalog.names('topology')))
-  size = draw(st.integers(2, 20))
-  degree = 2 * draw(st.integers(1, 9))
-  assume(name != 'ring' or degree < size)
-  return make(
-    name,
-    size,
-    degree=degree,
-    # Half of the smallest is connected: 100 draws find one.
-    edge_probability=draw(st.floats(0.3, 1)),
-    seed=draw(st.integers(0, 2**31 - 1)),
-  )
-
-
-def assert_doubly_stochastic(weights):
-  assert weights.dtype == np.float64
-  assert weights.min() >= 0
-  np.testing.assert_array_equal(weights, weights.T)
-  np.testing.assert_allclose(weights.sum(0), 1, rtol=1e-14)
-  np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-14)
 
 
 def paths_reach_everybody(graph):
@@ -87,10 +48,6 @@ def test_ring_of_seven_with_four_neighbours():
   assert edges(make('ring', 7, degree=4)) == nearest | second
 
 
-def test_ring_with_all_neighbours_is_complete():
-  np.testing.assert_array_equal(make('ring', 7, degree=6), make('complete', 7))
-
-
 def test_grid_of_six():
   # 0 1 2
   # 3 4 5
@@ -99,35 +56,19 @@ def test_grid_of_six():
   assert edges(make('grid', 6)) == beside | above
 
 
-@pytest.mark.parametrize(
-  ('num_clients', 'rows'), [(1, 1), (4, 2), (7, 1), (9, 3), (12, 3), (36, 6), (100, 10)]
-)
-def test_grid_is_as_square_as_can_be(num_clients, rows):
+def test_grid_is_as_square_as_can_be():
   # r rows of c have r (c - 1) links beside and (r - 1) c above.
-  columns = num_clients // rows
-  count = rows * (columns - 1) + (rows - 1) * columns
-  assert len(edges(make('grid', num_clients))) == count
+  for rows, columns in ((1, 7), (3, 4), (6, 6)):
+    count = rows * (columns - 1) + (rows - 1) * columns
+    assert len(edges(make('grid', rows * columns))) == count
 
 
 def test_one_client_alone():
   for name in ('grid', 'complete', 'erdos_renyi'):
-    graph = make(name, 1)
-    np.testing.assert_array_equal(graph, [[False]])
-    np.testing.assert_array_equal(weights_of(graph), [[1.0]])
-
-
-def test_random_graph_has_about_its_share_of_the_edges():
-  # 45 pairs of 10, half of them linked, in 400 graphs of which hardly one is redrawn:
-  # 22.5 with standard deviation sqrt(45 / 4) / 20 = 0.168.
-  counts = [len(edges(make('erdos_renyi', 10, seed=seed))) for seed in range(400)]
-  assert abs(np.mean(counts) - 22.5) < 5 * 0.168
-  assert len(edges(make('erdos_renyi', 10, edge_probability=1.0))) == 45
-
-
-def test_random_graph_is_a_function_of_the_seed():
-  one, again, other = (make('erdos_renyi', 12, seed=s) for s in (1, 1, 2))
-  np.testing.assert_array_equal(one, again)
-  assert edges(one) != edges(other)
+    graph = sparse_graph(name, 1)
+    np.testing.assert_array_equal(graph.toarray(), [[False]])
+    weights = topology.metropolis_hastings(graph).toarray()
+    np.testing.assert_array_equal(weights, [[1.0]])
 
 
 def test_random_graph_is_redrawn_until_connected():
@@ -142,33 +83,12 @@ def test_random_graph_gives_up():
     make('erdos_renyi', 50, edge_probability=0.001)
 
 
-def test_unknown_name():
-  with pytest.raises(UsageError, match="There is no topology 'star'"):
-    make('star', 5)
-
-
-@settings(max_examples=100, deadline=None)
-@given(graphs())
-def test_every_graph_is_symmetric_loopless_and_connected(graph):
-  assert graph.dtype == bool
-  np.testing.assert_array_equal(graph, graph.T)
-  assert not graph.diagonal().any()
-  assert paths_reach_everybody(graph)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.integers(1, 7), st.data())
-def test_is_connected_agrees_with_the_powers_of_the_matrix(size, data):
-  pairs = [(i, j) for j in range(size) for i in range(j)]
-  chosen = data.draw(st.sets(st.sampled_from(pairs))) if pairs else set()
-  graph = from_edges(size, chosen)
-  assert topology.is_connected(sparse.csr_array(graph)) == paths_reach_everybody(graph)
-
-
 def test_weights_of_a_star_with_a_tail():
   # 0 - 1, 0 - 2, 0 - 3, 3 - 4; degrees 3, 1, 1, 2, 1.
+  graph = np.zeros((5, 5), bool)
+  graph[[0, 0, 0, 3], [1, 2, 3, 4]] = True
+  weights = topology.metropolis_hastings(sparse.csr_array(graph | graph.T))
   # W_01 = W_02 = W_03 = 1 / (1 + 3), W_34 = 1 / (1 + 2).
-  graph = from_edges(5, [(0, 1), (0, 2), (0, 3), (3, 4)])
   expected = [
     [1 / 4, 1 / 4, 1 / 4, 1 / 4, 0],
     [1 / 4, 3 / 4, 0, 0, 0],
@@ -176,33 +96,11 @@ def test_weights_of_a_star_with_a_tail():
     [1 / 4, 0, 0, 5 / 12, 1 / 3],
     [0, 0, 0, 1 / 3, 2 / 3],
   ]
-  np.testing.assert_allclose(weights_of(graph), expected, rtol=1e-14)
-
-
-def test_weights_of_the_complete_graph_are_uniform():
-  weights = weights_of(make('complete', 7))
-  np.testing.assert_allclose(weights, 1 / 7, rtol=1e-14)
-
-
-@settings(max_examples=100, deadline=None)
-@given(graphs())
-def test_weights_average_towards_the_mean(graph):
-  weights = weights_of(graph)
-  assert_doubly_stochastic(weights)
-  np.testing.assert_array_equal(weights > 0, graph | np.eye(len(graph), dtype=bool))
-  # Largest eigenvalue 1, of the constant vector, and all others inside (-1, 1).
-  sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
-  np.testing.assert_allclose(sizes[-1], 1, rtol=1e-12)
-  assert sizes[-2] < 1 - 1e-3
-
-
-def test_without_client_zero_of_the_star():
-  graph = from_edges(5, [(0, 1), (0, 2), (0, 3), (3, 4)])
-  # What 1, 2 and 3 gave to client 0 they keep: 3/4 + 1/4, 5/12 + 1/4 = 2/3.
+  np.testing.assert_allclose(weights.toarray(), expected, rtol=1e-14)
+  # Without client 0: what 1, 2 and 3 gave to it they keep, 3/4 + 1/4 and 5/12 + 1/4.
+  found = topology.among(weights, np.arange(1, 5))
   expected = np.eye(4)
   expected[2:, 2:] = [[2 / 3, 1 / 3], [1 / 3, 2 / 3]]
-  weights = topology.metropolis_hastings(sparse.csr_array(graph))
-  found = topology.among(weights, np.arange(1, 5))
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -244,7 +142,7 @@ def keep_the_rest(shares):
   return shares + np.diag(1.0 - shares.sum(axis=1))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
   name=st.sampled_from(catalog.names('topology')),
   size=st.integers(3, 40),
@@ -259,8 +157,9 @@ def test_sparse_graphs_and_weights_are_those_of_the_dense_definitions(
   assume(name != 'ring' or degree < size)
   knobs = {'degree': degree, 'edge_probability': edge_probability, 'seed': seed}
   dense = dense_graph(name, size, **knobs)
-  assume(topology.is_connected(sparse.csr_array(dense)))  # a random one, of one draw
+  assume(paths_reach_everybody(dense))  # a random one, of one draw
   graph = sparse_graph(name, size, **knobs)
+  assert graph.has_canonical_format
   np.testing.assert_array_equal(graph.toarray(), dense)
   weights = topology.metropolis_hastings(graph)
   everyone = dense_weights(dense)
@@ -269,16 +168,12 @@ def test_sparse_graphs_and_weights_are_those_of_the_dense_definitions(
   wanted = dense_restricted(everyone, np.isin(np.arange(size), clients))
   found = topology.among(weights, clients)
   assert found.dtype == np.float32
-  assert_float32_equal(found, wanted[np.ix_(clients, clients)])
+  # A last bit differs where float64 sums were taken in another order.
+  apart = np.abs(found - np.float32(wanted[np.ix_(clients, clients)]))
+  assert (apart <= np.spacing(np.abs(found))).all()
   # Rows and columns sum to 1 and others have no share: the mean over all is kept.
   np.testing.assert_array_equal(found, found.T)
   np.testing.assert_allclose(found.sum(0), 1, rtol=1e-6)
-
-
-def assert_float32_equal(found, wanted):
-  """Equal, but for one last bit where float64 sums were taken in another order."""
-  apart = np.abs(found - wanted.astype(np.float32))
-  assert (apart <= np.spacing(np.abs(found))).all()
 
 
 def test_a_hundred_thousand_clients():

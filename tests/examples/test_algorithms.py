@@ -15,6 +15,7 @@ from moon_jax.data import sources
 from moon_jax.engine import experiment as experiment_lib
 from moon_jax.engine import programs
 from tests.examples import plain
+from tests.world import largest_difference as apart
 
 pytestmark = pytest.mark.usefixtures('own_parts_of_the_file')
 
@@ -90,41 +91,25 @@ def world(example, *, unequal=True):
   made, _ = built(example, unequal)
   data = sources.load('digits', limit=NUMBERS['data.limit'])
   images = (data.train_images / 255 - data.mean) / data.std
-  return plain.World(
-    images.reshape(len(images), -1).astype(np.float64),
-    data.train_labels,
-    dict(enumerate(made.split.sizes.tolist())),
-    list(plain.drawn(made.planner, NUM_ROUNDS)),
-    *(
-      NUMBERS[f'optimizer.{name}']
-      for name in ('learning_rate', 'momentum', 'weight_decay')
-    ),
-  )
-
-
-def apart(a, b):
-  """The largest difference between two models."""
-  return max(
-    np.abs(x - y).max()
-    for one, other in zip(a, b, strict=True)
-    for x, y in zip(one, other, strict=True)
-  )
+  images = images.reshape(len(images), -1).astype(np.float64)
+  sizes = dict(enumerate(made.split.sizes.tolist()))
+  rounds = list(plain.drawn(made.planner, NUM_ROUNDS))
+  names = ('learning_rate', 'momentum', 'weight_decay')
+  sgd = (NUMBERS[f'optimizer.{name}'] for name in names)
+  return plain.World(images, data.train_labels, sizes, rounds, *sgd)
 
 
 def test_the_world_has_what_the_tests_are_about():
   here = world('fednova')
   steps = [len(steps) for cohort in here.rounds for steps in cohort.values()]
   assert max(steps) >= 5 * min(steps)
-  cohorts = [set(cohort) for cohort in here.rounds]
-  assert all(len(cohort) == 3 for cohort in cohorts)
+  first, second, third = (set(cohort) for cohort in here.rounds)
   # Somebody comes back after a round away, and somebody comes late.
-  assert cohorts[0] & cohorts[2] - cohorts[1]
-  assert cohorts[2] - cohorts[0]
-  same = world('fednova', unequal=False)
-  assert len({len(s) for cohort in same.rounds for s in cohort.values()}) == 1
+  assert first & third - second
+  assert third - first
 
 
-@pytest.mark.parametrize('rho', [0.6, 0.0, 0.9])
+@pytest.mark.parametrize('rho', [0.6, 0.0])
 def test_fednova_is_the_papers(rho):
   models, told = engine('fednova', rho=rho)
   expected = list(plain.fednova(world('fednova'), models[0], rho))
@@ -144,26 +129,11 @@ def test_fednova_is_fedavg_exactly_among_equal_clients():
       assert far > 0.01 if unequal else far < 1e-5
 
 
-@pytest.mark.parametrize('alpha', [0.1, 1.0])
-def test_feddyn_is_the_papers(alpha):
-  models, _ = engine('feddyn', alpha=alpha)
-  expected = plain.feddyn(world('feddyn'), models[0], alpha)
+def test_feddyn_is_the_papers():
+  models, _ = engine('feddyn', alpha=0.1)
+  expected = plain.feddyn(world('feddyn'), models[0], 0.1)
   for ours, theirs in zip(models[1:], expected, strict=True):
     assert apart(ours, theirs) < 1e-5
-
-
-def test_feddyn_without_regularisation_goes_further_by_the_participation():
-  # With alpha -> 0 clients train as FedAvg's. Theirs is the mean y, and
-  # h / alpha = -|S| / N (y - w): the first round ends at y + |S| / N (y - w).
-  here = world('feddyn')
-  alike = here._replace(sizes=dict.fromkeys(here.sizes, 1))
-  for alpha in (1e-6, 1.0):
-    (start, first, *_), _ = engine('feddyn', alpha=alpha)
-    average = next(plain.fedavg(alike, start))
-    further = plain.combine(lambda y, w: y + 0.6 * (y - w), average, start)
-    assert (
-      (apart(first, further) < 1e-5) if alpha < 1 else (apart(first, further) > 0.01)
-    )
 
 
 def algorithm(example, **knobs):

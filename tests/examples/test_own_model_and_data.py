@@ -18,6 +18,7 @@ from tests.world import largest_difference
 pytestmark = pytest.mark.usefixtures('own_parts_of_the_file')
 
 NUM_ROUNDS = 2
+SGD = {'learning_rate': 0.05, 'momentum': 0.9, 'weight_decay': 1e-5}
 OWN = {
   'num_clients': 5,
   'participation': 0.6,
@@ -36,12 +37,9 @@ def encode_rings(params, stats, images, training):
   """RingNet before its head, as the reference draws networks."""
   del training
   for layer, stride in (('Conv_0', 1), ('Conv_1', 2)):
+    order, kernel = ('NHWC', 'HWIO', 'NHWC'), params[layer]['kernel']
     images = lax.conv_general_dilated(
-      images,
-      params[layer]['kernel'],
-      window_strides=(stride, stride),
-      padding='SAME',
-      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+      images, kernel, (stride, stride), 'SAME', dimension_numbers=order
     )
     images = jnp.maximum(images + params[layer]['bias'][None, None, None], 0)
   return jnp.reshape(images, (len(images), -1)), stats
@@ -63,14 +61,10 @@ def test_moon_with_a_model_and_data_of_ones_own_is_the_references():
     for index in range(NUM_ROUNDS)
   ]
   run_round = programs.lower_programs(made, state, inputs[0])[0].compile()
-  pixels, labels = (
-    np.asarray(made.train.examples.images),
-    np.asarray(made.train.examples.labels),
-  )
+  pixels, labels = map(np.asarray, made.train.examples[:2])
   whole = catalog.part('data', 'rings').function(noise=0.6)[0] / 255
   images = (pixels / 255 - whole.mean()) / whole.std()
   expected = reference.run(
-    algorithm='moon',
     network=reference.Network(encode_rings, ring_head),
     params=start,
     images=images.astype(np.float32),
@@ -78,11 +72,7 @@ def test_moon_with_a_model_and_data_of_ones_own_is_the_references():
     rounds=list(plain.drawn(made.planner, NUM_ROUNDS)),
     num_clients=5,
     sizes=dict(enumerate(made.split.sizes.tolist())),
-    learning_rate=0.05,
-    momentum=0.9,
-    weight_decay=1e-5,
-    mu=1.0,
-    tau=0.5,
+    **SGD | {'algorithm': 'moon', 'mu': 1.0, 'tau': 0.5},
   )
   for inputs_of_round, truth in zip(inputs, expected, strict=True):
     state, _ = run_round(state, *inputs_of_round, made.train)
@@ -92,15 +82,12 @@ def test_moon_with_a_model_and_data_of_ones_own_is_the_references():
 
 
 def test_the_initial_weights_are_flax_s_own():
-  module = own('model', 'ring_net')(num_classes=4, channels=8)
-  made = experiment_lib.build(
-    config_lib.validate(config_lib.load('examples/own_model_and_data.py') | OWN)
-  )
+  settings = config_lib.load('examples/own_model_and_data.py') | OWN
+  made = experiment_lib.build(config_lib.validate(settings))
   weights = made.network.init(0)['params']
   assert all(not layer['bias'].any() for layer in weights.values())
   # LeCun's normal: a variance of 1 / inputs; 288 inputs, 64 outputs.
   assert float(weights['Dense_0']['kernel'].std()) == pytest.approx(288**-0.5, rel=0.05)
-  assert module.channels == 8
   # 3 * 3 * 4 + 4, 3 * 3 * 4 * 8 + 8, 288 * 64 + 64, 64 * 32 + 32, 32 * 4 + 4
   assert sum(leaf.size for leaf in jax.tree.leaves(weights)) == 21044
 

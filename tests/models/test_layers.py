@@ -39,16 +39,6 @@ def test_batch_norm_by_hand_without_the_filler():
   np.testing.assert_allclose(var, [2.7 + 2 / 3], rtol=1e-6)
 
 
-def test_a_channel_has_its_own_statistics():
-  x = jax.random.normal(jax.random.key(0), (1, 2, 3, 4))
-  variables = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf + 1]), FRESH)
-  both = normalised(jnp.concatenate([x, 5 * x + 1]), jnp.ones(4), variables)
-  one = jax.tree.map(lambda leaf: leaf + 1, FRESH)
-  alone = normalised(5 * x + 1, jnp.ones(4), one)
-  for found, expected in zip(both, alone, strict=True):
-    np.testing.assert_allclose(found[1:], expected, rtol=1e-5, atol=1e-6)
-
-
 def test_filler_reaches_neither_statistics_nor_gradients():
   def loss(x, filler):
     y, mean, var = normalised(jnp.concatenate([x, filler], 3), MASK)
@@ -86,19 +76,6 @@ def test_evaluation_uses_the_running_statistics():
   np.testing.assert_array_equal((mean, var), [[2.0], [3.0]])
 
 
-def test_a_lane_has_its_own_statistics():
-  x = jax.random.normal(jax.random.key(0), (2, 1, 4, 1, 3))
-  masks = jnp.array([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
-  variables = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf + 1]), FRESH)
-  batched = jax.vmap(normalised)(x, masks, variables)
-  for lane in range(2):
-    one = jax.tree.map(lambda leaf, lane=lane: leaf[lane], variables)
-    for found, expected in zip(
-      batched, normalised(x[lane], masks[lane], one), strict=True
-    ):
-      np.testing.assert_allclose(found[lane], expected, rtol=1e-5, atol=1e-6)
-
-
 def test_bfloat16_is_normalised_in_float32():
   # All numbers here are bfloat16, but no sum of 3 * 100 of them around 256 is: there
   # its neighbours are 2 apart. Mean 257, biased variance 1: the outputs are -1 and 1.
@@ -121,15 +98,11 @@ def test_layer_norm_by_hand():
 
 def test_a_number_pads_all_sides_alike():
   # A kernel of ones on ones counts the pixels under it. Stride 2 from -1: windows at
-  # rows (and columns) -1..1 and 1..3 of 4. 'SAME' starts at 0: 0..2 and 2..4.
-  counts = {1: [[4.0, 6.0], [6.0, 9.0]], 'SAME': [[9.0, 6.0], [6.0, 4.0]]}
-  for padding, expected in counts.items():
-    conv = layers.Conv(
-      1, 3, form=convolution.FORMS['banded'], stride=2, padding=padding, use_bias=False
-    )
-    variables = {'params': {'kernel': jnp.ones((3, 3, 1, 1))}}
-    found = conv.apply(variables, jnp.ones((1, 4, 4, 1)))
-    np.testing.assert_array_equal(found[0, :, :, 0], expected)
+  # rows (and columns) -1..1 and 1..3 of 4.
+  conv = layers.Conv(1, 3, convolution.FORMS['banded'], 2, padding=1, use_bias=False)
+  variables = {'params': {'kernel': jnp.ones((3, 3, 1, 1))}}
+  found = conv.apply(variables, jnp.ones((1, 4, 4, 1)))
+  np.testing.assert_array_equal(found[0, :, :, 0], [[4.0, 6.0], [6.0, 9.0]])
 
 
 def test_the_layout_changes_no_value_of_batch_norm():
@@ -143,15 +116,8 @@ def test_the_layout_changes_no_value_of_batch_norm():
 
 
 def test_bfloat16_leaves_running_statistics_in_float32():
-  network = models.make(
-    'resnet18', image_shape=(8, 8, 3), num_classes=4, dtype='bfloat16'
-  )
-  outputs, state = jax.eval_shape(
-    network.train,
-    network.shapes,
-    jnp.zeros((2, 8, 8, 3)),
-    jnp.ones(2),
-    jax.random.key(0),
-  )
-  for leaf in jax.tree.leaves((outputs, state)):
-    assert leaf.dtype == jnp.float32
+  shape = (8, 8, 3)
+  network = models.make('resnet18', image_shape=shape, num_classes=4, dtype='bfloat16')
+  batch = jnp.zeros((2, *shape)), jnp.ones(2), jax.random.key(0)
+  found = jax.eval_shape(network.train, network.shapes, *batch)
+  assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.float32)}

@@ -10,7 +10,7 @@ import pytest
 from moon_jax.models import convolution
 from moon_jax.models.convolution import winograd
 
-SAME3, SAME5, NONE = ((1, 1), (1, 1)), ((2, 2), (2, 2)), ((0, 0), (0, 0))
+SAME3, NONE = ((1, 1), (1, 1)), ((0, 0), (0, 0))
 
 
 def normal(*shape, seed=0):
@@ -28,16 +28,9 @@ def library(x, kernel, padding):
 @pytest.mark.parametrize(
   ('images', 'size', 'tile', 'padding'),
   [
-    ((3, 8, 8), 3, 4, SAME3),
-    ((3, 8, 8), 3, 2, SAME3),
-    ((3, 9, 11), 3, 4, NONE),  # tiles reach past the 7 x 9 outputs
-    ((2, 6, 7), 3, 4, ((2, 0), (0, 1))),
+    ((2, 9, 11), 3, 4, ((2, 0), (0, 1))),  # tiles reach past the 9 x 10 outputs
     ((4, 26, 25), 3, 2, SAME3),  # 169 tiles an image: one image at a time
-    ((6, 44, 30), 3, 4, SAME3),  # 88 tiles: two at a time
-    ((7, 44, 30), 3, 4, SAME3),  # three at a time, and filler
-    ((7, 30, 20), 5, 2, SAME5),  # one at a time
-    ((3, 8, 9), 5, 2, NONE),
-    ((3, 7, 6), 5, 2, SAME5),
+    ((7, 44, 30), 3, 4, SAME3),  # 88 tiles: three at a time, and filler
     ((3, 7, 6), 5, 2, ((4, 0), (1, 2))),
   ],
 )
@@ -117,16 +110,12 @@ def test_it_is_used_where_it_was_faster(images, kernel, stride, padding, tile):
   assert winograd.fastest_tile(images, kernel, stride, padding) == tile
 
 
-@pytest.mark.parametrize(
-  ('size', 'side', 'padding', 'fewer'), [(3, 12, SAME3, 2.5), (5, 12, NONE, 2)]
-)
-def test_the_form_multiplies_less(size, side, padding, fewer):
+def test_the_form_multiplies_less():
   """Transforms included, by XLA's count."""
-  x, kernel = jnp.zeros((8, side, side, 64)), jnp.zeros((size, size, 64, 64))
+  x, kernel = jnp.zeros((8, 12, 12, 64)), jnp.zeros((3, 3, 64, 64))
 
   def flops(form):
-    convolve = convolution.FORMS[form].convolve
-    convolve = functools.partial(convolve, stride=1, padding=padding)
-    return jax.jit(convolve).lower(x, kernel).compile().cost_analysis()['flops']
+    one = jax.jit(convolution.FORMS[form].convolve, static_argnums=(2, 3))
+    return one.lower(x, kernel, 1, SAME3).compile().cost_analysis()['flops']
 
-  assert fewer * flops('winograd') < flops('direct')
+  assert 2.5 * flops('winograd') < flops('direct')

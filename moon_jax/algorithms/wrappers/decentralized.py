@@ -53,10 +53,8 @@ def decentralized(inner: base.Algorithm) -> base.Algorithm:
     inner: uploads a model by weight, `Upload(weighted=variables)`, and nothing else.
 
   Raises:
-    ValueError: inner needs all uploads; in `upload`, it sends something uniform.
+    ValueError: in `upload`, inner sends something uniform.
   """
-  if inner.needs_all_uploads:
-    raise ValueError('Neighbours send a mean, and this algorithm needs all uploads.')
   serving = inner.init_server is not base.no_memory
 
   def join(server, memory):

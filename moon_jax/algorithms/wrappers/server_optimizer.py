@@ -87,33 +87,6 @@ adam = functools.partial(_adaptive, lambda v, square: square - v)
 yogi = functools.partial(_adaptive, lambda v, square: square * jnp.sign(square - v))
 
 
-def step(
-  optimizer: optax.GradientTransformation,
-  state: PyTree,
-  *,
-  variables: PyTree,
-  mean: PyTree,
-) -> tuple[PyTree, PyTree]:
-  """One step of the server with the pseudo-gradient g = -(mean of the uploads - w).
-
-  (Reddi et al. 2021, algorithm 1.) Only the parameters take the step. Running
-  statistics of batch normalisation are no parameters: theirs is the plain mean.
-
-  Args:
-    optimizer: one of the above, built.
-    state: its state, from `optimizer.init(variables['params'])` on.
-    variables: the global model.
-    mean: the weighted mean of the cohort's uploads, shaped like `variables`.
-
-  Returns:
-    The new global model, and the optimizer's new state.
-  """
-  params = variables['params']
-  pseudo_gradient = tree.subtract(params, mean['params'])
-  updates, state = optimizer.update(pseudo_gradient, state, params)
-  return mean | {'params': optax.apply_updates(params, updates)}, state
-
-
 class Optimized(NamedTuple):
   """What the server keeps: the algorithm's memory, and its optimizer's state."""
 
@@ -126,8 +99,9 @@ def with_server_optimizer(
 ) -> Algorithm:
   """The algorithm whose new global model is reached by a step of an optimizer.
 
-  The algorithm's own next model less the last one is the mean update, and the step's
-  pseudo-gradient is minus that; see `step`.
+  The step's pseudo-gradient is g = -(next - w), of the algorithm's own next model and
+  the last one. (Reddi et al. 2021, algorithm 1.) Only the parameters take the step.
+  Running statistics of batch normalisation are no parameters: theirs is the plain mean.
 
   Args:
     inner: an algorithm with a server.
@@ -150,12 +124,11 @@ def with_server_optimizer(
 
   def aggregate(server, sent, participation, scalars):
     new = inner.aggregate(to_inner(server), sent, participation, scalars)
-    variables, state = step(
-      build(**{key: scalars[_PREFIX + key] for key in numbers}),
-      server.memory.optimizer,
-      variables=server.variables,
-      mean=new.variables,
-    )
+    params = server.variables['params']
+    pseudo_gradient = tree.subtract(params, new.variables['params'])
+    optimizer = build(**{key: scalars[_PREFIX + key] for key in numbers})
+    updates, state = optimizer.update(pseudo_gradient, server.memory.optimizer, params)
+    variables = new.variables | {'params': optax.apply_updates(params, updates)}
     return Server(variables, Optimized(new.memory, state))
 
   return inner._replace(

@@ -4,7 +4,6 @@ A graph of N >= 1 clients is a sparse [N, N] bool, symmetric, without entries on
 diagonal: who is a neighbour of whom. Every graph is connected; the seed is the run's.
 """
 
-import chex
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
@@ -68,7 +67,7 @@ def erdos_renyi(
     later = [1 + i + np.flatnonzero(row[i + 1 :]) for i, row in enumerate(drawn)]
     earlier = np.repeat(np.arange(num_clients), [len(each) for each in later])
     graph = _linked(num_clients, earlier, np.concatenate(later))
-    if is_connected(graph):
+    if connected_components(graph, directed=False)[0] == 1:
       return graph
   raise UsageError(
     f'None of {MAX_ATTEMPTS} random graphs of {num_clients} clients was connected: '
@@ -85,11 +84,6 @@ def _linked(num_clients, some, others):
   return sparse.coo_array((np.ones(2 * len(some), bool), pairs), shape).tocsr()
 
 
-def is_connected(graph: sparse.csr_array) -> bool:
-  """Whether a path leads from each client to every other."""
-  return connected_components(graph, directed=False)[0] == 1
-
-
 def metropolis_hastings(graph: sparse.csr_array) -> sparse.csr_array:
   """W_ij = 1 / (1 + max(d_i, d_j)) between neighbours, W_ii = 1 - sum_{j != i} W_ij.
 
@@ -101,7 +95,6 @@ def metropolis_hastings(graph: sparse.csr_array) -> sparse.csr_array:
   Returns:
     [N, N] float64, symmetric, at least 0, rows and columns sum to 1.
   """
-  chex.assert_shape(graph, graph.shape[:1] * 2)
   degrees, links = np.diff(graph.indptr), graph.tocoo()
   weights = 1.0 / (1.0 + np.maximum(degrees[links.row], degrees[links.col]))
   shares = sparse.coo_array((weights, (links.row, links.col)), graph.shape).tocsr()

@@ -25,16 +25,11 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.models.convolution import pooling
-from moon_jax.models.convolution.direct import Padding
+from moon_jax.models.convolution.direct import Padding, output_sides
 
 
 def convolve(
-  x: jax.Array,
-  kernel: jax.Array,
-  *,
-  stride: int,
-  padding: Padding,
-  pool: bool = False,
+  x: jax.Array, kernel: jax.Array, *, stride: int, padding: Padding, pool: bool = False
 ) -> jax.Array:
   """`lax.conv_general_dilated`.
 
@@ -50,10 +45,7 @@ def convolve(
     pooling half of both.
   """
   kh, kw, _, features = kernel.shape
-  height, width = (
-    (size + sum(pads) - k) // stride + 1
-    for size, pads, k in zip(x.shape[1:3], padding, (kh, kw), strict=True)
-  )
+  height, width = output_sides(x.shape, kernel.shape, padding, stride)
   # Of outputs, as docs/performance.md finds fastest.
   tile = (2, 4 if width % 4 == 0 else 2)
   rows = _Axis.of(height, tile[0], kh, stride)

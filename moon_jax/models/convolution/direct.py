@@ -116,6 +116,14 @@ def _of_kernel(shape, stride, padding, x, gradient):
   return jax.lax.scan(add, zeros, blocks)[0].reshape(shape)
 
 
+def output_sides(
+  images: tuple[int, ...], kernel: tuple[int, ...], padding: Padding, stride: int = 1
+) -> list[int]:
+  """H' and W' of images of a shape [., H, W, .] under a kernel [kh, kw, ...]."""
+  sides = zip(images[1:3], kernel[:2], padding, strict=True)
+  return [(side + sum(zeros) - size) // stride + 1 for side, size, zeros in sides]
+
+
 def widened(x: jax.Array) -> jax.Array:
   """bfloat16 -> float32, or sums would lose what they add; other types stay."""
   return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x

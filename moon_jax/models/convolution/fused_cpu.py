@@ -21,7 +21,7 @@ import jaxlib
 import numpy as np
 
 from moon_jax.core import cache
-from moon_jax.models.convolution.direct import Padding
+from moon_jax.models.convolution.direct import Padding, output_sides
 from moon_jax.models.convolution.pooling import check_even
 
 _SOURCE = pathlib.Path(__file__).with_suffix('.cc')
@@ -117,10 +117,7 @@ def convolve_pool_relu(
 
 
 def _saved(x, kernel, bias, padding):
-  height, width = (
-    size + sum(pads) - k + 1
-    for size, pads, k in zip(x.shape[1:3], padding, kernel.shape[:2], strict=True)
-  )
+  height, width = output_sides(x.shape, kernel.shape, padding)
   check_even(height, width)
   if min(map(min, padding)) < 0:  # what the source writes beside an image
     raise ValueError(f'The padding {padding} must not be negative.')

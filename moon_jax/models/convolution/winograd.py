@@ -19,7 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from moon_jax.models.convolution import direct
-from moon_jax.models.convolution.direct import Padding, lane_by_lane, widened
+from moon_jax.models.convolution.direct import (
+  Padding,
+  lane_by_lane,
+  output_sides,
+  widened,
+)
 
 # n - 1 of them; the last is infinity. All are exact in binary; the five have half the
 # rounding errors of 0, 1, -1, 2, -2.
@@ -51,7 +56,7 @@ def fastest_tile(
   suits = stride == 1 and height == width and height in (3, 5) and min(channels) >= 32
   if not suits or max(map(max, padding)) >= height:
     return None
-  outputs = _outputs(images, height, padding)
+  outputs = output_sides(images, kernel, padding)
   for tile in (4, 2) if height == 3 else (2,):
     rows, columns = (max(-(-side // tile), 0) for side in outputs)
     # A weight becomes n^2 / r^2 numbers: enough tiles must share them.
@@ -158,7 +163,7 @@ class _Grid(NamedTuple):
   def of(cls, images: tuple[int, ...], size: int, tile: int, padding):
     """Of images of a shape [B, H, W, Cin] and kernels of a size."""
     batch, *sides, _ = images
-    outputs = _outputs(images, size, padding)
+    outputs = output_sides(images, (size, size), padding)
     rows, columns = (-(-side // tile) for side in outputs)
     pads = tuple(
       (before, count * tile + size - 1 - side - before)
@@ -189,12 +194,6 @@ class _Grid(NamedTuple):
     images = jnp.pad(widened(images), ((0, 0), *self.pads, (0, 0)))
     found = _sums(matrix, images, 2, pieces)
     return found.reshape(size, size, -1, images.shape[3])
-
-
-def _outputs(images, size, padding):
-  """[H', W'] of images [B, H, W, C] under kernels of a size."""
-  sides = zip(images[1:3], padding, strict=True)
-  return [side + sum(zeros) - size + 1 for side, zeros in sides]
 
 
 @functools.cache
