@@ -43,7 +43,7 @@ def decentralized(inner: base.Algorithm) -> base.Algorithm:
   """The algorithm with neighbours in place of the server: each client is its own.
 
   w_i <- sum_j W_ij w_j over the neighbours j of client i that take part in the round,
-  and itself; W is symmetric and its rows sum to 1 (`topology.restrict`). This average
+  and itself; W is symmetric and its rows sum to 1 (`topology.among`). This average
   is the mean that the client's own server aggregates, into a model that was w_i: the
   client trains from what that server broadcasts, and it is MOON's global model. The
   client keeps what it trained; an absent one keeps its model. Numbers that the
