@@ -1,13 +1,12 @@
 """Which devices compute, and how are arrays laid out on them?"""
 
-import collections
 import contextlib
-import functools
 import glob
+import itertools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +20,10 @@ from moon_jax.engine import hosts
 # A CPU device that is done waits for the others at the end of a round. After 40 seconds
 # XLA takes that for a deadlock and aborts the process, but lanes may differ by more. So
 # it does with GPUs before the first exchange.
-_PATIENT = {
-  'cpu_collective': ('timeout', 'call_terminate_timeout', 'call_warn_stuck_timeout'),
-  'gpu_first_collective_call': ('terminate_timeout', 'warn_stuck_timeout'),
-}
+_OF_A_CALL = 'cpu_collective_call', 'gpu_first_collective_call'
+_PATIENT = [f'{one}_{act}' for one in _OF_A_CALL for act in ('terminate', 'warn_stuck')]
 PATIENCE = ' '.join(
-  f'--xla_{which}_{name}_seconds=10000000'
-  for which, names in _PATIENT.items()
-  for name in names
+  f'--xla_{name}_timeout_seconds=10000000' for name in ('cpu_collective', *_PATIENT)
 )
 # On GPUs neither atomic additions nor algorithms chosen by measuring; nothing on CPUs.
 DETERMINISM = '--xla_gpu_deterministic_ops=true'
@@ -58,9 +53,8 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
       `find`.
   """
   flags = os.environ.get('XLA_FLAGS', '')
-  ours = [PATIENCE] + [DETERMINISM] * deterministic
   # Once: other flags, other programs in a compile cache.
-  new = [flag for flag in ours if flag not in flags]
+  new = [f for f in [PATIENCE] + [DETERMINISM] * deterministic if f not in flags]
   os.environ['XLA_FLAGS'] = ' '.join([flags, *new]).strip()
   if 'xla_force_host_platform_device_count' not in flags:
     _count_cores_as_devices(requested)
@@ -121,9 +115,7 @@ def _first_line(error):
 
 
 @contextlib.contextmanager
-def out_of_memory_is_told(
-  buffers: Callable[[], Mapping[str, int]] = dict,
-) -> Iterator[None]:
+def out_of_memory_is_told(buffers: Callable[[], Mapping[str, int]] = dict):
   """Inside, a device without room for more ends the run with one line.
 
   Args:
@@ -185,13 +177,11 @@ def mesh(num_devices: int) -> Mesh:
 
   The processes give one each in turn.
   """
-  num_given, in_turn = collections.Counter(), []
-  for one in jax.devices():
-    in_turn.append((num_given[one.process_index], one.process_index, one))
-    num_given[one.process_index] += 1
-  chosen = sorted(in_turn, key=lambda turn: turn[:2])[:num_devices]
-  chosen.sort(key=lambda turn: (turn[1], turn[0]))
-  devices = np.array([one for _, _, one in chosen])
+  in_order = sorted(jax.devices(), key=lambda one: one.process_index)
+  groups = itertools.groupby(in_order, lambda one: one.process_index)
+  turns = itertools.zip_longest(*[list(group) for _, group in groups])
+  chosen = list(filter(None, itertools.chain(*turns)))[:num_devices]
+  devices = np.array([one for one in in_order if one in chosen])
   return Mesh(devices, (LANES,), axis_types=(AxisType.Auto,))
 
 
@@ -200,14 +190,6 @@ def own_lanes(mesh: Mesh, num_lanes: int) -> range:
   each, mine = num_lanes // mesh.size, jax.process_index()
   own = [p for p, one in enumerate(mesh.devices) if one.process_index == mine]
   return range(each * own[0], each * (own[-1] + 1))
-
-
-def one_at_a_time(mesh: Mesh) -> bool:
-  """Whether giving the devices a program waits for the one before.
-
-  JAX does so on several CPU devices: nothing is gained by reading results late.
-  """
-  return mesh.size > 1 and mesh.devices.flat[0].platform == 'cpu'
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
@@ -223,17 +205,14 @@ def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
   shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
   if hosts.count() == 1:
     return jax.device_put(tree, shardings)
+
+  def own_parts(sharding, leaf):
+    leaf = np.asarray(leaf)
+    return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
+
   # A spec may be of a whole subtree.
-  return jax.tree.map(
-    lambda sharding, part: jax.tree.map(functools.partial(_own_parts, sharding), part),
-    shardings,
-    tree,
-  )
-
-
-def _own_parts(sharding, leaf):
-  leaf = np.asarray(leaf)
-  return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index])
+  whole = jax.tree.broadcast(shardings, tree)
+  return jax.tree.map(own_parts, whole, tree)
 
 
 def meet(mesh: Mesh) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,37 +100,39 @@ def build(
   planner = scheduling.make_planner(
     config, split, backend, share=bool(algorithm.share), min_steps=min_steps
   )
-  memory = tiers.choose(
-    config.execution.client_store,
-    algorithm,
-    network.shapes,
-    num_clients=config.num_clients,
-    cohort_size=planner.cohort_size,
-    num_rounds=config.num_rounds,
-  )
+  memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
   stream, images = None, data.train_images
   if data.stored:
     stream = streaming.Stream(data, planner.cohort_size)
     planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
   if backend != 'cpu':
-    planner = gpu.suited(
+    shape = images.shape[1:], planner.batch_size
+    planner = gpu.planner_for(
       planner,
-      *(network, algorithm, images, memory),
       choose_lanes=config.execution.lanes == 'auto',
+      params=network.shapes['params'],
+      taken=gpu.memory_taken(network, algorithm, *shape),
+      free=gpu.memory_free(images, planner, memory),
     )
   mesh = devices.mesh(planner.num_devices)
-  own_lanes = devices.own_lanes(mesh, planner.num_lanes)
-  planner = dataclasses.replace(planner, own_lanes=own_lanes)
+  own = devices.own_lanes(mesh, planner.num_lanes)
+  planner = dataclasses.replace(planner, own_lanes=own)
+  if stream:
+    train, class_counts = stream.shape(mesh), data.stored.class_counts
+  else:
+    train = _in_memory(data, split, see, mesh)
+    class_counts = partition.class_counts(split, data.train_labels, data.num_classes)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
+  scalars = traced.scalars(config, algorithm, 0)
   whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
   return Experiment(
     config=config,
     network=network,
     algorithm=algorithm,
     split=split,
-    class_counts=_class_counts(data, split),
+    class_counts=class_counts,
     planner=planner,
-    train=stream.shape(mesh) if stream else _in_memory(data, split, see, mesh),
+    train=train,
     stream=stream,
     test=devices.replicate(test._replace(clients=whose), mesh),
     test_sizes=test_sizes,
@@ -138,9 +140,7 @@ def build(
     names=data.clients[: config.num_clients] if users.are_clients(config) else None,
     num_dropped=num_dropped,
     mesh=mesh,
-    traffic=client_training.traffic(
-      algorithm, network.shapes, traced.scalars(config, algorithm, 0)
-    ),
+    traffic=client_training.traffic(algorithm, network.shapes, scalars),
     data_digest=sources.digest(loaded),
     memory=memory,
     own_models=tiers.has_own_models(algorithm, network.shapes),
@@ -153,12 +153,6 @@ def _in_memory(data, split, see, mesh) -> device.TrainSplit:
   examples = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
   owners = (split.indices, split.offsets.astype(np.int32))
   return devices.replicate(device.TrainSplit(examples, *owners), mesh)
-
-
-def _class_counts(data: Dataset, split: partition.Partition) -> np.ndarray:
-  if data.stored:
-    return data.stored.class_counts
-  return partition.class_counts(split, data.train_labels, data.num_classes)
 
 
 def deal(config: Config, data: Dataset) -> partition.Skewed:
@@ -185,14 +179,6 @@ def options(config: Config, kind: str) -> dict[str, float | int | str | bool]:
   return catalog.options(kind, flatten(config))
 
 
-def _call(
-  config: Config, kind: str, *given: Any, returns: Any = object, **more: Any
-) -> Any:
-  """Calls the chosen part of a kind with its knobs, and what it is given beside."""
-  part = catalog.chosen(kind, flatten(config))
-  return part.build(returns, *given, **more, **options(config, kind))
-
-
 def with_its_clients(config: Config) -> Config:
   """The configuration; of an algorithm for one client with that, who owns all data."""
   if catalog.part('algorithm', config.algorithm).has('several_clients'):
@@ -207,8 +193,8 @@ def load_data(config: Config) -> Dataset:
   Raises:
     DataError: it is missing or unusable.
   """
-  more = options(config, 'data')
-  return sources.load(config.data.source, limit=config.data.limit, **more)
+  given = {'limit': config.data.limit} | options(config, 'data')
+  return sources.load(config.data.source, **given)
 
 
 def make_network(
@@ -226,14 +212,14 @@ def make_network(
     UsageError: the network does not fit the images, or its form the device.
   """
   form = config.execution.convolution
-  if form == 'fused' and backend:
+  if form == 'auto' and backend:
+    form = 'auto_on_cpu' if backend == 'cpu' else 'auto_on_gpu'
+  elif form == 'fused' and not backend:
+    form = 'auto'
+  elif form == 'fused':
     fault = fused_cpu.fault() if backend == 'cpu' else 'its kernels are for CPUs'
     if fault:
       raise UsageError(f"--config.execution.convolution='fused': {fault}.")
-  elif form == 'fused':
-    form = 'auto'
-  elif form == 'auto' and backend:
-    form = 'auto_on_cpu' if backend == 'cpu' else 'auto_on_gpu'
   return models.make(
     config.model,
     image_shape=image_shape,
@@ -246,23 +232,23 @@ def make_network(
 
 def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   """The algorithm with what is configured beside it."""
-  algorithm = _call(config, 'algorithm', returns=Algorithm)
+  part = catalog.part('algorithm', config.algorithm)
+  algorithm = part.build(Algorithm, **options(config, 'algorithm'))
   if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
     algorithm = with_local_statistics(algorithm)
-  served = catalog.part('algorithm', config.algorithm).has('served')
-  server = config.server_optimizer.to_dict()
-  if not served or server == _PLAIN_AVERAGE:
+  server = config.server_optimizer
+  if not part.has('served') or server.to_dict() == _PLAIN_AVERAGE:
     return algorithm
-  rate = {'learning_rate': config.server_optimizer.learning_rate}
-  numbers = options(config, 'server_optimizer') | rate
-  return with_server_optimizer(algorithm, server['name'], numbers)
+  numbers = options(config, 'server_optimizer')
+  numbers['learning_rate'] = server.learning_rate
+  return with_server_optimizer(algorithm, server.name, numbers)
 
 
 def initial_state(experiment: Experiment) -> State:
   """The state before the first round; a function of the seed alone."""
   variables = experiment.network.init(experiment.config.seed)
-  is_stored = experiment.memory.name != 'device'
-  of = experiment.planner.cohort_size if is_stored else experiment.config.num_clients
+  on_device = experiment.memory.name == 'device'
+  of = experiment.config.num_clients if on_device else experiment.planner.cohort_size
   state = first_state(experiment.algorithm, variables, of)
   return devices.replicate(state, experiment.mesh)
 

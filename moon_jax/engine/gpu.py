@@ -61,10 +61,7 @@ class Taken(NamedTuple):
 
 
 def memory_taken(
-  network: Network,
-  algorithm: Algorithm,
-  image_shape: tuple[int, int, int],
-  batch_size: int,
+  network: Network, algorithm: Algorithm, image_shape: tuple[int, ...], batch_size: int
 ) -> Taken:
   """What training takes of a device.
 
@@ -74,11 +71,9 @@ def memory_taken(
     image_shape: (H, W, C).
     batch_size: B.
   """
-  memory, frozen, kept = jax.eval_shape(
-    functools.partial(_of_one_lane, network, algorithm),
-    network.shapes,
-    jax.ShapeDtypeStruct((batch_size, *image_shape), np.float32),
-  )
+  images = jax.ShapeDtypeStruct((batch_size, *image_shape), np.float32)
+  of_one_lane = functools.partial(_of_one_lane, network, algorithm)
+  memory, frozen, kept = jax.eval_shape(of_one_lane, network.shapes, images)
   left_behind = tree.num_bytes(kept)
   lane = left_behind + 2 * tree.num_bytes(memory) + 4 * tree.num_bytes(network.shapes)
   image = 4 * math.prod(image_shape) + len(frozen) * left_behind / batch_size / 2
@@ -117,41 +112,8 @@ def memory_free(images: np.ndarray, planner: Planner, memory: Tier) -> float:
   return free - images.nbytes - kept * memory.bytes_each
 
 
-def suited(
-  planner: Planner,
-  network: Network,
-  algorithm: Algorithm,
-  images: np.ndarray,
-  memory: Tier,
-  *,
-  choose_lanes: bool,
-) -> Planner:
-  """`planner_for` what is trained, on the devices that are here.
-
-  Args:
-    planner: with a lane for each client if lanes may be chosen.
-    network: what is trained.
-    algorithm: how.
-    images: [M, H, W, C] uint8, which each device holds.
-    memory: where the clients' memories are.
-    choose_lanes: whether they may.
-  """
-  return planner_for(
-    planner,
-    choose_lanes=choose_lanes,
-    params=network.shapes['params'],
-    taken=memory_taken(network, algorithm, images.shape[1:], planner.batch_size),
-    free=memory_free(images, planner, memory),
-  )
-
-
 def planner_for(
-  planner: Planner,
-  *,
-  choose_lanes: bool,
-  params: PyTree,
-  taken: Taken,
-  free: float = math.inf,
+  planner: Planner, *, choose_lanes: bool, params: PyTree, taken: Taken, free: float
 ) -> Planner:
   """The planner with the lanes and the segments that suit a GPU.
 

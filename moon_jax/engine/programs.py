@@ -90,18 +90,18 @@ def exchanged_bytes(program: Stage) -> int:
 
 
 def compile_programs(
-  experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
+  experiment: Experiment, state: State, inputs: RoundInputs, **donating: bool
 ) -> Compiled:
-  """Compiles one round and one evaluation, for this state and any round's inputs.
+  """Compiles what `lower_programs` traces, for this state and any round's inputs.
 
   Args:
     experiment: what is run.
     state: a state of it, or its shapes.
     inputs: of any round.
-    donate: whether a round writes its state over the one that it is given.
+    **donating: see `lower_programs`.
   """
   begin = time.perf_counter()
-  lowered = lower_programs(experiment, state, inputs, donate=donate)
+  lowered = lower_programs(experiment, state, inputs, **donating)
   programs = [program.compile() for program in lowered]
   return Compiled(*programs, time.perf_counter() - begin)
 
@@ -109,7 +109,10 @@ def compile_programs(
 def lower_programs(
   experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
 ) -> tuple[Lowered, Lowered]:
-  """One round and one evaluation, traced but not compiled; see `compile_programs`."""
+  """One round and one evaluation, traced but not compiled.
+
+  With `donate`, a round writes its state over the one that it is given.
+  """
   with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
     train_and_average = jax.jit(
       functools.partial(run_round, experiment),
@@ -128,18 +131,16 @@ def run_round(
   experiment: Experiment, state: State, plan: Plan, scalars: Scalars, train: TrainSplit
 ) -> tuple[State, ClientMetrics]:
   """What a round computes, in terms of its arguments as tracing has them."""
-  config, planner = experiment.config, experiment.planner
-  training = local_training(experiment)
+  config, training = experiment.config, local_training(experiment)
   train_cohort = lanes.cohort_training(
     training,
     represent_once=represent_once(experiment, training, state),
     mesh=experiment.mesh,
     augment=augmenter(config.augmentation.name, **options(config, 'augmentation')),
-    segment_steps=planner.segment_steps,
+    segment_steps=experiment.planner.segment_steps,
   )
   given = experiment.algorithm, train_cohort, config.num_clients
-  one_round = round_lib.make_round(*given)
-  return one_round(state, plan, scalars, train)
+  return round_lib.make_round(*given)(state, plan, scalars, train)
 
 
 def evaluate(
@@ -159,8 +160,8 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
   _, fixed = traced.split(options(experiment.config, 'optimizer'))
   build = catalog.part('optimizer', experiment.config.optimizer.name).function
   optimizer = functools.partial(build, **fixed)
-  built = experiment.algorithm, experiment.network
-  return client_training.LocalTraining(*built, optimizer)
+  given = experiment.algorithm, experiment.network, optimizer
+  return client_training.LocalTraining(*given)
 
 
 def represent_once(
@@ -174,16 +175,13 @@ def represent_once(
   config = experiment.config
   if experiment.algorithm.frozen_in_training:
     return False
-  images = jax.eval_shape(
-    lambda train: train.examples.normalised(jnp.arange(len(train.rows))),
-    experiment.train,
-  )
 
-  def represent(state, images):
+  def represent(state, train):
     received = experiment.algorithm.broadcast(state.server)
     memory = tree.gather(state.clients, 0)
+    images = train.examples.normalised(jnp.arange(len(train.rows)))
     return training.represent(received, memory, images, None, None)
 
-  table = jax.eval_shape(represent, state, images)
+  table = jax.eval_shape(represent, state, experiment.train)
   fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
   return fits and config.local_epochs > 1 and config.augmentation.name == 'none'

@@ -46,15 +46,16 @@ def make_planner(
   min_steps: int = 0,
 ) -> planning.Planner:
   """The planner; `share` tells whether clients average among themselves."""
-  if config.drop_last:
-    _require_whole_batches(split.sizes, config.batch_size)
+  client = int(np.argmin(split.sizes))
+  if config.drop_last and split.sizes[client] < config.batch_size:
+    raise UsageError(
+      f'Client {client} owns {split.sizes[client]} examples, no batch of '
+      f'--config.batch_size={config.batch_size}: with --config.drop_last=true it would '
+      'not train at all. Lower batch_size, or raise --config.partition.min_size.'
+    )
   size = cohort_size(config.num_clients, config.participation)
-  lanes, num_devices = num_lanes(
-    config.execution.lanes,
-    size,
-    backend,
-    devices.available(config.execution.devices),
-  )
+  num_devices = devices.available(config.execution.devices)
+  lanes, num_devices = num_lanes(config.execution.lanes, size, backend, num_devices)
   if num_devices < hosts.count():
     raise UsageError(
       f'{hosts.count()} processes need a lane each, and lanes are {lanes}: start '
@@ -82,18 +83,7 @@ def _mixing(config: Config) -> Callable[[np.ndarray], np.ndarray]:
   from moon_jax.algorithms.wrappers import topology  # SciPy's graphs take time to load
 
   flat = flatten(config)
-  own = catalog.options('topology', flat)
-  given = {'num_clients': config.num_clients, 'seed': config.seed} | own
+  given = {'num_clients': config.num_clients, 'seed': config.seed}
+  given |= catalog.options('topology', flat)
   graph = catalog.chosen('topology', flat).build(object, **given)
   return functools.partial(topology.among, topology.metropolis_hastings(graph))
-
-
-def _require_whole_batches(sizes: np.ndarray, batch_size: int) -> None:
-  """Raises UsageError if a client owns fewer examples than a batch."""
-  client = int(np.argmin(sizes))
-  if sizes[client] < batch_size:
-    raise UsageError(
-      f'Client {client} owns {sizes[client]} examples, no batch of '
-      f'--config.batch_size={batch_size}: with --config.drop_last=true it would not '
-      'train at all. Lower batch_size, or raise --config.partition.min_size.'
-    )

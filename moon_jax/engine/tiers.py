@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.config import Config
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import PyTree, Server
@@ -31,13 +32,7 @@ class Tier(NamedTuple):
 
 
 def choose(
-  requested: str,
-  algorithm: Algorithm,
-  variables: PyTree,
-  *,
-  num_clients: int,
-  cohort_size: int,
-  num_rounds: int,
+  config: Config, algorithm: Algorithm, variables: PyTree, cohort_size: int
 ) -> Tier:
   """The tier that is asked for, or that 'auto' stands for.
 
@@ -46,18 +41,17 @@ def choose(
   quarter of all clients.
 
   Args:
-    requested: 'auto', or the name of a tier.
+    config: of the run.
     algorithm: its pure functions.
     variables: of the network; their shapes are enough.
-    num_clients: N.
     cohort_size: K.
-    num_rounds: of the run.
 
   Raises:
     UsageError: several processes are to have a client store.
   """
-  memory = jax.eval_shape(algorithm.init_client, variables)
-  each, most = tree.num_bytes(memory), min(num_clients, cohort_size * num_rounds)
+  requested, num_clients = config.execution.client_store, config.num_clients
+  each = tree.num_bytes(jax.eval_shape(algorithm.init_client, variables))
+  most = min(num_clients, cohort_size * config.num_rounds)
   if not each:
     return Tier('device', 0, most)
   if hosts.count() > 1:

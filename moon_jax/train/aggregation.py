@@ -4,8 +4,6 @@ What becomes of the mean, `algorithms.base.average` by default, is the algorithm
 `aggregate`, which `round` calls.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -40,20 +38,14 @@ def collecting(all_uploads: bool, weights: jax.Array):
     else:
       shares = (jnp.where(counts, share, 0.0) for share in shares)
       sent = Upload(*map(add, collected.upload, done.upload, shares))
-    return Finished(
-      sent,
-      tree.scatter(collected.memory, store, done.memory),
-      tree.scatter(collected.metrics, store, done.metrics),
-    )
+    return Finished(sent, *tree.scatter(collected[1:], store, done[1:]))
+
+  def zeros(shapes, *lead):
+    return jax.tree.map(lambda x: jnp.zeros((*lead, *x.shape[1:]), x.dtype), shapes)
 
   def empty(shapes, memories):
-    def zeros(shape, *lead):
-      return jnp.zeros((*lead, *shape.shape[1:]), shape.dtype)
-
-    by_slot = functools.partial(jax.tree.map, lambda shape: zeros(shape, size))
-    means = functools.partial(jax.tree.map, zeros)
-    sent = (by_slot if all_uploads else means)(shapes.upload)
-    return Finished(sent, memories, by_slot(shapes.metrics))
+    sent = zeros(shapes.upload, *[size] * all_uploads)
+    return Finished(sent, memories, zeros(shapes.metrics, size))
 
   return collect, empty
 

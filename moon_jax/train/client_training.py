@@ -17,31 +17,21 @@ from moon_jax.models import Network
 from moon_jax.train.planning import Plan
 
 
-class Common(NamedTuple):
-  """What is the same for every client of a round.
-
-  Attributes:
-    received: what the server sent.
-    round: [] int32, completed rounds.
-    scalars: of the round.
-  """
-
-  received: PyTree
-  round: jax.Array
-  scalars: Scalars
-
-
 class Work(NamedTuple):
   """What a cohort trains on in one round.
 
   Attributes:
-    common: to all clients.
+    received: what the server sent to every client.
+    round: [] int32, completed rounds.
+    scalars: of the round.
     memories: leaves [K, ...], what each client kept from earlier rounds.
     plan: the round's lanes, segments and batches.
     data: the training split.
   """
 
-  common: Common
+  received: PyTree
+  round: jax.Array
+  scalars: Scalars
   memories: PyTree
   plan: Plan
   data: TrainSplit
@@ -127,15 +117,15 @@ class LocalTraining(NamedTuple):
     local = self.algorithm.begin(received, memory)
     task = task_of(received, memory, local, scalars)
     variables = self.algorithm.download(received, memory)
-
+    params = variables['params']
     progress = Progress(
       client=client,
       num_steps=jnp.zeros((), jnp.int32),
       memory=memory,
       local=local,
       variables=variables,
-      narrow=self._narrow(variables['params']),
-      optimizer=self.optimizer(**scalars.optimizer).init(variables['params']),
+      narrow=self._narrow(params),
+      optimizer=self.optimizer(**scalars.optimizer).init(params),
       sums={},
       num_seen=jnp.zeros(()),
     )
@@ -143,11 +133,9 @@ class LocalTraining(NamedTuple):
     def parts():
       key = jax.random.key(0)
       references = self.represent(received, memory, batch.images, batch.mask, key)
-      params = variables['params']
       return self._objective(params, progress, references, task, batch, key)[1][0]
 
-    sums = {name: jnp.zeros(()) for name in jax.eval_shape(parts)}
-    return progress._replace(sums=sums)
+    return progress._replace(sums={x: jnp.zeros(()) for x in jax.eval_shape(parts)})
 
   def step(self, progress, references, received, scalars, batch, key) -> Progress:
     """After one more step; `references` is what `represent` returns for the batch.
@@ -159,9 +147,11 @@ class LocalTraining(NamedTuple):
     (loss, (parts, state)), grads = jax.value_and_grad(self._objective, has_aux=True)(
       params, progress, references, task, batch, key
     )
-    updates, optimizer_state = self.optimizer(**scalars.optimizer).update(
-      self.algorithm.correct(grads, task), progress.optimizer, params
-    )
+    optimizer = self.optimizer(**scalars.optimizer)
+    corrected = self.algorithm.correct(grads, task)
+    # Adam of optax raises a float to an integer, which strict promotion refuses.
+    with jax.numpy_dtype_promotion('standard'):
+      updates, of_optimizer = optimizer.update(corrected, progress.optimizer, params)
     count = jnp.sum(batch.mask)
 
     def loss_with(local):
@@ -175,7 +165,7 @@ class LocalTraining(NamedTuple):
       local=self.algorithm.after_step(done, loss, grads, key),
       variables={'params': moved} | state,
       narrow=self._narrow(moved),
-      optimizer=optimizer_state,
+      optimizer=of_optimizer,
       sums={name: progress.sums[name] + count * parts[name] for name in parts},
       num_seen=progress.num_seen + count,
     )
@@ -202,7 +192,8 @@ class LocalTraining(NamedTuple):
 
   def _narrow(self, params):
     narrow = self.network.narrow(params)
-    return None if _types(narrow) == _types(params) else narrow
+    same = jax.tree.map(lambda a, b: a.dtype == b.dtype, narrow, params)
+    return None if jax.tree.all(same) else narrow
 
   def _objective(self, params, progress, references, task, batch, key):
     """[] the loss to minimise, and (its parts, what else changed in the variables)."""
@@ -214,10 +205,6 @@ class LocalTraining(NamedTuple):
     accuracy = losses.accuracy(outputs.logits, batch.labels, batch.mask)
     told = {'train_loss': total, 'train_accuracy': accuracy}
     return total, (told | parts, state)
-
-
-def _types(params):
-  return [leaf.dtype for leaf in jax.tree.leaves(params)]
 
 
 @jax.custom_vjp

@@ -57,22 +57,17 @@ def make_evaluation(
         logits = apply(variables, batch.images).logits
         correct = (jnp.argmax(logits, axis=-1) == batch.labels) & (batch.mask > 0)
         loss = losses.cross_entropy(logits, batch.labels, batch.mask)
-        found = Score(jnp.sum(correct, dtype=jnp.int32), loss * jnp.sum(batch.mask))
-        total = tree.add(score._replace(by_client=None), found)
+        found = jnp.sum(correct, dtype=jnp.int32), loss * jnp.sum(batch.mask)
+        total, counts = tree.add(score[:2], found), score.by_client
         if num_clients:
-          whose = split.clients[rows]
-          counts = score.by_client.at[whose].add(correct.astype(jnp.int32))
-          total = total._replace(by_client=counts)
-        return total, None
+          counts = counts.at[split.clients[rows]].add(correct.astype(jnp.int32))
+        return Score(*total, counts), None
 
-      zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()))
-      if num_clients:
-        zero = zero._replace(by_client=jnp.zeros(num_clients, jnp.int32))
+      counts = jnp.zeros(num_clients, jnp.int32) if num_clients else None
+      zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()), counts)
       return jax.lax.scan(add, zero, first_batch + jnp.arange(each))[0]
 
     return jax.lax.psum(jax.lax.map(one_model, models), LANES)
 
-  everywhere = PartitionSpec()
-  return jax.shard_map(
-    evaluate, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False
-  )
+  specs = {'in_specs': PartitionSpec(), 'out_specs': PartitionSpec()}
+  return jax.shard_map(evaluate, mesh=mesh, **specs, check_vma=False)

@@ -11,12 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.core import tree
-from moon_jax.core.types import Batch, PyTree
+from moon_jax.core.types import PyTree
 from moon_jax.train.client_training import LocalTraining, Progress, Work
-
-
-def _nothing(*given):
-  return None
 
 
 class Frozen(NamedTuple):
@@ -30,18 +26,16 @@ class Frozen(NamedTuple):
       is known ahead of G steps. Both return None if the networks see no images then.
   """
 
-  references: Callable[
-    [PyTree, Progress, jax.Array, Batch, jax.Array], dict[str, jax.Array]
-  ]
-  enter: Callable[[Progress], PyTree] = _nothing
-  see: Callable[[PyTree, jax.Array], PyTree] = _nothing
+  references: Callable[..., dict[str, jax.Array]]
+  enter: Callable[[Progress], PyTree] = lambda lanes: None
+  see: Callable[[PyTree, jax.Array], PyTree] = lambda entered, images: None
 
 
 def every_batch(training: LocalTraining, work: Work) -> Frozen:
   """The frozen networks run in every step, on its batch."""
 
   def references(known, client, rows, batch, key):
-    given = work.common.received, client.memory
+    given = work.received, client.memory
     return training.represent(*given, batch.images, batch.mask, key)
 
   return Frozen(references)
@@ -53,22 +47,19 @@ def ahead(training: LocalTraining, work: Work) -> Frozen:
   In segments of a known length, and not in training mode.
   """
   models = training.algorithm.frozen
-  of_one = jax.eval_shape(
-    lambda: models(work.common.received, tree.gather(work.memories, 0))
-  )
+  of_one = jax.eval_shape(lambda: models(work.received, tree.gather(work.memories, 0)))
   if not of_one:
     return every_batch(training, work)
 
   def enter(lanes):
     # A model that all have received is copied too: a product with one matrix for all
     # lanes would first copy their windows side by side.
-    of_lanes = jax.vmap(lambda lane: models(work.common.received, lane.memory))(lanes)
+    of_lanes = jax.vmap(lambda lane: models(work.received, lane.memory))(lanes)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *of_lanes.values())
 
   def see(variables, images):
     def one(variables, images):
-      outputs = training.network.apply(variables, images)
-      return training.algorithm.represented(outputs)
+      return training.algorithm.represented(training.network.apply(variables, images))
 
     num_lanes, steps, size = images.shape[:3]
     each = images.reshape(num_lanes, -1, *images.shape[3:])
@@ -92,7 +83,7 @@ def once(training: LocalTraining, work: Work) -> Frozen:
   it.
   """
   split, rows, offsets = work.data
-  received, clients = work.common.received, work.plan.clients
+  received, clients = work.received, work.plan.clients
   at_a_time = work.plan.rows[0].size  # as many as a step of all lanes trains on
   slots = work.plan.load.ravel()
 
@@ -118,8 +109,7 @@ def once(training: LocalTraining, work: Work) -> Frozen:
   images = split.normalised(rows[:1])
   shapes = jax.eval_shape(training.represent, received, memory, images, None, None)
   empty = {
-    name: jnp.zeros((len(rows), one.shape[1]), one.dtype)
-    for name, one in shapes.items()
+    k: jnp.zeros((len(rows), one.shape[1]), one.dtype) for k, one in shapes.items()
   }
   with jax.named_scope('frozen'):
     table = jax.lax.fori_loop(0, len(slots), fill, empty)

@@ -34,19 +34,19 @@ def cohort_training(
     augment: what is done to the images of a batch.
     segment_steps: as in the planner that makes the plans.
   """
-  if represent_once:
-    represent = frozen.once
-  elif segment_steps and not training.algorithm.frozen_in_training:
-    represent = frozen.ahead
-  else:
-    represent = frozen.every_batch
+  ahead = segment_steps and not training.algorithm.frozen_in_training
+  in_step = frozen.ahead if ahead else frozen.every_batch
+  represent = frozen.once if represent_once else in_step
 
   def train(work):
     given = training, represent(training, work), work, augment
     if segment_steps:
-      return _train(training, segments.of_known_length(*given, segment_steps), work)
-    alone = work.plan.load.shape[1] == 1  # and each segment is a client's
-    return _train(training, segments.of_any_length(*given), work, all_change=alone)
+      through = segments.of_known_length(*given, segment_steps)
+    else:
+      through = segments.of_any_length(*given)
+    # With one lane, each segment of any length is a client's.
+    alone = not segment_steps and work.plan.load.shape[1] == 1
+    return _train(training, through, work, all_change=alone)
 
   def train_part(work):
     return aggregation.exchange(train(work), work)
@@ -62,12 +62,10 @@ def cohort_training(
 
 def plan_spec() -> Plan:
   """How `Plan.for_device()` is split among the devices: by lanes, where it has any."""
-  everywhere, by_lane = PartitionSpec(), PartitionSpec(None, LANES)
-  return Plan(*[everywhere] * len(Plan._fields))._replace(
-    bounds=PartitionSpec(LANES),
-    num_segments=PartitionSpec(LANES),
-    **dict.fromkeys(('rows', 'num_real', 'load', 'store'), by_lane),
-  )
+  by_device = dict.fromkeys(('bounds', 'num_segments'), PartitionSpec(LANES))
+  lanes = ('rows', 'num_real', 'load', 'store')
+  split = by_device | dict.fromkeys(lanes, PartitionSpec(None, LANES))
+  return Plan(**dict.fromkeys(Plan._fields, PartitionSpec()) | split)
 
 
 # One round on one device with two lanes, whose queues are the slots A, B and C, D. When
@@ -81,7 +79,7 @@ def plan_spec() -> Plan:
 #   load         A, C    |  B, - |  -, D      enter the lanes before the segment
 #   store        A, -    |  -, C |  B, D      leave them after it: uploads, memories
 def _train(
-  training: LocalTraining, through: Segment, work: Work, *, all_change: bool = False
+  training: LocalTraining, through: Segment, work: Work, *, all_change: bool
 ) -> Finished:
   """Runs the lanes of one device; other devices' clients keep what they had.
 
@@ -91,22 +89,19 @@ def _train(
     work: what the lanes train on.
     all_change: whether a client enters each lane before each segment.
   """
-  common, _, plan, data = work
+  plan, received, scalars = work.plan, work.received, work.scalars
 
   def enter(slots, memories):
-    batch = data.examples.batch(plan.rows[0, 0], plan.num_real[0, 0])
+    batch = work.data.examples.batch(plan.rows[0, 0], plan.num_real[0, 0])
 
     def one(slot):
       client, memory = plan.clients[slot], tree.gather(memories, slot)
-      return training.start(client, common.received, memory, common.scalars, batch)
+      return training.start(client, received, memory, scalars, batch)
 
     return jax.vmap(one)(slots)
 
   def finish(lanes):
-    def one(lane):
-      return training.finish(lane, common.received, common.scalars)
-
-    return jax.vmap(one)(lanes)
+    return jax.vmap(lambda lane: training.finish(lane, received, scalars))(lanes)
 
   def segment(index, carry):
     lanes, collected = carry

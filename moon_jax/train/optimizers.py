@@ -34,11 +34,7 @@ def adam(
   Beta 0.9 and 0.999, epsilon 1e-8. Weight decay is coupled and acts on all parameters,
   as in torch.optim.Adam.
   """
-  return optax.chain(
-    optax.add_decayed_weights(weight_decay),
-    _scale_by_adam(),
-    optax.scale_by_learning_rate(learning_rate),
-  )
+  return optax.chain(optax.add_decayed_weights(weight_decay), optax.adam(learning_rate))
 
 
 def adamw(
@@ -49,19 +45,4 @@ def adamw(
   (Loshchilov, Hutter 2019, arXiv:1711.05101.) Numbers as in `adam`; weight decay is
   decoupled and acts on all parameters, as in torch.optim.AdamW.
   """
-  return optax.chain(
-    _scale_by_adam(),
-    optax.add_decayed_weights(weight_decay),
-    optax.scale_by_learning_rate(learning_rate),
-  )
-
-
-def _scale_by_adam() -> optax.GradientTransformation:
-  inner = optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-8)
-
-  def update(updates, state, params=None):
-    # optax raises a float to the integer step count, which strict promotion refuses.
-    with jax.numpy_dtype_promotion('standard'):
-      return inner.update(updates, state, params)
-
-  return optax.GradientTransformation(inner.init, update)
+  return optax.adamw(learning_rate, weight_decay=weight_decay)

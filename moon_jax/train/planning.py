@@ -150,13 +150,13 @@ class Planner:
 
   def real_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
     """[K] client ids, by default all -> [K] steps that each one trains."""
-    sizes = self.sizes[clients]
-    epoch = epoch_steps(sizes, self.batch_size, drop_last=self.drop_last)
-    return self.local_epochs * epoch
+    of_epoch = {'batch_size': self.batch_size, 'drop_last': self.drop_last}
+    return self.local_epochs * epoch_steps(self.sizes[clients], **of_epoch)
 
   def num_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
     """[K] client ids, by default all -> [K] steps that each occupies a lane."""
-    return self._occupied(self.real_steps(clients))
+    real, whole = self.real_steps(clients), self.segment_steps or 1
+    return -(-real // whole) * whole
 
   @functools.cached_property
   def max_steps(self) -> int:
@@ -181,23 +181,18 @@ class Planner:
 
   def cohort(self, round_index: int) -> np.ndarray:
     """[K] int32 ids of the round's clients, ascending."""
-    sizes = {'num_clients': len(self.sizes), 'size': self.cohort_size}
-    return choose(seed=self.seed, round_index=round_index, **sizes)
+    given = {'num_clients': len(self.sizes), 'size': self.cohort_size}
+    return choose(seed=self.seed, round_index=round_index, **given)
 
   def batches(
     self, round_index: int, clients: np.ndarray, slots: Iterable[int] | None = None
   ) -> list[tuple[np.ndarray, np.ndarray]]:
     """`client_batches` of clients [K] in one round, or of those in some slots."""
-    make = functools.partial(
-      client_batches,
-      local_epochs=self.local_epochs,
-      batch_size=self.batch_size,
-      drop_last=self.drop_last,
-    )
-    rows = self.rows(clients)
+    names = ('local_epochs', 'batch_size', 'drop_last')
+    how, rows = {name: getattr(self, name) for name in names}, self.rows(clients)
     return [
-      make(rows[slot], rng_key=(self.seed, round_index, int(clients[slot])))
-      for slot in (range(len(clients)) if slots is None else slots)
+      client_batches(rows[k], rng_key=(self.seed, round_index, int(clients[k])), **how)
+      for k in (range(len(clients)) if slots is None else slots)
     ]
 
   def plan(self, round_index: int) -> Plan:
@@ -206,7 +201,8 @@ class Planner:
     num_examples = self.sizes[clients].astype(np.float32)
     real_steps, num_steps = self.real_steps(clients), self.num_steps(clients)
     queues = pack(num_steps, self.num_lanes)
-    own = sorted(itertools.chain(*(queues[lane] for lane in self._own_lanes())))
+    lanes = range(self.num_lanes) if self.own_lanes is None else self.own_lanes
+    own = sorted(itertools.chain(*(queues[lane] for lane in lanes)))
     work = dict(zip(own, self.batches(round_index, clients, own), strict=True))
     return Plan(
       clients,
@@ -216,13 +212,6 @@ class Planner:
       *self._fill_lanes(queues, work, real_steps, num_steps),
       *self._all_segments(queues, num_steps),
     )
-
-  def _own_lanes(self):
-    return range(self.num_lanes) if self.own_lanes is None else self.own_lanes
-
-  def _occupied(self, real_steps):
-    whole = self.segment_steps or 1
-    return -(-real_steps // whole) * whole
 
   def _fill_lanes(self, queues, work, real_steps, num_steps):
     max_steps, lanes = self.max_steps, self.num_lanes

@@ -12,7 +12,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Server, State, Uploads
 from moon_jax.data.device import TrainSplit
 from moon_jax.train import aggregation
-from moon_jax.train.client_training import Common, Finished, Work
+from moon_jax.train.client_training import Finished, Work
 from moon_jax.train.planning import Plan
 
 Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
@@ -54,20 +54,17 @@ def make_round(
     memories = table if rows is None else tree.gather(table, rows)
     if algorithm.share:
       memories = mix(memories, plan, scalars.algorithm)
-    common = Common(algorithm.broadcast(state.server), state.round, scalars)
-    done = train(Work(common, memories, plan._replace(arrivals=None), data))
+    given_all = algorithm.broadcast(state.server), state.round, scalars
+    done = train(Work(*given_all, memories, plan._replace(arrivals=None), data))
     server = aggregate(state.server, done, plan.weights, scalars.algorithm)
     finite = done.metrics.finite
     if rows is None:
       clients = tree.where(finite, done.memory, table)
     else:
       clients = tree.scatter(table, jnp.where(finite, rows, -1), done.memory)
-    metrics = done.metrics._replace(
-      computed={
-        name: value for name, value in scalars.algorithm.items() if name not in given
-      },
-      server_finite=tree.all_finite(server),
-    )
+    computed = {k: v for k, v in scalars.algorithm.items() if k not in given}
+    server_finite = tree.all_finite(server)
+    metrics = done.metrics._replace(computed=computed, server_finite=server_finite)
     return State(server, clients, state.round + 1), metrics
 
   return run_round

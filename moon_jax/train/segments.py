@@ -40,15 +40,15 @@ def of_any_length(
   training: LocalTraining, frozen: Frozen, work: Work, augment: Augment | None
 ) -> Segment:
   """Runs the steps that `bounds` of the plan gives the segment."""
-  common, plan, examples = work.common, work.plan, work.data.examples
-  scalars, bounds = common.scalars, plan.bounds[0]
+  scalars, plan, examples = work.scalars, work.plan, work.data.examples
+  bounds = plan.bounds[0]
 
   def one_step(lane, rows, num_real):
-    key = step_key(scalars.seed, common.round, lane.client, lane.num_steps)
+    key = step_key(scalars.seed, work.round, lane.client, lane.num_steps)
     view = augment and functools.partial(augment, for_purpose(key, Purpose.AUGMENT))
     batch = examples.batch(rows, num_real, view)
     references = frozen.references(None, lane, rows, batch, key)
-    return training.step(lane, references, common.received, scalars, batch, key)
+    return training.step(lane, references, work.received, scalars, batch, key)
 
   def step(index, lanes):
     # A lane whose last client is stored trains on filler: nothing reads it any more.
@@ -76,22 +76,19 @@ def of_known_length(
     augment: what is done to the images of a batch.
     num_steps: of a segment.
   """
-  common, plan, examples = work.common, work.plan, work.data.examples
-  scalars, together = (
-    common.scalars,
-    steps_together(num_steps, *plan.rows.shape[1:]),
-  )
+  scalars, plan, examples = work.scalars, work.plan, work.data.examples
+  together = steps_together(num_steps, *plan.rows.shape[1:])
 
   def look(lane, rows, number):
-    key = step_key(scalars.seed, common.round, lane.client, lane.num_steps + number)
+    key = step_key(scalars.seed, work.round, lane.client, lane.num_steps + number)
     key = for_purpose(key, Purpose.AUGMENT)
     return examples.normalised(rows, augment and functools.partial(augment, key))
 
   def one_step(lane, rows, num_real, images, labels, known):
-    key = step_key(scalars.seed, common.round, lane.client, lane.num_steps)
+    key = step_key(scalars.seed, work.round, lane.client, lane.num_steps)
     batch = masked(images.transpose(3, 1, 2, 0), labels, num_real)
     references = frozen.references(known, lane, rows, batch, key)
-    return training.step(lane, references, common.received, scalars, batch, key)
+    return training.step(lane, references, work.received, scalars, batch, key)
 
   def step(lanes, given):
     stepped = jax.vmap(one_step)(lanes, *given)

@@ -10,15 +10,6 @@ from moon_jax.engine import devices
 from tests.processes import launch
 
 
-def test_a_mesh_has_the_first_devices():
-  assert devices.mesh(3).shape == {'lanes': 3}
-
-
-def test_only_several_cpu_devices_take_one_program_at_a_time():
-  assert not devices.one_at_a_time(devices.mesh(1))
-  assert devices.one_at_a_time(devices.mesh(2))
-
-
 def test_available():
   # tests/conftest.py makes eight.
   assert devices.available('auto') == 8
@@ -35,16 +26,18 @@ def test_cores_are_counted_where_affinity_is_unknown(monkeypatch):
   assert devices._num_cores() == 12
 
 
-def test_claiming_makes_the_devices_wait_for_one_another(monkeypatch):
+@pytest.mark.parametrize('deterministic', [False, True])
+def test_the_flags_that_claiming_gives_xla(monkeypatch, deterministic):
   # XLA would abort the process after 40 seconds: too long to try in a test.
   monkeypatch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
-  devices.claim('auto')
+  devices.claim('auto', deterministic=deterministic)
   flags = os.environ['XLA_FLAGS'].split()
   assert flags[0] == '--xla_force_host_platform_device_count=8'
   for name in ('timeout', 'call_terminate_timeout', 'call_warn_stuck_timeout'):
     assert f'--xla_cpu_collective_{name}_seconds=10000000' in flags
   for name in ('terminate_timeout', 'warn_stuck_timeout'):
     assert f'--xla_gpu_first_collective_call_{name}_seconds=10000000' in flags
+  assert ('--xla_gpu_deterministic_ops=true' in flags) == deterministic
 
 
 def test_claim_leaves_the_devices_that_compute_already(monkeypatch):
@@ -53,14 +46,6 @@ def test_claim_leaves_the_devices_that_compute_already(monkeypatch):
   devices.claim(str(count - 1))
   assert len(jax.devices()) == count
   assert devices.available(str(count - 1)) == count - 1
-
-
-@pytest.mark.parametrize('deterministic', [False, True])
-def test_determinism_is_asked_of_gpus_on_request(monkeypatch, deterministic):
-  monkeypatch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
-  devices.claim('auto', deterministic=deterministic)
-  asked = '--xla_gpu_deterministic_ops=true' in os.environ['XLA_FLAGS'].split()
-  assert asked == deterministic
 
 
 def test_a_gpu_that_cannot_be_used_is_one_line_and_the_cpu_computes(tmp_path):

@@ -398,11 +398,15 @@ def test_auto_leaves_the_device_where_a_save_would_hurt(
   algorithm = built_of().algorithm._replace(
     init_client=lambda variables: np.zeros(each, np.uint8)
   )
-  sizes = {'num_clients': num_clients, 'cohort_size': cohort_size}
-  sizes |= {'num_rounds': num_rounds}
-  assert tiers.choose('auto', algorithm, {}, **sizes) == (tier, each, most)
-  for told in TIERS if each else ():
-    assert tiers.choose(told, algorithm, {}, **sizes).name == told
+
+  def choose(told):
+    changes = {'num_clients': num_clients, 'num_rounds': num_rounds}
+    changes['execution.client_store'] = told
+    changed = config_lib.changed(config_lib.defaults(), changes)
+    return tiers.choose(changed, algorithm, {}, cohort_size)
+
+  assert choose('auto') == (tier, each, most)
+  assert all(choose(told).name == told for told in TIERS if each)
 
 
 def test_clients_without_a_memory_need_no_store():
