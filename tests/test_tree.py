@@ -43,12 +43,6 @@ def test_gather_and_repeat():
   assert tree.repeat(stacked, 5)['w'].shape == (5, 3, 2)
 
 
-def test_add_and_subtract():
-  a, b = {'w': jnp.array([5.0])}, {'w': jnp.array([3.0])}
-  assert tree.add(a, b)['w'] == 8.0
-  assert tree.subtract(a, b)['w'] == 2.0
-
-
 def test_sizes():
   leaves = {'a': jnp.zeros((2, 3)), 'b': jnp.zeros(4, jnp.uint8)}
   assert tree.num_parameters(leaves) == 10

@@ -1,10 +1,10 @@
 """A world small enough to simulate in a second: random images, few unequal clients."""
 
 import functools
+import inspect
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from moon_jax import catalog, models
@@ -12,11 +12,10 @@ from moon_jax.algorithms import robust
 from moon_jax.algorithms.wrappers import server_optimizer as server_wrapper
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
-from moon_jax.core import tree
-from moon_jax.core.types import Scalars, Server, State
+from moon_jax.core.types import Scalars
 from moon_jax.data import device, partition
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import devices
+from moon_jax.engine import devices, experiment
 from moon_jax.models import layers
 from moon_jax.train import client_training, lanes, planning
 from moon_jax.train import round as round_lib
@@ -125,28 +124,21 @@ def variables(model='mlp'):
 
 
 # What `run` gives `compiled_round` after the algorithm if nothing else is asked for.
-DEFAULTS = ('mlp', True, 1, 'none', 'sgd', 0)
+DEFAULTS = ('mlp', True, 1, 'none', 'sgd', 0, NUM_CLIENTS)
 
 
 @functools.cache
-def compiled_round(
-  algorithm,
-  model='mlp',
-  represent_once=True,
-  num_devices=1,
-  augmentation='none',
-  local_optimizer='sgd',
-  segment_steps=0,
-  num_clients=NUM_CLIENTS,
-  **changes,
-):
+def compiled_round(algorithm, *which, **changes):
   """The jitted round; numbers are traced, so one serves every test of an algorithm.
 
-  `changes` are of the options that are no numbers.
+  Args:
+    algorithm: its name.
+    *which: as `round_of` takes it after the algorithm.
+    **changes: of `round_of` too, or of the options that are no numbers.
   """
-  chosen = make(algorithm, **changes)
-  which = model, represent_once, num_devices, augmentation, local_optimizer
-  return round_of(chosen, *which, segment_steps, num_clients)
+  names = inspect.signature(round_of).parameters
+  of_round = {name: changes.pop(name) for name in names.keys() & changes.keys()}
+  return round_of(make(algorithm, **changes), *which, **of_round)
 
 
 def round_of(
@@ -233,14 +225,9 @@ def first_state(algorithm, model='mlp', **changes):
   return state_of(make(algorithm, **changes), model)
 
 
-def state_of(chosen, model='mlp'):
+def state_of(chosen, model='mlp', num_clients=NUM_CLIENTS):
   """The state of an Algorithm before the first round."""
-  start = variables(model)
-  return State(
-    server=Server(start, chosen.init_server(start)),
-    clients=tree.repeat(chosen.init_client(start), len(SIZES)),
-    round=jnp.zeros((), jnp.int32),
-  )
+  return experiment.first_state(chosen, variables(model), num_clients)
 
 
 def run(
@@ -254,11 +241,16 @@ def run(
   seed=0,
   optimizer=None,
   local_optimizer='sgd',
+  data_of=lambda index, data: data,
   **options,
 ):
-  """Runs rounds and returns the state and the metrics after each of them."""
-  plans = plans or planner()
-  chosen, state = make(algorithm, **options), first_state(algorithm, model, **options)
+  """Runs rounds and returns the state and the metrics after each of them.
+
+  `data_of` makes the training split of a round from the world's.
+  """
+  plans, chosen = plans or planner(), make(algorithm, **options)
+  num_clients = len(plans.sizes)
+  state = state_of(chosen, model, num_clients)
   numbers = scalars(chosen, seed, optimizer, local_optimizer)
   fixed = {k: v for k, v in options.items() if k not in chosen.hyperparameters}
   # The numbers of a server optimizer are traced, but it has to have them.
@@ -274,9 +266,11 @@ def run(
       augmentation,
       local_optimizer,
       plans.segment_steps,
+      num_clients,
       **fixed,
     )
-    state, metrics = run_round(state, plan.for_device(), numbers, train_split(model))
+    data = data_of(index, train_split(model))
+    state, metrics = run_round(state, plan.for_device(), numbers, data)
     history.append((state, metrics))
   return history
 

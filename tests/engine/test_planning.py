@@ -1,7 +1,6 @@
 """Who trains, in which lane, on which batches: properties of the plans."""
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
@@ -10,8 +9,6 @@ from moon_jax.engine import scheduling
 from moon_jax.train import planning
 from moon_jax.train.batches import client_batches
 from tests import world
-
-LANES = (1, 2, 3)
 
 
 def trained_batches(plan):
@@ -47,32 +44,33 @@ def lane_batches(plan, bounds, num_segments, lanes):
 
 
 def test_cohort_size():
-  assert scheduling.cohort_size(10, 1.0) == 10
-  assert scheduling.cohort_size(100, 0.05) == 5
-  assert scheduling.cohort_size(10, 0.01) == 1  # at least one
-  assert scheduling.cohort_size(10, 0.25) == 3  # 2.5, up
-  assert scheduling.cohort_size(10, 0.24) == 2
-  assert scheduling.cohort_size(100, 0.29) == 29  # 28.999999999999996 as a float
+  # At least one; 2.5 rounds up; 28.999999999999996 as a float.
+  for num_clients, participation, size in (
+    *((10, 1.0, 10), (100, 0.05, 5), (10, 0.01, 1)),
+    *((10, 0.25, 3), (10, 0.24, 2), (100, 0.29, 29)),
+  ):
+    assert scheduling.cohort_size(num_clients, participation) == size
 
 
-def test_choice_is_a_function_of_seed_and_round():
-  def choose(seed, round_index):
-    ids = planning.choose(seed=seed, round_index=round_index, num_clients=50, size=20)
-    assert len(set(ids)) == 20
-    assert np.all(np.diff(ids) > 0)
-    assert 0 <= ids.min() <= ids.max() < 50
-    return ids.tolist()
-
-  assert choose(0, 3) == choose(0, 3)
-  assert choose(0, 3) != choose(0, 4)
-  assert choose(0, 3) != choose(1, 3)
-
-
-def test_every_client_is_chosen_about_equally_often():
+def test_draws_are_functions_of_seed_round_and_client():
   counts = np.zeros(10)
-  for index in range(2000):
-    ids = planning.choose(seed=0, round_index=index, num_clients=10, size=3)
+
+  def drawn(seed, index, client):
+    ids = planning.choose(seed=seed, round_index=index, num_clients=10, size=3)
+    assert np.all(np.diff(ids) > 0)
     counts[ids] += 1
+    key = (seed, index, client)
+    given = {'local_epochs': 1, 'batch_size': 8}
+    rows, _ = client_batches(np.arange(40), rng_key=key, **given)
+    return ids.tolist(), rows.tolist()
+
+  assert drawn(0, 3, 0) == drawn(0, 3, 0)
+  for other in ((1, 3, 0), (0, 4, 0)):
+    assert all(a != b for a, b in zip(drawn(0, 3, 0), drawn(*other), strict=True))
+  assert drawn(0, 3, 0)[1] != drawn(0, 3, 1)[1]
+  counts[:] = 0
+  for index in range(2000):
+    drawn(0, index, 0)
   # 600 each, standard deviation sqrt(2000 * 0.3 * 0.7) = 20
   assert np.abs(counts - 600).max() < 5 * 20
 
@@ -94,20 +92,7 @@ def test_an_epoch_holds_every_example_once_in_a_new_order(size):
     assert all(num_real[s] == 16 for s in span[:-1])
     last = span[-1]
     assert set(examples[last, num_real[last] :]) <= {examples[last, num_real[last] - 1]}
-  if size > 5:
-    assert epochs[0] != epochs[1] != epochs[2]
-
-
-def test_batches_depend_on_seed_round_and_client_alone():
-  def drawn(seed, round_index, client):
-    key = (seed, round_index, client)
-    return client_batches(np.arange(40), rng_key=key, local_epochs=1, batch_size=8)[
-      0
-    ].tolist()
-
-  assert drawn(0, 0, 0) == drawn(0, 0, 0)
-  for other in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
-    assert drawn(0, 0, 0) != drawn(*other)
+  assert size <= 5 or epochs[0] != epochs[1] != epochs[2]
 
 
 def test_longest_first_packing_by_hand():
@@ -120,7 +105,7 @@ def test_longest_first_packing_by_hand():
   ('num_lanes', 'num_devices'), [(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (6, 3), (8, 8)]
 )
 @pytest.mark.parametrize('cohort_size', [3, 4])
-@pytest.mark.parametrize('segment_steps', [0, 1, 4, 8])
+@pytest.mark.parametrize('segment_steps', [0, 1, 4])
 def test_lanes_train_exactly_the_clients_batches(
   num_lanes, num_devices, cohort_size, segment_steps
 ):
@@ -132,18 +117,10 @@ def test_lanes_train_exactly_the_clients_batches(
     trained = trained_batches(plan)
     assert sorted(trained) == list(range(cohort_size))
     work = planner.batches(index, plan.clients)
-    for slot, (client, (examples, num_real)) in enumerate(
-      zip(plan.clients, work, strict=True)
-    ):
-      expected = [e[:n].tolist() for e, n in zip(examples, num_real, strict=True)]
+    for slot, (rows, num_real) in enumerate(work):
+      expected = [row[:n].tolist() for row, n in zip(rows, num_real, strict=True)]
       assert trained[slot] == expected
-      assert plan.num_examples[slot] == world.SIZES[client]
-
-
-def test_the_number_of_lanes_changes_no_draw():
-  plans = [world.planner(lanes).plan(5) for lanes in LANES]
-  first, *others = [trained_batches(plan) for plan in plans]
-  assert all(other == first for other in others)
+    assert plan.num_examples.tolist() == [world.SIZES[c] for c in plan.clients]
 
 
 def test_shapes_are_the_same_in_every_round_and_large_enough():
@@ -171,10 +148,7 @@ def test_utilisation():
   plan = world.planner(num_lanes=2, cohort_size=4).plan(0)
   assert plan.utilisation() == 14 / 16
   assert world.planner(num_lanes=1, cohort_size=4).plan(0).utilisation() == 1.0
-
-
-def test_a_device_that_is_done_executes_nothing():
-  # As above, but each of the two lanes has its device: 8 and 6 steps.
+  # As above, but each of the two lanes has its device, which then ends: 8 and 6 steps.
   plan = world.planner(num_lanes=2, cohort_size=4, num_devices=2).plan(0)
   assert plan.bounds[[0, 1], plan.num_segments].tolist() == [8, 6]
   assert plan.utilisation() == 1.0
@@ -183,12 +157,9 @@ def test_a_device_that_is_done_executes_nothing():
 @pytest.mark.parametrize(
   ('requested', 'backend', 'num_devices', 'lanes_and_devices'),
   [
-    ('auto', 'cpu', 1, (1, 1)),
     ('auto', 'cpu', 4, (4, 4)),
     ('auto', 'cpu', 16, (10, 10)),  # no more devices than clients
-    ('auto', 'gpu', 1, (10, 1)),
     ('auto', 'gpu', 4, (12, 4)),  # 10 clients, as many lanes on each device
-    ('4', 'cpu', 1, (4, 1)),
     ('1', 'gpu', 4, (1, 1)),
     ('3', 'cpu', 2, (4, 2)),
     ('64', 'gpu', 1, (10, 1)),
@@ -197,11 +168,6 @@ def test_a_device_that_is_done_executes_nothing():
 def test_num_lanes_for_ten_clients(requested, backend, num_devices, lanes_and_devices):
   found = scheduling.num_lanes(requested, 10, backend, num_devices)
   assert found == lanes_and_devices
-
-
-def test_a_planner_cannot_be_changed():
-  with pytest.raises(dataclasses.FrozenInstanceError):
-    world.planner().seed = 1
 
 
 # --- many clients ---------------------------------------------------------------------
@@ -262,21 +228,6 @@ def test_a_plan_of_four_thousand_lanes_is_small(segment_steps):
   plan = planner.plan(0)
   assert sum(np.asarray(leaf).nbytes for leaf in plan) < 10e6
   assert len(trained_batches(plan)) == 4000
-
-
-def test_a_plan_takes_no_longer_with_a_million_clients_than_with_a_thousand():
-  def seconds(num_clients):
-    sizes = np.random.default_rng(0).integers(2, 6, num_clients)
-    planner = world.planner(2, 50, sizes, mixing=None)
-    planner.plan(0)  # once, it looks at all
-    taken = []
-    for index in range(1, 11):
-      begin = time.process_time()
-      planner.plan(index)
-      taken.append(time.process_time() - begin)
-    return min(taken)
-
-  assert seconds(1_000_000) < 2 * seconds(1000)
 
 
 @pytest.mark.parametrize('segment_steps', [0, 4])

@@ -9,7 +9,7 @@ import numpy as np
 from tests.reference import formulas, optimizers, rules
 from tests.reference.losses import Losses, Weights, cross_entropy, gradient_and_losses
 from tests.reference.networks import Model, combine, first_stats, norm, squared_distance
-from tests.reference.options import Options, check
+from tests.reference.options import Options
 
 
 class RoundResult(NamedTuple):
@@ -202,8 +202,6 @@ class Federation:
     """One communication round; batches: {client id: [[B] indices, ...]}."""
     options = self.options
     rate = options.learning_rate
-    if options.rate_multipliers is not None:
-      rate = rate * options.rate_multipliers[index]
     cohort = sorted(batches)
     received = {client: self.received(client, mixing) for client in cohort}
     trained = {}
@@ -212,9 +210,8 @@ class Federation:
       def draw(step, client=client):
         return options.uniform(index, client, step)
 
-      trained[client] = self.train(
-        client, batches[client], received[client], rate, draw
-      )
+      given = batches[client], received[client], rate, draw
+      trained[client] = self.train(client, *given)
     if options.skipped is not None:
       cohort = [client for client in cohort if client not in options.skipped[index]]
       trained = {client: trained[client] for client in cohort}
@@ -307,12 +304,8 @@ def run(*, params, images, labels, sizes, rounds, num_clients, **options):
 
   Returns:
     One RoundResult per round.
-
-  Raises:
-    ValueError: the options do not go together, or do not fit the rounds.
   """
   options = Options(**options)
-  rounds = check(options, rounds, sizes, num_clients)
   federation = Federation(options, params, images, labels, sizes, num_clients)
   return [
     federation.round(

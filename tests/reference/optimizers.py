@@ -5,9 +5,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-LOCAL = ('sgd', 'nesterov', 'adam', 'adamw')
-SERVER = ('average', 'sgd', 'adam', 'yogi')
-
 
 class Moments(NamedTuple):
   """What an optimizer remembers: a mean of gradients, and one of their squares."""
