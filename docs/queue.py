@@ -31,7 +31,7 @@ from docs import records
 from moon_jax.config import ConfigError, cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
-from moon_jax.runner import lock, loop, program, run_directory
+from moon_jax.runner import loop, run_directory, signals
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import Cell, in_one_folder
@@ -93,13 +93,13 @@ def work(given: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
     cell, workdir = todo[0], todo[0].request.workdir
     try:
       # Its own, beside the run's: adding is one process's too.
-      with lock.held(workdir.parent / 'held' / cell.name):
+      with run_directory.held(workdir.parent / 'held' / cell.name):
         if not _is_kept(cell, results):
           print(f'{cell.name}: {running.state_of(cell)}', flush=True)
           loop.run(cell.request, stop, load=load)
           print('kept', *records.add(workdir, results), flush=True)
       busy.clear()
-    except lock.BusyError:
+    except run_directory.BusyError:
       busy.add(cell.name)
     except StoppedError:
       raise
@@ -209,7 +209,7 @@ def main(argv: Sequence[str]) -> int:
       return ExitCode.DONE
     if not values.share:
       return _in_processes(argv, jobs, runs / 'log')
-    stop = program.begin()
+    stop = signals.listen()
     _yield_to_others()
     running.take_share(values.share)
     return work(given, results, stop)

@@ -16,9 +16,9 @@ import ml_collections
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
-from moon_jax.engine import devices, experiment
+from moon_jax.engine import compile_cache, devices, experiment
 from moon_jax.predict import inference
-from moon_jax.runner import client_store, compile_cache, loop, run_directory, signals
+from moon_jax.runner import client_store, loop, run_directory, signals
 from moon_jax.runner.callbacks import stop_if_diverged
 from moon_jax.runner.rounds import Round, Rounds
 from moon_jax.sweeps import running

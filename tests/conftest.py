@@ -22,7 +22,8 @@ import pytest
 
 from moon_jax.catalog import registry
 from moon_jax.engine import devices
-from tests.processes import AS_USERS
+from tests.processes import AS_USERS, check_success, launched
+from tests.run_directories import FEDAVG
 
 QUICK = '--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1'
 if jax.__version_info__ < (0, 11):  # later ones abort on the flag
@@ -87,6 +88,14 @@ def _forget_parts():
 
 own_parts = pytest.fixture(_forget_parts)
 own_parts_of_the_file = pytest.fixture(_forget_parts, scope='module')
+
+
+@pytest.fixture(scope='session')
+def two_rounds(tmp_path_factory):
+  """The run directory of FEDAVG, of which tests take copies."""
+  folder = tmp_path_factory.mktemp('two_rounds')
+  check_success(launched(folder, *FEDAVG, '--workdir=run'))
+  return folder / 'run'
 
 
 @pytest.fixture

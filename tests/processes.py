@@ -1,6 +1,7 @@
-"""Runs `python launch.py` as a real process, and reads what it leaves."""
+"""Runs `python launch.py`, as a real process or in this one; reads what it leaves."""
 
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ import time
 import numpy as np
 import orbax.checkpoint as ocp
 
+from moon_jax import __main__
 from moon_jax.core.errors import ExitCode
 from moon_jax.engine import devices
 
@@ -51,6 +53,18 @@ def launch(folder, *words, program=(LAUNCH,), **environment):
     timeout=LIMIT_SECONDS,
     check=False,
   )
+
+
+def launched(folder, *words):
+  """launch.py in this process, as if it were one in a folder: its code and output."""
+  out, err = io.StringIO(), io.StringIO()
+  with (
+    contextlib.chdir(folder),
+    contextlib.redirect_stdout(out),
+    contextlib.redirect_stderr(err),
+  ):
+    code = __main__.launch([*words])
+  return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager
@@ -134,14 +148,6 @@ class Running:
     done = self.finish()
     assert done.returncode == -signal.SIGKILL, done
     return done
-
-
-def launch_until(text, signal_number, folder, *words):
-  """Runs launch.py until it prints `text`, then sends a signal; to its end."""
-  with Running(folder, *words) as process:
-    process.wait_for(text)
-    process.send(signal_number)
-    return process.finish()
 
 
 def check_success(done):

@@ -8,6 +8,16 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 
+# The flags of a run that takes a second.
+FEDAVG = (
+  '--config.num_rounds=2',
+  '--config.local_epochs=1',
+  '--config.checkpoint_every_rounds=1',
+  '--config.data.limit=200',
+  '--config.partition.min_size=2',
+  '--config.execution.devices=1',
+  '--config.algorithm=fedavg',
+)
 BYTES_DOWN, BYTES_UP = 1_000_000, 500_000
 TRAIN, EVALUATE, IDLE = 2.0, 0.5, 0.25
 

@@ -47,6 +47,13 @@ def test_an_error_commands_no_terminal_and_keeps_its_lines(monkeypatch):
   assert sys.stderr.getvalue() == 'the file \\x1b[31mred\\x9b\nis bad\n'
 
 
+def test_what_a_terminal_has_no_letter_for_is_escaped(monkeypatch):
+  screen = io.TextIOWrapper(io.BytesIO(), 'ascii')
+  monkeypatch.setattr(sys, 'stdout', screen)
+  assert exit_code_of(lambda: print('Lauf ✓') or 7) == 7
+  assert screen.buffer.getvalue() == b'Lauf \\u2713\n'
+
+
 @pytest.mark.faults
 def test_a_run_outlives_its_reader(tmp_path):
   words = [sys.executable, LAUNCH, *TINY, '--config.num_rounds=6', '--workdir=read']

@@ -16,34 +16,21 @@ from moon_jax.predict import command
 from moon_jax.report import features
 from moon_jax.report.__main__ import main as report
 from moon_jax.runner import saved_state
+from tests.run_directories import FEDAVG
+from tests.selection import few
 
-DOCUMENTED = {
-  ExitCode.DONE,
-  ExitCode.FAILED,
-  ExitCode.USAGE,
-  ExitCode.NO_CHECKPOINT,
-  ExitCode.DIVERGED,
-}
+DOCUMENTED = set(ExitCode) - {ExitCode.PREEMPTED, ExitCode.INTERRUPTED}
 SECONDS = 60
-FLAGS = (
-  '--config.num_rounds=2',
-  '--config.local_epochs=1',
-  '--config.checkpoint_every_rounds=1',
-  '--config.data.limit=200',
-  '--config.partition.min_size=2',
-  '--config.execution.devices=1',
-  '--config.algorithm=fedavg',
-)
 JSON = ('config.json', 'summary.json', 'metrics.jsonl', 'timings.jsonl')
 FILES = (*JSON, 'partition.npz', 'features.npz', 'checkpoints/2/manifest.json')
 SEALED = ('_METADATA', 'manifest.ocdbt', '_CHECKPOINT_METADATA')
 
 
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, two_rounds):
   """A finished run, and images to classify beside it."""
   folder = tmp_path_factory.mktemp('hostile')
-  assert __main__.launch([*FLAGS, f'--workdir={folder}/run']) == ExitCode.DONE
+  shutil.copytree(two_rounds, folder / 'run')
   kept = features.Features(
     round=np.asarray(2),
     confusion=np.eye(10, dtype=np.int64),
@@ -101,11 +88,8 @@ def damages(draw):
   """A function that spoils a run directory: any bytes, or other JSON in a place."""
   kind = draw(st.sampled_from(['bytes', 'json', 'json', 'sealed']))
   if kind == 'json':
-    name, value, seed = (
-      draw(st.sampled_from(JSON)),
-      draw(trees | st.just(DELETED)),
-      draw(st.integers(0)),
-    )
+    kinds = st.sampled_from(JSON), trees | st.just(DELETED), st.integers(0)
+    name, value, seed = map(draw, kinds)
 
     def spoil(run):
       lines = (run / name).read_text().splitlines() if name.endswith('l') else ['']
@@ -137,7 +121,7 @@ def commands(whole, folder):
   images, out = f'--input={whole}/in.npz', f'--output={folder}/p.npz'
   return {
     'compare': lambda: report(['compare', run]),
-    'launch': lambda: __main__.launch([*FLAGS, f'--workdir={run}']),
+    'launch': lambda: __main__.launch([*FEDAVG, f'--workdir={run}']),
     'predict': lambda: command.main([f'--workdir={run}', images, out]),
     'report': lambda: report([str(folder / 'runs'), f'--out={folder}/out']),
   }
@@ -153,30 +137,22 @@ def check(whole, folder, spoil, names):
     assert time.monotonic() - begin < SECONDS, name
 
 
-def hostile(examples):
-  relaxed = settings(
+@pytest.mark.parametrize(
+  ('examples', 'names'),
+  few(
+    [(15, ('compare', 'launch'))],
+    [(60, ('compare', 'launch', 'predict')), (8, ('report',))],
+  ),
+)
+def test_programs_outlive_any_bytes(whole, tmp_path, examples, names):
+  @settings(
     max_examples=examples,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
   )
-  return lambda test: relaxed(given(spoil=damages())(test))
+  @given(spoil=damages())
+  def outlive(spoil):
+    check(whole, tmp_path / 'copy', spoil, names)
 
-
-@hostile(25)
-def test_compare_and_launch_outlive_any_bytes(whole, tmp_path_factory, spoil):
-  folder = tmp_path_factory.mktemp('some') / 'copy'
-  check(whole, folder, spoil, ('compare', 'launch'))
-
-
-@pytest.mark.slow
-@hostile(60)
-def test_all_programs_outlive_any_bytes(whole, tmp_path_factory, spoil):
-  folder = tmp_path_factory.mktemp('many') / 'copy'
-  check(whole, folder, spoil, ('compare', 'launch', 'predict'))
-
-
-@pytest.mark.slow
-@hostile(8)
-def test_a_report_outlives_any_bytes(whole, tmp_path_factory, spoil):
-  check(whole, tmp_path_factory.mktemp('drawn') / 'copy', spoil, ('report',))
+  outlive()

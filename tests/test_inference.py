@@ -21,7 +21,7 @@ from moon_jax.predict import command as predict_lib
 from moon_jax.predict import inference
 from moon_jax.runner import checkpoint, loop
 from tests import world
-from tests.runner.test_launch import ROOT, contents, launch
+from tests.processes import ROOT, contents, launch
 
 # Enough to learn something: a model of chance accuracy would hide other weights.
 FLAGS = ('--config.num_rounds=4', '--config.data.limit=700')

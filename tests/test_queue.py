@@ -8,7 +8,7 @@ from configs import curve, moon_cvpr21
 from docs import queue, records
 from moon_jax import config
 from moon_jax.core.errors import ExitCode, UsageError
-from moon_jax.runner import lock, loop, signals
+from moon_jax.runner import loop, run_directory, signals
 
 TINY = (
   'data.source=digits model=mlp num_clients=3 num_rounds=2 local_epochs=1 '
@@ -92,7 +92,7 @@ def test_what_another_process_runs_is_left_to_it(place, monkeypatch):
   cells, results = place
   held, begun = contextlib.ExitStack(), []
   folder = cells[0].request.workdir.parent / 'held'
-  held.enter_context(lock.held(folder / cells[0].name))
+  held.enter_context(run_directory.held(folder / cells[0].name))
 
   def run(request, *words, **more):
     begun.append(request.workdir.name)

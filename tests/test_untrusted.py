@@ -21,16 +21,8 @@ from moon_jax.predict import command, inference
 from moon_jax.report import features, runs
 from moon_jax.report.__main__ import main as report
 from tests import processes
-from tests.run_directories import write_run
+from tests.run_directories import FEDAVG, write_run
 
-FLAGS = (
-  '--config.num_rounds=1',
-  '--config.local_epochs=1',
-  '--config.data.limit=200',
-  '--config.partition.min_size=2',
-  '--config.execution.devices=1',
-  '--config.algorithm=fedavg',
-)
 PAYLOAD = """
 import pathlib
 pathlib.Path('pwned').write_text('code ran')
@@ -57,22 +49,33 @@ def here(tmp_path, monkeypatch):
   assert not (tmp_path / 'pwned').exists()
 
 
-@pytest.fixture(scope='module')
-def trained(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp('trained') / 'run'
-  assert __main__.launch([*FLAGS, f'--workdir={workdir}']) == ExitCode.DONE
-  return workdir
+@pytest.fixture
+def copy_of(two_rounds):
+  """Makes a stranger's copy of a run, whose data are to be loaded from elsewhere."""
+
+  def copy(folder, **data):
+    shutil.copytree(two_rounds, folder)
+    saved = json.loads((folder / 'config.json').read_text())
+    saved['config']['data'] |= data
+    (folder / 'config.json').write_text(json.dumps(saved))
+    return folder
+
+  return copy
 
 
-def copy_of(trained, folder, **data):
-  """A stranger's copy, whose data are to be loaded from somewhere else."""
-  for path, content in processes.contents(trained).items():
-    (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    (folder / path).write_bytes(content)
-  saved = json.loads((folder / 'config.json').read_text())
-  saved['config']['data'] |= data
-  (folder / 'config.json').write_text(json.dumps(saved))
-  return folder
+@pytest.fixture
+def image(tmp_path):
+  """The name of a file with an image to classify."""
+  np.savez(tmp_path / 'in.npz', images=np.zeros((1, 8, 8), np.uint8))
+  return f'{tmp_path}/in.npz'
+
+
+def predict(workdir, images, *words):
+  return command.main([f'--workdir={workdir}', f'--input={images}', *words])
+
+
+def launch(workdir, *words):
+  return __main__.launch([*FEDAVG, *words, f'--workdir={workdir}'])
 
 
 # --- code in a data set ---------------------------------------------------------------
@@ -125,54 +128,45 @@ def test_a_data_set_imports_nothing(here, kind):
     sources.load('tfds', limit=0, name='mine', dir='data')
 
 
-def test_programs_import_nothing_that_a_run_directory_brings(here, trained, capsys):
+EVIL = {'source': 'tfds', 'name': 'mine', 'dir': 'data', 'limit': 0}
+
+
+def test_programs_import_nothing_that_a_run_directory_brings(here, copy_of, image):
   write_set(here / 'data', DESCRIPTIONS['named'])
-  evil = {'source': 'tfds', 'name': 'mine', 'dir': 'data', 'limit': 0}
-  workdir = copy_of(trained, here / 'runs/evil', **evil)
+  workdir = copy_of(here / 'runs/evil', **EVIL)
   with pytest.raises(array_lib.DataError, match='not one of TFDS'):
     inference.load(workdir).test_data()
-  np.savez('in.npz', images=np.zeros((1, 8, 8), np.uint8))
-  assert command.main(['--workdir=runs/evil', '--input=in.npz']) == ExitCode.DONE
-  flags = [f'--config.data.{name}={value}' for name, value in evil.items()]
-  assert __main__.launch([*flags, '--workdir=other']) == ExitCode.USAGE
+  assert predict(workdir, image) == ExitCode.DONE
+  flags = [f'--config.data.{name}={value}' for name, value in EVIL.items()]
+  assert launch('other', *flags) == ExitCode.USAGE
   assert not (here / 'other').exists()
 
 
 @pytest.mark.slow
-def test_a_sweep_runs_nothing_that_a_run_directory_brings(here, trained):
+def test_a_sweep_runs_nothing_that_a_run_directory_brings(here, copy_of):
   """A stranger's runs among those of the sweep, and in place of one of them."""
   write_set(here / 'data', DESCRIPTIONS['named'])
-  evil = {'source': 'tfds', 'name': 'mine', 'dir': 'data', 'limit': 0}
-  copy_of(trained, here / 'out/strange', **evil)
-  pickled = copy_of(trained, here / 'out/pickled', source='npz', path='evil.npz')
+  copy_of(here / 'out/strange', **EVIL)
+  pickled = copy_of(here / 'out/pickled', source='npz', path='evil.npz')
   np.savez('evil.npz', train_x=np.array([Pickled()], object))
   for name in ('partition.npz', 'features.npz'):
     np.savez(pickled / name, class_counts=np.array([Pickled()], object))
-  (copy_of(trained, here / 'out/seed=1', **evil) / 'summary.json').unlink()
-  words = ['-m', 'moon_jax.sweep', *FLAGS, '--over', 'seed=0,1', '--out=out']
-  done = processes.launch(here, *words[2:], program=words[:2])
+  (copy_of(here / 'out/seed=1', **EVIL) / 'summary.json').unlink()
+  program, words = ('-m', 'moon_jax.sweep'), ('--over', 'seed=0,1', '--out=out')
+  done = processes.launch(here, *FEDAVG, *words, program=program)
   assert done.returncode == ExitCode.USAGE
   assert 'out/seed=1 holds another experiment' in done.stderr
   assert not (here / 'out/seed=0').exists()
   shutil.rmtree(here / 'out/seed=1')
-  done = processes.launch(here, *words[2:], program=words[:2])
+  done = processes.launch(here, *FEDAVG, *words, program=program)
   assert done.returncode == ExitCode.DONE, done.stderr
   assert 'not one of TFDS' in done.stderr
   assert (here / 'out/seed=0/summary.json').exists()
   assert (here / 'out/report/index.html').exists()
 
 
-@pytest.mark.slow
-def test_a_report_imports_nothing_that_a_run_directory_brings(here, trained, capsys):
-  write_set(here / 'data', DESCRIPTIONS['named'])
-  evil = {'source': 'tfds', 'name': 'mine', 'dir': 'data', 'limit': 0}
-  copy_of(trained, here / 'runs/evil', **evil)
-  assert report(['runs', '--out=out']) == ExitCode.DONE
-  assert 'not one of TFDS' in capsys.readouterr().err
-
-
 @pytest.mark.parametrize('name', ['mnist', 'absent', 'huggingface:mnist'])
-def test_what_a_run_directory_names_is_not_downloaded(here, trained, monkeypatch, name):
+def test_what_a_run_directory_names_is_not_downloaded(here, copy_of, monkeypatch, name):
   import tensorflow_datasets as tfds
 
   monkeypatch.setattr(
@@ -180,8 +174,7 @@ def test_what_a_run_directory_names_is_not_downloaded(here, trained, monkeypatch
     'download_and_prepare',
     lambda *_, **__: pytest.fail('it downloads'),
   )
-  evil = {'source': 'tfds', 'name': name, 'dir': 'data', 'limit': 0}
-  model = inference.load(copy_of(trained, here / 'run', **evil))
+  model = inference.load(copy_of(here / 'run', **EVIL | {'name': name}))
   with pytest.raises(array_lib.DataError, match=r'nor prepared in .*/data'):
     model.test_data()
   assert not (here / 'data').exists()
@@ -190,15 +183,14 @@ def test_what_a_run_directory_names_is_not_downloaded(here, trained, monkeypatch
 # --- pickles --------------------------------------------------------------------------
 
 
-def test_nothing_is_unpickled(here, trained):
-  workdir = copy_of(trained, here / 'run', source='npz', path='evil.npz', limit=0)
+def test_nothing_is_unpickled(here, copy_of):
+  workdir = copy_of(here / 'run', source='npz', path='evil.npz', limit=0)
   evil = np.array([Pickled()], object)
   np.savez('evil.npz', train_x=evil, train_y=evil, test_x=evil, test_y=evil)
   np.savez('images.npz', images=evil)
   with pytest.raises(array_lib.DataError, match='Object arrays cannot be loaded'):
     inference.load(workdir).test_data()
-  words = ['--workdir=run', '--input=images.npz']
-  assert command.main(words) == ExitCode.USAGE
+  assert predict('run', 'images.npz') == ExitCode.USAGE
   np.savez('run/partition.npz', class_counts=evil)
   np.savez('run/features.npz', **dict.fromkeys(features.Features._fields, evil))
   (found,) = runs.find([here], print)
@@ -273,23 +265,19 @@ PIPES = (
   'timings.jsonl',
   'summary.json',
   'partition.npz',
-  'checkpoints/1/manifest.json',
-  'checkpoints/1/default/_METADATA',
+  'checkpoints/2/manifest.json',
+  'checkpoints/2/default/_METADATA',
 )
 
 
 @pytest.mark.parametrize('name', PIPES)
-def test_nobody_waits_for_a_pipe(trained, tmp_path, name, capsys):
-  workdir = copy_of(trained, tmp_path / 'run')
-  np.savez(tmp_path / 'in.npz', images=np.zeros((1, 8, 8), np.uint8))
+def test_nobody_waits_for_a_pipe(copy_of, tmp_path, name, image):
+  workdir = copy_of(tmp_path / 'run')
   (workdir / name).unlink()
   os.mkfifo(workdir / name)
   with within(60):
-    codes = [
-      report(['compare', str(workdir)]),
-      command.main([f'--workdir={workdir}', f'--input={tmp_path}/in.npz']),
-      __main__.launch([*FLAGS, f'--workdir={workdir}']),
-    ]
+    codes = [report(['compare', str(workdir)])]
+    codes += [predict(workdir, image), launch(workdir)]
   assert set(codes) <= {0, ExitCode.USAGE, ExitCode.NO_CHECKPOINT}
   assert any(codes) or name == 'partition.npz' or name.startswith('checkpoints')
 
@@ -314,8 +302,8 @@ def test_pipes_among_data_and_devices_for_data(tmp_path):
 # --- links ----------------------------------------------------------------------------
 
 
-def test_nothing_is_written_through_a_link(trained, tmp_path, capsys):
-  workdir, outside = copy_of(trained, tmp_path / 'run'), tmp_path / 'precious'
+def test_nothing_is_written_through_a_link(copy_of, tmp_path, image):
+  workdir, outside = copy_of(tmp_path / 'run'), tmp_path / 'precious'
   outside.write_text('precious')
   names = ['config.json', 'metrics.jsonl', 'timings.jsonl', 'summary.json']
   names += ['partition.npz', 'features.npz']
@@ -326,12 +314,9 @@ def test_nothing_is_written_through_a_link(trained, tmp_path, capsys):
     (workdir / name).unlink()
     (workdir / name).symlink_to(outside)
   (tmp_path / 'in_predictions.npz.partial').symlink_to(outside)
-  np.savez(tmp_path / 'in.npz', images=np.zeros((1, 8, 8), np.uint8))
-  words = [f'--workdir={workdir}', f'--input={tmp_path}/in.npz']
-  assert command.main(words) == ExitCode.DONE
+  assert predict(workdir, image) == ExitCode.DONE
   features._keep(workdir / 'features.npz', features.Features(*[np.zeros(1)] * 5))
-  more = (*FLAGS, '--config.num_rounds=2', f'--workdir={workdir}')
-  assert __main__.launch(list(more)) == ExitCode.DONE
+  assert launch(workdir, '--config.num_rounds=3') == ExitCode.DONE
   assert outside.read_text() == 'precious'
   assert not list(tmp_path.rglob('*.partial'))
 
@@ -341,8 +326,8 @@ def test_nothing_is_written_through_a_link(trained, tmp_path, capsys):
   ['.lock', 'checkpoints', 'checkpoints/1', 'checkpoints/0.partial', 'tensorboard'],
 )
 @pytest.mark.parametrize('is_there', [True, False])
-def test_a_run_behind_a_link_is_refused(trained, tmp_path, name, is_there, capsys):
-  workdir, outside = copy_of(trained, tmp_path / 'run'), tmp_path / 'precious'
+def test_a_run_behind_a_link_is_refused(copy_of, tmp_path, name, is_there, capsys):
+  workdir, outside = copy_of(tmp_path / 'run'), tmp_path / 'precious'
   place = workdir / name
   if name == '.lock':
     outside.write_text('precious')
@@ -355,8 +340,7 @@ def test_a_run_behind_a_link_is_refused(trained, tmp_path, name, is_there, capsy
     outside.rename(tmp_path / 'gone')
   place.symlink_to(outside)
   before = processes.contents(tmp_path)
-  more = (*FLAGS, '--config.num_rounds=2', f'--workdir={workdir}')
-  assert __main__.launch(list(more)) == ExitCode.USAGE
+  assert launch(workdir, '--config.num_rounds=3') == ExitCode.USAGE
   assert capsys.readouterr().err == (
     f'{place} is a link; a run writes in its own directory only.\n'
   )
@@ -378,31 +362,32 @@ def test_a_run_behind_a_link_is_refused(trained, tmp_path, name, is_there, capsy
     ([f'--workdir={"w" * 300}'], 'File name too long'),
   ],
 )
-def test_predict_is_given_names_of_nothing(here, trained, capsys, words, message):
-  np.savez('in.npz', images=np.zeros((1, 8, 8), np.uint8))
-  before = processes.contents(here)
-  given = [f'--workdir={trained}', '--input=in.npz', *words]
-  assert command.main(given) in (ExitCode.USAGE, ExitCode.NO_CHECKPOINT)
+def test_predict_is_given_names_of_nothing(
+  here, two_rounds, image, capsys, words, message
+):
+  before, wrong = processes.contents(here), (ExitCode.USAGE, ExitCode.NO_CHECKPOINT)
+  assert predict(two_rounds, image, *words) in wrong
   (line,) = capsys.readouterr().err.splitlines()
   assert message in line
   assert processes.contents(here) == before
 
 
 def test_a_long_name_below_a_new_folder_makes_nothing(here, capsys):
-  assert __main__.launch([*FLAGS, f'--workdir=new/{"w" * 300}']) == ExitCode.USAGE
+  assert launch(f'new/{"w" * 300}') == ExitCode.USAGE
   (line,) = capsys.readouterr().err.splitlines()
   assert line.endswith('cannot be written: File name too long.')
   assert not (here / 'new').exists()
 
 
 @pytest.mark.slow
-def test_a_folder_called_by_no_plain_number_is_no_checkpoint(here, trained, capsys):
-  workdir = copy_of(trained, here / 'run')
+def test_a_folder_called_by_no_plain_number_is_no_checkpoint(
+  here, copy_of, image, capsys
+):
+  workdir = copy_of(here / 'run')
   for name in ('\u00b2', '\u0663', '007', '-1'):
-    shutil.copytree(workdir / 'checkpoints/1', workdir / 'checkpoints' / name)
-  np.savez('in.npz', images=np.zeros((1, 8, 8), np.uint8))
-  assert command.main(['--workdir=run', '--input=in.npz']) == ExitCode.DONE
-  assert 'after round 1 of run' in capsys.readouterr().out
+    shutil.copytree(workdir / 'checkpoints/2', workdir / 'checkpoints' / name)
+  assert predict('run', image) == ExitCode.DONE
+  assert 'after round 2 of run' in capsys.readouterr().out
   for _ in range(2):  # the second time what is kept is of the newest checkpoint
     assert report(['run', '--out=out']) == ExitCode.DONE
     assert capsys.readouterr().err == ''
@@ -421,8 +406,7 @@ def spoilt(folder, text):
 
 
 @pytest.mark.parametrize('start', '=+-@')
-def test_no_cell_is_a_formula(tmp_path, monkeypatch, start):
-  monkeypatch.chdir(tmp_path)
+def test_no_cell_is_a_formula(here, start):
   text = f'{start}HYPERLINK("http://example.org")'
   spoilt(pathlib.Path(start + 'runs'), text)
   (run,) = runs.find([pathlib.Path(start + 'runs')], print)
@@ -431,14 +415,13 @@ def test_no_cell_is_a_formula(tmp_path, monkeypatch, start):
   assert run.about['devices'] == [f"'{text}"]
 
 
-def test_no_word_of_a_file_commands_a_terminal(tmp_path, capfd):
+def test_no_word_of_a_file_commands_a_terminal(tmp_path, capsys):
   evil = '\x1b]0;evil\x07\x1b[2J\x9b31m'
   path = spoilt(tmp_path / f'a{evil}', evil)
   (path / 'metrics.jsonl').write_text(f'{evil}\n')
   spoilt(tmp_path / f'b{evil}', evil)
-  words = ('-m', 'moon_jax.report', 'compare', str(tmp_path))
-  done = processes.launch(tmp_path, *words[2:], program=words[:2])
-  assert done.returncode == ExitCode.DONE
-  assert 'skipped' in done.stderr
-  for text in (done.stdout, done.stderr):
+  assert report(['compare', str(tmp_path)]) == ExitCode.DONE
+  out, err = capsys.readouterr()
+  assert 'skipped' in err
+  for text in (out, err):
     assert not {'\x1b', '\x07', '\x9b'} & set(text)

@@ -51,13 +51,16 @@ class _Stream:
 
   def __init__(self, stream: TextIO, shown: Callable[[str], str] = str):
     self._stream, self._shown = stream, shown
+    self._encoding = stream.encoding or 'utf-8'
 
   def __getattr__(self, name):
     return getattr(self._stream, name)
 
   def write(self, text: str) -> int:
+    # A folder's name may have characters that the terminal has not.
+    known = self._shown(text).encode(self._encoding, 'backslashreplace')
     try:
-      self._stream.write(self._shown(text))
+      self._stream.write(known.decode(self._encoding))
       self._stream.flush()
     except OSError:
       os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())

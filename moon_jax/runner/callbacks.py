@@ -95,32 +95,28 @@ def callback_of(given: Any) -> Callback:
   return made if isinstance(made, Callback) else _Function(made)
 
 
-class WritesMetrics(Callback):
-  """Appends each round to metrics.jsonl."""
+class Writes(Callback):
+  """Appends each round to metrics.jsonl; a round that is not finite is the last one."""
 
   def __init__(self, records: Records):
     self._records = records
+
+  def begin(self, run):
+    self._on_nonfinite = run.config.on_nonfinite
 
   def after_round(self, round):
     self._records.add_metrics(round.metrics)
-
-
-class WritesTimings(Callback):
-  """Appends each round to timings.jsonl, once all that it measures is done."""
-
-  def __init__(self, records: Records):
-    self._records = records
-
-  def after_round(self, round):
-    line = timing_record(round.clock, round.plan, round.metrics)
-    self._records.add_timings(line)
+    stop_if_diverged(round.metrics, round.clients, self._on_nonfinite)
 
 
 class Saves(Callback):
-  """Saves the state when that is due, and before the run ends or is stopped."""
+  """Saves the state when that is due, and before the run ends or is stopped.
 
-  def __init__(self, checkpoints: Checkpoints):
-    self._checkpoints = checkpoints
+  How long that took stands in the round's line of timings.jsonl.
+  """
+
+  def __init__(self, checkpoints: Checkpoints, records: Records):
+    self._checkpoints, self._records = checkpoints, records
 
   def begin(self, run):
     self._config = run.config
@@ -133,16 +129,7 @@ class Saves(Callback):
     if round.state and (self.wants_state(round.number) or round.stopped):
       with round.clock('save'):
         self._checkpoints.save(round.state)
-
-
-class StopsIfDiverged(Callback):
-  """Ends a run whose results are not finite; see `stop_if_diverged`."""
-
-  def begin(self, run):
-    self._on_nonfinite = run.config.on_nonfinite
-
-  def after_round(self, round):
-    stop_if_diverged(round.metrics, round.clients, self._on_nonfinite)
+    self._records.add_timings(timing_record(round.clock, round.plan, round.metrics))
 
 
 def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) -> None:
@@ -191,8 +178,7 @@ class WritesBoard(Callback):
       self.board = Board(self._folder, self._first)
     self.board.add('metrics', round.metrics)
     self.board.add_histogram('clients/drift', round.clients.drift, round.number)
-    line = timing_record(round.clock, round.plan, round.metrics)
-    self.board.add('timings', line)
+    self.board.add('timings', timing_record(round.clock, round.plan, round.metrics))
 
   def close(self):
     if self.board:
@@ -209,9 +195,8 @@ class Draws(Callback):
     self._run = run
 
   def end(self):
-    from moon_jax.runner import (
-      plots,
-    )  # matplotlib: the first round need not wait for it
+    # matplotlib: the first round need not wait for it.
+    from moon_jax.runner import plots
 
     run, picture = self._run, self._run.workdir / 'partition.png'
     shown = terms(run.history[-1], run.experiment.algorithm.measured)

@@ -122,23 +122,18 @@ class Checkpoints:
 
   def _load(self, folder, index, first):
     """The state, and the memories to where they belong now; or what is wrong."""
-    store, reason, held = self._store, '', first.clients
-    if index:
-      held = ()
-    elif store:
-      held = store.shapes()
-    state = saved_state.load(folder, first._replace(clients=held))
+    store = self._store
     if index and store:
+      state = saved_state.load(folder, first._replace(clients=()))
       if not (reason := store.fault(index)):
         store.restore(index)
-    elif index:
-      everyone = _everyone(first.clients)
-      told = self._directory, index, everyone, tree.gather(first.clients, 0)
-      read, reason = client_store.brought(*told, len(everyone))
-      state = state._replace(clients=read)
-    elif store:
-      store.write(_everyone(state.clients), state.clients)
+      return state._replace(clients=first.clients), reason
+    like = first._replace(clients=store.shapes()) if store else first
+    state, reason = _read(
+      folder, index, like, slice(None), lambda: tree.gather(first.clients, 0)
+    )
     if store:
+      store.write(np.arange(_num_clients(state)), state.clients)
       state = state._replace(clients=first.clients)
     return state, reason
 
@@ -178,9 +173,8 @@ def folders(directory: pathlib.Path) -> list[pathlib.Path]:
   return sorted(found, key=lambda path: -int(path.name))
 
 
-def _everyone(memories):
-  """Leaves [N, ...] -> ids of all clients."""
-  return np.arange(len(jax.tree.leaves(memories)[0]))
+def _num_clients(state):
+  return len(jax.tree.leaves(state.clients)[0])
 
 
 def _placed(leaf, like):
@@ -210,16 +204,25 @@ def newest(
   Raises:
     NoCheckpointError: there is no undamaged checkpoint, or it holds no such state.
   """
-  one = np.array([client])
+  chosen = slice(client, client + 1)
   for folder in folders(directory):
-    if saved_state.fault(folder, int(folder.name)):
-      continue
-    if not (index := saved_state.index_of(folder)):
-      state = saved_state.load(folder, like)
-      return state._replace(clients=tree.gather(state.clients, one))
-    state = saved_state.load(folder, like._replace(clients=()))
-    told = first(), len(jax.tree.leaves(like.clients)[0])
-    read, reason = client_store.brought(directory, index.of(one), one, *told)
-    if not reason:
-      return state._replace(clients=read)
+    if not saved_state.fault(folder, int(folder.name)):
+      index = saved_state.index_of(folder)
+      state, reason = _read(folder, index, like, chosen, first)
+      if not reason:
+        return state
   raise NoCheckpointError(f'{directory} holds no undamaged checkpoint.')
+
+
+def _read(folder, index, like, chosen, first):
+  """The state as numpy, with the memories of the chosen clients; and what is wrong."""
+  if not index:
+    state = saved_state.load(folder, like)
+    memories, reason = jax.tree.map(lambda leaf: leaf[chosen], state.clients), ''
+  else:
+    state = saved_state.load(folder, like._replace(clients=()))
+    num_clients = _num_clients(like)
+    clients = np.arange(num_clients)[chosen]
+    told = index.of(clients), clients, first(), num_clients
+    memories, reason = client_store.brought(folder.parent, *told)
+  return state._replace(clients=memories), reason

@@ -113,18 +113,6 @@ class Console(Callback):
     if fault := fused_cpu.known_fault():
       self.say(f'convolutions in a slower form: {fault}')
 
-  def exchanged(self, summed: int, model: int) -> None:
-    """Says what a round exchanges.
-
-    Args:
-      summed: bytes that the devices sum with each other.
-      model: bytes of the model.
-    """
-    self.say(
-      f'exchanged in a round: sums of {summed / 1e6:,.2f} MB over all devices, '
-      f'{summed / model:.1f} times the model, of which each sends at most twice as much'
-    )
-
   def begin(self, run: Run) -> None:
     """Shows a bar for the rounds that are left, and the time that they take."""
     if not run.rounds:
@@ -167,17 +155,13 @@ class Console(Callback):
     words += [describe_training(record, self.measured), f'{elapsed:.2f} s']
     self.say('  '.join(word for word in words if word))
 
-  def where_time_went(self, seconds: dict[str, float]) -> None:
-    """Prints phase -> seconds."""
-    words = [f'{phase} {value:.2f} s' for phase, value in seconds.items()]
-    self.say(f'where the time went: {", ".join(words)}')
-
   def finished(self, workdir: pathlib.Path) -> None:
     """Says how the run ended and where its results are."""
     summary = files.read_json(workdir / run_directory.SUMMARY)
     self.say(describe_summary(summary))
-    timings = files.read_lines(workdir / run_directory.TIMINGS)
-    self.where_time_went(time_spent(timings))
+    spent = time_spent(files.read_lines(workdir / run_directory.TIMINGS))
+    words = [f'{phase} {value:.2f} s' for phase, value in spent.items()]
+    self.say(f'where the time went: {", ".join(words)}')
     self.say(f'results: {workdir}')
 
 

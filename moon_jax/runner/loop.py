@@ -11,21 +11,16 @@ from moon_jax.config.cli import Request
 from moon_jax.core import tree
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.core.types import State
-from moon_jax.engine import devices, hosts
+from moon_jax.engine import compile_cache, devices, hosts
 from moon_jax.engine.experiment import Experiment, build, initial_state
-from moon_jax.runner import (
-  callbacks,
-  client_store,
-  compile_cache,
-  run_directory,
-)
+from moon_jax.runner import callbacks, client_store, run_directory
 from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.console import Console
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
-from moon_jax.runner.rounds import Rounds
+from moon_jax.runner.rounds import Rounds, is_due
 from moon_jax.runner.signals import Stop
 
 
@@ -100,9 +95,12 @@ def _train(built, state, store, beside, stop, console) -> str:
   """
   rounds = Rounds(built, state, store, say=console.say)
   if hosts.count() > 1:
-    model = tree.num_bytes(state.server.variables)
-    console.exchanged(rounds.exchanged_bytes(), model)
-  asked, why = False, ''
+    model, summed = tree.num_bytes(state.server.variables), rounds.exchanged_bytes()
+    console.say(
+      f'exchanged in a round: sums of {summed / 1e6:,.2f} MB over all devices, '
+      f'{summed / model:.1f} times the model, of which each sends at most twice as much'
+    )
+  asked, why, config = False, '', built.config
 
   def wants_state(number):
     nonlocal asked
@@ -123,7 +121,8 @@ def _train(built, state, store, beside, stop, console) -> str:
   ):
     for round in done:
       why, can_end = hosts.decided(lambda round=round: seen(round))
-      if asked:
+      every = config.checkpoint_every_rounds
+      if asked or is_due(round.number, every, config.num_rounds):  # it is saved
         stop.check(round.number)
       if why and can_end:
         return why
@@ -195,11 +194,9 @@ def callbacks_of(
   """
   board = callbacks.WritesBoard()
   return [
-    callbacks.WritesMetrics(records),
-    callbacks.StopsIfDiverged(),
+    callbacks.Writes(records),
     *own,
-    callbacks.Saves(checkpoints),
-    callbacks.WritesTimings(records),
+    callbacks.Saves(checkpoints, records),
     board,
     console,
     Profiler(console.say),

@@ -103,10 +103,13 @@ def terms(record: Record, measured: Collection[str]) -> list[str]:
 
 def _spread(mean: str, name: str, values: np.ndarray) -> Record:
   """[K], to its mean and name_min, name_q1, ..., interpolated between neighbours."""
-  found = np.quantile(np.asarray(values, np.float64), np.linspace(0.0, 1.0, 5))
-  names = [f'{name}_{quartile}' for quartile in _QUARTILES]
-  quartiles = dict(zip(names, found.tolist(), strict=True))
+  quartiles = _quartiles(name, np.asarray(values, np.float64))
   return {mean: float(values.mean(dtype=np.float64))} | quartiles
+
+
+def _quartiles(name: str, values: np.ndarray, **how: Any) -> Record:
+  found = np.quantile(values, np.linspace(0.0, 1.0, 5), **how).tolist()
+  return {f'{name}_{of}': value for of, value in zip(_QUARTILES, found, strict=True)}
 
 
 def test_record(score: Score, num_examples: int) -> Record:
@@ -151,13 +154,11 @@ def over_clients(num_correct: np.ndarray, sizes: np.ndarray) -> Record:
   ):
     mean = np.average(accuracy, weights=weights)
     variance = np.average((accuracy - mean) ** 2, weights=weights)
-    quartiles = np.quantile(
-      accuracy, np.linspace(0.0, 1.0, 5), weights=weights, method='inverted_cdf'
-    )
+    counted = {'weights': weights, 'method': 'inverted_cdf'}
     record |= {
       f'{name}_mean': float(mean),
       f'{name}_std': float(np.sqrt(variance)),
-      **dict(zip((f'{name}_{q}' for q in _QUARTILES), quartiles.tolist(), strict=True)),
+      **_quartiles(name, accuracy, **counted),
       f'{name}_worst_tenth': _worst(accuracy, weights, 0.1),
     }
   return record

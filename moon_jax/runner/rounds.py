@@ -29,9 +29,9 @@ import numpy as np
 from moon_jax.core import tree
 from moon_jax.core.types import ClientMetrics, PyTree, State
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine import hosts, programs
+from moon_jax.engine import compile_cache, hosts, programs
 from moon_jax.engine.experiment import Experiment
-from moon_jax.runner import compile_cache, evaluation
+from moon_jax.runner import evaluation
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock
 from moon_jax.runner.metrics import Record, line_of
@@ -127,9 +127,8 @@ class Rounds:
     self._has_trained = np.zeros(config.num_clients, bool)
     for index in range(self.left.start):
       self._has_trained[experiment.planner.cohort(index)] = True
-    self._on_host = bool(experiment.algorithm.share) or bool(
-      store and experiment.own_models
-    )
+    of_each = experiment.algorithm.share or (store and experiment.own_models)
+    self._on_host = bool(of_each)
     self._programs, self._clock, self._unkept = None, None, None
     self._packed = futures.Future()
     self._packed.set_result(self._pack(self.left.start))

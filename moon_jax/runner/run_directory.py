@@ -1,11 +1,14 @@
-"""Checks and makes a run directory, and writes the files of its begin and its end.
+"""Checks, makes and locks a run directory; writes the files of its begin and its end.
 
+.lock           which process has it
 config.json     the resolved configuration, versions, devices, git commit
 partition.npz   who owns which training example
 summary.json    written when the last round is done, or a callback has ended the run
 """
 
 import contextlib
+import datetime
+import fcntl
 import importlib.metadata
 import itertools
 import os
@@ -24,13 +27,13 @@ from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.data.device import DeviceSplit
 from moon_jax.data.partition import Partition
-from moon_jax.runner import lock
 from moon_jax.runner.metrics import Record, summarise
 
 CONFIG, SUMMARY = 'config.json', 'summary.json'
 METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
+LOCK = '.lock'
 # Where a run writes other than by replacing a file.
-_FOLDERS = (lock.LOCK, 'checkpoints', 'tensorboard', 'profile')
+_FOLDERS = (LOCK, 'checkpoints', 'tensorboard', 'profile')
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
@@ -106,8 +109,7 @@ def why_finished(workdir: pathlib.Path, config: config_lib.Config) -> str:
 
 def rounds_finished(workdir: pathlib.Path) -> int:
   """How many rounds the run that ended in the directory has; 0 if none ended."""
-  summary = files.read_json(workdir / SUMMARY)
-  return summary['rounds'] if summary else 0
+  return (files.read_json(workdir / SUMMARY) or {'rounds': 0})['rounds']
 
 
 def rounds_saved(workdir: pathlib.Path) -> int:
@@ -115,6 +117,42 @@ def rounds_saved(workdir: pathlib.Path) -> int:
   timings = files.read_lines(workdir / TIMINGS)
   saved = [line['round'] for line in timings if line.get('save_seconds', 0) > 0]
   return max([rounds_finished(workdir), *saved])
+
+
+class BusyError(UsageError):
+  """Another process is running in the directory."""
+
+
+@contextlib.contextmanager
+def held(workdir: pathlib.Path) -> Iterator[None]:
+  """Makes the run directory and holds its lock.
+
+  The kernel releases the lock when the process ends, however it ends; the file stays
+  and means nothing then.
+
+  Raises:
+    BusyError: another process is running in the directory.
+    RunError: it cannot be made, written to or locked.
+  """
+  path = workdir / LOCK
+  with contextlib.ExitStack() as stack:
+    with files.writing(path):
+      files.make_folder(workdir)
+      # Not emptied: it tells who holds it. Unbuffered: what a full disk has refused is
+      # not tried again when the file is closed.
+      file = stack.enter_context(path.open('ab+', buffering=0))
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        who = path.read_text().strip() or 'it has just started'
+        raise BusyError(
+          f'Another process is running in {workdir}: {who}. Give this one a --workdir.'
+        ) from None
+      now = datetime.datetime.now().astimezone().isoformat(' ', 'seconds')
+      who = f'process {os.getpid()} on {platform.node()}, started {now}\n'
+      file.truncate(0)
+      file.write(who.encode())
+    yield
 
 
 @contextlib.contextmanager
@@ -132,7 +170,7 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
     RunError: it cannot be made or written to.
   """
   workdir = request.workdir
-  with lock.held(workdir):
+  with held(workdir):
     # Once more: another process may have run here while this one loaded its data.
     check(workdir, request.config)
     saved = files.read_json(workdir / CONFIG) or {}

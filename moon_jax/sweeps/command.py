@@ -109,7 +109,7 @@ def _over(words: Sequence[str]) -> dict[str, list[str]]:
 def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
   # Only now: a mistyped flag is answered before JAX is loaded.
   from moon_jax.report import __main__ as report
-  from moon_jax.runner import lock
+  from moon_jax.runner import run_directory
   from moon_jax.sweeps import running, slurm
 
   values = sweep.values
@@ -124,7 +124,7 @@ def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
   if values.share:
     running.take_share(values.share)
     errors = running.run_here(sweep.cells, stop)
-    failed = any(not isinstance(error, lock.BusyError) for error in errors)
+    failed = any(not isinstance(error, run_directory.BusyError) for error in errors)
     return ExitCode.FAILED if failed else ExitCode.DONE
   jobs = values.jobs or len(devices.visible_gpus()) or 1
   if jobs > 1 and todo:

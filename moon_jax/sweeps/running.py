@@ -24,7 +24,7 @@ from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageErr
 from moon_jax.core.types import Dataset
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, experiment, scheduling
-from moon_jax.runner import clock, lock, loop, run_directory
+from moon_jax.runner import clock, loop, run_directory
 from moon_jax.runner.console import Console
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps.cells import Cell
@@ -119,8 +119,8 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
     stop: what ends it early.
 
   Returns:
-    What ended some of them; it has been told. `lock.BusyError` is of one that another
-    process runs.
+    What ended some of them; it has been told. `run_directory.BusyError` is of one that
+    another process runs.
 
   Raises:
     StoppedError: it was asked to stop, and the run has saved what it did.
@@ -145,7 +145,7 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
     except StoppedError:
       raise
     except RunError as error:  # it ends no other run
-      is_busy = isinstance(error, lock.BusyError)
+      is_busy = isinstance(error, run_directory.BusyError)
       told = 'another process is running it' if is_busy else error
       print(f'{cell.name}: {told}', file=sys.stderr)
       errors.append(error)

@@ -13,7 +13,7 @@ from moon_jax import catalog
 from moon_jax.config import cli
 from moon_jax.core.errors import DivergedError, ExitCode
 from moon_jax.runner import loop
-from tests.processes import check_success, checkpoint, launch
+from tests.processes import check_success, checkpoint, launch, launched
 from tests.test_api import TINY, config
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -98,18 +98,17 @@ def test_a_run_that_is_ended_is_finished_until_more_rounds_are_asked_for(
   assert 'stopped' not in more.summary
 
 
-def test_without_the_state_a_run_ends_after_the_next_round(tmp_path):
-  watcher, slow = Watcher(stops_at=1), config(num_rounds=5, checkpoint_every_rounds=5)
-  result = moon_jax.run(slow, tmp_path / 'run', callbacks=[watcher])
-  assert [line['round'] for line in result.metrics] == [1, 2]
-  assert result.model.round == 2
+@pytest.mark.parametrize(
+  ('knob', 'last'), [('checkpoint_every_rounds', 2), ('eval_every_rounds', 5)]
+)
+def test_a_run_ends_after_a_round_that_is_tested_and_has_its_state(
+  tmp_path, knob, last
+):
+  watcher, rarely = Watcher(stops_at=1), config(num_rounds=6, **{knob: 5})
+  result = moon_jax.run(rarely, tmp_path / 'run', callbacks=[watcher])
+  assert [line['round'] for line in result.metrics] == list(range(1, last + 1))
+  assert result.model.round == last
   assert watcher.calls[-2:] == ['end', 'close']
-
-
-def test_a_run_ends_after_a_round_that_is_tested(tmp_path):
-  rarely = config(num_rounds=6, eval_every_rounds=3)
-  result = moon_jax.run(rarely, tmp_path / 'run', callbacks=[lambda round: True])
-  assert [line['round'] for line in result.metrics] == [1, 2, 3]
 
 
 @pytest.mark.parametrize('own', ['fails', 'diverges'])
@@ -177,7 +176,7 @@ def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
   still = {'optimizer.learning_rate': 1e-9, 'num_rounds': 30, 'local_epochs': 1}
   flags = [f'--config.{name}={value}' for name, value in (TINY | still).items()]
   words = [f'--config={ROOT}/examples/early_stopping.py', '--workdir=run']
-  check_success(launch(tmp_path, *words, *flags))
+  check_success(launched(tmp_path, *words, *flags))
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert summary['rounds'] == 11
   assert summary['stopped'] == 'no better accuracy in 10 tests'

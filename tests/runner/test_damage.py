@@ -10,45 +10,18 @@ import shutil
 
 import pytest
 
-from moon_jax import __main__
-from moon_jax.core.errors import ExitCode
-from tests.processes import checkpoint, launch, read_lines
-from tests.runner.test_files import fill
-from tests.runner.test_launch import EVERY, TINY
+import moon_jax
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode, RunError
+from moon_jax.runner import loop
+from tests.processes import checkpoint, launch, launched, read_lines
+from tests.runner.conftest import RUN, SIX
+from tests.runner.test_files import fill, told
 
 pytestmark = pytest.mark.faults
 
-RUN = (*TINY, f'{EVERY}1')
-SIX = (*RUN, '--config.execution.devices=1', '--config.num_rounds=6')
+MINE = (*SIX, '--workdir=run')
 LIMIT_BEFORE_LOADING = 2.0  # seconds
-KEPT = 'What was saved before is kept, and the same command goes on from there.\n'
-
-
-@pytest.fixture
-def trained(capsys):
-  """Run directory and flags -> exit code, and what was printed and said on stderr."""
-
-  def run(workdir, *words):
-    code = __main__.launch([*words, f'--workdir={workdir}'])
-    return code, *capsys.readouterr()
-
-  return run
-
-
-@pytest.fixture(scope='module')
-def expected(tmp_path_factory):
-  """The run directory of six rounds on one device that nothing happened to."""
-  workdir = tmp_path_factory.mktemp('expected') / 'run'
-  assert __main__.launch([*SIX, f'--workdir={workdir}']) == ExitCode.DONE
-  return workdir
-
-
-@pytest.fixture
-def unfinished(expected, tmp_path):
-  """A copy of it as if it had been killed after the last save."""
-  shutil.copytree(expected, tmp_path / 'run')
-  (tmp_path / 'run/summary.json').unlink()
-  return tmp_path / 'run'
 
 
 def assert_same_end(run, expected):
@@ -64,14 +37,13 @@ def steps(run):
   return sorted(path.name for path in (run / 'checkpoints').iterdir())
 
 
-def size_of(step):
-  return sum(path.stat().st_size for path in step.rglob('*') if path.is_file())
+def sizes(step):
+  return {path: path.stat().st_size for path in step.rglob('*') if path.is_file()}
 
 
 def flip_a_bit(step):
   """In the largest file of a checkpoint, which holds weights."""
-  every = (path for path in step.rglob('*') if path.is_file())
-  path = max(every, key=lambda path: path.stat().st_size)
+  path = max(found := sizes(step), key=found.get)
   data = bytearray(path.read_bytes())
   data[len(data) // 2] ^= 1
   path.write_bytes(data)
@@ -81,30 +53,30 @@ def flip_a_bit(step):
 # --- corruption -----------------------------------------------------------------------
 
 
-def test_a_flipped_bit_costs_a_round(trained, unfinished, expected):
+def test_a_flipped_bit_costs_a_round(unfinished, workdir):
   name = flip_a_bit(unfinished / 'checkpoints/6').name
-  code, told, _ = trained(unfinished, *SIX)
-  assert code == ExitCode.DONE
-  (line,) = (line for line in told.splitlines() if 'damaged' in line)
+  done = launched(unfinished.parent, *MINE)
+  assert done.returncode == ExitCode.DONE
+  (line,) = (line for line in done.stdout.splitlines() if 'damaged' in line)
   assert re.fullmatch(
     rf'checkpoint 6 is damaged \(.*{name} has changed\); set aside as bad-6-1', line
   )
-  assert 'resumed after round 5 of 6' in told
+  assert 'resumed after round 5 of 6' in done.stdout
   assert steps(unfinished) == ['5', '6', 'bad-6-1']
-  assert_same_end(unfinished, expected)
+  assert_same_end(unfinished, workdir)
 
 
-def test_all_damaged_and_then_all_gone(trained, unfinished):
+def test_all_damaged_and_then_all_gone(unfinished):
   for step in (unfinished / 'checkpoints').iterdir():
     flip_a_bit(step)
   before = (unfinished / 'metrics.jsonl').read_bytes()
   for set_aside in (2, 0):
-    code, told, problem = trained(unfinished, *SIX)
-    assert code == ExitCode.NO_CHECKPOINT
-    assert 'checkpoints holds no usable checkpoint, but rounds' in problem
-    assert problem.count('\n') == 1
-    assert told.count('set aside as bad-') == set_aside
-    assert 'compiling' not in told
+    done = launched(unfinished.parent, *MINE)
+    assert done.returncode == ExitCode.NO_CHECKPOINT
+    assert 'checkpoints holds no usable checkpoint, but rounds' in done.stderr
+    assert done.stderr.count('\n') == 1
+    assert done.stdout.count('set aside as bad-') == set_aside
+    assert 'compiling' not in done.stdout
     shutil.rmtree(unfinished / 'checkpoints')
   assert (unfinished / 'metrics.jsonl').read_bytes() == before
 
@@ -112,71 +84,50 @@ def test_all_damaged_and_then_all_gone(trained, unfinished):
 # --- a full disk ----------------------------------------------------------------------
 
 
-def cpu_seconds():
-  """Of the processes that have ended: a busy machine does not count."""
-  used = resource.getrusage(resource.RUSAGE_CHILDREN)
-  return used.ru_utime + used.ru_stime
-
-
 def refused_before_loading(folder, *words):
   """What a process says that ends before JAX is loaded, and so before the data is."""
+
+  def cpu_seconds():  # of the processes that have ended: a busy machine does not count
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
   before = cpu_seconds()
   done = launch(folder, *words)
   assert cpu_seconds() - before < LIMIT_BEFORE_LOADING
-  assert len(done.stderr.splitlines()) == 1, done.stderr
   return done.returncode, done.stderr
 
 
 @pytest.mark.slow
-def test_a_full_disk_and_then_space(trained, disk, remount, expected):
-  # Two checkpoints fit, and not a third.
-  folder = disk('small', int(2.5 * size_of(expected / 'checkpoints/6')))
-  code, _, problem = trained(folder / 'run', *SIX)
-  assert code == ExitCode.FAILED
-  kept = [int(name) for name in steps(folder / 'run')]
-  assert len(kept) == 2
-  place = folder / f'run/checkpoints/{kept[1] + 1}'
-  assert problem == f'{place} cannot be written: No space left on device. {KEPT}'
-  assert len(read_lines(folder / 'run/metrics.jsonl')) == kept[1] + 1
-
+@pytest.mark.parametrize('tier', ['device', 'disk'])
+def test_a_full_disk_and_then_space(disk, remount, workdir, tier):
+  # Two checkpoints fit and not a third; one version of all memories, and not a second.
+  room = {'device': 2.5, 'disk': 1.5}[tier]
+  folder = disk('small', int(room * sum(sizes(workdir / 'checkpoints/6').values())))
+  done = launched(folder, *MINE, f'--config.execution.client_store={tier}')
+  assert done.returncode == ExitCode.FAILED
+  kept = max(int(name) for name in steps(folder / 'run') if name.isdigit())
+  name = {'device': str(kept + 1), 'disk': 'clients.bin'}[tier]
+  full = 'No space left on device'
+  assert done.stderr == told(f'run/checkpoints/{name}', full) + '\n'
   filler = fill(folder)
-  full = f'run cannot be written: No space left on device. {KEPT}'
-  words = (*SIX, '--workdir=run')
-  assert refused_before_loading(folder, *words) == (ExitCode.FAILED, full)
-
+  assert refused_before_loading(folder, *MINE) == (
+    ExitCode.FAILED,
+    told('run', full) + '\n',
+  )
   filler.unlink()
   remount(folder, 'size=64m')
-  code, told, _ = trained(folder / 'run', *SIX)
-  assert code == ExitCode.DONE
-  assert f'resumed after round {kept[1]} of 6' in told
-  assert steps(folder / 'run') == ['5', '6']
-  assert_same_end(folder / 'run', expected)
-
-
-@pytest.mark.slow
-def test_a_full_disk_while_memories_are_written(trained, disk, remount, expected):
-  # One version of all memories fits, and not a second.
-  folder = disk('small', int(1.5 * size_of(expected / 'checkpoints/6')))
-  code, _, problem = trained(
-    folder / 'run', *SIX, '--config.execution.client_store=disk'
-  )
-  assert code == ExitCode.FAILED
-  place = folder / 'run/checkpoints/clients.bin'
-  assert problem == f'{place} cannot be written: No space left on device. {KEPT}'
-  remount(folder, 'size=64m')
-  code, told, _ = trained(folder / 'run', *SIX)
-  assert code == ExitCode.DONE
-  assert 'resumed after round 2 of 6' in told
-  assert_same_end(folder / 'run', expected)
+  done = launched(folder, *MINE)
+  assert done.returncode == ExitCode.DONE
+  assert f'resumed after round {kept} of 6' in done.stdout
+  assert_same_end(folder / 'run', workdir)
 
 
 def test_a_read_only_disk(disk, remount, tmp_path):
   folder = disk('frozen', '64k')
   remount(folder, 'ro')
-  code, problem = refused_before_loading(tmp_path, f'--workdir={folder}/run')
-  assert code == ExitCode.USAGE
-  assert problem == (
-    f"--workdir='{folder}/run' cannot be written: Read-only file system.\n"
+  assert refused_before_loading(tmp_path, f'--workdir={folder}/run') == (
+    ExitCode.USAGE,
+    f"--workdir='{folder}/run' cannot be written: Read-only file system.\n",
   )
 
 
@@ -184,25 +135,72 @@ def test_a_read_only_disk(disk, remount, tmp_path):
 
 
 @pytest.mark.slow
-def test_on_three_devices_then_eight_then_one(trained, tmp_path, expected):
-  """The rounds of the last one are traced too, which changes no number."""
+def test_on_three_devices_then_eight_then_one(tmp_path, workdir):
   for devices, num_rounds in ((3, 2), (8, 4), (1, 6)):
-    code, told, _ = trained(
-      tmp_path / 'run',
-      *RUN,
-      f'--config.num_rounds={num_rounds}',
-      f'--config.execution.devices={devices}',
-      f'--config.execution.profile={devices == 1}',
-    )
-    assert code == ExitCode.DONE
+    changes = f'num_rounds={num_rounds}', f'execution.devices={devices}'
+    words = [*RUN, *(f'--config.{change}' for change in changes), '--workdir=run']
+    done = launched(tmp_path, *words)
+    assert done.returncode == ExitCode.DONE
     # Five clients are in a round.
-    assert (f'lanes: {devices} on {devices} device' in told) == (devices < 8)
-  assert 'resumed after round 4 of 6' in told
-  assert re.search(r'where the time of the traced rounds went: train ([\d.]+) s', told)
-  assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
+    assert (f'lanes: {devices} on {devices} device' in done.stdout) == (devices < 8)
+  assert 'resumed after round 4 of 6' in done.stdout
   # Equal choices; equal numbers up to the order of float32 sums.
-  every = (read_lines(run / 'metrics.jsonl') for run in (tmp_path / 'run', expected))
+  every = (read_lines(run / 'metrics.jsonl') for run in (tmp_path / 'run', workdir))
   for line, truth in zip(*every, strict=True):
     assert line['clients'] == truth['clients']
     for name in ('train_loss', 'contrastive_loss', 'test_loss', 'drift'):
       assert line[name] == pytest.approx(truth[name], rel=1e-4)
+
+
+# --- a run directory that goes away ---------------------------------------------------
+
+
+class Once(moon_jax.Callback):
+  """Does something to the run directory after a round, or at the end."""
+
+  def __init__(self, act, after=None):
+    self._act, self._after = act, after
+
+  def after_round(self, round):
+    if round.number == self._after:
+      self._act()
+
+  def end(self):
+    if self._after is None:
+      self._act()
+
+
+@pytest.mark.parametrize(
+  ('what', 'after', 'lost'),
+  [
+    ('removed', 3, 'checkpoints/3'),
+    ('moved', 3, 'checkpoints/3'),
+    ('replaced', 3, 'checkpoints/3'),
+    ('moved', None, 'curves.png'),  # after the last save
+  ],
+)
+def test_a_run_directory_that_is_moved_or_removed(tmp_path, workdir, what, after, lost):
+  run, moved = tmp_path / 'run', tmp_path / 'moved'
+
+  def act():
+    if what == 'removed':
+      shutil.rmtree(run)
+    else:
+      run.rename(moved)
+    if what == 'replaced':
+      run.mkdir()  # as another run would, which has saved nothing yet
+
+  request = cli.parse([*SIX, f'--workdir={run}'])
+  with pytest.raises(RunError) as caught:
+    loop.run(request, own=[Once(act, after)])
+  assert caught.value.exit_code == ExitCode.FAILED
+  assert str(caught.value) == told(run / lost, 'No such file or directory')
+  left = {'removed': set(), 'moved': {moved}, 'replaced': {run, moved}}
+  assert set(tmp_path.iterdir()) == left[what]
+  if what == 'replaced':
+    assert list(run.iterdir()) == []
+  if what == 'moved':
+    assert not (moved / 'summary.json').exists()
+    done = launched(tmp_path, *SIX, '--workdir=moved')
+    assert f'moved: resumed after round {(after or 7) - 1} of 6' in done.stdout
+    assert_same_end(moved, workdir)

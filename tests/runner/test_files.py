@@ -6,14 +6,12 @@ import os
 import pathlib
 import resource
 
-import numpy as np
 import pytest
 
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError
-from moon_jax.data import partition
-from moon_jax.runner import lock, run_directory
 from moon_jax.runner import records as records_lib
+from moon_jax.runner import run_directory
 
 
 def fill(folder):
@@ -78,23 +76,16 @@ def test_other_reasons_are_told_too(disk, remount, tmp_path):
   assert names(tmp_path) == ['folder', 'frozen']
 
 
-def test_the_partition_on_a_full_disk(disk):
-  folder = disk('small', '64k')
-  split = partition.Partition(np.arange(20_000, dtype=np.int32), np.array([0, 20_000]))
-  with pytest.raises(
-    RunError, match=r'partition\.npz cannot be written: No space left'
-  ):
-    run_directory.save_partition(folder, split, np.zeros((1, 2)))
-  assert names(folder) == []
-
-
-def test_the_lock_on_a_full_disk(disk):
+def test_a_full_disk_before_a_run_begins(disk):
   folder = disk('small', '64k')
   (folder / 'run').mkdir()
   fill(folder)
   full = pytest.raises(RunError, match=r'\.lock cannot be written: No space left')
-  with full, lock.held(folder / 'run'):
+  with full, run_directory.held(folder / 'run'):
     pass
+  with pytest.raises(RunError, match='No space left on device') as caught:
+    files.require_writable(folder / 'run')
+  assert caught.value.exit_code == ExitCode.FAILED
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
@@ -102,11 +93,11 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
   def flock(file, operation):
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-  monkeypatch.setattr(lock.fcntl, 'flock', flock)
+  monkeypatch.setattr(run_directory.fcntl, 'flock', flock)
   refused = pytest.raises(
     RunError, match=r'run/\.lock cannot be written: No locks available\.'
   )
-  with refused, lock.held(tmp_path / 'run'):
+  with refused, run_directory.held(tmp_path / 'run'):
     pass
 
 
@@ -171,12 +162,3 @@ def test_places_that_cannot_be_written(disk, remount, tmp_path):
     with pytest.raises(UsageError) as caught:
       files.require_writable(place)
     assert str(caught.value) == f'--workdir={str(place)!r} {problem}.'
-
-
-def test_a_full_disk_is_no_wrong_usage(disk):
-  folder = disk('small', '64k')
-  fill(folder)
-  with pytest.raises(RunError, match='No space left on device') as full:
-    files.require_writable(folder / 'run')
-  assert full.value.exit_code == ExitCode.FAILED
-  assert os.listdir(folder) == ['filler']

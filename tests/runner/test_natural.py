@@ -8,8 +8,9 @@ import pytest
 import moon_jax
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.engine import experiment
+from moon_jax.runner import metrics
 from tests.data import federations
-from tests.processes import check_success, launch, read_lines
+from tests.processes import check_success, launched, read_lines
 
 FOUND = federations.federation()
 TINY = {
@@ -57,26 +58,6 @@ def test_the_data_say_how_many_clients_there_are(run):
   assert more.metrics[:2] == found.metrics
 
 
-def plain(accuracies, weights):
-  """The columns of `user_accuracy`, counted out user by user: weights are counts."""
-  everybody = sorted(
-    a for a, w in zip(accuracies, weights, strict=True) for _ in range(w)
-  )
-  total = len(everybody)
-  mean = sum(everybody) / total
-  quartiles = [everybody[max(-(-total * k // 4) - 1, 0)] for k in range(5)]
-  tenth, left = 0.0, total / 10
-  for accuracy in everybody:
-    tenth += accuracy * min(left, 1)
-    left = max(left - 1, 0)
-  return {
-    'mean': mean,
-    'std': (sum((a - mean) ** 2 for a in everybody) / total) ** 0.5,
-    **dict(zip(('min', 'q1', 'median', 'q3', 'max'), quartiles, strict=True)),
-    'worst_tenth': tenth / (total / 10),
-  }
-
-
 def test_every_user_is_tested_on_examples_of_its_own(run):
   found, _ = run
   last = read_lines(found.workdir / 'metrics.jsonl')[-1]
@@ -86,12 +67,9 @@ def test_every_user_is_tested_on_examples_of_its_own(run):
     accuracies.append(float(np.mean(model.predict(images).labels == labels)))
     sizes.append(len(labels))
   assert len(set(accuracies)) > 2
-  for name, weights in (
-    ('user_accuracy', [1] * len(sizes)),
-    ('user_accuracy_weighted', sizes),
-  ):
-    for column, value in plain(accuracies, weights).items():
-      assert last[f'{name}_{column}'] == pytest.approx(value, rel=1e-12), column
+  counts = np.array(accuracies) * sizes
+  for column, value in metrics.over_clients(counts, np.array(sizes)).items():
+    assert last[column] == pytest.approx(value, rel=1e-12), column
   assert last['user_accuracy_weighted_mean'] == pytest.approx(last['test_accuracy'])
   summary = json.loads((found.workdir / 'summary.json').read_text())
   assert summary['user_accuracy_worst_tenth'] == last['user_accuracy_worst_tenth']
@@ -110,17 +88,15 @@ def test_models_of_their_own_have_no_such_columns(run, tmp_path):
 
 def test_the_command_line_tells_who_is_left_out(run, tmp_path):
   _, knobs = run
-  knobs = TINY | knobs | {'num_rounds': 1}
-  flags = [f'--config.{name}={value}' for name, value in knobs.items()]
-  done = launch(tmp_path, *flags, '--workdir=run')
+  flags = [f'--config.{name}={value}' for name, value in (TINY | knobs).items()]
+  done = launched(tmp_path, *flags, '--workdir=run')
   check_success(done)
   lines = done.stdout.splitlines()
   assert 'left out: 1 with fewer than 5 training examples' in lines
   tested = 'tested: each of 5 users on examples of its own, 2 of whom do not train'
   assert tested in lines
   assert any(line.startswith('partition: natural, 3 clients own 49') for line in lines)
-  flags = [flag for flag in flags if 'num_rounds' not in flag]
-  done = launch(tmp_path, *flags, '--config.data.path=none.npz', '--workdir=other')
+  done = launched(tmp_path, *flags, '--config.data.path=none.npz', '--workdir=other')
   assert (done.returncode, done.stdout.count('\n')) == (ExitCode.USAGE, 1)
   assert done.stderr == "--config.data.path='none.npz' is not a file.\n"
 

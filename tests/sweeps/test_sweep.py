@@ -15,7 +15,7 @@ import moon_jax
 from moon_jax import __main__, api, config
 from moon_jax.config import ConfigError
 from moon_jax.core.errors import DivergedError, ExitCode, RunError
-from moon_jax.runner import lock
+from moon_jax.runner import run_directory
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
@@ -200,7 +200,7 @@ def test_what_ends_a_run_holds_no_other_back(tmp_path, capsys, monkeypatch):
       raise RunError('the disk is full')
     save(self, state)
 
-  with monkeypatch.context() as patch, lock.held(tmp_path / place(0.01, 1)):
+  with monkeypatch.context() as patch, run_directory.held(tmp_path / place(0.01, 1)):
     patch.setattr(Checkpoints, 'save', save_but_of_one)
     with pytest.raises(DivergedError, match='Diverged in round 1'):
       moon_jax.sweep(common(), over, tmp_path)
