@@ -121,7 +121,7 @@ def table(given: Sequence[Cell], results: pathlib.Path, jobs: int) -> Iterator[s
       yield f'{"kept":<20} {cell.name}'
       continue
     yield f'{running.state_of(cell):<20} {cell.name}'
-    left = running.rounds_asked(cell) - running.rounds_done(cell)
+    left = cell.request.config.num_rounds - running.rounds_done(cell)
     pace = next((found for kind in _kinds(cell) if (found := paces[kind])), [0.0])
     count, rounds = count + 1, rounds + left
     seconds += left * sum(pace) / len(pace)
@@ -140,7 +140,7 @@ def _seconds_a_round(cell: Cell, results: pathlib.Path) -> list[float]:
   """Of the kept run, or of what is there of it; [] if there is nothing."""
   kept = files.read_json(results / cell.name / 'config.json') or {}
   if kept.get('cost'):
-    return [kept['cost']['seconds'] / running.rounds_asked(cell)]
+    return [kept['cost']['seconds'] / cell.request.config.num_rounds]
   with contextlib.suppress(RunError):
     lines = files.read_lines(cell.request.workdir / run_directory.TIMINGS)
     return [records.cost(lines)['seconds'] / len(lines)] if lines else []

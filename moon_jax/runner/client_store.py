@@ -90,7 +90,7 @@ class ClientStore:
     leaves, self._structure = jax.tree.flatten(jax.device_get(first))
     self._first = [np.asarray(leaf) for leaf in leaves]
     self._path, self._size = path, tree.num_bytes(self._first)
-    self._layout = np.array(layout(first))
+    self._layout = np.array(layout({'clients': first}))
     self._places = np.full(num_clients, -1)
     self._checksums = np.zeros(num_clients, np.uint32)
     self._free, self._end = [], 0
@@ -290,10 +290,10 @@ def brought(
     return store.read(clients), ''
 
 
-def layout(memory: PyTree) -> list[str]:
-  """A line for each leaf of a client's memory: its path, dtype and shape."""
+def layout(leaves: PyTree) -> list[str]:
+  """A line for each leaf: its path, dtype and shape, whatever the containers are."""
   return [
-    f'clients.{jax.tree_util.keystr(path, simple=True, separator=".")} '
-    f'{leaf.dtype} {leaf.shape}'
-    for path, leaf in jax.tree_util.tree_leaves_with_path(memory)
+    f'{jax.tree_util.keystr(path, simple=True, separator=".")} {leaf.dtype} '
+    f'{tuple(leaf.shape)}'
+    for path, leaf in jax.tree_util.tree_leaves_with_path(leaves)
   ]

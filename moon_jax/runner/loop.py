@@ -20,7 +20,7 @@ from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.console import Console
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
-from moon_jax.runner.rounds import Rounds, is_due
+from moon_jax.runner.rounds import Rounds
 from moon_jax.runner.signals import Stop
 
 
@@ -121,8 +121,8 @@ def _train(built, state, store, beside, stop, console) -> str:
   ):
     for round in done:
       why, can_end = hosts.decided(lambda round=round: seen(round))
-      every = config.checkpoint_every_rounds
-      if asked or is_due(round.number, every, config.num_rounds):  # it is saved
+      is_saved = round.number % config.checkpoint_every_rounds == 0
+      if asked or (is_saved and round.number < config.num_rounds):
         stop.check(round.number)
       if why and can_end:
         return why

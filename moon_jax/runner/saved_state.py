@@ -6,7 +6,6 @@ manifest.json   size and SHA-256 of every other file, so that damage is found
 """
 
 import contextlib
-import functools
 import json
 import logging
 import os
@@ -152,23 +151,17 @@ def load(folder: pathlib.Path, like: State) -> State:
     with _quietly(), _checkpointer(ocp.PyTreeCheckpointHandler) as checkpointer:
       # Orbax casts another dtype without a word, so the types are compared first.
       saved = checkpointer.metadata(place).item_metadata.tree
-      if not (differing := _layout(saved) ^ _layout(like)):
+      layouts = client_store.layout(saved), client_store.layout(like)
+      if not (differing := set.symmetric_difference(*map(set, layouts))):
         as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
         how = jax.tree.map(lambda leaf: as_numpy, like)
         return checkpointer.restore(place, ocp.args.PyTreeRestore(like, how))
   except Exception as error:  # reading can raise anything
     problem = f'{folder} is undamaged and cannot be read ({reason(error)}).'
     raise NoCheckpointError(problem) from error
-  names = ', '.join(sorted({name for name, _ in differing}))
+  names = ', '.join(sorted({line.partition(' ')[0] for line in differing}))
   problem = f'Checkpoint {folder.name} holds another state; differing: {names}.'
   raise NoCheckpointError(problem)
-
-
-def _layout(tree) -> set[tuple[str, tuple]]:
-  """{(path, (shape, dtype))} of every leaf, whatever the containers are called."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  name = functools.partial(jax.tree_util.keystr, simple=True, separator='.')
-  return {(name(path), (tuple(leaf.shape), str(leaf.dtype))) for path, leaf in leaves}
 
 
 def reason(error: Exception) -> str:

@@ -113,6 +113,7 @@ def test_every_tier_gives_the_same_run(tmp_path, algorithm):
   assert told == ([4, 6] if 'decentralized' in algorithm else [])
 
 
+@pytest.mark.slow
 def test_a_run_may_change_its_tier(tmp_path, trained):
   for rounds, tier in enumerate(('disk', 'device', 'disk'), 1):
     run(tmp_path, tier, num_rounds=2 * rounds)
@@ -411,7 +412,7 @@ def test_of_those_that_never_trained_one_is_asked_for():
 
 def test_the_lines_of_a_layout():
   memory = {'params': {'w': np.zeros((2, 3), np.float32)}, 'n': np.zeros((), np.int32)}
-  assert client_store.layout(memory) == [
+  assert client_store.layout({'clients': memory}) == [
     'clients.n int32 ()',
     'clients.params.w float32 (2, 3)',
   ]

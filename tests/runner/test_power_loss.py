@@ -78,7 +78,7 @@ def some(points, count):
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-  ('tier', 'count'), few([('device', 4)], [('device', 10), ('disk', 10)])
+  ('tier', 'count'), few([('device', 2)], [('device', 10), ('disk', 10)])
 )
 def test_losses_of_power(record, tier, count, tmp_path):
   points, expected = record(tier)

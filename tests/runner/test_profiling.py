@@ -3,10 +3,11 @@
 import pytest
 
 import moon_jax
+from tests.selection import few
 from tests.test_api import TINY
 
 
-@pytest.mark.parametrize(('num_rounds', 'traced'), [(4, 2), (1, 1)])
+@pytest.mark.parametrize(('num_rounds', 'traced'), few([(4, 2)], [(1, 1)]))
 def test_the_second_and_third_round_are_traced_or_the_only_one(
   tmp_path, capsys, num_rounds, traced
 ):
