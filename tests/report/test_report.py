@@ -646,6 +646,11 @@ def test_a_missing_column_is_left_out_of_its_numbers(tmp_path):
   (row,) = Collected(tmp_path).rows('target')
   assert row['megabytes_to_target_mean'] == ''
   assert float(row['seconds_to_target_mean']) == 2 * (TRAIN + EVALUATE + IDLE)
+  # Nor is a sum told that lacks a round.
+  path = tmp_path / 'a/timings.jsonl'
+  edit_lines(path, lambda line: line['round'] == 1 and line.pop('idle_seconds'))
+  (row,) = Collected(tmp_path).rows('target')
+  assert row['seconds_to_target_mean'] == ''
 
 
 # --- the command ----------------------------------------------------------------------
