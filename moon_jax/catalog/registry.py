@@ -170,16 +170,12 @@ def registered(flat: Mapping[str, Any]) -> list[Part]:
 
 def describe(one: Part) -> dict[str, Any]:
   """A registered part as config.json tells of it; `told_of` reads it."""
-  told = {name: metric[:3] for name, metric in one.metrics.items() if not metric.value}
   return {
-    'kind': one.kind,
-    'name': one.name,
-    'title': one.title,
+    **{field: getattr(one, field) for field in ('kind', 'name', 'title')},
+    **{field: one.registered[field] for field in ('file', 'sha256')},
     'traits': sorted(one.traits),
     'knobs': {name: (k.kind.__name__, *k[1:3]) for name, k in one.knobs.items()},
-    'metrics': told,
-    'file': one.registered['file'],
-    'sha256': one.registered['sha256'],
+    'metrics': {name: m[:3] for name, m in one.metrics.items() if not m.value},
   }
 
 
@@ -210,19 +206,12 @@ def _add(description: Mapping[str, Any]) -> None:
     for key, (_, default, meaning) in description['knobs'].items()
   }
   traits = frozenset(description['traits'])
+  metrics = {column: Metric(*told) for column, told in description['metrics'].items()}
   try:
     _require_free((kind, name), '', has_knobs=bool(knobs))
     _require_known(kind, knobs, traits)
   except UsageError as error:
     raise UsageError(f'config.json registers the {kind} {name!r}: {error}.') from None
-  _parts[kind, name] = Part(
-    kind,
-    name,
-    make=None,
-    title=description['title'],
-    traits=traits,
-    knobs=knobs,
-    metrics={column: Metric(*told) for column, told in description['metrics'].items()},
-    registered=description,
-  )
+  fields = (kind, name, None, description['title'], traits, knobs)
+  _parts[kind, name] = Part(*fields, metrics=metrics, registered=description)
   every_knob.cache_clear()

@@ -148,19 +148,17 @@ def test_the_servers_rate_follows_its_optimizer_unless_given(name, rate):
     assert (given == automatic) == (number == rate)
 
 
-# Knob -> the bound that `--help` tells, as (low, low included, high, high included).
 def told_bounds():
-  infinite = float('inf')
-  bounds = {}
-  lines = re.sub('\n {20,}', ' ', config.knob_table())
-  for name, comment in re.findall(r'^  --config\.([\w.]+)=(.*)$', lines, re.M):
-    interval = re.search(r'in ([\[(])([\d.]+), ([\d.]+)([\])])', comment)
-    if interval:
+  """Knob -> the bound that `--help` tells: (low, low included, high, high included)."""
+  infinite, bounds = float('inf'), {}
+  for name, knob in catalog.every_knob().items():
+    told = knob.bounds[0].wanted if knob.bounds else ''
+    if interval := re.search(r'in ([\[(])([\d.]+), ([\d.]+)([\])])', told):
       opens, low, high, closes = interval.groups()
       bounds[name] = (float(low), opens == '[', float(high), closes == ']')
-    elif 'above 0' in comment:
+    elif 'above 0' in told:
       bounds[name] = (0, False, infinite, False)
-    elif least := re.search(r'at least (\d)', comment):
+    elif least := re.search(r'at least (\d)', told):
       bounds[name] = (int(least[1]), True, infinite, False)
   return bounds
 

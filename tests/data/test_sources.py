@@ -617,23 +617,6 @@ def test_without_a_cache_folder_a_tfds_set_is_decoded(small_mnist, cache):
   assert same(load_spoilt(small_mnist), expected)
 
 
-@pytest.mark.parametrize('room', ['moon_jax', 'moon_jax/data'])
-def test_images_that_others_may_have_written_are_not_read(
-  small_mnist, cache, room, capsys
-):
-  expected = load_spoilt(small_mnist)
-  (kept,) = (cache / 'moon_jax/data').iterdir()
-  with np.load(kept) as found:
-    theirs = dict(found) | {'train_labels': np.zeros_like(found['train_labels'])}
-  np.savez(kept, **theirs)
-  assert not same(load_spoilt(small_mnist), expected)  # as the user's own are
-  (cache / room).chmod(0o722)
-  for _ in range(2):
-    assert same(load_spoilt(small_mnist), expected)
-  (line,) = capsys.readouterr().err.splitlines()
-  assert line.startswith(f'nothing is kept in {cache / room}: ')
-
-
 def test_images_of_another_version_are_decoded_anew(small_mnist, cache, monkeypatch):
   load_spoilt(small_mnist)
   before = list((cache / 'moon_jax/data').iterdir())

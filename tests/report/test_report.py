@@ -892,7 +892,6 @@ HOSTILE = {
   ('data', 'optimizer', 'learning_rate', ''): 'the name is taken, as a group of knobs',
   ('model', 'served', 'a', ''): 'the name is taken, as a trait',
   ('algorithm', 'mine', 'a', 'moon'): "there is no trait 'moon'",
-  ('model', 'mine', 'num_classes', ''): "a knob cannot be called 'num_classes' here",
 }
 
 
