@@ -191,6 +191,8 @@ def test_a_folder_of_two_federations_is_refused(folder, tmp_path):
 def test_an_index_that_does_not_agree_is_refused(name, change, told, folder):
   path = folder / records.INDEX
   index = dict(np.load(path))
+  if name == 'clients':
+    del index['test_client']  # which would not agree either
   np.savez(path, **index | {name: change(index[name])})
   with pytest.raises(DataError, match=told) as caught:
     read_all(folder)
