@@ -107,31 +107,42 @@ def train(variables, images, mask, key):
 FAKE = Network(None, init=None, apply=evaluate, train=train, narrow=lambda p: p)
 
 
-def represented(frozen_mode, key, similarity_on='representation'):
-  """Of pixels 1, 3 and a filler 100, under two models whose running mean is -1."""
-  options = {'frozen_mode': frozen_mode, 'similarity_on': similarity_on}
+# Pixels 1, 3 and a filler 100; models whose running mean is -1.
+FROZEN_BATCH = Batch(
+  jnp.array([1.0, 3.0, 100.0]).reshape(3, 1, 1, 1),
+  jnp.zeros(3, jnp.int32),
+  jnp.array([1.0, 1.0, 0.0]),
+)
+BEFORE = {'params': {'w': jnp.ones(1)}, 'batch_stats': {'mean': jnp.float32(-1)}}
+
+
+def frozen_training(**options):
+  """MOON's local training of FAKE, and the client's memory."""
   algorithm = moon(mu=1.0, tau=1.0, **options)
   training = client_training.LocalTraining(algorithm, FAKE, optimizers.sgd)
-  before = {'params': {'w': jnp.ones(1)}, 'batch_stats': {'mean': jnp.float32(-1)}}
-  images = jnp.array([1.0, 3.0, 100.0]).reshape(3, 1, 1, 1)
-  mask = jnp.array([1.0, 1.0, 0.0])
-  memory = algorithm.init_client(before)
-  found = training.represent(before, memory, images, mask, key)
+  return training, algorithm.init_client(BEFORE)
+
+
+def represented(key, **options):
+  """Of the real examples, under both models."""
+  training, memory = frozen_training(**options)
+  images, _, mask = FROZEN_BATCH
+  found = training.represent(BEFORE, memory, images, mask, key)
   return {name: np.asarray(z[:2, 0]) for name, z in found.items()}
 
 
 def test_frozen_networks_in_evaluation_mode():
-  found = represented('evaluation', None)
+  found = represented(None)
   assert set(found) == {'global', 'previous_0'}
   for z in found.values():
     np.testing.assert_allclose(z, [2.0, 4.0])
-  for features in represented('evaluation', None, 'features').values():
+  for features in represented(None, similarity_on='features').values():
     np.testing.assert_allclose(features, [20.0, 40.0])
 
 
 def test_frozen_networks_in_training_mode():
-  key = jax.random.key(0)
-  found, other = (represented('training', jax.random.fold_in(key, i)) for i in (0, 1))
+  keys = jax.random.key(0), jax.random.key(1)
+  found, other = (represented(key, frozen_mode='training') for key in keys)
   noises = []
   for z in (*found.values(), *other.values()):
     # The mean of the real examples is 2; one noise for a network and a step.
@@ -142,17 +153,13 @@ def test_frozen_networks_in_training_mode():
 
 
 def test_frozen_networks_in_training_mode_keep_their_running_statistics():
-  algorithm = moon(mu=1.0, tau=1.0, frozen_mode='training')
-  training = client_training.LocalTraining(algorithm, FAKE, optimizers.sgd)
-  before = {'params': {'w': jnp.ones(1)}, 'batch_stats': {'mean': jnp.float32(-1)}}
-  memory = algorithm.init_client(before)
-  images = jnp.array([1.0, 3.0]).reshape(2, 1, 1, 1)
-  batch = Batch(images, jnp.zeros(2, jnp.int32), jnp.ones(2))
-  numbers = jax.tree.map(jnp.float32, (dict(algorithm.hyperparameters), SGD))
+  training, memory = frozen_training(frozen_mode='training')
+  numbers = jax.tree.map(jnp.float32, ({'mu': 1.0, 'tau': 1.0}, SGD))
   scalars, key = Scalars(*numbers, seed=np.int32(0)), jax.random.key(0)
-  progress = training.start(jnp.int32(0), before, memory, scalars, batch)
-  references = training.represent(before, memory, images, batch.mask, key)
-  progress = training.step(progress, references, before, scalars, batch, key)
+  progress = training.start(jnp.int32(0), BEFORE, memory, scalars, FROZEN_BATCH)
+  images, _, mask = FROZEN_BATCH
+  references = training.represent(BEFORE, memory, images, mask, key)
+  progress = training.step(progress, references, BEFORE, scalars, FROZEN_BATCH, key)
   # The trained network's moved to the batch's mean.
   assert progress.variables['batch_stats']['mean'] == 2.0
   assert progress.memory.models[0]['batch_stats']['mean'] == -1.0

@@ -60,11 +60,8 @@ def by_numpy(name, models, left_out=(), **changes):
     for client, m in enumerate(models)
     if client not in left_out
   ]
-  options = reference.Options(
-    algorithm=name,
-    **dict.fromkeys(reference.Options._fields[1:7], 0.0),
-    **OPTIONS[name] | changes,
-  )
+  numbers = dict.fromkeys(reference.Options._fields[1:7], 0.0)
+  options = reference.Options(name, **numbers, **OPTIONS[name] | changes)
   model = rules.combined(kept, options)
   return {'params': model.params, 'batch_stats': model.stats}
 
@@ -141,15 +138,10 @@ def test_a_byzantine_upload_moves_the_mean_and_not_these(name, value):
   models[2] = jax.tree.map(lambda leaf: np.full_like(leaf, value), models[2])
   sent = uploads(models)
   honest = [model for client, model in enumerate(models) if client != 2]
-  low, high = (
-    jax.tree.map(lambda *leaves, of=of: of(leaves, axis=0), *honest)
-    for of in (np.min, np.max)
-  )
-  found = after(name, sent)
-  inside = jax.tree.map(
-    lambda x, a, b: bool(jnp.all((a <= x) & (x <= b))), found, low, high
-  )
-  assert all(jax.tree.leaves(inside))
+  found = jax.tree.map(np.asarray, after(name, sent))
+  for mine, *others in zip(*map(jax.tree.leaves, (found, *honest)), strict=True):
+    assert (np.min(others, axis=0) <= mine).all()
+    assert (mine <= np.max(others, axis=0)).all()
   mean = tree.weighted_sum(sent.stacked.weighted, jnp.full(SIZE, 1 / SIZE))
   assert world.largest_difference(mean, honest[0]) > 1e28
 

@@ -21,9 +21,6 @@ def after_each_round(name, numbers, start, means):
   return models
 
 
-ADAPTIVE = {'learning_rate': 0.1, 'beta1': 0.5, 'beta2': 0.75, 'tau': 1.0}
-
-
 @pytest.mark.parametrize(
   ('name', 'numbers', 'start', 'means', 'expected'),
   [
@@ -32,22 +29,18 @@ ADAPTIVE = {'learning_rate': 0.1, 'beta1': 0.5, 'beta2': 0.75, 'tau': 1.0}
     ('sgd', {'learning_rate': 0.5, 'momentum': 0.0}, 1, [5, 2], [3, 2.5]),
     # v: 0 - 2 = -2, -1 - 1 = -2, -1 + 0 = -1; w: 1, 2, 2.5
     ('sgd', {'learning_rate': 0.5, 'momentum': 0.5}, 0, [2, 2, 2], [1, 2, 2.5]),
-    # g = 1 - 3 = -2: m = -1, v = 3/4 + 4/4 = 1.75,
-    #   w = 1 + 0.1 / (sqrt(1.75) + 1) = 1.043050
-    # g = 1.043050: m = -0.5 + 0.521525 = 0.021525,
-    #   v = 3/4 1.75 + 1.087953 / 4 = 1.584488,
-    #   w = 1.043050 - 0.1 * 0.021525 / (1.258765 + 1) = 1.042097
-    ('adam', ADAPTIVE, 1, [3, 0], [1.043050, 1.042097]),
-    # g = -2: m = -1, v = 1 + 4/4 = 2 because 1 < 4,
-    #   w = 1 + 0.1 / (sqrt(2) + 1) = 1.041421
-    # g = 1.041421: m = -0.5 + 0.520711 = 0.020711,
-    #   v = 2 - 1.084559 / 4 = 1.728860 because 2 > 1.084559,
-    #   w = 1.041421 - 0.1 * 0.020711 / (1.314861 + 1) = 1.040527
-    ('yogi', ADAPTIVE, 1, [3, 0], [1.041421, 1.040527]),
-    # By default m = -0.1, v = 0.99e-6 + 0.01: 0.1 * 0.1 / (0.1000050 + 0.001); of yogi
-    # v = 1e-6 + 0.01, the same to seven digits.
-    ('adam', {'learning_rate': 0.1}, 0, [1], [0.0990050]),
-    ('yogi', {'learning_rate': 0.1}, 0, [1], [0.0990050]),
+    # g = 1 - 3 = -2: m = -0.2, v = 0.99 1e-6 + 0.01 4 = 0.04000099,
+    #   w = 1 + 0.1 * 0.2 / (0.20000247 + 0.001) = 1.0995013
+    # g = 1.0995013 - 1: m = -0.18 + 0.0099501 = -0.1700499,
+    #   v = 0.99 0.04000099 + 0.01 0.0099005 = 0.0396999,
+    #   w = 1.0995013 + 0.1 * 0.1700499 / (0.1992486 + 0.001) = 1.1844207
+    ('adam', {'learning_rate': 0.1}, 1, [3, 1], [1.0995013, 1.1844207]),
+    # g = -2: m = -0.2, v = 1e-6 + 0.01 4 = 0.040001 because 1e-6 < 4,
+    #   w = 1 + 0.1 * 0.2 / (0.2000025 + 0.001) = 1.0995013
+    # g = 0.0995013: m = -0.1700499,
+    #   v = 0.040001 - 0.01 0.0099005 = 0.0399020 because 0.040001 > 0.0099005,
+    #   w = 1.0995013 + 0.1 * 0.1700499 / (0.1997548 + 0.001) = 1.1842065
+    ('yogi', {'learning_rate': 0.1}, 1, [3, 1], [1.0995013, 1.1842065]),
   ],
 )
 def test_paths_by_hand(name, numbers, start, means, expected):
@@ -62,4 +55,5 @@ def test_running_statistics_are_averaged_plainly():
   (new,) = after_each_round('adam', {'learning_rate': 0.1}, start, [mean])
   assert set(new) == set(start)
   np.testing.assert_array_equal(new['batch_stats'], mean['batch_stats'])
+  # m = -0.1, v = 0.99e-6 + 0.01: 0.1 * 0.1 / (0.1000050 + 0.001)
   np.testing.assert_allclose(new['params'], 0.0990050, rtol=2e-6)

@@ -199,9 +199,8 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
     assert new.stat().st_size > 10_000
     return ' -o ' in log.read_text()
 
-  assert is_built_anew()
   fused_cpu.keep_in(folder)
-  assert [is_built_anew() for _ in range(3)] == [True, False, False]
+  assert [is_built_anew() for _ in range(2)] == [True, False]
   (kept,) = (folder / 'kernels').iterdir()
   assert kept.read_bytes() == new.read_bytes()
   # One that is torn is built anew.
@@ -213,12 +212,10 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
   assert [is_built_anew('-DOTHER') for _ in range(2)] == [True, False]
   source = tmp_path / 'source.cc'
   source.write_text(fused_cpu._SOURCE.read_text() + '\n')
-  with monkeypatch.context() as changed:
-    changed.setattr(fused_cpu, '_SOURCE', source)
-    assert is_built_anew()
-  with monkeypatch.context() as changed:
-    changed.setattr(fused_cpu.jaxlib, '__version__', '0')
-    assert is_built_anew()
+  monkeypatch.setattr(fused_cpu, '_SOURCE', source)
+  assert is_built_anew()
+  monkeypatch.setattr(fused_cpu.jaxlib, '__version__', '0')
+  assert is_built_anew()
   assert len(list(kept.parent.iterdir())) == 4
   # What others may have written is not run.
   folder.chmod(0o770)

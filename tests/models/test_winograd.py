@@ -94,7 +94,6 @@ def test_bfloat16_is_rounded_once():
   ('images', 'kernel', 'stride', 'padding', 'tile'),
   [
     ((32, 32, 32, 64), (3, 3, 64, 64), 1, SAME3, 4),
-    ((10, 8, 8, 256), (3, 3, 256, 256), 1, SAME3, 4),
     ((32, 4, 4, 512), (3, 3, 512, 512), 1, SAME3, 2),  # 32 tiles of 4x4 are too few
     ((10, 4, 4, 512), (3, 3, 512, 512), 1, SAME3, None),
     ((64, 14, 14, 32), (5, 5, 32, 64), 1, NONE, 2),
@@ -103,7 +102,6 @@ def test_bfloat16_is_rounded_once():
     ((32, 32, 32, 3), (3, 3, 3, 64), 1, SAME3, None),
     ((32, 32, 32, 64), (3, 5, 64, 64), 1, SAME3, None),
     ((32, 32, 32, 64), (3, 3, 64, 64), 1, ((3, 0), (0, 0)), None),
-    ((64, 2, 2, 32), (3, 3, 32, 32), 1, NONE, None),  # no outputs
   ],
 )
 def test_it_is_used_where_it_was_faster(images, kernel, stride, padding, tile):

@@ -18,6 +18,8 @@ from moon_jax.core.types import PyTree, Server
 
 # The optimizer's numbers among those of the algorithm.
 _PREFIX = 'server_'
+# Of the adaptive ones, as in their paper; tau, the degree of adaptivity, in units of g.
+BETA1, BETA2, TAU = 0.9, 0.99, 1e-3
 
 
 def sgd(
@@ -39,12 +41,7 @@ class Moments(NamedTuple):
 
 
 def _adaptive(
-  toward: Callable[[jax.Array, jax.Array], jax.Array],
-  *,
-  learning_rate: jax.Array,
-  beta1: jax.Array | float = 0.9,
-  beta2: jax.Array | float = 0.99,
-  tau: jax.Array | float = 1e-3,
+  toward: Callable[[jax.Array, jax.Array], jax.Array], *, learning_rate: jax.Array
 ) -> optax.GradientTransformation:
   """m <- beta1 m + (1 - beta1) g;  w <- w - learning_rate m / (sqrt(v) + tau).
 
@@ -55,24 +52,21 @@ def _adaptive(
   Args:
     toward: (v, g^2) -> d in v <- v + (1 - beta2) d.
     learning_rate: [] above 0.
-    beta1: in [0, 1).
-    beta2: in [0, 1).
-    tau: degree of adaptivity, above 0, in units of g.
   """
 
   def init(params):
     return Moments(
       jax.tree.map(jnp.zeros_like, params),
-      jax.tree.map(lambda w: jnp.full_like(w, tau**2), params),
+      jax.tree.map(lambda w: jnp.full_like(w, TAU**2), params),
     )
 
   def second(v, g):
-    return v + (1.0 - beta2) * toward(v, jnp.square(g))
+    return v + (1.0 - BETA2) * toward(v, jnp.square(g))
 
   def update(updates, state, params=None):
-    m = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state.first, updates)
+    m = jax.tree.map(lambda m, g: BETA1 * m + (1.0 - BETA1) * g, state.first, updates)
     v = jax.tree.map(second, state.second, updates)
-    scaled = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + tau), m, v)
+    scaled = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + TAU), m, v)
     return scaled, Moments(m, v)
 
   return optax.chain(
