@@ -155,11 +155,15 @@ def test_frozen_networks_in_training_mode():
 def test_frozen_networks_in_training_mode_keep_their_running_statistics():
   training, memory = frozen_training(frozen_mode='training')
   numbers = jax.tree.map(jnp.float32, ({'mu': 1.0, 'tau': 1.0}, SGD))
-  scalars, key = Scalars(*numbers, seed=np.int32(0)), jax.random.key(0)
-  progress = training.start(jnp.int32(0), BEFORE, memory, scalars, FROZEN_BATCH)
-  images, _, mask = FROZEN_BATCH
-  references = training.represent(BEFORE, memory, images, mask, key)
-  progress = training.step(progress, references, BEFORE, scalars, FROZEN_BATCH, key)
+  scalars, (images, _, mask) = Scalars(*numbers, seed=np.int32(0)), FROZEN_BATCH
+
+  @jax.jit
+  def first_step(key):
+    start = training.start(jnp.int32(0), BEFORE, memory, scalars, FROZEN_BATCH)
+    references = training.represent(BEFORE, memory, images, mask, key)
+    return training.step(start, references, BEFORE, scalars, FROZEN_BATCH, key)
+
+  progress = first_step(jax.random.key(0))
   # The trained network's moved to the batch's mean.
   assert progress.variables['batch_stats']['mean'] == 2.0
   assert progress.memory.models[0]['batch_stats']['mean'] == -1.0
