@@ -2,9 +2,11 @@
 
 import ast
 import difflib
+import io
 import pathlib
 import shutil
 import textwrap
+import tokenize
 
 import pytest
 
@@ -107,6 +109,55 @@ def test_nothing_outside_the_reference_is_shared_with_it():
   assert own
   foreign = {name.split('.')[0] for name in modules - own}
   assert foreign <= {'typing', 'collections', 'jax', 'numpy'}
+
+
+# --- budgets: who needs more raises the number in the commit that needs it ------------
+
+# Code lines: no blanks, comments and docstrings.
+CODE_LINES = {'moon_jax': 10_150, 'tests': 14_750}
+TOP, RUNNER, FILE_LINES, FUNCTION_LINES = 14, 16, 300, 60
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
+_NO_CODE |= {tokenize.INDENT, tokenize.DEDENT}
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
+
+
+def code_lines(path):
+  """How many lines of a file are code."""
+  text, found = path.read_text(), set()
+  for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    if token.type not in _NO_CODE:
+      found |= set(range(token.start[0], token.end[0] + 1))
+  for node in ast.walk(ast.parse(text)):
+    if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
+      found -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+  return len(found)
+
+
+def own_lines(function):
+  """How many lines a function has, without the functions inside it."""
+  inside = [n for n in ast.walk(function) if isinstance(n, ast.FunctionDef)]
+  lines = {n: set(range(n.lineno, n.end_lineno + 1)) for n in inside}
+  return len(lines.pop(function).difference(*lines.values()))
+
+
+@pytest.mark.parametrize('folder', CODE_LINES)
+def test_code_lines(folder):
+  assert sum(map(code_lines, (ROOT / folder).rglob('*.py'))) <= CODE_LINES[folder]
+
+
+def test_names_at_the_top_and_files_of_the_runner():
+  top = {path.stem for path in PACKAGE.iterdir()} - {'__init__', '__main__'}
+  assert len(top - {'__pycache__'}) <= TOP
+  assert len(list((PACKAGE / 'runner').glob('[!_]*.py'))) <= RUNNER
+
+
+def test_no_file_and_no_function_is_long():
+  for path in FILES:
+    text = path.read_text()
+    assert text.count('\n') <= FILE_LINES, path
+    for node in ast.walk(ast.parse(text)):
+      if isinstance(node, ast.FunctionDef):
+        assert own_lines(node) <= FUNCTION_LINES, f'{path} {node.name}'
 
 
 # --- an algorithm with a knob, as CONTRIBUTING.md adds it -----------------------------
