@@ -106,14 +106,8 @@ def build(
     stream = streaming.Stream(data, planner.cohort_size)
     planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
   if backend != 'cpu':
-    shape = images.shape[1:], planner.batch_size
-    planner = gpu.planner_for(
-      planner,
-      choose_lanes=config.execution.lanes == 'auto',
-      params=network.shapes['params'],
-      taken=gpu.memory_taken(network, algorithm, *shape),
-      free=gpu.memory_free(images, planner, memory),
-    )
+    choose_lanes = config.execution.lanes == 'auto'
+    planner = _on_gpu(planner, network, algorithm, images, memory, choose_lanes)
   mesh = devices.mesh(planner.num_devices)
   own = devices.own_lanes(mesh, planner.num_lanes)
   planner = dataclasses.replace(planner, own_lanes=own)
@@ -144,6 +138,17 @@ def build(
     data_digest=sources.digest(loaded),
     memory=memory,
     own_models=tiers.has_own_models(algorithm, network.shapes),
+  )
+
+
+def _on_gpu(planner, network, algorithm, images, memory, choose_lanes):
+  """The planner with the lanes and segments that suit a GPU."""
+  return gpu.planner_for(
+    planner,
+    choose_lanes=choose_lanes,
+    params=network.shapes['params'],
+    taken=gpu.memory_taken(network, algorithm, images.shape[1:], planner.batch_size),
+    free=gpu.memory_free(images, planner, memory),
   )
 
 
