@@ -97,17 +97,9 @@ def build(
   network = make_network(config, image_shape, data.num_classes, backend)
   split, see = deal(config, data)
   algorithm = make_algorithm(config, network)
-  planner = scheduling.make_planner(
-    config, split, backend, share=bool(algorithm.share), min_steps=min_steps
+  planner, stream, memory = _planned(
+    config, data, split, network, algorithm, backend, min_steps
   )
-  memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
-  stream, images = None, data.train_images
-  if data.stored:
-    stream = streaming.Stream(data, planner.cohort_size)
-    planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
-  if backend != 'cpu':
-    choose_lanes = config.execution.lanes == 'auto'
-    planner = _on_gpu(planner, network, algorithm, images, memory, choose_lanes)
   mesh = devices.mesh(planner.num_devices)
   own = devices.own_lanes(mesh, planner.num_lanes)
   planner = dataclasses.replace(planner, own_lanes=own)
@@ -141,15 +133,26 @@ def build(
   )
 
 
-def _on_gpu(planner, network, algorithm, images, memory, choose_lanes):
-  """The planner with the lanes and segments that suit a GPU."""
-  return gpu.planner_for(
-    planner,
-    choose_lanes=choose_lanes,
-    params=network.shapes['params'],
-    taken=gpu.memory_taken(network, algorithm, images.shape[1:], planner.batch_size),
-    free=gpu.memory_free(images, planner, memory),
+def _planned(config, data, split, network, algorithm, backend, min_steps):
+  """The planner, what reads data that stay on disk, and where memories are."""
+  planner = scheduling.make_planner(
+    config, split, backend, share=bool(algorithm.share), min_steps=min_steps
   )
+  memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
+  stream, images = None, data.train_images
+  if data.stored:
+    stream = streaming.Stream(data, planner.cohort_size)
+    planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
+  if backend != 'cpu':
+    shape = images.shape[1:], planner.batch_size
+    planner = gpu.planner_for(
+      planner,
+      choose_lanes=config.execution.lanes == 'auto',
+      params=network.shapes['params'],
+      taken=gpu.memory_taken(network, algorithm, *shape),
+      free=gpu.memory_free(images, planner, memory),
+    )
+  return planner, stream, memory
 
 
 def _in_memory(data, split, see, mesh) -> device.TrainSplit:
