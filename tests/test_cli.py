@@ -35,6 +35,23 @@ def test_every_config_file_is_valid(name):
   assert request.workdir == pathlib.Path(f'runs/{name[:-3]}-{algorithm}-s0')
 
 
+# What each file of a single run sets beside the defaults.
+SINGLE = {
+  f'{name}_moon': {'model': 'moon_cnn', 'data.source': 'tfds', 'data.name': name}
+  for name in ('mnist', 'fashion_mnist', 'cifar10')
+}
+SINGLE['cifar10_moon']['augmentation.name'] = 'crop_flip'
+SINGLE['digits_moon'] = {'num_rounds': 30, 'local_epochs': 5, 'batch_size': 32}
+SINGLE['digits_moon'] |= {'moon.mu': 1.0, 'sa_moon.mu': 1.0}
+
+
+@pytest.mark.parametrize('name', SINGLE)
+def test_the_settings_of_a_single_run(name):
+  defaults = config.load('configs/base.py')
+  found = config.load(f'configs/{name}.py')
+  assert {k: v for k, v in found.items() if v != defaults[k]} == SINGLE[name]
+
+
 def test_flags_change_the_config_file(tmp_path):
   changes = '  config.moon.mu, config.num_rounds = 2, 3\n  return config\n'
   (tmp_path / 'mine.py').write_text(MINE + changes)

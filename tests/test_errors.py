@@ -23,6 +23,12 @@ def on_a_full_disk():
   return open('/dev/full', 'w')
 
 
+def test_the_exit_codes_are_those_of_the_documentation():
+  codes = ' '.join(f'{code.name.lower()}={int(code)}' for code in ExitCode)
+  start = 'done=0 failed=1 usage=2 no_checkpoint=3 diverged=4'
+  assert codes == f'{start} preempted=75 interrupted=130'
+
+
 @pytest.mark.parametrize('name', ['stdout', 'stderr'])
 @pytest.mark.parametrize('opened', [without_a_reader, on_a_full_disk])
 def test_output_that_is_not_taken_changes_no_exit_code(monkeypatch, name, opened):

@@ -74,6 +74,8 @@ def test_every_crop_occurs_about_as_often_and_flips_half_the_time():
   assert len(kinds) == 9 * 9 * 2
   # 100 of each of the 162 expected, standard deviation 10.
   assert 55 < counts.min() < counts.max() < 145
+  mirrored = (np.diff(found[..., 0].astype(int)) == -1).any((1, 2))
+  assert mirrored.mean() == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(len(found)))
   flips = [flip for _, _, flip in draws('flip')]
   assert np.mean(flips) == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(B))
   assert {draw[:2] for draw in draws('flip')} == {(0, 0)}

@@ -325,6 +325,7 @@ def test_a_client_smaller_than_a_batch_is_refused_if_batches_are_dropped():
   said = r'Client \d owns 28 examples, no batch of .*=29'
   with pytest.raises(UsageError, match=said):
     build(*flags, 'drop_last=true')
+  assert build(*flags[:2], 'batch_size=28', 'drop_last=true')
 
 
 def test_statistics_stay_local_if_told():
