@@ -60,6 +60,12 @@ def test_what_a_terminal_has_no_letter_for_is_escaped(monkeypatch):
   assert screen.buffer.getvalue() == b'Lauf \\u2713\n'
 
 
+@pytest.mark.parametrize('name', ['stdout', 'stderr'])
+def test_a_stream_that_is_closed_takes_nothing(monkeypatch, name):
+  monkeypatch.setattr(sys, name, None)  # as Python has it after `>&-`
+  assert exit_code_of(lambda: print('much', file=getattr(sys, name)) or 7) == 7
+
+
 @pytest.mark.faults
 def test_a_run_outlives_its_reader(tmp_path):
   words = [sys.executable, LAUNCH, *TINY, '--config.num_rounds=6', '--workdir=read']

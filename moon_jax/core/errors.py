@@ -47,11 +47,15 @@ class DivergedError(RunError):
 
 
 class _Stream:
-  """A standard stream; once it cannot be written, as after `| head`, all is lost."""
+  """A standard stream; once it cannot be written, as after `| head`, all is lost.
 
-  def __init__(self, stream: TextIO, shown: Callable[[str], str] = str):
-    self._stream, self._shown = stream, shown
-    self._encoding = stream.encoding or 'utf-8'
+  So it is from the start if there is none, as after `>&-`.
+  """
+
+  def __init__(self, stream: TextIO | None, shown: Callable[[str], str] = str):
+    self._stream = stream or open(os.devnull, 'w')  # noqa: SIM115
+    self._shown = shown
+    self._encoding = self._stream.encoding or 'utf-8'
 
   def __getattr__(self, name):
     return getattr(self._stream, name)

@@ -93,7 +93,8 @@ def _train(built, state, store, beside, stop, console) -> str:
   Raises:
     StoppedError: a signal has stopped them, and what was done is saved.
   """
-  rounds = Rounds(built, state, store, say=console.say)
+  with devices.out_of_memory_is_told():
+    rounds = Rounds(built, state, store, say=console.say)
   if hosts.count() > 1:
     model, summed = tree.num_bytes(state.server.variables), rounds.exchanged_bytes()
     console.say(

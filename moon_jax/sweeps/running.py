@@ -195,20 +195,31 @@ def run_in_processes(words: Sequence[str], cells: Sequence[Cell], jobs: int) -> 
   logs = cells[0].request.workdir.parent / LOGS
   logs.mkdir(parents=True, exist_ok=True)
   command = [sys.executable, '-m', 'moon_jax.sweep', *words, '--no-report']
+  workers = []
+  _forward_signals(workers)
   with contextlib.ExitStack() as stack:
-    workers = []
     for index in range(jobs):
       log = stack.enter_context((logs / f'{index}.log').open('ab'))
       own = [*command, f'--share={index}/{jobs}']
       workers.append(subprocess.Popen(own, stdout=log, stderr=subprocess.STDOUT))
-    # SIGTERM and SIGHUP go to the workers, Ctrl-C reaches them by itself.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-      signal.signal(number, lambda number, _: [w.send_signal(number) for w in workers])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _show(cells, workers)
   codes = {worker.wait() for worker in workers}
   stops = (ExitCode.PREEMPTED, ExitCode.INTERRUPTED)
   return next((code for code in stops if code in codes), max(codes))
+
+
+def _forward_signals(workers: Sequence[subprocess.Popen]) -> None:
+  """SIGTERM and SIGHUP go to the workers; Ctrl-C reaches them by itself."""
+
+  def forward(number, frame):
+    for worker in [] if number == signal.SIGINT else workers:
+      worker.send_signal(number)
+
+  # The thread of `signals.listen` would end this process alone.
+  signal.set_wakeup_fd(-1)
+  for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+      signal.signal(number, forward)
 
 
 def _show(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -> None:

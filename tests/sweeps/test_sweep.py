@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -152,6 +153,21 @@ def test_a_sweep_that_is_stopped_goes_on(tmp_path):
   check_success(launch(tmp_path, *words, program=SWEEP))
   for name in ('fedavg', 'moon'):
     assert len(read_lines(tmp_path / f'out/{name}/metrics.jsonl')) == 200
+
+
+@pytest.mark.slow
+def test_processes_that_are_stopped_save_their_rounds_first(tmp_path):
+  over = ('--over', 'seed=0,1', '--out=out', '--jobs=2', '--no-report')
+  words = (*TINY, '--config.num_rounds=2000', '--config.checkpoint_every_rounds=2000')
+  logs = [tmp_path / f'out/jobs/{index}.log' for index in range(2)]
+  with Running(tmp_path, *words, *over, program=SWEEP) as process:
+    for log in logs:
+      while not log.exists() or 'round 3/2000' not in log.read_text():
+        time.sleep(0.05)
+    process.send(signal.SIGTERM)
+    done = process.finish()
+  assert (done.returncode, done.stderr) == (ExitCode.PREEMPTED, '')
+  assert all('which is saved. To go on: ' in log.read_text() for log in logs)
 
 
 BAD = {
