@@ -17,6 +17,7 @@ from moon_jax.core.errors import UsageError, did_you_mean
 
 _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
 
+_KINDS = {kind.__name__: kind for kind in (float, int, bool, str)}
 _TRAITS = {
   'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
   'model': {'normalized', 'convolutional'},
@@ -202,8 +203,9 @@ def _add(description: Mapping[str, Any]) -> None:
   if (kind, name) in _parts and _parts[kind, name].registered:
     return
   knobs = {
-    key: Knob(type(default), default, meaning)
-    for key, (_, default, meaning) in description['knobs'].items()
+    # 'auto' is of any kind: another name than these is what the default is.
+    key: Knob(_KINDS.get(kind, type(default)), default, meaning)
+    for key, (kind, default, meaning) in description['knobs'].items()
   }
   traits = frozenset(description['traits'])
   metrics = {column: Metric(*told) for column, told in description['metrics'].items()}

@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import enum
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -53,8 +54,7 @@ class _Stream:
   """
 
   def __init__(self, stream: TextIO | None, shown: Callable[[str], str] = str):
-    self._stream = stream or open(os.devnull, 'w')  # noqa: SIM115
-    self._shown = shown
+    self._stream, self._shown = stream or io.StringIO(), shown
     self._encoding = self._stream.encoding or 'utf-8'
 
   def __getattr__(self, name):

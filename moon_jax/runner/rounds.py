@@ -66,7 +66,7 @@ class Round:
 
   def stop(self, why: str) -> None:
     """Ends the run after this round, which is saved; `why` is told and recorded."""
-    self.stopped = self.stopped or why
+    self.stopped = self.stopped or str(why)[:1000] or 'a callback said so'
 
   @property
   def global_model(self) -> PyTree | None:

@@ -139,6 +139,21 @@ def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, whole):
   assert catalog.callbacks() == []
 
 
+@pytest.mark.parametrize('why', [0.93, '', 'x' * 2000])
+def test_whatever_a_callback_gives_as_its_reason_can_be_read_again(tmp_path, why):
+  class Stops(moon_jax.Callback):
+    def wants_state(self, number):
+      return True
+
+    def after_round(self, round):
+      round.stop(why)
+
+  result = moon_jax.run(config(), tmp_path / 'run', callbacks=[Stops])
+  assert result.summary['rounds'] == 1
+  told = result.summary['stopped']
+  assert told == (str(why)[:1000] or 'a callback said so')
+
+
 def test_a_class_makes_a_callback_for_each_run():
   one, other = (callbacks.callback_of(Watcher) for _ in range(2))
   assert isinstance(one, Watcher)
