@@ -3,9 +3,10 @@
 import pathlib
 import re
 
+from configs import base
 from moon_jax import config
 
-BASE = pathlib.Path(__file__).parents[1] / 'configs/base.py'
+BASE = pathlib.Path(base.__file__)
 
 
 def page(text):
