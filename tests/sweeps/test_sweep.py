@@ -279,7 +279,7 @@ def test_seeds_betas_and_mus_share_one_program(tmp_path):
   words += [*tiny, cache, '--config.batch_size=8', '--out=out', '--no-report']
   check_success(launch(tmp_path, *words, program=SWEEP))
   assert len(list(tmp_path.glob('out/*/summary.json'))) == 8
-  programs = sorted(p.name for p in (tmp_path / 'programs').glob('*-cache'))
+  programs = sorted(p.name for p in tmp_path.glob('programs/programs/*-cache'))
   assert [name.partition('-')[0] for name in programs] == [
     'jit_evaluate',
     'jit_run_round',
