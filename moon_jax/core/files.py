@@ -8,6 +8,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -25,7 +26,7 @@ from moon_jax.core.errors import NoCheckpointError, RunError, UsageError, printa
 PARTIAL = '.partial'
 # Not for good: with more space, or a larger quota, the same can be written.
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_IRREGULAR = 'It is no regular file'
+_IRREGULAR, _OUTSIDE = 'It is no regular file', 'It is not in its folder'
 Document = dict[str, Any]
 Kinds = Mapping[str, str]
 # Array -> its kinds of dtype, and its axes: equal letters are equally long.
@@ -50,16 +51,23 @@ def opened(path: str | os.PathLike) -> BinaryIO:
   raise OSError(errno.EINVAL, _IRREGULAR, os.fspath(path))
 
 
-def require_regular(folder: pathlib.Path) -> None:
-  """Raises OSError if something below a folder is no file and no folder."""
-  for path in folder.rglob('*'):
-    if not path.is_dir() and not path.is_file():
+def require_inside(folder: pathlib.Path, names: Iterable[os.PathLike] = ()) -> None:
+  """Looks whether a folder, and files that are named in it, need nothing else.
+
+  Raises:
+    OSError: what is there is no file and no folder, or a link, or a name, leads out.
+  """
+  root = folder.resolve()
+  for path in itertools.chain(folder.rglob('*'), (folder / name for name in names)):
+    if not path.resolve().is_relative_to(root):
+      raise OSError(errno.EINVAL, _OUTSIDE, str(path))
+    if path.exists() and not path.is_dir() and not path.is_file():
       raise OSError(errno.EINVAL, _IRREGULAR, str(path))
 
 
-def below(folder: pathlib.Path, *, links: bool = False) -> Iterator[pathlib.Path]:
+def below(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """What is below a folder, in which another process may make and remove things."""
-  for root, folders, names in os.walk(folder, followlinks=links):
+  for root, folders, names in os.walk(folder):
     yield from (pathlib.Path(root, name) for name in (*folders, *names))
 
 

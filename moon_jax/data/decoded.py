@@ -51,7 +51,7 @@ def _path(folder, asked):
   """The file, whose name tells what is asked of a folder, and the folder's state."""
   try:
     folder = folder.resolve()
-    below = sorted(files.below(folder, links=True))
+    below = sorted(files.below(folder))
     about = [(str(path), path.stat()) for path in below]
   except (OSError, ValueError, RuntimeError):  # decoding tells what is wrong with it
     return None

@@ -78,10 +78,7 @@ def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
 
 
 def dataset(
-  flag: str,
-  name: str,
-  arrays: tuple[np.ndarray, ...],
-  num_classes: int | None = None,
+  flag: str, name: str, arrays: tuple[np.ndarray, ...], num_classes: int | None = None
 ) -> Dataset:
   """The Dataset of train_x, train_y, test_x, test_y, if they fit each other.
 

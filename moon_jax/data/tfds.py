@@ -116,13 +116,13 @@ def _tfds_builder(name, data_dir, prepare):
 
     if not prepare:
       data_dir = os.path.abspath(data_dir)  # not gs://, which is no folder
-    files.require_regular(_folder(name, data_dir))
+    files.require_inside(_folder(name, data_dir))
     find = tfds.builder if prepare else read_only_builder.builder_from_files
     try:
       # It would import whatever module the features.json of the set names.
       with mock.patch.object(features.feature, 'importlib', _NO_IMPORTS):
         # Without file_format: with it, data in another format is a bare ValueError.
-        return find(name, data_dir=data_dir)
+        builder = find(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
       # The community's list would be fetched from the network.
       known = tfds.list_builders(with_community_datasets=False) if prepare else ()
@@ -130,6 +130,10 @@ def _tfds_builder(name, data_dir, prepare):
         f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
         f'{data_dir}.{did_you_mean(name, known)}'
       ) from None
+    for split in builder.info.splits.values():
+      named = map(pathlib.Path, split.filepaths)
+      files.require_inside(pathlib.Path(builder.data_dir), named)
+    return builder
 
 
 def _supervised_keys(name, info):

@@ -106,7 +106,7 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
     NoCheckpointError: it is of another format.
   """
   try:
-    files.require_regular(folder)
+    files.require_inside(folder)
     with files.opened(folder / MANIFEST) as file:
       content = files.document(folder / MANIFEST, file.read())
     if content['format'] != FORMAT:
@@ -118,6 +118,7 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
       )
     if content['round'] != completed_rounds:
       return f'it holds round {content["round"]}'
+    files.require_inside(folder, content['files'])
     for name, told in content['files'].items():
       path = folder / name
       if path.stat().st_size != told['bytes'] or files.sha256(path) != told['sha256']:

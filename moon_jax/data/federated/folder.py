@@ -3,8 +3,9 @@
 import os
 import pathlib
 
+from moon_jax.core import files
 from moon_jax.data import npz
-from moon_jax.data.arrays import DataError
+from moon_jax.data.arrays import DataError, one_line
 from moon_jax.data.federated import assembled
 
 
@@ -27,10 +28,13 @@ def load_folder(path: str) -> assembled.Federation:
 
 def _read(flag, path, split):
   folder = pathlib.Path(os.path.expanduser(path))
-  files = sorted(folder.glob('*.npz')) if os.path.isdir(folder) else []
-  if not files:
-    raise DataError(f'{flag} must be a folder of .npz files, one for each client.')
-  for file in files:
+  wanted = f'{flag} must be a folder of .npz files, one for each client'
+  with one_line(wanted):
+    files.require_inside(folder)
+  found = sorted(folder.glob('*.npz')) if os.path.isdir(folder) else []
+  if not found:
+    raise DataError(f'{wanted}.')
+  for file in found:
     told = f'{flag}: {file.name!r}'
     found = npz.read(told, str(file), (f'{split}_x', f'{split}_y'), ('client',))
     name = found.pop('client', None)

@@ -38,12 +38,25 @@ def _read(flag, path, image, label):
     files.opened(os.path.expanduser(path)) as raw,
     h5py.File(raw, 'r') as file,
   ):
-    found = file.get(_GROUP)
+    found = _own(file, _GROUP) if _GROUP in file else None
     if not isinstance(found, h5py.Group):
       raise DataError(f'{wanted}: it has no group {_GROUP!r}.')
-    for name, one in found.items():
+    for name in found:
+      one = _own(found, name)
       if not isinstance(one, h5py.Group):
         raise DataError(f'{wanted}: {_GROUP}/{name!r} is no group.')
-      has = [key for key in one if isinstance(one[key], h5py.Dataset)]
+      has = {key: array for key in one if hasattr(array := _own(one, key), 'shape')}
       keys = assembled.features(flag, image, label, has)
-      yield assembled.user(flag, name, *(one[key][()] for key in keys))
+      yield assembled.user(flag, name, *(has[key][()] for key in keys))
+
+
+def _own(group, name):
+  """What stands in a group itself, none of it in another file; nothing is read."""
+  h5py = assembled.package('hdf5', 'h5py')
+  link = group.get(name, getlink=True)
+  if not isinstance(link, h5py.HardLink):
+    raise ValueError(f'{name!r} in {group.name!r} is a link')
+  one = group[name]
+  if isinstance(one, h5py.Dataset) and (one.external or one.is_virtual):
+    raise ValueError(f'{one.name!r} is stored in another file')
+  return one

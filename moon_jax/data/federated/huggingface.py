@@ -1,5 +1,6 @@
 """A folder that `save_to_disk` of Hugging Face's datasets wrote, with an id column."""
 
+import json
 import logging
 import os
 import pathlib
@@ -40,15 +41,17 @@ def load_huggingface(
 def _opened(flag, path):
   """Its splits 'train' and 'test', not yet read."""
   datasets = assembled.package('huggingface', 'datasets')
-  folder = pathlib.Path(os.path.expanduser(path))
-  with one_line(f'{flag} must be a folder written by save_to_disk'):
-    files.require_regular(folder)
+  folder = pathlib.Path(os.path.expanduser(path)).absolute()
+  places = [folder / split for split in ('train', 'test')]
+  with one_line(f'{flag} must be a folder by save_to_disk, with splits train and test'):
+    files.require_inside(folder)
+    for place in places:
+      with files.opened(place / 'state.json') as file:
+        named = json.load(file)['_data_files']
+      files.require_inside(folder, [place / one['filename'] for one in named])
     logging.getLogger('datasets').setLevel(logging.ERROR)
-    found = datasets.load_from_disk(str(folder.absolute()))
-  if not isinstance(found, dict) or not {'train', 'test'} <= set(found):
-    has = sorted(map(str, found)) if isinstance(found, dict) else 'one split'
-    raise DataError(f'{flag} must have the splits train and test; it has {has}.')
-  return found['train'], found['test']
+    # One by one: what else dataset_dict.json names is not looked at.
+    return [datasets.Dataset.load_from_disk(str(place)) for place in places]
 
 
 def _read(flag, split, client, image, label):
@@ -59,6 +62,10 @@ def _read(flag, split, client, image, label):
   is_encoded = isinstance(split.features[image], datasets.Image)
   if is_encoded:
     split = split.cast_column(image, datasets.Image(decode=False))
+  for name in (client, image, label):
+    # Decoding would open what a path in the column names.
+    if datasets.features.features.require_decoding(split.features[name]):
+      raise DataError(f'{flag}: the column {name!r} is {split.features[name]}.')
   ids = np.asarray(split.select_columns([client]).with_format('numpy')[:][client])
   if ids.ndim != 1 or ids.dtype.kind not in 'iuU':
     raise DataError(f'{flag}: the column {client!r} must hold numbers or text.')

@@ -5,12 +5,7 @@ import numpy as np
 
 from moon_jax import catalog
 from moon_jax.core.errors import UsageError
-from moon_jax.data.partition.base import (
-  Partition,
-  Skewed,
-  class_counts,
-  grouped,
-)
+from moon_jax.data.partition.base import Partition, Skewed, class_counts, grouped
 
 
 def make(
