@@ -23,14 +23,14 @@ import pathlib
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import flags
 
 from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
-from moon_jax.core.errors import did_you_mean
+from moon_jax.core.errors import UsageError, did_you_mean
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
 _OTHERS = ('--workdir', '--flagfile')  # flags beside --config
@@ -178,6 +178,37 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
     problems.append(told)
   given = {name: values[f'config.{name}'] for name in knobs}
   return {name: flag.value for name, flag in given.items() if flag.present}, problems
+
+
+_DEFINE = {str: flags.DEFINE_string, list: flags.DEFINE_multi_string}
+_DEFINE |= {int: flags.DEFINE_integer, bool: flags.DEFINE_boolean}
+
+
+def read_flags(
+  argv: Sequence[str], kinds: Mapping[str, type], *, known_only: bool = False
+) -> tuple[list[str], flags.FlagValues]:
+  """Reads the command line of another program than launch.py.
+
+  Args:
+    argv: the words after the program's name.
+    kinds: flag -> str, int, bool, or list if it may be given several times.
+    known_only: whether unknown flags are among the words, and no mistake.
+
+  Returns:
+    The words that are no flags, and the values; None, False or [] if not given.
+
+  Raises:
+    UsageError: a flag is unknown, or lacks its value.
+  """
+  values = flags.FlagValues()
+  for name, kind in kinds.items():
+    default = kind() if kind in (bool, list) else None
+    _DEFINE[kind](name, default, name, flag_values=values)
+  values.set_gnu_getopt(True)
+  try:
+    return values(['moon_jax', *argv], known_only=known_only)[1:], values
+  except flags.Error as error:
+    raise UsageError(f'{error}; see --help.') from None
 
 
 def stray(word: str, *flags: str) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from absl import flags
 
 from moon_jax import config as config_lib
+from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 
@@ -74,15 +75,8 @@ def _parse(argv: list[str]) -> flags.FlagValues:
   Raises:
     UsageError: one is missing or unknown, or there is a stray word.
   """
-  values = flags.FlagValues()
-  for name in ('workdir', 'input', 'output', 'config'):
-    flags.DEFINE_string(name, None, name, flag_values=values)
-  flags.DEFINE_integer('client', None, 'client', lower_bound=0, flag_values=values)
-  values.set_gnu_getopt(True)
-  try:
-    stray = values(['predict', *argv])[1:]
-  except flags.Error as error:
-    raise UsageError(str(error)) from None
+  kinds = dict.fromkeys(('workdir', 'input', 'output', 'config'), str)
+  stray, values = cli.read_flags(argv, kinds | {'client': int})
   if stray:
     raise UsageError(f'{stray[0]!r} is a stray word; see --help.')
   for name in ('workdir', 'input'):

@@ -1,6 +1,5 @@
 """The charts as plain data; `figures` and `interactive` draw them."""
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -65,8 +64,7 @@ class Line(NamedTuple):
 
   Attributes:
     label: of the legend; it decides the style.
-    points: `traces.estimates` by round, number of examples, or place of a sweep's
-      value, from 0.
+    points: `traces.estimates` by round, or place of a sweep's value, from 0.
     like: label of the series whose style it has; None if the label is of a series.
   """
 
@@ -82,7 +80,7 @@ class Line(NamedTuple):
 
 
 class LineChart(NamedTuple):
-  """Lines over rounds, examples, or the values of a knob at equal distances.
+  """Lines over rounds, or the values of a knob at equal distances.
 
   Attributes:
     name: of the file, without its ending.
@@ -238,10 +236,7 @@ def file_name(what: str, setting: str) -> str:
 
 def safe(name: str) -> str:
   """A name that every file system takes; a long one ends with a digest of itself."""
-  clean = re.sub(r'[^\w.=+-]+', '_', name)
-  if len(clean) <= _LONGEST:
-    return clean
-  return f'{clean[:_LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}'
+  return naming.cut(re.sub(r'[^\w.=+-]+', '_', name), _LONGEST, '-')
 
 
 def looks(settings: Iterable[Setting], drawn: Iterable[Chart]) -> dict[str, Style]:

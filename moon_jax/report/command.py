@@ -29,9 +29,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from absl import flags
-
 from moon_jax import config as config_lib
+from moon_jax.config import cli
 from moon_jax.core.errors import UsageError
 from moon_jax.report.groups import Choice
 from moon_jax.report.models import FIRST
@@ -45,7 +44,6 @@ _DEFAULTS = {
   'over': 'seed',
   'features': FIRST,
 }
-_COMPARE = ('target',)
 
 
 class Request(NamedTuple):
@@ -94,19 +92,15 @@ def parse(argv: Sequence[str]) -> Request:
 
 def _flags(argv: Sequence[str], is_table: bool) -> tuple[list[str], dict[str, Any]]:
   """The folders, and the flags; those that `compare` has not have their defaults."""
-  given = flags.FlagValues()
-  for name in _COMPARE if is_table else _DEFAULTS:
-    flags.DEFINE_string(name, _DEFAULTS[name], name, flag_values=given)
-  for name in ('config',) if is_table else ('config', 'where'):
-    flags.DEFINE_multi_string(name, [], name, flag_values=given)
-  given.set_gnu_getopt(True)
-  try:
-    folders = given(['report', *argv])[1:]
-  except flags.Error as error:
-    raise UsageError(f'{error}; see --help.') from None
+  kinds = {'target': str, 'config': list}
+  if not is_table:
+    kinds |= dict.fromkeys(_DEFAULTS, str) | {'where': list}
+  folders, values = cli.read_flags(argv, kinds)
   if not folders:
     raise UsageError(f'A {"RUN" if is_table else "FOLDER"} is missing; see --help.')
-  return folders, _DEFAULTS | {'where': []} | given.flag_values_dict()
+  given = values.flag_values_dict()
+  told = {name: value for name, value in given.items() if value is not None}
+  return folders, _DEFAULTS | {'where': []} | told
 
 
 def _choice(values: Mapping[str, Any]) -> Choice:

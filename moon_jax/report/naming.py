@@ -20,10 +20,13 @@ Key = tuple[tuple[str, Value], ...]
 
 def describe(key: Key) -> str:
   """'MOON, mu=5'; '' for an empty key; a long one ends with a digest of itself."""
-  told = ', '.join(_words(name, value) for name, value in key)
-  if len(told) <= _LONGEST:
-    return told
-  return f'{told[:_LONGEST]}... {hashlib.sha256(told.encode()).hexdigest()[:8]}'
+  return cut(', '.join(_words(name, value) for name, value in key), _LONGEST, '... ')
+
+
+def cut(text: str, longest: int, mark: str) -> str:
+  """The text; of a longer one its begin, a mark, and a digest of the whole."""
+  digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+  return text if len(text) <= longest else f'{text[:longest]}{mark}{digest}'
 
 
 def describe_series(key: Key) -> str:

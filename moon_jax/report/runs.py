@@ -113,25 +113,20 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   """
   valid = config_lib.validate(config_lib.defaults())
   defaults = config_lib.flatten(config_lib.ordered(valid))
-  found, without = {}, []
+  found = {}
   for root in roots:
     if not os.path.isdir(root):  # Path.is_dir raises if the name is too long
       raise UsageError(f'{str(root)!r} is not a folder.')
-    paths = list(_directories(root, note))
-    if not paths:
-      without.append(root)
+    if not (paths := list(_directories(root, note))):
+      note(f'no run was found below {root}')
     for path in paths:
-      if path.resolve() not in found:
-        try:
-          found[path.resolve()] = _read(path, defaults)
-        except (OSError, ValueError, RunError) as error:
-          note(f'skipped {path}: {error}')
-  runs = list(found.values())
-  if not runs:
+      try:
+        found.setdefault(path.resolve(), _read(path, defaults))
+      except (OSError, ValueError, RunError) as error:
+        note(f'skipped {path}: {error}')
+  if not found:
     raise UsageError(f'No run was found below {", ".join(map(str, roots))}.')
-  for root in without:
-    note(f'no run was found below {root}')
-  return runs
+  return list(found.values())
 
 
 def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:

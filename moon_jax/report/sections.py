@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from moon_jax.report import charts, features, naming, tables
-from moon_jax.report.charts import Chart, Line, LineChart, Matrix, Scatter, Spread
+from moon_jax.report.charts import Chart, Matrix, Scatter, Spread
 from moon_jax.report.groups import Setting
 from moon_jax.report.models import Model
 from moon_jax.report.naming import titled
@@ -36,9 +36,7 @@ class Section(NamedTuple):
 
 def results(found: Sequence[Result], target: Target) -> Section:
   """The tables of all settings."""
-  every = [tables.accuracy(found), tables.target(found, target.describe())]
-  every.append(tables.clients(found))
-  return Section('Results', tables=[table for table in every if table.rows])
+  return Section('Results', tables=tables.results(found, target.describe()))
 
 
 def curves(setting: Setting) -> Section:
@@ -52,7 +50,7 @@ def curves(setting: Setting) -> Section:
   )
 
 
-def partition(setting: Setting) -> list[Matrix | LineChart]:
+def partition(setting: Setting) -> list[Matrix]:
   """Who owns which class, in the first run that says so; nothing if none does."""
   for series in setting.series:
     for sample, run in series.finished.items():
@@ -64,24 +62,8 @@ def partition(setting: Setting) -> list[Matrix | LineChart]:
         title += f' ({seed})' if seed else ''
         x_label, totals = plots.name_of_columns(len(counts)), counts.sum(1)
         shown, unit = counts[plots.shown(totals)].T, 'training examples'
-        owned = Matrix(file, title, x_label, 'class', shown, unit)
-        return [owned, *_sizes(totals, series.label, setting.title)]
+        return [Matrix(file, title, x_label, 'class', shown, unit)]
   return []
-
-
-def _sizes(totals: np.ndarray, label: str, setting: str) -> list[LineChart]:
-  """How many clients own how much, where there are too many to be shown each."""
-  if len(totals) <= plots.MOST_CLIENTS:
-    return []
-  first, clients, width = plots.distribution(totals)
-  middle = first + (width - 1) // 2
-  # From nobody to nobody: the line encloses all clients, as a histogram does.
-  ends = {max(int(middle[0]) - width, 0): 0, int(middle[-1]) + width: 0}
-  found = pd.Series(ends | dict(zip(middle, clients, strict=True))).sort_index()
-  lines = [Line(label, estimates(found.to_frame()))]
-  title = titled('Clients by their training examples', setting)
-  file = charts.file_name('sizes', setting)
-  return [LineChart(file, title, 'training examples', 'clients', lines)]
 
 
 def sweeps(settings: Sequence[Setting]) -> Section:
@@ -117,7 +99,7 @@ def clients(models: Sequence[Model]) -> Section:
     title='Clients',
     text='Clients of the runs whose model was looked at (--features); of more than '
     f'{plots.MOST_CLIENTS} so many, at equal distances, are drawn.',
-    tables=[tables.client_accuracy(rows)] if rows else [],
+    tables=[tables.of_series(tables.CLIENT_ACCURACY, rows)] if rows else [],
     charts=drawn,
   )
 

@@ -95,9 +95,18 @@ def _percents(key: str, heading: str, spec: str = '.2f') -> Column:
   return _mean(key, heading, spec, 100.0)
 
 
-_NUM_RUNS = Column('n', 'n')
-_ACCURACY = (
-  _NUM_RUNS,
+def _by_series(name: str, title: str, caption: str, *columns: Column) -> Table:
+  """A table that waits for its rows: see `of_series`."""
+  return Table(name, title, caption, (Column('series', 'series'), *columns), ())
+
+
+ACCURACY = _by_series(
+  'accuracy',
+  'Accuracy',
+  'Mean ± sample standard deviation over the n finished runs of a series. The '
+  'difference to FedAvg is the mean over the seeds that both have, with equally many '
+  'rounds; p is of the two-sided paired t-test over them (none with fewer than two).',
+  Column('n', 'n'),
   Column('rounds', 'rounds'),
   _percents('final_accuracy', 'final accuracy, %'),
   _percents('best_accuracy', 'best accuracy, %'),
@@ -106,7 +115,13 @@ _ACCURACY = (
   Column('pairs', 'pairs'),
   Column('p_value', 'p', '.4f'),
 )
-_TARGET = (
+TARGET = _by_series(
+  'target',
+  'Rounds, traffic and time to the target',
+  'Target: {}, in the same setting. Rounds, MB (10^6 bytes, all clients, both ways) '
+  'and seconds (of the device, no compiling) are until the first test at it or above, '
+  'mean ± sample standard deviation over the runs that come there. Rounds saved '
+  'compares the first rounds in which the means over seeds are there.',
   _percent('target', 'target, %'),
   Column('reached', 'reached by'),
   _mean('rounds_to_target', 'rounds'),
@@ -115,74 +130,53 @@ _TARGET = (
   Column('round_of_the_mean', 'round of the mean curve'),
   _percent('rounds_saved', 'rounds saved against FedAvg, %', '+.0f'),
 )
-_CLIENTS = (
-  _NUM_RUNS,
+CLIENTS = _by_series(
+  'clients',
+  "Accuracy of the clients' own models",
+  'Of algorithms without a global model: each client tested on the whole test set in '
+  'the last round; mean ± sample standard deviation over the n runs.',
+  Column('n', 'n'),
   _percents('mean_accuracy', 'mean over clients, %'),
   _percents('std_over_clients', 'std over clients, points'),
   _percents('worst_client', 'worst client, %'),
 )
-_CLIENT_ACCURACY = (
+CLIENT_ACCURACY = _by_series(
+  'client_accuracy',
+  'Accuracy of the global model for its clients',
+  "Accuracy of the trained global model under each client's distribution of classes: "
+  "the sum over classes of the client's share of the class times the accuracy on its "
+  'test images. Mean ± sample standard deviation over the clients, and the lowest.',
   _percents('accuracy', 'mean over clients, %'),
   _percent('worst_client', 'worst client, %'),
 )
 _RUN = (Column('run', 'run'), Column('state', 'state'))
-_ROUNDS = Column('rounds', 'rounds')
+_FINAL = (
+  Column('rounds', 'rounds'),
+  _percent('final_accuracy', 'final accuracy, %'),
+  _percent('best_accuracy', 'best accuracy, %'),
+)
 _SPEED = (
   Column('seconds', 'seconds', '.1f'),
   Column('samples_per_second', 'samples/s', ',.0f'),
 )
 
 
-def accuracy(found: Sequence[Result]) -> Table:
-  """Final, best and late accuracy of every series, and the difference to FedAvg."""
-  return _by_series(
-    'accuracy',
-    'Accuracy',
-    'Mean ± sample standard deviation over the n finished runs of a series. The '
-    'difference to FedAvg is the mean over the seeds that both have, with equally many '
-    'rounds; p is of the two-sided paired t-test over them (none with fewer than two).',
-    _ACCURACY,
-    [result.row for result in found],
-  )
+def of_series(kind: Table, rows: Sequence[Row]) -> Table:
+  """A table with a row for each series; the setting is told if there are several."""
+  told = [Column('setting', 'setting')] if any(row['setting'] for row in rows) else []
+  return kind._replace(columns=(*told, *kind.columns), rows=rows)
 
 
-def target(found: Sequence[Result], described: str) -> Table:
-  """What it takes to reach the target, which is described in words."""
-  return _by_series(
-    'target',
-    'Rounds, traffic and time to the target',
-    f'Target: {described}, in the same setting. Rounds, MB (10^6 bytes, all clients, '
-    'both ways) and seconds (of the device, no compiling) are until the first test at '
-    'it or above, mean ± sample standard deviation over the runs that come there. '
-    'Rounds saved compares the first rounds in which the means over seeds are there.',
-    _TARGET,
-    [result.row for result in found if result.row['target'] is not None],
-  )
-
-
-def clients(found: Sequence[Result]) -> Table:
-  """The spread over the clients' own models, where each client has one."""
-  return _by_series(
-    'clients',
-    "Accuracy of the clients' own models",
-    'Of algorithms without a global model: each client tested on the whole test set in '
-    'the last round; mean ± sample standard deviation over the n runs.',
-    _CLIENTS,
-    [result.row for result in found if result.row['worst_client_n']],
-  )
-
-
-def client_accuracy(rows: Sequence[Row]) -> Table:
-  """The spread of a global model's accuracy over its clients."""
-  return _by_series(
-    'client_accuracy',
-    'Accuracy of the global model for its clients',
-    "Accuracy of the trained global model under each client's distribution of classes: "
-    "the sum over classes of the client's share of the class times the accuracy on its "
-    'test images. Mean ± sample standard deviation over the clients, and the lowest.',
-    _CLIENT_ACCURACY,
-    rows,
-  )
+def results(found: Sequence[Result], target: str) -> list[Table]:
+  """The tables over series; the target is described in words."""
+  rows = [result.row for result in found]
+  of_target = TARGET._replace(caption=TARGET.caption.format(target))
+  kinds = ((ACCURACY, 'n'), (of_target, 'target'), (CLIENTS, 'worst_client_n'))
+  made = [
+    of_series(kind, [row for row in rows if row[key] is not None])
+    for kind, key in kinds
+  ]
+  return [table for table in made if table.rows]
 
 
 def runs(rows: Sequence[Row], varying: Sequence[str]) -> Table:
@@ -192,22 +186,14 @@ def runs(rows: Sequence[Row], varying: Sequence[str]) -> Table:
     rows: also of those that did not finish.
     varying: the knobs that are worth a column.
   """
-  columns = (
-    *_RUN,
-    *(Column(name, name) for name in varying),
-    _ROUNDS,
-    _percent('final_accuracy', 'final accuracy, %'),
-    _percent('best_accuracy', 'best accuracy, %'),
-    *_SPEED,
-    Column('devices', 'devices'),
-    Column('jax', 'JAX'),
-    Column('git_commit', 'commit'),
-    Column('command', 'command'),
-  )
+  knobs = (Column(name, name) for name in varying)
+  about = {'devices': 'devices', 'jax': 'JAX'}
+  about |= {'git_commit': 'commit', 'command': 'command'}
   caption = (
     'Seconds are of training, testing and waiting; samples/s of training. Runs that '
     'are not finished are in no other table and in no figure.'
   )
+  columns = (*_RUN, *knobs, *_FINAL, *_SPEED, *map(Column, about, about.values()))
   return Table('runs', 'Runs', caption, columns, rows)
 
 
@@ -215,9 +201,7 @@ def compared(rows: Sequence[Row], described: str) -> Table:
   """A few runs side by side, with what it takes to reach the target."""
   columns = (
     *_RUN,
-    _ROUNDS,
-    _percent('final_accuracy', 'final, %'),
-    _percent('best_accuracy', 'best, %'),
+    *_FINAL,
     _percent('mean_of_last_5', 'last 5, %'),
     _percent('target', 'target, %'),
     Column('rounds_to_target', 'rounds to it'),
@@ -226,10 +210,3 @@ def compared(rows: Sequence[Row], described: str) -> Table:
   )
   caption = f'target: {described}, in the same setting'
   return Table('compared', 'Runs', caption, columns, rows)
-
-
-def _by_series(name, title, caption, columns, rows) -> Table:
-  """A row for each series; the setting is told if there are several."""
-  told = [Column('setting', 'setting')] if any(row['setting'] for row in rows) else []
-  columns = (*told, Column('series', 'series'), *columns)
-  return Table(name, title, caption, columns, rows)

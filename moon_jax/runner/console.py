@@ -27,15 +27,10 @@ class Console(Callback):
   """Prints to standard output: a bar on a terminal and in a notebook, else lines.
 
   Attributes:
-    others: of a sweep, how many rounds its other runs have, and are to have; a second
-      bar on the terminal counts them in. None outside a sweep.
     measured: parts of the loss that are no terms of it; see `Algorithm`.
   """
 
-  def __init__(
-    self, terminal: Terminal | None = None, others: tuple[int, int] | None = None
-  ):
-    self.others = others
+  def __init__(self, terminal: Terminal | None = None):
     self._terminal = terminal or Terminal(
       highlight=False,
       soft_wrap=True,
@@ -123,17 +118,12 @@ class Console(Callback):
 
       self._shown = display(HTML(), display_id=True)
     self._bar.start()
-    for name, (done, asked) in self._counted().items():
-      done, asked = done + run.rounds.start, asked + run.rounds.stop
-      self._bar.add_task(name, total=asked, completed=done, news='')
+    done, asked = run.rounds.start, run.rounds.stop
+    self._bar.add_task('round', total=asked, completed=done, news='')
 
   def close(self) -> None:
     """Ends the bar."""
     self._bar.stop()
-
-  def _counted(self) -> dict[str, tuple[int, int]]:
-    """Name of a bar -> rounds of other runs that it counts: done, in all."""
-    return {'round': (0, 0)} | ({'sweep': self.others} if self.others else {})
 
   def after_round(self, round: Round) -> None:
     """Moves the bar, or prints the round's line."""
@@ -146,9 +136,7 @@ class Console(Callback):
       self._shown.update({'text/html': f'{bar} {where} {news}'}, raw=True)
       return
     if self._terminal.is_terminal:
-      bars = zip(self._bar.task_ids, self._counted().values(), [news, ''], strict=False)
-      for task, (done, _), words in bars:
-        self._bar.update(task, completed=done + round.number, news=words)
+      self._bar.update(self._bar.task_ids[0], completed=round.number, news=news)
       return
     words = [f'round {round.number}/{self._num_rounds}', describe_test(record)]
     elapsed = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))

@@ -27,7 +27,6 @@ from moon_jax.runner.signals import Stop
 def run(
   request: Request,
   stop: Stop | None = None,
-  console: Console | None = None,
   own: Sequence[Any] = (),
   **given: Any,
 ) -> ExitCode:
@@ -36,7 +35,6 @@ def run(
   Args:
     request: the command line.
     stop: what ends the run early; None is nothing.
-    console: what tells of it; None is a new one.
     own: the user's callbacks, beside those that the config file registers.
     **given: to `experiment.build`, such as data that is loaded already.
 
@@ -47,7 +45,7 @@ def run(
     RunError: with the message for the user and the exit code.
   """
   config, workdir = request.config, request.workdir
-  console = console or Console()
+  console = Console()
   told = hosts.decided(lambda: run_directory.check(workdir, config))
   if why := hosts.decided(lambda: run_directory.why_finished(workdir, config)):
     console.say(f'nothing to do: the run {why}')

@@ -31,7 +31,6 @@ import pathlib
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from absl import flags
 
@@ -43,56 +42,38 @@ from moon_jax.runner.signals import Stop
 from moon_jax.sweeps.cells import Cell, cells
 
 
-class Sweep(NamedTuple):
-  """What a command line asks for.
-
-  Attributes:
-    cells: the runs.
-    out: their folder.
-    values: the other flags.
-  """
-
-  cells: list[Cell]
-  out: pathlib.Path
-  values: flags.FlagValues
-
-
 def main(argv: list[str], stop: Stop) -> int:
   """Returns the exit code; every failure that the user can mend is one clear line."""
   if {'-h', '--help'} & set(argv):
     print(__doc__.strip())
     return ExitCode.DONE
   stop.command = shlex.join(['python', '-m', 'moon_jax.sweep', *argv])
-  return exit_code_of(lambda: _run(parse(argv), argv, stop))
+  return exit_code_of(lambda: _run(argv, stop))
 
 
-def parse(argv: Sequence[str]) -> Sweep:
+def parse(argv: Sequence[str]) -> tuple[list[Cell], pathlib.Path, flags.FlagValues]:
   """Reads the command line, and checks every run; nothing is written.
+
+  Returns:
+    The runs, their folder, and the other flags.
 
   Raises:
     UsageError: every mistake found, one line each.
   """
-  values = flags.FlagValues()
-  flags.DEFINE_string('config', cli.DEFAULT_CONFIG, 'config file', flag_values=values)
-  flags.DEFINE_multi_string('over', [], 'knob and values', flag_values=values)
-  for name in ('out', 'slurm', 'share'):
-    flags.DEFINE_string(name, None, name, flag_values=values)
-  flags.DEFINE_integer('jobs', None, 'processes', lower_bound=1, flag_values=values)
-  for name in ('dry-run', 'no-report'):
-    flags.DEFINE_boolean(name, False, name, flag_values=values)
-  try:
-    words = values(['sweep', *argv], known_only=True)[1:]
-  except flags.Error as error:
-    raise UsageError(f'{error}; see --help.') from None
-  names = [f'--{name}' for name in values]
+  kinds = dict.fromkeys(('config', 'out', 'slurm', 'share'), str)
+  kinds |= {'over': list, 'jobs': int, 'dry-run': bool, 'no-report': bool}
+  words, values = cli.read_flags(argv, kinds, known_only=True)
   for word in words:
     if not word.startswith('--config.'):
-      raise UsageError(cli.stray(word, *names))
+      raise UsageError(cli.stray(word, *(f'--{name}' for name in kinds)))
     if '=' not in word:
       raise UsageError(f'{word} needs a value: {word}=VALUE.')
-  stem = pathlib.Path(config_lib.split(values.config)[0]).stem
+  if values.jobs is not None and values.jobs < 1:
+    raise UsageError(f'--jobs={values.jobs} must be at least 1.')
+  choice = values.config or cli.DEFAULT_CONFIG
+  stem = pathlib.Path(config_lib.split(choice)[0]).stem
   out = config_lib.expand(values.out or f'runs/{stem}-sweep')
-  return Sweep(cells(values.config, words, _over(values.over), out), out, values)
+  return cells(choice, words, _over(values.over), out), out, values
 
 
 def _over(words: Sequence[str]) -> dict[str, list[str]]:
@@ -106,37 +87,37 @@ def _over(words: Sequence[str]) -> dict[str, list[str]]:
   return found
 
 
-def _run(sweep: Sweep, argv: Sequence[str], stop: Stop) -> int:
+def _run(argv: Sequence[str], stop: Stop) -> int:
+  every, out, values = parse(argv)
   # Only now: a mistyped flag is answered before JAX is loaded.
   from moon_jax.report import __main__ as report
   from moon_jax.runner import run_directory
   from moon_jax.sweeps import running, slurm
 
-  values = sweep.values
-  running.check(sweep.cells)
+  running.check(every)
   if values['dry-run'].value:
-    print('\n'.join(running.table(sweep.cells)))
+    print('\n'.join(running.table(every)))
     return ExitCode.DONE
-  todo = running.left(sweep.cells)
+  todo = running.left(every)
   if values.slurm is not None:
-    print(slurm.submit(todo, sweep.out, values.slurm) if todo else 'done')
+    print(slurm.submit(todo, out, values.slurm) if todo else 'done')
     return ExitCode.DONE
   if values.share:
     running.take_share(values.share)
-    errors = running.run_here(sweep.cells, stop)
+    errors = running.run_here(every, stop)
     failed = any(not isinstance(error, run_directory.BusyError) for error in errors)
     return ExitCode.FAILED if failed else ExitCode.DONE
   jobs = values.jobs or len(devices.visible_gpus()) or 1
   if jobs > 1 and todo:
-    code = running.run_in_processes(argv, sweep.cells, jobs)
+    code = running.run_in_processes(argv, every, jobs)
     if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
       return code
   else:
-    running.run_here(sweep.cells, stop)
-  for cell in (unfinished := running.left(sweep.cells)):
+    running.run_here(every, stop)
+  for cell in (unfinished := running.left(every)):
     print(f'{cell.name}: {running.state_of(cell)}', file=sys.stderr)
   if unfinished:
     return ExitCode.FAILED
   if values['no-report'].value:
     return ExitCode.DONE
-  return report.main([str(sweep.out), f'--out={sweep.out / "report"}'])
+  return report.main([str(out), f'--out={out / "report"}'])

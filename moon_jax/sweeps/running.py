@@ -25,7 +25,6 @@ from moon_jax.core.types import Dataset
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, experiment, scheduling
 from moon_jax.runner import clock, loop, run_directory
-from moon_jax.runner.console import Console
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps.cells import Cell
 
@@ -137,11 +136,8 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
     print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
-    others = [one for one in cells if one is not cell]
-    asked = sum(one.request.config.num_rounds for one in others)
-    here = Console(others=(sum(map(rounds_done, others)), asked))
     try:
-      loop.run(cell.request, stop, here, load=load, min_steps=min_steps)
+      loop.run(cell.request, stop, load=load, min_steps=min_steps)
     except StoppedError:
       raise
     except RunError as error:  # it ends no other run

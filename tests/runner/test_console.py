@@ -1,7 +1,6 @@
 """What the user sees, on a terminal of 80 columns and in a log file."""
 
 import io
-import re
 
 import rich.console
 
@@ -27,8 +26,8 @@ RECORD = {
 }
 
 
-def shown(is_terminal, others=None):
-  """What four rounds of which the third is done look like; others: see Console."""
+def shown(is_terminal):
+  """What four rounds of which the third is done look like."""
   file = io.StringIO()
   terminal = rich.console.Console(
     file=file,
@@ -37,7 +36,7 @@ def shown(is_terminal, others=None):
     markup=False,
     highlight=False,
   )
-  console = Console(terminal, others)
+  console = Console(terminal)
   console.measured = ('head_cosine',)
   console.begin(Run(None, None, None, [], range(2, 4)))
   clock = clock_lib.Clock()
@@ -54,13 +53,6 @@ def test_a_terminal_of_80_columns_has_bar_count_and_time_left():
   assert '-:--:--' in text or '0:00:00' in text
   assert 'test accuracy 0.5320' in text
   assert '…' not in text
-
-
-def test_in_a_sweep_a_second_bar_counts_the_rounds_of_all_runs():
-  text = re.sub(r'\x1b\[[\d;?]*\w', '', shown(is_terminal=True, others=(10, 26)))
-  assert re.search(r'round[^\n]* 3/4 [^\n]*test accuracy 0.5320', text)
-  assert re.search(r'sweep[^\n]* 13/30 ', text)
-  assert shown(is_terminal=False, others=(10, 26)) == shown(is_terminal=False)
 
 
 def test_a_log_has_a_line_a_round():
