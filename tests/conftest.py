@@ -8,14 +8,16 @@ user's cache folder, for both workers, the processes that tests start, and later
 
 import os
 import subprocess
+import time
 
 from moon_jax.core import cache
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache.folder() / 'tests')
-os.environ['JAX_COMPILATION_CACHE_MAX_SIZE'] = str(2**31)  # also locks the folder
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 os.environ['JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES'] = 'none'
+# Another process may be writing that program: then it is compiled.
+os.environ['PYTHONWARNINGS'] = 'ignore:Error reading persistent compilation cache entry'
 
 import jax
 import pytest
@@ -34,7 +36,6 @@ os.environ['XLA_FLAGS'] = ' '.join(flags)
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
-jax.config.update('jax_debug_key_reuse', True)
 jax.devices()  # eight, whatever a run in this process claims
 
 
@@ -59,6 +60,14 @@ def pytest_collection_modifyitems(items):
     return next(starts, len(LONGEST))
 
   items.sort(key=rank)
+
+
+def pytest_sessionstart(session):
+  """Removes the compiled programs that are older than a month."""
+  if not hasattr(session.config, 'workerinput'):
+    for entry in cache.folder().glob('tests/*-cache'):
+      if time.time() - entry.stat().st_mtime > 30 * 24 * 3600:
+        entry.unlink()
 
 
 @pytest.fixture(scope='module')

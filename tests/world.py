@@ -58,7 +58,9 @@ LOCAL_OPTIMIZERS = {
 }
 # Large enough that forgetting one of them shows in every parameter.
 OPTIMIZER = {'learning_rate': 0.05, 'momentum': 0.9, 'weight_decay': 1e-2}
-IMAGE_SHAPES = {'mlp': (8, 8, 1), 'mlp_bn': (8, 8, 1), 'moon_cnn': (28, 28, 1)}
+IMAGE_SHAPES = {'moon_cnn': (28, 28, 1)} | dict.fromkeys(
+  ('mlp', 'mlp_bn', 'mlp_dropout'), (8, 8, 1)
+)
 MODEL_OPTIONS = {
   'mlp': {'width': 16, 'representation': 8},
   'moon_cnn': {},
@@ -100,6 +102,8 @@ def network(model='mlp', convolution='auto_on_cpu'):
   shape = IMAGE_SHAPES[model]
   if model == 'mlp_bn':
     return models.of_module(MlpBn(NUM_CLASSES), shape)
+  if model == 'mlp_dropout':
+    return models.of_module(MlpDropout(NUM_CLASSES), shape)
   options = MODEL_OPTIONS[model] | {'convolution': convolution}
   return models.make(model, image_shape=shape, num_classes=NUM_CLASSES, **options)
 
@@ -114,6 +118,17 @@ class MlpBn(nn.Module):
     x = layers.dense(images.reshape(len(images), -1), 16, 'encoder')
     x = layers.BatchNorm(-1, name='norm')(x[:, None, None], mask)[:, 0, 0]
     x = nn.relu(x)
+    return layers.outputs(x, 16, 8, self.num_classes)
+
+
+class MlpDropout(nn.Module):
+  """A network that draws while it trains."""
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, images, mask=None):
+    x = nn.Dropout(0.5)(images.reshape(len(images), -1), deterministic=mask is None)
     return layers.outputs(x, 16, 8, self.num_classes)
 
 

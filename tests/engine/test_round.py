@@ -123,6 +123,11 @@ def assert_equal_to_reference(algorithm, history, expected):
       assert world.largest_difference(found, wanted) < TOLERANCE
 
 
+def test_no_key_is_drawn_from_twice():
+  with jax.debug_key_reuse(True):
+    world.run('sa_moon', 1, model='mlp_dropout', augmentation='crop_flip')
+
+
 def test_every_algorithm_is_tested():
   assert set(world.OPTIONS | world.ROBUST) == set(catalog.names('algorithm'))
 
