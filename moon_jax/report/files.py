@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 from plotly import offline
+from plotly.io.json import to_json_plotly
 from tabulate import tabulate
 
 from moon_jax.core.errors import UsageError
@@ -134,10 +135,8 @@ def _page(out: pathlib.Path, report: Report) -> str:
 
 def _json(report: Report) -> str:
   """{name: figure}; no text inside can end the script that holds it."""
-  # charts.safe leaves no character in a name to escape.
   drawn = {c.name: interactive.figure(c, report.looks) for c in report.charts}
-  items = [f'"{name}": {figure.to_json()}' for name, figure in drawn.items()]
-  return ('{' + ', '.join(items) + '}').replace('<', '\\u003c')
+  return to_json_plotly(drawn).replace('<', '\\u003c')
 
 
 def _height(chart: Chart) -> float:

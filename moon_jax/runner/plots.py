@@ -143,31 +143,18 @@ def name_of_columns(num_clients: int) -> str:
   return f'{MOST_CLIENTS} of {num_clients:,} clients, from fewest to most examples'
 
 
-def distribution(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-  """How many clients own how many examples.
-
-  Args:
-    totals: [N] int, examples of each client.
-
-  Returns:
-    [bins] the smallest total of each bin, [bins] the clients in it, and how many
-    totals make a bin, so that there are at most 60.
-  """
+def _histogram(panel: Axes, totals: np.ndarray) -> None:
+  """How many clients own how many examples, in at most 60 bars."""
   least, most = int(totals.min()), int(totals.max())
   width = (most - least) // _MOST_BARS + 1
-  clients = np.bincount(((totals - least) // width).astype(int))
-  return least + width * np.arange(len(clients)), clients, width
-
-
-def _histogram(panel: Axes, totals: np.ndarray) -> None:
-  first, clients, width = distribution(totals)
-  panel.bar(first - 0.5, clients, width=width, align='edge', color='0.55')
+  edges = np.arange(least, most + width + 1, width) - 0.5
+  panel.hist(totals, edges, color='0.55')
   panel.set(xlabel='training examples', ylabel='clients')
   # A few large clients are to be seen beside many small ones.
   panel.set(yscale='log', ylim=(0.7, None))
   panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-  if len(clients) == 1:
-    panel.set_xlim(first[0] - 3, first[0] + 3)
+  if least == most:
+    panel.set_xlim(least - 3, least + 3)
 
 
 def matrix(panel: Axes, values: np.ndarray, unit: str) -> None:

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from moon_jax.runner import plots
@@ -121,15 +122,20 @@ def test_clients_are_shown_all_or_from_the_least_to_the_most():
   assert plots.name_of_columns(1234567).startswith('200 of 1,234,567 clients, ')
 
 
-def test_the_distribution_of_sizes_by_hand():
-  first, clients, width = plots.distribution(np.array([3, 4, 4, 6]))
-  assert (first.tolist(), clients.tolist(), width) == ([3, 4, 5, 6], [1, 2, 0, 1], 1)
-  # 7 to 127 are 121 sizes: three to a bin.
-  first, clients, width = plots.distribution(np.array([7, 9, 10, 127], np.uint64))
-  assert (first[0], first[1], first[-1], width) == (7, 10, 127, 3)
-  assert (clients[0], clients[1], clients[-1], clients.sum()) == (2, 1, 1, 4)
-  same = plots.distribution(np.full(1000, 5))
-  assert (same[0].tolist(), same[1].tolist(), same[2]) == ([5], [1000], 1)
+@pytest.mark.parametrize(
+  ('totals', 'bars'),
+  [
+    ([3, 4, 4, 6], {3: 1, 4: 2, 5: 0, 6: 1}),
+    ([5] * 1000, {5: 1000}),
+    # 7 to 127 are 121 sizes: three to a bar, from 127 on in the last.
+    ([7, 9, 10, 127], {8: 2, 11: 1} | dict.fromkeys(range(14, 128, 3), 0) | {128: 1}),
+  ],
+)
+def test_the_histogram_of_sizes_by_hand(totals, bars):
+  panel = Figure().subplots()
+  plots._histogram(panel, np.array(totals, np.uint64))
+  found = {p.get_x() + p.get_width() / 2: p.get_height() for p in panel.patches}
+  assert found == pytest.approx(bars)
 
 
 @pytest.mark.parametrize('title', ['', '$_$ 50 % \\frac{'])
