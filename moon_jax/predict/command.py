@@ -25,6 +25,7 @@ from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 
+_LONGEST = 240  # bytes of a name that file systems take, with .partial behind it
 _ARRAYS = ('images', 'test_x')
 
 
@@ -89,8 +90,8 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   if output is None:
     output = str(source.with_name(f'{source.stem}_predictions.npz'))
   path = pathlib.Path(os.path.expanduser(output))
-  if path.suffix != '.npz':
-    raise UsageError(f'--output={output!r} must be an .npz file.')
+  if path.suffix != '.npz' or len(os.fsencode(path.name)) > _LONGEST:
+    raise UsageError(f'--output={output!r} must be an .npz file with a short name.')
   if not os.path.isdir(path.parent):
     raise UsageError(f'--output={output!r}: there is no folder {str(path.parent)!r}.')
   if path.resolve() == source.resolve():
