@@ -7,6 +7,7 @@ user's cache folder, for both workers, the processes that tests start, and later
 """
 
 import os
+import re
 import subprocess
 import time
 
@@ -60,6 +61,22 @@ def pytest_collection_modifyitems(items):
     return next(starts, len(LONGEST))
 
   items.sort(key=rank)
+
+
+def pytest_addoption(parser):
+  """An option for who has installed all that the tests need."""
+  parser.addoption(
+    '--may-skip', help='fails if a test is skipped whose reason has no match for this'
+  )
+
+
+def pytest_terminal_summary(terminalreporter, config):
+  """Says which tests `--may-skip` does not let be skipped."""
+  if (allowed := config.option.may_skip) is not None:
+    for report in terminalreporter.stats.get('skipped', []):
+      if not re.search(allowed, reason := report.longrepr[2]):
+        terminalreporter.write_line(f'must not be skipped: {report.nodeid}: {reason}')
+        terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_sessionstart(session):

@@ -7,10 +7,12 @@ import contextlib
 import sqlite3
 import zlib
 
-import datasets
-import h5py
-import msgpack
 import numpy as np
+import pytest
+
+datasets = pytest.importorskip('datasets', reason='datasets is missing')
+h5py = pytest.importorskip('h5py', reason='h5py is missing')
+msgpack = pytest.importorskip('msgpack', reason='msgpack is missing')
 
 CLASSES = 4
 # Who owns how many training and test examples; the last is only tested.

@@ -3,7 +3,6 @@
 import sqlite3
 import zlib
 
-import h5py
 import numpy as np
 import pytest
 
@@ -12,6 +11,7 @@ from moon_jax.data import sources
 from moon_jax.data.arrays import DataError, make_dataset
 from moon_jax.data.federated import assembled, users
 from tests.data import federations
+from tests.data.federations import h5py
 from tests.data.test_sources import prepare, without_tensorflow
 
 FOUND = federations.federation()

@@ -7,8 +7,6 @@ import json
 import shutil
 import sqlite3
 
-import datasets
-import h5py
 import numpy as np
 import pytest
 
@@ -17,8 +15,10 @@ from moon_jax.data import convert
 from moon_jax.data.federated import sqlite as source
 from tests.data.federations import (
   arrays,
+  datasets,
   federation,
   files,
+  h5py,
   hdf5,
   huggingface,
   npz,
