@@ -14,7 +14,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -510,23 +509,6 @@ def test_a_second_report_leaves_nothing_of_the_first(tmp_path):
   assert not [name for name in names if 'beta=0.1' in name]
 
 
-@pytest.mark.slow
-def test_long_values_are_drawn_as_fast_as_others(tmp_path):
-  # They differ in their last letter only, and once made pictures of minutes.
-  for number in range(2):
-    path = write_run(tmp_path / f'runs/{number}', [0.5, 0.6])
-    change(path, config={'data': {'source': 'npz', 'path': 3000 * 'x' + str(number)}})
-  begin = time.process_time()
-  told = ['--features=none', f'--out={tmp_path}/out', str(tmp_path / 'runs')]
-  assert main(told) == ExitCode.DONE
-  assert time.process_time() - begin < 30
-  pictures = list((tmp_path / 'out/figures').glob('test_accuracy-*.png'))
-  assert len(pictures) == 2
-  for path in pictures:
-    with Image.open(path) as image:
-      assert max(image.size) < 2000
-
-
 # --- what is left out, and said -------------------------------------------------------
 
 
@@ -578,42 +560,23 @@ def test_a_knob_with_a_name_of_3000_letters_is_none(tmp_path):
     shutil.rmtree(bad)
 
 
-def test_a_half_written_line_is_left_out(tmp_path):
-  path = write_run(tmp_path / 'a', [0.5, 0.6, 0.7], finished=False) / 'metrics.jsonl'
-  path.write_bytes(path.read_bytes()[:-20])
-  said = []
-  (run,) = runs.find([tmp_path], said.append)
-  assert list(run.column('test_accuracy').index) == [1, 2]
-  assert said == []
-
-
 @pytest.mark.parametrize(
   ('file', 'text', 'words'),
   [
-    (
-      'metrics.jsonl',
-      '{"round": 1}\nx\n{"round": 3}\n',
-      "{} is damaged: 'Expecting value: line 1 column 1 (char 0)'.",
-    ),
-    (
-      'config.json',
-      '{"a',
-      "{} is damaged: 'Unterminated string starting at: line 1 column 2 (char 1)'.",
-    ),
+    ('metrics.jsonl', '{"round": 1}\nx\n{"round": 3}\n', '{} is damaged: '),
+    ('config.json', '{"a', '{} is damaged: '),
     ('config.json', '{}', 'config.json is not what a run writes'),
     ('config.json', '{"config": {"seed": 1}}', 'config.json is not what a run writes'),
-    (
-      'summary.json',
-      '[',
-      "{} is damaged: 'Expecting value: line 1 column 2 (char 1)'.",
-    ),
+    ('summary.json', '[', '{} is damaged: '),
   ],
 )
 def test_a_damaged_run_is_skipped_with_a_line(tmp_path, file, text, words):
   made(tmp_path, {'good': [0.5], 'bad': [0.5, 0.6]})
   bad = tmp_path / 'bad'
   (bad / file).write_text(text)
-  assert find(tmp_path) == (['good'], [f'skipped {bad}: {words.format(bad / file)}'])
+  names, (line,) = find(tmp_path)
+  assert names == ['good']
+  assert line.startswith(f'skipped {bad}: {words.format(bad / file)}')
 
 
 def test_what_an_older_version_did_not_have_is_as_in_base(tmp_path):
@@ -704,35 +667,25 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, complaint):
   assert there == {'runs', 'killed', 'empty', 'file'}
 
 
-@pytest.mark.parametrize(
-  ('words', 'number'),
-  [
-    ('seed=1', 1),
-    ('moon.mu=5', 1),
-    ('moon.mu=0.5,5.0', 2),
-    ('drop_last=true', 1),
-    ('data.source=digits,npz', 2),
-  ],
-)
-def test_where_takes_a_value_as_it_is_written(tmp_path, words, number):
+def test_where_takes_a_value_as_it_is_written(tmp_path):
   made(tmp_path, {'a': ([0.5], 'moon.mu=5'), 'b': ([0.5], 'seed=1 moon.mu=0.5')})
   change(tmp_path / 'b', config={'drop_last': True})
-  request = command.parse([str(tmp_path), f'--where={words}'])
-  assert len(groups.select(runs.find([tmp_path], print), request.choice)) == number
-
-
-def test_a_folder_without_a_run_is_told(tmp_path, capsys):
-  made(tmp_path, {'a': ([0.5], 'algorithm=fedavg')})
-  (tmp_path / 'empty').mkdir()
-  assert main(['compare', f'{tmp_path}/a', f'{tmp_path}/empty']) == ExitCode.DONE
-  assert capsys.readouterr().err == f'no run was found below {tmp_path}/empty\n'
+  one, two = ('seed=1', 'moon.mu=5', 'drop_last=true'), ('data.source=digits,npz',)
+  for word in (*one, *two, 'moon.mu=.5,5.0'):
+    request = command.parse([str(tmp_path), f'--where={word}'])
+    found = groups.select(runs.find([tmp_path], print), request.choice)
+    assert len(found) == (1 if word in one else 2), word
 
 
 def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
   folder = reported[0]
   killed = write_run(tmp_path / 'killed', [0.1, 0.2], seed=9, finished=False)
-  assert main(['compare', f'{folder}/fedavg-s0', f'{folder}/moon-s0', str(killed)]) == 0
-  lines = capsys.readouterr().out.splitlines()
+  (empty := tmp_path / 'empty').mkdir()
+  words = [f'{folder}/fedavg-s0', f'{folder}/moon-s0', str(killed), str(empty)]
+  assert main(['compare', *words]) == ExitCode.DONE
+  out, err = capsys.readouterr()
+  assert err == f'no run was found below {empty}\n'
+  lines = out.splitlines()
   cells = [[word.strip() for word in line.split('│')[1:-1]] for line in lines]
   # A long name takes several lines; the numbers are in the first.
   rows = [row[1:] for row in cells if row and row[1]]
@@ -748,15 +701,13 @@ def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
 def test_help_tells_every_flag(capsys):
   assert main(['--help']) == ExitCode.DONE
   out = capsys.readouterr().out
-  for flag in ('--out', '--group', '--over', '--target', '--where', '--features'):
-    assert flag in out
+  assert all(f'--{flag}=' in out for flag in (*command._DEFAULTS, 'where', 'config'))
 
 
-@pytest.mark.parametrize('library', ['pandas', 'tabulate'])
-def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys, library):
+def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys):
   write_run(tmp_path / 'a', [0.5, 0.6])
   # None makes a module impossible to find.
-  monkeypatch.setitem(sys.modules, library, None)
+  monkeypatch.setitem(sys.modules, 'tabulate', None)
   for name in [name for name in sys.modules if name.startswith('moon_jax.report.')]:
     monkeypatch.delitem(sys.modules, name)
   for name in [name for name in vars(report_package) if not name.startswith('_')]:
@@ -767,20 +718,15 @@ def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys, library):
   assert not (tmp_path / 'out').exists()
 
 
-def run_python(code, *words, stdout=subprocess.PIPE):
-  words = [sys.executable, '-u', '-c', code, *words]
-  given = {'stdout': stdout, 'stderr': subprocess.PIPE, 'text': True, 'check': False}
-  return subprocess.run(words, cwd=ROOT, **given)
+def run_python(code, *words, **given):
+  words, given = [sys.executable, '-u', '-c', code, *words], {'cwd': ROOT} | given
+  return subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, **given)
 
 
 def test_training_loads_no_library_of_a_report():
   libraries = {'pandas', 'plotly', 'sklearn.manifold', 'tabulate'}
-  code = f"""
-import sys
-from moon_jax.runner import loop
-sys.exit(', '.join({libraries} & set(sys.modules)) or 0)
-"""
-  done = run_python(code)
+  code = f'assert not {libraries} & set(sys.modules)'
+  done = run_python(f'import sys; from moon_jax.runner import loop; {code}')
   assert done.returncode == 0, done.stderr
 
 

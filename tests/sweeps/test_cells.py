@@ -6,7 +6,6 @@ import pytest
 
 from moon_jax.config import ConfigError, cli
 from moon_jax.sweeps.cells import cells
-from moon_jax.sweeps.grid import combinations
 
 OUT = pathlib.Path('out')
 DIGITS = 'configs/digits_moon.py'
@@ -15,15 +14,6 @@ DIGITS = 'configs/digits_moon.py'
 def names(choice=DIGITS, words=(), **over):
   over = {name.replace('__', '.'): values for name, values in over.items()}
   return [cell.name for cell in cells(choice, words, over, OUT)]
-
-
-def test_every_combination_is_a_run():
-  assert names(algorithm=['fedavg', 'moon'], seed=['0', '1']) == [
-    'fedavg-seed=0',
-    'fedavg-seed=1',
-    'moon-seed=0',
-    'moon-seed=1',
-  ]
 
 
 def test_a_knob_multiplies_only_the_runs_that_use_it():
@@ -72,11 +62,3 @@ def test_all_mistakes_are_told_at_once():
 def test_two_runs_in_one_directory_are_refused():
   with pytest.raises(ConfigError, match=r'Several runs would be in data\.path=a_b'):
     names(words=['--config.data.source=npz'], data__path=['a/b', 'a b'])
-
-
-def test_values_may_be_of_python():
-  settings = {'algorithm': 'moon', 'partition.name': 'dirichlet'}
-  assert combinations(settings, {'moon.mu': [1, 5.0], 'seed': [3]}) == [
-    {'moon.mu': 1, 'seed': 3},
-    {'moon.mu': 5.0, 'seed': 3},
-  ]
