@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
+import joblib
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -62,7 +63,9 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
 
 
 def _count_cores_as_devices(requested):
-  cores = _num_cores()
+  # Those of its affinity, or fewer where a container's quota gives less time.
+  cores = joblib.cpu_count()
+  os.environ.setdefault('NPROC', str(cores))  # how many threads XLA starts
   mine = max(cores // hosts.sharing_cores(cores), 1)
   count = min(mine, _MAX_CPU_DEVICES) if requested == 'auto' else int(requested)
   most = max(cores, _MAX_CPU_DEVICES)
@@ -136,13 +139,6 @@ def out_of_memory_is_told(buffers: Callable[[], Mapping[str, int]] = dict):
       '--config.execution.lanes or --config.execution.cache_mib; the same command goes '
       f'on from the newest checkpoint. {_first_line(error)}'
     ) from None
-
-
-def _num_cores() -> int:
-  """Cores that this process may use; all there are if the system does not tell."""
-  if hasattr(os, 'sched_getaffinity'):  # Linux only
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
 
 
 def visible_gpus() -> list[str]:

@@ -18,12 +18,25 @@ def test_available():
     devices.available('9')
 
 
-def test_cores_are_counted_where_affinity_is_unknown(monkeypatch):
-  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 5, 7}, raising=False)
-  monkeypatch.setattr(os, 'cpu_count', lambda: 12)
-  assert devices._num_cores() == 3
-  monkeypatch.delattr(os, 'sched_getaffinity')
-  assert devices._num_cores() == 12
+# A container with a quota of five and a half cores of 64, as its processes see it.
+QUOTA = """
+import builtins, io, os
+FILES = {'/sys/fs/cgroup/cpu.max': '550000 100000'}
+opens, exists = open, os.path.exists
+builtins.open = lambda name, *rest, **more: (
+  io.StringIO(FILES[name]) if name in FILES else opens(name, *rest, **more))
+os.path.exists = lambda name: name in FILES or exists(name)
+os.cpu_count, os.sched_getaffinity = lambda: 64, lambda pid: set(range(64))
+import jax
+from moon_jax.engine import devices
+devices.claim('auto')
+print(len(jax.devices()), os.environ['NPROC'])
+"""
+
+
+def test_devices_and_threads_are_as_many_as_a_quota_has_cores(tmp_path):
+  done = launch(tmp_path, program=('-c', QUOTA))
+  assert done.stdout == '6 6\n', done.stderr
 
 
 @pytest.mark.parametrize('deterministic', [False, True])
