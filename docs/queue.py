@@ -17,7 +17,6 @@ goes on; several queues, in one folder of runs, run each run once. Exit codes: 0
 
 import collections
 import contextlib
-import ctypes
 import os
 import pathlib
 import signal
@@ -38,7 +37,6 @@ from moon_jax.sweeps.cells import Cell, in_one_folder
 
 DOCS = pathlib.Path(__file__).parent
 _SAVING = 'checkpoint_every_rounds=1'  # to be killed costs no more than a round
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
 def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Cell]:
@@ -154,7 +152,6 @@ def _is_kept(cell: Cell, results: pathlib.Path) -> bool:
 def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
   """Starts so many of itself, which end with it; the worst exit code."""
   files.make_folder(logs)
-  die = ctypes.CDLL(None).prctl if sys.platform == 'linux' else lambda *_: None
   with contextlib.ExitStack() as stack:
     workers = []
     for index in range(jobs):
@@ -166,7 +163,6 @@ def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
           stdout=log,
           stderr=subprocess.STDOUT,
           start_new_session=True,
-          preexec_fn=lambda: die(_DIES_WITH_PARENT, signal.SIGTERM),
         )
       )
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):

@@ -151,7 +151,7 @@ def sweep(
   if problems := in_one_folder([cell.name for cell in cells]):
     raise config_lib.ConfigError(problems)
   running.check(cells)
-  files.require_writable(out)
+  files.require_writable(out, 'out')
   if errors := running.run_here(cells, signals.Stop()):
     raise errors[0]
   places = [cell.request.workdir for cell in cells]

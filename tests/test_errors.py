@@ -3,12 +3,22 @@
 import io
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.data import convert, sources
+from moon_jax.predict import command as predict
+from moon_jax.predict import inference
+from moon_jax.report import __main__ as report
+from moon_jax.report import build
+from moon_jax.runner.signals import Stop
+from moon_jax.sweeps import command as sweep
+from moon_jax.sweeps import running
 from tests.processes import LAUNCH, LIMIT_SECONDS, read_lines
 from tests.runner.test_launch import TINY
 
@@ -82,3 +92,46 @@ def test_a_run_outlives_its_reader(tmp_path):
   assert (tmp_path / 'read/summary.json').exists()
   for name in ('metrics', 'timings'):
     assert len(read_lines(tmp_path / f'read/{name}.jsonl')) == 6
+
+
+# What computes, and a command line that would come to it.
+OUT = (
+  (build, 'collect', report.main, '. --out={}'),
+  (running, 'left', lambda words: sweep.main(words, Stop()), '--over=seed=1 --out={}'),
+  (sources, 'read', convert.main, '--out={}'),
+  (inference, 'load', predict.main, '--input=a.npz --workdir=run --output={}/b.npz'),
+)
+
+
+@pytest.mark.parametrize(('module', 'name', 'main', 'words'), OUT)
+def test_a_folder_that_cannot_be_written_is_refused_first(
+  module, name, main, words, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail('it computes'))
+  (tmp_path / 'file').touch()
+  for place in ('file', 'file/below', '/proc/none'):
+    assert main(words.format(place).split()) == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(('--out=', '--output='))
+  assert [path.name for path in tmp_path.iterdir()] == ['file']
+
+
+def test_without_a_temporary_folder_a_program_ends_with_a_line(monkeypatch, capsys):
+  monkeypatch.setattr(tempfile, 'tempdir', None)
+  monkeypatch.setattr(tempfile, '_candidate_tempdir_list', list)
+  assert exit_code_of(lambda: pytest.fail('it begins')) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.endswith('set TMPDIR to a folder of yours.')
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='other systems have no prctl')
+def test_who_takes_a_share_ends_with_who_began_it():
+  worker = 'from moon_jax.sweeps import running; running.take_share("0/1"); '
+  worker += 'import time; print("begun", flush=True); time.sleep(600)'
+  parent = f'import subprocess; subprocess.run([{sys.executable!r}, "-c", {worker!r}])'
+  words = [sys.executable, '-c', parent]
+  with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    assert process.stdout.readline() == 'begun\n'
+    process.send_signal(signal.SIGKILL)
+    assert process.stdout.read() == ''  # it ends when the worker has closed it

@@ -245,6 +245,18 @@ def test_members_that_are_no_arrays_and_labels_that_are_times(tmp_path):
     sources.load('npz', limit=0, path=str(path))
 
 
+@pytest.mark.parametrize(
+  ('name', 'value'), [('std', 0), ('std', 1e-300), ('std', -0.5), ('mean', 1e300)]
+)
+def test_statistics_that_make_no_predictions(copy_of, tmp_path, image, name, value):
+  path = copy_of(tmp_path / 'run') / 'config.json'
+  saved = json.loads(path.read_text())
+  saved['images'][name] = [value]
+  path.write_text(json.dumps(saved))
+  assert predict(tmp_path / 'run', image) == ExitCode.NO_CHECKPOINT
+  assert not (tmp_path / 'in_predictions.npz').exists()
+
+
 # --- what is no regular file ----------------------------------------------------------
 
 

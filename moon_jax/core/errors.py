@@ -6,6 +6,7 @@ import enum
 import io
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
@@ -85,6 +86,11 @@ def exit_code_of(program: Callable[[], int]) -> int:
 
 
 def _exit_code_of(program):
+  try:
+    tempfile.gettempdir()  # or importing what is needed fails, in many lines
+  except FileNotFoundError as error:
+    print(f'{error.strerror}: set TMPDIR to a folder of yours.', file=sys.stderr)
+    return ExitCode.USAGE
   try:
     return program()
   except RunError as error:

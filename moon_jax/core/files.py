@@ -185,8 +185,8 @@ def plain(content: Any) -> Any:
 # --- writing --------------------------------------------------------------------------
 
 
-def require_writable(workdir: pathlib.Path) -> None:
-  """Writes a byte in the run directory, or where it is to be made; leaves nothing.
+def require_writable(workdir: pathlib.Path, flag: str = 'workdir') -> None:
+  """Writes a byte in a folder, or where it is to be made; leaves nothing.
 
   Raises:
     UsageError: it is a file, or nothing can be written there.
@@ -201,11 +201,11 @@ def require_writable(workdir: pathlib.Path) -> None:
     with tempfile.TemporaryFile(dir=nearest, buffering=0) as file:
       file.write(b'.')
   except UnicodeEncodeError:
-    raise UsageError(f'--workdir={str(workdir)!r} must be a name in UTF-8.') from None
+    raise UsageError(f'--{flag}={str(workdir)!r} must be a name in UTF-8.') from None
   except OSError as error:
     if error.errno in FULL:
       raise failure(workdir, error.strerror) from None
-    problem = f'--workdir={str(workdir)!r} cannot be written: {error.strerror}.'
+    problem = f'--{flag}={str(workdir)!r} cannot be written: {error.strerror}.'
     raise UsageError(problem) from None
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
+from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset
@@ -58,6 +59,7 @@ def convert(argv: list[str]) -> str:
   out = config_lib.expand(own['out'])
   if out.exists():
     raise UsageError(f'--out={own["out"]!r} exists already.')
+  files.require_writable(out, 'out')
   if own['synthetic']:
     if words:
       raise UsageError(f'{words[0]!r} is not used with --synthetic.')

@@ -96,4 +96,5 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
     raise UsageError(f'--output={output!r}: there is no folder {str(path.parent)!r}.')
   if path.resolve() == source.resolve():
     raise UsageError(f'--output={output!r} is the --input.')
+  files.require_writable(path.parent, 'output')
   return path

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from moon_jax.core import files as core_files
 from moon_jax.core.errors import UsageError
 from moon_jax.report import charts, files, groups, models, results, sections
 from moon_jax.report.command import Request
@@ -15,6 +16,7 @@ def make(request: Request) -> None:
   Raises:
     UsageError: no run is left, or the folder cannot be written.
   """
+  core_files.require_writable(request.out, 'out')
   report = collect(request)
   print(f'drawing {len(report.charts)} figures')
   files.write(request.out, report)

@@ -3,9 +3,11 @@
 The page is one file with its data, its script and plotly inside.
 """
 
+import html
 import json
 import os
 import pathlib
+import re
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -100,14 +102,19 @@ def _tables(out: pathlib.Path, report: Report) -> Iterable[str]:
 
 def _texts(table: Table) -> dict[str, str]:
   headings, cells = [column.heading for column in table.columns], table.texts()
-  escaped = [[cell.replace('|', '\\|') for cell in row] for row in cells]
-  markdown = tabulate(escaped, headings, 'github', disable_numparse=True)
+  escaped = [[_markdown(cell) for cell in row] for row in (headings, *cells)]
+  markdown = tabulate(escaped[1:], escaped[0], 'github', disable_numparse=True)
   latex = tabulate(cells, headings, 'latex_booktabs', disable_numparse=True)
   return {
     'csv': table.csv(),
-    'md': f'{markdown}\n\n{table.caption}\n',
+    'md': f'{markdown}\n\n{_markdown(table.caption)}\n',
     'tex': latex.replace('±', '$\\pm$') + '\n',
   }
+
+
+def _markdown(text: str) -> str:
+  """The text, with what begins HTML, code, a link, or another cell, as it stands."""
+  return re.sub(r'([\\|`\[])', r'\\\1', html.escape(text, quote=False))
 
 
 def _page(out: pathlib.Path, report: Report) -> str:

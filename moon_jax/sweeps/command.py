@@ -36,6 +36,7 @@ from absl import flags
 
 from moon_jax import config as config_lib
 from moon_jax.config import cli
+from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.engine import devices
 from moon_jax.runner.signals import Stop
@@ -98,6 +99,7 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
   if values['dry-run'].value:
     print('\n'.join(running.table(every)))
     return ExitCode.DONE
+  files.require_writable(out, 'out')
   todo = running.left(every)
   if values.slurm is not None:
     print(slurm.submit(todo, out, values.slurm) if todo else 'done')

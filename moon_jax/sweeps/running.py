@@ -5,6 +5,7 @@ runs it. So several processes, or several machines, may work on one sweep.
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import statistics
@@ -30,6 +31,7 @@ from moon_jax.sweeps.cells import Cell
 
 LOGS = 'jobs'  # the folder of the processes' output
 FINISHED = 'finished'
+_PR_SET_PDEATHSIG = 1  # of Linux
 
 
 def state_of(cell: Cell) -> str:
@@ -234,8 +236,10 @@ def _show(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -> None:
 def take_share(share: str) -> None:
   """Leaves this process its part, 'i/n': of the GPUs if there are any, or of the cores.
 
-  To be called before JAX computes.
+  It gets SIGTERM when what began it has ended. To be called before JAX computes.
   """
+  if sys.platform == 'linux':
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
   index, _, count = share.partition('/')
   gpus = devices.visible_gpus()
   if gpus:

@@ -35,6 +35,7 @@ from moon_jax.report import (
   results,
   runs,
   sections,
+  tables,
   traces,
 )
 from moon_jax.report.__main__ import main
@@ -494,6 +495,15 @@ def test_tables_are_markdown_and_latex_too(reported):
   assert r'75.00 $\pm$ 3.61' in latex
   assert r'final accuracy, \%' in latex
   assert latex.startswith(r'\begin{tabular}')
+
+
+def test_no_cell_of_markdown_is_html_code_a_link_or_two_cells():
+  word = '<img src=x onerror=alert(1)> [a](javascript:b) `c` d|e \\'
+  columns = [tables.Column('name', word)]
+  text = files._texts(tables.Table('n', 't', word, columns, [{'name': word}]))['md']
+  shown = r'&lt;img src=x onerror=alert(1)&gt; \[a](javascript:b) \`c\` d\|e \\'
+  assert text.count(shown) == 3
+  assert not set('<>') & set(text)
 
 
 def test_a_second_report_leaves_nothing_of_the_first(tmp_path):

@@ -87,6 +87,8 @@ def _fits(index: dict[str, np.ndarray], test_clients: np.ndarray | None) -> bool
   return (
     (counts.sum(1) == sizes).all()
     and sizes.all()
+    and ((index['mean'] >= 0) & (index['mean'] <= 1)).all()
+    and ((index['std'] >= 1e-3) & (index['std'] <= 1)).all()
     and (np.sort(index['records']) == np.arange(len(sizes))).all()
     and len(sizes) <= num_users
     and (numbers.shape, numbers.dtype.kind) == (index['test_y'].shape, 'i')
