@@ -17,7 +17,7 @@ from tests.run_directories import edit_lines, write_lines, write_run
 
 DOCS = pathlib.Path(__file__).parents[1] / 'docs'
 NUM_ROUNDS = 100
-FEDAVG = 'configs/moon_cvpr21.py:fedavg'
+FEDAVG, MOON = (f'configs/moon_cvpr21.py:{name}' for name in ('fedavg', 'moon'))
 
 
 def test_the_committed_page_is_what_the_command_writes():
@@ -61,6 +61,14 @@ def finished(tmp_path, name, last, *flags, choice=FEDAVG, seed=0, **columns):
   return write_run(tmp_path / name, accuracies, *flags, seed=seed, **columns)
 
 
+def of_seeds(tmp_path, first, step, seeds, **given):
+  """A run for each seed; their last tests are so far apart."""
+  return [
+    finished(tmp_path, f'{first}-s{s}', first + step * s, seed=s, **given)
+    for s in seeds
+  ]
+
+
 def add(docs, *paths):
   assert build.main(['add', *map(str, paths)], docs) == ExitCode.DONE
   return (docs / 'experiments.md').read_text()
@@ -97,9 +105,8 @@ def test_a_finished_run_fills_its_row(docs, tmp_path):
 
 def test_the_deviation_between_clients_is_none_between_trials(docs, tmp_path):
   write_template(docs, '@table moon_cvpr21: solo')
-  choice = 'configs/moon_cvpr21.py:solo'
-  rounds = f'--config.num_rounds={NUM_ROUNDS}'
-  run = finished(tmp_path, 'one', 0.4, rounds, choice=choice, test_accuracy_std=0.04)
+  told = {'choice': 'configs/moon_cvpr21.py:solo', 'test_accuracy_std': 0.04}
+  run = finished(tmp_path, 'one', 0.4, f'--config.num_rounds={NUM_ROUNDS}', **told)
   row = cells(add(docs, run), 'solo')
   assert row[2] == '40.0 (clients +- 4.0)'
   assert row[8] == 'One seed, 6.3 below what is reported.'
@@ -115,9 +122,7 @@ def test_a_figure_of_training_is_compared_with_training(docs, tmp_path):
 
 
 def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path):
-  runs = [
-    finished(tmp_path, f's{seed}', 0.6194 + 0.02 * seed, seed=seed) for seed in range(3)
-  ]
+  runs = of_seeds(tmp_path, 0.6194, 0.02, range(3))
   other = finished(tmp_path, 'other', 0.5, '--config.batch_size=32')
   text = add(docs, *runs, other)
   lines = [line for line in text.splitlines() if line.startswith('| `fedavg`')]
@@ -129,11 +134,7 @@ def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path)
   assert three[6] == '0, 1, 2'
   # 2.36 is below 2 * sqrt(2.0^2 / 3 + 0.5^2 / 3) = 2.38, and above 2 * 2.0 / sqrt(3).
   assert three[8].startswith('3 seeds, 2.4 below what is reported, within two')
-  moon = 'configs/moon_cvpr21.py:moon'
-  runs = [
-    finished(tmp_path, f'm{seed}', 0.695 + 0.02 * seed, choice=moon, seed=seed)
-    for seed in range(3)
-  ]
+  runs = of_seeds(tmp_path, 0.695, 0.02, range(3), choice=MOON)
   # 71.5 - 69.1 = 2.4 is above 2 * sqrt(2.0^2 / 3 + 0.4^2 / 3) = 2.36.
   row = cells(add(docs, *runs), 'moon')
   assert row[8].startswith('3 seeds, 2.4 above what is reported, outside two')
@@ -141,15 +142,12 @@ def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path)
 
 def test_differences_are_paired_by_seed(docs, tmp_path):
   write_template(docs, '@compare moon_cvpr21: moon fedavg')
-  moon = 'configs/moon_cvpr21.py:moon'
-  a = [finished(tmp_path, f'f{s}', 0.6 + 0.02 * s, seed=s) for s in (0, 1, 2)]
-  b = [
-    finished(tmp_path, f'm{s}', 0.61 + 0.03 * s, choice=moon, seed=s) for s in (0, 1, 5)
-  ]
+  a = of_seeds(tmp_path, 0.6, 0.02, (0, 1, 2))
+  b = of_seeds(tmp_path, 0.61, 0.03, (0, 1, 5), choice=MOON)
   one = add(docs, a[0], b[0])
   assert '+1.0 points (1 seed, one pair, so it ranks nothing); reported +2.8.' in one
   # What was trained otherwise is no pair.
-  add(docs, finished(tmp_path, 'm9', 0.9, '--config.batch_size=32', choice=moon))
+  add(docs, finished(tmp_path, 'm9', 0.9, '--config.batch_size=32', choice=MOON))
   # Of seeds 0 and 1: 1 and 2, whose sample deviation is 0.7.
   assert '+1.5 points (2 seeds, +- 0.7' in add(docs, *a[1:], *b[1:])
 
@@ -161,11 +159,8 @@ def test_a_picture_is_of_the_runs_there_are(docs, tmp_path):
   assert '(results/both.png)' in text
   assert build.page(docs) == text
   digest = draw.digest_of(docs / 'results/both.png')
-  text = add(
-    docs,
-    finished(tmp_path, 'two', 0.61, seed=1),
-    finished(tmp_path, 'other', 0.5, '--config.batch_size=32'),
-  )
+  other = finished(tmp_path, 'other', 0.5, '--config.batch_size=32')
+  text = add(docs, finished(tmp_path, 'two', 0.61, seed=1), other)
   assert draw.digest_of(docs / 'results/both.png') != digest
   assert 'both: FedAvg, seeds 0, 1; FedAvg, batch_size=32, seed 0]' in text
   draw.side_by_side(docs / 'results/both.png', {'x': [[{'round': 1} | VALUES]]}, 'y')
@@ -191,19 +186,16 @@ def test_a_picture_has_a_panel_for_what_only_some_record(tmp_path):
 def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, monkeypatch):
   write_template(docs, '@sweep mu moon.mu moonflower: mu_0.1 mu_1 default')
   assert build.page(docs) == 'Figure `mu`: not run.\n'
-  choices = {name: f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1')}
+  low, high = (f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1'))
   drawn, given = draw.over_knob, []
-  monkeypatch.setattr(
-    draw,
-    'over_knob',
-    lambda *words, **named: given.append(words) or drawn(*words, **named),
-  )
-  text = add(
-    docs,
-    finished(tmp_path, 'a', 0.5, choice=choices['mu_0.1'], train_accuracy=0.6),
-    finished(tmp_path, 'b', 0.4, choice=choices['mu_1'], seed=0),
-    finished(tmp_path, 'c', 0.42, choice=choices['mu_1'], seed=1),
-  )
+
+  def spy(*words, **named):
+    given.append(words)
+    drawn(*words, **named)
+
+  monkeypatch.setattr(draw, 'over_knob', spy)
+  one = finished(tmp_path, 'a', 0.5, choice=low, train_accuracy=0.6)
+  text = add(docs, one, *of_seeds(tmp_path, 0.4, 0.02, (0, 1), choice=high))
   assert text == '![mu: accuracy over moon.mu](results/mu.png)\n'
   assert build.page(docs) == text
   ((_, points),) = given
@@ -283,11 +275,11 @@ def alter(path):
   path.write_text('\n'.join(lines).replace('0.6', '0.7') + '\n')
 
 
-def signed(run, name, change):
-  """Changes a file's text and writes down its new digest."""
+def signed(run, name, old, new):
+  """Changes a file's words and writes down its new digest."""
   path, sums = run / name, run.parent / 'one.sha256'
   before = files.sha256(path)
-  path.write_text(change(path.read_text()))
+  path.write_text(path.read_text().replace(old, new))
   sums.write_text(sums.read_text().replace(before, files.sha256(path)))
 
 
@@ -300,19 +292,10 @@ def signed(run, name, change):
     (lambda run: shutil.rmtree(run), r'config\.json is missing'),
     (lambda run: shutil.copytree(run, run.with_name('two')), r'two\.sha256 is missing'),
     (lambda run: (run / 'x').write_text('y'), r'one/x is not in one\.sha256'),
-    (
-      lambda run: (run.parent / 'one.sha256').write_text('nonsense\n'),
-      'lines of a digest, two spaces and a file',
-    ),
-    (lambda run: signed(run, 'metrics.jsonl', lambda text: text[:-50]), 'rounds 1 to'),
-    (
-      lambda run: signed(run, 'config.json', lambda t: t.replace('"command"', '"x"')),
-      "lacks 'command'",
-    ),
-    (
-      lambda run: signed(run, 'config.json', lambda t: t.replace('launch.py', "'")),
-      'is damaged: No clos',
-    ),
+    (lambda run: (run.parent / 'one.sha256').write_text('x\n'), 'lines of a digest, '),
+    (lambda run: signed(run, 'metrics.jsonl', '100,', '101,'), 'rounds 1 to'),
+    (lambda run: signed(run, 'config.json', '"command"', '"x"'), "lacks 'command'"),
+    (lambda run: signed(run, 'config.json', 'launch.py', "'"), 'is damaged: No clos'),
   ],
 )
 def test_a_missing_or_altered_run_fails_the_build(

@@ -155,7 +155,7 @@ def test_texts_are_in_the_picture_and_over_nothing(chart):
   assert height > (1.0 if isinstance(chart, Spread) else 2.2)
 
 
-@pytest.mark.parametrize('number', [1, 2, 6, 28])
+@pytest.mark.parametrize('number', [1, 6, 9])
 def test_panels_beside_each_other(number):
   figure = figures.tiled(scatters(number))
   FigureCanvasAgg(figure).draw()
@@ -168,20 +168,15 @@ def test_panels_beside_each_other(number):
   assert len(rows) == -(-number // 4)
 
 
-def test_a_legend_tells_every_name_wholly_and_in_order():
-  figure = drawn(over_rounds(LONG))
-  texts = figure.axes[0].get_legend().get_texts()
-  assert [' '.join(text.get_text().split()) for text in texts] == LONG
-
-
-def test_a_legend_names_what_it_shows():
-  chart = sweep(3)
+@pytest.mark.parametrize('chart', [sweep(3), over_rounds(LONG)])
+def test_a_legend_names_what_it_shows_wholly_and_in_order(chart):
   legend = drawn(chart).axes[0].get_legend()
-  shown = {}
+  shown = []
   for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
     line = handle if hasattr(handle, 'get_color') else handle.get_children()[0]
-    shown[text.get_text()] = to_hex(np.atleast_1d(line.get_color())[0]).upper()
-  assert shown == {label: look.colour for label, look in looks(chart).items()}
+    colour = to_hex(np.atleast_1d(line.get_color())[0]).upper()
+    shown.append((' '.join(text.get_text().split()), colour))
+  assert shown == [(name, look.colour) for name, look in looks(chart).items()]
 
 
 @pytest.mark.parametrize(('num_rounds', 'most'), [(1, 1), (2, 2), (6, 6), (400, 12)])
