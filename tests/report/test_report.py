@@ -495,6 +495,9 @@ def test_tables_are_markdown_and_latex_too(reported):
   assert r'75.00 $\pm$ 3.61' in latex
   assert r'final accuracy, \%' in latex
   assert latex.startswith(r'\begin{tabular}')
+  # A table without a row is none: these algorithms have no clients' own models.
+  names = {path.stem for path in (reported[1] / 'tables').iterdir()}
+  assert names == {'accuracy', 'target', 'runs'}
 
 
 def test_no_cell_of_markdown_is_html_code_a_link_or_two_cells():
