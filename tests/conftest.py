@@ -1,8 +1,8 @@
 """Strict JAX for every test, silent broadcasting and casting are errors; 8 devices.
 
 Most of a test's time would be compiling. So programs are compiled with few
-optimizations, unless XLA_FLAGS says otherwise; in the whole suite the processes of some
-files compile as users' do. And each program is compiled once: JAX keeps it in the
+optimizations, unless XLA_FLAGS says otherwise, or a test has its processes compile as
+users' do. And each program is compiled once: JAX keeps it in the
 user's cache folder, for both workers, the processes that tests start, and later runs.
 """
 
@@ -23,9 +23,12 @@ os.environ['PYTHONWARNINGS'] = 'ignore:Error reading persistent compilation cach
 import jax
 import pytest
 
+from moon_jax import catalog
+from moon_jax import config as config_lib
 from moon_jax.catalog import registry
-from moon_jax.engine import devices
-from tests.processes import AS_USERS, check_success, launched
+from moon_jax.engine import devices, programs
+from moon_jax.runner import callbacks
+from tests.processes import check_success, launched
 from tests.run_directories import FEDAVG
 
 QUICK = '--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1'
@@ -87,13 +90,10 @@ def pytest_sessionstart(session):
         entry.unlink()
 
 
-@pytest.fixture(scope='module')
-def as_users(request):
-  """Has a file's processes compile as users' do, in the whole suite."""
-  with pytest.MonkeyPatch.context() as patch:
-    if request.config.option.markexpr != 'not slow':
-      patch.setenv(AS_USERS, '1')
-    yield
+@pytest.fixture
+def as_users(monkeypatch):
+  """Has a test's processes compile as users' do."""
+  monkeypatch.setenv('XLA_FLAGS', devices.PATIENCE)
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -101,6 +101,39 @@ def forget_programs():
   """Drops a file's compiled programs: a process has room for so many mappings."""
   yield
   jax.clear_caches()
+
+
+# What decides nothing about the programs of a run.
+NO_PROGRAM = {
+  *('num_rounds', 'checkpoint_every_rounds', 'eval_every_rounds', 'execution.profile'),
+  *('optimizer.learning_rate', 'seed'),
+}
+draw_pictures = callbacks.Draws.end
+
+
+@pytest.fixture(scope='module')
+def quick_runs():
+  """A file's runs draw no pictures, and trace a program that an earlier one has not."""
+  compiled, compile_anew = {}, programs.compile_programs
+
+  def compile_once(experiment, state, inputs, **donating):
+    knobs = config_lib.flatten(experiment.config)
+    decisive = {knob: knobs[knob] for knob in knobs if knob not in NO_PROGRAM}
+    given = jax.tree.map(
+      lambda leaf: (leaf.shape, leaf.dtype, getattr(leaf, 'sharding', None)),
+      (state, inputs, experiment.train, experiment.test),
+    )
+    parts = list(map(catalog.describe, catalog.registered(knobs)))
+    more = parts, experiment.planner.segment_steps, len(experiment.test_sizes)
+    key = repr((decisive, given, donating, experiment.memory.name, *more))
+    if key not in compiled:
+      compiled[key] = compile_anew(experiment, state, inputs, **donating)
+    return compiled[key]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(programs, 'compile_programs', compile_once)
+    patch.setattr(callbacks.Draws, 'end', lambda self: None)
+    yield
 
 
 def _forget_parts():

@@ -15,24 +15,18 @@ import orbax.checkpoint as ocp
 
 from moon_jax import __main__
 from moon_jax.core.errors import ExitCode
-from moon_jax.engine import devices
 
 ROOT = pathlib.Path(__file__).parents[1]
 LAUNCH = str(ROOT / 'launch.py')
 LIMIT_SECONDS = 300
-# Set by the fixture `as_users`.
-AS_USERS = 'MOON_JAX_TESTS_COMPILE_AS_USERS'
 
 
 def surroundings(words, environment, **changes):
   """What a process finds in its environment.
 
   It shares the programs that JAX keeps for the tests, unless it has a cache of its own.
-  It compiles as quickly as the tests, or as users' processes do: see `as_users`.
   """
   found = os.environ | changes
-  if AS_USERS in found:
-    found |= {'XLA_FLAGS': devices.PATIENCE}
   if any('compile_cache' in word for word in words):
     del found['JAX_COMPILATION_CACHE_DIR']
   return found | environment
@@ -125,7 +119,7 @@ class Running:
         if holds():
           return
         self.send(signal.SIGCONT)
-      time.sleep(0.0005)
+      time.sleep(0.002)
     raise AssertionError('that instant did not come')
 
   def send(self, number):

@@ -8,6 +8,21 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 
+# What most tests train, so that they share its program: ten clients, five in a round.
+TINY = {
+  'local_epochs': 1,
+  'data.limit': 300,
+  'partition.min_size': 2,
+  'participation': 0.5,
+  'execution.devices': '1',
+}
+
+
+def words_of(**changes):
+  """TINY, and changes of it, as flags."""
+  return tuple(f'--config.{k}={v}' for k, v in (TINY | changes).items())
+
+
 # The flags of a run that takes a second.
 FEDAVG = (
   '--config.num_rounds=2',

@@ -9,25 +9,17 @@ import pytest
 import moon_jax
 from moon_jax.core import errors
 from tests import processes
+from tests.run_directories import TINY, words_of
+
+pytestmark = pytest.mark.usefixtures('quick_runs')
 
 ROOT = pathlib.Path(__file__).parents[1]
 DIGITS = 'configs/digits_moon.py'
-# Small enough to compile in seconds.
-TINY = {
-  'num_clients': 3,
-  'num_rounds': 3,
-  'local_epochs': 1,
-  'partition.min_size': 1,
-  'data.limit': 120,
-  'mlp.width': 8,
-  'mlp.representation': 4,
-  'execution.devices': '1',
-}
-FLAGS = [f'--config.{name}={value}' for name, value in TINY.items()]
+SMALL = TINY | {'num_rounds': 3}
 
 
 def config(**changes):
-  return moon_jax.load_config(DIGITS, TINY | changes)
+  return moon_jax.load_config(DIGITS, SMALL | changes)
 
 
 @pytest.fixture(scope='module')
@@ -36,7 +28,8 @@ def result(tmp_path_factory):
 
 
 def test_python_gives_what_the_shell_gives(result, tmp_path):
-  processes.check_success(processes.launch(tmp_path, *FLAGS, '--workdir=run'))
+  words = [*words_of(num_rounds=3), '--workdir=run']
+  processes.check_success(processes.launched(tmp_path, *words))
   for file in ('metrics.jsonl', 'partition.npz'):
     ours, shell = result.workdir / file, tmp_path / 'run' / file
     assert ours.read_bytes() == shell.read_bytes()
@@ -96,11 +89,6 @@ def test_a_configuration_is_checked_again_when_it_is_run(tmp_path):
   with pytest.raises(errors.UsageError, match='batch_size=-1 must be at least 1'):
     moon_jax.run(changed, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
-
-
-def test_another_experiment_is_refused(result):
-  with pytest.raises(errors.UsageError, match='holds another experiment: seed: 0 -> 5'):
-    moon_jax.run(config(seed=5), result.workdir)
 
 
 def test_every_public_name_is_there_and_documented():

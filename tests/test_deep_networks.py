@@ -8,7 +8,7 @@ from benchmarks import engine
 from moon_jax import models
 from moon_jax.config import cli
 from moon_jax.engine import experiment, programs
-from tests.test_benchmarks import assert_same_average, flags, with_torch
+from tests.test_benchmarks import assert_same_average, flags, with_torch, write_images
 
 
 def a_round(config):
@@ -39,16 +39,6 @@ def a_round(config):
 
 
 @pytest.mark.slow  # compiles ResNet-18 and the CNN-Transformer
-def write_images(path, num_train, side):
-  """Images of pixels that are 0 or 255."""
-  arrays, rng = {}, np.random.default_rng(0)
-  for split, count in (('train', num_train), ('test', 10)):
-    drawn = rng.choice([0, 255], (count, side, side, 3))
-    arrays[f'{split}_x'] = drawn.astype(np.uint8)
-    arrays[f'{split}_y'] = np.arange(count) % 10
-  np.savez(path, **arrays)
-
-
 @with_torch
 @pytest.mark.parametrize('algorithm', ['fedavg', 'moon'])
 @pytest.mark.parametrize('model', ['cnn_transformer', 'resnet18'])
@@ -61,7 +51,7 @@ def test_deep_networks_end_with_the_same_averaged_model(tmp_path, model, algorit
 
   file = tmp_path / 'images.npz'
   side, epochs = {'cnn_transformer': (32, 2), 'resnet18': (16, 1)}[model]
-  write_images(file, 12, side)
+  write_images(file, 12, side, 2)  # of 0 and 255
   more = [
     f'--config.algorithm={algorithm}',
     '--config.batch_size=4',  # of 6: the second one has 2 and filler

@@ -9,13 +9,15 @@ from docs import queue, records
 from moon_jax import config
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.runner import loop, run_directory, signals
+from tests.run_directories import TINY
 
-TINY = (
-  'data.source=digits model=mlp num_clients=3 num_rounds=2 local_epochs=1 '
-  'data.limit=200 partition.min_size=2 mlp.width=16 mlp.representation=8'
-)
+pytestmark = pytest.mark.usefixtures('quick_runs')
+
+SMALL = TINY | {'data.source': 'digits', 'model': 'mlp', 'num_rounds': 2}
+SMALL |= {'num_clients': 10, 'batch_size': 32}
+WORDS = ' '.join(f'{name}={value}' for name, value in SMALL.items())
 TABLE = f"""# SEEDS  FILE: VARIANT ...
-1,0  review: fedavg moon {TINY}  # small
+1,0  review: fedavg moon {WORDS}  # small
 """
 
 
@@ -36,7 +38,7 @@ def place(tmp_path):
 
 
 def short(names):
-  return [name.replace(TINY.replace(' ', '_') + '_', '') for name in names]
+  return [name.replace(WORDS.replace(' ', '_') + '_', '') for name in names]
 
 
 def test_the_order_is_that_of_the_table(place):
@@ -49,7 +51,7 @@ def test_the_order_is_that_of_the_table(place):
 
 
 def test_each_run_is_kept_once_and_what_was_stopped_goes_on(place, monkeypatch, capfd):
-  cells, results = place
+  cells, results = place[0][1::2], place[1]  # of MOON, with two seeds
   begun, run = [], loop.run
 
   def count(request, *words, **more):
@@ -58,27 +60,27 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(place, monkeypatch, 
 
   monkeypatch.setattr(loop, 'run', count)
   with pytest.raises(signals.StoppedError):
-    queue.work(cells[:2], results, Stopping())
+    queue.work(cells, results, Stopping())
   assert records.read(results) == {}
-  *_, left = queue.table(cells[:2], results, 1)
+  *_, left = queue.table(cells, results, 1)
   assert left.startswith('left: 2 runs, 3 rounds; about ')
   # As if it was killed while it kept the run.
   (results / cells[0].name).mkdir()
   (results / cells[0].name / 'metrics.jsonl').write_bytes(b'')
   with pytest.raises(UsageError, match='add the run'):
     records.read(results)
-  assert queue.work(cells[:2], results, signals.Stop()) is ExitCode.DONE
+  assert queue.work(cells, results, signals.Stop()) is ExitCode.DONE
   assert begun == [cells[0].name, cells[0].name, cells[1].name]
   kept = records.read(results)
-  assert sorted(kept) == sorted(cell.name for cell in cells[:2])
+  assert sorted(kept) == sorted(cell.name for cell in cells)
   for one in kept.values():
     assert one.about['machine']['cores'] >= 1
     assert one.about['machine']['processor']
     assert 'git_commit' in one.about
     assert 'checkpoint_every' not in one.command
-  assert queue.work(cells[:2], results, signals.Stop()) is ExitCode.DONE
+  assert queue.work(cells, results, signals.Stop()) is ExitCode.DONE
   assert len(begun) == 3
-  *lines, left = queue.table(cells[:2], results, 2)
+  *lines, left = queue.table(cells, results, 2)
   assert [line.split()[0] for line in lines] == ['kept', 'kept']
   assert left == 'left: 0 runs, 0 rounds; unknown hours of 2 cores'
 

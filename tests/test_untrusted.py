@@ -143,26 +143,16 @@ def test_programs_import_nothing_that_a_run_directory_brings(here, copy_of, imag
 
 
 @pytest.mark.slow
-def test_a_sweep_runs_nothing_that_a_run_directory_brings(here, copy_of):
-  """A stranger's runs among those of the sweep, and in place of one of them."""
+def test_a_report_runs_nothing_that_a_run_directory_brings(here, copy_of, capsys):
   write_set(here / 'data', DESCRIPTIONS['named'])
   copy_of(here / 'out/strange', **EVIL)
   pickled = copy_of(here / 'out/pickled', source='npz', path='evil.npz')
   np.savez('evil.npz', train_x=np.array([Pickled()], object))
   for name in ('partition.npz', 'features.npz'):
     np.savez(pickled / name, class_counts=np.array([Pickled()], object))
-  (copy_of(here / 'out/seed=1', **EVIL) / 'summary.json').unlink()
-  program, words = ('-m', 'moon_jax.sweep'), ('--over', 'seed=0,1', '--out=out')
-  done = processes.launch(here, *FEDAVG, *words, program=program)
-  assert done.returncode == ExitCode.USAGE
-  assert 'out/seed=1 holds another experiment' in done.stderr
-  assert not (here / 'out/seed=0').exists()
-  shutil.rmtree(here / 'out/seed=1')
-  done = processes.launch(here, *FEDAVG, *words, program=program)
-  assert done.returncode == ExitCode.DONE, done.stderr
-  assert 'not one of TFDS' in done.stderr
-  assert (here / 'out/seed=0/summary.json').exists()
-  assert (here / 'out/report/index.html').exists()
+  assert report(['out', '--out=report']) == ExitCode.DONE
+  assert 'not one of TFDS' in capsys.readouterr().err
+  assert (here / 'report/index.html').exists()
 
 
 @pytest.mark.parametrize('name', ['mnist', 'absent', 'huggingface:mnist'])

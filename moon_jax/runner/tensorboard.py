@@ -49,7 +49,9 @@ class Board:
     """
     with files.writing(folder):
       folder.mkdir(exist_ok=True)
-      self._writer = SummaryWriter(f'moon_jax:{folder}', purge_step=first_round)
+      # Its name has the second; the next start may come in the same one.
+      names = {'logdir': f'moon_jax:{folder}', 'filename_suffix': f'.{first_round}'}
+      self._writer = SummaryWriter(**names, purge_step=first_round)
 
   def add(self, group: str, record: Record) -> None:
     """Writes the finite numbers of a line of the records as `group/name`."""

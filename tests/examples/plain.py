@@ -1,4 +1,4 @@
-"""FedNova, FedDyn and FedAvg as their papers write them: numpy, loops, float64.
+"""FedNova and FedDyn as their papers write them: numpy, loops, float64.
 
 Shares no code with the package. A model is a list of (kernel, bias), a perceptron with
 ReLU after its first two layers, as `mlp` is.
@@ -91,14 +91,6 @@ def train(world, model, steps, bend=lambda gradient, model: gradient):
     velocity = combine(lambda v, g: world.momentum * v + g, velocity, slope)
     model = combine(lambda w, v: w - world.rate * v, model, velocity)
   return model
-
-
-def fedavg(world, model):
-  """The global model after each round."""
-  for cohort in world.rounds:
-    ends = [train(world, model, steps) for steps in cohort.values()]
-    model = mean([world.sizes[client] for client in cohort], ends)
-    yield model
 
 
 def fednova(world, model, rho):

@@ -20,15 +20,12 @@ from tests.world import largest_difference as apart
 pytestmark = pytest.mark.usefixtures('own_parts_of_the_file')
 
 LAYERS = ('encoder', 'head_hidden', 'head_output', 'classifier')
-UNEQUAL = {
+NUM_ROUNDS = 3
+NUMBERS = {
   'partition.name': 'quantity',
   'partition.beta': 0.3,
   'partition.min_size': 3,
   'participation': 0.6,
-}
-EQUAL = {'partition.name': 'iid'}
-NUM_ROUNDS = 3
-NUMBERS = {
   'seed': 3,
   'num_clients': 5,
   'data.limit': 120,
@@ -36,6 +33,8 @@ NUMBERS = {
   'local_epochs': 2,
   'execution.devices': '1',
   'execution.lanes': '2',
+  'mlp.width': 16,
+  'mlp.representation': 8,
   'optimizer.learning_rate': 0.05,
   'optimizer.momentum': 0.6,
   'optimizer.weight_decay': 0.01,
@@ -52,12 +51,10 @@ def as_plain(variables):
 
 
 @functools.cache
-def built(example, unequal):
+def built(example):
   """An example's experiment on a small part of the digits, and its compiled round."""
   settings = config_lib.load(f'examples/{example}.py') | NUMBERS
-  settings |= {'mlp.width': 16, 'mlp.representation': 8}
-  config = config_lib.validate(settings | (UNEQUAL if unequal else EQUAL))
-  made = experiment_lib.build(config)
+  made = experiment_lib.build(config_lib.validate(settings))
   state = experiment_lib.initial_state(made)
   inputs = programs.round_inputs(made, 0, made.planner.plan(0))
   return made, programs.lower_programs(made, state, inputs)[0].compile()
@@ -70,9 +67,9 @@ def forget_experiments():
   built.cache_clear()
 
 
-def engine(example, *, unequal=True, **numbers):
+def engine(example, **numbers):
   """The package's global models, the initial one first, and each round's numbers."""
-  made, run_round = built(example, unequal)
+  made, run_round = built(example)
   state = experiment_lib.initial_state(made)
   models, told = [as_plain(state.server.variables)], []
   for index in range(NUM_ROUNDS):
@@ -86,9 +83,9 @@ def engine(example, *, unequal=True, **numbers):
   return models, told
 
 
-def world(example, *, unequal=True):
+def world(example):
   """The same federation for the plain loops."""
-  made, _ = built(example, unequal)
+  made, _ = built(example)
   data = sources.load('digits', limit=NUMBERS['data.limit'])
   images = (data.train_images / 255 - data.mean) / data.std
   images = images.reshape(len(images), -1).astype(np.float64)
@@ -118,15 +115,6 @@ def test_fednova_is_the_papers(rho):
   # A round tells of the one before.
   taus = [0.0] + [tau_eff for _, tau_eff in expected]
   np.testing.assert_allclose([one['tau_eff'] for one in told], taus[:-1], rtol=1e-6)
-
-
-def test_fednova_is_fedavg_exactly_among_equal_clients():
-  for unequal in (False, True):
-    models, _ = engine('fednova', unequal=unequal, rho=0.6)
-    fedavg = list(plain.fedavg(world('fednova', unequal=unequal), models[0]))
-    for ours, theirs in zip(models[1:], fedavg, strict=True):
-      far = apart(ours, theirs)
-      assert far > 0.01 if unequal else far < 1e-5
 
 
 def test_feddyn_is_the_papers():

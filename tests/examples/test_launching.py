@@ -13,10 +13,9 @@ from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
 from moon_jax.runner import signals
 from tests.processes import ROOT, checkpoint, read_lines
-from tests.processes import launch as process
 from tests.selection import few
 
-pytestmark = pytest.mark.usefixtures('own_parts_of_the_file')
+pytestmark = pytest.mark.usefixtures('own_parts_of_the_file', 'quick_runs')
 
 TINY = (
   *('--config.data.limit=100', '--config.partition.min_size=1'),
@@ -69,7 +68,7 @@ def words_of(example, workdir):
   return [f'--config=examples/{example}.py', f'--workdir={workdir}', *TINY, *flags]
 
 
-@pytest.mark.parametrize('example', EXAMPLES)
+@pytest.mark.parametrize('example', few(['fednova', 'own_model_and_data'], EXAMPLES))
 def test_an_example_is_recorded_and_loaded(example, ended):
   _, knobs, columns = EXAMPLES[example]
   workdir = ended(example)
@@ -85,10 +84,14 @@ def test_an_example_is_recorded_and_loaded(example, ended):
   assert accuracy == pytest.approx(records[-1]['test_accuracy'], abs=1e-6)
 
 
-def test_the_records_have_the_algorithms_own_numbers(ended):
+@pytest.mark.slow
+def test_the_loss_of_feddyn_has_its_parts(ended):
   for record in read_lines(ended('feddyn') / 'metrics.jsonl'):
     parts = record['supervised_loss'] + record['linear_loss']
     assert record['train_loss'] == pytest.approx(parts + 0.05 * record['proximal_loss'])
+
+
+def test_fednova_records_its_effective_steps(ended):
   lines = read_lines(ended('fednova') / 'metrics.jsonl')
   taus = [record['tau_eff'] for record in lines]
   # Of the round before: at most four steps, 1 + 3/2 + 7/4 + 15/8.
@@ -96,7 +99,7 @@ def test_the_records_have_the_algorithms_own_numbers(ended):
   assert all(1 <= tau <= 6.125 for tau in taus[1:])
 
 
-@pytest.mark.parametrize('example', few(['fednova'], list(EXAMPLES)))
+@pytest.mark.parametrize('example', few(['fednova'], EXAMPLES))
 def test_an_example_resumes_to_the_same_bytes(example, ended, tmp_path, capsys):
   words = words_of(example, tmp_path / 'run')
   assert launch(words, StoppedInTheFirstRound()) == ExitCode.PREEMPTED
@@ -107,31 +110,6 @@ def test_an_example_resumes_to_the_same_bytes(example, ended, tmp_path, capsys):
   assert mine == whole
   mine, whole = (checkpoint(run, 3) for run in pair)
   assert mine == whole
-
-
-LOAD = """
-import sys, moon_jax
-from moon_jax.core.errors import UsageError
-try:
-  moon_jax.load(sys.argv[1])
-except UsageError as error:
-  print(error)
-moon_jax.load_config(sys.argv[2])
-print(moon_jax.load(sys.argv[1]).round)
-"""
-
-
-@pytest.mark.slow
-def test_another_process_loads_it_once_it_has_the_file(ended):
-  workdir = ended('fednova')
-  words = ['-c', LOAD, str(workdir), str(ROOT / 'examples/fednova.py')]
-  done = process(ROOT, program=words)
-  assert (done.returncode, done.stderr) == (0, '')
-  assert done.stdout.splitlines() == [
-    f"{workdir} holds a run with the algorithm 'fednova' of fednova.py, which is not "
-    'registered now: give the file that registers it by --config.',
-    '3',
-  ]
 
 
 def test_help_lists_its_knobs_if_it_has_the_file():

@@ -4,24 +4,28 @@ import shutil
 
 import pytest
 
+from moon_jax.runner import callbacks
+from tests.conftest import draw_pictures
 from tests.processes import check_success, launched
+from tests.run_directories import words_of
 
-TINY = (
-  '--config.local_epochs=1',
-  '--config.data.limit=300',
-  '--config.partition.min_size=2',
-  '--config.participation=0.5',
-  '--config.execution.devices=1',
-)
+TINY = words_of()
 RUN = (*TINY, '--config.checkpoint_every_rounds=1')
 SIX = (*RUN, '--config.num_rounds=6')
+
+
+@pytest.fixture(autouse=True, scope='module')
+def quick(quick_runs):
+  """All of these files have such runs; but for `whole`."""
 
 
 @pytest.fixture(scope='session')
 def whole(tmp_path_factory):
   """Six rounds of MOON in a folder of their own: (folder, process)."""
   folder = tmp_path_factory.mktemp('whole')
-  return folder, launched(folder, *SIX)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(callbacks.Draws, 'end', draw_pictures)
+    return folder, launched(folder, *SIX)
 
 
 @pytest.fixture(scope='session')

@@ -14,7 +14,8 @@ from moon_jax.config import cli
 from moon_jax.core.errors import DivergedError, ExitCode
 from moon_jax.runner import callbacks, loop
 from tests.processes import check_success, checkpoint, launch, launched
-from tests.test_api import TINY, config
+from tests.run_directories import TINY, words_of
+from tests.test_api import config
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -129,8 +130,8 @@ def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, whole):
     'def one(round):\n  return True\n'
     'moon_jax.register_callback(one)\nmoon_jax.register_callback(one)\n'
   )
-  flags = [f'--config.{name}={value}' for name, value in TINY.items()]
-  request = cli.parse([f'--config={path}', *flags, f'--workdir={tmp_path / "run"}'])
+  words = [f'--config={path}', *words_of(), f'--workdir={tmp_path / "run"}']
+  request = cli.parse(words)
   assert len(catalog.callbacks()) == 1
   assert loop.run(request) is ExitCode.DONE
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
@@ -182,8 +183,7 @@ def test_early_stopping_counts_tested_rounds_since_the_best(accuracies, stops):
 
 
 def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
-  still = {'optimizer.learning_rate': 1e-9, 'num_rounds': 30, 'local_epochs': 1}
-  flags = [f'--config.{name}={value}' for name, value in (TINY | still).items()]
+  flags = words_of(**{'optimizer.learning_rate': 1e-9, 'num_rounds': 30})
   words = [f'--config={ROOT}/examples/early_stopping.py', '--workdir=run']
   check_success(launched(tmp_path, *words, *flags))
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
@@ -191,6 +191,7 @@ def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
   assert summary['stopped'] == 'no better accuracy in 10 tests'
 
 
+@pytest.mark.slow
 def test_the_first_line_waits_for_no_picture_tensorboard_or_checkpoint(tmp_path):
   code = f"""
 import sys, moon_jax
@@ -199,10 +200,10 @@ def look(round):
   loaded = {{'tensorboardX', 'orbax.checkpoint', 'matplotlib'}} & set(sys.modules)
   assert round.number > 1 or not loaded, loaded
 
-moon_jax.run(
-  moon_jax.load_config('configs/digits_moon.py', {TINY!r}), 'run', callbacks=[look]
-)
+config = moon_jax.load_config('configs/digits_moon.py', {TINY | {'num_rounds': 2}!r})
+moon_jax.run(config, 'run', callbacks=[look])
 assert {{'tensorboardX', 'orbax.checkpoint', 'matplotlib'}} <= set(sys.modules)
+assert not {{'tensorflow', 'tensorflow_datasets', 'scipy.sparse'}} & set(sys.modules)
 """
   check_success(launch(tmp_path, program=('-c', code), PYTHONPATH=str(ROOT)))
 

@@ -19,19 +19,17 @@ from moon_jax.engine import experiment, tiers
 from moon_jax.predict import inference
 from moon_jax.runner import checkpoint, client_store, evaluation, saved_state
 from moon_jax.runner.client_store import ClientStore, read_index, write_index
+from tests.run_directories import TINY
 from tests.selection import few
 
 TIERS = ('device', 'disk')
-CHANGES = {
+# Memories in rounds, and not in tests.
+CHANGES = TINY | {
+  'algorithm': 'scaffold',
   'num_rounds': 6,
-  'local_epochs': 1,
-  'participation': 0.3,
   'checkpoint_every_rounds': 2,
-  'data.limit': 200,
-  'partition.min_size': 2,
   'mlp.width': 16,
   'mlp.representation': 8,
-  'execution.devices': '1',
 }
 
 
@@ -97,17 +95,17 @@ def assert_same(run, expected):
 
 # --- the same run in every tier -------------------------------------------------------
 
-# Memories in rounds, and in tests; then other kinds, none, and all uploads at once.
-PLAIN = ['scaffold', 'decentralized_moon']
-OTHERS = ['moon', 'solo', 'fedavg', 'sa_moon', 'dco_moon', 'krum']
+# Memories in rounds and in tests; then of neighbours, other kinds, none, all uploads.
+# Those in rounds alone are SCAFFOLD's, which most of these tests train.
+PLAIN = ['solo']
+OTHERS = ['decentralized_moon', 'moon', 'fedavg', 'sa_moon', 'dco_moon', 'krum']
 
 
 @pytest.mark.parametrize('algorithm', few(PLAIN, OTHERS))
 def test_every_tier_gives_the_same_run(tmp_path, algorithm):
   for tier in TIERS:
-    # 5 of 10 clients: Krum needs as many.
-    changes = {'participation': 0.5, 'eval_every_rounds': 4}
-    metrics = run(tmp_path / tier, tier, algorithm=algorithm, **changes).metrics
+    changes = {'algorithm': algorithm, 'eval_every_rounds': 4}
+    metrics = run(tmp_path / tier, tier, **changes).metrics
   assert_same(tmp_path / 'disk', tmp_path / 'device')
   told = [line['round'] for line in metrics if 'consensus_distance' in line]
   assert told == ([4, 6] if 'decentralized' in algorithm else [])
@@ -160,12 +158,13 @@ def test_a_flipped_bit_is_found_and_the_older_checkpoint_taken(
 
 
 def test_a_model_is_loaded_from_the_newest_checkpoint_that_has_its_memory(copied):
-  changes = {'algorithm': 'solo', 'participation': 1.0}
-  folder = copied('disk', **changes) / 'checkpoints'
-  place = read_index(folder / '6/clients.npz').places[3]
-  flip(folder / 'clients.bin', place * built_of('disk', **changes).memory.bytes_each)
-  found = [moon_jax.load(folder.parent, client=client).round for client in range(5)]
-  assert found == [6, 6, 6, 4, 6]
+  folder = copied(algorithm='solo') / 'checkpoints'
+  newest, older = (read_index(folder / step / 'clients.npz') for step in '64')
+  place, client = max(zip(newest.places, newest.clients, strict=True))
+  assert place not in older.places
+  flip(folder / 'clients.bin', place * built_of(algorithm='solo').memory.bytes_each)
+  found = [moon_jax.load(folder.parent, client=one).round for one in range(10)]
+  assert found == [4 if one == client else 6 for one in range(10)]
 
 
 @pytest.mark.parametrize('tier', few(['device'], TIERS))
@@ -191,27 +190,54 @@ def failing(number):
   return fail
 
 
+def unreadable(folder, monkeypatch):
+  monkeypatch.setattr(os, 'pread', failing(errno.EIO))
+
+
+def lost(folder, monkeypatch):
+  (folder / 'clients.bin').unlink()
+
+
+def garbled(folder, monkeypatch):
+  path = folder / 'clients.bin'
+  path.write_bytes(path.read_bytes()[::-1])
+
+
+def with_index(field, value):
+  """Makes damage by a stranger, who has the manifest say that all is well."""
+
+  def replace(folder, monkeypatch):
+    for step in '46':
+      index = read_index(folder / step / 'clients.npz')
+      wrong = getattr(index, field).astype(np.int64)
+      wrong[0] = value
+      write_index(folder / step / 'clients.npz', index._replace(**{field: wrong}))
+      (folder / step / 'manifest.json').unlink()
+      saved_state.write_manifest(folder / step, int(step))
+
+  return replace
+
+
 @pytest.mark.parametrize(
   ('damage', 'told'),
   [
-    ('unreadable', 'in clients.bin cannot be read (Input/output error)'),
-    ('lost', 'clients.bin is too short'),
-    ('garbled', 'in clients.bin has changed'),
+    (unreadable, 'in clients.bin cannot be read (Input/output error)'),
+    (lost, 'clients.bin is too short'),
+    (garbled, 'in clients.bin has changed'),
+    (with_index('clients', 10**9), 'there is no client 1000000000'),
+    (with_index('places', 2**62), 'clients.bin is too short'),
+    (with_index('checksums', 2**40), 'in clients.bin has changed'),
   ],
 )
 def test_a_file_without_what_any_checkpoint_needs(
   copied, damage, told, monkeypatch, capsys
 ):
-  workdir = copied()
-  path = workdir / 'checkpoints/clients.bin'
-  if damage == 'unreadable':
-    monkeypatch.setattr(os, 'pread', failing(errno.EIO))
-  elif damage == 'lost':
-    path.unlink()
-  else:
-    path.write_bytes(path.read_bytes()[::-1])
+  workdir = copied(algorithm='solo')
+  damage(workdir / 'checkpoints', monkeypatch)
+  with contextlib.suppress(NoCheckpointError):  # not all need what is damaged
+    moon_jax.load(workdir, client=3)
   with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
-    run(workdir, 'disk', num_rounds=8)
+    run(workdir, 'disk', algorithm='solo', num_rounds=8)
   assert f'{told}); set aside as bad-6-1' in capsys.readouterr().out
 
 
@@ -246,31 +272,6 @@ def test_a_write_that_fails_once_ends_the_run(tmp_path, trained, monkeypatch):
   assert len(calls) == 2  # not at the save
   run(tmp_path, 'disk', **seldom)
   assert_same(tmp_path, trained('device'))
-
-
-@pytest.mark.parametrize(
-  ('field', 'value', 'told'),
-  [
-    ('clients', 10**9, 'there is no client 1000000000'),
-    ('places', 2**62, 'clients.bin is too short'),
-    ('checksums', 2**40, 'in clients.bin has changed'),
-  ],
-)
-def test_an_index_that_a_stranger_made(copied, field, value, told, capsys):
-  workdir = copied(algorithm='solo')
-  folder = workdir / 'checkpoints' / '6'
-  index = read_index(folder / 'clients.npz')
-  wrong = getattr(index, field).astype(np.int64)
-  wrong[0] = value
-  write_index(folder / 'clients.npz', index._replace(**{field: wrong}))
-  (folder / 'manifest.json').unlink()
-  saved_state.write_manifest(folder, 6)
-  shutil.copytree(folder, folder.with_name('5'))  # to be kept, and so to be read
-  saved_state.write_manifest(folder.with_name('5'), 5)
-  with contextlib.suppress(NoCheckpointError):  # of the model, as it is loaded alone
-    moon_jax.load(workdir, client=3)
-  run(workdir, 'disk', algorithm='solo', num_rounds=8)
-  assert told in capsys.readouterr().out
 
 
 # --- the file -------------------------------------------------------------------------

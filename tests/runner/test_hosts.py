@@ -40,13 +40,17 @@ ROUNDS = '--config.num_rounds='
 DEVICES = '--config.execution.devices='
 
 
-@pytest.fixture
-def folders(tmp_path):
-  """Two, as of two hosts that share no disk."""
-  made = [tmp_path / name for name in ('first', 'second')]
+def made_in(place):
+  """Two folders, as of two hosts that share no disk."""
+  made = [place / name for name in ('first', 'second')]
   for folder in made:
     folder.mkdir()
   return made
+
+
+@pytest.fixture
+def folders(tmp_path):
+  return made_in(tmp_path)
 
 
 def lines(done):
@@ -58,31 +62,77 @@ def codes(done):
   return [one.returncode for one in done]
 
 
-def test_two_processes_are_one_with_two_devices(tmp_path, folders):
-  words = (*RUN, f'{ROUNDS}4')
+@pytest.fixture(scope='module')
+def two(tmp_path_factory):
+  """Both folders after a run that a signal has ended, and what was written then.
+
+  And after all others of the list, which go on with the first in one start.
+  """
+  folders = made_in(tmp_path_factory.mktemp('two'))
+  rng, labels = np.random.default_rng(0), np.arange(60) % 4
+  for folder, name in zip((*folders, folders[0]), ('both', 'both', 'one'), strict=True):
+    images = rng.integers(0, 256, (60, 8, 8), np.uint8)
+    arrays = {'train_x': images, 'test_x': images}
+    np.savez(folder / f'{name}.npz', train_y=labels, test_y=labels, **arrays)
+  words = (*RUN, f'{ROUNDS}3')
   with started(folders, *words, f'{DEVICES}1', **KEEP) as processes:
     processes[0].wait_for('compiling ')
     processes[1].send(signal.SIGTERM)
     done = finish(processes)
+
+  other = (*words, '--workdir=other')
+  data = (*other, '--config.data.source=npz', '--config.data.path=')
+  runs = [
+    words,  # process 0 reads what is saved, and sends it to the other one
+    words,  # nothing to do
+    (*data[:-1], f'{data[-1]}both.npz'),
+    (*data[:-1], f'{data[-1]}one.npz'),
+    (*words, '--config.seed=1'),
+    (*other, '--config.execution.lanes=1'),
+    (*other, '--config.execution.client_store=disk'),
+  ]
+  return folders, done, [one.stdout for one in many(folders, runs, 1)]
+
+
+def test_a_signal_to_one_process_ends_all(two):
+  _, done, _ = two
   assert codes(done) == [ExitCode.PREEMPTED] * 2
-  for said in lines(done):
+  for index, (said, one) in enumerate(zip(lines(done), done, strict=True)):
     assert 'Stopped by SIGTERM after round 1, which is saved. ' in said[-1]
-  for index, one in enumerate(done):
     assert f'process {index} of 2 (MOON_JAX_PROCESSES): waiting for all' in one.stdout
-  # Process 0 reads what is saved, and sends it to the other one.
-  done = run(folders, *words, f'{DEVICES}1')
-  for one in done:
-    check_success(one)
-  assert f'processes: 2; 2 on {HOST}' in done[0].stdout
-  assert 'resumed after round 1 of 4' in done[0].stdout
-  alone = (*words[:-2], f'--workdir={tmp_path / "alone"}', words[-1], f'{DEVICES}2')
-  loop.run(cli.parse(alone))
-  split, whole = folders[0] / 'run', tmp_path / 'alone'
-  assert (split / 'metrics.jsonl').read_bytes() == (
-    whole / 'metrics.jsonl'
-  ).read_bytes()
-  assert checkpoint(split, 4) == checkpoint(whole, 4)
-  assert contents(folders[1]) == {}
+
+
+def test_two_processes_are_one_with_two_devices(two, tmp_path):
+  folders, _, (first, _) = two
+  assert f'processes: 2; 2 on {HOST}' in first
+  assert 'resumed after round 1 of 3' in first
+  words = (*RUN[:-1], f'{ROUNDS}3', f'{DEVICES}2', f'--workdir={tmp_path}')
+  loop.run(cli.parse(words))
+  split, whole = (place / 'metrics.jsonl' for place in (folders[0] / 'run', tmp_path))
+  assert split.read_bytes() == whole.read_bytes()
+  assert checkpoint(split.parent, 3) == checkpoint(tmp_path, 3)
+
+
+def test_what_one_process_finds_out_is_told_by_all(two):
+  folders, _, (first, second) = two
+  assert 'nothing to do: the run has the 3 rounds asked for' in first
+  told = [line for line in first.splitlines() if line.startswith('2 ')]
+  assert [line for line in second.splitlines() if line.startswith('2 ')][2:] == told[2:]
+  for line, start in zip(
+    told,
+    (
+      f'2 Process 1 on {HOST} has another data set than process 0: SHA-256: ',
+      f'2 Process 1 on {HOST}: ',
+      '2 The run directory run holds another experiment: seed: 0 -> 1',
+      '2 2 processes need a lane each, and lanes are 1: start ',
+      "2 --config.execution.client_store='disk' must be device or auto in a run of 2 ",
+    ),
+    strict=True,
+  ):
+    assert line.startswith(start)
+  assert 'one.npz' in told[1]
+  assert not (folders[0] / 'other').exists()
+  assert {*contents(folders[1])} == {'runs.json', 'both.npz'}
 
 
 # --- the battery ----------------------------------------------------------------------
@@ -194,57 +244,6 @@ def test_different_commands_are_refused_with_the_difference(folders):
   assert lines(done) == [[line]] * 2
   assert codes(done) == [ExitCode.USAGE] * 2
   assert contents(folders[0]) == contents(folders[1]) == {}
-
-
-@pytest.mark.faults
-def test_what_one_process_finds_out_is_told_by_all(folders):
-  rng = np.random.default_rng(0)
-  labels = np.arange(60) % 4
-
-  def write(path):
-    images = rng.integers(0, 256, (60, 8, 8), np.uint8)
-    arrays = {'train_x': images, 'test_x': images}
-    np.savez(path, train_y=labels, test_y=labels, **arrays)
-
-  for folder in folders:
-    write(folder / 'others.npz')
-  write(folders[0] / 'one.npz')
-  for folder in folders:
-    write(folder / 'same.npz')
-  (folders[1] / 'same.npz').write_bytes((folders[0] / 'same.npz').read_bytes())
-
-  def words(name, *more):
-    data = ('--config.data.source=npz', f'--config.data.path={name}.npz')
-    return [*RUN, *data, f'{ROUNDS}1', *more]
-
-  runs = [
-    words('others'),
-    words('one'),
-    words('same'),
-    words('same'),  # nothing to do
-    words('same', '--config.seed=1'),
-    words('same', '--config.execution.lanes=1', '--workdir=other'),
-    words('same', '--config.execution.client_store=disk', '--workdir=other'),
-  ]
-  first, second = (one.stdout for one in many(folders, runs, 1))
-  assert 'nothing to do: the run has the 1 rounds asked for' in first
-  told = [line for line in first.splitlines() if line.startswith('2 ')]
-  assert [line for line in second.splitlines() if line.startswith('2 ')][2:] == told[2:]
-  for line, start in zip(
-    told,
-    (
-      f'2 Process 1 on {HOST} has another data set than process 0: SHA-256: ',
-      f'2 Process 1 on {HOST}: ',
-      '2 The run directory run holds another experiment: seed: 0 -> 1',
-      '2 2 processes need a lane each, and lanes are 1: start ',
-      "2 --config.execution.client_store='disk' must be device or auto in a run of 2 ",
-    ),
-    strict=True,
-  ):
-    assert line.startswith(start)
-  assert 'one.npz' in told[1]
-  assert not (folders[0] / 'other').exists()
-  assert {*contents(folders[1])} == {'runs.json', 'others.npz', 'same.npz'}
 
 
 @pytest.mark.faults

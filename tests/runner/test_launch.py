@@ -20,7 +20,6 @@ from tests.processes import (
   check_success,
   checkpoint,
   contents,
-  launch,
   launched,
   read_lines,
 )
@@ -56,7 +55,7 @@ def test_console(whole):
   told, _, phases = spent.partition(': ')
   assert told == 'where the time went'
   assert [words.split()[0] for words in phases.split(', ')] == [
-    *('compiling', 'training', 'testing', 'saving', 'idle'),
+    *('compiling', 'training', 'testing', 'saving', 'idle')
   ]
   assert results == 'results: runs/digits_moon-moon-s0'
 
@@ -155,7 +154,7 @@ def events(path):
 
 def test_finished_run_is_left_alone(whole, workdir):
   before = contents(workdir)
-  done = launch(whole[0], *SIX)
+  done = launched(whole[0], *SIX)
   check_success(done)
   ending = whole[1].stdout.partition('finished after')[1:]
   assert done.stdout == (
@@ -252,59 +251,26 @@ def test_diverging_run(tmp_path):
   assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
 
 
-# The modules that a run may not load, told after it has ended; the last one it must.
-WATCHED = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from moon_jax.__main__ import launch
-code = launch(sys.argv[2:])
-watched = 'tensorflow', 'tensorflow_datasets', 'scipy.sparse'
-print('loaded:', [name for name in (*watched, 'jax') if name in sys.modules])
-sys.exit(code)
-"""
-
-
-@pytest.mark.slow
-def test_another_algorithm(tmp_path):
-  words = ['num_rounds=3', 'eval_every_rounds=2', 'algorithm=solo', 'seed=3']
-  words = [str(ROOT), *TINY, *(f'--config.{word}' for word in words)]
-  done = launch(tmp_path, *words, program=('-c', WATCHED))
-  check_success(done)
-  assert done.stdout.splitlines()[-1] == "loaded: ['jax']"
-  metrics = read_lines(tmp_path / 'runs/digits_moon-solo-s3/metrics.jsonl')
-  assert ['test_accuracy' in line for line in metrics] == [False, True, True]
-  assert 'contrastive_loss' not in metrics[0]
-  assert 'test_accuracy_std' in metrics[1]
-
-
 def test_fedavg_on_an_npz_file_which_then_changes(tmp_path):
   rng = np.random.default_rng(0)
   labels = np.arange(120) % 3
   # Class i is bright in column i.
   images = rng.integers(0, 60, (120, 6, 5, 3), dtype=np.uint8)
   images[np.arange(120), :, labels] += 180
-
-  def save():
-    names = ('train_x', 'train_y', 'test_x', 'test_y')
-    arrays = (images[:90], labels[:90], images[90:], labels[90:])
-    np.savez(tmp_path / 'mine.npz', **dict(zip(names, arrays, strict=True)))
-
-  save()
+  arrays = {'train_x': images[:90], 'test_x': images[90:]}
+  arrays |= {'train_y': labels[:90], 'test_y': labels[90:]}
+  np.savez(tmp_path / 'mine.npz', **arrays)
   knobs = ['algorithm=fedavg', 'data.source=npz', 'data.path=mine.npz', 'num_clients=3']
   knobs += ['partition.name=iid', 'batch_size=8', 'optimizer.learning_rate=0.05']
   words = [*(f'--config.{knob}' for knob in knobs), '--workdir=.']
   check_success(launched(tmp_path, *words, '--config.num_rounds=2'))
   for line in read_lines(tmp_path / 'metrics.jsonl'):
     assert line['train_loss'] == line['supervised_loss']
-  summary = json.loads((tmp_path / 'summary.json').read_text())
-  assert summary['rounds'] == 2
   # One in three by guessing.
-  assert summary['test_accuracy'] > 0.8
-  with np.load(tmp_path / 'partition.npz') as saved:
-    assert saved['class_counts'].shape == (3, 3)
+  assert line['test_accuracy'] > 0.8
 
   images[0, 0, 0] += 1
-  save()
+  np.savez(tmp_path / 'mine.npz', **arrays)
   before = contents(tmp_path)
   done = launched(tmp_path, *words, '--config.num_rounds=3')
   # Who looked last stands in the lock.

@@ -11,17 +11,11 @@ import moon_jax
 from moon_jax.core import files
 from moon_jax.runner import checkpoint, client_store, saved_state
 from tests import power_loss, processes
+from tests.run_directories import TINY
 from tests.selection import few
 
 KINDS = ('flushed', 'named')
-CHANGES = {
-  'num_rounds': 4,
-  'local_epochs': 1,
-  'checkpoint_every_rounds': 1,
-  'data.limit': 200,
-  'partition.min_size': 2,
-  'execution.devices': '1',
-}
+CHANGES = TINY | {'num_rounds': 4, 'checkpoint_every_rounds': 1}
 
 
 def run(folder, tier):

@@ -3,8 +3,8 @@
 import pytest
 
 import moon_jax
+from tests.run_directories import TINY
 from tests.selection import few
-from tests.test_api import TINY
 
 
 @pytest.mark.parametrize(('num_rounds', 'traced'), few([(4, 2)], [(1, 1)]))

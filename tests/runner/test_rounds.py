@@ -12,23 +12,15 @@ from moon_jax.engine import programs as programs_lib
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import is_due
 from moon_jax.train import planning
+from tests.run_directories import TINY
 
 SECONDS = 60
 NUM_ROUNDS = 4
 
 
 def config():
-  return moon_jax.load_config(
-    'configs/digits_moon.py',
-    {
-      'num_rounds': NUM_ROUNDS,
-      'local_epochs': 1,
-      'data.limit': 300,
-      'partition.min_size': 2,
-      'execution.devices': '1',
-      'checkpoint_every_rounds': 100,
-    },
-  )
+  changes = {'num_rounds': NUM_ROUNDS, 'checkpoint_every_rounds': 100}
+  return moon_jax.load_config('configs/digits_moon.py', TINY | changes)
 
 
 def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(

@@ -371,8 +371,7 @@ def test_a_workdir_that_cannot_be(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'data',
-  [b'', b'{"a": ', b'[]', b'{}', b'{"a\xff": 1}', b'{"config": "x"}'],
+  'data', [b'', b'{"a": ', b'[]', b'{}', b'{"a\xff": 1}', b'{"config": "x"}']
 )
 def test_a_damaged_config_is_one_line(tmp_path, data):
   (tmp_path / run_directory.CONFIG).write_bytes(data)

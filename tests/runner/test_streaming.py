@@ -16,6 +16,8 @@ from tests.runner.test_natural import TINY, config
 from tests.selection import few
 
 CHANGES = {
+  'algorithm': 'moon',  # the frozen networks run once, over what clients own
+  'execution.devices': '2',
   'partition.min_size': 2,
   'participation': 0.5,
   'num_rounds': 4,
@@ -59,13 +61,11 @@ def check_same(one, other):
 @pytest.mark.parametrize(
   'changes',
   few(
+    [{}],
     [
-      {'algorithm': 'moon'},  # the frozen networks run once, over what clients own
-      {'algorithm': 'solo', 'execution.devices': '2', 'execution.client_store': 'disk'},
-    ],
-    [
-      {},
-      {'algorithm': 'moon', 'augmentation.name': 'crop_flip'},
+      {'algorithm': 'fedavg', 'execution.devices': '1'},
+      {'algorithm': 'solo', 'execution.client_store': 'disk'},
+      {'augmentation.name': 'crop_flip'},
       {'algorithm': 'scaffold', 'execution.client_store': 'disk'},
       {'algorithm': 'decentralized_moon', 'participation': 1.0},
       {
@@ -78,13 +78,16 @@ def check_same(one, other):
       },
     ],
   ),
-  ids=lambda changes: '-'.join(map(str, changes.values())) or 'fedavg',
+  ids=lambda changes: '-'.join(map(str, changes.values())) or 'moon',
 )
-def test_the_same_rounds_to_the_last_bit(changes, sources, tmp_path):
-  for name, knobs in zip(('memory', 'disk'), sources, strict=True):
-    moon_jax.run(config(knobs, **(CHANGES | changes)), tmp_path / name)
-  check_same(tmp_path / 'memory', tmp_path / 'disk')
-  clients = [line['clients'] for line in read_lines(tmp_path / 'disk/metrics.jsonl')]
+def test_the_same_rounds_to_the_last_bit(changes, sources, whole, tmp_path):
+  changed = CHANGES | changes
+  one = moon_jax.run(config(sources[0], **changed), tmp_path / 'memory')
+  other = whole
+  if changes:
+    other = moon_jax.run(config(sources[1], **changed), tmp_path / 'disk')
+  check_same(one.workdir, other.workdir)
+  clients = [line['clients'] for line in other.metrics]
   assert len({tuple(one) for one in clients}) > 1 or 'participation' in changes
 
 
@@ -141,10 +144,13 @@ def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(
 
 def unreadable(folder):
   """The clients whose records cannot be read."""
+  try:
+    stored = records.load_records(str(folder)).stored
+  except UsageError:
+    return {*range(4)}
   found = set()
   for client in range(4):
     try:
-      stored = records.load_records(str(folder)).stored
       stored.read(stored.records[[client]])
     except UsageError:
       found.add(client)
