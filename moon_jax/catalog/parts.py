@@ -1,13 +1,16 @@
 """What an entry of the catalog is: a part, its knobs and bounds, its metrics."""
 
+import contextlib
 import functools
 import importlib
 import math
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import RunError, UsageError
 
 
 class Bound(NamedTuple):
@@ -203,16 +206,35 @@ class Part(NamedTuple):
     Raises:
       UsageError: of a registered part: its function fails, or returns another thing.
     """
-    told = f'The {self.kind} {self.name!r}'
-    try:
+    with blamed(self):
       made = self.function(*given, **more)
-    except Exception as error:
-      if not self.registered or isinstance(error, UsageError):
-        raise
-      raise UsageError(f'{told} failed: {type(error).__name__}: {error}') from error
     if not isinstance(made, returns):
-      raise UsageError(f'{told} must return {returns}, not {type(made).__name__}.')
+      told = f'The {self.kind} {self.name!r} must return {returns}'
+      raise UsageError(f'{told}, not {type(made).__name__}.')
     return made
+
+
+@contextlib.contextmanager
+def blamed(*parts: Part) -> Iterator[None]:
+  """Makes an error one line that names those of the parts that are registered, if any.
+
+  Raises:
+    UsageError: with the line of their file, if one of their functions has failed.
+  """
+  try:
+    yield
+  except Exception as error:
+    own = [one for one in parts if one.registered]
+    if not own or isinstance(error, RunError):
+      raise
+    told = ' or the '.join(f'{one.kind} {one.name!r}' for one in own)
+    origins = [one.registered.get('origin') for one in own]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if os.path.realpath(f.filename) in origins]
+    where = f', line {lines[-1]}' if lines else ''
+    reason = str(error).strip().partition('\n')[0]
+    problem = f'The {told} failed{where}: {type(error).__name__}: {reason}'
+    raise UsageError(problem) from error
 
 
 @functools.cache

@@ -108,6 +108,9 @@ def register(
     registered = _source(make)
     _require_free((kind, name), registered['origin'], has_knobs=bool(knobs))
     _require_known(kind, knobs, traits)
+    for column, metric in more.get('metrics', {}).items():
+      if not isinstance(metric, Metric):
+        raise UsageError(f'{column!r} must be a moon_jax.Metric')
   except UsageError as error:
     raise UsageError(f'register_{kind}({name!r}): {error}.') from None
   fields = (kind, name, make, title or name, traits, knobs)

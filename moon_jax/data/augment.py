@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax import catalog
+from moon_jax.catalog.parts import blamed
 
 MARGIN = 4  # pixels added on each side before the crop; MOON's public code
 
@@ -25,7 +26,20 @@ def augmenter(name: str, **options: str | float | int | bool) -> Augment | None:
     rows [B] int32 that returns [B, H, W, C]. What happens to a sample is a function of
     the key and its position in the batch.
   """
-  return catalog.part('augmentation', name).build(object, **options)
+  part = catalog.part('augmentation', name)
+  augment = part.build(object, **options)
+  if not part.registered:
+    return augment
+
+  def traced(key, images, rows):
+    with blamed(part):
+      made, shape = augment(key, images, rows), (len(rows), *images.shape[1:])
+      if (made.shape, made.dtype) != (shape, images.dtype):
+        told = f'{made.dtype} of shape {made.shape}'
+        raise TypeError(f'it returns {told}, not {images.dtype} of shape {shape}')
+    return made
+
+  return traced
 
 
 def none() -> None:

@@ -13,6 +13,7 @@ from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
+from moon_jax.catalog.parts import blamed
 from moon_jax.config import Config, changed, flatten
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
@@ -93,13 +94,15 @@ def build(
   config, backend = with_its_clients(config), backend or jax.default_backend()
   loaded = (load or load_data)(config)
   config, data, num_dropped = users.clients_of(config, loaded)
-  image_shape = data.train_images.shape[1:]
-  network = make_network(config, image_shape, data.num_classes, backend)
+  network = make_network(config, data.train_images.shape[1:], data.num_classes, backend)
   split, see = deal(config, data)
   algorithm = make_algorithm(config, network)
-  planner, stream, memory = _planned(
-    config, data, split, network, algorithm, backend, min_steps
-  )
+  with blamed(catalog.part('algorithm', config.algorithm)):
+    scalars = traced.scalars(config, algorithm, 0)
+    traffic = client_training.traffic(algorithm, network.shapes, scalars)
+    own_models = tiers.has_own_models(algorithm, network.shapes)
+  given = data, split, network, algorithm, backend, min_steps
+  planner, stream, memory = _planned(config, *given)
   mesh = devices.mesh(planner.num_devices)
   own = devices.own_lanes(mesh, planner.num_lanes)
   planner = dataclasses.replace(planner, own_lanes=own)
@@ -109,7 +112,6 @@ def build(
     train = _in_memory(data, split, see, mesh)
     class_counts = partition.class_counts(split, data.train_labels, data.num_classes)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
-  scalars = traced.scalars(config, algorithm, 0)
   whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
   return Experiment(
     config=config,
@@ -126,10 +128,10 @@ def build(
     names=data.clients[: config.num_clients] if users.are_clients(config) else None,
     num_dropped=num_dropped,
     mesh=mesh,
-    traffic=client_training.traffic(algorithm, network.shapes, scalars),
+    traffic=traffic,
     data_digest=sources.digest(loaded),
     memory=memory,
-    own_models=tiers.has_own_models(algorithm, network.shapes),
+    own_models=own_models,
   )
 
 

@@ -15,6 +15,8 @@ from jax.stages import Compiled as Stage
 from jax.stages import Lowered
 
 from moon_jax import catalog
+from moon_jax.catalog.parts import blamed
+from moon_jax.config import flatten
 from moon_jax.core import tree
 from moon_jax.core.types import ClientMetrics, Scalars, State
 from moon_jax.data.augment import augmenter
@@ -121,10 +123,11 @@ def lower_programs(
       out_shardings=NamedSharding(experiment.mesh, PartitionSpec()),
     )
     test = jax.jit(functools.partial(evaluate, experiment))
-    return (
-      train_and_average.lower(state, *inputs, experiment.train),
-      test.lower(state, experiment.test),
-    )
+    with blamed(*catalog.registered(flatten(experiment.config))):
+      return (
+        train_and_average.lower(state, *inputs, experiment.train),
+        test.lower(state, experiment.test),
+      )
 
 
 def run_round(

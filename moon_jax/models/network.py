@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax import catalog
+from moon_jax.catalog.parts import blamed
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Outputs, PyTree
 from moon_jax.models import initializers
@@ -73,7 +74,24 @@ def make(
       f'{" or ".join(f"{s}x{s}" for s in sides)} pixels, the data has '
       f'{height}x{width}; use --config.model=mlp.'
     )
-  return of_module(module, image_shape, dtype)
+  with blamed(part):
+    network = of_module(module, image_shape, dtype)
+    if part.registered:
+      _require_outputs(network, image_shape, num_classes)
+  return network
+
+
+def _require_outputs(network, image_shape, num_classes):
+  """Raises TypeError unless it returns what Outputs tell, also in training."""
+  images = jnp.zeros((2, *image_shape), jnp.float32)
+  given = images, jnp.ones(2), jax.random.key(0)
+  trained, _ = jax.eval_shape(network.train, network.shapes, *given)
+  for made in (jax.eval_shape(network.apply, network.shapes, images), trained):
+    for name, leaf in made._asdict().items():
+      is_wide = name != 'logits' or leaf.shape[1:] == (num_classes,)
+      if not is_wide or leaf.ndim != 2 or len(leaf) != 2 or leaf.dtype != jnp.float32:
+        of = f'of 2 images and {num_classes} classes'
+        raise TypeError(f'the {name} {of} are {leaf.dtype} of shape {leaf.shape}')
 
 
 def of_module(

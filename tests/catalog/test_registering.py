@@ -250,7 +250,13 @@ def test_a_bad_registration_is_one_line(line, folder, capsys):
 AGGREGATE = 'moon_jax.Algorithm(aggregate=lambda s, mean, *more: mean.weighted)'
 FAILING = {
   'None': "The algorithm 'mine' must return ",
-  '1 / 0': "The algorithm 'mine' failed: ZeroDivisionError: division by zero",
+  '1 / 0': "The algorithm 'mine' failed, line 4: ZeroDivisionError: division by zero",
+  'moon_jax.Algorithm(init_client=lambda v: v[0])': "The algorithm 'mine' failed, line",
+  'moon_jax.Algorithm(loss=lambda o, *more: (o.logits, {}))': (
+    "The algorithm 'mine' failed: TypeError: Gradient only defined for scalar-output"
+  ),
+  'moon_jax.Algorithm(loss=lambda *given: None)': "The algorithm 'mine' failed: TypeEr",
+  'moon_jax.Algorithm(upload=lambda *given: 1)': "The algorithm 'mine' failed: ",
   AGGREGATE: 'aggregate must return a Server, not dict.',
 }
 
@@ -311,6 +317,10 @@ def test_classes_and_partials_of_a_notebook_s_cell():
     assert told['sha256'] == hashlib.sha256(method.encode()).hexdigest()
 
 
+Z = 'return moon_jax.Outputs(z, nn.Dense(num_classes)(z), features)'
+WIDE = Z.replace('num_classes', 'num_classes + 2')
+OF = 'of 2 images and 3 classes are'
+DARKER = 'return lambda key, images, rows: images[rows] // by'
 RETURN = 'return images, labels, images[:30], labels[:30]'
 LOST = "--config.partition.name='robin' must give each of 90 examples to one of 4 clien"
 
@@ -322,10 +332,21 @@ LOST = "--config.partition.name='robin' must give each of 90 examples to one of 
     (RETURN, 'return 0, 0', "--config.data.source='stripes' must return"),
     (RETURN, 'return images, labels, 0, 1', "--config.data.source='stripes': "),
     ('(np.arange(len(labels))', '(labels[:9]', LOST),
+    (Z, WIDE, f"The model 'tiny' failed: TypeError: the logits {OF} float32 of shape"),
+    (Z, Z.replace('(z,', '(z[0],'), f'the representation {OF} float32 of shape (4,)'),
+    (Z, Z.replace('features', 'features > 0'), f'the features {OF} bool'),
+    (Z, 'return z', "The model 'tiny' failed: "),
+    (Z, 'return z @ z', "The model 'tiny' failed, line "),
+    (DARKER, DARKER.replace('//', '/'), 'TypeError: it returns float32 of shape (8, 7'),
+    (DARKER, DARKER.replace('rows]', 'rows, 1:]'), 'returns uint8 of shape (8, 6'),
+    (DARKER, 'return lambda *given: None', "The augmentation 'darker' failed: A"),
+    (DARKER, DARKER.replace('[rows]', '+ rows'), "'darker' failed, line "),
+    (DARKER, 'return None', "'darker' failed: TypeError: 'NoneType' object is"),
   ],
 )
 def test_data_and_partitions_that_are_none_are_one_line(
   text, instead, told, folder, capsys
 ):
-  assert refused(folder, capsys, MINE.replace(text, instead)).startswith(told)
-  assert not (folder / 'run').exists()
+  assert text in MINE
+  assert told in refused(folder, capsys, MINE.replace(text, instead), *TINY[1:])
+  assert not any(path.read_bytes() for path in folder.glob('run/metrics.jsonl'))
