@@ -240,9 +240,12 @@ def first_state(algorithm, model='mlp', **changes):
   return state_of(make(algorithm, **changes), model)
 
 
-def state_of(chosen, model='mlp', num_clients=NUM_CLIENTS):
-  """The state of an Algorithm before the first round."""
-  return experiment.first_state(chosen, variables(model), num_clients)
+def state_of(chosen, model='mlp', num_clients=NUM_CLIENTS, num_devices=1):
+  """The state of an Algorithm before the first round, where each round leaves it."""
+  state = experiment.first_state(chosen, variables(model), num_clients)
+  if num_devices == 1:
+    return state
+  return devices.replicate(state, devices.mesh(num_devices))
 
 
 def run(
@@ -259,15 +262,17 @@ def run(
   data_of=lambda index, data: data,
   **options,
 ):
-  """Runs rounds and returns the state and the metrics after each of them.
+  """Runs rounds and returns the state and the metrics after each of them, in numpy.
 
   `data_of` makes the training split of a round from the world's.
   """
   plans, chosen = plans or planner(), make(algorithm, **options)
   num_clients = len(plans.sizes)
-  state = state_of(chosen, model, num_clients)
+  state = state_of(chosen, model, num_clients, plans.num_devices)
   numbers = scalars(chosen, seed, optimizer, local_optimizer)
-  fixed = {k: v for k, v in options.items() if k not in chosen.hyperparameters}
+  # On `initial` only the first state depends.
+  traced = {*chosen.hyperparameters, 'initial'}
+  fixed = {k: v for k, v in options.items() if k not in traced}
   # The numbers of a server optimizer are traced, but it has to have them.
   fixed |= {k: 1.0 for k in options if k.startswith('server_') and k not in fixed}
   history = []
@@ -287,7 +292,12 @@ def run(
     data = data_of(index, train_split(model))
     state, metrics = run_round(state, plan.for_device(), numbers, data)
     history.append((state, metrics))
-  return history
+  return jax.device_get(history)
+
+
+def of_client(stacked, client):
+  """A client's own of what is stacked over the clients, in numpy."""
+  return jax.tree.map(lambda leaf: np.asarray(leaf)[client], stacked)
 
 
 def largest_difference(a, b):

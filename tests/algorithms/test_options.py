@@ -1,17 +1,18 @@
 """What is chosen beside the algorithm, against the reference and by reduction."""
 
+import jax
 import numpy as np
 import pytest
 
-from moon_jax.core import tree
 from tests import reference, world
 from tests.engine.test_round import TOLERANCE, assert_equal_to_reference, reference_run
+from tests.selection import few
 
 # Batches of one example are normalised unlike in the reference: none here.
-NORMALISED_SIZES = (7, 16, 25, 18)
+NORMALISED_SIZES = (7, 16, 23, 16)
 
 
-@pytest.mark.parametrize('name', ['nesterov', 'adam', 'adamw'])
+@pytest.mark.parametrize('name', few(['adamw'], ['nesterov', 'adam']))
 def test_local_optimizers_equal_the_reference(name):
   # Adam's first steps are of the size of the rate however small the gradient is, and
   # rounding decides about those near 0: few steps, at a small rate. The large decay
@@ -34,7 +35,10 @@ SERVER = {
 
 @pytest.mark.parametrize(
   ('algorithm', 'name'),
-  [('fedavg', 'sgd'), ('fedavg', 'adam'), ('fedavg', 'yogi'), ('scaffold', 'sgd')],
+  few(
+    [('fedavg', 'sgd'), ('scaffold', 'yogi')],
+    [('fedavg', 'adam'), ('fedavg', 'yogi'), ('scaffold', 'sgd')],
+  ),
 )
 def test_server_optimizers_equal_the_reference(algorithm, name):
   found = world.run(algorithm, 3, server_optimizer=name, **SERVER[name])
@@ -49,7 +53,7 @@ def test_server_optimizers_equal_the_reference(algorithm, name):
 
 
 # SCAFFOLD's own paper averages uniformly.
-@pytest.mark.parametrize('algorithm', ['fedavg', 'scaffold'])
+@pytest.mark.parametrize('algorithm', few(['fedavg'], ['scaffold']))
 def test_uniform_weights_equal_the_reference(algorithm):
   plans = world.planner(uniform_weights=True)
   found = world.run(algorithm, 2, plans=plans)
@@ -89,7 +93,7 @@ def test_averaged_statistics_equal_the_reference():
     assert world.largest_difference(statistics, truth.stats) < TOLERANCE
 
 
-@pytest.mark.parametrize('algorithm', ['moon', 'decentralized_moon'])
+@pytest.mark.parametrize('algorithm', few(['moon'], ['decentralized_moon']))
 def test_local_statistics_equal_the_reference(algorithm):
   found, expected = normalised_run(algorithm, 'local')
   inside = [(s._replace(clients=s.clients.inner), metrics) for s, metrics in found]
@@ -97,7 +101,7 @@ def test_local_statistics_equal_the_reference(algorithm):
   for (state, _), truth in zip(found, expected, strict=True):
     assert truth.client_stats
     for client, wanted in truth.client_stats.items():
-      mine = tree.gather(state.clients.statistics, client)
+      mine = world.of_client(state.clients.statistics, client)
       assert world.largest_difference(mine, wanted) < TOLERANCE
   averaged = reference_run(
     algorithm, 3, model='mlp_bn', plans=world.planner(sizes=NORMALISED_SIZES)
@@ -114,12 +118,14 @@ def test_local_statistics_never_leave_and_are_what_is_tested():
   assert world.largest_difference(state.server.variables['batch_stats'], first) == 0
   tested = made.evaluated(state.server, state.clients)
   images = world.data('mlp_bn')[1]
+  apply = jax.jit(world.network('mlp_bn').apply)
+  forward = jax.jit(reference.mlp_bn.forward, static_argnames='training')
   for client in range(4):
-    model = tree.gather(tested, client)
-    logits = world.network('mlp_bn').apply(model, images).logits
+    model = world.of_client(tested, client)
+    logits = apply(model, images).logits
     stats = truth.client_stats.get(client, first)
     plain = reference.Model(truth.params, stats)
-    wanted = reference.mlp_bn.forward(plain, images, training=False)[2]
+    wanted = forward(plain, images, training=False)[2]
     np.testing.assert_allclose(logits, wanted, atol=1e-4)
 
 

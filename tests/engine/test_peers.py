@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from moon_jax.algorithms.wrappers import topology
-from moon_jax.core import tree
 from moon_jax.runner import metrics as metrics_lib
 from tests import world
 from tests.engine.test_round import PEERS, TOLERANCE, reference_run
+from tests.selection import few
 
 
-@pytest.mark.parametrize('name', PEERS)
+@pytest.mark.parametrize('name', few(['decentralized_moon'], PEERS))
 def test_the_complete_graph_with_all_present_is_the_server_that_counts_alike(name):
   graph = topology.metropolis_hastings(topology.complete(num_clients=4))
   mixing = functools.partial(topology.among, graph)
@@ -31,8 +31,9 @@ def test_the_complete_graph_with_all_present_is_the_server_that_counts_alike(nam
 
 
 def test_every_peer_is_tested_with_its_own_model():
-  state, _ = world.run('decentralized_fedavg', 1)[-1]
-  tested = world.make('decentralized_fedavg').evaluated(state.server, state.clients)
+  name, plans = 'decentralized_moon', world.planner(cohort_size=4)
+  state, _ = world.run(name, 1, plans=plans)[-1]
+  tested = world.make(name).evaluated(state.server, state.clients)
   assert world.largest_difference(tested, state.clients.model) == 0
   assert len(jax.tree.leaves(tested)[0]) == 4
 
@@ -51,7 +52,7 @@ def test_traffic_on_a_ring_of_four(clients, transfers):
   plan = plan._replace(clients=np.array(clients), mixing=mixing)
   assert plan.num_transfers() == transfers
   _, metrics = world.run('fedavg', 1)[0]
-  record = metrics_lib.round_record(1, plan, jax.device_get(metrics), traffic=(100, 40))
+  record = metrics_lib.round_record(1, plan, metrics, traffic=(100, 40))
   assert (record['bytes_down'], record['bytes_up']) == (100 * transfers, 40 * transfers)
   assert plan._replace(mixing=None).num_transfers() == len(clients)
 
@@ -61,7 +62,7 @@ def test_centralized_is_one_client_with_all_the_data():
   history = world.run('centralized', 2, plans=plans)
   expected = reference_run('centralized', 2, plans=plans)
   for (state, metrics), truth in zip(history, expected, strict=True):
-    own = tree.gather(state.clients['params'], 0)
+    own = world.of_client(state.clients['params'], 0)
     assert world.largest_difference(own, truth.params) < TOLERANCE
     loss = metrics.sums['train_loss'].sum() / metrics.num_seen.sum()
     np.testing.assert_allclose(loss, truth.train_loss, atol=TOLERANCE)

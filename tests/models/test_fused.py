@@ -42,7 +42,7 @@ def arrays(channels, side, examples, size, features):
   images = rng.normal(size=(channels, side, side, examples))
   height, width = np.broadcast_to(size, 2)
   kernel = rng.normal(size=(height, width, channels, features)) / width
-  return [jnp.float32(a) for a in (images, kernel, rng.normal(size=features))]
+  return [np.float32(a) for a in (images, kernel, rng.normal(size=features))]
 
 
 def in_turn(x, kernel, bias, padding):
@@ -51,11 +51,17 @@ def in_turn(x, kernel, bias, padding):
   return nn.relu(pooling.max_pool(y) + bias.reshape(-1, 1, 1, 1))
 
 
-def with_gradients(function, *given):
+def with_gradients(function, padding, *given):
   """Its value, and its gradients along a fixed direction."""
-  y, pull = jax.vjp(function, *given)
+  y, pull = jax.vjp(lambda *a: function(*a, padding), *given)
   direction = np.random.default_rng(1).normal(size=y.shape)
   return (y, *pull(direction.astype(y.dtype)))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def both(functions, padding, *given):
+  """The values and gradients of two functions, of one program."""
+  return [with_gradients(function, padding, *given) for function in functions]
 
 
 def relative(found, expected):
@@ -77,9 +83,7 @@ def relative(found, expected):
   ],
 )
 def test_values_and_gradients(shape, padding, fused):
-  given = arrays(*shape)
-  found = with_gradients(lambda *a: fused(*a, padding), *given)
-  expected = with_gradients(lambda *a: in_turn(*a, padding), *given)
+  found, expected = both((fused, in_turn), padding, *arrays(*shape))
   assert 0.2 < float(jnp.mean(found[0] > 0)) < 0.98  # ReLU cuts off some
   for one, other in zip(found, expected, strict=True):
     assert relative(one, other) < 2e-6
@@ -87,27 +91,23 @@ def test_values_and_gradients(shape, padding, fused):
 
 def test_lanes_of_their_own_weights_and_with_common_images(fused):
   x, kernel, bias = arrays(2, 8, 4, 3, 5)
-  lanes = (jnp.stack([x, -x]), jnp.stack([kernel, 2 * kernel]), jnp.stack([bias, bias]))
-
-  def batched(function, axes, *given):
-    run = jax.vmap(lambda *a: with_gradients(lambda *b: function(*b, NONE), *a), axes)
-    return run(*given)
+  lanes = (np.stack([x, -x]), np.stack([kernel, 2 * kernel]), np.stack([bias, bias]))
 
   for axes, given in ((0, lanes), ((None, 0, 0), (x, *lanes[1:]))):
-    found = batched(fused, axes, *given)
-    for one, other in zip(found, batched(in_turn, axes, *given), strict=True):
+    batched = jax.vmap(functools.partial(both, (fused, in_turn), NONE), axes)
+    for one, other in zip(*batched(*given), strict=True):
       assert relative(one, other) < 2e-6
 
 
 def test_what_is_no_number_reaches_the_squares_whose_windows_have_it(fused):
   x, kernel, bias = arrays(2, 8, 4, 3, 5)
-  x = x.at[0, 4, 3, 1].set(jnp.nan)
-  found = fused(x, kernel, bias, NONE)
-  expected = in_turn(x, kernel, bias, NONE)
-  assert 0 < jnp.isnan(expected).mean() < 0.25
-  assert jnp.isnan(fused(x, kernel.at[0].set(jnp.nan), bias, NONE)).all()
-  np.testing.assert_array_equal(jnp.isnan(found), jnp.isnan(expected))
-  assert relative(jnp.nan_to_num(found), jnp.nan_to_num(expected)) < 2e-6
+  x[0, 4, 3, 1] = np.nan
+  ((found, *_), (expected, *_)) = both((fused, in_turn), NONE, x, kernel, bias)
+  assert 0 < np.isnan(expected).mean() < 0.25
+  np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+  assert relative(np.nan_to_num(found), np.nan_to_num(expected)) < 2e-6
+  kernel[0] = np.nan
+  assert np.isnan(both((fused, in_turn), NONE, x, kernel, bias)[0][0]).all()
 
 
 def test_images_are_not_cut_off(fused):
@@ -135,7 +135,10 @@ def test_a_cpu_without_avx_512_computes_the_same(tmp_path):
 def test_other_and_mixed_types_are_computed_by_the_banded_form(which):
   given = arrays(2, 8, 4, 3, 5)
   given = [a.astype(jnp.bfloat16) if i in which else a for i, a in enumerate(given)]
-  found, expected = (FORMS[form].pooled(*given, NONE) for form in ('fused', 'banded'))
+  forms = [
+    jax.jit(FORMS[name].pooled, static_argnums=3) for name in ('fused', 'banded')
+  ]
+  found, expected = (form(*given, NONE) for form in forms)
   np.testing.assert_array_equal(found, expected)
 
 

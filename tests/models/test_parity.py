@@ -65,7 +65,7 @@ def seeded_variables(module, shape):
 
   def fill(path, leaf):
     keys = [part.key for part in path[1:]]  # without 'params' or 'batch_stats'
-    return jnp.asarray(seeded.leaf('/'.join(keys), leaf.shape))
+    return seeded.leaf('/'.join(keys), leaf.shape)
 
   with jax.enable_x64(False):
     boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros(shape))
@@ -85,10 +85,10 @@ def representation_and_logits(outputs):
 
 def computed(module, shape):
   """What make_golden.golden returns, from JAX."""
-  images = jnp.asarray(seeded.numbers('images', shape))
+  images = seeded.numbers('images', shape)
   variables = seeded_variables(module, shape)
 
-  def loss(params, images):
+  def loss(params, images, variables):
     outputs, state = module.apply(
       variables | {'params': params},
       images,
@@ -101,12 +101,13 @@ def computed(module, shape):
     return total, (outputs, state)
 
   @jax.jit
-  def run(params, images):
-    gradients, (outputs, state) = jax.grad(loss, (0, 1), has_aux=True)(params, images)
+  def run(variables, images):
+    given = variables['params'], images, variables
+    gradients, (outputs, state) = jax.grad(loss, (0, 1), has_aux=True)(*given)
     evaluated = representation_and_logits(module.apply(variables | state, images))
     return outputs, gradients, state, evaluated
 
-  outputs, (gradients, of_images), state, evaluated = run(variables['params'], images)
+  outputs, (gradients, of_images), state, evaluated = run(variables, images)
   found = {f'output/{i}': output for i, output in enumerate(outputs)}
   found |= {f'evaluated/{i}': output for i, output in enumerate(evaluated)}
   found['gradient/images'] = seeded.summary('images', of_images)

@@ -53,12 +53,12 @@ class Federation:
     self.labels = np.asarray(labels, np.int32)
     self.sizes = sizes
     self.everyone = range(num_clients)
-    params = jax.tree.map(jnp.asarray, params)
+    params = jax.tree.map(np.asarray, params)
     self.initial = Model(params, first_stats(params))
     self.server = self.initial
     self.server_moments = optimizers.server_zeros(params, options)
     self.trained = {}  # client id -> [Model], one for each time it took part
-    nothing = jax.tree.map(jnp.zeros_like, params)
+    nothing = jax.tree.map(np.zeros_like, params)
     self.control = nothing
     self.controls = {client: nothing for client in self.everyone}
     start = options.initial_temperature
@@ -84,6 +84,8 @@ class Federation:
 
   def negatives(self, client, received):
     """The Models that MOON's representation is pushed away from."""
+    if not self.options.algorithm.endswith('moon'):
+      return []
     if client in self.trained:
       return self.trained[client][-self.options.num_previous :]
     substitutes = {'none': [], 'global': [received], 'init': [self.initial]}
@@ -120,7 +122,6 @@ class Federation:
           self.loss_weights(),
           tau,
           network=options.network,
-          terms=TERMS[options.algorithm],
           similarity_on=options.similarity_on,
         )
 
@@ -237,7 +238,7 @@ class Federation:
       params=self.server.params,
       clients={client: models[-1].params for client, models in self.trained.items()},
       **mean_losses(trained.values()),
-      drift={c: float(jnp.sqrt(squared_distance(ends[c], starts[c]))) for c in cohort},
+      drift={c: float(np.sqrt(squared_distance(ends[c], starts[c]))) for c in cohort},
       stats=self.server.stats,
       client_stats={client: own[-1].stats for client, own in self.trained.items()},
       control=self.control,
@@ -247,18 +248,6 @@ class Federation:
       deviation=deviation,
       exceeding=self.exceeding,
     )
-
-
-TERMS = {
-  'fedavg': (),
-  'fedprox': ('proximal',),
-  'moon': ('contrastive',),
-  'solo': (),
-  'scaffold': (),
-  'sa_moon': ('contrastive',),
-  'dco_moon': ('contrastive',),
-  'centralised': (),
-} | dict.fromkeys(rules.RULES, ())
 
 
 def mean_losses(trained):

@@ -17,7 +17,7 @@ class Losses(NamedTuple):
   total: float
   supervised: float
   contrastive: float  # 0 without MOON's term, and for a client without a negative
-  proximal: float  # ||w - w_received||^2 / 2; 0 unless FedProx
+  proximal: float  # ||w - w_received||^2 / 2, of every algorithm
   positive_cosine: float  # mean sim(z, z_global); NaN where contrastive is 0 by rule
   negative_cosine: float  # mean sim(z, z_previous), over all negatives; NaN likewise
   accuracy: float  # share of the examples whose highest logit is their label's
@@ -74,7 +74,6 @@ def batch_loss(
   tau,
   *,
   network,
-  terms,
   similarity_on,
 ):
   """The local objective on one batch.
@@ -89,7 +88,6 @@ def batch_loss(
     weights: Weights of the three terms.
     tau: [] temperature of L_con.
     network: a Network.
-    terms: which of 'contrastive' and 'proximal' the objective has.
     similarity_on: 'representation' or 'features', what L_con compares.
 
   Returns:
@@ -103,16 +101,14 @@ def batch_loss(
   z, logits, stats = compared(Model(params, stats), training=True)
   supervised = jnp.mean(cross_entropy(logits, labels))
   contrastive = 0.0
-  proximal = 0.0
   cosines = (jnp.nan, jnp.nan)
-  if 'contrastive' in terms and negatives:
+  if negatives:
     z_global = compared(received, training=False)[0]
     z_previous = [compared(model, training=False)[0] for model in negatives]
     contrastive = jnp.mean(model_contrastive(z, z_global, z_previous, tau))
     to_previous = jnp.stack([cosine_similarity(z, n) for n in z_previous])
     cosines = (jnp.mean(cosine_similarity(z, z_global)), jnp.mean(to_previous))
-  if 'proximal' in terms:
-    proximal = 0.5 * squared_distance(params, received.params)
+  proximal = 0.5 * squared_distance(params, received.params)
   accuracy = jnp.mean(jnp.where(jnp.argmax(logits, axis=1) == labels, 1.0, 0.0))
   total = (
     weights.supervised * supervised
@@ -124,7 +120,12 @@ def batch_loss(
 
 
 # Only the first argument is trained: the other models are frozen, in evaluation mode.
-gradient_and_losses = jax.jit(
+_compiled = jax.jit(
   jax.grad(batch_loss, argnums=0, has_aux=True),
-  static_argnames=('network', 'terms', 'similarity_on'),
+  static_argnames=('network', 'similarity_on'),
 )
+
+
+def gradient_and_losses(*given, **chosen):
+  """The gradient of `batch_loss`, and what it returns beside the total, in numpy."""
+  return jax.device_get(_compiled(*given, **chosen))

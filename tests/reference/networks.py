@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 # Accelerators round the factors of a float32 product unless told not to.
@@ -146,8 +147,8 @@ def first_stats(params):
   """Mean 0 and variance 1 for each layer that has a `scale`."""
   return {
     name: {
-      'mean': jnp.zeros_like(jnp.asarray(layer['scale'])),
-      'var': jnp.ones_like(jnp.asarray(layer['scale'])),
+      'mean': np.zeros_like(layer['scale']),
+      'var': np.ones_like(layer['scale']),
     }
     for name, layer in params.items()
     if 'scale' in layer
@@ -156,18 +157,18 @@ def first_stats(params):
 
 def squared_distance(a, b):
   """||a - b||^2 over all parameters of two models."""
-  squares = jax.tree.map(lambda x, y: jnp.sum((x - y) ** 2), a, b)
+  squares = jax.tree.map(lambda x, y: ((x - y) ** 2).sum(), a, b)
   return sum(jax.tree.leaves(squares))
 
 
 def norm(tree):
   """||tree||_2 over all its leaves."""
-  return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
+  return np.sqrt(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
 
 
 def combine(coefficients, trees):
   """sum_i coefficients_i trees_i; coefficients are plain numbers."""
-  total = jax.tree.map(jnp.zeros_like, trees[0])
+  total = jax.tree.map(np.zeros_like, trees[0])
   for coefficient, tree in zip(coefficients, trees, strict=True):
     a = float(coefficient)
     total = jax.tree.map(lambda t, x, a=a: t + a * x, total, tree)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 
 class Moments(NamedTuple):
@@ -15,7 +15,7 @@ class Moments(NamedTuple):
 
 def zeros(params):
   """Nothing remembered."""
-  empty = jax.tree.map(jnp.zeros_like, params)
+  empty = jax.tree.map(np.zeros_like, params)
   return Moments(empty, empty)
 
 
@@ -51,7 +51,7 @@ def adam_step(
   v = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g**2, moments.second, gradient)
   m_scale, v_scale = 1 - b1**count, 1 - b2**count
   params = jax.tree.map(
-    lambda w, m, v: w - rate * (m / m_scale) / (jnp.sqrt(v / v_scale) + epsilon),
+    lambda w, m, v: w - rate * (m / m_scale) / (np.sqrt(v / v_scale) + epsilon),
     params,
     m,
     v,
@@ -89,8 +89,8 @@ def server_zeros(params, options):
   """m = 0 and v = tau^2, the least that Algorithm 2 of Reddi et al. allows."""
   least = options.server_tau**2
   return Moments(
-    jax.tree.map(jnp.zeros_like, params),
-    jax.tree.map(lambda w: jnp.full_like(w, least), params),
+    jax.tree.map(np.zeros_like, params),
+    jax.tree.map(lambda w: np.full_like(w, least), params),
   )
 
 
@@ -116,13 +116,11 @@ def server_step(params, moments, update, options):
     return b2 * v + (1 - b2) * u**2
 
   def yogi(v, u):
-    return v - (1 - b2) * u**2 * jnp.sign(v - u**2)
+    return v - (1 - b2) * u**2 * np.sign(v - u**2)
 
   m = jax.tree.map(lambda m, u: b1 * m + (1 - b1) * u, moments.first, update)
   rule = {'adam': adam, 'yogi': yogi}[options.server_optimizer]
   v = jax.tree.map(rule, moments.second, update)
   tau = options.server_tau
-  params = jax.tree.map(
-    lambda w, m, v: w + rate * m / (jnp.sqrt(v) + tau), params, m, v
-  )
+  params = jax.tree.map(lambda w, m, v: w + rate * m / (np.sqrt(v) + tau), params, m, v)
   return params, Moments(m, v)
