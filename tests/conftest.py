@@ -113,7 +113,7 @@ draw_pictures = callbacks.Draws.end
 
 @pytest.fixture(scope='module')
 def quick_runs():
-  """A file's runs draw no pictures, and trace a program that an earlier one has not."""
+  """A file's runs draw no pictures, and trace only programs that no earlier one has."""
   compiled, compile_anew = {}, programs.compile_programs
 
   def compile_once(experiment, state, inputs, **donating):

@@ -122,10 +122,6 @@ def test_help_lists_its_knobs_if_it_has_the_file():
 @pytest.mark.parametrize(
   ('flags', 'told'),
   [
-    (
-      '--config.fednova.roh=0.5',
-      "--config.fednova.roh is not a knob. Did you mean 'fednova.rho'?",
-    ),
     ('--config.fednova.rho=1', '--config.fednova.rho=1.0 must be in [0, 1).'),
     (
       '--config.optimizer.nesterov=true',

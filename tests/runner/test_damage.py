@@ -47,7 +47,6 @@ def flip_a_bit(step):
   data = bytearray(path.read_bytes())
   data[len(data) // 2] ^= 1
   path.write_bytes(data)
-  return path
 
 
 # --- corruption -----------------------------------------------------------------------

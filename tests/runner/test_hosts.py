@@ -137,13 +137,14 @@ def test_what_one_process_finds_out_is_told_by_all(two):
 
 # --- the battery ----------------------------------------------------------------------
 
-# Many runs in one start: JAX and its processes are started once.
+# Many runs in one start: JAX and its processes are started once, and nothing is drawn.
 MANY = """
 import json, sys
 from moon_jax.config import cli
 from moon_jax.engine import hosts
 from moon_jax.core.errors import RunError
-from moon_jax.runner import loop
+from moon_jax.runner import callbacks, loop
+callbacks.Draws.end = lambda self: None
 runs = [[*words, *sys.argv[1:]] for words in json.load(open('runs.json'))]
 with hosts.joined(cli.parse(runs[0]).config.execution, dict):
   for words in runs:

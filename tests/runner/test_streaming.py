@@ -91,6 +91,7 @@ def test_the_same_rounds_to_the_last_bit(changes, sources, whole, tmp_path):
   assert len({tuple(one) for one in clients}) > 1 or 'participation' in changes
 
 
+@pytest.mark.slow
 def test_rounds_in_memory_are_those_of_the_run(sources, whole):
   found = [one.metrics for one in moon_jax.rounds(config(sources[1], **CHANGES))]
   assert found == whole.metrics
