@@ -41,11 +41,6 @@ def outcome(deviation: jax.Array, theta: jax.Array) -> jax.Array:
   return (deviation > theta).astype(jnp.float32)
 
 
-def dynamic_mu(mu: jax.Array, p: jax.Array) -> jax.Array:
-  """mu_t = mu p, with p of the round before (DCO-MOON)."""
-  return mu * p
-
-
 def weights(
   *, mu: jax.Array, mu_t: jax.Array, normalise: bool
 ) -> tuple[jax.Array, jax.Array]:

@@ -33,8 +33,7 @@ def dco_moon(
   )
 
   def scalars(hyperparameters, p):
-    mu_t = coefficients.dynamic_mu(hyperparameters['mu'], p)
-    return hyperparameters | {'p_t': p, 'mu_t': mu_t}
+    return hyperparameters | {'p_t': p, 'mu_t': hyperparameters['mu'] * p}
 
   def loss(outputs, references, params, task, batch):
     _, parts = through.loss(outputs, references, params, task, batch)

@@ -59,7 +59,8 @@ def changes(draw):
       path = described[number % len(described)]
       tree = json.loads(path.read_text())
       every = list(places(tree))
-      new = f'{value[:-2]}{outside}' if f'{value}'.endswith('{}') else value
+      is_name = isinstance(value, str) and value.endswith('{}')
+      new = f'{value[:-2]}{outside}' if is_name else value
       path.write_text(json.dumps(replaced(tree, every[place % len(every)], new)))
       return
     path = files[number % len(files)]
