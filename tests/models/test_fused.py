@@ -22,6 +22,7 @@ from moon_jax.__main__ import launch
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.engine import experiment
 from moon_jax.models.convolution import FORMS, forms, fused_cpu, pooling
+from tests.run_directories import FEDAVG
 
 NONE = ((0, 0), (0, 0))
 MODELS = pathlib.Path(__file__).with_name('test_models.py')
@@ -226,18 +227,10 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
   assert 'nobody else may write there' in capsys.readouterr().err
 
 
-def test_without_a_compiler_a_run_says_that_it_is_slower(monkeypatch, tmp_path, capsys):
+def test_a_run_says_that_its_network_is_slower(monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(fused_cpu, 'fault', functools.cache(lambda: 'there is none'))
-  rng = np.random.default_rng(0)
-  images, labels = rng.integers(0, 256, (60, 28, 28, 1), np.uint8), np.arange(60) % 10
-  arrays = {'train_x': images, 'train_y': labels, 'test_x': images, 'test_y': labels}
-  np.savez(tmp_path / 'data.npz', **arrays)
-  words = ['--config.data.source=npz', f'--config.data.path={tmp_path / "data.npz"}']
-  words += [
-    '--config.num_rounds=1',
-    '--config.local_epochs=1',
-    '--config.num_clients=2',
-  ]
-  words += ['--config.model=moon_cnn', '--config.partition.min_size=1']
-  assert launch([*words, f'--workdir={tmp_path / "run"}']) == ExitCode.DONE
-  assert 'in a slower form: there is none\n' in capsys.readouterr().out
+  for told, ask in ((False, str), (True, fused_cpu.fault)):  # as a network does
+    ask()
+    assert launch([*FEDAVG, f'--workdir={tmp_path / str(told)}']) == ExitCode.DONE
+    out = capsys.readouterr().out
+    assert ('in a slower form: there is none\n' in out) == told

@@ -237,8 +237,8 @@ def normal(*shape, seed=0):
   return np.random.default_rng(seed).normal(size=shape)
 
 
-def assert_same_values_and_gradients(mine, theirs, image, kernel):
-  """Compares two functions of an image [C, H, W, B] and a kernel, in float64."""
+def assert_same_values_and_gradients(mine, theirs, x, w):
+  """Compares two functions of images and a kernel, in float64."""
 
   def both(x, w):
     value, pull = jax.vjp(mine, x, w)
@@ -247,11 +247,14 @@ def assert_same_values_and_gradients(mine, theirs, image, kernel):
     return (value, *pull(direction)), (expected, *expected_pull(direction))
 
   with jax.enable_x64(True):
-    x = normal(image[-1], *image[:-1], 4)
-    w = normal(*kernel, image[-1], 6, seed=1)
     for found, expected in zip(*jax.jit(both)(x, w), strict=True):
       assert found.dtype == jnp.float64
-      np.testing.assert_allclose(found, expected, atol=1e-12)
+      np.testing.assert_allclose(found, expected, atol=1e-11)
+
+
+def images_and_kernel(image, kernel):
+  """Of (height, width, channels) and (height, width): [C, H, W, 4], [H, W, C, 6]."""
+  return normal(image[-1], *image[:-1], 4), normal(*kernel, image[-1], 6, seed=1)
 
 
 def batch_last(form, **options):
@@ -272,7 +275,7 @@ def test_convolution_forms_equal_the_library(form, image, kernel, stride, paddin
   options = {'stride': stride, 'padding': padding}
   mine = batch_last(form, **options)
   theirs = functools.partial(forms.library, **options)
-  assert_same_values_and_gradients(mine, theirs, image, kernel)
+  assert_same_values_and_gradients(mine, theirs, *images_and_kernel(image, kernel))
 
 
 @pytest.mark.parametrize('form', FORMS)
@@ -324,7 +327,7 @@ def test_pooled_convolution_equals_its_steps_in_turn(image, kernel, padding):
   def mine(x, w):
     return FORMS['banded'].pooled(x, w, bias, padding)
 
-  assert_same_values_and_gradients(mine, in_turn, image, kernel)
+  assert_same_values_and_gradients(mine, in_turn, *images_and_kernel(image, kernel))
 
 
 @pytest.mark.parametrize(

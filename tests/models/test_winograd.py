@@ -9,13 +9,9 @@ import pytest
 
 from moon_jax.models import convolution
 from moon_jax.models.convolution import winograd
+from tests.models.test_models import assert_same_values_and_gradients, normal
 
 SAME3, NONE = ((1, 1), (1, 1)), ((0, 0), (0, 0))
-
-
-def normal(*shape, seed=0):
-  """Standard normal float64 numbers."""
-  return np.random.default_rng(seed).normal(size=shape)
 
 
 def library(x, kernel, padding):
@@ -35,20 +31,10 @@ def library(x, kernel, padding):
   ],
 )
 def test_values_and_gradients_are_the_librarys(images, size, tile, padding):
-  def values(convolve, x, kernel):
-    y, pull = jax.vjp(convolve, x, kernel)
-    return y, *pull(normal(*y.shape, seed=2))
-
-  with jax.enable_x64(True):
-    x, kernel = normal(*images, 3), normal(size, size, 3, 5, seed=1)
-    mine = functools.partial(winograd.convolve, tile=tile, padding=padding)
-    theirs = functools.partial(library, padding=padding)
-    found, expected = (
-      jax.jit(functools.partial(values, f))(x, kernel) for f in (mine, theirs)
-    )
-    for one, other in zip(found, expected, strict=True):
-      assert one.dtype == jnp.float64
-      np.testing.assert_allclose(one, other, atol=1e-11)
+  mine = functools.partial(winograd.convolve, tile=tile, padding=padding)
+  theirs = functools.partial(library, padding=padding)
+  given = normal(*images, 3), normal(size, size, 3, 5, seed=1)
+  assert_same_values_and_gradients(mine, theirs, *given)
 
 
 def test_lanes_with_weights_of_their_own_are_each_ones():
