@@ -51,7 +51,10 @@ def _opened(flag, path):
       files.require_inside(folder, [place / one['filename'] for one in named])
     logging.getLogger('datasets').setLevel(logging.ERROR)
     # One by one: what else dataset_dict.json names is not looked at.
-    return [datasets.Dataset.load_from_disk(str(place)) for place in places]
+    found = [datasets.Dataset.load_from_disk(str(place)) for place in places]
+    for split in found:
+      split.data.validate(full=True)  # pyarrow aborts the process on damage met later
+    return found
 
 
 def _read(flag, split, client, image, label):
