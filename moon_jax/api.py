@@ -112,17 +112,12 @@ def run(
   command = f'moon_jax.run(config, {str(workdir)!r})'
   stop = signals.listen() if handle_signals else None
   loop.run(cli.request(config, workdir, command), stop, own=callbacks, **given)
-  return Result(
-    workdir,
-    files.read_lines(workdir / run_directory.METRICS),
-    files.read_json(workdir / run_directory.SUMMARY),
-  )
+  summary = files.read_json(workdir / run_directory.SUMMARY)
+  return Result(workdir, files.read_lines(workdir / run_directory.METRICS), summary)
 
 
 def sweep(
-  config: Mapping[str, Any],
-  over: Mapping[str, Sequence[Any]],
-  out: str | os.PathLike,
+  config: Mapping[str, Any], over: Mapping[str, Sequence[Any]], out: str | os.PathLike
 ) -> list[Record]:
   """Runs every combination of some knobs' values, as `python -m moon_jax.sweep` does.
 

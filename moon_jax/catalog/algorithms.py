@@ -32,34 +32,26 @@ _ALONE = frozenset({'several_clients'})
 _MU = number(5.0, 'weight of the contrastive term', at_least(0))
 _TAU = number(0.5, 'temperature of the contrastive term', above(0))
 
+_NEGATIVES, _MODES = one_of('none', 'global', 'init'), one_of('evaluation', 'training')
+_PLACES, _SCOPES = one_of('representation', 'features'), one_of('client', 'server')
+_COMPARED, _FIRST = one_of('steps', 'temperatures'), one_of('plain', 'mu')
+
 _MOON_KNOBS = {
   'mu': _MU,
   'tau': _TAU,
-  'negative': word(
-    'none',
-    'in place of a last model, if there is none',
-    one_of('none', 'global', 'init'),
-  ),
-  'similarity_on': word(
-    'representation', 'features: before the head', one_of('representation', 'features')
-  ),
+  'negative': word('none', 'in place of a last model, if there is none', _NEGATIVES),
+  'similarity_on': word('representation', 'features: before the head', _PLACES),
   'num_previous': counted(1, "of a client's last models as negatives"),
-  'frozen_mode': word(
-    'evaluation', 'of the models compared with', one_of('evaluation', 'training')
-  ),
+  'frozen_mode': word('evaluation', 'of the models compared with', _MODES),
 }
 _SA_MOON_KNOBS = {
   'mu': _MU,
   'initial_temperature': number(1.0, "of a client's first step", above(0)),
   'min_temperature': number(0.001, 'at most the initial one', above(0)),
   'sigma': number(0.005, 'fall per relative change of the gradient', between(0, 1)),
-  'scope': word(
-    'client', "keeps its own; server: the round's mean", one_of('client', 'server')
-  ),
+  'scope': word('client', "keeps its own; server: the round's mean", _SCOPES),
   'acceptance': word(
-    'steps',
-    "losses compared: of two steps, or of a batch at T and T'",
-    one_of('steps', 'temperatures'),
+    'steps', "losses compared: of two steps, or of a batch at T and T'", _COMPARED
   ),
 }
 _DCO_MOON_KNOBS = {
@@ -68,10 +60,10 @@ _DCO_MOON_KNOBS = {
   # About half of the clients stray by 0.1 with mu = 1: docs/algorithms.md.
   'theta': number(0.1, 'relative deviation that counts as straying', above(0)),
   'normalise': switch(False, 'divide both weights by mu, above 0 then'),
-  'initial': word(
-    'plain', 'of the first round: mu_0 is 0, or mu', one_of('plain', 'mu')
-  ),
+  'initial': word('plain', 'of the first round: mu_0 is 0, or mu', _FIRST),
 }
+_PROX_KNOBS = {'mu': number(0.01, 'weight of the proximal term', at_least(0))}
+_TRIM_KNOBS = {'trim': number(0.1, 'share left out at each end', between(0, 0.5, '[)'))}
 _KRUM_KNOBS = {
   'num_byzantine': knob(int, 1, 'clients that may send anything', at_least(0)),
   'num_selected': counted(1, 'models averaged; above 1: multi-Krum'),
@@ -162,11 +154,7 @@ def _algorithm(name, title, traits=SERVED, where='', **more):
 
 ALGORITHMS = (
   _algorithm('fedavg', 'FedAvg'),
-  _algorithm(
-    'fedprox',
-    'FedProx',
-    knobs={'mu': number(0.01, 'weight of the proximal term', at_least(0))},
-  ),
+  _algorithm('fedprox', 'FedProx', knobs=_PROX_KNOBS),
   _algorithm('scaffold', 'SCAFFOLD', check=_plain_sgd),
   _algorithm('moon', 'MOON', _CONTRASTIVE, knobs=_MOON_KNOBS, metrics=_CONTRAST),
   _algorithm(
@@ -187,11 +175,7 @@ ALGORITHMS = (
   ),
   _algorithm('median', 'coordinate-wise median', _ROBUST, 'robust:median'),
   _algorithm(
-    'trimmed_mean',
-    'trimmed mean',
-    _ROBUST,
-    'robust:trimmed_mean',
-    knobs={'trim': number(0.1, 'share left out at each end', between(0, 0.5, '[)'))},
+    'trimmed_mean', 'trimmed mean', _ROBUST, 'robust:trimmed_mean', knobs=_TRIM_KNOBS
   ),
   _algorithm(
     'krum', 'Krum', _ROBUST, 'robust:krum', knobs=_KRUM_KNOBS, check=_outnumbered

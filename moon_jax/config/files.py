@@ -4,8 +4,8 @@ import os
 import pathlib
 import sys
 import traceback
-import types
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -58,10 +58,8 @@ def load(choice: str) -> dict[str, Any]:
   if variant is not None:
     named, words = variants(path, module), [variant]
     if variant not in named:
-      problem = (
-        f'{path} has no variant {variant!r}; --config={path}:{LIST} prints them.'
-      )
-      raise ConfigError([problem + did_you_mean(variant, named)])
+      told = f'{path} has no variant {variant!r}; --config={path}:{LIST} prints them.'
+      raise ConfigError([told + did_you_mean(variant, named)])
   config = _run(path, lambda: module.get_config(*words))
   if not isinstance(config, ml_collections.ConfigDict):
     kind = type(config).__name__
@@ -70,9 +68,7 @@ def load(choice: str) -> dict[str, Any]:
   return _run(path, lambda: flatten(config.to_dict()))
 
 
-def variants(
-  path: str, module: types.ModuleType | None = None
-) -> Mapping[str, Variant]:
+def variants(path: str, module: ModuleType | None = None) -> Mapping[str, Variant]:
   """name -> experiment of a config file, which is run unless its module is given.
 
   Raises:
@@ -116,12 +112,12 @@ def _find(path: str) -> pathlib.Path | None:
   return next((f for f in (file, ROOT / file) if os.path.isfile(f)), None)
 
 
-def _module(path: str) -> types.ModuleType:
+def _module(path: str) -> ModuleType:
   file = _find(path)
   if file is None:
     near = sorted(f'configs/{p.name}' for p in (ROOT / 'configs').glob('[!_]*.py'))
     raise ConfigError([f'--config={path!r} is not a file.{did_you_mean(path, near)}'])
-  module = types.ModuleType(f'config_{file.stem}')
+  module = ModuleType(f'config_{file.stem}')
   module.__file__ = str(file)
   catalog.forget_callbacks()
   sys.modules[module.__name__] = module  # as a class of it expects

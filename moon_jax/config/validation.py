@@ -17,12 +17,7 @@ from moon_jax.core.errors import UsageError, did_you_mean
 # As README.md writes them, and as Python and --help do.
 _BOOLS = {'true': True, 'false': False, 'True': True, 'False': False}
 
-_WANTED = {
-  bool: 'true or false',
-  int: 'a whole number',
-  float: 'a number',
-  str: 'a word',
-}
+_KIND = {bool: 'true or false', int: 'a whole number', float: 'a number', str: 'a word'}
 
 
 class ConfigError(UsageError):
@@ -90,7 +85,7 @@ def _problem(name: str, value: Any, wanted: str) -> str:
 def _other_type(knob: catalog.Knob, value: Any) -> str:
   """What is wanted instead, if the value is not of the knob's type."""
   if type(value) is not knob.kind and (knob.kind, type(value)) != (float, int):
-    return ("'auto' or " if knob.auto else '') + _WANTED[knob.kind]
+    return ("'auto' or " if knob.auto else '') + _KIND[knob.kind]
   if type(value) is float and not math.isfinite(value):
     return 'a finite number'
   low, high = catalog.FLOAT32
@@ -184,11 +179,7 @@ def _unused(name: str, valid: Mapping[str, Any]) -> Iterator[str]:
 def used(flat: Mapping[str, Any]) -> dict[str, Any]:
   """The knobs that the chosen algorithm, model, data and partition use."""
   known = catalog.every_knob()
-  return {
-    name: value
-    for name, value in flat.items()
-    if name not in known or catalog.used(name, flat)
-  }
+  return {n: v for n, v in flat.items() if n not in known or catalog.used(n, flat)}
 
 
 def identity(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,9 +139,7 @@ def _parse(path: pathlib.Path, data: bytes) -> Document:
 
 
 def arrays(
-  path: str | os.PathLike,
-  names: Iterable[str] = (),
-  kinds: Kinds | None = None,
+  path: str | os.PathLike, names: Iterable[str] = (), kinds: Kinds | None = None
 ) -> dict[str, np.ndarray]:
   """The arrays of an .npz file; nothing is unpickled.
 
@@ -259,6 +257,12 @@ def replace(path: pathlib.Path, text: str) -> None:
 def write_json(path: pathlib.Path, content: Document) -> None:
   """Replaces a file by a JSON document, wholly or not at all."""
   replace(path, json.dumps(content, indent=2) + '\n')
+
+
+def write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+  """Replaces an .npz file, wholly or not at all."""
+  with replacing(path) as file:
+    np.savez(file, **arrays)
 
 
 def flush(path: pathlib.Path) -> None:

@@ -170,18 +170,12 @@ def deal(config: Config, data: Dataset) -> partition.Skewed:
   if data.stored:
     offsets = np.concatenate([[0], np.cumsum(data.stored.sizes)])
     return partition.Skewed(partition.Partition(data.train_labels, offsets))
-  owners = {'clients': data.train_clients} if users.are_clients(config) else {}
-  own = options(config, 'partition')
-  if own.get('seed', 'auto') == 'auto':
-    own['seed'] = config.seed
-  return partition.make(
-    config.partition.name,
-    data.train_labels,
-    **owners,
-    num_clients=config.num_clients,
-    min_size=config.partition.min_size,
-    **own,
-  )
+  given = {'num_clients': config.num_clients, 'min_size': config.partition.min_size}
+  given |= {'clients': data.train_clients} if users.are_clients(config) else {}
+  given |= options(config, 'partition')
+  if given.get('seed', 'auto') == 'auto':
+    given['seed'] = config.seed
+  return partition.make(config.partition.name, data.train_labels, **given)
 
 
 def options(config: Config, kind: str) -> dict[str, float | int | str | bool]:
@@ -230,14 +224,9 @@ def make_network(
     fault = fused_cpu.fault() if backend == 'cpu' else 'its kernels are for CPUs'
     if fault:
       raise UsageError(f"--config.execution.convolution='fused': {fault}.")
-  return models.make(
-    config.model,
-    image_shape=image_shape,
-    num_classes=num_classes,
-    convolution=form,
-    dtype=config.execution.dtype,
-    **options(config, 'model'),
-  )
+  given = {'image_shape': image_shape, 'num_classes': num_classes, 'convolution': form}
+  given |= {'dtype': config.execution.dtype} | options(config, 'model')
+  return models.make(config.model, **given)
 
 
 def make_algorithm(config: Config, network: models.Network) -> Algorithm:
@@ -271,8 +260,6 @@ def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> St
     variables: of the network.
     num_clients: N; with a client store K.
   """
-  return State(
-    server=Server(variables, algorithm.init_server(variables)),
-    clients=tree.repeat(algorithm.init_client(variables), num_clients),
-    round=jnp.zeros((), jnp.int32),
-  )
+  server = Server(variables, algorithm.init_server(variables))
+  clients = tree.repeat(algorithm.init_client(variables), num_clients)
+  return State(server, clients, round=jnp.zeros((), jnp.int32))

@@ -52,8 +52,7 @@ def sharing_cores(cores: int) -> int:
   Args:
     cores: how many these are.
   """
-  apart = not _place or not launchers.shares_cores(_place, cores)
-  return 1 if apart else _place.beside
+  return launchers.sharing_cores(_place, cores) if _place else 1
 
 
 @functools.cache
@@ -251,7 +250,6 @@ def _connect(place, execution):
 
   from moon_jax.engine import devices
 
-  launchers.require_free_port(place)
   name, seconds = place.launcher, f'{place.wait} s ({launchers.WAIT})'
   told = f'process {place.index} of {place.count} ({name}): waiting for all, at most '
   print(told + seconds, flush=True)

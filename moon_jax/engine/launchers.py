@@ -1,9 +1,7 @@
 """Which processes were started together, by what, and what they share of a host."""
 
-import contextlib
 import os
 import re
-import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -83,28 +81,11 @@ def detect(environment: Mapping[str, str]) -> Place | None:
 
 def _host_of(address):
   """'node1' of 'node1:29400'."""
-  host, _, port = address.rpartition(':')
-  host = host.removeprefix('[').removesuffix(']')
-  if host and re.fullmatch('[0-9]{1,5}', port) and 0 < int(port) < _MOST:
-    with contextlib.suppress(UnicodeError):  # of 'a..b'
-      return host.encode('idna').decode()
-  raise UsageError(
-    f'{COORDINATOR}={address!r} must be host:port of process 0, the port in '
-    f'[1, {_MOST - 1}].'
-  )
-
-
-def require_free_port(place: Place) -> None:
-  """Raises UsageError if process 0 cannot listen: JAX may crash then."""
-  if place.index == 0 and place.coordinator:
-    port = int(place.coordinator.rpartition(':')[2])
-    try:
-      socket.create_server(('', port)).close()
-    except OSError as error:
-      raise UsageError(
-        f'{COORDINATOR}={place.coordinator!r}: process 0 cannot listen at this port: '
-        f'{os.strerror(error.errno)}.'
-      ) from None
+  found = re.fullmatch(r'\[?(.+?)\]?:([0-9]{1,5})', address)
+  if not found or not 0 < int(found[2]) < _MOST:  # JAX would crash
+    wanted = f'host:port of process 0, the port in [1, {_MOST - 1}]'
+    raise UsageError(f'{COORDINATOR}={address!r} must be {wanted}.')
+  return found[1]
 
 
 def _beside(environment):
@@ -137,12 +118,12 @@ def own_gpus(place: Place, seen: int) -> list[int]:
   return list(range(each * place.local, each * (place.local + 1)))
 
 
-def shares_cores(place: Place, cores: int) -> bool:
-  """Whether the processes of a host use the same cores: nobody gave each its own.
+def sharing_cores(place: Place, cores: int) -> int:
+  """How many of the processes share the cores: one, if somebody gave each its own.
 
   Args:
     place: of the process.
     cores: how many it may use.
   """
   there = int(os.environ.get('SLURM_CPUS_ON_NODE', os.cpu_count() or 1))
-  return place.launcher == PROCESSES or cores >= there
+  return place.beside if place.launcher == PROCESSES or cores >= there else 1

@@ -22,10 +22,7 @@ def split(options: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
 def scalars(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:
   """The scalars of a round, each a float32 array; round_index counts from 0."""
   of_optimizer, _ = split(catalog.options('optimizer', flatten(config)))
-  optimizer = {
-    'learning_rate': learning_rate.of_round(config, round_index),
-    'weight_decay': config.optimizer.weight_decay,
-    **of_optimizer,
-  }
+  optimizer = {'weight_decay': config.optimizer.weight_decay, **of_optimizer}
+  optimizer['learning_rate'] = learning_rate.of_round(config, round_index)
   found = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
   return Scalars(*found, seed=np.int32(config.seed))

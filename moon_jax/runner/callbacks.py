@@ -22,7 +22,6 @@ from moon_jax.core.errors import DivergedError
 from moon_jax.core.types import ClientMetrics
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner.checkpoint import Checkpoints
-from moon_jax.runner.clock import timing_record
 from moon_jax.runner.metrics import Record, terms
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Round, is_due
@@ -129,7 +128,7 @@ class Saves(Callback):
     if round.state and (self.wants_state(round.number) or round.stopped):
       with round.clock('save'):
         self._checkpoints.save(round.state)
-    self._records.add_timings(timing_record(round.clock, round.plan, round.metrics))
+    self._records.add_timings(round.timings)
 
 
 def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) -> None:
@@ -178,7 +177,7 @@ class WritesBoard(Callback):
       self.board = Board(self._folder, self._first)
     self.board.add('metrics', round.metrics)
     self.board.add_histogram('clients/drift', round.clients.drift, round.number)
-    self.board.add('timings', timing_record(round.clock, round.plan, round.metrics))
+    self.board.add('timings', round.timings)
 
   def close(self):
     if self.board:

@@ -7,6 +7,7 @@ verified. With a client store the state is the server's, and an index tells wher
 clients' memories are in the file that all checkpoints share.
 """
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -100,9 +101,7 @@ class Checkpoints:
       NoCheckpointError: no undamaged one is left, or the newest is of another format
         or does not hold such a state.
     """
-    self._indices = {
-      one.name: saved_state.index_of(one) for one in folders(self._directory)
-    }
+    self._indices = {f.name: saved_state.index_of(f) for f in folders(self._directory)}
     if self._store:  # it may have to write what a checkpoint without an index holds
       self._store.keep(filter(None, self._indices.values()))
     for folder in folders(self._directory):
@@ -133,7 +132,7 @@ class Checkpoints:
       folder, index, like, slice(None), lambda: tree.gather(first.clients, 0)
     )
     if store:
-      store.write(np.arange(_num_clients(state)), state.clients)
+      store.write(np.arange(_size(state)), state.clients)
       state = state._replace(clients=first.clients)
     return state, reason
 
@@ -173,7 +172,7 @@ def folders(directory: pathlib.Path) -> list[pathlib.Path]:
   return sorted(found, key=lambda path: -int(path.name))
 
 
-def _num_clients(state):
+def _size(state):
   return len(jax.tree.leaves(state.clients)[0])
 
 
@@ -218,11 +217,16 @@ def _read(folder, index, like, chosen, first):
   """The state as numpy, with the memories of the chosen clients; and what is wrong."""
   if not index:
     state = saved_state.load(folder, like)
-    memories, reason = jax.tree.map(lambda leaf: leaf[chosen], state.clients), ''
-  else:
-    state = saved_state.load(folder, like._replace(clients=()))
-    num_clients = _num_clients(like)
-    clients = np.arange(num_clients)[chosen]
-    told = index.of(clients), clients, first(), num_clients
-    memories, reason = client_store.brought(folder.parent, *told)
-  return state._replace(clients=memories), reason
+    return state._replace(clients=tree.gather(state.clients, chosen)), ''
+  state, num_clients = saved_state.load(folder, like._replace(clients=())), _size(like)
+  clients = np.arange(num_clients)[chosen]
+  index, path = index.of(clients), folder.parent / client_store.CLIENTS
+  try:
+    store = ClientStore(path, first(), num_clients, only_read=True)
+  except OSError as error:
+    return state, f'{path.name} cannot be read: {error.strerror}'
+  with contextlib.closing(store):
+    if not (reason := store.fault(index)):
+      store.restore(index)
+      state = state._replace(clients=store.read(clients))
+  return state, reason

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from moon_jax.core import files, tree
+from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError
 from moon_jax.core.types import Arrivals, PyTree
 from moon_jax.engine.experiment import Experiment
@@ -62,22 +62,11 @@ def read_index(path: pathlib.Path) -> Index:
   return Index(**files.arrays(path, kinds=_KINDS))
 
 
-def write_index(path: pathlib.Path, index: Index) -> None:
-  """Writes the index to a new file."""
-  with files.replacing(path) as file:
-    np.savez(file, **index._asdict())
-
-
 class ClientStore:
   """The newest memory of each client, and those that kept checkpoints name."""
 
   def __init__(
-    self,
-    path: pathlib.Path,
-    first: PyTree,
-    num_clients: int,
-    *,
-    only_read: bool = False,
+    self, path: pathlib.Path, first: PyTree, num_clients: int, only_read: bool = False
   ):
     """Opens the file; makes it unless it is only read.
 
@@ -88,8 +77,10 @@ class ClientStore:
       only_read: whether nothing will be written; OSError if it cannot be opened.
     """
     leaves, self._structure = jax.tree.flatten(jax.device_get(first))
-    self._first = [np.asarray(leaf) for leaf in leaves]
-    self._path, self._size = path, tree.num_bytes(self._first)
+    leaves = [np.asarray(leaf)[None] for leaf in leaves]
+    types = [(f'{n}', leaf.dtype, leaf.shape[1:]) for n, leaf in enumerate(leaves)]
+    self._first = _records(leaves, np.dtype(types))
+    self._path, self._size = path, self._first.itemsize
     self._layout = np.array(layout({'clients': first}))
     self._places = np.full(num_clients, -1)
     self._checksums = np.zeros(num_clients, np.uint32)
@@ -117,28 +108,15 @@ class ClientStore:
 
   def _read(self, clients, known):
     """Memories of who is known, and the first memory of the others."""
-    leaves = [np.empty((len(clients), *one.shape), one.dtype) for one in self._first]
-    for leaf, one in zip(leaves, self._first, strict=True):
-      leaf[~known] = one
-    rows = self._rows(leaves)
+    records = np.repeat(self._first, len(clients))
     for slot in np.flatnonzero(known):
       client = clients[slot]
       record, reason = self._record(self._places[client], self._checksums[client])
       if reason:
         raise NoCheckpointError(f'{self._path}: client {client} {reason}.')
-      begin = 0
-      for row in rows:
-        count = row.shape[1]
-        row[slot] = np.frombuffer(record, np.uint8, count, begin)
-        begin += count
+      records[slot] = np.frombuffer(record, records.dtype)[0]
+    leaves = [records[name] for name in records.dtype.names]
     return jax.tree.unflatten(self._structure, leaves)
-
-  def _rows(self, leaves):
-    """Leaves [K, ...] -> views of their bytes [K, bytes], if they are contiguous."""
-    return [
-      np.ascontiguousarray(leaf).view(np.uint8).reshape(len(leaf), one.nbytes)
-      for leaf, one in zip(leaves, self._first, strict=True)
-    ]
 
   def _record(self, place, checksum):
     """The record at a place, and ''; or why it is not what was written."""
@@ -155,9 +133,8 @@ class ClientStore:
     Raises:
       RunError: the file cannot be written; what checkpoints name is as it was.
     """
-    rows = self._rows(jax.tree.leaves(memories))
-    for slot, client in enumerate(clients):
-      record = b''.join(row[slot] for row in rows)
+    records = _records(jax.tree.leaves(memories), self._first.dtype)
+    for client, record in zip(clients, map(bytes, records), strict=True):
       old = self._places[client]
       place = self._free.pop() if self._free else self._end
       with files.writing(self._path):
@@ -182,8 +159,9 @@ class ClientStore:
 
   def shapes(self) -> PyTree:
     """Leaves [N, ...], what the memories of all clients would be."""
+    types = [kind for kind, _ in self._first.dtype.fields.values()]
     n, of = len(self._places), jax.ShapeDtypeStruct
-    leaves = [of((n, *leaf.shape), leaf.dtype) for leaf in self._first]
+    leaves = [of((n, *kind.shape), kind.base) for kind in types]
     return jax.tree.unflatten(self._structure, leaves)
 
   def index(self) -> Index:
@@ -236,6 +214,14 @@ class ClientStore:
     return os.fstat(self._descriptor).st_size // self._size
 
 
+def _records(leaves, dtype):
+  """Leaves [K, ...] -> [K] records, each leaf a field."""
+  records = np.empty(len(leaves[0]), dtype)
+  for name, leaf in zip(dtype.names, leaves, strict=True):
+    records[name] = leaf
+  return records
+
+
 def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
   """A disk that fills up takes a part first, and tells of it at the next try."""
   while data:
@@ -265,29 +251,6 @@ def opened(
       ClientStore(path, first, built.config.num_clients)
     ) as store:
       yield store
-
-
-def brought(
-  folder: pathlib.Path,
-  index: Index,
-  clients: np.ndarray,
-  first: PyTree,
-  num_clients: int,
-) -> tuple[PyTree, str]:
-  """What clients [M] remember, by the index of a checkpoint in the folder.
-
-  Returns:
-    Leaves [M, ...], as numpy, and ''; or (), and what is wrong with the file.
-  """
-  try:
-    store = ClientStore(folder / CLIENTS, first, num_clients, only_read=True)
-  except OSError as error:
-    return (), f'{CLIENTS} cannot be read: {error.strerror}'
-  with contextlib.closing(store):
-    if reason := store.fault(index):
-      return (), reason
-    store.restore(index)
-    return store.read(clients), ''
 
 
 def layout(leaves: PyTree) -> list[str]:

@@ -1,7 +1,7 @@
 """Runs an experiment: checks, builds, resumes, trains round by round, and ends it."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,13 +10,11 @@ from moon_jax import catalog
 from moon_jax.config.cli import Request
 from moon_jax.core import tree
 from moon_jax.core.errors import ExitCode, UsageError
-from moon_jax.core.types import State
 from moon_jax.engine import compile_cache, devices, hosts
-from moon_jax.engine.experiment import Experiment, build, initial_state
+from moon_jax.engine.experiment import build, initial_state
 from moon_jax.runner import callbacks, client_store, run_directory
 from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.checkpoint import Checkpoints
-from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.console import Console
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
@@ -99,7 +97,7 @@ def _train(built, state, store, beside, stop, console) -> str:
       f'exchanged in a round: sums of {summed / 1e6:,.2f} MB over all devices, '
       f'{summed / model:.1f} times the model, of which each sends at most twice as much'
     )
-  asked, why, config = False, '', built.config
+  asked, why, every = False, '', built.config.checkpoint_every_rounds
 
   def wants_state(number):
     nonlocal asked
@@ -120,8 +118,7 @@ def _train(built, state, store, beside, stop, console) -> str:
   ):
     for round in done:
       why, can_end = hosts.decided(lambda round=round: seen(round))
-      is_saved = round.number % config.checkpoint_every_rounds == 0
-      if asked or (is_saved and round.number < config.num_rounds):
+      if asked or (round.number % every == 0 and round.number in rounds.left):
         stop.check(round.number)
       if why and can_end:
         return why
@@ -129,14 +126,7 @@ def _train(built, state, store, beside, stop, console) -> str:
 
 
 @contextlib.contextmanager
-def _opened(
-  request: Request,
-  built: Experiment,
-  first: State,
-  console: Console,
-  told: list[str],
-  own: list[Callback],
-) -> Iterator[tuple[ClientStore | None, State, list, list[Callback]]]:
+def _opened(request, built, first, console, told, own):
   """The files of a run, and the state that it goes on from.
 
   Args:

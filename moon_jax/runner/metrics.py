@@ -203,30 +203,20 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
 
 
 def line_of(
-  built: Experiment,
-  index: int,
-  plan: Plan,
-  metrics: ClientMetrics,
-  tested: Tested | None,
+  built: Experiment, t: int, plan: Plan, metrics: ClientMetrics, tested: Tested | None
 ) -> Record:
   """The line of metrics.jsonl of a round; what it takes is on the host.
 
   Args:
     built: what is run.
-    index: rounds before it.
+    t: rounds before it.
     plan: of the round.
     metrics: leaves [K].
     tested: leaves [M]; None if the round is not tested.
   """
-  skip = built.config.on_nonfinite == 'skip_client'
-  record = round_record(
-    index + 1,
-    plan,
-    metrics,
-    built.traffic,
-    measured=built.algorithm.measured,
-    skip_nonfinite=skip,
-  )
+  how = {'skip_nonfinite': built.config.on_nonfinite == 'skip_client'}
+  how['measured'] = built.algorithm.measured
+  record = round_record(t + 1, plan, metrics, built.traffic, **how)
   if tested is None:
     return record
   record |= test_record(tested.score, len(built.test.labels))

@@ -33,7 +33,7 @@ from moon_jax.engine import compile_cache, hosts, programs
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner import evaluation
 from moon_jax.runner.client_store import ClientStore
-from moon_jax.runner.clock import Clock
+from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.metrics import Record, line_of
 from moon_jax.train.planning import Plan
 
@@ -67,6 +67,11 @@ class Round:
   def stop(self, why: str) -> None:
     """Ends the run after this round, which is saved; `why` is told and recorded."""
     self.stopped = self.stopped or str(why)[:1000] or 'a callback said so'
+
+  @property
+  def timings(self) -> Record:
+    """The line of timings.jsonl, as far as the round has come."""
+    return timing_record(self.clock, self.plan, self.metrics)
 
   @property
   def global_model(self) -> PyTree | None:

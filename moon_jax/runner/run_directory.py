@@ -211,8 +211,7 @@ def save_partition(
     names: [N], its `clients`, if they have names.
   """
   arrays = split._asdict() | ({} if names is None else {'clients': names})
-  with files.replacing(workdir / 'partition.npz') as file:
-    np.savez(file, **arrays, class_counts=counts)
+  files.write_arrays(workdir / 'partition.npz', arrays | {'class_counts': counts})
 
 
 def describe_images(split: DeviceSplit) -> Record:

@@ -45,7 +45,7 @@ def save(folder: pathlib.Path, state: State, index: Index | None = None) -> None
     content = ocp.args.StandardSave(jax.device_get(state))
     checkpointer.save(folder.absolute() / STATE, args=content)
   if index:
-    client_store.write_index(folder / INDEX, index)
+    files.write_arrays(folder / INDEX, index._asdict())
   write_manifest(folder, int(state.round))
 
 

@@ -56,12 +56,10 @@ def exchange(mine: Finished, work: Work) -> Finished:
   trained = tree.scatter(
     jnp.zeros(len(work.plan.clients), bool), slots, jnp.ones(slots.shape, bool)
   )
-  # One device tells what a client keeps: the one that trained it, or the first if a
-  # client owns nothing to train on.
-  idle = jax.lax.psum(trained.astype(jnp.int32), LANES) == 0
-  tells = trained | (idle & (jax.lax.axis_index(LANES) == 0))
+  # The device that trained a client tells what it keeps. Of one that nobody trained the
+  # memory becomes zeros, which nobody reads: its `finite` is False.
   hidden = jax.tree.map(jnp.zeros_like, mine.memory)
-  shown = mine._replace(memory=tree.where(tells, mine.memory, hidden))
+  shown = mine._replace(memory=tree.where(trained, mine.memory, hidden))
   total = jax.lax.psum(shown, LANES)
   return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, shown)
 

@@ -113,9 +113,8 @@ def _train(
     lanes = through(index, lanes)
     return lanes, collect(collected, store, finish(lanes))
 
-  collect, empty = aggregation.collecting(
-    training.algorithm.needs_all_uploads, plan.weights
-  )
+  all_uploads = training.algorithm.needs_all_uploads
+  collect, empty = aggregation.collecting(all_uploads, plan.weights)
   lanes = enter(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
   nothing = empty(jax.eval_shape(finish, lanes), work.memories)
   return jax.lax.fori_loop(0, plan.num_segments[0], segment, (lanes, nothing))[1]

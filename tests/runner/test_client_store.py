@@ -18,7 +18,7 @@ from moon_jax.core.errors import NoCheckpointError, RunError
 from moon_jax.engine import experiment, tiers
 from moon_jax.predict import inference
 from moon_jax.runner import checkpoint, client_store, evaluation, saved_state
-from moon_jax.runner.client_store import ClientStore, read_index, write_index
+from moon_jax.runner.client_store import ClientStore, read_index
 from tests.run_directories import TINY
 from tests.selection import few
 
@@ -211,7 +211,8 @@ def with_index(field, value):
       index = read_index(folder / step / 'clients.npz')
       wrong = getattr(index, field).astype(np.int64)
       wrong[0] = value
-      write_index(folder / step / 'clients.npz', index._replace(**{field: wrong}))
+      wrong = index._asdict() | {field: wrong}
+      files.write_arrays(folder / step / 'clients.npz', wrong)
       (folder / step / 'manifest.json').unlink()
       saved_state.write_manifest(folder / step, int(step))
 
