@@ -2,12 +2,18 @@
 
 import contextlib
 import io
+import re
+import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.types import Dataset
+
+FORMATS = ('PNG', 'JPEG', 'WEBP')  # all that Pillow may try
+_GREY, _CHANNELS = ('1', 'L', 'LA'), (1, 3, 4)
 
 
 class DataError(UsageError):
@@ -22,8 +28,13 @@ def one_line(what: str) -> Iterator[None]:
   except (UsageError, MemoryError):
     raise
   except Exception as error:
-    first_line = str(error).strip().partition('\n')[0]
+    first_line = re.sub(' at 0x[0-9a-f]+', '', str(error).strip().partition('\n')[0])
     raise DataError(f'{what}: {type(error).__name__}: {first_line}') from error
+
+
+def listed(names: Iterable[Any]) -> str:
+  """The first names that some data have, for a message."""
+  return ', '.join(printable(str(name)) for name in [*names][:20]) or 'nothing'
 
 
 def make_dataset(name, train, test, num_classes, statistics=None):
@@ -38,18 +49,85 @@ def make_dataset(name, train, test, num_classes, statistics=None):
   return Dataset(name, *train, *test, num_classes, mean, std)
 
 
-def with_channels(images: np.ndarray) -> np.ndarray:
-  """[M, H, W] or [M, H, W, C] -> [M, H, W, C]."""
-  return images if images.ndim == 4 else images[..., None]
+def with_channels(images: np.ndarray, flag: str = '') -> np.ndarray:
+  """[M, H, W], [M, H, W, C] or [M, C, H, W] -> [M, H, W, C].
+
+  Args:
+    images: channels are first if axis 1 can be theirs and is the smallest. Of rows of
+      pixels, [M, 1, W, 3], they are last.
+    flag: what names the data in the line that says that they are turned; '' is silent.
+  """
+  if images.ndim == 3:
+    return images[..., None]
+  _, first, height, last = images.shape
+  is_last = last in _CHANNELS and last != height
+  if is_last or first not in _CHANNELS or min(height, last) <= first:
+    return images
+  if flag:
+    told = f'{flag}: images [M, {first}, {height}, {last}] have their channels first'
+    print(
+      f'{told}; they are turned to [M, {height}, {last}, {first}].', file=sys.stderr
+    )
+  return np.moveaxis(images, 1, -1)
 
 
-def images_of(encoded: Iterable[bytes]) -> Iterator[np.ndarray]:
-  """Decodes PNGs and JPEGs: yields [H, W] or [H, W, C]."""
-  from PIL import Image
+def image_of(
+  encoded: bytes, mode: str, shape: tuple | None = None, *, upright: bool = False
+) -> np.ndarray:
+  """Decodes a picture.
 
+  Args:
+    encoded: of one of FORMATS.
+    mode: Pillow's name of the channels it is converted to, e.g. 'L', 'RGB', 'RGBA'.
+    shape: which it must have; None is any.
+    upright: whether it is turned as its EXIF data say.
+
+  Returns:
+    [H, W, C].
+
+  Raises:
+    Exception: of many kinds, if it is no such picture.
+  """
+  from PIL import ImageOps
+
+  image = _opened(encoded)
+  if upright:
+    image = ImageOps.exif_transpose(image)
+  if image.mode == 'P':  # to be asked for RGB at once, Pillow warns of transparency
+    image = image.convert('RGBA')
+  pixels = np.atleast_3d(image if image.mode == mode else image.convert(mode))
+  if shape and pixels.shape != shape:
+    raise ValueError(f'the image has shape {pixels.shape}, not {shape}')
+  return pixels
+
+
+def mode_of(encoded: Iterable[bytes]) -> str:
+  """What to convert pictures to: 'L' or 'RGBA' if all are so, and 'RGB' if not."""
+  found = set()
   for one in encoded:
-    # Of two formats: Pillow would try each.
-    yield np.asarray(Image.open(io.BytesIO(one), formats=('PNG', 'JPEG')))
+    try:
+      mode = _opened(one).mode
+    except Exception:  # who decodes it tells which one it is
+      continue
+    found.add('L' if mode in _GREY else mode)
+    if found not in ({'L'}, {'RGBA'}):
+      break
+  return found.pop() if found in ({'L'}, {'RGBA'}) else 'RGB'
+
+
+def _opened(encoded):
+  from PIL import Image, UnidentifiedImageError
+
+  if encoded[:1] + encoded[24:25] == b'\x89\x10':  # PNG's first byte, and its depth
+    raise ValueError('the PNG has 16 bits in each channel, and 8 are needed')
+  try:
+    return Image.open(io.BytesIO(encoded), formats=FORMATS)
+  except UnidentifiedImageError:
+    Image.init()
+    starts = {kind: start for kind, (_, start) in Image.OPEN.items() if start}
+    kind = next((k for k in starts if starts[k](encoded[:16]) is True), 'no picture')
+    wanted = f'not read as {", ".join(FORMATS)}'
+    raise ValueError(f'the image looks like {kind}, and is {wanted}') from None
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

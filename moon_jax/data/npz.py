@@ -8,7 +8,13 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.types import Dataset
-from moon_jax.data.arrays import DataError, make_dataset, one_line
+from moon_jax.data.arrays import (
+  DataError,
+  listed,
+  make_dataset,
+  one_line,
+  with_channels,
+)
 from moon_jax.data.federated import users
 
 NPZ_ARRAYS = ('train_x', 'train_y', 'test_x', 'test_y')
@@ -20,7 +26,8 @@ def load_npz(path: str) -> Dataset:
   """Loads the arrays train_x, train_y, test_x and test_y of a .npz file.
 
   Args:
-    path: the file. Images are uint8 [M, H, W] or [M, H, W, C], labels integers [M].
+    path: the file. Images are uint8 [M, H, W] or [M, H, W, C], labels integers [M];
+      [M, C, H, W] are turned, and [M, 1] labels are [M].
       The classes are 0 to the largest training label. train_client and test_client
       [M], integers or text, name the user of each example, where they are there.
 
@@ -30,7 +37,8 @@ def load_npz(path: str) -> Dataset:
   flag = f'--config.data.path={path!r}'
   found = read(flag, path, NPZ_ARRAYS, IDS)
   if missing := [name for name in NPZ_ARRAYS if name not in found]:
-    raise DataError(f'{flag} lacks {missing}.')
+    has = listed(files.array_names(os.path.expanduser(path)))
+    raise DataError(f'{flag} lacks {missing}; it has {has}.')
   arrays = tuple(found[name] for name in NPZ_ARRAYS)
   data = dataset(flag, pathlib.Path(path).stem, arrays)
   return users.named(flag, data, *map(found.get, IDS))
@@ -92,30 +100,86 @@ def dataset(
     DataError: one of them is unusable.
   """
   train_x, train_y, test_x, test_y = arrays
-  splits = (('train', train_x, train_y), ('test', test_x, test_y))
-  faults = [split_fault(*split) for split in splits]
-  if fault := next(filter(None, faults), None) or pair_fault(*arrays, num_classes):
+  train_y, test_y = flat(train_y), flat(test_y)
+  if fault := (
+    split_fault('train_x', train_x, 'train_y', train_y)
+    or split_fault('test_x', test_x, 'test_y', test_y)
+    or pair_fault(train_x, train_y, test_x, test_y, num_classes)
+  ):
     raise DataError(f'{flag}: {fault}.')
+  train_x, test_x = with_channels(train_x, flag), with_channels(test_x)
   num_classes = num_classes or int(train_y.max()) + 1
   return make_dataset(name, (train_x, train_y), (test_x, test_y), num_classes)
 
 
-def split_fault(split, images, labels):
-  """What is wrong with one split, and the remedy; '' if nothing is."""
-  x, y = f'{split}_x', f'{split}_y'
-  if images.dtype != np.uint8:
-    remedy = f"(255 * {x}).round().astype('uint8')"
-    return f'{x} is {images.dtype}, not uint8; convert floats in [0, 1] with {remedy}'
+def flat(labels: np.ndarray) -> np.ndarray:
+  """Labels [M, 1] as [M]; others as they are."""
+  return labels[:, 0] if labels.shape[1:] == (1,) else labels
+
+
+def split_fault(x, images, y, labels):
+  """What is wrong with one split, and the remedy if there is one; '' if nothing is.
+
+  Args:
+    x: what the images are called.
+    images: of any type and shape, as are the labels.
+    y: what the labels are called.
+    labels: `flat`.
+  """
   if images.ndim not in (3, 4) or 0 in images.shape[1:]:
-    return f'{x} has shape {images.shape}; reshape it to [M, H, W] or [M, H, W, C]'
+    return f'{x} has shape {images.shape}, not [M, H, W] or [M, H, W, C]'
   if labels.ndim != 1:
-    return f'{y} has shape {labels.shape}, not [M]; convert one-hot with {y}.argmax(1)'
-  if labels.dtype.kind not in 'iu':
-    return f"{y} is {labels.dtype}, not integer; convert it with {y}.astype('int32')"
+    return f'{y} has shape {labels.shape}, not [M]{_if_one_hot(y, labels)}'
   if not len(images) == len(labels) > 0:
     return f'{x} holds {len(images)} images, {y} {len(labels)} labels; save as many'
+  if images.dtype != np.uint8:
+    return f'{x} is {images.dtype}, not uint8{_if_pixels(x, images)}'
+  if labels.dtype.kind not in 'iu':
+    return f'{y} is {labels.dtype}, not integer{_if_whole(y, labels)}'
   if labels.min() < 0:
-    return f'{y} holds {labels.min()}; number the classes from 0'
+    row = labels.argmin()
+    return f'{y}[{row}] is {labels[row]}; number the classes from 0'
+  return ''
+
+
+def _if_pixels(x, images):
+  """How to make uint8 of pixels, if they tell what they are; their range if not."""
+  kind = images.dtype.kind
+  if kind == 'b':
+    return f"; convert it with 255 * {x}.astype('uint8')"
+  if kind not in 'iuf':
+    return ''
+  low, high = images.min(), images.max()
+  if kind == 'f' and low >= 0 and high <= 1:
+    return f"; convert it with (255 * {x}).round().astype('uint8')"
+  if low >= 0 and 1 < high <= 255 and (images == np.rint(images)).all():
+    return f"; convert it with {x}.astype('uint8')"
+  if kind in 'iu' and low >= 0 and 255 < high < 2**16 and not (images % 257).any():
+    return f"; convert it with ({x} // 257).astype('uint8')"
+  return f', and from {low} to {high}'
+
+
+def _if_one_hot(y, labels):
+  """How to make [M] of one-hot labels; what is wrong with those of many classes."""
+  if labels.ndim != 2 or labels.dtype.kind not in 'biuf':
+    return ''
+  if not np.isin(labels, (0, 1)).all():
+    return ''
+  if (others := np.flatnonzero(labels.sum(1) != 1)).size:
+    named = int(labels[others[0]].sum())
+    return f': row {others[0]} names {named} classes, and an image must have one'
+  return f'; convert one-hot with {y}.argmax(1)'
+
+
+def _if_whole(y, labels):
+  if labels.dtype.kind in 'SU':
+    return ': number the classes from 0, alike in all the data'
+  if labels.dtype.kind in 'bf':
+    whole = np.rint(labels).astype(float)
+    wrong = (labels != whole) | (abs(whole) >= 2**31)
+    if not wrong.any():
+      return f"; convert it with {y}.astype('int32')"
+    return f', and {y}[{wrong.argmax()}] is {labels[wrong.argmax()]}'
   return ''
 
 
@@ -124,8 +188,8 @@ def pair_fault(train_x, train_y, test_x, test_y, num_classes):
   if train_x.shape[1:] != test_x.shape[1:]:
     return f'train_x is {train_x.shape}, test_x {test_x.shape}; make images alike'
   if num_classes:
-    most = max(train_y.max(), test_y.max())
-    return f'a label is {most}, beyond {num_classes - 1}' if most >= num_classes else ''
+    most, y = max((train_y.max(), 'train_y'), (test_y.max(), 'test_y'))
+    return f'{y} holds {most}, beyond {num_classes - 1}' if most >= num_classes else ''
   classes = np.unique(train_y)  # not the numbers up to the largest: it may be 2**63
   if (gaps := np.flatnonzero(classes != np.arange(len(classes)))).size:
     return f'train_y holds no {gaps[0]}; number the classes from 0 without gaps'

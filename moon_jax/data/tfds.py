@@ -16,7 +16,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean
 from moon_jax.core.types import Dataset
 from moon_jax.data import decoded
-from moon_jax.data.arrays import DataError, images_of, make_dataset, one_line
+from moon_jax.data.arrays import DataError, image_of, make_dataset, one_line
 from moon_jax.data.federated import users
 
 # TFDS name -> [C] mean and [C] standard deviation of pixel / 255 that the literature
@@ -199,6 +199,7 @@ def _read_split(builder, split, image_key, label_key, client_key=''):
     file_format='array_record',
   )
   shape = builder.info.features[image_key].shape
+  mode = {1: 'L', 3: 'RGB', 4: 'RGBA'}[shape[-1]]
   images = np.empty((len(source), *shape), np.uint8)
   labels, ids = np.empty(len(source), np.int32), []
   parse = tf_example_pb2.Example.FromString
@@ -206,9 +207,9 @@ def _read_split(builder, split, image_key, label_key, client_key=''):
     stop = min(start + RECORDS_PER_READ, len(source))
     parsed = [parse(record) for record in source.__getitems__(range(start, stop))]
     features = [example.features.feature for example in parsed]
-    encoded = (feature[image_key].bytes_list.value[0] for feature in features)
-    for i, pixels in enumerate(images_of(encoded), start):
-      images[i] = pixels.reshape(shape)
+    for i, feature in enumerate(features, start):
+      with one_line(f'{builder.data_dir}: {split} example {i} cannot be used'):
+        images[i] = image_of(feature[image_key].bytes_list.value[0], mode, shape)
     labels[start:stop] = [one[label_key].int64_list.value[0] for one in features]
     if client_key:
       for one in (feature[client_key] for feature in features):

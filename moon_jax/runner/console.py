@@ -100,9 +100,10 @@ class Console(Callback):
         f'{most * each / 1e6:,.0f} MB'
       )
     params = tree.num_parameters(state.server.variables['params'])
+    shape = 'x'.join(map(str, experiment.test.images.shape[1:]))
     self.say(
-      f'model: {config.model}, {params:,} parameters; clients in a round: '
-      f'{planner.cohort_size}, lanes: {planner.num_lanes} on '
+      f'model: {config.model} on images of {shape}, {params:,} parameters; '
+      f'clients in a round: {planner.cohort_size}, lanes: {planner.num_lanes} on '
       f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
     )
     if fault := fused_cpu.known_fault():

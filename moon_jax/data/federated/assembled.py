@@ -11,7 +11,7 @@ import numpy as np
 from moon_jax.core.errors import printable
 from moon_jax.core.types import Dataset
 from moon_jax.data import npz
-from moon_jax.data.arrays import DataError
+from moon_jax.data.arrays import DataError, listed
 from moon_jax.data.federated import users
 
 # What sources call images and labels, if the knobs do not say: the first that is there.
@@ -82,8 +82,8 @@ def features(what: str, image: str, label: str, has: Iterable[str]) -> tuple[str
   for knob, chosen, usual in (('image', image, IMAGES), ('label', label, LABELS)):
     wanted = (chosen,) if chosen else usual
     if not (names := [name for name in wanted if name in has]):
-      told = ', '.join(map(printable, map(str, has[:20]))) or 'nothing'
-      raise DataError(f'{what} has {told}: name its {knob} by --config.data.{knob}.')
+      told = f'{what} has {listed(has)}'
+      raise DataError(f'{told}: name its {knob} by --config.data.{knob}.')
     found.append(names[0])
   return tuple(found)
 
@@ -97,19 +97,15 @@ def user(what: str, name: int | str, images: Any, labels: Any) -> User:
   Raises:
     DataError: there are none, or they are no images with labels.
   """
-  images, labels = np.asarray(images), np.asarray(labels)
+  images, labels = np.asarray(images), npz.flat(np.asarray(labels))
   told = f'{what}: client {printable(str(name))!r}'
   if not (images.size or labels.size):
     raise DataError(f'{told} has no examples; leave it out.')
-  if images.dtype.kind == 'f':
-    if not ((images >= 0) & (images <= 1)).all():
-      raise DataError(f'{told} has float images that are not in [0, 1].')
+  if images.dtype.kind == 'f' and ((images >= 0) & (images <= 1)).all():
     images = np.rint(255 * images).astype(np.uint8)
   if images.dtype.kind in 'iu' and ((images >= 0) & (images <= 255)).all():
     images = images.astype(np.uint8)
-  labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-  if fault := npz.split_fault('train', images, labels):
-    fault = fault.replace('train_x', 'images').replace('train_y', 'labels')
+  if fault := npz.split_fault('images', images, 'labels', labels):
     raise DataError(f'{told}: {fault}.')
   return User(name, images, labels)
 

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 
 from moon_jax.core import files
-from moon_jax.data.arrays import DataError, images_of, one_line
+from moon_jax.data.arrays import DataError, image_of, mode_of, one_line
 from moon_jax.data.federated import assembled
 
 
@@ -28,12 +28,16 @@ def load_huggingface(
     DataError: it is no such folder, or lacks a split or a column.
   """
   flag = f'--config.data.path={path!r}'
-  train, test = _opened(flag, path)
-  image, label = assembled.features(flag, image, label, train.features)
-  num_classes = getattr(train.features[label], 'num_classes', None)
+  splits = _opened(flag, path)
+  features = splits[0].features
+  image, label = assembled.features(flag, image, label, features)
+  num_classes = getattr(features[label], 'num_classes', None)
+  with one_line(f'{flag}: the column {image!r} cannot be read'):
+    mode = getattr(features[image], 'mode', None) or mode_of(_encoded(splits, image))
+  more = client, image, label, num_classes, mode
   parts = (
-    assembled.once(flag, _read(flag, one, client, image, label))
-    for one in (train, test)
+    assembled.once(flag, _read(flag, *one, *more))
+    for one in zip(('train', 'test'), splits, strict=True)
   )
   return assembled.Federation(flag, pathlib.Path(path).stem, *parts, num_classes)
 
@@ -57,14 +61,27 @@ def _opened(flag, path):
     return found
 
 
-def _read(flag, split, client, image, label):
+def _encoded(splits, image):
+  """The pictures of all splits, as files; nothing if they are arrays."""
+  for split in splits:
+    if hasattr(split.features.get(image), 'mode'):
+      for batch in _undecoded(split.select_columns([image]), image).iter(1000):
+        yield from (one and one['bytes'] for one in batch[image])
+
+
+def _undecoded(split, image):
+  datasets = assembled.package('huggingface', 'datasets')
+  return split.cast_column(image, datasets.Image(decode=False))
+
+
+def _read(flag, part, split, client, image, label, num_classes, mode):
   datasets = assembled.package('huggingface', 'datasets')
   if missing := {client, image, label} - set(split.features):
     has = ', '.join(split.features)
     raise DataError(f'{flag} has no column {min(missing)!r} in a split; it has {has}.')
   is_encoded = isinstance(split.features[image], datasets.Image)
   if is_encoded:
-    split = split.cast_column(image, datasets.Image(decode=False))
+    split = _undecoded(split, image)
   for name in (client, image, label):
     # Decoding would open what a path in the column names.
     if datasets.features.features.require_decoding(split.features[name]):
@@ -80,7 +97,13 @@ def _read(flag, split, client, image, label):
   for name, first, end in zip(names.tolist(), ends - sizes, ends, strict=True):
     with one_line(f'{flag}: the examples of {name!r} cannot be read'):
       mine = split[rows[first:end].tolist()]
-      images = mine[image]
-      if is_encoded:
-        images = np.stack([*images_of(one['bytes'] for one in images)])
-    yield assembled.user(flag, name, images, mine[label])
+      images, labels = mine[image], mine[label]
+      for i, row in enumerate(rows[first:end]):
+        with one_line(f'{flag}: row {row} of {part} cannot be used'):
+          own = np.asarray(labels[i]).tolist()
+          if num_classes and own not in range(num_classes):
+            raise ValueError(f'its label is {own}, not one of 0 to {num_classes - 1}')
+          if is_encoded:
+            shape = images[0].shape if i else None
+            images[i] = image_of(images[i]['bytes'], mode, shape, upright=True)
+    yield assembled.user(flag, name, images, labels)

@@ -20,7 +20,7 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.types import Dataset, Stored
-from moon_jax.data.arrays import DataError, make_dataset, one_line
+from moon_jax.data.arrays import DataError, make_dataset, one_line, with_channels
 from moon_jax.data.federated import assembled
 
 RECORDS, INDEX = 'train.array_record', 'index.npz'
@@ -85,7 +85,9 @@ def _fits(index: dict[str, np.ndarray], test_clients: np.ndarray | None) -> bool
   if numbers is None:
     numbers = np.zeros_like(index['test_y'], np.int32)
   return (
-    (counts.sum(1) == sizes).all()
+    max(counts.max(), sizes.max()) < 2**31
+    and (counts.sum(1) == sizes).all()
+    and with_channels(index['test_x']).shape == index['test_x'].shape
     and sizes.all()
     and ((index['mean'] >= 0) & (index['mean'] <= 1)).all()
     and ((index['std'] >= 1e-3) & (index['std'] <= 1)).all()
@@ -123,6 +125,7 @@ class _Reader:
     self._path, self._shape = path, image_shape
     order = np.argsort(index['records'])
     self._sizes, self._checks = index['sizes'][order], index['checks'][order]
+    self._num_classes = index['class_counts'].shape[1]
     if (found := self._file.num_records()) != len(order):
       raise DataError(
         f'{path} is torn: it has {found} of {len(order)} records; convert it again.'
@@ -161,5 +164,7 @@ class _Reader:
         'command goes on.'
       )
     labels = np.frombuffer(record, _LABEL, size)
+    if labels.min() < 0 or labels.max() >= self._num_classes:
+      raise DataError(f'{self._path}: record {number} has a label that is no class.')
     images = np.frombuffer(record, np.uint8, offset=labels.nbytes)
     return images.reshape(size, *self._shape), labels

@@ -59,7 +59,8 @@ def _write_records(path: pathlib.Path, federation: assembled.Federation):
     for name, images, labels in federation.train:
       record = records.record_of(images, labels)
       _as_os_error(writer.write, record)
-      rows.append((name, records.check_of(record), np.bincount(labels)))
+      owned = np.unique(labels, return_counts=True)  # classes may be beyond 2^63
+      rows.append((name, records.check_of(record), *owned))
       own = pixel_sums(with_channels(images))
       sums = tuple(a + b for a, b in zip(sums, own, strict=True))
   finally:
@@ -79,16 +80,17 @@ def _as_os_error(call, *given):
 
 def _index(federation, rows, sums, test, statistics) -> dict[str, np.ndarray]:
   """The arrays of the index: the clients in the order of their names."""
-  images, labels, ids = with_channels(test[0]), *test[1:]
-  names, checks, class_counts = zip(*rows, strict=True)
-  num_classes = max(*map(len, class_counts), federation.num_classes or 0)
-  counts = np.zeros((len(rows), num_classes), int)
-  for row, mine in zip(counts, class_counts, strict=True):
-    row[: len(mine)] = mine
+  images, labels, ids = with_channels(test[0], federation.flag), *test[1:]
+  names, checks, owned, numbers = zip(*rows, strict=True)
+  classes = np.unique(np.concatenate(owned))
   like = np.empty((1, *sums[0].shape), np.uint8)
-  given = like, np.flatnonzero(counts.sum(0)), images, labels, federation.num_classes
-  if fault := npz.split_fault('test', images, labels) or npz.pair_fault(*given):
+  fault = npz.split_fault('test_x', images, 'test_y', labels)
+  given = like, classes, images, labels, federation.num_classes
+  if fault := fault or npz.pair_fault(*given):
     raise DataError(f'{federation.flag}: {fault}.')
+  counts = np.zeros((len(rows), federation.num_classes or len(classes)), int)
+  for row, own, number in zip(counts, owned, numbers, strict=True):
+    row[own] = number
   # One example each is enough to number them.
   one_each = np.zeros(len(counts), np.int32)
   data = Dataset(federation.name, like, one_each, images, labels, 0, (), ())

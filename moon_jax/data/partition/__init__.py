@@ -38,10 +38,17 @@ def make(
   made = part.build((Partition, Skewed), labels, **more, **options)
   skewed = made if isinstance(made, Skewed) else Skewed(made)
   split = skewed.split
-  owned = np.bincount(split.indices, minlength=len(labels))
-  if len(split.sizes) != num_clients or (owned != 1).any():
+  fits = np.array_equal(np.sort(split.indices), np.arange(len(labels)))
+  ends = len(split.sizes), *split.offsets[[0, -1]]
+  if not fits or ends != (num_clients, 0, len(labels)):
     raise UsageError(
       f'--config.partition.name={name!r} must give each of {len(labels)} examples to '
       f'one of {num_clients} clients.'
+    )
+  # Those of the package keep to min_size, which may be 0 here.
+  if part.registered and (few := np.flatnonzero(split.sizes < 1)).size:
+    raise UsageError(
+      f'--config.partition.name={name!r} must give each client an example, and client '
+      f'{few[0]} owns none.'
     )
   return skewed

@@ -1,0 +1,310 @@
+"""Data as people have them: read as what they are, or refused with what mends them."""
+
+import io
+import re
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import moon_jax
+from moon_jax.core.errors import ExitCode, UsageError
+from moon_jax.data import arrays, convert, npz, partition, sources
+from moon_jax.data.arrays import DataError
+from moon_jax.data.federated import assembled
+from tests.data import federations
+from tests.data.federations import datasets
+from tests.data.test_sources import prepare, without_tensorflow
+
+Y = np.arange(12) % 3
+X = np.random.default_rng(0).integers(0, 256, (12, 6, 5, 3), np.uint8)
+X[0, 0, 0] = 0, 7, 255
+NAMES = np.array(['cat', 'dog', 'owl'])
+
+
+def loaded(x, y):
+  return npz.dataset('it', 'it', (x, y, x, y))
+
+
+# --- arrays ---------------------------------------------------------------------------
+
+ONE_HOT = np.eye(3)[Y]
+# An array -> what the remedy makes of it, or what else is told of it.
+PIXELS = [
+  (X.astype('int64'), X),
+  (X.astype('int16'), X),
+  (X.astype('float32'), X),
+  (X.astype('uint16') * 257, X),
+  (X.astype('int32') * 257, X),
+  ((X / 255).astype('float32'), X),
+  (X > 127, np.where(X > 127, 255, 0)),
+  (X.astype('uint16') * 16, ', and from 0 to 4080'),
+  (X.astype('int64') - 5, ', and from -5 to 250'),
+  (X / 127.5 - 1, ', and from -1.0 to 1.0'),
+  (X / 2, ', and from 0.0 to 127.5'),
+  (X.astype('int64') // 255, ', and from 0 to 1'),
+  (np.where(X == 7, np.nan, X / 255), ', and from nan to nan'),
+  (X.astype('complex64'), ''),
+]
+LABELS = [
+  (ONE_HOT, Y),
+  (ONE_HOT.astype(bool), Y),
+  (Y.astype('float32'), Y),
+  (Y > 0, (Y > 0) * 1),
+  (np.eye(3, dtype=int)[Y] | [1, 0, 0], ': row 1 names 2 classes, and an image must'),
+  (ONE_HOT * 0.9, ''),
+  (NAMES[Y], ': number the classes from 0, alike in all the data'),
+  (NAMES[Y].astype(bytes), ': number the classes from 0, alike in all the data'),
+  (Y + 0.5 * (Y == 2), ', and y[2] is 2.5'),
+  (np.where(Y == 1, np.inf, Y), ', and y[1] is inf'),
+]
+
+
+@pytest.mark.parametrize(
+  ('name', 'given', 'right'),
+  [('x', *one) for one in PIXELS] + [('y', *one) for one in LABELS],
+)
+def test_a_remedy_makes_what_is_meant_or_there_is_none(name, given, right):
+  one = {'x': X, 'y': Y, name: given}
+  fault = npz.split_fault('x', one['x'], 'y', one['y'])
+  told = re.fullmatch(
+    rf'{name} (is|has shape) .*, not (uint8|\[M\]|integer)(.*)', fault
+  )
+  remedy = re.fullmatch(r'; convert (it with|one-hot with) (.*)', told[3])
+  if isinstance(right, str):
+    assert told[3].startswith(right)
+    assert bool(told[3]) == bool(right)
+    assert not remedy
+  else:
+    made = eval(remedy[2], {}, one)  # as the reader would
+    np.testing.assert_array_equal(made, right)
+    one[name] = made
+    assert not npz.split_fault('x', one['x'], 'y', one['y'])
+
+
+def test_labels_in_a_column_are_taken_as_they_are():
+  for found in (
+    loaded(X, Y[:, None]).train_labels,
+    assembled.user('it', 'me', X, Y[:, None]).labels,
+  ):
+    np.testing.assert_array_equal(found, Y)
+
+
+@pytest.mark.parametrize(
+  ('shape', 'turned'),
+  [
+    ((3, 16, 12), True),
+    ((1, 28, 28), True),
+    ((4, 8, 8), True),
+    ((3, 4, 4), True),
+    ((16, 12, 3), False),
+    ((2, 8, 8), False),  # no number of channels
+    ((1, 50, 3), False),  # rows of pixels
+    ((3, 8, 2), False),
+    ((3, 8), False),
+  ],
+)
+def test_channels_that_come_first_are_turned_and_it_is_said(shape, turned, capsys):
+  x = np.random.default_rng(1).integers(0, 256, (12, *shape), np.uint8)
+  found = loaded(x, Y).train_images
+  right = x.transpose(0, 2, 3, 1) if turned else x.reshape(found.shape)
+  np.testing.assert_array_equal(found, right)
+  told = f'it: images [M, {", ".join(map(str, shape))}] have their channels first; '
+  assert capsys.readouterr().err.count(told) == turned
+
+
+def test_the_names_that_are_there_are_told(tmp_path):
+  np.savez(tmp_path / 'keras.npz', x_train=X, y_train=Y, **{'a\x1b[31m': Y})
+  with pytest.raises(
+    DataError, match=r'lacks .*; it has x_train, y_train, a\\x1b'
+  ) as e:
+    sources.load('npz', limit=0, path=str(tmp_path / 'keras.npz'))
+  assert str(e.value).isprintable()
+
+
+# --- pictures -------------------------------------------------------------------------
+
+SIDE = 32
+NOISE = np.random.default_rng(2).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+RGB = Image.fromarray(NOISE)
+GREY = np.asarray(RGB.convert('L'))
+
+
+def file_of(image, kind='PNG', **more):
+  buffer = io.BytesIO()
+  image.save(buffer, kind, **more)
+  return buffer.getvalue()
+
+
+def palette(colours, **more):
+  image = RGB.quantize(colours)
+  table = np.array(image.getpalette(), np.uint8).reshape(-1, 3)
+  return file_of(image, **more), table[np.asarray(image)]
+
+
+def turned():
+  exif = Image.Exif()
+  exif[0x0112] = 6  # the top is at the right
+  ramp = np.repeat(np.arange(0, 256, 8, np.uint8), SIDE * 3).reshape(NOISE.shape)
+  data = file_of(Image.fromarray(ramp), 'JPEG', exif=exif, quality=95)
+  return data, np.asarray(Image.open(io.BytesIO(data)))
+
+
+CMYK = file_of(RGB.convert('CMYK'), 'JPEG')
+ALPHA = np.dstack([NOISE, GREY])
+# A file, and its colours.
+PICTURES = {
+  '1-bit': (file_of(RGB.convert('1')), np.asarray(RGB.convert('1').convert('L'))),
+  'grey': (file_of(RGB.convert('L')), GREY),
+  'grey with alpha': (file_of(Image.fromarray(ALPHA[..., 2:])), NOISE[..., 2]),
+  'palette of 1 bit': palette(2),
+  'palette of 2 bits': palette(4),
+  'palette of 4 bits': palette(16),
+  'palette of 8 bits': palette(200),
+  'one is transparent': palette(16, transparency=3),
+  'all are transparent': palette(16, transparency=bytes(range(16))),
+  'alpha': (file_of(Image.fromarray(ALPHA)), NOISE),
+  'CMYK': (CMYK, np.asarray(Image.open(io.BytesIO(CMYK)).convert('RGB'))),
+  'WEBP': (file_of(RGB, 'WEBP', lossless=True), NOISE),
+  'as it is': (file_of(RGB), NOISE),
+}
+TURNED = turned()
+
+
+def colours_of(pixels):
+  return np.stack([pixels] * 3, -1) if pixels.ndim == 2 else pixels
+
+
+@pytest.mark.parametrize('name', PICTURES)
+def test_a_picture_has_its_colours(name):
+  data, right = PICTURES[name]
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    found = arrays.image_of(data, 'RGB')
+    one = arrays.image_of(data, 'L')
+  np.testing.assert_array_equal(found, colours_of(right))
+  assert one.shape == (SIDE, SIDE, 1)
+  assert right.ndim == 3 or np.array_equal(one[..., 0], right)
+
+
+def folder(path, files, labels=None, mode=None):
+  """As `save_to_disk` of files of pictures, the same in train and test."""
+  kinds = {'image': datasets.Image(mode=mode), 'user': datasets.Value('int64')}
+  kinds['label'] = datasets.ClassLabel(num_classes=3)
+  columns = {
+    'image': [{'bytes': data, 'path': None} for data in files],
+    'user': [i % 2 for i in range(len(files))],
+    'label': labels or [i % 3 for i in range(len(files))],
+  }
+  split = datasets.Dataset.from_dict(columns, datasets.Features(kinds))
+  datasets.disable_progress_bars()
+  datasets.DatasetDict(train=split, test=split).save_to_disk(str(path))
+  return {'path': str(path), 'client': 'user', 'image': '', 'label': ''}
+
+
+def read_folder(*given, **more):
+  data = sources.load('huggingface', limit=0, **folder(*given, **more))
+  order = np.argsort(np.arange(len(data.train_labels)) % 2, kind='stable')
+  return data.train_images[np.argsort(order)]  # user by user -> as they were
+
+
+def test_a_folder_of_all_kinds_is_coloured_and_upright(tmp_path):
+  files, right = zip(*PICTURES.values(), strict=True)
+  found = read_folder(tmp_path / 'all', [*files, TURNED[0]])
+  np.testing.assert_array_equal(found[:-1], [*map(colours_of, right)])
+  # What is at the right in the right picture is at the top of the file.
+  np.testing.assert_array_equal(found[-1], np.rot90(TURNED[1], -1))
+
+
+@pytest.mark.parametrize(
+  ('names', 'mode', 'channels'),
+  [
+    (['grey', '1-bit', 'grey with alpha'], None, 1),
+    (['alpha'] * 3, None, 4),
+    (['grey', 'alpha', 'grey'], None, 3),
+    (['palette of 1 bit'] * 3, None, 3),
+    (['grey'] * 3, 'RGB', 3),
+    (['as it is'] * 3, 'L', 1),
+  ],
+)
+def test_channels_are_the_declared_ones_or_all_files(names, mode, channels, tmp_path):
+  found = read_folder(tmp_path / 'set', [PICTURES[one][0] for one in names], mode=mode)
+  assert found.shape == (3, SIDE, SIDE, channels)
+
+
+DEEP = file_of(Image.fromarray(GREY.astype(np.uint16) * 257))
+DEEP_RGB = file_of(RGB)[:24] + b'\x10' + file_of(RGB)[25:]
+BAD = [
+  (DEEP, 'the PNG has 16 bits in each channel'),
+  (DEEP_RGB, 'the PNG has 16 bits in each channel'),
+  (file_of(RGB, 'GIF'), 'the image looks like GIF, and is not read as PNG, JPEG, WEBP'),
+  (file_of(RGB, 'TIFF'), 'the image looks like TIFF'),
+  (b'hello', 'the image looks like no picture'),
+  (file_of(RGB)[:-60], 'truncated'),
+  (file_of(RGB.resize((8, 9))), r'the image has shape \(9, 8, 3\), not \(32, 32, 3\)'),
+]
+
+
+@pytest.mark.parametrize(('data', 'told'), BAD)
+def test_a_picture_that_is_none_is_told_with_its_row(data, told, tmp_path, monkeypatch):
+  files = [file_of(RGB)] * 4 + [data]
+  wanted = f'row 4 of train cannot be used: .*{told}'
+  with pytest.raises(DataError, match=wanted) as caught:
+    read_folder(tmp_path / 'set', files)
+  assert '0x' not in str(caught.value)
+  without_tensorflow(monkeypatch)
+  prepare(tmp_path, 'cifar10', {'train': 3, 'test': 2}, {'image': data})
+  with pytest.raises(DataError, match=f'test example 1 cannot be used: .*{told}') as e:
+    sources.load('tfds', limit=0, name='cifar10', dir=str(tmp_path))
+  assert 'delete' not in str(e.value)
+
+
+@pytest.mark.parametrize('label', [-1, None])
+def test_a_label_that_is_no_class_is_told_with_its_row(label, tmp_path):
+  with pytest.raises(DataError, match=f'row 2 of train .* its label is {label}, not'):
+    read_folder(tmp_path / 'set', [file_of(RGB)] * 4, [0, 1, label, 2])
+
+
+@pytest.mark.parametrize('name', ['1-bit', 'all are transparent', 'alpha', 'turned'])
+def test_tfds_has_the_colours_and_turns_nothing(name, tmp_path, monkeypatch):
+  data, right = (PICTURES | {'turned': TURNED})[name]
+  without_tensorflow(monkeypatch)
+  prepare(tmp_path, 'cifar10', {'train': 3, 'test': 2}, {'image': data})
+  found = sources.load('tfds', limit=0, name='cifar10', dir=str(tmp_path))
+  np.testing.assert_array_equal(found.test_images[-1], colours_of(right))
+
+
+# --- refused by the door --------------------------------------------------------------
+
+
+@pytest.mark.usefixtures('own_parts')
+@pytest.mark.parametrize(
+  ('indices', 'offsets', 'told'),
+  [
+    ([0, 1, 2, 3], [0, 2, 2, 4], 'an example, and client 1 owns none'),
+    ([0, 1, 2, 3], [0, 3, 1, 4], 'an example, and client 1 owns none'),
+    ([0, 1, 2, -1], [0, 1, 2, 4], 'must give each of 4 examples'),
+    ([0, 1, 2, 2], [0, 1, 2, 4], 'must give each of 4 examples'),
+    ([0, 1, 2, 3], [1, 2, 3, 4], 'must give each of 4 examples'),
+    ([0, 1, 2, 3], [0, 1, 2, 3], 'must give each of 4 examples'),
+  ],
+)
+def test_a_registered_partition_that_is_none(indices, offsets, told):
+  made = moon_jax.Partition(np.array(indices), np.array(offsets))
+  moon_jax.register_partition('mine', lambda labels, **more: made)
+  with pytest.raises(UsageError, match=told):
+    partition.make('mine', np.zeros(4, int), num_clients=3, min_size=1, seed=0)
+
+
+@pytest.mark.parametrize('label', [4, 2**40, 2**63 + 5])
+def test_no_label_needs_a_table_as_long_as_it_is_large(label, tmp_path, capsys):
+  found = federations.federation()
+  images, labels = found['train']['f0001_41']
+  labels = labels.astype(np.uint64)
+  labels[0] = label + (label == 4)
+  found['train']['f0001_41'] = images, labels
+  knobs = federations.files(tmp_path, found)
+  words = [f'--config.{name}={value}' for name, value in knobs.items()]
+  assert convert.main([*words, f'--out={tmp_path / "out"}']) == ExitCode.USAGE
+  assert 'holds no 4; number the classes from 0 without gaps' in capsys.readouterr().err
