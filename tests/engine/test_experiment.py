@@ -196,7 +196,8 @@ def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
 @functools.cache
 def fedprox(dtype):
   """What is built for this type, and what a round of it gives."""
-  built = build('algorithm=fedprox', 'local_epochs=1', f'execution.dtype={dtype}')
+  # Several steps: the second one has the weights that the first has passed on.
+  built = build('algorithm=fedprox', 'local_epochs=2', f'execution.dtype={dtype}')
   return built, after_a_round(built)
 
 
