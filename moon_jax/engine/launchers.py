@@ -81,7 +81,7 @@ def detect(environment: Mapping[str, str]) -> Place | None:
 
 def _host_of(address):
   """'node1' of 'node1:29400'."""
-  found = re.fullmatch(r'\[?(.+?)\]?:([0-9]{1,5})', address)
+  found = re.fullmatch(r'\[?((?!.*\.\.).+?)\]?:([0-9]{1,5})', address)
   if not found or not 0 < int(found[2]) < _MOST:  # JAX would crash
     wanted = f'host:port of process 0, the port in [1, {_MOST - 1}]'
     raise UsageError(f'{COORDINATOR}={address!r} must be {wanted}.')

@@ -64,6 +64,7 @@ def test_which_process_this_is(environment, place):
     ('COORDINATOR', ''),
     ('COORDINATOR', 'node1'),
     ('COORDINATOR', ':29400'),
+    ('COORDINATOR', 'a..b:29400'),
     ('COORDINATOR', 'node1:65536'),
     ('COORDINATOR', 'node1:0'),
     ('PROCESS', '3'),
