@@ -1,6 +1,7 @@
 """What TensorBoard is given of values that a run has come to, and on a full disk."""
 
 import contextlib
+import time
 
 import numpy as np
 import pytest
@@ -17,6 +18,13 @@ def test_values_of_which_no_histogram_is_made_end_no_run(tmp_path, values):
     board.add_histogram('clients/drift', np.float32(values), 1)
     board.add_histogram('clients/drift', np.float32([1, 2]), 1)
   assert file.read_bytes().count(b'clients/drift') == 1
+
+
+def test_two_starts_within_a_second_have_a_file_each(tmp_path, monkeypatch):
+  monkeypatch.setattr(time, 'time', lambda: 1e9)
+  for first_round in (1, 3):
+    Board(tmp_path, first_round).close()
+  assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_on_a_full_disk_its_file_ends_and_nobody_waits(disk):
