@@ -8,6 +8,7 @@ import pytest
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.engine import devices
 from tests.processes import launch
+from tests.run_directories import FEDAVG
 
 
 def test_available():
@@ -67,8 +68,7 @@ def test_a_gpu_that_cannot_be_used_is_one_line_and_the_cpu_computes(tmp_path):
   plugin.parent.mkdir(parents=True)
   plugin.write_text("def initialize():\n  raise RuntimeError('no driver\\nat all')\n")
   surroundings = {'PYTHONPATH': str(plugin.parents[2]), 'JAX_PLATFORMS': ''}
-  words = ('--config.num_rounds=1', '--config.local_epochs=1')
-  done = launch(tmp_path, *words, **surroundings)
+  done = launch(tmp_path, *FEDAVG, **surroundings)
   assert done.returncode == ExitCode.DONE
   assert done.stderr == 'No GPU can be used, the CPU computes: no driver\n'
   assert 'x cpu (cpu)' in done.stdout

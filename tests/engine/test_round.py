@@ -199,7 +199,6 @@ FEATURES = {'similarity_on': 'features', 'num_previous': 2, 'represent_once': Fa
 OPTIONS = [
   ('fedavg', {'model': 'moon_cnn'}),
   ('moon', {'negative': 'init', **FEATURES}),
-  ('moon', {'negative': 'global', 'num_previous': 2}),
   ('sa_moon', {'scope': 'server', 'acceptance': 'temperatures'}),
   ('dco_moon', {'initial': 'mu'}),
 ]
@@ -207,7 +206,7 @@ MORE_OPTIONS = [
   ('moon', {'model': 'moon_cnn'}),
   ('moon', {'represent_once': False}),
   ('moon', {'negative': 'global', 'num_previous': 3}),
-  *(('sa_moon', {name: value}) for name, value in OPTIONS[3][1].items()),
+  *(('sa_moon', {name: value}) for name, value in OPTIONS[2][1].items()),
 ]
 
 

@@ -195,7 +195,7 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
   compiler, log = tmp_path / 'compiler', tmp_path / 'log'
 
   def is_built_anew(also=''):
-    compiler.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec c++ {also} "$@"\n')
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec c++ {also} "$@" -O0\n')
     compiler.chmod(0o700)
     log.unlink(missing_ok=True)
     new.unlink(missing_ok=True)
