@@ -137,7 +137,11 @@ def vast(size, label):
     ),
     ({'train_y': np.zeros(60, int)}, 'one class only; at least 2'),
     ({'train_y': np.arange(60) % 2 * 2}, 'train_y holds no 1; .* without gaps'),
-    ({'train_y': vast(60, 2**63 + 5)}, r'train_y\[59\] is 9.*813, and classes end at'),
+    ({'train_y': vast(60, 2**63 + 5)}, 'train_y holds no 3; number the classes from 0'),
+    (
+      {'test_y': vast(30, 2**63 + 5)},
+      f'test_y holds {2**63 + 5}, a class that train_y',
+    ),
     ({'test_x': U1((30, 8, 8, 0))}, r'\(30, 8, 8, 0\), not \[M'),
     ({'train_y': np.array([0, 'a'] * 30, object)}, 'plain arrays.*Object arrays'),
   ],
