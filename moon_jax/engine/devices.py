@@ -65,7 +65,7 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
 def _count_cores_as_devices(requested):
   # Those of its affinity, or fewer where a container's quota gives less time.
   cores = joblib.cpu_count()
-  os.environ.setdefault('NPROC', str(cores))  # how many threads XLA starts
+  os.environ['NPROC'] = str(cores)  # how many threads XLA starts
   mine = max(cores // hosts.sharing_cores(cores), 1)
   count = min(mine, _MAX_CPU_DEVICES) if requested == 'auto' else int(requested)
   most = max(cores, _MAX_CPU_DEVICES)
