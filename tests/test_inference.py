@@ -157,6 +157,12 @@ def test_images_that_do_not_fit(loaded, images, words):
   assert '\n' not in str(caught.value)
 
 
+def test_channels_may_come_first(loaded):
+  images = np.random.default_rng(0).integers(0, 256, (3, 8, 8), np.uint8)
+  plain, turned = loaded.predict(images), loaded.predict(images[:, None])
+  np.testing.assert_array_equal(turned.logits, plain.logits)
+
+
 def test_other_data_than_the_runs(loaded):
   less = config_lib.changed(loaded.config, {'data.limit': 100})
   other = dataclasses.replace(loaded, config=less)

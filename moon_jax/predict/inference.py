@@ -175,6 +175,8 @@ def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
       "(255 * images).round().astype('uint8')."
     )
   whole = images[..., None] if images.ndim == 3 else images
+  if whole.shape[1:] == (shape[2], *shape[:2]) != shape:
+    whole = np.moveaxis(whole, 1, -1)  # channels first, which training turns too
   if whole.ndim != 4 or whole.shape[1:] != shape or not len(whole):
     sizes = ', '.join(map(str, shape if shape[2] > 1 else shape[:2]))
     raise UsageError(

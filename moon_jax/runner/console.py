@@ -148,6 +148,8 @@ class Console(Callback):
     """Says how the run ended and where its results are."""
     summary = files.read_json(workdir / run_directory.SUMMARY)
     self.say(describe_summary(summary))
+    if 'stopped' in summary:
+      self.say(f'a callback ended the run: {summary["stopped"]}')
     spent = time_spent(files.read_lines(workdir / run_directory.TIMINGS))
     words = [f'{phase} {value:.2f} s' for phase, value in spent.items()]
     self.say(f'where the time went: {", ".join(words)}')
