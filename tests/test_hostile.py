@@ -127,6 +127,16 @@ def commands(whole, folder):
   }
 
 
+def searched(examples):
+  """Of hypothesis: as many examples, the same in every run, however long each takes."""
+  return settings(
+    max_examples=examples,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+  )
+
+
 def check(whole, folder, spoil, names):
   for name in names:
     shutil.rmtree(folder, ignore_errors=True)
@@ -145,12 +155,7 @@ def check(whole, folder, spoil, names):
   ),
 )
 def test_programs_outlive_any_bytes(whole, tmp_path, examples, names):
-  @settings(
-    max_examples=examples,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-  )
+  @searched(examples)
   @given(spoil=damages())
   def outlive(spoil):
     check(whole, tmp_path / 'copy', spoil, names)

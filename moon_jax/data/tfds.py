@@ -130,9 +130,8 @@ def _tfds_builder(name, data_dir, prepare):
         f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
         f'{data_dir}.{did_you_mean(name, known)}'
       ) from None
-    for split in builder.info.splits.values():
-      named = map(pathlib.Path, split.filepaths)
-      files.require_inside(pathlib.Path(builder.data_dir), named)
+    named = [name for split in builder.info.splits.values() for name in split.filepaths]
+    files.require_inside(pathlib.Path(builder.data_dir), map(pathlib.Path, named))
     return builder
 
 

@@ -16,7 +16,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.types import Outputs, PyTree
 from moon_jax.data import sources
-from moon_jax.data.arrays import one_line
+from moon_jax.data.arrays import one_line, with_channels
 from moon_jax.data.device import normalise
 from moon_jax.engine import devices, experiment, tiers
 from moon_jax.runner import checkpoint, run_directory
@@ -174,9 +174,7 @@ def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
       f'The images are {images.dtype}, not uint8; convert floats in [0, 1] with '
       "(255 * images).round().astype('uint8')."
     )
-  whole = images[..., None] if images.ndim == 3 else images
-  if whole.shape[1:] == (shape[2], *shape[:2]) != shape:
-    whole = np.moveaxis(whole, 1, -1)  # channels first, which training turns too
+  whole = with_channels(images) if images.ndim in (3, 4) else images
   if whole.ndim != 4 or whole.shape[1:] != shape or not len(whole):
     sizes = ', '.join(map(str, shape if shape[2] > 1 else shape[:2]))
     raise UsageError(

@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moon_jax.core.errors import ExitCode
@@ -15,7 +15,7 @@ from moon_jax.data import convert
 from tests.data import federations
 from tests.data.test_strangers import FOUND, flags, records, tfds
 from tests.selection import few
-from tests.test_hostile import places, replaced, trees
+from tests.test_hostile import places, replaced, searched, trees
 
 DOCUMENTED = {ExitCode.DONE, ExitCode.FAILED, ExitCode.USAGE}
 SECONDS = 60
@@ -92,12 +92,7 @@ def test_a_data_set_of_any_bytes(layout, examples, tmp_path, monkeypatch, hooked
   own = map(os.path.realpath, (folder, out.parent, tmp_path / 'cache'))
   roots = (*SYSTEM, *own)
 
-  @settings(
-    max_examples=examples,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-  )
+  @searched(examples)
   @given(change=changes())
   def outlive(change):
     for made in (folder, out.parent):
