@@ -20,7 +20,7 @@ PACKAGE = ROOT / 'moon_jax'
 LAYERS = (
   ('core', 'core.types', 'core.errors'),
   ('core.files',),
-  ('core.tree', 'core.keys', 'core.cache'),
+  ('core.tree', 'core.keys', 'core.cache', 'core.weights'),
   ('catalog',),
   ('config',),
   ('algorithms',),

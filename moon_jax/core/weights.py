@@ -1,0 +1,108 @@
+"""Weights in files that other programs read: .safetensors and .npz.
+
+Both hold float32 arrays under the paths of the flax variables, such as
+`params/conv1/kernel`, and texts about them. The layouts are flax's: kernels of
+convolutions [H, W, inputs, outputs], of dense layers [inputs, outputs].
+"""
+
+import json
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+from flax import traverse_util
+
+from moon_jax.core import files
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import PyTree
+
+SUFFIXES = ('.safetensors', '.npz')
+_METADATA = 'metadata'  # an array of text in an .npz file
+_LONGEST_HEADER = 10**8  # bytes, as the library has it
+
+
+def flat(variables: PyTree) -> dict[str, np.ndarray]:
+  """Nested variables -> path, its parts joined by '/', -> array.
+
+  >>> flat({'params': {'conv1': {'bias': np.zeros(6)}}}).keys()
+  dict_keys(['params/conv1/bias'])
+  """
+  leaves = traverse_util.flatten_dict(variables, sep='/')
+  return {path: np.asarray(leaves[path]) for path in sorted(leaves)}
+
+
+def nested(arrays: Mapping[str, np.ndarray]) -> PyTree:
+  """The variables that `flat` was given."""
+  return traverse_util.unflatten_dict(dict(arrays), sep='/')
+
+
+def read_weights(path: str | pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads the arrays of a .safetensors or .npz file; nothing is unpickled.
+
+  Args:
+    path: the file; its suffix says which of the two it is.
+
+  Returns:
+    Path, such as 'params/conv1/kernel', -> array, as `flat` has it.
+
+  Raises:
+    UsageError: it is no such file, or damaged.
+  """
+  return read(path)[0]
+
+
+def read(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+  """As `read_weights`, and the texts about them; {} if there are none."""
+  path = pathlib.Path(path).expanduser()
+  reads = {'.safetensors': _read_safetensors, '.npz': _read_npz}.get(path.suffix)
+  if reads is None or not path.is_file():
+    raise UsageError(f'{str(path)!r} must be a file that ends in .safetensors or .npz.')
+  try:
+    arrays, about = reads(path)
+    return arrays, {str(name): str(text) for name, text in about.items()}
+  except Exception as error:  # each library has its own
+    told = ' '.join(str(error).split())[:200]
+    raise UsageError(f'{str(path)!r} cannot be read: {told}.') from None
+
+
+def write(
+  path: pathlib.Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, str]
+) -> None:
+  """Replaces a file by arrays and texts about them, wholly or not at all.
+
+  Args:
+    path: its suffix is one of SUFFIXES.
+    arrays: as `flat` has them.
+    about: name -> text.
+
+  Raises:
+    UsageError: the suffix is another.
+    RunError: it cannot be written.
+  """
+  if path.suffix not in SUFFIXES:
+    raise UsageError(f'{str(path)!r} must end in .safetensors or .npz.')
+  if path.suffix == '.npz':
+    files.write_arrays(path, {**arrays, _METADATA: np.array(json.dumps(dict(about)))})
+    return
+  from safetensors import numpy as safetensors
+
+  with files.replacing(path) as file:
+    # It writes the memory of an array, in whatever order that is.
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    file.write(safetensors.save(whole, dict(about)))
+
+
+def _read_safetensors(path):
+  from safetensors import numpy as safetensors
+
+  with files.opened(path) as file:
+    data = file.read()
+  arrays = safetensors.load(data)  # first: it checks the header, which is JSON
+  size = min(int.from_bytes(data[:8], 'little'), _LONGEST_HEADER)
+  return arrays, json.loads(data[8 : 8 + size]).get('__metadata__', {})
+
+
+def _read_npz(path):
+  arrays = files.arrays(path, files.array_names(path))
+  about = arrays.pop(_METADATA, None)
+  return arrays, {} if about is None else json.loads(str(about))
