@@ -5,8 +5,9 @@ section 4.1), on a data set that needs no download. `python launch.py --help` pr
 this list; the knobs are declared in moon_jax/catalog/.
 
   --config.algorithm=moon                       how clients train; one of fedavg,
-                                                fedprox, scaffold, moon, sa_moon,
-                                                dco_moon, median, trimmed_mean, krum,
+                                                fedprox, scaffold, fedsam, mofedsam,
+                                                moon, sa_moon, dco_moon, median,
+                                                trimmed_mean, krum,
                                                 decentralized_fedavg,
                                                 decentralized_moon, solo, centralized
   --config.model=mlp                            the network; one of mlp, moon_cnn,
@@ -85,6 +86,20 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 least 2
   --config.topology.edge_probability=0.5        of each pair; in (0, 1]
   --config.fedprox.mu=0.01                      weight of the proximal term; at least 0
+  --config.fedsam.rho=0.1                       length of the move uphill before the
+                                                gradient; at least 0
+  --config.fedsam.adaptive=False                move of each weight in proportion to its
+                                                size (FedASAM)
+  --config.fedsam.xi=0.2                        what is added to the size of a weight,
+                                                if adaptive; at least 0
+  --config.mofedsam.rho=0.1                     length of the move uphill before the
+                                                gradient; at least 0
+  --config.mofedsam.adaptive=False              move of each weight in proportion to its
+                                                size (FedASAM)
+  --config.mofedsam.xi=0.2                      what is added to the size of a weight,
+                                                if adaptive; at least 0
+  --config.mofedsam.beta=0.1                    weight of the client's own gradient; in
+                                                (0, 1]
   --config.moon.mu=5.0                          weight of the contrastive term; at least
                                                 0
   --config.moon.tau=0.5                         temperature of the contrastive term;

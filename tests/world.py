@@ -29,6 +29,8 @@ OPTIONS = {
   'fedavg': {},
   'fedprox': {'mu': 0.5},
   'scaffold': {},
+  'fedsam': {'rho': 0.2, 'adaptive': False, 'xi': 0.2},
+  'mofedsam': {'rho': 0.2, 'adaptive': True, 'xi': 0.05, 'beta': 0.4},
   'moon': {'mu': 2.0, 'tau': 0.5},
   'sa_moon': {
     'mu': 2.0,

@@ -83,6 +83,10 @@ class Algorithm(NamedTuple):
       [B, D], the representations of the batch under the frozen networks.
     measured: parts that are no terms of the loss, but only recorded -> the part that
       says of which fraction of the examples they are; '' is of all.
+    perturb: (gradient of the loss, params, task) -> what is added to the params before
+      the gradient is taken again, on the same batch with the same draws; None if it is
+      taken once. What is recorded of the step, and the statistics of batch
+      normalisation, are those of the unperturbed params.
     correct: (gradient of the loss, task) -> what the local optimizer gets instead.
     after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
       of the next step. A draw takes `keys.for_purpose(key, ...)`; `task.loss_with` is
@@ -114,6 +118,7 @@ class Algorithm(NamedTuple):
   frozen_in_training: bool = False
   loss: Callable = supervised
   measured: Mapping[str, str] = types.MappingProxyType({})
+  perturb: Callable | None = None
   correct: Callable = lambda grads, task: grads
   after_step: Callable = lambda task, loss, grads, key: task.local
   upload: Callable = lambda trained, task: (Upload(weighted=trained), task.memory)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from moon_jax.algorithms import base
 from moon_jax.core import tree
-from moon_jax.core.types import Server, Upload
+from moon_jax.core.types import Server, Task, Upload
 
 
 class Path(NamedTuple):
@@ -20,6 +20,12 @@ class Path(NamedTuple):
 
   velocity: jax.Array
   length: jax.Array
+
+
+def path_after(task: Task, loss, grads, key) -> Path:
+  """An `after_step`: `task.local`, a Path, after one more step of SGD."""
+  velocity = task.optimizer['momentum'] * task.local.velocity + 1.0
+  return Path(velocity, task.local.length + velocity)
 
 
 def scaffold() -> base.Algorithm:
@@ -42,10 +48,6 @@ def scaffold() -> base.Algorithm:
   def correct(grads, task):
     return tree.add(tree.subtract(grads, task.memory), task.received.memory)
 
-  def after_step(task, loss, grads, key):
-    velocity = task.optimizer['momentum'] * task.local.velocity + 1.0
-    return Path(velocity, task.local.length + velocity)
-
   def upload(trained, task):
     divisor = task.optimizer['learning_rate'] * task.local.length
     moved = tree.subtract(task.received.variables['params'], trained['params'])
@@ -65,7 +67,7 @@ def scaffold() -> base.Algorithm:
     download=lambda received, memory: received.variables,
     begin=lambda received, memory: Path(jnp.zeros(()), jnp.zeros(())),
     correct=correct,
-    after_step=after_step,
+    after_step=path_after,
     upload=upload,
     aggregate=aggregate,
   )

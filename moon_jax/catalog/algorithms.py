@@ -63,6 +63,12 @@ _DCO_MOON_KNOBS = {
   'initial': word('plain', 'of the first round: mu_0 is 0, or mu', _FIRST),
 }
 _PROX_KNOBS = {'mu': number(0.01, 'weight of the proximal term', at_least(0))}
+_SAM_KNOBS = {
+  'rho': number(0.1, 'length of the move uphill before the gradient', at_least(0)),
+  'adaptive': switch(False, 'move of each weight in proportion to its size (FedASAM)'),
+  'xi': number(0.2, 'what is added to the size of a weight, if adaptive', at_least(0)),
+}
+_BETA = number(0.1, "weight of the client's own gradient", between(0, 1, '(]'))
 _TRIM_KNOBS = {'trim': number(0.1, 'share left out at each end', between(0, 0.5, '[)'))}
 _KRUM_KNOBS = {
   'num_byzantine': knob(int, 1, 'clients that may send anything', at_least(0)),
@@ -109,11 +115,11 @@ _CONSENSUS = {'consensus_distance': _DISTANCE}
 
 
 def _plain_sgd(valid):
-  """SCAFFOLD divides by how far SGD comes in so many steps."""
+  """SCAFFOLD and MoFedSAM divide by how far SGD comes in so many steps."""
   if valid['optimizer.name'] != 'sgd' or valid['optimizer.nesterov']:
     yield (
-      '--config.algorithm=scaffold needs --config.optimizer.name=sgd without nesterov: '
-      'it divides by how far SGD comes in so many steps.'
+      f'--config.algorithm={valid["algorithm"]} needs --config.optimizer.name=sgd '
+      'without nesterov: it divides by how far SGD comes in so many steps.'
     )
 
 
@@ -156,6 +162,14 @@ ALGORITHMS = (
   _algorithm('fedavg', 'FedAvg'),
   _algorithm('fedprox', 'FedProx', knobs=_PROX_KNOBS),
   _algorithm('scaffold', 'SCAFFOLD', check=_plain_sgd),
+  _algorithm('fedsam', 'FedSAM', knobs=_SAM_KNOBS),
+  _algorithm(
+    'mofedsam',
+    'MoFedSAM',
+    where='fedsam:mofedsam',
+    knobs=_SAM_KNOBS | {'beta': _BETA},
+    check=_plain_sgd,
+  ),
   _algorithm('moon', 'MOON', _CONTRASTIVE, knobs=_MOON_KNOBS, metrics=_CONTRAST),
   _algorithm(
     'sa_moon',

@@ -144,9 +144,8 @@ class LocalTraining(NamedTuple):
     """
     task = task_of(received, progress.memory, progress.local, scalars)
     params = progress.variables['params']
-    (loss, (parts, state)), grads = jax.value_and_grad(self._objective, has_aux=True)(
-      params, progress, references, task, batch, key
-    )
+    given = params, progress, references, task, batch, key
+    (loss, (parts, state)), grads = self._gradient(*given)
     optimizer = self.optimizer(**scalars.optimizer)
     corrected = self.algorithm.correct(grads, task)
     # Adam of optax raises a float to an integer, which strict promotion refuses.
@@ -189,6 +188,17 @@ class LocalTraining(NamedTuple):
       server_finite=None,
     )
     return Finished(upload, memory, metrics)
+
+  def _gradient(self, params, progress, *given):
+    """(loss, (parts, what else changed in the variables)), and the gradient."""
+    differentiate = jax.value_and_grad(self._objective, has_aux=True)
+    found, grads = differentiate(params, progress, *given)
+    if self.algorithm.perturb is None:
+      return found, grads
+    _, task, *_ = given
+    moved = tree.add(params, self.algorithm.perturb(grads, params, task))
+    there = progress._replace(narrow=self._narrow(moved))
+    return found, differentiate(moved, there, *given)[1]
 
   def _narrow(self, params):
     narrow = self.network.narrow(params)

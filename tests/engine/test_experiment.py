@@ -71,6 +71,7 @@ def test_the_partition_may_have_a_seed_of_its_own():
 MODEL = 33_738
 TRAFFIC = dict.fromkeys(catalog.names('algorithm'), MODEL) | {
   'scaffold': 2 * MODEL,  # and the control variate, or its change
+  'mofedsam': (2 * MODEL, MODEL + 1),  # the last change; the length of the steps
   'dco_moon': MODEL + 1,  # and p_t, or whether the client strayed
   'solo': 0,
   'centralized': 0,
@@ -85,7 +86,7 @@ def test_traffic_is_what_a_real_deployment_would_move(algorithm):
   name, _, scope = algorithm.partition(' ')
   more = ['sa_moon.scope=server'] if scope else []
   traffic = build(f'algorithm={name}', *more).traffic
-  assert traffic == (TRAFFIC[algorithm] * 4,) * 2
+  assert traffic == tuple((4 * np.ones(2, int) * TRAFFIC[algorithm]).tolist())
 
 
 def test_scalars_are_float32_arrays_of_every_number():

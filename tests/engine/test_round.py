@@ -81,6 +81,8 @@ def other_memory(algorithm, state, metrics, truth):
     yield state.server.memory, truth.control
     for client, control in truth.controls.items():
       yield world.of_client(state.clients, client), control
+  if algorithm == 'mofedsam':
+    yield state.server.memory, truth.last_change
   if algorithm == 'sa_moon':
     kept = [truth.temperatures[client] for client in range(len(world.SIZES))]
     if state.clients.temperature is None:
@@ -229,6 +231,8 @@ def test_options_equal_the_reference_and_change_the_model(algorithm, options):
     ('fedprox', 3, {'mu': 0.0}, 'fedavg'),
     ('sa_moon', 3, {'sigma': 0.0}, 'moon'),
     ('scaffold', 1, {}, 'fedavg'),
+    ('fedsam', 3, {'rho': 0.0}, 'fedavg'),
+    ('mofedsam', 3, {'beta': 1.0, 'adaptive': False}, 'fedsam'),
   ],
 )
 def test_an_algorithm_without_its_own_part_is_another(

@@ -19,6 +19,10 @@ Algorithms, keyword `algorithm` of `run` (every option is a field of `Options`):
                negative. scope='server' averages T with the weights of the models;
                acceptance='temperatures' compares the step's own losses at T and T'.
   dco_moon     MOON with dynamic coefficients: `theta`, `normalise`, `initial`.
+  fedsam       the gradient is that at y + e, on the batch of the step; the losses and
+               the running statistics are those at y.
+  mofedsam     fedsam that mixes the last round's change of the server, by weight, over
+               the rate times a(K) of SCAFFOLD, its mean by weight, into each gradient.
   median, trimmed_mean, krum
                FedAvg with another rule than the mean on the server; clients count
                alike, and running statistics have no part in Krum's distances.

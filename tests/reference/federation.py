@@ -33,6 +33,7 @@ class RoundResult(NamedTuple):
   temperatures: dict  # SA-MOON: client id -> T it starts its next training with, all N
   temperature_steps: dict  # SA-MOON: client id -> T of each step, this round's clients
   deviation: dict  # client id -> ||w_trained - w_received|| / ||w_received||, ditto
+  last_change: dict  # MoFedSAM: the server's G; zeros elsewhere
   exceeding: float  # DCO-MOON: p, for the next round's coefficients; 0 elsewhere
 
 
@@ -60,6 +61,7 @@ class Federation:
     self.trained = {}  # client id -> [Model], one for each time it took part
     nothing = jax.tree.map(np.zeros_like, params)
     self.control = nothing
+    self.last_change = nothing
     self.controls = {client: nothing for client in self.everyone}
     start = options.initial_temperature
     self.temperatures = {client: start for client in self.everyone}
@@ -128,6 +130,7 @@ class Federation:
       def loss_at(tau, at=at):
         return float(at(tau)[1][0].total)
 
+      stats_before = stats
       gradient, (losses, stats) = at(temperature)
       now = float(losses.total), float(norm(gradient))
       if annealing and last is not None:
@@ -142,6 +145,14 @@ class Federation:
           loss_at=loss_at if options.acceptance == 'temperatures' else None,
         )
       last = now
+      if options.algorithm in ('fedsam', 'mofedsam'):
+        up = formulas.uphill(gradient, params, options)
+        there = jax.tree.map(np.add, params, up), stats_before
+        gradient, _ = at(temperature, there)
+      if options.algorithm == 'mofedsam':
+        gradient = combine(
+          [options.beta, 1 - options.beta], [gradient, self.last_change]
+        )
       if options.algorithm == 'scaffold':
         gradient = formulas.corrected(gradient, self.controls[client], self.control)
       params, moments = optimizers.local_step(
@@ -199,6 +210,17 @@ class Federation:
       self.control, list(old.values()), new, num_clients
     )
 
+  def update_last_change(self, before, trained, rate):
+    """MoFedSAM's G: what the round changed, over how far its steps could lead."""
+    total = sum(self.sizes[client] for client in trained)
+    length = 0.0
+    for client, result in trained.items():
+      steps = formulas.effective_steps(len(result.steps), self.options.momentum)
+      length += self.sizes[client] / total * rate * steps
+    self.last_change = jax.tree.map(
+      lambda old, new: (old - new) / length, before.params, self.server.params
+    )
+
   def round(self, index, batches, mixing):
     """One communication round; batches: {client id: [[B] indices, ...]}."""
     options = self.options
@@ -232,7 +254,9 @@ class Federation:
       models = [self.own_model(client) for client in self.everyone]
       self.server = combine([1 / len(models)] * len(models), models)
     elif options.algorithm != 'solo':
-      self.server = self.average(received, trained)
+      before, self.server = self.server, self.average(received, trained)
+      if options.algorithm == 'mofedsam':
+        self.update_last_change(before, trained, rate)
 
     return RoundResult(
       params=self.server.params,
@@ -246,6 +270,7 @@ class Federation:
       temperatures=dict(self.temperatures),
       temperature_steps={c: trained[c].temperatures[:-1] for c in cohort},
       deviation=deviation,
+      last_change=self.last_change,
       exceeding=self.exceeding,
     )
 

@@ -6,6 +6,22 @@ import numpy as np
 from tests.reference.losses import Weights
 from tests.reference.networks import norm, squared_distance
 
+# FedSAM: Caldarola et al. 2022 (arXiv:2203.11834).
+
+
+def uphill(gradient, params, options):
+  """rho g / ||g||, or with T = |y| + xi of each weight rho T^2 g / ||T g||."""
+
+  def size(y):
+    return np.abs(y) + options.xi if options.adaptive else np.ones_like(y)
+
+  stretched = jax.tree.map(lambda y, g: size(y) * g, params, gradient)
+  length = norm(stretched)
+  return jax.tree.map(
+    lambda y, tg: options.rho * size(y) * tg / length, params, stretched
+  )
+
+
 # SCAFFOLD, option II: Karimireddy et al. 2020 (arXiv:1910.06378), Algorithm 1.
 
 

@@ -38,6 +38,11 @@ class Options(NamedTuple):
   theta: float = float('inf')  # a larger deviation counts
   normalise: bool = False  # the two coefficients are divided by mu
   initial: str = 'plain'  # mu_0 = 0; mu: mu_0 = mu
+  # FedSAM and MoFedSAM.
+  rho: float = 0.0  # how far uphill the second gradient is taken
+  adaptive: bool = False  # each weight moves by its size, to which xi is added
+  xi: float = 0.0
+  beta: float = 1.0  # MoFedSAM: weight of a client's own gradient
   # What the server does in place of the mean: median, trimmed_mean, krum.
   trim: float = 0.0  # fraction left out at either end
   num_byzantine: int = 0

@@ -33,6 +33,9 @@ def seen_through(
   def loss(outputs, references, params, task, batch):
     return inner.loss(outputs, references, params, inner_task(task), batch)
 
+  def perturb(grads, params, task):
+    return inner.perturb(grads, params, inner_task(task))
+
   def after_step(task, loss, grads, key):
     return inner.after_step(inner_task(task), loss, grads, key)
 
@@ -41,6 +44,7 @@ def seen_through(
     begin=through(inner.begin),
     frozen=through(inner.frozen),
     loss=loss,
+    perturb=inner.perturb and perturb,
     correct=lambda grads, task: inner.correct(grads, inner_task(task)),
     after_step=after_step,
     upload=lambda trained, task: inner.upload(trained, inner_task(task)),

@@ -1,0 +1,159 @@
+"""FedSAM and MoFedSAM by hand, on a loss of two weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax.core.types import Batch, Outputs, Scalars, Server
+from moon_jax.models import Network
+from moon_jax.train import client_training, optimizers
+from tests import world
+
+SGD = {'learning_rate': 0.1, 'momentum': 0.0, 'weight_decay': 0.0}
+BATCH = Batch(jnp.zeros((2, 1, 1, 1)), jnp.zeros(2, jnp.int32), jnp.array([1.0, 0.0]))
+
+
+def forward(variables, images, mask=None, key=None):
+  """Logits that are the weights; its statistic is what the weights were, with a key."""
+  y = variables['params']['y'].astype(jnp.float32)
+  noise = jax.random.uniform(key) if key is not None else jnp.zeros(())
+  logits = jnp.tile(y, (len(images), 1))
+  outputs = Outputs(representation=logits + noise, logits=logits, features=logits)
+  return outputs, {'batch_stats': {'seen': y}}
+
+
+NETWORK = Network(None, init=None, apply=None, train=forward, narrow=lambda p: p)
+
+
+def quadratic(outputs, references, params, task, batch):
+  """(y_1^2 + 4 y_2^2) / 2 of each real example."""
+  each = jnp.sum(jnp.array([[1.0, 4.0]]) * outputs.logits**2, axis=-1) / 2
+  return jnp.sum(each * batch.mask) / jnp.sum(batch.mask), {}
+
+
+def linear(outputs, references, params, task, batch):
+  return jnp.sum(outputs.logits[0] * jnp.array([3.0, 4.0])), {}
+
+
+def drawn(outputs, references, params, task, batch):
+  """Its gradient is what the step drew."""
+  noise = outputs.representation[0] - outputs.logits[0]
+  return jnp.sum(jax.lax.stop_gradient(noise) * outputs.logits[0]), {}
+
+
+def in_bfloat16(params):
+  return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+
+
+def step(
+  name,
+  y=(3.0, 1.0),
+  g=(0.0, 0.0),
+  loss=quadratic,
+  optimizer=SGD,
+  network=NETWORK,
+  **numbers,
+):
+  """The client after one step."""
+  algorithm = world.algorithm_of(name, **numbers)._replace(loss=loss)
+  given = jax.tree.map(jnp.float32, (dict(algorithm.hyperparameters), optimizer))
+  scalars = Scalars(*given, seed=np.int32(0))
+  variables = {'params': {'y': jnp.array(y)}, 'batch_stats': {'seen': jnp.zeros(2)}}
+  received = algorithm.broadcast(Server(variables, {'y': jnp.array(g)}))
+  training = client_training.LocalTraining(algorithm, network, optimizers.sgd)
+  start = training.start(jnp.int32(0), received, (), scalars, BATCH)
+  return training.step(start, {}, received, scalars, BATCH, jax.random.key(7))
+
+
+def weights(*given, **how):
+  return np.asarray(step(*given, **how).variables['params']['y'])
+
+
+# g = (3, 4) at y = (3, 1), rho = 1/2: e = (0.3, 0.4), gradient (3.3, 4 * 1.4).
+@pytest.mark.parametrize(
+  ('numbers', 'expected'),
+  [
+    ({'rho': 0.0}, (2.7, 0.6)),
+    ({'rho': 0.5}, (2.67, 0.44)),
+    # T = y: T g = (9, 4), e = T^2 g / (2 sqrt(97)) = (27, 4) / (2 sqrt(97))
+    ({'rho': 0.5, 'adaptive': True, 'xi': 0.0}, (2.5629282677, 0.5187723068)),
+    # T = (3.2, 1.2): T g = (9.6, 4.8), T^2 g = (30.72, 5.76)
+    ({'rho': 0.5, 'adaptive': True, 'xi': 0.2}, (2.5568916494, 0.4926687371)),
+  ],
+)
+def test_a_step_by_hand(numbers, expected):
+  np.testing.assert_allclose(weights('fedsam', **numbers), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('g', 'beta', 'expected'),
+  [
+    ((0.0, 0.0), 0.1, (2.967, 0.944)),
+    ((2.0, 2.0), 0.1, (2.787, 0.764)),
+    ((2.0, 2.0), 1.0, (2.67, 0.44)),
+  ],
+)
+def test_the_last_change_is_mixed_in(g, beta, expected):
+  found = weights('mofedsam', g=g, rho=0.5, beta=beta)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_where_the_gradient_is_zero_nothing_moves():
+  np.testing.assert_array_equal(weights('fedsam', y=(0.0, 0.0), rho=0.5), (0.0, 0.0))
+
+
+def test_a_linear_loss_does_not_see_the_move():
+  # 3 - 0.1 * 3, 1 - 0.1 * 4
+  for rho in (0.0, 0.5):
+    found = weights('fedsam', loss=linear, rho=rho)
+    np.testing.assert_allclose(found, (2.7, 0.6), rtol=1e-6)
+
+
+def test_the_second_gradient_is_at_the_moved_weights_in_bfloat16_too():
+  narrow = NETWORK._replace(narrow=in_bfloat16)
+  found = weights('fedsam', rho=0.5, network=narrow)
+  # Of the 8 bits of 3.3 and 1.4 is left 3.296875 and 1.3984375; 3 and 1 are exact.
+  np.testing.assert_allclose(found, (3 - 0.3296875, 1 - 0.559375), rtol=4e-3)
+  assert abs(found[0] - 2.7) > 0.02
+
+
+def test_both_gradients_see_the_same_draw():
+  noise = (3.0, 1.0) - weights('fedsam', loss=drawn, rho=0.0)
+  assert noise[0] > 1e-3
+  np.testing.assert_allclose((3.0, 1.0) - weights('fedsam', loss=drawn, rho=9.0), noise)
+
+
+def test_what_is_recorded_and_the_statistics_are_of_the_weights_as_they_were():
+  after = step('fedsam', rho=0.5)
+  # (3^2 + 4 * 1^2) / 2; at y + e it would be (3.3^2 + 4 * 1.4^2) / 2 = 9.365.
+  assert after.sums['train_loss'] == 6.5
+  np.testing.assert_array_equal(after.variables['batch_stats']['seen'], (3.0, 1.0))
+
+
+def test_weight_decay_enters_the_second_step_alone():
+  found = weights('fedsam', rho=0.5, optimizer=SGD | {'weight_decay': 0.5})
+  # (2.67, 0.44) - 0.1 * 0.5 * (3, 1)
+  np.testing.assert_allclose(found, (2.52, 0.39), rtol=1e-6)
+
+
+def test_the_last_change_as_a_gradient():
+  algorithm = world.algorithm_of('mofedsam', rho=0.5, beta=0.1)
+  before, after = ({'params': {'y': jnp.array([v])}} for v in (7.0, 2.75))
+  server = Server(before, algorithm.init_server(before))
+  assert server.memory['y'] == 0.0
+  received = algorithm.broadcast(server)
+  numbers = {'learning_rate': 0.5, 'momentum': 0.5}
+  local = algorithm.begin(received, ())
+  now = client_training.task_of(received, (), local, Scalars({}, numbers, None))
+  for _ in range(3):
+    now = now._replace(local=algorithm.after_step(now, None, None, None))
+  sent, _ = algorithm.upload(after, now)
+  # a(3) at momentum 0.5 is 1 + 1.5 + 1.75 = 4.25, and (7 - 2.75) / (0.5 * 4.25) = 2.
+  server = algorithm.aggregate(server, sent, 1.0, {})
+  assert server.memory['y'] == 2.0
+  assert server.variables['params']['y'] == 2.75
+  # Two clients of weights 3/4 and 1/4 whose steps lead 2 and 4 far: 5 / 2.5.
+  mean = sent._replace(weighted=sent.weighted._replace(length=0.75 * 2.0 + 0.25 * 4.0))
+  mean.weighted.model['params']['y'] = jnp.array([2.0])
+  assert algorithm.aggregate(Server(before, ()), mean, 1.0, {}).memory['y'] == 2.0
