@@ -30,6 +30,7 @@ LAYERS = (
   ('engine',),
   ('runner',),
   ('predict',),
+  ('export',),
   ('report',),
   ('sweeps',),
   ('api', 'sweep'),
@@ -115,7 +116,7 @@ def test_nothing_outside_the_reference_is_shared_with_it():
 
 # Code lines: no blanks, comments and docstrings.
 CODE_LINES = {'moon_jax': 10_215, 'tests': 15_120}
-TOP, RUNNER, FILE_LINES, FUNCTION_LINES = 14, 16, 300, 60
+TOP, RUNNER, FILE_LINES, FUNCTION_LINES = 15, 16, 300, 60
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
 _NO_CODE |= {tokenize.INDENT, tokenize.DEDENT}
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)

@@ -8,6 +8,7 @@ convolutions [H, W, inputs, outputs], of dense layers [inputs, outputs].
 import json
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from flax import traverse_util
@@ -21,14 +22,14 @@ _METADATA = 'metadata'  # an array of text in an .npz file
 _LONGEST_HEADER = 10**8  # bytes, as the library has it
 
 
-def flat(variables: PyTree) -> dict[str, np.ndarray]:
-  """Nested variables -> path, its parts joined by '/', -> array.
+def flat(variables: PyTree) -> dict[str, Any]:
+  """Nested variables -> path, its parts joined by '/', -> leaf.
 
   >>> flat({'params': {'conv1': {'bias': np.zeros(6)}}}).keys()
   dict_keys(['params/conv1/bias'])
   """
   leaves = traverse_util.flatten_dict(variables, sep='/')
-  return {path: np.asarray(leaves[path]) for path in sorted(leaves)}
+  return {path: leaves[path] for path in sorted(leaves)}
 
 
 def nested(arrays: Mapping[str, np.ndarray]) -> PyTree:
@@ -59,6 +60,7 @@ def read(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str
     raise UsageError(f'{str(path)!r} must be a file that ends in .safetensors or .npz.')
   try:
     arrays, about = reads(path)
+    arrays = {name: arrays[name] for name in sorted(arrays)}
     return arrays, {str(name): str(text) for name, text in about.items()}
   except Exception as error:  # each library has its own
     told = ' '.join(str(error).split())[:200]
@@ -88,7 +90,7 @@ def write(
 
   with files.replacing(path) as file:
     # It writes the memory of an array, in whatever order that is.
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    whole = {name: np.asarray(array, order='C') for name, array in arrays.items()}
     file.write(safetensors.save(whole, dict(about)))
 
 

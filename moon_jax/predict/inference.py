@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from moon_jax.data import sources
 from moon_jax.data.arrays import one_line, with_channels
 from moon_jax.data.device import normalise
 from moon_jax.engine import devices, experiment, tiers
+from moon_jax.predict import exported
 from moon_jax.runner import checkpoint, run_directory
 from moon_jax.train import evaluation
 
@@ -42,26 +44,29 @@ class Trained:
   """A trained model; `load` makes it.
 
   Attributes:
-    workdir: the run directory.
+    workdir: the run directory, or the file of weights.
     config: the configuration of the run; of `centralized`, with its single client.
     round: completed rounds of the checkpoint.
     client: whose model it is; None if it is the global one.
-    class_counts: [N, Y] training examples of each client and class.
+    class_counts: [N, Y] training examples of each client and class; None of a file.
     variables: the model's: 'params' and, with batch normalisation, 'batch_stats'.
     image_shape: (H, W, C).
     forward: (variables, images [B, H, W, C] uint8) -> Outputs in evaluation mode.
     data_digest: SHA-256 of the run's data set, in hexadecimal.
+    about: what a file of weights tells of them: the configuration, the test accuracy,
+      the mean and deviation that images are normalised by, ...
   """
 
   workdir: pathlib.Path
   config: config_lib.Config
   round: int
   client: int | None
-  class_counts: np.ndarray
+  class_counts: np.ndarray | None
   variables: PyTree
   image_shape: tuple[int, int, int]
   forward: Callable[[PyTree, np.ndarray], Outputs]
   data_digest: str
+  about: run_directory.Record
 
   def predict(self, images: np.ndarray) -> Predictions:
     """Classifies images as the run's own tests do, in batches that are filled up.
@@ -96,6 +101,19 @@ class Trained:
       )
     return data.test_images, data.test_labels
 
+  def save(self, path: str | pathlib.Path) -> None:
+    """Writes the model to a file that `load` and other programs read.
+
+    Args:
+      path: ends in .safetensors or .npz. The arrays have the paths of `variables`, such
+        as params/conv1/kernel; docs/weights.md has their layouts.
+
+    Raises:
+      UsageError: the path ends in anything else.
+      RunError: it cannot be written.
+    """
+    exported.write(config_lib.expand(path), self.variables, self.about)
+
   def _predict_batch(self, images):
     """Predictions for at most a batch; every call has the shapes of a whole one."""
     rows = np.minimum(np.arange(evaluation.BATCH_SIZE), len(images) - 1)
@@ -111,7 +129,8 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   """Loads what a run learned, from its newest checkpoint; needs no training data.
 
   Args:
-    workdir: the run directory; the run may still be going on.
+    workdir: the run directory; the run may still be going on. Or a file that
+      `Trained.save` or `moon_jax.export` has written.
     client: whose model, from 0, if each client has its own: with SOLO, without a
       server, and with `batch_norm=local`. None is the global model, or that of the
       only client.
@@ -122,18 +141,10 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   """
   devices.find()
   workdir = config_lib.expand(workdir)
-  saved = _saved(workdir)
-  for line in run_directory.require_registered(workdir, saved):
-    warnings.warn(line, stacklevel=2)
-  try:
-    config = experiment.with_its_clients(config_lib.validate(saved['config']))
-  except config_lib.ConfigError as error:
-    raise NoCheckpointError(
-      f'{workdir / run_directory.CONFIG}: {error.problems[0]}'
-    ) from None
-  counts = _class_counts(workdir)
-  shape = tuple(saved['images']['shape'])
-  network = experiment.make_network(config, shape, counts.shape[1])
+  if os.path.isfile(workdir):  # not is_file, which raises if the name is too long
+    return _of_file(workdir, client)
+  saved, counts = _saved(workdir), _class_counts(workdir)
+  config, network = _network(workdir, saved, counts.shape[1])
   algorithm = experiment.make_algorithm(config, network)
   own = tiers.has_own_models(algorithm, network.shapes)
   check_client(workdir, client, config.num_clients if own else 0)
@@ -145,17 +156,58 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
 
   state = checkpoint.newest(workdir / 'checkpoints', state, client or 0, first)
   models = algorithm.evaluated(state.server, state.clients)
+  variables = jax.tree.map(lambda leaf: leaf[0], models)
+  told = int(state.round), client, counts.shape[1]
+  about = exported.describe(workdir, saved, *told)
+  return _trained(workdir, config, network, variables, about, counts)
+
+
+def _of_file(path: pathlib.Path, client: int | None) -> Trained:
+  """What a file of weights holds, which is one model."""
+  arrays, about = exported.read(path)
+  if client not in (None, about.get('client')):
+    raise UsageError(f'client={client} must be left out: {path} holds one model.')
+  config, network = _network(path, about, about['num_classes'])
+  variables = exported.fitted(path, arrays, network.shapes)
+  return _trained(path, config, network, variables, about, None)
+
+
+def _trained(workdir, config, network, variables, about, counts):
   return Trained(
     workdir=workdir,
     config=config,
-    round=int(state.round),
-    client=client,
+    round=about['round'],
+    client=about.get('client'),
     class_counts=counts,
-    variables=jax.tree.map(lambda leaf: leaf[0], models),
-    image_shape=shape,
-    forward=_forward(network, saved['images']),
-    data_digest=saved['data_digest'],
+    variables=variables,
+    image_shape=tuple(about['images']['shape']),
+    forward=_forward(network, about['images']),
+    data_digest=about['data_digest'],
+    about=about,
   )
+
+
+def _network(
+  place: pathlib.Path, saved: run_directory.Record, num_classes: int
+) -> tuple[config_lib.Config, models.Network]:
+  """What a run was configured by, and its network.
+
+  Raises:
+    UsageError: one of the parts that it uses is not registered.
+    NoCheckpointError: its configuration is not valid.
+  """
+  for line in run_directory.require_registered(place, saved):
+    warnings.warn(line, stacklevel=3)
+  of = place if place.is_file() else place / run_directory.CONFIG
+  try:
+    config = experiment.with_its_clients(config_lib.validate(saved['config']))
+  except config_lib.ConfigError as error:
+    raise NoCheckpointError(f'{of}: {error.problems[0]}') from None
+  images = saved['images']
+  if {len(images['mean']), len(images['std'])} != {images['shape'][2]}:
+    raise NoCheckpointError(f'{of} is damaged: mean and std must be of each channel.')
+  network = experiment.make_network(config, tuple(images['shape']), num_classes)
+  return config, network
 
 
 def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
@@ -207,9 +259,6 @@ def _saved(workdir: pathlib.Path) -> run_directory.Record:
     raise NoCheckpointError(
       f'{path} is not what this version writes: it lacks {sorted(missing)}.'
     )
-  images = saved['images']
-  if {len(images['mean']), len(images['std'])} != {images['shape'][2]}:
-    raise NoCheckpointError(f'{path} is damaged: mean and std must be of each channel.')
   return saved
 
 

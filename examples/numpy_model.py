@@ -1,0 +1,47 @@
+"""A trained model as a plain function of NumPy arrays, without JAX or this package.
+
+  python launch.py --workdir=runs/digits
+  python -m moon_jax.export runs/digits --output=digits.npz
+  python examples/numpy_model.py digits.npz IMAGES.npz
+
+It is the perceptron `mlp`: four dense layers, ReLU after the first two. IMAGES.npz has
+`images`, uint8 [M, 8, 8]; their classes are printed.
+"""
+
+import json
+import sys
+
+import numpy as np
+
+
+def function_of(path):
+  """images [M, H, W] or [M, H, W, C] uint8 -> logits [M, Y] float32."""
+  if str(path).endswith('.npz'):
+    with np.load(path) as saved:
+      arrays = dict(saved)
+    about = json.loads(str(arrays['metadata']))
+  else:
+    import safetensors
+
+    with safetensors.safe_open(path, 'numpy') as saved:
+      names, about = saved.keys(), saved.metadata()
+      arrays = {name: saved.get_tensor(name) for name in names}
+  # Each text is JSON.
+  of_images = json.loads(about['images'])
+  mean, std = (np.float32(of_images[name]) for name in ('mean', 'std'))
+
+  def dense(x, layer):
+    return x @ arrays[f'params/{layer}/kernel'] + arrays[f'params/{layer}/bias']
+
+  def logits(images):
+    pixels = images.reshape(len(images), -1, len(mean)).astype(np.float32)
+    x = ((pixels / 255 - mean) / std).reshape(len(images), -1)
+    x = np.maximum(dense(x, 'encoder'), 0)
+    x = np.maximum(dense(x, 'head_hidden'), 0)
+    return dense(dense(x, 'head_output'), 'classifier')
+
+  return logits
+
+
+if __name__ == '__main__':
+  print(function_of(sys.argv[1])(np.load(sys.argv[2])['images']).argmax(1))

@@ -1,0 +1,71 @@
+"""A trained `moon_cnn` in PyTorch, from a file of weights.
+
+  python -m moon_jax.export runs/cifar10_moon-moon-s0 --output=moon.safetensors
+
+and in Python, from the root of the repository,
+
+  from examples import pytorch_model
+  model = pytorch_model.load('moon.safetensors')
+
+The layouts differ in two ways, which hold for every network: kernels of convolutions
+are [H, W, inputs, outputs] here and [outputs, inputs, H, W] there, those of dense
+layers [inputs, outputs] and [outputs, inputs]. And features are flattened as
+[H, W, C] here, as [C, H, W] there: so the images are turned before they are flattened.
+"""
+
+import json
+
+import torch
+from torch import nn
+
+from moon_jax.core import weights
+
+
+class MoonCnn(nn.Module):
+  """The layers of `moon_jax.models.cnn.MoonCnn`, by the same names."""
+
+  def __init__(self, shapes, mean, std):
+    """shapes: name of a layer -> shape of its kernel here."""
+    super().__init__()
+    for name, (*window, inputs, outputs) in shapes.items():
+      size = window[:1]
+      kind = nn.Conv2d if window else nn.Linear
+      self.add_module(name, kind(inputs, outputs, *size))
+    self.register_buffer('mean', torch.tensor(mean).reshape(1, -1, 1, 1))
+    self.register_buffer('std', torch.tensor(std).reshape(1, -1, 1, 1))
+
+  def forward(self, images):
+    """[B, C, H, W], pixels in [0, 255] -> logits [B, Y]."""
+    x = (images.float() / 255 - self.mean) / self.std
+    for convolution in (self.conv1, self.conv2):
+      x = nn.functional.max_pool2d(convolution(x), 2).relu()
+    x = x.permute(0, 2, 3, 1).flatten(1)
+    for layer in (self.fc1, self.fc2, self.head_hidden):
+      x = layer(x).relu()
+    return self.classifier(self.head_output(x))
+
+
+def load(path):
+  """The model of a file of weights."""
+  arrays, about = weights.read(path)
+  of_images = json.loads(about['images'])
+  kernels, state = {}, {}
+  for name, array in arrays.items():
+    _, layer, what = name.split('/')  # params/conv1/kernel
+    tensor = torch.from_numpy(array)
+    if what == 'bias':
+      state[f'{layer}.bias'] = tensor
+      continue
+    kernels[layer] = array.shape
+    order = (3, 2, 0, 1) if array.ndim == 4 else (1, 0)
+    state[f'{layer}.weight'] = tensor.permute(order)
+  model = MoonCnn(kernels, of_images['mean'], of_images['std'])
+  buffers = {'mean': model.mean, 'std': model.std}
+  model.load_state_dict(state | buffers)
+  return model.eval()
+
+
+def logits(model, images):
+  """[M, H, W, C] uint8 -> [M, Y] float32, both NumPy arrays."""
+  with torch.no_grad():
+    return model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()

@@ -1,0 +1,69 @@
+"""Writes what a run learned to a file that other programs read.
+
+  python -m moon_jax.export RUN --output=FILE [--client=N] [--config=FILE]
+
+  RUN             the run directory
+  --output=FILE   ends in .safetensors or .npz; docs/weights.md has what it holds
+  --client=N      whose model, from 0, if each client has its own
+  --config=FILE   a config file to run first: it registers parts that the run uses
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from moon_jax import config as config_lib
+from moon_jax.config import cli
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+
+
+def main(argv: Sequence[str]) -> int:
+  """Returns the exit code; every failure that the user can mend is one clear line."""
+  if {'-h', '--help'} & set(argv):
+    print(__doc__.strip())
+    return ExitCode.DONE
+  return exit_code_of(lambda: print(export(argv)) or ExitCode.DONE)
+
+
+def export(argv: Sequence[str]) -> str:
+  """Writes the file, and says so in one line.
+
+  Raises:
+    RunError: with the message for the user and the exit code.
+  """
+  kinds = {'output': str, 'config': str, 'client': int}
+  words, values = cli.read_flags(argv, kinds)
+  if len(words) != 1 or not values.output:
+    raise UsageError('Wanted: RUN --output=FILE; see --help.')
+  target = config_lib.expand(values.output)
+  if not target.parent.is_dir():
+    raise UsageError(
+      f'--output={values.output!r}: there is no folder {str(target.parent)!r}.'
+    )
+  files.require_writable(target.parent, 'output')
+  if values.config is not None:
+    config_lib.load(values.config)
+  # Only now: a mistyped flag is answered before JAX is loaded.
+  from moon_jax.core import tree, weights
+  from moon_jax.predict import inference
+
+  if target.suffix not in weights.SUFFIXES:
+    wanted = ' or '.join(weights.SUFFIXES)
+    raise UsageError(f'--output={values.output!r} must end in {wanted}.')
+  trained = inference.load(words[0], client=values.client)
+  trained.save(target)
+  count, accuracy = tree.num_parameters(trained.variables), ''
+  if 'test_accuracy' in trained.about:
+    accuracy = f', test accuracy {trained.about["test_accuracy"]:.4f}'
+  whose = 'the global model' if trained.client is None else f'client {trained.client}'
+  return (
+    f'{target}: {count:,} numbers of {whose} after round {trained.round} of '
+    f'{pathlib.Path(words[0])}{accuracy}'
+  )
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

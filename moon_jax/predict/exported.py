@@ -1,0 +1,86 @@
+"""A trained model as a file of weights, with what is needed to use it again."""
+
+import json
+import pathlib
+
+import numpy as np
+
+from moon_jax import __version__
+from moon_jax.core import files, weights
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import PyTree
+from moon_jax.runner.run_directory import METRICS, Record
+
+_KEPT = ('config', 'registered', 'images', 'data_digest')  # of config.json
+
+
+def describe(
+  workdir: pathlib.Path,
+  saved: Record,
+  round_number: int,
+  client: int | None,
+  num_classes: int,
+) -> Record:
+  """What a file of weights tells of its model, as JSON.
+
+  Args:
+    workdir: the run directory.
+    saved: its config.json.
+    round_number: completed rounds.
+    client: whose model it is; None if it is the global one.
+    num_classes: Y.
+  """
+  lines = files.read_lines(workdir / METRICS)
+  # Of clients' own models the mean accuracy is recorded, which is that of none of them.
+  tested = [line for line in lines if line['round'] == round_number and client is None]
+  accuracy = tested[0].get('test_accuracy') if tested else None
+  return {
+    'moon_jax': __version__,
+    **{name: saved[name] for name in _KEPT if name in saved},
+    'num_classes': num_classes,
+    'round': round_number,
+    **({} if client is None else {'client': client}),
+    **({} if accuracy is None else {'test_accuracy': accuracy}),
+  }
+
+
+def write(path: pathlib.Path, variables: PyTree, about: Record) -> None:
+  """Writes the file; each text about the model is JSON."""
+  texts = {name: json.dumps(value) for name, value in about.items()}
+  weights.write(path, weights.flat(variables), texts)
+
+
+def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], Record]:
+  """The arrays of a file that `write` has written, and what it tells.
+
+  Raises:
+    UsageError: it is another file, or damaged.
+  """
+  arrays, texts = weights.read(path)
+  try:
+    told = ', '.join(f'{json.dumps(name)}: {text}' for name, text in texts.items())
+    about = files.document(pathlib.Path('weights.json'), f'{{{told}}}'.encode())
+  except ValueError as error:
+    raise UsageError(
+      f'{str(path)!r} does not tell what its weights are of: {error} '
+      'Files of `save` and of moon_jax.export do.'
+    ) from None
+  return arrays, about
+
+
+def fitted(path: pathlib.Path, arrays: dict[str, np.ndarray], shapes: PyTree) -> PyTree:
+  """The arrays as the variables of a network.
+
+  Args:
+    path: the file, for the message.
+    arrays: path -> array.
+    shapes: of the variables, as `jax.ShapeDtypeStruct`s.
+
+  Raises:
+    UsageError: the network has others.
+  """
+  wanted = {name: (s.shape, s.dtype) for name, s in weights.flat(shapes).items()}
+  found = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+  if different := sorted(dict(wanted.items() ^ found.items())):
+    raise UsageError(f'{str(path)!r} lacks or has another {different[0]}.')
+  return weights.nested(arrays)
