@@ -6,7 +6,8 @@ this list; the knobs are declared in moon_jax/catalog/.
 
   --config.algorithm=moon                       how clients train; one of fedavg,
                                                 fedprox, scaffold, fedsam, mofedsam,
-                                                moon, sa_moon, dco_moon, median,
+                                                moon, sa_moon, dco_moon, moon_l2,
+                                                fedntd, feddecorr, fedexp, median,
                                                 trimmed_mean, krum,
                                                 decentralized_fedavg,
                                                 decentralized_moon, solo, centralized
@@ -132,6 +133,22 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.dco_moon.normalise=False             divide both weights by mu, above 0 then
   --config.dco_moon.initial=plain               of the first round: mu_0 is 0, or mu;
                                                 one of plain, mu
+  --config.moon_l2.mu=0.1                       weight of the distance of
+                                                representations; at least 0
+  --config.moon_l2.squared=False                square of the distance in place of the
+                                                distance
+  --config.fedntd.beta=1.0                      weight of the distillation; at least 0
+  --config.fedntd.tau=1.0                       temperature of the distillation; above 0
+  --config.feddecorr.beta=0.1                   weight of the penalty on correlations;
+                                                at least 0
+  --config.feddecorr.scale=code                 scale of the penalty: that of the code
+                                                or the paper; one of code, equation
+  --config.fedexp.eps=0.001                     guard of the server step's division;
+                                                above 0
+  --config.fedexp.eps_decay=1.0                 factor of eps after each round; in (0,
+                                                1]
+  --config.fedexp.evaluate=last                 model that is tested: the last, or the
+                                                mean of two; one of last, mean_of_two
   --config.trimmed_mean.trim=0.1                share left out at each end; in [0, 0.5)
   --config.krum.num_byzantine=1                 clients that may send anything; at least
                                                 0

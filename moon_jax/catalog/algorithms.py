@@ -35,6 +35,7 @@ _TAU = number(0.5, 'temperature of the contrastive term', above(0))
 _NEGATIVES, _MODES = one_of('none', 'global', 'init'), one_of('evaluation', 'training')
 _PLACES, _SCOPES = one_of('representation', 'features'), one_of('client', 'server')
 _COMPARED, _FIRST = one_of('steps', 'temperatures'), one_of('plain', 'mu')
+_SCALES, _TESTED = one_of('code', 'equation'), one_of('last', 'mean_of_two')
 
 _MOON_KNOBS = {
   'mu': _MU,
@@ -69,6 +70,25 @@ _SAM_KNOBS = {
   'xi': number(0.2, 'what is added to the size of a weight, if adaptive', at_least(0)),
 }
 _BETA = number(0.1, "weight of the client's own gradient", between(0, 1, '(]'))
+_NTD_KNOBS = {
+  'beta': number(1.0, 'weight of the distillation', at_least(0)),
+  'tau': number(1.0, 'temperature of the distillation', above(0)),
+}
+_DECORR_KNOBS = {
+  'beta': number(0.1, 'weight of the penalty on correlations', at_least(0)),
+  'scale': word('code', 'scale of the penalty: that of the code or the paper', _SCALES),
+}
+_L2_KNOBS = {
+  'mu': number(0.1, 'weight of the distance of representations', at_least(0)),
+  'squared': switch(False, 'square of the distance in place of the distance'),
+}
+_EXP_KNOBS = {
+  'eps': number(0.001, "guard of the server step's division", above(0)),
+  'eps_decay': number(1.0, 'factor of eps after each round', between(0, 1, '(]')),
+  'evaluate': word(
+    'last', 'model that is tested: the last, or the mean of two', _TESTED
+  ),
+}
 _TRIM_KNOBS = {'trim': number(0.1, 'share left out at each end', between(0, 0.5, '[)'))}
 _KRUM_KNOBS = {
   'num_byzantine': knob(int, 1, 'clients that may send anything', at_least(0)),
@@ -110,6 +130,7 @@ _DEVIATION = {
   'p_t': Metric('Deviation probability p_t', 'share of clients'),
   'mu_t': Metric('Dynamic weight mu_t', 'weight'),
 }
+_PACE = {'eta_g': Metric("Server's step of the round before", 'multiple of the mean')}
 _DISTANCE = Metric('Consensus distance ||w_i - mean w||', 'norm, mean of clients')
 _CONSENSUS = {'consensus_distance': _DISTANCE}
 
@@ -187,6 +208,10 @@ ALGORITHMS = (
     metrics=_CONTRAST | _DEVIATION,
     check=_divisible,
   ),
+  _algorithm('moon_l2', 'MOON with l2', _CONTRASTIVE, knobs=_L2_KNOBS),
+  _algorithm('fedntd', 'FedNTD', _CONTRASTIVE, knobs=_NTD_KNOBS),
+  _algorithm('feddecorr', 'FedDecorr', knobs=_DECORR_KNOBS),
+  _algorithm('fedexp', 'FedExP', knobs=_EXP_KNOBS, metrics=_PACE),
   _algorithm('median', 'coordinate-wise median', _ROBUST, 'robust:median'),
   _algorithm(
     'trimmed_mean', 'trimmed mean', _ROBUST, 'robust:trimmed_mean', knobs=_TRIM_KNOBS

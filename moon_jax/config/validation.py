@@ -161,15 +161,24 @@ def complaints(known: Mapping[str, Any]) -> list[str]:
   return found
 
 
+# In a complaint; of more, the others are named.
+_MOST_NAMED = 8
+
+
 def _unused(name: str, valid: Mapping[str, Any]) -> Iterator[str]:
   """The complaint that a knob is not used, for each part that does not use it."""
   for kind, trait in catalog.every_knob()[name].needs:
     part = catalog.chosen(kind, valid)
     if part is not None and not part.has(trait):
-      others = [n for n in catalog.names(kind) if catalog.part(kind, n).has(trait)]
+      names = catalog.names(kind)
+      having = [one for one in names if catalog.part(kind, one).has(trait)]
+      others = [one for one in names if one not in having]
+      owners = ' or '.join(having)
+      if len(having) > _MOST_NAMED:
+        owners = f'all but {" and ".join(others)}'
       yield (
         f'--config.{name} is not used with --config.{catalog.KINDS[kind]}={part.name}; '
-        f'it belongs to {" or ".join(others)}.'
+        f'it belongs to {owners}.'
       )
 
 

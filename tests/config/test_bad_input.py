@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from matplotlib import font_manager
 
+from moon_jax import catalog
 from moon_jax.__main__ import launch
 from moon_jax.core.errors import ExitCode
 from tests.data import test_sources
@@ -29,8 +30,10 @@ def table(text):
 
 
 TEXT = pathlib.Path(__file__).with_name('bad_input.txt').read_text()
+TEXT = TEXT.replace('{LONG}', 'long' * 100)
+TEXT = TEXT.replace('{ALGORITHMS}', ', '.join(catalog.names('algorithm')))
 # What the command line tells, and what only the data, or the machine, can.
-BAD, UNFIT = map(table, TEXT.replace('{LONG}', 'long' * 100).split('\n## '))
+BAD, UNFIT = map(table, TEXT.split('\n## '))
 
 # File -> its text.
 FILES = {

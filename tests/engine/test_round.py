@@ -19,6 +19,10 @@ NUM_ROUNDS = 4
 TOLERANCE = 1e-5
 # Without a server -> the algorithm that the reference runs on a mixing matrix.
 PEERS = {'decentralized_fedavg': 'fedavg', 'decentralized_moon': 'moon'}
+# What an algorithm adds to the loss.
+OWN = dict.fromkeys(
+  ('distance_loss', 'distillation_loss', 'correlation_loss'), 'own_loss'
+)
 # Our names -> the reference's.
 NAMES = PEERS | {'centralized': 'centralised'}
 # Who is a neighbour of whom: 0 - 1 - 2 - 3 - 0.
@@ -89,6 +93,8 @@ def other_memory(algorithm, state, metrics, truth):
       yield state.server.memory, kept[0]
     else:
       yield state.clients.temperature, np.array(kept)
+  if algorithm == 'fedexp':
+    yield state.server.memory.eta_g, truth.pace
   if algorithm == 'dco_moon':
     yield state.server.memory, truth.exceeding
     deviation = [truth.deviation[client] for client in sorted(truth.deviation)]
@@ -111,7 +117,7 @@ def assert_equal_to_reference(algorithm, history, expected):
     measured = world.make(algorithm).measured
     means = metrics_lib.means(metrics, measured)
     for name in metrics.sums:
-      wanted = getattr(truth, name)
+      wanted = getattr(truth, OWN.get(name, name))
       assert (name in means) == (wanted is not None)
       if name in means:
         np.testing.assert_allclose(means[name], wanted, atol=TOLERANCE)
@@ -203,6 +209,8 @@ OPTIONS = [
   ('moon', {'negative': 'init', **FEATURES}),
   ('sa_moon', {'scope': 'server', 'acceptance': 'temperatures'}),
   ('dco_moon', {'initial': 'mu'}),
+  ('feddecorr', {'scale': 'equation', 'beta': 1.0}),
+  ('moon_l2', {'squared': True}),
 ]
 MORE_OPTIONS = [
   ('moon', {'model': 'moon_cnn'}),
@@ -229,6 +237,10 @@ def test_options_equal_the_reference_and_change_the_model(algorithm, options):
   [
     ('moon', 3, {'mu': 0.0}, 'fedavg'),
     ('fedprox', 3, {'mu': 0.0}, 'fedavg'),
+    ('moon_l2', 3, {'mu': 0.0}, 'fedavg'),
+    ('fedntd', 3, {'beta': 0.0}, 'fedavg'),
+    ('feddecorr', 3, {'beta': 0.0}, 'fedavg'),
+    ('fedexp', 3, {'eps': 1e30}, 'fedavg'),
     ('sa_moon', 3, {'sigma': 0.0}, 'moon'),
     ('scaffold', 1, {}, 'fedavg'),
     ('fedsam', 3, {'rho': 0.0}, 'fedavg'),

@@ -26,6 +26,9 @@ Algorithms, keyword `algorithm` of `run` (every option is a field of `Options`):
   median, trimmed_mean, krum
                FedAvg with another rule than the mean on the server; clients count
                alike, and running statistics have no part in Krum's distances.
+  fedntd, feddecorr, moon_l2
+               FedAvg with a term of `rivals.own_term` in the loss.
+  fedexp       FedAvg whose server goes eta_g times as far: `rivals.extrapolated`.
   centralised  one client with all the data: rounds of {0: batches}, num_clients=1.
 
 `mixing` makes fedavg, fedprox and moon decentralised: a client starts from the average

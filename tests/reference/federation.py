@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.reference import formulas, optimizers, rules
+from tests.reference import formulas, optimizers, rivals, rules
 from tests.reference.losses import Losses, Weights, cross_entropy, gradient_and_losses
 from tests.reference.networks import Model, combine, first_stats, norm, squared_distance
 from tests.reference.options import Options
@@ -35,6 +35,8 @@ class RoundResult(NamedTuple):
   deviation: dict  # client id -> ||w_trained - w_received|| / ||w_received||, ditto
   last_change: dict  # MoFedSAM: the server's G; zeros elsewhere
   exceeding: float  # DCO-MOON: p, for the next round's coefficients; 0 elsewhere
+  own_loss: float  # what FedNTD, FedDecorr, MOON with l2 add, a mean like train_loss
+  pace: float  # FedExP: eta_g; 1 elsewhere
 
 
 class Trained(NamedTuple):
@@ -66,6 +68,7 @@ class Federation:
     start = options.initial_temperature
     self.temperatures = {client: start for client in self.everyone}
     self.exceeding = 1.0 if options.initial == 'mu' else 0.0
+    self.pace = 1.0
 
   def own_model(self, client):
     """The model that a client trained last; before that, the initial one."""
@@ -100,7 +103,8 @@ class Federation:
       normalise = self.options.normalise
       return formulas.dynamic_weights(mu, self.exceeding, normalise=normalise)
     contrastive = mu if algorithm in ('moon', 'sa_moon') else 0.0
-    return Weights(1.0, contrastive, mu if algorithm == 'fedprox' else 0.0)
+    own = mu if algorithm == 'moon_l2' else self.options.beta
+    return Weights(1.0, contrastive, mu if algorithm == 'fedprox' else 0.0, own)
 
   def train(self, client, batches, received, rate, draw):
     """Local training of one client; draw(step) is uniform in [0, 1)."""
@@ -125,6 +129,7 @@ class Federation:
           tau,
           network=options.network,
           similarity_on=options.similarity_on,
+          own=rivals.chosen(options),
         )
 
       def loss_at(tau, at=at):
@@ -162,7 +167,7 @@ class Federation:
       steps.append((losses, len(indices)))
     return Trained(Model(params, stats), temperatures, steps)
 
-  def average(self, received, trained):
+  def average(self, index, received, trained):
     """The server's part: a new global model from those of the cohort."""
     options = self.options
     shares = {client: 1.0 for client in trained}
@@ -179,6 +184,11 @@ class Federation:
     mean = combine(shares, models)
     if options.algorithm in rules.RULES:
       mean = rules.combined(models, options)
+    if options.algorithm == 'fedexp':
+      eps = options.eps * options.eps_decay**index
+      given = self.server.params, [model.params for model in models], shares, eps
+      params, self.pace = rivals.extrapolated(*given)
+      mean = mean._replace(params=params)
     if options.server_optimizer != 'average':
       updates = [
         jax.tree.map(lambda y, x: y - x, trained[c].model.params, received[c].params)
@@ -254,7 +264,7 @@ class Federation:
       models = [self.own_model(client) for client in self.everyone]
       self.server = combine([1 / len(models)] * len(models), models)
     elif options.algorithm != 'solo':
-      before, self.server = self.server, self.average(received, trained)
+      before, self.server = self.server, self.average(index, received, trained)
       if options.algorithm == 'mofedsam':
         self.update_last_change(before, trained, rate)
 
@@ -272,6 +282,7 @@ class Federation:
       deviation=deviation,
       last_change=self.last_change,
       exceeding=self.exceeding,
+      pace=self.pace,
     )
 
 
@@ -287,7 +298,7 @@ def mean_losses(trained):
     total = sum(float(getattr(losses, field)) * count for losses, count in steps)
     return total / examples if examples else None
 
-  names = {'train': 'total'} | {name: name for name in Losses._fields[1:4]}
+  names = {'train': 'total'} | {name: name for name in (*Losses._fields[1:4], 'own')}
   cosines = ('positive_cosine', 'negative_cosine')
   return {
     **{f'{name}_loss': mean(field, steps) for name, field in names.items()},

@@ -5,13 +5,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tests.reference import rivals
 from tests.reference.networks import Model, squared_distance
 
 
 class Losses(NamedTuple):
   """The terms of the loss, each a mean over the examples it covers, in nats.
 
-  total = a * supervised + b * contrastive + c * proximal, with Weights a, b, c.
+  total = a * supervised + b * contrastive + c * proximal + d * own, with Weights.
   """
 
   total: float
@@ -21,6 +22,7 @@ class Losses(NamedTuple):
   positive_cosine: float  # mean sim(z, z_global); NaN where contrastive is 0 by rule
   negative_cosine: float  # mean sim(z, z_previous), over all negatives; NaN likewise
   accuracy: float  # share of the examples whose highest logit is their label's
+  own: float = 0.0  # what FedNTD, FedDecorr and MOON with l2 add; 0 of the others
 
 
 class Weights(NamedTuple):
@@ -29,6 +31,7 @@ class Weights(NamedTuple):
   supervised: float
   contrastive: float
   proximal: float
+  own: float = 0.0
 
 
 def cross_entropy(logits, labels):
@@ -75,6 +78,7 @@ def batch_loss(
   *,
   network,
   similarity_on,
+  own,
 ):
   """The local objective on one batch.
 
@@ -85,26 +89,31 @@ def batch_loss(
     negatives: list of Models to be pushed away from; without any, L_con is 0.
     images: [B, H, W, C].
     labels: [B] class indices.
-    weights: Weights of the three terms.
-    tau: [] temperature of L_con.
+    weights: Weights of the terms.
+    tau: [] temperature of L_con, or of FedNTD.
     network: a Network.
     similarity_on: 'representation' or 'features', what L_con compares.
+    own: what `rivals.chosen` returns.
 
   Returns:
     [] total loss, and (Losses, running statistics afterwards).
   """
 
-  def compared(model, training):
-    features, z, logits, stats = network.forward(model, images, training=training)
-    return {'features': features, 'representation': z}[similarity_on], logits, stats
+  def compared(model):
+    features, z, _, _ = network.forward(model, images, training=False)
+    return {'features': features, 'representation': z}[similarity_on]
 
-  z, logits, stats = compared(Model(params, stats), training=True)
+  model = Model(params, stats)
+  features, z, logits, stats = network.forward(model, images, training=True)
+  frozen = network.forward(received, images, training=False)[1:3]
+  term = rivals.own_term(own, (z, logits), frozen, labels, tau)
+  z = {'features': features, 'representation': z}[similarity_on]
   supervised = jnp.mean(cross_entropy(logits, labels))
   contrastive = 0.0
   cosines = (jnp.nan, jnp.nan)
   if negatives:
-    z_global = compared(received, training=False)[0]
-    z_previous = [compared(model, training=False)[0] for model in negatives]
+    z_global = compared(received)
+    z_previous = [compared(model) for model in negatives]
     contrastive = jnp.mean(model_contrastive(z, z_global, z_previous, tau))
     to_previous = jnp.stack([cosine_similarity(z, n) for n in z_previous])
     cosines = (jnp.mean(cosine_similarity(z, z_global)), jnp.mean(to_previous))
@@ -114,15 +123,16 @@ def batch_loss(
     weights.supervised * supervised
     + weights.contrastive * contrastive
     + weights.proximal * proximal
+    + weights.own * term
   )
-  losses = Losses(total, supervised, contrastive, proximal, *cosines, accuracy)
+  losses = Losses(total, supervised, contrastive, proximal, *cosines, accuracy, term)
   return total, (losses, stats)
 
 
 # Only the first argument is trained: the other models are frozen, in evaluation mode.
 _compiled = jax.jit(
   jax.grad(batch_loss, argnums=0, has_aux=True),
-  static_argnames=('network', 'similarity_on'),
+  static_argnames=('network', 'similarity_on', 'own'),
 )
 
 

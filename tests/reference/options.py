@@ -15,8 +15,8 @@ class Options(NamedTuple):
   learning_rate: float
   momentum: float  # of sgd and nesterov; the velocity starts at zero every round
   weight_decay: float  # on all parameters; coupled, but for adamw
-  mu: float  # weight of the proximal or of the contrastive term
-  tau: float  # temperature of the contrastive term; SA-MOON has its own
+  mu: float  # weight of the proximal or of the contrastive term, or of MOON's l2
+  tau: float  # temperature of the contrastive term, of FedNTD; SA-MOON has its own
   optimizer: str = 'sgd'  # sgd, nesterov, adam, adamw
   adam_beta1: float = 0.9
   adam_beta2: float = 0.999
@@ -42,7 +42,12 @@ class Options(NamedTuple):
   rho: float = 0.0  # how far uphill the second gradient is taken
   adaptive: bool = False  # each weight moves by its size, to which xi is added
   xi: float = 0.0
-  beta: float = 1.0  # MoFedSAM: weight of a client's own gradient
+  beta: float = 1.0  # MoFedSAM: weight of a client's own gradient; or of an own term
+  # The rivals.
+  scale: str = 'code'  # of FedDecorr's term; or equation
+  squared: bool = False  # MOON's l2 term
+  eps: float = 0.0  # FedExP's guard in the first round
+  eps_decay: float = 1.0  # its factor from round to round
   # What the server does in place of the mean: median, trimmed_mean, krum.
   trim: float = 0.0  # fraction left out at either end
   num_byzantine: int = 0

@@ -1,0 +1,99 @@
+"""FedExP: Jhunjhunwala et al. 2023, arXiv:2301.09604, with clients weighted."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from moon_jax.algorithms import base
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree, Server, Upload
+
+
+class Sent(NamedTuple):
+  """What a client sends.
+
+  Attributes:
+    model: its variables.
+    moved: [] float32 ||D_i||^2, how far its parameters came.
+  """
+
+  model: PyTree
+  moved: jax.Array
+
+
+class Pace(NamedTuple):
+  """What the server keeps.
+
+  Attributes:
+    eta_g: [] float32, of the last round; 1 before the first.
+    decayed: [] float32, eps of the next round / that of the first.
+    last: parameters before the last round; () if they are not evaluated.
+  """
+
+  eta_g: jax.Array
+  decayed: jax.Array
+  last: PyTree
+
+
+def fedexp(
+  *, eps: float, eps_decay: float = 1.0, evaluate: str = 'last'
+) -> base.Algorithm:
+  """FedAvg whose server goes further the more the clients' ways D_i = y_i - w differ.
+
+    w <- w + eta_g D,   D = sum_i p_i D_i over the cohort
+    eta_g = max{1, sum_i p_i ||D_i||^2 / (2 (||D||^2 + eps))}
+
+  All about the parameters; running statistics are averaged plainly. The paper has
+  p_i = 1 / K, which is `client_weight=uniform`.
+
+  Args:
+    eps: guards the division, above 0; at infinity it is FedAvg. 0.001 is of the
+      authors' code.
+    eps_decay: what eps is multiplied by after each round, in (0, 1].
+    evaluate: what is tested: 'last', the server's model; or 'mean_of_two', its mean
+      with the one before, as in the authors' code.
+  """
+  smooth = evaluate == 'mean_of_two'
+
+  def init_server(variables):
+    # Copied: a round writes its state where the old one was.
+    last = jax.tree.map(jnp.copy, variables['params']) if smooth else ()
+    return Pace(jnp.ones(()), jnp.ones(()), last)
+
+  def upload(trained, task):
+    moved = tree.subtract(trained['params'], task.received['params'])
+    return Upload(weighted=Sent(trained, tree.squared_norm(moved))), task.memory
+
+  def map_uploaded(function, upload):
+    sent = upload.weighted
+    return upload._replace(weighted=sent._replace(model=function(sent.model)))
+
+  def aggregate(server, mean, participation, scalars):
+    model, moved = mean.weighted
+    start, pace = server.variables['params'], server.memory
+    step = tree.subtract(model['params'], start)
+    guarded = tree.squared_norm(step) + scalars['eps'] * pace.decayed
+    eta_g = jnp.maximum(1.0, moved / (2.0 * guarded))
+    params = jax.tree.map(lambda w, d: w + eta_g * d, start, step)
+    decayed = pace.decayed * scalars['eps_decay']
+    pace = Pace(eta_g, decayed, start if smooth else ())
+    return Server(model | {'params': params}, pace)
+
+  def evaluated(server, clients):
+    variables = server.variables
+    if smooth:
+      pair = variables['params'], server.memory.last
+      variables = variables | {'params': jax.tree.map(lambda a, b: (a + b) / 2, *pair)}
+    return tree.repeat(variables, 1)
+
+  return base.Algorithm(
+    hyperparameters={'eps': eps, 'eps_decay': eps_decay},
+    init_server=init_server,
+    # Of the round before: this one's is known at its end.
+    scalars=lambda given, pace: given | {'eta_g': pace.eta_g},
+    upload=upload,
+    map_uploaded=map_uploaded,
+    aggregate=aggregate,
+    evaluated=evaluated,
+  )

@@ -1,0 +1,219 @@
+"""What MOON is compared with, by numbers worked by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax.algorithms.feddecorr import correlation
+from moon_jax.algorithms.fedntd import not_true_distillation
+from moon_jax.core.types import Batch, Outputs, Server, Task, Upload
+from moon_jax.engine import experiment
+from tests import world
+
+ONE = jnp.array([0])
+
+
+def batch(labels, mask=None):
+  labels = jnp.asarray(labels)
+  mask = jnp.ones(len(labels)) if mask is None else jnp.float32(mask)
+  return Batch(None, labels, mask)
+
+
+def loss_of(algorithm, outputs, references=None, labels=ONE, mask=None, **facts):
+  """(total, parts) of a batch, with the algorithm's numbers traced."""
+  numbers = jax.tree.map(jnp.float32, dict(algorithm.hyperparameters))
+  task = Task((), (), (), numbers, {}, **facts)
+  return algorithm.loss(outputs, references, None, task, batch(labels, mask))
+
+
+def outputs(z=None, logits=None):
+  z = jnp.zeros((1, 2)) if z is None else jnp.float32(z)
+  logits = jnp.zeros((len(z), 2)) if logits is None else jnp.float32(logits)
+  return Outputs(representation=z, logits=logits, features=None)
+
+
+# --- FedNTD ---------------------------------------------------------------------------
+
+# z = (2, 1, 0), the received model's (1, 0, 2); the first class is true.
+STUDENT, TEACHER = jnp.array([[2.0, 1.0, 0.0]]), jnp.array([[1.0, 0.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+  ('tau', 'total', 'slope'),
+  [
+    # q = (0.1192029, 0.8807971), r = (0.7310586, 0.2689414): KL = 0.8287249104, and
+    # with CE = 0.4076059644 the loss is 1.2363308749; its slope is tau (r - q).
+    (1.0, 1.2363308749, 0.6118556566),
+    (3.0, 1.4878326739, 0.7299797257),
+  ],
+)
+def test_fedntd_by_hand(tau, total, slope):
+  ntd = world.algorithm_of('fedntd', beta=1.0, tau=tau)
+  found, parts = loss_of(ntd, outputs(logits=STUDENT), {'global': TEACHER})
+  np.testing.assert_allclose(found, total, rtol=1e-6)
+  np.testing.assert_allclose(parts['supervised_loss'], 0.4076059644, rtol=1e-6)
+  # Of twice the weight the same part.
+  twice = world.algorithm_of('fedntd', beta=2.0, tau=tau)
+  more, same = loss_of(twice, outputs(logits=STUDENT), {'global': TEACHER})
+  np.testing.assert_allclose(more - found, parts['distillation_loss'], rtol=1e-6)
+  assert same == parts
+
+  def term(logits):
+    return not_true_distillation(logits, TEACHER, ONE, jnp.float32(tau))[0]
+
+  np.testing.assert_allclose(jax.grad(term)(STUDENT), [[0, slope, -slope]], atol=1e-6)
+
+
+def test_fedntd_of_two_classes_says_nothing_nor_does_an_equal_teacher():
+  labels, tau = jnp.array([0, 1]), jnp.float32(2)
+  two = jnp.array([[3.0, -1.0], [0.5, 900.0]]), jnp.array([[0.0, 4.0], [-700.0, 2.0]])
+  np.testing.assert_array_equal(not_true_distillation(*two, labels, tau), 0)
+  slope = jax.grad(lambda z: not_true_distillation(z, STUDENT, ONE, tau)[0])(STUDENT)
+  np.testing.assert_allclose(slope, 0, atol=1e-7)
+
+
+def test_fedntd_compares_the_logits_of_the_received_model():
+  ntd = world.algorithm_of('fedntd', beta=1.0, tau=1.0)
+  assert ntd.frozen('received', ()) == {'global': 'received'}
+  assert ntd.represented(outputs(logits=STUDENT)) is not None
+  np.testing.assert_array_equal(ntd.represented(outputs(logits=STUDENT)), STUDENT)
+
+
+# --- FedDecorr ------------------------------------------------------------------------
+
+FOUR = jnp.array([[1.0, 1.0], [1.0, 2.0], [3.0, 2.0], [3.0, 5.0]])
+
+
+@pytest.mark.parametrize(
+  # The squared correlation is 4/9: R = (2 + 2 * 4/9) / 4; the code, 9/4 * 4/9.
+  ('scale', 'expected'),
+  [('equation', 13 / 18), ('code', 1.0)],
+)
+def test_feddecorr_by_hand(scale, expected):
+  decorr = world.algorithm_of('feddecorr', beta=0.5, scale=scale)
+  total, parts = loss_of(decorr, outputs(FOUR), labels=[0] * 4)
+  np.testing.assert_allclose(parts['correlation_loss'], expected, rtol=1e-5)
+  np.testing.assert_allclose(total, np.log(2) + 0.5 * expected, rtol=1e-5)
+  # Filler has no part in mean, variance or count.
+  padded = jnp.concatenate([FOUR, jnp.array([[70.0, -9.0], [np.nan, 0.0]])])
+  mask = jnp.array([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
+  np.testing.assert_allclose(correlation(padded, mask, scale), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize('scale', ['equation', 'code'])
+@pytest.mark.parametrize('count', [0.0, 1.0])
+def test_feddecorr_of_one_example_is_0_with_gradient_0(scale, count):
+  mask = jnp.array([count, 0.0])
+  value, slope = jax.value_and_grad(correlation)(FOUR[1:3], mask, scale)
+  assert value == 0
+  np.testing.assert_array_equal(slope, 0)
+
+
+def test_feddecorr_takes_dimensions_that_do_not_vary():
+  still = jnp.concatenate([FOUR, jnp.full((4, 1), 7.0)], axis=1)
+  value, slope = jax.value_and_grad(correlation)(still, jnp.ones(4), 'code')
+  # One pair of three correlates: a third of 1.0.
+  np.testing.assert_allclose(value, 1 / 3, rtol=1e-5)
+  assert np.isfinite(slope).all()
+
+
+# --- MOON with l2 ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('squared', 'value', 'slope'),
+  [(False, 5.0, [0.6, 0.8]), (True, 25.0, [6.0, 8.0])],
+)
+def test_the_l2_term_by_hand(squared, value, slope):
+  l2 = world.algorithm_of('moon_l2', mu=2.0, squared=squared)
+
+  def total(z, z_global, mask=None):
+    references = {'global': jnp.float32(z_global)}
+    labels = [0] * len(z)
+    return loss_of(l2, outputs(z), references, labels, mask)[0]
+
+  ours, theirs = jnp.array([[3.0, 4.0]]), [[0.0, 0.0]]
+  found, gradient = jax.value_and_grad(total)(ours, theirs)
+  np.testing.assert_allclose(found, np.log(2) + 2 * value, rtol=1e-6)
+  np.testing.assert_allclose(gradient, 2 * np.array([slope]), rtol=1e-6)
+  # As in the first step of a round: no NaN of 0 / 0.
+  assert jax.grad(total)(ours, ours).tolist() == [[0.0, 0.0]]
+  # A mean over the real examples.
+  pair = jnp.array([[3.0, 4.0], [100.0, 0.0]]), [[0.0, 0.0]] * 2
+  np.testing.assert_allclose(total(*pair, [1, 0]), found, rtol=1e-6)
+
+
+# --- FedExP ---------------------------------------------------------------------------
+
+
+def exp_step(ways, shares, start=0.0, **options):
+  """The server's variables and memory after a round in which clients moved so."""
+  options = {'eps': 1e-30} | options
+  algorithm = world.algorithm_of('fedexp', **options)
+  numbers = jax.tree.map(jnp.float32, dict(algorithm.hyperparameters))
+
+  def model(params, mean):
+    return {'params': {'w': params}, 'batch_stats': {'mean': jnp.float32(mean)}}
+
+  first = model(jnp.full(len(ways[0]), start), 0)
+  server = Server(first, algorithm.init_server(first))
+  task = Task(algorithm.broadcast(server), (), (), numbers, {})
+  ends = [model(start + jnp.float32(way), 10 * i) for i, way in enumerate(ways)]
+  sent = [algorithm.upload(end, task)[0].weighted for end in ends]
+  shares = jnp.float32(shares)
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *sent)
+  mean = jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1), stacked)
+  return algorithm, algorithm.aggregate(server, Upload(mean), 1.0, numbers)
+
+
+@pytest.mark.parametrize(
+  ('ways', 'shares', 'eps', 'eta'),
+  [
+    ([(3, 1), (3, -1)], (0.5, 0.5), 1e-30, 1.0),  # 20 / (4 * 9) = 0.5556
+    ([(3, 0), (0, 4)], (0.5, 0.5), 1e-30, 1.0),
+    # Four orthogonal ways of length 4: 16 / (2 * 4), and with eps 16 / (2 * 5).
+    (4 * np.eye(4), [0.25] * 4, 1e-30, 2.0),
+    (4 * np.eye(4), [0.25] * 4, 1.0, 1.6),
+    (4 * np.eye(4), [0.25] * 4, 1e30, 1.0),
+    # p (9, 16) = 10.75; ||(9/4, 1)||^2 = 6.0625: 0.8866, and opposed ways 1.0750.
+    ([(3, 0), (-4, 0)], (0.75, 0.25), 1e-30, 10.75 / (2 * 1.25**2)),
+  ],
+)
+def test_fedexp_by_hand(ways, shares, eps, eta):
+  _, server = exp_step(np.float32(ways), shares, start=5.0, eps=eps)
+  np.testing.assert_allclose(server.memory.eta_g, eta, rtol=1e-6)
+  mean = np.tensordot(np.float32(shares), np.float32(ways), 1)
+  found = server.variables['params']['w']
+  np.testing.assert_allclose(found, 5 + eta * mean, rtol=1e-5)
+  # Running statistics are averaged: 0, 10, ... by p.
+  wanted = 10 * np.dot(shares, np.arange(len(shares)))
+  np.testing.assert_allclose(server.variables['batch_stats']['mean'], wanted)
+
+
+def test_the_guard_of_fedexp_decays():
+  algorithm, server = exp_step(4 * np.eye(4), [0.25] * 4, eps=1.0, eps_decay=0.5)
+  assert server.memory.decayed == 0.5
+  assert algorithm.scalars({}, server.memory) == {'eta_g': server.memory.eta_g}
+  start = server.variables['params']['w']
+  mean = server.variables | {'params': {'w': start + 1.0}}
+  numbers = jax.tree.map(jnp.float32, dict(algorithm.hyperparameters))
+  sent = Upload((mean, jnp.float32(18)))
+  # 18 / (2 (4 + 0.5)) = 2
+  next_server = algorithm.aggregate(server, sent, 1.0, numbers)
+  np.testing.assert_allclose(next_server.memory.eta_g, 2.0, rtol=1e-6)
+  assert next_server.memory.decayed == 0.25
+
+
+@pytest.mark.parametrize(
+  ('evaluate', 'tested'), [('last', [7.0, 5.0]), ('mean_of_two', [6.0, 5.0])]
+)
+def test_the_model_of_fedexp_that_is_tested(evaluate, tested):
+  # Both from 5, by 2 and 0.
+  algorithm, server = exp_step([(2, 0)], [1.0], start=5.0, evaluate=evaluate)
+  (found,) = algorithm.evaluated(server, ())['params']['w']
+  assert found.tolist() == tested
+  state = experiment.first_state(algorithm, server.variables, 2)
+  leaves = jax.tree.leaves(state)
+  # No buffer stands twice in what a round writes over.
+  assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)

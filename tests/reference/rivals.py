@@ -1,0 +1,111 @@
+"""What MOON is compared with: terms of the local loss, and steps of the server.
+
+Batches of the losses are of real examples alone. A model is a tree of arrays; what the
+server does is computed in float64.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def not_true_distillation(logits, teacher, labels, tau):
+  """[B, Y] twice, [B] -> [B]: tau^2 KL(q || r) over the classes that are not true.
+
+  FedNTD (arXiv:2106.03097): q and r are the shares exp(z_k / tau) of the teacher and of
+  the network among these classes.
+  """
+  others = 1.0 - jnp.eye(logits.shape[1])[labels]
+
+  def shares(logits):
+    powers = jnp.exp((logits - logits.max(axis=1, keepdims=True)) / tau) * others
+    return powers / powers.sum(axis=1, keepdims=True) + (1.0 - others)
+
+  q, r = shares(teacher), shares(logits)
+  return tau**2 * jnp.sum(others * q * jnp.log(q / r), axis=1)
+
+
+def decorrelation(z, scale):
+  """[N, D] -> []: FedDecorr (arXiv:2210.00226) from the matrix of correlations."""
+  count, width = z.shape
+  if count == 1:
+    return 0.0
+  centred = z - jnp.mean(z, axis=0, keepdims=True)
+  deviation = jnp.sqrt(jnp.mean(centred**2, axis=0))
+  matrix = centred.T @ centred / count / jnp.outer(deviation, deviation)
+  if scale == 'equation':
+    return jnp.sum(matrix**2) / width**2
+  apart = jnp.sum((matrix * (1.0 - jnp.eye(width))) ** 2) / (width * (width - 1))
+  return (count - 1) ** 2 / count * apart
+
+
+def distance(z, z_global, squared):
+  """[B, D] twice -> [B]: ||z - z_global||_2, with gradient 0 where they agree."""
+  squares = jnp.sum((z - z_global) ** 2, axis=1)
+  if squared:
+    return squares
+  agree = squares == 0
+  return jnp.where(agree, 0.0, jnp.sqrt(jnp.where(agree, 1.0, squares)))
+
+
+def own_term(chosen, outputs, frozen, labels, tau):
+  """[] the algorithm's own term of the loss, before its weight; 0 of one without.
+
+  Args:
+    chosen: (algorithm, what else is chosen and no number).
+    outputs: ([B, D] representation, [B, Y] logits) under the weights being trained.
+    frozen: the same under the received ones.
+    labels: [B].
+    tau: [] temperature.
+  """
+  algorithm, kind = chosen
+  if algorithm == 'fedntd':
+    return jnp.mean(not_true_distillation(outputs[1], frozen[1], labels, tau))
+  if algorithm == 'feddecorr':
+    return decorrelation(outputs[0], kind)
+  if algorithm == 'moon_l2':
+    return jnp.mean(distance(outputs[0], frozen[0], kind))
+  return 0.0
+
+
+KINDS = {'feddecorr': 'scale', 'moon_l2': 'squared'}
+
+
+def chosen(options):
+  """(algorithm, what else is chosen and no number) of the Options."""
+  kind = KINDS.get(options.algorithm)
+  return options.algorithm, kind and getattr(options, kind)
+
+
+# --- the server -----------------------------------------------------------------------
+
+
+def wide(model):
+  """The model in float64."""
+  return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model)
+
+
+def norm_squared(tree):
+  """[] of all leaves together."""
+  return sum(float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(tree))
+
+
+def extrapolated(params, ends, shares, eps):
+  """FedExP (arXiv:2301.09604): the server's next parameters, and eta_g.
+
+  Args:
+    params: w.
+    ends: list of y_i.
+    shares: list of p_i, which sum to 1.
+    eps: of this round.
+  """
+  params = wide(params)
+  ways = [jax.tree.map(np.subtract, wide(end), params) for end in ends]
+  scaled = [
+    jax.tree.map(lambda leaf, share=share: share * leaf, way)
+    for share, way in zip(shares, ways, strict=True)
+  ]
+  mean = jax.tree.map(lambda *leaves: sum(leaves), *scaled)
+  spread = sum(s * norm_squared(way) for s, way in zip(shares, ways, strict=True))
+  eta = max(1.0, spread / (2 * (norm_squared(mean) + eps)))
+  return jax.tree.map(lambda w, d: np.float32(w + eta * d), params, mean), eta
