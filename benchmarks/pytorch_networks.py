@@ -28,19 +28,22 @@ def _pixels(side):
 
 
 class MoonCnn(nn.Module):
-  """Li et al. 2021, section 4.1."""
+  """Li et al. 2021, section 4.1; without the head NIID-Bench's CNN."""
 
-  def __init__(self, side=32, channels=3, classes=10):
+  def __init__(self, side=32, channels=3, classes=10, *, head=True):
     super().__init__()
     self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
     self.fc1, self.fc2 = nn.Linear(16 * _pixels(side), 120), nn.Linear(120, 84)
-    self.head_hidden, self.head_output = nn.Linear(84, 84), nn.Linear(84, 256)
-    self.classifier = nn.Linear(256, classes)
+    self.head = head
+    if head:
+      self.head_hidden, self.head_output = nn.Linear(84, 84), nn.Linear(84, 256)
+    self.classifier = nn.Linear(256 if head else 84, classes)
 
   def forward(self, images):
     x = _flatten(_pooled(self.conv2(_pooled(self.conv1(images)))))
-    x = F.relu(self.fc2(F.relu(self.fc1(x))))
-    z = self.head_output(F.relu(self.head_hidden(x)))
+    z = F.relu(self.fc2(F.relu(self.fc1(x))))
+    if self.head:
+      z = self.head_output(F.relu(self.head_hidden(z)))
     return z, self.classifier(z)
 
 
@@ -96,9 +99,10 @@ def encoder_layer(width, heads, feedforward, dropout=0.0):
 
 
 class ConvNorm(nn.Module):
-  def __init__(self, inputs, outputs, size, stride=1):
+  def __init__(self, inputs, outputs, size, stride=1, groups=1):
     super().__init__()
-    self.conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+    given, how = (inputs, outputs, size, stride, size // 2), {'groups': groups}
+    self.conv = nn.Conv2d(*given, bias=False, **how)
     self.norm = nn.BatchNorm2d(outputs)
 
   def forward(self, x):
@@ -134,9 +138,9 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-  """He et al. 2016 with a 3x3 stem and MOON's head."""
+  """He et al. 2016 with a 3x3 stem, and with MOON's head or without."""
 
-  def __init__(self, block, counts, expansion, channels=3, classes=10):
+  def __init__(self, block, counts, expansion, channels=3, classes=10, *, head=True):
     super().__init__()
     self.stem, inputs = ConvNorm(channels, 64, 3), 64
     self.blocks = []
@@ -147,17 +151,70 @@ class ResNet(nn.Module):
         setattr(self, name, block(inputs, width, 2 if stage > 1 and i == 0 else 1))
         self.blocks.append(name)
         inputs = width * expansion
-    self.head_hidden, self.head_output = (
-      nn.Linear(inputs, inputs),
-      nn.Linear(inputs, 256),
-    )
-    self.classifier = nn.Linear(256, classes)
+    self.head = head
+    if head:
+      self.head_hidden = nn.Linear(inputs, inputs)
+      self.head_output = nn.Linear(inputs, 256)
+    self.classifier = nn.Linear(256 if head else inputs, classes)
 
   def forward(self, images):
     x = F.relu(self.stem(images))
     for name in self.blocks:
       x = getattr(self, name)(x)
-    z = self.head_output(F.relu(self.head_hidden(x.mean((2, 3)))))
+    z = x.mean((2, 3))
+    if self.head:
+      z = self.head_output(F.relu(self.head_hidden(z)))
+    return z, self.classifier(z)
+
+
+def with_group_norm(module):
+  """The module with GroupNorm of two groups for each BatchNorm2d."""
+  for name, child in module.named_children():
+    if isinstance(child, nn.BatchNorm2d):
+      setattr(module, name, nn.GroupNorm(2, child.num_features))
+    else:
+      with_group_norm(child)
+  return module
+
+
+class InvertedResidual(nn.Module):
+  """As FedDecorr has it, with a convolution in the shortcut where channels change."""
+
+  def __init__(self, inputs, outputs, expansion, stride):
+    super().__init__()
+    width, self.added = expansion * inputs, stride == 1
+    self.conv1 = ConvNorm(inputs, width, 1)
+    self.conv2 = ConvNorm(width, width, 3, stride, groups=width)
+    self.conv3 = ConvNorm(width, outputs, 1)
+    if self.added and inputs != outputs:
+      self.shortcut = ConvNorm(inputs, outputs, 1)
+
+  def forward(self, x):
+    y = self.conv3(F.relu(self.conv2(F.relu(self.conv1(x)))))
+    shortcut = self.shortcut(x) if hasattr(self, 'shortcut') else x
+    return y + shortcut if self.added else y
+
+
+class MobileNetV2(nn.Module):
+  """Sandler et al. 2018, with the strides of FedDecorr for CIFAR; no head."""
+
+  def __init__(self, stages, channels=3, classes=10):
+    super().__init__()
+    self.stem, inputs, self.blocks = ConvNorm(channels, 32, 3), 32, []
+    for stage, (expansion, outputs, count, stride) in enumerate(stages, 1):
+      for i in range(count):
+        name = f'stage{stage}_block{i + 1}'
+        given = inputs, outputs, expansion, 1 if i else stride
+        setattr(self, name, InvertedResidual(*given))
+        self.blocks.append(name)
+        inputs = outputs
+    self.last, self.classifier = ConvNorm(inputs, 1280, 1), nn.Linear(1280, classes)
+
+  def forward(self, images):
+    x = F.relu(self.stem(images))
+    for name in self.blocks:
+      x = getattr(self, name)(x)
+    z = F.relu(self.last(x)).mean((2, 3))
     return z, self.classifier(z)
 
 

@@ -13,7 +13,7 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 decentralized_moon, solo, centralized
   --config.model=mlp                            the network; one of mlp, moon_cnn,
                                                 tutorial_cnn, dco_cnn, cnn_transformer,
-                                                resnet18, resnet50
+                                                resnet18, resnet50, mobilenet_v2
   --config.seed=0                               of every random draw; in [0, 2147483647]
   --config.num_clients=10                       that share the training data; natural:
                                                 as named; at least 1
@@ -156,12 +156,26 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 least 1
   --config.mlp.width=128                        units of each hidden layer; at least 1
   --config.mlp.representation=64                units of the representation; at least 1
+  --config.moon_cnn.head=mlp                    projection head; none: features
+                                                represent; one of mlp, none
+  --config.moon_cnn.head_width=84               units of the head's hidden layer; at
+                                                least 1
+  --config.moon_cnn.representation=256          units of the representation, after a
+                                                head; at least 1
   --config.cnn_transformer.layers=6             of the encoder; at least 1
   --config.cnn_transformer.heads=8              of attention, in every layer; a divisor
                                                 of 256
   --config.cnn_transformer.feedforward=2048     hidden units of a layer; at least 1
   --config.cnn_transformer.dropout=0.1          after convolutions, in the encoder; in
                                                 [0, 1)
+  --config.resnet.head=mlp                      projection head; none: features
+                                                represent; one of mlp, none
+  --config.resnet.head_width=auto               units of the head's hidden layer; auto:
+                                                as before; at least 1
+  --config.resnet.representation=256            units of the representation, after a
+                                                head; at least 1
+  --config.resnet.norm=batch                    normalisation; group: 2 groups of
+                                                channels; one of batch, group
   --config.execution.devices=auto               of a process, that share the lanes;
                                                 'auto' or a count of at least 1
   --config.execution.lanes=auto                 clients trained side by side; 'auto' or

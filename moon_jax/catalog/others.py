@@ -12,7 +12,17 @@ Traits that others ask about:
   decaying       of a schedule: it takes `optimizer.decay` and `.decay_every`
 """
 
-from moon_jax.catalog.parts import Bound, Part, between, counted, knob, number
+from moon_jax.catalog.parts import (
+  COUNT,
+  Bound,
+  Part,
+  between,
+  counted,
+  knob,
+  number,
+  one_of,
+  word,
+)
 
 _CONVOLUTIONAL = frozenset({'convolutional'})
 _NORMALIZED = frozenset({'convolutional', 'normalized'})
@@ -37,6 +47,42 @@ _TRANSFORMER_KNOBS = {
   'feedforward': counted(2048, 'hidden units of a layer'),
   'dropout': number(0.1, 'after convolutions, in the encoder', between(0, 1, '[)')),
 }
+_HEAD = word('mlp', 'projection head; none: features represent', one_of('mlp', 'none'))
+_CNN_KNOBS = {
+  'head': _HEAD,
+  'head_width': counted(84, "units of the head's hidden layer"),
+  'representation': counted(256, 'units of the representation, after a head'),
+}
+_NORMS = one_of('batch', 'group')
+_RESNET_KNOBS = _CNN_KNOBS | {
+  'norm': word('batch', 'normalisation; group: 2 groups of channels', _NORMS),
+  'head_width': knob(
+    int, 'auto', "units of the head's hidden layer; auto: as before", COUNT, auto=True
+  ),
+}
+
+
+def _headless(group, knobs):
+  """Without a head it has no widths."""
+
+  def check(valid):
+    if valid[f'{group}.head'] == 'none':
+      for name in ('head_width', 'representation'):
+        if (value := valid[f'{group}.{name}']) != knobs[name].default:
+          yield f'--config.{group}.{name}={value} needs --config.{group}.head=mlp.'
+
+  return check
+
+
+_cnn_headless = _headless('moon_cnn', _CNN_KNOBS)
+_resnet_headless = _headless('resnet', _RESNET_KNOBS)
+
+
+def _resnet(valid):
+  """Group normalisation has no running statistics to keep."""
+  yield from _resnet_headless(valid)
+  if valid['resnet.norm'] == 'group' and valid['batch_norm'] == 'local':
+    yield '--config.batch_norm=local needs --config.resnet.norm=batch.'
 
 
 def _crowded(valid):
@@ -64,11 +110,21 @@ def _plain(kind, module, **titles):
   return (_part(kind, name, f'{module}:{name}', titles[name]) for name in titles)
 
 
+def _moon_cnn(name):
+  more = {'knobs': _CNN_KNOBS, 'group': 'moon_cnn', 'check': _cnn_headless}
+  return _part('model', name, 'models.cnn:MoonCnn', 'CNN', _CONVOLUTIONAL, **more)
+
+
+def _resnet_of(depth):
+  more = {'knobs': _RESNET_KNOBS, 'group': 'resnet', 'check': _resnet}
+  where, title = f'models.resnet:resnet{depth}', f'ResNet-{depth}'
+  return _part('model', f'resnet{depth}', where, title, _NORMALIZED, **more)
+
+
 OTHERS = (
   _part('model', 'mlp', 'models.mlp:Mlp', 'MLP', knobs=_MLP_KNOBS),
-  _part('model', 'moon_cnn', 'models.cnn:MoonCnn', 'CNN', _CONVOLUTIONAL),
-  # cnn.py: why
-  _part('model', 'tutorial_cnn', 'models.cnn:MoonCnn', 'CNN', _CONVOLUTIONAL),
+  _moon_cnn('moon_cnn'),
+  _moon_cnn('tutorial_cnn'),  # cnn.py: why
   _part('model', 'dco_cnn', 'models.cnn:DcoCnn', 'CNN', _CONVOLUTIONAL),
   _part(
     'model',
@@ -78,8 +134,11 @@ OTHERS = (
     _NORMALIZED,
     knobs=_TRANSFORMER_KNOBS,
   ),
-  _part('model', 'resnet18', 'models.resnet:resnet18', 'ResNet-18', _NORMALIZED),
-  _part('model', 'resnet50', 'models.resnet:resnet50', 'ResNet-50', _NORMALIZED),
+  _resnet_of(18),
+  _resnet_of(50),
+  _part(
+    'model', 'mobilenet_v2', 'models.mobilenet:MobileNetV2', 'MobileNetV2', _NORMALIZED
+  ),
   _part('data', 'digits', 'data.sources:load_digits', 'digits'),
   _part('data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets', _IDS),
   _part('data', 'npz', 'data.npz:load_npz', '.npz file', _FILES),

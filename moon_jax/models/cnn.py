@@ -30,15 +30,28 @@ class MoonCnn(_Cnn):
   tutorial (the same four layers) with a two-layer projection head of 256 outputs. The
   report leaves the width of that head's hidden layer open; with MOON's 84, which we
   take, the two are one network.
+
+  Attributes:
+    head: 'mlp'; or 'none', the classifier on the 84 features, which is the CNN of
+      NIID-Bench (Li et al. 2022, arXiv:2102.02079).
+    head_width: units of the head's hidden layer.
+    representation: D; without a head 84.
   """
+
+  head: str = 'mlp'
+  head_width: int = 84
+  representation: int = 256
+
+  SIDES = (28, 32, 64)
 
   @nn.compact
   def __call__(self, images, mask=None):
-    """[B, H, W, C] float32 -> Outputs, D = 256; the same in training."""
+    """[B, H, W, C] float32 -> Outputs; the same in training."""
     x = layers.pooled_convolutions(images, (6, 16), self.convolution)
     x = nn.relu(layers.dense(x, 120, 'fc1'))
     x = nn.relu(layers.dense(x, 84, 'fc2'))
-    return layers.outputs(x, 84, 256, self.num_classes)
+    width = self.head_width if self.head == 'mlp' else 0
+    return layers.outputs(x, width, self.representation, self.num_classes)
 
 
 class DcoCnn(_Cnn):

@@ -110,6 +110,65 @@ class BatchNorm(nn.Module):
     return y.astype(x.dtype)
 
 
+class GroupNorm(nn.Module):
+  """Images -> images, scale * (x - mean) / sqrt(var + 1e-5) + bias, as PyTorch's.
+
+  Mean and biased variance are of one example, over its pixels and a group of channels
+  that follow each other (Wu and He 2018, arXiv:1803.08494): no example sees another
+  one, and nothing is kept for evaluation. Of bfloat16 in float32, like BatchNorm.
+
+  Attributes:
+    channels: the axis of the channels, the first or the last (-1).
+    groups: a divisor of the number of channels.
+  """
+
+  channels: int
+  groups: int
+
+  @nn.compact
+  def __call__(self, x):
+    along = functools.partial(convolution.along, self.channels)
+    shape = (x.shape[self.channels],)
+    scale = widened(self.param('scale', _ONES, shape))
+    bias = widened(self.param('bias', _ZEROS, shape))
+    first, wide = self.channels == 0, widened(x)
+    lead, rest = ((), x.shape[1:]) if first else (x.shape[:-1], ())
+    grouped = wide.reshape(*lead, self.groups, -1, *rest)
+    how = {'axis': (1, 2, 3) if first else (1, 2, 4), 'keepdims': True}
+    mean, var = jnp.mean(grouped, **how), jnp.var(grouped, **how)
+    y = ((grouped - mean) * jax.lax.rsqrt(var + 1e-5)).reshape(x.shape)
+    return (y * along(scale) + along(bias)).astype(x.dtype)
+
+
+class Depthwise(nn.Module):
+  """Images -> images of as many channels: a 3x3 kernel for each, without bias.
+
+  Zeros around the images keep their size at stride 1. It is a sum over the kernel's
+  nine places, in one pass over the pixels: for a grouped convolution XLA has no fast
+  gradients on a CPU. Of bfloat16 the sum is in float32.
+
+  Attributes:
+    form: of the convolutions beside it, for the layout of the images.
+    stride: of the window, in both directions.
+  """
+
+  form: convolution.Form
+  stride: int = 1
+
+  @nn.compact
+  def __call__(self, x):
+    channels, (height, width) = x.shape[self.form.channels], x.shape[1:3]
+    kernel = widened(self.param('kernel', _default(9), (3, 3, 1, channels)))
+    padded = jnp.pad(widened(x), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    y = sum(
+      convolution.along(self.form.channels, kernel[i, j])
+      * padded[:, i : i + height : self.stride, j : j + width : self.stride]
+      for i in range(3)
+      for j in range(3)
+    )
+    return y.astype(x.dtype)
+
+
 class LayerNorm(nn.Module):
   """[..., D] -> [..., D], scale * (x - mean) / sqrt(var + 1e-5) + bias, over D.
 
@@ -167,6 +226,11 @@ def pooled_convolutions(
 
 
 def outputs(x: jax.Array, width: int, representation: int, num_classes: int) -> Outputs:
-  """Of features [B, F]: MOON's two-layer projection head, and a classifier on it."""
-  z = dense(nn.relu(dense(x, width, 'head_hidden')), representation, 'head_output')
+  """Of features [B, F]: MOON's two-layer projection head, and a classifier on it.
+
+  Without a head, of width 0, the features are the representation.
+  """
+  z = x
+  if width:
+    z = dense(nn.relu(dense(x, width, 'head_hidden')), representation, 'head_output')
   return Outputs(z, dense(z, num_classes, 'classifier'), x)

@@ -21,13 +21,17 @@ import flax.linen as nn
 
 from moon_jax.models import convolution, initializers, layers
 
+# As FedDyn's ResNet-18 has it (Acar et al. 2021, arXiv:2111.04263).
+GROUPS = 2
+
 
 class _ConvNorm(nn.Module):
-  """A convolution that keeps the size at stride 1, then batch normalisation."""
+  """A convolution that keeps the size at stride 1, then a normalisation."""
 
   features: int
   size: int
   form: convolution.Form
+  norm: str
   stride: int = 1
 
   @nn.compact
@@ -36,6 +40,8 @@ class _ConvNorm(nn.Module):
     shape = self.features, self.size, self.form, self.stride, self.size // 2
     init = initializers.normal(deviation)
     x = layers.Conv(*shape, use_bias=False, kernel_init=init, name='conv')(x)
+    if self.norm == 'group':
+      return layers.GroupNorm(self.form.channels, GROUPS, name='norm')(x)
     return layers.BatchNorm(self.form.channels, name='norm')(x, mask)
 
 
@@ -46,11 +52,14 @@ class _Block(nn.Module):
   stride: int
   bottleneck: bool
   form: convolution.Form
+  norm: str
 
   @nn.compact
   def __call__(self, x, mask):
+    given = self.form, self.norm
+
     def conv(x, features, size, name, stride=1):
-      return _ConvNorm(features, size, self.form, stride, name=name)(x, mask)
+      return _ConvNorm(features, size, *given, stride, name=name)(x, mask)
 
     if self.bottleneck:
       features = 4 * self.width
@@ -74,16 +83,24 @@ class ResNet(nn.Module):
     convolution: a name for `convolution.choose`.
     blocks: blocks of each stage; the stages have 64, 128, 256, ... channels.
     bottleneck: whether they are bottlenecks, with four times as many at their ends.
+    norm: 'batch', or 'group', whose statistics are each example's own.
+    head: 'mlp'; or 'none', the classifier on the features.
+    head_width: units of the head's hidden layer; 'auto' is F.
+    representation: D; without a head F.
   """
 
   num_classes: int
   convolution: str
   blocks: tuple[int, ...]
   bottleneck: bool
+  norm: str = 'batch'
+  head: str = 'mlp'
+  head_width: int | str = 'auto'
+  representation: int = 256
 
   @nn.compact
   def __call__(self, images, mask=None):
-    """Maps images to Outputs, D = 256.
+    """Maps images to Outputs.
 
     Args:
       images: [B, H, W, C] float32.
@@ -91,22 +108,24 @@ class ResNet(nn.Module):
     """
     form = convolution.choose(self.convolution, size=3, features=64)
     x = form.arranged(images)
-    x = nn.relu(_ConvNorm(64, 3, form, name='stem')(x, mask))
+    x = nn.relu(_ConvNorm(64, 3, form, self.norm, name='stem')(x, mask))
     for stage, count in enumerate(self.blocks):
       width = 64 * 2**stage
       for index in range(count):
         stride = 2 if stage > 0 and index == 0 else 1
         name = f'stage{stage + 1}_block{index + 1}'
-        x = _Block(width, stride, self.bottleneck, form, name=name)(x, mask)
+        x = _Block(width, stride, self.bottleneck, form, self.norm, name=name)(x, mask)
     x = form.arranged(x.mean(axis=(1, 2)))
-    return layers.outputs(x, x.shape[-1], 256, self.num_classes)
+    width = x.shape[-1] if self.head_width == 'auto' else self.head_width
+    width = width if self.head == 'mlp' else 0
+    return layers.outputs(x, width, self.representation, self.num_classes)
 
 
-def resnet18(*, num_classes: int, convolution: str) -> ResNet:
+def resnet18(*, num_classes: int, convolution: str, **options: int | str) -> ResNet:
   """ResNet-18; 11,565,386 parameters for RGB images and 10 classes."""
-  return ResNet(num_classes, convolution, (2, 2, 2, 2), bottleneck=False)
+  return ResNet(num_classes, convolution, (2, 2, 2, 2), bottleneck=False, **options)
 
 
-def resnet50(*, num_classes: int, convolution: str) -> ResNet:
+def resnet50(*, num_classes: int, convolution: str, **options: int | str) -> ResNet:
   """ResNet-50; 28,246,948 parameters for RGB images and 100 classes."""
-  return ResNet(num_classes, convolution, (3, 4, 6, 3), bottleneck=True)
+  return ResNet(num_classes, convolution, (3, 4, 6, 3), bottleneck=True, **options)

@@ -284,6 +284,7 @@ ANOTHER = {
   'topology.degree': 4,
   'partition.seed': 3,
   'cnn_transformer.heads': 16,
+  'resnet.head_width': 16,
   'server_optimizer.momentum': 0.5,
   'execution.devices': '2',
   'execution.lanes': '2',

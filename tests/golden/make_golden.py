@@ -1,6 +1,6 @@
 """Writes what PyTorch computes with seeded weights: outputs, gradients, statistics.
 
-  python -m tests.golden.make_golden
+  python -m tests.golden.make_golden [NAME ...]
 
 Needs torch; the tests only read the files. Everything is float64. The loss is
 sum(c * output) over all outputs, with seeded c. The networks are those of
@@ -8,6 +8,7 @@ benchmarks/pytorch_networks.py.
 """
 
 import pathlib
+import sys
 
 import numpy as np
 import torch
@@ -23,6 +24,15 @@ class BatchNorm(nn.Module):
   def __init__(self):
     super().__init__()
     self.norm = nn.BatchNorm2d(5)
+
+  def forward(self, x):
+    return (self.norm(x).permute(0, 2, 3, 1),)
+
+
+class GroupNorm(nn.Module):
+  def __init__(self):
+    super().__init__()
+    self.norm = nn.GroupNorm(2, 6)
 
   def forward(self, x):
     return (self.norm(x).permute(0, 2, 3, 1),)
@@ -69,6 +79,7 @@ def golden(module, shape):
   return found
 
 
+STAGES = ((1, 16, 2, 1), (6, 24, 1, 2))
 SMALL = {'layers': 1, 'heads': 8, 'feedforward': 64, 'dropout': 0.0}
 CASES = {
   'moon_cnn': (networks.MoonCnn, (3, 32, 32, 3)),
@@ -79,13 +90,23 @@ CASES = {
     lambda: networks.ResNet(networks.Bottleneck, (2, 1), 4),
     (3, 16, 16, 3),
   ),
+  'moon_cnn_64': (lambda: networks.MoonCnn(64, head=False), (2, 64, 64, 3)),
+  'grouped': (
+    lambda: networks.with_group_norm(
+      networks.ResNet(networks.Bottleneck, (2, 1), 4, head=False)
+    ),
+    (3, 16, 16, 3),
+  ),
+  'mobilenet_v2': (lambda: networks.MobileNetV2(STAGES), (3, 8, 8, 3)),
+  'group_norm': (GroupNorm, (4, 3, 2, 6)),
   'batch_norm': (BatchNorm, (4, 3, 2, 5)),
   'encoder_layer': (EncoderLayer, (2, 6, 32)),
 }
 
 
 def main():
-  for name, (make, shape) in CASES.items():
+  for name in sys.argv[1:] or CASES:
+    make, shape = CASES[name]
     np.savez_compressed(FOLDER / f'{name}.npz', **golden(make(), shape))
 
 

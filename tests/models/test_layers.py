@@ -121,3 +121,39 @@ def test_bfloat16_leaves_running_statistics_in_float32():
   batch = jnp.zeros((2, *shape)), jnp.ones(2), jax.random.key(0)
   found = jax.eval_shape(network.train, network.shapes, *batch)
   assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.float32)}
+
+
+def test_group_norm_by_hand_in_both_layouts():
+  # Two groups of two channels, two pixels: 1, 3, 5, 7 have mean 4 and biased variance
+  # 5; 2, 2, 2, 6 have 3 and 3. The last channel is scaled by 2 and moved by 0.5.
+  x = jnp.array([[1.0, 3.0], [5.0, 7.0], [2.0, 2.0], [2.0, 6.0]])[:, None, :, None]
+  scale, bias = jnp.array([1.0, 1, 1, 2]), jnp.array([0.0, 0, 0, 0.5])
+  variables = {'params': {'scale': scale, 'bias': bias}}
+  far, near = 5.00001**0.5, 3.00001**0.5
+  expected = np.array(
+    [[-3 / far, -1 / far], [1 / far, 3 / far], [-1 / near] * 2, [-2 / near, 6 / near]]
+  )
+  expected[3] += 0.5
+  first = layers.GroupNorm(0, 2).apply(variables, x)[:, 0, :, 0]
+  last = layers.GroupNorm(-1, 2).apply(variables, x.swapaxes(0, -1))[0, 0].T
+  np.testing.assert_allclose(first, expected, rtol=1e-6)
+  np.testing.assert_allclose(last, expected, rtol=1e-6)
+
+
+def test_depthwise_equals_the_librarys_grouped_convolution():
+  x = jax.random.normal(jax.random.key(0), (2, 5, 4, 3))
+  kernel = jax.random.normal(jax.random.key(1), (3, 3, 1, 3))
+  for stride in (1, 2):
+    expected = jax.lax.conv_general_dilated(
+      x,
+      kernel,
+      (stride, stride),
+      ((1, 1), (1, 1)),
+      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+      feature_group_count=3,
+    )
+    for form in ('direct', 'library'):
+      form = convolution.FORMS[form]
+      layer = layers.Depthwise(form, stride)
+      found = layer.apply({'params': {'kernel': kernel}}, form.arranged(x))
+      np.testing.assert_allclose(form.arranged(found), expected, atol=1e-5)

@@ -26,9 +26,12 @@ OPTIONS = {
   'mlp': {'width': 16, 'representation': 8},
 }
 
+NORMALIZED = ('cnn_transformer', 'resnet18', 'resnet50', 'mobilenet_v2')
+
 # Network -> numbers that the encoder hands to the projection head; 16 tokens of 256.
 FEATURES = {'mlp': 16, 'moon_cnn': 84, 'tutorial_cnn': 84, 'dco_cnn': 512}
 FEATURES |= {'cnn_transformer': 16 * 256, 'resnet18': 512, 'resnet50': 2048}
+FEATURES |= {'mobilenet_v2': 1280}
 
 # Biases and the scales and shifts of batch normalisation: 1, or 2, a channel.
 BY_HAND = {
@@ -74,6 +77,45 @@ BY_HAND = {
     (25_557_032 - 2_049_000, 1_728 - 9_408, 2049 * 2048, 2049 * 256, 257 * 100)
   ),
 }
+# 64 pixels a side are 60, 30, 26, 13: fc1 has 13*13*16 inputs instead of 5*5*16.
+BY_HAND[('moon_cnn', (64, 64, 3), 10)] = 92_626 + (2_704 - 400) * 120
+# Of a block with C channels in, tC between and D out: tC (C + 9 + D) weights, and of
+# three norms 4 tC + 2 D; C D + 2 D of a shortcut where both differ at stride 1.
+# 32 -> 16, t 1: 32*57 + 128 + 32 = 1,984, shortcut 544.
+# 16 -> 24, t 6: 5,136 + 432; 24 -> 24: 8,832. 24 -> 32: 10,000; 32 -> 32: 2 * 14,848.
+# 32 -> 64: 21,056; 64 -> 64: 3 * 54,272. 64 -> 96: 66,624 + 6,336; 96: 2 * 118,272.
+# 96 -> 160: 155,264; 160 -> 160: 2 * 320,000. 160 -> 320: 473,920 + 51,840.
+# Stem 864 + 64, last 320*1280 + 2560, classifier 1280*10 + 10.
+_BLOCKS = 2_528 + 5_568 + 8_832 + 10_000 + 29_696 + 21_056 + 162_816 + 72_960 + 236_544
+_BLOCKS += 155_264 + 640_000 + 525_760
+BY_HAND[('mobilenet_v2', (32, 32, 3), 10)] = _BLOCKS + 928 + 412_160 + 12_810
+
+
+def test_a_network_without_head_classifies_its_features():
+  # NIID-Bench's CNN: 92,626 without the head's 7,140 + 21,760, its classifier on 84.
+  # Group normalisation has as many scales and shifts as batch normalisation.
+  cases = {
+    'moon_cnn': 92_626 - 28_900 - 2_570 + 850,
+    'resnet18': 11_565_386 - 262_656 - 131_328 - 2_570 + 5_130,
+  }
+  for name, size in cases.items():
+    norm = {'norm': 'group'} if name == 'resnet18' else {}
+    shape = (32, 32, 3)
+    network = models.make(name, image_shape=shape, num_classes=10, head='none', **norm)
+    assert tree.num_parameters(network.shapes['params']) == size
+    assert set(network.shapes) == {'params'}
+    found = jax.eval_shape(network.apply, network.shapes, jnp.zeros((2, *shape)))
+    assert found.representation.shape == (2, FEATURES[name])
+
+
+def test_the_widths_of_a_head_are_its_knobs():
+  given = {'image_shape': (28, 28, 1), 'num_classes': 3}
+  widths = {'head_width': 11, 'representation': 7}
+  for name, features in (('moon_cnn', 84), ('resnet18', 512)):
+    params = models.make(name, **given, **widths).shapes['params']
+    shapes = [params[f'head_{layer}']['kernel'].shape for layer in ('hidden', 'output')]
+    assert shapes == [(features, 11), (11, 7)]
+    assert params['classifier']['kernel'].shape == (7, 3)
 
 
 @pytest.mark.parametrize('case', BY_HAND, ids=str)
@@ -88,13 +130,13 @@ def test_sizes_by_hand(case):
     return network.apply(variables, images), trained, state
 
   evaluated, trained, state = jax.eval_shape(both, network.shapes, jax.random.key(0))
-  width = {'dco_cnn': num_classes, 'mlp': 8}.get(name, 256)
+  width = {'dco_cnn': num_classes, 'mlp': 8, 'mobilenet_v2': 1280}.get(name, 256)
   assert evaluated.representation.shape == (5, width)
   assert evaluated.logits.shape == (5, num_classes)
   assert evaluated.features.shape == (5, FEATURES[name])
   assert trained == evaluated
   assert {'params': network.shapes['params']} | state == network.shapes
-  assert bool(state) == (name in ('cnn_transformer', 'resnet18', 'resnet50'))
+  assert bool(state) == (name in NORMALIZED)
 
 
 def make(name, shape, num_classes):
@@ -195,7 +237,7 @@ def test_filler_changes_neither_real_outputs_nor_statistics():
 
 
 FITS = (
-  ('moon_cnn', (32, 28, 3), '28x28 or 32x32'),
+  ('moon_cnn', (32, 28, 3), '28x28 or 32x32 or 64x64'),
   ('dco_cnn', (30, 30, 3), '28x28 or 32x32'),
   ('cnn_transformer', (28, 28, 1), '32x32'),
 )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from moon_jax.core.types import Outputs
-from moon_jax.models import cnn_transformer, layers, resnet
+from moon_jax.models import cnn_transformer, layers, mobilenet, resnet
 from moon_jax.models.cnn import DcoCnn, MoonCnn
 from tests.golden import seeded
 from tests.selection import few
@@ -27,6 +27,14 @@ class Norm(nn.Module):
   @nn.compact
   def __call__(self, x, mask=None):
     return (layers.BatchNorm(-1, name='norm')(x, mask),)
+
+
+class Groups(nn.Module):
+  """A layer as a network."""
+
+  @nn.compact
+  def __call__(self, x, mask=None):
+    return (layers.GroupNorm(-1, 2, name='norm')(x),)
 
 
 class Encoder(nn.Module):
@@ -46,7 +54,10 @@ def network(make, **options):
 
 TRANSFORMER = {'layers': 1, 'heads': 8, 'feedforward': 64, 'dropout': 0.0}
 BOTTLENECKS = {'blocks': (2, 1), 'bottleneck': True}
+GROUPED = BOTTLENECKS | {'norm': 'group', 'head': 'none'}
+STAGES = ((1, 16, 2, 1), (6, 24, 1, 2))
 CASES = {
+  'group_norm': (Groups(), (4, 3, 2, 6)),
   'batch_norm': (Norm(), (4, 3, 2, 5)),
   'encoder_layer': (Encoder(), (2, 6, 32)),
   'moon_cnn': (network(MoonCnn), (3, 32, 32, 3)),
@@ -57,6 +68,9 @@ CASES = {
   ),
   'resnet18': (network(resnet.resnet18), (3, 16, 16, 3)),
   'bottlenecks': (network(resnet.ResNet, **BOTTLENECKS), (3, 16, 16, 3)),
+  'moon_cnn_64': (network(MoonCnn, head='none'), (2, 64, 64, 3)),
+  'grouped': (network(resnet.ResNet, **GROUPED), (3, 16, 16, 3)),
+  'mobilenet_v2': (network(mobilenet.MobileNetV2, stages=STAGES), (3, 8, 8, 3)),
 }
 
 
@@ -118,10 +132,11 @@ def computed(module, shape):
   return found
 
 
-PLAIN = [name for name in CASES if name != 'resnet18']
+DEEP = ['resnet18', 'grouped']
+PLAIN = [name for name in CASES if name not in DEEP]
 
 
-@pytest.mark.parametrize('name', few(PLAIN, ['resnet18']))
+@pytest.mark.parametrize('name', few(PLAIN, DEEP))
 def test_outputs_gradients_and_statistics_equal_pytorchs(name):
   with jax.enable_x64(True):
     found = computed(*CASES[name])
