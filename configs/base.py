@@ -33,6 +33,10 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.checkpoint_every_rounds=10           rounds between saves, the last too; at
                                                 least 1
   --config.on_nonfinite=stop                    at NaN or Inf; one of stop, skip_client
+  --config.logger=tensorboard                   where else records go: tensorboard,
+                                                wandb, mlflow; '': nowhere; names of
+                                                tensorboard, wandb and mlflow, each
+                                                once, with commas between
   --config.data.source=digits                   where the images come from; one of
                                                 digits, tfds, npz, folder, records,
                                                 hdf5, sqlite, huggingface

@@ -44,10 +44,20 @@ _SIZE = at_least(0)
 _SERVER_RATE = Auto('server_optimizer.name', {'sgd': 1.0, 'adam': 0.01, 'yogi': 0.01})
 _WEIGHTS, _STATISTICS = one_of('samples', 'uniform'), one_of('averaged', 'local')
 _NONFINITE, _PADDINGS = one_of('stop', 'skip_client'), one_of('reflect', 'zero')
+_LOGGERS = Bound(
+  'names of tensorboard, wandb and mlflow, each once, with commas between',
+  lambda value: value == '' or _are_once(value.split(',')),
+)
 _DTYPES = one_of('float32', 'bfloat16')
 _PRECISIONS = one_of('default', 'high', 'highest')
 _TIERS = one_of('auto', 'device', 'disk')
 _FORMS = one_of('auto', 'library', 'banded', 'fused', 'direct', 'winograd')
+
+
+def _are_once(names):
+  known = {'tensorboard', 'wandb', 'mlflow'}
+  return len(set(names)) == len(names) and known.issuperset(names)
+
 
 KNOBS = {
   'algorithm': word('moon', 'how clients train'),
@@ -66,6 +76,12 @@ KNOBS = {
   'eval_every_rounds': counted(1, 'rounds between tests', **_FREE),
   'checkpoint_every_rounds': counted(10, 'rounds between saves, the last too', **_FREE),
   'on_nonfinite': word('stop', 'at NaN or Inf', _NONFINITE, **_FREE),
+  'logger': word(
+    'tensorboard',
+    "where else records go: tensorboard, wandb, mlflow; '': nowhere",
+    _LOGGERS,
+    **_FREE,
+  ),
   'data.source': word('digits', 'where the images come from'),
   'data.name': word('', 'TFDS set, e.g. cifar10', (), _TFDS, required=True),
   # What it holds is compared itself.

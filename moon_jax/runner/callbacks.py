@@ -12,7 +12,7 @@ processes the first alone has any.
 
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,35 +160,33 @@ def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) 
   )
 
 
-class WritesBoard(Callback):
-  """Writes the records, and the distribution of the clients' drift, to TensorBoard."""
-
-  def __init__(self):
-    self.board = None
-
-  def begin(self, run):
-    self._folder, self._first = run.workdir / 'tensorboard', run.rounds.start + 1
+class Logger(Callback):
+  """Takes the finite numbers of each round, and pictures, to where people look."""
 
   def after_round(self, round):
-    if not self.board:
-      # Its library may load PyTorch; the first line of metrics.jsonl need not wait.
-      from moon_jax.runner.tensorboard import Board
+    lines = {'metrics': round.metrics, 'timings': round.timings}
+    found = {
+      f'{group}/{name}': value
+      for group, line in lines.items()
+      for name, value in line.items()
+      if isinstance(value, (int, float)) and name != 'round' and math.isfinite(value)
+    }
+    self.numbers(found, round.number)
 
-      self.board = Board(self._folder, self._first)
-    self.board.add('metrics', round.metrics)
-    self.board.add_histogram('clients/drift', round.clients.drift, round.number)
-    self.board.add('timings', round.timings)
+  def numbers(self, values: dict[str, float], number: int) -> None:
+    """Takes the numbers of a round, by name."""
+    raise NotImplementedError
 
-  def close(self):
-    if self.board:
-      self.board.close()
+  def picture(self, path: pathlib.Path) -> None:
+    """Takes a picture."""
+    raise NotImplementedError
 
 
 class Draws(Callback):
-  """Draws curves.png and partition.png at the end; TensorBoard gets the latter."""
+  """Draws curves.png and partition.png at the end; loggers get the latter."""
 
-  def __init__(self, board: WritesBoard):
-    self._board = board
+  def __init__(self, loggers: Sequence[Logger]):
+    self._loggers = loggers
 
   def begin(self, run):
     self._run = run
@@ -201,5 +199,5 @@ class Draws(Callback):
     shown = terms(run.history[-1], run.experiment.algorithm.measured)
     plots.curves(run.workdir / 'curves.png', run.history, run.workdir.name, shown)
     plots.heat_map(picture, run.experiment.class_counts, run.workdir.name)
-    if self._board.board:
-      self._board.board.add_picture('partition', picture)
+    for logger in self._loggers:
+      logger.picture(picture)

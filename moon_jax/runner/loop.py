@@ -7,12 +7,13 @@ from typing import Any
 import jax
 
 from moon_jax import catalog
+from moon_jax.config import Config
 from moon_jax.config.cli import Request
 from moon_jax.core import tree
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.engine import compile_cache, devices, hosts
 from moon_jax.engine.experiment import build, initial_state
-from moon_jax.runner import callbacks, client_store, run_directory
+from moon_jax.runner import callbacks, client_store, loggers, run_directory
 from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.console import Console
@@ -44,6 +45,7 @@ def run(
   """
   config, workdir = request.config, request.workdir
   console = Console()
+  hosts.decided(lambda: loggers.require(config.logger))
   told = hosts.decided(lambda: run_directory.check(workdir, config))
   if why := hosts.decided(lambda: run_directory.why_finished(workdir, config)):
     console.say(f'nothing to do: the run {why}')
@@ -166,7 +168,7 @@ def _opened(request, built, first, console, told, own):
         console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
       left = range(int(state.round), request.config.num_rounds)
       of_run = Run(request.config, workdir, built, records.rounds, left)
-      beside = callbacks_of(records, checkpoints, console, own)
+      beside = callbacks_of(request.config, records, checkpoints, console, own)
       for one in beside:
         closing.callback(one.close)
         one.begin(of_run)
@@ -174,22 +176,26 @@ def _opened(request, built, first, console, told, own):
 
 
 def callbacks_of(
-  records: Records, checkpoints: Checkpoints, console: Console, own: list[Callback]
+  config: Config,
+  records: Records,
+  checkpoints: Checkpoints,
+  console: Console,
+  own: list[Callback],
 ) -> list[Callback]:
   """All callbacks of a run, in the order in which they are called.
 
   What is recorded of a round is on the disk before its state; how long that took comes
   after it.
   """
-  board = callbacks.WritesBoard()
+  logged = loggers.made(config.logger)
   return [
     callbacks.Writes(records),
     *own,
     callbacks.Saves(checkpoints, records),
-    board,
+    *logged,
     console,
     Profiler(console.say),
-    callbacks.Draws(board),
+    callbacks.Draws(logged),
   ]
 
 

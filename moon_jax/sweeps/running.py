@@ -25,7 +25,7 @@ from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageErr
 from moon_jax.core.types import Dataset
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, experiment, scheduling
-from moon_jax.runner import clock, loop, run_directory
+from moon_jax.runner import clock, loggers, loop, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps.cells import Cell
 
@@ -67,13 +67,14 @@ def check(cells: Sequence[Cell]) -> None:
   problems = []
   for cell in cells:
     try:
+      loggers.require(cell.request.config.logger)
       run_directory.check(cell.request.workdir, cell.request.config)
     except NoCheckpointError:
       pass  # told when the run begins, and holds no other back
     except UsageError as error:
       problems.append(str(error))
   if problems:
-    raise ConfigError(problems)
+    raise ConfigError(dict.fromkeys(problems))
 
 
 def table(cells: Sequence[Cell]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from moon_jax.runner.tensorboard import Board
+from moon_jax.runner.loggers.events import Board
 from tests.runner.test_files import fill
 
 
@@ -30,9 +30,9 @@ def test_two_starts_within_a_second_have_a_file_each(tmp_path, monkeypatch):
 def test_on_a_full_disk_its_file_ends_and_nobody_waits(disk):
   folder = disk('small', '64k')
   with contextlib.closing(Board(folder / 'tensorboard', 1)) as board:
-    board.add('metrics', {'round': 1, 'loss': 0.5})
+    board.add({'metrics/loss': 0.5}, 1)
     fill(folder)
     for number in range(2, 1000):
-      board.add('metrics', {'round': number, 'loss': 0.5})
+      board.add({'metrics/loss': 0.5}, number)
   (file,) = (folder / 'tensorboard').iterdir()
   assert b'metrics/loss' in file.read_bytes()

@@ -2,16 +2,15 @@
 
 import contextlib
 import io
-import math
 import pathlib
 import types
+from collections.abc import Mapping
 
 import numpy as np
 from PIL import Image
 from tensorboardX import SummaryWriter, record_writer
 
 from moon_jax.core import files
-from moon_jax.runner.metrics import Record
 
 
 class _File:
@@ -53,12 +52,10 @@ class Board:
       names = {'logdir': f'moon_jax:{folder}', 'filename_suffix': f'.{first_round}'}
       self._writer = SummaryWriter(**names, purge_step=first_round)
 
-  def add(self, group: str, record: Record) -> None:
-    """Writes the finite numbers of a line of the records as `group/name`."""
-    for name, value in record.items():
-      is_number = isinstance(value, (int, float)) and name != 'round'
-      if is_number and math.isfinite(value):
-        self._writer.add_scalar(f'{group}/{name}', value, record['round'])
+  def add(self, values: Mapping[str, float], round_number: int) -> None:
+    """Writes the numbers of a round, by name."""
+    for name, value in values.items():
+      self._writer.add_scalar(name, value, round_number)
 
   def add_histogram(self, name: str, values: np.ndarray, round_number: int) -> None:
     """Writes the distribution of the finite ones of the values, [K], if it has bins."""

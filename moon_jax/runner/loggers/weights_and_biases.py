@@ -1,0 +1,64 @@
+"""Weights & Biases: https://docs.wandb.ai. Its own variables, WANDB_..., are heeded."""
+
+import os
+import uuid
+
+import wandb
+
+from moon_jax import config as config_lib
+from moon_jax.core import files
+from moon_jax.core.errors import UsageError
+from moon_jax.runner import loggers, run_directory
+from moon_jax.runner.callbacks import Logger
+from moon_jax.runner.metrics import summarise
+
+
+class WeightsAndBiases(Logger):
+  """A run of the project `moon_jax`, in the group of the folder of its directory."""
+
+  def __init__(self):
+    self._logged, self._ended = None, False
+
+  def begin(self, run):
+    self._run = run
+    name = loggers.known_id(run.workdir, 'wandb') or uuid.uuid4().hex[:8]
+    place = run.workdir.absolute()
+    try:
+      self._logged = wandb.init(
+        project=os.environ.get('WANDB_PROJECT', 'moon_jax'),
+        group=os.environ.get('WANDB_RUN_GROUP', place.parent.name),
+        name=os.environ.get('WANDB_NAME', place.name),
+        id=name,
+        resume='allow',
+        reinit='create_new',  # the user's own program may have another
+        config=config_lib.used(config_lib.flatten(run.config)),
+        allow_val_change=True,  # num_rounds, of a run that goes on
+        settings=wandb.Settings(console='off'),
+      )
+    except wandb.Error as error:
+      told = ' '.join(str(error).split())
+      raise UsageError(
+        f'--config.logger: wandb cannot begin: {told} Log in by `wandb login`, or set '
+        'WANDB_MODE=offline and upload it later by `wandb sync`.'
+      ) from None
+    loggers.keep_id(run.workdir, 'wandb', name)
+
+  def after_round(self, round):
+    # Rounds that are run again after a crash are there already, with the same numbers.
+    if round.number >= self._logged.starting_step:
+      super().after_round(round)
+
+  def numbers(self, values, number):
+    self._logged.log(values, step=number)
+
+  def picture(self, path):
+    self._logged.log({path.stem: wandb.Image(str(path))})
+
+  def end(self):
+    self._ended = True
+    timings = files.read_lines(self._run.workdir / run_directory.TIMINGS)
+    self._logged.summary.update(summarise(self._run.history, timings))
+
+  def close(self):
+    if self._logged:
+      self._logged.finish(exit_code=0 if self._ended else 1)
