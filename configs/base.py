@@ -7,8 +7,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.algorithm=moon                       how clients train; one of fedavg,
                                                 fedprox, scaffold, fedsam, mofedsam,
                                                 moon, sa_moon, dco_moon, moon_l2,
-                                                fedntd, feddecorr, fedexp, median,
-                                                trimmed_mean, krum,
+                                                fedntd, feddecorr, fedlc, fedrs, fedexp,
+                                                median, trimmed_mean, krum,
                                                 decentralized_fedavg,
                                                 decentralized_moon, solo, centralized
   --config.model=mlp                            the network; one of mlp, moon_cnn,
@@ -147,6 +147,16 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 at least 0
   --config.feddecorr.scale=code                 scale of the penalty: that of the code
                                                 or the paper; one of code, equation
+  --config.fedlc.tau=1.0                        weight of the margins of rare classes;
+                                                at least 0
+  --config.fedlc.least_count=0.0                examples that a class counts for at
+                                                least; 0 leaves it out; at least 0
+  --config.fedlc.true_class=True                true class in the denominator; the paper
+                                                has it not
+  --config.fedrs.alpha=0.5                      factor of the logits of missing classes;
+                                                in [0, 1]
+  --config.fedrs.graded=False                   factors by share of the commonest class,
+                                                the code's form
   --config.fedexp.eps=0.001                     guard of the server step's division;
                                                 above 0
   --config.fedexp.eps_decay=1.0                 factor of eps after each round; in (0,

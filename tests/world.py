@@ -1,5 +1,6 @@
 """A world small enough to simulate in a second: random images, few unequal clients."""
 
+import dataclasses
 import functools
 import inspect
 
@@ -43,6 +44,8 @@ OPTIONS = {
   'moon_l2': {'mu': 0.5},
   'fedntd': {'beta': 2.0, 'tau': 3.0},
   'feddecorr': {'beta': 0.1},
+  'fedlc': {'tau': 2.0, 'least_count': 0.0},
+  'fedrs': {'alpha': 0.25},
   'fedexp': {'eps': 0.002, 'eps_decay': 0.5},
   'decentralized_fedavg': {},
   'decentralized_moon': {'mu': 2.0, 'tau': 0.5},
@@ -265,7 +268,7 @@ def run(
   seed=0,
   optimizer=None,
   local_optimizer='sgd',
-  data_of=lambda index, data: data,
+  data_of=lambda index, split: split,
   **options,
 ):
   """Runs rounds and returns the state and the metrics after each of them, in numpy.
@@ -273,6 +276,11 @@ def run(
   `data_of` makes the training split of a round from the world's.
   """
   plans, chosen = plans or planner(), make(algorithm, **options)
+  if chosen.needs:
+    everyone = plans.rows(np.arange(len(plans.sizes)))
+    counts = [np.bincount(data(model)[2][rows], minlength=4) for rows in everyone]
+    known = planning.known_of(chosen.needs, np.array(counts))
+    plans = dataclasses.replace(plans, known=known)
   num_clients = len(plans.sizes)
   state = state_of(chosen, model, num_clients, plans.num_devices)
   numbers = scalars(chosen, seed, optimizer, local_optimizer)
@@ -295,8 +303,8 @@ def run(
       num_clients,
       **fixed,
     )
-    data = data_of(index, train_split(model))
-    state, metrics = run_round(state, plan.for_device(), numbers, data)
+    split = data_of(index, train_split(model))
+    state, metrics = run_round(state, plan.for_device(), numbers, split)
     history.append((state, metrics))
   return jax.device_get(history)
 

@@ -58,6 +58,7 @@ class Algorithm(NamedTuple):
 
   Attributes:
     hyperparameters: name -> number, as configured.
+    needs: what `task` has to tell of a client's data: 'class_counts', 'relative_size'.
     init_server: initial variables -> the server's own memory.
     init_client: initial variables -> a client's memory before its first round.
     scalars: (hyperparameters, server memory) -> name -> number, for `task.scalars` and
@@ -103,6 +104,7 @@ class Algorithm(NamedTuple):
   """
 
   hyperparameters: Mapping[str, float] = types.MappingProxyType({})
+  needs: frozenset[str] = frozenset()
   init_server: Callable = no_memory
   init_client: Callable = no_memory
   scalars: Callable = lambda hyperparameters, server_memory: hyperparameters

@@ -82,6 +82,17 @@ _L2_KNOBS = {
   'mu': number(0.1, 'weight of the distance of representations', at_least(0)),
   'squared': switch(False, 'square of the distance in place of the distance'),
 }
+_LC_KNOBS = {
+  'tau': number(1.0, 'weight of the margins of rare classes', at_least(0)),
+  'least_count': number(
+    0.0, 'examples that a class counts for at least; 0 leaves it out', at_least(0)
+  ),
+  'true_class': switch(True, 'true class in the denominator; the paper has it not'),
+}
+_RS_KNOBS = {
+  'alpha': number(0.5, 'factor of the logits of missing classes', between(0, 1)),
+  'graded': switch(False, "factors by share of the commonest class, the code's form"),
+}
 _EXP_KNOBS = {
   'eps': number(0.001, "guard of the server step's division", above(0)),
   'eps_decay': number(1.0, 'factor of eps after each round', between(0, 1, '(]')),
@@ -211,6 +222,8 @@ ALGORITHMS = (
   _algorithm('moon_l2', 'MOON with l2', _CONTRASTIVE, knobs=_L2_KNOBS),
   _algorithm('fedntd', 'FedNTD', _CONTRASTIVE, knobs=_NTD_KNOBS),
   _algorithm('feddecorr', 'FedDecorr', knobs=_DECORR_KNOBS),
+  _algorithm('fedlc', 'FedLC', knobs=_LC_KNOBS),
+  _algorithm('fedrs', 'FedRS', knobs=_RS_KNOBS),
   _algorithm('fedexp', 'FedExP', knobs=_EXP_KNOBS, metrics=_PACE),
   _algorithm('median', 'coordinate-wise median', _ROBUST, 'robust:median'),
   _algorithm(

@@ -111,6 +111,10 @@ class Task(NamedTuple):
     optimizer: name -> [] float32, the local optimizer's (learning_rate, ...).
     loss_with: after a step, another `local` -> [] the loss that the same weights would
       have had on the same batch; None elsewhere. Asking costs a forward pass.
+    class_counts: [Y] float32, the client's training examples of each class; None unless
+      the algorithm needs them.
+    relative_size: [] float32, the client's training examples / the mean of all clients;
+      None likewise.
   """
 
   received: PyTree
@@ -119,6 +123,8 @@ class Task(NamedTuple):
   scalars: dict[str, jax.Array]
   optimizer: dict[str, jax.Array]
   loss_with: Callable[[PyTree], jax.Array] | None = None
+  class_counts: jax.Array | None = None
+  relative_size: jax.Array | None = None
 
 
 class Scalars(NamedTuple):

@@ -105,12 +105,14 @@ def build(
   planner, stream, memory = _planned(config, *given)
   mesh = devices.mesh(planner.num_devices)
   own = devices.own_lanes(mesh, planner.num_lanes)
-  planner = dataclasses.replace(planner, own_lanes=own)
   if stream:
     train, class_counts = stream.shape(mesh), data.stored.class_counts
   else:
     train = _in_memory(data, split, see, mesh)
     class_counts = partition.class_counts(split, data.train_labels, data.num_classes)
+  with blamed(catalog.part('algorithm', config.algorithm)):
+    known = planning.known_of(algorithm.needs, class_counts)
+  planner = dataclasses.replace(planner, own_lanes=own, known=known)
   test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
   return Experiment(

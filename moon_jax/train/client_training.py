@@ -45,6 +45,7 @@ class Progress(NamedTuple):
     num_steps: [] int32 steps done.
     memory: what the client kept from earlier rounds.
     local: the algorithm's memory of this local training.
+    known: name -> what its `Task` tells of its data; None of nothing.
     variables: the weights being trained.
     narrow: their params in the type of the network's arithmetic; None if it is theirs.
     optimizer: the local optimizer's state, new each round.
@@ -57,6 +58,7 @@ class Progress(NamedTuple):
   num_steps: jax.Array
   memory: PyTree
   local: PyTree
+  known: dict[str, jax.Array] | None
   variables: PyTree
   narrow: PyTree | None
   optimizer: PyTree
@@ -112,10 +114,10 @@ class LocalTraining(NamedTuple):
       for index, (name, variables) in enumerate(models.items())
     }
 
-  def start(self, client, received, memory, scalars, batch) -> Progress:
+  def start(self, client, received, memory, scalars, batch, known=None) -> Progress:
     """Before the first step; of the batch only the shape matters."""
     local = self.algorithm.begin(received, memory)
-    task = task_of(received, memory, local, scalars)
+    task = task_of(received, memory, local, scalars, known)
     variables = self.algorithm.download(received, memory)
     params = variables['params']
     progress = Progress(
@@ -123,6 +125,7 @@ class LocalTraining(NamedTuple):
       num_steps=jnp.zeros((), jnp.int32),
       memory=memory,
       local=local,
+      known=known,
       variables=variables,
       narrow=self._narrow(params),
       optimizer=self.optimizer(**scalars.optimizer).init(params),
@@ -142,7 +145,7 @@ class LocalTraining(NamedTuple):
 
     `key` is of this step.
     """
-    task = task_of(received, progress.memory, progress.local, scalars)
+    task = task_of(received, progress.memory, progress.local, scalars, progress.known)
     params = progress.variables['params']
     given = params, progress, references, task, batch, key
     (loss, (parts, state)), grads = self._gradient(*given)
@@ -171,7 +174,7 @@ class LocalTraining(NamedTuple):
 
   def finish(self, progress, received, scalars) -> Finished:
     """After the last step."""
-    task = task_of(received, progress.memory, progress.local, scalars)
+    task = task_of(received, progress.memory, progress.local, scalars, progress.known)
     start = self.algorithm.download(received, progress.memory)
     params = progress.variables['params']
     moved = tree.subtract(tree.rows(params), tree.rows(start['params']))
@@ -235,9 +238,16 @@ def _in_place_of_backward(_, gradient):
 _in_place_of.defvjp(lambda _, narrow: (narrow, None), _in_place_of_backward)
 
 
-def task_of(received: PyTree, memory: PyTree, local: PyTree, scalars: Scalars) -> Task:
+def task_of(
+  received: PyTree,
+  memory: PyTree,
+  local: PyTree,
+  scalars: Scalars,
+  known: dict[str, jax.Array] | None,
+) -> Task:
   """What a client knows while it trains, with the scalars of the round."""
-  return Task(received, memory, local, scalars.algorithm, scalars.optimizer)
+  given = received, memory, local, scalars.algorithm, scalars.optimizer
+  return Task(*given, **known or {})
 
 
 def traffic(
@@ -251,7 +261,9 @@ def traffic(
     received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
     scalars = scalars._replace(algorithm=own)
     local = algorithm.begin(received, memory)
-    task = task_of(received, memory, local, scalars)
+    # Of what is known of the data only that it is there matters to the shapes.
+    known = {name: jnp.ones(()) for name in algorithm.needs}
+    task = task_of(received, memory, local, scalars, known)
     upload, _ = algorithm.upload(algorithm.download(received, memory), task)
     return (algorithm.share(memory),) * 2 if algorithm.share else (received, upload)
 

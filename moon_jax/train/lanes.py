@@ -96,7 +96,8 @@ def _train(
 
     def one(slot):
       client, memory = plan.clients[slot], tree.gather(memories, slot)
-      return training.start(client, received, memory, scalars, batch)
+      known = tree.gather(plan.known, slot)
+      return training.start(client, received, memory, scalars, batch, known)
 
     return jax.vmap(one)(slots)
 

@@ -45,6 +45,8 @@ class Plan(NamedTuple):
     bounds: [P, G + 1] int32 segment g of device p runs the steps bounds[p, g] to
       bounds[p, g + 1] - 1. Each device has the next L / P lanes.
     num_segments: [P] int32.
+    known: name -> [K, ...] float32, what each client's `Task` tells of its data; None
+      of an algorithm that needs nothing of it.
     arrivals: what a client store brings to the device; None without one.
   """
 
@@ -59,6 +61,7 @@ class Plan(NamedTuple):
   store: np.ndarray
   bounds: np.ndarray
   num_segments: np.ndarray
+  known: dict[str, np.ndarray] | None = None
   arrivals: Arrivals | None = None
 
   def for_device(self) -> 'Plan':
@@ -81,6 +84,20 @@ class Plan(NamedTuple):
     num_devices, num_lanes = len(self.bounds), self.step_real.shape[-1]
     steps = self.bounds[np.arange(num_devices), self.num_segments]
     return float(self.step_real.sum() / (steps.sum() * num_lanes / num_devices))
+
+
+def known_of(
+  needs: frozenset[str], class_counts: np.ndarray
+) -> dict[str, np.ndarray] | None:
+  """What clients are told of their data, name -> [N, ...]; see `Algorithm.needs`.
+
+  Args:
+    needs: which names.
+    class_counts: [N, Y] training examples of each client and class.
+  """
+  sizes = class_counts.sum(1)
+  every = {'class_counts': class_counts, 'relative_size': sizes / sizes.mean()}
+  return {name: every[name] for name in sorted(needs)} or None
 
 
 def choose(*, seed: int, round_index: int, num_clients: int, size: int) -> np.ndarray:
@@ -131,6 +148,7 @@ class Planner:
       segment end as soon as a client does.
     min_steps: S is at least this: runs that need fewer steps share programs by it.
     own_lanes: those whose batches are made, of others only the lengths; None is all.
+    known: name -> [N, ...], as `known_of` returns it.
   """
 
   sizes: np.ndarray
@@ -147,6 +165,7 @@ class Planner:
   segment_steps: int = 0
   min_steps: int = 0
   own_lanes: range | None = None
+  known: dict[str, np.ndarray] | None = None
 
   def real_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
     """[K] client ids, by default all -> [K] steps that each one trains."""
@@ -211,6 +230,7 @@ class Planner:
       None if self.mixing is None else self.mixing(clients),
       *self._fill_lanes(queues, work, real_steps, num_steps),
       *self._all_segments(queues, num_steps),
+      self.known and {k: v[clients].astype(np.float32) for k, v in self.known.items()},
     )
 
   def _fill_lanes(self, queues, work, real_steps, num_steps):

@@ -144,6 +144,81 @@ def test_the_l2_term_by_hand(squared, value, slope):
   np.testing.assert_allclose(total(*pair, [1, 0]), found, rtol=1e-6)
 
 
+# --- FedLC ----------------------------------------------------------------------------
+
+
+def lc_losses(logits, counts, **options):
+  """Of an example of each class, and the slopes of the first one."""
+  options = {'tau': 1.0} | options
+  lc = world.algorithm_of('fedlc', **options)
+  counts = jnp.float32(counts)
+
+  def loss(logits, label):
+    given = outputs(logits=logits[None]), None, jnp.array([label])
+    return loss_of(lc, *given, class_counts=counts)[0]
+
+  logits = jnp.float32(logits)
+  each = [float(loss(logits, label)) for label in (0, 1)]
+  return each, jax.grad(loss)(logits, 0)
+
+
+@pytest.mark.parametrize(
+  ('counts', 'options', 'expected'),
+  [
+    # Margins 9^(-1/4) = 0.5773502692 and 1.
+    ((9, 1), {}, (0.5039871711, 0.9266369019)),
+    ((9, 1), {'true_class': False}, (-0.4226497308, 0.4226497308)),
+    ((9, 1, 0), {}, (0.5039871711, 0.9266369019)),
+    ((9, 1, 0), {'least_count': 1.0}, (0.8375142657, 1.2601639965)),
+    ((9, 1, 0), {'tau': 0.0}, (1.0986122887, 1.0986122887)),
+    ((5, 5, 5), {'tau': 3.0}, (1.0986122887, 1.0986122887)),
+  ],
+)
+def test_fedlc_by_hand(counts, options, expected):
+  found, slope = lc_losses(np.zeros(len(counts)), counts, **options)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  assert np.isfinite(slope).all()
+  if counts[-1] == 0 and not options:
+    assert slope[2] == 0
+
+
+def test_fedlc_of_a_client_with_one_class():
+  # Nothing to tell apart; in the paper's form the loss falls without end, by slope 1.
+  (own, _), slope = lc_losses([2.0, -1.0], (16, 0))
+  assert own == 0
+  assert slope.tolist() == [0, 0]
+  (own, _), slope = lc_losses([2.0, -1.0], (16, 0), true_class=False)
+  assert own == -(2.0 - 0.5)
+  assert slope.tolist() == [-1, 0]
+
+
+# --- FedRS ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('graded', 'expected', 'slope'),
+  [
+    # Logits (2, 1, -0.5), and (2, 0.625, -0.5).
+    (False, 0.3715390319, (-0.3103279139, 0.2537161816, 0.0283058661)),
+    (True, 0.2888748067, (-0.2508940174, 0.1183772837, 0.0307451818)),
+  ],
+)
+def test_fedrs_by_hand(graded, expected, slope):
+  rs = world.algorithm_of('fedrs', alpha=0.5, graded=graded)
+  counts = jnp.array([8.0, 2.0, 0.0])
+
+  def loss(logits):
+    total, parts = loss_of(rs, outputs(logits=logits), class_counts=counts)
+    return total, parts
+
+  (found, parts), gradient = jax.value_and_grad(loss, has_aux=True)(
+    jnp.array([[2.0, 1.0, -1.0]])
+  )
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  assert parts == {'supervised_loss': found}
+  np.testing.assert_allclose(gradient, [slope], rtol=1e-5)
+
+
 # --- FedExP ---------------------------------------------------------------------------
 
 

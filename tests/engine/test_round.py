@@ -211,6 +211,8 @@ OPTIONS = [
   ('dco_moon', {'initial': 'mu'}),
   ('feddecorr', {'scale': 'equation', 'beta': 1.0}),
   ('moon_l2', {'squared': True}),
+  ('fedlc', {'true_class': False, 'least_count': 0.5}),
+  ('fedrs', {'graded': True}),
 ]
 MORE_OPTIONS = [
   ('moon', {'model': 'moon_cnn'}),
@@ -240,6 +242,8 @@ def test_options_equal_the_reference_and_change_the_model(algorithm, options):
     ('moon_l2', 3, {'mu': 0.0}, 'fedavg'),
     ('fedntd', 3, {'beta': 0.0}, 'fedavg'),
     ('feddecorr', 3, {'beta': 0.0}, 'fedavg'),
+    ('fedlc', 3, {'tau': 0.0}, 'fedavg'),
+    ('fedrs', 3, {'alpha': 1.0}, 'fedavg'),
     ('fedexp', 3, {'eps': 1e30}, 'fedavg'),
     ('sa_moon', 3, {'sigma': 0.0}, 'moon'),
     ('scaffold', 1, {}, 'fedavg'),

@@ -28,6 +28,8 @@ Algorithms, keyword `algorithm` of `run` (every option is a field of `Options`):
                alike, and running statistics have no part in Krum's distances.
   fedntd, feddecorr, moon_l2
                FedAvg with a term of `rivals.own_term` in the loss.
+  fedlc, fedrs FedAvg with a loss of `rivals.scored`, from the counts of a client's
+               classes.
   fedexp       FedAvg whose server goes eta_g times as far: `rivals.extrapolated`.
   centralised  one client with all the data: rounds of {0: batches}, num_clients=1.
 

@@ -115,6 +115,11 @@ class Federation:
     moments = optimizers.zeros(params)
     temperature = self.temperatures[client] if annealing else options.tau
     temperatures, steps, last = [temperature], [], None
+    # What it owns is what it trains on: no epoch leaves an example out.
+    owned = np.unique(np.concatenate(batches))
+    classes = np.bincount(self.labels[owned], minlength=1 + max(self.labels))
+    numbers = {'counts': np.float32(classes), 'alpha': options.alpha}
+    numbers['least_count'] = options.least_count
 
     for step, indices in enumerate(batches):
 
@@ -126,7 +131,7 @@ class Federation:
           self.images[indices],
           self.labels[indices],
           self.loss_weights(),
-          tau,
+          numbers | {'tau': tau},
           network=options.network,
           similarity_on=options.similarity_on,
           own=rivals.chosen(options),

@@ -74,7 +74,7 @@ def batch_loss(
   images,
   labels,
   weights,
-  tau,
+  numbers,
   *,
   network,
   similarity_on,
@@ -90,7 +90,7 @@ def batch_loss(
     images: [B, H, W, C].
     labels: [B] class indices.
     weights: Weights of the terms.
-    tau: [] temperature of L_con, or of FedNTD.
+    numbers: tau, the temperature of L_con and of FedNTD, and what the rivals use.
     network: a Network.
     similarity_on: 'representation' or 'features', what L_con compares.
     own: what `rivals.chosen` returns.
@@ -106,15 +106,16 @@ def batch_loss(
   model = Model(params, stats)
   features, z, logits, stats = network.forward(model, images, training=True)
   frozen = network.forward(received, images, training=False)[1:3]
-  term = rivals.own_term(own, (z, logits), frozen, labels, tau)
+  term = rivals.own_term(own, (z, logits), frozen, labels, numbers)
   z = {'features': features, 'representation': z}[similarity_on]
-  supervised = jnp.mean(cross_entropy(logits, labels))
+  scored = rivals.scored(own, logits, labels, numbers)
+  supervised = jnp.mean(cross_entropy(logits, labels) if scored is None else scored)
   contrastive = 0.0
   cosines = (jnp.nan, jnp.nan)
   if negatives:
     z_global = compared(received)
     z_previous = [compared(model) for model in negatives]
-    contrastive = jnp.mean(model_contrastive(z, z_global, z_previous, tau))
+    contrastive = jnp.mean(model_contrastive(z, z_global, z_previous, numbers['tau']))
     to_previous = jnp.stack([cosine_similarity(z, n) for n in z_previous])
     cosines = (jnp.mean(cosine_similarity(z, z_global)), jnp.mean(to_previous))
   proximal = 0.5 * squared_distance(params, received.params)

@@ -46,6 +46,10 @@ class Options(NamedTuple):
   # The rivals.
   scale: str = 'code'  # of FedDecorr's term; or equation
   squared: bool = False  # MOON's l2 term
+  alpha: float = 1.0  # FedRS: factor of the logits of classes that a client lacks
+  graded: bool = False  # FedRS: rarer classes are scaled too
+  least_count: float = 0.0  # FedLC
+  true_class: bool = True  # FedLC
   eps: float = 0.0  # FedExP's guard in the first round
   eps_decay: float = 1.0  # its factor from round to round
   # What the server does in place of the mean: median, trimmed_mean, krum.

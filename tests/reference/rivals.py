@@ -48,7 +48,46 @@ def distance(z, z_global, squared):
   return jnp.where(agree, 0.0, jnp.sqrt(jnp.where(agree, 1.0, squares)))
 
 
-def own_term(chosen, outputs, frozen, labels, tau):
+def calibrated(logits, labels, counts, tau, least, true_class):
+  """[B, Y], [B], [Y] -> [B]: FedLC (arXiv:2209.00189), margins tau m_k^(-1/4)."""
+  counts = jnp.maximum(counts, least)
+  there = (counts > 0) | (tau == 0)
+  margins = jnp.where(there, tau / jnp.where(counts > 0, counts, 1.0) ** 0.25, 0.0)
+  moved = logits - margins[None, :]
+  own = jnp.take_along_axis(moved, labels[:, None], axis=1)
+  taken = jnp.broadcast_to(there[None, :], moved.shape)
+  if not true_class:
+    taken = taken & ~jnp.eye(logits.shape[1], dtype=bool)[labels]
+  # Of a client with one class the paper's form has an empty sum: we take 1.
+  empty = ~taken.any(axis=1)
+  powers = jnp.where(taken, jnp.exp(jnp.where(taken, moved - own, 0.0)), 0.0).sum(
+    axis=1
+  )
+  return jnp.where(empty, -own[:, 0], jnp.log(jnp.where(empty, 1.0, powers)))
+
+
+def restricted(logits, labels, counts, alpha, graded):
+  """[B, Y], [B], [Y] -> [B]: FedRS (KDD 2021), cross entropy of scaled logits."""
+  factors = jnp.where(counts == 0, alpha, 1.0)
+  if graded:
+    factors = alpha + (1 - alpha) * (counts / counts.max())
+  scaled = logits * factors[None, :]
+  own = jnp.take_along_axis(scaled, labels[:, None], axis=1)
+  return jnp.log(jnp.exp(scaled - own).sum(axis=1))
+
+
+def scored(chosen, logits, labels, numbers):
+  """[B] what FedLC or FedRS has in place of the cross entropy; None of the others."""
+  algorithm, kind = chosen
+  given = logits, labels, numbers['counts']
+  if algorithm == 'fedlc':
+    return calibrated(*given, numbers['tau'], numbers['least_count'], kind)
+  if algorithm == 'fedrs':
+    return restricted(*given, numbers['alpha'], kind)
+  return None
+
+
+def own_term(chosen, outputs, frozen, labels, numbers):
   """[] the algorithm's own term of the loss, before its weight; 0 of one without.
 
   Args:
@@ -56,11 +95,13 @@ def own_term(chosen, outputs, frozen, labels, tau):
     outputs: ([B, D] representation, [B, Y] logits) under the weights being trained.
     frozen: the same under the received ones.
     labels: [B].
-    tau: [] temperature.
+    numbers: tau, the temperature.
   """
   algorithm, kind = chosen
   if algorithm == 'fedntd':
-    return jnp.mean(not_true_distillation(outputs[1], frozen[1], labels, tau))
+    return jnp.mean(
+      not_true_distillation(outputs[1], frozen[1], labels, numbers['tau'])
+    )
   if algorithm == 'feddecorr':
     return decorrelation(outputs[0], kind)
   if algorithm == 'moon_l2':
@@ -68,7 +109,12 @@ def own_term(chosen, outputs, frozen, labels, tau):
   return 0.0
 
 
-KINDS = {'feddecorr': 'scale', 'moon_l2': 'squared'}
+KINDS = {
+  'feddecorr': 'scale',
+  'moon_l2': 'squared',
+  'fedlc': 'true_class',
+  'fedrs': 'graded',
+}
 
 
 def chosen(options):

@@ -66,6 +66,7 @@ def check_same(one, other):
       {'algorithm': 'fedavg', 'execution.devices': '1'},
       {'algorithm': 'solo', 'execution.client_store': 'disk'},
       {'augmentation.name': 'crop_flip'},
+      {'algorithm': 'fedlc'},
       {'algorithm': 'scaffold', 'execution.client_store': 'disk'},
       {'algorithm': 'decentralized_moon', 'participation': 1.0},
       {
@@ -116,6 +117,23 @@ def test_a_round_has_the_examples_of_its_cohort_alone(built):
     mine = slice(*np.asarray(given.offsets)[slot : slot + 2])
     np.testing.assert_array_equal(given.examples.images[mine], images)
     np.testing.assert_array_equal(given.examples.labels[mine], labels)
+
+
+@pytest.mark.parametrize('place', ['memory', 'disk', 'dealt'])
+def test_a_round_tells_each_client_of_its_data(place, sources):
+  knobs = {'data.source': 'digits', 'partition.name': 'shards', 'data.limit': 90}
+  if place != 'dealt':
+    knobs = sources[place == 'disk']
+  changed = CHANGES | {'algorithm': 'fedlc'}
+  of_classes = experiment.build(moon_jax.config.validate(config(knobs, **changed)))
+  plan = of_classes.planner.plan(1)
+  labels = np.asarray(programs.train_split(of_classes, plan).examples.labels)
+  owned = of_classes.planner.rows(plan.clients)
+  counts = plan.known['class_counts']
+  assert counts.dtype == np.float32
+  for mine, rows in zip(counts, owned, strict=True):
+    assert mine.tolist() == np.bincount(labels[rows], minlength=len(mine)).tolist()
+  assert len({tuple(mine) for mine in counts}) > 1
 
 
 def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(

@@ -1,0 +1,61 @@
+"""FedLC: Zhang et al. 2022, arXiv:2209.00189, with the denominator of public code."""
+
+import jax
+import jax.numpy as jnp
+
+from moon_jax.algorithms import base, losses
+
+
+def fedlc(
+  *, tau: float, least_count: float = 0.0, true_class: bool = True
+) -> base.Algorithm:
+  """FedAvg whose clients raise the margins of the classes that they have few of.
+
+  With m_k the client's training examples of class k and c an example's class,
+
+    u_k = z_k - tau m_k^(-1/4),   loss = -log(exp(u_c) / sum_k exp(u_k))
+
+  over the classes that the client has. In training alone: evaluation takes z.
+
+  Args:
+    tau: weight of the margins, at least 0; 0 is FedAvg. 1 in most public code.
+    least_count: a class counts as if the client had this many of it; with 0 a class
+      that it does not have is left out of the sum, unless tau is 0.
+    true_class: whether k = c is in the sum. It is not in the paper's
+      form, which is unbounded below.
+  """
+
+  def loss(outputs, references, params, task, batch):
+    counts = jnp.maximum(task.class_counts, task.scalars['least_count'])
+    logits = calibrated(outputs.logits, counts, task.scalars['tau'])
+    if true_class:
+      given = outputs._replace(logits=logits), references, params, task, batch
+      return base.supervised(*given)
+    each = without_true_class(logits, batch.labels)
+    supervised = losses.masked_mean(each, batch.mask)
+    return supervised, {'supervised_loss': supervised}
+
+  return base.Algorithm(
+    hyperparameters={'tau': tau, 'least_count': least_count},
+    needs=frozenset({'class_counts'}),
+    loss=loss,
+  )
+
+
+def calibrated(logits: jax.Array, counts: jax.Array, tau: jax.Array) -> jax.Array:
+  """[B, Y], counts [Y], [] -> u [B, Y], see `fedlc`; of who is left out the lowest."""
+  present = counts > 0
+  margins = tau * jax.lax.rsqrt(jnp.sqrt(jnp.where(present, counts, 1.0)))
+  left_out = ~present & (tau > 0)
+  lowest = jnp.finfo(logits.dtype).min
+  return jnp.where(left_out[None], lowest, logits - margins[None])
+
+
+def without_true_class(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """[B, Y], [B] -> [B]: log sum_{k != c} exp(u_k) - u_c; of no k the sum is 1."""
+  lowest = jnp.finfo(logits.dtype).min
+  true = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
+  others = jnp.where(true, lowest, logits)
+  some = jnp.max(others, axis=1) > lowest
+  rest = jnp.where(some, jax.nn.logsumexp(others, axis=1), 0.0)
+  return rest - jnp.sum(jnp.where(true, logits, 0.0), axis=1)
