@@ -53,6 +53,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 fine_label, ...
   --config.data.limit=0                         at most so many of each split; 0 is all;
                                                 at least 0
+  --config.data.validation=0.0                  share of each class that the server
+                                                keeps for validation; in [0, 1)
   --config.partition.name=dirichlet             how clients differ; one of iid,
                                                 dirichlet, shards, quantity, noise,
                                                 natural

@@ -98,6 +98,9 @@ KNOBS = {
     '', "name of the labels; '' is label, fine_label, ...", (), _FEATURES
   ),
   'data.limit': knob(int, 0, 'at most so many of each split; 0 is all', _SIZE),
+  'data.validation': number(
+    0.0, 'share of each class that the server keeps for validation', _BELOW_ONE
+  ),
   'partition.name': word('dirichlet', 'how clients differ', (), _SEVERAL),
   'partition.beta': number(
     0.5, 'Dirichlet concentration: small is skewed', above(0), _BETA

@@ -20,6 +20,7 @@ class Purpose(enum.IntEnum):
   DROPOUT = 8
   ANNEALING = 9
   FROZEN = 10
+  VALIDATION = 11
 
 
 def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -18,7 +18,7 @@ from moon_jax.config import Config, changed, flatten
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Dataset, PyTree, Server, State
-from moon_jax.data import device, partition, sources
+from moon_jax.data import device, holdout, partition, sources
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, gpu, scheduling, streaming, tiers, traced
 from moon_jax.models import fused_cpu
@@ -41,6 +41,8 @@ class Experiment(NamedTuple):
     train: the training split on the device; of one that stays on disk its shape.
     stream: reads each cohort's part of it; None if it is on the device.
     test: the test split on the device.
+    validation: the training examples that the server keeps, on the device; None if it
+      keeps none.
     test_sizes: [N'] test examples of each user whom they name; [0] if they name nobody.
     num_strangers: of these N' users, who are no clients.
     names: [N] of the users who are the clients, as the data have them; None if dealt.
@@ -62,6 +64,7 @@ class Experiment(NamedTuple):
   train: device.TrainSplit
   stream: streaming.Stream | None
   test: device.DeviceSplit
+  validation: device.DeviceSplit | None
   test_sizes: np.ndarray
   num_strangers: int
   names: np.ndarray | None
@@ -93,7 +96,7 @@ def build(
   """
   config, backend = with_its_clients(config), backend or jax.default_backend()
   loaded = (load or load_data)(config)
-  config, data, num_dropped = users.clients_of(config, loaded)
+  config, data, num_dropped, held_out = training_data(config, loaded)
   network = make_network(config, data.train_images.shape[1:], data.num_classes, backend)
   split, see = deal(config, data)
   algorithm = make_algorithm(config, network)
@@ -105,15 +108,10 @@ def build(
   planner, stream, memory = _planned(config, *given)
   mesh = devices.mesh(planner.num_devices)
   own = devices.own_lanes(mesh, planner.num_lanes)
-  if stream:
-    train, class_counts = stream.shape(mesh), data.stored.class_counts
-  else:
-    train = _in_memory(data, split, see, mesh)
-    class_counts = partition.class_counts(split, data.train_labels, data.num_classes)
+  train, class_counts = _of_clients(data, split, see, stream, mesh)
   with blamed(catalog.part('algorithm', config.algorithm)):
     known = planning.known_of(algorithm.needs, class_counts)
   planner = dataclasses.replace(planner, own_lanes=own, known=known)
-  test = device.DeviceSplit(data.test_images, data.test_labels, data.mean, data.std)
   whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
   return Experiment(
     config=config,
@@ -124,7 +122,8 @@ def build(
     planner=planner,
     train=train,
     stream=stream,
-    test=devices.replicate(test._replace(clients=whose), mesh),
+    test=_split(data, (data.test_images, data.test_labels), mesh, whose),
+    validation=held_out and _split(data, held_out, mesh),
     test_sizes=test_sizes,
     num_strangers=num_strangers,
     names=data.clients[: config.num_clients] if users.are_clients(config) else None,
@@ -159,12 +158,37 @@ def _planned(config, data, split, network, algorithm, backend, min_steps):
   return planner, stream, memory
 
 
-def _in_memory(data, split, see, mesh) -> device.TrainSplit:
-  """The whole training split on the devices, as its owners see it."""
-  images = see(data.train_images, split)
-  examples = device.DeviceSplit(images, data.train_labels, data.mean, data.std)
+def _split(data, examples, mesh, clients=None) -> device.DeviceSplit:
+  """Images and labels on the devices, normalised as the data set is."""
+  split = device.DeviceSplit(*examples, data.mean, data.std, clients)
+  return devices.replicate(split, mesh)
+
+
+def _of_clients(data, split, see, stream, mesh) -> tuple[device.TrainSplit, np.ndarray]:
+  """The training split on the devices, as its owners see it, and their class counts."""
+  if stream:
+    return stream.shape(mesh), data.stored.class_counts
+  images, labels = see(data.train_images, split), data.train_labels
   owners = (split.indices, split.offsets.astype(np.int32))
-  return devices.replicate(device.TrainSplit(examples, *owners), mesh)
+  train = device.TrainSplit(
+    _split(data, (images, labels), mesh), *devices.replicate(owners, mesh)
+  )
+  return train, partition.class_counts(split, labels, data.num_classes)
+
+
+def training_data(
+  config: Config, loaded: Dataset
+) -> tuple[Config, Dataset, int, tuple[np.ndarray, np.ndarray] | None]:
+  """What of a data set the clients train on; see `clients_of`, `validation_split`."""
+  share, seed = config.data.validation, partition_seed(config)
+  data, held_out = holdout.validation_split(loaded, share, seed)
+  return *users.clients_of(config, data), held_out
+
+
+def partition_seed(config: Config) -> int:
+  """The seed of who owns what."""
+  own = flatten(config).get('partition.seed', 'auto')
+  return config.seed if own == 'auto' else own
 
 
 def deal(config: Config, data: Dataset) -> partition.Skewed:
@@ -175,8 +199,7 @@ def deal(config: Config, data: Dataset) -> partition.Skewed:
   given = {'num_clients': config.num_clients, 'min_size': config.partition.min_size}
   given |= {'clients': data.train_clients} if users.are_clients(config) else {}
   given |= options(config, 'partition')
-  if given.get('seed', 'auto') == 'auto':
-    given['seed'] = config.seed
+  given['seed'] = partition_seed(config)
   return partition.make(config.partition.name, data.train_labels, **given)
 
 

@@ -62,7 +62,7 @@ class Compiled(NamedTuple):
 
   Attributes:
     run_round: (state, plan, scalars, train) -> (state, ClientMetrics [K]).
-    evaluate: (state, test) -> Score.
+    evaluate: (state, test, validation) -> Score.
     compile_seconds: that compiling both took.
   """
 
@@ -126,7 +126,7 @@ def lower_programs(
     with blamed(*catalog.registered(flatten(experiment.config))):
       return (
         train_and_average.lower(state, *inputs, experiment.train),
-        test.lower(state, experiment.test),
+        test.lower(state, experiment.test, experiment.validation),
       )
 
 
@@ -147,7 +147,10 @@ def run_round(
 
 
 def evaluate(
-  experiment: Experiment, state: State, test: DeviceSplit
+  experiment: Experiment,
+  state: State,
+  test: DeviceSplit,
+  validation: DeviceSplit | None,
 ) -> evaluation.Score:
   """What a test computes, in terms of its arguments as tracing has them."""
   num_users = 0 if experiment.own_models else len(experiment.test_sizes)
@@ -155,7 +158,11 @@ def evaluate(
     experiment.network.apply, experiment.mesh, num_clients=num_users
   )
   models = experiment.algorithm.evaluated(state.server, state.clients)
-  return test_models(models, test)
+  score = test_models(models, test)
+  if validation is None:
+    return score
+  validate = evaluation.make_evaluation(experiment.network.apply, experiment.mesh)
+  return score._replace(validation=validate(models, validation))
 
 
 def local_training(experiment: Experiment) -> client_training.LocalTraining:

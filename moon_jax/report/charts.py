@@ -11,6 +11,7 @@ from moon_jax.report import groups, naming, traces
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.naming import Key, titled
 from moon_jax.report.results import BASELINE
+from moon_jax.report.runs import Value
 from moon_jax.runner.plots import PALETTE
 
 # Algorithms that a sweep is compared with, where they lack the knob.
@@ -173,12 +174,37 @@ def _curve(series: Series, name: str = traces.ACCURACY) -> pd.DataFrame:
   return traces.curve(traces.column(run, name) for run in series.finished.values())
 
 
-def sweeps(settings: Sequence[Setting]) -> list[LineChart]:
-  """Accuracy against each knob that has several values, after equally many rounds."""
-  return [c for knob in groups.swept(settings) for c in _sweep(knob, settings)]
+class Sweep(NamedTuple):
+  """How runs of one setting do by a knob, after equally many rounds.
+
+  Attributes:
+    knob: the one with several values.
+    setting: title of what the runs have in common; '' if there is one setting only.
+    lines: label -> value of the knob -> its series.
+    levels: label -> series without the knob, for comparison.
+    after: rounds.
+    by: column of the accuracy that tells which value is best; see `traces.chosen_by`.
+  """
+
+  knob: str
+  setting: str
+  lines: dict[str, dict[Value, Series]]
+  levels: dict[str, Series]
+  after: int
+  by: str
+
+  def accuracy(self, series: Series, name: str) -> float:
+    """The mean over runs after these rounds, in [0, 1]; NaN if not all have it."""
+    columns = (run.column(name) for run in series.finished.values())
+    return traces.curve(columns)['mean'].get(self.after, np.nan)
 
 
-def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
+def sweeps(settings: Sequence[Setting]) -> list[Sweep]:
+  """One for each knob that has several values, and for each setting of the others."""
+  return [one for knob in groups.swept(settings) for one in _sweeps(knob, settings)]
+
+
+def _sweeps(knob: str, settings: Sequence[Setting]) -> Iterable[Sweep]:
   by_setting: dict[Key, tuple[dict, dict]] = {}
   for setting in settings:
     lines, levels = by_setting.setdefault(_without(setting.key, knob), ({}, {}))
@@ -191,27 +217,33 @@ def _sweep(knob: str, settings: Sequence[Setting]) -> Iterable[LineChart]:
   for key, (lines, levels) in by_setting.items():
     lines = {label: points for label, points in lines.items() if len(points) > 1}
     drawn = [series for points in lines.values() for series in points.values()]
-    tested = [set(_curve(series).index) for series in drawn]
+    by = traces.chosen_by(run for one in drawn for run in one.finished.values())
+    tested = [set(_curve(series, by).index) for series in drawn]
     if common := set.intersection(*tested) if tested else None:
-      yield _sweep_chart(knob, naming.describe(key), lines, levels, max(common))
+      yield Sweep(knob, naming.describe(key), lines, levels, max(common), by)
 
 
-def _sweep_chart(knob: str, setting: str, lines, levels, after: int) -> LineChart:
+def of_sweep(sweep: Sweep) -> LineChart:
+  """Accuracy against the knob."""
+  knob, after = sweep.knob, sweep.after
   what = f'Accuracy after {after} rounds against {naming.short(knob)}'
-  values = sorted({value for points in lines.values() for value in points})
+  values = sorted({value for points in sweep.lines.values() for value in points})
   drawn = []
-  for label, points in lines.items():
-    found = {values.index(v): _curve(points[v]).loc[after] for v in sorted(points)}
-    drawn.append(Line(label, pd.DataFrame(found).T, like=points[min(points)].label))
-  for label, series in levels.items():
-    level = _curve(series).reindex([after] * len(values)).dropna(subset='mean')
+  for label, points in sweep.lines.items():
+    found = {values.index(v): _curve(points[v], sweep.by).loc[after] for v in points}
+    table = pd.DataFrame(found).T.sort_index()
+    drawn.append(Line(label, table, like=points[min(points)].label))
+  for label, series in sweep.levels.items():
+    level = (
+      _curve(series, sweep.by).reindex([after] * len(values)).dropna(subset='mean')
+    )
     if len(level):
       drawn.append(Line(label, level.reset_index(drop=True)))
   return LineChart(
-    name=file_name(f'sweep-{knob}', setting),
-    title=titled(what, setting),
+    name=file_name(f'sweep-{knob}', sweep.setting),
+    title=titled(what, sweep.setting),
     x_label=knob,
-    y_label='test accuracy, %',
+    y_label=traces.GENERAL[sweep.by].unit,
     lines=drawn,
     ticks=[naming.word(value) for value in values],
   )

@@ -10,7 +10,7 @@ from moon_jax import catalog
 from moon_jax.report import groups, naming
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.runs import Algorithm, Ending, Run
-from moon_jax.report.traces import ACCURACY, curve, estimates
+from moon_jax.report.traces import ACCURACY, best, chosen_by, curve, estimates
 
 BASELINE = 'fedavg'
 Row = Mapping[str, Any]
@@ -30,7 +30,7 @@ def _last(column: pd.Series) -> float | None:
   return column.iloc[-1] if len(column) else None
 
 
-WHICH = {'last': _last, 'best': pd.Series.max}
+WHICH = {'last': lambda run: _last(run.column(ACCURACY)), 'best': best}
 
 
 class Target(NamedTuple):
@@ -89,7 +89,8 @@ def numbers(run: Run, target: float | None = None) -> Row:
     'rounds': run.rounds[-1]['round'] if run.rounds else 0,
     'last_test': int(tested.index[-1]) if len(tested) else None,
     'final_accuracy': _last(tested),
-    'best_accuracy': tested.max(),
+    'best_accuracy': best(run),
+    'best_by': chosen_by([run]).partition('_')[0],
     'mean_of_last_5': tested.tail(5).mean(),
     'std_over_clients': _last(run.column('test_accuracy_std')),
     'worst_client': _last(run.column('test_accuracy_worst')),
@@ -159,6 +160,7 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
     'series': series.label,
     'n': len(runs),
     'rounds': _range(runs['last_test'].dropna().tolist()),
+    'best_by': ', '.join(runs['best_by'].unique()),
     'target': value,
     'reached': f'{runs["rounds_to_target"].count()} of {len(runs)}',
     'round_of_the_mean': own,
@@ -213,8 +215,8 @@ def target_of(setting: Setting, series: Series, target: Target) -> float | None:
   giving = groups.matching(setting, series, target.algorithm)
   if giving is None:
     return None
-  columns = (run.column(ACCURACY) for run in giving.finished.values())
-  return float(pd.Series(map(WHICH[target.which], columns), dtype=float).mean())
+  found = map(WHICH[target.which], giving.finished.values())
+  return float(pd.Series(found, dtype=float).mean())
 
 
 def _mean_round(series: Series | None, value: float | None) -> int | None:

@@ -1,17 +1,17 @@
 """The sections of the page: which tables and charts stand under which heading."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from moon_jax.report import charts, features, naming, tables
-from moon_jax.report.charts import Chart, Matrix, Scatter, Spread
+from moon_jax.report import charts, features, naming, tables, traces
+from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Sweep
 from moon_jax.report.groups import Setting
 from moon_jax.report.models import Model
 from moon_jax.report.naming import titled
-from moon_jax.report.results import Result, Target, cells, numbers
+from moon_jax.report.results import Result, Row, Target, cells, numbers
 from moon_jax.report.runs import Run
 from moon_jax.report.tables import Table
 from moon_jax.report.traces import estimates
@@ -68,12 +68,32 @@ def partition(setting: Setting) -> list[Matrix]:
 
 def sweeps(settings: Sequence[Setting]) -> Section:
   """Accuracy against the knobs that have several values."""
+  swept = charts.sweeps(settings)
+  rows = [row for sweep in swept for row in _chosen(sweep)]
   return Section(
     title='Sweeps',
     text='Means over the finished runs in the last round that all runs of a plot were '
     'tested in; bands are one sample standard deviation.',
-    charts=charts.sweeps(settings),
+    tables=[tables.of_series(tables.CHOSEN, rows)] if rows else [],
+    charts=list(map(charts.of_sweep, swept)),
   )
+
+
+def _chosen(sweep: Sweep) -> Iterator[Row]:
+  """The value of the knob that is best on each line."""
+  for label, points in sweep.lines.items():
+    found = {value: sweep.accuracy(points[value], sweep.by) for value in points}
+    value = max(found, key=found.get)
+    yield {
+      'setting': sweep.setting or None,
+      'knob': sweep.knob,
+      'series': label,
+      'rounds': sweep.after,
+      'value': naming.word(value),
+      'by': sweep.by.partition('_')[0],
+      'chosen_accuracy': found[value],
+      'test_accuracy': sweep.accuracy(points[value], traces.ACCURACY),
+    }
 
 
 def clients(models: Sequence[Model]) -> Section:

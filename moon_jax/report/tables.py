@@ -100,16 +100,20 @@ def _by_series(name: str, title: str, caption: str, *columns: Column) -> Table:
   return Table(name, title, caption, (Column('series', 'series'), *columns), ())
 
 
+BEST_BY = Column('best_by', 'best by')
 ACCURACY = _by_series(
   'accuracy',
   'Accuracy',
   'Mean ± sample standard deviation over the n finished runs of a series. The '
   'difference to FedAvg is the mean over the seeds that both have, with equally many '
-  'rounds; p is of the two-sided paired t-test over them (none with fewer than two).',
+  'rounds; p is of the two-sided paired t-test over them (none with fewer than two). '
+  'The best accuracy is on the test set, in the round in which the accuracy on the '
+  'split that is named under "best by" is highest.',
   Column('n', 'n'),
   Column('rounds', 'rounds'),
   _percents('final_accuracy', 'final accuracy, %'),
   _percents('best_accuracy', 'best accuracy, %'),
+  BEST_BY,
   _percents('mean_of_last_5', 'mean of last 5 tests, %'),
   _percents('difference_to_fedavg', 'final - FedAvg, points', '+.2f'),
   Column('pairs', 'pairs'),
@@ -129,6 +133,18 @@ TARGET = _by_series(
   _mean('seconds_to_target', 'seconds'),
   Column('round_of_the_mean', 'round of the mean curve'),
   _percent('rounds_saved', 'rounds saved against FedAvg, %', '+.0f'),
+)
+CHOSEN = _by_series(
+  'chosen',
+  'Chosen values',
+  'Of each line of a sweep the value whose mean accuracy, on the split under "chosen '
+  'by", is highest after these rounds; and its mean accuracy on the test set.',
+  Column('knob', 'knob'),
+  Column('value', 'chosen value'),
+  Column('by', 'chosen by'),
+  Column('rounds', 'rounds'),
+  _percent('chosen_accuracy', 'accuracy chosen by, %'),
+  _percent('test_accuracy', 'test accuracy, %'),
 )
 CLIENTS = _by_series(
   'clients',
@@ -154,6 +170,7 @@ _FINAL = (
   Column('rounds', 'rounds'),
   _percent('final_accuracy', 'final accuracy, %'),
   _percent('best_accuracy', 'best accuracy, %'),
+  BEST_BY,
 )
 _SPEED = (
   Column('seconds', 'seconds', '.1f'),

@@ -7,13 +7,14 @@ import pandas as pd
 from moon_jax.catalog import Metric
 from moon_jax.report.runs import Run
 
-ACCURACY = 'test_accuracy'
+ACCURACY, VALIDATION = 'test_accuracy', 'validation_accuracy'
 GENERAL = {
   ACCURACY: Metric('Test accuracy', 'test accuracy, %', 100.0),
   'train_accuracy': Metric('Training accuracy', 'training accuracy, %', 100.0),
   'train_loss': Metric('Training loss', 'training loss, nats'),
   # Its first term, which algorithms with other terms have in common.
   'supervised_loss': Metric('Supervised training loss', 'cross entropy, nats'),
+  VALIDATION: Metric('Validation accuracy', 'validation accuracy, %', 100.0),
   'test_loss': Metric('Test loss', 'test loss, nats'),
   'drift': Metric('Client drift ||w - w_received||', 'norm, mean of clients'),
   'test_accuracy_worst': Metric('Worst client', 'test accuracy, %', 100.0),
@@ -29,6 +30,21 @@ def followed(runs: Iterable[Run]) -> dict[str, Metric]:
   for run in runs:
     every |= run.algorithm.part.metrics
   return every
+
+
+def chosen_by(runs: Iterable[Run]) -> str:
+  """What rounds and knobs are chosen by: the validation accuracy, if all runs have it.
+
+  The accuracy on the test set is for runs without a validation split.
+  """
+  validated = [len(run.column(VALIDATION)) > 0 for run in runs]
+  return VALIDATION if validated and all(validated) else ACCURACY
+
+
+def best(run: Run) -> float | None:
+  """The test accuracy in the round that `chosen_by` chooses; None without a test."""
+  by, tested = run.column(chosen_by([run])), run.column(ACCURACY)
+  return tested[by.idxmax()] if len(by) else None
 
 
 def column(run: Run, name: str) -> pd.Series:

@@ -158,7 +158,8 @@ class Console(Callback):
 
 def describe_summary(summary: Record) -> str:
   """'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, ...)'."""
-  best = f'best {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}'
+  by = 'best by validation' if 'best_validation_accuracy' in summary else 'best'
+  best = f'{by} {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}'
   best += f', {TARGET:.0%} of it in round {summary["target_round"]}'
   return f'finished after round {summary["rounds"]}: {describe_test(summary)} ({best})'
 
@@ -166,10 +167,11 @@ def describe_summary(summary: Record) -> str:
 def describe_test(record: Record) -> str:
   """'test accuracy 0.9120', with the spread over clients; '' if untested."""
   words = {'test_accuracy': 'test accuracy', 'test_accuracy_std': '+-'}
+  words['validation_accuracy'] = 'validation accuracy'
   words['user_accuracy_worst_tenth'] = 'worst tenth of users'
   found = {name: word for name, word in words.items() if name in record}
   told = ' '.join(f'{word} {record[name]:.4f}' for name, word in found.items())
-  return told.replace(' worst', ', worst')
+  return told.replace(' worst', ', worst').replace(' validation', ', validation')
 
 
 def describe_training(record: Record, measured: Collection[str]) -> str:

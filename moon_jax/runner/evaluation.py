@@ -48,7 +48,7 @@ def evaluate(
   if store and built.own_models:
     score = _each(built, program, state, store, taken_part)
   else:
-    score = program(state, built.test)
+    score = program(state, built.test, built.validation)
   if not built.algorithm.share:
     return Tested(score)
   clients = None if store else jax.device_get(state.clients)
@@ -69,7 +69,8 @@ def _each(built, program, state, store, taken_part):
   for begin in range(0, len(differing), size):
     some = differing[np.minimum(begin + np.arange(size), len(differing) - 1)]
     memories = devices.replicate(store.read(some), built.mesh)
-    found.append(jax.device_get(program(state._replace(clients=memories), built.test)))
+    given = state._replace(clients=memories), built.test, built.validation
+    found.append(jax.device_get(program(*given)))
   scores = jax.tree.map(lambda *parts: np.concatenate(parts)[: len(differing)], *found)
   of_client = np.full(len(taken_part), np.searchsorted(differing, first))
   of_client[differing] = np.arange(len(differing))

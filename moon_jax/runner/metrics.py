@@ -134,6 +134,12 @@ def test_record(score: Score, num_examples: int) -> Record:
   return record
 
 
+def validation_record(score: Score, num_examples: int) -> Record:
+  """The means of `test_record` over the models, of the server's validation split."""
+  record = test_record(score, num_examples)
+  return {f'validation_{of}': record[f'test_{of}'] for of in ('accuracy', 'loss')}
+
+
 def over_clients(num_correct: np.ndarray, sizes: np.ndarray) -> Record:
   """How the accuracy of one model on each user's own test examples is spread.
 
@@ -175,6 +181,7 @@ def _worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> float:
 # Of its own best accuracy; what a run is said to reach late or early.
 TARGET = 0.95
 _TESTED = ('test_accuracy', 'test_loss', 'test_accuracy_std', 'test_accuracy_worst')
+_TESTED += ('validation_accuracy', 'validation_loss')
 _TESTED += tuple(f'user_accuracy_{of}' for of in ('mean', 'std', 'worst_tenth'))
 
 
@@ -184,15 +191,23 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
   Args:
     rounds: the lines of metrics.jsonl, at least one with a test.
     timings: the lines of timings.jsonl; a phase that is absent took no time.
+
+  Returns:
+    Of a run with a validation split, the best round is that of the highest
+    `validation_accuracy`, which is told, and `best_test_accuracy` is of that round.
   """
   tested = [record for record in rounds if 'test_accuracy' in record]
-  best = max(tested, key=lambda record: record['test_accuracy'])
+  is_validated = 'validation_accuracy' in tested[-1]
+  chosen_by = 'validation_accuracy' if is_validated else 'test_accuracy'
+  best = max(tested, key=lambda record: record[chosen_by])
+  chosen = {f'best_{chosen_by}': best[chosen_by]}
   target = TARGET * best['test_accuracy']
   reached = next(record for record in tested if record['test_accuracy'] >= target)
   names = [f'{phase}_seconds' for phase in PHASES]
   return {
     'rounds': rounds[-1]['round'],
     **{name: tested[-1][name] for name in _TESTED if name in tested[-1]},
+    **chosen,
     'best_test_accuracy': best['test_accuracy'],
     'best_round': best['round'],
     'target_test_accuracy': target,
@@ -220,6 +235,8 @@ def line_of(
   if tested is None:
     return record
   record |= test_record(tested.score, len(built.test.labels))
+  if tested.score.validation is not None:
+    record |= validation_record(tested.score.validation, len(built.validation.labels))
   if tested.score.by_client is not None:
     record |= over_clients(tested.score.by_client[0], built.test_sizes)
   if tested.consensus_distance is not None:

@@ -158,7 +158,7 @@ class Rounds:
     """What is large in the device's memory -> bytes."""
     built, memory = self._experiment, self._programs.run_round.memory_analysis()
     return {
-      'data': tree.num_bytes((built.train, built.test)),
+      'data': tree.num_bytes((built.train, built.test, built.validation)),
       f'training {built.planner.num_lanes} lanes': memory.temp_size_in_bytes,
       'models': memory.output_size_in_bytes,
     }
@@ -222,7 +222,8 @@ class Rounds:
       given = (*packed.inputs, packed.train)
       state, metrics = self._programs.run_round(state, *given)
       if self._is_tested(packed.index) and not self._on_host:
-        score = self._programs.evaluate(state, self._experiment.test)
+        splits = self._experiment.test, self._experiment.validation
+        score = self._programs.evaluate(state, *splits)
         tested = evaluation.Tested(score)
     return _Given(packed.index, packed.plan, clock, state, metrics, tested)
 

@@ -23,7 +23,6 @@ from moon_jax.config import Config, ConfigError
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.core.types import Dataset
-from moon_jax.data.federated import users
 from moon_jax.engine import devices, experiment, scheduling
 from moon_jax.runner import clock, loggers, loop, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
@@ -173,7 +172,7 @@ def most_steps(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> 
   most = 0
   for config in map(experiment.with_its_clients, configs):
     with contextlib.suppress(RunError):  # it is told when the run begins
-      config, data, _ = users.clients_of(config, load(config))
+      config, data, *_ = experiment.training_data(config, load(config))
       split, _ = experiment.deal(config, data)
       planner = scheduling.make_planner(config, split, jax.default_backend())
       most = max(most, planner.max_steps)

@@ -23,11 +23,13 @@ class Score(NamedTuple):
     num_correct: [M] int32 examples whose highest logit is their label's.
     loss_sum: [M] float32 cross entropy summed over the examples, in nats.
     by_client: [M, N'] int32, num_correct on each user's own; None if not asked.
+    validation: their Score on the server's validation split; None if there is none.
   """
 
   num_correct: jax.Array
   loss_sum: jax.Array
   by_client: jax.Array | None = None
+  validation: 'Score | None' = None
 
 
 def make_evaluation(

@@ -145,7 +145,7 @@ def test_the_last_change_as_a_gradient():
   received = algorithm.broadcast(server)
   numbers = {'learning_rate': 0.5, 'momentum': 0.5}
   local = algorithm.begin(received, ())
-  now = client_training.task_of(received, (), local, Scalars({}, numbers, None))
+  now = client_training.task_of(received, (), local, Scalars({}, numbers, None), None)
   for _ in range(3):
     now = now._replace(local=algorithm.after_step(now, None, None, None))
   sent, _ = algorithm.upload(after, now)

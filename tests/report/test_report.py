@@ -398,7 +398,7 @@ def test_the_plain_server_is_named_where_it_is_asked_for(tmp_path):
   labels = [series.label for series in setting.series]
   assert labels == ['server momentum=0', 'server momentum=0.9']
   (sweep,) = charts.sweeps([setting])
-  assert [line.label for line in sweep.lines] == ['any server momentum']
+  assert [*sweep.lines] == ['any server momentum']
 
 
 def test_pairs_have_one_seed_and_one_length_and_are_counted(tmp_path, capsys):
@@ -411,6 +411,51 @@ def test_pairs_have_one_seed_and_one_length_and_are_counted(tmp_path, capsys):
   # Only those of seed 1 have as many rounds.
   assert [(row['n'], row['pairs']) for row in rows] == [('3', ''), ('3', '1')]
   assert float(rows[1]['difference_to_fedavg_mean']) == pytest.approx(0.8 - 0.7)
+
+
+def validated(folder, given):
+  """Leaves runs: name -> (test accuracies, validation accuracies, 'KNOB=VALUE ...')."""
+  for name, (tested, validation, words) in given.items():
+    made(folder, {name: (tested, f'data.validation=0.1 {words}')})
+    each = iter(validation)
+    edit_lines(
+      folder / name / 'metrics.jsonl',
+      lambda line, each=each: line.update(validation_accuracy=next(each)),
+    )
+  return folder
+
+
+def test_the_best_round_and_value_are_chosen_by_validation_where_there_is_one(tmp_path):
+  given = {
+    '1': ([0.5, 0.9, 0.6], [0.3, 0.4, 0.5], 'moon.mu=1'),
+    '5': ([0.5, 0.6, 0.8], [0.6, 0.2, 0.4], 'moon.mu=5'),
+  }
+  report = Collected(validated(tmp_path, given))
+  found = [
+    (row['best_accuracy_mean'], row['best_by']) for row in report.rows('accuracy')
+  ]
+  # Of the rounds in which validation has 0.5 and 0.6: not 0.9, and not 0.8.
+  assert found == [('0.6', 'validation'), ('0.5', 'validation')]
+  (chosen,) = report.rows('chosen')
+  # 0.5 against 0.4 on validation in round 3, where the test set would choose mu = 5.
+  names = ('knob', 'value', 'by', 'rounds', 'chosen_accuracy', 'test_accuracy')
+  assert [chosen[n] for n in names] == ['moon.mu', '1', 'validation', '3', '0.5', '0.6']
+  assert report.charts()['sweep-moon.mu'].y_label == 'validation accuracy, %'
+  assert 'validation_accuracy' in report.charts()
+  by_best = command.parse([str(tmp_path), '--target=moon@best']).target
+  (setting,) = settings_of(tmp_path, ('algorithm', 'moon.mu'))
+  targets = [results.target_of(setting, one, by_best) for one in setting.series]
+  assert targets[0] in (0.5, 0.6)
+
+
+def test_without_a_validation_split_in_all_runs_the_test_set_chooses(tmp_path):
+  validated(tmp_path, {'1': ([0.5, 0.7], [0.5, 0.4], 'moon.mu=1')})
+  made(tmp_path, {'5': ([0.5, 0.6], 'moon.mu=5 data.validation=0.1')})
+  report = Collected(tmp_path)
+  assert [row['best_by'] for row in report.rows('accuracy')] == ['validation', 'test']
+  (chosen,) = report.rows('chosen')
+  assert (chosen['value'], chosen['by']) == ('1', 'test')
+  assert report.charts()['sweep-moon.mu'].y_label == 'test accuracy, %'
 
 
 # --- the charts and the files ---------------------------------------------------------
@@ -430,9 +475,9 @@ def test_a_sweep_looks_like_its_series_and_not_like_what_it_is_compared_with(tmp
   # Seven series: the next style would have the colour of the first.
   given = {f'm{mu}': ([0.5, 0.6], f'moon.mu={mu}') for mu in range(1, 7)}
   found = settings_of(made(tmp_path, given | {'f': ([0.5, 0.6], 'algorithm=fedavg')}))
-  (sweep,) = charts.sweeps(found)
-  looks = charts.looks(found, [sweep])
-  assert [line.label for line in sweep.lines] == ['MOON, any mu', 'FedAvg']
+  chart = charts.of_sweep(*charts.sweeps(found))
+  looks = charts.looks(found, [chart])
+  assert [line.label for line in chart.lines] == ['MOON, any mu', 'FedAvg']
   assert looks['MOON, any mu'] == looks['MOON, mu=1']
   assert looks['MOON, any mu'].colour != looks['FedAvg'].colour
 
@@ -442,7 +487,7 @@ def test_a_sweep_is_after_equally_many_rounds(tmp_path):
   given = {str(mu): (accuracies, f'moon.mu={mu}') for mu, accuracies in by_mu.items()}
   given |= {'5b': ([0.3, 0.8], 'moon.mu=5 seed=1')}
   given |= {'f': ([0.2, 0.3, 0.7], 'algorithm=fedavg')}
-  (chart,) = charts.sweeps(settings_of(made(tmp_path, given)))
+  chart = charts.of_sweep(*charts.sweeps(settings_of(made(tmp_path, given))))
   line, level = chart.lines
   assert chart.title == 'Accuracy after 2 rounds against mu'
   assert chart.ticks == ['1', '5', '10']
@@ -702,9 +747,45 @@ def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
   seconds = f'{7 * (TRAIN + EVALUATE + IDLE):.1f}'
   # FedAvg's 0.76 is reached by itself in round 7, by MOON in round 4; 1.5 MB a round.
   assert rows == [
-    ['finished', '7', '76.00', '76.00', '70.40', '76.00', '7', '10.5', seconds, '50'],
-    ['finished', '7', '81.00', '82.00', '77.80', '76.00', '4', '6.0', seconds, '50'],
-    ['unfinished', '2', '20.00', '20.00', '15.00', '76.00', '-', '-', '5.5', '50'],
+    [
+      'finished',
+      '7',
+      '76.00',
+      '76.00',
+      'test',
+      '70.40',
+      '76.00',
+      '7',
+      '10.5',
+      seconds,
+      '50',
+    ],
+    [
+      'finished',
+      '7',
+      '81.00',
+      '82.00',
+      'test',
+      '77.80',
+      '76.00',
+      '4',
+      '6.0',
+      seconds,
+      '50',
+    ],
+    [
+      'unfinished',
+      '2',
+      '20.00',
+      '20.00',
+      'test',
+      '15.00',
+      '76.00',
+      '-',
+      '-',
+      '5.5',
+      '50',
+    ],
   ]
 
 

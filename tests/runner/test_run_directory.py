@@ -203,6 +203,27 @@ def test_summary_takes_the_last_test_and_the_first_close_to_the_best():
   }
 
 
+def test_with_a_validation_split_it_chooses_the_best_round():
+  tested = {1: (0.5, 0.75), 2: (1.0, 0.25), 3: (0.625, 0.5)}
+  rounds = [
+    {
+      'round': n,
+      'bytes_down': 0,
+      'bytes_up': 0,
+      'test_accuracy': test,
+      'test_loss': 1.0,
+    }
+    | {'validation_accuracy': validation, 'validation_loss': n / 4}
+    for n, (test, validation) in tested.items()
+  ]
+  summary = metrics_lib.summarise(rounds, [])
+  # By the test set it would be round 2.
+  assert (summary['best_round'], summary['best_test_accuracy']) == (1, 0.5)
+  assert summary['best_validation_accuracy'] == 0.75
+  assert (summary['target_round'], summary['target_test_accuracy']) == (1, 0.475)
+  assert (summary['validation_accuracy'], summary['validation_loss']) == (0.5, 0.75)
+
+
 def test_saving_is_not_counted_as_idle_too():
   def line(compiling, idle, train, save):
     names = ('compile', 'idle', 'train', 'evaluate', 'save')

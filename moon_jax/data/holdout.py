@@ -1,0 +1,56 @@
+"""Holds out training examples that nobody trains on, for the server's validation."""
+
+import numpy as np
+
+from moon_jax.core.errors import UsageError
+from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.types import Dataset
+
+
+def validation_split(
+  data: Dataset, share: float, seed: int
+) -> tuple[Dataset, tuple[np.ndarray, np.ndarray] | None]:
+  """Divides the training examples between the clients and the server.
+
+  Args:
+    data: the data set; the pixel statistics stay those of all its training examples.
+    share: of the examples of each class, rounded to a whole number; 0 holds out none.
+    seed: of the draw.
+
+  Returns:
+    The data set without the examples that are held out, and these: images [V, H, W, C]
+    and labels [V], in the order of the data; None if the share is 0.
+
+  Raises:
+    UsageError: the examples stay on disk, or none is left on one of the sides.
+  """
+  if not share:
+    return data, None
+  flag = f'--config.data.validation={share:g}'
+  if data.stored:
+    raise UsageError(
+      f'{flag} needs training examples that are in memory: those of '
+      f'{data.name!r} stay on disk. Set it to 0.'
+    )
+  held = _by_class(data.train_labels, share, host_rng(seed, Purpose.VALIDATION))
+  if held.all() or not held.any():
+    what = 'all' if held.all() else 'none'
+    raise UsageError(
+      f'{flag} holds out {what} of {len(held)} training examples: it is rounded in '
+      'each class.'
+    )
+  rest = {
+    name: values[~held]
+    for name in ('train_images', 'train_labels', 'train_clients')
+    if (values := getattr(data, name)) is not None
+  }
+  return data._replace(**rest), (data.train_images[held], data.train_labels[held])
+
+
+def _by_class(labels: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+  """[M] labels -> [M] bool, a random share of each class."""
+  held = np.zeros(len(labels), bool)
+  for label in np.unique(labels):
+    rows = np.flatnonzero(labels == label)
+    held[rng.permutation(rows)[: int(share * len(rows) + 0.5)]] = True
+  return held
