@@ -44,9 +44,7 @@ def cohort_training(
       through = segments.of_known_length(*given, segment_steps)
     else:
       through = segments.of_any_length(*given)
-    # With one lane, each segment of any length is a client's.
-    alone = not segment_steps and work.plan.load.shape[1] == 1
-    return _train(training, through, work, all_change=alone)
+    return _train(training, through, work)
 
   def train_part(work):
     return aggregation.exchange(train(work), work)
@@ -78,16 +76,13 @@ def plan_spec() -> Plan:
 #   segment        0     |   1   |   2
 #   load         A, C    |  B, - |  -, D      enter the lanes before the segment
 #   store        A, -    |  -, C |  B, D      leave them after it: uploads, memories
-def _train(
-  training: LocalTraining, through: Segment, work: Work, *, all_change: bool
-) -> Finished:
+def _train(training: LocalTraining, through: Segment, work: Work) -> Finished:
   """Runs the lanes of one device; other devices' clients keep what they had.
 
   Args:
     training: local training of one client.
     through: trains the lanes through a segment.
     work: what the lanes train on.
-    all_change: whether a client enters each lane before each segment.
   """
   plan, received, scalars = work.plan, work.received, work.scalars
 
@@ -106,16 +101,17 @@ def _train(
 
   def segment(index, carry):
     lanes, collected = carry
-    load, store = plan.load[index], plan.store[index]
-    # Read from what is being written, of which only one copy is needed then: a client's
-    # memory stays as it was until the client is stored.
-    entered = enter(jnp.maximum(load, 0), collected.memory)
-    lanes = entered if all_change else tree.where(load >= 0, entered, lanes)
     lanes = through(index, lanes)
-    return lanes, collect(collected, store, finish(lanes))
+    collected = collect(collected, plan.store[index], finish(lanes))
+    # Who comes next reads what has just been written, so that XLA needs no second copy
+    # of all memories: a client's stays as it was until the client is stored. Who comes
+    # after the last segment (JAX clamps the index) is never stored.
+    load = plan.load[index + 1]
+    entered = enter(jnp.maximum(load, 0), collected.memory)
+    return tree.where(load >= 0, entered, lanes), collected
 
   all_uploads = training.algorithm.needs_all_uploads
   collect, empty = aggregation.collecting(all_uploads, plan.weights)
-  lanes = enter(jnp.zeros(plan.load.shape[1], jnp.int32), work.memories)
+  lanes = enter(jnp.maximum(plan.load[0], 0), work.memories)
   nothing = empty(jax.eval_shape(finish, lanes), work.memories)
   return jax.lax.fori_loop(0, plan.num_segments[0], segment, (lanes, nothing))[1]

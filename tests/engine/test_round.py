@@ -176,6 +176,19 @@ def test_devices_share_the_lanes(algorithm, num_devices, num_lanes):
   assert_equal_to_reference(algorithm, history, expected)
 
 
+def looped(text):
+  """What of a compiled program stands in its loops, and in what they call."""
+  bodies, names = {}, []
+  for block in re.findall(r'^\S.*?^\}', text, re.MULTILINE | re.DOTALL):
+    bodies[re.match(r'(?:ENTRY )?%?([\w.-]+)', block)[1]] = block
+    names += re.findall(r' while\(.*?body=%?([\w.-]+)', block)
+  found = []
+  while names:
+    found.append(bodies.pop(names.pop(), ''))
+    names += re.findall(r'(?:body|condition|calls|to_apply)=%?([\w.-]+)', found[-1])
+  return '\n'.join(found)
+
+
 COLLECTIVES = ('all-reduce', 'all-gather', 'all-to-all', 'collective', 'reduce-scatter')
 
 
@@ -185,22 +198,34 @@ def test_devices_exchange_nothing_while_they_train(represent_once, monkeypatch):
   run_round = world.compiled_round('moon', 'mlp', represent_once, num_devices=2)
   given = plans.plan(0).for_device(), world.scalars(chosen), world.train_split()
   compiled = run_round.lower(world.state_of(chosen, num_devices=2), *given).compile()
-  bodies, loops = {}, []
-  for block in re.findall(r'^\S.*?^\}', compiled.as_text(), re.MULTILINE | re.DOTALL):
-    name = re.match(r'(?:ENTRY )?%?([\w.-]+)', block)[1]
-    bodies[name] = block
-    loops += re.findall(r' while\(.*?body=%?([\w.-]+)', block)
-  assert any(word in block for block in bodies.values() for word in COLLECTIVES)
-  assert any('dot_general' in bodies[name] for name in loops)
-  while loops:
-    body = bodies.pop(loops.pop(), '')
-    assert not any(collective in body for collective in COLLECTIVES)
-    loops += re.findall(r'(?:body|condition|calls|to_apply)=%?([\w.-]+)', body)
+  text = compiled.as_text()
+  assert any(word in text for word in COLLECTIVES)
+  loops = looped(text)
+  assert 'dot_general' in loops
+  assert not any(collective in loops for collective in COLLECTIVES)
   # And that program is right.
   monkeypatch.setattr(world, 'compiled_round', lambda *given: compiled)
   history = world.run('moon', NUM_ROUNDS, plans=plans)
   expected = reference_run('moon', NUM_ROUNDS, plans=plans)
   assert_equal_to_reference('moon', history, expected)
+
+
+KEEPING = [('scaffold', {}), ('moon', {'num_previous': 2})]
+MORE_KEEPING = [('sa_moon', {}), ('dco_moon', {}), ('moon', {}), ('solo', {})]
+MORE_KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
+
+
+# Else a round's cost would grow with the square of its clients.
+@pytest.mark.parametrize('num_lanes', [1, 2])
+@pytest.mark.parametrize(('algorithm', 'options'), few(KEEPING, MORE_KEEPING))
+def test_no_client_copies_the_memories_of_all(algorithm, options, num_lanes):
+  chosen, plan = world.make(algorithm, **options), world.planner(num_lanes).plan(0)
+  given = plan.for_device(), world.scalars(chosen), world.train_split()
+  run_round = world.compiled_round(algorithm, **options)
+  text = run_round.lower(world.state_of(chosen), *given).compile().as_text()
+  loops, stack = looped(text), rf'= f32\[{len(plan.clients)},\d'
+  assert re.search(stack, loops)
+  assert not re.findall(rf'{stack}\S* copy\(.*', loops)
 
 
 FEATURES = {'similarity_on': 'features', 'num_previous': 2, 'represent_once': False}
