@@ -22,7 +22,7 @@ from moon_jax.runner import client_store, loop, run_directory, signals
 from moon_jax.runner.callbacks import stop_if_diverged
 from moon_jax.runner.rounds import Round, Rounds
 from moon_jax.sweeps import running
-from moon_jax.sweeps.cells import Cell, in_one_folder, name_of
+from moon_jax.sweeps.cells import Cell, in_one_folder
 from moon_jax.sweeps.grid import combinations
 
 Record = dict[str, Any]
@@ -140,7 +140,7 @@ def sweep(
   changes, out = combinations(common, over), config_lib.expand(os.fspath(out))
   cells = []
   for change in changes:
-    valid, name = config_lib.validate(common | change), name_of(None, change)
+    valid, name = config_lib.validate(common | change), cli.name_of(None, change)
     command = f'moon_jax.run(config, {str(out / name)!r})'
     cells.append(Cell(name, [], cli.request(valid, out / name, command)))
   if problems := in_one_folder([cell.name for cell in cells]):

@@ -52,6 +52,42 @@ def test_the_settings_of_a_single_run(name):
   assert {k: v for k, v in found.items() if v != defaults[k]} == SINGLE[name]
 
 
+@pytest.mark.parametrize(
+  ('words', 'name'),
+  [
+    ('moon.mu=1', 'moon-s0'),  # as in the file
+    ('moon.mu=5', 'moon-moon.mu=5.0-s0'),
+    ('moon.mu=5.00 seed=2', 'moon-moon.mu=5.0-s2'),
+    ('moon.tau=0.1 moon.mu=5', 'moon-moon.mu=5.0-moon.tau=0.1-s0'),
+    ('moon.mu=5 moon.tau=0.1', 'moon-moon.mu=5.0-moon.tau=0.1-s0'),
+    ('algorithm=fedavg batch_size=8', 'fedavg-batch_size=8-s0'),
+    # What may change when a run is resumed; but the cosine ends with the last round.
+    ('num_rounds=4 execution.lanes=1 logger=', 'moon-s0'),
+    (
+      'num_rounds=4 optimizer.schedule=cosine',
+      'moon-num_rounds=4-optimizer.schedule=cosine-s0',
+    ),
+    (
+      'data.source=npz data.path=/a/ü.npz',
+      'moon-data.path=_a_ü.npz-data.source=npz-s0',
+    ),
+  ],
+)
+def test_a_changed_knob_gives_another_run_directory(words, name):
+  found = cli.parse([f'--config.{word}' for word in words.split()]).workdir
+  assert found == pathlib.Path(f'runs/digits_moon-{name}')
+
+
+def test_a_long_name_ends_in_a_digest():
+  places = [
+    cli.parse(['--config.data.source=npz', f'--config.data.path={"ü" * 150}{end}'])
+    for end in 'ab'
+  ]
+  first, second = (place.workdir.name for place in places)
+  assert first != second
+  assert len(first.encode()) < 230
+
+
 def test_flags_change_the_config_file(tmp_path):
   changes = '  config.moon.mu, config.num_rounds = 2, 3\n  return config\n'
   (tmp_path / 'mine.py').write_text(MINE + changes)
@@ -62,7 +98,7 @@ def test_flags_change_the_config_file(tmp_path):
   request = cli.parse(line.split())
   assert (request.config.moon.mu, request.config.moon.tau) == (2.0, 0.25)
   assert (request.config.seed, request.config.num_rounds) == (7, 5)
-  assert request.workdir == pathlib.Path('runs/mine-moon-s7')
+  assert request.workdir == pathlib.Path('runs/mine-moon-moon.tau=0.25-s7')
   # The algorithm was given, but is that of configs/base.py.
   changed = {'moon.mu': 2.0, 'moon.tau': 0.25, 'seed': 7, 'num_rounds': 5}
   assert request.changed == changed

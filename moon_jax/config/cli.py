@@ -5,7 +5,9 @@
   --config=FILE   a Python file with get_config(); default configs/digits_moon.py
                   FILE:VARIANT is one of its experiments, FILE:list prints them.
   --workdir=DIR   the run directory; default runs/<config>-<algorithm>-s<seed>, with
-                  the variant, if there is one, in place of its algorithm.
+                  the variant, if there is one, in place of its algorithm, and with
+                  each knob of the command line that makes it another experiment:
+                  runs/digits_moon-moon-moon.mu=5.0-s0.
                   The same command again resumes the run that is there.
   --flagfile=F    further flags, one a line.
 
@@ -18,6 +20,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
 """
 
 import contextlib
+import hashlib
 import importlib.metadata
 import pathlib
 import re
@@ -33,6 +36,7 @@ from moon_jax import config as config_lib
 from moon_jax.core.errors import UsageError, did_you_mean
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
+_LONGEST = 180  # bytes of a folder's name, before a digest
 _OTHERS = ('--workdir', '--flagfile')  # flags beside --config
 
 
@@ -120,7 +124,7 @@ def parse(argv: list[str]) -> Request:
   if values.workdir:
     workdir = config_lib.expand(values.workdir)
   elif config is not None:
-    workdir = _run_directory(values.config, config, overrides)
+    workdir = _run_directory(values.config, settings, config, given)
   if problems:
     raise config_lib.ConfigError(problems)
   return request(config, workdir, shlex.join(['python', 'launch.py', *argv]))
@@ -221,11 +225,35 @@ def stray(word: str, *flags: str) -> str:
   return f'{word!r} is {kind}; see --help.{hint}'
 
 
-def _run_directory(choice, config, overrides):
-  """runs/<config>-<algorithm>-s<seed>, or with the variant if it sets the algorithm."""
+def name_of(variant: str | None, change: Mapping[str, Any]) -> str:
+  """'moon-moon.mu=5-seed=0': what tells a run from the others, for a file system."""
+  told = [f'{name}={value}' for name, value in change.items() if name != 'algorithm']
+  parts = filter(None, [variant, change.get('algorithm'), *told])
+  name = re.sub(r'[^\w.=+-]+', '_', '-'.join(parts)) or 'run'
+  if len(name.encode()) <= _LONGEST:
+    return name
+  digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+  return f'{name.encode()[:_LONGEST].decode(errors="ignore")}-{digest}'
+
+
+def _run_directory(choice, settings, config, given):
+  """runs/<config>-<algorithm>-<changes>-s<seed>; a variant stands for its algorithm.
+
+  Args:
+    choice: FILE or FILE:VARIANT.
+    settings: dotted knob -> value, of the config file.
+    config: the experiment.
+    given: dotted knob -> value, of the command line.
+  """
   path, variant = config_lib.split(choice)
-  what = [variant] if variant else []
-  if not variant or 'algorithm' in overrides:
-    what.append(config.algorithm)
-  name = '-'.join([pathlib.Path(path).stem, *what, f's{config.seed}'])
+  flat = config_lib.flatten(config)
+  change = {} if variant and 'algorithm' not in given else {'algorithm': None}
+  for name in config_lib.identity(flat):
+    default = settings.get(name, catalog.every_knob()[name].default)
+    if name in given and given[name] != default:
+      change[name] = flat[name]
+  if 'algorithm' in change:
+    change['algorithm'] = config.algorithm
+  change.pop('seed', None)
+  name = f'{pathlib.Path(path).stem}-{name_of(variant, change)}-s{config.seed}'
   return pathlib.Path('runs', name)

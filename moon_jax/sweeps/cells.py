@@ -2,13 +2,12 @@
 
 import fnmatch
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from moon_jax import config as config_lib
 from moon_jax.config import ConfigError, cli
-from moon_jax.sweeps.grid import Change, combinations
+from moon_jax.sweeps.grid import combinations
 
 
 class Cell(NamedTuple):
@@ -48,7 +47,7 @@ def cells(
     _, variant = config_lib.split(one)
     given = dict(word.removeprefix('--config.').split('=', 1) for word in words)
     for change in combinations(config_lib.load(one) | given, over):
-      name = name_of(variant, change)
+      name = cli.name_of(variant, change)
       flags = [f'--config.{knob}={value}' for knob, value in change.items()]
       argv = [f'--config={one}', *words, *flags, f'--workdir={out / name}']
       try:
@@ -65,13 +64,6 @@ def in_one_folder(names: Sequence[str]) -> list[str]:
   """A line about runs of the same name, if there are any."""
   twice = sorted({name for name in names if names.count(name) > 1})
   return [f'Several runs would be in {", ".join(twice)}.'] if twice else []
-
-
-def name_of(variant: str | None, change: Change) -> str:
-  """'moon-moon.mu=5-seed=0': what tells a run from the others, for a file system."""
-  told = [f'{name}={value}' for name, value in change.items() if name != 'algorithm']
-  parts = filter(None, [variant, change.get('algorithm'), *told])
-  return re.sub(r'[^\w.=+-]+', '_', '-'.join(parts)) or 'run'
 
 
 def _choices(choice: str) -> list[str]:

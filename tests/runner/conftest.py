@@ -11,7 +11,8 @@ from tests.run_directories import words_of
 
 TINY = words_of()
 RUN = (*TINY, '--config.checkpoint_every_rounds=1')
-SIX = (*RUN, '--config.num_rounds=6')
+PLACE = 'runs/digits_moon-moon-s0'
+SIX = (*RUN, '--config.num_rounds=6', f'--workdir={PLACE}')
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -33,7 +34,7 @@ def workdir(whole):
   """The run directory of `whole`."""
   folder, done = whole
   check_success(done)
-  return folder / 'runs/digits_moon-moon-s0'
+  return folder / PLACE
 
 
 @pytest.fixture

@@ -285,10 +285,10 @@ def test_fedavg_on_an_npz_file_which_then_changes(tmp_path):
 @pytest.mark.slow
 def test_each_round_has_its_learning_rate_after_resuming_too(tmp_path):
   flags = ['schedule=exponential', 'decay=1e-4', 'decay_every=1']
-  words = [*TINY, *(f'--config.optimizer.{flag}' for flag in flags)]
+  words = [*TINY, *(f'--config.optimizer.{flag}' for flag in flags), '--workdir=run']
   for num_rounds in (1, 3):
     check_success(launched(tmp_path, *words, f'--config.num_rounds={num_rounds}'))
-  lines = read_lines(tmp_path / 'runs/digits_moon-moon-s0/metrics.jsonl')
+  lines = read_lines(tmp_path / 'run/metrics.jsonl')
   first, second, third = (line['drift'] for line in lines)
   # What a client moves is proportional to the rate, and otherwise of one size.
   assert 1e-5 < second / first < 1e-3
