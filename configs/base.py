@@ -55,6 +55,9 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 at least 0
   --config.data.validation=0.0                  share of each class that the server
                                                 keeps for validation; in [0, 1)
+  --config.data.local_test=0.0                  share of each client's examples that
+                                                test it, drawn by seed; a share of the
+                                                examples in [0, 1)
   --config.partition.name=dirichlet             how clients differ; one of iid,
                                                 dirichlet, shards, quantity, noise,
                                                 natural

@@ -101,6 +101,8 @@ class Algorithm(NamedTuple):
     needs_all_uploads: whether `aggregate` gets `Uploads`, every client's, in place of
       the mean, at the price of the memory of K uploads on every device.
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.
+    personal: (server, memory) -> variables of a client's own model, beside a global one
+      that `evaluated` returns; None if there is none.
   """
 
   hyperparameters: Mapping[str, float] = types.MappingProxyType({})
@@ -128,3 +130,4 @@ class Algorithm(NamedTuple):
   aggregate: Callable = average
   needs_all_uploads: bool = False
   evaluated: Callable = lambda server, clients: tree.repeat(server.variables, 1)
+  personal: Callable | None = None

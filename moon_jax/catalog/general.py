@@ -40,6 +40,7 @@ _EVEN = Bound('even, at least 2', lambda value: value >= 2 and value % 2 == 0)
 _BELOW_ONE, _UNIT, _POSITIVE = between(0, 1, '[)'), between(0, 1), between(0, 1, '(]')
 _FRACTION = Bound('a fraction of the clients in (0, 1], not a count', _POSITIVE.holds)
 _SIZE = at_least(0)
+_SHARE = Bound('a share of the examples in [0, 1)', _BELOW_ONE.holds)
 # 1 averages; FedAdam and FedYogi move every weight by up to the rate in a round.
 _SERVER_RATE = Auto('server_optimizer.name', {'sgd': 1.0, 'adam': 0.01, 'yogi': 0.01})
 _WEIGHTS, _STATISTICS = one_of('samples', 'uniform'), one_of('averaged', 'local')
@@ -100,6 +101,9 @@ KNOBS = {
   'data.limit': knob(int, 0, 'at most so many of each split; 0 is all', _SIZE),
   'data.validation': number(
     0.0, 'share of each class that the server keeps for validation', _BELOW_ONE
+  ),
+  'data.local_test': number(
+    0.0, "share of each client's examples that test it, drawn by seed", _SHARE, _SEVERAL
   ),
   'partition.name': word('dirichlet', 'how clients differ', (), _SEVERAL),
   'partition.beta': number(

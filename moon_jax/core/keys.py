@@ -21,6 +21,7 @@ class Purpose(enum.IntEnum):
   ANNEALING = 9
   FROZEN = 10
   VALIDATION = 11
+  LOCAL_TEST = 12
 
 
 def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

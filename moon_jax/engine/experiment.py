@@ -18,7 +18,7 @@ from moon_jax.config import Config, changed, flatten
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Dataset, PyTree, Server, State
-from moon_jax.data import device, holdout, partition, sources
+from moon_jax.data import device, holdout, own_tests, partition, sources
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, gpu, scheduling, streaming, tiers, traced
 from moon_jax.models import fused_cpu
@@ -53,6 +53,7 @@ class Experiment(NamedTuple):
     data_digest: SHA-256 of the data set, in hexadecimal.
     memory: where the clients' memories are between rounds.
     own_models: whether what is tested is every client's own model.
+    own_tests: the examples that test one client each; None if there are none to test.
   """
 
   config: Config
@@ -74,6 +75,7 @@ class Experiment(NamedTuple):
   data_digest: str
   memory: tiers.Tier
   own_models: bool
+  own_tests: own_tests.OwnTests | None
 
 
 def build(
@@ -98,20 +100,20 @@ def build(
   loaded = (load or load_data)(config)
   config, data, num_dropped, held_out = training_data(config, loaded)
   network = make_network(config, data.train_images.shape[1:], data.num_classes, backend)
-  split, see = deal(config, data)
+  whole, see = deal(config, data)
   algorithm = make_algorithm(config, network)
   with blamed(catalog.part('algorithm', config.algorithm)):
     scalars = traced.scalars(config, algorithm, 0)
     traffic = client_training.traffic(algorithm, network.shapes, scalars)
     own_models = tiers.has_own_models(algorithm, network.shapes)
+  seed = partition_seed(config)
+  split, tests = own_tests.taken(config, data, whole, seed, asked=own_models)
   given = data, split, network, algorithm, backend, min_steps
-  planner, stream, memory = _planned(config, *given)
-  mesh = devices.mesh(planner.num_devices)
-  own = devices.own_lanes(mesh, planner.num_lanes)
-  train, class_counts = _of_clients(data, split, see, stream, mesh)
+  mesh, planner, stream, memory = _planned(config, *given)
+  train, class_counts = _of_clients(data, (whole, split), see, stream, mesh)
   with blamed(catalog.part('algorithm', config.algorithm)):
     known = planning.known_of(algorithm.needs, class_counts)
-  planner = dataclasses.replace(planner, own_lanes=own, known=known)
+  planner = dataclasses.replace(planner, known=known)
   whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
   return Experiment(
     config=config,
@@ -133,11 +135,12 @@ def build(
     data_digest=sources.digest(loaded),
     memory=memory,
     own_models=own_models,
+    own_tests=tests,
   )
 
 
 def _planned(config, data, split, network, algorithm, backend, min_steps):
-  """The planner, what reads data that stay on disk, and where memories are."""
+  """The devices, the planner, what reads data on disk, and where memories are."""
   planner = scheduling.make_planner(
     config, split, backend, share=bool(algorithm.share), min_steps=min_steps
   )
@@ -155,7 +158,9 @@ def _planned(config, data, split, network, algorithm, backend, min_steps):
       taken=gpu.memory_taken(network, algorithm, *shape),
       free=gpu.memory_free(images, planner, memory),
     )
-  return planner, stream, memory
+  mesh = devices.mesh(planner.num_devices)
+  own = devices.own_lanes(mesh, planner.num_lanes)
+  return mesh, dataclasses.replace(planner, own_lanes=own), stream, memory
 
 
 def _split(data, examples, mesh, clients=None) -> device.DeviceSplit:
@@ -164,11 +169,14 @@ def _split(data, examples, mesh, clients=None) -> device.DeviceSplit:
   return devices.replicate(split, mesh)
 
 
-def _of_clients(data, split, see, stream, mesh) -> tuple[device.TrainSplit, np.ndarray]:
+def _of_clients(
+  data, owners, see, stream, mesh
+) -> tuple[device.TrainSplit, np.ndarray]:
   """The training split on the devices, as its owners see it, and their class counts."""
+  whole, split = owners  # with and without what tests a client alone
   if stream:
     return stream.shape(mesh), data.stored.class_counts
-  images, labels = see(data.train_images, split), data.train_labels
+  images, labels = see(data.train_images, whole), data.train_labels
   owners = (split.indices, split.offsets.astype(np.int32))
   train = device.TrainSplit(
     _split(data, (images, labels), mesh), *devices.replicate(owners, mesh)
@@ -212,7 +220,7 @@ def with_its_clients(config: Config) -> Config:
   """The configuration; of an algorithm for one client with that, who owns all data."""
   if catalog.part('algorithm', config.algorithm).has('several_clients'):
     return config
-  one = {'num_clients': 1, 'participation': 1.0}
+  one = {'num_clients': 1, 'participation': 1.0, 'data.local_test': 0.0}
   return changed(config, one | {'partition.name': 'iid', 'partition.min_size': 1})
 
 

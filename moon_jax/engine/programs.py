@@ -189,7 +189,7 @@ def represent_once(
   def represent(state, train):
     received = experiment.algorithm.broadcast(state.server)
     memory = tree.gather(state.clients, 0)
-    images = train.examples.normalised(jnp.arange(len(train.rows)))
+    images = train.examples.normalised(jnp.arange(len(train.examples.labels)))
     return training.represent(received, memory, images, None, None)
 
   table = jax.eval_shape(represent, state, experiment.train)

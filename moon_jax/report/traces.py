@@ -18,6 +18,12 @@ GENERAL = {
   'test_loss': Metric('Test loss', 'test loss, nats'),
   'drift': Metric('Client drift ||w - w_received||', 'norm, mean of clients'),
   'test_accuracy_worst': Metric('Worst client', 'test accuracy, %', 100.0),
+  'local_accuracy_weighted_mean': Metric(
+    "Global model on clients' own tests", 'test accuracy, %', 100.0
+  ),
+  'personal_accuracy_weighted_mean': Metric(
+    "Clients' own models on their own tests", 'test accuracy, %', 100.0
+  ),
   'user_accuracy_worst_tenth': Metric(
     'Worst tenth of users', 'test accuracy, %', 100.0
   ),

@@ -92,6 +92,12 @@ class Console(Callback):
         f'tested: each of {len(experiment.test_sizes):,} users on examples of its own'
         + others * (experiment.num_strangers > 0)
       )
+    if tests := experiment.own_tests:
+      self.say(
+        f'tested alone: {len(tests.clients):,} clients, on {len(tests.rows):,} '
+        f'examples of their own; smallest {tests.sizes.min():,}, largest '
+        f'{tests.sizes.max():,}'
+      )
     if experiment.memory.name != 'device':
       _, each, most = experiment.memory
       self.say(
@@ -167,11 +173,13 @@ def describe_summary(summary: Record) -> str:
 def describe_test(record: Record) -> str:
   """'test accuracy 0.9120', with the spread over clients; '' if untested."""
   words = {'test_accuracy': 'test accuracy', 'test_accuracy_std': '+-'}
-  words['validation_accuracy'] = 'validation accuracy'
-  words['user_accuracy_worst_tenth'] = 'worst tenth of users'
+  words['validation_accuracy'] = ', validation accuracy'
+  words['user_accuracy_worst_tenth'] = ', worst tenth of users'
+  words['local_accuracy_weighted_mean'] = ', on own tests'
+  words['personal_accuracy_weighted_mean'] = ', own models on own tests'
   found = {name: word for name, word in words.items() if name in record}
   told = ' '.join(f'{word} {record[name]:.4f}' for name, word in found.items())
-  return told.replace(' worst', ', worst').replace(' validation', ', validation')
+  return told.replace(' ,', ',')
 
 
 def describe_training(record: Record, measured: Collection[str]) -> str:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from moon_jax.core.types import PyTree, State
-from moon_jax.engine import devices
+from moon_jax.engine import devices, own_tests
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.train.evaluation import Score
@@ -23,15 +23,19 @@ class Tested(NamedTuple):
     score: leaves [M], of the global model or of every client's; on the device, or read.
     consensus_distance: mean over all clients of ||w_i - w||_2, with w the mean of all
       w_i; None with a server.
+    own: column of the records -> [T] int32, how many examples of its own each client
+      who has some gets right; None if nobody is tested so.
   """
 
   score: Score
   consensus_distance: float | None = None
+  own: dict[str, np.ndarray] | None = None
 
 
 def evaluate(
   built: Experiment,
   program: Callable,
+  own: Callable | None,
   state: State,
   store: ClientStore | None,
   taken_part: np.ndarray,
@@ -41,6 +45,7 @@ def evaluate(
   Args:
     built: what is run.
     program: the compiled test.
+    own: the compiled test of each client on its own examples; None if there are none.
     state: after the round.
     store: of the clients' memories of this round; None if they are in the state.
     taken_part: [N] bool, who has trained by now.
@@ -49,8 +54,9 @@ def evaluate(
     score = _each(built, program, state, store, taken_part)
   else:
     score = program(state, built.test, built.validation)
+  tested = Tested(score, own=own and _own(built, own, state, store))
   if not built.algorithm.share:
-    return Tested(score)
+    return tested
   clients = None if store else jax.device_get(state.clients)
 
   def read(chosen):
@@ -59,7 +65,7 @@ def evaluate(
   def models(chosen):
     return built.algorithm.share(read(chosen))['params']
 
-  return Tested(score, consensus_distance(models, taken_part))
+  return tested._replace(consensus_distance=consensus_distance(models, taken_part))
 
 
 def _each(built, program, state, store, taken_part):
@@ -75,6 +81,19 @@ def _each(built, program, state, store, taken_part):
   of_client = np.full(len(taken_part), np.searchsorted(differing, first))
   of_client[differing] = np.arange(len(differing))
   return jax.tree.map(lambda values: values[of_client], scores)
+
+
+def _own(built, program, state, store):
+  """Column -> [T] int32 of every client who has examples of its own."""
+  count, size = len(built.own_tests.clients), own_tests.at_a_time(built)
+  found = []
+  for begin in range(0, count, size):
+    chosen = np.minimum(begin + np.arange(size), count - 1)
+    if store:
+      memories = store.read(built.own_tests.clients[chosen])
+      state = state._replace(clients=devices.replicate(memories, built.mesh))
+    found.append(jax.device_get(program(state, chosen)))
+  return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)
 
 
 def _differing(taken_part: np.ndarray) -> tuple[np.ndarray, int]:

@@ -151,7 +151,7 @@ def _opened(request, built, first, console, told, own):
     client_store.opened(built, workdir / 'checkpoints') as store,
     Checkpoints(workdir / 'checkpoints', console.say, store) as checkpoints,
   ):
-    owners = built.split, built.class_counts, built.names
+    owners = built.split, built.class_counts, built.names, built.own_tests
     run_directory.save_partition(workdir, *owners)
     saved = run_directory.rounds_saved(workdir)
     with devices.out_of_memory_is_told():

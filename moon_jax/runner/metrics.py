@@ -140,12 +140,15 @@ def validation_record(score: Score, num_examples: int) -> Record:
   return {f'validation_{of}': record[f'test_{of}'] for of in ('accuracy', 'loss')}
 
 
-def over_clients(num_correct: np.ndarray, sizes: np.ndarray) -> Record:
-  """How the accuracy of one model on each user's own test examples is spread.
+def over_clients(
+  num_correct: np.ndarray, sizes: np.ndarray, column: str = 'user_accuracy'
+) -> Record:
+  """How the accuracy on each user's, or client's, own test examples is spread.
 
   Args:
     num_correct: [N'] int.
     sizes: [N'] int, of which `num_correct` are correct; each at least 1.
+    column: what it is called.
 
   Returns:
     `user_accuracy_...`: mean, std, quartiles, and the mean of the worst tenth, where
@@ -155,8 +158,8 @@ def over_clients(num_correct: np.ndarray, sizes: np.ndarray) -> Record:
   """
   accuracy, record = num_correct / sizes, {}
   for name, weights in (
-    ('user_accuracy', np.ones(len(sizes))),
-    ('user_accuracy_weighted', sizes.astype(np.float64)),
+    (column, np.ones(len(sizes))),
+    (f'{column}_weighted', sizes.astype(np.float64)),
   ):
     mean = np.average(accuracy, weights=weights)
     variance = np.average((accuracy - mean) ** 2, weights=weights)
@@ -183,6 +186,11 @@ TARGET = 0.95
 _TESTED = ('test_accuracy', 'test_loss', 'test_accuracy_std', 'test_accuracy_worst')
 _TESTED += ('validation_accuracy', 'validation_loss')
 _TESTED += tuple(f'user_accuracy_{of}' for of in ('mean', 'std', 'worst_tenth'))
+_TESTED += tuple(
+  f'{of_clients}_accuracy_{of}'
+  for of_clients in ('local', 'personal')
+  for of in ('mean', 'weighted_mean', 'std', 'worst_tenth')
+)
 
 
 def summarise(rounds: list[Record], timings: list[Record]) -> Record:
@@ -239,6 +247,8 @@ def line_of(
     record |= validation_record(tested.score.validation, len(built.validation.labels))
   if tested.score.by_client is not None:
     record |= over_clients(tested.score.by_client[0], built.test_sizes)
+  for column, num_correct in (tested.own or {}).items():
+    record |= over_clients(num_correct, built.own_tests.sizes, column)
   if tested.consensus_distance is not None:
     record['consensus_distance'] = tested.consensus_distance
   return record

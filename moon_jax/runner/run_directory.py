@@ -26,6 +26,7 @@ from moon_jax.config.cli import Request
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.data.device import DeviceSplit
+from moon_jax.data.own_tests import OwnTests
 from moon_jax.data.partition import Partition
 from moon_jax.runner.metrics import Record, summarise
 
@@ -201,6 +202,7 @@ def save_partition(
   split: Partition,
   counts: np.ndarray,
   names: np.ndarray | None = None,
+  tests: OwnTests | None = None,
 ) -> None:
   """Writes partition.npz.
 
@@ -209,8 +211,14 @@ def save_partition(
     split: its `indices` and `offsets`.
     counts: [N, Y], its `class_counts`.
     names: [N], its `clients`, if they have names.
+    tests: of single clients; its `local_test_clients`, ... if some are of the training
+      split.
   """
   arrays = split._asdict() | ({} if names is None else {'clients': names})
+  if tests and tests.of_training:
+    arrays['local_test_clients'] = tests.clients
+    arrays['local_test_indices'] = tests.rows
+    arrays['local_test_offsets'] = tests.offsets
   files.write_arrays(workdir / 'partition.npz', arrays | {'class_counts': counts})
 
 

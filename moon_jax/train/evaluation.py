@@ -57,7 +57,7 @@ def make_evaluation(
         rows = jnp.minimum(first + jnp.arange(size), num_images - 1)
         batch = split.batch(rows, num_images - first)
         logits = apply(variables, batch.images).logits
-        correct = (jnp.argmax(logits, axis=-1) == batch.labels) & (batch.mask > 0)
+        correct = _correct(logits, batch)
         loss = losses.cross_entropy(logits, batch.labels, batch.mask)
         found = jnp.sum(correct, dtype=jnp.int32), loss * jnp.sum(batch.mask)
         total, counts = tree.add(score[:2], found), score.by_client
@@ -73,3 +73,67 @@ def make_evaluation(
 
   specs = {'in_specs': PartitionSpec(), 'out_specs': PartitionSpec()}
   return jax.shard_map(evaluate, mesh=mesh, **specs, check_vma=False)
+
+
+def _correct(logits, batch):
+  """[B] bool, whether the highest logit is that of a real example's label."""
+  return (jnp.argmax(logits, axis=-1) == batch.labels) & (batch.mask > 0)
+
+
+class ClientTests(NamedTuple):
+  """The examples that test one client each, on the device; see `data.own_tests`.
+
+  Attributes:
+    clients: [T] int32 ids, ascending.
+    rows: [M] int32 of the split, client by client.
+    offsets: [T + 1] int32, the i-th of them has rows[offsets[i]:offsets[i + 1]].
+  """
+
+  clients: jax.Array
+  rows: jax.Array
+  offsets: jax.Array
+
+
+def make_own_tests(
+  apply: Callable[[PyTree, jax.Array], Outputs],
+  mesh: Mesh,
+  model: Callable[[PyTree, jax.Array], PyTree],
+  batch_size: int,
+) -> Callable[[PyTree, DeviceSplit, ClientTests, jax.Array], jax.Array]:
+  """Builds (source, split, tests, chosen [C]) -> [C] int32, what is correct of each.
+
+  One client after the other is tested on its own examples, so that one model beside
+  the source is in memory; the devices of the mesh share the clients.
+
+  Args:
+    apply: the network in evaluation mode.
+    mesh: the devices.
+    model: (source, [] int32 position among the C) -> the variables tested there.
+    batch_size: examples at a time; a client's last batch is filled up and masked.
+  """
+
+  def test(source, split, tests, chosen):
+    each = math.ceil(len(chosen) / mesh.size)
+    mine = each * jax.lax.axis_index(LANES) + jnp.arange(each)
+
+    def one(position):
+      position = jnp.minimum(position, len(chosen) - 1)
+      variables, client = model(source, position), chosen[position]
+      first, end = tests.offsets[client], tests.offsets[client + 1]
+
+      def add(index, total):
+        begin = first + index * batch_size
+        rows = tests.rows[jnp.minimum(begin + jnp.arange(batch_size), end - 1)]
+        batch = split.batch(rows, end - begin)
+        logits = apply(variables, batch.images).logits
+        correct = _correct(logits, batch)
+        return total + jnp.sum(correct, dtype=jnp.int32)
+
+      num_batches = (end - first + batch_size - 1) // batch_size
+      return jax.lax.fori_loop(0, num_batches, add, jnp.zeros((), jnp.int32))
+
+    found = jnp.zeros(each * mesh.size, jnp.int32).at[mine].set(jax.lax.map(one, mine))
+    return jax.lax.psum(found, LANES)[: len(chosen)]
+
+  specs = {'in_specs': PartitionSpec(), 'out_specs': PartitionSpec()}
+  return jax.shard_map(test, mesh=mesh, **specs, check_vma=False)

@@ -108,7 +108,8 @@ def once(training: LocalTraining, work: Work) -> Frozen:
   memory = tree.gather(work.memories, 0)
   images = split.normalised(rows[:1])
   shapes = jax.eval_shape(training.represent, received, memory, images, None, None)
-  empty = {k: jnp.zeros((len(rows), x.shape[1]), x.dtype) for k, x in shapes.items()}
+  count = len(split.labels)
+  empty = {k: jnp.zeros((count, x.shape[1]), x.dtype) for k, x in shapes.items()}
   with jax.named_scope('frozen'):
     table = jax.lax.fori_loop(0, len(slots), fill, empty)
 

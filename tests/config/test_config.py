@@ -317,7 +317,7 @@ def another(name, value):
     return ANOTHER[name]
   if knob.kind is str:
     return next(other for other in knob.bounds[0].words if other != value)
-  number = value + 1 if knob.kind is int else value / 2
+  number = value + 1 if knob.kind is int else value / 2 or 0.25
   return not value if knob.kind is bool else number
 
 

@@ -1,0 +1,121 @@
+"""Which examples test a client alone: a share of its own, or those that name it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.config import Config
+from moon_jax.core.errors import UsageError
+from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.types import Dataset
+from moon_jax.data.federated import users
+from moon_jax.data.partition import Partition, grouped
+
+
+class OwnTests(NamedTuple):
+  """The examples that test one client each, of T clients who have some.
+
+  Attributes:
+    clients: [T] int32 ids, ascending.
+    rows: [M] int32 of a split, client by client.
+    offsets: [T + 1] int32, the i-th of them has rows[offsets[i]:offsets[i + 1]].
+    of_training: whether they are rows of the training split; else of the test split.
+  """
+
+  clients: np.ndarray
+  rows: np.ndarray
+  offsets: np.ndarray
+  of_training: bool
+
+  @property
+  def sizes(self) -> np.ndarray:
+    """[T] how many each of these clients has, at least 1."""
+    return np.diff(self.offsets)
+
+
+def taken(
+  config: Config, data: Dataset, split: Partition, seed: int, *, asked: bool
+) -> tuple[Partition, OwnTests | None]:
+  """Who trains on which example, and the tests of clients that a configuration has.
+
+  Args:
+    config: whose `data.local_test` is the share; 0 leaves all for training.
+    data: of natural clients, its test examples may name them: these are the tests then.
+    split: who owns which example.
+    seed: of the partition, and so of this draw.
+    asked: whether those that are named are wanted.
+
+  Raises:
+    UsageError: the share cannot be taken.
+  """
+  share, natural = config.data.local_test, users.are_clients(config)
+  named = of_users(data, config.num_clients) if natural else None
+  if not share:
+    return split, named if asked else None
+  if data.stored:
+    raise UsageError(
+      f'--config.data.local_test={share} is not for data that stay on disk: write them '
+      'with test examples that name their users.'
+    )
+  if named:
+    raise UsageError(
+      f'--config.data.local_test={share} must be 0.0: the test examples name their '
+      'users, and are the tests of the clients.'
+    )
+  return held_out(split, share, seed)
+
+
+def held_out(split: Partition, share: float, seed: int) -> tuple[Partition, OwnTests]:
+  """Takes a share of each client's examples from training, to test that client.
+
+  Of n examples it is share * n, halves rounded up. Which ones is a function of the seed
+  and the client. A client that has none is not tested.
+
+  Args:
+    split: who owns which example.
+    share: above 0, below 1.
+    seed: of the draw.
+
+  Returns:
+    Who trains on which example, and the tests.
+
+  Raises:
+    UsageError: a client would have nothing left to train on, or nobody a test.
+  """
+  counts = np.floor(share * split.sizes + 0.5).astype(np.int64)
+  if (empty := np.flatnonzero(counts >= split.sizes)).size:
+    client = empty[0]
+    raise UsageError(
+      f'--config.data.local_test={share} leaves client {client} nothing to train on: '
+      f'it owns {split.sizes[client]} of the examples. Lower it, or raise '
+      '--config.partition.min_size.'
+    )
+  if not counts.any():
+    raise UsageError(
+      f'--config.data.local_test={share} gives no client an example that tests it: the '
+      f'largest owns {split.sizes.max()}. Raise it, or lower --config.num_clients.'
+    )
+  tested = np.zeros(len(split.indices), bool)
+  for client, count in enumerate(counts):
+    own = split.offsets[client], split.sizes[client]
+    rng = host_rng(seed, Purpose.LOCAL_TEST, client)
+    tested[own[0] + rng.permutation(own[1])[:count]] = True
+  ends = np.concatenate([[0], np.cumsum(split.sizes - counts)])
+  left = Partition(split.indices[~tested], ends)
+  return left, _of_clients(split.indices[tested], counts, of_training=True)
+
+
+def of_users(data: Dataset, num_clients: int) -> OwnTests | None:
+  """The test examples that name a client; None if the data name none of them."""
+  if data.test_clients is None or not (data.test_clients < num_clients).any():
+    return None
+  own = grouped(data.test_clients, len(data.clients))
+  counts = own.sizes[:num_clients]
+  return _of_clients(own.indices[: counts.sum()], counts, of_training=False)
+
+
+def _of_clients(rows, counts, *, of_training):
+  """OwnTests of rows that stand client by client, [N] of each."""
+  clients = np.flatnonzero(counts).astype(np.int32)
+  ends = np.concatenate([[0], np.cumsum(counts[clients])]).astype(np.int32)
+  return OwnTests(clients, rows.astype(np.int32), ends, of_training)

@@ -1,0 +1,98 @@
+"""Tests each client alone, on examples of its own: the programs, and what they take."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree, State
+from moon_jax.data.device import DeviceSplit
+from moon_jax.engine import devices
+from moon_jax.engine.experiment import Experiment
+from moon_jax.train.evaluation import ClientTests, make_own_tests
+
+_BATCH_SIZE = 64  # of a client's few examples the last batch is mostly filler
+
+
+def at_a_time(experiment: Experiment) -> int:
+  """C, of how many clients the memories are on the device when these are tested."""
+  if experiment.memory.name == 'device':
+    return len(experiment.own_tests.clients)
+  return experiment.planner.cohort_size
+
+
+def inputs(experiment: Experiment) -> tuple[DeviceSplit, ClientTests]:
+  """The examples, and who is tested on which of them, on the devices."""
+  tests = experiment.own_tests
+  split = experiment.train.examples if tests.of_training else experiment.test
+  given = ClientTests(tests.clients, tests.rows, tests.offsets)
+  return split, devices.replicate(given, experiment.mesh)
+
+
+def tested_models(experiment: Experiment) -> dict[str, Callable]:
+  """Column of the records -> (server, memory) -> the variables that it is of."""
+  algorithm, found = experiment.algorithm, {}
+
+  def evaluated(server, memory):
+    models = algorithm.evaluated(server, tree.repeat(memory, 1))
+    return jax.tree.map(lambda leaf: leaf[0], models)
+
+  if experiment.own_models:
+    return {'personal_accuracy': evaluated}
+  found['local_accuracy'] = evaluated
+  if algorithm.personal:
+    found['personal_accuracy'] = algorithm.personal
+  return found
+
+
+def test(
+  experiment: Experiment,
+  state: State,
+  split: DeviceSplit,
+  tests: ClientTests,
+  chosen: jax.Array,
+) -> dict[str, jax.Array]:
+  """How many examples of its own each client's models get right, as tracing has it.
+
+  Args:
+    experiment: what is run.
+    state: after a round; with a client store, its `clients` are of the chosen.
+    split: of which the tests name rows.
+    tests: the examples of each client.
+    chosen: [C] int32 positions among the clients who are tested.
+
+  Returns:
+    Column of the records -> [C] int32.
+  """
+  on_device = experiment.memory.name == 'device'
+  slots = tests.clients[chosen] if on_device else jnp.arange(len(chosen))
+  size = min(_BATCH_SIZE, int(experiment.own_tests.sizes.max()))
+
+  def of(function):
+    def model(source, position):
+      state, slots = source
+      return function(state.server, tree.gather(state.clients, slots[position]))
+
+    return make_own_tests(experiment.network.apply, experiment.mesh, model, size)
+
+  found = tested_models(experiment)
+  given = (state, slots), split, tests, chosen
+  return {name: of(function)(*given) for name, function in found.items()}
+
+
+def compiled(
+  experiment: Experiment, state: State
+) -> Callable[[State, np.ndarray], PyTree]:
+  """Compiles `test`: (state, chosen [C]) -> column -> [C] int32, on the device."""
+  given = inputs(experiment)
+  chosen = devices.replicate(np.zeros(at_a_time(experiment), np.int32), experiment.mesh)
+  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
+    program = jax.jit(lambda *given: test(experiment, *given)).lower(
+      state, *given, chosen
+    )
+  program = program.compile()
+  return lambda state, chosen: program(
+    state, *given, devices.replicate(np.int32(chosen), experiment.mesh)
+  )

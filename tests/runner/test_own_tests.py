@@ -1,0 +1,156 @@
+"""Runs whose clients are tested on examples of their own."""
+
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax.core.errors import UsageError
+from moon_jax.engine import experiment
+from moon_jax.runner import metrics
+from tests.data import federations
+
+# Clients own 45, 75, 89, 1, 20 and 70 examples: client 3 is too small to be tested.
+DIGITS = {
+  'algorithm': 'fedavg',
+  'num_clients': 6,
+  'participation': 0.5,
+  'num_rounds': 2,
+  'local_epochs': 3,
+  'optimizer.learning_rate': 0.1,
+  'data.limit': 300,
+  'data.local_test': 0.25,
+  'partition.name': 'quantity',
+  'partition.beta': 0.3,
+  'partition.seed': 18,
+  'partition.min_size': 1,
+  'mlp.width': 16,
+  'mlp.representation': 8,
+}
+
+
+@pytest.fixture(autouse=True, scope='module')
+def quick(quick_runs):
+  """These runs draw no pictures."""
+
+
+def config(**changes):
+  changes = {name.replace('__', '.'): value for name, value in changes.items()}
+  knobs = DIGITS | changes
+  if knobs['partition.name'] == 'iid':
+    del knobs['partition.beta']
+  return moon_jax.load_config('configs/base.py', knobs)
+
+
+def columns(line, name):
+  return {k: v for k, v in line.items() if k.startswith(name)}
+
+
+def counted(run, model_of):
+  """What `over_clients` says of the models' predictions for the rows of the run."""
+  saved = np.load(run.workdir / 'partition.npz')
+  data = experiment.load_data(moon_jax.config.validate(config()))
+  correct, ends = [], saved['local_test_offsets']
+  for i, client in enumerate(saved['local_test_clients']):
+    rows = saved['local_test_indices'][ends[i] : ends[i + 1]]
+    labels = model_of(int(client)).predict(data.train_images[rows]).labels
+    correct.append(int(np.sum(labels == data.train_labels[rows])))
+  assert saved['local_test_clients'].tolist() == [0, 1, 2, 4, 5]
+  return np.array(correct), np.diff(ends), saved
+
+
+def test_the_global_model_on_each_clients_own_test(tmp_path):
+  run = moon_jax.run(config(), tmp_path / 'run')
+  model = moon_jax.load(run.workdir)
+  correct, sizes, saved = counted(run, lambda client: model)
+  wanted = metrics.over_clients(correct, sizes, 'local_accuracy')
+  found = columns(run.metrics[-1], 'local_')
+  assert found == pytest.approx(wanted, rel=1e-12)
+  assert (
+    run.summary['local_accuracy_worst_tenth'] == found['local_accuracy_worst_tenth']
+  )
+  # Every example trains or tests, and none does both.
+  together = np.concatenate([saved['indices'], saved['local_test_indices']])
+  assert sorted(together.tolist()) == list(range(300))
+  assert saved['class_counts'].sum() == 300 - sizes.sum()
+
+
+@pytest.mark.parametrize('tier', ['device', 'disk'])
+def test_each_clients_own_model_on_its_own_test(tier, tmp_path):
+  given = config(algorithm='solo', execution__client_store=tier)
+  run = moon_jax.run(given, tmp_path / 'run')
+  models = [moon_jax.load(run.workdir, client=client) for client in range(6)]
+  correct, sizes, _ = counted(run, models.__getitem__)
+  # A neighbour's model would not do.
+  others = counted(run, lambda client: models[client - 1])[0]
+  assert (correct != others).any()
+  wanted = metrics.over_clients(correct, sizes, 'personal_accuracy')
+  assert columns(run.metrics[-1], 'personal_') == pytest.approx(wanted, rel=1e-12)
+  assert not columns(run.metrics[-1], 'local_')
+
+
+def test_the_devices_share_the_clients():
+  lines = []
+  for devices in '1', '4':
+    given = config(
+      participation=0.7, num_rounds=1, local_epochs=1, execution__devices=devices
+    )
+    lines += [round.metrics for round in moon_jax.rounds(given)]
+  assert columns(lines[0], 'local_') == pytest.approx(columns(lines[1], 'local_'))
+
+
+def test_without_a_share_nothing_is_tested_or_taken():
+  built = experiment.build(moon_jax.config.validate(config(data__local_test=0.0)))
+  assert built.own_tests is None
+  assert built.split.sizes.sum() == 300
+
+
+def test_natural_users_are_tested_on_their_tests(tmp_path):
+  found = federations.federation()
+  knobs = federations.npz(tmp_path, found) | {'partition.name': 'natural'}
+  knobs |= {'partition.min_size': 5, 'data.local_test': 0.0, 'algorithm': 'solo'}
+  knobs |= {'data.limit': 0, 'participation': 1.0}
+  knobs = DIGITS | knobs
+  for name in ('num_clients', 'partition.beta', 'partition.seed'):
+    del knobs[name]
+  given = moon_jax.load_config('configs/base.py', knobs)
+  run = moon_jax.run(given, tmp_path / 'run')
+  names = np.load(run.workdir / 'partition.npz')['clients'].tolist()
+  correct, sizes = [], []
+  for client, name in enumerate(names):
+    if name in found['test']:
+      images, labels = found['test'][name]
+      model = moon_jax.load(run.workdir, client=client)
+      correct.append(np.sum(model.predict(images).labels == labels))
+      sizes.append(len(labels))
+  wanted = metrics.over_clients(np.array(correct), np.array(sizes), 'personal_accuracy')
+  assert columns(run.metrics[-1], 'personal_') == pytest.approx(wanted, rel=1e-12)
+  # The share would be a second test of the same clients.
+  knobs['data.local_test'] = 0.25
+  given = moon_jax.load_config('configs/base.py', knobs)
+  with pytest.raises(UsageError, match=r'local_test=0\.25 must be 0\.0: the test exam'):
+    experiment.build(moon_jax.config.validate(given))
+
+
+def test_a_partition_that_is_fixed_has_fixed_tests():
+  def tests(**changes):
+    given = config(partition__name='iid', **changes)
+    return experiment.build(moon_jax.config.validate(given)).own_tests.rows.tolist()
+
+  assert tests(seed=0) == tests(seed=1)
+  first, second = (tests(seed=seed, partition__seed='auto') for seed in (0, 1))
+  assert first != second
+
+
+@pytest.mark.parametrize(
+  ('num_clients', 'share', 'told'),
+  [
+    # 0.1 of 3 examples, and half of one.
+    (100, 0.1, 'local_test=0.1 gives no client an example that tests it'),
+    (300, 0.5, 'local_test=0.5 leaves client 0 nothing to train on'),
+  ],
+)
+def test_a_share_that_cannot_be_taken(num_clients, share, told):
+  changes = {'num_clients': num_clients, 'partition.name': 'iid'}
+  given = config(**changes, data__local_test=share)
+  with pytest.raises(UsageError, match=told):
+    experiment.build(moon_jax.config.validate(given))
