@@ -38,9 +38,11 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 tensorboard, wandb and mlflow, each
                                                 once, with commas between
   --config.data.source=digits                   where the images come from; one of
-                                                digits, tfds, npz, folder, records,
-                                                hdf5, sqlite, huggingface
-  --config.data.name=                           TFDS set, e.g. cifar10
+                                                digits, tfds, npz, imagefolder,
+                                                torchvision, folder, records, hdf5,
+                                                sqlite, huggingface, leaf, pfllib
+  --config.data.name=                           data set of TFDS or torchvision, e.g.
+                                                cifar10
   --config.data.dir=                            TFDS folder; '' is $TFDS_DATA_DIR or the
                                                 default
   --config.data.path=                           file or folder of the data
@@ -51,6 +53,12 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 ...
   --config.data.label=                          name of the labels; '' is label,
                                                 fine_label, ...
+  --config.data.test_fraction=0.0               fraction of each class drawn for the
+                                                test; 0 if divided already; in [0, 1)
+  --config.data.test_seed=0                     seed of the draw of test images; in [0,
+                                                2147483647]
+  --config.data.image_size=0                    pixels of each side after resizing; 0:
+                                                as they are; at least 0
   --config.data.limit=0                         at most so many of each split; 0 is all;
                                                 at least 0
   --config.data.validation=0.0                  share of each class that the server

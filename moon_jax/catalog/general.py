@@ -2,6 +2,7 @@
 
 from moon_jax.catalog.parts import (
   AUTO_OR_COUNT,
+  INT32,
   SEED,
   Auto,
   Bound,
@@ -24,6 +25,7 @@ _CONTRASTIVE = (('algorithm', 'contrastive'),)
 _NORMALIZED, _CONVOLUTIONAL = (('model', 'normalized'),), (('model', 'convolutional'),)
 _TFDS, _FILES, _PAIR = (('data', 'tfds'),), (('data', 'files'),), (('data', 'pair'),)
 _FEATURES, _IDS = (('data', 'features'),), (('data', 'ids'),)
+_NAMED, _TREE = (('data', 'named'),), (('data', 'imagefolder'),)
 _DEALT = (*_SEVERAL, ('partition', 'dealt'))
 _BETA = (*_SEVERAL, ('partition', 'beta'))
 _DIRICHLET = (*_SEVERAL, ('partition', 'dirichlet'))
@@ -84,7 +86,9 @@ KNOBS = {
     **_FREE,
   ),
   'data.source': word('digits', 'where the images come from'),
-  'data.name': word('', 'TFDS set, e.g. cifar10', (), _TFDS, required=True),
+  'data.name': word(
+    '', 'data set of TFDS or torchvision, e.g. cifar10', (), _NAMED, required=True
+  ),
   # What it holds is compared itself.
   'data.dir': word(
     '', "TFDS folder; '' is $TFDS_DATA_DIR or the default", (), _TFDS, **_FREE
@@ -97,6 +101,16 @@ KNOBS = {
   'data.image': word('', "name of the images; '' is pixels, image, ...", (), _FEATURES),
   'data.label': word(
     '', "name of the labels; '' is label, fine_label, ...", (), _FEATURES
+  ),
+  'data.test_fraction': number(
+    0.0,
+    'fraction of each class drawn for the test; 0 if divided already',
+    _BELOW_ONE,
+    _TREE,
+  ),
+  'data.test_seed': knob(int, 0, 'seed of the draw of test images', SEED, _TREE),
+  'data.image_size': knob(
+    int, 0, 'pixels of each side after resizing; 0: as they are', (_SIZE, INT32), _TREE
   ),
   'data.limit': knob(int, 0, 'at most so many of each split; 0 is all', _SIZE),
   'data.validation': number(

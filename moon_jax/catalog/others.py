@@ -5,6 +5,7 @@ Traits that others ask about:
   pair           of a data source: it takes `data.test_path`, too
   ids            of a data source: it takes `data.client`
   features       of a data source: it takes `data.image` and `data.label`
+  named          of a data source: it takes `data.name`
   dealt          of a partition: it deals the examples to `num_clients`
   normalized     of a model: it has batch normalisation
   convolutional  of a model: it takes `convolution`, the form of its convolutions
@@ -28,6 +29,7 @@ _CONVOLUTIONAL = frozenset({'convolutional'})
 _NORMALIZED = frozenset({'convolutional', 'normalized'})
 _IDS, _FILES = frozenset({'ids'}), frozenset({'files'})
 _PAIR = frozenset({'files', 'pair', 'features'})
+_NAMED = frozenset({'named'})
 _DEALT, _BETA = frozenset({'dealt'}), frozenset({'dealt', 'beta'})
 _DECAYING = frozenset({'decaying'})
 # Where the code is.
@@ -95,12 +97,6 @@ def _crowded(valid):
     )
 
 
-def _unnamed(valid):
-  """Where users are asked for by name, a column must name them."""
-  if not valid['data.client']:
-    yield '--config.data.client is needed with --config.data.source=huggingface.'
-
-
 def _part(kind, name, where, title, traits=frozenset(), **more):
   return Part(kind, name, f'moon_jax.{where}', title, traits, **more)
 
@@ -140,8 +136,22 @@ OTHERS = (
     'model', 'mobilenet_v2', 'models.mobilenet:MobileNetV2', 'MobileNetV2', _NORMALIZED
   ),
   _part('data', 'digits', 'data.sources:load_digits', 'digits'),
-  _part('data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets', _IDS),
+  _part('data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets', _IDS | _NAMED),
   _part('data', 'npz', 'data.npz:load_npz', '.npz file', _FILES),
+  _part(
+    'data',
+    'imagefolder',
+    'data.imagefolder:load_imagefolder',
+    'folders of images',
+    _FILES,
+  ),
+  _part(
+    'data',
+    'torchvision',
+    'data.torchvision:load_torchvision',
+    'torchvision',
+    _FILES | _NAMED,
+  ),
   _part('data', 'folder', f'{_FEDERATED}.folder:load_folder', '.npz files', _FILES),
   _part('data', 'records', f'{_FEDERATED}.records:load_records', 'records', _FILES),
   _part('data', 'hdf5', f'{_FEDERATED}.hdf5:load_hdf5', 'HDF5', _PAIR),
@@ -152,8 +162,9 @@ OTHERS = (
     f'{_FEDERATED}.huggingface:load_huggingface',
     'Hugging Face',
     _IDS | _FILES | {'features'},
-    check=_unnamed,
   ),
+  _part('data', 'leaf', f'{_FEDERATED}.leaf:load_leaf', 'LEAF', _FILES),
+  _part('data', 'pfllib', f'{_FEDERATED}.pfllib:load_pfllib', 'PFLlib', _FILES),
   _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'IID', _DEALT),
   _part('partition', 'dirichlet', f'{_RULES}.label_skew:dirichlet', 'Dirichlet', _BETA),
   _part('partition', 'shards', f'{_RULES}.label_skew:shards', 'shards', _DEALT),

@@ -38,12 +38,15 @@ FEATURES |= {'representations': 'f MD', 'embedded': 'f M2'}
 # --- reading --------------------------------------------------------------------------
 
 
-def opened(path: str | os.PathLike) -> BinaryIO:
+def opened(path: str | os.PathLike, within: pathlib.Path | None = None) -> BinaryIO:
   """Opens a file for reading; waits for nobody.
 
   Raises:
-    OSError: it cannot be read, or is a named pipe, a device or the like.
+    OSError: it cannot be read, or is a named pipe, a device or the like; or a link, or
+      its name, leads out of the folder `within`.
   """
+  if within and not pathlib.Path(path).resolve().is_relative_to(within.resolve()):
+    raise OSError(errno.EINVAL, _OUTSIDE, os.fspath(path))
   descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
   if stat.S_ISREG(os.fstat(descriptor).st_mode):
     return os.fdopen(descriptor, 'rb')

@@ -56,6 +56,7 @@ class Dataset(NamedTuple):
     clients: names of the users, as the data have them: those who own a training example
       first, in ascending order; None if the data name nobody.
     stored: the training examples, if they stay on disk; there are none above then.
+    class_names: [Y] names of the classes, no two alike; () if the data have none.
   """
 
   name: str
@@ -70,6 +71,7 @@ class Dataset(NamedTuple):
   test_clients: np.ndarray | None = None
   clients: np.ndarray | None = None
   stored: Stored | None = None
+  class_names: tuple[str, ...] = ()
 
 
 class Outputs(NamedTuple):

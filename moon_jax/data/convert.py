@@ -1,11 +1,16 @@
-"""Writes a federation as records that stay on disk, for `--config.data.source=records`.
+"""Writes data as records that stay on disk, user by user, or as one .npz file.
 
   python -m moon_jax.data.convert --out=DIR [--config=FILE] [--config.KNOB=VALUE ...]
+  python -m moon_jax.data.convert --out=FILE.npz [--config... as above]
   python -m moon_jax.data.convert --out=DIR --synthetic=NxM
 
-  --out=DIR         the folder to be made
+  --out=DIR         the folder to be made, for --config.data.source=records; the data
+                    must name their users
+  --out=FILE.npz    the file to be made, for --config.data.source=npz; whatever the data
+                    are, they are read whole
   --config...       as of launch.py: data.source and its knobs say what is read; folder,
-                    hdf5, sqlite and huggingface user by user, other sources whole
+                    hdf5, sqlite, leaf, pfllib and huggingface user by user, other
+                    sources whole
   --synthetic=NxM   in place of data, N users with M images of 28x28 each, for trials
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or data, 130 Ctrl-C.
@@ -24,7 +29,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset
-from moon_jax.data import sources
+from moon_jax.data import layouts, npz, sources
 from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import assembled, users, writing
 
@@ -42,7 +47,7 @@ def main(argv: list[str]) -> ExitCode:
 
 
 def convert(argv: list[str]) -> str:
-  """Writes the folder, and says so in one line.
+  """Writes the folder or the file, and says so in one line.
 
   Raises:
     RunError: with the message for the user and the exit code.
@@ -64,24 +69,51 @@ def convert(argv: list[str]) -> str:
     if words:
       raise UsageError(f'{words[0]!r} is not used with --synthetic.')
     written = writing.write(out, *synthetic(own['synthetic']))
+  elif out.suffix == '.npz':
+    return f'{out}: {_write_npz(out, *_asked(cli.parse(words).config))}'
   else:
-    written = writing.write(out, *_configured(cli.parse(words).config))
+    source, options = _asked(cli.parse(words).config)
+    with layouts.told(source, options.get('path', '')):
+      written = writing.write(out, *_configured(out, source, options))
   return f'{out}: {len(written):,} clients with {written.sum():,} training examples'
 
 
-def _configured(config: config_lib.Config):
-  """What a configuration's source has, as `writing.write` wants it."""
+def _asked(config: config_lib.Config):
+  """The source that a configuration names, and its knobs."""
   if config.data.limit:
     raise UsageError('--config.data.limit is not used here: give it to the run.')
-  options = catalog.options('data', config_lib.flatten(config))
-  data = sources.read(config.data.source, **options)
+  return config.data.source, catalog.options('data', config_lib.flatten(config))
+
+
+def _write_npz(out, source, options):
+  """Writes the arrays that `npz.load_npz` reads, and says what they are."""
+  data = sources.load(source, limit=0, **options)
+  if data.stored:
+    raise UsageError(f'--config.data.source={source}: records stay a folder.')
+  parts = data.train_images, data.train_labels, data.test_images, data.test_labels
+  arrays = dict(zip(npz.NPZ_ARRAYS, parts, strict=True))
+  whose = zip(npz.IDS, (data.train_clients, data.test_clients), strict=True)
+  arrays |= {name: data.clients[ids] for name, ids in whose if ids is not None}
+  if data.class_names:
+    arrays['class_names'] = np.array(data.class_names)
+  files.make_folder(out.parent)
+  files.write_arrays(out, arrays)
+  train, test = (f'{len(labels):,}' for labels in parts[1::2])
+  return f'{train} training and {test} test examples of {data.num_classes} classes'
+
+
+def _configured(out, source, options):
+  """What a source has, as `writing.write` wants it."""
+  data = sources.read(source, **options)
   if isinstance(data, assembled.Federation):
     return data, assembled.joined(data.flag, 'test', data.test)
-  flag = f'--config.data.source={config.data.source}'
+  flag = f'--config.data.source={source}'
   if data.train_clients is None:
-    raise DataError(f'{flag}: the data name no users.')
+    told = f'{flag}: the data name no users; write a file'
+    raise DataError(f'{told}: --out={out}.npz.')
   names = None if data.test_clients is None else data.clients[data.test_clients]
-  one = assembled.Federation(flag, data.name, of_memory(data), (), data.num_classes)
+  told = data.num_classes, data.class_names
+  one = assembled.Federation(flag, data.name, of_memory(data), (), *told)
   return one, (data.test_images, data.test_labels, names), (data.mean, data.std)
 
 

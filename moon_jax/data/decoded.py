@@ -1,9 +1,10 @@
-"""Keeps what a TFDS set decodes to, in the user's cache folder, for other starts."""
+"""Keeps what encoded images decode to, in the user's cache folder, for other starts."""
 
 import contextlib
 import hashlib
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ _IDS = {'train_clients': 'i M', 'test_clients': 'i N', 'clients': 'iU L'}
 
 
 def kept(
-  name: str, folder: pathlib.Path, decode: Callable[[], Dataset], client: str, *more
+  name: str, folder: pathlib.Path, decode: Callable[[], Dataset], *more: Any
 ) -> Dataset:
   """What is in a folder; it is decoded if it is new or has changed.
 
@@ -28,17 +29,20 @@ def kept(
 
   Args:
     name: by which the set is asked for.
-    folder: of all versions of the set, called as TFDS calls the set; if there is none,
+    folder: of all versions of the set, called as the data set is; if there is none,
       decoding is to make it.
     decode: reads and decodes the set.
-    client: the feature that names the users; '' is none.
     *more: what else tells what is decoded.
   """
-  asked = name, client, *more
+  asked = name, *more
   before = _path(folder, asked)
   with contextlib.suppress(Exception):  # of many kinds: it is not there, or torn
-    found = Dataset(**files.arrays(before, kinds=_KINDS | (_IDS if client else {})))
-    return found._replace(name=str(found.name), num_classes=int(found.num_classes))
+    ids = set(_IDS).intersection(files.array_names(before))
+    kinds = _KINDS | {one: _IDS[one] for one in ids}
+    found = Dataset(**files.arrays(before, kinds=kinds))
+    names = files.arrays(before, ('class_names',))['class_names']
+    plain = {'name': str(found.name), 'num_classes': int(found.num_classes)}
+    return found._replace(**plain, class_names=tuple(names.tolist()))
   found = decode()
   path = _path(folder, asked)
   # What was prepared in the meantime is kept if there was nothing before.

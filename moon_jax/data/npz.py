@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,11 @@ from moon_jax.data.arrays import (
 from moon_jax.data.federated import users
 
 NPZ_ARRAYS = ('train_x', 'train_y', 'test_x', 'test_y')
+# What Keras and MedMNIST call the same.
+OTHERS = (
+  ('x_train', 'y_train', 'x_test', 'y_test'),
+  ('train_images', 'train_labels', 'test_images', 'test_labels'),
+)
 # Whose each example is; a file may have one, both or none.
 IDS = ('train_client', 'test_client')
 
@@ -25,22 +31,32 @@ IDS = ('train_client', 'test_client')
 def load_npz(path: str) -> Dataset:
   """Loads the arrays train_x, train_y, test_x and test_y of a .npz file.
 
+  Those of Keras (x_train, ...) and MedMNIST (train_images, ...) do, too.
+
   Args:
     path: the file. Images are uint8 [M, H, W] or [M, H, W, C], labels integers [M];
       [M, C, H, W] are turned, and [M, 1] labels are [M].
-      The classes are 0 to the largest training label. train_client and test_client
+      The classes are 0 to the largest training label; labels may be text, too.
+      class_names [Y] names the classes, where it is there. train_client and test_client
       [M], integers or text, name the user of each example, where they are there.
 
   Raises:
     DataError: the file or one of its arrays is missing or unusable.
   """
   flag = f'--config.data.path={path!r}'
-  found = read(flag, path, NPZ_ARRAYS, IDS)
+  found, names = read(flag, path, NPZ_ARRAYS, (*IDS, 'class_names')), NPZ_ARRAYS
   if missing := [name for name in NPZ_ARRAYS if name not in found]:
-    has = listed(files.array_names(os.path.expanduser(path)))
-    raise DataError(f'{flag} lacks {missing}; it has {has}.')
-  arrays = tuple(found[name] for name in NPZ_ARRAYS)
-  data = dataset(flag, pathlib.Path(path).stem, arrays)
+    has = files.array_names(os.path.expanduser(path))
+    names = next((one for one in OTHERS if set(one) <= set(has)), None)
+    if names is None or len(missing) < len(NPZ_ARRAYS):
+      raise DataError(f'{flag} lacks {missing}; it has {listed(has)}.')
+    found |= read(flag, path, names)
+  classes = found.get('class_names', np.empty(0, str))
+  if classes.ndim != 1 or classes.dtype.kind != 'U':
+    raise DataError(f'{flag}: class_names must be text, [classes].')
+  arrays, stem = tuple(found[name] for name in names), pathlib.Path(path).stem
+  told = {'num_classes': len(classes) or None, 'class_names': classes.tolist()}
+  data = dataset(flag, stem, arrays, **told, names=names)
   return users.named(flag, data, *map(found.get, IDS))
 
 
@@ -86,7 +102,13 @@ def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
 
 
 def dataset(
-  flag: str, name: str, arrays: tuple[np.ndarray, ...], num_classes: int | None = None
+  flag: str,
+  name: str,
+  arrays: tuple[np.ndarray, ...],
+  num_classes: int | None = None,
+  statistics: tuple[np.ndarray, np.ndarray] | None = None,
+  class_names: Sequence[str] = (),
+  names: tuple[str, ...] = NPZ_ARRAYS,
 ) -> Dataset:
   """The Dataset of train_x, train_y, test_x, test_y, if they fit each other.
 
@@ -95,21 +117,41 @@ def dataset(
     name: what to call it.
     arrays: the four.
     num_classes: Y, where the data tell; else all up to the largest label must occur.
+    statistics: [C] mean and deviation of pixel / 255; None computes them.
+    class_names: [Y], where the data tell; labels that are text tell them too.
+    names: what the data call the arrays.
 
   Raises:
     DataError: one of them is unusable.
   """
   train_x, train_y, test_x, test_y = arrays
   train_y, test_y = flat(train_y), flat(test_y)
+  if train_y.dtype.kind in 'SU' and test_y.dtype.kind == train_y.dtype.kind:
+    train_y, test_y, class_names = _numbered(flag, train_y, test_y)
   if fault := (
     split_fault('train_x', train_x, 'train_y', train_y)
     or split_fault('test_x', test_x, 'test_y', test_y)
     or pair_fault(train_x, train_y, test_x, test_y, num_classes)
   ):
+    for own, theirs in zip(NPZ_ARRAYS, names, strict=True):
+      fault = re.sub(rf'\b{own}\b', theirs, fault)
     raise DataError(f'{flag}: {fault}.')
   train_x, test_x = with_channels(train_x, flag), with_channels(test_x)
   num_classes = num_classes or int(train_y.max()) + 1
-  return make_dataset(name, (train_x, train_y), (test_x, test_y), num_classes)
+  splits = (train_x, train_y), (test_x, test_y)
+  return make_dataset(name, *splits, num_classes, statistics, class_names)
+
+
+def _numbered(flag, train_y, test_y):
+  """Text labels as numbers, in the ascending order of the names, and the names."""
+  names = np.unique(train_y)
+  if (strange := test_y[~np.isin(test_y, names)]).size:
+    told = f'{flag}: test_y holds {strange[0].item()!r}, a class that train_y has not'
+    raise DataError(f'{told}; remove it.')
+  numbers = (np.searchsorted(names, labels) for labels in (train_y, test_y))
+  if names.dtype.kind == 'S':
+    names = np.char.decode(names, 'utf-8', 'backslashreplace')
+  return *numbers, names.tolist()
 
 
 def flat(labels: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 
 from moon_jax import catalog
 from moon_jax.core.types import Dataset
-from moon_jax.data import npz
+from moon_jax.data import layouts, npz
 from moon_jax.data.arrays import make_dataset
 from moon_jax.data.federated import assembled, users
 
@@ -27,10 +27,10 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
   Raises:
     DataError: the data is missing or unusable.
   """
-  found = read(source, **options)
-  dataset = (
-    assembled.dataset(found) if isinstance(found, assembled.Federation) else found
-  )
+  with layouts.told(source, options.get('path', '')):
+    found = read(source, **options)
+    is_divided = isinstance(found, assembled.Federation)
+    dataset = assembled.dataset(found) if is_divided else found
   return users.limited(dataset, limit) if limit else dataset
 
 

@@ -16,17 +16,15 @@ from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean
 from moon_jax.core.types import Dataset
 from moon_jax.data import decoded
-from moon_jax.data.arrays import DataError, image_of, make_dataset, one_line
+from moon_jax.data.arrays import (
+  PIXEL_STATISTICS,
+  DataError,
+  image_of,
+  make_dataset,
+  one_line,
+)
 from moon_jax.data.federated import users
 
-# TFDS name -> [C] mean and [C] standard deviation of pixel / 255 that the literature
-# normalises with (CIFAR-10: Li et al. 2021). Other data uses its own training split.
-PIXEL_STATISTICS = {
-  'cifar10': tuple(np.divide([(125.3, 123.0, 113.9), (63.0, 62.1, 66.7)], 255)),
-  'cifar100': ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-  'fashion_mnist': ((0.2860,), (0.3530,)),
-  'mnist': ((0.1307,), (0.3081,)),
-}
 # TFDS stores these lying on their side, as NIST does; they are transposed here.
 TRANSPOSED = ('emnist',)
 RECORDS_PER_READ = 1000  # bounds the encoded images in memory
@@ -62,8 +60,8 @@ def load_tfds(
     name,
     _folder(name, data_dir),
     lambda: _decode(name, data_dir, client, prepare),
-    client,
     prepare,
+    client,
     importlib.metadata.version('tensorflow_datasets'),
   )
 
@@ -98,7 +96,10 @@ def _decode(name, data_dir, client, prepare):
   if info.name in TRANSPOSED:
     arrays = [(images.transpose(0, 2, 1, 3), own) for images, own in arrays]
   statistics = PIXEL_STATISTICS.get(info.name)
-  data = make_dataset(info.name, *arrays, num_classes, statistics)
+  names = info.features[keys[1]].names
+  if names == [*map(str, range(num_classes))]:  # as TFDS calls those without a name
+    names = ()
+  data = make_dataset(info.name, *arrays, num_classes, statistics, names)
   return users.named(f'--config.data.name={name!r}', data, *ids)
 
 

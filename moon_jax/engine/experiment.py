@@ -48,6 +48,7 @@ class Experiment(NamedTuple):
     names: [N] of the users who are the clients, as the data have them; None if dealt.
     num_dropped: users without `partition.min_size` examples, who are no clients.
     mesh: the devices, which share the lanes.
+    class_names: [Y] names of the classes; () if the data have none.
     traffic: bytes that one client receives, and sends, in a round of a real deployment;
       without a server from, and to, each of its neighbours.
     data_digest: SHA-256 of the data set, in hexadecimal.
@@ -72,6 +73,7 @@ class Experiment(NamedTuple):
   num_dropped: int
   mesh: Mesh
   traffic: tuple[int, int]
+  class_names: tuple[str, ...]
   data_digest: str
   memory: tiers.Tier
   own_models: bool
@@ -132,6 +134,7 @@ def build(
     num_dropped=num_dropped,
     mesh=mesh,
     traffic=traffic,
+    class_names=data.class_names,
     data_digest=sources.digest(loaded),
     memory=memory,
     own_models=own_models,

@@ -105,10 +105,12 @@ class Matrix(NamedTuple):
 
   Attributes:
     name, title: as of a LineChart.
-    x_label: of the columns, which count from 0.
-    y_label: of the rows, which count from 0.
+    x_label: of the columns, which count from 0 or have names.
+    y_label: of the rows, which count from 0 or have names.
     values: [rows, columns].
     unit: of the values.
+    rows: names of the rows, no two alike; () if they are numbered.
+    columns: names of the columns, as of the rows.
   """
 
   name: str
@@ -117,6 +119,8 @@ class Matrix(NamedTuple):
   y_label: str
   values: np.ndarray
   unit: str
+  rows: Sequence[str] = ()
+  columns: Sequence[str] = ()
 
 
 class Spread(NamedTuple):
@@ -140,17 +144,22 @@ class Scatter(NamedTuple):
     name, title: as of a LineChart.
     points: [M, 2].
     classes: [M].
+    class_names: [Y]; () if the classes are numbered.
   """
 
   name: str
   title: str
   points: np.ndarray
   classes: np.ndarray
+  class_names: Sequence[str] = ()
 
-  def by_class(self) -> list[tuple[int, np.ndarray, Style]]:
-    """Class, its points, its style."""
+  def by_class(self) -> list[tuple[str, np.ndarray, Style]]:
+    """Name or number of a class, its points, its style."""
     found = [int(label) for label in np.unique(self.classes)]
-    return [(y, self.points[self.classes == y], style(y)) for y in found]
+    names = dict(enumerate(self.class_names))
+    return [
+      (names.get(y, str(y)), self.points[self.classes == y], style(y)) for y in found
+    ]
 
 
 Chart = LineChart | Matrix | Spread | Scatter

@@ -74,7 +74,7 @@ def _matrix(chart: Matrix, looks: Mapping[str, Style]) -> Figure:
   height = float(np.clip(1.6 + 0.35 * rows, 3.5, 10.0))
   panel = _panel(chart, width, height)
   panel.set_ylabel(chart.y_label)
-  plots.matrix(panel, chart.values, chart.unit)
+  plots.matrix(panel, chart.values, chart.unit, chart.rows, chart.columns)
   return panel.figure
 
 
@@ -121,4 +121,5 @@ def _embedding(panel: Axes, chart: Scatter) -> None:
   box = {'boxstyle': 'round,pad=0.2', 'facecolor': 'white', 'alpha': 0.8, 'lw': 0}
   for label, points, _ in classes if len(classes) <= plots.MOST_ANNOTATED else ():
     middle = np.median(points, axis=0)
-    panel.text(*middle, str(label), ha='center', va='center', bbox=box, fontsize=10)
+    words = {'ha': 'center', 'va': 'center', 'bbox': box, 'parse_math': False}
+    panel.text(*middle, plots.shortened(label), fontsize=10, **words)

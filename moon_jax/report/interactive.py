@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from moon_jax.report.charts import Chart, LineChart, Matrix, Scatter, Spread, Style
-from moon_jax.runner.plots import MOST_ANNOTATED
+from moon_jax.runner.plots import MOST_ANNOTATED, shortened
 
 _MOST_MARKERS = 30
 _MOST_TICKS = 10  # that plotly itself would set
@@ -78,6 +78,8 @@ def _matrix(drawn: go.Figure, chart: Matrix, looks: Mapping[str, Style]) -> None
   where = f'{chart.x_label} %{{x}}, {chart.y_label} %{{y}}'
   drawn.add_heatmap(
     z=chart.values,
+    x=[*chart.columns] or None,
+    y=[*chart.rows] or None,
     colorscale='Blues',
     zmin=0,
     texttemplate='%{z:.0f}' if annotated else None,
@@ -125,11 +127,11 @@ def _scatter(drawn: go.Figure, chart: Scatter, looks: Mapping[str, Style]) -> No
       y=points[:, 1].round(2),
       mode='markers',
       marker={'symbol': look.marker[1], 'size': 4, 'color': look.colour},
-      name=f'class {label}',
+      name=label if chart.class_names else f'class {label}',
       hovertemplate='%{fullData.name}<extra></extra>',
     )
     x, y = np.median(points, axis=0)
-    drawn.add_annotation(x=x, y=y, text=f'<b>{label}</b>', showarrow=False)
+    drawn.add_annotation(x=x, y=y, text=f'<b>{shortened(label)}</b>', showarrow=False)
   hidden = {'showticklabels': False, 'showgrid': False}
   drawn.update_xaxes(title='t-SNE 1', **hidden)
   drawn.update_yaxes(title='t-SNE 2', scaleanchor='x', **hidden)

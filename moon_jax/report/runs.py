@@ -92,6 +92,11 @@ class Run:
     found = read_arrays(self.path / 'partition.npz', files.PARTITION)
     return (found or {}).get('class_counts')
 
+  def class_names(self, num_classes: int) -> tuple[str, ...]:
+    """[Y] names of the classes, no two alike; () if there are none."""
+    names = tuple(self.about.get('images', {}).get('class_names', ()))
+    return names if len(set(names)) == len(names) == num_classes else ()
+
 
 def read_arrays(path: pathlib.Path, kinds: files.Kinds) -> Arrays | None:
   """The arrays of an .npz file; None if it is not there or holds another thing."""

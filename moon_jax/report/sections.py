@@ -62,7 +62,8 @@ def partition(setting: Setting) -> list[Matrix]:
         title += f' ({seed})' if seed else ''
         x_label, totals = plots.name_of_columns(len(counts)), counts.sum(1)
         shown, unit = counts[plots.shown(totals)].T, 'training examples'
-        return [Matrix(file, title, x_label, 'class', shown, unit)]
+        names = run.class_names(counts.shape[1])
+        return [Matrix(file, title, x_label, 'class', shown, unit, names)]
   return []
 
 
@@ -130,15 +131,17 @@ def models(looked_at: Sequence[Model]) -> Section:
   for model in looked_at:
     what, found = model.describe(), model.features
     file, other = (charts.safe(f'{a}-{model.run.name}') for a in ('tsne', 'confusion'))
-    embedded.append(Scatter(file, f't-SNE: {what}', found.embedded, found.classes))
-    values = found.confusion, 'test images'
+    names = model.run.class_names(len(found.confusion))
+    points = found.embedded, found.classes, names
+    embedded.append(Scatter(file, f't-SNE: {what}', *points))
+    values = found.confusion, 'test images', names, names
     confused.append(Matrix(other, f'Confusion: {what}', *axes, *values))
   return Section(
     title='Trained models',
     text=f'Representations of at most {features.NUM_EMBEDDED:,} test images by the '
     'global model of the newest checkpoint, the same images and the same random state '
-    'of t-SNE for each; colour and number are the class. The confusion matrices count '
-    'all test images.',
+    'of t-SNE for each; colour and number or name are the class. The confusion '
+    'matrices count all test images.',
     charts=[*embedded, *confused],
   )
 

@@ -198,6 +198,7 @@ class Draws(Callback):
     run, picture = self._run, self._run.workdir / 'partition.png'
     shown = terms(run.history[-1], run.experiment.algorithm.measured)
     plots.curves(run.workdir / 'curves.png', run.history, run.workdir.name, shown)
-    plots.heat_map(picture, run.experiment.class_counts, run.workdir.name)
+    built = run.experiment
+    plots.heat_map(picture, built.class_counts, run.workdir.name, built.class_names)
     for logger in self._loggers:
       logger.picture(picture)

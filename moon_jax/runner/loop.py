@@ -145,7 +145,8 @@ def _opened(request, built, first, console, told, own):
   if catalog.part('algorithm', request.config.algorithm).has('several_clients'):
     # The data tell how many natural clients there are.
     request = request._replace(config=built.config)
-  workdir, images = request.workdir, run_directory.describe_images(built.test)
+  workdir = request.workdir
+  images = run_directory.describe_images(built.test, built.class_names)
   with (
     run_directory.begin(request, built.data_digest, images),
     client_store.opened(built, workdir / 'checkpoints') as store,

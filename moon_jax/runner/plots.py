@@ -6,7 +6,7 @@ display.
 
 import pathlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from moon_jax.core import files
+from moon_jax.core.errors import printable
 
 # Okabe and Ito 2008: told apart by colour-blind readers; without black and yellow, one
 # of which is lost on a dark or a light ground.
@@ -22,6 +23,7 @@ PALETTE = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
 MOST_ANNOTATED = 20  # numbers of more clients or classes do not fit
 MOST_CLIENTS = 200  # of more, so many are shown
 _MOST_BARS = 60
+_MOST_LETTERS = 20  # of the name of a class
 _ONE_AT_A_TIME = threading.Lock()  # matplotlib may not draw in two threads
 
 
@@ -92,11 +94,13 @@ def _losses(panel, rounds, names):
   panel.legend(frameon=False)
 
 
-def heat_map(path: pathlib.Path, counts: np.ndarray, title: str) -> None:
+def heat_map(
+  path: pathlib.Path, counts: np.ndarray, title: str, class_names: Sequence[str] = ()
+) -> None:
   """Draws counts [N, Y], a heat map below a bar of each client's total, as a PNG.
 
-  Of more than MOST_CLIENTS clients the bars are a histogram of the totals, and the heat
-  map is of some.
+  The classes are numbered, unless class_names [Y] are given. Of more than MOST_CLIENTS
+  clients the bars are a histogram of the totals, and the heat map is of some.
   """
   totals, few = counts.sum(1), len(counts) <= MOST_CLIENTS
   width = float(np.clip(2.2 + 0.52 * len(counts), 5.0, 12.0))
@@ -114,7 +118,7 @@ def heat_map(path: pathlib.Path, counts: np.ndarray, title: str) -> None:
     bars.bar_label(drawn, fontsize=8, padding=1)
     bars.margins(y=0.3)
   cells.set(xlabel=name_of_columns(len(counts)), ylabel='class')
-  matrix(cells, counts[shown(totals)].T, 'training examples')
+  matrix(cells, counts[shown(totals)].T, 'training examples', rows=class_names)
   if not few:
     cells.set_xticks([])  # a place in the sample is no client's number
   figure.align_ylabels([bars, cells])
@@ -143,6 +147,12 @@ def name_of_columns(num_clients: int) -> str:
   return f'{MOST_CLIENTS} of {num_clients:,} clients, from fewest to most examples'
 
 
+def shortened(name: str) -> str:
+  """The name of a class for a place beside a picture."""
+  name = printable(name)
+  return name if len(name) <= _MOST_LETTERS else f'{name[: _MOST_LETTERS - 1]}…'
+
+
 def _histogram(panel: Axes, totals: np.ndarray) -> None:
   """How many clients own how many examples, in at most 60 bars."""
   least, most = int(totals.min()), int(totals.max())
@@ -157,13 +167,33 @@ def _histogram(panel: Axes, totals: np.ndarray) -> None:
     panel.set_xlim(least - 3, least + 3)
 
 
-def matrix(panel: Axes, values: np.ndarray, unit: str) -> None:
-  """Fills a panel with a heat map of values [rows, columns] >= 0, and their unit."""
+def matrix(
+  panel: Axes,
+  values: np.ndarray,
+  unit: str,
+  rows: Sequence[str] = (),
+  columns: Sequence[str] = (),
+) -> None:
+  """Fills a panel with a heat map.
+
+  Args:
+    panel: where to.
+    values: [rows, columns] >= 0.
+    unit: of the values.
+    rows: their names; of none they are numbered.
+    columns: the same of the columns.
+  """
   image = panel.imshow(
     values, cmap='Blues', vmin=0, aspect='auto', interpolation='nearest'
   )
-  for axis in (panel.xaxis, panel.yaxis):
-    axis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+  for axis, names in ((panel.xaxis, columns), (panel.yaxis, rows)):
+    every = -(-len(names) // MOST_ANNOTATED) or 1
+    if shown_names := [shortened(name) for name in names[::every]]:
+      axis.set_ticks(range(0, len(names), every), shown_names, parse_math=False)
+    else:
+      axis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+  if columns:
+    panel.tick_params('x', labelrotation=90)
   panel.figure.colorbar(image, ax=panel, label=unit, pad=0.02)
   if max(values.shape) <= MOST_ANNOTATED:
     for (row, column), value in np.ndenumerate(values):

@@ -15,7 +15,7 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -222,10 +222,14 @@ def save_partition(
   files.write_arrays(workdir / 'partition.npz', arrays | {'class_counts': counts})
 
 
-def describe_images(split: DeviceSplit) -> Record:
-  """What a network needs to be given other images: their shape, mean and deviation."""
+def describe_images(split: DeviceSplit, class_names: Sequence[str] = ()) -> Record:
+  """What a network needs to be given other images, and what it says about them.
+
+  Their shape, mean and deviation, and the names of the classes if these have some.
+  """
   mean, std = (np.asarray(values).tolist() for values in (split.mean, split.std))
-  return {'shape': list(split.images.shape[1:]), 'mean': mean, 'std': std}
+  names = {'class_names': list(class_names)} if class_names else {}
+  return {'shape': list(split.images.shape[1:]), 'mean': mean, 'std': std} | names
 
 
 def describe(request: Request, digest: str, images: Record, saved: Record) -> Record:

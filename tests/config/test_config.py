@@ -291,6 +291,7 @@ ANOTHER = {
   'execution.lanes': '2',
   'data.name': 'cifar10',
   'data.path': 'other.npz',
+  'data.test_fraction': 0.2,
   **{f'data.{name}': 'other' for name in ('test_path', 'client', 'image', 'label')},
   'data.dir': 'elsewhere',
   'server_optimizer.learning_rate': 0.5,

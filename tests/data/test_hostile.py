@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 
 from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert
-from tests.data import federations
+from tests.data import federations, layouts
 from tests.data.test_strangers import FOUND, flags, records, tfds
 from tests.selection import few
 from tests.test_hostile import places, replaced, searched, trees
 
 DOCUMENTED = {ExitCode.DONE, ExitCode.FAILED, ExitCode.USAGE}
 SECONDS = 60
-LAYOUTS = {one.__name__: one for one in (*federations.LAYOUTS, records, tfds)}
+FOREIGN = (layouts.tiny_imagenet, layouts.domainnet, layouts.mnist, layouts.cifar10)
+FOREIGN += (layouts.svhn, layouts.parquet, layouts.leaf, layouts.pfllib)
+LAYOUTS = (*federations.LAYOUTS, records, tfds, *FOREIGN)
+LAYOUTS = {one.__name__: one for one in LAYOUTS}
 # Where everything may be read that is not a user's: code, and what the system tells.
 SYSTEM = [sys.prefix, sys.base_prefix, *sys.path, '/proc', '/sys', '/usr', '/dev']
 SYSTEM = [os.path.realpath(place) for place in SYSTEM if place]
@@ -85,6 +88,8 @@ def test_a_data_set_of_any_bytes(layout, examples, tmp_path, monkeypatch, hooked
   (whole := tmp_path / 'whole').mkdir()
   knobs = LAYOUTS[layout](whole, FOUND)
   folder, outside, out = (tmp_path / name for name in ('set', 'outside', 'made/out'))
+  # Who names no users is written as a file.
+  ending = '.npz' if LAYOUTS[layout] in layouts.WITHOUT_USERS else ''
   words = [word.replace(str(whole), str(folder)) for word in flags(knobs)]
   outside.mkdir()
   (outside / 'secret').write_bytes(b'of nobody' * 100)
@@ -104,7 +109,7 @@ def test_a_data_set_of_any_bytes(layout, examples, tmp_path, monkeypatch, hooked
     watched.append((roots, opened))
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     try:
-      code = convert.main([*words, f'--out={out}'])
+      code = convert.main([*words, f'--out={out}{ending}'])
     finally:
       faulthandler.cancel_dump_traceback_later()
       watched.clear()

@@ -13,6 +13,7 @@ import pytest
 from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert
 from moon_jax.data.federated import sqlite as source
+from tests.data import layouts
 from tests.data.federations import (
   arrays,
   datasets,
@@ -149,6 +150,19 @@ def decoded(column):
   return change
 
 
+def named(name, line):
+  """A list names a picture by a path that leads out."""
+
+  def change(folder):
+    outside = folder / 'outside'
+    outside.mkdir(parents=True)
+    shutil.copy(next(folder.rglob('*.png')), outside / 'a.png')
+    path = folder / name
+    path.write_text(f'{line}\n{path.read_text()}')
+
+  return change
+
+
 def template(name):
   """TFDS's own description has another name of the files."""
 
@@ -166,6 +180,7 @@ def template(name):
 
 
 OUT, NO_TABLE = 'It is not in its folder', 'not a view or the like'
+ANNOTATIONS = 'set/val/val_annotations.txt'
 TEMPLATE = '{{DATASET}}-{{SPLIT}}.{{FILEFORMAT}}-{{SHARD_X_OF_Y}}'
 VIEW = f'{MOVED} CREATE VIEW federated_data'
 FTS = f'{MOVED} CREATE VIRTUAL TABLE federated_data USING fts5(a)'
@@ -198,6 +213,24 @@ CASES = [
   (tfds, linked('patch_camelyon/*/*-train*'), OUT),
   (tfds, linked('patch_camelyon/*'), OUT),
   (files, linked('users/*.npz'), OUT),
+  (layouts.imagefolder, linked('set/train/ant/*.png'), OUT),
+  (layouts.imagefolder, linked('set/train/ant'), OUT),
+  (layouts.imagefolder, linked('set/test'), OUT),
+  (layouts.tiny_imagenet, linked('set/val/val_annotations.txt'), OUT),
+  (layouts.tiny_imagenet, linked('set/val/images'), OUT),
+  (layouts.tiny_imagenet, named(ANNOTATIONS, '../../../outside/a.png\tant'), OUT),
+  (layouts.domainnet, linked('set/f0001_41_train.txt'), OUT),
+  (layouts.domainnet, named('set/f0001_41_train.txt', '../outside/a.png 0'), OUT),
+  (layouts.mnist, linked('set/MNIST/raw/*-labels*'), OUT),
+  (layouts.mnist, linked('set/MNIST'), OUT),
+  (layouts.cifar10, linked('set/*/test_batch'), OUT),
+  (layouts.cifar10, linked('set/*/batches.meta'), OUT),
+  (layouts.cifar_binary, linked('set/*/test_batch.bin'), OUT),
+  (layouts.svhn, linked('set/test_32x32.mat'), OUT),
+  (layouts.parquet, linked('set/data/train*'), OUT),
+  (layouts.parquet, linked('set/README.md'), OUT),
+  (layouts.leaf, linked('set/test/*.json'), OUT),
+  (layouts.pfllib, linked('set/test/0.npz'), OUT),
   (records, linked('records/train.array_record'), OUT),
   (records, linked('records/index.npz'), OUT),
 ]
@@ -208,14 +241,16 @@ def test_nothing_outside_is_read(number, tmp_path, capsys, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   layout, change, message = CASES[number]
   (folder := tmp_path / 'set').mkdir()
-  words = [*flags(layout(folder, FOUND)), f'--out={tmp_path}/out']
+  # Who names no users is written as a file.
+  out = tmp_path / ('out.npz' if layout in layouts.WITHOUT_USERS else 'out')
+  words = [*flags(layout(folder, FOUND)), f'--out={out}']
   change(folder)
   capsys.readouterr()
   assert convert.main(words) == ExitCode.USAGE
   (line,) = capsys.readouterr().err.splitlines()
   assert message in line
   assert line.startswith(('--config.data.', 'cannot open --config.data.name='))
-  assert not (tmp_path / 'out').exists()
+  assert not out.exists()
 
 
 def test_links_within_a_data_set_are_its_own(tmp_path):

@@ -3,7 +3,7 @@
 import importlib
 import pathlib
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,7 @@ class Federation(NamedTuple):
     train: the users with training examples.
     test: the users with test examples.
     num_classes: Y, where the data tell.
+    class_names: [Y], where the data tell.
   """
 
   flag: str
@@ -49,6 +50,7 @@ class Federation(NamedTuple):
   train: Iterable[User]
   test: Iterable[User]
   num_classes: int | None = None
+  class_names: Sequence[str] = ()
 
 
 def package(source: str, name: str) -> types.ModuleType:
@@ -97,17 +99,22 @@ def user(what: str, name: int | str, images: Any, labels: Any) -> User:
   Raises:
     DataError: there are none, or they are no images with labels.
   """
-  images, labels = np.asarray(images), npz.flat(np.asarray(labels))
+  images, labels = grey_levels(np.asarray(images)), npz.flat(np.asarray(labels))
   told = f'{what}: client {printable(str(name))!r}'
   if not (images.size or labels.size):
     raise DataError(f'{told} has no examples; leave it out.')
-  if images.dtype.kind == 'f' and ((images >= 0) & (images <= 1)).all():
-    images = np.rint(255 * images).astype(np.uint8)
-  if images.dtype.kind in 'iu' and ((images >= 0) & (images <= 255)).all():
-    images = images.astype(np.uint8)
   if fault := npz.split_fault('images', images, 'labels', labels):
     raise DataError(f'{told}: {fault}.')
   return User(name, images, labels)
+
+
+def grey_levels(images: np.ndarray) -> np.ndarray:
+  """Floats in [0, 1], and integers in [0, 255], as uint8; others as they are."""
+  if images.dtype.kind == 'f' and ((images >= 0) & (images <= 1)).all():
+    return np.rint(255 * images).astype(np.uint8)
+  if images.dtype.kind in 'iu' and ((images >= 0) & (images <= 255)).all():
+    return images.astype(np.uint8)
+  return images
 
 
 def once(what: str, found: Iterable[User]) -> Iterator[User]:
@@ -179,8 +186,9 @@ def dataset(federation: Federation) -> Dataset:
   Raises:
     DataError: they are unusable.
   """
-  flag, name, train, test, num_classes = federation
+  flag, name, train, test, num_classes, class_names = federation
   *train, train_ids = joined(flag, 'train', train)
   *test, test_ids = joined(flag, 'test', test)
-  data = npz.dataset(flag, name, (*train, *test), num_classes)
+  arrays = (*train, *test)
+  data = npz.dataset(flag, name, arrays, num_classes, class_names=class_names)
   return users.named(flag, data, train_ids, test_ids)

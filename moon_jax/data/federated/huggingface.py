@@ -1,28 +1,37 @@
-"""A folder that `save_to_disk` of Hugging Face's datasets wrote, with an id column."""
+"""Hugging Face's data sets: a folder of `save_to_disk`, or one with parquet files."""
 
 import json
 import logging
 import os
 import pathlib
+import re
 
 import numpy as np
 
 from moon_jax.core import files
-from moon_jax.data.arrays import DataError, image_of, mode_of, one_line
+from moon_jax.core.types import Dataset
+from moon_jax.data import npz
+from moon_jax.data.arrays import DataError, image_of, listed, mode_of, one_line
 from moon_jax.data.federated import assembled
+
+_TRAIN, _TESTS = 'train', ('test', 'validation', 'valid', 'val')
+_DESCRIBED = 'dataset_dict.json'  # of save_to_disk
+_WANTED = 'by save_to_disk, or one of parquet files, with splits train and test'
 
 
 def load_huggingface(
   path: str, client: str, image: str = '', label: str = ''
-) -> assembled.Federation:
-  """The users with training and test examples, in ascending order.
+) -> assembled.Federation | Dataset:
+  """The examples; user by user, in ascending order, if a column names the users.
 
   Args:
-    path: the folder, with the splits train and test.
-    client: the column that names the user.
+    path: the folder, with the splits train and test (or validation, without a test).
+      Parquet files are called train-00000-of-00001.parquet or the like, or lie in
+      folders train and test, as the Hub has them.
+    client: the column that names the user; '' is none.
     image: the column of the images: of the feature Image, or arrays of uint8; '' is one
       of the usual names.
-    label: the column of the labels; a ClassLabel tells how many classes there are.
+    label: the column of the labels; a ClassLabel tells which classes there are.
 
   Raises:
     DataError: it is no such folder, or lacks a split or a column.
@@ -32,39 +41,96 @@ def load_huggingface(
   features = splits[0].features
   image, label = assembled.features(flag, image, label, features)
   num_classes = getattr(features[label], 'num_classes', None)
+  names = getattr(features[label], 'names', None) or ()
   with one_line(f'{flag}: the column {image!r} cannot be read'):
     mode = getattr(features[image], 'mode', None) or mode_of(_encoded(splits, image))
   more = client, image, label, num_classes, mode
-  parts = (
-    assembled.once(flag, _read(flag, *one, *more))
-    for one in zip(('train', 'test'), splits, strict=True)
-  )
-  return assembled.Federation(flag, pathlib.Path(path).stem, *parts, num_classes)
+  parts = [
+    _read(flag, *one, *more) for one in zip(('train', 'test'), splits, strict=True)
+  ]
+  name = pathlib.Path(os.path.abspath(os.path.expanduser(path))).name
+  if client:
+    users = (
+      assembled.once(flag, (assembled.user(flag, *one) for one in part))
+      for part in parts
+    )
+    return assembled.Federation(flag, name, *users, num_classes, names)
+  arrays = [np.asarray(each) for part in parts for _, *pair in part for each in pair]
+  arrays[::2] = map(assembled.grey_levels, arrays[::2])
+  return npz.dataset(flag, name, tuple(arrays), num_classes, class_names=names)
 
 
 def _opened(flag, path):
   """Its splits 'train' and 'test', not yet read."""
   datasets = assembled.package('huggingface', 'datasets')
   folder = pathlib.Path(os.path.expanduser(path)).absolute()
-  places = [folder / split for split in ('train', 'test')]
-  with one_line(f'{flag} must be a folder by save_to_disk, with splits train and test'):
+  with one_line(f'{flag} must be a folder {_WANTED}'):
     files.require_inside(folder)
-    for place in places:
-      with files.opened(place / 'state.json') as file:
-        named = json.load(file)['_data_files']
-      files.require_inside(folder, [place / one['filename'] for one in named])
     logging.getLogger('datasets').setLevel(logging.ERROR)
-    # One by one: what else dataset_dict.json names is not looked at.
-    found = [datasets.Dataset.load_from_disk(str(place)) for place in places]
+    is_saved = (folder / _DESCRIBED).exists() or (
+      folder / _TRAIN / 'state.json'
+    ).exists()
+    found = [*(_saved if is_saved else _of_parquet)(datasets, folder)]
     for split in found:
       split.data.validate(full=True)  # pyarrow aborts the process on damage met later
     return found
 
 
+def _saved(datasets, folder):
+  there = [one.name for one in folder.iterdir()]
+  for split in (_TRAIN, _test_of(there)):
+    place = folder / split
+    with files.opened(place / 'state.json') as file:
+      named = json.load(file)['_data_files']
+    files.require_inside(folder, [place / one['filename'] for one in named])
+    # One by one: what else dataset_dict.json names is not looked at.
+    yield datasets.Dataset.load_from_disk(str(place))
+
+
+def _test_of(there):
+  """The name of the split of test examples."""
+  return next((name for name in _TESTS if name in there), _TESTS[0])
+
+
+def _of_parquet(datasets, folder):
+  import pyarrow
+  from pyarrow import parquet
+
+  found = {}
+  for path in sorted(folder.rglob('*.parquet')):
+    words = '|'.join((_TRAIN, *_TESTS))
+    start, place = re.match(rf'({words})(?![a-z0-9])', path.name), path.parent
+    if start or place.name in (_TRAIN, *_TESTS):
+      place, split = (place, start[1]) if start else (place.parent, place.name)
+      found.setdefault(place, {}).setdefault(split, []).append(path)
+  if not found:
+    raise ValueError('it has neither')
+  whole = [one for one, own in found.items() if _TRAIN in own and _test_of(own) in own]
+  if len(whole) != 1:
+    every = listed(one.relative_to(folder) for one in found)
+    raise ValueError(f'{len(whole)} folders have both splits, of {every}; name one')
+  splits = found[whole[0]]
+  for split in (_TRAIN, _test_of(splits)):
+    tables = []
+    for path in splits[split]:
+      with files.opened(path) as file:
+        tables.append(parquet.read_table(file))
+    table = datasets.table.InMemoryTable(pyarrow.concat_tables(tables))
+    yield datasets.Dataset(table)
+
+
+def _is_encoded(feature):
+  """Whether a column has pictures as files, whoever described it."""
+  has_bytes = isinstance(feature, dict) and 'bytes' in feature
+  return (
+    hasattr(feature, 'mode') or has_bytes or getattr(feature, 'dtype', '') == 'binary'
+  )
+
+
 def _encoded(splits, image):
   """The pictures of all splits, as files; nothing if they are arrays."""
   for split in splits:
-    if hasattr(split.features.get(image), 'mode'):
+    if _is_encoded(split.features.get(image)):
       for batch in _undecoded(split.select_columns([image]), image).iter(1000):
         yield from (one and one['bytes'] for one in batch[image])
 
@@ -75,26 +141,23 @@ def _undecoded(split, image):
 
 
 def _read(flag, part, split, client, image, label, num_classes, mode):
+  """Name of a user, '' of all examples, the images and the labels."""
   datasets = assembled.package('huggingface', 'datasets')
-  if missing := {client, image, label} - set(split.features):
+  columns = [name for name in (client, image, label) if name]
+  if missing := set(columns) - set(split.features):
     has = ', '.join(split.features)
     raise DataError(f'{flag} has no column {min(missing)!r} in a split; it has {has}.')
-  is_encoded = isinstance(split.features[image], datasets.Image)
+  is_encoded = _is_encoded(split.features[image])
   if is_encoded:
     split = _undecoded(split, image)
-  for name in (client, image, label):
+  for name in columns:
     # Decoding would open what a path in the column names.
     if datasets.features.features.require_decoding(split.features[name]):
       raise DataError(f'{flag}: the column {name!r} is {split.features[name]}.')
-  ids = np.asarray(split.select_columns([client]).with_format('numpy')[:][client])
-  if ids.ndim != 1 or ids.dtype.kind not in 'iuU':
-    raise DataError(f'{flag}: the column {client!r} must hold numbers or text.')
-  names, numbers, sizes = np.unique(ids, return_inverse=True, return_counts=True)
-  rows = np.argsort(numbers, kind='stable')
+  names, rows, ends = _whose(flag, split, client)
   split = split.select_columns([image, label])
   split = split if is_encoded else split.with_format('numpy')
-  ends = np.cumsum(sizes)
-  for name, first, end in zip(names.tolist(), ends - sizes, ends, strict=True):
+  for name, first, end in zip(names, [0, *ends], ends, strict=False):
     with one_line(f'{flag}: the examples of {name!r} cannot be read'):
       mine = split[rows[first:end].tolist()]
       images, labels = mine[image], mine[label]
@@ -106,4 +169,15 @@ def _read(flag, part, split, client, image, label, num_classes, mode):
           if is_encoded:
             shape = images[0].shape if i else None
             images[i] = image_of(images[i]['bytes'], mode, shape, upright=True)
-    yield assembled.user(flag, name, images, labels)
+    yield name, images, labels
+
+
+def _whose(flag, split, client):
+  """The users' names, the rows user by user, and where those of each end."""
+  if not client:
+    return [''], np.arange(len(split)), [len(split)]
+  ids = np.asarray(split.select_columns([client]).with_format('numpy')[:][client])
+  if ids.ndim != 1 or ids.dtype.kind not in 'iuU':
+    raise DataError(f'{flag}: the column {client!r} must hold numbers or text.')
+  names, numbers, sizes = np.unique(ids, return_inverse=True, return_counts=True)
+  return names.tolist(), np.argsort(numbers, kind='stable'), np.cumsum(sizes).tolist()

@@ -55,7 +55,8 @@ def load_records(path: str) -> Dataset:
   with one_line(f'{flag} must be a folder written by moon_jax.data.convert'):
     files.require_inside(folder)
     index = files.arrays(folder / INDEX, kinds=_INDEX)
-    test_clients = files.arrays(folder / INDEX, ('test_client',)).get('test_client')
+    more = files.arrays(folder / INDEX, ('test_client', 'class_names'))
+    test_clients = more.get('test_client')
     files.opened(folder / RECORDS).close()
     train = (np.empty((0, *index['test_x'].shape[1:]), np.uint8), np.empty(0, np.int32))
     data = make_dataset(
@@ -64,6 +65,7 @@ def load_records(path: str) -> Dataset:
       (index['test_x'], index['test_y']),
       index['class_counts'].shape[1],
       (index['mean'], index['std']),
+      more.get('class_names', ()),
     )
     if not _fits(index, test_clients):
       raise DataError(f'{flag}: the arrays of {INDEX} disagree; convert it again.')

@@ -110,4 +110,6 @@ def _index(federation, rows, sums, test, statistics) -> dict[str, np.ndarray]:
     'test_x': images,
     'test_y': labels,
   }
+  if names := federation.class_names:
+    index['class_names'] = np.array(names, str)
   return index | ({} if ids is None else {'test_client': data.test_clients})

@@ -1,0 +1,59 @@
+"""LEAF's JSON: train/*.json and test/*.json, with `users` and their `user_data`."""
+
+import json
+import math
+import os
+import pathlib
+
+import numpy as np
+
+from moon_jax.core import files
+from moon_jax.core.errors import printable
+from moon_jax.data.arrays import DataError, one_line
+from moon_jax.data.federated import assembled
+
+
+def load_leaf(path: str) -> assembled.Federation:
+  """The users with training and test examples, in the order of the files.
+
+  Args:
+    path: the folder that holds train/ and test/. Images are rows of grey levels in
+      [0, 1] or [0, 255] (FEMNIST), or of three colours, of a square.
+
+  Raises:
+    DataError: when read: a file is missing, damaged or laid out in another way, or
+      holds text (CelebA's names of files, Shakespeare).
+  """
+  flag, root = f'--config.data.path={path!r}', pathlib.Path(os.path.expanduser(path))
+  splits = (assembled.once(flag, _read(flag, root, one)) for one in ('train', 'test'))
+  return assembled.Federation(flag, root.stem, *splits)
+
+
+def _read(flag, root, split):
+  wanted = f"{flag} must be a folder with LEAF's {split}/*.json"
+  with one_line(wanted):
+    found = sorted((root / split).glob('*.json'))
+  if not found:
+    raise DataError(f'{wanted}.')
+  for path in found:
+    with one_line(f"{flag}: {split}/{path.name} is no JSON of LEAF's users"):
+      with files.opened(path, root) as file:
+        content = json.load(file)
+      for name in content['users']:
+        own = content['user_data'][name]
+        told = f'{flag}: client {printable(str(name))!r}'
+        images = _images(told, np.asarray(own['x']))
+        yield assembled.user(flag, str(name), images, np.asarray(own['y']))
+
+
+def _images(told, rows):
+  """[n, pixels] -> [n, side, side] or [n, side, side, 3]; others as they are."""
+  if rows.dtype.kind in 'US':
+    raise DataError(f'{told} has text where images are needed.')
+  if rows.ndim != 2:
+    return rows
+  for channels in ((), (3,)):
+    side = math.isqrt(rows.shape[1] // math.prod(channels))
+    if side and side**2 * math.prod(channels) == rows.shape[1]:
+      return rows.reshape(-1, side, side, *channels)
+  return rows

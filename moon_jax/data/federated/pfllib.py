@@ -1,0 +1,80 @@
+"""PFLlib's folder of a data set: train/0.npz, test/0.npz, ..., one for each client.
+
+Each holds one pickled dict: x, channels first, in [-1, 1] or [0, 1], and y.
+"""
+
+import functools
+import os
+import pathlib
+import zipfile
+from collections.abc import Iterator
+
+import numpy as np
+
+from moon_jax.core import files
+from moon_jax.data import pickled
+from moon_jax.data.arrays import DataError, one_line
+from moon_jax.data.federated import assembled
+
+
+def load_pfllib(path: str) -> assembled.Federation:
+  """The clients with training and test examples, in the order of their numbers.
+
+  Args:
+    path: the folder that holds train/ and test/. Pixels in [-1, 1], as PFLlib's own
+      scripts leave them, become whole grey levels; if none of all is below 0, they are
+      taken as in [0, 1].
+
+  Raises:
+    DataError: a file is missing, damaged or laid out in another way.
+  """
+  flag, root = f'--config.data.path={path!r}', pathlib.Path(os.path.expanduser(path))
+  every = (_found(flag, root, one) for one in ('train', 'test'))
+  low = min(images.min(initial=0) for one in every for _, (images, _) in one)
+  is_signed = low < 0
+  read = functools.partial(_read, flag, root, is_signed)
+  splits = (assembled.once(flag, read(one)) for one in ('train', 'test'))
+  return assembled.Federation(flag, root.stem, *splits)
+
+
+def _read(flag, root, is_signed, split):
+  for number, (images, labels) in _found(flag, root, split):
+    if is_signed and (abs(images) <= 1).all():
+      images = np.rint((images + 1) * 127.5).astype(np.uint8)
+    yield assembled.user(flag, number, images, labels)
+
+
+def _found(
+  flag: str, root: pathlib.Path, split: str
+) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
+  """Number of a client, its images and labels as they are stored."""
+  wanted = f"{flag} must be a folder with PFLlib's {split}/0.npz and so on"
+  with one_line(wanted):
+    every = [p for p in (root / split).glob('*.npz') if p.stem.isdecimal()]
+  if not every:
+    raise DataError(f'{wanted}.')
+  for path in sorted(every, key=lambda one: int(one.stem)):
+    with one_line(f"{flag}: {split}/{path.name} is no file of PFLlib's"):
+      found = _dict_of(root, path)
+      if not all(isinstance(found[name], np.ndarray) for name in ('x', 'y')):
+        raise ValueError('x and y must be arrays')
+      images, labels = (np.asarray(found[name]) for name in ('x', 'y'))
+      if images.dtype.kind not in 'iuf':
+        raise ValueError(f'x is {images.dtype}')
+    yield int(path.stem), (images, labels)
+
+
+def _dict_of(root, path):
+  """The dict in the array `data`, which is pickled behind the header of the array."""
+  with (
+    files.opened(path, root) as file,
+    zipfile.ZipFile(file) as archive,
+    archive.open('data.npy') as array,
+  ):
+    version = np.lib.format.read_magic(array)
+    if version != (1, 0):
+      raise ValueError(f'its array is of version {version}')
+    shape, _, dtype = np.lib.format.read_array_header_1_0(array)
+    if dtype.kind != 'O' or shape != ():
+      raise ValueError(f'data is {dtype} of shape {shape}, not a dict')
+    return pickled.load(array.read()).item()

@@ -1,0 +1,225 @@
+"""Images in folders by class: torchvision's ImageFolder, Tiny-ImageNet, DomainNet."""
+
+import os
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.core import files
+from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.types import Dataset
+from moon_jax.data import decoded, npz
+from moon_jax.data.arrays import DataError, image_of, listed, mode_of, one_line
+from moon_jax.data.federated import users
+
+# What torchvision's ImageFolder takes for an image.
+ENDINGS = ('.jpg', '.jpeg', '.png', '.ppm', '.bmp', '.pgm', '.tif', '.tiff', '.webp')
+_TRAIN, _TESTS = 'train', ('test', 'val', 'validation', 'valid')
+_ANNOTATIONS = 'val/val_annotations.txt'
+_DRAW = 8  # of Purpose.SUBSET: smaller ones are those of limits and of made-up users
+
+
+class Picture(NamedTuple):
+  """An image that is not yet read.
+
+  Attributes:
+    path: of its file.
+    label: the name of its class.
+    domain: whose it is, of data that have domains; '' of others.
+  """
+
+  path: pathlib.Path
+  label: str
+  domain: str = ''
+
+
+def load_imagefolder(
+  path: str, test_fraction: float, test_seed: int, image_size: int
+) -> Dataset:
+  """Loads images whose folders are their classes.
+
+  The classes are numbered in the order of their names, and have these. A set is
+  divided, as train/ and test/ (or val/, where there is no labelled test/), each with
+  CLASS/*, or CLASS/images/* and val/val_annotations.txt as Tiny-ImageNet has them; or
+  by lists DOMAIN_train.txt and DOMAIN_test.txt, as DomainNet's; or it is one tree.
+  In DOMAIN/CLASS/* the domains are the users. What it all decodes to is kept in the
+  user's cache folder.
+
+  Args:
+    path: the folder.
+    test_fraction: of the images of each class (and domain) of a tree that is not
+      divided, that are drawn for the test; 0 of a divided one.
+    test_seed: of the draw.
+    image_size: pixels of each side, to which images are resized bilinearly; 0 if all
+      are alike.
+
+  Raises:
+    DataError: it is no such folder, or an image cannot be used.
+  """
+  flag = f'--config.data.path={path!r}'
+  root = pathlib.Path(os.path.expanduser(path)).absolute()
+  if not os.path.isdir(root):
+    raise DataError(f'{flag} is not a folder.')
+  draw = test_fraction, test_seed
+  return decoded.kept(
+    'imagefolder', root, lambda: _decode(flag, root, draw, image_size), draw, image_size
+  )
+
+
+def _decode(flag, root, draw, side):
+  with one_line(f'{flag} must be a folder of images by class'):
+    train, test = _divided(flag, root, *draw)
+  names = list(dict.fromkeys(one.label for one in train))
+  numbers = {name: number for number, name in enumerate(names)}
+  if strange := sorted({one.label for one in test}.difference(names)):
+    raise DataError(f'{flag}: the test has a class {strange[0]!r}, training has none.')
+  with one_line(f'{flag}: an image cannot be read'):
+    mode = mode_of(_encoded(root, one.path) for one in (*train, *test))
+  first = _pixels(flag, root, train[0].path, mode, side)
+  arrays = []
+  for split in (train, test):
+    arrays.append(np.empty((len(split), *first.shape), np.uint8))
+    for row, one in enumerate(split):
+      arrays[-1][row] = _pixels(flag, root, one.path, mode, side, first.shape)
+    arrays.append(np.array([numbers[one.label] for one in split]))
+  told = {'num_classes': len(names), 'class_names': names}
+  data = npz.dataset(flag, root.name, tuple(arrays), **told)
+  ids = ([one.domain for one in split] for split in (train, test))
+  return users.named(flag, data, *ids) if train[0].domain else data
+
+
+def _encoded(root, path):
+  with files.opened(path, root) as file:
+    return file.read()
+
+
+def _pixels(flag, root, path, mode, side, shape=None):
+  with one_line(f'{flag}: {str(path.relative_to(root))!r} cannot be used'):
+    pixels = image_of(_encoded(root, path), mode, side=side)
+    if shape and pixels.shape != shape:
+      sizes = ' and others '.join(f'{w}x{h}' for h, w, _ in (pixels.shape, shape))
+      raise DataError(
+        f'{flag}: {str(path.relative_to(root))!r} is {sizes} pixels; '
+        '--config.data.image_size=N resizes all to NxN.'
+      )
+    return pixels
+
+
+# --- which images there are -----------------------------------------------------------
+
+
+def _divided(flag, root, test_fraction, test_seed):
+  """The training and the test pictures, in the order of classes and names."""
+  there = [one.name for one in _folders(root)]
+  lists = {one: sorted(root.glob(f'*_{one}.txt')) for one in (_TRAIN, 'test')}
+  if all(lists.values()):
+    found = _listed(root, lists)
+  # A class may be called so too.
+  elif _TRAIN in there and not _images(root / _TRAIN):
+    found = _tree(flag, root / _TRAIN), _test(flag, root, there)
+  else:
+    found = _tree(flag, root), []
+  train, test = found
+  if not train:
+    raise DataError(f'{flag} has no images in folders by class: {_holds(root)}.')
+  if test and test_fraction:
+    raise DataError(
+      f'{flag} is divided already: leave out --config.data.test_fraction.'
+    )
+  if not test and not test_fraction:
+    raise DataError(
+      f'{flag} has no test images by class: {_holds(root)}. '
+      '--config.data.test_fraction=0.2 draws a fifth of each class.'
+    )
+  return (train, test) if test else _drawn(train, test_fraction, test_seed)
+
+
+def _holds(root):
+  return f'it holds {listed(sorted(one.name for one in root.iterdir()))}'
+
+
+def _folders(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Those inside, but .git, __MACOSX and the like."""
+  every = sorted(folder.iterdir())
+  return [one for one in every if one.is_dir() and one.name[:1] not in '._']
+
+
+def _images(folder: pathlib.Path) -> list[pathlib.Path]:
+  every = sorted(folder.iterdir())
+  return [p for p in every if p.suffix.lower() in ENDINGS and p.name[0] != '.']
+
+
+def _tree(flag, folder) -> list[Picture]:
+  """CLASS/*, CLASS/images/* or DOMAIN/CLASS/*; those of a class stand together."""
+  found, empty = [], []
+  for one in _folders(folder):
+    own, inside = _images(one), _folders(one)
+    if not own and [each.name for each in inside] == ['images']:
+      own = _images(inside[0])
+    found += [Picture(path, one.name) for path in own]
+    of_class = [] if own else [(each.name, _images(each)) for each in inside]
+    for label, paths in of_class:
+      found += [Picture(path, label, one.name) for path in paths]
+    if not own and not any(paths for _, paths in of_class):
+      empty.append(one.name)
+  if found and empty:
+    wanted = f'no image ({", ".join(ENDINGS)})'
+    raise DataError(f'{flag}: the folder {empty[0]!r} in {folder.name!r} has {wanted}.')
+  if len({bool(one.domain) for one in found}) > 1:
+    raise DataError(
+      f'{flag}: some folders in {folder.name!r} hold images, some folders.'
+    )
+  return sorted(found, key=lambda one: (one.label, one.domain))  # stable
+
+
+def _test(flag, root, there) -> list[Picture]:
+  """The test pictures beside train/; [] if none are labelled."""
+  if (root / _ANNOTATIONS).exists():
+    return sorted(_annotated(root), key=lambda one: (one.label, one.path))
+  for name in _TESTS:
+    # test/images/* without labels is no class 'images'.
+    inside = [one.name for one in _folders(root / name)] if name in there else []
+    if inside != ['images'] and inside and (found := _tree(flag, root / name)):
+      return found
+  return []
+
+
+def _annotated(root) -> Iterable[Picture]:
+  """Tiny-ImageNet's: a file, its class and its box in a line, with tabs between."""
+  for line in _encoded(root, root / _ANNOTATIONS).decode().splitlines():
+    name, label = line.split('\t')[:2]
+    yield Picture(root / 'val/images' / name, label)
+
+
+def _listed(root, lists) -> tuple[list[Picture], list[Picture]]:
+  """DomainNet's: DOMAIN/CLASS/file and the number of the class in a line."""
+  splits, numbers = [], {}
+  for paths in lists.values():
+    splits.append([])
+    for path in paths:
+      for line in _encoded(root, path).decode().splitlines():
+        name, number = line.rsplit(maxsplit=1)
+        domain, label = re.fullmatch('([^/]+)/([^/]+)/[^/]+', name).groups()
+        if numbers.setdefault(label, int(number)) != int(number):
+          raise ValueError(f'{path.name} has two numbers of the class {label!r}')
+        splits[-1].append(Picture(root / name, label, domain))
+  # A class has its number in the lists, as far as none is left out.
+  return tuple(sorted(one, key=lambda p: numbers[p.label]) for one in splits)
+
+
+def _drawn(pictures, fraction, seed):
+  """The training and the test pictures of one tree."""
+  rng, is_test = host_rng(seed, Purpose.SUBSET, _DRAW), np.zeros(len(pictures), bool)
+  kinds = {}
+  for row, one in enumerate(pictures):
+    kinds.setdefault((one.label, one.domain), []).append(row)
+  for rows in kinds.values():
+    number = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
+    is_test[rng.permutation(rows)[:number]] = True
+  return tuple(
+    [one for one, tested in zip(pictures, is_test, strict=True) if tested == split]
+    for split in (False, True)
+  )

@@ -1,0 +1,64 @@
+"""Which source reads what lies at a path: told by the names there alone."""
+
+import contextlib
+import itertools
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+
+from moon_jax.data.arrays import DataError
+from moon_jax.data.imagefolder import ENDINGS
+
+_MOST = 1000  # names of a folder that are looked at
+# Ending of a file -> its source; of a folder, a name in it (a regular expression of
+# the path below it) -> the source. The first that fits counts.
+_FILES = {'.npz': 'npz', '.h5': 'hdf5', '.hdf5': 'hdf5', '.sqlite': 'sqlite'}
+_PICTURE = rf'[^/]+({"|".join(map(re.escape, ENDINGS))})'
+_RAW = r'(MNIST|FashionMNIST|KMNIST|EMNIST)'
+_FOLDERS = {
+  r'train\.array_record': 'records',
+  r'dataset_dict\.json|(.*/)?[^/]+\.parquet': 'huggingface',
+  r'.+/\d+\.\d+\.\d+/features\.json': 'tfds',
+  rf'({_RAW}/)?raw/.+-ubyte(\.gz)?|cifar-100?-[^/]+/.+|train_32x32\.mat': 'torchvision',
+  r'train/\d+\.npz': 'pfllib',
+  r'train/.+\.json': 'leaf',
+  r'[^/]+\.npz': 'folder',
+  rf'([^/]+/){{1,3}}{_PICTURE}': 'imagefolder',
+}
+
+
+@contextlib.contextmanager
+def told(source: str, path: str) -> Iterator[None]:
+  """Adds to a DataError that another source reads what lies at a path, if one does."""
+  try:
+    yield
+  except DataError as error:
+    kind, name = found_at(path) if path else ('', '')
+    if not kind or kind == source:
+      raise
+    what = f'{str(error).removesuffix(".")}. What is there, such as {name}'
+    raise DataError(f'{what}, is read by --config.data.source={kind}.') from error
+
+
+def found_at(path: str) -> tuple[str, str]:
+  """The source that reads what lies at a path, and the name that tells; '' if none."""
+  root = pathlib.Path(os.path.expanduser(path))
+  if os.path.isfile(root):
+    return _FILES.get(root.suffix, ''), root.name
+  names = list(_below(root, 4)) if os.path.isdir(root) else []
+  for pattern, source in _FOLDERS.items():
+    for name in names:
+      if re.fullmatch(pattern, name, re.IGNORECASE):
+        return source, name
+  return '', ''
+
+
+def _below(folder: pathlib.Path, depth: int, start: str = '') -> Iterator[str]:
+  """Paths of files, of the first few names of every folder; no link is followed."""
+  with contextlib.suppress(OSError), os.scandir(folder) as every:
+    for one in sorted(itertools.islice(every, _MOST), key=lambda one: one.name)[:20]:
+      if one.is_dir(follow_symlinks=False) and depth > 1:
+        yield from _below(pathlib.Path(one.path), depth - 1, f'{start}{one.name}/')
+      elif one.is_file(follow_symlinks=False):
+        yield f'{start}{one.name}'

@@ -1,0 +1,263 @@
+"""What torchvision's data sets leave in their folder; torchvision itself is not needed.
+
+MNIST, FashionMNIST, KMNIST and EMNIST as idx files, gzipped or not; CIFAR-10 and 100 as
+pickles or in the binary version; SVHN's MATLAB files.
+"""
+
+import functools
+import gzip
+import math
+import os
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.core import files
+from moon_jax.core.errors import did_you_mean
+from moon_jax.core.types import Dataset
+from moon_jax.data import npz, pickled
+from moon_jax.data.arrays import PIXEL_STATISTICS, DataError, listed, one_line
+
+_FASHION = (
+  *('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat'),
+  *('Sandal', 'Shirt', 'Sneaker', 'Bag', 'Ankle boot'),
+)
+_SPLITS = ('byclass', 'bymerge', 'balanced', 'letters', 'digits', 'mnist')
+_SIDE = 32  # pixels of CIFAR's images
+_ENDS = ('', '.gz')
+_UBYTE = 8  # an idx file's sign of uint8
+
+
+class _Place(NamedTuple):
+  """Where a data set is.
+
+  Attributes:
+    root: the user's folder, which nothing leads out of.
+    folder: in which the files are.
+  """
+
+  root: pathlib.Path
+  folder: pathlib.Path
+
+  def has(self, name: str) -> bool:
+    return (self.folder / name).exists()
+
+  def bytes(self, name: str) -> bytes:
+    """The content of a file, or of the same gzipped."""
+    if self.has(f'{name}.gz') and not self.has(name):
+      return gzip.decompress(self.bytes(f'{name}.gz'))
+    with files.opened(self.folder / name, self.root) as file:
+      return file.read()
+
+
+def load_torchvision(path: str, name: str) -> Dataset:
+  """Loads a data set from the folder that torchvision has for it.
+
+  Args:
+    path: torchvision's `root`, or the folder of the set in it.
+    name: 'mnist', 'fashion_mnist', 'kmnist', 'emnist/balanced' (or another split),
+      'cifar10', 'cifar100' (the fine labels) or 'svhn'; torchvision's own names
+      ('FashionMNIST') do, too. EMNIST's images, which lie on their side, are turned.
+
+  Raises:
+    DataError: the name is unknown, or the files are not there or damaged.
+  """
+  flag, (known, _, split) = f'--config.data.path={path!r}', name.partition('/')
+  known = known.lower().replace('_', '').removesuffix('cropped')
+  if known not in _SETS or split not in (_SPLITS if known == 'emnist' else ('',)):
+    every = [*dict.fromkeys(s.name for s in _SETS.values()), *_every_emnist()]
+    told = f'--config.data.name={name!r} is not one of {", ".join(every)}'
+    raise DataError(f'{told}.{did_you_mean(name, every)}')
+  one, root = _SETS[known], pathlib.Path(os.path.expanduser(path)).absolute()
+  if not os.path.isdir(root):
+    raise DataError(f'{flag} is not a folder.')
+  place = _found(flag, root, one, split)
+  with one_line(f'{flag}: {place.folder.name!r} is no {name} of torchvision'):
+    (*arrays, names) = one.read(place, split)
+  statistics = PIXEL_STATISTICS.get(one.name)
+  more = {'statistics': statistics, 'class_names': names}
+  return npz.dataset(flag, one.name, tuple(arrays), len(names) or 10, **more)
+
+
+def _every_emnist():
+  return [f'emnist/{split}' for split in _SPLITS]
+
+
+def _found(flag, root, one, split) -> _Place:
+  """The folder that has the first of the files that the set needs."""
+  first = [name.format(split=split) for name in one.files]
+  for inside in map(pathlib.Path, one.folders):
+    for folder in (root / inside, root / inside.name, root):
+      place = _Place(root, folder)
+      # FashionMNIST/raw has files of the same names.
+      is_its = folder.parts[len(folder.parts) - len(inside.parts) :] == inside.parts
+      if is_its and any(place.has(f'{name}{end}') for name in first for end in _ENDS):
+        return place
+  there = listed(sorted(each.name for each in root.iterdir()))
+  wanted = pathlib.Path(one.folders[0], first[0])
+  raise DataError(f'{flag} has no {wanted}, as torchvision leaves it; it has {there}.')
+
+
+# --- idx ------------------------------------------------------------------------------
+
+
+def _idx(place: _Place, name: str, axes: int) -> np.ndarray:
+  data = place.bytes(name)
+  start = 4 + 4 * axes
+  sizes = np.frombuffer(data[4:start], '>u4').tolist()
+  if data[:4] != bytes([0, 0, _UBYTE, axes]) or len(data) != start + math.prod(sizes):
+    raise ValueError(f'{name} is no idx file of uint8, or torn')
+  return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)
+
+
+def _read_idx(place, split, names=(), starts=('train', 't10k')):
+  arrays = []
+  for start in starts:
+    arrays.append(_idx(place, f'{start}-images-idx3-ubyte', 3))
+    arrays.append(_idx(place, f'{start}-labels-idx1-ubyte', 1))
+  return *arrays, names
+
+
+_LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
+_DIGITS = '0123456789'
+# EMNIST's classes: 'bymerge' and 'balanced' have these small letters alone.
+_MERGED = f'{_DIGITS}{_LETTERS}abdefghnqrt'
+_EMNIST = {
+  'byclass': f'{_DIGITS}{_LETTERS}{_LETTERS.lower()}',
+  'bymerge': _MERGED,
+  'balanced': _MERGED,
+  'letters': _LETTERS.lower(),
+  'digits': _DIGITS,
+  'mnist': _DIGITS,
+}
+
+
+def _read_emnist(place, split):
+  starts = [f'emnist-{split}-{part}' for part in ('train', 'test')]
+  *arrays, names = _read_idx(place, split, tuple(_EMNIST[split]), starts)
+  if split == 'letters':  # which count from 1
+    arrays[1::2] = (labels.astype(int) - 1 for labels in arrays[1::2])
+  arrays[::2] = (images.transpose(0, 2, 1) for images in arrays[::2])
+  return *arrays, names
+
+
+# --- CIFAR ----------------------------------------------------------------------------
+
+
+def _unpickled(place, name):
+  found = pickled.load(place.bytes(name))
+  return {_word(key): value for key, value in found.items()}
+
+
+def _word(name):
+  return name.decode() if isinstance(name, bytes) else name
+
+
+def _of_rows(rows: np.ndarray) -> np.ndarray:
+  """[M, C * H * W] -> [M, H, W, C]."""
+  if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8:
+    raise ValueError('data is no array of uint8')
+  return rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
+
+
+def _of_pickles(place, splits, label, meta) -> tuple:
+  arrays = []
+  for batches in splits:
+    found = [_unpickled(place, name) for name in batches]
+    arrays.append(np.concatenate([_of_rows(one['data']) for one in found]))
+    labels = [number for one in found for number in one[label]]
+    if any(type(number) is not int for number in labels):
+      raise ValueError(f'{label} holds what is no number')
+    arrays.append(np.array(labels))
+  names = _unpickled(place, meta[0])[meta[1]] if place.has(meta[0]) else ()
+  return *arrays, tuple(map(_word, names))
+
+
+def _of_binary(place, splits, num_labels, meta) -> tuple:
+  """Rows of the labels, of which the last is the fine one, and the pixels."""
+  arrays = []
+  for batches in splits:
+    data = b''.join(place.bytes(name) for name in batches)
+    rows = np.frombuffer(data, np.uint8).reshape(-1, num_labels + 3 * _SIDE**2)
+    arrays += [_of_rows(rows[:, num_labels:]), rows[:, num_labels - 1]]
+  names = place.bytes(meta).decode().split() if place.has(meta) else ()
+  return *arrays, tuple(names)
+
+
+def _read_cifar10(place, split):
+  batches = [f'data_batch_{number}' for number in range(1, 6)]
+  if place.has('data_batch_1.bin'):
+    names = [f'{name}.bin' for name in batches], ['test_batch.bin']
+    return _of_binary(place, names, 1, 'batches.meta.txt')
+  meta = 'batches.meta', 'label_names'
+  return _of_pickles(place, (batches, ['test_batch']), 'labels', meta)
+
+
+def _read_cifar100(place, split):
+  if place.has('train.bin'):
+    names = ['train.bin'], ['test.bin']
+    return _of_binary(place, names, 2, 'fine_label_names.txt')
+  meta = 'meta', 'fine_label_names'
+  return _of_pickles(place, (['train'], ['test']), 'fine_labels', meta)
+
+
+# --- SVHN -----------------------------------------------------------------------------
+
+
+def _read_svhn(place, split):
+  from scipy import io as matlab
+
+  arrays = []
+  for part in ('train', 'test'):
+    with files.opened(place.folder / f'{part}_32x32.mat', place.root) as file:
+      found = matlab.loadmat(file, variable_names=('X', 'y'))
+    # Images [H, W, C, M]; the class of the digit 0 is 10.
+    arrays += [np.moveaxis(found['X'], 3, 0), found['y'].ravel() % 10]
+  return *arrays, ()
+
+
+class _Set(NamedTuple):
+  """A data set of torchvision.
+
+  Attributes:
+    name: TFDS's, where it has the set.
+    folders: below the root, in which it may be.
+    files: of which one must be there.
+    read: (place, split) -> train_x, train_y, test_x, test_y and the classes' names.
+  """
+
+  name: str
+  folders: tuple[str, ...]
+  files: tuple[str, ...]
+  read: Callable[[_Place, str], tuple]
+
+
+_IDX = ('train-images-idx3-ubyte',)
+_SETS = {
+  'mnist': _Set('mnist', ('MNIST/raw',), _IDX, _read_idx),
+  'fashionmnist': _Set(
+    'fashion_mnist',
+    ('FashionMNIST/raw',),
+    _IDX,
+    functools.partial(_read_idx, names=_FASHION),
+  ),
+  'kmnist': _Set('kmnist', ('KMNIST/raw',), _IDX, _read_idx),
+  'emnist': _Set(
+    'emnist', ('EMNIST/raw',), ('emnist-{split}-train-images-idx3-ubyte',), _read_emnist
+  ),
+  'cifar10': _Set(
+    'cifar10',
+    ('cifar-10-batches-py', 'cifar-10-batches-bin'),
+    ('data_batch_1', 'data_batch_1.bin'),
+    _read_cifar10,
+  ),
+  'cifar100': _Set(
+    'cifar100',
+    ('cifar-100-python', 'cifar-100-binary'),
+    ('train', 'train.bin'),
+    _read_cifar100,
+  ),
+  'svhn': _Set('svhn_cropped', ('.',), ('train_32x32.mat',), _read_svhn),
+}

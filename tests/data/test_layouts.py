@@ -1,0 +1,404 @@
+"""What other projects leave on the disk: read pixel for pixel, or refused in a line."""
+
+import json
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from moon_jax.core.errors import ExitCode
+from moon_jax.data import convert, pickled, sources
+from moon_jax.data.arrays import DataError
+from tests.data import federations, layouts
+from tests.data.layouts import NAMES, knobs, save
+from tests.data.test_federated import by_user
+from tests.data.test_strangers import flags
+
+FOUND = federations.federation()
+TREE = {'test_fraction': 0.0, 'test_seed': 0, 'image_size': 0}
+# Layouts with three colours, and with images of another size.
+COLOURS = {'imagefolder', 'tiny_imagenet', 'parquet', 'parquet_in_folders', 'saved'}
+LARGE = {'cifar10', 'cifar100', 'cifar_binary', 'cifar100_binary', 'svhn'}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+def load(given, **changes):
+  options = {name.removeprefix('data.'): value for name, value in given.items()}
+  if options['source'] == 'imagefolder':
+    options = TREE | options
+  return sources.load(**({'limit': 0} | options | changes))
+
+
+def as_rows(images, labels):
+  return sorted((x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True))
+
+
+def check(data, wanted):
+  for split, (images, labels) in wanted.items():
+    found, own = (getattr(data, f'{split}_{what}') for what in ('images', 'labels'))
+    assert found.dtype == np.uint8
+    assert found.shape == images.shape
+    assert as_rows(found, own) == as_rows(images, labels)
+
+
+@pytest.mark.parametrize('layout', layouts.WITHOUT_USERS, ids=lambda one: one.__name__)
+def test_every_layout_has_its_pixels_and_labels(layout, tmp_path, capsys):
+  data = load(layout(tmp_path, FOUND))
+  name = layout.__name__
+  side = layouts.SIDE if name in LARGE else 8
+  check(data, layouts.together(FOUND, side, 3 if name in COLOURS | LARGE else 1))
+  assert data.clients is None
+  if name in COLOURS | LARGE - {'svhn'}:
+    assert data.class_names == NAMES
+  elif 'emnist' in name:
+    assert data.class_names[:4] == (*('abcd' if 'letters' in name else '0123'),)
+  else:
+    assert data.class_names[8:] == (('Bag', 'Ankle boot') if 'fashion' in name else ())
+
+
+@pytest.mark.parametrize('layout', layouts.WITH_USERS, ids=lambda one: one.__name__)
+def test_every_user_has_what_is_the_users(layout, tmp_path):
+  data = load(layout(tmp_path, FOUND))
+  numbers = {name: n for n, name in enumerate(FOUND['train'] | FOUND['test'])}
+  called = {'domainnet': lambda name: name.replace('\x1b', ''), 'leaf': str}
+  for split, wanted in FOUND.items():
+    found = by_user(data, split)
+    assert len(found) == len(wanted)
+    for name, pair in wanted.items():
+      own = found[called.get(layout.__name__, numbers.get)(name)]
+      assert as_rows(*own) == as_rows(*pair)
+  assert data.class_names == (NAMES if layout is layouts.domainnet else ())
+
+
+# --- folders of images ----------------------------------------------------------------
+
+
+def one_tree(folder):
+  """The federation's training images as CLASS/*, also in another format."""
+  given = layouts.imagefolder(folder, {'train': FOUND['train']})
+  return given | {'data.path': f'{folder}/set/train'}
+
+
+def test_a_tree_is_divided_class_by_class_and_by_seed(tmp_path):
+  given = one_tree(tmp_path)
+  with pytest.raises(
+    DataError, match=r'no test images by class: it holds ant, bee, .*0\.2'
+  ):
+    load(given)
+  data, again, other = (
+    load(given, test_fraction=0.25, test_seed=seed) for seed in (0, 0, 1)
+  )
+  assert sources.digest(data) == sources.digest(again) != sources.digest(other)
+  images, labels = layouts.together(FOUND, channels=3)['train']
+  sizes = np.bincount(labels)
+  np.testing.assert_array_equal(np.bincount(data.test_labels), np.rint(sizes / 4))
+  both = [np.concatenate(pair) for pair in zip(data[1:3], data[3:5], strict=True)]
+  assert as_rows(*both) == as_rows(images, labels)
+
+
+def test_domains_are_users_and_a_class_may_be_called_train(tmp_path):
+  rng = np.random.default_rng(0)
+  for domain in ('clipart', 'sketch'):
+    for label in ('train', 'bus'):
+      for n in range(4):
+        image = rng.integers(0, 256, (6, 5, 3), np.uint8)
+        save(tmp_path / f'set/{domain}/{label}/{n}.jpg', image)
+  given = knobs('imagefolder', tmp_path / 'set', test_fraction=0.5)
+  data = load(given)
+  assert data.clients.tolist() == ['clipart', 'sketch']
+  assert np.bincount(data.test_clients).tolist() == [4, 4]
+  one = load(given | {'data.path': f'{tmp_path}/set/clipart'})
+  assert (one.class_names, one.clients) == (('bus', 'train'), None)
+  assert np.bincount(one.train_labels).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize('test', ['val', 'valid', 'validation'])
+def test_val_is_the_test_where_there_is_no_labelled_one(test, tmp_path):
+  given = layouts.imagefolder(tmp_path, FOUND, test)
+  for name in ('test/images/0.png', '__MACOSX/0.png', '.git/x/0.png'):
+    save(tmp_path / 'set' / name, np.zeros((8, 8, 3), np.uint8))
+  check(load(given), layouts.together(FOUND, channels=3))
+
+
+def test_channels_are_those_of_all_images(tmp_path):
+  """Grey, palette and transparent ones beside RGB: Pillow's convert('RGB')."""
+  given = one_tree(tmp_path)
+  noise = Image.fromarray(
+    np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+  )
+  modes = {'ant': 'L', 'bee': 'P', 'cat': 'RGBA'}
+  for name, mode in modes.items():
+    noise.convert(mode).save(tmp_path / f'set/train/{name}/zz.png')
+  data = load(given, test_fraction=0.1)
+  rows = {x.tobytes() for x in (*data.train_images, *data.test_images)}
+  for name in modes:
+    right = Image.open(tmp_path / f'set/train/{name}/zz.png').convert('RGB')
+    assert np.asarray(right).tobytes() in rows
+  assert data.train_images.shape[1:] == (8, 8, 3)
+
+
+def test_sizes_are_equal_or_made_so(tmp_path):
+  given = one_tree(tmp_path)
+  wide = np.full((4, 12, 3), 90, np.uint8)
+  save(tmp_path / 'set/train/bee/wide.png', wide)
+  line = "'bee/wide.png' is 12x4 and others 8x8 pixels; --config.data.image_size=N"
+  with pytest.raises(DataError, match=line):
+    load(given, test_fraction=0.1)
+  data = load(given, test_fraction=0.1, image_size=16)
+  assert data.train_images.shape[1:] == (16, 16, 3)
+  every = np.concatenate([data.train_images, data.test_images])
+  assert (every == 90).all((1, 2, 3)).sum() == 1
+  images = layouts.together(FOUND, channels=3)['train'][0]
+  right = np.asarray(Image.fromarray(images[0]).resize((16, 16), Image.BILINEAR))
+  assert (every == right).all((1, 2, 3)).sum() == 1
+
+
+def test_images_are_decoded_once(tmp_path, monkeypatch):
+  given = layouts.domainnet(tmp_path, FOUND)
+  first = load(given)
+  for path in (tmp_path / 'set').rglob('*.png'):
+    state = path.stat()
+    path.write_bytes(b'x' * state.st_size)
+    break
+  with pytest.raises(DataError, match='looks like no picture'):
+    load(given)
+  shutil.rmtree(tmp_path / 'set')
+  layouts.domainnet(tmp_path, FOUND)
+  second = load(given)
+  monkeypatch.setattr('moon_jax.data.imagefolder._decode', None)
+  kept = load(given)
+  assert kept.class_names == NAMES
+  assert len({sources.digest(one) for one in (first, second, kept)}) == 1
+
+
+# --- refused --------------------------------------------------------------------------
+
+
+def spoilt(layout, change, line, **options):
+  return pytest.param(layout, change, line, options, id=f'{layout.__name__}: {line}')
+
+
+def without(name):
+  return lambda place: shutil.rmtree(place / name)
+
+
+def file(name, content=b'', cut=None):
+  """The file has this content, or lacks its last bytes."""
+
+  def change(place):
+    path = place / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(path.read_bytes()[:cut] if cut else content)
+
+  return change
+
+
+BATCH = 'cifar-10-batches-py/test_batch'
+LABELS = 'MNIST/raw/train-labels-idx1-ubyte.gz'
+IMAGES = 'MNIST/raw/train-images-idx3-ubyte'
+USERS = 'train/all_data_0_niid_train.json'
+ODD = {'labels': [0], 'data': np.zeros((1, 5), np.uint8)}
+TEXT = {'users': ['a'], 'user_data': {'a': {'x': ['1.jpg'], 'y': [0]}}}
+REFUSED = [
+  spoilt(layouts.imagefolder, without('test'), 'no test images by class: it holds tra'),
+  spoilt(layouts.imagefolder, without('train/ant'), "test has a class 'ant', training"),
+  spoilt(
+    layouts.imagefolder, file('train/eel/a.txt'), "folder 'eel' in 'train' has no"
+  ),
+  spoilt(
+    layouts.imagefolder, file('train/eel/a.gif'), "folder 'eel' in 'train' has no"
+  ),
+  spoilt(
+    layouts.imagefolder, file('train/ant/a.bmp', b'BM'), "ant/a.bmp' cannot be us"
+  ),
+  spoilt(layouts.imagefolder, lambda place: None, 'divided already', test_fraction=0.1),
+  spoilt(
+    layouts.tiny_imagenet, file('val/val_annotations.txt', b'a'), 'by class: Value'
+  ),
+  spoilt(layouts.domainnet, file('f_train.txt', b'a/b 0'), 'folder of images by class'),
+  spoilt(layouts.domainnet, file('f_train.txt', b'a/ant/b 3'), 'numbers of the class'),
+  spoilt(
+    layouts.mnist, without('MNIST'), 'no MNIST/raw/train-images-idx3-ubyte, as to'
+  ),
+  spoilt(layouts.mnist, file(LABELS), "'raw' is no mnist of torchvision: .*idx file"),
+  spoilt(layouts.mnist, file(IMAGES, cut=-1), 'is no idx file of uint8, or torn'),
+  spoilt(
+    layouts.mnist, lambda place: None, 'is not one of .* mean', name='fashon_mnist'
+  ),
+  spoilt(layouts.emnist, lambda place: None, 'emnist/letters', name='emnist'),
+  spoilt(layouts.cifar10, file(BATCH, cut=-9), 'ValueError: the pickle is torn'),
+  spoilt(layouts.cifar10, file(BATCH, pickle.dumps(ODD)), 'cannot reshape'),
+  spoilt(
+    layouts.cifar10, file(BATCH, pickle.dumps(print)), 'names builtins.print, and'
+  ),
+  spoilt(
+    layouts.cifar_binary, file('cifar-10-batches-bin/test_batch.bin', b'a'), 'resh'
+  ),
+  spoilt(layouts.svhn, file('train_32x32.mat', b'a' * 200), 'no svhn of torchvision'),
+  spoilt(layouts.parquet, without('data'), 'splits train and test: .* has neither'),
+  spoilt(
+    layouts.parquet, file('data/test-1.parquet', b'PAR1'), 'splits train and test'
+  ),
+  spoilt(layouts.parquet, lambda place: None, "column 'it'|has img", label='it'),
+  spoilt(layouts.leaf, file(USERS, b'[1'), 'is no JSON of LEAF'),
+  spoilt(layouts.leaf, file(USERS, json.dumps(TEXT).encode()), "'a' has text where"),
+  spoilt(layouts.leaf, without('test'), "folder with LEAF's test/"),
+  spoilt(layouts.pfllib, without('test'), "folder with PFLlib's test/0.npz and so on"),
+  spoilt(layouts.pfllib, file('train/9.npz', b'a'), 'train/9.npz is no file of PFLlib'),
+]
+
+
+@pytest.mark.parametrize(('layout', 'change', 'line', 'options'), REFUSED)
+def test_what_is_no_such_layout_is_told(layout, change, line, options, tmp_path):
+  given = layout(tmp_path, FOUND)
+  change(tmp_path / 'set')
+  with pytest.raises(DataError, match=line) as caught:
+    load(given, **options)
+  assert '\n' not in str(caught.value)
+  assert str(caught.value).startswith('--config.data.')
+
+
+@pytest.mark.parametrize(
+  ('layout', 'source'),
+  [
+    (layouts.imagefolder, 'torchvision'),
+    (layouts.tiny_imagenet, 'leaf'),
+    (layouts.domainnet, 'folder'),
+    (layouts.mnist, 'imagefolder'),
+    (layouts.cifar_binary, 'npz'),
+    (layouts.svhn, 'huggingface'),
+    (layouts.parquet, 'imagefolder'),
+    (layouts.saved, 'leaf'),
+    (layouts.leaf, 'pfllib'),
+    (layouts.pfllib, 'folder'),
+    (layouts.keras, 'pfllib'),
+  ],
+)
+def test_the_source_that_reads_it_is_named(layout, source, tmp_path, capsys):
+  given = layout(tmp_path, FOUND)
+  asked = {'data.source': source, 'data.path': given['data.path']}
+  asked |= {'data.name': 'cifar10'} if source == 'torchvision' else {}
+  assert convert.main([*flags(asked), f'--out={tmp_path}/out.npz']) == ExitCode.USAGE
+  told = capsys.readouterr().err
+  assert told.endswith(f', is read by --config.data.source={given["data.source"]}.\n')
+  assert told.count('\n') == 1
+
+
+# --- pickles --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('protocol', range(pickle.HIGHEST_PROTOCOL + 1))
+def test_arrays_of_every_protocol(protocol):
+  arrays = [
+    *(np.arange(6, dtype=kind).reshape(2, 3) for kind in ('u1', '>i4', 'f8')),
+    np.asfortranarray(np.arange(6).reshape(2, 3)),
+    np.zeros((2, 4), bool),
+  ]
+  for array in arrays:
+    found = pickled.load(pickle.dumps({'it': array}, protocol))['it']
+    # Protocol 5 keeps another order of bytes, as with numpy's own functions.
+    assert found.dtype.newbyteorder('=') == array.dtype.newbyteorder('=')
+    np.testing.assert_array_equal(np.asarray(found), array)
+  objects = pickle.dumps(np.array({'x': np.arange(3), b'y': [1, 2]}), protocol)
+  found = pickled.load(objects).item()
+  assert (found['x'].tolist(), found[b'y']) == ([0, 1, 2], [1, 2])
+
+
+def test_words_of_python_2_are_bytes():
+  # As cPickle of Python 2 with numpy 1 wrote CIFAR-10: {'data': uint8 [1, 3]}.
+  data = (
+    b'\x80\x02}q\x01U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\n'
+    b'ndarray\nq\x04K\x00\x85U\x01b\x87Rq\x05(K\x01K\x01K\x03\x86cnumpy\ndtype\nq\x06'
+    b'U\x02u1K\x00K\x01\x87Rq\x07(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK'
+    b'\x00tb\x89U\x03\x01\x02\xfftbs.'
+  )
+  ((name, array),) = pickled.load(data).items()
+  assert (name, array.tolist()) == (b'data', [[1, 2, 255]])
+
+
+class _Calls:
+  """Pickled as a call of a function with these arguments, and then with a state."""
+
+  def __init__(self, *parts):
+    self._parts = parts
+
+  def __reduce__(self):
+    return self._parts
+
+
+def _forged(state):
+  return _Calls(np._core.multiarray._reconstruct, (np.ndarray, (0,), b'b'), state)
+
+
+def _state(shape, kind, values):
+  return (1, shape, np.dtype(kind), False, values)
+
+
+@pytest.mark.parametrize(
+  'forged',
+  [
+    _Calls(eval, ('1',)),
+    _Calls(np.lib.format.open_memmap, ('x', 'w+')),
+    _Calls(np.dtype, ('V8',)),
+    _Calls(np.dtype, ('i4,i4',)),
+    _Calls(np.ndarray, ((9,),)),
+    _forged(_state((4,), 'u1', b'abc')),
+    _forged(_state((-1, -3), 'u1', b'abc')),
+    _forged(_state((2**40, 2**40), 'u1', b'')),
+    _forged(_state((8,), 'O', b'a' * 64)),
+    _forged(_state((1,), 'i8', [1])),
+    _Calls(np.dtype, ('O',), (3, '!', None, None, None, -1, -1, 63)),
+  ],
+)
+def test_a_pickle_names_arrays_alone_that_hold_what_they_say(forged):
+  data = pickle.dumps(forged, 2)
+  with pytest.raises((ValueError, TypeError)):
+    pickled.load(data)
+
+
+# --- converted ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'layout', [layouts.mnist, layouts.saved, layouts.domainnet, layouts.leaf]
+)
+def test_convert_writes_a_file_of_any_source(layout, tmp_path, capsys):
+  given, out = layout(tmp_path, FOUND), tmp_path / 'made/set.npz'
+  assert convert.main([*flags(given), f'--out={out}']) == ExitCode.DONE
+  assert '52 training and 26 test examples of' in capsys.readouterr().out
+  one, other = load(given), load(knobs('npz', out))
+  for name in ('train_images', 'train_labels', 'test_images', 'test_labels'):
+    np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+  assert one.class_names == other.class_names
+  assert sources.digest(one) == sources.digest(other)
+
+
+def test_records_keep_the_names_of_classes(tmp_path):
+  given = layouts.domainnet(tmp_path, FOUND)
+  assert convert.main([*flags(given), f'--out={tmp_path}/out']) == ExitCode.DONE
+  assert load(knobs('records', tmp_path / 'out')).class_names == NAMES
+
+
+def test_text_labels_name_the_classes(tmp_path):
+  arrays = {}
+  for split, (images, labels) in layouts.together(FOUND).items():
+    arrays |= {f'{split}_x': images, f'{split}_y': np.array(NAMES)[labels]}
+  np.savez(tmp_path / 'a.npz', **arrays)
+  data = load(knobs('npz', tmp_path / 'a.npz'))
+  check(data, layouts.together(FOUND))
+  assert data.class_names == NAMES
+  arrays['test_y'][3] = 'eel'
+  np.savez(tmp_path / 'a.npz', **arrays)
+  with pytest.raises(
+    DataError, match="test_y holds 'eel', a class that train_y has not"
+  ):
+    load(knobs('npz', tmp_path / 'a.npz'))
+  np.savez(tmp_path / 'a.npz', **arrays | {'class_names': np.zeros(3)})
+  with pytest.raises(DataError, match='class_names must be text'):
+    load(knobs('npz', tmp_path / 'a.npz'))
