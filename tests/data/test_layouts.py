@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import moon_jax
 from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert, pickled, sources
 from moon_jax.data.arrays import DataError
+from moon_jax.report import groups, sections
+from moon_jax.report import runs as report_runs
 from tests.data import federations, layouts
 from tests.data.layouts import NAMES, knobs, save
 from tests.data.test_federated import by_user
 from tests.data.test_strangers import flags
+from tests.run_directories import TINY
 
 FOUND = federations.federation()
 TREE = {'test_fraction': 0.0, 'test_seed': 0, 'image_size': 0}
@@ -74,6 +78,21 @@ def test_every_user_has_what_is_the_users(layout, tmp_path):
       own = found[called.get(layout.__name__, numbers.get)(name)]
       assert as_rows(*own) == as_rows(*pair)
   assert data.class_names == (NAMES if layout is layouts.domainnet else ())
+
+
+@pytest.mark.parametrize('scale', ['signed', 'unit', 'whole'])
+def test_pixels_of_pfllib_mean_the_same_for_all(scale, tmp_path):
+  bright = {'a': (np.full((4, 8, 8), 200, np.uint8), np.arange(4) % 2)}
+  dark = {'b': (np.full((4, 8, 8), 3, np.uint8), np.arange(4) % 2)}
+  found = {'train': bright | dark, 'test': dark}
+  pixels = {
+    'signed': lambda x: x / np.float32(127.5) - 1,
+    'unit': lambda x: x / np.float32(255),
+    'whole': lambda x: x.astype(np.int64),
+  }
+  data = load(layouts.pfllib(tmp_path, found, pixels[scale]))
+  assert np.unique(data.train_images[:4]).tolist() == [200]
+  assert np.unique(data.train_images[4:]).tolist() == [3]
 
 
 # --- folders of images ----------------------------------------------------------------
@@ -262,6 +281,7 @@ def test_what_is_no_such_layout_is_told(layout, change, line, options, tmp_path)
     load(given, **options)
   assert '\n' not in str(caught.value)
   assert str(caught.value).startswith('--config.data.')
+  assert f'read by --config.data.source={given["data.source"]}' not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -402,3 +422,29 @@ def test_text_labels_name_the_classes(tmp_path):
   np.savez(tmp_path / 'a.npz', **arrays | {'class_names': np.zeros(3)})
   with pytest.raises(DataError, match='class_names must be text'):
     load(knobs('npz', tmp_path / 'a.npz'))
+
+
+# --- a run ----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures('quick_runs')
+def test_one_set_from_two_sources_is_one_run_and_records_its_classes(tmp_path):
+  """Number for number; the names of the classes go into the records of both."""
+  given = layouts.imagefolder(tmp_path, FOUND)
+  words = [*flags(given), f'--out={tmp_path}/set.npz']
+  assert convert.main(words) == ExitCode.DONE
+  digits, runs = 'configs/digits_moon.py', []
+  for name, one in (('one', given), ('two', knobs('npz', tmp_path / 'set.npz'))):
+    changes = TINY | one | {'algorithm': 'fedavg', 'data.limit': 0}
+    config = moon_jax.load_config(digits, changes)
+    runs.append(moon_jax.run(config, tmp_path / name))
+  assert runs[0].metrics == runs[1].metrics
+  for run in runs:
+    saved = json.loads((run.workdir / 'config.json').read_text())
+    assert saved['images']['class_names'] == list(NAMES)
+    (found,) = report_runs.find([run.workdir], print)
+    assert found.class_names(4) == NAMES
+    assert found.class_names(5) == ()
+    (setting,) = groups.settings([found], groups.Choice(None, ('seed',), {}))
+    (matrix,) = sections.partition(setting)
+    assert matrix.rows == NAMES

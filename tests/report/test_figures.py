@@ -21,6 +21,7 @@ SHORT = ['FedAvg', 'MOON', 'centralized']
 LONG = [f'MOON, server_optimizer=yogi, server momentum=0.9, mu={n}' for n in range(16)]
 # A $ would begin a formula; no space to break a line at.
 ODD = ['a$b$c', 'x' * 120]
+NAMES = ['T-shirt/top', *ODD, 'ü\x1b[31m']  # of classes
 
 
 def estimates(places, mean, std):
@@ -142,7 +143,10 @@ def inches(figure, panel):
     matrix(10, 10),
     matrix(2, 2),
     matrix(100, 100),
+    matrix(4, 4)._replace(rows=NAMES, columns=NAMES),
+    matrix(60, 9)._replace(rows=[f'class {n:030d}' for n in range(60)]),
     *scatters(1),
+    scatters(1)[0]._replace(class_names=NAMES),
   ],
   ids=lambda chart: chart.name,
 )
