@@ -10,7 +10,7 @@
   --results=DIR   of what is kept; default docs/results
   --table=FILE    default docs/queue.txt
 
-It runs when nothing else wants the processor. Killed at any instant the same command
+It leaves most of a busy processor to others. Killed at any instant the same command
 goes on; several queues, in one folder of runs, run each run once. Exit codes: 0 done,
 1 a run failed, which is told and holds no other back, 2 wrong usage, 75 SIGTERM.
 """
@@ -171,12 +171,14 @@ def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
 
 
 def _yield_to_others() -> None:
-  """The lowest priority that there is, also among sessions: each has a share."""
+  """A tenth of a core that others want as well, all of one that nobody wants.
+
+  Where each session has a share of its own, the number of its group is what counts. The
+  lowest one (19, or SCHED_IDLE) made no round in an hour beside other work.
+  """
   os.nice(19)
-  with contextlib.suppress(OSError, AttributeError):
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
   with contextlib.suppress(OSError):
-    pathlib.Path('/proc/self/autogroup').write_text('19')
+    pathlib.Path('/proc/self/autogroup').write_text('10')
 
 
 def main(argv: Sequence[str]) -> int:
