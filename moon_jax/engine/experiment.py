@@ -269,6 +269,7 @@ def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   """The algorithm with what is configured beside it."""
   part = catalog.part('algorithm', config.algorithm)
   algorithm = part.build(Algorithm, **options(config, 'algorithm'))
+  traced.require_numbers(part.name, algorithm)
   if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
     algorithm = with_local_statistics(algorithm)
   server = config.server_optimizer

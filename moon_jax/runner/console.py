@@ -156,9 +156,13 @@ class Console(Callback):
     self.say(describe_summary(summary))
     if 'stopped' in summary:
       self.say(f'a callback ended the run: {summary["stopped"]}')
-    spent = time_spent(files.read_lines(workdir / run_directory.TIMINGS))
+    timings = files.read_lines(workdir / run_directory.TIMINGS)
+    # The first round of each start compiles.
+    starts = sum(line.get('compile_seconds', 0) > 0 for line in timings)
+    of = f' in all {starts} starts' if starts > 1 else ''
+    spent = time_spent(timings)
     words = [f'{phase} {value:.2f} s' for phase, value in spent.items()]
-    self.say(f'where the time went: {", ".join(words)}')
+    self.say(f'where the time went{of}: {", ".join(words)}')
     self.say(f'results: {workdir}')
 
 

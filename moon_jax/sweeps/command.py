@@ -17,7 +17,8 @@ with FedAvg, multiplies the others alone.
   --config.KNOB=VALUE  for every run
   --out=DIR         of the run directories; default runs/<config>-sweep
   --dry-run         prints the runs, what is done of them, and about how much time and
-                    disk is left; runs nothing
+                    disk is left, as of its first rounds or of earlier runs beside it;
+                    runs nothing
   --jobs=N          processes, which share the cores; default one for each GPU, else one
   --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
                     --slurm='--time=4:00:00 --gres=gpu:1'
@@ -93,11 +94,11 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
   # Only now: a mistyped flag is answered before JAX is loaded.
   from moon_jax.report import __main__ as report
   from moon_jax.runner import run_directory
-  from moon_jax.sweeps import running, slurm
+  from moon_jax.sweeps import estimate, running, slurm
 
   running.check(every)
   if values['dry-run'].value:
-    print('\n'.join(running.table(every)))
+    print('\n'.join(estimate.table(every, out)))
     return ExitCode.DONE
   files.require_writable(out, 'out')
   todo = running.left(every)

@@ -8,11 +8,10 @@ import contextlib
 import ctypes
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 from rich import progress
@@ -24,7 +23,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.core.types import Dataset
 from moon_jax.engine import devices, experiment, scheduling
-from moon_jax.runner import clock, loggers, loop, run_directory
+from moon_jax.runner import loggers, loop, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps.cells import Cell
 
@@ -74,42 +73,6 @@ def check(cells: Sequence[Cell]) -> None:
       problems.append(str(error))
   if problems:
     raise ConfigError(dict.fromkeys(problems))
-
-
-def table(cells: Sequence[Cell]) -> Iterator[str]:
-  """A line for each run, how far it is; then about how much time and disk is left.
-
-  A run is taken to need what those of the same algorithm that have begun need on
-  average, or all that have begun if none of them has.
-  """
-  for cell in cells:
-    yield f'{state_of(cell):<20} {cell.name}'
-  costs = {cell.name: _cost(cell) for cell in cells}
-  begun = [cell for cell in cells if costs[cell.name][0]]
-  minutes = megabytes = 0.0
-  for cell in left(cells):
-    config = cell.request.config
-    alike = [o for o in begun if o.request.config.algorithm == config.algorithm]
-    if not begun:
-      yield 'left: time and disk are estimated when a run has some rounds'
-      return
-    of_alike = (costs[one.name] for one in alike or begun)
-    rounds, seconds, size = map(statistics.fmean, zip(*of_alike, strict=True))
-    done, _, stored = costs[cell.name]
-    minutes += seconds / rounds * (config.num_rounds - done) / 60
-    megabytes += max(0, size - stored) / 1e6
-  yield f'left: about {minutes:.1f} minutes, one run at a time, and {megabytes:.1f} MB'
-
-
-def _cost(cell: Cell) -> tuple[int, float, int]:
-  """Rounds, seconds and bytes of a run so far; no rounds if its records are damaged."""
-  workdir, timings, size = cell.request.workdir, [], 0
-  with contextlib.suppress(NoCheckpointError):
-    timings = files.read_lines(workdir / run_directory.TIMINGS)
-  for path in files.below(workdir):
-    with contextlib.suppress(FileNotFoundError):  # the run may be going on
-      size += path.lstat().st_size
-  return len(timings), sum(clock.time_spent(timings).values()), size
 
 
 def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:

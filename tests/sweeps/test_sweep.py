@@ -22,6 +22,7 @@ from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps import command
 from tests.processes import Running, check_success, checkpoint, launch, read_lines
+from tests.run_directories import write_lines, write_run
 
 SWEEP = ('-m', 'moon_jax.sweep')
 # A process with a share of the cores rounds as one with as many devices.
@@ -111,9 +112,33 @@ def test_what_is_left_of_a_sweep_that_has_not_begun_or_has_more_rounds(swept, tm
   assert len(runs) == 4
   assert left == 'left: time and disk are estimated when a run has some rounds'
   assert list(tmp_path.iterdir()) == []
+  # A sweep beside it tells how long one takes, on this machine and of the same clients.
+  beside = (*TINY, '--over', 'algorithm=fedavg', '--over', 'seed=5,6', '--out=other')
+  *_, left = sweep(swept[0], *beside, '--dry-run').stdout.splitlines()
+  assert left.endswith(' MB, as of earlier runs on this machine')
+  minutes, _ = map(float, re.findall(r'[\d.]+', left))
+  spent = [sum_of_seconds(swept[0] / 'out' / name) for name in RUNS[:2]]
+  assert minutes == pytest.approx(sum(spent) / 60, abs=0.06)
+  *_, left = sweep(
+    swept[0], *beside, '--config.batch_size=3', '--dry-run'
+  ).stdout.splitlines()
+  assert 'estimated when' in left
   dry = sweep(swept[0], *TINY, '--config.num_rounds=1', *OVER, '--dry-run')
   left = dry.stdout.splitlines()[-1]
   assert left == 'left: about 0.0 minutes, one run at a time, and 0.0 MB'
+
+
+def test_compiling_is_not_counted_for_every_round(tmp_path):
+  times = {'compile_seconds': 60.0, 'train_seconds': 6.0}
+  write_run(tmp_path / 'out/seed=0', [0.5], *TINY, '--config.algorithm=fedavg')
+  write_lines(tmp_path / 'out/seed=0/timings.jsonl', [{'round': 1} | times])
+  (tmp_path / 'out/seed=0/summary.json').unlink()
+  words = ('--config.algorithm=fedavg', '--over', 'seed=0,1', '--out=out')
+  *_, left = sweep(
+    tmp_path, *TINY, *words, '--config.num_rounds=11', '--dry-run'
+  ).stdout.splitlines()
+  # 10 rounds of 6 s and a start, 11 rounds and a start: 60 + 60 + 66 + 60 s.
+  assert left.startswith('left: about 4.1 minutes')
 
 
 def test_runs_of_another_experiment_are_told_before_anything_starts(swept):
