@@ -357,6 +357,6 @@ def test_data_and_partitions_that_are_none_are_one_line(
 @pytest.mark.parametrize('value', [None, 'a', [1.0], math.nan, math.inf])
 def test_a_hyperparameter_that_is_no_number_is_refused(value):
   made = moon_jax.Algorithm(hyperparameters={'a': value, 'b': 1.0})
-  with pytest.raises(UsageError, match="'mine' has the hyperparameter a=.* must be a"):
+  with pytest.raises(UsageError, match=r"'mine' has the hyperparameter a=.* must be a"):
     traced.require_numbers('mine', made)
   traced.require_numbers('mine', made._replace(hyperparameters={'a': 2, 'b': True}))
