@@ -7,9 +7,9 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.algorithm=moon                       how clients train; one of fedavg,
                                                 fedprox, scaffold, fedsam, mofedsam,
                                                 moon, sa_moon, dco_moon, moon_l2,
-                                                fedntd, feddecorr, fedlc, fedrs, fedexp,
-                                                median, trimmed_mean, krum,
-                                                decentralized_fedavg,
+                                                fedntd, feddecorr, fedlc, fedrs, feddyn,
+                                                fednova, fedexp, median, trimmed_mean,
+                                                krum, decentralized_fedavg,
                                                 decentralized_moon, solo, centralized
   --config.model=mlp                            the network; one of mlp, moon_cnn,
                                                 tutorial_cnn, dco_cnn, cnn_transformer,
@@ -170,6 +170,16 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 in [0, 1]
   --config.fedrs.graded=False                   factors by share of the commonest class,
                                                 the code's form
+  --config.feddyn.alpha=0.01                    weight of the dynamic regularisation;
+                                                above 0
+  --config.feddyn.by_size=False                 alpha divided by the relative size of a
+                                                client
+  --config.feddyn.evaluate=server               tested model: the server's or the
+                                                clients' mean; one of server, mean
+  --config.fednova.mu=0.0                       weight of the pull to the received
+                                                model; at least 0
+  --config.fednova.tau_eff=norm                 length of the step: mean norm or mean
+                                                steps; one of norm, steps
   --config.fedexp.eps=0.001                     guard of the server step's division;
                                                 above 0
   --config.fedexp.eps_decay=1.0                 factor of eps after each round; in (0,

@@ -46,6 +46,8 @@ OPTIONS = {
   'feddecorr': {'beta': 0.1},
   'fedlc': {'tau': 2.0, 'least_count': 0.0},
   'fedrs': {'alpha': 0.25},
+  'feddyn': {'alpha': 0.5},
+  'fednova': {'mu': 0.4},
   'fedexp': {'eps': 0.002, 'eps_decay': 0.5},
   'decentralized_fedavg': {},
   'decentralized_moon': {'mu': 2.0, 'tau': 0.5},

@@ -89,6 +89,8 @@ class Algorithm(NamedTuple):
       taken once. What is recorded of the step, and the statistics of batch
       normalisation, are those of the unperturbed params.
     correct: (gradient of the loss, task) -> what the local optimizer gets instead.
+    bypass: (params, task) -> what a step adds to the params beside the local
+      optimizer's update, which knows nothing of it; None if nothing.
     after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
       of the next step. A draw takes `keys.for_purpose(key, ...)`; `task.loss_with` is
       asked what the loss would have been with another `task.local`.
@@ -124,6 +126,7 @@ class Algorithm(NamedTuple):
   measured: Mapping[str, str] = types.MappingProxyType({})
   perturb: Callable | None = None
   correct: Callable = lambda grads, task: grads
+  bypass: Callable | None = None
   after_step: Callable = lambda task, loss, grads, key: task.local
   upload: Callable = lambda trained, task: (Upload(weighted=trained), task.memory)
   report: Callable = lambda trained, task: {}

@@ -25,7 +25,7 @@ from moon_jax.catalog.parts import (
 
 SERVED = frozenset({'several_clients', 'served', 'weighted'})
 _CONTRASTIVE = SERVED | {'contrastive'}
-_ROBUST = frozenset({'several_clients', 'served'})
+_ALIKE = frozenset({'several_clients', 'served'})
 _PEERS = frozenset({'several_clients', 'decentralized'})
 _ALONE = frozenset({'several_clients'})
 
@@ -35,6 +35,7 @@ _TAU = number(0.5, 'temperature of the contrastive term', above(0))
 _NEGATIVES, _MODES = one_of('none', 'global', 'init'), one_of('evaluation', 'training')
 _PLACES, _SCOPES = one_of('representation', 'features'), one_of('client', 'server')
 _COMPARED, _FIRST = one_of('steps', 'temperatures'), one_of('plain', 'mu')
+_ENDS, _LENGTHS = one_of('server', 'mean'), one_of('norm', 'steps')
 _SCALES, _TESTED = one_of('code', 'equation'), one_of('last', 'mean_of_two')
 
 _MOON_KNOBS = {
@@ -81,6 +82,15 @@ _DECORR_KNOBS = {
 _L2_KNOBS = {
   'mu': number(0.1, 'weight of the distance of representations', at_least(0)),
   'squared': switch(False, 'square of the distance in place of the distance'),
+}
+_DYN_KNOBS = {
+  'alpha': number(0.01, 'weight of the dynamic regularisation', above(0)),
+  'by_size': switch(False, 'alpha divided by the relative size of a client'),
+  'evaluate': word('server', "tested model: the server's or the clients' mean", _ENDS),
+}
+_NOVA_KNOBS = {
+  'mu': number(0.0, 'weight of the pull to the received model', at_least(0)),
+  'tau_eff': word('norm', 'length of the step: mean norm or mean steps', _LENGTHS),
 }
 _LC_KNOBS = {
   'tau': number(1.0, 'weight of the margins of rare classes', at_least(0)),
@@ -141,17 +151,28 @@ _DEVIATION = {
   'p_t': Metric('Deviation probability p_t', 'share of clients'),
   'mu_t': Metric('Dynamic weight mu_t', 'weight'),
 }
+_STEPS = {'tau_eff': Metric('Effective steps of the round before', 'steps')}
 _PACE = {'eta_g': Metric("Server's step of the round before", 'multiple of the mean')}
 _DISTANCE = Metric('Consensus distance ||w_i - mean w||', 'norm, mean of clients')
 _CONSENSUS = {'consensus_distance': _DISTANCE}
 
 
 def _plain_sgd(valid):
-  """SCAFFOLD and MoFedSAM divide by how far SGD comes in so many steps."""
+  """SCAFFOLD, MoFedSAM and FedNova divide by how far SGD comes in so many steps."""
   if valid['optimizer.name'] != 'sgd' or valid['optimizer.nesterov']:
     yield (
       f'--config.algorithm={valid["algorithm"]} needs --config.optimizer.name=sgd '
       'without nesterov: it divides by how far SGD comes in so many steps.'
+    )
+
+
+def _normalisable(valid):
+  """FedNova divides by how far SGD comes; mean steps are of its proximal variant."""
+  yield from _plain_sgd(valid)
+  if valid['fednova.tau_eff'] == 'steps' and valid['fednova.mu'] == 0:
+    yield (
+      '--config.fednova.tau_eff=steps is for the proximal variant: it needs '
+      '--config.fednova.mu above 0.'
     )
 
 
@@ -224,13 +245,17 @@ ALGORITHMS = (
   _algorithm('feddecorr', 'FedDecorr', knobs=_DECORR_KNOBS),
   _algorithm('fedlc', 'FedLC', knobs=_LC_KNOBS),
   _algorithm('fedrs', 'FedRS', knobs=_RS_KNOBS),
-  _algorithm('fedexp', 'FedExP', knobs=_EXP_KNOBS, metrics=_PACE),
-  _algorithm('median', 'coordinate-wise median', _ROBUST, 'robust:median'),
+  _algorithm('feddyn', 'FedDyn', _ALIKE, knobs=_DYN_KNOBS),
   _algorithm(
-    'trimmed_mean', 'trimmed mean', _ROBUST, 'robust:trimmed_mean', knobs=_TRIM_KNOBS
+    'fednova', 'FedNova', knobs=_NOVA_KNOBS, metrics=_STEPS, check=_normalisable
+  ),
+  _algorithm('fedexp', 'FedExP', knobs=_EXP_KNOBS, metrics=_PACE),
+  _algorithm('median', 'coordinate-wise median', _ALIKE, 'robust:median'),
+  _algorithm(
+    'trimmed_mean', 'trimmed mean', _ALIKE, 'robust:trimmed_mean', knobs=_TRIM_KNOBS
   ),
   _algorithm(
-    'krum', 'Krum', _ROBUST, 'robust:krum', knobs=_KRUM_KNOBS, check=_outnumbered
+    'krum', 'Krum', _ALIKE, 'robust:krum', knobs=_KRUM_KNOBS, check=_outnumbered
   ),
   _algorithm(
     'decentralized_fedavg',

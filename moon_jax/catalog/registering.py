@@ -1,7 +1,7 @@
 """Parts of a user's own: what the functions that make them are given and return.
 
 A config file or a program calls these before it builds a configuration. The knobs of a
-part stand in the group of its name: `--config.fednova.rho=`. A name that is taken, a
+part stand in the group of its name: `--config.fedcm.alpha=`. A name that is taken, a
 knob without a bound: each is a UsageError. A function that cannot be called so is one
 when the part is used.
 """

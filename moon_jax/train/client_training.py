@@ -162,6 +162,8 @@ class LocalTraining(NamedTuple):
 
     done = task._replace(loss_with=loss_with)
     moved = optax.apply_updates(params, updates)
+    if self.algorithm.bypass:
+      moved = tree.add(moved, self.algorithm.bypass(params, task))
     return progress._replace(
       num_steps=progress.num_steps + 1,
       local=self.algorithm.after_step(done, loss, grads, key),

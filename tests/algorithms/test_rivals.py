@@ -219,6 +219,167 @@ def test_fedrs_by_hand(graded, expected, slope):
   np.testing.assert_allclose(gradient, [slope], rtol=1e-5)
 
 
+# --- FedDyn ---------------------------------------------------------------------------
+
+# L_1 = y^2 / 2 and L_2 = 3 (y - 4)^2 / 2, as (curvature, minimum).
+BOWLS = ((1.0, 0.0), (3.0, 4.0))
+
+
+def weight(value):
+  return {'params': {'w': jnp.float32(value)}}
+
+
+def dynamic_rounds(cohorts, sizes=(1, 1), **options):
+  """(w, h, cohort's y) of rounds in which each client finds its exact minimum."""
+  dyn = world.algorithm_of('feddyn', alpha=1.0, **options)
+  numbers = {'alpha': jnp.float32(1)}
+  server = Server(weight(0), dyn.init_server(weight(0)))
+  memories = [dyn.init_client(weight(0)) for _ in BOWLS]
+  found = []
+  for cohort in cohorts:
+    received, ends = dyn.broadcast(server), []
+    for client in cohort:
+      relative = jnp.float32(2 * sizes[client] / sum(sizes))
+      task = Task(received, memories[client], (), numbers, {}, relative_size=relative)
+
+      def slope(y, task=task):
+        given = outputs(), None, {'w': y}, task, batch(ONE)
+        return jax.grad(lambda y: dyn.loss(*given[:2], {'w': y}, *given[3:])[0])(y)
+
+      # The slope of a parabola is a line: at 0, and its rise.
+      curvature, minimum = BOWLS[client]
+      at_0 = slope(jnp.float32(0)) - curvature * minimum
+      rise = slope(jnp.float32(1)) - slope(jnp.float32(0)) + curvature
+      ends.append(-at_0 / rise)
+      memories[client] = dyn.upload(weight(ends[-1]), task)[1]
+    mean = Upload(uniform=weight(sum(ends) / len(ends)))
+    participation = jnp.float32(len(cohort) / len(BOWLS))
+    server = dyn.aggregate(server, mean, participation, numbers)
+    numbers_of = server.variables['params']['w'], server.memory.h['w']
+    found.append([float(number) for number in (*numbers_of, *ends)])
+  return dyn, server, found
+
+
+@pytest.mark.parametrize(
+  ('cohorts', 'options', 'expected'),
+  [
+    # w, h, and y of the cohort; 3 is the minimum of the mean of both.
+    ([(0, 1)] * 2, {}, [(3, -3 / 2, 0, 3), (3, -3 / 4, 3 / 2, 3)]),
+    (
+      [(0,), (1,), (0, 1)],
+      {},
+      [(0, 0, 0), (9 / 2, -3 / 2, 3), (21 / 8, 3 / 16, 9 / 4, 27 / 8)],
+    ),
+    # Of sizes 3 and 1 alpha_i is 2/3 and 2; the limit is 2, weighted by examples.
+    (
+      [(0, 1)] * 2,
+      {'sizes': (3, 1), 'by_size': True},
+      [(12 / 5, -6 / 5, 0, 12 / 5), (54 / 25, -12 / 25, 24 / 25, 12 / 5)],
+    ),
+  ],
+)
+def test_feddyn_of_two_parabolas(cohorts, options, expected):
+  _, _, found = dynamic_rounds(cohorts, **options)
+  for mine, wanted in zip(found, expected, strict=True):
+    np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_feddyn_ends_at_the_minimum_weighted_by_examples():
+  *_, found = dynamic_rounds([(0, 1)] * 40, sizes=(3, 1), by_size=True)
+  np.testing.assert_allclose(found[-1][0], 2, rtol=1e-4)
+
+
+@pytest.mark.parametrize(('evaluate', 'tested'), [('server', 3.0), ('mean', 1.5)])
+def test_the_model_of_feddyn_that_is_tested(evaluate, tested):
+  dyn, server, _ = dynamic_rounds([(0, 1)], evaluate=evaluate)
+  assert dyn.evaluated(server, ())['params']['w'].tolist() == [tested]
+  leaves = jax.tree.leaves(experiment.first_state(dyn, server.variables, 2))
+  assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
+
+
+def test_the_first_round_of_feddyn_is_fedprox_and_the_second_is_not():
+  drifts = {
+    name: [metrics.drift for _, metrics in world.run(name, 2, **options)]
+    for name, options in (('feddyn', {'alpha': 0.5}), ('fedprox', {'mu': 0.5}))
+  }
+  (first, second), (same, other) = drifts.values()
+  np.testing.assert_allclose(first, same, rtol=1e-5)
+  assert abs(second - other).max() > 1e-3
+
+
+# --- FedNova --------------------------------------------------------------------------
+
+
+def nova_round(rho, eta_mu, tau_eff='norm'):
+  """(w, a_i of both) after a round of slopes 1 and -2, steps 8 and 2, p 0.8 and 0.2."""
+  rate = 0.1
+  nova = world.algorithm_of('fednova', mu=eta_mu / rate, tau_eff=tau_eff)
+  numbers = {'mu': jnp.float32(eta_mu / rate)}
+  optimizer = {'learning_rate': jnp.float32(rate), 'momentum': jnp.float32(rho)}
+  server = Server(weight(0), nova.init_server(weight(0)))
+  received, sent, norms = nova.broadcast(server), [], []
+  for slope, steps in ((1.0, 8), (-2.0, 2)):
+    task = Task(received, (), nova.begin(received, ()), numbers, optimizer)
+    y, velocity = jnp.float32(0), 0.0
+    for _ in range(steps):
+      velocity = rho * velocity + slope
+      y = y - rate * velocity + nova.bypass({'w': y}, task)['w']
+      task = task._replace(local=nova.after_step(task, None, None, None))
+    norms.append(float(task.local.length))
+    sent.append(nova.upload(weight(y), task)[0].weighted)
+  mean = jax.tree.map(lambda x, y: 0.8 * x + 0.2 * y, *sent)
+  new = nova.aggregate(server, Upload(weighted=mean), 1.0, numbers)
+  assert new.memory == mean.pace
+  return float(new.variables['params']['w']), norms
+
+
+@pytest.mark.parametrize(
+  ('rho', 'eta_mu', 'tau_eff', 'end', 'norms'),
+  [
+    (0.0, 0.0, 'norm', -0.272, (8, 2)),
+    (0.5, 0.0, 'norm', -0.46825, (1793 / 128, 5 / 2)),
+    (0.0, 0.1, 'steps', -0.272, (5.6953279, 1.9)),
+    (0.0, 0.1, 'norm', -0.1974504928, (5.6953279, 1.9)),
+  ],
+)
+def test_fednova_by_hand(rho, eta_mu, tau_eff, end, norms):
+  found, lengths = nova_round(rho, eta_mu, tau_eff)
+  np.testing.assert_allclose(found, end, rtol=1e-5)
+  np.testing.assert_allclose(lengths, norms, rtol=1e-6)
+
+
+def test_the_pull_of_fednova_stays_out_of_the_momentum():
+  # A is 1, 2.4, 3.91 after 1, 2, 3 steps: v = 1, 1.5, 1.75.
+  nova = world.algorithm_of('fednova', mu=1.0)
+  optimizer = {'learning_rate': jnp.float32(0.1), 'momentum': jnp.float32(0.5)}
+  task = Task(weight(0), (), nova.begin((), ()), {'mu': jnp.float32(1)}, optimizer)
+  lengths = []
+  for _ in range(3):
+    task = task._replace(local=nova.after_step(task, None, None, None))
+    lengths.append(float(task.local.length))
+  np.testing.assert_allclose(lengths, [1, 2.4, 3.91], rtol=1e-6)
+
+
+def test_fednova_of_clients_with_equal_steps_is_fedavg_and_fedprox():
+  equal = world.planner(cohort_size=3, sizes=(18, 20, 29, 25))
+  still = {'optimizer': {'momentum': 0.0}}
+  for pair in (
+    (('fednova', {'mu': 0.0}), ('fedavg', {})),
+    (('fednova', {'mu': 0.4} | still), ('fedprox', {'mu': 0.4} | still)),
+  ):
+    ends = (
+      world.run(name, 2, plans=equal, **options)[-1][0].server.variables
+      for name, options in pair
+    )
+    assert world.largest_difference(*ends) < 1e-6
+  # Of unequal steps they differ.
+  pair = (
+    world.run(name, 2, **options)[-1][0].server.variables
+    for name, options in (('fednova', {'mu': 0.0}), ('fedavg', {}))
+  )
+  assert world.largest_difference(*pair) > 1e-3
+
+
 # --- FedExP ---------------------------------------------------------------------------
 
 

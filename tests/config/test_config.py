@@ -111,6 +111,13 @@ KRUM = {'krum.num_byzantine': 4}
   [
     ('scaffold', {'optimizer.name': 'adam'}, PLAIN, {}),
     ('scaffold', {'optimizer.nesterov': True}, PLAIN, {}),
+    ('fednova', {'optimizer.name': 'adam'}, PLAIN.replace('scaffold', 'fednova'), {}),
+    (
+      'fednova',
+      {'fednova.tau_eff': 'steps'},
+      '--config.fednova.tau_eff=steps is for the proximal variant',
+      {'fednova.tau_eff': 'steps', 'fednova.mu': 0.1},
+    ),
     ('dco_moon', DCO, '--config.dco_moon.mu=0.0 must', {'dco_moon.mu': 0.0}),
     (
       'sa_moon',
@@ -282,6 +289,7 @@ def test_changes_leave_out_what_follows_from_another():
 # Knob -> another valid value, where the rule for its type does not give one.
 ANOTHER = {
   'data.validation': 0.25,
+  'fedlc.least_count': 1.0,
   'topology.degree': 4,
   'partition.seed': 3,
   'cnn_transformer.heads': 16,
@@ -301,6 +309,7 @@ ANOTHER = {
 
 # What some source needs.
 NEEDED = {'data__name': 'mnist', 'data__path': 'mine.npz', 'data__test_path': 'its.npz'}
+NEEDED |= {'fednova__mu': 0.1}
 
 # What a resumed run may do otherwise: results differ by float32 rounding at most, or
 # what would have ended the run does not.
@@ -329,6 +338,8 @@ def test_every_knob_may_change_or_makes_another_experiment(name):
     having = [n for n in catalog.names(kind) if catalog.part(kind, n).has(trait)]
     if values[catalog.KINDS[kind]] not in having:
       values[catalog.KINDS[kind]] = having[0]
+  # What divides by the steps of plain SGD refuses it.
+  values['optimizer.nesterov'] = values['algorithm'] not in ('fednova', 'mofedsam')
   assert name in config.used(values)
   given = config.validate(values | {name: another(name, values[name])})
   saved = config.ordered(config.validate(values))

@@ -74,6 +74,7 @@ TRAFFIC = dict.fromkeys(catalog.names('algorithm'), MODEL) | {
   'mofedsam': (2 * MODEL, MODEL + 1),  # the last change; the length of the steps
   'dco_moon': MODEL + 1,  # and p_t, or whether the client strayed
   'fedexp': (MODEL, MODEL + 1),  # up: how far the client came
+  'fednova': (MODEL, MODEL + 1),  # up: how far its steps lead
   'solo': 0,
   'centralized': 0,
   'sa_moon --scope': MODEL + 1,  # the temperature, which else stays with the client

@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 PEERS = {'decentralized_fedavg': 'fedavg', 'decentralized_moon': 'moon'}
 # What an algorithm adds to the loss.
 OWN = dict.fromkeys(
-  ('distance_loss', 'distillation_loss', 'correlation_loss'), 'own_loss'
+  ('distance_loss', 'distillation_loss', 'correlation_loss', 'linear_loss'), 'own_loss'
 )
 # Our names -> the reference's.
 NAMES = PEERS | {'centralized': 'centralised'}
@@ -93,6 +93,12 @@ def other_memory(algorithm, state, metrics, truth):
       yield state.server.memory, kept[0]
     else:
       yield state.clients.temperature, np.array(kept)
+  if algorithm == 'feddyn':
+    yield state.server.memory.h, truth.control
+    for client, gradient in truth.controls.items():
+      yield world.of_client(state.clients, client), gradient
+  if algorithm == 'fednova':
+    yield state.server.memory, truth.pace
   if algorithm == 'fedexp':
     yield state.server.memory.eta_g, truth.pace
   if algorithm == 'dco_moon':
@@ -238,6 +244,8 @@ OPTIONS = [
   ('moon_l2', {'squared': True}),
   ('fedlc', {'true_class': False, 'least_count': 0.5}),
   ('fedrs', {'graded': True}),
+  ('feddyn', {'by_size': True}),
+  ('fednova', {'tau_eff': 'steps'}),
 ]
 MORE_OPTIONS = [
   ('moon', {'model': 'moon_cnn'}),

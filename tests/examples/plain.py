@@ -1,4 +1,4 @@
-"""FedNova and FedDyn as their papers write them: numpy, loops, float64.
+"""FedVARP and FedCM as their papers write them: numpy, loops, float64.
 
 Shares no code with the package. A model is a list of (kernel, bias), a perceptron with
 ReLU after its first two layers, as `mlp` is.
@@ -93,43 +93,38 @@ def train(world, model, steps, bend=lambda gradient, model: gradient):
   return model
 
 
-def fednova(world, model, rho):
-  """The global model, and tau_eff, after each round."""
+def fedvarp(world, model, rate):
+  """The global model after each round; the server keeps everybody's last move."""
+  last = {client: combine(np.zeros_like, model) for client in world.sizes}
   for cohort in world.rounds:
-    directions, lengths = [], []
-    for steps in cohort.values():
-      end, k = train(world, model, steps), len(steps)
-      length = (k - rho * (1 - rho**k) / (1 - rho)) / (1 - rho)
-      lengths.append(length)
-      directions.append(combine(lambda w, y, a=length: (w - y) / a, model, end))
-    p = np.array([world.sizes[client] for client in cohort], float)
-    p /= p.sum()
-    tau_eff = float(p @ lengths)
-    step = mean(list(p), directions)
-    model = combine(lambda w, d, tau=tau_eff: w - tau * d, model, step)
-    yield model, tau_eff
-
-
-def feddyn(world, model, alpha):
-  """The global model after each round."""
-  h = combine(np.zeros_like, model)
-  gradients = {client: h for client in world.sizes}
-  for cohort in world.rounds:
-    ends = {}
-    for client, steps in cohort.items():
-
-      def bend(slope, y, g=gradients[client], w=model):
-        return combine(
-          lambda slope, g, y, w: slope - g + alpha * (y - w), slope, g, y, w
-        )
-
-      ends[client] = train(world, model, steps, bend)
-    for client, end in ends.items():
-      gradients[client] = combine(
-        lambda g, y, w: g - alpha * (y - w), gradients[client], end, model
-      )
-      h = combine(lambda h, y, w: h - alpha / len(world.sizes) * (y - w), h, end, model)
-    model = combine(
-      lambda y, h: y - h / alpha, mean([1] * len(ends), list(ends.values())), h
-    )
+    ends = {client: train(world, model, steps) for client, steps in cohort.items()}
+    moves = {client: combine(np.subtract, end, model) for client, end in ends.items()}
+    of_all = mean([1] * len(last), list(last.values()))
+    changes = [combine(np.subtract, moves[client], last[client]) for client in cohort]
+    change = mean([1] * len(changes), changes)
+    model = combine(lambda w, m, d: w + rate * (m + d), model, of_all, change)
+    last |= moves
     yield model
+
+
+def fedcm(world, model, alpha):
+  """The global model, and the norm of G, after each round."""
+  direction = combine(np.zeros_like, model)
+
+  def gone(start, end, num_steps):
+    return combine(lambda w, y: (w - y) / (world.rate * num_steps), start, end)
+
+  for cohort in world.rounds:
+
+    def bend(slope, y, direction=direction):
+      return combine(lambda g, d: alpha * g + (1 - alpha) * d, slope, direction)
+
+    ends = [train(world, model, steps, bend) for steps in cohort.values()]
+    directions = [
+      gone(model, end, len(steps))
+      for steps, end in zip(cohort.values(), ends, strict=True)
+    ]
+    model = mean([world.sizes[client] for client in cohort], ends)
+    direction = mean([1] * len(directions), directions)
+    square = sum(float(np.sum(leaf**2)) for layer in direction for leaf in layer)
+    yield model, square**0.5

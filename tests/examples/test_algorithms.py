@@ -1,4 +1,4 @@
-"""FedNova and FedDyn as registered parts: by plain numpy, by hand and by reduction."""
+"""FedVARP and FedCM as registered parts: by plain numpy, by hand and by reduction."""
 
 import functools
 
@@ -10,7 +10,7 @@ import pytest
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
-from moon_jax.core.types import Server, Task, Upload
+from moon_jax.core.types import Server, Task
 from moon_jax.data import sources
 from moon_jax.engine import experiment as experiment_lib
 from moon_jax.engine import programs
@@ -36,7 +36,7 @@ NUMBERS = {
   'mlp.width': 16,
   'mlp.representation': 8,
   'optimizer.learning_rate': 0.05,
-  'optimizer.momentum': 0.6,
+  'optimizer.momentum': 0.0,
   'optimizer.weight_decay': 0.01,
 }
 
@@ -97,7 +97,7 @@ def world(example):
 
 
 def test_the_world_has_what_the_tests_are_about():
-  here = world('fednova')
+  here = world('fedcm')
   steps = [len(steps) for cohort in here.rounds for steps in cohort.values()]
   assert max(steps) >= 5 * min(steps)
   first, second, third = (set(cohort) for cohort in here.rounds)
@@ -106,20 +106,21 @@ def test_the_world_has_what_the_tests_are_about():
   assert third - first
 
 
-@pytest.mark.parametrize('rho', [0.6, 0.0])
-def test_fednova_is_the_papers(rho):
-  models, told = engine('fednova', rho=rho)
-  expected = list(plain.fednova(world('fednova'), models[0], rho))
+@pytest.mark.parametrize('alpha', [0.25, 1.0])
+def test_fedcm_is_the_papers(alpha):
+  models, told = engine('fedcm', alpha=alpha)
+  expected = list(plain.fedcm(world('fedcm'), models[0], alpha))
   for ours, (theirs, _) in zip(models[1:], expected, strict=True):
     assert apart(ours, theirs) < 1e-5
   # A round tells of the one before.
-  taus = [0.0] + [tau_eff for _, tau_eff in expected]
-  np.testing.assert_allclose([one['tau_eff'] for one in told], taus[:-1], rtol=1e-6)
+  norms = [0.0] + [norm for _, norm in expected]
+  found = [one['direction_norm'] for one in told]
+  np.testing.assert_allclose(found, norms[:-1], rtol=1e-4)
 
 
-def test_feddyn_is_the_papers():
-  models, _ = engine('feddyn', alpha=0.1)
-  expected = plain.feddyn(world('feddyn'), models[0], 0.1)
+def test_fedvarp_is_the_papers():
+  models, _ = engine('fedvarp', rate=0.8)
+  expected = plain.fedvarp(world('fedvarp'), models[0], 0.8)
   for ours, theirs in zip(models[1:], expected, strict=True):
     assert apart(ours, theirs) < 1e-5
 
@@ -134,46 +135,42 @@ def one_weight(value):
   return {'params': {'w': jnp.float32(value)}}
 
 
-def test_fednova_of_two_clients_by_hand():
-  # rho = 1/2. One step: a = 1; from 2 to 1, d = 1. Three: a = 1 + 3/2 + 7/4 = 17/4;
-  # from 2 to -15, d = 4. With p = 3/4 and 1/4, tau_eff = 3/4 + 17/16 = 29/16,
-  # sum p d = 7/4, w = 2 - 29/16 * 7/4 = -1.171875.
-  nova = algorithm('fednova', rho=0.5)
-  server = Server(one_weight(2), nova.init_server(one_weight(2)))
-  sent = []
-  for steps, end in ((1, 1), (3, -15)):
-    received = nova.broadcast(server)
-    scalars = {'rho': jnp.float32(0.5)}
-    task = Task(received, (), nova.begin(received, ()), scalars, {})
-    for _ in range(steps):
-      task = task._replace(local=nova.after_step(task, None, None, None))
-    sent.append(nova.upload(one_weight(end), task)[0].weighted)
-  mean = jax.tree.map(lambda x, y: 0.75 * x + 0.25 * y, *sent)
-  new = nova.aggregate(server, Upload(weighted=mean), jnp.float32(1), scalars)
-  assert new.variables['params']['w'] == -1.171875
-  assert new.memory == 29 / 16
+def test_fedcm_of_one_client_by_hand():
+  # alpha = 1/4, G = 8, g = 4: 1/4 * 4 + 3/4 * 8 = 7. From 5 to 2 in two steps at rate
+  # 1/2: G = 3 / (1/2 * 2) = 3.
+  cm = algorithm('fedcm', alpha=0.25)
+  server = Server(one_weight(5), one_weight(8)['params'])
+  received, scalars = cm.broadcast(server), cm.scalars({'alpha': 0.25}, server.memory)
+  assert scalars['direction_norm'] == 8
+  optimizer = {'learning_rate': jnp.float32(0.5)}
+  task = Task(received, (), cm.begin(received, ()), scalars, optimizer)
+  assert cm.correct({'w': jnp.float32(4)}, task)['w'] == 7
+  for _ in range(2):
+    task = task._replace(local=cm.after_step(task, None, None, None))
+  sent, _ = cm.upload(one_weight(2), task)
+  new = cm.aggregate(server, sent, jnp.float32(0.5), scalars)
+  assert (new.variables['params']['w'], new.memory['w']) == (2, 3)
 
 
-def test_feddyn_of_one_client_by_hand():
-  # alpha = 1/2, w = 2, g = 3, h = 1; of four clients one, which ends at 4:
-  # linear term -3 * 4, proximal (4 - 2)^2 / 2; g = 3 - 1/2 * 2 = 2;
-  # h = 1 - 1/2 * 1/4 * 2 = 3/4; w = 4 - 3/4 / (1/2) = 2.5.
-  dyn = algorithm('feddyn', alpha=0.5)
-  scalars = {'alpha': jnp.float32(0.5)}
+def test_fedvarp_of_one_client_by_hand():
+  # w = 2, m_i = 3, m = 1; of four clients one, which ends at 4: D = 2, the change -1;
+  # at rate 1/2 w = 2 + 1/2 (1 - 1) = 2, and m = 1 - 1/4.
+  varp = algorithm('fedvarp', rate=0.5)
+  scalars = {'rate': jnp.float32(0.5)}
   server = Server(one_weight(2), one_weight(1)['params'])
-  task = Task(dyn.broadcast(server), one_weight(3)['params'], (), scalars, {})
-  sent, memory = dyn.upload(one_weight(4), task)
+  task = Task(varp.broadcast(server), one_weight(3)['params'], (), scalars, {})
+  sent, memory = varp.upload(one_weight(4), task)
   assert memory['w'] == 2
-  new = dyn.aggregate(server, sent, jnp.float32(0.25), scalars)
-  assert (new.memory['w'], new.variables['params']['w']) == (0.75, 2.5)
+  new = varp.aggregate(server, sent, jnp.float32(0.25), scalars)
+  assert (new.variables['params']['w'], new.memory['w']) == (2, 0.75)
 
 
 @pytest.mark.parametrize(
   ('example', 'knobs', 'end'),
-  [('fednova', {'rho': 0.5}, 3), ('feddyn', {'alpha': 0.5}, 5)],
+  [('fedcm', {'alpha': 0.5}, 3), ('fedvarp', {'rate': 0.5}, 2)],
 )
 def test_running_statistics_can_stay_with_the_clients(example, knobs, end):
-  # From 1 to 3 in one step, everybody: FedDyn's h is -1/2 * 2, w = 3 + 1 / (1/2).
+  # From 1 to 3 in one step, everybody.
   wrapped = with_local_statistics(algorithm(example, **knobs))
   start, trained = (
     one_weight(w) | {'batch_stats': {'mean': jnp.float32(mean)}}
@@ -182,7 +179,8 @@ def test_running_statistics_can_stay_with_the_clients(example, knobs, end):
   server = Server(start, wrapped.init_server(start))
   received, memory = wrapped.broadcast(server), wrapped.init_client(start)
   scalars = {name: jnp.float32(number) for name, number in knobs.items()}
-  task = Task(received, memory, wrapped.begin(received, memory), scalars, {})
+  optimizer = {'learning_rate': jnp.float32(1)}
+  task = Task(received, memory, wrapped.begin(received, memory), scalars, optimizer)
   task = task._replace(local=wrapped.after_step(task, None, None, None))
   sent, kept = wrapped.upload(trained, task)
   assert not {50.0, 90.0} & {float(leaf) for leaf in jax.tree.leaves(sent)}

@@ -30,6 +30,10 @@ Algorithms, keyword `algorithm` of `run` (every option is a field of `Options`):
                FedAvg with a term of `rivals.own_term` in the loss.
   fedlc, fedrs FedAvg with a loss of `rivals.scored`, from the counts of a client's
                classes.
+  feddyn       `rivals.dynamic` on the server; -<g_i, y> + alpha_i / 2 ||y - w||^2 added
+               to the local loss.
+  fednova      `rivals.normalised` on the server; a pull of weight mu, which has no part
+               in the momentum.
   fedexp       FedAvg whose server goes eta_g times as far: `rivals.extrapolated`.
   centralised  one client with all the data: rounds of {0: batches}, num_clients=1.
 

@@ -28,15 +28,15 @@ class RoundResult(NamedTuple):
   drift: dict  # client id -> ||w_trained - w_received||_2, this round's clients
   stats: dict  # the global model's running statistics; local BatchNorm: the initial
   client_stats: dict  # client id -> those of its model in `clients`
-  control: dict  # SCAFFOLD: the server's c; zeros elsewhere
-  controls: dict  # SCAFFOLD: client id -> c_i, all N clients
+  control: dict  # SCAFFOLD: the server's c; FedDyn: h; zeros elsewhere
+  controls: dict  # SCAFFOLD: client id -> c_i, all N clients; FedDyn: g_i
   temperatures: dict  # SA-MOON: client id -> T it starts its next training with, all N
   temperature_steps: dict  # SA-MOON: client id -> T of each step, this round's clients
   deviation: dict  # client id -> ||w_trained - w_received|| / ||w_received||, ditto
   last_change: dict  # MoFedSAM: the server's G; zeros elsewhere
   exceeding: float  # DCO-MOON: p, for the next round's coefficients; 0 elsewhere
   own_loss: float  # what FedNTD, FedDecorr, MOON with l2 add, a mean like train_loss
-  pace: float  # FedExP: eta_g; 1 elsewhere
+  pace: float  # FedExP: eta_g; FedNova: tau_eff; 1 elsewhere
 
 
 class Trained(NamedTuple):
@@ -96,12 +96,20 @@ class Federation:
     substitutes = {'none': [], 'global': [received], 'init': [self.initial]}
     return substitutes[self.options.negative]
 
-  def loss_weights(self):
+  def alpha(self, client):
+    """FedDyn's alpha_i."""
+    options, sizes = self.options, self.sizes
+    mean = sum(sizes.values()) / len(sizes)
+    return options.alpha * (mean / sizes[client] if options.by_size else 1.0)
+
+  def loss_weights(self, client):
     """The coefficients of the local objective this round."""
     algorithm, mu = self.options.algorithm, self.options.mu
     if algorithm == 'dco_moon':
       normalise = self.options.normalise
       return formulas.dynamic_weights(mu, self.exceeding, normalise=normalise)
+    if algorithm == 'feddyn':
+      return Weights(1.0, 0.0, self.alpha(client), 1.0)
     contrastive = mu if algorithm in ('moon', 'sa_moon') else 0.0
     own = mu if algorithm == 'moon_l2' else self.options.beta
     return Weights(1.0, contrastive, mu if algorithm == 'fedprox' else 0.0, own)
@@ -120,6 +128,8 @@ class Federation:
     classes = np.bincount(self.labels[owned], minlength=1 + max(self.labels))
     numbers = {'counts': np.float32(classes), 'alpha': options.alpha}
     numbers['least_count'] = options.least_count
+    if options.algorithm == 'feddyn':
+      numbers['gradient'] = self.controls[client]
 
     for step, indices in enumerate(batches):
 
@@ -130,7 +140,7 @@ class Federation:
           negatives,
           self.images[indices],
           self.labels[indices],
-          self.loss_weights(),
+          self.loss_weights(client),
           numbers | {'tau': tau},
           network=options.network,
           similarity_on=options.similarity_on,
@@ -165,9 +175,18 @@ class Federation:
         )
       if options.algorithm == 'scaffold':
         gradient = formulas.corrected(gradient, self.controls[client], self.control)
+      before = params
       params, moments = optimizers.local_step(
         params, moments, gradient, step + 1, rate, options
       )
+      if options.algorithm == 'fednova':
+        pull = rate * options.mu
+        params = jax.tree.map(
+          lambda new, y, w, pull=pull: new - pull * (y - w),
+          params,
+          before,
+          received.params,
+        )
       temperatures.append(temperature)
       steps.append((losses, len(indices)))
     return Trained(Model(params, stats), temperatures, steps)
@@ -194,6 +213,27 @@ class Federation:
       given = self.server.params, [model.params for model in models], shares, eps
       params, self.pace = rivals.extrapolated(*given)
       mean = mean._replace(params=params)
+    if options.algorithm == 'fednova':
+      counts = [len(trained[client].steps) for client in trained]
+      pull = options.learning_rate * options.mu
+      norms = [rivals.normaliser(count, options.momentum, pull) for count in counts]
+      paces = counts if options.tau_eff == 'steps' else norms
+      ends = [model.params for model in models]
+      params, self.pace = rivals.normalised(
+        self.server.params, ends, shares, norms, paces
+      )
+      mean = mean._replace(params=params)
+    if options.algorithm == 'feddyn':
+      mean = combine([1 / len(models)] * len(models), models)
+      ends, start = [model.params for model in models], self.server.params
+      params, self.control = rivals.dynamic(
+        start, ends, self.control, options.alpha, len(self.everyone)
+      )
+      mean = mean._replace(params=params)
+      for client, end in zip(trained, ends, strict=True):
+        self.controls[client] = rivals.slope_after(
+          self.controls[client], end, start, self.alpha(client)
+        )
     if options.server_optimizer != 'average':
       updates = [
         jax.tree.map(lambda y, x: y - x, trained[c].model.params, received[c].params)

@@ -106,7 +106,7 @@ def batch_loss(
   model = Model(params, stats)
   features, z, logits, stats = network.forward(model, images, training=True)
   frozen = network.forward(received, images, training=False)[1:3]
-  term = rivals.own_term(own, (z, logits), frozen, labels, numbers)
+  term = rivals.own_term(own, (z, logits), frozen, labels, numbers, params)
   z = {'features': features, 'representation': z}[similarity_on]
   scored = rivals.scored(own, logits, labels, numbers)
   supervised = jnp.mean(cross_entropy(logits, labels) if scored is None else scored)

@@ -46,7 +46,9 @@ class Options(NamedTuple):
   # The rivals.
   scale: str = 'code'  # of FedDecorr's term; or equation
   squared: bool = False  # MOON's l2 term
-  alpha: float = 1.0  # FedRS: factor of the logits of classes that a client lacks
+  alpha: float = 1.0  # FedRS: factor of logits; FedDyn: weight of the regularisation
+  by_size: bool = False  # FedDyn: alpha_i = alpha * mean n / n_i
+  tau_eff: str = 'norm'  # FedNova: mean of a_i; steps: mean of s_i
   graded: bool = False  # FedRS: rarer classes are scaled too
   least_count: float = 0.0  # FedLC
   true_class: bool = True  # FedLC

@@ -87,7 +87,7 @@ def scored(chosen, logits, labels, numbers):
   return None
 
 
-def own_term(chosen, outputs, frozen, labels, numbers):
+def own_term(chosen, outputs, frozen, labels, numbers, params):
   """[] the algorithm's own term of the loss, before its weight; 0 of one without.
 
   Args:
@@ -95,7 +95,8 @@ def own_term(chosen, outputs, frozen, labels, numbers):
     outputs: ([B, D] representation, [B, Y] logits) under the weights being trained.
     frozen: the same under the received ones.
     labels: [B].
-    numbers: tau, the temperature.
+    numbers: tau, the temperature; FedDyn's g_i.
+    params: y, which FedDyn's term is about.
   """
   algorithm, kind = chosen
   if algorithm == 'fedntd':
@@ -106,6 +107,9 @@ def own_term(chosen, outputs, frozen, labels, numbers):
     return decorrelation(outputs[0], kind)
   if algorithm == 'moon_l2':
     return jnp.mean(distance(outputs[0], frozen[0], kind))
+  if algorithm == 'feddyn':
+    pairs = jax.tree.map(jnp.vdot, numbers['gradient'], params)
+    return -jax.tree.reduce(jnp.add, pairs)
   return 0.0
 
 
@@ -155,3 +159,57 @@ def extrapolated(params, ends, shares, eps):
   spread = sum(s * norm_squared(way) for s, way in zip(shares, ways, strict=True))
   eta = max(1.0, spread / (2 * (norm_squared(mean) + eps)))
   return jax.tree.map(lambda w, d: np.float32(w + eta * d), params, mean), eta
+
+
+def normaliser(num_steps, rho, eta_mu):
+  """FedNova's a_i: step k's gradient, grown by momentum, shrinks by the later pulls."""
+  return sum(
+    (1 - eta_mu) ** (num_steps - k) * sum(rho**age for age in range(k))
+    for k in range(1, num_steps + 1)
+  )
+
+
+def normalised(params, ends, shares, norms, paces):
+  """FedNova (arXiv:2007.07481): the server's next parameters, and tau_eff.
+
+  Args:
+    params: w.
+    ends: list of y_i.
+    shares: list of p_i, which sum to 1.
+    norms: list of a_i.
+    paces: list of a_i or s_i, whose mean is tau_eff.
+  """
+  params = wide(params)
+  tau = sum(share * pace for share, pace in zip(shares, paces, strict=True))
+
+  def stepped(w, *leaves):
+    parts = zip(shares, norms, leaves, strict=True)
+    return np.float32(w - tau * sum(p * (w - y) / a for p, a, y in parts))
+
+  return jax.tree.map(stepped, params, *map(wide, ends)), tau
+
+
+def dynamic(params, ends, h, alpha, num_clients):
+  """FedDyn (arXiv:2111.04263): the server's next parameters, and h.
+
+  Args:
+    params: w.
+    ends: list of y_i.
+    h: like the parameters.
+    alpha: number.
+    num_clients: N.
+  """
+  params, ends = wide(params), [wide(end) for end in ends]
+  h = jax.tree.map(
+    lambda h, w, *ys: h - alpha / num_clients * sum(y - w for y in ys),
+    wide(h),
+    params,
+    *ends,
+  )
+  means = jax.tree.map(lambda *ys: sum(ys) / len(ys), *ends)
+  return jax.tree.map(lambda y, h: np.float32(y - h / alpha), means, h), h
+
+
+def slope_after(gradient, end, start, alpha):
+  """FedDyn's g_i - alpha_i (y_i - w)."""
+  return jax.tree.map(lambda g, y, w: g - alpha * (y - w), gradient, end, start)

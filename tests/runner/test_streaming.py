@@ -124,8 +124,11 @@ def test_a_round_tells_each_client_of_its_data(place, sources):
   knobs = {'data.source': 'digits', 'partition.name': 'shards', 'data.limit': 90}
   if place != 'dealt':
     knobs = sources[place == 'disk']
-  changed = CHANGES | {'algorithm': 'fedlc'}
-  of_classes = experiment.build(moon_jax.config.validate(config(knobs, **changed)))
+  changed = CHANGES | {'algorithm': 'feddyn', 'feddyn.by_size': True}
+  of_size, of_classes = (
+    experiment.build(moon_jax.config.validate(config(knobs, **changes)))
+    for changes in (changed, CHANGES | {'algorithm': 'fedlc'})
+  )
   plan = of_classes.planner.plan(1)
   labels = np.asarray(programs.train_split(of_classes, plan).examples.labels)
   owned = of_classes.planner.rows(plan.clients)
@@ -134,6 +137,11 @@ def test_a_round_tells_each_client_of_its_data(place, sources):
   for mine, rows in zip(counts, owned, strict=True):
     assert mine.tolist() == np.bincount(labels[rows], minlength=len(mine)).tolist()
   assert len({tuple(mine) for mine in counts}) > 1
+  sizes = of_size.split.sizes
+  found = of_size.planner.plan(1).known
+  assert found.keys() == {'relative_size'}
+  wanted = sizes[plan.clients] * len(sizes) / sizes.sum()
+  np.testing.assert_allclose(found['relative_size'], wanted, rtol=1e-6)
 
 
 def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(

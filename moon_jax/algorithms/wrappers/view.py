@@ -36,6 +36,9 @@ def seen_through(
   def perturb(grads, params, task):
     return inner.perturb(grads, params, inner_task(task))
 
+  def bypass(params, task):
+    return inner.bypass(params, inner_task(task))
+
   def after_step(task, loss, grads, key):
     return inner.after_step(inner_task(task), loss, grads, key)
 
@@ -46,6 +49,7 @@ def seen_through(
     loss=loss,
     perturb=inner.perturb and perturb,
     correct=lambda grads, task: inner.correct(grads, inner_task(task)),
+    bypass=inner.bypass and bypass,
     after_step=after_step,
     upload=lambda trained, task: inner.upload(trained, inner_task(task)),
     report=lambda trained, task: inner.report(trained, inner_task(task)),

@@ -1,0 +1,103 @@
+"""FedCM, an algorithm of one's own that sends more than a model, both ways.
+
+  python launch.py --config=examples/fedcm.py --config.fedcm.alpha=0.2
+
+Every local step follows, beside its own gradient, the direction in which all clients
+went in the last round (Xu et al. 2021, arXiv:2106.10874):
+
+  y   <- y - eta (alpha grad L_i(y) + (1 - alpha) G)
+  G_i  = (w - y_i) / (eta s_i)     client i moved from w to y_i in s_i steps
+  G   <- mean over the cohort of G_i
+
+G starts at 0. The server sends it beside the model, and a client sends its G_i back.
+Clients count alike in G, and by examples in the model. Local training has to be plain
+SGD: with momentum of its own eta s_i is not how far the steps lead.
+
+Some 0.90 test accuracy on the digits (seed 0).
+"""
+
+import jax
+import jax.numpy as jnp
+
+import moon_jax
+from configs import base
+from moon_jax.algorithms.base import model_in_server
+from moon_jax.core import tree
+
+
+def fedcm(*, alpha: float) -> moon_jax.Algorithm:
+  """Client-level momentum; see the head of this file.
+
+  Args:
+    alpha: weight of a client's own gradient, in (0, 1]; 1 is FedAvg.
+  """
+
+  def zeros(variables):
+    return jax.tree.map(jnp.zeros_like, variables['params'])
+
+  def scalars(hyperparameters, direction):
+    # Of the round before: this one's is known at its end. 0 in the first.
+    norm = jnp.sqrt(tree.squared_norm(direction))
+    return hyperparameters | {'direction_norm': norm}
+
+  def correct(grads, task):
+    alpha = task.scalars['alpha']
+    return jax.tree.map(
+      lambda g, d: alpha * g + (1.0 - alpha) * d, grads, task.received.memory
+    )
+
+  def upload(trained, task):
+    length = task.optimizer['learning_rate'] * task.local
+    moved = tree.subtract(task.received.variables['params'], trained['params'])
+    direction = jax.tree.map(lambda leaf: leaf / length, moved)
+    return moon_jax.Upload(weighted=trained, uniform=direction), task.memory
+
+  def aggregate(server, mean, participation, scalars):
+    return moon_jax.Server(mean.weighted, mean.uniform)
+
+  return moon_jax.Algorithm(
+    hyperparameters={'alpha': alpha},
+    init_server=zeros,
+    scalars=scalars,
+    broadcast=lambda server: server,
+    map_received=model_in_server,
+    download=lambda received, memory: received.variables,
+    begin=lambda received, memory: jnp.zeros(()),
+    correct=correct,
+    after_step=lambda task, loss, grads, key: task.local + 1.0,  # it counts them
+    upload=upload,
+    aggregate=aggregate,
+  )
+
+
+def _plain_sgd(valid):
+  """G_i is about plain SGD: complaints about another optimizer."""
+  if valid['optimizer.name'] != 'sgd' or valid['optimizer.momentum'] > 0:
+    yield 'fedcm needs --config.optimizer.name=sgd with --config.optimizer.momentum=0.'
+
+
+moon_jax.register_algorithm(
+  'fedcm',
+  fedcm,
+  title='FedCM',
+  knobs={
+    'alpha': moon_jax.knob(
+      float, 0.1, "weight of a client's own gradient", moon_jax.between(0, 1, '(]')
+    )
+  },
+  metrics={'direction_norm': moon_jax.Metric('Norm of G of the round before', 'norm')},
+  check=_plain_sgd,
+)
+
+
+def get_config():
+  """The digits, dealt unequally: the largest client owns 2.4 times the smallest."""
+  config = base.get_config()
+  config.algorithm = 'fedcm'
+  config.partition.beta = 0.3
+  config.num_rounds = 20
+  config.local_epochs = 3
+  config.batch_size = 32
+  config.optimizer.learning_rate = 0.1
+  config.optimizer.momentum = 0.0
+  return config

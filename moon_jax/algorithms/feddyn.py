@@ -1,0 +1,101 @@
+"""FedDyn: Acar et al. 2021, algorithm 1, arXiv:2111.04263."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from moon_jax.algorithms import base, losses
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree, Server, Upload
+
+
+class Kept(NamedTuple):
+  """What the server keeps.
+
+  Attributes:
+    h: like the parameters, -alpha / N times all that clients ever moved.
+    mean: the last cohort's mean parameters; () if they are not evaluated.
+  """
+
+  h: PyTree
+  mean: PyTree
+
+
+def feddyn(
+  *, alpha: float, by_size: bool = False, evaluate: str = 'server'
+) -> base.Algorithm:
+  """Bends each client's loss until its minimum is that of the mean of all losses.
+
+  Client i of the cohort S, of N clients, minimises from the received model w on
+
+    L_i(y) - <g_i, y> + alpha_i / 2 ||y - w||^2,   g_i <- g_i - alpha_i (y_i - w)
+
+  where it ends at y_i, and the server, with clients that count alike,
+
+    h <- h - alpha / N sum_{i in S} (y_i - w),   w <- mean_{i in S} y_i - h / alpha
+
+  All g_i and h start at 0; at a minimum g_i is the gradient of L_i at the client's last
+  model. All are about the parameters; running statistics are averaged plainly.
+
+  Args:
+    alpha: weight of the regularisation, above 0. 0.01 in the authors' CIFAR-10 example.
+    by_size: whether alpha_i is alpha / (n_i / mean n), as in the authors' code, and so
+      the mean of the losses one by examples; else alpha.
+    evaluate: what is tested: 'server', w; or 'mean', the last cohort's mean of y_i.
+  """
+  keeps_mean = evaluate == 'mean'
+
+  def alpha_of(task):
+    shared = task.scalars['alpha']
+    return shared / task.relative_size if by_size else shared
+
+  def zeros(variables):
+    return jax.tree.map(jnp.zeros_like, variables['params'])
+
+  def init_server(variables):
+    # Copied: a round writes its state where the old one was.
+    mean = jax.tree.map(jnp.copy, variables['params']) if keeps_mean else ()
+    return Kept(zeros(variables), mean)
+
+  def loss(outputs, references, params, task, batch):
+    supervised, parts = base.supervised(outputs, references, params, task, batch)
+    products = jax.tree.map(lambda g, y: jnp.sum(g * y), task.memory, params)
+    linear = -sum(jax.tree.leaves(products))
+    proximal = losses.proximal(params, task.received['params'])
+    total = supervised + linear + alpha_of(task) * proximal
+    return total, parts | {'linear_loss': linear, 'proximal_loss': proximal}
+
+  def upload(trained, task):
+    moved = tree.subtract(trained['params'], task.received['params'])
+    own = alpha_of(task)
+    gradient = jax.tree.map(lambda g, m: g - own * m, task.memory, moved)
+    return Upload(uniform=trained), gradient
+
+  def map_uploaded(function, upload):
+    return upload._replace(uniform=function(upload.uniform))
+
+  def aggregate(server, mean, participation, scalars):
+    alpha, model = scalars['alpha'], mean.uniform
+    # 1/N sum over S is |S| / N times the mean.
+    moved = tree.subtract(model['params'], server.variables['params'])
+    h = jax.tree.map(lambda h, m: h - alpha * participation * m, server.memory.h, moved)
+    params = jax.tree.map(lambda y, h: y - h / alpha, model['params'], h)
+    kept = Kept(h, model['params'] if keeps_mean else ())
+    return Server(model | {'params': params}, kept)
+
+  def evaluated(server, clients):
+    tested = {'params': server.memory.mean} if keeps_mean else {}
+    return tree.repeat(server.variables | tested, 1)
+
+  return base.Algorithm(
+    hyperparameters={'alpha': alpha},
+    needs=frozenset({'relative_size'} if by_size else ()),
+    init_server=init_server,
+    init_client=zeros,
+    loss=loss,
+    upload=upload,
+    map_uploaded=map_uploaded,
+    aggregate=aggregate,
+    evaluated=evaluated,
+  )

@@ -1,0 +1,101 @@
+"""FedNova: Wang et al. 2020, arXiv:2007.07481."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from moon_jax.algorithms import base
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree, Server, Upload
+
+
+class Path(NamedTuple):
+  """How far the steps so far lead at a learning rate of 1 along a gradient of 1.
+
+  Attributes:
+    velocity: [] float32 v, of the optimizer's momentum.
+    length: [] float32 A, which is a_i at the end.
+    steps: [] float32 how many.
+  """
+
+  velocity: jax.Array
+  length: jax.Array
+  steps: jax.Array
+
+
+class Normalised(NamedTuple):
+  """What a client sends.
+
+  Attributes:
+    model: its variables, with d_i in place of the parameters.
+    pace: [] float32 a_i or s_i, whose mean is tau_eff.
+  """
+
+  model: PyTree
+  pace: jax.Array
+
+
+def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
+  """Normalised averaging: who takes more steps does not pull the mean further.
+
+    d_i = (w - y_i) / a_i              client i moved from w to y_i in s_i steps
+    w  <- w - tau_eff sum_i p_i d_i    with the learning rate eta inside d_i
+
+  a_i is how far its steps lead along a constant gradient: v <- rho v + 1 and
+  A <- (1 - eta mu) A + v in each step, a_i = A after s_i, with the momentum rho of the
+  local optimizer. Each step also goes by -eta mu (y - w), past the momentum's buffer:
+  the paper's proximal variant. p_i are the shares of the cohort's examples.
+  Running statistics are averaged plainly. Local training has to be SGD, without
+  Nesterov's momentum, for which a_i is another.
+
+  Args:
+    mu: weight of the pull to the received model, at least 0.
+    tau_eff: 'norm', sum_i p_i a_i; or 'steps', sum_i p_i s_i, the paper's of the
+      proximal variant.
+  """
+
+  def begin(received, memory):
+    return Path(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+
+  def bypass(params, task):
+    strength = -task.optimizer['learning_rate'] * task.scalars['mu']
+    apart = tree.subtract(params, task.received['params'])
+    return jax.tree.map(lambda leaf: strength * leaf, apart)
+
+  def after_step(task, loss, grads, key):
+    path, optimizer = task.local, task.optimizer
+    velocity = optimizer['momentum'] * path.velocity + 1.0
+    kept = 1.0 - optimizer['learning_rate'] * task.scalars['mu']
+    return Path(velocity, kept * path.length + velocity, path.steps + 1.0)
+
+  def upload(trained, task):
+    path = task.local
+    moved = tree.subtract(task.received['params'], trained['params'])
+    direction = jax.tree.map(lambda leaf: leaf / path.length, moved)
+    pace = path.steps if tau_eff == 'steps' else path.length
+    sent = Normalised(trained | {'params': direction}, pace)
+    return Upload(weighted=sent), task.memory
+
+  def map_uploaded(function, upload):
+    sent = upload.weighted
+    return upload._replace(weighted=sent._replace(model=function(sent.model)))
+
+  def aggregate(server, mean, participation, scalars):
+    model, pace = mean.weighted
+    step = jax.tree.map(lambda leaf: pace * leaf, model['params'])
+    params = tree.subtract(server.variables['params'], step)
+    return Server(model | {'params': params}, pace)
+
+  return base.Algorithm(
+    hyperparameters={'mu': mu},
+    init_server=lambda variables: jnp.zeros(()),
+    # Of the round before: this one's is known at its end. 0 in the first.
+    scalars=lambda given, pace: given | {'tau_eff': pace},
+    begin=begin,
+    bypass=bypass,
+    after_step=after_step,
+    upload=upload,
+    map_uploaded=map_uploaded,
+    aggregate=aggregate,
+  )
