@@ -57,6 +57,9 @@ class Dataset(NamedTuple):
       first, in ascending order; None if the data name nobody.
     stored: the training examples, if they stay on disk; there are none above then.
     class_names: [Y] names of the classes, no two alike; () if the data have none.
+    validation_images: [V, H, W, C] uint8, which the data set apart for validation; None
+      if there are none.
+    validation_labels: [V] int32 of them.
   """
 
   name: str
@@ -72,6 +75,8 @@ class Dataset(NamedTuple):
   clients: np.ndarray | None = None
   stored: Stored | None = None
   class_names: tuple[str, ...] = ()
+  validation_images: np.ndarray | None = None
+  validation_labels: np.ndarray | None = None
 
 
 class Outputs(NamedTuple):

@@ -94,6 +94,8 @@ def _write_npz(out, source, options):
   arrays = dict(zip(npz.NPZ_ARRAYS, parts, strict=True))
   whose = zip(npz.IDS, (data.train_clients, data.test_clients), strict=True)
   arrays |= {name: data.clients[ids] for name, ids in whose if ids is not None}
+  held = zip(npz.VALIDATION[0], data[-2:], strict=True)
+  arrays |= {name: own for name, own in held if own is not None}
   if data.class_names:
     arrays['class_names'] = np.array(data.class_names)
   files.make_folder(out.parent)

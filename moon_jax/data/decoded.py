@@ -15,7 +15,9 @@ from moon_jax.core.types import Dataset
 _KINDS = {'name': 'U ', 'num_classes': 'i ', 'mean': 'f C', 'std': 'f C'}
 _KINDS |= {'train_images': 'u MHWC', 'train_labels': 'i M'}
 _KINDS |= {'test_images': 'u NHWC', 'test_labels': 'i N'}
-_IDS = {'train_clients': 'i M', 'test_clients': 'i N', 'clients': 'iU L'}
+# What few sets have.
+_MORE = {'train_clients': 'i M', 'test_clients': 'i N', 'clients': 'iU L'}
+_MORE |= {'validation_images': 'u VHWC', 'validation_labels': 'i V'}
 
 
 def kept(
@@ -37,8 +39,8 @@ def kept(
   asked = name, *more
   before = _path(folder, asked)
   with contextlib.suppress(Exception):  # of many kinds: it is not there, or torn
-    ids = set(_IDS).intersection(files.array_names(before))
-    kinds = _KINDS | {one: _IDS[one] for one in ids}
+    more = set(_MORE).intersection(files.array_names(before))
+    kinds = _KINDS | {one: _MORE[one] for one in more}
     found = Dataset(**files.arrays(before, kinds=kinds))
     names = files.arrays(before, ('class_names',))['class_names']
     plain = {'name': str(found.name), 'num_classes': int(found.num_classes)}

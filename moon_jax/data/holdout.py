@@ -14,19 +14,26 @@ def validation_split(
 
   Args:
     data: the data set; the pixel statistics stay those of all its training examples.
-    share: of the examples of each class, rounded to a whole number; 0 holds out none.
+    share: of the examples of each class, rounded to a whole number; 0 holds out none:
+      what the data themselves set apart is taken, if they do.
     seed: of the draw.
 
   Returns:
     The data set without the examples that are held out, and these: images [V, H, W, C]
-    and labels [V], in the order of the data; None if the share is 0.
+    and labels [V], in the order of the data; None if there are none.
 
   Raises:
-    UsageError: the examples stay on disk, or none is left on one of the sides.
+    UsageError: the examples stay on disk, or none is left on one of the sides, or the
+      data set some apart themselves.
   """
+  own = data.validation_images, data.validation_labels
   if not share:
-    return data, None
+    return data, None if own[0] is None else own
   flag = f'--config.data.validation={share:g}'
+  if own[0] is not None:
+    raise UsageError(
+      f'{flag}: the data have {len(own[1])} examples for validation. Set it to 0.'
+    )
   if data.stored:
     raise UsageError(
       f'{flag} needs training examples that are in memory: those of '

@@ -1,9 +1,10 @@
 """Images in folders by class: torchvision's ImageFolder, Tiny-ImageNet, DomainNet."""
 
+import itertools
 import os
 import pathlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -42,11 +43,11 @@ def load_imagefolder(
   """Loads images whose folders are their classes.
 
   The classes are numbered in the order of their names, and have these. A set is
-  divided, as train/ and test/ (or val/, where there is no labelled test/), each with
-  CLASS/*, or CLASS/images/* and val/val_annotations.txt as Tiny-ImageNet has them; or
-  by lists DOMAIN_train.txt and DOMAIN_test.txt, as DomainNet's; or it is one tree.
-  In DOMAIN/CLASS/* the domains are the users. What it all decodes to is kept in the
-  user's cache folder.
+  divided, as train/ and test/ (or val/, which is kept for validation where there are
+  both), each with CLASS/*, or CLASS/images/* and val/val_annotations.txt as
+  Tiny-ImageNet has them; or by lists DOMAIN_train.txt and DOMAIN_test.txt, as
+  DomainNet's; or it is one tree. In DOMAIN/CLASS/* the domains are the users. What it
+  all decodes to is kept in the user's cache folder.
 
   Args:
     path: the folder.
@@ -71,22 +72,26 @@ def load_imagefolder(
 
 def _decode(flag, root, draw, side):
   with one_line(f'{flag} must be a folder of images by class'):
-    train, test = _divided(flag, root, *draw)
+    splits = train, test, *held = _divided(flag, root, *draw)
   names = list(dict.fromkeys(one.label for one in train))
   numbers = {name: number for number, name in enumerate(names)}
-  if strange := sorted({one.label for one in test}.difference(names)):
-    raise DataError(f'{flag}: the test has a class {strange[0]!r}, training has none.')
+  for split in (test, *held):
+    if strange := sorted({one.label for one in split}.difference(names)):
+      told = f'{flag}: the test has a class {strange[0]!r}, training has none'
+      raise DataError(f'{told} ({split[0].path.relative_to(root).parts[0]!r}).')
   with one_line(f'{flag}: an image cannot be read'):
-    mode = mode_of(_encoded(root, one.path) for one in (*train, *test))
+    mode = mode_of(_encoded(root, one.path) for one in itertools.chain(*splits))
   first = _pixels(flag, root, train[0].path, mode, side)
   arrays = []
-  for split in (train, test):
+  for split in splits:
     arrays.append(np.empty((len(split), *first.shape), np.uint8))
     for row, one in enumerate(split):
       arrays[-1][row] = _pixels(flag, root, one.path, mode, side, first.shape)
     arrays.append(np.array([numbers[one.label] for one in split]))
   told = {'num_classes': len(names), 'class_names': names}
-  data = npz.dataset(flag, root.name, tuple(arrays), **told)
+  data = npz.dataset(flag, root.name, tuple(arrays[:4]), **told)
+  if held:
+    data = npz.validated(flag, data, *arrays[4:])
   ids = ([one.domain for one in split] for split in (train, test))
   return users.named(flag, data, *ids) if train[0].domain else data
 
@@ -112,17 +117,17 @@ def _pixels(flag, root, path, mode, side, shape=None):
 
 
 def _divided(flag, root, test_fraction, test_seed):
-  """The training and the test pictures, in the order of classes and names."""
+  """The training, the test and perhaps the validation pictures, class by class."""
   there = [one.name for one in _folders(root)]
   lists = {one: sorted(root.glob(f'*_{one}.txt')) for one in (_TRAIN, 'test')}
   if all(lists.values()):
     found = _listed(root, lists)
   # A class may be called so too.
   elif _TRAIN in there and not _images(root / _TRAIN):
-    found = _tree(flag, root / _TRAIN), _test(flag, root, there)
+    found = _tree(flag, root / _TRAIN), *_tests(flag, root, there)
   else:
-    found = _tree(flag, root), []
-  train, test = found
+    found = (_tree(flag, root),)
+  train, test, *held = *found, *([],) * (len(found) == 1)
   if not train:
     raise DataError(f'{flag} has no images in folders by class: {_holds(root)}.')
   if test and test_fraction:
@@ -134,7 +139,7 @@ def _divided(flag, root, test_fraction, test_seed):
       f'{flag} has no test images by class: {_holds(root)}. '
       '--config.data.test_fraction=0.2 draws a fifth of each class.'
     )
-  return (train, test) if test else _drawn(train, test_fraction, test_seed)
+  return (train, test, *held[:1]) if test else _drawn(train, test_fraction, test_seed)
 
 
 def _holds(root):
@@ -175,19 +180,19 @@ def _tree(flag, folder) -> list[Picture]:
   return sorted(found, key=lambda one: (one.label, one.domain))  # stable
 
 
-def _test(flag, root, there) -> list[Picture]:
-  """The test pictures beside train/; [] if none are labelled."""
+def _tests(flag, root, there) -> Iterator[list[Picture]]:
+  """The labelled pictures of each folder beside train/, those of test/ first."""
   if (root / _ANNOTATIONS).exists():
-    return sorted(_annotated(root), key=lambda one: (one.label, one.path))
+    yield sorted(_annotated(root), key=lambda one: (one.label, one.path))
+    return
   for name in _TESTS:
     # test/images/* without labels is no class 'images'.
     inside = [one.name for one in _folders(root / name)] if name in there else []
     if inside != ['images'] and inside and (found := _tree(flag, root / name)):
-      return found
-  return []
+      yield found
 
 
-def _annotated(root) -> Iterable[Picture]:
+def _annotated(root) -> Iterator[Picture]:
   """Tiny-ImageNet's: a file, its class and its box in a line, with tabs between."""
   for line in _encoded(root, root / _ANNOTATIONS).decode().splitlines():
     name, label = line.split('\t')[:2]

@@ -24,6 +24,8 @@ OTHERS = (
   ('x_train', 'y_train', 'x_test', 'y_test'),
   ('train_images', 'train_labels', 'test_images', 'test_labels'),
 )
+# Of each of these, what the examples for validation are called; few files have some.
+VALIDATION = (('val_x', 'val_y'), ('x_val', 'y_val'), ('val_images', 'val_labels'))
 # Whose each example is; a file may have one, both or none.
 IDS = ('train_client', 'test_client')
 
@@ -35,10 +37,10 @@ def load_npz(path: str) -> Dataset:
 
   Args:
     path: the file. Images are uint8 [M, H, W] or [M, H, W, C], labels integers [M];
-      [M, C, H, W] are turned, and [M, 1] labels are [M].
-      The classes are 0 to the largest training label; labels may be text, too.
-      class_names [Y] names the classes, where it is there. train_client and test_client
-      [M], integers or text, name the user of each example, where they are there.
+      [M, C, H, W] are turned, and [M, 1] labels are [M]. The classes are 0 to the
+      largest training label; labels may be text, too. Few files have class_names [Y];
+      train_client and test_client [M], integers or text, which name the user of each
+      example; val_x and val_y (x_val, ...; val_images, ...), kept for validation.
 
   Raises:
     DataError: the file or one of its arrays is missing or unusable.
@@ -57,6 +59,11 @@ def load_npz(path: str) -> Dataset:
   arrays, stem = tuple(found[name] for name in names), pathlib.Path(path).stem
   told = {'num_classes': len(classes) or None, 'class_names': classes.tolist()}
   data = dataset(flag, stem, arrays, **told, names=names)
+  pair = VALIDATION[(NPZ_ARRAYS, *OTHERS).index(names)]
+  if held := read(flag, path, pair):
+    if len(held) < len(pair):
+      raise DataError(f'{flag} has {", ".join(held)} alone, of {", ".join(pair)}.')
+    data = validated(flag, data, *held.values(), pair)
   return users.named(flag, data, *map(found.get, IDS))
 
 
@@ -142,11 +149,46 @@ def dataset(
   return make_dataset(name, *splits, num_classes, statistics, class_names)
 
 
-def _numbered(flag, train_y, test_y):
+def validated(
+  flag: str,
+  data: Dataset,
+  images: np.ndarray,
+  labels: np.ndarray,
+  names: tuple[str, str] = VALIDATION[0],
+) -> Dataset:
+  """The data set with examples for validation.
+
+  Args:
+    flag: what names the data, for the message.
+    data: the data set without them.
+    images: [V, H, W] or [V, H, W, C] uint8, or channels first, as the others.
+    labels: [V] or [V, 1], numbers of classes.
+    names: what the data call both.
+
+  Raises:
+    DataError: they are unusable, or of another shape than the others.
+  """
+  (x, y), labels = names, flat(labels)
+  if labels.dtype.kind in 'SU' and data.class_names:
+    _, labels, _ = _numbered(flag, np.array(data.class_names), labels.astype(str), y)
+  fault = split_fault(x, images, y, labels)
+  images = images if fault else with_channels(images)
+  if not fault and images.shape[1:] != data.test_images.shape[1:]:
+    fault = f'{x} is {images.shape}, test images {data.test_images.shape}'
+  if not fault and labels.max() >= data.num_classes:
+    fault = f'{y} holds {labels.max()}, beyond {data.num_classes - 1}'
+  if fault:
+    raise DataError(f'{flag}: {fault}.')
+  images, labels = (np.ascontiguousarray(one) for one in (images, labels))
+  labels = labels.astype(np.int32)
+  return data._replace(validation_images=images, validation_labels=labels)
+
+
+def _numbered(flag, train_y, test_y, name='test_y'):
   """Text labels as numbers, in the ascending order of the names, and the names."""
   names = np.unique(train_y)
   if (strange := test_y[~np.isin(test_y, names)]).size:
-    told = f'{flag}: test_y holds {strange[0].item()!r}, a class that train_y has not'
+    told = f'{flag}: {name} holds {strange[0].item()!r}, a class that train_y has not'
     raise DataError(f'{told}; remove it.')
   numbers = (np.searchsorted(names, labels) for labels in (train_y, test_y))
   if names.dtype.kind == 'S':

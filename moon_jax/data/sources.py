@@ -44,10 +44,14 @@ def read(
 
 
 def digest(dataset: Dataset) -> str:
-  """SHA-256 of the arrays, with their shapes, and of whose they are, in hexadecimal."""
+  """SHA-256 of the arrays, with their shapes, and of whose they are, in hexadecimal.
+
+  Those for validation count if there are some.
+  """
   total = hashlib.sha256((dataset.stored.digest if dataset.stored else '').encode())
-  owners = (dataset.train_clients, dataset.test_clients, dataset.clients)
-  for array in (*dataset[1:5], *(one for one in owners if one is not None)):
+  more = (dataset.train_clients, dataset.test_clients, dataset.clients)
+  more += (dataset.validation_images, dataset.validation_labels)
+  for array in (*dataset[1:5], *(one for one in more if one is not None)):
     total.update(f'{array.dtype}{array.shape}'.encode())
     total.update(np.ascontiguousarray(array))
   return total.hexdigest()

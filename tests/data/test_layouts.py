@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 import moon_jax
-from moon_jax.core.errors import ExitCode
-from moon_jax.data import convert, pickled, sources
+from moon_jax.core.errors import ExitCode, UsageError
+from moon_jax.data import convert, holdout, pickled, sources
 from moon_jax.data.arrays import DataError
 from moon_jax.report import groups, sections
 from moon_jax.report import runs as report_runs
@@ -448,3 +448,68 @@ def test_one_set_from_two_sources_is_one_run_and_records_its_classes(tmp_path):
     (setting,) = groups.settings([found], groups.Choice(None, ('seed',), {}))
     (matrix,) = sections.partition(setting)
     assert matrix.rows == NAMES
+
+
+# --- examples for validation ----------------------------------------------------------
+
+
+def with_validation(layout, folder):
+  """The layout, with the training examples of another federation set apart."""
+  held = {'train': federations.federation(seed=3)['train']}
+  images, labels = layouts.together(held, channels=1 if layout == 'npz' else 3)['train']
+  if layout == 'npz':
+    given = layouts.medmnist(folder, FOUND)
+    whole = dict(np.load(folder / 'set.npz'))
+    more = {'val_images': images[..., 0], 'val_labels': labels[:, None]}
+    np.savez(folder / 'set.npz', **whole, **more)
+  elif layout == 'imagefolder':
+    given = layouts.imagefolder(folder, FOUND)
+    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+      save(folder / f'set/val/{NAMES[label]}/{i}.png', image)
+  else:
+    given = layouts.parquet(folder, FOUND)
+    layouts.table('train', held).to_parquet(folder / 'set/data/validation.parquet')
+  return given, images, labels
+
+
+@pytest.mark.parametrize('layout', ['npz', 'imagefolder', 'parquet'])
+def test_what_is_set_apart_is_for_validation(layout, tmp_path):
+  given, images, labels = with_validation(layout, tmp_path)
+  data, few = load(given), load(given, limit=9)
+  check(data, layouts.together(FOUND, channels=images.shape[-1]))
+  found = data.validation_images, data.validation_labels
+  assert as_rows(*found) == as_rows(images, labels)
+  rest, held = holdout.validation_split(data, 0.0, 0)
+  assert (rest, held) == (data, found)
+  with pytest.raises(UsageError, match='have 52 examples for validation'):
+    holdout.validation_split(data, 0.1, 0)
+  part = as_rows(few.validation_images, few.validation_labels)
+  assert len(part) == 9
+  assert set(part) <= set(as_rows(*found))
+  words = [*flags(given), f'--out={tmp_path}/new.npz']
+  assert convert.main(words) == ExitCode.DONE
+  again = load(knobs('npz', tmp_path / 'new.npz'))
+  assert sources.digest(again) == sources.digest(data)
+  plain = data._replace(validation_images=None, validation_labels=None)
+  assert sources.digest(plain) != sources.digest(data)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'line'),
+  [
+    ({'val_labels': None}, 'has val_images alone, of val_images, val_labels'),
+    ({'val_labels': np.full(52, 9)}, 'val_labels holds 9, beyond 3'),
+    (
+      {'val_images': np.zeros((52, 8, 9), np.uint8)},
+      r'val_images is \(52, 8, 9, 1\), ',
+    ),
+    ({'val_images': np.zeros((52, 8, 8))}, 'val_images is float64, not uint8'),
+  ],
+)
+def test_what_is_set_apart_has_to_fit(changes, line, tmp_path):
+  given, *_ = with_validation('npz', tmp_path)
+  whole = dict(np.load(tmp_path / 'set.npz')) | changes
+  whole = {name: array for name, array in whole.items() if array is not None}
+  np.savez(tmp_path / 'set.npz', **whole)
+  with pytest.raises(DataError, match=line):
+    load(given)

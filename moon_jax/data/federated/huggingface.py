@@ -25,7 +25,8 @@ def load_huggingface(
   """The examples; user by user, in ascending order, if a column names the users.
 
   Args:
-    path: the folder, with the splits train and test (or validation, without a test).
+    path: the folder, with the splits train and test; validation is the test where there
+      is none, and is kept for validation where there is one and nobody is named.
       Parquet files are called train-00000-of-00001.parquet or the like, or lie in
       folders train and test, as the Hub has them.
     client: the column that names the user; '' is none.
@@ -45,23 +46,23 @@ def load_huggingface(
   with one_line(f'{flag}: the column {image!r} cannot be read'):
     mode = getattr(features[image], 'mode', None) or mode_of(_encoded(splits, image))
   more = client, image, label, num_classes, mode
-  parts = [
-    _read(flag, *one, *more) for one in zip(('train', 'test'), splits, strict=True)
-  ]
+  told = ('train', 'test', 'validation')
+  parts = [_read(flag, *one, *more) for one in zip(told, splits, strict=False)]
   name = pathlib.Path(os.path.abspath(os.path.expanduser(path))).name
   if client:
     users = (
       assembled.once(flag, (assembled.user(flag, *one) for one in part))
-      for part in parts
+      for part in parts[:2]
     )
     return assembled.Federation(flag, name, *users, num_classes, names)
   arrays = [np.asarray(each) for part in parts for _, *pair in part for each in pair]
   arrays[::2] = map(assembled.grey_levels, arrays[::2])
-  return npz.dataset(flag, name, tuple(arrays), num_classes, class_names=names)
+  data = npz.dataset(flag, name, tuple(arrays[:4]), num_classes, class_names=names)
+  return npz.validated(flag, data, *arrays[4:]) if arrays[4:] else data
 
 
 def _opened(flag, path):
-  """Its splits 'train' and 'test', not yet read."""
+  """Its splits 'train', 'test' and perhaps 'validation', not yet read."""
   datasets = assembled.package('huggingface', 'datasets')
   folder = pathlib.Path(os.path.expanduser(path)).absolute()
   with one_line(f'{flag} must be a folder {_WANTED}'):
@@ -78,7 +79,7 @@ def _opened(flag, path):
 
 def _saved(datasets, folder):
   there = [one.name for one in folder.iterdir()]
-  for split in (_TRAIN, _test_of(there)):
+  for split in _names(there):
     place = folder / split
     with files.opened(place / 'state.json') as file:
       named = json.load(file)['_data_files']
@@ -87,9 +88,9 @@ def _saved(datasets, folder):
     yield datasets.Dataset.load_from_disk(str(place))
 
 
-def _test_of(there):
-  """The name of the split of test examples."""
-  return next((name for name in _TESTS if name in there), _TESTS[0])
+def _names(there):
+  """The splits of training, test and perhaps validation, of those that are there."""
+  return _TRAIN, *([name for name in _TESTS if name in there][:2] or _TESTS[:1])
 
 
 def _of_parquet(datasets, folder):
@@ -105,12 +106,12 @@ def _of_parquet(datasets, folder):
       found.setdefault(place, {}).setdefault(split, []).append(path)
   if not found:
     raise ValueError('it has neither')
-  whole = [one for one, own in found.items() if _TRAIN in own and _test_of(own) in own]
+  whole = [one for one, own in found.items() if own.keys() >= {*_names(own)}]
   if len(whole) != 1:
     every = listed(one.relative_to(folder) for one in found)
     raise ValueError(f'{len(whole)} folders have both splits, of {every}; name one')
   splits = found[whole[0]]
-  for split in (_TRAIN, _test_of(splits)):
+  for split in _names(splits):
     tables = []
     for path in splits[split]:
       with files.opened(path) as file:

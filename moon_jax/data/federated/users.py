@@ -170,6 +170,12 @@ def limited(data: Dataset, limit: int) -> Dataset:
   that both splits have in common, so that who trains is tested, too. A smaller limit
   keeps a part of what a larger one keeps.
   """
+  if data.validation_labels is not None:
+    rows = host_rng(0, Purpose.SUBSET, 9).permutation(len(data.validation_labels))[
+      :limit
+    ]
+    images, labels = data.validation_images[rows], data.validation_labels[rows]
+    data = data._replace(validation_images=images, validation_labels=labels)
   num_users = 0 if data.clients is None else len(data.clients)
   rank = host_rng(0, Purpose.SUBSET, 2).permutation(num_users)
   train, test = (
