@@ -41,8 +41,7 @@ class Experiment(NamedTuple):
     train: the training split on the device; of one that stays on disk its shape.
     stream: reads each cohort's part of it; None if it is on the device.
     test: the test split on the device.
-    validation: the training examples that the server keeps, on the device; None if it
-      keeps none.
+    validation: examples that the server keeps, on the device; None if there are none.
     test_sizes: [N'] test examples of each user whom they name; [0] if they name nobody.
     num_strangers: of these N' users, who are no clients.
     names: [N] of the users who are the clients, as the data have them; None if dealt.
@@ -209,8 +208,7 @@ def deal(config: Config, data: Dataset) -> partition.Skewed:
     return partition.Skewed(partition.Partition(data.train_labels, offsets))
   given = {'num_clients': config.num_clients, 'min_size': config.partition.min_size}
   given |= {'clients': data.train_clients} if users.are_clients(config) else {}
-  given |= options(config, 'partition')
-  given['seed'] = partition_seed(config)
+  given |= options(config, 'partition') | {'seed': partition_seed(config)}
   return partition.make(config.partition.name, data.train_labels, **given)
 
 
