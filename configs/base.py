@@ -8,8 +8,9 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 fedprox, scaffold, fedsam, mofedsam,
                                                 moon, sa_moon, dco_moon, moon_l2,
                                                 fedntd, feddecorr, fedlc, fedrs, feddyn,
-                                                fednova, fedexp, median, trimmed_mean,
-                                                krum, decentralized_fedavg,
+                                                fednova, fedexp, fedproc, fedproto,
+                                                median, trimmed_mean, krum,
+                                                decentralized_fedavg,
                                                 decentralized_moon, solo, centralized
   --config.model=mlp                            the network; one of mlp, moon_cnn,
                                                 tutorial_cnn, dco_cnn, cnn_transformer,
@@ -186,6 +187,14 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 1]
   --config.fedexp.evaluate=last                 model that is tested: the last, or the
                                                 mean of two; one of last, mean_of_two
+  --config.fedproc.tau=1.0                      temperature of the term of the
+                                                prototypes; above 0
+  --config.fedproc.rise=100.0                   rounds until the cross entropy counts
+                                                alone; above 0
+  --config.fedproto.lam=1.0                     weight of the distance to the prototype;
+                                                at least 0
+  --config.fedproto.distance=mean               squared distance over the dimensions;
+                                                one of mean, sum
   --config.trimmed_mean.trim=0.1                share left out at each end; in [0, 0.5)
   --config.krum.num_byzantine=1                 clients that may send anything; at least
                                                 0

@@ -18,7 +18,7 @@ from moon_jax.data import device, partition
 from moon_jax.data.augment import augmenter
 from moon_jax.engine import devices, experiment
 from moon_jax.models import layers
-from moon_jax.train import client_training, lanes, planning
+from moon_jax.train import client_training, examined, lanes, planning
 from moon_jax.train import round as round_lib
 
 BATCH_SIZE = 16
@@ -48,6 +48,8 @@ OPTIONS = {
   'fedrs': {'alpha': 0.25},
   'feddyn': {'alpha': 0.5},
   'fednova': {'mu': 0.4},
+  'fedproc': {'tau': 0.5, 'rise': 6.0},
+  'fedproto': {'lam': 2.0},
   'fedexp': {'eps': 0.002, 'eps_decay': 0.5},
   'decentralized_fedavg': {},
   'decentralized_moon': {'mu': 2.0, 'tau': 0.5},
@@ -179,6 +181,7 @@ def round_of(
   convolution='auto_on_cpu',
 ):
   """The jitted round of an Algorithm."""
+  chosen = examined.bound(chosen, network(model))
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
   optimizer = functools.partial(catalog.part('optimizer', name).function, **flags)
   train = lanes.cohort_training(
@@ -253,6 +256,7 @@ def first_state(algorithm, model='mlp', **changes):
 
 def state_of(chosen, model='mlp', num_clients=NUM_CLIENTS, num_devices=1):
   """The state of an Algorithm before the first round, where each round leaves it."""
+  chosen = examined.bound(chosen, network(model))
   state = experiment.first_state(chosen, variables(model), num_clients)
   if num_devices == 1:
     return state

@@ -94,6 +94,11 @@ class Algorithm(NamedTuple):
     after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
       of the next step. A draw takes `keys.for_purpose(key, ...)`; `task.loss_with` is
       asked what the loss would have been with another `task.local`.
+    examine: (Outputs, Batch) -> sums over the real examples of a batch; None asks for
+      none. After the last step the trained network then sees all examples of the client
+      once, in evaluation mode and not augmented, and `task.examined` is their total, in
+      `upload` and `report`. `init_server` is also given `zeros`, an empty total.
+    examined: the empty total; the engine sets it.
     upload: (trained variables, task) -> an Upload, and the client's new memory.
     report: (trained variables, task) -> name -> [] float32, recorded as the mean and
       quantiles over the cohort.
@@ -128,6 +133,8 @@ class Algorithm(NamedTuple):
   correct: Callable = lambda grads, task: grads
   bypass: Callable | None = None
   after_step: Callable = lambda task, loss, grads, key: task.local
+  examine: Callable | None = None
+  examined: PyTree = ()
   upload: Callable = lambda trained, task: (Upload(weighted=trained), task.memory)
   report: Callable = lambda trained, task: {}
   aggregate: Callable = average

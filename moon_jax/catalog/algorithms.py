@@ -70,6 +70,16 @@ _SAM_KNOBS = {
   'adaptive': switch(False, 'move of each weight in proportion to its size (FedASAM)'),
   'xi': number(0.2, 'what is added to the size of a weight, if adaptive', at_least(0)),
 }
+_PROC_KNOBS = {
+  'tau': number(1.0, 'temperature of the term of the prototypes', above(0)),
+  'rise': number(100.0, 'rounds until the cross entropy counts alone', above(0)),
+}
+_PROTO_KNOBS = {
+  'lam': number(1.0, 'weight of the distance to the prototype', at_least(0)),
+  'distance': word(
+    'mean', 'squared distance over the dimensions', one_of('mean', 'sum')
+  ),
+}
 _BETA = number(0.1, "weight of the client's own gradient", between(0, 1, '(]'))
 _NTD_KNOBS = {
   'beta': number(1.0, 'weight of the distillation', at_least(0)),
@@ -152,6 +162,12 @@ _DEVIATION = {
   'mu_t': Metric('Dynamic weight mu_t', 'weight'),
 }
 _STEPS = {'tau_eff': Metric('Effective steps of the round before', 'steps')}
+_PROTOTYPES = {
+  'prototype_loss': Metric('Term of the prototypes', 'mean over examples'),
+  'prototype_accuracy': Metric(
+    'Training accuracy of the nearest prototype', 'training accuracy, %', 100.0
+  ),
+}
 _PACE = {'eta_g': Metric("Server's step of the round before", 'multiple of the mean')}
 _DISTANCE = Metric('Consensus distance ||w_i - mean w||', 'norm, mean of clients')
 _CONSENSUS = {'consensus_distance': _DISTANCE}
@@ -250,6 +266,8 @@ ALGORITHMS = (
     'fednova', 'FedNova', knobs=_NOVA_KNOBS, metrics=_STEPS, check=_normalisable
   ),
   _algorithm('fedexp', 'FedExP', knobs=_EXP_KNOBS, metrics=_PACE),
+  _algorithm('fedproc', 'FedProc', knobs=_PROC_KNOBS, metrics=_PROTOTYPES),
+  _algorithm('fedproto', 'FedProto', _ALONE, knobs=_PROTO_KNOBS, metrics=_PROTOTYPES),
   _algorithm('median', 'coordinate-wise median', _ALIKE, 'robust:median'),
   _algorithm(
     'trimmed_mean', 'trimmed mean', _ALIKE, 'robust:trimmed_mean', knobs=_TRIM_KNOBS

@@ -122,6 +122,7 @@ class Task(NamedTuple):
       the algorithm needs them.
     relative_size: [] float32, the client's training examples / the mean of all clients;
       None likewise.
+    examined: after the last step, what `Algorithm.examine` found; () elsewhere.
   """
 
   received: PyTree
@@ -132,6 +133,7 @@ class Task(NamedTuple):
   loss_with: Callable[[PyTree], jax.Array] | None = None
   class_counts: jax.Array | None = None
   relative_size: jax.Array | None = None
+  examined: PyTree = ()
 
 
 class Scalars(NamedTuple):

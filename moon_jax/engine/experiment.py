@@ -22,7 +22,7 @@ from moon_jax.data import device, holdout, own_tests, partition, sources
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, gpu, scheduling, streaming, tiers, traced
 from moon_jax.models import fused_cpu
-from moon_jax.train import client_training, planning
+from moon_jax.train import client_training, examined, planning
 
 _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
 
@@ -179,10 +179,8 @@ def _of_clients(
   if stream:
     return stream.shape(mesh), data.stored.class_counts
   images, labels = see(data.train_images, whole), data.train_labels
-  owners = (split.indices, split.offsets.astype(np.int32))
-  train = device.TrainSplit(
-    _split(data, (images, labels), mesh), *devices.replicate(owners, mesh)
-  )
+  owners = devices.replicate((split.indices, split.offsets.astype(np.int32)), mesh)
+  train = device.TrainSplit(_split(data, (images, labels), mesh), *owners)
   return train, partition.class_counts(split, labels, data.num_classes)
 
 
@@ -268,6 +266,7 @@ def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   part = catalog.part('algorithm', config.algorithm)
   algorithm = part.build(Algorithm, **options(config, 'algorithm'))
   traced.require_numbers(part.name, algorithm)
+  algorithm = examined.bound(algorithm, network)
   if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
     algorithm = with_local_statistics(algorithm)
   server = config.server_optimizer

@@ -30,6 +30,7 @@ class Network(NamedTuple):
       in the variables, {'batch_stats': ...}, or {} without batch normalisation.
     narrow: params -> these in the type of the arithmetic, which `apply` and `train`
       make of them if they are not.
+    image_shape: (H, W, C).
   """
 
   shapes: PyTree
@@ -37,6 +38,7 @@ class Network(NamedTuple):
   apply: Callable[[PyTree, jax.Array], Outputs]
   train: Callable[[PyTree, jax.Array, jax.Array, jax.Array], tuple[Outputs, PyTree]]
   narrow: Callable[[PyTree], PyTree]
+  image_shape: tuple[int, int, int] = ()
 
 
 def make(
@@ -129,4 +131,4 @@ def of_module(
     outputs, state = module.apply(*given, rngs=draws, mutable=changed)
     return widen(outputs), state
 
-  return Network(nn.unbox(boxed), init, apply, train, narrow)
+  return Network(nn.unbox(boxed), init, apply, train, narrow, tuple(image_shape))

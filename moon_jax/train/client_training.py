@@ -174,9 +174,10 @@ class LocalTraining(NamedTuple):
       num_seen=progress.num_seen + count,
     )
 
-  def finish(self, progress, received, scalars) -> Finished:
-    """After the last step."""
+  def finish(self, progress, received, scalars, examined=()) -> Finished:
+    """After the last step; `examined` is what `Algorithm.examine` found."""
     task = task_of(received, progress.memory, progress.local, scalars, progress.known)
+    task = task._replace(examined=examined)
     start = self.algorithm.download(received, progress.memory)
     params = progress.variables['params']
     moved = tree.subtract(tree.rows(params), tree.rows(start['params']))
@@ -266,6 +267,7 @@ def traffic(
     # Of what is known of the data only that it is there matters to the shapes.
     known = {name: jnp.ones(()) for name in algorithm.needs}
     task = task_of(received, memory, local, scalars, known)
+    task = task._replace(examined=algorithm.examined)
     upload, _ = algorithm.upload(algorithm.download(received, memory), task)
     return (algorithm.share(memory),) * 2 if algorithm.share else (received, upload)
 

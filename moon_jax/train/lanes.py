@@ -9,7 +9,7 @@ from jax.sharding import Mesh, PartitionSpec
 from moon_jax.core import tree
 from moon_jax.core.types import LANES
 from moon_jax.data.augment import Augment
-from moon_jax.train import aggregation, frozen, segments
+from moon_jax.train import aggregation, examined, frozen, segments
 from moon_jax.train.client_training import Finished, LocalTraining, Work
 from moon_jax.train.planning import Plan
 from moon_jax.train.segments import Segment
@@ -96,13 +96,19 @@ def _train(training: LocalTraining, through: Segment, work: Work) -> Finished:
 
     return jax.vmap(one)(slots)
 
-  def finish(lanes):
-    return jax.vmap(lambda lane: training.finish(lane, received, scalars))(lanes)
+  examine = examined.by_store(training, work)
+
+  def finish(lanes, store):
+    def one(lane, found):
+      return training.finish(lane, received, scalars, found)
+
+    return jax.vmap(one)(lanes, examine(lanes, store))
 
   def segment(index, carry):
     lanes, collected = carry
     lanes = through(index, lanes)
-    collected = collect(collected, plan.store[index], finish(lanes))
+    store = plan.store[index]
+    collected = collect(collected, store, finish(lanes, store))
     # Who comes next reads what has just been written, so that XLA needs no second copy
     # of all memories: a client's stays as it was until the client is stored. Who comes
     # after the last segment (JAX clamps the index) is never stored.
@@ -113,5 +119,5 @@ def _train(training: LocalTraining, through: Segment, work: Work) -> Finished:
   all_uploads = training.algorithm.needs_all_uploads
   collect, empty = aggregation.collecting(all_uploads, plan.weights)
   lanes = enter(jnp.maximum(plan.load[0], 0), work.memories)
-  nothing = empty(jax.eval_shape(finish, lanes), work.memories)
+  nothing = empty(jax.eval_shape(finish, lanes, plan.store[0]), work.memories)
   return jax.lax.fori_loop(0, plan.num_segments[0], segment, (lanes, nothing))[1]

@@ -71,6 +71,8 @@ def test_the_partition_may_have_a_seed_of_its_own():
 MODEL = 33_738
 TRAFFIC = dict.fromkeys(catalog.names('algorithm'), MODEL) | {
   'scaffold': 2 * MODEL,  # and the control variate, or its change
+  'fedproc': MODEL + 10 * 64 + 10,  # and of each class a prototype, and whether it is
+  'fedproto': 10 * 64 + 10,  # these alone
   'mofedsam': (2 * MODEL, MODEL + 1),  # the last change; the length of the steps
   'dco_moon': MODEL + 1,  # and p_t, or whether the client strayed
   'fedexp': (MODEL, MODEL + 1),  # up: how far the client came

@@ -21,7 +21,11 @@ TOLERANCE = 1e-5
 PEERS = {'decentralized_fedavg': 'fedavg', 'decentralized_moon': 'moon'}
 # What an algorithm adds to the loss.
 OWN = dict.fromkeys(
-  ('distance_loss', 'distillation_loss', 'correlation_loss', 'linear_loss'), 'own_loss'
+  (
+    *('prototype_loss', 'distance_loss', 'distillation_loss', 'correlation_loss'),
+    'linear_loss',
+  ),
+  'own_loss',
 )
 # Our names -> the reference's.
 NAMES = PEERS | {'centralized': 'centralised'}
@@ -76,7 +80,7 @@ def kept_models(algorithm, state):
     return state.clients.content.models[0]['params']
   if algorithm in PEERS:
     return state.clients.model['params']
-  return state.clients['params'] if algorithm == 'solo' else None
+  return state.clients['params'] if algorithm in ('solo', 'fedproto') else None
 
 
 def other_memory(algorithm, state, metrics, truth):
@@ -99,6 +103,12 @@ def other_memory(algorithm, state, metrics, truth):
       yield world.of_client(state.clients, client), gradient
   if algorithm == 'fednova':
     yield state.server.memory, truth.pace
+  if algorithm in ('fedproc', 'fedproto'):
+    kept = state.server.memory
+    kept = kept.prototypes if algorithm == 'fedproc' else kept
+    assert {*np.flatnonzero(kept.there)} == {*truth.prototypes}
+    for label, vector in truth.prototypes.items():
+      yield kept.vectors[label], vector
   if algorithm == 'fedexp':
     yield state.server.memory.eta_g, truth.pace
   if algorithm == 'dco_moon':
@@ -278,6 +288,7 @@ def test_options_equal_the_reference_and_change_the_model(algorithm, options):
     ('fedlc', 3, {'tau': 0.0}, 'fedavg'),
     ('fedrs', 3, {'alpha': 1.0}, 'fedavg'),
     ('fedexp', 3, {'eps': 1e30}, 'fedavg'),
+    ('fedproc', 3, {'rise': 1.0}, 'fedavg'),
     ('sa_moon', 3, {'sigma': 0.0}, 'moon'),
     ('scaffold', 1, {}, 'fedavg'),
     ('fedsam', 3, {'rho': 0.0}, 'fedavg'),

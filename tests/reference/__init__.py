@@ -23,6 +23,10 @@ Algorithms, keyword `algorithm` of `run` (every option is a field of `Options`):
                the running statistics are those at y.
   mofedsam     fedsam that mixes the last round's change of the server, by weight, over
                the rate times a(K) of SCAFFOLD, its mean by weight, into each gradient.
+  fedproc, fedproto
+               after its training each client shows all its examples to its network;
+               class means over the cohort's examples are the next round's prototypes.
+               fedproto keeps models as solo does.
   median, trimmed_mean, krum
                FedAvg with another rule than the mean on the server; clients count
                alike, and running statistics have no part in Krum's distances.

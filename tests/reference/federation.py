@@ -36,6 +36,9 @@ class RoundResult(NamedTuple):
   last_change: dict  # MoFedSAM: the server's G; zeros elsewhere
   exceeding: float  # DCO-MOON: p, for the next round's coefficients; 0 elsewhere
   own_loss: float  # what FedNTD, FedDecorr, MOON with l2 add, a mean like train_loss
+  prototypes: dict  # FedProc, FedProto: class -> vector, of those that somebody had
+  prototype_accuracy: float | None  # FedProto: the nearest one's in training
+  prototyped_fraction: float  # how many examples this is of
   pace: float  # FedExP: eta_g; FedNova: tau_eff; 1 elsewhere
 
 
@@ -69,6 +72,7 @@ class Federation:
     self.temperatures = {client: start for client in self.everyone}
     self.exceeding = 1.0 if options.initial == 'mu' else 0.0
     self.pace = 1.0
+    self.prototypes, self.done = {}, 0
 
   def own_model(self, client):
     """The model that a client trained last; before that, the initial one."""
@@ -77,7 +81,7 @@ class Federation:
   def received(self, client, mixing):
     """The Model that a client starts from, and MOON's global model for it."""
     own = self.own_model(client)
-    if self.options.algorithm == 'solo':
+    if self.options.algorithm in ('solo', 'fedproto'):
       return own
     model = self.server
     if mixing is not None:
@@ -110,8 +114,13 @@ class Federation:
       return formulas.dynamic_weights(mu, self.exceeding, normalise=normalise)
     if algorithm == 'feddyn':
       return Weights(1.0, 0.0, self.alpha(client), 1.0)
+    if algorithm == 'fedproc':
+      share = min(self.done / self.options.rise, 1.0) if self.done else 1.0
+      return Weights(share, 0.0, 0.0, 1.0 - share)
     contrastive = mu if algorithm in ('moon', 'sa_moon') else 0.0
-    own = mu if algorithm == 'moon_l2' else self.options.beta
+    own = {'moon_l2': mu, 'fedproto': self.options.lam}.get(
+      algorithm, self.options.beta
+    )
     return Weights(1.0, contrastive, mu if algorithm == 'fedprox' else 0.0, own)
 
   def train(self, client, batches, received, rate, draw):
@@ -130,6 +139,9 @@ class Federation:
     numbers['least_count'] = options.least_count
     if options.algorithm == 'feddyn':
       numbers['gradient'] = self.controls[client]
+    width = self.represented(self.initial, owned[:1]).shape[1]
+    known = rivals.stacked(self.prototypes, 1 + max(self.labels), width)
+    numbers['prototypes'], numbers['there'] = known
 
     for step, indices in enumerate(batches):
 
@@ -190,6 +202,11 @@ class Federation:
       temperatures.append(temperature)
       steps.append((losses, len(indices)))
     return Trained(Model(params, stats), temperatures, steps)
+
+  def represented(self, model, indices):
+    """[n, D] of some images by a model, in evaluation mode."""
+    images = self.images[indices]
+    return self.options.network.forward(model, images, training=False)[1]
 
   def average(self, index, received, trained):
     """The server's part: a new global model from those of the cohort."""
@@ -308,10 +325,20 @@ class Federation:
     if mixing is not None:
       models = [self.own_model(client) for client in self.everyone]
       self.server = combine([1 / len(models)] * len(models), models)
-    elif options.algorithm != 'solo':
+    elif options.algorithm not in ('solo', 'fedproto'):
       before, self.server = self.server, self.average(index, received, trained)
       if options.algorithm == 'mofedsam':
         self.update_last_change(before, trained, rate)
+
+    self.done += 1
+    if options.algorithm in ('fedproc', 'fedproto'):
+      owned = {c: np.unique(np.concatenate(batches[c])) for c in trained}
+      shown = [
+        (self.represented(result.model, owned[c]), self.labels[owned[c]])
+        for c, result in trained.items()
+      ]
+      normalised = options.algorithm == 'fedproc'
+      self.prototypes = rivals.new_prototypes(self.prototypes, shown, normalised)
 
     return RoundResult(
       params=self.server.params,
@@ -327,6 +354,7 @@ class Federation:
       deviation=deviation,
       last_change=self.last_change,
       exceeding=self.exceeding,
+      prototypes=self.prototypes,
       pace=self.pace,
     )
 
@@ -337,6 +365,8 @@ def mean_losses(trained):
   contrasted = [
     (losses, count) for losses, count in steps if not np.isnan(losses.positive_cosine)
   ]
+
+  near = [(losses, count) for losses, count in steps if not np.isnan(losses.nearest)]
 
   def mean(field, steps):
     examples = sum(count for _, count in steps)
@@ -349,6 +379,10 @@ def mean_losses(trained):
     **{f'{name}_loss': mean(field, steps) for name, field in names.items()},
     **{name: mean(name, contrasted) for name in cosines},
     'train_accuracy': mean('accuracy', steps),
+    'prototype_accuracy': mean('nearest', near),
+    'prototyped_fraction': (
+      sum(count for _, count in near) / sum(count for _, count in steps)
+    ),
     'contrasted_fraction': (
       sum(count for _, count in contrasted) / sum(count for _, count in steps)
     ),

@@ -22,7 +22,8 @@ class Losses(NamedTuple):
   positive_cosine: float  # mean sim(z, z_global); NaN where contrastive is 0 by rule
   negative_cosine: float  # mean sim(z, z_previous), over all negatives; NaN likewise
   accuracy: float  # share of the examples whose highest logit is their label's
-  own: float = 0.0  # what FedNTD, FedDecorr and MOON with l2 add; 0 of the others
+  own: float = 0.0  # what the algorithms of rivals.own_term add; 0 of the others
+  nearest: float = jnp.nan  # FedProto: share whose nearest prototype is their class's
 
 
 class Weights(NamedTuple):
@@ -107,6 +108,7 @@ def batch_loss(
   features, z, logits, stats = network.forward(model, images, training=True)
   frozen = network.forward(received, images, training=False)[1:3]
   term = rivals.own_term(own, (z, logits), frozen, labels, numbers, params)
+  nearest = rivals.nearest_share(own, z, labels, numbers)
   z = {'features': features, 'representation': z}[similarity_on]
   scored = rivals.scored(own, logits, labels, numbers)
   supervised = jnp.mean(cross_entropy(logits, labels) if scored is None else scored)
@@ -126,7 +128,9 @@ def batch_loss(
     + weights.proximal * proximal
     + weights.own * term
   )
-  losses = Losses(total, supervised, contrastive, proximal, *cosines, accuracy, term)
+  losses = Losses(
+    total, supervised, contrastive, proximal, *cosines, accuracy, term, nearest
+  )
   return total, (losses, stats)
 
 

@@ -52,6 +52,9 @@ class Options(NamedTuple):
   graded: bool = False  # FedRS: rarer classes are scaled too
   least_count: float = 0.0  # FedLC
   true_class: bool = True  # FedLC
+  rise: float = 1.0  # FedProc: rounds until the cross entropy counts alone
+  lam: float = 0.0  # FedProto: weight of the distance to the prototype
+  distance: str = 'mean'  # FedProto; or sum, over the dimensions
   eps: float = 0.0  # FedExP's guard in the first round
   eps_decay: float = 1.0  # its factor from round to round
   # What the server does in place of the mean: median, trimmed_mean, krum.

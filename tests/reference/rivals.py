@@ -76,6 +76,37 @@ def restricted(logits, labels, counts, alpha, graded):
   return jnp.log(jnp.exp(scaled - own).sum(axis=1))
 
 
+def to_prototypes(z, labels, prototypes, there, tau):
+  """[B, D], [B], [Y, D], [Y] bool -> [B]: FedProc (arXiv:2109.12273), in nats."""
+  lengths = jnp.linalg.norm(prototypes, axis=1)
+  units = prototypes / jnp.where(there, lengths, 1.0)[:, None]
+  cosines = z @ units.T / jnp.linalg.norm(z, axis=1, keepdims=True)
+  powers = jnp.where(there[None, :], jnp.exp(cosines / tau), 0.0)
+  known = there[labels]
+  own = jnp.take_along_axis(powers, labels[:, None], axis=1)[:, 0]
+  share = jnp.where(known, own, 1.0) / jnp.where(known, powers.sum(axis=1), 1.0)
+  return -jnp.log(share)
+
+
+def from_prototypes(z, labels, prototypes, there, distance):
+  """The same -> [B]: FedProto (arXiv:2105.00243), squared distances to the own one."""
+  squares = (z - prototypes[labels]) ** 2
+  own = squares.mean(axis=1) if distance == 'mean' else squares.sum(axis=1)
+  return jnp.where(there[labels], own, 0.0)
+
+
+def nearest_share(chosen, z, labels, numbers):
+  """[] FedProto: of how many the nearest prototype is their class's; else NaN."""
+  if chosen[0] != 'fedproto':
+    return jnp.nan
+  apart = z[:, None, :] - numbers['prototypes'][None, :, :]
+  squares = jnp.where(numbers['there'][None, :], (apart**2).sum(axis=2), jnp.inf)
+  right = jnp.argmin(squares, axis=1) == labels
+  return jnp.where(
+    numbers['there'].any(), jnp.mean(jnp.where(right, 1.0, 0.0)), jnp.nan
+  )
+
+
 def scored(chosen, logits, labels, numbers):
   """[B] what FedLC or FedRS has in place of the cross entropy; None of the others."""
   algorithm, kind = chosen
@@ -103,6 +134,11 @@ def own_term(chosen, outputs, frozen, labels, numbers, params):
     return jnp.mean(
       not_true_distillation(outputs[1], frozen[1], labels, numbers['tau'])
     )
+  known = numbers['prototypes'], numbers['there']
+  if algorithm == 'fedproc':
+    return jnp.mean(to_prototypes(outputs[0], labels, *known, numbers['tau']))
+  if algorithm == 'fedproto':
+    return jnp.mean(from_prototypes(outputs[0], labels, *known, kind))
   if algorithm == 'feddecorr':
     return decorrelation(outputs[0], kind)
   if algorithm == 'moon_l2':
@@ -118,6 +154,7 @@ KINDS = {
   'moon_l2': 'squared',
   'fedlc': 'true_class',
   'fedrs': 'graded',
+  'fedproto': 'distance',
 }
 
 
@@ -133,6 +170,30 @@ def chosen(options):
 def wide(model):
   """The model in float64."""
   return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model)
+
+
+def new_prototypes(old, shown, normalised):
+  """FedProc's and FedProto's: of each class the mean over all examples of the cohort.
+
+  Args:
+    old: class -> vector, of those that somebody had.
+    shown: of each client (representations [n, D] by its trained model, labels [n]).
+    normalised: whether each representation is divided by its length.
+  """
+  by_class = {}
+  for vectors, labels in shown:
+    for vector, label in zip(np.asarray(vectors, np.float64), labels, strict=True):
+      length = np.sqrt(np.sum(vector**2)) if normalised else 1.0
+      by_class.setdefault(int(label), []).append(vector / length)
+  return old | {label: np.mean(each, axis=0) for label, each in by_class.items()}
+
+
+def stacked(prototypes, num_classes, width):
+  """class -> vector, as [Y, D] and [Y] bool."""
+  there = np.array([label in prototypes for label in range(num_classes)])
+  zeros = np.zeros(width)
+  rows = [prototypes.get(label, zeros) for label in range(num_classes)]
+  return np.float32(rows), there
 
 
 def norm_squared(tree):

@@ -1,0 +1,92 @@
+"""FedProc: Mu et al. 2023, arXiv:2109.12273, with the loss of the authors' code."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from moon_jax.algorithms import base, losses, prototypes
+from moon_jax.algorithms.prototypes import Prototypes
+from moon_jax.core.types import Server, Upload
+
+
+class Kept(NamedTuple):
+  """What the server keeps: the prototypes, and [] float32 how many rounds are done."""
+
+  prototypes: Prototypes
+  rounds: jax.Array
+
+
+def fedproc(*, tau: float, rise: float) -> base.Algorithm:
+  """FedAvg that also pulls a representation to the global prototype of its class.
+
+  The local loss is a_t CE + (1 - a_t) L, with
+
+  L = -log(exp(sim(f, C_c) / tau) / sum_k exp(sim(f, C_k) / tau)) and
+
+  a_t = min(t / rise, 1).
+
+  f is the representation, c its class, sim the cosine, t the rounds before this one.
+  The first round, without prototypes, has a_t = 1. The sum is over the classes with a
+  prototype, and an example of another class has L = 0.
+
+  After its last step a client shows all its examples to its trained network, in
+  evaluation mode, and sends of each class the sum of f / ||f|| and the count; C_k is
+  the cohort's sum over its count. A class that nobody there has keeps its prototype.
+  (Sums of the last epoch's steps would cost nothing, but no equation has them: the
+  weights change meanwhile.)
+
+  Args:
+    tau: temperature, above 0. 1 in the authors' code, which has none.
+    rise: rounds until the cross entropy counts alone, above 0; 1 is FedAvg. 100 in the
+      authors' code, for as many rounds.
+  """
+
+  def scalars(given, kept):
+    weight = jnp.minimum(kept.rounds / given['rise'], 1.0)
+    return given | {'a_t': jnp.where(kept.rounds == 0, 1.0, weight)}
+
+  def loss(outputs, references, params, task, batch):
+    supervised, parts = base.supervised(outputs, references, params, task, batch)
+    given = outputs.representation, task.received.memory, batch.labels
+    each = prototype_loss(*given, task.scalars['tau'])
+    pulled, weight = losses.masked_mean(each, batch.mask), task.scalars['a_t']
+    total = weight * supervised + (1.0 - weight) * pulled
+    return total, parts | {'prototype_loss': pulled}
+
+  def examine(outputs, batch):
+    z = outputs.representation
+    length = jnp.linalg.norm(z, axis=1, keepdims=True)
+    unit = z / jnp.where(length > 0, length, 1.0)
+    return prototypes.sums_of(unit, batch, outputs.logits.shape[1])
+
+  def aggregate(server, mean, participation, scalars):
+    found = prototypes.updated(server.memory.prototypes, mean.uniform)
+    return Server(mean.weighted, Kept(found, server.memory.rounds + 1.0))
+
+  return base.Algorithm(
+    hyperparameters={'tau': tau, 'rise': rise},
+    init_server=lambda variables, zeros: Kept(
+      prototypes.none_yet(zeros), jnp.zeros(())
+    ),
+    scalars=scalars,
+    broadcast=lambda server: server._replace(memory=server.memory.prototypes),
+    map_received=base.model_in_server,
+    download=lambda received, memory: received.variables,
+    loss=loss,
+    examine=examine,
+    upload=lambda trained, task: (Upload(trained, task.examined), task.memory),
+    aggregate=aggregate,
+  )
+
+
+def prototype_loss(
+  z: jax.Array, known: Prototypes, labels: jax.Array, tau: jax.Array
+) -> jax.Array:
+  """L of `fedproc`, of representations [B, D] of classes [B]: [B], in nats."""
+  cosines = losses.cosine_similarity(z[:, None], known.vectors[None])
+  there = known.there > 0
+  # Finite: without any prototype the gradient through the logarithm must not be NaN.
+  scores = jnp.where(there[None], cosines / tau, jnp.finfo(z.dtype).min)
+  own = jnp.take_along_axis(jax.nn.log_softmax(scores), labels[:, None], axis=1)[:, 0]
+  return jnp.where(there[labels], -own, 0.0)

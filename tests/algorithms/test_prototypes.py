@@ -1,0 +1,234 @@
+"""FedProc and FedProto by hand, and what a pass over a client's data finds."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax.algorithms import prototypes
+from moon_jax.algorithms.fedproc import prototype_loss
+from moon_jax.algorithms.prototypes import Prototypes, Sums
+from moon_jax.core.types import Batch, Outputs, Server, Task, Upload
+from moon_jax.data import device
+from tests import reference, world
+from tests.engine.test_round import reference_run
+
+F = jnp.array([[0.6, 0.8]])
+UNITS = Prototypes(jnp.eye(2), jnp.ones(2))
+
+
+def batch(labels, mask=None):
+  mask = np.ones(len(labels)) if mask is None else mask
+  images = jnp.zeros((len(labels), 1, 1, 1))
+  return Batch(images, jnp.array(labels), jnp.array(mask, jnp.float32))
+
+
+def outputs(z, logits=None):
+  z = jnp.array(z, jnp.float32)
+  return Outputs(z, jnp.zeros((len(z), 2)) if logits is None else logits, z)
+
+
+# --- FedProc --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('label', 'tau', 'expected'),
+  [
+    # log(1 + exp((0.8 - 0.6) / tau)) and log(1 + exp((0.6 - 0.8) / tau))
+    (0, 1.0, 0.7981388694),
+    (1, 1.0, 0.5981388694),
+    (0, 0.5, 0.9130152524),
+    (1, 0.5, 0.5130152524),
+  ],
+)
+@pytest.mark.parametrize('scale', [1.0, 3.0])
+def test_the_term_of_fedproc_by_hand(label, tau, expected, scale):
+  # Cosines: the lengths of representation and prototypes do not matter.
+  known = UNITS._replace(vectors=scale * UNITS.vectors)
+  found = prototype_loss(F / scale, known, jnp.array([label]), tau)
+  np.testing.assert_allclose(found, [expected], rtol=1e-6)
+
+
+def test_a_class_without_a_prototype_leaves_the_sum_and_has_no_term():
+  known = UNITS._replace(there=jnp.array([1.0, 0.0]))
+  labels = jnp.array([0, 1])
+  found = prototype_loss(jnp.tile(F, (2, 1)), known, labels, 1.0)
+  np.testing.assert_array_equal(found, [0.0, 0.0])
+
+  def total(z, there):
+    return jnp.sum(prototype_loss(z, UNITS._replace(there=there), labels, 1.0))
+
+  for there in ([0.0, 0.0], [1.0, 0.0]):
+    slope = jax.grad(total)(jnp.tile(F, (2, 1)), jnp.array(there))
+    np.testing.assert_array_equal(slope, np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize(
+  ('rounds', 'weight'), [(0, 1.0), (1, 0.01), (50, 0.5), (100, 1.0), (200, 1.0)]
+)
+def test_the_cross_entropy_counts_more_from_round_to_round(rounds, weight):
+  algorithm = world.algorithm_of('fedproc', tau=1.0, rise=100.0)
+  zeros = Sums(jnp.zeros((2, 2)), jnp.zeros(2))
+  kept = algorithm.init_server({}, zeros=zeros)._replace(rounds=jnp.float32(rounds))
+  scalars = algorithm.scalars({'tau': 1.0, 'rise': 100.0}, kept)
+  np.testing.assert_allclose(scalars['a_t'], weight, rtol=1e-6)
+  # Logits whose cross entropy is 0.4: log(1 + exp(x)) = 0.4.
+  logits = jnp.array([[0.0, np.log(np.exp(0.4) - 1)]])
+  received = Server({}, UNITS)
+  now = Task(received, (), (), scalars, {})
+  total, parts = algorithm.loss(outputs(F, logits), {}, None, now, batch([0]))
+  np.testing.assert_allclose(parts['supervised_loss'], 0.4, rtol=1e-6)
+  wanted = weight * 0.4 + (1 - weight) * 0.7981388694
+  np.testing.assert_allclose(total, wanted, rtol=1e-6)
+  if rounds == 1:
+    np.testing.assert_allclose(total, 0.7941574807, rtol=1e-6)
+
+
+def test_fedprocs_prototypes_are_means_of_directions():
+  algorithm = world.algorithm_of('fedproc', tau=1.0, rise=100.0)
+  # Three at (1, 0), of any length, at one client; a filler, which does not count.
+  three = algorithm.examine(
+    outputs([[2.0, 0.0], [0.5, 0.0], [1.0, 0.0], [9.0, 9.0]]),
+    batch([0, 0, 0, 0], [1, 1, 1, 0]),
+  )
+  one = algorithm.examine(outputs([[0.0, 4.0]]), batch([0]))
+  server = Server(
+    {}, algorithm.init_server({}, zeros=jax.tree.map(jnp.zeros_like, one))
+  )
+  mean = jax.tree.map(lambda a, b: (a + b) / 2, three, one)
+  after = algorithm.aggregate(server, Upload({}, mean), 1.0, {}).memory
+  np.testing.assert_allclose(after.prototypes.vectors[0], [0.75, 0.25], rtol=1e-6)
+  assert after.prototypes.there.tolist() == [1.0, 0.0]
+  assert after.rounds == 1.0
+
+
+def test_fedproc_begins_as_fedavg():
+  history, other = (world.run(name, 2) for name in ('fedproc', 'fedavg'))
+  models = [[state.server.variables for state, _ in run] for run in (history, other)]
+  apart = [world.largest_difference(*pair) for pair in zip(*models, strict=True)]
+  assert apart[0] < 1e-6
+  assert apart[1] > 1e-3
+  weights = [float(metrics.computed['a_t']) for _, metrics in history]
+  np.testing.assert_allclose(weights, [1.0, 1 / 6], rtol=1e-6)
+
+
+# --- FedProto -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('z', 'distance', 'expected'),
+  [
+    # (0.25, -0.25) apart.
+    ([[1.0, 0.0]], 'sum', 0.125),
+    ([[1.0, 0.0]], 'mean', 0.0625),
+    ([[2.0, 0.0], [1.0, 0.0], [0.0, 0.0]], 'mean', 0.3958333333),
+  ],
+)
+def test_the_term_of_fedproto_by_hand(z, distance, expected):
+  algorithm = world.algorithm_of('fedproto', lam=2.0, distance=distance)
+  # Three examples of mean (1, 0) at one client, and one at (0, 1): by examples.
+  mean = Sums(jnp.array([[1.5, 0.5], [0.0, 0.0]]), jnp.array([2.0, 0.0]))
+  server = Server({}, prototypes.none_yet(jax.tree.map(jnp.zeros_like, mean)))
+  known = algorithm.aggregate(server, Upload(uniform=mean), 1.0, {}).memory
+  np.testing.assert_allclose(known.vectors[0], [0.75, 0.25])
+  # A filler, and an example of a class without a prototype, whose term is 0.
+  both = outputs([*z, [7.0, 7.0]])
+  mask = [1.0] * len(z) + [0.0]
+  now = Task(known, (), (), {'lam': jnp.float32(2.0)}, {})
+  total, parts = algorithm.loss(both, {}, None, now, batch([0] * len(mask), mask))
+  np.testing.assert_allclose(parts['prototype_loss'], expected, rtol=1e-6)
+  np.testing.assert_allclose(total, np.log(2) + 2 * expected, rtol=1e-6)
+  labels = [0] * len(z) + [1]
+  _, parts = algorithm.loss(both, {}, None, now, batch(labels))
+  wanted = expected * len(z) / len(labels)
+  np.testing.assert_allclose(parts['prototype_loss'], wanted, rtol=1e-6)
+  # The only prototype there is the nearest.
+  np.testing.assert_allclose(parts['prototype_accuracy'], len(z) / len(labels))
+
+
+def test_a_class_that_nobody_in_the_cohort_has_keeps_its_prototype():
+  before = Prototypes(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 0.0]))
+  mean = Sums(jnp.array([[0.0, 0.0], [1.0, 3.0]]), jnp.array([0.0, 2.0]))
+  after = prototypes.updated(before, mean)
+  np.testing.assert_array_equal(after.vectors, [[1.0, 2.0], [0.5, 1.5]])
+  assert after.there.tolist() == [1.0, 1.0]
+
+
+def test_fedproto_without_its_term_is_solo_and_not_with_it():
+  solo, without = world.run('solo', 3), world.run('fedproto', 3, lam=0.0)
+  assert world.largest_difference(solo[-1][0].clients, without[-1][0].clients) < 1e-6
+  own = world.run('fedproto', 3)
+  apart = [
+    world.largest_difference(ours.clients, theirs.clients)
+    for (ours, _), (theirs, _) in zip(own, solo, strict=True)
+  ]
+  # There is no prototype in the first round.
+  assert apart[0] < 1e-6
+  assert apart[1] > 1e-3
+
+
+def test_the_sum_over_dimensions_equals_the_reference():
+  history = world.run('fedproto', 2, distance='sum', lam=0.2)
+  (truth, last) = reference_run('fedproto', 2, distance='sum', lam=0.2)
+  for client, own in last.clients.items():
+    kept = world.of_client(history[-1][0].clients['params'], client)
+    assert world.largest_difference(kept, own) < 1e-5
+  assert truth.prototypes
+
+
+# --- the pass over a client's data ----------------------------------------------------
+
+
+def of_cohort(plans):
+  """What makes the split of a round's cohort alone, as a stream brings it."""
+
+  def chosen(index, split):
+    clients = plans.plan(index).clients
+    rows = [split.rows[split.offsets[c] : split.offsets[c + 1]] for c in clients]
+    offsets = np.concatenate([[0], np.cumsum([len(own) for own in rows])])
+    return device.TrainSplit(
+      split.examples, jnp.concatenate(rows), jnp.array(offsets, jnp.int32)
+    )
+
+  return chosen
+
+
+@pytest.mark.parametrize(
+  ('lanes', 'devices', 'more', 'alone'),
+  [
+    (1, 1, {}, False),
+    (2, 1, {'drop_last': True}, True),
+    (2, 1, {'segment_steps': 2}, False),
+    (4, 2, {}, True),
+  ],
+)
+def test_every_example_counts_once_under_the_trained_network(
+  lanes, devices, more, alone
+):
+  sizes = np.array(world.SIZES)
+  plans = world.planner(lanes, num_devices=devices, **more)
+  # The cohorts of the first round without the client of one example, that has no batch.
+  plans = dataclasses.replace(
+    plans,
+    seed=next(
+      seed
+      for seed in range(20)
+      if 0 not in dataclasses.replace(plans, seed=seed).plan(0).clients
+    ),
+  )
+  data_of = of_cohort(plans) if alone else lambda index, split: split
+  ((state, _),) = world.run('fedproto', 1, plans=plans, data_of=data_of)
+  found, cohort = state.server.memory, plans.plan(0).clients
+  _, images, labels = world.data()
+  ends = np.cumsum(sizes)
+  total, counts = np.zeros((4, 8)), np.zeros(4)
+  for client in cohort:
+    rows = np.arange(ends[client] - sizes[client], ends[client])
+    own = world.of_client(state.clients['params'], client)
+    z, _ = reference.mlp(own, images[rows])
+    np.add.at(total, labels[rows], np.asarray(z, np.float64))
+    np.add.at(counts, labels[rows], 1)
+  assert counts.min() > 0
+  np.testing.assert_allclose(found.vectors, total / counts[:, None], atol=1e-5)
