@@ -9,7 +9,7 @@ import io
 import math
 import pickle
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,14 @@ def load(data: bytes) -> Any:
 
 # Python's own: that of C reserves as many places as a damaged index names.
 class _Unpickler(pickle._Unpickler):
+  dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
+
+  def load_bytearray8(self):
+    # As bytes: what is reserved is what is there, not what its length says.
+    self.append(self.read(int.from_bytes(self.read(8), 'little')))
+
+  dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
+
   def find_class(self, module, name):
     place = module.replace('numpy.core', 'numpy._core')  # numpy 1's
     if (found := _NAMED.get((place, name))) is None:
@@ -85,7 +93,7 @@ class _FromBuffer(_Named):
   """numpy._core.numeric._frombuffer(values, dtype, shape, order), of protocol 5."""
 
   def __new__(cls, values, kind, shape, order):
-    return np.frombuffer(bytes(values), kind.dtype).reshape(shape, order=order)
+    return np.frombuffer(values, kind.dtype).reshape(shape, order=order)
 
 
 class _Bytes(_Named):
