@@ -23,6 +23,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.num_rounds=100                       communication rounds; at least 1
   --config.local_epochs=10                      passes of a client over its own data; at
                                                 least 1
+  --config.local_epochs_min=0                   fewest, drawn for each client and round;
+                                                0: no draw; at least 0
   --config.batch_size=64                        examples per local step; at least 1
   --config.drop_last=False                      leave out an epoch's last batch if it is
                                                 not full
@@ -99,6 +101,24 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 yogi
   --config.server_optimizer.learning_rate=auto  auto: 1, of adam and yogi 0.01; above 0
   --config.server_optimizer.momentum=0.0        of sgd; above 0: FedAvgM; in [0, 1)
+  --config.availability.name=uniform            who can be drawn for a round; one of
+                                                uniform, cyclic, by_data, trace
+  --config.availability.groups=2                of clients, one a round in turn; at
+                                                least 1
+  --config.availability.path=                   file of lines client,first round,last
+                                                round
+  --config.stragglers.fraction=0.0              of the clients of a round, too slow; in
+                                                [0, 1)
+  --config.stragglers.send=nothing              by the deadline; partial: what they
+                                                have; one of nothing, partial
+  --config.attack.name=none                     what some of the clients do; one of
+                                                none, label_flip, sign_flip, gaussian,
+                                                alie, ipm
+  --config.attack.fraction=0.1                  of all clients, who attack; in [0, 1)
+  --config.attack.scale=1.0                     times the own update, sent back; above 0
+  --config.attack.sigma=1.0                     deviation of what is sent; above 0
+  --config.attack.epsilon=0.5                   times the mean update, sent back; above
+                                                0
   --config.topology.name=ring                   of neighbours; one of ring, grid,
                                                 complete, erdos_renyi
   --config.topology.degree=2                    neighbours, below num_clients; even, at

@@ -12,13 +12,14 @@ from moon_jax import catalog, models
 from moon_jax.algorithms import robust
 from moon_jax.algorithms.wrappers import server_optimizer as server_wrapper
 from moon_jax.algorithms.wrappers import topology
+from moon_jax.algorithms.wrappers.attack import with_attack
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.core.types import Scalars
 from moon_jax.data import device, partition
 from moon_jax.data.augment import augmenter
 from moon_jax.engine import devices, experiment
 from moon_jax.models import layers
-from moon_jax.train import client_training, examined, lanes, planning
+from moon_jax.train import client_training, clients, examined, lanes, planning
 from moon_jax.train import round as round_lib
 
 BATCH_SIZE = 16
@@ -199,7 +200,17 @@ def algorithm_of(name, **options):
   return catalog.part('algorithm', name).function(**options)
 
 
-def make(algorithm, *, server_optimizer=None, batch_norm='averaged', **changes):
+ATTACKS = {
+  'sign_flip': {'scale': 1.5},
+  'gaussian': {'sigma': 0.1},
+  'ipm': {'epsilon': 0.5},
+  'alie': {},
+}
+
+
+def make(
+  algorithm, *, server_optimizer=None, batch_norm='averaged', attack='', **changes
+):
   """The algorithm with this world's options, and what can be added to it."""
   numbers = {
     name.removeprefix('server_'): changes.pop(name)
@@ -212,6 +223,8 @@ def make(algorithm, *, server_optimizer=None, batch_norm='averaged', **changes):
     made = algorithm_of(algorithm, **(OPTIONS[algorithm] | changes))
   if batch_norm == 'local':
     made = with_local_statistics(made)
+  if attack:
+    made = with_attack(made, attack, ATTACKS[attack])
   if server_optimizer:
     made = server_wrapper.with_server_optimizer(made, server_optimizer, numbers)
   return made
@@ -285,7 +298,7 @@ def run(
   if chosen.needs:
     everyone = plans.rows(np.arange(len(plans.sizes)))
     counts = [np.bincount(data(model)[2][rows], minlength=4) for rows in everyone]
-    known = planning.known_of(chosen.needs, np.array(counts))
+    known = clients.known_of(chosen.needs, np.array(counts))
     plans = dataclasses.replace(plans, known=known)
   num_clients = len(plans.sizes)
   state = state_of(chosen, model, num_clients, plans.num_devices)

@@ -215,6 +215,8 @@ def _outnumbered(valid):
   """Krum is proven for 2 f + 2 < n of the n clients of a round."""
   byzantine = valid['krum.num_byzantine']
   cohort = max(1, int(valid['num_clients'] * valid['participation'] + 0.5))
+  if valid['stragglers.send'] == 'nothing':
+    cohort -= int(valid['stragglers.fraction'] * cohort + 0.5)
   if 2 * byzantine + 2 >= cohort:
     yield (
       f'--config.krum.num_byzantine={byzantine} must be below (n - 2) / 2, with n = '

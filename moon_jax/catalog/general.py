@@ -34,6 +34,12 @@ _NOISE = (*_SEVERAL, ('partition', 'noise'))
 _CROPS = (('augmentation', 'crop_flip'),)
 _SGD, _DECAYING = (('optimizer', 'sgd'),), (('schedule', 'decaying'),)
 _SERVER_SGD = (*_SERVED, ('server_optimizer', 'sgd'))
+_CYCLIC = (*_SEVERAL, ('availability', 'cyclic'))
+_TRACE = (*_SEVERAL, ('availability', 'trace'))
+_ATTACKING = (*_SERVED, ('attack', 'attacking'))
+_SCALED, _NOISY, _INNER = (
+  (*_SERVED, ('attack', name)) for name in ('sign_flip', 'gaussian', 'ipm')
+)
 _RING, _RANDOM = (*_PEERS, ('topology', 'ring')), (*_PEERS, ('topology', 'erdos_renyi'))
 # A resumed run may have another value: it is the same experiment.
 _FREE = {'may_change': True}
@@ -46,6 +52,8 @@ _SHARE = Bound('a share of the examples in [0, 1)', _BELOW_ONE.holds)
 # 1 averages; FedAdam and FedYogi move every weight by up to the rate in a round.
 _SERVER_RATE = Auto('server_optimizer.name', {'sgd': 1.0, 'adam': 0.01, 'yogi': 0.01})
 _WEIGHTS, _STATISTICS = one_of('samples', 'uniform'), one_of('averaged', 'local')
+_FEWEST = (at_least(0), INT32)
+_SENT = one_of('nothing', 'partial')
 _NONFINITE, _PADDINGS = one_of('stop', 'skip_client'), one_of('reflect', 'zero')
 _LOGGERS = Bound(
   'names of tensorboard, wandb and mlflow, each once, with commas between',
@@ -70,6 +78,9 @@ KNOBS = {
   'participation': number(1.0, 'those in a round', _FRACTION, _SEVERAL),
   'num_rounds': counted(100, 'communication rounds', **_FREE),
   'local_epochs': counted(10, 'passes of a client over its own data'),
+  'local_epochs_min': knob(
+    int, 0, 'fewest, drawn for each client and round; 0: no draw', _FEWEST, _SEVERAL
+  ),
   'batch_size': counted(64, 'examples per local step'),
   'drop_last': switch(False, "leave out an epoch's last batch if it is not full"),
   'client_weight': word('samples', 'in the mean of the server', _WEIGHTS, _WEIGHTED),
@@ -158,6 +169,22 @@ KNOBS = {
   'server_optimizer.momentum': number(
     0.0, 'of sgd; above 0: FedAvgM', _BELOW_ONE, _SERVER_SGD
   ),
+  'availability.name': word('uniform', 'who can be drawn for a round', (), _SEVERAL),
+  'availability.groups': counted(2, 'of clients, one a round in turn', _CYCLIC),
+  'availability.path': word(
+    '', 'file of lines client,first round,last round', (), _TRACE, required=True
+  ),
+  'stragglers.fraction': number(
+    0.0, 'of the clients of a round, too slow', _BELOW_ONE, _SERVED
+  ),
+  'stragglers.send': word(
+    'nothing', 'by the deadline; partial: what they have', _SENT, _SERVED
+  ),
+  'attack.name': word('none', 'what some of the clients do', (), _SERVED),
+  'attack.fraction': number(0.1, 'of all clients, who attack', _BELOW_ONE, _ATTACKING),
+  'attack.scale': number(1.0, 'times the own update, sent back', above(0), _SCALED),
+  'attack.sigma': number(1.0, 'deviation of what is sent', above(0), _NOISY),
+  'attack.epsilon': number(0.5, 'times the mean update, sent back', above(0), _INNER),
   'topology.name': word('ring', 'of neighbours', (), _PEERS),
   'topology.degree': knob(int, 2, 'neighbours, below num_clients', _EVEN, _RING),
   'topology.edge_probability': number(0.5, 'of each pair', _POSITIVE, _RANDOM),

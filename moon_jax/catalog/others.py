@@ -1,4 +1,5 @@
-"""Models, data sources, partitions, augmentations, optimizers, schedules, topologies.
+"""Models, data sources, partitions, augmentations, optimizers, schedules, topologies,
+availabilities, attacks.
 
 Traits that others ask about:
   files          of a data source: it takes `data.path`
@@ -10,6 +11,8 @@ Traits that others ask about:
   normalized     of a model: it has batch normalisation
   convolutional  of a model: it takes `convolution`, the form of its convolutions
   beta           of a partition: it takes `partition.beta`
+  attacking      of an attack: some clients attack, `attack.fraction` of them
+  sending        of an attack: another model is sent than was trained
   decaying       of a schedule: it takes `optimizer.decay` and `.decay_every`
 """
 
@@ -31,12 +34,12 @@ _IDS, _FILES = frozenset({'ids'}), frozenset({'files'})
 _PAIR = frozenset({'files', 'pair', 'features'})
 _NAMED = frozenset({'named'})
 _DEALT, _BETA = frozenset({'dealt'}), frozenset({'dealt', 'beta'})
-_DECAYING = frozenset({'decaying'})
+_DECAYING, _ATTACKING = frozenset({'decaying'}), frozenset({'attacking'})
 # Where the code is.
 _RULES, _LOCAL, _RATE = 'data.partition', 'train.optimizers', 'engine.learning_rate'
 _SERVER = 'algorithms.wrappers.server_optimizer'
 _GRAPHS = 'algorithms.wrappers.topology'
-_FEDERATED = 'data.federated'
+_FEDERATED, _CLIENTS = 'data.federated', 'train.clients'
 _HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
 
 _MLP_KNOBS = {
@@ -117,6 +120,11 @@ def _resnet_of(depth):
   return _part('model', f'resnet{depth}', where, title, _NORMALIZED, **more)
 
 
+def _attack(name, title):
+  where = f'algorithms.wrappers.attack:{name}'
+  return _part('attack', name, where, title, _ATTACKING | {'sending'})
+
+
 OTHERS = (
   _part('model', 'mlp', 'models.mlp:Mlp', 'MLP', knobs=_MLP_KNOBS),
   _moon_cnn('moon_cnn'),
@@ -181,4 +189,12 @@ OTHERS = (
   _part('topology', 'ring', f'{_GRAPHS}:ring', 'ring', check=_crowded),
   *_plain('topology', _GRAPHS, grid='grid', complete='complete graph'),
   *_plain('topology', _GRAPHS, erdos_renyi='Erdos-Renyi graph'),
+  *_plain('availability', _CLIENTS, uniform='all alike', cyclic='one group at a time'),
+  *_plain('availability', _CLIENTS, by_data='by examples', trace='by a file'),
+  Part('attack', 'none', None, 'none'),
+  Part('attack', 'label_flip', None, 'label flipping', _ATTACKING),
+  _attack('sign_flip', 'sign flipping'),
+  _attack('gaussian', 'Gaussian noise'),
+  _attack('alie', 'ALIE'),
+  _attack('ipm', 'IPM'),
 )

@@ -254,6 +254,8 @@ KINDS = {
   'schedule': 'optimizer.schedule',
   'server_optimizer': 'server_optimizer.name',
   'topology': 'topology.name',
+  'availability': 'availability.name',
+  'attack': 'attack.name',
 }
 
 # The smallest and the largest positive float32, which the device computes in.

@@ -22,6 +22,9 @@ class Purpose(enum.IntEnum):
   FROZEN = 10
   VALIDATION = 11
   LOCAL_TEST = 12
+  EPOCHS = 13
+  STRAGGLERS = 14
+  ATTACK = 15
 
 
 def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -172,11 +172,13 @@ class Uploads(NamedTuple):
     weights: [K] float32 what each client counts, on any scale.
     counted: [K] bool, whether what it sent is finite; if not, the client is left out,
       and its leaves must not be multiplied, for 0 * NaN is NaN.
+    attackers: [K] int32, see `Plan`; None without an attack.
   """
 
   stacked: Upload
   weights: jax.Array
   counted: jax.Array
+  attackers: jax.Array | None = None
 
 
 class ClientMetrics(NamedTuple):

@@ -11,8 +11,6 @@ from jax.sharding import Mesh
 
 from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
-from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.catalog.parts import blamed
 from moon_jax.config import Config, changed, flatten
 from moon_jax.core import tree
@@ -21,10 +19,9 @@ from moon_jax.core.types import Dataset, PyTree, Server, State
 from moon_jax.data import device, holdout, own_tests, partition, sources
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, gpu, scheduling, streaming, tiers, traced
+from moon_jax.engine.composing import make_algorithm
 from moon_jax.models import fused_cpu
-from moon_jax.train import client_training, examined, planning
-
-_PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
+from moon_jax.train import client_training, clients, planning
 
 
 class Experiment(NamedTuple):
@@ -107,14 +104,14 @@ def build(
     scalars = traced.scalars(config, algorithm, 0)
     traffic = client_training.traffic(algorithm, network.shapes, scalars)
     own_models = tiers.has_own_models(algorithm, network.shapes)
-  seed = partition_seed(config)
-  split, tests = own_tests.taken(config, data, whole, seed, asked=own_models)
+  given = config, data, whole, partition_seed(config)
+  split, tests = own_tests.taken(*given, asked=own_models)
   given = data, split, network, algorithm, backend, min_steps
   mesh, planner, stream, memory = _planned(config, *given)
-  train, class_counts = _of_clients(data, (whole, split), see, stream, mesh)
+  owners = whole, split, planner.attackers
+  train, class_counts = _of_clients(config, data, owners, see, stream, mesh)
   with blamed(catalog.part('algorithm', config.algorithm)):
-    known = planning.known_of(algorithm.needs, class_counts)
-  planner = dataclasses.replace(planner, known=known)
+    known = clients.known_of(algorithm.needs, class_counts)
   whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
   return Experiment(
     config=config,
@@ -122,7 +119,7 @@ def build(
     algorithm=algorithm,
     split=split,
     class_counts=class_counts,
-    planner=planner,
+    planner=dataclasses.replace(planner, known=known),
     train=train,
     stream=stream,
     test=_split(data, (data.test_images, data.test_labels), mesh, whose),
@@ -149,6 +146,8 @@ def _planned(config, data, split, network, algorithm, backend, min_steps):
   memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
   stream, images = None, data.train_images
   if data.stored:
+    if planner.attackers is not None and config.attack.name == 'label_flip':
+      raise UsageError('--config.attack.name=label_flip needs data in memory.')
     stream = streaming.Stream(data, planner.cohort_size)
     planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
   if backend != 'cpu':
@@ -172,15 +171,16 @@ def _split(data, examples, mesh, clients=None) -> device.DeviceSplit:
 
 
 def _of_clients(
-  data, owners, see, stream, mesh
+  config, data, owners, see, stream, mesh
 ) -> tuple[device.TrainSplit, np.ndarray]:
   """The training split on the devices, as its owners see it, and their class counts."""
-  whole, split = owners  # with and without what tests a client alone
+  whole, split, attackers = owners  # with and without what tests a client alone
   if stream:
     return stream.shape(mesh), data.stored.class_counts
   images, labels = see(data.train_images, whole), data.train_labels
+  taught = clients.taught(config.attack.name, data, split, attackers)
   owners = devices.replicate((split.indices, split.offsets.astype(np.int32)), mesh)
-  train = device.TrainSplit(_split(data, (images, labels), mesh), *owners)
+  train = device.TrainSplit(_split(data, (images, taught), mesh), *owners)
   return train, partition.class_counts(split, labels, data.num_classes)
 
 
@@ -259,22 +259,6 @@ def make_network(
   given = {'image_shape': image_shape, 'num_classes': num_classes, 'convolution': form}
   given |= {'dtype': config.execution.dtype} | options(config, 'model')
   return models.make(config.model, **given)
-
-
-def make_algorithm(config: Config, network: models.Network) -> Algorithm:
-  """The algorithm with what is configured beside it."""
-  part = catalog.part('algorithm', config.algorithm)
-  algorithm = part.build(Algorithm, **options(config, 'algorithm'))
-  traced.require_numbers(part.name, algorithm)
-  algorithm = examined.bound(algorithm, network)
-  if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
-    algorithm = with_local_statistics(algorithm)
-  server = config.server_optimizer
-  if not part.has('served') or server.to_dict() == _PLAIN_AVERAGE:
-    return algorithm
-  numbers = options(config, 'server_optimizer')
-  numbers['learning_rate'] = server.learning_rate
-  return with_server_optimizer(algorithm, server.name, numbers)
 
 
 def initial_state(experiment: Experiment) -> State:

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from moon_jax.config import Config, flatten
 from moon_jax.core.errors import UsageError
 from moon_jax.data import partition
 from moon_jax.engine import devices, hosts
-from moon_jax.train import planning
+from moon_jax.train import clients, planning
 
 
 def cohort_size(num_clients: int, participation: float) -> int:
@@ -53,7 +54,7 @@ def make_planner(
       f'--config.batch_size={config.batch_size}: with --config.drop_last=true it would '
       'not train at all. Lower batch_size, or raise --config.partition.min_size.'
     )
-  size = cohort_size(config.num_clients, config.participation)
+  size, differing = _differing(config, split.sizes)
   num_devices = devices.available(config.execution.devices)
   lanes, num_devices = num_lanes(config.execution.lanes, size, backend, num_devices)
   if num_devices < hosts.count():
@@ -75,7 +76,40 @@ def make_planner(
     uniform_weights=config.client_weight == 'uniform',
     mixing=_mixing(config) if share else None,
     min_steps=min_steps,
+    **differing,
   )
+
+
+def _differing(config: Config, sizes: np.ndarray) -> tuple[int, dict[str, Any]]:
+  """How many clients of a round send something, and what the planner knows of them."""
+  flat, name = flatten(config), '--config.local_epochs_min'
+
+  def value(knob):  # a config file may set what the algorithm does not use
+    default = catalog.every_knob()[knob].default
+    return flat[knob] if catalog.used(knob, flat) else default
+
+  if (low := value('local_epochs_min')) > config.local_epochs:
+    raise UsageError(
+      f'{name}={low} must be at most --config.local_epochs={config.local_epochs}.'
+    )
+  size = cohort_size(config.num_clients, config.participation)
+  late = math.floor((slow := value('stragglers.fraction')) * size + 0.5)
+  if late and late == size:
+    raise UsageError(
+      f'--config.stragglers.fraction={slow} makes all {size} '
+      'clients of a round stragglers: lower it.'
+    )
+  part = catalog.part('availability', value('availability.name'))
+  available = part.build(clients.Available, sizes, **catalog.options(part.kind, flat))
+  clients.require_enough(available, size)
+  partial = value('stragglers.send') == 'partial'
+  attacking = None
+  if catalog.used('attack.fraction', flat):
+    given = config.seed, config.num_clients, config.attack.fraction
+    attacking = clients.attackers(*given)
+  found = {'local_epochs_min': low, 'available': available, 'attackers': attacking}
+  found |= {'num_stragglers': late, 'partial': partial and late > 0}
+  return size if partial else size - late, found
 
 
 def _mixing(config: Config) -> Callable[[np.ndarray], np.ndarray]:

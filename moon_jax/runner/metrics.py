@@ -62,11 +62,28 @@ def round_record(
     **{name: float(value) for name, value in sorted(metrics.computed.items())},
     'clients': plan.clients.tolist(),
     **({'skipped_clients': plan.clients[skipped].tolist()} if skip_nonfinite else {}),
+    **_differing(plan),
     'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
     'num_steps': int(plan.step_real.sum()),
-    'bytes_down': traffic[0] * plan.num_transfers(),
+    'bytes_down': traffic[0] * (plan.num_transfers() + _num_late(plan)),
     'bytes_up': traffic[1] * plan.num_transfers(),
   }
+
+
+def _differing(plan: Plan) -> Record:
+  """Who was too slow, and who of the cohort attacked, where anybody may be or do so."""
+  record = {}
+  if plan.stragglers is not None:
+    record['stragglers'] = plan.stragglers.tolist()
+  if plan.attackers is not None:
+    record['attackers'] = plan.clients[plan.attackers >= 0].tolist()
+  return record
+
+
+def _num_late(plan: Plan) -> int:
+  """How many receive a model and send nothing."""
+  late = () if plan.stragglers is None else plan.stragglers
+  return len(np.setdiff1d(late, plan.clients))
 
 
 def means(metrics: ClientMetrics, measured: Mapping[str, str] = _NOTHING) -> Record:

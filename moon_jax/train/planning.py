@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Arrivals
+from moon_jax.train import clients as clients_lib
 from moon_jax.train.batches import client_batches, epoch_steps
 
 
@@ -48,6 +48,8 @@ class Plan(NamedTuple):
     known: name -> [K, ...] float32, what each client's `Task` tells of its data; None
       of an algorithm that needs nothing of it.
     arrivals: what a client store brings to the device; None without one.
+    stragglers: ids of who is too slow, or None; None on the device.
+    attackers: [K] int32, -1 of an honest client, else what it draws from; or None.
   """
 
   clients: np.ndarray
@@ -63,10 +65,12 @@ class Plan(NamedTuple):
   num_segments: np.ndarray
   known: dict[str, np.ndarray] | None = None
   arrivals: Arrivals | None = None
+  stragglers: np.ndarray | None = None
+  attackers: np.ndarray | None = None
 
   def for_device(self) -> 'Plan':
     """The plan without what only the host reads."""
-    return self._replace(num_examples=None, step_real=None)
+    return self._replace(num_examples=None, step_real=None, stragglers=None)
 
   def num_transfers(self) -> int:
     """How often a client receives a model in the round, and so how often one sends it.
@@ -84,26 +88,6 @@ class Plan(NamedTuple):
     num_devices, num_lanes = len(self.bounds), self.step_real.shape[-1]
     steps = self.bounds[np.arange(num_devices), self.num_segments]
     return float(self.step_real.sum() / (steps.sum() * num_lanes / num_devices))
-
-
-def known_of(
-  needs: frozenset[str], class_counts: np.ndarray
-) -> dict[str, np.ndarray] | None:
-  """What clients are told of their data, name -> [N, ...]; see `Algorithm.needs`.
-
-  Args:
-    needs: which names.
-    class_counts: [N, Y] training examples of each client and class.
-  """
-  sizes = class_counts.sum(1)
-  every = {'class_counts': class_counts, 'relative_size': sizes / sizes.mean()}
-  return {name: every[name] for name in sorted(needs)} or None
-
-
-def choose(*, seed: int, round_index: int, num_clients: int, size: int) -> np.ndarray:
-  """[size] int32 ids, ascending: a uniform draw without replacement."""
-  rng = host_rng(seed, Purpose.COHORT, round_index)
-  return np.sort(rng.choice(num_clients, size, replace=False)).astype(np.int32)
 
 
 def pack(num_steps: np.ndarray, num_lanes: int) -> list[list[int]]:
@@ -148,7 +132,11 @@ class Planner:
       segment end as soon as a client does.
     min_steps: S is at least this: runs that need fewer steps share programs by it.
     own_lanes: those whose batches are made, of others only the lengths; None is all.
-    known: name -> [N, ...], as `known_of` returns it.
+    known: name -> [N, ...], as `clients.known_of` returns it.
+    local_epochs_min: a client's passes are drawn from this to local_epochs; 0: no draw.
+    available: who can be drawn; None is everybody.
+    num_stragglers: of each round; partial: whether these send what they have.
+    attackers: ids; None without an attack.
   """
 
   sizes: np.ndarray
@@ -166,16 +154,35 @@ class Planner:
   min_steps: int = 0
   own_lanes: range | None = None
   known: dict[str, np.ndarray] | None = None
+  local_epochs_min: int = 0
+  available: clients_lib.Available | None = None
+  num_stragglers: int = 0
+  partial: bool = False
+  attackers: np.ndarray | None = None
 
   def real_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
-    """[K] client ids, by default all -> [K] steps that each one trains."""
+    """[K] client ids, by default all -> [K] steps that each one trains at most."""
     of_epoch = {'batch_size': self.batch_size, 'drop_last': self.drop_last}
     return self.local_epochs * epoch_steps(self.sizes[clients], **of_epoch)
 
   def num_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
-    """[K] client ids, by default all -> [K] steps that each occupies a lane."""
-    real, whole = self.real_steps(clients), self.segment_steps or 1
+    """[K] client ids, by default all -> [K] steps of each in a lane, at most."""
+    return self._in_a_lane(self.real_steps(clients))
+
+  def _in_a_lane(self, real):
+    whole = self.segment_steps or 1
     return -(-real // whole) * whole
+
+  def steps_of_round(self, round_index: int, clients: np.ndarray) -> np.ndarray:
+    """[K] client ids -> [K] steps that each one trains in the round."""
+    return clients_lib.steps_of_round(
+      seed=self.seed,
+      round_index=round_index,
+      clients=clients,
+      steps=self.real_steps(clients),
+      epochs=(self.local_epochs_min, self.local_epochs),
+      late=self._roster(round_index)[1] if self.partial else np.zeros(0, int),
+    )
 
   @functools.cached_property
   def max_steps(self) -> int:
@@ -200,8 +207,19 @@ class Planner:
 
   def cohort(self, round_index: int) -> np.ndarray:
     """[K] int32 ids of the round's clients, ascending."""
-    given = {'num_clients': len(self.sizes), 'size': self.cohort_size}
-    return choose(seed=self.seed, round_index=round_index, **given)
+    return self._roster(round_index)[0]
+
+  def _roster(self, round_index):
+    """The round's clients [K], and its stragglers, who are of them if `partial`."""
+    beside = 0 if self.partial else self.num_stragglers
+    drawn = {'seed': self.seed, 'round_index': round_index}
+    given = {'num_clients': len(self.sizes), 'size': self.cohort_size + beside}
+    given['chances'] = self.available and self.available.of_round(round_index)
+    clients = clients_lib.choose(**drawn, **given)
+    if not self.num_stragglers:
+      return clients, None
+    late = clients_lib.stragglers(cohort=clients, count=self.num_stragglers, **drawn)
+    return (clients if self.partial else np.setdiff1d(clients, late)), late
 
   def batches(
     self, round_index: int, clients: np.ndarray, slots: Iterable[int] | None = None
@@ -209,20 +227,27 @@ class Planner:
     """`client_batches` of clients [K] in one round, or of those in some slots."""
     names = ('local_epochs', 'batch_size', 'drop_last')
     how, rows = {name: getattr(self, name) for name in names}, self.rows(clients)
-    return [
-      client_batches(rows[k], rng_key=(self.seed, round_index, int(clients[k])), **how)
-      for k in (range(len(clients)) if slots is None else slots)
-    ]
+    steps = self.steps_of_round(round_index, clients)
+
+    def of(k):
+      key = self.seed, round_index, int(clients[k])
+      whole = client_batches(rows[k], rng_key=key, **how)
+      return tuple(part[: steps[k]] for part in whole)
+
+    return [of(k) for k in (range(len(clients)) if slots is None else slots)]
 
   def plan(self, round_index: int) -> Plan:
     """The work of one round."""
-    clients = self.cohort(round_index)
+    clients, stragglers = self._roster(round_index)
     num_examples = self.sizes[clients].astype(np.float32)
-    real_steps, num_steps = self.real_steps(clients), self.num_steps(clients)
+    real_steps = self.steps_of_round(round_index, clients)
+    num_steps = self._in_a_lane(real_steps)
     queues = pack(num_steps, self.num_lanes)
     lanes = range(self.num_lanes) if self.own_lanes is None else self.own_lanes
     own = sorted(itertools.chain(*(queues[lane] for lane in lanes)))
     work = dict(zip(own, self.batches(round_index, clients, own), strict=True))
+    given = self.seed, round_index, clients, self.attackers
+    draws = None if self.attackers is None else clients_lib.attack_draws(*given)
     return Plan(
       clients,
       num_examples,
@@ -230,7 +255,9 @@ class Planner:
       None if self.mixing is None else self.mixing(clients),
       *self._fill_lanes(queues, work, real_steps, num_steps),
       *self._all_segments(queues, num_steps),
-      self.known and {k: v[clients].astype(np.float32) for k, v in self.known.items()},
+      known=self.known and {k: np.float32(v[clients]) for k, v in self.known.items()},
+      stragglers=stragglers,
+      attackers=draws,
     )
 
   def _fill_lanes(self, queues, work, real_steps, num_steps):

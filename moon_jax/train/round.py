@@ -35,12 +35,12 @@ def make_round(
     mixed = functools.partial(algorithm.mixed, participation=present, scalars=scalars)
     return jax.vmap(mixed)(memories, averages)
 
-  def aggregate(server, done, weights, scalars):
+  def aggregate(server, done, plan, scalars):
     finite = done.metrics.finite
     if algorithm.needs_all_uploads:
-      sent = Uploads(done.upload, weights, counted=finite)
+      sent = Uploads(done.upload, plan.weights, finite, plan.attackers)
     else:
-      sent = aggregation.mean_of_finite(done.upload, finite, weights)
+      sent = aggregation.mean_of_finite(done.upload, finite, plan.weights)
     participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
     server = algorithm.aggregate(server, sent, participation, scalars)
     if not isinstance(server, Server):
@@ -55,8 +55,9 @@ def make_round(
     if algorithm.share:
       memories = mix(memories, plan, scalars.algorithm)
     given_all = algorithm.broadcast(state.server), state.round, scalars
-    done = train(Work(*given_all, memories, plan._replace(arrivals=None), data))
-    server = aggregate(state.server, done, plan.weights, scalars.algorithm)
+    lanes = plan._replace(arrivals=None, attackers=None)
+    done = train(Work(*given_all, memories, lanes, data))
+    server = aggregate(state.server, done, plan, scalars.algorithm)
     finite = done.metrics.finite
     if rows is None:
       clients = tree.where(finite, done.memory, table)

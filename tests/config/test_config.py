@@ -300,6 +300,8 @@ ANOTHER = {
   'data.name': 'cifar10',
   'data.path': 'other.npz',
   'data.test_fraction': 0.2,
+  'availability.path': 'other.csv',
+  'stragglers.fraction': 0.5,
   **{f'data.{name}': 'other' for name in ('test_path', 'client', 'image', 'label')},
   'data.dir': 'elsewhere',
   'server_optimizer.learning_rate': 0.5,
@@ -310,6 +312,7 @@ ANOTHER = {
 # What some source needs.
 NEEDED = {'data__name': 'mnist', 'data__path': 'mine.npz', 'data__test_path': 'its.npz'}
 NEEDED |= {'fednova__mu': 0.1}
+NEEDED |= {'availability__path': 'mine.csv'}
 
 # What a resumed run may do otherwise: results differ by float32 rounding at most, or
 # what would have ended the run does not.

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.reference import formulas, optimizers, rivals, rules
+from tests.reference import attacks, formulas, optimizers, rivals, rules
 from tests.reference.losses import Losses, Weights, cross_entropy, gradient_and_losses
 from tests.reference.networks import Model, combine, first_stats, norm, squared_distance
 from tests.reference.options import Options
@@ -217,6 +217,13 @@ class Federation:
     total = sum(shares.values())
     shares = [shares[client] / total for client in trained]
     models = [trained[client].model for client in trained]
+    if options.attack:
+      places = [i for i, client in enumerate(trained) if client in options.attackers]
+      numbers = dict(options.attack_numbers)
+      given = [model.params for model in models], self.server.params, places
+      changed = attacks.sent(*given, options.attack, **numbers) if places else given[0]
+      pairs = zip(models, changed, strict=True)
+      models = [model._replace(params=params) for model, params in pairs]
 
     if options.algorithm == 'sa_moon' and options.scope == 'server':
       ends = [trained[client].temperatures[-1] for client in trained]

@@ -61,6 +61,10 @@ class Options(NamedTuple):
   trim: float = 0.0  # fraction left out at either end
   num_byzantine: int = 0
   num_selected: int = 1
+  # What some clients send: see attacks.sent.
+  attack: Callable | None = None
+  attack_numbers: tuple = ()  # pairs of name and number
+  attackers: Sequence = ()  # ids
   # Averaging.
   client_weight: str = 'samples'  # or uniform
   batch_norm: str = 'averaged'  # running statistics; local: each client keeps its own

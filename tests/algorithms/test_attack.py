@@ -1,0 +1,151 @@
+"""Attackers by hand, against plain numpy, and through rounds against the reference."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax.algorithms import base
+from moon_jax.algorithms.fedavg import fedavg
+from moon_jax.algorithms.wrappers import attack
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Server, Upload, Uploads
+from tests import world
+from tests.engine.test_round import assert_equal_to_reference, reference_run
+from tests.reference import attacks
+from tests.selection import few
+
+NOBODY = -1
+
+
+def known(values, attackers=(), received=1.0, draws=None):
+  """Of models of one number each."""
+  attacking = np.isin(np.arange(len(values)), attackers)
+  draws = np.where(attacking, 7, NOBODY) if draws is None else draws
+  trained = {'w': jnp.float32(values)[:, None]}
+  given = ~attacking, attacking, jnp.int32(draws)
+  return attack.Known({'w': jnp.float32([received])}, trained, *given)
+
+
+def test_sign_flip_by_hand():
+  # w = 1, y = 4: 1 - 2 (4 - 1) = -5.
+  found = attack.sign_flip(known([4, 1]), scale=2.0)
+  np.testing.assert_allclose(found['w'].ravel(), [-5, 1])
+
+
+def test_ipm_by_hand():
+  # The honest 2 and 4 have mean 3: 1 - 0.5 (3 - 1) = 0, whatever the attacker trained.
+  found = attack.ipm(known([2, 4, 100], [2]), epsilon=0.5)
+  np.testing.assert_allclose(found['w'].ravel(), [0] * 3, atol=1e-6)
+
+
+def test_alie_by_hand():
+  # Of n = 10, f = 3 attack: t = floor(10 / 2 + 1) - 3 = 3, Phi(z) = (7 - 3) / 7, so
+  # z = 0.180012. The honest 0 to 6 have mean 3 and deviation 2.
+  found = attack.alie(known([0, 1, 2, 3, 4, 5, 6, 9, 9, 9], [7, 8, 9]))
+  np.testing.assert_allclose(found['w'].ravel(), [3 - 0.180012 * 2] * 10, rtol=1e-5)
+  # One of 10 would need z < 0: it sends the mean.
+  lone = attack.alie(known([*range(9), 50], [9]))
+  np.testing.assert_allclose(lone['w'].ravel(), [4] * 10, rtol=1e-6)
+
+
+def test_gaussian_draws_are_each_attackers_own():
+  received = {'a': jnp.full((40, 50), 3.0), 'b': jnp.zeros(2000)}
+  trained = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), received)
+  who = jnp.zeros(3, bool), jnp.ones(3, bool), jnp.int32([5, 6, 5])
+  found = attack.gaussian(attack.Known(received, trained, *who), sigma=0.5)
+  noise = np.concatenate([np.ravel(found['a'][0]) - 3, np.ravel(found['b'][0])])
+  assert abs(noise.mean()) < 4 * 0.5 / 4000**0.5
+  assert abs(noise.std() - 0.5) < 0.03
+  np.testing.assert_array_equal(found['a'][0], found['a'][2])
+  assert np.abs(np.subtract(found['a'][0], found['a'][1])).max() > 0.1
+  assert np.abs(noise[:2000] - noise[2000:]).max() > 0.1
+
+
+def uploads(draws, left_out=()):
+  """Seven random models and a number beside each; who is left out sent NaN."""
+  rng = np.random.default_rng(0)
+  params = {'a': rng.normal(size=(7, 3, 2)), 'b': rng.normal(size=(7, 4))}
+  model = {'params': params, 'batch_stats': {'mean': rng.normal(size=(7, 2))}}
+  sent = Upload(model, rng.normal(size=7))
+  sent = jax.tree.map(np.float32, sent)
+  for leaf in jax.tree.leaves(sent):
+    leaf[list(left_out)] = np.nan
+  counted = ~np.isin(np.arange(7), left_out)
+  weights = np.arange(1, 8, dtype=np.float32)
+  return Uploads(sent, weights, counted, np.int32(draws))
+
+
+def both(server, mean, participation, scalars):
+  """An `aggregate` that shows the two means."""
+  return server._replace(variables=mean.weighted, memory=mean.uniform)
+
+
+def aggregated(name, sent, **changes):
+  wrapped = attack.with_attack(fedavg()._replace(aggregate=both), name, changes)
+  start = {'params': {'a': np.ones((3, 2)), 'b': np.zeros(4)}, 'batch_stats': {}}
+  server = Server(jax.tree.map(np.float32, start), ())
+  scalars = wrapped.scalars(dict(wrapped.hyperparameters), ())
+  return server, jax.jit(wrapped.aggregate)(server, sent, np.float32(1), scalars)
+
+
+@pytest.mark.parametrize('name', ['sign_flip', 'ipm', 'alie'])
+def test_the_server_gets_the_mean_of_what_the_reference_sends(name):
+  draws = [NOBODY, 3, NOBODY, NOBODY, 4, NOBODY, 5]
+  sent = uploads(draws, left_out=(0, 6))  # an honest one, and an attacker
+  server, found = aggregated(name, sent, **world.ATTACKS[name])
+  kept = [1, 2, 3, 4, 5]
+  own = [jax.tree.map(lambda x, k=k: x[k], sent.stacked.weighted) for k in kept]
+  given = [one['params'] for one in own], server.variables['params'], [0, 3]
+  numbers = world.ATTACKS[name]
+  changed = attacks.sent(*given, getattr(attacks, name), **numbers)
+  weights = sent.weights[kept] / sent.weights[kept].sum()
+
+  def mean(trees):
+    return jax.tree.map(lambda *x: np.tensordot(weights, np.stack(x), 1), *trees)
+
+  assert world.largest_difference(found.variables['params'], mean(changed)) < 1e-5
+  stats = mean([one['batch_stats'] for one in own])
+  assert world.largest_difference(found.variables['batch_stats'], stats) < 1e-6
+  uniform = sent.stacked.uniform[kept].mean()
+  np.testing.assert_allclose(found.memory, uniform, rtol=1e-5)
+
+
+def test_where_nobody_attacks_the_mean_is_that_of_what_they_trained():
+  sent = uploads([NOBODY] * 7, left_out=(2,))
+  _, found = aggregated('ipm', sent, epsilon=0.5)
+  kept = sent.counted
+  weights = sent.weights[kept] / sent.weights[kept].sum()
+  for name, leaf in sent.stacked.weighted['params'].items():
+    mean = np.tensordot(weights, leaf[kept], 1)
+    np.testing.assert_allclose(found.variables['params'][name], mean, atol=1e-6)
+
+
+def test_if_all_attack_they_send_what_they_trained():
+  _, found = aggregated('alie', uploads([3] * 7))
+  _, honest = aggregated('alie', uploads([NOBODY] * 7))
+  assert world.largest_difference(found.variables, honest.variables) == 0
+
+
+def test_who_sends_no_model_cannot_be_attacked():
+  inner = fedavg()._replace(map_uploaded=base.no_model)
+  wrapped = attack.with_attack(inner, 'alie', {})
+  with pytest.raises(UsageError, match='clients send none; only label_flip'):
+    wrapped.aggregate(Server({'params': {}}, ()), uploads([3] * 7), 1.0, {})
+
+
+ROUNDS = (('fedavg', 'ipm'), ('median', 'alie'))
+MORE = (('scaffold', 'sign_flip'), ('moon', 'alie'), ('krum', 'ipm'))
+
+
+@pytest.mark.parametrize(('algorithm', 'name'), few(ROUNDS, MORE))
+def test_rounds_equal_the_reference(algorithm, name):
+  plans = world.planner(attackers=np.array([0, 2]))
+  history = world.run(algorithm, 3, plans=plans, attack=name)
+  numbers = tuple(world.ATTACKS[name].items())
+  changes = {'attack': getattr(attacks, name), 'attack_numbers': numbers}
+  expected = reference_run(algorithm, 3, plans=plans, attackers=(0, 2), **changes)
+  assert_equal_to_reference(algorithm, history, expected)
+  honest = reference_run(algorithm, 3, plans=plans)
+  pair = honest[-1].params, expected[-1].params
+  assert world.largest_difference(*pair) > 1e-3

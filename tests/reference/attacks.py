@@ -1,0 +1,75 @@
+"""What attackers send, on models as plain vectors of float64.
+
+IPM: Xie et al. 2019 (arXiv:1903.03936). ALIE: Baruch et al. 2019 (arXiv:1902.06156),
+whose attackers know all honest models here.
+"""
+
+import jax
+import numpy as np
+
+
+def normal_quantile(share):
+  """z with Phi(z) = share, by halving."""
+  low, high = -10.0, 10.0
+  for _ in range(40):
+    middle = (low + high) / 2
+    if jax.scipy.stats.norm.cdf(middle) < share:
+      low = middle
+    else:
+      high = middle
+  return low
+
+
+def sign_flip(own, received, honest, num_attackers, scale):
+  """received - scale (own - received)."""
+  return received - scale * (own - received)
+
+
+def ipm(own, received, honest, num_attackers, epsilon):
+  """received - epsilon (mean of the honest - received)."""
+  return received - epsilon * (np.mean(honest, axis=0) - received)
+
+
+def alie(own, received, honest, num_attackers):
+  """mean - z deviation, z where the attackers and few honest ones have a majority."""
+  total = len(honest) + num_attackers
+  needed = max(total // 2 + 1 - num_attackers, 1)
+  z = max(normal_quantile((len(honest) - needed) / len(honest)), 0.0)
+  return np.mean(honest, axis=0) - z * np.std(honest, axis=0)
+
+
+def vector(params):
+  """A tree of parameters as one vector."""
+  return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)]).astype(
+    np.float64
+  )
+
+
+def like(params, values):
+  """A vector as a tree of these shapes."""
+  leaves, structure = jax.tree.flatten(params)
+  ends = np.cumsum([np.size(leaf) for leaf in leaves])
+  parts = np.split(values, ends[:-1])
+  shaped = [
+    np.float32(part).reshape(np.shape(leaf))
+    for part, leaf in zip(parts, leaves, strict=True)
+  ]
+  return jax.tree.unflatten(structure, shaped)
+
+
+def sent(params, received, attackers, attack, **numbers):
+  """What the server gets in place of what the clients trained.
+
+  Args:
+    params: list of trees, one for each client of the cohort.
+    received: the tree that the server sent.
+    attackers: their places in the list.
+    attack: a function above.
+    **numbers: of the attack.
+  """
+  honest = [vector(own) for i, own in enumerate(params) if i not in attackers]
+  given = vector(received), honest, len(attackers)
+  return [
+    like(own, attack(vector(own), *given, **numbers)) if i in attackers else own
+    for i, own in enumerate(params)
+  ]
