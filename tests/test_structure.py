@@ -73,7 +73,8 @@ def test_imports_point_downwards(path):
 
 # The same inside the report.
 ROOMS = (
-  *('runs', 'naming', 'groups', 'traces', 'results', 'tables', 'features', 'models'),
+  *('runs', 'naming', 'groups', 'traces', 'results', 'tables', 'latex'),
+  *('pivot', 'features', 'models'),
   *('charts', 'sections', 'figures', 'interactive', 'files'),
   *('command', 'build', 'compare', '__main__'),
 )

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 
 from moon_jax.core import files as core_files
 from moon_jax.core.errors import UsageError
-from moon_jax.report import charts, files, groups, models, results, sections
+from moon_jax.report import (
+  charts,
+  files,
+  groups,
+  models,
+  pivot,
+  results,
+  sections,
+)
 from moon_jax.report.command import Request
 from moon_jax.report.runs import Ending, Note, Run, find
 
@@ -44,6 +52,7 @@ def collect(request: Request) -> files.Report:
   looked_at = models.look_at(settings, request.features, note, say=print)
   parts = [
     sections.results(found, target),
+    *_pivoted(finished, request),
     *map(sections.curves, settings),
     sections.sweeps(settings),
     sections.clients(looked_at),
@@ -59,6 +68,14 @@ def collect(request: Request) -> files.Report:
     sections=[part for part in parts if part.tables or part.charts],
     looks=charts.looks(settings, [chart for part in parts for chart in part.charts]),
   )
+
+
+def _pivoted(finished: Sequence[Run], request: Request) -> list[sections.Section]:
+  """The section of the table that --rows and --columns ask for."""
+  if not request.pivot:
+    return []
+  table = pivot.table(finished, *request.pivot, request.choice)
+  return [sections.Section(table.title, tables=[table])]
 
 
 def read(request: Request, note: Note) -> Sequence[Run]:

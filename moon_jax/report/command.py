@@ -18,6 +18,9 @@ second prints a table of the runs.
   --features=RUNS  runs whose trained model is looked at (t-SNE, confusion matrix,
                    accuracy for each client): first of each series, all, none, or paths;
                    default first
+  --rows=KNOB --columns=KNOB
+                   a table more: final accuracies, of --rows=algorithm
+                   --columns=partition.beta a row for each algorithm
   --config=FILE    a config file to run first: it registers parts that the runs use; may
                    be given several times
 
@@ -43,6 +46,8 @@ _DEFAULTS = {
   'group': None,
   'over': 'seed',
   'features': FIRST,
+  'rows': None,
+  'columns': None,
 }
 
 
@@ -56,6 +61,7 @@ class Request(NamedTuple):
     target: the accuracy to reach.
     features: 'first', 'all', 'none', or paths of runs.
     command: the command line that repeats it.
+    pivot: the knobs of the rows and of the columns of a table more; () for none.
   """
 
   folders: tuple[pathlib.Path, ...]
@@ -64,6 +70,7 @@ class Request(NamedTuple):
   target: Target
   features: tuple[str, ...]
   command: str
+  pivot: tuple[str, ...] = ()
 
 
 def parse(argv: Sequence[str]) -> Request:
@@ -84,6 +91,7 @@ def parse(argv: Sequence[str]) -> Request:
     target=_target(values['target']),
     features=_words('features', values['features']),
     command=shlex.join(['python', '-m', 'moon_jax.report', *argv]),
+    pivot=_pivot(values),
   )
   for path in values['config']:
     config_lib.load(path)
@@ -122,6 +130,15 @@ def _choice(values: Mapping[str, Any]) -> Choice:
   if both := set(group or ()) & set(over):
     raise UsageError(f'--group and --over both name {", ".join(sorted(both))}.')
   return Choice(group, over, where)
+
+
+def _pivot(values: Mapping[str, Any]) -> tuple[str, ...]:
+  pair = values['rows'], values['columns']
+  if pair == (None, None):
+    return ()
+  if None in pair or pair[0] == pair[1]:
+    raise UsageError('--rows and --columns go together, each with another knob.')
+  return pair
 
 
 def _words(flag: str, text: str) -> tuple[str, ...]:

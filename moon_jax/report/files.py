@@ -18,7 +18,7 @@ from plotly.io.json import to_json_plotly
 from tabulate import tabulate
 
 from moon_jax.core.errors import UsageError
-from moon_jax.report import figures, interactive
+from moon_jax.report import figures, interactive, latex
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Style
 from moon_jax.report.sections import Section
 from moon_jax.report.tables import Table
@@ -104,11 +104,10 @@ def _texts(table: Table) -> dict[str, str]:
   headings, cells = [column.heading for column in table.columns], table.texts()
   escaped = [[_markdown(cell) for cell in row] for row in (headings, *cells)]
   markdown = tabulate(escaped[1:], escaped[0], 'github', disable_numparse=True)
-  latex = tabulate(cells, headings, 'latex_booktabs', disable_numparse=True)
   return {
     'csv': table.csv(),
     'md': f'{markdown}\n\n{_markdown(table.caption)}\n',
-    'tex': latex.replace('±', '$\\pm$') + '\n',
+    'tex': latex.text(table),
   }
 
 

@@ -19,6 +19,7 @@ class Column(NamedTuple):
     spec: how numbers that are no counts are written, as of `format`.
     scale: from the recorded unit to that of the heading.
     of: what else a row has below the key, `_mean`, `_std`, `_n`, of an estimate.
+    better: 1 if higher numbers are, -1 if lower ones are, 0 if neither.
   """
 
   key: str
@@ -26,6 +27,7 @@ class Column(NamedTuple):
   spec: str = 'g'
   scale: float = 1.0
   of: tuple[str, ...] = ('',)
+  better: int = 0
 
   def cell(self, row: Row) -> Cell:
     """What a row has, of an estimate the mean; None if there is nothing."""
@@ -91,8 +93,13 @@ def _mean(key: str, heading: str, spec: str = '.1f', scale: float = 1.0) -> Colu
   return Column(key, heading, spec, scale, ('_mean', '_std', '_n'))
 
 
-def _percents(key: str, heading: str, spec: str = '.2f') -> Column:
-  return _mean(key, heading, spec, 100.0)
+def percents(key: str, heading: str, spec: str = '.2f') -> Column:
+  """The column of an accuracy or another share, of which more is better."""
+  return _mean(key, heading, spec, 100.0)._replace(better=1)
+
+
+def _less(key: str, heading: str) -> Column:
+  return _mean(key, heading)._replace(better=-1)
 
 
 def _by_series(name: str, title: str, caption: str, *columns: Column) -> Table:
@@ -111,11 +118,11 @@ ACCURACY = _by_series(
   'split that is named under "best by" is highest.',
   Column('n', 'n'),
   Column('rounds', 'rounds'),
-  _percents('final_accuracy', 'final accuracy, %'),
-  _percents('best_accuracy', 'best accuracy, %'),
+  percents('final_accuracy', 'final accuracy, %'),
+  percents('best_accuracy', 'best accuracy, %'),
   BEST_BY,
-  _percents('mean_of_last_5', 'mean of last 5 tests, %'),
-  _percents('difference_to_fedavg', 'final - FedAvg, points', '+.2f'),
+  percents('mean_of_last_5', 'mean of last 5 tests, %'),
+  percents('difference_to_fedavg', 'final - FedAvg, points', '+.2f'),
   Column('pairs', 'pairs'),
   Column('p_value', 'p', '.4f'),
 )
@@ -128,9 +135,9 @@ TARGET = _by_series(
   'compares the first rounds in which the means over seeds are there.',
   _percent('target', 'target, %'),
   Column('reached', 'reached by'),
-  _mean('rounds_to_target', 'rounds'),
-  _mean('megabytes_to_target', 'MB'),
-  _mean('seconds_to_target', 'seconds'),
+  _less('rounds_to_target', 'rounds'),
+  _less('megabytes_to_target', 'MB'),
+  _less('seconds_to_target', 'seconds'),
   Column('round_of_the_mean', 'round of the mean curve'),
   _percent('rounds_saved', 'rounds saved against FedAvg, %', '+.0f'),
 )
@@ -152,9 +159,9 @@ CLIENTS = _by_series(
   'Of algorithms without a global model: each client tested on the whole test set in '
   'the last round; mean ± sample standard deviation over the n runs.',
   Column('n', 'n'),
-  _percents('mean_accuracy', 'mean over clients, %'),
-  _percents('std_over_clients', 'std over clients, points'),
-  _percents('worst_client', 'worst client, %'),
+  percents('mean_accuracy', 'mean over clients, %'),
+  percents('std_over_clients', 'std over clients, points')._replace(better=-1),
+  percents('worst_client', 'worst client, %'),
 )
 CLIENT_ACCURACY = _by_series(
   'client_accuracy',
@@ -162,7 +169,7 @@ CLIENT_ACCURACY = _by_series(
   "Accuracy of the trained global model under each client's distribution of classes: "
   "the sum over classes of the client's share of the class times the accuracy on its "
   'test images. Mean ± sample standard deviation over the clients, and the lowest.',
-  _percents('accuracy', 'mean over clients, %'),
+  percents('accuracy', 'mean over clients, %'),
   _percent('worst_client', 'worst client, %'),
 )
 _RUN = (Column('run', 'run'), Column('state', 'state'))

@@ -22,7 +22,7 @@ from PIL import Image
 
 from moon_jax import catalog
 from moon_jax import report as report_package
-from moon_jax.core.errors import ExitCode
+from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.report import (
   build,
   charts,
@@ -30,6 +30,7 @@ from moon_jax.report import (
   features,
   files,
   groups,
+  latex,
   models,
   naming,
   results,
@@ -537,12 +538,117 @@ def test_tables_are_markdown_and_latex_too(reported):
   )
   assert '75.00 ± 3.61' in markdown
   assert markdown.count('\n|') >= 3
-  assert r'75.00 $\pm$ 3.61' in latex
-  assert r'final accuracy, \%' in latex
+  assert r'\underline{75.00} & 3.61' in latex
+  assert r'\multicolumn{2}{c}{final accuracy, \%}' in latex
   assert latex.startswith(r'\begin{tabular}')
   # A table without a row is none: these algorithms have no clients' own models.
   names = {path.stem for path in (reported[1] / 'tables').iterdir()}
   assert names == {'accuracy', 'target', 'runs'}
+
+
+TEX = r"""\documentclass{article}
+\usepackage[landscape,margin=1cm]{geometry}
+\usepackage{booktabs}
+\begin{document}\scriptsize
+%s
+\end{document}
+"""
+
+
+@pytest.mark.skipif(shutil.which('pdflatex') is None, reason='no pdflatex')
+def test_latex_takes_every_table(reported, tmp_path):
+  out = tmp_path / 'out'
+  words = [str(reported[0]), '--rows=algorithm', '--columns=partition.beta']
+  Collected(*words).write(out)
+  paths = sorted((out / 'tables').glob('*.tex'))
+  assert {path.stem for path in paths} == {'accuracy', 'pivot', 'runs', 'target'}
+  body = '\n\n'.join(f'\\input{{{path}}}' for path in paths)
+  (tmp_path / 'a.tex').write_text(TEX % body)
+  done = subprocess.run(
+    ['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'a.tex'],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_latex_of_numbers_of_all_kinds():
+  columns = (
+    tables.Column('name', 'a_b & c'),
+    tables.percents('x', 'x, %'),
+    tables.Column('d', 'd', '+.1f'),
+    tables.Column('command', 'command'),
+  )
+  rows = [
+    {'name': 'A', 'x_mean': 0.5, 'x_std': 0.01, 'd': -1.5, 'command': 'python'},
+    {'name': 'B', 'x_mean': 0.7, 'x_std': None, 'd': 2.0, 'command': 'python'},
+    {'name': 'C', 'x_mean': 0.70004, 'x_std': 0.1, 'd': None, 'command': 'python'},
+    {'name': 'D', 'x_mean': 0.1, 'x_std': 0.1, 'd': 0.0, 'command': 'python'},
+  ]
+  got = latex.text(tables.Table('n', 't', 'c', columns, rows)).splitlines()
+  assert got[0] == r'\begin{tabular}{lr@{\,$\pm$\,}lr}'
+  assert got[2] == r'a\_b \& c & \multicolumn{2}{c}{x, \%} & d \\'
+  a, b, c, d = got[4:8]
+  assert a == r'A & \underline{50.00} & 1.00 & $-$1.5 \\'
+  # B and C are printed alike, and both are best.
+  assert b.startswith(r'B & \multicolumn{1}{r')
+  assert r'\textbf{70.00}' in b
+  assert b.endswith(r' & $+$2.0 \\')
+  assert c == r'C & \textbf{70.00} & 10.00 & - \\'
+  assert d == r'D & 10.00 & 10.00 & $+$0.0 \\'
+
+
+def test_latex_leaves_room_where_a_number_has_fewer_decimals():
+  rows = [{'beta': 0.05}, {'beta': 5.0}, {'beta': 0.5}, {'beta': None}]
+  table = tables.Table('n', 't', 'c', [tables.Column('beta', 'beta')], rows)
+  assert latex.text(table).splitlines()[4:8] == [
+    *(r'0.05 \\', r'5\phantom{.05} \\', r'0.5\phantom{5} \\', r'- \\')
+  ]
+
+
+def test_the_best_is_that_of_its_setting():
+  columns = (tables.Column('setting', 's'), tables.percents('x', 'x'))
+  columns += (tables._less('r', 'rounds'),)
+  rows = [
+    {'setting': setting, 'x_mean': x, 'r_mean': r}
+    for setting, x, r in (('1', 0.5, 9.0), ('1', 0.6, 3.0), ('2', 0.1, 1.0))
+  ]
+  lines = latex.text(tables.Table('n', 't', 'c', columns, rows)).splitlines()[4:7]
+  assert lines == [
+    r'1 & \underline{50.00} & \underline{9.0} \\',
+    r'1 & \textbf{60.00} & \textbf{3.0} \\',
+    r'2 & 10.00 & 1.0 \\',  # alone
+  ]
+
+
+def test_a_pivot_has_a_row_and_a_column_for_each_value(tmp_path):
+  given = {
+    f'{name}-{beta}-{seed}': (
+      [0.1, 0.1 * index + beta / 10 + seed / 100],
+      f'algorithm={name} partition.beta={beta} seed={seed}',
+    )
+    for index, name in enumerate(('fedavg', 'moon'), 3)
+    for beta in (0.5, 5)
+    for seed in (0, 1)
+    if (name, beta) != ('moon', 5)
+  }
+  made(tmp_path, given)
+  words = ('--rows=algorithm', '--columns=partition.beta')
+  rows = Collected(tmp_path, *words).rows('pivot')
+  assert [row['row'] for row in rows] == ['FedAvg', 'MOON']
+  means = [[row[f'of {beta}_mean'] for beta in (0.5, 5.0)] for row in rows]
+  assert [float(mean) for mean in means[0]] == pytest.approx([0.355, 0.805])
+  assert float(means[1][0]) == pytest.approx(0.455)
+  assert means[1][1] == ''  # no run
+  assert rows[0]['of 0.5_n'] == '2'
+  with pytest.raises(UsageError, match='differ in seed; choose'):
+    Collected(tmp_path, *words, '--over=partition.beta')
+  for wrong in (['--rows=seed'], ['--rows=seed', '--columns=seed']):
+    with pytest.raises(UsageError, match='go together, each with another knob'):
+      Collected(tmp_path, *wrong)
+  with pytest.raises(UsageError, match=r"has no setting 'moon\.mu'"):
+    Collected(tmp_path, '--rows=moon.mu', '--columns=algorithm')
 
 
 def test_no_cell_of_markdown_is_html_code_a_link_or_two_cells():

@@ -72,7 +72,7 @@ dark.addEventListener('change', () => drawn().forEach(draw));
 
 function showSeries() {
   const hidden = new Set(boxes.filter((box) => !box.checked).map((box) => box.dataset.series));
-  for (const row of document.querySelectorAll('tr[data-series]')) {
+  for (const row of document.querySelectorAll('tr[data-series], .legend [data-series]')) {
     row.hidden = hidden.has(row.dataset.series);
   }
   drawn().forEach(draw);

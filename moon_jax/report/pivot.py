@@ -1,0 +1,70 @@
+"""A table of final accuracies: a row and a column for each value of two knobs."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from moon_jax.core.errors import UsageError
+from moon_jax.report import groups, naming
+from moon_jax.report.groups import Choice
+from moon_jax.report.results import cells
+from moon_jax.report.runs import Run, Value
+from moon_jax.report.tables import Column, Table, percents
+from moon_jax.report.traces import ACCURACY, estimates
+
+
+def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table:
+  """The table.
+
+  Args:
+    runs: those that are finished.
+    rows: a knob; each of its values makes a row.
+    columns: another; each of its values makes a column.
+    choice: what is averaged over.
+
+  Raises:
+    UsageError: a run has no such knob, or what would be averaged differs in more.
+  """
+  found: dict[tuple[Value, Value], list[Run]] = {}
+  for run in runs:
+    for flag, name in (('rows', rows), ('columns', columns)):
+      if name not in run.identity:
+        raise UsageError(f'--{flag}: {run.name} has no setting {name!r}.')
+    key = run.identity[rows], run.identity[columns]
+    found.setdefault(key, []).append(run)
+  for key, alike in found.items():
+    if others := groups.varying(alike, choice.over):
+      told = f'{rows}={key[0]} and {columns}={key[1]}'
+      raise UsageError(
+        f'--rows and --columns: the runs with {told} differ in {", ".join(others)}; '
+        'choose some by --where, or average by --over.'
+      )
+  left, above = (list(dict.fromkeys(each)) for each in zip(*found, strict=True))
+  heads = {value: f'of {value}' for value in sorted(above)}
+  made = []
+  for value in left if rows == naming.ALGORITHM else sorted(left):
+    of_columns = {
+      name: pd.Series(list(map(_final, found.get((value, head), ()))), dtype=float)
+      for head, name in heads.items()
+    }
+    frame = pd.DataFrame(of_columns).T
+    made.append({'row': naming.describe(((rows, value),))} | cells(estimates(frame)))
+  return Table(
+    'pivot',
+    f'Final accuracy by {naming.short(rows)} and {naming.short(columns)}',
+    'Final test accuracy in %, mean ± sample standard deviation over the finished runs '
+    f'of a cell ({", ".join(choice.over)}).',
+    (
+      Column('row', naming.short(rows)),
+      *(
+        percents(name, naming.describe(((columns, head),)))
+        for head, name in heads.items()
+      ),
+    ),
+    made,
+  )
+
+
+def _final(run: Run) -> float | None:
+  tested = run.column(ACCURACY)
+  return tested.iloc[-1] if len(tested) else None
