@@ -141,9 +141,31 @@ def models(looked_at: Sequence[Model]) -> Section:
     text=f'Representations of at most {features.NUM_EMBEDDED:,} test images by the '
     'global model of the newest checkpoint, the same images and the same random state '
     'of t-SNE for each; colour and number or name are the class. The confusion '
-    'matrices count all test images.',
+    'matrices count all test images, and so do the accuracies for each class.',
+    tables=list(_by_class(looked_at)),
     charts=[*embedded, *confused],
   )
+
+
+def _by_class(looked_at: Sequence[Model]) -> Iterator[Table]:
+  """The accuracy of each model for each class; a table for each setting."""
+  alike: dict[tuple, list[Model]] = {}
+  for model in looked_at:
+    confusion = model.features.confusion
+    names = model.run.class_names(len(confusion)) or range(len(confusion))
+    key = model.setting.title, (*map(str, names),), (*confusion.sum(1).tolist(),)
+    alike.setdefault(key, []).append(model)
+  for number, ((title, names, counts), models) in enumerate(alike.items(), 1):
+    heads, rows = (
+      {},
+      [{'class': n, 'images': c} for n, c in zip(names, counts, strict=True)],
+    )
+    for model in models:
+      key = model.run.name
+      heads[key] = f'{model.series.label}, seed={model.run.knobs["seed"]}, %'
+      for row, right in zip(rows, np.diag(model.features.confusion), strict=True):
+        row[key] = right / row['images'] if row['images'] else None
+    yield tables.by_class(number, titled('Accuracy for each class', title), heads, rows)
 
 
 def runs(every: Sequence[Run], varying: Sequence[str]) -> Section:

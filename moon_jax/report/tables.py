@@ -1,6 +1,6 @@
 """The tables of a report: columns that know how their cells are written, and rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -183,6 +183,24 @@ _SPEED = (
   Column('seconds', 'seconds', '.1f'),
   Column('samples_per_second', 'samples/s', ',.0f'),
 )
+
+
+def by_class(
+  number: int, title: str, models: Mapping[str, str], rows: Sequence[Row]
+) -> Table:
+  """The accuracy of global models for each class.
+
+  Args:
+    number: of the table, from 1.
+    title: of the table.
+    models: key of a model's column -> its heading.
+    rows: of each class, its name and its test images.
+  """
+  caption = 'Trained global model on the test images of each class.'
+  columns = [Column('class', 'class'), Column('images', 'test images')]
+  columns += [_percent(key, heading) for key, heading in models.items()]
+  name = f'class_accuracy-{number}' if number > 1 else 'class_accuracy'
+  return Table(name, title, caption, columns, rows)
 
 
 def of_series(kind: Table, rows: Sequence[Row]) -> Table:

@@ -10,6 +10,7 @@ import pytest
 
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
+from moon_jax.predict.inference import load
 from moon_jax.report import build, command, features, runs
 from moon_jax.report.__main__ import main
 from moon_jax.runner import loop
@@ -52,6 +53,29 @@ def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
   assert all((tmp_path / link).is_file() for link in links)
   # The clients' own models are in another.
   assert 'SOLO' in (tmp_path / 'tables/clients.csv').read_text()
+
+
+def test_the_accuracy_for_each_class_is_that_of_its_test_images(folder, tmp_path):
+  shutil.copytree(folder / 'fedavg', named := tmp_path / 'runs/named')
+  about = json.loads((named / 'config.json').read_text())
+  about['images']['class_names'] = [f'the {digit}' for digit in range(10)]
+  (named / 'config.json').write_text(json.dumps(about))
+  model = load(named)
+  images, labels = model.test_data()
+  right = model.predict(images).labels == labels
+  parts = build.collect(command.parse([str(named), f'--out={tmp_path / "out"}']))
+  (section,) = (part for part in parts.sections if part.title == 'Trained models')
+  (table,) = section.tables
+  assert [column.text(table.rows[3]) for column in table.columns] == [
+    'the 3',
+    str((labels == 3).sum()),
+    f'{100 * right[labels == 3].mean():.2f}',
+  ]
+  assert table.columns[2].heading == 'FedAvg, seed=0, %'
+  each = [row[str(named)] for row in table.rows]
+  wanted = [right[labels == digit].mean() for digit in range(10)]
+  assert each == pytest.approx(wanted)
+  assert len(set(each)) > 1
 
 
 def test_of_many_clients_some_are_drawn_and_all_are_counted(folder, tmp_path):
