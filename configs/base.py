@@ -9,7 +9,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 moon, sa_moon, dco_moon, moon_l2,
                                                 fedntd, feddecorr, fedlc, fedrs, feddyn,
                                                 fednova, fedexp, fedproc, fedproto,
-                                                median, trimmed_mean, krum,
+                                                fedper, fedbn, ditto, median,
+                                                trimmed_mean, krum,
                                                 decentralized_fedavg,
                                                 decentralized_moon, solo, centralized
   --config.model=mlp                            the network; one of mlp, moon_cnn,
@@ -215,6 +216,14 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 at least 0
   --config.fedproto.distance=mean               squared distance over the dimensions;
                                                 one of mean, sum
+  --config.fedper.layers=                       names of those that stay with a client;
+                                                '' is the output layer
+  --config.ditto.lam=1.0                        weight of the pull to the received
+                                                model; at least 0
+  --config.ditto.epochs=auto                    of the personal model's training; auto:
+                                                local_epochs; at least 1
+  --config.ditto.learning_rate=auto             of the personal model; auto: the
+                                                round's; above 0
   --config.trimmed_mean.trim=0.1                share left out at each end; in [0, 0.5)
   --config.krum.num_byzantine=1                 clients that may send anything; at least
                                                 0

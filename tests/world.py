@@ -63,6 +63,12 @@ ROBUST = {
   'trimmed_mean': {'trim': 0.34},
   'krum': {'num_byzantine': 0, 'num_selected': 2},
 }
+# Clients have models of their own; tests/algorithms/test_personal.py is about them.
+PERSONAL = {
+  'fedper': {'layers': ''},
+  'fedbn': {},
+  'ditto': {'lam': 0.7},
+}
 # What the reference calls it -> name, and what is no number.
 LOCAL_OPTIMIZERS = {
   'sgd': ('sgd', {}),
@@ -185,14 +191,17 @@ def round_of(
   chosen = examined.bound(chosen, network(model))
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
   optimizer = functools.partial(catalog.part('optimizer', name).function, **flags)
-  train = lanes.cohort_training(
-    client_training.LocalTraining(chosen, network(model, convolution), optimizer),
-    represent_once=represent_once,
-    mesh=devices.mesh(num_devices),
-    augment=augmenter(augmentation),
-    segment_steps=segment_steps,
+  training = client_training.LocalTraining(
+    chosen, network(model, convolution), optimizer
   )
-  return jax.jit(round_lib.make_round(chosen, train, num_clients))
+  how = {'mesh': devices.mesh(num_devices), 'augment': augmenter(augmentation)}
+  how['segment_steps'] = segment_steps
+  train = lanes.cohort_training(training, represent_once=represent_once, **how)
+  second = chosen.second
+  if second:
+    other = training._replace(algorithm=second.training)
+    second = lanes.cohort_training(other, represent_once=False, **how)
+  return jax.jit(round_lib.make_round(chosen, train, num_clients, second))
 
 
 def algorithm_of(name, **options):

@@ -49,6 +49,23 @@ def no_model(function: OfModel, sent: PyTree) -> PyTree:
   return sent
 
 
+class Second(NamedTuple):
+  """A second local training of the round's clients, of models that they keep.
+
+  It has batches and draws of its own, so that the first one is what it is without it.
+
+  Attributes:
+    training: its functions see what the server sent and the client's memory; what its
+      `upload` sends is lost, and the memory is what the client keeps.
+    epochs: passes over the client's data; None is as many as the first training's.
+    optimizer: (scalars of the algorithm, of the local optimizer) -> the latter's.
+  """
+
+  training: 'Algorithm'
+  epochs: int | None = None
+  optimizer: Callable = lambda scalars, optimizer: optimizer
+
+
 class Algorithm(NamedTuple):
   """What distinguishes one federated algorithm from FedAvg.
 
@@ -110,6 +127,8 @@ class Algorithm(NamedTuple):
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.
     personal: (server, memory) -> variables of a client's own model, beside a global one
       that `evaluated` returns; None if there is none.
+    second: a second local training, whose loss is recorded as `personal_loss`; what a
+      client remembers is this one's, and the first one sees () instead. None is none.
   """
 
   hyperparameters: Mapping[str, float] = types.MappingProxyType({})
@@ -141,3 +160,4 @@ class Algorithm(NamedTuple):
   needs_all_uploads: bool = False
   evaluated: Callable = lambda server, clients: tree.repeat(server.variables, 1)
   personal: Callable | None = None
+  second: Second | None = None

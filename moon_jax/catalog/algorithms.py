@@ -6,6 +6,7 @@ Traits that others ask about:
   weighted         what they send is averaged by `client_weight`
   decentralized    neighbours average, without a server
   contrastive      the loss compares with frozen networks
+  layered          is built from the network's layers, `network_layers`
   moon             takes the knobs of MOON (any group's name is such a trait)
 """
 
@@ -22,8 +23,8 @@ from moon_jax.catalog.parts import (
   switch,
   word,
 )
+from moon_jax.catalog.personal import PERSONAL, SERVED
 
-SERVED = frozenset({'several_clients', 'served', 'weighted'})
 _CONTRASTIVE = SERVED | {'contrastive'}
 _ALIKE = frozenset({'several_clients', 'served'})
 _PEERS = frozenset({'several_clients', 'decentralized'})
@@ -270,6 +271,7 @@ ALGORITHMS = (
   _algorithm('fedexp', 'FedExP', knobs=_EXP_KNOBS, metrics=_PACE),
   _algorithm('fedproc', 'FedProc', knobs=_PROC_KNOBS, metrics=_PROTOTYPES),
   _algorithm('fedproto', 'FedProto', _ALONE, knobs=_PROTO_KNOBS, metrics=_PROTOTYPES),
+  *PERSONAL,
   _algorithm('median', 'coordinate-wise median', _ALIKE, 'robust:median'),
   _algorithm(
     'trimmed_mean', 'trimmed mean', _ALIKE, 'robust:trimmed_mean', knobs=_TRIM_KNOBS

@@ -3,6 +3,7 @@
 import enum
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -25,6 +26,7 @@ class Purpose(enum.IntEnum):
   EPOCHS = 13
   STRAGGLERS = 14
   ATTACK = 15
+  SECOND = 16
 
 
 def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
@@ -49,6 +51,12 @@ def step_key(seed: jax.Array, *parts: jax.Array) -> jax.Array:
   for part in parts:
     key = jax.random.fold_in(key, part)
   return key
+
+
+def seed_for(seed: jax.Array, purpose: Purpose) -> jax.Array:
+  """[] int32 seed -> [] int32, the seed of draws that are another's but for this."""
+  key = for_purpose(jax.random.key(seed), purpose)
+  return jax.random.randint(key, (), 0, jnp.iinfo(jnp.int32).max)
 
 
 def for_purpose(key: jax.Array, purpose: Purpose) -> jax.Array:

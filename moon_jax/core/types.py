@@ -93,6 +93,20 @@ class Outputs(NamedTuple):
   features: jax.Array
 
 
+class Layers(NamedTuple):
+  """The variables of a network by what they are of, as paths ('params', ..., 'kernel').
+
+  Attributes:
+    paths: of all variables.
+    output: of the output layer.
+    batch_norm: of batch normalisation: scales, biases and running statistics.
+  """
+
+  paths: frozenset[tuple[str, ...]]
+  output: frozenset[tuple[str, ...]]
+  batch_norm: frozenset[tuple[str, ...]]
+
+
 class Batch(NamedTuple):
   """Examples of one local step.
 

@@ -34,7 +34,13 @@ class OwnTests(NamedTuple):
 
 
 def taken(
-  config: Config, data: Dataset, split: Partition, seed: int, *, asked: bool
+  config: Config,
+  data: Dataset,
+  split: Partition,
+  seed: int,
+  *,
+  wanted: bool,
+  needed: bool,
 ) -> tuple[Partition, OwnTests | None]:
   """Who trains on which example, and the tests of clients that a configuration has.
 
@@ -43,15 +49,22 @@ def taken(
     data: of natural clients, its test examples may name them: these are the tests then.
     split: who owns which example.
     seed: of the partition, and so of this draw.
-    asked: whether those that are named are wanted.
+    wanted: whether those that are named are.
+    needed: whether there have to be some.
 
   Raises:
-    UsageError: the share cannot be taken.
+    UsageError: the share cannot be taken, or there are no tests and have to be.
   """
   share, natural = config.data.local_test, users.are_clients(config)
   named = of_users(data, config.num_clients) if natural else None
+  if needed and not share and not named:
+    raise UsageError(
+      f'--config.algorithm={config.algorithm} needs examples on which its personal '
+      'models are tested: add --config.data.local_test=0.25, or use natural clients '
+      'whom the test examples name.'
+    )
   if not share:
-    return split, named if asked else None
+    return split, named if wanted or needed else None
   if data.stored:
     raise UsageError(
       f'--config.data.local_test={share} is not for data that stay on disk: write them '

@@ -15,7 +15,8 @@ _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
 def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   """The algorithm with what is configured beside it."""
   part, flat = catalog.part('algorithm', config.algorithm), flatten(config)
-  algorithm = part.build(Algorithm, **catalog.options('algorithm', flat))
+  given = {'network_layers': network.layers()} if part.has('layered') else {}
+  algorithm = part.build(Algorithm, **catalog.options('algorithm', flat), **given)
   traced.require_numbers(part.name, algorithm)
   algorithm = examined.bound(algorithm, network)
   if config.batch_norm == 'local' and 'batch_stats' in network.shapes:

@@ -18,8 +18,9 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Dataset, PyTree, Server, State
 from moon_jax.data import device, holdout, own_tests, partition, sources
 from moon_jax.data.federated import users
-from moon_jax.engine import devices, gpu, scheduling, streaming, tiers, traced
+from moon_jax.engine import devices, streaming, tiers, traced
 from moon_jax.engine.composing import make_algorithm
+from moon_jax.engine.planned import planned
 from moon_jax.models import fused_cpu
 from moon_jax.train import client_training, clients, planning
 
@@ -104,10 +105,10 @@ def build(
     scalars = traced.scalars(config, algorithm, 0)
     traffic = client_training.traffic(algorithm, network.shapes, scalars)
     own_models = tiers.has_own_models(algorithm, network.shapes)
-  given = config, data, whole, partition_seed(config)
-  split, tests = own_tests.taken(*given, asked=own_models)
+  need = {'wanted': own_models, 'needed': bool(algorithm.personal)}
+  split, tests = own_tests.taken(config, data, whole, partition_seed(config), **need)
   given = data, split, network, algorithm, backend, min_steps
-  mesh, planner, stream, memory = _planned(config, *given)
+  mesh, planner, stream, memory = planned(config, *given)
   owners = whole, split, planner.attackers
   train, class_counts = _of_clients(config, data, owners, see, stream, mesh)
   with blamed(catalog.part('algorithm', config.algorithm)):
@@ -136,32 +137,6 @@ def build(
     own_models=own_models,
     own_tests=tests,
   )
-
-
-def _planned(config, data, split, network, algorithm, backend, min_steps):
-  """The devices, the planner, what reads data on disk, and where memories are."""
-  planner = scheduling.make_planner(
-    config, split, backend, share=bool(algorithm.share), min_steps=min_steps
-  )
-  memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
-  stream, images = None, data.train_images
-  if data.stored:
-    if planner.attackers is not None and config.attack.name == 'label_flip':
-      raise UsageError('--config.attack.name=label_flip needs data in memory.')
-    stream = streaming.Stream(data, planner.cohort_size)
-    planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
-  if backend != 'cpu':
-    shape = images.shape[1:], planner.batch_size
-    planner = gpu.planner_for(
-      planner,
-      choose_lanes=config.execution.lanes == 'auto',
-      params=network.shapes['params'],
-      taken=gpu.memory_taken(network, algorithm, *shape),
-      free=gpu.memory_free(images, planner, memory),
-    )
-  mesh = devices.mesh(planner.num_devices)
-  own = devices.own_lanes(mesh, planner.num_lanes)
-  return mesh, dataclasses.replace(planner, own_lanes=own), stream, memory
 
 
 def _split(data, examples, mesh, clients=None) -> device.DeviceSplit:

@@ -19,7 +19,8 @@ from moon_jax.core.types import PyTree, Server
 from moon_jax.engine import hosts
 from moon_jax.engine.tiers import Tier
 from moon_jax.models import Network
-from moon_jax.train.planning import Planner, pack
+from moon_jax.train.packing import pack
+from moon_jax.train.planning import Planner
 from moon_jax.train.segments import MOST_IMAGES, MOST_STEPS, steps_together
 
 MOST_LANES = 64

@@ -43,8 +43,13 @@ class RoundInputs(NamedTuple):
 def round_inputs(experiment: Experiment, round_index: int, plan: Plan) -> RoundInputs:
   """Copies a round's plan and scalars to the device; round_index counts from 0."""
   scalars = traced.scalars(experiment.config, experiment.algorithm, round_index)
+  spec = lanes.plan_spec()
   return RoundInputs(
-    devices.split(plan.for_device(), lanes.plan_spec(), experiment.mesh),
+    devices.split(
+      plan.for_device(),
+      spec._replace(second=spec) if plan.second else spec,
+      experiment.mesh,
+    ),
     devices.replicate(scalars, experiment.mesh),
   )
 
@@ -53,7 +58,8 @@ def train_split(experiment: Experiment, plan: Plan) -> TrainSplit:
   """The training split that a round is given, on the device: all, or its cohort's."""
   if experiment.stream is None:
     return experiment.train
-  loaded = np.unique(plan.load[:, list(experiment.planner.own_lanes)])
+  loads = [one.load for one in (plan, plan.second) if one]
+  loaded = np.unique(np.concatenate(loads)[:, list(experiment.planner.own_lanes)])
   return experiment.stream.of(plan.clients, loaded[loaded >= 0], experiment.mesh)
 
 
@@ -135,14 +141,18 @@ def run_round(
 ) -> tuple[State, ClientMetrics]:
   """What a round computes, in terms of its arguments as tracing has them."""
   config, training = experiment.config, local_training(experiment)
-  train_cohort = lanes.cohort_training(
-    training,
-    represent_once=represent_once(experiment, training, state),
-    mesh=experiment.mesh,
-    augment=augmenter(config.augmentation.name, **options(config, 'augmentation')),
-    segment_steps=experiment.planner.segment_steps,
-  )
-  given = experiment.algorithm, train_cohort, config.num_clients
+  how = {
+    'mesh': experiment.mesh,
+    'augment': augmenter(config.augmentation.name, **options(config, 'augmentation')),
+    'segment_steps': experiment.planner.segment_steps,
+  }
+  once = represent_once(experiment, training, state)
+  train_cohort = lanes.cohort_training(training, represent_once=once, **how)
+  second = experiment.algorithm.second
+  if second:
+    other = training._replace(algorithm=second.training)
+    second = lanes.cohort_training(other, represent_once=False, **how)
+  given = experiment.algorithm, train_cohort, config.num_clients, second
   return round_lib.make_round(*given)(state, plan, scalars, train)
 
 

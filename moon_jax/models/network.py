@@ -1,5 +1,6 @@
 """A network as pure functions: of the catalog, or of any flax module."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,9 +11,10 @@ import jax.numpy as jnp
 from moon_jax import catalog
 from moon_jax.catalog.parts import blamed
 from moon_jax.core.errors import UsageError
-from moon_jax.core.types import Outputs, PyTree
+from moon_jax.core.types import Layers, Outputs, PyTree
 from moon_jax.models import initializers
 from moon_jax.models.convolution.direct import widened
+from moon_jax.models.layers_of import layers_of
 
 
 class Network(NamedTuple):
@@ -31,6 +33,7 @@ class Network(NamedTuple):
     narrow: params -> these in the type of the arithmetic, which `apply` and `train`
       make of them if they are not.
     image_shape: (H, W, C).
+    layers: () -> which variables are of which layer.
   """
 
   shapes: PyTree
@@ -39,6 +42,7 @@ class Network(NamedTuple):
   train: Callable[[PyTree, jax.Array, jax.Array, jax.Array], tuple[Outputs, PyTree]]
   narrow: Callable[[PyTree], PyTree]
   image_shape: tuple[int, int, int] = ()
+  layers: Callable[[], Layers] | None = None
 
 
 def make(
@@ -131,4 +135,6 @@ def of_module(
     outputs, state = module.apply(*given, rngs=draws, mutable=changed)
     return widen(outputs), state
 
-  return Network(nn.unbox(boxed), init, apply, train, narrow, tuple(image_shape))
+  shapes = nn.unbox(boxed)
+  layers = functools.partial(layers_of, module, images, shapes)
+  return Network(shapes, init, apply, train, narrow, tuple(image_shape), layers)

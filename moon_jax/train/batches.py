@@ -18,6 +18,7 @@ def client_batches(
   local_epochs: int,
   batch_size: int,
   drop_last: bool = False,
+  purpose: Purpose = Purpose.BATCHES,
 ) -> tuple[np.ndarray, np.ndarray]:
   """One client's batches of a round: every epoch in a new order, no example left out.
 
@@ -27,6 +28,7 @@ def client_batches(
     local_epochs: passes over the data.
     batch_size: B.
     drop_last: leave out an epoch's last batch if it is not full: rounds n / B down.
+    purpose: of the draws.
 
   Returns:
     rows: [epochs * ceil(n / B), B] int32; an epoch's last batch is filled up with
@@ -37,7 +39,7 @@ def client_batches(
   steps = int(epoch_steps(len(owned), batch_size, drop_last=drop_last))
   grid = np.minimum(np.arange(steps * batch_size), len(owned) - 1)
   orders = [
-    host_rng(seed, Purpose.BATCHES, round_index, client, epoch).permutation(owned)[grid]
+    host_rng(seed, purpose, round_index, client, epoch).permutation(owned)[grid]
     for epoch in range(local_epochs)
   ]
   real = np.minimum(len(owned) - batch_size * np.arange(steps), batch_size)

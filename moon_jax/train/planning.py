@@ -11,16 +11,17 @@ a client does, or, where a loop must know its length, after a fixed number of st
 
 import dataclasses
 import functools
-import heapq
 import itertools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
+from moon_jax.core.keys import Purpose
 from moon_jax.core.types import Arrivals
 from moon_jax.train import clients as clients_lib
 from moon_jax.train.batches import client_batches, epoch_steps
+from moon_jax.train.packing import pack
 
 
 class Plan(NamedTuple):
@@ -50,6 +51,7 @@ class Plan(NamedTuple):
     arrivals: what a client store brings to the device; None without one.
     stragglers: ids of who is too slow, or None; None on the device.
     attackers: [K] int32, -1 of an honest client, else what it draws from; or None.
+    second: of a second local training of the same clients; None without one.
   """
 
   clients: np.ndarray
@@ -67,10 +69,13 @@ class Plan(NamedTuple):
   arrivals: Arrivals | None = None
   stragglers: np.ndarray | None = None
   attackers: np.ndarray | None = None
+  second: 'Plan | None' = None
 
   def for_device(self) -> 'Plan':
     """The plan without what only the host reads."""
-    return self._replace(num_examples=None, step_real=None, stragglers=None)
+    second = self.second and self.second.for_device()
+    unread = dict.fromkeys(('num_examples', 'step_real', 'stragglers'))
+    return self._replace(**unread, second=second)
 
   def num_transfers(self) -> int:
     """How often a client receives a model in the round, and so how often one sends it.
@@ -88,26 +93,6 @@ class Plan(NamedTuple):
     num_devices, num_lanes = len(self.bounds), self.step_real.shape[-1]
     steps = self.bounds[np.arange(num_devices), self.num_segments]
     return float(self.step_real.sum() / (steps.sum() * num_lanes / num_devices))
-
-
-def pack(num_steps: np.ndarray, num_lanes: int) -> list[list[int]]:
-  """Longest-first packing: each slot joins the lane that is free first.
-
-  Args:
-    num_steps: [K] steps of each slot.
-    num_lanes: L.
-
-  Returns:
-    L queues of slots; every slot with at least one step is in exactly one.
-  """
-  queues = [[] for _ in range(num_lanes)]
-  free_at = [(0, lane) for lane in range(num_lanes)]
-  for slot in np.argsort(-num_steps, kind='stable'):
-    if num_steps[slot] > 0:
-      end, lane = heapq.heappop(free_at)
-      queues[lane].append(int(slot))
-      heapq.heappush(free_at, (end + int(num_steps[slot]), lane))
-  return queues
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +122,8 @@ class Planner:
     available: who can be drawn; None is everybody.
     num_stragglers: of each round; partial: whether these send what they have.
     attackers: ids; None without an attack.
+    purpose: of the draws of batches.
+    second: plans a second local training; see `Algorithm.second`.
   """
 
   sizes: np.ndarray
@@ -159,6 +146,15 @@ class Planner:
   num_stragglers: int = 0
   partial: bool = False
   attackers: np.ndarray | None = None
+  purpose: Purpose = Purpose.BATCHES
+  second: 'Planner | None' = None
+
+  def with_second(self, epochs: int | None) -> 'Planner':
+    """With a second local training of so many epochs; None is as many as the first."""
+    epochs = epochs or self.local_epochs
+    how = {'local_epochs': epochs, 'purpose': Purpose.SECOND}
+    how |= {'min_steps': 0, 'local_epochs_min': 0}
+    return dataclasses.replace(self, second=dataclasses.replace(self, **how))
 
   def real_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
     """[K] client ids, by default all -> [K] steps that each one trains at most."""
@@ -225,7 +221,7 @@ class Planner:
     self, round_index: int, clients: np.ndarray, slots: Iterable[int] | None = None
   ) -> list[tuple[np.ndarray, np.ndarray]]:
     """`client_batches` of clients [K] in one round, or of those in some slots."""
-    names = ('local_epochs', 'batch_size', 'drop_last')
+    names = ('local_epochs', 'batch_size', 'drop_last', 'purpose')
     how, rows = {name: getattr(self, name) for name in names}, self.rows(clients)
     steps = self.steps_of_round(round_index, clients)
 
@@ -258,6 +254,7 @@ class Planner:
       known=self.known and {k: np.float32(v[clients]) for k, v in self.known.items()},
       stragglers=stragglers,
       attackers=draws,
+      second=self.second and self.second.plan(round_index),
     )
 
   def _fill_lanes(self, queues, work, real_steps, num_steps):

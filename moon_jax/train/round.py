@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
+from moon_jax.core.keys import Purpose, seed_for
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Server, State, Uploads
 from moon_jax.data.device import TrainSplit
 from moon_jax.train import aggregation
@@ -19,7 +20,10 @@ Round = Callable[[State, Plan, Scalars, TrainSplit], tuple[State, ClientMetrics]
 
 
 def make_round(
-  algorithm: Algorithm, train: Callable[[Work], Finished], num_clients: int
+  algorithm: Algorithm,
+  train: Callable[[Work], Finished],
+  num_clients: int,
+  train_second: Callable[[Work], Finished] | None = None,
 ) -> Round:
   """Builds (state, plan, scalars, training split) -> (state, metrics [K]).
 
@@ -27,6 +31,7 @@ def make_round(
     algorithm: its pure functions.
     train: trains a cohort; see `lanes.cohort_training`.
     num_clients: N.
+    train_second: trains it by `algorithm.second`, if there is one.
   """
 
   def mix(memories, plan, scalars):
@@ -47,6 +52,18 @@ def make_round(
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
     return server
 
+  def then_second(done, work, memories, plan):
+    seed = seed_for(work.scalars.seed, Purpose.SECOND)
+    optimizer = algorithm.second.optimizer(*work.scalars[:2])
+    scalars = work.scalars._replace(optimizer=optimizer, seed=seed)
+    own = train_second(work._replace(scalars=scalars, memories=memories, plan=plan))
+    loss = own.metrics.sums['train_loss'] / jnp.maximum(own.metrics.num_seen, 1.0)
+    metrics = done.metrics._replace(
+      reports=done.metrics.reports | {'personal_loss': loss},
+      finite=done.metrics.finite & own.metrics.finite,
+    )
+    return Finished(done.upload, own.memory, metrics)
+
   def run_round(state, plan, scalars, data):
     given = scalars.algorithm
     scalars = scalars._replace(algorithm=algorithm.scalars(given, state.server.memory))
@@ -55,9 +72,14 @@ def make_round(
     if algorithm.share:
       memories = mix(memories, plan, scalars.algorithm)
     given_all = algorithm.broadcast(state.server), state.round, scalars
-    lanes = plan._replace(arrivals=None, attackers=None)
-    done = train(Work(*given_all, memories, lanes, data))
+    alone = dict.fromkeys(('arrivals', 'attackers', 'second'))
+    work = Work(
+      *given_all, () if train_second else memories, plan._replace(**alone), data
+    )
+    done = train(work)
     server = aggregate(state.server, done, plan, scalars.algorithm)
+    if train_second:
+      done = then_second(done, work, memories, plan.second._replace(**alone))
     finite = done.metrics.finite
     if rows is None:
       clients = tree.where(finite, done.memory, table)

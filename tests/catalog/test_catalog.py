@@ -8,7 +8,7 @@ import pytest
 
 from moon_jax import catalog, config, models
 from moon_jax.catalog import parts
-from moon_jax.core.types import Server
+from moon_jax.core.types import Layers, Server
 from moon_jax.models import convolution
 
 FLAT = config.flatten(config.validate(config.defaults()))
@@ -29,7 +29,10 @@ GIVEN = {
   'availability': {'sizes'},
   'attack': {'known'},
 }
-SERVER = Server(variables={'params': {}}, memory=())
+FIRST = {'params': {'encoder': {'kernel': 0.0}, 'classifier': {'kernel': 0.0}}}
+SERVER = Server(variables=FIRST, memory=())
+HEAD = frozenset({('params', 'classifier', 'kernel')})
+LAYERS = Layers(HEAD | {('params', 'encoder', 'kernel')}, output=HEAD, batch_norm=HEAD)
 
 
 def options(part):
@@ -41,7 +44,8 @@ def of_kind(kind):
 
 
 def build(part):
-  return part.function(**options(part))
+  given = {'network_layers': LAYERS} if part.has('layered') else {}
+  return part.function(**options(part), **given)
 
 
 MADE = [part for part in PARTS if part.make]  # two attacks send what was trained
@@ -53,6 +57,7 @@ def test_the_code_takes_exactly_what_it_is_called_with(part):
   words = GIVEN[part.kind] | set(options(part))
   words |= {'convolution'} if part.has('convolutional') else set()
   words -= {'fraction'} if part.kind == 'attack' else set()  # of who attacks
+  words |= {'network_layers'} if part.has('layered') else set()
   words |= {'clients'} if part.name == 'natural' else set()
   words |= {'prepare'} if part.name == 'tfds' else set()  # not from a run directory
   signature.bind(**dict.fromkeys(words))
@@ -103,7 +108,7 @@ def test_traits_of_an_algorithm_are_those_of_its_functions(part):
 
 @pytest.mark.parametrize('part', of_kind('algorithm'), ids=lambda part: part.name)
 def test_the_contrastive_ones_have_frozen_networks(part):
-  made, variables = build(part), {'params': {}}
+  made, variables = build(part), FIRST
   memory = made.init_client(variables)
   frozen = made.frozen(
     made.broadcast(Server(variables, made.init_server(variables))), memory

@@ -288,6 +288,9 @@ def test_changes_leave_out_what_follows_from_another():
 
 # Knob -> another valid value, where the rule for its type does not give one.
 ANOTHER = {
+  'fedper.layers': 'encoder',
+  'ditto.epochs': 3,
+  'ditto.learning_rate': 0.5,
   'data.validation': 0.25,
   'fedlc.least_count': 1.0,
   'topology.degree': 4,

@@ -69,7 +69,8 @@ def test_the_partition_may_have_a_seed_of_its_own():
 
 # Algorithm -> numbers that one client receives, and as many that it sends, in a round.
 MODEL = 33_738
-TRAFFIC = dict.fromkeys(catalog.names('algorithm'), MODEL) | {
+TRAFFIC = dict.fromkeys({*catalog.names('algorithm')} - {'fedbn'}, MODEL) | {
+  'fedper': MODEL - 650,  # the classifier stays: 64 * 10 + 10
   'scaffold': 2 * MODEL,  # and the control variate, or its change
   'fedproc': MODEL + 10 * 64 + 10,  # and of each class a prototype, and whether it is
   'fedproto': 10 * 64 + 10,  # these alone
@@ -89,6 +90,7 @@ def test_traffic_is_what_a_real_deployment_would_move(algorithm):
   # = 33,738 parameters of 4 bytes. MOON's previous model never leaves the client.
   name, _, scope = algorithm.partition(' ')
   more = ['sa_moon.scope=server'] if scope else []
+  more += ['data.local_test=0.2'] if name == 'ditto' else []
   traffic = build(f'algorithm={name}', *more).traffic
   assert traffic == tuple((4 * np.ones(2, int) * TRAFFIC[algorithm]).tolist())
 

@@ -154,7 +154,9 @@ def test_no_key_is_drawn_from_twice():
 
 
 def test_every_algorithm_is_tested():
-  assert set(world.OPTIONS | world.ROBUST) == set(catalog.names('algorithm'))
+  assert set(world.OPTIONS | world.ROBUST | world.PERSONAL) == set(
+    catalog.names('algorithm')
+  )
 
 
 # tests/engine/test_peers.py is about that of a single client.

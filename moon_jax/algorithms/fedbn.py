@@ -1,0 +1,27 @@
+"""FedBN: Li et al., ICLR 2021, arXiv:2102.07623: batch normalisation stays local."""
+
+from moon_jax.algorithms import base
+from moon_jax.algorithms.private import with_private
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Layers
+
+
+def fedbn(*, network_layers: Layers) -> base.Algorithm:
+  """FedAvg of all but batch normalisation, of which nothing leaves the client.
+
+  That is its scale, bias, running mean and variance: w <- sum_k (n_k / n) w_k for every
+  other weight w. What is batch normalisation is decided by the layer's type.
+  `batch_norm=local` keeps the running statistics alone.
+
+  Args:
+    network_layers: of the network.
+
+  Raises:
+    UsageError: the network has no batch normalisation.
+  """
+  if not network_layers.batch_norm:
+    raise UsageError(
+      '--config.algorithm=fedbn keeps batch normalisation with the clients, and the '
+      'network has none: choose another --config.model, or --config.algorithm=fedavg.'
+    )
+  return with_private(network_layers.batch_norm)

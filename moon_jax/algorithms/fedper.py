@@ -1,0 +1,44 @@
+"""FedPer: Arivazhagan et al. 2019, arXiv:1912.00818: base layers, and personal ones."""
+
+from moon_jax.algorithms import base
+from moon_jax.algorithms.private import with_private
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Layers
+
+
+def fedper(*, layers: str, network_layers: Layers) -> base.Algorithm:
+  """Base and personal layers are trained together, and the base alone is averaged.
+
+  w_B <- sum_k (n_k / n) w_B,k over the cohort, and client k keeps its w_P,k. All start
+  from the same first w_P, as in public code; in the paper each draws its own.
+
+  Args:
+    layers: names of the personal layers, separated by commas: every variable below a
+      module of such a name. '' is the output layer.
+    network_layers: of the network.
+
+  Raises:
+    UsageError: a name is of no layer, or no layer is left or known.
+  """
+  return with_private(chosen(layers, network_layers))
+
+
+def chosen(layers: str, network_layers: Layers) -> frozenset[tuple[str, ...]]:
+  """The paths of the variables of some layers; '' is the output layer."""
+  paths = network_layers.paths
+  names = [name.strip() for name in layers.split(',') if name.strip()]
+  known = sorted({name for path in paths for name in path[1:-1]})
+  for name in names:
+    if name not in known:
+      raise UsageError(
+        f'--config.fedper.layers={layers!r}: the network has no layer {name!r}; it has '
+        f'{", ".join(known)}.'
+      )
+  found = frozenset(path for path in paths if set(names).intersection(path[1:-1]))
+  found = found or network_layers.output
+  if not found or found == paths:
+    raise UsageError(
+      f'--config.fedper.layers={layers!r} must leave some layers personal and some '
+      f'shared; the network has {", ".join(known)}.'
+    )
+  return found

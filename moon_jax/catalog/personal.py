@@ -1,0 +1,65 @@
+"""The algorithms whose clients have models of their own beside, or instead of, one.
+
+The knobs, the metrics and the traits are as in `algorithms`.
+"""
+
+from moon_jax.catalog.parts import (
+  COUNT,
+  Metric,
+  Part,
+  above,
+  at_least,
+  knob,
+  number,
+  word,
+)
+
+SERVED = frozenset({'several_clients', 'served', 'weighted'})
+_LAYERED = SERVED | {'layered'}
+
+_PER_KNOBS = {
+  'layers': word('', "names of those that stay with a client; '' is the output layer")
+}
+_DITTO_KNOBS = {
+  'lam': number(1.0, 'weight of the pull to the received model', at_least(0)),
+  'epochs': knob(
+    int,
+    'auto',
+    "of the personal model's training; auto: local_epochs",
+    COUNT,
+    auto=True,
+  ),
+  'learning_rate': number(
+    'auto', "of the personal model; auto: the round's", above(0), auto=True
+  ),
+}
+_PERSONAL = {
+  'personal_loss_mean': Metric(
+    'Training loss of personal models', 'nats, with the pull'
+  )
+}
+
+
+def _statistics_averaged(valid):
+  """What a client's own model has of batch normalisation is the client's anyway."""
+  if valid['batch_norm'] != 'averaged':
+    yield (
+      f'--config.batch_norm={valid["batch_norm"]} must be averaged with '
+      f"--config.algorithm={valid['algorithm']}, whose clients' own models have batch "
+      'normalisation of their own.'
+    )
+
+
+def _algorithm(name, title, traits=SERVED, **more):
+  return Part(
+    'algorithm', name, f'moon_jax.algorithms.{name}:{name}', title, traits, **more
+  )
+
+
+PERSONAL = (
+  _algorithm('fedper', 'FedPer', _LAYERED, knobs=_PER_KNOBS),
+  _algorithm('fedbn', 'FedBN', _LAYERED, check=_statistics_averaged),
+  _algorithm(
+    'ditto', 'Ditto', knobs=_DITTO_KNOBS, metrics=_PERSONAL, check=_statistics_averaged
+  ),
+)

@@ -1,0 +1,35 @@
+"""The planner of an experiment, and what it depends on: the devices and the memory."""
+
+import dataclasses
+
+from moon_jax.core.errors import UsageError
+from moon_jax.engine import devices, gpu, scheduling, streaming, tiers
+
+
+def planned(config, data, split, network, algorithm, backend, min_steps):
+  """The devices, the planner, what reads data on disk, and where memories are."""
+  planner = scheduling.make_planner(
+    config, split, backend, share=bool(algorithm.share), min_steps=min_steps
+  )
+  memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
+  stream, images = None, data.train_images
+  if data.stored:
+    if planner.attackers is not None and config.attack.name == 'label_flip':
+      raise UsageError('--config.attack.name=label_flip needs data in memory.')
+    stream = streaming.Stream(data, planner.cohort_size)
+    planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
+  if backend != 'cpu':
+    shape = images.shape[1:], planner.batch_size
+    planner = gpu.planner_for(
+      planner,
+      choose_lanes=config.execution.lanes == 'auto',
+      params=network.shapes['params'],
+      taken=gpu.memory_taken(network, algorithm, *shape),
+      free=gpu.memory_free(images, planner, memory),
+    )
+  mesh = devices.mesh(planner.num_devices)
+  own = devices.own_lanes(mesh, planner.num_lanes)
+  planner = dataclasses.replace(planner, own_lanes=own)
+  if algorithm.second:
+    planner = planner.with_second(algorithm.second.epochs)
+  return mesh, planner, stream, memory

@@ -1,0 +1,243 @@
+"""Personal models against their reference, by hand, and reduced to FedAvg."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moon_jax.algorithms import base, ditto, fedbn, fedper, private
+from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Layers, Server, Task, Upload
+from tests import reference, world
+from tests.reference import personal
+
+NUM_ROUNDS = 3
+SGD = world.OPTIMIZER
+HEAD = {('params', 'classifier', leaf) for leaf in ('kernel', 'bias')}
+
+
+def build(algorithm, model='mlp', **options):
+  options = world.PERSONAL[algorithm] | options
+  if algorithm != 'ditto':
+    options['network_layers'] = world.network(model).layers()
+  return world.algorithm_of(algorithm, **options)
+
+
+def planner(second=None, **more):
+  plans = world.planner(2, mixing=None, **more)
+  return plans.with_second(second) if second else plans
+
+
+def run(chosen, model='mlp', plans=None, num_rounds=NUM_ROUNDS):
+  """The state after each round, in numpy, and the metrics."""
+  plans = plans or planner()
+  state = world.state_of(chosen, model)
+  run_round = world.round_of(chosen, model, num_clients=len(plans.sizes))
+  history = []
+  for index in range(num_rounds):
+    plan = plans.plan(index).for_device()
+    given = plan, world.scalars(chosen), world.train_split(model)
+    state, metrics = run_round(state, *given)
+    history.append((state, metrics))
+  return jax.device_get(history)
+
+
+def batches_of(plans, index):
+  cohort = plans.plan(index).clients
+  return {
+    int(client): [row[:real] for row, real in zip(rows, num_real, strict=True)]
+    for client, (rows, num_real) in zip(
+      cohort, plans.batches(index, cohort), strict=True
+    )
+  }
+
+
+def wanted(model='mlp', plans=None, **more):
+  plans = plans or planner()
+  _, images, labels = world.data(model)
+  params = world.variables(model)['params']
+  rounds = [batches_of(plans, index) for index in range(NUM_ROUNDS)]
+  # Some client is absent in some round, and some joins late.
+  assert len({tuple(cohort) for cohort in rounds}) > 1
+  given = getattr(reference, model), params, images, labels
+  return personal.run(*given, sizes=plans.sizes, rounds=rounds, sgd=SGD, **more)
+
+
+def models_of(chosen, state):
+  if chosen.personal:
+    return state.clients
+  return chosen.evaluated(state.server, state.clients)
+
+
+def assert_equal(chosen, history, expected):
+  for (state, _), truth in zip(history, expected, strict=True):
+    found = state.server.variables['params']
+    assert world.largest_difference(found, truth.server.params) < 1e-5
+    models = models_of(chosen, state)
+    for client, own in truth.own.items():
+      mine = world.of_client(models, client)
+      assert world.largest_difference(mine['params'], own.params) < 1e-5
+      stats = mine.get('batch_stats', {})
+      assert not stats or world.largest_difference(stats, own.stats) < 1e-5
+  heads = [own.params for own in expected[-1].own.values()]
+  assert world.largest_difference(heads[1], heads[2]) > 1e-3
+
+
+@pytest.mark.parametrize(
+  ('layers', 'names'),
+  [('', ['classifier']), ('head_output, encoder', ['head_output', 'encoder'])],
+)
+def test_fedper_equals_the_reference(layers, names):
+  chosen = build('fedper', layers=layers)
+  assert_equal(chosen, run(chosen), wanted(private=names))
+
+
+def test_fedbn_equals_the_reference():
+  chosen = build('fedbn', 'mlp_bn')
+  # No batch of a single example, whose unbiased variance the two take differently.
+  plans = planner(sizes=(2, 16, 39, 18))
+  history = run(chosen, 'mlp_bn', plans)
+  assert_equal(chosen, history, wanted('mlp_bn', plans, private=['norm']))
+
+
+@pytest.mark.parametrize('epochs', [1, 3])
+def test_ditto_equals_the_reference(epochs):
+  chosen = build('ditto', lam=0.7, epochs=epochs, learning_rate=0.02)
+  plans = planner(epochs)
+  history = run(chosen, plans=plans)
+  own = [batches_of(plans.second, index) for index in range(NUM_ROUNDS)]
+  rate = 0.02
+  expected = wanted(plans=plans, ditto=(0.7, rate, own))
+  assert_equal(chosen, history, expected)
+  # The loss that is recorded is a mean over the examples of the personal training.
+  assert all(np.isfinite(m.reports['personal_loss']).all() for _, m in history)
+
+
+def test_the_global_track_of_ditto_is_fedavg_to_the_last_bit():
+  fedavg = world.make('fedavg')
+  plain = run(fedavg)
+  for lam in (0.0, 2.0):
+    chosen = build('ditto', lam=lam)
+    history = run(chosen, plans=planner(2))
+    for (state, metrics), (other, others) in zip(history, plain, strict=True):
+      jax.tree.map(np.testing.assert_array_equal, state.server, other.server)
+      jax.tree.map(np.testing.assert_array_equal, metrics.sums, others.sums)
+    # And no client's own model is the global one.
+    server = history[-1][0].server.variables
+    own = world.of_client(history[-1][0].clients, 1)
+    assert world.largest_difference(own, server) > 1e-3
+
+
+def test_the_second_training_draws_batches_of_its_own():
+  plans = planner(2)
+  first, second = plans.plan(1), plans.plan(1).second
+  np.testing.assert_array_equal(first.clients, second.clients)
+  assert (first.rows != second.rows).any()
+  assert dataclasses.replace(plans, second=None).plan(1).second is None
+
+
+def test_ditto_by_hand():
+  # L = (v - 4)^2 / 2, w = 0 and eta 0.1: v is 0.4 after a step, and after two 0.76,
+  # 0.72 and 0.64 for lambda 0, 1 and 3. From v = 1 and w = 2 it is 1.4 and 1.72.
+  def after(lam, v, w, steps):
+    second = ditto.ditto(lam=lam).second.training
+    task = Task({'params': {'v': w}}, None, (), {'lam': lam}, {})
+    for _ in range(steps):
+
+      def loss(params):
+        outputs = None
+        with pytest.MonkeyPatch.context() as patch:
+          quadratic = jnp.sum(jnp.square(params['v'] - 4.0)) / 2
+          patch.setattr(base, 'supervised', lambda *given: (quadratic, {}))
+          return second.loss(outputs, {}, params, task, None)[0]
+
+      v = v - 0.1 * jax.grad(loss)({'v': v})['v']
+    return float(v)
+
+  def at(lam, v=0.0, w=0.0, steps=2):
+    return after(lam, jnp.float32(v), jnp.float32(w), steps)
+
+  assert at(1.0, steps=1) == pytest.approx(0.4)
+  assert [at(lam) for lam in (0.0, 1.0, 3.0)] == pytest.approx([0.76, 0.72, 0.64])
+  assert at(1.0, 1.0, 2.0, 1) == pytest.approx(1.4)
+  assert at(1.0, 1.0, 2.0) == pytest.approx(1.72)
+
+
+def test_private_variables_by_hand():
+  # Sizes 3 and 1, bases 1 and 5, heads 10 and 20: the base becomes 2, and the heads
+  # stay, the server's first one too; FedAvg would have 12.5.
+  head = frozenset({('params', 'head')})
+  chosen = private.with_private(head)
+  trained = [
+    {'params': {'base': jnp.float32(base), 'head': jnp.float32(own)}}
+    for base, own in ((1, 10), (5, 20))
+  ]
+  task = Task(None, None, (), {}, {})
+  sent, kept = zip(*(chosen.upload(one, task) for one in trained), strict=True)
+  mean = tree.weighted_sum(
+    jax.tree.map(lambda *leaves: jnp.stack(leaves), *(s.weighted for s in sent)),
+    jnp.array([0.75, 0.25]),
+  )
+  first = {'params': {'base': jnp.float32(0), 'head': jnp.float32(7)}}
+  server = chosen.aggregate(Server(first, ()), Upload(mean), None, {})
+  assert server.variables == {'params': {'base': 2.0, 'head': 7.0}}
+  clients = jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept)
+  tested = chosen.evaluated(server, clients)['params']
+  assert tested['base'].tolist() == [2.0, 2.0]
+  assert tested['head'].tolist() == [10.0, 20.0]
+
+
+def test_without_private_layers_it_is_fedavg():
+  without = run(private.with_private(frozenset()))[-1][0].server.variables
+  fedavg = run(world.make('fedavg'))[-1][0].server.variables
+  assert world.largest_difference(without, fedavg) < 1e-6
+  other = run(build('fedper'))[-1][0].server.variables
+  assert world.largest_difference(other, fedavg) > 1e-3
+
+
+def test_fedbn_is_not_local_statistics():
+  own = run(build('fedbn', 'mlp_bn'), 'mlp_bn')[-1][0]
+  silo = run(world.make('fedavg', batch_norm='local'), 'mlp_bn')[-1][0]
+  scale = np.asarray(own.clients['params']['norm']['scale'])
+  # Each client's own, where SiloBN has the same for all.
+  assert np.ptp(scale[1:], axis=0).max() > 1e-4
+  both = own.server.variables, silo.server.variables
+  first = both[0]['params'].pop('norm')['scale']
+  np.testing.assert_array_equal(first, 1.0)
+  kernels = (one['params']['encoder'] for one in both)
+  assert world.largest_difference(*kernels) > 1e-5
+
+
+def test_layers_are_found_by_what_they_do():
+  found = world.network('mlp_bn').layers()
+  assert found.output == HEAD
+  names = {'params': ('scale', 'bias'), 'batch_stats': ('mean', 'var')}
+  assert found.batch_norm == {
+    (kind, 'norm', leaf) for kind, leaves in names.items() for leaf in leaves
+  }
+  assert world.network('moon_cnn').layers().output == HEAD
+  assert not world.network('mlp').layers().batch_norm
+
+
+@pytest.mark.parametrize(
+  ('layers', 'told'),
+  [
+    ('clasifier', "has no layer 'clasifier'; it has classifier, encoder, head_hidden"),
+    ('classifier,encoder,head_hidden,head_output', 'must leave some layers personal'),
+  ],
+)
+def test_layers_that_cannot_be_personal(layers, told):
+  with pytest.raises(UsageError, match=told):
+    build('fedper', layers=layers)
+
+
+def test_networks_that_do_not_fit():
+  with pytest.raises(UsageError, match='the network has none'):
+    build('fedbn')
+  nothing = Layers(frozenset({('params', 'a', 'b')}), frozenset(), frozenset())
+  with pytest.raises(UsageError, match='must leave some layers personal'):
+    fedper.fedper(layers='', network_layers=nothing)
+  assert fedbn.fedbn(network_layers=nothing._replace(batch_norm=nothing.paths))

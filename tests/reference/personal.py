@@ -1,0 +1,100 @@
+"""Personal models: what FedPer, FedBN and Ditto say, one client and batch at a time.
+
+fedper  the layers `private` stay with the client; the others are averaged by examples
+        (arXiv:1912.00818). An absent client keeps its own; all begin with the first.
+fedbn   the same of every layer with a `scale`, and of its running statistics
+        (arXiv:2102.07623).
+ditto   FedAvg; beside it v <- v - rate (grad L(v) + lam (v - w)), w as received
+        (arXiv:2012.04221, algorithms 1 and 2), on batches of its own.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.reference.networks import Model, combine, first_stats
+from tests.reference.optimizers import sgd_step
+
+
+class Result(NamedTuple):
+  """What a round leaves behind."""
+
+  server: Model
+  own: dict  # client id -> Model, of all N clients
+
+
+def _slope(network, params, stats, images, labels):
+  """The gradient of the mean cross entropy, and the new running statistics."""
+
+  def loss(params):
+    *_, logits, new = network.forward(Model(params, stats), images, training=True)
+    picked = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=1) - picked), new
+
+  return jax.grad(loss, has_aux=True)(params)
+
+
+slope = jax.jit(_slope, static_argnums=0)
+
+
+def trained(network, model, data, batches, sgd, anchor=None, lam=0.0):
+  """A local training; with an anchor lam / 2 ||v - anchor||^2 is part of the loss."""
+  (params, stats), (images, labels) = model, data
+  velocity = jax.tree.map(np.zeros_like, params)
+  for indices in batches:
+    given = params, stats, images[indices], labels[indices]
+    gradient, stats = jax.device_get(slope(network, *given))
+    if anchor is not None:
+      gradient = jax.tree.map(
+        lambda g, v, w: g + lam * (v - w), gradient, params, anchor
+      )
+    params, velocity = sgd_step(params, velocity, gradient, **sgd)
+  return Model(params, stats)
+
+
+def replaced(model, other, private):
+  """`model` with the private layers of `other`."""
+  own = {name: other.params[name] for name in private}
+  running = {name: other.stats[name] for name in private if name in other.stats}
+  return Model(model.params | own, model.stats | running)
+
+
+def run(network, params, images, labels, *, sizes, rounds, private=(), sgd, ditto=None):
+  """[Result] of each round.
+
+  Args:
+    network: of this reference.
+    params: the first model's.
+    images: [M, H, W, C].
+    labels: [M].
+    sizes: [N] examples of each client.
+    rounds: of each round client -> its batches, each some indices.
+    private: names of the layers that stay with the client.
+    sgd: learning_rate, momentum, weight_decay.
+    ditto: None, or (lam, rate, of each round client -> the batches of its own model).
+  """
+  params = jax.tree.map(np.asarray, params)
+  first = Model(params, first_stats(params))
+  server, data = first, (images, labels)
+  own = dict.fromkeys(range(len(sizes)), first)
+  results = []
+  for index, cohort in enumerate(rounds):
+    starts = {c: replaced(server, own[c], private) for c in cohort}
+    ends = {c: trained(network, starts[c], data, cohort[c], sgd) for c in cohort}
+    if ditto:
+      lam, rate, batches = ditto
+      other = sgd | {'learning_rate': rate}
+      for c in cohort:
+        pull = server.params, lam
+        own[c] = trained(network, own[c], data, batches[index][c], other, *pull)
+    else:
+      own |= ends
+    total = sum(sizes[c] for c in cohort)
+    mean = combine([sizes[c] / total for c in cohort], [ends[c] for c in cohort])
+    server = replaced(mean, first, private)
+    if not ditto:
+      own = {c: replaced(server, own[c], private) for c in own}
+    results.append(Result(server, dict(own)))
+  return results
