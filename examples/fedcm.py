@@ -13,7 +13,7 @@ G starts at 0. The server sends it beside the model, and a client sends its G_i 
 Clients count alike in G, and by examples in the model. Local training has to be plain
 SGD: with momentum of its own eta s_i is not how far the steps lead.
 
-Some 0.90 test accuracy on the digits (seed 0).
+That command ends at a test accuracy of some 0.93 on the digits (seed 0).
 """
 
 import jax

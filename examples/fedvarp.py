@@ -14,7 +14,7 @@ All m_i and m start at 0, and clients count alike. The paper's server keeps ever
 here each client keeps its own and sends the difference, which comes to the same.
 Running statistics of batch normalisation are averaged plainly.
 
-Some 0.94 test accuracy on the digits (seed 0).
+That command ends at a test accuracy of some 0.93 on the digits (seed 0).
 """
 
 import jax

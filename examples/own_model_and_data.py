@@ -6,7 +6,7 @@ The images are rings, the label is the radius; who owns how many falls by a powe
 small flax network with flax's own initialisers learns them, from images in any quarter
 turn. None of it is in the package, all of it has flags.
 
-Some 0.96 test accuracy (seed 0).
+That command ends at a test accuracy of some 0.82 (seed 0).
 """
 
 import flax.linen as nn
