@@ -62,6 +62,21 @@ def _table(given: Sequence[Row]) -> list[str]:
   return [f'| {" | ".join(cells)} |' for cells in zip(*columns, strict=True)]
 
 
+def _personal(given: Sequence[Row]) -> list[str]:
+  """Accuracies in per cent, the mean of five tests: of the model that all share, on the
+  test set and on the clients' own tests, and of the clients' own models on these."""
+  head = '| algorithm | test set | own tests | own models | seeds |'
+  lines = [head, f'|{" --- |" * 5}']
+  for row in given:
+    cells = []
+    for column in ('test_accuracy', 'local_accuracy_mean', 'personal_accuracy_mean'):
+      found = (run.accuracy(column).tail(5).mean() for run in row.runs)
+      cells.append(_shown(estimate(value for value in found if value == value)))
+    seeds = ', '.join(str(run.seed) for run in row.runs) or NOT_RUN
+    lines.append(f'| {" | ".join([row.variant.setting, *cells, seeds])} |')
+  return lines
+
+
 def _last(row: Row) -> str:
   among = row.among()
   return _shown(row.estimate()) + (f' (clients +- {among.mean:.1f})' if among else '')
@@ -181,6 +196,7 @@ _MADE = {
   'table': _table,
   'costs': _costs,
   'compare': _compare,
+  'personal': _personal,
   'tsne': _tsne,
 }
 _NUMBERS = {

@@ -1,0 +1,56 @@
+"""MOON beside what it is compared with: Fashion-MNIST, 20 clients, the MOON CNN.
+
+  python launch.py --config=configs/rivals.py:list
+  python launch.py --config=configs/rivals.py:fedntd
+
+Each algorithm as its paper sets it, without tuning: a check that all run and that
+none is far off, not a ranking. No paper has this setting: Dirichlet(0.1), half of the
+clients in each of 20 rounds of 2 local epochs. A fifth of each client's examples tests
+it alone.
+"""
+
+from configs import base
+from moon_jax.config import Variant, choose
+
+TITLES = {
+  'fedavg': 'FedAvg',
+  'fedprox': 'FedProx',
+  'scaffold': 'SCAFFOLD',
+  'moon': 'MOON, mu 1',
+  'moon_l2': 'MOON with l2',
+  'fedntd': 'FedNTD',
+  'feddecorr': 'FedDecorr',
+  'fedlc': 'FedLC',
+  'fedrs': 'FedRS',
+  'fedsam': 'FedSAM',
+  'mofedsam': 'MoFedSAM',
+  'feddyn': 'FedDyn',
+  'fednova': 'FedNova',
+  'fedexp': 'FedExP',
+  'fedproc': 'FedProc',
+  'fedproto': 'FedProto',
+  'fedper': 'FedPer',
+  'ditto': 'Ditto',
+  'solo': 'SOLO',
+}
+_MORE = {'moon': {'moon.mu': 1.0}}
+
+VARIANTS = {
+  name: Variant(title, '', {'algorithm': name} | _MORE.get(name, {}))
+  for name, title in TITLES.items()
+}
+
+
+def get_config(variant='fedavg'):
+  config = base.get_config()
+  config.model = 'moon_cnn'
+  config.data.source = 'tfds'
+  config.data.name = 'fashion_mnist'
+  config.data.local_test = 0.2
+  config.num_clients = 20
+  config.participation = 0.5
+  config.num_rounds = 20
+  config.local_epochs = 2
+  config.partition.beta = 0.1
+  config.partition.min_size = 30
+  return choose(config, VARIANTS, variant)
