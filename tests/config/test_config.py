@@ -288,6 +288,7 @@ def test_changes_leave_out_what_follows_from_another():
 
 # Knob -> another valid value, where the rule for its type does not give one.
 ANOTHER = {
+  'logger': 'wandb',
   'fedper.layers': 'encoder',
   'ditto.epochs': 3,
   'ditto.learning_rate': 0.5,
@@ -321,7 +322,7 @@ NEEDED |= {'availability__path': 'mine.csv'}
 # what would have ended the run does not.
 FREE = {
   *('num_rounds', 'eval_every_rounds', 'checkpoint_every_rounds', 'data.dir'),
-  *('on_nonfinite', 'execution.deterministic', 'execution.compile_cache'),
+  *('on_nonfinite', 'logger', 'execution.deterministic', 'execution.compile_cache'),
   *('execution.devices', 'execution.lanes', 'execution.convolution'),
   *('execution.cache_mib', 'execution.client_store', 'execution.profile'),
 }
