@@ -9,7 +9,7 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 moon, sa_moon, dco_moon, moon_l2,
                                                 fedntd, feddecorr, fedlc, fedrs, feddyn,
                                                 fednova, fedexp, fedproc, fedproto,
-                                                fedper, fedbn, ditto, median,
+                                                fedper, fedbabu, fedbn, ditto, median,
                                                 trimmed_mean, krum,
                                                 decentralized_fedavg,
                                                 decentralized_moon, solo, centralized

@@ -66,6 +66,7 @@ ROBUST = {
 # Clients have models of their own; tests/algorithms/test_personal.py is about them.
 PERSONAL = {
   'fedper': {'layers': ''},
+  'fedbabu': {},
   'fedbn': {},
   'ditto': {'lam': 0.7},
 }

@@ -106,6 +106,8 @@ class Algorithm(NamedTuple):
       taken once. What is recorded of the step, and the statistics of batch
       normalisation, are those of the unperturbed params.
     correct: (gradient of the loss, task) -> what the local optimizer gets instead.
+    move: (update of the local optimizer, task) -> what is added to the params instead;
+      None adds it as it is.
     bypass: (params, task) -> what a step adds to the params beside the local
       optimizer's update, which knows nothing of it; None if nothing.
     after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
@@ -150,6 +152,7 @@ class Algorithm(NamedTuple):
   measured: Mapping[str, str] = types.MappingProxyType({})
   perturb: Callable | None = None
   correct: Callable = lambda grads, task: grads
+  move: Callable | None = None
   bypass: Callable | None = None
   after_step: Callable = lambda task, loss, grads, key: task.local
   examine: Callable | None = None

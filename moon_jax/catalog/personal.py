@@ -58,6 +58,7 @@ def _algorithm(name, title, traits=SERVED, **more):
 
 PERSONAL = (
   _algorithm('fedper', 'FedPer', _LAYERED, knobs=_PER_KNOBS),
+  _algorithm('fedbabu', 'FedBABU', _LAYERED),
   _algorithm('fedbn', 'FedBN', _LAYERED, check=_statistics_averaged),
   _algorithm(
     'ditto', 'Ditto', knobs=_DITTO_KNOBS, metrics=_PERSONAL, check=_statistics_averaged

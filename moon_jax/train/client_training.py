@@ -161,6 +161,8 @@ class LocalTraining(NamedTuple):
       return self._objective(params, *given)[0]
 
     done = task._replace(loss_with=loss_with)
+    if self.algorithm.move:
+      updates = self.algorithm.move(updates, task)
     moved = optax.apply_updates(params, updates)
     if self.algorithm.bypass:
       moved = tree.add(moved, self.algorithm.bypass(params, task))

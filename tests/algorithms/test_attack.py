@@ -127,6 +127,18 @@ def test_if_all_attack_they_send_what_they_trained():
   assert world.largest_difference(found.variables, honest.variables) == 0
 
 
+def test_a_layer_that_nobody_sends_is_not_attacked():
+  # As FedPer's and FedBABU's head.
+  sent = uploads([NOBODY, 3, NOBODY, NOBODY, 4, NOBODY, 5])
+  _, whole = aggregated('alie', sent)
+  del sent.stacked.weighted['params']['b']
+  _, found = aggregated('alie', sent)
+  assert list(found.variables['params']) == ['a']
+  np.testing.assert_array_equal(
+    found.variables['params']['a'], whole.variables['params']['a']
+  )
+
+
 def test_who_sends_no_model_cannot_be_attacked():
   inner = fedavg()._replace(map_uploaded=base.no_model)
   wrapped = attack.with_attack(inner, 'alie', {})

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax.algorithms import base, ditto, fedbn, fedper, private
+from moon_jax.algorithms import base, ditto, fedbabu, fedbn, fedper, private
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Layers, Server, Task, Upload
+from moon_jax.train import optimizers
 from tests import reference, world
 from tests.reference import personal
 
@@ -93,6 +94,47 @@ def assert_equal(chosen, history, expected):
 def test_fedper_equals_the_reference(layers, names):
   chosen = build('fedper', layers=layers)
   assert_equal(chosen, run(chosen), wanted(private=names))
+
+
+def test_fedbabu_equals_the_reference():
+  history = run(build('fedbabu'))
+  expected = wanted(fixed=['classifier'])
+  first = world.variables()['params']
+  for (state, _), truth in zip(history, expected, strict=True):
+    found = state.server.variables['params']
+    assert world.largest_difference(found, truth.server.params) < 1e-5
+    # To the last bit, with weight decay and momentum on.
+    jax.tree.map(
+      np.testing.assert_array_equal, found['classifier'], first['classifier']
+    )
+  # And where the head is trained it moves, and the body elsewhere with it.
+  without = run(fedbabu.with_fixed(frozenset()))[-1][0].server.variables
+  fedavg = run(world.make('fedavg'))[-1][0].server.variables
+  assert world.largest_difference(without, fedavg) < 1e-6
+  moved = {name: fedavg['params'][name] for name in found}
+  for name in ('classifier', 'encoder'):
+    assert world.largest_difference(moved[name], found[name]) > 1e-4
+
+
+def test_fedbabu_by_hand():
+  # Weight decay 0.1, rate 0.1, no gradient: after two steps a body of 1 is 0.99^2, and
+  # the head stays 0.7, where a head without its gradient alone would be 0.68607.
+  chosen = fedbabu.with_fixed(frozenset({('params', 'head')}))
+  optimizer = optimizers.sgd(learning_rate=0.1, momentum=0.0, weight_decay=0.1)
+  params = {'body': jnp.float32(1.0), 'head': jnp.float32(0.7)}
+  kept = optimizer.init(params)
+  for _ in range(2):
+    updates, kept = optimizer.update(tree.subtract(params, params), kept, params)
+    params = tree.add(params, chosen.move(updates, None))
+  assert params['head'] == jnp.float32(0.7)
+  assert params['body'] == pytest.approx(0.9801)
+  # Bodies 1 and 5 of sizes 3 and 1 become 2. No head is sent.
+  sent, _ = chosen.upload({'params': params}, Task(None, None, (), {}, {}))
+  assert sent.weighted == {'params': {'body': params['body']}}
+  server = Server({'params': {'body': 0.0, 'head': 0.7}}, ())
+  mean = Upload({'params': {'body': 0.75 * 1 + 0.25 * 5}})
+  found = chosen.aggregate(server, mean, None, {}).variables
+  assert found == {'params': {'body': 2.0, 'head': 0.7}}
 
 
 def test_fedbn_equals_the_reference():
@@ -240,4 +282,6 @@ def test_networks_that_do_not_fit():
   nothing = Layers(frozenset({('params', 'a', 'b')}), frozenset(), frozenset())
   with pytest.raises(UsageError, match='must leave some layers personal'):
     fedper.fedper(layers='', network_layers=nothing)
+  with pytest.raises(UsageError, match='never trains the output layer'):
+    fedbabu.fedbabu(network_layers=nothing)
   assert fedbn.fedbn(network_layers=nothing._replace(batch_norm=nothing.paths))

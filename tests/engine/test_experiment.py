@@ -71,6 +71,7 @@ def test_the_partition_may_have_a_seed_of_its_own():
 MODEL = 33_738
 TRAFFIC = dict.fromkeys(catalog.names('algorithm'), MODEL) | {
   'fedper': MODEL - 650,  # the classifier stays: 64 * 10 + 10
+  'fedbabu': (MODEL, MODEL - 650),  # up: without it
   'scaffold': 2 * MODEL,  # and the control variate, or its change
   'fedproc': MODEL + 10 * 64 + 10,  # and of each class a prototype, and whether it is
   'fedproto': 10 * 64 + 10,  # these alone

@@ -1,8 +1,10 @@
-"""Personal models: what FedPer, FedBN and Ditto say, one client and batch at a time.
+"""Personal models: FedPer, FedBABU, FedBN, Ditto, one client and batch at a time.
 
 fedper  the layers `private` stay with the client; the others are averaged by examples
         (arXiv:1912.00818). An absent client keeps its own; all begin with the first.
-fedbn   the same of every layer with a `scale`, and of its running statistics
+fedbabu the layers `fixed` are never moved; the others are averaged by examples
+        (arXiv:2106.06042).
+fedbn   fedper of every layer with a `scale`, and of its running statistics
         (arXiv:2102.07623).
 ditto   FedAvg; beside it v <- v - rate (grad L(v) + lam (v - w)), w as received
         (arXiv:2012.04221, algorithms 1 and 2), on batches of its own.
@@ -39,8 +41,11 @@ def _slope(network, params, stats, images, labels):
 slope = jax.jit(_slope, static_argnums=0)
 
 
-def trained(network, model, data, batches, sgd, anchor=None, lam=0.0):
-  """A local training; with an anchor lam / 2 ||v - anchor||^2 is part of the loss."""
+def trained(network, model, data, batches, sgd, anchor=None, lam=0.0, fixed=()):
+  """A local training; with an anchor lam / 2 ||v - anchor||^2 is part of the loss.
+
+  The layers `fixed` are after each step what they were.
+  """
   (params, stats), (images, labels) = model, data
   velocity = jax.tree.map(np.zeros_like, params)
   for indices in batches:
@@ -51,6 +56,7 @@ def trained(network, model, data, batches, sgd, anchor=None, lam=0.0):
         lambda g, v, w: g + lam * (v - w), gradient, params, anchor
       )
     params, velocity = sgd_step(params, velocity, gradient, **sgd)
+    params = params | {name: model.params[name] for name in fixed}
   return Model(params, stats)
 
 
@@ -61,7 +67,19 @@ def replaced(model, other, private):
   return Model(model.params | own, model.stats | running)
 
 
-def run(network, params, images, labels, *, sizes, rounds, private=(), sgd, ditto=None):
+def run(
+  network,
+  params,
+  images,
+  labels,
+  *,
+  sizes,
+  rounds,
+  private=(),
+  fixed=(),
+  sgd,
+  ditto=None,
+):
   """[Result] of each round.
 
   Args:
@@ -72,6 +90,7 @@ def run(network, params, images, labels, *, sizes, rounds, private=(), sgd, ditt
     sizes: [N] examples of each client.
     rounds: of each round client -> its batches, each some indices.
     private: names of the layers that stay with the client.
+    fixed: names of the layers that are never moved.
     sgd: learning_rate, momentum, weight_decay.
     ditto: None, or (lam, rate, of each round client -> the batches of its own model).
   """
@@ -82,7 +101,9 @@ def run(network, params, images, labels, *, sizes, rounds, private=(), sgd, ditt
   results = []
   for index, cohort in enumerate(rounds):
     starts = {c: replaced(server, own[c], private) for c in cohort}
-    ends = {c: trained(network, starts[c], data, cohort[c], sgd) for c in cohort}
+    ends = {
+      c: trained(network, starts[c], data, cohort[c], sgd, fixed=fixed) for c in cohort
+    }
     if ditto:
       lam, rate, batches = ditto
       other = sgd | {'learning_rate': rate}

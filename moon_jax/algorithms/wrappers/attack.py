@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
@@ -121,7 +122,8 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
     found = []
 
     def attacked(model):
-      given = server.variables['params'], model['params'], *who, uploads.attackers
+      received = _those_of(model['params'], server.variables['params'])
+      given = received, model['params'], *who, uploads.attackers
       own = {key: scalars[_PREFIX + key] for key in numbers}
       found.append(build(Known(*given), **own))
       return model | {'params': tree.where(who[1], found[-1], model['params'])}
@@ -143,6 +145,12 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
     aggregate=aggregate,
     needs_all_uploads=True,
   )
+
+
+def _those_of(sent: PyTree, params: PyTree) -> PyTree:
+  """Of the params those that are sent; a private layer, say, is not."""
+  flat = flatten_dict(params)
+  return unflatten_dict({path: flat[path] for path in flatten_dict(sent)})
 
 
 def _averaged(uploads) -> Upload:

@@ -36,6 +36,9 @@ def seen_through(
   def perturb(grads, params, task):
     return inner.perturb(grads, params, inner_task(task))
 
+  def move(update, task):
+    return inner.move(update, inner_task(task))
+
   def bypass(params, task):
     return inner.bypass(params, inner_task(task))
 
@@ -49,6 +52,7 @@ def seen_through(
     loss=loss,
     perturb=inner.perturb and perturb,
     correct=lambda grads, task: inner.correct(grads, inner_task(task)),
+    move=inner.move and move,
     bypass=inner.bypass and bypass,
     after_step=after_step,
     upload=lambda trained, task: inner.upload(trained, inner_task(task)),
