@@ -18,7 +18,8 @@ from moon_jax.data.federated import users
 
 # What torchvision's ImageFolder takes for an image.
 ENDINGS = ('.jpg', '.jpeg', '.png', '.ppm', '.bmp', '.pgm', '.tif', '.tiff', '.webp')
-_TRAIN, _TESTS = 'train', ('test', 'val', 'validation', 'valid')
+_TRAIN = ('train', 'training')
+_TESTS = ('test', 'testing', 'val', 'validation', 'valid')
 _ANNOTATIONS = 'val/val_annotations.txt'
 _DRAW = 8  # of Purpose.SUBSET: smaller ones are those of limits and of made-up users
 
@@ -118,13 +119,18 @@ def _pixels(flag, root, path, mode, side, shape=None):
 
 def _divided(flag, root, test_fraction, test_seed):
   """The training, the test and perhaps the validation pictures, class by class."""
-  there = [one.name for one in _folders(root)]
-  lists = {one: sorted(root.glob(f'*_{one}.txt')) for one in (_TRAIN, 'test')}
+  # Training, test_set and the like are no domains, whose images would be mixed.
+  there = {
+    re.sub('[ _-]?(set|data|images)$', '', one.name.lower()): one
+    for one in _folders(root)
+  }
+  train = next((there[name] for name in _TRAIN if name in there), None)
+  lists = {one: sorted(root.glob(f'*_{one}.txt')) for one in ('train', 'test')}
   if all(lists.values()):
     found = _listed(root, lists)
   # A class may be called so too.
-  elif _TRAIN in there and not _images(root / _TRAIN):
-    found = _tree(flag, root / _TRAIN), *_tests(flag, root, there)
+  elif train and not _images(train):
+    found = _tree(flag, train), *_tests(flag, root, there)
   else:
     found = (_tree(flag, root),)
   train, test, *held = *found, *([],) * (len(found) == 1)
@@ -185,10 +191,10 @@ def _tests(flag, root, there) -> Iterator[list[Picture]]:
   if (root / _ANNOTATIONS).exists():
     yield sorted(_annotated(root), key=lambda one: (one.label, one.path))
     return
-  for name in _TESTS:
+  for folder in (there[name] for name in _TESTS if name in there):
     # test/images/* without labels is no class 'images'.
-    inside = [one.name for one in _folders(root / name)] if name in there else []
-    if inside != ['images'] and inside and (found := _tree(flag, root / name)):
+    inside = [one.name for one in _folders(folder)]
+    if inside != ['images'] and inside and (found := _tree(flag, folder)):
       yield found
 
 
