@@ -5,7 +5,7 @@
   python -m moon_jax.data.convert --out=DIR --synthetic=NxM
 
   --out=DIR         the folder to be made, for --config.data.source=records; the data
-                    must name their users
+                    must name their users; examples for validation are left out
   --out=FILE.npz    the file to be made, for --config.data.source=npz; whatever the data
                     are, they are read whole
   --config...       as of launch.py: data.source and its knobs say what is read; folder,
@@ -107,7 +107,11 @@ def _write_npz(out, source, options):
 def _configured(out, source, options):
   """What a source has, as `writing.write` wants it."""
   data = sources.read(source, **options)
-  if isinstance(data, assembled.Federation):
+  is_divided = isinstance(data, assembled.Federation)
+  if data.validation if is_divided else data.validation_labels is not None:
+    told = f'--config.data.source={source}: the examples for validation are left out'
+    print(f'{told}: records keep none; --out={out}.npz keeps them.', file=sys.stderr)
+  if is_divided:
     return data, assembled.joined(data.flag, 'test', data.test)
   flag = f'--config.data.source={source}'
   if data.train_clients is None:

@@ -349,6 +349,6 @@ def test_a_folder_of_huggingface_with_another_content(tmp_path):
 
 
 def test_a_package_that_is_not_installed():
-  line = "source=hdf5 needs the package no_h5py: pip install 'moon_jax.federated.'"
+  line = 'source=hdf5 needs the package no_h5py.part: pip install no_h5py$'
   with pytest.raises(DataError, match=line):
-    assembled.package('hdf5', 'no_h5py')
+    assembled.package('hdf5', 'no_h5py.part')

@@ -382,6 +382,20 @@ def test_a_pickle_names_arrays_alone_that_hold_what_they_say(forged):
     pickled.load(data)
 
 
+@pytest.mark.parametrize(
+  'names', [('Training', 'Testing'), ('training_set', 'test_set'), ('Train', 'Val')]
+)
+def test_splits_by_other_names_are_no_domains(names, tmp_path):
+  given = layouts.imagefolder(tmp_path, FOUND)
+  for old, new in zip(('train', 'test'), names, strict=True):
+    (tmp_path / 'set' / old).rename(tmp_path / 'set' / new)
+  data = load(given)
+  check(data, layouts.together(FOUND, channels=3))
+  assert data.clients is None
+  with pytest.raises(DataError, match='is divided already'):
+    load(given, test_fraction=0.2)
+
+
 # --- converted ------------------------------------------------------------------------
 
 
@@ -492,6 +506,26 @@ def test_what_is_set_apart_is_for_validation(layout, tmp_path):
   assert sources.digest(again) == sources.digest(data)
   plain = data._replace(validation_images=None, validation_labels=None)
   assert sources.digest(plain) != sources.digest(data)
+
+
+def test_users_have_examples_for_validation_beside_them(tmp_path, capsys):
+  held = federations.federation(seed=3)['train']
+  given = federations.huggingface(tmp_path, FOUND | {'validation': held})
+  data, out = load(given), tmp_path / 'new'
+  (tmp_path / 'plain').mkdir()
+  plain = load(federations.huggingface(tmp_path / 'plain', FOUND))
+  for split in ('train', 'test'):
+    np.testing.assert_equal(by_user(data, split), by_user(plain, split))
+  images, labels = layouts.together({'train': held})['train']
+  found = as_rows(data.validation_images, data.validation_labels)
+  assert sorted(found) == sorted(as_rows(images, labels))
+  assert convert.main([*flags(given), f'--out={out}']) == ExitCode.DONE
+  assert f'are left out: records keep none; --out={out}.npz' in capsys.readouterr().err
+  assert convert.main([*flags(given), f'--out={out}.npz']) == ExitCode.DONE
+  assert sources.digest(load(knobs('npz', f'{out}.npz'))) == sources.digest(data)
+  words = [*flags(knobs('npz', f'{out}.npz')), f'--out={out}-2']
+  assert convert.main(words) == ExitCode.DONE
+  assert 'are left out' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ class Federation(NamedTuple):
     test: the users with test examples.
     num_classes: Y, where the data tell.
     class_names: [Y], where the data tell.
+    validation: nobody, or one whose examples are those that are kept for validation.
   """
 
   flag: str
@@ -51,6 +52,7 @@ class Federation(NamedTuple):
   test: Iterable[User]
   num_classes: int | None = None
   class_names: Sequence[str] = ()
+  validation: Iterable[User] = ()
 
 
 def package(source: str, name: str) -> types.ModuleType:
@@ -64,7 +66,7 @@ def package(source: str, name: str) -> types.ModuleType:
   except ImportError:
     raise DataError(
       f'--config.data.source={source} needs the package {name}: '
-      "pip install 'moon_jax[federated]'."
+      f'pip install {name.partition(".")[0]}'
     ) from None
 
 
@@ -186,9 +188,11 @@ def dataset(federation: Federation) -> Dataset:
   Raises:
     DataError: they are unusable.
   """
-  flag, name, train, test, num_classes, class_names = federation
+  flag, name, train, test, num_classes, class_names, validation = federation
   *train, train_ids = joined(flag, 'train', train)
   *test, test_ids = joined(flag, 'test', test)
   arrays = (*train, *test)
   data = npz.dataset(flag, name, arrays, num_classes, class_names=class_names)
+  for _, images, labels in validation:
+    data = npz.validated(flag, data, images, labels)
   return users.named(flag, data, train_ids, test_ids)

@@ -26,7 +26,7 @@ def load_huggingface(
 
   Args:
     path: the folder, with the splits train and test; validation is the test where there
-      is none, and is kept for validation where there is one and nobody is named.
+      is none, and is kept for validation where there is one, whoever is named in it.
       Parquet files are called train-00000-of-00001.parquet or the like, or lie in
       folders train and test, as the Hub has them.
     client: the column that names the user; '' is none.
@@ -45,16 +45,19 @@ def load_huggingface(
   names = getattr(features[label], 'names', None) or ()
   with one_line(f'{flag}: the column {image!r} cannot be read'):
     mode = getattr(features[image], 'mode', None) or mode_of(_encoded(splits, image))
-  more = client, image, label, num_classes, mode
-  told = ('train', 'test', 'validation')
-  parts = [_read(flag, *one, *more) for one in zip(told, splits, strict=False)]
+  more = image, label, num_classes, mode
+  told = (('train', client), ('test', client), ('validation', ''))
+  parts = [
+    _read(flag, part, split, whose, *more)
+    for (part, whose), split in zip(told, splits, strict=False)
+  ]
   name = pathlib.Path(os.path.abspath(os.path.expanduser(path))).name
   if client:
-    users = (
+    train, test, *held = (
       assembled.once(flag, (assembled.user(flag, *one) for one in part))
-      for part in parts[:2]
+      for part in parts
     )
-    return assembled.Federation(flag, name, *users, num_classes, names)
+    return assembled.Federation(flag, name, train, test, num_classes, names, *held)
   arrays = [np.asarray(each) for part in parts for _, *pair in part for each in pair]
   arrays[::2] = map(assembled.grey_levels, arrays[::2])
   data = npz.dataset(flag, name, tuple(arrays[:4]), num_classes, class_names=names)
