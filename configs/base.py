@@ -26,6 +26,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 least 1
   --config.local_epochs_min=0                   fewest, drawn for each client and round;
                                                 0: no draw; at least 0
+  --config.fine_tune_epochs=0                   of the global model on each client's
+                                                data before its own test; at least 0
   --config.batch_size=64                        examples per local step; at least 1
   --config.drop_last=False                      leave out an epoch's last batch if it is
                                                 not full

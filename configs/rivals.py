@@ -30,10 +30,11 @@ TITLES = {
   'fedproc': 'FedProc',
   'fedproto': 'FedProto',
   'fedper': 'FedPer',
+  'fedbabu': 'FedBABU, fine-tuned',
   'ditto': 'Ditto',
   'solo': 'SOLO',
 }
-_MORE = {'moon': {'moon.mu': 1.0}}
+_MORE = {'moon': {'moon.mu': 1.0}, 'fedbabu': {'fine_tune_epochs': 5}}
 
 VARIANTS = {
   name: Variant(title, '', {'algorithm': name} | _MORE.get(name, {}))

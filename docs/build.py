@@ -64,12 +64,14 @@ def _table(given: Sequence[Row]) -> list[str]:
 
 def _personal(given: Sequence[Row]) -> list[str]:
   """Accuracies in per cent, the mean of five tests: of the model that all share, on the
-  test set and on the clients' own tests, and of the clients' own models on these."""
-  head = '| algorithm | test set | own tests | own models | seeds |'
-  lines = [head, f'|{" --- |" * 5}']
+  test set and on the clients' own tests, there also once each client has fine-tuned it,
+  and of the clients' own models on these."""
+  head = '| algorithm | test set | own tests | fine-tuned | own models | seeds |'
+  lines = [head, f'|{" --- |" * 6}']
   for row in given:
     cells = []
-    for column in ('test_accuracy', 'local_accuracy_mean', 'personal_accuracy_mean'):
+    own = (f'{model}_accuracy_mean' for model in ('local', 'tuned', 'personal'))
+    for column in ('test_accuracy', *own):
       found = (run.accuracy(column).tail(5).mean() for run in row.runs)
       cells.append(_shown(estimate(value for value in found if value == value)))
     seeds = ', '.join(str(run.seed) for run in row.runs) or NOT_RUN

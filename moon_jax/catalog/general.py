@@ -81,6 +81,13 @@ KNOBS = {
   'local_epochs_min': knob(
     int, 0, 'fewest, drawn for each client and round; 0: no draw', _FEWEST, _SEVERAL
   ),
+  'fine_tune_epochs': knob(
+    int,
+    0,
+    "of the global model on each client's data before its own test",
+    _FEWEST,
+    _SERVED,
+  ),
   'batch_size': counted(64, 'examples per local step'),
   'drop_last': switch(False, "leave out an epoch's last batch if it is not full"),
   'client_weight': word('samples', 'in the mean of the server', _WEIGHTS, _WEIGHTED),

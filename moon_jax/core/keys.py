@@ -27,6 +27,7 @@ class Purpose(enum.IntEnum):
   STRAGGLERS = 14
   ATTACK = 15
   SECOND = 16
+  FINE_TUNE = 17
 
 
 def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

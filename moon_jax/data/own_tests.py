@@ -40,7 +40,7 @@ def taken(
   seed: int,
   *,
   wanted: bool,
-  needed: bool,
+  needed: str,
 ) -> tuple[Partition, OwnTests | None]:
   """Who trains on which example, and the tests of clients that a configuration has.
 
@@ -50,7 +50,7 @@ def taken(
     split: who owns which example.
     seed: of the partition, and so of this draw.
     wanted: whether those that are named are.
-    needed: whether there have to be some.
+    needed: what cannot do without: a flag; '' if nothing.
 
   Raises:
     UsageError: the share cannot be taken, or there are no tests and have to be.
@@ -59,9 +59,8 @@ def taken(
   named = of_users(data, config.num_clients) if natural else None
   if needed and not share and not named:
     raise UsageError(
-      f'--config.algorithm={config.algorithm} needs examples on which its personal '
-      'models are tested: add --config.data.local_test=0.25, or use natural clients '
-      'whom the test examples name.'
+      f'{needed} needs tests of the clients: add --config.data.local_test=0.25, or use '
+      'natural clients whom the test examples name.'
     )
   if not share:
     return split, named if wanted or needed else None

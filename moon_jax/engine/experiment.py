@@ -105,7 +105,7 @@ def build(
     scalars = traced.scalars(config, algorithm, 0)
     traffic = client_training.traffic(algorithm, network.shapes, scalars)
     own_models = tiers.has_own_models(algorithm, network.shapes)
-  need = {'wanted': own_models, 'needed': bool(algorithm.personal)}
+  need = {'wanted': own_models, 'needed': _needs_tests(config, algorithm, own_models)}
   split, tests = own_tests.taken(config, data, whole, partition_seed(config), **need)
   given = data, split, network, algorithm, backend, min_steps
   mesh, planner, stream, memory = planned(config, *given)
@@ -137,6 +137,19 @@ def build(
     own_models=own_models,
     own_tests=tests,
   )
+
+
+def _needs_tests(config, algorithm, own_models) -> str:
+  """The flag that needs tests of the clients; '' if none does."""
+  tuned = f'--config.fine_tune_epochs={config.fine_tune_epochs}'
+  if config.fine_tune_epochs and own_models:
+    raise UsageError(
+      f'{tuned} is of a global model, and here each client has a model of its own: '
+      'leave it out, or choose another --config.algorithm or --config.batch_norm.'
+    )
+  if algorithm.personal:
+    return f'--config.algorithm={config.algorithm}'
+  return tuned if config.fine_tune_epochs else ''
 
 
 def _split(data, examples, mesh, clients=None) -> device.DeviceSplit:

@@ -13,7 +13,7 @@ from moon_jax.engine import devices
 from moon_jax.engine.experiment import Experiment
 from moon_jax.train.evaluation import ClientTests, make_own_tests
 
-_BATCH_SIZE = 64  # of a client's few examples the last batch is mostly filler
+BATCH_SIZE = 64  # of a client's few examples the last batch is mostly filler
 
 
 def at_a_time(experiment: Experiment) -> int:
@@ -68,7 +68,7 @@ def test(
   """
   on_device = experiment.memory.name == 'device'
   slots = tests.clients[chosen] if on_device else jnp.arange(len(chosen))
-  size = min(_BATCH_SIZE, int(experiment.own_tests.sizes.max()))
+  size = min(BATCH_SIZE, int(experiment.own_tests.sizes.max()))
 
   def of(function):
     def model(source, position):

@@ -15,6 +15,7 @@ from jax.stages import Compiled as Stage
 from jax.stages import Lowered
 
 from moon_jax import catalog
+from moon_jax.algorithms.base import Algorithm
 from moon_jax.catalog.parts import blamed
 from moon_jax.config import flatten
 from moon_jax.core import tree
@@ -140,20 +141,26 @@ def run_round(
   experiment: Experiment, state: State, plan: Plan, scalars: Scalars, train: TrainSplit
 ) -> tuple[State, ClientMetrics]:
   """What a round computes, in terms of its arguments as tracing has them."""
-  config, training = experiment.config, local_training(experiment)
-  how = {
-    'mesh': experiment.mesh,
-    'augment': augmenter(config.augmentation.name, **options(config, 'augmentation')),
-    'segment_steps': experiment.planner.segment_steps,
-  }
-  once = represent_once(experiment, training, state)
-  train_cohort = lanes.cohort_training(training, represent_once=once, **how)
-  second = experiment.algorithm.second
-  if second:
-    other = training._replace(algorithm=second.training)
-    second = lanes.cohort_training(other, represent_once=False, **how)
-  given = experiment.algorithm, train_cohort, config.num_clients, second
+  algorithm = experiment.algorithm
+  once = represent_once(experiment, local_training(experiment), state)
+  train_cohort = cohort_training(experiment, algorithm, once=once)
+  second = algorithm.second and cohort_training(experiment, algorithm.second.training)
+  given = algorithm, train_cohort, experiment.config.num_clients, second
   return round_lib.make_round(*given)(state, plan, scalars, train)
+
+
+def cohort_training(
+  experiment: Experiment, algorithm: Algorithm, *, once: bool = False
+) -> Callable[[client_training.Work], client_training.Finished]:
+  """Trains a cohort by an algorithm; once: see `represent_once`."""
+  config = experiment.config
+  return lanes.cohort_training(
+    local_training(experiment)._replace(algorithm=algorithm),
+    represent_once=once,
+    mesh=experiment.mesh,
+    augment=augmenter(config.augmentation.name, **options(config, 'augmentation')),
+    segment_steps=experiment.planner.segment_steps,
+  )
 
 
 def evaluate(

@@ -21,6 +21,9 @@ GENERAL = {
   'local_accuracy_weighted_mean': Metric(
     "Global model on clients' own tests", 'test accuracy, %', 100.0
   ),
+  'tuned_accuracy_weighted_mean': Metric(
+    "Global model, fine-tuned, on clients' own tests", 'test accuracy, %', 100.0
+  ),
   'personal_accuracy_weighted_mean': Metric(
     "Clients' own models on their own tests", 'test accuracy, %', 100.0
   ),

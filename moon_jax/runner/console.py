@@ -180,6 +180,7 @@ def describe_test(record: Record) -> str:
   words['validation_accuracy'] = ', validation accuracy'
   words['user_accuracy_worst_tenth'] = ', worst tenth of users'
   words['local_accuracy_weighted_mean'] = ', on own tests'
+  words['tuned_accuracy_weighted_mean'] = ', fine-tuned'
   words['personal_accuracy_weighted_mean'] = ', own models on own tests'
   found = {name: word for name, word in words.items() if name in record}
   told = ' '.join(f'{word} {record[name]:.4f}' for name, word in found.items())

@@ -36,6 +36,7 @@ def evaluate(
   built: Experiment,
   program: Callable,
   own: Callable | None,
+  tune: Callable | None,
   state: State,
   store: ClientStore | None,
   taken_part: np.ndarray,
@@ -46,6 +47,7 @@ def evaluate(
     built: what is run.
     program: the compiled test.
     own: the compiled test of each client on its own examples; None if there are none.
+    tune: the compiled test of a model that is fine-tuned before; None without one.
     state: after the round.
     store: of the clients' memories of this round; None if they are in the state.
     taken_part: [N] bool, who has trained by now.
@@ -55,6 +57,8 @@ def evaluate(
   else:
     score = program(state, built.test, built.validation)
   tested = Tested(score, own=own and _own(built, own, state, store))
+  if tune:
+    tested.own['tuned_accuracy'] = tune(state)
   if not built.algorithm.share:
     return tested
   clients = None if store else jax.device_get(state.clients)

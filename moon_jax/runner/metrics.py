@@ -205,7 +205,7 @@ _TESTED += ('validation_accuracy', 'validation_loss')
 _TESTED += tuple(f'user_accuracy_{of}' for of in ('mean', 'std', 'worst_tenth'))
 _TESTED += tuple(
   f'{of_clients}_accuracy_{of}'
-  for of_clients in ('local', 'personal')
+  for of_clients in ('local', 'tuned', 'personal')
   for of in ('mean', 'weighted_mean', 'std', 'worst_tenth')
 )
 

@@ -29,7 +29,7 @@ import numpy as np
 from moon_jax.core import tree
 from moon_jax.core.types import ClientMetrics, PyTree, State
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine import compile_cache, hosts, own_tests, programs
+from moon_jax.engine import compile_cache, fine_tuning, hosts, own_tests, programs
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner import evaluation
 from moon_jax.runner.client_store import ClientStore
@@ -135,6 +135,7 @@ class Rounds:
     of_each = experiment.algorithm.share or (store and experiment.own_models)
     self._on_host = bool(of_each or experiment.own_tests)
     self._programs, self._own, self._clock, self._unkept = None, None, None, None
+    self._tune = None
     self._packed = futures.Future()
     self._packed.set_result(self._pack(self.left.start))
     with compile_cache.using(config.execution.compile_cache):
@@ -145,6 +146,8 @@ class Rounds:
       )
       if experiment.own_tests:
         self._own = own_tests.compiled(experiment, state)
+      if config.fine_tune_epochs:
+        self._tune = fine_tuning.compiled(experiment, state)
       say(f'{self.compile_seconds:.1f} s')
 
   @property
@@ -243,7 +246,9 @@ class Rounds:
       if wanted or self._tests_on_host(given.index):
         clock.seconds['store'] += self._keep()
     if self._tests_on_host(given.index):
-      how = self._programs.evaluate, self._own, given.state
+      if packed and self._tune:  # which reads the data on disk too
+        packed.result()
+      how = self._programs.evaluate, self._own, self._tune, given.state
       how += self._store, self._has_trained
       given.tested = evaluation.evaluate(built, *how)
     tested = jax.device_get(given.tested)

@@ -232,9 +232,10 @@ class Planner:
 
     return [of(k) for k in (range(len(clients)) if slots is None else slots)]
 
-  def plan(self, round_index: int) -> Plan:
-    """The work of one round."""
-    clients, stragglers = self._roster(round_index)
+  def plan(self, round_index: int, clients: np.ndarray | None = None) -> Plan:
+    """The work of one round, of its clients or of others [K]."""
+    whom = (clients, None) if clients is not None else self._roster(round_index)
+    clients, stragglers = whom
     num_examples = self.sizes[clients].astype(np.float32)
     real_steps = self.steps_of_round(round_index, clients)
     num_steps = self._in_a_lane(real_steps)

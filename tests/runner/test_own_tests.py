@@ -5,9 +5,13 @@ import pytest
 
 import moon_jax
 from moon_jax.core.errors import UsageError
+from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.engine import experiment
 from moon_jax.runner import metrics
+from tests import reference
 from tests.data import federations
+from tests.reference import personal
+from tests.reference.networks import Model
 
 # Clients own 45, 75, 89, 1, 20 and 70 examples: client 3 is too small to be tested.
 DIGITS = {
@@ -72,6 +76,58 @@ def test_the_global_model_on_each_clients_own_test(tmp_path):
   together = np.concatenate([saved['indices'], saved['local_test_indices']])
   assert sorted(together.tolist()) == list(range(300))
   assert saved['class_counts'].sum() == 300 - sizes.sum()
+
+
+def fine_tuned(run, epochs):
+  """[T] what the global model gets right once each client has trained it alone."""
+  saved = np.load(run.workdir / 'partition.npz')
+  data = experiment.load_data(moon_jax.config.validate(config()))
+  images = ((data.train_images / 255 - data.mean) / data.std).astype(np.float32)
+  model = Model(moon_jax.load(run.workdir).variables['params'], {})
+  sgd = {'learning_rate': 0.1, 'momentum': 0.9, 'weight_decay': 1e-5}
+  correct, ends = [], saved['local_test_offsets']
+  for i, client in enumerate(saved['local_test_clients'].tolist()):
+    own = saved['indices'][slice(*saved['offsets'][client : client + 2])]
+    batches = []
+    for epoch in range(epochs):
+      rng = host_rng(0, Purpose.FINE_TUNE, len(run.metrics) - 1, client, epoch)
+      order = rng.permutation(own)
+      batches += [order[k : k + 64] for k in range(0, len(own), 64)]
+    given = images, data.train_labels
+    tuned = personal.trained(reference.mlp, model, given, batches, sgd)
+    rows = saved['local_test_indices'][ends[i] : ends[i + 1]]
+    logits = reference.mlp.forward(tuned, images[rows], training=False)[-2]
+    correct.append(np.sum(np.argmax(logits, 1) == data.train_labels[rows]))
+  return np.array(correct), np.diff(ends)
+
+
+def test_the_global_model_fine_tuned_by_each_client(tmp_path):
+  # MOON's clients remember a model, and it is tuned without the contrastive term.
+  changes = {'algorithm': 'moon', 'execution__client_store': 'disk'}
+  run = moon_jax.run(config(**changes, fine_tune_epochs=3), tmp_path / 'tuned')
+  correct, sizes = fine_tuned(run, 3)
+  assert (correct != fine_tuned(run, 1)[0]).any()
+  wanted = metrics.over_clients(correct, sizes, 'tuned_accuracy')
+  assert columns(run.metrics[-1], 'tuned_') == pytest.approx(wanted, rel=1e-12)
+  assert run.summary['tuned_accuracy_mean'] == run.metrics[-1]['tuned_accuracy_mean']
+  # All else is as without it.
+  without = moon_jax.run(config(**changes), tmp_path / 'run').metrics
+  for line, other in zip(run.metrics, without, strict=True):
+    tuned = columns(line, 'tuned_')
+    assert {k: v for k, v in line.items() if k not in tuned} == other
+
+
+@pytest.mark.parametrize(
+  ('changes', 'told'),
+  [
+    ({'data__local_test': 0.0}, 'fine_tune_epochs=1 needs tests of the clients'),
+    ({'algorithm': 'fedper'}, 'fine_tune_epochs=1 is of a global model, and here each'),
+  ],
+)
+def test_what_cannot_be_fine_tuned(changes, told):
+  given = config(fine_tune_epochs=1, **changes)
+  with pytest.raises(UsageError, match=told):
+    experiment.build(moon_jax.config.validate(given))
 
 
 @pytest.mark.parametrize('tier', ['device', 'disk'])

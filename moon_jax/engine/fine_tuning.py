@@ -1,0 +1,102 @@
+"""Tests each client on a copy of the global model that its own data have fine-tuned."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from moon_jax.algorithms import base
+from moon_jax.core import tree
+from moon_jax.core.keys import Purpose, seed_for
+from moon_jax.core.types import Scalars, State, Upload
+from moon_jax.data.device import DeviceSplit, TrainSplit
+from moon_jax.engine import devices, own_tests, programs
+from moon_jax.engine.experiment import Experiment
+from moon_jax.train.client_training import Work
+from moon_jax.train.evaluation import ClientTests, make_own_tests
+from moon_jax.train.planning import Plan, Planner
+
+# Plain local training, whose result is what a client keeps.
+_TUNING = base.Algorithm(upload=lambda trained, task: (Upload(), trained))
+
+
+def planner(experiment: Experiment) -> Planner:
+  """Plans a fine-tuning of any K clients, with batches of its own."""
+  how = {'local_epochs': experiment.config.fine_tune_epochs, 'local_epochs_min': 0}
+  how |= {'purpose': Purpose.FINE_TUNE, 'num_stragglers': 0, 'partial': False}
+  how |= {'min_steps': 0, 'known': None, 'attackers': None, 'second': None}
+  return dataclasses.replace(experiment.planner, **how)
+
+
+def tune_and_test(
+  experiment: Experiment,
+  state: State,
+  plan: Plan,
+  scalars: Scalars,
+  train: TrainSplit,
+  split: DeviceSplit,
+  tests: ClientTests,
+  chosen: jax.Array,
+) -> jax.Array:
+  """How many of its own test examples each fine-tuned model gets right.
+
+  Args:
+    experiment: what is run.
+    state: after a round; it stays as it is.
+    plan: of the fine-tuning of K clients.
+    scalars: of the round.
+    train: the training split, or these clients' part of it.
+    split: of which the tests name rows.
+    tests: the examples of each client.
+    chosen: [K] int32 positions of these clients among those who are tested.
+
+  Returns:
+    [K] int32.
+  """
+  models = experiment.algorithm.evaluated(state.server, state.clients)
+  received = jax.tree.map(lambda leaf: leaf[0], models)
+  scalars = scalars._replace(seed=seed_for(scalars.seed, Purpose.FINE_TUNE))
+  memories = tree.repeat(received, len(plan.clients))
+  tune = programs.cohort_training(experiment, _TUNING)
+  tuned = tune(Work(received, state.round, scalars, memories, plan, train)).memory
+  size = min(own_tests.BATCH_SIZE, int(experiment.own_tests.sizes.max()))
+  given = experiment.network.apply, experiment.mesh, tree.gather, size
+  return make_own_tests(*given)(tuned, split, tests, chosen)
+
+
+def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarray]:
+  """Compiles `tune_and_test`: state after a round -> [T] int32, of all who have tests.
+
+  K clients at a time; who has no test fills up.
+  """
+  plans, tested = planner(experiment), experiment.own_tests.clients
+  size, given = plans.cohort_size, own_tests.inputs(experiment)
+  others = np.setdiff1d(np.arange(len(plans.sizes)), tested)
+  order = np.concatenate([tested, others]).astype(np.int32)
+
+  def inputs(index, first):
+    """Positions [K], whether each is tested, and what the program is given."""
+    clients = np.sort(order[min(first, len(order) - size) :][:size])
+    position = np.searchsorted(tested, clients).clip(0, len(tested) - 1)
+    plan = plans.plan(index, clients)
+    data = programs.train_split(experiment, plan)
+    chosen = devices.replicate(np.int32(position), experiment.mesh)
+    on_device = programs.round_inputs(experiment, index, plan)
+    return position, tested[position] == clients, (*on_device, data, *given, chosen)
+
+  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
+    program = jax.jit(lambda *given: tune_and_test(experiment, *given)).lower(
+      state, *inputs(0, 0)[-1]
+    )
+  program = program.compile()
+
+  def test(state):
+    found = np.zeros(len(tested), np.int32)
+    for first in range(0, len(tested), size):
+      position, is_tested, given = inputs(int(state.round) - 1, first)
+      correct = jax.device_get(program(state, *given))
+      found[position[is_tested]] = correct[is_tested]
+    return found
+
+  return test
