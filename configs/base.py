@@ -17,6 +17,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 tutorial_cnn, dco_cnn, cnn_transformer,
                                                 resnet18, resnet50, mobilenet_v2
   --config.seed=0                               of every random draw; in [0, 2147483647]
+  --config.initial_weights=                     file of the first weights, .safetensors
+                                                or .npz; '' draws them
   --config.num_clients=10                       that share the training data; natural:
                                                 as named; at least 1
   --config.participation=1.0                    those in a round; a fraction of the

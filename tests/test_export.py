@@ -86,12 +86,20 @@ BROKEN = [
   (lambda a, t: t.clear(), UsageError, 'does not tell what its weights are of'),
   (lambda a, t: t.update(round='"2"'), UsageError, 'does not tell'),
   (lambda a, t: t.update(num_classes='{'), UsageError, 'does not tell'),
-  (lambda a, t: a.popitem(), UsageError, 'has another params/head_output/kernel'),
-  (lambda a, t: a.update(b=np.zeros(1)), UsageError, 'lacks or has another b'),
+  (
+    lambda a, t: a.popitem(),
+    UsageError,
+    r'its params/head_output/kernel is missing, must be float32 \[128, 64\]',
+  ),
+  (
+    lambda a, t: a.update(b=np.zeros(1)),
+    UsageError,
+    r'its b is float64 \[1\], must be left out',
+  ),
   (
     lambda a, t: a.update({'params/encoder/bias': np.zeros(64)}),
     UsageError,
-    'has another params/encoder/bias',
+    r'its params/encoder/bias is float64 \[64\], must be float32 \[128\]',
   ),
   (
     lambda a, t: t.update(config='{"model": "none"}'),

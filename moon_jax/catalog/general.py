@@ -74,6 +74,9 @@ KNOBS = {
   'algorithm': word('moon', 'how clients train'),
   'model': word('mlp', 'the network'),
   'seed': knob(int, 0, 'of every random draw', SEED),
+  'initial_weights': word(
+    '', "file of the first weights, .safetensors or .npz; '' draws them", ()
+  ),
   'num_clients': counted(10, 'that share the training data; natural: as named', _DEALT),
   'participation': number(1.0, 'those in a round', _FRACTION, _SEVERAL),
   'num_rounds': counted(100, 'communication rounds', **_FREE),

@@ -6,6 +6,7 @@ convolutions [H, W, inputs, outputs], of dense layers [inputs, outputs].
 """
 
 import json
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -52,11 +53,37 @@ def read_weights(path: str | pathlib.Path) -> dict[str, np.ndarray]:
   return read(path)[0]
 
 
+def fitted(
+  path: pathlib.Path, arrays: Mapping[str, np.ndarray], shapes: PyTree
+) -> PyTree:
+  """The arrays as the variables of a network.
+
+  Args:
+    path: the file, for the message.
+    arrays: path -> array.
+    shapes: of the variables, as `jax.ShapeDtypeStruct`s.
+
+  Raises:
+    UsageError: the network has others; it names the first of them.
+  """
+  wanted, found = (
+    {name: f'{leaf.dtype} {list(leaf.shape)}' for name, leaf in leaves.items()}
+    for leaves in (flat(shapes), arrays)
+  )
+  if different := sorted(dict(wanted.items() ^ found.items())):
+    name = different[0]
+    raise UsageError(
+      f'{str(path)!r} is of another network: its {name} is '
+      f'{found.get(name, "missing")}, must be {wanted.get(name, "left out")}.'
+    )
+  return nested(arrays)
+
+
 def read(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   """As `read_weights`, and the texts about them; {} if there are none."""
   path = pathlib.Path(path).expanduser()
   reads = {'.safetensors': _read_safetensors, '.npz': _read_npz}.get(path.suffix)
-  if reads is None or not path.is_file():
+  if reads is None or not os.path.isfile(path):
     raise UsageError(f'{str(path)!r} must be a file that ends in .safetensors or .npz.')
   try:
     arrays, about = reads(path)

@@ -1,6 +1,7 @@
 """What a configuration builds: data, functions, the first state."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,8 +13,8 @@ from jax.sharding import Mesh
 from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.catalog.parts import blamed
-from moon_jax.config import Config, changed, flatten
-from moon_jax.core import tree
+from moon_jax.config import Config, changed, expand, flatten
+from moon_jax.core import files, tree, weights
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Dataset, PyTree, Server, State
 from moon_jax.data import device, holdout, own_tests, partition, sources
@@ -88,8 +89,7 @@ def build(
   Args:
     config: what to build.
     load: what loads its data; None is `load_data`.
-    backend: for which kind of device, as named by JAX; None is what it computes on.
-      Nothing else in the package asks for it: GPUs differ by what is chosen here.
+    backend: kind of device to build for, as JAX names it; None: what it computes on.
     min_steps: see `planning.Planner`.
 
   Raises:
@@ -98,7 +98,8 @@ def build(
   config, backend = with_its_clients(config), backend or jax.default_backend()
   loaded = (load or load_data)(config)
   config, data, num_dropped, held_out = training_data(config, loaded)
-  network = make_network(config, data.train_images.shape[1:], data.num_classes, backend)
+  sizes = data.train_images.shape[1:], data.num_classes
+  network = started(config, make_network(config, *sizes, backend))
   whole, see = deal(config, data)
   algorithm = make_algorithm(config, network)
   with blamed(catalog.part('algorithm', config.algorithm)):
@@ -249,8 +250,30 @@ def make_network(
   return models.make(config.model, **given)
 
 
+def started(config: Config, network: models.Network) -> models.Network:
+  """The network, with the first weights of `initial_weights`, if it names a file.
+
+  Raises:
+    UsageError: the file is not there, damaged, or of another network.
+  """
+  if not config.initial_weights:
+    return network
+  path = expand(config.initial_weights)
+  if os.path.isdir(path):  # not is_dir, which raises if the name is too long
+    raise UsageError(
+      f'--config.initial_weights={str(path)!r} is a folder; of a run write the file by '
+      f'python -m moon_jax.export {path} --output=FILE.safetensors.'
+    )
+  try:
+    variables = weights.fitted(path, weights.read_weights(path), network.shapes)
+  except UsageError as error:
+    raise UsageError(f'--config.initial_weights: {error}') from None
+  given = {'init': lambda seed: jax.device_put(variables)}
+  return network._replace(**given, weights_digest=files.sha256(path))
+
+
 def initial_state(experiment: Experiment) -> State:
-  """The state before the first round; a function of the seed alone."""
+  """The state before the first round: of the seed alone, or of `initial_weights`."""
   variables = experiment.network.init(experiment.config.seed)
   on_device = experiment.memory.name == 'device'
   of = experiment.config.num_clients if on_device else experiment.planner.cohort_size

@@ -34,6 +34,7 @@ class Network(NamedTuple):
       make of them if they are not.
     image_shape: (H, W, C).
     layers: () -> which variables are of which layer.
+    weights_digest: SHA-256 of the file that `init` has read; '' if it draws.
   """
 
   shapes: PyTree
@@ -43,6 +44,7 @@ class Network(NamedTuple):
   narrow: Callable[[PyTree], PyTree]
   image_shape: tuple[int, int, int] = ()
   layers: Callable[[], Layers] | None = None
+  weights_digest: str = ''
 
 
 def make(

@@ -66,21 +66,3 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], Record]:
       'Files of `save` and of moon_jax.export do.'
     ) from None
   return arrays, about
-
-
-def fitted(path: pathlib.Path, arrays: dict[str, np.ndarray], shapes: PyTree) -> PyTree:
-  """The arrays as the variables of a network.
-
-  Args:
-    path: the file, for the message.
-    arrays: path -> array.
-    shapes: of the variables, as `jax.ShapeDtypeStruct`s.
-
-  Raises:
-    UsageError: the network has others.
-  """
-  wanted = {name: (s.shape, s.dtype) for name, s in weights.flat(shapes).items()}
-  found = {name: (array.shape, array.dtype) for name, array in arrays.items()}
-  if different := sorted(dict(wanted.items() ^ found.items())):
-    raise UsageError(f'{str(path)!r} lacks or has another {different[0]}.')
-  return weights.nested(arrays)

@@ -13,7 +13,7 @@ import numpy as np
 
 from moon_jax import config as config_lib
 from moon_jax import models
-from moon_jax.core import files
+from moon_jax.core import files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.types import Outputs, PyTree
 from moon_jax.data import sources
@@ -152,7 +152,11 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   state = jax.eval_shape(lambda v: start(v, config.num_clients), network.shapes)
 
   def first():
-    return jax.device_get(algorithm.init_client(network.init(config.seed)))
+    # Of a client that has never trained, and has no model in the checkpoint.
+    began = experiment.started(config, network) if own else network
+    if own and began.weights_digest != saved.get('weights_digest', ''):
+      raise UsageError(f'{config.initial_weights!r} has changed since the run began.')
+    return jax.device_get(algorithm.init_client(began.init(config.seed)))
 
   state = checkpoint.newest(workdir / 'checkpoints', state, client or 0, first)
   models = algorithm.evaluated(state.server, state.clients)
@@ -168,7 +172,7 @@ def _of_file(path: pathlib.Path, client: int | None) -> Trained:
   if client not in (None, about.get('client')):
     raise UsageError(f'client={client} must be left out: {path} holds one model.')
   config, network = _network(path, about, about['num_classes'])
-  variables = exported.fitted(path, arrays, network.shapes)
+  variables = weights.fitted(path, arrays, network.shapes)
   return _trained(path, config, network, variables, about, None)
 
 

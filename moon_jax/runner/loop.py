@@ -65,6 +65,7 @@ def _run(request, stop, console, told, own, given):
     built = build(config, **given)
     state = initial_state(built)
   hosts.require_same('data set', {'SHA-256': built.data_digest})
+  hosts.require_same('initial_weights', {'SHA-256': built.network.weights_digest})
   devices.meet(built.mesh)
   several = hosts.count() > 1
   if several:  # process 0 alone reads and writes what is saved
@@ -146,9 +147,13 @@ def _opened(request, built, first, console, told, own):
     # The data tell how many natural clients there are.
     request = request._replace(config=built.config)
   workdir = request.workdir
+  digests = {
+    'data_digest': built.data_digest,
+    'weights_digest': built.network.weights_digest,
+  }
   images = run_directory.describe_images(built.test, built.class_names)
   with (
-    run_directory.begin(request, built.data_digest, images),
+    run_directory.begin(request, digests, images),
     client_store.opened(built, workdir / 'checkpoints') as store,
     Checkpoints(workdir / 'checkpoints', console.say, store) as checkpoints,
   ):

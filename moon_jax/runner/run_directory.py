@@ -15,7 +15,7 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -35,6 +35,10 @@ METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
 LOCK = '.lock'
 # Where a run writes other than by replacing a file.
 _FOLDERS = (LOCK, 'checkpoints', 'tensorboard', 'profile')
+_DIGESTS = {
+  'data_digest': 'was trained on other data',
+  'weights_digest': 'began with other weights',
+}
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
@@ -157,12 +161,15 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
+def begin(
+  request: Request, digests: Mapping[str, str], images: Record
+) -> Iterator[None]:
   """Makes the run directory, locks it for this process and writes config.json.
 
   Args:
     request: the command line.
-    data_digest: of the data set; a resumed run must find the same data.
+    digests: 'data_digest' and 'weights_digest', of the data set and of the file of the
+      first weights, '' if these are drawn; a resumed run must find the same.
     images: see `describe_images`.
 
   Raises:
@@ -175,12 +182,12 @@ def begin(request: Request, data_digest: str, images: Record) -> Iterator[None]:
     # Once more: another process may have run here while this one loaded its data.
     check(workdir, request.config)
     saved = files.read_json(workdir / CONFIG) or {}
-    if saved.get('data_digest', data_digest) != data_digest:
-      raise UsageError(
-        f'The run in {workdir} was trained on other data than this; '
-        'give this one a --workdir.'
-      )
-    files.write_json(workdir / CONFIG, describe(request, data_digest, images, saved))
+    for name, what in _DIGESTS.items() if saved else ():
+      if saved.get(name, '') != digests[name]:
+        raise UsageError(
+          f'The run in {workdir} {what} than this; give this one a --workdir.'
+        )
+    files.write_json(workdir / CONFIG, describe(request, digests, images, saved))
     yield
 
 
@@ -232,12 +239,14 @@ def describe_images(split: DeviceSplit, class_names: Sequence[str] = ()) -> Reco
   return {'shape': list(split.images.shape[1:]), 'mean': mean, 'std': std} | names
 
 
-def describe(request: Request, digest: str, images: Record, saved: Record) -> Record:
+def describe(
+  request: Request, digests: Mapping[str, str], images: Record, saved: Record
+) -> Record:
   """The content of config.json: the experiment, its data and what it runs on.
 
   Args:
     request: the command line.
-    digest: of the data set.
+    digests: see `begin`; an empty one is left out.
     images: see `describe_images`.
     saved: config.json of the run that is resumed; what it ran on is kept under
       'earlier', one object for each start.
@@ -249,7 +258,7 @@ def describe(request: Request, digest: str, images: Record, saved: Record) -> Re
     'command': request.command,
     'config': config_lib.ordered(request.config),
     **({'registered': [catalog.describe(one) for one in parts]} if parts else {}),
-    'data_digest': digest,
+    **{name: digest for name, digest in digests.items() if digest},
     'images': images,
     'earlier': [*saved.get('earlier', []), start] if saved else [],
     'versions': {'python': platform.python_version(), 'moon_jax': __version__}

@@ -288,6 +288,7 @@ def test_changes_leave_out_what_follows_from_another():
 
 # Knob -> another valid value, where the rule for its type does not give one.
 ANOTHER = {
+  'initial_weights': 'mine.npz',
   'logger': 'wandb',
   'fedper.layers': 'encoder',
   'ditto.epochs': 3,

@@ -349,10 +349,11 @@ def test_rounds_saved(tmp_path):
   assert run_directory.rounds_saved(tmp_path) == 3
 
 
-def begin(workdir, digest='digest', *words):
+def begin(workdir, digest='digest', *words, of_weights=''):
   """Begins a run in the directory."""
   request = cli.parse([f'--workdir={workdir}', *words])
-  return run_directory.begin(request, digest, IMAGES)
+  digests = {'data_digest': digest, 'weights_digest': of_weights}
+  return run_directory.begin(request, digests, IMAGES)
 
 
 def refused(kind, match, **more):
@@ -377,8 +378,11 @@ def test_one_process_at_a_time_and_always_the_same_experiment_and_data(tmp_path)
     pass
   with refused(UsageError, 'trained on other data'), begin(run, 'another digest'):
     pass
+  with refused(UsageError, 'began with other weights'), begin(run, of_weights='any'):
+    pass
   with begin(run):
     saved = files.read_json(run / run_directory.CONFIG)
+  assert 'weights_digest' not in saved
   (earlier,) = saved['earlier']
   assert earlier['command'] == f'python launch.py --workdir={run}'
 

@@ -1,0 +1,132 @@
+"""A run that starts from the weights of a file."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax.core import files, weights
+from moon_jax.core.errors import UsageError
+from tests.run_directories import TINY
+
+# So small that it moves no weight: float32 has no number between.
+STILL = {'optimizer.learning_rate': 1e-30, 'num_rounds': 1}
+
+
+@pytest.fixture(autouse=True, scope='module')
+def quick(quick_runs):
+  """These runs draw no pictures."""
+
+
+def config(**changes):
+  changes = {name.replace('__', '.'): value for name, value in changes.items()}
+  return moon_jax.load_config(
+    'configs/base.py', TINY | {'algorithm': 'fedavg'} | changes
+  )
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """What a run has learned, and its file."""
+  folder = tmp_path_factory.mktemp('trained')
+  rate = {'optimizer.learning_rate': 0.1}
+  run = moon_jax.run(config(num_rounds=3, seed=1, **rate), folder / 'run')
+  run.model.save(folder / 'x.npz')
+  return run, folder / 'x.npz'
+
+
+def test_the_first_test_is_the_last_of_the_other_run(trained, tmp_path):
+  run, path = trained
+  still = {'initial_weights': str(path), **STILL}
+  again = moon_jax.run(config(**still), tmp_path / 'again')
+  wanted = run.metrics[-1]['test_accuracy']
+  assert again.metrics[0]['test_accuracy'] == wanted
+  np.testing.assert_allclose(
+    again.metrics[0]['test_loss'], run.metrics[-1]['test_loss'], rtol=1e-6
+  )
+  drawn = moon_jax.run(config(**STILL), tmp_path / 'drawn')
+  assert drawn.metrics[0]['test_accuracy'] != wanted
+  saved = files.read_json(tmp_path / 'again' / 'config.json')
+  assert saved['weights_digest'] == files.sha256(path)
+
+
+@pytest.mark.parametrize('tier', ['device', 'disk'])
+def test_who_never_trained_has_the_weights_of_the_file(tier, trained, tmp_path):
+  own = {'algorithm': 'solo', 'execution.client_store': tier, 'num_rounds': 1}
+  path = str(shutil.copy(trained[1], tmp_path / 'x.npz'))
+  run = moon_jax.run(config(initial_weights=path, **own), tmp_path / 'run')
+  (absent, *_) = sorted(set(range(10)) - set(run.metrics[0]['clients']))
+  found = weights.flat(moon_jax.load(run.workdir, client=absent).variables)
+  wanted = weights.read_weights(path)
+  for name in wanted:
+    np.testing.assert_array_equal(found[name], wanted[name])
+  if tier == 'disk':
+    (tmp_path / 'x.npz').unlink()
+    with pytest.raises(UsageError, match=r'initial_weights: .* must be a file'):
+      moon_jax.load(run.workdir, client=absent)
+
+
+def test_another_file_is_another_experiment(trained, tmp_path):
+  path = tmp_path / 'x.npz'
+  shutil.copy(trained[1], path)
+  given = {'initial_weights': str(path), **STILL}
+  moon_jax.run(config(**given), tmp_path / 'run')
+  arrays, about = weights.read(path)
+  weights.write(path, {k: a + np.float32(1) for k, a in arrays.items()}, about)
+  with pytest.raises(UsageError, match='began with other weights than this'):
+    moon_jax.run(config(**given | {'num_rounds': 2}), tmp_path / 'run')
+  with pytest.raises(UsageError, match=r'initial_weights: .* -> '):
+    moon_jax.run(config(**STILL), tmp_path / 'run')
+
+
+def lacks(arrays):
+  del arrays['params/encoder/bias'], arrays['params/encoder/kernel']
+
+
+def has_more(arrays):
+  arrays['params/a'] = arrays['params/z'] = np.zeros(2, np.float32)
+
+
+def has_another_shape(arrays):
+  arrays['params/classifier/kernel'] = np.zeros((64, 7), np.float32)
+  arrays['params/classifier/bias'] = np.zeros(7, np.float32)
+
+
+def is_double(arrays):
+  arrays |= {name: array.astype(np.float64) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    (lacks, r'its params/encoder/bias is missing, must be float32 \[128\]'),
+    (has_more, r'its params/a is float32 \[2\], must be left out'),
+    (has_another_shape, r'params/classifier/bias is float32 \[7\], must be .* \[10\]'),
+    (is_double, r'params/classifier/bias is float64 \[10\], must be float32 \[10\]'),
+  ],
+)
+def test_a_file_of_another_network_is_one_line(change, words, trained, tmp_path):
+  arrays = weights.read_weights(trained[1])
+  change(arrays)
+  weights.write(tmp_path / 'x.npz', arrays, {})
+  refused(tmp_path / 'x.npz', f'is of another network: .*{words}', tmp_path)
+
+
+def refused(path, words, tmp_path):
+  with pytest.raises(UsageError, match=rf'^--config\.initial_weights.*{words}') as told:
+    moon_jax.run(config(initial_weights=str(path), **STILL), tmp_path / 'run')
+  assert '\n' not in str(told.value)
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('name', ['none.npz', 'x.pt', 'x' * 400 + '.npz', 'torn.npz'])
+def test_what_is_no_file_of_weights_is_one_line(name, tmp_path):
+  if name == 'torn.npz':
+    (tmp_path / name).write_bytes(b'PK')
+  refused(tmp_path / name, r'must be a file that ends|cannot be read', tmp_path)
+
+
+def test_a_run_directory_is_told_how_to_become_a_file(trained, tmp_path):
+  words = r'is a folder; .* python -m moon_jax\.export .*run --output=FILE'
+  refused(trained[0].workdir, words, tmp_path)
