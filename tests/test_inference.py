@@ -20,13 +20,20 @@ from moon_jax.engine import tiers
 from moon_jax.predict import command as predict_lib
 from moon_jax.predict import inference
 from moon_jax.runner import checkpoint, loop
+from moon_jax.train import examined
 from tests import world
 from tests.processes import ROOT, contents, launch
 
 # Enough to learn something: a model of chance accuracy would hide other weights.
 FLAGS = ('--config.num_rounds=4', '--config.data.limit=700')
 LEARNED = 0.4
-OWN_MODELS = ('solo', 'centralized', 'decentralized_fedavg', 'decentralized_moon')
+OWN_MODELS = (
+  'solo',
+  'centralized',
+  'fedproto',
+  'decentralized_fedavg',
+  'decentralized_moon',
+)
 
 
 def run_in(folder, *flags):
@@ -117,7 +124,9 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
     checkpoints.save(state._replace(round=np.int32(3)))
   # The newest is damaged: what is loaded is the one before, and nothing is set aside.
   (tmp_path / '3/manifest.json').write_text('{')
-  made = world.make(algorithm, batch_norm=batch_norm)
+  made = examined.bound(
+    world.make(algorithm, batch_norm=batch_norm), world.network('mlp_bn')
+  )
   for client in (0, 2):
     like = jax.eval_shape(lambda: state)
     loaded = checkpoint.newest(tmp_path, like, client, first=None)
