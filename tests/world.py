@@ -308,7 +308,7 @@ def run(
   if chosen.needs:
     everyone = plans.rows(np.arange(len(plans.sizes)))
     counts = [np.bincount(data(model)[2][rows], minlength=4) for rows in everyone]
-    known = clients.known_of(chosen.needs, np.array(counts))
+    known = clients.known_of(chosen.needs, np.array(counts), np.zeros(0, int))
     plans = dataclasses.replace(plans, known=known)
   num_clients = len(plans.sizes)
   state = state_of(chosen, model, num_clients, plans.num_devices)

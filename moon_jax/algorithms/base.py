@@ -44,6 +44,12 @@ def uploaded_model(function: OfModel, upload: Upload) -> Upload:
   return upload._replace(weighted=function(upload.weighted))
 
 
+def model_and_more(function: OfModel, upload: Upload) -> Upload:
+  """`map_uploaded` of who sends more in the weighted part than its field `model`."""
+  sent = upload.weighted
+  return upload._replace(weighted=sent._replace(model=function(sent.model)))
+
+
 def no_model(function: OfModel, sent: PyTree) -> PyTree:
   """(function of a model, what is sent) -> what is sent: no model is in it."""
   return sent
@@ -83,7 +89,8 @@ class Algorithm(NamedTuple):
     broadcast: server -> what every client of the cohort receives.
     map_received: (function, received) -> what is received, with the function's result
       in place of every model in it.
-    map_uploaded: (function, Upload) -> the Upload, likewise.
+    map_uploaded: (function, Upload) -> the Upload, likewise. An attack replaces these
+      models; one that holds changes in place of parameters needs a `check` against it.
     share: memory -> the model that a client sends to its neighbours; None if it has
       none.
     mixed: (memory, weighted mean of what it and its neighbours share, cohort size /

@@ -65,10 +65,6 @@ def fedexp(
     moved = tree.subtract(trained['params'], task.received['params'])
     return Upload(weighted=Sent(trained, tree.squared_norm(moved))), task.memory
 
-  def map_uploaded(function, upload):
-    sent = upload.weighted
-    return upload._replace(weighted=sent._replace(model=function(sent.model)))
-
   def aggregate(server, mean, participation, scalars):
     model, moved = mean.weighted
     start, pace = server.variables['params'], server.memory
@@ -93,7 +89,7 @@ def fedexp(
     # Of the round before: this one's is known at its end.
     scalars=lambda given, pace: given | {'eta_g': pace.eta_g},
     upload=upload,
-    map_uploaded=map_uploaded,
+    map_uploaded=base.model_and_more,
     aggregate=aggregate,
     evaluated=evaluated,
   )

@@ -77,10 +77,6 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
     sent = Normalised(trained | {'params': direction}, pace)
     return Upload(weighted=sent), task.memory
 
-  def map_uploaded(function, upload):
-    sent = upload.weighted
-    return upload._replace(weighted=sent._replace(model=function(sent.model)))
-
   def aggregate(server, mean, participation, scalars):
     model, pace = mean.weighted
     step = jax.tree.map(lambda leaf: pace * leaf, model['params'])
@@ -96,6 +92,6 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
     bypass=bypass,
     after_step=after_step,
     upload=upload,
-    map_uploaded=map_uploaded,
+    map_uploaded=base.model_and_more,
     aggregate=aggregate,
   )

@@ -91,9 +91,7 @@ def mofedsam(
     init_server=lambda variables: jax.tree.map(jnp.zeros_like, variables['params']),
     broadcast=lambda server: server,
     map_received=base.model_in_server,
-    map_uploaded=lambda function, upload: upload._replace(
-      weighted=upload.weighted._replace(model=function(upload.weighted.model))
-    ),
+    map_uploaded=base.model_and_more,
     download=lambda received, memory: received.variables,
     begin=lambda received, memory: Path(jnp.zeros(()), jnp.zeros(())),
     correct=correct,

@@ -120,9 +120,19 @@ def _resnet_of(depth):
   return _part('model', f'resnet{depth}', where, title, _NORMALIZED, **more)
 
 
+def _of_models(valid):
+  """Attackers replace the model that they send."""
+  if valid['algorithm'] == 'fednova':
+    yield (
+      f'--config.attack.name={valid["attack.name"]} changes the model that a client '
+      'sends, and those of --config.algorithm=fednova send how they moved: of the '
+      'attacks only label_flip is for it.'
+    )
+
+
 def _attack(name, title):
-  where = f'algorithms.wrappers.attack:{name}'
-  return _part('attack', name, where, title, _ATTACKING | {'sending'})
+  where, traits = f'algorithms.wrappers.attack:{name}', _ATTACKING | {'sending'}
+  return _part('attack', name, where, title, traits, check=_of_models)
 
 
 OTHERS = (

@@ -110,10 +110,10 @@ def build(
   split, tests = own_tests.taken(config, data, whole, partition_seed(config), **need)
   given = data, split, network, algorithm, backend, min_steps
   mesh, planner, stream, memory = planned(config, *given)
-  owners = whole, split, planner.attackers
-  train, class_counts = _of_clients(config, data, owners, see, stream, mesh)
+  owners = whole, split, clients.flipping(config.attack.name, planner.attackers)
+  train, class_counts = _of_clients(data, owners, see, stream, mesh)
   with blamed(catalog.part('algorithm', config.algorithm)):
-    known = clients.known_of(algorithm.needs, class_counts)
+    known = clients.known_of(algorithm.needs, class_counts, owners[-1])
   whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
   return Experiment(
     config=config,
@@ -160,14 +160,14 @@ def _split(data, examples, mesh, clients=None) -> device.DeviceSplit:
 
 
 def _of_clients(
-  config, data, owners, see, stream, mesh
+  data, owners, see, stream, mesh
 ) -> tuple[device.TrainSplit, np.ndarray]:
   """The training split on the devices, as its owners see it, and their class counts."""
-  whole, split, attackers = owners  # with and without what tests a client alone
+  whole, split, flipping = owners  # with and without what tests a client alone
   if stream:
     return stream.shape(mesh), data.stored.class_counts
   images, labels = see(data.train_images, whole), data.train_labels
-  taught = clients.taught(config.attack.name, data, split, attackers)
+  taught = clients.taught(data, split, flipping)
   owners = devices.replicate((split.indices, split.offsets.astype(np.int32)), mesh)
   train = device.TrainSplit(_split(data, (images, taught), mesh), *owners)
   return train, partition.class_counts(split, labels, data.num_classes)

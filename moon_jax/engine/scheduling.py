@@ -101,7 +101,7 @@ def _differing(config: Config, sizes: np.ndarray) -> tuple[int, dict[str, Any]]:
     )
   part = catalog.part('availability', value('availability.name'))
   available = part.build(clients.Available, sizes, **catalog.options(part.kind, flat))
-  clients.require_enough(available, size)
+  clients.require_enough(available, size, config.num_rounds)
   partial = value('stragglers.send') == 'partial'
   attacking = None
   if catalog.used('attack.fraction', flat):

@@ -91,9 +91,9 @@ def _alike(present: np.ndarray) -> np.ndarray:
   return present / max(present.sum(), 1)
 
 
-def require_enough(available: Available, size: int) -> None:
-  """Raises UsageError unless every round has as many clients as it needs."""
-  for index in range(available.period):
+def require_enough(available: Available, size: int, num_rounds: int) -> None:
+  """Raises UsageError unless every round of a run has as many clients as it needs."""
+  for index in range(min(available.period, num_rounds)):
     chances = available.of_round(index)
     if chances is not None and (there := np.count_nonzero(chances)) < size:
       raise UsageError(
@@ -158,29 +158,32 @@ def steps_of_round(
   return steps
 
 
+def flipping(attack: str, attacking: np.ndarray | None) -> np.ndarray:
+  """Ids of the attackers [F] or None who flip labels."""
+  flips = attacking is not None and attack == 'label_flip'
+  return attacking if flips else np.zeros(0, int)
+
+
 def known_of(
-  needs: frozenset[str], class_counts: np.ndarray
+  needs: frozenset[str], class_counts: np.ndarray, flipping: np.ndarray
 ) -> dict[str, np.ndarray] | None:
   """What clients are told of their data, name -> [N, ...]; see `Algorithm.needs`.
 
   Args:
     needs: which names.
-    class_counts: [N, Y] training examples of each client and class.
+    class_counts: [N, Y] training examples of each client and class, as labelled.
+    flipping: ids of those who flip labels: theirs are counts of what they train on.
   """
-  sizes = class_counts.sum(1)
-  every = {'class_counts': class_counts, 'relative_size': sizes / sizes.mean()}
+  sizes, counts = class_counts.sum(1), class_counts.copy()
+  counts[flipping] = class_counts[flipping, ::-1]
+  every = {'class_counts': counts, 'relative_size': sizes / sizes.mean()}
   return {name: every[name] for name in sorted(needs)} or None
 
 
-def taught(
-  attack: str, data: Dataset, split: Partition, attacking: np.ndarray | None
-) -> np.ndarray:
+def taught(data: Dataset, split: Partition, flipping: np.ndarray) -> np.ndarray:
   """[M] the labels that clients train on: y, of one that flips labels Y - 1 - y."""
-  labels = data.train_labels
-  if attacking is None or attack != 'label_flip':
-    return labels
-  rows = np.concatenate([np.zeros(0, int), *split.rows(attacking)])
-  labels = labels.copy()
+  rows = np.concatenate([np.zeros(0, int), *split.rows(flipping)])
+  labels = data.train_labels.copy()
   labels[rows] = data.num_classes - 1 - labels[rows]
   return labels
 

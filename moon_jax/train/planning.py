@@ -151,9 +151,8 @@ class Planner:
 
   def with_second(self, epochs: int | None) -> 'Planner':
     """With a second local training of so many epochs; None is as many as the first."""
-    epochs = epochs or self.local_epochs
-    how = {'local_epochs': epochs, 'purpose': Purpose.SECOND}
-    how |= {'min_steps': 0, 'local_epochs_min': 0}
+    how = {'min_steps': 0, 'purpose': Purpose.SECOND}
+    how |= {'local_epochs': epochs, 'local_epochs_min': 0} if epochs else {}
     return dataclasses.replace(self, second=dataclasses.replace(self, **how))
 
   def real_steps(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:

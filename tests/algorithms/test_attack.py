@@ -121,6 +121,11 @@ def test_where_nobody_attacks_the_mean_is_that_of_what_they_trained():
     np.testing.assert_allclose(found.variables['params'][name], mean, atol=1e-6)
 
 
+def test_the_mean_of_nobody_is_not_finite_as_without_an_attack():
+  _, found = aggregated('ipm', uploads([3, *[NOBODY] * 6], range(7)), epsilon=0.5)
+  assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(found))
+
+
 def test_if_all_attack_they_send_what_they_trained():
   _, found = aggregated('alie', uploads([3] * 7))
   _, honest = aggregated('alie', uploads([NOBODY] * 7))

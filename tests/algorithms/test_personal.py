@@ -181,6 +181,16 @@ def test_the_second_training_draws_batches_of_its_own():
   assert dataclasses.replace(plans, second=None).plan(1).second is None
 
 
+def test_the_second_training_has_as_many_epochs_as_the_first_or_its_own():
+  plans = dataclasses.replace(world.planner(), local_epochs=5, local_epochs_min=1)
+  clients = np.arange(len(plans.sizes))
+  drawn = plans.steps_of_round(0, clients)
+  assert (drawn < plans.real_steps()).any()
+  for epochs, steps in ((None, drawn), (3, plans.real_steps() // 5 * 3)):
+    second = plans.with_second(epochs).second
+    np.testing.assert_array_equal(second.steps_of_round(0, clients), steps)
+
+
 def test_ditto_by_hand():
   # L = (v - 4)^2 / 2, w = 0 and eta 0.1: v is 0.4 after a step, and after two 0.76,
   # 0.72 and 0.64 for lambda 0, 1 and 3. From v = 1 and w = 2 it is 1.4 and 1.72.

@@ -118,6 +118,12 @@ KRUM = {'krum.num_byzantine': 4}
       '--config.fednova.tau_eff=steps is for the proximal variant',
       {'fednova.tau_eff': 'steps', 'fednova.mu': 0.1},
     ),
+    (
+      'fednova',
+      {'attack.name': 'alie'},
+      '--config.attack.name=alie changes the model that a client sends, and those',
+      {'attack.name': 'label_flip'},
+    ),
     ('dco_moon', DCO, '--config.dco_moon.mu=0.0 must', {'dco_moon.mu': 0.0}),
     (
       'sa_moon',

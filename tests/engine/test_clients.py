@@ -94,10 +94,11 @@ def test_groups_take_turns():
   for index in range(9):
     group = set(range(index % 3, 7, 3))
     assert set(chosen(available, index, 2, 7)) <= group
-  clients.require_enough(available, 2)
+  clients.require_enough(available, 2, 9)
   message = 'In round 2 2 clients are available, and a round needs 3: lower'
   with pytest.raises(UsageError, match=message):
-    clients.require_enough(available, 3)
+    clients.require_enough(available, 3, 2)
+  clients.require_enough(available, 3, 1)
 
 
 def test_clients_come_in_proportion_to_their_examples():
@@ -121,7 +122,7 @@ def test_a_trace_by_hand_begins_again(tmp_path):
   available = clients.trace(np.ones(4), path=str(path))
   found = [chosen(available, index, 2, 4) for index in range(6)]
   assert found == [[0, 2], [0, 1], [0, 2]] * 2
-  clients.require_enough(available, 2)
+  clients.require_enough(available, 2, 9)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def test_what_leaves_nothing_to_do_is_one_line(changes, message):
 def test_an_attacker_that_flips_labels_trains_on_them():
   config = validate(
     {
-      'algorithm': 'fedavg',
+      'algorithm': 'fedlc',
       'attack.name': 'label_flip',
       'attack.fraction': 0.2,
       'data.limit': 300,
@@ -213,6 +214,12 @@ def test_an_attacker_that_flips_labels_trains_on_them():
   np.testing.assert_array_equal(found[mine], 9 - given[mine])
   np.testing.assert_array_equal(found[others], given[others])
   assert 0 < len(mine) < 300
+  # FedLC's margins are of what a client trains on; a picture shows the data.
+  np.testing.assert_array_equal(built.class_counts, honest.class_counts)
+  counts = [
+    np.bincount(found[rows], minlength=10) for rows in built.split.rows(range(10))
+  ]
+  np.testing.assert_array_equal(built.planner.known['class_counts'], counts)
 
 
 def test_records_name_who_is_late_and_who_attacks(tmp_path):

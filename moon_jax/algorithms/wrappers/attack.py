@@ -154,7 +154,12 @@ def _those_of(sent: PyTree, params: PyTree) -> PyTree:
 
 
 def _averaged(uploads) -> Upload:
-  """The mean that a server gets of uploads which it does not ask for."""
-  weights = jnp.where(uploads.counted, uploads.weights, 0.0)
-  weighted = tree.weighted_sum(uploads.stacked.weighted, weights / jnp.sum(weights))
-  return Upload(weighted, _mean(uploads.stacked.uniform, uploads.counted))
+  """The mean that a server gets of uploads which it does not ask for; NaN of nobody."""
+  counted = jnp.float32(uploads.counted)
+
+  def mean(stacked, weights):
+    # Divided last: XLA takes 0 / 0 times a leaf for 0 where the first is a bool.
+    total, sums = jnp.sum(weights), tree.weighted_sum(stacked, weights)
+    return jax.tree.map(lambda leaf: leaf / total, sums)
+
+  return Upload(*map(mean, uploads.stacked, (counted * uploads.weights, counted)))
