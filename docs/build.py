@@ -10,6 +10,7 @@ In the template a line of its own
   @compare FILE: A B ...       A less each of the others, paired by seed
   @figure NAME FILE: VARIANT ...      their curves side by side, results/NAME.png
   @sweep NAME KNOB FILE: VARIANT ...  their accuracy over a knob, results/NAME.png
+  @attacks NAME FILE: VARIANT ...     the same over the attackers, results/NAME.png
   @tsne FILE: VARIANT ...      what their global models tell apart
   @curve ALGORITHM ROUND       its differences to FedAvg over beta (docs/curve.py)
   @partitions ROUND            deviations over partitions, and within one
@@ -180,6 +181,26 @@ class _Pictures:
     drawing = functools.partial(draw.over_knob, knob=knob)
     return self._picture(name, points, drawing, f'accuracy over {knob}')
 
+  def attacks(self, name: str, given: Sequence[Row]) -> list[str]:
+    """Their mean of five tests over the fraction of attackers: a panel an attack.
+
+    The last words of a variant's setting are its rule. Who has no attack is 0 of each.
+    """
+    found = []
+    for row in given:
+      if of_row := row.estimate(5):
+        attack, share = (row.runs[0].knobs[f'attack.{n}'] for n in ('name', 'fraction'))
+        rule = row.variant.setting.rpartition(', ')[2]
+        honest = attack == 'none'
+        point = 0.0 if honest else share, of_row.mean, of_row.std or 0.0
+        found.append((attack, rule, point))
+    panels = {attack: {} for attack, *_ in found if attack != 'none'}
+    for attack, rule, point in found:
+      for panel in panels if attack == 'none' else (attack,):
+        panels[panel].setdefault(rule, []).append(point)
+    words = 'accuracy over the fraction of attackers'
+    return self._picture(name, panels, draw.under_attack, words)
+
   def _picture(
     self, name: str, shown: Mapping, drawing: Callable, words: str
   ) -> list[str]:
@@ -252,10 +273,11 @@ def _maker(line: str, pictures: _Pictures) -> tuple[Callable, str]:
   """What makes lines of rows, and 'FILE: VARIANT ...', of which rows."""
   before, _, names = line.partition(':')
   word, *own = before.split()
-  made = {**_MADE, 'figure': pictures.figure, 'sweep': pictures.sweep}.get(word[1:])
+  drawn = {name: getattr(pictures, name) for name in ('figure', 'sweep', 'attacks')}
+  made = {**_MADE, **drawn}.get(word[1:])
   if made is None:
     raise UsageError(f'experiments.in.md: there is no {word!r}.')
-  wanted = {'figure': 2, 'sweep': 3}.get(word[1:], 1)
+  wanted = {'figure': 2, 'sweep': 3, 'attacks': 2}.get(word[1:], 1)
   if len(own) != wanted or not names.split():
     raise UsageError(f'experiments.in.md: {word} has another form than in {line!r}.')
   *first, file = own

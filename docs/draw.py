@@ -1,4 +1,4 @@
-"""Draws the runs of a table: side by side, over a knob, and what a model sees."""
+"""Draws runs: side by side, over a knob, under attack, and what a model sees."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -68,6 +68,28 @@ def over_knob(path: pathlib.Path, points: Points, *, knob: str, digest: str) -> 
   panel.set(xlabel=knob, ylabel='%')
   panel.legend(frameon=False, fontsize=9)
   plots.open_frame(panel)
+  _save(path, figure, digest)
+
+
+def under_attack(path: pathlib.Path, panels: Mapping[str, Points], digest: str) -> None:
+  """Draws accuracies in per cent over the fraction of attackers as a PNG.
+
+  Args:
+    path: where to.
+    panels: attack -> server rule -> fraction, mean, deviation or 0.
+    digest: see `side_by_side`.
+  """
+  figure = Figure(figsize=(4.4 * len(panels), 4), layout='constrained')
+  axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+  for panel, (attack, rules) in zip(axes, panels.items(), strict=True):
+    for number, (rule, given) in enumerate(rules.items()):
+      x, mean, std = np.transpose(sorted(given))
+      look = {'color': plots.PALETTE[number], 'marker': 'os^D'[number % 4]}
+      panel.errorbar(100 * x, mean, yerr=std, label=rule, linewidth=1.2, **look)
+    panel.set(title=attack.upper(), xlabel='attackers, % of clients')
+    plots.open_frame(panel)
+  axes[0].set(ylabel='test accuracy, %', ylim=(0, None))
+  axes[0].legend(frameon=False, fontsize=9)
   _save(path, figure, digest)
 
 

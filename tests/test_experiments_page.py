@@ -207,6 +207,34 @@ def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, monkeypatch):
   np.testing.assert_allclose(points['train accuracy'], [(0.1, 60, 0)], rtol=1e-6)
 
 
+def test_who_has_no_attack_is_the_first_point_of_each(docs, tmp_path, monkeypatch):
+  names = 'mean', 'alie_0.2_mean', 'ipm_0.3_mean', 'ipm_0.1_krum'
+  write_template(docs, f'@attacks broken attacks: {" ".join(names)}')
+  drawn, given = draw.under_attack, []
+
+  def spy(*words, **named):
+    given.append(words)
+    drawn(*words, **named)
+
+  monkeypatch.setattr(draw, 'under_attack', spy)
+  length, runs = f'--config.num_rounds={NUM_ROUNDS}', []
+  for last, name in zip((0.75, 0.5, 0.25, 0.125), names, strict=True):
+    choice = f'configs/attacks.py:{name}'
+    runs.append(finished(tmp_path, name, last, length, choice=choice))
+  text = add(docs, *runs)
+  words = 'accuracy over the fraction of attackers'
+  assert text == f'![broken: {words}](results/broken.png)\n'
+  assert build.page(docs) == text
+  ((_, panels),) = given
+  assert panels == {
+    'alie': {'mean': [(0.0, 75.0, 0.0), (0.2, 50.0, 0.0)]},
+    'ipm': {
+      'mean': [(0.0, 75.0, 0.0), (0.3, 25.0, 0.0)],
+      'Krum': [(0.1, 12.5, 0.0)],
+    },
+  }
+
+
 def test_a_t_sne_is_kept_of_the_model_after_the_last_round(docs, tmp_path, capsys):
   write_template(docs, '@tsne moon_cvpr21: fedavg')
   assert build.page(docs) == 't-SNE: not run.\n'
@@ -257,6 +285,7 @@ def assert_refused(docs, words):
     ('@table moon_cvpr21 fedavg', '@table has another form'),
     ('@figure moon_cvpr21: fedavg', '@figure has another form'),
     ('@sweep mu moonflower: mu_1', '@sweep has another form'),
+    ('@attacks attacks: mean', '@attacks has another form'),
     ('@sweep a moon.nu moonflower: mu_1', r"no knob 'moon.nu'\. Did you mean"),
     ('{{last cifar10_moon_seed7}}', r'there is no \{\{last cifar10_moon_seed7\}\}'),
     ('{{first one}}', r'there is no \{\{first one\}\}'),
