@@ -95,6 +95,62 @@ def test_pixels_of_pfllib_mean_the_same_for_all(scale, tmp_path):
   assert np.unique(data.train_images[4:]).tolist() == [3]
 
 
+def in_colour(found):
+  """The federation in three colours, the third of them inverted."""
+  return {
+    split: {name: (np.stack([x, x, 255 - x], -1), y) for name, (x, y) in users.items()}
+    for split, users in found.items()
+  }
+
+
+LEAF_ROWS = {
+  'whole numbers': lambda x: x,
+  'rows of rows': lambda x: x.reshape(-1, 8, 8),
+  'a channel': lambda x: (x / 255).reshape(-1, 8, 8, 1),
+}
+
+
+@pytest.mark.parametrize('rows', LEAF_ROWS.values(), ids=LEAF_ROWS)
+def test_images_of_leaf_may_have_another_form(rows, tmp_path):
+  data = load(layouts.leaf(tmp_path, FOUND, rows))
+  check(data, layouts.together(FOUND))
+
+
+def test_images_of_leaf_may_have_colours(tmp_path):
+  found = in_colour(FOUND)
+  data = load(layouts.leaf(tmp_path, found))
+  assert data.train_images.shape[1:] == (8, 8, 3)
+  images, labels = map(np.concatenate, zip(*found['train'].values(), strict=True))
+  assert as_rows(data.train_images, data.train_labels) == as_rows(images, labels)
+
+
+KERAS = {
+  'labels in a column': lambda x, y: (x, y[:, None]),
+  'no channel': lambda x, y: (x[..., 0], y),
+  'labels of a byte': lambda x, y: (x, y.astype(np.uint8)),
+  'text': lambda x, y: (x, np.array(NAMES)[y]),
+}
+
+
+@pytest.mark.parametrize('change', KERAS.values(), ids=KERAS)
+def test_arrays_of_keras_may_have_another_form(change, tmp_path):
+  given = layouts.keras(tmp_path, FOUND)
+  whole = dict(np.load(tmp_path / 'set.npz'))
+  for one in ('train', 'test'):
+    whole[f'x_{one}'], whole[f'y_{one}'] = change(whole[f'x_{one}'], whole[f'y_{one}'])
+  np.savez(tmp_path / 'set.npz', **whole)
+  check(load(given), layouts.together(FOUND))
+
+
+def test_arrays_of_medmnist_may_have_colours(tmp_path):
+  given = layouts.medmnist(tmp_path, FOUND)
+  whole = dict(np.load(tmp_path / 'set.npz'))
+  for one in ('train_images', 'test_images'):
+    whole[one] = np.concatenate([whole[one], whole[one] + 10, whole[one] + 20], -1)
+  np.savez(tmp_path / 'set.npz', **whole)
+  check(load(given), layouts.together(FOUND, channels=3))
+
+
 # --- folders of images ----------------------------------------------------------------
 
 
