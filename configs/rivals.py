@@ -19,7 +19,8 @@ TITLES = {
   'moon': 'MOON, mu 1',
   'moon_l2': 'MOON with l2',
   'fedntd': 'FedNTD',
-  'feddecorr': 'FedDecorr',
+  'feddecorr': "FedDecorr, its code's scale",
+  'feddecorr_equation': "FedDecorr, its paper's scale",
   'fedlc': 'FedLC',
   'fedrs': 'FedRS',
   'fedsam': 'FedSAM',
@@ -34,7 +35,11 @@ TITLES = {
   'ditto': 'Ditto',
   'solo': 'SOLO',
 }
-_MORE = {'moon': {'moon.mu': 1.0}, 'fedbabu': {'fine_tune_epochs': 5}}
+_MORE = {
+  'feddecorr_equation': {'algorithm': 'feddecorr', 'feddecorr.scale': 'equation'},
+  'moon': {'moon.mu': 1.0},
+  'fedbabu': {'fine_tune_epochs': 5},
+}
 
 VARIANTS = {
   name: Variant(title, '', {'algorithm': name} | _MORE.get(name, {}))
