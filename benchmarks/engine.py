@@ -129,7 +129,8 @@ def _step(built, state):
     return training.represent(received, memory, batch.images, batch.mask, key)
 
   def step(references, batch):
-    start = training.start(plan.clients[0], received, memory, scalars, batch)
+    known = tree.gather(plan.known, 0)
+    start = training.start(plan.clients[0], received, memory, scalars, batch, known)
     return training.step(start, references, received, scalars, batch, jax.random.key(0))
 
   once = programs.represent_once(built, training, state)
