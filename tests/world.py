@@ -307,7 +307,8 @@ def run(
   plans, chosen = plans or planner(), make(algorithm, **options)
   if chosen.needs:
     everyone = plans.rows(np.arange(len(plans.sizes)))
-    counts = [np.bincount(data(model)[2][rows], minlength=4) for rows in everyone]
+    labels = np.asarray(data_of(0, train_split(model)).examples.labels)
+    counts = [np.bincount(labels[rows], minlength=NUM_CLASSES) for rows in everyone]
     known = clients.known_of(chosen.needs, np.array(counts), np.zeros(0, int))
     plans = dataclasses.replace(plans, known=known)
   num_clients = len(plans.sizes)

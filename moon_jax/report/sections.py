@@ -161,7 +161,7 @@ def _by_class(looked_at: Sequence[Model]) -> Iterator[Table]:
       [{'class': n, 'images': c} for n, c in zip(names, counts, strict=True)],
     )
     for model in models:
-      key = model.run.name
+      key = f'accuracy_{model.run.name}'  # no key of another column
       heads[key] = f'{model.series.label}, seed={model.run.knobs["seed"]}, %'
       for row, right in zip(rows, np.diag(model.features.confusion), strict=True):
         row[key] = right / row['images'] if row['images'] else None

@@ -72,7 +72,7 @@ def test_the_accuracy_for_each_class_is_that_of_its_test_images(folder, tmp_path
     f'{100 * right[labels == 3].mean():.2f}',
   ]
   assert table.columns[2].heading == 'FedAvg, seed=0, %'
-  each = [row[str(named)] for row in table.rows]
+  each = [row[f'accuracy_{named}'] for row in table.rows]
   wanted = [right[labels == digit].mean() for digit in range(10)]
   assert each == pytest.approx(wanted)
   assert len(set(each)) > 1
