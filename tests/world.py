@@ -345,7 +345,8 @@ def of_client(stacked, client):
 
 
 def largest_difference(a, b):
-  """The largest absolute difference of two trees with the same leaves."""
+  """The largest absolute difference of two trees with the same leaves; NaN of a NaN."""
   pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
   wide = ((np.asarray(x, np.float64), np.asarray(y, np.float64)) for x, y in pairs)
-  return max(float(np.max(np.abs(x - y))) for x, y in wide)
+  # Not `max`, which passes over a NaN behind a number.
+  return float(np.max([np.max(np.abs(x - y)) for x, y in wide]))

@@ -89,14 +89,20 @@ def aggregated(name, sent, **changes):
   return server, jax.jit(wrapped.aggregate)(server, sent, np.float32(1), scalars)
 
 
-@pytest.mark.parametrize('name', ['sign_flip', 'ipm', 'alie'])
-def test_the_server_gets_the_mean_of_what_the_reference_sends(name):
-  draws = [NOBODY, 3, NOBODY, NOBODY, 4, NOBODY, 5]
-  sent = uploads(draws, left_out=(0, 6))  # an honest one, and an attacker
+@pytest.mark.parametrize(
+  # An honest one and an attacker, or the attacker alone: ALIE's z is 0.43 and 0, and
+  # with the attacker among those who attack it would be 0.43 and 0.67.
+  ('name', 'left_out'),
+  [('sign_flip', (0, 6)), ('ipm', (0, 6)), ('alie', (0, 6)), ('alie', (6,))],
+)
+def test_the_server_gets_the_mean_of_what_the_reference_sends(name, left_out):
+  draws = [NOBODY, 0, NOBODY, NOBODY, 4, NOBODY, 5]
+  sent = uploads(draws, left_out)
   server, found = aggregated(name, sent, **world.ATTACKS[name])
-  kept = [1, 2, 3, 4, 5]
+  kept = [client for client in range(7) if client not in left_out]
   own = [jax.tree.map(lambda x, k=k: x[k], sent.stacked.weighted) for k in kept]
-  given = [one['params'] for one in own], server.variables['params'], [0, 3]
+  attacking = [kept.index(1), kept.index(4)]
+  given = [one['params'] for one in own], server.variables['params'], attacking
   numbers = world.ATTACKS[name]
   changed = attacks.sent(*given, getattr(attacks, name), **numbers)
   weights = sent.weights[kept] / sent.weights[kept].sum()

@@ -69,7 +69,7 @@ def wanted(model='mlp', plans=None, **more):
 
 def models_of(chosen, state):
   if chosen.personal:
-    return state.clients
+    return chosen.personal(state.server, state.clients)
   return chosen.evaluated(state.server, state.clients)
 
 
@@ -148,7 +148,7 @@ def test_fedbn_equals_the_reference():
 @pytest.mark.parametrize('epochs', [1, 3])
 def test_ditto_equals_the_reference(epochs):
   chosen = build('ditto', lam=0.7, epochs=epochs, learning_rate=0.02)
-  plans = planner(epochs)
+  plans = planner(chosen.second.epochs)
   history = run(chosen, plans=plans)
   own = [batches_of(plans.second, index) for index in range(NUM_ROUNDS)]
   rate = 0.02
