@@ -32,6 +32,25 @@ def test_local_epochs_are_uniform_and_each_clients_own():
   np.testing.assert_array_equal(again, rounds[7, [3, 1]])
 
 
+def test_the_late_train_a_uniform_part_and_each_its_own():
+  whole = np.array([4, 4, 1, 4])
+  given = {'seed': 0, 'clients': np.arange(4), 'epochs': (0, 1), 'steps': whole}
+  rounds = np.array(
+    [
+      clients.steps_of_round(round_index=index, late=np.array([0, 1, 2]), **given)
+      for index in range(300)
+    ]
+  )
+  numbers, counts = np.unique(rounds[:, :2], return_counts=True)
+  assert numbers.tolist() == [1, 2, 3]
+  # 200 each, standard deviation sqrt(600 * 2 / 9) = 11.5
+  assert np.abs(counts - 200).max() < 5 * 11.5
+  assert np.any(rounds[:, 0] != rounds[:, 1])
+  # One step of one, and who is in time does all; nothing given has changed.
+  assert (rounds[:, 2:] == [1, 4]).all()
+  assert whole.tolist() == [4, 4, 1, 4]
+
+
 @pytest.mark.parametrize('segment_steps', [0, 4])
 @pytest.mark.parametrize(
   'more', [EPOCHS, {'num_stragglers': 2, 'partial': True} | EPOCHS], ids=str
