@@ -24,8 +24,6 @@ def trained(two_rounds):
 
 @pytest.fixture(params=FORMATS)
 def exported(request, trained, tmp_path):
-  if request.param.endswith('safetensors'):
-    pytest.importorskip('safetensors')
   trained.save(tmp_path / request.param)
   return tmp_path / request.param
 

@@ -21,8 +21,6 @@ FORMATS = ('x.npz', 'x.safetensors')
 
 
 def written(path):
-  if path.suffix == '.safetensors':
-    pytest.importorskip('safetensors')
   weights.write(path, weights.flat(VARIABLES), {'round': '4', 'a': '{"b": "é"}'})
   return path
 
@@ -62,8 +60,6 @@ def header(text):
   ],
 )
 def test_what_is_no_file_of_weights(tmp_path, name, content, words):
-  if name.endswith('s') and content is not None:
-    pytest.importorskip('safetensors')
   path = tmp_path / name
   if content is not None:
     path.write_bytes(content)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.algorithms import base
-from moon_jax.algorithms.scaffold import Path, path_after
+from moon_jax.algorithms.scaffold import no_path, path_after
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server, Upload
 
@@ -93,7 +93,7 @@ def mofedsam(
     map_received=base.model_in_server,
     map_uploaded=base.model_and_more,
     download=lambda received, memory: received.variables,
-    begin=lambda received, memory: Path(jnp.zeros(()), jnp.zeros(())),
+    begin=no_path,
     correct=correct,
     after_step=path_after,
     upload=upload,

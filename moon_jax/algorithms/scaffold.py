@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from moon_jax.algorithms import base
 from moon_jax.core import tree
-from moon_jax.core.types import Server, Task, Upload
+from moon_jax.core.types import PyTree, Server, Task, Upload
 
 
 class Path(NamedTuple):
@@ -20,6 +20,11 @@ class Path(NamedTuple):
 
   velocity: jax.Array
   length: jax.Array
+
+
+def no_path(received: PyTree, memory: PyTree) -> Path:
+  """A `begin`: before the first step."""
+  return Path(jnp.zeros(()), jnp.zeros(()))
 
 
 def path_after(task: Task, loss, grads, key) -> Path:
@@ -65,7 +70,7 @@ def scaffold() -> base.Algorithm:
     broadcast=lambda server: server,
     map_received=base.model_in_server,
     download=lambda received, memory: received.variables,
-    begin=lambda received, memory: Path(jnp.zeros(()), jnp.zeros(())),
+    begin=no_path,
     correct=correct,
     after_step=path_after,
     upload=upload,

@@ -156,10 +156,8 @@ def _by_class(looked_at: Sequence[Model]) -> Iterator[Table]:
     key = model.setting.title, (*map(str, names),), (*confusion.sum(1).tolist(),)
     alike.setdefault(key, []).append(model)
   for number, ((title, names, counts), models) in enumerate(alike.items(), 1):
-    heads, rows = (
-      {},
-      [{'class': n, 'images': c} for n, c in zip(names, counts, strict=True)],
-    )
+    rows = [{'class': n, 'images': c} for n, c in zip(names, counts, strict=True)]
+    heads = {}
     for model in models:
       key = f'accuracy_{model.run.name}'  # no key of another column
       heads[key] = f'{model.series.label}, seed={model.run.knobs["seed"]}, %'
