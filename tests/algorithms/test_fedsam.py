@@ -121,7 +121,9 @@ def test_the_second_gradient_is_at_the_moved_weights_in_bfloat16_too():
 def test_both_gradients_see_the_same_draw():
   noise = (3.0, 1.0) - weights('fedsam', loss=drawn, rho=0.0)
   assert noise[0] > 1e-3
-  np.testing.assert_allclose((3.0, 1.0) - weights('fedsam', loss=drawn, rho=9.0), noise)
+  # Of weights near 3 and 1, whose last bit depends on the order of the sums.
+  found = (3.0, 1.0) - weights('fedsam', loss=drawn, rho=9.0)
+  np.testing.assert_allclose(found, noise, atol=5e-7)
 
 
 def test_what_is_recorded_and_the_statistics_are_of_the_weights_as_they_were():
