@@ -97,6 +97,13 @@ def write_lines(path, lines):
   path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
 
 
+def edit_json(path, change):
+  """Rewrites a JSON file, whose object a function changes in place."""
+  content = json.loads(path.read_text())
+  change(content)
+  path.write_text(json.dumps(content))
+
+
 def edit_lines(path, change):
   """Rewrites a .jsonl file, each object changed in place by a function."""
   lines = [json.loads(line) for line in path.read_text().splitlines()]

@@ -76,10 +76,9 @@ def with_channels(images: np.ndarray, flag: str = '') -> np.ndarray:
   if is_last or first not in _CHANNELS or min(height, last) <= first:
     return images
   if flag:
-    told = f'{flag}: images [M, {first}, {height}, {last}] have their channels first'
-    print(
-      f'{told}; they are turned to [M, {height}, {last}, {first}].', file=sys.stderr
-    )
+    told = f'{flag}: images [M, {first}, {height}, {last}] have their channels first; '
+    told += f'they are turned to [M, {height}, {last}, {first}].'
+    print(told, file=sys.stderr)
   return np.moveaxis(images, 1, -1)
 
 
@@ -144,11 +143,7 @@ def _opened(encoded):
   try:
     return Image.open(io.BytesIO(encoded), formats=FORMATS)
   except UnidentifiedImageError:
-    Image.init()
-    starts = {kind: start for kind, (_, start) in Image.OPEN.items() if start}
-    kind = next((k for k in starts if starts[k](encoded[:16]) is True), 'no picture')
-    wanted = f'not read as {", ".join(FORMATS)}'
-    raise ValueError(f'the image looks like {kind}, and is {wanted}') from None
+    raise ValueError(f'the image is none of {", ".join(FORMATS)}') from None
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

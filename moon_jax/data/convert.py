@@ -91,11 +91,10 @@ def _write_npz(out, source, options):
   if data.stored:
     raise UsageError(f'--config.data.source={source}: records stay a folder.')
   parts = data.train_images, data.train_labels, data.test_images, data.test_labels
-  arrays = dict(zip(npz.NPZ_ARRAYS, parts, strict=True))
+  named = zip(npz.NAMES[0], (*parts, *data[-2:]), strict=True)
+  arrays = {name: array for name, array in named if array is not None}
   whose = zip(npz.IDS, (data.train_clients, data.test_clients), strict=True)
   arrays |= {name: data.clients[ids] for name, ids in whose if ids is not None}
-  held = zip(npz.VALIDATION[0], data[-2:], strict=True)
-  arrays |= {name: own for name, own in held if own is not None}
   if data.class_names:
     arrays['class_names'] = np.array(data.class_names)
   files.make_folder(out.parent)

@@ -89,10 +89,7 @@ def _decode(flag, root, draw, side):
     for row, one in enumerate(split):
       arrays[-1][row] = _pixels(flag, root, one.path, mode, side, first.shape)
     arrays.append(np.array([numbers[one.label] for one in split]))
-  told = {'num_classes': len(names), 'class_names': names}
-  data = npz.dataset(flag, root.name, tuple(arrays[:4]), **told)
-  if held:
-    data = npz.validated(flag, data, *arrays[4:])
+  data = npz.dataset(flag, root.name, arrays, len(names), class_names=names)
   ids = ([one.domain for one in split] for split in (train, test))
   return users.named(flag, data, *ids) if train[0].domain else data
 
@@ -120,10 +117,8 @@ def _pixels(flag, root, path, mode, side, shape=None):
 def _divided(flag, root, test_fraction, test_seed):
   """The training, the test and perhaps the validation pictures, class by class."""
   # Training, test_set and the like are no domains, whose images would be mixed.
-  there = {
-    re.sub('[ _-]?(set|data|images)$', '', one.name.lower()): one
-    for one in _folders(root)
-  }
+  ending = re.compile('[ _-]?(set|data|images)$')
+  there = {ending.sub('', one.name.lower()): one for one in _folders(root)}
   train = next((there[name] for name in _TRAIN if name in there), None)
   lists = {one: sorted(root.glob(f'*_{one}.txt')) for one in ('train', 'test')}
   if all(lists.values()):
@@ -137,9 +132,7 @@ def _divided(flag, root, test_fraction, test_seed):
   if not train:
     raise DataError(f'{flag} has no images in folders by class: {_holds(root)}.')
   if test and test_fraction:
-    raise DataError(
-      f'{flag} is divided already: leave out --config.data.test_fraction.'
-    )
+    raise DataError(f'{flag} is divided already: drop --config.data.test_fraction.')
   if not test and not test_fraction:
     raise DataError(
       f'{flag} has no test images by class: {_holds(root)}. '
@@ -180,9 +173,7 @@ def _tree(flag, folder) -> list[Picture]:
     wanted = f'no image ({", ".join(ENDINGS)})'
     raise DataError(f'{flag}: the folder {empty[0]!r} in {folder.name!r} has {wanted}.')
   if len({bool(one.domain) for one in found}) > 1:
-    raise DataError(
-      f'{flag}: some folders in {folder.name!r} hold images, some folders.'
-    )
+    raise DataError(f'{flag}: folders in {folder.name!r} hold images, others folders.')
   return sorted(found, key=lambda one: (one.label, one.domain))  # stable
 
 

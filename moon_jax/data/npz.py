@@ -1,8 +1,8 @@
 """The user's own images, in one .npz file or from a registered source."""
 
+import itertools
 import os
 import pathlib
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,13 +19,16 @@ from moon_jax.data.arrays import (
 from moon_jax.data.federated import users
 
 NPZ_ARRAYS = ('train_x', 'train_y', 'test_x', 'test_y')
-# What Keras and MedMNIST call the same.
-OTHERS = (
-  ('x_train', 'y_train', 'x_test', 'y_test'),
-  ('train_images', 'train_labels', 'test_images', 'test_labels'),
+# With the examples for validation, which few files have; what Keras and MedMNIST call
+# the same.
+NAMES = (
+  (*NPZ_ARRAYS, 'val_x', 'val_y'),
+  ('x_train', 'y_train', 'x_test', 'y_test', 'x_val', 'y_val'),
+  (
+    *('train_images', 'train_labels', 'test_images', 'test_labels'),
+    *('val_images', 'val_labels'),
+  ),
 )
-# Of each of these, what the examples for validation are called; few files have some.
-VALIDATION = (('val_x', 'val_y'), ('x_val', 'y_val'), ('val_images', 'val_labels'))
 # Whose each example is; a file may have one, both or none.
 IDS = ('train_client', 'test_client')
 
@@ -46,24 +49,20 @@ def load_npz(path: str) -> Dataset:
     DataError: the file or one of its arrays is missing or unusable.
   """
   flag = f'--config.data.path={path!r}'
-  found, names = read(flag, path, NPZ_ARRAYS, (*IDS, 'class_names')), NPZ_ARRAYS
-  if missing := [name for name in NPZ_ARRAYS if name not in found]:
-    has = files.array_names(os.path.expanduser(path))
-    names = next((one for one in OTHERS if set(one) <= set(has)), None)
-    if names is None or len(missing) < len(NPZ_ARRAYS):
-      raise DataError(f'{flag} lacks {missing}; it has {listed(has)}.')
-    found |= read(flag, path, names)
+  found = read(flag, path, NPZ_ARRAYS, (*sum(NAMES, ()), *IDS, 'class_names'))
+  names = next((one for one in NAMES if found.keys() >= {*one[:4]}), None)
+  if names is None:
+    missing = [name for name in NPZ_ARRAYS if name not in found]
+    has = listed(files.array_names(os.path.expanduser(path)))
+    raise DataError(f'{flag} lacks {missing}; it has {has}.')
+  if len(there := [name for name in names if name in found]) == 5:
+    raise DataError(f'{flag} has {there[4]} alone, of {", ".join(names[4:])}.')
   classes = found.get('class_names', np.empty(0, str))
   if classes.ndim != 1 or classes.dtype.kind != 'U':
     raise DataError(f'{flag}: class_names must be text, [classes].')
-  arrays, stem = tuple(found[name] for name in names), pathlib.Path(path).stem
+  arrays, stem = [found[name] for name in there], pathlib.Path(path).stem
   told = {'num_classes': len(classes) or None, 'class_names': classes.tolist()}
   data = dataset(flag, stem, arrays, **told, names=names)
-  pair = VALIDATION[(NPZ_ARRAYS, *OTHERS).index(names)]
-  if held := read(flag, path, pair):
-    if len(held) < len(pair):
-      raise DataError(f'{flag} has {", ".join(held)} alone, of {", ".join(pair)}.')
-    data = validated(flag, data, *held.values(), pair)
   return users.named(flag, data, *map(found.get, IDS))
 
 
@@ -104,25 +103,25 @@ def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
   if len(arrays) not in (len(NPZ_ARRAYS), len(NPZ_ARRAYS + IDS)):
     wanted = f'({", ".join(NPZ_ARRAYS)}), and with users {", ".join(IDS)} too'
     raise DataError(f'{flag} must return {wanted}.')
-  data = dataset(flag, source, tuple(map(np.asarray, arrays[: len(NPZ_ARRAYS)])))
+  data = dataset(flag, source, [*map(np.asarray, arrays[: len(NPZ_ARRAYS)])])
   return users.named(flag, data, *(arrays[len(NPZ_ARRAYS) :] or (None, None)))
 
 
 def dataset(
   flag: str,
   name: str,
-  arrays: tuple[np.ndarray, ...],
+  arrays: Sequence[np.ndarray],
   num_classes: int | None = None,
   statistics: tuple[np.ndarray, np.ndarray] | None = None,
   class_names: Sequence[str] = (),
-  names: tuple[str, ...] = NPZ_ARRAYS,
+  names: Sequence[str] = NAMES[0],
 ) -> Dataset:
   """The Dataset of train_x, train_y, test_x, test_y, if they fit each other.
 
   Args:
     flag: what names the data, for the message.
     name: what to call it.
-    arrays: the four.
+    arrays: the four, and perhaps the two of the examples for validation.
     num_classes: Y, where the data tell; else all up to the largest label must occur.
     statistics: [C] mean and deviation of pixel / 255; None computes them.
     class_names: [Y], where the data tell; labels that are text tell them too.
@@ -131,69 +130,38 @@ def dataset(
   Raises:
     DataError: one of them is unusable.
   """
-  train_x, train_y, test_x, test_y = arrays
-  train_y, test_y = flat(train_y), flat(test_y)
-  if train_y.dtype.kind in 'SU' and test_y.dtype.kind == train_y.dtype.kind:
-    train_y, test_y, class_names = _numbered(flag, train_y, test_y)
-  if fault := (
-    split_fault('train_x', train_x, 'train_y', train_y)
-    or split_fault('test_x', test_x, 'test_y', test_y)
-    or pair_fault(train_x, train_y, test_x, test_y, num_classes)
-  ):
-    for own, theirs in zip(NPZ_ARRAYS, names, strict=True):
-      fault = re.sub(rf'\b{own}\b', theirs, fault)
-    raise DataError(f'{flag}: {fault}.')
-  train_x, test_x = with_channels(train_x, flag), with_channels(test_x)
-  num_classes = num_classes or int(train_y.max()) + 1
-  splits = (train_x, train_y), (test_x, test_y)
-  return make_dataset(name, *splits, num_classes, statistics, class_names)
-
-
-def validated(
-  flag: str,
-  data: Dataset,
-  images: np.ndarray,
-  labels: np.ndarray,
-  names: tuple[str, str] = VALIDATION[0],
-) -> Dataset:
-  """The data set with examples for validation.
-
-  Args:
-    flag: what names the data, for the message.
-    data: the data set without them.
-    images: [V, H, W] or [V, H, W, C] uint8, or channels first, as the others.
-    labels: [V] or [V, 1], numbers of classes.
-    names: what the data call both.
-
-  Raises:
-    DataError: they are unusable, or of another shape than the others.
-  """
-  (x, y), labels = names, flat(labels)
-  if labels.dtype.kind in 'SU' and data.class_names:
-    _, labels, _ = _numbered(flag, np.array(data.class_names), labels.astype(str), y)
-  fault = split_fault(x, images, y, labels)
-  images = images if fault else with_channels(images)
-  if not fault and images.shape[1:] != data.test_images.shape[1:]:
-    fault = f'{x} is {images.shape}, test images {data.test_images.shape}'
-  if not fault and labels.max() >= data.num_classes:
-    fault = f'{y} holds {labels.max()}, beyond {data.num_classes - 1}'
+  images, labels = arrays[::2], [flat(each) for each in arrays[1::2]]
+  if labels[0].dtype.kind in 'SU' and len({each.dtype.kind for each in labels}) == 1:
+    labels, class_names = _numbered(flag, labels, names[1::2])
+  splits = [*zip(names[::2], images, names[1::2], labels, strict=False)]
+  fault = next(filter(None, itertools.starmap(split_fault, splits)), '')
+  if not fault:
+    images = [with_channels(images[0], flag), *map(with_channels, images[1:])]
+    train, *others = zip(names[::2], images, names[1::2], labels, strict=False)
+    faults = (pair_fault(train, other, num_classes) for other in others)
+    fault = next(filter(None, faults), '')
   if fault:
     raise DataError(f'{flag}: {fault}.')
-  images, labels = (np.ascontiguousarray(one) for one in (images, labels))
-  labels = labels.astype(np.int32)
-  return data._replace(validation_images=images, validation_labels=labels)
+  train, test, *held = zip(images, labels, strict=True)
+  num_classes = num_classes or int(labels[0].max()) + 1
+  data = make_dataset(name, train, test, num_classes, statistics, class_names)
+  for x, y in held:
+    x, y = np.ascontiguousarray(x), np.ascontiguousarray(y, np.int32)
+    data = data._replace(validation_images=x, validation_labels=y)
+  return data
 
 
-def _numbered(flag, train_y, test_y, name='test_y'):
-  """Text labels as numbers, in the ascending order of the names, and the names."""
-  names = np.unique(train_y)
-  if (strange := test_y[~np.isin(test_y, names)]).size:
-    told = f'{flag}: {name} holds {strange[0].item()!r}, a class that train_y has not'
-    raise DataError(f'{told}; remove it.')
-  numbers = (np.searchsorted(names, labels) for labels in (train_y, test_y))
-  if names.dtype.kind == 'S':
-    names = np.char.decode(names, 'utf-8', 'backslashreplace')
-  return *numbers, names.tolist()
+def _numbered(flag, labels, names):
+  """Text labels as numbers, in the ascending order of the classes, and the classes."""
+  classes = np.unique(labels[0])
+  for each, name in zip(labels, names, strict=False):
+    if (strange := each[~np.isin(each, classes)]).size:
+      told = f'{name} holds {strange[0].item()!r}, a class that {names[0]} has not'
+      raise DataError(f'{flag}: {told}; remove it.')
+  numbers = [np.searchsorted(classes, each) for each in labels]
+  if classes.dtype.kind == 'S':
+    classes = np.char.decode(classes, 'utf-8', 'backslashreplace')
+  return numbers, classes.tolist()
 
 
 def flat(labels: np.ndarray) -> np.ndarray:
@@ -229,8 +197,6 @@ def split_fault(x, images, y, labels):
 def _if_pixels(x, images):
   """How to make uint8 of pixels, if they tell what they are; their range if not."""
   kind = images.dtype.kind
-  if kind == 'b':
-    return f"; convert it with 255 * {x}.astype('uint8')"
   if kind not in 'iuf':
     return ''
   low, high = images.min(), images.max()
@@ -238,8 +204,6 @@ def _if_pixels(x, images):
     return f"; convert it with (255 * {x}).round().astype('uint8')"
   if low >= 0 and 1 < high <= 255 and (images == np.rint(images)).all():
     return f"; convert it with {x}.astype('uint8')"
-  if kind in 'iu' and low >= 0 and 255 < high < 2**16 and not (images % 257).any():
-    return f"; convert it with ({x} // 257).astype('uint8')"
   return f', and from {low} to {high}'
 
 
@@ -258,27 +222,26 @@ def _if_one_hot(y, labels):
 def _if_whole(y, labels):
   if labels.dtype.kind in 'SU':
     return ': number the classes from 0, alike in all the data'
-  if labels.dtype.kind in 'bf':
-    whole = np.rint(labels).astype(float)
-    wrong = (labels != whole) | (abs(whole) >= 2**31)
-    if not wrong.any():
-      return f"; convert it with {y}.astype('int32')"
-    return f', and {y}[{wrong.argmax()}] is {labels[wrong.argmax()]}'
+  if labels.dtype.kind == 'f' and (labels == np.rint(labels)).all():
+    return f"; convert it with {y}.astype('int32')"
   return ''
 
 
-def pair_fault(train_x, train_y, test_x, test_y, num_classes):
-  """What is wrong between two splits that are right by themselves; '' if nothing is."""
-  if train_x.shape[1:] != test_x.shape[1:]:
-    return f'train_x is {train_x.shape}, test_x {test_x.shape}; make images alike'
+def pair_fault(train, other, num_classes):
+  """What is wrong between splits, as `split_fault` has them; '' if nothing is."""
+  (train_x, images, train_y, labels), (x, more_images, y, more_labels) = train, other
+  if images.shape[1:] != more_images.shape[1:]:
+    return f'{train_x} is {images.shape}, {x} {more_images.shape}; make images alike'
   if num_classes:
-    most, y = max((train_y.max(), 'train_y'), (test_y.max(), 'test_y'))
-    return f'{y} holds {most}, beyond {num_classes - 1}' if most >= num_classes else ''
-  classes = np.unique(train_y)  # not the numbers up to the largest: it may be 2**63
+    most, where = max((labels.max(), train_y), (more_labels.max(), y))
+    return (
+      f'{where} holds {most}, beyond {num_classes - 1}' if most >= num_classes else ''
+    )
+  classes = np.unique(labels)  # not the numbers up to the largest: it may be 2**63
   if (gaps := np.flatnonzero(classes != np.arange(len(classes)))).size:
-    return f'train_y holds no {gaps[0]}; number the classes from 0 without gaps'
+    return f'{train_y} holds no {gaps[0]}; number the classes from 0 without gaps'
   if len(classes) < 2:
-    return 'train_y holds one class only; at least 2 are needed'
-  if test_y.max() > classes[-1]:
-    return f'test_y holds {test_y.max()}, a class that train_y has not; remove it'
+    return f'{train_y} holds one class only; at least 2 are needed'
+  if more_labels.max() > classes[-1]:
+    return f'{y} holds {more_labels.max()}, a class that {train_y} has not; remove it'
   return ''

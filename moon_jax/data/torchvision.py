@@ -1,7 +1,7 @@
 """What torchvision's data sets leave in their folder; torchvision itself is not needed.
 
 MNIST, FashionMNIST, KMNIST and EMNIST as idx files, gzipped or not; CIFAR-10 and 100 as
-pickles or in the binary version; SVHN's MATLAB files.
+pickles; SVHN's MATLAB files.
 """
 
 import functools
@@ -24,7 +24,6 @@ _FASHION = (
   *('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat'),
   *('Sandal', 'Shirt', 'Sneaker', 'Bag', 'Ankle boot'),
 )
-_SPLITS = ('byclass', 'bymerge', 'balanced', 'letters', 'digits', 'mnist')
 _SIDE = 32  # pixels of CIFAR's images
 _ENDS = ('', '.gz')
 _UBYTE = 8  # an idx file's sign of uint8
@@ -66,8 +65,8 @@ def load_torchvision(path: str, name: str) -> Dataset:
   """
   flag, (known, _, split) = f'--config.data.path={path!r}', name.partition('/')
   known = known.lower().replace('_', '').removesuffix('cropped')
-  if known not in _SETS or split not in (_SPLITS if known == 'emnist' else ('',)):
-    every = [*dict.fromkeys(s.name for s in _SETS.values()), *_every_emnist()]
+  if known not in _SETS or split not in (_EMNIST if known == 'emnist' else ('',)):
+    every = [*(s.name for s in _SETS.values()), *(f'emnist/{one}' for one in _EMNIST)]
     told = f'--config.data.name={name!r} is not one of {", ".join(every)}'
     raise DataError(f'{told}.{did_you_mean(name, every)}')
   one, root = _SETS[known], pathlib.Path(os.path.expanduser(path)).absolute()
@@ -77,26 +76,20 @@ def load_torchvision(path: str, name: str) -> Dataset:
   with one_line(f'{flag}: {place.folder.name!r} is no {name} of torchvision'):
     (*arrays, names) = one.read(place, split)
   statistics = PIXEL_STATISTICS.get(one.name)
-  more = {'statistics': statistics, 'class_names': names}
-  return npz.dataset(flag, one.name, tuple(arrays), len(names) or 10, **more)
-
-
-def _every_emnist():
-  return [f'emnist/{split}' for split in _SPLITS]
+  return npz.dataset(flag, one.name, arrays, len(names) or 10, statistics, names)
 
 
 def _found(flag, root, one, split) -> _Place:
   """The folder that has the first of the files that the set needs."""
-  first = [name.format(split=split) for name in one.files]
-  for inside in map(pathlib.Path, one.folders):
-    for folder in (root / inside, root / inside.name, root):
-      place = _Place(root, folder)
-      # FashionMNIST/raw has files of the same names.
-      is_its = folder.parts[len(folder.parts) - len(inside.parts) :] == inside.parts
-      if is_its and any(place.has(f'{name}{end}') for name in first for end in _ENDS):
-        return place
+  inside, first = pathlib.Path(one.folder), one.file.format(split=split)
+  for folder in (root / inside, root / inside.name, root):
+    place = _Place(root, folder)
+    # FashionMNIST/raw has files of the same names.
+    is_its = folder.parts[len(folder.parts) - len(inside.parts) :] == inside.parts
+    if is_its and any(place.has(f'{first}{end}') for end in _ENDS):
+      return place
   there = listed(sorted(each.name for each in root.iterdir()))
-  wanted = pathlib.Path(one.folders[0], first[0])
+  wanted = inside / first
   raise DataError(f'{flag} has no {wanted}, as torchvision leaves it; it has {there}.')
 
 
@@ -162,7 +155,7 @@ def _of_rows(rows: np.ndarray) -> np.ndarray:
   return rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
 
 
-def _of_pickles(place, splits, label, meta) -> tuple:
+def _read_cifar(place, splits, label, meta) -> tuple:
   arrays = []
   for batches in splits:
     found = [_unpickled(place, name) for name in batches]
@@ -175,32 +168,15 @@ def _of_pickles(place, splits, label, meta) -> tuple:
   return *arrays, tuple(map(_word, names))
 
 
-def _of_binary(place, splits, num_labels, meta) -> tuple:
-  """Rows of the labels, of which the last is the fine one, and the pixels."""
-  arrays = []
-  for batches in splits:
-    data = b''.join(place.bytes(name) for name in batches)
-    rows = np.frombuffer(data, np.uint8).reshape(-1, num_labels + 3 * _SIDE**2)
-    arrays += [_of_rows(rows[:, num_labels:]), rows[:, num_labels - 1]]
-  names = place.bytes(meta).decode().split() if place.has(meta) else ()
-  return *arrays, tuple(names)
-
-
 def _read_cifar10(place, split):
   batches = [f'data_batch_{number}' for number in range(1, 6)]
-  if place.has('data_batch_1.bin'):
-    names = [f'{name}.bin' for name in batches], ['test_batch.bin']
-    return _of_binary(place, names, 1, 'batches.meta.txt')
   meta = 'batches.meta', 'label_names'
-  return _of_pickles(place, (batches, ['test_batch']), 'labels', meta)
+  return _read_cifar(place, (batches, ['test_batch']), 'labels', meta)
 
 
 def _read_cifar100(place, split):
-  if place.has('train.bin'):
-    names = ['train.bin'], ['test.bin']
-    return _of_binary(place, names, 2, 'fine_label_names.txt')
   meta = 'meta', 'fine_label_names'
-  return _of_pickles(place, (['train'], ['test']), 'fine_labels', meta)
+  return _read_cifar(place, (['train'], ['test']), 'fine_labels', meta)
 
 
 # --- SVHN -----------------------------------------------------------------------------
@@ -223,41 +199,39 @@ class _Set(NamedTuple):
 
   Attributes:
     name: TFDS's, where it has the set.
-    folders: below the root, in which it may be.
-    files: of which one must be there.
+    folder: below the root, in which it may be.
+    file: that must be there, or the same gzipped.
     read: (place, split) -> train_x, train_y, test_x, test_y and the classes' names.
   """
 
   name: str
-  folders: tuple[str, ...]
-  files: tuple[str, ...]
+  folder: str
+  file: str
   read: Callable[[_Place, str], tuple]
 
 
-_IDX = ('train-images-idx3-ubyte',)
+_IDX = 'train-images-idx3-ubyte'
 _SETS = {
-  'mnist': _Set('mnist', ('MNIST/raw',), _IDX, _read_idx),
+  'mnist': _Set('mnist', 'MNIST/raw', _IDX, _read_idx),
   'fashionmnist': _Set(
     'fashion_mnist',
-    ('FashionMNIST/raw',),
+    'FashionMNIST/raw',
     _IDX,
     functools.partial(_read_idx, names=_FASHION),
   ),
-  'kmnist': _Set('kmnist', ('KMNIST/raw',), _IDX, _read_idx),
-  'emnist': _Set(
-    'emnist', ('EMNIST/raw',), ('emnist-{split}-train-images-idx3-ubyte',), _read_emnist
-  ),
+  'kmnist': _Set('kmnist', 'KMNIST/raw', _IDX, _read_idx),
+  'emnist': _Set('emnist', 'EMNIST/raw', f'emnist-{{split}}-{_IDX}', _read_emnist),
   'cifar10': _Set(
     'cifar10',
-    ('cifar-10-batches-py', 'cifar-10-batches-bin'),
-    ('data_batch_1', 'data_batch_1.bin'),
+    'cifar-10-batches-py',
+    'data_batch_1',
     _read_cifar10,
   ),
   'cifar100': _Set(
     'cifar100',
-    ('cifar-100-python', 'cifar-100-binary'),
-    ('train', 'train.bin'),
+    'cifar-100-python',
+    'train',
     _read_cifar100,
   ),
-  'svhn': _Set('svhn_cropped', ('.',), ('train_32x32.mat',), _read_svhn),
+  'svhn': _Set('svhn_cropped', '.', 'train_32x32.mat', _read_svhn),
 }

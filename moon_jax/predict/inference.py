@@ -96,9 +96,7 @@ class Trained:
       options['prepare'] = False  # whoever wrote the configuration
     data = sources.load(source, limit=self.config.data.limit, **options)
     if sources.digest(data) != self.data_digest:
-      raise UsageError(
-        f'The data is not that which the run in {self.workdir} was trained on.'
-      )
+      raise UsageError(f'The data is not that of the training in {self.workdir}.')
     return data.test_images, data.test_labels
 
   def save(self, path: str | pathlib.Path) -> None:

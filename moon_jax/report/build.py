@@ -5,15 +5,7 @@ from collections.abc import Sequence
 
 from moon_jax.core import files as core_files
 from moon_jax.core.errors import UsageError
-from moon_jax.report import (
-  charts,
-  files,
-  groups,
-  models,
-  pivot,
-  results,
-  sections,
-)
+from moon_jax.report import charts, files, groups, models, pivot, results, sections
 from moon_jax.report.command import Request
 from moon_jax.report.runs import Ending, Note, Run, find
 

@@ -155,11 +155,10 @@ class Scatter(NamedTuple):
 
   def by_class(self) -> list[tuple[str, np.ndarray, Style]]:
     """Name or number of a class, its points, its style."""
-    found = [int(label) for label in np.unique(self.classes)]
     names = dict(enumerate(self.class_names))
-    return [
-      (names.get(y, str(y)), self.points[self.classes == y], style(y)) for y in found
-    ]
+    every = map(int, np.unique(self.classes))
+    of = {y: self.points[self.classes == y] for y in every}
+    return [(names.get(y, str(y)), points, style(y)) for y, points in of.items()]
 
 
 Chart = LineChart | Matrix | Spread | Scatter
@@ -243,10 +242,8 @@ def of_sweep(sweep: Sweep) -> LineChart:
     table = pd.DataFrame(found).T.sort_index()
     drawn.append(Line(label, table, like=points[min(points)].label))
   for label, series in sweep.levels.items():
-    level = (
-      _curve(series, sweep.by).reindex([after] * len(values)).dropna(subset='mean')
-    )
-    if len(level):
+    level = _curve(series, sweep.by).reindex([after] * len(values))
+    if len(level := level.dropna(subset='mean')):
       drawn.append(Line(label, level.reset_index(drop=True)))
   return LineChart(
     name=file_name(f'sweep-{knob}', sweep.setting),

@@ -20,89 +20,67 @@ _NOT_PRINTED = ('command',)
 
 def text(table: Table) -> str:
   """The tabular of a table."""
-  columns = [column for column in table.columns if column.key not in _NOT_PRINTED]
-  numeric = dict(zip(table.columns, table.numeric(), strict=True))
-  split = [_is_split(column, table.rows) for column in columns]
-  kinds = [
-    r'r@{\,$\pm$\,}l' if two else 'lr'[numeric[column]]
-    for column, two in zip(columns, split, strict=True)
+  numeric = zip(table.columns, table.numeric(), strict=True)
+  columns = [
+    _column(column, table.rows, 'lr'[is_number])
+    for column, is_number in numeric
+    if column.key not in _NOT_PRINTED
   ]
-  heads = [_head(column, two) for column, two in zip(columns, split, strict=True)]
-  marks = {column: _marks(column, table.rows) for column in columns}
-  tails = {column: max(_tails(column, table.rows), key=len) for column in columns}
-  lines = [
-    ' & '.join(
-      _cell(column, row, two, marks[column][number], tails[column])
-      for column, two in zip(columns, split, strict=True)
-    )
-    for number, row in enumerate(table.rows)
-  ]
-  body = ''.join(f'{line} \\\\\n' for line in lines)
+  kinds, *lines = zip(*columns, strict=True)
+  heads, *body = [f'{" & ".join(cells)} \\\\\n' for cells in lines]
   return (
-    f'\\begin{{tabular}}{{{"".join(kinds)}}}\n\\toprule\n{" & ".join(heads)} \\\\\n'
-    f'\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n'
+    f'\\begin{{tabular}}{{{"".join(kinds)}}}\n\\toprule\n{heads}\\midrule\n'
+    f'{"".join(body)}\\bottomrule\n\\end{{tabular}}\n'
   )
 
 
-def _head(column: Column, two: bool) -> str:
-  told = _escaped(column.heading)
-  return rf'\multicolumn{{2}}{{c}}{{{told}}}' if two else told
+def _column(column: Column, rows: Sequence[Row], kind: str) -> list[str]:
+  """How a column is set, its heading, and its cells.
 
-
-def _is_split(column: Column, rows: Sequence[Row]) -> bool:
-  """Whether a column has deviations, which take a column of their own."""
-  return any('±' in column.text(row) for row in rows)
-
-
-def _tails(column: Column, rows: Sequence[Row]) -> list[str]:
-  """What stands behind the numbers' ones: '.5', or '' of what is no number."""
-  means = [column.text(row).partition(' ± ')[0] for row in rows]
-  return [mean.lstrip('-+0123456789,') if _is_number(mean) else '' for mean in means]
-
-
-def _cell(column: Column, row: Row, two: bool, mark: str, tail: str) -> str:
-  """A cell, with room for the longest tail; of a column of two, both."""
-  told = column.text(row)
-  mean, _, std = told.partition(' ± ')
-  shown = _number(mean) if _is_number(mean) else _escaped(mean)
-  shown = f'{mark}{{{shown}}}' if mark else shown
-  if missing := tail[len(_tails(column, [row])[0]) :] if _is_number(mean) else '':
-    shown += rf'\phantom{{{missing}}}'
-  if not two:
-    return shown
-  if std:
-    return f'{shown} & {std}'
-  # Without the sign between the two, where a mean stands.
-  return rf'\multicolumn{{1}}{{r@{{\phantom{{\,$\pm$\,}}}}}}{{{shown}}} &'
+  One with deviations takes two columns of the tabular. What stands behind the ones of a
+  number has the room of the longest.
+  """
+  told = [column.text(row).partition(' ± ') for row in rows]
+  is_split = any(std for *_, std in told)
+  head = _escaped(column.heading)
+  marks = _marks(column, rows)
+  tails = [m.lstrip('-+0123456789,') if _is_number(m) else '' for m, *_ in told]
+  longest, cells = max(tails, key=len), []
+  for (mean, _, std), tail, mark in zip(told, tails, marks, strict=True):
+    # The minus of a number is one.
+    shown = re.sub('^[-+]', r'$\g<0>$', mean) if _is_number(mean) else _escaped(mean)
+    shown = f'{mark}{{{shown}}}' if mark else shown
+    if _is_number(mean) and len(tail) < len(longest):
+      shown += rf'\phantom{{{longest[len(tail) :]}}}'
+    if is_split and std:
+      shown = f'{shown} & {std}'
+    elif is_split:  # without the sign between the two, where a mean stands
+      shown = rf'\multicolumn{{1}}{{r@{{\phantom{{\,$\pm$\,}}}}}}{{{shown}}} &'
+    cells.append(shown)
+  if is_split:
+    return [r'r@{\,$\pm$\,}l', rf'\multicolumn{{2}}{{c}}{{{head}}}', *cells]
+  return [kind, head, *cells]
 
 
 def _marks(column: Column, rows: Sequence[Row]) -> list[str]:
   """The mark of each row: of the best in its setting, of the second, or none."""
-  if not column.better:
-    return [''] * len(rows)
   found: dict[object, dict[str, float]] = {}
-  for row in rows:
-    if isinstance(cell := column.cell(row), int | float):
-      # As they are printed: what looks alike is marked alike.
-      printed = column.text(row).partition(' ± ')[0]
-      found.setdefault(row.get('setting'), {})[printed] = column.better * cell
+  # As they are printed: what looks alike is marked alike.
+  printed = [column.text(row).partition(' ± ')[0] for row in rows]
+  for row, word in zip(rows, printed, strict=True):
+    if column.better and isinstance(cell := column.cell(row), int | float):
+      found.setdefault(row.get('setting'), {})[word] = column.better * cell
   marks = []
-  for row in rows:
+  for row, word in zip(rows, printed, strict=True):
     values = found.get(row.get('setting'), {})
     ranked = sorted(values, key=values.get, reverse=True)[: len(_MARKS)]
-    printed = column.text(row).partition(' ± ')[0]
-    told = printed in ranked and len(values) > 1
-    marks.append(_MARKS[ranked.index(printed)] if told else '')
+    told = word in ranked and len(values) > 1
+    marks.append(_MARKS[ranked.index(word)] if told else '')
   return marks
 
 
 def _is_number(word: str) -> bool:
   return bool(re.fullmatch(r'[-+]?[\d,]*\.?\d+(e[-+]\d+)?', word))
-
-
-def _number(word: str) -> str:
-  """A number, with a minus that is one."""
-  return re.sub(r'^[-+]', r'$\g<0>$', word)
 
 
 def _escaped(word: str) -> str:

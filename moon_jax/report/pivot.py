@@ -7,10 +7,10 @@ import pandas as pd
 from moon_jax.core.errors import UsageError
 from moon_jax.report import groups, naming
 from moon_jax.report.groups import Choice
-from moon_jax.report.results import cells
+from moon_jax.report.results import WHICH, cells
 from moon_jax.report.runs import Run, Value
 from moon_jax.report.tables import Column, Table, percents
-from moon_jax.report.traces import ACCURACY, estimates
+from moon_jax.report.traces import estimates
 
 
 def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table:
@@ -44,27 +44,19 @@ def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table
   made = []
   for value in left if rows == naming.ALGORITHM else sorted(left):
     of_columns = {
-      name: pd.Series(list(map(_final, found.get((value, head), ()))), dtype=float)
+      name: pd.Series(
+        list(map(WHICH['last'], found.get((value, head), ()))), dtype=float
+      )
       for head, name in heads.items()
     }
     frame = pd.DataFrame(of_columns).T
     made.append({'row': naming.describe(((rows, value),))} | cells(estimates(frame)))
+  shown = (percents(heads[one], naming.describe(((columns, one),))) for one in heads)
   return Table(
     'pivot',
     f'Final accuracy by {naming.short(rows)} and {naming.short(columns)}',
     'Final test accuracy in %, mean ± sample standard deviation over the finished runs '
     f'of a cell ({", ".join(choice.over)}).',
-    (
-      Column('row', naming.short(rows)),
-      *(
-        percents(name, naming.describe(((columns, head),)))
-        for head, name in heads.items()
-      ),
-    ),
+    [Column('row', naming.short(rows)), *shown],
     made,
   )
-
-
-def _final(run: Run) -> float | None:
-  tested = run.column(ACCURACY)
-  return tested.iloc[-1] if len(tested) else None

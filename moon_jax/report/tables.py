@@ -214,11 +214,10 @@ def results(found: Sequence[Result], target: str) -> list[Table]:
   rows = [result.row for result in found]
   of_target = TARGET._replace(caption=TARGET.caption.format(target))
   kinds = ((ACCURACY, 'n'), (of_target, 'target'), (CLIENTS, 'worst_client_n'))
-  made = [
-    of_series(kind, [row for row in rows if row[key] is not None])
-    for kind, key in kinds
-  ]
-  return [table for table in made if table.rows]
+  having = (
+    (kind, [row for row in rows if row[key] is not None]) for kind, key in kinds
+  )
+  return [of_series(kind, own) for kind, own in having if own]
 
 
 def runs(rows: Sequence[Row], varying: Sequence[str]) -> Table:

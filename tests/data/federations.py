@@ -10,6 +10,8 @@ import zlib
 import numpy as np
 import pytest
 
+from moon_jax.data import sources
+
 datasets = pytest.importorskip('datasets', reason='datasets is missing')
 h5py = pytest.importorskip('h5py', reason='h5py is missing')
 msgpack = pytest.importorskip('msgpack', reason='msgpack is missing')
@@ -47,6 +49,23 @@ def mixed(users):
   ids = np.repeat(list(users), [len(labels) for _, labels in users.values()])
   order = np.random.default_rng(1).permutation(len(labels))
   return images[order], labels[order], ids[order]
+
+
+def load(knobs, **changes):
+  """The data set of a source and its knobs."""
+  options = {name.removeprefix('data.'): value for name, value in knobs.items()}
+  if options['source'] == 'imagefolder':
+    options = {'test_fraction': 0.0, 'test_seed': 0, 'image_size': 0} | options
+  return sources.load(**({'limit': 0} | options | changes))
+
+
+def flags(knobs):
+  return [f'--config.{name}={value}' for name, value in knobs.items()]
+
+
+def as_rows(images, labels):
+  """Images with their labels, in an order of their own."""
+  return sorted((x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True))
 
 
 def npz(folder, found):

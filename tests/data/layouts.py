@@ -168,31 +168,6 @@ def cifar100(folder, found):
   return knobs('torchvision', folder / 'set', name='cifar100')
 
 
-def cifar_binary(folder, found, name='cifar10'):
-  is_10 = name == 'cifar10'
-  place = folder / 'set' / ('cifar-10-batches-bin' if is_10 else 'cifar-100-binary')
-  place.mkdir(parents=True)
-  for split, rows, labels in batches(found):
-    columns = [labels[:, None], rows] if is_10 else [0 * labels[:, None]] * 2 + [rows]
-    if not is_10:
-      columns[1] = labels[:, None]
-    lines = np.concatenate(columns, 1).astype(np.uint8)
-    if not is_10:
-      (place / f'{split}.bin').write_bytes(lines.tobytes())
-    elif split == 'test':
-      (place / 'test_batch.bin').write_bytes(lines.tobytes())
-    else:
-      for n in range(5):
-        (place / f'data_batch_{n + 1}.bin').write_bytes(lines[n::5].tobytes())
-  meta = place / ('batches.meta.txt' if is_10 else 'fine_label_names.txt')
-  meta.write_text('\n'.join(NAMES) + '\n\n')
-  return knobs('torchvision', folder / 'set', name=name)
-
-
-def cifar100_binary(folder, found):
-  return cifar_binary(folder, found, 'cifar100')
-
-
 def svhn(folder, found):
   """The class of the digit 0 is 10."""
   (folder / 'set').mkdir()
@@ -274,7 +249,6 @@ def pfllib(folder, found, pixels=lambda x: (x / 127.5 - 1).astype(np.float32)):
 
 WITHOUT_USERS = (
   *(keras, medmnist, imagefolder, tiny_imagenet, mnist, fashion_mnist, emnist),
-  *(emnist_letters, cifar10, cifar100, cifar_binary, cifar100_binary, svhn, parquet),
-  *(parquet_in_folders, saved),
+  *(emnist_letters, cifar10, cifar100, svhn, parquet, parquet_in_folders, saved),
 )
 WITH_USERS = (domainnet, leaf, pfllib)

@@ -35,11 +35,9 @@ PIXELS = [
   (X.astype('int64'), X),
   (X.astype('int16'), X),
   (X.astype('float32'), X),
-  (X.astype('uint16') * 257, X),
-  (X.astype('int32') * 257, X),
   ((X / 255).astype('float32'), X),
-  (X > 127, np.where(X > 127, 255, 0)),
-  (X.astype('uint16') * 16, ', and from 0 to 4080'),
+  (X > 127, ''),
+  (X.astype('uint16') * 257, ', and from 0 to 65535'),
   (X.astype('int64') - 5, ', and from -5 to 250'),
   (X / 127.5 - 1, ', and from -1.0 to 1.0'),
   (X / 2, ', and from 0.0 to 127.5'),
@@ -51,13 +49,11 @@ LABELS = [
   (ONE_HOT, Y),
   (ONE_HOT.astype(bool), Y),
   (Y.astype('float32'), Y),
-  (Y > 0, (Y > 0) * 1),
   (np.eye(3, dtype=int)[Y] | [1, 0, 0], ': row 1 names 2 classes, and an image must'),
   (ONE_HOT * 0.9, ''),
   (NAMES[Y], ': number the classes from 0, alike in all the data'),
   (NAMES[Y].astype(bytes), ': number the classes from 0, alike in all the data'),
-  (Y + 0.5 * (Y == 2), ', and y[2] is 2.5'),
-  (np.where(Y == 1, np.inf, Y), ', and y[1] is inf'),
+  (Y + 0.5 * (Y == 2), ''),
 ]
 
 
@@ -68,9 +64,7 @@ LABELS = [
 def test_a_remedy_makes_what_is_meant_or_there_is_none(name, given, right):
   one = {'x': X, 'y': Y, name: given}
   fault = npz.split_fault('x', one['x'], 'y', one['y'])
-  told = re.fullmatch(
-    rf'{name} (is|has shape) .*, not (uint8|\[M\]|integer)(.*)', fault
-  )
+  told = re.fullmatch(rf'{name} (is|has shape) .* not (uint8|\[M\]|integer)(.*)', fault)
   remedy = re.fullmatch(r'; convert (it with|one-hot with) (.*)', told[3])
   if isinstance(right, str):
     assert told[3].startswith(right)
@@ -116,9 +110,7 @@ def test_channels_that_come_first_are_turned_and_it_is_said(shape, turned, capsy
 
 def test_the_names_that_are_there_are_told(tmp_path):
   np.savez(tmp_path / 'keras.npz', x_train=X, y_train=Y, **{'a\x1b[31m': Y})
-  with pytest.raises(
-    DataError, match=r'lacks .*; it has x_train, y_train, a\\x1b'
-  ) as e:
+  with pytest.raises(DataError, match=r'lacks .* has x_train, y_train, a\\x1b') as e:
     sources.load('npz', limit=0, path=str(tmp_path / 'keras.npz'))
   assert str(e.value).isprintable()
 
@@ -238,9 +230,8 @@ DEEP_RGB = file_of(RGB)[:24] + b'\x10' + file_of(RGB)[25:]
 BAD = [
   (DEEP, 'the PNG has 16 bits in each channel'),
   (DEEP_RGB, 'the PNG has 16 bits in each channel'),
-  (file_of(RGB, 'GIF'), 'the image looks like GIF, and is not read as PNG, JPEG, WEBP'),
-  (file_of(RGB, 'TIFF'), 'the image looks like TIFF'),
-  (b'hello', 'the image looks like no picture'),
+  (file_of(RGB, 'GIF'), 'the image is none of PNG, JPEG, WEBP'),
+  (b'hello', 'the image is none of PNG, JPEG, WEBP'),
   (file_of(RGB)[:-60], 'truncated'),
   (file_of(RGB.resize((8, 9))), r'the image has shape \(9, 8, 3\), not \(32, 32, 3\)'),
 ]
@@ -304,7 +295,6 @@ def test_no_label_needs_a_table_as_long_as_it_is_large(label, tmp_path, capsys):
   labels = labels.astype(np.uint64)
   labels[0] = label + (label == 4)
   found['train']['f0001_41'] = images, labels
-  knobs = federations.files(tmp_path, found)
-  words = [f'--config.{name}={value}' for name, value in knobs.items()]
+  words = federations.flags(federations.files(tmp_path, found))
   assert convert.main([*words, f'--out={tmp_path / "out"}']) == ExitCode.USAGE
   assert 'holds no 4; number the classes from 0 without gaps' in capsys.readouterr().err

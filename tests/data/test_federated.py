@@ -11,15 +11,11 @@ from moon_jax.data import sources
 from moon_jax.data.arrays import DataError, make_dataset
 from moon_jax.data.federated import assembled, users
 from tests.data import federations
-from tests.data.federations import h5py
+from tests.data.federations import as_rows, h5py, load
 from tests.data.test_sources import prepare, without_tensorflow
+from tests.refusals import refused
 
 FOUND = federations.federation()
-
-
-def load(knobs, **changes):
-  options = {name.removeprefix('data.'): value for name, value in knobs.items()}
-  return sources.load(**({'limit': 0} | options | changes))
 
 
 def by_user(data, split):
@@ -31,10 +27,6 @@ def by_user(data, split):
     data.clients[number]: (images[whose == number][..., 0], labels[whose == number])
     for number in np.unique(whose)
   }
-
-
-def as_rows(images, labels):
-  return sorted((x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True))
 
 
 @pytest.mark.parametrize('layout', federations.LAYOUTS, ids=lambda one: one.__name__)
@@ -143,9 +135,7 @@ def test_who_owns_too_little_is_left_out_but_tested():
   assert kept.clients[kept.test_clients].tolist() == ['a', 'c', 'b', 'd']
   assert kept.train_clients.max() == 1
   assert users.without_small(data, 1) == (data, 0)
-  with pytest.raises(
-    DataError, match=r'min_size=4 leaves none of 3 .* owns 3 examples'
-  ):
+  with pytest.raises(DataError, match=r'min_size=4 leaves none of 3 .* owns 3 exam'):
     users.without_small(data, 4)
 
 
@@ -179,10 +169,7 @@ def test_whose_examples_are_counts_in_the_digest():
 @pytest.mark.parametrize(
   ('ids', 'message'),
   [
-    (
-      np.arange(3),
-      r'train_client has shape \(3,\); it must name the user of each of 4',
-    ),
+    (np.arange(3), r'train_client has shape \(3,\); it must name the user of each'),
     (np.zeros((4, 1), int), r'train_client has shape \(4, 1\)'),
     (np.zeros(4), 'train_client is float64, neither integers nor text'),
     (np.array(list('abcd')), 'train_client and test_client must be of one type'),
@@ -221,10 +208,7 @@ HDF5 = [
   (without_examples, "client 'f0003_11' has no examples"),
   (put('label', np.full(12, 9)), 'train_y holds no 4; number the classes from 0 with'),
   (put('pixels', MANY), r'images is float64, not uint8; .*images\.astype'),
-  (
-    put('pixels', MANY.astype(int) + 1),
-    'images is int64, not uint8, and from 256 to 256',
-  ),
+  (put('pixels', MANY.astype(int) + 1), 'is int64, not uint8, and from 256 to 256'),
   (put('pixels', np.zeros((12, 8, 9), 'u1')), r'shape \(8, 9\), others of \(8, 8\)'),
   (lambda file: file.pop('examples/ü..\x1b[31m/label'), 'has pixels: name its label'),
 ]
@@ -269,9 +253,8 @@ def test_a_database_of_another_layout(script, message, tmp_path):
   connection = sqlite3.connect(knobs['data.path'])
   connection.executescript(script)
   connection.close()
-  with pytest.raises(DataError, match=message) as caught:
+  with refused(DataError, message):
     load(knobs)
-  assert '\n' not in str(caught.value)
 
 
 @pytest.mark.parametrize('layout', ['hdf5', 'sqlite'])

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert
 from tests.data import federations, layouts
-from tests.data.test_strangers import FOUND, flags, records, tfds
+from tests.data.federations import flags
+from tests.data.test_strangers import FOUND, records, tfds
 from tests.selection import few
 from tests.test_hostile import places, replaced, searched, trees
 

@@ -15,32 +15,21 @@ from moon_jax.data.arrays import DataError
 from moon_jax.report import groups, sections
 from moon_jax.report import runs as report_runs
 from tests.data import federations, layouts
+from tests.data.federations import as_rows, flags, load
 from tests.data.layouts import NAMES, knobs, save
 from tests.data.test_federated import by_user
-from tests.data.test_strangers import flags
+from tests.refusals import refused
 from tests.run_directories import TINY
 
 FOUND = federations.federation()
-TREE = {'test_fraction': 0.0, 'test_seed': 0, 'image_size': 0}
 # Layouts with three colours, and with images of another size.
 COLOURS = {'imagefolder', 'tiny_imagenet', 'parquet', 'parquet_in_folders', 'saved'}
-LARGE = {'cifar10', 'cifar100', 'cifar_binary', 'cifar100_binary', 'svhn'}
+LARGE = {'cifar10', 'cifar100', 'svhn'}
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-
-
-def load(given, **changes):
-  options = {name.removeprefix('data.'): value for name, value in given.items()}
-  if options['source'] == 'imagefolder':
-    options = TREE | options
-  return sources.load(**({'limit': 0} | options | changes))
-
-
-def as_rows(images, labels):
-  return sorted((x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True))
 
 
 def check(data, wanted):
@@ -162,13 +151,9 @@ def one_tree(folder):
 
 def test_a_tree_is_divided_class_by_class_and_by_seed(tmp_path):
   given = one_tree(tmp_path)
-  with pytest.raises(
-    DataError, match=r'no test images by class: it holds ant, bee, .*0\.2'
-  ):
+  with pytest.raises(DataError, match=r'no test images by class: .* ant, bee.*0\.2'):
     load(given)
-  data, again, other = (
-    load(given, test_fraction=0.25, test_seed=seed) for seed in (0, 0, 1)
-  )
+  data, again, other = (load(given, test_fraction=0.25, test_seed=n) for n in (0, 0, 1))
   assert sources.digest(data) == sources.digest(again) != sources.digest(other)
   images, labels = layouts.together(FOUND, channels=3)['train']
   sizes = np.bincount(labels)
@@ -241,7 +226,7 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
     state = path.stat()
     path.write_bytes(b'x' * state.st_size)
     break
-  with pytest.raises(DataError, match='looks like no picture'):
+  with pytest.raises(DataError, match='the image is none of PNG'):
     load(given)
   shutil.rmtree(tmp_path / 'set')
   layouts.domainnet(tmp_path, FOUND)
@@ -257,6 +242,10 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
 
 def spoilt(layout, change, line, **options):
   return pytest.param(layout, change, line, options, id=f'{layout.__name__}: {line}')
+
+
+def nothing(place):
+  """All is as it was."""
 
 
 def without(name):
@@ -283,44 +272,25 @@ TEXT = {'users': ['a'], 'user_data': {'a': {'x': ['1.jpg'], 'y': [0]}}}
 REFUSED = [
   spoilt(layouts.imagefolder, without('test'), 'no test images by class: it holds tra'),
   spoilt(layouts.imagefolder, without('train/ant'), "test has a class 'ant', training"),
-  spoilt(
-    layouts.imagefolder, file('train/eel/a.txt'), "folder 'eel' in 'train' has no"
-  ),
-  spoilt(
-    layouts.imagefolder, file('train/eel/a.gif'), "folder 'eel' in 'train' has no"
-  ),
-  spoilt(
-    layouts.imagefolder, file('train/ant/a.bmp', b'BM'), "ant/a.bmp' cannot be us"
-  ),
-  spoilt(layouts.imagefolder, lambda place: None, 'divided already', test_fraction=0.1),
-  spoilt(
-    layouts.tiny_imagenet, file('val/val_annotations.txt', b'a'), 'by class: Value'
-  ),
+  spoilt(layouts.imagefolder, file('train/eel/a.txt'), "folder 'eel' in 'train' has"),
+  spoilt(layouts.imagefolder, file('train/eel/a.gif'), "folder 'eel' in 'train' has"),
+  spoilt(layouts.imagefolder, file('train/ant/a.bmp', b'BM'), "ant/a.bmp' cannot be"),
+  spoilt(layouts.imagefolder, nothing, 'divided already', test_fraction=0.1),
+  spoilt(layouts.tiny_imagenet, file('val/val_annotations.txt', b'a'), 'class: Value'),
   spoilt(layouts.domainnet, file('f_train.txt', b'a/b 0'), 'folder of images by class'),
   spoilt(layouts.domainnet, file('f_train.txt', b'a/ant/b 3'), 'numbers of the class'),
-  spoilt(
-    layouts.mnist, without('MNIST'), 'no MNIST/raw/train-images-idx3-ubyte, as to'
-  ),
+  spoilt(layouts.mnist, without('MNIST'), 'no MNIST/raw/train-images-idx3-ubyte, as'),
   spoilt(layouts.mnist, file(LABELS), "'raw' is no mnist of torchvision: .*idx file"),
   spoilt(layouts.mnist, file(IMAGES, cut=-1), 'is no idx file of uint8, or torn'),
-  spoilt(
-    layouts.mnist, lambda place: None, 'is not one of .* mean', name='fashon_mnist'
-  ),
-  spoilt(layouts.emnist, lambda place: None, 'emnist/letters', name='emnist'),
+  spoilt(layouts.mnist, nothing, 'not one of .* mean', name='fashon_mnist'),
+  spoilt(layouts.emnist, nothing, 'emnist/letters', name='emnist'),
   spoilt(layouts.cifar10, file(BATCH, cut=-9), 'ValueError: the pickle is torn'),
   spoilt(layouts.cifar10, file(BATCH, pickle.dumps(ODD)), 'cannot reshape'),
-  spoilt(
-    layouts.cifar10, file(BATCH, pickle.dumps(print)), 'names builtins.print, and'
-  ),
-  spoilt(
-    layouts.cifar_binary, file('cifar-10-batches-bin/test_batch.bin', b'a'), 'resh'
-  ),
+  spoilt(layouts.cifar10, file(BATCH, pickle.dumps(print)), 'names builtins.print,'),
   spoilt(layouts.svhn, file('train_32x32.mat', b'a' * 200), 'no svhn of torchvision'),
   spoilt(layouts.parquet, without('data'), 'splits train and test: .* has neither'),
-  spoilt(
-    layouts.parquet, file('data/test-1.parquet', b'PAR1'), 'splits train and test'
-  ),
-  spoilt(layouts.parquet, lambda place: None, "column 'it'|has img", label='it'),
+  spoilt(layouts.parquet, file('data/test-1.parquet', b'PAR1'), 'splits train and tes'),
+  spoilt(layouts.parquet, nothing, "column 'it'|has img", label='it'),
   spoilt(layouts.leaf, file(USERS, b'[1'), 'is no JSON of LEAF'),
   spoilt(layouts.leaf, file(USERS, json.dumps(TEXT).encode()), "'a' has text where"),
   spoilt(layouts.leaf, without('test'), "folder with LEAF's test/"),
@@ -333,9 +303,8 @@ REFUSED = [
 def test_what_is_no_such_layout_is_told(layout, change, line, options, tmp_path):
   given = layout(tmp_path, FOUND)
   change(tmp_path / 'set')
-  with pytest.raises(DataError, match=line) as caught:
+  with refused(DataError, line) as caught:
     load(given, **options)
-  assert '\n' not in str(caught.value)
   assert str(caught.value).startswith('--config.data.')
   assert f'read by --config.data.source={given["data.source"]}' not in str(caught.value)
 
@@ -347,7 +316,7 @@ def test_what_is_no_such_layout_is_told(layout, change, line, options, tmp_path)
     (layouts.tiny_imagenet, 'leaf'),
     (layouts.domainnet, 'folder'),
     (layouts.mnist, 'imagefolder'),
-    (layouts.cifar_binary, 'npz'),
+    (layouts.cifar10, 'npz'),
     (layouts.svhn, 'huggingface'),
     (layouts.parquet, 'imagefolder'),
     (layouts.saved, 'leaf'),
@@ -485,9 +454,7 @@ def test_text_labels_name_the_classes(tmp_path):
   assert data.class_names == NAMES
   arrays['test_y'][3] = 'eel'
   np.savez(tmp_path / 'a.npz', **arrays)
-  with pytest.raises(
-    DataError, match="test_y holds 'eel', a class that train_y has not"
-  ):
+  with pytest.raises(DataError, match="test_y holds 'eel', a class that train_y ha"):
     load(knobs('npz', tmp_path / 'a.npz'))
   np.savez(tmp_path / 'a.npz', **arrays | {'class_names': np.zeros(3)})
   with pytest.raises(DataError, match='class_names must be text'):
@@ -588,11 +555,8 @@ def test_users_have_examples_for_validation_beside_them(tmp_path, capsys):
   ('changes', 'line'),
   [
     ({'val_labels': None}, 'has val_images alone, of val_images, val_labels'),
-    ({'val_labels': np.full(52, 9)}, 'val_labels holds 9, beyond 3'),
-    (
-      {'val_images': np.zeros((52, 8, 9), np.uint8)},
-      r'val_images is \(52, 8, 9, 1\), ',
-    ),
+    ({'val_labels': np.full(52, 9)}, 'val_labels holds 9, a class that train_labels'),
+    ({'val_images': np.zeros((52, 8, 9), np.uint8)}, r'val_images \(52, 8, 9, 1\)'),
     ({'val_images': np.zeros((52, 8, 8))}, 'val_images is float64, not uint8'),
   ],
 )

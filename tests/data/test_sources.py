@@ -14,6 +14,7 @@ from PIL import Image
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
 from moon_jax.data import tfds as tfds_source
+from tests.refusals import refused
 
 PREPARED = pathlib.Path(__file__).parents[3] / 'shared/data/tfds'
 needs_prepared = pytest.mark.skipif(
@@ -119,39 +120,26 @@ def vast(size, label):
     ({'train_y': None}, r"lacks \['train_y'\]"),
     ({'train_x': np.zeros((60, 4, 5))}, r'train_x is float64, not uint8; .*255 \* tra'),
     ({'train_x': U1((60, 20))}, r'train_x has shape \(60, 20\), not \[M, H, W'),
-    (
-      {'train_y': np.zeros((60, 3), int)},
-      r'train_y has shape \(60, 3\).*row 0 names 0',
-    ),
+    ({'train_y': np.zeros((60, 3), int)}, r'train_y has shape \(60, 3\).*row 0 names'),
     ({'test_y': np.zeros(30)}, r"test_y is float64, not integer; .*astype\('int32'\)"),
     ({'train_y': np.arange(59) % 3}, 'train_x holds 60 images, train_y 59 labels'),
     ({'test_x': U1((0, 4, 5, 3)), 'test_y': np.zeros(0, int)}, '0 image'),
     ({'test_x': U1((30, 5, 4, 3))}, r'60, 4, 5, 3.*30, 5, 4, 3.* alike'),
-    (
-      {'train_y': np.arange(60) % 3 - 1},
-      r'train_y\[0\] is -1; number the classes from 0',
-    ),
-    (
-      {'test_y': np.arange(30) % 4},
-      'test_y holds 3, a class that train_y has not; rem',
-    ),
+    ({'train_y': np.arange(60) % 3 - 1}, r'train_y\[0\] is -1; number the classes'),
+    ({'test_y': np.arange(30) % 4}, 'test_y holds 3, a class that train_y has not;'),
     ({'train_y': np.zeros(60, int)}, 'one class only; at least 2'),
     ({'train_y': np.arange(60) % 2 * 2}, 'train_y holds no 1; .* without gaps'),
     ({'train_y': vast(60, 2**63 + 5)}, 'train_y holds no 3; number the classes from 0'),
-    (
-      {'test_y': vast(30, 2**63 + 5)},
-      f'test_y holds {2**63 + 5}, a class that train_y',
-    ),
+    ({'test_y': vast(30, 2**63 + 5)}, f'test_y holds {2**63 + 5}, a class that train'),
     ({'test_x': U1((30, 8, 8, 0))}, r'\(30, 8, 8, 0\), not \[M'),
     ({'train_y': np.array([0, 'a'] * 30, object)}, 'plain arrays.*Object arrays'),
   ],
 )
 def test_npz_faults(tmp_path, changes, message):
   path = write(tmp_path, **changes)
-  with pytest.raises(array_lib.DataError, match=message) as caught:
+  with refused(array_lib.DataError, message) as caught:
     load('npz', path=path)
   assert str(caught.value).startswith(f'--config.data.path={path!r}')
-  assert '\n' not in str(caught.value)
 
 
 def test_npz_that_is_no_npz(tmp_path):
@@ -247,10 +235,9 @@ OPENED = r'^cannot open --config.data.name=.* in .*; check both: '
   ],
 )
 def test_tfds_own_line_tells_what_is_wrong_with_a_name(tmp_path, name, reason):
-  with pytest.raises(array_lib.DataError, match=reason) as caught:
+  with refused(array_lib.DataError, reason) as caught:
     load('tfds', name=name, dir=str(tmp_path))
   assert repr(name) in str(caught.value)
-  assert '\n' not in str(caught.value)
 
 
 def without_tensorflow(monkeypatch):
@@ -436,7 +423,7 @@ def test_an_image_is_what_pillow_reads_or_an_error(kind):
     found = array_lib.image_of(file.getvalue(), 'RGB')
     np.testing.assert_array_equal(found, np.asarray(Image.open(file)))
   spoilt = file.getvalue()[: None if kind == 'GIF' else -40]
-  with pytest.raises((OSError, ValueError), match=r'truncated|looks like GIF'):
+  with pytest.raises((OSError, ValueError), match=r'truncated|is none of PNG'):
     array_lib.image_of(spoilt, 'RGB')
 
 
@@ -487,11 +474,7 @@ UNREAD = 'cannot read .*mnist.*; delete it and prepare it again: '
 @pytest.mark.parametrize(
   ('file', 'change', 'message'),
   [
-    (
-      info,
-      lambda b: b.replace(b'array_record', b'tfrecord'),
-      'format tfrecord, not ar',
-    ),
+    (info, lambda b: b.replace(b'array_record', b'tfrecord'), 'format tfrecord, not'),
     (info, None, 'is only half prepared; delete it'),
     (info, without_test_split, "cannot read .*mnist.*Unknown split 'test'"),
     (info, lambda content: b'{}', "cannot open .*'mnist'"),
@@ -502,9 +485,8 @@ UNREAD = 'cannot read .*mnist.*; delete it and prepare it again: '
 )
 def test_tfds_spoilt_folder(small_mnist, file, change, message):
   spoil(file(small_mnist), change)
-  with pytest.raises(array_lib.DataError, match=message) as caught:
+  with refused(array_lib.DataError, message):
     load_spoilt(small_mnist)
-  assert '\n' not in str(caught.value)
 
 
 def spoil(path, change):
@@ -520,7 +502,7 @@ def spoil(path, change):
     ({'label': 10}, 'has labels from 0 to 10, not from 0 to 9'),
     (
       {'image': b'no picture'},
-      'test example 4 cannot be used: .* looks like no picture',
+      'test example 4 cannot be used: .* image is none of PNG',
     ),
     (
       {'image': np.zeros((14, 14, 1), np.uint8)},
@@ -533,9 +515,8 @@ def spoil(path, change):
 def test_tfds_example_that_does_not_fit(tmp_path, changes, message):
   sizes = {'train': 12, 'test': 0 if changes is None else 5}
   prepare(tmp_path, 'mnist', sizes, changes)
-  with pytest.raises(array_lib.DataError, match=message) as caught:
+  with refused(array_lib.DataError, message):
     load('tfds', name='mnist', dir=str(tmp_path))
-  assert '\n' not in str(caught.value)
 
 
 def same(found, expected):
@@ -650,9 +631,8 @@ def test_tfds_without_a_network_is_told_in_seconds(tmp_path, monkeypatch):
   monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: 'found')
   begin = time.monotonic()
   message = 'cannot prepare mnist in .*; check the network and the disk: '
-  with pytest.raises(array_lib.DataError, match=message) as caught:
+  with refused(array_lib.DataError, message):
     load('tfds', name='mnist', dir=str(tmp_path))
-  assert '\n' not in str(caught.value)
   # Each of four files is tried four times: 0 + 0.4 + 0.8 s of waiting. TFDS itself
   # would try eleven times, for 200 s.
   assert time.monotonic() - begin < 30

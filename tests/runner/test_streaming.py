@@ -31,8 +31,8 @@ def sources(tmp_path_factory):
   """The knobs of the same federation in memory, and on disk."""
   folder = tmp_path_factory.mktemp('streaming')
   knobs = federations.hdf5(folder, federations.federation())
-  words = [f'--config.{name}={value}' for name, value in knobs.items()]
-  assert convert.main([*words, f'--out={folder / "records"}']) == ExitCode.DONE
+  words = [*federations.flags(knobs), f'--out={folder / "records"}']
+  assert convert.main(words) == ExitCode.DONE
   stored = {'data.source': 'records', 'data.path': str(folder / 'records')}
   return knobs, stored
 
@@ -106,9 +106,8 @@ def test_a_round_has_the_examples_of_its_cohort_alone(built):
   plan = built.planner.plan(1)
   given = programs.train_split(built, plan)
   # The largest cohort of two owns 30 + 12.
-  assert (
-    given.examples.images.shape == built.train.examples.images.shape == (42, 8, 8, 1)
-  )
+  images = given.examples.images
+  assert images.shape == built.train.examples.images.shape == (42, 8, 8, 1)
   ends = np.cumsum(sizes[plan.clients])
   assert np.asarray(given.offsets).tolist() == [0, *ends]
   assert plan.rows[plan.step_real].max() == ends[-1] - 1
@@ -161,7 +160,7 @@ def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(
       break
   else:
     raise AssertionError('no byte is of such a record alone')
-  with pytest.raises(UsageError, match=f'^{path}: record . is damaged'):
+  with pytest.raises(UsageError, match=f'^{path}(: record .)? is damaged'):
     moon_jax.run(config(knobs, **CHANGES), tmp_path / 'run')
   assert 1 <= len(read_lines(tmp_path / 'run/metrics.jsonl')) <= 3
   path.write_bytes(good)
@@ -202,12 +201,11 @@ def test_what_wants_all_examples_is_refused(name, value, sources, tmp_path):
 def test_other_records_are_other_data(sources, built, tmp_path):
   place = tmp_path / 'records'
   other = federations.hdf5(tmp_path, federations.federation(seed=1))
-  words = [f'--config.{name}={value}' for name, value in other.items()]
-  assert convert.main([*words, f'--out={place}']) == ExitCode.DONE
+  words = [*federations.flags(other), f'--out={place}']
+  assert convert.main(words) == ExitCode.DONE
   changed = config(sources[1], **CHANGES, **{'data.path': str(place)})
-  assert experiment.build(moon_jax.config.validate(changed)).data_digest != (
-    built.data_digest
-  )
+  found = experiment.build(moon_jax.config.validate(changed))
+  assert found.data_digest != built.data_digest
 
 
 def test_a_process_reads_the_clients_of_its_own_lanes(built):
@@ -242,7 +240,7 @@ def test_memory_does_not_grow_with_what_is_on_disk(tmp_path):
     assert convert.main([f'--out={out}', f'--synthetic={users}x50']) == ExitCode.DONE
     knobs = TINY | {'data.source': 'records', 'data.path': out, 'num_rounds': 5}
     knobs |= {'participation': 10 / users, 'execution.compile_cache': 'off'}
-    words = [f'--config.{name}={value}' for name, value in knobs.items()]
+    words = federations.flags(knobs)
     program = {'program': ('-c', PEAK), 'PYTHONPATH': str(ROOT)}
     done = launch(tmp_path, *words, f'--workdir=run{users}', **program)
     check_success(done)

@@ -11,7 +11,7 @@ import numpy as np
 from moon_jax.core.errors import printable
 from moon_jax.core.types import Dataset
 from moon_jax.data import npz
-from moon_jax.data.arrays import DataError, listed
+from moon_jax.data.arrays import DataError, listed, one_line
 from moon_jax.data.federated import users
 
 # What sources call images and labels, if the knobs do not say: the first that is there.
@@ -166,6 +166,26 @@ def two_files(
   return Federation(flag, pathlib.Path(path).stem, train, test)
 
 
+def two_splits(
+  flag: str, name: str, read: Callable[[str], Iterable[User]]
+) -> Federation:
+  """The federation of 'train' and 'test', as `read` gives the users of each."""
+  return Federation(flag, name, *(once(flag, read(one)) for one in ('train', 'test')))
+
+
+def files_in(wanted: str, folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:
+  """The files of a folder whose names fit a pattern, in the order of the names.
+
+  Raises:
+    DataError: there are none; `wanted` says what has to be there.
+  """
+  with one_line(wanted):
+    found = sorted(folder.glob(pattern))
+  if not found:
+    raise DataError(f'{wanted}.')
+  return found
+
+
 def joined(
   flag: str, split: str, found: Iterable[User]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -191,8 +211,7 @@ def dataset(federation: Federation) -> Dataset:
   flag, name, train, test, num_classes, class_names, validation = federation
   *train, train_ids = joined(flag, 'train', train)
   *test, test_ids = joined(flag, 'test', test)
-  arrays = (*train, *test)
+  held = (array for _, *pair in validation for array in pair)
+  arrays = (*train, *test, *held)
   data = npz.dataset(flag, name, arrays, num_classes, class_names=class_names)
-  for _, images, labels in validation:
-    data = npz.validated(flag, data, images, labels)
   return users.named(flag, data, train_ids, test_ids)

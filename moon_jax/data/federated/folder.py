@@ -1,5 +1,6 @@
 """A folder with one .npz file for each user."""
 
+import functools
 import os
 import pathlib
 
@@ -21,20 +22,16 @@ def load_folder(path: str) -> assembled.Federation:
     DataError: when read: it is no such folder, a file is unusable, or two are of one
       user.
   """
-  flag = f'--config.data.path={path!r}'
-  splits = (assembled.once(flag, _read(flag, path, one)) for one in ('train', 'test'))
-  return assembled.Federation(flag, pathlib.Path(path).stem, *splits)
+  flag, folder = f'--config.data.path={path!r}', pathlib.Path(os.path.expanduser(path))
+  read = functools.partial(_read, flag, folder)
+  return assembled.two_splits(flag, folder.stem, read)
 
 
-def _read(flag, path, split):
-  folder = pathlib.Path(os.path.expanduser(path))
+def _read(flag, folder, split):
   wanted = f'{flag} must be a folder of .npz files, one for each client'
   with one_line(wanted):
     files.require_inside(folder)
-  found = sorted(folder.glob('*.npz')) if os.path.isdir(folder) else []
-  if not found:
-    raise DataError(f'{wanted}.')
-  for file in found:
+  for file in assembled.files_in(wanted, folder, '*.npz'):
     told = f'{flag}: {file.name!r}'
     found = npz.read(told, str(file), (f'{split}_x', f'{split}_y'), ('client',))
     name = found.pop('client', None)

@@ -60,8 +60,7 @@ def load_huggingface(
     return assembled.Federation(flag, name, train, test, num_classes, names, *held)
   arrays = [np.asarray(each) for part in parts for _, *pair in part for each in pair]
   arrays[::2] = map(assembled.grey_levels, arrays[::2])
-  data = npz.dataset(flag, name, tuple(arrays[:4]), num_classes, class_names=names)
-  return npz.validated(flag, data, *arrays[4:]) if arrays[4:] else data
+  return npz.dataset(flag, name, arrays, num_classes, class_names=names)
 
 
 def _opened(flag, path):
@@ -71,10 +70,9 @@ def _opened(flag, path):
   with one_line(f'{flag} must be a folder {_WANTED}'):
     files.require_inside(folder)
     logging.getLogger('datasets').setLevel(logging.ERROR)
-    is_saved = (folder / _DESCRIBED).exists() or (
-      folder / _TRAIN / 'state.json'
-    ).exists()
-    found = [*(_saved if is_saved else _of_parquet)(datasets, folder)]
+    described = folder / _DESCRIBED, folder / _TRAIN / 'state.json'
+    read = _saved if any(one.exists() for one in described) else _of_parquet
+    found = [*read(datasets, folder)]
     for split in found:
       split.data.validate(full=True)  # pyarrow aborts the process on damage met later
     return found
@@ -126,9 +124,8 @@ def _of_parquet(datasets, folder):
 def _is_encoded(feature):
   """Whether a column has pictures as files, whoever described it."""
   has_bytes = isinstance(feature, dict) and 'bytes' in feature
-  return (
-    hasattr(feature, 'mode') or has_bytes or getattr(feature, 'dtype', '') == 'binary'
-  )
+  is_binary = getattr(feature, 'dtype', '') == 'binary'
+  return hasattr(feature, 'mode') or has_bytes or is_binary
 
 
 def _encoded(splits, image):

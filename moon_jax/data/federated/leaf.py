@@ -1,5 +1,6 @@
 """LEAF's JSON: train/*.json and test/*.json, with `users` and their `user_data`."""
 
+import functools
 import json
 import math
 import os
@@ -25,17 +26,13 @@ def load_leaf(path: str) -> assembled.Federation:
       holds text (CelebA's names of files, Shakespeare).
   """
   flag, root = f'--config.data.path={path!r}', pathlib.Path(os.path.expanduser(path))
-  splits = (assembled.once(flag, _read(flag, root, one)) for one in ('train', 'test'))
-  return assembled.Federation(flag, root.stem, *splits)
+  read = functools.partial(_read, flag, root)
+  return assembled.two_splits(flag, root.stem, read)
 
 
 def _read(flag, root, split):
   wanted = f"{flag} must be a folder with LEAF's {split}/*.json"
-  with one_line(wanted):
-    found = sorted((root / split).glob('*.json'))
-  if not found:
-    raise DataError(f'{wanted}.')
-  for path in found:
+  for path in assembled.files_in(wanted, root / split, '*.json'):
     with one_line(f"{flag}: {split}/{path.name} is no JSON of LEAF's users"):
       with files.opened(path, root) as file:
         content = json.load(file)

@@ -13,7 +13,7 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.data import pickled
-from moon_jax.data.arrays import DataError, one_line
+from moon_jax.data.arrays import one_line
 from moon_jax.data.federated import assembled
 
 
@@ -30,11 +30,10 @@ def load_pfllib(path: str) -> assembled.Federation:
   """
   flag, root = f'--config.data.path={path!r}', pathlib.Path(os.path.expanduser(path))
   every = (_found(flag, root, one) for one in ('train', 'test'))
-  low = min(images.min(initial=0) for one in every for _, (images, _) in one)
-  is_signed = low < 0
+  lows = [images.min(initial=0) for one in every for _, (images, _) in one]
+  is_signed = min(lows, default=0) < 0
   read = functools.partial(_read, flag, root, is_signed)
-  splits = (assembled.once(flag, read(one)) for one in ('train', 'test'))
-  return assembled.Federation(flag, root.stem, *splits)
+  return assembled.two_splits(flag, root.stem, read)
 
 
 def _read(flag, root, is_signed, split):
@@ -49,19 +48,15 @@ def _found(
 ) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
   """Number of a client, its images and labels as they are stored."""
   wanted = f"{flag} must be a folder with PFLlib's {split}/0.npz and so on"
-  with one_line(wanted):
-    every = [p for p in (root / split).glob('*.npz') if p.stem.isdecimal()]
-  if not every:
-    raise DataError(f'{wanted}.')
-  for path in sorted(every, key=lambda one: int(one.stem)):
+  every = assembled.files_in(wanted, root / split, '*.npz')
+  numbered = {int(one.stem): one for one in every if one.stem.isdecimal()}
+  for number, path in sorted(numbered.items()):
     with one_line(f"{flag}: {split}/{path.name} is no file of PFLlib's"):
       found = _dict_of(root, path)
-      if not all(isinstance(found[name], np.ndarray) for name in ('x', 'y')):
-        raise ValueError('x and y must be arrays')
       images, labels = (np.asarray(found[name]) for name in ('x', 'y'))
       if images.dtype.kind not in 'iuf':
         raise ValueError(f'x is {images.dtype}')
-    yield int(path.stem), (images, labels)
+    yield number, (images, labels)
 
 
 def _dict_of(root, path):

@@ -8,7 +8,6 @@ A folder of two files:
 `writing` makes it, with the users in any order: the index knows where each one is.
 """
 
-import contextlib
 import functools
 import hashlib
 import math
@@ -70,22 +69,20 @@ def load_records(path: str) -> Dataset:
     if not _fits(index, test_clients):
       raise DataError(f'{flag}: the arrays of {INDEX} disagree; convert it again.')
     reader = _Reader(folder / RECORDS, index, data.test_images.shape[1:])
-    numbers = (
+    wide = (
       index[name].astype(np.int64) for name in ('sizes', 'class_counts', 'records')
     )
-    stored = Stored(*numbers, reader, digest_of(index))
-  return data._replace(
-    test_clients=test_clients, clients=index['clients'], stored=stored
-  )
+    stored = Stored(*wide, reader, digest_of(index))
+  clients = index['clients']
+  return data._replace(test_clients=test_clients, clients=clients, stored=stored)
 
 
 def _fits(index: dict[str, np.ndarray], test_clients: np.ndarray | None) -> bool:
   """Whether the arrays of an index can be of one federation."""
   sizes, counts = index['sizes'], index['class_counts']
   num_users = len(index['clients'])
-  numbers = test_clients
-  if numbers is None:
-    numbers = np.zeros_like(index['test_y'], np.int32)
+  nobody = np.zeros_like(index['test_y'], np.int32)
+  numbers = nobody if test_clients is None else test_clients
   return (
     max(counts.max(), sizes.max()) < 2**31
     and (counts.sum(1) == sizes).all()
@@ -145,17 +142,9 @@ class _Reader:
     Raises:
       DataError: the file cannot be read, or is damaged.
     """
-    try:
+    with one_line(f'{self._path} is damaged; convert it again'):
       found = self._file.read(records.tolist())
-    except Exception:  # it does not say which one
-      found = [self._alone(number) for number in records]
-    return [self._parsed(*pair) for pair in zip(records, found, strict=True)]
-
-  def _alone(self, number):
-    """The record; if it cannot be read, what is none: `_parsed` tells."""
-    with contextlib.suppress(Exception):  # of many kinds
-      return self._file.read([int(number)])[0]
-    return b''
+      return [self._parsed(*pair) for pair in zip(records, found, strict=True)]
 
   def _parsed(self, number, record):
     size = int(self._sizes[number])

@@ -23,12 +23,10 @@ def named(flag: str, data: Dataset, train: Ids, test: Ids) -> Dataset:
   Raises:
     DataError: they are of another length or type.
   """
+  given = {'train': (train, data.train_labels), 'test': (test, data.test_labels)}
   known = {
     split: _ids(f'{flag}: {split}_client', np.asarray(ids), len(labels))
-    for split, ids, labels in (
-      ('train', train, data.train_labels),
-      ('test', test, data.test_labels),
-    )
+    for split, (ids, labels) in given.items()
     if ids is not None
   }
   if not known:
@@ -69,9 +67,8 @@ def _renumbered(data: Dataset, trained: np.ndarray) -> Dataset:
   new = np.empty(len(data.clients), np.int32)
   new[order] = np.arange(len(order))
   train, test = (None if numbers is None else new[numbers] for numbers in splits)
-  return data._replace(
-    train_clients=train, test_clients=test, clients=data.clients[order]
-  )
+  names = data.clients[order]
+  return data._replace(train_clients=train, test_clients=test, clients=names)
 
 
 def are_clients(config: Config) -> bool:
@@ -171,11 +168,9 @@ def limited(data: Dataset, limit: int) -> Dataset:
   keeps a part of what a larger one keeps.
   """
   if data.validation_labels is not None:
-    rows = host_rng(0, Purpose.SUBSET, 9).permutation(len(data.validation_labels))[
-      :limit
-    ]
-    images, labels = data.validation_images[rows], data.validation_labels[rows]
-    data = data._replace(validation_images=images, validation_labels=labels)
+    images, labels = data.validation_images, data.validation_labels
+    rows = host_rng(0, Purpose.SUBSET, 9).permutation(len(labels))[:limit]
+    data = data._replace(validation_images=images[rows], validation_labels=labels[rows])
   num_users = 0 if data.clients is None else len(data.clients)
   rank = host_rng(0, Purpose.SUBSET, 2).permutation(num_users)
   train, test = (

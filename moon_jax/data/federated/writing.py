@@ -84,9 +84,10 @@ def _index(federation, rows, sums, test, statistics) -> dict[str, np.ndarray]:
   names, checks, owned, numbers = zip(*rows, strict=True)
   classes = np.unique(np.concatenate(owned))
   like = np.empty((1, *sums[0].shape), np.uint8)
-  fault = npz.split_fault('test_x', images, 'test_y', labels)
-  given = like, classes, images, labels, federation.num_classes
-  if fault := fault or npz.pair_fault(*given):
+  train = 'train_x', like, 'train_y', classes
+  tested = 'test_x', images, 'test_y', labels
+  fault = npz.split_fault(*tested)
+  if fault := fault or npz.pair_fault(train, tested, federation.num_classes):
     raise DataError(f'{federation.flag}: {fault}.')
   counts = np.zeros((len(rows), federation.num_classes or len(classes)), int)
   for row, own, number in zip(counts, owned, numbers, strict=True):

@@ -1,0 +1,13 @@
+"""What a user's mistake, or a stranger's file, is answered with."""
+
+import contextlib
+
+import pytest
+
+
+@contextlib.contextmanager
+def refused(kind, words):
+  """What is done inside raises such an error, of one line that has these words."""
+  with pytest.raises(kind, match=words) as caught:
+    yield caught
+  assert '\n' not in str(caught.value)
