@@ -49,15 +49,15 @@ def launch(folder, *words, program=(LAUNCH,), **environment):
   )
 
 
-def launched(folder, *words):
-  """launch.py in this process, as if it were one in a folder: its code and output."""
+def launched(folder, *words, program=__main__.launch):
+  """A program in this process, as if it were one in a folder: its code and output."""
   out, err = io.StringIO(), io.StringIO()
   with (
     contextlib.chdir(folder),
     contextlib.redirect_stdout(out),
     contextlib.redirect_stderr(err),
   ):
-    code = __main__.launch([*words])
+    code = program([*words])
   return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 

@@ -142,9 +142,7 @@ def test_deviations_over_partitions_and_within_one(docs, tmp_path):
   ]
 
 
-@pytest.mark.parametrize(
-  'line', ['@curve moon', '@curve moon x', '@partitions', '@curve']
-)
+@pytest.mark.parametrize('line', ['@curve moon', '@curve moon x', '@partitions'])
 def test_a_line_of_another_form_is_told(docs, line):
   with pytest.raises(UsageError, match='has another form than in'):
     made(docs, line)

@@ -16,6 +16,7 @@ from moon_jax.core.errors import ExitCode
 from tests.run_directories import edit_lines, write_lines, write_run
 
 DOCS = pathlib.Path(__file__).parents[1] / 'docs'
+PAPERS = ('moon_cvpr21', 'moonflower', 'dco_moon', 'review', 'sa_moon')
 NUM_ROUNDS = 100
 FEDAVG, MOON = (f'configs/moon_cvpr21.py:{name}' for name in ('fedavg', 'moon'))
 
@@ -24,9 +25,7 @@ def test_the_committed_page_is_what_the_command_writes():
   assert build.page(DOCS) == (DOCS / 'experiments.md').read_text()
 
 
-@pytest.mark.parametrize(
-  'paper', ['moon_cvpr21', 'moonflower', 'dco_moon', 'review', 'sa_moon']
-)
+@pytest.mark.parametrize('paper', PAPERS)
 def test_every_variant_of_a_paper_stands_in_a_table(paper):
   lines = (DOCS / 'experiments.in.md').read_text().splitlines()
   start = f'@table {paper}: '
@@ -67,6 +66,23 @@ def of_seeds(tmp_path, first, step, seeds, **given):
     finished(tmp_path, f'{first}-s{s}', first + step * s, seed=s, **given)
     for s in seeds
   ]
+
+
+@pytest.fixture
+def watched(monkeypatch):
+  """Makes a list of what a function of `draw` is given from then on."""
+
+  def watch(name):
+    drawn, given = getattr(draw, name), []
+
+    def spy(*words, **named):
+      given.append(words)
+      drawn(*words, **named)
+
+    monkeypatch.setattr(draw, name, spy)
+    return given
+
+  return watch
 
 
 def add(docs, *paths):
@@ -183,17 +199,11 @@ def test_a_picture_has_a_panel_for_what_only_some_record(tmp_path):
   assert widths[1] * 3 == widths[0] * 4
 
 
-def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, monkeypatch):
+def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, watched):
   write_template(docs, '@sweep mu moon.mu moonflower: mu_0.1 mu_1 default')
   assert build.page(docs) == 'Figure `mu`: not run.\n'
   low, high = (f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1'))
-  drawn, given = draw.over_knob, []
-
-  def spy(*words, **named):
-    given.append(words)
-    drawn(*words, **named)
-
-  monkeypatch.setattr(draw, 'over_knob', spy)
+  given = watched('over_knob')
   one = finished(tmp_path, 'a', 0.5, choice=low, train_accuracy=0.6)
   text = add(docs, one, *of_seeds(tmp_path, 0.4, 0.02, (0, 1), choice=high))
   assert text == '![mu: accuracy over moon.mu](results/mu.png)\n'
@@ -207,16 +217,10 @@ def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, monkeypatch):
   np.testing.assert_allclose(points['train accuracy'], [(0.1, 60, 0)], rtol=1e-6)
 
 
-def test_who_has_no_attack_is_the_first_point_of_each(docs, tmp_path, monkeypatch):
+def test_who_has_no_attack_is_the_first_point_of_each(docs, tmp_path, watched):
   names = 'mean', 'alie_0.2_mean', 'ipm_0.3_mean', 'ipm_0.1_krum'
   write_template(docs, f'@attacks broken attacks: {" ".join(names)}')
-  drawn, given = draw.under_attack, []
-
-  def spy(*words, **named):
-    given.append(words)
-    drawn(*words, **named)
-
-  monkeypatch.setattr(draw, 'under_attack', spy)
+  given = watched('under_attack')
   length, runs = f'--config.num_rounds={NUM_ROUNDS}', []
   for last, name in zip((0.75, 0.5, 0.25, 0.125), names, strict=True):
     choice = f'configs/attacks.py:{name}'

@@ -23,17 +23,14 @@ from moon_jax.runner import checkpoint, loop
 from moon_jax.train import examined
 from tests import world
 from tests.processes import ROOT, contents, launch
+from tests.refusals import refused
+from tests.run_directories import edit_json
 
 # Enough to learn something: a model of chance accuracy would hide other weights.
 FLAGS = ('--config.num_rounds=4', '--config.data.limit=700')
 LEARNED = 0.4
-OWN_MODELS = (
-  'solo',
-  'centralized',
-  'fedproto',
-  'decentralized_fedavg',
-  'decentralized_moon',
-)
+OWN_MODELS = ('solo', 'centralized', 'fedproto')
+OWN_MODELS += ('decentralized_fedavg', 'decentralized_moon')
 
 
 def run_in(folder, *flags):
@@ -152,18 +149,14 @@ def test_who_has_no_model_of_its_own(workdir):
   [
     (np.zeros((2, 8, 8)), 'float64, not uint8; convert'),
     *(
-      (
-        np.zeros(shape, np.uint8),
-        f'shape {shape}; this network needs [M, 8, 8], M >= 1',
-      )
+      (np.zeros(shape, np.uint8), f'shape {shape}; this network needs [M, 8, 8]')
       for shape in ((2, 8, 9), (2, 8, 8, 3), (8, 8), (0, 8, 8))
     ),
   ],
 )
 def test_images_that_do_not_fit(loaded, images, words):
-  with pytest.raises(UsageError, match=re.escape(words)) as caught:
+  with refused(UsageError, re.escape(words)):
     loaded.predict(images)
-  assert '\n' not in str(caught.value)
 
 
 def test_channels_may_come_first(loaded):
@@ -189,9 +182,7 @@ def test_what_is_no_run_directory(tmp_path):
 
 
 def changed_config(workdir, change):
-  saved = json.loads((workdir / 'config.json').read_text())
-  change(saved['config'])
-  (workdir / 'config.json').write_text(json.dumps(saved))
+  edit_json(workdir / 'config.json', lambda saved: change(saved['config']))
 
 
 def truncated(checkpoint):
@@ -206,10 +197,7 @@ DAMAGE = [
     lambda run: changed_config(run, lambda config: config['mlp'].update(width=65)),
     'Checkpoint 4 holds another state; differing: ',
   ),
-  (
-    lambda run: (run / 'partition.npz').write_bytes(b'PK'),
-    r'partition\.npz cannot be read',
-  ),
+  (lambda run: (run / 'partition.npz').write_bytes(b'PK'), r'partition\.npz cannot be'),
   (lambda run: shutil.rmtree(run / 'checkpoints'), NONE_LEFT),
   (lambda run: [*map(shutil.rmtree, (run / 'checkpoints').iterdir())], NONE_LEFT),
   (lambda run: truncated(run / 'checkpoints/4'), NONE_LEFT),
@@ -220,9 +208,8 @@ DAMAGE = [
 def test_a_damaged_run_directory_is_one_line(damage, words, tmp_path, workdir):
   damage(shutil.copytree(workdir, tmp_path / 'run'))
   kind = UsageError if 'partition' in words else NoCheckpointError
-  with pytest.raises(kind, match=words) as caught:
+  with refused(kind, words):
     moon_jax.load(tmp_path / 'run')
-  assert '\n' not in str(caught.value)
 
 
 def test_the_package_alone_loads_nothing():

@@ -21,7 +21,7 @@ from moon_jax.predict import command, inference
 from moon_jax.report import features, runs
 from moon_jax.report.__main__ import main as report
 from tests import processes
-from tests.run_directories import FEDAVG, write_run
+from tests.run_directories import FEDAVG, edit_json, write_run
 
 PAYLOAD = """
 import pathlib
@@ -55,9 +55,9 @@ def copy_of(two_rounds):
 
   def copy(folder, **data):
     shutil.copytree(two_rounds, folder)
-    saved = json.loads((folder / 'config.json').read_text())
-    saved['config']['data'] |= data
-    (folder / 'config.json').write_text(json.dumps(saved))
+    edit_json(
+      folder / 'config.json', lambda saved: saved['config']['data'].update(data)
+    )
     return folder
 
   return copy
@@ -240,9 +240,7 @@ def test_members_that_are_no_arrays_and_labels_that_are_times(tmp_path):
 )
 def test_statistics_that_make_no_predictions(copy_of, tmp_path, image, name, value):
   path = copy_of(tmp_path / 'run') / 'config.json'
-  saved = json.loads(path.read_text())
-  saved['images'][name] = [value]
-  path.write_text(json.dumps(saved))
+  edit_json(path, lambda saved: saved['images'].update({name: [value]}))
   assert predict(tmp_path / 'run', image) == ExitCode.NO_CHECKPOINT
   assert not (tmp_path / 'in_predictions.npz').exists()
 
@@ -261,18 +259,14 @@ def within(seconds):
     signal.alarm(0)
 
 
-PIPES = (
-  'config.json',
-  'metrics.jsonl',
-  'timings.jsonl',
-  'summary.json',
-  'partition.npz',
-  'checkpoints/2/manifest.json',
-  'checkpoints/2/default/_METADATA',
+RECORDS = ('config.json', 'metrics.jsonl', 'timings.jsonl', 'summary.json')
+RECORDS += ('partition.npz',)
+PIPES = tuple(
+  f'checkpoints/2/{name}' for name in ('manifest.json', 'default/_METADATA')
 )
 
 
-@pytest.mark.parametrize('name', PIPES)
+@pytest.mark.parametrize('name', RECORDS + PIPES)
 def test_nobody_waits_for_a_pipe(copy_of, tmp_path, name, image):
   workdir = copy_of(tmp_path / 'run')
   (workdir / name).unlink()
@@ -307,9 +301,7 @@ def test_pipes_among_data_and_devices_for_data(tmp_path):
 def test_nothing_is_written_through_a_link(copy_of, tmp_path, image):
   workdir, outside = copy_of(tmp_path / 'run'), tmp_path / 'precious'
   outside.write_text('precious')
-  names = ['config.json', 'metrics.jsonl', 'timings.jsonl', 'summary.json']
-  names += ['partition.npz', 'features.npz']
-  for name in names:
+  for name in (*RECORDS, 'features.npz'):
     (workdir / f'{name}.partial').symlink_to(outside)
   (workdir / 'partial-features.npz').symlink_to(outside)
   for name in ('curves.png', 'partition.png'):
@@ -400,10 +392,12 @@ def test_a_folder_called_by_no_plain_number_is_no_checkpoint(
 
 def spoilt(folder, text):
   path = write_run(folder, [0.5, 0.6], '--config.algorithm=fedavg')
-  saved = json.loads((path / 'config.json').read_text())
-  saved |= {'command': text, 'git_commit': text, 'devices': [text]}
-  saved['config']['data']['path'] = text
-  (path / 'config.json').write_text(json.dumps(saved))
+
+  def spoil(saved):
+    saved |= {'command': text, 'git_commit': text, 'devices': [text]}
+    saved['config']['data']['path'] = text
+
+  edit_json(path / 'config.json', spoil)
   return path
 
 

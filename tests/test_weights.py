@@ -8,6 +8,7 @@ import pytest
 
 from moon_jax.core import weights
 from moon_jax.core.errors import UsageError
+from tests.refusals import refused
 
 VARIABLES = {
   'params': {
@@ -63,9 +64,8 @@ def test_what_is_no_file_of_weights(tmp_path, name, content, words):
   path = tmp_path / name
   if content is not None:
     path.write_bytes(content)
-  with pytest.raises(UsageError, match=re.escape(words)) as caught:
+  with refused(UsageError, re.escape(words)):
     weights.read_weights(path)
-  assert '\n' not in str(caught.value)
 
 
 def test_nothing_is_unpickled(tmp_path):

@@ -63,7 +63,7 @@ def wanted(model='mlp', plans=None, **more):
   rounds = [batches_of(plans, index) for index in range(NUM_ROUNDS)]
   # Some client is absent in some round, and some joins late.
   assert len({tuple(cohort) for cohort in rounds}) > 1
-  given = getattr(reference, model), params, images, labels
+  given = getattr(reference, model), params, (images, labels)
   return personal.run(*given, sizes=plans.sizes, rounds=rounds, sgd=SGD, **more)
 
 
@@ -104,9 +104,7 @@ def test_fedbabu_equals_the_reference():
     found = state.server.variables['params']
     assert world.largest_difference(found, truth.server.params) < 1e-5
     # To the last bit, with weight decay and momentum on.
-    jax.tree.map(
-      np.testing.assert_array_equal, found['classifier'], first['classifier']
-    )
+    assert world.largest_difference(found['classifier'], first['classifier']) == 0
   # And where the head is trained it moves, and the body elsewhere with it.
   without = run(fedbabu.with_fixed(frozenset()))[-1][0].server.variables
   fedavg = run(world.make('fedavg'))[-1][0].server.variables

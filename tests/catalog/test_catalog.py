@@ -16,9 +16,7 @@ from moon_jax.core.types import Layers, Server
 from moon_jax.models import convolution
 
 FLAT = config.flatten(config.validate(config.defaults()))
-PARTS = [
-  catalog.part(kind, name) for kind in catalog.KINDS for name in catalog.names(kind)
-]
+PARTS = [catalog.part(kind, n) for kind in catalog.KINDS for n in catalog.names(kind)]
 # Kind -> what its parts are called with by name, beside their knobs.
 GIVEN = {
   'algorithm': set(),

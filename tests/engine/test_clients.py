@@ -239,9 +239,7 @@ def test_an_attacker_that_flips_labels_trains_on_them():
   assert 0 < len(mine) < 300
   # FedLC's margins are of what a client trains on; a picture shows the data.
   np.testing.assert_array_equal(built.class_counts, honest.class_counts)
-  counts = [
-    np.bincount(found[rows], minlength=10) for rows in built.split.rows(range(10))
-  ]
+  counts = [np.bincount(found[r], minlength=10) for r in built.split.rows(range(10))]
   np.testing.assert_array_equal(built.planner.known['class_counts'], counts)
 
 

@@ -214,9 +214,7 @@ def test_a_second_start_of_a_run_compiles_nothing_and_all_end_alike(tmp_path):
   first, *others = ((tmp_path / f'{n}/metrics.jsonl').read_bytes() for n in range(3))
   assert others == [first, first]
   assert programs[1:] == [programs[0]] * 2
-  assert {name.partition('-')[0] for name in programs[0]} == {
-    *('jit_run_round', 'jit_evaluate'),
-  }
+  assert {n.partition('-')[0] for n in programs[0]} == {'jit_run_round', 'jit_evaluate'}
 
 
 def test_a_warning_of_something_else_is_passed_on(tmp_path):
@@ -230,9 +228,7 @@ def test_a_warning_of_something_else_is_passed_on(tmp_path):
 
 def test_the_users_folder_is_the_default_and_off_is_none(tmp_path):
   assert catalog.every_knob()['execution.compile_cache'].default == 'auto'
-  assert [start(choice) for choice in ('off', 'off', '', 'auto', 'auto')] == [
-    *(0, 0, 0, 0, 1)
-  ]
+  assert list(map(start, ('off', 'off', '', 'auto', 'auto'))) == [0, 0, 0, 0, 1]
   assert cache.folder() == tmp_path / 'home/moon_jax'
   assert stat.S_IMODE(cache.folder().stat().st_mode) == 0o700
 

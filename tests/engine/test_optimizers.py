@@ -74,11 +74,9 @@ def test_the_golden_cases_differ():
   ],
 )
 def test_schedule(name, factors):
-  values = [
-    schedule(name, t, num_rounds=4, decay=0.25, decay_every=2) for t in range(4)
-  ]
-  np.testing.assert_allclose(values, factors, rtol=1e-5)
-  assert {type(value) for value in values} == {float}
+  rates = [schedule(name, t, num_rounds=4, decay=0.25, decay_every=2) for t in range(4)]
+  np.testing.assert_allclose(rates, factors, rtol=1e-5)
+  assert {type(rate) for rate in rates} == {float}
 
 
 def test_every_schedule_is_tested():

@@ -28,9 +28,7 @@ def assert_same(algorithm, plans, tolerance=TOLERANCE, **options):
     for p in (plans, any_length)
   )
   for x, y in zip(known, other, strict=True):
-    np.testing.assert_allclose(
-      np.float64(x), np.float64(y), rtol=tolerance, atol=tolerance
-    )
+    np.testing.assert_allclose(np.float64(x), np.float64(y), tolerance, tolerance)
 
 
 # With two previous models, first weights one unit in the last place away end up to

@@ -136,9 +136,7 @@ def test_a_cpu_without_avx_512_computes_the_same(tmp_path):
 def test_other_and_mixed_types_are_computed_by_the_banded_form(which):
   given = arrays(2, 8, 4, 3, 5)
   given = [a.astype(jnp.bfloat16) if i in which else a for i, a in enumerate(given)]
-  forms = [
-    jax.jit(FORMS[name].pooled, static_argnums=3) for name in ('fused', 'banded')
-  ]
+  forms = [jax.jit(FORMS[n].pooled, static_argnums=3) for n in ('fused', 'banded')]
   found, expected = (form(*given, NONE) for form in forms)
   np.testing.assert_array_equal(found, expected)
 

@@ -346,9 +346,7 @@ def test_the_first_of_equals_gets_the_gradient_as_in_pytorch(form):
     return 6 * form.pooled(x, kernel, jnp.zeros(1), NO_PADDING).sum()
 
   found = np.reshape(form.arranged(gradient(x)), squares.shape)
-  expected = [
-    [6.0 * (place == first) for place in range(4)] for first in WINNERS.values()
-  ]
+  expected = [[6.0 * (n == first) for n in range(4)] for first in WINNERS.values()]
   assert found.tolist() == expected
 
 

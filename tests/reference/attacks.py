@@ -7,6 +7,8 @@ whose attackers know all honest models here.
 import jax
 import numpy as np
 
+from tests.reference.networks import like, vector
+
 
 def normal_quantile(share):
   """z with Phi(z) = share, by halving."""
@@ -36,25 +38,6 @@ def alie(own, received, honest, num_attackers):
   needed = max(total // 2 + 1 - num_attackers, 1)
   z = max(normal_quantile((len(honest) - needed) / len(honest)), 0.0)
   return np.mean(honest, axis=0) - z * np.std(honest, axis=0)
-
-
-def vector(params):
-  """A tree of parameters as one vector."""
-  return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)]).astype(
-    np.float64
-  )
-
-
-def like(params, values):
-  """A vector as a tree of these shapes."""
-  leaves, structure = jax.tree.flatten(params)
-  ends = np.cumsum([np.size(leaf) for leaf in leaves])
-  parts = np.split(values, ends[:-1])
-  shaped = [
-    np.float32(part).reshape(np.shape(leaf))
-    for part, leaf in zip(parts, leaves, strict=True)
-  ]
-  return jax.tree.unflatten(structure, shaped)
 
 
 def sent(params, received, attackers, attack, **numbers):

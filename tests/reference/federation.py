@@ -369,11 +369,11 @@ class Federation:
 def mean_losses(trained):
   """The means of the losses, and of MOON's cosines, over the examples processed."""
   steps = [step for result in trained for step in result.steps]
-  contrasted = [
-    (losses, count) for losses, count in steps if not np.isnan(losses.positive_cosine)
-  ]
+  contrasted = [step for step in steps if not np.isnan(step[0].positive_cosine)]
+  near = [step for step in steps if not np.isnan(step[0].nearest)]
 
-  near = [(losses, count) for losses, count in steps if not np.isnan(losses.nearest)]
+  def share(some):
+    return sum(count for _, count in some) / sum(count for _, count in steps)
 
   def mean(field, steps):
     examples = sum(count for _, count in steps)
@@ -387,12 +387,8 @@ def mean_losses(trained):
     **{name: mean(name, contrasted) for name in cosines},
     'train_accuracy': mean('accuracy', steps),
     'prototype_accuracy': mean('nearest', near),
-    'prototyped_fraction': (
-      sum(count for _, count in near) / sum(count for _, count in steps)
-    ),
-    'contrasted_fraction': (
-      sum(count for _, count in contrasted) / sum(count for _, count in steps)
-    ),
+    'prototyped_fraction': share(near),
+    'contrasted_fraction': share(contrasted),
   }
 
 

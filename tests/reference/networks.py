@@ -166,6 +166,21 @@ def norm(tree):
   return np.sqrt(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
 
 
+def vector(tree):
+  """All leaves as one vector of float64."""
+  flat = [np.ravel(leaf) for leaf in jax.tree.leaves(tree)]
+  return np.concatenate(flat).astype(np.float64)
+
+
+def like(tree, values):
+  """A vector as a tree of these shapes."""
+  leaves, structure = jax.tree.flatten(tree)
+  ends = np.cumsum([np.size(leaf) for leaf in leaves])
+  pairs = zip(np.split(values, ends[:-1]), leaves, strict=True)
+  shaped = [np.float32(part).reshape(np.shape(leaf)) for part, leaf in pairs]
+  return jax.tree.unflatten(structure, shaped)
+
+
 def combine(coefficients, trees):
   """sum_i coefficients_i trees_i; coefficients are plain numbers."""
   total = jax.tree.map(np.zeros_like, trees[0])

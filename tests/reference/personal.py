@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests.reference.losses import cross_entropy
 from tests.reference.networks import Model, combine, first_stats
 from tests.reference.optimizers import sgd_step
 
@@ -32,8 +33,7 @@ def _slope(network, params, stats, images, labels):
 
   def loss(params):
     *_, logits, new = network.forward(Model(params, stats), images, training=True)
-    picked = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
-    return jnp.mean(jax.nn.logsumexp(logits, axis=1) - picked), new
+    return jnp.mean(cross_entropy(logits, labels)), new
 
   return jax.grad(loss, has_aux=True)(params)
 
@@ -67,26 +67,13 @@ def replaced(model, other, private):
   return Model(model.params | own, model.stats | running)
 
 
-def run(
-  network,
-  params,
-  images,
-  labels,
-  *,
-  sizes,
-  rounds,
-  private=(),
-  fixed=(),
-  sgd,
-  ditto=None,
-):
+def run(network, params, data, *, sizes, rounds, sgd, private=(), fixed=(), ditto=None):
   """[Result] of each round.
 
   Args:
     network: of this reference.
     params: the first model's.
-    images: [M, H, W, C].
-    labels: [M].
+    data: images [M, H, W, C] and labels [M].
     sizes: [N] examples of each client.
     rounds: of each round client -> its batches, each some indices.
     private: names of the layers that stay with the client.
@@ -96,7 +83,7 @@ def run(
   """
   params = jax.tree.map(np.asarray, params)
   first = Model(params, first_stats(params))
-  server, data = first, (images, labels)
+  server = first
   own = dict.fromkeys(range(len(sizes)), first)
   results = []
   for index, cohort in enumerate(rounds):

@@ -4,8 +4,9 @@ Median and trimmed mean: Yin et al. 2018 (arXiv:1803.01498). Krum and multi-Krum
 Blanchard et al. 2017 (arXiv:1703.02757).
 """
 
-import jax
 import numpy as np
+
+from tests.reference.networks import like, vector
 
 
 def median(vectors):
@@ -16,9 +17,7 @@ def median(vectors):
 def trimmed_mean(vectors, trim):
   """[n, P] -> [P]: each coordinate's mean but for floor(trim n) at either end."""
   cut = int(trim * len(vectors))
-  columns = [
-    sorted(column)[cut : len(column) - cut] for column in np.transpose(vectors)
-  ]
+  columns = [sorted(one)[cut : len(one) - cut] for one in np.transpose(vectors)]
   return np.array([sum(column) / len(column) for column in columns])
 
 
@@ -38,31 +37,14 @@ def krum(vectors, num_byzantine, num_selected, compared):
 
 def combined(models, options):
   """The Model that options.algorithm, one of RULES, makes of a list of Models."""
-  num_params = sum(np.size(leaf) for leaf in jax.tree.leaves(models[0].params))
-  vectors = np.array(
-    [
-      np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tuple(model))])
-      for model in models
-    ],
-    np.float64,
-  )
+  vectors = np.array([vector(model) for model in models])
+  of_krum = options.num_byzantine, options.num_selected, len(vector(models[0].params))
   rule = {
     'median': lambda: median(vectors),
     'trimmed_mean': lambda: trimmed_mean(vectors, options.trim),
-    'krum': lambda: krum(
-      vectors, options.num_byzantine, options.num_selected, num_params
-    ),
+    'krum': lambda: krum(vectors, *of_krum),
   }
-  vector = rule[options.algorithm]()
-  leaves, shape = jax.tree.flatten(models[0])
-  ends = np.cumsum([np.size(leaf) for leaf in leaves])
-  return jax.tree.unflatten(
-    shape,
-    [
-      np.asarray(vector[end - np.size(leaf) : end], np.float32).reshape(np.shape(leaf))
-      for leaf, end in zip(leaves, ends, strict=True)
-    ],
-  )
+  return like(models[0], rule[options.algorithm]())
 
 
 RULES = ('median', 'trimmed_mean', 'krum')

@@ -14,13 +14,9 @@ from moon_jax.predict.inference import load
 from moon_jax.report import build, command, features, runs
 from moon_jax.report.__main__ import main
 from moon_jax.runner import loop
+from tests.run_directories import edit_json, words_of
 
-TINY = (
-  '--config.num_rounds=2',
-  '--config.local_epochs=1',
-  '--config.data.limit=300',
-  '--config.partition.min_size=2',
-)
+TINY = words_of(num_rounds=2)
 
 
 @pytest.fixture(scope='module')
@@ -57,9 +53,8 @@ def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
 
 def test_the_accuracy_for_each_class_is_that_of_its_test_images(folder, tmp_path):
   shutil.copytree(folder / 'fedavg', named := tmp_path / 'runs/named')
-  about = json.loads((named / 'config.json').read_text())
-  about['images']['class_names'] = [f'the {digit}' for digit in range(10)]
-  (named / 'config.json').write_text(json.dumps(about))
+  names = [f'the {digit}' for digit in range(10)]
+  edit_json(named / 'config.json', lambda s: s['images'].update(class_names=names))
   model = load(named)
   images, labels = model.test_data()
   right = model.predict(images).labels == labels

@@ -48,6 +48,7 @@ from tests.run_directories import (
   EVALUATE,
   IDLE,
   TRAIN,
+  edit_json,
   edit_lines,
   write_run,
 )
@@ -314,6 +315,7 @@ def test_long_values_keep_series_apart_in_a_few_words():
 PLAIN, MOMENTUM = (
   f'algorithm=fedavg server_optimizer.momentum={momentum}' for momentum in (0, 0.9)
 )
+SOLO = 'algorithm=solo'
 TWO_BETAS = {
   f'{name}{beta}': ([last], f'algorithm={name} partition.beta={beta}')
   for beta, lasts in ((0.1, (0.3, 0.4)), (0.5, (0.6, 0.8)))
@@ -324,12 +326,7 @@ MOON_WITH = 'server_optimizer.momentum=0.9'
 # final accuracy to FedAvg's, target).
 COMPARED = {
   'plain FedAvg is what everything is compared with': (
-    {
-      'm': ([0.7], MOMENTUM),
-      'f': ([0.5], PLAIN),
-      's': ([0.3], 'algorithm=solo'),
-      'o': [0.6],
-    },
+    {'m': ([0.7], MOMENTUM), 'f': ([0.5], PLAIN), 's': ([0.3], SOLO), 'o': [0.6]},
     None,
     'fedavg',
     {
@@ -432,9 +429,7 @@ def test_the_best_round_and_value_are_chosen_by_validation_where_there_is_one(tm
     '5': ([0.5, 0.6, 0.8], [0.6, 0.2, 0.4], 'moon.mu=5'),
   }
   report = Collected(validated(tmp_path, given))
-  found = [
-    (row['best_accuracy_mean'], row['best_by']) for row in report.rows('accuracy')
-  ]
+  found = [(r['best_accuracy_mean'], r['best_by']) for r in report.rows('accuracy')]
   # Of the rounds in which validation has 0.5 and 0.6: not 0.9, and not 0.8.
   assert found == [('0.6', 'validation'), ('0.5', 'validation')]
   (chosen,) = report.rows('chosen')
@@ -678,9 +673,12 @@ def test_a_second_report_leaves_nothing_of_the_first(tmp_path):
 
 def change(path, **changes):
   """Changes entries of a run's config.json, those of `config` one by one."""
-  saved = json.loads((path / 'config.json').read_text())
-  saved['config'] |= changes.pop('config', {})
-  (path / 'config.json').write_text(json.dumps(saved | changes))
+
+  def update(saved):
+    saved['config'] |= changes.pop('config', {})
+    saved |= changes
+
+  edit_json(path / 'config.json', update)
 
 
 def test_only_finished_runs_are_averaged(tmp_path, capsys):
@@ -745,9 +743,7 @@ def test_a_damaged_run_is_skipped_with_a_line(tmp_path, file, text, words):
 
 def test_what_an_older_version_did_not_have_is_as_in_base(tmp_path):
   path = write_run(tmp_path / 'a', [0.5]) / 'config.json'
-  content = json.loads(path.read_text())
-  del content['config']['drop_last']
-  path.write_text(json.dumps(content))
+  edit_json(path, lambda saved: saved['config'].pop('drop_last'))
   (run,) = runs.find([tmp_path], print)
   assert run.knobs['drop_last'] is run.identity['drop_last'] is False
 
@@ -852,46 +848,10 @@ def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
   rows = [row[1:] for row in cells if row and row[1]]
   seconds = f'{7 * (TRAIN + EVALUATE + IDLE):.1f}'
   # FedAvg's 0.76 is reached by itself in round 7, by MOON in round 4; 1.5 MB a round.
-  assert rows == [
-    [
-      'finished',
-      '7',
-      '76.00',
-      '76.00',
-      'test',
-      '70.40',
-      '76.00',
-      '7',
-      '10.5',
-      seconds,
-      '50',
-    ],
-    [
-      'finished',
-      '7',
-      '81.00',
-      '82.00',
-      'test',
-      '77.80',
-      '76.00',
-      '4',
-      '6.0',
-      seconds,
-      '50',
-    ],
-    [
-      'unfinished',
-      '2',
-      '20.00',
-      '20.00',
-      'test',
-      '15.00',
-      '76.00',
-      '-',
-      '-',
-      '5.5',
-      '50',
-    ],
+  assert [' '.join(row) for row in rows] == [
+    f'finished 7 76.00 76.00 test 70.40 76.00 7 10.5 {seconds} 50',
+    f'finished 7 81.00 82.00 test 77.80 76.00 4 6.0 {seconds} 50',
+    'unfinished 2 20.00 20.00 test 15.00 76.00 - - 5.5 50',
   ]
 
 

@@ -20,6 +20,7 @@ from moon_jax.engine import devices
 from moon_jax.runner import saved_state
 from moon_jax.runner.checkpoint import Checkpoints
 from tests import world
+from tests.refusals import refused
 from tests.selection import few
 
 
@@ -345,7 +346,6 @@ def test_a_folder_under_another_name(folder):
 )
 def test_another_format_is_told_from_damage(folder, content, wrote):
   (folder / saved_state.MANIFEST).write_text(json.dumps(content))
-  with pytest.raises(NoCheckpointError, match=wrote) as caught:
+  with refused(NoCheckpointError, wrote) as caught:
     saved_state.fault(folder, 12)
   assert caught.value.exit_code == ExitCode.NO_CHECKPOINT
-  assert '\n' not in str(caught.value)

@@ -25,9 +25,7 @@ LIMIT_BEFORE_LOADING = 2.0  # seconds
 
 
 def assert_same_end(run, expected):
-  records, wanted = (
-    (folder / 'metrics.jsonl').read_bytes() for folder in (run, expected)
-  )
+  records, wanted = ((one / 'metrics.jsonl').read_bytes() for one in (run, expected))
   assert records == wanted
   assert checkpoint(run, 6) == checkpoint(expected, 6)
   assert (run / 'summary.json').exists()

@@ -190,8 +190,8 @@ def battery(tmp_path_factory):
   """(processes, devices of each) -> the folder of all runs of so many."""
   base, made = tmp_path_factory.mktemp('battery'), {}
   knobs = federations.hdf5(base, federations.federation())
-  words = [f'--config.{name}={value}' for name, value in knobs.items()]
-  assert convert.main([*words, f'--out={base / "records"}']) == ExitCode.DONE
+  words = [*federations.flags(knobs), f'--out={base / "records"}']
+  assert convert.main(words) == ExitCode.DONE
   records = f'--config.data.path={base / "records"}'
   for count, devices in ((1, 2), (2, 1), (2, 2), (1, 4)):
     folder = made[count, devices] = base / f'{count}x{devices}'

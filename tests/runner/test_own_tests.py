@@ -69,9 +69,8 @@ def test_the_global_model_on_each_clients_own_test(tmp_path):
   wanted = metrics.over_clients(correct, sizes, 'local_accuracy')
   found = columns(run.metrics[-1], 'local_')
   assert found == pytest.approx(wanted, rel=1e-12)
-  assert (
-    run.summary['local_accuracy_worst_tenth'] == found['local_accuracy_worst_tenth']
-  )
+  worst = 'local_accuracy_worst_tenth'
+  assert run.summary[worst] == found[worst]
   # Every example trains or tests, and none does both.
   together = np.concatenate([saved['indices'], saved['local_test_indices']])
   assert sorted(together.tolist()) == list(range(300))
@@ -148,9 +147,8 @@ def test_each_clients_own_model_on_its_own_test(tier, tmp_path):
 def test_the_devices_share_the_clients():
   lines = []
   for devices in '1', '4':
-    given = config(
-      participation=0.7, num_rounds=1, local_epochs=1, execution__devices=devices
-    )
+    more = {'participation': 0.7, 'num_rounds': 1, 'local_epochs': 1}
+    given = config(**more, execution__devices=devices)
     lines += [round.metrics for round in moon_jax.rounds(given)]
   assert columns(lines[0], 'local_') == pytest.approx(columns(lines[1], 'local_'))
 

@@ -1,12 +1,9 @@
 """A sweep is launch.py many times, only sooner; stopped, it goes on with the rest."""
 
-import contextlib
 import importlib
-import io
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 
@@ -21,6 +18,7 @@ from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps import command
+from tests import processes
 from tests.processes import Running, check_success, checkpoint, launch, read_lines
 from tests.run_directories import write_lines, write_run
 
@@ -42,14 +40,18 @@ RUNS = [f'{name}-seed={seed}' for name in ('fedavg', 'moon') for seed in (0, 1)]
 
 def sweep(folder, *words, program=command.main, stop=None):
   """Runs the sweep's program here, in a folder, to its end."""
-  with contextlib.ExitStack() as here:
-    here.enter_context(contextlib.chdir(folder))
-    environ = here.enter_context(pytest.MonkeyPatch.context())
+  with pytest.MonkeyPatch.context() as environ:
     environ.setenv('XLA_FLAGS', os.environ['XLA_FLAGS'])  # a run adds to it
-    out = here.enter_context(contextlib.redirect_stdout(io.StringIO()))
-    err = here.enter_context(contextlib.redirect_stderr(io.StringIO()))
-    code = program([*words], stop or Stop())
-  return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+    return processes.launched(
+      folder, *words, program=lambda argv: program(argv, stop or Stop())
+    )
+
+
+def dry_run(folder, *words):
+  """The lines that tell what is left."""
+  done = sweep(folder, *words, '--dry-run')
+  check_success(done)
+  return done.stdout.splitlines()
 
 
 @pytest.fixture(scope='module')
@@ -83,9 +85,7 @@ def test_finished_runs_are_left_alone_and_another_value_is_added(swept):
   folder, _ = swept
   before = {name: read_lines(folder / 'out' / name / 'timings.jsonl') for name in RUNS}
   over = (*OVER[:3], 'seed=0,1,2', '--out=out')
-  dry = sweep(folder, *TINY, *over, '--dry-run')
-  check_success(dry)
-  *runs, left = dry.stdout.splitlines()
+  *runs, left = dry_run(folder, *TINY, *over)
   assert [line.split()[0] for line in runs] == ['finished', 'finished', 'new'] * 2
   # Two runs like those that are there, each of some seconds and some 100 kB.
   minutes, megabytes = map(float, re.findall(r'[\d.]+', left))
@@ -107,24 +107,20 @@ def sum_of_seconds(run):
 
 
 def test_what_is_left_of_a_sweep_that_has_not_begun_or_has_more_rounds(swept, tmp_path):
-  dry = sweep(tmp_path, *TINY, *OVER, '--dry-run')
-  *runs, left = dry.stdout.splitlines()
+  *runs, left = dry_run(tmp_path, *TINY, *OVER)
   assert len(runs) == 4
   assert left == 'left: time and disk are estimated when a run has some rounds'
   assert list(tmp_path.iterdir()) == []
   # A sweep beside it tells how long one takes, on this machine and of the same clients.
   beside = (*TINY, '--over', 'algorithm=fedavg', '--over', 'seed=5,6', '--out=other')
-  *_, left = sweep(swept[0], *beside, '--dry-run').stdout.splitlines()
+  *_, left = dry_run(swept[0], *beside)
   assert left.endswith(' MB, as of earlier runs on this machine')
   minutes, _ = map(float, re.findall(r'[\d.]+', left))
   spent = [sum_of_seconds(swept[0] / 'out' / name) for name in RUNS[:2]]
   assert minutes == pytest.approx(sum(spent) / 60, abs=0.06)
-  *_, left = sweep(
-    swept[0], *beside, '--config.batch_size=3', '--dry-run'
-  ).stdout.splitlines()
+  *_, left = dry_run(swept[0], *beside, '--config.batch_size=3')
   assert 'estimated when' in left
-  dry = sweep(swept[0], *TINY, '--config.num_rounds=1', *OVER, '--dry-run')
-  left = dry.stdout.splitlines()[-1]
+  *_, left = dry_run(swept[0], *TINY, '--config.num_rounds=1', *OVER)
   assert left == 'left: about 0.0 minutes, one run at a time, and 0.0 MB'
 
 
@@ -134,9 +130,7 @@ def test_compiling_is_not_counted_for_every_round(tmp_path):
   write_lines(tmp_path / 'out/seed=0/timings.jsonl', [{'round': 1} | times])
   (tmp_path / 'out/seed=0/summary.json').unlink()
   words = ('--config.algorithm=fedavg', '--over', 'seed=0,1', '--out=out')
-  *_, left = sweep(
-    tmp_path, *TINY, *words, '--config.num_rounds=11', '--dry-run'
-  ).stdout.splitlines()
+  *_, left = dry_run(tmp_path, *TINY, *words, '--config.num_rounds=11')
   # 10 rounds of 6 s and a start, 11 rounds and a start: 60 + 60 + 66 + 60 s.
   assert left.startswith('left: about 4.1 minutes')
 
@@ -305,7 +299,4 @@ def test_seeds_betas_and_mus_share_one_program(tmp_path):
   check_success(launch(tmp_path, *words, program=SWEEP))
   assert len(list(tmp_path.glob('out/*/summary.json'))) == 8
   programs = sorted(p.name for p in tmp_path.glob('programs/programs/*-cache'))
-  assert [name.partition('-')[0] for name in programs] == [
-    'jit_evaluate',
-    'jit_run_round',
-  ]
+  assert [n.partition('-')[0] for n in programs] == ['jit_evaluate', 'jit_run_round']
