@@ -111,11 +111,13 @@ class Writes(Callback):
 class Saves(Callback):
   """Saves the state when that is due, and before the run ends or is stopped.
 
-  How long that took stands in the round's line of timings.jsonl.
+  It is written beside the next round. A line of timings.jsonl follows when all states
+  up to its round are on the disk; it tells how long the run waited for them.
   """
 
   def __init__(self, checkpoints: Checkpoints, records: Records):
     self._checkpoints, self._records = checkpoints, records
+    self._lines = []
 
   def begin(self, run):
     self._config = run.config
@@ -127,8 +129,18 @@ class Saves(Callback):
   def after_round(self, round):
     if round.state and (self.wants_state(round.number) or round.stopped):
       with round.clock('save'):
+        self.close()
         self._checkpoints.save(round.state)
-    self._records.add_timings(round.timings)
+        if round.stopped or round.number == self._config.num_rounds:
+          self._checkpoints.wait()
+    self._lines.append(round.timings)
+    if not self._checkpoints.is_writing():
+      self.close()
+
+  def close(self):
+    self._checkpoints.wait()
+    while self._lines:
+      self._records.add_timings(self._lines.pop(0))
 
 
 def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) -> None:

@@ -14,6 +14,7 @@ import pathlib
 import re
 import shutil
 from collections.abc import Callable
+from concurrent import futures
 
 import jax
 import numpy as np
@@ -30,7 +31,8 @@ _KEPT = 2
 class Checkpoints:
   """The checkpoints of one run directory; a step is a number of completed rounds.
 
-  Saving waits until the bytes are on disk. A context manager.
+  A thread writes beside the next round; `wait` returns once the bytes are on disk. A
+  context manager.
   """
 
   def __init__(
@@ -50,6 +52,7 @@ class Checkpoints:
     self._say = say
     self._store = store
     self._indices = {}  # name of a checkpoint -> its index
+    self._writing = None  # the future of the checkpoint that is being written
     files.make_folder(directory)
     with files.writing(directory):
       for path in directory.iterdir():
@@ -57,34 +60,63 @@ class Checkpoints:
           shutil.rmtree(path)
       # Stays open: no other folder gets its inode.
       self._descriptor = os.open(directory, os.O_RDONLY)
+    self._thread = futures.ThreadPoolExecutor(1, 'saving')
 
   def __enter__(self):
     return self
 
   def __exit__(self, *exception):
-    os.close(self._descriptor)
+    try:
+      self.wait()
+    finally:
+      self._thread.shutdown()
+      os.close(self._descriptor)
 
   def save(self, state: State) -> None:
     """Saves under the number of completed rounds, and removes all but the newest two.
 
+    Returns when the state has been copied: the next round may overwrite it.
+
+    Raises:
+      RunError: as `wait` does, of the checkpoint before.
+    """
+    self.wait()
+    name, index = str(int(state.round)), None
+    if self._store:
+      index, state = self._store.index(), state._replace(clients=())
+      self._indices[name] = index
+      self._keep_named([*folders(self._directory), self._directory / name])
+    copied = jax.tree.map(np.array, state)
+    self._writing = self._thread.submit(self._write, name, copied, index)
+
+  def is_writing(self) -> bool:
+    """Whether the newest checkpoint is not on disk yet."""
+    return self._writing is not None and not self._writing.done()
+
+  def wait(self) -> None:
+    """Waits until the newest checkpoint is on disk.
+
     Raises:
       RunError: it cannot be written, or the folder was moved or removed.
     """
-    step = int(state.round)
-    folder = self._directory / str(step)
+    writing, self._writing = self._writing, None
+    if writing:
+      writing.result()
+
+  def _write(self, name, state, index):
+    folder = self._directory / name
     partial = _partial(folder)
-    index = self._store and self._store.index()
+    if self._store:
+      self._store.flush()
     try:
       # In the folder that was opened: another one at its path is another run's.
       os.mkdir(partial.name, dir_fd=self._descriptor)
       os.stat(partial)
-      kept = state._replace(clients=()) if index else state
-      saved_state.save(partial, kept, index)
+      saved_state.save(partial, state, index)
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
       raise files.failure(folder, saved_state.reason(error)) from error
-    self._indices[folder.name] = index
     self._remove_older()
 
   def newest_or(self, first: State, rounds_saved: int = 0) -> State:
@@ -102,14 +134,15 @@ class Checkpoints:
         or does not hold such a state.
     """
     self._indices = {f.name: saved_state.index_of(f) for f in folders(self._directory)}
-    if self._store:  # it may have to write what a checkpoint without an index holds
-      self._store.keep(filter(None, self._indices.values()))
+    # The store may have to write what a checkpoint without an index holds.
+    self._keep_named(folders(self._directory))
     for folder in folders(self._directory):
       reason = saved_state.fault(folder, int(folder.name))
       if not reason:
         state, reason = self._load(folder, self._indices[folder.name], first)
       if not reason:
         self._remove_older()
+        self._keep_named(folders(self._directory))
         return jax.tree.map(_placed, state, first)
       self._set_aside(folder, reason)
     if rounds_saved or list(self._directory.glob('bad-*')):
@@ -152,11 +185,15 @@ class Checkpoints:
         # Half a checkpoint must not look like one.
         self._rename(folder, _partial(folder))
         shutil.rmtree(_partial(folder))
-    named = [self._indices.get(folder.name) for folder in kept[:_KEPT]]
-    if self._store:
-      self._store.keep(index for index in named if index)
-    elif not any(named):
+    if not self._store and not any(map(saved_state.index_of, kept[:_KEPT])):
       (self._directory / client_store.CLIENTS).unlink(missing_ok=True)
+
+  def _keep_named(self, kept):
+    """The store writes over no memory that the index of one of these names."""
+    named = {folder.name for folder in kept}
+    self._indices = {k: v for k, v in self._indices.items() if k in named}
+    if self._store:
+      self._store.keep(filter(None, self._indices.values()))
 
   def _rename(self, old, new):
     os.rename(old, new)

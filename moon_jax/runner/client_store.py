@@ -164,10 +164,13 @@ class ClientStore:
     leaves = [of((n, *kind.shape), kind.base) for kind in types]
     return jax.tree.unflatten(self._structure, leaves)
 
-  def index(self) -> Index:
-    """Waits until all records are on the disk, and tells where they are."""
+  def flush(self) -> None:
+    """Waits until all records are on the disk."""
     with files.writing(self._path):
       os.fsync(self._descriptor)
+
+  def index(self) -> Index:
+    """Where the records are; it holds once they are on the disk."""
     clients = np.flatnonzero(self._places >= 0)
     return Index(clients, self._places[clients], self._checksums[clients], self._layout)
 

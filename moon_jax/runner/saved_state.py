@@ -167,8 +167,8 @@ def load(folder: pathlib.Path, like: State) -> State:
 
 def reason(error: Exception) -> str:
   """The cause of orbax's failure in a few words."""
-  text = str(error).strip().partition('\n')[0]
   # "RESOURCE_EXHAUSTED: Error writing local file ... [os_error_code='28']"
-  code = re.search(r"os_error_code='(\d+)'", text)
+  code = re.search(r"os_error_code='(\d+)'", str(error))
   number = int(code[1]) if code else getattr(error, 'errno', None)
+  text = str(error).strip().partition('\n')[0]
   return os.strerror(number) if number else text[:200] or type(error).__name__

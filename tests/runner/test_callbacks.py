@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import threading
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from examples import early_stopping
 from moon_jax import catalog
 from moon_jax.config import cli
 from moon_jax.core.errors import DivergedError, ExitCode
-from moon_jax.runner import callbacks, loop
+from moon_jax.runner import callbacks, loop, saved_state
 from tests.processes import check_success, checkpoint, launch, launched
 from tests.run_directories import TINY, words_of
 from tests.test_api import config
@@ -193,6 +194,32 @@ def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
+  """And its round's line of timings.jsonl comes once it is on the disk."""
+  seen, write = threading.Event(), saved_state.save
+  run = tmp_path / 'run'
+
+  def late(folder, state, index):
+    if folder.name.startswith('1.'):
+      assert seen.wait(60)
+    write(folder, state, index)
+
+  def look(round):
+    if round.number == 2:
+      assert not (run / 'checkpoints/1').exists()
+      assert (run / 'timings.jsonl').read_text() == ''
+      seen.set()
+
+  monkeypatch.setattr(saved_state, 'save', late)
+  own = {'checkpoint_every_rounds': 1}
+  moon_jax.run(config(**own), run, callbacks=[look])
+  lines = (run / 'timings.jsonl').read_text().splitlines()
+  assert [json.loads(line)['round'] for line in lines] == [1, 2, 3]
+  assert sorted(path.name for path in (run / 'checkpoints').iterdir()) == ['2', '3']
+  # Rounds 2 and 3 were not trained in the memory of what was being written.
+  assert checkpoint(run, 3) == checkpoint(whole[0].workdir, 3)
+
+
 def test_the_first_line_waits_for_no_picture_tensorboard_or_checkpoint(tmp_path):
   code = f"""
 import sys, moon_jax

@@ -65,6 +65,7 @@ def test_the_newest_of_several_is_used_and_two_are_kept(tmp_path):
     full = 'checkpoints/10 cannot be written: Directory not empty'
     with pytest.raises(RunError, match=full):
       checkpoints.save(state._replace(round=jnp.int32(10)))
+      checkpoints.wait()
   assert int(load(tmp_path, state).round) == 10
   assert names(tmp_path) == ['10', '2']
 
@@ -203,10 +204,12 @@ def test_a_full_disk_keeps_what_is_there(disk, size):
   state = world.first_state('fedavg')
   with opened(folder) as checkpoints:
     checkpoints.save(state)
+    checkpoints.wait()
     taken = shutil.disk_usage(folder).free - size
     (folder / 'taken').write_bytes(bytes(taken))
     with pytest.raises(RunError) as caught:
       checkpoints.save(state._replace(round=jnp.int32(1)))
+      checkpoints.wait()
   assert str(caught.value) == (
     f'{folder}/checkpoints/1 cannot be written: No space left on device. What was '
     'saved before is kept, and the same command goes on from there.'
