@@ -21,7 +21,6 @@ import jax.numpy as jnp
 
 import moon_jax
 from configs import base
-from moon_jax.algorithms.base import model_in_server
 from moon_jax.core import tree
 
 
@@ -60,7 +59,6 @@ def fedcm(*, alpha: float) -> moon_jax.Algorithm:
     init_server=zeros,
     scalars=scalars,
     broadcast=lambda server: server,
-    map_received=model_in_server,
     download=lambda received, memory: received.variables,
     begin=lambda received, memory: jnp.zeros(()),
     correct=correct,

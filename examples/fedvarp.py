@@ -40,9 +40,6 @@ def fedvarp(*, rate: float) -> moon_jax.Algorithm:
     change = tree.subtract(moved, task.memory)
     return moon_jax.Upload(uniform=trained | {'params': change}), moved
 
-  def map_uploaded(function, upload):
-    return upload._replace(uniform=function(upload.uniform))
-
   def aggregate(server, mean, participation, scalars):
     model, change = mean.uniform, mean.uniform['params']
     step = tree.add(server.memory, change)
@@ -58,7 +55,6 @@ def fedvarp(*, rate: float) -> moon_jax.Algorithm:
     init_server=zeros,
     init_client=zeros,
     upload=upload,
-    map_uploaded=map_uploaded,
     aggregate=aggregate,
   )
 

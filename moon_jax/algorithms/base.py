@@ -11,7 +11,6 @@ from moon_jax.core import tree
 from moon_jax.core.types import Batch, Outputs, PyTree, Server, Task, Upload
 
 Parts = dict[str, jax.Array]
-OfModel = Callable[[PyTree], PyTree]
 
 
 def no_memory(variables: PyTree) -> PyTree:
@@ -32,27 +31,6 @@ def average(
 ) -> Server:
   """w <- sum_k (n_k / n) w_k (McMahan et al. 2017, algorithm 1, arXiv:1602.05629)."""
   return server._replace(variables=mean.weighted)
-
-
-def model_in_server(function: OfModel, received: Server) -> Server:
-  """`map_received` of who sends all of the server: the model, and its memory."""
-  return received._replace(variables=function(received.variables))
-
-
-def uploaded_model(function: OfModel, upload: Upload) -> Upload:
-  """(function of a model, upload) -> the upload: the weighted part is a model."""
-  return upload._replace(weighted=function(upload.weighted))
-
-
-def model_and_more(function: OfModel, upload: Upload) -> Upload:
-  """`map_uploaded` of who sends more in the weighted part than its field `model`."""
-  sent = upload.weighted
-  return upload._replace(weighted=sent._replace(model=function(sent.model)))
-
-
-def no_model(function: OfModel, sent: PyTree) -> PyTree:
-  """(function of a model, what is sent) -> what is sent: no model is in it."""
-  return sent
 
 
 class Second(NamedTuple):
@@ -86,11 +64,10 @@ class Algorithm(NamedTuple):
     init_client: initial variables -> a client's memory before its first round.
     scalars: (hyperparameters, server memory) -> name -> number, for `task.scalars` and
       `aggregate`. Those that are no hyperparameters are recorded each round.
-    broadcast: server -> what every client of the cohort receives.
-    map_received: (function, received) -> what is received, with the function's result
-      in place of every model in it.
-    map_uploaded: (function, Upload) -> the Upload, likewise. An attack replaces these
-      models; one that holds changes in place of parameters needs a `check` against it.
+    broadcast: server -> what every client of the cohort receives. Every dict with
+      'params' in it is taken for a model, as in an `Upload`: an attack replaces these
+      parameters (one that holds changes in place of them needs a `check` against it),
+      and `batch_norm=local` takes the running statistics out.
     share: memory -> the model that a client sends to its neighbours; None if it has
       none.
     mixed: (memory, weighted mean of what it and its neighbours share, cohort size /
@@ -146,8 +123,6 @@ class Algorithm(NamedTuple):
   init_client: Callable = no_memory
   scalars: Callable = lambda hyperparameters, server_memory: hyperparameters
   broadcast: Callable = lambda server: server.variables
-  map_received: Callable = lambda function, received: function(received)
-  map_uploaded: Callable = uploaded_model
   share: Callable | None = None
   mixed: Callable | None = None
   download: Callable = lambda received, memory: received

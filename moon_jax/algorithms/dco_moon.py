@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from moon_jax.algorithms import coefficients
-from moon_jax.algorithms.base import Algorithm, model_in_server
+from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.moon import moon
 from moon_jax.algorithms.wrappers.view import seen_through
 from moon_jax.core.types import Server
@@ -61,7 +61,6 @@ def dco_moon(
     init_server=lambda variables: jnp.float32(initial == 'mu'),
     scalars=scalars,
     broadcast=lambda server: server,
-    map_received=model_in_server,
     loss=loss,
     upload=upload,
     report=lambda trained, task: {'deviation': deviation(trained, task)},

@@ -72,9 +72,6 @@ def feddyn(
     gradient = jax.tree.map(lambda g, m: g - own * m, task.memory, moved)
     return Upload(uniform=trained), gradient
 
-  def map_uploaded(function, upload):
-    return upload._replace(uniform=function(upload.uniform))
-
   def aggregate(server, mean, participation, scalars):
     alpha, model = scalars['alpha'], mean.uniform
     # 1/N sum over S is |S| / N times the mean.
@@ -95,7 +92,6 @@ def feddyn(
     init_client=zeros,
     loss=loss,
     upload=upload,
-    map_uploaded=map_uploaded,
     aggregate=aggregate,
     evaluated=evaluated,
   )

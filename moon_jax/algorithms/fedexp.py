@@ -89,7 +89,6 @@ def fedexp(
     # Of the round before: this one's is known at its end.
     scalars=lambda given, pace: given | {'eta_g': pace.eta_g},
     upload=upload,
-    map_uploaded=base.model_and_more,
     aggregate=aggregate,
     evaluated=evaluated,
   )

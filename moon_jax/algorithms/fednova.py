@@ -92,6 +92,5 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
     bypass=bypass,
     after_step=after_step,
     upload=upload,
-    map_uploaded=base.model_and_more,
     aggregate=aggregate,
   )

@@ -71,7 +71,6 @@ def fedproc(*, tau: float, rise: float) -> base.Algorithm:
     ),
     scalars=scalars,
     broadcast=lambda server: server._replace(memory=server.memory.prototypes),
-    map_received=base.model_in_server,
     download=lambda received, memory: received.variables,
     loss=loss,
     examine=examine,

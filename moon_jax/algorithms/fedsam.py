@@ -90,8 +90,6 @@ def mofedsam(
     hyperparameters=dict(inner.hyperparameters) | {'beta': beta},
     init_server=lambda variables: jax.tree.map(jnp.zeros_like, variables['params']),
     broadcast=lambda server: server,
-    map_received=base.model_in_server,
-    map_uploaded=base.model_and_more,
     download=lambda received, memory: received.variables,
     begin=no_path,
     correct=correct,

@@ -97,10 +97,6 @@ def sa_moon(
     init_server=lambda variables: kept(initial_temperature)[0],
     init_client=init_client,
     broadcast=lambda server: server,
-    map_received=base.model_in_server,
-    map_uploaded=lambda function, upload: upload._replace(
-      weighted=base.model_in_server(function, upload.weighted)
-    ),
     begin=begin,
     after_step=after_step,
     upload=upload,

@@ -9,8 +9,6 @@ def solo() -> base.Algorithm:
   return base.Algorithm(
     init_client=lambda variables: variables,
     broadcast=lambda server: (),
-    map_received=base.no_model,
-    map_uploaded=base.no_model,
     download=lambda received, memory: memory,
     upload=lambda trained, task: (Upload(), trained),
     aggregate=lambda server, mean, participation, scalars: server,

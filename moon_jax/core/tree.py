@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 
 import chex
 import jax
@@ -120,6 +121,21 @@ def repeat(tree: PyTree, count: int) -> PyTree:
 def flatten(stacked: PyTree) -> PyTree:
   """Leaves [N, M, ...] -> [N * M, ...]."""
   return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
+
+
+def map_models(function: Callable[[PyTree], PyTree], sent: PyTree) -> PyTree:
+  """What is sent, with the function's result in place of every model in it.
+
+  A model is a dict with 'params', as flax has the variables of a network.
+  """
+
+  def is_model(node):
+    return isinstance(node, dict) and 'params' in node
+
+  def mapped(node):
+    return function(node) if is_model(node) else node
+
+  return jax.tree.map(mapped, sent, is_leaf=is_model)
 
 
 def num_bytes(tree: PyTree) -> int:

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax.algorithms import base
 from moon_jax.algorithms.fedavg import fedavg
 from moon_jax.algorithms.wrappers import attack
 from moon_jax.core.errors import UsageError
@@ -151,10 +150,11 @@ def test_a_layer_that_nobody_sends_is_not_attacked():
 
 
 def test_who_sends_no_model_cannot_be_attacked():
-  inner = fedavg()._replace(map_uploaded=base.no_model)
-  wrapped = attack.with_attack(inner, 'alie', {})
+  sent = uploads([3] * 7)
+  sent = sent._replace(stacked=Upload(uniform=sent.stacked.uniform))
+  wrapped = attack.with_attack(fedavg(), 'alie', {})
   with pytest.raises(UsageError, match='clients send none; only label_flip'):
-    wrapped.aggregate(Server({'params': {}}, ()), uploads([3] * 7), 1.0, {})
+    wrapped.aggregate(Server({'params': {}}, ()), sent, 1.0, {})
 
 
 ROUNDS = (('fedavg', 'ipm'), ('median', 'alie'))

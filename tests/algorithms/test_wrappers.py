@@ -90,8 +90,6 @@ def probe(heard):
     init_client=lambda variables: Kept(variables, jnp.zeros(())),
     scalars=scalars,
     broadcast=lambda server: Sent(server.variables, server.memory),
-    map_received=lambda function, sent: sent._replace(model=function(sent.model)),
-    map_uploaded=base.uploaded_model,
     download=download,
     begin=begin,
     frozen=frozen,
@@ -134,9 +132,6 @@ FUNCTIONS = {
 }
 # The probe has a server; `decentralized` is what gives it neighbours.
 NEIGHBOURS = {'share', 'mixed'}
-# Only local statistics ask where the models are, and only of what is received and sent,
-# which without a server is nothing.
-MODELS = {'map_received', 'map_uploaded'}
 
 
 def after_a_round(chosen):
@@ -156,7 +151,7 @@ def test_every_function_is_called(name):
   heard = set()
   state, metrics, plan, tested = after_a_round(WRAPPED[name](probe(heard)))
   alone = 'decentralized' in name
-  assert heard == FUNCTIONS - NEIGHBOURS - (MODELS if alone else set())
+  assert heard == FUNCTIONS - NEIGHBOURS
 
   # And what it did has come about: one round of a server, or of each present client's.
   if alone:
@@ -206,8 +201,8 @@ def test_neighbours_refuse_what_they_cannot_send():
 
 
 @pytest.mark.parametrize('name', ['scaffold', 'dco_moon', 'sa_moon', 'solo', 'moon'])
-def test_models_are_where_they_are_declared(name):
-  # Doubling every declared model doubles the parameters, and nothing else.
+def test_models_are_found_in_what_is_sent(name):
+  # Doubling every model doubles the parameters, and nothing else.
   chosen = world.make(name, **({'scope': 'server'} if name == 'sa_moon' else {}))
   model = {'params': jnp.float32(3)}
   server = Server(model, chosen.init_server(model))
@@ -219,7 +214,7 @@ def test_models_are_where_they_are_declared(name):
   def twice(model):
     return {'params': 2 * model['params']}
 
-  after = chosen.map_received(twice, received)
+  after = tree.map_models(twice, received)
   assert jax.tree.structure(after) == jax.tree.structure(received)
   assert numbers(after) == [2 * x if x == 3 else x for x in numbers(received)]
   assert (3.0 in numbers(received)) == (name != 'solo')
@@ -230,7 +225,7 @@ def test_models_are_where_they_are_declared(name):
   step = jnp.float32(0), model['params'], jax.random.key(0)
   task = task._replace(local=chosen.after_step(task, *step))
   sent, _ = chosen.upload(model, task)
-  doubled = chosen.map_uploaded(twice, sent)
+  doubled = tree.map_models(twice, sent)
   assert numbers(doubled.weighted) == [
     2 * x if x == 3 else x for x in numbers(sent.weighted)
   ]

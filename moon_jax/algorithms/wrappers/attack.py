@@ -101,7 +101,7 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
   Where no honest client's model is finite, the attackers send what they trained.
 
   Args:
-    inner: an algorithm with a server; `map_uploaded` tells what it sends is a model.
+    inner: an algorithm with a server.
     name: of an attack in the catalog.
     numbers: of the attack.
 
@@ -110,10 +110,6 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
   """
   build = catalog.part('attack', name).function
   hyperparameters = {_PREFIX + key: value for key, value in numbers.items()}
-
-  def scalars(given, memory):
-    its = {key: given[key] for key in given if key not in hyperparameters}
-    return given | inner.scalars(its, memory)
 
   def aggregate(server, uploads, participation, scalars):
     attacks = uploads.attackers >= 0
@@ -128,7 +124,7 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
       found.append(build(Known(*given), **own))
       return model | {'params': tree.where(who[1], found[-1], model['params'])}
 
-    stacked = inner.map_uploaded(attacked, uploads.stacked)
+    stacked = tree.map_models(attacked, uploads.stacked)
     if not found:
       raise UsageError(
         f'--config.attack.name={name} changes the model that a client sends, and with '
@@ -141,7 +137,7 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
 
   return inner._replace(
     hyperparameters=dict(inner.hyperparameters) | hyperparameters,
-    scalars=scalars,
+    scalars=lambda given, memory: given | inner.scalars(given, memory),
     aggregate=aggregate,
     needs_all_uploads=True,
   )

@@ -110,8 +110,6 @@ def decentralized(inner: base.Algorithm) -> base.Algorithm:
     init_client=init_client,
     scalars=lambda hyperparameters, server_memory: hyperparameters,
     broadcast=lambda server: (),
-    map_received=base.no_model,
-    map_uploaded=base.no_model,
     share=lambda peer: peer.model,
     mixed=mixed,
     upload=upload,

@@ -30,14 +30,14 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
   the initial ones until it takes part.
 
   Args:
-    inner: declares what is a model in what it broadcasts and uploads. Its `evaluated`
-      is asked once for each client, with the client's statistics in the global model.
+    inner: its `evaluated` is asked once for each client, with the client's statistics
+      in the global model.
       `decentralized` stands inside, not around.
   """
 
   def view(received, memory):
     own = _with(memory.statistics)
-    return inner.map_received(own, received), memory.inner
+    return tree.map_models(own, received), memory.inner
 
   wrapped = seen_through(inner, view)
 
@@ -45,7 +45,7 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
     return Normalised(variables[_STATISTICS], inner.init_client(variables))
 
   def broadcast(server):
-    return inner.map_received(_without, inner.broadcast(server))
+    return tree.map_models(_without, inner.broadcast(server))
 
   def share(memory):
     return _without(inner.share(memory.inner))
@@ -56,16 +56,16 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
 
   def upload(trained, task):
     sent, memory = wrapped.upload(trained, task)
-    sent = inner.map_uploaded(_without, sent)
+    sent = tree.map_models(_without, sent)
     return sent, Normalised(trained[_STATISTICS], memory)
 
   def aggregate(server, sent, participation, scalars):
     kept = _with(server.variables[_STATISTICS])
     if inner.needs_all_uploads:
-      dress = jax.vmap(lambda upload: inner.map_uploaded(kept, upload))
+      dress = jax.vmap(lambda upload: tree.map_models(kept, upload))
       sent = sent._replace(stacked=dress(sent.stacked))
     else:
-      sent = inner.map_uploaded(kept, sent)
+      sent = tree.map_models(kept, sent)
     return inner.aggregate(server, sent, participation, scalars)
 
   def evaluated(server, clients):

@@ -112,10 +112,6 @@ def with_server_optimizer(
     state = build(**numbers).init(variables['params'])
     return Optimized(inner.init_server(variables), state)
 
-  def scalars(given, memory):
-    its = {key: given[key] for key in given if key not in hyperparameters}
-    return given | inner.scalars(its, memory.inner)
-
   def aggregate(server, sent, participation, scalars):
     new = inner.aggregate(to_inner(server), sent, participation, scalars)
     params = server.variables['params']
@@ -128,7 +124,7 @@ def with_server_optimizer(
   return inner._replace(
     hyperparameters=dict(inner.hyperparameters) | hyperparameters,
     init_server=init_server,
-    scalars=scalars,
+    scalars=lambda given, memory: given | inner.scalars(given, memory.inner),
     broadcast=lambda server: inner.broadcast(to_inner(server)),
     aggregate=aggregate,
     evaluated=lambda server, clients: inner.evaluated(to_inner(server), clients),

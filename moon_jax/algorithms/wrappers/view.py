@@ -8,6 +8,9 @@ from moon_jax.core.types import PyTree, Task
 # (received, memory) -> (received, memory)
 View = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
+_OF_A_TASK = ('loss', 'perturb', 'correct', 'move', 'bypass', 'after_step')
+_OF_A_TASK += ('upload', 'report')
+
 
 def seen_through(
   inner: Algorithm, view: View, scalars: Callable = lambda task: task.scalars
@@ -30,31 +33,15 @@ def seen_through(
     received, memory = view(task.received, task.memory)
     return task._replace(received=received, memory=memory, scalars=scalars(task))
 
-  def loss(outputs, references, params, task, batch):
-    return inner.loss(outputs, references, params, inner_task(task), batch)
+  def within(function):
+    """The function, of the task as `inner` sees it; None stays."""
 
-  def perturb(grads, params, task):
-    return inner.perturb(grads, params, inner_task(task))
+    def of_inner_task(*given):
+      return function(*(inner_task(x) if isinstance(x, Task) else x for x in given))
 
-  def move(update, task):
-    return inner.move(update, inner_task(task))
-
-  def bypass(params, task):
-    return inner.bypass(params, inner_task(task))
-
-  def after_step(task, loss, grads, key):
-    return inner.after_step(inner_task(task), loss, grads, key)
+    return function and of_inner_task
 
   return inner._replace(
-    download=through(inner.download),
-    begin=through(inner.begin),
-    frozen=through(inner.frozen),
-    loss=loss,
-    perturb=inner.perturb and perturb,
-    correct=lambda grads, task: inner.correct(grads, inner_task(task)),
-    move=inner.move and move,
-    bypass=inner.bypass and bypass,
-    after_step=after_step,
-    upload=lambda trained, task: inner.upload(trained, inner_task(task)),
-    report=lambda trained, task: inner.report(trained, inner_task(task)),
+    **{name: through(getattr(inner, name)) for name in ('download', 'begin', 'frozen')},
+    **{name: within(getattr(inner, name)) for name in _OF_A_TASK},
   )
