@@ -169,7 +169,7 @@ def _workload(built, state, plan):
     'mean': split.mean,
     'std': split.std,
     'num_clients': len(plan.clients),
-    'num_examples': plan.num_examples,
+    'num_examples': plan.weights,
     'mu': config.moon.mu,
     'tau': config.moon.tau,
     'learning_rate': config.optimizer.learning_rate,

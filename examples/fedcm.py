@@ -59,7 +59,6 @@ def fedcm(*, alpha: float) -> moon_jax.Algorithm:
     init_server=zeros,
     scalars=scalars,
     broadcast=lambda server: server,
-    download=lambda received, memory: received.variables,
     begin=lambda received, memory: jnp.zeros(()),
     correct=correct,
     after_step=lambda task, loss, grads, key: task.local + 1.0,  # it counts them

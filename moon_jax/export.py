@@ -17,15 +17,12 @@ from collections.abc import Sequence
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
-from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.core.errors import UsageError, print_or_help
 
 
 def main(argv: Sequence[str]) -> int:
   """Returns the exit code; every failure that the user can mend is one clear line."""
-  if {'-h', '--help'} & set(argv):
-    print(__doc__.strip())
-    return ExitCode.DONE
-  return exit_code_of(lambda: print(export(argv)) or ExitCode.DONE)
+  return print_or_help(argv, __doc__, lambda: export(argv))
 
 
 def export(argv: Sequence[str]) -> str:

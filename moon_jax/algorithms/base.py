@@ -72,7 +72,8 @@ class Algorithm(NamedTuple):
       none.
     mixed: (memory, weighted mean of what it and its neighbours share, cohort size /
       number of clients, scalars) -> memory.
-    download: (received, memory) -> variables from which local training starts.
+    download: (received, memory) -> variables from which local training starts: by
+      default what is received, or its `variables` if that is a Server.
     begin: (received, memory) -> `task.local` of the first step, an algorithm's memory
       of one local training.
     frozen: (received, memory) -> name -> variables of a network whose representation of
@@ -125,7 +126,7 @@ class Algorithm(NamedTuple):
   broadcast: Callable = lambda server: server.variables
   share: Callable | None = None
   mixed: Callable | None = None
-  download: Callable = lambda received, memory: received
+  download: Callable = lambda received, memory: getattr(received, 'variables', received)
   begin: Callable = lambda received, memory: ()
   frozen: Callable = lambda received, memory: {}
   represented: Callable = lambda outputs: outputs.representation

@@ -10,18 +10,6 @@ from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server, Upload
 
 
-class Sent(NamedTuple):
-  """What a client sends.
-
-  Attributes:
-    model: its variables.
-    moved: [] float32 ||D_i||^2, how far its parameters came.
-  """
-
-  model: PyTree
-  moved: jax.Array
-
-
 class Pace(NamedTuple):
   """What the server keeps.
 
@@ -63,10 +51,10 @@ def fedexp(
 
   def upload(trained, task):
     moved = tree.subtract(trained['params'], task.received['params'])
-    return Upload(weighted=Sent(trained, tree.squared_norm(moved))), task.memory
+    return Upload(weighted=(trained, tree.squared_norm(moved))), task.memory
 
   def aggregate(server, mean, participation, scalars):
-    model, moved = mean.weighted
+    model, moved = mean.weighted  # the mean of ||D_i||^2
     start, pace = server.variables['params'], server.memory
     step = tree.subtract(model['params'], start)
     guarded = tree.squared_norm(step) + scalars['eps'] * pace.decayed

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from moon_jax.algorithms import base
 from moon_jax.core import tree
-from moon_jax.core.types import PyTree, Server, Upload
+from moon_jax.core.types import Server, Upload
 
 
 class Path(NamedTuple):
@@ -22,18 +22,6 @@ class Path(NamedTuple):
   velocity: jax.Array
   length: jax.Array
   steps: jax.Array
-
-
-class Normalised(NamedTuple):
-  """What a client sends.
-
-  Attributes:
-    model: its variables, with d_i in place of the parameters.
-    pace: [] float32 a_i or s_i, whose mean is tau_eff.
-  """
-
-  model: PyTree
-  pace: jax.Array
 
 
 def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
@@ -74,8 +62,7 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
     moved = tree.subtract(task.received['params'], trained['params'])
     direction = jax.tree.map(lambda leaf: leaf / path.length, moved)
     pace = path.steps if tau_eff == 'steps' else path.length
-    sent = Normalised(trained | {'params': direction}, pace)
-    return Upload(weighted=sent), task.memory
+    return Upload(weighted=(trained | {'params': direction}, pace)), task.memory
 
   def aggregate(server, mean, participation, scalars):
     model, pace = mean.weighted

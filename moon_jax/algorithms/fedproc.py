@@ -66,12 +66,9 @@ def fedproc(*, tau: float, rise: float) -> base.Algorithm:
 
   return base.Algorithm(
     hyperparameters={'tau': tau, 'rise': rise},
-    init_server=lambda variables, zeros: Kept(
-      prototypes.none_yet(zeros), jnp.zeros(())
-    ),
+    init_server=lambda variables, zeros: Kept(Prototypes(*zeros), jnp.zeros(())),
     scalars=scalars,
     broadcast=lambda server: server._replace(memory=server.memory.prototypes),
-    download=lambda received, memory: received.variables,
     loss=loss,
     examine=examine,
     upload=lambda trained, task: (Upload(trained, task.examined), task.memory),

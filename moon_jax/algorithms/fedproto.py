@@ -46,7 +46,7 @@ def fedproto(*, lam: float, distance: str = 'mean') -> base.Algorithm:
 
   return base.Algorithm(
     hyperparameters={'lam': lam},
-    init_server=lambda variables, zeros: prototypes.none_yet(zeros),
+    init_server=lambda variables, zeros: prototypes.Prototypes(*zeros),
     init_client=lambda variables: variables,
     broadcast=lambda server: server.memory,
     download=lambda received, memory: memory,

@@ -4,15 +4,13 @@ FedSAM and FedASAM: Caldarola et al., ECCV 2022, arXiv:2203.11834. MoFedSAM: Qu 
 ICML 2022, arXiv:2206.02618. docs/algorithms.md names what public code does otherwise.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from moon_jax.algorithms import base
 from moon_jax.algorithms.scaffold import no_path, path_after
 from moon_jax.core import tree
-from moon_jax.core.types import PyTree, Server, Upload
+from moon_jax.core.types import Server, Upload
 
 
 def fedsam(*, rho: float, adaptive: bool = False, xi: float = 0.2) -> base.Algorithm:
@@ -45,13 +43,6 @@ def fedsam(*, rho: float, adaptive: bool = False, xi: float = 0.2) -> base.Algor
   return base.Algorithm(hyperparameters=numbers, perturb=perturb)
 
 
-class Sent(NamedTuple):
-  """What a client of MoFedSAM sends: its model, and eta a(K), how far steps lead."""
-
-  model: PyTree
-  length: jax.Array
-
-
 def mofedsam(
   *, rho: float, beta: float, adaptive: bool = False, xi: float = 0.2
 ) -> base.Algorithm:
@@ -78,7 +69,7 @@ def mofedsam(
 
   def upload(trained, task):
     length = task.optimizer['learning_rate'] * task.local.length
-    return Upload(Sent(trained, length)), task.memory
+    return Upload((trained, length)), task.memory
 
   def aggregate(server, mean, participation, scalars):
     model, length = mean.weighted
@@ -90,7 +81,6 @@ def mofedsam(
     hyperparameters=dict(inner.hyperparameters) | {'beta': beta},
     init_server=lambda variables: jax.tree.map(jnp.zeros_like, variables['params']),
     broadcast=lambda server: server,
-    download=lambda received, memory: received.variables,
     begin=no_path,
     correct=correct,
     after_step=path_after,

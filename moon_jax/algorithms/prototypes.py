@@ -39,11 +39,6 @@ def sums_of(representation: jax.Array, batch: Batch, num_classes: int) -> Sums:
   return Sums(classes.T @ shown, jnp.sum(classes, axis=0))
 
 
-def none_yet(zeros: Sums) -> Prototypes:
-  """The prototypes before the first round."""
-  return Prototypes(*zeros)
-
-
 def updated(before: Prototypes, mean: Sums) -> Prototypes:
   """Weighted by examples; a class that nobody in the cohort has keeps its prototype.
 

@@ -68,7 +68,6 @@ def scaffold() -> base.Algorithm:
     init_server=zeros,
     init_client=zeros,
     broadcast=lambda server: server,
-    download=lambda received, memory: received.variables,
     begin=no_path,
     correct=correct,
     after_step=path_after,

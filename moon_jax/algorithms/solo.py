@@ -1,4 +1,8 @@
-"""SOLO: every client trains alone; the lower bound of Li et al. 2021, table 1."""
+"""SOLO: every client trains alone; the lower bound of Li et al. 2021, table 1.
+
+The upper bound, centralised training, is SOLO of a single client that owns all the data
+(`experiment.with_its_clients`): a round is `local_epochs` passes over everything.
+"""
 
 from moon_jax.algorithms import base
 from moon_jax.core.types import Upload

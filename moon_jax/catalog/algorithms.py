@@ -13,13 +13,16 @@ Traits that others ask about:
 from moon_jax.catalog.parts import (
   Metric,
   Part,
+  Rule,
   above,
   at_least,
   between,
   counted,
+  exactly,
   knob,
   number,
   one_of,
+  rules,
   switch,
   word,
 )
@@ -174,23 +177,14 @@ _DISTANCE = Metric('Consensus distance ||w_i - mean w||', 'norm, mean of clients
 _CONSENSUS = {'consensus_distance': _DISTANCE}
 
 
-def _plain_sgd(valid):
-  """SCAFFOLD, MoFedSAM and FedNova divide by how far SGD comes in so many steps."""
-  if valid['optimizer.name'] != 'sgd' or valid['optimizer.nesterov']:
-    yield (
-      f'--config.algorithm={valid["algorithm"]} needs --config.optimizer.name=sgd '
-      'without nesterov: it divides by how far SGD comes in so many steps.'
-    )
-
-
-def _normalisable(valid):
-  """FedNova divides by how far SGD comes; mean steps are of its proximal variant."""
-  yield from _plain_sgd(valid)
-  if valid['fednova.tau_eff'] == 'steps' and valid['fednova.mu'] == 0:
-    yield (
-      '--config.fednova.tau_eff=steps is for the proximal variant: it needs '
-      '--config.fednova.mu above 0.'
-    )
+# SCAFFOLD, MoFedSAM and FedNova divide by how far SGD comes in so many steps.
+_SGD = (
+  Rule('optimizer.name', exactly('sgd'), 'algorithm'),
+  Rule('optimizer.nesterov', exactly(False), 'algorithm'),
+)
+# The mean number of steps is of FedNova's proximal variant.
+_PROXIMAL = Rule('fednova.mu', above(0), 'fednova.tau_eff', 'steps')
+_DIVISIBLE = Rule('dco_moon.mu', above(0), 'dco_moon.normalise', True)
 
 
 def _cooling(valid):
@@ -200,15 +194,6 @@ def _cooling(valid):
     yield (
       f'--config.sa_moon.min_temperature={low} must be at most '
       f'--config.sa_moon.initial_temperature={start}.'
-    )
-
-
-def _divisible(valid):
-  """DCO-MOON normalises by mu."""
-  if valid['dco_moon.normalise'] and valid['dco_moon.mu'] == 0:
-    yield (
-      '--config.dco_moon.mu=0.0 must be above 0 with --config.dco_moon.normalise=true, '
-      'which divides by it.'
     )
 
 
@@ -233,14 +218,14 @@ def _algorithm(name, title, traits=SERVED, where='', **more):
 ALGORITHMS = (
   _algorithm('fedavg', 'FedAvg'),
   _algorithm('fedprox', 'FedProx', knobs=_PROX_KNOBS),
-  _algorithm('scaffold', 'SCAFFOLD', check=_plain_sgd),
+  _algorithm('scaffold', 'SCAFFOLD', check=rules(*_SGD)),
   _algorithm('fedsam', 'FedSAM', knobs=_SAM_KNOBS),
   _algorithm(
     'mofedsam',
     'MoFedSAM',
     where='fedsam:mofedsam',
     knobs=_SAM_KNOBS | {'beta': _BETA},
-    check=_plain_sgd,
+    check=rules(*_SGD),
   ),
   _algorithm('moon', 'MOON', _CONTRASTIVE, knobs=_MOON_KNOBS, metrics=_CONTRAST),
   _algorithm(
@@ -257,7 +242,7 @@ ALGORITHMS = (
     _CONTRASTIVE,
     knobs=_DCO_MOON_KNOBS,
     metrics=_CONTRAST | _DEVIATION,
-    check=_divisible,
+    check=rules(_DIVISIBLE),
   ),
   _algorithm('moon_l2', 'MOON with l2', _CONTRASTIVE, knobs=_L2_KNOBS),
   _algorithm('fedntd', 'FedNTD', _CONTRASTIVE, knobs=_NTD_KNOBS),
@@ -266,7 +251,11 @@ ALGORITHMS = (
   _algorithm('fedrs', 'FedRS', knobs=_RS_KNOBS),
   _algorithm('feddyn', 'FedDyn', _ALIKE, knobs=_DYN_KNOBS),
   _algorithm(
-    'fednova', 'FedNova', knobs=_NOVA_KNOBS, metrics=_STEPS, check=_normalisable
+    'fednova',
+    'FedNova',
+    knobs=_NOVA_KNOBS,
+    metrics=_STEPS,
+    check=rules(*_SGD, _PROXIMAL),
   ),
   _algorithm('fedexp', 'FedExP', knobs=_EXP_KNOBS, metrics=_PACE),
   _algorithm('fedproc', 'FedProc', knobs=_PROC_KNOBS, metrics=_PROTOTYPES),
@@ -296,5 +285,5 @@ ALGORITHMS = (
     metrics=_CONTRAST | _CONSENSUS,
   ),
   _algorithm('solo', 'SOLO', _ALONE),
-  _algorithm('centralized', 'centralized', frozenset()),
+  _algorithm('centralized', 'centralized', frozenset(), 'solo:solo'),
 )

@@ -16,30 +16,30 @@ Traits that others ask about:
   decaying       of a schedule: it takes `optimizer.decay` and `.decay_every`
 """
 
+import functools
+
 from moon_jax.catalog.parts import (
   COUNT,
   Bound,
   Part,
+  Rule,
   between,
   counted,
+  exactly,
   knob,
   number,
   one_of,
+  rules,
   word,
 )
 
-_CONVOLUTIONAL = frozenset({'convolutional'})
-_NORMALIZED = frozenset({'convolutional', 'normalized'})
-_IDS, _FILES = frozenset({'ids'}), frozenset({'files'})
-_PAIR = frozenset({'files', 'pair', 'features'})
-_NAMED = frozenset({'named'})
-_DEALT, _BETA = frozenset({'dealt'}), frozenset({'dealt', 'beta'})
-_DECAYING, _ATTACKING = frozenset({'decaying'}), frozenset({'attacking'})
+_NORMALIZED, _PAIR = ('convolutional', 'normalized'), ('files', 'pair', 'features')
+_BETA = 'dealt', 'beta'
 # Where the code is.
 _RULES, _LOCAL, _RATE = 'data.partition', 'train.optimizers', 'engine.learning_rate'
 _SERVER = 'algorithms.wrappers.server_optimizer'
 _GRAPHS = 'algorithms.wrappers.topology'
-_FEDERATED, _CLIENTS = 'data.federated', 'train.clients'
+_CLIENTS = 'train.clients'
 _HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
 
 _MLP_KNOBS = {
@@ -69,25 +69,16 @@ _RESNET_KNOBS = _CNN_KNOBS | {
 
 def _headless(group, knobs):
   """Without a head it has no widths."""
-
-  def check(valid):
-    if valid[f'{group}.head'] == 'none':
-      for name in ('head_width', 'representation'):
-        if (value := valid[f'{group}.{name}']) != knobs[name].default:
-          yield f'--config.{group}.{name}={value} needs --config.{group}.head=mlp.'
-
-  return check
+  return [
+    Rule(f'{group}.{name}', exactly(knobs[name].default), f'{group}.head', 'none')
+    for name in ('head_width', 'representation')
+  ]
 
 
-_cnn_headless = _headless('moon_cnn', _CNN_KNOBS)
-_resnet_headless = _headless('resnet', _RESNET_KNOBS)
-
-
-def _resnet(valid):
-  """Group normalisation has no running statistics to keep."""
-  yield from _resnet_headless(valid)
-  if valid['resnet.norm'] == 'group' and valid['batch_norm'] == 'local':
-    yield '--config.batch_norm=local needs --config.resnet.norm=batch.'
+_cnn = rules(*_headless('moon_cnn', _CNN_KNOBS))
+# Group normalisation has no running statistics to keep.
+_GROUPED = Rule('batch_norm', exactly('averaged'), 'resnet.norm', 'group')
+_resnet = rules(*_headless('resnet', _RESNET_KNOBS), _GROUPED)
 
 
 def _crowded(valid):
@@ -100,8 +91,8 @@ def _crowded(valid):
     )
 
 
-def _part(kind, name, where, title, traits=frozenset(), **more):
-  return Part(kind, name, f'moon_jax.{where}', title, traits, **more)
+def _part(kind, name, where, title, *traits, **more):
+  return Part(kind, name, f'moon_jax.{where}', title, frozenset(traits), **more)
 
 
 def _plain(kind, module, **titles):
@@ -109,92 +100,80 @@ def _plain(kind, module, **titles):
   return (_part(kind, name, f'{module}:{name}', titles[name]) for name in titles)
 
 
+def _data(name, title, *traits, folder='data'):
+  return _part('data', name, f'{folder}.{name}:load_{name}', title, *traits)
+
+
+_federated = functools.partial(_data, folder='data.federated')
+
+
 def _moon_cnn(name):
-  more = {'knobs': _CNN_KNOBS, 'group': 'moon_cnn', 'check': _cnn_headless}
-  return _part('model', name, 'models.cnn:MoonCnn', 'CNN', _CONVOLUTIONAL, **more)
+  more = {'knobs': _CNN_KNOBS, 'group': 'moon_cnn', 'check': _cnn}
+  return _part('model', name, 'models.cnn:MoonCnn', 'CNN', 'convolutional', **more)
 
 
 def _resnet_of(depth):
   more = {'knobs': _RESNET_KNOBS, 'group': 'resnet', 'check': _resnet}
   where, title = f'models.resnet:resnet{depth}', f'ResNet-{depth}'
-  return _part('model', f'resnet{depth}', where, title, _NORMALIZED, **more)
+  return _part('model', f'resnet{depth}', where, title, *_NORMALIZED, **more)
 
 
-def _of_models(valid):
-  """Attackers replace the model that they send."""
-  if valid['algorithm'] == 'fednova':
-    yield (
-      f'--config.attack.name={valid["attack.name"]} changes the model that a client '
-      'sends, and those of --config.algorithm=fednova send how they moved: of the '
-      'attacks only label_flip is for it.'
-    )
+# Attackers replace the model that they send.
+_SENDING = Bound('another, whose clients send models,', lambda name: name != 'fednova')
+_of_models = rules(Rule('algorithm', _SENDING, 'attack.name'))
 
 
 def _attack(name, title):
-  where, traits = f'algorithms.wrappers.attack:{name}', _ATTACKING | {'sending'}
-  return _part('attack', name, where, title, traits, check=_of_models)
+  where, traits = f'algorithms.wrappers.attack:{name}', ('attacking', 'sending')
+  return _part('attack', name, where, title, *traits, check=_of_models)
 
 
 OTHERS = (
   _part('model', 'mlp', 'models.mlp:Mlp', 'MLP', knobs=_MLP_KNOBS),
   _moon_cnn('moon_cnn'),
   _moon_cnn('tutorial_cnn'),  # cnn.py: why
-  _part('model', 'dco_cnn', 'models.cnn:DcoCnn', 'CNN', _CONVOLUTIONAL),
+  _part('model', 'dco_cnn', 'models.cnn:DcoCnn', 'CNN', 'convolutional'),
   _part(
     'model',
     'cnn_transformer',
     'models.cnn_transformer:CnnTransformer',
     'CNN-Transformer',
-    _NORMALIZED,
+    *_NORMALIZED,
     knobs=_TRANSFORMER_KNOBS,
   ),
   _resnet_of(18),
   _resnet_of(50),
   _part(
-    'model', 'mobilenet_v2', 'models.mobilenet:MobileNetV2', 'MobileNetV2', _NORMALIZED
+    'model', 'mobilenet_v2', 'models.mobilenet:MobileNetV2', 'MobileNetV2', *_NORMALIZED
   ),
   _part('data', 'digits', 'data.sources:load_digits', 'digits'),
-  _part('data', 'tfds', 'data.tfds:load_tfds', 'TensorFlow Datasets', _IDS | _NAMED),
-  _part('data', 'npz', 'data.npz:load_npz', '.npz file', _FILES),
+  _data('tfds', 'TensorFlow Datasets', 'ids', 'named'),
+  _data('npz', '.npz file', 'files'),
+  _data('imagefolder', 'folders of images', 'files'),
+  _data('torchvision', 'torchvision', 'files', 'named'),
+  _federated('folder', '.npz files', 'files'),
+  _federated('records', 'records', 'files'),
+  _federated('hdf5', 'HDF5', *_PAIR),
+  _federated('sqlite', 'SQLite', *_PAIR),
+  _federated('huggingface', 'Hugging Face', 'files', 'ids', 'features'),
+  _federated('leaf', 'LEAF', 'files'),
+  _federated('pfllib', 'PFLlib', 'files'),
+  _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'IID', 'dealt'),
   _part(
-    'data',
-    'imagefolder',
-    'data.imagefolder:load_imagefolder',
-    'folders of images',
-    _FILES,
+    'partition', 'dirichlet', f'{_RULES}.label_skew:dirichlet', 'Dirichlet', *_BETA
   ),
+  _part('partition', 'shards', f'{_RULES}.label_skew:shards', 'shards', 'dealt'),
   _part(
-    'data',
-    'torchvision',
-    'data.torchvision:load_torchvision',
-    'torchvision',
-    _FILES | _NAMED,
+    'partition', 'quantity', f'{_RULES}.quantity_skew:quantity', 'quantity', *_BETA
   ),
-  _part('data', 'folder', f'{_FEDERATED}.folder:load_folder', '.npz files', _FILES),
-  _part('data', 'records', f'{_FEDERATED}.records:load_records', 'records', _FILES),
-  _part('data', 'hdf5', f'{_FEDERATED}.hdf5:load_hdf5', 'HDF5', _PAIR),
-  _part('data', 'sqlite', f'{_FEDERATED}.sqlite:load_sqlite', 'SQLite', _PAIR),
-  _part(
-    'data',
-    'huggingface',
-    f'{_FEDERATED}.huggingface:load_huggingface',
-    'Hugging Face',
-    _IDS | _FILES | {'features'},
-  ),
-  _part('data', 'leaf', f'{_FEDERATED}.leaf:load_leaf', 'LEAF', _FILES),
-  _part('data', 'pfllib', f'{_FEDERATED}.pfllib:load_pfllib', 'PFLlib', _FILES),
-  _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'IID', _DEALT),
-  _part('partition', 'dirichlet', f'{_RULES}.label_skew:dirichlet', 'Dirichlet', _BETA),
-  _part('partition', 'shards', f'{_RULES}.label_skew:shards', 'shards', _DEALT),
-  _part('partition', 'quantity', f'{_RULES}.quantity_skew:quantity', 'quantity', _BETA),
-  _part('partition', 'noise', f'{_RULES}.feature_skew:noise', 'noise', _DEALT),
+  _part('partition', 'noise', f'{_RULES}.feature_skew:noise', 'noise', 'dealt'),
   _part('partition', 'natural', f'{_RULES}.natural:natural', 'by user'),
   *_plain('augmentation', 'data.augment', none='none', flip='flips'),
   *_plain('augmentation', 'data.augment', crop_flip='crops and flips'),
   *_plain('optimizer', _LOCAL, sgd='SGD', adam='Adam', adamw='AdamW'),
   *_plain('schedule', _RATE, constant='constant', cosine='cosine'),
-  _part('schedule', 'exponential', f'{_RATE}:exponential', 'exponential', _DECAYING),
-  _part('schedule', 'step', f'{_RATE}:step', 'step', _DECAYING),
+  _part('schedule', 'exponential', f'{_RATE}:exponential', 'exponential', 'decaying'),
+  _part('schedule', 'step', f'{_RATE}:step', 'step', 'decaying'),
   *_plain('server_optimizer', _SERVER, sgd='FedAvgM', adam='FedAdam', yogi='FedYogi'),
   _part('topology', 'ring', f'{_GRAPHS}:ring', 'ring', check=_crowded),
   *_plain('topology', _GRAPHS, grid='grid', complete='complete graph'),
@@ -202,7 +181,7 @@ OTHERS = (
   *_plain('availability', _CLIENTS, uniform='all alike', cyclic='one group at a time'),
   *_plain('availability', _CLIENTS, by_data='by examples', trace='by a file'),
   Part('attack', 'none', None, 'none'),
-  Part('attack', 'label_flip', None, 'label flipping', _ATTACKING),
+  Part('attack', 'label_flip', None, 'label flipping', frozenset({'attacking'})),
   _attack('sign_flip', 'sign flipping'),
   _attack('gaussian', 'Gaussian noise'),
   _attack('alie', 'ALIE'),

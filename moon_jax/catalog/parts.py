@@ -59,6 +59,11 @@ def between(low: float, high: float, ends: str = '[]') -> Bound:
   return Bound(f'in {ends[0]}{low}, {high}{ends[1]}', holds)
 
 
+def exactly(value: Any) -> Bound:
+  """This value and no other."""
+  return Bound(f'{value}', lambda given: given == value)
+
+
 def one_of(*words: str) -> Bound:
   """One of these words."""
   return Bound(f'one of {", ".join(words)}', lambda value: value in words, words)
@@ -143,6 +148,36 @@ word = functools.partial(knob, str)
 def counted(default: int, meaning: str, needs=(), **more: Any) -> Knob:
   """Declares a knob that is a whole number of 1 or more."""
   return knob(int, default, meaning, COUNT, needs, **more)
+
+
+class Rule(NamedTuple):
+  """A knob's value must satisfy a bound, if another knob has some value.
+
+  Attributes:
+    knob: dotted name.
+    bound: of its value.
+    other: dotted name of the other knob.
+    value: of this one; None is any.
+  """
+
+  knob: str
+  bound: Bound
+  other: str
+  value: Any = None
+
+
+def rules(*rules: Rule) -> Callable[[Mapping[str, Any]], Iterator[str]]:
+  """A `check` of a Part: whatever breaks one of the rules is told."""
+
+  def check(valid):
+    for name, bound, other, value in rules:
+      if value in (None, valid[other]) and not bound.holds(valid[name]):
+        yield (
+          f'--config.{name}={valid[name]} must be {bound.wanted} with '
+          f'--config.{other}={valid[other]}.'
+        )
+
+  return check
 
 
 class Metric(NamedTuple):

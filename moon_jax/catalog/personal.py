@@ -7,10 +7,13 @@ from moon_jax.catalog.parts import (
   COUNT,
   Metric,
   Part,
+  Rule,
   above,
   at_least,
+  exactly,
   knob,
   number,
+  rules,
   word,
 )
 
@@ -40,14 +43,8 @@ _PERSONAL = {
 }
 
 
-def _statistics_averaged(valid):
-  """What a client's own model has of batch normalisation is the client's anyway."""
-  if valid['batch_norm'] != 'averaged':
-    yield (
-      f'--config.batch_norm={valid["batch_norm"]} must be averaged with '
-      f"--config.algorithm={valid['algorithm']}, whose clients' own models have batch "
-      'normalisation of their own.'
-    )
+# What a client's own model has of batch normalisation is the client's anyway.
+_averaged = rules(Rule('batch_norm', exactly('averaged'), 'algorithm'))
 
 
 def _algorithm(name, title, traits=SERVED, **more):
@@ -59,8 +56,6 @@ def _algorithm(name, title, traits=SERVED, **more):
 PERSONAL = (
   _algorithm('fedper', 'FedPer', _LAYERED, knobs=_PER_KNOBS),
   _algorithm('fedbabu', 'FedBABU', _LAYERED),
-  _algorithm('fedbn', 'FedBN', _LAYERED, check=_statistics_averaged),
-  _algorithm(
-    'ditto', 'Ditto', knobs=_DITTO_KNOBS, metrics=_PERSONAL, check=_statistics_averaged
-  ),
+  _algorithm('fedbn', 'FedBN', _LAYERED, check=_averaged),
+  _algorithm('ditto', 'Ditto', knobs=_DITTO_KNOBS, metrics=_PERSONAL, check=_averaged),
 )

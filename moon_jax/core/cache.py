@@ -56,6 +56,7 @@ def add(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
   ):
     write(file)
     file.flush()
+    os.fsync(file.fileno())  # its name must not be on the disk before it is
     os.replace(file.name, path)  # closing it misses the name, which is suppressed
 
 

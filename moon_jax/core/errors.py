@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TextIO
 
 
@@ -83,6 +83,17 @@ def exit_code_of(program: Callable[[], int]) -> int:
     contextlib.redirect_stderr(_Stream(sys.stderr, _lines)),
   ):
     return _exit_code_of(program)
+
+
+def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> int:
+  """Prints a program's page, if its words ask for help, or else a text.
+
+  Returns:
+    The exit code; every failure that the user can mend is one clear line.
+  """
+  asked = {'-h', '--help'} & set(argv)
+  told = page.strip if asked else text
+  return exit_code_of(lambda: print(told()) or ExitCode.DONE)
 
 
 def _exit_code_of(program):

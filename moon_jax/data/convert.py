@@ -26,7 +26,7 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
-from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset
 from moon_jax.data import layouts, npz, sources
@@ -38,12 +38,9 @@ _CLASSES, _SIDE = 10, 28
 _TESTED, _TESTS = 100, 10
 
 
-def main(argv: list[str]) -> ExitCode:
+def main(argv: list[str]) -> int:
   """Returns the exit code; every failure that the user can mend is one clear line."""
-  if {'-h', '--help'} & set(argv):
-    print(__doc__.strip())
-    return ExitCode.DONE
-  return exit_code_of(lambda: print(convert(argv)) or ExitCode.DONE)
+  return print_or_help(argv, __doc__, lambda: convert(argv))
 
 
 def convert(argv: list[str]) -> str:

@@ -6,7 +6,6 @@ from moon_jax.algorithms.wrappers.attack import with_attack
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.config import Config, flatten
-from moon_jax.engine import traced
 from moon_jax.train import examined
 
 _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
@@ -17,7 +16,6 @@ def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   part, flat = catalog.part('algorithm', config.algorithm), flatten(config)
   given = {'network_layers': network.layers()} if part.has('layered') else {}
   algorithm = part.build(Algorithm, **catalog.options('algorithm', flat), **given)
-  traced.require_numbers(part.name, algorithm)
   algorithm = examined.bound(algorithm, network)
   if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
     algorithm = with_local_statistics(algorithm)

@@ -85,11 +85,8 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
     on_device = programs.round_inputs(experiment, index, plan)
     return position, tested[position] == clients, (*on_device, data, *given, chosen)
 
-  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
-    program = jax.jit(lambda *given: tune_and_test(experiment, *given)).lower(
-      state, *inputs(0, 0)[-1]
-    )
-  program = program.compile()
+  example = inputs(0, 0)[-1]
+  program = programs.lowered(tune_and_test, experiment, state, *example).compile()
 
   def test(state):
     found = np.zeros(len(tested), np.int32)

@@ -9,7 +9,7 @@ import numpy as np
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree, State
 from moon_jax.data.device import DeviceSplit
-from moon_jax.engine import devices
+from moon_jax.engine import devices, programs
 from moon_jax.engine.experiment import Experiment
 from moon_jax.train.evaluation import ClientTests, make_own_tests
 
@@ -88,11 +88,7 @@ def compiled(
   """Compiles `test`: (state, chosen [C]) -> column -> [C] int32, on the device."""
   given = inputs(experiment)
   chosen = devices.replicate(np.zeros(at_a_time(experiment), np.int32), experiment.mesh)
-  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
-    program = jax.jit(lambda *given: test(experiment, *given)).lower(
-      state, *given, chosen
-    )
-  program = program.compile()
+  program = programs.lowered(test, experiment, state, *given, chosen).compile()
   return lambda state, chosen: program(
     state, *given, devices.replicate(np.int32(chosen), experiment.mesh)
   )

@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.catalog.parts import blamed
 from moon_jax.config import flatten
 from moon_jax.core import tree
-from moon_jax.core.types import ClientMetrics, Scalars, State
+from moon_jax.core.types import ClientMetrics, PyTree, Scalars, State
 from moon_jax.data.augment import augmenter
 from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.engine import devices, traced
@@ -122,19 +122,35 @@ def lower_programs(
 
   With `donate`, a round writes its state over the one that it is given.
   """
-  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
-    train_and_average = jax.jit(
-      functools.partial(run_round, experiment),
-      # A client store reads what the last cohort kept while the next one trains.
-      donate_argnums=(0,) if donate and experiment.memory.name == 'device' else (),
-      out_shardings=NamedSharding(experiment.mesh, PartitionSpec()),
+  how = {
+    # A client store reads what the last cohort kept while the next one trains.
+    'donate_argnums': (0,) if donate and experiment.memory.name == 'device' else (),
+    'out_shardings': NamedSharding(experiment.mesh, PartitionSpec()),
+  }
+  of_round, splits = (
+    (*inputs, experiment.train),
+    (experiment.test, experiment.validation),
+  )
+  with blamed(*catalog.registered(flatten(experiment.config))):
+    return (
+      lowered(run_round, experiment, state, *of_round, **how),
+      lowered(evaluate, experiment, state, *splits),
     )
-    test = jax.jit(functools.partial(evaluate, experiment))
-    with blamed(*catalog.registered(flatten(experiment.config))):
-      return (
-        train_and_average.lower(state, *inputs, experiment.train),
-        test.lower(state, experiment.test, experiment.validation),
-      )
+
+
+def lowered(
+  function: Callable, experiment: Experiment, *given: PyTree, **how: Any
+) -> Lowered:
+  """A function of an experiment and arrays, traced for such arrays.
+
+  Args:
+    function: what to trace.
+    experiment: what is run.
+    *given: the arrays, or their shapes.
+    **how: to `jax.jit`.
+  """
+  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
+    return jax.jit(functools.partial(function, experiment), **how).lower(*given)
 
 
 def run_round(

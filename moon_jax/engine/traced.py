@@ -9,7 +9,6 @@ import numpy as np
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.config import Config, flatten
-from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Scalars
 from moon_jax.engine import learning_rate
 
@@ -27,19 +26,3 @@ def scalars(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:
   optimizer['learning_rate'] = learning_rate.of_round(config, round_index)
   found = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
   return Scalars(*found, seed=np.int32(config.seed))
-
-
-def require_numbers(name: str, algorithm: Algorithm) -> None:
-  """Raises UsageError unless an algorithm's hyperparameters are finite numbers.
-
-  Args:
-    name: of the algorithm, for the message.
-    algorithm: as its function has made it.
-  """
-  for key, value in algorithm.hyperparameters.items():
-    number = np.asarray(value)
-    if number.dtype.kind not in 'biuf' or number.ndim or not np.isfinite(number):
-      raise UsageError(
-        f'The algorithm {name!r} has the hyperparameter {key}={value!r}, which must be '
-        'a finite number.'
-      )

@@ -23,18 +23,15 @@ from absl import flags
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
-from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.core.errors import UsageError, print_or_help
 
 _LONGEST = 240  # bytes of a name that file systems take, with .partial behind it
 _ARRAYS = ('images', 'test_x')
 
 
-def main(argv: list[str]) -> ExitCode:
+def main(argv: list[str]) -> int:
   """Returns the exit code; every failure that the user can mend is one clear line."""
-  if {'-h', '--help'} & set(argv):
-    print(__doc__.strip())
-    return ExitCode.DONE
-  return exit_code_of(lambda: print(predict(_parse(argv))) or ExitCode.DONE)
+  return print_or_help(argv, __doc__, lambda: predict(_parse(argv)))
 
 
 def predict(values: flags.FlagValues) -> str:

@@ -74,14 +74,14 @@ def evaluate(
 
 def _each(built, program, state, store, taken_part):
   """Score of every client's model; those that never trained have one."""
-  size, (differing, first) = built.planner.cohort_size, _differing(taken_part)
-  found = []
-  for begin in range(0, len(differing), size):
-    some = differing[np.minimum(begin + np.arange(size), len(differing) - 1)]
-    memories = devices.replicate(store.read(some), built.mesh)
+  differing, first = _differing(taken_part)
+
+  def score(some):
+    memories = devices.replicate(store.read(differing[some]), built.mesh)
     given = state._replace(clients=memories), built.test, built.validation
-    found.append(jax.device_get(program(*given)))
-  scores = jax.tree.map(lambda *parts: np.concatenate(parts)[: len(differing)], *found)
+    return program(*given)
+
+  scores = _some_at_a_time(score, len(differing), built.planner.cohort_size)
   of_client = np.full(len(taken_part), np.searchsorted(differing, first))
   of_client[differing] = np.arange(len(differing))
   return jax.tree.map(lambda values: values[of_client], scores)
@@ -89,14 +89,21 @@ def _each(built, program, state, store, taken_part):
 
 def _own(built, program, state, store):
   """Column -> [T] int32 of every client who has examples of its own."""
-  count, size = len(built.own_tests.clients), own_tests.at_a_time(built)
-  found = []
-  for begin in range(0, count, size):
-    chosen = np.minimum(begin + np.arange(size), count - 1)
-    if store:
-      memories = store.read(built.own_tests.clients[chosen])
-      state = state._replace(clients=devices.replicate(memories, built.mesh))
-    found.append(jax.device_get(program(state, chosen)))
+  clients = built.own_tests.clients
+
+  def correct(chosen):
+    if not store:
+      return program(state, chosen)
+    memories = devices.replicate(store.read(clients[chosen]), built.mesh)
+    return program(state._replace(clients=memories), chosen)
+
+  return _some_at_a_time(correct, len(clients), own_tests.at_a_time(built))
+
+
+def _some_at_a_time(test: Callable, count: int, size: int) -> PyTree:
+  """Leaves [count]: what a test of [size] positions finds; the last ones fill up."""
+  groups = (np.arange(begin, begin + size) for begin in range(0, count, size))
+  found = [jax.device_get(test(np.minimum(some, count - 1))) for some in groups]
   return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)
 
 

@@ -148,12 +148,7 @@ class Rounds:
         self._own = own_tests.compiled(experiment, state)
       if config.fine_tune_epochs:
         self._tune = fine_tuning.compiled(experiment, state)
-      say(f'{self.compile_seconds:.1f} s')
-
-  @property
-  def compile_seconds(self) -> float:
-    """How long the programs took to compile."""
-    return self._programs.compile_seconds
+      say(f'{self._programs.compile_seconds:.1f} s')
 
   def exchanged_bytes(self) -> int:
     """What a round sums over the devices, in bytes."""
@@ -221,7 +216,7 @@ class Rounds:
     clock = Clock(self._clock)
     clock.seconds |= packed.seconds
     if self._clock is None:
-      clock.seconds['compile'] = self.compile_seconds
+      clock.seconds['compile'] = self._programs.compile_seconds
     self._clock, tested = clock, None
     with jax.transfer_guard('disallow'):
       given = (*packed.inputs, packed.train)

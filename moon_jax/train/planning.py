@@ -32,7 +32,6 @@ class Plan(NamedTuple):
 
   Attributes:
     clients: [K] int32 client ids, ascending.
-    num_examples: [K] float32 examples that each one owns; None on the device.
     weights: [K] float32 what each one counts in the server's average, on any scale.
     mixing: [K, K] float32 mixing[i, j] is what slot i's average takes of slot j's
       model; rows and columns sum to 1. None with a server.
@@ -55,7 +54,6 @@ class Plan(NamedTuple):
   """
 
   clients: np.ndarray
-  num_examples: np.ndarray | None
   weights: np.ndarray
   mixing: np.ndarray | None
   rows: np.ndarray
@@ -74,8 +72,7 @@ class Plan(NamedTuple):
   def for_device(self) -> 'Plan':
     """The plan without what only the host reads."""
     second = self.second and self.second.for_device()
-    unread = dict.fromkeys(('num_examples', 'step_real', 'stragglers'))
-    return self._replace(**unread, second=second)
+    return self._replace(step_real=None, stragglers=None, second=second)
 
   def num_transfers(self) -> int:
     """How often a client receives a model in the round, and so how often one sends it.
@@ -246,7 +243,6 @@ class Planner:
     draws = None if self.attackers is None else clients_lib.attack_draws(*given)
     return Plan(
       clients,
-      num_examples,
       np.ones_like(num_examples) if self.uniform_weights else num_examples,
       None if self.mixing is None else self.mixing(clients),
       *self._fill_lanes(queues, work, real_steps, num_steps),

@@ -156,6 +156,6 @@ def test_the_last_change_as_a_gradient():
   assert server.memory['y'] == 2.0
   assert server.variables['params']['y'] == 2.75
   # Two clients of weights 3/4 and 1/4 whose steps lead 2 and 4 far: 5 / 2.5.
-  mean = sent._replace(weighted=sent.weighted._replace(length=0.75 * 2.0 + 0.25 * 4.0))
-  mean.weighted.model['params']['y'] = jnp.array([2.0])
+  two = {'params': {'y': jnp.array([2.0])}}, 0.75 * 2.0 + 0.25 * 4.0
+  mean = sent._replace(weighted=two)
   assert algorithm.aggregate(Server(before, ()), mean, 1.0, {}).memory['y'] == 2.0

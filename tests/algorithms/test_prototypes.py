@@ -130,7 +130,7 @@ def test_the_term_of_fedproto_by_hand(z, distance, expected):
   algorithm = world.algorithm_of('fedproto', lam=2.0, distance=distance)
   # Three examples of mean (1, 0) at one client, and one at (0, 1): by examples.
   mean = Sums(jnp.array([[1.5, 0.5], [0.0, 0.0]]), jnp.array([2.0, 0.0]))
-  server = Server({}, prototypes.none_yet(jax.tree.map(jnp.zeros_like, mean)))
+  server = Server({}, prototypes.Prototypes(*jax.tree.map(jnp.zeros_like, mean)))
   known = algorithm.aggregate(server, Upload(uniform=mean), 1.0, {}).memory
   np.testing.assert_allclose(known.vectors[0], [0.75, 0.25])
   # A filler, and an example of a class without a prototype, whose term is 0.

@@ -329,7 +329,7 @@ def nova_round(rho, eta_mu, tau_eff='norm'):
     sent.append(nova.upload(weight(y), task)[0].weighted)
   mean = jax.tree.map(lambda x, y: 0.8 * x + 0.2 * y, *sent)
   new = nova.aggregate(server, Upload(weighted=mean), 1.0, numbers)
-  assert new.memory == mean.pace
+  assert new.memory == mean[1]
   return float(new.variables['params']['w']), norms
 
 

@@ -185,8 +185,3 @@ def test_a_hundred_thousand_clients():
   linked = [[0.8, 0.2, 0, 0], [0.2, 0.6, 0.2, 0], [0, 0.2, 0.8, 0], [0, 0, 0, 1]]
   np.testing.assert_allclose(topology.among(weights, clients), linked, rtol=1e-6)
   assert sparse_graph('grid', 100_000).nnz == 2 * (250 * 399 + 249 * 400)
-
-
-def test_a_complete_graph_of_too_many_is_refused():
-  with pytest.raises(UsageError, match='at most 20000 clients, not for 20001: take'):
-    make('complete', topology.MOST_LINKED + 1)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import linecache
-import math
 import pathlib
 import re
 import shutil
@@ -16,7 +15,6 @@ from moon_jax.__main__ import launch
 from moon_jax.catalog import registry
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, UsageError
-from moon_jax.engine import traced
 from tests.processes import read_lines
 
 # FedProx with the L1 norm, and a model, data, a partition and an augmentation.
@@ -352,11 +350,3 @@ def test_data_and_partitions_that_are_none_are_one_line(
   assert text in MINE
   assert told in refused(folder, capsys, MINE.replace(text, instead), *TINY[1:])
   assert not any(path.read_bytes() for path in folder.glob('run/metrics.jsonl'))
-
-
-@pytest.mark.parametrize('value', [None, 'a', [1.0], math.nan, math.inf])
-def test_a_hyperparameter_that_is_no_number_is_refused(value):
-  made = moon_jax.Algorithm(hyperparameters={'a': value, 'b': 1.0})
-  with pytest.raises(UsageError, match=r"'mine' has the hyperparameter a=.* must be a"):
-    traced.require_numbers('mine', made)
-  traced.require_numbers('mine', made._replace(hyperparameters={'a': 2, 'b': True}))

@@ -101,7 +101,8 @@ def test_a_knob_that_is_not_used_matters_only_if_it_was_given():
 DCO = {'dco_moon.mu': 0.0, 'dco_moon.normalise': True}
 SA = {'sa_moon.min_temperature': 1.0, 'sa_moon.initial_temperature': 0.5}
 RING = {'num_clients': 4, 'topology.degree': 4}
-PLAIN = '--config.algorithm=scaffold needs --config.optimizer.name=sgd without nesterov'
+PLAIN = '--config.optimizer.name=adam must be sgd with --config.algorithm='
+LOOKING = '--config.optimizer.nesterov=True must be False with --config.algorithm='
 KRUM = {'krum.num_byzantine': 4}
 
 
@@ -109,19 +110,19 @@ KRUM = {'krum.num_byzantine': 4}
 @pytest.mark.parametrize(
   ('algorithm', 'values', 'line', 'good'),
   [
-    ('scaffold', {'optimizer.name': 'adam'}, PLAIN, {}),
-    ('scaffold', {'optimizer.nesterov': True}, PLAIN, {}),
-    ('fednova', {'optimizer.name': 'adam'}, PLAIN.replace('scaffold', 'fednova'), {}),
+    ('scaffold', {'optimizer.name': 'adam'}, f'{PLAIN}scaffold.', {}),
+    ('scaffold', {'optimizer.nesterov': True}, f'{LOOKING}scaffold.', {}),
+    ('fednova', {'optimizer.name': 'adam'}, f'{PLAIN}fednova.', {}),
     (
       'fednova',
       {'fednova.tau_eff': 'steps'},
-      '--config.fednova.tau_eff=steps is for the proximal variant',
+      '--config.fednova.mu=0.0 must be above 0 with --config.fednova.tau_eff=steps.',
       {'fednova.tau_eff': 'steps', 'fednova.mu': 0.1},
     ),
     (
       'fednova',
       {'attack.name': 'alie'},
-      '--config.attack.name=alie changes the model that a client sends, and those',
+      '--config.algorithm=fednova must be another, whose clients send models, with',
       {'attack.name': 'label_flip'},
     ),
     ('dco_moon', DCO, '--config.dco_moon.mu=0.0 must', {'dco_moon.mu': 0.0}),

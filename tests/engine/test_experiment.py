@@ -112,14 +112,14 @@ def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
   sizes, first = set(), state
   for index in range(4):
     plan = built.planner.plan(index)
-    sizes.add(int(plan.num_examples.sum()))
+    sizes.add(int(plan.weights.sum()))
     inputs = programs.round_inputs(built, index, plan)
     mu = devices.replicate(np.float32(index), built.mesh)
     inputs.scalars.algorithm['mu'] = mu
     # A compiled program refuses other shapes: it cannot compile again.
     with jax.transfer_guard('disallow'):
       state, metrics = compiled.run_round(state, *inputs, built.train)
-    assert metrics.num_seen.sum() == plan.num_examples.sum()
+    assert metrics.num_seen.sum() == plan.weights.sum()
   assert len(sizes) == 4
   assert int(state.round) == 4
   # A round writes its state where the old one was.

@@ -59,7 +59,7 @@ def test_equals_the_reference_without_that_client(
     )
     assert set(record['skipped_clients']) == skipped[index]
     assert set(record['clients']) == set(plan.clients)
-    assert record['num_examples'] == world.LOCAL_EPOCHS * plan.num_examples.sum()
+    assert record['num_examples'] == world.LOCAL_EPOCHS * plan.weights.sum()
     np.testing.assert_allclose(record['train_loss'], truth.train_loss, atol=1e-5)
     drift = np.mean(list(truth.drift.values()))
     np.testing.assert_allclose(record['drift'], drift, atol=1e-5)

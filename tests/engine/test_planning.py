@@ -120,7 +120,7 @@ def test_lanes_train_exactly_the_clients_batches(
     for slot, (rows, num_real) in enumerate(work):
       expected = [row[:n].tolist() for row, n in zip(rows, num_real, strict=True)]
       assert trained[slot] == expected
-    assert plan.num_examples.tolist() == [world.SIZES[c] for c in plan.clients]
+    assert plan.weights.tolist() == [world.SIZES[c] for c in plan.clients]
 
 
 def test_shapes_are_the_same_in_every_round_and_large_enough():

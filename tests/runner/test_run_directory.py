@@ -24,7 +24,6 @@ from tests.refusals import refused
 # Clients 2 and 5 in two lanes; the lane of client 5 waits in the second of two steps.
 PLAN = Plan(
   clients=np.array([2, 5], np.int32),
-  num_examples=np.array([3.0, 1.0], np.float32),
   weights=np.array([3.0, 1.0], np.float32),
   mixing=None,
   rows=np.zeros((3, 2, 4), np.int32),

@@ -12,7 +12,6 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
 
 MAX_ATTEMPTS = 100
-MOST_LINKED = 20_000  # clients of a complete graph: 5 GB of weights
 
 
 def ring(*, num_clients: int, degree: int, seed: int = 0) -> sparse.csr_array:
@@ -38,16 +37,7 @@ def grid(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
 
 
 def complete(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
-  """[N, N] bool: everybody is linked to everybody else.
-
-  Raises:
-    UsageError: there are more than MOST_LINKED clients.
-  """
-  if num_clients > MOST_LINKED:
-    raise UsageError(
-      f'--config.topology.name=complete is for at most {MOST_LINKED} clients, not for '
-      f'{num_clients}: take another --config.topology.name.'
-    )
+  """[N, N] bool: everybody is linked to everybody else."""
   return sparse.csr_array(~np.eye(num_clients, dtype=bool))
 
 

@@ -5,7 +5,6 @@ processor at hand when a network first wants it, and XLA calls it as foreign fun
 (jax.ffi), a lane after the other.
 """
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -72,19 +71,13 @@ def _build(compiler, new):
   about = run('-dM', '-E', '-x', 'c++', os.devnull), jaxlib.__version__, _FLAGS
   key = hashlib.sha256(repr((about, _SOURCE.read_bytes())).encode()).hexdigest()[:16]
   folder = _kept_in and cache.room(_kept_in, 'kernels')
-  for kept in folder.glob(f'fused_cpu-{key}-*.so') if folder else ():
-    with contextlib.suppress(OSError):
-      built = kept.read_bytes()
-      # One that is torn has another digest than its name says.
-      if kept.stem.endswith(hashlib.sha256(built).hexdigest()):
-        new.write_bytes(built)
-        return
+  kept = folder and folder / f'fused_cpu-{key}.so'
+  if kept and kept.exists():
+    new.write_bytes(kept.read_bytes())
+    return
   run(f'-I{jax.ffi.include_dir()}', _SOURCE, '-o', new)
-  if folder and new.exists():
-    built = new.read_bytes()
-    digest = hashlib.sha256(built).hexdigest()
-    name = f'fused_cpu-{key}-{digest}.so'
-    cache.add(folder / name, lambda file: file.write(built))
+  if kept:
+    cache.add(kept, lambda file: file.write(new.read_bytes()))
 
 
 def known_fault() -> str:

@@ -1,5 +1,8 @@
 """TensorBoard: event files in the run directory."""
 
+import numpy as np
+from PIL import Image
+
 from moon_jax.runner.callbacks import Logger
 
 
@@ -7,27 +10,30 @@ class TensorBoard(Logger):
   """Writes event files, one for each start, to `tensorboard/` of the run directory."""
 
   def __init__(self):
-    self._board = None
+    self._writer = None
 
   def begin(self, run):
     self._folder, self._first = run.workdir / 'tensorboard', run.rounds.start + 1
 
   def after_round(self, round):
-    if not self._board:
-      # Its library may load PyTorch; the first line of metrics.jsonl need not wait.
-      from moon_jax.runner.loggers.events import Board
+    # Its library may load PyTorch; the first line of metrics.jsonl need not wait.
+    from moon_jax.runner.loggers import events
 
-      self._board = Board(self._folder, self._first)
+    self._writer = self._writer or events.writer(self._folder, self._first)
     super().after_round(round)
-    self._board.add_histogram('clients/drift', round.clients.drift, round.number)
+    drift = round.clients.drift
+    events.add_histogram(self._writer, 'clients/drift', drift, round.number)
 
   def numbers(self, values, number):
-    self._board.add(values, number)
+    for name, value in values.items():
+      self._writer.add_scalar(name, value, number)
 
   def picture(self, path):
-    if self._board:
-      self._board.add_picture(path.stem, path)
+    if self._writer:
+      with Image.open(path) as opened:
+        pixels = np.asarray(opened)
+      self._writer.add_image(path.stem, pixels, 0, dataformats='HWC')
 
   def close(self):
-    if self._board:
-      self._board.close()
+    if self._writer:
+      self._writer.close()

@@ -1,13 +1,11 @@
-"""Writes TensorBoard's event file: the numbers of the records, histograms, pictures."""
+"""TensorBoard's event file, which a full disk ends without harm."""
 
 import contextlib
 import io
 import pathlib
 import types
-from collections.abc import Mapping
 
 import numpy as np
-from PIL import Image
 from tensorboardX import SummaryWriter, record_writer
 
 from moon_jax.core import files
@@ -37,39 +35,27 @@ _opening = types.SimpleNamespace(open=_File, directory_check=lambda path: None)
 record_writer.register_writer_factory('moon_jax', _opening)
 
 
-class Board:
-  """One event file of a start of a run. What cannot be written there is lost."""
+def writer(folder: pathlib.Path, first_round: int) -> SummaryWriter:
+  """The event file of a start of a run. What cannot be written there is lost.
 
-  def __init__(self, folder: pathlib.Path, first_round: int):
-    """Makes the file; events of this round and later ones in older files are void.
+  Events of `first_round` and later ones in older files are void.
 
-    Raises:
-      RunError: it cannot be made.
-    """
-    with files.writing(folder):
-      folder.mkdir(exist_ok=True)
-      # Its name has the second; the next start may come in the same one.
-      names = {'logdir': f'moon_jax:{folder}', 'filename_suffix': f'.{first_round}'}
-      self._writer = SummaryWriter(**names, purge_step=first_round)
+  Raises:
+    RunError: it cannot be made.
+  """
+  with files.writing(folder):
+    folder.mkdir(exist_ok=True)
+    # Its name has the second; the next start may come in the same one.
+    names = {'logdir': f'moon_jax:{folder}', 'filename_suffix': f'.{first_round}'}
+    return SummaryWriter(**names, purge_step=first_round)
 
-  def add(self, values: Mapping[str, float], round_number: int) -> None:
-    """Writes the numbers of a round, by name."""
-    for name, value in values.items():
-      self._writer.add_scalar(name, value, round_number)
 
-  def add_histogram(self, name: str, values: np.ndarray, round_number: int) -> None:
-    """Writes the distribution of the finite ones of the values, [K], if it has bins."""
-    finite = values[np.isfinite(values)]
-    if len(finite):
-      # Of huge values that hardly differ numpy can make no bins.
-      with contextlib.suppress(ValueError):
-        self._writer.add_histogram(name, finite, round_number, bins='auto')
-
-  def add_picture(self, name: str, path: pathlib.Path) -> None:
-    """Writes a picture, as of before the first round."""
-    with Image.open(path) as opened:
-      self._writer.add_image(name, np.asarray(opened), 0, dataformats='HWC')
-
-  def close(self) -> None:
-    """Waits until all is written, and closes the file."""
-    self._writer.close()
+def add_histogram(
+  to: SummaryWriter, name: str, values: np.ndarray, round_number: int
+) -> None:
+  """Writes the distribution of the finite ones of the values, [K], if it has bins."""
+  finite = values[np.isfinite(values)]
+  if len(finite):
+    # Of huge values that hardly differ numpy can make no bins.
+    with contextlib.suppress(ValueError):
+      to.add_histogram(name, finite, round_number, bins='auto')
