@@ -175,9 +175,8 @@ class _Pictures:
       for row in given:
         found = estimate(run.accuracy(column).tail(1).mean() for run in row.runs)
         if found and found.n == len(row.runs):
-          of_column = points.setdefault(column.replace('_', ' '), [])
           point = row.runs[0].knobs[knob], found.mean, found.std or 0.0
-          of_column.append(point)
+          points.setdefault(column.replace('_', ' '), []).append(point)
     drawing = functools.partial(draw.over_knob, knob=knob)
     return self._picture(name, points, drawing, f'accuracy over {knob}')
 
@@ -215,13 +214,8 @@ class _Pictures:
     return [f'![{name}: {words}](results/{name}.png)']
 
 
-_MADE = {
-  'table': _table,
-  'costs': _costs,
-  'compare': _compare,
-  'personal': _personal,
-  'tsne': _tsne,
-}
+_MADE = {'table': _table, 'costs': _costs, 'compare': _compare}
+_MADE |= {'personal': _personal, 'tsne': _tsne}
 _NUMBERS = {
   'last': lambda run: f'{run.accuracy().iloc[-1]:.1f}',
   'late': lambda run: f'{run.accuracy().tail(5).mean():.1f}',

@@ -49,23 +49,17 @@ def convert(argv: list[str]) -> str:
   Raises:
     RunError: with the message for the user and the exit code.
   """
-  own, words = {'out': '', 'synthetic': ''}, []
-  for word in argv:
-    name, _, value = word.removeprefix('--').partition('=')
-    if word.startswith('--') and name in own:
-      own[name] = value
-    else:
-      words.append(word)
-  if not own['out']:
+  words, own = cli.read_flags(argv, {'out': str, 'synthetic': str}, known_only=True)
+  if not own.out:
     raise UsageError('--out is missing; see --help.')
-  out = config_lib.expand(own['out'])
+  out = config_lib.expand(own.out)
   if out.exists():
-    raise UsageError(f'--out={own["out"]!r} exists already.')
+    raise UsageError(f'--out={own.out!r} exists already.')
   files.require_writable(out, 'out')
-  if own['synthetic']:
+  if own.synthetic:
     if words:
       raise UsageError(f'{words[0]!r} is not used with --synthetic.')
-    written = writing.write(out, *synthetic(own['synthetic']))
+    written = writing.write(out, *synthetic(own.synthetic))
   elif out.suffix == '.npz':
     return f'{out}: {_write_npz(out, *_asked(cli.parse(words).config))}'
   else:

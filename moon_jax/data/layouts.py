@@ -7,10 +7,11 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+from moon_jax.core import files
 from moon_jax.data.arrays import DataError
 from moon_jax.data.imagefolder import ENDINGS
 
-_MOST = 1000  # names of a folder that are looked at
+_MOST = 10_000  # names that are looked at
 # Ending of a file -> its source; of a folder, a name in it (a regular expression of
 # the path below it) -> the source. The first that fits counts.
 _FILES = {'.npz': 'npz', '.h5': 'hdf5', '.hdf5': 'hdf5', '.sqlite': 'sqlite'}
@@ -46,19 +47,10 @@ def found_at(path: str) -> tuple[str, str]:
   root = pathlib.Path(os.path.expanduser(path))
   if os.path.isfile(root):
     return _FILES.get(root.suffix, ''), root.name
-  names = list(_below(root, 4)) if os.path.isdir(root) else []
+  below = itertools.islice(files.below(root), _MOST) if os.path.isdir(root) else ()
+  names = sorted(one.relative_to(root).as_posix() for one in below if one.is_file())
   for pattern, source in _FOLDERS.items():
     for name in names:
       if re.fullmatch(pattern, name, re.IGNORECASE):
         return source, name
   return '', ''
-
-
-def _below(folder: pathlib.Path, depth: int, start: str = '') -> Iterator[str]:
-  """Paths of files, of the first few names of every folder; no link is followed."""
-  with contextlib.suppress(OSError), os.scandir(folder) as every:
-    for one in sorted(itertools.islice(every, _MOST), key=lambda one: one.name)[:20]:
-      if one.is_dir(follow_symlinks=False) and depth > 1:
-        yield from _below(pathlib.Path(one.path), depth - 1, f'{start}{one.name}/')
-      elif one.is_file(follow_symlinks=False):
-        yield f'{start}{one.name}'

@@ -15,14 +15,8 @@ import numpy as np
 from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean
 from moon_jax.core.types import Dataset
-from moon_jax.data import decoded
-from moon_jax.data.arrays import (
-  PIXEL_STATISTICS,
-  DataError,
-  image_of,
-  make_dataset,
-  one_line,
-)
+from moon_jax.data import decoded, npz
+from moon_jax.data.arrays import PIXEL_STATISTICS, DataError, image_of, one_line
 from moon_jax.data.federated import users
 
 # TFDS stores these lying on their side, as NIST does; they are transposed here.
@@ -84,23 +78,17 @@ def _decode(name, data_dir, client, prepare):
   _prepare(name, builder)
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
     splits = [_read_split(builder, split, *keys) for split in ('train', 'test')]
-    arrays, ids = zip(*splits, strict=True)
-    labels = np.concatenate([own for _, own in arrays])
-    lowest, highest = labels.min(), labels.max()
-  num_classes = int(info.features[keys[1]].num_classes)
-  if lowest < 0 or highest >= num_classes:
-    raise DataError(
-      f'--config.data.name={name!r} has labels from {lowest} to {highest}, not from 0 '
-      f'to {num_classes - 1}.'
-    )
+  pairs, ids = zip(*splits, strict=True)
+  arrays = [array for pair in pairs for array in pair]
   if info.name in TRANSPOSED:
-    arrays = [(images.transpose(0, 2, 1, 3), own) for images, own in arrays]
-  statistics = PIXEL_STATISTICS.get(info.name)
+    arrays[::2] = (images.transpose(0, 2, 1, 3) for images in arrays[::2])
+  num_classes = int(info.features[keys[1]].num_classes)
+  flag, statistics = f'--config.data.name={name!r}', PIXEL_STATISTICS.get(info.name)
   names = info.features[keys[1]].names
   if names == [*map(str, range(num_classes))]:  # as TFDS calls those without a name
     names = ()
-  data = make_dataset(info.name, *arrays, num_classes, statistics, names)
-  return users.named(f'--config.data.name={name!r}', data, *ids)
+  data = npz.dataset(flag, info.name, arrays, num_classes, statistics, names)
+  return users.named(flag, data, *ids)
 
 
 def _refuse(module):

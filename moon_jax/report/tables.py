@@ -213,11 +213,9 @@ def results(found: Sequence[Result], target: str) -> list[Table]:
   """The tables over series; the target is described in words."""
   rows = [result.row for result in found]
   of_target = TARGET._replace(caption=TARGET.caption.format(target))
-  kinds = ((ACCURACY, 'n'), (of_target, 'target'), (CLIENTS, 'worst_client_n'))
-  having = (
-    (kind, [row for row in rows if row[key] is not None]) for kind, key in kinds
-  )
-  return [of_series(kind, own) for kind, own in having if own]
+  kinds = {'n': ACCURACY, 'target': of_target, 'worst_client_n': CLIENTS}
+  own = {key: [row for row in rows if row[key] is not None] for key in kinds}
+  return [of_series(kind, own[key]) for key, kind in kinds.items() if own[key]]
 
 
 def runs(rows: Sequence[Row], varying: Sequence[str]) -> Table:
