@@ -160,6 +160,19 @@ def read_lines(path):
   return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
 
 
+def check_same_records(run, expected):
+  """Two runs have left the same metrics and partition, byte for byte."""
+  for name in ('metrics.jsonl', 'partition.npz'):
+    assert (run / name).read_bytes() == (expected / name).read_bytes(), name
+
+
+def flip(path, position=None):
+  """Changes a bit of a file, in the middle if it is not said where."""
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2 if position is None else position] ^= 1
+  path.write_bytes(data)
+
+
 def contents(folder):
   """Path -> bytes of every file below a folder."""
   files = (path for path in folder.rglob('*') if path.is_file())

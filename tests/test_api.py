@@ -30,9 +30,7 @@ def result(tmp_path_factory):
 def test_python_gives_what_the_shell_gives(result, tmp_path):
   words = [*words_of(num_rounds=3), '--workdir=run']
   processes.check_success(processes.launched(tmp_path, *words))
-  for file in ('metrics.jsonl', 'partition.npz'):
-    ours, shell = result.workdir / file, tmp_path / 'run' / file
-    assert ours.read_bytes() == shell.read_bytes()
+  processes.check_same_records(result.workdir, tmp_path / 'run')
   ours = processes.checkpoint(result.workdir, 3)
   assert ours == processes.checkpoint(tmp_path / 'run', 3)
 
@@ -59,9 +57,8 @@ def test_rounds_in_memory_are_those_of_a_run(result, tmp_path, monkeypatch):
   assert [int(outcome.state.round) for outcome in outcomes] == [1, 2, 3]
   model = moon_jax.load(result.workdir)
   if model.round == 3:
-    jax.tree.map(
-      np.testing.assert_array_equal, outcomes[-1].global_model, model.variables
-    )
+    both = outcomes[-1].global_model, model.variables
+    jax.tree.map(np.testing.assert_array_equal, *both)
   first, last = (outcome.global_model for outcome in (outcomes[0], outcomes[-1]))
   apart = jax.tree.map(lambda a, b: float(abs(a - b).max()), first, last)
   assert all(value > 0 for value in jax.tree.leaves(apart))

@@ -67,9 +67,8 @@ def test_what_the_minutes_leave_no_time_for_is_left_out():
   details = {}
   measured = gpu._until(0, 'a row', None, details)
   assert measured == [Row('a row', 'not run: the minutes were over', '')]
-  quick, whole = (
-    list(gpu.tasks(workload._replace(quick=quick), {})) for quick in (True, False)
-  )
+  both = (workload._replace(quick=quick) for quick in (True, False))
+  quick, whole = (list(gpu.tasks(one, {})) for one in both)
   assert whole[: len(quick)] == quick
 
 
@@ -134,9 +133,7 @@ def step_flops(images, *more):
 
 def test_frozen_networks_count_in_each_step_that_runs_them(images):
   crops = '--config.augmentation.name=crop_flip'
-  per_step = {
-    epochs: step_flops(images, f'--config.local_epochs={epochs}') for epochs in (2, 4)
-  }
+  per_step = {n: step_flops(images, f'--config.local_epochs={n}') for n in (2, 4)}
   once = 4 * (per_step[2] - per_step[4])  # both frozen networks, on one batch
   products = 32 * 32 * 3 * 64 + 64 * 64 + 64 * 16
   assert once == pytest.approx(2 * 8 * 2 * products, rel=0.05)

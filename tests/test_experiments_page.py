@@ -62,10 +62,8 @@ def finished(tmp_path, name, last, *flags, choice=FEDAVG, seed=0, **columns):
 
 def of_seeds(tmp_path, first, step, seeds, **given):
   """A run for each seed; their last tests are so far apart."""
-  return [
-    finished(tmp_path, f'{first}-s{s}', first + step * s, seed=s, **given)
-    for s in seeds
-  ]
+  lasts = {s: first + step * s for s in seeds}
+  return [finished(tmp_path, f'{first}-s{s}', lasts[s], seed=s, **given) for s in seeds]
 
 
 @pytest.fixture
@@ -211,9 +209,8 @@ def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, watched):
   ((_, points),) = given
   assert list(points) == ['test accuracy', 'train accuracy']
   # The sample deviation of 40 and 42.
-  np.testing.assert_allclose(
-    points['test accuracy'], [(0.1, 50, 0), (1, 41, 2**0.5)], rtol=1e-6
-  )
+  wanted = [(0.1, 50, 0), (1, 41, 2**0.5)]
+  np.testing.assert_allclose(points['test accuracy'], wanted, rtol=1e-6)
   np.testing.assert_allclose(points['train accuracy'], [(0.1, 60, 0)], rtol=1e-6)
 
 

@@ -121,9 +121,8 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
     checkpoints.save(state._replace(round=np.int32(3)))
   # The newest is damaged: what is loaded is the one before, and nothing is set aside.
   (tmp_path / '3/manifest.json').write_text('{')
-  made = examined.bound(
-    world.make(algorithm, batch_norm=batch_norm), world.network('mlp_bn')
-  )
+  chosen = world.make(algorithm, batch_norm=batch_norm)
+  made = examined.bound(chosen, world.network('mlp_bn'))
   for client in (0, 2):
     like = jax.eval_shape(lambda: state)
     loaded = checkpoint.newest(tmp_path, like, client, first=None)

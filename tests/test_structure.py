@@ -116,7 +116,7 @@ def test_nothing_outside_the_reference_is_shared_with_it():
 # --- budgets: who needs more raises the number in the commit that needs it ------------
 
 # Code lines: no blanks, comments and docstrings.
-CODE_LINES = {'moon_jax': 13_286, 'tests': 18_557}
+CODE_LINES = {'moon_jax': 13_261, 'tests': 18_464}
 TOP, RUNNER, FILE_LINES, FUNCTION_LINES = 15, 16, 300, 60
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
 _NO_CODE |= {tokenize.INDENT, tokenize.DEDENT}
@@ -204,11 +204,8 @@ def test_the_copy_differs_in_two_files(copy):
 
   before, after = texts(ROOT), texts(copy)
   changed = {name for name in after if after[name] != before.get(name)}
-  assert changed == {
-    'moon_jax/algorithms/fedprox_l1.py',
-    'moon_jax/catalog/algorithms.py',
-  }
-  entry = 'moon_jax/catalog/algorithms.py'
+  added, entry = 'moon_jax/algorithms/fedprox_l1.py', 'moon_jax/catalog/algorithms.py'
+  assert changed == {added, entry}
   lines = difflib.ndiff(before[entry].splitlines(), after[entry].splitlines())
   assert not [line for line in lines if line.startswith('- ')]
 

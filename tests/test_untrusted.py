@@ -55,9 +55,7 @@ def copy_of(two_rounds):
 
   def copy(folder, **data):
     shutil.copytree(two_rounds, folder)
-    edit_json(
-      folder / 'config.json', lambda saved: saved['config']['data'].update(data)
-    )
+    edit_json(folder / 'config.json', lambda s: s['config']['data'].update(data))
     return folder
 
   return copy
@@ -261,9 +259,7 @@ def within(seconds):
 
 RECORDS = ('config.json', 'metrics.jsonl', 'timings.jsonl', 'summary.json')
 RECORDS += ('partition.npz',)
-PIPES = tuple(
-  f'checkpoints/2/{name}' for name in ('manifest.json', 'default/_METADATA')
-)
+PIPES = ('checkpoints/2/manifest.json', 'checkpoints/2/default/_METADATA')
 
 
 @pytest.mark.parametrize('name', RECORDS + PIPES)

@@ -39,9 +39,8 @@ def test_what_is_read_is_what_was_written(tmp_path, name):
   }
   assert {array.dtype for array in arrays.values()} == {np.dtype('float32')}
   again = weights.nested(arrays)
-  np.testing.assert_array_equal(
-    again['params']['fc1']['kernel'], [[0, 1, 2], [3, 4, 5]]
-  )
+  kernel = again['params']['fc1']['kernel']
+  np.testing.assert_array_equal(kernel, [[0, 1, 2], [3, 4, 5]])
   assert again.keys() == VARIABLES.keys()
 
 

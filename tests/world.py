@@ -192,9 +192,8 @@ def round_of(
   chosen = examined.bound(chosen, network(model))
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
   optimizer = functools.partial(catalog.part('optimizer', name).function, **flags)
-  training = client_training.LocalTraining(
-    chosen, network(model, convolution), optimizer
-  )
+  given = chosen, network(model, convolution), optimizer
+  training = client_training.LocalTraining(*given)
   how = {'mesh': devices.mesh(num_devices), 'augment': augmenter(augmentation)}
   how['segment_steps'] = segment_steps
   train = lanes.cohort_training(training, represent_once=represent_once, **how)

@@ -144,9 +144,8 @@ def test_a_layer_that_nobody_sends_is_not_attacked():
   del sent.stacked.weighted['params']['b']
   _, found = aggregated('alie', sent)
   assert list(found.variables['params']) == ['a']
-  np.testing.assert_array_equal(
-    found.variables['params']['a'], whole.variables['params']['a']
-  )
+  params, all_of_them = (one.variables['params'] for one in (found, whole))
+  np.testing.assert_array_equal(params['a'], all_of_them['a'])
 
 
 def test_who_sends_no_model_cannot_be_attacked():

@@ -94,9 +94,8 @@ def test_fedprocs_prototypes_are_means_of_directions():
     batch([0, 0, 0, 0], [1, 1, 1, 0]),
   )
   one = algorithm.examine(outputs([[0.0, 4.0]]), batch([0]))
-  server = Server(
-    {}, algorithm.init_server({}, zeros=jax.tree.map(jnp.zeros_like, one))
-  )
+  zeros = jax.tree.map(jnp.zeros_like, one)
+  server = Server({}, algorithm.init_server({}, zeros=zeros))
   mean = jax.tree.map(lambda a, b: (a + b) / 2, three, one)
   after = algorithm.aggregate(server, Upload({}, mean), 1.0, {}).memory
   np.testing.assert_allclose(after.prototypes.vectors[0], [0.75, 0.25], rtol=1e-6)
@@ -188,9 +187,8 @@ def of_cohort(plans):
     clients = plans.plan(index).clients
     rows = [split.rows[split.offsets[c] : split.offsets[c + 1]] for c in clients]
     offsets = np.concatenate([[0], np.cumsum([len(own) for own in rows])])
-    return device.TrainSplit(
-      split.examples, jnp.concatenate(rows), jnp.array(offsets, jnp.int32)
-    )
+    given = jnp.concatenate(rows), jnp.array(offsets, jnp.int32)
+    return device.TrainSplit(split.examples, *given)
 
   return chosen
 

@@ -211,9 +211,8 @@ def test_fedrs_by_hand(graded, expected, slope):
     total, parts = loss_of(rs, outputs(logits=logits), class_counts=counts)
     return total, parts
 
-  (found, parts), gradient = jax.value_and_grad(loss, has_aux=True)(
-    jnp.array([[2.0, 1.0, -1.0]])
-  )
+  both = jax.value_and_grad(loss, has_aux=True)
+  (found, parts), gradient = both(jnp.array([[2.0, 1.0, -1.0]]))
   np.testing.assert_allclose(found, expected, rtol=1e-6)
   assert parts == {'supervised_loss': found}
   np.testing.assert_allclose(gradient, [slope], rtol=1e-5)

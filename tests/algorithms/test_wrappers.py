@@ -226,8 +226,7 @@ def test_models_are_found_in_what_is_sent(name):
   task = task._replace(local=chosen.after_step(task, *step))
   sent, _ = chosen.upload(model, task)
   doubled = tree.map_models(twice, sent)
-  assert numbers(doubled.weighted) == [
-    2 * x if x == 3 else x for x in numbers(sent.weighted)
-  ]
+  before = numbers(sent.weighted)
+  assert numbers(doubled.weighted) == [2 * x if x == 3 else x for x in before]
   assert numbers(doubled.uniform) == numbers(sent.uniform)
   assert (3.0 in numbers(sent.weighted)) == (name != 'solo')

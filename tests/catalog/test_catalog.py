@@ -119,9 +119,8 @@ def test_traits_of_an_algorithm_are_those_of_its_functions(part):
 def test_the_contrastive_ones_have_frozen_networks(part):
   made, variables = build(part), FIRST
   memory = made.init_client(variables)
-  frozen = made.frozen(
-    made.broadcast(Server(variables, made.init_server(variables))), memory
-  )
+  received = made.broadcast(Server(variables, made.init_server(variables)))
+  frozen = made.frozen(received, memory)
   assert part.has('contrastive') == bool(frozen)
 
 

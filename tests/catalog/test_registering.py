@@ -15,7 +15,7 @@ from moon_jax.__main__ import launch
 from moon_jax.catalog import registry
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, UsageError
-from tests.processes import read_lines
+from tests.processes import check_same_records, read_lines
 
 # FedProx with the L1 norm, and a model, data, a partition and an augmentation.
 MINE = """
@@ -208,8 +208,7 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
   # Example i belongs to client (i + 1) mod 4, and 90 = 4 * 22 + 2.
   assert trained.class_counts.sum(1).tolist() == [22, 23, 23, 22]
   assert launch([*words, '--workdir=whole']) == ExitCode.DONE
-  whole, resumed = (folder / name / 'metrics.jsonl' for name in ('whole', 'run'))
-  assert whole.read_bytes() == resumed.read_bytes()
+  check_same_records(folder / 'run', folder / 'whole')
 
 
 def test_a_run_whose_part_is_not_registered(folder, capsys):

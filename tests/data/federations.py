@@ -43,9 +43,7 @@ def federation(seed=0):
 
 def mixed(users):
   """images [M, 8, 8], labels [M] and ids [M], in an order of examples at random."""
-  images, labels = (
-    np.concatenate(parts) for parts in zip(*users.values(), strict=True)
-  )
+  images, labels = map(np.concatenate, zip(*users.values(), strict=True))
   ids = np.repeat(list(users), [len(labels) for _, labels in users.values()])
   order = np.random.default_rng(1).permutation(len(labels))
   return images[order], labels[order], ids[order]

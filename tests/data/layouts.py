@@ -172,10 +172,8 @@ def svhn(folder, found):
   """The class of the digit 0 is 10."""
   (folder / 'set').mkdir()
   for split, (images, labels) in together(found, SIDE, 3).items():
-    arrays = {
-      'X': np.moveaxis(images, 0, 3),
-      'y': np.where(labels, labels, 10)[:, None],
-    }
+    digits = np.where(labels, labels, 10)[:, None]
+    arrays = {'X': np.moveaxis(images, 0, 3), 'y': digits}
     matlab.savemat(folder / f'set/{split}_32x32.mat', arrays, do_compression=True)
   return knobs('torchvision', folder / 'set', name='svhn')
 

@@ -52,10 +52,8 @@ def test_equals_pad_crop_and_mirror(name, padding):
   assert found.dtype == np.uint8
   assert found.shape == (B, 6, 9, C)
   mode = {'reflect': 'reflect', 'zero': 'constant'}[padding]
-  expected = [
-    plainly(RANDOM[row], draw, mode)
-    for row, draw in zip(ROWS, draws(name), strict=True)
-  ]
+  pairs = zip(ROWS, draws(name), strict=True)
+  expected = [plainly(RANDOM[row], draw, mode) for row, draw in pairs]
   np.testing.assert_array_equal(found, expected)
 
 

@@ -102,9 +102,8 @@ def tiny(train, test=None):
     for size in sizes
   ]
   data = make_dataset('tiny', *splits, 2)
-  return users.named(
-    'it', data, np.array(train), None if test is None else np.array(test)
-  )
+  test = None if test is None else np.array(test)
+  return users.named('it', data, np.array(train), test)
 
 
 def shown(images):

@@ -189,9 +189,8 @@ def test_val_is_the_test_where_there_is_no_labelled_one(test, tmp_path):
 def test_channels_are_those_of_all_images(tmp_path):
   """Grey, palette and transparent ones beside RGB: Pillow's convert('RGB')."""
   given = one_tree(tmp_path)
-  noise = Image.fromarray(
-    np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
-  )
+  pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+  noise = Image.fromarray(pixels)
   modes = {'ant': 'L', 'bee': 'P', 'cat': 'RGBA'}
   for name, mode in modes.items():
     noise.convert(mode).save(tmp_path / f'set/train/{name}/zz.png')

@@ -93,9 +93,8 @@ def test_a_federation_of_unequal_work_equals_the_reference():
   more = EPOCHS | {'num_stragglers': 1, 'partial': True}
   plans = dataclasses.replace(world.planner(), **more)
   history = world.run('scaffold', 3, plans=plans)
-  assert_equal_to_reference(
-    'scaffold', history, reference_run('scaffold', 3, plans=plans)
-  )
+  expected = reference_run('scaffold', 3, plans=plans)
+  assert_equal_to_reference('scaffold', history, expected)
 
 
 def chosen(available, index, size, num_clients):

@@ -35,9 +35,8 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
   answers = np.argmax(logits, axis=-1)
   owners = np.random.default_rng(0).integers(0, 6, len(labels)).astype(np.int32)
   # Of those who own an example, and of one who owns none.
-  wanted = [
-    np.bincount(owners, answer == labels, minlength=7).tolist() for answer in answers
-  ]
+  right = [answer == labels for answer in answers]
+  wanted = [np.bincount(owners, one, minlength=7).tolist() for one in right]
   assert len({*wanted[0]}) > 2
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
   split = split._replace(clients=jnp.asarray(owners))

@@ -54,9 +54,8 @@ def test_equals_the_reference_without_that_client(
     assert bool(metrics.server_finite)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
     plan, truth = plans.plan(index), expected[index]
-    record = metrics_lib.round_record(
-      index + 1, plan, metrics, (1, 1), skip_nonfinite=True
-    )
+    given = index + 1, plan, metrics, (1, 1)
+    record = metrics_lib.round_record(*given, skip_nonfinite=True)
     assert set(record['skipped_clients']) == skipped[index]
     assert set(record['clients']) == set(plan.clients)
     assert record['num_examples'] == world.LOCAL_EPOCHS * plan.weights.sum()

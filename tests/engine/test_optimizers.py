@@ -11,9 +11,8 @@ import pytest
 
 from moon_jax import catalog
 
-GOLDEN = json.loads(
-  (pathlib.Path(__file__).parents[1] / 'golden/optimizers.json').read_text()
-)
+FILE = pathlib.Path(__file__).parents[1] / 'golden/optimizers.json'
+GOLDEN = json.loads(FILE.read_text())
 A, B = np.float32(GOLDEN['a']), np.float32(GOLDEN['b'])
 
 NAMES = catalog.names('optimizer')

@@ -78,9 +78,8 @@ def test_draws_are_functions_of_seed_round_and_client():
 @pytest.mark.parametrize('size', [1, 15, 16, 17, 41])
 def test_an_epoch_holds_every_example_once_in_a_new_order(size):
   owned = 100 + np.arange(size)
-  examples, num_real = client_batches(
-    owned, rng_key=(0, 1, 2), local_epochs=3, batch_size=16
-  )
+  given = {'rng_key': (0, 1, 2), 'local_epochs': 3, 'batch_size': 16}
+  examples, num_real = client_batches(owned, **given)
   steps = -(-size // 16)
   assert examples.shape == (3 * steps, 16)
   epochs = []

@@ -187,9 +187,8 @@ class TestReductions:
     assert distance(uniform_weight, run('moon')) > FAR
 
   def test_negative_before_a_previous_model(self):
-    first = {
-      n: run('moon', COHORTS[:3], negative=n) for n in ('none', 'global', 'init')
-    }
+    names = ('none', 'global', 'init')
+    first = {n: run('moon', COHORTS[:3], negative=n) for n in names}
     losses_ = {n: [r.contrastive_loss for r in rounds] for n, rounds in first.items()}
     # Positive and negative coincide in the first round: log 2, and no gradient.
     assert losses_['none'][0] == 0

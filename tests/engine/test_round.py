@@ -154,9 +154,8 @@ def test_no_key_is_drawn_from_twice():
 
 
 def test_every_algorithm_is_tested():
-  assert set(world.OPTIONS | world.ROBUST | world.PERSONAL) == set(
-    catalog.names('algorithm')
-  )
+  known = world.OPTIONS | world.ROBUST | world.PERSONAL
+  assert set(known) == set(catalog.names('algorithm'))
 
 
 # tests/engine/test_peers.py is about that of a single client.
@@ -337,10 +336,8 @@ def test_filler_content_reaches_nothing():
   assert (other.rows != plan.rows).any()
   run_round = world.compiled_round('moon', *world.DEFAULTS)
   given = world.scalars(world.make('moon')), world.train_split()
-  ends = [
-    run_round(world.first_state('moon'), one.for_device(), *given)
-    for one in (plan, other)
-  ]
+  both = plan.for_device(), other.for_device()
+  ends = [run_round(world.first_state('moon'), one, *given) for one in both]
   assert world.largest_difference(*ends) < 1e-6
 
 

@@ -69,9 +69,8 @@ def test_the_compiler_knows_how_long_a_segment_is():
   def conditions(plans):
     """Loops whose length only the device knows; at most one is inside another."""
     chosen, state = world.make('moon'), world.first_state('moon')
-    run_round = world.compiled_round(
-      'moon', 'mlp', False, 1, 'none', 'sgd', plans.segment_steps
-    )
+    which = 'moon', 'mlp', False, 1, 'none', 'sgd', plans.segment_steps
+    run_round = world.compiled_round(*which)
     given = plans.plan(0).for_device(), world.scalars(chosen), world.train_split()
     jaxpr = jax.make_jaxpr(run_round)(state, *given)
     return str(jaxpr).count(' while['), str(jaxpr).count(' scan[')

@@ -126,9 +126,8 @@ def test_a_cpu_without_avx_512_computes_the_same(tmp_path):
   chosen = 'values_and or (first_of and fused)'
   words = ['-m', 'pytest', '-q', '-n0', '-k', chosen, __file__, str(MODELS)]
   environment = os.environ | {'CXX': str(compiler)}
-  done = subprocess.run(
-    [sys.executable, *words], env=environment, capture_output=True, text=True
-  )
+  words = [sys.executable, *words]
+  done = subprocess.run(words, env=environment, capture_output=True, text=True)
   assert done.returncode == 0, done.stdout
 
 

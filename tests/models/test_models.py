@@ -325,9 +325,8 @@ def test_an_odd_number_of_outputs_cannot_be_pooled(form):
   x, w = np.zeros((1, 9, 8, 2), np.float32), np.zeros((3, 3, 1, 1), np.float32)
   x = FORMS[form].arranged(np.swapaxes(x, 0, -1))  # 7 x 6 outputs
   with pytest.raises(ValueError, match='7x6'):
-    jax.eval_shape(
-      lambda *a: FORMS[form].pooled(*a, NO_PADDING), x, w, np.zeros(1, np.float32)
-    )
+    bias = np.zeros(1, np.float32)
+    jax.eval_shape(lambda *a: FORMS[form].pooled(*a, NO_PADDING), x, w, bias)
 
 
 # A square of 0 to 3 in reading order -> whose gradient it is; ReLU gives 0 none.
@@ -397,9 +396,8 @@ def test_direct_has_no_other_convolution_than_the_one_a_loop_is_fast_at():
 
   def step(x, w):
     convolve = functools.partial(direct.convolve, stride=1, padding=NO_PADDING)
-    return sum(
-      jnp.sum(g) for g in jax.grad(lambda *a: jnp.sum(convolve(*a)), (0, 1))(x, w)
-    )
+    gradients = jax.grad(lambda *a: jnp.sum(convolve(*a)), (0, 1))(x, w)
+    return sum(map(jnp.sum, gradients))
 
   lanes = jax.jit(jax.vmap(step)).lower(x, w).as_text()
   kinds = set(re.findall(r'dim_numbers = (\S.*?->\[.*?\])', lanes))

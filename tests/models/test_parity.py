@@ -42,9 +42,8 @@ class Encoder(nn.Module):
 
   @nn.compact
   def __call__(self, x, mask=None):
-    layer = cnn_transformer.EncoderLayer(
-      heads=4, feedforward=48, dropout=0.0, name='layer'
-    )
+    options = {'heads': 4, 'feedforward': 48, 'dropout': 0.0}
+    layer = cnn_transformer.EncoderLayer(**options, name='layer')
     return (layer(x, training=mask is not None),)
 
 

@@ -16,9 +16,8 @@ SAME3, NONE = ((1, 1), (1, 1)), ((0, 0), (0, 0))
 
 def library(x, kernel, padding):
   dimensions = ('NHWC', 'HWIO', 'NHWC')
-  return jax.lax.conv_general_dilated(
-    x, kernel, (1, 1), padding, dimension_numbers=dimensions
-  )
+  given = x, kernel, (1, 1), padding
+  return jax.lax.conv_general_dilated(*given, dimension_numbers=dimensions)
 
 
 @pytest.mark.parametrize(

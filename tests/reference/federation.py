@@ -118,9 +118,8 @@ class Federation:
       share = min(self.done / self.options.rise, 1.0) if self.done else 1.0
       return Weights(share, 0.0, 0.0, 1.0 - share)
     contrastive = mu if algorithm in ('moon', 'sa_moon') else 0.0
-    own = {'moon_l2': mu, 'fedproto': self.options.lam}.get(
-      algorithm, self.options.beta
-    )
+    own = {'moon_l2': mu, 'fedproto': self.options.lam}
+    own = own.get(algorithm, self.options.beta)
     return Weights(1.0, contrastive, mu if algorithm == 'fedprox' else 0.0, own)
 
   def train(self, client, batches, received, rate, draw):
@@ -182,15 +181,13 @@ class Federation:
         there = jax.tree.map(np.add, params, up), stats_before
         gradient, _ = at(temperature, there)
       if options.algorithm == 'mofedsam':
-        gradient = combine(
-          [options.beta, 1 - options.beta], [gradient, self.last_change]
-        )
+        shares = [options.beta, 1 - options.beta]
+        gradient = combine(shares, [gradient, self.last_change])
       if options.algorithm == 'scaffold':
         gradient = formulas.corrected(gradient, self.controls[client], self.control)
       before = params
-      params, moments = optimizers.local_step(
-        params, moments, gradient, step + 1, rate, options
-      )
+      given = params, moments, gradient, step + 1, rate, options
+      params, moments = optimizers.local_step(*given)
       if options.algorithm == 'fednova':
         pull = rate * options.mu
         params = jax.tree.map(
@@ -243,9 +240,8 @@ class Federation:
       norms = [rivals.normaliser(count, options.momentum, pull) for count in counts]
       paces = counts if options.tau_eff == 'steps' else norms
       ends = [model.params for model in models]
-      params, self.pace = rivals.normalised(
-        self.server.params, ends, shares, norms, paces
-      )
+      given = self.server.params, ends, shares, norms, paces
+      params, self.pace = rivals.normalised(*given)
       mean = mean._replace(params=params)
     if options.algorithm == 'feddyn':
       mean = combine([1 / len(models)] * len(models), models)
@@ -285,9 +281,8 @@ class Federation:
       )
     new = [self.controls[client] for client in trained]
     num_clients = len(self.everyone)
-    self.control = formulas.new_control(
-      self.control, list(old.values()), new, num_clients
-    )
+    given = self.control, list(old.values()), new, num_clients
+    self.control = formulas.new_control(*given)
 
   def update_last_change(self, before, trained, rate):
     """MoFedSAM's G: what the round changed, over how far its steps could lead."""

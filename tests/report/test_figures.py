@@ -69,9 +69,8 @@ def matrix(rows, columns):
 def scatters(number):
   points = np.random.default_rng(0).normal(size=(40, 2))
   classes = np.arange(40) % 4
-  return [
-    Scatter(f't{n}', f't-SNE: {n}, {SETTING}', points, classes) for n in range(number)
-  ]
+  names = [(f't{n}', f't-SNE: {n}, {SETTING}') for n in range(number)]
+  return [Scatter(*name, points, classes) for name in names]
 
 
 def looks(chart):

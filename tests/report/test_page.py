@@ -60,9 +60,8 @@ def browser():
 def opened(browser, path, size, scheme='light'):
   """The page in a window of a size; anything it complains of or asks for fails."""
   width, height = size
-  context = browser.new_context(
-    viewport={'width': width, 'height': height}, color_scheme=scheme
-  )
+  window = {'width': width, 'height': height}
+  context = browser.new_context(viewport=window, color_scheme=scheme)
   context.set_default_timeout(PATIENCE_MS)
   page, complaints, requests = context.new_page(), [], []
   page.on('pageerror', lambda error: complaints.append(str(error)))

@@ -276,10 +276,8 @@ def test_a_run_of_several_settings_is_described_by_its_own_knobs(tmp_path):
 
 
 def test_what_may_change_in_a_resumption_makes_no_setting(tmp_path):
-  given = {
-    'a': ([0.5] * 2, 'num_rounds=2'),
-    'b': ([0.5] * 3, 'execution.lanes=2 seed=1'),
-  }
+  given = {'a': ([0.5] * 2, 'num_rounds=2')}
+  given |= {'b': ([0.5] * 3, 'execution.lanes=2 seed=1')}
   (setting,) = settings_of(made(tmp_path, given))
   assert setting.title == ''
   assert [len(series.finished) for series in setting.series] == [2]

@@ -90,9 +90,8 @@ def test_a_run_that_is_ended_is_finished_until_more_rounds_are_asked_for(
   assert result.summary['stopped'] == 'two will do'
   assert result.model.round == 2
   again = Watcher()
-  assert moon_jax.run(config(), tmp_path / 'run', callbacks=[again]).metrics == (
-    result.metrics
-  )
+  more = moon_jax.run(config(), tmp_path / 'run', callbacks=[again])
+  assert more.metrics == result.metrics
   assert again.calls == []
   assert 'was ended after round 2: two will do' in capsys.readouterr().out
   more = moon_jax.run(config(num_rounds=4), tmp_path / 'run')

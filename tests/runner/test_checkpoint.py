@@ -20,6 +20,7 @@ from moon_jax.engine import devices
 from moon_jax.runner import saved_state
 from moon_jax.runner.checkpoint import Checkpoints
 from tests import world
+from tests.processes import flip
 from tests.refusals import refused
 from tests.selection import few
 
@@ -105,12 +106,6 @@ def two_steps(tmp_path_factory):
 
 def assert_same(loaded, state):
   assert world.largest_difference(loaded, state) == 0
-
-
-def flip(path):
-  data = bytearray(path.read_bytes())
-  data[len(data) // 2] ^= 1
-  path.write_bytes(data)
 
 
 DAMAGES = {

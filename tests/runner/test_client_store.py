@@ -19,6 +19,7 @@ from moon_jax.engine import experiment, tiers
 from moon_jax.predict import inference
 from moon_jax.runner import checkpoint, client_store, evaluation, saved_state
 from moon_jax.runner.client_store import ClientStore, read_index
+from tests.processes import check_same_records, flip
 from tests.run_directories import TINY
 from tests.selection import few
 
@@ -52,9 +53,8 @@ def kept(workdir):
   config = config_lib.validate(inference._saved(workdir)['config'])
   built = experiment.build(config)
   start = built.network.init(config.seed)
-  like = jax.eval_shape(
-    lambda: experiment.first_state(built.algorithm, start, config.num_clients)
-  )
+  given = built.algorithm, start, config.num_clients
+  like = jax.eval_shape(lambda: experiment.first_state(*given))
 
   def first():
     return jax.device_get(built.algorithm.init_client(start))
@@ -88,8 +88,7 @@ def copied(trained, tmp_path):
 
 
 def assert_same(run, expected):
-  for name in ('metrics.jsonl', 'partition.npz'):
-    assert (run / name).read_bytes() == (expected / name).read_bytes()
+  check_same_records(run, expected)
   jax.tree.map(np.testing.assert_array_equal, kept(run), kept(expected))
 
 
@@ -131,12 +130,6 @@ def test_without_a_run_directory_the_file_is_a_temporary_one(
 
 
 # --- damage ---------------------------------------------------------------------------
-
-
-def flip(path, position):
-  content = bytearray(path.read_bytes())
-  content[position] ^= 16
-  path.write_bytes(content)
 
 
 @pytest.mark.parametrize('tier', few(['disk'], TIERS))
@@ -372,9 +365,8 @@ MIB = 2**20
 def test_auto_leaves_the_device_where_a_save_would_hurt(
   each, num_clients, cohort_size, num_rounds, tier, most
 ):
-  algorithm = built_of().algorithm._replace(
-    init_client=lambda variables: np.zeros(each, np.uint8)
-  )
+  memory = np.zeros(each, np.uint8)
+  algorithm = built_of().algorithm._replace(init_client=lambda variables: memory)
 
   def choose(told):
     changes = {'num_clients': num_clients, 'num_rounds': num_rounds}

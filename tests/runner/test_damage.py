@@ -15,7 +15,7 @@ from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, RunError
 from moon_jax.runner import callbacks, loop
 from tests.conftest import draw_pictures
-from tests.processes import checkpoint, launch, launched
+from tests.processes import check_same_records, checkpoint, flip, launch, launched
 from tests.runner.conftest import SIX
 from tests.runner.test_files import fill, told
 
@@ -26,8 +26,7 @@ LIMIT_BEFORE_LOADING = 2.0  # seconds
 
 
 def assert_same_end(run, expected):
-  records, wanted = ((one / 'metrics.jsonl').read_bytes() for one in (run, expected))
-  assert records == wanted
+  check_same_records(run, expected)
   assert checkpoint(run, 6) == checkpoint(expected, 6)
   assert (run / 'summary.json').exists()
 
@@ -42,10 +41,7 @@ def sizes(step):
 
 def flip_a_bit(step):
   """In the largest file of a checkpoint, which holds weights."""
-  path = max(found := sizes(step), key=found.get)
-  data = bytearray(path.read_bytes())
-  data[len(data) // 2] ^= 1
-  path.write_bytes(data)
+  flip(max(found := sizes(step), key=found.get))
 
 
 # --- corruption -----------------------------------------------------------------------
@@ -95,10 +91,8 @@ def test_a_full_disk_and_then_space(disk, remount, workdir, tier):
   full = 'No space left on device'
   assert done.stderr in [told(f'run/checkpoints/{name}', full) + '\n' for name in names]
   filler = fill(folder)
-  assert refused_before_loading(folder, *MINE) == (
-    ExitCode.FAILED,
-    told('run', full) + '\n',
-  )
+  wanted = ExitCode.FAILED, told('run', full) + '\n'
+  assert refused_before_loading(folder, *MINE) == wanted
   filler.unlink()
   remount(folder, 'size=64m')
   done = launched(folder, *MINE)

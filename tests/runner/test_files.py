@@ -94,9 +94,8 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
   monkeypatch.setattr(run_directory.fcntl, 'flock', flock)
-  refused = pytest.raises(
-    RunError, match=r'run/\.lock cannot be written: No locks available\.'
-  )
+  line = r'run/\.lock cannot be written: No locks available\.'
+  refused = pytest.raises(RunError, match=line)
   with refused, run_directory.held(tmp_path / 'run'):
     pass
 

@@ -21,9 +21,8 @@ def quick(quick_runs):
 
 def config(**changes):
   changes = {name.replace('__', '.'): value for name, value in changes.items()}
-  return moon_jax.load_config(
-    'configs/base.py', TINY | {'algorithm': 'fedavg'} | changes
-  )
+  knobs = TINY | {'algorithm': 'fedavg'} | changes
+  return moon_jax.load_config('configs/base.py', knobs)
 
 
 @pytest.fixture(scope='module')
@@ -42,9 +41,8 @@ def test_the_first_test_is_the_last_of_the_other_run(trained, tmp_path):
   again = moon_jax.run(config(**still), tmp_path / 'again')
   wanted = run.metrics[-1]['test_accuracy']
   assert again.metrics[0]['test_accuracy'] == wanted
-  np.testing.assert_allclose(
-    again.metrics[0]['test_loss'], run.metrics[-1]['test_loss'], rtol=1e-6
-  )
+  losses = again.metrics[0]['test_loss'], run.metrics[-1]['test_loss']
+  np.testing.assert_allclose(*losses, rtol=1e-6)
   drawn = moon_jax.run(config(**STILL), tmp_path / 'drawn')
   assert drawn.metrics[0]['test_accuracy'] != wanted
   saved = files.read_json(tmp_path / 'again' / 'config.json')

@@ -17,6 +17,7 @@ from moon_jax.core.errors import ExitCode
 from moon_jax.train import clients
 from tests.processes import (
   ROOT,
+  check_same_records,
   check_success,
   checkpoint,
   contents,
@@ -157,9 +158,8 @@ def test_finished_run_is_left_alone(whole, workdir):
   done = launched(whole[0], *SIX)
   check_success(done)
   ending = whole[1].stdout.partition('finished after')[1:]
-  assert done.stdout == (
-    f'nothing to do: the run has the 6 rounds asked for\n{"".join(ending)}'
-  )
+  start = 'nothing to do: the run has the 6 rounds asked for\n'
+  assert done.stdout == start + ''.join(ending)
   assert contents(workdir) == before
 
 
@@ -191,8 +191,7 @@ def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
   assert 'recorded but not saved, run again: 1 rounds' in done.stdout
   assert 'where the time went in all 2 starts: compiling' in done.stdout
   assert json.loads((run / 'summary.json').read_text())['rounds'] == 6
-  for name in ('metrics.jsonl', 'partition.npz'):
-    assert (run / name).read_bytes() == (workdir / name).read_bytes(), name
+  check_same_records(run, workdir)
   leaves = checkpoint(workdir, 6)
   # Two copies of the weights at least: the server's, and each client's last upload.
   assert len(leaves) > 12

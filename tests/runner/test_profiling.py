@@ -14,9 +14,8 @@ def test_the_second_and_third_round_are_traced_or_the_only_one(
   changes = {'num_rounds': num_rounds, 'execution.profile': True}
   config = moon_jax.load_config('configs/digits_moon.py', TINY | changes)
   seconds = []
-  moon_jax.run(
-    config, tmp_path / 'run', callbacks=[lambda r: seconds.append(r.clock.seconds)]
-  )
+  given = [lambda round: seconds.append(round.clock.seconds)]
+  moon_jax.run(config, tmp_path / 'run', callbacks=given)
   assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
   expected = sum(one['train'] for one in seconds[1:3] or seconds)
   assert len(seconds[1:3] or seconds) == traced

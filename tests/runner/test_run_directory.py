@@ -74,9 +74,8 @@ def test_round_record():
     'head_cosine': [1.0, 0.0],
   }
   metrics = of_two(sums, [3.0, 1.0], [0.5, 2.0], {'temperature': [1.0, 0.5]}, p_t=0.25)
-  record = metrics_lib.round_record(
-    7, PLAN, metrics, traffic=(100, 40), measured=moon.MEASURED
-  )
+  more = {'traffic': (100, 40), 'measured': moon.MEASURED}
+  record = metrics_lib.round_record(7, PLAN, metrics, **more)
   assert record == {
     'round': 7,
     'contrasted_fraction': 0.25,

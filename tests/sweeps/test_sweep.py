@@ -68,8 +68,7 @@ def test_each_run_is_what_launch_py_makes_alone(swept, tmp_path):
   words = ('--config.algorithm=moon', '--config.seed=1', '--workdir=run')
   check_success(sweep(tmp_path, *TINY, *words, program=__main__.launch))
   run = folder / 'out/moon-seed=1'
-  for name in ('metrics.jsonl', 'partition.npz'):
-    assert (run / name).read_bytes() == (tmp_path / 'run' / name).read_bytes()
+  processes.check_same_records(run, tmp_path / 'run')
   assert checkpoint(run, 2) == checkpoint(tmp_path / 'run', 2)
 
 
