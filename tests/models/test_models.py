@@ -324,8 +324,8 @@ def test_convolution_forms_equal_the_library(form, image, kernel, stride, paddin
 def test_an_odd_number_of_outputs_cannot_be_pooled(form):
   x, w = np.zeros((1, 9, 8, 2), np.float32), np.zeros((3, 3, 1, 1), np.float32)
   x = FORMS[form].arranged(np.swapaxes(x, 0, -1))  # 7 x 6 outputs
+  bias = np.zeros(1, np.float32)
   with pytest.raises(ValueError, match='7x6'):
-    bias = np.zeros(1, np.float32)
     jax.eval_shape(lambda *a: FORMS[form].pooled(*a, NO_PADDING), x, w, bias)
 
 
