@@ -4,7 +4,7 @@
   sweep                              many of them, one table
   register_algorithm, register_...   parts of your own, with knobs
   Callback                           what happens beside the rounds of a run
-  Algorithm, Upload, tree, ...       what an algorithm is made of
+  Algorithm, Task, Batch, ...        what an algorithm is made of, and is given
   errors                             what ends a run
 
 What needs JAX is imported when it is first used.
@@ -19,13 +19,13 @@ __version__ = '0.2.0'
 _BOUNDS = ('Bound', 'above', 'at_least', 'between', 'one_of')
 _KINDS = ('algorithm', 'augmentation', 'callback', 'data', 'model', 'partition')
 _MODULES = {
-  'algorithms.base': ('Algorithm',),
+  'algorithms.base': ('Algorithm', 'Second'),
   'api': ('load_config', 'rounds', 'run', 'sweep'),
   'catalog.parts': ('Metric', 'knob', *_BOUNDS),
   'catalog.registering': tuple(f'register_{kind}' for kind in _KINDS),
   'core.errors': ('errors',),
   'core.tree': ('tree',),
-  'core.types': ('Outputs', 'Server', 'Upload'),
+  'core.types': ('Batch', 'Outputs', 'Server', 'Task', 'Upload', 'Uploads'),
   'data.partition': ('Partition',),
   'predict.inference': ('load',),
   'runner.callbacks': ('Callback',),

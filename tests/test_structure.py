@@ -116,7 +116,7 @@ def test_nothing_outside_the_reference_is_shared_with_it():
 # --- budgets: who needs more raises the number in the commit that needs it ------------
 
 # Code lines: no blanks, comments and docstrings.
-CODE_LINES = {'moon_jax': 13_261, 'tests': 18_464}
+CODE_LINES = {'moon_jax': 13_261, 'tests': 18_617}
 TOP, RUNNER, FILE_LINES, FUNCTION_LINES = 15, 16, 300, 60
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
 _NO_CODE |= {tokenize.INDENT, tokenize.DEDENT}
@@ -149,7 +149,7 @@ def test_code_lines(folder):
 
 def test_names_at_the_top_and_files_of_the_runner():
   top = {path.stem for path in PACKAGE.iterdir()} - {'__init__', '__main__'}
-  assert len(top - {'__pycache__'}) <= TOP
+  assert len(top - {'__pycache__', 'py'}) <= TOP  # py.typed is no module
   assert len(list((PACKAGE / 'runner').glob('[!_]*.py'))) <= RUNNER
 
 

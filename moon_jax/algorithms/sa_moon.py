@@ -34,7 +34,7 @@ def sa_moon(
   scope: str,
   acceptance: str = 'steps',
 ) -> base.Algorithm:
-  """MOON; after each local step its tau T may become, by Metropolis' rule,
+  """MOON that anneals tau; after each local step T may become, by Metropolis' rule,
 
   T' = max(T (1 - sigma |g - g_prev| / (g_prev + eps)), T_min).
 

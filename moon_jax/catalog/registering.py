@@ -21,14 +21,15 @@ def register_algorithm(name: str, make: Callable, **more: Any) -> None:
   Args:
     name: small letters, digits and _.
     make: its knobs, by name -> moon_jax.Algorithm.
-    **more: any of
-      title: for reports; the name if left out.
-      knobs: name -> moon_jax.knob(...).
-      traits: 'several_clients', 'served' (they send to a server), 'weighted' (what they
-        send is averaged by `client_weight`), 'contrastive' (it has frozen networks);
-        the first three if left out.
-      metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
-      check: (valid values, dotted name -> value) -> complaints, one line each.
+    **more: any of the following.
+
+  - title: its name in reports; `name` if left out.
+  - knobs: name -> moon_jax.knob(...).
+  - traits: 'several_clients', 'served' (they send to a server), 'weighted' (what they
+    send is averaged by `client_weight`), 'contrastive' (it has frozen networks); the
+    first three if left out.
+  - metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
+  - check: (valid values, dotted name -> value) -> complaints, one line each.
   """
   register('algorithm', name, make, **{'traits': SERVED} | more)
 
@@ -41,9 +42,9 @@ def register_model(name: str, make: Callable, **more: Any) -> None:
     make: `num_classes` and its knobs, by name -> flax module, which maps images
       [B, H, W, C] float32 and, in training, mask [B] (1.0: a real example) to
       moon_jax.Outputs. Batch normalisation must heed the mask.
-    **more: title, knobs as in `register_algorithm`;
-      traits: 'normalized' (it has batch normalisation), 'convolutional' (`make` takes
-        `convolution`, a name for moon_jax.models.convolution.choose).
+    **more: title and knobs as in `register_algorithm`; traits: 'normalized' (it has
+      batch normalisation), 'convolutional' (`make` takes `convolution`, a name for
+      moon_jax.models.convolution.choose).
   """
   register('model', name, make, **more)
 

@@ -24,6 +24,8 @@ import numpy as np
 from moon_jax.core.errors import NoCheckpointError, RunError, UsageError, printable
 
 PARTIAL = '.partial'
+# The shape of the files of a run, and what each column means.
+SCHEMA = pathlib.Path(__file__).with_name('run_directory.json')
 # Not for good: with more space, or a larger quota, the same can be written.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _IRREGULAR, _OUTSIDE = 'It is no regular file', 'It is not in its folder'
@@ -98,8 +100,7 @@ def document(path: pathlib.Path, data: bytes) -> Document:
 
 @functools.cache
 def _check() -> Callable[[Any], Any]:
-  schema = pathlib.Path(__file__).with_name('run_directory.json')
-  return fastjsonschema.compile(json.loads(schema.read_bytes()))
+  return fastjsonschema.compile(json.loads(SCHEMA.read_bytes()))
 
 
 def read_json(path: pathlib.Path) -> Document | None:

@@ -1,0 +1,65 @@
+"""The site, built by Sphinx: `python -m sphinx -W docs build/site`.
+
+The pages are Markdown. Autodoc writes the Python interface from the docstrings;
+`docs/reference.py` writes the tables of knobs, parts, columns and exit codes from the
+package. A broken link is a warning, and `-W` makes each warning an error.
+"""
+
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+from docs import reference
+from moon_jax import __version__
+
+project = 'moon_jax'
+author = 'the moon_jax authors'
+copyright = author
+release = __version__
+extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
+exclude_patterns = ['experiments.in.md', 'results/*/*', 'README.md']
+nitpicky = True
+# Types of other packages, which the signatures name.
+nitpick_ignore_regex = [('py:.*', r'(?!moon_jax\.(run|rounds|load)$).*')]
+
+myst_enable_extensions = ['colon_fence', 'deflist', 'dollarmath', 'attrs_inline']
+myst_heading_anchors = 3
+autodoc_member_order = 'bysource'
+autodoc_typehints = 'none'
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+
+html_theme = 'furo'
+html_title = 'moon_jax'
+html_static_path = ['_static']
+html_css_files = ['site.css']
+html_show_sphinx = False
+html_copy_source = False
+html_show_sourcelink = False
+
+
+def plain(app, what, name, obj, options, lines):
+  """Docstrings are plain text: nothing but `code` and bullets has a meaning."""
+  for number, line in enumerate(lines):
+    parts = re.split(r'(`[^`]*`)', line)
+    for place, part in enumerate(parts):
+      if re.fullmatch(r'`[^`]+`', part):
+        ends = parts[place + 1][:1].isalnum() and '\\ '
+        parts[place] = f'`{part}`{ends or ""}'
+      elif not re.match(r'\s*\*\*\w+:', part):
+        parts[place] = re.sub(r'([*|\\]|_(?=\W|$)|(?<=FILE):)', r'\\\1', part)
+    lines[number] = ''.join(parts)
+
+
+def fill(app, page, source):
+  """Puts what `docs/reference.py` writes in place of `<!-- name -->` of a page."""
+  for name, written in reference.TABLES.items():
+    if f'<!-- {name} -->' in source[0]:
+      source[0] = source[0].replace(f'<!-- {name} -->', written())
+
+
+def setup(app):
+  app.connect('autodoc-process-docstring', plain, priority=100)  # before napoleon
+  app.connect('source-read', fill)

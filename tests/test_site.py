@@ -1,0 +1,140 @@
+"""The pages' examples run, their commands are valid, and the reference is complete."""
+
+import doctest
+import json
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from docs import reference
+from moon_jax import catalog
+from moon_jax.catalog.registry import part
+from moon_jax.config import cli
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode
+from moon_jax.sweeps import command as sweep_command
+from tests.processes import launched, read_lines
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+BLOCK = re.compile(r'^```(\w+)\n(.*?)^```$', re.M | re.S)
+# A block that is a file: its name, its code.
+FILE = re.compile(r'^```python\n# (\w+\.py)\n(.*?)^```$', re.M | re.S)
+OWN = (ROOT / 'docs/own_algorithm.md').read_text()
+# The programs whose words can be checked without running them.
+PARSERS = {
+  'launch.py': cli.parse,
+  '-m moon_jax.sweep': sweep_command.parse,
+}
+
+
+def blocks(page, language):
+  """The code of a page in a language, in its order."""
+  return [code for name, code in BLOCK.findall(page.read_text()) if name == language]
+
+
+def with_any(language):
+  return [pytest.param(page, id=page.stem) for page in PAGES if blocks(page, language)]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+  """An empty folder with the config files of the repository."""
+  (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+  (tmp_path / 'examples').symlink_to(ROOT / 'examples')
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+@pytest.mark.usefixtures('own_parts')
+@pytest.mark.parametrize('page', with_any('python'))
+def test_the_python_of_a_page_runs(page, place):
+  """One block after the other; a block that begins with a file's name is that file."""
+  names = {}
+  for code in blocks(page, 'python'):
+    if file := re.match(r'# (\w+\.py)\n', code):
+      (place / file[1]).write_text(code)
+    else:
+      exec(compile(code, page.name, 'exec'), names)
+
+
+@pytest.mark.parametrize('page', with_any('pycon'))
+def test_what_a_page_shows_of_python_is_so(page):
+  tests = doctest.DocTestParser().get_doctest(
+    '\n'.join(blocks(page, 'pycon')), {}, page.name, str(page), 0
+  )
+  assert doctest.DocTestRunner().run(tests).failed == 0
+
+
+def test_the_first_run_looks_as_the_start_shows_it(place):
+  """But for the numbers of this machine, and for what `...` stands for."""
+  (shown,) = blocks(ROOT / 'docs/start.md', 'console')
+  command, *lines = shown.splitlines()
+  assert command == '$ python launch.py'
+  done = launched(place)
+  assert done.returncode == ExitCode.DONE, done.stderr
+  printed = done.stdout.splitlines()
+  assert lines[1:4] == printed[1:4]
+  for line in lines:
+    if line != '...':
+      assert shape(line) in map(shape, printed), line
+
+
+def shape(line):
+  """A line without what depends on the machine."""
+  line = re.sub(r'devices: .*|lanes: \d+ on \d+ devices?', '', line)
+  return re.sub(r'\d+\.\d+ s\b', 's', line)
+
+
+def commands(page):
+  """The commands of a page's shell blocks, as words."""
+  for code in blocks(page, 'sh'):
+    joined = code.replace('\\\n', ' ')
+    for line in joined.splitlines():
+      if shlex.split(line, comments=True):
+        yield from line.split(' && ')
+
+
+def checkable():
+  for page in PAGES:
+    for line in commands(page):
+      for program, parse in PARSERS.items():
+        if found := re.search(rf'python {re.escape(program)} ?(.*)', line):
+          yield pytest.param(parse, found[1], id=f'{page.stem}: {line[:60]}')
+
+
+@pytest.mark.usefixtures('own_parts')
+@pytest.mark.parametrize(('parse', 'line'), [*checkable()])
+def test_a_command_of_a_page_is_valid(parse, line, place):
+  words = shlex.split(line, comments=True)
+  for name, code in FILE.findall(OWN):
+    (place / name).write_text(code)
+  if '--help' not in words and not any(word.endswith(':list') for word in words):
+    parse(words)
+
+
+def test_every_column_is_explained():
+  schema = json.loads(files.SCHEMA.read_bytes())['definitions']['line']
+  told = [*schema['patternProperties'], *(f'^{name}$' for name in schema['properties'])]
+  columns = {
+    column
+    for name in catalog.names('algorithm')
+    for column, metric in part('algorithm', name).metrics.items()
+    if not metric.value
+  }
+  assert {'temperature_mean', 'p_t', 'consensus_distance'} <= columns
+  for path in (ROOT / 'docs/results').glob('*/metrics.jsonl'):
+    columns |= {name for line in read_lines(path) for name in line}
+  assert len(columns) > 80
+  unknown = {name for name in columns if not any(re.match(one, name) for one in told)}
+  assert not unknown
+
+
+def test_the_reference_has_every_knob_part_and_exit_code():
+  text = reference.knobs() + reference.exit_codes()
+  for name in catalog.every_knob():
+    assert f'[`{name}`]' in text
+  for code in ExitCode:
+    assert f'| {int(code)} |' in text
