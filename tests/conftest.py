@@ -4,9 +4,14 @@ Most of a test's time would be compiling. So programs are compiled with few
 optimizations, unless XLA_FLAGS says otherwise, or a test has its processes compile as
 users' do. And each program is compiled once: JAX keeps it in the
 user's cache folder, for both workers, the processes that tests start, and later runs.
+
+The rest is tracing, which makes many objects: of these Python looks for cycles less
+often than it would, and never among what is there before the first test.
 """
 
+import gc
 import os
+import pathlib
 import re
 import subprocess
 import time
@@ -14,6 +19,8 @@ import time
 from moon_jax.core import cache
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+# The workers share the cores: more threads of OpenMP, as t-SNE has them, wait spinning.
+os.environ.setdefault('OMP_NUM_THREADS', '1')
 os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache.folder() / 'tests')
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 os.environ['JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES'] = 'none'
@@ -66,6 +73,13 @@ def pytest_collection_modifyitems(items):
   items.sort(key=rank)
 
 
+def pytest_collection_finish():
+  """Leaves modules and tests out of what is searched for cycles."""
+  gc.collect()
+  gc.freeze()
+  gc.set_threshold(20_000, 20, 20)
+
+
 def pytest_addoption(parser):
   """An option for who has installed all that the tests need."""
   parser.addoption(
@@ -96,11 +110,20 @@ def as_users(monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', devices.PATIENCE)
 
 
+MANY_MAPPINGS = 8_000
+
+
 @pytest.fixture(autouse=True, scope='module')
 def forget_programs():
-  """Drops a file's compiled programs: a process has room for so many mappings."""
+  """Drops the compiled programs once they are many.
+
+  A process has room for 65,530 mappings, and each program takes some, and memory.
+  """
   yield
-  jax.clear_caches()
+  maps = pathlib.Path('/proc/self/maps')
+  if not maps.exists() or maps.read_bytes().count(b'\n') > MANY_MAPPINGS:
+    compiled.clear()
+    jax.clear_caches()
 
 
 # What decides nothing about the programs of a run.
@@ -109,12 +132,13 @@ NO_PROGRAM = {
   *('optimizer.learning_rate', 'seed'),
 }
 draw_pictures = callbacks.Draws.end
+compile_programs = programs.compile_programs
+compiled = {}  # what a run computes -> its programs
 
 
 @pytest.fixture(scope='module')
 def quick_runs():
   """A file's runs draw no pictures, and trace only programs that no earlier one has."""
-  compiled, compile_anew = {}, programs.compile_programs
 
   def compile_once(experiment, state, inputs, **donating):
     knobs = config_lib.flatten(experiment.config)
@@ -127,7 +151,7 @@ def quick_runs():
     more = parts, experiment.planner.segment_steps, len(experiment.test_sizes)
     key = repr((decisive, given, donating, experiment.memory.name, *more))
     if key not in compiled:
-      compiled[key] = compile_anew(experiment, state, inputs, **donating)
+      compiled[key] = compile_programs(experiment, state, inputs, **donating)
     return compiled[key]
 
   with pytest.MonkeyPatch.context() as patch:

@@ -117,6 +117,7 @@ def test_a_file_holds_one_model(trained, tmp_path):
     moon_jax.load(tmp_path / 'x.npz', client=1)
 
 
+@pytest.mark.usefixtures('quick_runs')
 def test_the_model_of_a_client_has_no_accuracy_of_all(tmp_path):
   words = (*FEDAVG[:-1], '--config.algorithm=solo', '--workdir=run')
   assert launched(tmp_path, *words).returncode == 0

@@ -26,6 +26,7 @@ from tests.processes import ROOT, contents, launch
 from tests.refusals import refused
 from tests.run_directories import edit_json
 
+pytestmark = pytest.mark.usefixtures('quick_runs')
 # Enough to learn something: a model of chance accuracy would hide other weights.
 FLAGS = ('--config.num_rounds=4', '--config.data.limit=700')
 LEARNED = 0.4

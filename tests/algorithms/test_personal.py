@@ -1,6 +1,7 @@
 """Personal models against their reference, by hand, and reduced to FedAvg."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,13 @@ def run(chosen, model='mlp', plans=None, num_rounds=NUM_ROUNDS):
     state, metrics = run_round(state, *given)
     history.append((state, metrics))
   return jax.device_get(history)
+
+
+@functools.cache
+def history_of(algorithm, **options):
+  """A run that several tests look at, of FedAvg or one of world.PERSONAL."""
+  make = build if algorithm in world.PERSONAL else world.make
+  return run(make(algorithm, **options))
 
 
 def batches_of(plans, index):
@@ -93,7 +101,8 @@ def assert_equal(chosen, history, expected):
 )
 def test_fedper_equals_the_reference(layers, names):
   chosen = build('fedper', layers=layers)
-  assert_equal(chosen, run(chosen), wanted(private=names))
+  history = history_of('fedper', layers=layers)
+  assert_equal(chosen, history, wanted(private=names))
 
 
 def test_fedbabu_equals_the_reference():
@@ -107,7 +116,7 @@ def test_fedbabu_equals_the_reference():
     assert world.largest_difference(found['classifier'], first['classifier']) == 0
   # And where the head is trained it moves, and the body elsewhere with it.
   without = run(fedbabu.with_fixed(frozenset()))[-1][0].server.variables
-  fedavg = run(world.make('fedavg'))[-1][0].server.variables
+  fedavg = history_of('fedavg')[-1][0].server.variables
   assert world.largest_difference(without, fedavg) < 1e-6
   moved = {name: fedavg['params'][name] for name in found}
   for name in ('classifier', 'encoder'):
@@ -157,8 +166,7 @@ def test_ditto_equals_the_reference(epochs):
 
 
 def test_the_global_track_of_ditto_is_fedavg_to_the_last_bit():
-  fedavg = world.make('fedavg')
-  plain = run(fedavg)
+  plain = history_of('fedavg')
   for lam in (0.0, 2.0):
     chosen = build('ditto', lam=lam)
     history = run(chosen, plans=planner(2))
@@ -242,9 +250,9 @@ def test_private_variables_by_hand():
 
 def test_without_private_layers_it_is_fedavg():
   without = run(private.with_private(frozenset()))[-1][0].server.variables
-  fedavg = run(world.make('fedavg'))[-1][0].server.variables
+  fedavg = history_of('fedavg')[-1][0].server.variables
   assert world.largest_difference(without, fedavg) < 1e-6
-  other = run(build('fedper'))[-1][0].server.variables
+  other = history_of('fedper', layers='')[-1][0].server.variables
   assert world.largest_difference(other, fedavg) > 1e-3
 
 

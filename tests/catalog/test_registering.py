@@ -174,6 +174,7 @@ def test_a_run_of_another_algorithm_has_none_of_its_knobs():
 # --- a run ----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures('quick_runs')
 def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
   words = ['--config=mine.py', '--workdir=run', *TINY]
   assert launch([*words, '--config.num_rounds=1']) == ExitCode.DONE
@@ -211,6 +212,7 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
   check_same_records(folder / 'run', folder / 'whole')
 
 
+@pytest.mark.usefixtures('quick_runs')
 def test_a_run_whose_part_is_not_registered(folder, capsys):
   """As another process finds it: config.json tells of a part that it has not."""
   assert launch(['--config=mine.py', '--workdir=run', *TINY]) == ExitCode.DONE

@@ -14,6 +14,7 @@ from tests.refusals import refused
 from tests.run_directories import TINY
 from tests.world import of_client
 
+pytestmark = pytest.mark.usefixtures('quick_runs')
 # 20 examples of class 0, 15 of class 1, 4 of class 2; each image is its own number.
 LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [20, 15, 4]))
 IMAGES = np.arange(39, dtype=np.uint8).reshape(-1, 1, 1, 1)

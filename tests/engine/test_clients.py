@@ -242,6 +242,7 @@ def test_an_attacker_that_flips_labels_trains_on_them():
   np.testing.assert_array_equal(built.planner.known['class_counts'], counts)
 
 
+@pytest.mark.usefixtures('quick_runs')
 def test_records_name_who_is_late_and_who_attacks(tmp_path):
   config = {
     'algorithm': 'median',

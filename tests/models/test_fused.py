@@ -219,6 +219,7 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
   assert 'nobody else may write there' in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures('quick_runs')
 def test_a_run_says_that_its_network_is_slower(monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(fused_cpu, 'fault', functools.cache(lambda: 'there is none'))
   for told, ask in ((False, str), (True, fused_cpu.fault)):  # as a network does

@@ -19,6 +19,10 @@ from tests.run_directories import edit_json, words_of
 TINY = words_of(num_rounds=2)
 
 
+# The runs draw no pictures; the reports of them do.
+pytestmark = pytest.mark.usefixtures('quick_runs')
+
+
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   """One run with a global model and one without, of two rounds."""

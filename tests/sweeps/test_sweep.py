@@ -13,12 +13,14 @@ import moon_jax
 from moon_jax import __main__, api, config
 from moon_jax.config import ConfigError
 from moon_jax.core.errors import DivergedError, ExitCode, RunError
+from moon_jax.engine import programs
 from moon_jax.runner import run_directory
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps import command
 from tests import processes
+from tests.conftest import compile_programs
 from tests.processes import Running, check_success, checkpoint, launch, read_lines
 from tests.run_directories import write_lines, write_run
 
@@ -54,6 +56,11 @@ def dry_run(folder, *words):
   return done.stdout.splitlines()
 
 
+@pytest.fixture(autouse=True, scope='module')
+def quick(quick_runs):
+  """The runs of this file share programs, and draw no pictures."""
+
+
 @pytest.fixture(scope='module')
 def swept(tmp_path_factory):
   """A folder with a sweep that has ended, and what was said."""
@@ -63,8 +70,10 @@ def swept(tmp_path_factory):
   return folder, done.stdout
 
 
-def test_each_run_is_what_launch_py_makes_alone(swept, tmp_path):
+def test_each_run_is_what_launch_py_makes_alone(swept, tmp_path, monkeypatch):
   folder, _ = swept
+  # By a program of its own.
+  monkeypatch.setattr(programs, 'compile_programs', compile_programs)
   words = ('--config.algorithm=moon', '--config.seed=1', '--workdir=run')
   check_success(sweep(tmp_path, *TINY, *words, program=__main__.launch))
   run = folder / 'out/moon-seed=1'
