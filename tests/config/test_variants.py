@@ -90,7 +90,7 @@ def test_one_tiny_round(choice, tmp_path):
       '--config.local_epochs=1',
       # Then a round has a step for each image, however these are dealt out: variants
       # that differ in numbers alone have the same program. A client has ten images of
-      # CIFAR-100, and a step of its large network takes long, whatever the batch.
+      # CIFAR-100: two steps of its large network in place of ten.
       f'--config.batch_size={5 if flat["data.name"] == "cifar100" else 1}',
       '--config.partition.min_size=1',
       # Plain Dirichlet shares of two images a client leave some without one.
