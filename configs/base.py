@@ -275,8 +275,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 slower
   --config.execution.compile_cache=auto         private folder for compiled programs;
                                                 auto: the user's; off
-  --config.execution.profile=False              trace two rounds and say where the time
-                                                went
+  --config.execution.profile=False              trace the second round, say where its
+                                                time went
 """
 
 from moon_jax import config as config_lib

@@ -233,6 +233,6 @@ EXECUTION = {
     'auto', "private folder for compiled programs; auto: the user's; off", **_FREE
   ),
   'execution.profile': switch(
-    False, 'trace two rounds and say where the time went', **_FREE
+    False, 'trace the second round, say where its time went', **_FREE
   ),
 }

@@ -1,48 +1,62 @@
-"""Traces two rounds by JAX's profiler, and sums up where their time went."""
+"""Traces the start of the second round by JAX's profiler, and sums up its time."""
 
+import threading
 from collections.abc import Callable
 
 import jax
 
 from moon_jax.runner.callbacks import Callback
 
+SECONDS = 2.0  # at most: a trace grows by some 35 MB a second on a CPU
+
 
 class Profiler(Callback):
-  """Traces the second and third round of a process, or its only one, if asked to."""
+  """Traces the second round of a process, or its only one, if asked to.
+
+  The round after it begins when the trace is written, which is in its `idle`.
+  """
 
   def __init__(self, say: Callable[[str], None]):
     """say: is told where the trace is, and where the time went."""
     self._say = say
-    self._clocks, self._is_tracing = [], False
+    self._timer, self._is_written = None, False
 
   def begin(self, run):
     self._folder = run.workdir / 'profile'
     rounds = [index + 1 for index in run.rounds] if run.config.execution.profile else []
-    self._traced = rounds[1:3] or rounds
-    if self._traced == rounds[:1] != []:
+    self._traced = (rounds[1:] or rounds)[:1]
+    if self._traced and self._traced == rounds[:1]:
       self._start()
 
   def wants_state(self, number):
-    return number + 1 in self._traced[:1]  # the trace begins before that one does
+    # The trace begins before the round does, and is written before the next one.
+    return number in self._traced or number + 1 in self._traced
 
   def after_round(self, round):
     if round.number in self._traced:
-      self._clocks.append(round.clock)
-    if round.number in self._traced[-1:]:
       self.close()
       phases = ('train', 'evaluate', 'save', 'idle')
-      spent = {name: sum(one.seconds[name] for one in self._clocks) for name in phases}
-      words = [f'{name} {seconds:.2f} s' for name, seconds in spent.items()]
-      self._say(f'where the time of the traced rounds went: {", ".join(words)}')
-    if self.wants_state(round.number):
+      words = [f'{name} {round.clock.seconds[name]:.2f} s' for name in phases]
+      self._say(f'where the time of the traced round went: {", ".join(words)}')
+    elif self.wants_state(round.number):
       self._start()
 
   def close(self):
-    if self._is_tracing:
-      self._is_tracing = False
-      jax.profiler.stop_trace()
+    if self._timer:
+      self._timer.cancel()
+      self._timer.join()
+      if not self._is_written:
+        self._stop()
+      self._timer = None
       self._say(f'trace: {self._folder}')
 
   def _start(self):
-    jax.profiler.start_trace(str(self._folder))
-    self._is_tracing = True
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    jax.profiler.start_trace(str(self._folder), profiler_options=options)
+    self._timer = threading.Timer(SECONDS, self._stop)
+    self._timer.start()
+
+  def _stop(self):
+    jax.profiler.stop_trace()
+    self._is_written = True
