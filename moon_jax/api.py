@@ -94,17 +94,18 @@ def run(
   """Runs an experiment as `python launch.py` does: records, checkpoints, resumption.
 
   Args:
-    config: of `load_config`, or any nested mapping of knobs.
+    config: the result of `load_config`, or any nested mapping of knobs.
     workdir: the run directory; the same call again resumes the run that is there.
-    callbacks: see each round, and may end the run: `moon_jax.Callback`s, or functions
-      of a `Round`, which has its state; one that returns something true, such as why,
-      ends the run after the round.
+    callbacks: objects of `moon_jax.Callback`, or functions of a `Round`, which has its
+      state. Each sees every round; a function that returns something true, such as a
+      reason, ends the run after the round.
     handle_signals: whether SIGTERM, SIGHUP and Ctrl-C save the round and end the
-      process, as of `launch.py`; only in the main thread.
-    **given: to `moon_jax.engine.experiment.build`, such as what loads the data.
+      process, as they do with `launch.py`; only in the main thread.
+    **given: arguments of `moon_jax.engine.experiment.build`, such as the function that
+      loads the data.
 
   Raises:
-    RunError: with the message for the user; ConfigError tells every mistake.
+    RunError: with the message for the user; a ConfigError names every mistake.
   """
   config = config_lib.validate(config)
   workdir = config_lib.expand(os.fspath(workdir))
@@ -122,9 +123,9 @@ def sweep(
   """Runs every combination of some knobs' values, as `python -m moon_jax.sweep` does.
 
   Args:
-    config: what is common, of `load_config`.
+    config: what all runs have in common, from `load_config`.
     over: dotted knob -> its values, e.g. {'algorithm': ['fedavg', 'moon'], 'seed': [0,
-      1]}; one that a run does not use multiplies the others alone.
+      1]}; a knob multiplies only the runs that use it.
     out: the folder of the run directories; the same call again goes on.
 
   Returns:

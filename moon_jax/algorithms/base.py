@@ -36,13 +36,14 @@ def average(
 class Second(NamedTuple):
   """A second local training of the round's clients, of models that they keep.
 
-  It has batches and draws of its own, so that the first one is what it is without it.
+  It has batches and draws of its own, so it does not change the first training.
 
   Attributes:
-    training: its functions see what the server sent and the client's memory; what its
-      `upload` sends is lost, and the memory is what the client keeps.
-    epochs: passes over the client's data; None is as many as the first training's.
-    optimizer: (scalars of the algorithm, of the local optimizer) -> the latter's.
+    training: an Algorithm whose functions see what the server sent and the client's
+      memory. Nobody receives what its `upload` sends; the client keeps the memory.
+    epochs: passes over the client's data; None: as many as in the first training.
+    optimizer: (scalars of the algorithm, scalars of the local optimizer) -> scalars of
+      this training's local optimizer.
   """
 
   training: 'Algorithm'
@@ -55,67 +56,71 @@ class Algorithm(NamedTuple):
 
   Every function is pure and sees one client, unless its shapes say otherwise; the
   engine stacks clients by vmap. Numbers that may vary (mu, tau, ...) arrive traced, in
-  `task.scalars`, so that changing one compiles nothing anew.
+  `task.scalars`, so another value compiles nothing anew. A function that is left out is
+  FedAvg's.
 
   Attributes:
     hyperparameters: name -> number, as configured.
-    needs: what `task` has to tell of a client's data: 'class_counts', 'relative_size'.
+    needs: fields of `task` about the client's data that the functions read:
+      'class_counts', 'relative_size'.
     init_server: initial variables -> the server's own memory.
     init_client: initial variables -> a client's memory before its first round.
     scalars: (hyperparameters, server memory) -> name -> number, for `task.scalars` and
-      `aggregate`. Those that are no hyperparameters are recorded each round.
+      `aggregate`. A number that is no hyperparameter is recorded in each round.
     broadcast: server -> what every client of the cohort receives. Every dict with
-      'params' in it is taken for a model, as in an `Upload`: an attack replaces these
-      parameters (one that holds changes in place of them needs a `check` against it),
-      and `batch_norm=local` takes the running statistics out.
-    share: memory -> the model that a client sends to its neighbours; None if it has
+      'params' in it counts as a model, and so it does in an `Upload`: an attack
+      replaces these parameters (an algorithm that sends changes in their place needs a
+      `check` against attacks), and `batch_norm=local` takes the running statistics out.
+    share: memory -> the model that a client sends to its neighbours; None: there is
       none.
-    mixed: (memory, weighted mean of what it and its neighbours share, cohort size /
-      number of clients, scalars) -> memory.
+    mixed: (memory, weighted mean of what the client and its neighbours share, cohort
+      size / number of clients, scalars) -> memory.
     download: (received, memory) -> variables from which local training starts: by
       default what is received, or its `variables` if that is a Server.
-    begin: (received, memory) -> `task.local` of the first step, an algorithm's memory
+    begin: (received, memory) -> `task.local` of the first step, the algorithm's memory
       of one local training.
-    frozen: (received, memory) -> name -> variables of a network whose representation of
-      the batch the loss needs; it is not trained.
-    represented: Outputs -> [B, D], what the loss gets of a frozen network.
+    frozen: (received, memory) -> name -> variables of a network that is not trained,
+      and whose representation of the batch the loss needs.
+    represented: Outputs -> [B, D], the part of a frozen network's outputs that the loss
+      gets.
     frozen_in_training: whether the frozen networks use dropout, and the batch's
-      statistics instead of the running ones, which stay in any case.
+      statistics in place of the running ones; the running ones stay in any case.
     loss: (outputs, references, params, task, batch) -> the loss to minimise and its
       named parts, each [] and a mean over the real examples. `references` is name ->
       [B, D], the representations of the batch under the frozen networks.
-    measured: parts that are no terms of the loss, but only recorded -> the part that
-      says of which fraction of the examples they are; '' is of all.
+    measured: part that is recorded and no term of the loss -> the part that holds the
+      fraction of the examples that it covers; '': it covers all.
     perturb: (gradient of the loss, params, task) -> what is added to the params before
-      the gradient is taken again, on the same batch with the same draws; None if it is
-      taken once. What is recorded of the step, and the statistics of batch
-      normalisation, are those of the unperturbed params.
+      the gradient is taken again, on the same batch with the same draws; None: it is
+      taken once. The records of the step and the statistics of batch normalisation are
+      those of the unperturbed params.
     correct: (gradient of the loss, task) -> what the local optimizer gets instead.
     move: (update of the local optimizer, task) -> what is added to the params instead;
-      None adds it as it is.
+      None: the update itself.
     bypass: (params, task) -> what a step adds to the params beside the local
-      optimizer's update, which knows nothing of it; None if nothing.
+      optimizer's update, without entering the optimizer's state; None: nothing.
     after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
-      of the next step. A draw takes `keys.for_purpose(key, ...)`; `task.loss_with` is
-      asked what the loss would have been with another `task.local`.
-    examine: (Outputs, Batch) -> sums over the real examples of a batch; None asks for
-      none. After the last step the trained network then sees all examples of the client
-      once, in evaluation mode and not augmented, and `task.examined` is their total, in
-      `upload` and `report`. `init_server` is also given `zeros`, an empty total.
+      of the next step. A random draw takes `keys.for_purpose(key, ...)`;
+      `task.loss_with` gives the loss under another `task.local`.
+    examine: (Outputs, Batch) -> sums over the real examples of a batch. If it is set,
+      the trained network sees all examples of the client once after the last step, in
+      evaluation mode and not augmented; `task.examined` is the total, in `upload` and
+      `report`. `init_server` then also gets `zeros`, an empty total.
     examined: the empty total; the engine sets it.
     upload: (trained variables, task) -> an Upload, and the client's new memory.
     report: (trained variables, task) -> name -> [] float32, recorded as the mean and
       quantiles over the cohort.
     aggregate: (Server, mean of the cohort's Uploads, cohort size / number of clients,
-      scalars) -> the new Server. The mean is all that a server sees of the cohort: no
-      upload is stored. `mean.weighted` is the mean model, unless `upload` is another.
-    needs_all_uploads: whether `aggregate` gets `Uploads`, every client's, in place of
-      the mean, at the price of the memory of K uploads on every device.
+      scalars) -> the new Server. The server sees only this mean: no upload is stored.
+      `mean.weighted` is the mean model, unless `upload` sends something else.
+    needs_all_uploads: whether `aggregate` gets `Uploads`, those of every client, in
+      place of the mean. That costs the memory of K uploads on every device.
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.
     personal: (server, memory) -> variables of a client's own model, beside a global one
-      that `evaluated` returns; None if there is none.
-    second: a second local training, whose loss is recorded as `personal_loss`; what a
-      client remembers is this one's, and the first one sees () instead. None is none.
+      that `evaluated` returns; None: there is none.
+    second: a second local training, whose loss is recorded as `personal_loss`. The
+      client's memory is that of this training, and the first one sees () instead.
+      None: there is none.
   """
 
   hyperparameters: Mapping[str, float] = types.MappingProxyType({})

@@ -128,15 +128,15 @@ class Task(NamedTuple):
     received: what the server sent this round.
     memory: what the client kept from earlier rounds.
     local: the algorithm's memory of this local training; it may change in each step.
-    scalars: name -> [] float32, the algorithm's (mu, tau, ...).
-    optimizer: name -> [] float32, the local optimizer's (learning_rate, ...).
-    loss_with: after a step, another `local` -> [] the loss that the same weights would
-      have had on the same batch; None elsewhere. Asking costs a forward pass.
+    scalars: name -> [] float32, numbers of the algorithm (mu, tau, ...).
+    optimizer: name -> [] float32, numbers of the local optimizer (learning_rate, ...).
+    loss_with: in `after_step`, another `local` -> [] the loss that the same weights
+      would have had on the same batch, which costs a forward pass; None elsewhere.
     class_counts: [Y] float32, the client's training examples of each class; None unless
-      the algorithm needs them.
+      `Algorithm.needs` names it.
     relative_size: [] float32, the client's training examples / the mean of all clients;
-      None likewise.
-    examined: after the last step, what `Algorithm.examine` found; () elsewhere.
+      None unless `Algorithm.needs` names it.
+    examined: after the last step, the total of `Algorithm.examine`; () elsewhere.
   """
 
   received: PyTree
@@ -183,9 +183,9 @@ class Uploads(NamedTuple):
 
   Attributes:
     stacked: an Upload, leaves [K, ...].
-    weights: [K] float32 what each client counts, on any scale.
-    counted: [K] bool, whether what it sent is finite; if not, the client is left out,
-      and its leaves must not be multiplied, for 0 * NaN is NaN.
+    weights: [K] float32 weights of the clients, on any scale.
+    counted: [K] bool, whether what a client sent is finite. If not, the client is left
+      out, and its leaves must not be multiplied by 0, because 0 * NaN is NaN.
     attackers: [K] int32, see `Plan`; None without an attack.
   """
 

@@ -127,15 +127,15 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   """Loads what a run learned, from its newest checkpoint; needs no training data.
 
   Args:
-    workdir: the run directory; the run may still be going on. Or a file that
+    workdir: the run directory, also of a run that still goes on; or a file that
       `Trained.save` or `moon_jax.export` has written.
-    client: whose model, from 0, if each client has its own: with SOLO, without a
-      server, and with `batch_norm=local`. None is the global model, or that of the
-      only client.
+    client: number of the client whose model is loaded, from 0, where each client has
+      its own (SOLO, no server, `batch_norm=local`); None: the global model, or that of
+      the only client.
 
   Raises:
-    UsageError: it is no run directory; or there is no such model in it.
-    NoCheckpointError: there is no usable checkpoint in it.
+    UsageError: it is no run directory, or it has no such model.
+    NoCheckpointError: it has no usable checkpoint.
   """
   devices.find()
   workdir = config_lib.expand(workdir)
