@@ -95,15 +95,23 @@ moon_jax.register_model(
   'ring_net',
   RingNet,
   title='RingNet',
-  knobs={'channels': moon_jax.knob(int, 8, 'of the second convolution', _COUNT)},
+  knobs={
+    'channels': moon_jax.knob(int, 8, 'channels of the second convolution', _COUNT)
+  },
 )
 moon_jax.register_data(
-  'rings', rings, knobs={'noise': moon_jax.knob(float, 0.6, 'of the pixels', _LARGE)}
+  'rings',
+  rings,
+  knobs={'noise': moon_jax.knob(float, 0.6, 'deviation of the pixel noise', _LARGE)},
 )
 moon_jax.register_partition(
   'power_law',
   power_law,
-  knobs={'exponent': moon_jax.knob(float, 1.0, '0: equal sizes', _LARGE)},
+  knobs={
+    'exponent': moon_jax.knob(
+      float, 1.0, 'exponent of the sizes; 0 makes them equal', _LARGE
+    )
+  },
 )
 moon_jax.register_augmentation('quarter_turns', quarter_turns)
 

@@ -45,43 +45,43 @@ _SCALES, _TESTED = one_of('code', 'equation'), one_of('last', 'mean_of_two')
 _MOON_KNOBS = {
   'mu': _MU,
   'tau': _TAU,
-  'negative': word('none', 'in place of a last model, if there is none', _NEGATIVES),
-  'similarity_on': word('representation', 'features: before the head', _PLACES),
-  'num_previous': counted(1, "of a client's last models as negatives"),
-  'frozen_mode': word('evaluation', 'of the models compared with', _MODES),
+  'negative': word('none', 'negative of a client without a previous model', _NEGATIVES),
+  'similarity_on': word('representation', 'vector that is compared', _PLACES),
+  'num_previous': counted(1, "number of a client's last models that are negatives"),
+  'frozen_mode': word('evaluation', 'mode of the networks compared with', _MODES),
 }
 _SA_MOON_KNOBS = {
   'mu': _MU,
-  'initial_temperature': number(1.0, "of a client's first step", above(0)),
-  'min_temperature': number(0.001, 'at most the initial one', above(0)),
-  'sigma': number(0.005, 'fall per relative change of the gradient', between(0, 1)),
-  'scope': word('client', "keeps its own; server: the round's mean", _SCOPES),
+  'initial_temperature': number(1.0, "temperature of a client's first step", above(0)),
+  'min_temperature': number(0.001, 'lowest temperature of the annealing', above(0)),
+  'sigma': number(0.005, 'fall of T per relative change in gradient', between(0, 1)),
+  'scope': word('client', 'owner of the temperature; server averages them', _SCOPES),
   'acceptance': word(
     'steps', "losses compared: of two steps, or of a batch at T and T'", _COMPARED
   ),
 }
 _DCO_MOON_KNOBS = {
-  'mu': number(1.0, 'weight of both terms, so also of a step', at_least(0)),
+  'mu': number(1.0, 'weight of both terms of the loss, and so of a step', at_least(0)),
   'tau': _TAU,
   # About half of the clients stray by 0.1 with mu = 1: docs/algorithms.md.
   'theta': number(0.1, 'relative deviation that counts as straying', above(0)),
-  'normalise': switch(False, 'divide both weights by mu, above 0 then'),
-  'initial': word('plain', 'of the first round: mu_0 is 0, or mu', _FIRST),
+  'normalise': switch(False, 'whether both weights are divided by mu, above 0 then'),
+  'initial': word('plain', 'mu_0, the weight of the first round: 0, or mu', _FIRST),
 }
 _PROX_KNOBS = {'mu': number(0.01, 'weight of the proximal term', at_least(0))}
 _SAM_KNOBS = {
   'rho': number(0.1, 'length of the move uphill before the gradient', at_least(0)),
-  'adaptive': switch(False, 'move of each weight in proportion to its size (FedASAM)'),
-  'xi': number(0.2, 'what is added to the size of a weight, if adaptive', at_least(0)),
+  'adaptive': switch(False, 'whether weights move by their size (FedASAM)'),
+  'xi': number(0.2, 'number added to the size of a weight, if adaptive', at_least(0)),
 }
 _PROC_KNOBS = {
   'tau': number(1.0, 'temperature of the term of the prototypes', above(0)),
-  'rise': number(100.0, 'rounds until the cross entropy counts alone', above(0)),
+  'rise': number(100.0, 'number of rounds until cross entropy counts alone', above(0)),
 }
 _PROTO_KNOBS = {
   'lam': number(1.0, 'weight of the distance to the prototype', at_least(0)),
   'distance': word(
-    'mean', 'squared distance over the dimensions', one_of('mean', 'sum')
+    'mean', 'squared distance, as a mean or sum over dimensions', one_of('mean', 'sum')
   ),
 }
 _BETA = number(0.1, "weight of the client's own gradient", between(0, 1, '(]'))
@@ -91,43 +91,43 @@ _NTD_KNOBS = {
 }
 _DECORR_KNOBS = {
   'beta': number(0.1, 'weight of the penalty on correlations', at_least(0)),
-  'scale': word('code', 'scale of the penalty: that of the code or the paper', _SCALES),
+  'scale': word('code', 'scale of the penalty: of the code, or of the paper', _SCALES),
 }
 _L2_KNOBS = {
   'mu': number(0.1, 'weight of the distance of representations', at_least(0)),
-  'squared': switch(False, 'square of the distance in place of the distance'),
+  'squared': switch(False, 'whether the distance is squared'),
 }
 _DYN_KNOBS = {
   'alpha': number(0.01, 'weight of the dynamic regularisation', above(0)),
-  'by_size': switch(False, 'alpha divided by the relative size of a client'),
+  'by_size': switch(False, 'whether alpha is divided by the relative size of a client'),
   'evaluate': word('server', "tested model: the server's or the clients' mean", _ENDS),
 }
 _NOVA_KNOBS = {
   'mu': number(0.0, 'weight of the pull to the received model', at_least(0)),
-  'tau_eff': word('norm', 'length of the step: mean norm or mean steps', _LENGTHS),
+  'tau_eff': word('norm', 'effective steps: mean of norms, or mean of steps', _LENGTHS),
 }
 _LC_KNOBS = {
   'tau': number(1.0, 'weight of the margins of rare classes', at_least(0)),
   'least_count': number(
-    0.0, 'examples that a class counts for at least; 0 leaves it out', at_least(0)
+    0.0, 'fewest examples a class counts as; 0 leaves it out', at_least(0)
   ),
-  'true_class': switch(True, 'true class in the denominator; the paper has it not'),
+  'true_class': switch(True, 'whether the true class is in the denominator'),
 }
 _RS_KNOBS = {
   'alpha': number(0.5, 'factor of the logits of missing classes', between(0, 1)),
-  'graded': switch(False, "factors by share of the commonest class, the code's form"),
+  'graded': switch(False, "whether factors follow class shares, as the authors' code"),
 }
 _EXP_KNOBS = {
-  'eps': number(0.001, "guard of the server step's division", above(0)),
+  'eps': number(0.001, "guard of the server's step against a division by 0", above(0)),
   'eps_decay': number(1.0, 'factor of eps after each round', between(0, 1, '(]')),
   'evaluate': word(
     'last', 'model that is tested: the last, or the mean of two', _TESTED
   ),
 }
-_TRIM_KNOBS = {'trim': number(0.1, 'share left out at each end', between(0, 0.5, '[)'))}
+_TRIM_KNOBS = {'trim': number(0.1, 'fraction cut at each end', between(0, 0.5, '[)'))}
 _KRUM_KNOBS = {
-  'num_byzantine': knob(int, 1, 'clients that may send anything', at_least(0)),
-  'num_selected': counted(1, 'models averaged; above 1: multi-Krum'),
+  'num_byzantine': knob(int, 1, 'number of clients that send anything', at_least(0)),
+  'num_selected': counted(1, 'number of models averaged; above 1 is multi-Krum'),
 }
 
 

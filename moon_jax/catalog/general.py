@@ -71,48 +71,50 @@ def _are_once(names):
 
 
 KNOBS = {
-  'algorithm': word('moon', 'how clients train'),
-  'model': word('mlp', 'the network'),
-  'seed': knob(int, 0, 'of every random draw', SEED),
+  'algorithm': word('moon', 'algorithm by which the clients train'),
+  'model': word('mlp', 'network'),
+  'seed': knob(int, 0, 'seed of every random draw', SEED),
   'initial_weights': word(
     '', "file of the first weights, .safetensors or .npz; '' draws them", ()
   ),
-  'num_clients': counted(10, 'that share the training data; natural: as named', _DEALT),
-  'participation': number(1.0, 'those in a round', _FRACTION, _SEVERAL),
-  'num_rounds': counted(100, 'communication rounds', **_FREE),
-  'local_epochs': counted(10, 'passes of a client over its own data'),
+  'num_clients': counted(10, 'number of clients; with natural the data say', _DEALT),
+  'participation': number(
+    1.0, 'fraction of clients sampled in each round', _FRACTION, _SEVERAL
+  ),
+  'num_rounds': counted(100, 'number of communication rounds', **_FREE),
+  'local_epochs': counted(10, 'passes of a client over its own data in each round'),
   'local_epochs_min': knob(
-    int, 0, 'fewest, drawn for each client and round; 0: no draw', _FEWEST, _SEVERAL
+    int, 0, 'fewest local epochs of a client in a round; 0: no draw', _FEWEST, _SEVERAL
   ),
   'fine_tune_epochs': knob(
     int,
     0,
-    "of the global model on each client's data before its own test",
+    "epochs of each client's fine-tuning before its own test; 0 is none",
     _FEWEST,
     _SERVED,
   ),
-  'batch_size': counted(64, 'examples per local step'),
-  'drop_last': switch(False, "leave out an epoch's last batch if it is not full"),
-  'client_weight': word('samples', 'in the mean of the server', _WEIGHTS, _WEIGHTED),
+  'batch_size': counted(64, 'number of examples in a local step'),
+  'drop_last': switch(False, "whether an epoch's last, partial batch is left out"),
+  'client_weight': word('samples', "clients' weights in the mean", _WEIGHTS, _WEIGHTED),
   'batch_norm': word(
-    'averaged', 'running statistics; local: each its own', _STATISTICS, _NORMALIZED
+    'averaged', 'running statistics; local: clients keep them', _STATISTICS, _NORMALIZED
   ),
-  'eval_every_rounds': counted(1, 'rounds between tests', **_FREE),
-  'checkpoint_every_rounds': counted(10, 'rounds between saves, the last too', **_FREE),
-  'on_nonfinite': word('stop', 'at NaN or Inf', _NONFINITE, **_FREE),
+  'eval_every_rounds': counted(1, 'number of rounds between tests', **_FREE),
+  'checkpoint_every_rounds': counted(10, 'number of rounds between saves', **_FREE),
+  'on_nonfinite': word('stop', 'reaction to NaN and infinity', _NONFINITE, **_FREE),
   'logger': word(
     'tensorboard',
-    "where else records go: tensorboard, wandb, mlflow; '': nowhere",
+    "loggers: tensorboard, wandb, mlflow; '' is none",
     _LOGGERS,
     **_FREE,
   ),
-  'data.source': word('digits', 'where the images come from'),
+  'data.source': word('digits', 'source of the images'),
   'data.name': word(
-    '', 'data set of TFDS or torchvision, e.g. cifar10', (), _NAMED, required=True
+    '', 'name of a set in TFDS or torchvision, e.g. cifar10', (), _NAMED, required=True
   ),
   # What it holds is compared itself.
   'data.dir': word(
-    '', "TFDS folder; '' is $TFDS_DATA_DIR or the default", (), _TFDS, **_FREE
+    '', "folder of TFDS; '' is $TFDS_DATA_DIR or the default", (), _TFDS, **_FREE
   ),
   'data.path': word('', 'file or folder of the data', (), _FILES, required=True),
   'data.test_path': word('', 'file of the test examples', (), _PAIR, required=True),
@@ -131,81 +133,81 @@ KNOBS = {
   ),
   'data.test_seed': knob(int, 0, 'seed of the draw of test images', SEED, _TREE),
   'data.image_size': knob(
-    int, 0, 'pixels of each side after resizing; 0: as they are', (_SIZE, INT32), _TREE
+    int, 0, 'side of resized images in pixels; 0 resizes nothing', (_SIZE, INT32), _TREE
   ),
-  'data.limit': knob(int, 0, 'at most so many of each split; 0 is all', _SIZE),
+  'data.limit': knob(int, 0, 'most examples taken of each split; 0 takes all', _SIZE),
   'data.validation': number(
-    0.0, 'share of each class that the server keeps for validation', _BELOW_ONE
+    0.0, 'fraction of each class that the server keeps for validation', _BELOW_ONE
   ),
   'data.local_test': number(
-    0.0, "share of each client's examples that test it, drawn by seed", _SHARE, _SEVERAL
+    0.0, "fraction of each client's examples that test it", _SHARE, _SEVERAL
   ),
-  'partition.name': word('dirichlet', 'how clients differ', (), _SEVERAL),
+  'partition.name': word('dirichlet', 'rule that deals out the examples', (), _SEVERAL),
   'partition.beta': number(
-    0.5, 'Dirichlet concentration: small is skewed', above(0), _BETA
+    0.5, 'concentration of the Dirichlet shares; small is skewed', above(0), _BETA
   ),
   'partition.balance': switch(
-    True, 'none for who holds M / N examples', (), _DIRICHLET
+    True, 'whether a client with M / N examples gets no more', (), _DIRICHLET
   ),
-  'partition.classes_per_client': counted(2, 'exactly so many each', _SHARDS),
+  'partition.classes_per_client': counted(2, 'number of classes of a client', _SHARDS),
   'partition.noise_sigma': number(
-    0.1, 'of the last client, in pixel / 255', _UNIT, _NOISE
+    0.1, "deviation of the last client's noise, in pixel / 255", _UNIT, _NOISE
   ),
   'partition.min_size': counted(
-    10, 'examples the smallest client must own; natural: leaves out others', _SEVERAL
+    10, 'fewest examples of a client; natural leaves out smaller ones', _SEVERAL
   ),
   # Unresolved, 'auto' is the same in runs of all seeds.
   'partition.seed': knob(
-    int, 'auto', 'of who owns what; auto: seed', SEED, _DEALT, auto=True
+    int, 'auto', "seed of the partition; auto: the run's seed", SEED, _DEALT, auto=True
   ),
-  'augmentation.name': word('none', 'of training images'),
+  'augmentation.name': word('none', 'augmentation of training images'),
   'augmentation.padding': word(
-    'reflect', 'beyond the border; zero: black', _PADDINGS, _CROPS
+    'reflect', 'pixels beyond the border; zero is black', _PADDINGS, _CROPS
   ),
-  'optimizer.name': word('sgd', 'local, anew each round'),
-  'optimizer.learning_rate': number(0.01, 'of local training', above(0)),
-  'optimizer.momentum': number(0.9, 'of sgd', _BELOW_ONE, _SGD),
-  'optimizer.nesterov': switch(False, 'look ahead along the momentum', (), _SGD),
-  'optimizer.weight_decay': number(1e-5, 'coupled, but of adamw', _SIZE),
-  'optimizer.schedule': word('constant', 'of the rate over rounds'),
-  'optimizer.decay': number(0.1, 'factor of the rate', _POSITIVE, _DECAYING),
+  'optimizer.name': word('sgd', 'optimizer of local training, new in each round'),
+  'optimizer.learning_rate': number(0.01, 'learning rate in the first round', above(0)),
+  'optimizer.momentum': number(0.9, 'momentum of sgd', _BELOW_ONE, _SGD),
+  'optimizer.nesterov': switch(False, "whether sgd's momentum is Nesterov's", (), _SGD),
+  'optimizer.weight_decay': number(1e-5, 'weight decay; decoupled with adamw', _SIZE),
+  'optimizer.schedule': word('constant', 'schedule of the learning rate over rounds'),
+  'optimizer.decay': number(0.1, 'factor of the learning rate', _POSITIVE, _DECAYING),
   'optimizer.decay_every': counted(
-    50, 'rounds, until the factor is reached', _DECAYING
+    50, 'number of rounds until the factor is reached', _DECAYING
   ),
-  'server_optimizer.name': word('sgd', 'of the mean update', (), _SERVED),
+  'server_optimizer.name': word('sgd', "optimizer of the server's step", (), _SERVED),
   'server_optimizer.learning_rate': number(
-    'auto', 'auto: 1, of adam and yogi 0.01', above(0), _SERVED, auto=_SERVER_RATE
+    'auto', 'learning rate; auto: 1 (sgd) or 0.01', above(0), _SERVED, auto=_SERVER_RATE
   ),
   'server_optimizer.momentum': number(
-    0.0, 'of sgd; above 0: FedAvgM', _BELOW_ONE, _SERVER_SGD
+    0.0, "momentum of the server's sgd; above 0 is FedAvgM", _BELOW_ONE, _SERVER_SGD
   ),
-  'availability.name': word('uniform', 'who can be drawn for a round', (), _SEVERAL),
-  'availability.groups': counted(2, 'of clients, one a round in turn', _CYCLIC),
+  'availability.name': word('uniform', 'availability of the clients', (), _SEVERAL),
+  'availability.groups': counted(2, 'number of groups, which take turns', _CYCLIC),
   'availability.path': word(
     '', 'file of lines client,first round,last round', (), _TRACE, required=True
   ),
   'stragglers.fraction': number(
-    0.0, 'of the clients of a round, too slow', _BELOW_ONE, _SERVED
+    0.0, "fraction of a round's clients that miss the deadline", _BELOW_ONE, _SERVED
   ),
   'stragglers.send': word(
-    'nothing', 'by the deadline; partial: what they have', _SENT, _SERVED
+    'nothing', 'what stragglers send; partial is what they have', _SENT, _SERVED
   ),
-  'attack.name': word('none', 'what some of the clients do', (), _SERVED),
-  'attack.fraction': number(0.1, 'of all clients, who attack', _BELOW_ONE, _ATTACKING),
-  'attack.scale': number(1.0, 'times the own update, sent back', above(0), _SCALED),
-  'attack.sigma': number(1.0, 'deviation of what is sent', above(0), _NOISY),
-  'attack.epsilon': number(0.5, 'times the mean update, sent back', above(0), _INNER),
-  'topology.name': word('ring', 'of neighbours', (), _PEERS),
-  'topology.degree': knob(int, 2, 'neighbours, below num_clients', _EVEN, _RING),
-  'topology.edge_probability': number(0.5, 'of each pair', _POSITIVE, _RANDOM),
+  'attack.name': word('none', 'attack of some of the clients', (), _SERVED),
+  'attack.fraction': number(0.1, 'fraction of attackers', _BELOW_ONE, _ATTACKING),
+  'attack.scale': number(1.0, 'factor of the reversed own update', above(0), _SCALED),
+  'attack.sigma': number(1.0, 'standard deviation of the noise sent', above(0), _NOISY),
+  'attack.epsilon': number(0.5, 'factor of the reversed mean update', above(0), _INNER),
+  'topology.name': word('ring', 'graph of neighbours', (), _PEERS),
+  'topology.degree': knob(int, 2, 'number of neighbours of each client', _EVEN, _RING),
+  'topology.edge_probability': number(0.5, 'probability of a link', _POSITIVE, _RANDOM),
 }
 
 EXECUTION = {
   'execution.devices': word(
-    'auto', 'of a process, that share the lanes', AUTO_OR_COUNT, **_FREE
+    'auto', 'number of devices of a process, sharing the lanes', AUTO_OR_COUNT, **_FREE
   ),
   'execution.lanes': word(
-    'auto', 'clients trained side by side', AUTO_OR_COUNT, **_FREE
+    'auto', 'number of clients trained side by side', AUTO_OR_COUNT, **_FREE
   ),
   'execution.convolution': word(
     'auto',
@@ -215,24 +217,24 @@ EXECUTION = {
     **_FREE,
   ),
   'execution.cache_mib': knob(
-    int, 2048, 'for frozen representations; 0: none', _SIZE, _CONTRASTIVE, **_FREE
+    int, 2048, 'MiB for frozen representations; 0 is none', _SIZE, _CONTRASTIVE, **_FREE
   ),
   'execution.client_store': word(
     'auto',
-    "clients' memories between rounds; auto: on the device up to 256 MiB in all, or "
-    'if a round has a quarter of all clients',
+    "place of clients' memories between rounds; auto is the device up to "
+    '256 MiB in all, or if a round has a quarter of all clients',
     _TIERS,
     **_FREE,
   ),
-  'execution.dtype': word('float32', "of the networks' arithmetic", _DTYPES),
-  'execution.matmul_precision': word('default', 'as in JAX', _PRECISIONS),
+  'execution.dtype': word('float32', 'number format of the networks', _DTYPES),
+  'execution.matmul_precision': word('default', 'precision of products', _PRECISIONS),
   'execution.deterministic': switch(
-    False, 'on GPUs: the same bits in every run, slower', **_FREE
+    False, 'whether GPUs give the same bits in every run, slower', **_FREE
   ),
   'execution.compile_cache': word(
-    'auto', "private folder for compiled programs; auto: the user's; off", **_FREE
+    'auto', "private folder of compiled programs; auto: the user's; off", **_FREE
   ),
   'execution.profile': switch(
-    False, 'trace the second round, say where its time went', **_FREE
+    False, 'whether the second round is traced, to say where time goes', **_FREE
   ),
 }

@@ -43,26 +43,26 @@ _CLIENTS = 'train.clients'
 _HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
 
 _MLP_KNOBS = {
-  'width': counted(128, 'units of each hidden layer'),
-  'representation': counted(64, 'units of the representation'),
+  'width': counted(128, 'number of units of each hidden layer'),
+  'representation': counted(64, 'number of units of the representation'),
 }
 _TRANSFORMER_KNOBS = {
-  'layers': counted(6, 'of the encoder'),
-  'heads': knob(int, 8, 'of attention, in every layer', _HEADS),
-  'feedforward': counted(2048, 'hidden units of a layer'),
-  'dropout': number(0.1, 'after convolutions, in the encoder', between(0, 1, '[)')),
+  'layers': counted(6, 'number of layers of the encoder'),
+  'heads': knob(int, 8, 'number of attention heads in every layer', _HEADS),
+  'feedforward': counted(2048, 'number of hidden units of a layer'),
+  'dropout': number(0.1, 'rate of dropout, convolutions included', between(0, 1, '[)')),
 }
-_HEAD = word('mlp', 'projection head; none: features represent', one_of('mlp', 'none'))
+_HEAD = word('mlp', 'projection head; none: features are used', one_of('mlp', 'none'))
 _CNN_KNOBS = {
   'head': _HEAD,
-  'head_width': counted(84, "units of the head's hidden layer"),
-  'representation': counted(256, 'units of the representation, after a head'),
+  'head_width': counted(84, "number of units of the head's hidden layer"),
+  'representation': counted(256, 'number of units of the representation, after a head'),
 }
 _NORMS = one_of('batch', 'group')
 _RESNET_KNOBS = _CNN_KNOBS | {
-  'norm': word('batch', 'normalisation; group: 2 groups of channels', _NORMS),
+  'norm': word('batch', 'normalisation; group has 2 groups of channels', _NORMS),
   'head_width': knob(
-    int, 'auto', "units of the head's hidden layer; auto: as before", COUNT, auto=True
+    int, 'auto', "units of the head's hidden layer; auto: its input's", COUNT, auto=True
   ),
 }
 

@@ -17,9 +17,9 @@ class Bound(NamedTuple):
   """What a knob's value must satisfy.
 
   Attributes:
-    wanted: completes 'must be ...'.
-    holds: value -> whether it does.
-    words: all values, if they are some words.
+    wanted: end of the sentence 'must be ...'.
+    holds: value -> whether the value satisfies the bound.
+    words: the allowed values, if they are words.
   """
 
   wanted: str
@@ -84,7 +84,7 @@ class Knob(NamedTuple):
   Attributes:
     kind: float, int, bool or str.
     default: its value if nobody sets it, as where there was no such knob yet.
-    meaning: in a few words, for `--help`.
+    meaning: noun phrase with its unit, for `--help`.
     bounds: all hold of a valid value.
     needs: (kind of part, trait): the knob is used if the chosen parts have these.
     required: whether '' is no value where the knob is used.
@@ -116,9 +116,10 @@ def knob(
   Args:
     kind: float, int, bool or str.
     default: a value of that kind within the bound.
-    meaning: in a few words.
-    bound: what else a value must satisfy, or several such: `at_least(0)`, `above(0)`,
-      `between(0, 1)`, `one_of('a', 'b')`, a `Bound`. A number needs one.
+    meaning: a noun phrase with its unit, for `--help`: 'fraction of clients sampled in
+      each round'.
+    bound: a bound of the value, or several: `at_least(0)`, `above(0)`, `between(0, 1)`,
+      `one_of('a', 'b')`, a `Bound`. A number needs one.
     needs: see Knob.
     **more: further fields of a Knob.
 
@@ -184,11 +185,11 @@ class Metric(NamedTuple):
   """A column of a run's records that reports follow over the rounds.
 
   Attributes:
-    title: what it is.
-    unit: the label of its axis.
-    factor: from the record to the unit.
-    value: (the part's knobs, record of a round) -> what is followed, None if the record
-      lacks what it takes. None: the column itself.
+    title: title of its figure.
+    unit: label of its axis.
+    factor: factor from the record to the unit.
+    value: (the part's knobs, record of a round) -> the number to draw, or None if the
+      record lacks a column that it needs. None: the column itself.
   """
 
   title: str

@@ -21,19 +21,19 @@ SERVED = frozenset({'several_clients', 'served', 'weighted'})
 _LAYERED = SERVED | {'layered'}
 
 _PER_KNOBS = {
-  'layers': word('', "names of those that stay with a client; '' is the output layer")
+  'layers': word('', "layers that stay with a client; '' is the output layer")
 }
 _DITTO_KNOBS = {
   'lam': number(1.0, 'weight of the pull to the received model', at_least(0)),
   'epochs': knob(
     int,
     'auto',
-    "of the personal model's training; auto: local_epochs",
+    'epochs of the personal model; auto is local_epochs',
     COUNT,
     auto=True,
   ),
   'learning_rate': number(
-    'auto', "of the personal model; auto: the round's", above(0), auto=True
+    'auto', "rate of the personal model; auto: the round's", above(0), auto=True
   ),
 }
 _PERSONAL = {

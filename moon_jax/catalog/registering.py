@@ -1,9 +1,9 @@
 """Parts of a user's own: what the functions that make them are given and return.
 
 A config file or a program calls these before it builds a configuration. The knobs of a
-part stand in the group of its name: `--config.fedcm.alpha=`. A name that is taken, a
-knob without a bound: each is a UsageError. A function that cannot be called so is one
-when the part is used.
+part stand in the group of its name: `--config.fedcm.alpha=`. A name that is taken and a
+knob without a bound raise a UsageError; a function that cannot be called with its knobs
+raises one when the part is used.
 """
 
 from collections.abc import Callable
