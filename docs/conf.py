@@ -31,6 +31,8 @@ autodoc_typehints = 'none'
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 
+smartquotes = False
+
 html_theme = 'furo'
 html_title = 'moon_jax'
 html_static_path = ['_static']
@@ -43,6 +45,8 @@ html_show_sourcelink = False
 def plain(app, what, name, obj, options, lines):
   """Docstrings are plain text: nothing but `code` and bullets has a meaning."""
   for number, line in enumerate(lines):
+    if line.lstrip().startswith('>>>'):
+      continue
     parts = re.split(r'(`[^`]*`)', line)
     for place, part in enumerate(parts):
       if re.fullmatch(r'`[^`]+`', part):

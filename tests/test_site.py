@@ -1,6 +1,7 @@
 """The pages' examples run, their commands are valid, and the reference is complete."""
 
 import doctest
+import importlib
 import json
 import pathlib
 import re
@@ -20,6 +21,7 @@ from tests.processes import launched, read_lines
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
 BLOCK = re.compile(r'^```(\w+)\n(.*?)^```$', re.M | re.S)
+SHOWING = [p for p in (ROOT / 'moon_jax').rglob('*.py') if '>>>' in p.read_text()]
 # A block that is a file: its name, its code.
 FILE = re.compile(r'^```python\n# (\w+\.py)\n(.*?)^```$', re.M | re.S)
 OWN = (ROOT / 'docs/own_algorithm.md').read_text()
@@ -66,6 +68,14 @@ def test_what_a_page_shows_of_python_is_so(page):
     '\n'.join(blocks(page, 'pycon')), {}, page.name, str(page), 0
   )
   assert doctest.DocTestRunner().run(tests).failed == 0
+
+
+@pytest.mark.parametrize('path', SHOWING, ids=lambda path: path.stem)
+def test_what_a_docstring_shows_is_so(path):
+  name = '.'.join(path.relative_to(ROOT).with_suffix('').parts)
+  done = doctest.testmod(importlib.import_module(name))
+  assert done.attempted
+  assert not done.failed
 
 
 def test_the_first_run_looks_as_the_start_shows_it(place):

@@ -50,7 +50,11 @@ def above(low: float) -> Bound:
 
 
 def between(low: float, high: float, ends: str = '[]') -> Bound:
-  """A number from `low` to `high`; a round bracket of `ends` leaves that end out."""
+  """A number from `low` to `high`; a round bracket of `ends` leaves that end out.
+
+  >>> [between(0, 1, '(]').holds(value) for value in (0, 0.5, 1)]
+  [False, True, True]
+  """
 
   def holds(value):
     from_low = value >= low if ends[0] == '[' else value > low
@@ -65,7 +69,11 @@ def exactly(value: Any) -> Bound:
 
 
 def one_of(*words: str) -> Bound:
-  """One of these words."""
+  """One of these words.
+
+  >>> one_of('sgd', 'adam').wanted
+  'one of sgd, adam'
+  """
   return Bound(f'one of {", ".join(words)}', lambda value: value in words, words)
 
 
