@@ -125,6 +125,21 @@ def test_a_command_of_a_page_is_valid(parse, line, place):
     parse(words)
 
 
+@pytest.mark.parametrize('name', ['README.md', 'examples/README.md'])
+def test_links_outside_the_site_lead_somewhere(name):
+  """Those of the site are checked where it is built."""
+  place = ROOT / name
+  links = re.findall(r'\]\(([^):#]+)#?([^):]*)\)', place.read_text())
+  assert links
+  for path, anchor in links:
+    assert (place.parent / path).is_file(), path
+    headings = (
+      re.findall(r'^#+ (.*)', (place.parent / path).read_text(), re.M) if anchor else ()
+    )
+    slugs = [re.sub(r'[^\w -]', '', one.lower()).replace(' ', '-') for one in headings]
+    assert not anchor or anchor in slugs, f'{path}#{anchor}'
+
+
 def test_every_column_is_explained():
   schema = json.loads(files.SCHEMA.read_bytes())['definitions']['line']
   told = [*schema['patternProperties'], *(f'^{name}$' for name in schema['properties'])]
