@@ -31,7 +31,7 @@ autodoc_typehints = 'none'
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 
-smartquotes = False
+smartquotes_action = 'D'  # dashes; quotes stay as they are typed
 
 html_theme = 'furo'
 html_title = 'moon_jax'

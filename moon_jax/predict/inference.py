@@ -47,14 +47,14 @@ class Trained:
     workdir: the run directory, or the file of weights.
     config: the configuration of the run; of `centralized`, with its single client.
     round: completed rounds of the checkpoint.
-    client: whose model it is; None if it is the global one.
+    client: number of the client whose model it is; None if it is the global model.
     class_counts: [N, Y] training examples of each client and class; None of a file.
-    variables: the model's: 'params' and, with batch normalisation, 'batch_stats'.
+    variables: 'params' of the model and, with batch normalisation, 'batch_stats'.
     image_shape: (H, W, C).
     forward: (variables, images [B, H, W, C] uint8) -> Outputs in evaluation mode.
     data_digest: SHA-256 of the run's data set, in hexadecimal.
-    about: what a file of weights tells of them: the configuration, the test accuracy,
-      the mean and deviation that images are normalised by, ...
+    about: metadata of a file of weights: the configuration, the test accuracy, the mean
+      and standard deviation that images are normalised by, ...
   """
 
   workdir: pathlib.Path

@@ -30,14 +30,14 @@ _NAMED = 10  # of the clients that diverged; there may be thousands
 
 
 class Run(NamedTuple):
-  """A run that begins, or goes on.
+  """A run that begins, or continues.
 
   Attributes:
-    config: of the experiment.
+    config: configuration of the experiment.
     workdir: the run directory.
     experiment: what the configuration builds.
     history: the lines of metrics.jsonl so far; it grows by one in each round.
-    rounds: those that are left, numbered from 0.
+    rounds: numbers of the rounds that are left, from 0.
   """
 
   config: Config
@@ -63,7 +63,7 @@ class Callback:
   def after_round(self, round: Round) -> None:
     """Called after each round; `round.stop(why)` ends the run.
 
-    A round without its state cannot be saved: then the run ends after the next one.
+    A round without its state cannot be saved; then the run ends after the next round.
     """
 
   def end(self) -> None:

@@ -45,14 +45,14 @@ class Round:
   Attributes:
     number: completed rounds, 1 after the first.
     metrics: the line of metrics.jsonl: losses, accuracies, who took part, ...
-    clients: of each client of the cohort, leaves [K] of numpy.
-    plan: who trained on what.
-    clock: how long it took.
-    experiment: what is run.
-    state: of the server and every client after the round, on the devices; with a client
-      store (`execution.client_store`) of the round's cohort alone. None unless somebody
-      wants it. In a run the next round overwrites it, in `moon_jax.rounds` none does.
-    stopped: why the run ends after this round; '' unless somebody asked for it.
+    clients: metrics of each client of the cohort, leaves [K] of numpy.
+    plan: cohort, lanes and batches of the round.
+    clock: seconds by phase.
+    experiment: what the configuration builds.
+    state: of the server and of every client after the round, on the devices; with
+      memories on the disk, of the round's cohort only. None unless a callback wants it.
+      In a run the next round overwrites it; in `moon_jax.rounds` it stays.
+    stopped: reason for which the run ends after this round; '' if it does not.
   """
 
   number: int
@@ -65,7 +65,7 @@ class Round:
   stopped: str = ''
 
   def stop(self, why: str) -> None:
-    """Ends the run after this round, which is saved; `why` is told and recorded."""
+    """Ends the run after this round, which is saved; `why` is printed and recorded."""
     self.stopped = self.stopped or str(why)[:1000] or 'a callback said so'
 
   @property
@@ -75,7 +75,7 @@ class Round:
 
   @property
   def global_model(self) -> PyTree | None:
-    """Its variables; None without the state, or if each client has its own model."""
+    """Variables of the global model; None without the state, or if there is none."""
     if self.state is None or self.experiment.own_models:
       return None
     models = self.experiment.algorithm.evaluated(self.state.server, self.state.clients)
