@@ -69,11 +69,7 @@ def exactly(value: Any) -> Bound:
 
 
 def one_of(*words: str) -> Bound:
-  """One of these words.
-
-  >>> one_of('sgd', 'adam').wanted
-  'one of sgd, adam'
-  """
+  """One of these words."""
   return Bound(f'one of {", ".join(words)}', lambda value: value in words, words)
 
 
@@ -124,10 +120,8 @@ def knob(
   Args:
     kind: float, int, bool or str.
     default: a value of that kind within the bound.
-    meaning: a noun phrase with its unit, for `--help`: 'fraction of clients sampled in
-      each round'.
-    bound: a bound of the value, or several: `at_least(0)`, `above(0)`, `between(0, 1)`,
-      `one_of('a', 'b')`, a `Bound`. A number needs one.
+    meaning: a noun phrase with its unit, for `--help`.
+    bound: one or several of `at_least`, `above`, `between`, `one_of`; a number needs one.
     needs: see Knob.
     **more: further fields of a Knob.
 
@@ -196,8 +190,8 @@ class Metric(NamedTuple):
     title: title of its figure.
     unit: label of its axis.
     factor: factor from the record to the unit.
-    value: (the part's knobs, record of a round) -> the number to draw, or None if the
-      record lacks a column that it needs. None: the column itself.
+    value: (the part's knobs, record of a round) -> the number to draw; None if the
+      record lacks a column for it. None: the column itself.
   """
 
   title: str
