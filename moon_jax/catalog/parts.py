@@ -121,7 +121,7 @@ def knob(
     kind: float, int, bool or str.
     default: a value of that kind within the bound.
     meaning: a noun phrase with its unit, for `--help`.
-    bound: one or several of `at_least`, `above`, `between`, `one_of`; a number needs one.
+    bound: one or several of `at_least`, `above`, `between`, `one_of`; a number has one.
     needs: see Knob.
     **more: further fields of a Knob.
 
