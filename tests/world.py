@@ -114,7 +114,8 @@ def train_split(model='mlp'):
   """The split and its owners; every client's rows in reverse, to tell them apart."""
   rows = np.concatenate([mine[::-1] for mine in owned()]).astype(np.int32)
   offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int32)
-  return jax.device_put(device.TrainSplit(data(model)[0], rows, offsets))
+  places = np.argsort(rows).astype(np.int32)
+  return jax.device_put(device.TrainSplit(data(model)[0], rows, offsets, places))
 
 
 @functools.cache
@@ -196,11 +197,12 @@ def round_of(
   training = client_training.LocalTraining(*given)
   how = {'mesh': devices.mesh(num_devices), 'augment': augmenter(augmentation)}
   how['segment_steps'] = segment_steps
-  train = lanes.cohort_training(training, represent_once=represent_once, **how)
+  most = sum(SIZES) if represent_once else 0
+  train = lanes.cohort_training(training, represent_once=most, **how)
   second = chosen.second
   if second:
     other = training._replace(algorithm=second.training)
-    second = lanes.cohort_training(other, represent_once=False, **how)
+    second = lanes.cohort_training(other, represent_once=0, **how)
   return jax.jit(round_lib.make_round(chosen, train, num_clients, second))
 
 

@@ -74,8 +74,10 @@ class TrainSplit(NamedTuple):
     rows: [M] int32, all its rows, client by client.
     offsets: [N + 1] int32, client i owns rows[offsets[i]:offsets[i + 1]]; or [K + 1],
       of the slots of a round's cohort, if it has their examples alone.
+    places: [M] int32, where each row of the split stands in `rows`.
   """
 
   examples: DeviceSplit
   rows: jax.Array
   offsets: jax.Array
+  places: jax.Array

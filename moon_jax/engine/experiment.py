@@ -168,7 +168,10 @@ def _of_clients(
     return stream.shape(mesh), data.stored.class_counts
   images, labels = see(data.train_images, whole), data.train_labels
   taught = clients.taught(data, split, flipping)
-  owners = devices.replicate((split.indices, split.offsets.astype(np.int32)), mesh)
+  places = np.zeros(len(labels), np.int32)
+  places[split.indices] = np.arange(len(split.indices))
+  owners = split.indices, split.offsets.astype(np.int32), places
+  owners = devices.replicate(owners, mesh)
   train = device.TrainSplit(_split(data, (images, taught), mesh), *owners)
   return train, partition.class_counts(split, labels, data.num_classes)
 

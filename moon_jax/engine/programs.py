@@ -166,7 +166,7 @@ def run_round(
 
 
 def cohort_training(
-  experiment: Experiment, algorithm: Algorithm, *, once: bool = False
+  experiment: Experiment, algorithm: Algorithm, *, once: int = 0
 ) -> Callable[[client_training.Work], client_training.Finished]:
   """Trains a cohort by an algorithm; once: see `represent_once`."""
   config = experiment.config
@@ -209,22 +209,27 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
 
 def represent_once(
   experiment: Experiment, training: client_training.LocalTraining, state: State
-) -> bool:
+) -> int:
   """Whether to keep the frozen representations of a round: does it pay, do they fit?
+
+  Returns:
+    How many examples a cohort can own; 0 if it does not pay, or they do not fit.
 
   One local epoch looks each one up once, and gains nothing. What is augmented, or
   represented in training mode, differs from epoch to epoch.
   """
   config = experiment.config
   if experiment.algorithm.frozen_in_training:
-    return False
+    return 0
+  most = int(np.sort(experiment.split.sizes)[-experiment.planner.cohort_size :].sum())
 
   def represent(state, train):
     received = experiment.algorithm.broadcast(state.server)
     memory = tree.gather(state.clients, 0)
-    images = train.examples.normalised(jnp.arange(len(train.examples.labels)))
+    images = train.examples.normalised(jnp.arange(most))
     return training.represent(received, memory, images, None, None)
 
   table = jax.eval_shape(represent, state, experiment.train)
   fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
-  return fits and config.local_epochs > 1 and config.augmentation.name == 'none'
+  pays = config.local_epochs > 1 and config.augmentation.name == 'none'
+  return most if fits and pays else 0

@@ -82,4 +82,5 @@ class Stream:
       DeviceSplit(images, labels, data.mean, data.std),
       np.arange(size, dtype=np.int32),
       np.zeros(self.cohort_size + 1, np.int32),
+      np.arange(size, dtype=np.int32),
     )

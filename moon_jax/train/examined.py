@@ -44,7 +44,7 @@ def by_store(
     (lanes, leaves [L, ...], and slots to store [L] or -1) -> the sums [L, ...] over all
     that each client owns; zeros where the slot is -1. () without `examine`.
   """
-  algorithm, (split, rows, offsets) = training.algorithm, work.data
+  algorithm, (split, rows, offsets, _) = training.algorithm, work.data
   clients, size = work.plan.clients, work.plan.rows.shape[-1]
   if algorithm.examine is None:
     return lambda lanes, store: ()

@@ -75,45 +75,51 @@ def ahead(training: LocalTraining, work: Work) -> Frozen:
   return Frozen(references, enter, see)
 
 
-def once(training: LocalTraining, work: Work) -> Frozen:
+def once(training: LocalTraining, work: Work, most: int) -> Frozen:
   """The frozen networks run now, over all that the lanes' clients own; steps look up.
 
   The same result in less time, for memory, if there are several epochs and nothing is
-  augmented. An example belongs to one client, so its row alone finds what is known of
-  it.
+  augmented.
+
+  Args:
+    training: local training of one client.
+    work: the round's.
+    most: how many examples a cohort can own.
   """
-  split, rows, offsets = work.data
+  split, rows, offsets, places = work.data
   received, clients = work.received, work.plan.clients
   at_a_time = work.plan.rows[0].size  # as many as a step of all lanes trains on
   slots = work.plan.load.ravel()
+  # By slot, if the examples are the cohort's alone; where all take part, both agree.
+  alone = len(offsets) == len(clients) + 1
+  owners = jnp.arange(len(clients)) if alone else clients
+  first, sizes = offsets[owners], offsets[owners + 1] - offsets[owners]
+  begin = jnp.cumsum(sizes) - sizes  # of each slot in the table
 
   def fill(index, table):
     slot = jnp.maximum(slots[index], 0)
     memory = tree.gather(work.memories, slot)
-    # By slot, if the examples are the cohort's alone; where all take part, both agree.
-    owner = slot if len(offsets) == len(clients) + 1 else clients[slot]
-    first, end = offsets[owner], offsets[owner + 1]
 
     def add(index, table):
-      at = first + index * at_a_time + jnp.arange(at_a_time)
       # Past the end the last row stands again, with the same representations.
-      seen = rows[jnp.minimum(at, end - 1)]
-      images = split.normalised(seen)
+      at = jnp.minimum(index * at_a_time + jnp.arange(at_a_time), sizes[slot] - 1)
+      images = split.normalised(rows[first[slot] + at])
       found = training.represent(received, memory, images, None, None)
-      return {name: table[name].at[seen].set(found[name]) for name in table}
+      return {k: table[k].at[begin[slot] + at].set(found[k]) for k in table}
 
-    num_passes = jnp.where(slots[index] < 0, 0, -((first - end) // at_a_time))
+    num_passes = jnp.where(slots[index] < 0, 0, -(-sizes[slot] // at_a_time))
     return jax.lax.fori_loop(0, num_passes, add, table)
 
   memory = tree.gather(work.memories, 0)
   images = split.normalised(rows[:1])
   shapes = jax.eval_shape(training.represent, received, memory, images, None, None)
-  count = len(split.labels)
-  empty = {k: jnp.zeros((count, x.shape[1]), x.dtype) for k, x in shapes.items()}
+  empty = {k: jnp.zeros((most, x.shape[1]), x.dtype) for k, x in shapes.items()}
   with jax.named_scope('frozen'):
     table = jax.lax.fori_loop(0, len(slots), fill, empty)
 
   def references(known, client, rows, batch, key):
-    return {name: table[name][rows] for name in table}
+    slot = jnp.sum(clients < client.client)
+    at = places[rows] - first[slot] + begin[slot]
+    return {name: table[name][at] for name in table}
 
   return Frozen(references)

@@ -1,5 +1,6 @@
 """Trains a cohort in L lanes side by side; each has a queue of clients. Pure."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -18,7 +19,7 @@ from moon_jax.train.segments import Segment
 def cohort_training(
   training: LocalTraining,
   *,
-  represent_once: bool,
+  represent_once: int,
   mesh: Mesh,
   augment: Augment | None = None,
   segment_steps: int = 0,
@@ -27,8 +28,9 @@ def cohort_training(
 
   Args:
     training: local training of one client.
-    represent_once: whether the frozen networks run as `frozen.once`; else they see
-      the images of some steps together if they can, or of each step alone.
+    represent_once: how many examples a cohort can own, of which the frozen networks
+      run as `frozen.once`; 0: they see the images of some steps together if they can,
+      or of each step alone.
     mesh: the devices among which the lanes are split, in equal parts. They exchange
       nothing until all have finished, and then what they collected.
     augment: what is done to the images of a batch.
@@ -36,7 +38,8 @@ def cohort_training(
   """
   ahead = segment_steps and not training.algorithm.frozen_in_training
   in_step = frozen.ahead if ahead else frozen.every_batch
-  represent = frozen.once if represent_once else in_step
+  once = functools.partial(frozen.once, most=represent_once)
+  represent = once if represent_once else in_step
 
   def train(work):
     given = training, represent(training, work), work, augment

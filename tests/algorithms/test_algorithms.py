@@ -169,7 +169,7 @@ def test_frozen_networks_in_training_mode_keep_their_running_statistics():
 
 def test_training_mode_is_not_computed_ahead():
   flags = ['data.limit=200', 'partition.min_size=1', 'local_epochs=2']
-  for mode, once in (('evaluation', True), ('training', False)):
+  for mode, once in (('evaluation', 200), ('training', 0)):
     argv = [f'--config.{flag}' for flag in (*flags, f'moon.frozen_mode={mode}')]
     built = experiment.build(cli.parse(argv).config)
     training = programs.local_training(built)

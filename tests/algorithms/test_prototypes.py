@@ -187,8 +187,9 @@ def of_cohort(plans):
     clients = plans.plan(index).clients
     rows = [split.rows[split.offsets[c] : split.offsets[c + 1]] for c in clients]
     offsets = np.concatenate([[0], np.cumsum([len(own) for own in rows])])
-    given = jnp.concatenate(rows), jnp.array(offsets, jnp.int32)
-    return device.TrainSplit(split.examples, *given)
+    rows, offsets = jnp.concatenate(rows), jnp.array(offsets, jnp.int32)
+    places = jnp.zeros_like(split.places).at[rows].set(jnp.arange(len(rows)))
+    return device.TrainSplit(split.examples, rows, offsets, places)
 
   return chosen
 

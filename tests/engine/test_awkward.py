@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from moon_jax.core import tree
-from moon_jax.data import npz
+from moon_jax.data import device, npz
 from moon_jax.engine import devices
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.train import evaluation
@@ -38,7 +38,7 @@ def both(algorithm, sizes, labels, num_lanes=2, num_devices=1):
     images = np.asarray(images)[: len(labels)]
     examples = data.examples._replace(images=images, labels=labels)
     rows, offsets = np.arange(len(labels), dtype=np.int32), offsets.astype(np.int32)
-    return jax.device_put(data._replace(examples=examples, rows=rows, offsets=offsets))
+    return jax.device_put(device.TrainSplit(examples, rows, offsets, places=rows))
 
   run = {'plans': plans}
   history = world.run(algorithm, NUM_ROUNDS, data_of=owned, **run)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+import moon_jax
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
@@ -182,15 +183,17 @@ def test_every_partition_reaches_the_device(name, tmp_path):
 @pytest.mark.parametrize(
   ('flags', 'once'),
   [
-    (['local_epochs=2'], True),
-    (['local_epochs=1'], False),  # looked up once each: nothing to gain
-    (['local_epochs=2', 'execution.cache_mib=0'], False),
+    (['local_epochs=2'], 200),
+    (['local_epochs=1'], 0),  # looked up once each: nothing to gain
+    (['local_epochs=2', 'execution.cache_mib=0'], 0),
+    # The largest two of ten clients own 25 and 32.
+    (['local_epochs=2', 'participation=0.2'], 57),
     # 200 examples * 64 numbers * 4 bytes * 2 networks = 102,400 bytes do not fit
     # 1 MiB only with a representation 11 times as long.
-    (['local_epochs=2', 'execution.cache_mib=1'], True),
-    (['local_epochs=2', 'execution.cache_mib=1', 'mlp.representation=704'], False),
-    (['local_epochs=2', 'algorithm=fedavg'], False),  # no frozen network
-    (['local_epochs=2', 'augmentation.name=flip'], False),  # new images every epoch
+    (['local_epochs=2', 'execution.cache_mib=1'], 200),
+    (['local_epochs=2', 'execution.cache_mib=1', 'mlp.representation=704'], 0),
+    (['local_epochs=2', 'algorithm=fedavg'], 0),  # no frozen network
+    (['local_epochs=2', 'augmentation.name=flip'], 0),  # new images every epoch
   ],
 )
 def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
@@ -198,6 +201,16 @@ def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
   training = programs.local_training(built)
   state = experiment.initial_state(built)
   assert programs.represent_once(built, training, state) == once
+
+
+def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step():
+  flags = ['local_epochs=2', 'participation=0.3', 'num_rounds=3', 'moon.tau=0.1']
+  losses = [
+    [one.metrics['contrastive_loss'] for one in moon_jax.rounds(build(*flags, x).config)]
+    for x in ('execution.cache_mib=1', 'execution.cache_mib=0')
+  ]
+  assert losses[0][0] != losses[0][2] > 0
+  np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 @functools.cache
