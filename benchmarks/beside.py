@@ -47,7 +47,10 @@ print(json.dumps(2 * 1024**3 / np.median(seconds)))
 
 
 class Case(NamedTuple):
-  """A row: its name, the flags of launch.py, the least ours / PyTorch, most turns."""
+  """A row: its name, the flags of launch.py, the least ours / PyTorch, most turns.
+
+  `algorithm` is PyTorch's: moon_once is MOON with frozen networks once a round.
+  """
 
   name: str
   algorithm: str
@@ -68,6 +71,9 @@ def cases(data_dir: str, quick: bool) -> Iterable[Case]:
     name = f'{model}, {algorithm}, {augmentation}, 1 core'
     turns = _MOST_TURNS.get(model, sys.maxsize)
     yield Case(name, algorithm, words, 1, bars[algorithm == 'moon'], turns)
+    if (algorithm, augmentation) == ('moon', 'none'):
+      once = f'{name}, PyTorch with frozen networks once a round'
+      yield Case(once, 'moon_once', words, turns=turns)
   if not quick:
     words = flags(data_dir, 'fedavg', 'none', 'moon_cnn', MANY_USERS)
     yield Case('moon_cnn, fedavg, 1,000 users, 1 core', 'fedavg', words)

@@ -8,11 +8,11 @@ and with torch.compile, and goes on with the fastest. Prints one JSON line; --ou
 the averaged model, so that another implementation's result can be compared. With
 --turns each timed round waits for a line on standard input (benchmarks/processes.py).
 
-MOON's frozen networks run in every step, on the batch being trained. Without
-augmentation their outputs could be kept from one epoch to the next; this script, like
-MOON's public code, does not do so. Crops and flips are the engine's arithmetic
-(moon_jax/data/augment.py) with draws of PyTorch's own, on images that are normalised,
-and padded, before the timing.
+MOON's frozen networks run in every step, on the batch being trained, as in MOON's
+public code. With --algorithm=moon_once they run once a round over all that a client
+owns, as in the engine, which takes images without augmentation. Crops and flips are the
+engine's arithmetic (moon_jax/data/augment.py) with draws of PyTorch's own, on images
+that are normalised, and padded, before the timing.
 """
 
 # What was tried: MOON CNN, CIFAR-10, B = 64, 10 clients of unequal size, one core of a
@@ -49,6 +49,7 @@ from torch.nn import functional as F
 
 from benchmarks import pytorch_networks as networks
 
+BATCH = 64  # examples that the frozen networks see at a time, if once a round
 MARGIN = 4  # pixels added on each side before the crop
 NETWORKS = {
   'moon_cnn': networks.MoonCnn,
@@ -165,7 +166,8 @@ class Trainer:
     )
     for frozen in (self.received, self.previous):
       frozen.eval().requires_grad_(False)
-    loss = self.moon_loss if algorithm == 'moon' else self.fedavg_loss
+    losses = {'fedavg': self.fedavg_loss, 'moon': self.moon_loss}
+    loss = losses.get(algorithm, self.moon_loss_of)
     self.loss = torch.compile(loss) if compiled else loss
 
   def fedavg_loss(self, images, labels):
@@ -178,10 +180,16 @@ class Trainer:
 
     MOON eq. 3. -log(exp(a) / (exp(a) + exp(b))) is written as softplus(b - a).
     """
-    z, logits = self.local(images)
+    return self.moon_loss_of(images, labels, *self.frozen(images))
+
+  def frozen(self, images):
+    """[B, C, H, W] -> [B, D], [B, D]: by the received and the previous model."""
     with torch.inference_mode():
-      z_received, _ = self.received(images)
-      z_previous, _ = self.previous(images)
+      return self.received(images)[0], self.previous(images)[0]
+
+  def moon_loss_of(self, images, labels, z_received, z_previous):
+    """`moon_loss` with the frozen networks' representations [B, D]."""
+    z, logits = self.local(images)
     positive = F.cosine_similarity(z, z_received)
     negative = F.cosine_similarity(z, z_previous)
     contrastive = F.softplus((negative - positive) / self.workload.tau).mean()
@@ -191,16 +199,29 @@ class Trainer:
     """Trains self.local on batches of rows, from the received model."""
     workload = self.workload
     load(self.local.train(), workload.received)
-    if self.algorithm == 'moon':
+    if self.algorithm != 'fedavg':
       load(self.previous, workload.previous[client])
+    known = self.known(batches) if self.algorithm == 'moon_once' else None
     optimizer = torch.optim.SGD(self.local.parameters(), **workload.sgd)
     for rows in batches:
-      images = workload.batch(rows).permute(0, 3, 1, 2)
-      images = images.contiguous(memory_format=self.layout)
-      loss = self.loss(images, workload.labels[rows])
+      given = () if known is None else known[:, rows]
+      loss = self.loss(self.images(rows), workload.labels[rows], *given)
       optimizer.zero_grad(set_to_none=True)
       loss.backward()
       optimizer.step()
+
+  def images(self, rows):
+    """[B] -> [B, C, H, W] in the layout."""
+    images = self.workload.batch(rows).permute(0, 3, 1, 2)
+    return images.contiguous(memory_format=self.layout)
+
+  def known(self, batches):
+    """[2, M, D]: what the frozen networks make of the rows in some batches."""
+    every = torch.unique(torch.cat(batches))
+    found = [torch.stack(self.frozen(self.images(r))) for r in every.split(BATCH)]
+    known = found[0].new_zeros(2, len(self.workload.labels), found[0].shape[-1])
+    known[:, every] = torch.cat(found, 1)
+    return known
 
   def round(self):
     """Trains every client in turn; returns the weighted mean, path -> tensor."""
@@ -268,7 +289,9 @@ def fastest(workload, algorithm, forms):
 def parse_flags():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--workload', type=Path, required=True)
-  parser.add_argument('--algorithm', choices=('fedavg', 'moon'), required=True)
+  parser.add_argument(
+    '--algorithm', choices=('fedavg', 'moon', 'moon_once'), required=True
+  )
   parser.add_argument('--threads', type=int, default=1)
   parser.add_argument('--repeats', type=int, default=5, help='rounds that are timed')
   parser.add_argument('--turns', action='store_true', help='wait before each round')

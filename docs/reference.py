@@ -31,6 +31,11 @@ KINDS = {
   'attack': 'Attacks',
 }
 _TYPES = {float: 'float', int: 'int', bool: 'bool', str: 'text'}
+_TOLD = {
+  'centralized': 'One client owns all training examples: a bound for the others.',
+  'sa_moon': 'MOON whose temperature simulated annealing changes in each local step.',
+  'ditto': 'FedAvg; each client also trains a model of its own, tied to the global one.',
+}
 _FILES = ('metrics.jsonl', 'timings.jsonl', 'summary.json')
 _MEANINGS = {
   ExitCode.DONE: ('the run is finished, or was finished already', 'says so'),
@@ -94,7 +99,8 @@ def _entry(name, knob):
     lines.append('Required there.')
   if knob.may_change:
     lines.append('A resumed run may change it.')
-  return f'[`{name}`]{{#{name}}}\n: {" ".join(lines)}'
+  anchor = name.replace('.', '-')  # a dot would begin a class
+  return f'[`{name}`]{{#{anchor}}}\n: {" ".join(lines)}'
 
 
 def _shown(value):
@@ -132,7 +138,7 @@ def _parts_of(kind) -> Iterator[tuple[str, str, str]]:
     own = [f'{one.group or one.name}.{knob}' for knob in one.knobs]
     # Knobs in the group of the kind that this part alone uses.
     own += [k for k, knob in catalog.every_knob().items() if (kind, name) in knob.needs]
-    yield f'`{name}`', _told(one), _listed(dict.fromkeys(own))
+    yield f'`{name}`', _TOLD.get(name) or _told(one), _listed(dict.fromkeys(own))
 
 
 def _told(one):

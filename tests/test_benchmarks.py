@@ -156,11 +156,11 @@ with_torch = pytest.mark.skipif(
 
 @pytest.mark.slow  # starts three processes
 @with_torch
-@pytest.mark.parametrize('algorithm', ['fedavg', 'moon'])
+@pytest.mark.parametrize('algorithm', ['fedavg', 'moon', 'moon_once'])
 @pytest.mark.parametrize('model', ['moon_cnn', 'dco_cnn'])
 def test_pytorch_ends_with_the_same_averaged_model(images, tmp_path, model, algorithm):
   file, result = tmp_path / 'round.npz', tmp_path / 'result.npz'
-  more = f'--config.algorithm={algorithm}'
+  more = f'--config.algorithm={algorithm.removesuffix("_once")}'
   words = '--repeats=1', f'--out={file}', *flags(images, model, more)
   program('benchmarks.engine', *words)
   words = f'--workload={file}', f'--out={result}', f'--algorithm={algorithm}'

@@ -114,6 +114,8 @@ class Console(Callback):
     )
     if fault := fused_cpu.known_fault():
       self.say(f'convolutions in a slower form: {fault}')
+    if config.execution.dtype == 'bfloat16' and jax.default_backend() == 'cpu':
+      self.say('bfloat16 is slower than float32 on a CPU')
 
   def begin(self, run: Run) -> None:
     """Shows a bar for the rounds that are left, and the time that they take."""

@@ -206,7 +206,10 @@ def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
 def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step():
   flags = ['local_epochs=2', 'participation=0.3', 'num_rounds=3', 'moon.tau=0.1']
   losses = [
-    [one.metrics['contrastive_loss'] for one in moon_jax.rounds(build(*flags, x).config)]
+    [
+      one.metrics['contrastive_loss']
+      for one in moon_jax.rounds(build(*flags, x).config)
+    ]
     for x in ('execution.cache_mib=1', 'execution.cache_mib=0')
   ]
   assert losses[0][0] != losses[0][2] > 0

@@ -4,6 +4,8 @@ import io
 
 import rich.console
 
+from moon_jax.config import cli
+from moon_jax.engine import experiment
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner.callbacks import Run
 from moon_jax.runner.console import (
@@ -85,3 +87,14 @@ def test_the_end_tells_the_last_test_the_best_and_the_first_as_good():
     'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, '
     '95% of it in round 12)'
   )
+
+
+def test_the_start_says_that_bfloat16_is_slower_on_a_cpu(capsys):
+  for dtype, told in (('float32', False), ('bfloat16', True)):
+    request = cli.parse(
+      ['--config.data.limit=200', f'--config.execution.dtype={dtype}']
+    )
+    built = experiment.build(request.config)
+    Console().introduce(request, built, experiment.initial_state(built))
+    lines = capsys.readouterr().out.splitlines()
+    assert ('bfloat16 is slower than float32 on a CPU' in lines) == told
