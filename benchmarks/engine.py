@@ -17,6 +17,7 @@ import time
 import jax
 import numpy as np
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import tree
@@ -160,11 +161,15 @@ def _workload(built, state, plan):
     built.config,
     built.class_counts.shape[1],
   )
+  part = catalog.part('model', config.model)
+  usual = {k: knob.default for k, knob in part.knobs.items()}
+  # PyTorch's networks have the usual values too.
+  unusual = dict(experiment.options(config, 'model').items() - usual.items())
   arrays = {
     'train_images': split.images,
     'train_labels': split.labels,
     'model': config.model,
-    'options': json.dumps({'classes': classes} | experiment.options(config, 'model')),
+    'options': json.dumps({'classes': classes} | unusual),
     'augmentation': config.augmentation.name,
     'mean': split.mean,
     'std': split.std,

@@ -65,7 +65,15 @@ class CnnTransformer(nn.Module):
   """SA-MOON's network; the dropout's places are those of moon_jax/models/."""
 
   def __init__(
-    self, side=32, channels=3, classes=10, *, layers, heads, feedforward, dropout
+    self,
+    side=32,
+    channels=3,
+    classes=10,
+    *,
+    layers=6,
+    heads=8,
+    feedforward=2048,
+    dropout=0.1,
   ):
     super().__init__()
     widths = (channels, 32, 64, 128, 128, 256, 256)
