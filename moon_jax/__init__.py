@@ -1,13 +1,13 @@
 """A vectorized simulator of model-contrastive federated learning.
 
-  load_config, run, rounds, load     experiments from Python, as from the shell
-  sweep                              many of them, one table
-  register_algorithm, register_...   parts of your own, with knobs
-  Callback                           what happens beside the rounds of a run
-  Algorithm, Task, Batch, ...        what an algorithm is made of, and is given
-  errors                             what ends a run
+  load_config, run, rounds, load     run experiments from Python, as from the shell
+  sweep                              runs many of them, for one table
+  register_algorithm, register_...   add parts of your own, with knobs
+  Callback                           is what happens beside the rounds of a run
+  Algorithm, Task, Batch, ...        are what an algorithm is made of and what it gets
+  errors                             are the exceptions that end a run
 
-What needs JAX is imported when it is first used.
+A module that needs JAX is imported when one of its names is first used.
 """
 
 import importlib

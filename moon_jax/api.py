@@ -34,11 +34,11 @@ def load_config(
   """The configuration of a config file, with some knobs changed.
 
   Args:
-    path: FILE or FILE:VARIANT, as of `--config`; a config file is code.
+    path: FILE or FILE:VARIANT, as for `--config`. The config file is run: it is code.
     changes: dotted knob -> value, e.g. {'moon.mu': 1, 'num_rounds': 5}.
 
   Returns:
-    Every knob; change what you like, `run` and `rounds` check it again.
+    Every knob. You may change them: `run` and `rounds` check the configuration again.
 
   Raises:
     ConfigError: every mistake found, one line each.
@@ -47,7 +47,7 @@ def load_config(
   flat = config_lib.load(os.fspath(path)) | changes
   valid = config_lib.flatten(config_lib.validate(flat, given=changes))
   config = config_lib.defaults()
-  # What is 'auto' stays so: what it stands for may change with other knobs.
+  # 'auto' stays 'auto', because the value that it stands for may depend on other knobs.
   told = {name: 'auto' if flat.get(name) == 'auto' else valid[name] for name in valid}
   config.update_from_flattened_dict(told)
   return config
@@ -96,16 +96,16 @@ def run(
   Args:
     config: the result of `load_config`, or any nested mapping of knobs.
     workdir: the run directory; the same call again resumes the run that is there.
-    callbacks: objects of `moon_jax.Callback`, or functions of a `Round`, which has its
-      state. Each sees every round; a function that returns something true, such as a
-      reason, ends the run after the round.
+    callbacks: objects of `moon_jax.Callback`, or functions that get a `Round`, which
+      holds the state. Each is called after every round; a function that returns
+      something true, such as a reason, ends the run after the round.
     handle_signals: whether SIGTERM, SIGHUP and Ctrl-C save the round and end the
       process, as they do with `launch.py`; only in the main thread.
     **given: arguments of `moon_jax.engine.experiment.build`, such as the function that
       loads the data.
 
   Raises:
-    RunError: with the message for the user; a ConfigError names every mistake.
+    RunError: its message is for the user; a ConfigError names every mistake.
   """
   config = config_lib.validate(config)
   workdir = config_lib.expand(os.fspath(workdir))
@@ -123,18 +123,18 @@ def sweep(
   """Runs every combination of some knobs' values, as `python -m moon_jax.sweep` does.
 
   Args:
-    config: what all runs have in common, from `load_config`.
+    config: the knobs that all runs have in common, from `load_config`.
     over: dotted knob -> its values, e.g. {'algorithm': ['fedavg', 'moon'], 'seed': [0,
       1]}; a knob multiplies only the runs that use it.
-    out: the folder of the run directories; the same call again goes on.
+    out: the folder of the run directories; the same call again continues the sweep.
 
   Returns:
-    A row for each run: its knobs of `over`, `workdir`, and what summary.json has. Give
-    it to pandas.DataFrame for a table.
+    A row for each run: its knobs of `over`, its `workdir`, and the fields of its
+    summary.json. Give the rows to pandas.DataFrame for a table.
 
   Raises:
-    RunError: with the message for the user, of the first run that failed, when all
-      others have ended; before anything starts, if a directory holds another
+    RunError: a run failed. The others have ended, and the message for the user is that
+      of the first failure. Before anything starts: a directory holds another
       experiment, or would hold two.
   """
   common = config_lib.flatten(config_lib.validate(config))
@@ -161,15 +161,16 @@ def rounds(config: Mapping[str, Any]) -> Iterator[Round]:
   """Runs an experiment in memory, round by round. Stop when you like.
 
   The metrics are those of `run`, to the last bit on one machine. Each round has its
-  state and the global model, which stay as they are. A round begins when it is asked
-  for. Nothing is written but a temporary file, where clients' memories are on disk.
+  state and the global model, and later rounds do not change them. A round begins when
+  you ask for it. If clients' memories are on disk, they are in a temporary file;
+  nothing else is written.
 
   Args:
     config: see `run`.
 
   Raises:
-    RunError: with the message for the user; DivergedError after a round whose results
-      are not finite.
+    RunError: its message is for the user; it is a DivergedError after a round whose
+      results are not finite.
   """
   return _rounds(config_lib.validate(config))
 

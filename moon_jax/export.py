@@ -1,10 +1,10 @@
-"""Writes what a run learned to a file that other programs read.
+"""Writes the weights that a run learned to a file that other programs read.
 
   python -m moon_jax.export RUN --output=FILE [--client=N] [--config=FILE]
 
   RUN             the run directory
-  --output=FILE   ends in .safetensors or .npz; docs/weights.md has what it holds
-  --client=N      whose model, from 0, if each client has its own
+  --output=FILE   ends in .safetensors or .npz; docs/weights.md lists its content
+  --client=N      the client, from 0, if each client has a model of its own
   --config=FILE   a config file to run first: it registers parts that the run uses
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
@@ -21,15 +21,15 @@ from moon_jax.core.errors import UsageError, print_or_help
 
 
 def main(argv: Sequence[str]) -> int:
-  """Returns the exit code; every failure that the user can mend is one clear line."""
+  """Runs the program; returns the exit code. An error of the user is one clear line."""
   return print_or_help(argv, __doc__, lambda: export(argv))
 
 
 def export(argv: Sequence[str]) -> str:
-  """Writes the file, and says so in one line.
+  """Writes the file; returns a line that says so.
 
   Raises:
-    RunError: with the message for the user and the exit code.
+    RunError: it has the message for the user and the exit code.
   """
   kinds = {'output': str, 'config': str, 'client': int}
   words, values = cli.read_flags(argv, kinds)
@@ -43,7 +43,7 @@ def export(argv: Sequence[str]) -> str:
   files.require_writable(target.parent, 'output')
   if values.config is not None:
     config_lib.load(values.config)
-  # Only now: a mistyped flag is answered before JAX is loaded.
+  # Imported here: a mistyped flag is answered before JAX is loaded.
   from moon_jax.core import tree, weights
   from moon_jax.predict import inference
 

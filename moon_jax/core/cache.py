@@ -1,7 +1,7 @@
-"""What is kept for other starts: compiled programs, C++ kernels, decoded images.
+"""Files kept for later starts: compiled programs, C++ kernels, decoded images.
 
-What is kept is run, or taken for the data. So nothing is kept in a folder, nor read
-from it, unless it is the user's own and nobody else may write there.
+Kept programs are run, and kept images are used as the data. So files are kept in a
+folder, and read from it, only if it is the user's own and nobody else may write there.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _WANTED = 'it must be yours, and nobody else may write there (chmod go-w)'
 
 
 def folder() -> pathlib.Path:
-  """The user's, for this package: $XDG_CACHE_HOME/moon_jax or ~/.cache/moon_jax."""
+  """The user's cache of this package: $XDG_CACHE_HOME/moon_jax or ~/.cache/moon_jax."""
   home = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
   return pathlib.Path(home, 'moon_jax').absolute()
 
@@ -28,11 +28,11 @@ def room(folder: pathlib.Path, name: str) -> pathlib.Path | None:
   """A folder for one kind of files, made if need be.
 
   Args:
-    folder: the user's, or another that the user named.
-    name: of the folder in it.
+    folder: the user's cache folder, or another that the user named.
+    name: name of the new folder in it.
 
   Returns:
-    The path; None if nothing may be kept there, which a line tells.
+    The path; None if nothing may be kept there, after a line that says so.
   """
   path = folder / name
   try:
@@ -49,15 +49,15 @@ def room(folder: pathlib.Path, name: str) -> pathlib.Path | None:
 
 
 def add(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
-  """Adds a file, which `write` fills, wholly; or not at all, as on a full disk."""
+  """Adds a file that `write` fills: wholly, or not at all, as on a full disk."""
   with (
     contextlib.suppress(OSError),
     tempfile.NamedTemporaryFile(dir=path.parent, prefix=f'{path.name}-') as file,
   ):
     write(file)
     file.flush()
-    os.fsync(file.fileno())  # its name must not be on the disk before it is
-    os.replace(file.name, path)  # closing it misses the name, which is suppressed
+    os.fsync(file.fileno())  # the content must reach the disk before the name does
+    os.replace(file.name, path)  # closing misses the old name: suppressed
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What can end a run, the exit code that says so, and a hint at misspellings."""
+"""The errors that end a run, their exit codes, and hints at misspellings."""
 
 import contextlib
 import difflib
@@ -12,7 +12,7 @@ from typing import TextIO
 
 
 class ExitCode(enum.IntEnum):
-  """What `python launch.py` tells the shell."""
+  """The exit codes of `python launch.py`."""
 
   DONE = 0
   FAILED = 1
@@ -27,7 +27,7 @@ class RunError(Exception):
   """Ends a run with one clear message; subclasses choose the exit code."""
 
   exit_code = ExitCode.FAILED
-  told = False  # whether all processes of the run raise it, or what it says
+  told = False  # whether every process of the run raises it, or already knows of it
 
 
 class UsageError(RunError, ValueError):
@@ -49,9 +49,10 @@ class DivergedError(RunError):
 
 
 class _Stream:
-  """A standard stream; once it cannot be written, as after `| head`, all is lost.
+  """A standard stream that never fails.
 
-  So it is from the start if there is none, as after `>&-`.
+  Once it cannot be written, as after `| head`, what is written is dropped; so it is
+  from the start if there is no stream, as after `>&-`.
   """
 
   def __init__(self, stream: TextIO | None, shown: Callable[[str], str] = str):
@@ -62,7 +63,7 @@ class _Stream:
     return getattr(self._stream, name)
 
   def write(self, text: str) -> int:
-    # A folder's name may have characters that the terminal has not.
+    # The name of a folder may have characters that the terminal cannot show.
     known = self._shown(text).encode(self._encoding, 'backslashreplace')
     try:
       self._stream.write(known.decode(self._encoding))
@@ -73,10 +74,10 @@ class _Stream:
 
 
 def exit_code_of(program: Callable[[], int]) -> int:
-  """Runs a program; every failure that the user can mend is one clear line.
+  """Runs a program; returns its exit code. An error of the user is one clear line.
 
-  A reader that quits or a log on a full disk ends no program. What goes to standard
-  error commands no terminal, whatever names and files hold.
+  A reader that quits, or a log on a full disk, does not end the program. Escape
+  sequences in names and files are shown as text, so they cannot command the terminal.
   """
   with (
     contextlib.redirect_stdout(_Stream(sys.stdout)),
@@ -86,10 +87,10 @@ def exit_code_of(program: Callable[[], int]) -> int:
 
 
 def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> int:
-  """Prints a program's page, if its words ask for help, or else a text.
+  """Prints a program's page if the words ask for help, otherwise a text.
 
   Returns:
-    The exit code; every failure that the user can mend is one clear line.
+    The exit code; an error of the user is one clear line.
   """
   asked = {'-h', '--help'} & set(argv)
   told = page.strip if asked else text
@@ -116,11 +117,11 @@ def _exit_code_of(program):
 
 
 def printable(text: str, kept: str = '') -> str:
-  """The text with what would command a terminal as an escape sequence: \\x1b.
+  """The text with characters that command a terminal escaped: \\x1b.
 
   Args:
-    text: any.
-    kept: characters that stay, such as the end of a line.
+    text: any text.
+    kept: control characters that stay, such as the end of a line.
   """
   shown = (c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
   return ''.join(shown)
@@ -130,7 +131,7 @@ def _lines(text):
   return printable(text, kept='\n')
 
 
-# What others call it -> what it is called here, and what it takes beside.
+# A name used elsewhere -> the name here, and the flag that goes with it.
 _ALIASES = {
   'lr': 'optimizer.learning_rate',
   'wd': 'optimizer.weight_decay',
@@ -155,7 +156,7 @@ _ALIASES = {
 def did_you_mean(word: str, names: Iterable[str]) -> str:
   """' Did you mean X?' for an alias or the nearest name, '' if none is near.
 
-  Names may be flags: of `--lr` and `lr` '--config.optimizer.learning_rate' is meant.
+  Names may be flags: `--lr` and `lr` mean '--config.optimizer.learning_rate'.
   """
   names, plain = list(names), _without_dashes(word.lower())
   meant, _, more = _ALIASES.get(plain, plain).partition(' ')

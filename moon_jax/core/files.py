@@ -1,7 +1,7 @@
-"""Reads files that a stranger may have made, as data; writes wholly or not at all.
+"""Reads files of strangers as data; writes files wholly or not at all.
 
-Run directories, data sets and `.npz` files are read through here, so that nothing in
-them is imported, unpickled or waited for, and what is read of them is as it is written.
+The package reads run directories, data sets and `.npz` files through this module: it
+imports and unpickles nothing, waits for nobody, and checks the shape of what it reads.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ import numpy as np
 from moon_jax.core.errors import NoCheckpointError, RunError, UsageError, printable
 
 PARTIAL = '.partial'
-# The shape of the files of a run, and what each column means.
+# The shape of the files of a run, and the meaning of each column.
 SCHEMA = pathlib.Path(__file__).with_name('run_directory.json')
-# Not for good: with more space, or a larger quota, the same can be written.
+# These errors pass: with more space, or a larger quota, the same write succeeds.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _IRREGULAR, _OUTSIDE = 'It is no regular file', 'It is not in its folder'
 Document = dict[str, Any]
 Kinds = Mapping[str, str]
-# Array -> its kinds of dtype, and its axes: equal letters are equally long.
+# Array -> its kinds of dtype, and its axes; equal letters stand for equal lengths.
 PARTITION = {'class_counts': 'iu NY'}
 FEATURES = {'round': 'iu ', 'confusion': 'iu YY', 'classes': 'iu M'}
 FEATURES |= {'representations': 'f MD', 'embedded': 'f M2'}
@@ -71,7 +71,7 @@ def require_inside(folder: pathlib.Path, names: Iterable[os.PathLike] = ()) -> N
 
 
 def below(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """What is below a folder, in which another process may make and remove things."""
+  """The paths below a folder, in which another process may add and remove files."""
   for root, folders, names in os.walk(folder):
     yield from (pathlib.Path(root, name) for name in (*folders, *names))
 
@@ -86,11 +86,11 @@ def document(path: pathlib.Path, data: bytes) -> Document:
   """The JSON object that a file, or a line of it, holds.
 
   Args:
-    path: its name tells what it has to hold.
+    path: the file; its name selects the shape that the object must have.
     data: the JSON.
 
   Raises:
-    ValueError: it is no JSON, or of another shape.
+    ValueError: it is no JSON, or has another shape.
   """
   try:
     return _check()({path.name: json.loads(data, parse_constant=int)})[path.name]
@@ -107,7 +107,7 @@ def read_json(path: pathlib.Path) -> Document | None:
   """The object in a JSON file; None if there is no such file.
 
   Raises:
-    NoCheckpointError: it cannot be read, or is not an object, or of another shape.
+    NoCheckpointError: it cannot be read, is not an object, or has another shape.
   """
   data = _read(path)
   return None if data is None else _parse(path, data)
@@ -116,7 +116,7 @@ def read_json(path: pathlib.Path) -> Document | None:
 def read_lines(path: pathlib.Path) -> list[Document]:
   """The objects of a .jsonl file; [] if there is none.
 
-  A crash may leave the last line half written: without its end it does not count.
+  A crash may leave the last line half written: a line without its end does not count.
 
   Raises:
     NoCheckpointError: it cannot be read, or a line is not an object of its shape.
@@ -149,11 +149,11 @@ def arrays(
 
   Args:
     path: the file.
-    names: those that are wanted, where they are there.
-    kinds: those that must be there, each of this shape.
+    names: the arrays to read, if the file has them.
+    kinds: arrays that the file must have -> the shape of each.
 
   Raises:
-    Exception: of many kinds, if the file cannot be read, or holds another thing.
+    Exception: of any class, if the file cannot be read or has other content.
   """
   with opened(path) as file:
     if not zipfile.is_zipfile(file):  # np.load would advise to unpickle it
@@ -180,7 +180,7 @@ def array_names(path: str | os.PathLike) -> list[str]:
 
 
 def plain(content: Any) -> Any:
-  """Words that command no terminal and no spreadsheet; of JSON all of them."""
+  """JSON content whose texts command no terminal and no spreadsheet."""
   if isinstance(content, dict):
     return {plain(key): plain(value) for key, value in content.items()}
   if isinstance(content, list):
@@ -194,10 +194,10 @@ def plain(content: Any) -> Any:
 
 
 def require_writable(workdir: pathlib.Path, flag: str = 'workdir') -> None:
-  """Writes a byte in a folder, or where it is to be made; leaves nothing.
+  """Tries to write in a folder, or where the folder will be made; leaves nothing.
 
   Raises:
-    UsageError: it is a file, or nothing can be written there.
+    UsageError: it is a file, or cannot be written.
     RunError: the disk is full.
   """
   try:

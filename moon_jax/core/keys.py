@@ -1,4 +1,4 @@
-"""Where does randomness come from? Every draw is a function of what it is for."""
+"""Random keys: every draw is a function of what it is for, and of nothing else."""
 
 import enum
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Purpose(enum.IntEnum):
-  """Values are part of every saved run: append, never renumber."""
+  """What is drawn. Values are part of every saved run: append, never renumber."""
 
   INIT = 0
   PARTITION = 1
@@ -55,7 +55,7 @@ def step_key(seed: jax.Array, *parts: jax.Array) -> jax.Array:
 
 
 def seed_for(seed: jax.Array, purpose: Purpose) -> jax.Array:
-  """[] int32 seed -> [] int32, the seed of draws that are another's but for this."""
+  """[] int32 seed -> [] int32 seed for the draws of one purpose."""
   key = for_purpose(jax.random.key(seed), purpose)
   return jax.random.randint(key, (), 0, jnp.iinfo(jnp.int32).max)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from moon_jax.core.types import PyTree
 
-# A product would be rounded to fewer bits on a GPU by default.
+# The default precision would round a product to fewer bits on a GPU.
 _dot = functools.partial(jnp.tensordot, axes=1, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -25,7 +25,7 @@ def squared_norm(tree: PyTree) -> jax.Array:
 
 
 def rows(tree: PyTree) -> list[jax.Array]:
-  """All numbers of a tree, those of one dtype in a row: fewer operations to compile."""
+  """All numbers of a tree, one row for each dtype: fewer operations to compile."""
   found = {}
   for leaf in jax.tree.leaves(tree):
     found.setdefault(leaf.dtype, []).append(leaf.ravel())
@@ -42,7 +42,8 @@ def weighted_sum(stacked: PyTree, weights: jax.Array) -> PyTree:
 
   Args:
     stacked: leaves [L, ...].
-    weights: [L] float32; or [R, L], of R sums. What has no weight in any is hidden.
+    weights: [L] float32; or [R, L], for R sums. stacked[l] is hidden if all of its
+      weights are 0.
 
   Returns:
     Leaves [...], or [R, ...].
@@ -104,8 +105,8 @@ def scatter(stacked: PyTree, index: jax.Array, values: PyTree) -> PyTree:
   """
 
   def put(leaf, value):
-    # A negative index counts from the end in JAX; past the end it is dropped. All
-    # differ: repeated ones would cost a GPU a sort of the whole, to be deterministic.
+    # JAX counts a negative index from the end, and drops an index past the end. The
+    # indices differ: with equal ones a GPU would sort all of them, to be deterministic.
     beyond = leaf.shape[0] + jnp.arange(len(index), dtype=index.dtype)
     unique = jnp.where(index < 0, beyond, index)
     return leaf.at[unique].set(value, mode='drop', unique_indices=True)
@@ -126,7 +127,7 @@ def flatten(stacked: PyTree) -> PyTree:
 def map_models(function: Callable[[PyTree], PyTree], sent: PyTree) -> PyTree:
   """What is sent, with the function's result in place of every model in it.
 
-  A model is a dict with 'params', as flax has the variables of a network.
+  A model is a dict with 'params', like the variables of a flax network.
   """
 
   def is_model(node):
@@ -144,5 +145,5 @@ def num_bytes(tree: PyTree) -> int:
 
 
 def num_parameters(tree: PyTree) -> int:
-  """Count of the numbers in all leaves."""
+  """Number of parameters in all leaves."""
   return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))

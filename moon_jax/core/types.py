@@ -1,4 +1,4 @@
-"""The pytrees that cross file borders, and the axis letters. Imports nothing of ours.
+"""The pytrees that cross file borders, and the axis letters; imports no own module.
 
 Axis letters, the same in every docstring:
 
@@ -7,7 +7,7 @@ Axis letters, the same in every docstring:
   H W C image       D representation         Y classes
 
 `variables` is a flax variable dict, `{'params': ...}`. `memory` is what a client (or
-the server) keeps between rounds; an algorithm without one uses `()`.
+the server) keeps between rounds; an algorithm that keeps nothing uses `()`.
 """
 
 from collections.abc import Callable
@@ -17,18 +17,19 @@ import jax
 import numpy as np
 
 PyTree = Any
-LANES = 'lanes'  # the only axis of the devices' mesh: they share the lanes
+LANES = 'lanes'  # the only axis of the mesh of devices, which share the lanes
 
 
 class Stored(NamedTuple):
   """Training examples that stay on disk, one record for each user.
 
   Attributes:
-    sizes: [N] int64 examples of each user.
-    class_counts: [N, Y] int64, of each class.
-    records: [N] int64, where each user's record is.
-    read: some of `records` -> of each the images [n, H, W, C] and the labels [n] int32.
-    digest: SHA-256 of what it all holds, in hexadecimal.
+    sizes: [N] int64, number of examples of each user.
+    class_counts: [N, Y] int64, number of examples of each class.
+    records: [N] int64, the place of each user's record.
+    read: some of `records` -> for each, the images [n, H, W, C] and the labels [n]
+      int32.
+    digest: SHA-256 of the content, in hexadecimal.
   """
 
   sizes: np.ndarray
@@ -42,7 +43,7 @@ class Dataset(NamedTuple):
   """Images and labels in host memory, plus the statistics that normalise them.
 
   Attributes:
-    name: what to call it in messages, e.g. 'cifar10'.
+    name: the name for messages, e.g. 'cifar10'.
     train_images: [M, H, W, C] uint8.
     train_labels: [M] int32 in [0, num_classes).
     test_images: [M, H, W, C] uint8.
@@ -50,16 +51,17 @@ class Dataset(NamedTuple):
     num_classes: Y.
     mean: [C] float32, mean of pixel / 255 over the training split.
     std: [C] float32, standard deviation of pixel / 255, > 0.
-    train_clients: [M] int32, whose each training example is: a number of `clients`;
-      None if the data name no users.
-    test_clients: [M] int32, the same of the test examples; None if they name none.
-    clients: names of the users, as the data have them: those who own a training example
-      first, in ascending order; None if the data name nobody.
-    stored: the training examples, if they stay on disk; there are none above then.
-    class_names: [Y] names of the classes, no two alike; () if the data have none.
-    validation_images: [V, H, W, C] uint8, which the data set apart for validation; None
-      if there are none.
-    validation_labels: [V] int32 of them.
+    train_clients: [M] int32, the user of each training example, as an index into
+      `clients`; None if the data name no users.
+    test_clients: [M] int32, the same for the test examples; None if they name no users.
+    clients: names of the users, as the data have them: users with a training example
+      first, in ascending order; None if the data name no users.
+    stored: the training examples, if they stay on disk; the training arrays above are
+      empty then.
+    class_names: [Y] names of the classes, all different; () if the data have none.
+    validation_images: [V, H, W, C] uint8, examples that the data set reserves for
+      validation; None if there are none.
+    validation_labels: [V] int32, their labels.
   """
 
   name: str
@@ -94,12 +96,12 @@ class Outputs(NamedTuple):
 
 
 class Layers(NamedTuple):
-  """The variables of a network by what they are of, as paths ('params', ..., 'kernel').
+  """The variables of a network by kind of layer, as paths ('params', ..., 'kernel').
 
   Attributes:
-    paths: of all variables.
-    output: of the output layer.
-    batch_norm: of batch normalisation: scales, biases and running statistics.
+    paths: paths of all variables.
+    output: paths of the output layer.
+    batch_norm: paths of batch normalisation: scales, biases and running statistics.
   """
 
   paths: frozenset[tuple[str, ...]]
@@ -151,12 +153,12 @@ class Task(NamedTuple):
 
 
 class Scalars(NamedTuple):
-  """The traced scalars of a round, name -> [] float32, the same for every client.
+  """The traced scalars of a round: name -> [] float32, the same for every client.
 
   Attributes:
-    algorithm: the algorithm's hyperparameters: mu, tau, ...
-    optimizer: what the local optimizer needs: learning_rate, ...
-    seed: [] int32, of every draw on the device.
+    algorithm: hyperparameters of the algorithm: mu, tau, ...
+    optimizer: numbers of the local optimizer: learning_rate, ...
+    seed: [] int32, the seed of every draw on the device.
   """
 
   algorithm: dict[str, jax.Array]
@@ -196,18 +198,18 @@ class Uploads(NamedTuple):
 
 
 class ClientMetrics(NamedTuple):
-  """What a round tells about a client; leaves [], or [K] for a cohort.
+  """What a round measures of a client; leaves [], or [K] for a cohort.
 
   Attributes:
     sums: name -> float32, the loss, its parts and how many examples were classified
       correctly, summed over the examples seen.
     num_seen: float32 examples seen; an example counts once an epoch.
     drift: float32, ||w_trained - w_start||_2 over all parameters.
-    reports: name -> float32, what else the algorithm tells about a client.
-    computed: name -> [] float32, always, scalars that the algorithm computed.
-    finite: bool, whether all that the client sends, keeps and tells is; if not, it is
-      left out of the average, and keeps what it had.
-    server_finite: [] bool, always, whether the new server is; None of one client alone.
+    reports: name -> float32, further numbers that the algorithm reports of a client.
+    computed: name -> [] float32, scalars that the algorithm computed; never stacked.
+    finite: bool, whether all that the client sends, keeps and reports is finite; if
+      not, the client is left out of the average, and its memory does not change.
+    server_finite: [] bool, whether the new server is finite; None for a single client.
   """
 
   sums: dict[str, jax.Array]
@@ -223,9 +225,9 @@ class Arrivals(NamedTuple):
   """The memories of a cohort, as far as a client store has to bring them.
 
   Attributes:
-    memories: leaves [K, ...]; of who was in the last cohort too it is any.
+    memories: leaves [K, ...]; rows of clients of the last cohort are not read.
     staying: [K] int32, the slot that a client had in the last cohort, whose memories
-      are on the device yet; -1 of one that was not in it.
+      are still on the device; -1 for a client that was not in it.
   """
 
   memories: PyTree
@@ -238,7 +240,7 @@ class Server(NamedTuple):
   Attributes:
     variables: the global model, {'params': ...}, and with batch normalisation
       'batch_stats'.
-    memory: what the algorithm's server keeps beside it; () of one that keeps nothing.
+    memory: what the algorithm's server keeps beside it; () if it keeps nothing.
   """
 
   variables: PyTree
@@ -251,7 +253,7 @@ class State(NamedTuple):
   Attributes:
     server: the global model and the server's memory.
     clients: leaves [N, ...], the memory of every client; with a client store [K, ...],
-      of the last cohort.
+      the memories of the last cohort.
     round: [] int32, number of completed rounds.
   """
 

@@ -1,8 +1,8 @@
 """Weights in files that other programs read: .safetensors and .npz.
 
 Both hold float32 arrays under the paths of the flax variables, such as
-`params/conv1/kernel`, and texts about them. The layouts are flax's: kernels of
-convolutions [H, W, inputs, outputs], of dense layers [inputs, outputs].
+`params/conv1/kernel`, and texts about the run. The layouts are flax's: the kernel of a
+convolution is [H, W, inputs, outputs], that of a dense layer [inputs, outputs].
 """
 
 import json
@@ -20,11 +20,11 @@ from moon_jax.core.types import PyTree
 
 SUFFIXES = ('.safetensors', '.npz')
 _METADATA = 'metadata'  # an array of text in an .npz file
-_LONGEST_HEADER = 10**8  # bytes, as the library has it
+_LONGEST_HEADER = 10**8  # bytes, the limit of the library
 
 
 def flat(variables: PyTree) -> dict[str, Any]:
-  """Nested variables -> path, its parts joined by '/', -> leaf.
+  """Nested variables -> {path: leaf}; a path is its parts joined by '/'.
 
   >>> flat({'params': {'conv1': {'bias': np.zeros(6)}}}).keys()
   dict_keys(['params/conv1/bias'])
@@ -34,7 +34,7 @@ def flat(variables: PyTree) -> dict[str, Any]:
 
 
 def nested(arrays: Mapping[str, np.ndarray]) -> PyTree:
-  """The variables that `flat` was given."""
+  """Undoes `flat`."""
   return traverse_util.unflatten_dict(dict(arrays), sep='/')
 
 
@@ -42,13 +42,13 @@ def read_weights(path: str | pathlib.Path) -> dict[str, np.ndarray]:
   """Reads the arrays of a .safetensors or .npz file; nothing is unpickled.
 
   Args:
-    path: the file; its suffix says which of the two it is.
+    path: the file; its suffix says which of the two formats it has.
 
   Returns:
     Path, such as 'params/conv1/kernel', -> array, as `flat` has it.
 
   Raises:
-    UsageError: it is no such file, or damaged.
+    UsageError: it is no such file, or it is damaged.
   """
   return read(path)[0]
 
@@ -61,10 +61,10 @@ def fitted(
   Args:
     path: the file, for the message.
     arrays: path -> array.
-    shapes: of the variables, as `jax.ShapeDtypeStruct`s.
+    shapes: shapes of the network's variables, as `jax.ShapeDtypeStruct`s.
 
   Raises:
-    UsageError: the network has others; it names the first of them.
+    UsageError: the network has other variables; the message names the first of them.
   """
   wanted, found = (
     {name: f'{leaf.dtype} {list(leaf.shape)}' for name, leaf in leaves.items()}
@@ -80,7 +80,7 @@ def fitted(
 
 
 def read(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """As `read_weights`, and the texts about them; {} if there are none."""
+  """The arrays, as `read_weights` has them, and the texts; {} if there are none."""
   path = pathlib.Path(path).expanduser()
   reads = {'.safetensors': _read_safetensors, '.npz': _read_npz}.get(path.suffix)
   if reads is None or not os.path.isfile(path):
@@ -89,7 +89,7 @@ def read(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str
     arrays, about = reads(path)
     arrays = {name: arrays[name] for name in sorted(arrays)}
     return arrays, {str(name): str(text) for name, text in about.items()}
-  except Exception as error:  # each library has its own
+  except Exception as error:  # each library has its own errors
     told = ' '.join(str(error).split())[:200]
     raise UsageError(f'{str(path)!r} cannot be read: {told}.') from None
 
@@ -97,7 +97,7 @@ def read(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str
 def write(
   path: pathlib.Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, str]
 ) -> None:
-  """Replaces a file by arrays and texts about them, wholly or not at all.
+  """Replaces a file by arrays and texts about the run, wholly or not at all.
 
   Args:
     path: its suffix is one of SUFFIXES.
@@ -105,7 +105,7 @@ def write(
     about: name -> text.
 
   Raises:
-    UsageError: the suffix is another.
+    UsageError: the suffix is not one of SUFFIXES.
     RunError: it cannot be written.
   """
   if path.suffix not in SUFFIXES:
@@ -116,7 +116,7 @@ def write(
   from safetensors import numpy as safetensors
 
   with files.replacing(path) as file:
-    # It writes the memory of an array, in whatever order that is.
+    # safetensors writes the memory of an array, in whatever order its axes are.
     whole = {name: np.asarray(array, order='C') for name, array in arrays.items()}
     file.write(safetensors.save(whole, dict(about)))
 
@@ -126,7 +126,7 @@ def _read_safetensors(path):
 
   with files.opened(path) as file:
     data = file.read()
-  arrays = safetensors.load(data)  # first: it checks the header, which is JSON
+  arrays = safetensors.load(data)  # first, because it checks the header, which is JSON
   size = min(int.from_bytes(data[:8], 'little'), _LONGEST_HEADER)
   return arrays, json.loads(data[8 : 8 + size]).get('__metadata__', {})
 
