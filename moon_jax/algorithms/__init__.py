@@ -1,1 +1,1 @@
-"""The algorithms: each file holds one, the catalog tells of all."""
+"""The algorithms: each file holds one, and the catalog lists all of them."""

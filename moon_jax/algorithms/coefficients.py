@@ -1,7 +1,7 @@
 """Dynamic weights of the two loss terms, from how far clients drift. Pure.
 
-DCO-MOON: in each round a client either strays from the model it received or does not;
-the share of those that do, the estimate of a Bernoulli parameter, sets the next
+DCO-MOON: in each round a client either strays from the model it received or does not.
+The share of clients that stray estimates a Bernoulli parameter, and sets the next
 round's weights. Before the first round the share is chosen: 0 or 1.
 """
 
@@ -47,7 +47,7 @@ def weights(
   """The loss is (2 mu - mu_t) L_sup + (mu + mu_t) L_con (DCO-MOON).
 
   The weights sum to 3 mu, so mu scales the whole loss and acts like a factor of the
-  learning rate. Divided by mu they are 2 - p and 1 + p, and depend on mu no more.
+  learning rate. Divided by mu they are 2 - p and 1 + p, and no longer depend on mu.
 
   Args:
     mu: [] at least 0; above 0 with `normalise`, or else the weights are NaN.

@@ -16,17 +16,17 @@ def dco_moon(
 
   p_t is the share of the last round's clients whose deviation
   d_i = ||w_i - w|| / ||w|| from the received model w was above theta.
-  `coefficients.py` has the formulas. p_t is the server's memory, and sent.
+  `coefficients.py` has the formulas. The server keeps p_t and sends it.
 
   Args:
     mu: weight of both terms, at least 0; above 0 with `normalise`.
     tau: temperature of the contrastive term, above 0.
-    theta: threshold of d_i, above 0. Larger than any d_i it leaves p_t = 0: MOON with
-      mu = 1/2 at 2 mu times the learning rate.
-    normalise: whether both weights are divided by mu, which also multiplies the step
-      otherwise. They are 2 - p_t and 1 + p_t then, whatever mu is.
-    initial: of the first round, in which the paper's coefficient is "a predefined value
-      mu": 'plain', p_0 = 0, so mu_0 = 0; 'mu', p_0 = 1, so mu_0 = mu.
+    theta: threshold of d_i, above 0. If it is larger than every d_i, p_t = 0, which is
+      MOON with mu = 1/2 at 2 mu times the learning rate.
+    normalise: whether both weights are divided by mu, so that they are 2 - p_t and
+      1 + p_t. Otherwise mu also multiplies the step.
+    initial: p_t of the first round, in which the paper's coefficient is "a predefined
+      value mu": 'plain': p_0 = 0, so mu_0 = 0; 'mu': p_0 = 1, so mu_0 = mu.
   """
   through = seen_through(
     moon(mu=mu, tau=tau), lambda received, memory: (received.variables, memory)
@@ -52,8 +52,8 @@ def dco_moon(
     return sent._replace(uniform=strayed), memory
 
   def aggregate(server, mean, participation, scalars):
-    # The mean of the outcomes over the cohort is their Bernoulli parameter's MLE; its
-    # sum may round to above 1.
+    # The mean of the outcomes over the cohort is the maximum-likelihood estimate of the
+    # Bernoulli parameter; rounding may bring the sum above 1.
     return Server(mean.weighted, jnp.minimum(mean.uniform, 1.0))
 
   return through._replace(

@@ -12,16 +12,17 @@ def ditto(
 ) -> base.Algorithm:
   """FedAvg, and beside it each client of a round trains a model v of its own:
 
-  v <- v - eta_p grad (L(v) + lam / 2 ||v - w||^2), with w the model that it received.
+  v <- v - eta_p grad (L(v) + lam / 2 ||v - w||^2), where w is the model that it
+  received.
 
-  The global model never sees v, and is FedAvg's to the last bit. v starts as the first
-  global model, and an absent client keeps it. With lam = 0 it is trained alone; the
-  larger lam, the nearer to w. It draws batches of its own.
+  The global model never sees v, and equals FedAvg's to the last bit. v starts as the
+  first global model, and an absent client keeps it. With lam = 0, v is trained alone; a
+  larger lam keeps it nearer to w. The training of v draws its own batches.
 
   Args:
     lam: lambda, at least 0; stable below about 2 / eta_p.
-    epochs: of v in a round, at least 1; 'auto' is as many as those of the global model.
-    learning_rate: eta_p, above 0; 'auto' is the round's.
+    epochs: epochs of v in a round, at least 1; 'auto': as many as for the global model.
+    learning_rate: eta_p, above 0; 'auto': the round's learning rate.
   """
   own_rate = {} if learning_rate == 'auto' else {'learning_rate': learning_rate}
 

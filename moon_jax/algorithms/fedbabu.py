@@ -16,10 +16,10 @@ def fedbabu(*, network_layers: Layers) -> base.Algorithm:
   tests each client's model after fine-tuning body and head on the client's data.
 
   Args:
-    network_layers: of the network.
+    network_layers: the layers of the network.
 
   Raises:
-    UsageError: its output layer is not known.
+    UsageError: the output layer of the network is not known.
   """
   if not network_layers.output:
     raise UsageError(
@@ -30,10 +30,11 @@ def fedbabu(*, network_layers: Layers) -> base.Algorithm:
 
 
 def with_fixed(fixed: Paths) -> base.Algorithm:
-  """FedAvg of the variables that are not fixed; the others get no update at all.
+  """FedAvg of the variables that are not fixed; a fixed variable gets no update.
 
-  Their update is dropped after the local optimizer, so neither weight decay nor
-  momentum moves them. Nobody sends them, so their bits stay: a mean would round.
+  Updates of fixed variables are dropped after the local optimizer, so neither weight
+  decay nor momentum moves them. They are not sent, so they keep their bits: a mean
+  would round them.
   """
 
   def move(update, task):

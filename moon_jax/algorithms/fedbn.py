@@ -7,14 +7,14 @@ from moon_jax.core.types import Layers
 
 
 def fedbn(*, network_layers: Layers) -> base.Algorithm:
-  """FedAvg of all but batch normalisation, of which nothing leaves the client.
+  """FedAvg of all variables but batch normalisation's, which never leave the client.
 
-  That is its scale, bias, running mean and variance: w <- sum_k (n_k / n) w_k for every
-  other weight w. What is batch normalisation is decided by the layer's type.
-  `batch_norm=local` keeps the running statistics alone.
+  These are its scale, bias, running mean and variance: w <- sum_k (n_k / n) w_k for
+  every other weight w. The type of a layer decides whether it is batch normalisation.
+  `batch_norm=local` keeps only the running statistics local.
 
   Args:
-    network_layers: of the network.
+    network_layers: the layers of the network.
 
   Raises:
     UsageError: the network has no batch normalisation.

@@ -1,25 +1,25 @@
-"""FedDecorr: Shi et al. 2023, arXiv:2210.00226, equations 8 and 9, or their code."""
+"""FedDecorr: Shi et al. 2023, arXiv:2210.00226, equations 8 and 9, or public code."""
 
 import jax
 import jax.numpy as jnp
 
 from moon_jax.algorithms import base
 
-EPSILON = 1e-8  # beside a variance, as in the authors' code
+EPSILON = 1e-8  # added to a variance, as in the authors' code
 
 
 def feddecorr(*, beta: float, scale: str = 'code') -> base.Algorithm:
   """FedAvg with a penalty on correlated dimensions of the representation.
 
-  The local loss is CE + beta R of the batch's representations [N, D], the input of the
-  output layer. With K their correlation matrix,
+  The local loss is CE + beta R for the batch's representations [N, D], the input of the
+  output layer. With their correlation matrix K,
 
     scale 'equation'   R = sum_jk K_jk^2 / D^2
     scale 'code'       R = (N - 1)^2 / N sum_{j != k} K_jk^2 / (D (D - 1))
 
   Args:
     beta: weight of the penalty, at least 0; 0 is FedAvg. 0.1 in the authors' scripts.
-    scale: 'code', that of the scripts; or 'equation', that of the paper.
+    scale: 'code': that of the authors' scripts; 'equation': that of the paper.
   """
 
   def loss(outputs, references, params, task, batch):
@@ -32,7 +32,7 @@ def feddecorr(*, beta: float, scale: str = 'code') -> base.Algorithm:
 
 
 def correlation(z: jax.Array, mask: jax.Array, scale: str) -> jax.Array:
-  """R, see `feddecorr`: [B, D], mask [B] -> []; 0 of less than two real examples."""
+  """R, see `feddecorr`: [B, D], mask [B] -> []; 0 with fewer than two real examples."""
   count, width = jnp.sum(mask), z.shape[1]
   real = mask[:, None] > 0
   # Sums over the batch as products: reductions of the outer axis are slow on CPUs.

@@ -14,7 +14,7 @@ class Kept(NamedTuple):
   """What the server keeps.
 
   Attributes:
-    h: like the parameters, -alpha / N times all that clients ever moved.
+    h: like the parameters, -alpha / N times the sum of all moves of clients so far.
     mean: the last cohort's mean parameters; () if they are not evaluated.
   """
 
@@ -25,24 +25,24 @@ class Kept(NamedTuple):
 def feddyn(
   *, alpha: float, by_size: bool = False, evaluate: str = 'server'
 ) -> base.Algorithm:
-  """Bends each client's loss until its minimum is that of the mean of all losses.
+  """FedAvg that bends each client's loss until its minimum is that of the mean loss.
 
   Client i of the cohort S, of N clients, minimises from the received model w on
 
     L_i(y) - <g_i, y> + alpha_i / 2 ||y - w||^2,   g_i <- g_i - alpha_i (y_i - w)
 
-  where it ends at y_i, and the server, with clients that count alike,
+  where it ends at y_i. The server weights its clients equally:
 
     h <- h - alpha / N sum_{i in S} (y_i - w),   w <- mean_{i in S} y_i - h / alpha
 
   All g_i and h start at 0; at a minimum g_i is the gradient of L_i at the client's last
-  model. All are about the parameters; running statistics are averaged plainly.
+  model. The equations are for the parameters; running statistics are averaged plainly.
 
   Args:
     alpha: weight of the regularisation, above 0. 0.01 in the authors' CIFAR-10 example.
-    by_size: whether alpha_i is alpha / (n_i / mean n), as in the authors' code, and so
-      the mean of the losses one by examples; else alpha.
-    evaluate: what is tested: 'server', w; or 'mean', the last cohort's mean of y_i.
+    by_size: whether alpha_i is alpha / (n_i / mean n), as in the authors' code, so that
+      the mean of the losses is weighted by examples; otherwise it is alpha.
+    evaluate: the model to test: 'server': w; 'mean': the last cohort's mean of y_i.
   """
   keeps_mean = evaluate == 'mean'
 
@@ -54,7 +54,7 @@ def feddyn(
     return jax.tree.map(jnp.zeros_like, variables['params'])
 
   def init_server(variables):
-    # Copied: a round writes its state where the old one was.
+    # Copied, because a round writes its new state into the memory of the old one.
     mean = jax.tree.map(jnp.copy, variables['params']) if keeps_mean else ()
     return Kept(zeros(variables), mean)
 

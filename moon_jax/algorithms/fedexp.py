@@ -14,8 +14,8 @@ class Pace(NamedTuple):
   """What the server keeps.
 
   Attributes:
-    eta_g: [] float32, of the last round; 1 before the first.
-    decayed: [] float32, eps of the next round / that of the first.
+    eta_g: [] float32, eta_g of the last round; 1 before the first.
+    decayed: [] float32, eps of the next round / eps of the first.
     last: parameters before the last round; () if they are not evaluated.
   """
 
@@ -27,25 +27,25 @@ class Pace(NamedTuple):
 def fedexp(
   *, eps: float, eps_decay: float = 1.0, evaluate: str = 'last'
 ) -> base.Algorithm:
-  """FedAvg whose server goes further the more the clients' ways D_i = y_i - w differ.
+  """FedAvg whose server takes longer steps if the clients' moves D_i = y_i - w differ.
 
     w <- w + eta_g D,   D = sum_i p_i D_i over the cohort
     eta_g = max{1, sum_i p_i ||D_i||^2 / (2 (||D||^2 + eps))}
 
-  All about the parameters; running statistics are averaged plainly. The paper has
-  p_i = 1 / K, which is `client_weight=uniform`.
+  The equations are for the parameters; running statistics are averaged plainly. The
+  paper has p_i = 1 / K, which is `client_weight=uniform`.
 
   Args:
-    eps: guards the division, above 0; at infinity it is FedAvg. 0.001 is of the
-      authors' code.
-    eps_decay: what eps is multiplied by after each round, in (0, 1].
-    evaluate: what is tested: 'last', the server's model; or 'mean_of_two', its mean
-      with the one before, as in the authors' code.
+    eps: number that guards the division, above 0; with infinity it is FedAvg. The
+      authors' code has 0.001.
+    eps_decay: factor of eps after each round, in (0, 1].
+    evaluate: the model to test: 'last': the server's model; 'mean_of_two': the mean of
+      this model and the one before, as in the authors' code.
   """
   smooth = evaluate == 'mean_of_two'
 
   def init_server(variables):
-    # Copied: a round writes its state where the old one was.
+    # Copied, because a round writes its new state into the memory of the old one.
     last = jax.tree.map(jnp.copy, variables['params']) if smooth else ()
     return Pace(jnp.ones(()), jnp.ones(()), last)
 
@@ -74,7 +74,7 @@ def fedexp(
   return base.Algorithm(
     hyperparameters={'eps': eps, 'eps_decay': eps_decay},
     init_server=init_server,
-    # Of the round before: this one's is known at its end.
+    # eta_g of the round before, because this round's is known only at its end.
     scalars=lambda given, pace: given | {'eta_g': pace.eta_g},
     upload=upload,
     aggregate=aggregate,

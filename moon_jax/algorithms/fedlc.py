@@ -9,20 +9,20 @@ from moon_jax.algorithms import base, losses
 def fedlc(
   *, tau: float, least_count: float = 0.0, true_class: bool = True
 ) -> base.Algorithm:
-  """FedAvg whose clients raise the margins of the classes that they have few of.
+  """FedAvg whose clients raise the margins of classes of which they have few examples.
 
   With m_k the client's training examples of class k and c an example's class,
 
     u_k = z_k - tau m_k^(-1/4),   loss = -log(exp(u_c) / sum_k exp(u_k))
 
-  over the classes that the client has. In training alone: evaluation takes z.
+  over the classes that the client has. Margins are for training; evaluation uses z.
 
   Args:
-    tau: weight of the margins, at least 0; 0 is FedAvg. 1 in most public code.
-    least_count: a class counts as if the client had this many of it; with 0 a class
-      that it does not have is left out of the sum, unless tau is 0.
-    true_class: whether k = c is in the sum. It is not in the paper's
-      form, which is unbounded below.
+    tau: weight of the margins, at least 0; 0 is FedAvg. Most public code has 1.
+    least_count: lower bound of m_k. With 0 a class that the client does not have is
+      left out of the sum, unless tau is 0.
+    true_class: whether k = c is in the sum. In the paper's form it is not, and the loss
+      is unbounded below.
   """
 
   def loss(outputs, references, params, task, batch):
@@ -43,7 +43,7 @@ def fedlc(
 
 
 def calibrated(logits: jax.Array, counts: jax.Array, tau: jax.Array) -> jax.Array:
-  """[B, Y], counts [Y], [] -> u [B, Y], see `fedlc`; of who is left out the lowest."""
+  """[B, Y], counts [Y], [] -> u [B, Y], see `fedlc`; a class left out is lowest."""
   present = counts > 0
   margins = tau * jax.lax.rsqrt(jnp.sqrt(jnp.where(present, counts, 1.0)))
   left_out = ~present & (tau > 0)
@@ -52,7 +52,7 @@ def calibrated(logits: jax.Array, counts: jax.Array, tau: jax.Array) -> jax.Arra
 
 
 def without_true_class(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """[B, Y], [B] -> [B]: log sum_{k != c} exp(u_k) - u_c; of no k the sum is 1."""
+  """[B, Y], [B] -> [B]: log sum_{k != c} exp(u_k) - u_c; an empty sum counts as 1."""
   lowest = jnp.finfo(logits.dtype).min
   true = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
   others = jnp.where(true, lowest, logits)

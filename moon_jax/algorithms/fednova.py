@@ -11,12 +11,12 @@ from moon_jax.core.types import Server, Upload
 
 
 class Path(NamedTuple):
-  """How far the steps so far lead at a learning rate of 1 along a gradient of 1.
+  """The length of the steps so far, at learning rate 1 along a constant gradient of 1.
 
   Attributes:
-    velocity: [] float32 v, of the optimizer's momentum.
-    length: [] float32 A, which is a_i at the end.
-    steps: [] float32 how many.
+    velocity: [] float32 v, the optimizer's momentum.
+    length: [] float32 A, which is a_i after the last step.
+    steps: [] float32, number of steps.
   """
 
   velocity: jax.Array
@@ -25,21 +25,21 @@ class Path(NamedTuple):
 
 
 def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
-  """Normalised averaging: who takes more steps does not pull the mean further.
+  """Normalised averaging: a client with more steps does not pull the mean further.
 
     d_i = (w - y_i) / a_i              client i moved from w to y_i in s_i steps
     w  <- w - tau_eff sum_i p_i d_i    with the learning rate eta inside d_i
 
-  a_i is how far its steps lead along a constant gradient: v <- rho v + 1 and
-  A <- (1 - eta mu) A + v in each step, a_i = A after s_i, with the momentum rho of the
-  local optimizer. Each step also goes by -eta mu (y - w), past the momentum's buffer:
-  the paper's proximal variant. p_i are the shares of the cohort's examples.
-  Running statistics are averaged plainly. Local training has to be SGD, without
-  Nesterov's momentum, for which a_i is another.
+  a_i is the length of the client's steps along a constant gradient: each step sets
+  v <- rho v + 1 and A <- (1 - eta mu) A + v, with the momentum rho of the local
+  optimizer, and a_i = A after s_i steps. Each step also moves by -eta mu (y - w),
+  without entering the momentum: the paper's proximal variant. p_i are the shares of the
+  cohort's examples. Running statistics are averaged plainly. The local optimizer must
+  be SGD, without Nesterov's momentum, for which a_i would differ.
 
   Args:
     mu: weight of the pull to the received model, at least 0.
-    tau_eff: 'norm', sum_i p_i a_i; or 'steps', sum_i p_i s_i, the paper's of the
+    tau_eff: 'norm': sum_i p_i a_i; 'steps': sum_i p_i s_i, which the paper has for the
       proximal variant.
   """
 
@@ -73,7 +73,8 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
   return base.Algorithm(
     hyperparameters={'mu': mu},
     init_server=lambda variables: jnp.zeros(()),
-    # Of the round before: this one's is known at its end. 0 in the first.
+    # tau_eff of the round before, because this round's is known only at its end; first
+    # 0.
     scalars=lambda given, pace: given | {'tau_eff': pace},
     begin=begin,
     bypass=bypass,

@@ -7,11 +7,11 @@ from moon_jax.algorithms import base, losses
 
 
 def fedntd(*, beta: float, tau: float) -> base.Algorithm:
-  """FedAvg that also keeps the received model's opinion of the classes not true.
+  """FedAvg that keeps the received model's predictions for the classes not true.
 
-  The local loss is CE + beta tau^2 KL(q || r), with q and r the softmax at temperature
-  tau over the Y - 1 classes that are not the example's, of the received model's logits
-  (frozen) and of the trained one's.
+  The local loss is CE + beta tau^2 KL(q || r). q and r are softmaxes at temperature tau
+  over the Y - 1 classes that are not the example's: q of the received model's logits
+  (frozen), r of the logits of the model being trained.
 
   Args:
     beta: weight of the distillation, at least 0; 0 is FedAvg. 1 in the authors' code.

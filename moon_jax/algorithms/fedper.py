@@ -1,4 +1,4 @@
-"""FedPer: Arivazhagan et al. 2019, arXiv:1912.00818: base layers, and personal ones."""
+"""FedPer: Arivazhagan et al. 2019, arXiv:1912.00818: base and personal layers."""
 
 from moon_jax.algorithms import base
 from moon_jax.algorithms.private import with_private
@@ -7,18 +7,19 @@ from moon_jax.core.types import Layers
 
 
 def fedper(*, layers: str, network_layers: Layers) -> base.Algorithm:
-  """Base and personal layers are trained together, and the base alone is averaged.
+  """Trains base and personal layers together, and averages only the base.
 
   w_B <- sum_k (n_k / n) w_B,k over the cohort, and client k keeps its w_P,k. All start
-  from the same first w_P, as in public code; in the paper each draws its own.
+  from the same first w_P, as in public code; in the paper each client draws its own.
 
   Args:
     layers: names of the personal layers, separated by commas: every variable below a
-      module of such a name. '' is the output layer.
-    network_layers: of the network.
+      module of that name. '' is the output layer.
+    network_layers: the layers of the network.
 
   Raises:
-    UsageError: a name is of no layer, or no layer is left or known.
+    UsageError: no layer has that name, no layer is left, or the output layer is
+      unknown.
   """
   return with_private(chosen(layers, network_layers))
 

@@ -26,20 +26,20 @@ def fedproc(*, tau: float, rise: float) -> base.Algorithm:
 
   a_t = min(t / rise, 1).
 
-  f is the representation, c its class, sim the cosine, t the rounds before this one.
-  The first round, without prototypes, has a_t = 1. The sum is over the classes with a
-  prototype, and an example of another class has L = 0.
+  f is the representation, c its class, sim the cosine, t the number of rounds before
+  this one. The first round has no prototypes, and a_t = 1. The sum is over the classes
+  with a prototype, and an example of a class without one has L = 0.
 
   After its last step a client shows all its examples to its trained network, in
-  evaluation mode, and sends of each class the sum of f / ||f|| and the count; C_k is
-  the cohort's sum over its count. A class that nobody there has keeps its prototype.
-  (Sums of the last epoch's steps would cost nothing, but no equation has them: the
-  weights change meanwhile.)
+  evaluation mode. For each class it sends the sum of f / ||f|| and the count; C_k is
+  the cohort's sum over its count. A class that no client of the cohort has keeps its
+  prototype. (Sums over the last epoch's steps would be free, but no equation has them,
+  because the weights change meanwhile.)
 
   Args:
-    tau: temperature, above 0. 1 in the authors' code, which has none.
-    rise: rounds until the cross entropy counts alone, above 0; 1 is FedAvg. 100 in the
-      authors' code, for as many rounds.
+    tau: temperature, above 0. The authors' code has none, so 1.
+    rise: number of rounds until only the cross entropy counts, above 0; 1 is FedAvg.
+      The authors' code has 100, its number of rounds.
   """
 
   def scalars(given, kept):

@@ -9,22 +9,22 @@ from moon_jax.core.types import Upload
 def fedproto(*, lam: float, distance: str = 'mean') -> base.Algorithm:
   """SOLO whose clients share the prototypes of the classes, and no weights.
 
-  The local loss is CE + lambda D, with D of an example the squared distance of its
-  representation f to its class's global prototype C_c, as a mean (or sum) over
-  dimensions; 0 of a class without a prototype, as all are in the first round.
+  The local loss is CE + lambda D. D of an example is the squared distance of its
+  representation f to the global prototype C_c of its class, as a mean (or sum) over
+  dimensions. It is 0 for a class without a prototype, so for all in the first round.
 
   After its last step a client shows all its examples to its trained network, in
-  evaluation mode, and sends of each class the sum of f and the count; C_k is the
-  cohort's sum over its count. A class that nobody there has keeps its prototype. (Sums
-  of the last epoch's steps, as in the authors' code, would cost nothing, but weights
-  change meanwhile, and C_k is a mean under one network.)
+  evaluation mode. For each class it sends the sum of f and the count; C_k is the
+  cohort's sum over its count. A class that no client of the cohort has keeps its
+  prototype. (Sums over the last epoch's steps, as in the authors' code, would be free,
+  but the weights change meanwhile, and C_k is a mean under one network.)
 
-  Recorded beside the loss is how often in training the nearest prototype was that of
-  the example's class, which is how the paper predicts. What is tested is each client's
-  own model, by its classifier.
+  The records also have the fraction of training examples whose nearest prototype is
+  that of their class: the paper predicts by the nearest prototype. The models that are
+  tested are the clients' own, by their classifiers.
 
   Args:
-    lam: lambda, weight of D, at least 0; 0 is SOLO. 1 in the authors' MNIST.
+    lam: lambda, weight of D, at least 0; 0 is SOLO. The authors have 1 for MNIST.
     distance: 'mean' as in the authors' code, or 'sum', over the dimensions.
   """
   over = {'mean': jnp.mean, 'sum': jnp.sum}[distance]

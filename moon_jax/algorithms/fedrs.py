@@ -14,12 +14,12 @@ def fedrs(*, alpha: float, graded: bool = False) -> base.Algorithm:
     r_k = 1 if m_k > 0 else alpha                     ("restricted softmax")
     r_k = alpha + (1 - alpha) m_k / max_j m_j         graded, in the authors' code
 
-  In training alone: evaluation takes z. The factor is on the whole logit, with its
-  bias; the classifier of the authors' code has none.
+  The factor is for training; evaluation uses z. It multiplies the whole logit, with its
+  bias; the classifier of the authors' code has no bias.
 
   Args:
-    alpha: factor of a class that the client does not have, in [0, 1]; 1 is FedAvg. 0.5
-      is of the authors' grid of 0.9, 0.5 and 0.1.
+    alpha: factor of a class that the client does not have, in [0, 1]; 1 is FedAvg. The
+      authors try 0.9, 0.5 and 0.1.
     graded: whether classes that the client has few of are scaled too.
   """
 
@@ -34,7 +34,7 @@ def fedrs(*, alpha: float, graded: bool = False) -> base.Algorithm:
 
 
 def restricted(counts: jax.Array, alpha: jax.Array, graded: bool) -> jax.Array:
-  """Counts [Y] of a client's classes, [] -> r [Y], see `fedrs`."""
+  """[Y] counts of a client's classes, [] -> r [Y], see `fedrs`."""
   if graded:
     return alpha + (1.0 - alpha) * counts / jnp.maximum(jnp.max(counts), 1.0)
   return jnp.where(counts > 0, 1.0, alpha)

@@ -1,7 +1,7 @@
 """FedSAM, FedASAM and MoFedSAM: local training that looks for flat minima.
 
 FedSAM and FedASAM: Caldarola et al., ECCV 2022, arXiv:2203.11834. MoFedSAM: Qu et al.,
-ICML 2022, arXiv:2206.02618. docs/algorithms.md names what public code does otherwise.
+ICML 2022, arXiv:2206.02618. docs/algorithms.md names the deviations of public code.
 """
 
 import jax
@@ -26,7 +26,7 @@ def fedsam(*, rho: float, adaptive: bool = False, xi: float = 0.2) -> base.Algor
   Args:
     rho: length of the move, at least 0; 0 is FedAvg.
     adaptive: whether each weight moves in proportion to its size (FedASAM).
-    xi: what a weight of 0 counts in T, at least 0.
+    xi: number that is added to |y| in T, at least 0.
   """
 
   def perturb(grads, params, task):
@@ -51,13 +51,14 @@ def mofedsam(
   y <- y - eta [beta grad L(y + e) + (1 - beta) G],  G = (w_before - w) / (eta a(K)),
 
   with the mean change and the mean eta a(K) of the last round's clients, both weighted
-  as their models are. a(K) is the number of steps; with momentum, how far they lead at
-  rate 1 along a gradient of 1, as in SCAFFOLD, because the optimizer will lengthen G
-  again. The server keeps G, of the trainable parameters. It is 0 in the first round,
-  whose steps are beta times as long. Local training has to be SGD, as for SCAFFOLD.
+  like their models. a(K) is the number of steps; with momentum it is the length of the
+  steps at rate 1 along a gradient of 1, as in SCAFFOLD, because the optimizer lengthens
+  G again. The server keeps G, of the trainable parameters. G is 0 in the first round,
+  whose steps are shorter by the factor beta. The local optimizer must be SGD, as in
+  SCAFFOLD.
 
   Args:
-    rho, adaptive, xi: of FedSAM.
+    rho, adaptive, xi: as in FedSAM.
     beta: weight of the client's own gradient, in (0, 1]; 1 is FedSAM.
   """
   inner = fedsam(rho=rho, adaptive=adaptive, xi=xi)

@@ -36,7 +36,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.
 def accuracy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
   """[] share in [0, 1] of the real examples whose highest logit is their label's.
 
-  The arguments are those of `cross_entropy`. No term of any loss: it is recorded.
+  The arguments are those of `cross_entropy`. It is recorded, and is no term of a loss.
   """
   correct = jnp.argmax(logits, axis=-1) == labels
   return masked_mean(correct.astype(mask.dtype), mask)
@@ -62,17 +62,19 @@ def model_contrastive(
 
   Args:
     z: [B, D] representation under the weights being trained.
-    z_global: [B, D] of the same images under the weights received this round.
-    z_previous: [P, B, D] of the same images under weights that the client trained last.
-    exists: [P] bool, which of them count; without any the loss is 0.
+    z_global: [B, D] representation under the weights received this round.
+    z_previous: [P, B, D] representation under the weights that the client trained last.
+    exists: [P] bool, which of the previous weights count; if none counts, the loss is
+      0.
     temperature: [] tau > 0, no unit.
     mask: [B] 1.0 for a real example, 0.0 for filler.
 
   Returns:
     contrastive_loss: [] mean over the real examples, in nats; 0 if no negative counts.
-    positive_cosine: [] mean over the real examples of sim(z, z_global), the same.
-    negative_cosine: [] ditto of sim(z, z_previous_p), and over those that count.
-    contrasted_fraction: [] 1.0 if a negative counts, else 0.0.
+    positive_cosine: [] mean of sim(z, z_global) over the real examples; 0 likewise.
+    negative_cosine: [] mean of sim(z, z_previous_p) over the real examples and the
+      negatives that count; 0 likewise.
+    contrasted_fraction: [] 1.0 if a negative counts, otherwise 0.0.
   """
   chex.assert_rank(z, 2)
   chex.assert_equal_shape([z, z_global])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from moon_jax.algorithms import base, losses
 from moon_jax.core.types import PyTree, Upload
 
-# Parts of the loss that are no terms of it: see Algorithm.
+# Parts that are recorded and no terms of the loss: see `Algorithm.measured`.
 MEASURED = {
   'contrasted_fraction': '',
   'positive_cosine': 'contrasted_fraction',
@@ -18,11 +18,11 @@ MEASURED = {
 
 
 class Previous(NamedTuple):
-  """What a MOON client keeps: the models it trained last, however long ago.
+  """What a MOON client keeps: the models that it trained last, in whichever rounds.
 
   Attributes:
     models: variables of each, the newest first; the initial model is the placeholder.
-    count: [] float32, how many of them the client has trained.
+    count: [] float32, how many of the models the client has trained.
   """
 
   models: tuple[PyTree, ...]
@@ -43,11 +43,11 @@ def moon(
   Args:
     mu: weight of the contrastive term, at least 0; 0 is FedAvg.
     tau: temperature, above 0.
-    negative: of a client without a previous model: 'none', its contrastive term is 0;
-      'global', the received model; or 'init', the initial one.
+    negative: the negative of a client without a previous model: 'none': its contrastive
+      term is 0; 'global': the received model; 'init': the initial model.
     similarity_on: field of Outputs that is compared, 'representation' or 'features'.
-    num_previous: how many of its last models are a client's negatives, at least 1.
-    frozen_mode: of the networks that are compared with: 'evaluation' or 'training'.
+    num_previous: number of a client's last models that are negatives, at least 1.
+    frozen_mode: mode of the frozen networks: 'evaluation' or 'training'.
   """
 
   represented = operator.attrgetter(similarity_on)

@@ -1,4 +1,4 @@
-"""Some variables of the model stay with the client, for their whole life."""
+"""Some variables of the model stay with the client and are never sent."""
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -10,7 +10,7 @@ Paths = frozenset[tuple[str, ...]]
 
 
 def divided(variables: PyTree, private: Paths) -> tuple[PyTree, PyTree]:
-  """variables -> those that are shared, those at the private paths; nested dicts."""
+  """variables -> the shared ones, and those at the private paths; nested dicts."""
   flat = flatten_dict(variables)
   own = {path: flat.pop(path) for path in private}
   return unflatten_dict(flat), unflatten_dict(own)
@@ -24,9 +24,9 @@ def joined(some: PyTree, others: PyTree) -> PyTree:
 def with_private(private: Paths) -> base.Algorithm:
   """FedAvg of the variables that are not private.
 
-  A client keeps the others: all clients begin with the first ones, and an absent client
-  keeps what it has. The server keeps the first ones. What is tested is every client's
-  own model, the shared variables with its private ones.
+  A client keeps its private variables. All clients begin with the same ones, which the
+  server keeps, and an absent client does not change its own. The models that are tested
+  are the clients': the shared variables with the client's private ones.
   """
 
   def shared(variables):

@@ -1,4 +1,4 @@
-"""Prototypes: for each class the mean of what networks make of its examples. Pure."""
+"""Prototypes: for each class, the mean representation of its examples. Pure."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ class Prototypes(NamedTuple):
 
   Attributes:
     vectors: [Y, D] float32, the mean representation of each class.
-    there: [Y] float32, 1.0 of a class that some client has had, else 0.0.
+    there: [Y] float32, 1.0 for a class that some client has had, otherwise 0.0.
   """
 
   vectors: jax.Array
@@ -24,8 +24,8 @@ class Sums(NamedTuple):
   """What a client sends.
 
   Attributes:
-    vectors: [Y, D] float32, the sum over its examples of each class.
-    counts: [Y] float32, how many these are.
+    vectors: [Y, D] float32, for each class, the sum over the client's examples.
+    counts: [Y] float32, number of these examples.
   """
 
   vectors: jax.Array
@@ -33,19 +33,19 @@ class Sums(NamedTuple):
 
 
 def sums_of(representation: jax.Array, batch: Batch, num_classes: int) -> Sums:
-  """Over the real examples of a batch, whose representation is [B, D]."""
+  """The sums over the real examples of a batch, whose representation is [B, D]."""
   classes = jax.nn.one_hot(batch.labels, num_classes) * batch.mask[:, None]
   shown = jnp.where(batch.mask[:, None] > 0, representation, 0.0)
   return Sums(classes.T @ shown, jnp.sum(classes, axis=0))
 
 
 def updated(before: Prototypes, mean: Sums) -> Prototypes:
-  """Weighted by examples; a class that nobody in the cohort has keeps its prototype.
+  """The new prototypes; a class that no client of the cohort has keeps its prototype.
 
   Args:
-    before: of the last round.
-    mean: over the clients of the cohort, which count alike: vector / count is the mean
-      over all their examples of the class.
+    before: prototypes of the last round.
+    mean: mean of the clients' sums, with equal weights; vector / count is the mean over
+      all their examples of the class.
   """
   found = mean.counts > 0
   means = mean.vectors / jnp.where(found, mean.counts, 1.0)[:, None]

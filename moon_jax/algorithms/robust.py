@@ -1,7 +1,7 @@
-"""Server rules that a few Byzantine clients, which may send anything, cannot command.
+"""Rules of the server that withstand a few Byzantine clients, which may send anything.
 
-Local training is FedAvg's. All clients count alike, whatever data they say they own;
-whose upload is not finite is left out. Running statistics of batch normalisation are
+Local training is FedAvg's. All clients have equal weights, whatever data they claim to
+have; an upload that is not finite is left out. Running statistics of batch norm are
 aggregated by the same rule as the parameters, but have no part in Krum's distances.
 Every rule holds the cohort's K uploads in memory.
 """
@@ -17,12 +17,12 @@ from moon_jax.core.types import PyTree
 def median() -> Algorithm:
   """w <- the median of w_k in each coordinate (Yin et al. 2018, arXiv:1803.01498).
 
-  Between two middle values, their mean.
+  Between two middle values it is their mean.
   """
 
   def of_leaf(values, count, scalars):
     lower, upper = values[(count - 1) // 2], values[count // 2]
-    return 0.5 * lower + 0.5 * upper  # half of each: their sum might overflow
+    return 0.5 * lower + 0.5 * upper  # half of each, because their sum might overflow
 
   return _coordinate_wise(of_leaf)
 
@@ -30,14 +30,14 @@ def median() -> Algorithm:
 def trimmed_mean(*, trim: float) -> Algorithm:
   """w <- the mean of w_k in each coordinate, without its extremes (Yin et al. 2018).
 
-  Of n clients the floor(trim n) smallest and as many largest values are left out.
+  The floor(trim n) smallest and as many largest values of n clients are left out.
 
   Args:
-    trim: beta in [0, 1/2); 0 is the mean of clients that count alike.
+    trim: beta in [0, 1/2); 0 is the mean with equal weights.
   """
 
   def of_leaf(values, count, scalars):
-    # In float32 0.1 * 10 may be below 1. One value is left in any case.
+    # In float32, 0.1 * 10 may be below 1. At least one value is kept.
     cut = jnp.floor(scalars['trim'] * count.astype(jnp.float32) + 1e-3).astype(int)
     cut = jnp.minimum(cut, (count - 1) // 2)
     place = jnp.arange(len(values))
@@ -48,13 +48,13 @@ def trimmed_mean(*, trim: float) -> Algorithm:
 
 
 def _coordinate_wise(of_leaf, **hyperparameters):
-  """Of a function of values [K, ...], the first `count` of which count, ascending."""
+  """An algorithm; of_leaf(values [K, ...] ascending, how many count, scalars) is w."""
 
   def aggregate(server, uploads, participation, scalars):
     count = jnp.sum(uploads.counted)
 
     def rule(leaf):
-      # Those that do not count stand last, as infinity.
+      # Values that do not count are infinity, so they are sorted last.
       hidden = jnp.full_like(leaf, jnp.inf)
       values = jnp.sort(tree.where(uploads.counted, leaf, hidden), axis=0)
       return of_leaf(values, count, scalars)
@@ -69,15 +69,16 @@ def _coordinate_wise(of_leaf, **hyperparameters):
 def krum(*, num_byzantine: int, num_selected: int) -> Algorithm:
   """w <- the mean of the models with the smallest scores (Blanchard et al. 2017).
 
-  A model's score is the sum of its squared distances to the n - f - 2 nearest others of
-  n models, f of which may be Byzantine; one is the nearest if there are no more. Of
-  equal scores the client with the smaller id is selected. (arXiv:1703.02757; Krum
-  selects one, multi-Krum several.) Proven for 2 f + 2 < n: with fewer clients, also
-  because some are left out, f of them may agree and win.
+  The score of a model is the sum of its squared distances to the n - f - 2 nearest of
+  the others, and to one at least; n is the number of models, f how many may be
+  Byzantine. If scores are equal, the client with the smaller id is selected.
+  (arXiv:1703.02757; Krum selects one model, multi-Krum several.) It is proven for 2 f +
+  2 < n: with fewer models, also because some are left out, f of them may agree and win.
 
   Args:
     num_byzantine: f, at least 0.
-    num_selected: how many are averaged, at least 1; all, if there are fewer.
+    num_selected: number of models that are averaged, at least 1; all, if there are
+      fewer.
   """
 
   def aggregate(server, uploads, participation, scalars):
@@ -99,7 +100,7 @@ def krum(*, num_byzantine: int, num_selected: int) -> Algorithm:
 
 
 def _distances(models: PyTree, counted: jax.Array) -> jax.Array:
-  """[K, K] squared distances; infinite to itself and where one does not count.
+  """[K, K] squared distances; infinite on the diagonal and for models left out.
 
   Args:
     models: leaves [K, ...].
@@ -110,14 +111,14 @@ def _distances(models: PyTree, counted: jax.Array) -> jax.Array:
     apart = jax.tree.map(lambda leaf: leaf - leaf[slot][None], models)
     return jax.vmap(tree.squared_norm)(apart)
 
-  # One row after the other: all at once are K differences of each model.
+  # Row by row: all rows at once would hold K differences for each model.
   squares = jax.lax.map(to_others, jnp.arange(len(counted)))
   pairs = counted[:, None] & counted[None] & ~jnp.eye(len(counted), dtype=bool)
   return jnp.where(pairs, squares, jnp.inf)
 
 
 def _sums_of_smallest(values: jax.Array, count: jax.Array) -> jax.Array:
-  """[K, M] -> [K]: the sum of each row's `count` smallest, of at least one."""
+  """[K, M] -> [K]: the sum of each row's `count` smallest values, at least one."""
   place = jnp.arange(values.shape[1], dtype=jnp.float32)
   taken = place < jnp.maximum(count, 1.0)
   return jnp.sum(jnp.where(taken[None], jnp.sort(values, axis=1), 0.0), axis=1)

@@ -17,7 +17,7 @@ class Tempered(NamedTuple):
   """What a client keeps.
 
   Attributes:
-    content: what MOON's client keeps.
+    content: what a client of MOON keeps.
     temperature: [] float32; None if the server keeps it.
   """
 
@@ -34,26 +34,26 @@ def sa_moon(
   scope: str,
   acceptance: str = 'steps',
 ) -> base.Algorithm:
-  """MOON that anneals tau; after each local step T may become, by Metropolis' rule,
+  """MOON that anneals tau: after each local step Metropolis' rule may replace T by
 
   T' = max(T (1 - sigma |g - g_prev| / (g_prev + eps)), T_min).
 
   `temperature.py` has the rule. g is the norm of the gradient of the whole loss, before
-  weight decay. The first step of a local training only records it and the loss. This
-  goes on while a client has no previous model, and no contrastive term.
+  weight decay. The first step of a local training only records g and the loss. A client
+  without a previous model anneals too, though it has no contrastive term.
 
   Args:
     mu: weight of the contrastive term, at least 0.
     initial_temperature: T before a client's first step, above 0.
     min_temperature: T_min, above 0.
     sigma: cooling rate, at least 0; 0 is MOON with tau = T.
-    scope: whose T is: 'client', it persists from round to round; 'server', it is
-      averaged over the cohort like the model, and all clients start with it.
-    acceptance: the losses that Metropolis' rule compares: 'steps', of this step and the
-      one before; 'temperatures', of this step's batch at T and at T'.
+    scope: owner of T: 'client': T persists from round to round; 'server': T is averaged
+      over the cohort like the model, and all clients start with it.
+    acceptance: the losses that Metropolis' rule compares: 'steps': of this step and of
+      the step before; 'temperatures': of this step's batch at T and at T'.
   """
   inner = moon(mu=mu, tau=initial_temperature)
-  # T travels with the model, or stays with the client's previous model.
+  # T is sent with the model, or stays with the client's previous model.
   travels = scope == 'server'
 
   through = seen_through(
@@ -63,7 +63,7 @@ def sa_moon(
   )
 
   def kept(value):
-    """A temperature as the server keeps it and a client sends it; as a client does."""
+    """A temperature as server and upload have it, and as a client keeps it."""
     value = jnp.asarray(value, jnp.float32)
     return (value, None) if travels else ((), value)
 
@@ -101,6 +101,6 @@ def sa_moon(
     after_step=after_step,
     upload=upload,
     report=lambda trained, task: {'temperature': task.local.temperature},
-    # A server like this one is what clients send: model, and temperature or ().
+    # Clients send a Server like this one: the model, and the temperature or ().
     aggregate=lambda server, mean, participation, scalars: mean.weighted,
   )

@@ -11,7 +11,7 @@ from moon_jax.core.types import PyTree, Server, Task, Upload
 
 
 class Path(NamedTuple):
-  """How far SGD would have come by now at learning rate 1 along a gradient of 1.
+  """How far SGD has come so far, at learning rate 1 along a constant gradient of 1.
 
   Attributes:
     velocity: [] float32, the sum of momentum^k over the steps so far.
@@ -37,14 +37,15 @@ def scaffold() -> base.Algorithm:
   """Every local step is corrected for the client's drift: g - c_i + c.
 
   c_i <- c_i - c + (x - y_i) / (eta a(K)) after K steps from x to y_i (option II), with
-  a(K) = sum_{k=1..K} (1 - momentum^k) / (1 - momentum), which is K without momentum: as
-  far as a gradient of 1 leads at a learning rate of 1. Weight decay is part of the
-  drift. The model is the mean by examples, and c <- c + |S| / N mean_i (c_i's change)
-  over the cohort S, so that c stays the mean of all N clients' c_i. All start at 0 and
-  are about the trainable parameters. The server sends all that it keeps: x, and as its
-  memory c.
+  a(K) = sum_{k=1..K} (1 - momentum^k) / (1 - momentum): K steps at a learning rate of 1
+  along a gradient of 1 lead as far, and without momentum it is K. Weight decay is part
+  of the drift. The model is the mean weighted by examples, and c <- c + |S| / N mean_i
+  (c_i's change) over the cohort S, so that c stays the mean of all N clients' c_i. All
+  start at 0 and have the shape of the trainable parameters. The server sends all that
+  it keeps: x, and c, which is its memory.
 
-  Local training has to be SGD, without Nesterov's momentum, for which a(K) is another.
+  The local optimizer must be SGD, without Nesterov's momentum, for which a(K) would
+  differ.
   """
 
   def zeros(variables):

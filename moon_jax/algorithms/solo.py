@@ -1,7 +1,7 @@
 """SOLO: every client trains alone; the lower bound of Li et al. 2021, table 1.
 
-The upper bound, centralised training, is SOLO of a single client that owns all the data
-(`experiment.with_its_clients`): a round is `local_epochs` passes over everything.
+The upper bound, centralised training, is SOLO with a single client that owns all data
+(`experiment.with_its_clients`): a round is `local_epochs` passes over all examples.
 """
 
 from moon_jax.algorithms import base
@@ -9,7 +9,7 @@ from moon_jax.core.types import Upload
 
 
 def solo() -> base.Algorithm:
-  """No communication: a client goes on from its own model, and each one is tested."""
+  """No communication: a client continues its own model, and every model is tested."""
   return base.Algorithm(
     init_client=lambda variables: variables,
     broadcast=lambda server: (),

@@ -11,7 +11,7 @@ _EPS = 1e-8
 
 
 class Annealing(NamedTuple):
-  """A client's temperature and what its next proposal needs of the last step.
+  """A client's temperature, and what the next proposal needs from the last step.
 
   Attributes:
     temperature: [] float32 tau, above 0, no unit.
@@ -70,9 +70,9 @@ def acceptance(
   is cut at 0 instead of branching, so that it cannot overflow.
 
   Args:
-    loss: [] of the new solution.
-    previous_loss: [] of the old one.
-    temperature: [] T above 0, the one before the proposal.
+    loss: [] loss of the new solution.
+    previous_loss: [] loss of the old solution.
+    temperature: [] T above 0, before the proposal.
 
   Returns:
     [] probability that the proposal is accepted; NaN if a loss is NaN or both are
@@ -91,23 +91,24 @@ def step(
   min_temperature: jax.Array,
   loss_at: Callable[[jax.Array], jax.Array] | None = None,
 ) -> Annealing:
-  """Proposes a lower temperature after a local step and takes it or not.
+  """Proposes a lower temperature after a local step, and accepts or rejects it.
 
-  The losses compared are those of this step and the one before, or those of this
-  step's batch at the proposal and at the temperature it had. The first step of a local
-  training only records its gradient norm and loss. They are recorded whether or not the
-  proposal is taken. What a diverging step proposes is never taken, so the temperature
+  The rule compares the losses of this step and of the step before, or the losses of
+  this step's batch at the proposal and at the old temperature. The first step of a
+  local training only records its gradient norm and loss. These are recorded whether or
+  not the proposal is accepted. The proposal of a diverging step is never accepted, so
+  the temperature
   stays finite.
 
   Args:
-    state: of one client.
-    key: decides this step's proposal; used once.
+    state: state of one client.
+    key: random key that decides this step's proposal; used once.
     grad_norm: [] float32 norm of this step's gradient over all parameters, at least 0.
-    loss: [] float32 of this step, in nats.
+    loss: [] float32 loss of this step, in nats.
     sigma: [] float32, see `candidate`.
     min_temperature: [] float32, see `candidate`.
-    loss_at: T' -> [] loss of this step had its temperature been T'; None compares two
-      steps.
+    loss_at: T' -> [] loss of this step if its temperature had been T'; None: two steps
+      are compared.
   """
   chex.assert_rank([grad_norm, loss, *state], 0)
   proposed = candidate(
@@ -119,7 +120,7 @@ def step(
   )
   old, new = (loss, loss_at(proposed)) if loss_at else (state.loss, loss)
   probability = acceptance(loss=new, previous_loss=old, temperature=state.temperature)
-  # Uniform in [0, 1): probability 1 always accepts, 0 and NaN never do.
+  # Uniform in [0, 1): probability 1 always accepts, 0 and NaN never accept.
   accepted = jax.random.uniform(key) < probability
   taken = state.has_previous & accepted & jnp.isfinite(proposed)
   return Annealing(
