@@ -3,9 +3,10 @@
   python launch.py --config=configs/attacks.py:list
   python launch.py --config=configs/attacks.py:alie_0.2_krum
 
-ALIE and IPM with 10 to 40 % of all clients against the mean, the median, the trimmed
-mean and Krum, each of which is told how many attack. No paper has this setting. 10,000
-training images, Dirichlet(0.5), all clients in each of 20 rounds of 2 local epochs.
+ALIE and IPM by 10 to 40 % of all clients, against the mean, the median, the trimmed
+mean and Krum. Each rule knows how many clients attack. No paper has this setting:
+10,000 training images, Dirichlet(0.5), all clients in each of 20 rounds of 2 local
+epochs.
 """
 
 from configs import base

@@ -6,7 +6,7 @@
 MOON's own setting on CIFAR-10 (configs/moon_cvpr21.py, which is the column beta 0.5)
 with other partitions: Dirichlet with beta 0.05, 0.1, 0.3 and 5, and shards of two
 classes. The same seed gives the same partition, first weights and batches to every
-algorithm, so their runs are pairs. In `same_partition_...` run seeds share the
+algorithm, so their runs are pairs. In `same_partition_...` all seeds of a run share the
 partition of seed 0. docs/experiments.md says how the runs are read.
 """
 

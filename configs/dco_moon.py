@@ -3,20 +3,21 @@
   python launch.py --config=configs/dco_moon.py:list
   python launch.py --config=configs/dco_moon.py:fashion_mnist_dco_moon
 
-Its CNN, which represents an image by its logits, Dirichlet clients, 100 rounds;
-FedProx with mu = 0.001, MOON with mu = 1. Table 2's DCO-MOON is table 1's with mu =
-5. It describes a plain Dirichlet partition, so `partition.balance` is off. What the
-paper does not state is as in the MOON paper: 10 clients, Dirichlet(0.5), 10 local
-epochs, batches of 64, learning rate 0.01, tau = 0.5; unlike there images are not
-augmented and partial batches are kept. The 28x28 images have the same layers.
+The paper's CNN, which represents an image by its logits, Dirichlet clients, 100 rounds;
+FedProx with mu = 0.001, MOON with mu = 1. DCO-MOON in table 2 is that of table 1 with
+mu = 5. The paper describes a plain Dirichlet partition, so `partition.balance` is off.
+Settings that the paper does not state are those of the MOON paper: 10 clients,
+Dirichlet(0.5), 10 local epochs, batches of 64, learning rate 0.01, tau = 0.5; but
+images are not augmented and partial batches are kept. Images of 28x28 have the same
+layers.
 
-DCO-MOON multiplies each step by mu, up to 2 mu: with mu = 5 a rate of 0.01 diverges
-in its first round. Each mu has its rate: 0.01, the others', for 0.1 and 1, and for 5
-and 10 the one with which the first step is FedAvg's, 0.01 / (2 mu). With such a rate
-for every mu it would cancel, but for weight decay. theta, not reported, is 0.1
-(docs/algorithms.md), and swept for mu = 5. In the first round the coefficient is "a
-predefined value mu"; here mu_0 = 0, and `--config.dco_moon.initial=mu` is the other
-reading.
+DCO-MOON multiplies each step by mu, up to 2 mu: with mu = 5, a rate of 0.01 diverges
+in the first round. So each mu has its own rate: 0.01, as for the other algorithms, for
+0.1 and 1; for 5 and 10 the rate with which the first step is FedAvg's, 0.01 / (2 mu).
+(With such a rate for every mu, mu would cancel, but for weight decay.) The paper does
+not report theta; it is 0.1 (docs/algorithms.md), and swept for mu = 5. In the first
+round the paper's coefficient is "a predefined value mu"; here mu_0 = 0, and
+`--config.dco_moon.initial=mu` is the other reading.
 """
 
 from configs import base

@@ -2,8 +2,9 @@
 
   python launch.py
 
-Less than a minute on two CPU cores, above 0.90 test accuracy. No paper's setting; the
-partition is balanced as in MOON's code (`partition.balance`).
+It takes less than a minute on two CPU cores and reaches a test accuracy above 0.90. No
+paper has this setting; the partition is balanced as in MOON's code
+(`partition.balance`).
 """
 
 from configs import base

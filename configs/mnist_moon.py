@@ -3,9 +3,10 @@
   python launch.py --config=configs/mnist_moon.py
 
 The paper reports no result on this data set. The partition is balanced as in its
-public code (`partition.balance`); images are not augmented, and partial batches are
-kept, which it drops. Prepared data is read from --config.data.dir or $TFDS_DATA_DIR,
-else downloaded. Smoke test: add --config.num_rounds=2 --config.data.limit=1000.
+public code (`partition.balance`). Images are not augmented, and partial batches are
+kept, unlike in the paper. Prepared data are read from --config.data.dir or
+$TFDS_DATA_DIR, and downloaded if they are not there. Smoke test: add
+--config.num_rounds=2 --config.data.limit=1000.
 """
 
 from configs import base

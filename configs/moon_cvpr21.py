@@ -5,15 +5,15 @@
 
 10 clients, Dirichlet(0.5), 100 rounds of 10 local epochs, batches of 64, SGD with
 learning rate 0.01, momentum 0.9, weight decay 1e-5; random crops and flips, the last
-partial batch dropped; mu = 5. The partition is that of its public code: a client that
-holds its fair share gets no more (`partition.balance`). It redraws until each client
-has 10 examples, here 64: one with less than a batch would drop all that it has, and is
-refused. SCAFFOLD's models are averaged by samples here, as that code does; its own
-paper averages uniformly (`--config.client_weight=uniform`). SOLO trains for 300 local
-epochs, here in one round: momentum is never reset. CIFAR-100 is trained with ResNet-50,
-mu = 1.
-NIID-Bench (Li et al. 2022) has 50 rounds, keeps partial batches, and its network is
-without MOON's head; here the head is in.
+partial batch is dropped; mu = 5. The partition is that of MOON's public code: a client
+that holds its fair share gets no more (`partition.balance`). The code redraws until
+each client has 10 examples; here it is 64, because a client with less than a batch
+would drop all its examples, which is refused. SCAFFOLD's models are averaged by
+samples, as in MOON's code; SCAFFOLD's own paper averages uniformly
+(`--config.client_weight=uniform`). SOLO trains for 300 local epochs in one round, so
+its momentum is never reset. CIFAR-100 is trained with ResNet-50, mu = 1.
+NIID-Bench (Li et al. 2022) has 50 rounds and keeps partial batches. Its network has no
+head like MOON's; here it has one.
 """
 
 from configs import base

@@ -4,18 +4,18 @@
   python launch.py --config=configs/moonflower.py:sparse_0.05
 
 The PyTorch tutorial's CNN with a projection head, 10 clients, Dirichlet(0.5), 100
-rounds of 10 local epochs, mu = 5, learning rate 0.001; the sparse ones have 100
-clients, 250 rounds and learning rate 0.01. Reported: mean +- standard deviation of 3
-runs. Of the mu sweep there is a figure alone, whose caption speaks of training
-accuracy (`train_accuracy` of metrics.jsonl). Momentum, weight decay and batch size,
-not stated, are the MOON paper's; unlike there images are not augmented and partial
-batches are kept.
+rounds of 10 local epochs, mu = 5, learning rate 0.001. The `sparse_` experiments have
+100 clients, 250 rounds and learning rate 0.01. Reported values are the mean +- standard
+deviation of 3 runs. The sweep of mu is only a figure, whose caption speaks of training
+accuracy (`train_accuracy` of metrics.jsonl). The paper does not state momentum, weight
+decay and batch size; here they are those of the MOON paper, but images are not
+augmented and partial batches are kept.
 
-The paper describes a plain Dirichlet partition, so `partition.balance` is off:
-without the cap of MOON's code the largest of 10 clients at beta = 0.1 holds 11,300 of
-50,000 examples in the mean (8,700 to 14,600 in eight of ten draws), with it 8,300
-(7,200 to 9,500). In its public code batches were not shuffled, on indices ordered by
-class; here they are.
+The paper describes a plain Dirichlet partition, so `partition.balance` is off. Without
+the cap of MOON's code the largest of 10 clients at beta = 0.1 holds 11,300 of 50,000
+examples on average (8,700 to 14,600 in eight of ten draws), with the cap 8,300 (7,200
+to 9,500). The paper's public code does not shuffle batches, and its indices are ordered
+by class; here batches are shuffled.
 """
 
 from configs import base
@@ -23,7 +23,7 @@ from moon_jax.config import Variant, choose
 
 
 def _pair(name: str, setting: str, reported: tuple[str, str], changes: dict):
-  """The two algorithms in one setting; (FedAvg's, MOON's) reported accuracy."""
+  """FedAvg and MOON in one setting; `reported` has FedAvg's accuracy and MOON's."""
   fedavg, moon = reported
   return {
     name: Variant(f'MOON, {setting}', moon, {'algorithm': 'moon', **changes}),
@@ -83,7 +83,7 @@ VARIANTS = {
   **_mu(1.0),
   **_mu(3.0),
   **_mu(7.0),
-  # Its search; 0.001 is the default.
+  # The paper's search; 0.001 is the default.
   **_pair(
     'rate_0.01',
     'learning rate 0.01',

@@ -4,12 +4,13 @@
   python launch.py --config=configs/review.py:scaffold
 
 All clients take part in each of 40 rounds, Dirichlet(0.5). The paper shows figures
-(accuracy and training loss against rounds) and finds MOON, FedAvg and FedProx alike,
-SCAFFOLD fastest early and highest, mu = 5 worse than 0.1. What it does not state is
-as in the MOON paper: its network, its balanced partition (`partition.balance`), 10
-local epochs, batches of 64, learning rate 0.01; FedProx has mu = 0.01. Unlike there
-images are not augmented and partial batches are kept. SCAFFOLD's models are averaged
-by samples; its own paper averages uniformly (`--config.client_weight=uniform`).
+(accuracy and training loss against rounds). It finds MOON, FedAvg and FedProx alike,
+SCAFFOLD fastest early and highest, and mu = 5 worse than 0.1. Settings that the paper
+does not state are those of the MOON paper: its network, its balanced partition
+(`partition.balance`), 10 local epochs, batches of 64, learning rate 0.01; FedProx has
+mu = 0.01. But images are not augmented and partial batches are kept. SCAFFOLD's models
+are averaged by samples; SCAFFOLD's own paper averages uniformly
+(`--config.client_weight=uniform`).
 """
 
 from configs import base

@@ -3,10 +3,10 @@
   python launch.py --config=configs/rivals.py:list
   python launch.py --config=configs/rivals.py:fedntd
 
-Each algorithm as its paper sets it, without tuning: a check that all run and that
-none is far off, not a ranking. No paper has this setting: Dirichlet(0.1), half of the
-clients in each of 20 rounds of 2 local epochs. A fifth of each client's examples tests
-it alone.
+Each algorithm has its paper's knobs, without tuning: this checks that all run and that
+none is far off; it is no ranking. No paper has this setting: Dirichlet(0.1), half of
+the clients in each of 20 rounds of 2 local epochs. A fifth of each client's examples
+only tests the client.
 """
 
 from configs import base

@@ -3,15 +3,15 @@
   python launch.py --config=configs/sa_moon.py:list
   python launch.py --config=configs/sa_moon.py:initial_temperature_1
 
-Its CNN-Transformer, SGD with learning rate 0.01 and momentum 0.9, weight decay 1e-5,
-batches of 64, 10 local epochs, 100 rounds; the annealing starts from T_0 = 1 with
-T_min = 0.001 and sigma = 0.005. What it does not state is as in the MOON paper: 10
-clients, Dirichlet(0.5), mu = 5. Table 2 was made "in the MOON codebase", so there is
-that code's balance, its crops and flips, and the last partial batch is dropped. Table 1
-was made on another platform, before the layers were revised, and differs for the same
-tau; here its rows are in table 2's setting. The "old and new solution" of the
-acceptance are successive steps here; `same_batch` takes the other reading, the batch
-of a step at T and at T'.
+The paper's CNN-Transformer, SGD with learning rate 0.01 and momentum 0.9, weight decay
+1e-5, batches of 64, 10 local epochs, 100 rounds; the annealing starts from T_0 = 1 with
+T_min = 0.001 and sigma = 0.005. Settings that the paper does not state are those of the
+MOON paper: 10 clients, Dirichlet(0.5), mu = 5. Table 2 was made "in the MOON codebase",
+so the partition is balanced, images are cropped and flipped, and the last partial batch
+is dropped, as in that code. Table 1 was made on another platform, before the layers
+were revised, and differs for the same tau; here its rows are in table 2's setting. The
+"old and new solution" of the acceptance are successive steps here; `same_batch` takes
+the other reading, the batch of a step at T and at T'.
 """
 
 from configs import base

@@ -1,11 +1,12 @@
-"""The catalog: every part declares itself here once. Imports no JAX.
+"""The catalog: every part is declared here once. It imports no JAX.
 
 parts       what an entry is: Part, Knob, bounds, Metric
 algorithms  the algorithms
+personal    the algorithms with personal models
 others      models, data sources, partitions, augmentations, optimizers, ...
 general     the knobs of every run
 registry    look-ups
-registering what users register beside these
+registering functions with which users register parts of their own
 """
 
 # ruff: noqa: F401

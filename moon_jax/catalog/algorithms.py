@@ -1,13 +1,13 @@
 """The algorithms: name, title, traits, knobs, metrics, and where the code is.
 
-Traits that others ask about:
-  several_clients  the training data is divided among clients
+Traits that rules and reports ask about:
+  several_clients  the training data are divided among clients
   served           the clients send to a server
-  weighted         what they send is averaged by `client_weight`
+  weighted         the server averages by `client_weight`
   decentralized    neighbours average, without a server
   contrastive      the loss compares with frozen networks
-  layered          is built from the network's layers, `network_layers`
-  moon             takes the knobs of MOON (any group's name is such a trait)
+  layered          `make` takes the network's layers, `network_layers`
+  moon             it has the knobs of MOON (the name of any group is such a trait)
 """
 
 from moon_jax.catalog.parts import (
@@ -63,7 +63,7 @@ _SA_MOON_KNOBS = {
 _DCO_MOON_KNOBS = {
   'mu': number(1.0, 'weight of both terms of the loss, and so of a step', at_least(0)),
   'tau': _TAU,
-  # About half of the clients stray by 0.1 with mu = 1: docs/algorithms.md.
+  # With mu = 1 about half of the clients stray by 0.1: docs/algorithms.md.
   'theta': number(0.1, 'relative deviation that counts as straying', above(0)),
   'normalise': switch(False, 'whether both weights are divided by mu, above 0 then'),
   'initial': word('plain', 'mu_0, the weight of the first round: 0, or mu', _FIRST),
@@ -132,7 +132,7 @@ _KRUM_KNOBS = {
 
 
 def _share(weight):
-  """What part of the training loss the weighted contrastive term is, in per cent."""
+  """The weighted contrastive term as a fraction of the training loss, in per cent."""
 
   def value(knobs, record):
     whole, term = record.get('train_loss'), record.get('contrastive_loss')
@@ -177,18 +177,18 @@ _DISTANCE = Metric('Consensus distance ||w_i - mean w||', 'norm, mean of clients
 _CONSENSUS = {'consensus_distance': _DISTANCE}
 
 
-# SCAFFOLD, MoFedSAM and FedNova divide by how far SGD comes in so many steps.
+# SCAFFOLD, MoFedSAM and FedNova divide by the length of the steps of SGD.
 _SGD = (
   Rule('optimizer.name', exactly('sgd'), 'algorithm'),
   Rule('optimizer.nesterov', exactly(False), 'algorithm'),
 )
-# The mean number of steps is of FedNova's proximal variant.
+# tau_eff=steps belongs to FedNova's proximal variant.
 _PROXIMAL = Rule('fednova.mu', above(0), 'fednova.tau_eff', 'steps')
 _DIVISIBLE = Rule('dco_moon.mu', above(0), 'dco_moon.normalise', True)
 
 
 def _cooling(valid):
-  """The lowest temperature is not above the first."""
+  """The complaint if the lowest temperature is above the first."""
   start, low = valid['sa_moon.initial_temperature'], valid['sa_moon.min_temperature']
   if low > start:
     yield (
@@ -198,7 +198,7 @@ def _cooling(valid):
 
 
 def _outnumbered(valid):
-  """Krum is proven for 2 f + 2 < n of the n clients of a round."""
+  """The complaint unless 2 f + 2 < n, for which Krum is proven, with n in a round."""
   byzantine = valid['krum.num_byzantine']
   cohort = max(1, int(valid['num_clients'] * valid['participation'] + 0.5))
   if valid['stragglers.send'] == 'nothing':

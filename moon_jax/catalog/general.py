@@ -1,4 +1,4 @@
-"""The knobs of every run; those of one algorithm or model stand with it."""
+"""The knobs of every run; the knobs of one algorithm or model stand in its entry."""
 
 from moon_jax.catalog.parts import (
   AUTO_OR_COUNT,
@@ -17,7 +17,7 @@ from moon_jax.catalog.parts import (
   word,
 )
 
-# What a knob needs: (kind of part, trait), all of them.
+# What a knob needs: pairs (kind of part, trait); the chosen parts must have all.
 _SEVERAL = (('algorithm', 'several_clients'),)
 _SERVED = (('algorithm', 'served'),)
 _WEIGHTED, _PEERS = (('algorithm', 'weighted'),), (('algorithm', 'decentralized'),)
@@ -41,7 +41,7 @@ _SCALED, _NOISY, _INNER = (
   (*_SERVED, ('attack', name)) for name in ('sign_flip', 'gaussian', 'ipm')
 )
 _RING, _RANDOM = (*_PEERS, ('topology', 'ring')), (*_PEERS, ('topology', 'erdos_renyi'))
-# A resumed run may have another value: it is the same experiment.
+# A resumed run may have another value, because it is still the same experiment.
 _FREE = {'may_change': True}
 
 _EVEN = Bound('even, at least 2', lambda value: value >= 2 and value % 2 == 0)
@@ -49,7 +49,7 @@ _BELOW_ONE, _UNIT, _POSITIVE = between(0, 1, '[)'), between(0, 1), between(0, 1,
 _FRACTION = Bound('a fraction of the clients in (0, 1], not a count', _POSITIVE.holds)
 _SIZE = at_least(0)
 _SHARE = Bound('a share of the examples in [0, 1)', _BELOW_ONE.holds)
-# 1 averages; FedAdam and FedYogi move every weight by up to the rate in a round.
+# 1 averages; FedAdam and FedYogi move each weight by up to the rate in a round.
 _SERVER_RATE = Auto('server_optimizer.name', {'sgd': 1.0, 'adam': 0.01, 'yogi': 0.01})
 _WEIGHTS, _STATISTICS = one_of('samples', 'uniform'), one_of('averaged', 'local')
 _FEWEST = (at_least(0), INT32)
@@ -112,7 +112,7 @@ KNOBS = {
   'data.name': word(
     '', 'name of a set in TFDS or torchvision, e.g. cifar10', (), _NAMED, required=True
   ),
-  # What it holds is compared itself.
+  # The content of the folder is compared itself.
   'data.dir': word(
     '', "folder of TFDS; '' is $TFDS_DATA_DIR or the default", (), _TFDS, **_FREE
   ),
@@ -156,7 +156,7 @@ KNOBS = {
   'partition.min_size': counted(
     10, 'fewest examples of a client; natural leaves out smaller ones', _SEVERAL
   ),
-  # Unresolved, 'auto' is the same in runs of all seeds.
+  # 'auto' stays, so that runs with different seeds have the same value.
   'partition.seed': knob(
     int, 'auto', "seed of the partition; auto: the run's seed", SEED, _DEALT, auto=True
   ),

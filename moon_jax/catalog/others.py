@@ -1,19 +1,19 @@
 """Models, data sources, partitions, augmentations, optimizers, schedules, topologies,
 availabilities, attacks.
 
-Traits that others ask about:
-  files          of a data source: it takes `data.path`
-  pair           of a data source: it takes `data.test_path`, too
-  ids            of a data source: it takes `data.client`
-  features       of a data source: it takes `data.image` and `data.label`
-  named          of a data source: it takes `data.name`
-  dealt          of a partition: it deals the examples to `num_clients`
-  normalized     of a model: it has batch normalisation
-  convolutional  of a model: it takes `convolution`, the form of its convolutions
-  beta           of a partition: it takes `partition.beta`
-  attacking      of an attack: some clients attack, `attack.fraction` of them
-  sending        of an attack: another model is sent than was trained
-  decaying       of a schedule: it takes `optimizer.decay` and `.decay_every`
+Traits that rules and reports ask about:
+  files          data source that takes `data.path`
+  pair           data source that also takes `data.test_path`
+  ids            data source that takes `data.client`
+  features       data source that takes `data.image` and `data.label`
+  named          data source that takes `data.name`
+  dealt          partition that deals the examples to `num_clients`
+  normalized     model with batch normalisation
+  convolutional  model whose `make` takes `convolution`, the form of its convolutions
+  beta           partition that takes `partition.beta`
+  attacking      attack by the fraction `attack.fraction` of the clients
+  sending        attack whose clients send another model than they trained
+  decaying       schedule that takes `optimizer.decay` and `.decay_every`
 """
 
 import functools
@@ -68,7 +68,7 @@ _RESNET_KNOBS = _CNN_KNOBS | {
 
 
 def _headless(group, knobs):
-  """Without a head it has no widths."""
+  """The rule that a model without a head takes no widths of a head."""
   return [
     Rule(f'{group}.{name}', exactly(knobs[name].default), f'{group}.head', 'none')
     for name in ('head_width', 'representation')
@@ -82,7 +82,7 @@ _resnet = rules(*_headless('resnet', _RESNET_KNOBS), _GROUPED)
 
 
 def _crowded(valid):
-  """A client of a ring has fewer neighbours than there are others."""
+  """The complaint if a client of a ring has as many neighbours as there are clients."""
   degree, num_clients = valid['topology.degree'], valid['num_clients']
   if degree >= num_clients:
     yield (
@@ -96,7 +96,7 @@ def _part(kind, name, where, title, *traits, **more):
 
 
 def _plain(kind, module, **titles):
-  """Parts without knobs and traits, each made by the function of its name."""
+  """Parts without knobs and traits, each made by the function with its name."""
   return (_part(kind, name, f'{module}:{name}', titles[name]) for name in titles)
 
 

@@ -1,4 +1,4 @@
-"""What an entry of the catalog is: a part, its knobs and bounds, its metrics."""
+"""The types of the catalog's entries: a part, its knobs and bounds, its metrics."""
 
 import contextlib
 import functools
@@ -28,11 +28,11 @@ class Bound(NamedTuple):
 
 
 class Auto(NamedTuple):
-  """The knob may also be 'auto'.
+  """What 'auto' stands for, if the knob may be 'auto'.
 
   Attributes:
-    decider: the knob that decides what 'auto' stands for.
-    values: its value -> what it stands for.
+    decider: name of the knob that decides what 'auto' stands for.
+    values: value of that knob -> what 'auto' stands for.
   """
 
   decider: str
@@ -87,14 +87,14 @@ class Knob(NamedTuple):
 
   Attributes:
     kind: float, int, bool or str.
-    default: its value if nobody sets it, as where there was no such knob yet.
+    default: its value if the user does not set it, and in a run from before the knob.
     meaning: noun phrase with its unit, for `--help`.
-    bounds: all hold of a valid value.
+    bounds: bounds that a valid value satisfies, all of them.
     needs: (kind of part, trait): the knob is used if the chosen parts have these.
-    required: whether '' is no value where the knob is used.
+    required: whether '' is invalid where the knob is used.
     may_change: whether a resumed run may have another value: it is the same experiment.
-    auto: what 'auto' stands for; True if what takes the knob decides that, and it stays
-      'auto'; None if it is no value.
+    auto: what 'auto' stands for; True: the part that uses the knob decides, and 'auto'
+      stays; None: 'auto' is invalid.
   """
 
   kind: type
@@ -121,12 +121,12 @@ def knob(
     kind: float, int, bool or str.
     default: a value of that kind within the bound.
     meaning: a noun phrase with its unit, for `--help`.
-    bound: one or several of `at_least`, `above`, `between`, `one_of`; a number has one.
+    bound: one or several of `at_least`, `above`, `between`, `one_of`; numbers need one.
     needs: see Knob.
     **more: further fields of a Knob.
 
   Raises:
-    UsageError: the kind is another, the default is no such value, or there is no bound.
+    UsageError: another kind, a default that is not valid, or no bound.
   """
   bounds = bound if type(bound) is tuple else (bound,)  # a Bound is a tuple itself
   if kind not in (float, int, bool, str):
@@ -157,10 +157,10 @@ class Rule(NamedTuple):
   """A knob's value must satisfy a bound, if another knob has some value.
 
   Attributes:
-    knob: dotted name.
-    bound: of its value.
+    knob: dotted name of the knob.
+    bound: bound of its value.
     other: dotted name of the other knob.
-    value: of this one; None is any.
+    value: value of the other knob for which the bound holds; None: every value.
   """
 
   knob: str
@@ -170,7 +170,7 @@ class Rule(NamedTuple):
 
 
 def rules(*rules: Rule) -> Callable[[Mapping[str, Any]], Iterator[str]]:
-  """A `check` of a Part: whatever breaks one of the rules is told."""
+  """The `check` of a Part that complains of every broken rule."""
 
   def check(valid):
     for name, bound, other, value in rules:
@@ -201,21 +201,21 @@ class Metric(NamedTuple):
 
 
 class Part(NamedTuple):
-  """An algorithm, a model, a data source, ...: all that the rest needs to know of it.
+  """An algorithm, a model, a data source, ...: all that other modules know of it.
 
   Attributes:
     kind: a key of KINDS.
     name: the value of the kind's selecting knob.
-    make: 'module:function', imported when used, or the function itself; None of a part
-      of which only a run directory tells.
-    title: for people.
-    traits: what rules and reports ask about; its name and group are traits too.
-    knobs: name -> Knob, of the group of its own.
-    group: of its knobs; '' is its name.
-    metrics: column -> Metric, beside those that every run has.
-    check: valid values, dotted name -> value -> problems, one line each. What asks for
-      a knob whose value is wrong is passed over: that mistake is told already.
-    registered: file name and SHA-256 of the source of what was registered from outside.
+    make: 'module:function', imported when used, or the function itself; None for a part
+      that is known only from a run directory.
+    title: name for people.
+    traits: words that rules and reports ask for; its name and group are traits too.
+    knobs: name -> Knob, of the part's own group.
+    group: name of this group; '': the part's name.
+    metrics: column -> Metric, beside the columns of every run.
+    check: (valid values, dotted name -> value) -> problems, one line each. A check that
+      reads a knob with an invalid value is skipped: that mistake is reported already.
+    registered: of a registered part, name and SHA-256 of its source file.
   """
 
   kind: str
@@ -235,14 +235,14 @@ class Part(NamedTuple):
 
   @property
   def function(self) -> Callable:
-    """What builds it."""
+    """The function that builds the part."""
     return _imported(self.make) if isinstance(self.make, str) else self.make
 
   def build(self, returns: type | tuple[type, ...], *given: Any, **more: Any) -> Any:
-    """What its function returns, which is one of these types.
+    """Calls the function; its result has one of these types.
 
     Raises:
-      UsageError: of a registered part: its function fails, or returns another thing.
+      UsageError: the function of a registered part fails, or returns another type.
     """
     with blamed(self):
       made = self.function(*given, **more)
@@ -254,10 +254,10 @@ class Part(NamedTuple):
 
 @contextlib.contextmanager
 def blamed(*parts: Part) -> Iterator[None]:
-  """Makes an error one line that names those of the parts that are registered, if any.
+  """Turns an error into one line that names the registered ones of the parts, if any.
 
   Raises:
-    UsageError: with the line of their file, if one of their functions has failed.
+    UsageError: a function of a registered part failed; the line of its file is named.
   """
   try:
     yield
@@ -296,5 +296,5 @@ KINDS = {
   'attack': 'attack.name',
 }
 
-# The smallest and the largest positive float32, which the device computes in.
+# The smallest and largest positive float32: the device computes in float32.
 FLOAT32 = (2.0**-126, math.ldexp(1 - 2.0**-24, 128))

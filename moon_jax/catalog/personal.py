@@ -1,6 +1,6 @@
-"""The algorithms whose clients have models of their own beside, or instead of, one.
+"""The algorithms whose clients have personal models, beside or instead of a global one.
 
-The knobs, the metrics and the traits are as in `algorithms`.
+Knobs, metrics and traits are as in `algorithms`.
 """
 
 from moon_jax.catalog.parts import (
@@ -43,7 +43,7 @@ _PERSONAL = {
 }
 
 
-# What a client's own model has of batch normalisation is the client's anyway.
+# A client's personal model keeps its batch normalisation in any case.
 _averaged = rules(Rule('batch_norm', exactly('averaged'), 'algorithm'))
 
 

@@ -1,8 +1,8 @@
-"""Parts of a user's own: what the functions that make them are given and return.
+"""Functions that register parts of a user's own.
 
-A config file or a program calls these before it builds a configuration. The knobs of a
-part stand in the group of its name: `--config.fedcm.alpha=`. A name that is taken and a
-knob without a bound raise a UsageError; a function that cannot be called with its knobs
+A config file or a program calls them before it builds a configuration. The knobs of a
+part are in the group with its name: `--config.fedcm.alpha=`. A taken name or a knob
+without a bound raises a UsageError; a function that cannot be called with its knobs
 raises one when the part is used.
 """
 
@@ -25,9 +25,9 @@ def register_algorithm(name: str, make: Callable, **more: Any) -> None:
 
   - title: its name in reports; `name` if left out.
   - knobs: name -> moon_jax.knob(...).
-  - traits: 'several_clients', 'served' (they send to a server), 'weighted' (what they
-    send is averaged by `client_weight`), 'contrastive' (it has frozen networks); the
-    first three if left out.
+  - traits: 'several_clients'; 'served' (the clients send to a server); 'weighted' (the
+    server averages by `client_weight`); 'contrastive' (the loss compares with frozen
+    networks). If left out, the first three.
   - metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
   - check: (valid values, dotted name -> value) -> complaints, one line each.
   """
@@ -55,9 +55,9 @@ def register_data(name: str, make: Callable, **more: Any) -> None:
   Args:
     name: small letters, digits and _.
     make: its knobs, by name -> (train_x, train_y, test_x, test_y): images uint8
-      [M, H, W] or [M, H, W, C], labels integers [M] from 0 without gaps; and if the
-      data name their users, train_client and test_client [M] behind, integers or text,
-      either of which may be None.
+      [M, H, W] or [M, H, W, C], labels integers [M] from 0 without gaps. If the data
+      name their users, train_client and test_client [M] follow, integers or text;
+      either may be None.
     **more: title, knobs as in `register_algorithm`.
   """
   register('data', name, make, **more)
@@ -89,20 +89,20 @@ def register_augmentation(name: str, make: Callable, **more: Any) -> None:
 
 
 def register_callback(callback: Any) -> None:
-  """Adds a callback to the runs of a config file, which calls this.
+  """Adds a callback to the runs of the config file that calls this.
 
   Args:
-    callback: a class of `moon_jax.Callback`, of which each run makes its own, or a
-      function of a round; see `moon_jax.run`.
+    callback: a subclass of `moon_jax.Callback`, of which each run makes an instance, or
+      a function of a round; see `moon_jax.run`.
   """
   _CALLBACKS[getattr(callback, '__qualname__', repr(callback))] = callback
 
 
 def callbacks() -> list[Any]:
-  """Those of the config file that was loaded last."""
+  """The callbacks of the config file that was loaded last."""
   return [*_CALLBACKS.values()]
 
 
 def forget_callbacks() -> None:
-  """Forgets them, before another config file is loaded."""
+  """Forgets the callbacks, before another config file is loaded."""
   _CALLBACKS.clear()

@@ -1,4 +1,4 @@
-"""Which parts there are: those of the package, and what users register beside them."""
+"""The parts that exist: the package's, and those that users register."""
 
 import contextlib
 import functools
@@ -60,7 +60,7 @@ def every_knob() -> Mapping[str, Knob]:
 
 
 def chosen(kind: str, flat: Mapping[str, Any]) -> Part | None:
-  """The part that a configuration, dotted name -> value, selects; None if unknown."""
+  """The part that a configuration (dotted name -> value) selects; None if unknown."""
   return _parts.get((kind, flat.get(KINDS[kind])))
 
 
@@ -77,7 +77,7 @@ def used(name: str, flat: Mapping[str, Any]) -> bool:
 
 
 def options(kind: str, flat: Mapping[str, Any]) -> dict[str, Any]:
-  """What the chosen part is called with: the knobs that need it, without group."""
+  """The arguments of the chosen part: the knobs that need it, without their group."""
   one = chosen(kind, flat)
   return {
     name.rpartition('.')[2]: flat[name]
@@ -97,11 +97,11 @@ def register(
   traits: Iterable[str] = (),
   **more: Any,
 ) -> None:
-  """Adds a part, with `more` of its fields; once more from the same file replaces it.
+  """Adds a part, with `more` of its fields; the same file may replace its own part.
 
   Raises:
-    UsageError: the name is taken or no name, a knob is none, a trait is unknown, or it
-      is no function.
+    UsageError: the name is taken or invalid, a knob is not declared, a trait is
+      unknown, or `make` is no function.
   """
   knobs, traits = dict(knobs or {}), frozenset(traits)
   try:
@@ -119,7 +119,7 @@ def register(
 
 
 def _require_free(key: tuple[str, str], origin: str, *, has_knobs: bool) -> None:
-  """Raises UsageError unless a part of that origin may have the name."""
+  """Raises UsageError unless a part from that origin may have the name."""
   before, name = _parts.get(key), key[1]
   if not re.fullmatch('[a-z][a-z0-9_]*', name):
     raise UsageError('a name has small letters, digits and _, a letter first')
@@ -143,17 +143,17 @@ def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> N
 
 
 def _source(make: Callable) -> dict[str, str]:
-  """Where a part's code stands: `origin`, `file` and the `sha256` of what it holds.
+  """The code of a part: `origin`, `file` and the `sha256` of the file.
 
   Raises:
-    UsageError: it is no function, or one without a source.
+    UsageError: it is no function, or a function without a source file.
   """
   if not callable(make):
     raise UsageError(f'{make!r} is no function')
-  code = getattr(make, 'func', make)  # a partial's function
+  code = getattr(make, 'func', make)  # the function of a partial
   own = inspect.isclass(code) and [f for f in vars(code).values() if callable(f)]
   if own:
-    code = inspect.unwrap(own[0])  # what knows its source in a notebook too
+    code = inspect.unwrap(own[0])  # a method knows its source, also in a notebook
   try:
     path = pathlib.Path(inspect.getsourcefile(code) or '')
     whole = path.read_bytes() if path.is_file() else inspect.getsource(code).encode()
@@ -173,7 +173,7 @@ def registered(flat: Mapping[str, Any]) -> list[Part]:
 
 
 def describe(one: Part) -> dict[str, Any]:
-  """A registered part as config.json tells of it; `told_of` reads it."""
+  """The description of a registered part for config.json; `told_of` reads it."""
   return {
     **{field: getattr(one, field) for field in ('kind', 'name', 'title')},
     **{field: one.registered[field] for field in ('file', 'sha256')},
@@ -185,10 +185,12 @@ def describe(one: Part) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def told_of(descriptions: Iterable[Mapping[str, Any]]) -> Iterator[None]:
-  """Within it there are a run directory's parts too, without code if not registered.
+  """Adds the parts that a run directory describes, as long as the context lasts.
+
+  A part that is not registered has no code.
 
   Raises:
-    UsageError: one of them could not be registered, for it would change other parts.
+    UsageError: a part cannot be registered, because it would change other parts.
   """
   before = dict(_parts)
   try:
@@ -206,7 +208,7 @@ def _add(description: Mapping[str, Any]) -> None:
   if (kind, name) in _parts and _parts[kind, name].registered:
     return
   knobs = {
-    # 'auto' is of any kind: another name than these is what the default is.
+    # The kind is named, because a default of 'auto' does not tell it.
     key: Knob(_KINDS.get(kind, type(default)), default, meaning)
     for key, (kind, default, meaning) in description['knobs'].items()
   }

@@ -1,7 +1,7 @@
-"""The validity of a configuration: typed, bounded, every mistake told at once.
+"""Configurations: typed and bounded; every mistake is reported at once.
 
-Imports nothing heavy, so that a typo is answered before JAX loads. The knobs themselves
-stand in `moon_jax.catalog`.
+This package imports nothing heavy, so that a typo is answered before JAX loads. The
+knobs themselves are in `moon_jax.catalog`.
 
   trees        configurations as trees, as flat mappings, and as the page of knobs
   validation   what is wrong with a configuration, and what may change when it resumes

@@ -3,20 +3,20 @@
   python launch.py [--config=FILE[:VARIANT]] [--workdir=DIR] [--config.KNOB=VALUE ...]
 
   --config=FILE   a Python file with get_config(); default configs/digits_moon.py
-                  FILE:VARIANT is one of its experiments, FILE:list prints them.
-  --workdir=DIR   the run directory; default runs/<config>-<algorithm>-s<seed>, with
-                  the variant, if there is one, in place of its algorithm, and with
-                  each knob of the command line that makes it another experiment:
+                  FILE:VARIANT is one of its experiments; FILE:list prints them.
+  --workdir=DIR   the run directory; default runs/<config>-<algorithm>-s<seed>. A
+                  variant, if there is one, replaces the algorithm, and each knob of
+                  the command line that makes it another experiment is added:
                   runs/digits_moon-moon-moon.mu=5.0-s0.
                   The same command again resumes the run that is there.
-  --flagfile=F    further flags, one a line.
+  --flagfile=F    a file of further flags, one on each line.
 
 A config file changes some of the values below. Example:
 
   python launch.py --config.algorithm=fedavg --config.seed=1 --workdir=runs/mine
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
-75 SIGTERM or SIGHUP, 130 Ctrl-C; after the last two the same command goes on.
+75 SIGTERM or SIGHUP, 130 Ctrl-C; after 75 and 130 the same command continues the run.
 """
 
 import contextlib
@@ -36,16 +36,16 @@ from moon_jax import config as config_lib
 from moon_jax.core.errors import UsageError, did_you_mean
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
-_LONGEST = 180  # bytes of a folder's name, before a digest
+_LONGEST = 180  # bytes of the name of a folder, before a digest
 _OTHERS = ('--workdir', '--flagfile')  # flags beside --config
 
 
 class Request(NamedTuple):
-  """What is to be run, and where.
+  """An experiment, and its run directory.
 
   Attributes:
     config: the experiment.
-    workdir: where its records go.
+    workdir: the run directory.
     command: the command line that repeats (and resumes) it.
     changed: dotted name -> value of the knobs in use that differ from configs/base.py.
   """
@@ -65,7 +65,7 @@ def request(config: config_lib.Config, workdir: pathlib.Path, command: str) -> R
 
 
 def fingerprint(request: Request) -> dict[str, Any]:
-  """What has to be alike in all processes of a run; it is JSON."""
+  """What must be equal in all processes of a run; it is JSON."""
   knobs = config_lib.flatten(config_lib.ordered(request.config))
   parts = [catalog.describe(one) for one in catalog.registered(knobs)]
   return {
@@ -78,10 +78,10 @@ def fingerprint(request: Request) -> dict[str, Any]:
 
 
 def answer(argv: list[str]) -> str | None:
-  """The text that the words ask for instead of a run, if they do: help, a list.
+  """The text that the words ask for instead of a run, such as help or a list, or None.
 
   Raises:
-    ConfigError: the list is of a file that has none.
+    ConfigError: a list is asked for, and the file has no variants.
   """
   choice = _read_flags(argv)[0].config
   path, _, variant = choice.rpartition(':')
@@ -93,7 +93,7 @@ def answer(argv: list[str]) -> str | None:
 
 
 def _help_text() -> str:
-  """The usage, which stands above, and every knob of the catalog."""
+  """The usage, which is this module's docstring, and every knob of the catalog."""
   algorithms = textwrap.fill(f'Algorithms: {", ".join(catalog.names("algorithm"))}', 88)
   knobs = f'Knobs, with the values of configs/base.py:\n\n{config_lib.knob_table()}'
   return f'{__doc__}\n{algorithms}\n\n{knobs}'
@@ -114,7 +114,7 @@ def parse(argv: list[str]) -> Request:
   values, words, problems = _read_flags(argv)
   settings = config = workdir = None
   with _noted(problems):
-    settings = config_lib.load(values.config)  # first: it may register parts
+    settings = config_lib.load(values.config)  # first, because it may register parts
   overrides, more = _read_overrides(words)
   problems += more
   with _noted(problems):
@@ -140,7 +140,7 @@ def _noted(problems: list[str]) -> Iterator[None]:
 
 
 def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str], list[str]]:
-  """--config and --workdir by absl, the words that are left, and complaints."""
+  """--config and --workdir, read by absl; the other words; and complaints."""
   values = flags.FlagValues()
   flags.DEFINE_string('config', DEFAULT_CONFIG, 'config file', flag_values=values)
   flags.DEFINE_string('workdir', None, 'run directory', flag_values=values)
@@ -150,18 +150,18 @@ def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str], list[str]
     problem = str(error).removeprefix('ERROR:: ')
     raise config_lib.ConfigError([f'{problem}.']) from None
   rest, problems = _parsed(values, words)
-  # Of two words absl takes the second for the value, whatever it is.
+  # absl takes the second of two words for the value, whatever it is.
   if values.workdir is not None and values.workdir[:1] in ('', '-'):
     problems.append('--workdir needs a value.')
   return values, rest, problems
 
 
 def _parsed(values: flags.FlagValues, words: list[str]) -> tuple[list[str], list[str]]:
-  """Sets the flags; returns the words that are none of them, and complaints."""
+  """Sets the flags; returns the words that are no flags, and complaints."""
   try:
     return values(['launch.py', *words], known_only=True)[1:], []
   except flags.Error:
-    # All that it refuses here: a flag at the end, without its value.
+    # absl refuses only this here: a flag at the end, without its value.
     problem = f'--{words[-1].lstrip("-")} needs a value.'
     return values(['launch.py', *words[:-1]], known_only=True)[1:], [problem]
 
@@ -169,7 +169,7 @@ def _parsed(values: flags.FlagValues, words: list[str]) -> tuple[list[str], list
 def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
   """['--config.seed=1', 'x'] -> {'seed': '1'} and a complaint about 'x'.
 
-  Every knob is a word here: `config.validate` tells all mistakes of their values.
+  Values stay words: `config.validate` reports all mistakes in them.
   """
   knobs, values = catalog.every_knob(), flags.FlagValues()
   for name in knobs:
@@ -191,15 +191,15 @@ _DEFINE |= {int: flags.DEFINE_integer, bool: flags.DEFINE_boolean}
 def read_flags(
   argv: Sequence[str], kinds: Mapping[str, type], *, known_only: bool = False
 ) -> tuple[list[str], flags.FlagValues]:
-  """Reads the command line of another program than launch.py.
+  """Reads the command line of a program other than launch.py.
 
   Args:
     argv: the words after the program's name.
     kinds: flag -> str, int, bool, or list if it may be given several times.
-    known_only: whether unknown flags are among the words, and no mistake.
+    known_only: whether unknown flags are returned among the words, and are no mistake.
 
   Returns:
-    The words that are no flags, and the values; None, False or [] if not given.
+    The words that are no flags, and the values; None, False or [] for a flag not given.
 
   Raises:
     UsageError: a flag is unknown, or lacks its value.
@@ -216,7 +216,7 @@ def read_flags(
 
 
 def stray(word: str, *flags: str) -> str:
-  """The complaint about a word that is nothing, or a flag that there is not."""
+  """The complaint about a word that has no meaning, or about an unknown flag."""
   kind = 'an unknown flag' if word.startswith('-') else 'a stray word'
   flags += ('--config', *(f'--config.{name}' for name in catalog.every_knob()))
   is_file = kind == 'a stray word' and re.search(r'\.py(:|$)', word)
@@ -226,7 +226,7 @@ def stray(word: str, *flags: str) -> str:
 
 
 def name_of(variant: str | None, change: Mapping[str, Any]) -> str:
-  """'moon-moon.mu=5-seed=0': what tells a run from the others, for a file system."""
+  """'moon-moon.mu=5-seed=0': the name of one run among others, for a file system."""
   told = [f'{name}={value}' for name, value in change.items() if name != 'algorithm']
   parts = filter(None, [variant, change.get('algorithm'), *told])
   name = re.sub(r'[^\w.=+-]+', '_', '-'.join(parts)) or 'run'
@@ -237,13 +237,13 @@ def name_of(variant: str | None, change: Mapping[str, Any]) -> str:
 
 
 def _run_directory(choice, settings, config, given):
-  """runs/<config>-<algorithm>-<changes>-s<seed>; a variant stands for its algorithm.
+  """runs/<config>-<algorithm>-<changes>-s<seed>; a variant replaces its algorithm.
 
   Args:
     choice: FILE or FILE:VARIANT.
-    settings: dotted knob -> value, of the config file.
+    settings: dotted knob -> value, from the config file.
     config: the experiment.
-    given: dotted knob -> value, of the command line.
+    given: dotted knob -> value, from the command line.
   """
   path, variant = config_lib.split(choice)
   flat = config_lib.flatten(config)

@@ -1,4 +1,4 @@
-"""What a config file says: FILE, or FILE:VARIANT for one of its experiments."""
+"""Loads config files: FILE, or FILE:VARIANT for one of its experiments."""
 
 import os
 import pathlib
@@ -20,12 +20,12 @@ LIST = 'list'
 
 
 class Variant(NamedTuple):
-  """One experiment of a config file, called by `--config=FILE:NAME`.
+  """One experiment of a config file, chosen by `--config=FILE:NAME`.
 
   Attributes:
-    setting: what is run, in a few words.
+    setting: the setting, in a few words.
     reported: the paper's figure, top-1 test accuracy in per cent; '' if it has none.
-    changes: dotted knob -> its value, where it differs from the file's common setting.
+    changes: dotted knob -> value, where it differs from the file's common setting.
   """
 
   setting: str
@@ -108,7 +108,7 @@ def expand(path: str) -> pathlib.Path:
 def _find(path: str) -> pathlib.Path | None:
   """The file, also when called from another folder; None if there is none."""
   file = expand(path)
-  # Not Path.is_file: it raises if the name is too long.
+  # Not Path.is_file, which raises if the name is too long.
   return next((f for f in (file, ROOT / file) if os.path.isfile(f)), None)
 
 
@@ -120,18 +120,18 @@ def _module(path: str) -> ModuleType:
   module = ModuleType(f'config_{file.stem}')
   module.__file__ = str(file)
   catalog.forget_callbacks()
-  sys.modules[module.__name__] = module  # as a class of it expects
-  # Not imported: that would leave a __pycache__ beside the user's file, and mistake an
-  # edit within a second, of the same length, for the file as it was.
+  sys.modules[module.__name__] = module  # a class in it expects this
+  # Not imported: that would leave a __pycache__ beside the user's file, and would not
+  # see an edit of the same length within a second.
   _run(path, lambda: exec(compile(file.read_bytes(), file, 'exec'), vars(module)))
   return module
 
 
 def _run(path: str, code: Callable[[], Any]) -> Any:
-  """What the file's own code returns.
+  """Calls code of the config file; returns its result.
 
   Raises:
-    ConfigError: it raises something.
+    ConfigError: the code raises an error.
   """
   try:
     return code()

@@ -8,13 +8,13 @@ import ml_collections
 
 from moon_jax import catalog
 
-# A valid configuration: attributes by group and name, unchangeable.
+# A valid configuration: attributes by group and name; it cannot be changed.
 Config = ml_collections.FrozenConfigDict
 _WIDTH = 86
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """{'moon': {'mu': 1.0}} -> {'moon.mu': 1.0}; of a Config too."""
+  """{'moon': {'mu': 1.0}} -> {'moon.mu': 1.0}; also for a Config."""
   flat = {}
   for key, value in tree.items():
     if isinstance(value, Mapping | ml_collections.ConfigDict):
@@ -39,7 +39,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 def defaults() -> ml_collections.ConfigDict:
   """A configuration with the default of every knob."""
   values = nest({name: knob.default for name, knob in catalog.every_knob().items()})
-  # Of values of another type the one check of all knobs tells.
+  # `validate` reports values of another type.
   return ml_collections.ConfigDict(values, type_safe=False)
 
 

@@ -1,7 +1,7 @@
-"""The one check of a configuration: every mistake is told at once.
+"""Checks a configuration: every mistake is reported at once.
 
-Is each value valid, which knobs go together, and which may change when a run is
-resumed?
+It answers: Is each value valid? Which knobs go together? Which knobs may change when a
+run is resumed?
 """
 
 import math
@@ -14,7 +14,7 @@ from moon_jax import catalog
 from moon_jax.config.trees import Config, flatten, nest
 from moon_jax.core.errors import UsageError, did_you_mean
 
-# As README.md writes them, and as Python and --help do.
+# Spellings of booleans: those of README.md, of Python and of --help.
 _BOOLS = {'true': True, 'false': False, 'True': True, 'False': False}
 
 _KIND = {bool: 'true or false', int: 'a whole number', float: 'a number', str: 'a word'}
@@ -61,11 +61,11 @@ def convert(name: str, value: Any) -> Any:
   """Checks one value against its knob's type and bounds.
 
   Raises:
-    ConfigError: with the one line that says what is wanted.
+    ConfigError: its one line says what is wanted.
   """
   knob = catalog.every_knob()[name]
   if hasattr(value, 'item') and not getattr(value, 'shape', None):
-    value = value.item()  # numpy's numbers, as of a sweep over np.arange
+    value = value.item()  # a number of numpy, such as from a sweep over np.arange
   if knob.auto and value == 'auto':
     return value
   if wanted := _other_type(knob, value):
@@ -101,10 +101,10 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   """Checks a configuration.
 
   Args:
-    values: of knobs, nested or by dotted name, e.g. a ConfigDict from configs/; the
-      others have their defaults.
-    given: dotted names set by the user; one that the chosen algorithm, model, data or
-      partition does not use is a mistake.
+    values: values of knobs, nested or by dotted name, e.g. a ConfigDict from configs/;
+      knobs that are left out have their defaults.
+    given: dotted names set by the user. A knob that is given, but that the chosen parts
+      do not use, is a mistake.
 
   Returns:
     The valid configuration, with a number for each number that was 'auto'.
@@ -124,7 +124,7 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   problems += _conflicts(valid, [name for name in given if name in knobs])
   if problems:
     raise ConfigError(problems)
-  # Of what users registered a run has only what it uses.
+  # A run has only the registered parts that it uses.
   mine = catalog.of_registered
   valid = {n: v for n, v in valid.items() if not mine(n) or catalog.used(n, valid)}
   autos = {name: knobs[name].auto for name in valid if valid[name] == 'auto'}
@@ -134,7 +134,7 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
 
 
 def _conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
-  """Problems between knobs that are each valid alone; wrong ones are left out."""
+  """Problems between knobs that are valid alone; invalid knobs are left out."""
   problems = [line for name in given for line in _unused(name, valid)]
   known = {name: value for name, value in valid.items() if catalog.used(name, valid)}
   for name, knob in catalog.every_knob().items():
@@ -142,12 +142,12 @@ def _conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
       decider = catalog.KINDS[knob.needs[-1][0]]
       chosen = f'--config.{decider}={valid[decider]}'
       problems.append(f'--config.{name} is needed with {chosen}.')
-  # What the data decide, such as the number of natural clients, is checked later.
+  # The number of natural clients, and what else depends on the data, is checked later.
   return problems + complaints(known)
 
 
 def complaints(known: Mapping[str, Any]) -> list[str]:
-  """What the chosen parts' own checks complain of, of the values that are known."""
+  """The problems that the chosen parts' own checks find in the valid values."""
   found = []
   for kind, name in catalog.KINDS.items():
     part = catalog.chosen(kind, known)
@@ -155,13 +155,13 @@ def complaints(known: Mapping[str, Any]) -> list[str]:
       continue
     try:
       found += part.check(known) or ()
-    except KeyError as error:  # a knob that is not valid, or not used
+    except KeyError as error:  # the check reads a knob that is invalid or unused
       if error.args[0] not in catalog.every_knob():
         raise
   return found
 
 
-# In a complaint; of more, the others are named.
+# How many owners a complaint names; if there are more, it names all other parts.
 _MOST_NAMED = 8
 
 
@@ -192,13 +192,13 @@ def used(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity(flat: Mapping[str, Any]) -> dict[str, Any]:
-  """The knobs in use of which another value makes another experiment."""
+  """The knobs in use that identify an experiment, with their values."""
   chosen = used(flat)
   return {name: value for name, value in chosen.items() if _is_fixed(name, chosen)}
 
 
 def with_defaults(flat: Mapping[str, Any]) -> dict[str, Any]:
-  """The knobs of a saved run, and those that came later: what they stand for did."""
+  """The knobs of a saved run; knobs that it does not know have their defaults."""
   return {n: knob.default for n, knob in catalog.every_knob().items()} | dict(flat)
 
 

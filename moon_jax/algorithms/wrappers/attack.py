@@ -1,9 +1,9 @@
 """Attackers: clients that train honestly, and send another model than they trained.
 
-They know what the server sent and what all clients of the round trained. Only the
-parameters of the models in an upload are changed; running statistics, and what an
-algorithm sends beside its model, stay. The clients keep what honest ones keep.
-`label_flip` is not here: it is in the data.
+Attackers know what the server sent and what all clients of the round trained. They
+change only the parameters of the models in an upload; running statistics, and whatever
+else an algorithm sends, stay. Attackers keep the same memory as honest clients.
+`label_flip` is not here, because it changes the data.
 """
 
 from typing import NamedTuple
@@ -27,10 +27,10 @@ class Known(NamedTuple):
 
   Attributes:
     received: the parameters that the server sent.
-    trained: leaves [K, ...], what each client of the cohort trained.
-    honest: [K] bool, who does not attack; without those that are not finite.
-    attacking: [K] bool, likewise.
-    draws: [K] int32, what each attacker draws from.
+    trained: leaves [K, ...], the parameters that each client of the cohort trained.
+    honest: [K] bool, clients that do not attack and whose model is finite.
+    attacking: [K] bool, clients that attack and whose model is finite.
+    draws: [K] int32, seed of each client's random draws.
   """
 
   received: PyTree
@@ -41,13 +41,13 @@ class Known(NamedTuple):
 
 
 def sign_flip(known: Known, *, scale: jax.Array) -> PyTree:
-  """x = w - scale (y - w), y the own model: as far the other way, if scale is 1."""
+  """x = w - scale (y - w), where y is the attacker's model; scale 1 mirrors it at w."""
   flip = lambda w, y: w[None] - scale * (y - w[None])  # noqa: E731
   return jax.tree.map(flip, known.received, known.trained)
 
 
 def gaussian(known: Known, *, sigma: jax.Array) -> PyTree:
-  """x = w + n, n ~ N(0, sigma^2) in each coordinate, of each attacker's own."""
+  """x = w + n, n ~ N(0, sigma^2) in each coordinate, drawn anew for each attacker."""
   leaves, structure = jax.tree.flatten(known.received)
 
   def of_one(draw):
@@ -60,7 +60,7 @@ def gaussian(known: Known, *, sigma: jax.Array) -> PyTree:
 
 
 def ipm(known: Known, *, epsilon: jax.Array) -> PyTree:
-  """x = w - epsilon (m - w), m the mean of the honest models.
+  """x = w - epsilon (m - w), where m is the mean of the honest models.
 
   Inner product manipulation: Xie et al. 2019, section 4, arXiv:1903.03936.
   """
@@ -70,12 +70,13 @@ def ipm(known: Known, *, epsilon: jax.Array) -> PyTree:
 
 
 def alie(known: Known) -> PyTree:
-  """x = m - z s, of mean and deviation of the honest models in each coordinate.
+  """x = m - z s, with mean m and deviation s of the honest models in each coordinate.
 
-  A little is enough: Baruch et al. 2019, algorithm 3, arXiv:1902.06156. Of n clients f
-  attack: z = max(quantile((n - f - t) / (n - f)), 0) of the normal distribution, with
-  t = floor(n / 2 + 1) - f, at least 1, the honest ones they need for a majority. The
-  paper's attackers estimate m and s by themselves; here they know all honest models.
+  A little is enough: Baruch et al. 2019, algorithm 3, arXiv:1902.06156. f of n clients
+  attack: z = max(quantile((n - f - t) / (n - f)), 0) of the normal distribution.
+  t = floor(n / 2 + 1) - f, at least 1, is the number of honest clients that the
+  attackers need for a majority. In the paper the attackers estimate m and s; here they
+  know them.
   """
   mean = _mean(known.trained, known.honest)
   squares = jax.tree.map(lambda y, m: jnp.square(y - m[None]), known.trained, mean)
@@ -90,23 +91,23 @@ def alie(known: Known) -> PyTree:
 
 
 def _mean(stacked: PyTree, of: jax.Array) -> PyTree:
-  """Leaves [K, ...], [K] bool -> their mean; zeros of nobody."""
+  """Leaves [K, ...], [K] bool -> the mean of these rows; zeros if there are none."""
   shares = of.astype(jnp.float32)
   return tree.weighted_sum(stacked, shares / jnp.maximum(jnp.sum(shares), 1.0))
 
 
 def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algorithm:
-  """The algorithm under an attack: some of the models that its server gets are others.
+  """The algorithm under an attack: some clients send the server other models.
 
-  Where no honest client's model is finite, the attackers send what they trained.
+  If no honest client's model is finite, the attackers send what they trained.
 
   Args:
     inner: an algorithm with a server.
-    name: of an attack in the catalog.
-    numbers: of the attack.
+    name: name of an attack in the catalog.
+    numbers: the knobs of the attack.
 
   Raises:
-    UsageError: when traced, no model is in what its clients send.
+    UsageError: when traced, the clients send no model.
   """
   build = catalog.part('attack', name).function
   hyperparameters = {_PREFIX + key: value for key, value in numbers.items()}
@@ -144,17 +145,17 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
 
 
 def _those_of(sent: PyTree, params: PyTree) -> PyTree:
-  """Of the params those that are sent; a private layer, say, is not."""
+  """The params that are sent; a private layer, for example, is not."""
   flat = flatten_dict(params)
   return unflatten_dict({path: flat[path] for path in flatten_dict(sent)})
 
 
 def _averaged(uploads) -> Upload:
-  """The mean that a server gets of uploads which it does not ask for; NaN of nobody."""
+  """The mean, for a server that does not ask for uploads; NaN if no upload counts."""
   counted = jnp.float32(uploads.counted)
 
   def mean(stacked, weights):
-    # Divided last: XLA takes 0 / 0 times a leaf for 0 where the first is a bool.
+    # Divided last: if the weights come from a bool, XLA takes 0 / 0 times a leaf for 0.
     total, sums = jnp.sum(weights), tree.weighted_sum(stacked, weights)
     return jax.tree.map(lambda leaf: leaf / total, sums)
 

@@ -1,7 +1,7 @@
 """Training without a server: clients average their models with their neighbours'.
 
-Lian et al. 2017 (arXiv:1705.09056, algorithm 1) with several local steps in a round; of
-MOON as proposed at the end of its review (papers of this project, A).
+Lian et al. 2017 (arXiv:1705.09056, algorithm 1) with several local steps in a round;
+for MOON as proposed at the end of its review (papers of this project, A).
 """
 
 from typing import NamedTuple
@@ -20,9 +20,10 @@ class Peer(NamedTuple):
   """What a client keeps.
 
   Attributes:
-    model: what it would send to a server: the model it trained last, the initial one
-      before that; while it trains, the average that it started from.
-    inner: what the algorithm's client keeps; if its server keeps something too, both.
+    model: the model that it would send to a server: its last trained one, or the
+      initial one; during local training, the average from which the training started.
+    inner: what a client of the algorithm keeps; (this, what the server keeps) if the
+      algorithm's server keeps something.
   """
 
   model: PyTree
@@ -40,20 +41,21 @@ def decentralized_moon(**options: float | int | str) -> base.Algorithm:
 
 
 def decentralized(inner: base.Algorithm) -> base.Algorithm:
-  """The algorithm with neighbours in place of the server: each client is its own.
+  """The algorithm with neighbours in place of the server: each client has one.
 
-  w_i <- sum_j W_ij w_j over the neighbours j of client i that take part in the round,
-  and itself; W is symmetric and its rows sum to 1 (`topology.among`). This average
-  is the mean that the client's own server aggregates, into a model that was w_i: the
-  client trains from what that server broadcasts, and it is MOON's global model. The
-  client keeps what it trained; an absent one keeps its model. Numbers that the
-  algorithm computes of its server's memory are each client's own, and reported.
+  w_i <- sum_j W_ij w_j over client i itself and its neighbours j that take part in the
+  round; W is symmetric and its rows sum to 1 (`topology.among`). The client's own
+  server aggregates this average as the mean of a cohort, into a model that was w_i. The
+  client trains from what that server broadcasts, which is also MOON's global model. It
+  keeps what it trained, and an absent client does not change its model. Numbers that
+  the algorithm computes from its server's memory differ between clients, and are
+  reported.
 
   Args:
-    inner: uploads a model by weight, `Upload(weighted=variables)`, and nothing else.
+    inner: an algorithm whose upload is `Upload(weighted=variables)`, and nothing else.
 
   Raises:
-    ValueError: in `upload`, inner sends something uniform.
+    ValueError: in `upload`, inner sends something with equal weights.
   """
   serving = inner.init_server is not base.no_memory
 
@@ -61,7 +63,7 @@ def decentralized(inner: base.Algorithm) -> base.Algorithm:
     return Peer(server.variables, (memory, server.memory) if serving else memory)
 
   def split(peer):
-    """The client's server, and what its client keeps."""
+    """(the client's server, what its client keeps)."""
     memory, kept = peer.inner if serving else (peer.inner, ())
     return Server(peer.model, kept), memory
 

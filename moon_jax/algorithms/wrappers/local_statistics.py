@@ -23,15 +23,15 @@ class Normalised(NamedTuple):
 def with_local_statistics(inner: Algorithm) -> Algorithm:
   """The algorithm whose clients exchange parameters, but no running statistics.
 
-  As SiloBN (Andreux et al. 2020, arXiv:2008.07424); scale and bias are averaged.
-  Whatever model a client receives, it uses with its own statistics, those of its last
-  local training. The server's copy has none but the initial ones, so what is tested is
-  each client's model: the global parameters with the client's statistics, which are
+  It is SiloBN (Andreux et al. 2020, arXiv:2008.07424); scale and bias are averaged. A
+  client uses every model that it receives with its own statistics, which are those of
+  its last local training. The server has only the initial ones, so the models that are
+  tested are the clients': the global parameters with the client's statistics, which are
   the initial ones until it takes part.
 
   Args:
-    inner: its `evaluated` is asked once for each client, with the client's statistics
-      in the global model.
+    inner: the algorithm. Its `evaluated` is called once for each client, with the
+      client's statistics in the global model.
       `decentralized` stands inside, not around.
   """
 

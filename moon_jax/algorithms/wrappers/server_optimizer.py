@@ -16,9 +16,9 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server
 
-# The optimizer's numbers among those of the algorithm.
+# The optimizer's numbers have this prefix among those of the algorithm.
 _PREFIX = 'server_'
-# Of the adaptive ones, as in their paper; tau, the degree of adaptivity, in units of g.
+# The constants of the paper; tau, the degree of adaptivity, has the unit of g.
 BETA1, BETA2, TAU = 0.9, 0.99, 1e-3
 
 
@@ -91,16 +91,17 @@ class Optimized(NamedTuple):
 def with_server_optimizer(
   inner: Algorithm, name: str, numbers: dict[str, float]
 ) -> Algorithm:
-  """The algorithm whose new global model is reached by a step of an optimizer.
+  """The algorithm whose server moves to the next global model by an optimizer's step.
 
-  The step's pseudo-gradient is g = -(next - w), of the algorithm's own next model and
+  The step's pseudo-gradient is g = -(next - w), from the algorithm's own next model and
   the last one. (Reddi et al. 2021, algorithm 1.) Only the parameters take the step.
-  Running statistics of batch normalisation are no parameters: theirs is the plain mean.
+  Running statistics of batch normalisation are no parameters: they are averaged
+  plainly.
 
   Args:
     inner: an algorithm with a server.
-    name: of a server optimizer in the catalog.
-    numbers: learning_rate, of sgd also momentum.
+    name: name of a server optimizer in the catalog.
+    numbers: learning_rate, and for sgd also momentum.
   """
   build = catalog.part('server_optimizer', name).function
   hyperparameters = {_PREFIX + key: value for key, value in numbers.items()}

@@ -1,7 +1,7 @@
 """The graphs of training without a server, and their mixing weights. On the host.
 
 A graph of N >= 1 clients is a sparse [N, N] bool, symmetric, without entries on the
-diagonal: who is a neighbour of whom. Every graph is connected; the seed is the run's.
+diagonal: it is true for neighbours. Every graph is connected; the seed is the run's.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ MAX_ATTEMPTS = 100
 
 
 def ring(*, num_clients: int, degree: int, seed: int = 0) -> sparse.csr_array:
-  """[N, N] bool: clients in a circle, each linked to its degree / 2 nearest a side.
+  """[N, N] bool: clients in a circle, linked to the degree / 2 nearest on each side.
 
   The degree is even, at least 2 and below num_clients.
   """
@@ -37,7 +37,7 @@ def grid(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
 
 
 def complete(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
-  """[N, N] bool: everybody is linked to everybody else."""
+  """[N, N] bool: every client is linked to every other."""
   return sparse.csr_array(~np.eye(num_clients, dtype=bool))
 
 
@@ -46,7 +46,7 @@ def erdos_renyi(
 ) -> sparse.csr_array:
   """[N, N] bool: each pair is linked with the same probability, independently.
 
-  (Erdos, Renyi 1959, in Gilbert's form G(N, p).) Drawn anew until it is connected.
+  (Erdos, Renyi 1959, in Gilbert's form G(N, p).) It is redrawn until it is connected.
 
   Raises:
     UsageError: none of MAX_ATTEMPTS draws was connected.
@@ -78,9 +78,9 @@ def metropolis_hastings(graph: sparse.csr_array) -> sparse.csr_array:
   """W_ij = 1 / (1 + max(d_i, d_j)) between neighbours, W_ii = 1 - sum_{j != i} W_ij.
 
   (Xiao, Boyd 2004, Fast linear iterations for distributed averaging; d_i is the number
-  of neighbours.) Row i tells how client i averages: w_i <- sum_j W_ij w_j. On the
+  of neighbours.) Row i holds the weights of client i: w_i <- sum_j W_ij w_j. On the
   complete graph every weight is 1 / N. On a connected graph repeated averaging leads
-  every client to the mean of all.
+  every client to the mean of all clients.
 
   Returns:
     [N, N] float64, symmetric, at least 0, rows and columns sum to 1.
@@ -94,9 +94,9 @@ def metropolis_hastings(graph: sparse.csr_array) -> sparse.csr_array:
 def among(weights: sparse.csr_array, present: np.ndarray) -> np.ndarray:
   """The weights among the clients of a round in which the others are absent.
 
-  What an absent neighbour would have weighed goes to the client itself, and an absent
-  client keeps its model. Rows and columns still sum to 1, so the mean over all clients
-  is kept; dropping the neighbour and scaling the row up would not keep it.
+  The weight of an absent neighbour goes to the client itself, and an absent client
+  keeps its model. Rows and columns still sum to 1, so the mean over all clients does
+  not change; dropping the neighbour and scaling the row up would change it.
 
   Args:
     weights: [N, N] float64, symmetric, rows sum to 1.

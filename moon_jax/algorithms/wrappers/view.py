@@ -15,10 +15,10 @@ _OF_A_TASK += ('upload', 'report')
 def seen_through(
   inner: Algorithm, view: View, scalars: Callable = lambda task: task.scalars
 ) -> Algorithm:
-  """The algorithm whose local training sees what `view` makes of received and memory.
+  """The algorithm whose local training sees received and memory through `view`.
 
-  Its `upload` returns the inner algorithm's memory. What is received, sent and kept
-  stays to be replaced by the caller.
+  Its `upload` returns the inner algorithm's memory. The caller still has to replace
+  what is received, sent and kept.
 
   Args:
     inner: the algorithm.
@@ -34,7 +34,7 @@ def seen_through(
     return task._replace(received=received, memory=memory, scalars=scalars(task))
 
   def within(function):
-    """The function, of the task as `inner` sees it; None stays."""
+    """The function, called with the task as `inner` sees it; None stays None."""
 
     def of_inner_task(*given):
       return function(*(inner_task(x) if isinstance(x, Task) else x for x in given))
