@@ -1,8 +1,8 @@
-"""Keeps compiled programs for other starts: JAX's persistent cache, which never fails.
+"""Keeps compiled programs for later starts: JAX's persistent cache, which never fails.
 
 JAX locks the folder while it reads or writes it, and its zlib finds a damaged entry.
-But JAX never replaces an entry, and warns of a torn one in every start. So what a kill
-or a full disk left is removed first, and last what could not be read.
+But JAX never replaces an entry, and warns of a torn one at every start. So entries torn
+by a kill or a full disk are removed first, and unreadable ones at the end.
 """
 
 import contextlib
@@ -24,26 +24,27 @@ AUTO, OFF = 'auto', 'off'
 _SETTINGS = {
   'jax_compilation_cache_max_size': 2**28,
   'jax_persistent_cache_min_compile_time_secs': 0.0,
-  'jax_persistent_cache_enable_xla_caches': 'none',  # nothing but entries
+  'jax_persistent_cache_enable_xla_caches': 'none',  # the folder holds only entries
 }
 _TROUBLE = "Error (reading|writing) persistent compilation cache entry for '(.*?)'"
-_LOCK_SECONDS = 10.0  # as JAX waits for its lock
+_LOCK_SECONDS = 10.0  # JAX waits as long for its lock
 
 
 def keep_kernels(choice: str) -> None:
-  """What the C++ compiler builds for the networks from now on is kept, too."""
+  """From now on, what the C++ compiler builds for the networks is kept, too."""
   fused_cpu.keep_in(_folder(choice))
 
 
 @contextlib.contextmanager
 def using(choice: str) -> Iterator[None]:
-  """What is compiled inside is looked up in the folder, and added to it.
+  """Inside, compiled programs are read from the folder and added to it.
 
-  What cannot be kept or looked up, for whatever reason, is compiled; a line tells why.
+  A program that cannot be kept or read, for whatever reason, is compiled; a line says
+  why.
 
   Args:
     choice: 'auto', 'off', or a folder. 'auto' is the user's cache folder, unless JAX
-      has been given a cache of its own, as by JAX_COMPILATION_CACHE_DIR.
+      has a cache of its own, such as from JAX_COMPILATION_CACHE_DIR.
   """
   folder = _folder(choice)
   if choice == AUTO and jax.config.jax_compilation_cache_dir:
@@ -74,12 +75,12 @@ def _folder(choice: str) -> pathlib.Path | None:
 
 
 def _mended(folder: pathlib.Path, unreadable: Collection[str] = ()) -> bool:
-  """Removes bad entries; whether the folder can be used.
+  """Removes bad entries; returns whether the folder can be used.
 
-  JAX writes an entry, and then the time of its use: an entry without one is torn.
+  JAX writes an entry, and then the time of its use: an entry without that time is torn.
 
   Args:
-    folder: of JAX's cache.
+    folder: the folder of JAX's cache.
     unreadable: names of programs whose entries are bad.
   """
   try:
@@ -106,7 +107,7 @@ def _remove(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _enabled(folder: pathlib.Path) -> Iterator[None]:
-  """JAX uses the folder."""
+  """Inside, JAX uses the folder."""
   settings = _SETTINGS | {'jax_compilation_cache_dir': str(folder)}
   before = {name: getattr(jax.config, name) for name in settings}
   _set(settings)

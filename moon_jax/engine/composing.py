@@ -1,4 +1,4 @@
-"""The algorithm that a configuration asks for, and what is put around it."""
+"""The algorithm that a configuration asks for, with its wrappers."""
 
 from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
@@ -12,7 +12,7 @@ _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
 
 
 def make_algorithm(config: Config, network: models.Network) -> Algorithm:
-  """The algorithm with what is configured beside it."""
+  """The algorithm, wrapped in what else is configured."""
   part, flat = catalog.part('algorithm', config.algorithm), flatten(config)
   given = {'network_layers': network.layers()} if part.has('layered') else {}
   algorithm = part.build(Algorithm, **catalog.options('algorithm', flat), **given)

@@ -1,4 +1,4 @@
-"""Which devices compute, and how are arrays laid out on them?"""
+"""Chooses the devices that compute, and lays out arrays on them."""
 
 import contextlib
 import glob
@@ -19,42 +19,42 @@ from moon_jax.core.types import LANES, PyTree
 from moon_jax.engine import hosts
 
 # A CPU device that is done waits for the others at the end of a round. After 40 seconds
-# XLA takes that for a deadlock and aborts the process, but lanes may differ by more. So
-# it does with GPUs before the first exchange.
+# XLA takes that for a deadlock and aborts the process, but lanes may differ by more.
+# XLA does the same with GPUs before their first exchange.
 _OF_A_CALL = 'cpu_collective_call', 'gpu_first_collective_call'
 _PATIENT = [f'{one}_{act}' for one in _OF_A_CALL for act in ('terminate', 'warn_stuck')]
 PATIENCE = ' '.join(
   f'--xla_{name}_timeout_seconds=10000000' for name in ('cpu_collective', *_PATIENT)
 )
-# On GPUs neither atomic additions nor algorithms chosen by measuring; nothing on CPUs.
+# These make GPUs avoid atomic additions and algorithms chosen by measuring; CPUs have none.
 DETERMINISM = '--xla_gpu_deterministic_ops=true'
 
-# What changes every draw or number, and is not recorded -> JAX's default.
+# Settings that change every draw or number, and are not recorded -> JAX's default.
 _PLAIN = {'jax_disable_jit': False, 'jax_enable_x64': False}
 _PLAIN |= {'jax_threefry_partitionable': True, 'jax_default_prng_impl': 'threefry2x32'}
 
-# Each device holds a copy of the data: a larger CPU gains by a wish, not by default.
+# Each device holds a copy of the data, so a larger CPU has more devices only if asked.
 _MAX_CPU_DEVICES = 8
 
 
 def claim(requested: str, *, deterministic: bool = False) -> None:
-  """Makes a CPU count as several devices; call before JAX computes anything.
+  """Makes a CPU count as several devices; call it before JAX computes anything.
 
-  Tells, in a line on stderr, if JAX computes on a CPU because no GPU can be used.
-
-  One device leaves a second core idle: the products of one lane are too small to share.
+  Several devices are faster because one device leaves a second core idle: the products
+  of one lane are too small to share. A line on stderr says if JAX computes on a CPU
+  because no GPU can be used.
 
   Args:
-    requested: 'auto', one device for each usable core, or a count; several processes
-      of a run share cores that all of them may use.
+    requested: 'auto', which is one device for each usable core, or a count; several
+      processes of a run share the cores that all of them may use.
     deterministic: whether GPUs must compute the same bits in every run.
 
   Raises:
-    UsageError: the count is above the cores and above what any CPU may have; see also
-      `find`.
+    UsageError: the count is above the number of cores, and above what every CPU may
+      have; see also `find`.
   """
   flags = os.environ.get('XLA_FLAGS', '')
-  # Once: other flags, other programs in a compile cache.
+  # Once only: with other flags the compile cache holds other programs.
   new = [f for f in [PATIENCE] + [DETERMINISM] * deterministic if f not in flags]
   os.environ['XLA_FLAGS'] = ' '.join([flags, *new]).strip()
   if 'xla_force_host_platform_device_count' not in flags:
@@ -63,7 +63,8 @@ def claim(requested: str, *, deterministic: bool = False) -> None:
 
 
 def _count_cores_as_devices(requested):
-  # Those of its affinity, or fewer where a container's quota gives less time.
+  # The cores of the process's affinity, or fewer if a container's quota gives less
+  # time.
   cores = joblib.cpu_count()
   os.environ['NPROC'] = str(cores)  # how many threads XLA starts
   mine = max(cores // hosts.sharing_cores(cores), 1)
@@ -74,17 +75,17 @@ def _count_cores_as_devices(requested):
       f'--config.execution.devices={requested!r} must be at most {most} here.'
     )
   with contextlib.suppress(RuntimeError):
-    # JAX computes already, for another run in this process: its devices stay, and
-    # `available` tells if they are too few.
+    # JAX already computes, for another run in this process: its devices stay, and
+    # `available` raises an error if they are too few.
     jax.config.update('jax_num_cpu_devices', count)
 
 
 def find() -> None:
-  """Finds the devices; tells, on stderr, if JAX has a package for GPUs and no GPU.
+  """Finds the devices. A line on stderr says if JAX's package for GPUs finds no GPU.
 
   Raises:
-    UsageError: there is no device of the kind that JAX_PLATFORMS names, or JAX would
-      compute another thing than it does unasked.
+    UsageError: there is no device of the kind that JAX_PLATFORMS names, or a setting
+      would make JAX compute something else.
   """
   for name, plain in _PLAIN.items():
     if getattr(jax.config, name) != plain:
@@ -119,13 +120,13 @@ def _first_line(error):
 
 @contextlib.contextmanager
 def out_of_memory_is_told(buffers: Callable[[], Mapping[str, int]] = dict):
-  """Inside, a device without room for more ends the run with one line.
+  """Inside, a device that runs out of memory ends the run with one line.
 
   Args:
-    buffers: what is known to be large -> bytes.
+    buffers: returns name -> bytes of the buffers that are known to be large.
 
   Raises:
-    RunError: the line.
+    RunError: the device has run out of memory.
   """
   try:
     yield
@@ -149,13 +150,13 @@ def visible_gpus() -> list[str]:
 
 
 def available(requested: str) -> int:
-  """How many devices may be used, of all processes of the run together.
+  """The number of usable devices, in all processes of the run together.
 
   Args:
-    requested: 'auto', all of them, or a count, of each process.
+    requested: 'auto', which is all devices, or a count for each process.
 
   Raises:
-    UsageError: there are fewer.
+    UsageError: there are fewer devices.
   """
   count = jax.local_device_count()
   if requested == 'auto':
@@ -169,9 +170,9 @@ def available(requested: str) -> int:
 
 
 def mesh(num_devices: int) -> Mesh:
-  """So many devices, process by process, along the axis LANES.
+  """A mesh of the given number of devices, along the axis LANES.
 
-  The processes give one each in turn.
+  The processes contribute one device each in turn.
   """
   in_order = sorted(jax.devices(), key=lambda one: one.process_index)
   groups = itertools.groupby(in_order, lambda one: one.process_index)
@@ -196,7 +197,7 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
   """Copies every leaf to the mesh, split as its PartitionSpec says.
 
-  Of several processes each copies what its own devices hold, and needs no more.
+  With several processes, each copies only the parts that its own devices hold.
   """
   shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
   if hosts.count() == 1:
@@ -206,7 +207,7 @@ def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
     leaf = np.asarray(leaf)
     return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
 
-  # A spec may be of a whole subtree.
+  # A spec may stand for a whole subtree.
   whole = jax.tree.broadcast(shardings, tree)
   return jax.tree.map(own_parts, whole, tree)
 
@@ -214,10 +215,10 @@ def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
 def meet(mesh: Mesh) -> None:
   """Lets the devices of several processes connect, before anything is compiled.
 
-  Gloo waits 30 seconds for who is late to the first sum of these devices, but as long
-  as it takes for who is late to another.
+  Gloo waits only 30 seconds for a late process at the first sum over these devices, but
+  without limit at a sum over other devices.
   """
   if hosts.count() > 1:
-    hosts.gather(None)  # all are here
+    hosts.gather(None)  # now all processes are here
     ones = split(np.ones(mesh.size, np.int32), PartitionSpec(LANES), mesh)
     jax.jit(jnp.sum)(ones).block_until_ready()

@@ -1,4 +1,4 @@
-"""What a configuration builds: data, functions, the first state."""
+"""Builds an experiment from a configuration: data, functions, the first state."""
 
 import dataclasses
 import os
@@ -30,29 +30,29 @@ class Experiment(NamedTuple):
   """Everything that a configuration builds.
 
   Attributes:
-    config: the configuration; of `centralized`, with its single client, and of natural
-      clients with their number.
+    config: the configuration, with the number of clients: 1 for `centralized`, and the
+      number of users for natural clients.
     network: its pure functions.
     algorithm: its pure functions.
-    split: who owns which training example.
+    split: the owner of each training example.
     class_counts: [N, Y] training examples of each client and class.
     planner: makes the plan of any round.
-    train: the training split on the device; of one that stays on disk its shape.
-    stream: reads each cohort's part of it; None if it is on the device.
+    train: the training split on the device; if it stays on disk, its shape.
+    stream: reads each cohort's part of the split; None if the split is on the device.
     test: the test split on the device.
     validation: examples that the server keeps, on the device; None if there are none.
-    test_sizes: [N'] test examples of each user whom they name; [0] if they name nobody.
-    num_strangers: of these N' users, who are no clients.
-    names: [N] of the users who are the clients, as the data have them; None if dealt.
-    num_dropped: users without `partition.min_size` examples, who are no clients.
+    test_sizes: [N'] test examples of each user that they name; [0] if they name none.
+    num_strangers: number of these N' users that are no clients.
+    names: [N] names of the users that are the clients; None for dealt data.
+    num_dropped: users without `partition.min_size` examples, which are no clients.
     mesh: the devices, which share the lanes.
     class_names: [Y] names of the classes; () if the data have none.
     traffic: bytes that one client receives, and sends, in a round of a real deployment;
-      without a server from, and to, each of its neighbours.
+      without a server, from and to each of its neighbours.
     data_digest: SHA-256 of the data set, in hexadecimal.
     memory: where the clients' memories are between rounds.
-    own_models: whether what is tested is every client's own model.
-    own_tests: the examples that test one client each; None if there are none to test.
+    own_models: whether the models that are tested are the clients' own.
+    own_tests: the examples that test one client each; None if there are no such tests.
   """
 
   config: Config
@@ -87,13 +87,14 @@ def build(
   """Loads the data, deals it out and builds the functions; compiles nothing.
 
   Args:
-    config: what to build.
-    load: what loads its data; None is `load_data`.
-    backend: kind of device to build for, as JAX names it; None: what it computes on.
+    config: the configuration.
+    load: function that loads the data; None: `load_data`.
+    backend: kind of device to build for, as JAX names it; None: the one in use.
     min_steps: see `planning.Planner`.
 
   Raises:
-    UsageError: the data cannot be had, dealt out as asked, or fed to the network.
+    UsageError: the data are missing, cannot be dealt as asked, or do not fit the
+      network.
   """
   config, backend = with_its_clients(config), backend or jax.default_backend()
   loaded = (load or load_data)(config)
@@ -141,7 +142,7 @@ def build(
 
 
 def _needs_tests(config, algorithm, own_models) -> str:
-  """The flag that needs tests of the clients; '' if none does."""
+  """The flag for which clients need tests of their own; '' if there is none."""
   tuned = f'--config.fine_tune_epochs={config.fine_tune_epochs}'
   if config.fine_tune_epochs and own_models:
     raise UsageError(
@@ -163,7 +164,7 @@ def _of_clients(
   data, owners, see, stream, mesh
 ) -> tuple[device.TrainSplit, np.ndarray]:
   """The training split on the devices, as its owners see it, and their class counts."""
-  whole, split, flipping = owners  # with and without what tests a client alone
+  whole, split, flipping = owners  # with and without the clients' own tests
   if stream:
     return stream.shape(mesh), data.stored.class_counts
   images, labels = see(data.train_images, whole), data.train_labels
@@ -179,20 +180,20 @@ def _of_clients(
 def training_data(
   config: Config, loaded: Dataset
 ) -> tuple[Config, Dataset, int, tuple[np.ndarray, np.ndarray] | None]:
-  """What of a data set the clients train on; see `clients_of`, `validation_split`."""
+  """The examples on which clients train; see `clients_of`, `validation_split`."""
   share, seed = config.data.validation, partition_seed(config)
   data, held_out = holdout.validation_split(loaded, share, seed)
   return *users.clients_of(config, data), held_out
 
 
 def partition_seed(config: Config) -> int:
-  """The seed of who owns what."""
+  """The seed of the partition."""
   own = flatten(config).get('partition.seed', 'auto')
   return config.seed if own == 'auto' else own
 
 
 def deal(config: Config, data: Dataset) -> partition.Skewed:
-  """Who owns which training example, and how clients see their images."""
+  """The owner of each training example, and how clients see their images."""
   if data.stored:
     offsets = np.concatenate([[0], np.cumsum(data.stored.sizes)])
     return partition.Skewed(partition.Partition(data.train_labels, offsets))
@@ -203,12 +204,12 @@ def deal(config: Config, data: Dataset) -> partition.Skewed:
 
 
 def options(config: Config, kind: str) -> dict[str, float | int | str | bool]:
-  """What the chosen part of a kind is called with."""
+  """The arguments of the chosen part of a kind."""
   return catalog.options(kind, flatten(config))
 
 
 def with_its_clients(config: Config) -> Config:
-  """The configuration; of an algorithm for one client with that, who owns all data."""
+  """The configuration; for an algorithm with one client, with one client."""
   if catalog.part('algorithm', config.algorithm).has('several_clients'):
     return config
   one = {'num_clients': 1, 'participation': 1.0, 'data.local_test': 0.0}
@@ -231,10 +232,10 @@ def make_network(
   num_classes: int,
   backend: str | None = None,
 ) -> models.Network:
-  """The network for images [H, W, C] of so many classes.
+  """The network for images [H, W, C] of `num_classes` classes.
 
-  backend: for which kind of device, as named by JAX; None for any, with its own form of
-    convolutions where the configured one is not for all.
+  backend: kind of device, as JAX names it. None: every kind, so a configured form of
+    convolutions that only some kinds have is not used.
 
   Raises:
     UsageError: the network does not fit the images, or its form the device.
@@ -254,10 +255,10 @@ def make_network(
 
 
 def started(config: Config, network: models.Network) -> models.Network:
-  """The network, with the first weights of `initial_weights`, if it names a file.
+  """The network, with the first weights of `initial_weights` if it names a file.
 
   Raises:
-    UsageError: the file is not there, damaged, or of another network.
+    UsageError: the file is missing, damaged, or of another network.
   """
   if not config.initial_weights:
     return network
@@ -276,7 +277,7 @@ def started(config: Config, network: models.Network) -> models.Network:
 
 
 def initial_state(experiment: Experiment) -> State:
-  """The state before the first round: of the seed alone, or of `initial_weights`."""
+  """The state before the first round; it depends on the seed or `initial_weights`."""
   variables = experiment.network.init(experiment.config.seed)
   on_device = experiment.memory.name == 'device'
   of = experiment.config.num_clients if on_device else experiment.planner.cohort_size
@@ -289,7 +290,7 @@ def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> St
 
   Args:
     algorithm: its pure functions.
-    variables: of the network.
+    variables: variables of the network.
     num_clients: N; with a client store K.
   """
   server = Server(variables, algorithm.init_server(variables))

@@ -17,12 +17,12 @@ from moon_jax.train.client_training import Work
 from moon_jax.train.evaluation import ClientTests, make_own_tests
 from moon_jax.train.planning import Plan, Planner
 
-# Plain local training, whose result is what a client keeps.
+# Plain local training; the client's new memory is the model that it trained.
 _TUNING = base.Algorithm(upload=lambda trained, task: (Upload(), trained))
 
 
 def planner(experiment: Experiment) -> Planner:
-  """Plans a fine-tuning of any K clients, with batches of its own."""
+  """A planner of the fine-tuning of any K clients, with batches of its own."""
   how = {'local_epochs': experiment.config.fine_tune_epochs, 'local_epochs_min': 0}
   how |= {'purpose': Purpose.FINE_TUNE, 'num_stragglers': 0, 'partial': False}
   how |= {'min_steps': 0, 'known': None, 'attackers': None, 'second': None}
@@ -39,17 +39,17 @@ def tune_and_test(
   tests: ClientTests,
   chosen: jax.Array,
 ) -> jax.Array:
-  """How many of its own test examples each fine-tuned model gets right.
+  """The number of its own test examples that each fine-tuned model gets right.
 
   Args:
-    experiment: what is run.
-    state: after a round; it stays as it is.
-    plan: of the fine-tuning of K clients.
-    scalars: of the round.
+    experiment: the experiment.
+    state: the state after a round, which does not change.
+    plan: the plan of the fine-tuning of K clients.
+    scalars: the scalars of the round.
     train: the training split, or these clients' part of it.
-    split: of which the tests name rows.
+    split: the split in which the tests name rows.
     tests: the examples of each client.
-    chosen: [K] int32 positions of these clients among those who are tested.
+    chosen: [K] int32 positions of these clients among the clients with tests.
 
   Returns:
     [K] int32.
@@ -66,9 +66,9 @@ def tune_and_test(
 
 
 def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarray]:
-  """Compiles `tune_and_test`: state after a round -> [T] int32, of all who have tests.
+  """Compiles `tune_and_test`: state after a round -> [T] int32, by tested client.
 
-  K clients at a time; who has no test fills up.
+  It takes K clients at a time; clients without a test fill up the last ones.
   """
   plans, tested = planner(experiment), experiment.own_tests.clients
   size, given = plans.cohort_size, own_tests.inputs(experiment)
@@ -76,7 +76,7 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
   order = np.concatenate([tested, others]).astype(np.int32)
 
   def inputs(index, first):
-    """Positions [K], whether each is tested, and what the program is given."""
+    """Positions [K], whether each is tested, and the arguments of the program."""
     clients = np.sort(order[min(first, len(order) - size) :][:size])
     position = np.searchsorted(tested, clients).clip(0, len(tested) - 1)
     plan = plans.plan(index, clients)

@@ -1,8 +1,9 @@
-"""How many lanes, and how long a segment, a GPU trains a cohort with. Host side.
+"""Chooses the lanes, and the length of a segment, with which a GPU trains. Host side.
 
-A GPU trains small networks of all clients as fast as that of one, and stops where its
-compiler does not know how long a loop is (`segments`). Nothing here was measured on a
-GPU: docs/performance.md has the programs' kernels, bytes and modelled times.
+A GPU trains small networks of all clients as fast as that of one client, and waits for
+the host where its compiler does not know the length of a loop (`segments`). Nothing
+here was measured on a GPU: docs/performance.md has the kernels, bytes and modelled
+times of the programs.
 """
 
 import dataclasses
@@ -24,29 +25,30 @@ from moon_jax.train.planning import Planner
 from moon_jax.train.segments import MOST_IMAGES, MOST_STEPS, steps_together
 
 MOST_LANES = 64
-# Lanes that take so many bytes take a step as long as starting its kernels does, 70 us:
-# compiled programs move four to six times what their lanes take, an H200 3.6 TB/s.
+# With lanes of this many bytes, a step takes as long as starting its kernels, 70 us:
+# compiled programs move four to six times the bytes of the lanes, an H200 3.6 TB/s.
 _STARTING = 50e6
-# A step of a network of so many parameters takes much longer than the host needs to
-# start the next one, and what frozen ones leave behind of many images is large.
+# A step of a network with this many parameters takes much longer than the host needs to
+# start the next one, and what frozen networks keep of many images is large.
 SLOW = 5_000_000
-# One with so many in convolutions keeps a GPU busy with one client; and cuDNN has their
-# backward kernels for one lane only.
+# A network with this many parameters in convolutions keeps a GPU busy with one client;
+# and cuDNN has the backward kernels of convolutions for one lane only.
 CONVOLVED = 5_000_000
-# What it takes, in steps, to load and store clients, and to look up a group of steps.
+# Steps that loading and storing clients costs, and that looking up a group of steps
+# costs.
 _BOUNDARY, _LOOKING_UP = 2, 0.3
 _LONGEST = 256  # steps of a segment
-_ROUNDS = range(4)  # whose cohorts are looked at
+_ROUNDS = range(4)  # rounds whose cohorts are examined
 
 
 class Taken(NamedTuple):
   """Bytes of a device's memory that a network's training takes, by an estimate.
 
   Attributes:
-    lane: of a lane: its client's memory, the model, its gradient, what an optimizer
-      keeps, and what a batch leaves behind for the backward pass.
-    image: of one of the images that are looked up for several steps together, and of
-      each frozen network half of what a trained one would leave behind of it.
+    lane: bytes of a lane: its client's memory, the model, its gradient, the state of
+      the optimizer, and what a batch keeps for the backward pass.
+    image: bytes of an image that is looked up for several steps together, and half of
+      what a trained network would keep of it, for each frozen network.
     batch_size: B.
   """
 
@@ -55,7 +57,7 @@ class Taken(NamedTuple):
   batch_size: int
 
   def by(self, lanes: int) -> float:
-    """So many lanes of a device take so much; compiled programs 0.4 to 0.9 of it."""
+    """Bytes that lanes of a device take; compiled programs take 0.4 to 0.9 of it."""
     step = lanes * self.batch_size
     ahead = min(step * MOST_STEPS, max(step, MOST_IMAGES))
     return lanes * self.lane + ahead * self.image
@@ -64,11 +66,11 @@ class Taken(NamedTuple):
 def memory_taken(
   network: Network, algorithm: Algorithm, image_shape: tuple[int, ...], batch_size: int
 ) -> Taken:
-  """What training takes of a device.
+  """The memory of a device that training takes.
 
   Args:
-    network: what is trained.
-    algorithm: how.
+    network: the network.
+    algorithm: the algorithm.
     image_shape: (H, W, C).
     batch_size: B.
   """
@@ -96,18 +98,18 @@ def _of_one_lane(network, algorithm, variables, images):
 
 
 def memory_free(images: np.ndarray, planner: Planner, memory: Tier) -> float:
-  """Bytes that a device has for training; no end of them if it tells nothing.
+  """Bytes that a device has for training; infinity if the device does not say.
 
   Args:
     images: [M, H, W, C] uint8, which each device holds.
-    planner: of the rounds.
+    planner: the planner of the rounds.
     memory: where the clients' memories are.
   """
   told = hosts.decided(lambda: jax.local_devices()[0].memory_stats() or {})
   if 'bytes_limit' not in told:
     return math.inf
   free = told['bytes_limit'] - told.get('bytes_in_use', 0)
-  # The cohort's memories before and after a round, and all, or those that come and go.
+  # The cohort's memories before and after a round, and all memories, or arriving ones.
   cohort = 2 * planner.cohort_size
   kept = cohort + (len(planner.sizes) if memory.name == 'device' else cohort)
   return free - images.nbytes - kept * memory.bytes_each
@@ -119,11 +121,11 @@ def planner_for(
   """The planner with the lanes and the segments that suit a GPU.
 
   Args:
-    planner: with a lane for each client if lanes may be chosen.
-    choose_lanes: whether they may.
-    params: of the network, arrays or ShapeDtypeStructs.
-    taken: by training, of a device's memory.
-    free: of it, in bytes.
+    planner: the planner, with a lane for each client if lanes may be chosen.
+    choose_lanes: whether lanes may be chosen.
+    params: parameters of the network, arrays or ShapeDtypeStructs.
+    taken: memory of a device that training takes.
+    free: memory of a device that is free, in bytes.
   """
   slow = _is_slow(params)
   if choose_lanes:
@@ -142,12 +144,12 @@ def _is_slow(params):
 
 
 def _soonest(planner, counts, share):
-  """The fewest lanes with which a round ends soonest.
+  """The smallest number of lanes with which a round ends soonest.
 
   Args:
-    planner: to change.
-    counts: lanes, ascending, to choose from.
-    share: what a lane adds to a step, of the time without any.
+    planner: the planner, with other lanes.
+    counts: numbers of lanes to choose from, ascending.
+    share: time that a lane adds to a step, as a fraction of a step without lanes.
   """
 
   def cost(planner):
@@ -157,7 +159,7 @@ def _soonest(planner, counts, share):
 
 
 def _with_known_lengths(planner):
-  """Segments of the length that costs least: filling up against boundaries."""
+  """Segments of the length that costs least: short ones have ends, long ones filler."""
   lanes = planner.num_lanes // planner.num_devices
 
   def cost(planner):
@@ -170,7 +172,7 @@ def _with_known_lengths(planner):
 
 
 def _steps(planner):
-  """Of the longest queue, the mean over some rounds."""
+  """The steps of the longest queue, as a mean over some rounds."""
   longest = []
   for index in _ROUNDS:
     num_steps = planner.num_steps(planner.cohort(index))

@@ -1,9 +1,9 @@
 """Several processes, on one host or many, run one experiment, and end alike.
 
-`jax.distributed` connects them, and JAX's collectives carry what they tell each other.
-Process 0 alone has the run directory. All processes call `gather`, and what is built on
-it, in the same order, from their main threads: a call waits for the other processes,
-and for what the devices were given before it.
+`jax.distributed` connects them, and JAX's collectives carry their messages. Only
+process 0 has the run directory. All processes call `gather`, and what is built on it,
+in the same order, from their main threads: a call waits for the other processes, and
+for the earlier work of the devices.
 """
 
 import atexit
@@ -21,10 +21,10 @@ from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.engine import launchers
 from moon_jax.engine.launchers import Place
 
-# Seconds of silence after which JAX ends the other processes. A sign of life comes in
-# each half of them, so that a process may be stopped for a minute.
+# Seconds of silence after which JAX ends the other processes. A sign of life is sent
+# twice in that time, so a process may be stopped for a minute.
 _HEARTBEAT = 150
-_GRACE = 10.0  # seconds that a process which ends waits for the others to end, too
+_GRACE = 10.0  # seconds that a process which ends waits for the others to end
 _SHORT = 120  # bytes of JSON that are exchanged at once
 
 _place: Place | None = None
@@ -32,7 +32,7 @@ _names: list[str] = []
 
 
 def is_first() -> bool:
-  """Whether this is process 0, which alone has the run directory; so is a lone one."""
+  """Whether this is process 0, which has the run directory; true for a lone process."""
   return _place is None or _place.index == 0
 
 
@@ -42,24 +42,24 @@ def count() -> int:
 
 
 def names() -> list[str]:
-  """The name of each process's host; none of a lone one."""
+  """The name of each process's host; [] for a lone process."""
   return _names
 
 
 def sharing_cores(cores: int) -> int:
-  """How many of the processes share the cores that this one may use.
+  """The number of processes that share the cores that this process may use.
 
   Args:
-    cores: how many these are.
+    cores: number of these cores.
   """
   return launchers.sharing_cores(_place, cores) if _place else 1
 
 
 @functools.cache
 def _between():
-  """Where the rows of an array are that has one of each process, and two programs.
+  """The layout of an array with a row for each process, and two programs.
 
-  One makes such an array known to all processes, the other the sum of its rows.
+  One program shows such an array to all processes, the other sums its rows.
   """
   import jax
   import numpy as np
@@ -89,11 +89,11 @@ def gather(value: Any, error: RunError | None = None) -> list[Any]:
   """The value of each process, in order. Values are JSON.
 
   Args:
-    value: of this process.
-    error: what has gone wrong in this process, and ends all of them.
+    value: value of this process.
+    error: an error of this process, which ends all processes.
 
   Raises:
-    RunError: `error`, or that of another process.
+    RunError: `error`, or the error of another process.
   """
   told = [[value, None]]
   if _place:
@@ -127,11 +127,11 @@ def _who(index):
 
 @contextlib.contextmanager
 def alike() -> Iterator[list[Any]]:
-  """A RunError that one process raises inside is raised in all that leave it.
+  """A RunError that one process raises inside is raised in all processes at the end.
 
   Yields:
-    An empty list. Outside it has the lists of all processes, with what each has put
-    there.
+    An empty list, to which each process may add. After the context it holds the lists
+    of all processes.
   """
   error, told = None, []
   try:
@@ -144,10 +144,10 @@ def alike() -> Iterator[list[Any]]:
 
 
 def decided(decide: Callable[[], Any]) -> Any:
-  """What process 0 finds; it is JSON. The others learn it, and do not call `decide`.
+  """The result of `decide` in process 0; it is JSON. Other processes do not call it.
 
   Raises:
-    RunError: that of process 0, in every process.
+    RunError: process 0 raised it; it is raised in every process.
   """
   with alike() as told:
     if is_first():
@@ -157,10 +157,10 @@ def decided(decide: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def by_first(context: contextlib.AbstractContextManager) -> Iterator[Any]:
-  """Process 0 alone enters the context; the others get None.
+  """Only process 0 enters the context; the others get None.
 
   Raises:
-    RunError: that process 0 raises when it enters, in every process.
+    RunError: process 0 raised it on entering; it is raised in every process.
   """
   with contextlib.ExitStack() as stack:
     with alike():
@@ -172,7 +172,7 @@ def from_first(tree: Any) -> Any:
   """Process 0's numpy arrays, bit for bit, in every process.
 
   Args:
-    tree: of arrays; of other processes' only the shapes and dtypes count.
+    tree: tree of arrays; in other processes only the shapes and dtypes count.
   """
   if not _place:
     return tree
@@ -192,7 +192,7 @@ def require_same(what: str, given: Mapping[str, Any]) -> None:
   """Compares what the processes were given, name by name; values are JSON.
 
   Raises:
-    UsageError: in every process, if one was given anything else than process 0.
+    UsageError: one process has another value than process 0; raised in every process.
   """
   first, *others = gather(dict(given))
   for index, other in enumerate(others, 1):
@@ -208,14 +208,14 @@ def require_same(what: str, given: Mapping[str, Any]) -> None:
 def joined(execution: Any, given: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
   """Inside, processes that were started together are one run. Does nothing for one.
 
-  After it each of several has some seconds to end.
+  After the context, each of several processes has some seconds to end.
 
   Args:
-    execution: the knobs of that name: which devices each process uses.
-    given: what has to be the same in all of them.
+    execution: the knobs `execution.*`: the devices that each process uses.
+    given: returns what must be equal in all processes.
 
   Raises:
-    UsageError: they were given different things.
+    UsageError: the processes were given different things.
     RunError: another process has ended.
   """
   if not (place := launchers.detect(os.environ)):
@@ -255,9 +255,9 @@ def _connect(place, execution):
   print(told + seconds, flush=True)
   late = f'Of {place.count} processes ({name}) not all came within {seconds}.'
   late = f'{late} {launchers.PROCESSES}=1 runs one alone.\n'
-  # Before JAX, which would end with a stack trace.
+  # Checked before JAX, which would end with a stack trace.
   timer = _in(place.wait, _exit, ExitCode.FAILED, late)
-  # It would take SIGTERM for itself.
+  # JAX would take SIGTERM for itself.
   jax.config.update('jax_enable_preemption_service', False)
   try:
     jax.distributed.initialize(

@@ -1,4 +1,4 @@
-"""Which processes were started together, by what, and what they share of a host."""
+"""Finds the processes that were started together, and what they share of a host."""
 
 import os
 import re
@@ -10,8 +10,9 @@ from moon_jax.core.errors import UsageError
 COORDINATOR = 'MOON_JAX_COORDINATOR'  # host:port of process 0
 PROCESSES, PROCESS = 'MOON_JAX_PROCESSES', 'MOON_JAX_PROCESS'  # how many, which one
 WAIT = 'MOON_JAX_WAIT'  # seconds for all processes to come
-# What starts processes: its name, JAX's name for it, and the variables that say where
-# process 0 is, how many there are, which one this is, and which one it is on its host.
+# A launcher: its name, JAX's name for it, and the environment variables for the address
+# of process 0, the number of processes, this process's index, and its index on its
+# host.
 LAUNCHERS = (
   (PROCESSES, 'deactivate', COORDINATOR, PROCESSES, PROCESS, ''),  # by hand
   (
@@ -27,17 +28,17 @@ _MOST = 2**16
 
 
 class Place(NamedTuple):
-  """Where a process stands among those of its run.
+  """The place of a process among the processes of its run.
 
   Attributes:
-    launcher: name of what started them.
-    method: by which JAX finds them.
+    launcher: name of the program that started them.
+    method: method by which JAX finds them.
     coordinator: host:port at which process 0 listens; None if JAX finds it.
-    count: how many there are, above 1.
-    index: of this one, from 0.
-    wait: seconds for all to come.
-    beside: how many of them are on this host.
-    local: which one of them this is.
+    count: number of processes, above 1.
+    index: index of this process, from 0.
+    wait: seconds to wait for all processes.
+    beside: number of the processes that are on this host.
+    local: index of this process among them.
   """
 
   launcher: str
@@ -51,10 +52,10 @@ class Place(NamedTuple):
 
 
 def detect(environment: Mapping[str, str]) -> Place | None:
-  """What the environment says about the processes of the run; None if this is alone.
+  """What the environment says about the processes of the run; None for a lone process.
 
   Raises:
-    UsageError: it says half of it, or what cannot be.
+    UsageError: the variables are incomplete, or have impossible values.
   """
 
   def number(name, least, below, default=''):
@@ -89,7 +90,7 @@ def _host_of(address):
 
 
 def _beside(environment):
-  """How many processes are on this host; of SLURM's '4(x2),1' on its third one 1."""
+  """The number of processes on this host; for SLURM's '4(x2),1' on its third host 1."""
   counts = environment.get('SLURM_STEP_TASKS_PER_NODE', '1')
   if 'OMPI_COMM_WORLD_LOCAL_SIZE' in environment:
     counts = environment['OMPI_COMM_WORLD_LOCAL_SIZE']
@@ -101,12 +102,12 @@ def _beside(environment):
 def own_gpus(place: Place, seen: int) -> list[int]:
   """This process's part of its host's GPUs; [] for all that it sees.
 
-  Each of several processes on a host gets its part, unless their launcher has given it
-  its own.
+  Each of several processes on a host gets a part, unless their launcher has already
+  given each process its own GPUs.
 
   Args:
-    place: of the process.
-    seen: how many GPUs it sees.
+    place: place of the process.
+    seen: number of GPUs that it sees.
   """
   if 'SLURM_GPUS_ON_NODE' in os.environ:
     whole = seen == int(os.environ['SLURM_GPUS_ON_NODE'])
@@ -119,11 +120,11 @@ def own_gpus(place: Place, seen: int) -> list[int]:
 
 
 def sharing_cores(place: Place, cores: int) -> int:
-  """How many of the processes share the cores: one, if somebody gave each its own.
+  """The number of processes that share the cores: one, if each has cores of its own.
 
   Args:
-    place: of the process.
-    cores: how many it may use.
+    place: place of the process.
+    cores: number of cores that it may use.
   """
   there = int(os.environ.get('SLURM_CPUS_ON_NODE', os.cpu_count() or 1))
   return place.beside if place.launcher == PROCESSES or cores >= there else 1

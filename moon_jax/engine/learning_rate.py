@@ -1,7 +1,7 @@
 """The learning rate of a round, by its schedule.
 
-A schedule is (t, T, knobs) -> a factor in [0, 1], 1 in round 0; t is the round,
-0-based, below T, the number of rounds.
+A schedule is (t, T, knobs) -> a factor in [0, 1], which is 1 in round 0. t is the
+round, from 0, and T the number of rounds.
 """
 
 import math
@@ -19,7 +19,7 @@ def of_round(config: Config, t: int) -> float:
 
 
 def constant(t: int, num_rounds: int) -> float:
-  """1."""
+  """The factor is always 1."""
   return 1.0
 
 

@@ -1,4 +1,4 @@
-"""Tests each client alone, on examples of its own: the programs, and what they take."""
+"""Tests each client alone, on examples of its own: the programs and their inputs."""
 
 from collections.abc import Callable
 
@@ -13,18 +13,18 @@ from moon_jax.engine import devices, programs
 from moon_jax.engine.experiment import Experiment
 from moon_jax.train.evaluation import ClientTests, make_own_tests
 
-BATCH_SIZE = 64  # of a client's few examples the last batch is mostly filler
+BATCH_SIZE = 64  # larger batches would be mostly filler, with a client's few examples
 
 
 def at_a_time(experiment: Experiment) -> int:
-  """C, of how many clients the memories are on the device when these are tested."""
+  """C, the number of clients whose memories are on the device while they are tested."""
   if experiment.memory.name == 'device':
     return len(experiment.own_tests.clients)
   return experiment.planner.cohort_size
 
 
 def inputs(experiment: Experiment) -> tuple[DeviceSplit, ClientTests]:
-  """The examples, and who is tested on which of them, on the devices."""
+  """The examples, and which of them test which client, on the devices."""
   tests = experiment.own_tests
   split = experiment.train.examples if tests.of_training else experiment.test
   given = ClientTests(tests.clients, tests.rows, tests.offsets)
@@ -32,7 +32,7 @@ def inputs(experiment: Experiment) -> tuple[DeviceSplit, ClientTests]:
 
 
 def tested_models(experiment: Experiment) -> dict[str, Callable]:
-  """Column of the records -> (server, memory) -> the variables that it is of."""
+  """Column of the records -> (server, memory) -> variables of the model to test."""
   algorithm, found = experiment.algorithm, {}
 
   def evaluated(server, memory):
@@ -54,14 +54,14 @@ def test(
   tests: ClientTests,
   chosen: jax.Array,
 ) -> dict[str, jax.Array]:
-  """How many examples of its own each client's models get right, as tracing has it.
+  """The number of its own examples that each client's models get right, when traced.
 
   Args:
-    experiment: what is run.
-    state: after a round; with a client store, its `clients` are of the chosen.
-    split: of which the tests name rows.
+    experiment: the experiment.
+    state: the state after a round; with a client store, its `clients` are the chosen.
+    split: the split in which the tests name rows.
     tests: the examples of each client.
-    chosen: [C] int32 positions among the clients who are tested.
+    chosen: [C] int32 positions among the clients with tests.
 
   Returns:
     Column of the records -> [C] int32.

@@ -1,4 +1,4 @@
-"""The planner of an experiment, and what it depends on: the devices and the memory."""
+"""The planner of an experiment, with the devices and the memory that it depends on."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from moon_jax.engine import devices, gpu, scheduling, streaming, tiers
 
 
 def planned(config, data, split, network, algorithm, backend, min_steps):
-  """The devices, the planner, what reads data on disk, and where memories are."""
+  """The devices, the planner, the reader of data on disk, and where memories are."""
   planner = scheduling.make_planner(
     config, split, backend, share=bool(algorithm.share), min_steps=min_steps
   )

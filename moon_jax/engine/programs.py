@@ -1,4 +1,4 @@
-"""The programs that a run compiles, and what they are given in a round."""
+"""The programs that a run compiles, and their inputs in a round."""
 
 import functools
 import math
@@ -30,11 +30,11 @@ from moon_jax.train.planning import Plan
 
 
 class RoundInputs(NamedTuple):
-  """What the host gives the device for a round, already there.
+  """The inputs of a round, on the device.
 
   Attributes:
     plan: cohort, lanes and batches.
-    scalars: each a float32, so that none compiles anew.
+    scalars: each a float32 array, so that another value compiles nothing.
   """
 
   plan: Plan
@@ -56,7 +56,7 @@ def round_inputs(experiment: Experiment, round_index: int, plan: Plan) -> RoundI
 
 
 def train_split(experiment: Experiment, plan: Plan) -> TrainSplit:
-  """The training split that a round is given, on the device: all, or its cohort's."""
+  """The training split of a round, on the device: the whole split, or its cohort's."""
   if experiment.stream is None:
     return experiment.train
   loads = [one.load for one in (plan, plan.second) if one]
@@ -70,7 +70,7 @@ class Compiled(NamedTuple):
   Attributes:
     run_round: (state, plan, scalars, train) -> (state, ClientMetrics [K]).
     evaluate: (state, test, validation) -> Score.
-    compile_seconds: that compiling both took.
+    compile_seconds: seconds that compiling both took.
   """
 
   run_round: Callable
@@ -78,7 +78,7 @@ class Compiled(NamedTuple):
   compile_seconds: float
 
 
-# In a compiled program: the types of what a collective leaves, each with its shape.
+# The result types of a collective in a compiled program, each with its shape.
 _COLLECTIVE = re.compile(
   r'= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-\w+)'
   r'(?:-start)?\('
@@ -87,9 +87,9 @@ _ARRAY = re.compile(r'([a-z]+)(\d*)\[([\d,]*)\]')
 
 
 def exchanged_bytes(program: Stage) -> int:
-  """What a device takes to the collectives of a compiled program, in bytes.
+  """Bytes that a device gives to the collectives of a compiled program.
 
-  Of P devices that sum it up in a ring, each sends 2 (P - 1) / P times as much.
+  If P devices sum them in a ring, each sends 2 (P - 1) / P times as many bytes.
   """
   total = 0
   for left in _COLLECTIVE.findall(program.as_text()):
@@ -104,9 +104,9 @@ def compile_programs(
   """Compiles what `lower_programs` traces, for this state and any round's inputs.
 
   Args:
-    experiment: what is run.
+    experiment: the experiment.
     state: a state of it, or its shapes.
-    inputs: of any round.
+    inputs: inputs of any round.
     **donating: see `lower_programs`.
   """
   begin = time.perf_counter()
@@ -120,10 +120,10 @@ def lower_programs(
 ) -> tuple[Lowered, Lowered]:
   """One round and one evaluation, traced but not compiled.
 
-  With `donate`, a round writes its state over the one that it is given.
+  With `donate`, a round writes its state over the state that it gets.
   """
   how = {
-    # A client store reads what the last cohort kept while the next one trains.
+    # A client store reads the last cohort's memories while the next cohort trains.
     'donate_argnums': (0,) if donate and experiment.memory.name == 'device' else (),
     'out_shardings': NamedSharding(experiment.mesh, PartitionSpec()),
   }
@@ -141,13 +141,13 @@ def lower_programs(
 def lowered(
   function: Callable, experiment: Experiment, *given: PyTree, **how: Any
 ) -> Lowered:
-  """A function of an experiment and arrays, traced for such arrays.
+  """A function of an experiment and arrays, traced for arrays of these shapes.
 
   Args:
-    function: what to trace.
-    experiment: what is run.
+    function: the function.
+    experiment: the experiment.
     *given: the arrays, or their shapes.
-    **how: to `jax.jit`.
+    **how: further arguments of `jax.jit`.
   """
   with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
     return jax.jit(functools.partial(function, experiment), **how).lower(*given)
@@ -156,7 +156,7 @@ def lowered(
 def run_round(
   experiment: Experiment, state: State, plan: Plan, scalars: Scalars, train: TrainSplit
 ) -> tuple[State, ClientMetrics]:
-  """What a round computes, in terms of its arguments as tracing has them."""
+  """Computes a round; the arguments are traced."""
   algorithm = experiment.algorithm
   once = represent_once(experiment, local_training(experiment), state)
   train_cohort = cohort_training(experiment, algorithm, once=once)
@@ -185,7 +185,7 @@ def evaluate(
   test: DeviceSplit,
   validation: DeviceSplit | None,
 ) -> evaluation.Score:
-  """What a test computes, in terms of its arguments as tracing has them."""
+  """Computes a test; the arguments are traced."""
   num_users = 0 if experiment.own_models else len(experiment.test_sizes)
   test_models = evaluation.make_evaluation(
     experiment.network.apply, experiment.mesh, num_clients=num_users
@@ -199,7 +199,7 @@ def evaluate(
 
 
 def local_training(experiment: Experiment) -> client_training.LocalTraining:
-  """Local training of one client, as configured."""
+  """Local training of one client, as it is configured."""
   _, fixed = traced.split(options(experiment.config, 'optimizer'))
   build = catalog.part('optimizer', experiment.config.optimizer.name).function
   optimizer = functools.partial(build, **fixed)
@@ -213,10 +213,10 @@ def represent_once(
   """Whether to keep the frozen representations of a round: does it pay, do they fit?
 
   Returns:
-    How many examples a cohort can own; 0 if it does not pay, or they do not fit.
+    Number of examples that a cohort can own; 0 if it does not pay, or they do not fit.
 
-  One local epoch looks each one up once, and gains nothing. What is augmented, or
-  represented in training mode, differs from epoch to epoch.
+  With one local epoch each representation is looked up once, so nothing is gained. With
+  augmentation or in training mode they differ from epoch to epoch.
   """
   config = experiment.config
   if experiment.algorithm.frozen_in_training:

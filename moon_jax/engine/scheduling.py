@@ -1,4 +1,4 @@
-"""The planner that a configuration asks for."""
+"""Makes the planner that a configuration asks for."""
 
 import functools
 import math
@@ -23,14 +23,14 @@ def cohort_size(num_clients: int, participation: float) -> int:
 def num_lanes(
   requested: str, cohort_size: int, backend: str, num_devices: int
 ) -> tuple[int, int]:
-  """L, at most K but for a filled-up last device, and the number P of devices to use.
+  """L, at most K unless the last device is filled up; and P, how many devices to use.
 
   Args:
     requested: 'auto' or a count.
     cohort_size: K.
-    backend: as named by JAX. A CPU device is busy with one client at a time; an
-      accelerator is not busy with fewer than all.
-    num_devices: how many there are.
+    backend: kind of device, as JAX names it. One client keeps a CPU device busy; an
+      accelerator needs all of them.
+    num_devices: number of devices.
   """
   most = num_devices if backend == 'cpu' else cohort_size
   lanes = min(most if requested == 'auto' else int(requested), cohort_size)
@@ -46,7 +46,7 @@ def make_planner(
   share: bool = False,
   min_steps: int = 0,
 ) -> planning.Planner:
-  """The planner; `share` tells whether clients average among themselves."""
+  """The planner; `share` says whether clients average among themselves."""
   client = int(np.argmin(split.sizes))
   if config.drop_last and split.sizes[client] < config.batch_size:
     raise UsageError(
@@ -68,7 +68,7 @@ def make_planner(
     seed=config.seed,
     cohort_size=size,
     local_epochs=config.local_epochs,
-    # A batch larger than every client would only hold more filler.
+    # A batch larger than every client would only add filler.
     batch_size=min(config.batch_size, int(split.sizes.max())),
     num_lanes=lanes,
     num_devices=num_devices,
@@ -81,7 +81,7 @@ def make_planner(
 
 
 def _differing(config: Config, sizes: np.ndarray) -> tuple[int, dict[str, Any]]:
-  """How many clients of a round send something, and what the planner knows of them."""
+  """The number of uploads in a round, and the planner's fields about clients."""
   flat, name = flatten(config), '--config.local_epochs_min'
 
   def value(knob):  # a config file may set what the algorithm does not use
@@ -113,7 +113,7 @@ def _differing(config: Config, sizes: np.ndarray) -> tuple[int, dict[str, Any]]:
 
 
 def _mixing(config: Config) -> Callable[[np.ndarray], np.ndarray]:
-  """[K] clients who are present -> [K, K] float32, who averages with whom."""
+  """[K] clients that are present -> [K, K] float32, their mixing weights."""
   from moon_jax.algorithms.wrappers import topology  # SciPy's graphs take time to load
 
   flat = flatten(config)

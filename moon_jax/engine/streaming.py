@@ -1,10 +1,10 @@
-"""Training examples that stay on disk: each round brings those of its cohort.
+"""Training examples that stay on disk: each round brings the examples of its cohort.
 
-What the device holds in a round is an ordinary training split, of the cohort alone:
+In a round the device holds an ordinary training split, of the cohort alone:
 
-  examples   slot 0's, slot 1's, ..., and filler up to the largest cohort there can be
+  examples   slot 0's, slot 1's, ..., and filler up to the size of the largest cohort
   rows       all of them, in this order
-  offsets    [K + 1], by slot; of a split in memory they are by client
+  offsets    [K + 1], by slot; in a split in memory they are by client
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class Stream:
   """Reads the examples of a cohort.
 
   Attributes:
-    data: its `stored` has the examples.
+    data: the data set, whose `stored` has the examples.
     cohort_size: K.
   """
 
@@ -33,7 +33,7 @@ class Stream:
 
   @functools.cached_property
   def capacity(self) -> int:
-    """Examples of the largest K clients."""
+    """Number of examples of the K largest clients."""
     sizes, size = self.data.stored.sizes, self.cohort_size
     return int(np.partition(sizes, len(sizes) - size)[-size:].sum())
 
@@ -44,7 +44,7 @@ class Stream:
     return np.broadcast_to(np.uint8(0), shape)
 
   def rows(self, clients: np.ndarray) -> list[np.ndarray]:
-    """Clients [K] -> where each one's examples stand in the split of their round."""
+    """Clients [K] -> the rows of each one's examples in the split of their round."""
     ends = np.cumsum(self.data.stored.sizes[clients])
     return np.split(np.arange(ends[-1]), ends[:-1])
 
@@ -61,8 +61,8 @@ class Stream:
 
     Args:
       clients: [K] the cohort.
-      slots: whose examples are read; those of others, whom the lanes of another process
-        train, are zeros here.
+      slots: slots whose examples are read; the examples of other slots, which lanes of
+        another process train, are zeros here.
       mesh: the devices.
     """
     split, stored = self._empty(), self.data.stored

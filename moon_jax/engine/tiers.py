@@ -1,4 +1,4 @@
-"""Keeps the memories of all clients on the device between rounds, or in a file?"""
+"""Decides where the memories of all clients are between rounds: device or disk."""
 
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.types import PyTree, Server
 from moon_jax.engine import hosts
 
-# What a save may write of them, bytes: about a second, and three times that in memory.
+# Bytes that a save may write of them: about a second, and three times that in memory.
 _MOST_SAVED = 2**28
-# A cohort that is this much of all clients moves them all anyway.
+# A cohort of this fraction of all clients moves all memories in any case.
 _MOST_IDLE = 4
 
 
@@ -22,8 +22,8 @@ class Tier(NamedTuple):
 
   Attributes:
     name: 'device' or 'disk'.
-    bytes_each: of a client's memory; 0 of an algorithm whose clients keep nothing.
-    most: clients that can come to have one of their own.
+    bytes_each: bytes of a client's memory; 0 if the clients keep nothing.
+    most: number of clients that can come to have a memory of their own.
   """
 
   name: str
@@ -36,18 +36,18 @@ def choose(
 ) -> Tier:
   """The tier that is asked for, or that 'auto' stands for.
 
-  On the device every save writes the memories of all clients, and takes a copy of them.
-  So 'auto' keeps them there if they take at most 256 MiB, or if a round has at least a
-  quarter of all clients.
+  On the device, every save writes the memories of all clients, and takes a copy of
+  them. So 'auto' keeps them there if they take at most 256 MiB, or if a round has at
+  least a quarter of all clients.
 
   Args:
-    config: of the run.
+    config: the configuration of the run.
     algorithm: its pure functions.
     variables: of the network; their shapes are enough.
     cohort_size: K.
 
   Raises:
-    UsageError: several processes are to have a client store.
+    UsageError: a run of several processes asks for a client store.
   """
   requested, num_clients = config.execution.client_store, config.num_clients
   each = tree.num_bytes(jax.eval_shape(algorithm.init_client, variables))
@@ -68,7 +68,7 @@ def choose(
 
 
 def has_own_models(algorithm: Algorithm, variables: PyTree) -> bool:
-  """Whether each client has a model of its own: whether two clients have two.
+  """Whether each client has a model of its own: whether two clients have two models.
 
   Args:
     algorithm: its pure functions.

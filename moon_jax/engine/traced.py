@@ -1,4 +1,4 @@
-"""What reaches a compiled program as an argument: another value compiles nothing."""
+"""The values that a compiled program takes as arguments: a change compiles nothing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from moon_jax.engine import learning_rate
 
 
 def split(options: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-  """The options that are traced, which are the floats; and those that are built in."""
+  """The floats of the options, which are traced; and the others, which are built in."""
   traced = {name: one for name, one in options.items() if isinstance(one, float)}
   return traced, {name: options[name] for name in options.keys() - traced}
 
