@@ -26,7 +26,7 @@ _PATIENT = [f'{one}_{act}' for one in _OF_A_CALL for act in ('terminate', 'warn_
 PATIENCE = ' '.join(
   f'--xla_{name}_timeout_seconds=10000000' for name in ('cpu_collective', *_PATIENT)
 )
-# These make GPUs avoid atomic additions and algorithms chosen by measuring; CPUs have none.
+# These make GPUs avoid atomic additions and algorithms chosen by measuring.
 DETERMINISM = '--xla_gpu_deterministic_ops=true'
 
 # Settings that change every draw or number, and are not recorded -> JAX's default.

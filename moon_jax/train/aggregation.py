@@ -1,7 +1,7 @@
 """Averages what clients send: summed as they finish, joined over devices. Pure.
 
-What becomes of the mean, `algorithms.base.average` by default, is the algorithm's
-`aggregate`, which `round` calls.
+The algorithm's `aggregate`, which `round` calls, makes the new server from the mean; by
+default it is `algorithms.base.average`.
 """
 
 import jax
@@ -13,7 +13,7 @@ from moon_jax.train.client_training import Finished, Work
 
 
 def collecting(all_uploads: bool, weights: jax.Array):
-  """How what clients leave behind is collected, as the loop goes.
+  """How the loop collects the uploads and memories of finished clients.
 
   Args:
     all_uploads: whether each upload is kept, by slot, instead of their mean.
@@ -23,7 +23,7 @@ def collecting(all_uploads: bool, weights: jax.Array):
     collect: (Finished of the cohort, slots to store [L] or -1, Finished [L, ...] of the
       lanes) -> Finished of the cohort.
     empty: (shapes of Finished [L, ...], memories [K, ...]) -> Finished of a cohort of
-      which nobody is done.
+      which no client has finished.
   """
   size, weights = len(weights), weights / jnp.sum(weights)
 
@@ -51,13 +51,13 @@ def collecting(all_uploads: bool, weights: jax.Array):
 
 
 def exchange(mine: Finished, work: Work) -> Finished:
-  """Joins what the devices collected: one sum, to which a client adds on one device."""
+  """Joins what the devices collected, by one sum; one device adds each client."""
   slots = work.plan.store.ravel()
   trained = tree.scatter(
     jnp.zeros(len(work.plan.clients), bool), slots, jnp.ones(slots.shape, bool)
   )
-  # The device that trained a client tells what it keeps. Of one that nobody trained the
-  # memory becomes zeros, which nobody reads: its `finite` is False.
+  # The device that trained a client supplies its memory. If no device trained it, the
+  # memory becomes zeros, which nobody reads, because its `finite` is False.
   hidden = jax.tree.map(jnp.zeros_like, mine.memory)
   shown = mine._replace(memory=tree.where(trained, mine.memory, hidden))
   total = jax.lax.psum(shown, LANES)
@@ -65,17 +65,17 @@ def exchange(mine: Finished, work: Work) -> Finished:
 
 
 def mean_of_finite(mean: Upload, finite: jax.Array, weights: jax.Array) -> Upload:
-  """The mean over some of a cohort, from one in which the others count as zeros.
+  """The mean over the finite uploads, from the mean in which the others count as zeros.
 
   Args:
-    mean: over the whole cohort.
-    finite: [K] bool, whose uploads are in it.
+    mean: mean over the whole cohort.
+    finite: [K] bool, whether an upload is finite.
     weights: [K] float32, on any scale.
   """
   total = jnp.sum(jnp.where(finite, weights, 0.0)) / jnp.sum(weights)
 
   def rescale(part, share):
-    # Exactly 1 in every usual round, whatever order the sums are taken in.
+    # Exactly 1 if all uploads are finite, in whatever order the sums are taken.
     share = jnp.where(jnp.all(finite), 1.0, share)
     return jax.tree.map(lambda leaf: leaf / share, part)
 

@@ -1,4 +1,4 @@
-"""Draws one client's batches of a round, and counts them. Host side, plain numpy."""
+"""Draws and counts one client's batches of a round. Host side, plain NumPy."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from moon_jax.core.keys import Purpose, host_rng
 
 
 def epoch_steps(sizes: np.ndarray, batch_size: int, *, drop_last: bool) -> np.ndarray:
-  """[N] int, batches in a pass over so many examples; the last may be partial."""
+  """[N] number of examples -> [N] int, batches of a pass; the last may be partial."""
   sizes = np.asarray(sizes)
   return sizes // batch_size if drop_last else -(-sizes // batch_size)
 
@@ -27,13 +27,13 @@ def client_batches(
     rng_key: (seed, round, client).
     local_epochs: passes over the data.
     batch_size: B.
-    drop_last: leave out an epoch's last batch if it is not full: rounds n / B down.
-    purpose: of the draws.
+    drop_last: whether an epoch's last batch is left out if it is not full.
+    purpose: purpose of the draws.
 
   Returns:
     rows: [epochs * ceil(n / B), B] int32; an epoch's last batch is filled up with
       copies of its last example.
-    num_real: [epochs * ceil(n / B)] int32 examples that are no copies.
+    num_real: [epochs * ceil(n / B)] int32 number of examples that are no copies.
   """
   seed, round_index, client = rng_key
   steps = int(epoch_steps(len(owned), batch_size, drop_last=drop_last))

@@ -18,12 +18,12 @@ from moon_jax.train.planning import Plan
 
 
 class Work(NamedTuple):
-  """What a cohort trains on in one round.
+  """The work of a cohort in one round.
 
   Attributes:
     received: what the server sent to every client.
-    round: [] int32, completed rounds.
-    scalars: of the round.
+    round: [] int32, number of completed rounds.
+    scalars: scalars of the round.
     memories: leaves [K, ...], what each client kept from earlier rounds.
     plan: the round's lanes, segments and batches.
     data: the training split.
@@ -45,10 +45,10 @@ class Progress(NamedTuple):
     num_steps: [] int32 steps done.
     memory: what the client kept from earlier rounds.
     local: the algorithm's memory of this local training.
-    known: name -> what its `Task` tells of its data; None of nothing.
+    known: name -> what its `Task` says about its data; None without such a name.
     variables: the weights being trained.
-    narrow: their params in the type of the network's arithmetic; None if it is theirs.
-    optimizer: the local optimizer's state, new each round.
+    narrow: params in the number format of the network; None if it is that of params.
+    optimizer: state of the local optimizer, reset every round.
     sums: name -> [] float32, the loss, its parts and how many examples were classified
       correctly, summed over the examples seen.
     num_seen: [] float32 examples seen; an example counts once an epoch.
@@ -67,14 +67,15 @@ class Progress(NamedTuple):
 
 
 class Finished(NamedTuple):
-  """What a client leaves behind after its last step, or a cohort when all are done.
+  """What a client, or a finished cohort, leaves behind after its last step.
 
   Attributes:
-    upload: what it sends. Of a cohort the mean, summed up as clients finish: none is
-      stored. An Upload that is not finite counts as zeros. If the algorithm needs all
-      uploads, leaves [K, ...] instead; zeros of who has nothing to train on.
-    memory: what it keeps; leaves [K, ...] of a cohort.
-    metrics: what the round tells about it; leaves [K] of a cohort.
+    upload: what the client sends. For a cohort it is the mean, summed up as clients
+      finish, so no upload is stored; an upload that is not finite counts as zeros. If
+      the algorithm needs all uploads, leaves are [K, ...] instead, with zeros for a
+      client that has nothing to train on.
+    memory: what the client keeps; for a cohort leaves [K, ...].
+    metrics: what the round measures of the client; for a cohort leaves [K].
   """
 
   upload: Upload
@@ -86,9 +87,9 @@ class LocalTraining(NamedTuple):
   """Local training of one client as pure functions; `vmap` makes lanes of them.
 
   Attributes:
-    algorithm: supplies the start, the frozen networks, the loss, ...
-    network: trained in training mode.
-    optimizer: its scalars -> its two functions.
+    algorithm: the algorithm: it supplies the start, the frozen networks, the loss, ...
+    network: the network, used in training mode.
+    optimizer: scalars of the optimizer -> its two functions.
   """
 
   algorithm: Algorithm
@@ -96,9 +97,9 @@ class LocalTraining(NamedTuple):
   optimizer: Callable[..., optax.GradientTransformation]
 
   def represent(self, received, memory, images, mask, key) -> dict[str, jax.Array]:
-    """name -> [B, D], of the images under the algorithm's frozen networks.
+    """name -> [B, D], the images under the algorithm's frozen networks.
 
-    mask [B] and the key of the step matter only if these are in training mode.
+    mask [B] and the key of the step matter only if the networks are in training mode.
     """
     algorithm, network = self.algorithm, self.network
 
@@ -115,7 +116,7 @@ class LocalTraining(NamedTuple):
     }
 
   def start(self, client, received, memory, scalars, batch, known=None) -> Progress:
-    """Before the first step; of the batch only the shape matters."""
+    """The progress before the first step; only the shape of the batch matters."""
     local = self.algorithm.begin(received, memory)
     task = task_of(received, memory, local, scalars, known)
     variables = self.algorithm.download(received, memory)
@@ -141,9 +142,10 @@ class LocalTraining(NamedTuple):
     return progress._replace(sums={x: jnp.zeros(()) for x in jax.eval_shape(parts)})
 
   def step(self, progress, references, received, scalars, batch, key) -> Progress:
-    """After one more step; `references` is what `represent` returns for the batch.
+    """The progress after one more step.
 
-    `key` is of this step.
+    `references` is what `represent` returns for the batch; `key` is the key of the
+    step.
     """
     task = task_of(received, progress.memory, progress.local, scalars, progress.known)
     params = progress.variables['params']
@@ -151,7 +153,7 @@ class LocalTraining(NamedTuple):
     (loss, (parts, state)), grads = self._gradient(*given)
     optimizer = self.optimizer(**scalars.optimizer)
     corrected = self.algorithm.correct(grads, task)
-    # Adam of optax raises a float to an integer, which strict promotion refuses.
+    # optax's Adam raises a float to an integer power, which strict promotion refuses.
     with jax.numpy_dtype_promotion('standard'):
       updates, of_optimizer = optimizer.update(corrected, progress.optimizer, params)
     count = jnp.sum(batch.mask)
@@ -177,7 +179,7 @@ class LocalTraining(NamedTuple):
     )
 
   def finish(self, progress, received, scalars, examined=()) -> Finished:
-    """After the last step; `examined` is what `Algorithm.examine` found."""
+    """The result after the last step; `examined` is what `Algorithm.examine` found."""
     task = task_of(received, progress.memory, progress.local, scalars, progress.known)
     task = task._replace(examined=examined)
     start = self.algorithm.download(received, progress.memory)
@@ -198,7 +200,7 @@ class LocalTraining(NamedTuple):
     return Finished(upload, memory, metrics)
 
   def _gradient(self, params, progress, *given):
-    """(loss, (parts, what else changed in the variables)), and the gradient."""
+    """(loss, (parts, changed collections of the variables)), and the gradient."""
     differentiate = jax.value_and_grad(self._objective, has_aux=True)
     found, grads = differentiate(params, progress, *given)
     if self.algorithm.perturb is None:
@@ -214,7 +216,7 @@ class LocalTraining(NamedTuple):
     return None if jax.tree.all(same) else narrow
 
   def _objective(self, params, progress, references, task, batch, key):
-    """[] the loss to minimise, and (its parts, what else changed in the variables)."""
+    """[] the loss to minimise, and (its parts, changed collections of variables)."""
     narrow, key = progress.narrow, for_purpose(key, Purpose.DROPOUT)
     used = params if narrow is None else _in_place_of(params, narrow)
     trained = progress.variables | {'params': used}
@@ -227,10 +229,10 @@ class LocalTraining(NamedTuple):
 
 @jax.custom_vjp
 def _in_place_of(params, narrow):
-  """`narrow`, with the gradient of the params that it was made of.
+  """`narrow`, with the gradient of the params from which it was cast.
 
-  Made where these are changed it costs no kernel of its own; made where they are used,
-  one for each leaf in each step.
+  The cast costs no kernel of its own where the params are changed; where they are used
+  it would cost one for each leaf in each step.
   """
   return narrow
 
@@ -266,7 +268,7 @@ def traffic(
     received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
     scalars = scalars._replace(algorithm=own)
     local = algorithm.begin(received, memory)
-    # Of what is known of the data only that it is there matters to the shapes.
+    # Only the presence of the data's numbers matters to the shapes.
     known = {name: jnp.ones(()) for name in algorithm.needs}
     task = task_of(received, memory, local, scalars, known)
     task = task._replace(examined=algorithm.examined)

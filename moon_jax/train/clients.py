@@ -1,7 +1,7 @@
-"""Who is there in a round, how much each one works, who attacks. Plain numpy.
+"""Which clients are present in a round, how much they work, which attack. Plain NumPy.
 
-An availability is (client sizes [N], its knobs) -> what `Available` tells. All draws
-are functions of seed, round and client.
+An availability is (client sizes [N], its knobs) -> `Available`. All draws are functions
+of seed, round and client.
 """
 
 import pathlib
@@ -17,12 +17,12 @@ from moon_jax.data.partition import Partition
 
 
 class Available(NamedTuple):
-  """Who can be drawn in each round.
+  """The clients that can be drawn in each round.
 
   Attributes:
-    of_round: round, from 0 -> [N] float64, of each client the probability that a single
-      draw gives it; they sum to 1, and are 0 of who is absent. None: all alike.
-    period: after so many rounds it begins again.
+    of_round: round, from 0 -> [N] float64, the probability of each client in a single
+      draw; they sum to 1, and are 0 for absent clients. None: all are equal.
+    period: number of rounds after which it repeats.
   """
 
   of_round: Callable[[int], np.ndarray | None]
@@ -35,7 +35,7 @@ def uniform(sizes: np.ndarray) -> Available:
 
 
 def cyclic(sizes: np.ndarray, *, groups: int) -> Available:
-  """Of G groups of clients one after the other; client i is in group i mod G.
+  """One of G groups of clients after the other; client i is in group i mod G.
 
   (Eichner et al. 2019, arXiv:1904.10120: block-cyclic, as day and night are.)
   """
@@ -52,16 +52,16 @@ def by_data(sizes: np.ndarray) -> Available:
 
 
 def trace(sizes: np.ndarray, *, path: str) -> Available:
-  """Who is there by a file; after its last round it begins again.
+  """The clients that a file lists for each round; after its last round it repeats.
 
   Args:
     sizes: [N].
-    path: of a text: the line `client,first,last`, then lines of three whole numbers:
-      the client, counted from 0, is there from the first of these rounds, counted from
-      1, to the last one. It may have several lines.
+    path: path of a text: the line `client,first,last`, then lines of three whole
+      numbers. The client, counted from 0, is present from the first to the last of
+      these rounds, counted from 1. A client may have several lines.
 
   Raises:
-    UsageError: the file is another.
+    UsageError: the file has another form.
   """
   flag = f'--config.availability.path={path!r}'
   try:
@@ -119,7 +119,7 @@ def choose(
 def stragglers(
   *, seed: int, round_index: int, cohort: np.ndarray, count: int
 ) -> np.ndarray:
-  """[count] int32 ids of a cohort [K], ascending: who is too slow in the round."""
+  """[count] int32 ids of a cohort [K], ascending: the clients that are late."""
   rng = host_rng(seed, Purpose.STRAGGLERS, round_index)
   return np.sort(rng.choice(cohort, count, replace=False))
 
@@ -133,17 +133,17 @@ def steps_of_round(
   epochs: tuple[int, int],
   late: np.ndarray,
 ) -> np.ndarray:
-  """How many steps each client trains.
+  """The number of steps that each client trains.
 
   Args:
-    seed: of the run.
-    round_index: from 0.
+    seed: seed of the run.
+    round_index: index of the round, from 0.
     clients: [K] ids.
-    steps: [K] of each one in all its epochs.
-    epochs: a client's number of these is uniform from the first to the second, which is
-      their number in `steps`; no draw if the first is 0.
-    late: ids of those that send what they have at the deadline: of their steps a number
-      that is uniform from 1 to all but one; 1 of 1.
+    steps: [K] steps of each client in all its epochs.
+    epochs: a client's number of epochs is uniform from the first to the second number,
+      which is the number of epochs in `steps`; no draw if the first is 0.
+    late: ids of clients that send what they have at the deadline. Their number of steps
+      is uniform from 1 to all but one; 1 if they have a single step.
 
   Returns:
     [K] int.
@@ -159,7 +159,7 @@ def steps_of_round(
 
 
 def flipping(attack: str, attacking: np.ndarray | None) -> np.ndarray:
-  """Ids of the attackers [F] or None who flip labels."""
+  """Ids of the attackers [F] that flip labels, or None."""
   flips = attacking is not None and attack == 'label_flip'
   return attacking if flips else np.zeros(0, int)
 
@@ -167,12 +167,12 @@ def flipping(attack: str, attacking: np.ndarray | None) -> np.ndarray:
 def known_of(
   needs: frozenset[str], class_counts: np.ndarray, flipping: np.ndarray
 ) -> dict[str, np.ndarray] | None:
-  """What clients are told of their data, name -> [N, ...]; see `Algorithm.needs`.
+  """What clients know about their data, name -> [N, ...]; see `Algorithm.needs`.
 
   Args:
-    needs: which names.
+    needs: the names.
     class_counts: [N, Y] training examples of each client and class, as labelled.
-    flipping: ids of those who flip labels: theirs are counts of what they train on.
+    flipping: ids of clients that flip labels: theirs count the flipped labels.
   """
   sizes, counts = class_counts.sum(1), class_counts.copy()
   counts[flipping] = class_counts[flipping, ::-1]
@@ -181,7 +181,7 @@ def known_of(
 
 
 def taught(data: Dataset, split: Partition, flipping: np.ndarray) -> np.ndarray:
-  """[M] the labels that clients train on: y, of one that flips labels Y - 1 - y."""
+  """[M] the labels that clients train on: y, or Y - 1 - y for a client that flips."""
   rows = np.concatenate([np.zeros(0, int), *split.rows(flipping)])
   labels = data.train_labels.copy()
   labels[rows] = data.num_classes - 1 - labels[rows]
@@ -189,7 +189,7 @@ def taught(data: Dataset, split: Partition, flipping: np.ndarray) -> np.ndarray:
 
 
 def attackers(seed: int, num_clients: int, fraction: float) -> np.ndarray:
-  """Ids, ascending, of the clients that attack in all rounds; halves rounded up."""
+  """Ids, ascending, of the clients that attack in every round; halves round up."""
   rng = host_rng(seed, Purpose.ATTACK)
   count = int(num_clients * fraction + 0.5)
   return np.sort(rng.choice(num_clients, count, replace=False)).astype(np.int32)
@@ -198,7 +198,7 @@ def attackers(seed: int, num_clients: int, fraction: float) -> np.ndarray:
 def attack_draws(
   seed: int, round_index: int, clients: np.ndarray, attacking: np.ndarray
 ) -> np.ndarray:
-  """[K] int32 of a cohort: -1 of who is honest, else a number for draws of its own."""
+  """[K] int32 of a cohort: -1 for an honest client, else a seed of its own draws."""
   draws = np.full(len(clients), -1, np.int32)
   for slot in np.flatnonzero(np.isin(clients, attacking)):
     rng = host_rng(seed, Purpose.ATTACK, round_index, int(clients[slot]))

@@ -1,4 +1,4 @@
-"""How good is a model? Exact on a test set of any size. Pure."""
+"""Tests models: exactly, on a test set of any size. Pure."""
 
 import math
 from collections.abc import Callable
@@ -17,13 +17,15 @@ BATCH_SIZE = 500
 
 
 class Score(NamedTuple):
-  """How M models do on one split: sums over its examples, which the host divides.
+  """The results of M models on one split, as sums that the host divides.
 
   Attributes:
     num_correct: [M] int32 examples whose highest logit is their label's.
     loss_sum: [M] float32 cross entropy summed over the examples, in nats.
-    by_client: [M, N'] int32, num_correct on each user's own; None if not asked.
-    validation: their Score on the server's validation split; None if there is none.
+    by_client: [M, N'] int32, num_correct on each user's own examples; None if not
+      asked.
+    validation: the models' Score on the server's validation split; None if there is
+      none.
   """
 
   num_correct: jax.Array
@@ -40,9 +42,9 @@ def make_evaluation(
 ) -> Callable[[PyTree, DeviceSplit], Score]:
   """Builds the function (variables [M, ...], split) -> Score.
 
-  The devices of the mesh share the batches, of at most `batch_size`. The last ones are
-  filled up and masked, so every example counts once. With `num_clients` N' above 0 the
-  examples of each user, whose numbers the split has, are counted apart.
+  The devices of the mesh share the batches, of at most `batch_size` examples. The last
+  ones are filled up and masked, so every example counts once. If `num_clients`, N', is
+  above 0, the examples of each user, whose numbers the split has, are counted apart.
   """
 
   def evaluate(models, split):
@@ -76,7 +78,7 @@ def make_evaluation(
 
 
 def _correct(logits, batch):
-  """[B] bool, whether the highest logit is that of a real example's label."""
+  """[B] bool, whether the highest logit is that of the label of a real example."""
   return (jnp.argmax(logits, axis=-1) == batch.labels) & (batch.mask > 0)
 
 
@@ -85,8 +87,8 @@ class ClientTests(NamedTuple):
 
   Attributes:
     clients: [T] int32 ids, ascending.
-    rows: [M] int32 of the split, client by client.
-    offsets: [T + 1] int32, the i-th of them has rows[offsets[i]:offsets[i + 1]].
+    rows: [M] int32 rows of the split, client by client.
+    offsets: [T + 1] int32; client i has rows[offsets[i]:offsets[i + 1]].
   """
 
   clients: jax.Array
@@ -100,15 +102,15 @@ def make_own_tests(
   model: Callable[[PyTree, jax.Array], PyTree],
   batch_size: int,
 ) -> Callable[[PyTree, DeviceSplit, ClientTests, jax.Array], jax.Array]:
-  """Builds (source, split, tests, chosen [C]) -> [C] int32, what is correct of each.
+  """Builds (source, split, tests, chosen [C]) -> [C] int32, number of correct examples.
 
-  One client after the other is tested on its own examples, so that one model beside
-  the source is in memory; the devices of the mesh share the clients.
+  Clients are tested one after the other, so only one model is in memory beside the
+  source. The devices of the mesh share the clients.
 
   Args:
     apply: the network in evaluation mode.
     mesh: the devices.
-    model: (source, [] int32 position among the C) -> the variables tested there.
+    model: (source, [] int32 position among the C) -> variables of the model to test.
     batch_size: examples at a time; a client's last batch is filled up and masked.
   """
 

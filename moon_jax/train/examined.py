@@ -1,6 +1,6 @@
 """Shows a trained network all examples of its client once more, and sums up. Pure.
 
-For algorithms with `Algorithm.examine`; the program of any other has none of it.
+It serves algorithms with `Algorithm.examine`; it adds nothing to other programs.
 """
 
 import functools
@@ -17,7 +17,7 @@ from moon_jax.train.client_training import LocalTraining, Progress, Work
 
 
 def bound(algorithm: Algorithm, network: Network) -> Algorithm:
-  """The algorithm whose `examined` and `init_server` know the shapes of the sums."""
+  """The algorithm, whose `examined` and `init_server` know the shapes of the sums."""
   if algorithm.examine is None:
     return algorithm
 
@@ -50,7 +50,7 @@ def by_store(
     return lambda lanes, store: ()
 
   def one(lane, slot):
-    # By slot, if the examples are the cohort's alone; where all take part, both agree.
+    # By slot, if the split is the cohort's alone; if all clients take part, both agree.
     owner = slot if len(offsets) == len(clients) + 1 else lane.client
     first, end = offsets[owner], offsets[owner + 1]
 

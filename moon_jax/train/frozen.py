@@ -1,7 +1,8 @@
-"""The frozen networks' representations, which losses refer to. Pure.
+"""The representations under frozen networks, which losses refer to. Pure.
 
-The networks see a batch in its step (`every_batch`); or the batches of some steps
-together, ahead of them (`ahead`); or once a round all that the cohort owns (`once`).
+The networks see a batch in its own step (`every_batch`), the batches of several steps
+together, ahead of these steps (`ahead`), or all examples of the cohort once a round
+(`once`).
 """
 
 from collections.abc import Callable
@@ -42,9 +43,9 @@ def every_batch(training: LocalTraining, work: Work) -> Frozen:
 
 
 def ahead(training: LocalTraining, work: Work) -> Frozen:
-  """The frozen networks see the images of some steps together, ahead of them.
+  """The frozen networks see the images of several steps together, ahead of these steps.
 
-  In segments of a known length, and not in training mode.
+  This is for segments of a known length, and not for training mode.
   """
   models = training.algorithm.frozen
   of_one = jax.eval_shape(lambda: models(work.received, tree.gather(work.memories, 0)))
@@ -52,8 +53,8 @@ def ahead(training: LocalTraining, work: Work) -> Frozen:
     return every_batch(training, work)
 
   def enter(lanes):
-    # A model that all have received is copied too: a product with one matrix for all
-    # lanes would first copy their windows side by side.
+    # A model that all clients have received is copied too: a product with one matrix
+    # for all lanes would first copy their windows side by side.
     of_lanes = jax.vmap(lambda lane: models(work.received, lane.memory))(lanes)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *of_lanes.values())
 
@@ -65,7 +66,7 @@ def ahead(training: LocalTraining, work: Work) -> Frozen:
     each = images.reshape(num_lanes, -1, *images.shape[3:])
     with jax.named_scope('frozen'):
       found = jax.vmap(jax.vmap(one, (0, None)))(variables, each)
-    # As one array: what steps do alike with all of them is then one kernel.
+    # One array, so that the same operation on all representations is one kernel.
     found = found.reshape(*found.shape[:2], steps, size, -1)
     return found.transpose(2, 0, 1, 3, 4)
 
@@ -76,21 +77,21 @@ def ahead(training: LocalTraining, work: Work) -> Frozen:
 
 
 def once(training: LocalTraining, work: Work, most: int) -> Frozen:
-  """The frozen networks run now, over all that the lanes' clients own; steps look up.
+  """The frozen networks run now, over all examples of the lanes' clients.
 
-  The same result in less time, for memory, if there are several epochs and nothing is
-  augmented.
+  The steps look up the representations. The result is the same in less time, and takes
+  memory, if there are several epochs and no augmentation.
 
   Args:
     training: local training of one client.
-    work: the round's.
-    most: how many examples a cohort can own.
+    work: the work of the round.
+    most: number of examples that a cohort can own.
   """
   split, rows, offsets, places = work.data
   received, clients = work.received, work.plan.clients
-  at_a_time = work.plan.rows[0].size  # as many as a step of all lanes trains on
+  at_a_time = work.plan.rows[0].size  # as many examples as a step of all lanes
   slots = work.plan.load.ravel()
-  # By slot, if the examples are the cohort's alone; where all take part, both agree.
+  # By slot, if the split is the cohort's alone; if all clients take part, both agree.
   alone = len(offsets) == len(clients) + 1
   owners = jnp.arange(len(clients)) if alone else clients
   first, sizes = offsets[owners], offsets[owners + 1] - offsets[owners]
@@ -101,7 +102,7 @@ def once(training: LocalTraining, work: Work, most: int) -> Frozen:
     memory = tree.gather(work.memories, slot)
 
     def add(index, table):
-      # Past the end the last row stands again, with the same representations.
+      # Past the end the last row is repeated, with the same representations.
       at = jnp.minimum(index * at_a_time + jnp.arange(at_a_time), sizes[slot] - 1)
       images = split.normalised(rows[first[slot] + at])
       found = training.represent(received, memory, images, None, None)

@@ -28,12 +28,12 @@ def cohort_training(
 
   Args:
     training: local training of one client.
-    represent_once: how many examples a cohort can own, of which the frozen networks
-      run as `frozen.once`; 0: they see the images of some steps together if they can,
-      or of each step alone.
+    represent_once: number of examples that a cohort can own, if the frozen networks run
+      as in `frozen.once`; 0: they see the images of several steps together if they can,
+      otherwise those of each step.
     mesh: the devices among which the lanes are split, in equal parts. They exchange
       nothing until all have finished, and then what they collected.
-    augment: what is done to the images of a batch.
+    augment: function that augments the images of a batch.
     segment_steps: as in the planner that makes the plans.
   """
   ahead = segment_steps and not training.algorithm.frozen_in_training
@@ -62,7 +62,7 @@ def cohort_training(
 
 
 def plan_spec() -> Plan:
-  """How `Plan.for_device()` is split among the devices: by lanes, where it has any."""
+  """How the devices split `Plan.for_device()`: by lanes, where it has lanes."""
   by_device = dict.fromkeys(('bounds', 'num_segments'), PartitionSpec(LANES))
   lanes = ('rows', 'num_real', 'load', 'store')
   split = by_device | dict.fromkeys(lanes, PartitionSpec(None, LANES))
@@ -80,7 +80,7 @@ def plan_spec() -> Plan:
 #   load         A, C    |  B, - |  -, D      enter the lanes before the segment
 #   store        A, -    |  -, C |  B, D      leave them after it: uploads, memories
 def _train(training: LocalTraining, through: Segment, work: Work) -> Finished:
-  """Runs the lanes of one device; other devices' clients keep what they had.
+  """Trains the lanes of one device; clients of other devices keep their memories.
 
   Args:
     training: local training of one client.
@@ -112,9 +112,9 @@ def _train(training: LocalTraining, through: Segment, work: Work) -> Finished:
     lanes = through(index, lanes)
     store = plan.store[index]
     collected = collect(collected, store, finish(lanes, store))
-    # Who comes next reads what has just been written, so that XLA needs no second copy
-    # of all memories: a client's stays as it was until the client is stored. Who comes
-    # after the last segment (JAX clamps the index) is never stored.
+    # The next client reads what has just been written, so that XLA needs no second copy
+    # of all memories: a client's memory does not change until the client is stored. A
+    # client that comes after the last segment (JAX clamps the index) is never stored.
     load = plan.load[index + 1]
     entered = enter(jnp.maximum(load, 0), collected.memory)
     return tree.where(load >= 0, entered, lanes), collected

@@ -1,7 +1,7 @@
 """Local optimizers, built from optax.
 
-A local optimizer starts anew each round. Its scalars arrive traced, inside the compiled
-step, so that changing one compiles nothing.
+A local optimizer is reset every round. Its scalars arrive traced, inside the compiled
+step, so a change compiles nothing.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""Which lane trains which client, so that all lanes end at about the same time."""
+"""Assigns clients to lanes, so that all lanes end at about the same time."""
 
 import heapq
 

@@ -1,12 +1,12 @@
-"""Plans a round: who trains, in which lane, on which batches. Host side, plain numpy.
+"""Plans a round: which clients train, in which lane, on which batches. Plain NumPy.
 
 A *lane* is one of L parallel training slots; it trains a queue of clients back to back.
 Clients own different amounts of data, so one slot per client would leave most slots
 idle while the largest client finishes; L shorter queues of equal length do not.
 
 A *segment* is a stretch of steps in which no lane of a device changes its client.
-Clients are loaded into lanes and stored from them between segments only. It ends when
-a client does, or, where a loop must know its length, after a fixed number of steps.
+Clients are loaded into lanes and stored from them only between segments. A segment ends
+when a client does, or, if a loop must know its length, after a fixed number of steps.
 """
 
 import dataclasses
@@ -32,25 +32,26 @@ class Plan(NamedTuple):
 
   Attributes:
     clients: [K] int32 client ids, ascending.
-    weights: [K] float32 what each one counts in the server's average, on any scale.
-    mixing: [K, K] float32 mixing[i, j] is what slot i's average takes of slot j's
+    weights: [K] float32, weight of each client in the server's average, on any scale.
+    mixing: [K, K] float32; mixing[i, j] is the weight of slot j's model in slot i's
       model; rows and columns sum to 1. None with a server.
     rows: [S, L, B] int32 rows of the training split.
-    num_real: [S, L] int32 leading examples of the batch that are real; the rest repeat
-      the last real one. In segments of a fixed length 0 says that nothing is trained.
-    step_real: [S, L] bool, False where a lane has no client, or its client no step,
-      left and repeats row 0; None on the device, which does not read it.
+    num_real: [S, L] int32 number of leading examples of the batch that are real; the
+      rest repeat the last real one. In segments of a fixed length, 0 marks a filler
+      step.
+    step_real: [S, L] bool; False where a lane has no client left, or its client no
+      step, and repeats row 0. None on the device, which does not read it.
     load: [G, L] int32 slot that enters a lane before its device's segment.
     store: [G, L] int32 slot that leaves a lane after its device's segment.
-    bounds: [P, G + 1] int32 segment g of device p runs the steps bounds[p, g] to
+    bounds: [P, G + 1] int32; segment g of device p runs the steps bounds[p, g] to
       bounds[p, g + 1] - 1. Each device has the next L / P lanes.
     num_segments: [P] int32.
-    known: name -> [K, ...] float32, what each client's `Task` tells of its data; None
-      of an algorithm that needs nothing of it.
+    known: name -> [K, ...] float32, what each client's `Task` says about its data; None
+      if the algorithm needs nothing of it.
     arrivals: what a client store brings to the device; None without one.
-    stragglers: ids of who is too slow, or None; None on the device.
-    attackers: [K] int32, -1 of an honest client, else what it draws from; or None.
-    second: of a second local training of the same clients; None without one.
+    stragglers: ids of the late clients, or None; None on the device.
+    attackers: [K] int32, -1 for an honest client, else a seed of its draws; or None.
+    second: plan of a second local training of the same clients; None without one.
   """
 
   clients: np.ndarray
@@ -70,12 +71,12 @@ class Plan(NamedTuple):
   second: 'Plan | None' = None
 
   def for_device(self) -> 'Plan':
-    """The plan without what only the host reads."""
+    """The plan without the fields that only the host reads."""
     second = self.second and self.second.for_device()
     return self._replace(step_real=None, stragglers=None, second=second)
 
   def num_transfers(self) -> int:
-    """How often a client receives a model in the round, and so how often one sends it.
+    """How often a client receives a model in the round, and as often one is sent.
 
     With a server, once for each client. Without one, once for each two neighbours that
     are both present, each way.
@@ -106,21 +107,22 @@ class Planner:
     num_lanes: L, a multiple of P.
     num_devices: P.
     drop_last: whether an epoch's last batch is left out if it is not full; every client
-      owns a batch then.
-    uniform_weights: whether clients count alike in the average, not by examples.
-    mixing: [K] clients who are present -> [K, K] float32, who averages with whom; None
+      then owns at least one batch.
+    uniform_weights: whether the average has equal weights, and not by examples.
+    mixing: [K] clients that are present -> [K, K] float32, their mixing weights; None
       with a server.
-    segment_steps: of every segment, whose clients then wait for its end; 0 lets a
-      segment end as soon as a client does.
-    min_steps: S is at least this: runs that need fewer steps share programs by it.
-    own_lanes: those whose batches are made, of others only the lengths; None is all.
+    segment_steps: steps of every segment, at whose end its clients wait; 0: a segment
+      ends as soon as a client does.
+    min_steps: lower bound of S, so that runs that need fewer steps share programs.
+    own_lanes: lanes whose batches are made; other lanes only have lengths. None: all.
     known: name -> [N, ...], as `clients.known_of` returns it.
     local_epochs_min: a client's passes are drawn from this to local_epochs; 0: no draw.
-    available: who can be drawn; None is everybody.
-    num_stragglers: of each round; partial: whether these send what they have.
-    attackers: ids; None without an attack.
-    purpose: of the draws of batches.
-    second: plans a second local training; see `Algorithm.second`.
+    available: the clients that can be drawn; None: all.
+    num_stragglers: number of stragglers in a round.
+    partial: whether stragglers send what they have.
+    attackers: ids of the attackers; None without an attack.
+    purpose: purpose of the draws of batches.
+    second: planner of a second local training; see `Algorithm.second`.
   """
 
   sizes: np.ndarray
@@ -147,7 +149,7 @@ class Planner:
   second: 'Planner | None' = None
 
   def with_second(self, epochs: int | None) -> 'Planner':
-    """With a second local training of so many epochs; None is as many as the first."""
+    """The planner with a second local training; None: as many epochs as the first."""
     how = {'min_steps': 0, 'purpose': Purpose.SECOND}
     how |= {'local_epochs': epochs, 'local_epochs_min': 0} if epochs else {}
     return dataclasses.replace(self, second=dataclasses.replace(self, **how))
@@ -178,10 +180,10 @@ class Planner:
 
   @functools.cached_property
   def max_steps(self) -> int:
-    """S: no round's longest lane has more steps.
+    """S, the largest number of steps of a lane in any round.
 
-    Longest first, a client starts when the lanes have shared, at worst evenly, what is
-    longer (Graham 1969, list scheduling); no cohort is longer than the longest clients.
+    Longest first, a client starts when the lanes have shared the longer ones, at worst
+    evenly (Graham 1969, list scheduling); no cohort is longer than the longest clients.
     """
     steps, size = self.num_steps(), self.cohort_size
     longest = -np.sort(-np.partition(steps, len(steps) - size)[-size:])
@@ -192,7 +194,7 @@ class Planner:
 
   @property
   def max_segments(self) -> int:
-    """G: a segment is of a known length, or ends when a client does, at some step."""
+    """G: a segment has a known length, or ends when a client does, after some step."""
     if self.segment_steps:
       return self.max_steps // self.segment_steps
     return min(self.cohort_size, self.max_steps)
@@ -202,7 +204,7 @@ class Planner:
     return self._roster(round_index)[0]
 
   def _roster(self, round_index):
-    """The round's clients [K], and its stragglers, who are of them if `partial`."""
+    """The round's clients [K], and its stragglers: some of them if `partial`."""
     beside = 0 if self.partial else self.num_stragglers
     drawn = {'seed': self.seed, 'round_index': round_index}
     given = {'num_clients': len(self.sizes), 'size': self.cohort_size + beside}
@@ -216,7 +218,7 @@ class Planner:
   def batches(
     self, round_index: int, clients: np.ndarray, slots: Iterable[int] | None = None
   ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """`client_batches` of clients [K] in one round, or of those in some slots."""
+    """`client_batches` of clients [K] in a round, or only of those in some slots."""
     names = ('local_epochs', 'batch_size', 'drop_last', 'purpose')
     how, rows = {name: getattr(self, name) for name in names}, self.rows(clients)
     steps = self.steps_of_round(round_index, clients)
@@ -229,7 +231,7 @@ class Planner:
     return [of(k) for k in (range(len(clients)) if slots is None else slots)]
 
   def plan(self, round_index: int, clients: np.ndarray | None = None) -> Plan:
-    """The work of one round, of its clients or of others [K]."""
+    """The work of a round, of its own clients or of the given clients [K]."""
     whom = (clients, None) if clients is not None else self._roster(round_index)
     clients, stragglers = whom
     num_examples = self.sizes[clients].astype(np.float32)

@@ -31,7 +31,7 @@ def make_round(
     algorithm: its pure functions.
     train: trains a cohort; see `lanes.cohort_training`.
     num_clients: N.
-    train_second: trains it by `algorithm.second`, if there is one.
+    train_second: trains the cohort by `algorithm.second`, if there is one.
   """
 
   def mix(memories, plan, scalars):
@@ -98,8 +98,8 @@ def _memories(
 ) -> tuple[PyTree, jax.Array | None]:
   """A table of memories, leaves [N or K, ...], and the cohort's rows of it, [K] int32.
 
-  The table is that of all clients, or what a client store brings of the cohort. If it
-  has nobody else's, the rows are None: all, in this order.
+  The table has all clients' memories, or those that a client store brings for the
+  cohort. If it has only the cohort's, the rows are None: all rows, in order.
   """
   if plan.arrivals is None:
     everybody = len(plan.clients) == num_clients

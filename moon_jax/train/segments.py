@@ -1,12 +1,12 @@
-"""Trains lanes through one segment: of any length, or of a length the compiler knows.
+"""Trains lanes through one segment, of any length or of a known length.
 
-Of any length is right for CPUs: nothing is computed in vain. On a GPU the host reads at
-every step of such a loop whether there is another one, and starts a hundred kernels for
-it. Of a known length, G steps at a time,
+Any length is right for CPUs, because no step is computed in vain. On a GPU, the host
+reads at every step of such a loop whether there is another one, and starts a hundred
+kernels for it. With a known length, G steps at a time,
 
   1. the images of all G steps are looked up and augmented together,
   2. all frozen networks see them together,
-  3. G steps run without the host; those past a client's end change nothing.
+  3. G steps run without the host; steps past a client's end change nothing.
 """
 
 import functools
@@ -25,7 +25,7 @@ from moon_jax.train.frozen import Frozen
 # (segment, lanes: leaves [L, ...]) -> the lanes after it.
 Segment = Callable[[jax.Array, Progress], Progress]
 
-# What the frozen networks see together, on one device, and in how many steps at most.
+# Limits of what frozen networks see together on one device: images, and steps.
 MOST_IMAGES = 8192
 MOST_STEPS = 16
 
@@ -51,7 +51,7 @@ def of_any_length(
     return training.step(lane, references, work.received, scalars, batch, key)
 
   def step(index, lanes):
-    # A lane whose last client is stored trains on filler: nothing reads it any more.
+    # A lane whose last client is stored trains on filler, and nothing reads the result.
     return jax.vmap(one_step)(lanes, plan.rows[index], plan.num_real[index])
 
   def segment(index, lanes):
@@ -67,14 +67,14 @@ def of_known_length(
   augment: Augment | None,
   num_steps: int,
 ) -> Segment:
-  """Runs so many steps in each segment, of which the plan marks some as filler.
+  """Runs a fixed number of steps in each segment; the plan marks some as filler.
 
   Args:
     training: local training of one client.
     frozen: how the frozen networks' representations come to the steps.
     work: what the lanes train on.
-    augment: what is done to the images of a batch.
-    num_steps: of a segment.
+    augment: function that augments the images of a batch.
+    num_steps: steps of a segment.
   """
   scalars, plan, examples = work.scalars, work.plan, work.data.examples
   together = steps_together(num_steps, *plan.rows.shape[1:])
@@ -92,7 +92,7 @@ def of_known_length(
 
   def step(lanes, given):
     stepped = jax.vmap(one_step)(lanes, *given)
-    # What comes of a filler step, without a single example, may be no number.
+    # The result of a filler step, which has no real example, may be NaN.
     return tree.where(given[1] > 0, stepped, lanes), None
 
   def segment(index, lanes):
@@ -104,7 +104,7 @@ def of_known_length(
       in_lanes = jax.vmap(in_steps, (0, 1, None))
       images = in_lanes(lanes, rows, jnp.arange(together))
       known = frozen.see(entered, images)
-      # The batch last, as convolutions want it, and not anew in each step.
+      # The batch comes last, as convolutions want it, and is not moved in each step.
       images = images.transpose(1, 0, 5, 3, 4, 2)
       given = rows, num_real, images, examples.labels[rows], known
       return jax.lax.scan(step, lanes, given)
