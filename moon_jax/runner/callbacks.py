@@ -1,4 +1,4 @@
-"""What happens beside the rounds of a run: records, checkpoints, pictures, your own.
+"""Callbacks act beside the rounds of a run: records, checkpoints, pictures, your own.
 
   class Slack(moon_jax.Callback):
     def after_round(self, round):
@@ -6,8 +6,8 @@
 
   moon_jax.run(config, workdir, callbacks=[Slack()])
 
-After each round they are called in the order of `loop.callbacks_of`. Of several
-processes the first alone has any.
+After each round they are called in the order of `loop.callbacks_of`. If a run has
+several processes, only the first has callbacks.
 """
 
 import math
@@ -26,7 +26,7 @@ from moon_jax.runner.metrics import Record, terms
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Round, is_due
 
-_NAMED = 10  # of the clients that diverged; there may be thousands
+_NAMED = 10  # at most so many clients are named, because thousands may have diverged
 
 
 class Run(NamedTuple):
@@ -74,7 +74,7 @@ class Callback:
 
 
 class _Function(Callback):
-  """Calls a function with each round and its state; what it returns ends the run."""
+  """Calls a function with each round and its state; a true result ends the run."""
 
   def __init__(self, function: Callable[[Round], Any]):
     self._function = function
@@ -89,13 +89,13 @@ class _Function(Callback):
 
 
 def callback_of(given: Any) -> Callback:
-  """A callback as it is, one of a class of them, or one that calls a function."""
+  """A callback as it is, an instance of its class, or a callback of a function."""
   made = given() if isinstance(given, type) else given
   return made if isinstance(made, Callback) else _Function(made)
 
 
 class Writes(Callback):
-  """Appends each round to metrics.jsonl; a round that is not finite is the last one."""
+  """Appends each round to metrics.jsonl; a round that is not finite ends the run."""
 
   def __init__(self, records: Records):
     self._records = records
@@ -109,10 +109,11 @@ class Writes(Callback):
 
 
 class Saves(Callback):
-  """Saves the state when that is due, and before the run ends or is stopped.
+  """Saves the state when a save is due, and before the run ends or is stopped.
 
-  It is written beside the next round. A line of timings.jsonl follows when all states
-  up to its round are on the disk; it tells how long the run waited for them.
+  A thread writes it while the next round trains. Once all states up to a round are on
+  the disk, the round's line is added to timings.jsonl, with the time that the run
+  waited.
   """
 
   def __init__(self, checkpoints: Checkpoints, records: Records):
@@ -148,15 +149,15 @@ def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) 
 
   Args:
     record: the round's line of metrics.jsonl.
-    clients: leaves [K], as numpy.
+    clients: leaves [K], as NumPy.
     on_nonfinite: 'stop', or 'skip_client' if clients may be left out.
 
   Raises:
-    DivergedError: it names the round, what is not finite and of which clients.
+    DivergedError: its message names the round, what is not finite, and the clients.
   """
   bad = [str(client) for client in np.array(record['clients'])[~clients.finite]]
   if on_nonfinite == 'skip_client' and clients.finite.any():
-    bad = []  # they have been left out
+    bad = []  # these clients have been left out
   numbers = [name for name, value in record.items() if isinstance(value, float)]
   names = [name for name in numbers if not math.isfinite(record[name])]
   if not bad and not names and clients.server_finite:
@@ -173,7 +174,7 @@ def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) 
 
 
 class Logger(Callback):
-  """Takes the finite numbers of each round, and pictures, to where people look."""
+  """Passes the finite numbers of each round, and pictures, to a logger."""
 
   def after_round(self, round):
     lines = {'metrics': round.metrics, 'timings': round.timings}
@@ -186,16 +187,16 @@ class Logger(Callback):
     self.numbers(found, round.number)
 
   def numbers(self, values: dict[str, float], number: int) -> None:
-    """Takes the numbers of a round, by name."""
+    """Passes the numbers of a round, by name."""
     raise NotImplementedError
 
   def picture(self, path: pathlib.Path) -> None:
-    """Takes a picture."""
+    """Passes a picture."""
     raise NotImplementedError
 
 
 class Draws(Callback):
-  """Draws curves.png and partition.png at the end; loggers get the latter."""
+  """Draws curves.png and partition.png at the end; loggers get partition.png."""
 
   def __init__(self, loggers: Sequence[Logger]):
     self._loggers = loggers
@@ -204,7 +205,7 @@ class Draws(Callback):
     self._run = run
 
   def end(self):
-    # matplotlib: the first round need not wait for it.
+    # matplotlib is imported here, because the first round need not wait for it.
     from moon_jax.runner import plots
 
     run, picture = self._run, self._run.workdir / 'partition.png'

@@ -1,10 +1,10 @@
 """Saves the whole state by orbax every few rounds, and loads the newest undamaged one.
 
-A checkpoint is a folder with a number of completed rounds for a name. In it are the
-state, as `default`, and the manifest. It is written under another name and renamed when
-it is whole: at no instant does a crash leave half a checkpoint, or one that cannot be
-verified. With a client store the state is the server's, and an index tells where the
-clients' memories are in the file that all checkpoints share.
+A checkpoint is a folder whose name is a number of completed rounds. It holds the state,
+as `default`, and the manifest. It is written under another name and renamed when it is
+whole, so a crash never leaves half a checkpoint, or one that cannot be verified. With a
+client store the state is the server's, and an index says where the clients' memories
+are in the file that all checkpoints share.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ _KEPT = 2
 class Checkpoints:
   """The checkpoints of one run directory; a step is a number of completed rounds.
 
-  A thread writes beside the next round; `wait` returns once the bytes are on disk. A
-  context manager.
+  A thread writes while the next round trains; `wait` returns once the bytes are on
+  disk. It is a context manager.
   """
 
   def __init__(
@@ -41,12 +41,12 @@ class Checkpoints:
     say: Callable[[str], None],
     store: ClientStore | None = None,
   ):
-    """Opens the directory, or makes it, and removes what a crash left half done.
+    """Opens or makes the directory, and removes what a crash left unfinished.
 
     Args:
-      directory: for checkpoints only.
-      say: is told, in one line, of each checkpoint that is set aside.
-      store: of the clients' memories, if they are not in the state.
+      directory: the folder of the checkpoints, and of nothing else.
+      say: called with one line for each checkpoint that is set aside.
+      store: store of the clients' memories, if they are not in the state.
     """
     self._directory = directory
     self._say = say
@@ -58,7 +58,7 @@ class Checkpoints:
       for path in directory.iterdir():
         if re.fullmatch(rf'\d+{re.escape(files.PARTIAL)}', path.name):
           shutil.rmtree(path)
-      # Stays open: no other folder gets its inode.
+      # It stays open, so that no other folder can get its inode.
       self._descriptor = os.open(directory, os.O_RDONLY)
     self._thread = futures.ThreadPoolExecutor(1, 'saving')
 
@@ -78,7 +78,7 @@ class Checkpoints:
     Returns when the state has been copied: the next round may overwrite it.
 
     Raises:
-      RunError: as `wait` does, of the checkpoint before.
+      RunError: see `wait`; it concerns the checkpoint before.
     """
     self.wait()
     name, index = str(int(state.round)), None
@@ -109,7 +109,8 @@ class Checkpoints:
     if self._store:
       self._store.flush()
     try:
-      # In the folder that was opened: another one at its path is another run's.
+      # The write goes to the folder that was opened: another run may have made its path
+      # anew.
       os.mkdir(partial.name, dir_fd=self._descriptor)
       os.stat(partial)
       saved_state.save(partial, state, index)
@@ -120,21 +121,21 @@ class Checkpoints:
     self._remove_older()
 
   def newest_or(self, first: State, rounds_saved: int = 0) -> State:
-    """Loads the newest undamaged checkpoint; `first` if nothing was ever saved.
+    """Loads the newest undamaged checkpoint; returns `first` if nothing was ever saved.
 
-    Damaged ones that are newer are renamed: bad-12-1 was checkpoint 12.
+    Newer checkpoints that are damaged are renamed: bad-12-1 was checkpoint 12.
 
     Args:
-      first: the state before the first round; what is loaded has its shapes, dtypes
+      first: the state before the first round; the loaded state gets its shapes, dtypes
         and devices.
-      rounds_saved: how many rounds the run's records say were saved.
+      rounds_saved: number of rounds that were saved, by the run's records.
 
     Raises:
-      NoCheckpointError: no undamaged one is left, or the newest is of another format
-        or does not hold such a state.
+      NoCheckpointError: no undamaged checkpoint is left, or the newest has another
+        format or another state.
     """
     self._indices = {f.name: saved_state.index_of(f) for f in folders(self._directory)}
-    # The store may have to write what a checkpoint without an index holds.
+    # The store may have to write the memories of a checkpoint without an index.
     self._keep_named(folders(self._directory))
     for folder in folders(self._directory):
       reason = saved_state.fault(folder, int(folder.name))
@@ -153,7 +154,7 @@ class Checkpoints:
     return first
 
   def _load(self, folder, index, first):
-    """The state, and the memories to where they belong now; or what is wrong."""
+    """The state, whose memories are put where they belong now; or what is wrong."""
     store = self._store
     if index and store:
       state = saved_state.load(folder, first._replace(clients=()))
@@ -182,14 +183,14 @@ class Checkpoints:
     kept = folders(self._directory)
     with files.writing(self._directory):
       for folder in kept[_KEPT:]:
-        # Half a checkpoint must not look like one.
+        # An unfinished checkpoint must not look like a whole one.
         self._rename(folder, _partial(folder))
         shutil.rmtree(_partial(folder))
     if not self._store and not any(map(saved_state.index_of, kept[:_KEPT])):
       (self._directory / client_store.CLIENTS).unlink(missing_ok=True)
 
   def _keep_named(self, kept):
-    """The store writes over no memory that the index of one of these names."""
+    """From now on the store writes over no memory of these checkpoints, by name."""
     named = {folder.name for folder in kept}
     self._indices = {k: v for k, v in self._indices.items() if k in named}
     if self._store:
@@ -201,10 +202,7 @@ class Checkpoints:
 
 
 def folders(directory: pathlib.Path) -> list[pathlib.Path]:
-  """The checkpoints of a directory, the newest first.
-
-  They may be damaged; `fault` tells.
-  """
+  """The checkpoints of a directory, the newest first; `fault` finds damaged ones."""
   found = [p for p in directory.glob('*') if re.fullmatch(r'0|[1-9][0-9]*', p.name)]
   return sorted(found, key=lambda path: -int(path.name))
 
@@ -214,12 +212,12 @@ def _size(state):
 
 
 def _placed(leaf, like):
-  """The leaf on the same devices, if this one is on devices."""
+  """The leaf, on the devices of `like` if that is on devices."""
   return jax.device_put(leaf, like.sharding) if isinstance(like, jax.Array) else leaf
 
 
 def _partial(folder):
-  """Where a checkpoint is before it has its name, and once it has lost it."""
+  """The path of a checkpoint before it gets its name, and after it has lost it."""
   return folder.with_name(folder.name + files.PARTIAL)
 
 
@@ -230,15 +228,15 @@ def newest(
 
   Args:
     directory: the checkpoints of a run directory.
-    like: of `jax.ShapeDtypeStruct`s, what a checkpoint without an index has to hold.
-    client: whose memory is wanted.
+    like: shapes that a checkpoint without an index must have, `jax.ShapeDtypeStruct`s.
+    client: the client whose memory is wanted.
     first: makes the memory of a client before its first round.
 
   Returns:
-    The state, in which the clients are this one alone, leaves [1, ...].
+    The state; its clients are only this one, leaves [1, ...].
 
   Raises:
-    NoCheckpointError: there is no undamaged checkpoint, or it holds no such state.
+    NoCheckpointError: there is no undamaged checkpoint, or it holds another state.
   """
   chosen = slice(client, client + 1)
   for folder in folders(directory):
@@ -251,7 +249,7 @@ def newest(
 
 
 def _read(folder, index, like, chosen, first):
-  """The state as numpy, with the memories of the chosen clients; and what is wrong."""
+  """The state as NumPy, with the memories of the chosen clients; and what is wrong."""
   if not index:
     state = saved_state.load(folder, like)
     return state._replace(clients=tree.gather(state.clients, chosen)), ''

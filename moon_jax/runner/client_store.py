@@ -30,17 +30,17 @@ from moon_jax.core.errors import NoCheckpointError
 from moon_jax.core.types import Arrivals, PyTree
 from moon_jax.engine.experiment import Experiment
 
-CLIENTS = 'clients.bin'  # beside the checkpoints
+CLIENTS = 'clients.bin'  # a file beside the checkpoints
 
 
 class Index(NamedTuple):
-  """Where the records of a checkpoint are.
+  """The places of the records that a checkpoint needs.
 
   Attributes:
-    clients: [T] int64, who has one, ascending.
-    places: [T] int64, of each in the file, counted in records.
+    clients: [T] int64, ids of the clients with a record, ascending.
+    places: [T] int64, place of each client's record in the file, counted in records.
     checksums: [T] uint32, CRC-32 of each record.
-    layout: [leaves] str, what a record holds.
+    layout: [leaves] str, the leaves of a record.
   """
 
   clients: np.ndarray
@@ -49,7 +49,7 @@ class Index(NamedTuple):
   layout: np.ndarray
 
   def of(self, clients: np.ndarray) -> 'Index':
-    """The part that is of some clients, [M] ids."""
+    """The part of the index for some clients, [M] ids."""
     mine = np.isin(self.clients, clients)
     return Index(*(values[mine] for values in self[:3]), self.layout)
 
@@ -63,7 +63,7 @@ def read_index(path: pathlib.Path) -> Index:
 
 
 class ClientStore:
-  """The newest memory of each client, and those that kept checkpoints name."""
+  """The newest memory of each client, and the memories that kept checkpoints name."""
 
   def __init__(
     self, path: pathlib.Path, first: PyTree, num_clients: int, only_read: bool = False
@@ -71,10 +71,10 @@ class ClientStore:
     """Opens the file; makes it unless it is only read.
 
     Args:
-      path: of the file.
-      first: the memory of a client before its first round.
+      path: path of the file.
+      first: memory of a client before its first round.
       num_clients: N.
-      only_read: whether nothing will be written; OSError if it cannot be opened.
+      only_read: whether nothing will be written; OSError if the file cannot be opened.
     """
     leaves, self._structure = jax.tree.flatten(jax.device_get(first))
     leaves = [np.asarray(leaf)[None] for leaf in leaves]
@@ -102,12 +102,12 @@ class ClientStore:
     """[K] int -> their memories, leaves [K, ...], as numpy.
 
     Raises:
-      NoCheckpointError: one is not what was written.
+      NoCheckpointError: a record is not what was written.
     """
     return self._read(clients, self._places[clients] >= 0)
 
   def _read(self, clients, known):
-    """Memories of who is known, and the first memory of the others."""
+    """Memories of the clients with a record, and the first memory of the others."""
     records = np.repeat(self._first, len(clients))
     for slot in np.flatnonzero(known):
       client = clients[slot]
@@ -119,7 +119,7 @@ class ClientStore:
     return jax.tree.unflatten(self._structure, leaves)
 
   def _record(self, place, checksum):
-    """The record at a place, and ''; or why it is not what was written."""
+    """The record at a place, and ''; or why the record is not what was written."""
     try:
       record = os.pread(self._descriptor, self._size, int(place) * self._size)
     except OSError as error:
@@ -131,7 +131,7 @@ class ClientStore:
     """Keeps the memories of clients [K], leaves [K, ...] of numpy.
 
     Raises:
-      RunError: the file cannot be written; what checkpoints name is as it was.
+      RunError: the file cannot be written; the memories of checkpoints are unchanged.
     """
     records = _records(jax.tree.leaves(memories), self._first.dtype)
     for client, record in zip(clients, map(bytes, records), strict=True):
@@ -145,11 +145,11 @@ class ClientStore:
         self._free.append(old)
 
   def arrivals(self, clients: np.ndarray, last: np.ndarray) -> Arrivals:
-    """What the device has to be given for a cohort.
+    """The memories that the device needs for a cohort.
 
     Args:
       clients: [K] ids of the cohort, ascending.
-      last: [K] ids of the cohort before, ascending; [0] if the device has none.
+      last: [K] ids of the cohort before, ascending; [0] if the device has no memories.
     """
     _, staying, slots = np.intersect1d(clients, last, return_indices=True)
     found = np.full(len(clients), -1, np.int32)
@@ -158,7 +158,7 @@ class ClientStore:
     return Arrivals(self._read(clients, arriving), found)
 
   def shapes(self) -> PyTree:
-    """Leaves [N, ...], what the memories of all clients would be."""
+    """Shapes of the memories of all clients, leaves [N, ...]."""
     types = [kind for kind, _ in self._first.dtype.fields.values()]
     n, of = len(self._places), jax.ShapeDtypeStruct
     leaves = [of((n, *kind.shape), kind.base) for kind in types]
@@ -170,18 +170,18 @@ class ClientStore:
       os.fsync(self._descriptor)
 
   def index(self) -> Index:
-    """Where the records are; it holds once they are on the disk."""
+    """The places of the records; it is valid once they are on the disk."""
     clients = np.flatnonzero(self._places >= 0)
     return Index(clients, self._places[clients], self._checksums[clients], self._layout)
 
   def restore(self, index: Index) -> None:
-    """Goes on from the memories of a checkpoint."""
+    """Continues from the memories of a checkpoint."""
     self._places[:] = -1
     self._places[index.clients] = index.places
     self._checksums[index.clients] = index.checksums
 
   def keep(self, indices: Iterable[Index]) -> None:
-    """Only what these name, and the newest records, is not written over."""
+    """From now on, only places in these indices and of newest records are kept."""
     places = [index.places[index.places < self._room()] for index in indices]
     newest = self._places[self._places >= 0]
     self._end = max(int(p.max()) + 1 if p.size else 0 for p in (newest, *places))
@@ -193,10 +193,10 @@ class ClientStore:
     self._free = np.flatnonzero(~taken)[::-1].tolist()
 
   def fault(self, index: Index) -> str:
-    """What is wrong with what a checkpoint needs of the file; '' if nothing.
+    """What is wrong with the records that a checkpoint needs; '' if nothing is.
 
     Raises:
-      NoCheckpointError: its records hold other things.
+      NoCheckpointError: its records have other leaves.
     """
     if differing := set(index.layout.tolist()) ^ set(self._layout.tolist()):
       names = {line.partition(' ')[0] for line in differing}
@@ -213,7 +213,7 @@ class ClientStore:
     return ''
 
   def _room(self):
-    """How many records the file has."""
+    """Number of records for which the file has room."""
     return os.fstat(self._descriptor).st_size // self._size
 
 
@@ -226,7 +226,7 @@ def _records(leaves, dtype):
 
 
 def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
-  """A disk that fills up takes a part first, and tells of it at the next try."""
+  """Writes all bytes: a disk that fills up takes a part, and fails at the next try."""
   while data:
     written = os.pwrite(descriptor, data, offset)
     data, offset = data[written:], offset + written
@@ -240,7 +240,7 @@ def opened(
 
   Args:
     built: the experiment.
-    folder: of the checkpoints; None is a temporary one.
+    folder: folder of the checkpoints; None: a temporary folder.
   """
   if built.memory.name == 'device':
     yield None
@@ -257,7 +257,7 @@ def opened(
 
 
 def layout(leaves: PyTree) -> list[str]:
-  """A line for each leaf: its path, dtype and shape, whatever the containers are."""
+  """A line for each leaf: its path, dtype and shape, whatever its containers are."""
   return [
     f'{jax.tree_util.keystr(path, simple=True, separator=".")} {leaf.dtype} '
     f'{tuple(leaf.shape)}'

@@ -17,24 +17,24 @@ class Clock:
   """Seconds of a round by phase, as the host sees them.
 
     compile    before the first round of a process
-    pack       making the round's plan and batches, mostly while the one before trains
-    store      the client store, mostly likewise: it keeps what clients remember of the
-               round before the last, and looks up what those of this one do
+    pack       making the round's plan and batches, mostly while the round before trains
+    store      the client store, mostly in that time too: it writes the memories of the
+               round before the last, and reads those of this round
     idle       the device had nothing to do before the round
     train      until the round's results are here
-    evaluate   until those of its test are
+    evaluate   until the results of its test are here
     save       writing the checkpoint
 
-  Rounds overlap (see `rounds`), so a phase of the device begins when the one before has
-  ended. The device waits while the host saves; that is `save` of the round before and
+  Rounds overlap (see `rounds`), so a phase of the device begins when its last phase has
+  ended. The device waits while the host saves; that time is in `save` of one round and
   in `idle` of the next.
   """
 
   def __init__(self, previous: 'Clock | None' = None):
-    """Starts when the device is given the round.
+    """Starts when the device gets the round.
 
     Args:
-      previous: of the round before, which has arrived before this one does.
+      previous: clock of the round before, whose results arrive first.
     """
     self.seconds = dict.fromkeys(PHASES, 0.0)
     self._previous = previous
@@ -43,13 +43,13 @@ class Clock:
 
   @contextlib.contextmanager
   def __call__(self, phase: str) -> Iterator[None]:
-    """Measures what the host does inside."""
+    """Measures the time that the host spends inside."""
     begin = time.perf_counter()
     yield
     self.seconds[phase] += time.perf_counter() - begin
 
   def arrived(self, phase: str) -> None:
-    """Ends a phase of the device: its results are here."""
+    """Ends a phase of the device, because its results are here."""
     now = time.perf_counter()
     if self._free is None:
       free = self._previous._free if self._previous else self._given
@@ -63,8 +63,8 @@ def timing_record(clock: Clock, plan: Plan, record: dict[str, Any]) -> dict[str,
   """The line of timings.jsonl.
 
   Args:
-    clock: of this round.
-    plan: of this round.
+    clock: clock of the round.
+    plan: plan of the round.
     record: the round's line of metrics.jsonl.
   """
   return {
@@ -77,21 +77,21 @@ def timing_record(clock: Clock, plan: Plan, record: dict[str, Any]) -> dict[str,
 
 
 def time_spent(timings: list[dict[str, Any]]) -> dict[str, float]:
-  """Where the time of a run went, in seconds that do not overlap.
+  """The time that a run spent in each phase, in seconds that do not overlap.
 
   Args:
     timings: the lines of timings.jsonl.
 
   Returns:
-    Seconds of 'compiling', 'training', 'testing', 'saving' and 'idle', which is when
-    the device waited for the host, here without the saving.
+    Seconds of 'compiling', 'training', 'testing', 'saving' and 'idle': the device
+    waited for the host, and the host was not saving.
   """
   phases = ('compile', 'train', 'evaluate', 'save', 'idle')
   names = ('compiling', 'training', 'testing', 'saving', 'idle')
   spent, saving = dict.fromkeys(names, 0.0), 0.0
   for line in timings:
     seconds = [line.get(f'{phase}_seconds', 0.0) for phase in phases]
-    # A round's line counts the saving of the round before as idle.
+    # The line of a round counts the saving of the round before as idle.
     seconds[-1] = max(0.0, seconds[-1] - saving)
     saving = line.get('save_seconds', 0.0)
     for name, value in zip(names, seconds, strict=True):
@@ -100,7 +100,7 @@ def time_spent(timings: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def peak_memory_bytes() -> int:
-  """The most memory in use so far: of the device if it tells, else of the process."""
+  """The largest memory use so far, of the device if it says so, else of the process."""
   stats = jax.local_devices()[0].memory_stats() or {}
   host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
   return stats.get('peak_bytes_in_use', host)

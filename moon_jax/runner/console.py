@@ -1,4 +1,4 @@
-"""Prints what a run does: a few lines at the start, then the progress of the rounds."""
+"""Prints what a run does: a few lines at the start, then a line or a bar for rounds."""
 
 import collections
 import pathlib
@@ -24,10 +24,10 @@ from moon_jax.runner.rounds import Round
 
 
 class Console(Callback):
-  """Prints to standard output: a bar on a terminal and in a notebook, else lines.
+  """Prints to standard output: a bar on a terminal and in a notebook, otherwise lines.
 
   Attributes:
-    measured: parts of the loss that are no terms of it; see `Algorithm`.
+    measured: parts that are recorded and no terms of the loss; see `Algorithm`.
   """
 
   def __init__(self, terminal: Terminal | None = None):
@@ -47,11 +47,11 @@ class Console(Callback):
     self._shown = None  # the bar of a notebook
 
   def say(self, text: str, end: str = '\n') -> None:
-    """Prints one line, or the begin of one."""
+    """Prints one line, or the beginning of one."""
     self._terminal.print(printable(text), end=end)
 
   def devices(self) -> None:
-    """Says what the run computes on."""
+    """Prints the devices."""
     kinds = [f'{one.platform} ({one.device_kind})' for one in jax.devices()]
     words = [f'{count} x {kind}' for kind, count in collections.Counter(kinds).items()]
     self.say(f'devices: {", ".join(words)}; JAX {jax.__version__}')
@@ -60,12 +60,12 @@ class Console(Callback):
       self.say(f'processes: {hosts.count()}; {", ".join(words)}')
 
   def introduce(self, request: Request, experiment: Experiment, state: State) -> None:
-    """Says what is run, from where, on whose data.
+    """Prints what is run, from which round, and on which data.
 
     Args:
       request: the command line.
-      experiment: what it builds.
-      state: the state that the run starts from.
+      experiment: the experiment.
+      state: the state from which the run starts.
     """
     config, planner = experiment.config, experiment.planner
     self.measured = tuple(experiment.algorithm.measured)
@@ -118,7 +118,7 @@ class Console(Callback):
       self.say('bfloat16 is slower than float32 on a CPU')
 
   def begin(self, run: Run) -> None:
-    """Shows a bar for the rounds that are left, and the time that they take."""
+    """Shows a bar of the rounds that are left, and of the time that they take."""
     if not run.rounds:
       return
     self._num_rounds = run.rounds.stop
@@ -135,7 +135,7 @@ class Console(Callback):
     self._bar.stop()
 
   def after_round(self, round: Round) -> None:
-    """Moves the bar, or prints the round's line."""
+    """Moves the bar, or prints the line of the round."""
     record, clock = round.metrics, round.clock
     # The parts of the loss would push the bar off a line of 80 columns.
     news = describe_test(record) or f'train loss {record["train_loss"]:.3f}'
@@ -153,13 +153,13 @@ class Console(Callback):
     self.say('  '.join(word for word in words if word))
 
   def finished(self, workdir: pathlib.Path) -> None:
-    """Says how the run ended and where its results are."""
+    """Prints how the run ended and where its results are."""
     summary = files.read_json(workdir / run_directory.SUMMARY)
     self.say(describe_summary(summary))
     if 'stopped' in summary:
       self.say(f'a callback ended the run: {summary["stopped"]}')
     timings = files.read_lines(workdir / run_directory.TIMINGS)
-    # The first round of each start compiles.
+    # The first round of each start waits for compiling.
     starts = sum(line.get('compile_seconds', 0) > 0 for line in timings)
     of = f' in all {starts} starts' if starts > 1 else ''
     spent = time_spent(timings)

@@ -1,4 +1,4 @@
-"""Tests the global model, or every client's own; a store brings a few at a time."""
+"""Tests the global model, or every client's own model, a few at a time from a store."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,14 +17,14 @@ _AT_A_TIME = 64
 
 
 class Tested(NamedTuple):
-  """What the tests after a round found.
+  """The results of the tests after a round.
 
   Attributes:
-    score: leaves [M], of the global model or of every client's; on the device, or read.
+    score: leaves [M], of the global model or of every client's; on the device or host.
     consensus_distance: mean over all clients of ||w_i - w||_2, with w the mean of all
       w_i; None with a server.
-    own: column of the records -> [T] int32, how many examples of its own each client
-      who has some gets right; None if nobody is tested so.
+    own: column of the records -> [T] int32, the number of its own examples that each
+      tested client's model gets right; None if no client is tested.
   """
 
   score: Score
@@ -44,13 +44,13 @@ def evaluate(
   """Tests the state after a round.
 
   Args:
-    built: what is run.
+    built: the experiment.
     program: the compiled test.
     own: the compiled test of each client on its own examples; None if there are none.
-    tune: the compiled test of a model that is fine-tuned before; None without one.
-    state: after the round.
-    store: of the clients' memories of this round; None if they are in the state.
-    taken_part: [N] bool, who has trained by now.
+    tune: the compiled test of fine-tuned models; None without fine-tuning.
+    state: the state after the round.
+    store: store of the clients' memories of this round; None if they are in the state.
+    taken_part: [N] bool, whether a client has trained by now.
   """
   if store and built.own_models:
     score = _each(built, program, state, store, taken_part)
@@ -73,7 +73,7 @@ def evaluate(
 
 
 def _each(built, program, state, store, taken_part):
-  """Score of every client's model; those that never trained have one."""
+  """Score of every client's model; clients that never trained share a model."""
   differing, first = _differing(taken_part)
 
   def score(some):
@@ -88,7 +88,7 @@ def _each(built, program, state, store, taken_part):
 
 
 def _own(built, program, state, store):
-  """Column -> [T] int32 of every client who has examples of its own."""
+  """Column -> [T] int32, one for every client that has examples of its own."""
   clients = built.own_tests.clients
 
   def correct(chosen):
@@ -101,14 +101,14 @@ def _own(built, program, state, store):
 
 
 def _some_at_a_time(test: Callable, count: int, size: int) -> PyTree:
-  """Leaves [count]: what a test of [size] positions finds; the last ones fill up."""
+  """Leaves [count]: results of a test that takes [size] positions; the last repeat."""
   groups = (np.arange(begin, begin + size) for begin in range(0, count, size))
   found = [jax.device_get(test(np.minimum(some, count - 1))) for some in groups]
   return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)
 
 
 def _differing(taken_part: np.ndarray) -> tuple[np.ndarray, int]:
-  """[N] bool -> who took part and the first that did not, ascending; and that one."""
+  """[N] bool -> ids that took part, and the first other id, ascending; and that id."""
   first = int(np.argmin(taken_part))
   chosen = taken_part.copy()
   chosen[first] = True
@@ -120,11 +120,11 @@ def consensus_distance(
 ) -> float:
   """The mean over clients of ||w_i - w||_2, with w the mean of all w_i.
 
-  In float64, client by client: the same sums wherever the memories are kept.
+  The sums are in float64, client by client, so they are the same for every store.
 
   Args:
-    models: clients [M] -> their parameters, leaves [M, ...]. It is asked for those that
-      took part, and for one of the others, who have the same.
+    models: clients [M] -> their parameters, leaves [M, ...]. It is called for clients
+      that took part, and for one of the others, because all others have the same model.
     taken_part: [N] bool.
   """
   differing, first = _differing(taken_part)

@@ -33,15 +33,15 @@ def run(
 
   Args:
     request: the command line.
-    stop: what ends the run early; None is nothing.
+    stop: what can end the run early; None: nothing can.
     own: the user's callbacks, beside those that the config file registers.
-    **given: to `experiment.build`, such as data that is loaded already.
+    **given: arguments of `experiment.build`, such as data that are loaded already.
 
   Returns:
     ExitCode.DONE.
 
   Raises:
-    RunError: with the message for the user and the exit code.
+    RunError: it has the message for the user and the exit code.
   """
   config, workdir = request.config, request.workdir
   console = Console()
@@ -68,7 +68,7 @@ def _run(request, stop, console, told, own, given):
   hosts.require_same('initial_weights', {'SHA-256': built.network.weights_digest})
   devices.meet(built.mesh)
   several = hosts.count() > 1
-  if several:  # process 0 alone reads and writes what is saved
+  if several:  # only process 0 reads and writes what is saved
     state = jax.device_get(state)
   opening = _opened(request, built, state, console, told, own)
   with hosts.by_first(opening) as opened:
@@ -87,10 +87,10 @@ def _train(built, state, store, beside, stop, console) -> str:
   """Runs the rounds that are left.
 
   Returns:
-    Why a callback has stopped them; '' if there is none left.
+    Why a callback has stopped the run; '' if no round is left.
 
   Raises:
-    StoppedError: a signal has stopped them, and what was done is saved.
+    StoppedError: a signal has stopped the run, and the finished rounds are saved.
   """
   with devices.out_of_memory_is_told():
     rounds = Rounds(built, state, store, say=console.say)
@@ -130,21 +130,21 @@ def _train(built, state, store, beside, stop, console) -> str:
 
 @contextlib.contextmanager
 def _opened(request, built, first, console, told, own):
-  """The files of a run, and the state that it goes on from.
+  """Opens the files of a run, and loads the state from which it continues.
 
   Args:
     request: the command line.
     built: the experiment.
     first: the state before the first round.
-    console: is told of the run.
-    told: what else to tell.
+    console: prints about the run.
+    told: further lines to print.
     own: the user's callbacks.
 
   Yields:
     The client store, the state, the lines of metrics.jsonl and all callbacks.
   """
   if catalog.part('algorithm', request.config.algorithm).has('several_clients'):
-    # The data tell how many natural clients there are.
+    # The number of natural clients is known only from the data.
     request = request._replace(config=built.config)
   workdir = request.workdir
   digests = {
@@ -162,7 +162,7 @@ def _opened(request, built, first, console, told, own):
     saved = run_directory.rounds_saved(workdir)
     with devices.out_of_memory_is_told():
       state = checkpoints.newest_or(first, saved)
-    del first  # it may be as large
+    del first  # the loaded state may be as large
     console.introduce(request, built, state)
     for line in told:
       console.say(line)
@@ -190,8 +190,8 @@ def callbacks_of(
 ) -> list[Callback]:
   """All callbacks of a run, in the order in which they are called.
 
-  What is recorded of a round is on the disk before its state; how long that took comes
-  after it.
+  A record of a round is on the disk before the state is saved; the time of the save is
+  recorded after it.
   """
   logged = loggers.made(config.logger)
   return [
@@ -209,11 +209,11 @@ def rounds_left(num_rounds: int, history: list) -> bool:
   """Whether there is a round to run.
 
   Args:
-    num_rounds: that are asked for.
+    num_rounds: number of rounds that are asked for.
     history: the lines of metrics.jsonl.
 
   Raises:
-    UsageError: there is none, and the last that is saved was not tested.
+    UsageError: there is none, and the last saved round was not tested.
   """
   done = len(history)
   if done >= num_rounds and 'test_accuracy' not in history[-1]:

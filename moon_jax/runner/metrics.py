@@ -1,4 +1,4 @@
-"""Computes the records of a round and of a run from the arrays that training leaves."""
+"""Computes the records of a round and of a run from the results of the training."""
 
 import itertools
 import types
@@ -20,7 +20,7 @@ _NOTHING = types.MappingProxyType({})
 _QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
 
 
-# What diverged is told by its record, not by a warning.
+# Records tell of a divergence; NumPy need not warn of it.
 @np.errstate(invalid='ignore')
 def round_record(
   round_number: int,
@@ -31,21 +31,22 @@ def round_record(
   measured: Mapping[str, str] = _NOTHING,
   skip_nonfinite: bool = False,
 ) -> Record:
-  """What training says in the line of metrics.jsonl.
+  """The training's part of the line of metrics.jsonl.
 
   Args:
     round_number: completed rounds, 1 after the first.
     plan: the round's cohort and batches.
     metrics: leaves [K], as numpy.
-    traffic: bytes that one client receives, and sends, in a round; without a server
-      from, and to, each of its neighbours.
+    traffic: bytes that one client receives, and sends, in a round; without a server,
+      from and to each of its neighbours.
     measured: see `Algorithm`.
     skip_nonfinite: whether clients whose results are not finite are left out of the
       means, and named; if all are, the means are over all.
 
   Returns:
-    What `means` says; drift, its mean and quartiles over the cohort; the same of what
-    else the algorithm reports, and the numbers it computed; bytes of the whole cohort.
+    The result of `means`; the mean and quartiles over the cohort of the drift, and of
+    what else the algorithm reports; numbers that it computed; bytes of the whole
+    cohort.
   """
   skipped = ~metrics.finite & skip_nonfinite
   chosen = ~skipped | skipped.all()
@@ -71,7 +72,7 @@ def round_record(
 
 
 def _differing(plan: Plan) -> Record:
-  """Who was too slow, and who of the cohort attacked, where anybody may be or do so."""
+  """The stragglers, and the attackers of the cohort, if the run has any."""
   record = {}
   if plan.stragglers is not None:
     record['stragglers'] = plan.stragglers.tolist()
@@ -81,7 +82,7 @@ def _differing(plan: Plan) -> Record:
 
 
 def _num_late(plan: Plan) -> int:
-  """How many receive a model and send nothing."""
+  """Number of clients that receive a model and send nothing."""
   late = () if plan.stragglers is None else plan.stragglers
   return len(np.setdiff1d(late, plan.clients))
 
@@ -94,9 +95,9 @@ def means(metrics: ClientMetrics, measured: Mapping[str, str] = _NOTHING) -> Rec
     measured: see `Algorithm`.
 
   Returns:
-    Losses in nats, and the accuracy of the models while they were trained, over all
-    examples, each counted once an epoch; what is measured of a fraction of them over
-    these, and absent if there were none.
+    Losses in nats; the accuracy of the models during training, over all examples, each
+    counted once an epoch. A part that covers a fraction of the examples is a mean over
+    these, and absent if there are none.
   """
   sums = sorted(metrics.sums.items())
   totals = {name: float(values.sum(dtype=np.float64)) for name, values in sums}
@@ -110,8 +111,8 @@ def terms(record: Record, measured: Collection[str]) -> list[str]:
   """The columns that are terms of the loss, all in nats.
 
   Args:
-    record: of a round, as `round_record` begins it: up to the drift with the means.
-    measured: the parts of the loss that are no terms of it; see `Algorithm`.
+    record: record of a round as `round_record` begins it: the means come before drift.
+    measured: parts that are recorded and no terms of the loss; see `Algorithm`.
   """
   others = {'round', 'train_loss', 'train_accuracy', *measured}
   found = itertools.takewhile(lambda name: name != 'drift', record)
@@ -119,7 +120,7 @@ def terms(record: Record, measured: Collection[str]) -> list[str]:
 
 
 def _spread(mean: str, name: str, values: np.ndarray) -> Record:
-  """[K], to its mean and name_min, name_q1, ..., interpolated between neighbours."""
+  """[K] -> its mean and name_min, name_q1, ..., interpolated between neighbours."""
   quartiles = _quartiles(name, np.asarray(values, np.float64))
   return {mean: float(values.mean(dtype=np.float64))} | quartiles
 
@@ -134,7 +135,7 @@ def test_record(score: Score, num_examples: int) -> Record:
 
   Args:
     score: leaves [M], as numpy.
-    num_examples: of the test split.
+    num_examples: number of examples of the test split.
 
   Returns:
     Accuracy in [0, 1] and cross entropy in nats; with several models their means, and
@@ -152,7 +153,7 @@ def test_record(score: Score, num_examples: int) -> Record:
 
 
 def validation_record(score: Score, num_examples: int) -> Record:
-  """The means of `test_record` over the models, of the server's validation split."""
+  """The means of `test_record` over the models, on the server's validation split."""
   record = test_record(score, num_examples)
   return {f'validation_{of}': record[f'test_{of}'] for of in ('accuracy', 'loss')}
 
@@ -160,18 +161,18 @@ def validation_record(score: Score, num_examples: int) -> Record:
 def over_clients(
   num_correct: np.ndarray, sizes: np.ndarray, column: str = 'user_accuracy'
 ) -> Record:
-  """How the accuracy on each user's, or client's, own test examples is spread.
+  """The distribution of the accuracy on each user's, or client's, own test examples.
 
   Args:
     num_correct: [N'] int.
-    sizes: [N'] int, of which `num_correct` are correct; each at least 1.
-    column: what it is called.
+    sizes: [N'] int, number of examples, at least 1; `num_correct` of them are correct.
+    column: beginning of the columns' names.
 
   Returns:
     `user_accuracy_...`: mean, std, quartiles, and the mean of the worst tenth, where
     each user counts once; and `user_accuracy_weighted_...`, where each counts by its
-    examples (its mean is `test_accuracy`). A quartile is the lowest accuracy at which
-    that part of all, users or examples, has no more.
+    examples (its mean is `test_accuracy`). A quartile is the lowest accuracy that this
+    part of all users, or examples, does not exceed.
   """
   accuracy, record = num_correct / sizes, {}
   for name, weights in (
@@ -198,7 +199,7 @@ def _worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> float:
   return float(np.average(accuracy[order], weights=taken))
 
 
-# Of its own best accuracy; what a run is said to reach late or early.
+# Fraction of its own best accuracy at which a run counts as having reached it.
 TARGET = 0.95
 _TESTED = ('test_accuracy', 'test_loss', 'test_accuracy_std', 'test_accuracy_worst')
 _TESTED += ('validation_accuracy', 'validation_loss')
@@ -218,8 +219,8 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
     timings: the lines of timings.jsonl; a phase that is absent took no time.
 
   Returns:
-    Of a run with a validation split, the best round is that of the highest
-    `validation_accuracy`, which is told, and `best_test_accuracy` is of that round.
+    Numbers for a table of runs. With a validation split, the best round has the highest
+    `validation_accuracy`, which is included; `best_test_accuracy` is of that round.
   """
   tested = [record for record in rounds if 'test_accuracy' in record]
   is_validated = 'validation_accuracy' in tested[-1]
@@ -245,12 +246,12 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
 def line_of(
   built: Experiment, t: int, plan: Plan, metrics: ClientMetrics, tested: Tested | None
 ) -> Record:
-  """The line of metrics.jsonl of a round; what it takes is on the host.
+  """The line of metrics.jsonl of a round; its arguments are on the host.
 
   Args:
-    built: what is run.
-    t: rounds before it.
-    plan: of the round.
+    built: the experiment.
+    t: number of rounds before it.
+    plan: plan of the round.
     metrics: leaves [K].
     tested: leaves [M]; None if the round is not tested.
   """

@@ -1,7 +1,6 @@
 """The pictures of a run.
 
-Drawn with matplotlib's object API: pyplot would keep figures alive and look for a
-display.
+It uses matplotlib's object API: pyplot would keep figures alive and look for a display.
 """
 
 import pathlib
@@ -17,13 +16,13 @@ from matplotlib.ticker import MaxNLocator
 from moon_jax.core import files
 from moon_jax.core.errors import printable
 
-# Okabe and Ito 2008: told apart by colour-blind readers; without black and yellow, one
-# of which is lost on a dark or a light ground.
+# Okabe and Ito 2008: colour-blind readers can tell these apart. Black and yellow are
+# left out, because one of them is lost on a dark ground, the other on a light one.
 PALETTE = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
-MOST_ANNOTATED = 20  # numbers of more clients or classes do not fit
-MOST_CLIENTS = 200  # of more, so many are shown
+MOST_ANNOTATED = 20  # with more clients or classes the numbers do not fit
+MOST_CLIENTS = 200  # at most so many clients are shown
 _MOST_BARS = 60
-_MOST_LETTERS = 20  # of the name of a class
+_MOST_LETTERS = 20  # letters shown of the name of a class
 _ONE_AT_A_TIME = threading.Lock()  # matplotlib may not draw in two threads
 
 
@@ -33,10 +32,10 @@ def curves(
   """Draws test accuracy, and the losses, against rounds as a PNG.
 
   Args:
-    path: where to.
+    path: path of the picture.
     rounds: the lines of metrics.jsonl, at least one with a test.
-    title: over both panels.
-    terms: the columns of the loss's terms, in nats as the losses.
+    title: title over both panels.
+    terms: columns of the loss's terms, in nats like the losses.
   """
   figure = _figure(10, 4, title)
   accuracy, loss = figure.subplots(1, 2)
@@ -61,7 +60,7 @@ def _figure(width: float, height: float, title: str) -> Figure:
 
 
 def open_frame(panel: Axes) -> None:
-  """A panel with a grid, and without a frame at the top and the right."""
+  """Gives a panel a grid, and no frame at the top and the right."""
   panel.grid(alpha=0.3)
   panel.spines[['top', 'right']].set_visible(False)
 
@@ -99,8 +98,9 @@ def heat_map(
 ) -> None:
   """Draws counts [N, Y], a heat map below a bar of each client's total, as a PNG.
 
-  The classes are numbered, unless class_names [Y] are given. Of more than MOST_CLIENTS
-  clients the bars are a histogram of the totals, and the heat map is of some.
+  The classes are numbered, unless class_names [Y] are given. With more than
+  MOST_CLIENTS clients, the bars are a histogram of the totals, and the heat map shows
+  some clients.
   """
   totals, few = counts.sum(1), len(counts) <= MOST_CLIENTS
   width = float(np.clip(2.2 + 0.52 * len(counts), 5.0, 12.0))
@@ -126,13 +126,13 @@ def heat_map(
 
 
 def shown(values: np.ndarray) -> np.ndarray:
-  """Which clients a picture shows: all in their order, or MOST_CLIENTS by their value.
+  """The clients that a picture shows: all in order, or MOST_CLIENTS sorted by value.
 
   Args:
-    values: [N] of each client.
+    values: [N] value of each client.
 
   Returns:
-    Their ids; of the many from the least value to the largest, at equal distances.
+    Their ids; if sorted, from the lowest value to the highest at equal distances.
   """
   if len(values) <= MOST_CLIENTS:
     return np.arange(len(values))
@@ -148,19 +148,19 @@ def name_of_columns(num_clients: int) -> str:
 
 
 def shortened(name: str) -> str:
-  """The name of a class for a place beside a picture."""
+  """The name of a class, short enough to stand beside a picture."""
   name = printable(name)
   return name if len(name) <= _MOST_LETTERS else f'{name[: _MOST_LETTERS - 1]}…'
 
 
 def _histogram(panel: Axes, totals: np.ndarray) -> None:
-  """How many clients own how many examples, in at most 60 bars."""
+  """Draws how many clients own how many examples, in at most 60 bars."""
   least, most = int(totals.min()), int(totals.max())
   width = (most - least) // _MOST_BARS + 1
   edges = np.arange(least, most + width + 1, width) - 0.5
   panel.hist(totals, edges, color='0.55')
   panel.set(xlabel='training examples', ylabel='clients')
-  # A few large clients are to be seen beside many small ones.
+  # The scale keeps a few large clients visible beside many small ones.
   panel.set(yscale='log', ylim=(0.7, None))
   panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
   if least == most:
@@ -177,11 +177,11 @@ def matrix(
   """Fills a panel with a heat map.
 
   Args:
-    panel: where to.
+    panel: the panel.
     values: [rows, columns] >= 0.
-    unit: of the values.
-    rows: their names; of none they are numbered.
-    columns: the same of the columns.
+    unit: unit of the values.
+    rows: names of the rows; without names they are numbered.
+    columns: names of the columns, likewise.
   """
   image = panel.imshow(
     values, cmap='Blues', vmin=0, aspect='auto', interpolation='nearest'

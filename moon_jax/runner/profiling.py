@@ -1,4 +1,4 @@
-"""Traces the start of the second round by JAX's profiler, and sums up its time."""
+"""Traces the start of the second round by JAX's profiler, and prints its times."""
 
 import threading
 from collections.abc import Callable
@@ -7,17 +7,17 @@ import jax
 
 from moon_jax.runner.callbacks import Callback
 
-SECONDS = 2.0  # at most: a trace grows by some 35 MB a second on a CPU
+SECONDS = 2.0  # longest trace, which grows by some 35 MB a second on a CPU
 
 
 class Profiler(Callback):
   """Traces the second round of a process, or its only one, if asked to.
 
-  The round after it begins when the trace is written, which is in its `idle`.
+  The next round begins when the trace is written; this time is in its `idle`.
   """
 
   def __init__(self, say: Callable[[str], None]):
-    """say: is told where the trace is, and where the time went."""
+    """say: called with the place of the trace, and with the times of the round."""
     self._say = say
     self._timer, self._is_written = None, False
 

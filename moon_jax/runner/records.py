@@ -17,14 +17,14 @@ from moon_jax.runner.run_directory import METRICS, SUMMARY, TIMINGS
 
 
 class Records:
-  """The growing files of a run. A context manager.
+  """The growing files of a run. It is a context manager.
 
-  Lines after the restored round are of rounds that will be run again: they go, and so
-  does summary.json, for the directory does not hold a finished run from here on.
+  Lines after the restored round are of rounds that will be run again: they are removed.
+  So is summary.json, because the directory then holds no finished run.
 
   Attributes:
     rounds: the lines of metrics.jsonl so far.
-    num_dropped: how many lines went.
+    num_dropped: number of lines that were removed.
   """
 
   def __init__(self, workdir: pathlib.Path, completed_rounds: int):
@@ -32,10 +32,10 @@ class Records:
 
     Args:
       workdir: the run directory.
-      completed_rounds: in the state that the run goes on from.
+      completed_rounds: number of rounds in the state from which the run continues.
 
     Raises:
-      NoCheckpointError: rounds that are in the state are not in the files.
+      NoCheckpointError: the files lack rounds that are in the state.
       RunError: the files cannot be written.
     """
     self.rounds, self.num_dropped = _keep(workdir / METRICS, completed_rounds)
@@ -47,7 +47,8 @@ class Records:
     with files.writing(workdir):
       (workdir / SUMMARY).unlink(missing_ok=True)
       _keep(workdir / TIMINGS, completed_rounds)
-      # Unbuffered: what cannot be written is not tried again when the file is closed.
+      # Unbuffered, so that closing the file does not try again what a full disk
+      # refused.
       self._metrics = (workdir / METRICS).open('ab', buffering=0)
       self._timings = (workdir / TIMINGS).open('ab', buffering=0)
 
@@ -77,7 +78,7 @@ class Records:
 
 
 def _append(file, record):
-  # JSON has no NaN: a diverged loss is written as null.
+  # JSON has no NaN, so a diverged loss is written as null.
   clean = {
     name: None if isinstance(value, float) and not math.isfinite(value) else value
     for name, value in record.items()
@@ -86,12 +87,12 @@ def _append(file, record):
   with files.writing(pathlib.Path(file.name)):
     while line:
       line = line[file.write(line) :]
-    # On the disk before the checkpoint that counts on it.
+    # On the disk before the checkpoint, which relies on it.
     os.fsync(file.fileno())
 
 
 def _keep(path, completed_rounds):
-  """Drops the lines of later rounds; the lines that stay, and how many went."""
+  """Drops the lines of later rounds; returns the lines that stay, and how many went."""
   lines = files.read_lines(path)
   kept = [line for line in lines if line['round'] <= completed_rounds]
   files.replace(path, ''.join(json.dumps(line) + '\n' for line in kept))

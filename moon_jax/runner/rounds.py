@@ -1,21 +1,22 @@
-"""Runs the rounds of an experiment, and yields what each of them left behind.
+"""Runs the rounds of an experiment, and yields the results of each.
 
-The device is kept at work. While it trains round t, one thread packs round t + 1 and
-another gives it to the device, which begins it when round t is done; the caller reads
-round t meanwhile, and does with it what it likes.
+The device is kept busy. While it trains round t, one thread packs round t + 1 and
+another gives it to the device, which begins it when round t is done. Meanwhile the
+caller reads round t.
 
   device    | train t, test t | train t + 1, test t + 1 | train t + 2, test t + 2
   packing   |   pack t + 1    |   pack t + 2            |   pack t + 3
   giving    |      give t + 1 |      give t + 2         |      give t + 3
   caller    |   sees t - 1    |   sees t                |   sees t + 1
 
-A round whose state somebody wants is seen before the next one is given: that one is
-trained in the memory of the state. So is every round of several processes, which have
-to ask the devices for the same things in the same order.
+If a callback wants the state of a round, the caller sees the round before the next one
+is given, because the next round is trained in the memory of that state. The same holds
+for every round of several processes, which must ask the devices for the same things in
+the same order.
 
-With a client store the thread that packs first keeps what the clients of the last round
-remember, then looks up what those of the next one do. Who is in both has its memory on
-the device.
+With a client store, the thread that packs first writes the memories of the last round's
+clients, then reads the memories of the next round's. A client of both rounds has its
+memory on the device.
 """
 
 import dataclasses
@@ -40,7 +41,7 @@ from moon_jax.train.planning import Plan
 
 @dataclasses.dataclass
 class Round:
-  """What a round left behind.
+  """The results of a round.
 
   Attributes:
     number: completed rounds, 1 after the first.
@@ -49,8 +50,8 @@ class Round:
     plan: cohort, lanes and batches of the round.
     clock: seconds by phase.
     experiment: what the configuration builds.
-    state: of the server and of every client after the round, on the devices; with
-      memories on the disk, of the round's cohort only. None unless a callback wants it.
+    state: the server and every client after the round, on the devices; with memories on
+      the disk, only the clients of the round's cohort. None unless a callback wants it.
       In a run the next round overwrites it; in `moon_jax.rounds` it stays.
     stopped: reason for which the run ends after this round; '' if it does not.
   """
@@ -84,7 +85,7 @@ class Round:
 
 @dataclasses.dataclass
 class _Packed:
-  """A round that the device can be given, and the seconds that it took to make."""
+  """A round that is ready for the device, and the seconds that packing took."""
 
   index: int
   plan: Plan
@@ -95,7 +96,7 @@ class _Packed:
 
 @dataclasses.dataclass
 class _Given:
-  """A round that the device works on, or has done: what it leaves, on the device."""
+  """A round that the device trains or has trained, and its results on the device."""
 
   index: int
   plan: Plan
@@ -120,10 +121,10 @@ class Rounds:
     """Packs the first round, and compiles the programs of a round and of a test.
 
     Args:
-      experiment: what is run.
-      state: from which the next round starts; it is used up.
-      store: of the clients' memories, if they are not in the state.
-      say: is told what is compiled.
+      experiment: the experiment.
+      state: state from which the next round starts; it is used up.
+      store: store of the clients' memories, if they are not in the state.
+      say: called with what is compiled.
       keep_states: whether the states of earlier rounds stay, at the price of memory.
     """
     self._experiment, self._state, self._store = experiment, state, store
@@ -151,11 +152,11 @@ class Rounds:
       say(f'{self._programs.compile_seconds:.1f} s')
 
   def exchanged_bytes(self) -> int:
-    """What a round sums over the devices, in bytes."""
+    """Bytes that a round sums over the devices."""
     return programs.exchanged_bytes(self._programs.run_round)
 
   def buffers(self) -> dict[str, int]:
-    """What is large in the device's memory -> bytes."""
+    """Name -> bytes of what is large in the device's memory."""
     built, memory = self._experiment, self._programs.run_round.memory_analysis()
     return {
       'data': tree.num_bytes((built.train, built.test, built.validation)),
@@ -164,11 +165,11 @@ class Rounds:
     }
 
   def run(self, wants_state: Callable[[int], bool]) -> Iterator[Round]:
-    """Runs what is left, once.
+    """Runs the rounds that are left, once.
 
     Args:
-      wants_state: number of a round -> whether it has its state when it is yielded;
-        asked before the round after it begins.
+      wants_state: number of a round -> whether the round has its state when it is
+        yielded; called before the next round begins.
     """
     executor = futures.ThreadPoolExecutor
     with executor(1, 'packing') as packing, executor(1, 'giving') as giving:
@@ -186,7 +187,7 @@ class Rounds:
           given = giving.submit(self._give, this.state, packed)
 
   def _pack(self, index):
-    """The round `index`, once the store has what the last clients remember."""
+    """The round `index`, after the store has the memories of the last clients."""
     kept, begin = self._keep(), time.perf_counter()
     plan = self._experiment.planner.plan(index)
     looked_up = 0.0
@@ -201,7 +202,7 @@ class Rounds:
     return _Packed(index, plan, inputs, train, seconds | {'store': kept + looked_up})
 
   def _keep(self):
-    """Gives the store what the clients of a round remember; the seconds it takes."""
+    """Gives the store the memories of a round's clients; returns the seconds taken."""
     if not self._unkept:
       return 0.0
     (clients, memories), self._unkept = self._unkept, None
@@ -210,7 +211,7 @@ class Rounds:
     return time.perf_counter() - begin
 
   def _give(self, state, packed):
-    """Gives the device a round and its test; the state before it is used up."""
+    """Gives the device a round and its test; uses up the state before it."""
     packed = packed.result()
     self._has_trained[packed.plan.clients] = True
     clock = Clock(self._clock)
@@ -234,14 +235,14 @@ class Rounds:
     clock.arrived('train')
     if self._store:
       if packed:  # it reads the store as it was before this round
-        packed.result()  # a write that failed ends the run here
+        packed.result()  # if a write failed, the run ends here
       else:
         clock.seconds['store'] += self._keep()
       self._unkept = given.plan.clients, given.state.clients
       if wanted or self._tests_on_host(given.index):
         clock.seconds['store'] += self._keep()
     if self._tests_on_host(given.index):
-      if packed and self._tune:  # which reads the data on disk too
+      if packed and self._tune:  # fine-tuning reads the data on disk too
         packed.result()
       how = self._programs.evaluate, self._own, self._tune, given.state
       how += self._store, self._has_trained
@@ -258,10 +259,10 @@ class Rounds:
     return is_due(index + 1, config.eval_every_rounds, config.num_rounds)
 
   def _tests_on_host(self, index):
-    """Whether the round's test needs more than the device has: it waits for it."""
+    """Whether the round's test needs more than the device has, and so waits for it."""
     return self._on_host and self._is_tested(index)
 
 
 def is_due(number: int, every: int, num_rounds: int) -> bool:
-  """Whether something done every so many rounds, and after the last, is due."""
+  """Whether something that is done every few rounds, and after the last, is due."""
   return number % every == 0 or number == num_rounds

@@ -1,8 +1,8 @@
-"""Checks, makes and locks a run directory; writes the files of its begin and its end.
+"""Checks, makes and locks a run directory; writes its first and last files.
 
-.lock           which process has it
+.lock           names the process that has it
 config.json     the resolved configuration, versions, devices, git commit
-partition.npz   who owns which training example
+partition.npz   the owner of each training example
 summary.json    written when the last round is done, or a callback has ended the run
 """
 
@@ -33,7 +33,7 @@ from moon_jax.runner.metrics import Record, summarise
 CONFIG, SUMMARY = 'config.json', 'summary.json'
 METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
 LOCK = '.lock'
-# Where a run writes other than by replacing a file.
+# A run writes these in place; it replaces all its other files.
 _FOLDERS = (LOCK, 'checkpoints', 'tensorboard', 'profile')
 _DIGESTS = {
   'data_digest': 'was trained on other data',
@@ -43,14 +43,14 @@ _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
 def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
-  """Looks whether the directory can hold this experiment; writes nothing.
+  """Checks whether the directory can hold this experiment; writes nothing.
 
   Returns:
-    What to tell the user, such as that a registered part's source has changed.
+    Lines for the user, such as that a registered part's source has changed.
 
   Raises:
     UsageError: it holds another experiment, or a link through which a run would write.
-    NoCheckpointError: what a run wrote there is damaged, or has lost its config.json.
+    NoCheckpointError: a file of the run there is damaged, or config.json is lost.
   """
   folders = [workdir / name for name in _FOLDERS]
   places = itertools.chain(folders, *map(files.below, folders))
@@ -80,10 +80,10 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
 
 
 def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
-  """What to tell of the run's registered parts: whose source has changed since.
+  """Lines about the run's registered parts whose source has changed since.
 
   Raises:
-    UsageError: one of them is not registered now.
+    UsageError: one of the parts is not registered now.
   """
   told = []
   for description in saved.get('registered', []):
@@ -101,7 +101,7 @@ def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
 
 
 def why_finished(workdir: pathlib.Path, config: config_lib.Config) -> str:
-  """Why there is nothing left to do in the directory; '' if there is."""
+  """Why no work is left in the directory; '' if there is some."""
   summary = files.read_json(workdir / SUMMARY) or {'rounds': 0}
   if summary['rounds'] >= config.num_rounds:
     return f'has the {config.num_rounds} rounds asked for'
@@ -113,12 +113,12 @@ def why_finished(workdir: pathlib.Path, config: config_lib.Config) -> str:
 
 
 def rounds_finished(workdir: pathlib.Path) -> int:
-  """How many rounds the run that ended in the directory has; 0 if none ended."""
+  """Number of rounds of the run that ended in the directory; 0 if none ended."""
   return (files.read_json(workdir / SUMMARY) or {'rounds': 0})['rounds']
 
 
 def rounds_saved(workdir: pathlib.Path) -> int:
-  """The last round of which the records say that its state was saved; 0 if none."""
+  """The last round whose state was saved, by the records; 0 if there is none."""
   timings = files.read_lines(workdir / TIMINGS)
   saved = [line['round'] for line in timings if line.get('save_seconds', 0) > 0]
   return max([rounds_finished(workdir), *saved])
@@ -132,8 +132,8 @@ class BusyError(UsageError):
 def held(workdir: pathlib.Path) -> Iterator[None]:
   """Makes the run directory and holds its lock.
 
-  The kernel releases the lock when the process ends, however it ends; the file stays
-  and means nothing then.
+  The kernel releases the lock when the process ends, however it ends; the file stays,
+  but no longer means anything.
 
   Raises:
     BusyError: another process is running in the directory.
@@ -143,8 +143,8 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     with files.writing(path):
       files.make_folder(workdir)
-      # Not emptied: it tells who holds it. Unbuffered: what a full disk has refused is
-      # not tried again when the file is closed.
+      # Not emptied, because it names the process that holds it. Unbuffered, so that
+      # closing the file does not try again what a full disk refused.
       file = stack.enter_context(path.open('ab+', buffering=0))
       try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,17 +169,17 @@ def begin(
   Args:
     request: the command line.
     digests: 'data_digest' and 'weights_digest', of the data set and of the file of the
-      first weights, '' if these are drawn; a resumed run must find the same.
+      first weights ('' if they are drawn); a resumed run must find the same.
     images: see `describe_images`.
 
   Raises:
     UsageError: another process is running in the directory, or it holds another
-      experiment, or one with other data.
+      experiment, or a run on other data.
     RunError: it cannot be made or written to.
   """
   workdir = request.workdir
   with held(workdir):
-    # Once more: another process may have run here while this one loaded its data.
+    # Checked again: another process may have run here while this one loaded its data.
     check(workdir, request.config)
     saved = files.read_json(workdir / CONFIG) or {}
     for name, what in _DIGESTS.items() if saved else ():
@@ -215,11 +215,11 @@ def save_partition(
 
   Args:
     workdir: the run directory.
-    split: its `indices` and `offsets`.
-    counts: [N, Y], its `class_counts`.
-    names: [N], its `clients`, if they have names.
-    tests: of single clients; its `local_test_clients`, ... if some are of the training
-      split.
+    split: the partition, whose `indices` and `offsets` are written.
+    counts: [N, Y], written as `class_counts`.
+    names: [N], written as `clients` if clients have names.
+    tests: tests of single clients, written as `local_test_clients`, ... if they are
+      part of the training split.
   """
   arrays = split._asdict() | ({} if names is None else {'clients': names})
   if tests and tests.of_training:
@@ -230,9 +230,9 @@ def save_partition(
 
 
 def describe_images(split: DeviceSplit, class_names: Sequence[str] = ()) -> Record:
-  """What a network needs to be given other images, and what it says about them.
+  """What a network needs in order to classify other images.
 
-  Their shape, mean and deviation, and the names of the classes if these have some.
+  It is their shape, mean and deviation, and the names of the classes if there are some.
   """
   mean, std = (np.asarray(values).tolist() for values in (split.mean, split.std))
   names = {'class_names': list(class_names)} if class_names else {}
@@ -242,13 +242,13 @@ def describe_images(split: DeviceSplit, class_names: Sequence[str] = ()) -> Reco
 def describe(
   request: Request, digests: Mapping[str, str], images: Record, saved: Record
 ) -> Record:
-  """The content of config.json: the experiment, its data and what it runs on.
+  """The content of config.json: the experiment, its data, its devices and versions.
 
   Args:
     request: the command line.
     digests: see `begin`; an empty one is left out.
     images: see `describe_images`.
-    saved: config.json of the run that is resumed; what it ran on is kept under
+    saved: config.json of the run that is resumed; where it ran before is kept under
       'earlier', one object for each start.
   """
   parts = catalog.registered(config_lib.flatten(request.config))
@@ -270,7 +270,7 @@ def describe(
 
 
 def machine() -> Record:
-  """What the processor calls itself, and how many of its cores the process has."""
+  """The name of the processor, and the number of cores that the process may use."""
   told = pathlib.Path('/proc/cpuinfo')
   lines = told.read_text().splitlines() if told.exists() else []
   names = [line.partition(': ')[2] for line in lines if line.startswith('model name')]
@@ -281,7 +281,7 @@ def machine() -> Record:
 def _git_commit() -> str | None:
   """The commit of the code, with '+changes' if it was edited; None outside git.
 
-  Installed inside somebody else's repository, the code is not of a commit of that.
+  Code that is installed inside another repository has no commit there.
   """
   path = pathlib.Path(__file__)
   describe = 'describe --always --abbrev=40 --dirty=+changes --exclude=*'

@@ -1,7 +1,7 @@
-"""What is in the folder of one checkpoint: written, read, and verified.
+"""The folder of one checkpoint: how it is written, read and verified.
 
 default         the state, by orbax
-clients.npz     with a client store: where the clients' memories are that are not in it
+clients.npz     with a client store: the places of the clients' memories in its file
 manifest.json   size and SHA-256 of every other file, so that damage is found
 """
 
@@ -24,7 +24,7 @@ from moon_jax.core.types import State
 from moon_jax.runner import client_store
 from moon_jax.runner.client_store import Index
 
-with epy.lazy_imports():  # the first round need not wait for it
+with epy.lazy_imports():  # the first round need not wait for orbax
   import orbax.checkpoint as ocp
 
 STATE = 'default'  # orbax's own name for the only item of a checkpoint
@@ -33,15 +33,15 @@ FORMAT = 3  # raised when an older program could not read the folder
 
 
 def save(folder: pathlib.Path, state: State, index: Index | None = None) -> None:
-  """Writes all of a checkpoint and waits for the disk; raises many kinds of errors.
+  """Writes a checkpoint and waits for the disk; raises errors of many classes.
 
   Args:
-    folder: is there, and empty.
-    state: of the run; without the clients' memories if there is an index.
-    index: where these are.
+    folder: an empty folder.
+    state: state of the run; without the clients' memories if there is an index.
+    index: places of these memories.
   """
   with _quietly(), _checkpointer(ocp.StandardCheckpointHandler) as checkpointer:
-    # Of what several devices hold, orbax would compile a slice for each to write.
+    # Otherwise orbax would compile a slice for each device's part of an array.
     content = ocp.args.StandardSave(jax.device_get(state))
     checkpointer.save(folder.absolute() / STATE, args=content)
   if index:
@@ -50,7 +50,7 @@ def save(folder: pathlib.Path, state: State, index: Index | None = None) -> None
 
 
 def _checkpointer(handler):
-  """Waits for no other process of the run: none of them saves."""
+  """A checkpointer that waits for no other process, because only this one saves."""
   alone = ocp.options.MultiprocessingOptions(
     primary_host=0, active_processes={0}, barrier_sync_key_prefix='first'
   )
@@ -60,10 +60,9 @@ def _checkpointer(handler):
 
 @contextlib.contextmanager
 def _quietly():
-  """Orbax, its threads and tasks print tracebacks, and then raise the error too.
+  """Hides the tracebacks that orbax's threads print before they raise the error.
 
-  After an error threads and tasks that are not done yet stay quiet until the next
-  success.
+  After an error, unfinished threads and tasks stay quiet until the next success.
   """
   log, hook = logging.getLogger('absl'), sys.unraisablehook
   before, log.disabled = log.disabled, True
@@ -91,19 +90,19 @@ def write_manifest(folder: pathlib.Path, completed_rounds: int) -> None:
       about = {'bytes': path.stat().st_size, 'sha256': files.sha256(path)}
       told[path.relative_to(folder).as_posix()] = about
   content = {'format': FORMAT, 'moon_jax': __version__, 'round': completed_rounds}
-  # The last byte counts: no end of line.
+  # The file has no end of line, so that its last byte counts too.
   files.replace(folder / MANIFEST, json.dumps(content | {'files': told}, indent=1))
 
 
 def fault(folder: pathlib.Path, completed_rounds: int) -> str:
-  """What is wrong with a folder; '' if it is what was written.
+  """What is wrong with a folder; '' if it holds what was written.
 
   Args:
-    folder: may be empty, or a file.
-    completed_rounds: what it should hold.
+    folder: the folder, which may be empty, or a file.
+    completed_rounds: number of rounds that it should hold.
 
   Raises:
-    NoCheckpointError: it is of another format.
+    NoCheckpointError: it has another format.
   """
   try:
     files.require_inside(folder)
@@ -131,26 +130,26 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
 
 
 def index_of(folder: pathlib.Path) -> Index | None:
-  """Of a checkpoint; None if it has none, or a damaged one, of which `fault` tells."""
+  """The index of a checkpoint; None if it has none, or a damaged one: see `fault`."""
   with contextlib.suppress(Exception):
     return client_store.read_index(folder / INDEX)
   return None
 
 
 def load(folder: pathlib.Path, like: State) -> State:
-  """A verified checkpoint; what goes wrong now is not for an older one to mend.
+  """Loads a verified checkpoint; if that fails, an older one would not help.
 
   Args:
-    folder: of the checkpoint.
-    like: what it has to hold.
+    folder: folder of the checkpoint.
+    like: shapes and dtypes of the state.
 
   Returns:
-    The state, as numpy.
+    The state, as NumPy.
   """
   place = folder.absolute() / STATE
   try:
     with _quietly(), _checkpointer(ocp.PyTreeCheckpointHandler) as checkpointer:
-      # Orbax casts another dtype without a word, so the types are compared first.
+      # Orbax silently casts another dtype, so the types are compared first.
       saved = checkpointer.metadata(place).item_metadata.tree
       layouts = client_store.layout(saved), client_store.layout(like)
       if not (differing := set.symmetric_difference(*map(set, layouts))):

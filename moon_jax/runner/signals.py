@@ -1,7 +1,7 @@
 """Ends a run on SIGTERM, SIGHUP and Ctrl-C: after a round that is saved, or at once.
 
-A thread acts on signals: Python calls a handler between two instructions of the main
-thread, which waits inside the compiler or for a whole round of the device.
+A thread acts on signals, because Python calls a handler between two instructions of the
+main thread, which may wait inside the compiler or for a whole round of the device.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from moon_jax.core.errors import ExitCode, RunError, printable
 from moon_jax.engine import hosts
 
-# Number -> what to call it, and the exit code.
+# Number -> its name, and the exit code.
 _ENDINGS = {
   signal.SIGTERM: ('SIGTERM', ExitCode.PREEMPTED),
   signal.SIGHUP: ('SIGHUP', ExitCode.PREEMPTED),
@@ -22,11 +22,11 @@ _ENDINGS = {
 
 
 _STDERR = 2
-_SHOW_CURSOR = '\r\x1b[?25h\n'  # which the progress bar hides
+_SHOW_CURSOR = '\r\x1b[?25h\n'  # the progress bar hides the cursor
 
 
 class StoppedError(RunError):
-  """The run was asked to stop, and has saved what it did."""
+  """The run was asked to stop, and has saved its finished rounds."""
 
   def __init__(self, message: str, exit_code: ExitCode):
     super().__init__(message)
@@ -34,14 +34,14 @@ class StoppedError(RunError):
 
 
 class Stop:
-  """Whether somebody asked the process to stop.
+  """Whether the process was asked to stop.
 
-  Outside `deferred` the process ends at once: everything on disk is made to be left at
-  any instant. Inside, the first request waits for `check`, and a second one does not,
-  unless it is SIGHUP: a closed terminal may send several, by the shell and the kernel.
+  Outside `deferred` the process ends at once: files on disk are valid at every instant.
+  Inside, the first request waits for `check`; a second one does not, unless it is
+  SIGHUP, because the shell and the kernel of a closed terminal may send several.
 
   Attributes:
-    command: continues the run.
+    command: command that continues the run.
   """
 
   def __init__(self):
@@ -51,7 +51,7 @@ class Stop:
     self._lock = threading.Lock()
 
   def requested(self) -> bool:
-    """Whether a request waits for `check`, in any process; all of a run have to ask."""
+    """Whether a request waits for `check`, in any process; all processes must ask."""
     asked = [number for number in hosts.gather(self._signal) if number]
     if asked:
       self._signal = signal.Signals(asked[0])
@@ -69,10 +69,10 @@ class Stop:
         self._may_wait = False
 
   def check(self, num_rounds: int) -> None:
-    """To be called when everything is saved, by all processes of the run.
+    """Ends the run if a request waits; all processes call it when all is saved.
 
     Args:
-      num_rounds: completed rounds.
+      num_rounds: number of completed rounds.
 
     Raises:
       StoppedError: a request waits.
@@ -86,7 +86,7 @@ class Stop:
     """Acts on a signal; called by the thread of `listen`."""
     name, exit_code = _ENDINGS[number]
     with self._lock:
-      # One of several processes takes all others along: they can be told in a round.
+      # One of several processes stops all others: they can be told within a round.
       if (self._may_wait or hosts.count() > 1) and not self._signal:
         self._signal = number
         _tell(f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.')
@@ -109,8 +109,8 @@ def _tell(text: str) -> None:
 def listen() -> Stop:
   """From now on SIGTERM, SIGHUP and Ctrl-C are requests to stop.
 
-  One that the parent has the process ignore (nohup, a shell's background job) stays
-  ignored. To be called in the main thread, once.
+  A signal that the parent told the process to ignore (nohup, a shell's background job)
+  stays ignored. Call this once, in the main thread.
   """
   stop = Stop()
   receiver, sender = os.pipe()
@@ -118,7 +118,7 @@ def listen() -> Stop:
   signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
   for number in _ENDINGS:
     if signal.getsignal(number) is not signal.SIG_IGN:
-      # Does nothing itself, but without a handler Python writes nothing to the pipe.
+      # The handler does nothing, but without one Python writes nothing to the pipe.
       signal.signal(number, lambda number, frame: None)
       # System calls of libraries go on instead of failing with EINTR.
       signal.siginterrupt(number, False)

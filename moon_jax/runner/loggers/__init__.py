@@ -1,6 +1,6 @@
-"""Where the records of a run go beside its files: `--config.logger=`.
+"""Loggers get the records of a run, beside its files: `--config.logger=`.
 
-All are given the same names: `metrics/test_accuracy`, `timings/train_seconds`, ...
+All loggers use the same names: `metrics/test_accuracy`, `timings/train_seconds`, ...
 """
 
 import importlib
@@ -21,7 +21,7 @@ IDS = 'loggers.json'
 
 
 def require(names: str) -> None:
-  """Looks whether the packages of the loggers are there, and loads none of them.
+  """Checks that the packages of the loggers are installed, and imports none of them.
 
   Raises:
     UsageError: one is missing.
@@ -36,7 +36,7 @@ def require(names: str) -> None:
 
 
 def made(names: str) -> list[Logger]:
-  """The loggers of these names, with commas between; '' is none."""
+  """The loggers of these names, with commas between them; '' is none."""
   found = []
   for name in filter(None, names.split(',')):
     module, _, of = _LOGGERS[name][0].partition(':')
@@ -45,11 +45,11 @@ def made(names: str) -> list[Logger]:
 
 
 def known_id(workdir: pathlib.Path, logger: str) -> str | None:
-  """What the run of the directory is called by a logger; None if it has none yet."""
+  """The name that a logger gave the run of the directory; None if it gave none yet."""
   return (files.read_json(workdir / IDS) or {}).get(logger)
 
 
 def keep_id(workdir: pathlib.Path, logger: str, name: str) -> None:
-  """Writes down what the run is called, so that a resumed one goes on as the same."""
+  """Writes down this name, so that a resumed run continues under it."""
   ids = files.read_json(workdir / IDS) or {}
   files.write_json(workdir / IDS, ids | {logger: name})

@@ -16,7 +16,8 @@ class TensorBoard(Logger):
     self._folder, self._first = run.workdir / 'tensorboard', run.rounds.start + 1
 
   def after_round(self, round):
-    # Its library may load PyTorch; the first line of metrics.jsonl need not wait.
+    # Imported here: it may load PyTorch, and the first line of metrics.jsonl need not
+    # wait.
     from moon_jax.runner.loggers import events
 
     self._writer = self._writer or events.writer(self._folder, self._first)

@@ -1,4 +1,4 @@
-"""TensorBoard's event file, which a full disk ends without harm."""
+"""TensorBoard's event file. A full disk ends the file, and nothing else."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ from moon_jax.core import files
 class _File:
   """An event file that ends where it cannot be written, as on a full disk.
 
-  An exception would end tensorboardX's thread, for which the run would wait for ever.
+  An exception would end tensorboardX's thread, and the run would wait for it forever.
   """
 
   def __init__(self, path: str):
@@ -24,7 +24,7 @@ class _File:
   def write(self, data: bytes) -> None:
     try:
       self._file.write(data)
-    except (OSError, ValueError):  # as of a file that is closed
+    except (OSError, ValueError):  # ValueError: the file is closed
       self.close()
 
   def flush(self) -> None:
@@ -36,16 +36,16 @@ record_writer.register_writer_factory('moon_jax', _opening)
 
 
 def writer(folder: pathlib.Path, first_round: int) -> SummaryWriter:
-  """The event file of a start of a run. What cannot be written there is lost.
+  """The event file of one start of a run. Events that cannot be written are lost.
 
-  Events of `first_round` and later ones in older files are void.
+  Events of `first_round` and later in older files become void.
 
   Raises:
-    RunError: it cannot be made.
+    RunError: the file cannot be made.
   """
   with files.writing(folder):
     folder.mkdir(exist_ok=True)
-    # Its name has the second; the next start may come in the same one.
+    # The name of a file has its second, in which the next start may also come.
     names = {'logdir': f'moon_jax:{folder}', 'filename_suffix': f'.{first_round}'}
     return SummaryWriter(**names, purge_step=first_round)
 
@@ -53,9 +53,9 @@ def writer(folder: pathlib.Path, first_round: int) -> SummaryWriter:
 def add_histogram(
   to: SummaryWriter, name: str, values: np.ndarray, round_number: int
 ) -> None:
-  """Writes the distribution of the finite ones of the values, [K], if it has bins."""
+  """Writes the distribution of the finite values among [K], if it has bins."""
   finite = values[np.isfinite(values)]
   if len(finite):
-    # Of huge values that hardly differ numpy can make no bins.
+    # NumPy can make no bins of huge values that hardly differ.
     with contextlib.suppress(ValueError):
       to.add_histogram(name, finite, round_number, bins='auto')

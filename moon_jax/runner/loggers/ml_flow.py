@@ -1,4 +1,4 @@
-"""MLflow: https://mlflow.org. Its own variables, MLFLOW_..., are heeded."""
+"""MLflow: https://mlflow.org. It reads its own variables, MLFLOW_..."""
 
 import contextlib
 import os
@@ -14,14 +14,14 @@ from moon_jax.core.errors import UsageError
 from moon_jax.runner import loggers
 from moon_jax.runner.callbacks import Logger
 
-_AT_ONCE = 100  # parameters that a server takes
-_KEY = 'metrics/train_loss'  # of every round
+_AT_ONCE = 100  # number of parameters that a server takes at once
+_KEY = 'metrics/train_loss'  # every round has it
 
 
 class MLflow(Logger):
   """A run of the experiment `moon_jax`, tagged with the folder of its directory.
 
-  The knobs that make the experiment are its parameters, which cannot change.
+  The knobs that identify the experiment are its parameters, which cannot change.
   """
 
   def __init__(self):
@@ -43,14 +43,14 @@ class MLflow(Logger):
     if known:
       self._id = client.get_run(known).info.run_id
       client.update_run(self._id, status='RUNNING')
-      # Rounds that are run again after a crash are there, with the same numbers.
+      # After a crash, rounds that are run again are there, with the same numbers.
       steps = (metric.step for metric in client.get_metric_history(self._id, _KEY))
       self._last = max(steps, default=0)
       return
     place = run.workdir.absolute()
     name = os.environ.get('MLFLOW_EXPERIMENT_NAME', 'moon_jax')
     if client.get_experiment_by_name(name) is None:
-      # Another run of a sweep may make it at the same time.
+      # Another run of a sweep may make the experiment at the same time.
       with contextlib.suppress(MlflowException):
         client.create_experiment(name)
     experiment = client.get_experiment_by_name(name).experiment_id
@@ -91,7 +91,7 @@ class MLflow(Logger):
         self._client.set_terminated(self._id, self._status)
 
   def _gone(self, what, error):
-    """The run goes on without a server that has gone: its own files are whole."""
+    """The run continues without the server, because its own files are whole."""
     told = ' '.join(str(error).split())[:200]
     print(f'mlflow is not given {what}: {told}', file=sys.stderr)
     self._id = None

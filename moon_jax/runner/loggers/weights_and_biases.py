@@ -1,4 +1,4 @@
-"""Weights & Biases: https://docs.wandb.ai. Its own variables, WANDB_..., are heeded."""
+"""Weights & Biases: https://docs.wandb.ai. It reads its own variables, WANDB_..."""
 
 import os
 import uuid
@@ -30,9 +30,9 @@ class WeightsAndBiases(Logger):
         name=os.environ.get('WANDB_NAME', place.name),
         id=name,
         resume='allow',
-        reinit='create_new',  # the user's own program may have another
+        reinit='create_new',  # the user's own program may already have a run
         config=config_lib.used(config_lib.flatten(run.config)),
-        allow_val_change=True,  # num_rounds, of a run that goes on
+        allow_val_change=True,  # a resumed run may have another num_rounds
         settings=wandb.Settings(console='off'),
       )
     except wandb.Error as error:
@@ -44,7 +44,7 @@ class WeightsAndBiases(Logger):
     loggers.keep_id(run.workdir, 'wandb', name)
 
   def after_round(self, round):
-    # Rounds that are run again after a crash are there already, with the same numbers.
+    # After a crash, rounds that are run again are already there, with the same numbers.
     if round.number >= self._logged.starting_step:
       super().after_round(round)
 
