@@ -1,4 +1,4 @@
-"""What every source has in common: one kind of Dataset, one kind of error."""
+"""What all data sources share: one kind of Dataset, one kind of error."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ PIXEL_STATISTICS = {
   'fashion_mnist': ((0.2860,), (0.3530,)),
   'mnist': ((0.1307,), (0.3081,)),
 }
-FORMATS = ('PNG', 'JPEG', 'WEBP')  # all that Pillow may try
+FORMATS = ('PNG', 'JPEG', 'WEBP')  # Pillow may try no others
 _GREY, _CHANNELS = ('1', 'L', 'LA'), (1, 3, 4)
 
 
@@ -46,9 +46,9 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def make_dataset(name, train, test, num_classes, statistics=None, class_names=()):
-  """A Dataset of (images, labels) of each split; None computes the statistics.
+  """A Dataset of (images, labels) of each split; statistics None: they are computed.
 
-  Names that are not those of `num_classes` different classes are left out.
+  Names that do not name `num_classes` different classes are left out.
   """
   train, test = (
     (np.ascontiguousarray(with_channels(x)), np.ascontiguousarray(y, np.int32))
@@ -65,9 +65,9 @@ def with_channels(images: np.ndarray, flag: str = '') -> np.ndarray:
   """[M, H, W], [M, H, W, C] or [M, C, H, W] -> [M, H, W, C].
 
   Args:
-    images: channels are first if axis 1 can be theirs and is the smallest. Of rows of
-      pixels, [M, 1, W, 3], they are last.
-    flag: what names the data in the line that says that they are turned; '' is silent.
+    images: axis 1 holds the channels if its size can be theirs and is the smallest. In
+      [M, 1, W, 3], rows of pixels, axis 3 holds them.
+    flag: flag of the data, for the line that says that they are turned; '': no line.
   """
   if images.ndim == 3:
     return images[..., None]
@@ -93,24 +93,24 @@ def image_of(
   """Decodes a picture.
 
   Args:
-    encoded: of one of FORMATS.
-    mode: Pillow's name of the channels it is converted to, e.g. 'L', 'RGB', 'RGBA'.
-    shape: which it must have; None is any.
-    upright: whether it is turned as its EXIF data say.
-    side: pixels of each side that it is resized to, bilinearly; 0 leaves it.
+    encoded: the bytes of the picture, in one of FORMATS.
+    mode: Pillow's name of the channels of the result, e.g. 'L', 'RGB', 'RGBA'.
+    shape: shape that the result must have; None: any.
+    upright: whether the picture is turned as its EXIF data say.
+    side: pixels of each side after resizing, bilinearly; 0: not resized.
 
   Returns:
     [H, W, C].
 
   Raises:
-    Exception: of many kinds, if it is no such picture.
+    Exception: of any class, if the bytes are no such picture.
   """
   from PIL import Image, ImageOps
 
   image = _opened(encoded)
   if upright:
     image = ImageOps.exif_transpose(image)
-  if image.mode == 'P':  # to be asked for RGB at once, Pillow warns of transparency
+  if image.mode == 'P':  # converted to RGB at once, Pillow warns of transparency
     image = image.convert('RGBA')
   image = image if image.mode == mode else image.convert(mode)
   if side:
@@ -122,12 +122,12 @@ def image_of(
 
 
 def mode_of(encoded: Iterable[bytes]) -> str:
-  """What to convert pictures to: 'L' or 'RGBA' if all are so, and 'RGB' if not."""
+  """The mode to convert pictures to: 'L' or 'RGBA' if all have it, otherwise 'RGB'."""
   found = set()
   for one in encoded:
     try:
       mode = _opened(one).mode
-    except Exception:  # who decodes it tells which one it is
+    except Exception:  # decoding names the picture
       continue
     found.add('L' if mode in _GREY else mode)
     if found not in ({'L'}, {'RGBA'}):

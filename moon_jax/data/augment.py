@@ -1,4 +1,4 @@
-"""Random crops and flips, on the device, on raw pixels, each sample its own."""
+"""Random crops and flips, on the device, on raw pixels, drawn for each sample."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def augmenter(name: str, **options: str | float | int | bool) -> Augment | None:
   """Builds an augmentation of the catalog.
 
   Args:
-    name: of the augmentation.
+    name: name of the augmentation.
     **options: its knobs.
 
   Returns:
@@ -74,7 +74,7 @@ def _looked_up(draw: Callable, pad: Callable) -> Augment:
   Args:
     draw: key -> (down, right, flip): the crop's corner less MARGIN, and whether the
       crop is mirrored.
-    pad: how to look up pixels that may lie beyond the border.
+    pad: looks up pixels that may lie beyond the border.
   """
 
   def augment(key, images, rows):
@@ -103,7 +103,7 @@ def _reflect(images, rows, y, x):
   """The pixels of images[rows] at y [B, H] and x [B, W], mirrored beyond the border."""
 
   def inside(at, size):
-    # Up and down again: a period of 2 size - 2, 1 where there is but one pixel.
+    # Up and down again: the period is 2 size - 2, and 1 if there is only one pixel.
     return size - 1 - jnp.abs(size - 1 - at % max(2 * size - 2, 1))
 
   height, width = images.shape[1:3]

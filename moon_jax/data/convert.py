@@ -6,9 +6,10 @@
 
   --out=DIR         the folder to be made, for --config.data.source=records; the data
                     must name their users; examples for validation are left out
-  --out=FILE.npz    the file to be made, for --config.data.source=npz; whatever the data
-                    are, they are read whole
-  --config...       as of launch.py: data.source and its knobs say what is read; folder,
+  --out=FILE.npz    the file to be made, for --config.data.source=npz; any data, which
+                    are read whole
+  --config...       as for launch.py: data.source and its knobs say what is read;
+  folder,
                     hdf5, sqlite, leaf, pfllib and huggingface user by user, other
                     sources whole
   --synthetic=NxM   in place of data, N users with M images of 28x28 each, for trials
@@ -34,20 +35,20 @@ from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import assembled, users, writing
 
 _CLASSES, _SIDE = 10, 28
-# Users of a made-up federation who are tested, and on how many images.
+# Numbers of users of a made-up federation that are tested, and of their images.
 _TESTED, _TESTS = 100, 10
 
 
 def main(argv: list[str]) -> int:
-  """Returns the exit code; every failure that the user can mend is one clear line."""
+  """Runs the program; returns the exit code. An error of the user is one clear line."""
   return print_or_help(argv, __doc__, lambda: convert(argv))
 
 
 def convert(argv: list[str]) -> str:
-  """Writes the folder or the file, and says so in one line.
+  """Writes the folder or the file; returns a line that says so.
 
   Raises:
-    RunError: with the message for the user and the exit code.
+    RunError: it has the message for the user and the exit code.
   """
   words, own = cli.read_flags(argv, {'out': str, 'synthetic': str}, known_only=True)
   if not own.out:
@@ -77,7 +78,7 @@ def _asked(config: config_lib.Config):
 
 
 def _write_npz(out, source, options):
-  """Writes the arrays that `npz.load_npz` reads, and says what they are."""
+  """Writes the arrays that `npz.load_npz` reads; returns a description of them."""
   data = sources.load(source, limit=0, **options)
   if data.stored:
     raise UsageError(f'--config.data.source={source}: records stay a folder.')
@@ -95,7 +96,7 @@ def _write_npz(out, source, options):
 
 
 def _configured(out, source, options):
-  """What a source has, as `writing.write` wants it."""
+  """The content of a source, as `writing.write` wants it."""
   data = sources.read(source, **options)
   is_divided = isinstance(data, assembled.Federation)
   if data.validation if is_divided else data.validation_labels is not None:
@@ -114,7 +115,7 @@ def _configured(out, source, options):
 
 
 def of_memory(data: Dataset) -> Iterator[assembled.User]:
-  """The users of data in memory."""
+  """The users of a data set in memory."""
   rows = np.argsort(data.train_clients, kind='stable')
   parts = np.split(rows, np.cumsum(users.sizes_of(data))[:-1])
   for name, mine in zip(data.clients.tolist(), parts, strict=False):
@@ -126,10 +127,10 @@ def synthetic(size: str):
 
   Args:
     size: 'NxM', N users with M images. A user draws two classes of ten; an image is
-      noise, brighter where its class has it.
+      noise, brighter where its class is bright.
 
   Raises:
-    UsageError: it is no such word.
+    UsageError: the word has another form.
   """
   found = re.fullmatch('([1-9][0-9]{0,8})x([1-9][0-9]{0,8})', size)
   if not found:
@@ -139,7 +140,7 @@ def synthetic(size: str):
   def drawn(number, split, count):
     rng = host_rng(0, Purpose.SUBSET, 3 + split, number)
     labels = rng.integers(0, _CLASSES, 2, np.int32)[rng.integers(0, 2, count)]
-    # The first users own all classes between them.
+    # Together the first users own all classes.
     labels[0] = number % _CLASSES
     images = np.frombuffer(rng.bytes(count * _SIDE**2), np.uint8) >> 1
     images = images.reshape(count, _SIDE, _SIDE).copy()

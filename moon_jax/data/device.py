@@ -18,10 +18,10 @@ class DeviceSplit(NamedTuple):
   Attributes:
     images: [M, H, W, C] uint8.
     labels: [M] int32.
-    mean: [C] float32 of pixel / 255.
-    std: [C] float32 of pixel / 255.
-    clients: [M] int32 in [0, N'), whose each example is, of a test split whose users'
-      accuracy is asked for; else None.
+    mean: [C] float32, mean of pixel / 255.
+    std: [C] float32, standard deviation of pixel / 255.
+    clients: [M] int32 in [0, N'), the user of each example of a test split, if
+      accuracies of users are asked for; otherwise None.
   """
 
   images: jax.Array
@@ -35,7 +35,7 @@ class DeviceSplit(NamedTuple):
 
     Args:
       rows: [B] int32.
-      view: what is seen of the rows; None sees them as they are.
+      view: function that returns the rows as they are seen; None: as they are.
     """
     pixels = self.images[rows] if view is None else view(self.images, rows)
     return normalise(pixels, self.mean, self.std)
@@ -47,15 +47,16 @@ class DeviceSplit(NamedTuple):
 
     Args:
       rows: [B] int32.
-      num_real: [] int32, the leading rows that are real examples; the rest is filler.
-      view: what is seen of the rows: an augmentation with its key bound,
-        `functools.partial(augment, key)`. None sees them as they are.
+      num_real: [] int32, number of leading rows that are real examples; the rest is
+        filler.
+      view: function that returns the rows as they are seen, such as an augmentation
+        with its key bound, `functools.partial(augment, key)`. None: as they are.
     """
     return masked(self.normalised(rows, view), self.labels[rows], num_real)
 
 
 def masked(images: jax.Array, labels: jax.Array, num_real: jax.Array) -> Batch:
-  """The Batch of [B, H, W, C] and [B]; see `DeviceSplit.batch`."""
+  """The Batch of images [B, H, W, C] and labels [B]; see `DeviceSplit.batch`."""
   mask = (jnp.arange(labels.shape[0]) < num_real).astype(jnp.float32)
   return Batch(images, labels, mask)
 
@@ -67,14 +68,14 @@ def normalise(pixels: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
 
 
 class TrainSplit(NamedTuple):
-  """The training split in device memory, and who owns which row of it.
+  """The training split in device memory, and the owner of each row.
 
   Attributes:
     examples: the split.
     rows: [M] int32, all its rows, client by client.
-    offsets: [N + 1] int32, client i owns rows[offsets[i]:offsets[i + 1]]; or [K + 1],
-      of the slots of a round's cohort, if it has their examples alone.
-    places: [M] int32, where each row of the split stands in `rows`.
+    offsets: [N + 1] int32; client i owns rows[offsets[i]:offsets[i + 1]]. Or [K + 1],
+      for the slots of a round's cohort, if the split has only their examples.
+    places: [M] int32, the place of each row of the split in `rows`.
   """
 
   examples: DeviceSplit

@@ -1,4 +1,4 @@
-"""Holds out training examples that nobody trains on, for the server's validation."""
+"""Takes training examples from the clients for the server's validation."""
 
 import numpy as np
 
@@ -13,18 +13,18 @@ def validation_split(
   """Divides the training examples between the clients and the server.
 
   Args:
-    data: the data set; the pixel statistics stay those of all its training examples.
-    share: of the examples of each class, rounded to a whole number; 0 holds out none:
-      what the data themselves set apart is taken, if they do.
-    seed: of the draw.
+    data: the data set; its pixel statistics stay those of all training examples.
+    share: share of the examples of each class, rounded to a whole number; 0: the
+      validation examples are those that the data set reserves, if any.
+    seed: seed of the draw.
 
   Returns:
-    The data set without the examples that are held out, and these: images [V, H, W, C]
-    and labels [V], in the order of the data; None if there are none.
+    The data set without the validation examples, and these: images [V, H, W, C] and
+    labels [V], in the order of the data; None if there are none.
 
   Raises:
-    UsageError: the examples stay on disk, or none is left on one of the sides, or the
-      data set some apart themselves.
+    UsageError: the examples stay on disk, no example is left on one of the sides, or
+      the data set reserves validation examples itself.
   """
   own = data.validation_images, data.validation_labels
   if not share:

@@ -16,21 +16,21 @@ from moon_jax.data import decoded, npz
 from moon_jax.data.arrays import DataError, image_of, listed, mode_of, one_line
 from moon_jax.data.federated import users
 
-# What torchvision's ImageFolder takes for an image.
+# File endings that torchvision's ImageFolder takes for images.
 ENDINGS = ('.jpg', '.jpeg', '.png', '.ppm', '.bmp', '.pgm', '.tif', '.tiff', '.webp')
 _TRAIN = ('train', 'training')
 _TESTS = ('test', 'testing', 'val', 'validation', 'valid')
 _ANNOTATIONS = 'val/val_annotations.txt'
-_DRAW = 8  # of Purpose.SUBSET: smaller ones are those of limits and of made-up users
+_DRAW = 8  # of Purpose.SUBSET: smaller numbers are for limits and made-up users
 
 
 class Picture(NamedTuple):
   """An image that is not yet read.
 
   Attributes:
-    path: of its file.
-    label: the name of its class.
-    domain: whose it is, of data that have domains; '' of others.
+    path: path of its file.
+    label: name of its class.
+    domain: its domain, which is its user; '' if the data have no domains.
   """
 
   path: pathlib.Path
@@ -43,20 +43,20 @@ def load_imagefolder(
 ) -> Dataset:
   """Loads images whose folders are their classes.
 
-  The classes are numbered in the order of their names, and have these. A set is
-  divided, as train/ and test/ (or val/, which is kept for validation where there are
-  both), each with CLASS/*, or CLASS/images/* and val/val_annotations.txt as
-  Tiny-ImageNet has them; or by lists DOMAIN_train.txt and DOMAIN_test.txt, as
-  DomainNet's; or it is one tree. In DOMAIN/CLASS/* the domains are the users. What it
-  all decodes to is kept in the user's cache folder.
+  The classes are numbered in the order of their names. The folder is divided into
+  train/ and test/ (or val/, which is kept for validation if both exist), each with
+  CLASS/*, or with CLASS/images/* and val/val_annotations.txt as in Tiny-ImageNet; or by
+  the lists DOMAIN_train.txt and DOMAIN_test.txt, as in DomainNet; or it is one tree. In
+  DOMAIN/CLASS/* the domains are the users. The decoded images are kept in the user's
+  cache folder.
 
   Args:
     path: the folder.
-    test_fraction: of the images of each class (and domain) of a tree that is not
-      divided, that are drawn for the test; 0 of a divided one.
-    test_seed: of the draw.
+    test_fraction: fraction of the images of each class (and domain) of an undivided
+      tree that are drawn for the test; 0 for a divided one.
+    test_seed: seed of the draw.
     image_size: pixels of each side, to which images are resized bilinearly; 0 if all
-      are alike.
+      images have one size.
 
   Raises:
     DataError: it is no such folder, or an image cannot be used.
@@ -116,14 +116,14 @@ def _pixels(flag, root, path, mode, side, shape=None):
 
 def _divided(flag, root, test_fraction, test_seed):
   """The training, the test and perhaps the validation pictures, class by class."""
-  # Training, test_set and the like are no domains, whose images would be mixed.
+  # Folders such as training or test_set are no domains: their images would be mixed.
   ending = re.compile('[ _-]?(set|data|images)$')
   there = {ending.sub('', one.name.lower()): one for one in _folders(root)}
   train = next((there[name] for name in _TRAIN if name in there), None)
   lists = {one: sorted(root.glob(f'*_{one}.txt')) for one in ('train', 'test')}
   if all(lists.values()):
     found = _listed(root, lists)
-  # A class may be called so too.
+  # A class may also have such a name.
   elif train and not _images(train):
     found = _tree(flag, train), *_tests(flag, root, there)
   else:
@@ -146,7 +146,7 @@ def _holds(root):
 
 
 def _folders(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Those inside, but .git, __MACOSX and the like."""
+  """The folders inside, without .git, __MACOSX and the like."""
   every = sorted(folder.iterdir())
   return [one for one in every if one.is_dir() and one.name[:1] not in '._']
 
@@ -157,7 +157,7 @@ def _images(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _tree(flag, folder) -> list[Picture]:
-  """CLASS/*, CLASS/images/* or DOMAIN/CLASS/*; those of a class stand together."""
+  """CLASS/*, CLASS/images/* or DOMAIN/CLASS/*; pictures of a class stand together."""
   found, empty = [], []
   for one in _folders(folder):
     own, inside = _images(one), _folders(one)
@@ -178,26 +178,26 @@ def _tree(flag, folder) -> list[Picture]:
 
 
 def _tests(flag, root, there) -> Iterator[list[Picture]]:
-  """The labelled pictures of each folder beside train/, those of test/ first."""
+  """The labelled pictures of each folder beside train/; test/ comes first."""
   if (root / _ANNOTATIONS).exists():
     yield sorted(_annotated(root), key=lambda one: (one.label, one.path))
     return
   for folder in (there[name] for name in _TESTS if name in there):
-    # test/images/* without labels is no class 'images'.
+    # The folder test/images/ without labels is no class 'images'.
     inside = [one.name for one in _folders(folder)]
     if inside != ['images'] and inside and (found := _tree(flag, folder)):
       yield found
 
 
 def _annotated(root) -> Iterator[Picture]:
-  """Tiny-ImageNet's: a file, its class and its box in a line, with tabs between."""
+  """Tiny-ImageNet's list: each line has a file, its class and its box, by tabs."""
   for line in _encoded(root, root / _ANNOTATIONS).decode().splitlines():
     name, label = line.split('\t')[:2]
     yield Picture(root / 'val/images' / name, label)
 
 
 def _listed(root, lists) -> tuple[list[Picture], list[Picture]]:
-  """DomainNet's: DOMAIN/CLASS/file and the number of the class in a line."""
+  """DomainNet's lists: each line has DOMAIN/CLASS/file and the number of the class."""
   splits, numbers = [], {}
   for paths in lists.values():
     splits.append([])
@@ -208,7 +208,7 @@ def _listed(root, lists) -> tuple[list[Picture], list[Picture]]:
         if numbers.setdefault(label, int(number)) != int(number):
           raise ValueError(f'{path.name} has two numbers of the class {label!r}')
         splits[-1].append(Picture(root / name, label, domain))
-  # A class has its number in the lists, as far as none is left out.
+  # A class has its number in the lists, if no number is left out.
   return tuple(sorted(one, key=lambda p: numbers[p.label]) for one in splits)
 
 

@@ -1,4 +1,4 @@
-"""Which source reads what lies at a path: told by the names there alone."""
+"""Finds the source that reads a path, from the names of its files alone."""
 
 import contextlib
 import itertools
@@ -11,9 +11,9 @@ from moon_jax.core import files
 from moon_jax.data.arrays import DataError
 from moon_jax.data.imagefolder import ENDINGS
 
-_MOST = 10_000  # names that are looked at
-# Ending of a file -> its source; of a folder, a name in it (a regular expression of
-# the path below it) -> the source. The first that fits counts.
+_MOST = 10_000  # number of names that are looked at
+# Ending of a file -> its source; or, for a folder, a name in it (a regular expression
+# of the path below it) -> the source. The first that fits counts.
 _FILES = {'.npz': 'npz', '.h5': 'hdf5', '.hdf5': 'hdf5', '.sqlite': 'sqlite'}
 _PICTURE = rf'[^/]+({"|".join(map(re.escape, ENDINGS))})'
 _RAW = r'(MNIST|FashionMNIST|KMNIST|EMNIST)'
@@ -31,7 +31,7 @@ _FOLDERS = {
 
 @contextlib.contextmanager
 def told(source: str, path: str) -> Iterator[None]:
-  """Adds to a DataError that another source reads what lies at a path, if one does."""
+  """Adds to a DataError the other source that reads the path, if there is one."""
   try:
     yield
   except DataError as error:
@@ -43,7 +43,7 @@ def told(source: str, path: str) -> Iterator[None]:
 
 
 def found_at(path: str) -> tuple[str, str]:
-  """The source that reads what lies at a path, and the name that tells; '' if none."""
+  """The source that reads a path, and the name that shows it; '' if there is none."""
   root = pathlib.Path(os.path.expanduser(path))
   if os.path.isfile(root):
     return _FILES.get(root.suffix, ''), root.name

@@ -19,8 +19,8 @@ from moon_jax.data.arrays import (
 from moon_jax.data.federated import users
 
 NPZ_ARRAYS = ('train_x', 'train_y', 'test_x', 'test_y')
-# With the examples for validation, which few files have; what Keras and MedMNIST call
-# the same.
+# The names of the arrays, with validation arrays, which few files have; and the names
+# that Keras and MedMNIST use.
 NAMES = (
   (*NPZ_ARRAYS, 'val_x', 'val_y'),
   ('x_train', 'y_train', 'x_test', 'y_test', 'x_val', 'y_val'),
@@ -29,14 +29,14 @@ NAMES = (
     *('val_images', 'val_labels'),
   ),
 )
-# Whose each example is; a file may have one, both or none.
+# The user of each example; a file may have one of these arrays, both or none.
 IDS = ('train_client', 'test_client')
 
 
 def load_npz(path: str) -> Dataset:
   """Loads the arrays train_x, train_y, test_x and test_y of a .npz file.
 
-  Those of Keras (x_train, ...) and MedMNIST (train_images, ...) do, too.
+  The names of Keras (x_train, ...) and MedMNIST (train_images, ...) are accepted, too.
 
   Args:
     path: the file. Images are uint8 [M, H, W] or [M, H, W, C], labels integers [M];
@@ -69,16 +69,16 @@ def load_npz(path: str) -> Dataset:
 def read(
   flag: str, path: str, names: Sequence[str], more: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-  """Those of the named arrays that a .npz file has.
+  """The named arrays that a .npz file has.
 
   Args:
-    flag: what names the file, for the message.
+    flag: flag of the file, for the message.
     path: the file.
-    names: of the arrays.
-    more: of arrays that few files have.
+    names: names of the arrays.
+    more: names of arrays that few files have.
 
   Raises:
-    DataError: it is no such file, or damaged.
+    DataError: it is no such file, or it is damaged.
   """
   file_path = os.path.expanduser(path)
   if not os.path.isfile(file_path):
@@ -89,15 +89,15 @@ def read(
 
 
 def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
-  """The Dataset of what a registered source returns.
+  """The Dataset of the arrays that a registered source returns.
 
   Args:
-    source: its name.
+    source: name of the source.
     arrays: train_x, train_y, test_x, test_y, as in a .npz file, and perhaps
       train_client, test_client, of which one may be None.
 
   Raises:
-    DataError: one of them is unusable.
+    DataError: an array is unusable.
   """
   flag = f'--config.data.source={source!r}'
   if len(arrays) not in (len(NPZ_ARRAYS), len(NPZ_ARRAYS + IDS)):
@@ -119,16 +119,17 @@ def dataset(
   """The Dataset of train_x, train_y, test_x, test_y, if they fit each other.
 
   Args:
-    flag: what names the data, for the message.
-    name: what to call it.
-    arrays: the four, and perhaps the two of the examples for validation.
-    num_classes: Y, where the data tell; else all up to the largest label must occur.
-    statistics: [C] mean and deviation of pixel / 255; None computes them.
-    class_names: [Y], where the data tell; labels that are text tell them too.
-    names: what the data call the arrays.
+    flag: flag of the data, for the message.
+    name: name of the data set.
+    arrays: the four arrays, and perhaps the two validation arrays.
+    num_classes: Y, if the data have it; otherwise every label up to the largest must
+      occur.
+    statistics: [C] mean and deviation of pixel / 255; None: they are computed.
+    class_names: [Y], if the data have them; text labels give them too.
+    names: names of the arrays in the data.
 
   Raises:
-    DataError: one of them is unusable.
+    DataError: an array is unusable.
   """
   images, labels = arrays[::2], [flat(each) for each in arrays[1::2]]
   if labels[0].dtype.kind in 'SU' and len({each.dtype.kind for each in labels}) == 1:
@@ -165,7 +166,7 @@ def _numbered(flag, labels, names):
 
 
 def flat(labels: np.ndarray) -> np.ndarray:
-  """Labels [M, 1] as [M]; others as they are."""
+  """Labels [M, 1] as [M]; other labels unchanged."""
   return labels[:, 0] if labels.shape[1:] == (1,) else labels
 
 
@@ -173,10 +174,10 @@ def split_fault(x, images, y, labels):
   """What is wrong with one split, and the remedy if there is one; '' if nothing is.
 
   Args:
-    x: what the images are called.
-    images: of any type and shape, as are the labels.
-    y: what the labels are called.
-    labels: `flat`.
+    x: name of the images.
+    images: an array of any type and shape.
+    y: name of the labels.
+    labels: an array of any type and shape, made `flat`.
   """
   if images.ndim not in (3, 4) or 0 in images.shape[1:]:
     return f'{x} has shape {images.shape}, not [M, H, W] or [M, H, W, C]'
@@ -195,7 +196,7 @@ def split_fault(x, images, y, labels):
 
 
 def _if_pixels(x, images):
-  """How to make uint8 of pixels, if they tell what they are; their range if not."""
+  """How to convert pixels to uint8, if their scale is clear; otherwise their range."""
   kind = images.dtype.kind
   if kind not in 'iuf':
     return ''
@@ -208,7 +209,7 @@ def _if_pixels(x, images):
 
 
 def _if_one_hot(y, labels):
-  """How to make [M] of one-hot labels; what is wrong with those of many classes."""
+  """How to convert one-hot labels to [M]; or what is wrong with labels of many classes."""
   if labels.ndim != 2 or labels.dtype.kind not in 'biuf':
     return ''
   if not np.isin(labels, (0, 1)).all():
@@ -228,7 +229,7 @@ def _if_whole(y, labels):
 
 
 def pair_fault(train, other, num_classes):
-  """What is wrong between splits, as `split_fault` has them; '' if nothing is."""
+  """What is wrong between splits, in the form of `split_fault`; '' if nothing is."""
   (train_x, images, train_y, labels), (x, more_images, y, more_labels) = train, other
   if images.shape[1:] != more_images.shape[1:]:
     return f'{train_x} is {images.shape}, {x} {more_images.shape}; make images alike'
@@ -237,7 +238,7 @@ def pair_fault(train, other, num_classes):
     return (
       f'{where} holds {most}, beyond {num_classes - 1}' if most >= num_classes else ''
     )
-  classes = np.unique(labels)  # not the numbers up to the largest: it may be 2**63
+  classes = np.unique(labels)  # not a count up to the largest, which may be 2**63
   if (gaps := np.flatnonzero(classes != np.arange(len(classes)))).size:
     return f'{train_y} holds no {gaps[0]}; number the classes from 0 without gaps'
   if len(classes) < 2:

@@ -1,4 +1,4 @@
-"""Which examples test a client alone: a share of its own, or those that name it."""
+"""The examples that test a client alone: a share of its own, or those that name it."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,14 @@ from moon_jax.data.partition import Partition, grouped
 
 
 class OwnTests(NamedTuple):
-  """The examples that test one client each, of T clients who have some.
+  """The examples that test one client each, for T clients that have such examples.
 
   Attributes:
     clients: [T] int32 ids, ascending.
-    rows: [M] int32 of a split, client by client.
-    offsets: [T + 1] int32, the i-th of them has rows[offsets[i]:offsets[i + 1]].
-    of_training: whether they are rows of the training split; else of the test split.
+    rows: [M] int32 rows of a split, client by client.
+    offsets: [T + 1] int32; client i has rows[offsets[i]:offsets[i + 1]].
+    of_training: whether they are rows of the training split; otherwise of the test
+      split.
   """
 
   clients: np.ndarray
@@ -29,7 +30,7 @@ class OwnTests(NamedTuple):
 
   @property
   def sizes(self) -> np.ndarray:
-    """[T] how many each of these clients has, at least 1."""
+    """[T] number of examples of each of these clients, at least 1."""
     return np.diff(self.offsets)
 
 
@@ -42,18 +43,19 @@ def taken(
   wanted: bool,
   needed: str,
 ) -> tuple[Partition, OwnTests | None]:
-  """Who trains on which example, and the tests of clients that a configuration has.
+  """The training examples of each client, and the clients' tests, by the configuration.
 
   Args:
-    config: whose `data.local_test` is the share; 0 leaves all for training.
-    data: of natural clients, its test examples may name them: these are the tests then.
-    split: who owns which example.
-    seed: of the partition, and so of this draw.
-    wanted: whether those that are named are.
-    needed: what cannot do without: a flag; '' if nothing.
+    config: the configuration; its `data.local_test` is the share, 0 takes none.
+    data: the data set; for natural clients, its test examples may name them, and then
+      they are the tests.
+    split: the owner of each example.
+    seed: seed of the partition, and so of this draw.
+    wanted: whether test examples that name clients are wanted.
+    needed: the flag that needs tests; '' if no flag does.
 
   Raises:
-    UsageError: the share cannot be taken, or there are no tests and have to be.
+    UsageError: the share cannot be taken, or tests are needed and there are none.
   """
   share, natural = config.data.local_test, users.are_clients(config)
   named = of_users(data, config.num_clients) if natural else None
@@ -80,19 +82,19 @@ def taken(
 def held_out(split: Partition, share: float, seed: int) -> tuple[Partition, OwnTests]:
   """Takes a share of each client's examples from training, to test that client.
 
-  Of n examples it is share * n, halves rounded up. Which ones is a function of the seed
-  and the client. A client that has none is not tested.
+  share * n of n examples are taken, halves rounded up. The choice is a function of the
+  seed and the client. A client that gives no example is not tested.
 
   Args:
-    split: who owns which example.
+    split: the owner of each example.
     share: above 0, below 1.
-    seed: of the draw.
+    seed: seed of the draw.
 
   Returns:
-    Who trains on which example, and the tests.
+    The training examples of each client, and the tests.
 
   Raises:
-    UsageError: a client would have nothing left to train on, or nobody a test.
+    UsageError: a client would have no training example left, or no client has a test.
   """
   counts = np.floor(share * split.sizes + 0.5).astype(np.int64)
   if (empty := np.flatnonzero(counts >= split.sizes)).size:
@@ -118,7 +120,7 @@ def held_out(split: Partition, share: float, seed: int) -> tuple[Partition, OwnT
 
 
 def of_users(data: Dataset, num_clients: int) -> OwnTests | None:
-  """The test examples that name a client; None if the data name none of them."""
+  """The test examples that name a client; None if no test example does."""
   if data.test_clients is None or not (data.test_clients < num_clients).any():
     return None
   own = grouped(data.test_clients, len(data.clients))
@@ -127,7 +129,7 @@ def of_users(data: Dataset, num_clients: int) -> OwnTests | None:
 
 
 def _of_clients(rows, counts, *, of_training):
-  """OwnTests of rows that stand client by client, [N] of each."""
+  """OwnTests of rows that are sorted by client, with [N] the number of each client."""
   clients = np.flatnonzero(counts).astype(np.int32)
   ends = np.concatenate([[0], np.cumsum(counts[clients])]).astype(np.int32)
   return OwnTests(clients, rows.astype(np.int32), ends, of_training)

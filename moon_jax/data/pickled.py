@@ -1,8 +1,8 @@
-"""Reads pickles of numbers, words, lists, dicts and numpy's arrays, and nothing else.
+"""Reads pickles of numbers, words, lists, dicts and NumPy's arrays, and nothing else.
 
 A pickle is a program that calls what it names. Here it can name only the classes below,
-which check what they are given: nothing is imported, and numpy's own functions that
-rebuild arrays are not called with what a stranger wrote.
+which check their arguments: nothing is imported, and NumPy's own functions that rebuild
+arrays are not called with a stranger's arguments.
 """
 
 import io
@@ -17,10 +17,10 @@ _KINDS = re.compile('b1|[iu][1248]|f[248]|O8?')
 
 
 def load(data: bytes) -> Any:
-  """What a pickle holds; the words of Python 2 are bytes.
+  """The content of a pickle; the words of Python 2 are bytes.
 
   Raises:
-    Exception: of many kinds, if it is damaged, or names anything but arrays.
+    Exception: of any class, if it is damaged, or names anything but arrays.
   """
   try:
     return _Unpickler(io.BytesIO(data), encoding='bytes').load()
@@ -28,12 +28,12 @@ def load(data: bytes) -> Any:
     raise ValueError('the pickle is torn') from None
 
 
-# Python's own: that of C reserves as many places as a damaged index names.
+# Python's own unpickler: the one in C allocates as many places as a damaged index asks.
 class _Unpickler(pickle._Unpickler):
   dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
 
   def load_bytearray8(self):
-    # As bytes: what is reserved is what is there, not what its length says.
+    # As bytes, so that memory is allocated for the data, not for the length they claim.
     self.append(self.read(int.from_bytes(self.read(8), 'little')))
 
   dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
@@ -50,7 +50,7 @@ def _text(word):
 
 
 class _Named:
-  """What stands for a class of numpy that is only named."""
+  """Stands for a class of NumPy that is only named."""
 
   def __setstate__(self, state):
     raise ValueError('it is no array')

@@ -16,16 +16,16 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
   """Loads a data set, or a fixed pseudo-random part of it.
 
   Args:
-    source: its name in the catalog.
-    limit: most examples to keep of each split, of whole users if it names them; 0
-      keeps all. The choice does not depend on the run's seed; see `users.limited`.
+    source: name of the source in the catalog.
+    limit: most examples to keep of each split, by whole users if it names them; 0 keeps
+      all. The choice does not depend on the run's seed; see `users.limited`.
     **options: the knobs of the source.
 
   Returns:
     The data set; mean and standard deviation are those of the whole training split.
 
   Raises:
-    DataError: the data is missing or unusable.
+    DataError: the data are missing or unusable.
   """
   with layouts.told(source, options.get('path', '')):
     found = read(source, **options)
@@ -37,16 +37,16 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
 def read(
   source: str, **options: str | int | float | bool
 ) -> Dataset | assembled.Federation:
-  """What a source has: whole, or user by user; see `load`."""
+  """The content of a source, whole or user by user; see `load`."""
   part = catalog.part('data', source)
   found = part.build(tuple, **options)
   return npz.checked(source, found) if part.registered else found
 
 
 def digest(dataset: Dataset) -> str:
-  """SHA-256 of the arrays, with their shapes, and of whose they are, in hexadecimal.
+  """SHA-256 of the arrays, with their shapes and users, in hexadecimal.
 
-  Those for validation count if there are some.
+  Validation examples count if there are some.
   """
   total = hashlib.sha256((dataset.stored.digest if dataset.stored else '').encode())
   more = (dataset.train_clients, dataset.test_clients, dataset.clients)
@@ -62,7 +62,7 @@ def load_digits() -> Dataset:
 
   Every fifth example of a class is a test example: stratified, the same in every run.
   """
-  # Importing scikit-learn to read its file would be a third of a short run's start.
+  # To import scikit-learn, only to read its file, would be a third of a short start.
   (folder,) = importlib.util.find_spec('sklearn').submodule_search_locations
   rows = np.loadtxt(f'{folder}/datasets/data/digits.csv.gz', delimiter=',')
   images = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)

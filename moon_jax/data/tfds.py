@@ -19,10 +19,10 @@ from moon_jax.data import decoded, npz
 from moon_jax.data.arrays import PIXEL_STATISTICS, DataError, image_of, one_line
 from moon_jax.data.federated import users
 
-# TFDS stores these lying on their side, as NIST does; they are transposed here.
+# TFDS stores these images lying on their side, as NIST does; here they are transposed.
 TRANSPOSED = ('emnist',)
 RECORDS_PER_READ = 1000  # bounds the encoded images in memory
-DOWNLOAD_RETRIES = 3  # TFDS's ten take minutes to find that there is no network
+DOWNLOAD_RETRIES = 3  # with TFDS's ten it takes minutes to notice a missing network
 
 
 def load_tfds(
@@ -32,20 +32,20 @@ def load_tfds(
 
   A prepared set is data, whoever made it: only TFDS's own classes describe it.
 
-  Reading needs no TensorFlow; downloading and preparing, done once, does. What it
-  decodes to is kept in the user's cache folder.
+  Reading needs no TensorFlow; downloading and preparing, once, does. The decoded images
+  are kept in the user's cache folder.
 
   Args:
     name: TFDS name, e.g. 'cifar100' (its label is the fine one of two), 'svhn_cropped'
       (its split 'extra' is not used) or 'emnist/balanced'; ':1.2.3' may follow.
     dir: TFDS folder; '' is $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
-    client: the feature that names the user of an example; '' is none.
-    prepare: whether a set that is not there may be downloaded and prepared.
+    client: the feature that names the user of an example; '': no feature.
+    prepare: whether a missing set may be downloaded and prepared.
 
   Raises:
     DataError: the name is unknown, the set is not one of labelled uint8 images of one
-      size with splits train and test, or it cannot be prepared or read, or names no
-      users there.
+      size with splits train and test, it cannot be prepared or read, or that feature
+      names no users.
   """
   data_dir = os.path.expanduser(
     dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
@@ -61,7 +61,7 @@ def load_tfds(
 
 
 def _folder(name, data_dir):
-  """Where TFDS looks for the versions of a set."""
+  """The folder in which TFDS looks for the versions of a set."""
   return pathlib.Path(data_dir, re.match(r'\w*', name)[0])
 
 
@@ -85,7 +85,7 @@ def _decode(name, data_dir, client, prepare):
   num_classes = int(info.features[keys[1]].num_classes)
   flag, statistics = f'--config.data.name={name!r}', PIXEL_STATISTICS.get(info.name)
   names = info.features[keys[1]].names
-  if names == [*map(str, range(num_classes))]:  # as TFDS calls those without a name
+  if names == [*map(str, range(num_classes))]:  # TFDS's names of unnamed classes
     names = ()
   data = npz.dataset(flag, info.name, arrays, num_classes, statistics, names)
   return users.named(flag, data, *ids)
@@ -108,12 +108,12 @@ def _tfds_builder(name, data_dir, prepare):
     files.require_inside(_folder(name, data_dir))
     find = tfds.builder if prepare else read_only_builder.builder_from_files
     try:
-      # It would import whatever module the features.json of the set names.
+      # TFDS would import whatever module the features.json of the set names.
       with mock.patch.object(features.feature, 'importlib', _NO_IMPORTS):
-        # Without file_format: with it, data in another format is a bare ValueError.
+        # Without file_format, because with it another format is a bare ValueError.
         builder = find(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
-      # The community's list would be fetched from the network.
+      # TFDS would fetch the community's list from the network.
       known = tfds.list_builders(with_community_datasets=False) if prepare else ()
       raise DataError(
         f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
@@ -129,7 +129,7 @@ def _supervised_keys(name, info):
   from tensorflow_datasets import features as kinds
 
   def first(kind):
-    # Some sets have a second label (cifar100): the supervised pair goes first.
+    # Some sets have a second label (cifar100): the supervised pair comes first.
     names = [*(info.supervised_keys or ()), *info.features]
     return next((key for key in names if isinstance(info.features[key], kind)), None)
 
@@ -145,7 +145,7 @@ def _supervised_keys(name, info):
 
 
 def _prepare(name, builder):
-  """Downloads and prepares the set unless it is there in the format we read."""
+  """Downloads and prepares the set, unless it exists in the format that we read."""
   folder = builder.data_path
   if builder.info.splits:
     formats = {kind.value for kind in builder.info.available_file_formats()}
@@ -168,15 +168,15 @@ def _prepare(name, builder):
     from tensorflow_datasets.core.download import downloader
 
     downloader.MAX_RETRIES = DOWNLOAD_RETRIES
-    logging.getLogger('urllib3').setLevel(logging.ERROR)  # it would tell of each
+    logging.getLogger('urllib3').setLevel(logging.ERROR)  # else it reports each retry
     builder.download_and_prepare(file_format='array_record')
 
 
 def _read_split(builder, split, image_key, label_key, client_key=''):
-  """([M, H, W, C] uint8, [M] int32), and the users' ids [M], None if nobody asks.
+  """([M, H, W, C] uint8, [M] int32), and the users' ids [M], or None if not asked for.
 
-  Parses records here: TFDS's decoder, which also decodes features nobody asked for
-  and tries each image format that Pillow knows, takes twice as long.
+  It parses the records itself: TFDS's decoder, which also decodes features that are not
+  needed and tries every image format that Pillow knows, takes twice as long.
   """
   import tensorflow_datasets as tfds
   from tensorflow_datasets.proto import tf_example_pb2

@@ -1,7 +1,7 @@
-"""What torchvision's data sets leave in their folder; torchvision itself is not needed.
+"""Reads the folders of torchvision's data sets; torchvision itself is not needed.
 
-MNIST, FashionMNIST, KMNIST and EMNIST as idx files, gzipped or not; CIFAR-10 and 100 as
-pickles; SVHN's MATLAB files.
+They hold MNIST, FashionMNIST, KMNIST and EMNIST as idx files, gzipped or not; CIFAR-10
+and 100 as pickles; SVHN as MATLAB files.
 """
 
 import functools
@@ -26,15 +26,15 @@ _FASHION = (
 )
 _SIDE = 32  # pixels of CIFAR's images
 _ENDS = ('', '.gz')
-_UBYTE = 8  # an idx file's sign of uint8
+_UBYTE = 8  # code of uint8 in an idx file
 
 
 class _Place(NamedTuple):
-  """Where a data set is.
+  """The folder of a data set.
 
   Attributes:
-    root: the user's folder, which nothing leads out of.
-    folder: in which the files are.
+    root: the user's folder; no file outside it is read.
+    folder: the folder in it that has the files.
   """
 
   root: pathlib.Path
@@ -44,7 +44,7 @@ class _Place(NamedTuple):
     return (self.folder / name).exists()
 
   def bytes(self, name: str) -> bytes:
-    """The content of a file, or of the same gzipped."""
+    """The content of a file, or of the same file gzipped."""
     if self.has(f'{name}.gz') and not self.has(name):
       return gzip.decompress(self.bytes(f'{name}.gz'))
     with files.opened(self.folder / name, self.root) as file:
@@ -52,7 +52,7 @@ class _Place(NamedTuple):
 
 
 def load_torchvision(path: str, name: str) -> Dataset:
-  """Loads a data set from the folder that torchvision has for it.
+  """Loads a data set from the folder in which torchvision keeps it.
 
   Args:
     path: torchvision's `root`, or the folder of the set in it.
@@ -61,7 +61,7 @@ def load_torchvision(path: str, name: str) -> Dataset:
       ('FashionMNIST') do, too. EMNIST's images, which lie on their side, are turned.
 
   Raises:
-    DataError: the name is unknown, or the files are not there or damaged.
+    DataError: the name is unknown, or the files are missing or damaged.
   """
   flag, (known, _, split) = f'--config.data.path={path!r}', name.partition('/')
   known = known.lower().replace('_', '').removesuffix('cropped')
@@ -80,11 +80,11 @@ def load_torchvision(path: str, name: str) -> Dataset:
 
 
 def _found(flag, root, one, split) -> _Place:
-  """The folder that has the first of the files that the set needs."""
+  """The folder with the first of the files that the set needs."""
   inside, first = pathlib.Path(one.folder), one.file.format(split=split)
   for folder in (root / inside, root / inside.name, root):
     place = _Place(root, folder)
-    # FashionMNIST/raw has files of the same names.
+    # FashionMNIST/raw has files with the same names.
     is_its = folder.parts[len(folder.parts) - len(inside.parts) :] == inside.parts
     if is_its and any(place.has(f'{first}{end}') for end in _ENDS):
       return place
@@ -115,7 +115,7 @@ def _read_idx(place, split, names=(), starts=('train', 't10k')):
 
 _LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 _DIGITS = '0123456789'
-# EMNIST's classes: 'bymerge' and 'balanced' have these small letters alone.
+# EMNIST's classes: of small letters, 'bymerge' and 'balanced' have only these.
 _MERGED = f'{_DIGITS}{_LETTERS}abdefghnqrt'
 _EMNIST = {
   'byclass': f'{_DIGITS}{_LETTERS}{_LETTERS.lower()}',
@@ -130,7 +130,7 @@ _EMNIST = {
 def _read_emnist(place, split):
   starts = [f'emnist-{split}-{part}' for part in ('train', 'test')]
   *arrays, names = _read_idx(place, split, tuple(_EMNIST[split]), starts)
-  if split == 'letters':  # which count from 1
+  if split == 'letters':  # its labels count from 1
     arrays[1::2] = (labels.astype(int) - 1 for labels in arrays[1::2])
   arrays[::2] = (images.transpose(0, 2, 1) for images in arrays[::2])
   return *arrays, names
@@ -198,9 +198,9 @@ class _Set(NamedTuple):
   """A data set of torchvision.
 
   Attributes:
-    name: TFDS's, where it has the set.
-    folder: below the root, in which it may be.
-    file: that must be there, or the same gzipped.
+    name: TFDS's name, if it has the set.
+    folder: folder below the root that may hold it.
+    file: a file that must exist, perhaps gzipped.
     read: (place, split) -> train_x, train_y, test_x, test_y and the classes' names.
   """
 

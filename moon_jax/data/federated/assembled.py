@@ -1,4 +1,4 @@
-"""What each user has, checked and put together: what the federated sources share."""
+"""The examples of each user, checked and put together; all federated sources use it."""
 
 import importlib
 import pathlib
@@ -14,7 +14,7 @@ from moon_jax.data import npz
 from moon_jax.data.arrays import DataError, listed, one_line
 from moon_jax.data.federated import users
 
-# What sources call images and labels, if the knobs do not say: the first that is there.
+# Usual names of images and labels, if the knobs name none: the first that is there.
 IMAGES = ('pixels', 'image', 'img', 'images', 'x')
 LABELS = ('label', 'fine_label', 'labels', 'y')
 
@@ -34,16 +34,16 @@ class User(NamedTuple):
 
 
 class Federation(NamedTuple):
-  """What a source has, user by user, each read when it is asked for.
+  """The content of a source, user by user, read when asked for.
 
   Attributes:
-    flag: what names the data, for messages.
-    name: what to call it.
+    flag: flag of the data, for messages.
+    name: name of the data.
     train: the users with training examples.
     test: the users with test examples.
-    num_classes: Y, where the data tell.
-    class_names: [Y], where the data tell.
-    validation: nobody, or one whose examples are those that are kept for validation.
+    num_classes: Y, if the data have it.
+    class_names: [Y], if the data have them.
+    validation: a single user with the examples kept for validation, or nobody.
   """
 
   flag: str
@@ -71,16 +71,16 @@ def package(source: str, name: str) -> types.ModuleType:
 
 
 def features(what: str, image: str, label: str, has: Iterable[str]) -> tuple[str, str]:
-  """The names of the images and the labels: the chosen ones, or else the usual ones.
+  """The names of the images and the labels: those that are chosen, or the usual ones.
 
   Args:
-    what: names the data, for the message.
-    image: the value of `data.image`; '' is one of the usual names.
+    what: name of the data, for the message.
+    image: the value of `data.image`; '' stands for the usual names.
     label: the value of `data.label`.
     has: the names that the data have.
 
   Raises:
-    DataError: there are none.
+    DataError: the data do not have them.
   """
   has, found = list(has), []
   for knob, chosen, usual in (('image', image, IMAGES), ('label', label, LABELS)):
@@ -93,13 +93,13 @@ def features(what: str, image: str, label: str, has: Iterable[str]) -> tuple[str
 
 
 def user(what: str, name: int | str, images: Any, labels: Any) -> User:
-  """A user with the examples, whose pixels become uint8.
+  """A user with the examples; pixels become uint8.
 
-  They may be floats in [0, 1], which are rounded to whole grey levels, or any integers
-  in [0, 255].
+  Pixels may be floats in [0, 1], which are rounded to whole grey levels, or integers in
+  [0, 255].
 
   Raises:
-    DataError: there are none, or they are no images with labels.
+    DataError: there are no examples, or they are no images with labels.
   """
   images, labels = grey_levels(np.asarray(images)), npz.flat(np.asarray(labels))
   told = f'{what}: client {printable(str(name))!r}'
@@ -111,7 +111,7 @@ def user(what: str, name: int | str, images: Any, labels: Any) -> User:
 
 
 def grey_levels(images: np.ndarray) -> np.ndarray:
-  """Floats in [0, 1], and integers in [0, 255], as uint8; others as they are."""
+  """Floats in [0, 1], and integers in [0, 255], as uint8; other arrays unchanged."""
   if images.dtype.kind == 'f' and ((images >= 0) & (images <= 1)).all():
     return np.rint(255 * images).astype(np.uint8)
   if images.dtype.kind in 'iu' and ((images >= 0) & (images <= 255)).all():
@@ -120,11 +120,11 @@ def grey_levels(images: np.ndarray) -> np.ndarray:
 
 
 def once(what: str, found: Iterable[User]) -> Iterator[User]:
-  """The users, whose images must be alike.
+  """The users, each once, with images of one shape.
 
   Raises:
-    DataError: one comes twice, has images of another shape, or a name of another type:
-      7 and '7' would become one.
+    DataError: a user comes twice, has images of another shape, or a name of another
+      type: 7 and '7' would become one.
   """
   seen, shape, kind = set(), None, None
   for one in found:
@@ -154,10 +154,10 @@ def two_files(
 
   Args:
     read: (flag, path, image, label) -> the users of a file.
-    path: of the training examples.
-    test_path: of the test examples.
-    image: the name of the images; '' is one of the usual ones.
-    label: the name of the labels.
+    path: path of the training examples.
+    test_path: path of the test examples.
+    image: name of the images; '' stands for the usual names.
+    label: name of the labels, likewise.
   """
   flag = f'--config.data.path={path!r}'
   test_flag = f'--config.data.test_path={test_path!r}'
@@ -192,7 +192,7 @@ def joined(
   """Images [M, H, W(, C)], labels [M] and ids [M] of all users, one after the other.
 
   Raises:
-    DataError: there is nobody.
+    DataError: there are no users.
   """
   parts = list(found)
   if not parts:
@@ -206,7 +206,7 @@ def dataset(federation: Federation) -> Dataset:
   """All users' examples in memory, user by user.
 
   Raises:
-    DataError: they are unusable.
+    DataError: the examples are unusable.
   """
   flag, name, train, test, num_classes, class_names, validation = federation
   *train, train_ids = joined(flag, 'train', train)

@@ -15,12 +15,12 @@ def load_folder(path: str) -> assembled.Federation:
 
   Args:
     path: the folder. Each *.npz holds train_x and train_y, or test_x and test_y, or
-      all four, as in `npz.load_npz`. The user's name is what the array `client` holds,
-      and where there is none the file's name without .npz.
+      all four, as in `npz.load_npz`. The name of the user is in the array `client`, or
+      else it is the file's name without .npz.
 
   Raises:
-    DataError: when read: it is no such folder, a file is unusable, or two are of one
-      user.
+    DataError: when read: it is no such folder, a file is unusable, or two files have
+      the same user.
   """
   flag, folder = f'--config.data.path={path!r}', pathlib.Path(os.path.expanduser(path))
   read = functools.partial(_read, flag, folder)

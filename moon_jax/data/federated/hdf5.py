@@ -1,7 +1,7 @@
-"""TensorFlow Federated's HDF5, a file a split: examples/<user>/pixels and .../label.
+"""TensorFlow Federated's HDF5: examples/<user>/pixels and .../label.
 
-So FEMNIST is distributed (fed_emnist_train.h5, fed_emnist_test.h5; pixels float32 in
-[0, 1], of which 1 is the paper), and CIFAR-100 (image, label, coarse_label).
+FEMNIST has this form (fed_emnist_train.h5, fed_emnist_test.h5; pixels float32 in [0,
+1], where 1 is the paper), and CIFAR-100 (image, label, coarse_label).
 """
 
 import os
@@ -19,8 +19,8 @@ def load_hdf5(
   """The users with training and test examples, in the order of their names.
 
   Args:
-    path: the file of the training examples.
-    test_path: the file of the test examples.
+    image: name of the images; '' stands for the usual names.
+    label: name of the labels.
     image: what the images are called; '' is one of the usual names.
     label: what the labels are called.
 
@@ -51,7 +51,7 @@ def _read(flag, path, image, label):
 
 
 def _own(group, name):
-  """What stands in a group itself, none of it in another file; nothing is read."""
+  """The content of a group, none of it in another file; nothing is read."""
   h5py = assembled.package('hdf5', 'h5py')
   link = group.get(name, getlink=True)
   if not isinstance(link, h5py.HardLink):

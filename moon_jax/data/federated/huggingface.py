@@ -25,14 +25,14 @@ def load_huggingface(
   """The examples; user by user, in ascending order, if a column names the users.
 
   Args:
-    path: the folder, with the splits train and test; validation is the test where there
-      is none, and is kept for validation where there is one, whoever is named in it.
-      Parquet files are called train-00000-of-00001.parquet or the like, or lie in
-      folders train and test, as the Hub has them.
-    client: the column that names the user; '' is none.
-    image: the column of the images: of the feature Image, or arrays of uint8; '' is one
-      of the usual names.
-    label: the column of the labels; a ClassLabel tells which classes there are.
+    path: the folder, with the splits train and test. A split validation is the test if
+      there is no test; otherwise it is kept for validation, whatever users it names.
+      Parquet files are called train-00000-of-00001.parquet or the like, or are in
+      folders train and test, as on the Hub.
+    client: the column that names the user; '': no column.
+    image: the column of the images, of the feature Image, or arrays of uint8; '' stands
+      for the usual names.
+    label: the column of the labels; a ClassLabel has the names of the classes.
 
   Raises:
     DataError: it is no such folder, or lacks a split or a column.
@@ -64,7 +64,7 @@ def load_huggingface(
 
 
 def _opened(flag, path):
-  """Its splits 'train', 'test' and perhaps 'validation', not yet read."""
+  """The splits 'train', 'test' and perhaps 'validation', not yet read."""
   datasets = assembled.package('huggingface', 'datasets')
   folder = pathlib.Path(os.path.expanduser(path)).absolute()
   with one_line(f'{flag} must be a folder {_WANTED}'):
@@ -85,12 +85,12 @@ def _saved(datasets, folder):
     with files.opened(place / 'state.json') as file:
       named = json.load(file)['_data_files']
     files.require_inside(folder, [place / one['filename'] for one in named])
-    # One by one: what else dataset_dict.json names is not looked at.
+    # One by one, so that other names in dataset_dict.json are not looked at.
     yield datasets.Dataset.load_from_disk(str(place))
 
 
 def _names(there):
-  """The splits of training, test and perhaps validation, of those that are there."""
+  """The splits for training, test and perhaps validation, of the splits that exist."""
   return _TRAIN, *([name for name in _TESTS if name in there][:2] or _TESTS[:1])
 
 
@@ -122,7 +122,7 @@ def _of_parquet(datasets, folder):
 
 
 def _is_encoded(feature):
-  """Whether a column has pictures as files, whoever described it."""
+  """Whether a column has pictures as files, however it is described."""
   has_bytes = isinstance(feature, dict) and 'bytes' in feature
   is_binary = getattr(feature, 'dtype', '') == 'binary'
   return hasattr(feature, 'mode') or has_bytes or is_binary
@@ -142,7 +142,7 @@ def _undecoded(split, image):
 
 
 def _read(flag, part, split, client, image, label, num_classes, mode):
-  """Name of a user, '' of all examples, the images and the labels."""
+  """The name of a user ('' stands for all examples), the images and the labels."""
   datasets = assembled.package('huggingface', 'datasets')
   columns = [name for name in (client, image, label) if name]
   if missing := set(columns) - set(split.features):
@@ -174,7 +174,7 @@ def _read(flag, part, split, client, image, label, num_classes, mode):
 
 
 def _whose(flag, split, client):
-  """The users' names, the rows user by user, and where those of each end."""
+  """The users' names, the rows user by user, and the end of each user's rows."""
   if not client:
     return [''], np.arange(len(split)), [len(split)]
   ids = np.asarray(split.select_columns([client]).with_format('numpy')[:][client])

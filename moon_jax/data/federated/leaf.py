@@ -18,12 +18,12 @@ def load_leaf(path: str) -> assembled.Federation:
   """The users with training and test examples, in the order of the files.
 
   Args:
-    path: the folder that holds train/ and test/. Images are rows of grey levels in
-      [0, 1] or [0, 255] (FEMNIST), or of three colours, of a square.
+    path: the folder that holds train/ and test/. Images are rows of grey levels in [0,
+      1] or [0, 255] (FEMNIST), or of three colours, and square.
 
   Raises:
     DataError: when read: a file is missing, damaged or laid out in another way, or
-      holds text (CelebA's names of files, Shakespeare).
+      holds text (the names of CelebA's files, Shakespeare).
   """
   flag, root = f'--config.data.path={path!r}', pathlib.Path(os.path.expanduser(path))
   read = functools.partial(_read, flag, root)
@@ -44,7 +44,7 @@ def _read(flag, root, split):
 
 
 def _images(told, rows):
-  """[n, pixels] -> [n, side, side] or [n, side, side, 3]; others as they are."""
+  """[n, pixels] -> [n, side, side] or [n, side, side, 3]; other arrays unchanged."""
   if rows.dtype.kind in 'US':
     raise DataError(f'{told} has text where images are needed.')
   if rows.ndim != 2:

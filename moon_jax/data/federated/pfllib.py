@@ -22,8 +22,8 @@ def load_pfllib(path: str) -> assembled.Federation:
 
   Args:
     path: the folder that holds train/ and test/. Pixels in [-1, 1], as PFLlib's own
-      scripts leave them, become whole grey levels; if none of all is below 0, they are
-      taken as in [0, 1].
+      scripts write them, become whole grey levels; if no pixel is below 0, they count
+      as pixels in [0, 1].
 
   Raises:
     DataError: a file is missing, damaged or laid out in another way.
@@ -46,7 +46,7 @@ def _read(flag, root, is_signed, split):
 def _found(
   flag: str, root: pathlib.Path, split: str
 ) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
-  """Number of a client, its images and labels as they are stored."""
+  """Number of a client, and its images and labels as stored."""
   wanted = f"{flag} must be a folder with PFLlib's {split}/0.npz and so on"
   every = assembled.files_in(wanted, root / split, '*.npz')
   numbered = {int(one.stem): one for one in every if one.stem.isdecimal()}
@@ -60,7 +60,7 @@ def _found(
 
 
 def _dict_of(root, path):
-  """The dict in the array `data`, which is pickled behind the header of the array."""
+  """The dict in the array `data`, which is pickled behind the array's header."""
   with (
     files.opened(path, root) as file,
     zipfile.ZipFile(file) as archive,

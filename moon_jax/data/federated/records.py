@@ -3,9 +3,9 @@
 A folder of two files:
 
   train.array_record   a record: the labels of a user, int32, then the images, uint8
-  index.npz            what is known of all users, and the test examples
+  index.npz            the index of all users, and the test examples
 
-`writing` makes it, with the users in any order: the index knows where each one is.
+`writing` makes it, with the users in any order: the index has the place of each one.
 """
 
 import functools
@@ -23,7 +23,7 @@ from moon_jax.data.arrays import DataError, make_dataset, one_line, with_channel
 from moon_jax.data.federated import assembled
 
 RECORDS, INDEX = 'train.array_record', 'index.npz'
-# Of a record: 16 bytes find any damage, and who forges one forges the index too.
+# Bytes of a record's check: 16 find any damage; a forger would forge the index too.
 CHECK_BYTES = 16
 _LABEL = np.dtype('<i4')
 # Array of the index -> its kinds of dtype and axes, as `files.arrays` checks them.
@@ -41,7 +41,7 @@ _INDEX = {
 
 
 def load_records(path: str) -> Dataset:
-  """Opens a federation; of the training examples only the index is read.
+  """Opens a federation; reads the index, and no training examples.
 
   Args:
     path: the folder.
@@ -78,7 +78,7 @@ def load_records(path: str) -> Dataset:
 
 
 def _fits(index: dict[str, np.ndarray], test_clients: np.ndarray | None) -> bool:
-  """Whether the arrays of an index can be of one federation."""
+  """Whether the arrays of an index can belong to one federation."""
   sizes, counts = index['sizes'], index['class_counts']
   num_users = len(index['clients'])
   nobody = np.zeros_like(index['test_y'], np.int32)
@@ -99,7 +99,7 @@ def _fits(index: dict[str, np.ndarray], test_clients: np.ndarray | None) -> bool
 
 
 def digest_of(index: dict[str, np.ndarray]) -> str:
-  """SHA-256 of what the index tells of the training examples, in hexadecimal."""
+  """SHA-256 of what the index says about the training examples, in hexadecimal."""
   total = hashlib.sha256()
   for name in ('sizes', 'records', 'checks', 'class_counts', 'mean', 'std'):
     total.update(f'{name}{index[name].dtype}{index[name].shape}'.encode())
@@ -108,7 +108,7 @@ def digest_of(index: dict[str, np.ndarray]) -> str:
 
 
 def check_of(record: bytes) -> bytes:
-  """What the index remembers of a record."""
+  """The check of a record in the index."""
   return hashlib.blake2b(record, digest_size=CHECK_BYTES).digest()
 
 
@@ -118,7 +118,7 @@ def record_of(images: np.ndarray, labels: np.ndarray) -> bytes:
 
 
 class _Reader:
-  """Reads records, each compared with its check."""
+  """Reads records, and compares each with its check."""
 
   def __init__(self, path, index, image_shape):
     self._path, self._shape = path, image_shape

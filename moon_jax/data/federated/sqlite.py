@@ -1,6 +1,6 @@
 """FedJAX's SQLite: `federated_data (client_id, data, num_examples)`, a file a split.
 
-`data` is compressed by zlib; inside is msgpack, a map of names to arrays, each of the
+`data` is compressed by zlib. Inside is a msgpack map of names to arrays, each of the
 extension type 1: (shape, name of the dtype, bytes in C order), msgpack again.
 """
 
@@ -20,11 +20,11 @@ from moon_jax.data.federated import assembled
 
 _ARRAY = 1
 _QUERY = 'SELECT client_id, data FROM federated_data ORDER BY rowid'
-# Neither a view nor a virtual table, which may compute rows without end.
+# It refuses views and virtual tables, which may compute rows without end.
 _IS_TABLE = """SELECT 1 FROM sqlite_master
 WHERE type = 'table' AND name = 'federated_data' AND rootpage > 0"""
-SECONDS = 10.0  # that SQLite may compute for a row, which it only has to look up
-_OPERATIONS = 10_000  # of SQLite, until the clock is looked at
+SECONDS = 10.0  # limit of SQLite's work on a row, which it only has to look up
+_OPERATIONS = 10_000  # operations of SQLite between two looks at the clock
 
 
 def load_sqlite(
@@ -35,8 +35,8 @@ def load_sqlite(
   Args:
     path: the database of the training examples.
     test_path: the database of the test examples.
-    image: what the images are called; '' is one of the usual names.
-    label: what the labels are called.
+    image: name of the images; '' stands for the usual names.
+    label: name of the labels.
 
   Raises:
     DataError: when read: a database is missing, damaged or laid out in another way, or
@@ -50,7 +50,7 @@ def _read(flag, path, image, label):
   wanted = f'{flag} must be an SQLite database with a table federated_data'
   with one_line(wanted):
     files.opened(place).close()
-    # Nothing is written beside it, and nobody is waited for.
+    # SQLite writes nothing beside the file, and waits for nobody.
     address = f'{place.as_uri()}?mode=ro&immutable=1'
     with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
       if not database.execute(_IS_TABLE).fetchone():
@@ -66,7 +66,7 @@ def _read(flag, path, image, label):
 
 
 def _within(database, query):
-  """The rows of a query, each within its time, whatever the schema tells."""
+  """The rows of a query, each within its time, whatever the schema says."""
   begin = time.monotonic()
   database.set_progress_handler(lambda: time.monotonic() - begin > SECONDS, _OPERATIONS)
   for row in database.execute(query):

@@ -15,13 +15,13 @@ def named(flag: str, data: Dataset, train: Ids, test: Ids) -> Dataset:
   """The data set with the users that its examples name.
 
   Args:
-    flag: what names the data, for the message.
-    data: without users.
+    flag: flag of the data, for the message.
+    data: the data set, without users.
     train: [M] ids of the training examples' users, integers or text; None if unknown.
-    test: [M] the same of the test examples; a user may have test examples only.
+    test: [M] ids of the test examples' users; a user may have test examples only.
 
   Raises:
-    DataError: they are of another length or type.
+    DataError: the ids have another length or type.
   """
   given = {'train': (train, data.train_labels), 'test': (test, data.test_labels)}
   known = {
@@ -55,11 +55,11 @@ def _ids(what: str, ids: np.ndarray, num_examples: int) -> np.ndarray:
 
 
 def _renumbered(data: Dataset, trained: np.ndarray) -> Dataset:
-  """The same with users numbered anew; others are forgotten.
+  """The data set with new numbers for its users; users without examples are dropped.
 
   Args:
-    data: with other numbers.
-    trained: ascending, those who own training examples: they come first.
+    data: data set with the old numbers.
+    trained: users that own training examples, ascending: they come first.
   """
   splits, order = (data.train_clients, data.test_clients), trained
   if data.test_clients is not None:
@@ -77,14 +77,14 @@ def are_clients(config: Config) -> bool:
 
 
 def clients_of(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
-  """Of users who are clients, who and how many they are; else all is as it was.
+  """Makes clients of the users, if the partition does; otherwise changes nothing.
 
   Returns:
-    The configuration with their number, the data without those who own too little, and
-    how many these are.
+    The configuration with their number, the data without users that own too few
+    examples, and the number of these users.
 
   Raises:
-    UsageError: nobody is left, or their number does not fit other knobs.
+    UsageError: no user is left, or their number does not fit other knobs.
   """
   if data.stored and not are_clients(config):
     raise DataError(
@@ -103,10 +103,11 @@ def clients_of(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
 def tested(
   data: Dataset, num_clients: int
 ) -> tuple[np.ndarray | None, np.ndarray, int]:
-  """Whose each test example is, [M] int32 in [0, N'), and how many each of these has.
+  """The user of each test example, and the number of examples of each user.
 
-  And how many of these N' users are none of the clients. None, [0] and 0 if the
-  test examples name nobody.
+  Returns:
+    [M] int32 in [0, N'), [N'] sizes, and how many of the N' users are no clients. None,
+    [0] and 0 if the test examples name no users.
   """
   if data.test_clients is None:
     return None, np.zeros(0, np.int64), 0
@@ -117,26 +118,26 @@ def tested(
 
 
 def sizes_of(data: Dataset) -> np.ndarray | None:
-  """[N] training examples of each user; None if the data name nobody there."""
+  """[N] training examples of each user; None if they name no users."""
   if data.stored:
     return data.stored.sizes
   return None if data.train_clients is None else np.bincount(data.train_clients)
 
 
 def without_small(data: Dataset, min_size: int) -> tuple[Dataset, int]:
-  """Leaves out the training examples of users who own too few.
+  """Leaves out the training examples of users that own too few.
 
-  They stay in the test, if they are in it.
+  Test examples of these users stay.
 
   Args:
-    data: whose training examples name their users.
-    min_size: fewest examples a user must own.
+    data: the data set, whose training examples name their users.
+    min_size: fewest examples that a user must own.
 
   Returns:
-    The data set, whose users have new numbers, and how many were left out.
+    The data set, whose users have new numbers, and how many users were left out.
 
   Raises:
-    DataError: nobody is left.
+    DataError: no user is left.
   """
   sizes = sizes_of(data)
   stays = sizes >= min_size
@@ -161,11 +162,11 @@ def _with(data: Dataset, stays: np.ndarray, test: np.ndarray | None = None) -> D
 
 
 def limited(data: Dataset, limit: int) -> Dataset:
-  """A fixed pseudo-random part of at most so many examples of each split.
+  """A fixed pseudo-random part of each split, with at most `limit` examples.
 
-  Of a split that names its users it is whole users, at least one: the first in an order
-  that both splits have in common, so that who trains is tested, too. A smaller limit
-  keeps a part of what a larger one keeps.
+  From a split that names its users it takes whole users, at least one: the first in an
+  order that both splits share, so that users that train are also tested. A smaller
+  limit keeps a part of what a larger one keeps.
   """
   if data.validation_labels is not None:
     images, labels = data.validation_images, data.validation_labels
@@ -188,7 +189,7 @@ def limited(data: Dataset, limit: int) -> Dataset:
 
 
 def _first(rank: np.ndarray, sizes: np.ndarray, limit: int) -> np.ndarray:
-  """[N] bool, the first with examples, as long as they have `limit` together; one."""
+  """[N] bool, the first users with at most `limit` examples together; at least one."""
   order = np.argsort(rank)
   order = order[sizes[order] > 0]
   number = np.searchsorted(np.cumsum(sizes[order]), limit, 'right')
@@ -196,7 +197,7 @@ def _first(rank: np.ndarray, sizes: np.ndarray, limit: int) -> np.ndarray:
 
 
 def _chosen(data, train, test):
-  """The examples of these rows of each split; None are all."""
+  """The examples of these rows of each split; None: all rows."""
   return data._replace(
     **{
       name: values[rows]

@@ -25,10 +25,10 @@ def write(
   """Makes the folder, whole or not at all.
 
   Args:
-    out: the folder, which is not there.
-    federation: whose training examples are read.
+    out: path of the folder, which must not exist.
+    federation: federation whose training examples are read.
     test: the test examples.
-    statistics: [C] mean and deviation of pixel / 255; None computes them.
+    statistics: [C] mean and deviation of pixel / 255; None: they are computed.
 
   Returns:
     [N] examples of each client.
@@ -51,7 +51,7 @@ def write(
 
 
 def _write_records(path: pathlib.Path, federation: assembled.Federation):
-  """Of each record the user, its check and its class counts; `pixel_sums` of all."""
+  """For each record the user, its check and its class counts; `pixel_sums` of all."""
   module = assembled.package('records', 'array_record.python.array_record_module')
   rows, sums = [], (0, 0)
   writer = module.ArrayRecordWriter(str(path), 'group_size:1')
@@ -71,7 +71,7 @@ def _write_records(path: pathlib.Path, federation: assembled.Federation):
 
 
 def _as_os_error(call, *given):
-  """array_record tells of a full disk, as of all, by errors of many kinds."""
+  """Turns array_record's errors, which have many classes, into an OSError."""
   try:
     return call(*given)
   except (RuntimeError, ValueError) as error:
@@ -92,7 +92,7 @@ def _index(federation, rows, sums, test, statistics) -> dict[str, np.ndarray]:
   counts = np.zeros((len(rows), federation.num_classes or len(classes)), int)
   for row, own, number in zip(counts, owned, numbers, strict=True):
     row[own] = number
-  # One example each is enough to number them.
+  # One example of each class is enough to number the classes.
   one_each = np.zeros(len(counts), np.int32)
   data = Dataset(federation.name, like, one_each, images, labels, 0, (), ())
   data = users.named(federation.flag, data, np.array(names), ids)

@@ -1,4 +1,4 @@
-"""What every partition is: its pytree and its retries."""
+"""The pytree of every partition, and the retries of its draws."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,10 +9,10 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
 
 MAX_ATTEMPTS = 1000  # a second or two on 50,000 examples
-# Clients below min_size in a draw that leave no hope for others: were all shares
-# independent, fewer than one draw in 10^20 would then have no such client.
+# With so many clients below min_size a draw leaves no hope for others: if all shares
+# were independent, fewer than one draw in 10^20 would have no such client.
 HOPELESS = 100
-# Shares are equal to six digits here; numpy's gamma draws overflow near 1e308.
+# Shares are equal to six digits at this beta; NumPy's gamma draws overflow near 1e308.
 LARGEST_BETA = 1e12
 
 
@@ -42,10 +42,10 @@ class Partition(NamedTuple):
 
 
 class Skewed(NamedTuple):
-  """What a rule returns whose clients do not see their images as they are.
+  """The result of a rule whose clients do not see their images unchanged.
 
   Attributes:
-    split: who owns which example.
+    split: the owner of each example.
     see: (images [M, H, W, C] uint8, split) -> the images as their owners see them.
   """
 
@@ -53,7 +53,7 @@ class Skewed(NamedTuple):
   see: Callable[[np.ndarray, Partition], np.ndarray] = lambda images, split: images
 
 
-# generator -> [N] examples of each client, and what then gives the [M] owners of each.
+# generator -> [N] examples of each client, and a function that returns the [M] owners.
 Draw = Callable[[np.random.Generator], tuple[np.ndarray, Callable[[], np.ndarray]]]
 
 
@@ -69,7 +69,7 @@ def first_large_enough(
 ) -> Partition:
   """The first of MAX_ATTEMPTS draws in which each client owns min_size examples.
 
-  After a draw with more than HOPELESS clients below it there is none.
+  If more than HOPELESS clients are below it in a draw, no further draw is tried.
 
   Args:
     rule: the flag that may be changed, for the message.
@@ -78,12 +78,12 @@ def first_large_enough(
     num_clients: N.
     min_size: fewest examples a client may own.
     seed: the run's seed; attempt a draws from the stream (seed, PARTITION, a).
-    otherwise: what is drawn, from the stream (seed, PARTITION, MAX_ATTEMPTS), if no
-      draw was good enough.
+    otherwise: a draw from the stream (seed, PARTITION, MAX_ATTEMPTS), if no draw was
+      good enough; None: there is no such draw.
 
   Raises:
-    UsageError: there are fewer than num_clients * min_size examples, or no draw
-      was good enough and there is nothing else.
+    UsageError: there are fewer than num_clients * min_size examples, or no draw was
+      good enough and there is no `otherwise`.
   """
   require_enough(num_examples, num_clients, min_size)
   for attempt in range(MAX_ATTEMPTS):

@@ -1,4 +1,4 @@
-"""Clients that differ in what their images look like: noise that rises over them."""
+"""Clients whose images differ: the noise rises from client to client."""
 
 import functools
 
@@ -14,7 +14,7 @@ _ROWS_AT_A_TIME = 100  # bounds the floats in memory; any number gives the same 
 def noise(
   labels: np.ndarray, *, num_clients: int, min_size: int, seed: int, noise_sigma: float
 ) -> Skewed:
-  """Deals the examples as `iid`; what differs is what the clients see: `add_noise`."""
+  """Deals the examples as `iid` does; clients see noisy images: `add_noise`."""
   split = iid(labels, num_clients=num_clients, min_size=min_size, seed=seed)
   see = functools.partial(add_noise, noise_sigma=noise_sigma, seed=seed)
   return Skewed(split, see)
@@ -27,8 +27,9 @@ def add_noise(
 
   Noise-based feature skew of NIID-Bench (Li et al. 2022, arXiv:2102.02079): level
   sigma i / N for clients counted from 1, on the scale of pixel / 255. As in its public
-  code the level is a standard deviation. There noise is drawn anew whenever an image
-  is read; here once, and pixels stay whole: rounded and clipped to [0, 255].
+  code the level is a standard deviation. That code draws noise whenever an image is
+  read; here it is drawn once, and pixels are rounded and clipped to whole numbers in
+  [0, 255].
 
   Args:
     images: [M, H, W, C] uint8; not changed.

@@ -22,16 +22,16 @@ def dirichlet(
 ) -> Partition:
   """Deals each class by shares from a symmetric Dirichlet distribution.
 
-  Li et al. 2021 (MOON), section 4.1. Balanced as in its public code: a client that
-  holds M / N examples or more gets none of the next class, and the shares of the others
-  are scaled to sum to one. Everything is drawn anew until each client has min_size.
+  Li et al. 2021 (MOON), section 4.1. It is balanced as in MOON's public code: a client
+  that holds M / N examples or more gets none of the next class, and the shares of the
+  others are scaled to sum to one. All is redrawn until each client has min_size.
 
   Args:
     labels: [M] int.
     num_clients: N.
     beta: concentration, above 0; small is skewed.
     balance: whether a client with M / N examples gets no more; if not, every class is
-      dealt to all clients, as the text of the papers has it.
+      dealt to all clients, as the papers say.
     min_size: fewest examples a client may own.
     seed: the run's seed.
 
@@ -45,7 +45,8 @@ def dirichlet(
     owners = np.empty(len(labels), np.int64)
     held = np.zeros(num_clients, np.int64)
     for members in classes:
-      # Never empty: until the last class is dealt, the mean client holds below M / N.
+      # Never empty: before the last class is dealt, the mean client holds less than M /
+      # N.
       takers = np.flatnonzero((held * num_clients < len(owners)) | (not balance))
       # Part of a Dirichlet vector, scaled to sum to one, is again Dirichlet: drawing
       # just the takers' shares is the same in law, and they cannot all round to zero.
@@ -72,11 +73,10 @@ def shards(
 
   The pathological split of McMahan et al. 2017, section 3, as "#C = k" of NIID-Bench
   (Li et al. 2022, arXiv:2102.02079). One client after the other takes the k classes
-  that have the fewest owners so far, ties at random: so no two classes differ by more
-  than one owner, and none is left without. Then each class, shuffled,
-  is dealt out evenly among its owners; what does not divide goes one each to those
-  that hold the fewest examples so far, ties at random. Everything is drawn anew until
-  each client has min_size.
+  that have the fewest owners so far, ties at random: so the classes differ by at most
+  one owner, and every class has one. Then each class is shuffled and dealt out evenly
+  among its owners. A remainder goes, one example each, to the owners that hold the
+  fewest examples so far, ties at random. All is redrawn until each client has min_size.
 
   Args:
     labels: [M] int; the classes are those that occur.
@@ -113,8 +113,8 @@ def shards(
 def _owned_classes(rng, num_clients, num_classes, per_client):
   """[N, Y] bool, whether a client owns a class."""
   owns = np.zeros((num_clients, num_classes), bool)
-  # After so many clients all classes have equally many owners: rounds of so many are
-  # dealt alike, whatever was drawn before, and so side by side.
+  # After this many clients all classes have equally many owners. So groups of this many
+  # are dealt independently of earlier draws, and can be dealt side by side.
   each = num_classes // math.gcd(num_classes, per_client)
   at_a_time = max(_DRAWN_AT_A_TIME // (each * num_classes), 1) * each
   for first in range(0, num_clients, at_a_time):

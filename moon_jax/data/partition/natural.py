@@ -1,4 +1,4 @@
-"""Clients that are the users whom the data name."""
+"""Clients that are the users that the data name."""
 
 import numpy as np
 
@@ -15,13 +15,13 @@ def natural(
   min_size: int,
   seed: int,
 ) -> Partition:
-  """Gives every user the examples that are the user's.
+  """Gives every user its own examples.
 
   Args:
     labels: [M] int.
-    clients: [M] int32, whose each example is; None if the data name no users.
-    num_clients: N, as many as there are.
-    min_size: every user owns so many: `users.without_small` has left out the others.
+    clients: [M] int32, the user of each example; None if the data name no users.
+    num_clients: N, the number of users.
+    min_size: fewest examples of a user: `users.without_small` has left out the others.
     seed: the run's seed; nothing is drawn.
 
   Raises:

@@ -1,4 +1,4 @@
-"""Clients that differ in how much they own, or not even in that; labels at random."""
+"""Clients with equal or unequal numbers of examples, whose labels are random."""
 
 import functools
 
@@ -35,9 +35,9 @@ def quantity(
   """Draws the clients' shares of all examples from a symmetric Dirichlet distribution.
 
   Quantity skew of NIID-Bench (Li et al. 2022, arXiv:2102.02079): which examples a
-  client owns is random. Everything is drawn anew until each has min_size. If no draw is
-  such (`base.first_large_enough`; of many clients some own next to nothing), min_size
-  are set aside for each, and the Dirichlet shares are of what is left.
+  client owns is random. All is redrawn until each client has min_size. If no draw
+  succeeds (`base.first_large_enough`; among many clients some own next to nothing),
+  min_size are reserved for each, and the Dirichlet shares divide the rest.
 
   Args:
     labels: [M] int.
