@@ -209,7 +209,7 @@ def _if_pixels(x, images):
 
 
 def _if_one_hot(y, labels):
-  """How to convert one-hot labels to [M]; or what is wrong with labels of many classes."""
+  """How to convert one-hot labels to [M]; or what is wrong with them."""
   if labels.ndim != 2 or labels.dtype.kind not in 'biuf':
     return ''
   if not np.isin(labels, (0, 1)).all():
