@@ -1,4 +1,4 @@
-"""CNNs of two 5x5 convolutions: that of the MOON paper, and that of DCO-MOON."""
+"""CNNs of two 5x5 convolutions: the MOON paper's, and DCO-MOON's."""
 
 import flax.linen as nn
 
@@ -7,7 +7,7 @@ from moon_jax.models import layers
 
 
 class _Cnn(nn.Module):
-  """What both are configured by.
+  """The fields of both.
 
   Attributes:
     num_classes: Y.
@@ -57,8 +57,8 @@ class MoonCnn(_Cnn):
 class DcoCnn(_Cnn):
   """Two 5x5 convolutions and two dense layers, the last one also the projection head.
 
-  So its representation is its logits. 878,538 parameters for 32x32x3 images and 10
-  classes, 582,026 for 28x28x1.
+  So the representation is the logits. It has 878,538 parameters for 32x32x3 images and
+  10 classes, 582,026 for 28x28x1.
   """
 
   @nn.compact

@@ -1,10 +1,10 @@
 """SA-MOON's network for CIFAR-10: convolutions, then a Transformer encoder.
 
-What its paper leaves open is chosen here. The encoder layer is PyTorch's default, that
-of Vaswani et al. 2017 (arXiv:1706.03762): normalisation after each sum, ReLU between
-the two dense layers, their width 2048. One dropout rate serves the place the paper
-names, after the second block of convolutions, and the four of PyTorch's layer. There is
-no positional encoding. The representation is what the output layer sees: 256 numbers,
+What the paper leaves open is chosen here. The encoder layer is PyTorch's default, as in
+Vaswani et al. 2017 (arXiv:1706.03762): normalisation after each sum, ReLU between two
+dense layers of width 2048. One dropout rate holds for the place that the paper names,
+after the second block of convolutions, and for the four of PyTorch's layer. There is no
+positional encoding. The representation is the input of the output layer: 256 numbers,
 after their ReLU.
 """
 
@@ -57,7 +57,7 @@ class CnnTransformer(nn.Module):
     x = pooling.max_pool(conv(x, 64, 'conv2'))
     x = conv(x, 128, 'conv3')
     x = pooling.max_pool(conv(x, 128, 'conv4'))
-    # Drawn as [C, H, W, B] in every form, so that the form changes no draw.
+    # Drawn as [C, H, W, B] in every form, so that the form does not change a draw.
     x = jnp.swapaxes(form.arranged(x), 0, -1)
     x = nn.Dropout(self.dropout)(x, deterministic=mask is None)
     x = form.arranged(jnp.swapaxes(x, 0, -1))

@@ -1,8 +1,9 @@
 """The first weights: numbers drawn on the host, a function of seed and name.
 
-`jax.random` compiles a program for every shape: 8 s for the MOON CNN on one core. So
-an initialiser here draws nothing. It boxes the parameter with the distribution, as flax
-boxes shardings, and `draw` fills the boxes of a network whose shapes alone were traced.
+`jax.random` compiles a program for every shape: 8 s for the MOON CNN on one core. So an
+initialiser here draws nothing. It boxes the parameter with its distribution, as flax
+boxes shardings, and `draw` fills the boxes of a network of which only shapes are
+traced.
 """
 
 from collections.abc import Callable
@@ -42,9 +43,9 @@ def draw(boxed: PyTree, seed: int, init: Callable[[jax.Array], PyTree]) -> PyTre
   """Draws the variables of a network.
 
   Args:
-    boxed: what `jax.eval_shape` finds for a module's `init`, its leaves in boxes.
-    seed: of the run.
-    init: key -> the same with numbers, of a module that has initialisers of its own.
+    boxed: the result of `jax.eval_shape` for a module's `init`, with leaves in boxes.
+    seed: seed of the run.
+    init: key -> the same with numbers, for a module that has initialisers of its own.
 
   Returns:
     float32 arrays of these shapes. A leaf in a box depends on the seed, its own path,
@@ -89,7 +90,7 @@ class _Box(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
 
 def _initializer(sample: Sample) -> Callable:
   def init(key, shape, dtype=jnp.float32):
-    # Only its shape and type are wanted; computing with it shows.
+    # flax only needs its shape and type; a computation with it would fail.
     return _Box(jnp.full(shape, jnp.nan, dtype), sample)
 
   return init

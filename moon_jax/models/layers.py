@@ -39,10 +39,10 @@ class Conv(nn.Module):
     form: how it is computed, and the layout of the images; it does not change values.
     stride: of the window, in both directions.
     padding: zeros on each of the four sides, as in PyTorch.
-    pooled: whether to keep only the largest of each 2x2 outputs, and of them what is
-      positive: max-pooling and ReLU. Only with a bias and stride 1.
+    pooled: whether to keep the largest of each 2x2 outputs, and 0 if that is negative:
+      max-pooling and ReLU. Only with a bias and stride 1.
     use_bias: whether a bias is added.
-    kernel_init: initialises the kernel; None is PyTorch's default.
+    kernel_init: initialises the kernel; None: PyTorch's default.
   """
 
   features: int
@@ -71,8 +71,8 @@ class Conv(nn.Module):
 class BatchNorm(nn.Module):
   """Images -> images, scale * (x - mean) / sqrt(var + 1e-5) + bias.
 
-  As PyTorch's. In training, mean and variance are those of the batch's real examples
-  over all pixels, and the running statistics, which evaluation uses, move:
+  It is PyTorch's. In training, mean and variance are those of the batch's real examples
+  over all pixels, and the running statistics, which evaluation uses, are updated:
   running = 0.9 running + 0.1 batch (Ioffe and Szegedy 2015, arXiv:1502.03167). The
   batch is divided by its biased standard deviation, and the running variance takes the
   unbiased one. For bfloat16 the arithmetic is in float32, the results are bfloat16.
@@ -113,9 +113,10 @@ class BatchNorm(nn.Module):
 class GroupNorm(nn.Module):
   """Images -> images, scale * (x - mean) / sqrt(var + 1e-5) + bias, as PyTorch's.
 
-  Mean and biased variance are of one example, over its pixels and a group of channels
-  that follow each other (Wu and He 2018, arXiv:1803.08494): no example sees another
-  one, and nothing is kept for evaluation. Of bfloat16 in float32, like BatchNorm.
+  Mean and biased variance are those of one example, over its pixels and a group of
+  neighbouring channels (Wu and He 2018, arXiv:1803.08494): no example depends on
+  another, and nothing is kept for evaluation. For bfloat16 it computes in float32, like
+  BatchNorm.
 
   Attributes:
     channels: the axis of the channels, the first or the last (-1).
@@ -144,11 +145,11 @@ class Depthwise(nn.Module):
   """Images -> images of as many channels: a 3x3 kernel for each, without bias.
 
   Zeros around the images keep their size at stride 1. It is a sum over the kernel's
-  nine places, in one pass over the pixels: for a grouped convolution XLA has no fast
-  gradients on a CPU. Of bfloat16 the sum is in float32.
+  nine places, in one pass over the pixels, because XLA has no fast gradients on a CPU
+  for a grouped convolution. For bfloat16 the sum is in float32.
 
   Attributes:
-    form: of the convolutions beside it, for the layout of the images.
+    form: form of the convolutions beside it, for the layout of the images.
     stride: of the window, in both directions.
   """
 
@@ -172,7 +173,7 @@ class Depthwise(nn.Module):
 class LayerNorm(nn.Module):
   """[..., D] -> [..., D], scale * (x - mean) / sqrt(var + 1e-5) + bias, over D.
 
-  As PyTorch's: the biased variance. Of bfloat16 in float32, like BatchNorm.
+  It is PyTorch's, with the biased variance. For bfloat16 it computes in float32.
   """
 
   @nn.compact
@@ -226,9 +227,9 @@ def pooled_convolutions(
 
 
 def outputs(x: jax.Array, width: int, representation: int, num_classes: int) -> Outputs:
-  """Of features [B, F]: MOON's two-layer projection head, and a classifier on it.
+  """MOON's two-layer projection head on features [B, F], and a classifier on the head.
 
-  Without a head, of width 0, the features are the representation.
+  If the head's width is 0, there is no head, and the features are the representation.
   """
   z = x
   if width:

@@ -1,4 +1,4 @@
-"""Which variables of a network are of its output layer, and of batch normalisation."""
+"""Finds the variables of a network's output layer, and of batch normalisation."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ from moon_jax.models import layers
 
 
 def layers_of(module: nn.Module, images: jax.Array, shapes: PyTree) -> Layers:
-  """Looks at what a flax module computes; it runs nothing.
+  """Finds them in what a flax module computes; runs nothing.
 
-  The output layer is what the logits need of the variables, and the representation not;
-  of a network whose representation is its logits, that the features do not need.
+  The output layer has the variables that the logits need and the representation does
+  not; if the representation is the logits, those that the features do not need.
   """
 
   def needed(name):

@@ -1,9 +1,9 @@
 """MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381) for small images.
 
-The layers are those of FedDecorr's code: the stem and the second stage have stride 1,
-for ImageNet 2, so that images of 32x32 end as 4x4; ReLU in place of ReLU6; and in a
-block of stride 1 whose channels change, a 1x1 convolution with batch normalisation in
-the shortcut, where the paper has none. There is no projection head: the 1,280 numbers
+The layers are those of FedDecorr's code. The stem and the second stage have stride 1
+(for ImageNet 2), so that images of 32x32 end as 4x4. ReLU replaces ReLU6. A block of
+stride 1 whose channels change has a 1x1 convolution with batch normalisation in the
+shortcut, where the paper has none. There is no projection head: the 1,280 numbers
 before the classifier are the representation. Initial weights are PyTorch's default.
 """
 
@@ -11,7 +11,7 @@ import flax.linen as nn
 
 from moon_jax.models import convolution, layers
 
-# Of each stage: expansion, channels, blocks, stride of its first block.
+# For each stage: expansion, channels, blocks, stride of its first block.
 STAGES = (
   (1, 16, 1, 1),
   (6, 24, 2, 1),
@@ -27,10 +27,10 @@ class _Norm(nn.Module):
   """A convolution without bias, then batch normalisation.
 
   Attributes:
-    features: output channels; 0 is one 3x3 kernel for each of the input's.
+    features: output channels; 0: one 3x3 kernel for each input channel.
     size: side of the kernel.
-    form: of the convolution.
-    stride: of a depthwise convolution; the others have 1.
+    form: form of the convolution.
+    stride: stride of a depthwise convolution; the others have 1.
   """
 
   features: int
@@ -52,10 +52,10 @@ class _Block(nn.Module):
   """1x1 to more channels, depthwise 3x3, 1x1 to fewer; at stride 1 added to the input.
 
   Attributes:
-    expansion: how many times as many channels lie between.
+    expansion: factor of the number of channels between.
     features: output channels.
-    stride: of the depthwise convolution.
-    form: of the others.
+    stride: stride of the depthwise convolution.
+    form: form of the other convolutions.
   """
 
   expansion: int

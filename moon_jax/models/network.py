@@ -1,4 +1,4 @@
-"""A network as pure functions: of the catalog, or of any flax module."""
+"""A network as pure functions, from the catalog or from any flax module."""
 
 import functools
 from collections.abc import Callable
@@ -28,12 +28,12 @@ class Network(NamedTuple):
       running statistics, no dropout.
     train: (variables, images, mask [B] float32, key) -> (Outputs, state) in training
       mode: statistics of the batch's real examples (mask 1.0; filler is 0.0), dropout
-      by the key, which networks without dropout ignore. `state` is what else changed
-      in the variables, {'batch_stats': ...}, or {} without batch normalisation.
-    narrow: params -> these in the type of the arithmetic, which `apply` and `train`
-      make of them if they are not.
+      by the key, which networks without dropout ignore. `state` has the other variables
+      that changed, {'batch_stats': ...}, or {} without batch normalisation.
+    narrow: params -> params in the number format of the network; `apply` and `train`
+      convert params that are not in it.
     image_shape: (H, W, C).
-    layers: () -> which variables are of which layer.
+    layers: () -> the variables of each kind of layer.
     weights_digest: SHA-256 of the file that `init` has read; '' if it draws.
   """
 
@@ -59,12 +59,13 @@ def make(
   """Builds a network of the catalog for images of one shape.
 
   Args:
-    name: of the model.
+    name: name of the model.
     image_shape: (H, W, C).
     num_classes: Y.
     convolution: a name for `forms.choose`; same values up to rounding.
-    dtype: of the arithmetic, 'float32' or 'bfloat16'; variables and outputs are
-      float32. With 'float64', which no knob names, outputs are too; JAX needs 64 bits.
+    dtype: number format of the arithmetic, 'float32' or 'bfloat16'; variables and
+      outputs are float32. 'float64', which no knob names, also gives float64 outputs;
+      JAX then needs 64 bits.
     **options: the knobs of the model's group.
 
   Raises:
@@ -75,7 +76,7 @@ def make(
     options['convolution'] = convolution
   module = part.build(nn.Module, num_classes=num_classes, **options)
   height, width, _ = image_shape
-  sides = getattr(module, 'SIDES', None)  # of the square images that it takes
+  sides = getattr(module, 'SIDES', None)  # sides of the square images that it takes
   if sides and (height != width or height not in sides):
     raise UsageError(
       f'--config.model={name!r} needs images of '
@@ -90,7 +91,7 @@ def make(
 
 
 def _require_outputs(network, image_shape, num_classes):
-  """Raises TypeError unless it returns what Outputs tell, also in training."""
+  """Raises TypeError unless it returns right Outputs, also in training."""
   images = jnp.zeros((2, *image_shape), jnp.float32)
   given = images, jnp.ones(2), jax.random.key(0)
   trained, _ = jax.eval_shape(network.train, network.shapes, *given)
@@ -122,7 +123,7 @@ def of_module(
     return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
 
   def narrowed(variables):
-    # Running statistics stay: each step adds little to them.
+    # Running statistics keep their type, because each step adds little to them.
     return variables | {'params': narrow(variables['params'])}
 
   def widen(outputs):

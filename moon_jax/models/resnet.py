@@ -1,7 +1,8 @@
 """ResNets (He et al. 2016, arXiv:1512.03385) for small images, with MOON's head.
 
 The stem is one 3x3 convolution without pooling; a bottleneck's stride is in its 3x3
-convolution, as in torchvision. So are the initial weights: convolutions are normal with
+convolution, as in torchvision. Initial weights are also torchvision's: convolutions are
+normal with
 variance 2 / fan_out, scales 1, biases 0, and dense layers have PyTorch's default.
 
 MOON's head keeps the features' width F: dense F -> F, ReLU, dense F -> 256, and the
@@ -21,7 +22,7 @@ import flax.linen as nn
 
 from moon_jax.models import convolution, initializers, layers
 
-# As FedDyn's ResNet-18 has it (Acar et al. 2021, arXiv:2111.04263).
+# As in FedDyn's ResNet-18 (Acar et al. 2021, arXiv:2111.04263).
 GROUPS = 2
 
 
@@ -82,10 +83,10 @@ class ResNet(nn.Module):
     num_classes: Y.
     convolution: a name for `convolution.choose`.
     blocks: blocks of each stage; the stages have 64, 128, 256, ... channels.
-    bottleneck: whether they are bottlenecks, with four times as many at their ends.
-    norm: 'batch', or 'group', whose statistics are each example's own.
-    head: 'mlp'; or 'none', the classifier on the features.
-    head_width: units of the head's hidden layer; 'auto' is F.
+    bottleneck: whether blocks are bottlenecks, with four times as many output channels.
+    norm: 'batch', or 'group', which normalises each example by itself.
+    head: 'mlp'; or 'none': the classifier is on the features.
+    head_width: units of the head's hidden layer; 'auto': F.
     representation: D; without a head F.
   """
 

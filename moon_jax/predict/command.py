@@ -1,4 +1,4 @@
-"""Classifies images by what a run learned, from its newest checkpoint.
+"""Classifies images by the trained model of a run, from its newest checkpoint.
 
   python -m moon_jax.predict --workdir=DIR --input=FILE [--output=FILE] [--client=N]
                              [--config=FILE]
@@ -8,7 +8,7 @@
                   [M, H, W, C], of the size of the training images
   --output=FILE   an .npz file for `labels` [M], `logits` [M, classes] and
                   `representations` [M, D]; default <input>_predictions.npz
-  --client=N      whose model, from 0, if each client has its own
+  --client=N      the client, from 0, if each client has a model of its own
   --config=FILE   a config file to run first: it registers parts that the run uses
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
@@ -25,25 +25,25 @@ from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
 
-_LONGEST = 240  # bytes of a name that file systems take, with .partial behind it
+_LONGEST = 240  # bytes of a name that file systems accept, with .partial added
 _ARRAYS = ('images', 'test_x')
 
 
 def main(argv: list[str]) -> int:
-  """Returns the exit code; every failure that the user can mend is one clear line."""
+  """Runs the program; returns the exit code. An error of the user is one clear line."""
   return print_or_help(argv, __doc__, lambda: predict(_parse(argv)))
 
 
 def predict(values: flags.FlagValues) -> str:
-  """Writes the predictions, and says so in one line.
+  """Writes the predictions; returns a line that says so.
 
   Raises:
-    RunError: with the message for the user and the exit code.
+    RunError: it has the message for the user and the exit code.
   """
   target = _target(values.output, pathlib.Path(os.path.expanduser(values.input)))
   if values.config is not None:
     config_lib.load(values.config)
-  # Only now: a mistyped flag is answered before JAX is loaded.
+  # Imported here: a mistyped flag is answered before JAX is loaded.
   from moon_jax.data import npz
   from moon_jax.predict import inference
 
@@ -70,7 +70,7 @@ def _parse(argv: list[str]) -> flags.FlagValues:
   """The flags.
 
   Raises:
-    UsageError: one is missing or unknown, or there is a stray word.
+    UsageError: a flag is missing or unknown, or there is a stray word.
   """
   kinds = dict.fromkeys(('workdir', 'input', 'output', 'config'), str)
   stray, values = cli.read_flags(argv, kinds | {'client': int})
@@ -83,7 +83,7 @@ def _parse(argv: list[str]) -> flags.FlagValues:
 
 
 def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
-  """Where the predictions go."""
+  """The path of the predictions."""
   if output is None:
     output = str(source.with_name(f'{source.stem}_predictions.npz'))
   path = pathlib.Path(os.path.expanduser(output))

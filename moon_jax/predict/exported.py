@@ -1,4 +1,4 @@
-"""A trained model as a file of weights, with what is needed to use it again."""
+"""A trained model as a file of weights, with the data needed to use it again."""
 
 import json
 import pathlib
@@ -21,17 +21,18 @@ def describe(
   client: int | None,
   num_classes: int,
 ) -> Record:
-  """What a file of weights tells of its model, as JSON.
+  """The metadata of a file of weights, as JSON.
 
   Args:
     workdir: the run directory.
     saved: its config.json.
-    round_number: completed rounds.
-    client: whose model it is; None if it is the global one.
+    round_number: number of completed rounds.
+    client: the client whose model it is; None for the global model.
     num_classes: Y.
   """
   lines = files.read_lines(workdir / METRICS)
-  # Of clients' own models the mean accuracy is recorded, which is that of none of them.
+  # If clients have their own models, the recorded accuracy is a mean, which is no
+  # model's.
   tested = [line for line in lines if line['round'] == round_number and client is None]
   accuracy = tested[0].get('test_accuracy') if tested else None
   return {
@@ -51,10 +52,10 @@ def write(path: pathlib.Path, variables: PyTree, about: Record) -> None:
 
 
 def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], Record]:
-  """The arrays of a file that `write` has written, and what it tells.
+  """The arrays of a file that `write` has written, and its metadata.
 
   Raises:
-    UsageError: it is another file, or damaged.
+    UsageError: it is another file, or it is damaged.
   """
   arrays, texts = weights.read(path)
   try:

@@ -26,7 +26,7 @@ from moon_jax.train import evaluation
 
 
 class Predictions(NamedTuple):
-  """What a model says about M images.
+  """The predictions of a model for M images.
 
   Attributes:
     labels: [M] int32, the classes of the highest logits.
@@ -73,10 +73,10 @@ class Trained:
 
     Args:
       images: [M, H, W] or [M, H, W, C] uint8 of the size of the training images; they
-        are normalised by the statistics of these.
+        are normalised by the statistics of the training images.
 
     Raises:
-      UsageError: the array is another, or empty.
+      UsageError: the array is not such an array, or is empty.
     """
     images = as_batch(images, self.image_shape)
     parts = [
@@ -89,11 +89,11 @@ class Trained:
     """Loads the run's test split: ([M, H, W, C] uint8, [M] int32); downloads nothing.
 
     Raises:
-      UsageError: the data is missing, or another than the run had.
+      UsageError: the data are missing, or differ from the run's.
     """
     source, options = self.config.data.source, experiment.options(self.config, 'data')
     if source == 'tfds':
-      options['prepare'] = False  # whoever wrote the configuration
+      options['prepare'] = False  # never downloads, whoever wrote the configuration
     data = sources.load(source, limit=self.config.data.limit, **options)
     if sources.digest(data) != self.data_digest:
       raise UsageError(f'The data is not that of the training in {self.workdir}.')
@@ -113,7 +113,7 @@ class Trained:
     exported.write(config_lib.expand(path), self.variables, self.about)
 
   def _predict_batch(self, images):
-    """Predictions for at most a batch; every call has the shapes of a whole one."""
+    """Predictions for at most a batch; every call has the shapes of a full batch."""
     rows = np.minimum(np.arange(evaluation.BATCH_SIZE), len(images) - 1)
     with jax.default_matmul_precision(self.config.execution.matmul_precision):
       outputs = jax.device_get(self.forward(self.variables, images[rows]))
@@ -150,7 +150,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   state = jax.eval_shape(lambda v: start(v, config.num_clients), network.shapes)
 
   def first():
-    # Of a client that has never trained, and has no model in the checkpoint.
+    # A client that has never trained has no model in the checkpoint.
     began = experiment.started(config, network) if own else network
     if own and began.weights_digest != saved.get('weights_digest', ''):
       raise UsageError(f'{config.initial_weights!r} has changed since the run began.')
@@ -165,7 +165,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
 
 
 def _of_file(path: pathlib.Path, client: int | None) -> Trained:
-  """What a file of weights holds, which is one model."""
+  """The model in a file of weights, which holds one."""
   arrays, about = exported.read(path)
   if client not in (None, about.get('client')):
     raise UsageError(f'client={client} must be left out: {path} holds one model.')
@@ -192,10 +192,10 @@ def _trained(workdir, config, network, variables, about, counts):
 def _network(
   place: pathlib.Path, saved: run_directory.Record, num_classes: int
 ) -> tuple[config_lib.Config, models.Network]:
-  """What a run was configured by, and its network.
+  """The configuration of a run, and its network.
 
   Raises:
-    UsageError: one of the parts that it uses is not registered.
+    UsageError: a part that it uses is not registered.
     NoCheckpointError: its configuration is not valid.
   """
   for line in run_directory.require_registered(place, saved):
@@ -216,11 +216,11 @@ def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
   """The images as [M, H, W, C].
 
   Args:
-    images: what is given for them.
+    images: the user's array.
     shape: (H, W, C) of the images that the network was trained on.
 
   Raises:
-    UsageError: they are not uint8, of another shape, or none.
+    UsageError: they are not uint8, have another shape, or are none.
   """
   images = np.asarray(images)
   if images.dtype != np.uint8:
@@ -238,7 +238,7 @@ def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def check_client(workdir: pathlib.Path, client: int | None, num_own: int) -> None:
-  """Raises UsageError unless there is such a model; num_own is 0 if one is global."""
+  """Raises UsageError unless there is such a model; num_own is 0 for a global model."""
   if num_own > 1 and client is None:
     raise UsageError(
       f'The run in {workdir} has no global model, but one for each client: choose one '
@@ -271,7 +271,7 @@ def _class_counts(workdir: pathlib.Path) -> np.ndarray:
 
 
 def _forward(network: models.Network, images: dict[str, Any]) -> Callable:
-  """Compiled when it is first called."""
+  """The forward function; it is compiled when it is first called."""
   mean, std = (np.asarray(images[name], np.float32) for name in ('mean', 'std'))
 
   @jax.jit

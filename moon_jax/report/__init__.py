@@ -1,15 +1,15 @@
 """Tables and figures from run directories: `python -m moon_jax.report`.
 
-Each file imports only those above it.
+Each file imports only files above it.
 
   runs         run directories and their records
-  naming       an experiment in a few words
-  groups       chooses runs, and puts them together as series and settings
+  naming       names an experiment in a few words
+  groups       chooses runs, and groups them as series and settings
   traces       numbers over the rounds, and their means over several runs
   results      the numbers of runs and series
-  tables       the same as tables
-  features     what a trained model says about the test images
-  models       whose model is looked at
+  tables       these numbers as tables
+  features     representations and predictions of a trained model
+  models       chooses the runs whose model is examined
   charts       the charts as data
   sections     the tables and charts of a report
   figures      the charts as PNG and PDF, by matplotlib

@@ -6,13 +6,13 @@ from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 
 
 def main(argv: list[str]) -> ExitCode:
-  """Returns the exit code; every failure that the user can mend is one clear line."""
+  """Runs the program; returns the exit code. An error of the user is one clear line."""
   return exit_code_of(lambda: _report(argv))
 
 
 def _report(argv: list[str]) -> ExitCode:
   try:
-    # Only now: the libraries that these need are there.
+    # Imported here, after the libraries that these modules need have been found.
     from moon_jax.report import command
 
     if {'-h', '--help'} & set(argv):

@@ -11,7 +11,7 @@ from moon_jax.report.runs import Ending, Note, Run, find
 
 
 def make(request: Request) -> None:
-  """Writes a report, and tells on stderr what it leaves out.
+  """Writes a report, and prints on stderr what it leaves out.
 
   Raises:
     UsageError: no run is left, or the folder cannot be written.
@@ -24,7 +24,7 @@ def make(request: Request) -> None:
 
 
 def collect(request: Request) -> files.Report:
-  """What the files of a report hold."""
+  """The content of a report."""
   notes: list[str] = []
 
   def note(line: str) -> None:
@@ -63,7 +63,7 @@ def collect(request: Request) -> files.Report:
 
 
 def _pivoted(finished: Sequence[Run], request: Request) -> list[sections.Section]:
-  """The section of the table that --rows and --columns ask for."""
+  """The section with the table of --rows and --columns."""
   if not request.pivot:
     return []
   table = pivot.table(finished, *request.pivot, request.choice)

@@ -14,12 +14,12 @@ from moon_jax.report.results import BASELINE
 from moon_jax.report.runs import Value
 from moon_jax.runner.plots import PALETTE
 
-# Algorithms that a sweep is compared with, where they lack the knob.
+# Algorithms without the knob of a sweep that are drawn beside it, for comparison.
 _REFERENCES = (BASELINE, 'solo', 'centralized')
-_LONGEST = 120  # letters of a file's name
+_LONGEST = 120  # letters of the name of a file
 
 
-# matplotlib's and plotly's names for the same, and how the page shows it.
+# matplotlib's and plotly's names for the same style, and the style on the page.
 _DASHES = (
   ('-', 'solid', 'none'),
   ('--', 'dash', '8 4'),
@@ -38,7 +38,7 @@ _MARKERS = (
 
 
 class Style(NamedTuple):
-  """Of a line.
+  """The style of a line.
 
   Attributes:
     colour: '#RRGGBB'.
@@ -52,7 +52,7 @@ class Style(NamedTuple):
 
 
 def style(index: int) -> Style:
-  """The style of the series of an index; 84 differ."""
+  """The style of the series with an index; 84 styles differ."""
   return Style(
     PALETTE[index % len(PALETTE)],
     _DASHES[index // len(PALETTE) % len(_DASHES)],
@@ -64,9 +64,9 @@ class Line(NamedTuple):
   """One series of a chart.
 
   Attributes:
-    label: of the legend; it decides the style.
-    points: `traces.estimates` by round, or place of a sweep's value, from 0.
-    like: label of the series whose style it has; None if the label is of a series.
+    label: label in the legend; it decides the style.
+    points: `traces.estimates` by round, or by the place of a sweep's value, from 0.
+    like: label of the series whose style it has; None if the label is that of a series.
   """
 
   label: str
@@ -81,15 +81,15 @@ class Line(NamedTuple):
 
 
 class LineChart(NamedTuple):
-  """Lines over rounds, or the values of a knob at equal distances.
+  """Lines over rounds, or over the values of a knob at equal distances.
 
   Attributes:
-    name: of the file, without its ending.
-    title: what is seen.
-    x_label: with the unit.
-    y_label: with the unit.
+    name: name of the file, without its ending.
+    title: what the chart shows.
+    x_label: label with the unit.
+    y_label: label with the unit.
     lines: at least one.
-    ticks: the values of a sweep; () of numbers.
+    ticks: the values of a sweep; () for numbers.
   """
 
   name: str
@@ -104,13 +104,13 @@ class Matrix(NamedTuple):
   """A heat map.
 
   Attributes:
-    name, title: as of a LineChart.
-    x_label: of the columns, which count from 0 or have names.
-    y_label: of the rows, which count from 0 or have names.
+    name, title: as in a LineChart.
+    x_label: label of the columns, which count from 0 or have names.
+    y_label: label of the rows, which count from 0 or have names.
     values: [rows, columns].
-    unit: of the values.
-    rows: names of the rows, no two alike; () if they are numbered.
-    columns: names of the columns, as of the rows.
+    unit: unit of the values.
+    rows: names of the rows, all different; () if they are numbered.
+    columns: names of the columns, likewise.
   """
 
   name: str
@@ -124,10 +124,10 @@ class Matrix(NamedTuple):
 
 
 class Spread(NamedTuple):
-  """How a number is spread over clients.
+  """The distribution of a number over clients.
 
   Attributes:
-    name, title, x_label: as of a LineChart.
+    name, title, x_label: as in a LineChart.
     groups: label -> [clients] values.
   """
 
@@ -141,7 +141,7 @@ class Scatter(NamedTuple):
   """Points in the plane, coloured by class.
 
   Attributes:
-    name, title: as of a LineChart.
+    name, title: as in a LineChart.
     points: [M, 2].
     classes: [M].
     class_names: [Y]; () if the classes are numbered.
@@ -154,7 +154,7 @@ class Scatter(NamedTuple):
   class_names: Sequence[str] = ()
 
   def by_class(self) -> list[tuple[str, np.ndarray, Style]]:
-    """Name or number of a class, its points, its style."""
+    """Name or number of each class, its points, its style."""
     names = dict(enumerate(self.class_names))
     every = map(int, np.unique(self.classes))
     of = {y: self.points[self.classes == y] for y in every}
@@ -165,11 +165,11 @@ Chart = LineChart | Matrix | Spread | Scatter
 
 
 def of_setting(setting: Setting) -> list[LineChart]:
-  """Accuracy, losses, and what else is recorded, against rounds."""
+  """Charts of accuracy, losses, and what else is recorded, against rounds."""
   runs = [run for series in setting.series for run in series.finished.values()]
   drawn, x_label = [], 'communication rounds'
   for name, metric in traces.followed(runs).items():
-    # One line for each series of which every finished run has the number.
+    # One line for each series whose finished runs all have the number.
     lines = [Line(series.label, _curve(series, name)) for series in setting.series]
     if lines := [line for line in lines if len(line.points)]:
       file = file_name(name.removesuffix('_mean'), setting.title)
@@ -183,15 +183,16 @@ def _curve(series: Series, name: str = traces.ACCURACY) -> pd.DataFrame:
 
 
 class Sweep(NamedTuple):
-  """How runs of one setting do by a knob, after equally many rounds.
+  """The results of the runs of one setting by a knob, after equally many rounds.
 
   Attributes:
-    knob: the one with several values.
+    knob: the knob that has several values.
     setting: title of what the runs have in common; '' if there is one setting only.
     lines: label -> value of the knob -> its series.
     levels: label -> series without the knob, for comparison.
-    after: rounds.
-    by: column of the accuracy that tells which value is best; see `traces.chosen_by`.
+    after: number of rounds.
+    by: column of the accuracy by which the best value is chosen; see
+      `traces.chosen_by`.
   """
 
   knob: str
@@ -202,13 +203,13 @@ class Sweep(NamedTuple):
   by: str
 
   def accuracy(self, series: Series, name: str) -> float:
-    """The mean over runs after these rounds, in [0, 1]; NaN if not all have it."""
+    """The mean over runs after these rounds, in [0, 1]; NaN if a run lacks it."""
     columns = (run.column(name) for run in series.finished.values())
     return traces.curve(columns)['mean'].get(self.after, np.nan)
 
 
 def sweeps(settings: Sequence[Setting]) -> list[Sweep]:
-  """One for each knob that has several values, and for each setting of the others."""
+  """A sweep for each knob with several values, and for each setting of the others."""
   return [one for knob in groups.swept(settings) for one in _sweeps(knob, settings)]
 
 
@@ -268,20 +269,20 @@ def _without(key: Key, knob: str) -> Key:
 
 
 def file_name(what: str, setting: str) -> str:
-  """'accuracy-beta=0.5', without what a file system may refuse."""
+  """'accuracy-beta=0.5', without characters that a file system may refuse."""
   return safe('-'.join(filter(None, [what, *setting.split(', ')])))
 
 
 def safe(name: str) -> str:
-  """A name that every file system takes; a long one ends with a digest of itself."""
+  """A name that every file system accepts; a long name ends with a digest of itself."""
   return naming.cut(re.sub(r'[^\w.=+-]+', '_', name), _LONGEST, '-')
 
 
 def looks(settings: Iterable[Setting], drawn: Iterable[Chart]) -> dict[str, Style]:
-  """A style for every label: of the series in the order of the algorithms.
+  """A style for every label, which series get in the order of their algorithms.
 
   Args:
-    settings: whose series are drawn.
+    settings: the settings whose series are drawn.
     drawn: every chart of the report.
   """
   found = {label: style(index) for index, label in enumerate(groups.labels(settings))}

@@ -8,19 +8,21 @@ without a network), DIR/figures (PNG, PDF) and DIR/tables (CSV, Markdown, LaTeX)
 second prints a table of the runs.
 
   --out=DIR        the folder of the report; default report
-  --group=KNOBS    knobs that tell the lines of a plot apart, such as algorithm,moon.mu;
-                   default the algorithm and its own; others that differ make plots
+  --group=KNOBS    knobs that distinguish the lines of a plot, such as
+  algorithm,moon.mu;
+                   default the algorithm and its own knobs; other knobs that differ make
+                   plots
   --over=KNOBS     knobs to average over; default seed
   --where=KNOB=VALUE,...
                    only runs with one of these values; may be given several times
   --target=TARGET  an accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best: the mean
                    of its runs in the same setting; default fedavg@last
-  --features=RUNS  runs whose trained model is looked at (t-SNE, confusion matrix,
+  --features=RUNS  runs whose trained model is examined (t-SNE, confusion matrix,
                    accuracy for each client): first of each series, all, none, or paths;
                    default first
   --rows=KNOB --columns=KNOB
-                   a table more: final accuracies, of --rows=algorithm
-                   --columns=partition.beta a row for each algorithm
+                   adds a table of final accuracies by two knobs: --rows=algorithm
+                   --columns=partition.beta has a row for each algorithm
   --config=FILE    a config file to run first: it registers parts that the runs use; may
                    be given several times
 
@@ -55,13 +57,13 @@ class Request(NamedTuple):
   """A report.
 
   Attributes:
-    folders: that hold runs.
-    out: where the report goes; None for the table in the terminal.
-    choice: how runs are put together.
+    folders: folders that hold runs.
+    out: folder of the report; None for the table in the terminal.
+    choice: how runs are grouped.
     target: the accuracy to reach.
     features: 'first', 'all', 'none', or paths of runs.
     command: the command line that repeats it.
-    pivot: the knobs of the rows and of the columns of a table more; () for none.
+    pivot: the knobs of the rows and of the columns of a further table; () for none.
   """
 
   folders: tuple[pathlib.Path, ...]
@@ -99,7 +101,7 @@ def parse(argv: Sequence[str]) -> Request:
 
 
 def _flags(argv: Sequence[str], is_table: bool) -> tuple[list[str], dict[str, Any]]:
-  """The folders, and the flags; those that `compare` has not have their defaults."""
+  """The folders, and the flags; flags that `compare` lacks have their defaults."""
   kinds = {'target': str, 'config': list}
   if not is_table:
     kinds |= dict.fromkeys(_DEFAULTS, str) | {'where': list}

@@ -13,7 +13,7 @@ from moon_jax.report.command import Request
 from moon_jax.report.groups import Choice
 from moon_jax.report.runs import Run, find
 
-_WIDTH = 160  # where the output is no terminal
+_WIDTH = 160  # characters in a line, if the output is no terminal
 
 
 def show(request: Request) -> None:

@@ -11,18 +11,18 @@ from moon_jax.report.runs import Note, Run, read_arrays
 
 NUM_EMBEDDED = 2000
 CACHE = 'features.npz'
-_SEED = 0  # of the choice of images and of t-SNE, for every run the same
+_SEED = 0  # seed of the choice of images and of t-SNE, the same for every run
 
 
 class Features(NamedTuple):
-  """Of a trained global model.
+  """Results of examining a trained global model.
 
   Attributes:
-    round: completed rounds of the checkpoint.
+    round: number of completed rounds of the checkpoint.
     confusion: [Y, Y] test images by class and predicted class.
-    classes: [M] of the embedded test images, at most 2,000.
-    representations: [M, D] of them.
-    embedded: [M, 2] by t-SNE.
+    classes: [M] classes of the embedded test images, at most 2,000.
+    representations: [M, D] their representations.
+    embedded: [M, 2] these by t-SNE.
   """
 
   round: np.ndarray
@@ -33,11 +33,11 @@ class Features(NamedTuple):
 
 
 def features_of(run: Run, note: Note) -> Features:
-  """Computes them from the newest checkpoint, or reads what was computed from it.
+  """Computes the features from the newest checkpoint, or reads those kept from it.
 
   Args:
-    run: with a global model.
-    note: is told if they cannot be kept in the run directory.
+    run: a run with a global model.
+    note: called with a line if they cannot be kept in the run directory.
 
   Raises:
     RunError: there is no global model, no usable checkpoint, or other data.
@@ -62,7 +62,7 @@ def _is_newest(run: Run, kept: dict[str, np.ndarray]) -> bool:
 
 
 def _computed(run: Run) -> Features:
-  from sklearn.metrics import confusion_matrix  # only now: it takes seconds
+  from sklearn.metrics import confusion_matrix  # here, because it takes seconds
 
   from moon_jax.predict.inference import load
 
@@ -88,7 +88,7 @@ def _keep(path: pathlib.Path, found: Features) -> None:
 
 def embed(representations: np.ndarray) -> np.ndarray:
   """[M, D] -> [M, 2] by t-SNE, with a fixed random state."""
-  from sklearn.manifold import TSNE  # only now: it takes seconds
+  from sklearn.manifold import TSNE  # here, because it takes seconds
 
   perplexity = min(30.0, (len(representations) - 1) / 3)
   return TSNE(perplexity=perplexity, random_state=_SEED).fit_transform(representations)
@@ -104,7 +104,7 @@ def client_accuracy(confusion: np.ndarray, class_counts: np.ndarray) -> np.ndarr
   Returns:
     [N] in [0, 1]: the sum over classes of the client's share of the class times the
     accuracy on its test images. Classes without a test image are left out, and so are
-    clients that own nothing else.
+    clients that own only such classes.
   """
   tested = confusion.sum(1)
   there = tested > 0

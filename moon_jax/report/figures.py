@@ -1,4 +1,4 @@
-"""The charts as PNG and PDF, for papers; files are as large as what they hold."""
+"""The charts as PNG and PDF, for papers; sizes follow the content."""
 
 import pathlib
 import textwrap
@@ -13,19 +13,19 @@ from matplotlib.ticker import MaxNLocator
 from moon_jax.report.charts import Chart, LineChart, Matrix, Scatter, Spread, Style
 from moon_jax.runner import plots
 
-_PANEL = 3.4  # inches of one of several
-_LETTERS = 10  # in an inch of a title
+_PANEL = 3.4  # inches of a panel among several
+_LETTERS = 10  # letters in an inch of a title
 _NAME = 36  # letters in a line beside a plot
 
 
 def draw(chart: Chart, looks: Mapping[str, Style]) -> Figure:
-  """A figure; what is outside of it, such as the legend, is saved too."""
+  """A figure; what lies outside its axes, such as the legend, is saved too."""
   by_kind = {LineChart: _lines, Matrix: _matrix, Spread: _boxes, Scatter: _scatter}
   return by_kind[type(chart)](chart, looks)
 
 
 def save(figure: Figure, folder: pathlib.Path, name: str) -> list[str]:
-  """Writes a figure as PNG and PDF; the names of the files."""
+  """Writes a figure as PNG and PDF; returns the names of the files."""
   names = [f'{name}.{ending}' for ending in ('png', 'pdf')]
   with matplotlib.rc_context({'pdf.fonttype': 42}):  # text stays text
     for file in names:
@@ -38,7 +38,7 @@ def _wrapped(text: str, letters: float) -> str:
 
 
 def _panel(chart: LineChart | Matrix | Spread, width: float, height: float) -> Axes:
-  """The axes of a figure of so many inches, with its texts."""
+  """The axes of a figure of the given inches, with its texts."""
   panel = Figure((width, height)).subplots()
   # A name may hold $ signs.
   title = _wrapped(chart.title, width * _LETTERS)
@@ -60,7 +60,7 @@ def _lines(chart: LineChart, looks: Mapping[str, Style]) -> Figure:
   if chart.ticks:
     panel.set_xticks(range(len(chart.ticks)), chart.ticks, rotation='vertical')
   else:
-    # A single round is a whole number too.
+    # The number of a single round is whole, too.
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
   beside = {'loc': 'upper left', 'bbox_to_anchor': (1.02, 1.0), 'borderaxespad': 0}
   for text in panel.legend(**beside, frameon=False, fontsize=9).get_texts():
@@ -90,7 +90,7 @@ def _boxes(chart: Spread, looks: Mapping[str, Style]) -> Figure:
     across = place + np.linspace(-0.15, 0.15, len(values))
     panel.scatter(np.sort(values), across, color=colour, marker=marker, s=18)
   panel.set_yticks(range(len(names)), names, fontsize=9, parse_math=False)
-  panel.set_ylim(len(names) - 0.4, -0.6)  # the first on top
+  panel.set_ylim(len(names) - 0.4, -0.6)  # the first one is on top
   return panel.figure
 
 
@@ -99,7 +99,7 @@ def _scatter(chart: Scatter, looks: Mapping[str, Style]) -> Figure:
 
 
 def tiled(charts: Sequence[Scatter], side: float = _PANEL) -> Figure:
-  """Scatters of so many inches, four in a row, each below its title."""
+  """Scatters of the given inches, four in a row, each below its title."""
   columns = min(4, len(charts))
   rows = -(-len(charts) // columns)
   titles = [_wrapped(chart.title, side * _LETTERS) for chart in charts]

@@ -28,14 +28,14 @@ _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 
 
 class Report(NamedTuple):
-  """What the files hold.
+  """The content of a report's files.
 
   Attributes:
     summary: one sentence.
     common: knob -> the value that all runs have.
     notes: what a reader must know.
-    command: that made the report.
-    sections: from the top.
+    command: command that made the report.
+    sections: sections from the top.
     looks: label -> style of every series.
   """
 
@@ -48,12 +48,12 @@ class Report(NamedTuple):
 
   @property
   def charts(self) -> list[Chart]:
-    """Those of all sections."""
+    """The charts of all sections."""
     return [chart for section in self.sections for chart in section.charts]
 
 
 def write(out: pathlib.Path, report: Report) -> None:
-  """Writes every file into a folder, in place of those of the report before.
+  """Writes every file into a folder, in place of the last report's files.
 
   Raises:
     UsageError: the folder cannot be written.
@@ -70,17 +70,17 @@ def write(out: pathlib.Path, report: Report) -> None:
 
 
 def _remove_last(out: pathlib.Path) -> None:
-  """Removes the files of the report before, so that none is left of other runs."""
+  """Removes the files of the last report, so that none is left of other runs."""
   if not (out / MANIFEST).exists():
     return
   for name in json.loads((out / MANIFEST).read_text())['files']:
-    # Nothing outside the folder, whatever the manifest says.
+    # Nothing outside the folder is removed, whatever the manifest says.
     if (out / name).resolve().is_relative_to(out.resolve()):
       (out / name).unlink(missing_ok=True)
 
 
 def _figures(out: pathlib.Path, report: Report) -> list[str]:
-  """Writes them as PNG and PDF; the names of the files."""
+  """Writes the figures as PNG and PDF; returns the names of the files."""
   (folder := out / 'figures').mkdir(parents=True, exist_ok=True)
   names = []
   for chart in report.charts:
@@ -91,7 +91,7 @@ def _figures(out: pathlib.Path, report: Report) -> list[str]:
 
 
 def _tables(out: pathlib.Path, report: Report) -> Iterable[str]:
-  """Writes them as CSV, Markdown and LaTeX; the names of the files."""
+  """Writes the tables as CSV, Markdown and LaTeX; returns the names of the files."""
   (out / 'tables').mkdir(parents=True, exist_ok=True)
   for table in (table for section in report.sections for table in section.tables):
     for ending, text in _texts(table).items():
@@ -112,7 +112,7 @@ def _texts(table: Table) -> dict[str, str]:
 
 
 def _markdown(text: str) -> str:
-  """The text, with what begins HTML, code, a link, or another cell, as it stands."""
+  """The text, with characters escaped that begin HTML, code, a link or another cell."""
   return re.sub(r'([\\|`\[])', r'\\\1', html.escape(text, quote=False))
 
 
@@ -146,7 +146,7 @@ def _json(report: Report) -> str:
 
 
 def _height(chart: Chart) -> float:
-  """In rem."""
+  """The height of a chart, in rem."""
   if isinstance(chart, Spread):
     tallest = max(len(interactive.name_lines(label)) for label in chart.groups)
     return max(21.5, 5 + (tallest + 1) * len(chart.groups))

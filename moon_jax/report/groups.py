@@ -1,4 +1,4 @@
-"""Chooses runs, and puts those together that belong together.
+"""Chooses runs, and groups them.
 
 A *series* is an algorithm with its own settings, averaged over seeds: a line of a plot.
 A *setting* is what several series have in common: a plot, a block of a table.
@@ -16,15 +16,15 @@ from moon_jax.report import naming
 from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key
 from moon_jax.report.runs import Ending, Note, Run, Value
 
-# Groups of knobs that say how clients and server work together, as an algorithm does.
+# Groups of knobs that change how clients and server work together, like an algorithm.
 _OF_ALGORITHMS = {'topology', 'server_optimizer'}
 
 
 class Choice(NamedTuple):
-  """How runs are put together.
+  """How runs are grouped.
 
   Attributes:
-    group: knobs that tell series apart; None: the algorithm and its own knobs.
+    group: knobs that distinguish series; None: the algorithm and its own knobs.
     over: knobs whose values are the samples.
     where: knob -> the words for the values that are chosen.
   """
@@ -78,11 +78,11 @@ def _is(value: Value | None, word: str) -> bool:
 
 
 def without_duplicates(runs: Sequence[Run], note: Note) -> list[Run]:
-  """Of finished runs of the same experiment and seed the one with the most rounds.
+  """Of finished runs with the same experiment and seed, keeps the one with most rounds.
 
   Args:
-    runs: of any experiments.
-    note: is told what was left out and why.
+    runs: runs of any experiments.
+    note: called with a line for each run that is left out.
   """
   kept: dict[object, Run] = {}
   for run in sorted(runs, key=lambda run: -len(run.rounds)):
@@ -96,14 +96,15 @@ def without_duplicates(runs: Sequence[Run], note: Note) -> list[Run]:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-  """Runs that differ in nothing but what is averaged over.
+  """Runs that differ only in what is averaged over.
 
   Attributes:
-    key: the knobs that tell it from the others of its setting, and their values.
-    label: the same for a legend.
-    algorithm: of the runs.
+    key: the knobs that distinguish it from other series of its setting, and their
+      values.
+    label: these in words, for a legend.
+    algorithm: algorithm of the runs.
     runs: all of them.
-    finished: sample, the value of what is averaged over, -> run that is finished.
+    finished: sample, the value of what is averaged over, -> finished run.
   """
 
   key: Key
@@ -118,7 +119,7 @@ class Setting:
   """What several series have in common.
 
   Attributes:
-    key: the knobs that tell it from other settings, and their values.
+    key: the knobs that distinguish it from other settings, and their values.
     series: in the order of the algorithms.
   """
 
@@ -127,20 +128,21 @@ class Setting:
 
   @property
   def title(self) -> str:
-    """The same for a heading; '' if there is one setting only."""
+    """The key in words, for a heading; '' if there is one setting only."""
     return naming.describe(self.key)
 
 
 def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
-  """Puts runs together.
+  """Groups runs.
 
   Args:
     runs: at least one, without duplicates.
-    choice: what tells series apart, and what is averaged over.
+    choice: what distinguishes series, and what is averaged over.
 
   Returns:
-    Ordered by their values. A run without one of the knobs, such as `partition.beta` of
-    the centralized bound, belongs to every setting that differs in that knob only.
+    Settings ordered by their values. A run without one of the knobs, such as
+    `partition.beta` of the centralized bound, belongs to every setting that differs
+    only in that knob.
   """
   differing = varying(runs, choice.over)
   group = choice.group
@@ -160,22 +162,22 @@ def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
 
 
 def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
-  """The knobs that have two values or more; what only some runs have, does not vary.
+  """The knobs with two values or more; a knob that only some runs have does not vary.
 
   Args:
-    runs: any.
+    runs: any runs.
     over: knobs to leave out.
   """
   names = [name for name in _varied(run.identity for run in runs) if name not in over]
   if 'data.source' in names:
-    names.append('data.name')  # also if one source only has it
-  # Where knobs of the data tell that it differs, its digest need not.
+    names.append('data.name')  # also if only one source has it
+    # If knobs of the data show that it differs, the digest need not.
   told = any(name.startswith('data.') for name in names)
   return [name for name in names if name != DIGEST or not told]
 
 
 def common(runs: Sequence[Run]) -> dict[str, Value]:
-  """The knobs that all runs have, with the same value."""
+  """The knobs that all runs have with the same value."""
   table = pd.DataFrame([run.identity for run in runs], dtype=object)
   same = (table.nunique() == 1) & table.notna().all() & (table.columns != DIGEST)
   return table.loc[0, same].to_dict()
@@ -219,7 +221,7 @@ def _samples(runs: Sequence[Run], over: Sequence[str]) -> dict[Key, Run]:
   for run in runs:
     if run.ending is Ending.FINISHED:
       sample = _part(run, over)
-      # Two with one seed are there if nobody asked for `without_duplicates`.
+      # Two runs with one seed are here only if `without_duplicates` was not called.
       samples[(*sample, ('path', run.name)) if sample in samples else sample] = run
   return samples
 
@@ -246,12 +248,13 @@ def _place(name, value):
 
 
 def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:
-  """The series of an algorithm with which another is to be compared.
+  """The series of an algorithm with which another series is compared.
 
-  Of several it is the one that agrees in the knobs that both have; else the one that
-  does so but for the server's optimizer, and whose server takes the plain mean. With
-  the latter another server optimizer of the same algorithm is compared. None if there
-  is none, or still more than one.
+  If there are several, it is the one whose common knobs agree; otherwise the one whose
+  common knobs agree except for the server's optimizer, and whose server takes the plain
+  mean: another server optimizer of the algorithm is compared with that. None if there
+    is
+  none, or still more than one.
   """
   found = [s for s in setting.series if s.algorithm == algorithm and s.finished]
   if len(found) > 1 and (series.algorithm != algorithm or _is_plain(series)):

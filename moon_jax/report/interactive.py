@@ -10,9 +10,9 @@ from moon_jax.report.charts import Chart, LineChart, Matrix, Scatter, Spread, St
 from moon_jax.runner.plots import MOST_ANNOTATED, shortened
 
 _MOST_MARKERS = 30
-_MOST_TICKS = 10  # that plotly itself would set
-_NAME_LETTERS = 26  # in a line beside a box or a point
-# plotly's buttons lie at the top right.
+_MOST_TICKS = 10  # plotly itself would set at most so many
+_NAME_LETTERS = 26  # letters in a line beside a box or a point
+# plotly's buttons are at the top right.
 _BUTTONS = 32
 _MARGIN = {'l': 8, 'r': 8, 't': _BUTTONS, 'b': 8}
 
@@ -21,12 +21,12 @@ def figure(chart: Chart, looks: Mapping[str, Style]) -> go.Figure:
   """Draws a chart.
 
   Args:
-    chart: what is drawn.
+    chart: the chart.
     looks: label -> style.
 
   Returns:
-    A figure without a title and a legend, which are the page's. The traces of a series
-    carry its label as `meta`.
+    A figure without a title and a legend, because the page has them. The traces of a
+    series carry its label as `meta`.
   """
   draw = {LineChart: _lines, Matrix: _matrix, Spread: _boxes, Scatter: _scatter}
   drawn = go.Figure()
@@ -112,7 +112,7 @@ def _boxes(drawn: go.Figure, chart: Spread, looks: Mapping[str, Style]) -> None:
 
 
 def name_lines(label: str) -> list[str]:
-  """The name of a series in lines that leave room for its box."""
+  """The name of a series, in lines that leave room for its box."""
   return textwrap.wrap(label, _NAME_LETTERS, break_on_hyphens=False)
 
 

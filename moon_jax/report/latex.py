@@ -1,8 +1,8 @@
 r"""Tables for a paper, in LaTeX with the package booktabs.
 
-Numbers stand below each other by their decimal point: a mean is set to the right and
-its deviation to the left of the sign between them. Of the numbers that can be compared,
-those of one column in one setting, the best is bold and the second underlined.
+Numbers are aligned by their decimal point: a mean is set to the right and its deviation
+to the left of the sign between them. Of the comparable numbers, those of one column in
+one setting, the best is bold and the second is underlined.
 """
 
 import re
@@ -35,10 +35,10 @@ def text(table: Table) -> str:
 
 
 def _column(column: Column, rows: Sequence[Row], kind: str) -> list[str]:
-  """How a column is set, its heading, and its cells.
+  """The alignment of a column, its heading, and its cells.
 
-  One with deviations takes two columns of the tabular. What stands behind the ones of a
-  number has the room of the longest.
+  A column with deviations takes two columns of the tabular. Digits behind the ones have
+  the room of the longest number.
   """
   told = [column.text(row).partition(' ± ') for row in rows]
   is_split = any(std for *_, std in told)
@@ -47,14 +47,14 @@ def _column(column: Column, rows: Sequence[Row], kind: str) -> list[str]:
   tails = [m.lstrip('-+0123456789,') if _is_number(m) else '' for m, *_ in told]
   longest, cells = max(tails, key=len), []
   for (mean, _, std), tail, mark in zip(told, tails, marks, strict=True):
-    # The minus of a number is one.
+    # The sign of a negative number is a minus.
     shown = re.sub('^[-+]', r'$\g<0>$', mean) if _is_number(mean) else _escaped(mean)
     shown = f'{mark}{{{shown}}}' if mark else shown
     if _is_number(mean) and len(tail) < len(longest):
       shown += rf'\phantom{{{longest[len(tail) :]}}}'
     if is_split and std:
       shown = f'{shown} & {std}'
-    elif is_split:  # without the sign between the two, where a mean stands
+    elif is_split:  # a mean without a deviation
       shown = rf'\multicolumn{{1}}{{r@{{\phantom{{\,$\pm$\,}}}}}}{{{shown}}} &'
     cells.append(shown)
   if is_split:
@@ -63,9 +63,9 @@ def _column(column: Column, rows: Sequence[Row], kind: str) -> list[str]:
 
 
 def _marks(column: Column, rows: Sequence[Row]) -> list[str]:
-  """The mark of each row: of the best in its setting, of the second, or none."""
+  """The mark of each row: for the best in its setting, for the second, or none."""
   found: dict[object, dict[str, float]] = {}
-  # As they are printed: what looks alike is marked alike.
+  # By the printed numbers, so that equal numbers have equal marks.
   printed = [column.text(row).partition(' ± ')[0] for row in rows]
   for row, word in zip(rows, printed, strict=True):
     if column.better and isinstance(cell := column.cell(row), int | float):

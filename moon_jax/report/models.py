@@ -1,4 +1,4 @@
-"""Chooses the runs whose trained model is looked at, and looks."""
+"""Chooses the runs whose trained model is examined, and examines them."""
 
 import pathlib
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ FIRST, ALL, NONE = 'first', 'all', 'none'
 
 
 class Model(NamedTuple):
-  """A trained model that was looked at.
+  """A trained model that was examined.
 
   Attributes:
-    setting: of its run.
-    series: of its run.
-    run: that trained it.
-    features: what it says.
+    setting: setting of its run.
+    series: series of its run.
+    run: the run that trained it.
+    features: results of the examination.
   """
 
   setting: Setting
@@ -33,7 +33,7 @@ class Model(NamedTuple):
     seed = f'seed={self.run.knobs["seed"]}'
     key = self.setting.key
     own = tuple(item for item in key if item[0] in self.run.identity)
-    # A run without some of the setting's knobs is in others too.
+    # A run that lacks some of the setting's knobs is in other settings too.
     where = self.setting.title if own == key else naming.describe(own)
     words = (self.series.label, seed, where)
     return ', '.join(filter(None, (*words, f'{self.features.round} rounds')))
@@ -42,16 +42,16 @@ class Model(NamedTuple):
 def look_at(
   settings: Sequence[Setting], asked: Sequence[str], note: Note, say: Note
 ) -> list[Model]:
-  """Looks at the trained models of runs that are asked for.
+  """Examines the trained models of the chosen runs.
 
   Args:
-    settings: with their finished runs.
+    settings: settings with their finished runs.
     asked: 'first' (of each series), 'all', 'none', or paths of runs.
-    note: is told which run's model cannot be had, and why.
-    say: is told what takes its time.
+    note: called with a line for each run whose model is unusable, and why.
+    say: called with a line before work that takes time.
 
   Raises:
-    UsageError: a path is of no finished run.
+    UsageError: a path is not that of a finished run.
   """
   found, chosen = [], _asked_for(settings, asked)
   for number, (setting, series, run) in enumerate(chosen, 1):
@@ -66,7 +66,7 @@ def look_at(
 def _asked_for(
   settings: Sequence[Setting], asked: Sequence[str]
 ) -> list[tuple[Setting, Series, Run]]:
-  """Every run once, with the first setting and series that it is in."""
+  """Every chosen run once, with the first setting and series that it is in."""
   every = {}
   for setting in settings:
     for series in setting.series:

@@ -1,4 +1,4 @@
-"""Tells an experiment in a few words, for legends, headings and file names."""
+"""Names an experiment in a few words, for legends, headings and file names."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ from moon_jax.report.runs import Value
 
 ALGORITHM = 'algorithm'
 DIGEST = 'data_digest'
-# A server that takes the mean of what it gets.
+# A server that takes the plain mean.
 PLAIN = {
   'server_optimizer.name': 'sgd',
   'server_optimizer.learning_rate': 1.0,
@@ -24,13 +24,13 @@ def describe(key: Key) -> str:
 
 
 def cut(text: str, longest: int, mark: str) -> str:
-  """The text; of a longer one its begin, a mark, and a digest of the whole."""
+  """The text; if it is too long, its beginning, a mark, and a digest of the whole."""
   digest = hashlib.sha256(text.encode()).hexdigest()[:8]
   return text if len(text) <= longest else f'{text[:longest]}{mark}{digest}'
 
 
 def describe_series(key: Key) -> str:
-  """The same for a series: FedAvg's plain mean at the server goes without saying."""
+  """`describe` for a series, which does not mention FedAvg's plain mean."""
   if ALGORITHM not in dict(key):
     return describe(key)
   return describe(tuple(item for item in key if item not in PLAIN.items()))

@@ -17,13 +17,13 @@ def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table
   """The table.
 
   Args:
-    runs: those that are finished.
+    runs: the finished runs.
     rows: a knob; each of its values makes a row.
-    columns: another; each of its values makes a column.
+    columns: another knob; each of its values makes a column.
     choice: what is averaged over.
 
   Raises:
-    UsageError: a run has no such knob, or what would be averaged differs in more.
+    UsageError: a run has no such knob, or runs of one cell differ in more.
   """
   found: dict[tuple[Value, Value], list[Run]] = {}
   for run in runs:

@@ -14,7 +14,7 @@ from moon_jax.report.traces import ACCURACY, best, chosen_by, curve, estimates
 
 BASELINE = 'fedavg'
 Row = Mapping[str, Any]
-# The device trains, tests, or waits for the host, which saves and packs meanwhile.
+# The device trains, tests, or waits for the host, which saves and packs in that time.
 _SECONDS = ('train_seconds', 'evaluate_seconds', 'idle_seconds')
 _BYTES = ('bytes_down', 'bytes_up')
 _AVERAGED = (
@@ -37,9 +37,9 @@ class Target(NamedTuple):
   """An accuracy to reach.
 
   Attributes:
-    value: in [0, 1]; None: it follows from the runs of an algorithm.
-    algorithm: the mean over its runs in the same setting is the target.
-    which: of its accuracies, the last or the best.
+    value: in [0, 1]; None if it follows from the runs of an algorithm.
+    algorithm: algorithm whose mean over its runs in the same setting is the target.
+    which: 'last' or 'best', which of its accuracies.
   """
 
   value: float | None
@@ -55,10 +55,10 @@ class Target(NamedTuple):
 
 
 def named(target: Target, runs: Iterable[Run]) -> Target:
-  """The target, whose algorithm is one of the catalog or of a run.
+  """The target, after checking that its algorithm is in the catalog or in a run.
 
   Raises:
-    UsageError: there is none.
+    UsageError: there is no such algorithm.
   """
   told = {run.algorithm: run.algorithm for run in runs}
   name = target.algorithm
@@ -67,16 +67,16 @@ def named(target: Target, runs: Iterable[Run]) -> Target:
 
 
 def numbers(run: Run, target: float | None = None) -> Row:
-  """A row of one run, finished or not: what it is, its knobs, its numbers.
+  """A row of one run, finished or not: how it ended, its knobs, its numbers.
 
   Args:
-    run: whose.
+    run: the run.
     target: accuracy to reach, in [0, 1].
 
   Returns:
-    Accuracies are in [0, 1]. Seconds are of the device, compiling not included, of the
-    whole run and until the target; megabytes are 10^6 bytes, up and down, of all
-    clients. None or NaN where there is nothing.
+    Accuracies are in [0, 1]. Seconds are those of the device, without compiling, for
+    the whole run and until the target; megabytes are 10^6 bytes, up and down, of all
+    clients. None or NaN for a missing number.
   """
   tested, devices = run.column(ACCURACY), run.about.get('devices') or []
   seconds, moved = _sum(map(run.timing, _SECONDS)), _sum(map(run.column, _BYTES))
@@ -109,7 +109,7 @@ def numbers(run: Run, target: float | None = None) -> Row:
 
 
 def _sum(columns: Iterable[pd.Series]) -> pd.Series:
-  """By rounds, where all columns have a value."""
+  """The sum by rounds, where all columns have a value."""
   return sum(columns).dropna()
 
 
@@ -128,11 +128,12 @@ class Result(NamedTuple):
   """The numbers of one series, over its finished runs.
 
   Attributes:
-    series: whose.
+    series: the series.
     runs: a row of each run.
-    row: of the series: estimates over its runs; the difference of the final accuracy to
-      FedAvg's, paired by sample and rounds; the first round in which the mean over runs
-      is at the target, and the fraction of FedAvg's rounds that this saves.
+    row: row of the series: estimates over its runs; the difference of the final
+      accuracy to FedAvg's, paired by sample and rounds; the first round in which the
+      mean over runs reaches the target, and the fraction of FedAvg's rounds that this
+      saves.
   """
 
   series: Series
@@ -170,7 +171,7 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
 
 
 def cells(found: pd.DataFrame) -> dict[str, Any]:
-  """`estimates` as cells of a row, three for each; of nothing they are None."""
+  """`estimates` as cells of a row, three for each; None if there is nothing."""
   return {
     f'{name}_{of}': value if values[-1] else None
     for name, *values in found.itertuples()
@@ -185,24 +186,24 @@ def _range(numbers: Sequence[int]) -> int | str | None:
 
 
 def compare(ours: pd.Series, theirs: pd.Series) -> dict[str, Any]:
-  """The paired difference of what has the same index, as cells of a row.
+  """The paired difference of values with the same index, as cells of a row.
 
-  Its p-value is of the two-sided paired t-test; there is none with fewer than two
-  pairs, or where all differences are equal.
+  The p-value is that of the two-sided paired t-test; there is none with fewer than two
+  pairs, or if all differences are equal.
   """
   pairs = pd.concat([ours, theirs], axis=1, join='inner')
   differences = pairs[0] - pairs[1]
   row = cells(estimates(differences.to_frame('difference_to_fedavg').T))
   row['pairs'] = len(pairs) or None
   if len(pairs) and differences.max() - differences.min() >= _ROUNDING:
-    from scipy import stats  # only now: it takes a second
+    from scipy import stats  # here, because it takes a second
 
     row['p_value'] = float(stats.ttest_rel(pairs[0], pairs[1]).pvalue)
   return row
 
 
 def _finals(series: Series) -> pd.Series:
-  """Last accuracy by sample and last test: runs of unequal lengths are no pair."""
+  """Last accuracy by sample and last test: runs of unequal lengths make no pair."""
   tested = {sample: run.column(ACCURACY) for sample, run in series.finished.items()}
   finals = {f'{sample} {c.index.max()}': _last(c) for sample, c in tested.items()}
   return pd.Series(finals, dtype=float)
@@ -227,7 +228,7 @@ def _mean_round(series: Series | None, value: float | None) -> int | None:
 
 
 def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[str]:
-  """What a reader of the setting's numbers has to know, a line each."""
+  """What a reader of the setting's numbers must know, a line each."""
   notes, where = [], f'{setting.title}: ' if setting.title else ''
   if found and pd.concat([result.runs for result in found])['last_test'].nunique() > 1:
     notes.append(
@@ -243,7 +244,7 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
 
 
 def note_on(run: Run) -> str | None:
-  """What a reader has to know about one run; None if it is as it should be."""
+  """What a reader must know about one run; None if it is finished."""
   if run.ending is Ending.FINISHED:
     return None
   there = f' after round {run.rounds[-1]["round"]}' if run.rounds else ''

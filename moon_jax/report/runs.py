@@ -31,10 +31,10 @@ class Ending(enum.StrEnum):
 
 
 class Algorithm(str):
-  """The name of an algorithm, with what the catalog or its own run says of it.
+  """The name of an algorithm, with its entry of the catalog or of its own run.
 
   Attributes:
-    part: its entry.
+    part: the entry.
   """
 
   part: catalog.Part
@@ -50,11 +50,11 @@ class Run:
   """One run directory.
 
   Attributes:
-    path: of the directory.
-    knobs: dotted name -> value, every knob; what an older version did not have is as in
-      configs/base.py.
-    identity: the part of them that makes the experiment, with the seed and the digest
-      of the data.
+    path: path of the directory.
+    knobs: dotted name -> value, every knob; a knob that is newer than the run has its
+      value in configs/base.py.
+    identity: the knobs that identify the experiment, with the seed and the digest of
+      the data.
     rounds: the lines of metrics.jsonl.
     timings: the lines of timings.jsonl.
     ending: how it ended.
@@ -71,12 +71,12 @@ class Run:
 
   @property
   def algorithm(self) -> Algorithm:
-    """Which one was run."""
+    """The algorithm of the run."""
     return self.knobs['algorithm']
 
   @property
   def name(self) -> str:
-    """The path as it is told."""
+    """The path, as it is printed."""
     return files.plain(str(self.path))
 
   def column(self, name: str) -> pd.Series:
@@ -93,25 +93,25 @@ class Run:
     return (found or {}).get('class_counts')
 
   def class_names(self, num_classes: int) -> tuple[str, ...]:
-    """[Y] names of the classes, no two alike; () if there are none."""
+    """[Y] names of the classes, all different; () if there are none."""
     names = tuple(self.about.get('images', {}).get('class_names', ()))
     return names if len(set(names)) == len(names) == num_classes else ()
 
 
 def read_arrays(path: pathlib.Path, kinds: files.Kinds) -> Arrays | None:
-  """The arrays of an .npz file; None if it is not there or holds another thing."""
+  """The arrays of an .npz file; None if it is missing or has other content."""
   try:
     return files.arrays(path, kinds=kinds)
-  except Exception:  # reading can raise anything
+  except Exception:  # reading can raise any error
     return None
 
 
 def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
-  """Reads every run directory below some folders; one inside another is not looked for.
+  """Reads every run directory below some folders; it looks for none inside another.
 
   Args:
-    roots: folders; each may be a run directory itself.
-    note: is told what was skipped and why.
+    roots: folders; each may itself be a run directory.
+    note: called with a line for each folder that is skipped, and why.
 
   Raises:
     UsageError: a root is not a folder, or there is no run.
@@ -144,7 +144,7 @@ def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
 
 def _read(path: pathlib.Path, defaults: Record) -> Run:
   about = files.plain(files.read_json(path / 'config.json') or {})
-  with catalog.told_of(about.get('registered', ())):  # for this run alone
+  with catalog.told_of(about.get('registered', ())):  # only for this run
     knobs = defaults | _knobs(about)
     identity = config_lib.identity(knobs)
   rounds = files.read_lines(path / 'metrics.jsonl')
@@ -177,7 +177,7 @@ def _ending(path: pathlib.Path, rounds: list[Record]) -> Ending:
   # A NaN or an infinity is recorded as null.
   if None in rounds[-1].values():
     return Ending.DIVERGED
-  # The summary of a run that was continued is older than its last round.
+  # If a run was continued, its summary is older than its last round.
   total = (files.read_json(path / 'summary.json') or {}).get('rounds')
   return Ending.FINISHED if total == rounds[-1]['round'] else Ending.UNFINISHED
 

@@ -1,4 +1,4 @@
-"""The sections of the page: which tables and charts stand under which heading."""
+"""The sections of the page: the tables and charts under each heading."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -23,9 +23,9 @@ class Section(NamedTuple):
 
   Attributes:
     title: the heading.
-    text: below it; '' for none.
-    tables: from the top.
-    charts: from the left.
+    text: text below it; '' for none.
+    tables: tables from the top.
+    charts: charts from the left.
   """
 
   title: str
@@ -40,7 +40,7 @@ def results(found: Sequence[Result], target: Target) -> Section:
 
 
 def curves(setting: Setting) -> Section:
-  """What is followed over the rounds in a setting, and who owns which class there."""
+  """The numbers over the rounds in a setting, and the classes that each client owns."""
   return Section(
     title=titled('Over rounds', setting.title),
     text='Lines are means over the finished runs of a series, in the rounds '
@@ -51,7 +51,7 @@ def curves(setting: Setting) -> Section:
 
 
 def partition(setting: Setting) -> list[Matrix]:
-  """Who owns which class, in the first run that says so; nothing if none does."""
+  """The classes that clients own, in the first run that records them; else nothing."""
   for series in setting.series:
     for sample, run in series.finished.items():
       counts = run.class_counts()

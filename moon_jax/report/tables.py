@@ -1,4 +1,4 @@
-"""The tables of a report: columns that know how their cells are written, and rows."""
+"""The tables of a report: columns that format their cells, and rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,11 +15,11 @@ class Column(NamedTuple):
 
   Attributes:
     key: its name in the CSV, which holds the values as recorded: accuracies in [0, 1].
-    heading: elsewhere, with the unit.
-    spec: how numbers that are no counts are written, as of `format`.
-    scale: from the recorded unit to that of the heading.
-    of: what else a row has below the key, `_mean`, `_std`, `_n`, of an estimate.
-    better: 1 if higher numbers are, -1 if lower ones are, 0 if neither.
+    heading: its heading in other files, with the unit.
+    spec: format of numbers that are no counts, for `format`.
+    scale: factor from the recorded unit to that of the heading.
+    of: an estimate's further keys in a row, after the key: `_mean`, `_std`, `_n`.
+    better: 1 if higher numbers are better, -1 if lower ones are, 0 if neither.
   """
 
   key: str
@@ -30,7 +30,7 @@ class Column(NamedTuple):
   better: int = 0
 
   def cell(self, row: Row) -> Cell:
-    """What a row has, of an estimate the mean; None if there is nothing."""
+    """The value of a row, for an estimate the mean; None if there is none."""
     cell = row.get(self.key + self.of[0])
     return None if pd.isna(cell) else cell
 
@@ -52,11 +52,11 @@ class Table(NamedTuple):
   """A table.
 
   Attributes:
-    name: of the files, without their ending.
-    title: what it holds.
+    name: name of the files, without their ending.
+    title: title of the table.
     caption: how its numbers were made.
-    columns: from the left.
-    rows: key of a column -> cell; None or NaN of one that is not there.
+    columns: columns from the left.
+    rows: key of a column -> cell; None or NaN for a missing one.
   """
 
   name: str
@@ -94,7 +94,7 @@ def _mean(key: str, heading: str, spec: str = '.1f', scale: float = 1.0) -> Colu
 
 
 def percents(key: str, heading: str, spec: str = '.2f') -> Column:
-  """The column of an accuracy or another share, of which more is better."""
+  """The column of an accuracy, or of another share that is better if it is higher."""
   return _mean(key, heading, spec, 100.0)._replace(better=1)
 
 
@@ -103,7 +103,7 @@ def _less(key: str, heading: str) -> Column:
 
 
 def _by_series(name: str, title: str, caption: str, *columns: Column) -> Table:
-  """A table that waits for its rows: see `of_series`."""
+  """A table without rows, which `of_series` adds."""
   return Table(name, title, caption, (Column('series', 'series'), *columns), ())
 
 
@@ -191,10 +191,10 @@ def by_class(
   """The accuracy of global models for each class.
 
   Args:
-    number: of the table, from 1.
-    title: of the table.
+    number: number of the table, from 1.
+    title: title of the table.
     models: key of a model's column -> its heading.
-    rows: of each class, its name and its test images.
+    rows: for each class, its name and its test images.
   """
   caption = 'Trained global model on the test images of each class.'
   columns = [Column('class', 'class'), Column('images', 'test images')]
@@ -204,7 +204,7 @@ def by_class(
 
 
 def of_series(kind: Table, rows: Sequence[Row]) -> Table:
-  """A table with a row for each series; the setting is told if there are several."""
+  """A table with a row for each series, and the settings if there are several."""
   told = [Column('setting', 'setting')] if any(row['setting'] for row in rows) else []
   return kind._replace(columns=(*told, *kind.columns), rows=rows)
 
@@ -219,11 +219,11 @@ def results(found: Sequence[Result], target: str) -> list[Table]:
 
 
 def runs(rows: Sequence[Row], varying: Sequence[str]) -> Table:
-  """Every run with its settings, what it ran on, and how it ended.
+  """Every run with its knobs, its machine, and how it ended.
 
   Args:
-    rows: also of those that did not finish.
-    varying: the knobs that are worth a column.
+    rows: rows of all runs, also of those that did not finish.
+    varying: the knobs that get a column.
   """
   knobs = (Column(name, name) for name in varying)
   about = {'devices': 'devices', 'jax': 'JAX'}
@@ -237,7 +237,7 @@ def runs(rows: Sequence[Row], varying: Sequence[str]) -> Table:
 
 
 def compared(rows: Sequence[Row], described: str) -> Table:
-  """A few runs side by side, with what it takes to reach the target."""
+  """A few runs side by side, with the costs of reaching the target."""
   columns = (
     *_RUN,
     *_FINAL,

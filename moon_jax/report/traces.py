@@ -12,7 +12,7 @@ GENERAL = {
   ACCURACY: Metric('Test accuracy', 'test accuracy, %', 100.0),
   'train_accuracy': Metric('Training accuracy', 'training accuracy, %', 100.0),
   'train_loss': Metric('Training loss', 'training loss, nats'),
-  # Its first term, which algorithms with other terms have in common.
+  # The first term of the loss, which algorithms with other terms share.
   'supervised_loss': Metric('Supervised training loss', 'cross entropy, nats'),
   VALIDATION: Metric('Validation accuracy', 'validation accuracy, %', 100.0),
   'test_loss': Metric('Test loss', 'test loss, nats'),
@@ -34,7 +34,7 @@ GENERAL = {
 
 
 def followed(runs: Iterable[Run]) -> dict[str, Metric]:
-  """What the catalog says of each number that these runs may have."""
+  """The catalog's Metric of each number that these runs may have."""
   every = GENERAL.copy()
   for run in runs:
     every |= run.algorithm.part.metrics
@@ -42,9 +42,9 @@ def followed(runs: Iterable[Run]) -> dict[str, Metric]:
 
 
 def chosen_by(runs: Iterable[Run]) -> str:
-  """What rounds and knobs are chosen by: the validation accuracy, if all runs have it.
+  """The column that chooses rounds and knobs: validation accuracy, if all runs have it.
 
-  The accuracy on the test set is for runs without a validation split.
+  Without a validation split it is the accuracy on the test set.
   """
   validated = [len(run.column(VALIDATION)) > 0 for run in runs]
   return VALIDATION if validated and all(validated) else ACCURACY
@@ -57,7 +57,7 @@ def best(run: Run) -> float | None:
 
 
 def column(run: Run, name: str) -> pd.Series:
-  """A number by rounds, in its unit; empty where it is not the algorithm's."""
+  """A number by rounds, in its unit; empty if the algorithm does not have it."""
   part = run.algorithm.part
   metric: Metric | None = followed([run]).get(name)
   if metric is None:

@@ -1,9 +1,9 @@
 """Sweeps: many runs of one configuration, each an ordinary run directory.
 
-grid      which knobs have which values in which run
+grid      the combinations of the knobs' values
 cells     the runs: their names, folders and commands
-slurm     an array job of them
+slurm     an array job of the runs
 running   runs what is left, one after another or in several processes
-estimate  how much time and disk is left
+estimate  the time and the disk space that are left
 command   the command line, `python -m moon_jax.sweep`
 """

@@ -14,9 +14,9 @@ class Cell(NamedTuple):
   """One run of a sweep.
 
   Attributes:
-    name: of its folder.
+    name: name of its folder.
     argv: the words of `launch.py` that run it.
-    request: what they ask for.
+    request: the request that these words make.
   """
 
   name: str
@@ -61,7 +61,7 @@ def cells(
 
 
 def in_one_folder(names: Sequence[str]) -> list[str]:
-  """A line about runs of the same name, if there are any."""
+  """A line about runs with the same name, if there are any."""
   twice = sorted({name for name in names if names.count(name) > 1})
   return [f'Several runs would be in {", ".join(twice)}.'] if twice else []
 

@@ -8,24 +8,24 @@ Example, 3 algorithms x 2 betas x 3 seeds, and all variants of a paper:
     --over algorithm=fedavg,moon,sa_moon --over partition.beta=0.1,0.5 --over seed=0,1,2
   python -m moon_jax.sweep --config=configs/dco_moon.py:'fashion_mnist_*'
 
-Each run is a run directory as `launch.py` makes it. The same command goes on with what
-is left; finished runs are left alone. A knob that a run does not use, such as moon.mu
-with FedAvg, multiplies the others alone.
+Each run is a run directory as `launch.py` makes it. The same command continues with the
+runs that are left; finished runs are left alone. A knob that a run does not use, such
+as moon.mu with FedAvg, multiplies only the runs that use it.
 
-  --config=FILE     FILE:PATTERN is every variant whose name matches
-  --over KNOB=VALUES  values with commas between them; give it for each knob
-  --config.KNOB=VALUE  for every run
-  --out=DIR         of the run directories; default runs/<config>-sweep
-  --dry-run         prints the runs, what is done of them, and about how much time and
-                    disk is left, as of its first rounds or of earlier runs beside it;
-                    runs nothing
-  --jobs=N          processes, which share the cores; default one for each GPU, else one
-  --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
-                    --slurm='--time=4:00:00 --gres=gpu:1'
-  --no-report       leaves out the report that is made when all runs are finished
+--config=FILE     FILE:PATTERN is every variant whose name matches
+--over KNOB=VALUES  values with commas between them; give it for each knob
+--config.KNOB=VALUE  a knob of every run
+--out=DIR         folder of the run directories; default runs/<config>-sweep
+--dry-run         prints the runs, how far each is, and an estimate of the time and
+                  the disk that are left, from its first rounds or from earlier runs
+                  beside it; runs nothing
+--jobs=N          processes, which share the cores; default one for each GPU, else one
+--slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
+                  --slurm='--time=4:00:00 --gres=gpu:1'
+--no-report       leaves out the report that is made when all runs are finished
 
 Exit codes: 0 done, 1 a run failed or diverged, 2 wrong usage, 75 SIGTERM or SIGHUP,
-130 Ctrl-C; after the last two the same command goes on.
+130 Ctrl-C; after 75 and 130 the same command continues the sweep.
 """
 
 import pathlib
@@ -45,7 +45,7 @@ from moon_jax.sweeps.cells import Cell, cells
 
 
 def main(argv: list[str], stop: Stop) -> int:
-  """Returns the exit code; every failure that the user can mend is one clear line."""
+  """Runs the program; returns the exit code. An error of the user is one clear line."""
   if {'-h', '--help'} & set(argv):
     print(__doc__.strip())
     return ExitCode.DONE
@@ -91,7 +91,7 @@ def _over(words: Sequence[str]) -> dict[str, list[str]]:
 
 def _run(argv: Sequence[str], stop: Stop) -> int:
   every, out, values = parse(argv)
-  # Only now: a mistyped flag is answered before JAX is loaded.
+  # Imported here: a mistyped flag is answered before JAX is loaded.
   from moon_jax.report import __main__ as report
   from moon_jax.runner import run_directory
   from moon_jax.sweeps import estimate, running, slurm

@@ -1,4 +1,4 @@
-"""About how much time and disk a sweep still takes: what `--dry-run` tells."""
+"""Estimates the time and the disk space that a sweep still takes, for `--dry-run`."""
 
 import contextlib
 import pathlib
@@ -13,17 +13,17 @@ from moon_jax.runner import clock, run_directory
 from moon_jax.sweeps.cells import Cell
 from moon_jax.sweeps.running import left, state_of
 
-# What another run must share with one of a sweep to tell how long that takes.
+# Knobs that another run must share with a run of a sweep to predict its time.
 _ALIKE = ('algorithm', 'model', 'data.source', 'data.name', 'data.path', 'data.limit')
 _ALIKE += ('num_clients', 'participation', 'local_epochs', 'batch_size')
 
 
 class _Cost(NamedTuple):
-  """What a run has taken so far.
+  """What a run has cost so far.
 
   Attributes:
-    algorithm: what it trains.
-    rounds: that are recorded.
+    algorithm: its algorithm.
+    rounds: number of recorded rounds.
     starting: seconds of compiling, once in a start.
     training: seconds of all else.
     size: bytes of its directory.
@@ -37,14 +37,14 @@ class _Cost(NamedTuple):
 
 
 def table(cells: Sequence[Cell], out: pathlib.Path) -> Iterator[str]:
-  """A line for each run, how far it is; then about how much time and disk is left.
+  """A line for each run, how far it is; then an estimate of time and disk space.
 
-  A run is taken to need what those of the same algorithm that have begun need on
-  average, or all that have begun if none of them has; before any of the sweep has,
-  what earlier runs like it needed on this machine, beside the sweep.
+  A run is estimated by the average of the begun runs with its algorithm, or of all
+  begun runs if there are none; before any run has begun, by earlier runs like it on
+  this machine, beside the sweep.
 
   Args:
-    cells: of the sweep.
+    cells: the runs of the sweep.
     out: their folder.
   """
   for cell in cells:
@@ -74,12 +74,12 @@ def _knobs(cell: Cell) -> dict[str, Any]:
 
 
 def _cost(workdir: pathlib.Path, knobs: Mapping[str, Any]) -> _Cost:
-  """What a run has taken; no rounds if its records are damaged."""
+  """What a run has cost; no rounds if its records are damaged."""
   timings, size = [], 0
   with contextlib.suppress(NoCheckpointError):
     timings = files.read_lines(workdir / run_directory.TIMINGS)
   for path in files.below(workdir):
-    with contextlib.suppress(FileNotFoundError):  # the run may be going on
+    with contextlib.suppress(FileNotFoundError):  # the run may be in progress
       size += path.lstat().st_size
   spent = clock.time_spent(timings)
   starts = max(1, sum(line.get('compile_seconds', 0) > 0 for line in timings))
@@ -89,7 +89,7 @@ def _cost(workdir: pathlib.Path, knobs: Mapping[str, Any]) -> _Cost:
 
 
 def _earlier(out: pathlib.Path, knobs: Mapping[str, Any]) -> Iterator[_Cost]:
-  """Runs beside the sweep, and in other sweeps there, that are like one of its own."""
+  """The costs of similar runs beside the sweep, and in other sweeps there."""
   machine = run_directory.machine()
   for pattern in ('*', '*/*'):
     for path in sorted(out.parent.glob(f'{pattern}/{run_directory.CONFIG}')):

@@ -15,8 +15,8 @@ def combinations(
 ) -> list[Change]:
   """The changes that make the runs of a sweep, in the order of the values.
 
-  A knob that a run does not use multiplies the others alone: over `algorithm=fedavg,
-  moon` and `moon.mu=1,5` there are three runs.
+  A knob that a run does not use multiplies only the runs that use it: over
+  `algorithm=fedavg,moon` and `moon.mu=1,5` there are three runs.
 
   Args:
     settings: dotted knob -> value, of the common configuration.

@@ -1,7 +1,7 @@
 """Runs what is left of a sweep, in this process or in several.
 
-A run directory's lock is the queue: who finds a run that is neither finished nor locked
-runs it. So several processes, or several machines, may work on one sweep.
+The lock of a run directory is the queue: a process that finds a run that is neither
+finished nor locked runs it. So several processes, or machines, may share one sweep.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from moon_jax.sweeps.cells import Cell
 
 LOGS = 'jobs'  # the folder of the processes' output
 FINISHED = 'finished'
-_PR_SET_PDEATHSIG = 1  # of Linux
+_PR_SET_PDEATHSIG = 1  # a constant of Linux
 
 
 def state_of(cell: Cell) -> str:
@@ -45,7 +45,7 @@ def state_of(cell: Cell) -> str:
 
 
 def rounds_done(cell: Cell) -> int:
-  """How many rounds are recorded; 0 if the records are damaged."""
+  """Number of recorded rounds; 0 if the records are damaged."""
   with contextlib.suppress(NoCheckpointError):
     return len(files.read_lines(cell.request.workdir / run_directory.METRICS))
   return 0
@@ -57,10 +57,10 @@ def left(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def check(cells: Sequence[Cell]) -> None:
-  """Looks whether every run can be in its directory; writes nothing.
+  """Checks whether every run can be in its directory; writes nothing.
 
   Raises:
-    ConfigError: some hold another experiment; one line each.
+    ConfigError: some directories hold another experiment; one line each.
   """
   problems = []
   for cell in cells:
@@ -68,7 +68,7 @@ def check(cells: Sequence[Cell]) -> None:
       loggers.require(cell.request.config.logger)
       run_directory.check(cell.request.workdir, cell.request.config)
     except NoCheckpointError:
-      pass  # told when the run begins, and holds no other back
+      pass  # reported when the run begins, and no reason to hold other runs back
     except UsageError as error:
       problems.append(str(error))
   if problems:
@@ -76,27 +76,27 @@ def check(cells: Sequence[Cell]) -> None:
 
 
 def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
-  """Runs one after another, each once: those that nobody else is running.
+  """Runs one run after another, each once, unless another process is running it.
 
   Args:
-    cells: all of the sweep.
-    stop: what ends it early.
+    cells: all runs of the sweep.
+    stop: what can end it early.
 
   Returns:
-    What ended some of them; it has been told. `run_directory.BusyError` is of one that
-    another process runs.
+    The errors that ended some runs, after they have been printed. A
+    `run_directory.BusyError` means that another process is running the run.
 
   Raises:
-    StoppedError: it was asked to stop, and the run has saved what it did.
+    StoppedError: it was asked to stop, and the run has saved its finished rounds.
   """
   errors, load, begin = [], remembered(), time.monotonic()
   todo = left(cells)
   if not todo:
     return errors
-  # Of all: a sweep that goes on has the same programs.
+  # Over all runs, so that a sweep that continues has the same programs.
   min_steps = most_steps([cell.request.config for cell in cells], load)
   for number, cell in enumerate(todo):
-    if number:  # a request in the last round of a run, which ended
+    if number:  # a request during the last round of a run, which has ended
       stop.check(rounds_done(todo[number - 1]))
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
     eta = f', {spent / 60:.0f} min left' if number else ''
@@ -114,14 +114,14 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
 
 
 def remembered() -> Callable[[Config], Dataset]:
-  """Loads data as the engine does; what the run before had is not loaded again."""
+  """Loads data as the engine does, but not again if the last run had the same."""
   kept: dict[str, Dataset] = {}
 
   def load(config):
     options = catalog.options('data', config_lib.flatten(config))
     key = repr((config.data.source, config.data.limit, options))
     if key not in kept:
-      kept.clear()  # first: two data sets may not fit
+      kept.clear()  # first, because two data sets may not fit in memory
       kept[key] = experiment.load_data(config)
     return kept[key]
 
@@ -129,12 +129,12 @@ def remembered() -> Callable[[Config], Dataset]:
 
 
 def most_steps(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> int:
-  """The most steps that a lane of any of the runs may need."""
+  """The largest number of steps that a lane of any of the runs may need."""
   execution = configs[0].execution
   devices.claim(execution.devices, deterministic=execution.deterministic)
   most = 0
   for config in map(experiment.with_its_clients, configs):
-    with contextlib.suppress(RunError):  # it is told when the run begins
+    with contextlib.suppress(RunError):  # reported when the run begins
       config, data, *_ = experiment.training_data(config, load(config))
       split, _ = experiment.deal(config, data)
       planner = scheduling.make_planner(config, split, jax.default_backend())
@@ -143,15 +143,15 @@ def most_steps(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> 
 
 
 def run_in_processes(words: Sequence[str], cells: Sequence[Cell], jobs: int) -> int:
-  """Runs what is left in so many processes, each with its share of cores or GPUs.
+  """Runs what is left in several processes, each with its share of cores or GPUs.
 
   Args:
-    words: of the command line.
-    cells: all of the sweep.
-    jobs: how many processes.
+    words: words of the command line.
+    cells: all runs of the sweep.
+    jobs: number of processes.
 
   Returns:
-    The exit code of the process that was stopped or failed, else ExitCode.DONE.
+    The exit code of a process that was stopped or failed; otherwise ExitCode.DONE.
   """
   logs = cells[0].request.workdir.parent / LOGS
   logs.mkdir(parents=True, exist_ok=True)
@@ -170,21 +170,21 @@ def run_in_processes(words: Sequence[str], cells: Sequence[Cell], jobs: int) -> 
 
 
 def _forward_signals(workers: Sequence[subprocess.Popen]) -> None:
-  """SIGTERM and SIGHUP go to the workers; Ctrl-C reaches them by itself."""
+  """Passes SIGTERM and SIGHUP on to the workers; Ctrl-C reaches them by itself."""
 
   def forward(number, frame):
     for worker in [] if number == signal.SIGINT else workers:
       worker.send_signal(number)
 
-  # The thread of `signals.listen` would end this process alone.
+  # The thread of `signals.listen` would end only this process.
   signal.set_wakeup_fd(-1)
   for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-    if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+    if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
       signal.signal(number, forward)
 
 
 def _show(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -> None:
-  """A bar of the rounds of all runs, until the workers have ended."""
+  """Shows a bar of the rounds of all runs until the workers have ended."""
   total = sum(cell.request.config.num_rounds for cell in cells)
   columns = ('rounds', progress.MofNCompleteColumn(), progress.BarColumn(20))
   columns += (progress.TimeRemainingColumn(), '{task.fields[runs]}')
@@ -197,9 +197,9 @@ def _show(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -> None:
 
 
 def take_share(share: str) -> None:
-  """Leaves this process its part, 'i/n': of the GPUs if there are any, or of the cores.
+  """Gives this process its part, 'i/n', of the GPUs, or of the cores if there is none.
 
-  It gets SIGTERM when what began it has ended. To be called before JAX computes.
+  It also gets SIGTERM when its parent has ended. Call this before JAX computes.
   """
   if sys.platform == 'linux':
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -39,16 +39,16 @@ def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
   """Writes the script of the runs that are left, and submits it.
 
   Args:
-    cells: those that are left, at least one.
+    cells: the runs that are left, at least one.
     out: the folder of the sweep.
-    options: for sbatch, such as '--time=4:00:00 --gres=gpu:1'.
+    options: options of sbatch, such as '--time=4:00:00 --gres=gpu:1'.
 
   Returns:
-    What sbatch says.
+    The output of sbatch.
 
   Raises:
-    UsageError: there is no sbatch, or a word that a line of the script cannot hold.
-    RunError: it refuses the job.
+    UsageError: there is no sbatch, or a word cannot stand in a line of the script.
+    RunError: sbatch refuses the job.
   """
   try:
     told = [shlex.quote(option) for option in shlex.split(options)]

@@ -1,9 +1,9 @@
 """Convolutions in several forms, different arithmetic with the same result.
 
 All take the ordinary kernel [kh, kw, Cin, Cout], so a checkpoint does not depend on the
-form. Images stand as [C, H, W, B]: windows are then copied, and pixels compared, in
-runs of at least B numbers. Only `direct` and `winograd` have them as [B, H, W, C], as
-XLA's own kernels for a CPU do. docs/performance.md has the measurements.
+form. Images are [C, H, W, B]: windows are then copied, and pixels compared, in runs of
+at least B numbers. Only `direct` and `winograd` take [B, H, W, C], as XLA's own kernels
+for a CPU do. docs/performance.md has the measurements.
 """
 
 from moon_jax.models.convolution.forms import FORMS, Form, along, choose

@@ -11,12 +11,12 @@ further along each time.
                             x2 x4
                             x3 x5
 
-In two dimensions both sides of an image are divided so. A column of the windows is of
-one tile and example, and holds the channels too; a row of the result is of one output
-of the tile and one feature. With one output a tile every pixel would be copied kh * kw
-times for a narrow product; a large tile copies little and multiplies mostly zeros. The
-best lies between. Outputs that are pooled together are blocks of rows of the product,
-so their maximum needs no further copy.
+In two dimensions both sides of an image are divided so. A column of the windows belongs
+to one tile and example, and holds the channels too; a row of the result belongs to one
+output of the tile and one feature. With one output in a tile, every pixel would be
+copied kh * kw times for a narrow product; a large tile copies little and multiplies
+mostly zeros. The best size lies between. Outputs that are pooled together are blocks of
+rows of the product, so their maximum needs no further copy.
 """
 
 from typing import NamedTuple
@@ -46,7 +46,7 @@ def convolve(
   """
   kh, kw, _, features = kernel.shape
   height, width = output_sides(x.shape, kernel.shape, padding, stride)
-  # Of outputs, as docs/performance.md finds fastest.
+  # Numbers of outputs in a tile that docs/performance.md finds fastest.
   tile = (2, 4 if width % 4 == 0 else 2)
   rows = _Axis.of(height, tile[0], kh, stride)
   columns = _Axis.of(width, tile[1], kw, stride)
@@ -64,11 +64,11 @@ def convolve(
 
 
 class _Axis(NamedTuple):
-  """How the tiles lie along one side of the image.
+  """The tiles along one side of the image.
 
   Attributes:
-    count: tiles.
-    outputs: of one tile.
+    count: number of tiles.
+    outputs: outputs of a tile.
     step: input pixels from one tile to the next.
     reach: steps that the window of one tile covers.
   """
@@ -95,7 +95,7 @@ def _windows(x, padding, rows, columns):
   """[C, H, W, B] -> [K, N]: the window of every tile and example, N = tiles * B."""
   channels, height, width, batch = x.shape
   (above, _), (left, _) = padding
-  # What no window reaches is cut off: the lower padding may be negative.
+  # Pixels that no window reaches are cut off: the lower padding may be negative.
   below, right = rows.pixels - height - above, columns.pixels - width - left
   pads = ((0, 0, 0), (above, below, 0), (left, right, 0), (0, 0, 0))
   x = jax.lax.pad(x, jnp.zeros((), x.dtype), pads)

@@ -1,9 +1,10 @@
 """Convolution of images [B, H, W, C] with gradients that a CPU's loop computes fast.
 
-Inside a loop XLA has fast kernels for a CPU for this order of the dimensions only: what
-JAX derives as the gradients' convolutions has others, and takes some 20 times as long.
-Here they are written as such a convolution and as matrix products. Under `vmap` one
-lane follows another: a grouped convolution would be slow again.
+Inside a loop XLA has fast kernels for a CPU only for this order of the dimensions. The
+convolutions that JAX derives for the gradients have another order, and take some 20
+times as long. Here they are written as a convolution in this order and as matrix
+products. Under `vmap` lanes are computed one after the other: a grouped convolution
+would be slow again.
 """
 
 import functools
@@ -48,7 +49,7 @@ convolve.defvjp(_forward, _backward)
 
 
 def lane_by_lane(function: Callable, *given, **options) -> Callable:
-  """The function of the other arguments; under `vmap` one lane follows another."""
+  """The function of the other arguments; `vmap` computes lanes one after the other."""
   one = functools.partial(function, *given, **options)
   return jax.custom_batching.sequential_vmap(one)
 
@@ -75,17 +76,17 @@ def _of_images(shape, kernel, stride, padding, gradient):
 # A function of its own, so that layers of one shape are traced once.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _of_kernel(shape, stride, padding, x, gradient):
-  """[B, H, W, Cin], [B, H', W', Cout] -> [kh, kw, Cin, Cout], of bfloat16 in float32.
+  """[B, H, W, Cin], [B, H', W', Cout] -> [kh, kw, Cin, Cout]; bfloat16 in float32.
 
   The pixels are copied once for each column of the kernel, a few images at a time so
-  that the copies stay in the cache. There rows of pixels are apart from each other by
-  what the stride leaves out, so that the kernel's rows are read from them in one piece.
+  that the copies stay in the cache. In a copy, rows of pixels are sorted by their
+  remainder under the stride, so that a row of the kernel reads its rows in one piece.
   """
   (kh, kw, channels, features), (batch, height, width) = shape, gradient.shape[:3]
   # Products over fewer than 256 pixels are slow.
   most = max(1, 256 // (height * width))
   images = max(n for n in range(1, most + 1) if batch % n == 0)
-  reach = (kh - 1) // stride + height  # rows of pixels, of those that a stride leaves
+  reach = (kh - 1) // stride + height  # rows of pixels with one remainder
   pads = [
     (before, size - side - before, 0)
     for (before, _), size, side in zip(
@@ -125,5 +126,5 @@ def output_sides(
 
 
 def widened(x: jax.Array) -> jax.Array:
-  """bfloat16 -> float32, or sums would lose what they add; other types stay."""
+  """bfloat16 -> float32, so that sums lose nothing; other types do not change."""
   return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x

@@ -1,4 +1,4 @@
-"""How a network computes its convolutions: every form, and the choice of one."""
+"""The forms in which a network computes its convolutions, and the choice of one."""
 
 import functools
 from collections.abc import Callable
@@ -63,7 +63,7 @@ class Form(NamedTuple):
 
 
 def along(axis: int, vector: jax.Array) -> jax.Array:
-  """[N] -> four axes, of which `axis`, 0 or -1, has N, to meet images."""
+  """[N] -> four axes; `axis`, 0 or -1, has N, so that it broadcasts over images."""
   return vector.reshape((-1, 1, 1, 1) if axis == 0 else (1, 1, 1, -1))
 
 
@@ -71,7 +71,7 @@ _banded = Form.of(banded.convolve, 0, functools.partial(banded.convolve, pool=Tr
 
 
 def _fused(x, kernel, bias, padding):
-  """One pass of a compiled function in float32; banded in any other type."""
+  """One pass of a compiled function in float32; banded for any other type."""
   float32 = all(array.dtype == jnp.float32 for array in (x, kernel, bias))
   return (fused_cpu.convolve_pool_relu if float32 else _banded.pooled)(
     x, kernel, bias, padding
@@ -91,11 +91,11 @@ def choose(name: str, *, size: int, features: int) -> Form:
   """The form of a network's convolutions.
 
   Args:
-    name: a key of FORMS; or 'auto', what docs/performance.md finds fastest inside a
-      loop on a CPU of the forms that every device has; or 'auto_on_cpu', the fastest
-      there; or 'auto_on_gpu', whose program for a GPU, compiled but not run, moves the
-      fewest bytes: small networks train in many lanes there, for which the library has
-      no backward kernels.
+    name: a key of FORMS; or 'auto': of the forms that every device has, the one that
+      docs/performance.md finds fastest inside a loop on a CPU; or 'auto_on_cpu': the
+      fastest form there; or 'auto_on_gpu': the form whose program for a GPU, compiled
+      but not run, moves the fewest bytes. Small networks train in many lanes there, for
+      which the library has no backward kernels.
     size: side of the network's larger kernels.
     features: output channels of its first convolution.
   """

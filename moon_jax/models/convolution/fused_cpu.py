@@ -1,8 +1,8 @@
 """Convolution, bias, 2x2 max-pooling and ReLU as one kernel for a CPU; its gradients.
 
 fused_cpu.cc has the arithmetic, in float32. The system's C++ compiler builds it for the
-processor at hand when a network first wants it, and XLA calls it as foreign functions
-(jax.ffi), a lane after the other.
+processor at hand when a network first needs it, and XLA calls it as foreign functions
+(jax.ffi), one lane after the other.
 """
 
 import ctypes
@@ -27,12 +27,12 @@ _SOURCE = pathlib.Path(__file__).with_suffix('.cc')
 _FUNCTIONS = ('forward', 'of_kernel_and_bias', 'of_images')
 _GROUP = 16  # examples, and numbers of whole vectors, as in the source
 _FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
-_SECONDS = 60  # that the compiler may take; it takes one
+_SECONDS = 60  # limit of the compiler's time; it takes one second
 _kept_in: pathlib.Path | None = None
 
 
 def keep_in(folder: pathlib.Path | None) -> None:
-  """What is built from now on is kept in a folder, for other starts; None: nowhere."""
+  """From now on, keeps builds in a folder for later starts; None: keeps none."""
   global _kept_in
   _kept_in = folder
 
@@ -60,14 +60,14 @@ def fault() -> str:
 
 
 def _build(compiler, new):
-  """Writes what the source is built to, by an earlier start or anew, to `new`."""
+  """Writes the built library, from an earlier start or built anew, to `new`."""
 
   def run(*words):
     command, limits = (*compiler, *_FLAGS, *words), {'check': True, 'timeout': _SECONDS}
     return subprocess.run(command, capture_output=True, **limits).stdout
 
-  # The macros tell the compiler's version and what the processor can do; a library of
-  # another jaxlib may not be registered.
+  # The macros show the compiler's version and the processor's instructions. A library
+  # of another jaxlib may not be registered.
   about = run('-dM', '-E', '-x', 'c++', os.devnull), jaxlib.__version__, _FLAGS
   key = hashlib.sha256(repr((about, _SOURCE.read_bytes())).encode()).hexdigest()[:16]
   folder = _kept_in and cache.room(_kept_in, 'kernels')
@@ -81,7 +81,7 @@ def _build(compiler, new):
 
 
 def known_fault() -> str:
-  """The `fault`, if a network has wanted the kernels; else '', and builds nothing."""
+  """The `fault` if a network has needed the kernels, else ''; builds nothing."""
   return fault() if fault.cache_info().currsize else ''
 
 
@@ -136,7 +136,7 @@ convolve_pool_relu.defvjp(_saved, _backward)
 
 
 def _call(name, padding, results, *arrays):
-  """Runs a function of the source; its results but for the last one, its scratch."""
+  """Runs a function of the source; returns its results, without its scratch."""
   if fault():
     raise RuntimeError(fault())
   call = jax.ffi.ffi_call(f'moon_jax_{name}', results, vmap_method='broadcast_all')

@@ -26,8 +26,8 @@ from moon_jax.models.convolution.direct import (
   widened,
 )
 
-# n - 1 of them; the last is infinity. All are exact in binary; the five have half the
-# rounding errors of 0, 1, -1, 2, -2.
+# n - 1 points; the last is infinity. All are exact in binary; the rounding errors of
+# the five are half of those of 0, 1, -1, 2, -2.
 _POINTS = {4: (0.0, 1.0, -1.0), 6: (0.0, 0.75, -0.75, 1.5, -1.5)}
 
 
@@ -144,11 +144,11 @@ class _Grid(NamedTuple):
   """The tiles of images.
 
   Attributes:
-    rows, columns: how many tiles an image has.
+    rows, columns: number of tiles of an image.
     height, width: outputs of an image; the last tiles may reach past them.
     tile: m.
     pads: zeros around an image, so that all tiles are full.
-    images: how many are taken at a time.
+    images: number of images that are transformed at a time.
   """
 
   rows: int
@@ -161,7 +161,7 @@ class _Grid(NamedTuple):
 
   @classmethod
   def of(cls, images: tuple[int, ...], size: int, tile: int, padding):
-    """Of images of a shape [B, H, W, Cin] and kernels of a size."""
+    """The grid for images of a shape [B, H, W, Cin] and kernels of a size."""
     batch, *sides, _ = images
     outputs = output_sides(images, (size, size), padding)
     rows, columns = (-(-side // tile) for side in outputs)
@@ -169,8 +169,8 @@ class _Grid(NamedTuple):
       (before, count * tile + size - 1 - side - before)
       for count, side, (before, _) in zip((rows, columns), sides, padding, strict=True)
     )
-    # Few images, so that what becomes of them stays in the cache, yet enough tiles for
-    # a fast matrix product.
+    # Few images, so that the transformed ones stay in the cache, yet enough tiles for a
+    # fast matrix product.
     least = min(-(-128 // (rows * columns)), batch)
     at_a_time = -(-batch // (batch // least))
     return cls(rows, columns, *outputs, tile, pads, at_a_time)
@@ -201,7 +201,7 @@ def _matrices(tile, size):
   """A' [m, n], G [n, r] and B' [n, n], in float64."""
   points = np.array(_POINTS[tile + size - 1])
 
-  def values(terms):  # of 1, t, t^2, ... at the points; at infinity of the last alone
+  def values(terms):  # of 1, t, t^2, ... at the points; at infinity only the last term
     return np.vstack([points[:, None] ** np.arange(terms), np.eye(terms)[-1:]])
 
   of_kernel, of_pixels = values(size), np.zeros((len(points) + 1,) * 2)
@@ -221,10 +221,10 @@ def _product(matrix, x):
 
 
 def _sums(matrix, x, axis, pieces=jnp.unstack):
-  """The same for a larger array: a sum of its pieces along each of the two axes.
+  """`_product` for a larger array: a sum of its pieces along each of the two axes.
 
-  The columns go first, from `axis`; their transform comes in front, so that the rows,
-  which were before them, are at `axis` then. Factors of 0 cost nothing.
+  The columns go first, from `axis`. Their transform becomes the first axis, so the
+  rows, which were before them, are then at `axis`. Factors of 0 cost nothing.
   """
   for _ in range(2):
     found = pieces(x, axis=axis)
