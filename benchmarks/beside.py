@@ -22,7 +22,7 @@ SETTINGS = {
   'resnet18': f'{_SMALL}32 --config.data.limit=32',
 }
 _MOST_TURNS = {'cnn_transformer': 3, 'resnet18': 3}  # of 20 s each
-# Of pfl-research's benchmark: all of CIFAR-10, 50 of 1,000 users a round.
+# The flags of pfl-research's benchmark: all of CIFAR-10, 50 of 1,000 users a round.
 MANY_USERS = (
   '--config.num_clients=1000 --config.participation=0.05 --config.batch_size=10 '
   '--config.local_epochs=1 --config.partition.name=iid'
@@ -128,7 +128,7 @@ def _sgemm():
 def flags(
   data_dir: str, algorithm: str, augmentation: str, model: str, setting: str
 ) -> list[str]:
-  """Of launch.py, for CIFAR-10."""
+  """The flags of launch.py for CIFAR-10."""
   return [
     '--config=configs/cifar10_moon.py',
     f'--config.data.dir={data_dir}',

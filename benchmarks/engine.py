@@ -71,7 +71,7 @@ def main() -> None:
     'samples_per_second': rate,
     'steps_per_second': steps / float(np.median(seconds)),
     'step_flops': step_flops,
-    # Of real examples: batches that are not full are filled, which is no use.
+    # Only real examples count: filler in partial batches is of no use.
     'flops_per_second': step_flops / config.batch_size * rate,
     **({'step_bytes': _step_bytes(built, state)} if options.bytes else {}),
     'device': jax.devices()[0].device_kind,
@@ -143,7 +143,7 @@ def _step(built, state):
 
 
 def _counted(cost, name):
-  """0 where XLA counts nothing: before compiling for a GPU it says None."""
+  """0 if XLA counts nothing: before compiling for a GPU it returns None."""
   return (cost or {}).get(name, 0)
 
 

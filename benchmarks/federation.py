@@ -3,9 +3,9 @@
   python -m benchmarks.federation --clients=N --algorithm=NAME [--tier=TIER]
     [--processes=P]
 
-A process for the run and one for its resumption, so that each has a peak of memory, or
-P of each, of which the first one tells.
-Every client has EXAMPLES images of 8x8; 50 are in a round. Prints one JSON line.
+The run and its resumption are processes of their own, so that each has its own peak of
+memory; or P processes each, and the first one reports. Every client has EXAMPLES images
+of 8x8; 50 clients are in a round. It prints one JSON line.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def _data(num_clients):
   images = rng.integers(0, 256, (size, 8, 8), np.uint8)
   labels = np.arange(size) % 10
   test = images[:1000], labels[:1000]
-  # The statistics of all would be those of some, and take a second.
+  # The statistics of all images would be nearly these, and take a second.
   statistics = [np.float32([0.5])] * 2
   return make_dataset('synthetic', (images, labels), test, 10, statistics)
 

@@ -109,7 +109,7 @@ def tasks(
     try:
       details[name] = report = processes.run(words, JAX_PLATFORMS='cpu')
     except subprocess.CalledProcessError as error:
-      if error.returncode == ExitCode.USAGE:  # it has told why
+      if error.returncode == ExitCode.USAGE:  # it has printed why
         raise SystemExit(ExitCode.USAGE) from None
       return [Row(name, f'failed with exit code {error.returncode}', '')]
     return list(_rows(name, report))

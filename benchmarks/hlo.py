@@ -43,7 +43,7 @@ class Instruction(NamedTuple):
 
 
 class Kernel(NamedTuple):
-  """What one instruction makes the device do."""
+  """The work of one instruction on the device."""
 
   name: str
   kind: str
@@ -207,7 +207,7 @@ def _custom_flops(kind, instruction, types):
 
 
 def _fusion_cost(body):
-  """(bytes, FLOPs): what enters once, what leaves once; of a slice only the slice."""
+  """(bytes, FLOPs): each input and output counts once; for a slice only the slice."""
   types = {i.name: i.type for i in body}
   flops = sum(_flops(instruction, types) for instruction in body)
   users = collections.defaultdict(list)

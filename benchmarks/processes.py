@@ -22,10 +22,10 @@ def run(
   """The last line that `python *words` prints, as JSON.
 
   Args:
-    words: of the command, run in the repository's root.
-    cores: how many it may use; None is all.
-    seconds: after which it is ended, with subprocess.TimeoutExpired; None is never.
-    **environment: what is changed in it.
+    words: words of the command, run in the repository's root.
+    cores: number of cores that it may use; None: all.
+    seconds: time after which it is ended, with subprocess.TimeoutExpired; None: never.
+    **environment: changes of the environment.
   """
   with _start(words, cores and range(cores), environment) as process:
     try:
@@ -68,10 +68,10 @@ def _written(path, process, seconds=float('inf')):
 class Turns:
   """Programs that are timed in turn: what disturbs the machine disturbs all of them.
 
-  Each waits for a line before each of its timed rounds, and meanwhile does nothing.
-  They are timed on the same cores, the first; until then each is on cores of its own,
-  as long as there are more, and compiles beside the others.
-  A context manager, which ends with subprocess.TimeoutExpired after some seconds.
+  Each waits for a line before each of its timed rounds, and does nothing meanwhile.
+  They are timed on the same cores, the first ones. Until then each has cores of its
+  own, as long as some are left, and compiles beside the others. It is a context
+  manager, which ends with subprocess.TimeoutExpired after some seconds.
   """
 
   def __init__(self, repeats: int, seconds: float):
@@ -112,11 +112,11 @@ class Turns:
     """Starts `python *words --turns --repeats=N`.
 
     Args:
-      name: under which it reports.
-      words: of the command.
-      python: that runs it.
-      writes: a file of it that is waited for.
-      cores: how many it may use.
+      name: name under which it reports.
+      words: words of the command.
+      python: the Python that runs it.
+      writes: a file that it writes, and that is waited for.
+      cores: number of cores that it may use.
     """
     first = sum(self._preparing.values())
     if first + cores > len(os.sched_getaffinity(0)):
@@ -160,7 +160,7 @@ class Turns:
 
 
 def _numbers(cores):
-  """Of the cores that this process may use, those at some places."""
+  """The cores at some places among those that this process may use."""
   return sorted(os.sched_getaffinity(0))[cores.start : cores.stop]
 
 

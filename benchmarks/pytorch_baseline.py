@@ -241,7 +241,7 @@ class Trainer:
     self.train(0, [sizes[size] for size in sorted(sizes, reverse=True)])
 
   def step_seconds(self, seconds=0.7):
-    """Of a step on the largest batch, the median of some seconds."""
+    """Median time of a step on the largest batch, measured for some seconds."""
     largest = max(itertools.chain(*self.workload.batches), key=len)
     found = []
     while sum(found) < seconds:

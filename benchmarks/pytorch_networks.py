@@ -23,7 +23,7 @@ def _pooled(x):
 
 
 def _pixels(side):
-  """Of a square image after two 5x5 convolutions, each pooled."""
+  """The pixels of a square image after two 5x5 convolutions, each pooled."""
   return (((side - 4) // 2 - 4) // 2) ** 2
 
 

@@ -10,8 +10,8 @@ went in the last round (Xu et al. 2021, arXiv:2106.10874):
   G   <- mean over the cohort of G_i
 
 G starts at 0. The server sends it beside the model, and a client sends its G_i back.
-Clients count alike in G, and by examples in the model. Local training has to be plain
-SGD: with momentum of its own eta s_i is not how far the steps lead.
+Clients have equal weights in G, and weights by examples in the model. The local
+optimizer must be plain SGD: with momentum, the length of the steps is not eta s_i.
 
 That command ends at a test accuracy of some 0.93 on the digits (seed 0).
 """
@@ -35,7 +35,8 @@ def fedcm(*, alpha: float) -> moon_jax.Algorithm:
     return jax.tree.map(jnp.zeros_like, variables['params'])
 
   def scalars(hyperparameters, direction):
-    # Of the round before: this one's is known at its end. 0 in the first.
+    # The direction of the round before, because this round's is known only at its end;
+    # 0 in the first round.
     norm = jnp.sqrt(tree.squared_norm(direction))
     return hyperparameters | {'direction_norm': norm}
 
@@ -68,7 +69,7 @@ def fedcm(*, alpha: float) -> moon_jax.Algorithm:
 
 
 def _plain_sgd(valid):
-  """G_i is about plain SGD: complaints about another optimizer."""
+  """Complaints about an optimizer other than plain SGD, which G_i needs."""
   if valid['optimizer.name'] != 'sgd' or valid['optimizer.momentum'] > 0:
     yield 'fedcm needs --config.optimizer.name=sgd with --config.optimizer.momentum=0.'
 

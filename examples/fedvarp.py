@@ -2,7 +2,7 @@
 
   python launch.py --config=examples/fedvarp.py --config.fedvarp.rate=0.8
 
-A cohort speaks for itself alone; FedVARP lets the absent speak by what they said last
+A cohort represents only itself. FedVARP represents absent clients by their last moves
 (Jhunjhunwala et al. 2022, arXiv:2207.14130). Client i of the cohort S, of N clients,
 moves by D_i = y_i - w from the received model w, and its last such move was m_i:
 
@@ -29,7 +29,7 @@ def fedvarp(*, rate: float) -> moon_jax.Algorithm:
   """Variance reduction of partial participation; see the head of this file.
 
   Args:
-    rate: of the server's step, above 0, no unit.
+    rate: rate of the server's step, above 0, no unit.
   """
 
   def zeros(variables):
@@ -63,7 +63,7 @@ moon_jax.register_algorithm(
   'fedvarp',
   fedvarp,
   title='FedVARP',
-  knobs={'rate': moon_jax.knob(float, 1.0, "of the server's step", moon_jax.above(0))},
+  knobs={'rate': moon_jax.knob(float, 1.0, "rate of the server's step", moon_jax.above(0))},
 )
 
 

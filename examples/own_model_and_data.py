@@ -2,9 +2,9 @@
 
   python launch.py --config=examples/own_model_and_data.py --config.rings.noise=1
 
-The images are rings, the label is the radius; who owns how many falls by a power law; a
-small flax network with flax's own initialisers learns them, from images in any quarter
-turn. None of it is in the package, all of it has flags.
+The images are rings, and the label is the radius. The clients' numbers of examples fall
+by a power law. A small flax network with flax's own initialisers learns the rings from
+images in any quarter turn. None of it is in the package, and all of it has flags.
 
 That command ends at a test accuracy of some 0.82 (seed 0).
 """
@@ -28,7 +28,7 @@ class RingNet(nn.Module):
 
   Attributes:
     num_classes: Y.
-    channels: of the second convolution; the first has half as many.
+    channels: channels of the second convolution; the first has half as many.
   """
 
   num_classes: int

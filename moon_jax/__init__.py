@@ -13,7 +13,7 @@ A module that needs JAX is imported when one of its names is first used.
 import importlib
 from typing import Any
 
-__version__ = '0.2.0'
+__version__ = '0.3.0'
 
 # Module -> its public names.
 _BOUNDS = ('Bound', 'above', 'at_least', 'between', 'one_of')

@@ -1,6 +1,6 @@
 """A disk that forgets, at a loss of power, what was not flushed to it.
 
-Of a folder it records what each `os.fsync` has made last: of a file its bytes, of a
+In a folder it records what each `os.fsync` has made durable: of a file its bytes, of a
 folder its names. What libraries write below Python is seen only where Python flushes
 it, so that what is lost is rather more than a real disk would lose.
 """

@@ -128,7 +128,7 @@ def commands(whole, folder):
 
 
 def searched(examples):
-  """Of hypothesis: as many examples, the same in every run, however long each takes."""
+  """Settings of hypothesis: the same examples in every run, however long each takes."""
   return settings(
     max_examples=examples,
     deadline=None,

@@ -16,7 +16,7 @@ from benchmarks import beside, processes
 # What the peers' models do not do by default.
 _PLAIN = ('--config.optimizer.momentum=0', '--config.optimizer.weight_decay=0')
 _NETWORK = 'moon_cnn'
-# Of each peer: the name of a row -> what its script is given.
+# For each peer: the name of a row -> the arguments of its script.
 _FORMS = {
   'pfl': {'pfl': [], 'pfl, compiled': ['--compile']},
   'fedjax': {'fedjax': []},

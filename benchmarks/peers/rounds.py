@@ -1,4 +1,4 @@
-"""What the peers' scripts have in common. Of packages it imports only NumPy."""
+"""The peers' scripts share this module; it imports no package but NumPy."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def parser() -> argparse.ArgumentParser:
-  """Of the flags that every script takes."""
+  """A parser of the flags that every script takes."""
   parser = argparse.ArgumentParser()
   parser.add_argument('--workload', required=True)
   parser.add_argument('--repeats', type=int, default=5)
@@ -22,7 +22,7 @@ class Rounds:
   """Times each round but the first; with turns it waits for its own before it.
 
   Args:
-    arrays: of FILE.npz.
+    arrays: arrays of FILE.npz.
     turns: whether a line on standard input begins each timed round.
   """
 
@@ -34,8 +34,8 @@ class Rounds:
     """To be called after each round.
 
     Args:
-      read: gives path of a leaf -> array of the averaged model, as moon_jax has it;
-        asked after the first round, which is that of FILE.npz.
+      read: returns path of a leaf -> array of the averaged model, as moon_jax has it;
+        called after the first round, which is that of FILE.npz.
     """
     if self._begin is not None:
       self._seconds.append(time.perf_counter() - self._begin)

@@ -65,7 +65,7 @@ _DCO_MOON_KNOBS = {
   'tau': _TAU,
   # With mu = 1 about half of the clients stray by 0.1: docs/algorithms.md.
   'theta': number(0.1, 'relative deviation that counts as straying', above(0)),
-  'normalise': switch(False, 'whether both weights are divided by mu, above 0 then'),
+  'normalise': switch(False, 'whether both weights are divided by mu (above 0)'),
   'initial': word('plain', 'mu_0, the weight of the first round: 0, or mu', _FIRST),
 }
 _PROX_KNOBS = {'mu': number(0.01, 'weight of the proximal term', at_least(0))}

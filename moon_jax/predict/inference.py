@@ -127,7 +127,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   """Loads what a run learned, from its newest checkpoint; needs no training data.
 
   Args:
-    workdir: the run directory, also of a run that still goes on; or a file that
+    workdir: the run directory, also of a run in progress; or a file that
       `Trained.save` or `moon_jax.export` has written.
     client: number of the client whose model is loaded, from 0, where each client has
       its own (SOLO, no server, `batch_norm=local`); None: the global model, or that of

@@ -44,8 +44,8 @@ def curves(setting: Setting) -> Section:
   return Section(
     title=titled('Over rounds', setting.title),
     text='Lines are means over the finished runs of a series, in the rounds '
-    'that all of them have; bands are one sample standard deviation. Who owns which '
-    'class is told of one run.',
+    'that all of them have; bands are one sample standard deviation. The classes that '
+    'each client owns are those of one run.',
     charts=charts.of_setting(setting) + partition(setting),
   )
 
@@ -118,8 +118,8 @@ def clients(models: Sequence[Model]) -> Section:
       rows.append(told | means)
   return Section(
     title='Clients',
-    text='Clients of the runs whose model was looked at (--features); of more than '
-    f'{plots.MOST_CLIENTS} so many, at equal distances, are drawn.',
+    text='Clients of the runs whose model was examined (--features). At most '
+    f'{plots.MOST_CLIENTS} clients are drawn, at equal distances.',
     tables=[tables.of_series(tables.CLIENT_ACCURACY, rows)] if rows else [],
     charts=drawn,
   )

@@ -144,8 +144,8 @@ TARGET = _by_series(
 CHOSEN = _by_series(
   'chosen',
   'Chosen values',
-  'Of each line of a sweep the value whose mean accuracy, on the split under "chosen '
-  'by", is highest after these rounds; and its mean accuracy on the test set.',
+  'For each line of a sweep, the value whose mean accuracy on the split under "chosen '
+  'by" is highest after these rounds, and its mean accuracy on the test set.',
   Column('knob', 'knob'),
   Column('value', 'chosen value'),
   Column('by', 'chosen by'),

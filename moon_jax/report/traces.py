@@ -78,7 +78,7 @@ def curve(columns: Iterable[pd.Series]) -> pd.DataFrame:
 
 
 def estimates(table: pd.DataFrame) -> pd.DataFrame:
-  """Of each row the mean, the sample standard deviation (n - 1), and how many it is of.
+  """For each row the mean, the sample standard deviation (n - 1), and the count.
 
   What is absent is not counted; the deviation of a single value is NaN.
   """

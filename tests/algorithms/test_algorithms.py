@@ -33,7 +33,7 @@ def task(algorithm, memory, received=None, *, server_memory=(), local=()):
 
 
 def contrastive_loss(algorithm, num_trained, references):
-  """Of z = X and features = Y, after so many rounds of the client."""
+  """The loss for z = X and features = Y, after the client's `num_trained` rounds."""
   memory = algorithm.init_client(model(0.0))
   for value in range(num_trained):
     trained = model(1.0 + value)

@@ -148,7 +148,7 @@ def test_the_l2_term_by_hand(squared, value, slope):
 
 
 def lc_losses(logits, counts, **options):
-  """Of an example of each class, and the slopes of the first one."""
+  """The losses of an example of each class, and the slopes of the first one."""
   options = {'tau': 1.0} | options
   lc = world.algorithm_of('fedlc', **options)
   counts = jnp.float32(counts)

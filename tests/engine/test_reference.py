@@ -69,7 +69,7 @@ def uniform(round_index, client, step):
 
 
 def distance(a, b):
-  """Of the global models after the last round."""
+  """The difference of the global models after the last round."""
   return largest_difference(a[-1].params, b[-1].params)
 
 

@@ -45,7 +45,7 @@ def drawn(planner, num_rounds):
 
 
 def gradient(model, x, labels):
-  """Of the mean cross entropy, by hand: a list like the model."""
+  """The gradient of the mean cross entropy, by hand: a list like the model."""
   inputs = []
   for index, (kernel, bias) in enumerate(model):
     inputs.append(x)
