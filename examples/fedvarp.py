@@ -63,7 +63,7 @@ moon_jax.register_algorithm(
   'fedvarp',
   fedvarp,
   title='FedVARP',
-  knobs={'rate': moon_jax.knob(float, 1.0, "rate of the server's step", moon_jax.above(0))},
+  knobs={'rate': moon_jax.knob(float, 1.0, 'rate of the server', moon_jax.above(0))},
 )
 
 

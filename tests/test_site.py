@@ -9,7 +9,7 @@ import shlex
 
 import pytest
 
-from docs import reference
+from docs import images, reference
 from moon_jax import catalog
 from moon_jax.catalog.registry import part
 from moon_jax.config import cli
@@ -138,6 +138,17 @@ def test_links_outside_the_site_lead_somewhere(name):
     )
     slugs = [re.sub(r'[^\w -]', '', one.lower()).replace(' ', '-') for one in headings]
     assert not anchor or anchor in slugs, f'{path}#{anchor}'
+
+
+def test_every_picture_is_on_a_page_and_has_its_command():
+  made = {name for *_, copied in images.COPIED.values() for name in copied.values()}
+  found = {path.name for path in images.IMAGES.iterdir()}
+  drawn = {name for name in found if name.endswith('.svg')}
+  assert found == {images.BROWSED, *made, *drawn}
+  text = '\n'.join(page.read_text() for page in PAGES)
+  assert all(f'images/{name})' in text for name in found)
+  for page, program, _ in images.COPIED.values():
+    assert images.command(page, program)
 
 
 def test_every_column_is_explained():

@@ -218,7 +218,7 @@ def require_writable(workdir: pathlib.Path, flag: str = 'workdir') -> None:
 
 
 def failure(path: pathlib.Path, reason: str) -> RunError:
-  """The error that a path could not be written, with a reason as `os.strerror` has it."""
+  """The error that a path could not be written, with the reason of `os.strerror`."""
   return RunError(
     f'{path} cannot be written: {reason}. What was saved before is kept, and the same '
     'command goes on from there.'
