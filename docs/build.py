@@ -92,7 +92,7 @@ def _shown(found: Estimate | None) -> str:
 
 
 def _costs(given: Sequence[Row]) -> list[str]:
-  """Of the rows that have runs."""
+  """The commands and costs of the rows that have runs."""
   head = '| command | seconds a round, median | hours in all | machine | commit |'
   lines = [head, f'|{" --- |" * 5}']
   for run in (run for row in given for run in row.runs):
@@ -116,7 +116,7 @@ def _compare(given: Sequence[Row]) -> list[str]:
 
 
 def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
-  """Of the runs with the same seed, length and deviations from their variants."""
+  """The paired difference of runs with equal seed, length and changed knobs."""
   names = f'`{ours[0].name}` - `{theirs[0].name}`'
   pair = [rows[0].reported() for rows in (ours, theirs)]
   told = f'; reported {round(pair[0][0] - pair[1][0], 2):+g}' if all(pair) else ''
@@ -142,7 +142,7 @@ def _by_sample(given: Sequence[Row]) -> pd.Series:
 
 
 def _tsne(given: Sequence[Row]) -> list[str]:
-  """Those that were kept with the runs."""
+  """The t-SNE pictures that were kept with the runs."""
   shown = [
     f'![t-SNE of {row.variant.setting}, seed {run.seed}]'
     f'(results/{run.name}/{records.TSNE})'
@@ -154,7 +154,7 @@ def _tsne(given: Sequence[Row]) -> list[str]:
 
 
 class _Pictures:
-  """Pictures of several runs: drawn anew, or those there are, if they are theirs."""
+  """Pictures of several runs: drawn anew, or checked to be pictures of these runs."""
 
   def __init__(self, results: pathlib.Path, anew: bool):
     self.results, self.anew = results, anew
@@ -183,7 +183,8 @@ class _Pictures:
   def attacks(self, name: str, given: Sequence[Row]) -> list[str]:
     """Their mean of five tests over the fraction of attackers: a panel an attack.
 
-    The last words of a variant's setting are its rule. Who has no attack is 0 of each.
+    The last words of a variant's setting are its rule. A variant without an attack is
+    the point 0 of each panel.
     """
     found = []
     for row in given:
@@ -264,7 +265,7 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
 
 
 def _maker(line: str, pictures: _Pictures) -> tuple[Callable, str]:
-  """What makes lines of rows, and 'FILE: VARIANT ...', of which rows."""
+  """The function that makes lines of rows, and the rows as 'FILE: VARIANT ...'."""
   before, _, names = line.partition(':')
   word, *own = before.split()
   drawn = {name: getattr(pictures, name) for name in ('figure', 'sweep', 'attacks')}

@@ -24,7 +24,7 @@ _COLUMNS = {
   'beta 5': ('curve: beta_5_{}', 5.0),
   'shards of 2': ('curve: shards_2_{}', None),
 }
-# What the one test is of; the pooled deviation has to have so many degrees of freedom.
+# The seeds of the one test, and the degrees of freedom that the pooled deviation needs.
 _SEEDS, _FREEDOM = (0, 1, 2), 12
 _HEAD = (
   *('column', 'seeds', 'FedAvg', '{}', 'difference', 'mean', '95 % of its own'),
@@ -82,18 +82,18 @@ def pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 
 def half_width(std: float, count: int, freedom: int) -> float:
-  """Of Student's 95 % interval of a mean of so many."""
+  """Half the width of Student's 95 % interval of a mean of `count` numbers."""
   return float(stats.t.ppf(0.975, freedom)) * std / math.sqrt(count)
 
 
 class Slope(NamedTuple):
-  """Of a line by least squares; points for ten times the beta.
+  """A line by least squares; slopes are in points for ten times the beta.
 
   Attributes:
-    slope: of the line.
-    half_width: of its 95 % interval.
-    p_value: of no slope, two-sided.
-    count: of the pairs.
+    slope: slope of the line.
+    half_width: half the width of its 95 % interval.
+    p_value: two-sided p-value of slope 0.
+    count: number of pairs.
   """
 
   slope: float
@@ -103,7 +103,7 @@ class Slope(NamedTuple):
 
 
 def slope(betas: Sequence[float], differences: Sequence[float]) -> Slope:
-  """Of the difference on log10 beta, of three pairs or more."""
+  """The slope of the difference over log10 beta, from three pairs or more."""
   found = stats.linregress([math.log10(beta) for beta in betas], differences)
   width = float(stats.t.ppf(0.975, len(betas) - 2)) * found.stderr
   return Slope(float(found.slope), float(width), float(found.pvalue), len(betas))
@@ -184,7 +184,7 @@ def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[s
 
 
 def _slopes(pairs: Mapping[str, Sequence[Pair]], last: int) -> Iterator[str]:
-  """Of the seeds that the test is of, and of all if there are more."""
+  """The slope over the seeds of the test, and over all seeds if there are more."""
   every = [
     (beta, pair)
     for column, (_, beta) in _COLUMNS.items()
@@ -243,7 +243,7 @@ MADE = {'curve': (curve, 2), 'partitions': (partitions, 1)}
 
 
 def section(line: str, kept: Mapping[str, Kept]) -> tuple[list[str], set] | None:
-  """What stands for a line of the template, and of which runs; None if not from here.
+  """The text for a line of the template, and its runs; None if it is not made here.
 
   Raises:
     UsageError: it has another form.

@@ -93,7 +93,7 @@ def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
   keep(docs, tmp_path, 'curve.py:beta_5_moon', 1, 69)
   lines = made(docs, f'@curve moon {ROUNDS}')
   assert lines[0].startswith('| column | seeds | FedAvg | MOON, mu 5 | difference |')
-  # Of seeds 0, 1, 2: as by hand above.
+  # For seeds 0, 1, 2 as by hand above.
   assert cells(lines, 'beta 0.5') == [
     *('0, 1, 2', '60.0, 50.0, 70.0', '60.2, 52.1, 71.2', '+0.2, +2.1, +1.2', '+1.17'),
     *('+- 2.36', '+- 2.36', 'undecided', '100, 100, 100', '100, 100, 100'),
@@ -136,7 +136,7 @@ def test_deviations_over_partitions_and_within_one(docs, tmp_path):
     keep(docs, tmp_path, 'moon_cvpr21.py:fedavg', seed, 60 + 2 * seed)
     keep(docs, tmp_path, 'moon_cvpr21.py:moon', seed, 61 + 2 * seed)
   lines = made(docs, '@partitions 100')
-  # Of 60 and 62: sqrt(2).
+  # The deviation of 60 and 62 is sqrt(2).
   assert cells(lines, 'each seed its own partition') == [
     *('0, 1', '61.00 +- 1.41', '62.00 +- 1.41', '1.00 +- 0.00')
   ]

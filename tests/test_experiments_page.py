@@ -162,7 +162,7 @@ def test_differences_are_paired_by_seed(docs, tmp_path):
   assert '+1.0 points (1 seed, one pair, so it ranks nothing); reported +2.8.' in one
   # What was trained otherwise is no pair.
   add(docs, finished(tmp_path, 'm9', 0.9, '--config.batch_size=32', choice=MOON))
-  # Of seeds 0 and 1: 1 and 2, whose sample deviation is 0.7.
+  # Seeds 0 and 1 have 1 and 2, whose sample deviation is 0.7.
   assert '+1.5 points (2 seeds, +- 0.7' in add(docs, *a[1:], *b[1:])
 
 

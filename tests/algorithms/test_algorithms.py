@@ -122,7 +122,7 @@ def frozen_training(**options):
 
 
 def represented(key, **options):
-  """Of the real examples, under both models."""
+  """The representations of the real examples, under both models."""
   training, memory = frozen_training(**options)
   images, _, mask = FROZEN_BATCH
   found = training.represent(BEFORE, memory, images, mask, key)

@@ -18,7 +18,7 @@ NOBODY = -1
 
 
 def known(values, attackers=(), received=1.0, draws=None):
-  """Of models of one number each."""
+  """What attackers know, for models with one number each."""
   attacking = np.isin(np.arange(len(values)), attackers)
   draws = np.where(attacking, 7, NOBODY) if draws is None else draws
   trained = {'w': jnp.float32(values)[:, None]}

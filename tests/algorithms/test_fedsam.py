@@ -113,7 +113,7 @@ def test_a_linear_loss_does_not_see_the_move():
 def test_the_second_gradient_is_at_the_moved_weights_in_bfloat16_too():
   narrow = NETWORK._replace(narrow=in_bfloat16)
   found = weights('fedsam', rho=0.5, network=narrow)
-  # Of the 8 bits of 3.3 and 1.4 is left 3.296875 and 1.3984375; 3 and 1 are exact.
+  # 8 bits of 3.3 and 1.4 are 3.296875 and 1.3984375; 3 and 1 are exact.
   np.testing.assert_allclose(found, (3 - 0.3296875, 1 - 0.559375), rtol=4e-3)
   assert abs(found[0] - 2.7) > 0.02
 

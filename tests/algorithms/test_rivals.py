@@ -53,7 +53,7 @@ def test_fedntd_by_hand(tau, total, slope):
   found, parts = loss_of(ntd, outputs(logits=STUDENT), {'global': TEACHER})
   np.testing.assert_allclose(found, total, rtol=1e-6)
   np.testing.assert_allclose(parts['supervised_loss'], 0.4076059644, rtol=1e-6)
-  # Of twice the weight the same part.
+  # The same part of twice the weight.
   twice = world.algorithm_of('fedntd', beta=2.0, tau=tau)
   more, same = loss_of(twice, outputs(logits=STUDENT), {'global': TEACHER})
   np.testing.assert_allclose(more - found, parts['distillation_loss'], rtol=1e-6)
@@ -269,7 +269,7 @@ def dynamic_rounds(cohorts, sizes=(1, 1), **options):
       {},
       [(0, 0, 0), (9 / 2, -3 / 2, 3), (21 / 8, 3 / 16, 9 / 4, 27 / 8)],
     ),
-    # Of sizes 3 and 1 alpha_i is 2/3 and 2; the limit is 2, weighted by examples.
+    # With sizes 3 and 1 alpha_i is 2/3 and 2; the limit is 2, weighted by examples.
     (
       [(0, 1)] * 2,
       {'sizes': (3, 1), 'by_size': True},
@@ -371,7 +371,7 @@ def test_fednova_of_clients_with_equal_steps_is_fedavg_and_fedprox():
       for name, options in pair
     )
     assert world.largest_difference(*ends) < 1e-6
-  # Of unequal steps they differ.
+  # With unequal steps they differ.
   pair = (
     world.run(name, 2, **options)[-1][0].server.variables
     for name, options in (('fednova', {'mu': 0.0}), ('fedavg', {}))

@@ -28,7 +28,7 @@ LEFT_OUT = ((), (0,), (3,), (1, 6), (0, 2, 4, 5))
 
 
 def uploads(models, left_out=()):
-  """Of a list of models; what a client that is left out sent is NaN."""
+  """Uploads of a list of models; a client that is left out has sent NaN."""
   counted = ~np.isin(np.arange(len(models)), left_out)
   stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *models)
   for leaf in jax.tree.leaves(stacked):
@@ -92,7 +92,7 @@ def test_equals_numpy(name, left_out):
   ('trim', 'cut'), [(0.0, 0), (0.1, 1), (0.29, 2), (0.3, 3), (0.4999, 4)]
 )
 def test_how_many_are_trimmed(trim, cut):
-  # Of 0..9 the mean is 4.5 without any at the ends: only squares tell how many went.
+  # The mean of 0..9 is 4.5 with any ends cut off: only squares show how many were cut.
   values = [{'params': np.float32(x * x)} for x in range(10)]
   kept = [x * x for x in range(cut, 10 - cut)]
   found = after('trimmed_mean', uploads(values), trim=trim)

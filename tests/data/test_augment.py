@@ -90,7 +90,7 @@ def test_each_sample_has_its_own_draw_and_only_key_and_place_decide():
   copies = np.full(B, 3, np.int32)
   crop = functools.partial(augmented, 'crop_flip', 'reflect', RANDOM)
   found, again, other = (crop(copies, seed) for seed in (0, 0, 1))
-  # Of 162 kinds, 256 draws leave out (161 / 162)**256 = 0.2.
+  # 256 draws leave out (161 / 162)**256 = 0.2 of the 162 kinds.
   assert len({image.tobytes() for image in found}) > 110
   np.testing.assert_array_equal(found, again)
   assert (found != other).any(axis=(1, 2, 3)).mean() > 0.9

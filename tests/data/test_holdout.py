@@ -85,7 +85,7 @@ def run(**changes):
 
 
 def accuracy_and_loss(built, variables):
-  """Of one model on the validation split, as numpy says it."""
+  """The numbers of one model on the validation split, by NumPy."""
   images = built.validation.normalised(np.arange(len(built.validation.labels)))
   logits = np.asarray(built.network.apply(variables, images).logits, np.float64)
   labels = np.asarray(built.validation.labels)

@@ -145,7 +145,7 @@ def test_too_few_examples_is_refused(name):
     assert make(name, min_size=100).sizes.tolist() == [100] * 6
 
 
-# Of one class each, of 10 and 90 examples, some client owns 10 whatever is drawn.
+# With one class each, of 10 and 90 examples, some client owns 10 whatever is drawn.
 ONE_OF_50 = {'num_clients': 2, 'classes_per_client': 1, 'min_size': 50}
 
 
@@ -422,7 +422,7 @@ def test_hopeless_draws_are_refused_after_the_first():
 
 
 def test_a_draw_with_a_few_clients_below_is_followed_by_others():
-  # Of 400 clients with 25 examples each on average some 20 have fewer than 12.
+  # Some 20 of 400 clients with 25 examples each on average have fewer than 12.
   labels = np.random.default_rng(0).integers(0, 10, 10_000)
   with pytest.raises(UsageError, match='in the last of 1000 draws'):
     make('dirichlet', labels, num_clients=400, min_size=12)

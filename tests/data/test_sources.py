@@ -361,7 +361,7 @@ def test_tfds_by_name(tmp_path, monkeypatch, name, shape, num_classes):
   for split in ('train', 'test'):
     images, labels = (getattr(dataset, f'{split}_{x}') for x in ('images', 'labels'))
     assert images.shape == (sizes[split], *shape)
-    # Of two labels it is the fine one.
+    # The label is the fine one of two.
     assert labels.tolist() == [example['label'] for example in written[split]]
     for image, example in zip(images, written[split], strict=True):
       upright = example['image']

@@ -104,7 +104,7 @@ def test_a_spoilt_entry_is_compiled_anew_and_replaced(
   told = capsys.readouterr().err
   assert told.count('\n') == (said != '')
   assert said in told
-  # Of other programs more can be kept.
+  # More of other programs can be kept.
   assert [start(tmp_path, 5) for _ in range(2)] == [0, 1]
   assert capsys.readouterr().err == ''
 

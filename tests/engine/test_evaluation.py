@@ -34,7 +34,7 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
   logits = [world.network().apply(model, images).logits for model in models]
   answers = np.argmax(logits, axis=-1)
   owners = np.random.default_rng(0).integers(0, 6, len(labels)).astype(np.int32)
-  # Of those who own an example, and of one who owns none.
+  # Users that own an example, and one that owns none.
   right = [answer == labels for answer in answers]
   wanted = [np.bincount(owners, one, minlength=7).tolist() for one in right]
   assert len({*wanted[0]}) > 2

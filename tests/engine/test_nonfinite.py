@@ -82,7 +82,7 @@ LOSS = {'train_loss': float('nan'), 'drift': float('inf')}
 
 
 def metrics(*finite, server=True):
-  """Of three clients; only what decides is filled in."""
+  """Metrics of three clients; only the deciding fields are filled in."""
   nothing = dict.fromkeys(('sums', 'num_seen', 'drift', 'reports', 'computed'))
   return metrics_lib.ClientMetrics(
     **nothing, finite=np.array(finite), server_finite=np.array(server)

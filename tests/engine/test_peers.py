@@ -23,7 +23,7 @@ def test_the_complete_graph_with_all_present_is_the_server_that_counts_alike(nam
   for (state, metrics), (wanted, theirs) in zip(peers, served, strict=True):
     mean = jax.tree.map(lambda leaf: leaf.mean(0), state.clients.model)
     assert world.largest_difference(mean, wanted.server.variables) < TOLERANCE
-    # Of the losses too: in round 1 MOON's anchor would not show in the weights.
+    # The losses are compared too: in round 1 the weights would not show MOON's anchor.
     assert world.largest_difference(metrics.sums, theirs.sums) < 1e-3
   alone = world.run(name, 3, plans=world.planner(cohort_size=4))[-1][0]
   mean = jax.tree.map(lambda leaf: leaf.mean(0), alone.clients.model)

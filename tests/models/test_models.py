@@ -295,7 +295,7 @@ def assert_same_values_and_gradients(mine, theirs, x, w):
 
 
 def images_and_kernel(image, kernel):
-  """Of (height, width, channels) and (height, width): [C, H, W, 4], [H, W, C, 6]."""
+  """[C, H, W, 4] for (height, width, channels), [h, w, C, 6] for (height, width)."""
   return normal(image[-1], *image[:-1], 4), normal(*kernel, image[-1], 6, seed=1)
 
 

@@ -130,7 +130,7 @@ def test_what_was_computed_is_kept_until_the_run_goes_on(folder, monkeypatch):
   again = features.features_of(run, print)
   for a, b in zip(first, again, strict=True):
     np.testing.assert_array_equal(a, b)
-  # Of another checkpoint than the newest, or damaged: neither is taken.
+  # Features of an older checkpoint, or damaged ones, are not taken.
   with monkeypatch.context() as patch:
     patch.setattr(features, '_computed', lambda run: first)
     np.savez(kept, **first._replace(round=np.asarray(1))._asdict())

@@ -428,7 +428,7 @@ def test_the_best_round_and_value_are_chosen_by_validation_where_there_is_one(tm
   }
   report = Collected(validated(tmp_path, given))
   found = [(r['best_accuracy_mean'], r['best_by']) for r in report.rows('accuracy')]
-  # Of the rounds in which validation has 0.5 and 0.6: not 0.9, and not 0.8.
+  # Those of the rounds in which validation has 0.5 and 0.6: not 0.9, and not 0.8.
   assert found == [('0.6', 'validation'), ('0.5', 'validation')]
   (chosen,) = report.rows('chosen')
   # 0.5 against 0.4 on validation in round 3, where the test set would choose mu = 5.

@@ -70,7 +70,7 @@ def test_each_method_is_called_in_its_turn(whole):
 
 def test_the_state_is_that_of_the_round(whole):
   result, watcher = whole
-  # Of the last round it is there, since the run saves it.
+  # The last round has its state, because the run saves it.
   assert watcher.states.keys() == {2, 3}
   for number, state in watcher.states.items():
     assert int(state.round) == number

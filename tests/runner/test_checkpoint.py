@@ -239,7 +239,7 @@ def test_after_a_save_others_are_heard(tmp_path, caplog):
 
 
 def test_a_save_compiles_nothing(tmp_path, caplog):
-  # Of a shape that no other test compiles for.
+  # A shape that no other test compiles for.
   shared = devices.replicate({'a': jnp.zeros((34, 46))}, devices.mesh(2))
   with jax.log_compiles():
     saved_state.save(tmp_path, State(shared, (), np.int32(0)))

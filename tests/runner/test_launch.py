@@ -231,7 +231,7 @@ def test_other_cadence_and_execution_at_a_place_of_any_name(tmp_path, monkeypatc
 
 
 def test_diverging_run(tmp_path):
-  # Of a single round, so that the one that diverges is traced.
+  # A single round, so that the round that diverges is traced.
   words = ('optimizer.learning_rate=1e20', 'num_rounds=1', 'execution.profile=true')
   words = [f'--config.{word}' for word in words]
   done = launched(tmp_path, *RUN, *words, '--workdir=run')

@@ -42,7 +42,7 @@ def run(tmp_path_factory):
 def test_the_data_say_how_many_clients_there_are(run):
   found, knobs = run
   saved = json.loads((found.workdir / 'config.json').read_text())
-  # Of four users one owns 3 examples.
+  # One of four users owns 3 examples.
   assert saved['config']['num_clients'] == 3
   assert [line['clients'] for line in found.metrics] == [[0, 1, 2]] * 2
   partition = np.load(found.workdir / 'partition.npz')
