@@ -97,8 +97,7 @@ def step(
   this step's batch at the proposal and at the old temperature. The first step of a
   local training only records its gradient norm and loss. These are recorded whether or
   not the proposal is accepted. The proposal of a diverging step is never accepted, so
-  the temperature
-  stays finite.
+  the temperature stays finite.
 
   Args:
     state: state of one client.

@@ -2,8 +2,8 @@
 
 The stem is one 3x3 convolution without pooling; a bottleneck's stride is in its 3x3
 convolution, as in torchvision. Initial weights are also torchvision's: convolutions are
-normal with
-variance 2 / fan_out, scales 1, biases 0, and dense layers have PyTorch's default.
+normal with variance 2 / fan_out, scales 1, biases 0, and dense layers have PyTorch's
+default.
 
 MOON's head keeps the features' width F: dense F -> F, ReLU, dense F -> 256, and the
 classifier on these 256. With it ResNet-50 has the 28.25 M parameters that the paper's

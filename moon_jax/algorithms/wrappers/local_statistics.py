@@ -31,8 +31,8 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
 
   Args:
     inner: the algorithm. Its `evaluated` is called once for each client, with the
-      client's statistics in the global model.
-      `decentralized` stands inside, not around.
+      client's statistics in the global model. `decentralized` stands inside, not
+      around.
   """
 
   def view(received, memory):
