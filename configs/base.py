@@ -190,8 +190,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 above 0
   --config.dco_moon.theta=0.1                   relative deviation that counts as
                                                 straying; above 0
-  --config.dco_moon.normalise=False             whether both weights are divided by mu,
-                                                above 0 then
+  --config.dco_moon.normalise=False             whether both weights are divided by mu
+                                                (above 0)
   --config.dco_moon.initial=plain               mu_0, the weight of the first round: 0,
                                                 or mu; one of plain, mu
   --config.moon_l2.mu=0.1                       weight of the distance of

@@ -93,8 +93,7 @@ def build(
     min_steps: see `planning.Planner`.
 
   Raises:
-    UsageError: the data are missing, cannot be dealt as asked, or do not fit the
-      network.
+    UsageError: the data are missing, cannot be dealt as asked, or do not fit.
   """
   config, backend = with_its_clients(config), backend or jax.default_backend()
   loaded = (load or load_data)(config)
