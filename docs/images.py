@@ -28,6 +28,7 @@ DOCS = pathlib.Path(__file__).parent
 ROOT, IMAGES = DOCS.parent, DOCS / 'images'
 _REPORT = 'runs/tutorial/report'
 _DESK, _PHONE, _GAP = (745, 800), (370, 800), 14  # pixels
+_WIDER = 1.5  # the window on a desk is so many times as large as its picture
 
 # Name -> the page, the beginning of its command, and picture of a run -> picture here.
 COPIED = {
@@ -81,21 +82,20 @@ def browse() -> None:
     browser = playwright.chromium.launch(
       executable_path=shutil.which('chromium'), args=['--no-sandbox']
     )
-    for size, scheme, heading in (
-      (_DESK, 'light', 'Results'),
-      (_PHONE, 'dark', 'Over rounds'),
-    ):
-      window = dict(zip(('width', 'height'), size, strict=True))
+    for size, scheme, scale in ((_DESK, 'light', _WIDER), (_PHONE, 'dark', 1)):
+      window = {'width': int(scale * size[0]), 'height': int(scale * size[1])}
       opened = browser.new_page(viewport=window, color_scheme=scheme)
       opened.goto(page)
       opened.evaluate('charts.forEach(draw)')
       if scheme == 'dark':
-        opened.locator('h2', has_text=heading).evaluate('one => one.scrollIntoView()')
-      shots.append(opened.screenshot())
+        opened.locator('h2', has_text='Over rounds').evaluate(
+          'one => one.scrollIntoView()'
+        )
+      shots.append(Image.open(io.BytesIO(opened.screenshot())).resize(size))
     browser.close()
   whole = Image.new('RGB', (_DESK[0] + _GAP + _PHONE[0], _DESK[1]), 'grey')
   for shot, left in zip(shots, (0, _DESK[0] + _GAP), strict=True):
-    whole.paste(Image.open(io.BytesIO(shot)), (left, 0))
+    whole.paste(shot, (left, 0))
   whole.save(IMAGES / BROWSED)
 
 
