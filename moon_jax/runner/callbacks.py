@@ -139,9 +139,10 @@ class Saves(Callback):
       self.close()
 
   def close(self):
+    lines, self._lines = self._lines, []  # none of them if a state cannot be written
     self._checkpoints.wait()
-    while self._lines:
-      self._records.add_timings(self._lines.pop(0))
+    for line in lines:
+      self._records.add_timings(line)
 
 
 def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) -> None:

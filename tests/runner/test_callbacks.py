@@ -1,5 +1,6 @@
 """What a user's callbacks see, when they are called, and how they end a run."""
 
+import errno
 import json
 import pathlib
 import threading
@@ -12,7 +13,7 @@ import moon_jax
 from examples import early_stopping
 from moon_jax import catalog
 from moon_jax.config import cli
-from moon_jax.core.errors import DivergedError, ExitCode
+from moon_jax.core.errors import DivergedError, ExitCode, RunError
 from moon_jax.runner import callbacks, loop, saved_state
 from tests.processes import check_success, checkpoint, launch, launched
 from tests.run_directories import TINY, words_of
@@ -192,7 +193,6 @@ def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
   assert summary['stopped'] == 'no better accuracy in 10 tests'
 
 
-@pytest.mark.slow
 def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
   """And its round's line of timings.jsonl comes once it is on the disk."""
   seen, write = threading.Event(), saved_state.save
@@ -219,6 +219,22 @@ def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
   assert checkpoint(run, 3) == checkpoint(whole[0].workdir, 3)
 
 
+def test_no_line_says_that_a_state_was_saved_that_was_not(tmp_path, monkeypatch, whole):
+  """Or a run whose first state cannot be written could never be begun again."""
+  run, own = tmp_path / 'run', config(checkpoint_every_rounds=1)
+
+  def full(folder, state, index):
+    raise OSError(errno.ENOSPC, 'full')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(saved_state, 'save', full)
+    with pytest.raises(RunError, match='checkpoints/1 cannot be written'):
+      moon_jax.run(own, run)
+  assert (run / 'timings.jsonl').read_text() == ''
+  assert moon_jax.run(own, run).metrics == whole[0].metrics
+
+
+@pytest.mark.slow
 def test_the_first_line_waits_for_no_picture_tensorboard_or_checkpoint(tmp_path):
   code = f"""
 import sys, moon_jax
