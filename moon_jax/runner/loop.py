@@ -120,8 +120,11 @@ def _train(built, state, store, beside, stop, console) -> str:
     contextlib.closing(rounds.run(wants_state)) as done,
   ):
     for round in done:
+      is_due = round.number % every == 0 and round.number in rounds.left
+      # Before it is saved: the save is then waited for, and no process ends in it.
+      asked = asked or (is_due and stop.requested())
       why, can_end = hosts.decided(lambda round=round: seen(round))
-      if asked or (round.number % every == 0 and round.number in rounds.left):
+      if asked or is_due:
         stop.check(round.number)
       if why and can_end:
         return why

@@ -16,8 +16,10 @@ import time
 import numpy as np
 import pytest
 
+import moon_jax
+from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
-from moon_jax.runner import signals
+from moon_jax.runner import loop, saved_state, signals
 from tests.processes import (
   LIMIT_SECONDS,
   Running,
@@ -207,6 +209,32 @@ def test_nothing_is_saved_on_a_signal_after_a_failure(monkeypatch):
   assert ended == codes
 
 
+def test_no_process_ends_before_the_state_is_on_the_disk(run, monkeypatch):
+  """A launcher may kill process 0, which writes it, once another one has ended."""
+  stop, write, found = signals.Stop(), saved_state.save, []
+  check = stop.check
+
+  class MidRound(moon_jax.Callback):
+    def wants_state(self, number):  # the loop has looked for signals just before
+      stop._signal = signal.SIGTERM if number == EVERY else None
+      return False
+
+  def late(*given):
+    time.sleep(0.5)
+    write(*given)
+
+  def look(num_rounds):
+    found.append((run / 'checkpoints' / str(num_rounds)).exists())
+    check(num_rounds)
+
+  monkeypatch.setattr(saved_state, 'save', late)
+  monkeypatch.setattr(stop, 'check', look)
+  request = cli.parse([*RUN, f'--workdir={run}'])
+  with pytest.raises(signals.StoppedError, match=f'after round {EVERY}, which is'):
+    loop.run(request, stop, own=[MidRound()])
+  assert found == [True]
+
+
 @pytest.mark.slow
 def test_stopped_while_it_compiles(tmp_path):
   words = ['--config.model=resnet18', '--workdir=run']
@@ -292,11 +320,14 @@ def test_stopped_in_a_save(run, undisturbed, numbers, code):
       process.send(number)
     done = process.finish()
   assert done.returncode == code
-  assert f'after round {begun}, which is saved. To go on: python' in done.stderr
-  assert saved(run) == (begun, 0)
+  # It is written beside the rounds up to the next save, which waits for it.
+  told = re.search(r'after round (\d+), which is saved\. To go on: python', done.stderr)
+  step = int(told[1])
+  assert begun <= step <= begun + EVERY
+  assert saved(run) == (step, 0)
   done = launched(run.parent, *RUN)
   check_success(done)
-  assert resumed_after(done.stdout) == begun
+  assert resumed_after(done.stdout) == step
   assert_same_end(run, undisturbed)
 
 
