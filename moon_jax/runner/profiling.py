@@ -30,7 +30,10 @@ class Profiler(Callback):
 
   def wants_state(self, number):
     # The trace begins before the round does, and is written before the next one.
-    return number in self._traced or number + 1 in self._traced
+    is_traced = number in self._traced
+    if is_traced and not self._timer.ident:  # of the only round, which is compiled now
+      self._timer.start()
+    return is_traced or number + 1 in self._traced
 
   def after_round(self, round):
     if round.number in self._traced:
@@ -40,11 +43,13 @@ class Profiler(Callback):
       self._say(f'where the time of the traced round went: {", ".join(words)}')
     elif self.wants_state(round.number):
       self._start()
+      self._timer.start()
 
   def close(self):
     if self._timer:
       self._timer.cancel()
-      self._timer.join()
+      if self._timer.ident:
+        self._timer.join()
       if not self._is_written:
         self._stop()
       self._timer = None
@@ -55,7 +60,6 @@ class Profiler(Callback):
     options.python_tracer_level = 0
     jax.profiler.start_trace(str(self._folder), profiler_options=options)
     self._timer = threading.Timer(SECONDS, self._stop)
-    self._timer.start()
 
   def _stop(self):
     jax.profiler.stop_trace()
