@@ -213,15 +213,21 @@ def represent_once(
   """Whether to keep the frozen representations of a round: does it pay, do they fit?
 
   Returns:
-    Number of examples that a cohort can own; 0 if it does not pay, or they do not fit.
+    Number of examples: at least as many as a cohort can own; 0 if it does not pay, or
+    they do not fit.
 
   With one local epoch each representation is looked up once, so nothing is gained. With
   augmentation or in training mode they differ from epoch to epoch.
   """
-  config = experiment.config
+  config, planner = experiment.config, experiment.planner
   if experiment.algorithm.frozen_in_training:
     return 0
-  most = int(np.sort(experiment.split.sizes)[-experiment.planner.cohort_size :].sum())
+  # All steps have room for so many examples. Runs with other partitions that share
+  # programs by `min_steps` have the same room.
+  room = planner.max_steps * planner.num_lanes * planner.batch_size
+  room = room // planner.local_epochs
+  left_out = planner.cohort_size * planner.batch_size * planner.drop_last
+  most = min(room + left_out, experiment.train.rows.shape[0])
 
   def represent(state, train):
     received = experiment.algorithm.broadcast(state.server)

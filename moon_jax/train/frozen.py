@@ -85,7 +85,7 @@ def once(training: LocalTraining, work: Work, most: int) -> Frozen:
   Args:
     training: local training of one client.
     work: the work of the round.
-    most: number of examples that a cohort can own.
+    most: rows of the table, at least as many as a cohort owns examples.
   """
   split, rows, offsets, places = work.data
   received, clients = work.received, work.plan.clients

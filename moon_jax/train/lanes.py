@@ -28,9 +28,9 @@ def cohort_training(
 
   Args:
     training: local training of one client.
-    represent_once: number of examples that a cohort can own, if the frozen networks run
-      as in `frozen.once`; 0: they see the images of several steps together if they can,
-      otherwise those of each step.
+    represent_once: at least the number of examples that a cohort can own, if the frozen
+      networks run as in `frozen.once`; 0: they see the images of several steps together
+      if they can, otherwise those of each step.
     mesh: the devices among which the lanes are split, in equal parts. They exchange
       nothing until all have finished, and then what they collected.
     augment: function that augments the images of a batch.

@@ -180,14 +180,19 @@ def test_every_partition_reaches_the_device(name, tmp_path):
   assert built.data_digest == sources.digest(data)
 
 
+FULL = 'partition.name=iid', 'batch_size=16', 'drop_last=true'
+
+
 @pytest.mark.parametrize(
   ('flags', 'once'),
   [
     (['local_epochs=2'], 200),
     (['local_epochs=1'], 0),  # looked up once each: nothing to gain
     (['local_epochs=2', 'execution.cache_mib=0'], 0),
-    # The largest two of ten clients own 25 and 32.
-    (['local_epochs=2', 'participation=0.2'], 57),
+    # The largest two of ten clients own 25 and 32: a step of 32 each.
+    (['local_epochs=2', 'participation=0.2'], 64),
+    # Two clients own 40, of which steps of 16 that are full leave out 8.
+    (['local_epochs=2', 'participation=0.2', *FULL], 64),
     # 200 examples * 64 numbers * 4 bytes * 2 networks = 102,400 bytes do not fit
     # 1 MiB only with a representation 11 times as long.
     (['local_epochs=2', 'execution.cache_mib=1'], 200),
@@ -203,15 +208,13 @@ def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
   assert programs.represent_once(built, training, state) == once
 
 
-def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step():
+@pytest.mark.parametrize('more', [(), pytest.param(FULL, marks=pytest.mark.slow)])
+def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step(more):
   flags = ['local_epochs=2', 'participation=0.3', 'num_rounds=3', 'moon.tau=0.1']
-  losses = [
-    [
-      one.metrics['contrastive_loss']
-      for one in moon_jax.rounds(build(*flags, x).config)
-    ]
-    for x in ('execution.cache_mib=1', 'execution.cache_mib=0')
-  ]
+  losses = []
+  for cache in ('execution.cache_mib=1', 'execution.cache_mib=0'):
+    rounds = moon_jax.rounds(build(*flags, *more, cache).config)
+    losses.append([one.metrics['contrastive_loss'] for one in rounds])
   assert losses[0][0] != losses[0][2] > 0
   np.testing.assert_allclose(*losses, rtol=1e-5)
 
