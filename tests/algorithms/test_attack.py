@@ -156,6 +156,14 @@ def test_who_sends_no_model_cannot_be_attacked():
     wrapped.aggregate(Server({'params': {}}, ()), sent, 1.0, {})
 
 
+def test_an_algorithm_schedules_its_own_numbers_alone():
+  half = {'scalars': lambda given, memory: {k: v / 2 for k, v in given.items()}}
+  inner = fedavg()._replace(hyperparameters={'rate': 4.0}, **half)
+  wrapped = attack.with_attack(inner, 'ipm', {'epsilon': 2.0})
+  found = wrapped.scalars(dict(wrapped.hyperparameters), ())
+  assert sorted(found.values()) == [2.0, 2.0]
+
+
 ROUNDS = (('fedavg', 'ipm'), ('median', 'alie'))
 MORE = (('scaffold', 'sign_flip'), ('moon', 'alie'), ('krum', 'ipm'))
 

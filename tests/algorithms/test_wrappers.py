@@ -51,6 +51,7 @@ def probe(heard):
 
   def scalars(given, memory):
     assert memory.shape == ()
+    assert set(given) == {'pull'}
     return {'pull': given['pull'], 'rounds': memory}
 
   def frozen(received, memory):

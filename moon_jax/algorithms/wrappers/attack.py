@@ -112,6 +112,10 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
   build = catalog.part('attack', name).function
   hyperparameters = {_PREFIX + key: value for key, value in numbers.items()}
 
+  def scalars(given, memory):
+    its = {key: given[key] for key in inner.hyperparameters}
+    return given | inner.scalars(its, memory)
+
   def aggregate(server, uploads, participation, scalars):
     attacks = uploads.attackers >= 0
     honest = uploads.counted & ~attacks
@@ -138,7 +142,7 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
 
   return inner._replace(
     hyperparameters=dict(inner.hyperparameters) | hyperparameters,
-    scalars=lambda given, memory: given | inner.scalars(given, memory),
+    scalars=scalars,
     aggregate=aggregate,
     needs_all_uploads=True,
   )

@@ -113,6 +113,10 @@ def with_server_optimizer(
     state = build(**numbers).init(variables['params'])
     return Optimized(inner.init_server(variables), state)
 
+  def scalars(given, memory):
+    its = {key: given[key] for key in inner.hyperparameters}
+    return given | inner.scalars(its, memory.inner)
+
   def aggregate(server, sent, participation, scalars):
     new = inner.aggregate(to_inner(server), sent, participation, scalars)
     params = server.variables['params']
@@ -125,7 +129,7 @@ def with_server_optimizer(
   return inner._replace(
     hyperparameters=dict(inner.hyperparameters) | hyperparameters,
     init_server=init_server,
-    scalars=lambda given, memory: given | inner.scalars(given, memory.inner),
+    scalars=scalars,
     broadcast=lambda server: inner.broadcast(to_inner(server)),
     aggregate=aggregate,
     evaluated=lambda server, clients: inner.evaluated(to_inner(server), clients),
