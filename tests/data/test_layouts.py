@@ -251,6 +251,10 @@ def without(name):
   return lambda place: shutil.rmtree(place / name)
 
 
+def copied(name, other):
+  return lambda place: shutil.copy(place / name, place / other)
+
+
 def file(name, content=b'', cut=None):
   """The file has this content, or lacks its last bytes."""
 
@@ -295,6 +299,7 @@ REFUSED = [
   spoilt(layouts.leaf, without('test'), "folder with LEAF's test/"),
   spoilt(layouts.pfllib, without('test'), "folder with PFLlib's test/0.npz and so on"),
   spoilt(layouts.pfllib, file('train/9.npz', b'a'), 'train/9.npz is no file of PFLlib'),
+  spoilt(layouts.pfllib, copied('train/0.npz', 'train/00.npz'), "'0' is there twice"),
 ]
 
 

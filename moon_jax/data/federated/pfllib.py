@@ -49,8 +49,8 @@ def _found(
   """Number of a client, and its images and labels as stored."""
   wanted = f"{flag} must be a folder with PFLlib's {split}/0.npz and so on"
   every = assembled.files_in(wanted, root / split, '*.npz')
-  numbered = {int(one.stem): one for one in every if one.stem.isdecimal()}
-  for number, path in sorted(numbered.items()):
+  numbered = [(int(one.stem), one) for one in every if one.stem.isdecimal()]
+  for number, path in sorted(numbered):
     with one_line(f"{flag}: {split}/{path.name} is no file of PFLlib's"):
       found = _dict_of(root, path)
       images, labels = (np.asarray(found[name]) for name in ('x', 'y'))
