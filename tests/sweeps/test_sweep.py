@@ -304,9 +304,6 @@ def test_seeds_betas_and_mus_share_one_program(tmp_path):
   tiny = ('--config.partition.min_size=1', *(w for w in TINY if 'partition' not in w))
   cache = f'--config.execution.compile_cache={tmp_path / "programs"}'
   words += [*tiny, cache, '--config.batch_size=8', '--out=out', '--no-report']
-  # What the frozen networks make of a cohort is kept: the largest differ.
-  words += ['--config.num_clients=4', '--config.participation=0.5']
-  words += ['--config.local_epochs=2']
   check_success(launch(tmp_path, *words, program=SWEEP))
   assert len(list(tmp_path.glob('out/*/summary.json'))) == 8
   programs = sorted(p.name for p in tmp_path.glob('programs/programs/*-cache'))
