@@ -18,6 +18,8 @@ from moon_jax.core.errors import ExitCode
 from moon_jax.sweeps import command as sweep_command
 from tests.processes import launched, read_lines
 
+pytestmark = pytest.mark.usefixtures('quick_runs')
+
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
 BLOCK = re.compile(r'^```(\w+)\n(.*?)^```$', re.M | re.S)
