@@ -1,6 +1,7 @@
 """docs/queue.py runs what is listed, each run once; killed, it goes on."""
 
 import contextlib
+import re
 
 import pytest
 
@@ -10,6 +11,7 @@ from moon_jax import config
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.runner import loop, run_directory, signals
 from tests.run_directories import TINY
+from tests.selection import few
 
 pytestmark = pytest.mark.usefixtures('quick_runs')
 
@@ -139,9 +141,18 @@ def test_a_line_of_the_table_that_is_wrong_is_told(tmp_path, line, words, capsys
   assert words in told
 
 
-def test_the_committed_table_is_listed(tmp_path, capsys):
+@pytest.mark.parametrize('which', few(['the first of each file'], ['all']))
+def test_the_committed_table_is_listed(which, tmp_path, capsys):
+  table = queue.DOCS / 'queue.txt'
+  if which != 'all':
+    table, committed = tmp_path / 'table.txt', table.read_text()
+    lines = re.findall(r'^\d\S* +(\w+): (\S+)', committed, re.M)
+    files = dict(reversed(lines))
+    assert len(files) > 5
+    first = [f'0 {file}: {files[file]}' for file, _ in lines]
+    table.write_text('\n'.join(dict.fromkeys(first)))
   words = [f'--runs={tmp_path}', f'--results={tmp_path}', '--list', '--jobs=2']
-  assert queue.main(words) == ExitCode.DONE
+  assert queue.main([*words, f'--table={table}']) == ExitCode.DONE
   *lines, left = capsys.readouterr().out.splitlines()
   assert lines[0].split() == ['new', 'review_fedavg_seed0']
   assert left.startswith(f'left: {len(lines)} runs, ')
