@@ -1,5 +1,6 @@
 """Rounds of federated training: one client at a time, one batch at a time."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -10,6 +11,8 @@ from tests.reference import attacks, formulas, optimizers, rivals, rules
 from tests.reference.losses import Losses, Weights, cross_entropy, gradient_and_losses
 from tests.reference.networks import Model, combine, first_stats, norm, squared_distance
 from tests.reference.options import Options
+
+FEW_PIXELS = 20_000  # of a batch, which cost less than another program
 
 
 class RoundResult(NamedTuple):
@@ -53,8 +56,8 @@ class Trained(NamedTuple):
 class Federation:
   """Everything that outlives a round."""
 
-  def __init__(self, options, params, images, labels, sizes, num_clients):
-    self.options = options
+  def __init__(self, options, params, images, labels, sizes, num_clients, common):
+    self.options, self.common = options, common
     self.images = np.asarray(images, np.float32)
     self.labels = np.asarray(labels, np.int32)
     self.sizes = sizes
@@ -142,7 +145,8 @@ class Federation:
     known = rivals.stacked(self.prototypes, 1 + max(self.labels), width)
     numbers['prototypes'], numbers['there'] = known
 
-    for step, indices in enumerate(batches):
+    for step, batch in enumerate(batches):
+      indices = self.repeated(batch)
 
       def at(tau, weights=(params, stats), indices=indices):
         return gradient_and_losses(
@@ -197,8 +201,18 @@ class Federation:
           received.params,
         )
       temperatures.append(temperature)
-      steps.append((losses, len(indices)))
+      steps.append((losses, len(batch)))
     return Trained(Model(params, stats), temperatures, steps)
+
+  def repeated(self, batch):
+    """The batch over and over, which changes no mean: one program serves all sizes.
+
+    But FedDecorr and the running variance depend on the number of examples.
+    """
+    counted = self.options.algorithm == 'feddecorr' or self.initial.stats
+    if counted or self.common * self.images[0].size > FEW_PIXELS:
+      return batch
+    return np.tile(batch, self.common // len(batch))
 
   def represented(self, model, indices):
     """[n, D] of some images by a model, in evaluation mode."""
@@ -408,7 +422,9 @@ def run(*, params, images, labels, sizes, rounds, num_clients, **options):
     One RoundResult per round.
   """
   options = Options(**options)
-  federation = Federation(options, params, images, labels, sizes, num_clients)
+  lengths = {len(b) for one in rounds for batches in one.values() for b in batches}
+  given = options, params, images, labels, sizes, num_clients, math.lcm(*lengths)
+  federation = Federation(*given)
   return [
     federation.round(
       index, batches, None if options.mixing is None else options.mixing[index]
