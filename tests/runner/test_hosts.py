@@ -38,6 +38,7 @@ RUN = (
 )
 ROUNDS = '--config.num_rounds='
 DEVICES = '--config.execution.devices='
+STOPPED = 'process 1 is asked to stop'  # a run that begins with these words
 
 
 def made_in(place):
@@ -64,10 +65,7 @@ def codes(done):
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory):
-  """Both folders after a run that a signal has ended, and what was written then.
-
-  And after all others of the list, which go on with the first in one start.
-  """
+  """Both folders after all runs of the list, and what each process has written."""
   folders = made_in(tmp_path_factory.mktemp('two'))
   rng, labels = np.random.default_rng(0), np.arange(60) % 4
   for folder, name in zip((*folders, folders[0]), ('both', 'both', 'one'), strict=True):
@@ -75,14 +73,10 @@ def two(tmp_path_factory):
     arrays = {'train_x': images, 'test_x': images}
     np.savez(folder / f'{name}.npz', train_y=labels, test_y=labels, **arrays)
   words = (*RUN, f'{ROUNDS}3')
-  with started(folders, *words, f'{DEVICES}1', **KEEP) as processes:
-    processes[0].wait_for('compiling ')
-    processes[1].send(signal.SIGTERM)
-    done = finish(processes)
-
   other = (*words, '--workdir=other')
   data = (*other, '--config.data.source=npz', '--config.data.path=')
   runs = [
+    (STOPPED, *words),
     words,  # process 0 reads what is saved, and sends it to the other one
     words,  # nothing to do
     (*data[:-1], f'{data[-1]}both.npz'),
@@ -91,11 +85,27 @@ def two(tmp_path_factory):
     (*other, '--config.execution.lanes=1'),
     (*other, '--config.execution.client_store=disk'),
   ]
-  return folders, done, [one.stdout for one in many(folders, runs, 1)]
+  done = many(folders, runs, 1)
+  (alone, (told,)) = lines(done)
+  assert not alone
+  assert told.startswith('SIGTERM: saving after this round; ')
+  return folders, [one.stdout for one in done]
 
 
-def test_a_signal_to_one_process_ends_all(two):
-  _, done, _ = two
+def test_a_request_to_one_process_ends_the_run_of_all(two):
+  _, said = two
+  code = int(ExitCode.PREEMPTED)
+  for one in said:
+    assert f'{code} Stopped by SIGTERM after round 1, which is saved. ' in one
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_ends_all(folders):
+  words = (*RUN, f'{ROUNDS}3', f'{DEVICES}1')
+  with started(folders, *words, **KEEP) as processes:
+    processes[0].wait_for('compiling ')
+    processes[1].send(signal.SIGTERM)
+    done = finish(processes)
   assert codes(done) == [ExitCode.PREEMPTED] * 2
   for index, (said, one) in enumerate(zip(lines(done), done, strict=True)):
     assert 'Stopped by SIGTERM after round 1, which is saved. ' in said[-1]
@@ -103,7 +113,7 @@ def test_a_signal_to_one_process_ends_all(two):
 
 
 def test_two_processes_are_one_with_two_devices(two, tmp_path):
-  folders, _, (first, _) = two
+  folders, (first, _) = two
   assert f'processes: 2; 2 on {HOST}' in first
   assert 'resumed after round 1 of 3' in first
   words = (*RUN[:-1], f'{ROUNDS}3', f'{DEVICES}2', f'--workdir={tmp_path}')
@@ -114,7 +124,7 @@ def test_two_processes_are_one_with_two_devices(two, tmp_path):
 
 
 def test_what_one_process_finds_out_is_told_by_all(two):
-  folders, _, (first, second) = two
+  folders, (first, second) = two
   assert 'nothing to do: the run has the 3 rounds asked for' in first
   told = [line for line in first.splitlines() if line.startswith('2 ')]
   assert [line for line in second.splitlines() if line.startswith('2 ')][2:] == told[2:]
@@ -138,18 +148,23 @@ def test_what_one_process_finds_out_is_told_by_all(two):
 # --- the battery ----------------------------------------------------------------------
 
 # Many runs in one start: JAX and its processes are started once, and nothing is drawn.
-MANY = """
+MANY = f"""
 import json, sys
 from moon_jax.config import cli
 from moon_jax.engine import hosts
 from moon_jax.core.errors import RunError
-from moon_jax.runner import callbacks, loop
+from moon_jax.runner import callbacks, loop, signals
 callbacks.Draws.end = lambda self: None
 runs = [[*words, *sys.argv[1:]] for words in json.load(open('runs.json'))]
-with hosts.joined(cli.parse(runs[0]).config.execution, dict):
+with hosts.joined(cli.parse(runs[-1]).config.execution, dict):
   for words in runs:
+    stop = signals.Stop()
+    if words[0] == {STOPPED!r}:
+      del words[0]
+      if not hosts.is_first():
+        stop.request(signals.signal.SIGTERM)
     try:
-      loop.run(cli.parse(words))
+      loop.run(cli.parse(words), stop)
     except RunError as error:
       print(error.exit_code, error, flush=True)
 """
@@ -180,8 +195,7 @@ def many(folders, runs, devices):
     done = [launch(folders[0], f'{DEVICES}{devices}', **program)]
   else:
     done = run(folders, f'{DEVICES}{devices}', **program)
-  for one in done:
-    check_success(one)
+  assert codes(done) == [ExitCode.DONE] * len(done), lines(done)
   return done
 
 
@@ -204,7 +218,8 @@ def battery(tmp_path_factory):
       if name == 'records':
         given, usual = [*given, records], RUN[2:-1]
       runs.append([*usual, f'--workdir={name}', *given])
-    many([folder] * count, runs, devices)
+    for one in many([folder] * count, runs, devices):
+      check_success(one)
   return made
 
 
