@@ -129,7 +129,7 @@ def forget_programs():
 # What decides nothing about the programs of a run.
 NO_PROGRAM = {
   *('num_rounds', 'checkpoint_every_rounds', 'eval_every_rounds', 'execution.profile'),
-  *('optimizer.learning_rate', 'seed'),
+  *('optimizer.learning_rate', 'seed', 'data.path', 'initial_weights'),
 }
 draw_pictures = callbacks.Draws.end
 compile_programs = programs.compile_programs
