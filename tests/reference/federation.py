@@ -1,6 +1,5 @@
 """Rounds of federated training: one client at a time, one batch at a time."""
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -423,7 +422,7 @@ def run(*, params, images, labels, sizes, rounds, num_clients, **options):
   """
   options = Options(**options)
   lengths = {len(b) for one in rounds for batches in one.values() for b in batches}
-  given = options, params, images, labels, sizes, num_clients, math.lcm(*lengths)
+  given = options, params, images, labels, sizes, num_clients, np.lcm.reduce([*lengths])
   federation = Federation(*given)
   return [
     federation.round(
