@@ -22,9 +22,9 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 or .npz; '' draws them
   --config.num_clients=10                       number of clients; with natural the data
                                                 say; at least 1
-  --config.participation=1.0                    fraction of clients sampled in each
-                                                round, halves up; a fraction of the
-                                                clients in (0, 1], not a count
+  --config.participation=1.0                    fraction of clients in each round (0.25
+                                                of 10 are 3); a fraction of the clients
+                                                in (0, 1], not a count
   --config.num_rounds=100                       number of communication rounds; at least
                                                 1
   --config.local_epochs=10                      passes of a client over its own data in

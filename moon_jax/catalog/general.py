@@ -79,7 +79,7 @@ KNOBS = {
   ),
   'num_clients': counted(10, 'number of clients; with natural the data say', _DEALT),
   'participation': number(
-    1.0, 'fraction of clients sampled in each round, halves up', _FRACTION, _SEVERAL
+    1.0, 'fraction of clients in each round (0.25 of 10 are 3)', _FRACTION, _SEVERAL
   ),
   'num_rounds': counted(100, 'number of communication rounds', **_FREE),
   'local_epochs': counted(10, 'passes of a client over its own data in each round'),
