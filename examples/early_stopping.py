@@ -12,7 +12,7 @@ PATIENCE = 10
 
 
 class EarlyStopping(moon_jax.Callback):
-  """Stops `PATIENCE` tests after the best one."""
+  """Ends the run once `PATIENCE` tests have passed since the best one."""
 
   def begin(self, run):
     self._history = run.history

@@ -49,8 +49,8 @@ class RingNet(nn.Module):
 def rings(*, noise):
   """(train_x, train_y, test_x, test_y): [M, SIDE, SIDE] uint8 and [M] int.
 
-  A ring's brightness at distance r from its middle, up to a pixel from the image's, is
-  exp(-(r - radius)^2) of a normal deviate `noise` times as wide, in [0, 1].
+  A ring's middle is at most a pixel from the image's in each direction. At distance r
+  from it the brightness is exp(-(r - radius)^2), plus normal noise, clipped to [0, 1].
   """
   rng = np.random.default_rng(0)
   labels = np.arange(NUM_TRAIN + NUM_TEST) % len(RADII)

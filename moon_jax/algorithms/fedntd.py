@@ -7,7 +7,7 @@ from moon_jax.algorithms import base, losses
 
 
 def fedntd(*, beta: float, tau: float) -> base.Algorithm:
-  """FedAvg that keeps the received model's predictions for the classes not true.
+  """FedAvg that keeps the received model's predictions for the wrong classes.
 
   The local loss is CE + beta tau^2 KL(q || r). q and r are softmaxes at temperature tau
   over the Y - 1 classes that are not the example's: q of the received model's logits

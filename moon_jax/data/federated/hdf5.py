@@ -16,7 +16,7 @@ _GROUP = 'examples'
 def load_hdf5(
   path: str, test_path: str, image: str = '', label: str = ''
 ) -> assembled.Federation:
-  """The users with training and test examples, in the order of their names.
+  """Loads a file of TensorFlow Federated; users are in the order of their names.
 
   Args:
     image: name of the images; '' stands for the usual names.

@@ -15,7 +15,7 @@ from moon_jax.data.federated import assembled
 
 
 def load_leaf(path: str) -> assembled.Federation:
-  """The users with training and test examples, in the order of the files.
+  """Loads LEAF's files; users are in the order of the files.
 
   Args:
     path: the folder that holds train/ and test/. Images are rows of grey levels in [0,

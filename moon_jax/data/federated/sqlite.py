@@ -30,7 +30,7 @@ _OPERATIONS = 10_000  # operations of SQLite between two looks at the clock
 def load_sqlite(
   path: str, test_path: str, image: str = '', label: str = ''
 ) -> assembled.Federation:
-  """The users with training and test examples, in the order of the rows.
+  """Loads a database of FedJAX; users are in the order of the rows.
 
   Args:
     path: the database of the training examples.
