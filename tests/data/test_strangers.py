@@ -3,6 +3,7 @@
 What it names elsewhere could be read, so that a source which follows it would load.
 """
 
+import contextlib
 import json
 import shutil
 import sqlite3
@@ -259,8 +260,8 @@ def test_links_within_a_data_set_are_its_own(tmp_path):
 
 def test_sqlite_has_a_time_for_each_row(monkeypatch):
   monkeypatch.setattr(source, 'SECONDS', 0.2)
-  base = sqlite3.connect(':memory:')
-  rows = source._within(base, f'{ROWS} SELECT x FROM c WHERE x < 4 OR x > 1e12')
-  assert [next(rows), next(rows)] == [(1,), (2,)]
-  with pytest.raises(sqlite3.OperationalError, match='interrupted'):
-    next(rows)
+  with contextlib.closing(sqlite3.connect(':memory:')) as base:
+    rows = source._within(base, f'{ROWS} SELECT x FROM c WHERE x < 4 OR x > 1e12')
+    assert [next(rows), next(rows)] == [(1,), (2,)]
+    with pytest.raises(sqlite3.OperationalError, match='interrupted'):
+      next(rows)
