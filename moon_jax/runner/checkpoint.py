@@ -186,7 +186,7 @@ class Checkpoints:
         # An unfinished checkpoint must not look like a whole one.
         self._rename(folder, _partial(folder))
         shutil.rmtree(_partial(folder))
-    if not self._store and not any(map(saved_state.index_of, kept[:_KEPT])):
+    if not (self._store or any(self._indices.get(f.name) for f in kept[:_KEPT])):
       (self._directory / client_store.CLIENTS).unlink(missing_ok=True)
 
   def _keep_named(self, kept):
