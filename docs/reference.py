@@ -33,8 +33,6 @@ KINDS = {
 _TYPES = {float: 'float', int: 'int', bool: 'bool', str: 'text'}
 _TOLD = {
   'centralized': 'One client owns all training examples: a bound for the others.',
-  'sa_moon': 'MOON whose temperature simulated annealing changes in each local step.',
-  'ditto': 'FedAvg; each client also trains its own model, tied to the global one.',
 }
 _FILES = ('metrics.jsonl', 'timings.jsonl', 'summary.json')
 _MEANINGS = {

@@ -10,7 +10,9 @@ def ditto(
   epochs: int | str = 'auto',
   learning_rate: float | str = 'auto',
 ) -> base.Algorithm:
-  """FedAvg, and beside it each client of a round trains a model v of its own:
+  """FedAvg; each client of a round also trains its own model, tied to the global one.
+
+  The client's model is v:
 
   v <- v - eta_p grad (L(v) + lam / 2 ||v - w||^2), where w is the model that it
   received.

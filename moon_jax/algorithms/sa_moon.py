@@ -34,7 +34,9 @@ def sa_moon(
   scope: str,
   acceptance: str = 'steps',
 ) -> base.Algorithm:
-  """MOON that anneals tau: after each local step Metropolis' rule may replace T by
+  """MOON whose temperature simulated annealing changes in each local step.
+
+  After a step Metropolis' rule may replace T by
 
   T' = max(T (1 - sigma |g - g_prev| / (g_prev + eps)), T_min).
 
