@@ -9,6 +9,7 @@ In the template a line of its own
   @costs FILE: VARIANT ...     the commands, and what they cost
   @compare FILE: A B ...       A less each of the others, paired by seed
   @figure NAME FILE: VARIANT ...      their curves side by side, results/NAME.png
+  @drift NAME FILE: VARIANT ...       the same of MOON's term and the clients' drift
   @sweep NAME KNOB FILE: VARIANT ...  their accuracy over a knob, results/NAME.png
   @attacks NAME FILE: VARIANT ...     the same over the attackers, results/NAME.png
   @tsne FILE: VARIANT ...      what their global models tell apart
@@ -42,25 +43,30 @@ _HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,it says'
 
 def _table(given: Sequence[Row]) -> list[str]:
   lines = []
-  for row in given:
-    best = max((row.accuracy(run).max() for run in row.runs), default=None)
+  for row in (row for row in given if row.runs):
+    best = max(row.accuracy(run).max() for run in row.runs)
     rounds = {str(run.rounds[-1]['round']) for run in row.runs}
     cells = [
       f'`{row.name}`: {row.variant.setting}',
       row.variant.reported or '-',
       _last(row),
       _shown(row.estimate(5)),
-      '' if best is None else f'{best:.1f}',
+      f'{best:.1f}',
       ', '.join(sorted(rounds)),
       ', '.join(str(run.seed) for run in row.runs),
       row.differs(),
       row.sentence(),
     ]
     lines.append(cells)
-  # Without a run most columns would be empty.
-  by_column = zip(_HEAD.split(','), *lines, strict=True)
-  columns = [(name, '---', *below) for name, *below in by_column if any(below)]
-  return [f'| {" | ".join(cells)} |' for cells in zip(*columns, strict=True)]
+  table = [_HEAD.split(','), ['---'] * 9, *lines] if lines else []
+  left = [f'`{row.name}`{_reported(row)}' for row in given if not row.runs]
+  told = [f'Not run: {"; ".join(left)}.'] if left else []
+  blank = [''] if lines and left else []
+  return [*(f'| {" | ".join(cells)} |' for cells in table), *blank, *told]
+
+
+def _reported(row: Row) -> str:
+  return f', reported {row.variant.reported}' if row.variant.reported else ''
 
 
 def _personal(given: Sequence[Row]) -> list[str]:
@@ -163,6 +169,12 @@ class _Pictures:
     """Their curves."""
     runs = {row.title: [run.rounds for run in row.runs] for row in given if row.runs}
     return self._picture(name, runs, draw.side_by_side, '; '.join(runs))
+
+  def drift(self, name: str, given: Sequence[Row]) -> list[str]:
+    """The curves of MOON's term, the cosines in it, and the clients' drift."""
+    runs = {row.title: [run.rounds for run in row.runs] for row in given if row.runs}
+    drawing = functools.partial(draw.side_by_side, given=draw.DRIFT)
+    return self._picture(name, runs, drawing, '; '.join(runs))
 
   def sweep(self, name: str, knob: str, given: Sequence[Row]) -> list[str]:
     """Their last accuracies, of tests and in training, over a knob."""
@@ -268,11 +280,12 @@ def _maker(line: str, pictures: _Pictures) -> tuple[Callable, str]:
   """The function that makes lines of rows, and the rows as 'FILE: VARIANT ...'."""
   before, _, names = line.partition(':')
   word, *own = before.split()
-  drawn = {name: getattr(pictures, name) for name in ('figure', 'sweep', 'attacks')}
+  drawing = ('figure', 'drift', 'sweep', 'attacks')
+  drawn = {name: getattr(pictures, name) for name in drawing}
   made = {**_MADE, **drawn}.get(word[1:])
   if made is None:
     raise UsageError(f'experiments.in.md: there is no {word!r}.')
-  wanted = {'figure': 2, 'sweep': 3, 'attacks': 2}.get(word[1:], 1)
+  wanted = {'figure': 2, 'drift': 2, 'sweep': 3, 'attacks': 2}.get(word[1:], 1)
   if len(own) != wanted or not names.split():
     raise UsageError(f'experiments.in.md: {word} has another form than in {line!r}.')
   *first, file = own

@@ -129,6 +129,8 @@ def curve(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], se
     pairs[column] = [
       pair for pair in both if None not in (endpoint(a, last) for a in pair[1:])
     ]
+  if not any(pairs.values()):
+    return [f'{title}, at round {last}: {NOT_RUN}.'], names
   return [*_table(title, pairs, last), '', *_slopes(pairs, last)], names
 
 

@@ -16,12 +16,19 @@ from moon_jax.runner import plots
 
 # Column, factor, label; the supervised loss is comparable between algorithms. The last
 # two are SA-MOON's and DCO-MOON's.
-_PANELS = (
+PROGRESS = (
   ('test_accuracy', 100.0, 'test accuracy, %'),
   ('train_loss', 1.0, 'training loss, nats'),
   ('supervised_loss', 1.0, 'its supervised part, nats'),
   ('temperature_mean', 1.0, 'temperature, mean of clients'),
   ('p_t', 1.0, 'share of clients that strayed'),
+)
+# What the contrastive term does, and how far the clients move.
+DRIFT = (
+  ('contrastive_loss', 1.0, 'contrastive loss, nats'),
+  ('positive_cosine', 1.0, 'cosine to the received model'),
+  ('negative_cosine', 1.0, 'cosine to the own previous model'),
+  ('drift', 1.0, 'drift of a client, L2 norm'),
 )
 _DPI = 120
 
@@ -31,16 +38,20 @@ Curves = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]
 Points = Mapping[str, Sequence[tuple[float, float, float]]]
 
 
-def side_by_side(path: pathlib.Path, runs: Curves, digest: str) -> None:
-  """Draws accuracy, losses and what else they recorded against rounds as a PNG.
+def side_by_side(
+  path: pathlib.Path, runs: Curves, digest: str, given: Sequence = PROGRESS
+) -> None:
+  """Draws what the runs recorded against rounds as a PNG.
 
   Args:
     path: where to.
     runs: by title; those of one title, its seeds, have one colour.
     digest: of what is drawn; `digest_of` reads it from the picture.
+    given: the panels, each a column, a factor and a label; a column that no run has is
+      left out.
   """
   columns = {name for seeds in runs.values() for name in seeds[0][0] | seeds[0][-1]}
-  panels = [panel for panel in _PANELS if panel[0] in columns]
+  panels = [panel for panel in given if panel[0] in columns]
   figure = Figure(figsize=(4.4 * len(panels), 4), layout='constrained')
   axes = figure.subplots(1, len(panels), squeeze=False)[0]
   for panel, (name, factor, label) in zip(axes, panels, strict=True):

@@ -83,15 +83,16 @@ def cells(lines, start):
 
 
 def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
-  lines = made(docs, f'@curve moon {ROUNDS}')
-  assert cells(lines, 'beta 5')[:2] == ['not run', '']
+  line = f'@curve moon {ROUNDS}'
+  assert made(docs, line) == [f'MOON, mu 5, at round {ROUNDS}: not run.']
   for seed, (theirs, ours) in enumerate([(60, 60.2), (50, 52.1), (70, 71.2)]):
     keep(docs, tmp_path, 'moon_cvpr21.py:fedavg', seed, theirs)
     keep(docs, tmp_path, 'moon_cvpr21.py:moon', seed, ours)
   keep(docs, tmp_path, 'curve.py:beta_5_fedavg', 0, 70)
   keep(docs, tmp_path, 'curve.py:beta_5_moon', 0, 60)
   keep(docs, tmp_path, 'curve.py:beta_5_moon', 1, 69)
-  lines = made(docs, f'@curve moon {ROUNDS}')
+  lines = made(docs, line)
+  assert cells(lines, 'beta 0.1')[:2] == ['not run', '']
   assert lines[0].startswith('| column | seeds | FedAvg | MOON, mu 5 | difference |')
   # For seeds 0, 1, 2 as by hand above.
   assert cells(lines, 'beta 0.5') == [

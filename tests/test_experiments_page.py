@@ -95,9 +95,10 @@ def cells(text, start):
 
 def test_a_variant_without_a_run_is_told_so(docs):
   assert build.main([], docs) == ExitCode.DONE
-  row = cells((docs / 'experiments.md').read_text(), 'moon')
-  assert row[1].startswith('69.1 +- 0.4')
-  assert row[2:] == ['not run']
+  assert (docs / 'experiments.md').read_text() == (
+    'Not run: `fedavg`, reported 66.3 +- 0.5 (table 1); '
+    '`moon`, reported 69.1 +- 0.4 (table 1), a re-implementation 70.71.\n'
+  )
 
 
 def test_a_finished_run_fills_its_row(docs, tmp_path):
@@ -167,10 +168,17 @@ def test_differences_are_paired_by_seed(docs, tmp_path):
 
 
 def test_a_picture_is_of_the_runs_there_are(docs, tmp_path):
-  write_template(docs, '@figure both moon_cvpr21: fedavg', '@costs moon_cvpr21: fedavg')
+  lines = '@figure both', '@drift moved', '@costs'
+  write_template(docs, *(f'{line} moon_cvpr21: fedavg' for line in lines))
   assert 'Figure `both`: not run.' in build.page(docs)
   text = add(docs, finished(tmp_path, 'one', 0.6))
   assert '(results/both.png)' in text
+  # Of those of the drift a run has two here, and three of the others.
+  widths = []
+  for name in ('both', 'moved'):
+    with Image.open(docs / f'results/{name}.png') as image:
+      widths.append(image.width)
+  assert widths[1] * 3 == widths[0] * 2
   assert build.page(docs) == text
   digest = draw.digest_of(docs / 'results/both.png')
   other = finished(tmp_path, 'other', 0.5, '--config.batch_size=32')

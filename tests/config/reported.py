@@ -5,6 +5,7 @@ The columns of reported.txt:
   head      algorithm of a row, and where its number `mu` and its `tau` stand
   '-'       the knob is not used, or the paper has no figure
   balance   whether a client with its fair share gets no more: the MOON paper's code
+  data      'tiny' is Tiny-ImageNet, a folder of images
   drop      whether the last partial batch is left out
   reported  per cent; several as the file tells them, in its order
 
