@@ -44,9 +44,9 @@ VARIANTS = {
   ),
   'tau_0.05': _moon(0.05, '66.82 (table 1)'),
   'tau_0.1': _moon(0.1, '67.04 (table 1)'),
-  'tau_0.5': _moon(0.5, '66.43 (table 1), 68.70 (table 2)'),
+  'tau_0.5': _moon(0.5, '68.70 (table 2), 66.43 (table 1)'),
   'tau_1': _moon(1.0, '68.54 (table 2)'),
-  'tau_1.5': _moon(1.5, '66.63 (table 1), 68.47 (table 2)'),
+  'tau_1.5': _moon(1.5, '68.47 (table 2), 66.63 (table 1)'),
   'tau_2': _moon(2.0, '68.33 (table 2)'),
 }
 

@@ -8,6 +8,7 @@ In the template a line of its own
   @table FILE: VARIANT ...     what a paper reports beside what was measured
   @costs FILE: VARIANT ...     the commands, and what they cost
   @compare FILE: A B ...       A less each of the others, paired by seed
+  @personal FILE: VARIANT ...  accuracies of the shared and of the clients' own models
   @figure NAME FILE: VARIANT ...      their curves side by side, results/NAME.png
   @drift NAME FILE: VARIANT ...       the same of MOON's term and the clients' drift
   @sweep NAME KNOB FILE: VARIANT ...  their accuracy over a knob, results/NAME.png
@@ -42,7 +43,7 @@ _HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,it says'
 
 
 def _table(given: Sequence[Row]) -> list[str]:
-  lines = []
+  lines, left = [], [row for row in given if not row.runs]
   for row in (row for row in given if row.runs):
     best = max(row.accuracy(run).max() for run in row.runs)
     rounds = {str(run.rounds[-1]['round']) for run in row.runs}
@@ -58,11 +59,13 @@ def _table(given: Sequence[Row]) -> list[str]:
       row.sentence(),
     ]
     lines.append(cells)
-  table = [_HEAD.split(','), ['---'] * 9, *lines] if lines else []
-  left = [f'`{row.name}`{_reported(row)}' for row in given if not row.runs]
-  told = [f'Not run: {"; ".join(left)}.'] if left else []
-  blank = [''] if lines and left else []
-  return [*(f'| {" | ".join(cells)} |' for cells in table), *blank, *told]
+  head = _HEAD.split(',')
+  table = [head, ['---'] * len(head), *lines] if lines else []
+  told = [f'| {" | ".join(cells)} |' for cells in table]
+  if left:
+    words = (f'`{row.name}`{_reported(row)}' for row in left)
+    told += [*([''] if told else []), f'Not run: {"; ".join(words)}.']
+  return told
 
 
 def _reported(row: Row) -> str:
@@ -99,16 +102,16 @@ def _shown(found: Estimate | None) -> str:
 
 def _costs(given: Sequence[Row]) -> list[str]:
   """The commands and costs of the rows that have runs."""
-  head = '| command | seconds a round, median | hours in all | machine | commit |'
+  head = '| command | seconds a round, median | minutes in all | machine | commit |'
   lines = [head, f'|{" --- |" * 5}']
   for run in (run for row in given for run in row.runs):
     cost, machine = run.about.get('cost', {}), run.about.get('machine', {})
     each, total = cost.get('median'), cost.get('seconds')
     words = 'not recorded' if each is None else f'{each:.0f}'
-    hours = 'not recorded' if total is None else f'{total / 3600:.1f}'
+    minutes = 'not recorded' if total is None else f'{total / 60:.1f}'
     told = f'{machine["processor"]}, {machine["cores"]} core(s)' if machine else ''
     commit = (run.about.get('git_commit') or '')[:7]
-    lines.append(f'| `{run.command}` | {words} | {hours} | {told} | {commit} |')
+    lines.append(f'| `{run.command}` | {words} | {minutes} | {told} | {commit} |')
   return lines if len(lines) > 2 else [f'Costs: {NOT_RUN}.']
 
 
@@ -167,14 +170,11 @@ class _Pictures:
 
   def figure(self, name: str, given: Sequence[Row]) -> list[str]:
     """Their curves."""
-    runs = {row.title: [run.rounds for run in row.runs] for row in given if row.runs}
-    return self._picture(name, runs, draw.side_by_side, '; '.join(runs))
+    return self._curves(name, given, draw.PROGRESS)
 
   def drift(self, name: str, given: Sequence[Row]) -> list[str]:
     """The curves of MOON's term, the cosines in it, and the clients' drift."""
-    runs = {row.title: [run.rounds for run in row.runs] for row in given if row.runs}
-    drawing = functools.partial(draw.side_by_side, given=draw.DRIFT)
-    return self._picture(name, runs, drawing, '; '.join(runs))
+    return self._curves(name, given, draw.DRIFT)
 
   def sweep(self, name: str, knob: str, given: Sequence[Row]) -> list[str]:
     """Their last accuracies, of tests and in training, over a knob."""
@@ -212,6 +212,11 @@ class _Pictures:
         panels[panel].setdefault(rule, []).append(point)
     words = 'accuracy over the fraction of attackers'
     return self._picture(name, panels, draw.under_attack, words)
+
+  def _curves(self, name: str, given: Sequence[Row], panels: Sequence) -> list[str]:
+    runs = {row.title: [run.rounds for run in row.runs] for row in given if row.runs}
+    drawing = functools.partial(draw.side_by_side, given=panels)
+    return self._picture(name, runs, drawing, '; '.join(runs))
 
   def _picture(
     self, name: str, shown: Mapping, drawing: Callable, words: str
@@ -280,13 +285,12 @@ def _maker(line: str, pictures: _Pictures) -> tuple[Callable, str]:
   """The function that makes lines of rows, and the rows as 'FILE: VARIANT ...'."""
   before, _, names = line.partition(':')
   word, *own = before.split()
-  drawing = ('figure', 'drift', 'sweep', 'attacks')
-  drawn = {name: getattr(pictures, name) for name in drawing}
+  lengths = {'figure': 2, 'drift': 2, 'sweep': 3, 'attacks': 2}
+  drawn = {name: getattr(pictures, name) for name in lengths}
   made = {**_MADE, **drawn}.get(word[1:])
   if made is None:
     raise UsageError(f'experiments.in.md: there is no {word!r}.')
-  wanted = {'figure': 2, 'drift': 2, 'sweep': 3, 'attacks': 2}.get(word[1:], 1)
-  if len(own) != wanted or not names.split():
+  if len(own) != lengths.get(word[1:], 1) or not names.split():
     raise UsageError(f'experiments.in.md: {word} has another form than in {line!r}.')
   *first, file = own
   return functools.partial(made, *first), f'{file}:{names}'

@@ -150,10 +150,11 @@ def _table(title: str, pairs: Mapping, last: int) -> Iterator[str]:
     cells = _cells(each, last, std, freedom) if each else [NOT_RUN]
     yield f'| {" | ".join([column, *cells])}{" |" * (len(head) - len(cells))}'
   if freedom:
+    degrees = f'{freedom} degree{"s" if freedom > 1 else ""} of freedom'
     yield ''
     yield (
       f'Pooled over the columns a difference has a standard deviation of {std:.2f} '
-      f'points ({freedom} degrees of freedom).'
+      f'points ({degrees}).'
     )
 
 

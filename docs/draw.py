@@ -39,7 +39,7 @@ Points = Mapping[str, Sequence[tuple[float, float, float]]]
 
 
 def side_by_side(
-  path: pathlib.Path, runs: Curves, digest: str, given: Sequence = PROGRESS
+  path: pathlib.Path, runs: Curves, digest: str, given: Sequence
 ) -> None:
   """Draws what the runs recorded against rounds as a PNG.
 

@@ -88,6 +88,8 @@ def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
   for seed, (theirs, ours) in enumerate([(60, 60.2), (50, 52.1), (70, 71.2)]):
     keep(docs, tmp_path, 'moon_cvpr21.py:fedavg', seed, theirs)
     keep(docs, tmp_path, 'moon_cvpr21.py:moon', seed, ours)
+    if seed == 1:
+      assert 'points (1 degree of freedom).' in made(docs, line)[-3]
   keep(docs, tmp_path, 'curve.py:beta_5_fedavg', 0, 70)
   keep(docs, tmp_path, 'curve.py:beta_5_moon', 0, 60)
   keep(docs, tmp_path, 'curve.py:beta_5_moon', 1, 69)

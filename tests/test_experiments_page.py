@@ -105,7 +105,9 @@ def test_a_finished_run_fills_its_row(docs, tmp_path):
   run = finished(tmp_path, 'one', 0.664, '--config.data.dir=/home/me')
   # In the timings of all rounds but the first a save is in the idle time, too.
   edit_lines(run / 'timings.jsonl', lambda line: line.update(save_seconds=0.2))
-  row = cells(add(docs, run), 'fedavg')
+  text = add(docs, run)
+  assert '|\n\nNot run: `moon`, reported 69.1' in text
+  row = cells(text, 'fedavg')
   assert row[2:7] == ['66.4', '66.4', '66.4', '100', '0']
   assert row[7] == 'nothing'
   # 66.4 - 66.3; one seed has no deviation to compare with the reported 0.5.
@@ -185,7 +187,8 @@ def test_a_picture_is_of_the_runs_there_are(docs, tmp_path):
   text = add(docs, finished(tmp_path, 'two', 0.61, seed=1), other)
   assert draw.digest_of(docs / 'results/both.png') != digest
   assert 'both: FedAvg, seeds 0, 1; FedAvg, batch_size=32, seed 0]' in text
-  draw.side_by_side(docs / 'results/both.png', {'x': [[{'round': 1} | VALUES]]}, 'y')
+  runs = {'x': [[{'round': 1} | VALUES]]}
+  draw.side_by_side(docs / 'results/both.png', runs, 'y', draw.PROGRESS)
   assert_refused(docs, 'both.png does not show these runs')
   (docs / 'results/both.png').write_bytes(b'no picture')
   assert_refused(docs, 'both.png does not show these runs')
@@ -199,7 +202,7 @@ def test_a_picture_has_a_panel_for_what_only_some_record(tmp_path):
   cooled = [line | {'temperature_mean': 0.5} for line in plain]
   widths = []
   for runs in ({'a': [plain]}, {'a': [plain], 'b': [cooled, cooled]}):
-    draw.side_by_side(tmp_path / 'it.png', runs, '')
+    draw.side_by_side(tmp_path / 'it.png', runs, '', draw.PROGRESS)
     with Image.open(tmp_path / 'it.png') as image:
       widths.append(image.width)
   assert widths[1] * 3 == widths[0] * 4

@@ -30,7 +30,6 @@ COMMON = {
   'server_optimizer.name': 'sgd',
   'server_optimizer.learning_rate': 'auto',
   'server_optimizer.momentum': 0.0,
-  'augmentation.padding': 'reflect',
   'data.limit': 0,
   'moon.negative': 'none',
   'moon.num_previous': 1,

@@ -155,6 +155,7 @@ def test_the_settings_of_the_papers(choice):
     wanted['dco_moon.theta'] = float(theta or 0.1)
   other = choice.endswith(':same_batch')
   wanted['sa_moon.acceptance'] = 'temperatures' if other else 'steps'
+  wanted['augmentation.padding'] = 'zero' if row['data'] == 'cifar100' else 'reflect'
   wanted |= reported.COMMON
   if row['data'] == 'tiny':
     del wanted['data.name']
