@@ -71,11 +71,11 @@ _banded = Form.of(banded.convolve, 0, functools.partial(banded.convolve, pool=Tr
 
 
 def _fused(x, kernel, bias, padding):
-  """One pass of a compiled function in float32; banded for any other type."""
-  float32 = all(array.dtype == jnp.float32 for array in (x, kernel, bias))
-  return (fused_cpu.convolve_pool_relu if float32 else _banded.pooled)(
-    x, kernel, bias, padding
-  )
+  """One pass of a compiled function in float32; banded for float64."""
+  wide = [direct.widened(array) for array in (x, kernel, bias)]
+  if any(array.dtype != jnp.float32 for array in wide):
+    return _banded.pooled(x, kernel, bias, padding)
+  return fused_cpu.convolve_pool_relu(*wide, padding).astype(x.dtype)
 
 
 FORMS: dict[str, Form] = {
