@@ -21,16 +21,16 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.initial_weights=                     file of the first weights, .safetensors
                                                 or .npz; '' draws them
   --config.num_clients=10                       number of clients; with natural the data
-                                                say; at least 1
+                                                decide; at least 1
   --config.participation=1.0                    fraction of clients in each round (0.25
-                                                of 10 are 3); a fraction of the clients
+                                                of 10 is 3); a fraction of the clients
                                                 in (0, 1], not a count
   --config.num_rounds=100                       number of communication rounds; at least
                                                 1
   --config.local_epochs=10                      passes of a client over its own data in
                                                 each round; at least 1
-  --config.local_epochs_min=0                   fewest local epochs of a client in a
-                                                round; 0: no draw; at least 0
+  --config.local_epochs_min=0                   lowest number of epochs that a client
+                                                draws; 0: no draw; at least 0
   --config.fine_tune_epochs=0                   epochs of each client's fine-tuning
                                                 before its own test; 0 is none; at least
                                                 0
@@ -55,20 +55,19 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 tfds, npz, imagefolder, torchvision,
                                                 folder, records, hdf5, sqlite,
                                                 huggingface, leaf, pfllib
-  --config.data.name=                           name of a set in TFDS or torchvision,
-                                                e.g. cifar10
+  --config.data.name=                           name of a data set in TFDS or
+                                                torchvision
   --config.data.dir=                            folder of TFDS; '' is $TFDS_DATA_DIR or
                                                 the default
   --config.data.path=                           file or folder of the data
   --config.data.test_path=                      file of the test examples
-  --config.data.client=                         feature or column that names the user;
-                                                '' is none
+  --config.data.client=                         feature or column of the user; '' is
+                                                none
   --config.data.image=                          name of the images; '' is pixels, image,
                                                 ...
-  --config.data.label=                          name of the labels; '' is label,
-                                                fine_label, ...
+  --config.data.label=                          name of the labels; '' is label, ...
   --config.data.test_fraction=0.0               fraction of each class drawn for the
-                                                test; 0 if divided already; in [0, 1)
+                                                test; 0 draws none; in [0, 1)
   --config.data.test_seed=0                     seed of the draw of test images; in [0,
                                                 2147483647]
   --config.data.image_size=0                    side of resized images in pixels; 0
@@ -77,22 +76,22 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 takes all; at least 0
   --config.data.validation=0.0                  fraction of each class that the server
                                                 keeps for validation; in [0, 1)
-  --config.data.local_test=0.0                  fraction of each client's examples that
-                                                test it; a share of the examples in [0,
-                                                1)
+  --config.data.local_test=0.0                  fraction of each client's examples kept
+                                                for its own test; a share of the
+                                                examples in [0, 1)
   --config.partition.name=dirichlet             rule that deals out the examples; one of
                                                 iid, dirichlet, shards, quantity, noise,
                                                 natural
   --config.partition.beta=0.5                   concentration of the Dirichlet shares;
                                                 small is skewed; above 0
-  --config.partition.balance=True               whether a client with M / N examples
-                                                gets no more
+  --config.partition.balance=True               whether a client with a fair share of
+                                                examples gets no more
   --config.partition.classes_per_client=2       number of classes of a client; at least
                                                 1
-  --config.partition.noise_sigma=0.1            deviation of the last client's noise, in
-                                                pixel / 255; in [0, 1]
-  --config.partition.min_size=10                fewest examples of a client; natural
-                                                leaves out smaller ones; at least 1
+  --config.partition.noise_sigma=0.1            deviation of the last client's noise, of
+                                                pixels in [0, 1]; in [0, 1]
+  --config.partition.min_size=10                lowest number of examples; natural
+                                                leaves out smaller users; at least 1
   --config.partition.seed=auto                  seed of the partition; auto: the run's
                                                 seed; in [0, 2147483647]
   --config.augmentation.name=none               augmentation of training images; one of
@@ -110,9 +109,10 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.optimizer.schedule=constant          schedule of the learning rate over
                                                 rounds; one of constant, cosine,
                                                 exponential, step
-  --config.optimizer.decay=0.1                  factor of the learning rate; in (0, 1]
-  --config.optimizer.decay_every=50             number of rounds until the factor is
-                                                reached; at least 1
+  --config.optimizer.decay=0.1                  factor of the learning rate after
+                                                decay_every rounds; in (0, 1]
+  --config.optimizer.decay_every=50             number of rounds for one decay; at least
+                                                1
   --config.server_optimizer.name=sgd            optimizer of the server's step; one of
                                                 sgd, adam, yogi
   --config.server_optimizer.learning_rate=auto  learning rate; auto: 1 (sgd) or 0.01;
@@ -127,14 +127,14 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 round
   --config.stragglers.fraction=0.0              fraction of a round's clients that miss
                                                 the deadline; in [0, 1)
-  --config.stragglers.send=nothing              what stragglers send; partial is what
-                                                they have; one of nothing, partial
+  --config.stragglers.send=nothing              what stragglers send; partial:
+                                                unfinished models; one of nothing,
+                                                partial
   --config.attack.name=none                     attack of some of the clients; one of
                                                 none, label_flip, sign_flip, gaussian,
                                                 alie, ipm
   --config.attack.fraction=0.1                  fraction of attackers; in [0, 1)
-  --config.attack.scale=1.0                     factor of the reversed own update; above
-                                                0
+  --config.attack.scale=1.0                     factor of the reversed update; above 0
   --config.attack.sigma=1.0                     standard deviation of the noise sent;
                                                 above 0
   --config.attack.epsilon=0.5                   factor of the reversed mean update;
@@ -147,13 +147,13 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.fedprox.mu=0.01                      weight of the proximal term; at least 0
   --config.fedsam.rho=0.1                       length of the move uphill before the
                                                 gradient; at least 0
-  --config.fedsam.adaptive=False                whether weights move by their size
+  --config.fedsam.adaptive=False                whether larger weights move further
                                                 (FedASAM)
   --config.fedsam.xi=0.2                        number added to the size of a weight, if
                                                 adaptive; at least 0
   --config.mofedsam.rho=0.1                     length of the move uphill before the
                                                 gradient; at least 0
-  --config.mofedsam.adaptive=False              whether weights move by their size
+  --config.mofedsam.adaptive=False              whether larger weights move further
                                                 (FedASAM)
   --config.mofedsam.xi=0.2                      number added to the size of a weight, if
                                                 adaptive; at least 0
@@ -165,22 +165,22 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 above 0
   --config.moon.negative=none                   negative of a client without a previous
                                                 model; one of none, global, init
-  --config.moon.similarity_on=representation    vector that is compared; one of
+  --config.moon.similarity_on=representation    output that is compared; one of
                                                 representation, features
   --config.moon.num_previous=1                  number of a client's last models that
                                                 are negatives; at least 1
-  --config.moon.frozen_mode=evaluation          mode of the networks compared with; one
-                                                of evaluation, training
+  --config.moon.frozen_mode=evaluation          mode of the frozen networks; one of
+                                                evaluation, training
   --config.sa_moon.mu=5.0                       weight of the contrastive term; at least
                                                 0
   --config.sa_moon.initial_temperature=1.0      temperature of a client's first step;
                                                 above 0
   --config.sa_moon.min_temperature=0.001        lowest temperature of the annealing;
                                                 above 0
-  --config.sa_moon.sigma=0.005                  fall of T per relative change in
-                                                gradient; in [0, 1]
-  --config.sa_moon.scope=client                 owner of the temperature; server
-                                                averages them; one of client, server
+  --config.sa_moon.sigma=0.005                  cooling rate of the temperature; in [0,
+                                                1]
+  --config.sa_moon.scope=client                 place of the temperature; server
+                                                averages it; one of client, server
   --config.sa_moon.acceptance=steps             losses compared: of two steps, or of a
                                                 batch at T and T'; one of steps,
                                                 temperatures
@@ -188,12 +188,12 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 of a step; at least 0
   --config.dco_moon.tau=0.5                     temperature of the contrastive term;
                                                 above 0
-  --config.dco_moon.theta=0.1                   relative deviation that counts as
-                                                straying; above 0
+  --config.dco_moon.theta=0.1                   relative deviation above which a client
+                                                strays; above 0
   --config.dco_moon.normalise=False             whether both weights are divided by mu
                                                 (above 0)
-  --config.dco_moon.initial=plain               mu_0, the weight of the first round: 0,
-                                                or mu; one of plain, mu
+  --config.dco_moon.initial=plain               value of mu_t in the first round: 0
+                                                (plain) or mu; one of plain, mu
   --config.moon_l2.mu=0.1                       weight of the distance of
                                                 representations; at least 0
   --config.moon_l2.squared=False                whether the distance is squared
@@ -205,14 +205,14 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 the paper; one of code, equation
   --config.fedlc.tau=1.0                        weight of the margins of rare classes;
                                                 at least 0
-  --config.fedlc.least_count=0.0                fewest examples a class counts as; 0
-                                                leaves it out; at least 0
+  --config.fedlc.least_count=0.0                lowest count of a class; 0 leaves
+                                                missing classes out; at least 0
   --config.fedlc.true_class=True                whether the true class is in the
                                                 denominator
   --config.fedrs.alpha=0.5                      factor of the logits of missing classes;
                                                 in [0, 1]
-  --config.fedrs.graded=False                   whether factors follow class shares, as
-                                                the authors' code
+  --config.fedrs.graded=False                   whether factors follow class shares (the
+                                                authors' code)
   --config.feddyn.alpha=0.01                    weight of the dynamic regularisation;
                                                 above 0
   --config.feddyn.by_size=False                 whether alpha is divided by the relative
@@ -221,33 +221,32 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 clients' mean; one of server, mean
   --config.fednova.mu=0.0                       weight of the pull to the received
                                                 model; at least 0
-  --config.fednova.tau_eff=norm                 effective steps: mean of norms, or mean
-                                                of steps; one of norm, steps
+  --config.fednova.tau_eff=norm                 effective steps: mean of a_i, or mean of
+                                                steps; one of norm, steps
   --config.fedexp.eps=0.001                     guard of the server's step against a
                                                 division by 0; above 0
   --config.fedexp.eps_decay=1.0                 factor of eps after each round; in (0,
                                                 1]
   --config.fedexp.evaluate=last                 model that is tested: the last, or the
                                                 mean of two; one of last, mean_of_two
-  --config.fedproc.tau=1.0                      temperature of the term of the
-                                                prototypes; above 0
-  --config.fedproc.rise=100.0                   number of rounds until cross entropy
-                                                counts alone; above 0
+  --config.fedproc.tau=1.0                      temperature of the prototype term; above
+                                                0
+  --config.fedproc.rise=100.0                   number of rounds until only cross
+                                                entropy is left; above 0
   --config.fedproto.lam=1.0                     weight of the distance to the prototype;
                                                 at least 0
-  --config.fedproto.distance=mean               squared distance, as a mean or sum over
+  --config.fedproto.distance=mean               squared distance: mean or sum over
                                                 dimensions; one of mean, sum
   --config.fedper.layers=                       layers that stay with a client; '' is
                                                 the output layer
   --config.ditto.lam=1.0                        weight of the pull to the received
                                                 model; at least 0
-  --config.ditto.epochs=auto                    epochs of the personal model; auto is
+  --config.ditto.epochs=auto                    epochs of the personal model; auto:
                                                 local_epochs; at least 1
-  --config.ditto.learning_rate=auto             rate of the personal model; auto: the
-                                                round's; above 0
+  --config.ditto.learning_rate=auto             learning rate; auto: that of the global
+                                                model; above 0
   --config.trimmed_mean.trim=0.1                fraction cut at each end; in [0, 0.5)
-  --config.krum.num_byzantine=1                 number of clients that send anything; at
-                                                least 0
+  --config.krum.num_byzantine=1                 number of Byzantine clients; at least 0
   --config.krum.num_selected=1                  number of models averaged; above 1 is
                                                 multi-Krum; at least 1
   --config.mlp.width=128                        number of units of each hidden layer; at
@@ -258,13 +257,13 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 used; one of mlp, none
   --config.moon_cnn.head_width=84               number of units of the head's hidden
                                                 layer; at least 1
-  --config.moon_cnn.representation=256          number of units of the representation,
-                                                after a head; at least 1
+  --config.moon_cnn.representation=256          number of outputs of the projection
+                                                head; at least 1
   --config.cnn_transformer.layers=6             number of layers of the encoder; at
                                                 least 1
   --config.cnn_transformer.heads=8              number of attention heads in every
                                                 layer; a divisor of 256
-  --config.cnn_transformer.feedforward=2048     number of hidden units of a layer; at
+  --config.cnn_transformer.feedforward=2048     number of hidden units of each layer; at
                                                 least 1
   --config.cnn_transformer.dropout=0.1          rate of dropout, convolutions included;
                                                 in [0, 1)
@@ -272,16 +271,15 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 used; one of mlp, none
   --config.resnet.head_width=auto               units of the head's hidden layer; auto:
                                                 its input's; at least 1
-  --config.resnet.representation=256            number of units of the representation,
-                                                after a head; at least 1
-  --config.resnet.norm=batch                    normalisation; group has 2 groups of
+  --config.resnet.representation=256            number of outputs of the projection
+                                                head; at least 1
+  --config.resnet.norm=batch                    normalisation; group: in 2 groups of
                                                 channels; one of batch, group
-  --config.execution.devices=auto               number of devices of a process, sharing
-                                                the lanes; 'auto' or a count of at least
-                                                1
+  --config.execution.devices=auto               number of devices of each process;
+                                                'auto' or a count of at least 1
   --config.execution.lanes=auto                 number of clients trained side by side;
                                                 'auto' or a count of at least 1
-  --config.execution.convolution=auto           form of the convolutions; same values up
+  --config.execution.convolution=auto           form of the convolutions; all agree up
                                                 to rounding; one of auto, library,
                                                 banded, fused, direct, winograd
   --config.execution.cache_mib=2048             MiB for frozen representations; 0 is
@@ -290,16 +288,16 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 rounds; auto is the device up to 256 MiB
                                                 in all, or if a round has a quarter of
                                                 all clients; one of auto, device, disk
-  --config.execution.dtype=float32              number format of the networks; one of
-                                                float32, bfloat16
-  --config.execution.matmul_precision=default   precision of products; one of default,
+  --config.execution.dtype=float32              number type in which networks compute;
+                                                one of float32, bfloat16
+  --config.execution.matmul_precision=default   precision of matmuls; one of default,
                                                 high, highest
-  --config.execution.deterministic=False        whether GPUs give the same bits in every
-                                                run, slower
-  --config.execution.compile_cache=auto         private folder of compiled programs;
-                                                auto: the user's; off
-  --config.execution.profile=False              whether the second round is traced, to
-                                                say where time goes
+  --config.execution.deterministic=False        whether a GPU gives the same bits in
+                                                every run (slower)
+  --config.execution.compile_cache=auto         private folder of programs; auto: the
+                                                user's; off: none
+  --config.execution.profile=False              whether a profile of the second round is
+                                                recorded
 """
 
 from moon_jax import config as config_lib

@@ -31,8 +31,16 @@ KINDS = {
   'attack': 'Attacks',
 }
 _TYPES = {float: 'float', int: 'int', bool: 'bool', str: 'text'}
+# What is said of parts that have no function of their own, and so no docstring.
 _TOLD = {
-  'centralized': 'One client owns all training examples: a bound for the others.',
+  (
+    'algorithm',
+    'centralized',
+  ): 'One client owns all training examples: the upper bound.',
+  ('server_optimizer', 'adam'): 'FedAdam: Adam on the pseudo-gradient g.',
+  ('server_optimizer', 'yogi'): 'FedYogi: Yogi on the pseudo-gradient g.',
+  ('attack', 'none'): 'No client attacks.',
+  ('attack', 'label_flip'): 'Trains honestly, but on the labels Y - 1 - label.',
 }
 _FILES = ('metrics.jsonl', 'timings.jsonl', 'summary.json')
 _MEANINGS = {
@@ -74,7 +82,7 @@ def knobs() -> str:
   groups = {}
   for name, knob in catalog.every_knob().items():
     groups.setdefault(name.rpartition('.')[0], []).append(_entry(name, knob))
-  titles = {'': 'Of every run'}
+  titles = {'': 'General'}
   return '\n\n'.join(
     '\n\n'.join([f'## {titles.get(group, f"`{group}`")}', *entries])
     for group, entries in groups.items()
@@ -90,11 +98,12 @@ def _entry(name, knob):
   if knob.auto:
     told.append('or `auto`')
   more = [_users(kind, trait) for kind, trait in knob.needs]
-  lines = [f'{knob.meaning[:1].upper()}{knob.meaning[1:]}.', f'*{"; ".join(told)}.*']
+  meaning = f'{knob.meaning[:1].upper()}{knob.meaning[1:]}'.removesuffix('.')
+  lines = [f'{meaning}.', f'*{"; ".join(told)}.*']
   if more:
-    lines.append(f'Used by {" and ".join(more)}.')
+    lines.append(f'Used by {", together with ".join(more)}.')
   if knob.required:
-    lines.append('Required there.')
+    lines.append('It is required there.')
   if knob.may_change:
     lines.append('A resumed run may change it.')
   anchor = name.replace('.', '-')  # a dot would begin a class
@@ -112,8 +121,11 @@ def _users(kind, trait):
   others = [name for name in names if name not in users]
   what = KINDS[kind].lower()
   if len(others) <= len(users) // 2:
-    less = f' but {_listed(others)}' if others else ''
+    less = f' except {_listed(others)}' if others else ''
     return f'all {what}{less}'
+  if len(users) == 1:
+    word, *rest = what.split(' of ')
+    what = ' of '.join([f'the {word.removesuffix("s")}', *rest])
   return f'{what} {_listed(users)}'
 
 
@@ -134,9 +146,16 @@ def _parts_of(kind) -> Iterator[tuple[str, str, str]]:
   for name in catalog.names(kind):
     one = part(kind, name)
     own = [f'{one.group or one.name}.{knob}' for knob in one.knobs]
-    # Knobs in the group of the kind that this part alone uses.
-    own += [k for k, knob in catalog.every_knob().items() if (kind, name) in knob.needs]
-    yield f'`{name}`', _TOLD.get(name) or _told(one), _listed(dict.fromkeys(own))
+    # Knobs in the group of the kind that this part uses.
+    group = catalog.KINDS[kind].rpartition('.')[0] or kind
+    for knob_name, knob in catalog.every_knob().items():
+      uses = any(of == kind and one.has(trait) for of, trait in knob.needs)
+      own += [knob_name] if uses and knob_name.startswith(f'{group}.') else []
+    yield (
+      f'`{name}`',
+      _TOLD.get((kind, name)) or _told(one),
+      _listed(dict.fromkeys(own)),
+    )
 
 
 def _told(one):

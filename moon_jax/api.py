@@ -35,10 +35,11 @@ def load_config(
 
   Args:
     path: FILE or FILE:VARIANT, as for `--config`. The config file is run: it is code.
-    changes: dotted knob -> value, e.g. {'moon.mu': 1, 'num_rounds': 5}.
+    changes: name of a knob -> value, e.g. {'moon.mu': 1, 'num_rounds': 5}.
 
   Returns:
-    Every knob. You may change them: `run` and `rounds` check the configuration again.
+    The configuration, with every knob. You may change it: `run` and `rounds` check it
+    again.
 
   Raises:
     ConfigError: every mistake found, one line each.
@@ -59,7 +60,7 @@ class Result:
 
   Attributes:
     workdir: the run directory.
-    metrics: the lines of metrics.jsonl, one a round.
+    metrics: the lines of metrics.jsonl, one for each round.
     summary: the content of summary.json: final and best accuracy, ...
   """
 
@@ -69,7 +70,7 @@ class Result:
 
   @functools.cached_property
   def model(self) -> inference.Trained:
-    """The trained model; moon_jax.load(workdir, client=N) if each client has its own.
+    """The global model; if clients have their own, see moon_jax.load(workdir, client).
 
     Raises:
       UsageError: there is no global model.
@@ -77,7 +78,7 @@ class Result:
     return inference.load(self.workdir)
 
   def to_pandas(self) -> Any:
-    """The metrics as a pandas.DataFrame, a row a round; needs pandas."""
+    """The metrics as a pandas.DataFrame with a row for each round; needs pandas."""
     import pandas
 
     return pandas.DataFrame(self.metrics)
@@ -101,8 +102,8 @@ def run(
       something true, such as a reason, ends the run after the round.
     handle_signals: whether SIGTERM, SIGHUP and Ctrl-C save the round and end the
       process, as they do with `launch.py`; only in the main thread.
-    **given: arguments of `moon_jax.engine.experiment.build`, such as the function that
-      loads the data.
+    **given: further arguments of `moon_jax.engine.experiment.build`, such as the
+      function that loads the data.
 
   Raises:
     RunError: its message is for the user; a ConfigError names every mistake.
@@ -124,8 +125,8 @@ def sweep(
 
   Args:
     config: the knobs that all runs have in common, from `load_config`.
-    over: dotted knob -> its values, e.g. {'algorithm': ['fedavg', 'moon'], 'seed': [0,
-      1]}; a knob multiplies only the runs that use it.
+    over: name of a knob -> its values, e.g. {'algorithm': ['fedavg', 'moon'],
+      'seed': [0, 1]}; a knob is varied only in the runs that use it.
     out: the folder of the run directories; the same call again continues the sweep.
 
   Returns:
@@ -133,9 +134,9 @@ def sweep(
     summary.json. Give the rows to pandas.DataFrame for a table.
 
   Raises:
-    RunError: a run failed. The others have ended, and the message for the user is that
-      of the first failure. Before anything starts: a directory holds another
-      experiment, or would hold two.
+    RunError: a run failed; the others have ended, and the message is that of the first
+      failure. Or, before anything starts: a directory holds another experiment, or
+      would hold two.
   """
   common = config_lib.flatten(config_lib.validate(config))
   changes, out = combinations(common, over), config_lib.expand(os.fspath(out))

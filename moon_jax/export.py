@@ -14,6 +14,8 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from absl import flags
+
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
@@ -25,16 +27,26 @@ def main(argv: Sequence[str]) -> int:
   return print_or_help(argv, __doc__, lambda: export(argv))
 
 
+def parse(argv: Sequence[str]) -> tuple[str, flags.FlagValues]:
+  """The run directory, and the flags.
+
+  Raises:
+    UsageError: a flag is missing or unknown, or there is not one run directory.
+  """
+  kinds = {'output': str, 'config': str, 'client': int}
+  words, values = cli.read_flags(argv, kinds)
+  if len(words) != 1 or not values.output:
+    raise UsageError('Wanted: RUN --output=FILE; see --help.')
+  return words[0], values
+
+
 def export(argv: Sequence[str]) -> str:
   """Writes the file; returns a line that says so.
 
   Raises:
     RunError: it has the message for the user and the exit code.
   """
-  kinds = {'output': str, 'config': str, 'client': int}
-  words, values = cli.read_flags(argv, kinds)
-  if len(words) != 1 or not values.output:
-    raise UsageError('Wanted: RUN --output=FILE; see --help.')
+  run, values = parse(argv)
   target = config_lib.expand(values.output)
   if not target.parent.is_dir():
     raise UsageError(
@@ -50,7 +62,7 @@ def export(argv: Sequence[str]) -> str:
   if target.suffix not in weights.SUFFIXES:
     wanted = ' or '.join(weights.SUFFIXES)
     raise UsageError(f'--output={values.output!r} must end in {wanted}.')
-  trained = inference.load(words[0], client=values.client)
+  trained = inference.load(run, client=values.client)
   trained.save(target)
   count, accuracy = tree.num_parameters(trained.variables), ''
   if 'test_accuracy' in trained.about:
@@ -58,7 +70,7 @@ def export(argv: Sequence[str]) -> str:
   whose = 'the global model' if trained.client is None else f'client {trained.client}'
   return (
     f'{target}: {count:,} numbers of {whose} after round {trained.round} of '
-    f'{pathlib.Path(words[0])}{accuracy}'
+    f'{pathlib.Path(run)}{accuracy}'
   )
 
 

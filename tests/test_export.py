@@ -80,9 +80,9 @@ def changed(path, change):
 
 
 OTHER = [
-  (lambda a, t: t.clear(), 'does not tell what its weights are of'),
-  (lambda a, t: t.update(round='"2"'), 'does not tell'),
-  (lambda a, t: t.update(num_classes='{'), 'does not tell'),
+  (lambda a, t: t.clear(), 'does not say which run its weights'),
+  (lambda a, t: t.update(round='"2"'), 'does not say'),
+  (lambda a, t: t.update(num_classes='{'), 'does not say'),
   (lambda a, t: a.popitem(), r'kernel is missing, must be float32 \[128, 64\]'),
   (lambda a, t: a.update(b=np.zeros(1)), r'its b is float64 \[1\], must be left out'),
   (

@@ -10,11 +10,14 @@ import shlex
 import pytest
 
 from docs import images, reference
-from moon_jax import catalog
+from moon_jax import catalog, export
 from moon_jax.catalog.registry import part
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode
+from moon_jax.data import convert
+from moon_jax.predict import command as predict_command
+from moon_jax.report import command as report_command
 from moon_jax.sweeps import command as sweep_command
 from tests.processes import launched, read_lines
 
@@ -27,10 +30,15 @@ SHOWING = [p for p in (ROOT / 'moon_jax').rglob('*.py') if '>>>' in p.read_text(
 # A block that is a file: its name, its code.
 FILE = re.compile(r'^```python\n# (\w+\.py)\n(.*?)^```$', re.M | re.S)
 OWN = (ROOT / 'docs/own_algorithm.md').read_text()
-# The programs whose words can be checked without running them.
+# A program -> the parser of its words.
 PARSERS = {
-  'launch.py': cli.parse,
-  '-m moon_jax.sweep': sweep_command.parse,
+  'python launch.py': cli.parse,
+  'moon-jax': cli.parse,
+  'python -m moon_jax.sweep': sweep_command.parse,
+  'python -m moon_jax.report': report_command.parse,
+  'python -m moon_jax.export': export.parse,
+  'python -m moon_jax.predict': predict_command.parse,
+  'python -m moon_jax.data.convert': convert.parse,
 }
 
 
@@ -101,20 +109,19 @@ def shape(line):
 
 
 def commands(page):
-  """The commands of a page's shell blocks, as words."""
-  for code in blocks(page, 'sh'):
-    joined = code.replace('\\\n', ' ')
-    for line in joined.splitlines():
-      if shlex.split(line, comments=True):
-        yield from line.split(' && ')
+  """The commands of a page: of its shell blocks, and of its indented lines."""
+  code = '\n'.join(blocks(page, 'sh')).replace('\\\n', ' ')
+  indented = re.findall(r'^ {4}(\w.*)', page.read_text(), re.M)
+  return re.split(r'\n| && ', '\n'.join([code, *indented]))
 
 
 def checkable():
+  """A parser and its words; a program of moon_jax without a parser is a KeyError."""
+  ours = r'\b(python launch\.py|python -m moon_jax[\w.]*|moon-jax)(?: (.*)|$)'
   for page in PAGES:
-    for line in commands(page):
-      for program, parse in PARSERS.items():
-        if found := re.search(rf'python {re.escape(program)} ?(.*)', line):
-          yield pytest.param(parse, found[1], id=f'{page.stem}: {line[:60]}')
+    for found in filter(None, (re.search(ours, line) for line in commands(page))):
+      name = f'{page.stem}: {found[0][:60]}'
+      yield pytest.param(PARSERS[found[1]], found[2] or '', id=name)
 
 
 @pytest.mark.usefixtures('own_parts')

@@ -40,7 +40,7 @@ class Second(NamedTuple):
 
   Attributes:
     training: an Algorithm whose functions see what the server sent and the client's
-      memory. Nobody receives what its `upload` sends; the client keeps the memory.
+      memory. What its `upload` sends is dropped; the client keeps the memory.
     epochs: passes over the client's data; None: as many as in the first training.
     optimizer: (scalars of the algorithm, scalars of the local optimizer) -> scalars of
       this training's local optimizer.
@@ -56,8 +56,9 @@ class Algorithm(NamedTuple):
 
   Every function is pure and sees one client, unless its shapes say otherwise; the
   engine stacks clients by vmap. Numbers that may vary (mu, tau, ...) arrive traced, in
-  `task.scalars`, so another value compiles nothing anew. A function that is left out is
-  FedAvg's.
+  `task.scalars`, so another value needs no new program. For a function that is left
+  out, FedAvg's is used. `a -> b` below is a function of a that returns b, and
+  `name -> number` a dict.
 
   Attributes:
     hyperparameters: name -> number, as configured.
@@ -71,8 +72,8 @@ class Algorithm(NamedTuple):
       'params' in it counts as a model, and so it does in an `Upload`: an attack
       replaces these parameters (an algorithm that sends changes in their place needs a
       `check` against attacks), and `batch_norm=local` takes the running statistics out.
-    share: memory -> the model that a client sends to its neighbours; None: there is
-      none.
+    share: memory -> the model that a client sends to its neighbours; None: there are no
+      neighbours.
     mixed: (memory, weighted mean of what the client and its neighbours share, cohort
       size / number of clients, scalars) -> memory.
     download: (received, memory) -> variables from which local training starts: by
@@ -80,7 +81,7 @@ class Algorithm(NamedTuple):
     begin: (received, memory) -> `task.local` of the first step, the algorithm's memory
       of one local training.
     frozen: (received, memory) -> name -> variables of a network that is not trained,
-      and whose representation of the batch the loss needs.
+      but whose representation of the batch the loss needs.
     represented: Outputs -> [B, D], the part of a frozen network's outputs that the loss
       gets.
     frozen_in_training: whether the frozen networks use dropout, and the batch's
@@ -88,12 +89,12 @@ class Algorithm(NamedTuple):
     loss: (outputs, references, params, task, batch) -> the loss to minimise and its
       named parts, each [] and a mean over the real examples. `references` is name ->
       [B, D], the representations of the batch under the frozen networks.
-    measured: part that is recorded and no term of the loss -> the part that holds the
-      fraction of the examples that it covers; '': it covers all.
+    measured: name of a part that is recorded but is no term of the loss -> name of the
+      part with the fraction of the examples that it covers, or '' if it covers all.
     perturb: (gradient of the loss, params, task) -> what is added to the params before
-      the gradient is taken again, on the same batch with the same draws; None: it is
-      taken once. The records of the step and the statistics of batch normalisation are
-      those of the unperturbed params.
+      the gradient is taken again, on the same batch with the same draws; None: the
+      gradient is taken once. The records of the step and the statistics of batch
+      normalisation are those of the unperturbed params.
     correct: (gradient of the loss, task) -> what the local optimizer gets instead.
     move: (update of the local optimizer, task) -> what is added to the params instead;
       None: the update itself.
@@ -105,8 +106,8 @@ class Algorithm(NamedTuple):
     examine: (Outputs, Batch) -> sums over the real examples of a batch. If it is set,
       the trained network sees all examples of the client once after the last step, in
       evaluation mode and not augmented; `task.examined` is the total, in `upload` and
-      `report`. `init_server` then also gets `zeros`, an empty total.
-    examined: the empty total; the engine sets it.
+      `report`. `init_server` then has a second argument, `zeros`: a total of zeros.
+    examined: this total of zeros; the engine sets it.
     upload: (trained variables, task) -> an Upload, and the client's new memory.
     report: (trained variables, task) -> name -> [] float32, recorded as the mean and
       quantiles over the cohort.
@@ -114,13 +115,13 @@ class Algorithm(NamedTuple):
       scalars) -> the new Server. The server sees only this mean: no upload is stored.
       `mean.weighted` is the mean model, unless `upload` sends something else.
     needs_all_uploads: whether `aggregate` gets `Uploads`, those of every client, in
-      place of the mean. That costs the memory of K uploads on every device.
+      place of the mean, which costs the memory of K uploads on every device.
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.
     personal: (server, memory) -> variables of a client's own model, beside a global one
-      that `evaluated` returns; None: there is none.
+      that `evaluated` returns; None: clients have no such model.
     second: a second local training, whose loss is recorded as `personal_loss`. The
-      client's memory is that of this training, and the first one sees () instead.
-      None: there is none.
+      client's memory belongs to this training, and the memory of the first training is
+      (). None: there is no second training.
   """
 
   hyperparameters: Mapping[str, float] = types.MappingProxyType({})

@@ -4,8 +4,8 @@ from moon_jax.algorithms.base import Algorithm
 
 
 def fedavg() -> Algorithm:
-  """Plain local training, then the mean weighted by examples: `base.average`.
+  """Plain local training, then the mean of the models, weighted by examples.
 
-  `train/aggregation.py` takes the mean as clients finish.
+  `train/aggregation.py` takes the mean as clients finish, and `base.average` uses it.
   """
   return Algorithm()

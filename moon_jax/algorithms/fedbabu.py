@@ -10,7 +10,7 @@ from moon_jax.core.types import Layers, Upload
 
 
 def fedbabu(*, network_layers: Layers) -> base.Algorithm:
-  """FedAvg of the body; the head, the output layer, stays as it was first drawn.
+  """FedAvg of all but the output layer (the head), which stays as it was first drawn.
 
   w_B <- sum_k (n_k / n) w_B,k over the cohort, and w_H never moves. The paper
   tests each client's model after fine-tuning body and head on the client's data.
@@ -23,8 +23,8 @@ def fedbabu(*, network_layers: Layers) -> base.Algorithm:
   """
   if not network_layers.output:
     raise UsageError(
-      '--config.algorithm=fedbabu never trains the output layer, and which layer of '
-      'the network that is cannot be seen: choose another --config.model.'
+      '--config.algorithm=fedbabu never trains the output layer, which cannot be found '
+      'in this network: choose another --config.model.'
     )
   return with_fixed(network_layers.output)
 

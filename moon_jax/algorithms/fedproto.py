@@ -7,7 +7,7 @@ from moon_jax.core.types import Upload
 
 
 def fedproto(*, lam: float, distance: str = 'mean') -> base.Algorithm:
-  """SOLO whose clients share the prototypes of the classes, and no weights.
+  """SOLO whose clients share prototypes of the classes, but no weights.
 
   The local loss is CE + lambda D. D of an example is the squared distance of its
   representation f to the global prototype C_c of its class, as a mean (or sum) over

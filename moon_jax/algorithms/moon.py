@@ -38,7 +38,7 @@ def moon(
   num_previous: int = 1,
   frozen_mode: str = 'evaluation',
 ) -> base.Algorithm:
-  """FedAvg with mu * l_con added to the local loss (eq. 4).
+  """FedAvg with mu times the contrastive term added to the local loss (eq. 4).
 
   Args:
     mu: weight of the contrastive term, at least 0; 0 is FedAvg.

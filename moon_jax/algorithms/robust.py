@@ -15,9 +15,9 @@ from moon_jax.core.types import PyTree
 
 
 def median() -> Algorithm:
-  """w <- the median of w_k in each coordinate (Yin et al. 2018, arXiv:1803.01498).
+  """w <- the median of the models in each coordinate (Yin et al. 2018).
 
-  Between two middle values it is their mean.
+  (arXiv:1803.01498.) Between two middle values it is their mean.
   """
 
   def of_leaf(values, count, scalars):
@@ -28,7 +28,7 @@ def median() -> Algorithm:
 
 
 def trimmed_mean(*, trim: float) -> Algorithm:
-  """w <- the mean of w_k in each coordinate, without its extremes (Yin et al. 2018).
+  """w <- the mean of the models in each coordinate, without the extremes (Yin et al.).
 
   The floor(trim n) smallest and as many largest values of n clients are left out.
 
@@ -67,7 +67,7 @@ def _coordinate_wise(of_leaf, **hyperparameters):
 
 
 def krum(*, num_byzantine: int, num_selected: int) -> Algorithm:
-  """w <- the mean of the models with the smallest scores (Blanchard et al. 2017).
+  """w <- the mean of the models nearest to the others (Blanchard et al. 2017).
 
   The score of a model is the sum of its squared distances to the n - f - 2 nearest of
   the others, and to one at least; n is the number of models, f how many may be

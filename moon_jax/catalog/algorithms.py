@@ -46,16 +46,16 @@ _MOON_KNOBS = {
   'mu': _MU,
   'tau': _TAU,
   'negative': word('none', 'negative of a client without a previous model', _NEGATIVES),
-  'similarity_on': word('representation', 'vector that is compared', _PLACES),
+  'similarity_on': word('representation', 'output that is compared', _PLACES),
   'num_previous': counted(1, "number of a client's last models that are negatives"),
-  'frozen_mode': word('evaluation', 'mode of the networks compared with', _MODES),
+  'frozen_mode': word('evaluation', 'mode of the frozen networks', _MODES),
 }
 _SA_MOON_KNOBS = {
   'mu': _MU,
   'initial_temperature': number(1.0, "temperature of a client's first step", above(0)),
   'min_temperature': number(0.001, 'lowest temperature of the annealing', above(0)),
-  'sigma': number(0.005, 'fall of T per relative change in gradient', between(0, 1)),
-  'scope': word('client', 'owner of the temperature; server averages them', _SCOPES),
+  'sigma': number(0.005, 'cooling rate of the temperature', between(0, 1)),
+  'scope': word('client', 'place of the temperature; server averages it', _SCOPES),
   'acceptance': word(
     'steps', "losses compared: of two steps, or of a batch at T and T'", _COMPARED
   ),
@@ -64,24 +64,24 @@ _DCO_MOON_KNOBS = {
   'mu': number(1.0, 'weight of both terms of the loss, and so of a step', at_least(0)),
   'tau': _TAU,
   # With mu = 1 about half of the clients stray by 0.1: docs/algorithms.md.
-  'theta': number(0.1, 'relative deviation that counts as straying', above(0)),
+  'theta': number(0.1, 'relative deviation above which a client strays', above(0)),
   'normalise': switch(False, 'whether both weights are divided by mu (above 0)'),
-  'initial': word('plain', 'mu_0, the weight of the first round: 0, or mu', _FIRST),
+  'initial': word('plain', 'value of mu_t in the first round: 0 (plain) or mu', _FIRST),
 }
 _PROX_KNOBS = {'mu': number(0.01, 'weight of the proximal term', at_least(0))}
 _SAM_KNOBS = {
   'rho': number(0.1, 'length of the move uphill before the gradient', at_least(0)),
-  'adaptive': switch(False, 'whether weights move by their size (FedASAM)'),
+  'adaptive': switch(False, 'whether larger weights move further (FedASAM)'),
   'xi': number(0.2, 'number added to the size of a weight, if adaptive', at_least(0)),
 }
 _PROC_KNOBS = {
-  'tau': number(1.0, 'temperature of the term of the prototypes', above(0)),
-  'rise': number(100.0, 'number of rounds until cross entropy counts alone', above(0)),
+  'tau': number(1.0, 'temperature of the prototype term', above(0)),
+  'rise': number(100.0, 'number of rounds until only cross entropy is left', above(0)),
 }
 _PROTO_KNOBS = {
   'lam': number(1.0, 'weight of the distance to the prototype', at_least(0)),
   'distance': word(
-    'mean', 'squared distance, as a mean or sum over dimensions', one_of('mean', 'sum')
+    'mean', 'squared distance: mean or sum over dimensions', one_of('mean', 'sum')
   ),
 }
 _BETA = number(0.1, "weight of the client's own gradient", between(0, 1, '(]'))
@@ -104,18 +104,18 @@ _DYN_KNOBS = {
 }
 _NOVA_KNOBS = {
   'mu': number(0.0, 'weight of the pull to the received model', at_least(0)),
-  'tau_eff': word('norm', 'effective steps: mean of norms, or mean of steps', _LENGTHS),
+  'tau_eff': word('norm', 'effective steps: mean of a_i, or mean of steps', _LENGTHS),
 }
 _LC_KNOBS = {
   'tau': number(1.0, 'weight of the margins of rare classes', at_least(0)),
   'least_count': number(
-    0.0, 'fewest examples a class counts as; 0 leaves it out', at_least(0)
+    0.0, 'lowest count of a class; 0 leaves missing classes out', at_least(0)
   ),
   'true_class': switch(True, 'whether the true class is in the denominator'),
 }
 _RS_KNOBS = {
   'alpha': number(0.5, 'factor of the logits of missing classes', between(0, 1)),
-  'graded': switch(False, "whether factors follow class shares, as the authors' code"),
+  'graded': switch(False, "whether factors follow class shares (the authors' code)"),
 }
 _EXP_KNOBS = {
   'eps': number(0.001, "guard of the server's step against a division by 0", above(0)),
@@ -126,7 +126,7 @@ _EXP_KNOBS = {
 }
 _TRIM_KNOBS = {'trim': number(0.1, 'fraction cut at each end', between(0, 0.5, '[)'))}
 _KRUM_KNOBS = {
-  'num_byzantine': knob(int, 1, 'number of clients that send anything', at_least(0)),
+  'num_byzantine': knob(int, 1, 'number of Byzantine clients', at_least(0)),
   'num_selected': counted(1, 'number of models averaged; above 1 is multi-Krum'),
 }
 

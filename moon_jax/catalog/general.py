@@ -77,14 +77,14 @@ KNOBS = {
   'initial_weights': word(
     '', "file of the first weights, .safetensors or .npz; '' draws them", ()
   ),
-  'num_clients': counted(10, 'number of clients; with natural the data say', _DEALT),
+  'num_clients': counted(10, 'number of clients; with natural the data decide', _DEALT),
   'participation': number(
-    1.0, 'fraction of clients in each round (0.25 of 10 are 3)', _FRACTION, _SEVERAL
+    1.0, 'fraction of clients in each round (0.25 of 10 is 3)', _FRACTION, _SEVERAL
   ),
   'num_rounds': counted(100, 'number of communication rounds', **_FREE),
   'local_epochs': counted(10, 'passes of a client over its own data in each round'),
   'local_epochs_min': knob(
-    int, 0, 'fewest local epochs of a client in a round; 0: no draw', _FEWEST, _SEVERAL
+    int, 0, 'lowest number of epochs that a client draws; 0: no draw', _FEWEST, _SEVERAL
   ),
   'fine_tune_epochs': knob(
     int,
@@ -103,14 +103,11 @@ KNOBS = {
   'checkpoint_every_rounds': counted(10, 'number of rounds between saves', **_FREE),
   'on_nonfinite': word('stop', 'reaction to NaN and infinity', _NONFINITE, **_FREE),
   'logger': word(
-    'tensorboard',
-    "loggers: tensorboard, wandb, mlflow; '' is none",
-    _LOGGERS,
-    **_FREE,
+    'tensorboard', "loggers: tensorboard, wandb, mlflow; '' is none", _LOGGERS, **_FREE
   ),
   'data.source': word('digits', 'source of the images'),
   'data.name': word(
-    '', 'name of a set in TFDS or torchvision, e.g. cifar10', (), _NAMED, required=True
+    '', 'name of a data set in TFDS or torchvision', (), _NAMED, required=True
   ),
   # The content of the folder is compared itself.
   'data.dir': word(
@@ -118,18 +115,11 @@ KNOBS = {
   ),
   'data.path': word('', 'file or folder of the data', (), _FILES, required=True),
   'data.test_path': word('', 'file of the test examples', (), _PAIR, required=True),
-  'data.client': word(
-    '', "feature or column that names the user; '' is none", (), _IDS
-  ),
+  'data.client': word('', "feature or column of the user; '' is none", (), _IDS),
   'data.image': word('', "name of the images; '' is pixels, image, ...", (), _FEATURES),
-  'data.label': word(
-    '', "name of the labels; '' is label, fine_label, ...", (), _FEATURES
-  ),
+  'data.label': word('', "name of the labels; '' is label, ...", (), _FEATURES),
   'data.test_fraction': number(
-    0.0,
-    'fraction of each class drawn for the test; 0 if divided already',
-    _BELOW_ONE,
-    _TREE,
+    0.0, 'fraction of each class drawn for the test; 0 draws none', _BELOW_ONE, _TREE
   ),
   'data.test_seed': knob(int, 0, 'seed of the draw of test images', SEED, _TREE),
   'data.image_size': knob(
@@ -140,21 +130,21 @@ KNOBS = {
     0.0, 'fraction of each class that the server keeps for validation', _BELOW_ONE
   ),
   'data.local_test': number(
-    0.0, "fraction of each client's examples that test it", _SHARE, _SEVERAL
+    0.0, "fraction of each client's examples kept for its own test", _SHARE, _SEVERAL
   ),
   'partition.name': word('dirichlet', 'rule that deals out the examples', (), _SEVERAL),
   'partition.beta': number(
     0.5, 'concentration of the Dirichlet shares; small is skewed', above(0), _BETA
   ),
   'partition.balance': switch(
-    True, 'whether a client with M / N examples gets no more', (), _DIRICHLET
+    True, 'whether a client with a fair share of examples gets no more', (), _DIRICHLET
   ),
   'partition.classes_per_client': counted(2, 'number of classes of a client', _SHARDS),
   'partition.noise_sigma': number(
-    0.1, "deviation of the last client's noise, in pixel / 255", _UNIT, _NOISE
+    0.1, "deviation of the last client's noise, of pixels in [0, 1]", _UNIT, _NOISE
   ),
   'partition.min_size': counted(
-    10, 'fewest examples of a client; natural leaves out smaller ones', _SEVERAL
+    10, 'lowest number of examples; natural leaves out smaller users', _SEVERAL
   ),
   # 'auto' stays, so that runs with different seeds have the same value.
   'partition.seed': knob(
@@ -170,10 +160,10 @@ KNOBS = {
   'optimizer.nesterov': switch(False, "whether sgd's momentum is Nesterov's", (), _SGD),
   'optimizer.weight_decay': number(1e-5, 'weight decay; decoupled with adamw', _SIZE),
   'optimizer.schedule': word('constant', 'schedule of the learning rate over rounds'),
-  'optimizer.decay': number(0.1, 'factor of the learning rate', _POSITIVE, _DECAYING),
-  'optimizer.decay_every': counted(
-    50, 'number of rounds until the factor is reached', _DECAYING
+  'optimizer.decay': number(
+    0.1, 'factor of the learning rate after decay_every rounds', _POSITIVE, _DECAYING
   ),
+  'optimizer.decay_every': counted(50, 'number of rounds for one decay', _DECAYING),
   'server_optimizer.name': word('sgd', "optimizer of the server's step", (), _SERVED),
   'server_optimizer.learning_rate': number(
     'auto', 'learning rate; auto: 1 (sgd) or 0.01', above(0), _SERVED, auto=_SERVER_RATE
@@ -190,11 +180,11 @@ KNOBS = {
     0.0, "fraction of a round's clients that miss the deadline", _BELOW_ONE, _SERVED
   ),
   'stragglers.send': word(
-    'nothing', 'what stragglers send; partial is what they have', _SENT, _SERVED
+    'nothing', 'what stragglers send; partial: unfinished models', _SENT, _SERVED
   ),
   'attack.name': word('none', 'attack of some of the clients', (), _SERVED),
   'attack.fraction': number(0.1, 'fraction of attackers', _BELOW_ONE, _ATTACKING),
-  'attack.scale': number(1.0, 'factor of the reversed own update', above(0), _SCALED),
+  'attack.scale': number(1.0, 'factor of the reversed update', above(0), _SCALED),
   'attack.sigma': number(1.0, 'standard deviation of the noise sent', above(0), _NOISY),
   'attack.epsilon': number(0.5, 'factor of the reversed mean update', above(0), _INNER),
   'topology.name': word('ring', 'graph of neighbours', (), _PEERS),
@@ -204,14 +194,14 @@ KNOBS = {
 
 EXECUTION = {
   'execution.devices': word(
-    'auto', 'number of devices of a process, sharing the lanes', AUTO_OR_COUNT, **_FREE
+    'auto', 'number of devices of each process', AUTO_OR_COUNT, **_FREE
   ),
   'execution.lanes': word(
     'auto', 'number of clients trained side by side', AUTO_OR_COUNT, **_FREE
   ),
   'execution.convolution': word(
     'auto',
-    'form of the convolutions; same values up to rounding',
+    'form of the convolutions; all agree up to rounding',
     _FORMS,
     _CONVOLUTIONAL,
     **_FREE,
@@ -226,15 +216,15 @@ EXECUTION = {
     _TIERS,
     **_FREE,
   ),
-  'execution.dtype': word('float32', 'number format of the networks', _DTYPES),
-  'execution.matmul_precision': word('default', 'precision of products', _PRECISIONS),
+  'execution.dtype': word('float32', 'number type in which networks compute', _DTYPES),
+  'execution.matmul_precision': word('default', 'precision of matmuls', _PRECISIONS),
   'execution.deterministic': switch(
-    False, 'whether GPUs give the same bits in every run, slower', **_FREE
+    False, 'whether a GPU gives the same bits in every run (slower)', **_FREE
   ),
   'execution.compile_cache': word(
-    'auto', "private folder of compiled programs; auto: the user's; off", **_FREE
+    'auto', "private folder of programs; auto: the user's; off: none", **_FREE
   ),
   'execution.profile': switch(
-    False, 'whether the second round is traced, to say where time goes', **_FREE
+    False, 'whether a profile of the second round is recorded', **_FREE
   ),
 }

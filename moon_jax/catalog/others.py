@@ -49,18 +49,18 @@ _MLP_KNOBS = {
 _TRANSFORMER_KNOBS = {
   'layers': counted(6, 'number of layers of the encoder'),
   'heads': knob(int, 8, 'number of attention heads in every layer', _HEADS),
-  'feedforward': counted(2048, 'number of hidden units of a layer'),
+  'feedforward': counted(2048, 'number of hidden units of each layer'),
   'dropout': number(0.1, 'rate of dropout, convolutions included', between(0, 1, '[)')),
 }
 _HEAD = word('mlp', 'projection head; none: features are used', one_of('mlp', 'none'))
 _CNN_KNOBS = {
   'head': _HEAD,
   'head_width': counted(84, "number of units of the head's hidden layer"),
-  'representation': counted(256, 'number of units of the representation, after a head'),
+  'representation': counted(256, 'number of outputs of the projection head'),
 }
 _NORMS = one_of('batch', 'group')
 _RESNET_KNOBS = _CNN_KNOBS | {
-  'norm': word('batch', 'normalisation; group has 2 groups of channels', _NORMS),
+  'norm': word('batch', 'normalisation; group: in 2 groups of channels', _NORMS),
   'head_width': knob(
     int, 'auto', "units of the head's hidden layer; auto: its input's", COUNT, auto=True
   ),

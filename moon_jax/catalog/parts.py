@@ -65,7 +65,7 @@ def between(low: float, high: float, ends: str = '[]') -> Bound:
 
 def exactly(value: Any) -> Bound:
   """This value and no other."""
-  return Bound(f'{value}', lambda given: given == value)
+  return Bound(f'{value}'.lower(), lambda given: given == value)  # true, not True
 
 
 def one_of(*words: str) -> Bound:
@@ -122,8 +122,8 @@ def knob(
     default: a value of that kind within the bound.
     meaning: a noun phrase with its unit, for `--help`.
     bound: one or several of `at_least`, `above`, `between`, `one_of`; numbers need one.
-    needs: see Knob.
-    **more: further fields of a Knob.
+    needs: pairs (kind of part, trait): the knob is used if the chosen parts have these.
+    **more: `required`, `may_change` (by a resumed run), `auto` ('auto' is valid).
 
   Raises:
     UsageError: another kind, a default that is not valid, or no bound.
@@ -176,8 +176,8 @@ def rules(*rules: Rule) -> Callable[[Mapping[str, Any]], Iterator[str]]:
     for name, bound, other, value in rules:
       if value in (None, valid[other]) and not bound.holds(valid[name]):
         yield (
-          f'--config.{name}={valid[name]} must be {bound.wanted} with '
-          f'--config.{other}={valid[other]}.'
+          f'--config.{name}={str(valid[name]).lower()} must be {bound.wanted} with '
+          f'--config.{other}={str(valid[other]).lower()}.'
         )
 
   return check
@@ -190,8 +190,8 @@ class Metric(NamedTuple):
     title: title of its figure.
     unit: label of its axis.
     factor: factor from the record to the unit.
-    value: (the part's knobs, record of a round) -> the number to draw; None if the
-      record lacks a column for it. None: the column itself.
+    value: (the part's knobs, record of a round) -> the number to draw, or None if the
+      record lacks a column for it. If no function is given, the column is drawn.
   """
 
   title: str

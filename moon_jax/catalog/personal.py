@@ -26,14 +26,10 @@ _PER_KNOBS = {
 _DITTO_KNOBS = {
   'lam': number(1.0, 'weight of the pull to the received model', at_least(0)),
   'epochs': knob(
-    int,
-    'auto',
-    'epochs of the personal model; auto is local_epochs',
-    COUNT,
-    auto=True,
+    int, 'auto', 'epochs of the personal model; auto: local_epochs', COUNT, auto=True
   ),
   'learning_rate': number(
-    'auto', "rate of the personal model; auto: the round's", above(0), auto=True
+    'auto', 'learning rate; auto: that of the global model', above(0), auto=True
   ),
 }
 _PERSONAL = {

@@ -20,7 +20,7 @@ def register_algorithm(name: str, make: Callable, **more: Any) -> None:
 
   Args:
     name: small letters, digits and _.
-    make: its knobs, by name -> moon_jax.Algorithm.
+    make: function of the part's knobs, by name, that returns a moon_jax.Algorithm.
     **more: any of the following.
 
   - title: its name in reports; `name` if left out.
@@ -39,9 +39,9 @@ def register_model(name: str, make: Callable, **more: Any) -> None:
 
   Args:
     name: small letters, digits and _.
-    make: `num_classes` and its knobs, by name -> flax module, which maps images
-      [B, H, W, C] float32 and, in training, mask [B] (1.0: a real example) to
-      moon_jax.Outputs. Batch normalisation must heed the mask.
+    make: function of `num_classes` and the part's knobs, by name, that returns a flax
+      module. The module maps images [B, H, W, C] float32 and, in training, mask [B]
+      (1.0: a real example) to moon_jax.Outputs. Batch normalisation must use the mask.
     **more: title and knobs as in `register_algorithm`; traits: 'normalized' (it has
       batch normalisation), 'convolutional' (`make` takes `convolution`, a name for
       moon_jax.models.convolution.choose).
@@ -54,11 +54,11 @@ def register_data(name: str, make: Callable, **more: Any) -> None:
 
   Args:
     name: small letters, digits and _.
-    make: its knobs, by name -> (train_x, train_y, test_x, test_y): images uint8
-      [M, H, W] or [M, H, W, C], labels integers [M] from 0 without gaps. If the data
-      name their users, train_client and test_client [M] follow, integers or text;
-      either may be None.
-    **more: title, knobs as in `register_algorithm`.
+    make: function of the part's knobs, by name, that returns (train_x, train_y, test_x,
+      test_y): images uint8 [M, H, W] or [M, H, W, C], labels integers [M] from 0
+      without gaps. If the data name their users, train_client and test_client [M]
+      follow, integers or text; either may be None.
+    **more: title and knobs, as in `register_algorithm`.
   """
   register('data', name, make, **more)
 
@@ -68,10 +68,10 @@ def register_partition(name: str, make: Callable, **more: Any) -> None:
 
   Args:
     name: small letters, digits and _.
-    make: `labels` [M], and by name `num_clients`, `min_size`, `seed` and its knobs ->
-      moon_jax.Partition, e.g. by moon_jax.data.partition.grouped(owners [M],
-      num_clients).
-    **more: title, knobs as in `register_algorithm`.
+    make: function of the labels [M], and by name of `num_clients`, `min_size`, `seed`
+      and the part's knobs, that returns a moon_jax.Partition;
+      moon_jax.data.partition.grouped(owners [M], num_clients) makes one.
+    **more: title and knobs, as in `register_algorithm`.
   """
   register('partition', name, make, **{'traits': {'dealt'}} | more)
 
@@ -81,9 +81,10 @@ def register_augmentation(name: str, make: Callable, **more: Any) -> None:
 
   Args:
     name: small letters, digits and _.
-    make: its knobs, by name -> a pure function of a JAX key, images [M, H, W, C] uint8
-      and rows [B] int32 that returns images[rows] augmented.
-    **more: title, knobs as in `register_algorithm`.
+    make: function of the part's knobs, by name, that returns a pure function of a JAX
+      key, images [M, H, W, C] uint8 and rows [B] int32, which returns images[rows]
+      augmented.
+    **more: title and knobs, as in `register_algorithm`.
   """
   register('augmentation', name, make, **more)
 
@@ -93,7 +94,7 @@ def register_callback(callback: Any) -> None:
 
   Args:
     callback: a subclass of `moon_jax.Callback`, of which each run makes an instance, or
-      a function of a round; see `moon_jax.run`.
+      a function of a round, as in `moon_jax.run`.
   """
   _CALLBACKS[getattr(callback, '__qualname__', repr(callback))] = callback
 

@@ -173,12 +173,12 @@ def _unused(name: str, valid: Mapping[str, Any]) -> Iterator[str]:
       names = catalog.names(kind)
       having = [one for one in names if catalog.part(kind, one).has(trait)]
       others = [one for one in names if one not in having]
-      owners = ' or '.join(having)
+      owners = ', '.join(having)
       if len(having) > _MOST_NAMED:
-        owners = f'all but {" and ".join(others)}'
+        owners = f'all except {", ".join(others)}'
       yield (
         f'--config.{name} is not used with --config.{catalog.KINDS[kind]}={part.name}; '
-        f'it belongs to {owners}.'
+        f'it is used by {owners}.'
       )
 
 

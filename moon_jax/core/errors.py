@@ -43,7 +43,7 @@ class NoCheckpointError(RunError):
 
 
 class DivergedError(RunError):
-  """A loss became NaN or infinite."""
+  """A result of a round became NaN or infinite."""
 
   exit_code = ExitCode.DIVERGED
 

@@ -47,12 +47,12 @@ def none() -> None:
 
 
 def flip() -> Augment:
-  """Mirrors left and right with probability 1/2."""
+  """Mirrors an image left to right with probability 1/2."""
   return _looked_up(_draw_flip, _reflect)
 
 
 def crop_flip(padding: str = 'reflect') -> Augment:
-  """Pads MARGIN pixels on each side, crops back to the size, then flips.
+  """Pads 4 pixels (MARGIN) on each side, crops back to the size, then flips.
 
   The crop's offset is uniform in [0, 2 MARGIN] down and right (He et al. 2016; the MOON
   paper on CIFAR-10).

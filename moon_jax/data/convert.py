@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
+from absl import flags
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
@@ -44,27 +45,37 @@ def main(argv: list[str]) -> int:
   return print_or_help(argv, __doc__, lambda: convert(argv))
 
 
+def parse(argv: list[str]) -> tuple[flags.FlagValues, config_lib.Config | None]:
+  """The program's own flags, and the configuration, unless users are made up.
+
+  Raises:
+    UsageError: a flag is wrong; a ConfigError names every wrong knob.
+  """
+  words, own = cli.read_flags(argv, {'out': str, 'synthetic': str}, known_only=True)
+  if not own.out:
+    raise UsageError('--out is missing; see --help.')
+  if own.synthetic and words:
+    raise UsageError(f'{words[0]!r} is not used with --synthetic.')
+  return own, None if own.synthetic else cli.parse(words).config
+
+
 def convert(argv: list[str]) -> str:
   """Writes the folder or the file; returns a line that says so.
 
   Raises:
     RunError: it has the message for the user and the exit code.
   """
-  words, own = cli.read_flags(argv, {'out': str, 'synthetic': str}, known_only=True)
-  if not own.out:
-    raise UsageError('--out is missing; see --help.')
+  own, config = parse(argv)
   out = config_lib.expand(own.out)
   if out.exists():
     raise UsageError(f'--out={own.out!r} exists already.')
   files.require_writable(out, 'out')
-  if own.synthetic:
-    if words:
-      raise UsageError(f'{words[0]!r} is not used with --synthetic.')
+  if config is None:
     written = writing.write(out, *synthetic(own.synthetic))
   elif out.suffix == '.npz':
-    return f'{out}: {_write_npz(out, *_asked(cli.parse(words).config))}'
+    return f'{out}: {_write_npz(out, *_asked(config))}'
   else:
-    source, options = _asked(cli.parse(words).config)
+    source, options = _asked(config)
     with layouts.told(source, options.get('path', '')):
       written = writing.write(out, *_configured(out, source, options))
   return f'{out}: {len(written):,} clients with {written.sum():,} training examples'
@@ -101,7 +112,7 @@ def _configured(out, source, options):
   is_divided = isinstance(data, assembled.Federation)
   if data.validation if is_divided else data.validation_labels is not None:
     told = f'--config.data.source={source}: the examples for validation are left out'
-    print(f'{told}: records keep none; --out={out}.npz keeps them.', file=sys.stderr)
+    print(f'{told} of records; --out={out}.npz keeps them.', file=sys.stderr)
   if is_divided:
     return data, assembled.joined(data.flag, 'test', data.test)
   flag = f'--config.data.source={source}'

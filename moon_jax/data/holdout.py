@@ -43,8 +43,8 @@ def validation_split(
   if held.all() or not held.any():
     what = 'all' if held.all() else 'none'
     raise UsageError(
-      f'{flag} holds out {what} of {len(held)} training examples: it is rounded in '
-      'each class.'
+      f'{flag} holds out {what} of {len(held)} training examples, because it is '
+      f'rounded in each class: {"lower" if held.all() else "raise"} it.'
     )
   rest = {
     name: values[~held]

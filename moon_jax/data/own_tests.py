@@ -61,8 +61,8 @@ def taken(
   named = of_users(data, config.num_clients) if natural else None
   if needed and not share and not named:
     raise UsageError(
-      f'{needed} needs tests of the clients: add --config.data.local_test=0.25, or use '
-      'natural clients whom the test examples name.'
+      f'{needed} needs tests of each client: add --config.data.local_test=0.25, or use '
+      '--config.partition.name=natural with test examples that name their users.'
     )
   if not share:
     return split, named if wanted or needed else None

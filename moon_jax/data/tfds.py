@@ -28,7 +28,7 @@ DOWNLOAD_RETRIES = 3  # with TFDS's ten it takes minutes to notice a missing net
 def load_tfds(
   name: str, dir: str, client: str = '', *, prepare: bool = True
 ) -> Dataset:
-  """Loads a TFDS image classification set, after preparing it if need be.
+  """Loads an image data set of TFDS, and prepares it first if necessary.
 
   A prepared set is data, whoever made it: only TFDS's own classes describe it.
 

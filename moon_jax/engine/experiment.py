@@ -145,7 +145,7 @@ def _needs_tests(config, algorithm, own_models) -> str:
   tuned = f'--config.fine_tune_epochs={config.fine_tune_epochs}'
   if config.fine_tune_epochs and own_models:
     raise UsageError(
-      f'{tuned} is of a global model, and here each client has a model of its own: '
+      f'{tuned} needs a global model, and here each client has a model of its own: '
       'leave it out, or choose another --config.algorithm or --config.batch_norm.'
     )
   if algorithm.personal:
@@ -264,7 +264,7 @@ def started(config: Config, network: models.Network) -> models.Network:
   path = expand(config.initial_weights)
   if os.path.isdir(path):  # not is_dir, which raises if the name is too long
     raise UsageError(
-      f'--config.initial_weights={str(path)!r} is a folder; of a run write the file by '
+      f'--config.initial_weights={str(path)!r} is a folder; write its weights by '
       f'python -m moon_jax.export {path} --output=FILE.safetensors.'
     )
   try:

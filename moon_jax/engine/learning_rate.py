@@ -19,20 +19,20 @@ def of_round(config: Config, t: int) -> float:
 
 
 def constant(t: int, num_rounds: int) -> float:
-  """The factor is always 1."""
+  """The rate stays the same: its factor is 1."""
   return 1.0
 
 
 def cosine(t: int, num_rounds: int) -> float:
-  """(1 + cos(pi t / T)) / 2, one cycle down to 0 (Loshchilov, Hutter 2017)."""
+  """The factor (1 + cos(pi t / T)) / 2 falls to 0 in T rounds (Loshchilov, Hutter)."""
   return 0.5 * (1.0 + math.cos(math.pi * t / num_rounds))
 
 
 def exponential(t: int, num_rounds: int, *, decay: float, decay_every: int) -> float:
-  """decay^(t / decay_every)."""
+  """The factor in round t, from 0, is decay^(t / decay_every)."""
   return decay ** (t / decay_every)
 
 
 def step(t: int, num_rounds: int, *, decay: float, decay_every: int) -> float:
-  """decay^(t / decay_every) with the exponent rounded down."""
+  """The factor is decay^(t / decay_every), with the exponent rounded down."""
   return decay ** (t // decay_every)

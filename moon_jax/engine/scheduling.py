@@ -50,7 +50,7 @@ def make_planner(
   client = int(np.argmin(split.sizes))
   if config.drop_last and split.sizes[client] < config.batch_size:
     raise UsageError(
-      f'Client {client} owns {split.sizes[client]} examples, no batch of '
+      f'Client {client} owns {split.sizes[client]} examples, less than a batch of '
       f'--config.batch_size={config.batch_size}: with --config.drop_last=true it would '
       'not train at all. Lower batch_size, or raise --config.partition.min_size.'
     )
@@ -59,7 +59,7 @@ def make_planner(
   lanes, num_devices = num_lanes(config.execution.lanes, size, backend, num_devices)
   if num_devices < hosts.count():
     raise UsageError(
-      f'{hosts.count()} processes need a lane each, and lanes are {lanes}: start '
+      f'{hosts.count()} processes need a lane each, and the run has {lanes}: start '
       f'fewer, or raise --config.execution.lanes (at most {size}, clients of a round).'
     )
   return planning.Planner(

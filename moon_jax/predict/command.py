@@ -31,7 +31,7 @@ _ARRAYS = ('images', 'test_x')
 
 def main(argv: list[str]) -> int:
   """Runs the program; returns the exit code. An error of the user is one clear line."""
-  return print_or_help(argv, __doc__, lambda: predict(_parse(argv)))
+  return print_or_help(argv, __doc__, lambda: predict(parse(argv)))
 
 
 def predict(values: flags.FlagValues) -> str:
@@ -66,7 +66,7 @@ def predict(values: flags.FlagValues) -> str:
   )
 
 
-def _parse(argv: list[str]) -> flags.FlagValues:
+def parse(argv: list[str]) -> flags.FlagValues:
   """The flags.
 
   Raises:

@@ -63,7 +63,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], Record]:
     about = files.document(pathlib.Path('weights.json'), f'{{{told}}}'.encode())
   except ValueError as error:
     raise UsageError(
-      f'{str(path)!r} does not tell what its weights are of: {error} '
-      'Files of `save` and of moon_jax.export do.'
+      f'{str(path)!r} does not say which run its weights are from: {error} '
+      'Files that `save` or moon_jax.export wrote do.'
     ) from None
   return arrays, about

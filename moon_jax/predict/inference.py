@@ -45,10 +45,11 @@ class Trained:
 
   Attributes:
     workdir: the run directory, or the file of weights.
-    config: the configuration of the run; of `centralized`, with its single client.
+    config: the configuration of the run; `centralized` has a single client in it.
     round: completed rounds of the checkpoint.
     client: number of the client whose model it is; None if it is the global model.
-    class_counts: [N, Y] training examples of each client and class; None of a file.
+    class_counts: [N, Y] training examples of each client and class; None if the model
+      was loaded from a file of weights.
     variables: 'params' of the model and, with batch normalisation, 'batch_stats'.
     image_shape: (H, W, C).
     forward: (variables, images [B, H, W, C] uint8) -> Outputs in evaluation mode.
@@ -76,7 +77,7 @@ class Trained:
         are normalised by the statistics of the training images.
 
     Raises:
-      UsageError: the array is not such an array, or is empty.
+      UsageError: the array has another shape or type, or is empty.
     """
     images = as_batch(images, self.image_shape)
     parts = [
@@ -129,13 +130,13 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   Args:
     workdir: the run directory, also of a run in progress; or a file that
       `Trained.save` or `moon_jax.export` has written.
-    client: number of the client whose model is loaded, from 0, where each client has
-      its own (SOLO, no server, `batch_norm=local`); None: the global model, or that of
+    client: number of the client whose model is loaded, from 0, if each client has its
+      own (SOLO, no server, `batch_norm=local`); None: the global model, or the model of
       the only client.
 
   Raises:
-    UsageError: it is no run directory, or it has no such model.
-    NoCheckpointError: it has no usable checkpoint.
+    UsageError: the path is no run directory, or has no such model.
+    NoCheckpointError: the run directory has no usable checkpoint.
   """
   devices.find()
   workdir = config_lib.expand(workdir)

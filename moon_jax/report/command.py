@@ -128,7 +128,7 @@ def _choice(values: Mapping[str, Any]) -> Choice:
   group = None if values['group'] is None else _words('group', values['group'])
   over = _words('over', values['over'])
   if ALGORITHM in over and group is None:
-    raise UsageError(f'--over={values["over"]!r} needs --group, without {ALGORITHM}.')
+    raise UsageError(f'--over={values["over"]!r} needs a --group without {ALGORITHM}.')
   if both := set(group or ()) & set(over):
     raise UsageError(f'--group and --over both name {", ".join(sorted(both))}.')
   return Choice(group, over, where)

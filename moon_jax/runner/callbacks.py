@@ -54,7 +54,7 @@ class Callback:
     """Called once, before the first round of this process."""
 
   def wants_state(self, number: int) -> bool:
-    """Whether the round of this number, from 1, is to have its `state`.
+    """Whether the round with this number, from 1, needs its `state`.
 
     The next round then waits for this callback.
     """

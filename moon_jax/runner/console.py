@@ -101,9 +101,8 @@ class Console(Callback):
     if experiment.memory.name != 'device':
       _, each, most = experiment.memory
       self.say(
-        f'memories of clients: on disk; {each / 1e6:,.2f} MB each, and at most '
-        f'{most:,} of {len(sizes):,} clients come to have one, '
-        f'{most * each / 1e6:,.0f} MB'
+        f'memories of clients: on disk, {each / 1e6:,.2f} MB each; at most {most:,} of '
+        f'{len(sizes):,} clients take part, which makes {most * each / 1e6:,.0f} MB'
       )
     params = tree.num_parameters(state.server.variables['params'])
     shape = 'x'.join(map(str, experiment.test.images.shape[1:]))

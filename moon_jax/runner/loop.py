@@ -97,8 +97,8 @@ def _train(built, state, store, beside, stop, console) -> str:
   if hosts.count() > 1:
     model, summed = tree.num_bytes(state.server.variables), rounds.exchanged_bytes()
     console.say(
-      f'exchanged in a round: sums of {summed / 1e6:,.2f} MB over all devices, '
-      f'{summed / model:.1f} times the model, of which each sends at most twice as much'
+      f'exchanged in a round: sums of {summed / 1e6:,.2f} MB ({summed / model:.1f} '
+      'times the model); each device sends at most twice as much'
     )
   asked, why, every = False, '', built.config.checkpoint_every_rounds
 
@@ -174,7 +174,9 @@ def _opened(request, built, first, console, told, own):
       contextlib.ExitStack() as closing,
     ):
       if records.num_dropped:
-        console.say(f'recorded but not saved, run again: {records.num_dropped} rounds')
+        console.say(
+          f'rounds recorded but not saved, and run again: {records.num_dropped}'
+        )
       left = range(int(state.round), request.config.num_rounds)
       of_run = Run(request.config, workdir, built, records.rounds, left)
       beside = callbacks_of(request.config, records, checkpoints, console, own)

@@ -45,7 +45,7 @@ class Round:
 
   Attributes:
     number: completed rounds, 1 after the first.
-    metrics: the line of metrics.jsonl: losses, accuracies, who took part, ...
+    metrics: the line of metrics.jsonl: losses, accuracies, clients, ...
     clients: metrics of each client of the cohort, leaves [K] of numpy.
     plan: cohort, lanes and batches of the round.
     clock: seconds by phase.

@@ -30,12 +30,12 @@ class Available(NamedTuple):
 
 
 def uniform(sizes: np.ndarray) -> Available:
-  """Every client, each with the same probability."""
+  """Draws from all clients, each with the same probability."""
   return Available(lambda index: None, 1)
 
 
 def cyclic(sizes: np.ndarray, *, groups: int) -> Available:
-  """One of G groups of clients after the other; client i is in group i mod G.
+  """Draws from one of G groups in turn; client i is in group i mod G.
 
   (Eichner et al. 2019, arXiv:1904.10120: block-cyclic, as day and night are.)
   """
@@ -44,7 +44,7 @@ def cyclic(sizes: np.ndarray, *, groups: int) -> Available:
 
 
 def by_data(sizes: np.ndarray) -> Available:
-  """Every client, in proportion to the examples that it owns.
+  """Draws from all clients, in proportion to the examples that they own.
 
   (Li et al. 2020, arXiv:1907.02189, scheme I, but without replacement.)
   """
@@ -52,7 +52,7 @@ def by_data(sizes: np.ndarray) -> Available:
 
 
 def trace(sizes: np.ndarray, *, path: str) -> Available:
-  """The clients that a file lists for each round; after its last round it repeats.
+  """Draws from the clients that a file lists for each round; then the file repeats.
 
   Args:
     sizes: [N].

@@ -29,7 +29,7 @@ def sgd(
 def adam(
   *, learning_rate: jax.Array, weight_decay: jax.Array
 ) -> optax.GradientTransformation:
-  """Adam of g + weight_decay w (Kingma, Ba 2015, arXiv:1412.6980).
+  """Adam on g + weight_decay w (Kingma, Ba 2015, arXiv:1412.6980).
 
   Beta 0.9 and 0.999, epsilon 1e-8. Weight decay is coupled and acts on all parameters,
   as in torch.optim.Adam.
@@ -40,7 +40,7 @@ def adam(
 def adamw(
   *, learning_rate: jax.Array, weight_decay: jax.Array
 ) -> optax.GradientTransformation:
-  """Adam of g, and w <- w - learning_rate weight_decay w beside it.
+  """Adam on g, and beside it w <- w - learning_rate weight_decay w.
 
   (Loshchilov, Hutter 2019, arXiv:1711.05101.) Numbers as in `adam`; weight decay is
   decoupled and acts on all parameters, as in torch.optim.AdamW.

@@ -152,7 +152,7 @@ def test_who_sends_no_model_cannot_be_attacked():
   sent = uploads([3] * 7)
   sent = sent._replace(stacked=Upload(uniform=sent.stacked.uniform))
   wrapped = attack.with_attack(fedavg(), 'alie', {})
-  with pytest.raises(UsageError, match='clients send none; only label_flip'):
+  with pytest.raises(UsageError, match='send none: use'):
     wrapped.aggregate(Server({'params': {}}, ()), sent, 1.0, {})
 
 

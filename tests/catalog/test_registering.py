@@ -152,12 +152,12 @@ def test_its_mistakes_are_told_all_at_once(folder, capsys):
     "--config.fedprox_l1.m is not a knob. Did you mean 'fedprox_l1.mu'?",
     '--config.fedprox_l1.mu=-1.0 must be at least 0.',
     "--config.fedprox_l1.squared='1' must be true or false.",
-    '--config.moon.mu is not used with --config.algorithm=fedprox_l1; it belongs to '
-    'moon or decentralized_moon.',
+    '--config.moon.mu is not used with --config.algorithm=fedprox_l1; it is used by '
+    'moon, decentralized_moon.',
   ]
   words = ('--config.algorithm=fedavg', f'{own}.mu=1')
   assert complaints(capsys, '--config=mine.py', *words) == [
-    '--config.fedprox_l1.mu is not used with --config.algorithm=fedavg; it belongs to '
+    '--config.fedprox_l1.mu is not used with --config.algorithm=fedavg; it is used by '
     'fedprox_l1.'
   ]
   (line,) = complaints(capsys, '--config=mine.py', '--config.algorithm=fedprox_11')

@@ -94,7 +94,7 @@ def test_a_knob_that_is_not_used_matters_only_if_it_was_given():
   assert config.validate(values).algorithm == 'fedavg'
   assert problems(values, given=['moon.mu', 'seed']) == [
     '--config.moon.mu is not used with --config.algorithm=fedavg; '
-    'it belongs to moon or decentralized_moon.'
+    'it is used by moon, decentralized_moon.'
   ]
 
 
@@ -102,7 +102,7 @@ DCO = {'dco_moon.mu': 0.0, 'dco_moon.normalise': True}
 SA = {'sa_moon.min_temperature': 1.0, 'sa_moon.initial_temperature': 0.5}
 RING = {'num_clients': 4, 'topology.degree': 4}
 PLAIN = '--config.optimizer.name=adam must be sgd with --config.algorithm='
-LOOKING = '--config.optimizer.nesterov=True must be False with --config.algorithm='
+LOOKING = '--config.optimizer.nesterov=true must be false with --config.algorithm='
 KRUM = {'krum.num_byzantine': 4}
 
 

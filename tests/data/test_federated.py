@@ -244,7 +244,7 @@ def update(what):
     (update(f"data = x'{zlib.compress(b'1').hex()}'"), "'f0003_11' is damaged"),
     (update('client_id = 1.5'), 'name all by numbers, or all by text'),
     (TWICE, "client 'f0003_11' is there twice"),
-    ('DELETE FROM federated_data', 'names nobody with train examples'),
+    ('DELETE FROM federated_data', 'has no user with train examples'),
   ],
 )
 def test_a_database_of_another_layout(script, message, tmp_path):

@@ -547,7 +547,7 @@ def test_users_have_examples_for_validation_beside_them(tmp_path, capsys):
   found = as_rows(data.validation_images, data.validation_labels)
   assert sorted(found) == sorted(as_rows(images, labels))
   assert convert.main([*flags(given), f'--out={out}']) == ExitCode.DONE
-  assert f'are left out: records keep none; --out={out}.npz' in capsys.readouterr().err
+  assert f'are left out of records; --out={out}.npz' in capsys.readouterr().err
   assert convert.main([*flags(given), f'--out={out}.npz']) == ExitCode.DONE
   assert sources.digest(load(knobs('npz', f'{out}.npz'))) == sources.digest(data)
   words = [*flags(knobs('npz', f'{out}.npz')), f'--out={out}-2']

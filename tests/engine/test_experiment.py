@@ -356,7 +356,7 @@ def test_a_client_smaller_than_a_batch_is_refused_if_batches_are_dropped():
   flags = ['partition.name=iid', 'num_clients=7', 'batch_size=29']
   assert build(*flags)
   # 200 = 4 * 29 + 3 * 28.
-  said = r'Client \d owns 28 examples, no batch of .*=29'
+  said = r'Client \d owns 28 examples, less than a batch of .*=29'
   with pytest.raises(UsageError, match=said):
     build(*flags, 'drop_last=true')
   assert build(*flags[:2], 'batch_size=28', 'drop_last=true')

@@ -801,7 +801,7 @@ def some_of_each(tmp_path_factory):
     ('runs --group=moon.nu', "--group: no run has a setting 'moon.nu'. Did you mean "),
     ('runs --over=execution.lanes', "--over: no run has a setting 'execution.lanes'."),
     ('runs --group=seed', '--group and --over both name seed.'),
-    ('runs --over=algorithm', "--over='algorithm' needs --group, without algorithm."),
+    ('runs --over=algorithm', "--over='algorithm' needs a --group without algorithm."),
     ('runs --target=fedavg', "--target='fedavg' must be an accuracy in (0, 1]"),
     ('runs --target=97', "--target='97' must be an accuracy in (0, 1]"),
     ('runs --target=fedvag@last', "Did you mean 'fedavg'?"),

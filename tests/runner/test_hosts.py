@@ -134,7 +134,7 @@ def test_what_one_process_finds_out_is_told_by_all(two):
       f'2 Process 1 on {HOST} has another data set than process 0: SHA-256: ',
       f'2 Process 1 on {HOST}: ',
       '2 The run directory run holds another experiment: seed: 0 -> 1',
-      '2 2 processes need a lane each, and lanes are 1: start ',
+      '2 2 processes need a lane each, and the run has 1: start ',
       "2 --config.execution.client_store='disk' must be device or auto in a run of 2 ",
     ),
     strict=True,

@@ -188,7 +188,7 @@ def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
   done = launched(tmp_path, *SIX, '--workdir=run')
   check_success(done)
   assert 'run: resumed after round 2 of 6' in done.stdout
-  assert 'recorded but not saved, run again: 1 rounds' in done.stdout
+  assert 'rounds recorded but not saved, and run again: 1' in done.stdout
   assert 'where the time went in all 2 starts: compiling' in done.stdout
   assert json.loads((run / 'summary.json').read_text())['rounds'] == 6
   check_same_records(run, workdir)

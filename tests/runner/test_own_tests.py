@@ -120,8 +120,8 @@ def test_the_global_model_fine_tuned_by_each_client(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'told'),
   [
-    ({'data__local_test': 0.0}, 'fine_tune_epochs=1 needs tests of the clients'),
-    ({'algorithm': 'fedper'}, 'fine_tune_epochs=1 is of a global model, and here each'),
+    ({'data__local_test': 0.0}, 'fine_tune_epochs=1 needs tests of each client'),
+    ({'algorithm': 'fedper'}, 'fine_tune_epochs=1 needs a global model, and here each'),
   ],
 )
 def test_what_cannot_be_fine_tuned(changes, told):

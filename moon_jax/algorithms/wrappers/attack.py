@@ -41,13 +41,13 @@ class Known(NamedTuple):
 
 
 def sign_flip(known: Known, *, scale: jax.Array) -> PyTree:
-  """x = w - scale (y - w), where y is the attacker's model; scale 1 mirrors it at w."""
+  """Sends w - scale (y - w), where y is the model that the attacker trained."""
   flip = lambda w, y: w[None] - scale * (y - w[None])  # noqa: E731
   return jax.tree.map(flip, known.received, known.trained)
 
 
 def gaussian(known: Known, *, sigma: jax.Array) -> PyTree:
-  """x = w + n, n ~ N(0, sigma^2) in each coordinate, drawn anew for each attacker."""
+  """Sends w + n, where n ~ N(0, sigma^2) is drawn for each attacker."""
   leaves, structure = jax.tree.flatten(known.received)
 
   def of_one(draw):
@@ -60,7 +60,7 @@ def gaussian(known: Known, *, sigma: jax.Array) -> PyTree:
 
 
 def ipm(known: Known, *, epsilon: jax.Array) -> PyTree:
-  """x = w - epsilon (m - w), where m is the mean of the honest models.
+  """Sends w - epsilon (m - w), where m is the mean of the honest models.
 
   Inner product manipulation: Xie et al. 2019, section 4, arXiv:1903.03936.
   """
@@ -70,7 +70,7 @@ def ipm(known: Known, *, epsilon: jax.Array) -> PyTree:
 
 
 def alie(known: Known) -> PyTree:
-  """x = m - z s, with mean m and deviation s of the honest models in each coordinate.
+  """Sends m - z s, with mean m and deviation s of the honest models.
 
   A little is enough: Baruch et al. 2019, algorithm 3, arXiv:1902.06156. f of n clients
   attack: z = max(quantile((n - f - t) / (n - f)), 0) of the normal distribution.
@@ -132,8 +132,8 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
     stacked = tree.map_models(attacked, uploads.stacked)
     if not found:
       raise UsageError(
-        f'--config.attack.name={name} changes the model that a client sends, and with '
-        'this --config.algorithm clients send none; only label_flip attacks it.'
+        f'--config.attack.name={name} changes models that clients send; clients of '
+        'this --config.algorithm send none: use --config.attack.name=label_flip.'
       )
     sent = uploads._replace(stacked=stacked)
     if not inner.needs_all_uploads:

@@ -31,12 +31,12 @@ class Peer(NamedTuple):
 
 
 def decentralized_fedavg() -> base.Algorithm:
-  """FedAvg among neighbours; see `decentralized`."""
+  """FedAvg without a server: clients average their models with their neighbours'."""
   return decentralized(fedavg())
 
 
 def decentralized_moon(**options: float | int | str) -> base.Algorithm:
-  """MOON among neighbours; see `decentralized`, and `moon` for the options."""
+  """MOON without a server; the neighbours' average replaces the global model."""
   return decentralized(moon(**options))
 
 

@@ -15,7 +15,7 @@ MAX_ATTEMPTS = 100
 
 
 def ring(*, num_clients: int, degree: int, seed: int = 0) -> sparse.csr_array:
-  """[N, N] bool: clients in a circle, linked to the degree / 2 nearest on each side.
+  """A circle; a client is linked to the degree / 2 nearest on each side.
 
   The degree is even, at least 2 and below num_clients.
   """
@@ -24,7 +24,7 @@ def ring(*, num_clients: int, degree: int, seed: int = 0) -> sparse.csr_array:
 
 
 def grid(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
-  """[N, N] bool: a rectangle of clients, linked to those beside, above and below.
+  """A rectangle; a client is linked to those beside, above and below it.
 
   The borders are not joined. Rows times columns is N, as square as that allows; a
   prime N is a line. Clients are numbered row by row.
@@ -37,14 +37,14 @@ def grid(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
 
 
 def complete(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
-  """[N, N] bool: every client is linked to every other."""
+  """Every client is linked to every other."""
   return sparse.csr_array(~np.eye(num_clients, dtype=bool))
 
 
 def erdos_renyi(
   *, num_clients: int, edge_probability: float, seed: int
 ) -> sparse.csr_array:
-  """[N, N] bool: each pair is linked with the same probability, independently.
+  """Each pair is linked with the same probability, independently.
 
   (Erdos, Renyi 1959, in Gilbert's form G(N, p).) It is redrawn until it is connected.
 
@@ -61,8 +61,8 @@ def erdos_renyi(
       return graph
   raise UsageError(
     f'None of {MAX_ATTEMPTS} random graphs of {num_clients} clients was connected: '
-    f'raise --config.topology.edge_probability={edge_probability}; above '
-    f'log(N) / N = {np.log(num_clients) / num_clients:.3g} most are.'
+    f'raise --config.topology.edge_probability={edge_probability}; most are connected '
+    f'above log(N) / N = {np.log(num_clients) / num_clients:.3g}.'
   )
 
 

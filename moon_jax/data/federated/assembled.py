@@ -196,7 +196,7 @@ def joined(
   """
   parts = list(found)
   if not parts:
-    raise DataError(f'{flag} names nobody with {split} examples.')
+    raise DataError(f'{flag} has no user with {split} examples.')
   images, labels = (np.concatenate([one[i] for one in parts]) for i in (1, 2))
   sizes = [len(one.labels) for one in parts]
   return images, labels, np.repeat(np.array([one.name for one in parts]), sizes)

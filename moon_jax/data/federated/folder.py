@@ -11,7 +11,7 @@ from moon_jax.data.federated import assembled
 
 
 def load_folder(path: str) -> assembled.Federation:
-  """Loads a folder with a file for each user, in the order of the files' names.
+  """Loads a folder with a file for each user; users are in the order of the files.
 
   Args:
     path: the folder. Each *.npz holds train_x and train_y, or test_x and test_y, or

@@ -22,7 +22,7 @@ _WANTED = 'by save_to_disk, or one of parquet files, with splits train and test'
 def load_huggingface(
   path: str, client: str, image: str = '', label: str = ''
 ) -> assembled.Federation | Dataset:
-  """The examples; user by user, in ascending order, if a column names the users.
+  """Loads splits of Hugging Face; users, if a column names them, in ascending order.
 
   Args:
     path: the folder, with the splits train and test. A split validation is the test if

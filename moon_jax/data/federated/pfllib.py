@@ -18,7 +18,7 @@ from moon_jax.data.federated import assembled
 
 
 def load_pfllib(path: str) -> assembled.Federation:
-  """The clients with training and test examples, in the order of their numbers.
+  """Loads the clients of PFLlib, in the order of their numbers.
 
   Args:
     path: the folder that holds train/ and test/. Pixels in [-1, 1], as PFLlib's own

@@ -41,7 +41,7 @@ _INDEX = {
 
 
 def load_records(path: str) -> Dataset:
-  """Opens a federation; reads the index, and no training examples.
+  """Opens a converted federation; the training examples stay on disk.
 
   Args:
     path: the folder.

@@ -66,7 +66,7 @@ def _write_records(path: pathlib.Path, federation: assembled.Federation):
   finally:
     _as_os_error(writer.close)
   if not rows:
-    raise DataError(f'{federation.flag} names nobody with train examples.')
+    raise DataError(f'{federation.flag} has no user with train examples.')
   return rows, sums
 
 

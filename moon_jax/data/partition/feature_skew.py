@@ -14,7 +14,7 @@ _ROWS_AT_A_TIME = 100  # bounds the floats in memory; any number gives the same 
 def noise(
   labels: np.ndarray, *, num_clients: int, min_size: int, seed: int, noise_sigma: float
 ) -> Skewed:
-  """Deals the examples as `iid` does; clients see noisy images: `add_noise`."""
+  """Deals the examples as `iid` does; later clients see noisier images."""
   split = iid(labels, num_clients=num_clients, min_size=min_size, seed=seed)
   see = functools.partial(add_noise, noise_sigma=noise_sigma, seed=seed)
   return Skewed(split, see)
