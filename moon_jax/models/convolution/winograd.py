@@ -106,7 +106,9 @@ def _convolution(tile, padding, turned, x, kernel):
   equation = 'ijtf,ijcf->ijtc' if turned else 'ijtc,ijcf->ijtf'
 
   def of_images(images):
-    products = jnp.einsum(equation, grid.transformed(of_pixels, images), kernels)
+    products = jnp.einsum(
+      equation, grid.transformed(of_pixels, images, grid.pads), kernels
+    )
     *points, _, channels = products.shape
     tiles = products.reshape(*points, -1, grid.rows, grid.columns, channels)
     y = _sums(outputs_of, tiles, 1).transpose(2, 3, 0, 4, 1, 5)
@@ -122,19 +124,15 @@ def _of_kernel(size, tile, padding, x, gradient):
   """[B, H, W, Cin], [B, H', W', Cout] -> [r, r, Cin, Cout]."""
   grid = _Grid.of(x.shape, size, tile, padding)
   outputs_of, of_kernel, of_pixels = _matrices(tile, size)
-  features = gradient.shape[3]
 
   def add(total, block):
     images, gradient = block
-    below, beside = grid.rows * tile - grid.height, grid.columns * tile - grid.width
-    tiles = jnp.pad(widened(gradient), [(0, 0), (0, below), (0, beside), (0, 0)])
-    tiles = tiles.reshape(-1, grid.rows, tile, grid.columns, tile, features)
-    tiles = _product(outputs_of.T, tiles.transpose(2, 4, 0, 1, 3, 5))
-    tiles = tiles.reshape(*tiles.shape[:2], -1, features)
-    pixels = grid.transformed(of_pixels, images)
+    tiles = grid.transformed(outputs_of.T, gradient, beside)
+    pixels = grid.transformed(of_pixels, images, grid.pads)
     return total + jnp.einsum('ijtc,ijtf->ijcf', pixels, tiles), None
 
-  shape = (*of_pixels.shape, x.shape[3], features)
+  beside = (0, grid.rows * tile - grid.height), (0, grid.columns * tile - grid.width)
+  shape = (*of_pixels.shape, x.shape[3], gradient.shape[3])
   blocks = grid.blocks(x), grid.blocks(gradient)
   total, _ = jax.lax.scan(add, jnp.zeros(shape, widened(x).dtype), blocks)
   return _product(of_kernel.T, total)
@@ -181,19 +179,19 @@ class _Grid(NamedTuple):
     x = jnp.pad(x, [(0, filler)] + [(0, 0)] * (x.ndim - 1))
     return x.reshape(-1, self.images, *x.shape[1:])
 
-  def transformed(self, matrix, images):
-    """[images, H, W, C] -> [n, n, tiles, C]: B' d B."""
-    size = len(matrix)
+  def transformed(self, matrix, images, pads):
+    """[images, H, W, C] -> [n, n, tiles, C]: M d M' of the tiles d, B' d B say."""
 
     def pieces(x, axis):
-      last = x.shape[axis] - size  # where the last tile begins
+      last = x.shape[axis] - matrix.shape[1]  # where the last tile begins
       return [
-        jax.lax.slice_in_dim(x, i, i + last + 1, self.tile, axis) for i in range(size)
+        jax.lax.slice_in_dim(x, i, i + last + 1, self.tile, axis)
+        for i in range(matrix.shape[1])
       ]
 
-    images = jnp.pad(widened(images), ((0, 0), *self.pads, (0, 0)))
+    images = jnp.pad(widened(images), ((0, 0), *pads, (0, 0)))
     found = _sums(matrix, images, 2, pieces)
-    return found.reshape(size, size, -1, images.shape[3])
+    return found.reshape(len(matrix), len(matrix), -1, images.shape[3])
 
 
 @functools.cache
