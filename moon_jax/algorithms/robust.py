@@ -17,7 +17,7 @@ from moon_jax.core.types import PyTree
 def median() -> Algorithm:
   """w <- the median of the models in each coordinate (Yin et al. 2018).
 
-  (arXiv:1803.01498.) Between two middle values it is their mean.
+  arXiv:1803.01498. Of an even number of models, the mean of the middle two is taken.
   """
 
   def of_leaf(values, count, scalars):

@@ -180,7 +180,7 @@ class _Grid(NamedTuple):
     return x.reshape(-1, self.images, *x.shape[1:])
 
   def transformed(self, matrix, images, pads):
-    """[images, H, W, C] -> [n, n, tiles, C]: M d M' of the tiles d, B' d B say."""
+    """[images, H, W, C] -> [n, n, tiles, C]: M d M' of each tile d."""
 
     def pieces(x, axis):
       last = x.shape[axis] - matrix.shape[1]  # where the last tile begins
