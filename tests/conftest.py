@@ -29,13 +29,13 @@ os.environ['PYTHONWARNINGS'] = 'ignore:Error reading persistent compilation cach
 
 import jax
 import pytest
+from matplotlib.figure import Figure
 
-from moon_jax import catalog
-from moon_jax import config as config_lib
 from moon_jax.catalog import registry
 from moon_jax.engine import devices, programs
 from moon_jax.runner import callbacks
 from tests.processes import check_success, launched
+from tests.programs import compile_once
 from tests.run_directories import FEDAVG
 
 QUICK = '--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1'
@@ -110,53 +110,38 @@ def as_users(monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', devices.PATIENCE)
 
 
-MANY_MAPPINGS = 8_000
+MANY_MAPPINGS = 10_000
 
 
 @pytest.fixture(autouse=True, scope='module')
 def forget_programs():
-  """Drops the compiled programs once they are many.
+  """Drops the compiled programs, but for those of runs, once they are many.
 
   A process has room for 65,530 mappings, and each program takes some, and memory.
   """
   yield
   maps = pathlib.Path('/proc/self/maps')
   if not maps.exists() or maps.read_bytes().count(b'\n') > MANY_MAPPINGS:
-    compiled.clear()
     jax.clear_caches()
 
 
-# What decides nothing about the programs of a run.
-NO_PROGRAM = {
-  *('num_rounds', 'checkpoint_every_rounds', 'eval_every_rounds', 'execution.profile'),
-  *('optimizer.learning_rate', 'seed', 'data.path', 'initial_weights'),
-}
 draw_pictures = callbacks.Draws.end
-compile_programs = programs.compile_programs
-compiled = {}  # what a run computes -> its programs
 
 
 @pytest.fixture(scope='module')
 def quick_runs():
   """A file's runs draw no pictures, and trace only programs that no earlier one has."""
-
-  def compile_once(experiment, state, inputs, **donating):
-    knobs = config_lib.flatten(experiment.config)
-    decisive = {knob: knobs[knob] for knob in knobs if knob not in NO_PROGRAM}
-    given = jax.tree.map(
-      lambda leaf: (leaf.shape, leaf.dtype, getattr(leaf, 'sharding', None)),
-      (state, inputs, experiment.train, experiment.test),
-    )
-    parts = list(map(catalog.describe, catalog.registered(knobs)))
-    more = parts, experiment.planner.segment_steps, len(experiment.test_sizes)
-    key = repr((decisive, given, donating, experiment.memory.name, *more))
-    if key not in compiled:
-      compiled[key] = compile_programs(experiment, state, inputs, **donating)
-    return compiled[key]
-
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(programs, 'compile_programs', compile_once)
     patch.setattr(callbacks.Draws, 'end', lambda self: None)
+    yield
+
+
+@pytest.fixture(scope='module')
+def empty_figures():
+  """A file's reports draw their figures, and leave empty files for them."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Figure, 'savefig', lambda _, path, **how: path.touch())
     yield
 
 

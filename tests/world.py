@@ -273,6 +273,18 @@ def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **mo
   )
 
 
+def batches_of(plans, index):
+  """Client -> the rows of each of its batches in a round; nobody trains on nothing."""
+  cohort = plans.plan(index).clients
+  return {
+    client: [row[:real] for row, real in zip(rows, num_real, strict=True)]
+    for client, (rows, num_real) in zip(
+      cohort.tolist(), plans.batches(index, cohort), strict=True
+    )
+    if plans.sizes[client]
+  }
+
+
 def first_state(algorithm, model='mlp', **changes):
   """The state before the first round."""
   return state_of(make(algorithm, **changes), model)

@@ -15,6 +15,7 @@ from moon_jax.core.types import Layers, Server, Task, Upload
 from moon_jax.train import optimizers
 from tests import reference, world
 from tests.reference import personal
+from tests.selection import few
 
 NUM_ROUNDS = 3
 SGD = world.OPTIMIZER
@@ -54,21 +55,11 @@ def history_of(algorithm, **options):
   return run(make(algorithm, **options))
 
 
-def batches_of(plans, index):
-  cohort = plans.plan(index).clients
-  return {
-    int(client): [row[:real] for row, real in zip(rows, num_real, strict=True)]
-    for client, (rows, num_real) in zip(
-      cohort, plans.batches(index, cohort), strict=True
-    )
-  }
-
-
 def wanted(model='mlp', plans=None, **more):
   plans = plans or planner()
   _, images, labels = world.data(model)
   params = world.variables(model)['params']
-  rounds = [batches_of(plans, index) for index in range(NUM_ROUNDS)]
+  rounds = [world.batches_of(plans, index) for index in range(NUM_ROUNDS)]
   # Some client is absent in some round, and some joins late.
   assert len({tuple(cohort) for cohort in rounds}) > 1
   given = getattr(reference, model), params, (images, labels)
@@ -152,31 +143,29 @@ def test_fedbn_equals_the_reference():
   assert_equal(chosen, history, wanted('mlp_bn', plans, private=['norm']))
 
 
-@pytest.mark.parametrize('epochs', [1, 3])
+@pytest.mark.parametrize('epochs', few([3], [1]))
 def test_ditto_equals_the_reference(epochs):
   chosen = build('ditto', lam=0.7, epochs=epochs, learning_rate=0.02)
   plans = planner(chosen.second.epochs)
   history = run(chosen, plans=plans)
-  own = [batches_of(plans.second, index) for index in range(NUM_ROUNDS)]
-  rate = 0.02
-  expected = wanted(plans=plans, ditto=(0.7, rate, own))
+  own = [world.batches_of(plans.second, index) for index in range(NUM_ROUNDS)]
+  expected = wanted(plans=plans, ditto=(0.7, 0.02, own))
   assert_equal(chosen, history, expected)
   # The loss that is recorded is a mean over the examples of the personal training.
   assert all(np.isfinite(m.reports['personal_loss']).all() for _, m in history)
 
 
-def test_the_global_track_of_ditto_is_fedavg_to_the_last_bit():
+@pytest.mark.parametrize('lam', few([2.0], [0.0]))
+def test_the_global_track_of_ditto_is_fedavg_to_the_last_bit(lam):
   plain = history_of('fedavg')
-  for lam in (0.0, 2.0):
-    chosen = build('ditto', lam=lam)
-    history = run(chosen, plans=planner(2))
-    for (state, metrics), (other, others) in zip(history, plain, strict=True):
-      jax.tree.map(np.testing.assert_array_equal, state.server, other.server)
-      jax.tree.map(np.testing.assert_array_equal, metrics.sums, others.sums)
-    # And no client's own model is the global one.
-    server = history[-1][0].server.variables
-    own = world.of_client(history[-1][0].clients, 1)
-    assert world.largest_difference(own, server) > 1e-3
+  history = run(build('ditto', lam=lam), plans=planner(2))
+  for (state, metrics), (other, others) in zip(history, plain, strict=True):
+    jax.tree.map(np.testing.assert_array_equal, state.server, other.server)
+    jax.tree.map(np.testing.assert_array_equal, metrics.sums, others.sums)
+  # And no client's own model is the global one.
+  server = history[-1][0].server.variables
+  own = world.of_client(history[-1][0].clients, 1)
+  assert world.largest_difference(own, server) > 1e-3
 
 
 def test_the_second_training_draws_batches_of_its_own():

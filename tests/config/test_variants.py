@@ -17,6 +17,8 @@ from moon_jax.runner import loop
 from tests.config import reported
 from tests.selection import few
 
+pytestmark = pytest.mark.usefixtures('quick_runs')
+
 PAPERS = {
   'review': review,
   'sa_moon': sa_moon,

@@ -476,7 +476,7 @@ def test_one_set_from_two_sources_is_one_run_and_records_its_classes(tmp_path):
   assert convert.main(words) == ExitCode.DONE
   digits, runs = 'configs/digits_moon.py', []
   for name, one in (('one', given), ('two', knobs('npz', tmp_path / 'set.npz'))):
-    changes = TINY | one | {'algorithm': 'fedavg', 'data.limit': 0}
+    changes = TINY | one | {'algorithm': 'fedavg', 'data.limit': 0, 'num_rounds': 2}
     config = moon_jax.load_config(digits, changes)
     runs.append(moon_jax.run(config, tmp_path / name))
   assert runs[0].metrics == runs[1].metrics

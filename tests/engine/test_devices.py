@@ -94,16 +94,9 @@ def test_what_changes_every_number_is_refused(name, value):
   devices.claim('auto')
 
 
-@pytest.mark.parametrize(
-  ('name', 'value', 'words'),
-  [
-    ('JAX_PLATFORMS', 'cuda', "JAX_PLATFORMS='cuda': no such device can be used. "),
-    ('JAX_THREEFRY_PARTITIONABLE', '0', 'JAX_THREEFRY_PARTITIONABLE changes what is '),
-  ],
-)
-def test_an_environment_that_is_refused_is_one_line(tmp_path, name, value, words):
-  done = launch(tmp_path, '--workdir=run', **{name: value})
+def test_an_environment_that_is_refused_is_one_line(tmp_path):
+  done = launch(tmp_path, '--workdir=run', JAX_PLATFORMS='cuda')
   assert done.returncode == ExitCode.USAGE
-  assert done.stderr.startswith(words)
+  assert done.stderr.startswith("JAX_PLATFORMS='cuda': no such device can be used. ")
   assert done.stderr.count('\n') == 1
   assert (done.stdout, os.listdir(tmp_path)) == ('', [])

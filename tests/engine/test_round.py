@@ -1,5 +1,6 @@
 """The engine against the reference, and the reductions between the algorithms."""
 
+import functools
 import itertools
 import re
 
@@ -50,16 +51,7 @@ def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
   if algorithm in PEERS:
     everyone = reference.metropolis_hastings(changes.pop('graph', RING))
     options['mixing'] = [reference.without_absent(everyone, c) for c in cohorts]
-  rounds = [
-    {
-      client: [row[:real] for row, real in zip(rows, num_real, strict=True)]
-      for client, (rows, num_real) in zip(
-        cohort.tolist(), plans.batches(index, cohort), strict=True
-      )
-      if sizes[client]
-    }
-    for index, cohort in enumerate(cohorts)
-  ]
+  rounds = [world.batches_of(plans, index) for index in range(num_rounds)]
   _, images, labels = world.data(model)
   given = {
     'algorithm': NAMES.get(algorithm, algorithm),
@@ -70,6 +62,12 @@ def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
   }
   given |= {'rounds': rounds, 'num_clients': len(sizes), 'sizes': sizes}
   return reference.run(**given | options | changes)
+
+
+@functools.cache
+def usual_reference(algorithm):
+  """Its NUM_ROUNDS rounds of the world's plans, which no number of lanes changes."""
+  return reference_run(algorithm, NUM_ROUNDS)
 
 
 def kept_models(algorithm, state):
@@ -162,35 +160,26 @@ def test_every_algorithm_is_tested():
 SEVERAL_CLIENTS = [name for name in world.OPTIONS if name != 'centralized']
 
 
-# All in two lanes, and further below in six; a memory of each kind in one and three.
+# All in two lanes, and in six of three devices; a memory of each kind in one and three;
+# also one lane each, and more lanes than clients with idle devices.
 @pytest.mark.parametrize(
-  ('algorithm', 'num_lanes'),
+  ('algorithm', 'num_devices', 'num_lanes'),
   few(
-    [(algorithm, 2) for algorithm in SEVERAL_CLIENTS],
-    itertools.product(['scaffold', 'sa_moon', 'decentralized_moon'], [1, 3]),
+    [(algorithm, 1, 2) for algorithm in SEVERAL_CLIENTS],
+    [
+      *itertools.product(['scaffold', 'sa_moon', 'decentralized_moon'], [1], [1, 3]),
+      *itertools.product(SEVERAL_CLIENTS, [3], [6]),
+      *[('moon', 2, 2), ('moon', 8, 8)],
+    ],
   ),
 )
-def test_equals_the_reference(algorithm, num_lanes):
-  plans = world.planner(num_lanes)
+def test_equals_the_reference(algorithm, num_devices, num_lanes):
+  plans = world.planner(num_lanes, num_devices=num_devices)
   # Partial participation: some client is absent and some joins late.
   cohorts = {tuple(plans.plan(index).clients) for index in range(NUM_ROUNDS)}
   assert len(cohorts) > 1
   history = world.run(algorithm, NUM_ROUNDS, plans=plans)
-  expected = reference_run(algorithm, NUM_ROUNDS, plans=plans)
-  assert_equal_to_reference(algorithm, history, expected)
-
-
-# (devices, lanes): one lane each, two each, more lanes than clients, idle devices.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('algorithm', 'num_devices', 'num_lanes'),
-  [('moon', 2, 2), ('moon', 8, 8), *((name, 3, 6) for name in SEVERAL_CLIENTS)],
-)
-def test_devices_share_the_lanes(algorithm, num_devices, num_lanes):
-  plans = world.planner(num_lanes, num_devices=num_devices)
-  history = world.run(algorithm, NUM_ROUNDS, plans=plans)
-  expected = reference_run(algorithm, NUM_ROUNDS, plans=plans)
-  assert_equal_to_reference(algorithm, history, expected)
+  assert_equal_to_reference(algorithm, history, usual_reference(algorithm))
 
 
 def looped(text):
@@ -223,18 +212,22 @@ def test_devices_exchange_nothing_while_they_train(represent_once, monkeypatch):
   # And that program is right.
   monkeypatch.setattr(world, 'compiled_round', lambda *given: compiled)
   history = world.run('moon', NUM_ROUNDS, plans=plans)
-  expected = reference_run('moon', NUM_ROUNDS, plans=plans)
-  assert_equal_to_reference('moon', history, expected)
+  assert_equal_to_reference('moon', history, usual_reference('moon'))
 
 
 KEEPING = [('scaffold', {}), ('moon', {'num_previous': 2})]
-MORE_KEEPING = [('sa_moon', {}), ('dco_moon', {}), ('moon', {}), ('solo', {})]
-MORE_KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
+KEEPING += [('sa_moon', {}), ('dco_moon', {}), ('moon', {}), ('solo', {})]
+KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
 
 
 # Else a round's cost would grow with the square of its clients.
-@pytest.mark.parametrize('num_lanes', [1, 2])
-@pytest.mark.parametrize(('algorithm', 'options'), few(KEEPING, MORE_KEEPING))
+@pytest.mark.parametrize(
+  ('algorithm', 'options', 'num_lanes'),
+  few(
+    [('scaffold', {}, 1), ('moon', {'num_previous': 2}, 2)],
+    [(*keeping, lanes) for keeping in KEEPING for lanes in (1, 2)],
+  ),
+)
 def test_no_client_copies_the_memories_of_all(algorithm, options, num_lanes):
   chosen, plan = world.make(algorithm, **options), world.planner(num_lanes).plan(0)
   given = plan.for_device(), world.scalars(chosen), world.train_split()
@@ -274,7 +267,7 @@ def test_options_equal_the_reference_and_change_the_model(algorithm, options):
   expected = reference_run(algorithm, num_rounds, **options)
   assert_equal_to_reference(algorithm, history, expected)
   if options and 'model' not in options:
-    usual = reference_run(algorithm, num_rounds)[-1]
+    usual = usual_reference(algorithm)[-1]
     assert world.largest_difference(usual.params, expected[-1].params) > 1e-4
 
 
@@ -310,10 +303,9 @@ def test_an_algorithm_without_its_own_part_is_another(
 
 def test_the_draws_of_the_annealing_matter():
   # Else the engine would equal the reference by any draws.
-  always, drawn = (
-    reference_run('sa_moon', NUM_ROUNDS, uniform=uniform)[-1].temperatures
-    for uniform in (lambda *step: 0.0, draw)
-  )
+  always = reference_run('sa_moon', NUM_ROUNDS, uniform=lambda *step: 0.0)
+  ends = always[-1], usual_reference('sa_moon')[-1]
+  always, drawn = (end.temperatures for end in ends)
   assert max(abs(always[client] - drawn[client]) for client in range(4)) > 1e-3
 
 

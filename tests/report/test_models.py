@@ -19,8 +19,7 @@ from tests.run_directories import edit_json, words_of
 TINY = words_of(num_rounds=2)
 
 
-# The runs draw no pictures; the reports of them do.
-pytestmark = pytest.mark.usefixtures('quick_runs')
+pytestmark = pytest.mark.usefixtures('quick_runs', 'empty_figures')
 
 
 @pytest.fixture(scope='module')

@@ -28,7 +28,7 @@ SHOWN = """(name) => document.querySelector(`[data-chart='${name}']`).data
 
 
 @pytest.fixture(scope='module')
-def page_path(tmp_path_factory):
+def page_path(tmp_path_factory, empty_figures):
   """The page of three series; the names of the runs need escaping."""
   folder = tmp_path_factory.mktemp('page') / 'runs <script> & "more"'
   for index, name in enumerate(('fedavg', 'moon', 'sa_moon')):

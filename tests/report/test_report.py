@@ -889,6 +889,8 @@ def test_a_report_outlives_its_output_and_does_without_jax(tmp_path):
   write_run(tmp_path / 'runs/a', [0.5, 0.6])
   code = """
 import runpy, sys
+from matplotlib.figure import Figure
+Figure.savefig = lambda *given, **how: None
 try:
   runpy.run_module('moon_jax.report', run_name='__main__')
 finally:

@@ -147,14 +147,17 @@ def test_what_one_process_finds_out_is_told_by_all(two):
 
 # --- the battery ----------------------------------------------------------------------
 
-# Many runs in one start: JAX and its processes are started once, and nothing is drawn.
+# Many runs in one start: JAX and its processes are started once, nothing is drawn, and
+# no program is traced twice.
 MANY = f"""
 import json, sys
 from moon_jax.config import cli
-from moon_jax.engine import hosts
+from moon_jax.engine import hosts, programs
 from moon_jax.core.errors import RunError
 from moon_jax.runner import callbacks, loop, signals
+from tests.programs import compile_once
 callbacks.Draws.end = lambda self: None
+programs.compile_programs = compile_once
 runs = [[*words, *sys.argv[1:]] for words in json.load(open('runs.json'))]
 with hosts.joined(cli.parse(runs[-1]).config.execution, dict):
   for words in runs:

@@ -154,7 +154,7 @@ def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(
   late = {*built.planner.cohort(2), *built.planner.cohort(3)} - early
   assert late
   good = path.read_bytes()
-  for byte in range(len(good) - 1, 0, -97):
+  for byte in range(0, len(good), 97):
     path.write_bytes(good[:byte] + bytes([good[byte] ^ 8]) + good[byte + 1 :])
     if set() < unreadable(place) <= late:
       break

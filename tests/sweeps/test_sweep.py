@@ -20,8 +20,8 @@ from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps import command
 from tests import processes
-from tests.conftest import compile_programs
 from tests.processes import Running, check_success, checkpoint, launch, read_lines
+from tests.programs import compile_programs
 from tests.run_directories import write_lines, write_run
 
 SWEEP = ('-m', 'moon_jax.sweep')
@@ -57,8 +57,8 @@ def dry_run(folder, *words):
 
 
 @pytest.fixture(autouse=True, scope='module')
-def quick(quick_runs):
-  """The runs of this file share programs, and draw no pictures."""
+def quick(quick_runs, empty_figures):
+  """The runs of this file share programs, and no pictures are drawn."""
 
 
 @pytest.fixture(scope='module')

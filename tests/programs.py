@@ -1,0 +1,31 @@
+"""A run traces only programs that no earlier one of its process has traced."""
+
+import jax
+
+from moon_jax import catalog
+from moon_jax import config as config_lib
+from moon_jax.engine import programs
+
+# What decides nothing about the programs of a run.
+NO_PROGRAM = {
+  *('num_rounds', 'checkpoint_every_rounds', 'eval_every_rounds', 'execution.profile'),
+  *('optimizer.learning_rate', 'seed', 'data.path', 'initial_weights'),
+}
+compile_programs = programs.compile_programs
+_compiled = {}  # what a run computes -> its programs
+
+
+def compile_once(experiment, state, inputs, **donating):
+  """In place of `compile_programs`."""
+  knobs = config_lib.flatten(experiment.config)
+  decisive = {knob: knobs[knob] for knob in knobs if knob not in NO_PROGRAM}
+  given = jax.tree.map(
+    lambda leaf: (leaf.shape, leaf.dtype, getattr(leaf, 'sharding', None)),
+    (state, inputs, experiment.train, experiment.test),
+  )
+  parts = list(map(catalog.describe, catalog.registered(knobs)))
+  more = parts, experiment.planner.segment_steps, len(experiment.test_sizes)
+  key = repr((decisive, given, donating, experiment.memory.name, *more))
+  if key not in _compiled:
+    _compiled[key] = compile_programs(experiment, state, inputs, **donating)
+  return _compiled[key]
