@@ -39,7 +39,7 @@ from moon_jax.core.errors import ExitCode, UsageError, did_you_mean, exit_code_o
 from moon_jax.report.results import compare
 
 DOCS = pathlib.Path(__file__).parent
-_HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,it says'
+_HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,comparison'
 
 
 def _table(given: Sequence[Row]) -> list[str]:
@@ -134,7 +134,7 @@ def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
     return f'{names}: {NOT_RUN}{told}.'
   mean, std = (found[f'difference_to_fedavg_{of}'] for of in ('mean', 'std'))
   words = [f'{count} seed{"s" if count > 1 else ""}']
-  words += ['one pair, so it ranks nothing' if count == 1 else f'+- {std:.1f}']
+  words += ['too few to rank them' if count == 1 else f'+- {std:.1f}']
   if 'p_value' in found:
     words.append(f'p = {found["p_value"]:.2g} of a paired t-test')
   return f'{names}, mean of 5 tests: {mean:+.1f} points ({", ".join(words)}){told}.'

@@ -27,8 +27,8 @@ _COLUMNS = {
 # The seeds of the one test, and the degrees of freedom that the pooled deviation needs.
 _SEEDS, _FREEDOM = (0, 1, 2), 12
 _HEAD = (
-  *('column', 'seeds', 'FedAvg', '{}', 'difference', 'mean', '95 % of its own'),
-  *('95 % pooled', 'it reads', "rounds to FedAvg's: FedAvg", '{}'),
+  *('column', 'seeds', 'FedAvg', '{}', 'difference', 'mean', '95 %, own deviation'),
+  *('95 %, pooled deviation', 'verdict', "rounds to FedAvg's endpoint: FedAvg", '{}'),
 )
 
 
@@ -153,8 +153,8 @@ def _table(title: str, pairs: Mapping, last: int) -> Iterator[str]:
     degrees = f'{freedom} degree{"s" if freedom > 1 else ""} of freedom'
     yield ''
     yield (
-      f'Pooled over the columns a difference has a standard deviation of {std:.2f} '
-      f'points ({degrees}).'
+      'Pooled over the columns, the differences have a standard deviation of '
+      f'{std:.2f} points ({degrees}).'
     )
 
 
@@ -197,7 +197,7 @@ def _slopes(pairs: Mapping[str, Sequence[Pair]], last: int) -> Iterator[str]:
   first = [(beta, pair) for beta, pair in every if pair.seed in _SEEDS]
   wanted = len(_SEEDS) * sum(beta is not None for _, beta in _COLUMNS.values())
   if len(first) < wanted:
-    yield f'Slope on log beta: told of {wanted} pairs, {len(first)} are there.'
+    yield f'Slope on log beta: reported when {wanted} pairs are run; {len(first)} are.'
     return
   yield _told(first, last, 'of seeds 0, 1, 2')
   if len(every) > len(first):

@@ -107,9 +107,9 @@ class Row:
       return NOT_RUN
     seeds = 'One seed' if ours.n == 1 else f'{ours.n} seeds'
     if not theirs:
-      return f'{seeds}; no figure to compare with.'
+      return f'{seeds}; no number is reported.'
     apart, spread = ours.mean - theirs[0], theirs[1]
-    where = f'{abs(apart):.1f} {"above" if apart > 0 else "below"} what is reported'
+    where = f'{abs(apart):.1f} {"above" if apart > 0 else "below"} the reported value'
     if spread is None or ours.std is None:
       return f'{seeds}, {where}.'
     error = math.hypot(ours.std / math.sqrt(ours.n), spread / math.sqrt(_TRIALS))

@@ -107,7 +107,7 @@ def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
     *('100', 'never'),
   ]
   assert 'deviation of 0.95 points (2 degrees of freedom).' in lines[-3]
-  assert lines[-1] == 'Slope on log beta: told of 15 pairs, 4 are there.'
+  assert lines[-1] == 'Slope on log beta: reported when 15 pairs are run; 4 are.'
 
 
 def test_the_one_test_waits_for_all_its_pairs(docs, tmp_path):

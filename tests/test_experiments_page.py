@@ -111,7 +111,7 @@ def test_a_finished_run_fills_its_row(docs, tmp_path):
   assert row[2:7] == ['66.4', '66.4', '66.4', '100', '0']
   assert row[7] == 'nothing'
   # 66.4 - 66.3; one seed has no deviation to compare with the reported 0.5.
-  assert row[8] == 'One seed, 0.1 above what is reported.'
+  assert row[8] == 'One seed, 0.1 above the reported value.'
   kept = json.loads((docs / 'results/one/config.json').read_text())
   assert '/home/me' not in json.dumps(kept)
   # 100 rounds of 2 + 0.5 + 0.2 s, 99 of 0.05 s, the first of 0.25 s; 2.5 s each.
@@ -126,7 +126,7 @@ def test_the_deviation_between_clients_is_none_between_trials(docs, tmp_path):
   run = finished(tmp_path, 'one', 0.4, f'--config.num_rounds={NUM_ROUNDS}', **told)
   row = cells(add(docs, run), 'solo')
   assert row[2] == '40.0 (clients +- 4.0)'
-  assert row[8] == 'One seed, 6.3 below what is reported.'
+  assert row[8] == 'One seed, 6.3 below the reported value.'
 
 
 def test_a_figure_of_training_is_compared_with_training(docs, tmp_path):
@@ -135,7 +135,7 @@ def test_a_figure_of_training_is_compared_with_training(docs, tmp_path):
   run = finished(tmp_path, 'one', 0.3, choice=choice, train_accuracy=0.511)
   row = cells(add(docs, run), 'mu_1')
   assert row[1:4] == ['figure only, of accuracy in training', '51.1', '51.1']
-  assert row[8] == 'One seed; no figure to compare with.'
+  assert row[8] == 'One seed; no number is reported.'
 
 
 def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path):
@@ -150,11 +150,11 @@ def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path)
   assert three[2] == '63.9 +- 2.0'
   assert three[6] == '0, 1, 2'
   # 2.36 is below 2 * sqrt(2.0^2 / 3 + 0.5^2 / 3) = 2.38, and above 2 * 2.0 / sqrt(3).
-  assert three[8].startswith('3 seeds, 2.4 below what is reported, within two')
+  assert three[8].startswith('3 seeds, 2.4 below the reported value, within two')
   runs = of_seeds(tmp_path, 0.695, 0.02, range(3), choice=MOON)
   # 71.5 - 69.1 = 2.4 is above 2 * sqrt(2.0^2 / 3 + 0.4^2 / 3) = 2.36.
   row = cells(add(docs, *runs), 'moon')
-  assert row[8].startswith('3 seeds, 2.4 above what is reported, outside two')
+  assert row[8].startswith('3 seeds, 2.4 above the reported value, outside two')
 
 
 def test_differences_are_paired_by_seed(docs, tmp_path):
@@ -162,7 +162,7 @@ def test_differences_are_paired_by_seed(docs, tmp_path):
   a = of_seeds(tmp_path, 0.6, 0.02, (0, 1, 2))
   b = of_seeds(tmp_path, 0.61, 0.03, (0, 1, 5), choice=MOON)
   one = add(docs, a[0], b[0])
-  assert '+1.0 points (1 seed, one pair, so it ranks nothing); reported +2.8.' in one
+  assert '+1.0 points (1 seed, too few to rank them); reported +2.8.' in one
   # What was trained otherwise is no pair.
   add(docs, finished(tmp_path, 'm9', 0.9, '--config.batch_size=32', choice=MOON))
   # Seeds 0 and 1 have 1 and 2, whose sample deviation is 0.7.
