@@ -21,7 +21,7 @@ def compile_once(experiment, state, inputs, **donating):
   decisive = {knob: knobs[knob] for knob in knobs if knob not in NO_PROGRAM}
   given = jax.tree.map(
     lambda leaf: (leaf.shape, leaf.dtype, getattr(leaf, 'sharding', None)),
-    (state, inputs, experiment.train, experiment.test),
+    (state, inputs, experiment.train, experiment.test, experiment.validation),
   )
   parts = list(map(catalog.describe, catalog.registered(knobs)))
   more = parts, experiment.planner.segment_steps, len(experiment.test_sizes)
