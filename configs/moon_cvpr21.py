@@ -165,7 +165,7 @@ VARIANTS = {
   ),
   **_table(
     'tiny',
-    'Tiny-ImageNet, ResNet-50, 20 rounds',
+    'Tiny-ImageNet, ResNet-50',
     _TINY,
     {
       'moon': '25.1 +- 0.1 (table 1)',

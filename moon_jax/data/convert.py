@@ -9,9 +9,8 @@
   --out=FILE.npz    the file to be made, for --config.data.source=npz; any data, which
                     are read whole
   --config...       as for launch.py: data.source and its knobs say what is read;
-  folder,
-                    hdf5, sqlite, leaf, pfllib and huggingface user by user, other
-                    sources whole
+                    folder, hdf5, sqlite, leaf, pfllib and huggingface user by user,
+                    other sources whole
   --synthetic=NxM   in place of data, N users with M images of 28x28 each, for trials
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or data, 130 Ctrl-C.
