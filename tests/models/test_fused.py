@@ -141,6 +141,15 @@ def test_bfloat16_and_mixed_types_are_computed_in_float32(which, fused):
   assert found.dtype == expected.dtype
   np.testing.assert_array_equal(found, expected)
 
+  def total(layer, *given):
+    return layer(*given, NONE).astype(jnp.float32).sum()
+
+  gradients = jax.grad(total, (1, 2, 3))
+  both = gradients(FORMS['fused'].pooled, *given), gradients(fused, *wide)
+  for array, found, exact in zip(given, *both, strict=True):
+    assert found.dtype == array.dtype
+    np.testing.assert_allclose(found.astype(jnp.float32), exact, rtol=2**-8)
+
 
 def made(backend):
   """The MOON CNN with `fused`, for a kind of device."""
