@@ -135,7 +135,7 @@ def test_what_cannot_be_fine_tuned(changes, told):
 
 @pytest.mark.parametrize('tier', few(['disk'], ['device']))
 def test_each_clients_own_model_on_its_own_test(tier, tmp_path):
-  given = config(algorithm='solo', execution__client_store=tier)
+  given = config(algorithm='solo', local_epochs=20, execution__client_store=tier)
   run = moon_jax.run(given, tmp_path / 'run')
   models = [moon_jax.load(run.workdir, client=client) for client in range(6)]
   correct, sizes, _ = counted(run, lambda i, images: models[i].predict(images).labels)
