@@ -24,7 +24,7 @@ os.environ.setdefault('OMP_NUM_THREADS', '1')
 os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache.folder() / 'tests')
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 os.environ['JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES'] = 'none'
-# Another process may be writing that program: then it is compiled.
+# If another process is writing a program, JAX warns and compiles it.
 os.environ['PYTHONWARNINGS'] = 'ignore:Error reading persistent compilation cache entry'
 
 import jax
@@ -41,16 +41,16 @@ from tests.run_directories import FEDAVG
 QUICK = '--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1'
 if jax.__version_info__ < (0, 11):  # later ones abort on the flag
   QUICK += ' --xla_cpu_use_fusion_emitters=false'
-# Eight devices on two cores may wait long.
+# Eight devices on two cores may wait long for each other.
 flags = [devices.PATIENCE, QUICK, os.environ.get('XLA_FLAGS', '')]
 os.environ['XLA_FLAGS'] = ' '.join(flags)
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
-jax.devices()  # eight, whatever a run in this process claims
+jax.devices()  # eight, however many a run in this process asks for
 
 
-# Those that take longest first, so that no worker waits for one at the end.
+# The longest tests come first, so that no worker waits for one at the end.
 LONGEST = (
   'tests/runner/test_interruption.py',
   'tests/runner/test_hosts.py',

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
 LIMIT = 300  # seconds for the tests of one change
-# What pytest's exit codes say of a change; any other: no test could run.
+# pytest's exit code -> verdict on a change; with any other code no test could run.
 VERDICTS = {0: 'survived', 1: 'killed', None: f'survived, hangs for {LIMIT} s'}
 
 
@@ -71,7 +71,7 @@ def verdict(folder: pathlib.Path, tests: Iterable[str], limit: float | None) -> 
   marks = ['-m', ''] if 'slow' in words else []
   words = [word for word in dict.fromkeys(words) if word != 'slow']
   options = ['-x', '-q', '-n0', '-p', 'no:cacheprovider', *marks]
-  # No bytecode: of a file that changes twice in a second it might be the old one.
+  # Without bytecode, which may be stale if a file changes twice within a second.
   environment = {'PYTHONPATH': str(folder), 'PYTHONDONTWRITEBYTECODE': '1'}
   command = [sys.executable, '-m', 'pytest', *words, *options]
   where = {'cwd': folder, 'env': os.environ | environment, 'start_new_session': True}

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-# What changes names on a disk, or is about to.
+# Audit events that come before names on a disk change.
 EVENTS = ('open', 'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir')
 
 

@@ -32,7 +32,7 @@ def surroundings(words, environment, **changes):
   return found | environment
 
 
-# JAX would leave a torn program behind where a process is killed: that one only reads.
+# A killed process could leave a torn program in the compile cache: it only reads.
 ONLY_READS = {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '1e9'}
 
 

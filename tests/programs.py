@@ -6,13 +6,13 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.engine import programs
 
-# What decides nothing about the programs of a run.
+# Knobs that do not change the programs of a run.
 NO_PROGRAM = {
   *('num_rounds', 'checkpoint_every_rounds', 'eval_every_rounds', 'execution.profile'),
   *('optimizer.learning_rate', 'seed', 'data.path', 'initial_weights'),
 }
 compile_programs = programs.compile_programs
-_compiled = {}  # what a run computes -> its programs
+_compiled = {}  # what decides the programs -> the programs
 
 
 def compile_once(experiment, state, inputs, **donating):

@@ -50,9 +50,10 @@ def contrastive_loss(algorithm, num_trained, references):
 @pytest.mark.parametrize(
   ('options', 'num_trained', 'expected'),
   [
-    # z = X. Of global X, similarity 1; of previous_0 = Y, 0; at tau = 1.
+    # z = X: its similarity to the global X is 1, and to previous_0 = Y it is 0; tau =
+    # 1.
     ({'negative': 'none'}, 0, 0.0),
-    ({'negative': 'global'}, 0, np.log(2)),  # itself: positive and negative alike
+    ({'negative': 'global'}, 0, np.log(2)),  # positive and negative are equal
     ({'negative': 'init'}, 0, np.log(1 + np.exp(-1))),  # the placeholder
     ({'negative': 'none'}, 1, np.log(1 + np.exp(-1))),
     ({'negative': 'global'}, 1, np.log(1 + np.exp(-1))),
@@ -84,8 +85,9 @@ def test_moon_remembers_its_last_models_the_newest_first():
   assert counts == [1.0, 2.0, 2.0]
 
 
-# The representation of an image is its pixel minus a mean: of what ran before in
-# evaluation, of the batch's real examples in training, with a key's noise.
+# The representation of an image is its pixel minus a mean. In evaluation mode it is the
+# running mean; in training mode it is the mean of the batch's real examples, and a
+# random key adds noise.
 def outputs(variables, images, mean, noise=0.0):
   z = (images.reshape(-1, 1) - mean + noise) * variables['params']['w'][None]
   return Outputs(z, z, 10.0 * z)
@@ -143,7 +145,7 @@ def test_frozen_networks_in_training_mode():
   found, other = (represented(key, frozen_mode='training') for key in keys)
   noises = []
   for z in (*found.values(), *other.values()):
-    # The mean of the real examples is 2; one noise for a network and a step.
+    # The mean of the real examples is 2; each network draws one noise in each step.
     noises.append(z[0] + 1.0)
     np.testing.assert_allclose(z, [-1.0 + noises[-1], 1.0 + noises[-1]], rtol=1e-5)
   assert len(set(noises)) == 4
@@ -162,7 +164,7 @@ def test_frozen_networks_in_training_mode_keep_their_running_statistics():
     return training.step(start, references, BEFORE, scalars, FROZEN_BATCH, key)
 
   progress = first_step(jax.random.key(0))
-  # The trained network's moved to the batch's mean.
+  # Only the trained network's running mean has moved to the batch's mean.
   assert progress.variables['batch_stats']['mean'] == 2.0
   assert progress.memory.models[0]['batch_stats']['mean'] == -1.0
 
@@ -202,7 +204,7 @@ def test_scaffold_by_hand():
 
 
 def test_scaffold_with_one_client_is_fedavg():
-  # c = c_i before a round makes c = c_i after it, so that no gradient is corrected.
+  # If c = c_i before a round, c = c_i after it too, and no gradient is corrected.
   algorithm = world.algorithm_of('scaffold')
   control, grads = {'w': jnp.array([0.75])}, {'w': jnp.array([10.0])}
   received = algorithm.broadcast(Server(model(7.0), control))
@@ -234,7 +236,7 @@ def test_the_temperature_stays_or_travels(scope):
   assert algorithm.report(variables, now) == {'temperature': 0.25}
   sent, memory = algorithm.upload(variables, now)
   server = algorithm.aggregate(server, sent, 1.0, {})
-  # The next local training begins at 0.25 and only records in its first step.
+  # The next local training starts at T = 0.25; its first step only records a loss.
   again = algorithm.begin(algorithm.broadcast(server), memory)
   assert again.temperature == 0.25
   assert not again.has_previous

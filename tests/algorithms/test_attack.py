@@ -89,8 +89,9 @@ def aggregated(name, sent, **changes):
 
 
 @pytest.mark.parametrize(
-  # An honest one and an attacker, or the attacker alone: ALIE's z is 0.43 and 0, and
-  # with the attacker among those who attack it would be 0.43 and 0.67.
+  # An honest client and an attacker are left out, or the attacker alone. Then ALIE's z
+  # is 0.43 and 0; if it counted the attacker that is left out, it would be 0.43 and
+  # 0.67.
   ('name', 'left_out'),
   [('sign_flip', (0, 6)), ('ipm', (0, 6)), ('alie', (0, 6)), ('alie', (6,))],
 )
@@ -138,7 +139,7 @@ def test_if_all_attack_they_send_what_they_trained():
 
 
 def test_a_layer_that_nobody_sends_is_not_attacked():
-  # As FedPer's and FedBABU's head.
+  # FedPer and FedBABU do not send their head.
   sent = uploads([NOBODY, 3, NOBODY, NOBODY, 4, NOBODY, 5])
   _, whole = aggregated('alie', sent)
   del sent.stacked.weighted['params']['b']

@@ -121,7 +121,7 @@ def test_the_second_gradient_is_at_the_moved_weights_in_bfloat16_too():
 def test_both_gradients_see_the_same_draw():
   noise = (3.0, 1.0) - weights('fedsam', loss=drawn, rho=0.0)
   assert noise[0] > 1e-3
-  # Of weights near 3 and 1, whose last bit depends on the order of the sums.
+  # The weights are near 3 and 1; their last bit depends on the order of the sums.
   found = (3.0, 1.0) - weights('fedsam', loss=drawn, rho=9.0)
   np.testing.assert_allclose(found, noise, atol=5e-7)
 
@@ -155,7 +155,8 @@ def test_the_last_change_as_a_gradient():
   server = algorithm.aggregate(server, sent, 1.0, {})
   assert server.memory['y'] == 2.0
   assert server.variables['params']['y'] == 2.75
-  # Two clients of weights 3/4 and 1/4 whose steps lead 2 and 4 far: 5 / 2.5.
+  # The steps of two clients of weights 3/4 and 1/4 have total lengths 2 and 4: the mean
+  # is 2.5, and the change 5 is divided by it.
   two = {'params': {'y': jnp.array([2.0])}}, 0.75 * 2.0 + 0.25 * 4.0
   mean = sent._replace(weighted=two)
   assert algorithm.aggregate(Server(before, ()), mean, 1.0, {}).memory['y'] == 2.0

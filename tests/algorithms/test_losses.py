@@ -46,7 +46,7 @@ def test_cross_entropy_of_two_examples():
   ):
     found = cross_entropy(logits, labels, np.float32(mask))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-  # Filler of any content changes nothing.
+  # The content of filler does not matter.
   logits[1] = np.nan, np.inf
   found = cross_entropy(logits, labels, np.float32([1, 0]))
   np.testing.assert_allclose(found, 0.287682, rtol=1e-5)
@@ -92,7 +92,7 @@ def test_contrastive_equals_the_papers_form():
 )
 def test_contrastive_with_several_negatives(exists, expected):
   np.testing.assert_allclose(loss(X, X, Y, -X, exists=exists), expected, rtol=1e-4)
-  # Off the axes, where a similarity has a slope.
+  # These vectors are off the axes, where a similarity has a slope.
   found = contrastive(X + Y, X, Y + 1, 1 - X, exists=exists)
   of_z, _, of_previous = map(np.asarray, found['gradients'])
   assert np.isfinite(of_z).all()

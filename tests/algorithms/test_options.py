@@ -8,15 +8,15 @@ from tests import reference, world
 from tests.engine.test_round import TOLERANCE, assert_equal_to_reference, reference_run
 from tests.selection import few
 
-# Batches of one example are normalised unlike in the reference: none here.
+# No client has a batch of one example, which the reference normalises differently.
 NORMALISED_SIZES = (7, 16, 23, 16)
 
 
 @pytest.mark.parametrize('name', few(['adamw'], ['nesterov', 'adam']))
 def test_local_optimizers_equal_the_reference(name):
-  # Adam's first steps are of the size of the rate however small the gradient is, and
-  # rounding decides about those near 0: few steps, at a small rate. The large decay
-  # tells Adam from AdamW.
+  # Adam's first steps have the size of the rate, however small the gradient is, and
+  # rounding decides the sign of gradients near 0. So there are few steps at a small
+  # rate. The large decay tells Adam from AdamW.
   optimizer = {'learning_rate': 0.002, 'weight_decay': 0.5} if 'adam' in name else {}
   found = world.run('fedavg', 1, local_optimizer=name, optimizer=optimizer)
   expected = reference_run('fedavg', 1, optimizer=name, **optimizer)
@@ -25,7 +25,7 @@ def test_local_optimizers_equal_the_reference(name):
   assert world.largest_difference(other.params, expected[0].params) > 1e-3
 
 
-# Name -> what the reference calls its numbers: rate, momentum.
+# Name of a server optimizer -> its learning rate and momentum.
 SERVER = {
   'sgd': {'server_learning_rate': 0.7, 'server_momentum': 0.9},
   'adam': {'server_learning_rate': 0.02},
@@ -42,7 +42,7 @@ SERVER = {
 )
 def test_server_optimizers_equal_the_reference(algorithm, name):
   found = world.run(algorithm, 3, server_optimizer=name, **SERVER[name])
-  # What the algorithm's own server keeps is inside.
+  # The memory of the algorithm's own server is inside the optimizer's.
   inside = [
     (state._replace(server=state.server._replace(memory=state.server.memory.inner)), m)
     for state, m in found

@@ -103,9 +103,9 @@ def test_fedbabu_equals_the_reference():
   for (state, _), truth in zip(history, expected, strict=True):
     found = state.server.variables['params']
     assert world.largest_difference(found, truth.server.params) < 1e-5
-    # To the last bit, with weight decay and momentum on.
+    # The head stays equal to the last bit, with weight decay and momentum on.
     assert world.largest_difference(found['classifier'], first['classifier']) == 0
-  # And where the head is trained it moves, and the body elsewhere with it.
+  # If the head is trained too, FedBABU is FedAvg, whose head and body are others.
   without = run(fedbabu.with_fixed(frozenset()))[-1][0].server.variables
   fedavg = history_of('fedavg')[-1][0].server.variables
   assert world.largest_difference(without, fedavg) < 1e-6
@@ -126,7 +126,7 @@ def test_fedbabu_by_hand():
     params = tree.add(params, chosen.move(updates, None))
   assert params['head'] == jnp.float32(0.7)
   assert params['body'] == pytest.approx(0.9801)
-  # Bodies 1 and 5 of sizes 3 and 1 become 2. No head is sent.
+  # Bodies 1 and 5 of clients with 3 and 1 examples become 2. The head is not sent.
   sent, _ = chosen.upload({'params': params}, Task(None, None, (), {}, {}))
   assert sent.weighted == {'params': {'body': params['body']}}
   server = Server({'params': {'body': 0.0, 'head': 0.7}}, ())
@@ -151,7 +151,7 @@ def test_ditto_equals_the_reference(epochs):
   own = [world.batches_of(plans.second, index) for index in range(NUM_ROUNDS)]
   expected = wanted(plans=plans, ditto=(0.7, 0.02, own))
   assert_equal(chosen, history, expected)
-  # The loss that is recorded is a mean over the examples of the personal training.
+  # The recorded loss is a mean over the examples of the personal training.
   assert all(np.isfinite(m.reports['personal_loss']).all() for _, m in history)
 
 
@@ -162,7 +162,7 @@ def test_the_global_track_of_ditto_is_fedavg_to_the_last_bit(lam):
   for (state, metrics), (other, others) in zip(history, plain, strict=True):
     jax.tree.map(np.testing.assert_array_equal, state.server, other.server)
     jax.tree.map(np.testing.assert_array_equal, metrics.sums, others.sums)
-  # And no client's own model is the global one.
+  # A client's personal model is not the global model.
   server = history[-1][0].server.variables
   own = world.of_client(history[-1][0].clients, 1)
   assert world.largest_difference(own, server) > 1e-3
@@ -249,7 +249,7 @@ def test_fedbn_is_not_local_statistics():
   own = run(build('fedbn', 'mlp_bn'), 'mlp_bn')[-1][0]
   silo = run(world.make('fedavg', batch_norm='local'), 'mlp_bn')[-1][0]
   scale = np.asarray(own.clients['params']['norm']['scale'])
-  # Each client's own, where SiloBN has the same for all.
+  # With FedBN each client has its own scale; with SiloBN all have the same.
   assert np.ptp(scale[1:], axis=0).max() > 1e-4
   both = own.server.variables, silo.server.variables
   first = both[0]['params'].pop('norm')['scale']

@@ -88,7 +88,7 @@ def test_the_cross_entropy_counts_more_from_round_to_round(rounds, weight):
 
 def test_fedprocs_prototypes_are_means_of_directions():
   algorithm = world.algorithm_of('fedproc', tau=1.0, rise=100.0)
-  # Three at (1, 0), of any length, at one client; a filler, which does not count.
+  # One client has three examples along (1, 0), of any length, and a filler.
   three = algorithm.examine(
     outputs([[2.0, 0.0], [0.5, 0.0], [1.0, 0.0], [9.0, 9.0]]),
     batch([0, 0, 0, 0], [1, 1, 1, 0]),
@@ -119,7 +119,7 @@ def test_fedproc_begins_as_fedavg():
 @pytest.mark.parametrize(
   ('z', 'distance', 'expected'),
   [
-    # (0.25, -0.25) apart.
+    # The representation differs from the prototype by (0.25, -0.25).
     ([[1.0, 0.0]], 'sum', 0.125),
     ([[1.0, 0.0]], 'mean', 0.0625),
     ([[2.0, 0.0], [1.0, 0.0], [0.0, 0.0]], 'mean', 0.3958333333),
@@ -127,12 +127,13 @@ def test_fedproc_begins_as_fedavg():
 )
 def test_the_term_of_fedproto_by_hand(z, distance, expected):
   algorithm = world.algorithm_of('fedproto', lam=2.0, distance=distance)
-  # Three examples of mean (1, 0) at one client, and one at (0, 1): by examples.
+  # The three examples of one client have mean (1, 0), and the other client's one is (0,
+  # 1). The mean is weighted by examples.
   mean = Sums(jnp.array([[1.5, 0.5], [0.0, 0.0]]), jnp.array([2.0, 0.0]))
   server = Server({}, prototypes.Prototypes(*jax.tree.map(jnp.zeros_like, mean)))
   known = algorithm.aggregate(server, Upload(uniform=mean), 1.0, {}).memory
   np.testing.assert_allclose(known.vectors[0], [0.75, 0.25])
-  # A filler, and an example of a class without a prototype, whose term is 0.
+  # The last example is filler first; then its class has no prototype and adds 0.
   both = outputs([*z, [7.0, 7.0]])
   mask = [1.0] * len(z) + [0.0]
   now = Task(known, (), (), {'lam': jnp.float32(2.0)}, {})

@@ -53,7 +53,7 @@ def test_fedntd_by_hand(tau, total, slope):
   found, parts = loss_of(ntd, outputs(logits=STUDENT), {'global': TEACHER})
   np.testing.assert_allclose(found, total, rtol=1e-6)
   np.testing.assert_allclose(parts['supervised_loss'], 0.4076059644, rtol=1e-6)
-  # The same part of twice the weight.
+  # With twice the weight beta the distillation loss is the same.
   twice = world.algorithm_of('fedntd', beta=2.0, tau=tau)
   more, same = loss_of(twice, outputs(logits=STUDENT), {'global': TEACHER})
   np.testing.assert_allclose(more - found, parts['distillation_loss'], rtol=1e-6)
@@ -113,7 +113,7 @@ def test_feddecorr_of_one_example_is_0_with_gradient_0(scale, count):
 def test_feddecorr_takes_dimensions_that_do_not_vary():
   still = jnp.concatenate([FOUR, jnp.full((4, 1), 7.0)], axis=1)
   value, slope = jax.value_and_grad(correlation)(still, jnp.ones(4), 'code')
-  # One pair of three correlates: a third of 1.0.
+  # One of three pairs correlates fully: the mean is 1/3.
   np.testing.assert_allclose(value, 1 / 3, rtol=1e-5)
   assert np.isfinite(slope).all()
 
@@ -137,9 +137,9 @@ def test_the_l2_term_by_hand(squared, value, slope):
   found, gradient = jax.value_and_grad(total)(ours, theirs)
   np.testing.assert_allclose(found, np.log(2) + 2 * value, rtol=1e-6)
   np.testing.assert_allclose(gradient, 2 * np.array([slope]), rtol=1e-6)
-  # As in the first step of a round: no NaN of 0 / 0.
+  # In the first step of a round both models are equal: 0 / 0 must not give a NaN.
   assert jax.grad(total)(ours, ours).tolist() == [[0.0, 0.0]]
-  # A mean over the real examples.
+  # The term is a mean over the real examples.
   pair = jnp.array([[3.0, 4.0], [100.0, 0.0]]), [[0.0, 0.0]] * 2
   np.testing.assert_allclose(total(*pair, [1, 0]), found, rtol=1e-6)
 
@@ -183,7 +183,8 @@ def test_fedlc_by_hand(counts, options, expected):
 
 
 def test_fedlc_of_a_client_with_one_class():
-  # Nothing to tell apart; in the paper's form the loss falls without end, by slope 1.
+  # There are no classes to tell apart. In the paper's form the loss falls without end,
+  # with slope -1.
   (own, _), slope = lc_losses([2.0, -1.0], (16, 0))
   assert own == 0
   assert slope.tolist() == [0, 0]
@@ -198,7 +199,7 @@ def test_fedlc_of_a_client_with_one_class():
 @pytest.mark.parametrize(
   ('graded', 'expected', 'slope'),
   [
-    # Logits (2, 1, -0.5), and (2, 0.625, -0.5).
+    # The scaled logits are (2, 1, -0.5), and graded (2, 0.625, -0.5).
     (False, 0.3715390319, (-0.3103279139, 0.2537161816, 0.0283058661)),
     (True, 0.2888748067, (-0.2508940174, 0.1183772837, 0.0307451818)),
   ],
@@ -245,7 +246,7 @@ def dynamic_rounds(cohorts, sizes=(1, 1), **options):
         given = outputs(), None, {'w': y}, task, batch(ONE)
         return jax.grad(lambda y: dyn.loss(*given[:2], {'w': y}, *given[3:])[0])(y)
 
-      # The slope of a parabola is a line: at 0, and its rise.
+      # The slope of a parabola is a line, given by its value at 0 and its rise.
       curvature, minimum = BOWLS[client]
       at_0 = slope(jnp.float32(0)) - curvature * minimum
       rise = slope(jnp.float32(1)) - slope(jnp.float32(0)) + curvature
@@ -371,7 +372,7 @@ def test_fednova_of_clients_with_equal_steps_is_fedavg_and_fedprox():
       for name, options in pair
     )
     assert world.largest_difference(*ends) < 1e-6
-  # With unequal steps they differ.
+  # With unequal numbers of steps FedNova and FedAvg differ.
   pair = (
     world.run(name, 2, **options)[-1][0].server.variables
     for name, options in (('fednova', {'mu': 0.0}), ('fedavg', {}))
@@ -407,7 +408,7 @@ def exp_step(ways, shares, start=0.0, **options):
   [
     ([(3, 1), (3, -1)], (0.5, 0.5), 1e-30, 1.0),  # 20 / (4 * 9) = 0.5556
     ([(3, 0), (0, 4)], (0.5, 0.5), 1e-30, 1.0),
-    # Four orthogonal ways of length 4: 16 / (2 * 4), and with eps 16 / (2 * 5).
+    # Four orthogonal updates of length 4: 16 / (2 * 4), and with eps = 1 16 / (2 * 5).
     (4 * np.eye(4), [0.25] * 4, 1e-30, 2.0),
     (4 * np.eye(4), [0.25] * 4, 1.0, 1.6),
     (4 * np.eye(4), [0.25] * 4, 1e30, 1.0),
@@ -421,7 +422,7 @@ def test_fedexp_by_hand(ways, shares, eps, eta):
   mean = np.tensordot(np.float32(shares), np.float32(ways), 1)
   found = server.variables['params']['w']
   np.testing.assert_allclose(found, 5 + eta * mean, rtol=1e-5)
-  # Running statistics are averaged: 0, 10, ... by p.
+  # Running statistics 0, 10, ... are averaged with weights p.
   wanted = 10 * np.dot(shares, np.arange(len(shares)))
   np.testing.assert_allclose(server.variables['batch_stats']['mean'], wanted)
 
@@ -444,11 +445,11 @@ def test_the_guard_of_fedexp_decays():
   ('evaluate', 'tested'), [('last', [7.0, 5.0]), ('mean_of_two', [6.0, 5.0])]
 )
 def test_the_model_of_fedexp_that_is_tested(evaluate, tested):
-  # Both from 5, by 2 and 0.
+  # The two weights start from 5; the update is 2 and 0, and eta is 1.
   algorithm, server = exp_step([(2, 0)], [1.0], start=5.0, evaluate=evaluate)
   (found,) = algorithm.evaluated(server, ())['params']['w']
   assert found.tolist() == tested
   state = experiment.first_state(algorithm, server.variables, 2)
   leaves = jax.tree.leaves(state)
-  # No buffer stands twice in what a round writes over.
+  # A round donates its state, so no buffer may be in the state twice.
   assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)

@@ -23,7 +23,8 @@ OPTIONS = {
   'trimmed_mean': {'trim': 0.3},
   'krum': {'num_byzantine': 1, 'num_selected': 3},
 }
-# Nobody is left out; the first; one in the middle; four, an even number is left.
+# No client is left out, the first, one in the middle, two, or four. Then the number of
+# clients that are left is odd or even.
 LEFT_OUT = ((), (0,), (3,), (1, 6), (0, 2, 4, 5))
 
 
@@ -83,7 +84,7 @@ def test_equals_numpy(name, left_out):
   found = after(name, uploads(models, left_out))
   wanted = by_numpy(name, models, left_out)
   assert world.largest_difference(found, wanted) < 1e-6
-  if len(left_out) < 4:  # of three the trimmed mean and Krum leave out none
+  if len(left_out) < 4:  # with three left, the trimmed mean and Krum drop none
     mean = by_numpy('trimmed_mean', models, left_out, trim=0.0)
     assert world.largest_difference(found, mean) > 1e-2
 
@@ -92,7 +93,8 @@ def test_equals_numpy(name, left_out):
   ('trim', 'cut'), [(0.0, 0), (0.1, 1), (0.29, 2), (0.3, 3), (0.4999, 4)]
 )
 def test_how_many_are_trimmed(trim, cut):
-  # The mean of 0..9 is 4.5 with any ends cut off: only squares show how many were cut.
+  # The mean of 0..9 stays 4.5 however many are cut off at both ends; the mean of the
+  # squares does not.
   values = [{'params': np.float32(x * x)} for x in range(10)]
   kept = [x * x for x in range(cut, 10 - cut)]
   found = after('trimmed_mean', uploads(values), trim=trim)
@@ -102,7 +104,7 @@ def test_how_many_are_trimmed(trim, cut):
 def test_median_by_hand():
   values = [{'params': np.float32(x)} for x in (5.0, 1.0, 3e38, 2.0, 2.5e38)]
   assert after('median', uploads(values))['params'] == 5.0
-  # 1, 5, 2.5e38 and 3e38, whose sum with another one would overflow.
+  # The median of 1, 5, 2.5e38 and 3e38: a sum of the last two would overflow.
   np.testing.assert_allclose(after('median', uploads(values, [3]))['params'], 1.25e38)
   assert after('median', uploads(values, [0, 1, 2, 4]))['params'] == 2.0
   assert not np.isfinite(after('median', uploads(values, range(5)))['params'])
@@ -114,7 +116,7 @@ def test_krum_by_hand():
   values = [{'params': np.float32(x)} for x in (100.0, 0.0, 2.0, 1.0, 10.0)]
   pick = {'num_byzantine': 1}
   assert after('krum', uploads(values), num_selected=1, **pick)['params'] == 1.0
-  # 0 and 2 tie at 5: the smaller id, which is 0's.
+  # 0 and 2 tie at 5: Krum takes the client with the smaller id, whose value is 0.
   assert after('krum', uploads(values), num_selected=2, **pick)['params'] == 0.5
   assert after('krum', uploads(values), num_selected=3, **pick)['params'] == 1.0
   # With f = 2 the nearest alone counts: 0, 2 and 1 tie at 1.
@@ -124,8 +126,8 @@ def test_krum_by_hand():
 
 
 def test_krum_counts_who_is_left():
-  # Two are left out, and of those left 0 and 0.5 are nearest to each other: with too
-  # few clients for f = 1 the nearest one decides.
+  # Two clients are left out. Of the other three, 0 and 0.5 are nearest to each other:
+  # three are too few for f = 1, so the distance to the nearest one decides.
   values = [{'params': np.float32(x)} for x in (7.0, 0.0, 0.5, 3.0, 7.0)]
   found = after('krum', uploads(values, [0, 4]), num_selected=1)
   assert found['params'] == 0.0

@@ -75,7 +75,7 @@ def test_acceptance(loss, previous, expected):
 
 
 def test_the_first_step_only_records():
-  # From the placeholder norm 0 the proposal would be the floor, and be taken.
+  # From the placeholder norm 0 the proposal would be the floor, and be accepted.
   state = step(temperature.start(1.0), jax.random.key(0), grad_norm=2.0, loss=-1.0)
   assert jax.tree.map(float, state) == (1.0, 2.0, -1.0, True)
 
@@ -113,7 +113,8 @@ def test_a_higher_loss_cools_as_often_as_metropolis_says(t, rise):
 
 
 def test_the_temperature_before_the_proposal_decides():
-  # The proposal is the floor, 0.01, at which a rise by 0.1 would pass with exp(-10).
+  # The proposal is the floor, 0.01; at this temperature a rise by 0.1 would be accepted
+  # with probability exp(-10).
   keys = jax.random.split(jax.random.key(3), 1000)
   state = trained()
   new = jax.vmap(lambda key: step(state, key, grad_norm=20.0, loss=1.1))(keys)
@@ -139,7 +140,7 @@ def test_huge_and_missing_numbers_leave_a_temperature(g, g_prev, loss):
   ],
 )
 def test_the_batch_at_the_proposal_decides_if_it_is_asked(loss_at, share):
-  # By the step before, whose loss was 100, everything would be taken.
+  # Compared with the step before, whose loss was 100, every proposal would pass.
   before = trained(t=2.0, loss=100.0)
   asked = []
 

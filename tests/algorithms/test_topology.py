@@ -97,14 +97,15 @@ def test_weights_of_a_star_with_a_tail():
     [0, 0, 0, 1 / 3, 2 / 3],
   ]
   np.testing.assert_allclose(weights.toarray(), expected, rtol=1e-14)
-  # Without client 0: what 1, 2 and 3 gave to it they keep, 3/4 + 1/4 and 5/12 + 1/4.
+  # Without client 0, clients 1, 2 and 3 keep the weight that they gave to it: client 3
+  # has 5/12 + 1/4.
   found = topology.among(weights, np.arange(1, 5))
   expected = np.eye(4)
   expected[2:, 2:] = [[2 / 3, 1 / 3], [1 / 3, 2 / 3]]
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-# The definitions on dense matrices.
+# The same graphs and weights, defined on dense matrices.
 
 
 def dense_graph(name, num_clients, degree, edge_probability, seed):
@@ -157,7 +158,7 @@ def test_sparse_graphs_and_weights_are_those_of_the_dense_definitions(
   assume(name != 'ring' or degree < size)
   knobs = {'degree': degree, 'edge_probability': edge_probability, 'seed': seed}
   dense = dense_graph(name, size, **knobs)
-  assume(paths_reach_everybody(dense))  # a random one, of one draw
+  assume(paths_reach_everybody(dense))  # the dense graph is only the first draw
   graph = sparse_graph(name, size, **knobs)
   assert graph.has_canonical_format
   np.testing.assert_array_equal(graph.toarray(), dense)
@@ -168,10 +169,10 @@ def test_sparse_graphs_and_weights_are_those_of_the_dense_definitions(
   wanted = dense_restricted(everyone, np.isin(np.arange(size), clients))
   found = topology.among(weights, clients)
   assert found.dtype == np.float32
-  # A last bit differs where float64 sums were taken in another order.
+  # The last bit may differ, because float64 sums are taken in another order.
   apart = np.abs(found - np.float32(wanted[np.ix_(clients, clients)]))
   assert (apart <= np.spacing(np.abs(found))).all()
-  # Rows and columns sum to 1 and others have no share: the mean over all is kept.
+  # Rows and columns sum to 1, so the mean over the present clients is kept.
   np.testing.assert_array_equal(found, found.T)
   np.testing.assert_allclose(found.sum(0), 1, rtol=1e-6)
 
@@ -181,7 +182,7 @@ def test_a_hundred_thousand_clients():
   assert weights.nnz == 500_000
   np.testing.assert_allclose(weights.data, 0.2)
   clients = np.array([5, 6, 8, 99_999])
-  # 5 - 6, 6 - 8; 99,999 is far from all.
+  # The links are 5 - 6 and 6 - 8; client 99,999 has no link to the others.
   linked = [[0.8, 0.2, 0, 0], [0.2, 0.6, 0.2, 0], [0, 0.2, 0.8, 0], [0, 0, 0, 1]]
   np.testing.assert_allclose(topology.among(weights, clients), linked, rtol=1e-6)
   assert sparse_graph('grid', 100_000).nnz == 2 * (250 * 399 + 249 * 400)

@@ -120,7 +120,7 @@ def with_sgd(inner):
 
 
 local = with_local_statistics
-# All wrappers, with a server and without.
+# These are all wrappers, with a server and without.
 WRAPPED = {
   'optimized-local': lambda inner: with_sgd(local(inner)),
   'local-decentralized-optimized': lambda inner: local(decentralized(with_sgd(inner))),
@@ -131,7 +131,7 @@ FUNCTIONS = {
   for name, value in base.Algorithm()._asdict().items()
   if callable(value) or name in ('share', 'mixed')
 }
-# The probe has a server; `decentralized` is what gives it neighbours.
+# The probe has a server; `decentralized` supplies the functions for neighbours.
 NEIGHBOURS = {'share', 'mixed'}
 
 
@@ -154,7 +154,7 @@ def test_every_function_is_called(name):
   alone = 'decentralized' in name
   assert heard == FUNCTIONS - NEIGHBOURS
 
-  # And what it did has come about: one round of a server, or of each present client's.
+  # The calls have had effects: one round of a server, or of each present client.
   if alone:
     kept, server = state.clients.inner.inner
     present = np.isin(np.arange(4), plan.clients)
@@ -172,9 +172,9 @@ def test_every_function_is_called(name):
 
 
 def test_a_client_that_is_its_own_server_by_hand():
-  # Its model 1, the neighbours' mean 3: sgd at rate 1/4 and momentum 1/2 goes to
-  # 1 + 2 / 4 = 1.5. It trains up to 2; then the mean is 4: v = -2 / 2 - 2 = -3,
-  # 2 + 3 / 4 = 2.75.
+  # The client's model is 1 and its neighbours' mean 3: sgd with rate 1/4 and momentum
+  # 1/2 gives 1 + 2 / 4 = 1.5. The client trains its model up to 2; then the mean is 4,
+  # v = -2 / 2 - 2 = -3, and the model becomes 2 + 3 / 4 = 2.75.
   numbers = {'learning_rate': 0.25, 'momentum': 0.5}
   fedavg = world.algorithm_of('fedavg')
   chosen = decentralized(with_server_optimizer(fedavg, 'sgd', numbers))

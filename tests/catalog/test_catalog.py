@@ -17,7 +17,7 @@ from moon_jax.models import convolution
 
 FLAT = config.flatten(config.validate(config.defaults()))
 PARTS = [catalog.part(kind, n) for kind in catalog.KINDS for n in catalog.names(kind)]
-# Kind -> what its parts are called with by name, beside their knobs.
+# Kind -> names of the arguments that its parts are called with, beside their knobs.
 GIVEN = {
   'algorithm': set(),
   'model': {'num_classes'},
@@ -54,7 +54,7 @@ def build(part):
   return made
 
 
-MADE = [part for part in PARTS if part.make]  # two attacks send what was trained
+MADE = [part for part in PARTS if part.make]  # two attacks have no code for uploads
 
 
 @pytest.mark.parametrize('part', MADE, ids=lambda part: f'{part.kind}-{part.name}')
@@ -62,17 +62,17 @@ def test_the_code_takes_exactly_what_it_is_called_with(part):
   signature = inspect.signature(part.function)
   words = GIVEN[part.kind] | set(options(part))
   words |= {'convolution'} if part.has('convolutional') else set()
-  words -= {'fraction'} if part.kind == 'attack' else set()  # of who attacks
+  words -= {'fraction'} if part.kind == 'attack' else set()  # the fraction of attackers
   words |= {'network_layers'} if part.has('layered') else set()
   words |= {'clients'} if part.name == 'natural' else set()
-  words |= {'prepare'} if part.name == 'tfds' else set()  # not from a run directory
+  words |= {'prepare'} if part.name == 'tfds' else set()  # no download by loading
   signature.bind(**dict.fromkeys(words))
   takes = {
     name
     for name, parameter in signature.parameters.items()
     if parameter.kind is not parameter.VAR_KEYWORD
   }
-  # A flax module, and a server's Adam, have more, which nobody sets.
+  # Flax modules and the server's Adam have more arguments, which nobody sets.
   if part.kind not in ('model', 'server_optimizer'):
     assert takes <= words
 
@@ -105,7 +105,7 @@ def test_one_knob_selects_each_kind(kind):
 @pytest.mark.parametrize('part', of_kind('algorithm'), ids=lambda part: part.name)
 def test_traits_of_an_algorithm_are_those_of_its_functions(part):
   made = build(part)
-  # Whoever shares its model, or whose server sends none, has no server.
+  # An algorithm that shares models, or broadcasts none, has no server.
   weights = jax.tree.map(lambda leaf: 'weights', FIRST)
   sent = made.broadcast(Server(weights, made.init_server(FIRST)))
   sends = any(isinstance(leaf, str) for leaf in jax.tree.leaves(sent))

@@ -129,7 +129,7 @@ def complaints(capsys, *words):
 
 
 def test_its_knobs_are_flags_with_defaults(folder):
-  assert 'fedprox_l1.mu' not in catalog.every_knob()  # which is kept
+  assert 'fedprox_l1.mu' not in catalog.every_knob()  # builds and keeps the list
   chosen = cli.parse(['--config=mine.py']).config
   assert (chosen.algorithm, chosen.fedprox_l1.mu) == ('fedprox_l1', 0.25)
   chosen = cli.parse(['--config=mine.py', '--config.fedprox_l1.mu=2']).config
@@ -186,7 +186,7 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
   assert about['config']['fedprox_l1'] == {'mu': 0.25, 'squared': False}
   assert about['config']['robin'] == {'shift': 1}
   assert about['images']['shape'] == [7, 7, 1]
-  # Resumed, and told of the file that has changed.
+  # The run is resumed, and a line says that the file has changed.
   (folder / 'mine.py').write_text(MINE + '\n# A remark.\n')
   capsys.readouterr()
   assert launch(words) == ExitCode.DONE
@@ -196,7 +196,7 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
   records = read_lines(folder / 'run/metrics.jsonl')
   assert [record['round'] for record in records] == [1, 2]
   assert all(record['l1_loss'] > 0 for record in records)
-  # A mean over all examples, whatever its name.
+  # A part is a mean over all examples, whatever its name.
   assert [record['head_cosine'] for record in records] == [0.5, 0.5]
   assert records[0]['train_loss'] == pytest.approx(
     records[0]['supervised_loss'] + 0.25 * records[0]['l1_loss']
@@ -228,7 +228,7 @@ def test_a_run_whose_part_is_not_registered(folder, capsys):
   with pytest.raises(UsageError) as caught:
     moon_jax.load('run')
   assert str(caught.value) == wanted
-  # Heard of only: the name is free, and the file that was meant can be loaded.
+  # Loading registers nothing: the name is still free for the right file.
   assert launch(['--config=mine.py', '--workdir=run', *TINY]) == ExitCode.DONE
   assert moon_jax.load('run').round == 2
 
@@ -326,7 +326,7 @@ RETURN = 'return images, labels, images[:30], labels[:30]'
 LOST = "--config.partition.name='robin' must give each of 90 examples to one of 4 clien"
 
 
-# Text of MINE -> what stands there instead, and what is told of it.
+# Text of MINE -> the text in its place, and the message.
 @pytest.mark.parametrize(
   ('text', 'instead', 'told'),
   [

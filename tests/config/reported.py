@@ -18,7 +18,7 @@ import pathlib
 
 TABLE = pathlib.Path(__file__).with_suffix('.txt').read_text()
 
-# What every experiment has.
+# Settings that every experiment shares.
 COMMON = {
   'batch_size': 64,
   'client_weight': 'samples',

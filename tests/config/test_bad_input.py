@@ -32,7 +32,7 @@ def table(text):
 TEXT = pathlib.Path(__file__).with_name('bad_input.txt').read_text()
 TEXT = TEXT.replace('{LONG}', 'long' * 100)
 TEXT = TEXT.replace('{ALGORITHMS}', ', '.join(catalog.names('algorithm')))
-# What the command line tells, and what only the data, or the machine, can.
+# BAD: what the command line finds; UNFIT: what only the data or the machine shows.
 BAD, UNFIT = map(table, TEXT.split('\n## '))
 
 # File -> its text.

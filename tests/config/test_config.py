@@ -42,7 +42,7 @@ def test_valid_values_keep_their_place_and_type():
   assert built.seed == 2147483647
   dco = {'mu': 1.0, 'tau': 0.5, 'theta': 0.1, 'normalise': False, 'initial': 'plain'}
   assert options(built, 'dco_moon') == dco
-  # Peers take the knobs of the algorithm with a server.
+  # The decentralised algorithms have the knobs of those with a server.
   assert options(built, 'decentralized_moon') == options(built, 'moon') != {}
   assert options(built, 'fedavg') == options(built, 'decentralized_fedavg') == {}
 
@@ -106,7 +106,7 @@ LOOKING = '--config.optimizer.nesterov=true must be false with --config.algorith
 KRUM = {'krum.num_byzantine': 4}
 
 
-# What only one algorithm refuses, the start of the line, and what it takes.
+# Values that one algorithm alone refuses, the start of its message, and valid values.
 @pytest.mark.parametrize(
   ('algorithm', 'values', 'line', 'good'),
   [
@@ -154,7 +154,7 @@ def test_the_servers_rate_follows_its_optimizer_unless_given(name, rate):
   chosen.server_optimizer.name = name
   automatic = config.validate(chosen.to_dict())
   assert automatic.server_optimizer.learning_rate == rate
-  # A config file may set a number, and a run may name the number that it had anyway.
+  # A config file may set a number; setting the automatic number changes nothing.
   for number in (rate, 0.5):
     chosen.server_optimizer.learning_rate = number
     given = config.validate(chosen.to_dict())
@@ -177,7 +177,7 @@ def told_bounds():
   return bounds
 
 
-# Whether a number is good for these is not a matter of bounds alone, or of none.
+# For these knobs, rules other than bounds decide whether a number is valid.
 OTHER_RULES = {'topology.degree', 'cnn_transformer.heads', 'dco_moon.normalise'}
 OTHER_RULES |= {'execution.devices', 'execution.lanes'}
 
@@ -199,7 +199,7 @@ def test_the_bound_of_the_help_is_the_one_that_holds(name):
   low, low_included, high, high_included = told_bounds()[name]
   if numeric_knobs()[name] is int:
     low = int(low)
-    # On the device; Krum's is below the number of clients.
+    # These counts are int32 on the device, except three; Krum's is below num_clients.
     counted = name not in ('data.limit', 'execution.cache_mib', 'krum.num_byzantine')
     good = [low, low + 1, 2**31 - 1, *([] if counted else [2**40])]
     bad = [low - 1, -(2**40), *([2**31, 2**70] if counted else [])]
@@ -217,7 +217,7 @@ def test_the_bound_of_the_help_is_the_one_that_holds(name):
       config.convert(name, value)
 
 
-# What a config file may assign by mistake.
+# Values that a config file may assign by mistake.
 ANYTHING = st.recursive(
   st.none()
   | st.booleans()
@@ -293,7 +293,7 @@ def test_changes_leave_out_what_follows_from_another():
   ]
 
 
-# Knob -> another valid value, where the rule for its type does not give one.
+# Knob -> another valid value, if the rule for its type does not give one.
 ANOTHER = {
   'initial_weights': 'mine.npz',
   'logger': 'wandb',
@@ -321,13 +321,13 @@ ANOTHER = {
 }
 
 
-# What some source needs.
+# Knobs that some choices need.
 NEEDED = {'data__name': 'mnist', 'data__path': 'mine.npz', 'data__test_path': 'its.npz'}
 NEEDED |= {'fednova__mu': 0.1}
 NEEDED |= {'availability__path': 'mine.csv'}
 
-# What a resumed run may do otherwise: results differ by float32 rounding at most, or
-# what would have ended the run does not.
+# Knobs that a resumed run may change: its results differ by float32 rounding at most,
+# or it only goes on where it would have ended.
 FREE = {
   *('num_rounds', 'eval_every_rounds', 'checkpoint_every_rounds', 'data.dir'),
   *('on_nonfinite', 'logger', 'execution.deterministic', 'execution.compile_cache'),
@@ -353,7 +353,7 @@ def test_every_knob_may_change_or_makes_another_experiment(name):
     having = [n for n in catalog.names(kind) if catalog.part(kind, n).has(trait)]
     if values[catalog.KINDS[kind]] not in having:
       values[catalog.KINDS[kind]] = having[0]
-  # What divides by the steps of plain SGD refuses it.
+  # FedNova and MoFedSAM refuse Nesterov: they divide by the length of SGD's steps.
   values['optimizer.nesterov'] = values['algorithm'] not in ('fednova', 'mofedsam')
   assert name in config.used(values)
   given = config.validate(values | {name: another(name, values[name])})

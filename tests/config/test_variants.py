@@ -31,7 +31,8 @@ CHOICES = [
   for paper, module in PAPERS.items()
   for name in module.VARIANTS
 ]
-# A convolutional network of each kind; the others compile slowly, or differ in numbers.
+# One file for each kind of convolutional network; other files compile slowly, or differ
+# from these only in numbers.
 FIRST = {paper: next(iter(module.VARIANTS)) for paper, module in PAPERS.items()}
 PLAIN = [f'configs/{paper}.py:{FIRST[paper]}' for paper in ('moonflower', 'dco_moon')]
 NUM_TESTED = 20
@@ -56,7 +57,7 @@ def kind(choice):
   return (*words, image_shape(flat))
 
 
-# The first of each kind: numbers are compared with the papers' further below.
+# The first variant of each kind is trained; a later test compares the numbers.
 TRAINED = list({kind(choice): choice for choice in reversed(CHOICES)}.values())
 
 
@@ -65,7 +66,7 @@ def write_images(path, flat):
   shape, num_classes = image_shape(flat)
   rng = np.random.default_rng(0)
   arrays = {}
-  # Every class has to be there.
+  # Every class must have an example.
   num_trained = max(2 * flat['num_clients'], num_classes)
   for split, count in (('train', num_trained), ('test', NUM_TESTED)):
     arrays[f'{split}_x'] = rng.integers(0, 256, (count, *shape), np.uint8)
@@ -94,12 +95,13 @@ def test_one_tiny_round(choice, tmp_path):
       f'--workdir={tmp_path / "run"}',
       '--config.num_rounds=1',
       '--config.local_epochs=1',
-      # Then a round has a step for each image, however these are dealt out: variants
-      # that differ in numbers alone have the same program. A client has ten images of
-      # CIFAR-100: two steps of its large network in place of ten.
+      # With batches of one image, a round has as many steps as images, whoever owns
+      # them, so variants that differ only in numbers have the same program. On
+      # CIFAR-100 a client has ten images: the large network then takes two steps in
+      # place of ten.
       f'--config.batch_size={5 if flat["model"] == "resnet50" else 1}',
       '--config.partition.min_size=1',
-      # Plain Dirichlet shares of two images a client leave some without one.
+      # With two images a client on average, plain Dirichlet leaves some without any.
       '--config.partition.balance=true',
       '--config.data.source=npz',
       f'--config.data.path={tmp_path / "images.npz"}',
@@ -115,7 +117,7 @@ def test_one_tiny_round(choice, tmp_path):
 
 
 ROWS = {f'configs/{row["file"]}.py:{row["variant"]}': row for row in reported.rows()}
-# Column -> knob; `mu` and `tau` are of the algorithm.
+# Column -> knob; `mu` and `tau` are knobs of the algorithm.
 KNOBS = {
   'data': 'data.name',
   'model': 'model',
@@ -165,7 +167,7 @@ def test_the_settings_of_the_papers(choice):
   assert {knob: flat[knob] for knob in wanted} == wanted
   told = PAPERS[row['file']].VARIANTS[row['variant']].reported
   assert re.findall(r'\d+\.\d+', told) == row['reported'].removeprefix('-').split()
-  # What the table leaves out is not used, and what the variant sets is.
+  # A knob without a value in the table is unused; a knob that the variant sets is used.
   unused = {
     f'{algorithm}.{n}' for c, n in (('mu', 'mu'), ('tau', tau)) if row[c] == '-'
   }
@@ -182,7 +184,7 @@ def test_the_list_holds_commands_that_work(paper):
   assert head.split() == ['command', 'setting', 'reported', 'accuracy,', '%']
   assert len(lines) == len(PAPERS[paper].VARIANTS)
   requests = [cli.parse(line.split()[2:3]) for line in lines]
-  # Each its own run directory, and each another experiment.
+  # Each command has its own run directory and its own settings.
   assert len({request.workdir for request in requests}) == len(lines)
   assert len({request.config for request in requests}) == len(lines)
 

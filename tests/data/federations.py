@@ -17,7 +17,7 @@ h5py = pytest.importorskip('h5py', reason='h5py is missing')
 msgpack = pytest.importorskip('msgpack', reason='msgpack is missing')
 
 CLASSES = 4
-# Who owns how many training and test examples; the last is only tested.
+# Name of a user -> numbers of training and test examples; the last only tests.
 SIZES = {
   'f0003_11': (12, 5),
   'f0001_41': (7, 2),

@@ -30,7 +30,7 @@ def loaded(x, y):
 # --- arrays ---------------------------------------------------------------------------
 
 ONE_HOT = np.eye(3)[Y]
-# An array -> what the remedy makes of it, or what else is told of it.
+# Array -> what the advice of the message turns it into, or a text in the message.
 PIXELS = [
   (X.astype('int64'), X),
   (X.astype('int16'), X),
@@ -71,7 +71,7 @@ def test_a_remedy_makes_what_is_meant_or_there_is_none(name, given, right):
     assert bool(told[3]) == bool(right)
     assert not remedy
   else:
-    made = eval(remedy[2], {}, one)  # as the reader would
+    made = eval(remedy[2], {}, one)  # as a reader of the message would
     np.testing.assert_array_equal(made, right)
     one[name] = made
     assert not npz.split_fault('x', one['x'], 'y', one['y'])
@@ -93,8 +93,8 @@ def test_labels_in_a_column_are_taken_as_they_are():
     ((4, 8, 8), True),
     ((3, 4, 4), True),
     ((16, 12, 3), False),
-    ((2, 8, 8), False),  # no number of channels
-    ((1, 50, 3), False),  # rows of pixels
+    ((2, 8, 8), False),  # 2 is no number of channels
+    ((1, 50, 3), False),  # an image of one row
     ((3, 8, 2), False),
     ((3, 8), False),
   ],
@@ -137,7 +137,7 @@ def palette(colours, **more):
 
 def turned():
   exif = Image.Exif()
-  exif[0x0112] = 6  # the top is at the right
+  exif[0x0112] = 6  # EXIF: the top of the picture is at the right
   ramp = np.repeat(np.arange(0, 256, 8, np.uint8), SIDE * 3).reshape(NOISE.shape)
   data = file_of(Image.fromarray(ramp), 'JPEG', exif=exif, quality=95)
   return data, np.asarray(Image.open(io.BytesIO(data)))
@@ -205,7 +205,7 @@ def test_a_folder_of_all_kinds_is_coloured_and_upright(tmp_path):
   files, right = zip(*PICTURES.values(), strict=True)
   found = read_folder(tmp_path / 'all', [*files, TURNED[0]])
   np.testing.assert_array_equal(found[:-1], [*map(colours_of, right)])
-  # What is at the right in the right picture is at the top of the file.
+  # The right side of the upright picture is at the top of the file.
   np.testing.assert_array_equal(found[-1], np.rot90(TURNED[1], -1))
 
 

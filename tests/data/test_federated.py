@@ -39,7 +39,7 @@ def test_every_layout_gives_every_user_what_is_the_users(layout, tmp_path):
     assert found.keys() == wanted.keys()
     for name in wanted:
       assert as_rows(*found[name]) == as_rows(*wanted[name])
-  # Who trains has the first numbers, in the order of the names.
+  # Users that train have the first numbers, in the order of their names.
   trained = sorted(FOUND['train'])
   assert data.clients.tolist() == [*trained, 'f0009_09']
   assert np.unique(data.train_clients).tolist() == list(range(4))
@@ -220,7 +220,7 @@ def test_hdf5_of_another_layout(change, message, tmp_path):
     change(file)
   with pytest.raises(DataError, match=message) as caught:
     load(knobs)
-  assert str(caught.value).isprintable()  # no name commands a terminal
+  assert str(caught.value).isprintable()  # no control characters reach a terminal
   assert str(caught.value).startswith('--config.data.')
 
 
@@ -240,7 +240,7 @@ def update(what):
   [
     ('DROP TABLE federated_data', 'with a table federated_data, not a view'),
     (update("data = x'00'"), "'f0003_11' is damaged: error: Error -5 while decompress"),
-    # It is compressed, and no msgpack of arrays.
+    # The data decompress, but are no msgpack of arrays.
     (update(f"data = x'{zlib.compress(b'1').hex()}'"), "'f0003_11' is damaged"),
     (update('client_id = 1.5'), 'name all by numbers, or all by text'),
     (TWICE, "client 'f0003_11' is there twice"),
@@ -292,7 +292,7 @@ X, Y = np.zeros((1, 8, 8), 'u1'), np.zeros(1, int)
       {'train_x': X, 'train_y': Y, 'client': np.array('f0003_11')},
       "client 'f0003_11' is there twice",
     ),
-    # 7 and '7' would become one.
+    # The ids 7 and '7' would become one user.
     (
       {'train_x': X, 'train_y': Y, 'client': np.array(7)},
       "client '7': name all by numbers, or all by text",

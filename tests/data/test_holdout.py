@@ -73,7 +73,7 @@ def test_nobody_trains_on_it_and_the_statistics_stay():
   assert whole.validation is None
   for split in (some.train.examples, some.validation):
     np.testing.assert_array_equal(split.mean, whole.test.mean)
-  # Who owns what has a seed of its own, and so has what is held out.
+  # Neither the partition nor the validation images depend on the run's seed.
   other = build('data.validation=0.2', 'seed=5', 'partition.seed=0')
   np.testing.assert_array_equal(other.validation.images, images)
 

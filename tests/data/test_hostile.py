@@ -24,7 +24,7 @@ FOREIGN = (layouts.tiny_imagenet, layouts.domainnet, layouts.mnist, layouts.cifa
 FOREIGN += (layouts.svhn, layouts.parquet, layouts.leaf, layouts.pfllib)
 LAYOUTS = (*federations.LAYOUTS, records, tfds, *FOREIGN)
 LAYOUTS = {one.__name__: one for one in LAYOUTS}
-# Where everything may be read that is not a user's: code, and what the system tells.
+# Folders that every test may read: code, and files of the system.
 SYSTEM = [sys.prefix, sys.base_prefix, *sys.path, '/proc', '/sys', '/usr', '/dev']
 SYSTEM = [os.path.realpath(place) for place in SYSTEM if place]
 
@@ -89,7 +89,7 @@ def test_a_data_set_of_any_bytes(layout, examples, tmp_path, monkeypatch, hooked
   (whole := tmp_path / 'whole').mkdir()
   knobs = LAYOUTS[layout](whole, FOUND)
   folder, outside, out = (tmp_path / name for name in ('set', 'outside', 'made/out'))
-  # Who names no users is written as a file.
+  # A data set without users is written as one file.
   ending = '.npz' if LAYOUTS[layout] in layouts.WITHOUT_USERS else ''
   words = [word.replace(str(whole), str(folder)) for word in flags(knobs)]
   outside.mkdir()

@@ -351,7 +351,7 @@ def test_arrays_of_every_protocol(protocol):
   ]
   for array in arrays:
     found = pickled.load(pickle.dumps({'it': array}, protocol))['it']
-    # Protocol 5 keeps another order of bytes, as with numpy's own functions.
+    # With protocol 5 the byte order may change, as with numpy's own functions.
     assert found.dtype.newbyteorder('=') == array.dtype.newbyteorder('=')
     np.testing.assert_array_equal(np.asarray(found), array)
   objects = pickle.dumps(np.array({'x': np.arange(3), b'y': [1, 2]}), protocol)

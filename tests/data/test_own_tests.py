@@ -38,8 +38,8 @@ def test_which_is_a_function_of_seed_and_client():
   first = rows_of(own_tests.held_out(SPLIT, 0.3, seed=0)[1])
   assert first == rows_of(own_tests.held_out(SPLIT, 0.3, seed=0)[1])
   assert first[2] != rows_of(own_tests.held_out(SPLIT, 0.3, seed=1)[1])[2]
-  # Without the clients before it a client has another number, and another draw; with
-  # others behind it the same.
+  # A client's draw depends on its number alone: other clients behind it do not change
+  # it.
   fewer = Partition(INDICES[:15], SPLIT.offsets[:4])
   assert first[2] == rows_of(own_tests.held_out(fewer, 0.3, seed=0)[1])[2]
 

@@ -20,7 +20,7 @@ OPTIONS = {'num_clients': 6, 'min_size': 50, 'seed': 0, 'beta': 0.5, 'balance': 
 OPTIONS |= {'classes_per_client': 2, 'noise_sigma': 0.1}
 
 
-# The rules' own knobs.
+# Knobs that each rule takes.
 TAKES = {
   'iid': (),
   'dirichlet': ('beta', 'balance'),
@@ -44,7 +44,7 @@ def make(name='dirichlet', labels=LABELS, **changes):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_each_seed_has_its_own_partition_in_ascending_order(name):
-  # The smallest of 6 Dirichlet(0.5) shares of 600 is hardly ever 50.
+  # With quantity skew, the smallest of 6 Dirichlet(0.5) shares is hardly ever 50.
   least = 20 if name == 'quantity' else 50
   splits = [make(name, min_size=least, seed=seed) for seed in range(50)]
   assert len({split.indices.tobytes() for split in splits}) == 50
@@ -80,15 +80,16 @@ def test_the_largest_client_is_as_large_as_by_independent_draws(balance):
   rng = np.random.default_rng(0)
   truth = [largest_of_plain_dirichlet(rng, balance=balance) for _ in range(600)]
   error = np.std(truth) * (1 / 60 + 1 / 600) ** 0.5
-  # 8,350 balanced and 11,340 not, of which one such error is 116 and 323.
+  # The expected means are 8,350 balanced and 11,340 not, and their standard errors 116
+  # and 323.
   assert abs(np.mean(ours) - np.mean(truth)) < 4 * error
   assert (np.mean(ours) > 9500) == (not balance)
 
 
 def test_only_balanced_a_client_with_its_share_gets_no_more():
-  # Two clients, two classes of 4, a fair share of 4. At a vanishing beta one client
-  # takes all of class 0; it then holds 4 >= 4, so balanced the other takes all of class
-  # 1, and else either.
+  # Two clients share two classes of 4 examples; a fair share is 4. At a vanishing beta
+  # one client takes all of class 0 and holds 4 >= 4. So if balanced, the other client
+  # takes all of class 1; if not, either may.
   labels = np.array([0, 1, 0, 1, 0, 1, 0, 1])
   for balance, sizes in ((True, {4}), (False, {4, 8})):
     knobs = {'num_clients': 2, 'beta': 1e-9, 'balance': balance, 'min_size': 0}
@@ -96,7 +97,7 @@ def test_only_balanced_a_client_with_its_share_gets_no_more():
     largest = [split.sizes.max() for split in splits]
     assert set(largest) == sizes
     assert balance or 10 <= largest.count(8) <= 30
-    # Either client may be the one that takes class 0, and none gets a part of a class.
+    # Either client may take class 0, and no class is split.
     owned = {tuple(split.client(0)) for split in splits}
     assert {(0, 2, 4, 6), (1, 3, 5, 7)} <= owned
     assert owned <= {(0, 2, 4, 6), (1, 3, 5, 7), tuple(range(8)), ()}
@@ -112,7 +113,8 @@ def test_mean_share_of_a_class_is_even():
 
 
 def test_examples_of_a_class_are_shuffled():
-  # Dealt in stored order, client 0 would own the first examples of class 0 always.
+  # If examples were dealt in stored order, client 0 would own the first ones of class
+  # 0.
   members = np.flatnonzero(LABELS == 0)
   owned = [np.isin(members, make(seed=seed).client(0)) for seed in range(100)]
   early, late = np.split(np.mean(owned, axis=0), 2)
@@ -123,7 +125,7 @@ def test_iid_sizes_differ_by_at_most_one():
   split = make('iid', num_clients=7)
   # 600 = 7 * 85 + 5
   assert sorted(split.sizes) == [85, 85, 86, 86, 86, 86, 86]
-  # 8.6 of each class, give or take 2.8.
+  # A client expects 8.6 examples of each class, with a standard deviation of 2.8.
   assert partition.class_counts(split, LABELS, 10).max() < 20
 
 
@@ -145,7 +147,7 @@ def test_too_few_examples_is_refused(name):
     assert make(name, min_size=100).sizes.tolist() == [100] * 6
 
 
-# With one class each, of 10 and 90 examples, some client owns 10 whatever is drawn.
+# With one class for each client, of 10 and 90 examples, one client owns 10 in any draw.
 ONE_OF_50 = {'num_clients': 2, 'classes_per_client': 1, 'min_size': 50}
 
 
@@ -198,7 +200,7 @@ def test_any_valid_knobs_give_a_partition_or_one_line_that_names_a_knob(
   if complaint:
     assert len(complaint.splitlines()) == 1
     assert '--config.partition.' in complaint
-    # Equal shares, and what is set aside, need nothing but enough examples.
+    # These rules fail only if there are too few examples.
     enough = knobs['num_clients'] * min_size <= len(labels)
     assert not (enough and name in ('iid', 'noise', 'quantity'))
     return
@@ -332,10 +334,10 @@ def test_quantity_is_its_first_good_draw_where_there_is_one():
 
 def test_quantity_sets_aside_what_everyone_needs_if_no_draw_is_good():
   labels = np.zeros(10_000, int)
-  # 10 each is what there is: nothing is left to be shared.
+  # All examples are set aside, 10 for each client, and none is left to share.
   even = make('quantity', labels, num_clients=1000, beta=0.5, min_size=10)
   assert even.sizes.tolist() == [10] * 1000
-  # 9,000 are shared by the Dirichlet shares of another draw.
+  # 9,000 examples are shared by the Dirichlet shares of another draw.
   split = make('quantity', labels, num_clients=1000, beta=0.5, min_size=1)
   rest = host_rng(0, Purpose.PARTITION, base.MAX_ATTEMPTS).dirichlet([0.5] * 1000)
   np.testing.assert_allclose(split.sizes - 1, 9000 * rest, atol=1)
@@ -381,7 +383,7 @@ def test_noise_of_an_example_is_its_own():
   one, half = noisy([]), noisy([250])
   np.testing.assert_array_equal(half[250:], one[250:])
   assert not (half[:250] == one[:250]).all()
-  # No two examples share it, over the border of a block too.
+  # No two examples have the same noise, even in different blocks.
   assert len({image.tobytes() for image in one}) == 600
   np.testing.assert_array_equal(one, noisy([]))
   assert not (one == noisy([], seed=4)).all()

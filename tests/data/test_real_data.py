@@ -38,7 +38,7 @@ def test_fashion_mnist_is_learnt_as_fast_as_elsewhere(tmp_path, algorithm):
   ]
   if algorithm == 'moon':
     flags.append('--config.moon.mu=1')
-  # Importing TensorFlow, were it tried, would leave a trace.
+  # If the run tried to import TensorFlow, this module would leave a file.
   trap, trace = tmp_path / 'trap', tmp_path / 'imported'
   trap.mkdir()
   code = f'open({str(trace)!r}, "w").close()\nraise ImportError("trap")\n'
@@ -50,7 +50,7 @@ def test_fashion_mnist_is_learnt_as_fast_as_elsewhere(tmp_path, algorithm):
   assert not trace.exists()
   lines = (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
   rounds = [json.loads(line) for line in lines]
-  # Every example once a round, the last partial batch of each client included.
+  # A round sees every example once, with the last partial batch of each client.
   assert [line['num_examples'] for line in rounds] == [60_000] * 3
   losses = [line['supervised_loss'] for line in rounds]
   assert losses[0] > losses[1] > losses[2]

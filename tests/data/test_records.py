@@ -179,7 +179,7 @@ def test_an_index_that_does_not_agree_is_refused(name, change, told, folder):
   path = folder / records.INDEX
   index = dict(np.load(path))
   if name == 'clients':
-    del index['test_client']  # which would not agree either
+    del index['test_client']  # else its length would not agree either
   np.savez(path, **index | {name: change(index[name])})
   with refused(DataError, told):
     read_all(folder)

@@ -361,7 +361,7 @@ def test_tfds_by_name(tmp_path, monkeypatch, name, shape, num_classes):
   for split in ('train', 'test'):
     images, labels = (getattr(dataset, f'{split}_{x}') for x in ('images', 'labels'))
     assert images.shape == (sizes[split], *shape)
-    # The label is the fine one of two.
+    # CIFAR-100 has two labels: the fine one is read.
     assert labels.tolist() == [example['label'] for example in written[split]]
     for image, example in zip(images, written[split], strict=True):
       upright = example['image']
@@ -407,7 +407,7 @@ def test_tfds_reader_agrees_with_the_decoder_of_tfds(name):
   builder = tfds.builder(name, data_dir=str(PREPARED))
   (images, labels), ids = tfds_source._read_split(builder, 'test', 'image', 'label')
   examples = builder.as_data_source('test')
-  for i in (0, 1, 999, 1000, 9999):  # both sides of a read's border
+  for i in (0, 1, 999, 1000, 9999):  # 999 and 1000 are in different reads
     np.testing.assert_array_equal(images[i], examples[i]['image'])
     assert labels[i] == examples[i]['label']
   assert ids is None
@@ -469,7 +469,7 @@ def garbled(content):
 UNREAD = 'cannot read .*mnist.*; delete it and prepare it again: '
 
 
-# A file -> what it holds instead; None: it is not there.
+# File -> its content in place of the right one, or None if the file is missing.
 @pytest.mark.parametrize(
   ('file', 'change', 'message'),
   [
@@ -525,9 +525,10 @@ def test_a_tfds_set_is_decoded_once(small_mnist, cache, monkeypatch):
   assert kept.stat().st_mode & 0o777 == 0o600
   assert {f.stat().st_mode & 0o777 for f in kept.parents[:2]} == {0o700}
   with monkeypatch.context() as patched:
-    patched.setattr(tfds_source, '_tfds_builder', None)  # would be called
+    patched.setattr(tfds_source, '_tfds_builder', None)  # decoding would call it
     assert same(load_spoilt(small_mnist), expected)
-  # Other bytes, under the same name, size and time of change: they are looked at.
+  # The bytes differ, but not the name, size and time of change: the content is
+  # compared.
   path = next(small_mnist.glob('*train.array_record*'))
   data, about = path.read_bytes(), path.stat()
   path.write_bytes(bytes(len(data)))
@@ -546,12 +547,12 @@ def test_another_name_or_way_of_a_set_is_kept_beside_it(small_mnist, cache, tmp_
     for more in ({}, {'prepare': False}):
       tfds_source.load_tfds('mnist', str(folder), **more)
     assert len(list(files.iterdir())) == 2
-  # TFDS finds the set; this is not the folder that it looks into.
+  # TFDS finds the set, but this is not the folder that TFDS looks into.
   (folder / 'MNIST').mkdir()
   (folder / 'MNIST/raw').touch()
   tfds_source.load_tfds('MNIST', str(folder))
   assert len(list(files.iterdir())) == 2
-  # One of the same name in another folder.
+  # A set of the same name is in another folder.
   prepare(tmp_path / 'other', 'mnist', {'train': 7, 'test': 5})
   other = next((tmp_path / 'other/mnist').iterdir())
   sizes = [len(load_spoilt(one).train_labels) for one in (small_mnist, other) * 2]
@@ -564,7 +565,7 @@ def test_a_set_behind_a_link_is_looked_at(small_mnist, cache, tmp_path):
   small_mnist.parent.symlink_to(moved)
   load_spoilt(small_mnist)
   assert list((cache / 'moon_jax/data').iterdir())
-  records()(small_mnist).write_bytes(b'')  # in place: its folder stays as it was
+  records()(small_mnist).write_bytes(b'')  # in place, so its folder does not change
   with pytest.raises(array_lib.DataError, match='cannot read'):
     load_spoilt(small_mnist)
 
@@ -579,7 +580,7 @@ def test_what_was_prepared_meanwhile_is_kept_only_where_nothing_was(
     return decode(*given)
 
   monkeypatch.setattr(tfds_source, '_decode', and_touch)
-  for _ in range(2):  # the time of the file changes
+  for _ in range(2):  # the time of the file changes while it is decoded
     load_spoilt(small_mnist)
     assert not list((cache / 'moon_jax/data').iterdir())
 
@@ -613,14 +614,14 @@ def test_images_of_another_version_are_decoded_anew(small_mnist, cache, monkeypa
 
 def test_tfds_with_one_flipped_bit_is_refused_or_read_as_it_was(small_mnist):
   path = next(small_mnist.glob('*test.array_record*'))
-  # Images are noise, which no code makes shorter: 5 of 784 bytes.
+  # The images are noise, which does not compress: each of the 5 takes 784 bytes.
   read = functools.partial(load_spoilt, small_mnist)
   assert refused_of_flipped(path, 5 * 784, 40, lambda: sources.digest(read())) > 20
 
 
 @pytest.mark.slow
 def test_tfds_without_a_network_is_told_in_seconds(tmp_path, monkeypatch):
-  # Nobody listens at that port, so that nothing can be reached; the rest is as it is.
+  # No program listens at that port, so no server can be reached.
   for name in ('http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY'):
     monkeypatch.setenv(name, 'http://127.0.0.1:9')
   for name in ('no_proxy', 'NO_PROXY'):

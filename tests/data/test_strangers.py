@@ -237,7 +237,7 @@ def test_nothing_outside_is_read(number, tmp_path, capsys, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   layout, change, message = CASES[number]
   (folder := tmp_path / 'set').mkdir()
-  # Who names no users is written as a file.
+  # A data set without users is written as one file.
   out = tmp_path / ('out.npz' if layout in layouts.WITHOUT_USERS else 'out')
   words = [*flags(layout(folder, FOUND)), f'--out={out}']
   change(folder)

@@ -57,7 +57,7 @@ def test_lanes_that_make_a_step_longer_are_weighed_against_a_longer_round():
   assert lanes(0.1) == 3  # 130 against 144
   assert lanes(0.5) == 2  # 240 against 250
   assert lanes(8) == 1  # 1980 against 2040
-  # Each of two devices has half of them.
+  # Each of two devices trains half of the clients.
   assert lanes(0.2, num_devices=2) == 4  # 140 against 144
   assert lanes(0.5, num_devices=2) == 2  # 180 against 200
   assert lanes(8, params=network(gpu.SLOW)) == 3
@@ -95,8 +95,8 @@ def test_segments_are_few_and_fill_up_little(num_steps, lanes):
 
 # --- memory ---------------------------------------------------------------------------
 
-# Network, form, algorithm, lanes -> MiB of the program compiled for an H200, batches of
-# 64 of CIFAR's images (docs/performance.md).
+# Network, form, algorithm, lanes -> MiB of the program compiled for an H200, with
+# batches of 64 images of CIFAR (docs/performance.md).
 COMPILED = {
   ('moon_cnn', 'auto_on_gpu', 'moon', 1): 103,
   ('moon_cnn', 'auto_on_gpu', 'moon', 9): 661,
@@ -127,12 +127,13 @@ def test_memory_of_one_lane_by_hand():
   network = world.network()
   size = tree.num_bytes(network.shapes)
   one = gpu.memory_taken(network, world.make('fedavg'), (8, 8, 1), 16).by(1)
-  # Model, gradient and two of the optimizer; the images, 256 bytes each, of 16 steps.
+  # The lane holds a model, a gradient, two arrays of the optimizer, and the images of
+  # 16 steps: 16 of 256 bytes in each step.
   left_behind = one - 4 * size - 16 * 16 * 256
-  # At least the inputs of the four layers, of 64, 16, 16 and 8 numbers.
+  # Training keeps at least the inputs of the four layers, of 64, 16, 16 and 8 numbers.
   inputs = 4 * 16 * (64 + 16 + 16 + 8)
   assert inputs <= left_behind <= 2 * inputs
-  # MOON's client keeps a model, and its two frozen networks see the images ahead.
+  # With MOON the client keeps a model, and two frozen networks see the images ahead.
   moon = gpu.memory_taken(network, world.make('moon'), (8, 8, 1), 16).by(1)
   assert moon - one == pytest.approx(2 * size + 16 * left_behind, rel=0.01)
 
@@ -157,9 +158,9 @@ def test_a_device_has_free_what_neither_images_nor_memories_take(
     monkeypatch.setattr(jax, 'local_devices', lambda: [card])
     return gpu.memory_free(images, world.planner(), memory)
 
-  # The images; the memories of 4 clients, or of a cohort of 3 as they come and go; and
-  # those of the cohort before and after the round.
+  # Memory is taken by the images, and by the memories of 4 clients, or of a cohort of 3
+  # as they arrive and leave, and of the cohort before and after the round.
   known = {'bytes_limit': 1_000_000, 'bytes_in_use': 12_345}
   assert free(known) == 1_000_000 - 12_345 - images.nbytes - kept * 1000
-  # A device that tells nothing has room.
+  # A device without statistics of its memory has no limit.
   assert free(None) == free({}) == math.inf

@@ -22,7 +22,7 @@ from tests.selection import few
 
 B = world.BATCH_SIZE
 NUM_ROUNDS = 3
-# Everyone is in every cohort; the last two clients own one class each.
+# Every client is in every cohort; the last two own one class each.
 SIZES = (1, B - 1, B, B + 1)
 LABELS = np.concatenate(
   [[2], np.arange(B - 1) % world.NUM_CLASSES, np.full(B, 1), np.full(B + 1, 3)]
@@ -71,7 +71,7 @@ def test_a_client_without_examples_changes_nothing(algorithm, num_devices):
   first = world.of_client(world.first_state(algorithm).clients, 0)
   for state, metrics in history:
     assert metrics.num_seen[0] == metrics.drift[0] == 0
-    # It keeps what it had.
+    # The client's memory does not change.
     kept = world.of_client(state.clients, 0)
     jax.tree.map(np.testing.assert_array_equal, kept, first)
 
@@ -100,6 +100,6 @@ def test_a_class_that_is_not_tested(tmp_path):
   )
   assert record['test_accuracy'] == pytest.approx(accuracy, rel=1e-6)
   assert record['test_loss'] == pytest.approx(loss, rel=1e-5)
-  # The class that is missing is still an answer, and then a wrong one.
+  # The network may still answer with the missing class, and is then wrong.
   logits = jax.jit(world.network().apply)(world.variables(), images[tested]).logits
   assert np.any(np.argmax(logits, axis=-1) == 0)

@@ -22,7 +22,7 @@ EPOCHS = {'local_epochs': 4, 'local_epochs_min': 2}
 def test_local_epochs_are_uniform_and_each_clients_own():
   plans = dataclasses.replace(world.planner(sizes=(16,) * 4), **EPOCHS)
   rounds = np.array([plans.steps_of_round(t, np.arange(4)) for t in range(300)])
-  each = int(plans.real_steps()[0]) // 4  # of an epoch
+  each = int(plans.real_steps()[0]) // 4  # steps of an epoch
   counts = np.unique(rounds // each, return_counts=True)
   assert counts[0].tolist() == [2, 3, 4]
   # 400 each, standard deviation sqrt(1200 * 2 / 9) = 16.3
@@ -46,7 +46,7 @@ def test_the_late_train_a_uniform_part_and_each_its_own():
   # 200 each, standard deviation sqrt(600 * 2 / 9) = 11.5
   assert np.abs(counts - 200).max() < 5 * 11.5
   assert np.any(rounds[:, 0] != rounds[:, 1])
-  # One step of one, and who is in time does all; nothing given has changed.
+  # A slow client takes one step, a client in time all; the arrays passed in stay.
   assert (rounds[:, 2:] == [1, 4]).all()
   assert whole.tolist() == [4, 4, 1, 4]
 
@@ -160,7 +160,7 @@ def test_attackers_are_drawn_once_and_draw_anew_each_round():
   found = clients.attackers(3, 10, 0.25)
   assert len(found) == len(set(found.tolist())) == 3  # 2.5, halves rounded up
   assert found.tolist() != clients.attackers(4, 10, 0.25).tolist()
-  # One attack alone is in the labels.
+  # Only the attack label_flip changes labels.
   assert clients.flipping('label_flip', found) is found
   for nobody in (clients.flipping('ipm', found), clients.flipping('label_flip', None)):
     assert not len(nobody)
@@ -236,7 +236,7 @@ def test_an_attacker_that_flips_labels_trains_on_them():
   np.testing.assert_array_equal(found[mine], 9 - given[mine])
   np.testing.assert_array_equal(found[others], given[others])
   assert 0 < len(mine) < 300
-  # FedLC's margins are of what a client trains on; a picture shows the data.
+  # FedLC's margins use the labels that a client trains on; pictures show the true ones.
   np.testing.assert_array_equal(built.class_counts, honest.class_counts)
   counts = [np.bincount(found[r], minlength=10) for r in built.split.rows(range(10))]
   np.testing.assert_array_equal(built.planner.known['class_counts'], counts)

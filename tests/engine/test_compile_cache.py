@@ -104,7 +104,7 @@ def test_a_spoilt_entry_is_compiled_anew_and_replaced(
   told = capsys.readouterr().err
   assert told.count('\n') == (said != '')
   assert said in told
-  # More of other programs can be kept.
+  # Another program is still kept.
   assert [start(tmp_path, 5) for _ in range(2)] == [0, 1]
   assert capsys.readouterr().err == ''
 

@@ -12,14 +12,14 @@ from tests.run_directories import FEDAVG
 
 
 def test_available():
-  # tests/conftest.py makes eight.
+  # tests/conftest.py makes eight devices.
   assert devices.available('auto') == 8
   assert devices.available('3') == 3
   with pytest.raises(UsageError, match="devices='9' must be at most 8"):
     devices.available('9')
 
 
-# A container with a quota of five and a half cores of 64, as its processes see it.
+# What processes see in a container with 64 cores and a quota of five and a half.
 QUOTA = """
 import builtins, io, os
 FILES = {'/sys/fs/cgroup/cpu.max': '550000 100000'}
@@ -42,7 +42,7 @@ def test_devices_and_threads_are_as_many_as_a_quota_has_cores(tmp_path):
 
 @pytest.mark.parametrize('deterministic', [False, True])
 def test_the_flags_that_claiming_gives_xla(monkeypatch, deterministic):
-  # XLA would abort the process after 40 seconds: too long to try in a test.
+  # XLA aborts a process after 40 seconds by default, too long to try in a test.
   monkeypatch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
   devices.claim('auto', deterministic=deterministic)
   flags = os.environ['XLA_FLAGS'].split()

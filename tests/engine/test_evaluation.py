@@ -47,7 +47,8 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
     given = model['params'], images, labels
     _, loss = reference.accuracy_and_loss(reference.mlp, *given)
     np.testing.assert_allclose(found.loss_sum[index] / 75, loss, rtol=1e-5)
-  # Labelled by a model itself all 75 examples, and so all filler, are correct.
+  # If the labels are a model's own answers, all 75 examples are correct, and filler is
+  # too, but it must not count.
   easy = split._replace(labels=jnp.asarray(answers[0], jnp.int32))
   assert evaluated(stacked, easy, batch_size, num_devices).num_correct[0] == 75
 

@@ -59,30 +59,32 @@ def test_the_partition_may_have_a_seed_of_its_own():
   one, two = build('seed=3'), build('seed=4')
   held = build('seed=4', 'partition.seed=3')
   assert owners(held) == owners(one) != owners(two)
-  # First weights, and what batches are drawn from, are as of the run's own seed.
+  # The first weights and the batches depend on the run's own seed.
   assert world.largest_difference(*map(experiment.initial_state, (two, held))) == 0
   assert [e.config.partition.seed for e in (two, held)] == ['auto', 3]
   seeds = [traced.scalars(e.config, e.algorithm, 0).seed for e in (two, held)]
   assert seeds == [4, 4]
 
 
-# Algorithm -> numbers that one client receives, and as many that it sends, in a round.
+# Algorithm -> numbers that one client receives and sends in a round: one figure if they
+# are equal, else a pair.
 MODEL = 33_738
 TRAFFIC = dict.fromkeys(catalog.names('algorithm'), MODEL) | {
   'fedper': MODEL - 650,  # the classifier stays: 64 * 10 + 10
-  'fedbabu': (MODEL, MODEL - 650),  # up: without it
-  'scaffold': 2 * MODEL,  # and the control variate, or its change
-  'fedproc': MODEL + 10 * 64 + 10,  # and of each class a prototype, and whether it is
-  'fedproto': 10 * 64 + 10,  # these alone
-  'mofedsam': (2 * MODEL, MODEL + 1),  # the last change; the length of the steps
-  'dco_moon': MODEL + 1,  # and p_t, or whether the client strayed
-  'fedexp': (MODEL, MODEL + 1),  # up: how far the client came
-  'fednova': (MODEL, MODEL + 1),  # up: how far its steps lead
+  'fedbabu': (MODEL, MODEL - 650),  # sent without the classifier
+  'scaffold': 2 * MODEL,  # with the control variate or its change
+  'fedproc': MODEL + 10 * 64 + 10,  # with 10 prototypes, and which of them exist
+  'fedproto': 10 * 64 + 10,  # only the prototypes
+  # received: the last change; sent: the total length of the steps
+  'mofedsam': (2 * MODEL, MODEL + 1),
+  'dco_moon': MODEL + 1,  # received: p_t; sent: whether the client strayed
+  'fedexp': (MODEL, MODEL + 1),  # sent: how far the client moved
+  'fednova': (MODEL, MODEL + 1),  # sent: the steps' total length
   'solo': 0,
   'centralized': 0,
-  'sa_moon --scope': MODEL + 1,  # the temperature, which else stays with the client
+  'sa_moon --scope': MODEL + 1,  # with the temperature
 }
-del TRAFFIC['fedbn']  # needs a network with batch normalisation
+del TRAFFIC['fedbn']  # it needs a network with batch normalisation
 
 
 @pytest.mark.parametrize('algorithm', TRAFFIC)
@@ -146,7 +148,7 @@ def test_every_knob_reaches_the_part_it_is_for():
     np.testing.assert_array_equal(rows, expected.client(client))
   planner = built.planner
   assert (planner.seed, planner.batch_size, planner.local_epochs) == (3, 7, 2)
-  # What is drawn on the device depends on the seed too.
+  # Draws on the device depend on the seed too.
   assert traced.scalars(built.config, built.algorithm, 0).seed == 3
   assert build('batch_size=1000000000').planner.batch_size < 200
   # 6 * 0.25 = 1.5, and halves are rounded up.
@@ -168,7 +170,7 @@ def test_every_partition_reaches_the_device(name, tmp_path):
   assert built.class_counts.sum(1).tolist() == built.split.sizes.tolist()
   run_directory.save_partition(tmp_path, built.split, built.class_counts)
   assert (built.class_counts > 0).sum(1).tolist() == [2] * 6 or name != 'shards'
-  # Clients see noise in training; the test, and what normalises, are of clean data.
+  # Clients train on noisy images; the test images and the statistics are clean.
   images = data.train_images
   if name == 'noise':
     given = {'noise_sigma': built.config.partition.noise_sigma, 'seed': 0}
@@ -187,11 +189,11 @@ FULL = 'partition.name=iid', 'batch_size=16', 'drop_last=true'
   ('flags', 'once'),
   [
     (['local_epochs=2'], 200),
-    (['local_epochs=1'], 0),  # looked up once each: nothing to gain
+    (['local_epochs=1'], 0),  # each is looked up once, so keeping gains nothing
     (['local_epochs=2', 'execution.cache_mib=0'], 0),
-    # The largest two of ten clients own 25 and 32: a step of 32 each.
+    # The largest two of ten clients own 25 and 32 examples: a step of 32 for each.
     (['local_epochs=2', 'participation=0.2'], 64),
-    # Two clients own 40, of which steps of 16 that are full leave out 8.
+    # Two clients own 40 examples, of which full batches of 16 leave out 8.
     (['local_epochs=2', 'participation=0.2', *FULL], 64),
     # 200 examples * 64 numbers * 4 bytes * 2 networks = 102,400 bytes do not fit
     # 1 MiB only with a representation 11 times as long.
@@ -222,7 +224,7 @@ def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step(more):
 @functools.cache
 def fedprox(dtype):
   """What is built for this type, and what a round of it gives."""
-  # Several steps: the second one has the weights that the first has passed on.
+  # There are several steps, so that the second one starts from the first one's weights.
   built = build('algorithm=fedprox', 'local_epochs=2', f'execution.dtype={dtype}')
   return built, after_a_round(built)
 
@@ -231,7 +233,7 @@ def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
   results = [fedprox(dtype)[1] for dtype in ('float32', 'bfloat16')]
   for leaf in jax.tree.leaves(results):
     assert leaf.dtype == np.float32
-    # Nor are they numbers of bfloat16 in float32's clothes.
+    # The weights are not just bfloat16 numbers stored as float32.
     assert (leaf != leaf.astype('bfloat16').astype('float32')).any()
   difference = world.largest_difference(*results)
   # 8 bits of mantissa: rounding by 1/256 of weights below 0.2 and their changes.
@@ -306,8 +308,9 @@ def test_the_local_optimizer_is_the_configured_one():
   # Velocities 1 and 1.5; with Nesterov the steps are 1.5 and 1.75.
   assert stepped(*sgd) == pytest.approx(1 - 0.25)
   assert stepped(*sgd, 'nesterov=true') == pytest.approx(1 - 0.325)
-  # Adam's steps along a constant gradient are of the size of the rate; AdamW's decay
-  # takes a tenth of a half of the weight beside them: 1 * 0.95 - 0.1, then the same.
+  # With a constant gradient Adam's steps have the size of the rate. AdamW's decay also
+  # subtracts rate * decay = 0.05 of the weight: 1 * 0.95 - 0.1, and then the same
+  # again.
   adam = ['learning_rate=0.1', 'weight_decay=0.5']
   assert stepped('name=adam', *adam) == pytest.approx(0.8, rel=1e-3)
   assert stepped('name=adamw', *adam) == pytest.approx(0.7075, rel=1e-3)
@@ -380,13 +383,14 @@ def test_what_is_kept_and_what_is_augmented_reaches_the_program():
   lowered = [lower_round(build('local_epochs=2', *flags)) for flags in given]
   kept = ['frozen/while' in one.as_text(debug_info=True) for one in lowered[:2]]
   assert kept == [True, False]
-  # Without debug information, where any two calls differ: it names the caller's place.
+  # Debug information is left out: it names the caller, which always differs.
   assert len({one.as_text() for one in lowered[1:]}) == 3
 
 
 @pytest.mark.parametrize(
   ('algorithm', 'models'),
-  # With a server a model; of those whose clients remember one, the cohort's too.
+  # An algorithm with a server exchanges a model; if clients remember models, the
+  # cohort's memories too.
   few([('scaffold', 2 + 3)], [('fedavg', 1), ('moon', 1 + 3), ('solo', 3)]),
 )
 def test_devices_exchange_the_aggregate_and_the_memories_that_change(algorithm, models):

@@ -39,9 +39,9 @@ MPI = {
     ({}, None),
     (HAND | {'MOON_JAX_PROCESSES': '1'}, None),
     (STEP | {'SLURM_STEP_NUM_TASKS': '1'}, None),
-    # One of several that have nothing to do with each other.
+    # It is one of several processes that do not work together.
     (STEP | {'MOON_JAX_PROCESSES': '1'}, None),
-    # The script of a batch, before its `srun`.
+    # It is the batch script, before its `srun`.
     ({'SLURM_JOB_ID': '17', 'SLURM_NTASKS': '8', 'SLURM_PROCID': '0'}, None),
     (HAND, Place(*BY_HAND, 'node1:29400', 3, 2)),
     (HERE, Place(*BY_HAND, 'localhost:7', 3, 2, beside=3, local=2, wait=20)),
@@ -105,7 +105,7 @@ NODE = {'SLURM_GPUS_ON_NODE': '4'}
     (8, 4, NODE, []),  # more processes than GPUs: left to JAX, which says so
     (3, 0, {}, []),
     (4, 4, {}, [2]),
-    # The launcher gave each its own.
+    # The launcher gave each process its own GPU.
     (4, 1, NODE, []),
     (2, 2, NODE, []),
     (1, 1, {'CUDA_VISIBLE_DEVICES': '2'}, []),
@@ -127,9 +127,9 @@ def test_processes_of_a_host_share_its_gpus(
 @pytest.mark.parametrize(
   ('launcher', 'cores', 'sharing'),
   [
-    (SLURM, 16, 4),  # all that the job has on the node
-    (SLURM, 4, 1),  # bound to its own
-    (BY_HAND, 4, 4),  # nobody has bound it
+    (SLURM, 16, 4),  # all cores of the job on the node
+    (SLURM, 4, 1),  # each process is bound to its own cores
+    (BY_HAND, 4, 4),  # no process is bound to cores
   ],
 )
 def test_processes_share_cores_that_are_nobodys_own(
@@ -206,7 +206,7 @@ def test_the_error_of_one_is_that_of_all(together, wrong, told):
     with hosts.alike():
       if index in wrong:
         raise UsageError('no data')
-      # The others are still at work when one has failed, and tell each other more.
+      # When one process has failed, the others are still at work and go on to exchange.
       hosts.decided(lambda: None if wrong else refuse())
 
   def refuse():

@@ -15,7 +15,7 @@ from tests.processes import checkpoint, launch, read_lines
 from tests.selection import few
 
 NUM_ROUNDS = 4
-# The first round in which a client fails; it takes part in every one.
+# Client -> the first round in which it fails; each takes part in every round.
 FIRST_BAD = 2
 
 
@@ -34,7 +34,7 @@ def run(algorithm, plans, client, bad_value):
 @pytest.mark.parametrize(
   ('algorithm', 'num_lanes', 'num_devices', 'client', 'bad_value'),
   few(
-    # Row 0, on which idle lanes train, is client 0's.
+    # Idle lanes train on row 0, which is client 0's.
     [('moon', 2, 1, 1, np.nan), ('scaffold', 6, 3, 0, np.inf)],
     [(name, 2, 1, 1, np.nan) for name in world.OPTIONS if name != 'centralized'],
   ),
@@ -127,8 +127,8 @@ def test_a_run_goes_on_without_them_and_keeps_its_last_good_checkpoint(tmp_path)
     *('partition.name=quantity', 'partition.min_size=2', 'optimizer.learning_rate=1e6'),
   ]
   words = ['--workdir=run', *(f'--config.{word}' for word in words)]
-  # The first step is huge, and the gradient of the next one overflows: who owns one
-  # batch has no next one.
+  # The first step is huge, and the next gradient overflows; a client with one batch has
+  # no next step.
   stopped = launch(tmp_path, *words, '--config.num_rounds=1')
   assert stopped.returncode == ExitCode.DIVERGED
   (line,) = stopped.stderr.splitlines()
@@ -138,7 +138,7 @@ def test_a_run_goes_on_without_them_and_keeps_its_last_good_checkpoint(tmp_path)
   assert 0 < len(bad) < 10
   assert bad == np.flatnonzero(sizes > 32).tolist()
 
-  # In round 2 the model that all get is huge: nobody is left.
+  # In round 2 the model that all clients receive is huge, and no client stays finite.
   words += ['--config.on_nonfinite=skip_client', '--config.num_rounds=3']
   assert launch(tmp_path, *words).returncode == ExitCode.DIVERGED
   first, last = read_lines(tmp_path / 'run/metrics.jsonl')

@@ -147,7 +147,7 @@ def test_utilisation():
   plan = world.planner(num_lanes=2, cohort_size=4).plan(0)
   assert plan.utilisation() == 14 / 16
   assert world.planner(num_lanes=1, cohort_size=4).plan(0).utilisation() == 1.0
-  # As above, but each of the two lanes has its device, which then ends: 8 and 6 steps.
+  # If each of the two lanes has its own device, the devices end after 8 and 6 steps.
   plan = world.planner(num_lanes=2, cohort_size=4, num_devices=2).plan(0)
   assert plan.bounds[[0, 1], plan.num_segments].tolist() == [8, 6]
   assert plan.utilisation() == 1.0
@@ -196,7 +196,7 @@ def test_max_steps_by_hand():
   assert most(2) == 9
   assert most(1) == 16
   assert most(4) == most(6) == 7  # each has a lane
-  # Segments of 4 steps make that 8, 8, 4 and 4: both of the last start at 8.
+  # Segments of 4 steps round that up to 8, 8, 4 and 4: the last two both start at 8.
   assert most(2, segment_steps=4) == 12
   assert most(2, min_steps=30) == 30
 
@@ -214,7 +214,7 @@ def test_max_steps_is_enough_for_the_longest_clients_and_within_grahams_bound():
 
 
 def test_segments_are_as_many_as_steps_at_most():
-  # In four lanes each client ends after its LOCAL_EPOCHS steps.
+  # In four lanes each client ends after LOCAL_EPOCHS steps.
   plan = world.planner(4, 4, sizes=(1, 1, 1, 1)).plan(0)
   assert plan.load.shape == plan.store.shape == (world.LOCAL_EPOCHS, 4)
   assert plan.bounds.shape == (1, world.LOCAL_EPOCHS + 1)

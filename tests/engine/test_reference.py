@@ -129,7 +129,7 @@ class TestPyTorch:
     results = run('sa_moon', **ANNEALING)
     kept = [results[-1].temperatures[client] for client in range(3)]
     np.testing.assert_allclose(kept, golden()['Annealed.temperatures'], rtol=1e-5)
-    # Refused in its first training: the step after the draw keeps T.
+    # The proposal is refused in its first training: T stays.
     assert results[1].temperature_steps[2] == [1.0, 1.0]
     assert results[1].temperatures[2] == 1.0
     assert results[2].temperatures[2] < 1.0
@@ -195,13 +195,14 @@ class TestReductions:
     for name in ('global', 'init'):
       np.testing.assert_allclose(losses_[name][0], np.log(2), rtol=1e-6)
       assert largest_difference(first[name][0].params, first['none'][0].params) < NEAR
-    # Then client 2 joins: the received model still cancels, the initial one does not.
+    # Then client 2 joins: the received model still cancels as negative, and the initial
+    # one does not.
     assert largest_difference(first['global'][1].params, first['none'][1].params) < NEAR
     assert largest_difference(first['init'][1].params, first['none'][1].params) > 1e-4
 
   def test_local_batch_norm_keeps_each_clients_statistics(self):
-    # At rate 0 the weights stay: three rounds leave the statistics of one with all
-    # their batches.
+    # At rate 0 the weights stay: three rounds leave the same statistics as one round
+    # with all their batches.
     still = {'network': 'mlp_bn', 'learning_rate': 0.0, 'batch_norm': 'local'}
     together = run('fedavg', COHORTS, **still)[-1]
     alone = run('fedavg', rounds=[{1: BATCHES[1] * 3}], **still)[-1]

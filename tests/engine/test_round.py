@@ -136,7 +136,8 @@ def assert_equal_to_reference(algorithm, history, expected):
       if name in means:
         np.testing.assert_allclose(means[name], wanted, atol=TOLERANCE)
     drift = [truth.drift[client] for client in sorted(truth.drift)]
-    # A norm over all weights, whose roundings add up: 2.3e-5 of it on some CPU.
+    # The drift is a norm over all weights, whose rounding errors add up: 2.3e-5 of it
+    # on some CPU.
     np.testing.assert_allclose(metrics.drift, drift, rtol=1e-4, atol=TOLERANCE)
     stacked = kept_models(algorithm, state)
     for client, own in truth.clients.items() if stacked is not None else ():
@@ -156,12 +157,13 @@ def test_every_algorithm_is_tested():
   assert set(known) == set(catalog.names('algorithm'))
 
 
-# tests/engine/test_peers.py is about that of a single client.
+# tests/engine/test_peers.py tests `centralized`, which has a single client.
 SEVERAL_CLIENTS = [name for name in world.OPTIONS if name != 'centralized']
 
 
-# All in two lanes, and in six of three devices; a memory of each kind in one and three;
-# also one lane each, and more lanes than clients with idle devices.
+# All algorithms run in two lanes of one device and six of three devices; one with each
+# kind of memory runs in one and three lanes. There are also cases with one lane for
+# each client, and with more lanes than clients and idle devices.
 @pytest.mark.parametrize(
   ('algorithm', 'num_devices', 'num_lanes'),
   few(
@@ -209,7 +211,7 @@ def test_devices_exchange_nothing_while_they_train(represent_once, monkeypatch):
   loops = looped(text)
   assert 'dot_general' in loops
   assert not any(collective in loops for collective in COLLECTIVES)
-  # And that program is right.
+  # This program computes the right numbers.
   monkeypatch.setattr(world, 'compiled_round', lambda *given: compiled)
   history = world.run('moon', NUM_ROUNDS, plans=plans)
   assert_equal_to_reference('moon', history, usual_reference('moon'))
@@ -220,7 +222,7 @@ KEEPING += [('sa_moon', {}), ('dco_moon', {}), ('moon', {}), ('solo', {})]
 KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
 
 
-# Else a round's cost would grow with the square of its clients.
+# If all memories moved, a round's cost would grow with the square of its clients.
 @pytest.mark.parametrize(
   ('algorithm', 'options', 'num_lanes'),
   few(
@@ -302,7 +304,7 @@ def test_an_algorithm_without_its_own_part_is_another(
 
 
 def test_the_draws_of_the_annealing_matter():
-  # Else the engine would equal the reference by any draws.
+  # If draws did not matter, any draws of the engine would equal the reference.
   always = reference_run('sa_moon', NUM_ROUNDS, uniform=lambda *step: 0.0)
   ends = always[-1], usual_reference('sa_moon')[-1]
   always, drawn = (end.temperatures for end in ends)

@@ -31,12 +31,12 @@ def assert_same(algorithm, plans, tolerance=TOLERANCE, **options):
     np.testing.assert_allclose(np.float64(x), np.float64(y), tolerance, tolerance)
 
 
-# With two previous models, first weights one unit in the last place away end up to
-# 1.3e-5 apart after the 81 steps: that much is rounding.
+# With two previous models, if the first weights differ in the last place, the weights
+# differ by 1.3e-5 after 81 steps: this much is rounding.
 @pytest.mark.parametrize(
   ('algorithm', 'options'),
   few(
-    # The frozen networks see images ahead, augmented ahead.
+    # The frozen networks see images ahead, so these are augmented ahead.
     [('moon', {'augmentation': 'crop_flip'})],
     [
       ('fedavg', {'augmentation': 'flip'}),

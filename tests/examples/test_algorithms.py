@@ -101,7 +101,7 @@ def test_the_world_has_what_the_tests_are_about():
   steps = [len(steps) for cohort in here.rounds for steps in cohort.values()]
   assert max(steps) >= 5 * min(steps)
   first, second, third = (set(cohort) for cohort in here.rounds)
-  # Somebody comes back after a round away, and somebody comes late.
+  # Some client comes back after a round's absence, and some client joins late.
   assert first & third - second
   assert third - first
 
@@ -112,7 +112,7 @@ def test_fedcm_is_the_papers(alpha):
   expected = list(plain.fedcm(world('fedcm'), models[0], alpha))
   for ours, (theirs, _) in zip(models[1:], expected, strict=True):
     assert apart(ours, theirs) < 1e-5
-  # A round tells of the one before.
+  # A round reports the direction of the round before.
   norms = [0.0] + [norm for _, norm in expected]
   found = [one['direction_norm'] for one in told]
   np.testing.assert_allclose(found, norms[:-1], rtol=1e-4)
@@ -153,8 +153,8 @@ def test_fedcm_of_one_client_by_hand():
 
 
 def test_fedvarp_of_one_client_by_hand():
-  # w = 2, m_i = 3, m = 1; of four clients one, which ends at 4: D = 2, the change -1;
-  # at rate 1/2 w = 2 + 1/2 (1 - 1) = 2, and m = 1 - 1/4.
+  # w = 2, m_i = 3, m = 1. One of four clients takes part and ends at 4: D = 2, and m_i
+  # changes by -1. At rate 1/2, w = 2 + 1/2 (1 - 1) = 2 and m = 1 - 1/4.
   varp = algorithm('fedvarp', rate=0.5)
   scalars = {'rate': jnp.float32(0.5)}
   server = Server(one_weight(2), one_weight(1)['params'])
@@ -170,7 +170,7 @@ def test_fedvarp_of_one_client_by_hand():
   [('fedcm', {'alpha': 0.5}, 3), ('fedvarp', {'rate': 0.5}, 2)],
 )
 def test_running_statistics_can_stay_with_the_clients(example, knobs, end):
-  # From 1 to 3 in one step, everybody.
+  # All clients move from 1 to 3 in one step.
   wrapped = with_local_statistics(algorithm(example, **knobs))
   start, trained = (
     one_weight(w) | {'batch_stats': {'mean': jnp.float32(mean)}}

@@ -26,7 +26,7 @@ COHORTS = ((0, 1), (0, 1, 2), (0, 2), (0, 1, 2))
 SIZES = (3, 5, 4)
 MIXING = ([2 / 3, 1 / 3, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 3, 2 / 3])
 UNIFORM = np.random.default_rng(5).random((4, 3, 3))
-# Client 2 loses ground twice: this refuses P = 0.962 and accepts P = 0.985.
+# Client 2's loss rises twice: 0.97 refuses P = 0.962 and accepts P = 0.985.
 UNIFORM[:, 2] = 0.97
 SGD = {'lr': 0.3, 'momentum': 0.5, 'weight_decay': 0.02}
 

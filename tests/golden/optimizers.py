@@ -17,7 +17,7 @@ B = [1.0, -2.0, 0.5, 3.0]
 START = [2.0, -1.0, 0.5]
 NUM_STEPS = 10
 
-# Ours, PyTorch's, and the numbers by PyTorch's names: large, so that each one shows.
+# Our name, PyTorch's class, and its numbers, which are large so that each one shows.
 CASES = [
   ('sgd', torch.optim.SGD, {'lr': 0.05, 'momentum': 0.0, 'weight_decay': 0.0}),
   ('sgd', torch.optim.SGD, {'lr': 0.05, 'momentum': 0.9, 'weight_decay': 0.3}),

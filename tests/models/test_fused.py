@@ -215,7 +215,7 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
   assert [is_built_anew() for _ in range(2)] == [True, False]
   (kept,) = (folder / 'kernels').iterdir()
   assert kept.read_bytes() == new.read_bytes()
-  # As of another version, or on another processor.
+  # Another compiler version or processor, in the macros, compiles anew.
   assert [is_built_anew('-DOTHER') for _ in range(2)] == [True, False]
   source = tmp_path / 'source.cc'
   source.write_text(fused_cpu._SOURCE.read_text() + '\n')
@@ -224,7 +224,7 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
   monkeypatch.setattr(fused_cpu.jaxlib, '__version__', '0')
   assert is_built_anew()
   assert len(list(kept.parent.iterdir())) == 4
-  # What others may have written is not run.
+  # A library that others may have written is not run.
   folder.chmod(0o770)
   assert is_built_anew()
   assert 'nobody else may write there' in capsys.readouterr().err

@@ -42,7 +42,7 @@ def test_batch_norm_by_hand_without_the_filler():
 def test_filler_reaches_neither_statistics_nor_gradients():
   def loss(x, filler):
     y, mean, var = normalised(jnp.concatenate([x, filler], 3), MASK)
-    # Outputs of filler are not in any loss.
+    # The outputs of filler are in no loss.
     return jnp.sum(y[..., :2] ** jnp.float32(3)) + jnp.sum(mean) + jnp.sum(var)
 
   x = jax.random.normal(jax.random.key(0), (1, 2, 2, 2))
@@ -77,8 +77,8 @@ def test_evaluation_uses_the_running_statistics():
 
 
 def test_bfloat16_is_normalised_in_float32():
-  # All numbers here are bfloat16, but no sum of 3 * 100 of them around 256 is: there
-  # its neighbours are 2 apart. Mean 257, biased variance 1: the outputs are -1 and 1.
+  # All inputs are bfloat16 numbers, but bfloat16 cannot hold the sums of 3 * 100 of
+  # them. Mean 257, biased variance 1: the outputs are -1 and 1.
   x = images(*[[256, 258] * 50] * 3).astype(jnp.bfloat16)
   variables = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), FRESH)
   y, mean, var = normalised(x, jnp.ones(3, jnp.bfloat16), variables)

@@ -218,8 +218,8 @@ def test_the_places_of_dropout():
   images, mask = jnp.zeros((3, 32, 32, 3)), jnp.ones(3)
   with nn.intercept_methods(record):
     jax.eval_shape(network.train, network.shapes, images, mask, jax.random.key(0))
-  # After the second block of convolutions; of the attention's weights, of what it
-  # gives, of the hidden units, of what these give.
+  # Dropout follows the second block of convolutions, and in the encoder the attention's
+  # weights, its output, the hidden units and their output.
   encoder = [(3, 4, 16, 16), (3, 16, 256), (3, 16, 24), (3, 16, 256)]
   assert shapes == [(128, 8, 8, 3), *encoder]
 
@@ -304,7 +304,7 @@ def batch_last(form, **options):
   form = FORMS[form]
 
   def convolve(x, w):
-    # For the form's layout the exchange of the two axes is that from [B, H, W, C].
+    # `arranged` takes [B, H, W, C], so the axes are swapped before and after it.
     x = form.arranged(jnp.swapaxes(x, 0, -1))
     return jnp.swapaxes(form.arranged(form.convolve(x, w, **options)), 0, -1)
 
@@ -329,7 +329,7 @@ def test_an_odd_number_of_outputs_cannot_be_pooled(form):
     jax.eval_shape(lambda *a: FORMS[form].pooled(*a, NO_PADDING), x, w, bias)
 
 
-# A square of 0 to 3 in reading order -> whose gradient it is; ReLU gives 0 none.
+# Pixels of a 2 x 2 square -> the one that gets the gradient; ReLU passes none at 0.
 WINNERS = {'1333': 1, '3333': 0, '0133': 2, '3012': 0, '1223': 3, '0000': None}
 
 

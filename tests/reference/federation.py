@@ -133,7 +133,7 @@ class Federation:
     moments = optimizers.zeros(params)
     temperature = self.temperatures[client] if annealing else options.tau
     temperatures, steps, last = [temperature], [], None
-    # What it owns is what it trains on: no epoch leaves an example out.
+    # Every epoch covers all examples, so the batches hold all that the client owns.
     owned = np.unique(np.concatenate(batches))
     classes = np.bincount(self.labels[owned], minlength=1 + max(self.labels))
     numbers = {'counts': np.float32(classes), 'alpha': options.alpha}

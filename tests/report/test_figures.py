@@ -14,12 +14,12 @@ from PIL import Image
 from moon_jax.report import figures
 from moon_jax.report.charts import Line, LineChart, Matrix, Scatter, Spread, style
 
-# What matplotlib says when a layout fails is a failure.
+# A warning of matplotlib that a layout fails is an error.
 pytestmark = pytest.mark.filterwarnings('error')
 SETTING = ', '.join(f'long_name_of_a_knob_{n}={n / 7:.3g}' for n in range(18))
 SHORT = ['FedAvg', 'MOON', 'centralized']
 LONG = [f'MOON, server_optimizer=yogi, server momentum=0.9, mu={n}' for n in range(16)]
-# A $ would begin a formula; no space to break a line at.
+# A $ would begin a formula; the name has no space to break a line at.
 ODD = ['a$b$c', 'x' * 120]
 NAMES = ['T-shirt/top', *ODD, 'ü\x1b[31m']  # of classes
 
@@ -94,7 +94,7 @@ def texts(figure):
     for axis in (panel.xaxis, panel.yaxis):
       low, high = sorted(axis.get_view_interval())
       for tick in axis.get_major_ticks():
-        # matplotlib keeps the ticks out of view, and draws them not.
+        # matplotlib keeps ticks outside the view but does not draw them.
         if not low <= tick.get_loc() <= high:
           skipped |= {tick.label1, tick.label2}
   return [
@@ -152,7 +152,7 @@ def inches(figure, panel):
 def test_texts_are_in_the_picture_and_over_nothing(chart):
   figure = drawn(chart)
   check_texts(figure)
-  # However long the title and the names are, what is drawn can be seen.
+  # The drawing stays visible, however long the title and the names are.
   width, height = inches(figure, figure.axes[0])
   assert width > 3.0
   assert height > (1.0 if isinstance(chart, Spread) else 2.2)
@@ -198,7 +198,7 @@ def test_the_best_client_is_inside_the_axes():
   assert panel.get_xlim()[1] > 101.0
   labels = [' '.join(text.get_text().split()) for text in panel.get_yticklabels()]
   assert labels == LONG[:9]
-  # The first is on top.
+  # The first series is on top.
   tops = [text.get_window_extent().y0 for text in panel.get_yticklabels()]
   assert tops == sorted(tops, reverse=True)
 

@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
-  # Relative to the page, whatever the working directory.
+  # Paths are relative to the page, whatever the working directory.
   assert main([str(folder), f'--out={tmp_path}']) == ExitCode.DONE
   assert capsys.readouterr().err == ''
   names = {path.name for path in (tmp_path / 'figures').iterdir()}
@@ -45,12 +45,12 @@ def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
   assert row['accuracy_n'] == '10'
   assert float(row['accuracy_mean']) == pytest.approx(sum(each) / 10)
   assert float(row['worst_client']) == pytest.approx(min(each))
-  # Two tables and a figure are of clients: each links to files of its own.
+  # Two tables and a figure are about clients: each links to its own files.
   page = (tmp_path / 'index.html').read_text()
   links = re.findall(r'href="((?:figures|tables)/[^"]+)"', page)
   assert {'figures/clients.png', 'tables/clients.csv'} <= set(links)
   assert all((tmp_path / link).is_file() for link in links)
-  # The clients' own models are in another.
+  # The accuracy of the clients' own models is in another table.
   assert 'SOLO' in (tmp_path / 'tables/clients.csv').read_text()
 
 
@@ -112,7 +112,7 @@ def test_the_confusion_matrix_has_the_accuracy_of_the_last_test(folder):
   found = features.features_of(run, print)
   summary = json.loads((folder / 'fedavg/summary.json').read_text())
   assert found.confusion.sum() == 300
-  # Rows are the true classes.
+  # The rows are the true classes.
   np.testing.assert_array_equal(found.confusion.sum(1), np.bincount(found.classes))
   accuracy = np.trace(found.confusion) / 300
   assert accuracy == pytest.approx(summary['test_accuracy'], abs=1e-6)
@@ -129,7 +129,7 @@ def test_what_was_computed_is_kept_until_the_run_goes_on(folder, monkeypatch):
   again = features.features_of(run, print)
   for a, b in zip(first, again, strict=True):
     np.testing.assert_array_equal(a, b)
-  # Features of an older checkpoint, or damaged ones, are not taken.
+  # Features of an older checkpoint, and damaged ones, are computed anew.
   with monkeypatch.context() as patch:
     patch.setattr(features, '_computed', lambda run: first)
     np.savez(kept, **first._replace(round=np.asarray(1))._asdict())
@@ -142,7 +142,7 @@ def test_what_was_computed_is_kept_until_the_run_goes_on(folder, monkeypatch):
 def test_features_that_cannot_be_kept_are_used_all_the_same(folder, monkeypatch):
   (run,) = runs.find([folder / 'fedavg'], print)
   first, said = features.features_of(run, print), []
-  # A folder in its place: no file can be written there.
+  # A folder has the name of the file, so the file cannot be written.
   (folder / 'fedavg' / features.CACHE).unlink()
   (folder / 'fedavg' / features.CACHE).mkdir()
   monkeypatch.setattr(features, '_computed', lambda run: first)

@@ -100,11 +100,11 @@ def check_sorting(page):
   heading.locator('button').click()
   assert heading.get_attribute('aria-sort') == 'descending'
   assert page.evaluate(CELLS, 0) == ['MOON', 'FedAvg', 'SA-MOON']
-  # FedAvg has no difference to itself: last, whichever way.
+  # FedAvg has no difference to itself, so it is last in either order.
   for _ in range(2):
     page.locator('#table-accuracy th button').nth(7).click()
     assert page.evaluate(CELLS, 0)[2] == 'FedAvg'
-  # Words by the alphabet, not as numbers.
+  # Words are sorted alphabetically, not as numbers.
   page.locator('#table-accuracy th button').nth(0).click()
   assert page.evaluate(CELLS, 0) == ['FedAvg', 'MOON', 'SA-MOON']
 
@@ -128,7 +128,7 @@ def check_hovering(page):
   page.mouse.move(box['x'] + 0.5 * box['width'], box['y'] + 0.5 * box['height'])
   label = chart.locator('.hoverlayer')
   label.locator('text').first.wait_for()
-  # Round 2, in the middle: the nearest of 0.5, 0.6 and 0.7, with both seeds.
+  # The pointer is at round 2; the label shows the nearest of 0.5, 0.6 and 0.7.
   told = label.text_content()
   assert 'communication rounds 2' in told
   assert any(f'{value} ± 0 (n = 2)' in told for value in (50, 60, 70))
@@ -140,7 +140,7 @@ def check_hovering(page):
 
 @pytest.mark.slow
 def test_long_settings_leave_the_numbers_in_sight(browser, tmp_path):
-  # Two settings that differ in much, as in a folder of many experiments.
+  # The two settings differ in many knobs, as in a folder of many experiments.
   words = ('partition.beta=0.1', 'optimizer.learning_rate=0.002', 'local_epochs=12')
   words += ('batch_size=96', 'optimizer.momentum=0.85', 'optimizer.weight_decay=0.003')
   write_run(tmp_path / 'runs/a', [0.5, 0.6])
@@ -185,7 +185,7 @@ def test_on_a_phone(browser, page_path):
     assert page.evaluate('document.documentElement.scrollWidth') <= PHONE[0]
     frame = page.locator('.table').first
     assert frame.evaluate('(node) => node.scrollWidth > node.clientWidth')
-    # It shows that it does: by a shadow at the edge, which a cover hides at the end.
+    # A shadow at the edge shows that the frame scrolls; at the end a cover hides it.
     assert frame.evaluate('(node) => getComputedStyle(node).backgroundAttachment') == (
       'local, local, scroll, scroll'
     )
