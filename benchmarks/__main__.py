@@ -25,7 +25,7 @@ from benchmarks import cpu, gpu, gpu_compile, processes, scale
 from benchmarks.processes import ROOT
 from moon_jax.core.errors import UsageError
 
-# In a process of its own: one that has seen a GPU keeps most of its memory.
+# A process of its own, because JAX takes most of a GPU's memory until it ends.
 _DEVICE = """
 import jax, json
 told = {'backend': jax.default_backend(), 'kind': jax.devices()[0].device_kind}

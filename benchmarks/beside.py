@@ -13,7 +13,8 @@ import numpy as np
 from benchmarks import processes
 from benchmarks.rows import Row
 
-# The larger networks take ten steps: one client trains on one batch in each epoch.
+# The larger networks take ten steps: one client trains on one batch in each of ten
+# epochs.
 _SMALL = '--config.num_clients=1 --config.partition.name=iid --config.batch_size='
 SETTINGS = {
   'moon_cnn': '--config.data.limit=1600 --config.num_clients=4',
@@ -27,7 +28,7 @@ MANY_USERS = (
   '--config.num_clients=1000 --config.participation=0.05 --config.batch_size=10 '
   '--config.local_epochs=1 --config.partition.name=iid'
 )
-# (network, augmentation) -> ours / PyTorch of FedAvg and of MOON.
+# (network, augmentation) -> our speed / PyTorch's, for FedAvg and for MOON.
 _BARS = {
   ('moon_cnn', 'none'): (2.5, 3.0),
   ('moon_cnn', 'crop_flip'): (2.2, 2.5),

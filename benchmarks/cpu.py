@@ -18,7 +18,7 @@ from moon_jax.data import partition
 from moon_jax.engine import scheduling
 from moon_jax.train import planning
 
-MINUTES = {True: 5, False: 25}  # quick or not
+MINUTES = {True: 5, False: 25}  # quick -> minutes
 
 
 def tasks(

@@ -163,7 +163,7 @@ def _workload(built, state, plan):
   )
   part = catalog.part('model', config.model)
   usual = {k: knob.default for k, knob in part.knobs.items()}
-  # PyTorch's networks have the usual values too.
+  # PyTorch's networks have the default values too.
   unusual = dict(experiment.options(config, 'model').items() - usual.items())
   arrays = {
     'train_images': split.images,

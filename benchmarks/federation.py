@@ -89,7 +89,7 @@ def _data(num_clients):
   images = rng.integers(0, 256, (size, 8, 8), np.uint8)
   labels = np.arange(size) % 10
   test = images[:1000], labels[:1000]
-  # The statistics of all images would be nearly these, and take a second.
+  # Computing the statistics of all images gives nearly these, and takes a second.
   statistics = [np.float32([0.5])] * 2
   return make_dataset('synthetic', (images, labels), test, 10, statistics)
 
@@ -127,7 +127,7 @@ def _run(options, request):
     return None
   timings = files.read_lines(request.workdir / run_directory.TIMINGS)[-options.rounds :]
   mine = timings if options.rounds == ROUNDS else timings[-1:]
-  # After a save, and in the first round, the device has waited for something else.
+  # In the first round, and after a save, the device has also waited for other work.
   usual = [
     line
     for before, line in itertools.pairwise(mine)

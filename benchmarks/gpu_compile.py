@@ -33,7 +33,7 @@ from moon_jax.engine import devices, experiment, programs
 
 PAPER = '--config=configs/cifar10_moon.py'
 RESNET = ('--config.model=resnet18', '--config.local_epochs=1')
-# Name -> flags beside those of the paper's experiment.
+# Name -> flags, added to those of the paper's experiment.
 PROGRAMS = {
   'moon_cnn, float32': [],
   'moon_cnn, bfloat16': ['--config.execution.dtype=bfloat16'],
@@ -49,7 +49,7 @@ PROGRAMS = {
 }
 NUM_ROUNDS = 100
 FLOAT32, BFLOAT16 = '<= 20 s', '<= 14 s'
-BARS = {  # of the modelled time
+BARS = {  # for the modelled time
   'moon_cnn, float32': FLOAT32,
   'moon_cnn, bfloat16': BFLOAT16,
 }
@@ -81,7 +81,7 @@ def described_mesh(target_config: str) -> Mesh:
       target_config=path.read_text(errors='replace'),
       topology='1x1x1',
     )
-  except Exception as error:  # of the plugin's own kinds
+  except Exception as error:  # the plugin has its own classes
     reason = str(error).splitlines()[0][:200]
     raise UsageError(
       f'--target-config={target_config!r} is no description of a card for '
@@ -109,7 +109,7 @@ def tasks(
     try:
       details[name] = report = processes.run(words, JAX_PLATFORMS='cpu')
     except subprocess.CalledProcessError as error:
-      if error.returncode == ExitCode.USAGE:  # it has printed why
+      if error.returncode == ExitCode.USAGE:  # the process has printed the reason
         raise SystemExit(ExitCode.USAGE) from None
       return [Row(name, f'failed with exit code {error.returncode}', '')]
     return list(_rows(name, report))
@@ -180,7 +180,7 @@ def _lower(built, state, inputs, mesh):
 
   train, test = described(built.train), described(built.test)
   built = built._replace(mesh=mesh, train=train, test=test)
-  # Where Pallas asks which card it is, from JAX 0.11 on.
+  # From JAX 0.11 on, Pallas reads the kind of card from here.
   with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
     return programs.lower_programs(built, described(state), described(inputs))
 
@@ -188,8 +188,9 @@ def _lower(built, state, inputs, mesh):
 def _summary(built, plan, run_round, evaluate):
   segments = int(plan.num_segments[0])
   steps = int(plan.bounds[0, segments])
-  # What the compiler does not know: the outermost loop is over segments, one inside
-  # it over steps; that of the frozen pass is over what a client owns.
+  # Numbers of iterations that the compiler does not know: the outermost loop is over
+  # segments, the loop inside it over steps, and that of the frozen pass over a client's
+  # batches.
   sizes = built.planner.sizes
   passes = np.ceil(sizes / plan.rows[0].size).sum() / plan.load.size
   unknown = (segments, steps / segments)

@@ -12,8 +12,8 @@ _FREE = ('parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'afte
 _FREE += ('async-done', 'copy-done', 'fusion-done')
 _PARTIAL = ('gather', 'dynamic-slice', 'slice')
 
-# The model of time, of one H200: bandwidth and TF32 arithmetic that kernels reach, what
-# a kernel costs beside them, and what one costs at least, alone and inside a graph.
+# The model of time for one H200: the bandwidth and TF32 arithmetic that kernels reach,
+# the overhead of a kernel, and the least time of one, inside a graph (True) or alone.
 BYTES_PER_SECOND = 3.6e12
 FLOPS_PER_SECOND = 200e12
 KERNEL_SECONDS = 0.5e-6
@@ -228,7 +228,7 @@ def _bytes_read(parameter, users):
     further = users[user.name] if user.op in ('bitcast', 'reshape') else []
     todo += further
     found += [] if further else [user]
-  # An update in place reads nothing of what it does not change.
+  # An update in place does not read what it leaves unchanged.
   part = (*_PARTIAL, 'dynamic-update-slice')
   if not found or any(user.op not in part for user in found):
     return whole

@@ -237,7 +237,7 @@ class Trainer:
     """Trains on a batch of each size."""
     sizes = {len(rows): rows for batches in self.workload.batches for rows in batches}
     load(self.received, self.workload.received)
-    # The largest first: it is the common one, and gets a build of its own.
+    # The largest batch comes first: it is the common one, and gets its own build.
     self.train(0, [sizes[size] for size in sorted(sizes, reverse=True)])
 
   def step_seconds(self, seconds=0.7):

@@ -18,7 +18,7 @@ def _flatten(x):
 
 
 def _pooled(x):
-  # relu(max) equals max(relu), on a quarter of the values.
+  # relu(max) equals max(relu), and computes a quarter of the values.
   return F.relu(F.max_pool2d(x, 2))
 
 

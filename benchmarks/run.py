@@ -41,7 +41,7 @@ def main() -> None:
     timings = files.read_lines(workdir / run_directory.TIMINGS)
     summary = files.read_json(workdir / run_directory.SUMMARY)
   busy = sum(line['train_seconds'] + line['evaluate_seconds'] for line in timings)
-  # Saving after the last round is not followed by a round whose idling would hold it.
+  # A save counts in the idle time of the next round, and the last save has none.
   other = sum(line['idle_seconds'] for line in timings) + timings[-1]['save_seconds']
   cohorts = [line['num_examples'] for line in rounds]
   print(

@@ -21,7 +21,7 @@ release = __version__
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
 exclude_patterns = ['experiments.in.md', 'results/*/*', 'README.md']
 nitpicky = True
-# Types of other packages, which the signatures name.
+# Signatures name types of other packages, which have no page here.
 nitpick_ignore_regex = [('py:.*', r'(?!moon_jax\.(run|rounds|load)$).*')]
 
 myst_enable_extensions = ['colon_fence', 'deflist', 'dollarmath', 'attrs_inline']
@@ -31,7 +31,7 @@ autodoc_typehints = 'none'
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 
-smartquotes_action = 'D'  # dashes; quotes stay as they are typed
+smartquotes_action = 'D'  # typographic dashes, straight quotes
 
 html_theme = 'furo'
 html_title = 'moon_jax'

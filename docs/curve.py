@@ -15,7 +15,7 @@ from docs.records import Kept
 from docs.rows import NOT_RUN, rows
 from moon_jax.core.errors import UsageError
 
-# Column -> how its variants are called, and beta; shards have none.
+# Column -> names of its variants, and beta; shards have no beta.
 _COLUMNS = {
   'beta 0.05': ('curve: beta_0.05_{}', 0.05),
   'beta 0.1': ('curve: beta_0.1_{}', 0.1),

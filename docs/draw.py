@@ -14,8 +14,8 @@ from moon_jax.report import figures
 from moon_jax.report.charts import Scatter
 from moon_jax.runner import plots
 
-# Column, factor, label; the supervised loss is comparable between algorithms. The last
-# two are SA-MOON's and DCO-MOON's.
+# Column, factor, label. The supervised loss is comparable between algorithms; the last
+# two columns belong to SA-MOON and DCO-MOON.
 PROGRESS = (
   ('test_accuracy', 100.0, 'test accuracy, %'),
   ('train_loss', 1.0, 'training loss, nats'),
@@ -23,7 +23,7 @@ PROGRESS = (
   ('temperature_mean', 1.0, 'temperature, mean of clients'),
   ('p_t', 1.0, 'share of clients that strayed'),
 )
-# What the contrastive term does, and how far the clients move.
+# Columns of the contrastive term, and of the clients' drift.
 DRIFT = (
   ('contrastive_loss', 1.0, 'contrastive loss, nats'),
   ('positive_cosine', 1.0, 'cosine to the received model'),
@@ -34,7 +34,7 @@ _DPI = 120
 
 # Title -> its runs, each the lines of metrics.jsonl.
 Curves = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]
-# What is measured -> value of the knob, mean, sample deviation or 0.
+# Measured quantity -> value of the knob, mean, and sample deviation or 0.
 Points = Mapping[str, Sequence[tuple[float, float, float]]]
 
 
@@ -121,5 +121,5 @@ def digest_of(path: pathlib.Path) -> str:
   try:
     with Image.open(path) as image:
       return image.info.get('Description', '')
-  except OSError:  # missing, or no picture
+  except OSError:  # the file is missing or no picture
     return ''

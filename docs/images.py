@@ -28,9 +28,9 @@ DOCS = pathlib.Path(__file__).parent
 ROOT, IMAGES = DOCS.parent, DOCS / 'images'
 _REPORT = 'runs/tutorial/report'
 _DESK, _PHONE, _GAP = (745, 800), (370, 800), 14  # pixels
-_WIDER = 1.5  # the window on a desk is so many times as large as its picture
+_WIDER = 1.5  # width of a desktop window / width of its picture
 
-# Name -> the page, the beginning of its command, and picture of a run -> picture here.
+# Name -> page, start of the command on it, and picture of the run -> picture here.
 COPIED = {
   'start': (
     'start',

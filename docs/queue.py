@@ -36,7 +36,7 @@ from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import Cell, in_one_folder
 
 DOCS = pathlib.Path(__file__).parent
-_SAVING = 'checkpoint_every_rounds=1'  # to be killed costs no more than a round
+_SAVING = 'checkpoint_every_rounds=1'  # a killed run loses at most a round
 
 
 def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Cell]:
@@ -90,7 +90,7 @@ def work(given: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
   ]:
     cell, workdir = todo[0], todo[0].request.workdir
     try:
-      # Its own, beside the run's: adding is one process's too.
+      # This lock is beside the run's own: only one process may add the run, too.
       with run_directory.held(workdir.parent / 'held' / cell.name):
         if not _is_kept(cell, results):
           print(f'{cell.name}: {running.state_of(cell)}', flush=True)

@@ -26,10 +26,10 @@ from moon_jax.runner import clock
 
 FILES = ('config.json', 'metrics.jsonl')
 TSNE = 'tsne.png'
-_EACH = ('train_seconds', 'evaluate_seconds')  # in every round
+_EACH = ('train_seconds', 'evaluate_seconds')  # columns of every round
 _SUMS = '.sha256'
 _KEPT = ('data_digest', 'versions', 'devices', 'machine', 'git_commit')
-# Of the machine that ran it, not of the experiment.
+# These belong to the machine that ran it, not to the experiment.
 _PRIVATE = (
   '--workdir',
   '--config.data.dir',
@@ -119,7 +119,7 @@ def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
     raise UsageError(f'{run} is not finished: {len(rounds)} of {wanted} rounds{lacks}.')
   target = results / run.resolve().name
   kept, records = target / 'metrics.jsonl', (run / 'metrics.jsonl').read_bytes()
-  # Without sums it is what was left when it was being added.
+  # A record without sums was left by a process that was killed while it added the run.
   there = sums(results, target.name).exists() and kept.exists()
   if there and kept.read_bytes() != records:
     raise UsageError(f'{target} holds another run: rename one of them.')

@@ -16,7 +16,7 @@ from moon_jax.catalog.registry import part
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode
 
-# What a kind is called, in the order of the page.
+# Title of each kind, in the order of the page.
 KINDS = {
   'algorithm': 'Algorithms',
   'model': 'Networks',
@@ -31,7 +31,7 @@ KINDS = {
   'attack': 'Attacks',
 }
 _TYPES = {float: 'float', int: 'int', bool: 'bool', str: 'text'}
-# What is said of parts that have no function of their own, and so no docstring.
+# Texts for parts without a function of their own, and so without a docstring.
 _TOLD = {
   (
     'algorithm',
@@ -106,7 +106,7 @@ def _entry(name, knob):
     lines.append('It is required there.')
   if knob.may_change:
     lines.append('A resumed run may change it.')
-  anchor = name.replace('.', '-')  # a dot would begin a class
+  anchor = name.replace('.', '-')  # a dot would begin a CSS class
   return f'[`{name}`]{{#{anchor}}}\n: {" ".join(lines)}'
 
 

@@ -13,12 +13,12 @@ from moon_jax.config import Variant
 from moon_jax.core.errors import UsageError, did_you_mean
 from moon_jax.report.traces import estimates
 
-# Digest of a data set that is not the original's, and what differs.
+# Digest of a data set that is not the original -> the difference.
 _COPY = 'a1928db65e5547bb57a6decf2a309992e6cdbf937a1870e4802fcc6c3f0e5461'
 _COPIES = {_COPY: 'pixels decoded from JPEG'}
 NOT_RUN = 'not run'
-# Told of a reported figure that is of training accuracy, and of a deviation that is
-# between the clients of a trial instead of between trials.
+# Words beside a reported figure that is training accuracy, and beside a deviation that
+# is between the clients of a trial instead of between trials.
 _TRAINED, _AMONG = 'in training', 'over clients'
 _TRIALS = 3  # of each paper that has a spread
 

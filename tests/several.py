@@ -8,10 +8,10 @@ import socket
 from moon_jax.engine.launchers import COORDINATOR, PROCESS, PROCESSES, WAIT
 from tests.processes import LAUNCH, LIMIT_SECONDS, Running
 
-# Below the ports that the system gives away, from another one in each test process.
+# Ports below those that the system assigns; each test process starts at another one.
 _ports = itertools.cycle(range(20000 + os.getpid() * 37 % 9000, 30000))
 
-# What a process compiles is kept for other tests; not if it may be killed.
+# Keeps compiled programs for other tests; not for a process that may be killed.
 KEEP = {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
 
 

@@ -53,7 +53,7 @@ def test_rounds_in_memory_are_those_of_a_run(result, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   outcomes = list(moon_jax.rounds(config()))
   assert [outcome.metrics for outcome in outcomes] == result.metrics[:3]
-  # The state of an earlier round is still there.
+  # The state of an earlier round still exists.
   assert [int(outcome.state.round) for outcome in outcomes] == [1, 2, 3]
   model = moon_jax.load(result.workdir)
   if model.round == 3:

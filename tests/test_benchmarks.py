@@ -27,7 +27,7 @@ def test_kernels_bytes_and_loops_of_a_program_by_hand():
   own, *others = program.kernels
   assert (own.bytes, own.flops) == (2 * 4 * 128, 0)
   assert [kernel.kind for kernel in others] == ['dot', 'loop', 'loop']
-  # All of both factors and the product; of what is sliced the slice, twice.
+  # A product reads both factors and writes the result; a slice is read and written.
   assert [kernel.bytes for kernel in others] == [
     4 * (8000 + 128 + 16000),
     4 * (8 + 8) + 4,
@@ -38,7 +38,7 @@ def test_kernels_bytes_and_loops_of_a_program_by_hand():
   assert program.total(lambda loop: not loop.known) == 21
   assert not inner.in_graph
   assert outer.in_graph
-  # The host reads a condition, and cuDNN starts outside a graph.
+  # The host reads the loop's condition, and cuDNN starts outside a graph.
   assert inner.seconds() == pytest.approx(15e-6 + 2 * 4e-6)
 
 
@@ -93,7 +93,7 @@ def test_the_cpu_suite_measures_each_network_beside_pytorch():
   quick, whole = (list(cpu.tasks('', 1, quick, {})) for quick in (True, False))
   assert quick == whole[1:6]
   for model in ('moon_cnn', 'dco_cnn', 'cnn_transformer', 'resnet18'):
-    # When the minutes are over, crops that no bar is set for are left out.
+    # Crops without a bar come last: they are left out when the minutes are over.
     first, crops = (f'{model}, moon, {kind}, 1 core' for kind in ('none', 'crop_flip'))
     assert whole.index(first) < whole.index(crops)
     assert {first, crops} <= set(quick) or model != 'moon_cnn'
@@ -139,7 +139,7 @@ def test_frozen_networks_count_in_each_step_that_runs_them(images):
   assert once == pytest.approx(2 * 8 * 2 * products, rel=0.05)
   augmented = step_flops(images, crops)
   assert augmented == pytest.approx(per_step[2] + once / 2, rel=1e-3)
-  # One epoch looks each representation up once, and keeps none.
+  # In one epoch each representation is looked up once, so none is kept.
   assert step_flops(images, '--config.local_epochs=1') == pytest.approx(augmented)
 
 

@@ -35,7 +35,7 @@ def test_every_config_file_is_valid(name):
   assert request.workdir == pathlib.Path(f'runs/{name[:-3]}-{algorithm}-s0')
 
 
-# What each file of a single run sets beside the defaults.
+# Settings of each single-run file that are not the defaults.
 SINGLE = {
   f'{name}_moon': {'model': 'moon_cnn', 'data.source': 'tfds', 'data.name': name}
   for name in ('mnist', 'fashion_mnist', 'cifar10')
@@ -61,7 +61,7 @@ def test_the_settings_of_a_single_run(name):
     ('moon.tau=0.1 moon.mu=5', 'moon-moon.mu=5.0-moon.tau=0.1-s0'),
     ('moon.mu=5 moon.tau=0.1', 'moon-moon.mu=5.0-moon.tau=0.1-s0'),
     ('algorithm=fedavg batch_size=8', 'fedavg-batch_size=8-s0'),
-    # What may change when a run is resumed; but the cosine ends with the last round.
+    # Knobs that a resumed run may change are left out, but the cosine needs num_rounds.
     ('num_rounds=4 execution.lanes=1 logger=', 'moon-s0'),
     (
       'num_rounds=4 optimizer.schedule=cosine',
@@ -96,7 +96,7 @@ def test_flags_change_the_config_file(tmp_path):
   assert (request.config.moon.mu, request.config.moon.tau) == (2.0, 0.25)
   assert (request.config.seed, request.config.num_rounds) == (7, 5)
   assert request.workdir == pathlib.Path('runs/mine-moon-moon.tau=0.25-s7')
-  # The algorithm was given, but is that of configs/base.py.
+  # The algorithm was given, but it is the one of configs/base.py.
   changed = {'moon.mu': 2.0, 'moon.tau': 0.25, 'seed': 7, 'num_rounds': 5}
   assert request.changed == changed
 
@@ -122,7 +122,7 @@ MINE = 'from configs import base\ndef get_config():\n  config = base.get_config(
 
 
 def test_a_config_file_is_read_anew_and_nothing_is_written(tmp_path):
-  # As long as before, and as old: Python's own cache would not see the difference.
+  # The file keeps its length and time, so Python's own cache would not see the change.
   path = tmp_path / 'mine.py'
   for seed in (1, 2):
     path.write_text(f'{MINE}  config.seed = {seed}\n  return config\n')

@@ -96,12 +96,12 @@ def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
   lines = made(docs, line)
   assert cells(lines, 'beta 0.1')[:2] == ['not run', '']
   assert lines[0].startswith('| column | seeds | FedAvg | MOON, mu 5 | difference |')
-  # For seeds 0, 1, 2 as by hand above.
+  # The values for seeds 0, 1 and 2 are worked by hand above.
   assert cells(lines, 'beta 0.5') == [
     *('0, 1, 2', '60.0, 50.0, 70.0', '60.2, 52.1, 71.2', '+0.2, +2.1, +1.2', '+1.17'),
     *('+- 2.36', '+- 2.36', 'undecided', '100, 100, 100', '100, 100, 100'),
   ]
-  # 4.302653 of these deviations, for there is one pair; too few to decide.
+  # The interval is 4.302653 pooled deviations; one pair is too few to decide.
   assert cells(lines, 'beta 5') == [
     *('0', '70.0', '60.0', '-10.0', '-10.00', '', '+- 4.09', 'undecided'),
     *('100', 'never'),
@@ -117,7 +117,7 @@ def test_the_one_test_waits_for_all_its_pairs(docs, tmp_path):
       called = f'curve.py:{column}_' if column else 'moon_cvpr21.py:'
       keep(docs, tmp_path, f'{called}fedavg', seed, 60)
       keep(docs, tmp_path, f'{called}moon', seed, 60 + ahead + 0.3 * (seed - 1))
-  # Another setting, such as of an ablation, is no pair.
+  # A run of another setting, such as an ablation, is no pair.
   keep(docs, tmp_path, 'moon_cvpr21.py:moon', 0, 90, '--config.partition.balance=false')
   (docs / 'experiments.in.md').write_text('@curve moon 100\n@table moon_cvpr21: moon\n')
   lines = build.page(docs).splitlines()

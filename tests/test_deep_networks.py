@@ -27,7 +27,8 @@ def a_round(config):
     dtype='float64',
     **experiment.options(config, 'model'),
   )
-  # Images of 0 and 1: else normalising rounds differently on both sides.
+  # Mean 0 and deviation 1 leave the images as they are; else both sides round
+  # otherwise.
   plain = built.train.examples._replace(mean=np.zeros(3), std=np.ones(3))
   built = built._replace(network=network, train=built.train._replace(examples=plain))
   state, plan = wide(engine._begun(built)), built.planner.plan(0)
@@ -43,8 +44,8 @@ def a_round(config):
 @pytest.mark.parametrize('algorithm', ['fedavg', 'moon'])
 @pytest.mark.parametrize('model', ['cnn_transformer', 'resnet18'])
 def test_deep_networks_end_with_the_same_averaged_model(tmp_path, model, algorithm):
-  # In float32 rounding turns some of their units of ReLU on or off, and each step
-  # widens what that changes. In float64 no unit is so close to zero.
+  # In float32 rounding turns some ReLU units on or off, and each step widens the
+  # difference. In float64 no unit is so close to zero.
   import torch
 
   from benchmarks import pytorch_baseline, pytorch_networks
@@ -58,7 +59,7 @@ def test_deep_networks_end_with_the_same_averaged_model(tmp_path, model, algorit
     f'--config.local_epochs={epochs}',
     '--config.execution.devices=1',
     '--config.execution.lanes=1',
-    # Numbers that float32 has exactly.
+    # float32 holds these numbers exactly.
     '--config.optimizer.learning_rate=0.0078125',
     '--config.optimizer.momentum=0.875',
     '--config.optimizer.weight_decay=0.015625',

@@ -48,7 +48,7 @@ def test_output_that_is_not_taken_changes_no_exit_code(monkeypatch, name, opened
       print('much ' * 10_000, file=getattr(sys, name), flush=True)
     raise UsageError('typo')
 
-  with opened() as stream:  # which can be closed, too
+  with opened() as stream:  # a stream that can be closed
     monkeypatch.setattr(sys, name, stream)
     assert exit_code_of(program) == ExitCode.USAGE
     monkeypatch.undo()
@@ -97,7 +97,7 @@ def test_a_run_outlives_its_reader(tmp_path, monkeypatch, quick_runs):
     assert len(read_lines(tmp_path / f'read/{name}.jsonl')) == 2
 
 
-# What computes, and a command line that would come to it.
+# The function that computes, and a command line that would call it.
 OUT = (
   (build, 'collect', report.main, '. --out={}'),
   (running, 'left', lambda words: sweep.main(words, Stop()), '--over=seed=1 --out={}'),
@@ -137,4 +137,4 @@ def test_who_takes_a_share_ends_with_who_began_it():
   with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
     assert process.stdout.readline() == 'begun\n'
     process.send_signal(signal.SIGKILL)
-    assert process.stdout.read() == ''  # it ends when the worker has closed it
+    assert process.stdout.read() == ''  # ends when the worker has closed it

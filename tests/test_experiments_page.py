@@ -103,7 +103,7 @@ def test_a_variant_without_a_run_is_told_so(docs):
 
 def test_a_finished_run_fills_its_row(docs, tmp_path):
   run = finished(tmp_path, 'one', 0.664, '--config.data.dir=/home/me')
-  # In the timings of all rounds but the first a save is in the idle time, too.
+  # In all rounds but the first, the idle time includes a save.
   edit_lines(run / 'timings.jsonl', lambda line: line.update(save_seconds=0.2))
   text = add(docs, run)
   assert '|\n\nNot run: `moon`, reported 69.1' in text
@@ -163,7 +163,7 @@ def test_differences_are_paired_by_seed(docs, tmp_path):
   b = of_seeds(tmp_path, 0.61, 0.03, (0, 1, 5), choice=MOON)
   one = add(docs, a[0], b[0])
   assert '+1.0 points (1 seed, too few to rank them); reported +2.8.' in one
-  # What was trained otherwise is no pair.
+  # Runs with other settings are no pair.
   add(docs, finished(tmp_path, 'm9', 0.9, '--config.batch_size=32', choice=MOON))
   # Seeds 0 and 1 have 1 and 2, whose sample deviation is 0.7.
   assert '+1.5 points (2 seeds, +- 0.7' in add(docs, *a[1:], *b[1:])
@@ -175,7 +175,7 @@ def test_a_picture_is_of_the_runs_there_are(docs, tmp_path):
   assert 'Figure `both`: not run.' in build.page(docs)
   text = add(docs, finished(tmp_path, 'one', 0.6))
   assert '(results/both.png)' in text
-  # Of those of the drift a run has two here, and three of the others.
+  # A run has two columns of the drift here, and three of the others.
   widths = []
   for name in ('both', 'moved'):
     with Image.open(docs / f'results/{name}.png') as image:

@@ -27,7 +27,7 @@ from tests.refusals import refused
 from tests.run_directories import edit_json
 
 pytestmark = pytest.mark.usefixtures('quick_runs')
-# Enough to learn something: a model of chance accuracy would hide other weights.
+# The runs learn something: at chance accuracy wrong weights would not show.
 FLAGS = ('--config.num_rounds=4', '--config.data.limit=700')
 LEARNED = 0.4
 OWN_MODELS = ('solo', 'centralized', 'fedproto')
@@ -66,7 +66,7 @@ def test_predicts_the_accuracy_that_the_run_recorded(workdir, loaded):
   assert predictions.logits.shape == (len(images), 10)
   assert predictions.representations.shape == (len(images), 64)
   np.testing.assert_array_equal(predictions.labels, predictions.logits.argmax(1))
-  # The representation is what the logits are computed from.
+  # The logits are computed from the representation.
   classifier = jax.device_get(loaded.variables['params']['classifier'])
   logits = predictions.representations @ classifier['kernel'] + classifier['bias']
   np.testing.assert_allclose(predictions.logits, logits, atol=1e-4)
@@ -120,7 +120,7 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   with checkpoint.Checkpoints(tmp_path, print) as checkpoints:
     checkpoints.save(state)
     checkpoints.save(state._replace(round=np.int32(3)))
-  # The newest is damaged: what is loaded is the one before, and nothing is set aside.
+  # The newest checkpoint is damaged: the one before is loaded, and no file is moved.
   (tmp_path / '3/manifest.json').write_text('{')
   chosen = world.make(algorithm, batch_norm=batch_norm)
   made = examined.bound(chosen, world.network('mlp_bn'))
@@ -191,7 +191,7 @@ def truncated(checkpoint):
 
 
 NONE_LEFT = 'checkpoints holds no undamaged checkpoint'
-# What is done to a run directory -> what is told of it.
+# A change of a run directory -> the message.
 DAMAGE = [
   (
     lambda run: changed_config(run, lambda config: config['mlp'].update(width=65)),

@@ -66,7 +66,7 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(place, monkeypatch, 
   assert records.read(results) == {}
   *_, left = queue.table(cells, results, 1)
   assert left.startswith('left: 2 runs, 3 rounds; about ')
-  # As if it was killed while it kept the run.
+  # As if the process was killed while it added the run.
   (results / cells[0].name).mkdir()
   (results / cells[0].name / 'metrics.jsonl').write_bytes(b'')
   with pytest.raises(UsageError, match='add the run'):

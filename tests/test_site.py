@@ -27,10 +27,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
 BLOCK = re.compile(r'^```(\w+)\n(.*?)^```$', re.M | re.S)
 SHOWING = [p for p in (ROOT / 'moon_jax').rglob('*.py') if '>>>' in p.read_text()]
-# A block that is a file: its name, its code.
+# A code block that is a file: its name and its code.
 FILE = re.compile(r'^```python\n# (\w+\.py)\n(.*?)^```$', re.M | re.S)
 OWN = (ROOT / 'docs/own_algorithm.md').read_text()
-# A program -> the parser of its words.
+# A program -> the parser of its arguments.
 PARSERS = {
   'python launch.py': cli.parse,
   'moon-jax': cli.parse,

@@ -71,7 +71,7 @@ def test_imports_point_downwards(path):
     assert RANK[there] <= RANK[here], f'{here} imports {there}'
 
 
-# The same inside the report.
+# The same order inside the report.
 ROOMS = (
   *('runs', 'naming', 'groups', 'traces', 'results', 'tables', 'latex'),
   *('pivot', 'features', 'models'),

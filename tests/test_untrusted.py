@@ -326,7 +326,7 @@ def test_a_run_behind_a_link_is_refused(copy_of, tmp_path, name, is_there, capsy
     place.rename(outside)
   else:
     (outside / '3.partial').mkdir(parents=True)
-  if not is_there:  # it would be made
+  if not is_there:  # the program would make it again
     outside.rename(tmp_path / 'gone')
   place.symlink_to(outside)
   before = processes.contents(tmp_path)
@@ -378,7 +378,7 @@ def test_a_folder_called_by_no_plain_number_is_no_checkpoint(
     shutil.copytree(workdir / 'checkpoints/2', workdir / 'checkpoints' / name)
   assert predict('run', image) == ExitCode.DONE
   assert 'after round 2 of run' in capsys.readouterr().out
-  for _ in range(2):  # the second time what is kept is of the newest checkpoint
+  for _ in range(2):  # the second time, kept features are of the newest checkpoint
     assert report(['run', '--out=out']) == ExitCode.DONE
     assert capsys.readouterr().err == ''
 

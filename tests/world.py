@@ -24,7 +24,7 @@ from moon_jax.train import round as round_lib
 
 BATCH_SIZE = 16
 LOCAL_EPOCHS = 2
-# One example, exactly a batch, two batches and a bit, one example more than a batch.
+# One example; one full batch; two batches and 9 examples; one batch and one example.
 SIZES = (1, BATCH_SIZE, 2 * BATCH_SIZE + 9, BATCH_SIZE + 1)
 NUM_CLIENTS = len(SIZES)
 OPTIONS = {
@@ -57,27 +57,27 @@ OPTIONS = {
   'solo': {},
   'centralized': {},
 }
-# FedAvg with these rules on the server.
+# FedAvg with robust aggregation.
 ROBUST = {
   'median': {},
   'trimmed_mean': {'trim': 0.34},
   'krum': {'num_byzantine': 0, 'num_selected': 2},
 }
-# Clients have models of their own; tests/algorithms/test_personal.py is about them.
+# Algorithms with personal models: tests/algorithms/test_personal.py tests them.
 PERSONAL = {
   'fedper': {'layers': ''},
   'fedbabu': {},
   'fedbn': {},
   'ditto': {'lam': 0.7},
 }
-# What the reference calls it -> name, and what is no number.
+# The reference's name -> our name, and options that are no numbers.
 LOCAL_OPTIMIZERS = {
   'sgd': ('sgd', {}),
   'nesterov': ('sgd', {'nesterov': True}),
   'adam': ('adam', {}),
   'adamw': ('adamw', {}),
 }
-# Large enough that forgetting one of them shows in every parameter.
+# The values are so large that leaving one out shows in every parameter.
 OPTIMIZER = {'learning_rate': 0.05, 'momentum': 0.9, 'weight_decay': 1e-2}
 IMAGE_SHAPES = {'moon_cnn': (28, 28, 1)} | dict.fromkeys(
   ('mlp', 'mlp_bn', 'mlp_dropout'), (8, 8, 1)
@@ -160,7 +160,7 @@ def variables(model='mlp'):
   return network(model).init(0)
 
 
-# What `run` gives `compiled_round` after the algorithm if nothing else is asked for.
+# The arguments of `compiled_round` after the algorithm, by default.
 DEFAULTS = ('mlp', True, 1, 'none', 'sgd', 0, NUM_CLIENTS)
 
 
@@ -327,10 +327,10 @@ def run(
   num_clients = len(plans.sizes)
   state = state_of(chosen, model, num_clients, plans.num_devices)
   numbers = scalars(chosen, seed, optimizer, local_optimizer)
-  # On `initial` only the first state depends.
+  # Only the first state depends on `initial`.
   traced = {*chosen.hyperparameters, 'initial'}
   fixed = {k: v for k, v in options.items() if k not in traced}
-  # The numbers of a server optimizer are traced, but it has to have them.
+  # A server optimizer needs numbers when it is built, but their values are traced.
   fixed |= {k: 1.0 for k in options if k.startswith('server_') and k not in fixed}
   history = []
   for index in range(num_rounds):
@@ -361,5 +361,5 @@ def largest_difference(a, b):
   """The largest absolute difference of two trees with the same leaves; NaN of a NaN."""
   pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
   wide = ((np.asarray(x, np.float64), np.asarray(y, np.float64)) for x, y in pairs)
-  # Not `max`, which passes over a NaN behind a number.
+  # np.max keeps a NaN, which `max` may pass over.
   return float(np.max([np.max(np.abs(x - y)) for x, y in wide]))

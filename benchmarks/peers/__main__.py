@@ -13,7 +13,7 @@ import tempfile
 
 from benchmarks import beside, processes
 
-# What the peers' models do not do by default.
+# The peers' models have no momentum and no weight decay by default.
 _PLAIN = ('--config.optimizer.momentum=0', '--config.optimizer.weight_decay=0')
 _NETWORK = 'moon_cnn'
 # For each peer: the name of a row -> the arguments of its script.

@@ -32,7 +32,7 @@ def network(batch):
   x = batch['x']
   for name, width in (('conv1', 6), ('conv2', 16)):
     x = hk.Conv2D(width, 5, padding='VALID', name=name)(x)
-    # relu(max) equals max(relu), on a quarter of the values.
+    # relu(max) equals max(relu), and computes a quarter of the values.
     x = jax.nn.relu(hk.max_pool(x, 2, 2, 'VALID'))
   x = hk.Flatten()(x)
   for name, width in _DENSE.items():

@@ -11,7 +11,7 @@ waits for a line on standard input (benchmarks/processes.py).
 import functools
 import os
 
-# Before they are imported: nothing is sent to the makers of Flower and Ray.
+# Set before the imports, so that Flower and Ray send no usage data.
 os.environ |= {'FLWR_TELEMETRY_ENABLED': '0', 'RAY_USAGE_STATS_ENABLED': '0'}
 
 import numpy as np
@@ -59,7 +59,8 @@ def main() -> None:
 
   @client.train()
   def train(message, context):
-    # By its name: pickled with this function, it would not keep what it has read.
+    # Imported by name: pickled with this function, `fit` would not keep what it has
+    # read.
     from benchmarks.peers.flower_round import fit
 
     return Message(fit(options.workload, message, context), reply_to=message)

@@ -178,8 +178,8 @@ def test_what_it_takes_to_reach_the_target(reported):
     'seconds': TRAIN + EVALUATE + IDLE,
   }.items():
     assert is_estimate(moon, f'{name}_to_target', [4 * each, 5 * each])
-  # The means over seeds: FedAvg's is there in round 7 by definition, MOON's, of 0.733
-  # in round 4 and 0.773 in round 5, in round 5.
+  # The targets are means over seeds: FedAvg's is reached in round 7 by definition;
+  # MOON's is 0.733 in round 4 and 0.773 in round 5, so it is reached in round 5.
   assert (fedavg['round_of_the_mean'], moon['round_of_the_mean']) == ('7', '5')
   assert float(moon['rounds_saved']) == pytest.approx(1 - 5 / 7)
 
@@ -203,7 +203,7 @@ def test_a_p_value_is_never_zero(value, text):
     # One pair has no p-value, and equal differences have none.
     ({0: 0.5}, {0: 0.25}, (0.25, math.nan, 1)),
     ({0: 0.9, 1: 0.8}, {0: 0.8, 1: 0.7}, (0.1, 0.0, 2)),
-    # Only seed 1 is common; none is.
+    # Only seed 1 is in both; then no seed is.
     ({0: 0.9, 1: 0.5}, {1: 0.25, 2: 0.0}, (0.25, math.nan, 1)),
     ({0: 0.5}, {1: 0.5}, (None, None, None)),
   ],
@@ -225,10 +225,10 @@ def test_a_mean_curve_has_the_rounds_that_all_have():
   ('words', 'columns', 'share'),
   [
     ('algorithm=fedavg', {}, None),
-    # mu 2 times 0.25 of 2.0.
+    # mu = 2, and the share is 0.25 of a loss of 2.0.
     ('algorithm=moon moon.mu=2', {}, 25.0),
     ('algorithm=decentralized_moon moon.mu=2', {}, 25.0),
-    # (mu + mu_t) = 3, and divided by mu = 2.
+    # The weight is mu + mu_t = 3, divided by mu = 2.
     ('algorithm=dco_moon dco_moon.mu=2', {'mu_t': 1.0}, 37.5),
     ('algorithm=dco_moon dco_moon.mu=2 dco_moon.normalise=true', {'mu_t': 1.0}, 18.75),
   ],
@@ -244,7 +244,7 @@ def test_the_contrastive_share_is_weighted(tmp_path, words, columns, share):
 
 
 def test_own_knobs_make_series_and_shared_knobs_make_settings(tmp_path):
-  # The upper bound has no partition, and so belongs to both.
+  # The upper bound has no partition, so it belongs to both settings.
   given = {'c': ([0.9], 'algorithm=centralized')}
   for beta in (0.1, 0.5):
     for seed in (0, 1):
@@ -358,7 +358,7 @@ COMPARED = {
       'MOON, server momentum=0.9, mu=5': (None, 0.5),
     },
   ),
-  # `centralized` has no beta: neither is its FedAvg.
+  # `centralized` has no beta, so no FedAvg run has its knobs.
   'each series is compared with FedAvg of its own knobs': (
     TWO_BETAS | {'c': ([0.9], 'algorithm=centralized')},
     ('algorithm', 'partition.beta'),
@@ -404,7 +404,7 @@ def test_pairs_have_one_seed_and_one_length_and_are_counted(tmp_path, capsys):
   rows = Collected(made(tmp_path / 'runs', given)).rows('accuracy')
   assert 'unequal numbers of rounds: ' in capsys.readouterr().err
   assert [row['rounds'] for row in rows] == ['2 to 3', '3']
-  # Only those of seed 1 have as many rounds.
+  # Only the runs of seed 1 have equal numbers of rounds, so they alone are a pair.
   assert [(row['n'], row['pairs']) for row in rows] == [('3', ''), ('3', '1')]
   assert float(rows[1]['difference_to_fedavg_mean']) == pytest.approx(0.8 - 0.7)
 
@@ -428,10 +428,11 @@ def test_the_best_round_and_value_are_chosen_by_validation_where_there_is_one(tm
   }
   report = Collected(validated(tmp_path, given))
   found = [(r['best_accuracy_mean'], r['best_by']) for r in report.rows('accuracy')]
-  # Those of the rounds in which validation has 0.5 and 0.6: not 0.9, and not 0.8.
+  # These are the test accuracies in the rounds with the best validation accuracies, 0.5
+  # and 0.6: not the best ones, 0.9 and 0.8.
   assert found == [('0.6', 'validation'), ('0.5', 'validation')]
   (chosen,) = report.rows('chosen')
-  # 0.5 against 0.4 on validation in round 3, where the test set would choose mu = 5.
+  # On validation data mu = 1 has 0.5 and mu = 5 has 0.4; the test set would choose 5.
   names = ('knob', 'value', 'by', 'rounds', 'chosen_accuracy', 'test_accuracy')
   assert [chosen[n] for n in names] == ['moon.mu', '1', 'validation', '3', '0.5', '0.6']
   assert report.charts()['sweep-moon.mu'].y_label == 'validation accuracy, %'
@@ -459,7 +460,7 @@ def test_sweeps_and_traces_are_drawn_where_there_are_some(tmp_path):
   given = {str(mu): ([0.5, 0.6], f'moon.mu={mu}') for mu in (1, 5, 10)}
   made(tmp_path, given, positive_cosine=0.5, train_accuracy=0.4)
   names = set(Collected(tmp_path).charts())
-  # What each minimised is not comparable between algorithms; its first term is.
+  # Algorithms minimise different losses, but the supervised loss is comparable.
   assert {'train_loss', 'supervised_loss', 'train_accuracy'} <= names
   assert {'sweep-moon.mu', 'positive_cosine', 'contrastive_share', 'drift'} <= names
   assert not names & {'temperature', 'p_t', 'consensus_distance'}
@@ -498,7 +499,7 @@ def test_the_partition_has_clients_from_left_to_right(tmp_path):
   with np.load(path / 'partition.npz') as arrays:
     counts = arrays['class_counts']
   assert (chart.x_label, chart.y_label) == ('client', 'class')
-  # [clients, classes] is kept, one row for each class is drawn.
+  # [clients, classes] is stored; the figure has one row for each class.
   assert chart.values.tolist() == [[row[y] for row in counts] for y in range(3)]
 
 
@@ -534,7 +535,7 @@ def test_tables_are_markdown_and_latex_too(reported):
   assert r'\underline{75.00} & 3.61' in latex
   assert r'\multicolumn{2}{c}{final accuracy, \%}' in latex
   assert latex.startswith(r'\begin{tabular}')
-  # A table without a row is none: these algorithms have no clients' own models.
+  # No table is written without rows: these algorithms have no personal models.
   names = {path.stem for path in (reported[1] / 'tables').iterdir()}
   assert names == {'accuracy', 'target', 'runs'}
 
@@ -584,7 +585,7 @@ def test_latex_of_numbers_of_all_kinds():
   assert got[2] == r'a\_b \& c & \multicolumn{2}{c}{x, \%} & d \\'
   a, b, c, d = got[4:8]
   assert a == r'A & \underline{50.00} & 1.00 & $-$1.5 \\'
-  # B and C are printed alike, and both are best.
+  # B and C have equal printed means, so both are marked as best.
   assert b.startswith(r'B & \multicolumn{1}{r')
   assert r'\textbf{70.00}' in b
   assert b.endswith(r' & $+$2.0 \\')
@@ -611,7 +612,7 @@ def test_the_best_is_that_of_its_setting():
   assert lines == [
     r'1 & \underline{50.00} & \underline{9.0} \\',
     r'1 & \textbf{60.00} & \textbf{3.0} \\',
-    r'2 & 10.00 & 1.0 \\',  # alone
+    r'2 & 10.00 & 1.0 \\',  # nothing to compare with
   ]
 
 
@@ -633,7 +634,7 @@ def test_a_pivot_has_a_row_and_a_column_for_each_value(tmp_path):
   means = [[row[f'of {beta}_mean'] for beta in (0.5, 5.0)] for row in rows]
   assert [float(mean) for mean in means[0]] == pytest.approx([0.355, 0.805])
   assert float(means[1][0]) == pytest.approx(0.455)
-  assert means[1][1] == ''  # no run
+  assert means[1][1] == ''  # no run has these values
   assert rows[0]['of 0.5_n'] == '2'
   with pytest.raises(UsageError, match='differ in seed; choose'):
     Collected(tmp_path, *words, '--over=partition.beta')
@@ -760,7 +761,7 @@ def test_a_missing_column_is_left_out_of_its_numbers(tmp_path):
   (row,) = Collected(tmp_path).rows('target')
   assert row['megabytes_to_target_mean'] == ''
   assert float(row['seconds_to_target_mean']) == 2 * (TRAIN + EVALUATE + IDLE)
-  # Nor is a sum told that lacks a round.
+  # If a round has no time, the sum is not given either.
   path = tmp_path / 'a/timings.jsonl'
   edit_lines(path, lambda line: line['round'] == 1 and line.pop('idle_seconds'))
   (row,) = Collected(tmp_path).rows('target')
@@ -861,7 +862,7 @@ def test_help_tells_every_flag(capsys):
 
 def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys):
   write_run(tmp_path / 'a', [0.5, 0.6])
-  # None makes a module impossible to find.
+  # None in sys.modules makes an import fail.
   monkeypatch.setitem(sys.modules, 'tabulate', None)
   for name in [name for name in sys.modules if name.startswith('moon_jax.report.')]:
     monkeypatch.delitem(sys.modules, name)
@@ -951,7 +952,7 @@ def turtles(tmp_path, own_parts):
 
 def test_runs_of_an_algorithm_that_is_not_registered_now(turtles, capsys):
   folder, flag = turtles
-  # What config.json tells is enough.
+  # The registration in config.json is enough.
   report = Collected(folder, '--target=turtle@last')
   labels = [row['series'] for row in report.rows('accuracy')]
   assert labels == ['FedAvg', 'Turtle, rho=0.5', 'Turtle, rho=2']
@@ -959,14 +960,14 @@ def test_runs_of_an_algorithm_that_is_not_registered_now(turtles, capsys):
   assert (shell.title, shell.y_label) == ('Thickness of the shell', 'cm')
   assert list(shell.lines[0].points['mean']) == [25.0, 25.0]
   assert 'sweep-turtle.rho' in report.charts()
-  # Without it the line says which.
+  # Without the registration a line names the algorithm.
   for rho in (0.5, 2):
     change(folder / str(rho), registered=[])
   capsys.readouterr()
   assert [row['series'] for row in Collected(folder).rows('accuracy')] == ['FedAvg']
   line = f"skipped {folder}/2: There is no algorithm 'turtle'."
   assert line in capsys.readouterr().err.splitlines()
-  # The user's file says it too.
+  # The user's file registers it too.
   assert len(Collected(folder, flag).rows('accuracy')) == 3
 
 
@@ -981,7 +982,7 @@ def test_what_a_run_registers_counts_for_it_alone(turtles):
   assert 'turtle.rho' not in catalog.every_knob()
 
 
-# kind, name, knob, trait of what a stranger's run registers -> why it is no part.
+# Kind, name, knob and trait in a run's registration -> why it is refused.
 HOSTILE = {
   ('algorithm', 'moon', 'mu', ''): 'the name is taken',
   ('model', 'moon', 'mu', ''): 'the name is taken, as a group of knobs',

@@ -215,7 +215,7 @@ def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
   lines = (run / 'timings.jsonl').read_text().splitlines()
   assert [json.loads(line)['round'] for line in lines] == [1, 2, 3]
   assert sorted(path.name for path in (run / 'checkpoints').iterdir()) == ['2', '3']
-  # Rounds 2 and 3 were not trained in the memory of what was being written.
+  # Rounds 2 and 3 did not overwrite the state that was still being written.
   assert checkpoint(run, 3) == checkpoint(whole[0].workdir, 3)
 
 

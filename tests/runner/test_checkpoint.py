@@ -62,7 +62,7 @@ def test_the_newest_of_several_is_used_and_two_are_kept(tmp_path):
   with opened(tmp_path) as checkpoints:
     for completed in (1, 2, 10):
       checkpoints.save(state._replace(round=jnp.int32(completed)))
-    # What is there is not overwritten.
+    # An existing checkpoint is not overwritten.
     full = 'checkpoints/10 cannot be written: Directory not empty'
     checkpoints.save(state._replace(round=jnp.int32(10)))
     with pytest.raises(RunError, match=full):
@@ -81,8 +81,8 @@ def test_another_dtype_shape_algorithm_or_format_is_refused(tmp_path):
     load(tmp_path, first._replace(clients=longer))
   with pytest.raises(NoCheckpointError, match=r'clients\.models'):
     load(tmp_path, world.first_state('fedavg'))
-  # So is a later format, and what is wrong with the command says nothing against the
-  # checkpoint: it stays.
+  # A later format is refused too. The fault is the command's and not the checkpoint's,
+  # so the checkpoint stays in its place.
   path = tmp_path / 'checkpoints/2' / saved_state.MANIFEST
   path.write_text(json.dumps(json.loads(path.read_text()) | {'format': 9}))
   with pytest.raises(NoCheckpointError, match=r'checkpoints/2 has checkpoint format 9'):
@@ -124,7 +124,7 @@ def test_damage_to_any_file_is_found(tmp_path, two_steps, damage):
   assert_same(load(folder, template), after)
   files = [p for p in newest.rglob('*') if p.is_file()]
   files = [p for p in files if p.stat().st_size or damage == 'delete']
-  # Weights, their index, the metadata, the manifest.
+  # They are weights, their index, the metadata and the manifest.
   assert len(files) > 8
   for path in files:
     here, said = tmp_path / 'here', []
@@ -133,7 +133,8 @@ def test_damage_to_any_file_is_found(tmp_path, two_steps, damage):
     assert_same(load(here, template, said), before)
     assert names(here) == ['1', 'bad-2-1']
     (line,) = said
-    # What differs from the manifest: a file, unless it is the manifest that changed.
+    # The message names the file that differs from the manifest, unless it is the
+    # manifest.
     what = '.*' if path.name == saved_state.MANIFEST else f'.*{path.name} .*'
     set_aside = r'set aside as bad-2-1'
     assert re.fullmatch(rf'checkpoint 2 is damaged \({what}\); {set_aside}', line)
@@ -161,7 +162,7 @@ def test_what_has_a_steps_name_and_what_has_not(tmp_path, two_steps):
   ]
   aside = ['bad-7-1', 'bad-8-1', 'bad-9-1']
   assert set(names(tmp_path)) == {'1', '2', *aside, *junk}
-  # Once more at the same step: the first one stays.
+  # A second save at the same step leaves the first one.
   (inside / '7').mkdir()
   assert_same(load(tmp_path, world.first_state('fedavg')), after)
   assert 'bad-7-2' in names(tmp_path)
@@ -182,7 +183,7 @@ def test_what_a_crash_leaves_is_removed(tmp_path, two_steps):
   folder, (_, after) = two_steps
   shutil.copytree(folder / 'checkpoints', tmp_path / 'checkpoints')
   inside = tmp_path / 'checkpoints'
-  # Killed before a rename; and between the rename and the end of the removal.
+  # One process was killed before a rename, one between a rename and the removal's end.
   shutil.copytree(inside / '2', inside / '3.partial')
   shutil.copytree(inside / '1', inside / '0')
   (inside / 'mine.partial').mkdir()
@@ -190,8 +191,8 @@ def test_what_a_crash_leaves_is_removed(tmp_path, two_steps):
   assert names(tmp_path) == ['1', '2', 'mine.partial']
 
 
-# The weights alone would fit into 16 kB: it is orbax that finds the disk full. One of
-# its threads may complain of that late.
+# The weights alone would fit into 16 kB: it is orbax that finds the disk full, and one
+# of its threads may report that late.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 @pytest.mark.parametrize('size', [4096, 16384])
 def test_a_full_disk_keeps_what_is_there(disk, size):
@@ -210,7 +211,7 @@ def test_a_full_disk_keeps_what_is_there(disk, size):
     'saved before is kept, and the same command goes on from there.'
   )
   assert caught.value.exit_code == ExitCode.FAILED
-  # A thread of orbax that is late may write into 1.partial again.
+  # A late thread of orbax may write into 1.partial again.
   assert [name for name in names(folder) if 'partial' not in name] == ['0']
   (folder / 'taken').unlink()
   assert_same(load(folder, state), state)
@@ -219,12 +220,12 @@ def test_a_full_disk_keeps_what_is_there(disk, size):
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_nothing_is_logged_of_an_error_that_is_raised(disk, caplog, monkeypatch):
-  monkeypatch.setattr(sys, 'unraisablehook', sys.unraisablehook)  # back in the end
+  monkeypatch.setattr(sys, 'unraisablehook', sys.unraisablehook)  # restored at the end
   folder = disk('small', '100k')
-  rng = np.random.default_rng(0)  # what orbax cannot make smaller
+  rng = np.random.default_rng(0)  # noise, which orbax cannot compress
   state = {str(index): rng.normal(size=20_000) for index in range(12)}
   for index in range(60):  # one time in ten a task of orbax outlives the failure
-    # Mostly a ValueError; an OSError if already the folder finds no room.
+    # Mostly it is a ValueError, but an OSError if there is no room for the folder.
     with pytest.raises((ValueError, OSError), match='No space left on device'):
       saved_state.save(folder / str(index), State(state, (), np.int32(0)))
     shutil.rmtree(folder / str(index), ignore_errors=True)  # a thread may still write
@@ -239,7 +240,7 @@ def test_after_a_save_others_are_heard(tmp_path, caplog):
 
 
 def test_a_save_compiles_nothing(tmp_path, caplog):
-  # A shape that no other test compiles for.
+  # No other test compiles for this shape.
   shared = devices.replicate({'a': jnp.zeros((34, 46))}, devices.mesh(2))
   with jax.log_compiles():
     saved_state.save(tmp_path, State(shared, (), np.int32(0)))
@@ -294,7 +295,7 @@ def test_a_manifest_that_says_something_else_is_damage(folder):
       told = saved_state.fault(folder, 12)
     except NoCheckpointError:  # the number of the format
       told = 'another format'
-    # Only white space and the version that wrote it may change unseen.
+    # Only white space and the version that wrote it may change without notice.
     for name in () if told else ('format', 'round', 'files'):
       assert json.loads(flipped)[name] == json.loads(whole)[name], flipped
     num_told += bool(told)
@@ -338,7 +339,7 @@ def test_a_folder_under_another_name(folder):
   ('content', 'wrote'),
   [
     ({'format': 2}, 'format 2, which moon_jax 0.2.0 or older wrote'),
-    # As a later version might write it: a format is all that must be there.
+    # A later version may write this: only the number of the format has to be there.
     ({'format': 4, 'moon_jax': '9.1.0'}, 'format 4, which moon_jax 9.1.0 wrote'),
     ({'format': 'x'}, "format 'x', which moon_jax 0.2.0 or older wrote"),
   ],

@@ -24,7 +24,7 @@ from tests.run_directories import TINY
 from tests.selection import few
 
 TIERS = ('device', 'disk')
-# Memories in rounds, and not in tests.
+# With SCAFFOLD, rounds use the clients' memories and tests do not.
 CHANGES = TINY | {
   'algorithm': 'scaffold',
   'num_rounds': 6,
@@ -94,8 +94,9 @@ def assert_same(run, expected):
 
 # --- the same run in every tier -------------------------------------------------------
 
-# Memories in rounds and in tests; then of neighbours, other kinds, none, all uploads.
-# Those in rounds alone are SCAFFOLD's, which most of these tests train.
+# PLAIN: rounds and tests use memories. OTHERS: neighbours use them, there are memories
+# of other kinds or none, or the server needs all uploads. SCAFFOLD, with memories in
+# rounds alone, is trained in most other tests.
 PLAIN = ['solo']
 OTHERS = ['decentralized_moon', 'moon', 'fedavg', 'sa_moon', 'dco_moon', 'krum']
 
@@ -167,7 +168,7 @@ def test_without_the_file_a_checkpoint_that_needs_none_is_taken(copied, tier, ca
   path = workdir / 'checkpoints/clients.bin'
   path.unlink()
   assert moon_jax.load(workdir).round == 2
-  os.mkfifo(path)  # nobody waits for it
+  os.mkfifo(path)  # opening it must not wait for a writer
   assert moon_jax.load(workdir).round == 2
   path.unlink()
   run(workdir, tier, num_rounds=5)
@@ -228,7 +229,7 @@ def test_a_file_without_what_any_checkpoint_needs(
 ):
   workdir = copied(algorithm='solo')
   damage(workdir / 'checkpoints', monkeypatch)
-  with contextlib.suppress(NoCheckpointError):  # not all need what is damaged
+  with contextlib.suppress(NoCheckpointError):  # not every load reads what is damaged
     moon_jax.load(workdir, client=3)
   with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
     run(workdir, 'disk', algorithm='solo', num_rounds=8)
@@ -263,7 +264,7 @@ def test_a_write_that_fails_once_ends_the_run(tmp_path, trained, monkeypatch):
   monkeypatch.setattr(os, 'pwrite', fail_once)
   with pytest.raises(RunError, match='cannot be written: No space left'):
     run(tmp_path, 'disk', **seldom)
-  assert len(calls) == 2  # not at the save
+  assert len(calls) == 2  # the run ends at the write, not at the save
   run(tmp_path, 'disk', **seldom)
   assert_same(tmp_path, trained('device'))
 
@@ -302,7 +303,8 @@ def test_what_a_checkpoint_names_is_never_written_over(store):
       assert store.fault(index) == ''
       assert index.clients.tolist() == sorted(wanted)
     np.testing.assert_array_equal(store.read(np.array([*now])), some(*now.values()))
-  # Two checkpoints of at most 100 clients, and three rounds beyond the newest.
+  # The file holds two checkpoints of at most 100 clients and three rounds after the
+  # newest.
   assert store._end <= 200 + 3 * 7
 
 
@@ -356,9 +358,9 @@ MIB = 2**20
     (MIB, 256, 10, 100, 'device', 256),
     (MIB, 257, 10, 100, 'disk', 257),
     (MIB, 10**6, 50, 3, 'disk', 150),
-    (MIB, 1000, 250, 100, 'device', 1000),  # each moves in every fourth round
+    (MIB, 1000, 250, 100, 'device', 1000),  # a client takes part in every fourth round
     (MIB, 1001, 250, 2, 'disk', 500),
-    (135_000, 10_000, 50, 100, 'disk', 5000),  # 1.35 GB
+    (135_000, 10_000, 50, 100, 'disk', 5000),  # 1.35 GB in all
     (0, 10**6, 50, 100, 'device', 5000),
   ],
 )
@@ -379,7 +381,7 @@ def test_auto_leaves_the_device_where_a_save_would_hurt(
 
 
 def test_consensus_distance_by_hand():
-  # (0, 0), (0, 0) and (9, 12): the mean is (3, 4), 5 away from two and 10 from one.
+  # The mean of (0, 0), (0, 0) and (9, 12) is (3, 4): the distances are 5, 5 and 10.
   models = {'a': np.array([0.0, 0.0, 9.0]), 'b': np.array([[0.0], [0.0], [12.0]])}
 
   def of(clients):

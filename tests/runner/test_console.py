@@ -68,8 +68,8 @@ def test_an_untested_round_and_the_spread_over_models():
   assert describe_test({'train_loss': 1.0}) == ''
   several = RECORD | {'test_accuracy_std': 0.05}
   assert describe_test(several) == 'test accuracy 0.5320 +- 0.0500'
-  # Whatever their names: a part is a term of the loss unless the algorithm says that it
-  # is only measured, and what stands behind the drift is no part.
+  # Names do not matter: a part is a term of the loss unless the algorithm only measures
+  # it, and columns after the drift are no parts.
   alone = {'train_loss': 1.0, 'head_cosine': 0.5, 'l1': 1, 'drift': 2.0, 'p_loss': 3.0}
   assert describe_training(alone, ['head_cosine']) == 'train loss 1.000 (l1 1.000)'
 

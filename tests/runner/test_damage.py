@@ -68,7 +68,7 @@ def test_all_damaged_and_then_all_gone(unfinished):
 def refused_before_loading(folder, *words):
   """What a process says that ends before JAX is loaded, and so before the data is."""
 
-  def cpu_seconds():  # of the processes that have ended: a busy machine does not count
+  def cpu_seconds():  # of ended processes: other load does not count
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -81,7 +81,7 @@ def refused_before_loading(folder, *words):
 @pytest.mark.slow
 @pytest.mark.parametrize('tier', ['device', 'disk'])
 def test_a_full_disk_and_then_space(disk, remount, workdir, tier):
-  # Two checkpoints fit and not a third; one version of all memories, and not a second.
+  # There is room for two checkpoints, not three; or for all memories once, not twice.
   room = {'device': 2.5, 'disk': 1.5}[tier]
   folder = disk('small', int(room * sum(sizes(workdir / 'checkpoints/6').values())))
   done = launched(folder, *MINE, f'--config.execution.client_store={tier}')
@@ -125,7 +125,7 @@ class Once(moon_jax.Callback):
   def after_round(self, round):
     if round.number == self._after:
       while not (self._checkpoints / str(round.number - 1)).exists():
-        time.sleep(0.01)  # it is written beside this round
+        time.sleep(0.01)  # this round is trained during the write
       self._act()
 
   def end(self):
@@ -154,7 +154,7 @@ def test_a_run_directory_that_is_moved_or_removed(
     else:
       run.rename(moved)
     if what == 'replaced':
-      run.mkdir()  # as another run would, which has saved nothing yet
+      run.mkdir()  # like another run that has saved nothing yet
 
   request = cli.parse([*SIX, f'--workdir={run}'])
   with pytest.raises(RunError) as caught:

@@ -122,7 +122,7 @@ def test_records_on_a_full_disk(disk, tmp_path):
     with pytest.raises(RunError, match=r'metrics\.jsonl cannot be written: No space'):
       add_many(records)
     written = len(records.rounds) - 1
-  # The last line may be half there; the ones before are whole.
+  # The last line may be incomplete; the lines before are whole.
   assert 1 < written < 10
   found = (folder / run_directory.METRICS).read_bytes()
   assert expected.startswith(found)

@@ -78,7 +78,7 @@ def two(tmp_path_factory):
   runs = [
     (STOPPED, *words),
     words,  # process 0 reads what is saved, and sends it to the other one
-    words,  # nothing to do
+    words,  # the run is finished already
     (*data[:-1], f'{data[-1]}both.npz'),
     (*data[:-1], f'{data[-1]}one.npz'),
     (*words, '--config.seed=1'),
@@ -147,8 +147,8 @@ def test_what_one_process_finds_out_is_told_by_all(two):
 
 # --- the battery ----------------------------------------------------------------------
 
-# Many runs in one start: JAX and its processes are started once, nothing is drawn, and
-# no program is traced twice.
+# One start trains many runs: JAX and its processes start once, no pictures are drawn,
+# and no program is traced twice.
 MANY = f"""
 import json, sys
 from moon_jax.config import cli
@@ -171,7 +171,7 @@ with hosts.joined(cli.parse(runs[-1]).config.execution, dict):
     except RunError as error:
       print(error.exit_code, error, flush=True)
 """
-# One of each kind: what is sent, remembered, and done with uploads.
+# Algorithms that differ in what they send and remember, and in the aggregation.
 RUNS = {
   'fedavg': {'algorithm': 'fedavg'},
   'scaffold': {'algorithm': 'scaffold'},
@@ -185,7 +185,7 @@ RUNS = {
   # Each process reads the clients of its own lanes.
   'records': {'data.source': 'records', 'partition.name': 'natural'},
 }
-# With several devices in each process too.
+# Each process has several devices too.
 SEVERAL_DEVICES = ('scaffold', 'krum', 'frozen once', 'peers')
 
 
@@ -281,7 +281,7 @@ def test_a_process_that_never_comes_is_one_line(tmp_path):
 @pytest.mark.slow
 @pytest.mark.faults
 def test_a_process_may_stand_still_for_a_minute(folders):
-  # Three lanes: not all of the four devices have a part in the rounds.
+  # With three lanes one of the four devices has no part in the rounds.
   words = (*RUN, f'{ROUNDS}5000', f'{DEVICES}2', '--config.execution.lanes=3')
   off = '--config.execution.compile_cache=off'
   with started(folders, *words, off) as processes:

@@ -10,7 +10,7 @@ from moon_jax.core import files, weights
 from moon_jax.core.errors import UsageError
 from tests.run_directories import TINY
 
-# So small that it moves no weight: float32 has no number between.
+# With this rate no weight moves: float32 has no number so close.
 STILL = {'optimizer.learning_rate': 1e-30, 'num_rounds': 1}
 
 

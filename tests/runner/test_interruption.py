@@ -39,7 +39,7 @@ pytestmark = pytest.mark.faults
 NUM_ROUNDS = 40
 EVERY = 2
 RUN = (*words_of(num_rounds=NUM_ROUNDS, checkpoint_every_rounds=EVERY), '--workdir=run')
-# Rounds that take seconds.
+# These rounds take seconds.
 LONG = (
   *words_of(num_rounds=4, checkpoint_every_rounds=4, local_epochs=1000),
   '--workdir=run',
@@ -64,14 +64,14 @@ def assert_same_end(run, expected, num_rounds=NUM_ROUNDS):
   """The same results to the last bit, and nothing that does not belong there."""
   check_same_records(run, expected)
   leaves = checkpoint(expected, num_rounds)
-  # The server's weights, and those that each client sent last.
+  # The leaves include the server's weights and those that each client sent last.
   assert sum(name.endswith('kernel') for name in leaves) >= 8
   assert checkpoint(run, num_rounds) == leaves
   timed = [line['round'] for line in read_lines(run / 'timings.jsonl')]
-  # How long a save took is not known when the process is killed in it.
+  # If the process was killed while it saved, that round has no timings.
   assert timed == sorted(set(timed))
   assert timed[-1] == num_rounds
-  ours, theirs = (  # a process draws pictures, a run of a test does not
+  ours, theirs = (  # launch.py draws pictures, a run in a test does not
     {path.name for path in folder.iterdir() if path.suffix != '.png'}
     for folder in (run, expected)
   )
@@ -120,8 +120,8 @@ def test_killed_many_times_at_random(run, undisturbed, tier, num_kills):
   tmp = {'TMPDIR': str(place / 'tmp')}
   words = (*RUN, f'--config.execution.client_store={tier}')
   rng = random.Random(5)
-  # Half of the starts end within six rounds, half within one: 21 rounds at most, and
-  # those that pass before the process is paused, which is less than there are.
+  # Half of the starts end within six rounds and half within one: 21 rounds at most, and
+  # a few more before the process is paused. The run has more rounds than that.
   for number in range(num_kills):
     before = num_lines(run)
     with Running(place, *words, **tmp) as process:
@@ -133,8 +133,8 @@ def test_killed_many_times_at_random(run, undisturbed, tier, num_kills):
         run_for(process, run, rng.uniform(0, 0.2), before + 2 * EVERY + 2)
       done = process.kill()
     start = resumed_after(done.stdout)
-    # What is recorded and not saved is all that is done again: up to the second save,
-    # which waits for the first.
+    # Only rounds that are recorded but not saved are trained again: up to two
+    # intervals, because a save waits for the one before.
     assert start is None or before - 2 * EVERY <= start <= before
     assert done.stderr == ''
   assert num_lines(run) < NUM_ROUNDS
@@ -179,7 +179,7 @@ def test_interrupted_while_it_is_loaded(tmp_path, seconds):
 def open_files(pid):
   """The paths that a process has open."""
   for link in pathlib.Path(f'/proc/{pid}/fd').iterdir():
-    with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+    with contextlib.suppress(FileNotFoundError):  # closed since the listing
       yield link.readlink()
 
 
@@ -273,7 +273,7 @@ def test_stopped_in_a_round(run, tmp_path_factory, as_users):
   assert done.returncode == ExitCode.INTERRUPTED
   assert resumed_after(done.stdout) == 0
   step, begun = saved(run)
-  # A single device may have been given the third one already.
+  # A single device may have started the third round already.
   assert step in (2, 3)
   assert begun == 0
   assert done.stderr == SAVING.format('Ctrl-C') + (
@@ -320,7 +320,7 @@ def test_stopped_in_a_save(run, undisturbed, numbers, code):
       process.send(number)
     done = process.finish()
   assert done.returncode == code
-  # It is written beside the rounds up to the next save, which waits for it.
+  # A checkpoint is written during the rounds up to the next save, which waits for it.
   told = re.search(r'after round (\d+), which is saved\. To go on: python', done.stderr)
   step = int(told[1])
   assert begun <= step <= begun + EVERY

@@ -38,7 +38,7 @@ def test_run_directory(whole, workdir):
     *('.lock', 'checkpoints', 'config.json', 'curves.png', 'metrics.jsonl'),
     *('partition.npz', 'partition.png', 'summary.json', 'tensorboard', 'timings.jsonl'),
   }
-  # The newest two are kept.
+  # The newest two checkpoints are kept.
   assert sorted(p.name for p in (workdir / 'checkpoints').iterdir()) == ['5', '6']
   for picture in ('curves.png', 'partition.png'):
     assert (workdir / picture).read_bytes().startswith(b'\x89PNG')
@@ -66,14 +66,14 @@ def test_config_json(workdir):
   assert saved['command'] == ' '.join(['python', 'launch.py', *SIX])
   flat = config_lib.flatten(saved['config'])
   assert list(flat) == list(catalog.every_knob())
-  # From the command line, from configs/digits_moon.py and from configs/base.py.
+  # The values are from the command line, configs/digits_moon.py and configs/base.py.
   assert flat['num_rounds'] == 6
   assert flat['data.limit'] == 300
   assert flat['batch_size'] == 32
   assert flat['moon.tau'] == 0.5
   assert set(saved['versions']) >= {'python', 'jax', 'jaxlib', 'flax', 'optax', 'numpy'}
   assert saved['devices']
-  # None outside git: the tests may run from an unpacked archive.
+  # Outside git there is no commit: the tests may run from an unpacked archive.
   assert re.fullmatch(r'[0-9a-f]{40}(\+changes)?', saved['git_commit'] or 'a' * 40)
 
 
@@ -97,7 +97,7 @@ def test_metrics_and_timings(workdir):
     chosen = clients.choose(seed=0, round_index=index, num_clients=10, size=5)
     assert line['clients'] == chosen.tolist()
     assert line['num_examples'] == sizes[chosen].sum()
-    # In the first round nobody has a previous model to be compared with.
+    # In the first round no client has a previous model to compare with.
     cosines = {name for name in line if name.endswith('_cosine')}
     assert cosines == ({'positive_cosine', 'negative_cosine'} if index else set())
     assert all(-1 <= line[name] <= 1 for name in cosines)
@@ -180,7 +180,7 @@ def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
   check_success(launched(tmp_path, *words, '--workdir=run'))
   run = tmp_path / 'run'
   assert json.loads((run / 'summary.json').read_text())['rounds'] == 4
-  shutil.rmtree(run / 'checkpoints/4')  # as if killed before that was saved
+  shutil.rmtree(run / 'checkpoints/4')  # like a kill before the last round was saved
   for name in ('timings.jsonl', 'metrics.jsonl'):
     lines = (run / name).read_text().splitlines(keepends=True)
     (run / name).write_text(''.join(lines[: 2 if name[0] == 't' else 3]))
@@ -193,13 +193,13 @@ def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
   assert json.loads((run / 'summary.json').read_text())['rounds'] == 6
   check_same_records(run, workdir)
   leaves = checkpoint(workdir, 6)
-  # Two copies of the weights at least: the server's, and each client's last upload.
+  # There are at least two copies of the weights: the server's and the clients' uploads.
   assert len(leaves) > 12
   assert checkpoint(run, 6) == leaves
-  # Were they always equal, the line above would say nothing.
+  # Checkpoints of different rounds differ, so the line above proves something.
   assert checkpoint(workdir, 5) != leaves
-  # What was run again does not stand twice in TensorBoard: each start says from which
-  # step on the events before it are void.
+  # Rounds that were trained again are not twice in TensorBoard: each start names the
+  # step from which on earlier events are void.
   begin = event_pb2.SessionLog.SessionStatus.Value('START')
   boards = sorted((run / 'tensorboard').iterdir(), key=os.path.getmtime)
   every = [event for path in boards for event in events(path)]
@@ -211,7 +211,7 @@ def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
 @pytest.mark.slow
 def test_other_cadence_and_execution_at_a_place_of_any_name(tmp_path, monkeypatch):
   monkeypatch.setenv('HOME', str(tmp_path))
-  words = [*TINY, '--workdir=~/ein Lauf ✓ $x_{']  # no formula
+  words = [*TINY, '--workdir=~/ein Lauf ✓ $x_{']  # the $ must not begin a formula
   check_success(launched(tmp_path, *words, '--config.num_rounds=1'))
   run = tmp_path / 'ein Lauf ✓ $x_{'
   first = read_lines(run / 'metrics.jsonl')
@@ -231,7 +231,7 @@ def test_other_cadence_and_execution_at_a_place_of_any_name(tmp_path, monkeypatc
 
 
 def test_diverging_run(tmp_path):
-  # A single round, so that the round that diverges is traced.
+  # There is only one round, so that the round that diverges is traced.
   words = ('optimizer.learning_rate=1e20', 'num_rounds=1', 'execution.profile=true')
   words = [f'--config.{word}' for word in words]
   done = launched(tmp_path, *RUN, *words, '--workdir=run')
@@ -245,7 +245,7 @@ def test_diverging_run(tmp_path):
   assert re.search(rf'train_loss, .*test_loss \(clients {who}\)\.', line)
   assert list((tmp_path / 'run/checkpoints').iterdir()) == []
   assert not (tmp_path / 'run/summary.json').exists()
-  # The trace is kept, and nothing is said about rounds that did not end.
+  # The trace is kept, and no line is about rounds that did not end.
   assert done.stdout.splitlines()[-1] == 'trace: run/profile'
   assert 'where the time went' not in done.stdout
   assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
@@ -266,14 +266,14 @@ def test_fedavg_on_an_npz_file_which_then_changes(tmp_path):
   check_success(launched(tmp_path, *words, '--config.num_rounds=2'))
   for line in read_lines(tmp_path / 'metrics.jsonl'):
     assert line['train_loss'] == line['supervised_loss']
-  # One in three by guessing.
+  # Guessing is right once in three times.
   assert line['test_accuracy'] > 0.8
 
   images[0, 0, 0] += 1
   np.savez(tmp_path / 'mine.npz', **arrays)
   before = contents(tmp_path)
   done = launched(tmp_path, *words, '--config.num_rounds=3')
-  # Who looked last stands in the lock.
+  # The lock names the process that held it last.
   before['.lock'] = (tmp_path / '.lock').read_bytes()
   assert done.returncode == ExitCode.USAGE
   assert done.stderr == (
@@ -290,9 +290,9 @@ def test_each_round_has_its_learning_rate_after_resuming_too(tmp_path):
     check_success(launched(tmp_path, *words, f'--config.num_rounds={num_rounds}'))
   lines = read_lines(tmp_path / 'run/metrics.jsonl')
   first, second, third = (line['drift'] for line in lines)
-  # What a client moves is proportional to the rate, and otherwise of one size.
+  # The drift of a client is proportional to the rate and otherwise of one size.
   assert 1e-5 < second / first < 1e-3
-  # Below float32's resolution of the weights nearly nothing moves.
+  # With a rate below float32's resolution of the weights nearly nothing moves.
   assert third < second / 10
 
 
@@ -303,7 +303,7 @@ def test_nothing_is_pickled():
   globs = ('*.py', 'configs/*.py', 'moon_jax/**/*.py')
   code = [path for pattern in globs for path in ROOT.glob(pattern)]
   assert len(code) > 20
-  code.remove(ROOT / 'moon_jax/data/pickled.py')  # which names nothing but arrays
+  code.remove(ROOT / 'moon_jax/data/pickled.py')  # it can name only arrays
   for path in code:
     text = path.read_text()
     assert not re.search(r'\b(import|from) (pickle|dill|cloudpickle|shelve)\b', text), (

@@ -35,7 +35,7 @@ def run(folder, *words, program=None, **environment):
   """launch.py as a process: the libraries keep what they know of in one."""
   more = {} if program is None else {'program': program}
   done = launch(folder, *FEDAVG, *words, **more, **PLACES, **environment)
-  assert done.returncode == ExitCode.DONE, done.stderr  # the libraries tell much there
+  assert done.returncode == ExitCode.DONE, done.stderr  # for the libraries' messages
 
 
 def numbers(line, timing):
@@ -103,7 +103,7 @@ def test_a_run_and_its_resumption_are_one_run_of_wandb(tmp_path):
   knobs = {item.key: json.loads(item.value_json) for item in first.config.update}
   assert knobs['batch_size'] == 32
   assert knobs['data.limit'] == 200
-  assert 'moon.mu' not in knobs  # FedAvg has none
+  assert 'moon.mu' not in knobs  # FedAvg has no such column
   lines = read_lines(tmp_path / 'mine/a/metrics.jsonl')
   timings = read_lines(tmp_path / 'mine/a/timings.jsonl')
   assert set(more) >= {3}

@@ -42,7 +42,7 @@ def run(tmp_path_factory):
 def test_the_data_say_how_many_clients_there_are(run):
   found, knobs = run
   saved = json.loads((found.workdir / 'config.json').read_text())
-  # One of four users owns 3 examples.
+  # One of the four users owns 3 examples.
   assert saved['config']['num_clients'] == 3
   assert [line['clients'] for line in found.metrics] == [[0, 1, 2]] * 2
   partition = np.load(found.workdir / 'partition.npz')
@@ -51,7 +51,7 @@ def test_the_data_say_how_many_clients_there_are(run):
   wanted = [np.bincount(trained[n], minlength=4).tolist() for n in sorted(trained)]
   assert counts.tolist() == wanted
   assert partition['clients'].tolist() == sorted(trained)
-  # What was derived is no other experiment when the run goes on.
+  # The number of clients that the data gave does not stop the run from going on.
   more = moon_jax.run(config(knobs, num_rounds=3), found.workdir)
   assert len(more.metrics) == 3
   assert more.metrics[:2] == found.metrics
@@ -79,7 +79,7 @@ def test_models_of_their_own_have_no_such_columns(run, tmp_path):
   found = moon_jax.run(config(knobs, algorithm='solo', num_rounds=1), tmp_path / 'solo')
   assert 'test_accuracy_worst' in found.metrics[0]
   assert 'user_accuracy_mean' not in found.metrics[0]
-  # How many models there are stands in the run directory.
+  # The run directory records the number of models.
   assert moon_jax.load(found.workdir, client=2).client == 2
   with pytest.raises(UsageError, match='client=3 must be 0 to 2'):
     moon_jax.load(found.workdir, client=3)
@@ -103,7 +103,7 @@ def test_the_command_line_tells_who_is_left_out(run, tmp_path):
 def test_what_the_number_of_clients_decides_is_checked_when_it_is_known(run):
   _, knobs = run
   many = {'algorithm': 'decentralized_fedavg', 'topology.degree': 12}
-  # At most 9 for the default of 10 clients: not asked for here.
+  # The default of 10 clients would allow at most 9, but does not count here.
   wanted = 'topology.degree=12 must be below --config.num_clients=3'
   with pytest.raises(UsageError, match=wanted):
     experiment.build(moon_jax.config.validate(config(knobs | many)))

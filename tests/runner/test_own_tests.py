@@ -104,16 +104,16 @@ def fine_tuned(run, epochs):
 
 
 def test_the_global_model_fine_tuned_by_each_client(tmp_path):
-  # MOON's clients remember a model, and it is tuned without the contrastive term.
+  # MOON's clients remember a model, and fine-tuning has no contrastive term.
   changes = {'algorithm': 'moon', 'execution__client_store': 'disk'}
   run = moon_jax.run(config(**changes, fine_tune_epochs=1), tmp_path / 'tuned')
   correct, sizes = fine_tuned(run, 1)
-  # As many epochs as a round's would not do.
+  # Three epochs, as in a round, would give other results.
   assert (correct != fine_tuned(run, 3)[0]).any()
   wanted = metrics.over_clients(correct, sizes, 'tuned_accuracy')
   assert columns(run.metrics[-1], 'tuned_') == pytest.approx(wanted, rel=1e-12)
   assert run.summary['tuned_accuracy_mean'] == run.metrics[-1]['tuned_accuracy_mean']
-  # All else is as without it.
+  # All other columns are the same without fine-tuning.
   without = moon_jax.run(config(**changes), tmp_path / 'run').metrics
   for line, other in zip(run.metrics, without, strict=True):
     tuned = columns(line, 'tuned_')
@@ -139,7 +139,7 @@ def test_each_clients_own_model_on_its_own_test(tier, tmp_path):
   run = moon_jax.run(given, tmp_path / 'run')
   models = [moon_jax.load(run.workdir, client=client) for client in range(6)]
   correct, sizes, _ = counted(run, lambda i, images: models[i].predict(images).labels)
-  # A neighbour's model would not do.
+  # The model of another client gives other results.
   others = counted(run, lambda i, images: models[i - 1].predict(images).labels)[0]
   assert (correct != others).any()
   wanted = metrics.over_clients(correct, sizes, 'personal_accuracy')
@@ -182,7 +182,7 @@ def test_natural_users_are_tested_on_their_tests(tmp_path):
       sizes.append(len(labels))
   wanted = metrics.over_clients(np.array(correct), np.array(sizes), 'personal_accuracy')
   assert columns(run.metrics[-1], 'personal_') == pytest.approx(wanted, rel=1e-12)
-  # The share would be a second test of the same clients.
+  # With local_test there would be a second test of the same clients.
   knobs['data.local_test'] = 0.25
   given = moon_jax.load_config('configs/base.py', knobs)
   with pytest.raises(UsageError, match=r'local_test=0\.25 must be 0\.0: the test exam'):
@@ -202,7 +202,7 @@ def test_a_partition_that_is_fixed_has_fixed_tests():
 @pytest.mark.parametrize(
   ('num_clients', 'share', 'told'),
   [
-    # 0.1 of 3 examples, and half of one.
+    # 0.1 of 3 examples rounds to 0, and 0.5 of 1 example to 1.
     (100, 0.1, 'local_test=0.1 gives no client an example that tests it'),
     (300, 0.5, 'local_test=0.5 leaves client 0 nothing to train on'),
   ],

@@ -50,7 +50,7 @@ BAND = '#cce3f0'  # a fifth of #0072B2 on white
 @pytest.mark.parametrize('count', few([1], [2, 9]))
 def test_curves(tmp_path, count):
   array = draw_curves(tmp_path, rounds(count))
-  # The training's, the test's and the supervised loss; no round has another part.
+  # The colours are of the training, test and supervised loss; there is no other part.
   for colour in plots.PALETTE[:3]:
     assert share(array, colour) > 1e-5
   assert share(array, plots.PALETTE[3]) == 0
@@ -83,7 +83,7 @@ def test_heat_map(tmp_path, shape):
   counts = np.random.default_rng(0).integers(0, 500, shape)
   plots.heat_map(tmp_path / 'partition.png', counts, 'runs/a')
   array = pixels(tmp_path / 'partition.png')
-  # The bars' grey, and the deepest blue of the largest count.
+  # The figure has the bars' grey and the deepest blue, of the largest count.
   assert share(array, '#8c8c8c') > 0.001
   assert share(array, '#08306b') > 0.001
 

@@ -32,7 +32,7 @@ def record(tmp_path_factory):
   def recorded(tier):
     folder = tmp_path_factory.mktemp('disk')
     timings = folder / 'deep' / 'run' / 'timings.jsonl'
-    # A round's line is written when its state is saved.
+    # A round's line is written when its state has been saved.
     disk = power_loss.Disk(folder, lambda: len(files.read_lines(timings)))
     with disk.recording():
       run(folder, tier)

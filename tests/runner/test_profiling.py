@@ -19,7 +19,7 @@ def test_the_second_round_is_traced_or_the_only_one(
 ):
   compile_programs = programs.compile_programs
 
-  def slowly(*given, **how):  # it takes nothing of the trace
+  def slowly(*given, **how):  # compiling does not shorten the trace
     time.sleep(0.3)
     return compile_programs(*given, **how)
 

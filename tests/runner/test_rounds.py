@@ -46,7 +46,7 @@ def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
 
     def run_round(state, *inputs):
       index = int(state.round)
-      # Nobody comes back to the caller before the work is done.
+      # The call blocks until the next round is packed and the last one is recorded.
       if index + 1 < NUM_ROUNDS:
         assert packed[index + 1].wait(SECONDS)
       if index:

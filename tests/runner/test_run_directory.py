@@ -21,7 +21,7 @@ from moon_jax.train.evaluation import Score
 from moon_jax.train.planning import Plan
 from tests.refusals import refused
 
-# Clients 2 and 5 in two lanes; the lane of client 5 waits in the second of two steps.
+# Clients 2 and 5 train in two lanes; client 5's has filler in the second of two steps.
 PLAN = Plan(
   clients=np.array([2, 5], np.int32),
   weights=np.array([3.0, 1.0], np.float32),
@@ -67,10 +67,10 @@ def test_round_record():
     # 12 / 4 = 3 nats an example; the mean of the clients' means, 2 and 6, would be 4.
     'train_loss': [6.0, 6.0],
     'proximal_loss': [1.0, 0.0],
-    # Only client 5 has a previous model: of its one example the cosine is 0.75.
+    # Only client 5 has a previous model; the cosine of its one example is 0.75.
     'positive_cosine': [0.0, 0.75],
     'contrasted_fraction': [0.0, 1.0],
-    # A user's own, which is of all examples.
+    # A part of a user's algorithm is a mean over all examples, whatever its name.
     'head_cosine': [1.0, 0.0],
   }
   metrics = of_two(sums, [3.0, 1.0], [0.5, 2.0], {'temperature': [1.0, 0.5]}, p_t=0.25)
@@ -123,22 +123,24 @@ def test_test_record(correct, losses, record):
 
 
 def test_over_clients_by_hand():
-  # 3 of 4, 0 of 1, 5 of 15: accuracies 3/4, 0, 1/3. Each once: mean 13/36; the worst
-  # tenth is 0.3 of a user, of the second. By examples, 20: 8 are correct; one is at 0,
-  # the next 15 at 1/3; the worst tenth is two, one of each.
+  # 3 of 4, 0 of 1 and 5 of 15 are correct: accuracies 3/4, 0 and 1/3. By users the mean
+  # is 13/36, and the worst tenth is 0.3 of a user, all of it the second one. Of the 20
+  # examples 8 are correct; sorted by accuracy one is at 0 and the next 15 are at 1/3,
+  # so the worst tenth is two examples, one of each.
   record = metrics_lib.over_clients(np.array([3, 0, 5]), np.array([4, 1, 15]))
   assert len(record) == 16
   expected = {'mean': 13 / 36, 'min': 0, 'q1': 0, 'median': 1 / 3, 'q3': 3 / 4}
   expected |= {'max': 3 / 4, 'std': np.std([3 / 4, 0, 1 / 3]), 'worst_tenth': 0}
   weighted = {'mean': 0.4, 'min': 0, 'q1': 1 / 3, 'median': 1 / 3, 'q3': 1 / 3}
-  # Squares of what is beside 0.4: 0.16 once, (1/15)^2 fifteen times, 0.35^2 four times.
+  # The squared differences to 0.4 are 0.16 once, (1/15)^2 fifteen times and 0.35^2 four
+  # times.
   weighted |= {'max': 3 / 4, 'std': ((0.16 + 1 / 15 + 0.49) / 20) ** 0.5}
   weighted |= {'worst_tenth': 1 / 6}
   for name, wanted in ('', expected), ('_weighted', weighted):
     for column, value in wanted.items():
       found = record[f'user_accuracy{name}_{column}']
       assert found == pytest.approx(value, abs=1e-12), (name, column)
-  # 15 users, of whom a tenth is 1.5: all of the one with 0, half of one with 0.5.
+  # A tenth of 15 users is 1.5: the user at 0, and half of one at 0.5.
   num_correct = np.array([1] * 7 + [2] * 7 + [0])
   record = metrics_lib.over_clients(num_correct, np.full(15, 2))
   assert record['user_accuracy_worst_tenth'] == pytest.approx(0.25 / 1.5)
@@ -223,7 +225,7 @@ def test_saving_is_not_counted_as_idle_too():
     values = (compiling, idle, train, 0.25, save)
     return {f'{n}_seconds': v for n, v in zip(names, values, strict=True)}
 
-  # The second line's 0.75 holds the 0.5 of saving; the third begins a new process.
+  # The second line's 0.75 holds the 0.5 of saving; a new process writes the third.
   lines = [line(4.0, 0, 1.0, 0.5), line(0.0, 0.75, 2.0, 1.0), line(3.0, 0.0, 1.5, 0.5)]
   spent = {'compiling': 7.0, 'training': 4.5, 'testing': 0.75, 'saving': 2.0}
   assert clock_lib.time_spent(lines) == spent | {'idle': 0.25}
@@ -255,7 +257,7 @@ def test_resuming_drops_the_rounds_that_are_done_again(tmp_path):
       lines = files.read_lines(tmp_path / name)
       assert [line['round'] for line in lines] == [1, 2, 3]
     records.add_metrics(metrics_line(4))
-    # On disk at once: a crash a moment later must not lose it.
+    # The line is on disk at once: a crash a moment later must not lose it.
     assert len(files.read_lines(tmp_path / run_directory.METRICS)) == 4
     records.add_metrics(metrics_line(5))
     assert len(records.rounds) == 5
@@ -318,7 +320,7 @@ BESTS |= {'target_round': 1}
 def test_a_run_that_goes_on_is_not_finished(tmp_path):
   assert run_directory.rounds_finished(tmp_path) == 0
   files.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 4} | BESTS)
-  # Not before its state is there: what fails until then leaves all as it was.
+  # Records begin only with a saved state: an earlier failure leaves all as it was.
   with pytest.raises(NoCheckpointError):
     records_lib.Records(tmp_path, 1)
   assert run_directory.rounds_finished(tmp_path) == 4
@@ -356,7 +358,7 @@ def test_one_process_at_a_time_and_always_the_same_experiment_and_data(tmp_path)
   other, change = '--config.moon.tau=0.25', r'moon\.tau: 0\.5 -> 0\.25 \(saved -> given'
   with refused(UsageError, change):
     run_directory.check(run, cli.parse([other]).config)
-  # One that looked before the first one began.
+  # This run was checked before the first one began.
   with refused(UsageError, change), begin(run, 'digest', other):
     pass
   with refused(UsageError, 'trained on other data'), begin(run, 'another digest'):
@@ -405,7 +407,7 @@ def test_git_commit_is_that_of_the_code_alone(tmp_path, monkeypatch):
   monkeypatch.setenv('GIT_CEILING_DIRECTORIES', str(tmp_path.parent))
   (tmp_path / 'run_directory.py').write_text('')
   assert run_directory._git_commit() is None
-  # Somebody's repository, in which the code is only installed.
+  # The code is installed in a repository that does not contain it.
   git('init')
   git('commit', '--allow-empty', '--message=thesis')
   assert run_directory._git_commit() is None

@@ -222,7 +222,7 @@ def test_a_process_reads_the_clients_of_its_own_lanes(built):
   assert whole.images[~own].any()
 
 
-# What a process had in memory at most, in bytes.
+# The most memory that a process used, in bytes.
 PEAK = """
 import resource, sys
 from moon_jax import __main__

@@ -22,7 +22,7 @@ def test_a_knob_multiplies_only_the_runs_that_use_it():
     'moon-moon.mu=1',
     'moon-moon.mu=5',
   ]
-  # What decides may be set for all, or be a choice of the sweep itself.
+  # A knob that others need may be set for all runs, or be a choice of the sweep itself.
   iid = ['--config.partition.name=iid']
   with pytest.raises(ConfigError, match=r'partition\.beta: no run of the sweep uses'):
     names(words=iid, partition__beta=['0.1', '0.5'])

@@ -13,7 +13,7 @@ from moon_jax.sweeps import slurm
 from moon_jax.sweeps.cells import cells
 
 DIGITS = 'configs/digits_moon.py'
-# Stands for a program -> what it does; the run is asked to stop, and saves.
+# Program -> the script in its place; the run is asked to stop and saves.
 STUBS = {
   'sbatch': 'echo Submitted batch job 7',
   'scontrol': 'echo "$@" > "$STUBS/requeued"',

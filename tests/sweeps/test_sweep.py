@@ -25,7 +25,7 @@ from tests.programs import compile_programs
 from tests.run_directories import write_lines, write_run
 
 SWEEP = ('-m', 'moon_jax.sweep')
-# A process with a share of the cores rounds as one with as many devices.
+# With one device, processes that share the cores round alike.
 TINY = (
   '--config.execution.devices=1',
   '--config.data.limit=60',
@@ -72,7 +72,7 @@ def swept(tmp_path_factory):
 
 def test_each_run_is_what_launch_py_makes_alone(swept, tmp_path, monkeypatch):
   folder, _ = swept
-  # By a program of its own.
+  # The single run compiles its own program.
   monkeypatch.setattr(programs, 'compile_programs', compile_programs)
   words = ('--config.algorithm=moon', '--config.seed=1', '--workdir=run')
   check_success(sweep(tmp_path, *TINY, *words, program=__main__.launch))
@@ -95,7 +95,7 @@ def test_finished_runs_are_left_alone_and_another_value_is_added(swept):
   over = (*OVER[:3], 'seed=0,1,2', '--out=out')
   *runs, left = dry_run(folder, *TINY, *over)
   assert [line.split()[0] for line in runs] == ['finished', 'finished', 'new'] * 2
-  # Two runs like those that are there, each of some seconds and some 100 kB.
+  # Two runs are left, like those that have finished: each some seconds and some 100 kB.
   minutes, megabytes = map(float, re.findall(r'[\d.]+', left))
   spent = [sum_of_seconds(folder / 'out' / name) for name in RUNS]
   assert minutes == pytest.approx(sum(spent) / 2 / 60, abs=0.06)
@@ -119,7 +119,7 @@ def test_what_is_left_of_a_sweep_that_has_not_begun_or_has_more_rounds(swept, tm
   assert len(runs) == 4
   assert left == 'left: time and disk are estimated when a run has some rounds'
   assert list(tmp_path.iterdir()) == []
-  # A sweep beside it tells how long one takes, on this machine and of the same clients.
+  # The time is estimated from another sweep of the same clients on this machine.
   beside = (*TINY, '--over', 'algorithm=fedavg', '--over', 'seed=5,6', '--out=other')
   *_, left = dry_run(swept[0], *beside)
   assert left.endswith(' MB, as of earlier runs on this machine')
@@ -252,7 +252,7 @@ def test_what_ends_a_run_holds_no_other_back(tmp_path, capsys, monkeypatch):
   assert f'{place(0.01, 1)}: another process is running it' in told.err
   finished = [path.parent.name for path in tmp_path.glob('*/summary.json')]
   assert finished == [place(0.01, 2)]
-  # The program tells, last, which are left.
+  # The last line names the runs that are left.
   over = ('--over', 'optimizer.learning_rate=1e30,0.01', '--over', 'seed=0')
   done = sweep(tmp_path, *TINY, *over, '--out=.', '--no-report')
   assert done.returncode == ExitCode.FAILED
