@@ -35,7 +35,7 @@ from moon_jax.catalog.parts import (
 
 _NORMALIZED, _PAIR = ('convolutional', 'normalized'), ('files', 'pair', 'features')
 _BETA = 'dealt', 'beta'
-# Where the code is.
+# Modules with the code of the parts.
 _RULES, _LOCAL, _RATE = 'data.partition', 'train.optimizers', 'engine.learning_rate'
 _SERVER = 'algorithms.wrappers.server_optimizer'
 _GRAPHS = 'algorithms.wrappers.topology'
@@ -131,7 +131,7 @@ def _attack(name, title):
 OTHERS = (
   _part('model', 'mlp', 'models.mlp:Mlp', 'MLP', knobs=_MLP_KNOBS),
   _moon_cnn('moon_cnn'),
-  _moon_cnn('tutorial_cnn'),  # cnn.py: why
+  _moon_cnn('tutorial_cnn'),  # explained in cnn.py
   _part('model', 'dco_cnn', 'models.cnn:DcoCnn', 'CNN', 'convolutional'),
   _part(
     'model',

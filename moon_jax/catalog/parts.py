@@ -147,7 +147,7 @@ def knob(
   return Knob(kind, default, meaning, bounds, needs, **more)
 
 
-# Knobs of one kind.
+# Each makes knobs of one type.
 number = functools.partial(knob, float)
 switch = functools.partial(knob, bool)
 word = functools.partial(knob, str)

@@ -161,7 +161,7 @@ def complaints(known: Mapping[str, Any]) -> list[str]:
   return found
 
 
-# How many owners a complaint names; if there are more, it names all other parts.
+# At most this many parts are named; if more parts use the knob, all others are named.
 _MOST_NAMED = 8
 
 

@@ -57,7 +57,7 @@ def add(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
     write(file)
     file.flush()
     os.fsync(file.fileno())  # the content must reach the disk before the name does
-    os.replace(file.name, path)  # closing misses the old name: suppressed
+    os.replace(file.name, path)  # closing does not find the old name: suppressed
 
 
 @functools.cache

@@ -99,7 +99,7 @@ def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> in
 
 def _exit_code_of(program):
   try:
-    tempfile.gettempdir()  # or importing what is needed fails, in many lines
+    tempfile.gettempdir()  # without a temporary folder imports fail with a traceback
   except FileNotFoundError as error:
     print(f'{error.strerror}: set TMPDIR to a folder of yours.', file=sys.stderr)
     return ExitCode.USAGE

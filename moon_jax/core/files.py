@@ -26,7 +26,7 @@ from moon_jax.core.errors import NoCheckpointError, RunError, UsageError, printa
 PARTIAL = '.partial'
 # The shape of the files of a run, and the meaning of each column.
 SCHEMA = pathlib.Path(__file__).with_name('run_directory.json')
-# These errors pass: with more space, or a larger quota, the same write succeeds.
+# These errors can pass: with more space or a larger quota the same write succeeds.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _IRREGULAR, _OUTSIDE = 'It is no regular file', 'It is not in its folder'
 Document = dict[str, Any]

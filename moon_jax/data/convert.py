@@ -35,7 +35,7 @@ from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import assembled, users, writing
 
 _CLASSES, _SIDE = 10, 28
-# Numbers of users of a made-up federation that are tested, and of their images.
+# A made-up federation has this many users that test, and images of each.
 _TESTED, _TESTS = 100, 10
 
 

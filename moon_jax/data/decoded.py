@@ -47,7 +47,7 @@ def kept(
     return found._replace(**plain, class_names=tuple(names.tolist()))
   found = decode()
   path = _path(folder, asked)
-  # A set that decoding has prepared is kept if there was nothing before.
+  # If the set did not exist and decoding prepared it, it is kept too.
   if path and before in (None, path) and found.name == folder.name:
     _keep(path, {key: v for key, v in found._asdict().items() if v is not None})
   return found

@@ -208,7 +208,7 @@ def _listed(root, lists) -> tuple[list[Picture], list[Picture]]:
         if numbers.setdefault(label, int(number)) != int(number):
           raise ValueError(f'{path.name} has two numbers of the class {label!r}')
         splits[-1].append(Picture(root / name, label, domain))
-  # A class has its number in the lists, if no number is left out.
+  # A class keeps its number of the lists if these leave out no number.
   return tuple(sorted(one, key=lambda p: numbers[p.label]) for one in splits)
 
 

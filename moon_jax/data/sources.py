@@ -62,7 +62,7 @@ def load_digits() -> Dataset:
 
   Every fifth example of a class is a test example: stratified, the same in every run.
   """
-  # To import scikit-learn, only to read its file, would be a third of a short start.
+  # Importing scikit-learn only to read its file would take a third of a short start.
   (folder,) = importlib.util.find_spec('sklearn').submodule_search_locations
   rows = np.loadtxt(f'{folder}/datasets/data/digits.csv.gz', delimiter=',')
   images = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)

@@ -168,7 +168,7 @@ def _prepare(name, builder):
     from tensorflow_datasets.core.download import downloader
 
     downloader.MAX_RETRIES = DOWNLOAD_RETRIES
-    logging.getLogger('urllib3').setLevel(logging.ERROR)  # else it reports each retry
+    logging.getLogger('urllib3').setLevel(logging.ERROR)  # hides its retries
     builder.download_and_prepare(file_format='array_record')
 
 

@@ -27,7 +27,7 @@ _SETTINGS = {
   'jax_persistent_cache_enable_xla_caches': 'none',  # the folder holds only entries
 }
 _TROUBLE = "Error (reading|writing) persistent compilation cache entry for '(.*?)'"
-_LOCK_SECONDS = 10.0  # JAX waits as long for its lock
+_LOCK_SECONDS = 10.0  # JAX waits for its lock as long as this
 
 
 def keep_kernels(choice: str) -> None:
@@ -67,7 +67,7 @@ def using(choice: str) -> Iterator[None]:
 
 
 def _folder(choice: str) -> pathlib.Path | None:
-  if choice in ('', OFF):  # '' as earlier versions wrote it
+  if choice in ('', OFF):  # earlier versions recorded ''
     return None
   if choice == AUTO:
     return cache.folder()
@@ -91,7 +91,7 @@ def _mended(folder: pathlib.Path, unreadable: Collection[str] = ()) -> bool:
         if name in unreadable or not (entry.is_file() and used.is_file()):
           _remove(entry)
           _remove(used)
-  except (OSError, NotImplementedError) as error:  # the latter: without locks
+  except (OSError, NotImplementedError) as error:  # NotImplementedError: no locks
     reason = getattr(error, 'strerror', None) or error
     cache.tell(f'nothing is kept in {folder}: {reason}')
     return False

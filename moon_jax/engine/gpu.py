@@ -34,8 +34,8 @@ SLOW = 5_000_000
 # A network with this many parameters in convolutions keeps a GPU busy with one client;
 # and cuDNN has the backward kernels of convolutions for one lane only.
 CONVOLVED = 5_000_000
-# Steps that loading and storing clients costs, and that looking up a group of steps
-# costs.
+# The costs of loading and storing clients, and of looking up a group of steps, in
+# steps.
 _BOUNDARY, _LOOKING_UP = 2, 0.3
 _LONGEST = 256  # steps of a segment
 _ROUNDS = range(4)  # rounds whose cohorts are examined

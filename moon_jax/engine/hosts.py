@@ -24,7 +24,7 @@ from moon_jax.engine.launchers import Place
 # Seconds of silence after which JAX ends the other processes. A sign of life is sent
 # twice in that time, so a process may be stopped for a minute.
 _HEARTBEAT = 150
-_GRACE = 10.0  # seconds that a process which ends waits for the others to end
+_GRACE = 10.0  # seconds that a process waits for the others at its end
 _SHORT = 120  # bytes of JSON that are exchanged at once
 
 _place: Place | None = None

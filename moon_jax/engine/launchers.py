@@ -9,7 +9,7 @@ from moon_jax.core.errors import UsageError
 
 COORDINATOR = 'MOON_JAX_COORDINATOR'  # host:port of process 0
 PROCESSES, PROCESS = 'MOON_JAX_PROCESSES', 'MOON_JAX_PROCESS'  # how many, which one
-WAIT = 'MOON_JAX_WAIT'  # seconds for all processes to come
+WAIT = 'MOON_JAX_WAIT'  # seconds to wait for all processes to start
 # A launcher: its name, JAX's name for it, and the environment variables for the address
 # of process 0, the number of processes, this process's index, and its index on its
 # host.

@@ -222,8 +222,8 @@ def represent_once(
   config, planner = experiment.config, experiment.planner
   if experiment.algorithm.frozen_in_training:
     return 0
-  # All steps have room for so many examples. Runs with other partitions that share
-  # programs by `min_steps` have the same room.
+  # All steps together have room for this many examples. Runs with other partitions that
+  # share programs by `min_steps` have the same room.
   room = planner.max_steps * planner.num_lanes * planner.batch_size
   room = room // planner.local_epochs
   left_out = planner.cohort_size * planner.batch_size * planner.drop_last

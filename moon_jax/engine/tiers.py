@@ -11,7 +11,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.types import PyTree, Server
 from moon_jax.engine import hosts
 
-# Bytes that a save may write of them: about a second, and three times that in memory.
+# Bytes of memories that a save may write: about a second, and three times as much RAM.
 _MOST_SAVED = 2**28
 # A cohort of this fraction of all clients moves all memories in any case.
 _MOST_IDLE = 4

@@ -31,8 +31,7 @@ def describe(
     num_classes: Y.
   """
   lines = files.read_lines(workdir / METRICS)
-  # If clients have their own models, the recorded accuracy is a mean, which is no
-  # model's.
+  # If clients have their own models, the recorded accuracy is a mean, not one model's.
   tested = [line for line in lines if line['round'] == round_number and client is None]
   accuracy = tested[0].get('test_accuracy') if tested else None
   return {

@@ -10,7 +10,7 @@ from moon_jax.report.charts import Chart, LineChart, Matrix, Scatter, Spread, St
 from moon_jax.runner.plots import MOST_ANNOTATED, shortened
 
 _MOST_MARKERS = 30
-_MOST_TICKS = 10  # plotly itself would set at most so many
+_MOST_TICKS = 10  # as many as plotly would set by itself
 _NAME_LETTERS = 26  # letters in a line beside a box or a point
 # plotly's buttons are at the top right.
 _BUTTONS = 32

@@ -26,7 +26,7 @@ from moon_jax.runner.metrics import Record, terms
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Round, is_due
 
-_NAMED = 10  # at most so many clients are named, because thousands may have diverged
+_NAMED = 10  # most clients that a message names; thousands may have diverged
 
 
 class Run(NamedTuple):

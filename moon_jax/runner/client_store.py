@@ -85,7 +85,7 @@ class ClientStore:
     self._places = np.full(num_clients, -1)
     self._checksums = np.zeros(num_clients, np.uint32)
     self._free, self._end = [], 0
-    self._named = np.zeros(0, bool)  # by place, whether a kept checkpoint names it
+    self._named = np.zeros(0, bool)  # [places] whether a kept checkpoint uses it
     if only_read:
       with files.opened(path) as file:
         self._descriptor = os.dup(file.fileno())

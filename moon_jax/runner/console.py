@@ -122,7 +122,7 @@ class Console(Callback):
       return
     self._num_rounds = run.rounds.stop
     if self._terminal.is_jupyter:
-      from IPython.display import HTML, display  # there in every notebook
+      from IPython.display import HTML, display  # every notebook has IPython
 
       self._shown = display(HTML(), display_id=True)
     self._bar.start()

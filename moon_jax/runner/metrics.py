@@ -20,7 +20,7 @@ _NOTHING = types.MappingProxyType({})
 _QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
 
 
-# Records tell of a divergence; NumPy need not warn of it.
+# Records show a divergence, so NumPy need not warn of it.
 @np.errstate(invalid='ignore')
 def round_record(
   round_number: int,

@@ -20,7 +20,7 @@ from moon_jax.core.errors import printable
 # left out, because one of them is lost on a dark ground, the other on a light one.
 PALETTE = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
 MOST_ANNOTATED = 20  # with more clients or classes the numbers do not fit
-MOST_CLIENTS = 200  # at most so many clients are shown
+MOST_CLIENTS = 200  # a picture shows a sample of at most this size
 _MOST_BARS = 60
 _MOST_LETTERS = 20  # letters shown of the name of a class
 _ONE_AT_A_TIME = threading.Lock()  # matplotlib may not draw in two threads

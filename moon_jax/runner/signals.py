@@ -86,7 +86,8 @@ class Stop:
     """Acts on a signal; called by the thread of `listen`."""
     name, exit_code = _ENDINGS[number]
     with self._lock:
-      # One of several processes stops all others: they can be told within a round.
+      # If there are several processes, one stops all others: they learn it within a
+      # round.
       if (self._may_wait or hosts.count() > 1) and not self._signal:
         self._signal = number
         _tell(f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.')

@@ -268,7 +268,7 @@ def traffic(
     received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
     scalars = scalars._replace(algorithm=own)
     local = algorithm.begin(received, memory)
-    # Only the presence of the data's numbers matters to the shapes.
+    # Shapes depend only on which numbers of the data exist.
     known = {name: jnp.ones(()) for name in algorithm.needs}
     task = task_of(received, memory, local, scalars, known)
     task = task._replace(examined=algorithm.examined)

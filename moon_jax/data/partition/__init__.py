@@ -45,7 +45,7 @@ def make(
       f'--config.partition.name={name!r} must give each of {len(labels)} examples to '
       f'one of {num_clients} clients.'
     )
-  # Those of the package keep to min_size, which may be 0 here.
+  # The package's own rules respect min_size, which may be 0 here.
   if part.registered and (few := np.flatnonzero(split.sizes < 1)).size:
     raise UsageError(
       f'--config.partition.name={name!r} must give each client an example, and client '

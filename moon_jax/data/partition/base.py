@@ -9,8 +9,8 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
 
 MAX_ATTEMPTS = 1000  # a second or two on 50,000 examples
-# With so many clients below min_size a draw leaves no hope for others: if all shares
-# were independent, fewer than one draw in 10^20 would have no such client.
+# If this many clients of a draw are below min_size, other draws are hopeless: with
+# independent shares, fewer than one draw in 10^20 would have no such client.
 HOPELESS = 100
 # Shares are equal to six digits at this beta; NumPy's gamma draws overflow near 1e308.
 LARGEST_BETA = 1e12

@@ -50,7 +50,7 @@ class Form(NamedTuple):
     """largest: (x, kernel, *, stride, padding), if there is more than `max_pool`."""
 
     def pooled(x, kernel, bias, padding):
-      # The maximum of sums is the sum of the maximum, on a quarter of the pixels.
+      # max(y + b) = max(y) + b, so the bias is added on a quarter of the pixels.
       y = (largest or convolve)(x, kernel, stride=1, padding=padding)
       y = y if largest else pooling.max_pool(y)
       return jax.nn.relu(y + along(channels, bias))

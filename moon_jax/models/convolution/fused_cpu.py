@@ -25,9 +25,9 @@ from moon_jax.models.convolution.pooling import check_even
 
 _SOURCE = pathlib.Path(__file__).with_suffix('.cc')
 _FUNCTIONS = ('forward', 'of_kernel_and_bias', 'of_images')
-_GROUP = 16  # examples, and numbers of whole vectors, as in the source
+_GROUP = 16  # examples of a group, and numbers of whole vectors, as in the source
 _FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
-_SECONDS = 60  # limit of the compiler's time; it takes one second
+_SECONDS = 60  # time limit of the compiler, which takes one second
 _kept_in: pathlib.Path | None = None
 
 
