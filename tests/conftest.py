@@ -74,21 +74,21 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-  """Leaves modules and tests out of what is searched for cycles."""
+  """Exempts modules and tests from the search for cycles."""
   gc.collect()
   gc.freeze()
   gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_addoption(parser):
-  """An option for who has installed all that the tests need."""
+  """An option for a machine on which all that the tests need is installed."""
   parser.addoption(
     '--may-skip', help='fails if a test is skipped whose reason has no match for this'
   )
 
 
 def pytest_terminal_summary(terminalreporter, config):
-  """Says which tests `--may-skip` does not let be skipped."""
+  """Names the tests that skipped although `--may-skip` does not allow it."""
   if (allowed := config.option.may_skip) is not None:
     for report in terminalreporter.stats.get('skipped', []):
       if not re.search(allowed, reason := report.longrepr[2]):
@@ -139,7 +139,7 @@ def quick_runs():
 
 @pytest.fixture(scope='module')
 def empty_figures():
-  """A file's reports draw their figures, and leave empty files for them."""
+  """The reports of a file's tests prepare figures, but leave empty files for them."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(Figure, 'savefig', lambda _, path, **how: path.touch())
     yield
@@ -168,7 +168,7 @@ def two_rounds(tmp_path_factory):
 
 @pytest.fixture
 def disk(tmp_path):
-  """Makes small file systems: (name, size) -> the folder, which is one."""
+  """Makes small file systems: (name, size) -> the folder where one is mounted."""
   made = []
 
   def mount(name, size):
@@ -187,7 +187,7 @@ def disk(tmp_path):
 
 @pytest.fixture
 def remount(disk):
-  """Changes a disk that `disk` made: (folder, options)."""
+  """Remounts a disk that `disk` made: (folder, options)."""
 
   def change(folder, options):
     _mount('-o', f'remount,{options}', folder).check_returncode()

@@ -51,7 +51,7 @@ def table() -> list[Mutant]:
 
 
 def places(mutant: Mutant, root: pathlib.Path = ROOT) -> list[int]:
-  """Where in its file the line is that a mutant changes."""
+  """The indices of the lines that equal the mutant's line."""
   lines = (root / mutant.file).read_text().split('\n')
   return [i for i, line in enumerate(lines) if f'- {line.strip()}' == mutant.old]
 

@@ -114,7 +114,7 @@ class Disk:
 
 
 def restore(left: dict[str, bytes | None], folder: pathlib.Path) -> None:
-  """Makes a folder of what is left."""
+  """Makes a folder of what is left after a loss."""
   folder.mkdir()
   for path, content in left.items():
     if content is None:

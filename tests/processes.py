@@ -22,9 +22,9 @@ LIMIT_SECONDS = 300
 
 
 def surroundings(words, environment, **changes):
-  """What a process finds in its environment.
+  """The environment of a process that a test starts.
 
-  It shares the programs that JAX keeps for the tests, unless it has a cache of its own.
+  It shares the tests' compiled programs, unless the process has a cache of its own.
   """
   found = os.environ | changes
   if any('compile_cache' in word for word in words):
@@ -37,7 +37,7 @@ ONLY_READS = {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '1e9'}
 
 
 def launch(folder, *words, program=(LAUNCH,), **environment):
-  """Runs a program, launch.py unless told, in a folder, to its end."""
+  """Runs a program, by default launch.py, in a folder, to its end."""
   return subprocess.run(
     [sys.executable, *program, *words],
     cwd=folder,
@@ -50,7 +50,7 @@ def launch(folder, *words, program=(LAUNCH,), **environment):
 
 
 def launched(folder, *words, program=__main__.launch):
-  """A program in this process, as if it were one in a folder: its code and output."""
+  """Runs a program in this process, from a folder; its exit code and output."""
   out, err = io.StringIO(), io.StringIO()
   with (
     contextlib.chdir(folder),
@@ -63,7 +63,7 @@ def launched(folder, *words, program=__main__.launch):
 
 @contextlib.contextmanager
 def no_signal_ignored():
-  """What is started inside heeds signals, though a background job or nohup do not."""
+  """Processes started inside heed signals, even in a background job or under nohup."""
   handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
   inherited = {number: signal.signal(number, h) for number, h in handlers.items()}
   try:
@@ -137,7 +137,7 @@ class Running:
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
   def kill(self):
-    """Kills it as nothing can prevent, paused or not; what it has written."""
+    """Kills the process, paused or not; returns what it has written."""
     self.send(signal.SIGKILL)
     done = self.finish()
     assert done.returncode == -signal.SIGKILL, done
@@ -145,7 +145,7 @@ class Running:
 
 
 def check_success(done):
-  """It has ended well and said nothing of errors."""
+  """The process has ended well and printed no error."""
   assert done.returncode == ExitCode.DONE, done.stderr
   assert done.stderr == ''
 
@@ -167,7 +167,7 @@ def check_same_records(run, expected):
 
 
 def flip(path, position=None):
-  """Changes a bit of a file, in the middle if it is not said where."""
+  """Flips a bit of a file, by default in the middle."""
   data = bytearray(path.read_bytes())
   data[len(data) // 2 if position is None else position] ^= 1
   path.write_bytes(data)

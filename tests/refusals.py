@@ -7,7 +7,7 @@ import pytest
 
 @contextlib.contextmanager
 def refused(kind, words):
-  """What is done inside raises such an error, of one line that has these words."""
+  """The block raises such an error, of one line that contains these words."""
   with pytest.raises(kind, match=words) as caught:
     yield caught
   assert '\n' not in str(caught.value)

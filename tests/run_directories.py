@@ -19,7 +19,7 @@ TINY = {
 
 
 def words_of(**changes):
-  """TINY, and changes of it, as flags."""
+  """The settings of TINY, and changes of them, as flags."""
   return tuple(f'--config.{k}={v}' for k, v in (TINY | changes).items())
 
 
@@ -38,7 +38,7 @@ TRAIN, EVALUATE, IDLE = 2.0, 0.5, 0.25
 
 
 def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
-  """Leaves a run of as many rounds as there are accuracies; None is an untested one.
+  """Writes a run with a round for each accuracy; None is a round without a test.
 
   Args:
     path: of the run directory.

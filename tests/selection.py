@@ -1,4 +1,4 @@
-"""Which members of a grid the plain command runs; the others are marked `slow`."""
+"""Which members of a grid every run of the tests has; the others are marked `slow`."""
 
 import pytest
 

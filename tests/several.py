@@ -16,7 +16,7 @@ KEEP = {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
 
 
 def free_port():
-  """A port at which nobody listens."""
+  """A port on which no program listens."""
   for port in _ports:
     with contextlib.suppress(OSError), socket.create_server(('', port)):
       return port
@@ -32,7 +32,7 @@ def started(
   wait=LIMIT_SECONDS,
   **environment,
 ):
-  """The processes, one in each folder but the absent; `each` has words of one alone."""
+  """A process in each folder but the absent ones; `each`: the words of each process."""
   each, count, port = each or [()] * len(folders), len(folders), free_port()
   both = {COORDINATOR: f'localhost:{port}', PROCESSES: f'{count}', WAIT: f'{wait}'}
   with contextlib.ExitStack() as stack:
@@ -50,11 +50,11 @@ def started(
 
 
 def finish(processes):
-  """Waits for all: what each has written, and its exit code."""
+  """Waits for all processes: the output and the exit code of each."""
   return [process.finish() for process in processes]
 
 
 def run(folders, *words, **more):
-  """Runs the processes to their end; what they compile is kept for other tests."""
+  """Runs the processes to their end, and keeps compiled programs for other tests."""
   with started(folders, *words, **KEEP, **more) as processes:
     return finish(processes)

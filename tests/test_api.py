@@ -1,4 +1,4 @@
-"""Experiments from Python give what the shell gives; mistakes are exceptions."""
+"""Experiments from Python give the shell's results; mistakes are exceptions."""
 
 import pathlib
 

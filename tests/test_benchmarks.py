@@ -1,4 +1,4 @@
-"""What is counted and written, the baseline's model, and answers to bad input."""
+"""Counts and records, the baseline's model, and answers to bad input."""
 
 import importlib.util
 import json
@@ -103,7 +103,7 @@ def test_the_cpu_suite_measures_each_network_beside_pytorch():
 
 
 def write_images(path, num_train, side, levels):
-  """An .npz file of random pixels with so many levels from 0 to 255; 10 classes."""
+  """An .npz file of random pixels with `levels` values from 0 to 255; 10 classes."""
   arrays, rng = {}, np.random.default_rng(0)
   for split, count in (('train', num_train), ('test', 10)):
     drawn = rng.integers(0, levels, (count, side, side, 3)) * (255 // (levels - 1))

@@ -1,4 +1,4 @@
-"""Command lines that can be run, and any at all; test_bad_input.py has the bad ones."""
+"""Command lines that can be run, and random ones; bad ones: test_bad_input.py."""
 
 import os
 import pathlib

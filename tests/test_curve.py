@@ -1,4 +1,4 @@
-"""docs/curve.py: its numbers are worked by hand, its tables are of what is there."""
+"""docs/curve.py: its numbers are worked by hand, and its tables list the kept runs."""
 
 import math
 

@@ -12,7 +12,7 @@ from tests.test_benchmarks import assert_same_average, flags, with_torch, write_
 
 
 def a_round(config):
-  """The engine's, computed in float64, as `benchmarks.engine` writes it."""
+  """The engine's round, computed in float64, as `benchmarks.engine` writes it."""
 
   def wide(tree):
     types = {np.float32: np.float64}

@@ -1,4 +1,4 @@
-"""What a program prints: to nobody, and of names that a stranger chose."""
+"""Output without a reader, and output with names that a stranger chose."""
 
 import io
 import os

@@ -61,7 +61,7 @@ def finished(tmp_path, name, last, *flags, choice=FEDAVG, seed=0, **columns):
 
 
 def of_seeds(tmp_path, first, step, seeds, **given):
-  """A run for each seed; their last tests are so far apart."""
+  """A run for each seed; their last tests differ by `step`."""
   lasts = {s: first + step * s for s in seeds}
   return [finished(tmp_path, f'{first}-s{s}', lasts[s], seed=s, **given) for s in seeds]
 

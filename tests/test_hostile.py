@@ -1,4 +1,4 @@
-"""Whatever bytes a run directory holds: a documented exit code, and no traceback."""
+"""Any bytes in a run directory: a documented exit code, and no traceback."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""The table of `tests/mutants.py` is of today's lines and tests."""
+"""The table of `tests/mutants.py` names lines and tests that exist."""
 
 import pytest
 

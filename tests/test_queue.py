@@ -1,4 +1,4 @@
-"""docs/queue.py runs what is listed, each run once; killed, it goes on."""
+"""docs/queue.py runs each run of its list once; killed, it goes on."""
 
 import contextlib
 import re
@@ -24,7 +24,7 @@ TABLE = f"""# SEEDS  FILE: VARIANT ...
 
 
 class Stopping(signals.Stop):
-  """Is asked to stop in the first round."""
+  """A stop that is requested in the first round."""
 
   def requested(self):
     self._signal = signals.signal.SIGTERM
@@ -33,7 +33,7 @@ class Stopping(signals.Stop):
 
 @pytest.fixture
 def place(tmp_path):
-  """The table's runs, and where they are kept."""
+  """The table's runs, and the folder of the kept ones."""
   (tmp_path / 'table.txt').write_text(TABLE)
   (tmp_path / 'results').mkdir()
   return queue.cells(tmp_path / 'table.txt', tmp_path / 'runs'), tmp_path / 'results'

@@ -89,7 +89,7 @@ def test_what_a_docstring_shows_is_so(path):
 
 
 def test_the_first_run_looks_as_the_start_shows_it(place):
-  """But for the numbers of this machine, and for what `...` stands for."""
+  """All is equal but the numbers of this machine and the lines that `...` replaces."""
   (shown,) = blocks(ROOT / 'docs/start.md', 'console')
   command, *lines = shown.splitlines()
   assert command == '$ python launch.py'
@@ -136,7 +136,7 @@ def test_a_command_of_a_page_is_valid(parse, line, place):
 
 @pytest.mark.parametrize('name', ['README.md', 'examples/README.md'])
 def test_links_outside_the_site_lead_somewhere(name):
-  """Those of the site are checked where it is built."""
+  """Links inside the site are checked where it is built."""
   place = ROOT / name
   links = re.findall(r'\]\(([^):#]+)#?([^):]*)\)', place.read_text())
   assert links

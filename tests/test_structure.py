@@ -124,7 +124,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 
 def code_lines(path):
-  """How many lines of a file are code."""
+  """The number of a file's code lines."""
   text, found = path.read_text(), set()
   for token in tokenize.generate_tokens(io.StringIO(text).readline):
     if token.type not in _NO_CODE:
@@ -136,7 +136,7 @@ def code_lines(path):
 
 
 def own_lines(function):
-  """How many lines a function has, without the functions inside it."""
+  """The number of a function's lines, without the functions inside it."""
   inside = [n for n in ast.walk(function) if isinstance(n, ast.FunctionDef)]
   lines = {n: set(range(n.lineno, n.end_lineno + 1)) for n in inside}
   return len(lines.pop(function).difference(*lines.values()))
@@ -175,7 +175,7 @@ def example(marker):
 
 @pytest.fixture(scope='module')
 def copy(tmp_path_factory):
-  """The repository with one algorithm more, in one new file and one entry."""
+  """The repository with one more algorithm, in one new file and one entry."""
   folder = tmp_path_factory.mktemp('copy')
   for name in ('moon_jax', 'configs'):
     ignored = shutil.ignore_patterns('__pycache__')

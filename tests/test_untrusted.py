@@ -32,7 +32,7 @@ class X(image_feature.Image): pass
 
 
 class Pickled:
-  """Runs code where it is unpickled."""
+  """Runs code when it is unpickled."""
 
   def __reduce__(self):
     return pathlib.Path.touch, (pathlib.Path('pwned'),)
@@ -248,7 +248,7 @@ def test_statistics_that_make_no_predictions(copy_of, tmp_path, image, name, val
 
 @contextlib.contextmanager
 def within(seconds):
-  """What waits longer is ended by SIGALRM."""
+  """SIGALRM ends a test that waits longer."""
   signal.signal(signal.SIGALRM, lambda *_: pytest.fail('it waits'))
   signal.alarm(seconds)
   try:

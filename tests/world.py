@@ -120,7 +120,7 @@ def train_split(model='mlp'):
 
 @functools.cache
 def network(model='mlp', convolution='auto_on_cpu'):
-  """The network for the world's images; convolution: where it has some."""
+  """The network for the world's images, with a form for its convolutions, if any."""
   shape = IMAGE_SHAPES[model]
   if model == 'mlp_bn':
     return models.of_module(MlpBn(NUM_CLASSES), shape)
@@ -144,7 +144,7 @@ class MlpBn(nn.Module):
 
 
 class MlpDropout(nn.Module):
-  """A network that draws while it trains."""
+  """A network that draws random numbers while it trains."""
 
   num_classes: int
 
@@ -156,7 +156,7 @@ class MlpDropout(nn.Module):
 
 @functools.cache
 def variables(model='mlp'):
-  """Its initial variables."""
+  """The network's initial variables."""
   return network(model).init(0)
 
 
@@ -274,7 +274,7 @@ def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **mo
 
 
 def batches_of(plans, index):
-  """Client -> the rows of each of its batches in a round; nobody trains on nothing."""
+  """Client -> the rows of each of its batches in a round; only clients with batches."""
   cohort = plans.plan(index).clients
   return {
     client: [row[:real] for row, real in zip(rows, num_real, strict=True)]
@@ -291,7 +291,7 @@ def first_state(algorithm, model='mlp', **changes):
 
 
 def state_of(chosen, model='mlp', num_clients=NUM_CLIENTS, num_devices=1):
-  """The state of an Algorithm before the first round, where each round leaves it."""
+  """The state of an Algorithm before the first round, on the devices of a round."""
   chosen = examined.bound(chosen, network(model))
   state = experiment.first_state(chosen, variables(model), num_clients)
   if num_devices == 1:
@@ -353,7 +353,7 @@ def run(
 
 
 def of_client(stacked, client):
-  """A client's own of what is stacked over the clients, in numpy."""
+  """A client's part of what is stacked over the clients, in NumPy."""
   return jax.tree.map(lambda leaf: np.asarray(leaf)[client], stacked)
 
 

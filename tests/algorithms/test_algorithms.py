@@ -33,7 +33,7 @@ def task(algorithm, memory, received=None, *, server_memory=(), local=()):
 
 
 def contrastive_loss(algorithm, num_trained, references):
-  """The loss for z = X and features = Y, after the client's `num_trained` rounds."""
+  """The loss for z = X and features = Y after `num_trained` rounds of the client."""
   memory = algorithm.init_client(model(0.0))
   for value in range(num_trained):
     trained = model(1.0 + value)

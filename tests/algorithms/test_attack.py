@@ -18,7 +18,7 @@ NOBODY = -1
 
 
 def known(values, attackers=(), received=1.0, draws=None):
-  """What attackers know, for models with one number each."""
+  """What attackers may use, for models of one number each."""
   attacking = np.isin(np.arange(len(values)), attackers)
   draws = np.where(attacking, 7, NOBODY) if draws is None else draws
   trained = {'w': jnp.float32(values)[:, None]}
@@ -62,7 +62,7 @@ def test_gaussian_draws_are_each_attackers_own():
 
 
 def uploads(draws, left_out=()):
-  """Seven random models and a number beside each; who is left out sent NaN."""
+  """Seven random models with a number each; clients that are left out sent NaN."""
   rng = np.random.default_rng(0)
   params = {'a': rng.normal(size=(7, 3, 2)), 'b': rng.normal(size=(7, 4))}
   model = {'params': params, 'batch_stats': {'mean': rng.normal(size=(7, 2))}}
@@ -76,7 +76,7 @@ def uploads(draws, left_out=()):
 
 
 def both(server, mean, participation, scalars):
-  """An `aggregate` that shows the two means."""
+  """An `aggregate` that returns the two means it was given."""
   return server._replace(variables=mean.weighted, memory=mean.uniform)
 
 

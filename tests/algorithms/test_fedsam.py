@@ -15,7 +15,7 @@ BATCH = Batch(jnp.zeros((2, 1, 1, 1)), jnp.zeros(2, jnp.int32), jnp.array([1.0, 
 
 
 def forward(variables, images, mask=None, key=None):
-  """Logits that are the weights; its statistic is what the weights were, with a key."""
+  """The logits are the weights, and so is the statistic; a key adds noise."""
   y = variables['params']['y'].astype(jnp.float32)
   noise = jax.random.uniform(key) if key is not None else jnp.zeros(())
   logits = jnp.tile(y, (len(images), 1))
@@ -37,7 +37,7 @@ def linear(outputs, references, params, task, batch):
 
 
 def drawn(outputs, references, params, task, batch):
-  """Its gradient is what the step drew."""
+  """A loss whose gradient is the noise that the step drew."""
   noise = outputs.representation[0] - outputs.logits[0]
   return jnp.sum(jax.lax.stop_gradient(noise) * outputs.logits[0]), {}
 

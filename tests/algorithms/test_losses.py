@@ -24,7 +24,7 @@ def parts_and_gradients(z, z_global, z_previous, others):
 
 
 def contrastive(z, z_global, *previous, exists=(True,), temperature=0.5, mask=None):
-  """What it returns, and its gradients by the three; the mask is of ones."""
+  """Parts and gradients of the loss; without a mask all examples are real."""
   mask = np.ones(len(z), np.float32) if mask is None else np.float32(mask)
   others = {'exists': np.array(exists), 'temperature': np.float32(temperature)}
   return parts_and_gradients(z, z_global, np.stack(previous), others | {'mask': mask})

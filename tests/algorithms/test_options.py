@@ -1,4 +1,4 @@
-"""What is chosen beside the algorithm, against the reference and by reduction."""
+"""Options beside the algorithm, against the reference and by reduction."""
 
 import jax
 import numpy as np
@@ -78,7 +78,7 @@ def test_dropped_batches_equal_the_reference():
 
 
 def normalised_run(algorithm, batch_norm):
-  """(engine, reference), two rounds of the network with batch normalisation."""
+  """(engine, reference) of two rounds of the network with batch normalisation."""
   plans = world.planner(sizes=NORMALISED_SIZES)
   run = {'model': 'mlp_bn', 'plans': plans, 'batch_norm': batch_norm}
   found = world.run(algorithm, 3, represent_once=False, **run)

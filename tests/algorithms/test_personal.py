@@ -35,7 +35,7 @@ def planner(second=None, **more):
 
 
 def run(chosen, model='mlp', plans=None, num_rounds=NUM_ROUNDS):
-  """The state after each round, in numpy, and the metrics."""
+  """The state and the metrics after each round, in NumPy."""
   plans = plans or planner()
   state = world.state_of(chosen, model)
   run_round = world.round_of(chosen, model, num_clients=len(plans.sizes))
@@ -50,7 +50,7 @@ def run(chosen, model='mlp', plans=None, num_rounds=NUM_ROUNDS):
 
 @functools.cache
 def history_of(algorithm, **options):
-  """A run that several tests look at, of FedAvg or one of world.PERSONAL."""
+  """A run that several tests share, of FedAvg or of one of world.PERSONAL."""
   make = build if algorithm in world.PERSONAL else world.make
   return run(make(algorithm, **options))
 

@@ -1,4 +1,4 @@
-"""FedProc and FedProto by hand, and what a pass over a client's data finds."""
+"""FedProc and FedProto by hand, and the pass over a client's data."""
 
 import dataclasses
 
@@ -182,7 +182,7 @@ def test_the_sum_over_dimensions_equals_the_reference():
 
 
 def of_cohort(plans):
-  """What makes the split of a round's cohort alone, as a stream brings it."""
+  """A function that makes the split of a cohort, as a stream brings it."""
 
   def chosen(index, split):
     clients = plans.plan(index).clients

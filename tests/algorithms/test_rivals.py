@@ -1,4 +1,4 @@
-"""What MOON is compared with, by numbers worked by hand."""
+"""Algorithms that MOON is compared with, by hand-worked numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -148,7 +148,7 @@ def test_the_l2_term_by_hand(squared, value, slope):
 
 
 def lc_losses(logits, counts, **options):
-  """The losses of an example of each class, and the slopes of the first one."""
+  """The loss of an example of each class, and the slopes of the first loss."""
   options = {'tau': 1.0} | options
   lc = world.algorithm_of('fedlc', **options)
   counts = jnp.float32(counts)
@@ -230,7 +230,7 @@ def weight(value):
 
 
 def dynamic_rounds(cohorts, sizes=(1, 1), **options):
-  """(w, h, cohort's y) of rounds in which each client finds its exact minimum."""
+  """(w, h, the cohort's y) of rounds in which each client finds its exact minimum."""
   dyn = world.algorithm_of('feddyn', alpha=1.0, **options)
   numbers = {'alpha': jnp.float32(1)}
   server = Server(weight(0), dyn.init_server(weight(0)))
@@ -384,7 +384,7 @@ def test_fednova_of_clients_with_equal_steps_is_fedavg_and_fedprox():
 
 
 def exp_step(ways, shares, start=0.0, **options):
-  """The server's variables and memory after a round in which clients moved so."""
+  """The server's variables and memory after a round with these client updates."""
   options = {'eps': 1e-30} | options
   algorithm = world.algorithm_of('fedexp', **options)
   numbers = jax.tree.map(jnp.float32, dict(algorithm.hyperparameters))

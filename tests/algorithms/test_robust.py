@@ -60,7 +60,7 @@ def aggregation(name):
 
 
 def after(name, sent, **changes):
-  """The global model that the rule makes of these uploads."""
+  """The global model that the rule makes from these uploads."""
   numbers = jax.tree.map(np.float32, OPTIONS[name] | changes)
   return aggregation(name)(Server((), ()), sent, np.float32(1), numbers).variables
 

@@ -33,7 +33,7 @@ def edges(graph):
 
 
 def paths_reach_everybody(graph):
-  """Connected, by powers of the matrix: N - 1 steps, each may rest."""
+  """Whether paths of at most N - 1 links reach everybody, by powers of the matrix."""
   may_rest = (graph | np.eye(len(graph), dtype=bool)).astype(float)
   return np.all(np.linalg.matrix_power(may_rest, len(graph) - 1) > 0)
 
@@ -109,7 +109,7 @@ def test_weights_of_a_star_with_a_tail():
 
 
 def dense_graph(name, num_clients, degree, edge_probability, seed):
-  """[N, N] bool; of a random graph the first draw, connected or not."""
+  """[N, N] bool; a random graph is its first draw, connected or not."""
   ids = np.arange(num_clients)
   if name == 'ring':
     clockwise = (ids - ids[:, None]) % num_clients
@@ -134,7 +134,7 @@ def dense_weights(graph):
 
 
 def dense_restricted(weights, present):
-  """The weights of a round in which only some, [N] bool, are present."""
+  """The weights of a round in which some clients, [N] bool, are present."""
   both = present & present[:, None] & ~np.eye(len(present), dtype=bool)
   return keep_the_rest(np.where(both, weights, 0.0))
 

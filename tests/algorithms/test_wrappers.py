@@ -1,4 +1,4 @@
-"""Wrappers call every function of what they wrap, with what is its own."""
+"""Wrappers call every function of the wrapped algorithm with its own arguments."""
 
 from typing import NamedTuple
 
@@ -18,14 +18,14 @@ from tests.selection import few
 
 
 class Sent(NamedTuple):
-  """What the probe broadcasts: a model, and the server's count of rounds."""
+  """The probe's broadcast: a model, and the server's count of rounds."""
 
   model: PyTree
   rounds: jax.Array
 
 
 class Kept(NamedTuple):
-  """What a client of the probe keeps."""
+  """The memory of a client of the probe."""
 
   last: PyTree
   times: jax.Array

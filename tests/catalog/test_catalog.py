@@ -1,4 +1,4 @@
-"""The catalog agrees with the code that it names, and loads none of it."""
+"""The catalog agrees with the code that it names, and imports none of it."""
 
 import functools
 import inspect

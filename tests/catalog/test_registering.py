@@ -1,4 +1,4 @@
-"""Parts of a user's own, in a config file: the same rights as ours, or one line."""
+"""Parts that a user's config file registers: they work, or one line says why not."""
 
 import hashlib
 import json
@@ -107,7 +107,7 @@ TINY = (
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch, own_parts):
-  """Where the commands are given, with mine.py; registers nothing for other tests."""
+  """A working folder with mine.py; what is registered is forgotten after the test."""
   (tmp_path / 'mine.py').write_text(MINE)
   monkeypatch.chdir(tmp_path)
   return tmp_path
@@ -118,7 +118,7 @@ def digest(path):
 
 
 def complaints(capsys, *words):
-  """The lines that launch refuses the words with; nothing is written."""
+  """The lines with which launch refuses the words; nothing is written."""
   assert launch(list(words)) == ExitCode.USAGE
   out, err = capsys.readouterr()
   assert out == ''
@@ -214,7 +214,7 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
 
 @pytest.mark.usefixtures('quick_runs')
 def test_a_run_whose_part_is_not_registered(folder, capsys):
-  """As another process finds it: config.json tells of a part that it has not."""
+  """Another process has not registered the part that config.json names."""
   assert launch(['--config=mine.py', '--workdir=run', *TINY]) == ExitCode.DONE
   registry._parts.pop(('algorithm', 'fedprox_l1'))
   registry.every_knob.cache_clear()
@@ -263,7 +263,7 @@ FAILING = {
 
 
 def refused(folder, capsys, text, *words):
-  """The one line that a run of this config file is refused with."""
+  """The one line with which a run of this config file is refused."""
   (folder / 'bad.py').write_text(text)
   given = ['--config=bad.py', '--workdir=run', *words]
   assert launch(given) == ExitCode.USAGE

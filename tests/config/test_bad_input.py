@@ -56,7 +56,7 @@ CHANGES = {
 
 
 def everything(folder):
-  """Path -> bytes of what lies below a folder, None of a folder."""
+  """Path -> bytes of a file below a folder, or None for a folder."""
   return {
     str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
     for path in folder.rglob('*')
@@ -65,13 +65,13 @@ def everything(folder):
 
 @pytest.fixture(scope='module', autouse=True)
 def _fonts():
-  """The first user of matplotlib at a home makes a list of the fonts there."""
+  """matplotlib's first use in a home writes a list of fonts: it must come earlier."""
   font_manager.findfont('DejaVu Sans')
 
 
 @pytest.fixture
 def folder(tmp_path, tmp_path_factory, monkeypatch):
-  """Where the command lines are given: with the files of the tables, also as home."""
+  """The working folder, with the files of the tables; it is the home, too."""
   texts = FILES | {
     name: 'from configs import base\ndef get_config():\n'
     f'  config = base.get_config()\n  {change}\n  return config\n'

@@ -1,4 +1,4 @@
-"""The rules of a configuration, and that its page tells all of them."""
+"""The rules of a configuration, and that the page of knobs states all of them."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def settings(**changes):
 
 
 def options(built, algorithm):
-  """What that algorithm would be built with."""
+  """The options that this algorithm would be built with."""
   return catalog.options('algorithm', config.flatten(built) | {'algorithm': algorithm})
 
 
@@ -163,7 +163,7 @@ def test_the_servers_rate_follows_its_optimizer_unless_given(name, rate):
 
 
 def told_bounds():
-  """Knob -> the bound that `--help` tells: (low, low included, high, high included)."""
+  """Knob -> the bound that `--help` shows: (low, low included, high, high included)."""
   infinite, bounds = float('inf'), {}
   for name, knob in catalog.every_knob().items():
     told = knob.bounds[0].wanted if knob.bounds else ''

@@ -47,7 +47,7 @@ def image_shape(flat):
 
 
 def kind(choice):
-  """What a variant trains with but for numbers: its words, switches and images."""
+  """All that decides the program but numbers: words, switches and shapes of images."""
   flat = config.load(choice)
   words = [
     (knob, flat[knob])
@@ -62,7 +62,7 @@ TRAINED = list({kind(choice): choice for choice in reversed(CHOICES)}.values())
 
 
 def write_images(path, flat):
-  """Images of the data set's shape and classes, two or more for each client."""
+  """Writes images of the data set's shape and classes, at least two for each client."""
   shape, num_classes = image_shape(flat)
   rng = np.random.default_rng(0)
   arrays = {}
@@ -75,7 +75,7 @@ def write_images(path, flat):
 
 
 def smaller(flat):
-  """What keeps a variant from compiling for minutes."""
+  """Flags that keep a variant from compiling for minutes."""
   if flat['model'] == 'cnn_transformer':
     return ['--config.cnn_transformer.layers=1']
   if flat['model'] == 'resnet50':

@@ -42,7 +42,7 @@ def federation(seed=0):
 
 
 def mixed(users):
-  """images [M, 8, 8], labels [M] and ids [M], in an order of examples at random."""
+  """images [M, 8, 8], labels [M] and ids [M], with the examples in random order."""
   images, labels = map(np.concatenate, zip(*users.values(), strict=True))
   ids = np.repeat(list(users), [len(labels) for _, labels in users.values()])
   order = np.random.default_rng(1).permutation(len(labels))
@@ -62,12 +62,12 @@ def flags(knobs):
 
 
 def as_rows(images, labels):
-  """Images with their labels, in an order of their own."""
+  """Images with their labels, in another order."""
   return sorted((x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True))
 
 
 def npz(folder, found):
-  """One file of everybody's."""
+  """One file for all users."""
   arrays = {}
   for split, users in found.items():
     names = (f'{split}_x', f'{split}_y', f'{split}_client')
@@ -77,7 +77,7 @@ def npz(folder, found):
 
 
 def files(folder, found):
-  """One file for each user, called by a number: the name stands inside."""
+  """One file for each user; the file has a number, and the user's name is inside."""
   place = folder / 'users'
   place.mkdir()
   for number, name in enumerate(found['train'] | found['test']):
@@ -90,7 +90,7 @@ def files(folder, found):
 
 
 def as_femnist(images):
-  """Grey levels as FEMNIST has them: float32 in [0, 1]."""
+  """Grey levels as in FEMNIST: float32 in [0, 1]."""
   return (images / 255).astype(np.float32)
 
 
@@ -114,7 +114,7 @@ def hdf5(folder, found):
 
 
 def packed(arrays):
-  """Name -> array, in msgpack as FedJAX 0.0.17 has it."""
+  """Name -> array, in msgpack as FedJAX 0.0.17 writes it."""
 
   def array(values):
     parts = values.shape, values.dtype.name, values.tobytes()

@@ -182,7 +182,7 @@ def svhn(folder, found):
 
 
 def table(split, found, users=False):
-  """A split with Image and ClassLabel, as a data set of Hugging Face."""
+  """A split with Image and ClassLabel, like a data set of Hugging Face."""
   images, labels = together(found, channels=3)[split]
   kinds = {'img': datasets.Image(), 'label': datasets.ClassLabel(names=NAMES)}
   columns = {'img': [Image.fromarray(one) for one in images], 'label': labels}
@@ -190,7 +190,7 @@ def table(split, found, users=False):
 
 
 def parquet(folder, found, name='data/{split}-0000{n}-of-00002.parquet', test='test'):
-  """Two files of each split, as the Hub has them."""
+  """Two files for each split, as on the Hub."""
   datasets.disable_progress_bars()
   for split in found:
     whole = table(split, found)
@@ -218,7 +218,7 @@ def saved(folder, found):
 
 
 def leaf(folder, found, rows=lambda images: (images / 255).round(4)):
-  """Every second user in a file of its own."""
+  """Every second user in its own file."""
   for split, users in found.items():
     (folder / 'set' / split).mkdir(parents=True)
     for n in range(2):

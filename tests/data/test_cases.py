@@ -1,4 +1,4 @@
-"""Data as people have them: read as what they are, or refused with what mends them."""
+"""Data as people have them: read correctly, or refused with advice that works."""
 
 import io
 import re
@@ -181,7 +181,7 @@ def test_a_picture_has_its_colours(name):
 
 
 def folder(path, files, labels=None, mode=None):
-  """As `save_to_disk` of files of pictures, the same in train and test."""
+  """Writes pictures like `save_to_disk`, the same in train and test."""
   kinds = {'image': datasets.Image(mode=mode), 'user': datasets.Value('int64')}
   kinds['label'] = datasets.ClassLabel(num_classes=3)
   columns = {

@@ -1,4 +1,4 @@
-"""Data that name their users: every layout, who is kept, and what is refused."""
+"""Data that name their users: every layout, the users that are kept, and refusals."""
 
 import sqlite3
 import zlib

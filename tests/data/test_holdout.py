@@ -1,4 +1,4 @@
-"""The server's validation split: who is in it, and what it is used for."""
+"""The server's validation split: its examples, and its use."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Whatever files of a data set hold: a documented exit code, and no other is read."""
+"""Any bytes in a data set: a documented exit code, and no other file is read."""
 
 import faulthandler
 import json
@@ -43,7 +43,7 @@ def _watch(event, args):
 
 @pytest.fixture(scope='module')
 def hooked():
-  """Python's opens are seen; a hook cannot be removed, and does nothing then."""
+  """Records Python's opens; an audit hook cannot be removed, so it is switched off."""
   sys.addaudithook(_watch)
 
 

@@ -1,4 +1,4 @@
-"""What other projects leave on the disk: read pixel for pixel, or refused in a line."""
+"""Files of other projects: read pixel for pixel, or refused in a line."""
 
 import json
 import pickle
@@ -187,7 +187,7 @@ def test_val_is_the_test_where_there_is_no_labelled_one(test, tmp_path):
 
 
 def test_channels_are_those_of_all_images(tmp_path):
-  """Grey, palette and transparent ones beside RGB: Pillow's convert('RGB')."""
+  """Grey, palette and transparent pictures beside RGB: Pillow's convert('RGB')."""
   given = one_tree(tmp_path)
   pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
   noise = Image.fromarray(pixels)
@@ -244,7 +244,7 @@ def spoilt(layout, change, line, **options):
 
 
 def nothing(place):
-  """All is as it was."""
+  """Changes nothing."""
 
 
 def without(name):
@@ -256,7 +256,7 @@ def copied(name, other):
 
 
 def file(name, content=b'', cut=None):
-  """The file has this content, or lacks its last bytes."""
+  """A change: the file gets this content, or loses its last bytes."""
 
   def change(place):
     path = place / name
@@ -495,7 +495,7 @@ def test_one_set_from_two_sources_is_one_run_and_records_its_classes(tmp_path):
 
 
 def with_validation(layout, folder):
-  """The layout, with the training examples of another federation set apart."""
+  """The layout, with another federation's training examples as validation split."""
   held = {'train': federations.federation(seed=3)['train']}
   images, labels = layouts.together(held, channels=1 if layout == 'npz' else 3)['train']
   if layout == 'npz':

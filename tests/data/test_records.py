@@ -1,4 +1,4 @@
-"""Federations that stay on disk: what is written is what is read, or it is refused."""
+"""Federations that stay on disk: read as they were written, or refused."""
 
 import pathlib
 import re
@@ -97,7 +97,7 @@ def _made(tmp_path_factory):
 
 @pytest.fixture
 def folder(_made, tmp_path):
-  """A federation to be spoilt."""
+  """A federation that a test may damage."""
   return pathlib.Path(shutil.copytree(_made, tmp_path / 'records'))
 
 
@@ -142,7 +142,7 @@ def test_damage_is_one_line(spoil, folder):
 
 
 def test_one_flipped_bit_of_a_record_is_found(folder):
-  """Or else nothing has changed: array_record's own fields are not all read."""
+  """Or the flip changes nothing: array_record's own fields are not all read."""
 
   def read():
     return [array.tolist() for pair in read_all(folder) for array in pair]

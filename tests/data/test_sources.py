@@ -108,7 +108,7 @@ U1 = functools.partial(np.zeros, dtype=np.uint8)
 
 
 def vast(size, label):
-  """Labels of which the last would need a table of gigabytes, were it counted up to."""
+  """Labels of which the last is huge: a table up to it would take gigabytes."""
   labels = np.arange(size, dtype=np.uint64) % 3
   labels[-1] = label
   return labels
@@ -156,7 +156,7 @@ def test_npz_that_is_no_npz(tmp_path):
 
 
 def refused_of_flipped(path, size, count, read):
-  """How many of so many flipped bits are refused in a line; others change nothing."""
+  """The number of bit flips that are refused in a line; the others change nothing."""
   whole, expected, rng = path.read_bytes(), read(), np.random.default_rng(0)
   refused = []
   for place in rng.choice(size or len(whole), count, replace=False):
@@ -436,7 +436,7 @@ def cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def small_mnist(tmp_path, monkeypatch):
-  """The folder of a small prepared MNIST, to be spoilt."""
+  """The folder of a small prepared MNIST, which tests damage."""
   without_tensorflow(monkeypatch)
   prepare(tmp_path, 'mnist', {'train': 12, 'test': 5})
   return next((tmp_path / 'mnist').iterdir())

@@ -50,7 +50,7 @@ def records(folder, found):
 
 
 def linked(pattern):
-  """What the pattern finds first is moved out, and a link to it left."""
+  """The first file that matches is moved out, and a link to it is left."""
 
   def change(folder):
     path = sorted(folder.glob(pattern))[0]
@@ -118,7 +118,7 @@ FORGED = FORGED.replace("'AS", "'CREATE VIEW federated_data AS", 1)
 
 
 def state(name, moved=True):
-  """The file of a split is called otherwise, and may lie there."""
+  """The files of a split have another name, and may be elsewhere."""
 
   def change(folder):
     path = folder / 'saved/train/state.json'

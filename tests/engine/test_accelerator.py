@@ -1,4 +1,4 @@
-"""How many lanes and how long a segment GPUs get."""
+"""The number of lanes and the length of segments on GPUs."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from tests import world
 
 
 def network(dense, convolved=0):
-  """The parameters of a network, so many of each kind."""
+  """The parameters of a network, this many of each kind."""
   shapes = (dense,), (1, 1, 1, convolved)
   return [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
 

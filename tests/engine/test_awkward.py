@@ -30,7 +30,7 @@ LABELS = np.concatenate(
 
 
 def both(algorithm, sizes, labels, num_lanes=2, num_devices=1):
-  """(engine, reference), the rounds of clients who own consecutive examples."""
+  """(engine, reference), the rounds of clients that own consecutive examples."""
   plans = world.planner(num_lanes, len(sizes), sizes, num_devices=num_devices)
 
   def owned(index, data):

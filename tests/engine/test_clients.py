@@ -1,4 +1,4 @@
-"""Clients that differ: who is there, who is late, how much each one works."""
+"""Clients that differ: present or absent, late or in time, with more or less work."""
 
 import dataclasses
 import re

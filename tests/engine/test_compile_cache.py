@@ -24,7 +24,7 @@ HIT = '/jax/compilation_cache/cache_hits'
 
 @pytest.fixture(autouse=True)
 def _no_other_cache(tmp_path, monkeypatch):
-  """The programs that the tests share are not looked up here, nor the user's."""
+  """These tests look up neither the programs that tests share nor the user's."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'home'))
   shared = jax.config.jax_compilation_cache_dir
   jax.config.update('jax_compilation_cache_dir', None)
@@ -35,7 +35,7 @@ def _no_other_cache(tmp_path, monkeypatch):
 
 
 def start(choice, *factors):
-  """Compiles programs as a start does; how many of them were looked up."""
+  """Compiles programs like a start; returns how many of them were looked up."""
   hits = []
 
   def heard(event, **more):
@@ -66,7 +66,7 @@ def time_of(entry):
 
 
 def spoilt(entry, how):
-  """Leaves the entry as a kill, a full disk or a worn one does."""
+  """Damages the entry as a kill, a full disk or a worn disk does."""
   whole, middle = entry.read_bytes(), entry.stat().st_size // 2
   flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
   contents = {'torn': whole[:-100], 'flipped': flipped, 'emptied': b''}
@@ -117,7 +117,7 @@ FAULTS = {
 
 
 def spoil(folder, fault):
-  """Leaves a folder, or a file in its place, that is not used."""
+  """Makes a folder, or a file in its place, that cannot be used."""
   if fault == 'a file':
     folder.touch()
     return

@@ -1,4 +1,4 @@
-"""Which devices there are, and how programs queue on them."""
+"""The devices that a run may use, and the queue of programs on them."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a configuration builds, and what is compiled."""
+"""What a configuration builds, and the programs that are compiled."""
 
 import functools
 
@@ -21,7 +21,7 @@ from tests.selection import few
 
 
 def build(*flags):
-  """What these flags, without `--config.`, build of 200 examples."""
+  """The experiment of these flags, without `--config.`, on 200 examples."""
   tiny = ['data.limit=200', 'partition.min_size=1']
   # Centralised training has no partition.
   words = [*tiny[: 1 if 'algorithm=centralized' in flags else 2], *flags]
@@ -38,7 +38,7 @@ def lower_round(built):
 
 
 def after_a_round(built):
-  """The variables of the server."""
+  """The server's variables after a round."""
   state, inputs = experiment.initial_state(built), first_inputs(built)
   state, _ = lower_round(built).compile()(state, *inputs, built.train)
   return jax.device_get(state.server.variables)
@@ -223,7 +223,7 @@ def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step(more):
 
 @functools.cache
 def fedprox(dtype):
-  """What is built for this type, and what a round of it gives."""
+  """The experiment of this type, and the result of a round."""
   # There are several steps, so that the second one starts from the first one's weights.
   built = build('algorithm=fedprox', 'local_epochs=2', f'execution.dtype={dtype}')
   return built, after_a_round(built)

@@ -1,4 +1,4 @@
-"""Which processes belong together, and what they tell each other."""
+"""Which processes belong together, and what they exchange."""
 
 import threading
 
@@ -146,7 +146,7 @@ def test_processes_share_cores_that_are_nobodys_own(
 
 @pytest.fixture
 def together(monkeypatch):
-  """Runs a function in two threads that stand for processes: what each one got."""
+  """Runs a function in two threads that stand for processes; the result of each."""
   monkeypatch.setattr(hosts, '_place', Place(*BY_HAND, None, 2, 0))
   monkeypatch.setattr(hosts, '_names', ['a', 'b'])
   monkeypatch.setattr(hosts, 'is_first', lambda: mine.index == 0)

@@ -28,7 +28,7 @@ def schedule(name, t, num_rounds, **knobs):
 
 
 def local_step(name, **flags):
-  """(numbers, params, state) -> (params, state), as local training does it."""
+  """(numbers, params, state) -> (params, state), like local training."""
 
   def step(numbers, params, state):
     chosen = optimizer(name)(**numbers, **flags)

@@ -1,4 +1,4 @@
-"""Who trains, in which lane, on which batches: properties of the plans."""
+"""The clients, lanes and batches of each round: properties of the plans."""
 
 import dataclasses
 

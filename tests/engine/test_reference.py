@@ -43,7 +43,7 @@ def tree_of(case, network='mlp'):
 
 
 def run(algorithm, cohorts=COHORTS, network='mlp', **options):
-  """The results of each round in that world."""
+  """The results of each round of the golden file's federation."""
   defaults = {
     'learning_rate': 0.3,
     'momentum': 0.5,

@@ -42,7 +42,7 @@ def draw(round_index, client, step):
 
 
 def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
-  """The reference on the batches that the planner draws; nobody trains on nothing."""
+  """The reference on the planner's batches; a client without batches does not train."""
   plans = plans or world.planner()
   sizes = dict(enumerate(plans.sizes.tolist()))
   options = (world.OPTIONS | world.ROBUST)[algorithm] | world.OPTIMIZER
@@ -82,7 +82,7 @@ def kept_models(algorithm, state):
 
 
 def other_memory(algorithm, state, metrics, truth):
-  """What else the algorithm keeps or reports: pairs of its and the reference's."""
+  """All else that the algorithm keeps or reports: pairs of ours and the reference's."""
   if algorithm == 'scaffold':
     yield state.server.memory, truth.control
     for client, control in truth.controls.items():
@@ -185,7 +185,7 @@ def test_equals_the_reference(algorithm, num_devices, num_lanes):
 
 
 def looped(text):
-  """What of a compiled program stands in its loops, and in what they call."""
+  """The text of a compiled program's loops, and of the computations that they call."""
   bodies, names = {}, []
   for block in re.findall(r'^\S.*?^\}', text, re.MULTILINE | re.DOTALL):
     bodies[re.match(r'(?:ENTRY )?%?([\w.-]+)', block)[1]] = block

@@ -21,7 +21,7 @@ def planner(num_lanes=2, num_devices=1, segment_steps=STEPS):
 
 
 def assert_same(algorithm, plans, tolerance=TOLERANCE, **options):
-  """Both kinds of segments give the same states and metrics; sums by a share."""
+  """Both kinds of segments give the same states and metrics, up to a tolerance."""
   any_length = dataclasses.replace(plans, segment_steps=0)
   known, other = (
     jax.tree.leaves(world.run(algorithm, 3, plans=p, **options))
@@ -67,7 +67,7 @@ def test_lanes_devices_and_the_length_change_no_result(
 
 def test_the_compiler_knows_how_long_a_segment_is():
   def conditions(plans):
-    """Loops whose length only the device knows; at most one is inside another."""
+    """The numbers of loops whose length only the device knows, and of other loops."""
     chosen, state = world.make('moon'), world.first_state('moon')
     which = 'moon', 'mlp', False, 1, 'none', 'sgd', plans.segment_steps
     run_round = world.compiled_round(*which)

@@ -94,7 +94,7 @@ def train(world, model, steps, bend=lambda gradient, model: gradient):
 
 
 def fedvarp(world, model, rate):
-  """The global model after each round; the server keeps everybody's last move."""
+  """The global model after each round; the server keeps each client's last change."""
   last = {client: combine(np.zeros_like, model) for client in world.sizes}
   for cohort in world.rounds:
     ends = {client: train(world, model, steps) for client, steps in cohort.items()}

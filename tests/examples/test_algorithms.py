@@ -62,13 +62,13 @@ def built(example):
 
 @pytest.fixture(autouse=True, scope='module')
 def forget_experiments():
-  """They hold the examples' parts, which are forgotten too."""
+  """The experiments hold the examples' parts, which are forgotten too."""
   yield
   built.cache_clear()
 
 
 def engine(example, **numbers):
-  """The package's global models, the initial one first, and each round's numbers."""
+  """The package's global models, from the initial one on, and each round's reports."""
   made, run_round = built(example)
   state = experiment_lib.initial_state(made)
   models, told = [as_plain(state.server.variables)], []

@@ -38,7 +38,7 @@ def fused():
 
 
 def arrays(channels, side, examples, size, features):
-  """Images, kernel and bias, normal; size: of the kernel, or its height and width."""
+  """Normal images, kernel and bias; size: the kernel's, or its height and width."""
   rng = np.random.default_rng(0)
   images = rng.normal(size=(channels, side, side, examples))
   height, width = np.broadcast_to(size, 2)
@@ -47,13 +47,13 @@ def arrays(channels, side, examples, size, features):
 
 
 def in_turn(x, kernel, bias, padding):
-  """What it computes, by the library."""
+  """The same computation by the library."""
   y = forms.library(x, kernel, stride=1, padding=padding)
   return nn.relu(pooling.max_pool(y) + bias.reshape(-1, 1, 1, 1))
 
 
 def with_gradients(function, padding, *given):
-  """Its value, and its gradients along a fixed direction."""
+  """The function's value, and its gradients along a fixed direction."""
   y, pull = jax.vjp(lambda *a: function(*a, padding), *given)
   direction = np.random.default_rng(1).normal(size=y.shape)
   return (y, *pull(direction.astype(y.dtype)))
@@ -61,12 +61,12 @@ def with_gradients(function, padding, *given):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def both(functions, padding, *given):
-  """The values and gradients of two functions, of one program."""
+  """The values and gradients of two functions, compiled as one program."""
   return [with_gradients(function, padding, *given) for function in functions]
 
 
 def relative(found, expected):
-  """The largest difference, as a part of the largest number."""
+  """The largest difference, relative to the largest number."""
   found, expected = (np.asarray(a, np.float64) for a in (found, expected))
   return np.abs(found - expected).max() / np.abs(expected).max()
 

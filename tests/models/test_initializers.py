@@ -1,4 +1,4 @@
-"""The first weights: their distributions by formula, and what decides each of them."""
+"""The first weights: their distributions by formula, and what each depends on."""
 
 import jax
 import numpy as np

@@ -186,7 +186,7 @@ def one_layer():
 
 @functools.cache
 def small_transformer():
-  """Its variables, images, and both modes compiled."""
+  """The network's variables, images, and both modes compiled."""
   network = one_layer()
   images = np.float32(seeded.numbers('images', (3, 32, 32, 3)))
   variables = seeded_variables(network.shapes)

@@ -94,7 +94,7 @@ def test_it_is_used_where_it_was_faster(images, kernel, stride, padding, tile):
 
 
 def test_the_form_multiplies_less():
-  """Transforms included, by XLA's count."""
+  """XLA's count includes the transforms."""
   x, kernel = jnp.zeros((8, 12, 12, 64)), jnp.zeros((3, 3, 64, 64))
 
   def flops(form):

@@ -1,4 +1,4 @@
-"""What the report takes from trained models is what the run itself measured."""
+"""The report shows of trained models what the run itself measured."""
 
 import csv
 import json
@@ -95,7 +95,7 @@ def test_of_many_clients_some_are_drawn_and_all_are_counted(folder, tmp_path):
 
 
 def accuracy_for_clients(workdir):
-  """By loops, from what is kept in a run directory."""
+  """Computed by loops from the files of a run directory."""
   with np.load(workdir / features.CACHE) as arrays:
     confusion = arrays['confusion'].tolist()
   with np.load(workdir / 'partition.npz') as arrays:

@@ -1,4 +1,4 @@
-"""index.html in headless Chromium: it opens, and what a reader does works.
+"""index.html in headless Chromium: it opens, and its controls work.
 
 Needs a browser on the machine: Debian's is `apt-get install chromium`.
 """
@@ -58,7 +58,7 @@ def browser():
 
 @contextlib.contextmanager
 def opened(browser, path, size, scheme='light'):
-  """The page in a window of a size; anything it complains of or asks for fails."""
+  """The page in a window of a size; any error or request of the page is a failure."""
   width, height = size
   window = {'width': width, 'height': height}
   context = browser.new_context(viewport=window, color_scheme=scheme)

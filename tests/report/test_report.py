@@ -67,7 +67,7 @@ MOON = (
 
 
 def made(folder, given, **columns):
-  """Leaves runs: name -> accuracies, of MOON, or (accuracies, 'KNOB=VALUE ...')."""
+  """Makes runs: name -> accuracies, of MOON, or (accuracies, 'KNOB=VALUE ...')."""
   for name, run in given.items():
     accuracies, words = run if isinstance(run, tuple) else (run, '')
     knobs = dict(word.split('=', 1) for word in words.split())
@@ -133,7 +133,7 @@ def settings_of(folder, group=None, over=('seed',)):
 
 
 def find(folder):
-  """The names of the runs below a folder, and what is said of them."""
+  """The names of the runs below a folder, and the messages about them."""
   said = []
   found = runs.find([folder], said.append)
   return [run.path.name for run in found], said
@@ -410,7 +410,7 @@ def test_pairs_have_one_seed_and_one_length_and_are_counted(tmp_path, capsys):
 
 
 def validated(folder, given):
-  """Leaves runs: name -> (test accuracies, validation accuracies, 'KNOB=VALUE ...')."""
+  """Makes runs: name -> (test accuracies, validation accuracies, 'KNOB=VALUE ...')."""
   for name, (tested, validation, words) in given.items():
     made(folder, {name: (tested, f'data.validation=0.1 {words}')})
     each = iter(validation)
@@ -932,7 +932,7 @@ def no_algorithm(rho):
 
 
 def forget():
-  """As a new process: nothing is registered."""
+  """Forgets registrations, as in a new process."""
   catalog.registry._parts.pop(('algorithm', 'turtle'))
   catalog.every_knob.cache_clear()
 

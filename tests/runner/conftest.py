@@ -1,4 +1,4 @@
-"""One run that nothing happened to, of which tests look at the files or take copies."""
+"""One undisturbed run whose files tests read or copy."""
 
 import shutil
 
@@ -39,7 +39,7 @@ def workdir(whole):
 
 @pytest.fixture
 def unfinished(workdir, tmp_path):
-  """A copy of it, `run` in a folder, as if it had been killed after the last save."""
+  """A copy of that run, `run` in a folder, as if killed after the last save."""
   run = shutil.copytree(workdir, tmp_path / 'run')
   (run / 'summary.json').unlink()
   return run

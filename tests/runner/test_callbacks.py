@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Watcher(moon_jax.Callback):
-  """Writes down what it is called for; wants the state of some rounds."""
+  """Records its calls; wants the state of some rounds."""
 
   def __init__(self, wanted=(), stops_at=None, fails_at=None):
     self.calls, self.states, self.history = [], {}, None
@@ -56,7 +56,7 @@ class Watcher(moon_jax.Callback):
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
-  """A run of all three rounds, and who watched it."""
+  """A run of all three rounds, and the callback that watched it."""
   watcher = Watcher(wanted=[2])
   folder = tmp_path_factory.mktemp('whole') / 'run'
   every = {'checkpoint_every_rounds': 2}
@@ -194,7 +194,7 @@ def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
 
 
 def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
-  """And its round's line of timings.jsonl comes once it is on the disk."""
+  """The round's line of timings.jsonl comes when the state is on the disk."""
   seen, write = threading.Event(), saved_state.save
   run = tmp_path / 'run'
 
@@ -220,7 +220,7 @@ def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
 
 
 def test_no_line_says_that_a_state_was_saved_that_was_not(tmp_path, monkeypatch, whole):
-  """Or a run whose first state cannot be written could never be begun again."""
+  """Otherwise a run whose first state cannot be written could never start again."""
   run, own = tmp_path / 'run', config(checkpoint_every_rounds=1)
 
   def full(folder, state, index):

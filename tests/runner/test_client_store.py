@@ -49,7 +49,7 @@ def run(workdir, tier='device', **changes):
 
 
 def kept(workdir):
-  """The newest state, and what each client keeps."""
+  """The newest state, and each client's memory."""
   config = config_lib.validate(inference._saved(workdir)['config'])
   built = experiment.build(config)
   start = built.network.init(config.seed)
@@ -66,7 +66,7 @@ def kept(workdir):
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
-  """Tier and changes -> the directory of a run that nothing happened to."""
+  """Tier and changes -> the directory of an undisturbed run."""
 
   @functools.cache
   def once(tier='disk', **changes):
@@ -79,7 +79,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def copied(trained, tmp_path):
-  """The same, of a copy."""
+  """Tier and changes -> the directory of a copy of that run."""
 
   def copy(*given, **changes):
     return shutil.copytree(trained(*given, **changes), tmp_path / 'run')
@@ -198,7 +198,7 @@ def garbled(folder, monkeypatch):
 
 
 def with_index(field, value):
-  """Makes damage by a stranger, who has the manifest say that all is well."""
+  """Makes a stranger's damage, with a manifest that matches the damaged files."""
 
   def replace(folder, monkeypatch):
     for step in '46':
@@ -237,7 +237,7 @@ def test_a_file_without_what_any_checkpoint_needs(
 
 
 def test_memories_written_at_a_start_spare_older_checkpoints(trained, copied, capsys):
-  """The newest checkpoint has all memories in its state, the one before in the file."""
+  """The newest checkpoint has all memories in its state, the older one in the file."""
   workdir = copied('disk', num_rounds=2)
   run(workdir, 'device', num_rounds=4)
   folder, built = workdir / 'checkpoints', built_of('disk')
@@ -253,7 +253,7 @@ def test_memories_written_at_a_start_spare_older_checkpoints(trained, copied, ca
 
 
 def test_a_write_that_fails_once_ends_the_run(tmp_path, trained, monkeypatch):
-  """Beside a round, long before a save: no later round trains on what was lost."""
+  """The write fails long before a save: no later round trains on lost memories."""
   seldom = {'checkpoint_every_rounds': 6}
   write, calls = os.pwrite, []
 

@@ -1,4 +1,4 @@
-"""What the user sees, on a terminal of 80 columns and in a log file."""
+"""The output on a terminal of 80 columns and in a log file."""
 
 import io
 
@@ -29,7 +29,7 @@ RECORD = {
 
 
 def shown(is_terminal):
-  """What four rounds of which the third is done look like."""
+  """The output of a run of four rounds after the third one."""
   file = io.StringIO()
   terminal = rich.console.Console(
     file=file,

@@ -1,4 +1,4 @@
-"""Damaged files, a full disk, a directory that goes away: what a run makes of them.
+"""Damaged files, a full disk, a directory that goes away: how a run ends and goes on.
 
 All runs train the same six rounds; their ends are compared byte for byte with those of
 a run that nothing happened to.
@@ -40,7 +40,7 @@ def sizes(step):
 
 
 def flip_a_bit(step):
-  """In the largest file of a checkpoint, which holds weights."""
+  """Flips a bit of the largest file of a checkpoint, which holds weights."""
   flip(max(found := sizes(step), key=found.get))
 
 
@@ -66,7 +66,7 @@ def test_all_damaged_and_then_all_gone(unfinished):
 
 
 def refused_before_loading(folder, *words):
-  """What a process says that ends before JAX is loaded, and so before the data is."""
+  """What a process prints that ends before it loads JAX, and so before the data."""
 
   def cpu_seconds():  # of ended processes: other load does not count
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

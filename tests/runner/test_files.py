@@ -15,7 +15,7 @@ from moon_jax.runner import run_directory
 
 
 def fill(folder):
-  """Leaves not a page of a disk free; returns the file that takes the space."""
+  """Fills a disk to the last page; returns the file that takes the space."""
   path = folder / 'filler'
   with path.open('wb', buffering=0) as file, contextlib.suppress(OSError):
     while True:
@@ -50,7 +50,7 @@ def test_a_file_is_replaced_wholly_or_not_at_all(disk):
 
 @contextlib.contextmanager
 def limited(which, most):
-  """The process may not have more of something."""
+  """Sets a limit of the process."""
   before = resource.getrlimit(which)
   resource.setrlimit(which, (most, before[1]))
   try:

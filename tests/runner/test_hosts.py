@@ -42,7 +42,7 @@ STOPPED = 'process 1 is asked to stop'  # a run that begins with these words
 
 
 def made_in(place):
-  """Two folders, as of two hosts that share no disk."""
+  """Two folders, like those of two hosts that share no disk."""
   made = [place / name for name in ('first', 'second')]
   for folder in made:
     folder.mkdir()
@@ -65,7 +65,7 @@ def codes(done):
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory):
-  """Both folders after all runs of the list, and what each process has written."""
+  """Both folders after all runs of the list, and the output of each process."""
   folders = made_in(tmp_path_factory.mktemp('two'))
   rng, labels = np.random.default_rng(0), np.arange(60) % 4
   for folder, name in zip((*folders, folders[0]), ('both', 'both', 'one'), strict=True):

@@ -48,7 +48,7 @@ LONG = (
 
 @pytest.fixture(scope='module')
 def undisturbed(tmp_path_factory):
-  """The run directory of a run that nothing happened to."""
+  """The run directory of an undisturbed run."""
   place = tmp_path_factory.mktemp('undisturbed')
   check_success(launched(place, *RUN))
   return place / 'run'
@@ -56,12 +56,12 @@ def undisturbed(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path):
-  """Where RUN and LONG are run."""
+  """The working folder of RUN and LONG."""
   return tmp_path / 'run'
 
 
 def assert_same_end(run, expected, num_rounds=NUM_ROUNDS):
-  """The same results to the last bit, and nothing that does not belong there."""
+  """The results are equal to the last bit, and no temporary file is left."""
   check_same_records(run, expected)
   leaves = checkpoint(expected, num_rounds)
   # The leaves include the server's weights and those that each client sent last.
@@ -81,7 +81,7 @@ def assert_same_end(run, expected, num_rounds=NUM_ROUNDS):
 
 
 def resumed_after(text):
-  """The rounds that a start did not have to do; None if it did not come so far."""
+  """The round from which a start went on; None if it ended before it said so."""
   if 'run: a fresh run' in text:
     return 0
   found = re.search(r'run: resumed after round (\d+) of', text)
@@ -94,7 +94,7 @@ def num_lines(run):
 
 
 def saved(run):
-  """The newest step, and the newest of those that are not saved yet."""
+  """The newest step, and the newest step whose save is not complete."""
   names = os.listdir(run / 'checkpoints') if (run / 'checkpoints').exists() else []
   steps = [int(name) for name in names if name.isdigit()]
   begun = [int(n[0]) for name in names if (n := re.match(r'\d+(?=\D)', name))]
@@ -105,7 +105,7 @@ def saved(run):
 
 
 def run_for(process, run, seconds, most_lines):
-  """Lets it run so long, but not beyond so many rounds, and pauses it."""
+  """Lets the process run for a time or up to a number of lines, and pauses it."""
   end = time.monotonic() + seconds
   process.pause_when(lambda: time.monotonic() >= end or num_lines(run) >= most_lines)
 
@@ -114,7 +114,7 @@ def run_for(process, run, seconds, most_lines):
   ('tier', 'num_kills'), few([('disk', 1)], [('device', 6), ('disk', 6)])
 )
 def test_killed_many_times_at_random(run, undisturbed, tier, num_kills):
-  """The last start takes what a file has to the device, where all is compared."""
+  """The last start loads memories from a file to the device, where all are compared."""
   place = run.parent
   (place / 'tmp').mkdir()
   tmp = {'TMPDIR': str(place / 'tmp')}
@@ -210,7 +210,7 @@ def test_nothing_is_saved_on_a_signal_after_a_failure(monkeypatch):
 
 
 def test_no_process_ends_before_the_state_is_on_the_disk(run, monkeypatch):
-  """A launcher may kill process 0, which writes it, once another one has ended."""
+  """A launcher may kill process 0, which writes the state, once another has ended."""
   stop, write, found = signals.Stop(), saved_state.save, []
   check = stop.check
 

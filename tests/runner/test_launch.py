@@ -1,4 +1,4 @@
-"""`python launch.py`: its exit code, its output, the files it leaves."""
+"""`python launch.py`: its exit code, its output, and its files."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What the real libraries hold of a run, of one that is resumed, and of a sweep."""
+"""The real libraries' records of a run, of a resumed one, and of a sweep."""
 
 import contextlib
 import importlib.util
@@ -22,7 +22,7 @@ PLACES = {'WANDB_MODE': 'offline', 'WANDB_SILENT': 'true'}
 
 
 def needs(package):
-  """A test of some ten seconds that wants a library."""
+  """A test of some ten seconds that needs a library."""
   absent = importlib.util.find_spec(package) is None
 
   def mark(test):
@@ -32,14 +32,14 @@ def needs(package):
 
 
 def run(folder, *words, program=None, **environment):
-  """launch.py as a process: the libraries keep what they know of in one."""
+  """Runs launch.py as a process, because the libraries keep state in one."""
   more = {} if program is None else {'program': program}
   done = launch(folder, *FEDAVG, *words, **more, **PLACES, **environment)
   assert done.returncode == ExitCode.DONE, done.stderr  # for the libraries' messages
 
 
 def numbers(line, timing):
-  """The values that a logger is given of a round."""
+  """The values of a round that a logger gets."""
   of = {'metrics': line, 'timings': timing}
   return {
     f'{group}/{name}': value
@@ -53,7 +53,7 @@ def numbers(line, timing):
 
 
 def starts(folder):
-  """What W&B keeps of each offline start: the run, its config, rows and summary."""
+  """W&B's record of each offline start: the run, its config, rows and summary."""
   from wandb.proto.wandb_internal_pb2 import Record
 
   for path in sorted(folder.glob('wandb/offline-run-*/*.wandb')):
@@ -71,7 +71,7 @@ def starts(folder):
 
 
 def entries(data):
-  """Those of a log of LevelDB: checksum in 4 bytes, size in 2, kind in 1, in blocks."""
+  """Entries of a LevelDB log: checksum in 4 bytes, size in 2, kind in 1, in blocks."""
   place, whole = 7, b''
   while place < len(data):
     left = BLOCK - place % BLOCK
@@ -132,7 +132,7 @@ def test_the_runs_of_a_sweep_are_a_group_of_wandb(tmp_path):
 
 
 def stored(folder):
-  """What MLflow's store holds: name -> status, tags, parameters, (metric, step)."""
+  """MLflow's store: name -> status, tags, parameters, (metric, step)."""
   found = {}
   with contextlib.closing(sqlite3.connect(folder / 'mlflow.db')) as store:
     for run_id, name, status in store.execute(
@@ -186,7 +186,7 @@ def test_the_runs_of_a_sweep_have_one_tag_of_mlflow(tmp_path):
 
 @needs('mlflow')
 def test_a_round_that_is_run_again_is_not_logged_twice(tmp_path):
-  """As after a crash: the state of round 2 is lost, and MLflow has heard of it."""
+  """After a crash the state of round 2 is lost, but MLflow has its metrics."""
   store = {'MLFLOW_TRACKING_URI': f'sqlite:///{tmp_path}/mlflow.db'}
   words = ('--config.logger=mlflow', '--workdir=a')
   run(tmp_path, *words, **store)

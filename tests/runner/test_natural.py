@@ -1,4 +1,4 @@
-"""Runs of clients that the data name: how many, who is tested, and what is recorded."""
+"""Runs of clients that the data name: their number, their tests, and the records."""
 
 import json
 

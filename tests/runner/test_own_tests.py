@@ -1,4 +1,4 @@
-"""Runs whose clients are tested on examples of their own."""
+"""Runs whose clients are tested on their own examples."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def columns(line, name):
 
 
 def counted(run, labels_of):
-  """[T] what is right of labels_of(client, images), [T] of how many; the saved rows."""
+  """[T] correct labels of labels_of(client, images), [T] sizes; the saved rows."""
   saved = np.load(run.workdir / 'partition.npz')
   data = experiment.load_data(moon_jax.config.validate(config()))
   correct, ends = [], saved['local_test_offsets']
@@ -79,7 +79,7 @@ def test_the_global_model_on_each_clients_own_test(tmp_path):
 
 
 def fine_tuned(run, epochs):
-  """[T] what the global model gets right once each client has trained it alone."""
+  """[T] images that the global model gets right after each client's fine-tuning."""
   saved = np.load(run.workdir / 'partition.npz')
   data = experiment.load_data(moon_jax.config.validate(config()))
   model = Model(moon_jax.load(run.workdir).variables['params'], {})

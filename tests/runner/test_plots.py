@@ -1,4 +1,4 @@
-"""The pictures show what they are given."""
+"""The pictures show the values that they are given."""
 
 import time
 
@@ -12,7 +12,7 @@ from tests.selection import few
 
 
 def pixels(path):
-  """[H, W, 3] uint8; not one colour only."""
+  """[H, W, 3] uint8; more than one colour."""
   with Image.open(path) as image:
     assert image.format == 'PNG'
     array = np.asarray(image.convert('RGB'))

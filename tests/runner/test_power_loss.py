@@ -1,4 +1,4 @@
-"""From what was flushed when the power was lost, a run goes on to the same end."""
+"""From the files flushed before a loss of power, a run goes on to the same end."""
 
 import functools
 import itertools
@@ -52,7 +52,7 @@ def end_of(folder):
 
 
 def left_at(point, kind, folder):
-  """The run directory that is left: what was counted on is whole."""
+  """The run directory that is left; all that the program counted on is whole."""
   power_loss.restore(getattr(point, kind), folder)
   workdir = folder / 'deep' / 'run'
   whole = [
@@ -65,7 +65,7 @@ def left_at(point, kind, folder):
 
 
 def some(points, count):
-  """So many instants, evenly spread, and in turn with each kind of loss."""
+  """This many instants, evenly spread, with each kind of loss in turn."""
   places = np.linspace(0, len(points) - 1, count + 2).astype(int)[1:-1]
   return [(points[i], KINDS[number % 2]) for number, i in enumerate(places)]
 

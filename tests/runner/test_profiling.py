@@ -1,4 +1,4 @@
-"""The trace of a real round, and where its time went."""
+"""The trace of a real round, and the report of its time."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What the host does for other rounds while the device works on one."""
+"""The host's work for other rounds while the device works on one."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What the records of a run say, by hand-worked numbers, and what a crash leaves."""
+"""The records of a run by hand-worked numbers, and after a crash."""
 
 import json
 import subprocess
@@ -241,7 +241,7 @@ def metrics_line(number):
 
 
 def write_run(workdir, numbers):
-  """Leaves metrics and timings of some rounds; returns the bytes of the metrics."""
+  """Writes metrics and timings of some rounds; returns the bytes of the metrics."""
   with records_lib.Records(workdir, 0) as records:
     for number in numbers:
       records.add_metrics(metrics_line(number))

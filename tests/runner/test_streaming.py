@@ -45,7 +45,7 @@ def whole(sources, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def built(sources):
-  """What the run builds."""
+  """The experiment of that run."""
   return experiment.build(moon_jax.config.validate(config(sources[1], **CHANGES)))
 
 
@@ -146,7 +146,7 @@ def test_a_round_tells_each_client_of_its_data(place, sources):
 def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(
   sources, whole, built, tmp_path
 ):
-  """Found when its client is packed; with the record put back the run goes on."""
+  """The damage is found when the client is packed; after a repair the run goes on."""
   place = tmp_path / 'records'
   shutil.copytree(sources[1]['data.path'], place)
   knobs, path = sources[1] | {'data.path': str(place)}, place / records.RECORDS

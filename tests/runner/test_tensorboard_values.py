@@ -1,4 +1,4 @@
-"""What TensorBoard is given of values that a run has come to, and on a full disk."""
+"""TensorBoard's values of a run, at extremes and on a full disk."""
 
 import contextlib
 import time

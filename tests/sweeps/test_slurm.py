@@ -1,4 +1,4 @@
-"""The script of an array job: each task runs its own run, whatever its words are."""
+"""The script of an array job: each task trains its own run, with any words."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""A sweep is launch.py many times, only sooner; stopped, it goes on with the rest."""
+"""A sweep gives what launch.py gives, but sooner; after a stop the rest is trained."""
 
 import importlib
 import os
@@ -41,7 +41,7 @@ RUNS = [f'{name}-seed={seed}' for name in ('fedavg', 'moon') for seed in (0, 1)]
 
 
 def sweep(folder, *words, program=command.main, stop=None):
-  """Runs the sweep's program here, in a folder, to its end."""
+  """Runs the sweep's program in this process, in a folder, to its end."""
   with pytest.MonkeyPatch.context() as environ:
     environ.setenv('XLA_FLAGS', os.environ['XLA_FLAGS'])  # a run adds to it
     return processes.launched(
@@ -50,7 +50,7 @@ def sweep(folder, *words, program=command.main, stop=None):
 
 
 def dry_run(folder, *words):
-  """The lines that tell what is left."""
+  """The lines about what is left."""
   done = sweep(folder, *words, '--dry-run')
   check_success(done)
   return done.stdout.splitlines()
@@ -63,7 +63,7 @@ def quick(quick_runs, empty_figures):
 
 @pytest.fixture(scope='module')
 def swept(tmp_path_factory):
-  """A folder with a sweep that has ended, and what was said."""
+  """A folder with a sweep that has ended, and its output."""
   folder = tmp_path_factory.mktemp('swept')
   done = sweep(folder, *TINY, *OVER)
   check_success(done)
@@ -108,7 +108,7 @@ def test_finished_runs_are_left_alone_and_another_value_is_added(swept):
 
 
 def sum_of_seconds(run):
-  """What a run of two rounds has told of compiling, training, testing and saving."""
+  """The seconds of compiling, training, testing and saving of a run of two rounds."""
   phases = ('compile', 'train', 'evaluate', 'save')
   lines = read_lines(run / 'timings.jsonl')
   return sum(line[f'{phase}_seconds'] for line in lines for phase in phases)
@@ -228,7 +228,7 @@ def test_its_module_does_not_take_the_functions_name(first, monkeypatch):
 
 
 def common():
-  """What the runs share, as a configuration."""
+  """The settings that the runs share, as a configuration."""
   given = dict(word.removeprefix('--config.').split('=') for word in TINY)
   changes = {name: config.from_word(name, word) for name, word in given.items()}
   return moon_jax.load_config('configs/digits_moon.py', changes)
