@@ -8,7 +8,7 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 
-# What most tests train, so that they share its program: ten clients, five in a round.
+# Most tests train this federation, to share its program: ten clients, five in a round.
 TINY = {
   'local_epochs': 1,
   'data.limit': 300,

@@ -105,7 +105,7 @@ def damages(draw):
 
   def overwrite(run):
     path = run / name
-    if kind == 'sealed':  # by somebody who also writes a manifest
+    if kind == 'sealed':  # by an attacker who also writes a manifest
       path = run / 'checkpoints/2/default' / SEALED[cut % len(SEALED)]
     before = path.read_bytes()
     path.write_bytes(before[:cut] + data + before[cut + len(data) :])

@@ -16,7 +16,7 @@ from tests.processes import check_success, launch, read_lines
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / 'moon_jax'
 
-# A module imports its own layer and those before it.
+# A module may import its own layer and the layers before it.
 LAYERS = (
   ('core', 'core.types', 'core.errors'),
   ('core.files',),

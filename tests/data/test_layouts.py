@@ -360,7 +360,7 @@ def test_arrays_of_every_protocol(protocol):
 
 
 def test_words_of_python_2_are_bytes():
-  # As cPickle of Python 2 with numpy 1 wrote CIFAR-10: {'data': uint8 [1, 3]}.
+  # CIFAR-10 as cPickle of Python 2 with numpy 1 wrote it: {'data': uint8 [1, 3]}.
   data = (
     b'\x80\x02}q\x01U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\n'
     b'ndarray\nq\x04K\x00\x85U\x01b\x87Rq\x05(K\x01K\x01K\x03\x86cnumpy\ndtype\nq\x06'

@@ -63,7 +63,7 @@ def test_claim_leaves_the_devices_that_compute_already(monkeypatch):
 
 
 def test_a_gpu_that_cannot_be_used_is_one_line_and_the_cpu_computes(tmp_path):
-  # As JAX's package for GPUs behaves without a driver.
+  # JAX's package for GPUs behaves like this without a driver.
   plugin = tmp_path / 'plugins/jax_plugins/broken/__init__.py'
   plugin.parent.mkdir(parents=True)
   plugin.write_text("def initialize():\n  raise RuntimeError('no driver\\nat all')\n")

@@ -102,7 +102,7 @@ NODE = {'SLURM_GPUS_ON_NODE': '4'}
     (1, 4, NODE, []),  # one process for each node: all
     (4, 4, NODE, [2]),  # one for each GPU
     (2, 4, NODE, [2, 3]),
-    (8, 4, NODE, []),  # more processes than GPUs: left to JAX, which says so
+    (8, 4, NODE, []),  # more processes than GPUs: JAX reports it
     (3, 0, {}, []),
     (4, 4, {}, [2]),
     # The launcher gave each process its own GPU.

@@ -20,7 +20,7 @@ NUM_ROUNDS = 4
 TOLERANCE = 1e-5
 # Without a server -> the algorithm that the reference runs on a mixing matrix.
 PEERS = {'decentralized_fedavg': 'fedavg', 'decentralized_moon': 'moon'}
-# What an algorithm adds to the loss.
+# Terms that algorithms add to the loss.
 OWN = dict.fromkeys(
   (
     *('prototype_loss', 'distance_loss', 'distillation_loss', 'correlation_loss'),
@@ -30,7 +30,7 @@ OWN = dict.fromkeys(
 )
 # Our names -> the reference's.
 NAMES = PEERS | {'centralized': 'centralised'}
-# Who is a neighbour of whom: 0 - 1 - 2 - 3 - 0.
+# The ring of neighbours is 0 - 1 - 2 - 3 - 0.
 RING = [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
 
 

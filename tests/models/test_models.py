@@ -45,7 +45,7 @@ BY_HAND = {
   ('moon_cnn', (32, 32, 3), 10): 92_626,
   # conv1 5*5*1*6 + 6 = 156 instead of 456; fc1 256*120 + 120 = 30,840 of 48,120
   ('moon_cnn', (28, 28, 1), 10): 92_626 - 300 - 17_280,
-  # MOONFlower's layers are the same as those of moon_cnn.
+  # MOONFlower's network has the layers of moon_cnn.
   ('tutorial_cnn', (32, 32, 3), 10): 92_626,
   # conv1 5*5*3*32 + 32 = 2,432      conv2 5*5*32*64 + 64 = 51,264
   # fc1 5*5*64*512 + 512 = 819,712   fc2 512*10 + 10 = 5,130
@@ -79,8 +79,8 @@ BY_HAND = {
 }
 # 64 pixels a side are 60, 30, 26, 13: fc1 has 13*13*16 inputs instead of 5*5*16.
 BY_HAND[('moon_cnn', (64, 64, 3), 10)] = 92_626 + (2_704 - 400) * 120
-# Of a block with C channels in, tC between and D out: tC (C + 9 + D) weights, and of
-# three norms 4 tC + 2 D; C D + 2 D of a shortcut where both differ at stride 1.
+# A block with C channels in, tC between and D out has tC (C + 9 + D) weights, three
+# norms with 4 tC + 2 D, and C D + 2 D in a shortcut if C and D differ at stride 1.
 # 32 -> 16, t 1: 32*57 + 128 + 32 = 1,984, shortcut 544.
 # 16 -> 24, t 6: 5,136 + 432; 24 -> 24: 8,832. 24 -> 32: 10,000; 32 -> 32: 2 * 14,848.
 # 32 -> 64: 21,056; 64 -> 64: 3 * 54,272. 64 -> 96: 66,624 + 6,336; 96: 2 * 118,272.

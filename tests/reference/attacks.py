@@ -41,7 +41,7 @@ def alie(own, received, honest, num_attackers):
 
 
 def sent(params, received, attackers, attack, **numbers):
-  """What the server gets in place of what the clients trained.
+  """The uploads that the server gets, after the attack.
 
   Args:
     params: list of trees, one for each client of the cohort.

@@ -11,13 +11,13 @@ from tests.reference.losses import Losses, Weights, cross_entropy, gradient_and_
 from tests.reference.networks import Model, combine, first_stats, norm, squared_distance
 from tests.reference.options import Options
 
-FEW_PIXELS = 20_000  # of a batch, which cost less than another program
+FEW_PIXELS = 20_000  # of a batch: computing these costs less than compiling
 
 
 class RoundResult(NamedTuple):
-  """What one communication round leaves behind."""
+  """The state and the metrics after one communication round."""
 
-  params: dict  # the global model; SOLO: the initial one; mixing: mean of the clients'
+  params: dict  # the global model; SOLO: the first; mixing: the clients' mean
   clients: dict  # client id -> model it trained when it last took part
   train_loss: float  # the four losses are means over all examples processed
   supervised_loss: float
@@ -25,30 +25,30 @@ class RoundResult(NamedTuple):
   proximal_loss: float
   train_accuracy: float  # correct among all examples, each with the weights of its step
   positive_cosine: float | None  # mean over the examples whose client has a negative
-  negative_cosine: float | None  # ditto; None if there is no such example
-  contrasted_fraction: float  # how many of all examples these are, in [0, 1]
+  negative_cosine: float | None  # same; None if there is no such example
+  contrasted_fraction: float  # fraction of examples with a negative, in [0, 1]
   drift: dict  # client id -> ||w_trained - w_received||_2, this round's clients
-  stats: dict  # the global model's running statistics; local BatchNorm: the initial
-  client_stats: dict  # client id -> those of its model in `clients`
+  stats: dict  # the global running statistics; local BatchNorm: the first
+  client_stats: dict  # client id -> running statistics of its model
   control: dict  # SCAFFOLD: the server's c; FedDyn: h; zeros elsewhere
   controls: dict  # SCAFFOLD: client id -> c_i, all N clients; FedDyn: g_i
   temperatures: dict  # SA-MOON: client id -> T it starts its next training with, all N
   temperature_steps: dict  # SA-MOON: client id -> T of each step, this round's clients
-  deviation: dict  # client id -> ||w_trained - w_received|| / ||w_received||, ditto
+  deviation: dict  # client id -> ||w_trained - w_received|| / ||w_received||
   last_change: dict  # MoFedSAM: the server's G; zeros elsewhere
   exceeding: float  # DCO-MOON: p, for the next round's coefficients; 0 elsewhere
-  own_loss: float  # what FedNTD, FedDecorr, MOON with l2 add, a mean like train_loss
-  prototypes: dict  # FedProc, FedProto: class -> vector, of those that somebody had
-  prototype_accuracy: float | None  # FedProto: the nearest one's in training
-  prototyped_fraction: float  # how many examples this is of
+  own_loss: float  # term of FedNTD, FedDecorr or MOON with l2: a mean like train_loss
+  prototypes: dict  # FedProc, FedProto: class -> vector, if any client had one
+  prototype_accuracy: float | None  # FedProto: in training, by the nearest prototype
+  prototyped_fraction: float  # fraction of examples that this accuracy covers
   pace: float  # FedExP: eta_g; FedNova: tau_eff; 1 elsewhere
 
 
 class Trained(NamedTuple):
-  """What a client brings home from its local training."""
+  """The result of a client's local training."""
 
   model: Model
-  temperatures: list  # T of each step, and at the end the T it keeps
+  temperatures: list  # T of each step, then the T that the client keeps
   steps: list  # per step: (Losses, number of examples)
 
 
@@ -298,7 +298,7 @@ class Federation:
     self.control = formulas.new_control(*given)
 
   def update_last_change(self, before, trained, rate):
-    """MoFedSAM's G: what the round changed, over how far its steps could lead."""
+    """MoFedSAM's G: the change of the round / the length that its steps could reach."""
     total = sum(self.sizes[client] for client in trained)
     length = 0.0
     for client, result in trained.items():

@@ -1,4 +1,4 @@
-"""What sets the algorithms apart, each formula on its own."""
+"""The formulas that the algorithms differ in, each on its own."""
 
 import jax
 import numpy as np

@@ -18,16 +18,16 @@ class Losses(NamedTuple):
   total: float
   supervised: float
   contrastive: float  # 0 without MOON's term, and for a client without a negative
-  proximal: float  # ||w - w_received||^2 / 2, of every algorithm
+  proximal: float  # ||w - w_received||^2 / 2, for every algorithm
   positive_cosine: float  # mean sim(z, z_global); NaN where contrastive is 0 by rule
   negative_cosine: float  # mean sim(z, z_previous), over all negatives; NaN likewise
   accuracy: float  # share of the examples whose highest logit is their label's
-  own: float = 0.0  # what the algorithms of rivals.own_term add; 0 of the others
+  own: float = 0.0  # the term of rivals.own_term; 0 without one
   nearest: float = jnp.nan  # FedProto: share whose nearest prototype is their class's
 
 
 class Weights(NamedTuple):
-  """What the terms of the loss are multiplied by."""
+  """Factors of the terms of the loss."""
 
   supervised: float
   contrastive: float

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-# Accelerators round the factors of a float32 product unless told not to.
+# Accelerators round the factors of a float32 product by default.
 FULL_PRECISION = lax.Precision.HIGHEST
 
 # PyTorch's defaults: running = 0.9 running + 0.1 batch.
@@ -136,8 +136,8 @@ class Network(NamedTuple):
     return (features, *self.head(model.params, features), stats)
 
 
-# Kernels are [in, out], of convolutions [kh, kw, in, out]. The CNN is that of MOON
-# (arXiv:2103.16257); every one ends in head_hidden, head_output, classifier.
+# Kernels are [in, out], and those of convolutions [kh, kw, in, out]. The CNN is MOON's
+# (arXiv:2103.16257); every network ends in head_hidden, head_output, classifier.
 mlp = Network(encode_mlp)
 mlp_bn = Network(encode_mlp_bn)
 moon_cnn = Network(encode_moon_cnn)

@@ -14,7 +14,7 @@ class Moments(NamedTuple):
 
 
 def zeros(params):
-  """Nothing remembered."""
+  """Zeros: the optimizer remembers no gradient yet."""
   empty = jax.tree.map(np.zeros_like, params)
   return Moments(empty, empty)
 

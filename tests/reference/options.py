@@ -1,4 +1,4 @@
-"""What can be chosen."""
+"""The options of the reference."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,25 +7,25 @@ from tests.reference.networks import Network
 
 
 class Options(NamedTuple):
-  """The keyword arguments of run; a default is what the first algorithms did."""
+  """The keyword arguments of run, by default those of plain FedAvg."""
 
   algorithm: str
   network: Network
   # Local training.
   learning_rate: float
-  momentum: float  # of sgd and nesterov; the velocity starts at zero every round
-  weight_decay: float  # on all parameters; coupled, but for adamw
-  mu: float  # weight of the proximal or of the contrastive term, or of MOON's l2
+  momentum: float  # for sgd and nesterov; the velocity starts at zero every round
+  weight_decay: float  # on all parameters; decoupled for adamw alone
+  mu: float  # weight of the proximal term, the contrastive term or MOON's l2 term
   tau: float  # temperature of the contrastive term, of FedNTD; SA-MOON has its own
   optimizer: str = 'sgd'  # sgd, nesterov, adam, adamw
   adam_beta1: float = 0.9
   adam_beta2: float = 0.999
   adam_epsilon: float = 1e-8
-  skipped: Sequence | None = None  # per round, clients of the cohort that do not count
+  skipped: Sequence | None = None  # for each round, clients whose uploads do not count
   # The contrastive term.
   similarity_on: str = 'representation'  # or features: the encoder's output
-  negative: str = 'none'  # before a client has a previous model: none, global, init
-  num_previous: int = 1  # how many of its last models are negatives
+  negative: str = 'none'  # without a previous model: none, global or init
+  num_previous: int = 1  # number of the last models that are negatives
   # SA-MOON.
   uniform: Callable | None = None  # (round, client, step) -> [0, 1); step from 1
   initial_temperature: float = 1.0
@@ -39,12 +39,12 @@ class Options(NamedTuple):
   normalise: bool = False  # the two coefficients are divided by mu
   initial: str = 'plain'  # mu_0 = 0; mu: mu_0 = mu
   # FedSAM and MoFedSAM.
-  rho: float = 0.0  # how far uphill the second gradient is taken
-  adaptive: bool = False  # each weight moves by its size, to which xi is added
+  rho: float = 0.0  # length of the step uphill, before the second gradient
+  adaptive: bool = False  # scales the step by each weight's size plus xi
   xi: float = 0.0
-  beta: float = 1.0  # MoFedSAM: weight of a client's own gradient; or of an own term
+  beta: float = 1.0  # MoFedSAM: weight of a client's gradient; else of an own term
   # The rivals.
-  scale: str = 'code'  # of FedDecorr's term; or equation
+  scale: str = 'code'  # of FedDecorr's term: code or equation
   squared: bool = False  # MOON's l2 term
   alpha: float = 1.0  # FedRS: factor of logits; FedDyn: weight of the regularisation
   by_size: bool = False  # FedDyn: alpha_i = alpha * mean n / n_i
@@ -54,24 +54,24 @@ class Options(NamedTuple):
   true_class: bool = True  # FedLC
   rise: float = 1.0  # FedProc: rounds until the cross entropy counts alone
   lam: float = 0.0  # FedProto: weight of the distance to the prototype
-  distance: str = 'mean'  # FedProto; or sum, over the dimensions
+  distance: str = 'mean'  # FedProto, over the dimensions: mean or sum
   eps: float = 0.0  # FedExP's guard in the first round
   eps_decay: float = 1.0  # its factor from round to round
-  # What the server does in place of the mean: median, trimmed_mean, krum.
+  # Server rules in place of the mean: median, trimmed_mean, krum.
   trim: float = 0.0  # fraction left out at either end
   num_byzantine: int = 0
   num_selected: int = 1
-  # What some clients send: see attacks.sent.
+  # Attacks: see attacks.sent.
   attack: Callable | None = None
   attack_numbers: tuple = ()  # pairs of name and number
-  attackers: Sequence = ()  # ids
+  attackers: Sequence = ()  # ids of the clients that attack
   # Averaging.
-  client_weight: str = 'samples'  # or uniform
-  batch_norm: str = 'averaged'  # running statistics; local: each client keeps its own
+  client_weight: str = 'samples'  # samples or uniform
+  batch_norm: str = 'averaged'  # running statistics; local: kept by each client
   mixing: Sequence | None = None  # per round [N, N], adjusted for absence: no server
   server_optimizer: str = 'average'  # sgd, adam, yogi: a step along the mean update
   server_rate: float = 1.0
-  server_momentum: float = 0.0  # of sgd
+  server_momentum: float = 0.0  # for sgd
   server_beta1: float = 0.9
   server_beta2: float = 0.99
   server_tau: float = 1e-3

@@ -22,7 +22,7 @@ from tests.reference.optimizers import sgd_step
 
 
 class Result(NamedTuple):
-  """What a round leaves behind."""
+  """The results of a round."""
 
   server: Model
   own: dict  # client id -> Model, of all N clients

@@ -58,7 +58,7 @@ def calibrated(logits, labels, counts, tau, least, true_class):
   taken = jnp.broadcast_to(there[None, :], moved.shape)
   if not true_class:
     taken = taken & ~jnp.eye(logits.shape[1], dtype=bool)[labels]
-  # Of a client with one class the paper's form has an empty sum: we take 1.
+  # For a client with one class the paper's sum is empty: we take 1.
   empty = ~taken.any(axis=1)
   powers = jnp.where(taken, jnp.exp(jnp.where(taken, moved - own, 0.0)), 0.0).sum(
     axis=1
@@ -108,7 +108,7 @@ def nearest_share(chosen, z, labels, numbers):
 
 
 def scored(chosen, logits, labels, numbers):
-  """[B] what FedLC or FedRS has in place of the cross entropy; None of the others."""
+  """[B] FedLC's or FedRS's loss in place of the cross entropy; None for the others."""
   algorithm, kind = chosen
   given = logits, labels, numbers['counts']
   if algorithm == 'fedlc':
@@ -119,7 +119,7 @@ def scored(chosen, logits, labels, numbers):
 
 
 def own_term(chosen, outputs, frozen, labels, numbers, params):
-  """[] the algorithm's own term of the loss, before its weight; 0 of one without.
+  """[] the algorithm's own term of the loss, before its weight; 0 if it has none.
 
   Args:
     chosen: (algorithm, what else is chosen and no number).

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 PATIENCE_MS = 120_000  # a busy machine
 DESKTOP, PHONE = (1200, 800), (360, 740)
-# Text of the first table's cells in a column, those of hidden rows left out.
+# Text of the first table's cells in a column, without hidden rows.
 CELLS = """(index) => [...document.querySelectorAll('#table-accuracy tbody tr')]
   .filter((row) => row.offsetParent)
   .map((row) => row.cells[index].innerText)"""
@@ -48,7 +48,7 @@ def page_path(tmp_path_factory, empty_figures):
 @pytest.fixture(scope='module')
 def browser():
   with sync_api.sync_playwright() as playwright:
-    # As root, as in a container, Chromium starts only without its sandbox.
+    # For root, as in a container, Chromium starts only without its sandbox.
     started = playwright.chromium.launch(
       executable_path=BROWSER, args=['--no-sandbox'], timeout=PATIENCE_MS
     )

@@ -710,7 +710,7 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
 
 
 def test_a_knob_with_a_name_of_3000_letters_is_none(tmp_path):
-  # As the label of an axis it made a picture of 48,000 pixels.
+  # As an axis label this name made a picture of 48,000 pixels.
   write_run(tmp_path / 'good', [0.5])
   for place in ({'k' * 3000: 1}, {'local': {'k' * 3000: 1}}):
     change(bad := write_run(tmp_path / f'bad{len(str(place))}', [0.5]), config=place)
