@@ -22,7 +22,7 @@ SETTINGS = {
   'cnn_transformer': f'{_SMALL}32 --config.data.limit=32',
   'resnet18': f'{_SMALL}32 --config.data.limit=32',
 }
-_MOST_TURNS = {'cnn_transformer': 3, 'resnet18': 3}  # of 20 s each
+_MOST_TURNS = {'cnn_transformer': 3, 'resnet18': 3}  # turns of 20 s each
 # The flags of pfl-research's benchmark: all of CIFAR-10, 50 of 1,000 users a round.
 MANY_USERS = (
   '--config.num_clients=1000 --config.participation=0.05 --config.batch_size=10 '

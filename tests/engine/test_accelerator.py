@@ -57,7 +57,7 @@ def test_lanes_that_make_a_step_longer_are_weighed_against_a_longer_round():
   assert lanes(0.1) == 3  # 130 against 144
   assert lanes(0.5) == 2  # 240 against 250
   assert lanes(8) == 1  # 1980 against 2040
-  # Each of two devices trains half of the clients.
+  # Each of two devices has half of the lanes.
   assert lanes(0.2, num_devices=2) == 4  # 140 against 144
   assert lanes(0.5, num_devices=2) == 2  # 180 against 200
   assert lanes(8, params=network(gpu.SLOW)) == 3

@@ -46,7 +46,7 @@ def test_the_late_train_a_uniform_part_and_each_its_own():
   # 200 each, standard deviation sqrt(600 * 2 / 9) = 11.5
   assert np.abs(counts - 200).max() < 5 * 11.5
   assert np.any(rounds[:, 0] != rounds[:, 1])
-  # A slow client takes one step, a client in time all; the arrays passed in stay.
+  # Client 2 is late and has one step anyway; client 3 is in time and takes all steps.
   assert (rounds[:, 2:] == [1, 4]).all()
   assert whole.tolist() == [4, 4, 1, 4]
 

@@ -15,7 +15,7 @@ from tests.processes import checkpoint, launch, read_lines
 from tests.selection import few
 
 NUM_ROUNDS = 4
-# Client -> the first round in which it fails; each takes part in every round.
+# The first round in which the client fails; it takes part in every round.
 FIRST_BAD = 2
 
 

@@ -222,7 +222,7 @@ KEEPING += [('sa_moon', {}), ('dco_moon', {}), ('moon', {}), ('solo', {})]
 KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
 
 
-# If all memories moved, a round's cost would grow with the square of its clients.
+# If each client copied the cohort's memories, a round would cost its size squared.
 @pytest.mark.parametrize(
   ('algorithm', 'options', 'num_lanes'),
   few(

@@ -225,10 +225,10 @@ def test_a_mean_curve_has_the_rounds_that_all_have():
   ('words', 'columns', 'share'),
   [
     ('algorithm=fedavg', {}, None),
-    # mu = 2, and the share is 0.25 of a loss of 2.0.
+    # mu = 2 times a contrastive loss of 0.25 is 25 % of the loss of 2.0.
     ('algorithm=moon moon.mu=2', {}, 25.0),
     ('algorithm=decentralized_moon moon.mu=2', {}, 25.0),
-    # The weight is mu + mu_t = 3, divided by mu = 2.
+    # The weight is mu + mu_t = 3; normalised, it is divided by mu = 2.
     ('algorithm=dco_moon dco_moon.mu=2', {'mu_t': 1.0}, 37.5),
     ('algorithm=dco_moon dco_moon.mu=2 dco_moon.normalise=true', {'mu_t': 1.0}, 18.75),
   ],
