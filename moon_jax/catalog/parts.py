@@ -63,14 +63,9 @@ def between(low: float, high: float, ends: str = '[]') -> Bound:
   return Bound(f'in {ends[0]}{low}, {high}{ends[1]}', holds)
 
 
-def _typed(value: Any) -> str:
-  """A value as the command line has it: true, not True."""
-  return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def exactly(value: Any) -> Bound:
   """This value and no other."""
-  return Bound(_typed(value), lambda given: given == value)
+  return Bound(f'{value}'.lower(), lambda given: given == value)  # true, not True
 
 
 def one_of(*words: str) -> Bound:
@@ -181,8 +176,8 @@ def rules(*rules: Rule) -> Callable[[Mapping[str, Any]], Iterator[str]]:
     for name, bound, other, value in rules:
       if value in (None, valid[other]) and not bound.holds(valid[name]):
         yield (
-          f'--config.{name}={_typed(valid[name])} must be {bound.wanted} with '
-          f'--config.{other}={_typed(valid[other])}.'
+          f'--config.{name}={str(valid[name]).lower()} must be {bound.wanted} with '
+          f'--config.{other}={str(valid[other]).lower()}.'
         )
 
   return check
