@@ -43,29 +43,30 @@ _HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,comparis
 
 
 def _table(given: Sequence[Row]) -> list[str]:
-  lines, left = [], [row for row in given if not row.runs]
-  for row in (row for row in given if row.runs):
-    best = max(row.accuracy(run).max() for run in row.runs)
-    rounds = {str(run.rounds[-1]['round']) for run in row.runs}
-    cells = [
-      f'`{row.name}`: {row.variant.setting}',
-      row.variant.reported or '-',
-      _last(row),
-      _shown(row.estimate(5)),
-      f'{best:.1f}',
-      ', '.join(sorted(rounds)),
-      ', '.join(str(run.seed) for run in row.runs),
-      row.differs(),
-      row.sentence(),
-    ]
-    lines.append(cells)
-  head = _HEAD.split(',')
+  """A table of the rows that have runs, and below it a line with the others."""
+  head, lines = _HEAD.split(','), [_cells(row) for row in given if row.runs]
   table = [head, ['---'] * len(head), *lines] if lines else []
   told = [f'| {" | ".join(cells)} |' for cells in table]
-  if left:
-    words = (f'`{row.name}`{_reported(row)}' for row in left)
-    told += [*([''] if told else []), f'Not run: {"; ".join(words)}.']
-  return told
+  left = [f'`{row.name}`{_reported(row)}' for row in given if not row.runs]
+  below = [f'Not run: {"; ".join(left)}.'] if left else []
+  return [*told, *([''] if told and below else []), *below]
+
+
+def _cells(row: Row) -> list[str]:
+  """The cells of a row that has runs."""
+  best = max(row.accuracy(run).max() for run in row.runs)
+  rounds = {str(run.rounds[-1]['round']) for run in row.runs}
+  return [
+    f'`{row.name}`: {row.variant.setting}',
+    row.variant.reported or '-',
+    _last(row),
+    _shown(row.estimate(5)),
+    f'{best:.1f}',
+    ', '.join(sorted(rounds)),
+    ', '.join(str(run.seed) for run in row.runs),
+    row.differs(),
+    row.sentence(),
+  ]
 
 
 def _reported(row: Row) -> str:

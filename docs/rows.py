@@ -81,8 +81,6 @@ class Row:
 
   def differs(self) -> str:
     """What sets the runs apart from the variant, and their data from the original."""
-    if not self.runs:
-      return ''
     copies = {
       _COPIES[digest] for run in self.runs if (digest := _digest(run)) in _COPIES
     }
@@ -101,10 +99,8 @@ class Row:
     return sorted(told)
 
   def sentence(self) -> str:
-    """What the runs say of the reported figure."""
+    """What the runs, of which there is one or more, say of the reported figure."""
     ours, theirs = self.estimate(), self.reported()
-    if not ours:
-      return NOT_RUN
     seeds = 'One seed' if ours.n == 1 else f'{ours.n} seeds'
     if not theirs:
       return f'{seeds}; no number is reported.'
