@@ -67,20 +67,15 @@ def along(axis: int, vector: jax.Array) -> jax.Array:
   return vector.reshape((-1, 1, 1, 1) if axis == 0 else (1, 1, 1, -1))
 
 
-_banded = Form.of(banded.convolve, 0, functools.partial(banded.convolve, pool=True))
-
-
 def _fused(x, kernel, bias, padding):
-  """One pass of a compiled function in float32; banded for float64."""
+  """One pass of a compiled function, of bfloat16 in float32 too."""
   wide = [direct.widened(array) for array in (x, kernel, bias)]
-  if any(array.dtype != jnp.float32 for array in wide):
-    return _banded.pooled(x, kernel, bias, padding)
   return fused_cpu.convolve_pool_relu(*wide, padding).astype(x.dtype)
 
 
 FORMS: dict[str, Form] = {
   'library': Form.of(library, 0),
-  'banded': _banded,
+  'banded': Form.of(banded.convolve, 0, functools.partial(banded.convolve, pool=True)),
   'fused': Form(banded.convolve, _fused, 0),
   'direct': Form.of(direct.convolve, -1),
   'winograd': Form.of(winograd.convolve_or_direct, -1),
