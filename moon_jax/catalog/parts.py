@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import importlib
-import math
 import os
 import re
 import traceback
@@ -63,9 +62,14 @@ def between(low: float, high: float, ends: str = '[]') -> Bound:
   return Bound(f'in {ends[0]}{low}, {high}{ends[1]}', holds)
 
 
+def _typed(value: Any) -> str:
+  """A value as users type it: booleans in lower case."""
+  return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def exactly(value: Any) -> Bound:
   """This value and no other."""
-  return Bound(f'{value}'.lower(), lambda given: given == value)  # true, not True
+  return Bound(_typed(value), lambda given: given == value)
 
 
 def one_of(*words: str) -> Bound:
@@ -175,10 +179,8 @@ def rules(*rules: Rule) -> Callable[[Mapping[str, Any]], Iterator[str]]:
   def check(valid):
     for name, bound, other, value in rules:
       if value in (None, valid[other]) and not bound.holds(valid[name]):
-        yield (
-          f'--config.{name}={str(valid[name]).lower()} must be {bound.wanted} with '
-          f'--config.{other}={str(valid[other]).lower()}.'
-        )
+        flag, why = (f'--config.{one}={_typed(valid[one])}' for one in (name, other))
+        yield f'{flag} must be {bound.wanted} with {why}.'
 
   return check
 
@@ -295,6 +297,3 @@ KINDS = {
   'availability': 'availability.name',
   'attack': 'attack.name',
 }
-
-# The smallest and largest positive float32: the device computes in float32.
-FLOAT32 = (2.0**-126, math.ldexp(1 - 2.0**-24, 128))

@@ -19,6 +19,9 @@ _BOOLS = {'true': True, 'false': False, 'True': True, 'False': False}
 
 _KIND = {bool: 'true or false', int: 'a whole number', float: 'a number', str: 'a word'}
 
+# The smallest and largest positive float32: the device computes in float32.
+_FLOAT32 = (2.0**-126, math.ldexp(1 - 2.0**-24, 128))
+
 
 class ConfigError(UsageError):
   """Everything wrong with a configuration; `problems` holds one line for each."""
@@ -88,7 +91,7 @@ def _other_type(knob: catalog.Knob, value: Any) -> str:
     return ("'auto' or " if knob.auto else '') + _KIND[knob.kind]
   if type(value) is float and not math.isfinite(value):
     return 'a finite number'
-  low, high = catalog.FLOAT32
+  low, high = _FLOAT32
   if knob.kind is float and value and not low <= abs(value) <= high:
     return 'a number that fits 32 bits'
   return ''

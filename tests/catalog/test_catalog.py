@@ -142,6 +142,17 @@ def test_the_forms_of_convolutions_are_those_that_there_are():
 # --- cost -----------------------------------------------------------------------------
 
 
+def test_messages_of_rules_keep_the_case_of_words():
+  check = parts.rules(
+    parts.Rule('data.path', parts.exactly('/Data/A.npz'), 'model', 'MyNet'),
+    parts.Rule('switch', parts.exactly(False), 'data.path'),
+  )
+  assert list(check({'data.path': 'B.npz', 'model': 'MyNet', 'switch': True})) == [
+    '--config.data.path=B.npz must be /Data/A.npz with --config.model=MyNet.',
+    '--config.switch=true must be false with --config.data.path=B.npz.',
+  ]
+
+
 def test_neither_the_catalog_nor_the_command_line_loads_jax():
   code = (
     'import sys, moon_jax; from moon_jax import catalog, config\n'
