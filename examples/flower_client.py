@@ -46,8 +46,12 @@ class Client(flwr.client.NumPyClient):
     batches = range(0, len(self._labels), self._batch_size)
     for first in batches:
       rows = slice(first, first + self._batch_size)
-      loss, gradient = self._gradient(variables, self._images[rows], self._labels[rows])
-      variables = jax.tree.map(lambda w, g: w - self._rate * g, variables, gradient)
+      batch = self._images[rows], self._labels[rows]
+      loss, gradient = self._gradient(variables['params'], variables, *batch)
+      params = jax.tree.map(
+        lambda w, g: w - self._rate * g, variables['params'], gradient
+      )
+      variables = variables | {'params': params}
       losses.append(float(loss))
     arrays = weights.flat(jax.device_get(variables)).values()
     return list(arrays), len(self._labels), {'loss': float(np.mean(losses))}
@@ -63,7 +67,7 @@ class Client(flwr.client.NumPyClient):
   def _nested(self, parameters):
     return weights.nested(dict(zip(self._names, parameters, strict=True)))
 
-  def _loss(self, variables, images, labels):
-    logits = self._trained.forward(variables, images).logits
+  def _loss(self, params, variables, images, labels):
+    logits = self._trained.forward(variables | {'params': params}, images).logits
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels)
     return losses.mean()
