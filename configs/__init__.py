@@ -1,1 +1,1 @@
-"""Experiments: `--config=configs/NAME.py`; `base` has every knob."""
+"""Experiments, run by `--config=configs/NAME.py`; `base` lists every knob."""

@@ -1,12 +1,12 @@
-"""Attackers against server rules: Fashion-MNIST, 20 clients, a small perceptron.
+"""Attacks against robust aggregation: Fashion-MNIST, 20 clients, a small perceptron.
 
   python launch.py --config=configs/attacks.py:list
   python launch.py --config=configs/attacks.py:alie_0.2_krum
 
-ALIE and IPM by 10 to 40 % of all clients, against the mean, the median, the trimmed
-mean and Krum. Each rule knows how many clients attack. No paper has this setting:
-10,000 training images, Dirichlet(0.5), all clients in each of 20 rounds of 2 local
-epochs.
+10 to 40 % of all clients attack by ALIE or IPM. The server aggregates by the mean, the
+median, the trimmed mean or Krum; the trimmed mean and Krum are set for the true number
+of attackers. No paper has this setting: 10,000 training images are dealt out by
+Dirichlet(0.5), and all clients train in each of 20 rounds, for 2 local epochs.
 """
 
 from configs import base

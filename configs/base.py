@@ -1,4 +1,6 @@
-"""Every knob: its flag, default, meaning and bound. The other configs change a few.
+"""Every knob, with its flag, default, meaning and bound.
+
+The other files in configs/ change a few of the defaults and keep the others.
 
 The defaults are the settings of the MOON paper (Li et al. 2021, arXiv:2103.16257,
 section 4.1), on a data set that needs no download. `python launch.py --help` prints
@@ -304,5 +306,5 @@ from moon_jax import config as config_lib
 
 
 def get_config():
-  """Returns the defaults, an ml_collections.ConfigDict; change what you like."""
+  """Returns the defaults as an ml_collections.ConfigDict, which you may change."""
   return config_lib.defaults()

@@ -2,13 +2,13 @@
 
   python launch.py --config=configs/cifar10_moon.py
 
-Li et al. 2021 (arXiv:2103.16257), table 1, report 69.1 +- 0.4 % test accuracy. Images
-are cropped and flipped at random, as in the paper. The frozen networks then run on
-every batch; --config.augmentation.name=none is faster. The partition is
-balanced as in the paper's public code (`partition.balance`). Partial batches are kept,
-unlike in the paper: --config.drop_last=true drops them, as configs/moon_cvpr21.py
-does. A GPU is advised. Prepared data are read from --config.data.dir or
-$TFDS_DATA_DIR, and downloaded if they are not there. Smoke test: add
+Li et al. 2021 (arXiv:2103.16257) report 69.1 +- 0.4 % test accuracy in table 1. Images
+are cropped and flipped at random, as in the paper, so the frozen networks run on every
+batch; --config.augmentation.name=none is faster. The partition is balanced as in the
+paper's public code (`partition.balance`). Unlike in the paper, partial batches are
+kept; --config.drop_last=true drops them, as configs/moon_cvpr21.py does. A GPU is
+advised. Prepared data are read from --config.data.dir or $TFDS_DATA_DIR, and downloaded
+if they are not there. For a quick trial, add
 --config.num_rounds=2 --config.data.limit=1000.
 """
 

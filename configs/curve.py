@@ -1,13 +1,15 @@
-"""Where MOON's contrastive term helps and where it hurts: over the clients' skew.
+"""MOON, FedAvg, SCAFFOLD and FedProx under several degrees of label skew, on CIFAR-10.
 
   python launch.py --config=configs/curve.py:list
   python launch.py --config=configs/curve.py:beta_0.05_moon
 
-MOON's own setting on CIFAR-10 (configs/moon_cvpr21.py, which is the column beta 0.5)
-with other partitions: Dirichlet with beta 0.05, 0.1, 0.3 and 5, and shards of two
-classes. The same seed gives the same partition, first weights and batches to every
-algorithm, so their runs are pairs. In `same_partition_...` all seeds of a run share the
-partition of seed 0. docs/experiments.md says how the runs are read.
+The question is at which skew MOON's contrastive term helps and at which it hurts. The
+setting is MOON's own (configs/moon_cvpr21.py, which has beta = 0.5), with other
+partitions: Dirichlet with beta = 0.05, 0.1, 0.3 and 5, and shards of two classes. Runs
+with the same seed share the partition, the first weights and the batches, so two
+algorithms are compared in pairs of runs. In the experiments `same_partition_...`, runs
+with different seeds share one partition, that of seed 0. docs/experiments.md explains
+how the pairs are evaluated.
 """
 
 from configs import moon_cvpr21

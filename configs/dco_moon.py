@@ -1,23 +1,25 @@
-"""DCO-MOON: loss weights that follow the measured deviation; three data sets.
+"""DCO-MOON, whose loss weights follow the clients' deviation, on three data sets.
 
   python launch.py --config=configs/dco_moon.py:list
   python launch.py --config=configs/dco_moon.py:fashion_mnist_dco_moon
 
-The paper's CNN, which represents an image by its logits, Dirichlet clients, 100 rounds;
-FedProx with mu = 0.001, MOON with mu = 1. DCO-MOON in table 2 is that of table 1 with
-mu = 5. The paper describes a plain Dirichlet partition, so `partition.balance` is off.
-Settings that the paper does not state are those of the MOON paper: 10 clients,
-Dirichlet(0.5), 10 local epochs, batches of 64, learning rate 0.01, tau = 0.5; but
-images are not augmented and partial batches are kept. Images of 28x28 have the same
-layers.
+As in the paper, the network is a CNN that represents an image by its logits, the
+clients' shares are Dirichlet draws, and there are 100 rounds. FedProx has mu = 0.001,
+and MOON has mu = 1. DCO-MOON's row of table 2 is its row of table 1 with mu = 5. The
+paper describes a plain Dirichlet partition, so `partition.balance` is off. The paper
+does not state the other settings, so they are those of the MOON paper: 10 clients,
+Dirichlet(0.5), 10 local epochs, batches of 64, learning rate 0.01, tau = 0.5. Two of
+them differ: images are not augmented, and partial batches are kept. The network has the
+same layers for images of 28x28.
 
-DCO-MOON multiplies each step by mu, up to 2 mu: with mu = 5, a rate of 0.01 diverges
-in the first round. So each mu has its own rate: 0.01, as for the other algorithms, for
-0.1 and 1; for 5 and 10 the rate with which the first step is FedAvg's, 0.01 / (2 mu).
-(With such a rate for every mu, mu would cancel, but for weight decay.) The paper does
-not report theta; it is 0.1 (docs/algorithms.md), and swept for mu = 5. In the first
-round the paper's coefficient is "a predefined value mu"; here mu_0 = 0, and
-`--config.dco_moon.initial=mu` is the other reading.
+DCO-MOON multiplies each step by mu, up to 2 mu: with mu = 5, a learning rate of 0.01
+diverges in the first round. So the rate depends on mu. For mu = 0.1 and 1 it is 0.01,
+as for the other algorithms; for mu = 5 and 10 it is 0.01 / (2 mu), which makes the
+first step equal to FedAvg's. (If every mu had such a rate, mu would cancel, except in
+the weight decay.) The paper does not report theta; here it is 0.1 (docs/algorithms.md),
+and experiments with mu = 5 try other values. In the first round the paper's coefficient
+is "a predefined value mu". Here mu_0 = 0, and `--config.dco_moon.initial=mu` gives the
+other reading.
 """
 
 from configs import base
@@ -28,15 +30,16 @@ _DATA = {'mnist': 'MNIST', 'fashion_mnist': 'Fashion-MNIST', 'cifar10': 'CIFAR-1
 _BASELINES = {
   'fedavg': ('FedAvg', {}, ('97.9', '79.8', '65.2')),
   'fedprox': ('FedProx, mu 0.001', {'fedprox.mu': 0.001}, ('97.7', '81.9', '65.9')),
-  'fedprox_mu_1': ('FedProx, mu 1', {'fedprox.mu': 1.0}, ()),  # "slow", no figure
+  # The paper calls this one "slow" and gives no figure.
+  'fedprox_mu_1': ('FedProx, mu 1', {'fedprox.mu': 1.0}, ()),
   'moon': ('MOON, mu 1', {'moon.mu': 1.0}, ('98.1', '83.1', '67.8')),
   'solo': ('SOLO', {}, ('89.8', '76.4', '45.7')),
-  # Not in the paper.
+  # These two are not in the paper.
   'scaffold': ('SCAFFOLD', {}, ()),
   'sa_moon': ('SA-MOON, mu 1', {'sa_moon.mu': 1.0}, ()),
 }
 
-# mu: learning rate, reported.
+# mu -> (learning rate, the accuracies that the paper reports on the three data sets).
 _DCO_MOON = {
   0.1: (0.01, ('96.9', '81.7', '65.7')),
   1.0: (0.01, ('97.4', '84.2', '68.3')),

@@ -2,8 +2,8 @@
 
   python launch.py
 
-It takes less than a minute on two CPU cores and reaches a test accuracy above 0.90. No
-paper has this setting; the partition is balanced as in MOON's code
+The run takes less than a minute on two CPU cores and reaches a test accuracy above
+0.90. No paper has this setting. The partition is balanced as in MOON's code
 (`partition.balance`).
 """
 

@@ -2,10 +2,10 @@
 
   python launch.py --config=configs/fashion_mnist_moon.py
 
-The paper reports no result on this data set. The partition is balanced as in its
-public code (`partition.balance`). Images are not augmented, and partial batches are
-kept, unlike in the paper. Prepared data are read from --config.data.dir or
-$TFDS_DATA_DIR, and downloaded if they are not there. Smoke test: add
+The paper reports no result on this data set. The partition is balanced as in the
+paper's public code (`partition.balance`). Unlike in the paper, images are not augmented
+and partial batches are kept. Prepared data are read from --config.data.dir or
+$TFDS_DATA_DIR, and downloaded if they are not there. For a quick trial, add
 --config.num_rounds=2 --config.data.limit=1000.
 """
 

@@ -1,26 +1,33 @@
-"""MOON's own paper (Li, He, Song, CVPR 2021, arXiv:2103.16257) and two echoes of it.
+"""The experiments of the MOON paper (Li, He, Song, CVPR 2021, arXiv:2103.16257).
 
   python launch.py --config=configs/moon_cvpr21.py:list
   python launch.py --config=configs/moon_cvpr21.py:fedavg
 
-10 clients, Dirichlet(0.5), 100 rounds of 10 local epochs, batches of 64, SGD with
-learning rate 0.01, momentum 0.9, weight decay 1e-5; random crops and flips, the last
-partial batch is dropped; mu = 5. The partition is that of MOON's public code: a client
-that holds its fair share gets no more (`partition.balance`). The code redraws until
-each client has 10 examples; here it is 64, because a client with less than a batch
-would drop all its examples, which is refused. SCAFFOLD's models are averaged by
-samples, as in MOON's code; SCAFFOLD's own paper averages uniformly
+There are 10 clients with Dirichlet(0.5) shares, 100 rounds of 10 local epochs, and
+batches of 64. The optimizer is SGD with learning rate 0.01, momentum 0.9 and weight
+decay 1e-5; mu is 5. Images are cropped and flipped at random, and the last partial
+batch of an epoch is dropped.
+
+The partition is that of MOON's public code: a client that holds its fair share gets no
+more examples (`partition.balance`). The code redraws until each client has 10 examples.
+Here each has at least 64, because a client with less than a batch would drop all its
+examples, which is refused. SCAFFOLD's models are weighted by numbers of examples, as in
+MOON's code; SCAFFOLD's own paper weights them equally
 (`--config.client_weight=uniform`). SOLO trains for 300 local epochs in one round, so
-its momentum is never reset. CIFAR-100 and Tiny-ImageNet, which is read from its folder
-`tiny-imagenet-200` (`--config.data.path`), are trained with ResNet-50, with mu = 1 and
-FedProx's mu = 0.001. As in the code, crops of CIFAR-100 have a black border, and images
-of Tiny-ImageNet are not augmented; the code also turns those of CIFAR-100 by up to 15
-degrees, which is left out, and has 0.5 for the mean and the deviation of Tiny-ImageNet,
-whose own are taken here. Of 100 clients a fifth trains in each of 250 rounds. The rows
-`l2` have the distance of the representations in the place of the contrastive term; the
-paper reports the best of six mu and does not say which it is; here it is 0.1.
-NIID-Bench (Li et al. 2022) has 50 rounds, keeps partial batches, and its network has no
-head.
+its momentum is never reset.
+
+On CIFAR-100 and Tiny-ImageNet the network is ResNet-50, mu is 1, and FedProx's mu is
+0.001. Tiny-ImageNet is read from its folder `tiny-imagenet-200` (`--config.data.path`).
+As in the code, crops of CIFAR-100 have a black border, and images of Tiny-ImageNet are
+not augmented. Two details differ from the code: it also rotates images of CIFAR-100 by
+up to 15 degrees, and it normalises Tiny-ImageNet with a mean and a deviation of 0.5,
+while here the data's own are used. If there are 100 clients, a fifth of them trains in
+each of 250 rounds.
+
+The experiments `l2` have the distance of the representations in place of the
+contrastive term. The paper reports the best of six mu and does not say which one it is;
+here mu is 0.1. The experiments `niid_bench_...` repeat NIID-Bench (Li et al. 2022): 50
+rounds, partial batches are kept, and the network has no projection head.
 """
 
 from configs import base
@@ -46,7 +53,7 @@ def _bench(algorithm: str, name: str, reported: str) -> Variant:
   )
 
 
-# Names in the tables, and the mu of the two larger data sets.
+# Row of the paper's tables -> its title, and its knobs for the two larger data sets.
 _ROWS = {
   'moon': ('MOON', {'algorithm': 'moon', 'moon.mu': 1.0}),
   'moon_mu_10': ('MOON, mu 10', {'algorithm': 'moon', 'moon.mu': 10.0}),
@@ -74,7 +81,7 @@ _TINY = {
 
 
 def _table(prefix: str, told: str, changes: dict, reported: dict) -> dict[str, Variant]:
-  """The variants of one column of the paper's tables."""
+  """The experiments of one column of the paper's tables."""
   return {
     f'{prefix}_{row}': Variant(
       f'{_ROWS[row][0]}, {told}', figure, changes | _ROWS[row][1]

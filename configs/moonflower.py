@@ -3,19 +3,20 @@
   python launch.py --config=configs/moonflower.py:list
   python launch.py --config=configs/moonflower.py:sparse_0.05
 
-The PyTorch tutorial's CNN with a projection head, 10 clients, Dirichlet(0.5), 100
-rounds of 10 local epochs, mu = 5, learning rate 0.001. The `sparse_` experiments have
-100 clients, 250 rounds and learning rate 0.01. Reported values are the mean +- standard
-deviation of 3 runs. The sweep of mu is only a figure, whose caption speaks of training
-accuracy (`train_accuracy` of metrics.jsonl). The paper does not state momentum, weight
-decay and batch size; here they are those of the MOON paper, but images are not
-augmented and partial batches are kept.
+The network is the CNN of the PyTorch tutorial with a projection head. There are 10
+clients with Dirichlet(0.5) shares and 100 rounds of 10 local epochs; mu is 5, and the
+learning rate is 0.001. The experiments `sparse_...` have 100 clients, 250 rounds and
+learning rate 0.01. Reported values are the mean +- standard deviation of 3 runs. The
+paper shows the sweep of mu only in a figure, whose caption speaks of training accuracy
+(`train_accuracy` of metrics.jsonl). The paper does not state momentum, weight decay and
+batch size, so they are those of the MOON paper. Unlike there, images are not augmented
+and partial batches are kept.
 
 The paper describes a plain Dirichlet partition, so `partition.balance` is off. Without
-the cap of MOON's code the largest of 10 clients at beta = 0.1 holds 11,300 of 50,000
-examples on average (8,700 to 14,600 in eight of ten draws), with the cap 8,300 (7,200
-to 9,500). The paper's public code does not shuffle batches, and its indices are ordered
-by class; here batches are shuffled.
+the cap of MOON's code, the largest of 10 clients at beta = 0.1 holds 11,300 of 50,000
+examples on average (8,700 to 14,600 in eight of ten draws); with the cap it holds 8,300
+(7,200 to 9,500). The paper's public code does not shuffle batches, and its indices are
+ordered by class; here batches are shuffled.
 """
 
 from configs import base
@@ -23,7 +24,7 @@ from moon_jax.config import Variant, choose
 
 
 def _pair(name: str, setting: str, reported: tuple[str, str], changes: dict):
-  """FedAvg and MOON in one setting; `reported` has FedAvg's accuracy and MOON's."""
+  """Returns FedAvg and MOON in one setting, with (FedAvg's, MOON's) `reported`."""
   fedavg, moon = reported
   return {
     name: Variant(f'MOON, {setting}', moon, {'algorithm': 'moon', **changes}),
@@ -83,7 +84,7 @@ VARIANTS = {
   **_mu(1.0),
   **_mu(3.0),
   **_mu(7.0),
-  # The paper's search; 0.001 is the default.
+  # The learning rates that the paper tried; 0.001 is the default.
   **_pair(
     'rate_0.01',
     'learning rate 0.01',

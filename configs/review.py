@@ -3,13 +3,14 @@
   python launch.py --config=configs/review.py:list
   python launch.py --config=configs/review.py:scaffold
 
-All clients take part in each of 40 rounds, Dirichlet(0.5). The paper shows figures
-(accuracy and training loss against rounds). It finds MOON, FedAvg and FedProx alike,
-SCAFFOLD fastest early and highest, and mu = 5 worse than 0.1. Settings that the paper
-does not state are those of the MOON paper: its network, its balanced partition
-(`partition.balance`), 10 local epochs, batches of 64, learning rate 0.01; FedProx has
-mu = 0.01. But images are not augmented and partial batches are kept. SCAFFOLD's models
-are averaged by samples; SCAFFOLD's own paper averages uniformly
+All clients, with Dirichlet(0.5) shares, take part in each of 40 rounds. The paper shows
+figures (accuracy and training loss over the rounds). It finds that MOON, FedAvg and
+FedProx are alike, that SCAFFOLD is the fastest early and ends highest, and that mu = 5
+is worse than mu = 0.1. The paper does not state the other settings, so they are those
+of the MOON paper: its network, its balanced partition (`partition.balance`), 10 local
+epochs, batches of 64, learning rate 0.01, and mu = 0.01 for FedProx. Unlike there,
+images are not augmented and partial batches are kept. SCAFFOLD's models are weighted by
+numbers of examples; SCAFFOLD's own paper weights them equally
 (`--config.client_weight=uniform`).
 """
 

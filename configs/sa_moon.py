@@ -1,17 +1,18 @@
-"""SA-MOON: the temperature annealed during training, on CIFAR-10.
+"""SA-MOON: the temperature is annealed during training, on CIFAR-10.
 
   python launch.py --config=configs/sa_moon.py:list
   python launch.py --config=configs/sa_moon.py:initial_temperature_1
 
-The paper's CNN-Transformer, SGD with learning rate 0.01 and momentum 0.9, weight decay
-1e-5, batches of 64, 10 local epochs, 100 rounds; the annealing starts from T_0 = 1 with
-T_min = 0.001 and sigma = 0.005. Settings that the paper does not state are those of the
+As in the paper, the network is a CNN with a transformer, trained by SGD with learning
+rate 0.01, momentum 0.9 and weight decay 1e-5 in batches of 64, for 10 local epochs in
+each of 100 rounds. The annealing starts from T_0 = 1 and has T_min = 0.001 and
+sigma = 0.005. The paper does not state the other settings, so they are those of the
 MOON paper: 10 clients, Dirichlet(0.5), mu = 5. Table 2 was made "in the MOON codebase",
 so the partition is balanced, images are cropped and flipped, and the last partial batch
 is dropped, as in that code. Table 1 was made on another platform, before the layers
-were revised, and differs for the same tau; here its rows are in table 2's setting. The
-"old and new solution" of the acceptance are successive steps here; `same_batch` takes
-the other reading, the batch of a step at T and at T'.
+were revised, so its values for the same tau differ; here its rows have the setting of
+table 2. The acceptance rule compares an "old and new solution". Here these are two
+successive steps; `same_batch` takes the other reading, one batch at T and at T'.
 """
 
 from configs import base
@@ -58,5 +59,5 @@ def get_config(variant='initial_temperature_1'):
   config.data.name = 'cifar10'
   config.augmentation.name = 'crop_flip'
   config.drop_last = True
-  config.partition.min_size = 64  # a batch: as in moon_cvpr21.py
+  config.partition.min_size = 64  # one batch, as in moon_cvpr21.py
   return choose(config, VARIANTS, variant)

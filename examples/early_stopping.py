@@ -1,8 +1,9 @@
-"""Ends a run when its test accuracy has not risen in ten tests: a callback.
+"""A callback that ends a run when its test accuracy has not risen in ten tests.
 
   python launch.py --config=examples/early_stopping.py --config.num_rounds=200
 
-It counts in the records, so a run that is stopped and resumed ends in the same round.
+The callback counts the tests in the records of the run, so a run that is stopped and
+resumed ends in the same round.
 """
 
 import moon_jax

@@ -2,10 +2,11 @@
 
   python examples/fedavg_plain.py
 
-Ten clients own handwritten digits, each class in unequal shares. In each round every
-client trains the global model on its own digits by SGD, and the next global model is
-the mean of the clients' models, weighted by their numbers of examples (McMahan et al.
-2017, arXiv:1602.05629). A test compares the weights with the engine's.
+Ten clients own handwritten digits; the examples of each class are divided among them in
+unequal shares. In each round every client trains the global model on its own digits by
+SGD, and the next global model is the mean of the clients' models, weighted by their
+numbers of examples (McMahan et al. 2017, arXiv:1602.05629). A test compares the weights
+with the engine's.
 """
 
 import itertools
@@ -39,7 +40,10 @@ def step(model, x, y, rate):
 
 
 def communication_round(model, x, y, batches, rate):
-  """The mean of the clients' models; `batches` has the rows of each client's steps."""
+  """Trains every client, and returns the mean of their models.
+
+  `batches` has a list for each client, with the rows of each of its steps.
+  """
   trained, sizes = [], []
   for rows_of_steps in batches:
     local = model
@@ -52,7 +56,7 @@ def communication_round(model, x, y, batches, rate):
 
 
 def epochs_of(rng, owned, epochs, size):
-  """The rows of a client's steps: in each epoch its examples in a new order."""
+  """The rows of each step of a client, whose examples are shuffled in each epoch."""
   orders = [rng.permutation(owned) for _ in range(epochs)]
   return [o[i : i + size] for o in orders for i in range(0, len(o), size)]
 
@@ -62,7 +66,7 @@ def main(num_clients=10, num_rounds=20, local_epochs=5, batch_size=32, rate=0.1)
   x, y = datasets.load_digits(return_X_y=True)
   x = (x / 16 - np.mean(x / 16)) / np.std(x / 16)
   train, test = np.split(rng.permutation(len(y)), [1438])
-  # Each class is dealt by Dirichlet shares: client of each training example.
+  # The client of each example; the clients' shares of a class are a Dirichlet draw.
   owner = np.zeros(len(y), int)
   for label in range(10):
     share = rng.dirichlet(np.full(num_clients, 0.5))

@@ -1,19 +1,21 @@
-"""FedCM, an algorithm of one's own that sends more than a model, both ways.
+"""FedCM, a registered algorithm whose server and clients send more than a model.
 
   python launch.py --config=examples/fedcm.py --config.fedcm.alpha=0.2
 
-Every local step follows, beside its own gradient, the direction in which all clients
-went in the last round (Xu et al. 2021, arXiv:2106.10874):
+Every local step follows a weighted mean of the client's own gradient and of G, the
+direction in which the clients moved in the last round (Xu et al. 2021,
+arXiv:2106.10874):
 
   y   <- y - eta (alpha grad L_i(y) + (1 - alpha) G)
   G_i  = (w - y_i) / (eta s_i)     client i moved from w to y_i in s_i steps
   G   <- mean over the cohort of G_i
 
-G starts at 0. The server sends it beside the model, and a client sends its G_i back.
-Clients have equal weights in G, and weights by examples in the model. The local
-optimizer must be plain SGD: with momentum, the length of the steps is not eta s_i.
+G starts at 0. The server sends G beside the model, and each client sends its G_i back.
+Clients have equal weights in G, and weights by numbers of examples in the model. The
+local optimizer must be plain SGD: with momentum, the length of the steps is not
+eta s_i.
 
-That command ends at a test accuracy of some 0.93 on the digits (seed 0).
+The command above reaches a test accuracy of about 0.93 on the digits (seed 0).
 """
 
 import jax
@@ -25,7 +27,7 @@ from moon_jax.core import tree
 
 
 def fedcm(*, alpha: float) -> moon_jax.Algorithm:
-  """Client-level momentum; see the head of this file.
+  """Client-level momentum; the head of this file has the equations.
 
   Args:
     alpha: weight of a client's own gradient, in (0, 1]; 1 is FedAvg.
@@ -35,8 +37,8 @@ def fedcm(*, alpha: float) -> moon_jax.Algorithm:
     return jax.tree.map(jnp.zeros_like, variables['params'])
 
   def scalars(hyperparameters, direction):
-    # The direction of the round before, because this round's is known only at its end;
-    # 0 in the first round.
+    # `direction` is that of the previous round, because this round's is known only at
+    # its end; it is 0 in the first round.
     norm = jnp.sqrt(tree.squared_norm(direction))
     return hyperparameters | {'direction_norm': norm}
 
@@ -62,14 +64,14 @@ def fedcm(*, alpha: float) -> moon_jax.Algorithm:
     broadcast=lambda server: server,
     begin=lambda received, memory: jnp.zeros(()),
     correct=correct,
-    after_step=lambda task, loss, grads, key: task.local + 1.0,  # it counts them
+    after_step=lambda task, loss, grads, key: task.local + 1.0,  # counts the steps
     upload=upload,
     aggregate=aggregate,
   )
 
 
 def _plain_sgd(valid):
-  """Complaints about an optimizer other than plain SGD, which G_i needs."""
+  """Complains of an optimizer other than plain SGD, which the formula of G_i needs."""
   if valid['optimizer.name'] != 'sgd' or valid['optimizer.momentum'] > 0:
     yield 'fedcm needs --config.optimizer.name=sgd with --config.optimizer.momentum=0.'
 
@@ -89,7 +91,7 @@ moon_jax.register_algorithm(
 
 
 def get_config():
-  """The digits, dealt unequally: the largest client owns 2.4 times the smallest."""
+  """The digits; the largest client owns 2.4 times as many as the smallest."""
   config = base.get_config()
   config.algorithm = 'fedcm'
   config.partition.beta = 0.3

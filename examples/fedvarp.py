@@ -1,20 +1,21 @@
-"""FedVARP, an algorithm of one's own whose clients and server remember.
+"""FedVARP, a registered algorithm whose clients and server remember.
 
   python launch.py --config=examples/fedvarp.py --config.fedvarp.rate=0.8
 
-A cohort represents only itself. FedVARP represents absent clients by their last moves
-(Jhunjhunwala et al. 2022, arXiv:2207.14130). Client i of the cohort S, of N clients,
-moves by D_i = y_i - w from the received model w, and its last such move was m_i:
+The mean over a cohort leaves out the absent clients. FedVARP represents them by their
+last updates (Jhunjhunwala et al. 2022, arXiv:2207.14130). S is the cohort of N clients.
+Client i of S moves by D_i = y_i - w from the received model w, and its previous update
+was m_i:
 
   w   <- w + rate (m + 1 / |S| sum_{i in S} (D_i - m_i))
   m   <- m + 1 / N sum_{i in S} (D_i - m_i),     the mean of all m_i
   m_i <- D_i
 
-All m_i and m start at 0, and clients count alike. The paper's server keeps every m_i;
-here each client keeps its own and sends the difference, which comes to the same.
-Running statistics of batch normalisation are averaged plainly.
+All m_i and m start at 0, and all clients have equal weights. The paper's server keeps
+every m_i. Here each client keeps its own m_i and sends the difference, which gives the
+same model. The running statistics of batch normalisation are averaged without m.
 
-That command ends at a test accuracy of some 0.93 on the digits (seed 0).
+The command above reaches a test accuracy of about 0.93 on the digits (seed 0).
 """
 
 import jax
@@ -26,7 +27,7 @@ from moon_jax.core import tree
 
 
 def fedvarp(*, rate: float) -> moon_jax.Algorithm:
-  """Variance reduction of partial participation; see the head of this file.
+  """Variance reduction for partial participation; see the head of this file.
 
   Args:
     rate: rate of the server's step, above 0, no unit.
@@ -46,7 +47,7 @@ def fedvarp(*, rate: float) -> moon_jax.Algorithm:
     params = jax.tree.map(
       lambda w, d: w + scalars['rate'] * d, server.variables['params'], step
     )
-    # 1/N sum over S is |S| / N times the mean.
+    # (1 / N) times the sum over S is the participation |S| / N times the mean over S.
     memory = jax.tree.map(lambda m, d: m + participation * d, server.memory, change)
     return moon_jax.Server(model | {'params': params}, memory)
 
@@ -68,7 +69,7 @@ moon_jax.register_algorithm(
 
 
 def get_config():
-  """The digits, half of ten skewed clients in a round."""
+  """The digits, with half of ten clients in each round."""
   config = base.get_config()
   config.algorithm = 'fedvarp'
   config.participation = 0.5

@@ -8,8 +8,8 @@ and in a Flower app, with the client's own arrays,
   ClientApp(client_fn=lambda context: flower_client.Client(
       'runs/digits', images, labels).to_client())
 
-`Client('digits.safetensors', ...)` starts from a file of `moon_jax.export`. Running
-statistics of batch normalisation stay as they are.
+`Client('digits.safetensors', ...)` starts from a file that `moon_jax.export` wrote.
+Training does not change the running statistics of batch normalisation.
 """
 
 import flwr
@@ -22,13 +22,21 @@ from moon_jax.core import weights
 
 
 class Client(flwr.client.NumPyClient):
-  """Trains and tests on its own images.
+  """Trains and tests a model on the client's own images.
 
-  Its arrays are those of `moon_jax.core.weights.flat`, by the alphabet.
+  It exchanges the arrays of `moon_jax.core.weights.flat`, sorted by their names.
   """
 
   def __init__(self, model, images, labels, *, rate=0.01, batch_size=32):
-    """Takes a run directory or a file of weights, [M, H, W, C] uint8, [M] integers."""
+    """Loads the model.
+
+    Args:
+      model: a run directory or a file of weights.
+      images: [M, H, W, C] uint8.
+      labels: [M] integers.
+      rate: learning rate.
+      batch_size: number of examples in a step.
+    """
     self._trained = moon_jax.load(model)
     self._names = list(weights.flat(self._trained.variables))
     self._images, self._labels = images, labels
@@ -36,12 +44,12 @@ class Client(flwr.client.NumPyClient):
     self._gradient = jax.jit(jax.value_and_grad(self._loss))
 
   def get_parameters(self, config):
-    """The arrays of the trained model."""
+    """Returns the arrays of the trained model."""
     leaves = weights.flat(self._trained.variables)
     return [np.asarray(leaves[name]) for name in self._names]
 
   def fit(self, parameters, config):
-    """One epoch of plain SGD: the new arrays, the number of examples, the loss."""
+    """Trains for an epoch; returns the arrays, the number of examples, and the loss."""
     variables, losses = self._nested(parameters), []
     batches = range(0, len(self._labels), self._batch_size)
     for first in batches:
@@ -57,7 +65,7 @@ class Client(flwr.client.NumPyClient):
     return list(arrays), len(self._labels), {'loss': float(np.mean(losses))}
 
   def evaluate(self, parameters, config):
-    """The mean loss in nats, the number of examples, the accuracy in [0, 1]."""
+    """Returns the mean loss in nats, the number of examples, and the accuracy."""
     variables = self._nested(parameters)
     logits = self._trained.forward(variables, self._images).logits
     loss = optax.losses.softmax_cross_entropy_with_integer_labels(logits, self._labels)

@@ -4,8 +4,9 @@
   python -m moon_jax.export runs/digits --output=digits.npz
   python examples/numpy_model.py digits.npz IMAGES.npz
 
-It is the perceptron `mlp`: four dense layers, ReLU after the first two. IMAGES.npz has
-`images`, uint8 [M, 8, 8]; their classes are printed.
+The model is the perceptron `mlp`: four dense layers, with ReLU after the first two.
+IMAGES.npz contains `images`, uint8 [M, 8, 8]. The program prints the predicted class of
+each image.
 """
 
 import json
@@ -15,7 +16,10 @@ import numpy as np
 
 
 def function_of(path):
-  """images [M, H, W] or [M, H, W, C] uint8 -> logits [M, Y] float32."""
+  """Reads a file of weights; returns the model as a function.
+
+  The function maps images [M, H, W] or [M, H, W, C] uint8 to logits [M, Y] float32.
+  """
   if str(path).endswith('.npz'):
     with np.load(path) as saved:
       arrays = dict(saved)
@@ -26,7 +30,7 @@ def function_of(path):
     with safetensors.safe_open(path, 'numpy') as saved:
       names, about = saved.keys(), saved.metadata()
       arrays = {name: saved.get_tensor(name) for name in names}
-  # Each text is JSON.
+  # Each value of the metadata is a JSON text.
   of_images = json.loads(about['images'])
   mean, std = (np.float32(of_images[name]) for name in ('mean', 'std'))
 

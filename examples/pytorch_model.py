@@ -7,10 +7,11 @@ and in Python, from the root of the repository,
   from examples import pytorch_model
   model = pytorch_model.load('moon.safetensors')
 
-The layouts differ in two ways, which hold for every network: kernels of convolutions
-are [H, W, inputs, outputs] here and [outputs, inputs, H, W] there, those of dense
-layers [inputs, outputs] and [outputs, inputs]. And features are flattened as
-[H, W, C] here, as [C, H, W] there: so the images are turned before they are flattened.
+The layouts differ in two ways, for every network. First, the kernel of a convolution is
+[H, W, inputs, outputs] in the file and [outputs, inputs, H, W] in PyTorch, and that of
+a dense layer is [inputs, outputs] in the file and [outputs, inputs] in PyTorch. Second,
+features are flattened in the order [H, W, C] by this package and [C, H, W] by PyTorch,
+so `forward` permutes the axes before it flattens.
 """
 
 import json
@@ -25,7 +26,7 @@ class MoonCnn(nn.Module):
   """The layers of `moon_jax.models.cnn.MoonCnn`, by the same names."""
 
   def __init__(self, shapes, mean, std):
-    """shapes: name of a layer -> shape of its kernel here."""
+    """Takes name of a layer -> shape of its kernel in the file, and [C] statistics."""
     super().__init__()
     for name, (*window, inputs, outputs) in shapes.items():
       size = window[:1]
@@ -46,7 +47,7 @@ class MoonCnn(nn.Module):
 
 
 def load(path):
-  """The model of a file of weights."""
+  """Returns the model in a file of weights, in evaluation mode."""
   arrays, about = weights.read(path)
   of_images = json.loads(about['images'])
   kernels, state = {}, {}
@@ -66,6 +67,6 @@ def load(path):
 
 
 def logits(model, images):
-  """[M, H, W, C] uint8 -> [M, Y] float32, both NumPy arrays."""
+  """Maps images [M, H, W, C] uint8 to logits [M, Y] float32, both NumPy arrays."""
   with torch.no_grad():
     return model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
