@@ -1,18 +1,24 @@
-"""Runs what docs/queue.txt lists, the most important first, and keeps what it ran.
+"""Runs the experiments of docs/queue.txt, the most important first.
 
-  python -m docs.queue           until nothing is left; SIGTERM ends it after a round,
-                                 which is saved
-  python -m docs.queue --list    how far each run is, what is left, about how long
+  python -m docs.queue           runs until nothing is left; SIGTERM ends it after the
+                                 current round, which is saved
+  python -m docs.queue --list    prints how far each run is, and estimates how much is
+                                 left
 
-  --runs=DIR      of the run directories; default runs/queue, the logs are in its log/
-  --data=DIR      where the TFDS data are, as --config.data.dir
-  --jobs=N        processes, one lane each on cores of its own; default one a core
-  --results=DIR   of what is kept; default docs/results
-  --table=FILE    default docs/queue.txt
+  --runs=DIR      folder of the run directories; default runs/queue. Its folder log/ has
+                  the output of each process
+  --data=DIR      folder of the TFDS data, as in --config.data.dir
+  --jobs=N        number of processes, each with one lane on its own cores; default one
+                  for each core
+  --results=DIR   folder of the results that are kept; default docs/results
+  --table=FILE    list of the experiments; default docs/queue.txt
 
-It leaves most of a busy processor to others. Killed at any instant the same command
-goes on; several queues, in one folder of runs, run each run once. Exit codes: 0 done,
-1 a run failed, which is told and holds no other back, 2 wrong usage, 75 SIGTERM.
+The queue keeps the results of each run. It leaves most of a busy processor to other
+programs. If it is killed at any instant, the same command continues it. Several queues
+may share a folder of runs; each run is then done once.
+
+Exit codes: 0 done, 1 a run failed (the error is printed, and the other runs go on), 2
+wrong usage, 75 SIGTERM.
 """
 
 import collections
@@ -36,7 +42,7 @@ from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import Cell, in_one_folder
 
 DOCS = pathlib.Path(__file__).parent
-_SAVING = 'checkpoint_every_rounds=1'  # a killed run loses at most a round
+_SAVING = 'checkpoint_every_rounds=1'  # so that a killed run loses at most one round
 
 
 def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Cell]:
@@ -75,12 +81,13 @@ def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Cell]
 
 
 def work(given: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
-  """Runs and keeps what is left, each run that no other process has.
+  """Runs what is left, except what another process is running, and keeps the results.
 
-  After each run it looks from the start: another queue may have been killed.
+  After each run it starts again at the top of the list, because a run there may have
+  become free: the process that ran it may have been killed.
 
   Raises:
-    StoppedError: it was asked to stop, and the run has saved what it did.
+    StoppedError: a stop was requested, and the run has saved its finished rounds.
   """
   load, failed, busy = running.remembered(), set(), set()
   while todo := [
@@ -90,7 +97,7 @@ def work(given: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
   ]:
     cell, workdir = todo[0], todo[0].request.workdir
     try:
-      # This lock is beside the run's own: only one process may add the run, too.
+      # The run's own lock is free again while `records.add` runs, which must run once.
       with run_directory.held(workdir.parent / 'held' / cell.name):
         if not _is_kept(cell, results):
           print(f'{cell.name}: {running.state_of(cell)}', flush=True)
@@ -108,7 +115,7 @@ def work(given: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
 
 
 def table(given: Sequence[Cell], results: pathlib.Path, jobs: int) -> Iterator[str]:
-  """A line for each run, then what is left: at the pace of the runs most like it."""
+  """A line for each run, and the time that is left, estimated from similar runs."""
   paces = collections.defaultdict(list)
   for cell in given:
     for kind in _kinds(cell):
@@ -124,18 +131,18 @@ def table(given: Sequence[Cell], results: pathlib.Path, jobs: int) -> Iterator[s
     count, rounds = count + 1, rounds + left
     seconds += left * sum(pace) / len(pace)
   hours = f'about {seconds / jobs / 3600:.1f} hours' if seconds else 'unknown hours'
-  yield f'left: {count} runs, {rounds} rounds; {hours} of {jobs} cores'
+  yield f'left: {count} runs, {rounds} rounds; {hours} on {jobs} cores'
 
 
 def _kinds(cell: Cell) -> list[tuple]:
-  """What it is, from narrow to wide."""
+  """The kinds of runs to which a run belongs, from the narrowest to all runs."""
   config, choice = cell.request.config, cell.argv[0]
   algorithm = (config.model, config.algorithm)
   return [(choice,), (choice.partition(':')[0], *algorithm), algorithm, ()]
 
 
 def _seconds_a_round(cell: Cell, results: pathlib.Path) -> list[float]:
-  """Of the kept run, or of what is there of it; [] if there is nothing."""
+  """[seconds of a round], of the kept run or of the rounds so far; [] without any."""
   kept = files.read_json(results / cell.name / 'config.json') or {}
   if kept.get('cost'):
     return [kept['cost']['seconds'] / cell.request.config.num_rounds]
@@ -150,7 +157,7 @@ def _is_kept(cell: Cell, results: pathlib.Path) -> bool:
 
 
 def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
-  """Starts so many of itself, which end with it; the worst exit code."""
+  """Starts the processes, which end with this one; returns the worst exit code."""
   files.make_folder(logs)
   with contextlib.ExitStack() as stack:
     workers = []
@@ -171,10 +178,11 @@ def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
 
 
 def _yield_to_others() -> None:
-  """A tenth of a core that others want as well, all of one that nobody wants.
+  """Takes a tenth of a core that other programs want too, and all of an idle core.
 
-  Where each session has a share of its own, the number of its group is what counts. The
-  lowest one (19, or SCHED_IDLE) made no round in an hour beside other work.
+  Where the system divides the processor among sessions, the nice value of the session's
+  group decides. The lowest value (19, or SCHED_IDLE) is too low: beside other work, no
+  round was finished in an hour.
   """
   os.nice(19)
   with contextlib.suppress(OSError):
@@ -182,7 +190,7 @@ def _yield_to_others() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-  """The program; the exit code."""
+  """Runs the program; returns the exit code."""
 
   def program_of_it():
     values = flags.FlagValues()

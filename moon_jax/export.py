@@ -36,7 +36,7 @@ def parse(argv: Sequence[str]) -> tuple[str, flags.FlagValues]:
   kinds = {'output': str, 'config': str, 'client': int}
   words, values = cli.read_flags(argv, kinds)
   if len(words) != 1 or not values.output:
-    raise UsageError('Wanted: RUN --output=FILE; see --help.')
+    raise UsageError('The words must be RUN --output=FILE; see --help.')
   return words[0], values
 
 
@@ -69,7 +69,7 @@ def export(argv: Sequence[str]) -> str:
     accuracy = f', test accuracy {trained.about["test_accuracy"]:.4f}'
   whose = 'the global model' if trained.client is None else f'client {trained.client}'
   return (
-    f'{target}: {count:,} numbers of {whose} after round {trained.round} of '
+    f'{target}: {count:,} weights of {whose} after round {trained.round} of '
     f'{pathlib.Path(run)}{accuracy}'
   )
 

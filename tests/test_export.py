@@ -136,7 +136,7 @@ def test_the_model_of_a_client_has_no_accuracy_of_all(tmp_path):
 def test_from_the_shell(two_rounds, trained, tmp_path, capsys):
   target = tmp_path / 'model.npz'
   assert export.main([str(two_rounds), f'--output={target}']) == ExitCode.DONE
-  told = f'{target}: 13,130 numbers of the global model after round 2 of {two_rounds}, '
+  told = f'{target}: 13,130 weights of the global model after round 2 of {two_rounds}, '
   accuracy = trained.about['test_accuracy']
   count = sum(array.size for array in weights.read_weights(target).values())
   told = told.replace('13,130', f'{count:,}')
@@ -146,9 +146,9 @@ def test_from_the_shell(two_rounds, trained, tmp_path, capsys):
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
-    ('run', 'Wanted: RUN --output=FILE'),
-    ('--output=x.npz', 'Wanted: RUN --output=FILE'),
-    ('run run --output=x.npz', 'Wanted: RUN --output=FILE'),
+    ('run', 'must be RUN --output=FILE'),
+    ('--output=x.npz', 'must be RUN --output=FILE'),
+    ('run run --output=x.npz', 'must be RUN --output=FILE'),
     ('run --output=x.pt', "--output='x.pt' must end in .safetensors or .npz"),
     ('run --output=no/x.npz', "there is no folder 'no'"),
     ('none --output=x.npz', "'none' is not a run directory"),

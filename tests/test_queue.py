@@ -84,7 +84,7 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(place, monkeypatch, 
   assert len(begun) == 3
   *lines, left = queue.table(cells, results, 2)
   assert [line.split()[0] for line in lines] == ['kept', 'kept']
-  assert left == 'left: 0 runs, 0 rounds; unknown hours of 2 cores'
+  assert left == 'left: 0 runs, 0 rounds; unknown hours on 2 cores'
 
 
 def add(run, results):

@@ -67,7 +67,7 @@ def convert(argv: list[str]) -> str:
   own, config = parse(argv)
   out = config_lib.expand(own.out)
   if out.exists():
-    raise UsageError(f'--out={own.out!r} exists already.')
+    raise UsageError(f'--out={own.out!r} exists already; give a new name.')
   files.require_writable(out, 'out')
   if config is None:
     written = writing.write(out, *synthetic(own.synthetic))
@@ -91,7 +91,7 @@ def _write_npz(out, source, options):
   """Writes the arrays that `npz.load_npz` reads; returns a description of them."""
   data = sources.load(source, limit=0, **options)
   if data.stored:
-    raise UsageError(f'--config.data.source={source}: records stay a folder.')
+    raise UsageError(f'--config.data.source={source} cannot be written as one file.')
   parts = data.train_images, data.train_labels, data.test_images, data.test_labels
   named = zip(npz.NAMES[0], (*parts, *data[-2:]), strict=True)
   arrays = {name: array for name, array in named if array is not None}

@@ -52,7 +52,7 @@ def collect(request: Request) -> files.Report:
     sections.runs(every, groups.varying(every)),
   ]
   return files.Report(
-    summary=f'{len(finished)} finished of {len(every)} runs; series: {len(found)}; '
+    summary=f'finished runs: {len(finished)} of {len(every)}; series: {len(found)}; '
     f'settings: {len(settings)}.',
     common=groups.common(finished),
     notes=notes,
@@ -82,5 +82,5 @@ def read(request: Request, note: Note) -> Sequence[Run]:
     note(line)
   if not any(run.ending is Ending.FINISHED for run in kept):
     below = ', '.join(map(str, request.folders))
-    raise UsageError(f'No finished run is left of {len(found)} below {below}.')
+    raise UsageError(f'There is no finished run among {len(found)} below {below}.')
   return kept

@@ -3,15 +3,14 @@
   python -m moon_jax.report FOLDER ... [flags]
   python -m moon_jax.report compare RUN RUN ... [--target=TARGET] [--config=FILE]
 
-The first finds every run below the folders and writes DIR/index.html (one file, opens
-without a network), DIR/figures (PNG, PDF) and DIR/tables (CSV, Markdown, LaTeX). The
-second prints a table of the runs.
+The first command finds every run below the folders and writes DIR/index.html (one file
+that opens without a network), DIR/figures (PNG, PDF) and DIR/tables (CSV, Markdown,
+LaTeX). The second command prints a table of the runs.
 
   --out=DIR        the folder of the report; default report
   --group=KNOBS    knobs that distinguish the lines of a plot, such as
-  algorithm,moon.mu;
-                   default the algorithm and its own knobs; other knobs that differ make
-                   plots
+                   algorithm,moon.mu; default the algorithm and its own knobs; other
+                   knobs that differ make separate plots
   --over=KNOBS     knobs to average over; default seed
   --where=KNOB=VALUE,...
                    only runs with one of these values; may be given several times

@@ -83,8 +83,8 @@ class Console(Callback):
     )
     if experiment.num_dropped:
       self.say(
-        f'left out: {experiment.num_dropped:,} with fewer than '
-        f'{config.partition.min_size} training examples'
+        f'users left out: {experiment.num_dropped:,}, with fewer than '
+        f'{config.partition.min_size} training examples each'
       )
     if len(experiment.test_sizes):
       others = f', {experiment.num_strangers:,} of whom do not train'
@@ -95,14 +95,14 @@ class Console(Callback):
     if tests := experiment.own_tests:
       self.say(
         f'tested alone: {len(tests.clients):,} clients, on {len(tests.rows):,} '
-        f'examples of their own; smallest {tests.sizes.min():,}, largest '
+        f'examples of their own; smallest test {tests.sizes.min():,}, largest '
         f'{tests.sizes.max():,}'
       )
     if experiment.memory.name != 'device':
       _, each, most = experiment.memory
       self.say(
         f'memories of clients: on disk, {each / 1e6:,.2f} MB each; at most {most:,} of '
-        f'{len(sizes):,} clients take part, which makes {most * each / 1e6:,.0f} MB'
+        f'{len(sizes):,} clients take part, so at most {most * each / 1e6:,.0f} MB'
       )
     params = tree.num_parameters(state.server.variables['params'])
     shape = 'x'.join(map(str, experiment.test.images.shape[1:]))
@@ -112,7 +112,7 @@ class Console(Callback):
       f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
     )
     if fault := fused_cpu.known_fault():
-      self.say(f'convolutions in a slower form: {fault}')
+      self.say(f'convolutions are computed in a slower form: {fault}')
     if config.execution.dtype == 'bfloat16' and jax.default_backend() == 'cpu':
       self.say('bfloat16 is slower than float32 on a CPU')
 
@@ -171,7 +171,7 @@ def describe_summary(summary: Record) -> str:
   """'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, ...)'."""
   by = 'best by validation' if 'best_validation_accuracy' in summary else 'best'
   best = f'{by} {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}'
-  best += f', {TARGET:.0%} of it in round {summary["target_round"]}'
+  best += f', {TARGET:.0%} of it reached in round {summary["target_round"]}'
   return f'finished after round {summary["rounds"]}: {describe_test(summary)} ({best})'
 
 

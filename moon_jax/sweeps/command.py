@@ -12,14 +12,18 @@ Each run is a run directory as `launch.py` makes it. The same command continues 
 runs that are left; finished runs are left alone. A knob that a run does not use, such
 as moon.mu with FedAvg, multiplies only the runs that use it.
 
---config=FILE     FILE:PATTERN is every variant whose name matches
---over KNOB=VALUES  values with commas between them; give it for each knob
---config.KNOB=VALUE  a knob of every run
+--config=FILE     the config file; with FILE:PATTERN, every variant whose name matches
+--over KNOB=VALUES
+                  a knob that is varied, and its values with commas between them; may
+                  be given several times
+--config.KNOB=VALUE
+                  a knob that every run has
 --out=DIR         folder of the run directories; default runs/<config>-sweep
---dry-run         prints the runs, how far each is, and an estimate of the time and
-                  the disk that are left, from its first rounds or from earlier runs
-                  beside it; runs nothing
---jobs=N          processes, which share the cores; default one for each GPU, else one
+--dry-run         runs nothing; prints how far each run is, and estimates the time and
+                  the disk space that the sweep still needs, from its first rounds or
+                  from earlier runs beside it
+--jobs=N          number of processes, which share the cores; default one for each GPU,
+                  and one without a GPU
 --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
                   --slurm='--time=4:00:00 --gres=gpu:1'
 --no-report       leaves out the report that is made when all runs are finished
@@ -103,7 +107,7 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
   files.require_writable(out, 'out')
   todo = running.left(every)
   if values.slurm is not None:
-    print(slurm.submit(todo, out, values.slurm) if todo else 'done')
+    print(slurm.submit(todo, out, values.slurm) if todo else 'every run is finished')
     return ExitCode.DONE
   if values.share:
     running.take_share(values.share)

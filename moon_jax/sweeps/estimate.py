@@ -57,15 +57,15 @@ def table(cells: Sequence[Cell], out: pathlib.Path) -> Iterator[str]:
     alike = [cost for cost in begun if cost.algorithm == algorithm] or begun
     alike = alike or list(_earlier(out, _knobs(cell)))
     if not alike:
-      yield 'left: time and disk are estimated when a run has some rounds'
+      yield 'left: unknown; the first rounds of a run give an estimate'
       return
     rounds = cell.request.config.num_rounds - done.rounds
     seconds += statistics.fmean(cost.starting for cost in alike)
     seconds += rounds * statistics.fmean(cost.training / cost.rounds for cost in alike)
     size = statistics.fmean(cost.size for cost in alike)
     megabytes += max(0, size - done.size) / 1e6
-  told = f'about {seconds / 60:.1f} minutes, one run at a time, and {megabytes:.1f} MB'
-  of_others = ', as of earlier runs on this machine' if seconds and not begun else ''
+  told = f'about {seconds / 60:.1f} minutes of one process, {megabytes:.1f} MB of disk'
+  of_others = ', by earlier runs on this machine' if seconds and not begun else ''
   yield f'left: {told}{of_others}'
 
 

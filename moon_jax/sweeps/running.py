@@ -99,8 +99,8 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
     if number:  # a request during the last round of a run, which has ended
       stop.check(rounds_done(todo[number - 1]))
     spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
-    eta = f', {spent / 60:.0f} min left' if number else ''
-    print(f'[{number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
+    eta = f', about {spent / 60:.0f} min left' if number else ''
+    print(f'[run {number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
     try:
       loop.run(cell.request, stop, load=load, min_steps=min_steps)
     except StoppedError:

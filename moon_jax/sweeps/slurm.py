@@ -61,7 +61,7 @@ def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
   commands = [shlex.quote(shlex.join([*program, *cell.argv])) for cell in cells]
   for word in (log, *told, *commands):
     if '\n' in word:
-      raise UsageError(f'--slurm: {word!r} has a line break, as no line of a job has.')
+      raise UsageError(f'--slurm: {word!r} must have no line break.')
   text = _TEXT.format(
     last=len(cells) - 1,
     log=log,

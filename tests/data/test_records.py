@@ -244,7 +244,7 @@ def test_a_made_up_federation(tmp_path, capsys):
   ('words', 'line'),
   [
     ([], '--out is missing; see --help.'),
-    (['--out=here'], "--out='here' exists already."),
+    (['--out=here'], "--out='here' exists already; give a new name."),
     (['--out=new', '--synthetic=5'], "--synthetic='5' must be NxM: N users with M im"),
     (['--out=new', '--synthetic=5x5', 'x'], "'x' is not used with --synthetic."),
     (['--out=new', '--config.sed=1'], '--config.sed is not a knob. Did you mean'),

@@ -786,7 +786,7 @@ def some_of_each(tmp_path_factory):
   [
     ('nowhere', "'nowhere' is not a folder."),
     ('empty', 'No run was found below empty.'),
-    ('killed', 'No finished run is left of 1 below killed.'),
+    ('killed', 'There is no finished run among 1 below killed.'),
     ('', 'A FOLDER is missing; see --help.'),
     ('compare', 'A RUN is missing; see --help.'),
     ('compare empty', 'No run was found below empty.'),

@@ -85,7 +85,7 @@ def test_the_end_tells_the_last_test_the_best_and_the_first_as_good():
   }
   assert describe_summary(summary) == (
     'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, '
-    '95% of it in round 12)'
+    '95% of it reached in round 12)'
   )
 
 

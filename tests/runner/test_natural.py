@@ -91,7 +91,7 @@ def test_the_command_line_tells_who_is_left_out(run, tmp_path):
   done = launched(tmp_path, *flags, '--workdir=run')
   check_success(done)
   lines = done.stdout.splitlines()
-  assert 'left out: 1 with fewer than 5 training examples' in lines
+  assert 'users left out: 1, with fewer than 5 training examples each' in lines
   tested = 'tested: each of 5 users on examples of its own, 2 of whom do not train'
   assert tested in lines
   assert any(line.startswith('partition: natural, 3 clients own 49') for line in lines)

@@ -64,8 +64,8 @@ def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(stubs, tm
 def test_what_no_line_of_a_script_can_hold_is_refused(stubs, tmp_path):
   line = '#SBATCH --wrap=x'
   for out, options, told in (
-    (f'a\n{line}', '', 'has a line break'),
-    ('a', f"'--comment=a\n{line}'", 'has a line break'),
+    (f'a\n{line}', '', 'must have no line break'),
+    ('a', f"'--comment=a\n{line}'", 'must have no line break'),
     ('a', "--comment='", 'No closing quotation'),
   ):
     with pytest.raises(UsageError, match=told) as caught:
@@ -73,7 +73,7 @@ def test_what_no_line_of_a_script_can_hold_is_refused(stubs, tmp_path):
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / out).exists()
   words = ['--config.data.source=npz', '--config.data.path=a\nb.npz']
-  with pytest.raises(UsageError, match='has a line break'):
+  with pytest.raises(UsageError, match='must have no line break'):
     slurm.submit(runs(tmp_path, *words), tmp_path, '')
 
 

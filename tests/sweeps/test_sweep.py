@@ -84,7 +84,7 @@ def test_each_run_is_what_launch_py_makes_alone(swept, tmp_path, monkeypatch):
 def test_the_sweep_tells_its_runs_and_ends_with_a_report(swept):
   folder, said = swept
   for number, name in enumerate(RUNS, 1):
-    assert f'[{number} of 4' in said
+    assert f'[run {number} of 4' in said
     assert f'] {name}\n' in said
   assert (folder / 'out/report/index.html').exists()
 
@@ -117,19 +117,19 @@ def sum_of_seconds(run):
 def test_what_is_left_of_a_sweep_that_has_not_begun_or_has_more_rounds(swept, tmp_path):
   *runs, left = dry_run(tmp_path, *TINY, *OVER)
   assert len(runs) == 4
-  assert left == 'left: time and disk are estimated when a run has some rounds'
+  assert left == 'left: unknown; the first rounds of a run give an estimate'
   assert list(tmp_path.iterdir()) == []
   # The time is estimated from another sweep of the same clients on this machine.
   beside = (*TINY, '--over', 'algorithm=fedavg', '--over', 'seed=5,6', '--out=other')
   *_, left = dry_run(swept[0], *beside)
-  assert left.endswith(' MB, as of earlier runs on this machine')
+  assert left.endswith(' MB of disk, by earlier runs on this machine')
   minutes, _ = map(float, re.findall(r'[\d.]+', left))
   spent = [sum_of_seconds(swept[0] / 'out' / name) for name in RUNS[:2]]
   assert minutes == pytest.approx(sum(spent) / 60, abs=0.06)
   *_, left = dry_run(swept[0], *beside, '--config.batch_size=3')
-  assert 'estimated when' in left
+  assert 'unknown' in left
   *_, left = dry_run(swept[0], *TINY, '--config.num_rounds=1', *OVER)
-  assert left == 'left: about 0.0 minutes, one run at a time, and 0.0 MB'
+  assert left == 'left: about 0.0 minutes of one process, 0.0 MB of disk'
 
 
 def test_compiling_is_not_counted_for_every_round(tmp_path):
