@@ -56,7 +56,7 @@ def register_data(name: str, make: Callable, **more: Any) -> None:
     name: small letters, digits and _.
     make: function of the part's knobs, by name, that returns (train_x, train_y, test_x,
       test_y): images uint8 [M, H, W] or [M, H, W, C], labels integers [M] from 0
-      without gaps. If the data name their users, train_client and test_client [M]
+      without gaps. If the examples have user ids, train_client and test_client [M]
       follow, integers or text; either may be None.
     **more: title and knobs, as in `register_algorithm`.
   """

@@ -52,10 +52,10 @@ class Dataset(NamedTuple):
     mean: [C] float32, mean of pixel / 255 over the training split.
     std: [C] float32, standard deviation of pixel / 255, > 0.
     train_clients: [M] int32, the user of each training example, as an index into
-      `clients`; None if the data name no users.
-    test_clients: [M] int32, the same for the test examples; None if they name no users.
-    clients: names of the users, as the data have them: users with a training example
-      first, in ascending order; None if the data name no users.
+      `clients`; None if the training examples have no user ids.
+    test_clients: [M] int32, the same for the test examples; None if these have no ids.
+    clients: ids of the users, as the data have them: users with a training example
+      first, in ascending order; None if no example has a user id.
     stored: the training examples, if they stay on disk; the training arrays above are
       empty then.
     class_names: [Y] names of the classes, all different; () if the data have none.

@@ -5,7 +5,7 @@
   python -m moon_jax.data.convert --out=DIR --synthetic=NxM
 
   --out=DIR         the folder to be made, for --config.data.source=records; the data
-                    must name their users; examples for validation are left out
+                    must have user ids; examples for validation are left out
   --out=FILE.npz    the file to be made, for --config.data.source=npz; any data, which
                     are read whole
   --config...       as for launch.py: data.source and its knobs say what is read;
@@ -116,7 +116,7 @@ def _configured(out, source, options):
     return data, assembled.joined(data.flag, 'test', data.test)
   flag = f'--config.data.source={source}'
   if data.train_clients is None:
-    told = f'{flag}: the data name no users; write a file'
+    told = f'{flag}: the data have no user ids; write a file'
     raise DataError(f'{told}: --out={out}.npz.')
   names = None if data.test_clients is None else data.clients[data.test_clients]
   told = data.num_classes, data.class_names

@@ -42,7 +42,7 @@ def load_npz(path: str) -> Dataset:
     path: the file. Images are uint8 [M, H, W] or [M, H, W, C], labels integers [M];
       [M, C, H, W] are turned, and [M, 1] labels are [M]. The classes are 0 to the
       largest training label; labels may be text, too. Few files have class_names [Y];
-      train_client and test_client [M], integers or text, which name the user of each
+      train_client and test_client [M], integers or text, the user id of each
       example; val_x and val_y (x_val, ...; val_images, ...), kept for validation.
 
   Raises:

@@ -1,4 +1,4 @@
-"""The examples that test a client alone: a share of its own, or those that name it."""
+"""The examples that test one client: some of its own, or the user's test examples."""
 
 from typing import NamedTuple
 
@@ -47,11 +47,10 @@ def taken(
 
   Args:
     config: the configuration; its `data.local_test` is the share, 0 takes none.
-    data: the data set; for natural clients, its test examples may name them, and then
-      they are the tests.
+    data: the data set; for natural clients, test examples with user ids are the tests.
     split: the owner of each example.
     seed: seed of the partition, and so of this draw.
-    wanted: whether test examples that name clients are wanted.
+    wanted: whether test examples with user ids are wanted.
     needed: the flag that needs tests; '' if no flag does.
 
   Raises:
@@ -62,19 +61,19 @@ def taken(
   if needed and not share and not named:
     raise UsageError(
       f'{needed} needs tests of each client: add --config.data.local_test=0.25, or use '
-      '--config.partition.name=natural with test examples that name their users.'
+      '--config.partition.name=natural with test examples that have user ids.'
     )
   if not share:
     return split, named if wanted or needed else None
   if data.stored:
     raise UsageError(
       f'--config.data.local_test={share} is not for data that stay on disk: write them '
-      'with test examples that name their users.'
+      'with test examples that have user ids.'
     )
   if named:
     raise UsageError(
-      f'--config.data.local_test={share} must be 0.0: the test examples name their '
-      'users, and are the tests of the clients.'
+      f'--config.data.local_test={share} must be 0.0: the test examples have user '
+      'ids, and are the tests of the clients.'
     )
   return held_out(split, share, seed)
 
@@ -120,7 +119,7 @@ def held_out(split: Partition, share: float, seed: int) -> tuple[Partition, OwnT
 
 
 def of_users(data: Dataset, num_clients: int) -> OwnTests | None:
-  """The test examples that name a client; None if no test example does."""
+  """The test examples of the clients; None if no client has any."""
   if data.test_clients is None or not (data.test_clients < num_clients).any():
     return None
   own = grouped(data.test_clients, len(data.clients))

@@ -39,13 +39,13 @@ def load_tfds(
     name: TFDS name, e.g. 'cifar100' (its label is the fine one of two), 'svhn_cropped'
       (its split 'extra' is not used) or 'emnist/balanced'; ':1.2.3' may follow.
     dir: TFDS folder; '' is $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
-    client: the feature that names the user of an example; '': no feature.
+    client: the feature with the user id of an example; '': no feature.
     prepare: whether a missing set may be downloaded and prepared.
 
   Raises:
     DataError: the name is unknown, the set is not one of labelled uint8 images of one
       size with splits train and test, it cannot be prepared or read, or that feature
-      names no users.
+      has no user ids.
   """
   data_dir = os.path.expanduser(
     dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'

@@ -41,9 +41,9 @@ class Experiment(NamedTuple):
     stream: reads each cohort's part of the split; None if the split is on the device.
     test: the test split on the device.
     validation: examples that the server keeps, on the device; None if there are none.
-    test_sizes: [N'] test examples of each user that they name; [0] if they name none.
+    test_sizes: [N'] test examples of each user; [0] if these have no user ids.
     num_strangers: number of these N' users that are no clients.
-    names: [N] names of the users that are the clients; None for dealt data.
+    names: [N] ids of the users that are the clients; None for dealt data.
     num_dropped: users without `partition.min_size` examples, which are no clients.
     mesh: the devices, which share the lanes.
     class_names: [Y] names of the classes; () if the data have none.

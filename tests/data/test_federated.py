@@ -1,4 +1,4 @@
-"""Data that name their users: every layout, the users that are kept, and refusals."""
+"""Data with user ids: every layout, the users that are kept, and refusals."""
 
 import sqlite3
 import zlib

@@ -248,7 +248,7 @@ def test_a_made_up_federation(tmp_path, capsys):
     (['--out=new', '--synthetic=5'], "--synthetic='5' must be NxM: N users with M im"),
     (['--out=new', '--synthetic=5x5', 'x'], "'x' is not used with --synthetic."),
     (['--out=new', '--config.sed=1'], '--config.sed is not a knob. Did you mean'),
-    (['--out=new'], '--config.data.source=digits: the data name no users; wri'),
+    (['--out=new'], '--config.data.source=digits: the data have no user ids; '),
     (['--out=new', '--config.data.limit=9'], '--config.data.limit is not used here'),
     (
       ['--out=new', '--config.data.source=folder', '--config.data.path=here'],

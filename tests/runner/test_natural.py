@@ -1,4 +1,4 @@
-"""Runs of clients that the data name: their number, their tests, and the records."""
+"""Runs with natural clients: their number, their tests, and the records."""
 
 import json
 

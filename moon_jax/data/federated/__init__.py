@@ -1,7 +1,7 @@
-"""Data that name their users.
+"""Federated data sets: data whose examples have user ids.
 
 users              the numbers of the users, and which of them are kept
 assembled          the examples of each user, checked and put together
-hdf5, sqlite, leaf, ...   sources, read user by user
-records, writing   a federation that stays on disk
+hdf5, sqlite, leaf, ...   sources that are read user by user
+records, writing   a federated data set that stays on disk
 """

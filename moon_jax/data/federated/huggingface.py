@@ -22,14 +22,14 @@ _WANTED = 'by save_to_disk, or one of parquet files, with splits train and test'
 def load_huggingface(
   path: str, client: str, image: str = '', label: str = ''
 ) -> assembled.Federation | Dataset:
-  """Loads splits of Hugging Face; users, if a column names them, in ascending order.
+  """Loads splits of Hugging Face; if a column has user ids, users are in their order.
 
   Args:
     path: the folder, with the splits train and test. A split validation is the test if
-      there is no test; otherwise it is kept for validation, whatever users it names.
+      there is no test; otherwise it is kept for validation, without its user ids.
       Parquet files are called train-00000-of-00001.parquet or the like, or are in
       folders train and test, as on the Hub.
-    client: the column that names the user; '': no column.
+    client: the column of user ids; '': no column.
     image: the column of the images, of the feature Image, or arrays of uint8; '' stands
       for the usual names.
     label: the column of the labels; a ClassLabel has the names of the classes.

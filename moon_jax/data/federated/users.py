@@ -1,4 +1,4 @@
-"""The users that data name: their numbers, and which of them are kept."""
+"""The users of a data set: their numbers, and which of them are kept."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ Ids = np.ndarray | None
 
 
 def named(flag: str, data: Dataset, train: Ids, test: Ids) -> Dataset:
-  """The data set with the users that its examples name.
+  """The data set with the users of its examples.
 
   Args:
     flag: flag of the data, for the message.
@@ -72,7 +72,7 @@ def _renumbered(data: Dataset, trained: np.ndarray) -> Dataset:
 
 
 def are_clients(config: Config) -> bool:
-  """Whether the partition makes clients of the users that the data name."""
+  """Whether the partition makes a client of each user of the data."""
   return not catalog.part('partition', config.partition.name).has('dealt')
 
 
@@ -107,7 +107,7 @@ def tested(
 
   Returns:
     [M] int32 in [0, N'), [N'] sizes, and how many of the N' users are no clients. None,
-    [0] and 0 if the test examples name no users.
+    [0] and 0 if the test examples have no user ids.
   """
   if data.test_clients is None:
     return None, np.zeros(0, np.int64), 0
@@ -118,7 +118,7 @@ def tested(
 
 
 def sizes_of(data: Dataset) -> np.ndarray | None:
-  """[N] training examples of each user; None if they name no users."""
+  """[N] training examples of each user; None if they have no user ids."""
   if data.stored:
     return data.stored.sizes
   return None if data.train_clients is None else np.bincount(data.train_clients)
@@ -130,7 +130,7 @@ def without_small(data: Dataset, min_size: int) -> tuple[Dataset, int]:
   Test examples of these users stay.
 
   Args:
-    data: the data set, whose training examples name their users.
+    data: the data set, whose training examples have user ids.
     min_size: fewest examples that a user must own.
 
   Returns:
@@ -164,9 +164,9 @@ def _with(data: Dataset, stays: np.ndarray, test: np.ndarray | None = None) -> D
 def limited(data: Dataset, limit: int) -> Dataset:
   """A fixed pseudo-random part of each split, with at most `limit` examples.
 
-  From a split that names its users it takes whole users, at least one: the first in an
-  order that both splits share, so that users that train are also tested. A smaller
-  limit keeps a part of what a larger one keeps.
+  From a split with user ids it takes whole users, at least one: the first in an order
+  that both splits share, so that users that train are also tested. A smaller limit
+  keeps a part of what a larger one keeps.
   """
   if data.validation_labels is not None:
     images, labels = data.validation_images, data.validation_labels

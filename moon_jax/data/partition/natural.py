@@ -1,4 +1,4 @@
-"""Clients that are the users that the data name."""
+"""The natural partition: each user of the data is a client."""
 
 import numpy as np
 
@@ -19,17 +19,17 @@ def natural(
 
   Args:
     labels: [M] int.
-    clients: [M] int32, the user of each example; None if the data name no users.
+    clients: [M] int32, the user of each example; None if the data have no user ids.
     num_clients: N, the number of users.
     min_size: fewest examples of a user: `users.without_small` has left out the others.
     seed: the run's seed; nothing is drawn.
 
   Raises:
-    DataError: the data name no users.
+    DataError: the data have no user ids.
   """
   if clients is None:
     raise DataError(
-      '--config.partition.name=natural needs data that name their users: '
+      '--config.partition.name=natural needs data with user ids: '
       'train_client in an .npz file, --config.data.client, or another source.'
     )
   return base.grouped(clients, num_clients)
