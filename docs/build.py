@@ -1,26 +1,27 @@
 """Writes docs/experiments.md from docs/experiments.in.md and the runs in docs/results/.
 
   python -m docs.build               builds the page
-  python -m docs.build add RUN ...   keeps finished run directories first
+  python -m docs.build add RUN ...   first adds run directories to docs/results/
 
-In the template a line of its own
+The template is Markdown. These lines of the template are replaced:
 
-  @table FILE: VARIANT ...     what a paper reports beside what was measured
-  @costs FILE: VARIANT ...     the commands, and what they cost
-  @compare FILE: A B ...       A less each of the others, paired by seed
+  @table FILE: VARIANT ...     the accuracies that a paper reports beside the measured
+  @costs FILE: VARIANT ...     the commands of the runs, and what they cost
+  @compare FILE: A B ...       the accuracy of A minus that of each other variant,
+                               paired by seed
   @personal FILE: VARIANT ...  accuracies of the shared and of the clients' own models
-  @figure NAME FILE: VARIANT ...      their curves side by side, results/NAME.png
-  @drift NAME FILE: VARIANT ...       the same of MOON's term and the clients' drift
-  @sweep NAME KNOB FILE: VARIANT ...  their accuracy over a knob, results/NAME.png
-  @attacks NAME FILE: VARIANT ...     the same over the attackers, results/NAME.png
-  @tsne FILE: VARIANT ...      what their global models tell apart
-  @curve ALGORITHM ROUND       its differences to FedAvg over beta (docs/curve.py)
-  @partitions ROUND            deviations over partitions, and within one
+  @figure NAME FILE: VARIANT ...      training curves side by side, results/NAME.png
+  @drift NAME FILE: VARIANT ...       curves of MOON's term and of the clients' drift
+  @sweep NAME KNOB FILE: VARIANT ...  accuracy over the values of a knob
+  @attacks NAME FILE: VARIANT ...     accuracy over the fraction of attackers
+  @tsne FILE: VARIANT ...      t-SNE of the global models' representations
+  @curve ALGORITHM ROUND       an algorithm's differences to FedAvg (docs/curve.py)
+  @partitions ROUND            deviations over partitions, and within one partition
 
-becomes Markdown, and {{last RUN}}, {{late RUN}} (the mean of five tests) and
-{{rounds RUN}} in a text the number of a run of docs/results/. FILE is configs/FILE.py.
-A variant without a run is "not run". A t-SNE is kept of a run directory that has been
-reported on (`python -m moon_jax.report RUN`).
+FILE stands for configs/FILE.py. In a text, {{last RUN}} is the last accuracy of a run
+in docs/results/, {{late RUN}} is its mean of five tests, and {{rounds RUN}} is its
+number of rounds. A variant without a run is shown as "not run". A run has a t-SNE if
+its directory was reported on (`python -m moon_jax.report RUN`) before it was added.
 """
 
 import functools
@@ -74,9 +75,12 @@ def _reported(row: Row) -> str:
 
 
 def _personal(given: Sequence[Row]) -> list[str]:
-  """Accuracies in per cent, the mean of five tests: of the model that all share, on the
-  test set and on the clients' own tests, there also once each client has fine-tuned it,
-  and of the clients' own models on these."""
+  """A table of accuracies in per cent, each the mean of the last five tests.
+
+  The columns are the shared model on the test set and on the clients' own tests, the
+  shared model that each client has fine-tuned on its own test, and the clients' own
+  models on their own tests.
+  """
   head = '| algorithm | test set | own tests | fine-tuned | own models | seeds |'
   lines = [head, f'|{" --- |" * 6}']
   for row in given:
@@ -117,7 +121,7 @@ def _costs(given: Sequence[Row]) -> list[str]:
 
 
 def _compare(given: Sequence[Row]) -> list[str]:
-  """'MOON - FedAvg: ...': the first variant less each of the others."""
+  """'MOON - FedAvg: ...': the first variant minus each of the others."""
   by_name = {}
   for row in given:
     by_name.setdefault(row.name, []).append(row)
@@ -126,7 +130,7 @@ def _compare(given: Sequence[Row]) -> list[str]:
 
 
 def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
-  """The paired difference of runs with equal seed, length and changed knobs."""
+  """The difference of two variants; runs of equal seed and setting are a pair."""
   names = f'`{ours[0].name}` - `{theirs[0].name}`'
   pair = [rows[0].reported() for rows in (ours, theirs)]
   told = f'; reported {round(pair[0][0] - pair[1][0], 2):+g}' if all(pair) else ''
@@ -142,7 +146,7 @@ def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
 
 
 def _by_sample(given: Sequence[Row]) -> pd.Series:
-  """The mean of five tests, by what two runs must have in common to be a pair."""
+  """The mean of the last five tests of each run; two runs of one key are a pair."""
   found = {
     f'{run.seed} {len(run.rounds)} {row.differs()}': run.accuracy().tail(5).mean()
     for row in given
@@ -164,13 +168,13 @@ def _tsne(given: Sequence[Row]) -> list[str]:
 
 
 class _Pictures:
-  """Pictures of several runs: drawn anew, or checked to be pictures of these runs."""
+  """Draws pictures of several runs, or checks that the pictures show these runs."""
 
   def __init__(self, results: pathlib.Path, anew: bool):
     self.results, self.anew = results, anew
 
   def figure(self, name: str, given: Sequence[Row]) -> list[str]:
-    """Their curves."""
+    """The training curves of the runs."""
     return self._curves(name, given, draw.PROGRESS)
 
   def drift(self, name: str, given: Sequence[Row]) -> list[str]:
@@ -178,7 +182,7 @@ class _Pictures:
     return self._curves(name, given, draw.DRIFT)
 
   def sweep(self, name: str, knob: str, given: Sequence[Row]) -> list[str]:
-    """Their last accuracies, of tests and in training, over a knob."""
+    """The last test and training accuracies of the runs, over a knob."""
     knobs = config_lib.flatten(config_lib.defaults())
     if knob not in knobs:
       hint = did_you_mean(knob, knobs)
@@ -194,10 +198,10 @@ class _Pictures:
     return self._picture(name, points, drawing, f'accuracy over {knob}')
 
   def attacks(self, name: str, given: Sequence[Row]) -> list[str]:
-    """Their mean of five tests over the fraction of attackers: a panel an attack.
+    """The mean of five tests over the fraction of attackers, a panel for each attack.
 
-    The last words of a variant's setting are its rule. A variant without an attack is
-    the point 0 of each panel.
+    The last words of a variant's setting name the server's rule. A variant without an
+    attack is the point at 0 in each panel.
     """
     found = []
     for row in given:
@@ -247,7 +251,7 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
 
   Args:
     docs: the folder of the template and of results/.
-    anew: whether pictures of several runs are drawn, or looked at.
+    anew: whether pictures of several runs are drawn; otherwise they are checked.
 
   Raises:
     UsageError: a run is missing or has changed; a line asks for what is not there.
@@ -283,7 +287,7 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
 
 
 def _maker(line: str, pictures: _Pictures) -> tuple[Callable, str]:
-  """The function that makes lines of rows, and the rows as 'FILE: VARIANT ...'."""
+  """The function that turns rows into lines, and the rows as 'FILE: VARIANT ...'."""
   before, _, names = line.partition(':')
   word, *own = before.split()
   lengths = {'figure': 2, 'drift': 2, 'sweep': 3, 'attacks': 2}
@@ -298,7 +302,7 @@ def _maker(line: str, pictures: _Pictures) -> tuple[Callable, str]:
 
 
 def main(argv: Sequence[str], docs: pathlib.Path = DOCS) -> int:
-  """The program; the exit code."""
+  """Runs the program; returns the exit code."""
 
   def program():
     word, *runs = argv or ['']

@@ -1,8 +1,8 @@
-"""How the curve is read: differences to FedAvg, paired by seed, over the clients' skew.
+"""Compares algorithms with FedAvg over the label skew, by differences paired by seed.
 
-docs/experiments.md says what was decided before the first result. Accuracies are in per
-cent, `accuracy` is round -> that of its test; a round stands for the mean of the five
-tests that end with it.
+docs/experiments.md says which rules were fixed before the first result. Accuracies are
+in per cent. `accuracy` maps a round to the accuracy of its test. The endpoint of a run
+at a round is the mean of the five tests that end with this round.
 """
 
 import math
@@ -15,7 +15,7 @@ from docs.records import Kept
 from docs.rows import NOT_RUN, rows
 from moon_jax.core.errors import UsageError
 
-# Column -> names of its variants, and beta; shards have no beta.
+# Column -> its variants, as 'FILE: VARIANT', and its beta; shards have no beta.
 _COLUMNS = {
   'beta 0.05': ('curve: beta_0.05_{}', 0.05),
   'beta 0.1': ('curve: beta_0.1_{}', 0.1),
@@ -24,7 +24,8 @@ _COLUMNS = {
   'beta 5': ('curve: beta_5_{}', 5.0),
   'shards of 2': ('curve: shards_2_{}', None),
 }
-# The seeds of the one test, and the degrees of freedom that the pooled deviation needs.
+# The seeds of the test that was planned, and the fewest degrees of freedom with which
+# the pooled deviation decides.
 _SEEDS, _FREEDOM = (0, 1, 2), 12
 _HEAD = (
   *('column', 'seeds', 'FedAvg', '{}', 'difference', 'mean', '95 %, own deviation'),
@@ -33,12 +34,14 @@ _HEAD = (
 
 
 class Pair(NamedTuple):
-  """FedAvg and another algorithm: one partition, first weights and batches.
+  """Runs of FedAvg and of another algorithm with the same seed.
+
+  They share the partition, the first weights and the batches.
 
   Attributes:
-    seed: of both.
-    theirs: FedAvg's accuracy.
-    ours: the other's.
+    seed: the seed of both runs.
+    theirs: accuracy of FedAvg.
+    ours: accuracy of the other algorithm.
   """
 
   seed: int
@@ -46,7 +49,7 @@ class Pair(NamedTuple):
   ours: Mapping[int, float]
 
   def difference(self, last: int) -> float:
-    """The other's less FedAvg's, in points."""
+    """The other algorithm's endpoint minus FedAvg's, in percentage points."""
     return endpoint(self.ours, last) - endpoint(self.theirs, last)
 
 
@@ -66,7 +69,7 @@ def reached(accuracy: Mapping[int, float], level: float, last: int) -> int | Non
 
 
 def deviation(values: Sequence[float]) -> float:
-  """The sample standard deviation of two or more."""
+  """The sample standard deviation of two or more values."""
   mean = math.fsum(values) / len(values)
   return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
@@ -87,7 +90,7 @@ def half_width(std: float, count: int, freedom: int) -> float:
 
 
 class Slope(NamedTuple):
-  """A line by least squares; slopes are in points for ten times the beta.
+  """A line fitted by least squares, in points for a beta that is ten times as large.
 
   Attributes:
     slope: slope of the line.
@@ -135,7 +138,7 @@ def curve(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], se
 
 
 def _runs(words: str, kept: Mapping[str, Kept]) -> tuple[dict[int, Kept], str]:
-  """Seed -> run of a variant as it is, and what the variant is."""
+  """Seed -> run of a variant without changed knobs; and the variant's setting."""
   found = rows(words, kept)
   own = {run.seed: run for row in found if not row.changed() for run in row.runs}
   return own, found[0].variant.setting
@@ -187,7 +190,7 @@ def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[s
 
 
 def _slopes(pairs: Mapping[str, Sequence[Pair]], last: int) -> Iterator[str]:
-  """The slope over the seeds of the test, and over all seeds if there are more."""
+  """The slope over the planned seeds, and over all seeds if there are more."""
   every = [
     (beta, pair)
     for column, (_, beta) in _COLUMNS.items()
@@ -216,7 +219,11 @@ def _told(given: Sequence[tuple[float, Pair]], last: int, which: str) -> str:
 
 
 def partitions(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], set]:
-  """The lines of '@partitions ROUND': deviations over partitions, and within one."""
+  """The lines of '@partitions ROUND', and the names of their runs.
+
+  They compare the deviation over seeds that each have a partition of their own with the
+  deviation over seeds that share one partition.
+  """
   last, names, sides = int(words[0]), set(), {}
   lines = [
     '| beta 0.5 | seeds | FedAvg | MOON, mu 5 | difference |',
@@ -246,10 +253,13 @@ MADE = {'curve': (curve, 2), 'partitions': (partitions, 1)}
 
 
 def section(line: str, kept: Mapping[str, Kept]) -> tuple[list[str], set] | None:
-  """The text for a line of the template, and its runs; None if it is not made here.
+  """The lines that replace a line of the template, and the names of their runs.
+
+  Returns:
+    None if this module does not make such lines.
 
   Raises:
-    UsageError: it has another form.
+    UsageError: the line has another form.
   """
   word, *own = line.removeprefix('@').split()
   made, count = MADE.get(word, (None, 0))

@@ -1,4 +1,4 @@
-"""Draws runs: side by side, over a knob, under attack, and what a model sees."""
+"""Draws curves, accuracies over a knob or over attackers, and representations."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -44,9 +44,9 @@ def side_by_side(
   """Draws what the runs recorded against rounds as a PNG.
 
   Args:
-    path: where to.
-    runs: by title; those of one title, its seeds, have one colour.
-    digest: of what is drawn; `digest_of` reads it from the picture.
+    path: path of the picture.
+    runs: title -> its runs, which differ in their seeds and have the same colour.
+    digest: digest of what is drawn; `digest_of` reads it from the picture.
     given: the panels, each a column, a factor and a label; a column that no run has is
       left out.
   """
@@ -86,7 +86,7 @@ def under_attack(path: pathlib.Path, panels: Mapping[str, Points], digest: str) 
   """Draws accuracies in per cent over the fraction of attackers as a PNG.
 
   Args:
-    path: where to.
+    path: path of the picture.
     panels: attack -> server rule -> fraction, mean, deviation or 0.
     digest: see `side_by_side`.
   """
@@ -117,7 +117,7 @@ def _save(path: pathlib.Path, figure: Figure, digest: str = '') -> None:
 
 
 def digest_of(path: pathlib.Path) -> str:
-  """What a picture of several runs was drawn from; '' if there is none."""
+  """The digest in a picture of several runs; '' without a digest or a picture."""
   try:
     with Image.open(path) as image:
       return image.info.get('Description', '')

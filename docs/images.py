@@ -2,13 +2,13 @@
 
   python -m docs.images [NAME ...]
 
-  start      pictures of the run on the page Start
-  tutorial   figures of the report on the page A table from nothing
+  start      pictures of the run on the page "Start"
+  tutorial   figures of the report on the page "A table from nothing"
   report     that report in a browser; needs Chromium, and Playwright of the extra dev
 
-Without a name it makes all of them. It runs the commands of the pages in the root of
-the repository, so finished runs in runs/ are used again. The SVG files are their own
-source.
+Without a name, the program makes all of them. It runs the commands of the pages in the
+root of the repository, so it uses finished runs in runs/ again. No program makes the
+SVG files in the folder.
 """
 
 import io
@@ -74,7 +74,7 @@ def copy(name: str) -> None:
 
 
 def browse() -> None:
-  """Takes the tutorial's report on a desk, and in the dark on a phone, side by side."""
+  """Takes pictures of the tutorial's report: on a desktop, and dark on a phone."""
   from playwright import sync_api
 
   page, shots = (ROOT / _REPORT / 'index.html').as_uri(), []

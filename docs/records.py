@@ -1,11 +1,11 @@
-"""The runs kept in docs/results/: reads them, checked by their digests, and adds one.
+"""The results in docs/results/: reads them, checks their digests, and adds new ones.
 
-docs/results/NAME/metrics.jsonl   as the run wrote it
-docs/results/NAME/config.json     its configuration, what it ran on, what it cost
-docs/results/NAME/tsne.png        if its trained global model was looked at
-docs/results/NAME.sha256          of these; `sha256sum -c *.sha256` reads it too
+docs/results/NAME/metrics.jsonl   the records as the run wrote them
+docs/results/NAME/config.json     the configuration, the machine, and the cost
+docs/results/NAME/tsne.png        t-SNE of the trained global model, for some runs
+docs/results/NAME.sha256          digests of these files, also for `sha256sum -c`
 
-Each run has sums of its own, so that runs added side by side cannot conflict.
+Each run has its own file of digests, so that runs added side by side cannot conflict.
 """
 
 import pathlib
@@ -29,7 +29,7 @@ TSNE = 'tsne.png'
 _EACH = ('train_seconds', 'evaluate_seconds')  # columns of every round
 _SUMS = '.sha256'
 _KEPT = ('data_digest', 'versions', 'devices', 'machine', 'git_commit')
-# These belong to the machine that ran it, not to the experiment.
+# These flags belong to the machine that ran the experiment, not to the experiment.
 _PRIVATE = (
   '--workdir',
   '--config.data.dir',
@@ -42,13 +42,13 @@ class Kept(NamedTuple):
   """A finished run.
 
   Attributes:
-    name: of its folder.
+    name: name of its folder.
     choice: the config file and its variant, 'configs/FILE.py:VARIANT'.
-    command: that repeats it.
-    knobs: dotted name -> value; what came later is as its default.
+    command: the command that repeats it.
+    knobs: dotted name -> value; a knob that is newer than the run has its default.
     about: config.json without the configuration.
     rounds: the lines of metrics.jsonl.
-    files: the names of what was kept.
+    files: the names of the files that were kept.
   """
 
   name: str
@@ -61,17 +61,17 @@ class Kept(NamedTuple):
 
   @property
   def seed(self) -> int:
-    """Of its random draws."""
+    """The seed of the run's random draws."""
     return self.knobs['seed']
 
   def accuracy(self, name: str = 'test_accuracy') -> pd.Series:
-    """Test, or train, accuracy in per cent by rounds."""
+    """Round -> an accuracy in per cent, where the column `name` was recorded."""
     told = {r['round']: 100 * r[name] for r in self.rounds if name in r}
     return pd.Series(told, dtype=float)
 
 
 def read(results: pathlib.Path) -> dict[str, Kept]:
-  """name -> run, of all that are there.
+  """name -> run, for all runs in the folder.
 
   Raises:
     UsageError: a file is missing, has changed, or is not listed.
@@ -86,7 +86,7 @@ def read(results: pathlib.Path) -> dict[str, Kept]:
 
 
 def _check(run: pathlib.Path, listing: pathlib.Path) -> None:
-  """Raises UsageError unless the kept run has just what is listed."""
+  """Raises UsageError unless the folder holds exactly the files that are listed."""
   digests, listed = _listed(listing), listing.name
   there = {f'{run.name}/{path.name}' for path in run.glob('*')}
   if unlisted := sorted(there - set(digests)):
@@ -103,11 +103,14 @@ def _check(run: pathlib.Path, listing: pathlib.Path) -> None:
 
 
 def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
-  """Keeps a finished run directory under its own name; what was kept, NAME/FILE.
+  """Adds a finished run directory to the results, under its own name.
+
+  Returns:
+    The files that were kept, as NAME/FILE.
 
   Raises:
-    UsageError: it is no run directory, or the run is not finished, or another one is
-      kept under the name.
+    UsageError: it is no run directory, the run is not finished, or another run is kept
+      under the same name.
   """
   about, summary = (files.read_json(run / n) for n in ('config.json', 'summary.json'))
   if not about or 'config' not in about:
@@ -119,7 +122,7 @@ def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
     raise UsageError(f'{run} is not finished: {len(rounds)} of {wanted} rounds{lacks}.')
   target = results / run.resolve().name
   kept, records = target / 'metrics.jsonl', (run / 'metrics.jsonl').read_bytes()
-  # A record without sums was left by a process that was killed while it added the run.
+  # Records without digests were left by a process that was killed in `add`.
   there = sums(results, target.name).exists() and kept.exists()
   if there and kept.read_bytes() != records:
     raise UsageError(f'{target} holds another run: rename one of them.')
@@ -134,12 +137,12 @@ def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
 
 
 def sums(results: pathlib.Path, name: str) -> pathlib.Path:
-  """Of a kept run: written when all of it is there."""
+  """The path of a run's file of digests, which is written after all other files."""
   return results / f'{name}{_SUMS}'
 
 
 def _drawn(run: pathlib.Path, target: pathlib.Path, rounds: int) -> list[str]:
-  """Draws what a report tells of the model after the last round, if there is one."""
+  """Draws the t-SNE of the final model, if a report has computed it; the file names."""
   found = read_arrays(run / features.CACHE, files.FEATURES)
   if not found or found['round'] != rounds:
     return []
@@ -149,7 +152,7 @@ def _drawn(run: pathlib.Path, target: pathlib.Path, rounds: int) -> list[str]:
 
 
 def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str, Any]:
-  """What is kept of config.json: no folder of the machine that ran it, and the cost."""
+  """The content of the kept config.json: without folders of the machine, with costs."""
   words = shlex.split(about['command'])
   command = [word for word in words if word.partition('=')[0] not in _PRIVATE]
   knobs = config_lib.flatten(about['config'])
@@ -164,7 +167,7 @@ def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str,
 
 
 def cost(timings: list[dict[str, Any]]) -> dict[str, float]:
-  """Seconds in all, and of the median round's training and testing."""
+  """Seconds of the whole run, and the median seconds of a round with its test."""
   each = [sum(line.get(name, 0.0) for name in _EACH) for line in timings]
   total = sum(clock.time_spent(timings).values())
   return {'seconds': round(total), 'median': round(statistics.median(each), 1)}
@@ -192,12 +195,12 @@ def _kept(path: pathlib.Path) -> Kept:
   except ValueError as error:
     raise UsageError(f'{path / "config.json"} is damaged: {error}.') from None
   if [line['round'] for line in rounds] != [*range(1, wanted + 1)]:
-    raise UsageError(f'{path / "metrics.jsonl"} has not the rounds 1 to {wanted}.')
+    raise UsageError(f'{path / "metrics.jsonl"} must have the rounds 1 to {wanted}.')
   return kept
 
 
 def _listed(path: pathlib.Path) -> dict[str, str]:
-  """'NAME/FILE' -> SHA-256 in hexadecimal, of one run."""
+  """'NAME/FILE' -> SHA-256 in hexadecimal, from a run's file of digests."""
   lines = path.read_text().splitlines()
   if any(len(line.split('  ')) != 2 for line in lines):
     raise UsageError(f'{path} must have lines of a digest, two spaces and a file.')

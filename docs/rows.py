@@ -1,4 +1,4 @@
-"""The rows of a table: a variant of a paper, what it reports, and the runs of it."""
+"""The rows of a table: a paper's variant, its reported accuracy, and its runs."""
 
 import math
 import re
@@ -13,18 +13,18 @@ from moon_jax.config import Variant
 from moon_jax.core.errors import UsageError, did_you_mean
 from moon_jax.report.traces import estimates
 
-# Digest of a data set that is not the original -> the difference.
+# SHA-256 of a data set that differs from the original -> the difference.
 _COPY = 'a1928db65e5547bb57a6decf2a309992e6cdbf937a1870e4802fcc6c3f0e5461'
 _COPIES = {_COPY: 'pixels decoded from JPEG'}
 NOT_RUN = 'not run'
-# Words beside a reported figure that is training accuracy, and beside a deviation that
-# is between the clients of a trial instead of between trials.
+# Words beside a reported number: it is a training accuracy; its deviation is over the
+# clients of a trial instead of over trials.
 _TRAINED, _AMONG = 'in training', 'over clients'
-_TRIALS = 3  # of each paper that has a spread
+_TRIALS = 3  # in each paper that reports a spread
 
 
 class Estimate(NamedTuple):
-  """The mean of n numbers, and their sample standard deviation; None of one."""
+  """The mean of n numbers, and their sample standard deviation; None if n = 1."""
 
   mean: float
   std: float | None
@@ -32,14 +32,14 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Iterable[float]) -> Estimate | None:
-  """None without a number."""
+  """The estimate from these numbers; None if there are none."""
   table = pd.DataFrame([list(values)])
   ((mean, std, n),) = estimates(table).itertuples(index=False)
   return Estimate(mean, std if n > 1 else None, n) if n else None
 
 
 class Row:
-  """A variant of a paper, with its runs in one setting: of several seeds, or none."""
+  """A variant of a paper, and its runs in one setting, which differ in their seeds."""
 
   def __init__(self, choice: str, variant: Variant, runs: Sequence[Kept]):
     self.choice, self.variant = choice, variant
@@ -47,12 +47,12 @@ class Row:
 
   @property
   def name(self) -> str:
-    """Of the variant."""
+    """The name of the variant."""
     return self.choice.rpartition(':')[2]
 
   @property
   def title(self) -> str:
-    """'MOON, mu 5, seeds 0, 1', with what was changed in it."""
+    """'MOON, mu 5, seeds 0, 1', with the knobs that were changed."""
     seeds = ', '.join(str(run.seed) for run in self.runs)
     words = f'seed{"s" if len(self.runs) > 1 else ""} {seeds}'
     return ', '.join([self.variant.setting, *self.changed(), words])
@@ -66,21 +66,21 @@ class Row:
     return float(found[1]), float(found[2]) if trials else None
 
   def accuracy(self, run: Kept) -> pd.Series:
-    """By rounds what the paper reports: of tests, unless its figure is of training."""
+    """Round -> test accuracy, or training accuracy if the paper reports that."""
     trained = _TRAINED in self.variant.reported
     return run.accuracy('train_accuracy' if trained else 'test_accuracy')
 
   def estimate(self, last: int = 1) -> Estimate | None:
-    """Over the seeds, of the last accuracy, or of the mean of several."""
+    """The estimate over seeds of the mean of a run's `last` accuracies."""
     return estimate(self.accuracy(run).tail(last).mean() for run in self.runs)
 
   def among(self) -> Estimate | None:
-    """The deviation between the clients' own models in the last test; None of one."""
+    """The deviation over the clients' own models in the last test, if there are any."""
     found = (run.accuracy('test_accuracy_std').tail(1).mean() for run in self.runs)
-    return estimate(value for value in found if value == value)  # it is NaN of one
+    return estimate(value for value in found if value == value)  # NaN: no such column
 
   def differs(self) -> str:
-    """What sets the runs apart from the variant, and their data from the original."""
+    """How the runs differ from the variant, and their data from the original data."""
     copies = {
       _COPIES[digest] for run in self.runs if (digest := _digest(run)) in _COPIES
     }
@@ -88,7 +88,7 @@ class Row:
     return ', '.join([*told, *sorted(copies)]) or 'nothing'
 
   def changed(self) -> list[str]:
-    """'KNOB=VALUE' of the runs, where the variant has another."""
+    """'KNOB=VALUE' for each knob of the runs that has another value in the variant."""
     wanted = config_lib.flatten(config_lib.validate(config_lib.load(self.choice)))
     told = {
       f'{name}={value}'
@@ -99,7 +99,7 @@ class Row:
     return sorted(told)
 
   def sentence(self) -> str:
-    """What the runs, of which there is one or more, say of the reported figure."""
+    """Compares the runs, at least one, with the reported accuracy, in a sentence."""
     ours, theirs = self.estimate(), self.reported()
     seeds = 'One seed' if ours.n == 1 else f'{ours.n} seeds'
     if not theirs:
@@ -122,7 +122,7 @@ def _digest(run: Kept) -> str:
 
 
 def rows(words: str, kept: Mapping[str, Kept]) -> list[Row]:
-  """The rows of 'FILE: VARIANT ...'; of a variant with runs in two settings, two.
+  """The rows of 'FILE: VARIANT ...'; a variant has a row for each setting of its runs.
 
   Raises:
     UsageError: there is no such file or variant.
