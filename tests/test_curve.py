@@ -110,7 +110,7 @@ def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
   assert lines[-1] == 'Slope on log beta: reported when 15 pairs are run; 4 are.'
 
 
-def test_the_one_test_waits_for_all_its_pairs(docs, tmp_path):
+def test_the_planned_test_waits_for_all_its_pairs(docs, tmp_path):
   columns = {'beta_0.05': -1.0, 'beta_0.1': 0.0, 'beta_0.3': 0.5, 'beta_5': 2.0}
   for column, ahead in (columns | {'': 1.0, 'shards_2': -9.0}).items():
     for seed in range(3):

@@ -129,7 +129,7 @@ def test_without_a_temporary_folder_a_program_ends_with_a_line(monkeypatch, caps
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='other systems have no prctl')
-def test_who_takes_a_share_ends_with_who_began_it():
+def test_a_worker_ends_when_its_sweep_has_ended():
   worker = 'from moon_jax.sweeps import running; running.take_share("0/1"); '
   worker += 'import time; print("begun", flush=True); time.sleep(600)'
   parent = f'import subprocess; subprocess.run([{sys.executable!r}, "-c", {worker!r}])'

@@ -120,7 +120,7 @@ def test_a_finished_run_fills_its_row(docs, tmp_path):
   assert metrics[0].read_bytes() == metrics[1].read_bytes()
 
 
-def test_the_deviation_between_clients_is_none_between_trials(docs, tmp_path):
+def test_a_deviation_over_clients_is_not_taken_for_one_over_trials(docs, tmp_path):
   write_template(docs, '@table moon_cvpr21: solo')
   told = {'choice': 'configs/moon_cvpr21.py:solo', 'test_accuracy_std': 0.04}
   run = finished(tmp_path, 'one', 0.4, f'--config.num_rounds={NUM_ROUNDS}', **told)
@@ -225,7 +225,7 @@ def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, watched):
   np.testing.assert_allclose(points['train accuracy'], [(0.1, 60, 0)], rtol=1e-6)
 
 
-def test_who_has_no_attack_is_the_first_point_of_each(docs, tmp_path, watched):
+def test_without_an_attack_a_variant_begins_each_panel(docs, tmp_path, watched):
   names = 'mean', 'alie_0.2_mean', 'ipm_0.3_mean', 'ipm_0.1_krum'
   write_template(docs, f'@attacks broken attacks: {" ".join(names)}')
   given = watched('under_attack')

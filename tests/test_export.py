@@ -118,7 +118,7 @@ def test_a_file_holds_one_model(trained, tmp_path):
 
 
 @pytest.mark.usefixtures('quick_runs')
-def test_the_model_of_a_client_has_no_accuracy_of_all(tmp_path):
+def test_the_model_of_a_client_has_no_accuracy_over_all_clients(tmp_path):
   words = (*FEDAVG[:-1], '--config.algorithm=solo', '--workdir=run')
   assert launched(tmp_path, *words).returncode == 0
   mine = moon_jax.load(tmp_path / 'run', client=3)

@@ -136,7 +136,7 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   assert tiers.has_own_models(made, variables) == own
 
 
-def test_who_has_no_model_of_its_own(workdir):
+def test_a_client_without_a_model_of_its_own(workdir):
   inference.check_client(workdir, None, num_own=1)  # the only one needs no name
   with pytest.raises(UsageError, match=r'client=1 must be 0 to 0'):
     inference.check_client(workdir, 1, num_own=1)

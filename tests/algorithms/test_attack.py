@@ -117,7 +117,7 @@ def test_the_server_gets_the_mean_of_what_the_reference_sends(name, left_out):
   np.testing.assert_allclose(found.memory, uniform, rtol=1e-5)
 
 
-def test_where_nobody_attacks_the_mean_is_that_of_what_they_trained():
+def test_without_attackers_the_mean_is_that_of_the_trained_models():
   sent = uploads([NOBODY] * 7, left_out=(2,))
   _, found = aggregated('ipm', sent, epsilon=0.5)
   kept = sent.counted
@@ -127,12 +127,12 @@ def test_where_nobody_attacks_the_mean_is_that_of_what_they_trained():
     np.testing.assert_allclose(found.variables['params'][name], mean, atol=1e-6)
 
 
-def test_the_mean_of_nobody_is_not_finite_as_without_an_attack():
+def test_a_mean_over_no_client_is_not_finite_as_without_an_attack():
   _, found = aggregated('ipm', uploads([3, *[NOBODY] * 6], range(7)), epsilon=0.5)
   assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(found))
 
 
-def test_if_all_attack_they_send_what_they_trained():
+def test_if_all_clients_attack_they_send_their_trained_models():
   _, found = aggregated('alie', uploads([3] * 7))
   _, honest = aggregated('alie', uploads([NOBODY] * 7))
   assert world.largest_difference(found.variables, honest.variables) == 0
@@ -149,7 +149,7 @@ def test_a_layer_that_nobody_sends_is_not_attacked():
   np.testing.assert_array_equal(params['a'], all_of_them['a'])
 
 
-def test_who_sends_no_model_cannot_be_attacked():
+def test_algorithms_that_send_no_model_cannot_be_attacked():
   sent = uploads([3] * 7)
   sent = sent._replace(stacked=Upload(uniform=sent.stacked.uniform))
   wrapped = attack.with_attack(fedavg(), 'alie', {})
@@ -157,7 +157,7 @@ def test_who_sends_no_model_cannot_be_attacked():
     wrapped.aggregate(Server({'params': {}}, ()), sent, 1.0, {})
 
 
-def test_an_algorithm_schedules_its_own_numbers_alone():
+def test_an_algorithm_schedules_its_own_numbers_and_not_the_attacks():
   half = {'scalars': lambda given, memory: {k: v / 2 for k, v in given.items()}}
   inner = fedavg()._replace(hyperparameters={'rate': 4.0}, **half)
   wrapped = attack.with_attack(inner, 'ipm', {'epsilon': 2.0})

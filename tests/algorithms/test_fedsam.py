@@ -103,7 +103,7 @@ def test_where_the_gradient_is_zero_nothing_moves():
   np.testing.assert_array_equal(weights('fedsam', y=(0.0, 0.0), rho=0.5), (0.0, 0.0))
 
 
-def test_a_linear_loss_does_not_see_the_move():
+def test_with_a_linear_loss_the_move_changes_nothing():
   # 3 - 0.1 * 3, 1 - 0.1 * 4
   for rho in (0.0, 0.5):
     found = weights('fedsam', loss=linear, rho=rho)
@@ -126,7 +126,7 @@ def test_both_gradients_see_the_same_draw():
   np.testing.assert_allclose(found, noise, atol=5e-7)
 
 
-def test_what_is_recorded_and_the_statistics_are_of_the_weights_as_they_were():
+def test_records_and_statistics_are_of_the_weights_before_the_move():
   after = step('fedsam', rho=0.5)
   # (3^2 + 4 * 1^2) / 2; at y + e it would be (3.3^2 + 4 * 1.4^2) / 2 = 9.365.
   assert after.sums['train_loss'] == 6.5

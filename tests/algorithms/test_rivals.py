@@ -65,7 +65,7 @@ def test_fedntd_by_hand(tau, total, slope):
   np.testing.assert_allclose(jax.grad(term)(STUDENT), [[0, slope, -slope]], atol=1e-6)
 
 
-def test_fedntd_of_two_classes_says_nothing_nor_does_an_equal_teacher():
+def test_fedntd_is_zero_for_two_classes_and_for_an_equal_teacher():
   labels, tau = jnp.array([0, 1]), jnp.float32(2)
   two = jnp.array([[3.0, -1.0], [0.5, 900.0]]), jnp.array([[0.0, 4.0], [-700.0, 2.0]])
   np.testing.assert_array_equal(not_true_distillation(*two, labels, tau), 0)

@@ -125,7 +125,7 @@ def test_krum_by_hand():
   np.testing.assert_allclose(everyone, 22.6, rtol=1e-6)
 
 
-def test_krum_counts_who_is_left():
+def test_krum_counts_the_remaining_clients():
   # Two clients are left out. Of the other three, 0 and 0.5 are nearest to each other:
   # three are too few for f = 1, so the distance to the nearest one decides.
   values = [{'params': np.float32(x)} for x in (7.0, 0.0, 0.5, 3.0, 7.0)]
@@ -145,7 +145,7 @@ def test_statistics_have_no_part_in_krums_distances():
 
 @pytest.mark.parametrize('value', [-1e30, 3e38])
 @pytest.mark.parametrize('name', OPTIONS)
-def test_a_byzantine_upload_moves_the_mean_and_not_these(name, value):
+def test_a_byzantine_upload_moves_the_mean_and_no_robust_rule(name, value):
   models = random_models()
   models[2] = jax.tree.map(lambda leaf: np.full_like(leaf, value), models[2])
   sent = uploads(models)

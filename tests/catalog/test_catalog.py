@@ -116,7 +116,7 @@ def test_traits_of_an_algorithm_are_those_of_its_functions(part):
 
 
 @pytest.mark.parametrize('part', of_kind('algorithm'), ids=lambda part: part.name)
-def test_the_contrastive_ones_have_frozen_networks(part):
+def test_contrastive_algorithms_have_frozen_networks(part):
   made, variables = build(part), FIRST
   memory = made.init_client(variables)
   received = made.broadcast(Server(variables, made.init_server(variables)))

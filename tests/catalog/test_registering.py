@@ -278,7 +278,7 @@ def test_a_part_that_fails_when_it_is_used_is_one_line(made, folder, capsys):
   assert line.startswith(FAILING[made])
 
 
-def test_the_name_of_another_file_is_taken(folder, capsys):
+def test_a_name_that_another_file_registered_is_refused(folder, capsys):
   assert cli.parse(['--config=mine.py'])
   shutil.copy(folder / 'mine.py', folder / 'yours.py')
   assert cli.parse(['--config=mine.py'])  # the same file twice is fine

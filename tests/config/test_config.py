@@ -47,7 +47,7 @@ def test_valid_values_keep_their_place_and_type():
   assert options(built, 'fedavg') == options(built, 'decentralized_fedavg') == {}
 
 
-def test_a_config_is_its_own_description():
+def test_a_config_saved_as_json_is_the_same_experiment():
   built = config.validate(base.get_config().to_dict())
   as_saved = json.loads(json.dumps(config.ordered(built)))
   assert config.validate(as_saved) == built

@@ -61,7 +61,7 @@ LABELS = [
   ('name', 'given', 'right'),
   [('x', *one) for one in PIXELS] + [('y', *one) for one in LABELS],
 )
-def test_a_remedy_makes_what_is_meant_or_there_is_none(name, given, right):
+def test_the_remedy_in_a_message_makes_valid_arrays(name, given, right):
   one = {'x': X, 'y': Y, name: given}
   fault = npz.split_fault('x', one['x'], 'y', one['y'])
   told = re.fullmatch(rf'{name} (is|has shape) .* not (uint8|\[M\]|integer)(.*)', fault)
@@ -238,7 +238,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(('data', 'told'), BAD)
-def test_a_picture_that_is_none_is_told_with_its_row(data, told, tmp_path, monkeypatch):
+def test_a_bad_picture_is_reported_with_its_row(data, told, tmp_path, monkeypatch):
   files = [file_of(RGB)] * 4 + [data]
   wanted = f'row 4 of train cannot be used: .*{told}'
   with pytest.raises(DataError, match=wanted) as caught:
@@ -252,7 +252,7 @@ def test_a_picture_that_is_none_is_told_with_its_row(data, told, tmp_path, monke
 
 
 @pytest.mark.parametrize('label', [-1, None])
-def test_a_label_that_is_no_class_is_told_with_its_row(label, tmp_path):
+def test_a_label_that_is_no_class_is_reported_with_its_row(label, tmp_path):
   with pytest.raises(DataError, match=f'row 2 of train .* its label is {label}, not'):
     read_folder(tmp_path / 'set', [file_of(RGB)] * 4, [0, 1, label, 2])
 

@@ -30,7 +30,7 @@ def by_user(data, split):
 
 
 @pytest.mark.parametrize('layout', federations.LAYOUTS, ids=lambda one: one.__name__)
-def test_every_layout_gives_every_user_what_is_the_users(layout, tmp_path):
+def test_every_layout_gives_each_user_its_own_examples(layout, tmp_path):
   data = load(layout(tmp_path, FOUND))
   assert data.train_images.dtype == np.uint8
   assert data.num_classes == federations.CLASSES
@@ -71,7 +71,7 @@ def test_tfds_with_an_id_feature(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures('own_parts')
-def test_a_source_of_a_users_own_may_name_users():
+def test_a_registered_source_may_have_user_ids():
   images, labels = np.zeros((6, 2, 2), np.uint8), np.arange(6) % 2
 
   def mine(wrong=False):
@@ -110,7 +110,7 @@ def shown(images):
   return images[:, 0, 0, 0].tolist()
 
 
-def test_numbers_go_up_with_the_names_of_who_trains():
+def test_users_that_train_are_numbered_in_the_order_of_their_names():
   data = tiny([30, 7, 30, 100], test=[8, 7, 100])
   assert data.clients.tolist() == [7, 30, 100, 8]
   assert data.train_clients.tolist() == [1, 0, 1, 2]
@@ -125,7 +125,7 @@ def test_users_of_the_test_alone():
   assert data.test_clients.tolist() == [0, 0, 0]
 
 
-def test_who_owns_too_little_is_left_out_but_tested():
+def test_users_with_too_few_examples_are_tested_but_do_not_train():
   data = tiny(['b', 'a', 'b', 'c', 'b', 'a'], test=['a', 'c', 'b', 'd'])
   kept, num_dropped = users.without_small(data, 2)
   assert num_dropped == 1
@@ -156,7 +156,7 @@ def test_a_limit_keeps_whole_users_the_same_in_both_splits():
   assert sources.digest(users.limited(data, 60)) == sources.digest(data)
 
 
-def test_whose_examples_are_counts_in_the_digest():
+def test_the_owner_of_each_example_counts_in_the_digest():
   one, other = tiny([1, 1, 2]), tiny([1, 2, 2])
   assert sources.digest(one) != sources.digest(other)
   assert sources.digest(one) != sources.digest(tiny([1, 1, 3]))

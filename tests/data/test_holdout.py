@@ -35,7 +35,7 @@ def test_a_share_of_each_class_is_held_out_and_nothing_is_lost():
   assert rest.test_images is DATA.test_images
 
 
-def test_the_seed_decides_who():
+def test_the_seed_decides_which_examples_are_held_out():
   def held(seed, share=0.3):
     return validation_split(DATA, share, seed)[1][0].ravel().tolist()
 
@@ -62,7 +62,7 @@ def build(*words):
   return experiment.build(cli.parse([f'--config.{word}' for word in tiny]).config)
 
 
-def test_nobody_trains_on_it_and_the_statistics_stay():
+def test_validation_examples_do_not_train_and_the_statistics_stay():
   whole, some = build(), build('data.validation=0.2')
   loaded = sources.load('digits', limit=300)
   rest, (images, labels) = validation_split(loaded, 0.2, 0)
@@ -94,7 +94,7 @@ def accuracy_and_loss(built, variables):
   return (logits.argmax(1) == labels).mean(), losses.mean()
 
 
-def test_it_is_recorded_in_each_tested_round():
+def test_validation_accuracy_is_recorded_in_each_tested_round():
   rounds = run(algorithm='fedavg')
   for name in ('validation_accuracy', 'test_accuracy'):
     assert [name in round.metrics for round in rounds] == [False, True, True]
@@ -104,7 +104,7 @@ def test_it_is_recorded_in_each_tested_round():
   assert last.metrics['validation_loss'] == pytest.approx(loss, rel=1e-5)
 
 
-def test_of_own_models_it_is_the_mean_wherever_they_are_kept():
+def test_validation_accuracy_of_own_models_is_their_mean_on_every_tier():
   last = run(algorithm='solo')[-1]
   each = [
     accuracy_and_loss(last.experiment, of_client(last.state.clients, client))

@@ -56,7 +56,7 @@ def test_every_layout_has_its_pixels_and_labels(layout, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('layout', layouts.WITH_USERS, ids=lambda one: one.__name__)
-def test_every_user_has_what_is_the_users(layout, tmp_path):
+def test_each_user_has_its_own_examples(layout, tmp_path):
   data = load(layout(tmp_path, FOUND))
   numbers = {name: n for n, name in enumerate(FOUND['train'] | FOUND['test'])}
   called = {'domainnet': lambda name: name.replace('\x1b', ''), 'leaf': str}
@@ -514,7 +514,7 @@ def with_validation(layout, folder):
 
 
 @pytest.mark.parametrize('layout', ['npz', 'imagefolder', 'parquet'])
-def test_what_is_set_apart_is_for_validation(layout, tmp_path):
+def test_reserved_examples_are_for_validation(layout, tmp_path):
   given, images, labels = with_validation(layout, tmp_path)
   data, few = load(given), load(given, limit=9)
   check(data, layouts.together(FOUND, channels=images.shape[-1]))
@@ -564,7 +564,7 @@ def test_users_have_examples_for_validation_beside_them(tmp_path, capsys):
     ({'val_images': np.zeros((52, 8, 8))}, 'val_images is float64, not uint8'),
   ],
 )
-def test_what_is_set_apart_has_to_fit(changes, line, tmp_path):
+def test_reserved_examples_must_fit_the_data(changes, line, tmp_path):
   given, *_ = with_validation('npz', tmp_path)
   whole = dict(np.load(tmp_path / 'set.npz')) | changes
   whole = {name: array for name, array in whole.items() if array is not None}

@@ -34,7 +34,7 @@ def test_by_hand():
   assert left.client(1).tolist() == SPLIT.client(1).tolist()
 
 
-def test_which_is_a_function_of_seed_and_client():
+def test_the_tests_are_a_function_of_seed_and_client():
   first = rows_of(own_tests.held_out(SPLIT, 0.3, seed=0)[1])
   assert first == rows_of(own_tests.held_out(SPLIT, 0.3, seed=0)[1])
   assert first[2] != rows_of(own_tests.held_out(SPLIT, 0.3, seed=1)[1])[2]
@@ -50,7 +50,7 @@ def test_nothing_left_to_train_on():
     own_tests.held_out(SPLIT, 0.5, seed=0)
 
 
-def test_users_whom_the_test_examples_name():
+def test_test_examples_with_user_ids_test_their_users():
   empty = np.zeros((0, 1, 1, 1), np.uint8), np.zeros(0, np.int32)
   whose = np.array([2, 0, 3, 2, 0, 2], np.int32)
   names = np.array(['a', 'b', 'c', 'd'])

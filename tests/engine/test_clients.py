@@ -32,7 +32,7 @@ def test_local_epochs_are_uniform_and_each_clients_own():
   np.testing.assert_array_equal(again, rounds[7, [3, 1]])
 
 
-def test_the_late_train_a_uniform_part_and_each_its_own():
+def test_each_late_client_draws_the_part_of_its_work_that_it_does():
   whole = np.array([4, 4, 1, 4])
   given = {'seed': 0, 'clients': np.arange(4), 'epochs': (0, 1), 'steps': whole}
   rounds = np.array(
@@ -55,7 +55,7 @@ def test_the_late_train_a_uniform_part_and_each_its_own():
 @pytest.mark.parametrize(
   'more', [EPOCHS, {'num_stragglers': 2, 'partial': True} | EPOCHS], ids=str
 )
-def test_lanes_train_the_first_batches_of_those_who_do_all(more, segment_steps):
+def test_less_work_is_the_first_of_the_same_batches(more, segment_steps):
   plans = world.planner(segment_steps=segment_steps, **{'cohort_size': 3})
   whole = dataclasses.replace(plans, local_epochs=4)
   some = dataclasses.replace(whole, **more)
@@ -126,7 +126,7 @@ def test_clients_come_in_proportion_to_their_examples():
   assert np.abs(found - [250, 500, 1250]).max() < 5 * 22.4
 
 
-def test_all_alike_is_the_draw_that_there_was():
+def test_uniform_availability_keeps_the_draw_of_saved_runs():
   available = clients.uniform(np.arange(9))
   assert available.of_round(3) is None
   rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([0, 2, 5])))

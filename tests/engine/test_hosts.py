@@ -181,7 +181,7 @@ def together(monkeypatch):
   return run
 
 
-def test_all_learn_the_values_of_all(together):
+def test_each_process_gets_the_values_of_all(together):
   values = [['ü' * 500, None], {'x': 1.5}]
   assert together(lambda index: hosts.gather(values[index])) == [values, values]
   values = [15, 0]
@@ -201,7 +201,7 @@ def test_what_process_0_decides(together):
     ([], ['no room', 'no room']),  # process 0's decision
   ],
 )
-def test_the_error_of_one_is_that_of_all(together, wrong, told):
+def test_an_error_in_one_process_ends_all(together, wrong, told):
   def act(index):
     with hosts.alike():
       if index in wrong:

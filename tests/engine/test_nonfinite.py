@@ -66,7 +66,7 @@ def test_equals_the_reference_without_that_client(
 
 
 @pytest.mark.parametrize('cohort_size', few([3], [world.NUM_CLIENTS]))
-def test_its_memory_stays_bit_for_bit(cohort_size):
+def test_the_memory_of_a_client_that_is_not_finite_stays_bit_for_bit(cohort_size):
   plans = world.planner(cohort_size=cohort_size)
   history = run('moon', plans, 1, np.nan)
   kept = [world.of_client(state.clients, 1) for state, _ in history[FIRST_BAD - 1 :]]
@@ -120,7 +120,7 @@ def test_what_ends_a_run_and_what_it_says(on_nonfinite, changes, of_round, told)
 
 @pytest.mark.slow
 @pytest.mark.faults
-def test_a_run_goes_on_without_them_and_keeps_its_last_good_checkpoint(tmp_path):
+def test_a_run_goes_on_without_clients_that_are_not_finite(tmp_path):
   words = [
     *('algorithm=fedavg', 'data.limit=300', 'mlp.width=16', 'mlp.representation=8'),
     *('local_epochs=1', 'checkpoint_every_rounds=1', 'batch_size=32'),

@@ -14,7 +14,7 @@ from tests.selection import few
 
 
 @pytest.mark.parametrize('name', few(['decentralized_moon'], PEERS))
-def test_the_complete_graph_with_all_present_is_the_server_that_counts_alike(name):
+def test_on_the_complete_graph_peers_equal_a_server_with_uniform_weights(name):
   graph = topology.metropolis_hastings(topology.complete(num_clients=4))
   mixing = functools.partial(topology.among, graph)
   peers = world.run(name, 3, plans=world.planner(cohort_size=4, mixing=mixing))

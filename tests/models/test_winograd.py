@@ -36,7 +36,7 @@ def test_values_and_gradients_are_the_librarys(images, size, tile, padding):
   assert_same_values_and_gradients(mine, theirs, *given)
 
 
-def test_lanes_with_weights_of_their_own_are_each_ones():
+def test_each_lane_gets_the_gradients_of_its_own_weights():
   x = normal(2, 4, 9, 9, 3).astype(np.float32)
   kernel = normal(2, 3, 3, 3, 5, seed=1).astype(np.float32)
 
@@ -89,7 +89,7 @@ def test_bfloat16_is_rounded_once():
     ((32, 32, 32, 64), (3, 3, 64, 64), 1, ((3, 0), (0, 0)), None),
   ],
 )
-def test_it_is_used_where_it_was_faster(images, kernel, stride, padding, tile):
+def test_winograd_is_used_where_it_was_faster(images, kernel, stride, padding, tile):
   assert winograd.fastest_tile(images, kernel, stride, padding) == tile
 
 

@@ -76,7 +76,7 @@ def test_the_accuracy_for_each_class_is_that_of_its_test_images(folder, tmp_path
   assert len(set(each)) > 1
 
 
-def test_of_many_clients_some_are_drawn_and_all_are_counted(folder, tmp_path):
+def test_with_many_clients_some_are_drawn_and_all_are_counted(folder, tmp_path):
   copied = shutil.copytree(folder / 'fedavg', tmp_path / 'runs/a')
   counts = np.random.default_rng(0).integers(0, 9, (3000, 10))
   np.savez(copied / 'partition.npz', class_counts=counts)

@@ -503,7 +503,7 @@ def test_the_partition_has_clients_from_left_to_right(tmp_path):
   assert chart.values.tolist() == [[row[y] for row in counts] for y in range(3)]
 
 
-def test_of_many_clients_some_are_shown(tmp_path):
+def test_with_many_clients_some_are_shown(tmp_path):
   path = write_run(tmp_path / 'a', [0.5])
   # Client i of 5,000 owns 5,000 - i examples of class i % 3.
   counts = np.zeros((5000, 3), int)

@@ -141,7 +141,7 @@ def test_damage_to_any_file_is_found(tmp_path, two_steps, damage):
     shutil.rmtree(here)
 
 
-def test_what_has_a_steps_name_and_what_has_not(tmp_path, two_steps):
+def test_which_folders_are_taken_for_checkpoints(tmp_path, two_steps):
   folder, (_, after) = two_steps
   shutil.copytree(folder / 'checkpoints', tmp_path / 'checkpoints')
   inside = tmp_path / 'checkpoints'
@@ -168,7 +168,7 @@ def test_what_has_a_steps_name_and_what_has_not(tmp_path, two_steps):
   assert 'bad-7-2' in names(tmp_path)
 
 
-def test_checkpoints_that_are_gone_are_missed(tmp_path):
+def test_missing_checkpoints_of_saved_rounds_are_reported(tmp_path):
   template = world.first_state('fedavg')
   with pytest.raises(NoCheckpointError, match='but rounds were saved'):
     load(tmp_path, template, rounds_saved=2)
@@ -233,7 +233,7 @@ def test_nothing_is_logged_of_an_error_that_is_raised(disk, caplog, monkeypatch)
   assert caplog.text == ''
 
 
-def test_after_a_save_others_are_heard(tmp_path, caplog):
+def test_after_a_save_other_loggers_are_not_silenced(tmp_path, caplog):
   saved(tmp_path)
   logging.getLogger('asyncio').error("a user's task at orbax/checkpoints")
   assert "a user's task" in caplog.text

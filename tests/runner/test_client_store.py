@@ -392,7 +392,7 @@ def test_consensus_distance_by_hand():
     assert found == pytest.approx(20 / 3)
 
 
-def test_of_those_that_never_trained_one_is_asked_for():
+def test_one_model_stands_for_all_clients_that_never_trained():
   asked = []
 
   def models(clients):

@@ -74,7 +74,7 @@ def test_an_untested_round_and_the_spread_over_models():
   assert describe_training(alone, ['head_cosine']) == 'train loss 1.000 (l1 1.000)'
 
 
-def test_the_end_tells_the_last_test_the_best_and_the_first_as_good():
+def test_the_last_line_has_the_last_test_the_best_and_the_first_near_it():
   summary = {
     'test_accuracy': 0.9,
     'rounds': 30,

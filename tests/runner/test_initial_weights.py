@@ -50,7 +50,7 @@ def test_the_first_test_is_the_last_of_the_other_run(trained, tmp_path):
 
 
 @pytest.mark.parametrize('tier', ['device', 'disk'])
-def test_who_never_trained_has_the_weights_of_the_file(tier, trained, tmp_path):
+def test_an_untrained_client_has_the_weights_of_the_file(tier, trained, tmp_path):
   own = {'algorithm': 'solo', 'execution.client_store': tier, 'num_rounds': 1}
   path = str(shutil.copy(trained[1], tmp_path / 'x.npz'))
   run = moon_jax.run(config(initial_weights=path, **own), tmp_path / 'run')

@@ -74,7 +74,7 @@ def test_every_user_is_tested_on_examples_of_its_own(run):
   assert summary['user_accuracy_worst_tenth'] == last['user_accuracy_worst_tenth']
 
 
-def test_models_of_their_own_have_no_such_columns(run, tmp_path):
+def test_clients_with_own_models_have_no_user_columns(run, tmp_path):
   _, knobs = run
   found = moon_jax.run(config(knobs, algorithm='solo', num_rounds=1), tmp_path / 'solo')
   assert 'test_accuracy_worst' in found.metrics[0]

@@ -96,7 +96,7 @@ def test_round_record():
   assert json.loads(json.dumps(record)) == record
 
 
-def test_cosines_of_nobody_are_absent():
+def test_cosines_over_no_client_are_absent():
   names = ('contrastive_loss', 'contrasted_fraction', 'negative_cosine')
   metrics = of_two({name: [0.0, 0.0] for name in names})
   assert metrics_lib.means(metrics, moon.MEASURED) == dict.fromkeys(names[:2], 0.0)

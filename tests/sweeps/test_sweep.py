@@ -218,7 +218,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(words, tmp_path):
 
 
 @pytest.mark.parametrize('first', ['the module', 'the function'])
-def test_its_module_does_not_take_the_functions_name(first, monkeypatch):
+def test_importing_the_module_keeps_the_function_of_its_name(first, monkeypatch):
   monkeypatch.delitem(sys.modules, 'moon_jax.sweep', raising=False)
   monkeypatch.delitem(vars(moon_jax), 'sweep', raising=False)
   if first == 'the function':
@@ -234,7 +234,7 @@ def common():
   return moon_jax.load_config('configs/digits_moon.py', changes)
 
 
-def test_what_ends_a_run_holds_no_other_back(tmp_path, capsys, monkeypatch):
+def test_an_error_that_ends_a_run_stops_no_other(tmp_path, capsys, monkeypatch):
   save, place = Checkpoints.save, 'optimizer.learning_rate={}-seed={}'.format
   over = {'optimizer.learning_rate': [1e30, 0.01], 'seed': [0, 1, 2]}
 
