@@ -3,9 +3,9 @@
   load_config, run, rounds, load     run experiments from Python, as from the shell
   sweep                              runs many of them, for one table
   register_algorithm, register_...   add parts of your own, with knobs
-  Callback                           is what happens beside the rounds of a run
+  Callback                           sees each round of a run, and may end the run
   Algorithm, Task, Batch, ...        are what an algorithm is made of and what it gets
-  errors                             are the exceptions that end a run
+  errors                             holds the exceptions that end a run
 
 A module that needs JAX is imported when one of its names is first used.
 """

@@ -17,8 +17,8 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
 
   Args:
     source: name of the source in the catalog.
-    limit: most examples to keep of each split, by whole users if it names them; 0 keeps
-      all. The choice does not depend on the run's seed; see `users.limited`.
+    limit: most examples to keep of each split, by whole users if it has user ids; 0
+      keeps all. The choice does not depend on the run's seed; see `users.limited`.
     **options: the knobs of the source.
 
   Returns:

@@ -43,7 +43,7 @@ def choose(
   Args:
     config: the configuration of the run.
     algorithm: its pure functions.
-    variables: of the network; their shapes are enough.
+    variables: variables of the network; their shapes are enough.
     cohort_size: K.
 
   Raises:
@@ -72,7 +72,7 @@ def has_own_models(algorithm: Algorithm, variables: PyTree) -> bool:
 
   Args:
     algorithm: its pure functions.
-    variables: of the network; their shapes are enough.
+    variables: variables of the network; their shapes are enough.
   """
 
   def of_two_clients(variables):

@@ -250,11 +250,12 @@ def _place(name, value):
 def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:
   """The series of an algorithm with which another series is compared.
 
-  If there are several, it is the one whose common knobs agree; otherwise the one whose
-  common knobs agree except for the server's optimizer, and whose server takes the plain
-  mean: another server optimizer of the algorithm is compared with that. None if there
-    is
-  none, or still more than one.
+  If the algorithm has several series, it is the one whose common knobs agree. If not
+  exactly one agrees, it is the one whose server takes the plain mean and whose other
+  common knobs agree: a server optimizer is compared with the plain mean.
+
+  Returns:
+    The series; None if there is none, or if several fit.
   """
   found = [s for s in setting.series if s.algorithm == algorithm and s.finished]
   if len(found) > 1 and (series.algorithm != algorithm or _is_plain(series)):

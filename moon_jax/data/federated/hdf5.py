@@ -19,10 +19,10 @@ def load_hdf5(
   """Loads a file of TensorFlow Federated; users are in the order of their names.
 
   Args:
+    path: the file of the training examples.
+    test_path: the file of the test examples.
     image: name of the images; '' stands for the usual names.
-    label: name of the labels.
-    image: what the images are called; '' is one of the usual names.
-    label: what the labels are called.
+    label: name of the labels, likewise.
 
   Raises:
     DataError: when read: a file is missing, damaged or laid out in another way.

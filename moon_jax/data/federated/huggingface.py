@@ -22,7 +22,7 @@ _WANTED = 'by save_to_disk, or one of parquet files, with splits train and test'
 def load_huggingface(
   path: str, client: str, image: str = '', label: str = ''
 ) -> assembled.Federation | Dataset:
-  """Loads splits of Hugging Face; if a column has user ids, users are in their order.
+  """Loads splits of Hugging Face; users, if a column has their ids, in ascending order.
 
   Args:
     path: the folder, with the splits train and test. A split validation is the test if
