@@ -113,7 +113,7 @@ ACCURACY = _by_series(
   'Accuracy',
   'Mean ± sample standard deviation over the n finished runs of a series. The '
   'difference to FedAvg is the mean over the seeds that both have, with equally many '
-  'rounds; p is of the two-sided paired t-test over them (none with fewer than two). '
+  'rounds; p is the p-value of a two-sided paired t-test over at least two seeds. '
   'The best accuracy is on the test set, in the round in which the accuracy on the '
   'split that is named under "best by" is highest.',
   Column('n', 'n'),
@@ -130,9 +130,9 @@ TARGET = _by_series(
   'target',
   'Rounds, traffic and time to the target',
   'Target: {}, in the same setting. Rounds, MB (10^6 bytes, all clients, both ways) '
-  'and seconds (of the device, no compiling) are until the first test at it or above, '
-  'mean ± sample standard deviation over the runs that come there. Rounds saved '
-  'compares the first rounds in which the means over seeds are there.',
+  'and seconds (of the device, no compiling) are counted to the first test that '
+  'reaches the target: mean ± sample standard deviation over the runs that reach it. '
+  'Rounds saved compares the rounds in which the mean curves reach it.',
   _percent('target', 'target, %'),
   Column('reached', 'reached by'),
   _less('rounds_to_target', 'rounds'),
@@ -144,8 +144,8 @@ TARGET = _by_series(
 CHOSEN = _by_series(
   'chosen',
   'Chosen values',
-  'For each line of a sweep, the value whose mean accuracy on the split under "chosen '
-  'by" is highest after these rounds, and its mean accuracy on the test set.',
+  'For each line of a sweep, the value with the highest mean accuracy, after the given '
+  'rounds, on the split under "chosen by", and its mean accuracy on the test set.',
   Column('knob', 'knob'),
   Column('value', 'chosen value'),
   Column('by', 'chosen by'),
@@ -243,8 +243,8 @@ def compared(rows: Sequence[Row], described: str) -> Table:
     *_FINAL,
     _percent('mean_of_last_5', 'last 5, %'),
     _percent('target', 'target, %'),
-    Column('rounds_to_target', 'rounds to it'),
-    Column('megabytes_to_target', 'MB to it', '.1f'),
+    Column('rounds_to_target', 'rounds to target'),
+    Column('megabytes_to_target', 'MB to target', '.1f'),
     *_SPEED,
   )
   caption = f'target: {described}, in the same setting'

@@ -168,7 +168,7 @@ def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) 
     what += f' (clients {", ".join(bad[:_NAMED] + ["..."] * (len(bad) > _NAMED))})'
   remedy = 'A smaller --config.optimizer.learning_rate may help, in a new --workdir'
   if on_nonfinite == 'stop':
-    remedy += '; --config.on_nonfinite=skip_client goes on here without such clients'
+    remedy += '; --config.on_nonfinite=skip_client continues here without such clients'
   raise DivergedError(
     f'Diverged in round {record["round"]}. Not finite: {what}. {remedy}.'
   )
