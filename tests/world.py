@@ -251,7 +251,7 @@ def scalars(algorithm, seed=0, optimizer=None, local_optimizer='sgd'):
 
 
 def ring(num_clients):
-  """[K] clients -> [K, K], who averages with whom on a ring, two neighbours each."""
+  """[K] clients -> [K, K] mixing weights on a ring; each client has two neighbours."""
   graph = topology.ring(num_clients=num_clients, degree=2)
   return functools.partial(topology.among, topology.metropolis_hastings(graph))
 

@@ -190,7 +190,7 @@ SEVERAL_DEVICES = ('scaffold', 'krum', 'frozen once', 'peers')
 
 
 def many(folders, runs, devices):
-  """Makes runs of so many words one after the other, in a process in each folder."""
+  """Makes runs of the given words one after the other, in a process for each folder."""
   for folder in folders:
     (folder / 'runs.json').write_text(json.dumps(runs))
   program = {'program': ('-c', MANY), 'PYTHONPATH': str(ROOT)}
@@ -204,7 +204,7 @@ def many(folders, runs, devices):
 
 @pytest.fixture(scope='module')
 def battery(tmp_path_factory):
-  """(processes, devices of each) -> the folder of all runs of so many."""
+  """(processes, devices of each) -> the folder of all runs with these numbers."""
   base, made = tmp_path_factory.mktemp('battery'), {}
   knobs = federations.hdf5(base, federations.federation())
   words = [*federations.flags(knobs), f'--out={base / "records"}']
