@@ -24,7 +24,7 @@ class Workload(NamedTuple):
   Attributes:
     data_dir: TFDS folder with CIFAR-10.
     limit: training examples; 0 is all.
-    num_rounds: of a whole experiment; the bars are for 100.
+    num_rounds: number of rounds of an experiment; the bars are for 100.
     repeats: timed rounds of a sweep.
     quick: whether only the rows that matter are measured.
   """

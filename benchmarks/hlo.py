@@ -98,7 +98,7 @@ def read(text: str, trips: Callable[[str, int], float]) -> Loop:
   """The program of an HLO text.
 
   Args:
-    text: of a compiled program, `Compiled.as_text()`.
+    text: text of a compiled program, `Compiled.as_text()`.
     trips: (where a loop stands, how many loops are around it) -> how often it runs, if
       the compiler does not know.
   """

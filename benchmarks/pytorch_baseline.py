@@ -65,7 +65,7 @@ class Workload:
   Attributes:
     images: [M, H, W, C] float32 normalised pixels; with crops H and W are those of the
       padded images.
-    side: of the square images that are trained on, in pixels.
+    side: side of the square training images, in pixels.
     labels: [M] int64 class indices.
     batches: per client, its batches in order: [<= B] int64 rows of `images`.
     weights: per client, its share of the average; they sum to 1.

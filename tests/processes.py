@@ -77,7 +77,7 @@ class Running:
   """launch.py at work in a folder. A context manager: at its end the process is dead.
 
   Attributes:
-    pid: of the process.
+    pid: id of the process.
   """
 
   def __init__(self, folder, *words, prefix=(), program=(LAUNCH,), **environment):

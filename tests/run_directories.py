@@ -41,10 +41,10 @@ def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
   """Writes a run with a round for each accuracy; None is a round without a test.
 
   Args:
-    path: of the run directory.
-    accuracies: of the test after each round.
-    flags: of launch.py.
-    seed: of the run.
+    path: path of the run directory.
+    accuracies: test accuracy after each round.
+    flags: flags of launch.py.
+    seed: seed of the run.
     finished: whether there is a summary.json.
     columns: further columns of metrics.jsonl -> one value, of every round.
   """

@@ -217,7 +217,7 @@ class Part(NamedTuple):
     metrics: column -> Metric, beside the columns of every run.
     check: (valid values, dotted name -> value) -> problems, one line each. A check that
       reads a knob with an invalid value is skipped: that mistake is reported already.
-    registered: of a registered part, name and SHA-256 of its source file.
+    registered: name and SHA-256 of the source file, for a registered part.
   """
 
   kind: str

@@ -37,7 +37,7 @@ class Conv(nn.Module):
     features: output channels.
     size: side of the kernel.
     form: how it is computed, and the layout of the images; it does not change values.
-    stride: of the window, in both directions.
+    stride: stride of the window, in both directions.
     padding: zeros on each of the four sides, as in PyTorch.
     pooled: whether to keep the largest of each 2x2 outputs, and 0 if that is negative:
       max-pooling and ReLU. Only with a bias and stride 1.
@@ -150,7 +150,7 @@ class Depthwise(nn.Module):
 
   Attributes:
     form: form of the convolutions beside it, for the layout of the images.
-    stride: of the window, in both directions.
+    stride: stride of the window, in both directions.
   """
 
   form: convolution.Form

@@ -18,7 +18,7 @@ class World(NamedTuple):
     images: [M, D] float64, normalised.
     labels: [M] int.
     sizes: client -> examples it owns.
-    rounds: of each round, client -> rows [b] of each local step.
+    rounds: for each round, client -> rows [b] of each local step.
     rate: of local SGD, no unit.
     momentum: ditto, in [0, 1).
     decay: ditto, coupled weight decay.

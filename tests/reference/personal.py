@@ -75,7 +75,7 @@ def run(network, params, data, *, sizes, rounds, sgd, private=(), fixed=(), ditt
     params: the first model's.
     data: images [M, H, W, C] and labels [M].
     sizes: [N] examples of each client.
-    rounds: of each round client -> its batches, each some indices.
+    rounds: for each round, client -> its batches, each some indices.
     private: names of the layers that stay with the client.
     fixed: names of the layers that are never moved.
     sgd: learning_rate, momentum, weight_decay.

@@ -177,7 +177,7 @@ def new_prototypes(old, shown, normalised):
 
   Args:
     old: class -> vector, of those that somebody had.
-    shown: of each client (representations [n, D] by its trained model, labels [n]).
+    shown: for each client, representations [n, D] by its trained model, labels [n].
     normalised: whether each representation is divided by its length.
   """
   by_class = {}

@@ -36,7 +36,7 @@ def convolve(
   Args:
     x: [Cin, H, W, B].
     kernel: [kh, kw, Cin, Cout].
-    stride: of the window, in both directions.
+    stride: stride of the window, in both directions.
     padding: zeros (above, below), (left, right).
     pool: whether to apply `max_pool`; H' and W' must be even.
 

@@ -25,7 +25,7 @@ def convolve(
   Args:
     x: [B, H, W, Cin].
     kernel: [kh, kw, Cin, Cout].
-    stride: of the window, in both directions.
+    stride: stride of the window, in both directions.
     padding: zeros around the images.
 
   Returns:

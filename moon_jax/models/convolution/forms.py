@@ -19,7 +19,7 @@ def library(
   Args:
     x: [Cin, H, W, B].
     kernel: [kh, kw, Cin, Cout].
-    stride: of the window, in both directions.
+    stride: stride of the window, in both directions.
     padding: zeros (above, below), (left, right).
 
   Returns:

@@ -49,7 +49,7 @@ def fastest_tile(
   Args:
     images: shape [B, H, W, Cin].
     kernel: shape [kh, kw, Cin, Cout].
-    stride: of the window, in both directions.
+    stride: stride of the window, in both directions.
     padding: zeros (above, below), (left, right).
   """
   height, width, *channels = kernel
