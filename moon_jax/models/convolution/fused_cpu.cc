@@ -1,5 +1,6 @@
 // Convolution, bias, 2x2 max-pooling and ReLU in one pass, and its gradients, for one
-// core of a CPU. moon_jax/models/fused_cpu.py compiles this file and describes the calls.
+// core of a CPU. moon_jax/models/convolution/fused_cpu.py compiles this file and
+// describes the calls.
 //
 // Images are [C, H, W, B] float32. 16 examples are copied together, with zeros around
 // them. Forward, one or two vectors hold one number of the 16 examples: of up to 6
@@ -76,14 +77,19 @@ struct Shape {
   // Rows of the kernel, filled up with zeros to whole vectors.
   int64_t filled() const { return RoundUp(run(), kGroup); }
 
-  // Calls f(number in [C, H, W, B], number in an image with its zeros) for all pixels.
+  // Calls f for all rows of the images in pieces of up to kGroup numbers, with where
+  // the numbers are in [C, H, W, B], how many, and where the first is in an image.
   template <typename F>
-  void ForEachPixel(F f) const {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t i = 0; i < height; ++i)
-        for (int64_t j = 0; j < width; ++j)
-          f(((c * height + i) * width + j) * batch,
-            ((i + above) * columns() + j + left) * channels + c);
+  void ForEachPiece(F f) const {
+    for (int64_t i = 0; i < height; ++i)
+      for (int64_t start = 0; start < width * channels; start += kGroup) {
+        int64_t from[kGroup], count = 0, j = start / channels, c = start % channels;
+        for (; count < kGroup && j < width; ++count) {
+          from[count] = ((c * height + i) * width + j) * batch;
+          if (++c == channels) ++j, c = 0;
+        }
+        f(from, count, (i + above) * line() + left * channels + start);
+      }
   }
 };
 
@@ -165,8 +171,9 @@ void Forward(const Shape& s, const float* x, const float* kernel, const float* b
   std::memset(images, 0, s.size() * kGroup * sizeof(float));
   for (int64_t example = 0; example < s.batch; example += kGroup) {
     const int64_t rest = s.batch - example, count = rest < kGroup ? rest : kGroup;
-    s.ForEachPixel([&](int64_t from, int64_t to) {
-      Copy(x + from + example, count, images + to * kGroup);
+    s.ForEachPiece([&](const int64_t* from, int64_t numbers, int64_t to) {
+      for (int64_t i = 0; i < numbers; ++i)
+        Copy(x + from[i] + example, count, images + (to + i) * kGroup);
     });
     const auto outputs = [&](auto function, int64_t first) {
       function(s, images, offsets, kernel, bias, first, example, count, y, winners);
@@ -181,6 +188,25 @@ void Forward(const Shape& s, const float* x, const float* kernel, const float* b
 
 // --- backward ------------------------------------------------------------------------
 
+// Moves each bit of an index of [kGroup, kGroup] one place up, the highest one to the
+// lowest place.
+void Shuffle(const float* from, float* to) {
+  constexpr int kHalf = kGroup * kGroup / 2;
+  for (int i = 0; i < kHalf; ++i) {
+    to[2 * i] = from[i];
+    to[2 * i + 1] = from[i + kHalf];
+  }
+}
+
+// Of [kGroup, kGroup]: the two halves of an index's bits change places.
+void Transpose(float* tile) {
+  float other[kGroup * kGroup];
+  for (int row = 1; row < kGroup; row *= 4) {
+    Shuffle(tile, other);
+    Shuffle(other, tile);
+  }
+}
+
 // A gradient, and where the window of its output starts in an image.
 struct Entry {
   int32_t window;
@@ -192,22 +218,23 @@ struct Entry {
 // written before the next one is read that overlaps it.
 void List(const Shape& s, const float* gradient, const int8_t* winners, int64_t feature,
           int64_t example, int64_t count, Entry* entries, int64_t* lengths) {
-  int32_t starts[kPlaces + 1] = {};
-  for (int place = 0; place < kPlaces; ++place)
-    starts[place] = place / 2 * s.line() + place % 2 * s.channels;
-  std::memset(lengths, 0, kGroup * sizeof(int64_t));
-  for (int64_t column = 0; column < s.across; ++column)
-    for (int64_t row = 0; row < s.down; ++row) {
-      const int64_t at =
-          ((feature * s.down + row) * s.across + column) * s.batch + example;
-      const int32_t square = 2 * (row * s.line() + column * s.channels);
+  // The compiler must not expect that writing to a list changes these.
+  const int64_t down = s.down, across = s.across, batch = s.batch;
+  const int32_t line = s.line(), channels = s.channels;
+  const int32_t starts[kPlaces + 1] = {0, channels, line, line + channels};
+  Entry* ends[kGroup];
+  for (int i = 0; i < kGroup; ++i) ends[i] = entries + i * down * across;
+  for (int64_t column = 0; column < across; ++column)
+    for (int64_t row = 0; row < down; ++row) {
+      const int64_t at = ((feature * down + row) * across + column) * batch + example;
+      const int32_t square = 2 * (row * line + column * channels);
       for (int64_t i = 0; i < count; ++i) {
         const int8_t winner = winners[at + i];
-        entries[i * s.squares() + lengths[i]] = {square + starts[winner],
-                                                 gradient[at + i]};
-        lengths[i] += winner != kNone;
+        *ends[i] = {square + starts[winner], gradient[at + i]};
+        ends[i] += winner != kNone;
       }
     }
+  for (int i = 0; i < kGroup; ++i) lengths[i] = ends[i] - (entries + i * down * across);
 }
 
 // Adds to kCount rows of a kernel's gradient, kGroup numbers of each, what one example
@@ -240,11 +267,15 @@ void OfKernelAndBias(const Shape& s, const float* x, const float* gradient,
   // Where vectors reach behind a row, they read what is not used; but not NaN's bits.
   std::memset(scratch, 0, reinterpret_cast<char*>(entries) - scratch);
   std::memset(bias, 0, s.features * sizeof(float));
+  float tile[kGroup * kGroup] = {};
   for (int64_t example = 0; example < s.batch; example += kGroup) {
     const int64_t rest = s.batch - example, count = rest < kGroup ? rest : kGroup;
-    s.ForEachPixel([&](int64_t from, int64_t to) {
+    s.ForEachPiece([&](const int64_t* from, int64_t numbers, int64_t to) {
+      for (int64_t i = 0; i < numbers; ++i)
+        Copy(x + from[i] + example, count, tile + i * kGroup);
+      Transpose(tile);
       for (int64_t i = 0; i < count; ++i)
-        images[i * s.stride() + to] = x[from + example + i];
+        Copy(tile + i * kGroup, numbers, images + i * s.stride() + to);
     });
     for (int64_t feature = 0; feature < s.features; ++feature) {
       int64_t lengths[kGroup];
@@ -271,16 +302,25 @@ void OfKernelAndBias(const Shape& s, const float* x, const float* gradient,
           sums[(feature * s.kh + tap / s.run()) * s.filled() + tap % s.run()];
 }
 
-// Adds kCount vectors of a row of the kernel to where the gradients come from.
+// Adds kCount vectors of a row of the kernel to where the gradients come from, in two
+// images in turn: a number that was just written is slow to be read again.
 template <int kCount>
-void Spread(const Entry* entries, int64_t length, const float* weights, float* image) {
+void Spread(const Entry* entries, int64_t length, const Entry* others, int64_t second,
+            const float* weights, float* image, float* other) {
   Vector row[kCount];
   for (int i = 0; i < kCount; ++i) row[i] = Load(weights + i * kWidth);
-  for (int64_t entry = 0; entry < length; ++entry) {
-    const Vector gradient = All(entries[entry].gradient);
-    float* pixels = image + entries[entry].window;
+  const auto add = [&](const Entry& entry, float* image) {
+    const Vector gradient = All(entry.gradient);
+    float* pixels = image + entry.window;
     for (int i = 0; i < kCount; ++i) At(pixels + i * kWidth) += gradient * row[i];
+  };
+  int64_t both = 0;
+  for (; both < length && both < second; ++both) {
+    add(entries[both], image);
+    add(others[both], other);
   }
+  for (int64_t i = both; i < length; ++i) add(entries[i], image);
+  for (int64_t i = both; i < second; ++i) add(others[i], other);
 }
 
 // scratch: as above, the kernel in place of its sums.
@@ -289,6 +329,7 @@ void OfImages(const Shape& s, const float* kernel, const float* gradient,
   float* images = reinterpret_cast<float*>(scratch);
   float* weights = images + kGroup * s.stride();
   Entry* entries = reinterpret_cast<Entry*>(weights + s.features * s.kh * s.filled());
+  float tile[kGroup * kGroup] = {};
   std::memset(weights, 0, s.features * s.kh * s.filled() * sizeof(float));
   for (int64_t tap = 0; tap < s.kh * s.run(); ++tap)
     for (int64_t feature = 0; feature < s.features; ++feature)
@@ -300,12 +341,14 @@ void OfImages(const Shape& s, const float* kernel, const float* gradient,
     for (int64_t feature = 0; feature < s.features; ++feature) {
       int64_t lengths[kGroup];
       List(s, gradient, winners, feature, example, count, entries, lengths);
-      for (int64_t i = 0; i < count; ++i)
+      for (int64_t i = 0; i < count; i += 2)
         for (int64_t row = 0; row < s.kh; ++row) {
           const auto add = [&](auto function, int64_t start) {
-            function(entries + i * s.squares(), lengths[i],
-                     weights + (feature * s.kh + row) * s.filled() + start,
-                     images + i * s.stride() + row * s.line() + start);
+            const Entry* list = entries + i * s.squares();
+            float* image = images + i * s.stride() + row * s.line() + start;
+            function(list, lengths[i], list + s.squares(), lengths[i + 1],
+                     weights + (feature * s.kh + row) * s.filled() + start, image,
+                     image + s.stride());
           };
           int64_t start = 0;
           for (; s.run() - start > (kPiece - 1) * kWidth; start += kPiece * kWidth)
@@ -313,9 +356,12 @@ void OfImages(const Shape& s, const float* kernel, const float* gradient,
           for (; start < s.run(); start += kWidth) add(Spread<1>, start);
         }
     }
-    s.ForEachPixel([&](int64_t to, int64_t from) {
+    s.ForEachPiece([&](const int64_t* to, int64_t numbers, int64_t from) {
       for (int64_t i = 0; i < count; ++i)
-        x[to + example + i] = images[i * s.stride() + from];
+        Copy(images + i * s.stride() + from, numbers, tile + i * kGroup);
+      Transpose(tile);
+      for (int64_t i = 0; i < numbers; ++i)
+        Copy(tile + i * kGroup, count, x + to[i] + example);
     });
   }
 }
