@@ -104,6 +104,8 @@ class Row:
     seeds = 'One seed' if ours.n == 1 else f'{ours.n} seeds'
     if not theirs:
       return f'{seeds}; no number is reported.'
+    if self.changed():
+      return f'{seeds}; the reported value is for other settings.'
     apart, spread = ours.mean - theirs[0], theirs[1]
     where = f'{abs(apart):.1f} {"above" if apart > 0 else "below"} the reported value'
     if spread is None or ours.std is None:

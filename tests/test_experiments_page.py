@@ -122,8 +122,8 @@ def test_a_finished_run_fills_its_row(docs, tmp_path):
 
 def test_a_deviation_over_clients_is_not_taken_for_one_over_trials(docs, tmp_path):
   write_template(docs, '@table moon_cvpr21: solo')
-  told = {'choice': 'configs/moon_cvpr21.py:solo', 'test_accuracy_std': 0.04}
-  run = finished(tmp_path, 'one', 0.4, f'--config.num_rounds={NUM_ROUNDS}', **told)
+  choice = '--config=configs/moon_cvpr21.py:solo'
+  run = write_run(tmp_path / 'one', [0.4], choice, seed=0, test_accuracy_std=0.04)
   row = cells(add(docs, run), 'solo')
   assert row[2] == '40.0 (clients +- 4.0)'
   assert row[8] == 'One seed, 6.3 below the reported value.'
@@ -145,6 +145,8 @@ def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path)
   lines = [line for line in text.splitlines() if line.startswith('| `fedavg`')]
   rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
   assert sorted(row[7] for row in rows) == ['`batch_size=32`', 'nothing']
+  (other,) = [row for row in rows if row[7] != 'nothing']
+  assert other[8] == 'One seed; the reported value is for other settings.'
   (three,) = [row for row in rows if row[7] == 'nothing']
   # The sample deviation of 61.94, 63.94, 65.94.
   assert three[2] == '63.9 +- 2.0'
