@@ -58,8 +58,8 @@ def tasks(
 
 
 def _may_be_left_out(case):
-  """Crops that no bar is set for."""
-  return case.bar is None and 'crop_flip' in case.name
+  """Crops of the larger networks, which take most of the time."""
+  return 'crop_flip' in case.name and not case.name.startswith('moon_cnn')
 
 
 def _first_rounds(data_dir, *, seconds):
