@@ -93,7 +93,7 @@ def test_the_cpu_suite_measures_each_network_beside_pytorch():
   quick, whole = (list(cpu.tasks('', 1, quick, {})) for quick in (True, False))
   assert quick == whole[1:6]
   for model in ('moon_cnn', 'dco_cnn', 'cnn_transformer', 'resnet18'):
-    # Crops of the larger networks come last: they are left out when the minutes are over.
+    # Crops of the larger networks come last: they are left out when time is up.
     first, crops = (f'{model}, moon, {kind}, 1 core' for kind in ('none', 'crop_flip'))
     assert whole.index(first) < whole.index(crops)
     assert {first, crops} <= set(quick) or model != 'moon_cnn'
