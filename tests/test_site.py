@@ -160,6 +160,18 @@ def test_every_picture_is_on_a_page_and_has_its_command():
     assert images.command(page, program)
 
 
+def test_the_tests_that_prove_a_promise_exist():
+  texts, file = {}, ''
+  for path in (ROOT / 'tests').rglob('test_*.py'):
+    texts[path.name] = texts.get(path.name, '') + path.read_text()
+  page = (ROOT / 'docs/reliability.md').read_text()
+  named = re.findall(r'::(test_\w+)|(test_\w+\.py)', page)
+  assert len(named) > 60
+  for test, own_file in named:
+    file = own_file or file
+    assert re.search(rf'^def {test}\b', texts[file], re.M), f'{file}::{test}'
+
+
 def test_every_column_is_explained():
   schema = json.loads(files.SCHEMA.read_bytes())['definitions']['line']
   told = [*schema['patternProperties'], *(f'^{name}$' for name in schema['properties'])]
