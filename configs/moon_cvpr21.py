@@ -17,12 +17,12 @@ MOON's code; SCAFFOLD's own paper weights them equally
 its momentum is never reset.
 
 On CIFAR-100 and Tiny-ImageNet the network is ResNet-50, mu is 1, and FedProx's mu is
-0.001. Tiny-ImageNet is read from its folder `tiny-imagenet-200` (`--config.data.path`).
-As in the code, crops of CIFAR-100 have a black border, and images of Tiny-ImageNet are
-not augmented. Two details differ from the code: it also rotates images of CIFAR-100 by
-up to 15 degrees, and it normalises Tiny-ImageNet with a mean and a deviation of 0.5,
-while here the data's own are used. If there are 100 clients, a fifth of them trains in
-each of 250 rounds.
+0.001. Tiny-ImageNet has 20 rounds, and is read from its folder `tiny-imagenet-200`
+(`--config.data.path`). As in the code, crops of CIFAR-100 have a black border, and
+images of Tiny-ImageNet are not augmented. Two details differ from the code: it also
+rotates images of CIFAR-100 by up to 15 degrees, and it normalises Tiny-ImageNet with a
+mean and a deviation of 0.5, while here the data's own are used. If there are 100
+clients, a fifth of them trains in each of 250 rounds.
 
 The experiments `l2` have the distance of the representations in place of the
 contrastive term. The paper reports the best of six mu and does not say which one it is;

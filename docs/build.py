@@ -10,7 +10,7 @@ The template is Markdown. These lines of the template are replaced:
   @compare FILE: A B ...       the accuracy of A minus that of each other variant,
                                paired by seed
   @personal FILE: VARIANT ...  accuracies of the shared and of the clients' own models
-  @figure NAME FILE: VARIANT ...      training curves side by side, results/NAME.png
+  @figure NAME FILE: VARIANT ...      training curves side by side
   @drift NAME FILE: VARIANT ...       curves of MOON's term and of the clients' drift
   @sweep NAME KNOB FILE: VARIANT ...  accuracy over the values of a knob
   @attacks NAME FILE: VARIANT ...     accuracy over the fraction of attackers
@@ -18,10 +18,11 @@ The template is Markdown. These lines of the template are replaced:
   @curve ALGORITHM ROUND       an algorithm's differences to FedAvg (docs/curve.py)
   @partitions ROUND            deviations over partitions, and within one partition
 
-FILE stands for configs/FILE.py. In a text, {{last RUN}} is the last accuracy of a run
-in docs/results/, {{late RUN}} is its mean of five tests, and {{rounds RUN}} is its
-number of rounds. A variant without a run is shown as "not run". A run has a t-SNE if
-its directory was reported on (`python -m moon_jax.report RUN`) before it was added.
+FILE stands for configs/FILE.py, and NAME for the picture docs/results/NAME.png. In a
+text, {{last RUN}} is the last accuracy of a run in docs/results/, {{late RUN}} is the
+mean of its last five tests, and {{rounds RUN}} is its number of rounds. A variant
+without a run is shown as "not run". A run has a t-SNE if its directory was reported on
+(`python -m moon_jax.report RUN`) before it was added.
 """
 
 import functools
@@ -77,9 +78,9 @@ def _reported(row: Row) -> str:
 def _personal(given: Sequence[Row]) -> list[str]:
   """A table of accuracies in per cent, each the mean of the last five tests.
 
-  The columns are the shared model on the test set and on the clients' own tests, the
-  shared model that each client has fine-tuned on its own test, and the clients' own
-  models on their own tests.
+  The columns are the shared model on the test set, the shared model on the clients' own
+  tests, there also after each client has fine-tuned it, and the clients' own models on
+  their own tests.
   """
   head = '| algorithm | test set | own tests | fine-tuned | own models | seeds |'
   lines = [head, f'|{" --- |" * 6}']

@@ -71,7 +71,7 @@ class Row:
     return run.accuracy('train_accuracy' if trained else 'test_accuracy')
 
   def estimate(self, last: int = 1) -> Estimate | None:
-    """The estimate over seeds of the mean of a run's `last` accuracies."""
+    """The estimate over seeds of the mean of each run's last `last` accuracies."""
     return estimate(self.accuracy(run).tail(last).mean() for run in self.runs)
 
   def among(self) -> Estimate | None:

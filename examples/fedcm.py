@@ -91,7 +91,7 @@ moon_jax.register_algorithm(
 
 
 def get_config():
-  """The digits; the largest client owns 2.4 times as many as the smallest."""
+  """The digits; the largest client owns 2.4 times as many examples as the smallest."""
   config = base.get_config()
   config.algorithm = 'fedcm'
   config.partition.beta = 0.3

@@ -3,9 +3,9 @@
   python launch.py --config=examples/fedvarp.py --config.fedvarp.rate=0.8
 
 The mean over a cohort leaves out the absent clients. FedVARP represents them by their
-last updates (Jhunjhunwala et al. 2022, arXiv:2207.14130). S is the cohort of N clients.
-Client i of S moves by D_i = y_i - w from the received model w, and its previous update
-was m_i:
+last updates (Jhunjhunwala et al. 2022, arXiv:2207.14130). N is the number of all
+clients, and S is the cohort. Client i of S moves by D_i = y_i - w from the received
+model w, and its previous update was m_i:
 
   w   <- w + rate (m + 1 / |S| sum_{i in S} (D_i - m_i))
   m   <- m + 1 / N sum_{i in S} (D_i - m_i),     the mean of all m_i

@@ -251,8 +251,9 @@ def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:
   """The series of an algorithm with which another series is compared.
 
   If the algorithm has several series, it is the one whose common knobs agree. If not
-  exactly one agrees, it is the one whose server takes the plain mean and whose other
-  common knobs agree: a server optimizer is compared with the plain mean.
+  exactly one agrees, or if the other series is of the same algorithm with a server
+  optimizer, it is the one whose server takes the plain mean and whose other common
+  knobs agree.
 
   Returns:
     The series; None if there is none, or if several fit.

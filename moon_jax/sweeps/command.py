@@ -14,8 +14,8 @@ as moon.mu with FedAvg, multiplies only the runs that use it.
 
 --config=FILE     the config file; with FILE:PATTERN, every variant whose name matches
 --over KNOB=VALUES
-                  a knob that is varied, and its values with commas between them; may
-                  be given several times
+                  a knob that is varied, and its values with commas between them; give
+                  the flag once for each such knob
 --config.KNOB=VALUE
                   a knob that every run has
 --out=DIR         folder of the run directories; default runs/<config>-sweep
