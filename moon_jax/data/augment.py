@@ -52,9 +52,9 @@ def flip() -> Augment:
 
 
 def crop_flip(padding: str = 'reflect') -> Augment:
-  """Pads 4 pixels (MARGIN) on each side, crops back to the size, then flips.
+  """Pads 4 pixels on each side, crops back to the size, then flips.
 
-  The crop's offset is uniform in [0, 2 MARGIN] down and right (He et al. 2016; the MOON
+  The crop's offset is uniform in [0, 8] down and right (He et al. 2016; the MOON
   paper on CIFAR-10).
 
   Args:

@@ -40,7 +40,7 @@ def adam(
 def adamw(
   *, learning_rate: jax.Array, weight_decay: jax.Array
 ) -> optax.GradientTransformation:
-  """Adam on g, and beside it w <- w - learning_rate weight_decay w.
+  """Adam on g, and in each step also w <- w - learning_rate weight_decay w.
 
   (Loshchilov, Hutter 2019, arXiv:1711.05101.) Numbers as in `adam`; weight decay is
   decoupled and acts on all parameters, as in torch.optim.AdamW.
