@@ -76,8 +76,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 resizes nothing; at least 0
   --config.data.limit=0                         most examples taken of each split; 0
                                                 takes all; at least 0
-  --config.data.validation=0.0                  fraction of each class that the server
-                                                keeps for validation; in [0, 1)
+  --config.data.validation=0.0                  fraction of each class kept to choose
+                                                the best round by; in [0, 1)
   --config.data.local_test=0.0                  fraction of each client's examples kept
                                                 for its own test; a share of the
                                                 examples in [0, 1)

@@ -15,7 +15,7 @@ MAX_ATTEMPTS = 100
 
 
 def ring(*, num_clients: int, degree: int, seed: int = 0) -> sparse.csr_array:
-  """A circle; each client is linked to its `degree` / 2 nearest neighbours on each side.
+  """A circle: each client has its `degree` / 2 nearest neighbours on each side.
 
   The degree is even, at least 2 and below num_clients.
   """
