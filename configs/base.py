@@ -38,8 +38,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 0
   --config.batch_size=64                        number of examples in a local step; at
                                                 least 1
-  --config.drop_last=False                      whether an epoch's last, partial batch
-                                                is left out
+  --config.drop_last=False                      whether a partial last batch is left
+                                                out, not masked
   --config.client_weight=samples                clients' weights in the mean; one of
                                                 samples, uniform
   --config.batch_norm=averaged                  running statistics; local: clients keep

@@ -94,7 +94,7 @@ KNOBS = {
     _SERVED,
   ),
   'batch_size': counted(64, 'number of examples in a local step'),
-  'drop_last': switch(False, "whether an epoch's last, partial batch is left out"),
+  'drop_last': switch(False, 'whether a partial last batch is left out, not masked'),
   'client_weight': word('samples', "clients' weights in the mean", _WEIGHTS, _WEIGHTED),
   'batch_norm': word(
     'averaged', 'running statistics; local: clients keep them', _STATISTICS, _NORMALIZED
