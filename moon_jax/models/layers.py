@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from moon_jax.core.types import Outputs
 from moon_jax.models import convolution, initializers
-from moon_jax.models.convolution.direct import widened
+from moon_jax.models.convolution.direct import summed, summed_over_rows, widened
 
 _ZEROS, _ONES = initializers.constant(0), initializers.constant(1)
 
@@ -27,7 +27,32 @@ def dense(x: jax.Array, features: int, name: str, **inits: Callable) -> jax.Arra
   """
   default = _default(x.shape[-1])
   inits = {'kernel_init': default, 'bias_init': default} | inits
-  return nn.Dense(features, name=name, **inits)(x)
+  multiply = _affine_product if x.dtype == jnp.bfloat16 else None
+  return nn.Dense(features, name=name, dot_general=multiply, **inits)(x)
+
+
+def _affine_product(x, kernel, dimensions, precision=None):
+  """`nn.Dense`'s `dot_general`, for bfloat16."""
+  flat, fast = x.reshape(-1, len(kernel)), {'cpu': _product, 'default': jnp.matmul}
+  return jax.lax.platform_dependent(flat, kernel, **fast).reshape(*x.shape[:-1], -1)
+
+
+@jax.custom_vjp
+def _product(x, kernel):
+  """[N, inputs], [inputs, features] bfloat16 -> [N, features] bfloat16.
+
+  It and its gradients have the form that is fast on a CPU: `direct.summed`.
+  """
+  return summed('ni,if->nf', x, kernel).astype(x.dtype)
+
+
+def _product_backward(saved, gradient):
+  x, kernel = saved
+  of_x = summed('nf,if->ni', gradient, kernel)
+  return of_x.astype(x.dtype), summed_over_rows(x, gradient).astype(x.dtype)
+
+
+_product.defvjp(lambda *factors: (_product(*factors), factors), _product_backward)
 
 
 class Conv(nn.Module):

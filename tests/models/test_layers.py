@@ -1,5 +1,6 @@
 """Normalisation and padding, by hand. Against PyTorch: test_parity.py."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,6 +114,28 @@ def test_the_layout_changes_no_value_of_batch_norm():
   np.testing.assert_allclose(last[0].swapaxes(0, -1), first[0], rtol=1e-5, atol=1e-6)
   for found, expected in zip(last[1:], first[1:], strict=True):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_dense_layer_of_bfloat16_rounds_its_results_only():
+  class Dense(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      return layers.dense(x, 24, 'dense')
+
+  def found(dtype):
+    def layer(x, kernel):
+      own = {'kernel': kernel, 'bias': jnp.zeros(24, dtype)}
+      return Dense().apply({'params': {'dense': own}}, x)
+
+    y, backward = jax.vjp(layer, *(a.astype(dtype) for a in (x, kernel)))
+    return y, *backward(gradient.astype(dtype))
+
+  draw, shapes = np.random.default_rng(0).normal, ((5, 7, 16), (16, 24), (5, 7, 24))
+  x, kernel, gradient = (jnp.asarray(draw(size=s), jnp.bfloat16) for s in shapes)
+  for narrow, wide in zip(found(jnp.bfloat16), found(jnp.float32), strict=True):
+    assert narrow.dtype == jnp.bfloat16
+    error = jnp.linalg.norm(narrow.astype(jnp.float32) - wide) / jnp.linalg.norm(wide)
+    assert error < 2**-9
 
 
 def test_bfloat16_leaves_running_statistics_in_float32():

@@ -2,11 +2,13 @@
 
 import io
 
+import pytest
 import rich.console
 
 from moon_jax.config import cli
 from moon_jax.engine import experiment
 from moon_jax.runner import clock as clock_lib
+from moon_jax.runner import console
 from moon_jax.runner.callbacks import Run
 from moon_jax.runner.console import (
   Console,
@@ -89,12 +91,24 @@ def test_the_last_line_has_the_last_test_the_best_and_the_first_near_it():
   )
 
 
-def test_the_start_says_that_bfloat16_is_slower_on_a_cpu(capsys):
-  for dtype, told in (('float32', False), ('bfloat16', True)):
-    request = cli.parse(
-      ['--config.data.limit=200', f'--config.execution.dtype={dtype}']
-    )
-    built = experiment.build(request.config)
-    Console().introduce(request, built, experiment.initial_state(built))
-    lines = capsys.readouterr().out.splitlines()
-    assert ('bfloat16 is slower than float32 on a CPU' in lines) == told
+@pytest.mark.parametrize(
+  ('flags', 'dtype', 'told'),
+  [
+    ('avx512f avx512_bf16', 'float32', False),
+    ('avx512f avx512_bf16', 'bfloat16', False),
+    ('avx512f', 'float32', False),
+    ('avx512f', 'bfloat16', True),
+    (None, 'bfloat16', True),  # not a Linux
+  ],
+)
+def test_the_start_says_where_bfloat16_is_slower(
+  flags, dtype, told, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(console, '_CPU', tmp_path / 'cpuinfo')
+  if flags is not None:
+    console._CPU.write_text(f'flags : fpu {flags} clzero\n')
+  request = cli.parse(['--config.data.limit=200', f'--config.execution.dtype={dtype}'])
+  built = experiment.build(request.config)
+  Console().introduce(request, built, experiment.initial_state(built))
+  out = capsys.readouterr().out
+  assert ('bfloat16 is slower than float32 on this processor' in out) == told

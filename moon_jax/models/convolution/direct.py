@@ -128,3 +128,21 @@ def output_sides(
 def widened(x: jax.Array) -> jax.Array:
   """bfloat16 -> float32, so that sums lose nothing; other types do not change."""
   return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
+
+
+def summed(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
+  """`jnp.einsum`, whose sums and result are float32 if the factors are bfloat16.
+
+  XLA's CPU kernels for bfloat16 need this, and a sum over the last axis of `a`.
+  """
+  wide = jnp.float32 if a.dtype == jnp.bfloat16 else a.dtype
+  return jnp.einsum(equation, a, b, preferred_element_type=wide)
+
+
+def summed_over_rows(a: jax.Array, b: jax.Array) -> jax.Array:
+  """`summed`: [..., n, i], [..., n, j] -> [..., i, j]."""
+  if a.dtype != jnp.bfloat16:
+    return summed('...ni,...nj->...ij', a, b)
+  # A barrier keeps the transposition out of the product, whose form would be slow.
+  turned = jax.lax.optimization_barrier(a.swapaxes(-1, -2))
+  return summed('...in,...nj->...ij', turned, b)

@@ -23,6 +23,8 @@ from moon_jax.models.convolution.direct import (
   Padding,
   lane_by_lane,
   output_sides,
+  summed,
+  summed_over_rows,
   widened,
 )
 
@@ -67,7 +69,9 @@ def fastest_tile(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def convolve(x: jax.Array, kernel: jax.Array, tile: int, padding: Padding) -> jax.Array:
-  """`lax.conv_general_dilated` with stride 1; of bfloat16 in float32.
+  """`lax.conv_general_dilated` with stride 1.
+
+  If x is bfloat16, so are the values at the points; transforms and sums are float32.
 
   Args:
     x: [B, H, W, Cin].
@@ -103,12 +107,12 @@ def _convolution(tile, padding, turned, x, kernel):
   grid = _Grid.of(x.shape, len(kernel), tile, padding)
   outputs_of, of_kernel, of_pixels = _matrices(tile, len(kernel))
   kernels = _product(of_kernel[:, ::-1] if turned else of_kernel, widened(kernel))
+  kernels = kernels.astype(x.dtype)
   equation = 'ijtf,ijcf->ijtc' if turned else 'ijtc,ijcf->ijtf'
 
   def of_images(images):
-    products = jnp.einsum(
-      equation, grid.transformed(of_pixels, images, grid.pads), kernels
-    )
+    points = grid.transformed(of_pixels, images, grid.pads).astype(x.dtype)
+    products = summed(equation, points, kernels)
     *points, _, channels = products.shape
     tiles = products.reshape(*points, -1, grid.rows, grid.columns, channels)
     y = _sums(outputs_of, tiles, 1).transpose(2, 3, 0, 4, 1, 5)
@@ -127,9 +131,9 @@ def _of_kernel(size, tile, padding, x, gradient):
 
   def add(total, block):
     images, gradient = block
-    tiles = grid.transformed(outputs_of.T, gradient, beside)
-    pixels = grid.transformed(of_pixels, images, grid.pads)
-    return total + jnp.einsum('ijtc,ijtf->ijcf', pixels, tiles), None
+    tiles = grid.transformed(outputs_of.T, gradient, beside).astype(x.dtype)
+    pixels = grid.transformed(of_pixels, images, grid.pads).astype(x.dtype)
+    return total + summed_over_rows(pixels, tiles), None
 
   beside = (0, grid.rows * tile - grid.height), (0, grid.columns * tile - grid.width)
   shape = (*of_pixels.shape, x.shape[3], gradient.shape[3])
