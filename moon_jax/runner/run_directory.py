@@ -9,6 +9,7 @@ summary.json    written when the last round is done, or a callback has ended the
 import contextlib
 import datetime
 import fcntl
+import functools
 import importlib.metadata
 import itertools
 import os
@@ -278,6 +279,7 @@ def machine() -> Record:
   return {'processor': (names or [platform.machine()])[0], 'cores': len(cores)}
 
 
+@functools.cache  # A later commit does not change the code that was loaded.
 def _git_commit() -> str | None:
   """The commit of the code, with '+changes' if it was edited; None outside git.
 

@@ -403,22 +403,24 @@ def test_git_commit_is_that_of_the_code_alone(tmp_path, monkeypatch):
     words = ['git', '-C', tmp_path, *who, *words]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
+  told, loaded = run_directory._git_commit.__wrapped__, run_directory._git_commit()
   monkeypatch.setattr(run_directory, '__file__', str(tmp_path / 'run_directory.py'))
   monkeypatch.setenv('GIT_CEILING_DIRECTORIES', str(tmp_path.parent))
   (tmp_path / 'run_directory.py').write_text('')
-  assert run_directory._git_commit() is None
+  assert told() is None
   # The code is installed in a repository that does not contain it.
   git('init')
   git('commit', '--allow-empty', '--message=thesis')
-  assert run_directory._git_commit() is None
+  assert told() is None
   git('add', 'run_directory.py')
   git('commit', '--message=code')
   commit = git('rev-parse', 'HEAD').strip()
-  assert run_directory._git_commit() == commit
+  assert told() == commit
   (tmp_path / 'run_directory.py').write_text('edited')
-  assert run_directory._git_commit() == f'{commit}+changes'
+  assert told() == f'{commit}+changes'
   monkeypatch.setenv('PATH', '')
-  assert run_directory._git_commit() is None
+  assert told() is None
+  assert run_directory._git_commit() == loaded
 
 
 def test_a_saved_partition_is_complete_and_reproducible(tmp_path):
