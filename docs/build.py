@@ -16,6 +16,7 @@ The template is Markdown. These lines of the template are replaced:
   @attacks NAME FILE: VARIANT ...     accuracy over the fraction of attackers
   @tsne FILE: VARIANT ...      t-SNE of the global models' representations
   @curve ALGORITHM ROUND       an algorithm's differences to FedAvg (docs/curve.py)
+  @differences NAME ALGORITHM ROUND ROUND  those differences over beta, as a picture
   @partitions ROUND            deviations over partitions, and within one partition
 
 FILE stands for configs/FILE.py, and NAME for the picture docs/results/NAME.png. In a
@@ -196,7 +197,7 @@ class _Pictures:
           point = row.runs[0].knobs[knob], found.mean, found.std or 0.0
           points.setdefault(column.replace('_', ' '), []).append(point)
     drawing = functools.partial(draw.over_knob, knob=knob)
-    return self._picture(name, points, drawing, f'accuracy over {knob}')
+    return self.picture(name, points, drawing, f'accuracy over {knob}')
 
   def attacks(self, name: str, given: Sequence[Row]) -> list[str]:
     """The mean of five tests over the fraction of attackers, a panel for each attack.
@@ -217,16 +218,17 @@ class _Pictures:
       for panel in panels if attack == 'none' else (attack,):
         panels[panel].setdefault(rule, []).append(point)
     words = 'accuracy over the fraction of attackers'
-    return self._picture(name, panels, draw.under_attack, words)
+    return self.picture(name, panels, draw.under_attack, words)
 
   def _curves(self, name: str, given: Sequence[Row], panels: Sequence) -> list[str]:
     runs = {row.title: [run.rounds for run in row.runs] for row in given if row.runs}
     drawing = functools.partial(draw.side_by_side, given=panels)
-    return self._picture(name, runs, drawing, '; '.join(runs))
+    return self.picture(name, runs, drawing, '; '.join(runs))
 
-  def _picture(
+  def picture(
     self, name: str, shown: Mapping, drawing: Callable, words: str
   ) -> list[str]:
+    """The line that shows a picture of what is shown, which `drawing` draws."""
     if not shown:
       return [f'Figure `{name}`: {NOT_RUN}.']
     path = self.results / f'{name}.png'
@@ -274,7 +276,7 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
     if not line.startswith('@'):
       lines.append(re.sub(r'\{\{(\w+) ([^}]+)\}\}', number, line))
       continue
-    if found := curve.section(line, kept):
+    if found := curve.section(line, kept, pictures.picture):
       lines += found[0]
       shown |= found[1]
       continue

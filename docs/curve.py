@@ -5,12 +5,14 @@ in per cent. `accuracy` maps a round to the accuracy of its test. The endpoint o
 at a round is the mean of the five tests that end with this round.
 """
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scipy import stats
 
+from docs import draw
 from docs.records import Kept
 from docs.rows import NOT_RUN, rows
 from moon_jax.core.errors import UsageError
@@ -118,7 +120,44 @@ def curve(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], se
   Raises:
     UsageError: there is no such algorithm.
   """
-  algorithm, last = words[0], int(words[1])
+  last = int(words[1])
+  pairs, title, names = _pairs(words[0], last, kept)
+  if not any(pairs.values()):
+    return [f'{title}, at round {last}: {NOT_RUN}.'], names
+  return [*_table(title, pairs, last), '', *_slopes(pairs, last)], names
+
+
+def differences(
+  words: Sequence[str], kept: Mapping[str, Kept], picture: Callable
+) -> tuple[list[str], set]:
+  """The lines of '@differences NAME ALGORITHM ROUND ROUND', and the names of its runs.
+
+  Args:
+    words: the words of the line.
+    kept: the kept runs.
+    picture: draws a picture, and returns the lines that show it.
+
+  Raises:
+    UsageError: there is no such algorithm.
+  """
+  name, algorithm, *rounds = words
+  shown = {}
+  for last in map(int, rounds):
+    pairs, title, names = _pairs(algorithm, last, kept)
+    for column, each in pairs.items():
+      if each:
+        points = [pair.difference(last) for pair in each]
+        shown.setdefault(f'round {last}', []).append(
+          (column, _COLUMNS[column][1], points)
+        )
+  words = f'{title} less FedAvg, each pair and the means'
+  return picture(name, shown, draw.over_beta, words), names
+
+
+def _pairs(
+  algorithm: str, last: int, kept: Mapping[str, Kept]
+) -> tuple[dict[str, list[Pair]], str, set]:
+  """Column -> its pairs that have the round; the algorithm's title; all runs' names."""
   names, pairs, title = set(), {}, algorithm
   for column, (called, _) in _COLUMNS.items():
     theirs, _ = _runs(called.format('fedavg'), kept)
@@ -132,9 +171,7 @@ def curve(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], se
     pairs[column] = [
       pair for pair in both if None not in (endpoint(a, last) for a in pair[1:])
     ]
-  if not any(pairs.values()):
-    return [f'{title}, at round {last}: {NOT_RUN}.'], names
-  return [*_table(title, pairs, last), '', *_slopes(pairs, last)], names
+  return pairs, title, names
 
 
 def _runs(words: str, kept: Mapping[str, Kept]) -> tuple[dict[int, Kept], str]:
@@ -252,8 +289,15 @@ def _spread(values: Sequence[float]) -> str:
 MADE = {'curve': (curve, 2), 'partitions': (partitions, 1)}
 
 
-def section(line: str, kept: Mapping[str, Kept]) -> tuple[list[str], set] | None:
+def section(
+  line: str, kept: Mapping[str, Kept], picture: Callable
+) -> tuple[list[str], set] | None:
   """The lines that replace a line of the template, and the names of their runs.
+
+  Args:
+    line: the line.
+    kept: the kept runs.
+    picture: see `differences`.
 
   Returns:
     None if this module does not make such lines.
@@ -262,7 +306,8 @@ def section(line: str, kept: Mapping[str, Kept]) -> tuple[list[str], set] | None
     UsageError: the line has another form.
   """
   word, *own = line.removeprefix('@').split()
-  made, count = MADE.get(word, (None, 0))
+  drawn = functools.partial(differences, picture=picture)
+  made, count = {**MADE, 'differences': (drawn, 4)}.get(word, (None, 0))
   if made and not (len(own) == count and own[-1].isdigit()):
     raise UsageError(f'experiments.in.md: @{word} has another form than in {line!r}.')
   return made and made(own, kept)

@@ -1,4 +1,4 @@
-"""Draws curves, accuracies over a knob or over attackers, and representations."""
+"""Draws what the kept runs measured: curves, accuracies, differences, t-SNE."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -31,6 +31,7 @@ DRIFT = (
   ('drift', 1.0, 'drift of a client, L2 norm'),
 )
 _DPI = 120
+_NO_BETA = 0.02  # where a column without a beta stands on the axis of beta
 
 # Title -> its runs, each the lines of metrics.jsonl.
 Curves = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]
@@ -101,6 +102,38 @@ def under_attack(path: pathlib.Path, panels: Mapping[str, Points], digest: str) 
     plots.open_frame(panel)
   axes[0].set(ylabel='test accuracy, %', ylim=(0, None))
   axes[0].legend(frameon=False, fontsize=9)
+  _save(path, figure, digest)
+
+
+def over_beta(path: pathlib.Path, given: Mapping[str, Sequence], digest: str) -> None:
+  """Draws differences in points over the label skew as a PNG: dots, and their means.
+
+  Args:
+    path: path of the picture.
+    given: title -> (column, its beta or None, differences) for each column; a column
+      without a beta stands at the left, apart from the line through the means.
+    digest: see `side_by_side`.
+  """
+  figure = Figure(figsize=(6.5, 4), layout='constrained')
+  panel, ticks = figure.subplots(), {}
+  for number, (title, columns) in enumerate(given.items()):
+    look, means = {'color': plots.PALETTE[number]}, []
+    for column, beta, differences in columns:
+      x = beta or _NO_BETA
+      ticks[x] = f'{beta:g}' if beta else column
+      beside = x * 1.08 ** (number - (len(given) - 1) / 2)
+      panel.plot([beside] * len(differences), differences, 'o', alpha=0.5, **look)
+      means.append((bool(beta), beside, np.mean(differences)))
+    for with_beta in (True, False):
+      of = [mean[1:] for mean in means if mean[0] == with_beta]
+      label = title if with_beta else ''
+      panel.plot(*np.reshape(of, (-1, 2)).T, '_-', markersize=14, label=label, **look)
+  panel.axhline(0, color='black', linewidth=0.8)
+  panel.set(xscale='log', xlabel='beta', ylabel='difference to FedAvg, points')
+  panel.set_xticks(list(ticks), ticks.values())
+  panel.minorticks_off()
+  panel.legend(frameon=False, fontsize=9)
+  plots.open_frame(panel)
   _save(path, figure, digest)
 
 

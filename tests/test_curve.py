@@ -133,6 +133,29 @@ def test_the_planned_test_waits_for_all_its_pairs(docs, tmp_path):
   assert cells(lines, 'beta 0.1')[7] == 'undecided'
 
 
+def test_the_picture_of_the_differences_shows_all_pairs(docs, tmp_path):
+  line = f'@differences over_beta moon 50 {ROUNDS}'
+  assert made(docs, line) == ['Figure `over_beta`: not run.']
+  for seed, ahead in enumerate((2, -1)):
+    keep(docs, tmp_path, 'curve.py:shards_2_fedavg', seed, 60)
+    keep(docs, tmp_path, 'curve.py:shards_2_moon', seed, 60 + ahead)
+  keep(docs, tmp_path, 'curve.py:beta_5_fedavg', 0, 70)
+  keep(docs, tmp_path, 'curve.py:beta_5_moon', 0, 60)
+  kept = records.read(docs / 'results')
+  (name, shown, *_), names = curve.differences(line.split()[1:], kept, lambda *all: all)
+  assert (name, names) == ('over_beta', set(kept))
+  assert {
+    title: [(column, beta, pytest.approx(found)) for column, beta, found in columns]
+    for title, columns in shown.items()
+  } == {
+    'round 50': [('beta 5', 5.0, [0]), ('shards of 2', None, [0, 0])],
+    'round 100': [('beta 5', 5.0, [-10]), ('shards of 2', None, [2, -1])],
+  }
+  assert build.main([], docs) == ExitCode.DONE
+  title = 'MOON, mu 5 less FedAvg, each pair and the means'
+  assert made(docs, line) == [f'![over_beta: {title}](results/over_beta.png)']
+
+
 def test_deviations_over_partitions_and_within_one(docs, tmp_path):
   assert cells(made(docs, '@partitions 100'), 'the partition of seed 0')[1] == 'not run'
   for seed in (0, 1):
@@ -145,7 +168,9 @@ def test_deviations_over_partitions_and_within_one(docs, tmp_path):
   ]
 
 
-@pytest.mark.parametrize('line', ['@curve moon', '@curve moon x', '@partitions'])
+@pytest.mark.parametrize(
+  'line', ['@curve moon', '@curve moon x', '@partitions', '@differences a moon 50']
+)
 def test_a_line_of_another_form_is_told(docs, line):
   with pytest.raises(UsageError, match='has another form than in'):
     made(docs, line)
