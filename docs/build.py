@@ -20,8 +20,8 @@ The template is Markdown. These lines of the template are replaced:
   @partitions ROUND            deviations over partitions, and within one partition
 
 FILE stands for configs/FILE.py, and NAME for the picture docs/results/NAME.png. In a
-text, {{last RUN}} is the last accuracy of a run in docs/results/, {{late RUN}} is the
-mean of its last five tests, and {{rounds RUN}} is its number of rounds. A variant
+text, {{late RUN}} is the mean of the last five accuracies of a run in docs/results/, in
+per cent, and {{COLUMN@ROUND RUN}} is what its metrics.jsonl has for a round. A variant
 without a run is shown as "not run". A run has a t-SNE if its directory was reported on
 (`python -m moon_jax.report RUN`) before it was added.
 """
@@ -242,11 +242,16 @@ class _Pictures:
 
 _MADE = {'table': _table, 'costs': _costs, 'compare': _compare}
 _MADE |= {'personal': _personal, 'tsne': _tsne}
-_NUMBERS = {
-  'last': lambda run: f'{run.accuracy().iloc[-1]:.1f}',
-  'late': lambda run: f'{run.accuracy().tail(5).mean():.1f}',
-  'rounds': lambda run: str(run.rounds[-1]['round']),
-}
+
+
+def _number(what: str, run: records.Kept) -> str | None:
+  """The number that {{WHAT RUN}} stands for; None if the run has no such number."""
+  column, _, number = what.partition('@')
+  if what == 'late':
+    return f'{run.accuracy().tail(5).mean():.1f}'
+  found = (line.get(column) for line in run.rounds if str(line['round']) == number)
+  value = next(found, None)
+  return None if value is None else f'{value:.3g}'
 
 
 def page(docs: pathlib.Path, anew: bool = False) -> str:
@@ -265,16 +270,17 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
 
   def number(found):
     what, name = found.groups()
-    if what not in _NUMBERS or name not in kept:
+    told = _number(what, kept[name]) if name in kept else None
+    if told is None:
       raise UsageError(f'experiments.in.md: there is no {found[0]} in {results}.')
-    return _NUMBERS[what](kept[name])
+    return told
 
   if not (template := docs / 'experiments.in.md').is_file():
     raise UsageError(f'{template} is missing.')
   lines = []
   for line in template.read_text().splitlines():
     if not line.startswith('@'):
-      lines.append(re.sub(r'\{\{(\w+) ([^}]+)\}\}', number, line))
+      lines.append(re.sub(r'\{\{([\w@]+) ([^}]+)\}\}', number, line))
       continue
     if found := curve.section(line, kept, pictures.picture):
       lines += found[0]

@@ -272,15 +272,15 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(docs, tmp_path, capsy
 
 def test_a_run_that_no_line_names_is_not_left_out_in_silence(docs, tmp_path):
   add(docs, finished(tmp_path, 'one', 0.6))
-  write_template(docs, '@table moon_cvpr21: moon', '{{last one}}')
+  write_template(docs, '@table moon_cvpr21: moon', '{{late one}}')
   assert_refused(docs, r'results/one is in no row of experiments\.in\.md\.')
 
 
 def test_a_number_in_a_sentence_is_of_a_run(docs, tmp_path):
-  told = 'It reached {{last one}} ({{late one}}) in {{rounds one}} rounds.'
+  told = 'It reached {{late one}}, and {{test_accuracy@100 one}} in round 100.'
   write_template(docs, told, '@table moon_cvpr21: fedavg')
   text = add(docs, finished(tmp_path, 'one', 0.6))
-  assert text.splitlines()[0] == 'It reached 60.0 (60.0) in 100 rounds.'
+  assert text.splitlines()[0] == 'It reached 60.0, and 0.6 in round 100.'
 
 
 def assert_refused(docs, words):
@@ -301,7 +301,7 @@ def assert_refused(docs, words):
     ('@sweep mu moonflower: mu_1', '@sweep has another form'),
     ('@attacks attacks: mean', '@attacks has another form'),
     ('@sweep a moon.nu moonflower: mu_1', r"no knob 'moon.nu'\. Did you mean"),
-    ('{{last cifar10_moon_seed7}}', r'there is no \{\{last cifar10_moon_seed7\}\}'),
+    ('{{late cifar10_moon_seed7}}', r'there is no \{\{late cifar10_moon_seed7\}\}'),
     ('{{first one}}', r'there is no \{\{first one\}\}'),
   ],
 )
