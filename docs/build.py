@@ -170,7 +170,10 @@ def _tsne(given: Sequence[Row]) -> list[str]:
 
 
 class _Pictures:
-  """Draws pictures of several runs, or checks that the pictures show these runs."""
+  """Draws pictures of several runs, or checks that the pictures show these runs.
+
+  Runs with another number of rounds than the variant's are in tables only.
+  """
 
   def __init__(self, results: pathlib.Path, anew: bool):
     self.results, self.anew = results, anew
@@ -191,7 +194,7 @@ class _Pictures:
       raise UsageError(f'experiments.in.md: there is no knob {knob!r}.{hint}')
     points = {}
     for column in ('test_accuracy', 'train_accuracy'):
-      for row in given:
+      for row in filter(Row.is_whole, given):
         found = estimate(run.accuracy(column).tail(1).mean() for run in row.runs)
         if found and found.n == len(row.runs):
           point = row.runs[0].knobs[knob], found.mean, found.std or 0.0
@@ -221,7 +224,8 @@ class _Pictures:
     return self.picture(name, panels, draw.under_attack, words)
 
   def _curves(self, name: str, given: Sequence[Row], panels: Sequence) -> list[str]:
-    runs = {row.title: [run.rounds for run in row.runs] for row in given if row.runs}
+    whole = filter(Row.is_whole, given)
+    runs = {row.title: [run.rounds for run in row.runs] for row in whole}
     drawing = functools.partial(draw.side_by_side, given=panels)
     return self.picture(name, runs, drawing, '; '.join(runs))
 

@@ -98,6 +98,10 @@ class Row:
     }
     return sorted(told)
 
+  def is_whole(self) -> bool:
+    """Whether there are runs, with as many rounds as the variant has."""
+    return bool(self.runs) and not any('num_rounds=' in one for one in self.changed())
+
   def sentence(self) -> str:
     """Compares the runs, at least one, with the reported accuracy, in a sentence."""
     ours, theirs = self.estimate(), self.reported()
