@@ -156,7 +156,7 @@ def test_the_settings_of_the_papers(choice):
       wanted[f'{algorithm}.{knob}'] = value(row[column])
   if algorithm == 'dco_moon':
     _, _, theta = row['variant'].partition('theta_')
-    wanted['dco_moon.theta'] = float(theta or 0.1)
+    wanted['dco_moon.theta'] = float(theta or 0.06)
   other = choice.endswith(':same_batch')
   wanted['sa_moon.acceptance'] = 'temperatures' if other else 'steps'
   wanted['augmentation.padding'] = 'zero' if row['data'] == 'cifar100' else 'reflect'
