@@ -255,7 +255,7 @@ def _number(what: str, run: records.Kept) -> str | None:
     return f'{run.accuracy().tail(5).mean():.1f}'
   found = (line.get(column) for line in run.rounds if str(line['round']) == number)
   value = next(found, None)
-  return None if value is None else f'{value:.3g}'
+  return None if value is None else f'{value:#.3g}'
 
 
 def page(docs: pathlib.Path, anew: bool = False) -> str:

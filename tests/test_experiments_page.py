@@ -283,7 +283,7 @@ def test_a_number_in_a_sentence_is_of_a_run(docs, tmp_path):
   told = 'It reached {{late one}}, and {{test_accuracy@100 one}} in round 100.'
   write_template(docs, told, '@table moon_cvpr21: fedavg')
   text = add(docs, finished(tmp_path, 'one', 0.6))
-  assert text.splitlines()[0] == 'It reached 60.0, and 0.6 in round 100.'
+  assert text.splitlines()[0] == 'It reached 60.0, and 0.600 in round 100.'
 
 
 def assert_refused(docs, words):
