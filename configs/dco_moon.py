@@ -17,9 +17,9 @@ DCO-MOON multiplies each step by mu, up to 2 mu: with mu = 5, a learning rate of
 diverges in the first round. So the rate depends on mu. For mu = 0.1 and 1 it is 0.01,
 as for the other algorithms; for mu = 5 and 10 it is 0.01 / (2 mu), which makes the
 first step equal to FedAvg's. (If every mu had such a rate, mu would cancel, except in
-the weight decay.) The paper does not report theta; here it is 0.06, the median
-deviation of a client with mu = 5 on Fashion-MNIST (docs/experiments.md), and
-experiments with mu = 5 try other values. In the first round the paper's coefficient
+the weight decay.) The paper does not report theta; here it is 0.06, about
+the median deviation in round 10 with mu = 5 on Fashion-MNIST (docs/experiments.md),
+and experiments with mu = 5 try other values. In the first round the paper's coefficient
 is "a predefined value mu". Here mu_0 = 0, and `--config.dco_moon.initial=mu` gives the
 other reading.
 """

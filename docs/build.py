@@ -21,15 +21,17 @@ The template is Markdown. These lines of the template are replaced:
 
 FILE stands for configs/FILE.py, and NAME for the picture docs/results/NAME.png. In a
 text, {{late RUN}} is the mean of the last five accuracies of a run in docs/results/, in
-per cent, and {{COLUMN@ROUND RUN}} is what its metrics.jsonl has for a round. A variant
-without a run is shown as "not run". A run has a t-SNE if its directory was reported on
-(`python -m moon_jax.report RUN`) before it was added.
+per cent, and {{COLUMN@ROUND RUN}} is the mean of a column of its metrics.jsonl over the
+five rounds that end with ROUND. A variant without a run is shown as "not run". A run
+has a t-SNE if its directory was reported on (`python -m moon_jax.report RUN`) before it
+was added.
 """
 
 import functools
 import hashlib
 import pathlib
 import re
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -172,7 +174,7 @@ def _tsne(given: Sequence[Row]) -> list[str]:
 class _Pictures:
   """Draws pictures of several runs, or checks that the pictures show these runs.
 
-  Runs with another number of rounds than the variant's are in tables only.
+  Curves and sweeps show no run with another number of rounds than its variant's.
   """
 
   def __init__(self, results: pathlib.Path, anew: bool):
@@ -250,12 +252,15 @@ _MADE |= {'personal': _personal, 'tsne': _tsne}
 
 def _number(what: str, run: records.Kept) -> str | None:
   """The number that {{WHAT RUN}} stands for; None if the run has no such number."""
-  column, _, number = what.partition('@')
+  column, _, last = what.partition('@')
   if what == 'late':
     return f'{run.accuracy().tail(5).mean():.1f}'
-  found = (line.get(column) for line in run.rounds if str(line['round']) == number)
-  value = next(found, None)
-  return None if value is None else f'{value:#.3g}'
+  if not last.isdigit() or not 5 <= int(last) <= len(run.rounds):
+    return None
+  found = [line.get(column) for line in run.rounds[int(last) - 5 : int(last)]]
+  if not all(isinstance(value, float) for value in found):
+    return None
+  return f'{statistics.fmean(found):#.3g}'
 
 
 def page(docs: pathlib.Path, anew: bool = False) -> str:

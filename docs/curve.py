@@ -144,12 +144,11 @@ def differences(
   shown = {}
   for last in map(int, rounds):
     pairs, title, names = _pairs(algorithm, last, kept)
-    for column, each in pairs.items():
-      if each:
-        points = [pair.difference(last) for pair in each]
-        shown.setdefault(f'round {last}', []).append(
-          (column, _COLUMNS[column][1], points)
-        )
+    if any(pairs.values()):
+      shown[f'round {last}'] = [
+        (column, _COLUMNS[column][1], [pair.difference(last) for pair in each])
+        for column, each in pairs.items()
+      ]
   words = f'{title} less FedAvg, each pair and the means'
   return picture(name, shown, draw.over_beta, words), names
 
@@ -187,7 +186,7 @@ def _table(title: str, pairs: Mapping, last: int) -> Iterator[str]:
   yield f'|{" --- |" * len(head)}'
   std, freedom = pooled([[p.difference(last) for p in each] for each in pairs.values()])
   for column, each in pairs.items():
-    cells = _cells(each, last, std, freedom) if each else [NOT_RUN]
+    cells = _cells(each, last, std, freedom) if each else ['no pair']
     yield f'| {" | ".join([column, *cells])}{" |" * (len(head) - len(cells))}'
   if freedom:
     degrees = f'{freedom} degree{"s" if freedom > 1 else ""} of freedom'
@@ -286,9 +285,6 @@ def _spread(values: Sequence[float]) -> str:
   return f'{mean} +- {deviation(values):.2f}' if len(values) > 1 else mean
 
 
-MADE = {'curve': (curve, 2), 'partitions': (partitions, 1)}
-
-
 def section(
   line: str, kept: Mapping[str, Kept], picture: Callable
 ) -> tuple[list[str], set] | None:
@@ -307,7 +303,13 @@ def section(
   """
   word, *own = line.removeprefix('@').split()
   drawn = functools.partial(differences, picture=picture)
-  made, count = {**MADE, 'differences': (drawn, 4)}.get(word, (None, 0))
-  if made and not (len(own) == count and own[-1].isdigit()):
+  # Each with the number of its names, and of the rounds after them.
+  made, names, rounds = {
+    'curve': (curve, 1, 1),
+    'differences': (drawn, 2, 2),
+    'partitions': (partitions, 0, 1),
+  }.get(word, (None, 0, 0))
+  given = [number for number in own[names:] if number.isdigit()]
+  if made and not len(own) - names == len(given) == rounds:
     raise UsageError(f'experiments.in.md: @{word} has another form than in {line!r}.')
   return made and made(own, kept)

@@ -110,8 +110,7 @@ def over_beta(path: pathlib.Path, given: Mapping[str, Sequence], digest: str) ->
 
   Args:
     path: path of the picture.
-    given: title -> (column, its beta or None, differences) for each column; a column
-      without a beta stands at the left, apart from the line through the means.
+    given: title -> (column, its beta or None, differences) for each column.
     digest: see `side_by_side`.
   """
   figure = Figure(figsize=(6.5, 4), layout='constrained')
@@ -121,13 +120,10 @@ def over_beta(path: pathlib.Path, given: Mapping[str, Sequence], digest: str) ->
     for column, beta, differences in columns:
       x = beta or _NO_BETA
       ticks[x] = f'{beta:g}' if beta else column
-      beside = x * 1.08 ** (number - (len(given) - 1) / 2)
-      panel.plot([beside] * len(differences), differences, 'o', alpha=0.5, **look)
-      means.append((bool(beta), beside, np.mean(differences)))
-    for with_beta in (True, False):
-      of = [mean[1:] for mean in means if mean[0] == with_beta]
-      label = title if with_beta else ''
-      panel.plot(*np.reshape(of, (-1, 2)).T, '_-', markersize=14, label=label, **look)
+      places = x * 1.12 ** (number - (len(given) - 1) / 2) * np.ones(len(differences))
+      panel.plot(places * 1.03 ** np.arange(len(places)), differences, 'o', **look)
+      means += [(np.median(places), np.mean(differences))] if differences else []
+    panel.plot(*zip(*means, strict=True), '_', markersize=20, label=title, **look)
   panel.axhline(0, color='black', linewidth=0.8)
   panel.set(xscale='log', xlabel='beta', ylabel='difference to FedAvg, points')
   panel.set_xticks(list(ticks), ticks.values())

@@ -100,7 +100,8 @@ class Row:
 
   def is_whole(self) -> bool:
     """Whether there are runs, with as many rounds as the variant has."""
-    return bool(self.runs) and not any('num_rounds=' in one for one in self.changed())
+    told = [one for one in self.changed() if one.startswith('num_rounds=')]
+    return bool(self.runs) and not told
 
   def sentence(self) -> str:
     """Compares the runs, at least one, with the reported accuracy, in a sentence."""

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from docs import build, curve, records
+from docs import build, curve, draw, records
 from moon_jax.core.errors import ExitCode, UsageError
 from tests.run_directories import write_run
 
@@ -94,7 +94,7 @@ def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
   keep(docs, tmp_path, 'curve.py:beta_5_moon', 0, 60)
   keep(docs, tmp_path, 'curve.py:beta_5_moon', 1, 69)
   lines = made(docs, line)
-  assert cells(lines, 'beta 0.1')[:2] == ['not run', '']
+  assert cells(lines, 'beta 0.1')[:2] == ['no pair', '']
   assert lines[0].startswith('| column | seeds | FedAvg | MOON, mu 5 | difference |')
   # The values for seeds 0, 1 and 2 are worked by hand above.
   assert cells(lines, 'beta 0.5') == [
@@ -133,7 +133,7 @@ def test_the_planned_test_waits_for_all_its_pairs(docs, tmp_path):
   assert cells(lines, 'beta 0.1')[7] == 'undecided'
 
 
-def test_the_picture_of_the_differences_shows_all_pairs(docs, tmp_path):
+def test_the_picture_of_the_differences_shows_all_pairs(docs, tmp_path, monkeypatch):
   line = f'@differences over_beta moon 50 {ROUNDS}'
   assert made(docs, line) == ['Figure `over_beta`: not run.']
   for seed, ahead in enumerate((2, -1)):
@@ -144,13 +144,20 @@ def test_the_picture_of_the_differences_shows_all_pairs(docs, tmp_path):
   kept = records.read(docs / 'results')
   (name, shown, *_), names = curve.differences(line.split()[1:], kept, lambda *all: all)
   assert (name, names) == ('over_beta', set(kept))
-  assert {
-    title: [(column, beta, pytest.approx(found)) for column, beta, found in columns]
-    for title, columns in shown.items()
-  } == {
-    'round 50': [('beta 5', 5.0, [0]), ('shards of 2', None, [0, 0])],
-    'round 100': [('beta 5', 5.0, [-10]), ('shards of 2', None, [2, -1])],
-  }
+  columns = dict((column, found) for column, _, found in shown['round 50'])
+  assert (columns['beta 0.1'], columns['beta 5']) == ([], [0])
+  columns = dict((column, found) for column, _, found in shown['round 100'])
+  assert columns['beta 5'] == pytest.approx([-10])
+  assert columns['shards of 2'] == pytest.approx([2, -1])
+  drawn = []
+  monkeypatch.setattr(draw, '_save', lambda path, figure, digest: drawn.append(figure))
+  draw.over_beta(docs, shown, '')
+  (panel,) = drawn[0].axes
+  labels = [label.get_text() for label in panel.get_xticklabels()]
+  assert labels == ['0.05', '0.1', '0.3', '0.5', '5', 'shards of 2']
+  *_, dots, means, _ = (list(line.get_ydata()) for line in panel.lines)
+  assert (dots, means) == (columns['shards of 2'], pytest.approx([-10, 0.5]))
+  monkeypatch.undo()
   assert build.main([], docs) == ExitCode.DONE
   title = 'MOON, mu 5 less FedAvg, each pair and the means'
   assert made(docs, line) == [f'![over_beta: {title}](results/over_beta.png)']
@@ -169,7 +176,7 @@ def test_deviations_over_partitions_and_within_one(docs, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'line', ['@curve moon', '@curve moon x', '@partitions', '@differences a moon 50']
+  'line', ['@curve moon', '@curve moon x', '@partitions', '@differences a b x 5']
 )
 def test_a_line_of_another_form_is_told(docs, line):
   with pytest.raises(UsageError, match='has another form than in'):

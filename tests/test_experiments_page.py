@@ -280,10 +280,10 @@ def test_a_run_that_no_line_names_is_not_left_out_in_silence(docs, tmp_path):
 
 
 def test_a_number_in_a_sentence_is_of_a_run(docs, tmp_path):
-  told = 'It reached {{late one}}, and {{test_accuracy@100 one}} in round 100.'
+  told = 'It reached {{late one}}, and {{test_accuracy@97 one}} in rounds 93 to 97.'
   write_template(docs, told, '@table moon_cvpr21: fedavg')
   text = add(docs, finished(tmp_path, 'one', 0.6))
-  assert text.splitlines()[0] == 'It reached 60.0, and 0.600 in round 100.'
+  assert text.splitlines()[0] == 'It reached 60.0, and 0.300 in rounds 93 to 97.'
 
 
 def assert_refused(docs, words):
