@@ -120,12 +120,14 @@ def over_beta(path: pathlib.Path, given: Mapping[str, Sequence], digest: str) ->
     for column, beta, differences in columns:
       x = beta or _NO_BETA
       ticks[x] = f'{beta:g}' if beta else column
-      places = x * 1.12 ** (number - (len(given) - 1) / 2) * np.ones(len(differences))
-      panel.plot(places * 1.03 ** np.arange(len(places)), differences, 'o', **look)
-      means += [(np.median(places), np.mean(differences))] if differences else []
+      x *= 1.12 ** (number - (len(given) - 1) / 2)
+      beside = 1.03 ** (np.arange(len(differences)) - (len(differences) - 1) / 2)
+      panel.plot(x * beside, differences, 'o', **look)
+      means += [(x, np.mean(differences))] if differences else []
     panel.plot(*zip(*means, strict=True), '_', markersize=20, label=title, **look)
   panel.axhline(0, color='black', linewidth=0.8)
   panel.set(xscale='log', xlabel='beta', ylabel='difference to FedAvg, points')
+  panel.set_xlim(0.7 * min(ticks), 1.4 * max(ticks))
   panel.set_xticks(list(ticks), ticks.values())
   panel.minorticks_off()
   panel.legend(frameon=False, fontsize=9)
