@@ -31,7 +31,6 @@ import functools
 import hashlib
 import pathlib
 import re
-import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -255,12 +254,13 @@ def _number(what: str, run: records.Kept) -> str | None:
   column, _, last = what.partition('@')
   if what == 'late':
     return f'{run.accuracy().tail(5).mean():.1f}'
-  if not last.isdigit() or not 5 <= int(last) <= len(run.rounds):
-    return None
-  found = [line.get(column) for line in run.rounds[int(last) - 5 : int(last)]]
-  if not all(isinstance(value, float) for value in found):
-    return None
-  return f'{statistics.fmean(found):#.3g}'
+  values = {
+    line['round']: line[column]
+    for line in run.rounds
+    if isinstance(line.get(column), float)
+  }
+  found = curve.endpoint(values, int(last)) if last.isdigit() else None
+  return None if found is None else f'{found:#.3g}'
 
 
 def page(docs: pathlib.Path, anew: bool = False) -> str:

@@ -56,7 +56,7 @@ class Pair(NamedTuple):
 
 
 def endpoint(accuracy: Mapping[int, float], last: int) -> float | None:
-  """The mean of the five tests that end with round `last`; None if one is missing."""
+  """The mean of the five values that end with round `last`; None if one is missing."""
   found = [accuracy.get(number) for number in range(last - 4, last + 1)]
   return None if None in found else math.fsum(found) / 5
 

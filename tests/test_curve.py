@@ -144,9 +144,9 @@ def test_the_picture_of_the_differences_shows_all_pairs(docs, tmp_path, monkeypa
   kept = records.read(docs / 'results')
   (name, shown, *_), names = curve.differences(line.split()[1:], kept, lambda *all: all)
   assert (name, names) == ('over_beta', set(kept))
-  columns = dict((column, found) for column, _, found in shown['round 50'])
+  columns = {column: found for column, _, found in shown['round 50']}
   assert (columns['beta 0.1'], columns['beta 5']) == ([], [0])
-  columns = dict((column, found) for column, _, found in shown['round 100'])
+  columns = {column: found for column, _, found in shown['round 100']}
   assert columns['beta 5'] == pytest.approx([-10])
   assert columns['shards of 2'] == pytest.approx([2, -1])
   drawn = []
