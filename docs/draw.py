@@ -65,7 +65,8 @@ def side_by_side(
     panel.set(xlabel='communication rounds', ylabel=label)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     plots.open_frame(panel)
-  axes[0].legend(frameon=False, fontsize=9)
+  shown = axes[0].get_legend_handles_labels()
+  figure.legend(*shown, loc='outside lower center', ncols=5, frameon=False)
   _save(path, figure, digest)
 
 
