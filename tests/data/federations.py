@@ -41,6 +41,14 @@ def federation(seed=0):
   return found
 
 
+def in_colour(found):
+  """The federation in three colours, the third of them inverted."""
+  return {
+    split: {name: (np.stack([x, x, 255 - x], -1), y) for name, (x, y) in users.items()}
+    for split, users in found.items()
+  }
+
+
 def mixed(users):
   """images [M, 8, 8], labels [M] and ids [M], with the examples in random order."""
   images, labels = map(np.concatenate, zip(*users.values(), strict=True))

@@ -239,7 +239,8 @@ def pfllib(folder, found, pixels=lambda x: (x / 127.5 - 1).astype(np.float32)):
   for split, users in found.items():
     (folder / 'set' / split).mkdir(parents=True)
     for name, (images, labels) in users.items():
-      one = {'x': pixels(images)[:, None], 'y': labels.astype(np.int64)}
+      x = np.moveaxis(images.reshape(*images.shape[:3], -1), -1, 1)
+      one = {'x': pixels(x), 'y': labels.astype(np.int64)}
       path = folder / f'set/{split}/{numbers[name]}.npz'
       np.savez_compressed(path, data=np.array(one))
   return knobs('pfllib', folder / 'set')

@@ -84,14 +84,6 @@ def test_pixels_of_pfllib_mean_the_same_for_all(scale, tmp_path):
   assert np.unique(data.train_images[4:]).tolist() == [3]
 
 
-def in_colour(found):
-  """The federation in three colours, the third of them inverted."""
-  return {
-    split: {name: (np.stack([x, x, 255 - x], -1), y) for name, (x, y) in users.items()}
-    for split, users in found.items()
-  }
-
-
 LEAF_ROWS = {
   'whole numbers': lambda x: x,
   'rows of rows': lambda x: x.reshape(-1, 8, 8),
@@ -106,7 +98,7 @@ def test_images_of_leaf_may_have_another_form(rows, tmp_path):
 
 
 def test_images_of_leaf_may_have_colours(tmp_path):
-  found = in_colour(FOUND)
+  found = federations.in_colour(FOUND)
   data = load(layouts.leaf(tmp_path, found))
   assert data.train_images.shape[1:] == (8, 8, 3)
   images, labels = map(np.concatenate, zip(*found['train'].values(), strict=True))

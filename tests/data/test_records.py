@@ -11,7 +11,7 @@ from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert, sources
 from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import records, users
-from tests.data import federations
+from tests.data import federations, layouts
 from tests.data.federations import flags, load
 from tests.data.test_federated import FOUND
 from tests.data.test_sources import refused_of_flipped
@@ -27,7 +27,14 @@ def converted(folder, layout, found=FOUND):
   return knobs, {'data.source': 'records', 'data.path': str(out)}
 
 
-@pytest.mark.parametrize('layout', federations.LAYOUTS, ids=lambda one: one.__name__)
+def channels_first(folder, found):
+  return layouts.pfllib(folder, federations.in_colour(found))
+
+
+LAYOUTS = (*federations.LAYOUTS, channels_first)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=lambda one: one.__name__)
 def test_the_records_are_what_the_source_has(layout, tmp_path, capsys):
   knobs, stored = converted(tmp_path, layout)
   told = capsys.readouterr().out

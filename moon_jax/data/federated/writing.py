@@ -57,11 +57,12 @@ def _write_records(path: pathlib.Path, federation: assembled.Federation):
   writer = module.ArrayRecordWriter(str(path), 'group_size:1')
   try:
     for name, images, labels in federation.train:
+      images = with_channels(images)
       record = records.record_of(images, labels)
       _as_os_error(writer.write, record)
       owned = np.unique(labels, return_counts=True)  # classes may be beyond 2^63
       rows.append((name, records.check_of(record), *owned))
-      own = pixel_sums(with_channels(images))
+      own = pixel_sums(images)
       sums = tuple(a + b for a, b in zip(sums, own, strict=True))
   finally:
     _as_os_error(writer.close)
