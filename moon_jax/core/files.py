@@ -40,15 +40,12 @@ FEATURES |= {'representations': 'f MD', 'embedded': 'f M2'}
 # --- reading --------------------------------------------------------------------------
 
 
-def opened(path: str | os.PathLike, within: pathlib.Path | None = None) -> BinaryIO:
+def opened(path: str | os.PathLike) -> BinaryIO:
   """Opens a file for reading; waits for nobody.
 
   Raises:
-    OSError: it cannot be read, or is a named pipe, a device or the like; or a link, or
-      its name, leads out of the folder `within`.
+    OSError: it cannot be read, or is a named pipe, a device or the like.
   """
-  if within and not pathlib.Path(path).resolve().is_relative_to(within.resolve()):
-    raise OSError(errno.EINVAL, _OUTSIDE, os.fspath(path))
   descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
   if stat.S_ISREG(os.fstat(descriptor).st_mode):
     return os.fdopen(descriptor, 'rb')
@@ -70,9 +67,14 @@ def require_inside(folder: pathlib.Path, names: Iterable[os.PathLike] = ()) -> N
       raise OSError(errno.EINVAL, _IRREGULAR, str(path))
 
 
-def below(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """The paths below a folder, in which another process may add and remove files."""
-  for root, folders, names in os.walk(folder):
+def below(folder: pathlib.Path, *, follow: bool = False) -> Iterator[pathlib.Path]:
+  """The paths below a folder, in which another process may add and remove files.
+
+  Args:
+    folder: the folder.
+    follow: whether folders behind links are looked into.
+  """
+  for root, folders, names in os.walk(folder, followlinks=follow):
     yield from (pathlib.Path(root, name) for name in (*folders, *names))
 
 

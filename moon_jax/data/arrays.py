@@ -20,7 +20,8 @@ PIXEL_STATISTICS = {
   'fashion_mnist': ((0.2860,), (0.3530,)),
   'mnist': ((0.1307,), (0.3081,)),
 }
-FORMATS = ('PNG', 'JPEG', 'WEBP')  # Pillow may try no others
+FORMATS = ('PNG', 'JPEG', 'WEBP', 'BMP', 'PPM', 'TIFF')  # Pillow may try no others
+_DEEP = 'the image has more than 8 bits in each channel'
 _GREY, _CHANNELS = ('1', 'L', 'LA'), (1, 3, 4)
 
 
@@ -139,11 +140,14 @@ def _opened(encoded):
   from PIL import Image, UnidentifiedImageError
 
   if encoded[:1] + encoded[24:25] == b'\x89\x10':  # PNG's first byte, and its depth
-    raise ValueError('the PNG has 16 bits in each channel, and 8 are needed')
+    raise ValueError(_DEEP)
   try:
-    return Image.open(io.BytesIO(encoded), formats=FORMATS)
+    image = Image.open(io.BytesIO(encoded), formats=FORMATS)
   except UnidentifiedImageError:
     raise ValueError(f'the image is none of {", ".join(FORMATS)}') from None
+  if image.mode[0] in 'IF':
+    raise ValueError(_DEEP)
+  return image
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -57,7 +57,7 @@ def _path(folder, asked):
   """The file, named after the request and the folder's state."""
   try:
     folder = folder.resolve()
-    below = sorted(files.below(folder))
+    below = sorted(files.below(folder, follow=True))
     about = [(str(path), path.stat()) for path in below]
   except (OSError, ValueError, RuntimeError):  # decoding says what is wrong with it
     return None

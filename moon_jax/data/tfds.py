@@ -12,7 +12,6 @@ from unittest import mock
 
 import numpy as np
 
-from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean
 from moon_jax.core.types import Dataset
 from moon_jax.data import decoded, npz
@@ -105,7 +104,6 @@ def _tfds_builder(name, data_dir, prepare):
 
     if not prepare:
       data_dir = os.path.abspath(data_dir)  # not gs://, which is no folder
-    files.require_inside(_folder(name, data_dir))
     find = tfds.builder if prepare else read_only_builder.builder_from_files
     try:
       # TFDS would import whatever module the features.json of the set names.
@@ -119,8 +117,6 @@ def _tfds_builder(name, data_dir, prepare):
         f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
         f'{data_dir}.{did_you_mean(name, known)}'
       ) from None
-    named = [name for split in builder.info.splits.values() for name in split.filepaths]
-    files.require_inside(pathlib.Path(builder.data_dir), map(pathlib.Path, named))
     return builder
 
 

@@ -29,28 +29,6 @@ _ENDS = ('', '.gz')
 _UBYTE = 8  # code of uint8 in an idx file
 
 
-class _Place(NamedTuple):
-  """The folder of a data set.
-
-  Attributes:
-    root: the user's folder; no file outside it is read.
-    folder: the folder in it that has the files.
-  """
-
-  root: pathlib.Path
-  folder: pathlib.Path
-
-  def has(self, name: str) -> bool:
-    return (self.folder / name).exists()
-
-  def bytes(self, name: str) -> bytes:
-    """The content of a file, or of the same file gzipped."""
-    if self.has(f'{name}.gz') and not self.has(name):
-      return gzip.decompress(self.bytes(f'{name}.gz'))
-    with files.opened(self.folder / name, self.root) as file:
-      return file.read()
-
-
 def load_torchvision(path: str, name: str) -> Dataset:
   """Loads a data set from the folder in which torchvision keeps it.
 
@@ -73,31 +51,39 @@ def load_torchvision(path: str, name: str) -> Dataset:
   if not os.path.isdir(root):
     raise DataError(f'{flag} is not a folder.')
   place = _found(flag, root, one, split)
-  with one_line(f'{flag}: {place.folder.name!r} is no {name} of torchvision'):
+  with one_line(f'{flag}: {place.name!r} is no {name} of torchvision'):
     (*arrays, names) = one.read(place, split)
   statistics = PIXEL_STATISTICS.get(one.name)
   return npz.dataset(flag, one.name, arrays, len(names) or 10, statistics, names)
 
 
-def _found(flag, root, one, split) -> _Place:
+def _found(flag, root, one, split) -> pathlib.Path:
   """The folder with the first of the files that the set needs."""
   inside, first = pathlib.Path(one.folder), one.file.format(split=split)
   for folder in (root / inside, root / inside.name, root):
-    place = _Place(root, folder)
     # FashionMNIST/raw has files with the same names.
     is_its = folder.parts[len(folder.parts) - len(inside.parts) :] == inside.parts
-    if is_its and any(place.has(f'{first}{end}') for end in _ENDS):
-      return place
+    if is_its and any((folder / f'{first}{end}').exists() for end in _ENDS):
+      return folder
   there = listed(sorted(each.name for each in root.iterdir()))
   wanted = inside / first
   raise DataError(f'{flag} has no {wanted}, as torchvision leaves it; it has {there}.')
 
 
+def _bytes(path: pathlib.Path) -> bytes:
+  """The content of a file, or of the same file gzipped."""
+  zipped = path.with_name(f'{path.name}.gz')
+  if zipped.exists() and not path.exists():
+    return gzip.decompress(_bytes(zipped))
+  with files.opened(path) as file:
+    return file.read()
+
+
 # --- idx ------------------------------------------------------------------------------
 
 
-def _idx(place: _Place, name: str, axes: int) -> np.ndarray:
-  data = place.bytes(name)
+def _idx(place: pathlib.Path, name: str, axes: int) -> np.ndarray:
+  data = _bytes(place / name)
   start = 4 + 4 * axes
   sizes = np.frombuffer(data[4:start], '>u4').tolist()
   if data[:4] != bytes([0, 0, _UBYTE, axes]) or len(data) != start + math.prod(sizes):
@@ -140,7 +126,7 @@ def _read_emnist(place, split):
 
 
 def _unpickled(place, name):
-  found = pickled.load(place.bytes(name))
+  found = pickled.load(_bytes(place / name))
   return {_word(key): value for key, value in found.items()}
 
 
@@ -164,7 +150,7 @@ def _read_cifar(place, splits, label, meta) -> tuple:
     if any(type(number) is not int for number in labels):
       raise ValueError(f'{label} holds what is no number')
     arrays.append(np.array(labels))
-  names = _unpickled(place, meta[0])[meta[1]] if place.has(meta[0]) else ()
+  names = _unpickled(place, meta[0])[meta[1]]
   return *arrays, tuple(map(_word, names))
 
 
@@ -187,7 +173,7 @@ def _read_svhn(place, split):
 
   arrays = []
   for part in ('train', 'test'):
-    with files.opened(place.folder / f'{part}_32x32.mat', place.root) as file:
+    with files.opened(place / f'{part}_32x32.mat') as file:
       found = matlab.loadmat(file, variable_names=('X', 'y'))
     # Images [H, W, C, M]; the class of the digit 0 is 10.
     arrays += [np.moveaxis(found['X'], 3, 0), found['y'].ravel() % 10]
@@ -207,7 +193,7 @@ class _Set(NamedTuple):
   name: str
   folder: str
   file: str
-  read: Callable[[_Place, str], tuple]
+  read: Callable[[pathlib.Path, str], tuple]
 
 
 _IDX = 'train-images-idx3-ubyte'

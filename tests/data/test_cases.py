@@ -159,6 +159,9 @@ PICTURES = {
   'alpha': (file_of(Image.fromarray(ALPHA)), NOISE),
   'CMYK': (CMYK, np.asarray(Image.open(io.BytesIO(CMYK)).convert('RGB'))),
   'WEBP': (file_of(RGB, 'WEBP', lossless=True), NOISE),
+  'BMP': (file_of(RGB, 'BMP'), NOISE),
+  'PPM': (file_of(RGB, 'PPM'), NOISE),
+  'TIFF': (file_of(RGB, 'TIFF'), NOISE),
   'as it is': (file_of(RGB), NOISE),
 }
 TURNED = turned()
@@ -226,10 +229,10 @@ def test_channels_are_the_declared_ones_or_all_files(names, mode, channels, tmp_
 
 
 DEEP = file_of(Image.fromarray(GREY.astype(np.uint16) * 257))
+DEEP_TIFF = file_of(Image.fromarray(GREY.astype(np.uint16)), 'TIFF')
 DEEP_RGB = file_of(RGB)[:24] + b'\x10' + file_of(RGB)[25:]
 BAD = [
-  (DEEP, 'the PNG has 16 bits in each channel'),
-  (DEEP_RGB, 'the PNG has 16 bits in each channel'),
+  *((one, 'more than 8 bits in each channel') for one in (DEEP, DEEP_RGB, DEEP_TIFF)),
   (file_of(RGB, 'GIF'), 'the image is none of PNG, JPEG, WEBP'),
   (b'hello', 'the image is none of PNG, JPEG, WEBP'),
   (file_of(RGB)[:-60], 'truncated'),

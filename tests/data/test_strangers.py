@@ -1,19 +1,14 @@
-"""A stranger's data set is what lies in it: one line and exit code 2 for any other.
+"""Data sets that are links, as in the Hub's cache and on clusters, are read as files.
 
-What it names elsewhere could be read, so that a source which follows it would load.
+But a column of pictures has the bytes of its pictures, not paths of files elsewhere.
 """
 
-import contextlib
-import json
 import shutil
-import sqlite3
 
-import numpy as np
 import pytest
 
 from moon_jax.core.errors import ExitCode
-from moon_jax.data import convert
-from moon_jax.data.federated import sqlite as source
+from moon_jax.data import convert, sources
 from tests.data import layouts
 from tests.data.federations import (
   arrays,
@@ -24,14 +19,12 @@ from tests.data.federations import (
   h5py,
   hdf5,
   huggingface,
+  load,
   npz,
-  sqlite,
 )
 from tests.data.test_sources import prepare
-from tests.run_directories import edit_json
 
 FOUND = federation()
-USER = 'examples/f0003_11'
 
 
 def tfds(folder, found):
@@ -46,90 +39,57 @@ def records(folder, found):
   return {'data.source': 'records', 'data.path': str(folder / 'records')}
 
 
-# --- what a stranger does, in the folder of the data set ------------------------------
-
-
 def linked(pattern):
-  """The first file that matches is moved out, and a link to it is left."""
+  """All files or folders that match are moved out, and links to them are left."""
 
   def change(folder):
-    path = sorted(folder.glob(pattern))[0]
-    outside = folder.parent / f'outside_{path.name}'
-    path.rename(outside)
-    path.symlink_to(outside)
+    for number, path in enumerate(sorted(folder.glob(pattern))):
+      outside = folder.parent / 'blobs' / str(number)
+      outside.parent.mkdir(exist_ok=True)
+      path.rename(outside)
+      path.symlink_to(outside)
 
   return change
 
 
-def in_file(change):
-  def of_file(folder):
-    shutil.copy(folder / 'hdf5_train', folder.parent / 'outside')
-    with h5py.File(folder / 'hdf5_train', 'r+') as file:
-      change(file, str(folder.parent / 'outside'))
-
-  return of_file
+def joined(folder):
+  """The users of an HDF5 file are in another one, as `h5py.ExternalLink` joins them."""
+  (folder / 'hdf5_train').rename(folder.parent / 'outside')
+  with h5py.File(folder / 'hdf5_train', 'w') as file:
+    file['examples'] = h5py.ExternalLink(folder.parent / 'outside', '/examples')
 
 
-def link(name, kind):
-  """The object is a link: to that of another file, or to its own by another name."""
-
-  def change(file, outside):
-    file.move(name, 'own')
-    is_soft = kind is h5py.SoftLink
-    file[name] = kind('/own') if is_soft else kind(outside, f'/{name}')
-
-  return in_file(change)
-
-
-def elsewhere(key, store):
-  def change(file, outside):
-    shape, dtype = file[USER][key].shape, file[USER][key].dtype
-    del file[USER][key]
-    store(file[USER], key, shape, dtype, outside)
-
-  return in_file(change)
-
-
-def external(group, key, shape, dtype, outside):
-  size = int(np.prod(shape)) * dtype.itemsize
-  group.create_dataset(key, shape, dtype, external=[(outside, 0, size)])
-
-
-def virtual(group, key, shape, dtype, outside):
-  layout = h5py.VirtualLayout(shape, dtype)
-  layout[:] = h5py.VirtualSource(outside, f'{USER}/{key}', shape)
-  group.create_virtual_dataset(key, layout)
-
-
-def script(text):
-  def change(folder):
-    with sqlite3.connect(folder / 'sqlite_train') as base:
-      base.executescript(text)
-    base.close()
-
-  return change
-
-
-ROWS = 'WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)'
-ENDLESS = f"AS {ROWS} SELECT x AS client_id, x'00' AS data FROM c WHERE x < 0"
-MOVED = 'ALTER TABLE federated_data RENAME TO own;'
-FORGED = f"UPDATE sqlite_master SET sql = '{ENDLESS.replace(chr(39), chr(39) * 2)}'"
-FORGED = FORGED.replace("'AS", "'CREATE VIEW federated_data AS", 1)
-
-
-def state(name, moved=True):
-  """The files of a split have another name, and may be elsewhere."""
-
-  def change(folder):
-    path = folder / 'saved/train/state.json'
-    content = json.loads(path.read_text())
-    (own,) = content['_data_files']
-    outside = name.format(folder=folder)
-    if moved:
-      (path.parent / own['filename']).rename(path.parent / outside)
-    path.write_text(json.dumps(content | {'_data_files': [{'filename': outside}]}))
-
-  return change
+@pytest.mark.parametrize(
+  ('layout', 'change'),
+  [
+    (hdf5, linked('hdf5_*')),
+    (hdf5, joined),
+    (huggingface, linked('saved/train')),
+    (huggingface, linked('saved/*/*.arrow')),
+    (tfds, linked('patch_camelyon')),
+    (tfds, linked('patch_camelyon/*/*.array_record*')),
+    (files, linked('users/*.npz')),
+    (layouts.imagefolder, linked('set/train/*')),
+    (layouts.imagefolder, linked('set/*/*/*.png')),
+    (layouts.tiny_imagenet, linked('set/val/*')),
+    (layouts.domainnet, linked('set/*')),
+    (layouts.mnist, linked('set/MNIST')),
+    (layouts.cifar10, linked('set/*/*')),
+    (layouts.svhn, linked('set/*.mat')),
+    (layouts.parquet, linked('set/data/*')),
+    (layouts.parquet, linked('set/data')),
+    (layouts.leaf, linked('set/*')),
+    (layouts.pfllib, linked('set/*/*.npz')),
+    (records, linked('records/*')),
+  ],
+)
+def test_links_are_followed(layout, change, tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  (folder := tmp_path / 'set').mkdir()
+  knobs = layout(folder, FOUND)
+  before = sources.digest(load(knobs))
+  change(folder)
+  assert sources.digest(load(knobs)) == before
 
 
 def decoded(column):
@@ -149,119 +109,16 @@ def decoded(column):
   return change
 
 
-def named(name, line):
-  """A list names a picture by a path that leads out."""
-
-  def change(folder):
-    outside = folder / 'outside'
-    outside.mkdir(parents=True)
-    shutil.copy(next(folder.rglob('*.png')), outside / 'a.png')
-    path = folder / name
-    path.write_text(f'{line}\n{path.read_text()}')
-
-  return change
-
-
-def template(name):
-  """TFDS's own description has another name of the files."""
-
-  def change(folder):
-    (path,) = folder.glob('patch_camelyon/*/dataset_info.json')
-    named = {'filepathTemplate': name.format(folder=folder.parent)}
-    edit_json(path, lambda content: [one.update(named) for one in content['splits']])
-    for file in path.parent.glob('*.array_record*'):
-      shutil.copy(file, folder.parent)
-      shutil.copy(file, folder)
-
-  return change
-
-
-OUT, NO_TABLE = 'It is not in its folder', 'not a view or the like'
-ANNOTATIONS = 'set/val/val_annotations.txt'
-TEMPLATE = '{{DATASET}}-{{SPLIT}}.{{FILEFORMAT}}-{{SHARD_X_OF_Y}}'
-VIEW = f'{MOVED} CREATE VIEW federated_data'
-FTS = f'{MOVED} CREATE VIRTUAL TABLE federated_data USING fts5(a)'
-EXTERNAL, STORED = h5py.ExternalLink, 'is stored in another file'
-CASES = [
-  (hdf5, elsewhere('pixels', external), STORED),
-  (hdf5, elsewhere('label', external), STORED),
-  (hdf5, elsewhere('pixels', virtual), STORED),
-  (hdf5, elsewhere('label', virtual), STORED),
-  (hdf5, link('examples', EXTERNAL), "'examples' in '/' is a link"),
-  (hdf5, link(USER, EXTERNAL), "'f0003_11' in '/examples' is a link"),
-  (hdf5, link(f'{USER}/label', EXTERNAL), 'is a link'),
-  (hdf5, link(f'{USER}/label', h5py.SoftLink), 'is a link'),
-  (sqlite, script(f'{VIEW} {ENDLESS}'), NO_TABLE),
-  (sqlite, script(f'{VIEW} AS SELECT * FROM own'), NO_TABLE),
-  (sqlite, script(FTS), NO_TABLE),
-  (sqlite, script(f'PRAGMA writable_schema = on; {FORGED}'), 'malformed'),
-  (huggingface, state('../../outside'), OUT),
-  (huggingface, state('{folder}/outside'), OUT),
-  (huggingface, state('/dev/zero', moved=False), OUT),
-  (huggingface, linked('saved/train/*.arrow'), OUT),
-  (huggingface, linked('saved/test'), OUT),
-  (huggingface, linked('saved/train/dataset_info.json'), OUT),
-  (huggingface, decoded('character'), "the column 'character' is Image"),
-  (arrays, state('../test/../../outside'), OUT),
-  (arrays, decoded('writer'), "the column 'writer' is Image"),
-  (tfds, template(f'../{TEMPLATE}'), OUT),
-  (tfds, template(f'../../{TEMPLATE}'), OUT),
-  (tfds, template(f'{{folder}}/{TEMPLATE}'), OUT),
-  (tfds, linked('patch_camelyon/*/*-train*'), OUT),
-  (tfds, linked('patch_camelyon/*'), OUT),
-  (files, linked('users/*.npz'), OUT),
-  (layouts.imagefolder, linked('set/train/ant/*.png'), OUT),
-  (layouts.imagefolder, linked('set/train/ant'), OUT),
-  (layouts.imagefolder, linked('set/test'), OUT),
-  (layouts.tiny_imagenet, linked('set/val/val_annotations.txt'), OUT),
-  (layouts.tiny_imagenet, linked('set/val/images'), OUT),
-  (layouts.tiny_imagenet, named(ANNOTATIONS, '../../../outside/a.png\tant'), OUT),
-  (layouts.domainnet, linked('set/f0001_41_train.txt'), OUT),
-  (layouts.domainnet, named('set/f0001_41_train.txt', '../outside/a.png 0'), OUT),
-  (layouts.mnist, linked('set/MNIST/raw/*-labels*'), OUT),
-  (layouts.mnist, linked('set/MNIST'), OUT),
-  (layouts.cifar10, linked('set/*/test_batch'), OUT),
-  (layouts.cifar10, linked('set/*/batches.meta'), OUT),
-  (layouts.svhn, linked('set/test_32x32.mat'), OUT),
-  (layouts.parquet, linked('set/data/train*'), OUT),
-  (layouts.parquet, linked('set/README.md'), OUT),
-  (layouts.leaf, linked('set/test/*.json'), OUT),
-  (layouts.pfllib, linked('set/test/0.npz'), OUT),
-  (records, linked('records/train.array_record'), OUT),
-  (records, linked('records/index.npz'), OUT),
-]
-
-
-@pytest.mark.parametrize('number', range(len(CASES)))
-def test_nothing_outside_is_read(number, tmp_path, capsys, monkeypatch):
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  layout, change, message = CASES[number]
+@pytest.mark.parametrize(
+  ('layout', 'column'), [(huggingface, 'character'), (arrays, 'writer')]
+)
+def test_no_path_in_a_column_is_opened(layout, column, tmp_path, capsys):
   (folder := tmp_path / 'set').mkdir()
-  # A data set without users is written as one file.
-  out = tmp_path / ('out.npz' if layout in layouts.WITHOUT_USERS else 'out')
-  words = [*flags(layout(folder, FOUND)), f'--out={out}']
-  change(folder)
+  words = [*flags(layout(folder, FOUND)), f'--out={tmp_path}/out']
+  decoded(column)(folder)
   capsys.readouterr()
   assert convert.main(words) == ExitCode.USAGE
   (line,) = capsys.readouterr().err.splitlines()
-  assert message in line
-  assert line.startswith(('--config.data.', 'cannot open --config.data.name='))
-  assert not out.exists()
-
-
-def test_links_within_a_data_set_are_its_own(tmp_path):
-  knobs = files(tmp_path, FOUND)
-  (tmp_path / 'users/0.npz').rename(tmp_path / 'users/own')
-  (tmp_path / 'users/0.npz').symlink_to('own')
-  (tmp_path / 'link').symlink_to(tmp_path / 'users')
-  words = flags(knobs | {'data.path': f'{tmp_path}/link'})
-  assert convert.main([*words, f'--out={tmp_path}/out']) == ExitCode.DONE
-
-
-def test_sqlite_has_a_time_for_each_row(monkeypatch):
-  monkeypatch.setattr(source, 'SECONDS', 0.2)
-  with contextlib.closing(sqlite3.connect(':memory:')) as base:
-    rows = source._within(base, f'{ROWS} SELECT x FROM c WHERE x < 4 OR x > 1e12')
-    assert [next(rows), next(rows)] == [(1,), (2,)]
-    with pytest.raises(sqlite3.OperationalError, match='interrupted'):
-      next(rows)
+  assert line.startswith('--config.data.path=')
+  assert f'the column {column!r} is Image' in line
+  assert not (tmp_path / 'out').exists()

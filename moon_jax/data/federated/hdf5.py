@@ -33,30 +33,16 @@ def load_hdf5(
 def _read(flag, path, image, label):
   h5py = assembled.package('hdf5', 'h5py')
   wanted = f'{flag} must be an HDF5 file of {_GROUP}/<client>/<image and label>'
-  with (
-    one_line(wanted),
-    files.opened(os.path.expanduser(path)) as raw,
-    h5py.File(raw, 'r') as file,
-  ):
-    found = _own(file, _GROUP) if _GROUP in file else None
+  place = os.path.expanduser(path)
+  with one_line(wanted):
+    files.opened(place).close()
+  with one_line(wanted), h5py.File(place, 'r') as file:
+    found = file.get(_GROUP)
     if not isinstance(found, h5py.Group):
       raise DataError(f'{wanted}: it has no group {_GROUP!r}.')
-    for name in found:
-      one = _own(found, name)
+    for name, one in found.items():
       if not isinstance(one, h5py.Group):
         raise DataError(f'{wanted}: {_GROUP}/{name!r} is no group.')
-      has = {key: array for key in one if hasattr(array := _own(one, key), 'shape')}
+      has = {key: array for key, array in one.items() if hasattr(array, 'shape')}
       keys = assembled.features(flag, image, label, has)
       yield assembled.user(flag, name, *(has[key][()] for key in keys))
-
-
-def _own(group, name):
-  """The content of a group, none of it in another file; nothing is read."""
-  h5py = assembled.package('hdf5', 'h5py')
-  link = group.get(name, getlink=True)
-  if not isinstance(link, h5py.HardLink):
-    raise ValueError(f'{name!r} in {group.name!r} is a link')
-  one = group[name]
-  if isinstance(one, h5py.Dataset) and (one.external or one.is_virtual):
-    raise ValueError(f'{one.name!r} is stored in another file')
-  return one

@@ -34,7 +34,7 @@ def _read(flag, root, split):
   wanted = f"{flag} must be a folder with LEAF's {split}/*.json"
   for path in assembled.files_in(wanted, root / split, '*.json'):
     with one_line(f"{flag}: {split}/{path.name} is no JSON of LEAF's users"):
-      with files.opened(path, root) as file:
+      with files.opened(path) as file:
         content = json.load(file)
       for name in content['users']:
         own = content['user_data'][name]

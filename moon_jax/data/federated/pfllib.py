@@ -52,17 +52,17 @@ def _found(
   numbered = [(int(one.stem), one) for one in every if one.stem.isdecimal()]
   for number, path in sorted(numbered):
     with one_line(f"{flag}: {split}/{path.name} is no file of PFLlib's"):
-      found = _dict_of(root, path)
+      found = _dict_of(path)
       images, labels = (np.asarray(found[name]) for name in ('x', 'y'))
       if images.dtype.kind not in 'iuf':
         raise ValueError(f'x is {images.dtype}')
     yield number, (images, labels)
 
 
-def _dict_of(root, path):
+def _dict_of(path):
   """The dict in the array `data`, which is pickled behind the array's header."""
   with (
-    files.opened(path, root) as file,
+    files.opened(path) as file,
     zipfile.ZipFile(file) as archive,
     archive.open('data.npy') as array,
   ):

@@ -8,23 +8,17 @@ import contextlib
 import os
 import pathlib
 import sqlite3
-import time
 import zlib
 
 import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import printable
-from moon_jax.data.arrays import DataError, one_line
+from moon_jax.data.arrays import one_line
 from moon_jax.data.federated import assembled
 
 _ARRAY = 1
 _QUERY = 'SELECT client_id, data FROM federated_data ORDER BY rowid'
-# It refuses views and virtual tables, which may compute rows without end.
-_IS_TABLE = """SELECT 1 FROM sqlite_master
-WHERE type = 'table' AND name = 'federated_data' AND rootpage > 0"""
-SECONDS = 10.0  # limit of SQLite's work on a row, which it only has to look up
-_OPERATIONS = 10_000  # operations of SQLite between two looks at the clock
 
 
 def load_sqlite(
@@ -39,8 +33,7 @@ def load_sqlite(
     label: name of the labels.
 
   Raises:
-    DataError: when read: a database is missing, damaged or laid out in another way, or
-      takes more than SECONDS for a row.
+    DataError: when read: a database is missing, damaged or laid out in another way.
   """
   return assembled.two_files(_read, path, test_path, image, label)
 
@@ -53,9 +46,7 @@ def _read(flag, path, image, label):
     # SQLite writes nothing beside the file, and waits for nobody.
     address = f'{place.as_uri()}?mode=ro&immutable=1'
     with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
-      if not database.execute(_IS_TABLE).fetchone():
-        raise DataError(f'{wanted}, not a view or the like.')
-      for name, data in _within(database, _QUERY):
+      for name, data in database.execute(_QUERY):
         if isinstance(name, bytes):
           name = name.decode(errors='backslashreplace')
         told = f'{flag}: client {printable(str(name))!r}'
@@ -63,15 +54,6 @@ def _read(flag, path, image, label):
           arrays = _arrays(data)
         keys = assembled.features(told, image, label, arrays)
         yield assembled.user(flag, name, *(arrays[key] for key in keys))
-
-
-def _within(database, query):
-  """The rows of a query, each within its time, whatever the schema says."""
-  begin = time.monotonic()
-  database.set_progress_handler(lambda: time.monotonic() - begin > SECONDS, _OPERATIONS)
-  for row in database.execute(query):
-    yield row
-    begin = time.monotonic()
 
 
 def _arrays(data: bytes) -> dict[str, np.ndarray]:
