@@ -89,7 +89,6 @@ def run(
   workdir: str | os.PathLike,
   *,
   callbacks: Sequence[Any] = (),
-  handle_signals: bool = False,
   **given: Any,
 ) -> Result:
   """Runs an experiment as `python launch.py` does: records, checkpoints, resumption.
@@ -100,8 +99,6 @@ def run(
     callbacks: objects of `moon_jax.Callback`, or functions that get a `Round`, which
       holds the state. Each is called after every round; a function that returns
       something true, such as a reason, ends the run after the round.
-    handle_signals: whether SIGTERM, SIGHUP and Ctrl-C save the round and end the
-      process, as they do with `launch.py`; only in the main thread.
     **given: further arguments of `moon_jax.engine.experiment.build`, such as the
       function that loads the data.
 
@@ -112,8 +109,7 @@ def run(
   workdir = config_lib.expand(os.fspath(workdir))
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
-  stop = signals.listen() if handle_signals else None
-  loop.run(cli.request(config, workdir, command), stop, own=callbacks, **given)
+  loop.run(cli.request(config, workdir, command), own=callbacks, **given)
   summary = files.read_json(workdir / run_directory.SUMMARY)
   return Result(workdir, files.read_lines(workdir / run_directory.METRICS), summary)
 

@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -118,14 +117,6 @@ def test_a_folder_that_cannot_be_written_is_refused_first(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(('--out=', '--output='))
   assert [path.name for path in tmp_path.iterdir()] == ['file']
-
-
-def test_without_a_temporary_folder_a_program_ends_with_a_line(monkeypatch, capsys):
-  monkeypatch.setattr(tempfile, 'tempdir', None)
-  monkeypatch.setattr(tempfile, '_candidate_tempdir_list', list)
-  assert exit_code_of(lambda: pytest.fail('it begins')) == ExitCode.USAGE
-  (line,) = capsys.readouterr().err.splitlines()
-  assert line.endswith('set TMPDIR to a folder of yours.')
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='other systems have no prctl')

@@ -6,7 +6,6 @@ import enum
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from typing import TextIO
 
@@ -98,11 +97,6 @@ def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> in
 
 
 def _exit_code_of(program):
-  try:
-    tempfile.gettempdir()  # without a temporary folder imports fail with a traceback
-  except FileNotFoundError as error:
-    print(f'{error.strerror}: set TMPDIR to a folder of yours.', file=sys.stderr)
-    return ExitCode.USAGE
   try:
     return program()
   except RunError as error:

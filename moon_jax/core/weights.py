@@ -20,7 +20,6 @@ from moon_jax.core.types import PyTree
 
 SUFFIXES = ('.safetensors', '.npz')
 _METADATA = 'metadata'  # an array of text in an .npz file
-_LONGEST_HEADER = 10**8  # bytes, the limit of the library
 
 
 def flat(variables: PyTree) -> dict[str, Any]:
@@ -122,13 +121,11 @@ def write(
 
 
 def _read_safetensors(path):
-  from safetensors import numpy as safetensors
+  from safetensors import safe_open
 
-  with files.opened(path) as file:
-    data = file.read()
-  arrays = safetensors.load(data)  # first, because it checks the header, which is JSON
-  size = min(int.from_bytes(data[:8], 'little'), _LONGEST_HEADER)
-  return arrays, json.loads(data[8 : 8 + size]).get('__metadata__', {})
+  with safe_open(path, 'numpy') as file:
+    arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return arrays, file.metadata() or {}
 
 
 def _read_npz(path):

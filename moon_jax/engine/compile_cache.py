@@ -8,7 +8,6 @@ by a kill or a full disk are removed first, and unreadable ones at the end.
 import contextlib
 import pathlib
 import re
-import shutil
 import warnings
 from collections.abc import Collection, Iterator
 
@@ -88,21 +87,14 @@ def _mended(folder: pathlib.Path, unreadable: Collection[str] = ()) -> bool:
       for entry in folder.glob('*-cache'):
         used = entry.with_name(entry.name.removesuffix('-cache') + '-atime')
         name = entry.name.rpartition('-')[0].rpartition('-')[0]
-        if name in unreadable or not (entry.is_file() and used.is_file()):
-          _remove(entry)
-          _remove(used)
+        if name in unreadable or not used.exists():
+          entry.unlink(missing_ok=True)
+          used.unlink(missing_ok=True)
   except (OSError, NotImplementedError) as error:  # NotImplementedError: no locks
     reason = getattr(error, 'strerror', None) or error
     cache.tell(f'nothing is kept in {folder}: {reason}')
     return False
   return True
-
-
-def _remove(path: pathlib.Path) -> None:
-  if path.is_dir() and not path.is_symlink():
-    shutil.rmtree(path)
-  else:
-    path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -172,10 +172,10 @@ def _with_known_lengths(planner):
 
 
 def _steps(planner):
-  """The steps of the longest queue, as a mean over some rounds."""
-  longest = []
+  """The steps of the longest queue, as a mean over some rounds of any clients."""
+  longest, anyone = [], dataclasses.replace(planner, available=None)
   for index in _ROUNDS:
-    num_steps = planner.num_steps(planner.cohort(index))
+    num_steps = planner.num_steps(anyone.cohort(index))
     queues = pack(num_steps, planner.num_lanes)
     longest.append(max(int(num_steps[queue].sum()) for queue in queues))
   return float(np.mean(longest))

@@ -3,7 +3,6 @@
 import functools
 import math
 import re
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -65,17 +64,17 @@ def train_split(experiment: Experiment, plan: Plan) -> TrainSplit:
 
 
 class Compiled(NamedTuple):
-  """The two programs of a run; a call with other shapes is an error, not a compile.
+  """The programs of a round and of a test.
+
+  A call with other shapes is an error, not a compile.
 
   Attributes:
     run_round: (state, plan, scalars, train) -> (state, ClientMetrics [K]).
     evaluate: (state, test, validation) -> Score.
-    compile_seconds: seconds that compiling both took.
   """
 
   run_round: Callable
   evaluate: Callable
-  compile_seconds: float
 
 
 # The result types of a collective in a compiled program, each with its shape.
@@ -109,10 +108,8 @@ def compile_programs(
     inputs: inputs of any round.
     **donating: see `lower_programs`.
   """
-  begin = time.perf_counter()
   lowered = lower_programs(experiment, state, inputs, **donating)
-  programs = [program.compile() for program in lowered]
-  return Compiled(*programs, time.perf_counter() - begin)
+  return Compiled(*(program.compile() for program in lowered))
 
 
 def lower_programs(

@@ -63,7 +63,8 @@ class Callback:
   def after_round(self, round: Round) -> None:
     """Called after each round; `round.stop(why)` ends the run.
 
-    A round without its state cannot be saved; then the run ends after the next round.
+    A round without its state cannot be saved; then the run ends after the next round
+    that is tested.
     """
 
   def end(self) -> None:

@@ -165,7 +165,6 @@ def _opened(request, built, first, console, told, own):
     saved = run_directory.rounds_saved(workdir)
     with devices.out_of_memory_is_told():
       state = checkpoints.newest_or(first, saved)
-    del first  # the loaded state may be as large
     console.introduce(request, built, state)
     for line in told:
       console.say(line)

@@ -4,7 +4,6 @@ It uses matplotlib's object API: pyplot would keep figures alive and look for a 
 """
 
 import pathlib
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,7 +22,6 @@ MOST_ANNOTATED = 20  # with more clients or classes the numbers do not fit
 MOST_CLIENTS = 200  # a picture shows a sample of at most this size
 _MOST_BARS = 60
 _MOST_LETTERS = 20  # letters shown of the name of a class
-_ONE_AT_A_TIME = threading.Lock()  # matplotlib may not draw in two threads
 
 
 def curves(
@@ -49,7 +47,7 @@ def curves(
 
 
 def _save(figure: Figure, path: pathlib.Path, dpi: int) -> None:
-  with _ONE_AT_A_TIME, files.replacing(path) as file:
+  with files.replacing(path) as file:
     figure.savefig(file, dpi=dpi)
 
 

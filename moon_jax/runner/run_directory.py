@@ -19,6 +19,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
 import jax
+import joblib
 import numpy as np
 
 from moon_jax import __version__, catalog
@@ -275,8 +276,8 @@ def machine() -> Record:
   told = pathlib.Path('/proc/cpuinfo')
   lines = told.read_text().splitlines() if told.exists() else []
   names = [line.partition(': ')[2] for line in lines if line.startswith('model name')]
-  cores = getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count() or 1))(0)
-  return {'processor': (names or [platform.machine()])[0], 'cores': len(cores)}
+  processor = (names or [platform.machine()])[0]
+  return {'processor': processor, 'cores': joblib.cpu_count()}
 
 
 @functools.cache  # A later commit does not change the code that was loaded.

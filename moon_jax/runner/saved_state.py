@@ -11,7 +11,6 @@ import logging
 import os
 import pathlib
 import re
-import sys
 
 import jax
 import numpy as np
@@ -60,25 +59,13 @@ def _checkpointer(handler):
 
 @contextlib.contextmanager
 def _quietly():
-  """Hides the tracebacks that orbax's threads print before they raise the error.
-
-  After an error, unfinished threads and tasks stay quiet until the next success.
-  """
-  log, hook = logging.getLogger('absl'), sys.unraisablehook
+  """Hides the tracebacks that orbax's threads print before they raise the error."""
+  log = logging.getLogger('absl')
   before, log.disabled = log.disabled, True
-  sys.unraisablehook = lambda unraisable: None
-  tasks = logging.getLogger('asyncio')
-  tasks.addFilter(_is_of_others)
   try:
     yield
-    sys.unraisablehook = hook
-    tasks.removeFilter(_is_of_others)
   finally:
     log.disabled = before
-
-
-def _is_of_others(record):
-  return 'orbax' not in record.getMessage()
 
 
 def write_manifest(folder: pathlib.Path, completed_rounds: int) -> None:
@@ -123,8 +110,10 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
       if path.stat().st_size != told['bytes'] or files.sha256(path) != told['sha256']:
         return f'{name} has changed'
     return ''
-  except OSError as error:
-    return f'{os.path.basename(error.filename)} cannot be read: {error.strerror}'
+  except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
+    place = getattr(error, 'filename', None) or 'a file'
+    reason = getattr(error, 'strerror', None) or error
+    return f'{os.path.basename(place)} cannot be read: {reason}'
   except ValueError:
     return f'{MANIFEST} has changed'
 

@@ -153,13 +153,13 @@ def steps_of_round(
     rng = host_rng(seed, Purpose.EPOCHS, round_index, int(client))
     steps[slot] = steps[slot] // high * rng.integers(low, high, endpoint=True)
   for slot in np.flatnonzero(np.isin(clients, late)):
-    rng = host_rng(seed, Purpose.STRAGGLERS, round_index, int(clients[slot]))
+    rng = host_rng(seed, Purpose.STRAGGLER_STEPS, round_index, int(clients[slot]))
     steps[slot] = rng.integers(1, max(steps[slot], 2))
   return steps
 
 
 def flipping(attack: str, attacking: np.ndarray | None) -> np.ndarray:
-  """Ids of the attackers [F] that flip labels, or None."""
+  """Ids of the attackers that flip labels, [F], perhaps none."""
   flips = attacking is not None and attack == 'label_flip'
   return attacking if flips else np.zeros(0, int)
 
@@ -201,6 +201,6 @@ def attack_draws(
   """[K] int32 of a cohort: -1 for an honest client, else a seed of its own draws."""
   draws = np.full(len(clients), -1, np.int32)
   for slot in np.flatnonzero(np.isin(clients, attacking)):
-    rng = host_rng(seed, Purpose.ATTACK, round_index, int(clients[slot]))
+    rng = host_rng(seed, Purpose.ATTACK_DRAWS, round_index, int(clients[slot]))
     draws[slot] = rng.integers(2**31)
   return draws

@@ -5,6 +5,7 @@ But a column of pictures has the bytes of its pictures, not paths of files elsew
 
 import shutil
 
+import numpy as np
 import pytest
 
 from moon_jax.core.errors import ExitCode
@@ -90,6 +91,18 @@ def test_links_are_followed(layout, change, tmp_path, monkeypatch):
   before = sources.digest(load(knobs))
   change(folder)
   assert sources.digest(load(knobs)) == before
+
+
+def test_a_change_behind_a_link_is_seen(tmp_path, monkeypatch):
+  """Decoded images are kept, and decoded again after a change."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  (folder := tmp_path / 'set').mkdir()
+  knobs = layouts.imagefolder(folder, FOUND)
+  linked('set/train/*')(folder)
+  before = sources.digest(load(knobs))
+  first = sorted((folder / 'set/train/ant').iterdir())[0]
+  layouts.save(first, np.zeros((8, 8, 3), np.uint8))
+  assert sources.digest(load(knobs)) != before
 
 
 def decoded(column):

@@ -8,6 +8,7 @@ import pytest
 
 import moon_jax
 from moon_jax.config import validate
+from moon_jax.core import keys
 from moon_jax.core.errors import UsageError
 from moon_jax.data import partition
 from moon_jax.engine import experiment, scheduling
@@ -49,6 +50,20 @@ def test_each_late_client_draws_the_part_of_its_work_that_it_does():
   # Client 2 is late and has one step anyway; client 3 is in time and takes all steps.
   assert (rounds[:, 2:] == [1, 4]).all()
   assert whole.tolist() == [4, 4, 1, 4]
+
+
+def test_what_client_0_does_is_independent_of_who_is_drawn():
+  """Its id is 0, which would be no part of a key: see `host_rng`."""
+  everyone, steps = np.arange(10), []
+  for index in range(2000):
+    late = clients.stragglers(seed=0, round_index=index, cohort=everyone, count=3)
+    given = {'seed': 0, 'round_index': index, 'clients': everyone, 'late': late}
+    done = clients.steps_of_round(**given, epochs=(0, 1), steps=np.full(10, 11))
+    steps += [done[0]] if 0 in late else []
+  # Uniform from 1 to 10; deviation 2.87 / sqrt(600).
+  assert abs(np.mean(steps) - 5.5) < 4 * 0.12
+  draw = clients.attack_draws(3, 0, np.array([0]), np.array([0]))
+  assert draw != keys.host_rng(3, keys.Purpose.ATTACK).integers(2**31)
 
 
 @pytest.mark.parametrize('segment_steps', [0, 4])

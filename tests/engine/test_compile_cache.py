@@ -71,14 +71,8 @@ def spoilt(entry, how):
   flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
   contents = {'torn': whole[:-100], 'flipped': flipped, 'emptied': b''}
   entry.write_bytes(contents.get(how, whole))
-  if how in ('killed', 'a folder for the time'):
+  if how == 'killed':
     time_of(entry).unlink()
-  if how == 'a folder':
-    entry.unlink()
-  place = {'a folder': entry, 'a folder for the time': time_of(entry)}.get(how)
-  if place:
-    place.mkdir()
-    (place / 'thing').touch()
   if how == 'a stale lock':
     entry.with_name('.lockfile').write_text('12345')
 
@@ -90,8 +84,6 @@ def spoilt(entry, how):
     ('flipped', [0, 0, 1], 'Error reading'),
     ('emptied', [0, 0, 1], 'Error reading'),
     ('killed', [0, 1, 1], ''),
-    ('a folder', [0, 1, 1], ''),
-    ('a folder for the time', [0, 1, 1], ''),
     ('a stale lock', [1, 1, 1], ''),
   ],
 )

@@ -14,7 +14,6 @@ from moon_jax.core.errors import UsageError
 from moon_jax.runner import loggers
 from moon_jax.runner.callbacks import Logger
 
-_AT_ONCE = 100  # number of parameters that a server takes at once
 _KEY = 'metrics/train_loss'  # every round has it
 
 
@@ -59,8 +58,7 @@ class MLflow(Logger):
     self._id = made.info.run_id
     knobs = config_lib.identity(config_lib.flatten(run.config))
     params = [Param(knob, str(value)) for knob, value in knobs.items()]
-    for first in range(0, len(params), _AT_ONCE):
-      client.log_batch(self._id, params=params[first : first + _AT_ONCE])
+    client.log_batch(self._id, params=params)
     loggers.keep_id(run.workdir, 'mlflow', self._id)
 
   def after_round(self, round):
