@@ -12,9 +12,9 @@ from typing import NamedTuple
 from benchmarks import processes
 from benchmarks.rows import Row, until
 
-# Datasheet of the NVIDIA H200 SXM: TF32 without sparsity, and HBM3e.
+# Datasheets of the SXM cards: TF32 without sparsity, and the memory's bytes a second.
 PEAK_FLOPS = 494e12
-PEAK_BYTES = 4.8e12
+PEAK_BYTES = {'H100': 3.35e12, 'H200': 4.8e12}
 MINUTES = {True: 8, False: 25}  # quick or not
 
 
@@ -78,7 +78,7 @@ def _until(end, name, measure, details):
   """The rows of one process, or one that says why there are none."""
 
   def rows(seconds):
-    details[name] = report = measure.func(*measure.args, seconds=seconds)
+    details[name] = report = measure(seconds=seconds)
     details.setdefault('device', report['device'])
     return [Row(name, report.pop('text'), report.pop('bar'))]
 
@@ -122,11 +122,13 @@ def _sweep(workload, model, algorithm, form, lanes, *, seconds):
     ],
     seconds=seconds,
   )
-  rate = report['steps_per_second']
+  rate, device = report['steps_per_second'], report['device']
+  moved = report['step_bytes'] * rate
+  shares = (moved / peak for card, peak in PEAK_BYTES.items() if card in device)
   text = (
     f'{report["samples_per_second"]:,.0f} samples/s in {report["lanes"]} lanes, '
     f'{report["step_flops"] * rate / PEAK_FLOPS:.1%} of the arithmetic, '
-    f'{report["step_bytes"] * rate / PEAK_BYTES:.1%} of the bandwidth, '
+    f'{"".join(f"{share:.1%} of the bandwidth, " for share in shares)}'
     f'{report["peak_memory_bytes"] / 2**20:,.0f} MiB at most'
   )
   return report | {'text': text, 'bar': ''}

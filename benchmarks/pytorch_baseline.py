@@ -15,23 +15,7 @@ engine's arithmetic (moon_jax/data/augment.py) with draws of PyTorch's own, on i
 that are normalised, and padded, before the timing.
 """
 
-# What was tried: MOON CNN, CIFAR-10, B = 64, 10 clients of unequal size, one core of a
-# shared AMD EPYC with AVX-512, float32, torch 2.13.0. ms per step, FedAvg / MOON,
-# medians of 5 rounds. Compare within a group only: the machine's load changed.
-#
-# Group 1, this script, channels_last; two runs, every variant in a process of its own:
-#   pool before ReLU, eager             8.6, 7.5 / 15.1, 15.4
-#   pool before ReLU, torch.compile     7.9, 7.5 / 11.9, 11.8
-#   ReLU before pool, eager             9.1, 9.3 / 17.1, 17.4
-#   ReLU before pool, torch.compile   11.3, 11.1 / 15.1, 15.6
-# Compiling took 16 to 40 s when nothing was cached. Now each start chooses: `fastest`.
-#
-# Group 2, a bare loop, eager, pool before ReLU: channels last 6.9 / 13.3, contiguous
-# 7.9 / 16.3, without oneDNN 13.2 / 20.9; SGD not fused, in-place ReLU, index_select
-# within 3 %. max_pool2d 6.9, maximum of slices 11.3, amax 13.6.
-#
-# Group 3, this script, MOON, in turn in one process, CPU time, medians of 8 rounds:
-# inference_mode for the frozen networks 14.8 eager, 12.1 compiled; no_grad 14.8, 12.3.
+# Eager or torch.compile, ReLU before or after pooling: each start chooses (`fastest`).
 
 import argparse
 import itertools

@@ -7,6 +7,7 @@ at a round is the mean of the five tests that end with this round.
 
 import functools
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -70,19 +71,13 @@ def reached(accuracy: Mapping[int, float], level: float, last: int) -> int | Non
   return None
 
 
-def deviation(values: Sequence[float]) -> float:
-  """The sample standard deviation of two or more values."""
-  mean = math.fsum(values) / len(values)
-  return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
-
-
 def pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
   """The standard deviation that the groups share, and its degrees of freedom."""
   several = [group for group in groups if len(group) > 1]
   freedom = sum(len(group) - 1 for group in several)
   if not freedom:
     return math.nan, 0
-  squares = math.fsum((len(g) - 1) * deviation(g) ** 2 for g in several)
+  squares = math.fsum((len(g) - 1) * statistics.variance(g) for g in several)
   return math.sqrt(squares / freedom), freedom
 
 
@@ -199,9 +194,9 @@ def _table(title: str, pairs: Mapping, last: int) -> Iterator[str]:
 
 def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[str]:
   found, count = [pair.difference(last) for pair in pairs], len(pairs)
-  mean, own, shared = math.fsum(found) / count, None, None
+  mean, own, shared = statistics.fmean(found), None, None
   if count > 1:
-    own = half_width(deviation(found), count, count - 1)
+    own = half_width(statistics.stdev(found), count, count - 1)
   if freedom:
     shared = half_width(std, count, freedom)
   clears = shared if freedom >= _FREEDOM else own
@@ -281,8 +276,8 @@ def partitions(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str
 
 
 def _spread(values: Sequence[float]) -> str:
-  mean = f'{math.fsum(values) / len(values):.2f}'
-  return f'{mean} +- {deviation(values):.2f}' if len(values) > 1 else mean
+  mean = f'{statistics.fmean(values):.2f}'
+  return f'{mean} +- {statistics.stdev(values):.2f}' if len(values) > 1 else mean
 
 
 def section(

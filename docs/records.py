@@ -18,6 +18,7 @@ import pandas as pd
 
 from docs import draw
 from moon_jax import config as config_lib
+from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError
 from moon_jax.report import features
@@ -156,7 +157,8 @@ def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str,
   words = shlex.split(about['command'])
   command = [word for word in words if word.partition('=')[0] not in _PRIVATE]
   knobs = config_lib.flatten(about['config'])
-  knobs |= {name: '' for name in ('data.dir',) if name in knobs}
+  if 'data.dir' in knobs:
+    knobs['data.dir'] = ''
   return {
     'command': shlex.join(command),
     'config': config_lib.nest(knobs),
@@ -180,10 +182,9 @@ def _kept(path: pathlib.Path) -> Kept:
     words = shlex.split(about['command'])
     flags = dict(word.split('=', 1) for word in words if '=' in word)
     knobs = config_lib.with_defaults(config_lib.flatten(about.pop('config')))
-    wanted, _ = knobs['num_rounds'], knobs['seed']
     kept = Kept(
       name=path.name,
-      choice=flags.get('--config', 'configs/digits_moon.py'),
+      choice=flags.get('--config', cli.DEFAULT_CONFIG),
       command=about['command'],
       knobs=knobs,
       about=about,
@@ -194,8 +195,9 @@ def _kept(path: pathlib.Path) -> Kept:
     raise UsageError(f'{path / "config.json"} lacks {error}.') from None
   except ValueError as error:
     raise UsageError(f'{path / "config.json"} is damaged: {error}.') from None
-  if [line['round'] for line in rounds] != [*range(1, wanted + 1)]:
-    raise UsageError(f'{path / "metrics.jsonl"} must have the rounds 1 to {wanted}.')
+  if [line['round'] for line in rounds] != [*range(1, knobs['num_rounds'] + 1)]:
+    wanted = f'must have the rounds 1 to {knobs["num_rounds"]}'
+    raise UsageError(f'{path / "metrics.jsonl"} {wanted}.')
   return kept
 
 

@@ -32,7 +32,7 @@ def test_a_level_is_reached_by_the_mean_of_five():
 def test_students_interval_of_three_differences():
   # 0.2, 2.1, 1.2: mean 3.5 / 3, squares 0.934444 + 0.871111 + 0.001111 = 1.806667,
   # deviation sqrt(1.806667 / 2) = 0.950438; t(0.975, 2) = 4.302653, / sqrt(3) 2.48414.
-  std = curve.deviation([0.2, 2.1, 1.2])
+  std, _ = curve.pooled([[0.2, 2.1, 1.2]])
   assert std == pytest.approx(0.950438, abs=1e-6)
   assert curve.half_width(std, 3, 2) == pytest.approx(0.950438 * 2.484138, abs=1e-5)
   # With 12 degrees of freedom t is 2.178813: 1.257938 deviations.

@@ -158,8 +158,8 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     return jax.device_get(algorithm.init_client(began.init(config.seed)))
 
   state = checkpoint.newest(workdir / 'checkpoints', state, client or 0, first)
-  models = algorithm.evaluated(state.server, state.clients)
-  variables = jax.tree.map(lambda leaf: leaf[0], models)
+  evaluated = algorithm.evaluated(state.server, state.clients)
+  variables = jax.tree.map(lambda leaf: leaf[0], evaluated)
   told = int(state.round), client, counts.shape[1]
   about = exported.describe(workdir, saved, *told)
   return _trained(workdir, config, network, variables, about, counts)

@@ -1,5 +1,6 @@
 """The charts as plain data; `figures` and `interactive` draw them."""
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -218,7 +219,7 @@ def _sweeps(knob: str, settings: Sequence[Setting]) -> Iterable[Sweep]:
   for setting in settings:
     lines, levels = by_setting.setdefault(_without(setting.key, knob), ({}, {}))
     for series in setting.series:
-      value = dict((*setting.key, *series.key)).get(knob)
+      value = series.runs[0].identity.get(knob)
       if value is not None:
         lines.setdefault(_line_label(series, knob), {})[value] = series
       elif series.algorithm in _REFERENCES:
@@ -236,12 +237,13 @@ def of_sweep(sweep: Sweep) -> LineChart:
   """Accuracy against the knob."""
   knob, after = sweep.knob, sweep.after
   what = f'Accuracy after {after} rounds against {naming.short(knob)}'
-  values = sorted({value for points in sweep.lines.values() for value in points})
+  every = {value for points in sweep.lines.values() for value in points}
+  values = sorted(every, key=functools.partial(groups.place, knob))
   drawn = []
   for label, points in sweep.lines.items():
     found = {values.index(v): _curve(points[v], sweep.by).loc[after] for v in points}
     table = pd.DataFrame(found).T.sort_index()
-    drawn.append(Line(label, table, like=points[min(points)].label))
+    drawn.append(Line(label, table, like=next(iter(points.values())).label))
   for label, series in sweep.levels.items():
     level = _curve(series, sweep.by).reindex([after] * len(values))
     if len(level := level.dropna(subset='mean')):

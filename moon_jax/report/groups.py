@@ -6,7 +6,7 @@ A *setting* is what several series have in common: a plot, a block of a table.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -169,7 +169,7 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
     over: knobs to leave out.
   """
   names = [name for name in _varied(run.identity for run in runs) if name not in over]
-  if 'data.source' in names:
+  if 'data.source' in names and 'data.name' not in (*names, *over):
     names.append('data.name')  # also if only one source has it
     # If knobs of the data show that it differs, the digest need not.
   told = any(name.startswith('data.') for name in names)
@@ -234,11 +234,12 @@ def labels(settings: Iterable[Setting]) -> list[str]:
 
 
 def _order(key: Key) -> tuple:
-  """Algorithms as in the documentation, numbers by size, words by the alphabet."""
-  return tuple((name, *_place(name, value)) for name, value in key)
+  """Algorithms as in the documentation, numbers by size, then words."""
+  return tuple((name, *place(name, value)) for name, value in key)
 
 
-def _place(name, value):
+def place(name: str, value: Value) -> tuple[int, Any, str]:
+  """The key by which the values of a knob are sorted: see `labels`."""
   if (name, value) in PLAIN.items():
     return (-1, 0, '')
   if name == ALGORITHM:

@@ -33,7 +33,10 @@ def describe_series(key: Key) -> str:
   """`describe` for a series, which does not mention FedAvg's plain mean."""
   if ALGORITHM not in dict(key):
     return describe(key)
-  return describe(tuple(item for item in key if item not in PLAIN.items()))
+  server = {name: value for name, value in key if name in PLAIN}
+  if server.items() <= PLAIN.items():
+    key = tuple(item for item in key if item[0] not in PLAIN)
+  return describe(key)
 
 
 def _words(name: str, value: Value) -> str:

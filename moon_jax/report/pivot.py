@@ -1,5 +1,6 @@
 """A table of final accuracies: a row and a column for each value of two knobs."""
 
+import functools
 from collections.abc import Sequence
 
 import pandas as pd
@@ -39,10 +40,13 @@ def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table
         f'--rows and --columns: the runs with {told} differ in {", ".join(others)}; '
         'choose some by --where, or average by --over.'
       )
-  left, above = (list(dict.fromkeys(each)) for each in zip(*found, strict=True))
-  heads = {value: f'of {value}' for value in sorted(above)}
+  left, above = (
+    sorted(set(values), key=functools.partial(groups.place, knob))
+    for knob, values in zip((rows, columns), zip(*found, strict=True), strict=True)
+  )
+  heads = {value: f'of {value}' for value in above}
   made = []
-  for value in left if rows == naming.ALGORITHM else sorted(left):
+  for value in left:
     of_columns = {
       name: pd.Series(
         list(map(WHICH['last'], found.get((value, head), ()))), dtype=float

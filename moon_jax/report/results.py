@@ -120,7 +120,7 @@ def _total(column: pd.Series, up_to: int | None) -> float:
 
 def first_reaching(column: pd.Series, target: float | None) -> int | None:
   """The first round whose value is the target or more."""
-  reached = column.index[column >= (math.inf if target is None else target)]
+  reached = column.index[column >= (math.inf if target is None else target) - _ROUNDING]
   return int(reached[0]) if len(reached) else None
 
 

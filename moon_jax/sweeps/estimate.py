@@ -16,6 +16,7 @@ from moon_jax.sweeps.running import left, state_of
 # Knobs that another run must share with a run of a sweep to predict its time.
 _ALIKE = ('algorithm', 'model', 'data.source', 'data.name', 'data.path', 'data.limit')
 _ALIKE += ('num_clients', 'participation', 'local_epochs', 'batch_size')
+_ALIKE += ('augmentation.name', 'drop_last')
 
 
 class _Cost(NamedTuple):

@@ -38,22 +38,29 @@ def state_of(cell: Cell) -> str:
   try:
     if run_directory.why_finished(workdir, config):
       return FINISHED
-    done = len(files.read_lines(workdir / run_directory.METRICS))
   except RunError as error:
     return str(error)
+  done = rounds_done(cell)
   return f'{done} of {config.num_rounds} rounds' if done else 'new'
 
 
 def rounds_done(cell: Cell) -> int:
-  """Number of recorded rounds; 0 if the records are damaged."""
-  with contextlib.suppress(NoCheckpointError):
-    return len(files.read_lines(cell.request.workdir / run_directory.METRICS))
+  """Number of recorded rounds."""
+  path = cell.request.workdir / run_directory.METRICS
+  with contextlib.suppress(OSError), files.opened(path) as file:
+    return file.read().count(b'\n')
   return 0
 
 
 def left(cells: Sequence[Cell]) -> list[Cell]:
   """The runs that are not finished."""
-  return [cell for cell in cells if state_of(cell) != FINISHED]
+  return [cell for cell in cells if not _is_finished(cell)]
+
+
+def _is_finished(cell):
+  with contextlib.suppress(RunError):
+    return bool(run_directory.why_finished(cell.request.workdir, cell.request.config))
+  return False
 
 
 def check(cells: Sequence[Cell]) -> None:
@@ -151,7 +158,7 @@ def run_in_processes(words: Sequence[str], cells: Sequence[Cell], jobs: int) -> 
     jobs: number of processes.
 
   Returns:
-    The exit code of a process that was stopped or failed; otherwise ExitCode.DONE.
+    The exit code of a process that was stopped; otherwise ExitCode.DONE.
   """
   logs = cells[0].request.workdir.parent / LOGS
   logs.mkdir(parents=True, exist_ok=True)
@@ -166,7 +173,7 @@ def run_in_processes(words: Sequence[str], cells: Sequence[Cell], jobs: int) -> 
     _show(cells, workers)
   codes = {worker.wait() for worker in workers}
   stops = (ExitCode.PREEMPTED, ExitCode.INTERRUPTED)
-  return next((code for code in stops if code in codes), max(codes))
+  return next((code for code in stops if code in codes), ExitCode.DONE)
 
 
 def _forward_signals(workers: Sequence[subprocess.Popen]) -> None:

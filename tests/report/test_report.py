@@ -290,6 +290,13 @@ def test_a_setting_tells_the_data_set_that_one_source_has(tmp_path):
   assert titles == ['source=digits', 'source=tfds, data=fashion_mnist']
 
 
+def test_data_sets_of_one_of_two_sources_are_named_once(tmp_path):
+  tfds = [f'data.source=tfds data.name={name}' for name in ('mnist', 'cifar10')]
+  given = {'a': [0.5], 'b': ([0.6], tfds[0]), 'c': ([0.7], tfds[1])}
+  titles = [setting.title for setting in settings_of(made(tmp_path, given))]
+  assert titles[1:] == ['source=tfds, data=cifar10', 'source=tfds, data=mnist']
+
+
 def test_an_experiment_and_seed_counts_once(tmp_path):
   made(tmp_path, {'a': [0.5, 0.6], 'b': ([0.5, 0.7], 'execution.lanes=2')})
   made(tmp_path, {'c': ([0.5, 0.6], 'seed=1'), 'd': ([0.5, 0.6, 0.7], 'seed=1')})
@@ -388,6 +395,16 @@ def test_what_a_series_is_compared_with(tmp_path, case):
   }
 
 
+def test_a_rate_of_a_server_optimizer_is_named_even_if_it_is_that_of_the_mean(tmp_path):
+  adam = 'algorithm=fedavg server_optimizer.name=adam server_optimizer.learning_rate='
+  given = {'a': ([0.5], 'algorithm=fedavg')}
+  given |= {rate: ([0.6], f'{adam}{rate}') for rate in ('0.1', '1')}
+  (setting,) = settings_of(made(tmp_path, given))
+  name = 'FedAvg, server_optimizer=adam, server learning_rate'
+  labels = ['FedAvg', f'{name}=1', f'{name}=0.1']
+  assert [series.label for series in setting.series] == labels
+
+
 def test_the_plain_server_is_named_where_it_is_asked_for(tmp_path):
   made(tmp_path, {'a': ([0.5], PLAIN), 'b': ([0.6], MOMENTUM)})
   (setting,) = settings_of(tmp_path, ('server_optimizer.momentum',))
@@ -419,6 +436,35 @@ def validated(folder, given):
       lambda line, each=each: line.update(validation_accuracy=next(each)),
     )
   return folder
+
+
+def test_a_knob_may_be_auto_beside_numbers(tmp_path):
+  rates = {'0.1': 0.6, 'auto': 0.7, '0.01': 0.8}
+  words = 'algorithm=ditto ditto.learning_rate'
+  given = {rate: ([0.5, last], f'{words}={rate}') for rate, last in rates.items()}
+  report = Collected(made(tmp_path, given))
+  assert report.charts()['sweep-ditto.learning_rate'].ticks == ['0.01', '0.1', 'auto']
+  assert report.rows('chosen')[0]['value'] == '0.01'
+  asked = ('--rows=ditto.learning_rate', '--columns=algorithm')
+  rows = Collected(tmp_path, *asked).rows('pivot')
+  assert [row['row'].rpartition('=')[2] for row in rows] == ['0.01', '0.1', 'auto']
+
+
+def test_the_centralized_bound_chooses_no_value_of_a_partition(tmp_path):
+  given = {'bound': ([0.8, 0.9], 'algorithm=centralized')}
+  given |= {f'{b}': ([0.5, 0.5 + b / 10], f'partition.beta={b}') for b in (0.5, 1)}
+  report = Collected(made(tmp_path, given))
+  assert [row['series'] for row in report.rows('chosen')] == ['MOON']
+  lines = report.charts()['sweep-partition.beta'].lines
+  assert [line.label for line in lines] == ['MOON', 'centralized']
+
+
+@pytest.mark.parametrize('seed', [4, 7])  # the two means differ in the last bit
+def test_the_mean_of_many_runs_reaches_its_own_target(seed, tmp_path):
+  """Both are means over runs, summed in different orders."""
+  drawn = np.random.default_rng(seed).random(10).tolist()
+  made(tmp_path, of_seeds('fedavg', [[0.0, last] for last in drawn]))
+  assert Collected(tmp_path).rows('target')[0]['round_of_the_mean'] == '2'
 
 
 def test_the_best_round_and_value_are_chosen_by_validation_where_there_is_one(tmp_path):
