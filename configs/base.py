@@ -277,10 +277,10 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 head; at least 1
   --config.resnet.norm=batch                    normalisation; group: in 2 groups of
                                                 channels; one of batch, group
-  --config.execution.devices=auto               number of devices of each process;
-                                                'auto' or a count of at least 1
+  --config.execution.devices=auto               number of devices of each process; at
+                                                least 1
   --config.execution.lanes=auto                 number of clients trained side by side;
-                                                'auto' or a count of at least 1
+                                                at least 1
   --config.execution.convolution=auto           form of the convolutions; all agree up
                                                 to rounding; one of auto, library,
                                                 banded, fused, direct, winograd

@@ -74,8 +74,8 @@ class Algorithm(NamedTuple):
       `check` against attacks), and `batch_norm=local` takes the running statistics out.
     share: memory -> the model that a client sends to its neighbours; None: there are no
       neighbours.
-    mixed: (memory, weighted mean of what the client and its neighbours share, cohort
-      size / number of clients, scalars) -> memory.
+    mixed: (memory, weighted mean of what the client and its neighbours share) ->
+      memory.
     download: (received, memory) -> variables from which local training starts: by
       default what is received, or its `variables` if that is a Server.
     begin: (received, memory) -> `task.local` of the first step, the algorithm's memory

@@ -1,7 +1,7 @@
 """The knobs of every run; the knobs of one algorithm or model stand in its entry."""
 
 from moon_jax.catalog.parts import (
-  AUTO_OR_COUNT,
+  COUNT,
   INT32,
   SEED,
   Auto,
@@ -193,11 +193,11 @@ KNOBS = {
 }
 
 EXECUTION = {
-  'execution.devices': word(
-    'auto', 'number of devices of each process', AUTO_OR_COUNT, **_FREE
+  'execution.devices': knob(
+    int, 'auto', 'number of devices of each process', COUNT, auto=True, **_FREE
   ),
-  'execution.lanes': word(
-    'auto', 'number of clients trained side by side', AUTO_OR_COUNT, **_FREE
+  'execution.lanes': knob(
+    int, 'auto', 'number of clients trained side by side', COUNT, auto=True, **_FREE
   ),
   'execution.convolution': word(
     'auto',

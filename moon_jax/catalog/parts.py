@@ -4,7 +4,6 @@ import contextlib
 import functools
 import importlib
 import os
-import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -81,9 +80,6 @@ def one_of(*words: str) -> Bound:
 INT32 = Bound('at most 2147483647', lambda value: value < 2**31)
 COUNT = (at_least(1), INT32)
 SEED = Bound('in [0, 2147483647]', lambda value: 0 <= value < 2**31)
-AUTO_OR_COUNT = Bound(
-  "'auto' or a count of at least 1", re.compile('auto|[1-9][0-9]{0,8}').fullmatch
-)
 
 
 class Knob(NamedTuple):

@@ -37,7 +37,7 @@ _PLAIN |= {'jax_threefry_partitionable': True, 'jax_default_prng_impl': 'threefr
 _MAX_CPU_DEVICES = 8
 
 
-def claim(requested: str, *, deterministic: bool = False) -> None:
+def claim(requested: int | str, *, deterministic: bool = False) -> None:
   """Makes a CPU count as several devices; call it before JAX computes anything.
 
   Several devices are faster because one device leaves a second core idle: the products
@@ -68,11 +68,11 @@ def _count_cores_as_devices(requested):
   cores = joblib.cpu_count()
   os.environ['NPROC'] = str(cores)  # how many threads XLA starts
   mine = max(cores // hosts.sharing_cores(cores), 1)
-  count = min(mine, _MAX_CPU_DEVICES) if requested == 'auto' else int(requested)
+  count = min(mine, _MAX_CPU_DEVICES) if requested == 'auto' else requested
   most = max(cores, _MAX_CPU_DEVICES)
   if count > most:
     raise UsageError(
-      f'--config.execution.devices={requested!r} must be at most {most} here.'
+      f'--config.execution.devices={requested} must be at most {most} here.'
     )
   with contextlib.suppress(RuntimeError):
     # JAX already computes, for another run in this process: its devices stay, and
@@ -149,7 +149,7 @@ def visible_gpus() -> list[str]:
   return [str(n) for n in range(len(glob.glob('/proc/driver/nvidia/gpus/*')))]
 
 
-def available(requested: str) -> int:
+def available(requested: int | str) -> int:
   """The number of usable devices, in all processes of the run together.
 
   Args:
@@ -161,12 +161,12 @@ def available(requested: str) -> int:
   count = jax.local_device_count()
   if requested == 'auto':
     return jax.device_count()
-  if int(requested) > count:
+  if requested > count:
     raise UsageError(
-      f'--config.execution.devices={requested!r} must be at most {count}, '
+      f'--config.execution.devices={requested} must be at most {count}, '
       f'the {jax.default_backend()} devices here.'
     )
-  return int(requested) * hosts.count()
+  return requested * hosts.count()
 
 
 def mesh(num_devices: int) -> Mesh:

@@ -21,7 +21,7 @@ def cohort_size(num_clients: int, participation: float) -> int:
 
 
 def num_lanes(
-  requested: str, cohort_size: int, backend: str, num_devices: int
+  requested: int | str, cohort_size: int, backend: str, num_devices: int
 ) -> tuple[int, int]:
   """L, at most K unless the last device is filled up; and P, how many devices to use.
 
@@ -33,7 +33,7 @@ def num_lanes(
     num_devices: number of devices.
   """
   most = num_devices if backend == 'cpu' else cohort_size
-  lanes = min(most if requested == 'auto' else int(requested), cohort_size)
+  lanes = min(most if requested == 'auto' else requested, cohort_size)
   devices = min(num_devices, lanes)
   return math.ceil(lanes / devices) * devices, devices
 

@@ -1,6 +1,5 @@
 """Runs one communication round: gather, mix, train, aggregate, scatter. Pure."""
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -34,11 +33,9 @@ def make_round(
     train_second: trains the cohort by `algorithm.second`, if there is one.
   """
 
-  def mix(memories, plan, scalars):
-    present = jnp.float32(len(plan.clients) / num_clients)
+  def mix(memories, plan):
     averages = tree.mix(jax.vmap(algorithm.share)(memories), plan.mixing)
-    mixed = functools.partial(algorithm.mixed, participation=present, scalars=scalars)
-    return jax.vmap(mixed)(memories, averages)
+    return jax.vmap(algorithm.mixed)(memories, averages)
 
   def aggregate(server, done, plan, scalars):
     finite = done.metrics.finite
@@ -70,7 +67,7 @@ def make_round(
     table, rows = _memories(state, plan, num_clients)
     memories = table if rows is None else tree.gather(table, rows)
     if algorithm.share:
-      memories = mix(memories, plan, scalars.algorithm)
+      memories = mix(memories, plan)
     given_all = algorithm.broadcast(state.server), state.round, scalars
     alone = dict.fromkeys(('arrivals', 'attackers', 'second'))
     work = Work(

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from moon_jax.algorithms import base
-from moon_jax.algorithms.wrappers.decentralized import decentralized
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server, Upload
 from tests import world
-from tests.selection import few
 
 
 class Sent(NamedTuple):
@@ -120,10 +118,9 @@ def with_sgd(inner):
 
 
 local = with_local_statistics
-# These are all wrappers, with a server and without.
+# Wrappers of algorithms with a server.
 WRAPPED = {
   'optimized-local': lambda inner: with_sgd(local(inner)),
-  'local-decentralized-optimized': lambda inner: local(decentralized(with_sgd(inner))),
   'local-optimized': lambda inner: local(with_sgd(inner)),
 }
 FUNCTIONS = {
@@ -131,7 +128,7 @@ FUNCTIONS = {
   for name, value in base.Algorithm()._asdict().items()
   if callable(value) or name in ('share', 'mixed')
 }
-# The probe has a server; `decentralized` supplies the functions for neighbours.
+# The probe has a server and no neighbours.
 NEIGHBOURS = {'share', 'mixed'}
 
 
@@ -144,61 +141,22 @@ def after_a_round(chosen):
   state, metrics = run_round(first, plan, world.scalars(chosen), data)
   shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), (first, state))
   assert shapes[0] == shapes[1]
-  return state, metrics, plan, chosen.evaluated(state.server, state.clients)
+  return state, metrics, chosen.evaluated(state.server, state.clients)
 
 
-@pytest.mark.parametrize('name', few([*WRAPPED][:2], [*WRAPPED][2:]))
+@pytest.mark.parametrize('name', WRAPPED)
 def test_every_function_is_called(name):
   heard = set()
-  state, metrics, plan, tested = after_a_round(WRAPPED[name](probe(heard)))
-  alone = 'decentralized' in name
+  state, metrics, tested = after_a_round(WRAPPED[name](probe(heard)))
   assert heard == FUNCTIONS - NEIGHBOURS
 
-  # The calls have had effects: one round of a server, or of each present client.
-  if alone:
-    kept, server = state.clients.inner.inner
-    present = np.isin(np.arange(4), plan.clients)
-    np.testing.assert_array_equal(server.inner, present)
-    np.testing.assert_array_equal(kept.times, present)
-    np.testing.assert_array_equal(metrics.reports['rounds'], 1.0)
-    assert 'rounds' not in metrics.computed
-  else:
-    assert state.server.memory.inner == 1.0
-    assert metrics.computed['rounds'] == 0.0
+  # The calls have had effects.
+  assert state.server.memory.inner == 1.0
+  assert metrics.computed['rounds'] == 0.0
   for leaf, like in zip(
     jax.tree.leaves(tested), jax.tree.leaves(world.variables('mlp_bn')), strict=True
   ):
     assert leaf.shape == (4, *like.shape)
-
-
-def test_a_client_that_is_its_own_server_by_hand():
-  # The client's model is 1 and its neighbours' mean 3: sgd with rate 1/4 and momentum
-  # 1/2 gives 1 + 2 / 4 = 1.5. The client trains its model up to 2; then the mean is 4,
-  # v = -2 / 2 - 2 = -3, and the model becomes 2 + 3 / 4 = 2.75.
-  numbers = {'learning_rate': 0.25, 'momentum': 0.5}
-  fedavg = world.algorithm_of('fedavg')
-  chosen = decentralized(with_server_optimizer(fedavg, 'sgd', numbers))
-  scalars = jax.tree.map(jnp.float32, dict(chosen.hyperparameters))
-  peer, path = chosen.init_client({'params': jnp.float32(1)}), []
-  for mean, trained in ((3.0, 2.0), (4.0, 0.0)):
-    average = {'params': jnp.float32(mean)}
-    peer = chosen.mixed(peer, average, 1.0, scalars)
-    path.append(float(chosen.download((), peer)['params']))
-    task = base.Task((), peer, (), scalars, {})
-    sent, peer = chosen.upload({'params': jnp.float32(trained)}, task)
-    assert not jax.tree.leaves(sent)
-    assert chosen.share(peer) == {'params': trained}
-  assert path == [1.5, 2.75]
-
-
-def test_neighbours_refuse_what_they_cannot_send():
-  def upload(trained, task):
-    return Upload(trained, uniform=jnp.zeros(())), task.memory
-
-  chosen = decentralized(base.Algorithm(upload=upload))
-  peer = chosen.init_client({'params': jnp.zeros(())})
-  with pytest.raises(ValueError, match='also uniformly'):
-    chosen.upload({'params': jnp.ones(())}, base.Task((), peer, (), {}, {}))
 
 
 @pytest.mark.parametrize('name', ['scaffold', 'dco_moon', 'sa_moon', 'solo', 'moon'])

@@ -104,7 +104,7 @@ def test_bad_command_line(line, folder, capsys, monkeypatch):
 def test_more_devices_than_a_cpu_may_have(folder, capsys):
   most = max(len(os.sched_getaffinity(0)), 8)
   assert launch(['--config.execution.devices=100000000']) == ExitCode.USAGE
-  wanted = f"--config.execution.devices='100000000' must be at most {most} here."
+  wanted = f'--config.execution.devices=100000000 must be at most {most} here.'
   assert capsys.readouterr().err == wanted + '\n'
 
 

@@ -247,36 +247,6 @@ def test_shards_give_exactly_k_classes_as_evenly_as_can_be(case):
     assert max(counts) - min(counts) <= 1
 
 
-def classes_taken_one_by_one(rng, num_clients, num_classes, per_client):
-  """[N, Y] bool by the definition: each client takes those with the fewest owners."""
-  owns = np.zeros((num_clients, num_classes), bool)
-  num_owners = np.zeros(num_classes, np.int64)
-  for mine in owns:
-    rarest = np.lexsort((rng.random(num_classes), num_owners))[:per_client]
-    mine[rarest] = True
-    num_owners[rarest] += 1
-  return owns
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-  num_clients=st.integers(1, 60),
-  num_classes=st.integers(1, 12),
-  share=st.floats(0, 1),
-  at_a_time=st.integers(1, 500),
-  seed=st.integers(0, 2**31 - 1),
-)
-def test_classes_are_taken_as_if_one_client_came_after_the_other(
-  num_clients, num_classes, share, at_a_time, seed
-):
-  given = num_clients, num_classes, 1 + int(share * (num_classes - 1))
-  wanted = classes_taken_one_by_one(np.random.default_rng(seed), *given)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(label_skew, '_DRAWN_AT_A_TIME', at_a_time)
-    found = label_skew._owned_classes(np.random.default_rng(seed), *given)
-  np.testing.assert_array_equal(found, wanted)
-
-
 def test_what_does_not_divide_goes_to_those_that_hold_least():
   # 3 classes of 5, all owned by both clients: 3 + 2, 2 + 3, then a tie: sizes 8 and 7.
   # If the first client always took the odd one, they would be 9 and 6.

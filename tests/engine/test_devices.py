@@ -14,9 +14,9 @@ from tests.run_directories import FEDAVG
 def test_available():
   # tests/conftest.py makes eight devices.
   assert devices.available('auto') == 8
-  assert devices.available('3') == 3
-  with pytest.raises(UsageError, match="devices='9' must be at most 8"):
-    devices.available('9')
+  assert devices.available(3) == 3
+  with pytest.raises(UsageError, match='devices=9 must be at most 8'):
+    devices.available(9)
 
 
 # What processes see in a container with 64 cores and a quota of five and a half.
@@ -57,9 +57,9 @@ def test_the_flags_that_claiming_gives_xla(monkeypatch, deterministic):
 def test_claim_leaves_the_devices_that_compute_already(monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', '')
   count = len(jax.devices())
-  devices.claim(str(count - 1))
+  devices.claim(count - 1)
   assert len(jax.devices()) == count
-  assert devices.available(str(count - 1)) == count - 1
+  assert devices.available(count - 1) == count - 1
 
 
 def test_a_gpu_that_cannot_be_used_is_one_line_and_the_cpu_computes(tmp_path):

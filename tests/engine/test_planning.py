@@ -159,9 +159,9 @@ def test_utilisation():
     ('auto', 'cpu', 4, (4, 4)),
     ('auto', 'cpu', 16, (10, 10)),  # no more devices than clients
     ('auto', 'gpu', 4, (12, 4)),  # 10 clients, as many lanes on each device
-    ('1', 'gpu', 4, (1, 1)),
-    ('3', 'cpu', 2, (4, 2)),
-    ('64', 'gpu', 1, (10, 1)),
+    (1, 'gpu', 4, (1, 1)),
+    (3, 'cpu', 2, (4, 2)),
+    (64, 'gpu', 1, (10, 1)),
   ],
 )
 def test_num_lanes_for_ten_clients(requested, backend, num_devices, lanes_and_devices):

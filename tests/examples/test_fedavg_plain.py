@@ -23,8 +23,8 @@ KNOBS = {
   'optimizer.learning_rate': 0.05,
   'optimizer.momentum': 0.0,
   'optimizer.weight_decay': 0.0,
-  'execution.devices': '1',
-  'execution.lanes': '2',
+  'execution.devices': 1,
+  'execution.lanes': 2,
 }
 
 

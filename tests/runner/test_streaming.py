@@ -17,7 +17,7 @@ from tests.selection import few
 
 CHANGES = {
   'algorithm': 'moon',  # the frozen networks run once, over what clients own
-  'execution.devices': '2',
+  'execution.devices': 2,
   'partition.min_size': 2,
   'participation': 0.5,
   'num_rounds': 4,
@@ -63,7 +63,7 @@ def check_same(one, other):
   few(
     [{}],
     [
-      {'algorithm': 'fedavg', 'execution.devices': '1'},
+      {'algorithm': 'fedavg', 'execution.devices': 1},
       {'algorithm': 'solo', 'execution.client_store': 'disk'},
       {'augmentation.name': 'crop_flip'},
       {'algorithm': 'fedlc'},

@@ -31,8 +31,8 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
 
   Args:
     inner: the algorithm. Its `evaluated` is called once for each client, with the
-      client's statistics in the global model. `decentralized` stands inside, not
-      around.
+      client's statistics in the global model. Averaging among neighbours stands
+      inside, not around.
   """
 
   def view(received, memory):
@@ -50,9 +50,9 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
   def share(memory):
     return _without(inner.share(memory.inner))
 
-  def mixed(memory, average, participation, scalars):
+  def mixed(memory, average):
     own = _with(memory.statistics)(average)
-    return memory._replace(inner=inner.mixed(memory.inner, own, participation, scalars))
+    return memory._replace(inner=inner.mixed(memory.inner, own))
 
   def upload(trained, task):
     sent, memory = wrapped.upload(trained, task)

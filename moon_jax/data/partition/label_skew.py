@@ -1,14 +1,10 @@
 """Clients that differ in their classes: Dirichlet shares, or a few classes each."""
 
-import math
-
 import numpy as np
 
 from moon_jax.core.errors import UsageError
 from moon_jax.data.partition import base
 from moon_jax.data.partition.base import Partition
-
-_DRAWN_AT_A_TIME = 2**22  # bounds the numbers in memory; any gives the same classes
 
 
 def dirichlet(
@@ -111,22 +107,14 @@ def shards(
 
 
 def _owned_classes(rng, num_clients, num_classes, per_client):
-  """[N, Y] bool, whether a client owns a class."""
+  """[N, Y] bool, whether a client owns a class: in turn those with fewest owners."""
   owns = np.zeros((num_clients, num_classes), bool)
-  # After this many clients all classes have equally many owners. So groups of this many
-  # are dealt independently of earlier draws, and can be dealt side by side.
-  each = num_classes // math.gcd(num_classes, per_client)
-  at_a_time = max(_DRAWN_AT_A_TIME // (each * num_classes), 1) * each
-  for first in range(0, num_clients, at_a_time):
-    mine = owns[first : first + at_a_time]
-    ties = rng.random(mine.shape)
-    num_owners = np.zeros((-(-len(mine) // each), num_classes), np.int64)
-    for place in range(min(each, len(mine))):
-      takers, drawn = mine[place::each], ties[place::each]
-      # The last key of lexsort is the first to sort by; the last round may be short.
-      order = np.lexsort((drawn, num_owners[: len(drawn)]))
-      np.put_along_axis(takers, order[:, :per_client], True, axis=1)
-      num_owners[: len(drawn)] += takers
+  num_owners = np.zeros(num_classes, int)
+  for mine in owns:
+    # The last key of lexsort is the first to sort by.
+    order = np.lexsort((rng.random(num_classes), num_owners))
+    mine[order[:per_client]] = True
+    num_owners += mine
   return owns
 
 
