@@ -14,7 +14,7 @@ TINY = {
   'data.limit': 300,
   'partition.min_size': 2,
   'participation': 0.5,
-  'execution.devices': '1',
+  'execution.devices': 1,
 }
 
 

@@ -147,7 +147,7 @@ def test_a_client_without_a_model_of_its_own(workdir):
 @pytest.mark.parametrize(
   ('images', 'words'),
   [
-    (np.zeros((2, 8, 8)), 'float64, not uint8; convert'),
+    (np.full((2, 8, 8), -0.5), 'float64; pixels must be uint8, whole'),
     *(
       (np.zeros(shape, np.uint8), f'shape {shape}; this network needs [M, 8, 8]')
       for shape in ((2, 8, 9), (2, 8, 8, 3), (8, 8), (0, 8, 8))
@@ -254,7 +254,7 @@ IMAGES = np.zeros((2, 8, 8), np.uint8)
 INPUTS = {
   'in.npz': {'images': IMAGES},
   'key.npz': {'pictures': IMAGES},
-  'float.npz': {'images': IMAGES / 1.0},
+  'float.npz': {'images': IMAGES - 0.5},
   'shape.npz': {'images': IMAGES[0]},
   'pickled.npz': {'images': np.array([None])},
 }

@@ -83,6 +83,20 @@ def with_channels(images: np.ndarray, flag: str = '') -> np.ndarray:
   return np.moveaxis(images, 1, -1)
 
 
+def grey_levels(images: np.ndarray) -> np.ndarray:
+  """Pixels as uint8: floats in [0, 1] are rounded, whole numbers to 255 are kept.
+
+  Other arrays are unchanged.
+  """
+  if images.dtype == np.uint8 or images.dtype.kind not in 'iuf' or not images.size:
+    return images
+  low, high = images.min(), images.max()
+  if images.dtype.kind == 'f' and low >= 0 and high <= 1:
+    return np.rint(255 * images).astype(np.uint8)
+  is_whole = low >= 0 and high <= 255 and (images == np.rint(images)).all()
+  return images.astype(np.uint8) if is_whole else images
+
+
 def image_of(
   encoded: bytes,
   mode: str,

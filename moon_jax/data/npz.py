@@ -11,6 +11,7 @@ from moon_jax.core import files
 from moon_jax.core.types import Dataset
 from moon_jax.data.arrays import (
   DataError,
+  grey_levels,
   listed,
   make_dataset,
   one_line,
@@ -39,7 +40,8 @@ def load_npz(path: str) -> Dataset:
   The names of Keras (x_train, ...) and MedMNIST (train_images, ...) are accepted, too.
 
   Args:
-    path: the file. Images are uint8 [M, H, W] or [M, H, W, C], labels integers [M];
+    path: the file. Images are [M, H, W] or [M, H, W, C], of uint8, whole numbers to
+      255, or floats in [0, 1], which become whole grey levels; labels integers [M];
       [M, C, H, W] are turned, and [M, 1] labels are [M]. The classes are 0 to the
       largest training label; labels may be text, too. Few files have class_names [Y];
       train_client and test_client [M], integers or text, the user id of each
@@ -131,7 +133,7 @@ def dataset(
   Raises:
     DataError: an array is unusable.
   """
-  images, labels = arrays[::2], [flat(each) for each in arrays[1::2]]
+  images, labels = [*map(grey_levels, arrays[::2])], [*map(flat, arrays[1::2])]
   if labels[0].dtype.kind in 'SU' and len({each.dtype.kind for each in labels}) == 1:
     labels, class_names = _numbered(flag, labels, names[1::2])
   splits = [*zip(names[::2], images, names[1::2], labels, strict=False)]
@@ -186,26 +188,17 @@ def split_fault(x, images, y, labels):
   if not len(images) == len(labels) > 0:
     return f'{x} holds {len(images)} images, {y} {len(labels)} labels; save as many'
   if images.dtype != np.uint8:
-    return f'{x} is {images.dtype}, not uint8{_if_pixels(x, images)}'
+    told = str(images.dtype)
+    if images.dtype.kind in 'iuf':
+      told += f', from {images.min()} to {images.max()}'
+    wanted = 'uint8, whole numbers to 255, or floats in [0, 1]'
+    return f'{x} is {told}; pixels must be {wanted}'
   if labels.dtype.kind not in 'iu':
     return f'{y} is {labels.dtype}, not integer{_if_whole(y, labels)}'
   if labels.min() < 0:
     row = labels.argmin()
     return f'{y}[{row}] is {labels[row]}; number the classes from 0'
   return ''
-
-
-def _if_pixels(x, images):
-  """How to convert pixels to uint8, if their scale is clear; otherwise their range."""
-  kind = images.dtype.kind
-  if kind not in 'iuf':
-    return ''
-  low, high = images.min(), images.max()
-  if kind == 'f' and low >= 0 and high <= 1:
-    return f"; convert it with (255 * {x}).round().astype('uint8')"
-  if low >= 0 and 1 < high <= 255 and (images == np.rint(images)).all():
-    return f"; convert it with {x}.astype('uint8')"
-  return f', and from {low} to {high}'
 
 
 def _if_one_hot(y, labels):

@@ -17,7 +17,7 @@ from moon_jax.core import files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.types import Outputs, PyTree
 from moon_jax.data import sources
-from moon_jax.data.arrays import one_line, with_channels
+from moon_jax.data.arrays import grey_levels, one_line, with_channels
 from moon_jax.data.device import normalise
 from moon_jax.engine import devices, experiment, tiers
 from moon_jax.predict import exported
@@ -73,8 +73,9 @@ class Trained:
     """Classifies images as the run's own tests do, in batches that are filled up.
 
     Args:
-      images: [M, H, W] or [M, H, W, C] uint8 of the size of the training images; they
-        are normalised by the statistics of the training images.
+      images: [M, H, W] or [M, H, W, C] of the size of the training images, uint8 or as
+        `npz.load_npz` takes them; they are normalised by the training images'
+        statistics.
 
     Raises:
       UsageError: the array has another shape or type, or is empty.
@@ -217,18 +218,16 @@ def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
   """The images as [M, H, W, C].
 
   Args:
-    images: the user's array.
+    images: the user's array, uint8 or as `npz.load_npz` takes it.
     shape: (H, W, C) of the images that the network was trained on.
 
   Raises:
-    UsageError: they are not uint8, have another shape, or are none.
+    UsageError: they have other pixels, another shape, or are none.
   """
-  images = np.asarray(images)
+  images = grey_levels(np.asarray(images))
   if images.dtype != np.uint8:
-    raise UsageError(
-      f'The images are {images.dtype}, not uint8; convert floats in [0, 1] with '
-      "(255 * images).round().astype('uint8')."
-    )
+    wanted = 'uint8, whole numbers to 255, or floats in [0, 1]'
+    raise UsageError(f'The images are {images.dtype}; pixels must be {wanted}.')
   whole = with_channels(images) if images.ndim in (3, 4) else images
   if whole.ndim != 4 or whole.shape[1:] != shape or not len(whole):
     sizes = ', '.join(map(str, shape if shape[2] > 1 else shape[:2]))

@@ -13,6 +13,7 @@ from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.data import arrays, convert, npz, partition, sources
 from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import assembled
+from moon_jax.predict import inference
 from tests.data import federations
 from tests.data.federations import datasets
 from tests.data.test_sources import prepare, without_tensorflow
@@ -30,21 +31,35 @@ def loaded(x, y):
 # --- arrays ---------------------------------------------------------------------------
 
 ONE_HOT = np.eye(3)[Y]
-# Array -> what the advice of the message turns it into, or a text in the message.
+# Pixels -> what is made of them, or a text in the message.
 PIXELS = [
-  (X.astype('int64'), X),
-  (X.astype('int16'), X),
-  (X.astype('float32'), X),
+  *((X.astype(kind), X) for kind in ('int64', 'int16', 'float32')),
   ((X / 255).astype('float32'), X),
-  (X > 127, ''),
-  (X.astype('uint16') * 257, ', and from 0 to 65535'),
-  (X.astype('int64') - 5, ', and from -5 to 250'),
-  (X / 127.5 - 1, ', and from -1.0 to 1.0'),
-  (X / 2, ', and from 0.0 to 127.5'),
-  (X.astype('int64') // 255, ', and from 0 to 1'),
-  (np.where(X == 7, np.nan, X / 255), ', and from nan to nan'),
-  (X.astype('complex64'), ''),
+  ((X > 127).astype('float32'), 255 * (X > 127)),
+  (X.astype('int64') // 255, X // 255),
+  (X > 127, 'x is bool; pixels must be uint8'),
+  (X.astype('uint16') * 257, ', from 0 to 65535;'),
+  (X.astype('int64') - 5, ', from -5 to 250;'),
+  (X / 127.5 - 1, ', from -1.0 to 1.0;'),
+  (X / 2, ', from 0.0 to 127.5;'),
+  (np.where(X == 7, np.nan, X / 255), ', from nan to nan;'),
+  (X.astype('complex64'), 'x is complex64; pixels must be'),
 ]
+
+
+@pytest.mark.parametrize(('given', 'right'), PIXELS)
+def test_pixels_become_grey_levels_or_are_refused(given, right, capsys):
+  if isinstance(right, str):
+    assert right in npz.split_fault('x', arrays.grey_levels(given), 'y', Y)
+    with pytest.raises(DataError, match='pixels must be'):
+      loaded(given, Y)
+  else:
+    np.testing.assert_array_equal(loaded(given, Y).train_images, right)
+    np.testing.assert_array_equal(assembled.user('it', 'me', given, Y).images, right)
+    np.testing.assert_array_equal(inference.as_batch(given, X.shape[1:]), right)
+
+
+# Labels -> what the advice of the message turns them into, or a text in the message.
 LABELS = [
   (ONE_HOT, Y),
   (ONE_HOT.astype(bool), Y),
@@ -57,24 +72,19 @@ LABELS = [
 ]
 
 
-@pytest.mark.parametrize(
-  ('name', 'given', 'right'),
-  [('x', *one) for one in PIXELS] + [('y', *one) for one in LABELS],
-)
-def test_the_remedy_in_a_message_makes_valid_arrays(name, given, right):
-  one = {'x': X, 'y': Y, name: given}
-  fault = npz.split_fault('x', one['x'], 'y', one['y'])
-  told = re.fullmatch(rf'{name} (is|has shape) .* not (uint8|\[M\]|integer)(.*)', fault)
+@pytest.mark.parametrize(('given', 'right'), LABELS)
+def test_the_remedy_in_a_message_makes_valid_labels(given, right):
+  fault = npz.split_fault('x', X, 'y', given)
+  told = re.fullmatch(r'y (is|has shape) .* not (\[M\]|integer)(.*)', fault)
   remedy = re.fullmatch(r'; convert (it with|one-hot with) (.*)', told[3])
   if isinstance(right, str):
     assert told[3].startswith(right)
     assert bool(told[3]) == bool(right)
     assert not remedy
   else:
-    made = eval(remedy[2], {}, one)  # as a reader of the message would
+    made = eval(remedy[2], {}, {'y': given})  # as a reader of the message would
     np.testing.assert_array_equal(made, right)
-    one[name] = made
-    assert not npz.split_fault('x', one['x'], 'y', one['y'])
+    assert not npz.split_fault('x', X, 'y', made)
 
 
 def test_labels_in_a_column_are_taken_as_they_are():

@@ -118,7 +118,7 @@ def vast(size, label):
   ('changes', 'message'),
   [
     ({'train_y': None}, r"lacks \['train_y'\]"),
-    ({'train_x': np.zeros((60, 4, 5))}, r'train_x is float64, not uint8; .*255 \* tra'),
+    ({'train_x': np.full((60, 4, 5), -1.0)}, r'train_x is float64, from -1.0 to -1.0'),
     ({'train_x': U1((60, 20))}, r'train_x has shape \(60, 20\), not \[M, H, W'),
     ({'train_y': np.zeros((60, 3), int)}, r'train_y has shape \(60, 3\).*row 0 names'),
     ({'test_y': np.zeros(30)}, r"test_y is float64, not integer; .*astype\('int32'\)"),

@@ -258,7 +258,7 @@ def test_different_commands_are_refused_with_the_difference(folders):
   done = run(folders, *RUN, each=each)
   line = (
     f'Process 1 on {HOST} has another command or program than process 0: '
-    "--config.seed: 1 -> 2; --config.execution.devices: '1' -> '2'."
+    '--config.seed: 1 -> 2; --config.execution.devices: 1 -> 2.'
   )
   assert lines(done) == [[line]] * 2
   assert codes(done) == [ExitCode.USAGE] * 2

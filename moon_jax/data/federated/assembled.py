@@ -11,7 +11,7 @@ import numpy as np
 from moon_jax.core.errors import printable
 from moon_jax.core.types import Dataset
 from moon_jax.data import npz
-from moon_jax.data.arrays import DataError, listed, one_line
+from moon_jax.data.arrays import DataError, grey_levels, listed, one_line
 from moon_jax.data.federated import users
 
 # Usual names of images and labels, if the knobs name none: the first that is there.
@@ -93,10 +93,7 @@ def features(what: str, image: str, label: str, has: Iterable[str]) -> tuple[str
 
 
 def user(what: str, name: int | str, images: Any, labels: Any) -> User:
-  """A user with the examples; pixels become uint8.
-
-  Pixels may be floats in [0, 1], which are rounded to whole grey levels, or integers in
-  [0, 255].
+  """A user with the examples; pixels become `grey_levels`.
 
   Raises:
     DataError: there are no examples, or they are no images with labels.
@@ -108,15 +105,6 @@ def user(what: str, name: int | str, images: Any, labels: Any) -> User:
   if fault := npz.split_fault('images', images, 'labels', labels):
     raise DataError(f'{told}: {fault}.')
   return User(name, images, labels)
-
-
-def grey_levels(images: np.ndarray) -> np.ndarray:
-  """Floats in [0, 1], and integers in [0, 255], as uint8; other arrays unchanged."""
-  if images.dtype.kind == 'f' and ((images >= 0) & (images <= 1)).all():
-    return np.rint(255 * images).astype(np.uint8)
-  if images.dtype.kind in 'iu' and ((images >= 0) & (images <= 255)).all():
-    return images.astype(np.uint8)
-  return images
 
 
 def once(what: str, found: Iterable[User]) -> Iterator[User]:

@@ -58,7 +58,6 @@ def load_huggingface(
     )
     return assembled.Federation(flag, name, train, test, num_classes, names, *held)
   arrays = [np.asarray(each) for part in parts for _, *pair in part for each in pair]
-  arrays[::2] = map(assembled.grey_levels, arrays[::2])
   return npz.dataset(flag, name, arrays, num_classes, class_names=names)
 
 
