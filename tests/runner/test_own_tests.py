@@ -149,7 +149,7 @@ def test_each_clients_own_model_on_its_own_test(tier, tmp_path):
 
 def test_the_devices_share_the_clients():
   lines = []
-  for devices in '1', '4':
+  for devices in 1, 4:
     more = {'participation': 0.7, 'num_rounds': 1, 'local_epochs': 1}
     given = config(**more, execution__devices=devices)
     lines += [round.metrics for round in moon_jax.rounds(given)]
