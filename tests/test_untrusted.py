@@ -274,7 +274,7 @@ def test_nobody_waits_for_a_pipe(copy_of, tmp_path, name, image):
   assert any(codes) or name == 'partition.npz' or name.startswith('checkpoints')
 
 
-def test_pipes_among_data_and_devices_for_data(tmp_path):
+def test_pipes_and_devices_in_place_of_arrays(tmp_path):
   os.mkfifo(tmp_path / 'a.npz')
   with within(30):
     for name in (str(tmp_path / 'a.npz'), '/dev/zero'):

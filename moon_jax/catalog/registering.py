@@ -55,9 +55,9 @@ def register_data(name: str, make: Callable, **more: Any) -> None:
   Args:
     name: small letters, digits and _.
     make: function of the part's knobs, by name, that returns (train_x, train_y, test_x,
-      test_y): images uint8 [M, H, W] or [M, H, W, C], labels integers [M] from 0
-      without gaps. If the examples have user ids, train_client and test_client [M]
-      follow, integers or text; either may be None.
+      test_y), as in an .npz file: images [M, H, W] or [M, H, W, C], labels integers [M]
+      from 0 without gaps. If the examples have user ids, train_client and test_client
+      [M] follow, integers or text; either may be None.
     **more: title and knobs, as in `register_algorithm`.
   """
   register('data', name, make, **more)

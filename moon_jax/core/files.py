@@ -1,7 +1,7 @@
 """Reads files of strangers as data; writes files wholly or not at all.
 
-The package reads run directories, data sets and `.npz` files through this module: it
-imports and unpickles nothing, waits for nobody, and checks the shape of what it reads.
+The package reads run directories and `.npz` files through this module: it imports and
+unpickles nothing, waits for nobody, and checks the shape of what it reads.
 """
 
 import contextlib

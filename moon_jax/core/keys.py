@@ -39,8 +39,8 @@ def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
     seed: the run's seed, >= 0.
     purpose: what is drawn.
     *parts: what else the draw depends on: round, client, epoch, attempt; each >= 0.
-      One purpose always has one number of parts, because zeros at the end count as
-      nothing: without the last part, 0, the stream is the same.
+      Two draws that share a purpose have equally many parts: zeros at the end count as
+      nothing, so without a last part that is 0 the stream is the same.
 
   Returns:
     A generator whose stream depends on nothing else, so neither the lane a client

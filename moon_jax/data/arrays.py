@@ -86,15 +86,18 @@ def with_channels(images: np.ndarray, flag: str = '') -> np.ndarray:
 def grey_levels(images: np.ndarray) -> np.ndarray:
   """Pixels as uint8: floats in [0, 1] are rounded, whole numbers to 255 are kept.
 
-  Other arrays are unchanged.
+  Each array is judged alone: floats of 0 and 1 are in [0, 1]. An array with other
+  pixels is returned as it is.
   """
   if images.dtype == np.uint8 or images.dtype.kind not in 'iuf' or not images.size:
     return images
   low, high = images.min(), images.max()
-  if images.dtype.kind == 'f' and low >= 0 and high <= 1:
+  if not 0 <= low <= high <= 255:  # NaN is not
+    return images
+  if images.dtype.kind == 'f' and high <= 1:
     return np.rint(255 * images).astype(np.uint8)
-  is_whole = low >= 0 and high <= 255 and (images == np.rint(images)).all()
-  return images.astype(np.uint8) if is_whole else images
+  levels = images.astype(np.uint8)
+  return levels if (levels == images).all() else images
 
 
 def image_of(

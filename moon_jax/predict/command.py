@@ -4,8 +4,9 @@
                              [--config=FILE]
 
   --workdir=DIR   the run directory
-  --input=FILE    an .npz file with `images`, or else `test_x`: uint8, [M, H, W] or
-                  [M, H, W, C], of the size of the training images
+  --input=FILE    an .npz file with `images`, or else `test_x`: [M, H, W] or
+                  [M, H, W, C], pixels as in an .npz file to train on, of the
+                  size of the training images
   --output=FILE   an .npz file for `labels` [M], `logits` [M, classes] and
                   `representations` [M, D]; default <input>_predictions.npz
   --client=N      the client, from 0, if each client has a model of its own

@@ -262,7 +262,8 @@ def _line_label(series: Series, knob: str) -> str:
   own = _without(series.key, knob)
   if own == series.key:
     return series.label
-  words = [naming.describe_series(own), f'any {naming.short(knob)}']
+  told = naming.describe_series(own, series.runs[0].identity)
+  words = [told, f'any {naming.short(knob)}']
   return ', '.join(filter(None, words))
 
 

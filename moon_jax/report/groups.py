@@ -209,7 +209,7 @@ def _series(members, group, over, differing):
     told = tuple(item for item in key if item[0] in differing or item[0] == ALGORITHM)
     yield Series(
       key=key,
-      label=naming.describe_series(told or key) or 'runs',
+      label=naming.describe_series(told or key, same[0].identity) or 'runs',
       algorithm=same[0].algorithm,
       runs=tuple(same),
       finished=_samples(same, over),
@@ -234,14 +234,15 @@ def labels(settings: Iterable[Setting]) -> list[str]:
 
 
 def _order(key: Key) -> tuple:
-  """Algorithms as in the documentation, numbers by size, then words."""
-  return tuple((name, *place(name, value)) for name, value in key)
+  """Algorithms as in the documentation, a plain server first, numbers before words."""
+  return tuple(
+    (name, (name, value) not in PLAIN.items(), *place(name, value))
+    for name, value in key
+  )
 
 
 def place(name: str, value: Value) -> tuple[int, Any, str]:
   """The key by which the values of a knob are sorted: see `labels`."""
-  if (name, value) in PLAIN.items():
-    return (-1, 0, '')
   if name == ALGORITHM:
     known = catalog.names(ALGORITHM)
     return (0, known.index(value) if value in known else len(known), value)
@@ -275,4 +276,4 @@ def _agree(a: Key, b: Key, but: Iterable[str] = ()) -> bool:
 
 
 def _is_plain(series: Series) -> bool:
-  return all(PLAIN.get(name, value) == value for name, value in series.key)
+  return naming.is_plain(series.runs[0].identity)

@@ -1,6 +1,7 @@
 """Names an experiment in a few words, for legends, headings and file names."""
 
 import hashlib
+from collections.abc import Mapping
 
 from moon_jax.report.runs import Value
 
@@ -29,14 +30,18 @@ def cut(text: str, longest: int, mark: str) -> str:
   return text if len(text) <= longest else f'{text[:longest]}{mark}{digest}'
 
 
-def describe_series(key: Key) -> str:
-  """`describe` for a series, which does not mention FedAvg's plain mean."""
+def describe_series(key: Key, identity: Mapping[str, Value]) -> str:
+  """`describe` for a series of such runs, which does not mention a plain mean."""
   if ALGORITHM not in dict(key):
     return describe(key)
-  server = {name: value for name, value in key if name in PLAIN}
-  if server.items() <= PLAIN.items():
+  if is_plain(identity):
     key = tuple(item for item in key if item[0] not in PLAIN)
   return describe(key)
+
+
+def is_plain(identity: Mapping[str, Value]) -> bool:
+  """Whether the server of a run takes the plain mean."""
+  return all(identity.get(name, value) == value for name, value in PLAIN.items())
 
 
 def _words(name: str, value: Value) -> str:

@@ -91,6 +91,7 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
   Raises:
     NoCheckpointError: it has another format.
   """
+  name = MANIFEST
   try:
     files.require_inside(folder)
     with files.opened(folder / MANIFEST) as file:
@@ -111,7 +112,7 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
         return f'{name} has changed'
     return ''
   except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
-    place = getattr(error, 'filename', None) or 'a file'
+    place = getattr(error, 'filename', None) or name
     reason = getattr(error, 'strerror', None) or error
     return f'{os.path.basename(place)} cannot be read: {reason}'
   except ValueError:

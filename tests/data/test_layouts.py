@@ -553,7 +553,7 @@ def test_users_have_examples_for_validation_beside_them(tmp_path, capsys):
     ({'val_labels': None}, 'has val_images alone, of val_images, val_labels'),
     ({'val_labels': np.full(52, 9)}, 'val_labels holds 9, a class that train_labels'),
     ({'val_images': np.zeros((52, 8, 9), np.uint8)}, r'val_images \(52, 8, 9, 1\)'),
-    ({'val_images': np.full((52, 8, 8), 0.5 + 1)}, 'val_images is float64, from 1.5'),
+    ({'val_images': np.full((52, 8, 8), 1.5)}, 'val_images is float64, from 1.5'),
   ],
 )
 def test_reserved_examples_must_fit_the_data(changes, line, tmp_path):

@@ -165,6 +165,17 @@ def test_a_folder_of_two_federations_is_refused(folder, tmp_path):
     read_all(folder)
 
 
+def test_an_index_of_an_older_version_is_refused(folder):
+  """It took the height for the channels, where these come first."""
+  path = folder / records.INDEX
+  index = dict(np.load(path))
+  index['test_x'] = index['test_x'].transpose(0, 3, 1, 2)
+  index |= {name: np.repeat(index[name], 8) for name in ('mean', 'std')}
+  np.savez(path, **index)
+  with refused(DataError, 'convert it again'):
+    read_all(folder)
+
+
 def test_sizes_that_the_records_do_not_have_are_one_line(folder):
   path = folder / records.INDEX
   index = dict(np.load(path))

@@ -22,6 +22,7 @@ from tests.data.federations import (
   huggingface,
   load,
   npz,
+  sqlite,
 )
 from tests.data.test_sources import prepare
 
@@ -44,7 +45,9 @@ def linked(pattern):
   """All files or folders that match are moved out, and links to them are left."""
 
   def change(folder):
-    for number, path in enumerate(sorted(folder.glob(pattern))):
+    paths = sorted(folder.glob(pattern))
+    assert paths
+    for number, path in enumerate(paths):
       outside = folder.parent / 'blobs' / str(number)
       outside.parent.mkdir(exist_ok=True)
       path.rename(outside)
@@ -65,6 +68,7 @@ def joined(folder):
   [
     (hdf5, linked('hdf5_*')),
     (hdf5, joined),
+    (sqlite, linked('sqlite_*')),
     (huggingface, linked('saved/train')),
     (huggingface, linked('saved/*/*.arrow')),
     (tfds, linked('patch_camelyon')),

@@ -403,6 +403,14 @@ def test_a_rate_of_a_server_optimizer_is_named_even_if_it_is_that_of_the_mean(tm
   name = 'FedAvg, server_optimizer=adam, server learning_rate'
   labels = ['FedAvg', f'{name}=1', f'{name}=0.1']
   assert [series.label for series in setting.series] == labels
+  shutil.rmtree(tmp_path / 'a')
+  report = Collected(tmp_path)
+  labels = [f'FedAvg, server learning_rate={rate}' for rate in ('1', '0.1')]
+  assert [row['series'] for row in report.rows('accuracy')] == labels
+  assert report.charts()['sweep-server_optimizer.learning_rate'].ticks == ['0.1', '1']
+  words = ('--rows=server_optimizer.learning_rate', '--columns=algorithm')
+  rows = Collected(tmp_path, *words).rows('pivot')
+  assert [row['row'].rpartition('=')[2] for row in rows] == ['0.1', '1']
 
 
 def test_the_plain_server_is_named_where_it_is_asked_for(tmp_path):

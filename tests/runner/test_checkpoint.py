@@ -310,7 +310,7 @@ def test_a_disk_that_cannot_be_read_is_a_fault(folder, monkeypatch):
     raise OSError(errno.EIO, 'Input/output error')  # of `read`: without a name
 
   monkeypatch.setattr(files, 'sha256', worn)
-  assert saved_state.fault(folder, 12) == 'a file cannot be read: Input/output error'
+  assert saved_state.fault(folder, 12) == 'two cannot be read: Input/output error'
 
 
 def test_a_folder_under_another_name(folder):

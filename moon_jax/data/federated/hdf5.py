@@ -35,7 +35,7 @@ def _read(flag, path, image, label):
   wanted = f'{flag} must be an HDF5 file of {_GROUP}/<client>/<image and label>'
   place = os.path.expanduser(path)
   with one_line(wanted):
-    files.opened(place).close()
+    files.opened(place).close()  # h5py opens it by its name, from which links start
   with one_line(wanted), h5py.File(place, 'r') as file:
     found = file.get(_GROUP)
     if not isinstance(found, h5py.Group):

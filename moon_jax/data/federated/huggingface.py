@@ -29,8 +29,8 @@ def load_huggingface(
       Parquet files are called train-00000-of-00001.parquet or the like, or are in
       folders train and test, as on the Hub.
     client: the column of user ids; '': no column.
-    image: the column of the images, of the feature Image, or arrays of uint8; '' stands
-      for the usual names.
+    image: the column of the images, of the feature Image, or arrays; '' stands for the
+      usual names.
     label: the column of the labels; a ClassLabel has the names of the classes.
 
   Raises:

@@ -65,6 +65,8 @@ def load_records(path: str) -> Dataset:
       (index['mean'], index['std']),
       more.get('class_names', ()),
     )
+    if data.test_images.shape != index['test_x'].shape:  # channels first, by 0.2.0
+      raise DataError(f'{flag} is of an older version; convert it again.')
     reader = _Reader(folder / RECORDS, index, data.test_images.shape[1:])
     wide = (
       index[name].astype(np.int64) for name in ('sizes', 'class_counts', 'records')
