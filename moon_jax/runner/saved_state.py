@@ -11,6 +11,7 @@ import logging
 import os
 import pathlib
 import re
+import sys
 
 import jax
 import numpy as np
@@ -59,13 +60,25 @@ def _checkpointer(handler):
 
 @contextlib.contextmanager
 def _quietly():
-  """Hides the tracebacks that orbax's threads print before they raise the error."""
-  log = logging.getLogger('absl')
+  """Hides the tracebacks that orbax's threads print before they raise the error.
+
+  After an error, unfinished threads and tasks stay quiet until the next success.
+  """
+  log, hook = logging.getLogger('absl'), sys.unraisablehook
   before, log.disabled = log.disabled, True
+  sys.unraisablehook = lambda unraisable: None
+  tasks = logging.getLogger('asyncio')
+  tasks.addFilter(_is_of_others)
   try:
     yield
+    sys.unraisablehook = hook
+    tasks.removeFilter(_is_of_others)
   finally:
     log.disabled = before
+
+
+def _is_of_others(record):
+  return 'orbax' not in record.getMessage()
 
 
 def write_manifest(folder: pathlib.Path, completed_rounds: int) -> None:
