@@ -41,7 +41,7 @@ def load_huggingface(
   features = splits[0].features
   image, label = assembled.features(flag, image, label, features)
   num_classes = getattr(features[label], 'num_classes', None)
-  names = getattr(features[label], 'names', None) or ()
+  names = [*map(str, getattr(features[label], 'names', None) or ())]
   with one_line(f'{flag}: the column {image!r} cannot be read'):
     mode = getattr(features[image], 'mode', None) or mode_of(_encoded(splits, image))
   more = image, label, num_classes, mode
