@@ -193,9 +193,11 @@ class _Pictures:
     if knob not in knobs:
       hint = did_you_mean(knob, knobs)
       raise UsageError(f'experiments.in.md: there is no knob {knob!r}.{hint}')
-    points = {}
+    points, whole = {}, list(filter(Row.is_whole, given))
+    if len({row.runs[0].knobs[knob] for row in whole}) < 2:
+      whole = []  # one point shows no effect
     for column in ('test_accuracy', 'train_accuracy'):
-      for row in filter(Row.is_whole, given):
+      for row in whole:
         found = estimate(run.accuracy(column).tail(1).mean() for run in row.runs)
         if found and found.n == len(row.runs):
           point = row.runs[0].knobs[knob], found.mean, found.std or 0.0

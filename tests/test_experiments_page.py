@@ -216,10 +216,11 @@ def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, watched):
   low, high = (f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1'))
   given = watched('over_knob')
   one = finished(tmp_path, 'a', 0.5, choice=low, train_accuracy=0.6)
+  assert add(docs, one) == 'Figure `mu`: not run.\n'  # one point is no sweep
   # A run of other length is no point.
   words = f'--config={low}', '--config.num_rounds=5'
   short = write_run(tmp_path / 'short', [0.9] * 5, *words)
-  text = add(docs, one, short, *of_seeds(tmp_path, 0.4, 0.02, (0, 1), choice=high))
+  text = add(docs, short, *of_seeds(tmp_path, 0.4, 0.02, (0, 1), choice=high))
   assert text == '![mu: accuracy over moon.mu](results/mu.png)\n'
   assert build.page(docs) == text
   ((_, points),) = given
