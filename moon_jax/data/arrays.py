@@ -20,6 +20,8 @@ PIXEL_STATISTICS = {
   'fashion_mnist': ((0.2860,), (0.3530,)),
   'mnist': ((0.1307,), (0.3081,)),
 }
+# The pixels that `grey_levels` makes uint8, for a message.
+PIXELS = 'uint8, whole numbers to 255, or floats in [0, 1]'
 FORMATS = ('PNG', 'JPEG', 'WEBP', 'BMP', 'PPM', 'TIFF')  # Pillow may try no others
 _DEEP = 'the image has more than 8 bits in each channel'
 _GREY, _CHANNELS = ('1', 'L', 'LA'), (1, 3, 4)

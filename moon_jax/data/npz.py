@@ -10,6 +10,7 @@ import numpy as np
 from moon_jax.core import files
 from moon_jax.core.types import Dataset
 from moon_jax.data.arrays import (
+  PIXELS,
   DataError,
   grey_levels,
   listed,
@@ -191,8 +192,7 @@ def split_fault(x, images, y, labels):
     told = str(images.dtype)
     if images.dtype.kind in 'iuf':
       told += f', from {images.min()} to {images.max()}'
-    wanted = 'uint8, whole numbers to 255, or floats in [0, 1]'
-    return f'{x} is {told}; pixels must be {wanted}'
+    return f'{x} is {told}; pixels must be {PIXELS}'
   if labels.dtype.kind not in 'iu':
     return f'{y} is {labels.dtype}, not integer{_if_whole(y, labels)}'
   if labels.min() < 0:

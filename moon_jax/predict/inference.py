@@ -17,7 +17,7 @@ from moon_jax.core import files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.types import Outputs, PyTree
 from moon_jax.data import sources
-from moon_jax.data.arrays import grey_levels, one_line, with_channels
+from moon_jax.data.arrays import PIXELS, grey_levels, one_line, with_channels
 from moon_jax.data.device import normalise
 from moon_jax.engine import devices, experiment, tiers
 from moon_jax.predict import exported
@@ -226,8 +226,7 @@ def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
   """
   images = grey_levels(np.asarray(images))
   if images.dtype != np.uint8:
-    wanted = 'uint8, whole numbers to 255, or floats in [0, 1]'
-    raise UsageError(f'The images are {images.dtype}; pixels must be {wanted}.')
+    raise UsageError(f'The images are {images.dtype}; pixels must be {PIXELS}.')
   whole = with_channels(images) if images.ndim in (3, 4) else images
   if whole.ndim != 4 or whole.shape[1:] != shape or not len(whole):
     sizes = ', '.join(map(str, shape if shape[2] > 1 else shape[:2]))

@@ -1,6 +1,5 @@
 """The charts as plain data; `figures` and `interactive` draw them."""
 
-import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -237,8 +236,8 @@ def of_sweep(sweep: Sweep) -> LineChart:
   """Accuracy against the knob."""
   knob, after = sweep.knob, sweep.after
   what = f'Accuracy after {after} rounds against {naming.short(knob)}'
-  every = {value for points in sweep.lines.values() for value in points}
-  values = sorted(every, key=functools.partial(groups.place, knob))
+  every = (value for points in sweep.lines.values() for value in points)
+  values = groups.in_order(knob, every)
   drawn = []
   for label, points in sweep.lines.items():
     found = {values.index(v): _curve(points[v], sweep.by).loc[after] for v in points}

@@ -6,7 +6,7 @@ A *setting* is what several series have in common: a plot, a block of a table.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -236,13 +236,17 @@ def labels(settings: Iterable[Setting]) -> list[str]:
 def _order(key: Key) -> tuple:
   """Algorithms as in the documentation, a plain server first, numbers before words."""
   return tuple(
-    (name, (name, value) not in PLAIN.items(), *place(name, value))
+    (name, (name, value) not in PLAIN.items(), *_place(name, value))
     for name, value in key
   )
 
 
-def place(name: str, value: Value) -> tuple[int, Any, str]:
-  """The key by which the values of a knob are sorted: see `labels`."""
+def in_order(knob: str, values: Iterable[Value]) -> list[Value]:
+  """The values of a knob, each once, in the order of `labels`."""
+  return sorted(set(values), key=lambda value: _place(knob, value))
+
+
+def _place(name, value):
   if name == ALGORITHM:
     known = catalog.names(ALGORITHM)
     return (0, known.index(value) if value in known else len(known), value)

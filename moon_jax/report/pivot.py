@@ -1,6 +1,5 @@
 """A table of final accuracies: a row and a column for each value of two knobs."""
 
-import functools
 from collections.abc import Sequence
 
 import pandas as pd
@@ -41,7 +40,7 @@ def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table
         'choose some by --where, or average by --over.'
       )
   left, above = (
-    sorted(set(values), key=functools.partial(groups.place, knob))
+    groups.in_order(knob, values)
     for knob, values in zip((rows, columns), zip(*found, strict=True), strict=True)
   )
   heads = {value: f'of {value}' for value in above}
