@@ -51,7 +51,7 @@ def tasks(workload: Workload, details: dict) -> dict[str, Callable[[], list[Row]
   """
   end = time.monotonic() + 60 * MINUTES[workload.quick]
   found = {}
-  for augmentation, bar in (('none', 60), ('crop_flip', 120)):
+  for augmentation, bar in (('crop_flip', 120), ('none', 60)):
     name = f'MOON, {workload.num_rounds} rounds, augmentation {augmentation}'
     measure = functools.partial(_experiment, workload, augmentation, bar)
     found[name] = functools.partial(_until, end, name, measure, details)
