@@ -154,7 +154,7 @@ def _drawn(run: pathlib.Path, target: pathlib.Path, rounds: int) -> list[str]:
 
 def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str, Any]:
   """The content of the kept config.json: without folders of the machine, with costs."""
-  words = shlex.split(about['command'])
+  words, earlier = shlex.split(about['command']), about.get('earlier', [])
   command = [word for word in words if word.partition('=')[0] not in _PRIVATE]
   knobs = config_lib.flatten(about['config'])
   if 'data.dir' in knobs:
@@ -163,7 +163,8 @@ def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str,
     'command': shlex.join(command),
     'config': config_lib.nest(knobs),
     **{name: about[name] for name in _KEPT if name in about},
-    'earlier_commits': [start.get('git_commit') for start in about.get('earlier', [])],
+    'earlier_commits': [start.get('git_commit') for start in earlier],
+    'earlier_devices': [start.get('devices') for start in earlier],
     'cost': cost(timings) if timings else {},
   }
 
