@@ -3,12 +3,11 @@
   pip install -r benchmarks/requirements.txt
   python -m benchmarks --data-dir=DIR [--quick]
   python -m benchmarks --data-dir=DIR --suite=gpu [--quick]
-  python -m benchmarks --data-dir=DIR --suite=gpu-compile --target-config=FILE
   python -m benchmarks --suite=scale [--quick]
 
 Prints a table and writes benchmarks/results/<machine>.json, both after every row. Both
 sides of a ratio run on the same cores in one go; every time is the median of --repeats
-rounds. gpu-compile needs no GPU: it compiles for the card that FILE describes.
+rounds.
 """
 
 import argparse
@@ -21,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from benchmarks import cpu, gpu, gpu_compile, processes, scale
+from benchmarks import cpu, gpu, processes, scale
 from benchmarks.processes import ROOT
 from moon_jax.core.errors import UsageError
 
@@ -33,7 +32,7 @@ print(json.dumps(told))
 """
 
 
-SUITES = ('cpu', 'gpu', 'gpu-compile', 'scale')
+SUITES = ('cpu', 'gpu', 'scale')
 
 
 def main() -> None:
@@ -77,8 +76,6 @@ def _options():
     '--quick', action='store_true', help='what matters: cpu 5 minutes, gpu 8'
   )
   parser.add_argument('--anywhere', action='store_true', help='gpu: on a CPU too')
-  parser.add_argument('--target-config', default='', help='of gpu-compile: the card')
-  parser.add_argument('--programs', nargs='*', help='of gpu-compile: only these')
   return parser.parse_args()
 
 
@@ -94,26 +91,17 @@ def _suite(options, details):
     return f'scale-{platform.machine()}-{cores}-cores', scale.tasks(
       options.quick, details
     )
-  if options.suite == 'gpu':
-    device = processes.run(['-c', _DEVICE])
-    if device['backend'] != 'gpu' and not options.anywhere:
-      raise UsageError('--suite=gpu needs a GPU that JAX can use; see docs/gpu.md.')
-    workload = gpu.Workload(
-      options.data_dir,
-      options.limit or 0,
-      options.rounds,
-      options.repeats,
-      options.quick,
-    )
-    machine = device['kind'].replace(' ', '-')
-    return machine, gpu.tasks(workload, details)
-  if not gpu_compile.is_possible():
-    print("Skipped: --suite=gpu-compile needs pip install 'jax[cuda12]'.")
-    raise SystemExit
-  tasks = gpu_compile.tasks(
-    options.target_config, options.data_dir, options.programs, details
+  device = processes.run(['-c', _DEVICE])
+  if device['backend'] != 'gpu' and not options.anywhere:
+    raise UsageError('--suite=gpu needs a GPU that JAX can use; see docs/gpu.md.')
+  workload = gpu.Workload(
+    options.data_dir,
+    options.limit or 0,
+    options.rounds,
+    options.repeats,
+    options.quick,
   )
-  return f'compiled-{pathlib.Path(options.target_config).stem}', tasks
+  return device['kind'].replace(' ', '-'), gpu.tasks(workload, details)
 
 
 def _tell(row, before):

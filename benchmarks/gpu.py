@@ -12,8 +12,7 @@ from typing import NamedTuple
 from benchmarks import processes
 from benchmarks.rows import Row, until
 
-# Datasheets of the SXM cards: TF32 without sparsity, and the memory's bytes a second.
-PEAK_FLOPS = 494e12
+# Datasheets of the SXM cards: the memory's bytes a second.
 PEAK_BYTES = {'H100': 3.35e12, 'H200': 4.8e12}
 MINUTES = {True: 8, False: 25}  # quick or not
 
@@ -106,7 +105,7 @@ def _experiment(workload, augmentation, bar, *, seconds):
 
 
 def _sweep(workload, model, algorithm, form, lanes, *, seconds):
-  """One round, and how near it comes to the device's limits."""
+  """One round, and how near it comes to the limit of the device's memory."""
   report = processes.run(
     [
       '-m',
@@ -127,7 +126,6 @@ def _sweep(workload, model, algorithm, form, lanes, *, seconds):
   shares = (moved / peak for card, peak in PEAK_BYTES.items() if card in device)
   text = (
     f'{report["samples_per_second"]:,.0f} samples/s in {report["lanes"]} lanes, '
-    f'{report["step_flops"] * rate / PEAK_FLOPS:.1%} of the arithmetic, '
     f'{"".join(f"{share:.1%} of the bandwidth, " for share in shares)}'
     f'{report["peak_memory_bytes"] / 2**20:,.0f} MiB at most'
   )

@@ -33,6 +33,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -113,14 +114,23 @@ def _costs(given: Sequence[Row]) -> list[str]:
   head = '| command | seconds a round, median | minutes in all | machine | commit |'
   lines = [head, f'|{" --- |" * 5}']
   for run in (run for row in given for run in row.runs):
-    cost, machine = run.about.get('cost', {}), run.about.get('machine', {})
+    cost = run.about.get('cost', {})
     each, total = cost.get('median'), cost.get('seconds')
-    words = 'not recorded' if each is None else f'{each:.0f}'
+    words = 'not recorded' if each is None else f'{each:.1f}'
     minutes = 'not recorded' if total is None else f'{total / 60:.1f}'
-    told = f'{machine["processor"]}, {machine["cores"]} core(s)' if machine else ''
     commit = (run.about.get('git_commit') or '')[:7]
-    lines.append(f'| `{run.command}` | {words} | {minutes} | {told} | {commit} |')
+    machine = _machine(run.about)
+    lines.append(f'| `{run.command}` | {words} | {minutes} | {machine} | {commit} |')
   return lines if len(lines) > 2 else [f'Costs: {NOT_RUN}.']
+
+
+def _machine(about: Mapping[str, Any]) -> str:
+  """The accelerators that computed a run, else the processor and its cores."""
+  kinds = [device.partition(': ') for device in about.get('devices', [])]
+  if cards := [name for kind, _, name in kinds if kind != 'cpu']:
+    return ', '.join(cards)
+  machine = about.get('machine')
+  return f'{machine["processor"]}, {machine["cores"]} core(s)' if machine else ''
 
 
 def _compare(given: Sequence[Row]) -> list[str]:

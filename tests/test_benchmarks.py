@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as suites
-from benchmarks import cpu, engine, gpu, gpu_compile, hlo, processes
+from benchmarks import cpu, engine, gpu, processes
 from benchmarks.rows import Row
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
@@ -16,50 +16,14 @@ from moon_jax.engine import experiment
 from tests.processes import ROOT, launch
 
 
-def test_kernels_bytes_and_loops_of_a_program_by_hand():
-  text = (ROOT / 'tests/golden/program.hlo').read_text()
-  program = hlo.read(text, lambda where, depth: {('r/in', 1): 3}[where, depth])
-  outer, inner = list(program.walk())[1:]
-  assert [(loop.name, loop.trips, loop.known) for loop in (outer, inner)] == [
-    ('r', 7, True),
-    ('r/in', 3, False),
-  ]
-  own, *others = program.kernels
-  assert (own.bytes, own.flops) == (2 * 4 * 128, 0)
-  assert [kernel.kind for kernel in others] == ['dot', 'loop', 'loop']
-  # A product reads both factors and writes the result; a slice is read and written.
-  assert [kernel.bytes for kernel in others] == [
-    4 * (8000 + 128 + 16000),
-    4 * (8 + 8) + 4,
-    4 * (8 + 8) + 4,
-  ]
-  assert [kernel.bytes for kernel in inner.kernels] == [3 * 32, 2 * 32]
-  assert program.total(lambda loop: len(loop.kernels)) == 4 + 7 * 3 * 2
-  assert program.total(lambda loop: not loop.known) == 21
-  assert not inner.in_graph
-  assert outer.in_graph
-  # The host reads the loop's condition, and cuDNN starts outside a graph.
-  assert inner.seconds() == pytest.approx(15e-6 + 2 * 4e-6)
-
-
-@pytest.mark.parametrize(
-  ('suite', 'code', 'told'),
-  [
-    ('gpu', ExitCode.USAGE, '--suite=gpu needs a GPU that JAX can use; see docs/gpu'),
-    ('gpu-compile', None, 'Skipped: --suite=gpu-compile needs'),
-  ],
-)
-def test_a_suite_that_cannot_run_here_says_so_in_a_line(
-  monkeypatch, capsys, suite, code, told
-):
-  monkeypatch.setattr(sys, 'argv', ['benchmarks', f'--suite={suite}'])
+def test_the_gpu_suite_without_a_gpu_ends_with_a_line(monkeypatch, capsys):
+  monkeypatch.setattr(sys, 'argv', ['benchmarks', '--suite=gpu'])
   monkeypatch.setattr(processes, 'run', lambda words: {'backend': 'cpu', 'kind': ''})
-  monkeypatch.setattr(gpu_compile, 'is_possible', lambda: False)
   with pytest.raises(SystemExit) as ended:
     suites.main()
-  assert ended.value.code == code
-  out, error = capsys.readouterr()
-  assert (out + error).startswith(told)
+  assert ended.value.code == ExitCode.USAGE
+  told = '--suite=gpu needs a GPU that JAX can use; see docs/gpu.md.\n'
+  assert capsys.readouterr().err == told
 
 
 def test_what_the_minutes_leave_no_time_for_is_left_out():

@@ -1,9 +1,9 @@
 """Chooses the lanes, and the length of a segment, with which a GPU trains. Host side.
 
 A GPU trains small networks of all clients as fast as that of one client, and waits for
-the host where its compiler does not know the length of a loop (`segments`). Nothing
-here was measured on a GPU: docs/performance.md has the kernels, bytes and modelled
-times of the programs.
+the host where its compiler does not know the length of a loop (`segments`). The
+constants come from programs that were compiled for an H200; docs/gpu.md has what was
+measured on one, with the MOON paper's network only.
 """
 
 import dataclasses
