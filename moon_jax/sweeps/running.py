@@ -200,7 +200,8 @@ def _show(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -> None:
 def take_share(share: str) -> None:
   """Gives this process its part, 'i/n', of the GPUs, or of the cores if there is none.
 
-  It also gets SIGTERM when its parent has ended. Call this before JAX computes.
+  If several processes share a GPU, none takes its memory in advance, as JAX does. The
+  process also gets SIGTERM when its parent has ended. Call this before JAX computes.
   """
   if sys.platform == 'linux':
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -208,6 +209,8 @@ def take_share(share: str) -> None:
   gpus = devices.visible_gpus()
   if gpus:
     os.environ['CUDA_VISIBLE_DEVICES'] = gpus[int(index) % len(gpus)]
+    if int(count) > len(gpus):
+      os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
   elif hasattr(os, 'sched_setaffinity'):  # Linux only
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[int(index) :: int(count)] or cores)

@@ -1,9 +1,11 @@
 """A sweep gives what launch.py gives, but sooner; after a stop the rest is trained."""
 
 import importlib
+import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -308,3 +310,22 @@ def test_seeds_betas_and_mus_share_one_program(tmp_path):
   assert len(list(tmp_path.glob('out/*/summary.json'))) == 8
   programs = sorted(p.name for p in tmp_path.glob('programs/programs/*-cache'))
   assert [n.partition('-')[0] for n in programs] == ['jit_evaluate', 'jit_run_round']
+
+
+@pytest.mark.parametrize(
+  ('share', 'told'),
+  [('1/2', ['7', None]), ('2/3', ['4', 'false'])],
+  ids=['a GPU each', 'a shared GPU'],
+)
+def test_processes_that_share_a_gpu_do_not_take_its_memory_in_advance(share, told):
+  program = f"""
+import json, os
+from moon_jax.sweeps import running
+running.take_share({share!r})
+names = 'CUDA_VISIBLE_DEVICES', 'XLA_PYTHON_CLIENT_PREALLOCATE'
+print(json.dumps([os.environ.get(name) for name in names]))
+"""
+  # A process of its own: it would end with this one's parent.
+  words, gpus = [sys.executable, '-c', program], {'CUDA_VISIBLE_DEVICES': '4,7'}
+  done = subprocess.run(words, env=os.environ | gpus, capture_output=True, check=True)
+  assert json.loads(done.stdout) == told
