@@ -137,10 +137,22 @@ def over_beta(path: pathlib.Path, given: Mapping[str, Sequence], digest: str) ->
 
 
 def representations(
-  path: pathlib.Path, embedded: np.ndarray, classes: np.ndarray, title: str
+  path: pathlib.Path,
+  embedded: np.ndarray,
+  classes: np.ndarray,
+  names: Sequence[str],
+  title: str,
 ) -> None:
-  """Draws test images [M, 2], embedded by t-SNE, coloured by class [M], as a PNG."""
-  _save(path, figures.tiled([Scatter('', title, embedded, classes)], side=4.0))
+  """Draws test images as a PNG, embedded by t-SNE and coloured by class.
+
+  Args:
+    path: the file.
+    embedded: [M, 2].
+    classes: [M].
+    names: names of the classes; () if they are numbered.
+    title: title of the picture.
+  """
+  _save(path, figures.tiled([Scatter('', title, embedded, classes, names)], side=4.0))
 
 
 def _save(path: pathlib.Path, figure: Figure, digest: str = '') -> None:

@@ -11,7 +11,7 @@ Each run has its own file of digests, so that runs added side by side cannot con
 import pathlib
 import shlex
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -131,7 +131,9 @@ def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
   target.mkdir(parents=True, exist_ok=True)
   kept.write_bytes(records)
   files.write_json(target / 'config.json', told)
-  made = [f'{target.name}/{file}' for file in [*FILES, *_drawn(run, target, wanted)]]
+  classes = about.get('images', {}).get('class_names', ())
+  drawn = _drawn(run, target, wanted, classes)
+  made = [f'{target.name}/{file}' for file in [*FILES, *drawn]]
   lines = [f'{files.sha256(results / name)}  {name}\n' for name in made]
   files.replace(sums(results, target.name), ''.join(lines))
   return made
@@ -142,13 +144,16 @@ def sums(results: pathlib.Path, name: str) -> pathlib.Path:
   return results / f'{name}{_SUMS}'
 
 
-def _drawn(run: pathlib.Path, target: pathlib.Path, rounds: int) -> list[str]:
+def _drawn(
+  run: pathlib.Path, target: pathlib.Path, rounds: int, classes: Sequence[str]
+) -> list[str]:
   """Draws the t-SNE of the final model, if a report has computed it; the file names."""
   found = read_arrays(run / features.CACHE, files.FEATURES)
   if not found or found['round'] != rounds:
     return []
   title = f'{target.name}, after {rounds} rounds'
-  draw.representations(target / TSNE, found['embedded'], found['classes'], title)
+  points = found['embedded'], found['classes']
+  draw.representations(target / TSNE, *points, classes, title)
   return [TSNE]
 
 

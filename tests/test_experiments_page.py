@@ -253,10 +253,23 @@ def test_without_an_attack_a_variant_begins_each_panel(docs, tmp_path, watched):
   }
 
 
-def test_a_t_sne_is_kept_of_the_model_after_the_last_round(docs, tmp_path, capsys):
+def test_a_t_sne_is_kept_of_the_model_after_the_last_round(
+  docs, tmp_path, capsys, monkeypatch
+):
   write_template(docs, '@tsne moon_cvpr21: fedavg')
   assert build.page(docs) == 't-SNE: not run.\n'
-  run = finished(tmp_path, 'one', 0.6)
+  run, names, given = finished(tmp_path, 'one', 0.6), ['cat', 'dog', 'frog'], []
+  about = json.loads((run / 'config.json').read_text())
+  images = {'shape': [2, 2, 1], 'mean': [0.0], 'std': [1.0]}
+  about['images'] = images | {'class_names': names}
+  (run / 'config.json').write_text(json.dumps(about))
+  tiled = draw.figures.tiled
+
+  def spy(charts, side):
+    given.extend(charts)
+    return tiled(charts, side)
+
+  monkeypatch.setattr(draw.figures, 'tiled', spy)
   rng = np.random.default_rng(0)
   arrays = {
     'round': np.asarray(NUM_ROUNDS - 1),
@@ -270,6 +283,7 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(docs, tmp_path, capsy
   np.savez(run / 'features.npz', **arrays | {'round': np.asarray(NUM_ROUNDS)})
   assert add(docs, run) == '![t-SNE of FedAvg, seed 0](results/one/tsne.png)\n'
   assert 'one/tsne.png' in capsys.readouterr().out.splitlines()[-1]
+  assert [chart.class_names for chart in given] == [names]
   (docs / 'results/one/tsne.png').write_bytes(b'')
   assert_refused(docs, r'tsne\.png has changed')
 

@@ -35,6 +35,11 @@ _MARKERS = (
   ('X', 'x', '✖'),
   ('P', 'cross', '✚'),
 )
+# Colours of classes; matplotlib calls them tab10.
+_CLASSES = (
+  *('#1F77B4', '#FF7F0E', '#2CA02C', '#D62728', '#9467BD'),
+  *('#8C564B', '#E377C2', '#7F7F7F', '#BCBD22', '#17BECF'),
+)
 
 
 class Style(NamedTuple):
@@ -158,7 +163,8 @@ class Scatter(NamedTuple):
     names = dict(enumerate(self.class_names))
     every = map(int, np.unique(self.classes))
     of = {y: self.points[self.classes == y] for y in every}
-    return [(names.get(y, str(y)), points, style(y)) for y, points in of.items()]
+    looks = {y: style(y)._replace(colour=_CLASSES[y % len(_CLASSES)]) for y in of}
+    return [(names.get(y, str(y)), points, looks[y]) for y, points in of.items()]
 
 
 Chart = LineChart | Matrix | Spread | Scatter

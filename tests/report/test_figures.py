@@ -73,6 +73,15 @@ def scatters(number):
   return [Scatter(*name, points, classes) for name in names]
 
 
+def test_ten_classes_have_ten_colours_and_their_names():
+  (chart,) = scatters(1)
+  names = [f'class-{letter}' for letter in 'abcdefghij']
+  chart = chart._replace(classes=np.arange(40) % 10, class_names=names)
+  (panel,) = figures.tiled([chart]).axes
+  assert [text.get_text() for text in panel.texts] == names
+  assert len({tuple(dots.get_facecolor()[0]) for dots in panel.collections}) == 10
+
+
 def looks(chart):
   if isinstance(chart, LineChart):
     names = [line.label for line in chart.lines]
