@@ -36,6 +36,7 @@ from docs import records
 from moon_jax.config import ConfigError, cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
+from moon_jax.engine import devices
 from moon_jax.runner import loop, run_directory, signals
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps import running
@@ -142,9 +143,13 @@ def _kinds(cell: Cell) -> list[tuple]:
 
 
 def _seconds_a_round(cell: Cell, results: pathlib.Path) -> list[float]:
-  """[seconds of a round], of the kept run or of the rounds so far; [] without any."""
+  """[seconds of a round], of the kept run or of the rounds so far; [] without any.
+
+  A kept run of a GPU says nothing about a machine without one, and the reverse.
+  """
   kept = files.read_json(results / cell.name / 'config.json') or {}
-  if kept.get('cost'):
+  on_gpu = [device.startswith('gpu') for device in kept.get('devices', [])]
+  if kept.get('cost') and on_gpu[:1] == [bool(devices.visible_gpus())]:
     return [kept['cost']['seconds'] / cell.request.config.num_rounds]
   with contextlib.suppress(RunError):
     lines = files.read_lines(cell.request.workdir / run_directory.TIMINGS)

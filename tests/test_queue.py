@@ -8,6 +8,7 @@ import pytest
 from configs import curve, moon_cvpr21
 from docs import queue, records
 from moon_jax import config
+from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.runner import loop, run_directory, signals
 from tests.run_directories import TINY
@@ -85,6 +86,17 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(place, monkeypatch, 
   *lines, left = queue.table(cells, results, 2)
   assert [line.split()[0] for line in lines] == ['kept', 'kept']
   assert left == 'left: 0 runs, 0 rounds; unknown hours on 2 cores'
+
+
+def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(place, monkeypatch):
+  (cell, *_), results = place
+  (results / cell.name).mkdir()
+  path, about = results / cell.name / 'config.json', {'cost': {'seconds': 7200}}
+  files.write_json(path, about | {'devices': ['gpu: NVIDIA H200']})
+  for gpus, hours in (([], 'unknown'), (['0'], 'about 2.0')):
+    monkeypatch.setattr(queue.devices, 'visible_gpus', lambda gpus=gpus: gpus)
+    *_, left = queue.table([cell], results, 1)
+    assert left == f'left: 1 runs, 2 rounds; {hours} hours on 1 cores'
 
 
 def add(run, results):
