@@ -22,9 +22,9 @@ The template is Markdown. These lines of the template are replaced:
 FILE stands for configs/FILE.py, and NAME for the picture docs/results/NAME.png. In a
 text, {{late RUN}} is the mean of the last five accuracies of a run in docs/results/, in
 per cent, and {{COLUMN@ROUND RUN}} is the mean of a column of its metrics.jsonl over the
-five rounds that end with ROUND. A variant without a run is shown as "not run". A run
-has a t-SNE if its directory was reported on (`python -m moon_jax.report RUN`) before it
-was added.
+five rounds that end with ROUND; for the RUN ..._seed0,1,2 there is a number for each
+of these seeds. A variant without a run is shown as "not run". A run has a t-SNE if its
+directory was reported on (`python -m moon_jax.report RUN`) before it was added.
 """
 
 import functools
@@ -290,11 +290,13 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
   pictures = _Pictures(results, anew)
 
   def number(found):
-    what, name = found.groups()
-    told = _number(what, kept[name]) if name in kept else None
-    if told is None:
+    what, names = found.groups()
+    first, *seeds = names.split(',')
+    runs = [first, *(re.sub(r'\d+$', seed, first) for seed in seeds)]
+    told = [_number(what, kept[run]) if run in kept else None for run in runs]
+    if None in told:
       raise UsageError(f'experiments.in.md: there is no {found[0]} in {results}.')
-    return told
+    return ', '.join(told)
 
   if not (template := docs / 'experiments.in.md').is_file():
     raise UsageError(f'{template} is missing.')

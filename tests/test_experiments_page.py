@@ -301,6 +301,16 @@ def test_a_number_in_a_sentence_is_of_a_run(docs, tmp_path):
   assert text.splitlines()[0] == 'It reached 60.0, and 0.300 in rounds 93 to 97.'
 
 
+def test_numbers_in_a_sentence_are_of_several_seeds(docs, tmp_path):
+  write_template(docs, '@table moon_cvpr21: fedavg')
+  for seed, accuracy in ((0, 0.6), (12, 0.5)):
+    add(docs, finished(tmp_path, f'one_seed{seed}', accuracy, seed=seed))
+  write_template(docs, '{{late one_seed0,12}}', '@table moon_cvpr21: fedavg')
+  assert build.page(docs).splitlines()[0] == '60.0, 50.0'
+  write_template(docs, '{{late one_seed0,1}}')
+  assert_refused(docs, r'there is no \{\{late one_seed0,1\}\}')
+
+
 def assert_refused(docs, words):
   with pytest.raises(Exception, match=words) as caught:
     build.page(docs)
