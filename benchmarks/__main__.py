@@ -125,7 +125,7 @@ def _version(name):
   try:
     return importlib.metadata.version(name)
   except importlib.metadata.PackageNotFoundError:
-    return None  # the gpu suites do not need torch
+    return None  # the gpu suite does not need torch
 
 
 if __name__ == '__main__':

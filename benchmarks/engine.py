@@ -70,9 +70,10 @@ def main() -> None:
     'samples': samples,
     'samples_per_second': rate,
     'steps_per_second': steps / float(np.median(seconds)),
-    'step_flops': step_flops,
     # Only real examples count: filler in partial batches is of no use.
-    'flops_per_second': step_flops / config.batch_size * rate,
+    **(
+      {'flops_per_second': step_flops / config.batch_size * rate} if step_flops else {}
+    ),
     **({'step_bytes': _step_bytes(built, state)} if options.bytes else {}),
     'device': jax.devices()[0].device_kind,
     'compile_seconds': compile_seconds,

@@ -125,12 +125,12 @@ def _costs(given: Sequence[Row]) -> list[str]:
 
 
 def _machine(about: Mapping[str, Any]) -> str:
-  """The accelerators that computed a run, else the processor and its cores."""
-  kinds = [device.partition(': ') for device in about.get('devices', [])]
-  if cards := [name for kind, _, name in kinds if kind != 'cpu']:
-    return ', '.join(cards)
-  machine = about.get('machine')
-  return f'{machine["processor"]}, {machine["cores"]} core(s)' if machine else ''
+  """The accelerators that computed a run, and the processor if it did."""
+  every, machine = records.devices(about), about.get('machine')
+  told = [name for kind, _, name in (d.partition(': ') for d in every) if kind != 'cpu']
+  if machine and (not told or len(told) < len(every)):
+    told.append(f'{machine["processor"]}, {machine["cores"]} core(s)')
+  return ' and '.join(told)
 
 
 def _compare(given: Sequence[Row]) -> list[str]:

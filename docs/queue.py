@@ -8,8 +8,8 @@
   --runs=DIR      folder of the run directories; default runs/queue. Its folder log/ has
                   the output of each process
   --data=DIR      folder of the TFDS data, as in --config.data.dir
-  --jobs=N        number of processes, each with one lane on its own cores; default one
-                  for each core
+  --jobs=N        number of processes, each with one lane on its own cores, or on a GPU;
+                  default one for each core, or for each GPU if there are some
   --results=DIR   folder of the results that are kept; default docs/results
   --table=FILE    list of the experiments; default docs/queue.txt
 
@@ -145,13 +145,16 @@ def _kinds(cell: Cell) -> list[tuple]:
 def _seconds_a_round(cell: Cell, results: pathlib.Path) -> list[float]:
   """[seconds of a round], of the kept run or of the rounds so far; [] without any.
 
-  A kept run of a GPU says nothing about a machine without one, and the reverse.
+  A run of a GPU says nothing about a machine without one, and the reverse.
   """
-  kept = files.read_json(results / cell.name / 'config.json') or {}
-  on_gpu = [device.startswith('gpu') for device in kept.get('devices', [])]
-  if kept.get('cost') and on_gpu[:1] == [bool(devices.visible_gpus())]:
-    return [kept['cost']['seconds'] / cell.request.config.num_rounds]
   with contextlib.suppress(RunError):
+    kept = files.read_json(results / cell.name / 'config.json') or {}
+    about = kept or files.read_json(cell.request.workdir / run_directory.CONFIG) or {}
+    on_gpu = {device.startswith('gpu') for device in records.devices(about)}
+    if on_gpu - {bool(devices.visible_gpus())}:
+      return []
+    if kept.get('cost'):
+      return [kept['cost']['seconds'] / cell.request.config.num_rounds]
     lines = files.read_lines(cell.request.workdir / run_directory.TIMINGS)
     return [records.cost(lines)['seconds'] / len(lines)] if lines else []
   return []
@@ -214,7 +217,9 @@ def main(argv: Sequence[str]) -> int:
       raise UsageError(f'{stray[0]!r} is a stray word; see docs/queue.py.')
     runs, results = pathlib.Path(values.runs), pathlib.Path(values.results)
     given = cells(pathlib.Path(values.table), runs, values.data)
-    jobs = values.jobs or run_directory.machine()['cores']
+    jobs = (
+      values.jobs or len(devices.visible_gpus()) or run_directory.machine()['cores']
+    )
     if values.list:
       print('\n'.join(table(given, results, jobs)))
       return ExitCode.DONE

@@ -30,6 +30,7 @@ TSNE = 'tsne.png'
 _EACH = ('train_seconds', 'evaluate_seconds')  # columns of every round
 _SUMS = '.sha256'
 _KEPT = ('data_digest', 'versions', 'devices', 'machine', 'git_commit')
+_OF_A_START = ('git_commit', 'devices')
 # These flags belong to the machine that ran the experiment, not to the experiment.
 _PRIVATE = (
   '--workdir',
@@ -168,10 +169,19 @@ def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str,
     'command': shlex.join(command),
     'config': config_lib.nest(knobs),
     **{name: about[name] for name in _KEPT if name in about},
-    'earlier_commits': [start.get('git_commit') for start in earlier],
-    'earlier_devices': [start.get('devices') for start in earlier],
+    'earlier': [{name: start.get(name) for name in _OF_A_START} for start in earlier],
     'cost': cost(timings) if timings else {},
   }
+
+
+def devices(about: Mapping[str, Any]) -> list[str]:
+  """The devices of all starts of a run, 'KIND: NAME', each once.
+
+  about: its config.json, in its run directory or as it is kept.
+  """
+  starts = [*about.get('earlier', []), about]
+  told = (device for start in starts for device in start.get('devices') or [])
+  return list(dict.fromkeys(told))
 
 
 def cost(timings: list[dict[str, Any]]) -> dict[str, float]:

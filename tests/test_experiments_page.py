@@ -301,6 +301,30 @@ def test_a_number_in_a_sentence_is_of_a_run(docs, tmp_path):
   assert text.splitlines()[0] == 'It reached 60.0, and 0.300 in rounds 93 to 97.'
 
 
+@pytest.mark.parametrize(
+  ('earlier', 'last', 'told'),
+  [
+    ([], ['cpu: cpu'], 'Zen, 2 core(s)'),
+    ([], ['gpu: NVIDIA H200'] * 2, 'NVIDIA H200'),
+    (
+      [['gpu: NVIDIA H200'], ['cpu: cpu']],
+      ['cpu: cpu'],
+      'NVIDIA H200 and Zen, 2 core(s)',
+    ),
+  ],
+)
+def test_the_costs_name_the_devices_of_every_start(docs, tmp_path, earlier, last, told):
+  run = finished(tmp_path, 'one', 0.6)
+  about = json.loads((run / 'config.json').read_text())
+  about |= {'devices': last, 'machine': {'processor': 'Zen', 'cores': 2}}
+  about['earlier'] = [{'devices': devices, 'git_commit': 'abc'} for devices in earlier]
+  (run / 'config.json').write_text(json.dumps(about))
+  write_template(docs, '@costs moon_cvpr21: fedavg')
+  assert f'| {told} |' in add(docs, run)
+  kept = json.loads((docs / 'results/one/config.json').read_text())
+  assert kept['earlier'] == about['earlier']
+
+
 def test_numbers_in_a_sentence_are_of_several_seeds(docs, tmp_path):
   write_template(docs, '@table moon_cvpr21: fedavg')
   for seed, accuracy in ((0, 0.6), (12, 0.5)):

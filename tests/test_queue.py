@@ -11,7 +11,7 @@ from moon_jax import config
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.runner import loop, run_directory, signals
-from tests.run_directories import TINY
+from tests.run_directories import TINY, write_lines
 from tests.selection import few
 
 pytestmark = pytest.mark.usefixtures('quick_runs')
@@ -90,13 +90,25 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(place, monkeypatch, 
 
 def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(place, monkeypatch):
   (cell, *_), results = place
-  (results / cell.name).mkdir()
-  path, about = results / cell.name / 'config.json', {'cost': {'seconds': 7200}}
-  files.write_json(path, about | {'devices': ['gpu: NVIDIA H200']})
-  for gpus, hours in (([], 'unknown'), (['0'], 'about 2.0')):
-    monkeypatch.setattr(queue.devices, 'visible_gpus', lambda gpus=gpus: gpus)
-    *_, left = queue.table([cell], results, 1)
-    assert left == f'left: 1 runs, 2 rounds; {hours} hours on 1 cores'
+  gpu, cpu = {'devices': ['gpu: NVIDIA H200']}, {'devices': ['cpu: cpu']}
+  line = {'round': 1, 'train_seconds': 3600.0}
+  for folder, about in (
+    (results / cell.name, {'cost': {'seconds': 7200}}),
+    (cell.request.workdir, {}),
+  ):
+    folder.mkdir(parents=True)
+    write_lines(folder / run_directory.TIMINGS, [line])
+    for starts, of_cpu, of_gpu in (
+      (gpu, 'unknown', 'about'),
+      (cpu, 'about', 'unknown'),
+      (cpu | {'earlier': [gpu]}, 'unknown', 'unknown'),
+    ):
+      files.write_json(folder / run_directory.CONFIG, about | starts)
+      for gpus, told in (([], of_cpu), (['0'], of_gpu)):
+        monkeypatch.setattr(queue.devices, 'visible_gpus', lambda gpus=gpus: gpus)
+        *_, left = queue.table([cell], results, 1)
+        assert left.startswith(f'left: 1 runs, 2 rounds; {told} ')
+    (folder / run_directory.CONFIG).unlink()
 
 
 def add(run, results):

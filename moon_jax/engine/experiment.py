@@ -81,7 +81,6 @@ class Experiment(NamedTuple):
 def build(
   config: Config,
   load: Callable[[Config], Dataset] | None = None,
-  backend: str | None = None,
   min_steps: int = 0,
 ) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
@@ -89,13 +88,12 @@ def build(
   Args:
     config: the configuration.
     load: function that loads the data; None: `load_data`.
-    backend: kind of device to build for, as JAX names it; None: the one in use.
     min_steps: see `planning.Planner`.
 
   Raises:
     UsageError: the data are missing, cannot be dealt as asked, or do not fit.
   """
-  config, backend = with_its_clients(config), backend or jax.default_backend()
+  config, backend = with_its_clients(config), jax.default_backend()
   loaded = (load or load_data)(config)
   config, data, num_dropped, held_out = training_data(config, loaded)
   sizes = data.train_images.shape[1:], data.num_classes

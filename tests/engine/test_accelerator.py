@@ -96,7 +96,7 @@ def test_segments_are_few_and_fill_up_little(num_steps, lanes):
 # --- memory ---------------------------------------------------------------------------
 
 # Network, form, algorithm, lanes -> MiB of the program compiled for an H200, with
-# batches of 64 images of CIFAR (docs/performance.md).
+# batches of 64 images of CIFAR.
 COMPILED = {
   ('moon_cnn', 'auto_on_gpu', 'moon', 1): 103,
   ('moon_cnn', 'auto_on_gpu', 'moon', 9): 661,

@@ -326,6 +326,7 @@ names = 'CUDA_VISIBLE_DEVICES', 'XLA_PYTHON_CLIENT_PREALLOCATE'
 print(json.dumps([os.environ.get(name) for name in names]))
 """
   # A process of its own: it would end with this one's parent.
-  words, gpus = [sys.executable, '-c', program], {'CUDA_VISIBLE_DEVICES': '4,7'}
-  done = subprocess.run(words, env=os.environ | gpus, capture_output=True, check=True)
+  words, given = [sys.executable, '-c', program], {'CUDA_VISIBLE_DEVICES': '4,7'}
+  given |= {n: os.environ[n] for n in os.environ if not n.startswith(('CUDA_', 'XLA_'))}
+  done = subprocess.run(words, env=given, capture_output=True, check=True)
   assert json.loads(done.stdout) == told
