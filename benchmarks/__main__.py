@@ -100,6 +100,7 @@ def _suite(options, details):
     options.rounds,
     options.repeats,
     options.quick,
+    'cuda' if device['backend'] == 'gpu' else 'cpu',
   )
   return device['kind'].replace(' ', '-'), gpu.tasks(workload, details)
 

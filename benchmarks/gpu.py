@@ -5,6 +5,7 @@ another kind of device `--anywhere` tries it: add `--rounds=2 --limit=640`.
 """
 
 import functools
+import tempfile
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,6 +27,7 @@ class Workload(NamedTuple):
     num_rounds: number of rounds of an experiment; the bars are for 100.
     repeats: timed rounds of a sweep.
     quick: whether only the rows that matter are measured.
+    device: the device, as PyTorch names its kind.
   """
 
   data_dir: str
@@ -33,6 +35,7 @@ class Workload(NamedTuple):
   num_rounds: int
   repeats: int
   quick: bool
+  device: str
 
   def flags(self) -> list[str]:
     """The flags of MOON on CIFAR-10, as in the paper."""
@@ -54,6 +57,9 @@ def tasks(workload: Workload, details: dict) -> dict[str, Callable[[], list[Row]
     name = f'MOON, {workload.num_rounds} rounds, augmentation {augmentation}'
     measure = functools.partial(_experiment, workload, augmentation, bar)
     found[name] = functools.partial(_until, end, name, measure, details)
+  name = 'samples/s, moon_cnn, MOON, crops, ours / PyTorch'
+  measure = functools.partial(_pytorch, workload)
+  found[name] = functools.partial(_until, end, name, measure, details)
   for model, algorithm, form, lanes in _sweeps(workload.quick):
     name = f'{model}, {algorithm}, {form}, {lanes} lanes'
     measure = functools.partial(_sweep, workload, model, algorithm, form, lanes)
@@ -102,6 +108,23 @@ def _experiment(workload, augmentation, bar, *, seconds):
     f'{report["peak_memory_bytes"] / 2**20:,.0f} MiB at most'
   )
   return report | {'text': text, 'bar': f'<= {bar} s'}
+
+
+def _pytorch(workload, *, seconds):
+  """One round, beside sequential PyTorch on the same device, one after the other."""
+  end = time.monotonic() + seconds
+  with tempfile.TemporaryDirectory() as folder:
+    file, repeats = f'{folder}/round.npz', f'--repeats={workload.repeats}'
+    words = ['-m', 'benchmarks.engine', f'--out={file}', repeats, *workload.flags()]
+    ours = processes.run(words, seconds=seconds)
+    words = ['-m', 'benchmarks.pytorch_baseline', f'--workload={file}', repeats]
+    words += ['--algorithm=moon', f'--device={workload.device}']
+    theirs = processes.run(words, seconds=max(1, end - time.monotonic()))
+  speeds = [side['samples_per_second'] for side in (ours, theirs)]
+  text = f'{speeds[0]:,.0f} / {speeds[1]:,.0f} = {speeds[0] / speeds[1]:.1f} '
+  text += f'({theirs["form"]})'
+  reports = {'device': ours['device'], 'ours': ours, 'pytorch': theirs}
+  return reports | {'text': text, 'bar': ''}
 
 
 def _sweep(workload, model, algorithm, form, lanes, *, seconds):

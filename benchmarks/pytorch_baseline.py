@@ -1,7 +1,7 @@
 """One federated round in sequential PyTorch: the baseline of the speed benchmark.
 
   python -m benchmarks.pytorch_baseline --workload=FILE.npz --algorithm=moon
-    --threads=1 --repeats=5 --out=RESULT.npz
+    --threads=1 --repeats=5 --out=RESULT.npz [--device=cuda]
 
 Clients train one after the other. Before the timed rounds it tries both layouts, eager
 and with torch.compile, and goes on with the fastest. Prints one JSON line; --out keeps
@@ -12,7 +12,8 @@ MOON's frozen networks run in every step, on the batch being trained, as in MOON
 public code. With --algorithm=moon_once they run once a round over all that a client
 owns, as in the engine, which takes images without augmentation. Crops and flips are the
 engine's arithmetic (moon_jax/data/augment.py) with draws of PyTorch's own, on images
-that are normalised, and padded, before the timing.
+that are normalised, and padded, before the timing. On a GPU, which holds all tensors,
+torch.compile records CUDA graphs, and products of float32 are TF32, as in JAX.
 """
 
 # Eager or torch.compile, ReLU before or after pooling: each start chooses (`fastest`).
@@ -44,7 +45,7 @@ NETWORKS = {
 
 
 class Workload:
-  """The arrays of FILE.npz as tensors, outside the timing.
+  """The arrays of FILE.npz as tensors of a device, outside the timing.
 
   Attributes:
     images: [M, H, W, C] float32 normalised pixels; with crops H and W are those of the
@@ -62,18 +63,19 @@ class Workload:
     sgd: keyword arguments of torch.optim.SGD.
   """
 
-  def __init__(self, arrays):
-    clients = range(int(arrays['num_clients']))
-    self.images = normalised(arrays['train_images'], arrays['mean'], arrays['std'])
+  def __init__(self, arrays, device='cpu'):
+    clients, self.device = range(int(arrays['num_clients'])), torch.device(device)
+    images = normalised(arrays['train_images'], arrays['mean'], arrays['std'])
+    self.images = images.to(device)
     _, self.side, _, channels = self.images.shape
     self.crops = str(arrays['augmentation']) == 'crop_flip'
     if self.crops:
       images = F.pad(self.images.permute(0, 3, 1, 2), (MARGIN,) * 4, mode='reflect')
       self.images = images.permute(0, 2, 3, 1).contiguous()
-    self.labels = torch.from_numpy(arrays['train_labels']).long()
+    self.labels = torch.from_numpy(arrays['train_labels']).long().to(device)
     self.batches = [
       [
-        torch.from_numpy(rows[:num_real]).long()
+        torch.from_numpy(rows[:num_real]).long().to(device)
         for rows, num_real in zip(
           arrays[f'rows_{i}'], arrays[f'num_real_{i}'], strict=True
         )
@@ -81,10 +83,11 @@ class Workload:
       for i in clients
     ]
     self.weights = (arrays['num_examples'] / arrays['num_examples'].sum()).tolist()
-    self.received = below('received/', arrays)
+    received = below('received/', arrays)
+    self.received = {path: leaf.to(device) for path, leaf in received.items()}
     previous = below('previous/', arrays, np.asarray)
     self.previous = [
-      {path: networks.to_theirs(stack[i]) for path, stack in previous.items()}
+      {path: networks.to_theirs(each[i]).to(device) for path, each in previous.items()}
       for i in clients
     ]
     self.network = str(arrays['model'])
@@ -107,9 +110,10 @@ class Workload:
     """[B] -> [B, H, W, C] pixels, cropped and flipped if the workload is."""
     if not self.crops:
       return self.images[rows]
-    down, right = torch.randint(2 * MARGIN + 1, (2, len(rows), 1))
-    flip = torch.rand(len(rows), 1) < 0.5
-    at = torch.arange(self.side)
+    here = {'device': self.device}
+    down, right = torch.randint(2 * MARGIN + 1, (2, len(rows), 1), **here)
+    flip = torch.rand(len(rows), 1, **here) < 0.5
+    at = torch.arange(self.side, **here)
     y, x = down + at, right + torch.where(flip, at.flip(0), at)
     return self.images[rows[:, None, None], y[:, :, None], x[:, None, :]]
 
@@ -145,14 +149,17 @@ class Trainer:
     words = ('contiguous', 'channels last'), ('eager', 'compiled')
     self.name = f'{words[0][channels_last]}, {words[1][compiled]}'
     self.local, self.received, self.previous = (
-      NETWORKS[workload.network](**workload.options).to(memory_format=self.layout)
+      NETWORKS[workload.network](**workload.options).to(
+        workload.device, memory_format=self.layout
+      )
       for _ in range(3)
     )
     for frozen in (self.received, self.previous):
       frozen.eval().requires_grad_(False)
     losses = {'fedavg': self.fedavg_loss, 'moon': self.moon_loss}
     loss = losses.get(algorithm, self.moon_loss_of)
-    self.loss = torch.compile(loss) if compiled else loss
+    mode = 'reduce-overhead' if workload.device.type == 'cuda' else None
+    self.loss = torch.compile(loss, mode=mode) if compiled else loss
 
   def fedavg_loss(self, images, labels):
     """[B, C, H, W], [B] -> []: mean cross entropy, in nats."""
@@ -193,6 +200,8 @@ class Trainer:
       optimizer.zero_grad(set_to_none=True)
       loss.backward()
       optimizer.step()
+    if workload.device.type == 'cuda':
+      torch.cuda.synchronize()  # for the timing
 
   def images(self, rows):
     """[B] -> [B, C, H, W] in the layout."""
@@ -277,6 +286,7 @@ def parse_flags():
     '--algorithm', choices=('fedavg', 'moon', 'moon_once'), required=True
   )
   parser.add_argument('--threads', type=int, default=1)
+  parser.add_argument('--device', default='cpu')
   parser.add_argument('--repeats', type=int, default=5, help='rounds that are timed')
   parser.add_argument('--turns', action='store_true', help='wait before each round')
   parser.add_argument('--out', type=Path, help='.npz for the averaged model')
@@ -291,8 +301,10 @@ def parse_flags():
 def main():
   flags = parse_flags()
   torch.set_num_threads(flags.threads)
+  if flags.device == 'cuda':
+    torch.set_float32_matmul_precision('high')  # TF32
   with np.load(flags.workload, allow_pickle=False) as file:
-    workload = Workload(dict(file))
+    workload = Workload(dict(file), flags.device)
   compiler = shutil.which(os.environ.get('CXX', 'g++')) is not None
   forms = {False, compiler} if flags.compile is None else {flags.compile}
   trainer, tried = fastest(workload, flags.algorithm, forms)

@@ -261,7 +261,7 @@ def path_of(name, tensor):
 
 def to_ours(tensor):
   """[out, in, kh, kw] -> [kh, kw, in, out]; [out, in] -> [in, out]."""
-  array = tensor.detach().numpy()
+  array = tensor.detach().cpu().numpy()
   return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
 
 

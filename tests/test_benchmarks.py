@@ -27,7 +27,7 @@ def test_the_gpu_suite_without_a_gpu_ends_with_a_line(monkeypatch, capsys):
 
 
 def test_what_the_minutes_leave_no_time_for_is_left_out():
-  workload = gpu.Workload('', 640, 2, 1, quick=True)
+  workload = gpu.Workload('', 640, 2, 1, quick=True, device='cpu')
   details = {}
   measured = gpu._until(0, 'a row', None, details)
   assert measured == [Row('a row', 'not run: the minutes were over', '')]
