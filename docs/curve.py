@@ -2,7 +2,7 @@
 
 docs/experiments.md says which rules were fixed before the first result. Accuracies are
 in per cent. `accuracy` maps a round to the accuracy of its test. The endpoint of a run
-at a round is the mean of the five tests that end with this round.
+at a round is the mean of the tests of the five rounds that end with this one.
 """
 
 import functools
@@ -30,6 +30,7 @@ _COLUMNS = {
 # The seeds of the test that was planned, and the fewest degrees of freedom with which
 # the pooled deviation decides.
 _SEEDS, _FREEDOM = (0, 1, 2), 12
+_TESTED = 'moon', 100  # the algorithm and the round of that test
 _HEAD = (
   *('column', 'seeds', 'FedAvg', '{}', 'difference', 'mean', '95 %, own deviation'),
   *('95 %, pooled deviation', 'verdict', "rounds to FedAvg's endpoint: FedAvg", '{}'),
@@ -119,7 +120,8 @@ def curve(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], se
   pairs, title, names = _pairs(words[0], last, kept)
   if not any(pairs.values()):
     return [f'{title}, at round {last}: {NOT_RUN}.'], names
-  return [*_table(title, pairs, last), '', *_slopes(pairs, last)], names
+  tested = (words[0], last) == _TESTED
+  return [*_table(title, pairs, last), '', *_slopes(pairs, last, tested)], names
 
 
 def differences(
@@ -201,6 +203,9 @@ def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[s
     shared = half_width(std, count, freedom)
   clears = shared if freedom >= _FREEDOM else own
   decided = clears is not None and abs(mean) > clears
+  verdict = ('higher' if mean > 0 else 'lower') if decided else 'undecided'
+  if decided and own and abs(mean) <= own:
+    verdict += ' (undecided by the own deviation)'
   levels = [endpoint(pair.theirs, last) for pair in pairs]
   runs = [[pair.theirs for pair in pairs], [pair.ours for pair in pairs]]
   return [
@@ -209,7 +214,7 @@ def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[s
     ', '.join(f'{one:+.1f}' for one in found),
     f'{mean:+.2f}',
     *('' if width is None else f'+- {width:.2f}' for width in (own, shared)),
-    ('higher' if mean > 0 else 'lower') if decided else 'undecided',
+    verdict,
     *(
       ', '.join(
         str(reached(run, level, last) or 'never')
@@ -220,7 +225,9 @@ def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[s
   ]
 
 
-def _slopes(pairs: Mapping[str, Sequence[Pair]], last: int) -> Iterator[str]:
+def _slopes(
+  pairs: Mapping[str, Sequence[Pair]], last: int, tested: bool
+) -> Iterator[str]:
   """The slope over the planned seeds, and over all seeds if there are more."""
   every = [
     (beta, pair)
@@ -233,19 +240,27 @@ def _slopes(pairs: Mapping[str, Sequence[Pair]], last: int) -> Iterator[str]:
   if len(first) < wanted:
     yield f'Slope on log beta: reported when {wanted} pairs are run; {len(first)} are.'
     return
-  yield _told(first, last, 'of seeds 0, 1, 2')
+  of_each = (_slope([one for one in first if one[1].seed == s], last) for s in _SEEDS)
+  each = ', '.join(f'{found.slope:+.2f}' for found in of_each)
+  yield _told(first, last, 'of seeds 0, 1, 2', tested) + f' By seed: {each}.'
   if len(every) > len(first):
-    yield _told(every, last, 'of all seeds')
+    yield _told(every, last, 'of all seeds', False)
 
 
-def _told(given: Sequence[tuple[float, Pair]], last: int, which: str) -> str:
-  found = slope(*zip(*((b, p.difference(last)) for b, p in given), strict=True))
+def _slope(given: Sequence[tuple[float, Pair]], last: int) -> Slope:
+  return slope(*zip(*((b, p.difference(last)) for b, p in given), strict=True))
+
+
+def _told(
+  given: Sequence[tuple[float, Pair]], last: int, which: str, tested: bool
+) -> str:
+  found = _slope(given, last)
   low, high = (found.slope + sign * found.half_width for sign in (-1, 1))
   word = 'undecided' if low <= 0 <= high else 'rising' if low > 0 else 'falling'
+  verdict = f', p = {found.p_value:.2g}: {word}' if tested else ''
   return (
     f'Slope on log beta, {found.count} pairs {which}: {found.slope:+.2f} points for '
-    f'ten times the beta, 95 % from {low:+.2f} to {high:+.2f}, p = '
-    f'{found.p_value:.2g}: {word}.'
+    f'ten times the beta, 95 % from {low:+.2f} to {high:+.2f}{verdict}.'
   )
 
 

@@ -125,12 +125,26 @@ def test_the_planned_test_waits_for_all_its_pairs(docs, tmp_path):
   # Means -1, 0, 0.5, 1, 2 at log10 beta -1.30103, -1, -0.52288, -0.30103, 0.69897:
   # sxy 3.349485, sxx 2.368194.
   assert told.startswith('Slope on log beta, 15 pairs of seeds 0, 1, 2: +1.41 points')
-  assert told.endswith(': rising.')
+  assert ': rising. By seed: ' in told
   # Six columns: with 12 degrees of freedom the pooled interval decides, 1.257938 * 0.3;
   # by the cell's own, 2.484138 * 0.3, 0.5 would be undecided.
-  assert cells(lines, 'beta 0.3')[4:8] == ['+0.50', '+- 0.75', '+- 0.38', 'higher']
+  *widths, verdict = cells(lines, 'beta 0.3')[4:8]
+  assert widths == ['+0.50', '+- 0.75', '+- 0.38']
+  assert verdict == 'higher (undecided by the own deviation)'
   assert cells(lines, 'beta 0.05')[7] == 'lower'
   assert cells(lines, 'beta 0.1')[7] == 'undecided'
+
+
+def test_a_slope_outside_the_test_has_no_verdict_and_each_seed_has_its_own():
+  flat, pairs = dict.fromkeys(range(96, 101), 0.0), {}
+  for column, (_, beta) in curve._COLUMNS.items():
+    ours = [{n: seed * math.log10(beta or 1.0) for n in flat} for seed in range(4)]
+    pairs[column] = [curve.Pair(seed, flat, ours[seed]) for seed in range(4)]
+  planned, every = curve._slopes(pairs, 100, False)
+  assert planned.startswith('Slope on log beta, 15 pairs of seeds 0, 1, 2: +1.00 ')
+  assert planned.endswith('. By seed: +0.00, +1.00, +2.00.')
+  assert every.startswith('Slope on log beta, 20 pairs of all seeds: +1.50 ')
+  assert 'p = ' not in planned + every
 
 
 def test_the_picture_of_the_differences_shows_all_pairs(docs, tmp_path, monkeypatch):
