@@ -126,7 +126,7 @@ def _version(name):
   try:
     return importlib.metadata.version(name)
   except importlib.metadata.PackageNotFoundError:
-    return None  # the gpu suite does not need torch
+    return None  # torch is needed beside PyTorch only
 
 
 if __name__ == '__main__':

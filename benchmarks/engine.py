@@ -57,7 +57,9 @@ def main() -> None:
   seconds.clear()
   if options.out:
     _keep(options.out, _workload(built, state, plan) | _result(after))
-  step_flops = _step_flops(built, state)  # traces: before the turns, not between
+  # Traces: before the turns, not between. For a GPU XLA would count nothing.
+  is_counted = jax.default_backend() == 'cpu'
+  step_flops = _step_flops(built, state) if is_counted else 0
   for _ in range(options.repeats):
     if options.turns:
       print('ready', flush=True)
@@ -70,10 +72,6 @@ def main() -> None:
     'samples': samples,
     'samples_per_second': rate,
     'steps_per_second': steps / float(np.median(seconds)),
-    # Only real examples count: filler in partial batches is of no use.
-    **(
-      {'flops_per_second': step_flops / config.batch_size * rate} if step_flops else {}
-    ),
     **({'step_bytes': _step_bytes(built, state)} if options.bytes else {}),
     'device': jax.devices()[0].device_kind,
     'compile_seconds': compile_seconds,
@@ -82,6 +80,9 @@ def main() -> None:
     'lanes': built.planner.num_lanes,
     'peak_memory_bytes': clock.peak_memory_bytes(),
   }
+  if is_counted:
+    # Only real examples count: filler in partial batches is of no use.
+    report['flops_per_second'] = step_flops / config.batch_size * rate
   print(json.dumps(report))
 
 

@@ -65,6 +65,10 @@ class Workload:
 
   def __init__(self, arrays, device='cpu'):
     clients, self.device = range(int(arrays['num_clients'])), torch.device(device)
+
+    def moved(array):
+      return networks.to_theirs(array).to(device)
+
     images = normalised(arrays['train_images'], arrays['mean'], arrays['std'])
     self.images = images.to(device)
     _, self.side, _, channels = self.images.shape
@@ -83,12 +87,10 @@ class Workload:
       for i in clients
     ]
     self.weights = (arrays['num_examples'] / arrays['num_examples'].sum()).tolist()
-    received = below('received/', arrays)
-    self.received = {path: leaf.to(device) for path, leaf in received.items()}
+    self.received = below('received/', arrays, moved)
     previous = below('previous/', arrays, np.asarray)
     self.previous = [
-      {path: networks.to_theirs(each[i]).to(device) for path, each in previous.items()}
-      for i in clients
+      {path: moved(stack[i]) for path, stack in previous.items()} for i in clients
     ]
     self.network = str(arrays['model'])
     self.options = {'side': self.side, 'channels': channels}
@@ -118,7 +120,7 @@ class Workload:
     return self.images[rows[:, None, None], y[:, :, None], x[:, None, :]]
 
 
-def below(prefix, arrays, convert=networks.to_theirs):
+def below(prefix, arrays, convert):
   """The arrays whose name begins so, without the prefix."""
   return {
     name.removeprefix(prefix): convert(array)

@@ -11,7 +11,7 @@ Each run has its own file of digests, so that runs added side by side cannot con
 import pathlib
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -22,7 +22,7 @@ from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError
 from moon_jax.report import features
-from moon_jax.report.runs import read_arrays
+from moon_jax.report.runs import class_names, read_arrays
 from moon_jax.runner import clock
 
 FILES = ('config.json', 'metrics.jsonl')
@@ -132,8 +132,7 @@ def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
   target.mkdir(parents=True, exist_ok=True)
   kept.write_bytes(records)
   files.write_json(target / 'config.json', told)
-  classes = about.get('images', {}).get('class_names', ())
-  drawn = _drawn(run, target, wanted, classes)
+  drawn = _drawn(run, target, wanted, about)
   made = [f'{target.name}/{file}' for file in [*FILES, *drawn]]
   lines = [f'{files.sha256(results / name)}  {name}\n' for name in made]
   files.replace(sums(results, target.name), ''.join(lines))
@@ -146,15 +145,15 @@ def sums(results: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def _drawn(
-  run: pathlib.Path, target: pathlib.Path, rounds: int, classes: Sequence[str]
+  run: pathlib.Path, target: pathlib.Path, rounds: int, about: Mapping[str, Any]
 ) -> list[str]:
   """Draws the t-SNE of the final model, if a report has computed it; the file names."""
   found = read_arrays(run / features.CACHE, files.FEATURES)
   if not found or found['round'] != rounds:
     return []
   title = f'{target.name}, after {rounds} rounds'
-  points = found['embedded'], found['classes']
-  draw.representations(target / TSNE, *points, classes, title)
+  points, names = found['embedded'], class_names(about, len(found['confusion']))
+  draw.representations(target / TSNE, points, found['classes'], names, title)
   return [TSNE]
 
 

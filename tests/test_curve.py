@@ -125,7 +125,7 @@ def test_the_planned_test_waits_for_all_its_pairs(docs, tmp_path):
   # Means -1, 0, 0.5, 1, 2 at log10 beta -1.30103, -1, -0.52288, -0.30103, 0.69897:
   # sxy 3.349485, sxx 2.368194.
   assert told.startswith('Slope on log beta, 15 pairs of seeds 0, 1, 2: +1.41 points')
-  assert ': rising. By seed: ' in told
+  assert told.endswith(': rising. By seed: +1.41, +1.41, +1.41.')
   # Six columns: with 12 degrees of freedom the pooled interval decides, 1.257938 * 0.3;
   # by the cell's own, 2.484138 * 0.3, 0.5 would be undecided.
   *widths, verdict = cells(lines, 'beta 0.3')[4:8]

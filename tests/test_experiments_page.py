@@ -258,7 +258,7 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(
 ):
   write_template(docs, '@tsne moon_cvpr21: fedavg')
   assert build.page(docs) == 't-SNE: not run.\n'
-  run, names, given = finished(tmp_path, 'one', 0.6), ['cat', 'dog', 'frog'], []
+  run, names, given = finished(tmp_path, 'one', 0.6), ('cat', 'dog', 'frog'), []
   about = json.loads((run / 'config.json').read_text())
   images = {'shape': [2, 2, 1], 'mean': [0.0], 'std': [1.0]}
   about['images'] = images | {'class_names': names}

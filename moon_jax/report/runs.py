@@ -94,8 +94,13 @@ class Run:
 
   def class_names(self, num_classes: int) -> tuple[str, ...]:
     """[Y] names of the classes, all different; () if there are none."""
-    names = tuple(self.about.get('images', {}).get('class_names', ()))
-    return names if len(set(names)) == len(names) == num_classes else ()
+    return class_names(self.about, num_classes)
+
+
+def class_names(about: Record, num_classes: int) -> tuple[str, ...]:
+  """[Y] names of the classes in a config.json, all different; () if there are none."""
+  names = tuple(about.get('images', {}).get('class_names', ()))
+  return names if len(set(names)) == len(names) == num_classes else ()
 
 
 def read_arrays(path: pathlib.Path, kinds: files.Kinds) -> Arrays | None:
