@@ -50,7 +50,7 @@ _MEANINGS = {
     'goes on from the newest checkpoint',
   ),
   ExitCode.USAGE: (
-    'the configuration, the data or the command line is wrong; nothing is written',
+    'the configuration, the data or the command line is wrong; nothing saved is lost',
     'fails again',
   ),
   ExitCode.NO_CHECKPOINT: (
@@ -59,11 +59,12 @@ _MEANINGS = {
   ),
   ExitCode.DIVERGED: ('a number became NaN or infinite', 'diverges again'),
   ExitCode.PREEMPTED: (
-    'SIGTERM or SIGHUP stopped the run, which saved its state',
+    'SIGTERM or SIGHUP stopped the run, which saved its state unless it had to end at '
+    'once',
     'goes on from the newest checkpoint',
   ),
   ExitCode.INTERRUPTED: (
-    'Ctrl-C stopped the run, which saved its state',
+    'Ctrl-C stopped the run, which saved its state unless it had to end at once',
     'goes on from the newest checkpoint',
   ),
 }

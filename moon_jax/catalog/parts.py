@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from moon_jax.core.errors import RunError, UsageError
 
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+
 
 class Bound(NamedTuple):
   """What a knob's value must satisfy.
@@ -255,7 +257,8 @@ def blamed(*parts: Part) -> Iterator[None]:
   """Turns an error into one line that names the registered ones of the parts, if any.
 
   Raises:
-    UsageError: a function of a registered part failed; the line of its file is named.
+    UsageError: a function of a registered part failed; the line of its file is named,
+      or, if it only returned what cannot be used, the line that uses it.
   """
   try:
     yield
@@ -267,7 +270,9 @@ def blamed(*parts: Part) -> Iterator[None]:
     origins = [one.registered.get('origin') for one in own]
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if os.path.realpath(f.filename) in origins]
-    where = f', line {lines[-1]}' if lines else ''
+    here = [f.line for f in frames if f.filename.startswith(_PACKAGE)][-1]
+    ours = '' if here.startswith('raise ') else f' at `{here}`'
+    where = f', line {lines[-1]}' if lines else ours
     reason = str(error).strip().partition('\n')[0]
     problem = f'The {told} failed{where}: {type(error).__name__}: {reason}'
     raise UsageError(problem) from error

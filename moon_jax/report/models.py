@@ -83,7 +83,5 @@ def _asked_for(
 
 
 def _is_global(run: Run) -> bool:
-  """Whether the run has one model for all clients."""
-  part = run.algorithm.part
-  has_one = part.has('served') or not part.has('several_clients')
-  return has_one and run.identity.get('batch_norm') != 'local'
+  """Whether the model that was tested is one for all clients."""
+  return run.column('test_accuracy_std').empty

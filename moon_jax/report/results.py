@@ -232,8 +232,9 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
   notes, where = [], f'{setting.title}: ' if setting.title else ''
   if found and pd.concat([result.runs for result in found])['last_test'].nunique() > 1:
     notes.append(
-      f'{where}unequal numbers of rounds: mean curves end with the shortest, and only '
-      'runs of equal length are paired; --where=num_rounds=N chooses'
+      f'{where}unequal numbers of rounds: means are over runs of all lengths, mean '
+      'curves end with the shortest, and only runs of equal length are paired; '
+      '--where=num_rounds=N chooses'
     )
   if without := [one.series.label for one in found if one.row['target'] is None]:
     notes.append(

@@ -48,7 +48,8 @@ def run(
   hosts.decided(lambda: loggers.require(config.logger))
   told = hosts.decided(lambda: run_directory.check(workdir, config))
   if why := hosts.decided(lambda: run_directory.why_finished(workdir, config)):
-    console.say(f'nothing to do: the run {why}')
+    for line in (*told, f'nothing to do: the run {why}'):
+      console.say(line)
   else:
     own = [callbacks.callback_of(one) for one in (*catalog.callbacks(), *own)]
     _run(request, stop or Stop(), console, told, own, given)

@@ -98,7 +98,10 @@ def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
       )
     now = catalog.part(kind, name).registered or {}
     if now.get('sha256') != description['sha256']:
-      told.append(f'{description["file"]}, the {what}, has changed since the run began')
+      told.append(
+        f'{description["file"]}, the {what}, has changed since the run began: its rounds '
+        'so far are of the old file. Another --workdir begins a new run'
+      )
   return told
 
 
@@ -106,7 +109,7 @@ def why_finished(workdir: pathlib.Path, config: config_lib.Config) -> str:
   """Why no work is left in the directory; '' if there is some."""
   summary = files.read_json(workdir / SUMMARY) or {'rounds': 0}
   if summary['rounds'] >= config.num_rounds:
-    return f'has the {config.num_rounds} rounds asked for'
+    return f'has {summary["rounds"]} rounds; {config.num_rounds} were asked for'
   if 'stopped' in summary:
     asked = files.read_json(workdir / CONFIG)['config']['num_rounds']
     if config.num_rounds <= asked:

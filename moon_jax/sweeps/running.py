@@ -58,7 +58,7 @@ def left(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def check(cells: Sequence[Cell]) -> None:
-  """Checks whether every run can be in its directory; writes nothing.
+  """Checks whether every run can be in its directory, and prints what to know of it.
 
   Raises:
     ConfigError: some directories hold another experiment; one line each.
@@ -67,7 +67,8 @@ def check(cells: Sequence[Cell]) -> None:
   for cell in cells:
     try:
       loggers.require(cell.request.config.logger)
-      run_directory.check(cell.request.workdir, cell.request.config)
+      for line in run_directory.check(cell.request.workdir, cell.request.config):
+        print(f'{cell.name}: {line}', file=sys.stderr)
     except NoCheckpointError:
       pass  # reported when the run begins, and no reason to hold other runs back
     except UsageError as error:

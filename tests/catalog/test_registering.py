@@ -186,13 +186,16 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
   assert about['config']['fedprox_l1'] == {'mu': 0.25, 'squared': False}
   assert about['config']['robin'] == {'shift': 1}
   assert about['images']['shape'] == [7, 7, 1]
-  # The run is resumed, and a line says that the file has changed.
-  (folder / 'mine.py').write_text(MINE + '\n# A remark.\n')
-  capsys.readouterr()
-  assert launch(words) == ExitCode.DONE
-  out = capsys.readouterr().out
-  line = "mine.py, the algorithm 'fedprox_l1', has changed since the run began"
-  assert sum(line in said for said in out.splitlines()) == 1
+  # The run is resumed, and a line says that the file has changed; so it does when the
+  # run is finished.
+  for remark in ('# A remark.', '# Another.'):
+    (folder / 'mine.py').write_text(f'{MINE}\n{remark}\n')
+    capsys.readouterr()
+    assert launch(words) == ExitCode.DONE
+    out = capsys.readouterr().out
+    line = "mine.py, the algorithm 'fedprox_l1', has changed since the run began"
+    assert sum(line in said for said in out.splitlines()) == 1
+  assert 'nothing to do: the run has 2 rounds; 2 were asked for' in out
   records = read_lines(folder / 'run/metrics.jsonl')
   assert [record['round'] for record in records] == [1, 2]
   assert all(record['l1_loss'] > 0 for record in records)
@@ -201,7 +204,8 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
   assert records[0]['train_loss'] == pytest.approx(
     records[0]['supervised_loss'] + 0.25 * records[0]['l1_loss']
   )
-  trained = moon_jax.load('run')
+  with pytest.warns(UserWarning, match='^mine.py, the .* has changed'):
+    trained = moon_jax.load('run')
   assert trained.round == 2
   assert trained.variables['params']['Dense_0']['kernel'].shape == (49, 5)
   images, labels = trained.test_data()
@@ -254,10 +258,14 @@ FAILING = {
   '1 / 0': "The algorithm 'mine' failed, line 4: ZeroDivisionError: division by zero",
   'moon_jax.Algorithm(init_client=lambda v: v[0])': "The algorithm 'mine' failed, line",
   'moon_jax.Algorithm(loss=lambda o, *more: (o.logits, {}))': (
-    "The algorithm 'mine' failed: TypeError: Gradient only defined for scalar-output"
+    "The algorithm 'mine' failed at `found, grads = differentiate(params, progress, "
   ),
-  'moon_jax.Algorithm(loss=lambda *given: None)': "The algorithm 'mine' failed: TypeEr",
-  'moon_jax.Algorithm(upload=lambda *given: 1)': "The algorithm 'mine' failed: ",
+  'moon_jax.Algorithm(loss=lambda *given: None)': (
+    "The algorithm 'mine' failed at `total, parts = self.algorithm.loss(outputs, "
+  ),
+  'moon_jax.Algorithm(upload=lambda *given: 1)': (
+    "The algorithm 'mine' failed at `upload, _ = algorithm.upload("
+  ),
   AGGREGATE: 'aggregate must return a Server, not dict.',
 }
 
@@ -336,13 +344,13 @@ LOST = "--config.partition.name='robin' must give each of 90 examples to one of 
     (Z, WIDE, f"The model 'tiny' failed: TypeError: the logits {OF} float32 of shape"),
     (Z, Z.replace('(z,', '(z[0],'), f'the representation {OF} float32 of shape (4,)'),
     (Z, Z.replace('features', 'features > 0'), f'the features {OF} bool'),
-    (Z, 'return z', "The model 'tiny' failed: "),
+    (Z, 'return z', "The model 'tiny' failed at `return Outputs("),
     (Z, 'return z @ z', "The model 'tiny' failed, line "),
     (DARKER, DARKER.replace('//', '/'), 'TypeError: it returns float32 of shape (8, 7'),
     (DARKER, DARKER.replace('rows]', 'rows, 1:]'), 'returns uint8 of shape (8, 6'),
-    (DARKER, 'return lambda *given: None', "The augmentation 'darker' failed: A"),
+    (DARKER, 'return lambda *given: None', "The augmentation 'darker' failed at `if (ma"),
     (DARKER, DARKER.replace('[rows]', '+ rows'), "'darker' failed, line "),
-    (DARKER, 'return None', "'darker' failed: TypeError: 'NoneType' object is"),
+    (DARKER, 'return None', "'darker' failed at `"),
   ],
 )
 def test_data_and_partitions_that_are_none_are_one_line(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures('quick_runs', 'empty_figures')
 def folder(tmp_path_factory):
   """One run with a global model and one without, of two rounds."""
   made = tmp_path_factory.mktemp('models') / 'runs'
-  for algorithm in ('fedavg', 'solo'):
+  for algorithm in ('fedavg', 'fedper'):
     words = (*TINY, f'--config.algorithm={algorithm}', f'--workdir={made / algorithm}')
     loop.run(cli.parse(words))
   return made
@@ -51,7 +51,7 @@ def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
   assert {'figures/clients.png', 'tables/clients.csv'} <= set(links)
   assert all((tmp_path / link).is_file() for link in links)
   # The accuracy of the clients' own models is in another table.
-  assert 'SOLO' in (tmp_path / 'tables/clients.csv').read_text()
+  assert 'FedPer' in (tmp_path / 'tables/clients.csv').read_text()
 
 
 def test_the_accuracy_for_each_class_is_that_of_its_test_images(folder, tmp_path):

@@ -125,7 +125,7 @@ def test_two_processes_are_one_with_two_devices(two, tmp_path):
 
 def test_what_one_process_finds_out_is_told_by_all(two):
   folders, (first, second) = two
-  assert 'nothing to do: the run has the 3 rounds asked for' in first
+  assert 'nothing to do: the run has 3 rounds; 3 were asked for' in first
   told = [line for line in first.splitlines() if line.startswith('2 ')]
   assert [line for line in second.splitlines() if line.startswith('2 ')][2:] == told[2:]
   for line, start in zip(

@@ -158,7 +158,7 @@ def test_finished_run_is_left_alone(whole, workdir):
   done = launched(whole[0], *SIX)
   check_success(done)
   ending = whole[1].stdout.partition('finished after')[1:]
-  start = 'nothing to do: the run has the 6 rounds asked for\n'
+  start = 'nothing to do: the run has 6 rounds; 6 were asked for\n'
   assert done.stdout == start + ''.join(ending)
   assert contents(workdir) == before
 
