@@ -348,7 +348,11 @@ LOST = "--config.partition.name='robin' must give each of 90 examples to one of 
     (Z, 'return z @ z', "The model 'tiny' failed, line "),
     (DARKER, DARKER.replace('//', '/'), 'TypeError: it returns float32 of shape (8, 7'),
     (DARKER, DARKER.replace('rows]', 'rows, 1:]'), 'returns uint8 of shape (8, 6'),
-    (DARKER, 'return lambda *given: None', "The augmentation 'darker' failed at `if (ma"),
+    (
+      DARKER,
+      'return lambda *given: None',
+      "The augmentation 'darker' failed at `if (ma",
+    ),
     (DARKER, DARKER.replace('[rows]', '+ rows'), "'darker' failed, line "),
     (DARKER, 'return None', "'darker' failed at `"),
   ],

@@ -48,6 +48,8 @@ def test_nothing_left_to_train_on():
   # Half of the only example of client 1 is 0.5, and so all of it.
   with pytest.raises(UsageError, match=r'local_test=0\.5 leaves client 1 nothing'):
     own_tests.held_out(SPLIT, 0.5, seed=0)
+  with pytest.raises(UsageError, match=r'0\.04 gives no client an example'):
+    own_tests.held_out(SPLIT, 0.04, seed=0)
 
 
 def test_test_examples_with_user_ids_test_their_users():

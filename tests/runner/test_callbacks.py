@@ -4,9 +4,9 @@ import errno
 import json
 import pathlib
 import threading
+import time
 
 import jax
-import numpy as np
 import pytest
 
 import moon_jax
@@ -14,7 +14,7 @@ from examples import early_stopping
 from moon_jax import catalog
 from moon_jax.config import cli
 from moon_jax.core.errors import DivergedError, ExitCode, RunError
-from moon_jax.runner import callbacks, loop, saved_state
+from moon_jax.runner import callbacks, loop, run_directory, saved_state
 from tests.processes import check_success, checkpoint, launch, launched
 from tests.run_directories import TINY, words_of
 from tests.test_api import config
@@ -195,13 +195,19 @@ def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
 
 def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
   """The round's line of timings.jsonl comes when the state is on the disk."""
-  seen, write = threading.Event(), saved_state.save
+  seen, write, end = threading.Event(), saved_state.save, run_directory.finish
   run = tmp_path / 'run'
 
   def late(folder, state, index):
     if folder.name.startswith('1.'):
       assert seen.wait(60)
+    if folder.name.startswith('3.'):
+      time.sleep(0.3)
     write(folder, state, index)
+
+  def finish(workdir, *given):
+    assert (workdir / 'checkpoints/3').exists()
+    end(workdir, *given)
 
   def look(round):
     if round.number == 2:
@@ -210,6 +216,7 @@ def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
       seen.set()
 
   monkeypatch.setattr(saved_state, 'save', late)
+  monkeypatch.setattr(run_directory, 'finish', finish)
   own = {'checkpoint_every_rounds': 1}
   moon_jax.run(config(**own), run, callbacks=[look])
   lines = (run / 'timings.jsonl').read_text().splitlines()
@@ -249,21 +256,3 @@ assert {{'tensorboardX', 'orbax.checkpoint', 'matplotlib'}} <= set(sys.modules)
 assert not {{'tensorflow', 'tensorflow_datasets', 'scipy.sparse'}} & set(sys.modules)
 """
   check_success(launch(tmp_path, program=('-c', code), PYTHONPATH=str(ROOT)))
-
-
-def test_rounds_in_memory_begin_when_they_are_asked_for(monkeypatch):
-  given = []
-  rounds = moon_jax.runner.rounds
-  give = rounds.Rounds._give
-
-  def watched(self, *words):
-    given.append(1)
-    return give(self, *words)
-
-  monkeypatch.setattr(rounds.Rounds, '_give', watched)
-  mine = moon_jax.rounds(config())
-  next(mine)
-  assert len(given) == 1
-  accuracy = next(mine).metrics['test_accuracy']
-  assert len(given) == 2
-  assert np.isfinite(accuracy)

@@ -24,7 +24,6 @@ from moon_jax.runner.checkpoint import Checkpoints
 from tests import world
 from tests.processes import flip
 from tests.refusals import refused
-from tests.selection import few
 
 
 def opened(tmp_path, said=None):
@@ -46,17 +45,6 @@ def load(tmp_path, template, said=None, **more):
 
 def names(tmp_path):
   return sorted(path.name for path in (tmp_path / 'checkpoints').iterdir())
-
-
-@pytest.mark.parametrize('algorithm', few(['moon', 'scaffold', 'solo'], world.OPTIONS))
-def test_round_trip_is_exact(tmp_path, algorithm):
-  state = saved(tmp_path, algorithm)
-  loaded = load(tmp_path, world.first_state(algorithm))
-  assert jax.tree.structure(loaded) == jax.tree.structure(state)
-  for a, b in zip(jax.tree.leaves(loaded), jax.tree.leaves(state), strict=True):
-    assert a.dtype == b.dtype
-    np.testing.assert_array_equal(a, b)
-  assert int(loaded.round) == 2
 
 
 def test_the_newest_of_several_is_used_and_two_are_kept(tmp_path):
@@ -110,28 +98,18 @@ def assert_same(loaded, state):
   assert world.largest_difference(loaded, state) == 0
 
 
-DAMAGES = {
-  'truncate': lambda path: path.write_bytes(path.read_bytes()[:-1]),
-  'empty': lambda path: path.write_bytes(b''),
-  'delete': pathlib.Path.unlink,
-  'flip': flip,
-}
-
-
 @pytest.mark.faults
-@pytest.mark.parametrize('damage', few(['flip'], DAMAGES))
-def test_damage_to_any_file_is_found(tmp_path, two_steps, damage):
+def test_damage_to_any_file_is_found(tmp_path, two_steps):
   folder, (before, after) = two_steps
   template, newest = world.first_state('fedavg'), folder / 'checkpoints/2'
   assert_same(load(folder, template), after)
-  files = [p for p in newest.rglob('*') if p.is_file()]
-  files = [p for p in files if p.stat().st_size or damage == 'delete']
+  files = [p for p in newest.rglob('*') if p.is_file() and p.stat().st_size]
   # They are weights, their index, the metadata and the manifest.
   assert len(files) > 8
   for path in files:
     here, said = tmp_path / 'here', []
     shutil.copytree(folder, here)
-    DAMAGES[damage](here / path.relative_to(folder))
+    flip(here / path.relative_to(folder))
     assert_same(load(here, template, said), before)
     assert names(here) == ['1', 'bad-2-1']
     (line,) = said
@@ -287,24 +265,13 @@ def test_the_manifest_by_hand(folder):
 
 
 def test_a_manifest_that_says_something_else_is_damage(folder):
-  whole = (folder / saved_state.MANIFEST).read_bytes()
-  num_told = 0
-  for position in range(len(whole)):
-    flipped = bytearray(whole)
-    flipped[position] ^= 1 << position % 8
-    (folder / saved_state.MANIFEST).write_bytes(flipped)
-    try:
-      told = saved_state.fault(folder, 12)
-    except NoCheckpointError:  # the number of the format
-      told = 'another format'
-    # Only white space and the version that wrote it may change without notice.
-    for name in () if told else ('format', 'round', 'files'):
-      assert json.loads(flipped)[name] == json.loads(whole)[name], flipped
-    num_told += bool(told)
-  assert num_told > 0.8 * len(whole)
   for text in ('', '{"format": 3, "rou', '[]', '{}', '{"format": 3}'):
     (folder / saved_state.MANIFEST).write_text(text)
     assert saved_state.fault(folder, 12) == 'manifest.json has changed'
+
+
+def to_a_link(path):
+  path.symlink_to(path.rename(path.parent.parent / 'elsewhere'))
 
 
 def to_a_folder(path):
@@ -319,6 +286,7 @@ def to_a_folder(path):
     ('one', lambda path: path.write_bytes(b'First'), 'one has changed'),
     ('one', lambda path: path.write_bytes(b'fir'), 'one has changed'),
     ('one', to_a_folder, 'one has changed'),
+    ('one', to_a_link, 'one cannot be read: It is not in its folder'),
     ('deep/er/two', lambda path: path.write_bytes(b'x'), 'deep/er/two has changed'),
     ('deep/er/two', pathlib.Path.unlink, f'two {MISSING}'),
     ('manifest.json', pathlib.Path.unlink, f'manifest.json {MISSING}'),
@@ -336,13 +304,6 @@ def test_a_disk_that_cannot_be_read_is_a_fault(folder, monkeypatch):
 
   monkeypatch.setattr(files, 'sha256', worn)
   assert saved_state.fault(folder, 12) == 'two cannot be read: Input/output error'
-
-
-def test_a_folder_under_another_name(folder):
-  assert saved_state.fault(folder, 13) == 'it holds round 12'
-  file = 'manifest.json cannot be read: Not a directory'
-  assert saved_state.fault(folder / 'one', 12) == file
-  assert saved_state.fault(folder / 'nothing', 12) == f'manifest.json {MISSING}'
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,8 @@ OTHERS = ['decentralized_moon', 'moon', 'fedavg', 'sa_moon', 'dco_moon', 'krum']
 def test_every_tier_gives_the_same_run(tmp_path, algorithm):
   for tier in TIERS:
     changes = {'algorithm': algorithm, 'eval_every_rounds': 4}
+    if tier == 'disk':  # resumed, after a round that was tested
+      run(tmp_path / tier, tier, num_rounds=4, **changes)
     metrics = run(tmp_path / tier, tier, **changes).metrics
   assert_same(tmp_path / 'disk', tmp_path / 'device')
   told = [line['round'] for line in metrics if 'consensus_distance' in line]
@@ -188,15 +190,6 @@ def unreadable(folder, monkeypatch):
   monkeypatch.setattr(os, 'pread', failing(errno.EIO))
 
 
-def lost(folder, monkeypatch):
-  (folder / 'clients.bin').unlink()
-
-
-def garbled(folder, monkeypatch):
-  path = folder / 'clients.bin'
-  path.write_bytes(path.read_bytes()[::-1])
-
-
 def with_index(field, value):
   """Makes a stranger's damage, with a manifest that matches the damaged files."""
 
@@ -217,11 +210,8 @@ def with_index(field, value):
   ('damage', 'told'),
   [
     (unreadable, 'in clients.bin cannot be read (Input/output error)'),
-    (lost, 'clients.bin is too short'),
-    (garbled, 'in clients.bin has changed'),
     (with_index('clients', 10**9), 'there is no client 1000000000'),
     (with_index('places', 2**62), 'clients.bin is too short'),
-    (with_index('checksums', 2**40), 'in clients.bin has changed'),
   ],
 )
 def test_a_file_without_what_any_checkpoint_needs(
@@ -321,32 +311,6 @@ def test_going_on_from_an_older_checkpoint(store):
   assert store.fault(older) == ''
 
 
-def test_a_disk_that_fills_up_in_a_write_loses_nothing(disk):
-  with of_bytes(disk('small', '64k') / 'f') as store:
-    clients = np.arange(20)
-    store.write(clients, some(*clients))
-    index = store.index()
-    store.keep([index])
-    many = np.arange(100)
-    with pytest.raises(RunError, match='f cannot be written: No space left on device'):
-      store.write(many, some(*(100 + many)))
-    assert store.fault(index) == ''
-    store.restore(index)
-    np.testing.assert_array_equal(store.read(clients), some(*clients))
-
-
-def test_only_those_in_the_last_cohort_stay_on_the_device(tmp_path):
-  first = {'w': np.zeros(3, np.float32), 'n': np.float32(0)}
-  three = {'w': np.arange(9, dtype=np.float32).reshape(3, 3), 'n': np.ones(3, 'f4')}
-  with contextlib.closing(ClientStore(tmp_path / 'f', first, 100)) as store:
-    store.write(np.array([2, 5, 9]), three)
-    memories, staying = store.arrivals(np.array([1, 5, 9, 30]), np.array([5, 8, 30]))
-    assert staying.tolist() == [-1, 0, -1, 2]
-    np.testing.assert_array_equal(memories['w'][[0, 2]], [[0, 0, 0], [6, 7, 8]])
-    np.testing.assert_array_equal(memories['n'][[0, 2]], [0, 1])
-    assert store.index().clients.tolist() == [2, 5, 9]
-
-
 # --- which tier, and the distance of all models ---------------------------------------
 
 MIB = 2**20
@@ -380,7 +344,8 @@ def test_auto_leaves_the_device_where_a_save_would_hurt(
   assert all(choose(told).name == told for told in TIERS if each)
 
 
-def test_consensus_distance_by_hand():
+def test_consensus_distance_by_hand(monkeypatch):
+  monkeypatch.setattr(evaluation, '_AT_A_TIME', 2)
   # The mean of (0, 0), (0, 0) and (9, 12) is (3, 4): the distances are 5, 5 and 10.
   models = {'a': np.array([0.0, 0.0, 9.0]), 'b': np.array([[0.0], [0.0], [12.0]])}
 

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import pathlib
-import resource
 
 import pytest
 
@@ -46,34 +45,6 @@ def test_a_file_is_replaced_wholly_or_not_at_all(disk):
   assert names(folder) == ['a.json']
   files.replace(path, 'new')
   assert path.read_text() == 'new'
-
-
-@contextlib.contextmanager
-def limited(which, most):
-  """Sets a limit of the process."""
-  before = resource.getrlimit(which)
-  resource.setrlimit(which, (most, before[1]))
-  try:
-    yield
-  finally:
-    resource.setrlimit(which, before)
-
-
-def test_other_reasons_are_told_too(disk, remount, tmp_path):
-  (tmp_path / 'folder').mkdir()
-  frozen = disk('frozen', '64k')
-  remount(frozen, 'ro')
-  free = contextlib.nullcontext()
-  for path, reason, limit in (
-    (tmp_path / 'folder', 'Is a directory', free),
-    (frozen / 'a', 'Read-only file system', free),
-    (tmp_path / 'a', 'File too large', limited(resource.RLIMIT_FSIZE, 4)),
-    (tmp_path / 'a', 'Too many open files', limited(resource.RLIMIT_NOFILE, 0)),
-  ):
-    with pytest.raises(RunError) as caught, limit:
-      files.replace(path, 'content')
-    assert str(caught.value) == told(path, reason)
-  assert names(tmp_path) == ['folder', 'frozen']
 
 
 def test_a_full_disk_before_a_run_begins(disk):

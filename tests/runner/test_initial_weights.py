@@ -60,6 +60,11 @@ def test_an_untrained_client_has_the_weights_of_the_file(tier, trained, tmp_path
   for name in wanted:
     np.testing.assert_array_equal(found[name], wanted[name])
   if tier == 'disk':
+    arrays, about = weights.read(path)
+    changed = {name: array + np.float32(1) for name, array in arrays.items()}
+    weights.write(tmp_path / 'x.npz', changed, about)
+    with pytest.raises(UsageError, match='has changed since the run began'):
+      moon_jax.load(run.workdir, client=absent)
     (tmp_path / 'x.npz').unlink()
     with pytest.raises(UsageError, match=r'initial_weights: .* must be a file'):
       moon_jax.load(run.workdir, client=absent)

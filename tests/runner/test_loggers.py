@@ -175,16 +175,6 @@ def test_a_run_and_its_resumption_are_one_run_of_mlflow(tmp_path):
 
 
 @needs('mlflow')
-def test_the_runs_of_a_sweep_have_one_tag_of_mlflow(tmp_path):
-  store = {'MLFLOW_TRACKING_URI': f'sqlite:///{tmp_path}/mlflow.db'}
-  words = ('--over', 'seed=0,1', '--out=mu', '--no-report', '--config.logger=mlflow')
-  run(tmp_path, *words, program=SWEEP, **store)
-  found = stored(tmp_path)
-  assert found.keys() == {'seed=0', 'seed=1'}
-  assert {tags['group'] for _, _, tags, _, _ in found.values()} == {'mu'}
-
-
-@needs('mlflow')
 def test_a_round_that_is_run_again_is_not_logged_twice(tmp_path):
   """After a crash the state of round 2 is lost, but MLflow has its metrics."""
   store = {'MLFLOW_TRACKING_URI': f'sqlite:///{tmp_path}/mlflow.db'}

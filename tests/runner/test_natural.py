@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax.core.errors import ExitCode, UsageError
+from moon_jax.core.errors import UsageError
 from moon_jax.engine import experiment
 from moon_jax.runner import metrics
 from tests.data import federations
@@ -95,9 +95,6 @@ def test_the_command_line_tells_who_is_left_out(run, tmp_path):
   tested = 'tested: each of 5 users on examples of its own, 2 of whom do not train'
   assert tested in lines
   assert any(line.startswith('partition: natural, 3 clients own 49') for line in lines)
-  done = launched(tmp_path, *flags, '--config.data.path=none.npz', '--workdir=other')
-  assert (done.returncode, done.stdout.count('\n')) == (ExitCode.USAGE, 1)
-  assert done.stderr == "--config.data.path='none.npz' is not a file.\n"
 
 
 def test_what_the_number_of_clients_decides_is_checked_when_it_is_known(run):

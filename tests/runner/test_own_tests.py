@@ -156,12 +156,6 @@ def test_the_devices_share_the_clients():
   assert columns(lines[0], 'local_') == pytest.approx(columns(lines[1], 'local_'))
 
 
-def test_without_a_share_nothing_is_tested_or_taken():
-  built = experiment.build(moon_jax.config.validate(config(data__local_test=0.0)))
-  assert built.own_tests is None
-  assert built.split.sizes.sum() == 300
-
-
 def test_natural_users_are_tested_on_their_tests(tmp_path):
   found = federations.federation()
   knobs = federations.npz(tmp_path, found) | {'partition.name': 'natural'}
@@ -197,18 +191,3 @@ def test_a_partition_that_is_fixed_has_fixed_tests():
   assert tests(seed=0) == tests(seed=1)
   first, second = (tests(seed=seed, partition__seed='auto') for seed in (0, 1))
   assert first != second
-
-
-@pytest.mark.parametrize(
-  ('num_clients', 'share', 'told'),
-  [
-    # 0.1 of 3 examples rounds to 0, and 0.5 of 1 example to 1.
-    (100, 0.1, 'local_test=0.1 gives no client an example that tests it'),
-    (300, 0.5, 'local_test=0.5 leaves client 0 nothing to train on'),
-  ],
-)
-def test_a_share_that_cannot_be_taken(num_clients, share, told):
-  changes = {'num_clients': num_clients, 'partition.name': 'iid'}
-  given = config(**changes, data__local_test=share)
-  with pytest.raises(UsageError, match=told):
-    experiment.build(moon_jax.config.validate(given))

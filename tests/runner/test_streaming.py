@@ -198,16 +198,6 @@ def test_what_wants_all_examples_is_refused(name, value, sources, tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
-def test_other_records_are_other_data(sources, built, tmp_path):
-  place = tmp_path / 'records'
-  other = federations.hdf5(tmp_path, federations.federation(seed=1))
-  words = [*federations.flags(other), f'--out={place}']
-  assert convert.main(words) == ExitCode.DONE
-  changed = config(sources[1], **CHANGES, **{'data.path': str(place)})
-  found = experiment.build(moon_jax.config.validate(changed))
-  assert found.data_digest != built.data_digest
-
-
 def test_a_process_reads_the_clients_of_its_own_lanes(built):
   clients, stream = built.planner.cohort(0), built.stream
   whole, part = (
