@@ -26,12 +26,19 @@ HIT = '/jax/compilation_cache/cache_hits'
 def _no_other_cache(tmp_path, monkeypatch):
   """These tests look up neither the programs that tests share nor the user's."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'home'))
-  shared = jax.config.jax_compilation_cache_dir
-  jax.config.update('jax_compilation_cache_dir', None)
-  compilation_cache.reset_cache()
-  yield
-  jax.config.update('jax_compilation_cache_dir', shared)
-  compilation_cache.reset_cache()
+  # JAX's own settings, of which tests/conftest.py has changed some.
+  own = {
+    'jax_compilation_cache_dir': None,
+    'jax_persistent_cache_min_compile_time_secs': 1.0,
+    'jax_persistent_cache_enable_xla_caches': 'xla_gpu_per_fusion_autotune_cache_dir',
+  }
+  shared = {name: getattr(jax.config, name) for name in own}
+  for settings in own, shared:
+    for name, value in settings.items():
+      jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    if settings is own:
+      yield
 
 
 def start(choice, *factors):
@@ -244,12 +251,3 @@ def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path):
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'named/programs')
   assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'mine')
   assert not cache.folder().exists()
-
-
-def test_the_entries_that_were_used_longest_ago_go(tmp_path, monkeypatch):
-  start(tmp_path)
-  most = {
-    'jax_compilation_cache_max_size': int(2.5 * the_entry(tmp_path).stat().st_size)
-  }
-  monkeypatch.setattr(compile_cache, '_SETTINGS', compile_cache._SETTINGS | most)
-  assert [start(tmp_path, factor) for factor in (5, 3, 7, 3, 5)] == [0, 1, 0, 1, 0]

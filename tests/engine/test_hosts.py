@@ -1,11 +1,8 @@
 """Which processes belong together, and what they exchange."""
 
-import threading
-
-import numpy as np
 import pytest
 
-from moon_jax.core.errors import ExitCode, RunError, UsageError
+from moon_jax.core.errors import UsageError
 from moon_jax.engine import hosts, launchers
 from moon_jax.engine.launchers import LAUNCHERS, Place
 
@@ -142,94 +139,3 @@ def test_processes_share_cores_that_are_nobodys_own(
 
 
 # --- what they tell each other --------------------------------------------------------
-
-
-@pytest.fixture
-def together(monkeypatch):
-  """Runs a function in two threads that stand for processes; the result of each."""
-  monkeypatch.setattr(hosts, '_place', Place(*BY_HAND, None, 2, 0))
-  monkeypatch.setattr(hosts, '_names', ['a', 'b'])
-  monkeypatch.setattr(hosts, 'is_first', lambda: mine.index == 0)
-  mine, rows, all_are_here = threading.local(), {}, threading.Barrier(2, timeout=20)
-
-  def exchange(data, width):
-    rows[mine.index] = np.frombuffer(bytes(data).ljust(width, b'\0'), np.uint8)
-    all_are_here.wait()
-    both = np.stack([rows[0], rows[1]])
-    all_are_here.wait()
-    return both
-
-  monkeypatch.setattr(hosts, '_exchange', exchange)
-
-  def run(act):
-    got = {}
-
-    def one(index):
-      mine.index = index
-      try:
-        got[index] = act(index)
-      except RunError as error:
-        got[index] = error
-
-    threads = [threading.Thread(target=one, args=(index,)) for index in range(2)]
-    for thread in threads:
-      thread.start()
-    for thread in threads:
-      thread.join()
-    return [got[0], got[1]]
-
-  return run
-
-
-def test_each_process_gets_the_values_of_all(together):
-  values = [['ü' * 500, None], {'x': 1.5}]
-  assert together(lambda index: hosts.gather(values[index])) == [values, values]
-  values = [15, 0]
-  assert together(lambda index: hosts.gather(values[index])) == [values, values]
-
-
-def test_what_process_0_decides(together):
-  assert together(lambda index: hosts.decided(lambda: index)) == [0, 0]
-
-
-@pytest.mark.parametrize(
-  ('wrong', 'told'),
-  [
-    ([0], ['no data', 'no data']),
-    ([1], ['Process 1 on b: no data', 'no data']),
-    ([0, 1], ['no data', 'no data']),
-    ([], ['no room', 'no room']),  # process 0's decision
-  ],
-)
-def test_an_error_in_one_process_ends_all(together, wrong, told):
-  def act(index):
-    with hosts.alike():
-      if index in wrong:
-        raise UsageError('no data')
-      # When one process has failed, the others are still at work and go on to exchange.
-      hosts.decided(lambda: None if wrong else refuse())
-
-  def refuse():
-    raise UsageError('no room')
-
-  both = together(act)
-  assert [str(error) for error in both] == told
-  assert [error.exit_code for error in both] == [ExitCode.USAGE] * 2
-
-
-def test_a_difference_is_named_in_all(together):
-  given = [{'seed': 1, 'mu': 2}, {'seed': 3, 'mu': 2}]
-  for error in together(lambda index: hosts.require_same('command', given[index])):
-    line = 'Process 1 on b has another command than process 0: seed: 1 -> 3.'
-    assert (str(error), error.exit_code) == (line, ExitCode.USAGE)
-
-
-def test_a_lone_process_needs_nobody():
-  with hosts.joined(None, dict):
-    assert (hosts.is_first(), hosts.count(), hosts.names()) == (True, 1, [])
-    assert (hosts.gather('x'), hosts.decided(lambda: 5)) == (['x'], 5)
-    with pytest.raises(UsageError, match='why'), hosts.alike():
-      raise UsageError('why')
-    with hosts.by_first(pytest.raises(ZeroDivisionError)) as entered:
-      assert entered is not None
-      raise ZeroDivisionError

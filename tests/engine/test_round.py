@@ -303,14 +303,6 @@ def test_an_algorithm_without_its_own_part_is_another(
   assert world.largest_difference(end(algorithm, more), end(other, more)) > 1e-3
 
 
-def test_the_draws_of_the_annealing_matter():
-  # If draws did not matter, any draws of the engine would equal the reference.
-  always = reference_run('sa_moon', NUM_ROUNDS, uniform=lambda *step: 0.0)
-  ends = always[-1], usual_reference('sa_moon')[-1]
-  always, drawn = (end.temperatures for end in ends)
-  assert max(abs(always[client] - drawn[client]) for client in range(4)) > 1e-3
-
-
 def test_the_weights_follow_the_share_that_strayed_a_round_before():
   history = world.run('dco_moon', NUM_ROUNDS)
   theta = world.OPTIONS['dco_moon']['theta']
@@ -396,3 +388,13 @@ def test_what_training_draws_is_a_function_of_seed_round_client_and_step():
   assert world.largest_difference(first, after(0, 0, 6, 3)) < TOLERANCE
   for other in (after(1, 0), after(0, 1)):
     assert world.largest_difference(first, other) > 1e-2
+
+
+def test_the_purposes_of_draws_keep_their_numbers():
+  # Another number draws anew, so a run would be resumed with other batches.
+  names = (
+    'INIT PARTITION COHORT BATCHES SUBSET NOISE AUGMENT TOPOLOGY DROPOUT ANNEALING FROZEN '
+    'VALIDATION LOCAL_TEST EPOCHS STRAGGLERS ATTACK SECOND FINE_TUNE STRAGGLER_STEPS '
+    'ATTACK_DRAWS'
+  ).split()
+  assert dict(keys.Purpose.__members__) == dict(zip(names, range(20), strict=True))

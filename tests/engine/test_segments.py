@@ -84,14 +84,3 @@ def test_steps_are_taken_together_as_far_as_they_fit():
   assert segments.steps_together(7, 2, 16) == 7
   assert segments.steps_together(1000, 64, 64) == 2
   assert segments.steps_together(1000, 500, 64) == 1
-
-
-def test_no_client_loses_a_step_and_each_starts_a_segment():
-  for index in range(10):
-    plan = planner().plan(index)
-    each = np.diff(plan.bounds[0][: plan.num_segments[0] + 1])
-    assert set(each) == {STEPS}
-    assert (plan.num_real > 0).sum() == plan.step_real.sum()
-    np.testing.assert_array_equal(plan.num_real > 0, plan.step_real)
-    wanted = sum(len(real) for _, real in planner().batches(index, plan.clients))
-    assert plan.step_real.sum() == wanted

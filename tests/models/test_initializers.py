@@ -20,6 +20,11 @@ def assert_uniform(leaf, limit, rtol=0.1):
   assert np.abs(np.mean(leaf)) < limit / 10
 
 
+def test_mobilenets_depthwise_kernels_have_nine_inputs():
+  block = make('mobilenet_v2')['params']['stage2_block1']
+  assert_uniform(block['conv2']['conv']['kernel'], 1 / 3)
+
+
 def test_kernels_and_biases_fill_pytorchs_range():
   params = make('moon_cnn')['params']
   # 5 * 5 * 3 inputs of the first convolution, and so on
