@@ -170,6 +170,7 @@ FLAGS += ['--config', '--workdir']
 @example(words=['--config.seed=' + '9' * 5000])
 @example(words=['--config.optimizer.learning_rate=' + '9' * 5000])
 @example(words=['--workdir=\0'])
+@example(words=['--config.a\nb=1', 'x\ny', '--config=a\rb'])
 @example(words=['--config.data.path=\n', '--config.data.source=digits\n'])
 def test_any_text_is_understood_or_refused_in_whole_lines(words):
   complaint = None

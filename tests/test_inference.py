@@ -276,6 +276,8 @@ INPUTS = {
     ('--workdir=. --input=in.npz', 'not a run directory'),
     ('--workdir=run --input=in.npz --config=no.py', "--config='no.py' is not a file"),
     ('--workdir=run --input=in.npz --output=a/b.npz', "no folder 'a'"),
+    ('--workdir=run --input=~nosuch/in.npz', "no folder '~nosuch'"),
+    (f'--workdir=run --input=in.npz --output={"p" * 296}.npz', 'a short name'),
     ('--workdir=run --input=in.npz --output=b.txt', 'must be an .npz file'),
     ('--workdir=run --input=in.npz --output=./in.npz', 'is the --input'),
     ('--workdir=run --input=in.npz --client=-1', 'client=-1 must be left out'),

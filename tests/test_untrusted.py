@@ -335,48 +335,6 @@ def test_a_run_behind_a_link_is_refused(copy_of, tmp_path, name, is_there, capsy
 # --- names ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-  ('words', 'message'),
-  [
-    (['--workdir=~nosuch/run'], "'~nosuch/run' is not a run directory"),
-    (['--input=~nosuch/in.npz'], "there is no folder '~nosuch'"),
-    (['--output=~nosuch/p.npz'], "there is no folder '~nosuch'"),
-    ([f'--output={"p" * 296}.npz'], 'must be an .npz file with a short name'),
-    ([f'--input={"i" * 296}.npz'], 'must be an .npz file with a short name'),
-    ([f'--workdir={"w" * 300}'], 'File name too long'),
-  ],
-)
-def test_predict_is_given_names_of_nothing(
-  here, two_rounds, image, capsys, words, message
-):
-  before, wrong = processes.contents(here), (ExitCode.USAGE, ExitCode.NO_CHECKPOINT)
-  assert predict(two_rounds, image, *words) in wrong
-  (line,) = capsys.readouterr().err.splitlines()
-  assert message in line
-  assert processes.contents(here) == before
-
-
-def test_a_long_name_below_a_new_folder_makes_nothing(here, capsys):
-  assert launch(f'new/{"w" * 300}') == ExitCode.USAGE
-  (line,) = capsys.readouterr().err.splitlines()
-  assert line.endswith('cannot be written: File name too long.')
-  assert not (here / 'new').exists()
-
-
-@pytest.mark.slow
-def test_a_folder_called_by_no_plain_number_is_no_checkpoint(
-  here, copy_of, image, capsys
-):
-  workdir = copy_of(here / 'run')
-  for name in ('\u00b2', '\u0663', '007', '-1'):
-    shutil.copytree(workdir / 'checkpoints/2', workdir / 'checkpoints' / name)
-  assert predict('run', image) == ExitCode.DONE
-  assert 'after round 2 of run' in capsys.readouterr().out
-  for _ in range(2):  # the second time, kept features are of the newest checkpoint
-    assert report(['run', '--out=out']) == ExitCode.DONE
-    assert capsys.readouterr().err == ''
-
-
 # --- terminals and spreadsheets -------------------------------------------------------
 
 

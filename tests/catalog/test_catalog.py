@@ -2,8 +2,6 @@
 
 import functools
 import inspect
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -92,13 +90,6 @@ def test_every_knob_is_decided_by_what_exists():
       assert set(knob.auto.values) == set(decider.bounds[0].words)
 
 
-@pytest.mark.parametrize('kind', catalog.KINDS)
-def test_one_knob_selects_each_kind(kind):
-  knob = catalog.every_knob()[catalog.KINDS[kind]]
-  assert knob.bounds[0].words == catalog.names(kind)
-  assert knob.default in catalog.names(kind)
-
-
 # --- traits ---------------------------------------------------------------------------
 
 
@@ -113,14 +104,8 @@ def test_traits_of_an_algorithm_are_those_of_its_functions(part):
   assert part.has('served') == served
   assert part.has('decentralized') == (made.share is not None)
   assert part.has('several_clients') == (part.name != 'centralized')
-
-
-@pytest.mark.parametrize('part', of_kind('algorithm'), ids=lambda part: part.name)
-def test_contrastive_algorithms_have_frozen_networks(part):
-  made, variables = build(part), FIRST
-  memory = made.init_client(variables)
-  received = made.broadcast(Server(variables, made.init_server(variables)))
-  frozen = made.frozen(received, memory)
+  received = made.broadcast(Server(FIRST, made.init_server(FIRST)))
+  frozen = made.frozen(received, made.init_client(FIRST))
   assert part.has('contrastive') == bool(frozen)
 
 
@@ -151,17 +136,3 @@ def test_messages_of_rules_keep_the_case_of_words():
     '--config.data.path=B.npz must be /Data/A.npz with --config.model=MyNet.',
     '--config.switch=true must be false with --config.data.path=B.npz.',
   ]
-
-
-def test_neither_the_catalog_nor_the_command_line_loads_jax():
-  code = (
-    'import sys, moon_jax; from moon_jax import catalog, config\n'
-    'from moon_jax.config import cli\n'
-    'moon_jax.register_algorithm, moon_jax.knob, moon_jax.at_least\n'
-    'catalog.options("model", config.flatten(config.defaults()))\n'
-    'heavy = {"jax", "flax", "optax", "numpy", "orbax"} & set(sys.modules)\n'
-    'assert not heavy, heavy\n'
-    'cli.parse([])\n'
-    'assert not {"jax", "flax", "optax", "orbax"} & set(sys.modules)\n'
-  )
-  subprocess.run([sys.executable, '-c', code], check=True)

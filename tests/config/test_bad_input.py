@@ -108,20 +108,6 @@ def test_more_devices_than_a_cpu_may_have(folder, capsys):
   assert capsys.readouterr().err == wanted + '\n'
 
 
-def test_line_breaks_stay_inside_their_line(folder, capsys):
-  argv = ['--config.a\nb=1', '--config.seed=1\n2', 'x\ny', '--config=a\rb']
-  assert launch(argv) == ExitCode.USAGE
-  assert capsys.readouterr().err.split('\n') == [
-    r"--config='a\rb' is not a file.",
-    '--config.a b is not a knob.',
-    r"'x\ny' is a stray word; see --help.",
-    '',
-  ]
-  assert launch(argv[1:2]) == ExitCode.USAGE
-  wanted = r"--config.seed='1\n2' must be a whole number."
-  assert capsys.readouterr().err == wanted + '\n'
-
-
 def test_bad_command_line_as_a_process_loads_no_jax(folder, tmp_path_factory):
   trap = tmp_path_factory.mktemp('no_jax')
   (trap / 'jax.py').write_text("raise AssertionError('JAX is loaded')")

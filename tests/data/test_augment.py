@@ -79,13 +79,6 @@ def test_every_crop_occurs_about_as_often_and_flips_half_the_time():
   assert {draw[:2] for draw in draws('flip')} == {(0, 0)}
 
 
-def test_offset_and_flip_are_independent():
-  down, right, flip = np.array(draws('crop_flip'), float).T
-  # A correlation of 256 pairs has a standard deviation of 0.0625.
-  for a, b in ((down, right), (down, flip), (right, flip)):
-    assert abs(np.corrcoef(a, b)[0, 1]) < 0.25
-
-
 def test_each_sample_has_its_own_draw_and_only_key_and_place_decide():
   copies = np.full(B, 3, np.int32)
   crop = functools.partial(augmented, 'crop_flip', 'reflect', RANDOM)

@@ -9,12 +9,11 @@ import pytest
 from PIL import Image
 
 import moon_jax
-from moon_jax.core.errors import ExitCode, UsageError
-from moon_jax.data import arrays, convert, npz, partition, sources
+from moon_jax.core.errors import UsageError
+from moon_jax.data import arrays, npz, partition, sources
 from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import assembled
 from moon_jax.predict import inference
-from tests.data import federations
 from tests.data.federations import datasets
 from tests.data.test_sources import prepare, without_tensorflow
 
@@ -299,15 +298,3 @@ def test_a_registered_partition_that_is_none(indices, offsets, told):
   moon_jax.register_partition('mine', lambda labels, **more: made)
   with pytest.raises(UsageError, match=told):
     partition.make('mine', np.zeros(4, int), num_clients=3, min_size=1, seed=0)
-
-
-@pytest.mark.parametrize('label', [4, 2**40, 2**63 + 5])
-def test_no_label_needs_a_table_as_long_as_it_is_large(label, tmp_path, capsys):
-  found = federations.federation()
-  images, labels = found['train']['f0001_41']
-  labels = labels.astype(np.uint64)
-  labels[0] = label + (label == 4)
-  found['train']['f0001_41'] = images, labels
-  words = federations.flags(federations.files(tmp_path, found))
-  assert convert.main([*words, f'--out={tmp_path / "out"}']) == ExitCode.USAGE
-  assert 'holds no 4; number the classes from 0 without gaps' in capsys.readouterr().err

@@ -169,11 +169,6 @@ def test_a_rule_gives_up_with_the_numbers(name, labels, knobs, told, monkeypatch
     make(name, labels, **knobs)
 
 
-def test_unknown_name_is_refused():
-  with pytest.raises(UsageError, match=r"no partition 'shard'\. Did you mean 'shards'"):
-    make('shard')
-
-
 # Labels as a data set may have them: few or many, classes missing, one class only.
 SOME_LABELS = st.lists(st.integers(0, 9), min_size=1, max_size=120).map(np.array)
 

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pathlib
-import time
 
 import numpy as np
 import pytest
@@ -68,9 +67,6 @@ def test_digits():
 
 
 # --- npz ------------------------------------------------------------------------------
-
-
-SIZES = (('train', 60), ('test', 30))
 
 
 def arrays(**changes):
@@ -155,30 +151,6 @@ def test_npz_that_is_no_npz(tmp_path):
     load('npz', path=str(tmp_path / 'missing.npz'))
 
 
-def refused_of_flipped(path, size, count, read):
-  """The number of bit flips that are refused in a line; the others change nothing."""
-  whole, expected, rng = path.read_bytes(), read(), np.random.default_rng(0)
-  refused = []
-  for place in rng.choice(size or len(whole), count, replace=False):
-    spoilt = bytearray(whole)
-    spoilt[place] ^= 1 << rng.integers(8)
-    path.write_bytes(spoilt)
-    try:
-      assert read() == expected
-    except array_lib.DataError as error:
-      refused.append(str(error))
-  assert not any('\n' in line for line in refused)
-  return len(refused)
-
-
-def test_npz_with_one_flipped_bit_is_refused_or_read_as_it_was(tmp_path):
-  rng = np.random.default_rng(0)
-  images = {f'{s}_x': rng.integers(0, 256, (m, 4, 5, 3), np.uint8) for s, m in SIZES}
-  path = pathlib.Path(write(tmp_path, **images))
-  read = functools.partial(load, 'npz', path=str(path))
-  assert refused_of_flipped(path, None, 200, lambda: sources.digest(read())) > 100
-
-
 # --- normalisation and limit ----------------------------------------------------------
 
 
@@ -260,9 +232,11 @@ def test_tfds_missing_without_tensorflow(tmp_path, monkeypatch, given):
 
 def test_tfds_failed_download(tmp_path, monkeypatch, capsys):
   import tensorflow_datasets as tfds
+  from tensorflow_datasets.core.download import downloader
 
   def fail(builder, file_format):
     assert file_format == 'array_record'
+    assert downloader.MAX_RETRIES == tfds_source.DOWNLOAD_RETRIES
     raise OSError('Network is unreachable\nand so on')
 
   monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: 'found')
@@ -326,7 +300,6 @@ def random_example(features, rng):
 
 
 def as_record(example):
-  from PIL import Image
   from tensorflow_datasets.proto import tf_example_pb2
 
   record = tf_example_pb2.Example()
@@ -353,6 +326,7 @@ def as_record(example):
 )
 def test_tfds_by_name(tmp_path, monkeypatch, name, shape, num_classes):
   without_tensorflow(monkeypatch)
+  monkeypatch.setattr(tfds_source, 'RECORDS_PER_READ', 5)  # of 12: 5, 5 and 2
   sizes = {'train': 12, 'test': 5} | ({'extra': 7} if name == 'svhn_cropped' else {})
   written = prepare(tmp_path, name, sizes)
   dataset = load('tfds', name=name, dir=str(tmp_path))
@@ -385,6 +359,7 @@ CIFAR10 = [1000] * 10, (50_000, 32, 32, 3)
   [
     ('mnist', MNIST, [33.32], [78.57]),
     ('cifar10', CIFAR10, [125.3, 123.0, 113.9], [63.0, 62.1, 66.7]),
+    ('fashion_mnist', ([1000] * 10, (60_000, 28, 28, 1)), [72.93], [90.02]),
   ],
 )
 def test_tfds_as_published(name, published, mean, std):
@@ -397,33 +372,6 @@ def test_tfds_as_published(name, published, mean, std):
   actual = array_lib.pixel_statistics(dataset.train_images)
   np.testing.assert_allclose(255 * actual[0], mean, atol=0.1)
   np.testing.assert_allclose(255 * actual[1], std, rtol=0.02)
-
-
-@needs_prepared
-@pytest.mark.parametrize('name', ['mnist', 'cifar10'])
-def test_tfds_reader_agrees_with_the_decoder_of_tfds(name):
-  import tensorflow_datasets as tfds
-
-  builder = tfds.builder(name, data_dir=str(PREPARED))
-  (images, labels), ids = tfds_source._read_split(builder, 'test', 'image', 'label')
-  examples = builder.as_data_source('test')
-  for i in (0, 1, 999, 1000, 9999):  # 999 and 1000 are in different reads
-    np.testing.assert_array_equal(images[i], examples[i]['image'])
-    assert labels[i] == examples[i]['label']
-  assert ids is None
-
-
-@pytest.mark.parametrize('kind', ['PNG', 'JPEG', 'GIF'])
-def test_an_image_is_what_pillow_reads_or_an_error(kind):
-  noise = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
-  file = io.BytesIO()
-  Image.fromarray(noise).save(file, kind)
-  if kind != 'GIF':
-    found = array_lib.image_of(file.getvalue(), 'RGB')
-    np.testing.assert_array_equal(found, np.asarray(Image.open(file)))
-  spoilt = file.getvalue()[: None if kind == 'GIF' else -40]
-  with pytest.raises((OSError, ValueError), match=r'truncated|is none of PNG'):
-    array_lib.image_of(spoilt, 'RGB')
 
 
 @pytest.fixture(autouse=True)
@@ -560,16 +508,6 @@ def test_another_name_or_way_of_a_set_is_kept_beside_it(small_mnist, cache, tmp_
   assert len(list(files.iterdir())) == 3
 
 
-def test_a_set_behind_a_link_is_looked_at(small_mnist, cache, tmp_path):
-  moved = small_mnist.parent.rename(tmp_path / 'elsewhere')
-  small_mnist.parent.symlink_to(moved)
-  load_spoilt(small_mnist)
-  assert list((cache / 'moon_jax/data').iterdir())
-  records()(small_mnist).write_bytes(b'')  # in place, so its folder does not change
-  with pytest.raises(array_lib.DataError, match='cannot read'):
-    load_spoilt(small_mnist)
-
-
 def test_what_was_prepared_meanwhile_is_kept_only_where_nothing_was(
   small_mnist, cache, monkeypatch
 ):
@@ -610,27 +548,3 @@ def test_images_of_another_version_are_decoded_anew(small_mnist, cache, monkeypa
   monkeypatch.setattr(tfds_source.decoded, '__version__', '0')
   load_spoilt(small_mnist)
   assert list((cache / 'moon_jax/data').iterdir()) != before
-
-
-def test_tfds_with_one_flipped_bit_is_refused_or_read_as_it_was(small_mnist):
-  path = next(small_mnist.glob('*test.array_record*'))
-  # The images are noise, which does not compress: each of the 5 takes 784 bytes.
-  read = functools.partial(load_spoilt, small_mnist)
-  assert refused_of_flipped(path, 5 * 784, 40, lambda: sources.digest(read())) > 20
-
-
-@pytest.mark.slow
-def test_tfds_without_a_network_is_told_in_seconds(tmp_path, monkeypatch):
-  # No program listens at that port, so no server can be reached.
-  for name in ('http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY'):
-    monkeypatch.setenv(name, 'http://127.0.0.1:9')
-  for name in ('no_proxy', 'NO_PROXY'):
-    monkeypatch.delenv(name, raising=False)
-  monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: 'found')
-  begin = time.monotonic()
-  message = 'cannot prepare mnist in .*; check the network and the disk: '
-  with refused(array_lib.DataError, message):
-    load('tfds', name='mnist', dir=str(tmp_path))
-  # Each of four files is tried four times: 0 + 0.4 + 0.8 s of waiting. TFDS itself
-  # would try eleven times, for 200 s.
-  assert time.monotonic() - begin < 30
