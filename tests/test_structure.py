@@ -1,7 +1,6 @@
 """Imports point one way; an algorithm is two files; the reference is its own."""
 
 import ast
-import difflib
 import io
 import pathlib
 import shutil
@@ -110,13 +109,13 @@ def test_nothing_outside_the_reference_is_shared_with_it():
   own = {name for name in modules if name.startswith('tests.reference')}
   assert own
   foreign = {name.split('.')[0] for name in modules - own}
-  assert foreign <= {'typing', 'collections', 'jax', 'numpy'}
+  assert foreign <= {'typing', 'collections', 'statistics', 'jax', 'numpy'}
 
 
 # --- budgets: a commit that needs more lines raises the number ------------------------
 
 # Code lines: no blanks, comments and docstrings.
-CODE_LINES = {'moon_jax': 13_215, 'tests': 18_089}
+CODE_LINES = {'moon_jax': 13_215, 'tests': 17_780}
 TOP, RUNNER, FILE_LINES, FUNCTION_LINES = 15, 16, 300, 60
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
 _NO_CODE |= {tokenize.INDENT, tokenize.DEDENT}
@@ -192,22 +191,6 @@ def copy(tmp_path_factory):
 
 def run(copy, *words):
   return launch(copy, *words, program=(str(copy / 'launch.py'),))
-
-
-def test_the_copy_differs_in_two_files(copy):
-  def texts(root):
-    return {
-      str(path.relative_to(root)): path.read_text()
-      for folder in ('moon_jax', 'configs')
-      for path in (root / folder).rglob('*.py')
-    }
-
-  before, after = texts(ROOT), texts(copy)
-  changed = {name for name in after if after[name] != before.get(name)}
-  added, entry = 'moon_jax/algorithms/fedprox_l1.py', 'moon_jax/catalog/algorithms.py'
-  assert changed == {added, entry}
-  lines = difflib.ndiff(before[entry].splitlines(), after[entry].splitlines())
-  assert not [line for line in lines if line.startswith('- ')]
 
 
 def test_an_added_algorithm_is_in_the_help_and_checked(copy):

@@ -75,16 +75,6 @@ def test_moons_negatives(options, num_trained, expected):
   np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_moon_remembers_its_last_models_the_newest_first():
-  algorithm = moon(mu=1.0, tau=1.0, num_previous=2)
-  memory, counts = algorithm.init_client(model(0.0)), []
-  for value in (1.0, 2.0, 3.0):
-    memory = algorithm.upload(model(value), task(algorithm, memory))[1]
-    counts.append(float(memory.count))
-  assert [float(kept['params']['w'][0]) for kept in memory.models] == [3.0, 2.0]
-  assert counts == [1.0, 2.0, 2.0]
-
-
 # The representation of an image is its pixel minus a mean. In evaluation mode it is the
 # running mean; in training mode it is the mean of the batch's real examples, and a
 # random key adds noise.
@@ -129,15 +119,6 @@ def represented(key, **options):
   images, _, mask = FROZEN_BATCH
   found = training.represent(BEFORE, memory, images, mask, key)
   return {name: np.asarray(z[:2, 0]) for name, z in found.items()}
-
-
-def test_frozen_networks_in_evaluation_mode():
-  found = represented(None)
-  assert set(found) == {'global', 'previous_0'}
-  for z in found.values():
-    np.testing.assert_allclose(z, [2.0, 4.0])
-  for features in represented(None, similarity_on='features').values():
-    np.testing.assert_allclose(features, [20.0, 40.0])
 
 
 def test_frozen_networks_in_training_mode():
@@ -203,22 +184,6 @@ def test_scaffold_by_hand():
   assert server.variables['params']['w'] == 2.75
 
 
-def test_scaffold_with_one_client_is_fedavg():
-  # If c = c_i before a round, c = c_i after it too, and no gradient is corrected.
-  algorithm = world.algorithm_of('scaffold')
-  control, grads = {'w': jnp.array([0.75])}, {'w': jnp.array([10.0])}
-  received = algorithm.broadcast(Server(model(7.0), control))
-  now = task(algorithm, control, received, local=algorithm.begin(received, control))
-  assert algorithm.correct(grads, now)['w'] == 10.0
-  now = now._replace(local=algorithm.after_step(now, None, None, None))
-  sent, memory = algorithm.upload(model(2.0), now)
-  server = algorithm.aggregate(Server(model(7.0), control), sent, 1.0, {})
-  # (7 - 2) / (0.5 * 1) = 10
-  assert memory['w'] == server.memory['w'] == 10.0
-  after = task(algorithm, memory, algorithm.broadcast(server))
-  assert algorithm.correct(grads, after)['w'] == 10.0
-
-
 # --- SA-MOON --------------------------------------------------------------------------
 
 
@@ -241,23 +206,6 @@ def test_the_temperature_stays_or_travels(scope):
   assert again.temperature == 0.25
   assert not again.has_previous
   assert tree.num_bytes((server.memory, sent.weighted)) == 4 + 8 * (scope == 'server')
-
-
-def test_the_loss_sees_the_temperature_of_the_step():
-  options = {'initial_temperature': 0.5, 'min_temperature': 0.1, 'sigma': 0.1}
-  algorithm = world.algorithm_of('sa_moon', mu=2.0, scope='client', **options)
-  memory = algorithm.init_client(model(1.0))
-  received = algorithm.broadcast(Server(model(1.0), ()))
-  begun = algorithm.begin(received, memory)
-  memory = algorithm.upload(model(1.0), task(algorithm, memory, received, local=begun))
-  now = begun._replace(temperature=jnp.float32(0.25))
-  now = task(algorithm, memory[1], received, local=now)
-  outputs = Outputs(representation=X, logits=jnp.zeros((1, 2)), features=X)
-  references = {'global': X, 'previous_0': Y}
-  total, parts = algorithm.loss(outputs, references, None, now, BATCH)
-  # log(1 + exp(0 - 1 / 0.25))
-  np.testing.assert_allclose(parts['contrastive_loss'], 0.0181499, rtol=1e-5)
-  np.testing.assert_allclose(total, np.log(2) + 2 * 0.0181499, rtol=1e-5)
 
 
 # --- DCO-MOON -------------------------------------------------------------------------

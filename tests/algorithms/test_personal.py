@@ -237,27 +237,6 @@ def test_private_variables_by_hand():
   assert tested['head'].tolist() == [10.0, 20.0]
 
 
-def test_without_private_layers_it_is_fedavg():
-  without = run(private.with_private(frozenset()))[-1][0].server.variables
-  fedavg = history_of('fedavg')[-1][0].server.variables
-  assert world.largest_difference(without, fedavg) < 1e-6
-  other = history_of('fedper', layers='')[-1][0].server.variables
-  assert world.largest_difference(other, fedavg) > 1e-3
-
-
-def test_fedbn_is_not_local_statistics():
-  own = run(build('fedbn', 'mlp_bn'), 'mlp_bn')[-1][0]
-  silo = run(world.make('fedavg', batch_norm='local'), 'mlp_bn')[-1][0]
-  scale = np.asarray(own.clients['params']['norm']['scale'])
-  # With FedBN each client has its own scale; with SiloBN all have the same.
-  assert np.ptp(scale[1:], axis=0).max() > 1e-4
-  both = own.server.variables, silo.server.variables
-  first = both[0]['params'].pop('norm')['scale']
-  np.testing.assert_array_equal(first, 1.0)
-  kernels = (one['params']['encoder'] for one in both)
-  assert world.largest_difference(*kernels) > 1e-5
-
-
 def test_layers_are_found_by_what_they_do():
   found = world.network('mlp_bn').layers()
   assert found.output == HEAD

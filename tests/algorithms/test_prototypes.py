@@ -13,7 +13,6 @@ from moon_jax.algorithms.prototypes import Prototypes, Sums
 from moon_jax.core.types import Batch, Outputs, Server, Task, Upload
 from moon_jax.data import device
 from tests import reference, world
-from tests.engine.test_round import reference_run
 
 F = jnp.array([[0.6, 0.8]])
 UNITS = Prototypes(jnp.eye(2), jnp.ones(2))
@@ -103,6 +102,9 @@ def test_fedprocs_prototypes_are_means_of_directions():
   assert after.rounds == 1.0
 
 
+# --- FedProto -------------------------------------------------------------------------
+
+
 def test_fedproc_begins_as_fedavg():
   history, other = (world.run(name, 2) for name in ('fedproc', 'fedavg'))
   models = [[state.server.variables for state, _ in run] for run in (history, other)]
@@ -111,9 +113,6 @@ def test_fedproc_begins_as_fedavg():
   assert apart[1] > 1e-3
   weights = [float(metrics.computed['a_t']) for _, metrics in history]
   np.testing.assert_allclose(weights, [1.0, 1 / 6], rtol=1e-6)
-
-
-# --- FedProto -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -167,15 +166,6 @@ def test_fedproto_without_its_term_is_solo_and_not_with_it():
   # There is no prototype in the first round.
   assert apart[0] < 1e-6
   assert apart[1] > 1e-3
-
-
-def test_the_sum_over_dimensions_equals_the_reference():
-  history = world.run('fedproto', 2, distance='sum', lam=0.2)
-  (truth, last) = reference_run('fedproto', 2, distance='sum', lam=0.2)
-  for client, own in last.clients.items():
-    kept = world.of_client(history[-1][0].clients['params'], client)
-    assert world.largest_difference(kept, own) < 1e-5
-  assert truth.prototypes
 
 
 # --- the pass over a client's data ----------------------------------------------------

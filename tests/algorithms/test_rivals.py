@@ -73,13 +73,6 @@ def test_fedntd_is_zero_for_two_classes_and_for_an_equal_teacher():
   np.testing.assert_allclose(slope, 0, atol=1e-7)
 
 
-def test_fedntd_compares_the_logits_of_the_received_model():
-  ntd = world.algorithm_of('fedntd', beta=1.0, tau=1.0)
-  assert ntd.frozen('received', ()) == {'global': 'received'}
-  assert ntd.represented(outputs(logits=STUDENT)) is not None
-  np.testing.assert_array_equal(ntd.represented(outputs(logits=STUDENT)), STUDENT)
-
-
 # --- FedDecorr ------------------------------------------------------------------------
 
 FOUR = jnp.array([[1.0, 1.0], [1.0, 2.0], [3.0, 2.0], [3.0, 5.0]])
@@ -284,27 +277,12 @@ def test_feddyn_of_two_parabolas(cohorts, options, expected):
     np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_feddyn_ends_at_the_minimum_weighted_by_examples():
-  *_, found = dynamic_rounds([(0, 1)] * 40, sizes=(3, 1), by_size=True)
-  np.testing.assert_allclose(found[-1][0], 2, rtol=1e-4)
-
-
 @pytest.mark.parametrize(('evaluate', 'tested'), [('server', 3.0), ('mean', 1.5)])
 def test_the_model_of_feddyn_that_is_tested(evaluate, tested):
   dyn, server, _ = dynamic_rounds([(0, 1)], evaluate=evaluate)
   assert dyn.evaluated(server, ())['params']['w'].tolist() == [tested]
   leaves = jax.tree.leaves(experiment.first_state(dyn, server.variables, 2))
   assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
-
-
-def test_the_first_round_of_feddyn_is_fedprox_and_the_second_is_not():
-  drifts = {
-    name: [metrics.drift for _, metrics in world.run(name, 2, **options)]
-    for name, options in (('feddyn', {'alpha': 0.5}), ('fedprox', {'mu': 0.5}))
-  }
-  (first, second), (same, other) = drifts.values()
-  np.testing.assert_allclose(first, same, rtol=1e-5)
-  assert abs(second - other).max() > 1e-3
 
 
 # --- FedNova --------------------------------------------------------------------------
@@ -346,18 +324,6 @@ def test_fednova_by_hand(rho, eta_mu, tau_eff, end, norms):
   found, lengths = nova_round(rho, eta_mu, tau_eff)
   np.testing.assert_allclose(found, end, rtol=1e-5)
   np.testing.assert_allclose(lengths, norms, rtol=1e-6)
-
-
-def test_the_pull_of_fednova_stays_out_of_the_momentum():
-  # A is 1, 2.4, 3.91 after 1, 2, 3 steps: v = 1, 1.5, 1.75.
-  nova = world.algorithm_of('fednova', mu=1.0)
-  optimizer = {'learning_rate': jnp.float32(0.1), 'momentum': jnp.float32(0.5)}
-  task = Task(weight(0), (), nova.begin((), ()), {'mu': jnp.float32(1)}, optimizer)
-  lengths = []
-  for _ in range(3):
-    task = task._replace(local=nova.after_step(task, None, None, None))
-    lengths.append(float(task.local.length))
-  np.testing.assert_allclose(lengths, [1, 2.4, 3.91], rtol=1e-6)
 
 
 def test_fednova_of_clients_with_equal_steps_is_fedavg_and_fedprox():

@@ -3,12 +3,10 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax.algorithms import base, robust
-from moon_jax.core import tree
+from moon_jax.algorithms import robust
 from moon_jax.core.types import Server, Upload, Uploads
 from tests import reference, world
 from tests.algorithms.test_options import NORMALISED_SIZES
@@ -182,22 +180,6 @@ def test_a_client_that_is_not_finite_is_left_out(name, num_lanes, num_devices):
   test_nonfinite.test_equals_the_reference_without_that_client(*case)
 
 
-def test_the_weighted_mean_of_all_uploads_is_fedavg():
-  def aggregate(server, sent, participation, scalars):
-    del participation, scalars
-    weights = jnp.where(sent.counted, sent.weights, 0.0)
-    mean = tree.weighted_sum(sent.stacked.weighted, weights / jnp.sum(weights))
-    return server._replace(variables=mean)
-
-  chosen = base.Algorithm(aggregate=aggregate, needs_all_uploads=True)
-  plan = world.planner().plan(0).for_device()
-  first, numbers = world.state_of(chosen), world.scalars(chosen)
-  run_round = world.round_of(chosen)
-  state, _ = run_round(first, plan, numbers, world.train_split())
-  fedavg = world.run('fedavg', 1)[0][0].server.variables
-  assert world.largest_difference(state.server.variables, fedavg) < 1e-6
-
-
 @pytest.mark.parametrize('batch_norm', few(['averaged'], ['local']))
 def test_with_batch_normalisation(batch_norm):
   run = {'model': 'mlp_bn', 'plans': world.planner(sizes=NORMALISED_SIZES)}
@@ -207,13 +189,3 @@ def test_with_batch_normalisation(batch_norm):
     variables = state.server.variables
     assert world.largest_difference(variables['params'], truth.params) < 1e-5
     assert world.largest_difference(variables['batch_stats'], truth.stats) < 1e-5
-
-
-def test_another_number_compiles_nothing():
-  world.run('trimmed_mean', 1)
-  function = world.compiled_round('trimmed_mean', *world.DEFAULTS)
-  compiled = function._cache_size()
-  runs = [world.run('trimmed_mean', 1, trim=trim) for trim in (0.0, 0.4)]
-  ends = [state.server.variables for ((state, _),) in runs]
-  assert function._cache_size() == compiled > 0
-  assert world.largest_difference(*ends) > 1e-4

@@ -87,14 +87,6 @@ def test_a_lower_loss_always_cools():
   assert [np.unique(leaf).tolist() for leaf in new] == [[0.75], [1.0], [0.5], [True]]
 
 
-def test_two_steps_build_on_each_other():
-  first, second = jax.random.split(jax.random.key(1))
-  state = step(trained(), first, grad_norm=1.0, loss=0.5)
-  # 0.75 (1 - 0.5 |1.5 - 1| / 1) = 0.5625
-  state = step(state, second, grad_norm=1.5, loss=0.4)
-  assert float(state.temperature) == 0.5625
-
-
 def test_what_is_not_taken_is_recorded_all_the_same():
   state = step(trained(), jax.random.key(1), grad_norm=1.0, loss=1e6)
   assert jax.tree.map(float, state) == (1.0, 1.0, 1e6, True)
@@ -112,16 +104,6 @@ def test_a_higher_loss_cools_as_often_as_metropolis_says(t, rise):
   assert abs(share - expected) < 5 * spread  # at most 0.018
 
 
-def test_the_temperature_before_the_proposal_decides():
-  # The proposal is the floor, 0.01; at this temperature a rise by 0.1 would be accepted
-  # with probability exp(-10).
-  keys = jax.random.split(jax.random.key(3), 1000)
-  state = trained()
-  new = jax.vmap(lambda key: step(state, key, grad_norm=20.0, loss=1.1))(keys)
-  # exp(-0.1) = 0.905
-  assert 0.85 < np.mean(new.temperature == FLOOR) < 0.95
-
-
 @pytest.mark.parametrize('g', [0.0, HUGE, jnp.inf, jnp.nan])
 @pytest.mark.parametrize('g_prev', [0.0, HUGE, jnp.inf, jnp.nan])
 @pytest.mark.parametrize('loss', [-HUGE, HUGE, jnp.inf, jnp.nan])
@@ -129,31 +111,3 @@ def test_huge_and_missing_numbers_leave_a_temperature(g, g_prev, loss):
   state = trained(grad_norm=g_prev)
   new = step(state, jax.random.key(1), grad_norm=g, loss=loss)
   assert FLOOR <= new.temperature <= 1
-
-
-@pytest.mark.parametrize(
-  ('loss_at', 'share'),
-  [
-    (0.9, 1.0),  # the batch at T' is better: always
-    (1.0, 1.0),  # equal: exp(0)
-    (2.0, 0.6065),  # worse by 1 at T = 2: exp(-1 / 2)
-  ],
-)
-def test_the_batch_at_the_proposal_decides_if_it_is_asked(loss_at, share):
-  # Compared with the step before, whose loss was 100, every proposal would pass.
-  before = trained(t=2.0, loss=100.0)
-  asked = []
-
-  def at(proposed):
-    asked.append(proposed)
-    return scalar(loss_at)
-
-  def taken(key):
-    numbers = jax.tree.map(scalar, NUMBERS | {'grad_norm': 3.0, 'loss': 1.0})
-    return temperature.step(before, key, **numbers, loss_at=at).temperature < 2
-
-  keys = jax.random.split(jax.random.key(1), 2000)
-  found = jnp.mean(jax.vmap(taken)(keys).astype(jnp.float32))
-  # T' = 2 (1 - 0.5 * 1 / 2) = 1.5
-  np.testing.assert_allclose(asked[0], 1.5)
-  assert abs(float(found) - share) < 4 * (share * (1 - share) / 2000) ** 0.5 + 1e-6

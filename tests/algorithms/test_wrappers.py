@@ -47,6 +47,9 @@ def probe(heard):
     assert set(task.scalars) >= {'pull', 'rounds'}
     return task
 
+  def zeros(leaves):
+    return jax.tree.map(jnp.zeros_like, leaves)
+
   def scalars(given, memory):
     assert memory.shape == ()
     assert set(given) == {'pull'}
@@ -81,6 +84,7 @@ def probe(heard):
 
   def evaluated(server, clients):
     check(memory=clients)
+    assert server.memory.shape == ()
     return tree.repeat(server.variables, 1)
 
   whole = base.Algorithm(
@@ -93,7 +97,10 @@ def probe(heard):
     begin=begin,
     frozen=frozen,
     loss=loss,
+    perturb=lambda grads, params, task: of_task(task) and zeros(grads),
     correct=lambda grads, task: of_task(task) and grads,
+    move=lambda updates, task: of_task(task) and updates,
+    bypass=lambda params, task: of_task(task) and zeros(params),
     after_step=lambda task, loss, grads, key: of_task(task).local + 1.0,
     upload=upload,
     report=lambda trained, task: {'steps': of_task(task).local},
@@ -126,7 +133,7 @@ WRAPPED = {
 FUNCTIONS = {
   name
   for name, value in base.Algorithm()._asdict().items()
-  if callable(value) or name in ('share', 'mixed')
+  if callable(value) or name in ('share', 'mixed', 'perturb', 'move', 'bypass')
 }
 # The probe has a server and no neighbours.
 NEIGHBOURS = {'share', 'mixed'}

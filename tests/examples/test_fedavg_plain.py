@@ -9,29 +9,9 @@ from moon_jax.data import sources
 from moon_jax.engine import experiment as experiment_lib
 from moon_jax.engine import programs
 from tests.examples.plain import drawn
+from tests.examples.test_algorithms import NUMBERS, as_plain
 
-LAYERS = ('encoder', 'head_hidden', 'head_output', 'classifier')
-KNOBS = {
-  'algorithm': 'fedavg',
-  'participation': 0.6,
-  'num_clients': 5,
-  'partition.beta': 0.3,
-  'partition.min_size': 3,
-  'data.limit': 200,
-  'batch_size': 8,
-  'local_epochs': 2,
-  'optimizer.learning_rate': 0.05,
-  'optimizer.momentum': 0.0,
-  'optimizer.weight_decay': 0.0,
-  'execution.devices': 1,
-  'execution.lanes': 2,
-}
-
-
-def layers(variables):
-  """The parameters of an mlp as a list of (kernel, bias)."""
-  named = [variables['params'][name] for name in LAYERS]
-  return [(np.asarray(one['kernel']), np.asarray(one['bias'])) for one in named]
+KNOBS = NUMBERS | {'algorithm': 'fedavg', 'optimizer.weight_decay': 0.0}
 
 
 def test_the_weights_of_three_rounds_are_those_of_the_engine():
@@ -42,7 +22,7 @@ def test_the_weights_of_three_rounds_are_those_of_the_engine():
   data = sources.load('digits', limit=KNOBS['data.limit'])
   pixels = (data.train_images.astype(np.float32) / 255 - data.mean) / data.std
   images = pixels.reshape(len(pixels), -1)
-  model = first = layers(state.server.variables)
+  model = first = jax.tree.map(np.float32, as_plain(state.server.variables))
   for index, batches in enumerate(drawn(built.planner, 3)):
     assert len(batches) == 3
     steps = list(batches.values())
@@ -51,7 +31,7 @@ def test_the_weights_of_three_rounds_are_those_of_the_engine():
     )
     plan, scalars = programs.round_inputs(built, index, built.planner.plan(index))
     state, _ = run_round(state, plan, scalars, built.train)
-    ours = layers(state.server.variables)
+    ours = as_plain(state.server.variables)
     for mine, theirs, start in zip(
       *map(jax.tree.leaves, (ours, model, first)), strict=True
     ):

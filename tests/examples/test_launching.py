@@ -84,13 +84,6 @@ def test_an_example_is_recorded_and_loaded(example, ended):
   assert accuracy == pytest.approx(records[-1]['test_accuracy'], abs=1e-6)
 
 
-def test_fedcm_records_the_norm_of_its_direction(ended):
-  lines = read_lines(ended('fedcm') / 'metrics.jsonl')
-  norms = [record['direction_norm'] for record in lines]
-  assert norms[0] == 0
-  assert all(0 < norm < 10 for norm in norms[1:])
-
-
 @pytest.mark.parametrize('example', few(['fedcm'], EXAMPLES))
 def test_an_example_resumes_to_the_same_bytes(example, ended, tmp_path, capsys):
   words = words_of(example, tmp_path / 'run')
@@ -102,13 +95,6 @@ def test_an_example_resumes_to_the_same_bytes(example, ended, tmp_path, capsys):
   assert mine == whole
   mine, whole = (checkpoint(run, 3) for run in pair)
   assert mine == whole
-
-
-def test_help_lists_its_knobs_if_it_has_the_file():
-  knob = '--config.fedcm.alpha=0.1'
-  with_it = cli.answer(['--config=examples/fedcm.py', '--help'])
-  (line,) = (line for line in with_it.splitlines() if knob in line)
-  assert "weight of a client's own gradient" in line
 
 
 @pytest.mark.parametrize(

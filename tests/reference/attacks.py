@@ -4,22 +4,11 @@ IPM: Xie et al. 2019 (arXiv:1903.03936). ALIE: Baruch et al. 2019 (arXiv:1902.06
 whose attackers know all honest models here.
 """
 
-import jax
+import statistics
+
 import numpy as np
 
 from tests.reference.networks import like, vector
-
-
-def normal_quantile(share):
-  """z with Phi(z) = share, by halving."""
-  low, high = -10.0, 10.0
-  for _ in range(40):
-    middle = (low + high) / 2
-    if jax.scipy.stats.norm.cdf(middle) < share:
-      low = middle
-    else:
-      high = middle
-  return low
 
 
 def sign_flip(own, received, honest, num_attackers, scale):
@@ -36,7 +25,8 @@ def alie(own, received, honest, num_attackers):
   """mean - z deviation, z where the attackers and few honest ones have a majority."""
   total = len(honest) + num_attackers
   needed = max(total // 2 + 1 - num_attackers, 1)
-  z = max(normal_quantile((len(honest) - needed) / len(honest)), 0.0)
+  share = (len(honest) - needed) / len(honest)
+  z = max(statistics.NormalDist().inv_cdf(share), 0.0) if share > 0 else 0.0
   return np.mean(honest, axis=0) - z * np.std(honest, axis=0)
 
 

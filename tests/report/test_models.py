@@ -14,6 +14,7 @@ from moon_jax.predict.inference import load
 from moon_jax.report import build, command, features, runs
 from moon_jax.report.__main__ import main
 from moon_jax.runner import loop
+from tests.processes import read_lines
 from tests.run_directories import edit_json, words_of
 
 TINY = words_of(num_rounds=2)
@@ -51,7 +52,11 @@ def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
   assert {'figures/clients.png', 'tables/clients.csv'} <= set(links)
   assert all((tmp_path / link).is_file() for link in links)
   # The accuracy of the clients' own models is in another table.
-  assert 'FedPer' in (tmp_path / 'tables/clients.csv').read_text()
+  with (tmp_path / 'tables/clients.csv').open(newline='') as file:
+    (row,) = csv.DictReader(file)
+  (*_, last) = read_lines(folder / 'fedper/metrics.jsonl')
+  for name, column in (('std_over_clients', 'std'), ('worst_client', 'worst')):
+    assert float(row[f'{name}_mean']) == pytest.approx(last[f'test_accuracy_{column}'])
 
 
 def test_the_accuracy_for_each_class_is_that_of_its_test_images(folder, tmp_path):

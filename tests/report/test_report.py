@@ -434,6 +434,11 @@ def test_pairs_have_one_seed_and_one_length_and_are_counted(tmp_path, capsys):
   assert float(rows[1]['difference_to_fedavg_mean']) == pytest.approx(0.8 - 0.7)
 
 
+def test_a_setting_without_its_target_is_told(tmp_path, capsys):
+  Collected(made(tmp_path / 'runs', of_seeds('moon', MOON)))
+  assert "no target for MOON: FedAvg's mean last accuracy " in capsys.readouterr().err
+
+
 def validated(folder, given):
   """Makes runs: name -> (test accuracies, validation accuracies, 'KNOB=VALUE ...')."""
   for name, (tested, validation, words) in given.items():
@@ -761,18 +766,6 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
   assert states == {'good': 'finished'} | {
     name: words.split(' after')[0] for name, words in endings.items()
   }
-
-
-def test_a_knob_with_a_name_of_3000_letters_is_none(tmp_path):
-  # As an axis label this name made a picture of 48,000 pixels.
-  write_run(tmp_path / 'good', [0.5])
-  for place in ({'k' * 3000: 1}, {'local': {'k' * 3000: 1}}):
-    change(bad := write_run(tmp_path / f'bad{len(str(place))}', [0.5]), config=place)
-    names, (line, *_) = find(tmp_path)
-    assert names == ['good']
-    assert 'config.json is damaged' in line
-    assert len(line) < 400
-    shutil.rmtree(bad)
 
 
 @pytest.mark.parametrize(
