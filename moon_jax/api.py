@@ -46,10 +46,10 @@ def load_config(
   """
   changes = dict(changes or {})
   flat = config_lib.load(os.fspath(path)) | changes
-  valid = config_lib.flatten(config_lib.validate(flat, given=changes))
+  config_lib.validate(flat, given=changes)
   config = config_lib.defaults()
   # 'auto' stays 'auto', because the value that it stands for may depend on other knobs.
-  told = {name: 'auto' if flat.get(name) == 'auto' else valid[name] for name in valid}
+  told = {name: config_lib.convert(name, value) for name, value in flat.items()}
   config.update_from_flattened_dict(told)
   return config
 
@@ -134,7 +134,8 @@ def sweep(
       failure. Or, before anything starts: a directory holds another experiment, or
       would hold two.
   """
-  common = config_lib.flatten(config_lib.validate(config))
+  config_lib.validate(config)
+  common = config_lib.with_defaults(config_lib.flatten(config))  # 'auto' stays 'auto'
   changes, out = combinations(common, over), config_lib.expand(os.fspath(out))
   cells = []
   for change in changes:

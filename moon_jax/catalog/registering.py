@@ -90,7 +90,7 @@ def register_augmentation(name: str, make: Callable, **more: Any) -> None:
 
 
 def register_callback(callback: Any) -> None:
-  """Adds a callback to the runs of the config file that calls this.
+  """Adds a callback to all runs until another config file is loaded.
 
   Args:
     callback: a subclass of `moon_jax.Callback`, of which each run makes an instance, or

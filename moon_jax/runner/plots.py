@@ -87,7 +87,9 @@ def _losses(panel, rounds, names):
     points = [(line['round'], line[name]) for line in rounds if name in line]
     label = name.removesuffix('_loss')
     panel.plot(*zip(*points, strict=True), marker='.', label=label)
-  panel.set(ylabel='losses; the parts before weighting', ylim=(0, None))
+  panel.set_ylabel('losses; the parts before weighting')
+  if panel.dataLim.ymin >= 0:  # an own part may be negative
+    panel.set_ylim(bottom=0)
   panel.legend(frameon=False)
 
 

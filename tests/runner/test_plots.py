@@ -71,6 +71,11 @@ def test_curves_follow_the_numbers(tmp_path):
   assert not np.array_equal(draw_curves(tmp_path, lines), before)
 
 
+def test_a_loss_below_zero_is_shown(tmp_path):
+  lines = [line | {'supervised_loss': -2.0} for line in rounds(9)]
+  assert share(draw_curves(tmp_path, lines), plots.PALETTE[2]) > 1e-3
+
+
 SHAPES = [(1, 2), (21, 3), (10, 100), (200, 10), (201, 10), (100_000, 10)]
 
 

@@ -27,6 +27,16 @@ from tests.programs import compile_programs
 from tests.run_directories import write_lines, write_run
 
 SWEEP = ('-m', 'moon_jax.sweep')
+MINE = """
+import moon_jax
+from configs import digits_moon
+knobs = {'mu': moon_jax.knob(float, 0.25, 'x', moon_jax.at_least(0))}
+moon_jax.register_algorithm('mine', lambda mu: moon_jax.Algorithm(), knobs=knobs)
+def get_config():
+  config = digits_moon.get_config()
+  config.mine.mu = 5.0
+  return config
+"""
 # With one device, processes that share the cores round alike.
 TINY = (
   '--config.execution.devices=1',
@@ -284,6 +294,22 @@ def test_two_in_one_directory_are_refused(tmp_path):
   over = {'data.dir': ['/a b', '/a_b']}
   with pytest.raises(ConfigError, match=r'Several runs would be in data.dir=_a_b\.'):
     moon_jax.sweep(moon_jax.load_config('configs/cifar10_moon.py'), over, tmp_path)
+
+
+def test_from_python_auto_and_own_knobs_are_those_of_each_run(
+  tmp_path, monkeypatch, own_parts
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'mine.py').write_text(MINE)
+  given, seen = moon_jax.load_config('mine.py', {'algorithm': 'fedavg'}), []
+  assert given.mine.mu == 5.0
+  monkeypatch.setattr(api.running, 'run_here', lambda cells, stop: seen.extend(cells))
+  over = {'algorithm': ['fedavg', 'mine'], 'server_optimizer.name': ['sgd', 'adam']}
+  with pytest.raises(TypeError):  # no run has left a summary
+    moon_jax.sweep(given, over, tmp_path / 'out')
+  configs = [cell.request.config for cell in seen]
+  assert [one.server_optimizer.learning_rate for one in configs] == [1.0, 0.01] * 2
+  assert [one.mine.mu for one in configs[2:]] == [5.0, 5.0]
 
 
 def test_from_python_it_is_one_table(swept, tmp_path):
