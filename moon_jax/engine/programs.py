@@ -1,8 +1,6 @@
 """The programs that a run compiles, and their inputs in a round."""
 
 import functools
-import math
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from jax.stages import Compiled as Stage
 from jax.stages import Lowered
 
 from moon_jax import catalog
@@ -75,26 +72,6 @@ class Compiled(NamedTuple):
 
   run_round: Callable
   evaluate: Callable
-
-
-# The result types of a collective in a compiled program, each with its shape.
-_COLLECTIVE = re.compile(
-  r'= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-\w+)'
-  r'(?:-start)?\('
-)
-_ARRAY = re.compile(r'([a-z]+)(\d*)\[([\d,]*)\]')
-
-
-def exchanged_bytes(program: Stage) -> int:
-  """Bytes that a device gives to the collectives of a compiled program.
-
-  If P devices sum them in a ring, each sends 2 (P - 1) / P times as many bytes.
-  """
-  total = 0
-  for left in _COLLECTIVE.findall(program.as_text()):
-    for _, bits, shape in _ARRAY.findall(left):  # pred[3] has no number: a byte each
-      total += int(bits or 8) // 8 * math.prod(map(int, filter(None, shape.split(','))))
-  return total
 
 
 def compile_programs(

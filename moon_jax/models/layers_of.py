@@ -8,7 +8,6 @@ from flax.traverse_util import flatten_dict
 from jax.extend.core import Var
 
 from moon_jax.core.types import Layers, PyTree
-from moon_jax.models import layers
 
 
 def layers_of(module: nn.Module, images: jax.Array, shapes: PyTree) -> Layers:
@@ -24,15 +23,12 @@ def layers_of(module: nn.Module, images: jax.Array, shapes: PyTree) -> Layers:
 
     return _inputs_used(output, shapes)
 
-  norms = _batch_norms(module, images)
-
-  def normalising(path):
-    return any(path[1 : len(norm) + 1] == norm for norm in norms)
-
   logits, *before = map(needed, ('logits', 'representation', 'features'))
   paths = frozenset(flatten_dict(shapes))
   output = logits - before[0] - before[1] or logits - before[1]
-  return Layers(paths, output, frozenset(filter(normalising, paths)))
+  # Batch normalisation is what has running statistics.
+  norms = {path[1:-1] for path in paths if path[0] == 'batch_stats'}
+  return Layers(paths, output, frozenset(p for p in paths if p[1:-1] in norms))
 
 
 def _inputs_used(function: Callable, variables: PyTree) -> frozenset[tuple[str, ...]]:
@@ -46,17 +42,3 @@ def _inputs_used(function: Callable, variables: PyTree) -> frozenset[tuple[str, 
   paths = [tuple(key.key for key in path) for path, _ in leaves]
   known = zip(paths, traced.invars, strict=True)
   return frozenset(path for path, one in known if one in used)
-
-
-def _batch_norms(module, images) -> set[tuple[str, ...]]:
-  """The paths of the modules that are batch normalisations, whatever their names."""
-  found = set()
-
-  def look(call, given, named, context):
-    if isinstance(context.module, layers.BatchNorm | nn.BatchNorm):
-      found.add(context.module.path)
-    return call(*given, **named)
-
-  with nn.intercept_methods(look):
-    jax.eval_shape(module.init, jax.random.key(0), images)
-  return found

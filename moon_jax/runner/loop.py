@@ -9,7 +9,6 @@ import jax
 from moon_jax import catalog
 from moon_jax.config import Config
 from moon_jax.config.cli import Request
-from moon_jax.core import tree
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.engine import compile_cache, devices, hosts
 from moon_jax.engine.experiment import build, initial_state
@@ -95,12 +94,6 @@ def _train(built, state, store, beside, stop, console) -> str:
   """
   with devices.out_of_memory_is_told():
     rounds = Rounds(built, state, store, say=console.say)
-  if hosts.count() > 1:
-    model, summed = tree.num_bytes(state.server.variables), rounds.exchanged_bytes()
-    console.say(
-      f'exchanged in a round: sums of {summed / 1e6:,.2f} MB ({summed / model:.1f} '
-      'times the model); each device sends at most twice as much'
-    )
   asked, why, every = False, '', built.config.checkpoint_every_rounds
 
   def wants_state(number):

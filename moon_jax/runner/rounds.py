@@ -153,10 +153,6 @@ class Rounds:
       self._compile_seconds = time.perf_counter() - begin
       say(f'{self._compile_seconds:.1f} s')
 
-  def exchanged_bytes(self) -> int:
-    """Bytes that a round sums over the devices."""
-    return programs.exchanged_bytes(self._programs.run_round)
-
   def buffers(self) -> dict[str, int]:
     """Name -> bytes of what is large in the device's memory."""
     built, memory = self._experiment, self._programs.run_round.memory_analysis()

@@ -99,8 +99,8 @@ def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
     now = catalog.part(kind, name).registered or {}
     if now.get('sha256') != description['sha256']:
       told.append(
-        f'{description["file"]}, the {what}, has changed since the run began: its rounds '
-        'so far are of the old file. Another --workdir begins a new run'
+        f'{description["file"]}, the {what}, has changed since the run began: its '
+        'rounds so far are of the old file. Another --workdir begins a new run'
       )
   return told
 
