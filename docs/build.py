@@ -23,8 +23,9 @@ FILE stands for configs/FILE.py, and NAME for the picture docs/results/NAME.png.
 text, {{late RUN}} is the mean of the last five accuracies of a run in docs/results/, in
 per cent, and {{COLUMN@ROUND RUN}} is the mean of a column of its metrics.jsonl over the
 five rounds that end with ROUND; for the RUN ..._seed0,1,2 there is a number for each
-of these seeds. A variant without a run is shown as "not run". A run has a t-SNE if its
-directory was reported on (`python -m moon_jax.report RUN`) before it was added.
+of these seeds. A table names the variants without a run; elsewhere they make no line. A
+run has a t-SNE if its directory was reported on (`python -m moon_jax.report RUN`)
+before it was added.
 """
 
 import functools
@@ -48,12 +49,13 @@ _HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,comparis
 
 
 def _table(given: Sequence[Row]) -> list[str]:
-  """A table of the rows that have runs, and below it a line with the others."""
+  """A table of the rows that have runs; the others are folded up below it."""
   head, lines = _HEAD.split(','), [_cells(row) for row in given if row.runs]
   table = [head, ['---'] * len(head), *lines] if lines else []
   told = [f'| {" | ".join(cells)} |' for cells in table]
   left = [f'`{row.name}`{_reported(row)}' for row in given if not row.runs]
-  below = [f'Not run: {"; ".join(left)}.'] if left else []
+  summary = f'<details><summary>Not run: {len(left)} of {len(given)}</summary>'
+  below = [summary, '', f'{"; ".join(left)}.', '', '</details>'] if left else []
   return [*told, *([''] if told and below else []), *below]
 
 
@@ -121,7 +123,7 @@ def _costs(given: Sequence[Row]) -> list[str]:
     commit = (run.about.get('git_commit') or '')[:7]
     machine = _machine(run.about)
     lines.append(f'| `{run.command}` | {words} | {minutes} | {machine} | {commit} |')
-  return lines if len(lines) > 2 else [f'Costs: {NOT_RUN}.']
+  return lines if len(lines) > 2 else []
 
 
 def _machine(about: Mapping[str, Any]) -> str:
@@ -139,17 +141,18 @@ def _compare(given: Sequence[Row]) -> list[str]:
   for row in given:
     by_name.setdefault(row.name, []).append(row)
   first, *others = by_name.values()
-  return [f'- {_difference(first, other)}' for other in others]
+  told = (_difference(first, other) for other in others)
+  return [f'- {line}' for line in told if line]
 
 
 def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
-  """The difference of two variants; runs of equal seed and setting are a pair."""
+  """The difference of two variants, if they have pairs of equal seed and setting."""
   names = f'`{ours[0].name}` - `{theirs[0].name}`'
   pair = [rows[0].reported() for rows in (ours, theirs)]
   told = f'; reported {round(pair[0][0] - pair[1][0], 2):+g}' if all(pair) else ''
   found = compare(*map(_by_sample, (ours, theirs)))
   if not (count := found['pairs']):
-    return f'{names}: {NOT_RUN}{told}.'
+    return ''
   mean, std = (found[f'difference_to_fedavg_{of}'] for of in ('mean', 'std'))
   words = [f'{count} seed{"s" if count > 1 else ""}']
   words += ['too few to rank them' if count == 1 else f'+- {std:.1f}']
@@ -177,7 +180,7 @@ def _tsne(given: Sequence[Row]) -> list[str]:
     for run in row.runs
     if records.TSNE in run.files
   ]
-  return [' '.join(shown) or f't-SNE: {NOT_RUN}.']
+  return [' '.join(shown)]
 
 
 class _Pictures:
@@ -247,7 +250,7 @@ class _Pictures:
   ) -> list[str]:
     """The line that shows a picture of what is shown, which `drawing` draws."""
     if not shown:
-      return [f'Figure `{name}`: {NOT_RUN}.']
+      return []
     path = self.results / f'{name}.png'
     digest = hashlib.sha256(repr(shown).encode()).hexdigest()
     if self.anew:
@@ -315,7 +318,7 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
     lines += made(given)
   if left := sorted(set(kept) - shown):
     raise UsageError(f'{results / left[0]} is in no row of experiments.in.md.')
-  return '\n'.join(lines) + '\n'
+  return re.sub('\n{3,}', '\n\n', '\n'.join(lines)) + '\n'
 
 
 def _maker(line: str, pictures: _Pictures) -> tuple[Callable, str]:

@@ -96,8 +96,9 @@ def cells(text, start):
 def test_a_variant_without_a_run_is_told_so(docs):
   assert build.main([], docs) == ExitCode.DONE
   assert (docs / 'experiments.md').read_text() == (
-    'Not run: `fedavg`, reported 66.3 +- 0.5 (table 1); '
-    '`moon`, reported 69.1 +- 0.4 (table 1), a re-implementation 70.71.\n'
+    '<details><summary>Not run: 2 of 2</summary>\n\n'
+    '`fedavg`, reported 66.3 +- 0.5 (table 1); '
+    '`moon`, reported 69.1 +- 0.4 (table 1), a re-implementation 70.71.\n\n</details>\n'
   )
 
 
@@ -106,7 +107,7 @@ def test_a_finished_run_fills_its_row(docs, tmp_path):
   # In all rounds but the first, the idle time includes a save.
   edit_lines(run / 'timings.jsonl', lambda line: line.update(save_seconds=0.2))
   text = add(docs, run)
-  assert '|\n\nNot run: `moon`, reported 69.1' in text
+  assert '|\n\n<details><summary>Not run: 1 of 2</summary>\n\n`moon`, report' in text
   row = cells(text, 'fedavg')
   assert row[2:7] == ['66.4', '66.4', '66.4', '100', '0']
   assert row[7] == 'nothing'
@@ -177,7 +178,7 @@ def test_differences_are_paired_by_seed(docs, tmp_path):
 def test_a_picture_is_of_the_runs_there_are(docs, tmp_path):
   lines = '@figure both', '@drift moved', '@costs'
   write_template(docs, *(f'{line} moon_cvpr21: fedavg' for line in lines))
-  assert 'Figure `both`: not run.' in build.page(docs)
+  assert '![both' not in build.page(docs)
   text = add(docs, finished(tmp_path, 'one', 0.6))
   assert '(results/both.png)' in text
   # A run has two columns of the drift here, and three of the others.
@@ -215,11 +216,11 @@ def test_a_picture_has_a_panel_for_what_only_some_record(tmp_path):
 
 def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, watched):
   write_template(docs, '@sweep mu moon.mu moonflower: mu_0.1 mu_1 default')
-  assert build.page(docs) == 'Figure `mu`: not run.\n'
+  assert build.page(docs) == '\n'
   low, high = (f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1'))
   given = watched('over_knob')
   one = finished(tmp_path, 'a', 0.5, choice=low, train_accuracy=0.6)
-  assert add(docs, one) == 'Figure `mu`: not run.\n'  # one point is no sweep
+  assert add(docs, one) == '\n'  # one point is no sweep
   # A run of other length is no point.
   words = f'--config={low}', '--config.num_rounds=5'
   short = write_run(tmp_path / 'short', [0.9] * 5, *words)
@@ -238,7 +239,7 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(
   docs, tmp_path, capsys, monkeypatch
 ):
   write_template(docs, '@tsne moon_cvpr21: fedavg')
-  assert build.page(docs) == 't-SNE: not run.\n'
+  assert build.page(docs) == '\n'
   run, names, given = finished(tmp_path, 'one', 0.6), ('cat', 'dog', 'frog'), []
   about = json.loads((run / 'config.json').read_text())
   images = {'shape': [2, 2, 1], 'mean': [0.0], 'std': [1.0]}
@@ -260,7 +261,7 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(
     'embedded': rng.normal(size=(30, 2)),
   }
   np.savez(run / 'features.npz', **arrays)
-  assert add(docs, run) == 't-SNE: not run.\n'
+  assert add(docs, run) == '\n'
   np.savez(run / 'features.npz', **arrays | {'round': np.asarray(NUM_ROUNDS)})
   assert add(docs, run) == '![t-SNE of FedAvg, seed 0](results/one/tsne.png)\n'
   assert 'one/tsne.png' in capsys.readouterr().out.splitlines()[-1]
