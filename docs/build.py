@@ -23,7 +23,8 @@ FILE stands for configs/FILE.py, and NAME for the picture docs/results/NAME.png.
 text, {{late RUN}} is the mean of the last five accuracies of a run in docs/results/, in
 per cent, and {{COLUMN@ROUND RUN}} is the mean of a column of its metrics.jsonl over the
 five rounds that end with ROUND; for the RUN ..._seed0,1,2 there is a number for each
-of these seeds. A table names the variants without a run; elsewhere they make no line. A
+of these seeds. A table names the variants without a run; pictures, costs and
+comparisons leave them out. A
 run has a t-SNE if its directory was reported on (`python -m moon_jax.report RUN`)
 before it was added.
 """

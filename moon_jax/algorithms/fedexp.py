@@ -32,8 +32,8 @@ def fedexp(
     w <- w + eta_g D,   D = sum_i p_i D_i over the cohort
     eta_g = max{1, sum_i p_i ||D_i||^2 / (2 (||D||^2 + eps))}
 
-  The equations are for the parameters; running statistics are averaged plainly. The
-  paper has p_i = 1 / K, which is `client_weight=uniform`.
+  The equations are for the parameters; running statistics are averaged plainly. With
+  `client_weight=uniform`, p_i = 1 / K.
 
   Args:
     eps: number that guards the division, above 0; with infinity it is FedAvg. The

@@ -1,16 +1,12 @@
 """The types of the catalog's entries: a part, its knobs and bounds, its metrics."""
 
-import contextlib
 import functools
 import importlib
-import os
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from moon_jax.core.errors import RunError, UsageError
-
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+from moon_jax.catalog.blaming import blamed
+from moon_jax.core.errors import UsageError
 
 
 class Bound(NamedTuple):
@@ -250,32 +246,6 @@ class Part(NamedTuple):
       told = f'The {self.kind} {self.name!r} must return {returns}'
       raise UsageError(f'{told}, not {type(made).__name__}.')
     return made
-
-
-@contextlib.contextmanager
-def blamed(*parts: Part) -> Iterator[None]:
-  """Turns an error into one line that names the registered ones of the parts, if any.
-
-  Raises:
-    UsageError: a function of a registered part failed; the line of its file is named,
-      or, if it only returned what cannot be used, the line that uses it.
-  """
-  try:
-    yield
-  except Exception as error:
-    own = [one for one in parts if one.registered]
-    if not own or isinstance(error, RunError):
-      raise
-    told = ' or the '.join(f'{one.kind} {one.name!r}' for one in own)
-    origins = [one.registered.get('origin') for one in own]
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [f.lineno for f in frames if os.path.realpath(f.filename) in origins]
-    here = [f.line for f in frames if f.filename.startswith(_PACKAGE)][-1]
-    ours = '' if here.startswith('raise ') else f' at `{here}`'
-    where = f', line {lines[-1]}' if lines else ours
-    reason = str(error).strip().partition('\n')[0]
-    problem = f'The {told} failed{where}: {type(error).__name__}: {reason}'
-    raise UsageError(problem) from error
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax import catalog
-from moon_jax.catalog.parts import blamed
+from moon_jax.catalog.blaming import blamed
 
 MARGIN = 4  # pixels added on each side before the crop; MOON's public code
 

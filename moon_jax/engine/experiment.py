@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.catalog.parts import blamed
+from moon_jax.catalog.blaming import blamed
 from moon_jax.config import Config, changed, expand, flatten
 from moon_jax.core import files, tree, weights
 from moon_jax.core.errors import UsageError

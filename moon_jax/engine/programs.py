@@ -12,7 +12,7 @@ from jax.stages import Lowered
 
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.catalog.parts import blamed
+from moon_jax.catalog.blaming import blamed
 from moon_jax.config import flatten
 from moon_jax.core import tree
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, State

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax import catalog
-from moon_jax.catalog.parts import blamed
+from moon_jax.catalog.blaming import blamed
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Layers, Outputs, PyTree
 from moon_jax.models import initializers

@@ -132,8 +132,8 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     workdir: the run directory, also of a run in progress; or a file that
       `Trained.save` or `moon_jax.export` has written.
     client: number of the client whose model is loaded, from 0, if each client has its
-      own (SOLO, no server, `batch_norm=local`); None: the global model, or the model of
-      the only client.
+      own (SOLO, FedPer, FedBN, FedProto, no server, `batch_norm=local`); None: the
+      global model, or the model of the only client.
 
   Raises:
     UsageError: the path is no run directory, or has no such model.

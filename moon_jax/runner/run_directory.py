@@ -67,7 +67,8 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
       f'{workdir / CONFIG} is lost or damaged; it says what the run is. Put it back, '
       'or give another --workdir.'
     )
-  told = require_registered(workdir, saved)
+  advice = 'so it has rounds of another version; a new --workdir begins anew'
+  told = [f'{line}, {advice}' for line in require_registered(workdir, saved)]
   if changes := config_lib.changes(saved['config'], config):
     raise UsageError(
       f'The run directory {workdir} holds another experiment: {"; ".join(changes)} '
@@ -87,8 +88,8 @@ def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
   Raises:
     UsageError: one of the parts is not registered now.
   """
-  told = []
-  for description in saved.get('registered', []):
+  told, starts = {}, (saved, *saved.get('earlier', []))
+  for description in itertools.chain(*(one.get('registered', []) for one in starts)):
     kind, name = description['kind'], description['name']
     what = f'{kind} {name!r}'
     if name not in catalog.names(kind):
@@ -98,11 +99,8 @@ def require_registered(workdir: pathlib.Path, saved: Record) -> list[str]:
       )
     now = catalog.part(kind, name).registered or {}
     if now.get('sha256') != description['sha256']:
-      told.append(
-        f'{description["file"]}, the {what}, has changed since the run began: its '
-        'rounds so far are of the old file. Another --workdir begins a new run'
-      )
-  return told
+      told[f'{description["file"]}, the {what}, has changed since the run began'] = None
+  return [*told]
 
 
 def why_finished(workdir: pathlib.Path, config: config_lib.Config) -> str:

@@ -67,7 +67,8 @@ def check(cells: Sequence[Cell]) -> None:
   for cell in cells:
     try:
       loggers.require(cell.request.config.logger)
-      for line in run_directory.check(cell.request.workdir, cell.request.config):
+      told = run_directory.check(cell.request.workdir, cell.request.config)
+      for line in told if state_of(cell) == FINISHED else ():  # others tell it later
         print(f'{cell.name}: {line}', file=sys.stderr)
     except NoCheckpointError:
       pass  # reported when the run begins, and no reason to hold other runs back

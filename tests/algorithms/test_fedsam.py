@@ -32,10 +32,6 @@ def quadratic(outputs, references, params, task, batch):
   return jnp.sum(each * batch.mask) / jnp.sum(batch.mask), {}
 
 
-def linear(outputs, references, params, task, batch):
-  return jnp.sum(outputs.logits[0] * jnp.array([3.0, 4.0])), {}
-
-
 def drawn(outputs, references, params, task, batch):
   """A loss whose gradient is the noise that the step drew."""
   noise = outputs.representation[0] - outputs.logits[0]

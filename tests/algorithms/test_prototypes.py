@@ -102,9 +102,6 @@ def test_fedprocs_prototypes_are_means_of_directions():
   assert after.rounds == 1.0
 
 
-# --- FedProto -------------------------------------------------------------------------
-
-
 def test_fedproc_begins_as_fedavg():
   history, other = (world.run(name, 2) for name in ('fedproc', 'fedavg'))
   models = [[state.server.variables for state, _ in run] for run in (history, other)]
@@ -113,6 +110,9 @@ def test_fedproc_begins_as_fedavg():
   assert apart[1] > 1e-3
   weights = [float(metrics.computed['a_t']) for _, metrics in history]
   np.testing.assert_allclose(weights, [1.0, 1 / 6], rtol=1e-6)
+
+
+# --- FedProto -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

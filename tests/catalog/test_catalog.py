@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -136,3 +138,17 @@ def test_messages_of_rules_keep_the_case_of_words():
     '--config.data.path=B.npz must be /Data/A.npz with --config.model=MyNet.',
     '--config.switch=true must be false with --config.data.path=B.npz.',
   ]
+
+
+def test_neither_the_catalog_nor_the_command_line_loads_jax():
+  code = (
+    'import sys, moon_jax; from moon_jax import catalog, config\n'
+    'from moon_jax.config import cli\n'
+    'moon_jax.register_algorithm, moon_jax.knob, moon_jax.at_least\n'
+    'catalog.options("model", config.flatten(config.defaults()))\n'
+    'heavy = {"jax", "flax", "optax", "numpy", "orbax"} & set(sys.modules)\n'
+    'assert not heavy, heavy\n'
+    'cli.parse([])\n'
+    'assert not {"jax", "flax", "optax", "orbax"} & set(sys.modules)\n'
+  )
+  subprocess.run([sys.executable, '-c', code], check=True)

@@ -188,13 +188,14 @@ def test_a_run_is_recorded_resumed_loaded_and_needs_its_file(folder, capsys):
   assert about['images']['shape'] == [7, 7, 1]
   # The run is resumed, and a line says that the file has changed; so it does when the
   # run is finished.
-  for remark in ('# A remark.', '# Another.'):
-    (folder / 'mine.py').write_text(f'{MINE}\n{remark}\n')
+  for remark in ('# A remark.', '# Another.', ''):  # in the end as in the beginning
+    (folder / 'mine.py').write_text(f'{MINE}\n{remark}\n' if remark else MINE)
     capsys.readouterr()
     assert launch(words) == ExitCode.DONE
     out = capsys.readouterr().out
     line = "mine.py, the algorithm 'fedprox_l1', has changed since the run began"
     assert sum(line in said for said in out.splitlines()) == 1
+    assert 'so it has rounds of another version' in out
   assert 'nothing to do: the run has 2 rounds; 2 were asked for' in out
   records = read_lines(folder / 'run/metrics.jsonl')
   assert [record['round'] for record in records] == [1, 2]
@@ -284,6 +285,15 @@ def test_a_part_that_fails_when_it_is_used_is_one_line(made, folder, capsys):
   text = f'{HEAD}moon_jax.register_algorithm("mine", lambda: {made})\n'
   line = refused(folder, capsys, text, '--config.algorithm=mine', *TINY)
   assert line.startswith(FAILING[made])
+
+
+def test_a_part_that_fails_in_another_file_of_the_users_names_it(folder, capsys):
+  (folder / 'helper_x.py').write_text('def loss(outputs, *more):\n  return outputs.x\n')
+  text = f'{HEAD}import sys\nsys.path.append({str(folder)!r})\nimport helper_x\n'
+  made = 'lambda: moon_jax.Algorithm(loss=helper_x.loss)'
+  text += f'moon_jax.register_algorithm("mine", {made})\n'
+  line = refused(folder, capsys, text, '--config.algorithm=mine', *TINY)
+  assert line.startswith("The algorithm 'mine' failed in helper_x.py, line 2: Attrib")
 
 
 def test_a_name_that_another_file_registered_is_refused(folder, capsys):

@@ -253,9 +253,6 @@ def test_changes_leave_out_what_follows_from_another():
   ]
 
 
-# Knob -> another valid value, if the rule for its type does not give one.
-
-
 # Knobs that a resumed run may change: its results differ by float32 rounding at most,
 # or it only goes on where it would have ended.
 FREE = {

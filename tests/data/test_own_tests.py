@@ -9,7 +9,6 @@ from moon_jax.data import own_tests
 from moon_jax.data.partition import Partition
 
 # Clients with 4, 1, 10 and 2 of 17 examples, in no order.
-SIZES = (4, 1, 10, 2)
 INDICES = np.random.default_rng(0).permutation(17).astype(np.int32)
 SPLIT = Partition(INDICES, np.array([0, 4, 5, 15, 17]))
 

@@ -467,7 +467,9 @@ def same(found, expected):
   return all(map(np.array_equal, found[1:5], expected[1:5]))
 
 
-def test_a_tfds_set_is_decoded_once(small_mnist, cache, monkeypatch):
+def test_a_tfds_set_is_decoded_once(small_mnist, cache, monkeypatch, tmp_path):
+  moved = small_mnist.parent.rename(tmp_path / 'elsewhere')
+  small_mnist.parent.symlink_to(moved)
   expected = load_spoilt(small_mnist)
   (kept,) = (cache / 'moon_jax/data').iterdir()
   assert kept.stat().st_mode & 0o777 == 0o600

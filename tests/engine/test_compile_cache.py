@@ -249,5 +249,6 @@ def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path):
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'mine')
   with compile_cache.using(str(tmp_path / 'named')):
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'named/programs')
+    assert jax.config.jax_compilation_cache_max_size == 2**28
   assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'mine')
   assert not cache.folder().exists()

@@ -1,8 +1,8 @@
-"""Which processes belong together, and what they exchange."""
+"""Which processes belong together, and what they share."""
 
 import pytest
 
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.engine import hosts, launchers
 from moon_jax.engine.launchers import LAUNCHERS, Place
 
@@ -138,4 +138,16 @@ def test_processes_share_cores_that_are_nobodys_own(
   assert hosts.sharing_cores(cores) == sharing
 
 
-# --- what they tell each other --------------------------------------------------------
+def test_an_error_of_which_all_know_is_told_once(monkeypatch):
+  """Otherwise the other processes, which have gone on, would be waited for."""
+  asked = []
+
+  def gather(value, error):
+    asked.append(str(error))
+    raise hosts._failure(1, 'no data', ExitCode.USAGE)
+
+  monkeypatch.setattr(hosts, '_names', ['a', 'b'])
+  monkeypatch.setattr(hosts, 'gather', gather)
+  with pytest.raises(RunError, match='Process 1 on b: no data'), hosts.alike():
+    hosts.decided(lambda: 0)
+  assert asked == ['None']

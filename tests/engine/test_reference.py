@@ -1,4 +1,4 @@
-"""The reference by PyTorch's numbers, and by reduction where PyTorch has none."""
+"""The reference by PyTorch's numbers."""
 
 import functools
 import pathlib

@@ -1,4 +1,4 @@
-"""FedVARP and FedCM as registered parts: by plain numpy, by hand and by reduction."""
+"""FedVARP and FedCM as registered parts, by plain numpy."""
 
 import functools
 
@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.data import sources
 from moon_jax.engine import experiment as experiment_lib
@@ -110,9 +109,3 @@ def test_fedvarp_is_the_papers():
   expected = plain.fedvarp(world('fedvarp'), models[0], 0.8)
   for ours, theirs in zip(models[1:], expected, strict=True):
     assert apart(ours, theirs) < 1e-5
-
-
-def algorithm(example, **knobs):
-  """An example's algorithm, from its registration."""
-  config_lib.load(f'examples/{example}.py')
-  return catalog.part('algorithm', example).function(**knobs)

@@ -768,6 +768,9 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
   }
 
 
+LONG = json.dumps({'config': {'moon': {'x' * 3000: 1.0}}})
+
+
 @pytest.mark.parametrize(
   ('file', 'text', 'words'),
   [
@@ -775,6 +778,7 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
     ('config.json', '{"a', '{} is damaged: '),
     ('config.json', '{}', 'config.json is not what a run writes'),
     ('config.json', '{"config": {"seed": 1}}', 'config.json is not what a run writes'),
+    ('config.json', LONG, '{} is damaged: '),
     ('summary.json', '[', '{} is damaged: '),
   ],
 )

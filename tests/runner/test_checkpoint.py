@@ -264,7 +264,7 @@ def test_the_manifest_by_hand(folder):
   assert saved_state.fault(folder, 12) == ''
 
 
-def test_a_manifest_that_says_something_else_is_damage(folder):
+def test_a_manifest_that_is_none_is_damage(folder):
   for text in ('', '{"format": 3, "rou', '[]', '{}', '{"format": 3}'):
     (folder / saved_state.MANIFEST).write_text(text)
     assert saved_state.fault(folder, 12) == 'manifest.json has changed'

@@ -303,9 +303,12 @@ def test_from_python_auto_and_own_knobs_are_those_of_each_run(
   (tmp_path / 'mine.py').write_text(MINE)
   given, seen = moon_jax.load_config('mine.py', {'algorithm': 'fedavg'}), []
   assert given.mine.mu == 5.0
-  monkeypatch.setattr(api.running, 'run_here', lambda cells, stop: seen.extend(cells))
+  ends = [RunError('the end')]
+  monkeypatch.setattr(
+    api.running, 'run_here', lambda cells, stop: seen.extend(cells) or ends
+  )
   over = {'algorithm': ['fedavg', 'mine'], 'server_optimizer.name': ['sgd', 'adam']}
-  with pytest.raises(TypeError):  # no run has left a summary
+  with pytest.raises(RunError, match='the end'):
     moon_jax.sweep(given, over, tmp_path / 'out')
   configs = [cell.request.config for cell in seen]
   assert [one.server_optimizer.learning_rate for one in configs] == [1.0, 0.01] * 2
