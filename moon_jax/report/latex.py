@@ -63,8 +63,12 @@ def _column(column: Column, rows: Sequence[Row], kind: str) -> list[str]:
 
 
 def _marks(column: Column, rows: Sequence[Row]) -> list[str]:
-  """The mark of each row: for the best in its setting, for the second, or none."""
+  """The mark of each row: for the best in its setting, for the second, or none.
+
+  Nothing is best among runs of unequal lengths.
+  """
   found: dict[object, dict[str, float]] = {}
+  lengths = {(row.get('setting'), row.get('rounds')) for row in rows}
   # By the printed numbers, so that equal numbers have equal marks.
   printed = [column.text(row).partition(' ± ')[0] for row in rows]
   for row, word in zip(rows, printed, strict=True):
@@ -74,7 +78,8 @@ def _marks(column: Column, rows: Sequence[Row]) -> list[str]:
   for row, word in zip(rows, printed, strict=True):
     values = found.get(row.get('setting'), {})
     ranked = sorted(values, key=values.get, reverse=True)[: len(_MARKS)]
-    told = word in ranked and len(values) > 1
+    alike = sum(setting == row.get('setting') for setting, _ in lengths) == 1
+    told = alike and word in ranked and len(values) > 1
     marks.append(_MARKS[ranked.index(word)] if told else '')
   return marks
 

@@ -673,6 +673,8 @@ def test_the_best_is_that_of_its_setting():
     r'1 & \textbf{60.00} & \textbf{3.0} \\',
     r'2 & 10.00 & 1.0 \\',  # nothing to compare with
   ]
+  rows[0] |= {'rounds': '5 to 30'}  # of unequal lengths nothing is best
+  assert 'textbf' not in latex.text(tables.Table('n', 't', 'c', columns, rows))
 
 
 def test_a_pivot_has_a_row_and_a_column_for_each_value(tmp_path):
