@@ -24,9 +24,8 @@ text, {{late RUN}} is the mean of the last five accuracies of a run in docs/resu
 per cent, and {{COLUMN@ROUND RUN}} is the mean of a column of its metrics.jsonl over the
 five rounds that end with ROUND; for the RUN ..._seed0,1,2 there is a number for each
 of these seeds. A table names the variants without a run; pictures, costs and
-comparisons leave them out. A
-run has a t-SNE if its directory was reported on (`python -m moon_jax.report RUN`)
-before it was added.
+comparisons leave them out. A run has a t-SNE if its directory was reported on
+(`python -m moon_jax.report RUN`) before it was added.
 """
 
 import functools

@@ -33,12 +33,15 @@ def _no_other_cache(tmp_path, monkeypatch):
     'jax_persistent_cache_enable_xla_caches': 'xla_gpu_per_fusion_autotune_cache_dir',
   }
   shared = {name: getattr(jax.config, name) for name in own}
-  for settings in own, shared:
+
+  def use(settings):
     for name, value in settings.items():
       jax.config.update(name, value)
     compilation_cache.reset_cache()
-    if settings is own:
-      yield
+
+  use(own)
+  yield
+  use(shared)
 
 
 def start(choice, *factors):
