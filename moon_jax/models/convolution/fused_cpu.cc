@@ -26,7 +26,7 @@ constexpr int kWidth = 8;
 constexpr int kGroup = 16;             // examples
 constexpr int kParts = kGroup / kWidth;
 constexpr int kAtOnce = 2 / kParts;    // outputs, forward
-constexpr int kPiece = 32 / kWidth;    // vectors of a row of a window, backward
+constexpr int kPiece = kWidth / 8 + 1; // vectors of a row of a patch, backward
 constexpr int kRows = 5;               // of a window at a time, backward
 constexpr int kPlaces = 4;             // outputs of a pooled square
 constexpr int8_t kNone = kPlaces;      // ReLU cut the largest off
@@ -76,6 +76,8 @@ struct Shape {
   int64_t stride() const { return size() + kGroup; }
   // Rows of the kernel, filled up with zeros to whole vectors.
   int64_t filled() const { return RoundUp(run(), kGroup); }
+  // With channels of zeros, before or behind them.
+  int64_t padded() const { return RoundUp(run() + channels, kGroup); }
 
   // Calls f for all rows of the images in pieces of up to kGroup numbers, with where
   // the numbers are in [C, H, W, B], how many, and where the first is in an image.
@@ -207,15 +209,14 @@ void Transpose(float* tile) {
   }
 }
 
-// A gradient, and where the window of its output starts in an image.
+// A gradient, and where what it is multiplied by starts: the window of its output in an
+// image, or the kernel of its feature.
 struct Entry {
-  int32_t window;
+  int32_t start;
   float gradient;
 };
 
 // For `count` examples the gradients of a feature, [kGroup, squares], and how many.
-// Neighbours in the list are of different rows, so that what is added to one window is
-// written before the next one is read that overlaps it.
 void List(const Shape& s, const float* gradient, const int8_t* winners, int64_t feature,
           int64_t example, int64_t count, Entry* entries, int64_t* lengths) {
   // The compiler must not expect that writing to a list changes these.
@@ -224,8 +225,8 @@ void List(const Shape& s, const float* gradient, const int8_t* winners, int64_t 
   const int32_t starts[kPlaces + 1] = {0, channels, line, line + channels};
   Entry* ends[kGroup];
   for (int i = 0; i < kGroup; ++i) ends[i] = entries + i * down * across;
-  for (int64_t column = 0; column < across; ++column)
-    for (int64_t row = 0; row < down; ++row) {
+  for (int64_t row = 0; row < down; ++row)
+    for (int64_t column = 0; column < across; ++column) {
       const int64_t at = ((feature * down + row) * across + column) * batch + example;
       const int32_t square = 2 * (row * line + column * channels);
       for (int64_t i = 0; i < count; ++i) {
@@ -245,7 +246,7 @@ void Sums(const Shape& s, const Entry* entries, int64_t length, const float* ima
   Vector sums[kCount][kParts] = {}, total = {};
   for (int64_t i = 0; i < length; ++i) {
     const Vector gradient = All(entries[i].gradient);
-    const float* window = image + entries[i].window;
+    const float* window = image + entries[i].start;
     total += gradient;
     for (int row = 0; row < kCount; ++row)
       for (int part = 0; part < kParts; ++part)
@@ -302,58 +303,95 @@ void OfKernelAndBias(const Shape& s, const float* x, const float* gradient,
           sums[(feature * s.kh + tap / s.run()) * s.filled() + tap % s.run()];
 }
 
-// Adds kCount vectors of a row of the kernel to where the gradients come from, in two
-// images in turn: a number that was just written is slow to be read again.
-template <int kCount>
-void Spread(const Entry* entries, int64_t length, const Entry* others, int64_t second,
-            const float* weights, float* image, float* other) {
-  Vector row[kCount];
-  for (int i = 0; i < kCount; ++i) row[i] = Load(weights + i * kWidth);
-  const auto add = [&](const Entry& entry, float* image) {
-    const Vector gradient = All(entry.gradient);
-    float* pixels = image + entry.window;
-    for (int i = 0; i < kCount; ++i) At(pixels + i * kWidth) += gradient * row[i];
-  };
-  int64_t both = 0;
-  for (; both < length && both < second; ++both) {
-    add(entries[both], image);
-    add(others[both], other);
+// For `count` examples the gradients of a square's features, [kGroup, 2, features]: of
+// the upper two outputs, and of the lower two; and how many. There is a kernel for the
+// left outputs, and one for the right ones.
+void ListSquare(const Shape& s, const float* gradient, const int8_t* winners,
+                int64_t square, int64_t example, int64_t count, Entry* entries,
+                int64_t (*lengths)[2]) {
+  const int64_t squares = s.squares(), features = s.features, batch = s.batch;
+  const int32_t kernel = s.kh * s.padded(), right = features * kernel;
+  Entry* ends[kGroup][2];
+  for (int i = 0; i < kGroup; ++i)
+    for (int half = 0; half < 2; ++half)
+      ends[i][half] = entries + (2 * i + half) * features;
+  for (int64_t feature = 0; feature < features; ++feature) {
+    const int64_t at = (feature * squares + square) * batch + example;
+    const int32_t left = feature * kernel;
+    for (int64_t i = 0; i < count; ++i) {
+      const int8_t winner = winners[at + i];
+      Entry*& end = ends[i][winner / 2 % 2];
+      *end = {left + winner % 2 * right, gradient[at + i]};
+      end += winner != kNone;
+    }
   }
-  for (int64_t i = both; i < length; ++i) add(entries[i], image);
-  for (int64_t i = both; i < second; ++i) add(others[i], other);
+  for (int i = 0; i < kGroup; ++i)
+    for (int half = 0; half < 2; ++half)
+      lengths[i][half] = ends[i][half] - (entries + (2 * i + half) * features);
 }
 
-// scratch: as above, the kernel in place of its sums.
+// Adds to kRowCount + 1 rows of an image, kCount vectors of each, what a square's
+// outputs contribute: the upper ones from the first row on, the lower ones from the
+// second. One sum for all features spares the image: a number that was just written is
+// slow to be read again.
+template <int kRowCount, int kCount>
+void Spread(const Shape& s, const Entry* entries, const int64_t* lengths,
+            const float* weights, float* image) {
+  Vector sums[kRowCount + 1][kCount] = {};
+  const int64_t padded = s.padded(), line = s.line();
+  const auto sum = [&](const Entry* list, int64_t length, Vector (*first)[kCount]) {
+    for (int64_t i = 0; i < length; ++i) {
+      const Vector gradient = All(list[i].gradient);
+      const float* row = weights + list[i].start;
+      for (int r = 0; r < kRowCount; ++r)
+        for (int v = 0; v < kCount; ++v)
+          first[r][v] += gradient * Load(row + r * padded + v * kWidth);
+    }
+  };
+  sum(entries, lengths[0], sums);
+  sum(entries + s.features, lengths[1], sums + 1);
+  for (int r = 0; r <= kRowCount; ++r)
+    for (int v = 0; v < kCount; ++v) At(image + r * line + v * kWidth) += sums[r][v];
+}
+
+// scratch: float32 [kGroup, stride] images, [2, features, kh, padded] kernels, Entry
+// [kGroup, 2, features].
 void OfImages(const Shape& s, const float* kernel, const float* gradient,
               const int8_t* winners, float* x, char* scratch) {
   float* images = reinterpret_cast<float*>(scratch);
   float* weights = images + kGroup * s.stride();
-  Entry* entries = reinterpret_cast<Entry*>(weights + s.features * s.kh * s.filled());
+  const int64_t size = s.features * s.kh * s.padded();
+  Entry* entries = reinterpret_cast<Entry*>(weights + 2 * size);
   float tile[kGroup * kGroup] = {};
-  std::memset(weights, 0, s.features * s.kh * s.filled() * sizeof(float));
+  std::memset(weights, 0, 2 * size * sizeof(float));
   for (int64_t tap = 0; tap < s.kh * s.run(); ++tap)
-    for (int64_t feature = 0; feature < s.features; ++feature)
-      weights[(feature * s.kh + tap / s.run()) * s.filled() + tap % s.run()] =
-          kernel[tap * s.features + feature];
+    for (int64_t feature = 0; feature < s.features; ++feature) {
+      const int64_t row = feature * s.kh + tap / s.run();
+      float* left = weights + row * s.padded() + tap % s.run();
+      left[0] = left[size + s.channels] = kernel[tap * s.features + feature];
+    }
   for (int64_t example = 0; example < s.batch; example += kGroup) {
     const int64_t rest = s.batch - example, count = rest < kGroup ? rest : kGroup;
     std::memset(images, 0, count * s.stride() * sizeof(float));
-    for (int64_t feature = 0; feature < s.features; ++feature) {
-      int64_t lengths[kGroup];
-      List(s, gradient, winners, feature, example, count, entries, lengths);
-      for (int64_t i = 0; i < count; i += 2)
-        for (int64_t row = 0; row < s.kh; ++row) {
+    for (int64_t square = 0; square < s.squares(); ++square) {
+      int64_t lengths[kGroup][2];
+      ListSquare(s, gradient, winners, square, example, count, entries, lengths);
+      float* patches = images + 2 * (square / s.across * s.line() +
+                                     square % s.across * s.channels);
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t row = 0; row < s.kh; row += s.kh - row < kRows ? 1 : kRows) {
           const auto add = [&](auto function, int64_t start) {
-            const Entry* list = entries + i * s.squares();
-            float* image = images + i * s.stride() + row * s.line() + start;
-            function(list, lengths[i], list + s.squares(), lengths[i + 1],
-                     weights + (feature * s.kh + row) * s.filled() + start, image,
-                     image + s.stride());
+            function(s, entries + 2 * i * s.features, lengths[i],
+                     weights + row * s.padded() + start,
+                     patches + i * s.stride() + row * s.line() + start);
           };
+          const bool few = s.kh - row < kRows;
+          const auto many = few ? Spread<1, kPiece> : Spread<kRows, kPiece>;
+          const auto one = few ? Spread<1, 1> : Spread<kRows, 1>;
+          const int64_t last = s.run() + s.channels - (kPiece - 1) * kWidth;
           int64_t start = 0;
-          for (; s.run() - start > (kPiece - 1) * kWidth; start += kPiece * kWidth)
-            add(Spread<kPiece>, start);
-          for (; start < s.run(); start += kWidth) add(Spread<1>, start);
+          for (; start < last; start += kPiece * kWidth) add(many, start);
+          for (; start < s.run() + s.channels; start += kWidth) add(one, start);
         }
     }
     s.ForEachPiece([&](const int64_t* to, int64_t numbers, int64_t from) {

@@ -148,6 +148,7 @@ def _scratch(kernel, pooled):
   kh, kw, channels, features = kernel
   _, height, width, _ = pooled
   image = (2 * height + kh - 1) * (2 * width + kw - 1) * channels + _GROUP
-  row = -(-kw * channels // _GROUP) * _GROUP
-  numbers = _GROUP * image + features * kh * row + _GROUP * height * width * 2
+  row = -(-(kw + 1) * channels // _GROUP) * _GROUP
+  lists = 2 * _GROUP * max(height * width, 2 * features)
+  numbers = _GROUP * image + 2 * features * kh * row + lists
   return jax.ShapeDtypeStruct((4 * numbers,), jnp.uint8)
