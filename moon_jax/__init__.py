@@ -22,7 +22,7 @@ _MODULES = {
   'algorithms.base': ('Algorithm', 'Second'),
   'api': ('load_config', 'rounds', 'run', 'sweep'),
   'catalog.parts': ('Metric', 'knob', *_BOUNDS),
-  'catalog.registering': tuple(f'register_{kind}' for kind in _KINDS),
+  'catalog.registering': tuple(f'register_{kind}' for kind in (*_KINDS, 'optimizer')),
   'core.errors': ('errors',),
   'core.tree': ('tree',),
   'core.types': ('Batch', 'Outputs', 'Server', 'Task', 'Upload', 'Uploads'),

@@ -16,6 +16,7 @@ import ml_collections
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
+from moon_jax.core.paths import expand
 from moon_jax.engine import compile_cache, devices, experiment
 from moon_jax.predict import inference
 from moon_jax.runner import client_store, loop, run_directory, signals
@@ -106,7 +107,7 @@ def run(
     RunError: its message is for the user; a ConfigError names every mistake.
   """
   config = config_lib.validate(config)
-  workdir = config_lib.expand(os.fspath(workdir))
+  workdir = expand(os.fspath(workdir))
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
   loop.run(cli.request(config, workdir, command), own=callbacks, **given)
@@ -136,7 +137,7 @@ def sweep(
   """
   config_lib.validate(config)
   common = config_lib.with_defaults(config_lib.flatten(config))  # 'auto' stays 'auto'
-  changes, out = combinations(common, over), config_lib.expand(os.fspath(out))
+  changes, out = combinations(common, over), expand(os.fspath(out))
   cells = []
   for change in changes:
     valid, name = config_lib.validate(common | change), cli.name_of(None, change)

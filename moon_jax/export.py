@@ -20,6 +20,7 @@ from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
+from moon_jax.core.paths import expand
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,7 +48,7 @@ def export(argv: Sequence[str]) -> str:
     RunError: it has the message for the user and the exit code.
   """
   run, values = parse(argv)
-  target = config_lib.expand(values.output)
+  target = expand(values.output)
   if not target.parent.is_dir():
     raise UsageError(
       f'--output={values.output!r}: there is no folder {str(target.parent)!r}.'

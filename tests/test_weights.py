@@ -52,6 +52,7 @@ def header(text):
   ('name', 'content', 'words'),
   [
     ('absent.npz', None, 'must be a file that ends in .safetensors or .npz'),
+    ('~nobody-here/x.npz', None, 'must be a file that ends in'),
     ('x.txt', b'', 'must be a file that ends in .safetensors or .npz'),
     ('x.npz', b'text', 'cannot be read: File is not a zip file'),
     ('x.safetensors', b'', 'cannot be read'),

@@ -6,35 +6,52 @@ without a bound raises a UsageError; a function that cannot be called with its k
 raises one when the part is used.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from moon_jax.catalog.algorithms import SERVED
+from moon_jax.catalog.parts import Knob, Metric
 from moon_jax.catalog.registry import register
 
+Knobs = Mapping[str, Knob] | None
 _CALLBACKS: dict[str, Any] = {}  # of the config file that was loaded last
 
 
-def register_algorithm(name: str, make: Callable, **more: Any) -> None:
+def register_algorithm(
+  name: str,
+  make: Callable,
+  *,
+  title: str = '',
+  knobs: Knobs = None,
+  traits: Iterable[str] = SERVED,
+  metrics: Mapping[str, Metric] | None = None,
+  check: Callable[[Mapping[str, Any]], Iterable[str]] | None = None,
+) -> None:
   """Adds an algorithm: `--config.algorithm=NAME`.
 
   Args:
     name: small letters, digits and _.
     make: function of the part's knobs, by name, that returns a moon_jax.Algorithm.
-    **more: any of the following.
-
-  - title: its name in reports; `name` if left out.
-  - knobs: name -> moon_jax.knob(...).
-  - traits: 'several_clients'; 'served' (the clients send to a server); 'weighted' (the
-    server averages by `client_weight`); 'contrastive' (the loss compares with frozen
-    networks). If left out, the first three.
-  - metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
-  - check: (valid values, dotted name -> value) -> complaints, one line each.
+    title: its name in reports; `name` if left out.
+    knobs: name -> moon_jax.knob(...).
+    traits: 'several_clients'; 'served' (the clients send to a server); 'weighted' (the
+      server averages by `client_weight`); 'contrastive' (the loss compares with frozen
+      networks). If left out, the first three.
+    metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
+    check: (valid values, dotted name -> value) -> complaints, one line each.
   """
-  register('algorithm', name, make, **{'traits': SERVED} | more)
+  more = {'metrics': metrics or {}, 'check': check}
+  register('algorithm', name, make, title=title, knobs=knobs, traits=traits, **more)
 
 
-def register_model(name: str, make: Callable, **more: Any) -> None:
+def register_model(
+  name: str,
+  make: Callable,
+  *,
+  title: str = '',
+  knobs: Knobs = None,
+  traits: Iterable[str] = (),
+) -> None:
   """Adds a model: `--config.model=NAME`.
 
   Args:
@@ -42,14 +59,17 @@ def register_model(name: str, make: Callable, **more: Any) -> None:
     make: function of `num_classes` and the part's knobs, by name, that returns a flax
       module. The module maps images [B, H, W, C] float32 and, in training, mask [B]
       (1.0: a real example) to moon_jax.Outputs. Batch normalisation must use the mask.
-    **more: title and knobs as in `register_algorithm`; traits: 'normalized' (it has
-      batch normalisation), 'convolutional' (`make` takes `convolution`, a name for
-      moon_jax.models.convolution.choose).
+    title: as in `register_algorithm`.
+    knobs: name -> moon_jax.knob(...).
+    traits: 'normalized' (it has batch normalisation), 'convolutional' (`make` takes
+      `convolution`, a name for moon_jax.models.convolution.choose).
   """
-  register('model', name, make, **more)
+  register('model', name, make, title=title, knobs=knobs, traits=traits)
 
 
-def register_data(name: str, make: Callable, **more: Any) -> None:
+def register_data(
+  name: str, make: Callable, *, title: str = '', knobs: Knobs = None
+) -> None:
   """Adds a data source: `--config.data.source=NAME`.
 
   Args:
@@ -58,12 +78,15 @@ def register_data(name: str, make: Callable, **more: Any) -> None:
       test_y), as in an .npz file: images [M, H, W] or [M, H, W, C], labels integers [M]
       from 0 without gaps. If the examples have user ids, train_client and test_client
       [M] follow, integers or text; either may be None.
-    **more: title and knobs, as in `register_algorithm`.
+    title: as in `register_algorithm`.
+    knobs: name -> moon_jax.knob(...).
   """
-  register('data', name, make, **more)
+  register('data', name, make, title=title, knobs=knobs)
 
 
-def register_partition(name: str, make: Callable, **more: Any) -> None:
+def register_partition(
+  name: str, make: Callable, *, title: str = '', knobs: Knobs = None
+) -> None:
   """Adds a partition: `--config.partition.name=NAME`.
 
   Args:
@@ -71,12 +94,15 @@ def register_partition(name: str, make: Callable, **more: Any) -> None:
     make: function of the labels [M], and by name of `num_clients`, `min_size`, `seed`
       and the part's knobs, that returns a moon_jax.Partition;
       moon_jax.data.partition.grouped(owners [M], num_clients) makes one.
-    **more: title and knobs, as in `register_algorithm`.
+    title: as in `register_algorithm`.
+    knobs: name -> moon_jax.knob(...).
   """
-  register('partition', name, make, **{'traits': {'dealt'}} | more)
+  register('partition', name, make, title=title, knobs=knobs, traits={'dealt'})
 
 
-def register_augmentation(name: str, make: Callable, **more: Any) -> None:
+def register_augmentation(
+  name: str, make: Callable, *, title: str = '', knobs: Knobs = None
+) -> None:
   """Adds an augmentation: `--config.augmentation.name=NAME`.
 
   Args:
@@ -84,9 +110,26 @@ def register_augmentation(name: str, make: Callable, **more: Any) -> None:
     make: function of the part's knobs, by name, that returns a pure function of a JAX
       key, images [M, H, W, C] uint8 and rows [B] int32, which returns images[rows]
       augmented.
-    **more: title and knobs, as in `register_algorithm`.
+    title: as in `register_algorithm`.
+    knobs: name -> moon_jax.knob(...).
   """
-  register('augmentation', name, make, **more)
+  register('augmentation', name, make, title=title, knobs=knobs)
+
+
+def register_optimizer(
+  name: str, make: Callable, *, title: str = '', knobs: Knobs = None
+) -> None:
+  """Adds an optimizer of local training: `--config.optimizer.name=NAME`.
+
+  Args:
+    name: small letters, digits and _.
+    make: function of `learning_rate`, `weight_decay` and the part's knobs, by name,
+      that returns an optax.GradientTransformation. The two and knobs of type float are
+      traced. Each client begins each round with a new state.
+    title: as in `register_algorithm`.
+    knobs: name -> moon_jax.knob(...).
+  """
+  register('optimizer', name, make, title=title, knobs=knobs)
 
 
 def register_callback(callback: Any) -> None:

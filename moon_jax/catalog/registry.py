@@ -67,7 +67,8 @@ def chosen(kind: str, flat: Mapping[str, Any]) -> Part | None:
 def of_registered(name: str) -> bool:
   """Whether a knob stands in the group of a registered part."""
   group = name.partition('.')[0]
-  return any(one.registered and one.name == group for one in _parts.values())
+  mine = (one for one in _parts.values() if one.registered and one.knobs)
+  return any(one.name == group for one in mine)
 
 
 def used(name: str, flat: Mapping[str, Any]) -> bool:

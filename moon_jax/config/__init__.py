@@ -13,7 +13,6 @@ from moon_jax.config.files import (
   LIST,
   Variant,
   choose,
-  expand,
   list_variants,
   load,
   split,

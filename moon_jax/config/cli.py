@@ -34,6 +34,7 @@ from absl import flags
 from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
 from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.core.paths import expand
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
 _LONGEST = 180  # bytes of the name of a folder, before a digest
@@ -122,7 +123,7 @@ def parse(argv: list[str]) -> Request:
       given = {name: config_lib.from_word(name, overrides[name]) for name in overrides}
       config = config_lib.validate(settings | given, given=given)
   if values.workdir:
-    workdir = config_lib.expand(values.workdir)
+    workdir = expand(values.workdir)
   elif config is not None:
     workdir = _run_directory(values.config, settings, config, given)
   if problems:

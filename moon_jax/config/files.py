@@ -14,6 +14,7 @@ from moon_jax import catalog
 from moon_jax.config.trees import flatten
 from moon_jax.config.validation import ConfigError
 from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.core.paths import expand
 
 ROOT = pathlib.Path(__file__).parents[2]
 LIST = 'list'
@@ -98,11 +99,6 @@ def split(choice: str) -> tuple[str, str | None]:
   """'configs/x.py:y' -> ('configs/x.py', 'y'); a file's own name may hold a colon."""
   path, colon, variant = choice.rpartition(':')
   return (path, variant) if colon and not _find(choice) else (choice, None)
-
-
-def expand(path: str) -> pathlib.Path:
-  """The path, with ~ replaced by the home folder."""
-  return pathlib.Path(os.path.expanduser(path))
 
 
 def _find(path: str) -> pathlib.Path | None:

@@ -42,16 +42,14 @@ def weighted_sum(stacked: PyTree, weights: jax.Array) -> PyTree:
 
   Args:
     stacked: leaves [L, ...].
-    weights: [L] float32; or [R, L], for R sums. stacked[l] is hidden if all of its
-      weights are 0.
+    weights: [L] float32.
 
   Returns:
-    Leaves [...], or [R, ...].
+    Leaves [...].
   """
-  chex.assert_rank(weights, {1, 2})
-  chex.assert_tree_shape_prefix(stacked, weights.shape[-1:])
-  counts = weights != 0 if weights.ndim == 1 else jnp.any(weights != 0, axis=0)
-  shown = where(counts, stacked, jax.tree.map(jnp.zeros_like, stacked))
+  chex.assert_rank(weights, 1)
+  chex.assert_tree_shape_prefix(stacked, weights.shape)
+  shown = where(weights != 0, stacked, jax.tree.map(jnp.zeros_like, stacked))
   return jax.tree.map(functools.partial(_dot, weights), shown)
 
 

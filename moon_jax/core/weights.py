@@ -16,6 +16,7 @@ from flax import traverse_util
 
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError
+from moon_jax.core.paths import expand
 from moon_jax.core.types import PyTree
 
 SUFFIXES = ('.safetensors', '.npz')
@@ -80,7 +81,7 @@ def fitted(
 
 def read(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   """The arrays, as `read_weights` has them, and the texts; {} if there are none."""
-  path = pathlib.Path(path).expanduser()
+  path = expand(path)
   reads = {'.safetensors': _read_safetensors, '.npz': _read_npz}.get(path.suffix)
   if reads is None or not os.path.isfile(path):
     raise UsageError(f'{str(path)!r} must be a file that ends in .safetensors or .npz.')

@@ -29,6 +29,7 @@ from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import layouts, npz, sources
 from moon_jax.data.arrays import DataError
@@ -65,7 +66,7 @@ def convert(argv: list[str]) -> str:
     RunError: it has the message for the user and the exit code.
   """
   own, config = parse(argv)
-  out = config_lib.expand(own.out)
+  out = expand(own.out)
   if out.exists():
     raise UsageError(f'--out={own.out!r} exists already; give a new name.')
   files.require_writable(out, 'out')

@@ -11,6 +11,7 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import decoded, npz
 from moon_jax.data.arrays import DataError, image_of, listed, mode_of, one_line
@@ -62,7 +63,7 @@ def load_imagefolder(
     DataError: it is no such folder, or an image cannot be used.
   """
   flag = f'--config.data.path={path!r}'
-  root = pathlib.Path(os.path.expanduser(path)).absolute()
+  root = expand(path).absolute()
   if not os.path.isdir(root):
     raise DataError(f'{flag} is not a folder.')
   draw = test_fraction, test_seed

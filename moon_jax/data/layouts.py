@@ -3,11 +3,11 @@
 import contextlib
 import itertools
 import os
-import pathlib
 import re
 from collections.abc import Iterator
 
 from moon_jax.core import files
+from moon_jax.core.paths import expand
 from moon_jax.data.arrays import DataError
 from moon_jax.data.imagefolder import ENDINGS
 
@@ -44,7 +44,7 @@ def told(source: str, path: str) -> Iterator[None]:
 
 def found_at(path: str) -> tuple[str, str]:
   """The source that reads a path, and the name that shows it; '' if there is none."""
-  root = pathlib.Path(os.path.expanduser(path))
+  root = expand(path)
   if os.path.isfile(root):
     return _FILES.get(root.suffix, ''), root.name
   below = itertools.islice(files.below(root), _MOST) if os.path.isdir(root) else ()

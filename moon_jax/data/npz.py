@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from moon_jax.core import files
+from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data.arrays import (
   PIXELS,
@@ -56,7 +57,7 @@ def load_npz(path: str) -> Dataset:
   names = next((one for one in NAMES if found.keys() >= {*one[:4]}), None)
   if names is None:
     missing = [name for name in NPZ_ARRAYS if name not in found]
-    has = listed(files.array_names(os.path.expanduser(path)))
+    has = listed(files.array_names(expand(path)))
     raise DataError(f'{flag} lacks {missing}; it has {has}.')
   if len(there := [name for name in names if name in found]) == 5:
     raise DataError(f'{flag} has {there[4]} alone, of {", ".join(names[4:])}.')
@@ -83,7 +84,7 @@ def read(
   Raises:
     DataError: it is no such file, or it is damaged.
   """
-  file_path = os.path.expanduser(path)
+  file_path = expand(path)
   if not os.path.isfile(file_path):
     raise DataError(f'{flag} is not a file.')
   wanted = f'{flag} must be an .npz file of plain arrays {", ".join(names)}'

@@ -16,6 +16,7 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean
+from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import npz, pickled
 from moon_jax.data.arrays import PIXEL_STATISTICS, DataError, listed, one_line
@@ -47,7 +48,7 @@ def load_torchvision(path: str, name: str) -> Dataset:
     every = [*(s.name for s in _SETS.values()), *(f'emnist/{one}' for one in _EMNIST)]
     told = f'--config.data.name={name!r} is not one of {", ".join(every)}'
     raise DataError(f'{told}.{did_you_mean(name, every)}')
-  one, root = _SETS[known], pathlib.Path(os.path.expanduser(path)).absolute()
+  one, root = _SETS[known], expand(path).absolute()
   if not os.path.isdir(root):
     raise DataError(f'{flag} is not a folder.')
   place = _found(flag, root, one, split)

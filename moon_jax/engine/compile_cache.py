@@ -15,8 +15,8 @@ import filelock
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from moon_jax import config as config_lib
 from moon_jax.core import cache
+from moon_jax.core.paths import expand
 from moon_jax.models import fused_cpu
 
 AUTO, OFF = 'auto', 'off'
@@ -70,7 +70,7 @@ def _folder(choice: str) -> pathlib.Path | None:
     return None
   if choice == AUTO:
     return cache.folder()
-  return config_lib.expand(choice).absolute()
+  return expand(choice).absolute()
 
 
 def _mended(folder: pathlib.Path, unreadable: Collection[str] = ()) -> bool:

@@ -13,9 +13,10 @@ from jax.sharding import Mesh
 from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.catalog.blaming import blamed
-from moon_jax.config import Config, changed, expand, flatten
+from moon_jax.config import Config, changed, flatten
 from moon_jax.core import files, tree, weights
 from moon_jax.core.errors import UsageError
+from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, PyTree, Server, State
 from moon_jax.data import device, holdout, own_tests, partition, sources
 from moon_jax.data.federated import users

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Lowered
 
@@ -175,8 +176,8 @@ def evaluate(
 def local_training(experiment: Experiment) -> client_training.LocalTraining:
   """Local training of one client, as it is configured."""
   _, fixed = traced.split(options(experiment.config, 'optimizer'))
-  build = catalog.part('optimizer', experiment.config.optimizer.name).function
-  optimizer = functools.partial(build, **fixed)
+  part = catalog.part('optimizer', experiment.config.optimizer.name)
+  optimizer = functools.partial(part.build, optax.GradientTransformation, **fixed)
   given = experiment.algorithm, experiment.network, optimizer
   return client_training.LocalTraining(*given)
 
@@ -184,17 +185,18 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
 def represent_once(
   experiment: Experiment, training: client_training.LocalTraining, state: State
 ) -> int:
-  """Whether to keep the frozen representations of a round: does it pay, do they fit?
+  """How many examples' frozen representations to keep in a round.
 
   Returns:
-    Number of examples: at least as many as a cohort can own; 0 if it does not pay, or
-    they do not fit.
+    At least as many examples as a cohort can own; 0 if keeping does not pay, or they do
+    not fit into `execution.cache_mib`.
 
   With one local epoch each representation is looked up once, so nothing is gained. With
   augmentation or in training mode they differ from epoch to epoch.
   """
   config, planner = experiment.config, experiment.planner
-  if experiment.algorithm.frozen_in_training:
+  pays = config.local_epochs > 1 and config.augmentation.name == 'none'
+  if experiment.algorithm.frozen_in_training or not pays:
     return 0
   # All steps together have room for this many examples. Runs with other partitions that
   # share programs by `min_steps` have the same room.
@@ -211,5 +213,4 @@ def represent_once(
 
   table = jax.eval_shape(represent, state, experiment.train)
   fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
-  pays = config.local_epochs > 1 and config.augmentation.name == 'none'
-  return most if fits and pays else 0
+  return most if fits else 0

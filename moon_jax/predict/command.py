@@ -25,6 +25,7 @@ from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
+from moon_jax.core.paths import expand
 
 _LONGEST = 240  # bytes of a name that file systems accept, with .partial added
 _ARRAYS = ('images', 'test_x')
@@ -41,7 +42,7 @@ def predict(values: flags.FlagValues) -> str:
   Raises:
     RunError: it has the message for the user and the exit code.
   """
-  target = _target(values.output, pathlib.Path(os.path.expanduser(values.input)))
+  target = _target(values.output, expand(values.input))
   if values.config is not None:
     config_lib.load(values.config)
   # Imported here: a mistyped flag is answered before JAX is loaded.
@@ -87,7 +88,7 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   """The path of the predictions."""
   if output is None:
     output = str(source.with_name(f'{source.stem}_predictions.npz'))
-  path = pathlib.Path(os.path.expanduser(output))
+  path = expand(output)
   if path.suffix != '.npz' or len(os.fsencode(path.name)) > _LONGEST:
     raise UsageError(f'--output={output!r} must be an .npz file with a short name.')
   if not os.path.isdir(path.parent):

@@ -15,6 +15,7 @@ from moon_jax import config as config_lib
 from moon_jax import models
 from moon_jax.core import files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
+from moon_jax.core.paths import expand
 from moon_jax.core.types import Outputs, PyTree
 from moon_jax.data import sources
 from moon_jax.data.arrays import PIXELS, grey_levels, one_line, with_channels
@@ -112,7 +113,7 @@ class Trained:
       UsageError: the path ends in anything else.
       RunError: it cannot be written.
     """
-    exported.write(config_lib.expand(path), self.variables, self.about)
+    exported.write(expand(path), self.variables, self.about)
 
   def _predict_batch(self, images):
     """Predictions for at most a batch; every call has the shapes of a full batch."""
@@ -140,7 +141,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     NoCheckpointError: the run directory has no usable checkpoint.
   """
   devices.find()
-  workdir = config_lib.expand(workdir)
+  workdir = expand(workdir)
   if os.path.isfile(workdir):  # not is_file, which raises if the name is too long
     return _of_file(workdir, client)
   saved, counts = _saved(workdir), _class_counts(workdir)

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core.errors import UsageError
+from moon_jax.core.paths import expand
 from moon_jax.report.groups import Choice
 from moon_jax.report.models import FIRST
 from moon_jax.report.naming import ALGORITHM
@@ -86,8 +87,8 @@ def parse(argv: Sequence[str]) -> Request:
   is_table = list(argv[:1]) == ['compare']
   folders, values = _flags(argv[1:] if is_table else argv, is_table)
   request = Request(
-    folders=tuple(map(config_lib.expand, folders)),
-    out=None if is_table else config_lib.expand(values['out']),
+    folders=tuple(map(expand, folders)),
+    out=None if is_table else expand(values['out']),
     choice=_choice(values),
     target=_target(values['target']),
     features=_words('features', values['features']),

@@ -64,14 +64,20 @@ def _quietly():
 
   After an error, unfinished threads and tasks stay quiet until the next success.
   """
-  log, hook = logging.getLogger('absl'), sys.unraisablehook
+  log = logging.getLogger('absl')
   before, log.disabled = log.disabled, True
-  sys.unraisablehook = lambda unraisable: None
+  hook = sys.unraisablehook
+
+  def silent(unraisable):
+    """Prints nothing."""
+
+  silent.instead_of = getattr(hook, 'instead_of', hook)  # hook: of a failed save, too
+  sys.unraisablehook = silent
   tasks = logging.getLogger('asyncio')
   tasks.addFilter(_is_of_others)
   try:
     yield
-    sys.unraisablehook = hook
+    sys.unraisablehook = silent.instead_of
     tasks.removeFilter(_is_of_others)
   finally:
     log.disabled = before

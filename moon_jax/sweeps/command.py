@@ -43,6 +43,7 @@ from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.core.paths import expand
 from moon_jax.engine import devices
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps.cells import Cell, cells
@@ -78,7 +79,7 @@ def parse(argv: Sequence[str]) -> tuple[list[Cell], pathlib.Path, flags.FlagValu
     raise UsageError(f'--jobs={values.jobs} must be at least 1.')
   choice = values.config or cli.DEFAULT_CONFIG
   stem = pathlib.Path(config_lib.split(choice)[0]).stem
-  out = config_lib.expand(values.out or f'runs/{stem}-sweep')
+  out = expand(values.out or f'runs/{stem}-sweep')
   return cells(choice, words, _over(values.over), out), out, values
 
 

@@ -4,7 +4,6 @@ An availability is (client sizes [N], its knobs) -> `Available`. All draws are f
 of seed, round and client.
 """
 
-import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data.partition import Partition
 
@@ -65,7 +65,7 @@ def trace(sizes: np.ndarray, *, path: str) -> Available:
   """
   flag = f'--config.availability.path={path!r}'
   try:
-    head, *lines = pathlib.Path(path).expanduser().read_text().split()
+    head, *lines = expand(path).read_text().split()
     spans = np.array([[int(word) for word in line.split(',')] for line in lines])
     client, first, last = spans.T
     valid = (client >= 0) & (client < len(sizes)) & (first >= 1) & (first <= last)

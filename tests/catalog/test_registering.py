@@ -336,6 +336,46 @@ def test_classes_and_partials_of_a_notebook_s_cell():
     assert told['sha256'] == hashlib.sha256(method.encode()).hexdigest()
 
 
+HEAVY = """
+import moon_jax
+from configs import base
+
+
+def heavy(*, learning_rate, weight_decay, beta):
+  import optax
+  decay = optax.add_decayed_weights(weight_decay)
+  return optax.chain(decay, optax.sgd(learning_rate, momentum=beta))
+
+
+knobs = {'beta': moon_jax.knob(float, 0.9, 'momentum', moon_jax.between(0, 1))}
+moon_jax.register_optimizer('heavy', heavy, knobs=knobs)
+get_config = base.get_config
+"""
+
+
+def test_an_optimizer_of_optax(folder):
+  (folder / 'heavy.py').write_text(HEAVY)
+  words = ['--config=heavy.py', '--config.optimizer.schedule=step', *TINY]
+  words += ['--config.optimizer.decay_every=1', '--config.optimizer.weight_decay=0.1']
+  heavy = ['--config.optimizer.name=heavy', '--config.heavy.beta=0.5']
+  assert launch([*words, *heavy, '--workdir=heavy']) == ExitCode.DONE
+  sgd = ['--config.optimizer.momentum=0.5', '--workdir=sgd']
+  assert launch([*words, *sgd]) == ExitCode.DONE
+  check_same_records(folder / 'heavy', folder / 'sgd')
+
+
+def test_an_optimizer_that_is_none_is_one_line(folder, capsys):
+  text = HEAVY.replace("'heavy'", "'mine'").replace('optax.chain(', 'print(')
+  line = refused(folder, capsys, text, '--config.optimizer.name=mine', *TINY)
+  assert line.startswith("The optimizer 'mine' must return ")
+
+
+def test_a_part_without_knobs_hides_no_group_of_its_name():
+  moon_jax.register_augmentation('server_optimizer', lambda: None)
+  chosen = cli.parse(['--config.algorithm=solo']).config
+  assert chosen.server_optimizer.name == 'sgd'
+
+
 Z = 'return moon_jax.Outputs(z, nn.Dense(num_classes)(z), features)'
 WIDE = Z.replace('num_classes', 'num_classes + 2')
 OF = 'of 2 images and 3 classes are'

@@ -171,6 +171,11 @@ def test_another_trace_is_one_line(tmp_path, text):
     clients.trace(np.ones(4), path=str(path))
 
 
+def test_a_trace_of_nobody_s_home_is_refused():
+  with pytest.raises(UsageError, match=r"'~nobody-here/x\.csv' must be a text"):
+    clients.trace(np.ones(4), path='~nobody-here/x.csv')
+
+
 def test_attackers_are_drawn_once_and_draw_anew_each_round():
   found = clients.attackers(3, 10, 0.25)
   assert len(found) == len(set(found.tolist())) == 3  # 2.5, halves rounded up

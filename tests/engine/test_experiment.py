@@ -292,7 +292,7 @@ def test_the_local_optimizer_is_the_configured_one():
   for name, *flags in (('sgd', 'nesterov=true'), ('sgd',), ('adam',), ('adamw',)):
     built = build(*(f'optimizer.{flag}' for flag in (f'name={name}', *flags)))
     chosen = programs.local_training(built).optimizer
-    assert chosen.func is catalog.part('optimizer', name).function
+    assert chosen.func == catalog.part('optimizer', name).build
     assert chosen.keywords.get('nesterov', False) == bool(flags)
 
 

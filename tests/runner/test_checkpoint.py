@@ -213,6 +213,16 @@ def test_nothing_is_logged_of_an_error_that_is_raised(disk, caplog, monkeypatch)
   assert caplog.text == ''
 
 
+def test_a_save_after_a_failed_one_gives_the_hook_back():
+  hook = sys.unraisablehook
+  for error in (OSError, ValueError):
+    with pytest.raises(error), saved_state._quietly():
+      raise error
+  with saved_state._quietly():
+    assert sys.unraisablehook is not hook
+  assert sys.unraisablehook is hook
+
+
 def test_after_a_save_other_loggers_are_not_silenced(tmp_path, caplog):
   saved(tmp_path)
   logging.getLogger('asyncio').error("a user's task at orbax/checkpoints")

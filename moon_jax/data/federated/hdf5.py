@@ -4,9 +4,8 @@ FEMNIST has this form (fed_emnist_train.h5, fed_emnist_test.h5; pixels float32 i
 1], where 1 is the paper), and CIFAR-100 (image, label, coarse_label).
 """
 
-import os
-
 from moon_jax.core import files
+from moon_jax.core.paths import expand
 from moon_jax.data.arrays import DataError, one_line
 from moon_jax.data.federated import assembled
 
@@ -33,7 +32,7 @@ def load_hdf5(
 def _read(flag, path, image, label):
   h5py = assembled.package('hdf5', 'h5py')
   wanted = f'{flag} must be an HDF5 file of {_GROUP}/<client>/<image and label>'
-  place = os.path.expanduser(path)
+  place = expand(path)
   with one_line(wanted):
     files.opened(place).close()  # h5py opens it by its name, from which links start
   with one_line(wanted), h5py.File(place, 'r') as file:

@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from moon_jax.core import files
+from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import npz
 from moon_jax.data.arrays import DataError, image_of, listed, mode_of, one_line
@@ -64,7 +65,7 @@ def load_huggingface(
 def _opened(flag, path):
   """The splits 'train', 'test' and perhaps 'validation', not yet read."""
   datasets = assembled.package('huggingface', 'datasets')
-  folder = pathlib.Path(os.path.expanduser(path)).absolute()
+  folder = expand(path).absolute()
   with one_line(f'{flag} must be a folder {_WANTED}'):
     logging.getLogger('datasets').setLevel(logging.ERROR)
     described = folder / _DESCRIBED, folder / _TRAIN / 'state.json'

@@ -3,13 +3,12 @@
 import functools
 import json
 import math
-import os
-import pathlib
 
 import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import printable
+from moon_jax.core.paths import expand
 from moon_jax.data.arrays import DataError, one_line
 from moon_jax.data.federated import assembled
 
@@ -25,7 +24,7 @@ def load_leaf(path: str) -> assembled.Federation:
     DataError: when read: a file is missing, damaged or laid out in another way, or
       holds text (the names of CelebA's files, Shakespeare).
   """
-  flag, root = f'--config.data.path={path!r}', pathlib.Path(os.path.expanduser(path))
+  flag, root = f'--config.data.path={path!r}', expand(path)
   read = functools.partial(_read, flag, root)
   return assembled.two_splits(flag, root.stem, read)
 

@@ -4,7 +4,6 @@ Each holds one pickled dict: x, channels first, in [-1, 1] or [0, 1], and y.
 """
 
 import functools
-import os
 import pathlib
 import zipfile
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from moon_jax.core import files
+from moon_jax.core.paths import expand
 from moon_jax.data import pickled
 from moon_jax.data.arrays import one_line
 from moon_jax.data.federated import assembled
@@ -28,7 +28,7 @@ def load_pfllib(path: str) -> assembled.Federation:
   Raises:
     DataError: a file is missing, damaged or laid out in another way.
   """
-  flag, root = f'--config.data.path={path!r}', pathlib.Path(os.path.expanduser(path))
+  flag, root = f'--config.data.path={path!r}', expand(path)
   every = (_found(flag, root, one) for one in ('train', 'test'))
   lows = [images.min(initial=0) for one in every for _, (images, _) in one]
   is_signed = min(lows, default=0) < 0

@@ -11,13 +11,12 @@ A folder of two files:
 import functools
 import hashlib
 import math
-import os
-import pathlib
 from typing import Any
 
 import numpy as np
 
 from moon_jax.core import files
+from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, Stored
 from moon_jax.data.arrays import DataError, make_dataset, one_line
 from moon_jax.data.federated import assembled
@@ -50,7 +49,7 @@ def load_records(path: str) -> Dataset:
     DataError: it is no such folder, or damaged.
   """
   flag = f'--config.data.path={path!r}'
-  folder = pathlib.Path(os.path.expanduser(path))
+  folder = expand(path)
   with one_line(f'{flag} must be a folder written by moon_jax.data.convert'):
     index = files.arrays(folder / INDEX, kinds=_INDEX)
     more = files.arrays(folder / INDEX, ('test_client', 'class_names'))

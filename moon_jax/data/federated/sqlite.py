@@ -5,8 +5,6 @@ extension type 1: (shape, name of the dtype, bytes in C order), msgpack again.
 """
 
 import contextlib
-import os
-import pathlib
 import sqlite3
 import zlib
 
@@ -14,6 +12,7 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import printable
+from moon_jax.core.paths import expand
 from moon_jax.data.arrays import one_line
 from moon_jax.data.federated import assembled
 
@@ -39,7 +38,7 @@ def load_sqlite(
 
 
 def _read(flag, path, image, label):
-  place = pathlib.Path(os.path.expanduser(path)).absolute()
+  place = expand(path).absolute()
   wanted = f'{flag} must be an SQLite database with a table federated_data'
   with one_line(wanted):
     files.opened(place).close()
