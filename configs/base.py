@@ -18,7 +18,7 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.model=mlp                            network; one of mlp, moon_cnn,
                                                 tutorial_cnn, dco_cnn, cnn_transformer,
                                                 resnet18, resnet50, mobilenet_v2
-  --config.seed=0                               seed of every random draw; in [0,
+  --config.seed=0                               seed of the random draws; in [0,
                                                 2147483647]
   --config.initial_weights=                     file of the first weights, .safetensors
                                                 or .npz; '' draws them
@@ -40,8 +40,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 least 1
   --config.drop_last=False                      whether a partial last batch is left
                                                 out, not masked
-  --config.client_weight=samples                clients' weights in the mean; one of
-                                                samples, uniform
+  --config.client_weight=samples                weights of clients: examples, or equal;
+                                                one of samples, uniform
   --config.batch_norm=averaged                  running statistics; local: clients keep
                                                 them; one of averaged, local
   --config.eval_every_rounds=1                  number of rounds between tests; at least
@@ -74,10 +74,10 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 2147483647]
   --config.data.image_size=0                    side of resized images in pixels; 0
                                                 resizes nothing; at least 0
-  --config.data.limit=0                         most examples taken of each split; 0
+  --config.data.limit=0                         upper limit of examples per split; 0
                                                 takes all; at least 0
-  --config.data.validation=0.0                  fraction of each class kept to choose
-                                                the best round by; in [0, 1)
+  --config.data.validation=0.0                  fraction of each class that chooses the
+                                                best round; in [0, 1)
   --config.data.local_test=0.0                  fraction of each client's examples kept
                                                 for its own test; a share of the
                                                 examples in [0, 1)
@@ -117,16 +117,16 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 1
   --config.server_optimizer.name=sgd            optimizer of the server's step; one of
                                                 sgd, adam, yogi
-  --config.server_optimizer.learning_rate=auto  learning rate; auto: 1 (sgd) or 0.01;
-                                                above 0
+  --config.server_optimizer.learning_rate=auto  server's learning rate; auto: 1 (sgd) or
+                                                0.01; above 0
   --config.server_optimizer.momentum=0.0        momentum of the server's sgd; above 0 is
                                                 FedAvgM; in [0, 1)
   --config.availability.name=uniform            availability of the clients; one of
                                                 uniform, cyclic, by_data, trace
   --config.availability.groups=2                number of groups, which take turns; at
                                                 least 1
-  --config.availability.path=                   file of lines client,first round,last
-                                                round
+  --config.availability.path=                   file of the rounds in which clients are
+                                                present
   --config.stragglers.fraction=0.0              fraction of a round's clients that miss
                                                 the deadline; in [0, 1)
   --config.stragglers.send=nothing              what stragglers send; partial:
@@ -135,7 +135,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.attack.name=none                     attack of some of the clients; one of
                                                 none, label_flip, sign_flip, gaussian,
                                                 alie, ipm
-  --config.attack.fraction=0.1                  fraction of attackers; in [0, 1)
+  --config.attack.fraction=0.1                  fraction of all clients that attack; in
+                                                [0, 1)
   --config.attack.scale=1.0                     factor of the reversed update; above 0
   --config.attack.sigma=1.0                     standard deviation of the noise sent;
                                                 above 0
@@ -181,13 +182,12 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 above 0
   --config.sa_moon.sigma=0.005                  cooling rate of the temperature; in [0,
                                                 1]
-  --config.sa_moon.scope=client                 place of the temperature; server
-                                                averages it; one of client, server
-  --config.sa_moon.acceptance=steps             losses compared: of two steps, or of a
-                                                batch at T and T'; one of steps,
-                                                temperatures
-  --config.dco_moon.mu=1.0                      weight of both terms of the loss, and so
-                                                of a step; at least 0
+  --config.sa_moon.scope=client                 owner of the temperature: client or
+                                                server; one of client, server
+  --config.sa_moon.acceptance=steps             losses compared: of two steps, or at two
+                                                temperatures; one of steps, temperatures
+  --config.dco_moon.mu=1.0                      factor of the whole loss, and so of a
+                                                step; at least 0
   --config.dco_moon.tau=0.5                     temperature of the contrastive term;
                                                 above 0
   --config.dco_moon.theta=0.1                   relative deviation above which a client
@@ -223,7 +223,7 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 clients' mean; one of server, mean
   --config.fednova.mu=0.0                       weight of the pull to the received
                                                 model; at least 0
-  --config.fednova.tau_eff=norm                 effective steps: mean of a_i, or mean of
+  --config.fednova.tau_eff=norm                 mean effective steps, or mean number of
                                                 steps; one of norm, steps
   --config.fedexp.eps=0.001                     guard of the server's step against a
                                                 division by 0; above 0
@@ -245,8 +245,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 model; at least 0
   --config.ditto.epochs=auto                    epochs of the personal model; auto:
                                                 local_epochs; at least 1
-  --config.ditto.learning_rate=auto             learning rate; auto: that of the global
-                                                model; above 0
+  --config.ditto.learning_rate=auto             personal model's learning rate; auto:
+                                                the global one; above 0
   --config.trimmed_mean.trim=0.1                fraction cut at each end; in [0, 0.5)
   --config.krum.num_byzantine=1                 number of Byzantine clients; at least 0
   --config.krum.num_selected=1                  number of models averaged; above 1 is

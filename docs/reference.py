@@ -200,7 +200,7 @@ def exit_codes() -> str:
 def numbers() -> str:
   """How many parts of each kind there are, in words."""
   found = (f'{len(catalog.names(kind))} {title}' for kind, title in KINDS.items())
-  return ', '.join(one.lower() for one in found)
+  return f'There are {", ".join(one.lower() for one in found)}.'
 
 
 TABLES = {

@@ -4,6 +4,7 @@ Errors are exceptions, subclasses of moon_jax.errors.RunError, with the one-line
 messages of the shell.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -99,7 +100,7 @@ def run(
     workdir: the run directory; the same call again resumes the run that is there.
     callbacks: objects of `moon_jax.Callback`, or functions that get a `Round`, which
       holds the state. Each is called after every round; a function that returns
-      something true, such as a reason, ends the run after the round.
+      something true, such as a reason, ends the run, as `Round.stop` does.
     **given: further arguments of `moon_jax.engine.experiment.build`, such as the
       function that loads the data.
 
@@ -181,6 +182,8 @@ def _rounds(config: config_lib.Config) -> Iterator[Round]:
   built = experiment.build(config)
   with client_store.opened(built) as store:
     state = experiment.initial_state(built)
-    for round in Rounds(built, state, store, keep_states=True).run(lambda number: True):
-      stop_if_diverged(round.metrics, round.clients, config.on_nonfinite)
-      yield round
+    every = Rounds(built, state, store, keep_states=True).run(lambda number: True)
+    with contextlib.closing(every) as done:  # before the store
+      for round in done:
+        stop_if_diverged(round.metrics, round.clients, config.on_nonfinite)
+        yield round

@@ -55,13 +55,13 @@ _SA_MOON_KNOBS = {
   'initial_temperature': number(1.0, "temperature of a client's first step", above(0)),
   'min_temperature': number(0.001, 'lowest temperature of the annealing', above(0)),
   'sigma': number(0.005, 'cooling rate of the temperature', between(0, 1)),
-  'scope': word('client', 'place of the temperature; server averages it', _SCOPES),
+  'scope': word('client', 'owner of the temperature: client or server', _SCOPES),
   'acceptance': word(
-    'steps', "losses compared: of two steps, or of a batch at T and T'", _COMPARED
+    'steps', 'losses compared: of two steps, or at two temperatures', _COMPARED
   ),
 }
 _DCO_MOON_KNOBS = {
-  'mu': number(1.0, 'weight of both terms of the loss, and so of a step', at_least(0)),
+  'mu': number(1.0, 'factor of the whole loss, and so of a step', at_least(0)),
   'tau': _TAU,
   # With mu = 1 about half of the clients stray by 0.1: docs/algorithms.md.
   'theta': number(0.1, 'relative deviation above which a client strays', above(0)),
@@ -104,7 +104,7 @@ _DYN_KNOBS = {
 }
 _NOVA_KNOBS = {
   'mu': number(0.0, 'weight of the pull to the received model', at_least(0)),
-  'tau_eff': word('norm', 'effective steps: mean of a_i, or mean of steps', _LENGTHS),
+  'tau_eff': word('norm', 'mean effective steps, or mean number of steps', _LENGTHS),
 }
 _LC_KNOBS = {
   'tau': number(1.0, 'weight of the margins of rare classes', at_least(0)),

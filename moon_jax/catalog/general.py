@@ -73,7 +73,7 @@ def _are_once(names):
 KNOBS = {
   'algorithm': word('moon', 'algorithm by which the clients train'),
   'model': word('mlp', 'network'),
-  'seed': knob(int, 0, 'seed of every random draw', SEED),
+  'seed': knob(int, 0, 'seed of the random draws', SEED),
   'initial_weights': word(
     '', "file of the first weights, .safetensors or .npz; '' draws them", ()
   ),
@@ -95,7 +95,9 @@ KNOBS = {
   ),
   'batch_size': counted(64, 'number of examples in a local step'),
   'drop_last': switch(False, 'whether a partial last batch is left out, not masked'),
-  'client_weight': word('samples', "clients' weights in the mean", _WEIGHTS, _WEIGHTED),
+  'client_weight': word(
+    'samples', 'weights of clients: examples, or equal', _WEIGHTS, _WEIGHTED
+  ),
   'batch_norm': word(
     'averaged', 'running statistics; local: clients keep them', _STATISTICS, _NORMALIZED
   ),
@@ -125,9 +127,9 @@ KNOBS = {
   'data.image_size': knob(
     int, 0, 'side of resized images in pixels; 0 resizes nothing', (_SIZE, INT32), _TREE
   ),
-  'data.limit': knob(int, 0, 'most examples taken of each split; 0 takes all', _SIZE),
+  'data.limit': knob(int, 0, 'upper limit of examples per split; 0 takes all', _SIZE),
   'data.validation': number(
-    0.0, 'fraction of each class kept to choose the best round by', _BELOW_ONE
+    0.0, 'fraction of each class that chooses the best round', _BELOW_ONE
   ),
   'data.local_test': number(
     0.0, "fraction of each client's examples kept for its own test", _SHARE, _SEVERAL
@@ -166,7 +168,11 @@ KNOBS = {
   'optimizer.decay_every': counted(50, 'number of rounds for one decay', _DECAYING),
   'server_optimizer.name': word('sgd', "optimizer of the server's step", (), _SERVED),
   'server_optimizer.learning_rate': number(
-    'auto', 'learning rate; auto: 1 (sgd) or 0.01', above(0), _SERVED, auto=_SERVER_RATE
+    'auto',
+    "server's learning rate; auto: 1 (sgd) or 0.01",
+    above(0),
+    _SERVED,
+    auto=_SERVER_RATE,
   ),
   'server_optimizer.momentum': number(
     0.0, "momentum of the server's sgd; above 0 is FedAvgM", _BELOW_ONE, _SERVER_SGD
@@ -174,7 +180,7 @@ KNOBS = {
   'availability.name': word('uniform', 'availability of the clients', (), _SEVERAL),
   'availability.groups': counted(2, 'number of groups, which take turns', _CYCLIC),
   'availability.path': word(
-    '', 'file of lines client,first round,last round', (), _TRACE, required=True
+    '', 'file of the rounds in which clients are present', (), _TRACE, required=True
   ),
   'stragglers.fraction': number(
     0.0, "fraction of a round's clients that miss the deadline", _BELOW_ONE, _SERVED
@@ -183,7 +189,9 @@ KNOBS = {
     'nothing', 'what stragglers send; partial: unfinished models', _SENT, _SERVED
   ),
   'attack.name': word('none', 'attack of some of the clients', (), _SERVED),
-  'attack.fraction': number(0.1, 'fraction of attackers', _BELOW_ONE, _ATTACKING),
+  'attack.fraction': number(
+    0.1, 'fraction of all clients that attack', _BELOW_ONE, _ATTACKING
+  ),
   'attack.scale': number(1.0, 'factor of the reversed update', above(0), _SCALED),
   'attack.sigma': number(1.0, 'standard deviation of the noise sent', above(0), _NOISY),
   'attack.epsilon': number(0.5, 'factor of the reversed mean update', above(0), _INNER),

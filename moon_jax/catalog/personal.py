@@ -29,7 +29,7 @@ _DITTO_KNOBS = {
     int, 'auto', 'epochs of the personal model; auto: local_epochs', COUNT, auto=True
   ),
   'learning_rate': number(
-    'auto', 'learning rate; auto: that of the global model', above(0), auto=True
+    'auto', "personal model's learning rate; auto: the global one", above(0), auto=True
   ),
 }
 _PERSONAL = {

@@ -63,8 +63,7 @@ class Callback:
   def after_round(self, round: Round) -> None:
     """Called after each round; `round.stop(why)` ends the run.
 
-    A round without its state cannot be saved; then the run ends after the next round
-    that is tested.
+    If this round lacks its state or a test, the run ends after a later, tested round.
     """
 
   def end(self) -> None:

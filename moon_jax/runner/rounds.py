@@ -66,7 +66,7 @@ class Round:
   stopped: str = ''
 
   def stop(self, why: str) -> None:
-    """Ends the run after this round, which is saved; `why` is printed and recorded."""
+    """Ends the run after this round or the next tested one; `why` is recorded."""
     self.stopped = self.stopped or str(why)[:1000] or 'a callback said so'
 
   @property
