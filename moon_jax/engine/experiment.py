@@ -107,8 +107,9 @@ def build(
     own_models = tiers.has_own_models(algorithm, network.shapes)
   need = {'wanted': own_models, 'needed': _needs_tests(config, algorithm, own_models)}
   split, tests = own_tests.taken(config, data, whole, partition_seed(config), **need)
-  given = data, split, network, algorithm, backend, min_steps
-  mesh, planner, stream, memory = planned(config, *given)
+  mesh, planner, stream, memory = planned(
+    config, data, split, network, algorithm, backend=backend, min_steps=min_steps
+  )
   owners = whole, split, clients.flipping(config.attack.name, planner.attackers)
   train, class_counts = _of_clients(data, owners, see, stream, mesh)
   with blamed(catalog.part('algorithm', config.algorithm)):

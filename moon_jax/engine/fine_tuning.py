@@ -59,10 +59,17 @@ def tune_and_test(
   scalars = scalars._replace(seed=seed_for(scalars.seed, Purpose.FINE_TUNE))
   memories = tree.repeat(received, len(plan.clients))
   tune = programs.cohort_training(experiment, _TUNING)
-  tuned = tune(Work(received, state.round, scalars, memories, plan, train)).memory
+  work = Work(
+    received=received,
+    round=state.round,
+    scalars=scalars,
+    memories=memories,
+    plan=plan,
+    data=train,
+  )
   size = min(own_tests.BATCH_SIZE, int(experiment.own_tests.sizes.max()))
-  given = experiment.network.apply, experiment.mesh, tree.gather, size
-  return make_own_tests(*given)(tuned, split, tests, chosen)
+  test = make_own_tests(experiment.network.apply, experiment.mesh, tree.gather, size)
+  return test(tune(work).memory, split, tests, chosen)
 
 
 def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarray]:

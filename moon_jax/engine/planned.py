@@ -6,7 +6,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.engine import devices, gpu, scheduling, streaming, tiers
 
 
-def planned(config, data, split, network, algorithm, backend, min_steps):
+def planned(config, data, split, network, algorithm, *, backend, min_steps):
   """The devices, the planner, the reader of data on disk, and where memories are."""
   planner = scheduling.make_planner(
     config, split, backend, share=bool(algorithm.share), min_steps=min_steps

@@ -136,8 +136,9 @@ def run_round(
   once = represent_once(experiment, local_training(experiment), state)
   train_cohort = cohort_training(experiment, algorithm, once=once)
   second = algorithm.second and cohort_training(experiment, algorithm.second.training)
-  given = algorithm, train_cohort, experiment.config.num_clients, second
-  return round_lib.make_round(*given)(state, plan, scalars, train)
+  num_clients = experiment.config.num_clients
+  round = round_lib.make_round(algorithm, train_cohort, num_clients, second)
+  return round(state, plan, scalars, train)
 
 
 def cohort_training(
@@ -178,8 +179,9 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
   _, fixed = traced.split(options(experiment.config, 'optimizer'))
   part = catalog.part('optimizer', experiment.config.optimizer.name)
   optimizer = functools.partial(part.build, optax.GradientTransformation, **fixed)
-  given = experiment.algorithm, experiment.network, optimizer
-  return client_training.LocalTraining(*given)
+  return client_training.LocalTraining(
+    algorithm=experiment.algorithm, network=experiment.network, optimizer=optimizer
+  )
 
 
 def represent_once(

@@ -105,8 +105,8 @@ def _differing(config: Config, sizes: np.ndarray) -> tuple[int, dict[str, Any]]:
   partial = value('stragglers.send') == 'partial'
   attacking = None
   if catalog.used('attack.fraction', flat):
-    given = config.seed, config.num_clients, config.attack.fraction
-    attacking = clients.attackers(*given)
+    fraction = config.attack.fraction
+    attacking = clients.attackers(config.seed, config.num_clients, fraction)
   found = {'local_epochs_min': low, 'available': available, 'attackers': attacking}
   found |= {'num_stragglers': late, 'partial': partial and late > 0}
   return size if partial else size - late, found

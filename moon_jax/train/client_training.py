@@ -253,8 +253,14 @@ def task_of(
   known: dict[str, jax.Array] | None,
 ) -> Task:
   """What a client knows while it trains, with the scalars of the round."""
-  given = received, memory, local, scalars.algorithm, scalars.optimizer
-  return Task(*given, **known or {})
+  return Task(
+    received=received,
+    memory=memory,
+    local=local,
+    scalars=scalars.algorithm,
+    optimizer=scalars.optimizer,
+    **known or {},
+  )
 
 
 def traffic(

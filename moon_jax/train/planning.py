@@ -241,8 +241,9 @@ class Planner:
     lanes = range(self.num_lanes) if self.own_lanes is None else self.own_lanes
     own = sorted(itertools.chain(*(queues[lane] for lane in lanes)))
     work = dict(zip(own, self.batches(round_index, clients, own), strict=True))
-    given = self.seed, round_index, clients, self.attackers
-    draws = None if self.attackers is None else clients_lib.attack_draws(*given)
+    draws = None
+    if self.attackers is not None:
+      draws = clients_lib.attack_draws(self.seed, round_index, clients, self.attackers)
     return Plan(
       clients,
       np.ones_like(num_examples) if self.uniform_weights else num_examples,

@@ -68,10 +68,14 @@ def make_round(
     memories = table if rows is None else tree.gather(table, rows)
     if algorithm.share:
       memories = mix(memories, plan)
-    given_all = algorithm.broadcast(state.server), state.round, scalars
     alone = dict.fromkeys(('arrivals', 'attackers', 'second'))
     work = Work(
-      *given_all, () if train_second else memories, plan._replace(**alone), data
+      received=algorithm.broadcast(state.server),
+      round=state.round,
+      scalars=scalars,
+      memories=() if train_second else memories,
+      plan=plan._replace(**alone),
+      data=data,
     )
     done = train(work)
     server = aggregate(state.server, done, plan, scalars.algorithm)
