@@ -91,7 +91,6 @@ def run(
   workdir: str | os.PathLike,
   *,
   callbacks: Sequence[Any] = (),
-  **given: Any,
 ) -> Result:
   """Runs an experiment as `python launch.py` does: records, checkpoints, resumption.
 
@@ -101,8 +100,6 @@ def run(
     callbacks: objects of `moon_jax.Callback`, or functions that get a `Round`, which
       holds the state. Each is called after every round; a function that returns
       something true, such as a reason, ends the run, as `Round.stop` does.
-    **given: further arguments of `moon_jax.engine.experiment.build`, such as the
-      function that loads the data.
 
   Raises:
     RunError: its message is for the user; a ConfigError names every mistake.
@@ -111,7 +108,7 @@ def run(
   workdir = expand(os.fspath(workdir))
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
-  loop.run(cli.request(config, workdir, command), own=callbacks, **given)
+  loop.run(cli.request(config, workdir, command), own=callbacks)
   summary = files.read_json(workdir / run_directory.SUMMARY)
   return Result(workdir, files.read_lines(workdir / run_directory.METRICS), summary)
 
