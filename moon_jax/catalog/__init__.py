@@ -21,6 +21,6 @@ from moon_jax.catalog.registry import (
   options,
   part,
   registered,
-  told_of,
   used,
+  with_described,
 )

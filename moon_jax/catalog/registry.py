@@ -174,7 +174,7 @@ def registered(flat: Mapping[str, Any]) -> list[Part]:
 
 
 def describe(one: Part) -> dict[str, Any]:
-  """The description of a registered part for config.json; `told_of` reads it."""
+  """The description of a registered part for config.json; `with_described` reads it."""
   return {
     **{field: getattr(one, field) for field in ('kind', 'name', 'title')},
     **{field: one.registered[field] for field in ('file', 'sha256')},
@@ -185,7 +185,7 @@ def describe(one: Part) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def told_of(descriptions: Iterable[Mapping[str, Any]]) -> Iterator[None]:
+def with_described(descriptions: Iterable[Mapping[str, Any]]) -> Iterator[None]:
   """Adds the parts that a run directory describes, as long as the context lasts.
 
   A part that is not registered has no code.

@@ -106,7 +106,7 @@ def gather(value: Any, error: RunError | None = None) -> list[Any]:
       rows = _exchange(data, 1 << max(sizes).bit_length())
     told = [json.loads(bytes(row[:n])) for row, n in zip(rows, sizes, strict=True)]
   if error:
-    error.told = True
+    error.everywhere = True
     raise error
   for index, (_, failed) in enumerate(told):
     if failed:
@@ -117,7 +117,7 @@ def gather(value: Any, error: RunError | None = None) -> list[Any]:
 def _failure(index, message, code):
   """The error of another process."""
   error = RunError(f'{_who(index)}: {message}' if index else message)
-  error.exit_code, error.told = ExitCode(code), True
+  error.exit_code, error.everywhere = ExitCode(code), True
   return error
 
 
@@ -137,7 +137,7 @@ def alike() -> Iterator[list[Any]]:
   try:
     yield told
   except RunError as caught:
-    if caught.told:
+    if caught.everywhere:
       raise
     error = caught
   told[:] = gather([*told], error)

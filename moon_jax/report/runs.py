@@ -149,7 +149,7 @@ def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
 
 def _read(path: pathlib.Path, defaults: Record) -> Run:
   about = files.plain(files.read_json(path / 'config.json') or {})
-  with catalog.told_of(about.get('registered', ())):  # only for this run
+  with catalog.with_described(about.get('registered', ())):  # only for this run
     knobs = defaults | _knobs(about)
     identity = config_lib.identity(knobs)
   rounds = files.read_lines(path / 'metrics.jsonl')

@@ -80,7 +80,7 @@ def _build(compiler, new):
     cache.add(kept, lambda file: file.write(new.read_bytes()))
 
 
-def known_fault() -> str:
+def fault_if_asked() -> str:
   """The `fault` if a network has needed the kernels, else ''; builds nothing."""
   return fault() if fault.cache_info().currsize else ''
 
