@@ -17,12 +17,13 @@ __version__ = '0.3.0'
 
 # Module -> its public names.
 _BOUNDS = ('Bound', 'above', 'at_least', 'between', 'one_of')
-_KINDS = ('algorithm', 'augmentation', 'callback', 'data', 'model', 'partition')
+_KINDS = ('algorithm', 'augmentation', 'callback', 'data', 'model', 'optimizer')
+_KINDS += ('partition', 'schedule')
 _MODULES = {
   'algorithms.base': ('Algorithm', 'Second'),
   'api': ('load_config', 'rounds', 'run', 'sweep'),
   'catalog.parts': ('Metric', 'knob', *_BOUNDS),
-  'catalog.registering': tuple(f'register_{kind}' for kind in (*_KINDS, 'optimizer')),
+  'catalog.registering': tuple(f'register_{kind}' for kind in _KINDS),
   'core.errors': ('errors',),
   'core.tree': ('tree',),
   'core.types': ('Batch', 'Outputs', 'Server', 'Task', 'Upload', 'Uploads'),

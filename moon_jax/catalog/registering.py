@@ -132,6 +132,22 @@ def register_optimizer(
   register('optimizer', name, make, title=title, knobs=knobs)
 
 
+def register_schedule(
+  name: str, make: Callable, *, title: str = '', knobs: Knobs = None
+) -> None:
+  """Adds a schedule of the local learning rate: `--config.optimizer.schedule=NAME`.
+
+  Args:
+    name: small letters, digits and _.
+    make: function of the round t, from 0, the number of rounds, and by name of the
+      part's knobs, that returns the factor of the learning rate in this round. With it,
+      `num_rounds` cannot change in a run.
+    title: as in `register_algorithm`.
+    knobs: name -> moon_jax.knob(...).
+  """
+  register('schedule', name, make, title=title, knobs=knobs)
+
+
 def register_callback(callback: Any) -> None:
   """Adds a callback to all runs until another config file is loaded.
 

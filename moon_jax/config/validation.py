@@ -223,8 +223,10 @@ def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
 
 def _is_fixed(name: str, flat: Mapping[str, Any]) -> bool:
   """Whether another value of the knob makes another experiment."""
-  # The cosine ends with the last round, so its earlier values depend on which that is.
-  if name == 'num_rounds' and flat.get('optimizer.schedule') == 'cosine':
+  # The cosine ends with the last round, so its earlier values depend on which that is;
+  # those of a registered schedule may.
+  schedule = flat.get('optimizer.schedule', 'constant')
+  if name == 'num_rounds' and schedule not in ('constant', 'exponential', 'step'):
     return True
   knob = catalog.every_knob().get(name)
   return knob is None or not knob.may_change

@@ -1,7 +1,7 @@
 """The learning rate of a round, by its schedule.
 
-A schedule is (t, T, knobs) -> a factor in [0, 1], which is 1 in round 0. t is the
-round, from 0, and T the number of rounds.
+A schedule is (t, T, knobs) -> a factor. t is the round, from 0, and T the number of
+rounds. Those here begin with 1, and stay in [0, 1].
 """
 
 import math
@@ -14,7 +14,7 @@ def of_round(config: Config, t: int) -> float:
   """The local learning rate of round t."""
   part = catalog.part('schedule', config.optimizer.schedule)
   options = catalog.options('schedule', flatten(config))
-  factor = part.function(t, config.num_rounds, **options)
+  factor = part.build((int, float), t, config.num_rounds, **options)
   return config.optimizer.learning_rate * factor
 
 

@@ -349,19 +349,25 @@ def heavy(*, learning_rate, weight_decay, beta):
 
 knobs = {'beta': moon_jax.knob(float, 0.9, 'momentum', moon_jax.between(0, 1))}
 moon_jax.register_optimizer('heavy', heavy, knobs=knobs)
+moon_jax.register_schedule('halved', lambda t, num_rounds: 0.5**t)
 get_config = base.get_config
 """
 
 
-def test_an_optimizer_of_optax(folder):
+def test_an_optimizer_and_a_schedule(folder, capsys):
   (folder / 'heavy.py').write_text(HEAVY)
-  words = ['--config=heavy.py', '--config.optimizer.schedule=step', *TINY]
-  words += ['--config.optimizer.decay_every=1', '--config.optimizer.weight_decay=0.1']
-  heavy = ['--config.optimizer.name=heavy', '--config.heavy.beta=0.5']
-  assert launch([*words, *heavy, '--workdir=heavy']) == ExitCode.DONE
-  sgd = ['--config.optimizer.momentum=0.5', '--workdir=sgd']
-  assert launch([*words, *sgd]) == ExitCode.DONE
+  words = ['--config=heavy.py', '--config.optimizer.weight_decay=0.1', *TINY]
+  heavy = [*words, '--config.optimizer.name=heavy', '--config.heavy.beta=0.5']
+  heavy += ['--config.optimizer.schedule=halved', '--workdir=heavy']
+  assert launch(heavy) == ExitCode.DONE
+  sgd = [*words, '--config.optimizer.momentum=0.5', '--config.optimizer.schedule=step']
+  sgd += ['--config.optimizer.decay=0.5', '--config.optimizer.decay_every=1']
+  assert launch([*sgd, '--workdir=sgd']) == ExitCode.DONE
   check_same_records(folder / 'heavy', folder / 'sgd')
+  # The schedule may depend on the number of rounds.
+  capsys.readouterr()
+  assert launch([*heavy, '--config.num_rounds=3']) == ExitCode.USAGE
+  assert 'num_rounds: 2 -> 3' in capsys.readouterr().err
 
 
 def test_an_optimizer_that_is_none_is_one_line(folder, capsys):
