@@ -117,7 +117,7 @@ class Row:
       return f'{seeds}, {where}.'
     error = math.hypot(ours.std / math.sqrt(ours.n), spread / math.sqrt(_TRIALS))
     inside = 'within' if abs(apart) <= 2 * error else 'outside'
-    return f'{seeds}, {where}, {inside} two standard deviations of the difference.'
+    return f'{seeds}, {where}, {inside} two standard errors of the difference.'
 
 
 def _length(run: Kept) -> dict[str, int]:
