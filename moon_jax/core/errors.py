@@ -26,9 +26,7 @@ class RunError(Exception):
   """Ends a run with one clear message; subclasses choose the exit code."""
 
   exit_code = ExitCode.FAILED
-  everywhere = (
-    False  # whether every process of the run raises it, or already knows of it
-  )
+  everywhere = False  # whether every process raises it, or already knows of it
 
 
 class UsageError(RunError, ValueError):
