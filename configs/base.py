@@ -76,8 +76,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 resizes nothing; at least 0
   --config.data.limit=0                         upper limit of examples per split; 0
                                                 takes all; at least 0
-  --config.data.validation=0.0                  fraction of each class that chooses the
-                                                best round; in [0, 1)
+  --config.data.validation=0.0                  fraction of each class kept to choose
+                                                the best round; in [0, 1)
   --config.data.local_test=0.0                  fraction of each client's examples kept
                                                 for its own test; a share of the
                                                 examples in [0, 1)

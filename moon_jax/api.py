@@ -180,7 +180,7 @@ def _rounds(config: config_lib.Config) -> Iterator[Round]:
   with client_store.opened(built) as store:
     state = experiment.initial_state(built)
     every = Rounds(built, state, store, keep_states=True).run(lambda number: True)
-    with contextlib.closing(every) as done:  # before the store
-      for round in done:
+    with contextlib.closing(every):  # before the store
+      for round in every:
         stop_if_diverged(round.metrics, round.clients, config.on_nonfinite)
         yield round

@@ -1,5 +1,6 @@
 """Experiments from Python give the shell's results; mistakes are exceptions."""
 
+import contextlib
 import pathlib
 
 import jax
@@ -8,6 +9,8 @@ import pytest
 
 import moon_jax
 from moon_jax.core import errors
+from moon_jax.runner import client_store
+from moon_jax.runner.rounds import Rounds
 from tests import processes
 from tests.run_directories import TINY, words_of
 
@@ -63,6 +66,31 @@ def test_rounds_in_memory_are_those_of_a_run(result, tmp_path, monkeypatch):
   apart = jax.tree.map(lambda a, b: float(abs(a - b).max()), first, last)
   assert all(value > 0 for value in jax.tree.leaves(apart))
   assert list(tmp_path.iterdir()) == []
+
+
+def test_rounds_end_before_their_store_is_closed(monkeypatch):
+  ended, opened, run = [], client_store.opened, Rounds.run
+
+  @contextlib.contextmanager
+  def opened_here(*given):
+    with opened(*given) as store:
+      try:
+        yield store
+      finally:
+        ended.append('store')
+
+  def run_here(*given):
+    try:
+      yield from run(*given)
+    finally:
+      ended.append('rounds')
+
+  monkeypatch.setattr(client_store, 'opened', opened_here)
+  monkeypatch.setattr(Rounds, 'run', run_here)
+  rounds = moon_jax.rounds(config())
+  next(rounds)
+  rounds.close()
+  assert ended == ['rounds', 'store']
 
 
 def test_rounds_can_be_left_and_have_no_global_model_if_there_is_none():

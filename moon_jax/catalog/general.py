@@ -129,7 +129,7 @@ KNOBS = {
   ),
   'data.limit': knob(int, 0, 'upper limit of examples per split; 0 takes all', _SIZE),
   'data.validation': number(
-    0.0, 'fraction of each class that chooses the best round', _BELOW_ONE
+    0.0, 'fraction of each class kept to choose the best round', _BELOW_ONE
   ),
   'data.local_test': number(
     0.0, "fraction of each client's examples kept for its own test", _SHARE, _SEVERAL

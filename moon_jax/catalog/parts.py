@@ -243,8 +243,12 @@ class Part(NamedTuple):
     with blamed(self):
       made = self.function(*given, **more)
     if not isinstance(made, returns):
-      told = f'The {self.kind} {self.name!r} must return {returns}'
-      raise UsageError(f'{told}, not {type(made).__name__}.')
+      wanted = returns if isinstance(returns, tuple) else (returns,)
+      told = ' or '.join(one.__name__ for one in wanted)
+      given = type(made).__name__
+      raise UsageError(
+        f'The {self.kind} {self.name!r} must return {told}, not {given}.'
+      )
     return made
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from moon_jax.catalog.algorithms import SERVED
 from moon_jax.catalog.parts import Knob, Metric
 from moon_jax.catalog.registry import register
+from moon_jax.core.errors import UsageError
 
 Knobs = Mapping[str, Knob] | None
 _CALLBACKS: dict[str, Any] = {}  # of the config file that was loaded last
@@ -124,11 +125,15 @@ def register_optimizer(
   Args:
     name: small letters, digits and _.
     make: function of `learning_rate`, `weight_decay` and the part's knobs, by name,
-      that returns an optax.GradientTransformation. The two and knobs of type float are
-      traced. Each client begins each round with a new state.
+      that returns an optax.GradientTransformation. The two and the knobs of type float
+      are traced. Each client begins each round with a new state. Algorithms that need
+      SGD refuse the optimizer.
     title: as in `register_algorithm`.
-    knobs: name -> moon_jax.knob(...).
+    knobs: name -> moon_jax.knob(...), other than the two.
   """
+  if taken := {'learning_rate', 'weight_decay'} & {*(knobs or ())}:
+    what = f'{min(taken)!r} is a knob of every optimizer'
+    raise UsageError(f'register_optimizer({name!r}): {what}.')
   register('optimizer', name, make, title=title, knobs=knobs)
 
 
@@ -140,8 +145,8 @@ def register_schedule(
   Args:
     name: small letters, digits and _.
     make: function of the round t, from 0, the number of rounds, and by name of the
-      part's knobs, that returns the factor of the learning rate in this round. With it,
-      `num_rounds` cannot change in a run.
+      part's knobs, that returns the factor of the learning rate in this round, a Python
+      number of at least 0. As it may depend on `num_rounds`, a run cannot change these.
     title: as in `register_algorithm`.
     knobs: name -> moon_jax.knob(...).
   """

@@ -118,7 +118,7 @@ class Console(Callback):
       f'clients in a round: {planner.cohort_size}, lanes: {planner.num_lanes} on '
       f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
     )
-    if fault := fused_cpu.fault_if_asked():
+    if fault := fused_cpu.known_fault():
       self.say(f'convolutions are computed in a slower form: {fault}')
     on_cpu = jax.default_backend() == 'cpu'
     if config.execution.dtype == 'bfloat16' and on_cpu and not _multiplies_bfloat16():

@@ -370,10 +370,18 @@ def test_an_optimizer_and_a_schedule(folder, capsys):
   assert 'num_rounds: 2 -> 3' in capsys.readouterr().err
 
 
-def test_an_optimizer_that_is_none_is_one_line(folder, capsys):
-  text = HEAVY.replace("'heavy'", "'mine'").replace('optax.chain(', 'print(')
-  line = refused(folder, capsys, text, '--config.optimizer.name=mine', *TINY)
-  assert line.startswith("The optimizer 'mine' must return ")
+@pytest.mark.parametrize(
+  ('text', 'instead', 'words', 'told'),
+  [
+    ('optax.chain(', 'print(', 'name=heavy', "optimizer 'heavy' must return Gradient"),
+    ('0.5**t', '[t]', 'schedule=halved', "'halved' must return int or float, not list"),
+    ('0.5**t', '1 / t', 'schedule=halved', "'halved' failed, line 14: ZeroDivision"),
+  ],
+)
+def test_one_that_is_none_is_one_line(text, instead, words, told, folder, capsys):
+  assert text in HEAVY
+  changed = HEAVY.replace(text, instead)
+  assert told in refused(folder, capsys, changed, f'--config.optimizer.{words}', *TINY)
 
 
 def test_a_part_without_knobs_hides_no_group_of_its_name():

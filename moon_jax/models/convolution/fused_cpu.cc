@@ -76,7 +76,7 @@ struct Shape {
   int64_t stride() const { return size() + kGroup; }
   // Rows of the kernel, filled up with zeros to whole vectors.
   int64_t filled() const { return RoundUp(run(), kGroup); }
-  // With channels of zeros, before or behind them.
+  // With the zeros of one pixel before or behind the row.
   int64_t padded() const { return RoundUp(run() + channels, kGroup); }
 
   // Calls f for all rows of the images in pieces of up to kGroup numbers, with where
@@ -209,8 +209,8 @@ void Transpose(float* tile) {
   }
 }
 
-// A gradient, and where what it is multiplied by starts: the window of its output in an
-// image, or the kernel of its feature.
+// A gradient, and the place of its factor: of its output's window in an image, or of its
+// feature's kernel.
 struct Entry {
   int32_t start;
   float gradient;
@@ -330,10 +330,10 @@ void ListSquare(const Shape& s, const float* gradient, const int8_t* winners,
       lengths[i][half] = ends[i][half] - (entries + (2 * i + half) * features);
 }
 
-// Adds to kRowCount + 1 rows of an image, kCount vectors of each, what a square's
-// outputs contribute: the upper ones from the first row on, the lower ones from the
-// second. One sum for all features spares the image: a number that was just written is
-// slow to be read again.
+// Adds to a patch, which the four windows of a square cover, what its outputs contribute
+// to kRowCount + 1 rows, kCount vectors of each: the upper ones from the first row on,
+// the lower ones from the second. One sum for all features spares the image: a number
+// that was just written is slow to be read again.
 template <int kRowCount, int kCount>
 void Spread(const Shape& s, const Entry* entries, const int64_t* lengths,
             const float* weights, float* image) {

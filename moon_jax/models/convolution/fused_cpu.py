@@ -80,7 +80,7 @@ def _build(compiler, new):
     cache.add(kept, lambda file: file.write(new.read_bytes()))
 
 
-def fault_if_asked() -> str:
+def known_fault() -> str:
   """The `fault` if a network has needed the kernels, else ''; builds nothing."""
   return fault() if fault.cache_info().currsize else ''
 
@@ -144,7 +144,7 @@ def _call(name, padding, results, *arrays):
 
 
 def _scratch(kernel, pooled):
-  """Memory for a group of images with zeros, a kernel in whole vectors, and lists."""
+  """Memory for a group of images with zeros, two kernels in whole vectors, lists."""
   kh, kw, channels, features = kernel
   _, height, width, _ = pooled
   image = (2 * height + kh - 1) * (2 * width + kw - 1) * channels + _GROUP
