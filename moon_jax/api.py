@@ -105,7 +105,7 @@ def run(
     RunError: its message is for the user; a ConfigError names every mistake.
   """
   config = config_lib.validate(config)
-  workdir = expand(os.fspath(workdir))
+  workdir = expand(workdir)
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
   loop.run(cli.request(config, workdir, command), own=callbacks)
@@ -135,7 +135,7 @@ def sweep(
   """
   config_lib.validate(config)
   common = config_lib.with_defaults(config_lib.flatten(config))  # 'auto' stays 'auto'
-  changes, out = combinations(common, over), expand(os.fspath(out))
+  changes, out = combinations(common, over), expand(out)
   cells = []
   for change in changes:
     valid, name = config_lib.validate(common | change), cli.name_of(None, change)
