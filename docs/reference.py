@@ -160,10 +160,10 @@ def _parts_of(kind) -> Iterator[tuple[str, str, str]]:
 
 
 def _told(one):
-  """The first paragraph of the function that makes the part; its title without one."""
+  """The first paragraph of the function that makes the part; its name without one."""
   text = getattr(one.function, '__doc__', None) if one.make else None
   if isinstance(one.function, functools.partial) or not text:
-    return one.title
+    return one.name
   told = ' '.join(text.partition('\n\n')[0].split())
   if told.endswith(','):  # an equation follows
     told = told.rpartition(';')[0]

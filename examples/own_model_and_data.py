@@ -103,7 +103,6 @@ _LARGE = moon_jax.at_least(0)
 moon_jax.register_model(
   'ring_net',
   RingNet,
-  title='RingNet',
   knobs={
     'channels': moon_jax.knob(int, 8, 'channels of the second convolution', _COUNT)
   },

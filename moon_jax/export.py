@@ -10,6 +10,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
 """
 
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -49,7 +50,7 @@ def export(argv: Sequence[str]) -> str:
   """
   run, values = parse(argv)
   target = expand(values.output)
-  if not target.parent.is_dir():
+  if not os.path.isdir(target.parent):
     raise UsageError(
       f'--output={values.output!r}: there is no folder {str(target.parent)!r}.'
     )

@@ -46,22 +46,14 @@ def test_what_a_result_has(result):
   assert table['train_loss'].tolist() == [r['train_loss'] for r in result.metrics]
 
 
-def test_the_same_call_resumes(result):
-  again = moon_jax.run(config(num_rounds=4), result.workdir)
-  assert again.metrics[:3] == result.metrics
-  assert again.metrics[3]['round'] == 4
-
-
 def test_rounds_in_memory_are_those_of_a_run(result, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   outcomes = list(moon_jax.rounds(config()))
-  assert [outcome.metrics for outcome in outcomes] == result.metrics[:3]
+  assert [outcome.metrics for outcome in outcomes] == result.metrics
   # The state of an earlier round still exists.
   assert [int(outcome.state.round) for outcome in outcomes] == [1, 2, 3]
-  model = moon_jax.load(result.workdir)
-  if model.round == 3:
-    both = outcomes[-1].global_model, model.variables
-    jax.tree.map(np.testing.assert_array_equal, *both)
+  both = outcomes[-1].global_model, moon_jax.load(result.workdir).variables
+  jax.tree.map(np.testing.assert_array_equal, *both)
   first, last = (outcome.global_model for outcome in (outcomes[0], outcomes[-1]))
   apart = jax.tree.map(lambda a, b: float(abs(a - b).max()), first, last)
   assert all(value > 0 for value in jax.tree.leaves(apart))

@@ -55,7 +55,6 @@ def test_queues_of_clients_leave_few_steps_to_filler():
 
 def test_the_cpu_suite_measures_each_network_beside_pytorch():
   quick, whole = (list(cpu.tasks('', 1, quick, {})) for quick in (True, False))
-  assert quick == whole[1:6]
   for model in ('moon_cnn', 'dco_cnn', 'cnn_transformer', 'resnet18'):
     # Crops of the larger networks come last: they are left out when time is up.
     first, crops = (f'{model}, moon, {kind}, 1 core' for kind in ('none', 'crop_flip'))

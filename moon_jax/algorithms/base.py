@@ -40,7 +40,8 @@ class Second(NamedTuple):
 
   Attributes:
     training: an Algorithm whose functions see what the server sent and the client's
-      memory. What its `upload` sends is dropped; the client keeps the memory.
+      memory. What its `upload` sends is dropped; the client keeps the memory. Its
+      `needs` must be among those of the first training.
     epochs: passes over the client's data; None: as many as in the first training.
     optimizer: (scalars of the algorithm, scalars of the local optimizer) -> scalars of
       this training's local optimizer.

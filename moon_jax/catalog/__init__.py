@@ -10,7 +10,7 @@ registering functions with which users register parts of their own
 """
 
 # ruff: noqa: F401
-from moon_jax.catalog.parts import KINDS, Auto, Bound, Knob, Metric, Part
+from moon_jax.catalog.parts import KINDS, Bound, Knob, Metric, Part
 from moon_jax.catalog.registering import callbacks, forget_callbacks
 from moon_jax.catalog.registry import (
   chosen,

@@ -4,7 +4,6 @@ from moon_jax.catalog.parts import (
   COUNT,
   INT32,
   SEED,
-  Auto,
   Bound,
   above,
   at_least,
@@ -49,8 +48,6 @@ _BELOW_ONE, _UNIT, _POSITIVE = between(0, 1, '[)'), between(0, 1), between(0, 1,
 _FRACTION = Bound('a fraction of the clients in (0, 1], not a count', _POSITIVE.holds)
 _SIZE = at_least(0)
 _SHARE = Bound('a share of the examples in [0, 1)', _BELOW_ONE.holds)
-# 1 averages; FedAdam and FedYogi move each weight by up to the rate in a round.
-_SERVER_RATE = Auto('server_optimizer.name', {'sgd': 1.0, 'adam': 0.01, 'yogi': 0.01})
 _WEIGHTS, _STATISTICS = one_of('samples', 'uniform'), one_of('averaged', 'local')
 _FEWEST = (at_least(0), INT32)
 _SENT = one_of('nothing', 'partial')
@@ -172,7 +169,7 @@ KNOBS = {
     "server's learning rate; auto: 1 (sgd) or 0.01",
     above(0),
     _SERVED,
-    auto=_SERVER_RATE,
+    auto=True,
   ),
   'server_optimizer.momentum': number(
     0.0, "momentum of the server's sgd; above 0 is FedAvgM", _BELOW_ONE, _SERVER_SGD

@@ -91,17 +91,17 @@ def _crowded(valid):
     )
 
 
-def _part(kind, name, where, title, *traits, **more):
-  return Part(kind, name, f'moon_jax.{where}', title, frozenset(traits), **more)
+def _part(kind, name, where, *traits, **more):
+  return Part(kind, name, f'moon_jax.{where}', traits=frozenset(traits), **more)
 
 
-def _plain(kind, module, **titles):
+def _plain(kind, module, *names):
   """Parts without knobs and traits, each made by the function with its name."""
-  return (_part(kind, name, f'{module}:{name}', titles[name]) for name in titles)
+  return (_part(kind, name, f'{module}:{name}') for name in names)
 
 
-def _data(name, title, *traits, folder='data'):
-  return _part('data', name, f'{folder}.{name}:load_{name}', title, *traits)
+def _data(name, *traits, folder='data'):
+  return _part('data', name, f'{folder}.{name}:load_{name}', *traits)
 
 
 _federated = functools.partial(_data, folder='data.federated')
@@ -109,13 +109,13 @@ _federated = functools.partial(_data, folder='data.federated')
 
 def _moon_cnn(name):
   more = {'knobs': _CNN_KNOBS, 'group': 'moon_cnn', 'check': _cnn}
-  return _part('model', name, 'models.cnn:MoonCnn', 'CNN', 'convolutional', **more)
+  return _part('model', name, 'models.cnn:MoonCnn', 'convolutional', **more)
 
 
 def _resnet_of(depth):
   more = {'knobs': _RESNET_KNOBS, 'group': 'resnet', 'check': _resnet}
-  where, title = f'models.resnet:resnet{depth}', f'ResNet-{depth}'
-  return _part('model', f'resnet{depth}', where, title, *_NORMALIZED, **more)
+  name = f'resnet{depth}'
+  return _part('model', name, f'models.resnet:{name}', *_NORMALIZED, **more)
 
 
 # Attackers replace the model that they send.
@@ -123,67 +123,54 @@ _SENDING = Bound('another, whose clients send models,', lambda name: name != 'fe
 _of_models = rules(Rule('algorithm', _SENDING, 'attack.name'))
 
 
-def _attack(name, title):
+def _attack(name):
   where, traits = f'algorithms.wrappers.attack:{name}', ('attacking', 'sending')
-  return _part('attack', name, where, title, *traits, check=_of_models)
+  return _part('attack', name, where, *traits, check=_of_models)
 
 
 OTHERS = (
-  _part('model', 'mlp', 'models.mlp:Mlp', 'MLP', knobs=_MLP_KNOBS),
+  _part('model', 'mlp', 'models.mlp:Mlp', knobs=_MLP_KNOBS),
   _moon_cnn('moon_cnn'),
   _moon_cnn('tutorial_cnn'),  # explained in cnn.py
-  _part('model', 'dco_cnn', 'models.cnn:DcoCnn', 'CNN', 'convolutional'),
+  _part('model', 'dco_cnn', 'models.cnn:DcoCnn', 'convolutional'),
   _part(
     'model',
     'cnn_transformer',
     'models.cnn_transformer:CnnTransformer',
-    'CNN-Transformer',
     *_NORMALIZED,
     knobs=_TRANSFORMER_KNOBS,
   ),
   _resnet_of(18),
   _resnet_of(50),
-  _part(
-    'model', 'mobilenet_v2', 'models.mobilenet:MobileNetV2', 'MobileNetV2', *_NORMALIZED
-  ),
-  _part('data', 'digits', 'data.sources:load_digits', 'digits'),
-  _data('tfds', 'TensorFlow Datasets', 'ids', 'named'),
-  _data('npz', '.npz file', 'files'),
-  _data('imagefolder', 'folders of images', 'files'),
-  _data('torchvision', 'torchvision', 'files', 'named'),
-  _federated('folder', '.npz files', 'files'),
-  _federated('records', 'records', 'files'),
-  _federated('hdf5', 'HDF5', *_PAIR),
-  _federated('sqlite', 'SQLite', *_PAIR),
-  _federated('huggingface', 'Hugging Face', 'files', 'ids', 'features'),
-  _federated('leaf', 'LEAF', 'files'),
-  _federated('pfllib', 'PFLlib', 'files'),
-  _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'IID', 'dealt'),
-  _part(
-    'partition', 'dirichlet', f'{_RULES}.label_skew:dirichlet', 'Dirichlet', *_BETA
-  ),
-  _part('partition', 'shards', f'{_RULES}.label_skew:shards', 'shards', 'dealt'),
-  _part(
-    'partition', 'quantity', f'{_RULES}.quantity_skew:quantity', 'quantity', *_BETA
-  ),
-  _part('partition', 'noise', f'{_RULES}.feature_skew:noise', 'noise', 'dealt'),
-  _part('partition', 'natural', f'{_RULES}.natural:natural', 'by user'),
-  *_plain('augmentation', 'data.augment', none='none', flip='flips'),
-  *_plain('augmentation', 'data.augment', crop_flip='crops and flips'),
-  *_plain('optimizer', _LOCAL, sgd='SGD', adam='Adam', adamw='AdamW'),
-  *_plain('schedule', _RATE, constant='constant', cosine='cosine'),
-  _part('schedule', 'exponential', f'{_RATE}:exponential', 'exponential', 'decaying'),
-  _part('schedule', 'step', f'{_RATE}:step', 'step', 'decaying'),
-  *_plain('server_optimizer', _SERVER, sgd='FedAvgM', adam='FedAdam', yogi='FedYogi'),
-  _part('topology', 'ring', f'{_GRAPHS}:ring', 'ring', check=_crowded),
-  *_plain('topology', _GRAPHS, grid='grid', complete='complete graph'),
-  *_plain('topology', _GRAPHS, erdos_renyi='Erdos-Renyi graph'),
-  *_plain('availability', _CLIENTS, uniform='all alike', cyclic='one group at a time'),
-  *_plain('availability', _CLIENTS, by_data='by examples', trace='by a file'),
-  Part('attack', 'none', None, 'none'),
-  Part('attack', 'label_flip', None, 'label flipping', frozenset({'attacking'})),
-  _attack('sign_flip', 'sign flipping'),
-  _attack('gaussian', 'Gaussian noise'),
-  _attack('alie', 'ALIE'),
-  _attack('ipm', 'IPM'),
+  _part('model', 'mobilenet_v2', 'models.mobilenet:MobileNetV2', *_NORMALIZED),
+  _part('data', 'digits', 'data.sources:load_digits'),
+  _data('tfds', 'ids', 'named'),
+  _data('npz', 'files'),
+  _data('imagefolder', 'files'),
+  _data('torchvision', 'files', 'named'),
+  _federated('folder', 'files'),
+  _federated('records', 'files'),
+  _federated('hdf5', *_PAIR),
+  _federated('sqlite', *_PAIR),
+  _federated('huggingface', 'files', 'ids', 'features'),
+  _federated('leaf', 'files'),
+  _federated('pfllib', 'files'),
+  _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'dealt'),
+  _part('partition', 'dirichlet', f'{_RULES}.label_skew:dirichlet', *_BETA),
+  _part('partition', 'shards', f'{_RULES}.label_skew:shards', 'dealt'),
+  _part('partition', 'quantity', f'{_RULES}.quantity_skew:quantity', *_BETA),
+  _part('partition', 'noise', f'{_RULES}.feature_skew:noise', 'dealt'),
+  _part('partition', 'natural', f'{_RULES}.natural:natural'),
+  *_plain('augmentation', 'data.augment', 'none', 'flip', 'crop_flip'),
+  *_plain('optimizer', _LOCAL, 'sgd', 'adam', 'adamw'),
+  *_plain('schedule', _RATE, 'constant', 'cosine'),
+  _part('schedule', 'exponential', f'{_RATE}:exponential', 'decaying'),
+  _part('schedule', 'step', f'{_RATE}:step', 'decaying'),
+  *_plain('server_optimizer', _SERVER, 'sgd', 'adam', 'yogi'),
+  _part('topology', 'ring', f'{_GRAPHS}:ring', check=_crowded),
+  *_plain('topology', _GRAPHS, 'grid', 'complete', 'erdos_renyi'),
+  *_plain('availability', _CLIENTS, 'uniform', 'cyclic', 'by_data', 'trace'),
+  Part('attack', 'none', None),
+  Part('attack', 'label_flip', None, traits=frozenset({'attacking'})),
+  *map(_attack, ('sign_flip', 'gaussian', 'alie', 'ipm')),
 )

@@ -23,18 +23,6 @@ class Bound(NamedTuple):
   words: tuple[str, ...] = ()
 
 
-class Auto(NamedTuple):
-  """What 'auto' stands for, if the knob may be 'auto'.
-
-  Attributes:
-    decider: name of the knob that decides what 'auto' stands for.
-    values: value of that knob -> what 'auto' stands for.
-  """
-
-  decider: str
-  values: Mapping[str, Any]
-
-
 def at_least(low: float) -> Bound:
   """A number of `low` or more."""
   return Bound(f'at least {low}', lambda value: value >= low)
@@ -91,8 +79,7 @@ class Knob(NamedTuple):
     needs: (kind of part, trait): the knob is used if the chosen parts have these.
     required: whether '' is invalid where the knob is used.
     may_change: whether a resumed run may have another value: it is the same experiment.
-    auto: what 'auto' stands for; True: the part that uses the knob decides, and 'auto'
-      stays; None: 'auto' is invalid.
+    auto: whether 'auto' is valid; the part that uses the knob decides what it means.
   """
 
   kind: type
@@ -102,7 +89,7 @@ class Knob(NamedTuple):
   needs: tuple[tuple[str, str], ...] = ()
   required: bool = False
   may_change: bool = False
-  auto: Auto | bool | None = None
+  auto: bool = False
 
 
 def knob(
@@ -204,7 +191,7 @@ class Part(NamedTuple):
     name: the value of the kind's selecting knob.
     make: 'module:function', imported when used, or the function itself; None for a part
       that is known only from a run directory.
-    title: name for people.
+    title: name of an algorithm in reports.
     traits: words that rules and reports ask for; its name and group are traits too.
     knobs: name -> Knob, of the part's own group.
     group: name of this group; '': the part's name.

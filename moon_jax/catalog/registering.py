@@ -49,7 +49,6 @@ def register_model(
   name: str,
   make: Callable,
   *,
-  title: str = '',
   knobs: Knobs = None,
   traits: Iterable[str] = (),
 ) -> None:
@@ -60,17 +59,14 @@ def register_model(
     make: function of `num_classes` and the part's knobs, by name, that returns a flax
       module. The module maps images [B, H, W, C] float32 and, in training, mask [B]
       (1.0: a real example) to moon_jax.Outputs. Batch normalisation must use the mask.
-    title: as in `register_algorithm`.
     knobs: name -> moon_jax.knob(...).
     traits: 'normalized' (it has batch normalisation), 'convolutional' (`make` takes
       `convolution`, a name for moon_jax.models.convolution.choose).
   """
-  register('model', name, make, title=title, knobs=knobs, traits=traits)
+  register('model', name, make, knobs=knobs, traits=traits)
 
 
-def register_data(
-  name: str, make: Callable, *, title: str = '', knobs: Knobs = None
-) -> None:
+def register_data(name: str, make: Callable, *, knobs: Knobs = None) -> None:
   """Adds a data source: `--config.data.source=NAME`.
 
   Args:
@@ -79,15 +75,12 @@ def register_data(
       test_y), as in an .npz file: images [M, H, W] or [M, H, W, C], labels integers [M]
       from 0 without gaps. If the examples have user ids, train_client and test_client
       [M] follow, integers or text; either may be None.
-    title: as in `register_algorithm`.
     knobs: name -> moon_jax.knob(...).
   """
-  register('data', name, make, title=title, knobs=knobs)
+  register('data', name, make, knobs=knobs)
 
 
-def register_partition(
-  name: str, make: Callable, *, title: str = '', knobs: Knobs = None
-) -> None:
+def register_partition(name: str, make: Callable, *, knobs: Knobs = None) -> None:
   """Adds a partition: `--config.partition.name=NAME`.
 
   Args:
@@ -95,15 +88,12 @@ def register_partition(
     make: function of the labels [M], and by name of `num_clients`, `min_size`, `seed`
       and the part's knobs, that returns a moon_jax.Partition;
       moon_jax.data.partition.grouped(owners [M], num_clients) makes one.
-    title: as in `register_algorithm`.
     knobs: name -> moon_jax.knob(...).
   """
-  register('partition', name, make, title=title, knobs=knobs, traits={'dealt'})
+  register('partition', name, make, knobs=knobs, traits={'dealt'})
 
 
-def register_augmentation(
-  name: str, make: Callable, *, title: str = '', knobs: Knobs = None
-) -> None:
+def register_augmentation(name: str, make: Callable, *, knobs: Knobs = None) -> None:
   """Adds an augmentation: `--config.augmentation.name=NAME`.
 
   Args:
@@ -111,15 +101,12 @@ def register_augmentation(
     make: function of the part's knobs, by name, that returns a pure function of a JAX
       key, images [M, H, W, C] uint8 and rows [B] int32, which returns images[rows]
       augmented.
-    title: as in `register_algorithm`.
     knobs: name -> moon_jax.knob(...).
   """
-  register('augmentation', name, make, title=title, knobs=knobs)
+  register('augmentation', name, make, knobs=knobs)
 
 
-def register_optimizer(
-  name: str, make: Callable, *, title: str = '', knobs: Knobs = None
-) -> None:
+def register_optimizer(name: str, make: Callable, *, knobs: Knobs = None) -> None:
   """Adds an optimizer of local training: `--config.optimizer.name=NAME`.
 
   Args:
@@ -128,18 +115,15 @@ def register_optimizer(
       that returns an optax.GradientTransformation. The two and the knobs of type float
       are traced. Each client begins each round with a new state. Algorithms that need
       SGD refuse the optimizer.
-    title: as in `register_algorithm`.
     knobs: name -> moon_jax.knob(...), other than the two.
   """
   if taken := {'learning_rate', 'weight_decay'} & {*(knobs or ())}:
     what = f'{min(taken)!r} is a knob of every optimizer'
     raise UsageError(f'register_optimizer({name!r}): {what}.')
-  register('optimizer', name, make, title=title, knobs=knobs)
+  register('optimizer', name, make, knobs=knobs)
 
 
-def register_schedule(
-  name: str, make: Callable, *, title: str = '', knobs: Knobs = None
-) -> None:
+def register_schedule(name: str, make: Callable, *, knobs: Knobs = None) -> None:
   """Adds a schedule of the local learning rate: `--config.optimizer.schedule=NAME`.
 
   Args:
@@ -147,10 +131,9 @@ def register_schedule(
     make: function of the round t, from 0, the number of rounds, and by name of the
       part's knobs, that returns the factor of the learning rate in this round, a Python
       number of at least 0. As it may depend on `num_rounds`, a run cannot change these.
-    title: as in `register_algorithm`.
     knobs: name -> moon_jax.knob(...).
   """
-  register('schedule', name, make, title=title, knobs=knobs)
+  register('schedule', name, make, knobs=knobs)
 
 
 def register_callback(callback: Any) -> None:

@@ -20,7 +20,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 4 diverged,
 """
 
 import contextlib
-import hashlib
 import importlib.metadata
 import pathlib
 import re
@@ -34,10 +33,9 @@ from absl import flags
 from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
 from moon_jax.core.errors import UsageError, did_you_mean
-from moon_jax.core.paths import expand
+from moon_jax.core.paths import expand, file_name
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
-_LONGEST = 180  # bytes of the name of a folder, before a digest
 _OTHERS = ('--workdir', '--flagfile')  # flags beside --config
 
 
@@ -230,11 +228,7 @@ def name_of(variant: str | None, change: Mapping[str, Any]) -> str:
   """'moon-moon.mu=5-seed=0': the name of one run among others, for a file system."""
   told = [f'{name}={value}' for name, value in change.items() if name != 'algorithm']
   parts = filter(None, [variant, change.get('algorithm'), *told])
-  name = re.sub(r'[^\w.=+-]+', '_', '-'.join(parts)) or 'run'
-  if len(name.encode()) <= _LONGEST:
-    return name
-  digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-  return f'{name.encode()[:_LONGEST].decode(errors="ignore")}-{digest}'
+  return file_name('-'.join(parts)) or 'run'
 
 
 def _run_directory(choice, settings, config, given):

@@ -97,6 +97,10 @@ def _other_type(knob: catalog.Knob, value: Any) -> str:
   return ''
 
 
+# 1 averages; FedAdam and FedYogi move each weight by up to the rate in a round.
+_SERVER_RATE = 'server_optimizer.learning_rate'
+
+
 # --- all of them ----------------------------------------------------------------------
 
 
@@ -110,7 +114,7 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
       do not use, is a mistake.
 
   Returns:
-    The valid configuration, with a number for each number that was 'auto'.
+    The valid configuration; the server's learning rate is a number if it was 'auto'.
 
   Raises:
     ConfigError: every problem found, one line each.
@@ -130,10 +134,9 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   # A run has only the registered parts that it uses.
   mine = catalog.of_registered
   valid = {n: v for n, v in valid.items() if not mine(n) or catalog.used(n, valid)}
-  autos = {name: knobs[name].auto for name in valid if valid[name] == 'auto'}
-  decided = {n: auto for n, auto in autos.items() if isinstance(auto, catalog.Auto)}
-  resolved = {n: auto.values[valid[auto.decider]] for n, auto in decided.items()}
-  return Config(nest(valid | resolved))
+  if valid[_SERVER_RATE] == 'auto':
+    valid[_SERVER_RATE] = 1.0 if valid['server_optimizer.name'] == 'sgd' else 0.01
+  return Config(nest(valid))
 
 
 def _conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:

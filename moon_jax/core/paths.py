@@ -1,9 +1,22 @@
-"""Paths as users write them."""
+"""Paths as users write them, and names that every file system accepts."""
 
+import hashlib
 import os
 import pathlib
+import re
+
+_LONGEST = 180  # bytes, before a digest
 
 
 def expand(path: str | os.PathLike) -> pathlib.Path:
   """The path, with ~ replaced by the home folder, if there is one."""
   return pathlib.Path(os.path.expanduser(path))  # Path.expanduser raises for ~nobody
+
+
+def file_name(text: str) -> str:
+  """A name of a file or folder; a long one ends with a digest of itself."""
+  name = re.sub(r'[^\w.=+-]+', '_', text)
+  if len(name.encode()) <= _LONGEST:
+    return name
+  digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+  return f'{name.encode()[:_LONGEST].decode(errors="ignore")}-{digest}'

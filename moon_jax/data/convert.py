@@ -98,8 +98,11 @@ def _write_npz(out, source, options):
   arrays = {name: array for name, array in named if array is not None}
   whose = zip(npz.IDS, (data.train_clients, data.test_clients), strict=True)
   arrays |= {name: data.clients[ids] for name, ids in whose if ids is not None}
-  if data.class_names:
-    arrays['class_names'] = np.array(data.class_names)
+  names = data.class_names
+  if not names and len(np.unique(data.train_labels)) < data.num_classes:
+    names = [*map(str, range(data.num_classes))]  # otherwise a gap would be refused
+  if names:
+    arrays['class_names'] = np.array(names)
   files.make_folder(out.parent)
   files.write_arrays(out, arrays)
   train, test = (f'{len(labels):,}' for labels in parts[1::2])

@@ -1,6 +1,7 @@
 """Keeps decoded images in the user's cache folder, for later starts."""
 
 import contextlib
+import glob
 import hashlib
 import pathlib
 from collections.abc import Callable
@@ -75,6 +76,6 @@ def _keep(path, arrays):
   """Writes the file, unless the disk is full; removes the file of an earlier state."""
   with contextlib.suppress(OSError):
     stem = path.stem.rpartition('-')[0]
-    for old in path.parent.glob(f'{stem}-*'):
+    for old in path.parent.glob(f'{glob.escape(stem)}-*'):
       old.unlink(missing_ok=True)
     cache.add(path, lambda file: np.savez(file, **arrays))

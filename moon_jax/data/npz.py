@@ -149,6 +149,8 @@ def dataset(
     raise DataError(f'{flag}: {fault}.')
   train, test, *held = zip(images, labels, strict=True)
   num_classes = num_classes or int(labels[0].max()) + 1
+  if class_names == [*map(str, range(num_classes))]:  # also TFDS's for unnamed classes
+    class_names = ()
   data = make_dataset(name, train, test, num_classes, statistics, class_names)
   for x, y in held:
     x, y = np.ascontiguousarray(x), np.ascontiguousarray(y, np.int32)

@@ -53,7 +53,6 @@ def load_tfds(
     name,
     _folder(name, data_dir),
     lambda: _decode(name, data_dir, client, prepare),
-    prepare,
     client,
     importlib.metadata.version('tensorflow_datasets'),
   )
@@ -84,8 +83,6 @@ def _decode(name, data_dir, client, prepare):
   num_classes = int(info.features[keys[1]].num_classes)
   flag, statistics = f'--config.data.name={name!r}', PIXEL_STATISTICS.get(info.name)
   names = info.features[keys[1]].names
-  if names == [*map(str, range(num_classes))]:  # TFDS's names of unnamed classes
-    names = ()
   data = npz.dataset(flag, info.name, arrays, num_classes, statistics, names)
   return users.named(flag, data, *ids)
 

@@ -1,12 +1,12 @@
 """The charts as plain data; `figures` and `interactive` draw them."""
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from moon_jax.core import paths
 from moon_jax.report import groups, naming, traces
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.naming import Key, titled
@@ -16,7 +16,6 @@ from moon_jax.runner.plots import PALETTE
 
 # Algorithms without the knob of a sweep that are drawn beside it, for comparison.
 _REFERENCES = (BASELINE, 'solo', 'centralized')
-_LONGEST = 120  # letters of the name of a file
 
 
 # matplotlib's and plotly's names for the same style, and the style on the page.
@@ -278,12 +277,7 @@ def _without(key: Key, knob: str) -> Key:
 
 def file_name(what: str, setting: str) -> str:
   """'accuracy-beta=0.5', without characters that a file system may refuse."""
-  return safe('-'.join(filter(None, [what, *setting.split(', ')])))
-
-
-def safe(name: str) -> str:
-  """A name that every file system accepts; a long name ends with a digest of itself."""
-  return naming.cut(re.sub(r'[^\w.=+-]+', '_', name), _LONGEST, '-')
+  return paths.file_name('-'.join(filter(None, [what, *setting.split(', ')])))
 
 
 def looks(settings: Iterable[Setting], drawn: Iterable[Chart]) -> dict[str, Style]:

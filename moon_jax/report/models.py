@@ -1,10 +1,10 @@
 """Chooses the runs whose trained model is examined, and examines them."""
 
-import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from moon_jax.core.errors import RunError, UsageError
+from moon_jax.core.paths import expand
 from moon_jax.report import naming
 from moon_jax.report.features import Features, features_of
 from moon_jax.report.groups import Series, Setting
@@ -58,7 +58,7 @@ def look_at(
     say(f't-SNE and confusion matrix {number} of {len(chosen)}: {run.name}')
     try:
       found.append(Model(setting, series, run, features_of(run, note)))
-    except (RunError, OSError) as error:
+    except (RunError, OSError, ValueError) as error:
       note(f'{run.name}: no t-SNE, no confusion matrix: {error}')
   return found
 
@@ -77,9 +77,9 @@ def _asked_for(
     chosen = [place for index, *place in every.values() if index < most]
     return [place for place in chosen if _is_global(place[-1])]
   for word in asked:
-    if pathlib.Path(word).resolve() not in every:
+    if expand(word).resolve() not in every:
       raise UsageError(f'--features={word!r} is not among the finished runs.')
-  return [every[pathlib.Path(word).resolve()][1:] for word in asked]
+  return [every[expand(word).resolve()][1:] for word in asked]
 
 
 def _is_global(run: Run) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 
+from moon_jax import catalog
 from moon_jax.report.runs import Value
 
 ALGORITHM = 'algorithm'
@@ -14,27 +15,25 @@ PLAIN = {
   'server_optimizer.momentum': 0.0,
 }
 
+_OWNERS = (ALGORITHM, 'model')
 _LONGEST = 300  # letters; pictures grow with their texts
 
 Key = tuple[tuple[str, Value], ...]
 
 
 def describe(key: Key) -> str:
-  """'MOON, mu=5'; '' for an empty key; a long one ends with a digest of itself."""
-  return cut(', '.join(_words(name, value) for name, value in key), _LONGEST, '... ')
+  """'MOON, mu=5', and without the algorithm 'moon.mu=5'; '' for an empty key.
 
-
-def cut(text: str, longest: int, mark: str) -> str:
-  """The text; if it is too long, its beginning, a mark, and a digest of the whole."""
+  A long one ends with a digest of itself.
+  """
+  text = ', '.join(_words(name, value, dict(key)) for name, value in key)
   digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-  return text if len(text) <= longest else f'{text[:longest]}{mark}{digest}'
+  return text if len(text) <= _LONGEST else f'{text[:_LONGEST]}... {digest}'
 
 
 def describe_series(key: Key, identity: Mapping[str, Value]) -> str:
   """`describe` for a series of such runs, which does not mention a plain mean."""
-  if ALGORITHM not in dict(key):
-    return describe(key)
-  if is_plain(identity):
+  if ALGORITHM in dict(key) and is_plain(identity):
     key = tuple(item for item in key if item[0] not in PLAIN)
   return describe(key)
 
@@ -44,12 +43,15 @@ def is_plain(identity: Mapping[str, Value]) -> bool:
   return all(identity.get(name, value) == value for name, value in PLAIN.items())
 
 
-def _words(name: str, value: Value) -> str:
+def _words(name: str, value: Value, key: Mapping[str, Value]) -> str:
   if name == ALGORITHM:
     return value.part.title
   if name == DIGEST:
     return f'data {value[:8]}'
-  return f'{short(name)}={word(value)}'
+  group = name.split('.')[0]
+  # Another algorithm or network may have a knob of the same last name.
+  alone = any(group in catalog.names(kind) and kind not in key for kind in _OWNERS)
+  return f'{name if alone else short(name)}={word(value)}'
 
 
 def word(value: Value) -> str:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from moon_jax.core.paths import file_name
 from moon_jax.report import charts, features, naming, tables, traces
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Sweep
 from moon_jax.report.groups import Setting
@@ -130,7 +131,7 @@ def models(looked_at: Sequence[Model]) -> Section:
   embedded, confused, axes = [], [], ('predicted class', 'true class')
   for model in looked_at:
     what, found = model.describe(), model.features
-    file, other = (charts.safe(f'{a}-{model.run.name}') for a in ('tsne', 'confusion'))
+    file, other = (file_name(f'{a}-{model.run.name}') for a in ('tsne', 'confusion'))
     names = model.run.class_names(len(found.confusion))
     points = found.embedded, found.classes, names
     embedded.append(Scatter(file, f't-SNE: {what}', *points))

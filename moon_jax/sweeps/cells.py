@@ -46,7 +46,8 @@ def cells(
   for one in _choices(choice):
     _, variant = config_lib.split(one)
     given = dict(word.removeprefix('--config.').split('=', 1) for word in words)
-    for change in combinations(config_lib.load(one) | given, over):
+    known = config_lib.with_defaults(config_lib.load(one) | given)
+    for change in combinations(known, over):
       name = cli.name_of(variant, change)
       flags = [f'--config.{knob}={value}' for knob, value in change.items()]
       argv = [f'--config={one}', *words, *flags, f'--workdir={out / name}']

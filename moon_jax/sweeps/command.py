@@ -90,7 +90,7 @@ def _over(words: Sequence[str]) -> dict[str, list[str]]:
     name, equals, listed = word.partition('=')
     if not equals or name in found:
       raise UsageError(f'--over={word!r} must be KNOB=VALUE,VALUE, once for each knob.')
-    found[name] = listed.split(',')
+    found[name] = [value.strip() for value in listed.split(',')]
   return found
 
 

@@ -66,12 +66,12 @@ def trace(sizes: np.ndarray, *, path: str) -> Available:
   flag = f'--config.availability.path={path!r}'
   try:
     head, *lines = expand(path).read_text().split()
-    spans = np.array([[int(word) for word in line.split(',')] for line in lines])
+    spans = np.array([line.split(',') for line in lines]).astype(np.int64)
     client, first, last = spans.T
     valid = (client >= 0) & (client < len(sizes)) & (first >= 1) & (first <= last)
     if head != 'client,first,last' or not valid.all():
       raise ValueError
-  except (OSError, ValueError):
+  except (OSError, ValueError, OverflowError):
     raise UsageError(
       f'{flag} must be a text: client,first,last, then lines of three numbers: '
       f'a client from 0 to {len(sizes) - 1}, its first round, from 1, and its last one.'
@@ -100,62 +100,6 @@ def require_enough(available: Available, size: int, num_rounds: int) -> None:
         f'In round {index + 1} {there} clients are available, and a round needs '
         f'{size}: lower --config.participation, or change --config.availability.name.'
       )
-
-
-def choose(
-  *,
-  seed: int,
-  round_index: int,
-  num_clients: int,
-  size: int,
-  chances: np.ndarray | None = None,
-) -> np.ndarray:
-  """[size] int32 ids, ascending: a draw without replacement; see `Available`."""
-  rng = host_rng(seed, Purpose.COHORT, round_index)
-  drawn = rng.choice(num_clients, size, replace=False, p=chances)
-  return np.sort(drawn).astype(np.int32)
-
-
-def stragglers(
-  *, seed: int, round_index: int, cohort: np.ndarray, count: int
-) -> np.ndarray:
-  """[count] int32 ids of a cohort [K], ascending: the clients that are late."""
-  rng = host_rng(seed, Purpose.STRAGGLERS, round_index)
-  return np.sort(rng.choice(cohort, count, replace=False))
-
-
-def steps_of_round(
-  *,
-  seed: int,
-  round_index: int,
-  clients: np.ndarray,
-  steps: np.ndarray,
-  epochs: tuple[int, int],
-  late: np.ndarray,
-) -> np.ndarray:
-  """The number of steps that each client trains.
-
-  Args:
-    seed: seed of the run.
-    round_index: index of the round, from 0.
-    clients: [K] ids.
-    steps: [K] steps of each client in all its epochs.
-    epochs: a client's number of epochs is uniform from the first to the second number,
-      which is the number of epochs in `steps`; no draw if the first is 0.
-    late: ids of clients that send what they have at the deadline. Their number of steps
-      is uniform from 1 to all but one; 1 if they have a single step.
-
-  Returns:
-    [K] int.
-  """
-  steps, (low, high) = steps.copy(), epochs
-  for slot, client in enumerate(clients if low else ()):
-    rng = host_rng(seed, Purpose.EPOCHS, round_index, int(client))
-    steps[slot] = steps[slot] // high * rng.integers(low, high, endpoint=True)
-  for slot in np.flatnonzero(np.isin(clients, late)):
-    rng = host_rng(seed, Purpose.STRAGGLER_STEPS, round_index, int(clients[slot]))
-    steps[slot] = rng.integers(1, max(steps[slot], 2))
-  return steps
 
 
 def flipping(attack: str, attacking: np.ndarray | None) -> np.ndarray:
@@ -196,9 +140,14 @@ def attackers(seed: int, num_clients: int, fraction: float) -> np.ndarray:
 
 
 def attack_draws(
-  seed: int, round_index: int, clients: np.ndarray, attacking: np.ndarray
-) -> np.ndarray:
-  """[K] int32 of a cohort: -1 for an honest client, else a seed of its own draws."""
+  seed: int, round_index: int, clients: np.ndarray, attacking: np.ndarray | None
+) -> np.ndarray | None:
+  """[K] int32 of a cohort: -1 for an honest client, else a seed of its own draws.
+
+  None without an attack.
+  """
+  if attacking is None:
+    return None
   draws = np.full(len(clients), -1, np.int32)
   for slot in np.flatnonzero(np.isin(clients, attacking)):
     rng = host_rng(seed, Purpose.ATTACK_DRAWS, round_index, int(clients[slot]))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.core.keys import Purpose
+from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Arrivals
 from moon_jax.train import clients as clients_lib
 from moon_jax.train.batches import client_batches, epoch_steps
@@ -168,15 +168,21 @@ class Planner:
     return -(-real // whole) * whole
 
   def steps_of_round(self, round_index: int, clients: np.ndarray) -> np.ndarray:
-    """[K] client ids -> [K] steps that each one trains in the round."""
-    return clients_lib.steps_of_round(
-      seed=self.seed,
-      round_index=round_index,
-      clients=clients,
-      steps=self.real_steps(clients),
-      epochs=(self.local_epochs_min, self.local_epochs),
-      late=self._roster(round_index)[1] if self.partial else np.zeros(0, int),
-    )
+    """[K] client ids -> [K] steps that each one trains in the round.
+
+    A straggler that sends what it has at the deadline trains 1 step to all but one.
+    """
+    steps, low = self.real_steps(clients), self.local_epochs_min
+    late = self._roster(round_index)[1] if self.partial else ()
+    for slot, client in enumerate(clients.tolist() if low or self.partial else ()):
+      if low:
+        rng = host_rng(self.seed, Purpose.EPOCHS, round_index, client)
+        epochs = rng.integers(low, self.local_epochs, endpoint=True)
+        steps[slot] = steps[slot] // self.local_epochs * epochs
+      if client in late:
+        rng = host_rng(self.seed, Purpose.STRAGGLER_STEPS, round_index, client)
+        steps[slot] = rng.integers(1, max(steps[slot], 2))
+    return steps
 
   @functools.cached_property
   def max_steps(self) -> int:
@@ -205,14 +211,15 @@ class Planner:
 
   def _roster(self, round_index):
     """The round's clients [K], and its stragglers: some of them if `partial`."""
-    beside = 0 if self.partial else self.num_stragglers
-    drawn = {'seed': self.seed, 'round_index': round_index}
-    given = {'num_clients': len(self.sizes), 'size': self.cohort_size + beside}
-    given['chances'] = self.available and self.available.of_round(round_index)
-    clients = clients_lib.choose(**drawn, **given)
+    chances = self.available and self.available.of_round(round_index)
+    size = self.cohort_size + (0 if self.partial else self.num_stragglers)
+    rng = host_rng(self.seed, Purpose.COHORT, round_index)
+    drawn = rng.choice(len(self.sizes), size, replace=False, p=chances)
+    clients = np.sort(drawn).astype(np.int32)
     if not self.num_stragglers:
       return clients, None
-    late = clients_lib.stragglers(cohort=clients, count=self.num_stragglers, **drawn)
+    rng = host_rng(self.seed, Purpose.STRAGGLERS, round_index)
+    late = np.sort(rng.choice(clients, self.num_stragglers, replace=False))
     return (clients if self.partial else np.setdiff1d(clients, late)), late
 
   def batches(
@@ -241,9 +248,7 @@ class Planner:
     lanes = range(self.num_lanes) if self.own_lanes is None else self.own_lanes
     own = sorted(itertools.chain(*(queues[lane] for lane in lanes)))
     work = dict(zip(own, self.batches(round_index, clients, own), strict=True))
-    draws = None
-    if self.attackers is not None:
-      draws = clients_lib.attack_draws(self.seed, round_index, clients, self.attackers)
+    draws = clients_lib.attack_draws(self.seed, round_index, clients, self.attackers)
     return Plan(
       clients,
       np.ones_like(num_examples) if self.uniform_weights else num_examples,

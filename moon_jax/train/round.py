@@ -80,7 +80,8 @@ def make_round(
     done = train(work)
     server = aggregate(state.server, done, plan, scalars.algorithm)
     if train_second:
-      done = then_second(done, work, memories, plan.second._replace(**alone))
+      second = plan.second._replace(**alone, known=plan.known)  # of the same clients
+      done = then_second(done, work, memories, second)
     finite = done.metrics.finite
     if rows is None:
       clients = tree.where(finite, done.memory, table)

@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
+from moon_jax import catalog, config
 from moon_jax.algorithms import base, ditto, fedbabu, fedbn, fedper, private
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Layers, Server, Task, Upload
+from moon_jax.engine import experiment
 from moon_jax.train import optimizers
 from tests import reference, world
 from tests.reference import personal
@@ -186,6 +189,27 @@ def test_the_second_training_has_as_many_epochs_as_the_first_or_its_own():
     np.testing.assert_array_equal(second.steps_of_round(0, clients), steps)
 
 
+def test_both_trainings_know_their_clients_data():
+  def loss(outputs, references, params, task, batch):
+    total, parts = base.supervised(outputs, references, params, task, batch)
+    return total * task.class_counts.sum(), parts
+
+  needs = frozenset({'class_counts'})
+  own = base.Algorithm(loss=loss, needs=needs, upload=lambda m, task: (Upload(), m))
+  chosen = base.Algorithm(
+    needs=needs, init_client=lambda variables: variables, second=base.Second(own)
+  )
+  plans, found = planner(), []
+  for factor in (1, 2):
+    counts = np.full((len(plans.sizes), 10), factor, np.float32)
+    # The engine adds what is known to the first planner alone.
+    whole = plans.with_second(None)
+    known = dataclasses.replace(whole, known={'class_counts': counts})
+    _, metrics = run(chosen, plans=known, num_rounds=1)[0]
+    found.append(metrics.reports['personal_loss'])
+  assert (found[1] > 1.5 * found[0]).all()
+
+
 def test_ditto_by_hand():
   # L = (v - 4)^2 / 2, w = 0 and eta 0.1: v is 0.4 after a step, and after two 0.76,
   # 0.72 and 0.64 for lambda 0, 1 and 3. From v = 1 and w = 2 it is 1.4 and 1.72.
@@ -244,8 +268,19 @@ def test_layers_are_found_by_what_they_do():
   assert found.batch_norm == {
     (kind, 'norm', leaf) for kind, leaves in names.items() for leaf in leaves
   }
-  assert world.network('moon_cnn').layers().output == HEAD
-  assert not world.network('mlp').layers().batch_norm
+
+
+@pytest.mark.parametrize('model', catalog.names('model'))
+def test_layers_of_every_network(model):
+  network = experiment.make_network(config.validate({'model': model}), (32, 32, 3), 10)
+  found, variables = network.layers(), flatten_dict(network.shapes)
+  assert found.paths == variables.keys()
+  last = 'fc2' if model == 'dco_cnn' else 'classifier'
+  classifier = {path for path in variables if last in path}
+  assert found.output == classifier
+  assert {path[0] for path in classifier} == {'params'}
+  norms = {path[1:-1] for path in variables if path[0] == 'batch_stats'}
+  assert found.batch_norm == {path for path in variables if path[1:-1] in norms}
 
 
 @pytest.mark.parametrize(

@@ -33,33 +33,38 @@ def test_local_epochs_are_uniform_and_each_clients_own():
   np.testing.assert_array_equal(again, rounds[7, [3, 1]])
 
 
+def partial(sizes):
+  """A planner in whose rounds three clients are late, and send what they have."""
+  plans = world.planner(sizes=sizes, cohort_size=len(sizes))
+  return dataclasses.replace(plans, local_epochs=1, num_stragglers=3, partial=True)
+
+
 def test_each_late_client_draws_the_part_of_its_work_that_it_does():
-  whole = np.array([4, 4, 1, 4])
-  given = {'seed': 0, 'clients': np.arange(4), 'epochs': (0, 1), 'steps': whole}
-  rounds = np.array(
-    [
-      clients.steps_of_round(round_index=index, late=np.array([0, 1, 2]), **given)
-      for index in range(300)
-    ]
-  )
-  numbers, counts = np.unique(rounds[:, :2], return_counts=True)
-  assert numbers.tolist() == [1, 2, 3]
-  # 200 each, standard deviation sqrt(600 * 2 / 9) = 11.5
-  assert np.abs(counts - 200).max() < 5 * 11.5
-  assert np.any(rounds[:, 0] != rounds[:, 1])
-  # Client 2 is late and has one step anyway; client 3 is in time and takes all steps.
-  assert (rounds[:, 2:] == [1, 4]).all()
-  assert whole.tolist() == [4, 4, 1, 4]
+  # Four steps each, but client 2 has one.
+  plans, late = partial((64, 64, 16, 64)), []
+  whole = plans.real_steps().tolist()
+  for index in range(400):
+    plan = plans.plan(index)
+    steps = plans.steps_of_round(index, plan.clients)
+    assert len(plan.stragglers) == 3
+    in_time = np.setdiff1d(plan.clients, plan.stragglers)
+    assert steps[in_time] == whole[in_time[0]]
+    assert steps[2] == 1
+    late.append([steps[c] if c in plan.stragglers else 0 for c in (0, 1, 3)])
+  numbers, counts = np.unique(late, return_counts=True)
+  assert numbers.tolist() == [0, 1, 2, 3]
+  # A third of the rest each; standard deviation sqrt(900 * 2 / 9) = 14.1
+  assert np.abs(counts[1:] - counts[1:].mean()).max() < 5 * 14.1
+  assert np.any(np.diff(late, axis=1))
 
 
 def test_what_client_0_does_is_independent_of_who_is_drawn():
   """Its id is 0, which would be no part of a key: see `host_rng`."""
-  everyone, steps = np.arange(10), []
+  plans, steps = partial((11 * 16,) * 10), []
   for index in range(2000):
-    late = clients.stragglers(seed=0, round_index=index, cohort=everyone, count=3)
-    given = {'seed': 0, 'round_index': index, 'clients': everyone, 'late': late}
-    done = clients.steps_of_round(**given, epochs=(0, 1), steps=np.full(10, 11))
-    steps += [done[0]] if 0 in late else []
+    plan = plans.plan(index)
+    done = plans.steps_of_round(index, plan.clients)
+    steps += [done[0]] if 0 in plan.stragglers else []
   # Uniform from 1 to 10; deviation 2.87 / sqrt(600).
   assert abs(np.mean(steps) - 5.5) < 4 * 0.12
   draw = clients.attack_draws(3, 0, np.array([0]), np.array([0]))
@@ -113,13 +118,8 @@ def test_a_federation_of_unequal_work_equals_the_reference():
 
 
 def chosen(available, index, size, num_clients):
-  return clients.choose(
-    seed=0,
-    round_index=index,
-    num_clients=num_clients,
-    size=size,
-    chances=available.of_round(index),
-  ).tolist()
+  plans = world.planner(sizes=(16,) * num_clients, cohort_size=size)
+  return dataclasses.replace(plans, available=available).cohort(index).tolist()
 
 
 def test_groups_take_turns():
@@ -161,7 +161,10 @@ def test_a_trace_by_hand_begins_again(tmp_path):
 @pytest.mark.parametrize(
   'text',
   ['', 'client,first,last\n', '0,1,2\n0,1,2\n', 'client,first,last\n4,1,2\n']
-  + [f'client,first,last\n0,{words}\n' for words in ('0,1', '3,2', '1', 'a,b')],
+  + [
+    f'client,first,last\n0,{words}\n'
+    for words in ('0,1', '3,2', '1', 'a,b', f'1,{10**20}')
+  ],
 )
 def test_another_trace_is_one_line(tmp_path, text):
   path = tmp_path / 'trace.csv'
@@ -260,6 +263,18 @@ def test_an_attacker_that_flips_labels_trains_on_them():
   np.testing.assert_array_equal(built.class_counts, honest.class_counts)
   counts = [np.bincount(found[r], minlength=10) for r in built.split.rows(range(10))]
   np.testing.assert_array_equal(built.planner.known['class_counts'], counts)
+
+
+def test_an_attackers_own_test_has_true_labels():
+  knobs = {'algorithm': 'fedavg', 'data.limit': 300, 'data.local_test': 0.25}
+  knobs |= {'partition.min_size': 5}
+  honest = experiment.build(validate(knobs))
+  flips = {'attack.name': 'label_flip', 'attack.fraction': 0.4}
+  built = experiment.build(validate(knobs | flips))
+  given, found = (np.array(one.train.examples.labels) for one in (honest, built))
+  trained, tested = built.split.indices, built.own_tests.rows
+  assert (found[trained] != given[trained]).any()
+  np.testing.assert_array_equal(found[tested], given[tested])
 
 
 @pytest.mark.usefixtures('quick_runs')

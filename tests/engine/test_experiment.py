@@ -132,6 +132,16 @@ def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first.clients))
 
 
+@pytest.mark.parametrize('server', ['sgd', 'adam'])
+def test_an_attack_changes_the_round(server):
+  words = 'algorithm=fedavg', f'server_optimizer.name={server}', 'local_epochs=1'
+  honest = build(*words)
+  attacked = build(*words, 'attack.name=sign_flip', 'attack.fraction=0.4')
+  assert attacked.algorithm.needs_all_uploads
+  assert attacked.algorithm.hyperparameters['attack_scale'] == 1.0
+  assert world.largest_difference(*map(after_a_round, (honest, attacked))) > 1e-4
+
+
 def test_every_knob_reaches_the_part_it_is_for():
   flags = ['seed=3', 'batch_size=7', 'local_epochs=2', 'execution.lanes=2']
   flags += ['participation=0.25', 'partition.beta=0.3', 'num_clients=6']
@@ -178,6 +188,14 @@ def test_every_partition_reaches_the_device(name, tmp_path):
   np.testing.assert_array_equal(built.test.images, data.test_images)
   np.testing.assert_array_equal(built.train.examples.mean, data.mean)
   assert built.data_digest == sources.digest(data)
+
+
+def test_a_clients_own_test_has_its_noise():
+  words = 'partition.name=noise', 'num_clients=6'
+  every, left = (build(*words, f'data.local_test={share}') for share in (0.0, 0.2))
+  assert left.split.sizes.sum() < every.split.sizes.sum()
+  images = [built.train.examples.images for built in (every, left)]
+  np.testing.assert_array_equal(*images)
 
 
 FULL = 'partition.name=iid', 'batch_size=16', 'drop_last=true'

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from moon_jax.engine import scheduling
-from moon_jax.train import clients, planning
+from moon_jax.train import planning
 from moon_jax.train.batches import client_batches
 from tests import world
 
@@ -56,7 +56,7 @@ def test_draws_are_functions_of_seed_round_and_client():
   counts = np.zeros(10)
 
   def drawn(seed, index, client):
-    ids = clients.choose(seed=seed, round_index=index, num_clients=10, size=3)
+    ids = world.planner(sizes=(16,) * 10, seed=seed).cohort(index)
     assert np.all(np.diff(ids) > 0)
     counts[ids] += 1
     key = (seed, index, client)

@@ -11,7 +11,7 @@ import pytest
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
 from moon_jax.predict.inference import load
-from moon_jax.report import build, command, features, runs
+from moon_jax.report import build, command, features, groups, models, runs
 from moon_jax.report.__main__ import main
 from moon_jax.runner import loop
 from tests.processes import read_lines
@@ -79,6 +79,16 @@ def test_the_accuracy_for_each_class_is_that_of_its_test_images(folder, tmp_path
   wanted = [right[labels == digit].mean() for digit in range(10)]
   assert each == pytest.approx(wanted)
   assert len(set(each)) > 1
+
+
+def test_a_representation_that_cannot_be_embedded_ends_no_report(folder, monkeypatch):
+  number = np.zeros((60, 1))
+  monkeypatch.setattr(features, '_computed', lambda run: features.embed(number))
+  monkeypatch.setattr(features, '_is_newest', lambda *given: False)
+  said, choice = [], groups.Choice(None, ('seed',), {})
+  found = groups.settings(runs.find([folder / 'fedavg'], print), choice)
+  assert models.look_at(found, ('first',), said.append, print) == []
+  assert 'fedavg: no t-SNE, no confusion matrix: ' in said[0]
 
 
 def test_with_many_clients_some_are_drawn_and_all_are_counted(folder, tmp_path):

@@ -262,6 +262,17 @@ def test_own_knobs_make_series_and_shared_knobs_make_settings(tmp_path):
   assert [series.label for series in by_beta[1].series] == ['beta=0.1', 'beta=0.5']
 
 
+def test_knobs_of_two_algorithms_make_settings_of_two_names(tmp_path):
+  given = {
+    f'{algorithm}{mu}': ([0.5], f'algorithm={algorithm} {algorithm}.mu={mu}')
+    for algorithm in ('moon', 'fedprox')
+    for mu in (1, 5)
+  }
+  found = settings_of(made(tmp_path, given), ('algorithm',))
+  titles = [setting.title for setting in found]
+  assert sorted(titles) == ['fedprox.mu=1', 'fedprox.mu=5', 'moon.mu=1', 'moon.mu=5']
+
+
 def test_a_run_of_several_settings_is_described_by_its_own_knobs(tmp_path):
   given = {f'm{beta}': ([0.5], f'partition.beta={beta}') for beta in (0.1, 0.5)}
   made(tmp_path, given | {'c': ([0.9], 'algorithm=centralized')})

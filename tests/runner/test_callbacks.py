@@ -156,12 +156,6 @@ def test_whatever_a_callback_gives_as_its_reason_can_be_read_again(tmp_path, why
   assert told == (str(why)[:1000] or 'a callback said so')
 
 
-def test_a_class_makes_a_callback_for_each_run():
-  one, other = (callbacks.callback_of(Watcher) for _ in range(2))
-  assert isinstance(one, Watcher)
-  assert one is not other
-
-
 @pytest.mark.parametrize(
   ('accuracies', 'stops'),
   [

@@ -98,13 +98,22 @@ def assert_same(run, expected):
 # of other kinds or none, or the server needs all uploads. SCAFFOLD, with memories in
 # rounds alone, is trained in most other tests.
 PLAIN = ['solo']
-OTHERS = ['decentralized_moon', 'moon', 'fedavg', 'sa_moon', 'dco_moon', 'krum']
+OTHERS = [
+  'decentralized_moon',
+  'moon',
+  'fedavg',
+  'sa_moon',
+  'dco_moon',
+  'krum',
+  'ditto',
+]
 
 
 @pytest.mark.parametrize('algorithm', few(PLAIN, OTHERS))
 def test_every_tier_gives_the_same_run(tmp_path, algorithm):
   for tier in TIERS:
     changes = {'algorithm': algorithm, 'eval_every_rounds': 4}
+    changes |= {'data.local_test': 0.2} if algorithm == 'ditto' else {}
     if tier == 'disk':  # resumed, after a round that was tested
       run(tmp_path / tier, tier, num_rounds=4, **changes)
     metrics = run(tmp_path / tier, tier, **changes).metrics

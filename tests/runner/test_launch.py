@@ -14,7 +14,7 @@ from tensorboardX.proto import event_pb2
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.core.errors import ExitCode
-from moon_jax.train import clients
+from moon_jax.core.keys import Purpose, host_rng
 from tests.processes import (
   ROOT,
   check_same_records,
@@ -94,7 +94,7 @@ def test_metrics_and_timings(workdir):
     assert sorted(saved['indices']) == list(range(300))
     assert list(saved['class_counts'].sum(1)) == list(sizes)
   for index, line in enumerate(metrics):
-    chosen = clients.choose(seed=0, round_index=index, num_clients=10, size=5)
+    chosen = np.sort(host_rng(0, Purpose.COHORT, index).choice(10, 5, replace=False))
     assert line['clients'] == chosen.tolist()
     assert line['num_examples'] == sizes[chosen].sum()
     # In the first round no client has a previous model to compare with.

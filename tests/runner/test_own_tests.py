@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 import moon_jax
 from moon_jax.core.errors import UsageError
@@ -10,6 +11,7 @@ from moon_jax.engine import experiment
 from moon_jax.runner import metrics
 from tests import reference
 from tests.data import federations
+from tests.processes import checkpoint
 from tests.reference import personal
 from tests.reference.networks import Model
 from tests.selection import few
@@ -31,11 +33,6 @@ DIGITS = {
   'mlp.width': 16,
   'mlp.representation': 8,
 }
-
-
-@pytest.fixture(autouse=True, scope='module')
-def quick(quick_runs):
-  """These runs draw no pictures."""
 
 
 def config(**changes):
@@ -78,15 +75,47 @@ def test_the_global_model_on_each_clients_own_test(tmp_path):
   assert saved['class_counts'].sum() == 300 - sizes.sum()
 
 
+def normal(images):
+  """Images as the network gets them."""
+  data = experiment.load_data(moon_jax.config.validate(config()))
+  return ((images / 255 - data.mean) / data.std).astype(np.float32)
+
+
+def predicted(model, images):
+  """[M] labels by the reference's network."""
+  logits = reference.mlp.forward(model, normal(images), training=False)[-2]
+  return np.argmax(logits, 1)
+
+
+def test_dittos_models_on_each_clients_own_test(tmp_path):
+  given = config(algorithm='ditto', ditto__lam=0.1, execution__devices=2)
+  run = moon_jax.run(given, tmp_path / 'run')
+  saved = checkpoint(run.workdir, 2)
+  own = {p[16:]: leaf for p, leaf in saved.items() if p.startswith('/clients/params/')}
+  own = {p: np.frombuffer(data, kind).reshape(s) for p, (kind, s, data) in own.items()}
+
+  def labels_of(client, images):
+    params = unflatten_dict({p: leaf[client] for p, leaf in own.items()}, '/')
+    return predicted(Model(params, {}), images)
+
+  correct, sizes, _ = counted(run, labels_of)
+  wanted = metrics.over_clients(correct, sizes, 'personal_accuracy')
+  found = columns(run.metrics[-1], 'personal_accuracy')
+  assert found == pytest.approx(wanted, rel=1e-12)
+  # Beside them, the global model is tested on the same examples.
+  shared = moon_jax.load(run.workdir)
+  local, _, _ = counted(run, lambda _, images: shared.predict(images).labels)
+  wanted = metrics.over_clients(local, sizes, 'local_accuracy')
+  assert columns(run.metrics[-1], 'local_') == pytest.approx(wanted, rel=1e-12)
+  assert (local != correct).any()
+
+
 def fine_tuned(run, epochs):
   """[T] images that the global model gets right after each client's fine-tuning."""
   saved = np.load(run.workdir / 'partition.npz')
   data = experiment.load_data(moon_jax.config.validate(config()))
   model = Model(moon_jax.load(run.workdir).variables['params'], {})
   sgd = {'learning_rate': 0.1, 'momentum': 0.9, 'weight_decay': 1e-5}
-
-  def normal(images):
-    return ((images / 255 - data.mean) / data.std).astype(np.float32)
 
   def labels_of(client, tested):
     own = saved['indices'][slice(*saved['offsets'][client : client + 2])]
@@ -97,8 +126,7 @@ def fine_tuned(run, epochs):
       batches += [order[k : k + 64] for k in range(0, len(own), 64)]
     given = normal(data.train_images), data.train_labels
     tuned = personal.trained(reference.mlp, model, given, batches, sgd)
-    logits = reference.mlp.forward(tuned, normal(tested), training=False)[-2]
-    return np.argmax(logits, 1)
+    return predicted(tuned, tested)
 
   return counted(run, labels_of)[:2]
 
@@ -133,9 +161,11 @@ def test_what_cannot_be_fine_tuned(changes, told):
     experiment.build(moon_jax.config.validate(given))
 
 
-@pytest.mark.parametrize('tier', few(['disk'], ['device']))
-def test_each_clients_own_model_on_its_own_test(tier, tmp_path):
-  given = config(algorithm='solo', local_epochs=20, execution__client_store=tier)
+@pytest.mark.parametrize(
+  ('algorithm', 'tier'), few([('solo', 'disk')], [('fedper', 'device')])
+)
+def test_each_clients_own_model_on_its_own_test(algorithm, tier, tmp_path):
+  given = config(algorithm=algorithm, local_epochs=20, execution__client_store=tier)
   run = moon_jax.run(given, tmp_path / 'run')
   models = [moon_jax.load(run.workdir, client=client) for client in range(6)]
   correct, sizes, _ = counted(run, lambda i, images: models[i].predict(images).labels)

@@ -67,6 +67,7 @@ def check_same(one, other):
       {'algorithm': 'solo', 'execution.client_store': 'disk'},
       {'augmentation.name': 'crop_flip'},
       {'algorithm': 'fedlc'},
+      {'algorithm': 'ditto', 'fine_tune_epochs': 1},
       {'algorithm': 'scaffold', 'execution.client_store': 'disk'},
       {'algorithm': 'decentralized_moon', 'participation': 1.0},
       {
@@ -196,6 +197,22 @@ def test_what_wants_all_examples_is_refused(name, value, sources, tmp_path):
     '--config.partition.name=natural, and an algorithm of several clients.'
   )
   assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+  ('changes', 'told'),
+  [
+    (
+      {'attack.name': 'label_flip', 'attack.fraction': 0.5},
+      '--config.attack.name=label_flip needs data in memory.',
+    ),
+    ({'data.local_test': 0.2}, r'local_test=0\.2 is not for data that stay on disk: '),
+  ],
+)
+def test_what_changes_examples_is_refused(changes, told, sources):
+  changed = config(sources[1], **CHANGES | changes)
+  with pytest.raises(UsageError, match=told):
+    experiment.build(moon_jax.config.validate(changed))
 
 
 def test_a_process_reads_the_clients_of_its_own_lanes(built):

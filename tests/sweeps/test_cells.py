@@ -28,6 +28,16 @@ def test_a_knob_multiplies_only_the_runs_that_use_it():
     names(words=iid, partition__beta=['0.1', '0.5'])
 
 
+def test_knobs_that_a_file_leaves_out_have_their_defaults(tmp_path):
+  file = tmp_path / 'two.py'
+  file.write_text("""
+from ml_collections import ConfigDict
+def get_config():
+  return ConfigDict({'num_rounds': 2, 'num_clients': 3})
+""")
+  assert names(str(file), moon__mu=['1', '5']) == ['moon.mu=1', 'moon.mu=5']
+
+
 def test_all_variants_that_match():
   found = names('configs/moon_cvpr21.py:niid_*', seed=['0', '1'])
   assert len(found) == 6

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import moon_jax
 from moon_jax import __main__, api, config
 from moon_jax.config import ConfigError
 from moon_jax.core.errors import DivergedError, ExitCode, RunError
+from moon_jax.data import sources
 from moon_jax.engine import programs
 from moon_jax.runner import run_directory
 from moon_jax.runner.checkpoint import Checkpoints
@@ -326,6 +328,14 @@ def test_from_python_it_is_one_table(swept, tmp_path):
     assert row['workdir'] == str(tmp_path / 'out' / name)
     (*_, last) = read_lines(folder / 'out' / name / 'metrics.jsonl')
     assert row['test_accuracy'] == pytest.approx(last['test_accuracy'], abs=1e-6)
+
+
+def test_each_run_of_a_sweep_has_its_own_data(tmp_path):
+  rows = moon_jax.sweep(common(), {'data.limit': [60, 90]}, tmp_path / 'out')
+  for row, limit in zip(rows, (60, 90), strict=True):
+    digest = sources.digest(sources.load('digits', limit=limit))
+    saved = json.loads((pathlib.Path(row['workdir']) / 'config.json').read_text())
+    assert saved['data_digest'] == digest
 
 
 @pytest.mark.slow
