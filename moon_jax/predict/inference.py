@@ -133,8 +133,8 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     workdir: the run directory, also of a run in progress; or a file that
       `Trained.save` or `moon_jax.export` has written.
     client: number of the client whose model is loaded, from 0, if each client has its
-      own (SOLO, FedPer, FedBN, FedProto, no server, `batch_norm=local`); None: the
-      global model, or the model of the only client.
+      own (SOLO, FedPer, FedBN, Ditto, FedProto, no server, `batch_norm=local`); None:
+      the global model, or the model of the only client.
 
   Raises:
     UsageError: the path is no run directory, or has no such model.
@@ -147,7 +147,9 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   saved, counts = _saved(workdir), _class_counts(workdir)
   config, network = _network(workdir, saved, counts.shape[1])
   algorithm = experiment.make_algorithm(config, network)
-  own = tiers.has_own_models(algorithm, network.shapes)
+  model_of, own = algorithm.evaluated, tiers.has_own_models(algorithm, network.shapes)
+  if algorithm.personal and not own and client is not None:  # beside the global one
+    model_of, own = jax.vmap(algorithm.personal, (None, 0)), True
   check_client(workdir, client, config.num_clients if own else 0)
   start = functools.partial(experiment.first_state, algorithm)
   state = jax.eval_shape(lambda v: start(v, config.num_clients), network.shapes)
@@ -160,8 +162,8 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     return jax.device_get(algorithm.init_client(began.init(config.seed)))
 
   state = checkpoint.newest(workdir / 'checkpoints', state, client or 0, first)
-  evaluated = algorithm.evaluated(state.server, state.clients)
-  variables = jax.tree.map(lambda leaf: leaf[0], evaluated)
+  models = jax.device_get(model_of(state.server, state.clients))
+  variables = jax.tree.map(lambda leaf: leaf[0], models)
   told = int(state.round), client, counts.shape[1]
   about = exported.describe(workdir, saved, *told)
   return _trained(workdir, config, network, variables, about, counts)

@@ -1,5 +1,6 @@
 """Runs whose clients are tested on their own examples."""
 
+import jax
 import numpy as np
 import pytest
 from flax.traverse_util import unflatten_dict
@@ -96,6 +97,8 @@ def test_dittos_models_on_each_clients_own_test(tmp_path):
 
   def labels_of(client, images):
     params = unflatten_dict({p: leaf[client] for p, leaf in own.items()}, '/')
+    loaded = moon_jax.load(run.workdir, client=client).variables['params']
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
     return predicted(Model(params, {}), images)
 
   correct, sizes, _ = counted(run, labels_of)
