@@ -94,8 +94,9 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 pixels in [0, 1]; in [0, 1]
   --config.partition.min_size=10                lowest number of examples; natural
                                                 leaves out smaller users; at least 1
-  --config.partition.seed=auto                  seed of the partition; auto: the run's
-                                                seed; in [0, 2147483647]
+  --config.partition.seed=auto                  seed of the partition and of held-out
+                                                examples; auto: the run's seed; in [0,
+                                                2147483647]
   --config.augmentation.name=none               augmentation of training images; one of
                                                 none, flip, crop_flip
   --config.augmentation.padding=reflect         pixels beyond the border; zero is black;

@@ -37,7 +37,7 @@ from moon_jax.config import ConfigError, cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
 from moon_jax.engine import devices
-from moon_jax.runner import loop, run_directory, signals
+from moon_jax.runner import loop, provenance, run_directory, signals
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import Cell, in_one_folder
@@ -217,9 +217,7 @@ def main(argv: Sequence[str]) -> int:
       raise UsageError(f'{stray[0]!r} is a stray word; see docs/queue.py.')
     runs, results = pathlib.Path(values.runs), pathlib.Path(values.results)
     given = cells(pathlib.Path(values.table), runs, values.data)
-    jobs = (
-      values.jobs or len(devices.visible_gpus()) or run_directory.machine()['cores']
-    )
+    jobs = values.jobs or len(devices.visible_gpus()) or provenance.machine()['cores']
     if values.list:
       print('\n'.join(table(given, results, jobs)))
       return ExitCode.DONE

@@ -147,7 +147,11 @@ KNOBS = {
   ),
   # 'auto' stays, so that runs with different seeds have the same value.
   'partition.seed': knob(
-    int, 'auto', "seed of the partition; auto: the run's seed", SEED, _DEALT, auto=True
+    int,
+    'auto',
+    "seed of the partition and of held-out examples; auto: the run's seed",
+    SEED,
+    auto=True,
   ),
   'augmentation.name': word('none', 'augmentation of training images'),
   'augmentation.padding': word(

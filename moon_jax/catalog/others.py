@@ -119,7 +119,9 @@ def _resnet_of(depth):
 
 
 # Attackers replace the model that they send.
-_SENDING = Bound('another, whose clients send models,', lambda name: name != 'fednova')
+_SENDING = Bound(
+  'another than fednova and fedexp', lambda name: name not in ('fednova', 'fedexp')
+)
 _of_models = rules(Rule('algorithm', _SENDING, 'attack.name'))
 
 

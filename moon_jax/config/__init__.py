@@ -36,6 +36,7 @@ from moon_jax.config.validation import (
   identity,
   unknown_knob,
   used,
+  used_value,
   validate,
   with_defaults,
 )

@@ -197,6 +197,15 @@ def used(flat: Mapping[str, Any]) -> dict[str, Any]:
   return {n: v for n, v in flat.items() if n not in known or catalog.used(n, flat)}
 
 
+def used_value(config: Config, name: str) -> Any:
+  """The value of a knob, or its default if the chosen parts do not use it.
+
+  A config file may set what only some of the algorithms that it serves use.
+  """
+  flat, knob = flatten(config), catalog.every_knob()[name]
+  return flat[name] if catalog.used(name, flat) else knob.default
+
+
 def identity(flat: Mapping[str, Any]) -> dict[str, Any]:
   """The knobs in use that identify an experiment, with their values."""
   chosen = used(flat)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.catalog.blaming import blamed
-from moon_jax.config import Config, changed, flatten
+from moon_jax.config import Config, changed, flatten, used_value
 from moon_jax.core import files, tree, weights
 from moon_jax.core.errors import UsageError
 from moon_jax.core.paths import expand
@@ -115,6 +115,7 @@ def build(
   with blamed(catalog.part('algorithm', config.algorithm)):
     known = clients.known_of(algorithm.needs, class_counts, owners[-1])
   whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
+  natural = users.are_clients(config)
   return Experiment(
     config=config,
     network=network,
@@ -127,8 +128,8 @@ def build(
     test=_split(data, (data.test_images, data.test_labels), mesh, whose),
     validation=held_out and _split(data, held_out, mesh),
     test_sizes=test_sizes,
-    num_strangers=num_strangers,
-    names=data.clients[: config.num_clients] if users.are_clients(config) else None,
+    num_strangers=num_strangers if natural else 0,
+    names=data.clients[: config.num_clients] if natural else None,
     num_dropped=num_dropped,
     mesh=mesh,
     traffic=traffic,
@@ -142,15 +143,16 @@ def build(
 
 def _needs_tests(config, algorithm, own_models) -> str:
   """The flag for which clients need tests of their own; '' if there is none."""
-  tuned = f'--config.fine_tune_epochs={config.fine_tune_epochs}'
-  if config.fine_tune_epochs and own_models:
+  epochs = used_value(config, 'fine_tune_epochs')
+  tuned = f'--config.fine_tune_epochs={epochs}'
+  if epochs and own_models:
     raise UsageError(
       f'{tuned} needs a global model, and here each client has a model of its own: '
       'leave it out, or choose another --config.algorithm or --config.batch_norm.'
     )
   if algorithm.personal:
     return f'--config.algorithm={config.algorithm}'
-  return tuned if config.fine_tune_epochs else ''
+  return tuned if epochs else ''
 
 
 def _split(data, examples, mesh, clients=None) -> device.DeviceSplit:

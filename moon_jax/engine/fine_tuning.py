@@ -45,7 +45,7 @@ def tune_and_test(
     experiment: the experiment.
     state: the state after a round, which does not change.
     plan: the plan of the fine-tuning of K clients.
-    scalars: the scalars of the round.
+    scalars: the scalars of the round, but with the configured learning rate.
     train: the training split, or these clients' part of it.
     split: the split in which the tests name rows.
     tests: the examples of each client.
@@ -81,6 +81,9 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
   size, given = plans.cohort_size, own_tests.inputs(experiment)
   others = np.setdiff1d(np.arange(len(plans.sizes)), tested)
   order = np.concatenate([tested, others]).astype(np.int32)
+  # The schedule is for the rounds: at their end its rate may be close to 0.
+  rate = np.float32(experiment.config.optimizer.learning_rate)
+  rate = devices.replicate(rate, experiment.mesh)
 
   def inputs(index, first):
     """Positions [K], whether each is tested, and the arguments of the program."""
@@ -89,8 +92,10 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
     plan = plans.plan(index, clients)
     data = programs.train_split(experiment, plan)
     chosen = devices.replicate(np.int32(position), experiment.mesh)
-    on_device = programs.round_inputs(experiment, index, plan)
-    return position, tested[position] == clients, (*on_device, data, *given, chosen)
+    plan, scalars = programs.round_inputs(experiment, index, plan)
+    scalars.optimizer['learning_rate'] = rate
+    found = plan, scalars, data, *given, chosen
+    return position, tested[position] == clients, found
 
   example = inputs(0, 0)[-1]
   program = programs.lowered(tune_and_test, experiment, state, *example).compile()

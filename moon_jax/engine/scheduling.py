@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from moon_jax import catalog
-from moon_jax.config import Config, flatten
+from moon_jax.config import Config, flatten, used_value
 from moon_jax.core.errors import UsageError
 from moon_jax.data import partition
 from moon_jax.engine import devices, hosts
@@ -83,11 +83,7 @@ def make_planner(
 def _differing(config: Config, sizes: np.ndarray) -> tuple[int, dict[str, Any]]:
   """The number of uploads in a round, and the planner's fields about clients."""
   flat, name = flatten(config), '--config.local_epochs_min'
-
-  def value(knob):  # a config file may set what the algorithm does not use
-    default = catalog.every_knob()[knob].default
-    return flat[knob] if catalog.used(knob, flat) else default
-
+  value = functools.partial(used_value, config)
   if (low := value('local_epochs_min')) > config.local_epochs:
     raise UsageError(
       f'{name}={low} must be at most --config.local_epochs={config.local_epochs}.'
@@ -99,6 +95,10 @@ def _differing(config: Config, sizes: np.ndarray) -> tuple[int, dict[str, Any]]:
       f'--config.stragglers.fraction={slow} makes all {size} '
       'clients of a round stragglers: lower it.'
     )
+  if slow and not late:
+    raise UsageError(
+      f'--config.stragglers.fraction={slow} of {size} clients is none: raise it.'
+    )
   part = catalog.part('availability', value('availability.name'))
   available = part.build(clients.Available, sizes, **catalog.options(part.kind, flat))
   clients.require_enough(available, size, config.num_rounds)
@@ -107,6 +107,11 @@ def _differing(config: Config, sizes: np.ndarray) -> tuple[int, dict[str, Any]]:
   if catalog.used('attack.fraction', flat):
     fraction = config.attack.fraction
     attacking = clients.attackers(config.seed, config.num_clients, fraction)
+    if fraction and not len(attacking):
+      raise UsageError(
+        f'--config.attack.fraction={fraction} of {config.num_clients} clients is none: '
+        'raise it.'
+      )
   found = {'local_epochs_min': low, 'available': available, 'attackers': attacking}
   found |= {'num_stragglers': late, 'partial': partial and late > 0}
   return size if partial else size - late, found

@@ -87,7 +87,8 @@ def without_duplicates(runs: Sequence[Run], note: Note) -> list[Run]:
   kept: dict[object, Run] = {}
   for run in sorted(runs, key=lambda run: -len(run.rounds)):
     is_finished = run.ending is Ending.FINISHED
-    key = frozenset(run.identity.items()) if is_finished else run.path
+    read = map(run.about.get, ('weights_digest', 'trace_digest'))  # files
+    key = (frozenset(run.identity.items()), *read) if is_finished else run.path
     longest = kept.setdefault(key, run)
     if run is not longest:
       note(f'skipped {run.name}: the same experiment and seed as {longest.name}')

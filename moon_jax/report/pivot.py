@@ -54,12 +54,14 @@ def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table
     }
     frame = pd.DataFrame(of_columns).T
     made.append({'row': naming.describe(((rows, value),))} | cells(estimates(frame)))
+  rounds = sorted({run.rounds[-1]['round'] for run in runs})
+  after = f'{rounds[0]} to {rounds[-1]}' if rounds[1:] else rounds[0]
   shown = (percents(heads[one], naming.describe(((columns, one),))) for one in heads)
   return Table(
     'pivot',
     f'Final accuracy by {naming.short(rows)} and {naming.short(columns)}',
-    'Final test accuracy in %, mean ± sample standard deviation over the finished runs '
-    f'of a cell ({", ".join(choice.over)}).',
+    f'Test accuracy in % after {after} rounds, mean ± sample standard deviation over '
+    f'the finished runs of a cell ({", ".join(choice.over)}).',
     [Column('row', naming.short(rows)), *shown],
     made,
   )

@@ -128,13 +128,15 @@ class Saves(Callback):
     return is_due(number, config.checkpoint_every_rounds, config.num_rounds)
 
   def after_round(self, round):
-    if round.state and (self.wants_state(round.number) or round.stopped):
+    asked, is_last = self._config.num_rounds, bool(round.stopped) or round.is_awaited
+    if round.state and (self.wants_state(round.number) or is_last):
       with round.clock('save'):
         self.close()
         self._checkpoints.save(round.state)
-        if round.stopped or round.number == self._config.num_rounds:
+        if is_last or round.number == asked:
           self._checkpoints.wait()
-    self._lines.append(round.timings)
+    stopped = {'stopped': round.stopped, 'rounds_asked': asked} if round.stopped else {}
+    self._lines.append(round.timings | stopped)
     if not self._checkpoints.is_writing():
       self.close()
 

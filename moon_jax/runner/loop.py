@@ -7,9 +7,11 @@ from typing import Any
 import jax
 
 from moon_jax import catalog
-from moon_jax.config import Config
+from moon_jax.config import Config, used_value
 from moon_jax.config.cli import Request
+from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError
+from moon_jax.core.paths import expand
 from moon_jax.engine import compile_cache, devices, hosts
 from moon_jax.engine.experiment import build, initial_state
 from moon_jax.runner import callbacks, client_store, loggers, run_directory
@@ -73,18 +75,19 @@ def _run(request, stop, console, told, own, given):
   opening = _opened(request, built, state, console, told, own)
   with hosts.by_first(opening) as opened:
     store, state, history, beside = opened or (None, state, None, [])
-    why = ''
-    if hosts.decided(lambda: rounds_left(config.num_rounds, history)):
+    # A callback may have ended the run before this process.
+    why = hosts.decided(lambda: run_directory.why_stopped(request.workdir, config))
+    if hosts.decided(lambda: rounds_left(config.num_rounds, history, why)):
       if several:
         state = devices.replicate(hosts.from_first(state), built.mesh)
-      why = _train(built, state, store, beside, stop, console)
+      why = _train(built, state, store, beside, stop, console, why)
     for one in beside:
       one.end()
     hosts.decided(lambda: run_directory.finish(request.workdir, history, why))
 
 
-def _train(built, state, store, beside, stop, console) -> str:
-  """Runs the rounds that are left.
+def _train(built, state, store, beside, stop, console, why) -> str:
+  """Runs the rounds that are left; if `why` is not empty, up to a tested one.
 
   Returns:
     Why a callback has stopped the run; '' if no round is left.
@@ -94,7 +97,7 @@ def _train(built, state, store, beside, stop, console) -> str:
   """
   with devices.out_of_memory_is_told():
     rounds = Rounds(built, state, store, say=console.say)
-  asked, why, every = False, '', built.config.checkpoint_every_rounds
+  asked, every = False, built.config.checkpoint_every_rounds
 
   def wants_state(number):
     nonlocal asked
@@ -102,8 +105,9 @@ def _train(built, state, store, beside, stop, console) -> str:
     return asked or bool(why) or any([one.wants_state(number) for one in beside])
 
   def seen(round):
-    if asked or why:
-      round.stop(why or 'a signal')
+    round.is_awaited = asked
+    if why:
+      round.stop(why)
     for one in beside:
       one.after_round(round)
     return round.stopped, bool(round.state) and 'test_accuracy' in round.metrics
@@ -118,10 +122,10 @@ def _train(built, state, store, beside, stop, console) -> str:
       # Before it is saved: the save is then waited for, and no process ends in it.
       asked = asked or (is_due and stop.requested())
       why, can_end = hosts.decided(lambda round=round: seen(round))
-      if asked or is_due:
-        stop.check(round.number)
       if why and can_end:
         return why
+      if asked or is_due:
+        stop.check(round.number)
   return ''
 
 
@@ -147,7 +151,10 @@ def _opened(request, built, first, console, told, own):
   digests = {
     'data_digest': built.data_digest,
     'weights_digest': built.network.weights_digest,
+    'trace_digest': '',
   }
+  if trace := used_value(request.config, 'availability.path'):
+    digests['trace_digest'] = files.sha256(expand(trace))
   images = run_directory.describe_images(built.test, built.class_names)
   with (
     run_directory.begin(request, digests, images),
@@ -203,12 +210,13 @@ def callbacks_of(
   ]
 
 
-def rounds_left(num_rounds: int, history: list) -> bool:
+def rounds_left(num_rounds: int, history: list, why: str) -> bool:
   """Whether there is a round to run.
 
   Args:
     num_rounds: number of rounds that are asked for.
     history: the lines of metrics.jsonl.
+    why: why a callback has ended the run; '' if none has.
 
   Raises:
     UsageError: there is none, and the last saved round was not tested.
@@ -218,4 +226,4 @@ def rounds_left(num_rounds: int, history: list) -> bool:
     raise UsageError(
       f'--config.num_rounds={num_rounds} must be above the {done} rounds saved here.'
     )
-  return done < num_rounds
+  return done < num_rounds and not (why and 'test_accuracy' in history[-1])

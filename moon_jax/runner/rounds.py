@@ -27,6 +27,7 @@ from concurrent import futures
 import jax
 import numpy as np
 
+from moon_jax.config import used_value
 from moon_jax.core import tree
 from moon_jax.core.types import ClientMetrics, PyTree, State
 from moon_jax.data.device import TrainSplit
@@ -54,6 +55,7 @@ class Round:
       the disk, only the clients of the round's cohort. None unless a callback wants it.
       In a run the next round overwrites it; in `moon_jax.rounds` it stays.
     stopped: reason for which the run ends after this round; '' if it does not.
+    is_awaited: whether a signal has asked the run to save this round and stop.
   """
 
   number: int
@@ -64,6 +66,7 @@ class Round:
   experiment: Experiment
   state: State | None
   stopped: str = ''
+  is_awaited: bool = False
 
   def stop(self, why: str) -> None:
     """Ends the run after this round or the next tested one; `why` is recorded."""
@@ -148,7 +151,7 @@ class Rounds:
       )
       if experiment.own_tests:
         self._own = own_tests.compiled(experiment, state)
-      if config.fine_tune_epochs:
+      if used_value(config, 'fine_tune_epochs'):
         self._tune = fine_tuning.compiled(experiment, state)
       self._compile_seconds = time.perf_counter() - begin
       say(f'{self._compile_seconds:.1f} s')

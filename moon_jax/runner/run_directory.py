@@ -9,20 +9,16 @@ summary.json    written when the last round is done, or a callback has ended the
 import contextlib
 import datetime
 import fcntl
-import functools
-import importlib.metadata
 import itertools
 import os
 import pathlib
 import platform
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
 import jax
-import joblib
 import numpy as np
 
-from moon_jax import __version__, catalog
+from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config.cli import Request
 from moon_jax.core import files
@@ -30,6 +26,7 @@ from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.data.device import DeviceSplit
 from moon_jax.data.own_tests import OwnTests
 from moon_jax.data.partition import Partition
+from moon_jax.runner import provenance
 from moon_jax.runner.metrics import Record, summarise
 
 CONFIG, SUMMARY = 'config.json', 'summary.json'
@@ -40,8 +37,8 @@ _FOLDERS = (LOCK, 'checkpoints', 'tensorboard', 'profile')
 _DIGESTS = {
   'data_digest': 'was trained on other data',
   'weights_digest': 'began with other weights',
+  'trace_digest': 'had clients available at other times',
 }
-_PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
 def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
@@ -108,10 +105,16 @@ def why_finished(workdir: pathlib.Path, config: config_lib.Config) -> str:
   summary = files.read_json(workdir / SUMMARY) or {'rounds': 0}
   if summary['rounds'] >= config.num_rounds:
     return f'has {summary["rounds"]} rounds; {config.num_rounds} were asked for'
-  if 'stopped' in summary:
-    asked = files.read_json(workdir / CONFIG)['config']['num_rounds']
-    if config.num_rounds <= asked:
-      return f'was ended after round {summary["rounds"]}: {summary["stopped"]}'
+  if 'stopped' in summary and (why := why_stopped(workdir, config)):
+    return f'was ended after round {summary["rounds"]}: {why}'
+  return ''
+
+
+def why_stopped(workdir: pathlib.Path, config: config_lib.Config) -> str:
+  """Why a callback has ended the run, unless more rounds are asked for now; or ''."""
+  for line in files.read_lines(workdir / TIMINGS)[-1:]:
+    if config.num_rounds <= line.get('rounds_asked', 0):
+      return line['stopped']
   return ''
 
 
@@ -171,8 +174,9 @@ def begin(
 
   Args:
     request: the command line.
-    digests: 'data_digest' and 'weights_digest', of the data set and of the file of the
-      first weights ('' if they are drawn); a resumed run must find the same.
+    digests: a value for each name in _DIGESTS: of the data set, and of the files of the
+      first weights and of the available clients, '' if there is none. A resumed run
+      must find the same.
     images: see `describe_images`.
 
   Raises:
@@ -264,35 +268,8 @@ def describe(
     **{name: digest for name, digest in digests.items() if digest},
     'images': images,
     'earlier': [*saved.get('earlier', []), start] if saved else [],
-    'versions': {'python': platform.python_version(), 'moon_jax': __version__}
-    | {name: importlib.metadata.version(name) for name in _PACKAGES},
+    'versions': provenance.versions(),
     'devices': [f'{d.platform}: {d.device_kind}' for d in jax.devices()],
-    'machine': machine(),
-    'git_commit': _git_commit(),
+    'machine': provenance.machine(),
+    'git_commit': provenance.git_commit(),
   }
-
-
-def machine() -> Record:
-  """The name of the processor, and the number of cores that the process may use."""
-  told = pathlib.Path('/proc/cpuinfo')
-  lines = told.read_text().splitlines() if told.exists() else []
-  names = [line.partition(': ')[2] for line in lines if line.startswith('model name')]
-  processor = (names or [platform.machine()])[0]
-  return {'processor': processor, 'cores': joblib.cpu_count()}
-
-
-@functools.cache  # A later commit does not change the code that was loaded.
-def _git_commit() -> str | None:
-  """The commit of the code, with '+changes' if it was edited; None outside git.
-
-  Code that is installed inside another repository has no commit there.
-  """
-  path = pathlib.Path(__file__)
-  describe = 'describe --always --abbrev=40 --dirty=+changes --exclude=*'
-  try:
-    for command in (f'ls-files --error-unmatch {path.name}', describe):
-      words = ['git', '-C', str(path.parent), *command.split()]
-      done = subprocess.run(words, capture_output=True, text=True, check=True)
-  except (FileNotFoundError, subprocess.CalledProcessError):
-    return None
-  return done.stdout.strip()

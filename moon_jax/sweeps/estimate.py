@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from moon_jax import config as config_lib
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError
-from moon_jax.runner import clock, run_directory
+from moon_jax.runner import clock, provenance, run_directory
 from moon_jax.sweeps.cells import Cell
 from moon_jax.sweeps.running import left, state_of
 
@@ -91,7 +91,7 @@ def _cost(workdir: pathlib.Path, knobs: Mapping[str, Any]) -> _Cost:
 
 def _earlier(out: pathlib.Path, knobs: Mapping[str, Any]) -> Iterator[_Cost]:
   """The costs of similar runs beside the sweep, and in other sweeps there."""
-  machine = run_directory.machine()
+  machine = provenance.machine()
   for pattern in ('*', '*/*'):
     for path in sorted(out.parent.glob(f'{pattern}/{run_directory.CONFIG}')):
       with contextlib.suppress(NoCheckpointError):

@@ -96,7 +96,7 @@ LOOKING = '--config.optimizer.nesterov=true must be false with --config.algorith
     (
       'fednova',
       {'attack.name': 'alie'},
-      '--config.algorithm=fednova must be another, whose clients send models, with',
+      '--config.algorithm=fednova must be another than fednova and fedexp with',
       {'attack.name': 'label_flip'},
     ),
   ],

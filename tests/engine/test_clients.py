@@ -158,6 +158,22 @@ def test_a_trace_by_hand_begins_again(tmp_path):
   clients.require_enough(available, 2, 9)
 
 
+@pytest.mark.usefixtures('quick_runs')
+def test_a_run_has_one_trace(tmp_path):
+  path = tmp_path / 'trace.csv'
+  path.write_text('client,first,last\n0,1,9\n1,1,9\n')
+  knobs = {'algorithm': 'fedavg', 'num_clients': 3, 'participation': 0.5}
+  knobs |= {'data.limit': 100, 'local_epochs': 1, 'partition.min_size': 1}
+  knobs |= {'availability.name': 'trace', 'availability.path': str(path)}
+  first = moon_jax.run(knobs | {'num_rounds': 1}, tmp_path / 'run')
+  assert first.metrics[0]['clients'] == [0, 1]
+  path.write_text('client,first,last\n0,1,9\n2,1,9\n')
+  with pytest.raises(
+    UsageError, match='had clients available at other times than this'
+  ):
+    moon_jax.run(knobs | {'num_rounds': 2}, tmp_path / 'run')
+
+
 @pytest.mark.parametrize(
   'text',
   ['', 'client,first,last\n', '0,1,2\n0,1,2\n', 'client,first,last\n4,1,2\n']
@@ -239,6 +255,15 @@ def test_the_knobs_make_the_planner():
 def test_what_leaves_nothing_to_do_is_one_line(changes, message):
   with pytest.raises(UsageError, match=f'^{re.escape(message)}$'):
     planner(algorithm='fedavg', **changes)
+
+
+def test_attackers_that_would_be_none_are_refused():
+  few = {'algorithm': 'fedavg', 'num_clients': 4}
+  flips = {'attack.name': 'label_flip', 'attack.fraction': 0.1}
+  with pytest.raises(UsageError, match=r'fraction=0\.1 of 4 clients is none: raise it'):
+    planner(**few, **flips)
+  with pytest.raises(UsageError, match=r'stragglers\.fraction=0\.1 of 4 clients is no'):
+    planner(**few, **{'stragglers.fraction': 0.1})
 
 
 def test_an_attacker_that_flips_labels_trains_on_them():

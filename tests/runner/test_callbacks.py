@@ -3,6 +3,8 @@
 import errno
 import json
 import pathlib
+import shutil
+import signal
 import threading
 import time
 
@@ -13,8 +15,9 @@ import moon_jax
 from examples import early_stopping
 from moon_jax import catalog
 from moon_jax.config import cli
-from moon_jax.core.errors import DivergedError, ExitCode, RunError
+from moon_jax.core.errors import DivergedError, ExitCode, NoCheckpointError, RunError
 from moon_jax.runner import callbacks, loop, run_directory, saved_state
+from moon_jax.runner.signals import Stop, StoppedError
 from tests.processes import check_success, checkpoint, launch, launched
 from tests.run_directories import TINY, words_of
 from tests.test_api import config
@@ -98,6 +101,56 @@ def test_a_run_that_is_ended_is_finished_until_more_rounds_are_asked_for(
   more = moon_jax.run(config(num_rounds=4), tmp_path / 'run')
   assert more.metrics[:3] == whole[0].metrics
   assert 'stopped' not in more.summary
+
+
+def test_more_rounds_after_a_start_that_failed(tmp_path):
+  moon_jax.run(config(), tmp_path / 'run', callbacks=[Watcher(stops_at=2)])
+  (tmp_path / 'run/checkpoints').rename(tmp_path / 'away')
+  with pytest.raises(NoCheckpointError):
+    moon_jax.run(config(num_rounds=4), tmp_path / 'run')
+  shutil.copytree(tmp_path / 'away', tmp_path / 'run/checkpoints', dirs_exist_ok=True)
+  assert len(moon_jax.run(config(num_rounds=4), tmp_path / 'run').metrics) == 4
+
+
+def test_a_stop_is_remembered_if_the_run_fails_after_it(tmp_path):
+  class Fails(Watcher):
+    def end(self):
+      raise KeyError('its own mistake')
+
+  with pytest.raises(KeyError):
+    moon_jax.run(config(), tmp_path / 'run', callbacks=[Fails([2], 2)])
+  assert not (tmp_path / 'run/summary.json').exists()
+  again = Watcher()
+  summary = moon_jax.run(config(), tmp_path / 'run', callbacks=[again]).summary
+  assert (summary['rounds'], summary['stopped']) == (2, 'it is enough')
+  assert [call for call in again.calls if isinstance(call, int)] == []
+
+
+class Signals(moon_jax.Callback):
+  """Asks the run to stop in one round, as SIGTERM does."""
+
+  def __init__(self, stop, number):
+    self._stop, self._number = stop, number
+
+  def wants_state(self, number):
+    if number == self._number:
+      self._stop.request(signal.SIGTERM)
+    return False
+
+
+@pytest.mark.parametrize(('every', 'last'), [(1, 1), (3, 3)])
+def test_a_stop_and_a_signal_in_one_round(tmp_path, every, last):
+  """The callback stops in round 1; with `every` 3, round 3 is the first with a test."""
+  knobs = {'num_rounds': 5, 'eval_every_rounds': every, 'checkpoint_every_rounds': 1}
+  stop, request = Stop(), cli.parse([*words_of(**knobs), f'--workdir={tmp_path}/run'])
+  own = [Signals(stop, 1), Watcher([1], 1)]
+  if last > 1:
+    with pytest.raises(StoppedError):
+      loop.run(request, stop, own)
+    stop, own = Stop(), []
+  assert loop.run(request, stop, own) is ExitCode.DONE
+  summary = json.loads((tmp_path / 'run/summary.json').read_text())
+  assert (summary['rounds'], summary['stopped']) == (last, 'it is enough')
 
 
 @pytest.mark.parametrize(

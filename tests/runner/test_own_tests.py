@@ -151,6 +151,23 @@ def test_the_global_model_fine_tuned_by_each_client(tmp_path):
     assert {k: v for k, v in line.items() if k not in tuned} == other
 
 
+def test_fine_tuning_has_no_schedule(tmp_path):
+  schedule = {'optimizer__schedule': 'exponential', 'optimizer__decay': 1e-4}
+  given = config(fine_tune_epochs=5, optimizer__decay_every=1, **schedule)
+  run = moon_jax.run(given, tmp_path / 'run')
+  # At the rate of the second round, 1e-5, the model would stay as it is.
+  correct, sizes = fine_tuned(run, 5)
+  wanted = metrics.over_clients(correct, sizes, 'tuned_accuracy')
+  (*_, last) = run.metrics
+  assert columns(last, 'tuned_') == pytest.approx(wanted, rel=1e-12)
+  assert last['tuned_accuracy_mean'] != last['local_accuracy_mean']
+
+
+def test_fine_tuning_of_a_file_is_for_the_algorithms_that_have_it():
+  given = DIGITS | {'fine_tune_epochs': 1, 'algorithm': 'solo'}
+  assert experiment.build(moon_jax.config.validate(given)).own_models
+
+
 @pytest.mark.parametrize(
   ('changes', 'told'),
   [

@@ -13,7 +13,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.types import ClientMetrics
 from moon_jax.runner import clock as clock_lib
-from moon_jax.runner import loop, run_directory
+from moon_jax.runner import loop, provenance, run_directory
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner import records as records_lib
 from moon_jax.train.evaluation import Score
@@ -292,9 +292,9 @@ def test_rounds_left(num_rounds, last, left):
   lines = [{'round': 1, 'test_accuracy': 0.1}, {'round': 2} | last]
   if left is None:
     with pytest.raises(UsageError, match='must be above the 2 rounds saved here'):
-      loop.rounds_left(num_rounds, lines)
+      loop.rounds_left(num_rounds, lines, '')
   else:
-    assert loop.rounds_left(num_rounds, lines) == left
+    assert loop.rounds_left(num_rounds, lines, '') == left
 
 
 # --- the other files ------------------------------------------------------------------
@@ -330,10 +330,11 @@ def test_rounds_saved(tmp_path):
   assert run_directory.rounds_saved(tmp_path) == 3
 
 
-def begin(workdir, digest='digest', *words, of_weights=''):
+def begin(workdir, digest='digest', *words, of_weights='', of_trace=''):
   """Begins a run in the directory."""
   request = cli.parse([f'--workdir={workdir}', *words])
   digests = {'data_digest': digest, 'weights_digest': of_weights}
+  digests['trace_digest'] = of_trace
   return run_directory.begin(request, digests, IMAGES)
 
 
@@ -355,6 +356,8 @@ def test_one_process_at_a_time_and_always_the_same_experiment_and_data(tmp_path)
   with refused(UsageError, 'trained on other data'), begin(run, 'another digest'):
     pass
   with refused(UsageError, 'began with other weights'), begin(run, of_weights='any'):
+    pass
+  with refused(UsageError, 'available at other times'), begin(run, of_trace='any'):
     pass
   with begin(run):
     saved = files.read_json(run / run_directory.CONFIG)
@@ -387,21 +390,21 @@ def test_git_commit_is_that_of_the_code_alone(tmp_path, monkeypatch):
     words = ['git', '-C', tmp_path, *who, *words]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
-  told, loaded = run_directory._git_commit.__wrapped__, run_directory._git_commit()
-  monkeypatch.setattr(run_directory, '__file__', str(tmp_path / 'run_directory.py'))
+  told, loaded = provenance.git_commit.__wrapped__, provenance.git_commit()
+  monkeypatch.setattr(provenance, '__file__', str(tmp_path / 'provenance.py'))
   monkeypatch.setenv('GIT_CEILING_DIRECTORIES', str(tmp_path.parent))
-  (tmp_path / 'run_directory.py').write_text('')
+  (tmp_path / 'provenance.py').write_text('')
   assert told() is None
   # The code is installed in a repository that does not contain it.
   git('init')
   git('commit', '--allow-empty', '--message=thesis')
   assert told() is None
-  git('add', 'run_directory.py')
+  git('add', 'provenance.py')
   git('commit', '--message=code')
   commit = git('rev-parse', 'HEAD').strip()
   assert told() == commit
-  (tmp_path / 'run_directory.py').write_text('edited')
+  (tmp_path / 'provenance.py').write_text('edited')
   assert told() == f'{commit}+changes'
   monkeypatch.setenv('PATH', '')
   assert told() is None
-  assert run_directory._git_commit() == loaded
+  assert provenance.git_commit() == loaded
