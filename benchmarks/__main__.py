@@ -81,16 +81,15 @@ def _options():
 
 def _suite(options, details):
   """(name of the results, name of a task -> function that returns its rows)."""
+  quick = '-quick' if options.quick else ''
   if options.suite == 'cpu':
     repeats = min(options.repeats, 3) if options.quick else options.repeats
     machine = f'{platform.machine()}-{len(os.sched_getaffinity(0))}-cores'
-    machine += '-quick' if options.quick else ''
-    return machine, cpu.tasks(options.data_dir, repeats, options.quick, details)
+    return machine + quick, cpu.tasks(options.data_dir, repeats, options.quick, details)
   if options.suite == 'scale':
     cores = len(os.sched_getaffinity(0))
-    return f'scale-{platform.machine()}-{cores}-cores', scale.tasks(
-      options.quick, details
-    )
+    machine = f'scale-{platform.machine()}-{cores}-cores'
+    return machine + quick, scale.tasks(options.quick, details)
   device = processes.run(['-c', _DEVICE])
   if device['backend'] != 'gpu' and not options.anywhere:
     raise UsageError('--suite=gpu needs a GPU that JAX can use; see docs/gpu.md.')
@@ -102,7 +101,7 @@ def _suite(options, details):
     options.quick,
     'cuda' if device['backend'] == 'gpu' else 'cpu',
   )
-  return device['kind'].replace(' ', '-'), gpu.tasks(workload, details)
+  return device['kind'].replace(' ', '-') + quick, gpu.tasks(workload, details)
 
 
 def _tell(row, before):

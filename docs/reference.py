@@ -135,7 +135,7 @@ def _listed(names):
 
 
 def parts() -> str:
-  """Every part of the catalog: its name, its title, its own knobs."""
+  """Every part of the catalog: its name, what it is, its own knobs."""
   return '\n\n'.join(
     f'## {title}\n\nChosen by `{catalog.KINDS[kind]}`.\n\n'
     + table(('name', 'what it is', 'its knobs'), _parts_of(kind))

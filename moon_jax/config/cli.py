@@ -179,8 +179,12 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
     is_unknown = name and name[1] not in knobs
     told = config_lib.unknown_knob(name[1]) if is_unknown else stray(word, *_OTHERS)
     problems.append(told)
-  given = {name: values[f'config.{name}'] for name in knobs}
-  return {name: flag.value for name, flag in given.items() if flag.present}, problems
+  flags_of = {name: values[f'config.{name}'] for name in knobs}
+  given = {name: flag.value for name, flag in flags_of.items() if flag.present}
+  # absl takes the second of two words for the value, whatever it is.
+  lost = [name for name, word in given.items() if word.startswith('--config')]
+  problems += [f'--config.{name} needs a value.' for name in lost]
+  return given, problems
 
 
 _DEFINE = {str: flags.DEFINE_string, list: flags.DEFINE_multi_string}

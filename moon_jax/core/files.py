@@ -67,17 +67,6 @@ def require_inside(folder: pathlib.Path, names: Iterable[os.PathLike] = ()) -> N
       raise OSError(errno.EINVAL, _IRREGULAR, str(path))
 
 
-def below(folder: pathlib.Path, *, follow: bool = False) -> Iterator[pathlib.Path]:
-  """The paths below a folder, in which another process may add and remove files.
-
-  Args:
-    folder: the folder.
-    follow: whether folders behind links are looked into.
-  """
-  for root, folders, names in os.walk(folder, followlinks=follow):
-    yield from (pathlib.Path(root, name) for name in (*folders, *names))
-
-
 def sha256(path: pathlib.Path) -> str:
   """The digest of a file's content, in hexadecimal."""
   with opened(path) as file:

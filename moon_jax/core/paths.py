@@ -4,6 +4,7 @@ import hashlib
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 
 _LONGEST = 180  # bytes, before a digest
 
@@ -20,3 +21,18 @@ def file_name(text: str) -> str:
     return name
   digest = hashlib.sha256(name.encode()).hexdigest()[:8]
   return f'{name.encode()[:_LONGEST].decode(errors="ignore")}-{digest}'
+
+
+def below(folder: pathlib.Path, *, follow: bool = False) -> Iterator[pathlib.Path]:
+  """The paths below a folder, in which another process may add and remove files.
+
+  Args:
+    folder: the folder.
+    follow: whether folders behind links are looked into, each folder once.
+  """
+  seen = set()
+  for root, folders, names in os.walk(folder, followlinks=follow):
+    if (place := os.stat(root)[1:3]) in seen:  # inode and device
+      names, folders[:] = [], []
+    seen.add(place)
+    yield from (pathlib.Path(root, name) for name in (*folders, *names))

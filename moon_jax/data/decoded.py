@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from moon_jax import __version__
-from moon_jax.core import cache, files
+from moon_jax.core import cache, files, paths
 from moon_jax.core.types import Dataset
 
 _KINDS = {'name': 'U ', 'num_classes': 'i ', 'mean': 'f C', 'std': 'f C'}
@@ -58,7 +58,7 @@ def _path(folder, asked):
   """The file, named after the request and the folder's state."""
   try:
     folder = folder.resolve()
-    below = sorted(files.below(folder, follow=True))
+    below = sorted(paths.below(folder, follow=True))
     about = [(str(path), path.stat()) for path in below]
   except (OSError, ValueError, RuntimeError):  # decoding says what is wrong with it
     return None

@@ -91,7 +91,7 @@ def _decode(flag, root, draw, side):
       arrays[-1][row] = _pixels(flag, root, one.path, mode, side, first.shape)
     arrays.append(np.array([numbers[one.label] for one in split]))
   data = npz.dataset(flag, root.name, arrays, len(names), class_names=names)
-  ids = ([one.domain for one in split] for split in (train, test))
+  ids = ([p.domain for p in s] if s[0].domain else None for s in (train, test))
   return users.named(flag, data, *ids) if train[0].domain else data
 
 
@@ -119,7 +119,11 @@ def _divided(flag, root, test_fraction, test_seed):
   """The training, the test and perhaps the validation pictures, class by class."""
   # Folders such as training or test_set are no domains: their images would be mixed.
   ending = re.compile('[ _-]?(set|data|images)$')
-  there = {ending.sub('', one.name.lower()): one for one in _folders(root)}
+  there = {}
+  for folder in _folders(root):
+    other = there.setdefault(ending.sub('', folder.name.lower()), folder)
+    if other != folder and ending.sub('', folder.name.lower()) in (*_TRAIN, *_TESTS):
+      raise DataError(f'{flag} has both {other.name!r} and {folder.name!r}; keep one.')
   train = next((there[name] for name in _TRAIN if name in there), None)
   lists = {one: sorted(root.glob(f'*_{one}.txt')) for one in ('train', 'test')}
   if all(lists.values()):
@@ -180,10 +184,11 @@ def _tree(flag, folder) -> list[Picture]:
 
 def _tests(flag, root, there) -> Iterator[list[Picture]]:
   """The labelled pictures of each folder beside train/; test/ comes first."""
-  if (root / _ANNOTATIONS).exists():
-    yield sorted(_annotated(root), key=lambda one: (one.label, one.path))
-    return
+  is_annotated = (root / _ANNOTATIONS).exists() and (root / 'val/images').is_dir()
   for folder in (there[name] for name in _TESTS if name in there):
+    if is_annotated and folder == root / 'val':
+      yield sorted(_annotated(root), key=lambda one: (one.label, one.path))
+      continue
     # The folder test/images/ without labels is no class 'images'.
     inside = [one.name for one in _folders(folder)]
     if inside != ['images'] and inside and (found := _tree(flag, folder)):

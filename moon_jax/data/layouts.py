@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from moon_jax.core import files
+from moon_jax.core import paths
 from moon_jax.core.paths import expand
 from moon_jax.data.arrays import DataError
 from moon_jax.data.imagefolder import ENDINGS
@@ -47,8 +47,10 @@ def found_at(path: str) -> tuple[str, str]:
   root = expand(path)
   if os.path.isfile(root):
     return _FILES.get(root.suffix, ''), root.name
-  below = itertools.islice(files.below(root), _MOST) if os.path.isdir(root) else ()
-  names = sorted(one.relative_to(root).as_posix() for one in below if one.is_file())
+  below = itertools.islice(paths.below(root), _MOST) if os.path.isdir(root) else ()
+  names = sorted(
+    one.relative_to(root).as_posix() for one in below if os.path.isfile(one)
+  )
   for pattern, source in _FOLDERS.items():
     for name in names:
       if re.fullmatch(pattern, name, re.IGNORECASE):

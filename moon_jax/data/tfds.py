@@ -73,6 +73,8 @@ def _decode(name, data_dir, client, prepare):
       f'{sorted(info.features)}.'
     )
   keys = (*keys, client)
+  if lost := {'train', 'test'} - set(info.splits or ('train', 'test')):
+    raise DataError(f'{name!r} has no split {min(lost)!r}; it has {[*info.splits]}.')
   _prepare(name, builder)
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
     splits = [_read_split(builder, split, *keys) for split in ('train', 'test')]

@@ -51,7 +51,8 @@ def load_torchvision(path: str, name: str) -> Dataset:
   one, root = _SETS[known], expand(path).absolute()
   if not os.path.isdir(root):
     raise DataError(f'{flag} is not a folder.')
-  place = _found(flag, root, one, split)
+  with one_line(f'{flag} cannot be read'):
+    place = _found(flag, root, one, split)
   with one_line(f'{flag}: {place.name!r} is no {name} of torchvision'):
     (*arrays, names) = one.read(place, split)
   statistics = PIXEL_STATISTICS.get(one.name)

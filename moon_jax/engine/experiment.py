@@ -188,7 +188,7 @@ def training_data(
 
 
 def partition_seed(config: Config) -> int:
-  """The seed of the partition."""
+  """The seed of the partition and of what is held out."""
   own = flatten(config).get('partition.seed', 'auto')
   return config.seed if own == 'auto' else own
 

@@ -35,12 +35,12 @@ class Choice(NamedTuple):
 
 
 def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
-  """The runs that --where chooses.
+  """The runs that --where chooses; a run that does not use a knob has all its values.
 
   Raises:
     UsageError: no run has such a knob, or none is chosen.
   """
-  known = {name for run in runs for name in run.knobs}
+  known = {name for run in runs for name in run.used}
   telling = {name for run in runs for name in run.identity}
   _require_known('where', choice.where, known)
   _require_known('group', choice.group or (), telling)
@@ -49,7 +49,7 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
     run
     for run in runs
     if all(
-      any(_is(run.knobs.get(name), word) for word in words)
+      name not in run.used or any(_is(run.knobs.get(name), word) for word in words)
       for name, words in choice.where.items()
     )
   ]
@@ -87,8 +87,7 @@ def without_duplicates(runs: Sequence[Run], note: Note) -> list[Run]:
   kept: dict[object, Run] = {}
   for run in sorted(runs, key=lambda run: -len(run.rounds)):
     is_finished = run.ending is Ending.FINISHED
-    read = map(run.about.get, ('weights_digest', 'trace_digest'))  # files
-    key = (frozenset(run.identity.items()), *read) if is_finished else run.path
+    key = frozenset(run.identity.items()) if is_finished else run.path
     longest = kept.setdefault(key, run)
     if run is not longest:
       note(f'skipped {run.name}: the same experiment and seed as {longest.name}')
@@ -172,8 +171,12 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
   names = [name for name in _varied(run.identity for run in runs) if name not in over]
   if 'data.source' in names and 'data.name' not in (*names, *over):
     names.append('data.name')  # also if only one source has it
-    # If knobs of the data show that it differs, the digest need not.
-  told = any(name.startswith('data.') for name in names)
+    # If knobs of the data tell the data sets apart, the digest need not.
+  of_knobs = {}
+  for run in runs:
+    knobs = _part(run, (name for name in names if name.startswith('data.')))
+    of_knobs.setdefault(knobs, set()).add(run.identity[DIGEST])
+  told = all(len(digests) == 1 for digests in of_knobs.values())
   return [name for name in names if name != DIGEST or not told]
 
 

@@ -87,8 +87,11 @@ def _matrix(drawn: go.Figure, chart: Matrix, looks: Mapping[str, Style]) -> None
     colorbar={'title': {'text': chart.unit, 'side': 'right'}, 'thickness': 12},
   )
   every = 1 if annotated else None
-  drawn.update_xaxes(title=chart.x_label, dtick=every)
-  drawn.update_yaxes(title=chart.y_label, dtick=every, autorange='reversed')
+  # Plotly would take names that are numerals for numbers.
+  kinds = ('category' if names else None for names in (chart.columns, chart.rows))
+  drawn.update_xaxes(title=chart.x_label, dtick=every, type=next(kinds))
+  drawn.update_yaxes(title=chart.y_label, dtick=every, type=next(kinds))
+  drawn.update_yaxes(autorange='reversed')
 
 
 def _boxes(drawn: go.Figure, chart: Spread, looks: Mapping[str, Style]) -> None:

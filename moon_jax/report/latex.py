@@ -13,7 +13,13 @@ from moon_jax.report.tables import Column, Table
 
 _ESCAPED = {char: f'\\{char}' for char in '&%$#_{}'}
 _ESCAPED |= {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}'}
-_ESCAPED |= {'^': r'\textasciicircum{}', '<': '$<$', '>': '$>$', '±': r'$\pm$'}
+_ESCAPED |= {
+  '[': '{[}',
+  '^': r'\textasciicircum{}',
+  '<': '$<$',
+  '>': '$>$',
+  '±': r'$\pm$',
+}
 _MARKS = (r'\textbf', r'\underline')
 _NOT_PRINTED = ('command',)
 

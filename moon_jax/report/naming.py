@@ -16,6 +16,8 @@ PLAIN = {
 }
 
 _OWNERS = (ALGORITHM, 'model')
+# Groups that are told, because others have knobs of the same last names.
+_TOLD = {'server_optimizer': 'server', 'attack': 'attack', 'stragglers': 'stragglers'}
 _LONGEST = 300  # letters; pictures grow with their texts
 
 Key = tuple[tuple[str, Value], ...]
@@ -48,10 +50,17 @@ def _words(name: str, value: Value, key: Mapping[str, Value]) -> str:
     return value.part.title
   if name == DIGEST:
     return f'data {value[:8]}'
-  group = name.split('.')[0]
   # Another algorithm or network may have a knob of the same last name.
-  alone = any(group in catalog.names(kind) and kind not in key for kind in _OWNERS)
+  alone = any(
+    kind not in key and name.split('.')[0] in _groups(kind) for kind in _OWNERS
+  )
   return f'{name if alone else short(name)}={word(value)}'
+
+
+def _groups(kind: str) -> set[str]:
+  """The groups of knobs of a kind's parts."""
+  parts = (catalog.part(kind, name) for name in catalog.names(kind))
+  return {part.group or part.name for part in parts}
 
 
 def word(value: Value) -> str:
@@ -60,11 +69,12 @@ def word(value: Value) -> str:
 
 
 def short(name: str) -> str:
-  """'moon.mu' -> 'mu', 'data.name' -> 'data'."""
+  """'moon.mu' -> 'mu', 'data.name' -> 'data', 'partition.seed' -> 'partition seed'."""
   group, _, last = name.rpartition('.')
   if last == 'name':
     return group
-  return f'server {last}' if group == 'server_optimizer' else last
+  told = 'partition' if name == 'partition.seed' else _TOLD.get(group, '')
+  return f'{told} {last}'.strip()
 
 
 def titled(what: str, setting: str) -> str:

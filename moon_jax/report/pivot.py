@@ -56,7 +56,12 @@ def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table
     made.append({'row': naming.describe(((rows, value),))} | cells(estimates(frame)))
   rounds = sorted({run.rounds[-1]['round'] for run in runs})
   after = f'{rounds[0]} to {rounds[-1]}' if rounds[1:] else rounds[0]
-  shown = (percents(heads[one], naming.describe(((columns, one),))) for one in heads)
+  # Only algorithms on equal terms are ranked.
+  ranked = int(rows == naming.ALGORITHM and len(rounds) == 1)
+  shown = (
+    percents(heads[one], naming.describe(((columns, one),)))._replace(better=ranked)
+    for one in heads
+  )
   return Table(
     'pivot',
     f'Final accuracy by {naming.short(rows)} and {naming.short(columns)}',

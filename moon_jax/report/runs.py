@@ -53,6 +53,7 @@ class Run:
     path: path of the directory.
     knobs: dotted name -> value, every knob; a knob that is newer than the run has its
       value in configs/base.py.
+    used: names of the knobs that the run uses.
     identity: the knobs that identify the experiment, with the seed and the digest of
       the data.
     rounds: the lines of metrics.jsonl.
@@ -63,6 +64,7 @@ class Run:
 
   path: pathlib.Path
   knobs: dict[str, Value]
+  used: frozenset[str]
   identity: dict[str, Value]
   rounds: list[Record]
   timings: list[Record]
@@ -151,11 +153,12 @@ def _read(path: pathlib.Path, defaults: Record) -> Run:
   about = files.plain(files.read_json(path / 'config.json') or {})
   with catalog.with_described(about.get('registered', ())):  # only for this run
     knobs = defaults | _knobs(about)
-    identity = config_lib.identity(knobs)
+    used, identity = config_lib.used(knobs), config_lib.identity(knobs)
   rounds = files.read_lines(path / 'metrics.jsonl')
   return Run(
     path=path,
     knobs=knobs,
+    used=frozenset(used),
     identity=identity | {'data_digest': about.get('data_digest', '')},
     rounds=rounds,
     timings=files.read_lines(path / 'timings.jsonl'),

@@ -132,11 +132,11 @@ class Saves(Callback):
     if round.state and (self.wants_state(round.number) or is_last):
       with round.clock('save'):
         self.close()
-        self._checkpoints.save(round.state)
+        stopped = {'stopped': round.stopped, 'rounds_asked': asked}
+        self._checkpoints.save(round.state, **(stopped if round.stopped else {}))
         if is_last or round.number == asked:
           self._checkpoints.wait()
-    stopped = {'stopped': round.stopped, 'rounds_asked': asked} if round.stopped else {}
-    self._lines.append(round.timings | stopped)
+    self._lines.append(round.timings)
     if not self._checkpoints.is_writing():
       self.close()
 

@@ -15,6 +15,7 @@ import re
 import shutil
 from collections.abc import Callable
 from concurrent import futures
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,6 +34,9 @@ class Checkpoints:
 
   A thread writes while the next round trains; `wait` returns once the bytes are on
   disk. It is a context manager.
+
+  Attributes:
+    manifest: manifest of the checkpoint that was loaded; {} if there was none.
   """
 
   def __init__(
@@ -48,6 +52,7 @@ class Checkpoints:
       say: called with one line for each checkpoint that is set aside.
       store: store of the clients' memories, if they are not in the state.
     """
+    self.manifest = {}
     self._directory = directory
     self._say = say
     self._store = store
@@ -72,10 +77,11 @@ class Checkpoints:
       self._thread.shutdown()
       os.close(self._descriptor)
 
-  def save(self, state: State) -> None:
+  def save(self, state: State, **more: Any) -> None:
     """Saves under the number of completed rounds, and removes all but the newest two.
 
-    Returns when the state has been copied: the next round may overwrite it.
+    Returns when the state has been copied: the next round may overwrite it. `more` are
+    further entries of the manifest.
 
     Raises:
       RunError: see `wait`; it concerns the checkpoint before.
@@ -87,7 +93,7 @@ class Checkpoints:
       self._indices[name] = index
       self._keep_named([*folders(self._directory), self._directory / name])
     copied = jax.tree.map(np.array, state)
-    self._writing = self._thread.submit(self._write, name, copied, index)
+    self._writing = self._thread.submit(self._write, name, copied, index, more)
 
   def is_writing(self) -> bool:
     """Whether the newest checkpoint is not on disk yet."""
@@ -103,7 +109,7 @@ class Checkpoints:
     if writing:
       writing.result()
 
-  def _write(self, name, state, index):
+  def _write(self, name, state, index, more):
     folder = self._directory / name
     partial = _partial(folder)
     if self._store:
@@ -113,7 +119,7 @@ class Checkpoints:
       # anew.
       os.mkdir(partial.name, dir_fd=self._descriptor)
       os.stat(partial)
-      saved_state.save(partial, state, index)
+      saved_state.save(partial, state, index, **more)
       self._rename(partial, folder)
     except Exception as error:  # orbax reports a full disk as a ValueError
       shutil.rmtree(partial, ignore_errors=True)
@@ -142,6 +148,7 @@ class Checkpoints:
       if not reason:
         state, reason = self._load(folder, self._indices[folder.name], first)
       if not reason:
+        self.manifest = files.read_json(folder / saved_state.MANIFEST)
         self._remove_older()
         self._keep_named(folders(self._directory))
         return jax.tree.map(_placed, state, first)

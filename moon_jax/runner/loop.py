@@ -66,24 +66,30 @@ def _run(request, stop, console, told, own, given):
   with hosts.alike(), devices.out_of_memory_is_told():
     built = build(config, **given)
     state = initial_state(built)
-  hosts.require_same('data set', {'SHA-256': built.data_digest})
-  hosts.require_same('initial_weights', {'SHA-256': built.network.weights_digest})
+  digests = {
+    'data_digest': built.data_digest,
+    'weights_digest': built.network.weights_digest,
+    'trace_digest': _digest(used_value(config, 'availability.path')),
+  }
+  names = 'data set', 'initial_weights', 'availability.path'
+  for name, digest in zip(names, digests.values(), strict=True):
+    hosts.require_same(name, {'SHA-256': digest})
   devices.meet(built.mesh)
   several = hosts.count() > 1
   if several:  # only process 0 reads and writes what is saved
     state = jax.device_get(state)
-  opening = _opened(request, built, state, console, told, own)
+  opening = _opened(request, built, digests, state, console, told, own)
   with hosts.by_first(opening) as opened:
-    store, state, history, beside = opened or (None, state, None, [])
-    # A callback may have ended the run before this process.
-    why = hosts.decided(lambda: run_directory.why_stopped(request.workdir, config))
+    store, state, history, beside, why = opened or (None, state, None, [], '')
+    why = hosts.decided(lambda: why)
     if hosts.decided(lambda: rounds_left(config.num_rounds, history, why)):
       if several:
         state = devices.replicate(hosts.from_first(state), built.mesh)
       why = _train(built, state, store, beside, stop, console, why)
     for one in beside:
       one.end()
-    hosts.decided(lambda: run_directory.finish(request.workdir, history, why))
+    ended = request.workdir, history, why, config.num_rounds
+    hosts.decided(lambda: run_directory.finish(*ended))
 
 
 def _train(built, state, store, beside, stop, console, why) -> str:
@@ -130,31 +136,26 @@ def _train(built, state, store, beside, stop, console, why) -> str:
 
 
 @contextlib.contextmanager
-def _opened(request, built, first, console, told, own):
+def _opened(request, built, digests, first, console, told, own):
   """Opens the files of a run, and loads the state from which it continues.
 
   Args:
     request: the command line.
     built: the experiment.
+    digests: those of its data and files.
     first: the state before the first round.
     console: prints about the run.
     told: further lines to print.
     own: the user's callbacks.
 
   Yields:
-    The client store, the state, the lines of metrics.jsonl and all callbacks.
+    The client store, the state, the lines of metrics.jsonl, all callbacks, and why a
+    callback has ended the run before this start, or ''.
   """
   if catalog.part('algorithm', request.config.algorithm).has('several_clients'):
     # The number of natural clients is known only from the data.
     request = request._replace(config=built.config)
   workdir = request.workdir
-  digests = {
-    'data_digest': built.data_digest,
-    'weights_digest': built.network.weights_digest,
-    'trace_digest': '',
-  }
-  if trace := used_value(request.config, 'availability.path'):
-    digests['trace_digest'] = files.sha256(expand(trace))
   images = run_directory.describe_images(built.test, built.class_names)
   with (
     run_directory.begin(request, digests, images),
@@ -183,7 +184,13 @@ def _opened(request, built, first, console, told, own):
       for one in beside:
         closing.callback(one.close)
         one.begin(of_run)
-      yield store, state, records.rounds, beside
+      why = run_directory.why_stopped(checkpoints.manifest, request.config)
+      yield store, state, records.rounds, beside, why
+
+
+def _digest(path: str) -> str:
+  """The digest of a file; '' without one."""
+  return path and files.sha256(expand(path))
 
 
 def callbacks_of(

@@ -21,7 +21,7 @@ import numpy as np
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config.cli import Request
-from moon_jax.core import files
+from moon_jax.core import files, paths
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.data.device import DeviceSplit
 from moon_jax.data.own_tests import OwnTests
@@ -52,7 +52,7 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
     NoCheckpointError: a file of the run there is damaged, or config.json is lost.
   """
   folders = [workdir / name for name in _FOLDERS]
-  places = itertools.chain(folders, *map(files.below, folders))
+  places = itertools.chain(folders, *map(paths.below, folders))
   if link := next(filter(pathlib.Path.is_symlink, places), None):
     raise UsageError(f'{link} is a link; a run writes in its own directory only.')
   saved = files.read_json(workdir / CONFIG)
@@ -105,17 +105,15 @@ def why_finished(workdir: pathlib.Path, config: config_lib.Config) -> str:
   summary = files.read_json(workdir / SUMMARY) or {'rounds': 0}
   if summary['rounds'] >= config.num_rounds:
     return f'has {summary["rounds"]} rounds; {config.num_rounds} were asked for'
-  if 'stopped' in summary and (why := why_stopped(workdir, config)):
+  if why := why_stopped(summary, config):
     return f'was ended after round {summary["rounds"]}: {why}'
   return ''
 
 
-def why_stopped(workdir: pathlib.Path, config: config_lib.Config) -> str:
-  """Why a callback has ended the run, unless more rounds are asked for now; or ''."""
-  for line in files.read_lines(workdir / TIMINGS)[-1:]:
-    if config.num_rounds <= line.get('rounds_asked', 0):
-      return line['stopped']
-  return ''
+def why_stopped(saved: Record, config: config_lib.Config) -> str:
+  """Why a callback ended the run, by what is saved; '' if more rounds are asked for."""
+  is_enough = config.num_rounds <= saved.get('rounds_asked', 0)
+  return saved['stopped'] if is_enough else ''
 
 
 def rounds_finished(workdir: pathlib.Path) -> int:
@@ -198,16 +196,19 @@ def begin(
     yield
 
 
-def finish(workdir: pathlib.Path, rounds: list[Record], why: str = '') -> None:
+def finish(
+  workdir: pathlib.Path, rounds: list[Record], why: str = '', rounds_asked: int = 0
+) -> None:
   """Writes summary.json, which marks the run as finished.
 
   Args:
     workdir: the run directory.
     rounds: the lines of metrics.jsonl.
     why: why a callback has ended the run before its last round.
+    rounds_asked: number of rounds that were asked for.
   """
   summary = summarise(rounds, files.read_lines(workdir / TIMINGS))
-  stopped = {'stopped': why} if why else {}
+  stopped = {'stopped': why, 'rounds_asked': rounds_asked} if why else {}
   files.write_json(workdir / SUMMARY, summary | stopped)
 
 

@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import sys
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,13 +33,16 @@ INDEX, MANIFEST = 'clients.npz', 'manifest.json'
 FORMAT = 3  # raised when an older program could not read the folder
 
 
-def save(folder: pathlib.Path, state: State, index: Index | None = None) -> None:
+def save(
+  folder: pathlib.Path, state: State, index: Index | None = None, **more: Any
+) -> None:
   """Writes a checkpoint and waits for the disk; raises errors of many classes.
 
   Args:
     folder: an empty folder.
     state: state of the run; without the clients' memories if there is an index.
     index: places of these memories.
+    **more: further entries of the manifest.
   """
   with _quietly(), _checkpointer(ocp.StandardCheckpointHandler) as checkpointer:
     # Otherwise orbax would compile a slice for each device's part of an array.
@@ -46,7 +50,7 @@ def save(folder: pathlib.Path, state: State, index: Index | None = None) -> None
     checkpointer.save(folder.absolute() / STATE, args=content)
   if index:
     files.write_arrays(folder / INDEX, index._asdict())
-  write_manifest(folder, int(state.round))
+  write_manifest(folder, int(state.round), **more)
 
 
 def _checkpointer(handler):
@@ -87,7 +91,7 @@ def _is_of_others(record):
   return 'orbax' not in record.getMessage()
 
 
-def write_manifest(folder: pathlib.Path, completed_rounds: int) -> None:
+def write_manifest(folder: pathlib.Path, completed_rounds: int, **more: Any) -> None:
   """Flushes everything in the folder to the disk, and writes its manifest there."""
   told = {}
   for path in sorted(folder.rglob('*')):
@@ -97,7 +101,9 @@ def write_manifest(folder: pathlib.Path, completed_rounds: int) -> None:
       told[path.relative_to(folder).as_posix()] = about
   content = {'format': FORMAT, 'moon_jax': __version__, 'round': completed_rounds}
   # The file has no end of line, so that its last byte counts too.
-  files.replace(folder / MANIFEST, json.dumps(content | {'files': told}, indent=1))
+  files.replace(
+    folder / MANIFEST, json.dumps(content | more | {'files': told}, indent=1)
+  )
 
 
 def fault(folder: pathlib.Path, completed_rounds: int) -> str:

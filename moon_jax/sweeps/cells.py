@@ -46,6 +46,8 @@ def cells(
   for one in _choices(choice):
     _, variant = config_lib.split(one)
     given = dict(word.removeprefix('--config.').split('=', 1) for word in words)
+    if both := given.keys() & over.keys():
+      raise ConfigError([f'--over and --config both set {", ".join(sorted(both))}.'])
     known = config_lib.with_defaults(config_lib.load(one) | given)
     for change in combinations(known, over):
       name = cli.name_of(variant, change)
@@ -56,6 +58,7 @@ def cells(
       except ConfigError as error:
         problems += error.problems
   problems += in_one_folder([cell.name for cell in found])
+  problems += _twice(found)
   if problems:
     raise ConfigError(dict.fromkeys(problems))
   return found
@@ -65,6 +68,18 @@ def in_one_folder(names: Sequence[str]) -> list[str]:
   """A line about runs with the same name, if there are any."""
   twice = sorted({name for name in names if names.count(name) > 1})
   return [f'Several runs would be in {", ".join(twice)}.'] if twice else []
+
+
+def _twice(cells: Sequence[Cell]) -> list[str]:
+  """A line for each run that is the same experiment as another one."""
+  names, problems = {}, []
+  for cell in cells:
+    config = cell.request.config
+    flat = config_lib.identity(config_lib.flatten(config))
+    same = names.setdefault((*flat.items(), config.num_rounds), cell.name)
+    if same != cell.name:
+      problems.append(f'{same} and {cell.name} are the same experiment: leave out one.')
+  return problems
 
 
 def _choices(choice: str) -> list[str]:

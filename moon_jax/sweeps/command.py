@@ -77,6 +77,8 @@ def parse(argv: Sequence[str]) -> tuple[list[Cell], pathlib.Path, flags.FlagValu
       raise UsageError(f'{word} needs a value: {word}=VALUE.')
   if values.jobs is not None and values.jobs < 1:
     raise UsageError(f'--jobs={values.jobs} must be at least 1.')
+  if values.jobs is not None and values.slurm is not None:
+    raise UsageError('--jobs and --slurm exclude each other: a task has one run.')
   choice = values.config or cli.DEFAULT_CONFIG
   stem = pathlib.Path(config_lib.split(choice)[0]).stem
   out = expand(values.out or f'runs/{stem}-sweep')

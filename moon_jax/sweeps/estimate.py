@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from moon_jax import config as config_lib
-from moon_jax.core import files
+from moon_jax.core import files, paths
 from moon_jax.core.errors import NoCheckpointError
 from moon_jax.runner import clock, provenance, run_directory
 from moon_jax.sweeps.cells import Cell
@@ -79,7 +79,7 @@ def _cost(workdir: pathlib.Path, knobs: Mapping[str, Any]) -> _Cost:
   timings, size = [], 0
   with contextlib.suppress(NoCheckpointError):
     timings = files.read_lines(workdir / run_directory.TIMINGS)
-  for path in files.below(workdir):
+  for path in paths.below(workdir):
     with contextlib.suppress(FileNotFoundError):  # the run may be in progress
       size += path.lstat().st_size
   spent = clock.time_spent(timings)

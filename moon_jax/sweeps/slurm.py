@@ -24,11 +24,12 @@ _TEXT = """#!/bin/bash
 commands=(
 {commands}
 )
-trap 'kill -TERM %1' TERM
+trap 'got=1; kill -TERM $pid' TERM
 eval "exec ${{commands[$SLURM_ARRAY_TASK_ID]}}" &
-wait %1; code=$?
-[ $code -gt 128 ] && {{ wait %1; code=$?; }}  # a signal ends the first wait
-if [ $code -eq {preempted} ]; then
+pid=$!; wait $pid; code=$?
+[ -n "$got" ] && [ $code -gt 128 ] && {{ wait $pid; code=$?; }}  # TERM ended that wait
+state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
+if [ $code -eq {preempted} ] && [ "$state" = RUNNING ]; then  # not cancelled
   scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
 fi
 exit $code
@@ -65,7 +66,7 @@ def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
   text = _TEXT.format(
     last=len(cells) - 1,
     log=log,
-    options='\n'.join(f'#SBATCH {option}' for option in told),
+    options=' '.join(['#SBATCH', *told]) if told else '',
     commands='\n'.join(f'  {command}' for command in commands),
     preempted=int(ExitCode.PREEMPTED),
   )

@@ -1,5 +1,6 @@
 """Data with user ids: every layout, the users that are kept, and refusals."""
 
+import contextlib
 import sqlite3
 import zlib
 
@@ -245,6 +246,16 @@ def test_a_database_of_another_layout(script, message, tmp_path):
   connection.close()
   with refused(DataError, message):
     load(knobs)
+
+
+def test_a_database_with_changes_beside_it_is_refused(tmp_path):
+  knobs = federations.sqlite(tmp_path, FOUND)
+  with contextlib.closing(sqlite3.connect(knobs['data.path'])) as writer:
+    writer.execute('PRAGMA journal_mode=WAL')
+    writer.execute('DELETE FROM federated_data')
+    writer.commit()
+    with refused(DataError, '-wal has changes of it; open it once with sqlite3'):
+      load(knobs)
 
 
 @pytest.mark.parametrize('layout', ['hdf5', 'sqlite'])

@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 
+import datasets
 import numpy as np
 import pytest
 from PIL import Image
@@ -205,6 +206,14 @@ def without(name):
   return lambda place: shutil.rmtree(place / name)
 
 
+def without_file(name):
+  return lambda place: (place / name).unlink()
+
+
+def copied_tree(name, other):
+  return lambda place: shutil.copytree(place / name, place / other)
+
+
 def copied(name, other):
   return lambda place: shutil.copy(place / name, place / other)
 
@@ -248,6 +257,12 @@ REFUSED = [
   spoilt(layouts.parquet, without('data'), 'splits train and test: .* has neither'),
   spoilt(layouts.parquet, file('data/test-1.parquet', b'PAR1'), 'splits train and tes'),
   spoilt(layouts.parquet, nothing, "column 'it'|has img", label='it'),
+  spoilt(
+    layouts.parquet, without_file('data/test-00001-of-00002.parquet'), r'parts .0'
+  ),
+  spoilt(
+    layouts.imagefolder, copied_tree('train', 'Train_images'), 'both .*; keep one'
+  ),
   spoilt(layouts.leaf, file(USERS, b'[1'), 'is no JSON of LEAF'),
   spoilt(layouts.leaf, file(USERS, json.dumps(TEXT).encode()), "'a' has text where"),
   spoilt(layouts.leaf, without('test'), "folder with LEAF's test/"),
@@ -402,6 +417,51 @@ def test_convert_keeps_classes_without_an_example(tmp_path):
   assert load(given).num_classes == 4
   assert convert.main([*flags(given), f'--out={out}']) == ExitCode.DONE
   assert sources.digest(load(knobs('npz', out))) == sources.digest(load(given))
+
+
+def test_splits_that_number_their_classes_apart_are_refused(tmp_path):
+  kinds = [datasets.ClassLabel(names=names) for names in (NAMES, NAMES[1:])]
+  found = dict(
+    zip(FOUND, (layouts.table(split, FOUND) for split in FOUND), strict=True)
+  )
+  other = datasets.Features({'img': datasets.Image(), 'label': kinds[1]})
+  labels = [min(label, len(NAMES) - 2) for label in found['test']['label']]
+  test = {'img': found['test']['img'], 'label': labels}
+  found['test'] = datasets.Dataset.from_dict(test, other)
+  datasets.DatasetDict(found).save_to_disk(str(tmp_path / 'set'))
+  given = knobs('huggingface', tmp_path / 'set', client='', image='', label='')
+  with refused(DataError, 'in another split; number all splits together'):
+    load(given)
+
+
+def test_parquet_files_may_name_their_split_in_a_folder_of_it(tmp_path):
+  name = '{split}/{split}-0000{n}-of-00002.parquet'
+  check(
+    load(layouts.parquet(tmp_path, FOUND, name)), layouts.together(FOUND, channels=3)
+  )
+
+
+@pytest.mark.parametrize('layout', ['restructured', 'labelled test'])
+def test_variants_of_tiny_imagenet(layout, tmp_path):
+  given, place = layouts.tiny_imagenet(tmp_path, FOUND), tmp_path / 'set'
+  folder = 'val' if layout == 'restructured' else 'test'
+  shutil.rmtree(place / folder / 'images')
+  images, labels = layouts.together(FOUND, channels=3)['test']
+  for i, (image, label) in enumerate(zip(images[:7], labels[:7], strict=True)):
+    save(place / folder / NAMES[label] / f'{i}.png', image)
+  if folder == 'val':
+    shutil.rmtree(place / 'test')
+  data = load(given)
+  assert len(data.test_labels) == 7
+  held = data.validation_labels
+  assert (held is None) if folder == 'val' else (len(held) == len(labels))
+
+
+def test_links_to_a_folder_above_end(tmp_path):
+  given = layouts.imagefolder(tmp_path, FOUND)
+  for name in 'ab':
+    (tmp_path / 'set' / f'.{name}').symlink_to('.')
+  assert len(load(given).test_labels) == 26
 
 
 def test_records_keep_the_names_of_classes(tmp_path):

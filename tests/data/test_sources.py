@@ -423,7 +423,7 @@ UNREAD = 'cannot read .*mnist.*; delete it and prepare it again: '
   [
     (info, lambda b: b.replace(b'array_record', b'tfrecord'), 'format tfrecord, not'),
     (info, None, 'is only half prepared; delete it'),
-    (info, without_test_split, "cannot read .*mnist.*Unknown split 'test'"),
+    (info, without_test_split, "'mnist' has no split 'test'; it has .'train'"),
     (info, lambda content: b'{}', "cannot open .*'mnist'"),
     (records('train'), None, f'{UNREAD}.*No such'),
     (records(), lambda content: content[:-1000], UNREAD),

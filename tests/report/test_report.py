@@ -262,6 +262,38 @@ def test_own_knobs_make_series_and_shared_knobs_make_settings(tmp_path):
   assert [series.label for series in by_beta[1].series] == ['beta=0.1', 'beta=0.5']
 
 
+def test_two_versions_of_one_data_set_are_two_settings(tmp_path):
+  tfds = 'data.source=tfds data.name='
+  given = {f'c{n}': ([0.5], f'{tfds}cifar10 seed={n}') for n in (0, 1)}
+  found = made(tmp_path, given | {'m': ([0.9], f'{tfds}mnist')})
+  assert len(settings_of(found)) == 2
+  change_data(tmp_path / 'c1')
+  assert len(settings_of(found)) == 3
+
+
+def change_data(run):
+  """Makes it a run on other data of the same name."""
+  edit_json(run / 'config.json', lambda saved: saved.update(data_digest='b' * 64))
+
+
+def test_where_leaves_runs_that_do_not_use_a_knob(tmp_path):
+  given = {'f': ([0.5], 'algorithm=fedavg')}
+  given |= {f'm{mu}': ([0.6], f'moon.mu={mu}') for mu in (1, 5)}
+  made(tmp_path, given)
+  for mu in (1, 5):
+    choice = Choice(None, ('seed',), {'moon.mu': (str(mu),)})
+    chosen = groups.select(runs.find([tmp_path], print), choice)
+    assert [run.path.name for run in chosen] == ['f', f'm{mu}']
+
+
+def test_names_that_would_be_alike_have_their_group():
+  names = ('attack.fraction', 'stragglers.fraction', 'partition.seed', 'seed')
+  told = ['attack fraction', 'stragglers fraction', 'partition seed', 'seed']
+  assert [naming.short(name) for name in names] == told
+  key = (('resnet.head_width', 64),)
+  assert naming.describe(key) == 'resnet.head_width=64'
+
+
 def test_knobs_of_two_algorithms_make_settings_of_two_names(tmp_path):
   given = {
     f'{algorithm}{mu}': ([0.5], f'algorithm={algorithm} {algorithm}.mu={mu}')

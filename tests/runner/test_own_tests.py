@@ -163,9 +163,9 @@ def test_fine_tuning_has_no_schedule(tmp_path):
   assert last['tuned_accuracy_mean'] != last['local_accuracy_mean']
 
 
-def test_fine_tuning_of_a_file_is_for_the_algorithms_that_have_it():
-  given = DIGITS | {'fine_tune_epochs': 1, 'algorithm': 'solo'}
-  assert experiment.build(moon_jax.config.validate(given)).own_models
+def test_fine_tuning_of_a_file_is_for_the_algorithms_that_have_it(tmp_path):
+  given = DIGITS | {'fine_tune_epochs': 1, 'algorithm': 'solo', 'num_rounds': 1}
+  assert not columns(moon_jax.run(given, tmp_path / 'run').metrics[-1], 'tuned_')
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,15 @@ def test_all_mistakes_are_told_at_once():
     names(seed=['1', '1'])
 
 
+def test_one_experiment_is_run_once():
+  twice = 'moon.mu=1 and moon.mu=1.0 are the same experiment: leave out one'
+  with pytest.raises(ConfigError, match=twice):
+    names(moon__mu=['1', '1.0'])
+  assert names(num_rounds=['1', '2']) == ['num_rounds=1', 'num_rounds=2']
+  with pytest.raises(ConfigError, match='--over and --config both set seed'):
+    names(words=['--config.seed=7'], seed=['0', '1'])
+
+
 def test_two_runs_in_one_directory_are_refused():
   with pytest.raises(ConfigError, match=r'Several runs would be in data\.path=a_b'):
     names(words=['--config.data.source=npz'], data__path=['a/b', 'a b'])

@@ -17,6 +17,7 @@ DIGITS = 'configs/digits_moon.py'
 STUBS = {
   'sbatch': 'echo Submitted batch job 7',
   'scontrol': 'echo "$@" > "$STUBS/requeued"',
+  'squeue': 'echo "$STATE"',
   'the python': """
     printf '%s\\n' "$@" > "$STUBS/words"
     trap 'exit 75' TERM
@@ -42,15 +43,19 @@ def runs(out, *words):
   return cells(DIGITS, words, {'seed': ['0', '1']}, out)
 
 
-def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(stubs, tmp_path):
+@pytest.mark.parametrize('state', ['RUNNING', 'COMPLETING'])
+def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(
+  stubs, tmp_path, state
+):
   out = tmp_path / "o u't $HOME"
   both = runs(out, '--config.data.source=npz', '--config.data.path=a "b"; c/*.npz')
-  options = "--time=1:00:00 --comment='two words'"
+  options = "-t 1:00:00 --comment='two words'"
   assert slurm.submit(both, out, options) == 'Submitted batch job 7'
   text = (out / slurm.SCRIPT).read_text()
   assert '#SBATCH --array=0-1\n' in text
-  assert "#SBATCH --time=1:00:00\n#SBATCH '--comment=two words'\n" in text
+  assert "\n#SBATCH -t 1:00:00 '--comment=two words'\n" in text
   task = os.environ | {'SLURM_ARRAY_TASK_ID': '1', 'SLURM_ARRAY_JOB_ID': '7'}
+  task |= {'SLURM_JOB_ID': '8', 'STATE': state}
   script = ['bash', out / slurm.SCRIPT]
   with subprocess.Popen(script, env=task, stdout=subprocess.PIPE) as process:
     assert process.stdout.readline() == b'begun\n'
@@ -58,7 +63,18 @@ def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(stubs, tm
     assert process.wait(timeout=30) == ExitCode.PREEMPTED
   words = (stubs / 'words').read_text().splitlines()
   assert words == ['-m', 'moon_jax', *both[1].argv]
-  assert (stubs / 'requeued').read_text() == 'requeue 7_1\n'
+  if state == 'RUNNING':
+    assert (stubs / 'requeued').read_text() == 'requeue 7_1\n'
+  else:  # it was cancelled
+    assert not (stubs / 'requeued').exists()
+
+
+def test_a_task_that_is_killed_says_so(stubs, tmp_path):
+  (stubs / 'the python').write_text('#!/bin/bash\nkill -9 $$\n')
+  slurm.submit(runs(tmp_path), tmp_path, '')
+  task = os.environ | {'SLURM_ARRAY_TASK_ID': '0', 'SLURM_JOB_ID': '8', 'STATE': ''}
+  done = subprocess.run(['bash', tmp_path / slurm.SCRIPT], env=task, check=False)
+  assert done.returncode == 128 + signal.SIGKILL
 
 
 def test_what_no_line_of_a_script_can_hold_is_refused(stubs, tmp_path):

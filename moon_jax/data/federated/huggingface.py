@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from moon_jax.core import files
+from moon_jax.core import files, paths
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import npz
@@ -43,6 +43,13 @@ def load_huggingface(
   image, label = assembled.features(flag, image, label, features)
   num_classes = getattr(features[label], 'num_classes', None)
   names = [*map(str, getattr(features[label], 'names', None) or ())]
+  for split in splits[1:]:
+    other = getattr(split.features.get(label), 'names', None)
+    if names and other is not None and [*map(str, other)] != names:
+      raise DataError(
+        f'{flag}: the classes of {label!r} are {listed(names)} in train, and '
+        f'{listed(map(str, other))} in another split; number all splits together.'
+      )
   with one_line(f'{flag}: the column {image!r} cannot be read'):
     mode = getattr(features[image], 'mode', None) or mode_of(_encoded(splits, image))
   more = image, label, num_classes, mode
@@ -93,12 +100,13 @@ def _of_parquet(datasets, folder):
   from pyarrow import parquet
 
   found = {}
-  below = files.below(folder, follow=True)
+  below = paths.below(folder, follow=True)
   for path in sorted(one for one in below if one.suffix == '.parquet'):
     words = '|'.join((_TRAIN, *_TESTS))
     start, place = re.match(rf'({words})(?![a-z0-9])', path.name), path.parent
-    if start or place.name in (_TRAIN, *_TESTS):
-      place, split = (place, start[1]) if start else (place.parent, place.name)
+    is_folder = place.name in (_TRAIN, *_TESTS)
+    if start or is_folder:
+      place, split = (place.parent, place.name) if is_folder else (place, start[1])
       found.setdefault(place, {}).setdefault(split, []).append(path)
   if not found:
     raise ValueError('it has neither')
@@ -109,11 +117,20 @@ def _of_parquet(datasets, folder):
   splits = found[whole[0]]
   for split in _names(splits):
     tables = []
+    _require_whole(split, [path.name for path in splits[split]])
     for path in splits[split]:
       with files.opened(path) as file:
         tables.append(parquet.read_table(file))
     table = datasets.table.InMemoryTable(pyarrow.concat_tables(tables))
     yield datasets.Dataset(table)
+
+
+def _require_whole(split, names):
+  """Raises ValueError if a part of a split, such as 00001-of-00003, is missing."""
+  parts = [one for name in names if (one := re.search(r'-(\d+)-of-(\d+)\.', name))]
+  there = sorted(int(one[1]) for one in parts)
+  if parts and {int(one[2]) for one in parts} != {len(names)}:
+    raise ValueError(f'of {split} there are the parts {there} of {parts[0][2]}')
 
 
 def _is_encoded(feature):

@@ -42,6 +42,11 @@ def _read(flag, path, image, label):
   wanted = f'{flag} must be an SQLite database with a table federated_data'
   with one_line(wanted):
     files.opened(place).close()
+    for beside in (
+      place.with_name(f'{place.name}{end}') for end in ('-wal', '-journal')
+    ):
+      if beside.exists() and beside.stat().st_size:
+        raise ValueError(f'{beside.name} has changes of it; open it once with sqlite3')
     # SQLite writes nothing beside the file, and waits for nobody.
     address = f'{place.as_uri()}?mode=ro&immutable=1'
     with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
