@@ -11,7 +11,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from PIL import Image
 
-from moon_jax.report import figures
+from moon_jax.report import figures, interactive
 from moon_jax.report.charts import Line, LineChart, Matrix, Scatter, Spread, style
 
 # A warning of matplotlib that a layout fails is an error.
@@ -226,3 +226,11 @@ def test_a_file_holds_the_legend_too(tmp_path):
     with Image.open(tmp_path / 'over_rounds.png') as image:
       widths.append(image.width)
   assert 1000 < widths[0] < widths[1]
+
+
+def test_classes_named_by_numbers_are_names():
+  """Plotly would place them by their values, and hide some."""
+  names = ('0', '1', '10', '2')
+  matrix = Matrix('c', 't', 'x', 'y', np.eye(4), 'images', names, names)
+  drawn = interactive.figure(matrix, {}).layout
+  assert (drawn.xaxis.type, drawn.yaxis.type) == ('category', 'category')

@@ -92,10 +92,13 @@ class Collected:
     request = command.parse([*map(str, words), '--features=none'])
     self.report = build.collect(request)
 
-  def rows(self, name):
+  def table(self, name):
     tables = [table for section in self.report.sections for table in section.tables]
     (table,) = [table for table in tables if table.name == name]
-    return list(csv.DictReader(io.StringIO(table.csv())))
+    return table
+
+  def rows(self, name):
+    return list(csv.DictReader(io.StringIO(self.table(name).csv())))
 
   def write(self, out):
     """The files, with one figure of each section."""
@@ -740,6 +743,11 @@ def test_a_pivot_has_a_row_and_a_column_for_each_value(tmp_path):
   assert float(means[1][0]) == pytest.approx(0.455)
   assert means[1][1] == ''  # no run has these values
   assert rows[0]['of 0.5_n'] == '2'
+  columns = Collected(tmp_path, *words).table('pivot').columns
+  assert [column.better for column in columns] == [0, 1, 1]
+  turned = ('--rows=partition.beta', '--columns=algorithm')  # no beta is the best
+  columns = Collected(tmp_path, *turned).table('pivot').columns
+  assert not any(column.better for column in columns)
   with pytest.raises(UsageError, match='differ in seed; choose'):
     Collected(tmp_path, *words, '--over=partition.beta')
   for wrong in (['--rows=seed'], ['--rows=seed', '--columns=seed']):

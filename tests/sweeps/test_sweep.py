@@ -215,6 +215,7 @@ BAD = {
   ('--over', 'seed'): "--over='seed' must be KNOB=VALUE,VALUE",
   ('--over', 'moon.mu=1,-1'): '--config.moon.mu=-1.0 must be at least 0.',
   ('--jobs=0',): 'jobs',
+  ('--jobs=2', '--slurm=-t 1'): '--jobs and --slurm exclude each other',
   ("--slurm=--comment='",): '--slurm="--comment=\'": No closing quotation.',
   ('--config.num_rounds',): '--config.num_rounds needs a value',
   ('configs/mnist_moon.py',): 'Did you mean --config=configs/mnist_moon.py?',
