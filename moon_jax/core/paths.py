@@ -32,7 +32,8 @@ def below(folder: pathlib.Path, *, follow: bool = False) -> Iterator[pathlib.Pat
   """
   seen = set()
   for root, folders, names in os.walk(folder, followlinks=follow):
-    if (place := os.stat(root)[1:3]) in seen:  # inode and device
+    place = os.stat(root)[1:3] if follow else root  # inode and device
+    if place in seen:
       names, folders[:] = [], []
     seen.add(place)
     yield from (pathlib.Path(root, name) for name in (*folders, *names))

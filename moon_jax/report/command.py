@@ -13,7 +13,8 @@ LaTeX). The second command prints a table of the runs.
                    knobs that differ make separate plots
   --over=KNOBS     knobs to average over; default seed
   --where=KNOB=VALUE,...
-                   only runs with one of these values; may be given several times
+                   only runs with one of these values, or that lack the knob (not of
+                   data); may be given several times
   --target=TARGET  an accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best: the mean
                    of its runs in the same setting; default fedavg@last
   --features=RUNS  runs whose trained model is examined (t-SNE, confusion matrix,

@@ -35,7 +35,7 @@ class Choice(NamedTuple):
 
 
 def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
-  """The runs that --where chooses; a run that does not use a knob has all its values.
+  """The runs that --where chooses; one that lacks a knob, not of data, has all values.
 
   Raises:
     UsageError: no run has such a knob, or none is chosen.
@@ -45,14 +45,17 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
   _require_known('where', choice.where, known)
   _require_known('group', choice.group or (), telling)
   _require_known('over', choice.over, telling)
-  chosen = [
-    run
-    for run in runs
-    if all(
-      name not in run.used or any(_is(run.knobs.get(name), word) for word in words)
-      for name, words in choice.where.items()
-    )
-  ]
+
+  def has(run, name):
+    words = choice.where[name]
+    return name in run.used and any(_is(run.knobs[name], word) for word in words)
+
+  def fits(run, name):  # another data set is not the same run without a knob
+    return has(run, name) or not (name in run.used or name.startswith('data.'))
+
+  where = [name for name in choice.where if any(has(run, name) for run in runs)]
+  chosen = [run for run in runs if all(fits(run, name) for name in where)]
+  chosen = chosen if len(where) == len(choice.where) else []
   if not chosen:
     raise UsageError(f'--where: none of the {len(runs)} runs is chosen.')
   return chosen

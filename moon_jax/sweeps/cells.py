@@ -71,14 +71,13 @@ def in_one_folder(names: Sequence[str]) -> list[str]:
 
 
 def _twice(cells: Sequence[Cell]) -> list[str]:
-  """A line for each run that is the same experiment as another one."""
+  """A line for each run with the settings of another one."""
   names, problems = {}, []
   for cell in cells:
-    config = cell.request.config
-    flat = config_lib.identity(config_lib.flatten(config))
-    same = names.setdefault((*flat.items(), config.num_rounds), cell.name)
+    knobs = config_lib.used(config_lib.flatten(cell.request.config))
+    same = names.setdefault((*knobs.items(),), cell.name)
     if same != cell.name:
-      problems.append(f'{same} and {cell.name} are the same experiment: leave out one.')
+      problems.append(f'{same} and {cell.name} have the same settings: leave out one.')
   return problems
 
 

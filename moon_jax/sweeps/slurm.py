@@ -28,9 +28,10 @@ trap 'got=1; kill -TERM $pid' TERM
 eval "exec ${{commands[$SLURM_ARRAY_TASK_ID]}}" &
 pid=$!; wait $pid; code=$?
 [ -n "$got" ] && [ $code -gt 128 ] && {{ wait $pid; code=$?; }}  # TERM ended that wait
-state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
+task="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
+state=$(squeue --noheader --jobs="$task" --format=%T)
 if [ $code -eq {preempted} ] && [ "$state" = RUNNING ]; then  # not cancelled
-  scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
+  scontrol requeue "$task"
 fi
 exit $code
 """

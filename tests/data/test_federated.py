@@ -254,7 +254,7 @@ def test_a_database_with_changes_beside_it_is_refused(tmp_path):
     writer.execute('PRAGMA journal_mode=WAL')
     writer.execute('DELETE FROM federated_data')
     writer.commit()
-    with refused(DataError, '-wal has changes of it; open it once with sqlite3'):
+    with refused(DataError, '-wal has changes of it; query it once with sqlite3'):
       load(knobs)
 
 

@@ -441,6 +441,13 @@ def test_parquet_files_may_name_their_split_in_a_folder_of_it(tmp_path):
   )
 
 
+def test_a_folder_of_parquet_files_may_be_called_test(tmp_path):
+  layouts.parquet(tmp_path, FOUND, '{split}-0000{n}-of-00002.parquet')
+  (tmp_path / 'set').rename(tmp_path / 'test')
+  given = knobs('huggingface', tmp_path / 'test', client='', image='', label='')
+  check(load(given), layouts.together(FOUND, channels=3))
+
+
 @pytest.mark.parametrize('layout', ['restructured', 'labelled test'])
 def test_variants_of_tiny_imagenet(layout, tmp_path):
   given, place = layouts.tiny_imagenet(tmp_path, FOUND), tmp_path / 'set'

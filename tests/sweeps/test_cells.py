@@ -68,9 +68,10 @@ def test_all_mistakes_are_told_at_once():
 
 
 def test_one_experiment_is_run_once():
-  twice = 'moon.mu=1 and moon.mu=1.0 are the same experiment: leave out one'
+  twice = 'moon.mu=1 and moon.mu=1.0 have the same settings: leave out one'
   with pytest.raises(ConfigError, match=twice):
     names(moon__mu=['1', '1.0'])
+  assert len(names(on_nonfinite=['stop', 'skip_client'])) == 2
   assert names(num_rounds=['1', '2']) == ['num_rounds=1', 'num_rounds=2']
   with pytest.raises(ConfigError, match='--over and --config both set seed'):
     names(words=['--config.seed=7'], seed=['0', '1'])

@@ -17,7 +17,7 @@ DIGITS = 'configs/digits_moon.py'
 STUBS = {
   'sbatch': 'echo Submitted batch job 7',
   'scontrol': 'echo "$@" > "$STUBS/requeued"',
-  'squeue': 'echo "$STATE"',
+  'squeue': '[ "$2" = --jobs=7_1 ] && echo "$STATE" || printf "RUNNING\\nPENDING\\n"',
   'the python': """
     printf '%s\\n' "$@" > "$STUBS/words"
     trap 'exit 75' TERM
@@ -55,7 +55,7 @@ def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(
   assert '#SBATCH --array=0-1\n' in text
   assert "\n#SBATCH -t 1:00:00 '--comment=two words'\n" in text
   task = os.environ | {'SLURM_ARRAY_TASK_ID': '1', 'SLURM_ARRAY_JOB_ID': '7'}
-  task |= {'SLURM_JOB_ID': '8', 'STATE': state}
+  task |= {'STATE': state}
   script = ['bash', out / slurm.SCRIPT]
   with subprocess.Popen(script, env=task, stdout=subprocess.PIPE) as process:
     assert process.stdout.readline() == b'begun\n'
@@ -72,7 +72,7 @@ def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(
 def test_a_task_that_is_killed_says_so(stubs, tmp_path):
   (stubs / 'the python').write_text('#!/bin/bash\nkill -9 $$\n')
   slurm.submit(runs(tmp_path), tmp_path, '')
-  task = os.environ | {'SLURM_ARRAY_TASK_ID': '0', 'SLURM_JOB_ID': '8', 'STATE': ''}
+  task = os.environ | {'SLURM_ARRAY_TASK_ID': '0', 'STATE': ''}
   done = subprocess.run(['bash', tmp_path / slurm.SCRIPT], env=task, check=False)
   assert done.returncode == 128 + signal.SIGKILL
 

@@ -104,9 +104,10 @@ def _of_parquet(datasets, folder):
   for path in sorted(one for one in below if one.suffix == '.parquet'):
     words = '|'.join((_TRAIN, *_TESTS))
     start, place = re.match(rf'({words})(?![a-z0-9])', path.name), path.parent
-    is_folder = place.name in (_TRAIN, *_TESTS)
-    if start or is_folder:
-      place, split = (place.parent, place.name) if is_folder else (place, start[1])
+    inside = place != folder and place.name in (_TRAIN, *_TESTS)
+    if start or inside:
+      split = start[1] if start else place.name
+      place = place.parent if inside and place.name == split else place
       found.setdefault(place, {}).setdefault(split, []).append(path)
   if not found:
     raise ValueError('it has neither')
@@ -127,9 +128,9 @@ def _of_parquet(datasets, folder):
 
 def _require_whole(split, names):
   """Raises ValueError if a part of a split, such as 00001-of-00003, is missing."""
-  parts = [one for name in names if (one := re.search(r'-(\d+)-of-(\d+)\.', name))]
+  parts = [one for name in names if (one := re.search(r'-(\d+)-of-(\d+)[-.]', name))]
   there = sorted(int(one[1]) for one in parts)
-  if parts and {int(one[2]) for one in parts} != {len(names)}:
+  if parts and {int(one[2]) for one in parts} != {len(parts)}:
     raise ValueError(f'of {split} there are the parts {there} of {parts[0][2]}')
 
 

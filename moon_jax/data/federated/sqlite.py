@@ -17,6 +17,8 @@ from moon_jax.data.arrays import one_line
 from moon_jax.data.federated import assembled
 
 _ARRAY = 1
+# Ending of a file with changes -> how it begins.
+_CHANGES = {'-wal': b'\x37\x7f\x06', '-journal': b'\xd9\xd5\x05\xf9\x20\xa1\x63\xd7'}
 _QUERY = 'SELECT client_id, data FROM federated_data ORDER BY rowid'
 
 
@@ -38,15 +40,14 @@ def load_sqlite(
 
 
 def _read(flag, path, image, label):
-  place = expand(path).absolute()
+  place = expand(path).resolve()
   wanted = f'{flag} must be an SQLite database with a table federated_data'
   with one_line(wanted):
     files.opened(place).close()
-    for beside in (
-      place.with_name(f'{place.name}{end}') for end in ('-wal', '-journal')
-    ):
-      if beside.exists() and beside.stat().st_size:
-        raise ValueError(f'{beside.name} has changes of it; open it once with sqlite3')
+    for end, begins in _CHANGES.items():
+      beside = place.with_name(f'{place.name}{end}')
+      if beside.exists() and beside.read_bytes().startswith(begins):
+        raise ValueError(f'{beside.name} has changes of it; query it once with sqlite3')
     # SQLite writes nothing beside the file, and waits for nobody.
     address = f'{place.as_uri()}?mode=ro&immutable=1'
     with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
