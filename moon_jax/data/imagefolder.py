@@ -121,8 +121,9 @@ def _divided(flag, root, test_fraction, test_seed):
   ending = re.compile('[ _-]?(set|data|images)$')
   there = {}
   for folder in _folders(root):
-    other = there.setdefault(ending.sub('', folder.name.lower()), folder)
-    if other != folder and ending.sub('', folder.name.lower()) in (*_TRAIN, *_TESTS):
+    name = ending.sub('', folder.name.lower())
+    other = there.setdefault(name, folder)
+    if other != folder and name in (*_TRAIN, *_TESTS):
       raise DataError(f'{flag} has both {other.name!r} and {folder.name!r}; keep one.')
   train = next((there[name] for name in _TRAIN if name in there), None)
   lists = {one: sorted(root.glob(f'*_{one}.txt')) for one in ('train', 'test')}

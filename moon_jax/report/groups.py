@@ -174,7 +174,7 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
   names = [name for name in _varied(run.identity for run in runs) if name not in over]
   if 'data.source' in names and 'data.name' not in (*names, *over):
     names.append('data.name')  # also if only one source has it
-    # If knobs of the data tell the data sets apart, the digest need not.
+  # If knobs of the data tell the data sets apart, the digest need not.
   of_knobs = {}
   for run in runs:
     knobs = _part(run, (name for name in names if name.startswith('data.')))

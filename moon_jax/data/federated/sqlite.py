@@ -46,8 +46,11 @@ def _read(flag, path, image, label):
     files.opened(place).close()
     for end, begins in _CHANGES.items():
       beside = place.with_name(f'{place.name}{end}')
-      if beside.exists() and beside.read_bytes().startswith(begins):
-        raise ValueError(f'{beside.name} has changes of it; query it once with sqlite3')
+      if beside.exists():
+        with files.opened(beside) as file:
+          if file.read(len(begins)) == begins:
+            told = f'{beside.name} has changes of it; query it once with sqlite3'
+            raise ValueError(told)
     # SQLite writes nothing beside the file, and waits for nobody.
     address = f'{place.as_uri()}?mode=ro&immutable=1'
     with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
