@@ -37,7 +37,7 @@ from moon_jax.config import ConfigError, cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
 from moon_jax.engine import devices
-from moon_jax.runner import loop, provenance, run_directory, signals
+from moon_jax.runner import clock, loop, provenance, run_directory, signals
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import Cell, in_one_folder
@@ -156,7 +156,7 @@ def _seconds_a_round(cell: Cell, results: pathlib.Path) -> list[float]:
     if kept.get('cost'):
       return [kept['cost']['seconds'] / cell.request.config.num_rounds]
     lines = files.read_lines(cell.request.workdir / run_directory.TIMINGS)
-    return [records.cost(lines)['seconds'] / len(lines)] if lines else []
+    return [sum(clock.time_spent(lines).values()) / len(lines)] if lines else []
   return []
 
 
