@@ -23,7 +23,8 @@ class Tier(NamedTuple):
   Attributes:
     name: 'device' or 'disk'.
     bytes_each: bytes of a client's memory; 0 if the clients keep nothing.
-    most: number of clients that can come to have a memory of their own.
+    most: number of memories that can come to be on the disk at once: the newest of
+      each client that takes part, and those that two checkpoints still name.
   """
 
   name: str
@@ -51,7 +52,10 @@ def choose(
   """
   requested, num_clients = config.execution.client_store, config.num_clients
   each = tree.num_bytes(jax.eval_shape(algorithm.init_client, variables))
-  most = min(num_clients, cohort_size * config.num_rounds)
+  trained = cohort_size * config.num_rounds
+  newest = min(num_clients, trained)
+  older = 2 * min(newest, cohort_size * config.checkpoint_every_rounds)
+  most = min(newest + older, trained)
   if not each:
     return Tier('device', 0, most)
   if hosts.count() > 1:

@@ -108,8 +108,8 @@ class Console(Callback):
     if experiment.memory.name != 'device':
       _, each, most = experiment.memory
       self.say(
-        f'memories of clients: on disk, {each / 1e6:,.2f} MB each; at most {most:,} of '
-        f'{len(sizes):,} clients take part, so at most {most * each / 1e6:,.0f} MB'
+        f'memories of clients: on disk, {each / 1e6:,.2f} MB each; with those that '
+        f'checkpoints need, at most {most * each / 1e6:,.0f} MB'
       )
     params = tree.num_parameters(state.server.variables['params'])
     shape = 'x'.join(map(str, experiment.test.images.shape[1:]))

@@ -118,6 +118,9 @@ def test_every_tier_gives_the_same_run(tmp_path, algorithm):
       run(tmp_path / tier, tier, num_rounds=4, **changes)
     metrics = run(tmp_path / tier, tier, **changes).metrics
   assert_same(tmp_path / 'disk', tmp_path / 'device')
+  if (file := tmp_path / 'disk' / 'checkpoints' / 'clients.bin').exists():
+    memory = built_of(**changes).memory
+    assert file.stat().st_size <= memory.most * memory.bytes_each
   told = [line['round'] for line in metrics if 'consensus_distance' in line]
   assert told == ([4, 6] if 'decentralized' in algorithm else [])
 
@@ -328,10 +331,10 @@ MIB = 2**20
 @pytest.mark.parametrize(
   ('each', 'num_clients', 'cohort_size', 'num_rounds', 'tier', 'most'),
   [
-    (MIB, 256, 10, 100, 'device', 256),
-    (MIB, 257, 10, 100, 'disk', 257),
+    (MIB, 256, 10, 100, 'device', 456),
+    (MIB, 257, 10, 100, 'disk', 257 + 2 * 100),  # 100 clients between two saves
     (MIB, 10**6, 50, 3, 'disk', 150),
-    (MIB, 1000, 250, 100, 'device', 1000),  # a client takes part in every fourth round
+    (MIB, 1000, 250, 100, 'device', 3000),  # a client takes part in every fourth round
     (MIB, 1001, 250, 2, 'disk', 500),
     (135_000, 10_000, 50, 100, 'disk', 5000),  # 1.35 GB in all
     (0, 10**6, 50, 100, 'device', 5000),
