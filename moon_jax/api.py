@@ -37,7 +37,7 @@ def load_config(
 
   Args:
     path: FILE or FILE:VARIANT, as for `--config`. The config file is run: it is code.
-    changes: name of a knob -> value, e.g. {'moon.mu': 1, 'num_rounds': 5}.
+    changes: name of a knob -> value, e.g. {'moon.mu': 1, 'num_rounds': 5}, or nested.
 
   Returns:
     The configuration, with every knob. You may change it: `run` and `rounds` check it
@@ -46,7 +46,7 @@ def load_config(
   Raises:
     ConfigError: every mistake found, one line each.
   """
-  changes = dict(changes or {})
+  changes = config_lib.flatten(changes or {})
   flat = config_lib.load(os.fspath(path)) | changes
   config_lib.validate(flat, given=changes)
   config = config_lib.defaults()

@@ -100,6 +100,15 @@ def test_every_mistake_is_told_by_one_exception():
   assert lines[2].startswith('--config.fedprox.mu is not used with')
 
 
+def test_changes_may_be_nested():
+  nested = moon_jax.load_config(DIGITS, {'moon': {'mu': 3}, 'seed': np.int64(4)})
+  assert (nested.moon.mu, nested.seed) == (3.0, 4)
+  with pytest.raises(errors.UsageError, match=r'--config\.5 is not a knob'):
+    moon_jax.load_config(DIGITS, {5: 1})
+  with pytest.raises(errors.UsageError, match=r'lanes=.* must be .auto. or a whole'):
+    moon_jax.load_config(DIGITS, {'execution.lanes': np.array([1, 2])})
+
+
 def test_a_configuration_is_checked_again_when_it_is_run(tmp_path):
   changed = config()
   changed.batch_size = -1

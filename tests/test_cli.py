@@ -143,6 +143,12 @@ def test_flags_may_stand_in_a_file_and_the_last_wins(tmp_path, monkeypatch):
   assert shlex.split(request.command) == ['python', 'launch.py', *argv]
 
 
+def test_a_file_of_flags_that_is_no_text(tmp_path):
+  (tmp_path / 'flags.txt').write_bytes(b'\xff')
+  with pytest.raises(errors.UsageError, match='decode byte 0xff'):
+    cli.parse([f'--flagfile={tmp_path / "flags.txt"}'])
+
+
 def test_what_others_call_it_is_something_here():
   names = {*catalog.every_knob(), *(n for k in catalog.KINDS for n in catalog.names(k))}
   for meant in errors._ALIASES.values():

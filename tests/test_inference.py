@@ -14,7 +14,7 @@ import moon_jax
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, NoCheckpointError, UsageError
-from moon_jax.engine import tiers
+from moon_jax.engine import devices, tiers
 from moon_jax.predict import command as predict_lib
 from moon_jax.predict import inference
 from moon_jax.runner import checkpoint, loop
@@ -94,6 +94,13 @@ def test_loading_writes_nothing_and_needs_no_data(tmp_path, workdir):
 
 
 @pytest.mark.slow
+def test_a_run_may_follow_in_the_same_process(workdir, monkeypatch):
+  claimed = []
+  monkeypatch.setattr(devices, 'claim', claimed.append)
+  moon_jax.load(workdir)
+  assert claimed == ['auto']  # before JAX computes, so that each core is a device
+
+
 def test_each_client_has_its_own_model(tmp_path):
   workdir = run_in(tmp_path, '--config.algorithm=solo', '--config.num_clients=3')
   with pytest.raises(UsageError, match=r'no global model.*client=N.* from 0 to 2'):
@@ -273,6 +280,7 @@ INPUTS = {
     ('--workdir=run --input=~nosuch/in.npz', "no folder '~nosuch'"),
     (f'--workdir=run --input=in.npz --output={"p" * 296}.npz', 'a short name'),
     ('--workdir=run --input=in.npz --output=b.txt', 'must be an .npz file'),
+    ('--workdir=run --input=.', "--input='.' has no name: --output is needed"),
     ('--workdir=run --input=in.npz --output=./in.npz', 'is the --input'),
     ('--workdir=run --input=in.npz --client=-1', 'client=-1 must be left out'),
     ('--workdir=empty --input=in.npz', 'no undamaged'),

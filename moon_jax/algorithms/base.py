@@ -13,7 +13,7 @@ from moon_jax.core.types import Batch, Outputs, PyTree, Server, Task, Upload
 Parts = dict[str, jax.Array]
 
 
-def no_memory(variables: PyTree) -> PyTree:
+def no_memory(variables: PyTree, zeros: PyTree = ()) -> PyTree:
   """variables -> (): nothing is kept between rounds."""
   return ()
 

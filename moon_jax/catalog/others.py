@@ -13,6 +13,7 @@ Traits that rules and reports ask about:
   beta           partition that takes `partition.beta`
   attacking      attack by the fraction `attack.fraction` of the clients
   sending        attack whose clients send another model than they trained
+  colluding      attack whose model depends on the honest ones
   decaying       schedule that takes `optimizer.decay` and `.decay_every`
 """
 
@@ -125,8 +126,8 @@ _SENDING = Bound(
 _of_models = rules(Rule('algorithm', _SENDING, 'attack.name'))
 
 
-def _attack(name):
-  where, traits = f'algorithms.wrappers.attack:{name}', ('attacking', 'sending')
+def _attack(name, *more):
+  where, traits = f'algorithms.wrappers.attack:{name}', ('attacking', 'sending', *more)
   return _part('attack', name, where, *traits, check=_of_models)
 
 
@@ -174,5 +175,7 @@ OTHERS = (
   *_plain('availability', _CLIENTS, 'uniform', 'cyclic', 'by_data', 'trace'),
   Part('attack', 'none', None),
   Part('attack', 'label_flip', None, traits=frozenset({'attacking'})),
-  *map(_attack, ('sign_flip', 'gaussian', 'alie', 'ipm')),
+  *map(_attack, ('sign_flip', 'gaussian')),
+  _attack('alie', 'colluding'),
+  _attack('ipm', 'colluding'),
 )

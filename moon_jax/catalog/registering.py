@@ -12,10 +12,9 @@ from typing import Any
 from moon_jax.catalog.algorithms import SERVED
 from moon_jax.catalog.parts import Knob, Metric
 from moon_jax.catalog.registry import register
-from moon_jax.core.errors import UsageError
 
 Knobs = Mapping[str, Knob] | None
-_CALLBACKS: dict[str, Any] = {}  # of the config file that was loaded last
+_CALLBACKS: dict[Any, Any] = {}  # of the config file that was loaded last
 
 
 def register_algorithm(
@@ -117,9 +116,6 @@ def register_optimizer(name: str, make: Callable, *, knobs: Knobs = None) -> Non
       SGD refuse the optimizer.
     knobs: name -> moon_jax.knob(...), other than the two.
   """
-  if taken := {'learning_rate', 'weight_decay'} & {*(knobs or ())}:
-    what = f'{min(taken)!r} is a knob of every optimizer'
-    raise UsageError(f'register_optimizer({name!r}): {what}.')
   register('optimizer', name, make, knobs=knobs)
 
 
@@ -143,7 +139,9 @@ def register_callback(callback: Any) -> None:
     callback: a subclass of `moon_jax.Callback`, of which each run makes an instance, or
       a function of a round, as in `moon_jax.run`.
   """
-  _CALLBACKS[getattr(callback, '__qualname__', repr(callback))] = callback
+  name = getattr(callback, '__qualname__', '<')
+  # A name that is defined again replaces itself; '<lambda>' may name several.
+  _CALLBACKS[id(callback) if '<' in name else name] = callback
 
 
 def callbacks() -> list[Any]:

@@ -23,6 +23,14 @@ _TRAITS = {
   'model': {'normalized', 'convolutional'},
   'partition': {'dealt'},
 }
+# What the engine gives the functions of a kind by name, besides their knobs.
+_GIVEN = {
+  'augmentation': {'name'},
+  'data': {'limit', 'source'},
+  'model': {'convolution', 'dtype', 'image_shape', 'name', 'num_classes'},
+  'optimizer': {'learning_rate', 'weight_decay'},
+  'partition': {'labels', 'min_size', 'name', 'num_clients', 'seed'},
+}
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -129,7 +137,8 @@ def _require_free(key: tuple[str, str], origin: str, *, has_knobs: bool) -> None
   if before and (before.registered or {}).get('origin') != origin:
     raise UsageError('the name is taken')
   groups = {knob.partition('.')[0] for knob in (*KNOBS, *EXECUTION)}
-  groups |= {one.group or one.name for one in _parts.values() if one != before}
+  others = (one for one in _parts.values() if one.knobs and one != before)
+  groups |= {one.group or one.name for one in others}
   if has_knobs and name in groups:
     raise UsageError('the name is taken, as a group of knobs')
 
@@ -139,6 +148,8 @@ def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> N
   for key, knob in knobs.items():
     if not isinstance(knob, Knob) or not key.isidentifier():
       raise UsageError(f'{key!r} must be declared by knob(...)')
+    if key in _GIVEN.get(kind, ()):
+      raise UsageError(f'every {kind} is given a {key!r}: give the knob another name')
   if unknown := traits - _TRAITS.get(kind, set()):
     raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
 

@@ -32,6 +32,7 @@ from absl import flags
 
 from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
+from moon_jax.config.files import PROGRAM
 from moon_jax.core.errors import UsageError, did_you_mean
 from moon_jax.core.paths import expand, file_name
 
@@ -126,7 +127,7 @@ def parse(argv: list[str]) -> Request:
     workdir = _run_directory(values.config, settings, config, given)
   if problems:
     raise config_lib.ConfigError(problems)
-  return request(config, workdir, shlex.join(['python', 'launch.py', *argv]))
+  return request(config, workdir, shlex.join([*PROGRAM, *argv]))
 
 
 @contextlib.contextmanager
@@ -145,7 +146,7 @@ def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str], list[str]
   flags.DEFINE_string('workdir', None, 'run directory', flag_values=values)
   try:
     words = values.read_flags_from_files(argv, force_gnu=False)
-  except flags.Error as error:
+  except (flags.Error, UnicodeDecodeError) as error:
     problem = str(error).removeprefix('ERROR:: ')
     raise config_lib.ConfigError([f'{problem}.']) from None
   rest, problems = _parsed(values, words)

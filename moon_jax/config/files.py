@@ -18,6 +18,8 @@ from moon_jax.core.paths import expand
 
 ROOT = pathlib.Path(__file__).parents[2]
 LIST = 'list'
+_PROGRAM = 'launch.py' if (ROOT / 'launch.py').is_file() else '-m moon_jax'
+PROGRAM = ('python', *_PROGRAM.split())
 
 
 class Variant(NamedTuple):
@@ -89,7 +91,7 @@ def list_variants(path: str) -> str:
   """
   rows = [('command', 'setting', 'reported accuracy, %')]
   for name, variant in variants(path).items():
-    command = f'python launch.py --config={path}:{name}'
+    command = f'{" ".join(PROGRAM)} --config={path}:{name}'
     rows.append((command, variant.setting, variant.reported or '-'))
   first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
   return '\n'.join(f'{a:<{first}}  {b:<{second}}  {c}' for a, b, c in rows)

@@ -20,7 +20,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
     if isinstance(value, Mapping | ml_collections.ConfigDict):
       flat |= flatten(value, f'{prefix}{key}.')
     else:
-      flat[prefix + key] = value
+      flat[f'{prefix}{key}'] = value
   return flat
 
 

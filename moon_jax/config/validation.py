@@ -69,7 +69,7 @@ def convert(name: str, value: Any) -> Any:
   knob = catalog.every_knob()[name]
   if hasattr(value, 'item') and not getattr(value, 'shape', None):
     value = value.item()  # a number of numpy, such as from a sweep over np.arange
-  if knob.auto and value == 'auto':
+  if knob.auto and isinstance(value, str) and value == 'auto':
     return value
   if wanted := _other_type(knob, value):
     raise ConfigError([_problem(name, value, wanted)])

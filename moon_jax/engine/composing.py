@@ -5,7 +5,7 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.wrappers.attack import with_attack
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
-from moon_jax.config import Config, flatten
+from moon_jax.config import Config, flatten, used_value
 from moon_jax.train import examined
 
 _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
@@ -17,7 +17,7 @@ def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   given = {'network_layers': network.layers()} if part.has('layered') else {}
   algorithm = part.build(Algorithm, **catalog.options('algorithm', flat), **given)
   algorithm = examined.bound(algorithm, network)
-  if config.batch_norm == 'local' and 'batch_stats' in network.shapes:
+  if used_value(config, 'batch_norm') == 'local' and 'batch_stats' in network.shapes:
     algorithm = with_local_statistics(algorithm)
   attack = catalog.chosen('attack', flat)
   if part.has('served') and attack.has('sending'):

@@ -74,10 +74,14 @@ def _count_cores_as_devices(requested):
     raise UsageError(
       f'--config.execution.devices={requested} must be at most {most} here.'
     )
-  with contextlib.suppress(RuntimeError):
-    # JAX already computes, for another run in this process: its devices stay, and
-    # `available` raises an error if they are too few.
+  try:
     jax.config.update('jax_num_cpu_devices', count)
+  except RuntimeError:
+    # JAX already computes, and its devices stay. If more are requested, `available`
+    # raises an error.
+    if requested == 'auto' and (there := jax.local_device_count('cpu')) < count:
+      told = f'JAX is in use already, with {there} of {count} cores; so is this run'
+      print(told, file=sys.stderr)
 
 
 def find() -> None:

@@ -101,10 +101,11 @@ def build(
   network = started(config, make_network(config, *sizes, backend))
   whole, see = deal(config, data)
   algorithm = make_algorithm(config, network)
-  with blamed(catalog.part('algorithm', config.algorithm)):
-    scalars = traced.scalars(config, algorithm, 0)
-    traffic = client_training.traffic(algorithm, network.shapes, scalars)
-    own_models = tiers.has_own_models(algorithm, network.shapes)
+  chosen = catalog.part('algorithm', config.algorithm)
+  with blamed(chosen):
+    several, scalars = config.num_clients > 1, traced.scalars(config, algorithm, 0)
+    traffic = client_training.traffic(algorithm, network.shapes, scalars, sizes[-1])
+    own_models = several and tiers.has_own_models(algorithm, network.shapes)
   need = {'wanted': own_models, 'needed': _needs_tests(config, algorithm, own_models)}
   split, tests = own_tests.taken(config, data, whole, partition_seed(config), **need)
   mesh, planner, stream, memory = planned(
@@ -112,10 +113,9 @@ def build(
   )
   owners = whole, split, clients.flipping(config.attack.name, planner.attackers)
   train, class_counts = _of_clients(data, owners, see, stream, mesh)
-  with blamed(catalog.part('algorithm', config.algorithm)):
+  with blamed(chosen):
     known = clients.known_of(algorithm.needs, class_counts, owners[-1])
   whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
-  natural = users.are_clients(config)
   return Experiment(
     config=config,
     network=network,
@@ -128,8 +128,8 @@ def build(
     test=_split(data, (data.test_images, data.test_labels), mesh, whose),
     validation=held_out and _split(data, held_out, mesh),
     test_sizes=test_sizes,
-    num_strangers=num_strangers if natural else 0,
-    names=data.clients[: config.num_clients] if natural else None,
+    num_strangers=num_strangers if users.are_clients(config) else 0,
+    names=data.clients[: config.num_clients] if users.are_clients(config) else None,
     num_dropped=num_dropped,
     mesh=mesh,
     traffic=traffic,

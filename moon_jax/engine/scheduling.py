@@ -73,7 +73,7 @@ def make_planner(
     num_lanes=lanes,
     num_devices=num_devices,
     drop_last=config.drop_last,
-    uniform_weights=config.client_weight == 'uniform',
+    uniform_weights=used_value(config, 'client_weight') == 'uniform',
     mixing=_mixing(config) if share else None,
     min_steps=min_steps,
     **differing,

@@ -1,5 +1,6 @@
 """Decides where the memories of all clients are between rounds: device or disk."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -72,17 +73,20 @@ def choose(
 
 
 def has_own_models(algorithm: Algorithm, variables: PyTree) -> bool:
-  """Whether each client has a model of its own: whether two clients have two models.
+  """Whether each client has a model of its own: whether N clients have N models.
 
   Args:
     algorithm: its pure functions.
     variables: variables of the network; their shapes are enough.
   """
 
-  def of_two_clients(variables):
-    clients = tree.repeat(algorithm.init_client(variables), 2)
+  def tested(num_clients, variables):
+    clients = tree.repeat(algorithm.init_client(variables), num_clients)
     server = Server(variables, algorithm.init_server(variables))
     return algorithm.evaluated(server, clients)
 
-  tested = jax.eval_shape(of_two_clients, variables)
-  return jax.tree.leaves(tested)[0].shape[0] == 2
+  def num_models(num_clients):
+    of = functools.partial(tested, num_clients)
+    return len(jax.tree.leaves(jax.eval_shape(of, variables))[0])
+
+  return (num_models(2), num_models(3)) == (2, 3)

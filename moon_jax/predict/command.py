@@ -87,6 +87,8 @@ def parse(argv: list[str]) -> flags.FlagValues:
 def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   """The path of the predictions."""
   if output is None:
+    if not source.name:
+      raise UsageError(f'--input={str(source)!r} has no name: --output is needed.')
     output = str(source.with_name(f'{source.stem}_predictions.npz'))
   path = expand(output)
   if path.suffix != '.npz' or len(os.fsencode(path.name)) > _LONGEST:

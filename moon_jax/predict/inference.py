@@ -140,7 +140,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     UsageError: the path is no run directory, or has no such model.
     NoCheckpointError: the run directory has no usable checkpoint.
   """
-  devices.find()
+  devices.claim('auto')  # a run may follow in this process
   workdir = expand(workdir)
   if os.path.isfile(workdir):  # not is_file, which raises if the name is too long
     return _of_file(workdir, client)

@@ -93,7 +93,7 @@ class Console(Callback):
         f'users left out: {experiment.num_dropped:,}, with fewer than '
         f'{config.partition.min_size} training examples each'
       )
-    if len(experiment.test_sizes):
+    if len(experiment.test_sizes) and not experiment.own_models:
       others = f', {experiment.num_strangers:,} of whom do not train'
       self.say(
         f'tested: each of {len(experiment.test_sizes):,} users on examples of its own'

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from moon_jax.core.errors import UsageError
 from moon_jax.core.types import ClientMetrics
 from moon_jax.engine.experiment import Experiment
 from moon_jax.runner.clock import PHASES
@@ -47,20 +48,24 @@ def round_record(
     The result of `means`; the mean and quartiles over the cohort of the drift, and of
     what else the algorithm reports; numbers that it computed; bytes of the whole
     cohort.
+
+  Raises:
+    UsageError: the algorithm reports or computes a number with the name of a column.
   """
   skipped = ~metrics.finite & skip_nonfinite
   chosen = ~skipped | skipped.all()
   of_clients = metrics._replace(computed={}, server_finite=None)
   counted = jax.tree.map(lambda values: values[chosen], of_clients)
-  reports = {}
+  own = {}
   for name, values in sorted(counted.reports.items()):
-    reports |= _spread(f'{name}_mean', name, values)
-  return {
+    own |= _spread(f'{name}_mean', name, values)
+  own |= {name: float(value) for name, value in sorted(metrics.computed.items())}
+  first = {
     'round': round_number,
     **means(counted, measured),
     **_spread('drift', 'drift', counted.drift),
-    **reports,
-    **{name: float(value) for name, value in sorted(metrics.computed.items())},
+  }
+  last = {
     'clients': plan.clients.tolist(),
     **({'skipped_clients': plan.clients[skipped].tolist()} if skip_nonfinite else {}),
     **_differing(plan),
@@ -69,6 +74,12 @@ def round_record(
     'bytes_down': traffic[0] * (plan.num_transfers() + _num_late(plan)),
     'bytes_up': traffic[1] * plan.num_transfers(),
   }
+  if taken := own.keys() & {*first, *last}:
+    raise UsageError(
+      f'{min(taken)!r} is a column of every run: give the number of '
+      '--config.algorithm another name.'
+    )
+  return first | own | last
 
 
 def _differing(plan: Plan) -> Record:

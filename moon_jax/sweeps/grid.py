@@ -28,6 +28,7 @@ def combinations(
   Raises:
     ConfigError: there is no such knob, it has no value or one twice, or no run uses it.
   """
+  over = {name: list(values) for name, values in over.items()}  # may be NumPy's arrays
   known = catalog.every_knob()
   problems = [unknown_knob(name) for name in over if name not in known]
   for name, values in over.items():

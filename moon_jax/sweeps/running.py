@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
 import jax
@@ -113,6 +114,9 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
       told = 'another process is running it' if is_busy else error
       print(f'{cell.name}: {told}', file=sys.stderr)
       errors.append(error)
+    except Exception as error:  # of a callback, for example
+      traceback.print_exc()
+      errors.append(RunError(f'{cell.name}: {error!r}'))
   return errors
 
 

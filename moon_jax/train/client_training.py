@@ -10,6 +10,7 @@ import optax
 from moon_jax.algorithms import losses
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, for_purpose
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Server, Task, Upload
 from moon_jax.data.device import TrainSplit
@@ -224,6 +225,8 @@ class LocalTraining(NamedTuple):
     total, parts = self.algorithm.loss(outputs, references, params, task, batch)
     accuracy = losses.accuracy(outputs.logits, batch.labels, batch.mask)
     told = {'train_loss': total, 'train_accuracy': accuracy}
+    if taken := told.keys() & parts.keys():
+      raise UsageError(f'{min(taken)!r} cannot be a part of a loss: every run has it.')
     return total, (told | parts, state)
 
 
@@ -264,7 +267,7 @@ def task_of(
 
 
 def traffic(
-  algorithm: Algorithm, variables: PyTree, scalars: Scalars
+  algorithm: Algorithm, variables: PyTree, scalars: Scalars, num_classes: int
 ) -> tuple[int, int]:
   """Bytes that one client receives, and sends, in a round of a real deployment."""
 
@@ -274,8 +277,8 @@ def traffic(
     received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
     scalars = scalars._replace(algorithm=own)
     local = algorithm.begin(received, memory)
-    # Shapes depend only on which numbers of the data exist.
-    known = {name: jnp.ones(()) for name in algorithm.needs}
+    every = {'class_counts': jnp.ones(num_classes), 'relative_size': jnp.ones(())}
+    known = {name: every[name] for name in algorithm.needs}
     task = task_of(received, memory, local, scalars, known)
     task = task._replace(examined=algorithm.examined)
     upload, _ = algorithm.upload(algorithm.download(received, memory), task)

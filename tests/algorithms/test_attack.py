@@ -80,8 +80,10 @@ def both(server, mean, participation, scalars):
   return server._replace(variables=mean.weighted, memory=mean.uniform)
 
 
-def aggregated(name, sent, **changes):
-  wrapped = attack.with_attack(fedavg()._replace(aggregate=both), name, changes)
+def aggregated(name, sent, broadcast=None, **changes):
+  inner = fedavg()._replace(aggregate=both)
+  inner = inner._replace(broadcast=broadcast) if broadcast else inner
+  wrapped = attack.with_attack(inner, name, changes)
   start = {'params': {'a': np.ones((3, 2)), 'b': np.zeros(4)}, 'batch_stats': {}}
   server = Server(jax.tree.map(np.float32, start), ())
   scalars = wrapped.scalars(dict(wrapped.hyperparameters), ())
@@ -132,10 +134,25 @@ def test_a_mean_over_no_client_is_not_finite_as_without_an_attack():
   assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(found))
 
 
-def test_if_all_clients_attack_they_send_their_trained_models():
-  _, found = aggregated('alie', uploads([3] * 7))
-  _, honest = aggregated('alie', uploads([NOBODY] * 7))
-  assert world.largest_difference(found.variables, honest.variables) == 0
+@pytest.mark.parametrize(('name', 'scale'), [('alie', None), ('sign_flip', 3.0)])
+def test_if_all_clients_attack_who_needs_honest_ones_sends_what_it_trained(name, scale):
+  numbers = {} if scale is None else {'scale': scale}
+  server, found = aggregated(name, uploads([3] * 7), **numbers)
+  _, honest = aggregated(name, uploads([NOBODY] * 7), **numbers)
+  start, mean = server.variables['params'], honest.variables['params']
+  sent = mean
+  if scale:
+    sent = jax.tree.map(lambda w, m: w - scale * (m - w), start, mean)
+  assert world.largest_difference(found.variables['params'], sent) < 1e-5
+
+
+def test_attackers_start_from_the_model_that_was_sent():
+  # An algorithm may send clients another model than the server's.
+  ahead = lambda server: jax.tree.map(lambda w: w + 1.0, server.variables)  # noqa: E731
+  _, plain = aggregated('sign_flip', uploads([3] * 7), scale=3.0)
+  _, found = aggregated('sign_flip', uploads([3] * 7), broadcast=ahead, scale=3.0)
+  expected = jax.tree.map(lambda w: w + 4.0, plain.variables['params'])
+  assert world.largest_difference(found.variables['params'], expected) < 1e-5
 
 
 def test_a_layer_that_nobody_sends_is_not_attacked():

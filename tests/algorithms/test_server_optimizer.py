@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from moon_jax.algorithms import base
 from moon_jax.algorithms.fedavg import fedavg
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.core.types import Server, Upload
@@ -57,3 +58,15 @@ def test_running_statistics_are_averaged_plainly():
   np.testing.assert_array_equal(new['batch_stats'], mean['batch_stats'])
   # m = -0.1, v = 0.99e-6 + 0.01: 0.1 * 0.1 / (0.1000050 + 0.001)
   np.testing.assert_allclose(new['params'], 0.0990050, rtol=2e-6)
+
+
+def test_a_personal_model_may_depend_on_the_servers_memory():
+  inner = base.Algorithm(
+    init_server=lambda variables: 7.0,
+    personal=lambda server, client: server.memory + client,
+  )
+  numbers = {'learning_rate': 1.0, 'momentum': 0.9}
+  chosen = with_server_optimizer(inner, 'sgd', numbers)
+  variables = {'params': {'w': np.ones(2)}}
+  server = Server(variables, chosen.init_server(variables))
+  assert chosen.personal(server, 1.0) == 8.0

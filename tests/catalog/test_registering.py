@@ -268,6 +268,9 @@ FAILING = {
     "The algorithm 'mine' failed at `upload, _ = algorithm.upload("
   ),
   AGGREGATE: 'aggregate must return a Server, not dict.',
+  'moon_jax.Algorithm(loss=lambda o, *more: (0.0, {"train_loss": 0.0}))': (
+    "'train_loss' cannot be a part of a loss: every run has it."
+  ),
 }
 
 
@@ -382,6 +385,18 @@ def test_one_that_is_none_is_one_line(text, instead, words, told, folder, capsys
   assert text in HEAVY
   changed = HEAVY.replace(text, instead)
   assert told in refused(folder, capsys, changed, f'--config.optimizer.{words}', *TINY)
+
+
+def test_parts_of_one_name_are_registered_again_by_the_same_file(folder):
+  (folder / 'two.py').write_text(
+    f'{HEAD}alpha = moon_jax.knob(float, 0.5, "x", moon_jax.at_least(0))\n'
+    'make = lambda alpha: moon_jax.Algorithm()\n'
+    'moon_jax.register_algorithm("both", make, knobs={"alpha": alpha})\n'
+    'moon_jax.register_model("both", lambda num_classes: None)\n'
+  )
+  for _ in range(2):
+    chosen = cli.parse(['--config=two.py', '--config.algorithm=both']).config
+    assert chosen.both.alpha == 0.5
 
 
 def test_a_part_without_knobs_hides_no_group_of_its_name():

@@ -29,6 +29,17 @@ def test_devices_and_threads_are_as_many_as_usable_cores(monkeypatch):
   assert (told['jax_num_cpu_devices'], os.environ['NPROC']) == (6, '6')
 
 
+def test_fewer_devices_than_cores_are_told(monkeypatch, capsys):
+  monkeypatch.setenv('XLA_FLAGS', '')
+  monkeypatch.setenv('NPROC', '')
+  monkeypatch.setattr(devices, '_MAX_CPU_DEVICES', 16)
+  monkeypatch.setattr(devices.joblib, 'cpu_count', lambda: 12)
+  devices.claim('auto')  # this process has eight
+  assert capsys.readouterr().err == (
+    'JAX is in use already, with 8 of 12 cores; so is this run\n'
+  )
+
+
 @pytest.mark.parametrize('deterministic', [False, True])
 def test_the_flags_that_claiming_gives_xla(monkeypatch, deterministic):
   # XLA aborts a process after 40 seconds by default, too long to try in a test.

@@ -5,19 +5,23 @@ import math
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import moon_jax
 from moon_jax import catalog
 from moon_jax import config as config_lib
+from moon_jax.algorithms import base
 from moon_jax.config import cli
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Upload
 from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
-from moon_jax.engine import devices, experiment, programs, traced
+from moon_jax.engine import devices, experiment, programs, tiers, traced
 from moon_jax.runner import run_directory
+from moon_jax.train import client_training, examined
 from tests import world
 from tests.selection import few
 
@@ -332,6 +336,28 @@ def test_centralized_is_one_client_who_owns_everything():
   assert built.planner.plan(0).clients.tolist() == [0]
   state = experiment.initial_state(built)
   assert {leaf.shape[0] for leaf in jax.tree.leaves(state.clients)} == {1}
+
+
+def test_a_knob_that_is_not_used_changes_nothing():
+  flat = {'algorithm': 'feddyn', 'client_weight': 'uniform', 'data.limit': 200}
+  assert not experiment.build(config_lib.validate(flat)).planner.uniform_weights
+
+
+def test_what_an_algorithm_of_ones_own_may_send_keep_and_test():
+  built = build()
+  network, scalars = built.network, traced.scalars(built.config, base.Algorithm(), 0)
+
+  def upload(trained, task):
+    return Upload({'sums': task.class_counts[:, None] * jnp.ones((10, 4))}, ()), ()
+
+  own = base.Algorithm(upload=upload, needs={'class_counts'})
+  (_, sent) = client_training.traffic(own, network.shapes, scalars, 10)
+  assert sent == 4 * 10 * 4
+  two_groups = lambda server, clients: tree.repeat(server.variables, 2)  # noqa: E731
+  grouped = base.Algorithm(evaluated=two_groups)
+  assert not tiers.has_own_models(grouped, network.shapes)
+  counting = base.Algorithm(examine=lambda outputs, batch: batch.mask.sum())
+  assert examined.bound(counting, network).init_server(network.shapes) == ()
 
 
 def test_peers_get_the_graph_and_others_none():

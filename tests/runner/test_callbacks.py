@@ -201,10 +201,11 @@ def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, whole):
     'import moon_jax\nfrom configs.digits_moon import get_config\n'
     'def one(round):\n  return True\n'
     'moon_jax.register_callback(one)\nmoon_jax.register_callback(one)\n'
+    'for _ in range(2):\n  moon_jax.register_callback(lambda round: False)\n'
   )
   words = [f'--config={path}', *words_of(), f'--workdir={tmp_path / "run"}']
   request = cli.parse(words)
-  assert len(catalog.callbacks()) == 1
+  assert len(catalog.callbacks()) == 3  # `one` once, and two without a name
   assert loop.run(request) is ExitCode.DONE
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert (summary['rounds'], summary['stopped']) == (1, 'one said so')

@@ -172,6 +172,13 @@ def test_a_run_and_its_resumption_are_one_run_of_mlflow(tmp_path):
   }
   assert found == wanted
   assert list(tmp_path.rglob('artifacts/partition.png'))
+  # The run directory may be moved to where the store does not know it.
+  (tmp_path / 'mlflow.db').unlink()
+  run(tmp_path, *words, '--config.num_rounds=4', **store)
+  ((name, (run_id, _, _, _, metrics)),) = stored(tmp_path).items()
+  about = json.loads((tmp_path / 'mine/a/loggers.json').read_text())
+  assert (name, run_id) == ('a', about['mlflow'])
+  assert {step for _, step, _ in metrics} == {4}
 
 
 @needs('mlflow')

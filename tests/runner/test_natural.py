@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import moon_jax
+from moon_jax import config as config_lib
 from moon_jax.core.errors import UsageError
 from moon_jax.engine import experiment
 from moon_jax.runner import metrics
@@ -83,6 +84,21 @@ def test_clients_with_own_models_have_no_user_columns(run, tmp_path):
   assert moon_jax.load(found.workdir, client=2).client == 2
   with pytest.raises(UsageError, match='client=3 must be 0 to 2'):
     moon_jax.load(found.workdir, client=3)
+
+
+def test_centralized_has_a_global_model_with_user_columns(run, tmp_path):
+  _, knobs = run
+  chosen = config(knobs, num_rounds=1)
+  chosen.algorithm = 'centralized'
+  found = moon_jax.run(chosen, tmp_path / 'centralized')
+  assert 0 < found.metrics[0]['user_accuracy_mean'] < 1
+
+
+def test_a_knob_that_the_network_does_not_use_hinders_no_algorithm(run):
+  _, knobs = run
+  chosen = config(knobs)
+  chosen.algorithm, chosen.batch_norm = 'ditto', 'local'  # `mlp` has no batch norm
+  assert experiment.build(config_lib.validate(chosen)).config.num_clients == 3
 
 
 def test_the_command_line_tells_who_is_left_out(run, tmp_path):

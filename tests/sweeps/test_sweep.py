@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax import __main__, api, config
+from moon_jax import __main__, api, catalog, config
 from moon_jax.config import ConfigError
 from moon_jax.core.errors import DivergedError, ExitCode, RunError
 from moon_jax.data import sources
@@ -267,6 +268,12 @@ def test_an_error_that_ends_a_run_stops_no_other(tmp_path, capsys, monkeypatch):
   assert f'{place(0.01, 1)}: another process is running it' in told.err
   finished = [path.parent.name for path in tmp_path.glob('*/summary.json')]
   assert finished == [place(0.01, 2)]
+  # A callback that fails is no RunError.
+  with monkeypatch.context() as patch:
+    patch.setattr(catalog, 'callbacks', lambda: [lambda round: 1 / 0])
+    with pytest.raises(RunError, match=r'seed=4: ZeroDivisionError'):
+      moon_jax.sweep(common(), {'seed': np.arange(4, 6)}, tmp_path)
+  assert capsys.readouterr().err.count('ZeroDivisionError: ') == 2
   # The last line names the runs that are left.
   over = ('--over', 'optimizer.learning_rate=1e30,0.01', '--over', 'seed=0')
   done = sweep(tmp_path, *TINY, *over, '--out=.', '--no-report')

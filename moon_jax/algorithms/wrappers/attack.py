@@ -99,7 +99,8 @@ def _mean(stacked: PyTree, of: jax.Array) -> PyTree:
 def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algorithm:
   """The algorithm under an attack: some clients send the server other models.
 
-  If no honest client's model is finite, the attackers send what they trained.
+  Where no client is honest, or no honest model finite, attackers whose model depends on
+  the honest ones (`ipm`, `alie`) send what they trained.
 
   Args:
     inner: an algorithm with a server.
@@ -109,7 +110,8 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
   Raises:
     UsageError: when traced, the clients send no model.
   """
-  build = catalog.part('attack', name).function
+  part = catalog.part('attack', name)
+  build, colluding = part.function, part.has('colluding')
   hyperparameters = {_PREFIX + key: value for key, value in numbers.items()}
 
   def scalars(given, memory):
@@ -119,11 +121,15 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
   def aggregate(server, uploads, participation, scalars):
     attacks = uploads.attackers >= 0
     honest = uploads.counted & ~attacks
-    who = honest, uploads.counted & attacks & jnp.any(honest)
-    found = []
+    can_attack = jnp.any(honest) if colluding else True
+    who = honest, uploads.counted & attacks & can_attack
+    found, models = [], []
+    tree.map_models(models.append, inner.broadcast(server))
+    # An algorithm may send clients another model than the server's, or none.
+    (broadcast,) = models if len(models) == 1 else (server.variables,)
 
     def attacked(model):
-      received = _those_of(model['params'], server.variables['params'])
+      received = _those_of(model['params'], broadcast['params'])
       given = received, model['params'], *who, uploads.attackers
       own = {key: scalars[_PREFIX + key] for key in numbers}
       found.append(build(Known(*given), **own))

@@ -133,4 +133,6 @@ def with_server_optimizer(
     broadcast=lambda server: inner.broadcast(to_inner(server)),
     aggregate=aggregate,
     evaluated=lambda server, clients: inner.evaluated(to_inner(server), clients),
+    personal=inner.personal
+    and (lambda server, client: inner.personal(to_inner(server), client)),
   )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from moon_jax import catalog
-from moon_jax.config import Config, ConfigError, changed, complaints, flatten
+from moon_jax.config import Config, ConfigError, changed, complaints, flatten, used
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset, Stored
 from moon_jax.data.arrays import DataError
@@ -94,8 +94,9 @@ def clients_of(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
   if not are_clients(config) or (sizes := sizes_of(data)) is None:
     return config, data, 0
   data, num_dropped = without_small(data, config.partition.min_size)
-  config = changed(config, {'num_clients': len(sizes) - num_dropped})
-  if problems := complaints(flatten(config)):
+  number = {'num_clients': len(sizes) - num_dropped}
+  config = changed(config, number)
+  if problems := complaints(used(flatten(config)) | number):
     raise ConfigError(problems)
   return config, data, num_dropped
 

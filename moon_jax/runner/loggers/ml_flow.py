@@ -39,8 +39,14 @@ class MLflow(Logger):
 
   def _open(self, run):
     client, known = self._client, loggers.known_id(run.workdir, 'mlflow')
-    if known:
-      self._id = client.get_run(known).info.run_id
+    try:
+      self._id = client.get_run(known).info.run_id if known else None
+    except MlflowException as error:
+      if error.error_code != 'RESOURCE_DOES_NOT_EXIST':
+        raise
+      where = mlflow.get_tracking_uri()
+      print(f'mlflow: {where} has no run {known}; it gets a new one', file=sys.stderr)
+    if self._id:
       client.update_run(self._id, status='RUNNING')
       # After a crash, rounds that are run again are there, with the same numbers.
       steps = (metric.step for metric in client.get_metric_history(self._id, _KEY))
