@@ -3,11 +3,11 @@
   python launch.py --config=configs/rivals.py:list
   python launch.py --config=configs/rivals.py:fedntd
 
-Each algorithm has the hyperparameters of its paper, which were not tuned for this
-setting. The runs show that all algorithms work and that none is far off; they do not
-rank the algorithms. No paper has this setting: Dirichlet(0.1) shares, and half of the
-clients in each of 20 rounds of 2 local epochs. A fifth of each client's examples is
-held out, to test that client.
+Each algorithm has the hyperparameters of its paper or of public code, or, where these
+have none, our choice (docs/algorithms.md); none was tuned for this setting. The runs
+show that all algorithms work; they do not rank them. No paper has this setting:
+Dirichlet(0.1) shares, and half of the clients in each of 20 rounds of 2 local epochs. A
+fifth of each client's examples is held out, to test that client.
 """
 
 from configs import base
@@ -39,6 +39,7 @@ TITLES = {
 _MORE = {
   'feddecorr_equation': {'algorithm': 'feddecorr', 'feddecorr.scale': 'equation'},
   'moon': {'moon.mu': 1.0},
+  'fedproc': {'fedproc.rise': 20.0},  # the weight reaches 1 at the end, as in its paper
   'fedbabu': {'fine_tune_epochs': 5},
 }
 

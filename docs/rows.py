@@ -132,7 +132,7 @@ def rows(words: str, kept: Mapping[str, Kept]) -> list[Row]:
   """The rows of 'FILE: VARIANT ...'; a variant has a row for each setting of its runs.
 
   Raises:
-    UsageError: there is no such file or variant.
+    UsageError: there is no such file or variant, or a run is there twice.
   """
   file, _, names = words.partition(':')
   path = f'configs/{file.strip()}.py'
@@ -145,6 +145,12 @@ def rows(words: str, kept: Mapping[str, Kept]) -> list[Row]:
     for run in kept.values():
       if run.choice == choice:
         same = config_lib.identity(run.knobs) | _length(run) | {'seed': 0}
-        settings.setdefault(str(sorted(same.items())), []).append(run)
-    found += [Row(choice, variants[name], runs) for runs in settings.values() or [()]]
+        key = str(sorted(same.items())) + _digest(run)
+        settings.setdefault(key, {})
+        if (other := settings[key].setdefault(run.seed, run)) is not run:
+          raise UsageError(
+            f'{other.name} and {run.name} are one run; keep one of them.'
+          )
+    each = [[*runs.values()] for runs in settings.values()] or [()]
+    found += [Row(choice, variants[name], runs) for runs in each]
   return found

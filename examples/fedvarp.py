@@ -60,11 +60,18 @@ def fedvarp(*, rate: float) -> moon_jax.Algorithm:
   )
 
 
+def _unattacked(values):
+  """Attackers replace models, and here clients send changes of models."""
+  if (name := values['attack.name']) not in ('none', 'label_flip'):
+    yield f'--config.attack.name={name} needs models, and FedVARP sends changes.'
+
+
 moon_jax.register_algorithm(
   'fedvarp',
   fedvarp,
   title='FedVARP',
   knobs={'rate': moon_jax.knob(float, 1.0, 'rate of the server', moon_jax.above(0))},
+  check=_unattacked,
 )
 
 

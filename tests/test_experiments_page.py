@@ -163,6 +163,13 @@ def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path)
   assert row[8].startswith('3 seeds, 2.4 above the reported value, outside two')
 
 
+def test_one_run_counts_once(docs, tmp_path, capsys):
+  first, again = (finished(tmp_path, name, 0.6) for name in ('first', 'again'))
+  add(docs, first)
+  assert build.main(['add', str(again)], docs) == ExitCode.USAGE
+  assert 'again and first are one run; keep one of them' in capsys.readouterr().err
+
+
 def test_differences_are_paired_by_seed(docs, tmp_path):
   write_template(docs, '@compare moon_cvpr21: moon fedavg')
   a = of_seeds(tmp_path, 0.6, 0.02, (0, 1, 2))

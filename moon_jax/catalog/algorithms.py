@@ -63,7 +63,6 @@ _SA_MOON_KNOBS = {
 _DCO_MOON_KNOBS = {
   'mu': number(1.0, 'factor of the whole loss, and so of a step', at_least(0)),
   'tau': _TAU,
-  # With mu = 1 about half of the clients stray by 0.1: docs/algorithms.md.
   'theta': number(0.1, 'relative deviation above which a client strays', above(0)),
   'normalise': switch(False, 'whether both weights are divided by mu (above 0)'),
   'initial': word('plain', 'value of mu_t in the first round: 0 (plain) or mu', _FIRST),

@@ -137,7 +137,7 @@ def image_of(
     image = image.resize((side, side), Image.Resampling.BILINEAR)
   pixels = np.atleast_3d(image)
   if shape and pixels.shape != shape:
-    raise ValueError(f'the image has shape {pixels.shape}, not {shape}')
+    raise ValueError(f'the image has shape {pixels.shape}, not {shape}; resize all')
   return pixels
 
 

@@ -83,8 +83,9 @@ def convert(argv: list[str]) -> str:
 
 def _asked(config: config_lib.Config):
   """The source that a configuration names, and its knobs."""
-  if config.data.limit:
-    raise UsageError('--config.data.limit is not used here: give it to the run.')
+  for name in ('limit', 'validation', 'local_test'):
+    if config.data[name]:
+      raise UsageError(f'--config.data.{name} is not used here: give it to the run.')
   return config.data.source, catalog.options('data', config_lib.flatten(config))
 
 

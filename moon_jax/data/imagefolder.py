@@ -17,10 +17,12 @@ from moon_jax.data import decoded, npz
 from moon_jax.data.arrays import DataError, image_of, listed, mode_of, one_line
 from moon_jax.data.federated import users
 
-# File endings that torchvision's ImageFolder takes for images.
+# File endings that torchvision's ImageFolder takes for images; .jfif is JPEG too.
 ENDINGS = ('.jpg', '.jpeg', '.png', '.ppm', '.bmp', '.pgm', '.tif', '.tiff', '.webp')
+ENDINGS += ('.jfif',)
 _TRAIN = ('train', 'training')
 _TESTS = ('test', 'testing', 'val', 'validation', 'valid')
+_NO_CLASSES = {*_TRAIN, *_TESTS, 'images', 'masks', 'labels', 'annotations'}
 _ANNOTATIONS = 'val/val_annotations.txt'
 _DRAW = 8  # of Purpose.SUBSET: smaller numbers are for limits and made-up users
 
@@ -118,10 +120,9 @@ def _pixels(flag, root, path, mode, side, shape=None):
 def _divided(flag, root, test_fraction, test_seed):
   """The training, the test and perhaps the validation pictures, class by class."""
   # Folders such as training or test_set are no domains: their images would be mixed.
-  ending = re.compile('[ _-]?(set|data|images)$')
   there = {}
   for folder in _folders(root):
-    name = ending.sub('', folder.name.lower())
+    name = _plain(folder.name)
     other = there.setdefault(name, folder)
     if other != folder and name in (*_TRAIN, *_TESTS):
       raise DataError(f'{flag} has both {other.name!r} and {folder.name!r}; keep one.')
@@ -137,6 +138,12 @@ def _divided(flag, root, test_fraction, test_seed):
   train, test, *held = *found, *([],) * (len(found) == 1)
   if not train:
     raise DataError(f'{flag} has no images in folders by class: {_holds(root)}.')
+  classes = dict.fromkeys(one.label for one in train)
+  if _NO_CLASSES.issuperset(_plain(name).rstrip('0123456789') for name in classes):
+    raise DataError(
+      f'{flag}: the folders {listed(classes)} would be the classes; images must lie in '
+      'folders by class.'
+    )
   if test and test_fraction:
     raise DataError(f'{flag} is divided already: drop --config.data.test_fraction.')
   if not test and not test_fraction:
@@ -147,6 +154,11 @@ def _divided(flag, root, test_fraction, test_seed):
   return (train, test, *held[:1]) if test else _drawn(train, test_fraction, test_seed)
 
 
+def _plain(name):
+  """'train' of 'train_images' and 'Train Set'."""
+  return re.sub('[ _-]?(set|data|images)$', '', name.lower()) or name.lower()
+
+
 def _holds(root):
   return f'it holds {listed(sorted(one.name for one in root.iterdir()))}'
 
@@ -154,7 +166,7 @@ def _holds(root):
 def _folders(folder: pathlib.Path) -> list[pathlib.Path]:
   """The folders inside, without .git, __MACOSX and the like."""
   every = sorted(folder.iterdir())
-  return [one for one in every if one.is_dir() and one.name[:1] not in '._']
+  return [p for p in every if p.is_dir() and p.name[0] != '.' and p.name[:2] != '__']
 
 
 def _images(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -168,9 +180,12 @@ def _tree(flag, folder) -> list[Picture]:
   for one in _folders(folder):
     own, inside = _images(one), _folders(one)
     if not own and [each.name for each in inside] == ['images']:
-      own = _images(inside[0])
+      own, inside = _images(inside[0]), []
     found += [Picture(path, one.name) for path in own]
-    of_class = [] if own else [(each.name, _images(each)) for each in inside]
+    of_class = [(each.name, _images(each)) for each in inside]
+    if own and (nested := [label for label, paths in of_class if paths]):
+      told = f'{one.name!r} holds images, and so does its folder {nested[0]!r}'
+      raise DataError(f'{flag}: {told}; put all images of a class into one folder.')
     for label, paths in of_class:
       found += [Picture(path, label, one.name) for path in paths]
     if not own and not any(paths for _, paths in of_class):

@@ -107,8 +107,17 @@ def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
   if len(arrays) not in (len(NPZ_ARRAYS), len(NPZ_ARRAYS + IDS)):
     wanted = f'({", ".join(NPZ_ARRAYS)}), and with users {", ".join(IDS)} too'
     raise DataError(f'{flag} must return {wanted}.')
-  data = dataset(flag, source, [*map(np.asarray, arrays[: len(NPZ_ARRAYS)])])
-  return users.named(flag, data, *(arrays[len(NPZ_ARRAYS) :] or (None, None)))
+  with one_line(f'{flag} must return arrays'):
+    plain = [None if one is None else _as_plain(one) for one in arrays]
+  data = dataset(flag, source, plain[: len(NPZ_ARRAYS)])
+  return users.named(flag, data, *(plain[len(NPZ_ARRAYS) :] or (None, None)))
+
+
+def _as_plain(values):
+  """The values as an array; text in an array of objects, as of pandas, as text."""
+  array = np.asarray(values)
+  is_text = array.dtype == object and all(isinstance(one, str) for one in array.flat)
+  return array.astype(str) if is_text else array
 
 
 def dataset(
@@ -219,7 +228,7 @@ def _if_one_hot(y, labels):
 def _if_whole(y, labels):
   if labels.dtype.kind in 'SU':
     return ': number the classes from 0, alike in all the data'
-  if labels.dtype.kind == 'f' and (labels == np.rint(labels)).all():
+  if labels.dtype.kind in 'fb' and (labels == np.rint(labels.astype(float))).all():
     return f"; convert it with {y}.astype('int32')"
   return ''
 

@@ -223,8 +223,7 @@ def load_data(config: Config) -> Dataset:
   Raises:
     DataError: it is missing or unusable.
   """
-  given = {'limit': config.data.limit} | options(config, 'data')
-  return sources.load(config.data.source, **given)
+  return sources.load(**sources.asked(config))
 
 
 def make_network(

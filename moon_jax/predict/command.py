@@ -60,7 +60,9 @@ def predict(values: flags.FlagValues) -> str:
   except UsageError as error:
     raise UsageError(f'{flag}: {error}') from None
   with files.replacing(target) as file:
-    np.savez(file, **predictions._asdict())
+    names = model.about['images'].get('class_names')
+    named = {'class_names': np.array(names)} if names else {}
+    np.savez(file, **predictions._asdict(), **named)
   whose = 'the global model' if values.client is None else f'client {values.client}'
   return (
     f'{target}: {len(images)} images, by {whose} after round {model.round} of '

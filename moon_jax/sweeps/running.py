@@ -17,12 +17,11 @@ from collections.abc import Callable, Sequence
 import jax
 from rich import progress
 
-from moon_jax import catalog
-from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.core.types import Dataset
+from moon_jax.data import sources
 from moon_jax.engine import devices, experiment, scheduling
 from moon_jax.runner import loggers, loop, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
@@ -125,8 +124,7 @@ def remembered() -> Callable[[Config], Dataset]:
   kept: dict[str, Dataset] = {}
 
   def load(config):
-    options = catalog.options('data', config_lib.flatten(config))
-    key = repr((config.data.source, config.data.limit, options))
+    key = repr(sources.asked(config))
     if key not in kept:
       kept.clear()  # first, because two data sets may not fit in memory
       kept[key] = experiment.load_data(config)

@@ -63,6 +63,7 @@ LABELS = [
   (ONE_HOT, Y),
   (ONE_HOT.astype(bool), Y),
   (Y.astype('float32'), Y),
+  (Y > 0, np.minimum(Y, 1)),
   (np.eye(3, dtype=int)[Y] | [1, 0, 0], ': row 1 names 2 classes, and an image must'),
   (ONE_HOT * 0.9, ''),
   (NAMES[Y], ': number the classes from 0, alike in all the data'),

@@ -80,6 +80,16 @@ def test_a_registered_source_may_have_user_ids():
   data = sources.load('mine', limit=0)
   assert data.clients[data.train_clients].tolist() == ['a', 'b'] * 3
   assert data.test_clients is None
+  text = np.array(['x', 'y'] * 3, object)  # as of pandas
+  objects = images, text, images, text, np.array(['a', 'b'] * 3, object), None
+  moon_jax.register_data('mine', lambda: objects)
+  again = sources.load('mine', limit=0)
+  assert again.class_names == ('x', 'y')
+  np.testing.assert_array_equal(again.train_clients, data.train_clients)
+  ragged = [images[0], images[0, :1]] * 3, labels, images, labels
+  moon_jax.register_data('mine', lambda: ragged)
+  with pytest.raises(DataError, match="source='mine' must return arrays: ValueError"):
+    sources.load('mine', limit=0)
 
 
 # --- who is who -----------------------------------------------------------------------
@@ -148,6 +158,12 @@ def test_a_limit_keeps_whole_users_the_same_in_both_splits():
       assert part.clients[number] == names[row // 3]
   assert kept[1] < kept[10] < kept[30] < kept[10**6]
   assert sources.digest(users.limited(data, 60)) == sources.digest(data)
+  # Where users are no clients, each example counts for itself.
+  part = users.limited(data, 30, whole_users=False)
+  assert (len(part.train_labels), len(part.test_labels)) == (30, 30)
+  assert len(set(part.train_clients)) > 12
+  for row, number in zip(shown(part.train_images), part.train_clients, strict=True):
+    assert part.clients[number] == names[row // 3]
 
 
 def test_the_owner_of_each_example_counts_in_the_digest():

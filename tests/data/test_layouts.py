@@ -13,6 +13,7 @@ import moon_jax
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.data import convert, holdout, pickled, sources, torchvision
 from moon_jax.data.arrays import DataError
+from moon_jax.predict import command as predict
 from moon_jax.report import groups, sections
 from moon_jax.report import runs as report_runs
 from tests.data import federations, layouts
@@ -206,8 +207,8 @@ def without(name):
   return lambda place: shutil.rmtree(place / name)
 
 
-def without_file(name):
-  return lambda place: (place / name).unlink()
+def without_files(pattern):
+  return lambda place: [path.unlink() for path in place.glob(pattern)]
 
 
 def copied_tree(name, other):
@@ -242,6 +243,7 @@ REFUSED = [
   spoilt(layouts.imagefolder, file('train/eel/a.gif'), "folder 'eel' in 'train' has"),
   spoilt(layouts.imagefolder, file('train/ant/a.bmp', b'BM'), "ant/a.bmp' cannot be"),
   spoilt(layouts.imagefolder, nothing, 'divided already', test_fraction=0.1),
+  spoilt(layouts.imagefolder, file('train/ant/x/a.jpg'), "images, .* its folder 'x'"),
   spoilt(layouts.tiny_imagenet, file('val/val_annotations.txt', b'a'), 'class: Value'),
   spoilt(layouts.domainnet, file('f_train.txt', b'a/b 0'), 'folder of images by class'),
   spoilt(layouts.domainnet, file('f_train.txt', b'a/ant/b 3'), 'numbers of the class'),
@@ -258,8 +260,10 @@ REFUSED = [
   spoilt(layouts.parquet, file('data/test-1.parquet', b'PAR1'), 'splits train and tes'),
   spoilt(layouts.parquet, nothing, "column 'it'|has img", label='it'),
   spoilt(
-    layouts.parquet, without_file('data/test-00001-of-00002.parquet'), r'parts .0'
+    layouts.parquet, without_files('data/test-00001-of-00002.parquet'), r'parts .0'
   ),
+  spoilt(layouts.parquet, without_files('data/test*'), r'no split for tests; .*0\.2'),
+  spoilt(layouts.saved, without('test'), r'no split for tests; .*0\.2'),
   spoilt(
     layouts.imagefolder, copied_tree('train', 'Train_images'), 'both .*; keep one'
   ),
@@ -394,6 +398,20 @@ def test_splits_by_other_names_are_no_domains(names, tmp_path):
     load(given, test_fraction=0.2)
 
 
+@pytest.mark.parametrize('fraction', [0.0, 0.2])
+@pytest.mark.parametrize(
+  'folders',
+  [('train', 'test1'), ('train_images', 'test_images'), ('a/images', 'a/masks')],
+)
+def test_folders_that_name_no_class_are_refused(folders, fraction, tmp_path):
+  for folder in folders:
+    for n in range(3):
+      save(tmp_path / f'set/{folder}/cat.{n}.png', np.zeros((6, 5, 3), np.uint8))
+  given = knobs('imagefolder', tmp_path / 'set', test_fraction=fraction)
+  with pytest.raises(DataError, match='would be the classes; images must lie in fol'):
+    load(given)
+
+
 # --- converted ------------------------------------------------------------------------
 
 
@@ -522,6 +540,11 @@ def test_one_set_from_two_sources_is_one_run_and_records_its_classes(tmp_path):
     (setting,) = groups.settings([found], groups.Choice(None, ('seed',), {}))
     (matrix,) = sections.partition(setting)
     assert matrix.rows == NAMES
+  np.savez(tmp_path / 'new.npz', images=np.zeros((1, 8, 8, 3), np.uint8))
+  words = [f'--workdir={runs[0].workdir}', f'--input={tmp_path}/new.npz']
+  assert predict.main(words) == ExitCode.DONE
+  with np.load(tmp_path / 'new_predictions.npz') as found:
+    assert found['class_names'].tolist() == list(NAMES)
 
 
 # --- examples for validation ----------------------------------------------------------

@@ -200,6 +200,10 @@ def test_a_made_up_federation(tmp_path, capsys):
     (['--out=new'], '--config.data.source=digits: the data have no user ids; '),
     (['--out=new', '--config.data.limit=9'], '--config.data.limit is not used here'),
     (
+      ['--out=new', '--config.data.validation=0.1'],
+      '--config.data.validation is not u',
+    ),
+    (
       ['--out=new', '--config.data.source=folder', '--config.data.path=here'],
       "--config.data.path='here' must be a folder of .npz files, one for each client.",
     ),

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from moon_jax import config as config_lib
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
 from moon_jax.data import tfds as tfds_source
+from tests.data import federations
 from tests.refusals import refused
 
 PREPARED = pathlib.Path(__file__).parents[3] / 'shared/data/tfds'
@@ -128,7 +130,10 @@ def vast(size, label):
     ({'train_y': vast(60, 2**63 + 5)}, 'train_y holds no 3; number the classes from 0'),
     ({'test_y': vast(30, 2**63 + 5)}, f'test_y holds {2**63 + 5}, a class that train'),
     ({'test_x': U1((30, 8, 8, 0))}, r'\(30, 8, 8, 0\), not \[M'),
-    ({'train_y': np.array([0, 'a'] * 30, object)}, 'plain arrays.*Object arrays'),
+    (
+      {'train_y': np.array([0, 'a'] * 30, object)},
+      'plain arrays.*holds Python objects',
+    ),
   ],
 )
 def test_npz_faults(tmp_path, changes, message):
@@ -165,6 +170,18 @@ def test_pixel_statistics_by_hand():
   mean, std = array_lib.pixel_statistics(images)
   np.testing.assert_allclose(mean, [0.5, 0.2, 0.1])
   np.testing.assert_allclose(std, [0.5, 1 / 255, 0.03**0.5])
+
+
+@pytest.mark.parametrize('partition', ['natural', 'iid'])
+def test_a_limit_keeps_whole_users_where_they_are_clients(partition, tmp_path):
+  knobs = federations.npz(tmp_path, federations.federation())
+  changes = knobs | {'data.limit': 20, 'partition.name': partition}
+  data = sources.load(**sources.asked(config_lib.validate(changes)))
+  sizes = np.bincount(data.train_clients).tolist()
+  if partition == 'iid':
+    assert (sum(sizes), len(sizes)) == (20, 3)
+  else:
+    assert set(sizes) <= {12, 7, 30, 3}
 
 
 def test_limit_is_a_fixed_random_subset(tmp_path):

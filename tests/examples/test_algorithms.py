@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from moon_jax import config as config_lib
+from moon_jax.config import cli
+from moon_jax.core.errors import UsageError
 from moon_jax.data import sources
 from moon_jax.engine import experiment as experiment_lib
 from moon_jax.engine import programs
@@ -109,3 +111,9 @@ def test_fedvarp_is_the_papers():
   expected = plain.fedvarp(world('fedvarp'), models[0], 0.8)
   for ours, theirs in zip(models[1:], expected, strict=True):
     assert apart(ours, theirs) < 1e-5
+
+
+def test_fedvarp_sends_no_model_that_could_be_attacked():
+  words = ('--config=examples/fedvarp.py', '--config.attack.name=ipm')
+  with pytest.raises(UsageError, match='=ipm needs models, and FedVARP'):
+    cli.parse(words)

@@ -17,6 +17,10 @@ from moon_jax.data.federated import assembled
 _TRAIN, _TESTS = 'train', ('test', 'validation', 'valid', 'val')
 _DESCRIBED = 'dataset_dict.json'  # of save_to_disk
 _WANTED = 'by save_to_disk, or one of parquet files, with splits train and test'
+_UNDIVIDED = (
+  'it has no split for tests; in Python, datasets.load_from_disk or load_dataset opens '
+  "it, and ['train'].train_test_split(0.2).save_to_disk(DIR) divides it"
+)
 
 
 def load_huggingface(
@@ -85,6 +89,8 @@ def _opened(flag, path):
 
 def _saved(datasets, folder):
   there = [one.name for one in folder.iterdir()]
+  if not set(there) & set(_TESTS):
+    raise ValueError(_UNDIVIDED)
   for split in _names(there):
     # One by one, so that other names in dataset_dict.json are not looked at.
     yield datasets.Dataset.load_from_disk(str(folder / split))
@@ -112,6 +118,8 @@ def _of_parquet(datasets, folder):
   if not found:
     raise ValueError('it has neither')
   whole = [one for one, own in found.items() if own.keys() >= {*_names(own)}]
+  if not whole and any(_TRAIN in own for own in found.values()):
+    raise ValueError(_UNDIVIDED)
   if len(whole) != 1:
     every = listed(one.relative_to(folder) for one in found)
     raise ValueError(f'{len(whole)} folders have both splits, of {every}; name one')
@@ -181,8 +189,10 @@ def _read(flag, part, split, client, image, label, num_classes, mode):
           if num_classes and own not in range(num_classes):
             raise ValueError(f'its label is {own}, not one of 0 to {num_classes - 1}')
           if is_encoded:
+            if not (encoded := images[i] and images[i]['bytes']):
+              raise ValueError('it has no picture')
             shape = images[0].shape if i else None
-            images[i] = image_of(images[i]['bytes'], mode, shape, upright=True)
+            images[i] = image_of(encoded, mode, shape, upright=True)
     yield name, images, labels
 
 
