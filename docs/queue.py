@@ -211,7 +211,7 @@ def main(argv: Sequence[str]) -> int:
       flags.DEFINE_string(name, default, name, flag_values=values)
     try:
       stray = values(['docs.queue', *argv])[1:]
-    except flags.Error as error:
+    except (flags.Error, UnicodeDecodeError) as error:
       raise UsageError(f'{error}; see docs/queue.py.') from None
     if stray:
       raise UsageError(f'{stray[0]!r} is a stray word; see docs/queue.py.')

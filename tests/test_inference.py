@@ -93,14 +93,21 @@ def test_loading_writes_nothing_and_needs_no_data(tmp_path, workdir):
   assert contents(copy) == before
 
 
-@pytest.mark.slow
 def test_a_run_may_follow_in_the_same_process(workdir, monkeypatch):
-  claimed = []
-  monkeypatch.setattr(devices, 'claim', claimed.append)
-  moon_jax.load(workdir)
-  assert claimed == ['auto']  # before JAX computes, so that each core is a device
+  class ClaimedError(Exception):
+    """Ends the loading where JAX would begin to compute."""
+
+  def claim(requested, told):
+    assert (requested, told) == ('auto', False)
+    raise ClaimedError
+
+  monkeypatch.setattr(devices, 'claim', claim)
+  monkeypatch.setattr(devices, 'find', lambda: pytest.fail('found before claimed'))
+  with pytest.raises(ClaimedError):
+    moon_jax.load(workdir)
 
 
+@pytest.mark.slow
 def test_each_client_has_its_own_model(tmp_path):
   workdir = run_in(tmp_path, '--config.algorithm=solo', '--config.num_clients=3')
   with pytest.raises(UsageError, match=r'no global model.*client=N.* from 0 to 2'):

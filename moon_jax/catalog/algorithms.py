@@ -19,6 +19,7 @@ from moon_jax.catalog.parts import (
   between,
   counted,
   exactly,
+  knob,
   number,
   one_of,
   rules,
@@ -26,7 +27,6 @@ from moon_jax.catalog.parts import (
   word,
 )
 from moon_jax.catalog.personal import PERSONAL, SERVED
-from moon_jax.catalog.robust import ROBUST
 
 _CONTRASTIVE = SERVED | {'contrastive'}
 _ALIKE = frozenset({'several_clients', 'served'})
@@ -123,6 +123,11 @@ _EXP_KNOBS = {
     'last', 'model that is tested: the last, or the mean of two', _TESTED
   ),
 }
+_TRIM_KNOBS = {'trim': number(0.1, 'fraction cut at each end', between(0, 0.5, '[)'))}
+_KRUM_KNOBS = {
+  'num_byzantine': knob(int, 1, 'number of Byzantine clients', at_least(0)),
+  'num_selected': counted(1, 'number of models averaged; above 1 is multi-Krum'),
+}
 
 
 def _share(weight):
@@ -191,6 +196,19 @@ def _cooling(valid):
     )
 
 
+def _outnumbered(valid):
+  """The complaint unless 2 f + 2 < n, for which Krum is proven, with n in a round."""
+  byzantine = valid['krum.num_byzantine']
+  cohort = max(1, int(valid['num_clients'] * valid['participation'] + 0.5))
+  if valid['stragglers.send'] == 'nothing':
+    cohort -= int(valid['stragglers.fraction'] * cohort + 0.5)
+  if 2 * byzantine + 2 >= cohort:
+    yield (
+      f'--config.krum.num_byzantine={byzantine} must be below (n - 2) / 2, with n = '
+      f'{cohort} clients in a round.'
+    )
+
+
 def _algorithm(name, title, traits=SERVED, where='', **more):
   where = where or f'{name}:{name}'
   return Part('algorithm', name, f'moon_jax.algorithms.{where}', title, traits, **more)
@@ -242,7 +260,13 @@ ALGORITHMS = (
   _algorithm('fedproc', 'FedProc', knobs=_PROC_KNOBS, metrics=_PROTOTYPES),
   _algorithm('fedproto', 'FedProto', _ALONE, knobs=_PROTO_KNOBS, metrics=_PROTOTYPES),
   *PERSONAL,
-  *ROBUST,
+  _algorithm('median', 'coordinate-wise median', _ALIKE, 'robust:median'),
+  _algorithm(
+    'trimmed_mean', 'trimmed mean', _ALIKE, 'robust:trimmed_mean', knobs=_TRIM_KNOBS
+  ),
+  _algorithm(
+    'krum', 'Krum', _ALIKE, 'robust:krum', knobs=_KRUM_KNOBS, check=_outnumbered
+  ),
   _algorithm(
     'decentralized_fedavg',
     'decentralized FedAvg',

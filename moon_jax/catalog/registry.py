@@ -117,6 +117,9 @@ def register(
     registered = _source(make)
     _require_free((kind, name), registered['origin'], has_knobs=bool(knobs))
     _require_known(kind, knobs, traits)
+    if given := knobs.keys() & _GIVEN.get(kind, set()):
+      told = f'every {kind} is given a {min(given)!r}: give the knob another name'
+      raise UsageError(told)
     for column, metric in more.get('metrics', {}).items():
       if not isinstance(metric, Metric):
         raise UsageError(f'{column!r} must be a moon_jax.Metric')
@@ -148,8 +151,6 @@ def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> N
   for key, knob in knobs.items():
     if not isinstance(knob, Knob) or not key.isidentifier():
       raise UsageError(f'{key!r} must be declared by knob(...)')
-    if key in _GIVEN.get(kind, ()):
-      raise UsageError(f'every {kind} is given a {key!r}: give the knob another name')
   if unknown := traits - _TRAITS.get(kind, set()):
     raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
 

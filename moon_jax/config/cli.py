@@ -215,7 +215,7 @@ def read_flags(
   values.set_gnu_getopt(True)
   try:
     return values(['moon_jax', *argv], known_only=known_only)[1:], values
-  except flags.Error as error:
+  except (flags.Error, UnicodeDecodeError) as error:
     raise UsageError(f'{error}; see --help.') from None
 
 

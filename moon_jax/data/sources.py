@@ -6,27 +6,19 @@ import importlib.util
 import numpy as np
 
 from moon_jax import catalog
-from moon_jax.config import Config, flatten
 from moon_jax.core.types import Dataset
 from moon_jax.data import layouts, npz
 from moon_jax.data.arrays import make_dataset
 from moon_jax.data.federated import assembled, users
 
 
-def load(
-  source: str,
-  *,
-  limit: int,
-  whole_users: bool = True,
-  **options: str | int | float | bool,
-) -> Dataset:
+def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dataset:
   """Loads a data set, or a fixed pseudo-random part of it.
 
   Args:
     source: name of the source in the catalog.
-    limit: most examples to keep of each split; 0 keeps all. The choice does not depend
-      on the run's seed; see `users.limited`.
-    whole_users: whether the limit keeps whole users of data with user ids.
+    limit: most examples to keep of each split, by whole users if it has user ids; 0
+      keeps all. The choice does not depend on the run's seed; see `users.limited`.
     **options: the knobs of the source.
 
   Returns:
@@ -39,14 +31,7 @@ def load(
     found = read(source, **options)
     is_divided = isinstance(found, assembled.Federation)
     dataset = assembled.dataset(found) if is_divided else found
-  return users.limited(dataset, limit, whole_users) if limit else dataset
-
-
-def asked(config: Config) -> dict[str, float | int | str | bool]:
-  """The arguments with which a configuration loads its data."""
-  given = {'source': config.data.source, 'limit': config.data.limit}
-  given['whole_users'] = users.are_clients(config)
-  return given | catalog.options('data', flatten(config))
+  return users.limited(dataset, limit) if limit else dataset
 
 
 def read(

@@ -37,7 +37,9 @@ _PLAIN |= {'jax_threefry_partitionable': True, 'jax_default_prng_impl': 'threefr
 _MAX_CPU_DEVICES = 8
 
 
-def claim(requested: int | str, *, deterministic: bool = False) -> None:
+def claim(
+  requested: int | str, *, deterministic: bool = False, told: bool = True
+) -> None:
   """Makes a CPU count as several devices; call it before JAX computes anything.
 
   Several devices are faster because one device leaves a second core idle: the products
@@ -48,6 +50,7 @@ def claim(requested: int | str, *, deterministic: bool = False) -> None:
     requested: 'auto', which is one device for each usable core, or a count; several
       processes of a run share the cores that all of them may use.
     deterministic: whether GPUs must compute the same bits in every run.
+    told: whether a line on stderr says that 'auto' comes too late for all cores.
 
   Raises:
     UsageError: the count is above the number of cores, and above what every CPU may
@@ -58,11 +61,11 @@ def claim(requested: int | str, *, deterministic: bool = False) -> None:
   new = [f for f in [PATIENCE] + [DETERMINISM] * deterministic if f not in flags]
   os.environ['XLA_FLAGS'] = ' '.join([flags, *new]).strip()
   if 'xla_force_host_platform_device_count' not in flags:
-    _count_cores_as_devices(requested)
+    _count_cores_as_devices(requested, told)
   find()
 
 
-def _count_cores_as_devices(requested):
+def _count_cores_as_devices(requested, told):
   # The cores of the process's affinity, or fewer if a container's quota gives less
   # time.
   cores = joblib.cpu_count()
@@ -79,9 +82,10 @@ def _count_cores_as_devices(requested):
   except RuntimeError:
     # JAX already computes, and its devices stay. If more are requested, `available`
     # raises an error.
-    if requested == 'auto' and (there := jax.local_device_count('cpu')) < count:
-      told = f'JAX is in use already, with {there} of {count} cores; so is this run'
-      print(told, file=sys.stderr)
+    there, cpu = jax.local_device_count(), jax.default_backend() == 'cpu'
+    if told and requested == 'auto' and cpu and there < count:
+      line = f'JAX is in use already, with {there} of {count} cores; so is this run'
+      print(line, file=sys.stderr)
 
 
 def find() -> None:

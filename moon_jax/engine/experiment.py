@@ -223,7 +223,8 @@ def load_data(config: Config) -> Dataset:
   Raises:
     DataError: it is missing or unusable.
   """
-  return sources.load(**sources.asked(config))
+  given = {'limit': config.data.limit} | options(config, 'data')
+  return sources.load(config.data.source, **given)
 
 
 def make_network(

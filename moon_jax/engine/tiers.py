@@ -25,7 +25,7 @@ class Tier(NamedTuple):
     name: 'device' or 'disk'.
     bytes_each: bytes of a client's memory; 0 if the clients keep nothing.
     most: number of memories that can come to be on the disk at once: the newest of
-      each client that takes part, and those that two checkpoints still name.
+      each client that takes part, and those that three checkpoints may still name.
   """
 
   name: str
@@ -55,7 +55,7 @@ def choose(
   each = tree.num_bytes(jax.eval_shape(algorithm.init_client, variables))
   trained = cohort_size * config.num_rounds
   newest = min(num_clients, trained)
-  older = 2 * min(newest, cohort_size * config.checkpoint_every_rounds)
+  older = 3 * min(newest, cohort_size * config.checkpoint_every_rounds)
   most = min(newest + older, trained)
   if not each:
     return Tier('device', 0, most)

@@ -94,10 +94,10 @@ class Trained:
     Raises:
       UsageError: the data are missing, or differ from the run's.
     """
-    asked = sources.asked(self.config)
-    if asked['source'] == 'tfds':
-      asked['prepare'] = False  # never downloads, whoever wrote the configuration
-    data = sources.load(**asked)
+    source, options = self.config.data.source, experiment.options(self.config, 'data')
+    if source == 'tfds':
+      options['prepare'] = False  # never downloads, whoever wrote the configuration
+    data = sources.load(source, limit=self.config.data.limit, **options)
     if sources.digest(data) != self.data_digest:
       raise UsageError(f'The data is not that of the training in {self.workdir}.')
     return data.test_images, data.test_labels
@@ -140,7 +140,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     UsageError: the path is no run directory, or has no such model.
     NoCheckpointError: the run directory has no usable checkpoint.
   """
-  devices.claim('auto')  # a run may follow in this process
+  devices.claim('auto', told=False)  # a run may follow in this process
   workdir = expand(workdir)
   if os.path.isfile(workdir):  # not is_file, which raises if the name is too long
     return _of_file(workdir, client)

@@ -61,7 +61,7 @@ def write(out: pathlib.Path, report: Report) -> None:
   try:
     _remove_last(out)
     written = [PAGE, *_figures(out, report), *_tables(out, report)]
-    (out / PAGE).write_text(_page(out, report))
+    (out / PAGE).write_text(_page(out, report), encoding='utf-8')
     content = {'command': report.command, 'notes': report.notes, 'files': written}
     (out / MANIFEST).write_text(json.dumps(content, indent=2) + '\n')
   except OSError as error:
@@ -73,7 +73,12 @@ def _remove_last(out: pathlib.Path) -> None:
   """Removes the files of the last report, so that none is left of other runs."""
   if not (out / MANIFEST).exists():
     return
-  for name in json.loads((out / MANIFEST).read_text())['files']:
+  try:
+    names = [*json.loads((out / MANIFEST).read_text())['files']]
+  except (KeyError, TypeError, ValueError):
+    told = f'--out={str(out)!r}: its {MANIFEST} is of another program'
+    raise UsageError(f'{told}; give another folder.') from None
+  for name in names:
     # Nothing outside the folder is removed, whatever the manifest says.
     if (out / name).resolve().is_relative_to(out.resolve()):
       (out / name).unlink(missing_ok=True)
@@ -96,7 +101,7 @@ def _tables(out: pathlib.Path, report: Report) -> Iterable[str]:
   for table in (table for section in report.sections for table in section.tables):
     for ending, text in _texts(table).items():
       name = f'tables/{table.name}.{ending}'
-      (out / name).write_text(text, newline='')
+      (out / name).write_text(text, encoding='utf-8', newline='')
       yield name
 
 
@@ -132,8 +137,8 @@ def _page(out: pathlib.Path, report: Report) -> str:
   }
   return environment.get_template('index.html.jinja').render(
     **report._asdict(),
-    style=(_TEMPLATES / 'page.css').read_text(),
-    script=(_TEMPLATES / 'page.js').read_text(),
+    style=(_TEMPLATES / 'page.css').read_text('utf-8'),
+    script=(_TEMPLATES / 'page.js').read_text('utf-8'),
     plotly=offline.get_plotlyjs(),
     figures=_json(report),
   )

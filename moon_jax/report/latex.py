@@ -85,6 +85,7 @@ def _marks(column: Column, rows: Sequence[Row]) -> list[str]:
     values = found.get(row.get('setting'), {})
     ranked = sorted(values, key=values.get, reverse=True)[: len(_MARKS)]
     alike = sum(setting == row.get('setting') for setting, _ in lengths) == 1
+    alike = alike and not isinstance(row.get('rounds'), str)  # '2 to 4'
     told = alike and word in ranked and len(values) > 1
     marks.append(_MARKS[ranked.index(word)] if told else '')
   return marks

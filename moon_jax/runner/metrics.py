@@ -2,7 +2,7 @@
 
 import itertools
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,9 @@ from moon_jax.train.planning import Plan
 
 Record = dict[str, Any]
 _NOTHING = types.MappingProxyType({})
+# How the columns of tests begin.
+_OF_TESTS = ('test_', 'validation_', 'user_accuracy', 'local_accuracy')
+_OF_TESTS += ('personal_accuracy', 'tuned_accuracy')
 _QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
 
 
@@ -56,15 +59,11 @@ def round_record(
   chosen = ~skipped | skipped.all()
   of_clients = metrics._replace(computed={}, server_finite=None)
   counted = jax.tree.map(lambda values: values[chosen], of_clients)
-  own = {}
+  reports = {}
   for name, values in sorted(counted.reports.items()):
-    own |= _spread(f'{name}_mean', name, values)
-  own |= {name: float(value) for name, value in sorted(metrics.computed.items())}
-  first = {
-    'round': round_number,
-    **means(counted, measured),
-    **_spread('drift', 'drift', counted.drift),
-  }
+    reports |= _spread(f'{name}_mean', name, values)
+  computed = {name: float(value) for name, value in sorted(metrics.computed.items())}
+  drift = _spread('drift', 'drift', counted.drift)
   last = {
     'clients': plan.clients.tolist(),
     **({'skipped_clients': plan.clients[skipped].tolist()} if skip_nonfinite else {}),
@@ -74,12 +73,21 @@ def round_record(
     'bytes_down': traffic[0] * (plan.num_transfers() + _num_late(plan)),
     'bytes_up': traffic[1] * plan.num_transfers(),
   }
-  if taken := own.keys() & {*first, *last}:
-    raise UsageError(
-      f'{min(taken)!r} is a column of every run: give the number of '
-      '--config.algorithm another name.'
-    )
-  return first | own | last
+  parts = sorted(counted.sums.keys() - {'train_loss', 'train_accuracy'})
+  _require_free([*parts, *reports, *computed], {'round', *drift, *last})
+  found = means(counted, measured)
+  return {'round': round_number} | found | drift | reports | computed | last
+
+
+def _require_free(own: Sequence[str], columns: Collection[str]) -> None:
+  """Raises UsageError if the algorithm's own names are not their own columns."""
+  columns = {'train_loss', 'train_accuracy', *columns}
+  for name in own:
+    if name in columns or name.startswith(_OF_TESTS) or own.count(name) > 1:
+      raise UsageError(
+        f'{name!r} is another column of the records: give this number of '
+        '--config.algorithm another name.'
+      )
 
 
 def _differing(plan: Plan) -> Record:

@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 import jax
 from rich import progress
 
+from moon_jax import catalog
+from moon_jax import config as config_lib
 from moon_jax.config import Config, ConfigError
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.core.types import Dataset
-from moon_jax.data import sources
 from moon_jax.engine import devices, experiment, scheduling
 from moon_jax.runner import loggers, loop, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
@@ -113,6 +114,8 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
       told = 'another process is running it' if is_busy else error
       print(f'{cell.name}: {told}', file=sys.stderr)
       errors.append(error)
+    except MemoryError:
+      raise
     except Exception as error:  # of a callback, for example
       traceback.print_exc()
       errors.append(RunError(f'{cell.name}: {error!r}'))
@@ -124,7 +127,8 @@ def remembered() -> Callable[[Config], Dataset]:
   kept: dict[str, Dataset] = {}
 
   def load(config):
-    key = repr(sources.asked(config))
+    options = catalog.options('data', config_lib.flatten(config))
+    key = repr((config.data.source, config.data.limit, options))
     if key not in kept:
       kept.clear()  # first, because two data sets may not fit in memory
       kept[key] = experiment.load_data(config)

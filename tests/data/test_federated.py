@@ -158,12 +158,6 @@ def test_a_limit_keeps_whole_users_the_same_in_both_splits():
       assert part.clients[number] == names[row // 3]
   assert kept[1] < kept[10] < kept[30] < kept[10**6]
   assert sources.digest(users.limited(data, 60)) == sources.digest(data)
-  # Where users are no clients, each example counts for itself.
-  part = users.limited(data, 30, whole_users=False)
-  assert (len(part.train_labels), len(part.test_labels)) == (30, 30)
-  assert len(set(part.train_clients)) > 12
-  for row, number in zip(shown(part.train_images), part.train_clients, strict=True):
-    assert part.clients[number] == names[row // 3]
 
 
 def test_the_owner_of_each_example_counts_in_the_digest():

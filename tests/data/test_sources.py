@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from moon_jax import config as config_lib
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
 from moon_jax.data import tfds as tfds_source
-from tests.data import federations
 from tests.refusals import refused
 
 PREPARED = pathlib.Path(__file__).parents[3] / 'shared/data/tfds'
@@ -170,18 +168,6 @@ def test_pixel_statistics_by_hand():
   mean, std = array_lib.pixel_statistics(images)
   np.testing.assert_allclose(mean, [0.5, 0.2, 0.1])
   np.testing.assert_allclose(std, [0.5, 1 / 255, 0.03**0.5])
-
-
-@pytest.mark.parametrize('partition', ['natural', 'iid'])
-def test_a_limit_keeps_whole_users_where_they_are_clients(partition, tmp_path):
-  knobs = federations.npz(tmp_path, federations.federation())
-  changes = knobs | {'data.limit': 20, 'partition.name': partition}
-  data = sources.load(**sources.asked(config_lib.validate(changes)))
-  sizes = np.bincount(data.train_clients).tolist()
-  if partition == 'iid':
-    assert (sum(sizes), len(sizes)) == (20, 3)
-  else:
-    assert set(sizes) <= {12, 7, 30, 3}
 
 
 def test_limit_is_a_fixed_random_subset(tmp_path):

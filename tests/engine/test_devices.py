@@ -35,6 +35,10 @@ def test_fewer_devices_than_cores_are_told(monkeypatch, capsys):
   monkeypatch.setattr(devices, '_MAX_CPU_DEVICES', 16)
   monkeypatch.setattr(devices.joblib, 'cpu_count', lambda: 12)
   devices.claim('auto')  # this process has eight
+  devices.claim('auto', told=False)
+  devices.claim(8)
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  devices.claim('auto')
   assert capsys.readouterr().err == (
     'JAX is in use already, with 8 of 12 cores; so is this run\n'
   )

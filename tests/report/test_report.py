@@ -719,7 +719,8 @@ def test_the_best_is_that_of_its_setting():
     r'1 & \textbf{60.00} & \textbf{3.0} \\',
     r'2 & 10.00 & 1.0 \\',  # nothing to compare with
   ]
-  rows[0] |= {'rounds': '5 to 30'}  # of unequal lengths nothing is best
+  for row in rows:  # of unequal lengths nothing is best
+    row['rounds'] = '5 to 30'
   assert 'textbf' not in latex.text(tables.Table('n', 't', 'c', columns, rows))
 
 
@@ -1115,3 +1116,10 @@ def test_a_strangers_run_changes_no_other(tmp_path, capsys, part):
   line = f'config.json registers the {kind} {name!r}: {HOSTILE[part]}.'
   assert f'skipped {stranger}: {line}' in capsys.readouterr().err
   assert known_knobs() == knobs
+
+
+@pytest.mark.parametrize('content', ['{}', '[]', 'a', '{"files": 3}'])
+def test_a_folder_with_the_manifest_of_another_program_is_refused(content, tmp_path):
+  (tmp_path / 'report.json').write_text(content)
+  with pytest.raises(UsageError, match=r'its report\.json is of another program'):
+    files.write(tmp_path, None)

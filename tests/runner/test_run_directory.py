@@ -93,12 +93,16 @@ def test_round_record():
     'bytes_up': 80,
   }
   assert json.loads(json.dumps(record)) == record
-  for number in ({'round': 0.0}, {'train_loss': 0.0}, {'bytes_up': 0.0}):
-    with pytest.raises(UsageError, match=f'{min(number)!r} is a column of every run'):
-      metrics_lib.round_record(7, PLAN, of_two(sums, **number), **more)
-  own = of_two(sums, reports={'drift': [0.0, 1.0]})
-  with pytest.raises(UsageError, match="'drift_max' is a column"):
-    metrics_lib.round_record(7, PLAN, own, **more)
+  for own in (
+    of_two(sums, round=0.0),
+    of_two(sums, bytes_up=0.0),
+    of_two(sums, test_accuracy=0.0),
+    of_two(sums, temperature_mean=0.0, reports={'temperature': [1.0, 0.5]}),
+    of_two(sums, reports={'drift': [0.0, 1.0]}),
+    of_two(sums | {'num_examples': [0.0, 0.0]}),
+  ):
+    with pytest.raises(UsageError, match='is another column of the records: give'):
+      metrics_lib.round_record(7, PLAN, own, **more)
 
 
 # Accuracies 0.75, 0.25, 0.5: mean 0.5, deviations 0.25, 0.25, 0, so the variance over

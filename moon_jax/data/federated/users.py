@@ -162,12 +162,12 @@ def _with(data: Dataset, stays: np.ndarray, test: np.ndarray | None = None) -> D
   return _renumbered(kept, np.flatnonzero(stays))
 
 
-def limited(data: Dataset, limit: int, whole_users: bool = True) -> Dataset:
+def limited(data: Dataset, limit: int) -> Dataset:
   """A fixed pseudo-random part of each split, with at most `limit` examples.
 
-  If `whole_users`, it takes whole users from a split with user ids, at least one: the
-  first in an order that both splits share, so that users that train are also tested. A
-  smaller limit keeps a part of what a larger one keeps.
+  From a split with user ids it takes whole users, at least one: the first in an order
+  that both splits share, so that users that train are also tested. A smaller limit
+  keeps a part of what a larger one keeps.
   """
   if data.validation_labels is not None:
     images, labels = data.validation_images, data.validation_labels
@@ -180,16 +180,13 @@ def limited(data: Dataset, limit: int, whole_users: bool = True) -> Dataset:
     host_rng(0, Purpose.SUBSET, split).permutation(len(labels))[:limit]
     for split, labels in enumerate((data.train_labels, data.test_labels))
   )
-  if whole_users and data.test_clients is not None:
+  if data.test_clients is not None:
     sizes = np.bincount(data.test_clients, minlength=len(rank))
     test = np.flatnonzero(_first(rank, sizes, limit)[data.test_clients])
-  if (whole_users or data.stored) and (sizes := sizes_of(data)) is not None:
+  if (sizes := sizes_of(data)) is not None:
     return _with(data, _first(rank[: len(sizes)], sizes, limit), test)
   part = _chosen(data, train, test)
-  trained = [] if part.train_clients is None else part.train_clients
-  return (
-    part if data.clients is None else _renumbered(part, np.unique(trained).astype(int))
-  )
+  return part if data.clients is None else _renumbered(part, np.empty(0, np.int64))
 
 
 def _first(rank: np.ndarray, sizes: np.ndarray, limit: int) -> np.ndarray:
