@@ -183,7 +183,7 @@ def test_the_list_holds_commands_that_work(paper):
   head, *lines = config.list_variants(f'configs/{paper}.py').splitlines()
   assert head.split() == ['command', 'setting', 'reported', 'accuracy,', '%']
   assert len(lines) == len(PAPERS[paper].VARIANTS)
-  requests = [cli.parse(line.split()[2:3]) for line in lines]
+  requests = [cli.parse(re.findall(r'--config=\S+', line)) for line in lines]
   # Each command has its own run directory and its own settings.
   assert len({request.workdir for request in requests}) == len(lines)
   assert len({request.config for request in requests}) == len(lines)
@@ -203,5 +203,6 @@ def test_the_run_directory_names_the_variant(tmp_path):
 
 def test_launch_prints_the_list(capsys):
   assert launch(['--config', 'configs/review.py:list']) == ExitCode.DONE
-  line = 'python launch.py --config=configs/review.py:scaffold'
+  # From a checkout `python launch.py`, from a wheel `python -m moon_jax`.
+  line = ' '.join([*cli.PROGRAM, '--config=configs/review.py:scaffold '])
   assert line in capsys.readouterr().out
