@@ -275,7 +275,7 @@ INPUTS = {
     ('--workdir=run', '--input is missing'),
     ('--workdir=run --input=in.npz x', "'x' is a stray word"),
     ('--inptu=in.npz', "Unknown command line flag 'inptu'"),
-    ('--workdir=run --input=absent.npz', 'is not a file'),
+    ('--workdir=run --input=absent.npz', 'No such file'),
     ('--workdir=run --input=text.npz', "--input='text.npz' must be an .npz file"),
     ('--workdir=run --input=key.npz', 'must be an .npz file with images or test_x'),
     ('--workdir=run --input=float.npz', "--input='float.npz': The images are float64"),

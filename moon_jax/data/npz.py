@@ -1,7 +1,6 @@
 """The user's own images, in one .npz file or from a registered source."""
 
 import itertools
-import os
 import pathlib
 from collections.abc import Sequence
 
@@ -84,12 +83,9 @@ def read(
   Raises:
     DataError: it is no such file, or it is damaged.
   """
-  file_path = expand(path)
-  if not os.path.isfile(file_path):
-    raise DataError(f'{flag} is not a file.')
   wanted = f'{flag} must be an .npz file of plain arrays {", ".join(names)}'
   with one_line(wanted):
-    return files.arrays(file_path, (*names, *more))
+    return files.arrays(expand(path), (*names, *more))
 
 
 def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:

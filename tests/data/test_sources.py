@@ -150,7 +150,7 @@ def test_npz_that_is_no_npz(tmp_path):
   for name in ('array.npy', 'empty.npz', 'cut.npz'):
     with pytest.raises(array_lib.DataError, match=message):
       load('npz', path=str(tmp_path / name))
-  with pytest.raises(array_lib.DataError, match='is not a file'):
+  with pytest.raises(array_lib.DataError, match='No such file'):
     load('npz', path=str(tmp_path / 'missing.npz'))
 
 
