@@ -21,7 +21,7 @@ _FOLDERS = {
   r'train\.array_record': 'records',
   r'dataset_dict\.json|(.*/)?[^/]+\.parquet': 'huggingface',
   r'.+/\d+\.\d+\.\d+/features\.json': 'tfds',
-  rf'({_RAW}/)?raw/.+-ubyte(\.gz)?|cifar-100?-[^/]+/.+|train_32x32\.mat': 'torchvision',
+  rf'{_RAW}/raw/.+-ubyte(\.gz)?|cifar-100?-[^/]+/.+|train_32x32\.mat': 'torchvision',
   r'train/\d+\.npz': 'pfllib',
   r'train/.+\.json': 'leaf',
   r'[^/]+\.npz': 'folder',

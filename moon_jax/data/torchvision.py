@@ -7,10 +7,7 @@ and 100 as pickles; SVHN as MATLAB files.
 import functools
 import gzip
 import math
-import os
 import pathlib
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,14 +16,13 @@ from moon_jax.core.errors import did_you_mean
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import npz, pickled
-from moon_jax.data.arrays import PIXEL_STATISTICS, DataError, listed, one_line
+from moon_jax.data.arrays import PIXEL_STATISTICS, DataError, one_line
 
 _FASHION = (
   *('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat'),
   *('Sandal', 'Shirt', 'Sneaker', 'Bag', 'Ankle boot'),
 )
 _SIDE = 32  # pixels of CIFAR's images
-_ENDS = ('', '.gz')
 _UBYTE = 8  # code of uint8 in an idx file
 
 
@@ -34,7 +30,7 @@ def load_torchvision(path: str, name: str) -> Dataset:
   """Loads a data set from the folder in which torchvision keeps it.
 
   Args:
-    path: torchvision's `root`, or the folder of the set in it.
+    path: torchvision's `root`.
     name: 'mnist', 'fashion_mnist', 'kmnist', 'emnist/balanced' (or another split),
       'cifar10', 'cifar100' (the fine labels) or 'svhn'; torchvision's own names
       ('FashionMNIST') do, too. EMNIST's images, which lie on their side, are turned.
@@ -45,31 +41,14 @@ def load_torchvision(path: str, name: str) -> Dataset:
   flag, (known, _, split) = f'--config.data.path={path!r}', name.partition('/')
   known = known.lower().replace('_', '').removesuffix('cropped')
   if known not in _SETS or split not in (_EMNIST if known == 'emnist' else ('',)):
-    every = [*(s.name for s in _SETS.values()), *(f'emnist/{one}' for one in _EMNIST)]
+    every = [*(one[0] for one in _SETS.values()), *(f'emnist/{s}' for s in _EMNIST)]
     told = f'--config.data.name={name!r} is not one of {", ".join(every)}'
     raise DataError(f'{told}.{did_you_mean(name, every)}')
-  one, root = _SETS[known], expand(path).absolute()
-  if not os.path.isdir(root):
-    raise DataError(f'{flag} is not a folder.')
-  with one_line(f'{flag} cannot be read'):
-    place = _found(flag, root, one, split)
-  with one_line(f'{flag}: {place.name!r} is no {name} of torchvision'):
-    (*arrays, names) = one.read(place, split)
-  statistics = PIXEL_STATISTICS.get(one.name)
-  return npz.dataset(flag, one.name, arrays, len(names) or 10, statistics, names)
-
-
-def _found(flag, root, one, split) -> pathlib.Path:
-  """The folder with the first of the files that the set needs."""
-  inside, first = pathlib.Path(one.folder), one.file.format(split=split)
-  for folder in (root / inside, root / inside.name, root):
-    # FashionMNIST/raw has files with the same names.
-    is_its = folder.parts[len(folder.parts) - len(inside.parts) :] == inside.parts
-    if is_its and any((folder / f'{first}{end}').exists() for end in _ENDS):
-      return folder
-  there = listed(sorted(each.name for each in root.iterdir()))
-  wanted = inside / first
-  raise DataError(f'{flag} has no {wanted}, as torchvision leaves it; it has {there}.')
+  own_name, folder, read = _SETS[known]
+  with one_line(f'{flag} must be the root of torchvision, with {name} in {folder}'):
+    (*arrays, names) = read(expand(path) / folder, split)
+  statistics = PIXEL_STATISTICS.get(own_name)
+  return npz.dataset(flag, own_name, arrays, len(names) or 10, statistics, names)
 
 
 def _bytes(path: pathlib.Path) -> bytes:
@@ -136,22 +115,13 @@ def _word(name):
   return name.decode() if isinstance(name, bytes) else name
 
 
-def _of_rows(rows: np.ndarray) -> np.ndarray:
-  """[M, C * H * W] -> [M, H, W, C]."""
-  if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8:
-    raise ValueError('data is no array of uint8')
-  return rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
-
-
 def _read_cifar(place, splits, label, meta) -> tuple:
   arrays = []
   for batches in splits:
     found = [_unpickled(place, name) for name in batches]
-    arrays.append(np.concatenate([_of_rows(one['data']) for one in found]))
-    labels = [number for one in found for number in one[label]]
-    if any(type(number) is not int for number in labels):
-      raise ValueError(f'{label} holds what is no number')
-    arrays.append(np.array(labels))
+    rows = np.concatenate([one['data'] for one in found])  # [M, C * H * W]
+    arrays.append(rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))
+    arrays.append(np.concatenate([one[label] for one in found]))
   names = _unpickled(place, meta[0])[meta[1]]
   return *arrays, tuple(map(_word, names))
 
@@ -182,44 +152,18 @@ def _read_svhn(place, split):
   return *arrays, ()
 
 
-class _Set(NamedTuple):
-  """A data set of torchvision.
-
-  Attributes:
-    name: TFDS's name, if it has the set.
-    folder: folder below the root that may hold it.
-    file: a file that must exist, perhaps gzipped.
-    read: (place, split) -> train_x, train_y, test_x, test_y and the classes' names.
-  """
-
-  name: str
-  folder: str
-  file: str
-  read: Callable[[pathlib.Path, str], tuple]
-
-
-_IDX = 'train-images-idx3-ubyte'
+# Name -> TFDS's name, if it has the set; the folder below the root; and the function
+# (folder, split) -> train_x, train_y, test_x, test_y and the names of the classes.
 _SETS = {
-  'mnist': _Set('mnist', 'MNIST/raw', _IDX, _read_idx),
-  'fashionmnist': _Set(
+  'mnist': ('mnist', 'MNIST/raw', _read_idx),
+  'fashionmnist': (
     'fashion_mnist',
     'FashionMNIST/raw',
-    _IDX,
     functools.partial(_read_idx, names=_FASHION),
   ),
-  'kmnist': _Set('kmnist', 'KMNIST/raw', _IDX, _read_idx),
-  'emnist': _Set('emnist', 'EMNIST/raw', f'emnist-{{split}}-{_IDX}', _read_emnist),
-  'cifar10': _Set(
-    'cifar10',
-    'cifar-10-batches-py',
-    'data_batch_1',
-    _read_cifar10,
-  ),
-  'cifar100': _Set(
-    'cifar100',
-    'cifar-100-python',
-    'train',
-    _read_cifar100,
-  ),
-  'svhn': _Set('svhn_cropped', '.', 'train_32x32.mat', _read_svhn),
+  'kmnist': ('kmnist', 'KMNIST/raw', _read_idx),
+  'emnist': ('emnist', 'EMNIST/raw', _read_emnist),
+  'cifar10': ('cifar10', 'cifar-10-batches-py', _read_cifar10),
+  'cifar100': ('cifar100', 'cifar-100-python', _read_cifar100),
+  'svhn': ('svhn_cropped', '.', _read_svhn),
 }
