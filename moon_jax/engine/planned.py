@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from moon_jax.core.errors import UsageError
 from moon_jax.engine import devices, gpu, scheduling, streaming, tiers
 
 
@@ -14,8 +13,6 @@ def planned(config, data, split, network, algorithm, *, backend, min_steps):
   memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
   stream, images = None, data.train_images
   if data.stored:
-    if planner.attackers is not None and config.attack.name == 'label_flip':
-      raise UsageError('--config.attack.name=label_flip needs data in memory.')
     stream = streaming.Stream(data, planner.cohort_size)
     planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
   if backend != 'cpu':
