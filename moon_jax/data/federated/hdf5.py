@@ -6,7 +6,7 @@ FEMNIST has this form (fed_emnist_train.h5, fed_emnist_test.h5; pixels float32 i
 
 from moon_jax.core import files
 from moon_jax.core.paths import expand
-from moon_jax.data.arrays import DataError, one_line
+from moon_jax.data.arrays import one_line
 from moon_jax.data.federated import assembled
 
 _GROUP = 'examples'
@@ -36,12 +36,7 @@ def _read(flag, path, image, label):
   with one_line(wanted):
     files.opened(place).close()  # h5py opens it by its name, from which links start
   with one_line(wanted), h5py.File(place, 'r') as file:
-    found = file.get(_GROUP)
-    if not isinstance(found, h5py.Group):
-      raise DataError(f'{wanted}: it has no group {_GROUP!r}.')
-    for name, one in found.items():
-      if not isinstance(one, h5py.Group):
-        raise DataError(f'{wanted}: {_GROUP}/{name!r} is no group.')
+    for name, one in file[_GROUP].items():
       has = {key: array for key, array in one.items() if hasattr(array, 'shape')}
       keys = assembled.features(flag, image, label, has)
       yield assembled.user(flag, name, *(has[key][()] for key in keys))
