@@ -13,13 +13,6 @@ from moon_jax import __version__
 from moon_jax.core import cache, files, paths
 from moon_jax.core.types import Dataset
 
-_KINDS = {'name': 'U ', 'num_classes': 'i ', 'mean': 'f C', 'std': 'f C'}
-_KINDS |= {'train_images': 'u MHWC', 'train_labels': 'i M'}
-_KINDS |= {'test_images': 'u NHWC', 'test_labels': 'i N'}
-# Few sets have these arrays.
-_MORE = {'train_clients': 'i M', 'test_clients': 'i N', 'clients': 'iU L'}
-_MORE |= {'validation_images': 'u VHWC', 'validation_labels': 'i V'}
-
 
 def kept(
   name: str, folder: pathlib.Path, decode: Callable[[], Dataset], *more: Any
@@ -40,12 +33,10 @@ def kept(
   asked = name, *more
   before = _path(folder, asked)
   with contextlib.suppress(Exception):  # of any class: the file is missing, or torn
-    more = set(_MORE).intersection(files.array_names(before))
-    kinds = _KINDS | {one: _MORE[one] for one in more}
-    found = Dataset(**files.arrays(before, kinds=kinds))
-    names = files.arrays(before, ('class_names',))['class_names']
-    plain = {'name': str(found.name), 'num_classes': int(found.num_classes)}
-    return found._replace(**plain, class_names=tuple(names.tolist()))
+    found = files.arrays(before, files.array_names(before))
+    plain = {name: found[name].tolist() for name in ('name', 'num_classes')}
+    names = tuple(found['class_names'].tolist())
+    return Dataset(**found | plain | {'class_names': names})
   found = decode()
   path = _path(folder, asked)
   # If the set did not exist and decoding prepared it, it is kept too.
