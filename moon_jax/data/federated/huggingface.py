@@ -1,8 +1,6 @@
 """Hugging Face's data sets: a folder of `save_to_disk`, or one with parquet files."""
 
 import logging
-import os
-import pathlib
 import re
 
 import numpy as np
@@ -62,7 +60,7 @@ def load_huggingface(
     _read(flag, part, split, whose, *more)
     for (part, whose), split in zip(told, splits, strict=False)
   ]
-  name = pathlib.Path(os.path.abspath(os.path.expanduser(path))).name
+  name = expand(path).absolute().name
   if client:
     train, test, *held = (
       assembled.once(flag, (assembled.user(flag, *one) for one in part))

@@ -1,6 +1,8 @@
 """Partitions: every training example belongs to exactly one client."""
 
 # ruff: noqa: F401
+from typing import Any
+
 import numpy as np
 
 from moon_jax import catalog
@@ -8,24 +10,15 @@ from moon_jax.core.errors import UsageError
 from moon_jax.data.partition.base import Partition, Skewed, class_counts, grouped
 
 
-def make(
-  name: str,
-  labels: np.ndarray,
-  *,
-  num_clients: int,
-  min_size: int,
-  seed: int,
-  **options: float | int | str | bool,
-) -> Skewed:
+def make(name: str, labels: np.ndarray, *, num_clients: int, **options: Any) -> Skewed:
   """Partitions the examples by a rule of the catalog.
 
   Args:
     name: the rule.
     labels: [M] int.
     num_clients: N.
-    min_size: fewest examples a client may own.
-    seed: the run's seed.
-    **options: the rule's own knobs.
+    **options: `min_size`, the fewest examples a client may own; `seed`, the run's seed;
+      and the rule's own knobs.
 
   Returns:
     The partition, and how the clients see their images.
@@ -33,9 +26,8 @@ def make(
   Raises:
     UsageError: the rule cannot be met; see its function.
   """
-  more = {'num_clients': num_clients, 'min_size': min_size, 'seed': seed}
   part = catalog.part('partition', name)
-  made = part.build((Partition, Skewed), labels, **more, **options)
+  made = part.build((Partition, Skewed), labels, num_clients=num_clients, **options)
   skewed = made if isinstance(made, Skewed) else Skewed(made)
   split = skewed.split
   fits = np.array_equal(np.sort(split.indices), np.arange(len(labels)))
