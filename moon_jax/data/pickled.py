@@ -2,7 +2,7 @@
 
 A pickle is a program that calls what it names. Here it can name only the classes below,
 which check their arguments: nothing is imported, and NumPy's own functions that rebuild
-arrays are not called with a stranger's arguments.
+arrays are not called with a stranger's arguments, which could make bytes addresses.
 """
 
 import io

@@ -362,6 +362,10 @@ def _state(shape, kind, values):
   return (1, shape, np.dtype(kind), False, values)
 
 
+# Objects that say they are none: NumPy would take bytes for their addresses.
+FLAGLESS = _Calls(np.dtype, ('O', False, True), (3, '|', None, None, None, -1, -1, 0))
+
+
 @pytest.mark.parametrize(
   'forged',
   [
@@ -375,6 +379,7 @@ def _state(shape, kind, values):
     _forged(_state((2**40, 2**40), 'u1', b'')),
     _forged(_state((8,), 'O', b'a' * 64)),
     _forged(_state((1,), 'i8', [1])),
+    _forged((1, (1,), FLAGLESS, False, b'a' * 8)),
     _Calls(np.dtype, ('O',), (3, '!', None, None, None, -1, -1, 63)),
   ],
 )
