@@ -51,16 +51,11 @@ def load_tfds(
   )
   return decoded.kept(
     name,
-    _folder(name, data_dir),
+    pathlib.Path(data_dir, re.match(r'\w*', name)[0]),  # where TFDS looks for it
     lambda: _decode(name, data_dir, client, prepare),
     client,
     importlib.metadata.version('tensorflow_datasets'),
   )
-
-
-def _folder(name, data_dir):
-  """The folder in which TFDS looks for the versions of a set."""
-  return pathlib.Path(data_dir, re.match(r'\w*', name)[0])
 
 
 def _decode(name, data_dir, client, prepare):
@@ -108,7 +103,7 @@ def _tfds_builder(name, data_dir, prepare):
       # TFDS would import whatever module the features.json of the set names.
       with mock.patch.object(features.feature, 'importlib', _NO_IMPORTS):
         # Without file_format, because with it another format is a bare ValueError.
-        builder = find(name, data_dir=data_dir)
+        return find(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
       # TFDS would fetch the community's list from the network.
       known = tfds.list_builders(with_community_datasets=False) if prepare else ()
@@ -116,7 +111,6 @@ def _tfds_builder(name, data_dir, prepare):
         f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
         f'{data_dir}.{did_you_mean(name, known)}'
       ) from None
-    return builder
 
 
 def _supervised_keys(name, info):
