@@ -102,14 +102,10 @@ def lower_programs(
     'donate_argnums': (0,) if donate and experiment.memory.name == 'device' else (),
     'out_shardings': NamedSharding(experiment.mesh, PartitionSpec()),
   }
-  of_round, splits = (
-    (*inputs, experiment.train),
-    (experiment.test, experiment.validation),
-  )
   with blamed(*catalog.registered(flatten(experiment.config))):
     return (
-      lowered(run_round, experiment, state, *of_round, **how),
-      lowered(evaluate, experiment, state, *splits),
+      lowered(run_round, experiment, state, *inputs, experiment.train, **how),
+      lowered(evaluate, experiment, state, experiment.test, experiment.validation),
     )
 
 
