@@ -106,11 +106,8 @@ class Console(Callback):
         f'{tests.sizes.max():,}'
       )
     if experiment.memory.name != 'device':
-      _, each, most = experiment.memory
-      self.say(
-        f'memories of clients: on disk, {each / 1e6:,.2f} MB each; with those that '
-        f'checkpoints need, at most {most * each / 1e6:,.0f} MB'
-      )
+      size = experiment.memory.bytes_each / 1e6
+      self.say(f'memories of clients: on disk, {size:,.2f} MB each')
     params = tree.num_parameters(state.server.variables['params'])
     shape = 'x'.join(map(str, experiment.test.images.shape[1:]))
     self.say(

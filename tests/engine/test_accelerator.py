@@ -151,7 +151,7 @@ def test_lanes_are_bounded_by_memory_and_one_is_always_there():
 def test_a_device_has_free_what_neither_images_nor_memories_take(
   tier, kept, monkeypatch
 ):
-  images, memory = np.zeros((1000, 8, 8, 1), np.uint8), Tier(tier, 1000, 4)
+  images, memory = np.zeros((1000, 8, 8, 1), np.uint8), Tier(tier, 1000)
 
   def free(told):
     card = types.SimpleNamespace(memory_stats=lambda: told)
