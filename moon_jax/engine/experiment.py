@@ -22,7 +22,7 @@ from moon_jax.data import device, holdout, own_tests, partition, sources
 from moon_jax.data.federated import users
 from moon_jax.engine import devices, streaming, tiers, traced
 from moon_jax.engine.composing import make_algorithm
-from moon_jax.engine.planned import planned
+from moon_jax.engine.scheduling import planned
 from moon_jax.models import fused_cpu
 from moon_jax.train import client_training, clients, planning
 

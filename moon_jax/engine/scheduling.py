@@ -1,5 +1,6 @@
-"""Makes the planner that a configuration asks for."""
+"""Makes the planner that a configuration asks for, and what it depends on."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -11,8 +12,35 @@ from moon_jax import catalog
 from moon_jax.config import Config, flatten, used_value
 from moon_jax.core.errors import UsageError
 from moon_jax.data import partition
-from moon_jax.engine import devices, hosts
+from moon_jax.engine import devices, gpu, hosts, streaming, tiers
 from moon_jax.train import clients, planning
+
+
+def planned(config, data, split, network, algorithm, *, backend, min_steps):
+  """The devices, the planner, the reader of data on disk, and where memories are."""
+  planner = make_planner(
+    config, split, backend, share=bool(algorithm.share), min_steps=min_steps
+  )
+  memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
+  stream, images = None, data.train_images
+  if data.stored:
+    stream = streaming.Stream(data, planner.cohort_size)
+    planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
+  if backend != 'cpu':
+    shape = images.shape[1:], planner.batch_size
+    planner = gpu.planner_for(
+      planner,
+      choose_lanes=config.execution.lanes == 'auto',
+      params=network.shapes['params'],
+      taken=gpu.memory_taken(network, algorithm, *shape),
+      free=gpu.memory_free(images, planner, memory),
+    )
+  mesh = devices.mesh(planner.num_devices)
+  own = devices.own_lanes(mesh, planner.num_lanes)
+  planner = dataclasses.replace(planner, own_lanes=own)
+  if algorithm.second:
+    planner = planner.with_second(algorithm.second.epochs)
+  return mesh, planner, stream, memory
 
 
 def cohort_size(num_clients: int, participation: float) -> int:
