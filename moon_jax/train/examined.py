@@ -64,8 +64,4 @@ def by_store(
     num_batches = jnp.where(slot < 0, 0, -((first - end) // size))
     return jax.lax.fori_loop(0, num_batches, add, algorithm.examined)
 
-  def all_lanes(lanes, store):
-    with jax.named_scope('examined'):
-      return jax.vmap(one)(lanes, store)
-
-  return all_lanes
+  return jax.named_scope('examined')(jax.vmap(one))
