@@ -2,7 +2,6 @@
 
 import contextlib
 import glob
-import itertools
 import logging
 import os
 import sys
@@ -177,12 +176,9 @@ def mesh(num_devices: int) -> Mesh:
 
   The processes contribute one device each in turn.
   """
-  in_order = sorted(jax.devices(), key=lambda one: one.process_index)
-  groups = itertools.groupby(in_order, lambda one: one.process_index)
-  turns = itertools.zip_longest(*[list(group) for _, group in groups])
-  chosen = list(filter(None, itertools.chain(*turns)))[:num_devices]
-  devices = np.array([one for one in in_order if one in chosen])
-  return Mesh(devices, (LANES,), axis_types=(AxisType.Auto,))
+  in_turns = np.array(jax.devices()).reshape(hosts.count(), -1).T.ravel()
+  chosen = sorted(in_turns[:num_devices], key=lambda one: one.process_index)
+  return Mesh(np.array(chosen), (LANES,), axis_types=(AxisType.Auto,))
 
 
 def own_lanes(mesh: Mesh, num_lanes: int) -> range:

@@ -7,8 +7,8 @@ for the earlier work of the devices.
 """
 
 import atexit
+import collections
 import contextlib
-import functools
 import json
 import os
 import platform
@@ -16,6 +16,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.engine import launchers
@@ -25,7 +27,6 @@ from moon_jax.engine.launchers import Place
 # twice in that time, so a process may be stopped for a minute.
 _HEARTBEAT = 150
 _GRACE = 10.0  # seconds that a process waits for the others at its end
-_SHORT = 120  # bytes of JSON that are exchanged at once
 
 _place: Place | None = None
 _names: list[str] = []
@@ -55,36 +56,6 @@ def sharing_cores(cores: int) -> int:
   return launchers.sharing_cores(_place, cores) if _place else 1
 
 
-@functools.cache
-def _between():
-  """The layout of an array with a row for each process, and two programs.
-
-  One program shows such an array to all processes, the other sums its rows.
-  """
-  import jax
-  import numpy as np
-  from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-  firsts = {one.process_index: one for one in reversed(jax.devices())}
-  mesh = Mesh(np.array([firsts[index] for index in sorted(firsts)]), ('processes',))
-  rows = NamedSharding(mesh, PartitionSpec('processes'))
-  all_of_it = NamedSharding(mesh, PartitionSpec())
-  known = jax.jit(lambda rows: rows, out_shardings=all_of_it)
-  summed = jax.jit(lambda rows: rows.sum(0, rows.dtype), out_shardings=all_of_it)
-  return rows, known, summed
-
-
-def _exchange(data, width, *, add=False):
-  """The bytes of each process, filled up with 0 -> [P, width] uint8, or their sum."""
-  import jax
-  import numpy as np
-
-  rows, known, summed = _between()
-  mine = np.frombuffer(bytes(data).ljust(width, b'\0'), np.uint8)[None]
-  given = jax.make_array_from_process_local_data(rows, mine)
-  return np.asarray((summed if add else known)(given))
-
-
 def gather(value: Any, error: RunError | None = None) -> list[Any]:
   """The value of each process, in order. Values are JSON.
 
@@ -97,14 +68,13 @@ def gather(value: Any, error: RunError | None = None) -> list[Any]:
   """
   told = [[value, None]]
   if _place:
-    data = json.dumps([value, error and [str(error), error.exit_code]]).encode()
-    head = _exchange(len(data).to_bytes(8) + data[:_SHORT], 8 + _SHORT)
-    sizes = [int.from_bytes(bytes(row[:8])) for row in head]
-    rows = head[:, 8:]
-    if max(sizes) > _SHORT:
-      # A power of 2: each width compiles a program.
-      rows = _exchange(data, 1 << max(sizes).bit_length())
-    told = [json.loads(bytes(row[:n])) for row, n in zip(rows, sizes, strict=True)]
+    from jax.experimental.multihost_utils import process_allgather
+
+    text = json.dumps([value, error and [str(error), error.exit_code]]).encode()
+    longest = int(process_allgather(np.int32(len(text))).max())
+    # A power of 2: each width compiles a program.
+    padded = np.frombuffer(text.ljust(1 << longest.bit_length()), np.uint8)
+    told = [json.loads(bytes(row)) for row in process_allgather(padded)]
   if error:
     error.everywhere = True
     raise error
@@ -177,15 +147,15 @@ def from_first(tree: Any) -> Any:
   if not _place:
     return tree
   import jax
-  import numpy as np
+  from jax.experimental.multihost_utils import broadcast_one_to_all
 
-  leaves, structure = jax.tree.flatten(tree)
-  data = b''.join(np.asarray(leaf).tobytes() for leaf in leaves)
-  data = _exchange(data if is_first() else b'', len(data), add=True)
-  parts = np.split(data, np.cumsum([leaf.nbytes for leaf in leaves])[:-1])
-  pairs = zip(parts, leaves, strict=True)
-  received = [part.view(leaf.dtype).reshape(leaf.shape) for part, leaf in pairs]
-  return jax.tree.unflatten(structure, received)
+  # A sum of floats would change -0.0.
+  sent = jax.tree.map(lambda leaf: np.asarray(leaf).ravel().view(np.uint8), tree)
+
+  def received(data, leaf):
+    return data.view(leaf.dtype).reshape(leaf.shape)
+
+  return jax.tree.map(received, broadcast_one_to_all(sent), tree)
 
 
 def require_same(what: str, given: Mapping[str, Any]) -> None:
@@ -215,7 +185,8 @@ def joined(execution: Any, given: Callable[[], Mapping[str, Any]]) -> Iterator[N
     given: returns what must be equal in all processes.
 
   Raises:
-    UsageError: the processes were given different things.
+    UsageError: the processes were given different things, or have different numbers of
+      devices.
     RunError: another process has ended.
   """
   if not (place := launchers.detect(os.environ)):
@@ -278,6 +249,14 @@ def _connect(place, execution):
     timer.cancel()
   _place = place
   devices.claim(execution.devices, deterministic=execution.deterministic)
+  # All processes see the devices of all, so they end alike.
+  of_each = collections.Counter(one.process_index for one in jax.devices())
+  counts = [of_each[index] for index in range(place.count)]
+  if min(counts) < max(counts):
+    raise UsageError(
+      f'The processes have {min(counts)} to {max(counts)} devices each, and need '
+      'equally many: give all the same --config.execution.devices.'
+    )
 
 
 def _in(seconds, act, *given):

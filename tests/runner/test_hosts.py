@@ -254,11 +254,23 @@ def test_processes_may_have_several_devices_each(battery, name):
 
 @pytest.mark.faults
 def test_different_commands_are_refused_with_the_difference(folders):
-  each = [('--config.seed=1', f'{DEVICES}1'), ('--config.seed=2', f'{DEVICES}2')]
-  done = run(folders, *RUN, each=each)
+  each = [('--config.seed=1',), ('--config.seed=2', '--config.num_rounds=7')]
+  done = run(folders, *RUN, f'{DEVICES}1', each=each)
   line = (
     f'Process 1 on {HOST} has another command or program than process 0: '
-    '--config.seed: 1 -> 2; --config.execution.devices: 1 -> 2.'
+    '--config.seed: 1 -> 2; --config.num_rounds: 30 -> 7.'
+  )
+  assert lines(done) == [[line]] * 2
+  assert codes(done) == [ExitCode.USAGE] * 2
+  assert contents(folders[0]) == contents(folders[1]) == {}
+
+
+@pytest.mark.faults
+def test_processes_with_different_numbers_of_devices_are_refused(folders):
+  done = run(folders, *RUN, each=[[f'{DEVICES}{count}'] for count in (1, 2)])
+  line = (
+    'The processes have 1 to 2 devices each, and need equally many: give all the same '
+    '--config.execution.devices.'
   )
   assert lines(done) == [[line]] * 2
   assert codes(done) == [ExitCode.USAGE] * 2
