@@ -14,13 +14,10 @@ from moon_jax.sweeps.cells import Cell
 SCRIPT = 'sweep.sbatch'
 _TEXT = """#!/bin/bash
 #SBATCH --job-name=moon_jax
-#SBATCH --array=0-{last}
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output={log}
 #SBATCH --signal=B:TERM@300
-{options}
-# Options above are those of --slurm; each task runs one of these commands.
+# Each task runs one of these commands. The sweep gives sbatch --array and --output too.
 commands=(
 {commands}
 )
@@ -49,32 +46,26 @@ def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
     The output of sbatch.
 
   Raises:
-    UsageError: there is no sbatch, or a word cannot stand in a line of the script.
+    UsageError: there is no sbatch, or the options are no words.
     RunError: sbatch refuses the job.
   """
   try:
-    told = [shlex.quote(option) for option in shlex.split(options)]
+    told = shlex.split(options)
   except ValueError as error:
     raise UsageError(f'--slurm={options!r}: {error}.') from None
   if shutil.which('sbatch') is None:
     raise UsageError('--slurm: there is no sbatch here.')
-  log = shlex.quote(str(out.absolute() / 'slurm-%a.log'))
   program = [sys.executable, '-m', 'moon_jax']
   commands = [shlex.quote(shlex.join([*program, *cell.argv])) for cell in cells]
-  for word in (log, *told, *commands):
-    if '\n' in word:
-      raise UsageError(f'--slurm: {word!r} must have no line break.')
-  text = _TEXT.format(
-    last=len(cells) - 1,
-    log=log,
-    options=' '.join(['#SBATCH', *told]) if told else '',
-    commands='\n'.join(f'  {command}' for command in commands),
-    preempted=int(ExitCode.PREEMPTED),
-  )
+  listed = '\n'.join(f'  {command}' for command in commands)
+  text = _TEXT.format(commands=listed, preempted=int(ExitCode.PREEMPTED))
   out.mkdir(parents=True, exist_ok=True)
   files.replace(out / SCRIPT, text)
+  words = [f'--array=0-{len(cells) - 1}', f'--output={out.absolute()}/slurm-%a.log']
+  words = ['sbatch', *words, *told, str(out / SCRIPT)]  # of two, the last option wins
+  # Without an input, which sbatch would read if an option took the script as its value.
   done = subprocess.run(
-    ['sbatch', str(out / SCRIPT)], capture_output=True, text=True, check=False
+    words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
   )
   if done.returncode:
     raise RunError(f'sbatch: {done.stderr.strip()}')
