@@ -58,7 +58,6 @@ def cells(
       except ConfigError as error:
         problems += error.problems
   problems += in_one_folder([cell.name for cell in found])
-  problems += _twice(found)
   if problems:
     raise ConfigError(dict.fromkeys(problems))
   return found
@@ -68,17 +67,6 @@ def in_one_folder(names: Sequence[str]) -> list[str]:
   """A line about runs with the same name, if there are any."""
   twice = sorted({name for name in names if names.count(name) > 1})
   return [f'Several runs would be in {", ".join(twice)}.'] if twice else []
-
-
-def _twice(cells: Sequence[Cell]) -> list[str]:
-  """A line for each run with the settings of another one."""
-  names, problems = {}, []
-  for cell in cells:
-    knobs = config_lib.used(config_lib.flatten(cell.request.config))
-    same = names.setdefault((*knobs.items(),), cell.name)
-    if same != cell.name:
-      problems.append(f'{same} and {cell.name} have the same settings: leave out one.')
-  return problems
 
 
 def _choices(choice: str) -> list[str]:
