@@ -24,8 +24,7 @@ from moon_jax.runner import client_store, loop, run_directory, signals
 from moon_jax.runner.callbacks import stop_if_diverged
 from moon_jax.runner.rounds import Round, Rounds
 from moon_jax.sweeps import running
-from moon_jax.sweeps.cells import Cell, in_one_folder
-from moon_jax.sweeps.grid import combinations
+from moon_jax.sweeps.cells import Cell, combinations, in_one_folder
 
 Record = dict[str, Any]
 

@@ -1,13 +1,14 @@
 """The runs of a sweep: their names, their folders, and the commands that run them."""
 
 import fnmatch
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
-from moon_jax.config import ConfigError, cli
-from moon_jax.sweeps.grid import combinations
+from moon_jax.config import ConfigError, cli, unknown_knob
 
 
 class Cell(NamedTuple):
@@ -60,6 +61,38 @@ def cells(
   problems += in_one_folder([cell.name for cell in found])
   if problems:
     raise ConfigError(dict.fromkeys(problems))
+  return found
+
+
+def combinations(
+  settings: Mapping[str, Any], over: Mapping[str, Sequence[Any]]
+) -> list[dict[str, Any]]:
+  """The changes that make the runs of a sweep, in the order of the values.
+
+  A knob that a run does not use multiplies only the runs that use it: over
+  `algorithm=fedavg,moon` and `moon.mu=1,5` there are three runs.
+
+  Args:
+    settings: dotted knob -> value, of the common configuration.
+    over: dotted knob -> the values that it takes.
+
+  Returns:
+    Dotted knob -> value, for each run.
+
+  Raises:
+    ConfigError: there is no such knob, or no run uses it.
+  """
+  known = catalog.every_knob()
+  if unknown := [unknown_knob(name) for name in over if name not in known]:
+    raise ConfigError(unknown)
+  found = []
+  for values in itertools.product(*over.values()):
+    every = dict(zip(over, values, strict=True))
+    change = {n: v for n, v in every.items() if catalog.used(n, settings | every)}
+    if change not in found:
+      found.append(change)
+  if unused := [n for n in over if not any(n in change for change in found)]:
+    raise ConfigError([f'--over={n}: no run of the sweep uses it.' for n in unused])
   return found
 
 
