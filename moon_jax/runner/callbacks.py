@@ -6,8 +6,8 @@
 
   moon_jax.run(config, workdir, callbacks=[Slack()])
 
-After each round they are called in the order of `loop.callbacks_of`. If a run has
-several processes, only the first has callbacks.
+After each round they are called in the order in which `loop` lists them: yours before
+the state is saved. If a run has several processes, only the first has callbacks.
 """
 
 import math

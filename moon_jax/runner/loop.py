@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from moon_jax import catalog
-from moon_jax.config import Config, used_value
+from moon_jax.config import used_value
 from moon_jax.config.cli import Request
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError
@@ -15,7 +15,7 @@ from moon_jax.core.paths import expand
 from moon_jax.engine import compile_cache, devices, hosts
 from moon_jax.engine.experiment import build, initial_state
 from moon_jax.runner import callbacks, client_store, loggers, run_directory
-from moon_jax.runner.callbacks import Callback, Run
+from moon_jax.runner.callbacks import Run
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.console import Console
 from moon_jax.runner.profiling import Profiler
@@ -180,7 +180,18 @@ def _opened(request, built, digests, first, console, told, own):
         )
       left = range(int(state.round), request.config.num_rounds)
       of_run = Run(request.config, workdir, built, records.rounds, left)
-      beside = callbacks_of(request.config, records, checkpoints, console, own)
+      logged = loggers.made(request.config.logger)
+      # A round's record is on the disk before its state is saved; the time of the save
+      # is recorded after it.
+      beside = [
+        callbacks.Writes(records),
+        *own,
+        callbacks.Saves(checkpoints, records),
+        *logged,
+        console,
+        Profiler(console.say),
+        callbacks.Draws(logged),
+      ]
       for one in beside:
         closing.callback(one.close)
         one.begin(of_run)
@@ -191,30 +202,6 @@ def _opened(request, built, digests, first, console, told, own):
 def _digest(path: str) -> str:
   """The digest of a file; '' without one."""
   return path and files.sha256(expand(path))
-
-
-def callbacks_of(
-  config: Config,
-  records: Records,
-  checkpoints: Checkpoints,
-  console: Console,
-  own: list[Callback],
-) -> list[Callback]:
-  """All callbacks of a run, in the order in which they are called.
-
-  A record of a round is on the disk before the state is saved; the time of the save is
-  recorded after it.
-  """
-  logged = loggers.made(config.logger)
-  return [
-    callbacks.Writes(records),
-    *own,
-    callbacks.Saves(checkpoints, records),
-    *logged,
-    console,
-    Profiler(console.say),
-    callbacks.Draws(logged),
-  ]
 
 
 def rounds_left(num_rounds: int, history: list, why: str) -> bool:
