@@ -156,14 +156,13 @@ def _opened(request, built, digests, first, console, told, own):
     # The number of natural clients is known only from the data.
     request = request._replace(config=built.config)
   workdir = request.workdir
-  images = run_directory.describe_images(built.test, built.class_names)
+  images = run_directory.describe_images(built)
   with (
     run_directory.begin(request, digests, images),
     client_store.opened(built, workdir / 'checkpoints') as store,
     Checkpoints(workdir / 'checkpoints', console.say, store) as checkpoints,
   ):
-    owners = built.split, built.class_counts, built.names, built.own_tests
-    run_directory.save_partition(workdir, *owners)
+    run_directory.save_partition(workdir, built)
     saved = run_directory.rounds_saved(workdir)
     with devices.out_of_memory_is_told():
       state = checkpoints.newest_or(first, saved)

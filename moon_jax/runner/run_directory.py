@@ -13,7 +13,7 @@ import itertools
 import os
 import pathlib
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
@@ -23,9 +23,7 @@ from moon_jax import config as config_lib
 from moon_jax.config.cli import Request
 from moon_jax.core import files, paths
 from moon_jax.core.errors import NoCheckpointError, UsageError
-from moon_jax.data.device import DeviceSplit
-from moon_jax.data.own_tests import OwnTests
-from moon_jax.data.partition import Partition
+from moon_jax.engine.experiment import Experiment
 from moon_jax.runner import provenance
 from moon_jax.runner.metrics import Record, summarise
 
@@ -212,39 +210,32 @@ def finish(
   files.write_json(workdir / SUMMARY, summary | stopped)
 
 
-def save_partition(
-  workdir: pathlib.Path,
-  split: Partition,
-  counts: np.ndarray,
-  names: np.ndarray | None = None,
-  tests: OwnTests | None = None,
-) -> None:
+def save_partition(workdir: pathlib.Path, built: Experiment) -> None:
   """Writes partition.npz.
 
-  Args:
-    workdir: the run directory.
-    split: the partition, whose `indices` and `offsets` are written.
-    counts: [N, Y], written as `class_counts`.
-    names: [N], written as `clients` if clients have names.
-    tests: tests of single clients, written as `local_test_clients`, ... if they are
-      part of the training split.
+  It holds the partition's `indices` and `offsets`, and `class_counts` [N, Y]; `clients`
+  [N] if clients have names; and `local_test_clients`, ... if there are tests of single
+  clients that are part of the training split.
   """
-  arrays = split._asdict() | ({} if names is None else {'clients': names})
+  names, tests = built.names, built.own_tests
+  arrays = built.split._asdict() | ({} if names is None else {'clients': names})
   if tests and tests.of_training:
     arrays['local_test_clients'] = tests.clients
     arrays['local_test_indices'] = tests.rows
     arrays['local_test_offsets'] = tests.offsets
-  files.write_arrays(workdir / 'partition.npz', arrays | {'class_counts': counts})
+  arrays['class_counts'] = built.class_counts
+  files.write_arrays(workdir / 'partition.npz', arrays)
 
 
-def describe_images(split: DeviceSplit, class_names: Sequence[str] = ()) -> Record:
+def describe_images(built: Experiment) -> Record:
   """What a network needs in order to classify other images.
 
   It is their shape, mean and deviation, and the names of the classes if there are some.
   """
-  mean, std = (np.asarray(values).tolist() for values in (split.mean, split.std))
-  names = {'class_names': list(class_names)} if class_names else {}
-  return {'shape': list(split.images.shape[1:]), 'mean': mean, 'std': std} | names
+  test, names = built.test, list(built.class_names)
+  mean, std = (np.asarray(values).tolist() for values in (test.mean, test.std))
+  described = {'shape': list(test.images.shape[1:]), 'mean': mean, 'std': std}
+  return described | ({'class_names': names} if names else {})
 
 
 def describe(

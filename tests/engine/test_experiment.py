@@ -180,7 +180,7 @@ def test_every_partition_reaches_the_device(name, tmp_path):
   data = sources.load('digits', limit=200)
   assert built.class_counts.sum(0).tolist() == np.bincount(data.train_labels).tolist()
   assert built.class_counts.sum(1).tolist() == built.split.sizes.tolist()
-  run_directory.save_partition(tmp_path, built.split, built.class_counts)
+  run_directory.save_partition(tmp_path, built)
   assert (built.class_counts > 0).sum(1).tolist() == [2] * 6 or name != 'shards'
   # Clients train on noisy images; the test images and the statistics are clean.
   images = data.train_images
