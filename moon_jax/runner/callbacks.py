@@ -177,7 +177,11 @@ def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) 
 
 
 class Logger(Callback):
-  """Passes the finite numbers of each round, and pictures, to a logger."""
+  """Passes the finite numbers of each round, and pictures, to a logger.
+
+  A subclass has `numbers(values, number)`, for a round's dict of names and numbers, and
+  `picture(path)`.
+  """
 
   def after_round(self, round):
     lines = {'metrics': round.metrics, 'timings': round.timings}
@@ -188,14 +192,6 @@ class Logger(Callback):
       if isinstance(value, (int, float)) and name != 'round' and math.isfinite(value)
     }
     self.numbers(found, round.number)
-
-  def numbers(self, values: dict[str, float], number: int) -> None:
-    """Passes the numbers of a round, by name."""
-    raise NotImplementedError
-
-  def picture(self, path: pathlib.Path) -> None:
-    """Passes a picture."""
-    raise NotImplementedError
 
 
 class Draws(Callback):
