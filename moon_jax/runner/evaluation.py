@@ -130,21 +130,15 @@ def consensus_distance(
   differing, first = _differing(taken_part)
   absent = int((~taken_part).sum())
 
-  def each() -> Iterator[tuple[int, list[np.ndarray]]]:
+  def each() -> Iterator[tuple[int, np.ndarray]]:
     for begin in range(0, len(differing), _AT_A_TIME):
       some = differing[begin : begin + _AT_A_TIME]
       leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(models(some))]
       for row, client in enumerate(some):
         count = absent if absent and client == first else 1
-        yield count, [leaf[row].astype(np.float64) for leaf in leaves]
+        model = [leaf[row].ravel() for leaf in leaves]
+        yield count, np.concatenate(model, dtype=np.float64)
 
-  total, num_clients = None, len(taken_part)
-  for count, leaves in each():
-    weighted = [count * leaf for leaf in leaves]
-    total = weighted if total is None else list(map(np.add, total, weighted))
-  mean = [leaf / num_clients for leaf in total]
-  apart = 0.0
-  for count, leaves in each():
-    squares = (np.square(w - m).sum() for w, m in zip(leaves, mean, strict=True))
-    apart += count * math.sqrt(sum(squares))
-  return apart / num_clients
+  mean = sum(count * model for count, model in each()) / len(taken_part)
+  apart = (count * math.sqrt(np.square(w - mean).sum()) for count, w in each())
+  return sum(apart) / len(taken_part)
