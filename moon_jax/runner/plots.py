@@ -156,15 +156,12 @@ def shortened(name: str) -> str:
 def _histogram(panel: Axes, totals: np.ndarray) -> None:
   """Draws how many clients own how many examples, in at most 60 bars."""
   least, most = int(totals.min()), int(totals.max())
-  width = (most - least) // _MOST_BARS + 1
-  edges = np.arange(least, most + width + 1, width) - 0.5
-  panel.hist(totals, edges, color='0.55')
+  width = (most - least) // _MOST_BARS + 1  # whole: each bar has as many sizes
+  panel.hist(totals, np.arange(least - 0.5, most + width, width), color='0.55')
   panel.set(xlabel='training examples', ylabel='clients')
   # The scale keeps a few large clients visible beside many small ones.
   panel.set(yscale='log', ylim=(0.7, None))
   panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-  if least == most:
-    panel.set_xlim(least - 3, least + 3)
 
 
 def matrix(
