@@ -6,7 +6,7 @@ import os
 import pathlib
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -47,28 +47,49 @@ class Trained:
   Attributes:
     workdir: the run directory, or the file of weights.
     config: the configuration of the run; `centralized` has a single client in it.
-    round: completed rounds of the checkpoint.
-    client: number of the client whose model it is; None if it is the global model.
-    class_counts: [N, Y] training examples of each client and class; None if the model
-      was loaded from a file of weights.
+    network: the network, without weights.
     variables: 'params' of the model and, with batch normalisation, 'batch_stats'.
-    image_shape: (H, W, C).
-    forward: (variables, images [B, H, W, C] uint8) -> Outputs in evaluation mode.
-    data_digest: SHA-256 of the run's data set, in hexadecimal.
     about: metadata of a file of weights: the configuration, the test accuracy, the mean
       and standard deviation that images are normalised by, ...
+    class_counts: [N, Y] training examples of each client and class; None if the model
+      was loaded from a file of weights.
   """
 
   workdir: pathlib.Path
   config: config_lib.Config
-  round: int
-  client: int | None
-  class_counts: np.ndarray | None
+  network: models.Network
   variables: PyTree
-  image_shape: tuple[int, int, int]
-  forward: Callable[[PyTree, np.ndarray], Outputs]
-  data_digest: str
   about: run_directory.Record
+  class_counts: np.ndarray | None = None
+
+  @property
+  def round(self) -> int:
+    """Completed rounds of the checkpoint."""
+    return self.about['round']
+
+  @property
+  def client(self) -> int | None:
+    """Number of the client whose model it is; None if it is the global model."""
+    return self.about.get('client')
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    """(H, W, C)."""
+    return tuple(self.about['images']['shape'])
+
+  @property
+  def data_digest(self) -> str:
+    """SHA-256 of the run's data set, in hexadecimal."""
+    return self.about['data_digest']
+
+  @functools.cached_property
+  def forward(self) -> Callable[[PyTree, np.ndarray], Outputs]:
+    """(variables, images [B, H, W, C] uint8) -> Outputs in evaluation mode."""
+    images = self.about['images']
+    mean, std = (np.asarray(images[name], np.float32) for name in ('mean', 'std'))
+    return jax.jit(
+      lambda v, pixels: self.network.apply(v, normalise(pixels, mean, std))
+    )
 
   def predict(self, images: np.ndarray) -> Predictions:
     """Classifies images as the run's own tests do, in batches that are filled up.
@@ -166,7 +187,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   variables = jax.tree.map(lambda leaf: leaf[0], models)
   told = int(state.round), client, counts.shape[1]
   about = exported.describe(workdir, saved, *told)
-  return _trained(workdir, config, network, variables, about, counts)
+  return Trained(workdir, config, network, variables, about, counts)
 
 
 def _of_file(path: pathlib.Path, client: int | None) -> Trained:
@@ -176,22 +197,7 @@ def _of_file(path: pathlib.Path, client: int | None) -> Trained:
     raise UsageError(f'client={client} must be left out: {path} holds one model.')
   config, network = _network(path, about, about['num_classes'])
   variables = weights.fitted(path, arrays, network.shapes)
-  return _trained(path, config, network, variables, about, None)
-
-
-def _trained(workdir, config, network, variables, about, counts):
-  return Trained(
-    workdir=workdir,
-    config=config,
-    round=about['round'],
-    client=about.get('client'),
-    class_counts=counts,
-    variables=variables,
-    image_shape=tuple(about['images']['shape']),
-    forward=_forward(network, about['images']),
-    data_digest=about['data_digest'],
-    about=about,
-  )
+  return Trained(path, config, network, variables, about)
 
 
 def _network(
@@ -270,14 +276,3 @@ def _class_counts(workdir: pathlib.Path) -> np.ndarray:
   path = workdir / 'partition.npz'
   with one_line(f'{path} cannot be read'):
     return files.arrays(path, kinds=files.PARTITION)['class_counts']
-
-
-def _forward(network: models.Network, images: dict[str, Any]) -> Callable:
-  """The forward function; it is compiled when it is first called."""
-  mean, std = (np.asarray(images[name], np.float32) for name in ('mean', 'std'))
-
-  @jax.jit
-  def forward(variables, pixels):
-    return network.apply(variables, normalise(pixels, mean, std))
-
-  return forward
