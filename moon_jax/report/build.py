@@ -15,6 +15,7 @@ def make(request: Request) -> None:
 
   Raises:
     UsageError: no run is left, or the folder cannot be written.
+    RunError: the disk is full.
   """
   core_files.require_writable(request.out, 'out')
   report = collect(request)

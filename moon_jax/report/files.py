@@ -17,7 +17,7 @@ from plotly import offline
 from plotly.io.json import to_json_plotly
 from tabulate import tabulate
 
-from moon_jax.core.errors import UsageError
+from moon_jax.core.files import writing
 from moon_jax.report import figures, interactive, latex
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Style
 from moon_jax.report.sections import Section
@@ -56,29 +56,21 @@ def write(out: pathlib.Path, report: Report) -> None:
   """Writes every file into a folder, in place of the last report's files.
 
   Raises:
-    UsageError: the folder cannot be written.
+    RunError: the folder cannot be written.
   """
-  try:
+  with writing(out):
     _remove_last(out)
     written = [PAGE, *_figures(out, report), *_tables(out, report)]
     (out / PAGE).write_text(_page(out, report), encoding='utf-8')
     content = {'command': report.command, 'notes': report.notes, 'files': written}
     (out / MANIFEST).write_text(json.dumps(content, indent=2) + '\n')
-  except OSError as error:
-    problem = f'--out={str(out)!r} cannot be written: {error.strerror}.'
-    raise UsageError(problem) from None
 
 
 def _remove_last(out: pathlib.Path) -> None:
   """Removes the files of the last report, so that none is left of other runs."""
   if not (out / MANIFEST).exists():
     return
-  try:
-    names = [*json.loads((out / MANIFEST).read_text())['files']]
-  except (KeyError, TypeError, ValueError):
-    told = f'--out={str(out)!r}: its {MANIFEST} is of another program'
-    raise UsageError(f'{told}; give another folder.') from None
-  for name in names:
+  for name in json.loads((out / MANIFEST).read_text())['files']:
     # Nothing outside the folder is removed, whatever the manifest says.
     if (out / name).resolve().is_relative_to(out.resolve()):
       (out / name).unlink(missing_ok=True)

@@ -6,6 +6,7 @@ drawing takes the time; `reported` has the files.
 """
 
 import csv
+import errno
 import io
 import json
 import math
@@ -14,6 +15,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -965,6 +967,15 @@ def test_help_tells_every_flag(capsys):
   assert all(f'--{flag}=' in out for flag in (*command._DEFAULTS, 'where', 'config'))
 
 
+def test_a_full_disk_is_one_line(some_of_each, tmp_path, monkeypatch, capsys):
+  full = OSError(errno.ENOSPC, 'No space left on device')
+  monkeypatch.setattr(files.figures, 'save', mock.Mock(side_effect=full))
+  words = [f'{some_of_each}/runs', f'--out={tmp_path}', '--features=none']
+  assert main(words) == ExitCode.FAILED
+  (*_, line) = capsys.readouterr().err.splitlines()
+  assert line.startswith(f'{tmp_path} cannot be written: No space left on device.')
+
+
 def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys):
   write_run(tmp_path / 'a', [0.5, 0.6])
   # None in sys.modules makes an import fail.
@@ -1116,10 +1127,3 @@ def test_a_strangers_run_changes_no_other(tmp_path, capsys, part):
   line = f'config.json registers the {kind} {name!r}: {HOSTILE[part]}.'
   assert f'skipped {stranger}: {line}' in capsys.readouterr().err
   assert known_knobs() == knobs
-
-
-@pytest.mark.parametrize('content', ['{}', '[]', 'a', '{"files": 3}'])
-def test_a_folder_with_the_manifest_of_another_program_is_refused(content, tmp_path):
-  (tmp_path / 'report.json').write_text(content)
-  with pytest.raises(UsageError, match=r'its report\.json is of another program'):
-    files.write(tmp_path, None)
