@@ -11,7 +11,7 @@ LaTeX). The second command prints a table of the runs.
   --group=KNOBS    knobs that distinguish the lines of a plot, such as
                    algorithm,moon.mu; default the algorithm and its own knobs; other
                    knobs that differ make separate plots
-  --over=KNOBS     knobs to average over; default seed
+  --over=KNOBS     knobs to average over, without those of --group; default seed
   --where=KNOB=VALUE,...
                    only runs with one of these values, or that lack the knob (not of
                    data); may be given several times
@@ -40,7 +40,6 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.paths import expand
 from moon_jax.report.groups import Choice
 from moon_jax.report.models import FIRST
-from moon_jax.report.naming import ALGORITHM
 from moon_jax.report.results import BASELINE, WHICH, Target
 
 _DEFAULTS = {
@@ -92,7 +91,7 @@ def parse(argv: Sequence[str]) -> Request:
     out=None if is_table else expand(values['out']),
     choice=_choice(values),
     target=_target(values['target']),
-    features=_words('features', values['features']),
+    features=tuple(values['features'].split(',')),
     command=shlex.join(['python', '-m', 'moon_jax.report', *argv]),
     pivot=_pivot(values),
   )
@@ -126,12 +125,8 @@ def _choice(values: Mapping[str, Any]) -> Choice:
     if name in where:
       raise UsageError(f'--where names {name!r} twice.')
     where[name] = tuple(wanted.split(','))
-  group = None if values['group'] is None else _words('group', values['group'])
-  over = _words('over', values['over'])
-  if ALGORITHM in over and group is None:
-    raise UsageError(f'--over={values["over"]!r} needs a --group without {ALGORITHM}.')
-  if both := set(group or ()) & set(over):
-    raise UsageError(f'--group and --over both name {", ".join(sorted(both))}.')
+  group = None if values['group'] is None else tuple(values['group'].split(','))
+  over = tuple(name for name in values['over'].split(',') if name not in (group or ()))
   return Choice(group, over, where)
 
 
@@ -142,13 +137,6 @@ def _pivot(values: Mapping[str, Any]) -> tuple[str, ...]:
   if None in pair or pair[0] == pair[1]:
     raise UsageError('--rows and --columns go together, each with another knob.')
   return pair
-
-
-def _words(flag: str, text: str) -> tuple[str, ...]:
-  words = tuple(word.strip() for word in text.split(','))
-  if not all(words):
-    raise UsageError(f'--{flag}={text!r} must be words with commas between them.')
-  return words
 
 
 def _target(word: str) -> Target:

@@ -267,6 +267,12 @@ def test_own_knobs_make_series_and_shared_knobs_make_settings(tmp_path):
   assert [series.label for series in by_beta[1].series] == ['beta=0.1', 'beta=0.5']
 
 
+def test_a_knob_of_series_is_not_averaged_over(tmp_path):
+  made(tmp_path, {f'{seed}': ([0.5], f'seed={seed}') for seed in (0, 1)})
+  rows = Collected(tmp_path, '--group=algorithm,seed').rows('accuracy')
+  assert [row['series'] for row in rows] == ['MOON, seed=0', 'MOON, seed=1']
+
+
 def test_two_versions_of_one_data_set_are_two_settings(tmp_path):
   tfds = 'data.source=tfds data.name='
   given = {f'c{n}': ([0.5], f'{tfds}cifar10 seed={n}') for n in (0, 1)}
@@ -908,8 +914,6 @@ def some_of_each(tmp_path_factory):
     ('runs --where=seed=1 --where=seed=2', "--where names 'seed' twice."),
     ('runs --group=moon.nu', "--group: no run has a setting 'moon.nu'. Did you mean "),
     ('runs --over=execution.lanes', "--over: no run has a setting 'execution.lanes'."),
-    ('runs --group=seed', '--group and --over both name seed.'),
-    ('runs --over=algorithm', "--over='algorithm' needs a --group without algorithm."),
     ('runs --target=fedavg', "--target='fedavg' must be an accuracy in (0, 1]"),
     ('runs --target=97', "--target='97' must be an accuracy in (0, 1]"),
     ('runs --target=fedvag@last', "Did you mean 'fedavg'?"),
