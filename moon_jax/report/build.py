@@ -42,7 +42,7 @@ def collect(request: Request) -> files.Report:
     for line in results.notes_on(setting, own, target):
       note(line)
     found += own
-  looked_at = models.look_at(settings, request.features, note, say=print)
+  looked_at = models.look_at(settings, request.features, note)
   parts = [
     sections.results(found, target),
     *_pivoted(finished, request),

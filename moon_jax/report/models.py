@@ -30,32 +30,28 @@ class Model(NamedTuple):
 
   def describe(self) -> str:
     """'MOON, mu=5, seed=0, beta=0.5, 10 rounds'."""
-    seed = f'seed={self.run.knobs["seed"]}'
-    key = self.setting.key
-    own = tuple(item for item in key if item[0] in self.run.identity)
     # A run that lacks some of the setting's knobs is in other settings too.
-    where = self.setting.title if own == key else naming.describe(own)
-    words = (self.series.label, seed, where)
+    own = tuple(item for item in self.setting.key if item[0] in self.run.identity)
+    words = (self.series.label, f'seed={self.run.knobs["seed"]}', naming.describe(own))
     return ', '.join(filter(None, (*words, f'{self.features.round} rounds')))
 
 
 def look_at(
-  settings: Sequence[Setting], asked: Sequence[str], note: Note, say: Note
+  settings: Sequence[Setting], asked: Sequence[str], note: Note
 ) -> list[Model]:
-  """Examines the trained models of the chosen runs.
+  """Examines the trained models of the chosen runs; prints a line before each.
 
   Args:
     settings: settings with their finished runs.
     asked: 'first' (of each series), 'all', 'none', or paths of runs.
     note: called with a line for each run whose model is unusable, and why.
-    say: called with a line before work that takes time.
 
   Raises:
     UsageError: a path is not that of a finished run.
   """
   found, chosen = [], _asked_for(settings, asked)
   for number, (setting, series, run) in enumerate(chosen, 1):
-    say(f't-SNE and confusion matrix {number} of {len(chosen)}: {run.name}')
+    print(f't-SNE and confusion matrix {number} of {len(chosen)}: {run.name}')
     try:
       found.append(Model(setting, series, run, features_of(run, note)))
     except (RunError, OSError, ValueError) as error:

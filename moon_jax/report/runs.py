@@ -94,10 +94,6 @@ class Run:
     found = read_arrays(self.path / 'partition.npz', files.PARTITION)
     return (found or {}).get('class_counts')
 
-  def class_names(self, num_classes: int) -> tuple[str, ...]:
-    """[Y] names of the classes, all different; () if there are none."""
-    return class_names(self.about, num_classes)
-
 
 def class_names(about: Record, num_classes: int) -> tuple[str, ...]:
   """[Y] names of the classes in a config.json, all different; () if there are none."""
@@ -123,8 +119,6 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   Raises:
     UsageError: a root is not a folder, or there is no run.
   """
-  valid = config_lib.validate(config_lib.defaults())
-  defaults = config_lib.flatten(config_lib.ordered(valid))
   found = {}
   for root in roots:
     if not os.path.isdir(root):  # Path.is_dir raises if the name is too long
@@ -133,7 +127,7 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
       note(f'no run was found below {root}')
     for path in paths:
       try:
-        found.setdefault(path.resolve(), _read(path, defaults))
+        found.setdefault(path.resolve(), _read(path))
       except (OSError, ValueError, RunError) as error:
         note(f'skipped {path}: {error}')
   if not found:
@@ -149,10 +143,10 @@ def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
       yield pathlib.Path(folder)
 
 
-def _read(path: pathlib.Path, defaults: Record) -> Run:
+def _read(path: pathlib.Path) -> Run:
   about = files.plain(files.read_json(path / 'config.json') or {})
   with catalog.with_described(about.get('registered', ())):  # only for this run
-    knobs = defaults | _knobs(about)
+    knobs = config_lib.with_defaults(_knobs(about))
     used, identity = config_lib.used(knobs), config_lib.identity(knobs)
   rounds = files.read_lines(path / 'metrics.jsonl')
   return Run(

@@ -13,7 +13,7 @@ from moon_jax.report.groups import Setting
 from moon_jax.report.models import Model
 from moon_jax.report.naming import titled
 from moon_jax.report.results import Result, Row, Target, cells, numbers
-from moon_jax.report.runs import Run
+from moon_jax.report.runs import Run, class_names
 from moon_jax.report.tables import Table
 from moon_jax.report.traces import estimates
 from moon_jax.runner import plots
@@ -63,7 +63,7 @@ def partition(setting: Setting) -> list[Matrix]:
         title += f' ({seed})' if seed else ''
         x_label, totals = plots.name_of_columns(len(counts)), counts.sum(1)
         shown, unit = counts[plots.shown(totals)].T, 'training examples'
-        names = run.class_names(counts.shape[1])
+        names = class_names(run.about, counts.shape[1])
         return [Matrix(file, title, x_label, 'class', shown, unit, names)]
   return []
 
@@ -132,7 +132,7 @@ def models(looked_at: Sequence[Model]) -> Section:
   for model in looked_at:
     what, found = model.describe(), model.features
     file, other = (file_name(f'{a}-{model.run.name}') for a in ('tsne', 'confusion'))
-    names = model.run.class_names(len(found.confusion))
+    names = class_names(model.run.about, len(found.confusion))
     points = found.embedded, found.classes, names
     embedded.append(Scatter(file, f't-SNE: {what}', *points))
     values = found.confusion, 'test images', names, names
@@ -153,7 +153,7 @@ def _by_class(looked_at: Sequence[Model]) -> Iterator[Table]:
   alike: dict[tuple, list[Model]] = {}
   for model in looked_at:
     confusion = model.features.confusion
-    names = model.run.class_names(len(confusion)) or range(len(confusion))
+    names = class_names(model.run.about, len(confusion)) or range(len(confusion))
     key = model.setting.title, (*map(str, names),), (*confusion.sum(1).tolist(),)
     alike.setdefault(key, []).append(model)
   for number, ((title, names, counts), models) in enumerate(alike.items(), 1):

@@ -87,7 +87,7 @@ def test_a_representation_that_cannot_be_embedded_ends_no_report(folder, monkeyp
   monkeypatch.setattr(features, '_is_newest', lambda *given: False)
   said, choice = [], groups.Choice(None, ('seed',), {})
   found = groups.settings(runs.find([folder / 'fedavg'], print), choice)
-  assert models.look_at(found, ('first',), said.append, print) == []
+  assert models.look_at(found, ('first',), said.append) == []
   assert 'fedavg: no t-SNE, no confusion matrix: ' in said[0]
 
 
