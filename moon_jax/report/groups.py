@@ -53,10 +53,9 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
   def fits(run, name):  # another data set is not the same run without a knob
     return has(run, name) or not (name in run.used or name.startswith('data.'))
 
-  where = [name for name in choice.where if any(has(run, name) for run in runs)]
-  chosen = [run for run in runs if all(fits(run, name) for name in where)]
-  chosen = chosen if len(where) == len(choice.where) else []
-  if not chosen:
+  found = all(any(has(run, name) for run in runs) for name in choice.where)
+  chosen = [run for run in runs if all(fits(run, name) for name in choice.where)]
+  if not (found and chosen):
     raise UsageError(f'--where: none of the {len(runs)} runs is chosen.')
   return chosen
 
@@ -70,14 +69,10 @@ def _require_known(flag: str, names: Iterable[str], known: set[str]) -> None:
 
 def _is(value: Value | None, word: str) -> bool:
   """Whether the word stands for the value of a knob."""
-  if isinstance(value, bool):
-    return word.lower() == str(value).lower()
-  if isinstance(value, str):
-    return word == value
   try:
-    return value == float(word)
+    return value == (word if isinstance(value, str) else float(word))
   except ValueError:
-    return False
+    return word.lower() == str(value).lower()
 
 
 def without_duplicates(runs: Sequence[Run], note: Note) -> list[Run]:
