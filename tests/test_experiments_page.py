@@ -264,7 +264,6 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(
     'round': np.asarray(NUM_ROUNDS - 1),
     'confusion': np.eye(3, dtype=int),
     'classes': rng.integers(0, 3, 30),
-    'representations': rng.normal(size=(30, 4)),
     'embedded': rng.normal(size=(30, 2)),
   }
   np.savez(run / 'features.npz', **arrays)

@@ -35,10 +35,9 @@ def whole(tmp_path_factory, two_rounds):
     round=np.asarray(2),
     confusion=np.eye(10, dtype=np.int64),
     classes=np.arange(10),
-    representations=np.eye(10, dtype=np.float32),
     embedded=np.ones((10, 2), np.float32),
   )
-  features._keep(folder / 'run/features.npz', kept)
+  np.savez(folder / 'run/features.npz', **kept._asdict())
   np.savez(folder / 'in.npz', images=np.zeros((1, 8, 8), np.uint8))
   return folder
 

@@ -194,7 +194,7 @@ def test_nothing_is_unpickled(here, copy_of):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'classes': np.zeros(3, int)}, 'representations is float32 of shape'),
+    ({'classes': np.zeros(3, int)}, 'embedded is float32 of shape'),
     ({'confusion': np.ones((2, 3), int)}, 'confusion is int64 of shape'),
     ({'round': np.ones(1, int)}, 'round is int64'),
     ({'classes': np.zeros(4)}, 'classes is float64'),
@@ -208,7 +208,6 @@ def test_arrays_of_another_shape_are_refused(tmp_path, changes, message):
     'round': np.asarray(1),
     'confusion': np.ones((2, 2), int),
     'classes': np.zeros(4, int),
-    'representations': np.zeros((4, 5), np.float32),
     'embedded': np.zeros((4, 2), np.float32),
   }
   np.savez(tmp_path / 'a.npz', **good)
@@ -299,7 +298,7 @@ def test_nothing_is_written_through_a_link(copy_of, tmp_path, image):
     (workdir / name).symlink_to(outside)
   (tmp_path / 'in_predictions.npz.partial').symlink_to(outside)
   assert predict(workdir, image) == ExitCode.DONE
-  features._keep(workdir / 'features.npz', features.Features(*[np.zeros(1)] * 5))
+  files.write_arrays(workdir / features.CACHE, {'round': np.zeros(1)})
   assert launch(workdir, '--config.num_rounds=3') == ExitCode.DONE
   assert outside.read_text() == 'precious'
   assert not list(tmp_path.rglob('*.partial'))

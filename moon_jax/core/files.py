@@ -33,8 +33,7 @@ Document = dict[str, Any]
 Kinds = Mapping[str, str]
 # Array -> its kinds of dtype, and its axes; equal letters stand for equal lengths.
 PARTITION = {'class_counts': 'iu NY'}
-FEATURES = {'round': 'iu ', 'confusion': 'iu YY', 'classes': 'iu M'}
-FEATURES |= {'representations': 'f MD', 'embedded': 'f M2'}
+FEATURES = {'round': 'iu ', 'confusion': 'iu YY', 'classes': 'iu M', 'embedded': 'f M2'}
 
 
 # --- reading --------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Representations and predictions of trained models, kept beside each run."""
 
-import pathlib
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +20,12 @@ class Features(NamedTuple):
     round: number of completed rounds of the checkpoint.
     confusion: [Y, Y] test images by class and predicted class.
     classes: [M] classes of the embedded test images, at most 2,000.
-    representations: [M, D] their representations.
-    embedded: [M, 2] these by t-SNE.
+    embedded: [M, 2] their representations, by t-SNE.
   """
 
   round: np.ndarray
   confusion: np.ndarray
   classes: np.ndarray
-  representations: np.ndarray
   embedded: np.ndarray
 
 
@@ -48,7 +45,7 @@ def features_of(run: Run, note: Note) -> Features:
     return Features(**arrays)
   found = _computed(run)
   try:
-    _keep(run.path / CACHE, found)
+    files.write_arrays(run.path / CACHE, found._asdict())
   except RunError as error:
     reason = error.__cause__.strerror
     note(f'{run.path / CACHE} cannot be written ({reason}): computed each time')
@@ -70,20 +67,13 @@ def _computed(run: Run) -> Features:
   images, classes = model.test_data()
   predictions = model.predict(images)
   chosen = np.random.default_rng(_SEED).permutation(len(images))[:NUM_EMBEDDED]
-  representations = predictions.representations[chosen]
   every_class = range(model.class_counts.shape[1])
   return Features(
     round=np.asarray(model.round),
     confusion=confusion_matrix(classes, predictions.labels, labels=every_class),
     classes=classes[chosen],
-    representations=representations,
-    embedded=embed(representations),
+    embedded=embed(predictions.representations[chosen]),
   )
-
-
-def _keep(path: pathlib.Path, found: Features) -> None:
-  with files.replacing(path) as file:
-    np.savez_compressed(file, **found._asdict())
 
 
 def embed(representations: np.ndarray) -> np.ndarray:

@@ -320,7 +320,7 @@ def test_a_run_of_several_settings_is_described_by_its_own_knobs(tmp_path):
   given = {f'm{beta}': ([0.5], f'partition.beta={beta}') for beta in (0.1, 0.5)}
   made(tmp_path, given | {'c': ([0.9], 'algorithm=centralized')})
   setting, _ = settings_of(tmp_path)
-  looked_at = features.Features(np.asarray(1), *[np.zeros(0)] * 4)
+  looked_at = features.Features(np.asarray(1), *[np.zeros(0)] * 3)
   told = [
     models.Model(setting, series, run, looked_at).describe()
     for series in setting.series
@@ -942,6 +942,8 @@ def test_where_takes_a_value_as_it_is_written(tmp_path):
     request = command.parse([str(tmp_path), f'--where={word}'])
     found = groups.select(runs.find([tmp_path], print), request.choice)
     assert len(found) == (1 if word in one else 2), word
+  # A text that is a numeral is chosen as it is written.
+  assert [groups._is('1.0', word) for word in ('1.0', '1')] == [True, False]
 
 
 def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
