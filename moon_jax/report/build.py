@@ -43,9 +43,11 @@ def collect(request: Request) -> files.Report:
       note(line)
     found += own
   looked_at = models.look_at(settings, request.features, note)
+  asked = [request.pivot] if request.pivot else []
+  pivots = [pivot.table(finished, *knobs, request.choice) for knobs in asked]
   parts = [
     sections.results(found, target),
-    *_pivoted(finished, request),
+    *(sections.Section(table.title, tables=[table]) for table in pivots),
     *map(sections.curves, settings),
     sections.sweeps(settings),
     sections.clients(looked_at),
@@ -61,14 +63,6 @@ def collect(request: Request) -> files.Report:
     sections=[part for part in parts if part.tables or part.charts],
     looks=charts.looks(settings, [chart for part in parts for chart in part.charts]),
   )
-
-
-def _pivoted(finished: Sequence[Run], request: Request) -> list[sections.Section]:
-  """The section with the table of --rows and --columns."""
-  if not request.pivot:
-    return []
-  table = pivot.table(finished, *request.pivot, request.choice)
-  return [sections.Section(table.title, tables=[table])]
 
 
 def read(request: Request, note: Note) -> Sequence[Run]:

@@ -1,17 +1,14 @@
 """Prints a table of a few runs in the terminal."""
 
 import functools
-import pathlib
 import sys
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from moon_jax.report import groups, results, tables
 from moon_jax.report.command import Request
-from moon_jax.report.groups import Choice
-from moon_jax.report.runs import Run, find
+from moon_jax.report.runs import find
 
 _WIDTH = 160  # characters in a line, if the output is no terminal
 
@@ -25,7 +22,12 @@ def show(request: Request) -> None:
   note = functools.partial(print, file=sys.stderr)
   runs = find(request.folders, note)
   target = results.named(request.target, runs)
-  targets = _targets(runs, request.choice, target)
+  targets = {}
+  for setting in groups.settings(runs, request.choice):
+    for series in setting.series:
+      value = results.target_of(setting, series, target)
+      for run in series.runs:
+        targets.setdefault(run.path, value)
   found = [results.numbers(run, targets[run.path]) for run in runs]
   table = tables.compared(found, target.describe())
   shown = Table()
@@ -39,16 +41,3 @@ def show(request: Request) -> None:
   terminal.print(shown, table.caption, sep='\n')
   if lost := [run.name for run in runs if targets[run.path] is None]:
     note(f'no finished run gives a target for {", ".join(lost)}')
-
-
-def _targets(
-  runs: Sequence[Run], choice: Choice, target: results.Target
-) -> dict[pathlib.Path, float | None]:
-  """path -> the accuracy to reach; a target by an algorithm needs one of its runs."""
-  found = {}
-  for setting in groups.settings(runs, choice):
-    for series in setting.series:
-      value = results.target_of(setting, series, target)
-      for run in series.runs:
-        found.setdefault(run.path, value)
-  return found

@@ -12,14 +12,8 @@ from moon_jax.report.results import Row
 from moon_jax.report.tables import Column, Table
 
 _ESCAPED = {char: f'\\{char}' for char in '&%$#_{}'}
-_ESCAPED |= {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}'}
-_ESCAPED |= {
-  '[': '{[}',
-  '^': r'\textasciicircum{}',
-  '<': '$<$',
-  '>': '$>$',
-  '±': r'$\pm$',
-}
+_ESCAPED |= {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '[': '{[}'}
+_ESCAPED |= {'^': r'\textasciicircum{}', '<': '$<$', '>': '$>$', '±': r'$\pm$'}
 _MARKS = (r'\textbf', r'\underline')
 _NOT_PRINTED = ('command',)
 

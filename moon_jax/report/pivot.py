@@ -39,17 +39,12 @@ def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table
         f'--rows and --columns: the runs with {told} differ in {", ".join(others)}; '
         'choose some by --where, or average by --over.'
       )
-  left, above = (
-    groups.in_order(knob, values)
-    for knob, values in zip((rows, columns), zip(*found, strict=True), strict=True)
-  )
+  above = groups.in_order(columns, (head for _, head in found))
   heads = {value: f'of {value}' for value in above}
   made = []
-  for value in left:
+  for value in groups.in_order(rows, (left for left, _ in found)):
     of_columns = {
-      name: pd.Series(
-        list(map(WHICH['last'], found.get((value, head), ()))), dtype=float
-      )
+      name: pd.Series([*map(WHICH['last'], found.get((value, head), ()))], dtype=float)
       for head, name in heads.items()
     }
     frame = pd.DataFrame(of_columns).T
