@@ -34,31 +34,25 @@ def start(temperature: jax.Array | float) -> Annealing:
 
 
 def candidate(
-  *,
-  temperature: jax.Array,
-  grad_norm: jax.Array,
-  previous_grad_norm: jax.Array,
-  sigma: jax.Array,
-  min_temperature: jax.Array,
+  state: Annealing, grad_norm: jax.Array, sigma: jax.Array, min_temperature: jax.Array
 ) -> jax.Array:
   """T' = max(T (1 - sigma |g - g_prev| / (g_prev + eps)), T_min).
 
   (SA-MOON's temperature update; eps = 1e-8.)
 
   Args:
-    temperature: [] T, above 0.
-    grad_norm: [] g, norm of the gradient of this step.
-    previous_grad_norm: [] g_prev, of the step before.
+    state: [] T, above 0, and [] g_prev, norm of the gradient of the step before.
+    grad_norm: [] g, of this step.
     sigma: [] cooling rate, at least 0.
     min_temperature: [] T_min, above 0.
 
   Returns:
     [] T', at most max(T, T_min); NaN if a norm is NaN or g_prev is infinite.
   """
-  change = jnp.abs(grad_norm - previous_grad_norm) / (previous_grad_norm + _EPS)
+  change = jnp.abs(grad_norm - state.grad_norm) / (state.grad_norm + _EPS)
   # Finite, because 0 * inf is NaN and sigma = 0 has to keep T.
   change = jnp.minimum(change, jnp.finfo(jnp.float32).max)
-  return jnp.maximum(temperature * (1.0 - sigma * change), min_temperature)
+  return jnp.maximum(state.temperature * (1.0 - sigma * change), min_temperature)
 
 
 def acceptance(
@@ -110,13 +104,7 @@ def step(
       are compared.
   """
   chex.assert_rank([grad_norm, loss, *state], 0)
-  proposed = candidate(
-    temperature=state.temperature,
-    grad_norm=grad_norm,
-    previous_grad_norm=state.grad_norm,
-    sigma=sigma,
-    min_temperature=min_temperature,
-  )
+  proposed = candidate(state, grad_norm, sigma, min_temperature)
   old, new = (loss, loss_at(proposed)) if loss_at else (state.loss, loss)
   probability = acceptance(loss=new, previous_loss=old, temperature=state.temperature)
   # Uniform in [0, 1): probability 1 always accepts, 0 and NaN never accept.

@@ -17,9 +17,8 @@ def scalar(value):
 
 
 def candidate(t, g, g_prev, sigma=0.5, floor=0.01):
-  numbers = map(scalar, (t, g, g_prev, sigma, floor))
-  names = 'temperature', 'grad_norm', 'previous_grad_norm', 'sigma', 'min_temperature'
-  return temperature.candidate(**dict(zip(names, numbers, strict=True)))
+  state = temperature.start(t)._replace(grad_norm=scalar(g_prev))
+  return temperature.candidate(state, *map(scalar, (g, sigma, floor)))
 
 
 def trained(t=1.0, grad_norm=2.0, loss=1.0):
