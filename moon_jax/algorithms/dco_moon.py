@@ -1,12 +1,19 @@
-"""DCO-MOON: MOON whose two loss weights follow the share of clients that stray."""
+"""DCO-MOON: MOON whose two loss weights follow the share of clients that stray.
 
+In each round a client either strays from the model it received or does not. The share
+of clients that stray estimates a Bernoulli parameter, and sets the next round's
+weights. Before the first round the share is chosen: 0 or 1.
+"""
+
+import chex
+import jax
 import jax.numpy as jnp
 
-from moon_jax.algorithms import coefficients
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.moon import moon
 from moon_jax.algorithms.wrappers.view import seen_through
-from moon_jax.core.types import Server
+from moon_jax.core import tree
+from moon_jax.core.types import PyTree, Server
 
 
 def dco_moon(
@@ -14,9 +21,8 @@ def dco_moon(
 ) -> Algorithm:
   """The local loss is (2 mu - mu_t) l_sup + (mu + mu_t) l_con, with mu_t = mu p_t.
 
-  p_t is the share of the last round's clients whose deviation
-  d_i = ||w_i - w|| / ||w|| from the received model w was above theta.
-  `coefficients.py` has the formulas. The server keeps p_t and sends it.
+  p_t is the share of the last round's clients whose deviation from the received model,
+  d_i, was above theta (`deviation`, `weights`). The server keeps p_t and sends it.
 
   Args:
     mu: weight of both terms, at least 0; above 0 with `normalise`.
@@ -37,18 +43,17 @@ def dco_moon(
 
   def loss(outputs, references, params, task, batch):
     _, parts = through.loss(outputs, references, params, task, batch)
-    supervised, contrastive = coefficients.weights(
-      mu=task.scalars['mu'], mu_t=task.scalars['mu_t'], normalise=normalise
-    )
+    mu, mu_t = task.scalars['mu'], task.scalars['mu_t']
+    supervised, contrastive = weights(mu=mu, mu_t=mu_t, normalise=normalise)
     first, second = parts['supervised_loss'], parts['contrastive_loss']
     return supervised * first + contrastive * second, parts
 
-  def deviation(trained, task):
-    return coefficients.deviation(trained['params'], task.received.variables['params'])
+  def moved(trained, task):
+    return deviation(trained['params'], task.received.variables['params'])
 
   def upload(trained, task):
     sent, memory = through.upload(trained, task)
-    strayed = coefficients.outcome(deviation(trained, task), task.scalars['theta'])
+    strayed = jnp.float32(moved(trained, task) > task.scalars['theta'])
     return sent._replace(uniform=strayed), memory
 
   def aggregate(server, mean, participation, scalars):
@@ -63,6 +68,41 @@ def dco_moon(
     broadcast=lambda server: server,
     loss=loss,
     upload=upload,
-    report=lambda trained, task: {'deviation': deviation(trained, task)},
+    report=lambda trained, task: {'deviation': moved(trained, task)},
     aggregate=aggregate,
   )
+
+
+def deviation(trained: PyTree, received: PyTree) -> jax.Array:
+  """d_i = ||w_i - w||_2 / ||w||_2 over all parameters (DCO-MOON).
+
+  Args:
+    trained: w_i, a client's parameters after its local training.
+    received: w, the parameters it received, not all 0.
+
+  Returns:
+    [] float32, no unit.
+  """
+  chex.assert_trees_all_equal_shapes(trained, received)
+  moved = tree.squared_norm(tree.subtract(trained, received))
+  return jnp.sqrt(moved) / jnp.sqrt(tree.squared_norm(received))
+
+
+def weights(
+  *, mu: jax.Array, mu_t: jax.Array, normalise: bool
+) -> tuple[jax.Array, jax.Array]:
+  """The loss is (2 mu - mu_t) L_sup + (mu + mu_t) L_con (DCO-MOON).
+
+  The weights sum to 3 mu, so mu scales the whole loss and acts like a factor of the
+  learning rate. Divided by mu they are 2 - p and 1 + p, and no longer depend on mu.
+
+  Args:
+    mu: [] at least 0; above 0 with `normalise`, or else the weights are NaN.
+    mu_t: [] in [0, mu].
+    normalise: whether to divide both weights by mu.
+
+  Returns:
+    [] weight of the supervised loss, and [] weight of the contrastive one.
+  """
+  supervised, contrastive = 2.0 * mu - mu_t, mu + mu_t
+  return (supervised / mu, contrastive / mu) if normalise else (supervised, contrastive)

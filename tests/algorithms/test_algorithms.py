@@ -238,8 +238,8 @@ def test_the_weights_of_dco_moon(normalise, weights):
 
 @pytest.mark.parametrize(('trained', 'strayed'), [(3.0, 1.0), (2.5, 0.0)])
 def test_a_client_strays_when_it_moves_far_from_the_received_model(trained, strayed):
-  # |3 - 2| / 2 = 0.5 > 0.3; |2.5 - 2| / 2 = 0.25; statistics are no parameters
-  options = {'mu': 1.0, 'tau': 1.0, 'theta': 0.3, 'normalise': False}
+  # |3 - 2| / 2 = 0.5 > 0.25; |2.5 - 2| / 2 is equal; statistics are no parameters
+  options = {'mu': 1.0, 'tau': 1.0, 'theta': 0.25, 'normalise': False}
   algorithm = world.algorithm_of('dco_moon', **options)
   memory = algorithm.init_client(model(0.0))
   start, end = (

@@ -1,10 +1,10 @@
-"""The dynamic coefficients against numbers worked by hand."""
+"""DCO-MOON's coefficients against numbers worked by hand."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax.algorithms import coefficients
+from moon_jax.algorithms.dco_moon import deviation, weights
 
 RECEIVED = {'a': jnp.array([3.0, 0.0]), 'b': jnp.array([[4.0]])}  # norm 5
 
@@ -17,19 +17,11 @@ def test_deviation_is_relative_and_over_all_parameters():
   # Moved by (0, 1) and (2): sqrt(1 + 4) / 5 = 0.447214. The mean of the two leaves'
   # own ratios would be (1 / 3 + 2 / 4) / 2 = 0.416667.
   trained = {'a': jnp.array([3.0, 1.0]), 'b': jnp.array([[2.0]])}
-  value = coefficients.deviation(trained, RECEIVED)
+  value = deviation(trained, RECEIVED)
   np.testing.assert_allclose(value, 0.447214, rtol=1e-5)
   # Relative to the received model: the other way round it is sqrt(5) / sqrt(14).
-  value = coefficients.deviation(RECEIVED, trained)
+  value = deviation(RECEIVED, trained)
   np.testing.assert_allclose(value, 0.597614, rtol=1e-5)
-
-
-def test_outcome_is_strictly_above_the_threshold():
-  deviations = jnp.array([0.0, 0.25, 0.5, jnp.inf])
-  outcomes = coefficients.outcome(deviations, scalar(0.25))
-  np.testing.assert_array_equal(outcomes, [0.0, 0.0, 1.0, 1.0])
-  assert outcomes.dtype == jnp.float32
-  assert not coefficients.outcome(deviations, scalar(jnp.inf)).any()
 
 
 @pytest.mark.parametrize(
@@ -46,5 +38,5 @@ def test_outcome_is_strictly_above_the_threshold():
 )
 def test_weights(mu, p, normalise, expected):
   mu_t = scalar(mu) * scalar(p)
-  pair = coefficients.weights(mu=scalar(mu), mu_t=mu_t, normalise=normalise)
+  pair = weights(mu=scalar(mu), mu_t=mu_t, normalise=normalise)
   np.testing.assert_allclose(pair, expected, rtol=1e-6)
