@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from moon_jax import catalog
@@ -48,13 +49,10 @@ def sign_flip(known: Known, *, scale: jax.Array) -> PyTree:
 
 def gaussian(known: Known, *, sigma: jax.Array) -> PyTree:
   """Sends w + n, where n ~ N(0, sigma^2) is drawn for each attacker."""
-  leaves, structure = jax.tree.flatten(known.received)
 
   def of_one(draw):
-    keys = jax.random.split(jax.random.key(draw), len(leaves))
-    noise = (jax.random.normal(k, w.shape) for k, w in zip(keys, leaves, strict=True))
-    sums = [w + sigma * n for w, n in zip(leaves, noise, strict=True)]
-    return jax.tree.unflatten(structure, sums)
+    noise = optax.tree_utils.tree_random_like(jax.random.key(draw), known.received)
+    return jax.tree.map(lambda w, n: w + sigma * n, known.received, noise)
 
   return jax.vmap(of_one)(jnp.maximum(known.draws, 0))
 
@@ -90,10 +88,12 @@ def alie(known: Known) -> PyTree:
   return tree.repeat(sent, len(known.honest))
 
 
-def _mean(stacked: PyTree, of: jax.Array) -> PyTree:
-  """Leaves [K, ...], [K] bool -> the mean of these rows; zeros if there are none."""
-  shares = of.astype(jnp.float32)
-  return tree.weighted_sum(stacked, shares / jnp.maximum(jnp.sum(shares), 1.0))
+def _mean(stacked: PyTree, weights: jax.Array) -> PyTree:
+  """Leaves [K, ...], [K] weights or bool -> the mean; NaN if all weights are 0."""
+  weights = jnp.float32(weights)
+  # Divided last: if the weights come from a bool, XLA takes 0 / 0 times a leaf for 0.
+  total, sums = jnp.sum(weights), tree.weighted_sum(stacked, weights)
+  return jax.tree.map(lambda leaf: leaf / total, sums)
 
 
 def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algorithm:
@@ -143,7 +143,8 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
       )
     sent = uploads._replace(stacked=stacked)
     if not inner.needs_all_uploads:
-      sent = _averaged(sent)
+      counted = jnp.float32(sent.counted)
+      sent = Upload(*map(_mean, sent.stacked, (counted * sent.weights, counted)))
     return inner.aggregate(server, sent, participation, scalars)
 
   return inner._replace(
@@ -158,15 +159,3 @@ def _those_of(sent: PyTree, params: PyTree) -> PyTree:
   """The params that are sent; a private layer, for example, is not."""
   flat = flatten_dict(params)
   return unflatten_dict({path: flat[path] for path in flatten_dict(sent)})
-
-
-def _averaged(uploads) -> Upload:
-  """The mean, for a server that does not ask for uploads; NaN if no upload counts."""
-  counted = jnp.float32(uploads.counted)
-
-  def mean(stacked, weights):
-    # Divided last: if the weights come from a bool, XLA takes 0 / 0 times a leaf for 0.
-    total, sums = jnp.sum(weights), tree.weighted_sum(stacked, weights)
-    return jax.tree.map(lambda leaf: leaf / total, sums)
-
-  return Upload(*map(mean, uploads.stacked, (counted * uploads.weights, counted)))
