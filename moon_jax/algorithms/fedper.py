@@ -26,20 +26,13 @@ def fedper(*, layers: str, network_layers: Layers) -> base.Algorithm:
 
 def chosen(layers: str, network_layers: Layers) -> frozenset[tuple[str, ...]]:
   """The paths of the variables of some layers; '' is the output layer."""
-  paths = network_layers.paths
-  names = [name.strip() for name in layers.split(',') if name.strip()]
-  known = sorted({name for path in paths for name in path[1:-1]})
-  for name in names:
-    if name not in known:
-      raise UsageError(
-        f'--config.fedper.layers={layers!r}: the network has no layer {name!r}; it has '
-        f'{", ".join(known)}.'
-      )
-  found = frozenset(path for path in paths if set(names).intersection(path[1:-1]))
+  paths, names = network_layers.paths, {name.strip() for name in layers.split(',')}
+  names, known = names - {''}, {name for path in paths for name in path[1:-1]}
+  found = frozenset(path for path in paths if names.intersection(path[1:-1]))
   found = found or network_layers.output
-  if not found or found == paths:
+  if names - known or not found or found == paths:
     raise UsageError(
-      f'--config.fedper.layers={layers!r} must leave some layers personal and some '
-      f'shared; the network has {", ".join(known)}.'
+      f'--config.fedper.layers={layers!r} must name some layers of the network, but '
+      f'not all; it has {", ".join(sorted(known))}.'
     )
   return found
