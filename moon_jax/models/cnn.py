@@ -1,4 +1,7 @@
-"""CNNs of two 5x5 convolutions: the MOON paper's, and DCO-MOON's."""
+"""CNNs of two 5x5 convolutions: the MOON paper's, and DCO-MOON's.
+
+The sides of the images are multiples of 4, at least 16.
+"""
 
 import flax.linen as nn
 
@@ -16,8 +19,6 @@ class _Cnn(nn.Module):
 
   num_classes: int
   convolution: str
-
-  SIDES = (28, 32)
 
 
 class MoonCnn(_Cnn):
@@ -41,8 +42,6 @@ class MoonCnn(_Cnn):
   head: str = 'mlp'
   head_width: int = 84
   representation: int = 256
-
-  SIDES = (28, 32, 64)
 
   @nn.compact
   def __call__(self, images, mask=None):

@@ -23,7 +23,9 @@ WIDTH = 256
 
 
 class CnnTransformer(nn.Module):
-  """Six 3x3 convolutions, 16 tokens of 256, encoder, two dense layers, classifier.
+  """Six 3x3 convolutions, tokens of 256, encoder, two dense layers, classifier.
+
+  The sides of the images are multiples of 8; those of 32x32 give 16 tokens.
 
   Attributes:
     num_classes: Y.
@@ -41,14 +43,12 @@ class CnnTransformer(nn.Module):
   feedforward: int
   dropout: float
 
-  SIDES = (32,)
-
   @nn.compact
   def __call__(self, images, mask=None):
     """Maps images to Outputs, D = 256.
 
     Args:
-      images: [B, 32, 32, C] float32.
+      images: [B, H, W, C] float32.
       mask: [B] 1.0 for a real example in training; None in evaluation.
     """
     form = convolution.choose(self.convolution, size=3, features=32)

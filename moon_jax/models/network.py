@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from moon_jax import catalog
 from moon_jax.catalog.blaming import blamed
-from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Layers, Outputs, PyTree
 from moon_jax.models import initializers
 from moon_jax.models.convolution.direct import widened
@@ -75,14 +74,6 @@ def make(
   if part.has('convolutional'):
     options['convolution'] = convolution
   module = part.build(nn.Module, num_classes=num_classes, **options)
-  height, width, _ = image_shape
-  sides = getattr(module, 'SIDES', None)  # sides of the square images that it takes
-  if sides and (height != width or height not in sides):
-    raise UsageError(
-      f'--config.model={name!r} needs images of '
-      f'{" or ".join(f"{s}x{s}" for s in sides)} pixels, the data has '
-      f'{height}x{width}; use --config.model=mlp.'
-    )
   with blamed(part):
     network = of_module(module, image_shape, dtype)
     if part.registered:

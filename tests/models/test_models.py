@@ -236,21 +236,29 @@ def test_filler_changes_neither_real_outputs_nor_statistics():
   assert np.abs(found.logits[2] - outputs.logits[2]).max() > 1e-3
 
 
-FITS = (
-  ('moon_cnn', (32, 28, 3), '28x28 or 32x32 or 64x64'),
-  ('dco_cnn', (30, 30, 3), '28x28 or 32x32'),
-  ('cnn_transformer', (28, 28, 1), '32x32'),
+REFUSED = (
+  ('moon_cnn', (30, 32, 3), '9x10'),
+  ('dco_cnn', (8, 8, 1), '0x0'),
+  ('cnn_transformer', (28, 28, 1), '7x7'),
 )
 
 
-@pytest.mark.parametrize(('name', 'shape', 'wanted'), FITS)
-def test_images_that_do_not_fit_are_refused(name, shape, wanted):
-  message = (
-    f"--config.model='{name}' needs images of {wanted} pixels, the data has "
-    f'{shape[0]}x{shape[1]}; use --config.model=mlp.'
-  )
-  with pytest.raises(UsageError, match=f'^{re.escape(message)}$'):
+@pytest.mark.parametrize(('name', 'shape', 'pixels'), REFUSED)
+def test_images_that_do_not_fit_are_refused(name, shape, pixels):
+  with pytest.raises(UsageError, match=f'would pool {pixels} pixels by 2x2: use --con'):
     make(name, shape, 10)
+
+
+FITTING = (
+  ('moon_cnn', (16, 96, 3), 1 * 21 * 16),
+  ('dco_cnn', (96, 20, 1), 21 * 2 * 64),
+  ('cnn_transformer', (8, 96, 3), 1 * 12 * 256),
+)
+
+
+@pytest.mark.parametrize(('name', 'shape', 'inputs'), FITTING)
+def test_all_images_fit_that_can_be_pooled(name, shape, inputs):
+  assert make(name, shape, 10).shapes['params']['fc1']['kernel'].shape[0] == inputs
 
 
 NO_PADDING = ((0, 0), (0, 0))

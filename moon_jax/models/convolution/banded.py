@@ -46,6 +46,8 @@ def convolve(
   """
   kh, kw, _, features = kernel.shape
   height, width = output_sides(x.shape, kernel.shape, padding, stride)
+  if pool:
+    pooling.check_even(height, width)
   # Numbers of outputs in a tile that docs/performance.md finds fastest.
   tile = (2, 4 if width % 4 == 0 else 2)
   rows = _Axis.of(height, tile[0], kh, stride)
@@ -53,7 +55,6 @@ def convolve(
   windows = _windows(x, padding, rows, columns)
   product = _product(_band(kernel, rows, columns, stride, 2 if pool else 1), windows)
   if pool:
-    pooling.check_even(height, width)
     product = pooling.largest(product.reshape(4, -1, product.shape[1]))
     height, width = height // 2, width // 2
     tile = (tile[0] // 2, tile[1] // 2)

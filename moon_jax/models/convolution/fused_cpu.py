@@ -103,7 +103,8 @@ def convolve_pool_relu(
     [Cout, H' / 2, W' / 2, B], H' = H + above + below - kh + 1, W' likewise.
 
   Raises:
-    ValueError: H' or W' is odd, or a number of zeros negative.
+    UsageError: H' or W' is odd, or below 2.
+    ValueError: a number of zeros is negative.
     RuntimeError: there is a `fault`.
   """
   return _saved(x, kernel, bias, padding)[0]

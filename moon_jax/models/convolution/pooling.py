@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 
+from moon_jax.core.errors import UsageError
+
 
 def max_pool(x: jax.Array) -> jax.Array:
   """[., H, W, .] -> [., H/2, W/2, .]: the largest of each 2x2 pixels.
 
   Raises:
-    ValueError: H or W is odd.
+    UsageError: H or W is odd, or 0.
   """
   c, h, w, b = x.shape
   check_even(h, w)
@@ -17,9 +19,13 @@ def max_pool(x: jax.Array) -> jax.Array:
 
 
 def check_even(height: int, width: int) -> None:
-  """Raises ValueError if one of them is odd."""
-  if height % 2 or width % 2:
-    raise ValueError(f'Squares of 2x2 do not fill {height}x{width} pixels.')
+  """Raises UsageError if one of them is odd, or below 2."""
+  if height % 2 or width % 2 or min(height, width) < 2:
+    raise UsageError(
+      'The images do not fit this --config.model, which would pool '
+      f'{max(height, 0)}x{max(width, 0)} pixels by 2x2: use --config.model=mlp, or '
+      'images of other sides (an image folder has --config.data.image_size).'
+    )
 
 
 @jax.custom_vjp
