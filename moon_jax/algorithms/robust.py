@@ -84,11 +84,12 @@ def krum(*, num_byzantine: int, num_selected: int) -> Algorithm:
   def aggregate(server, uploads, participation, scalars):
     stacked, counted = uploads.stacked.weighted, uploads.counted
     others = jnp.sum(counted).astype(jnp.float32) - scalars['num_byzantine'] - 2.0
-    score = _sums_of_smallest(_distances(stacked['params'], counted), others)
+    place = jnp.arange(len(counted), dtype=jnp.float32)
+    near = (place < jnp.maximum(others, 1.0))[None]
+    score = jnp.sum(jnp.sort(_distances(stacked['params'], counted)), 1, where=near)
     # NaN is sorted last, behind the infinite score of a Byzantine model.
-    order = jnp.argsort(jnp.where(counted, score, jnp.nan))
-    first = jnp.arange(len(order), dtype=jnp.float32) < scalars['num_selected']
-    selected = (counted & first[jnp.argsort(order)]).astype(jnp.float32)
+    rank = jnp.argsort(jnp.argsort(jnp.where(counted, score, jnp.nan)))
+    selected = (counted & (place < scalars['num_selected'])[rank]).astype(jnp.float32)
     mean = tree.weighted_sum(stacked, selected / jnp.sum(selected))
     return server._replace(variables=mean)
 
@@ -115,10 +116,3 @@ def _distances(models: PyTree, counted: jax.Array) -> jax.Array:
   squares = jax.lax.map(to_others, jnp.arange(len(counted)))
   pairs = counted[:, None] & counted[None] & ~jnp.eye(len(counted), dtype=bool)
   return jnp.where(pairs, squares, jnp.inf)
-
-
-def _sums_of_smallest(values: jax.Array, count: jax.Array) -> jax.Array:
-  """[K, M] -> [K]: the sum of each row's `count` smallest values, at least one."""
-  place = jnp.arange(values.shape[1], dtype=jnp.float32)
-  taken = place < jnp.maximum(count, 1.0)
-  return jnp.sum(jnp.where(taken[None], jnp.sort(values, axis=1), 0.0), axis=1)
