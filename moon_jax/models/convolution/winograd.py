@@ -19,14 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moon_jax.models.convolution import direct
-from moon_jax.models.convolution.direct import (
-  Padding,
-  lane_by_lane,
-  output_sides,
-  summed,
-  summed_over_rows,
-  widened,
-)
+from moon_jax.models.convolution.direct import Padding, widened
 
 # n - 1 points; the last is infinity. All are exact in binary; the rounding errors of
 # the five are half of those of 0, 1, -1, 2, -2.
@@ -58,7 +51,7 @@ def fastest_tile(
   suits = stride == 1 and height == width and height in (3, 5) and min(channels) >= 32
   if not suits or max(map(max, padding)) >= height:
     return None
-  outputs = output_sides(images, kernel, padding)
+  outputs = direct.output_sides(images, kernel, padding)
   for tile in (4, 2) if height == 3 else (2,):
     rows, columns = (max(-(-side // tile), 0) for side in outputs)
     # A weight becomes n^2 / r^2 numbers: enough tiles must share them.
@@ -82,7 +75,7 @@ def convolve(x: jax.Array, kernel: jax.Array, tile: int, padding: Padding) -> ja
   Returns:
     [B, H', W', Cout], H' = H + above + below - r + 1, W' likewise.
   """
-  return lane_by_lane(_convolution, tile, padding, False)(x, kernel)
+  return direct.lane_by_lane(_convolution, tile, padding, False)(x, kernel)
 
 
 def _forward(x, kernel, tile, padding):
@@ -92,8 +85,8 @@ def _forward(x, kernel, tile, padding):
 def _backward(tile, padding, saved, gradient):
   x, kernel = saved
   around = tuple(tuple(len(kernel) - 1 - zeros for zeros in pair) for pair in padding)
-  of_images = lane_by_lane(_convolution, tile, around, True)(gradient, kernel)
-  of_kernel = lane_by_lane(_of_kernel, len(kernel), tile, padding)(x, gradient)
+  of_images = direct.lane_by_lane(_convolution, tile, around, True)(gradient, kernel)
+  of_kernel = direct.lane_by_lane(_of_kernel, len(kernel), tile, padding)(x, gradient)
   return of_images, of_kernel.astype(kernel.dtype)
 
 
@@ -112,7 +105,7 @@ def _convolution(tile, padding, turned, x, kernel):
 
   def of_images(images):
     points = grid.transformed(of_pixels, images, grid.pads).astype(x.dtype)
-    products = summed(equation, points, kernels)
+    products = direct.summed(equation, points, kernels)
     *points, _, channels = products.shape
     tiles = products.reshape(*points, -1, grid.rows, grid.columns, channels)
     y = _sums(outputs_of, tiles, 1).transpose(2, 3, 0, 4, 1, 5)
@@ -133,7 +126,7 @@ def _of_kernel(size, tile, padding, x, gradient):
     images, gradient = block
     tiles = grid.transformed(outputs_of.T, gradient, beside).astype(x.dtype)
     pixels = grid.transformed(of_pixels, images, grid.pads).astype(x.dtype)
-    return total + summed_over_rows(pixels, tiles), None
+    return total + direct.summed_over_rows(pixels, tiles), None
 
   beside = (0, grid.rows * tile - grid.height), (0, grid.columns * tile - grid.width)
   shape = (*of_pixels.shape, x.shape[3], gradient.shape[3])
@@ -165,7 +158,7 @@ class _Grid(NamedTuple):
   def of(cls, images: tuple[int, ...], size: int, tile: int, padding):
     """The grid for images of a shape [B, H, W, Cin] and kernels of a size."""
     batch, *sides, _ = images
-    outputs = output_sides(images, (size, size), padding)
+    outputs = direct.output_sides(images, (size, size), padding)
     rows, columns = (-(-side // tile) for side in outputs)
     pads = tuple(
       (before, count * tile + size - 1 - side - before)
