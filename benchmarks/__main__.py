@@ -82,25 +82,18 @@ def _options():
 def _suite(options, details):
   """(name of the results, name of a task -> function that returns its rows)."""
   quick = '-quick' if options.quick else ''
+  machine = f'{platform.machine()}-{len(os.sched_getaffinity(0))}-cores{quick}'
   if options.suite == 'cpu':
     repeats = min(options.repeats, 3) if options.quick else options.repeats
-    machine = f'{platform.machine()}-{len(os.sched_getaffinity(0))}-cores'
-    return machine + quick, cpu.tasks(options.data_dir, repeats, options.quick, details)
+    return machine, cpu.tasks(options.data_dir, repeats, options.quick, details)
   if options.suite == 'scale':
-    cores = len(os.sched_getaffinity(0))
-    machine = f'scale-{platform.machine()}-{cores}-cores'
-    return machine + quick, scale.tasks(options.quick, details)
+    return f'scale-{machine}', scale.tasks(options.quick, details)
   device = processes.run(['-c', _DEVICE])
   if device['backend'] != 'gpu' and not options.anywhere:
     raise UsageError('--suite=gpu needs a GPU that JAX can use; see docs/gpu.md.')
-  workload = gpu.Workload(
-    options.data_dir,
-    options.limit or 0,
-    options.rounds,
-    options.repeats,
-    options.quick,
-    'cuda' if device['backend'] == 'gpu' else 'cpu',
-  )
+  given = options.data_dir, options.limit or 0, options.rounds, options.repeats
+  kind = 'cuda' if device['backend'] == 'gpu' else 'cpu'
+  workload = gpu.Workload(*given, options.quick, kind)
   return device['kind'].replace(' ', '-') + quick, gpu.tasks(workload, details)
 
 

@@ -96,17 +96,9 @@ def measure(case: Case, repeats: int, details: dict, *, seconds: float) -> list[
     file = pathlib.Path(folder, 'round.npz')
     words = ['-m', 'benchmarks.engine', f'--out={file}', *case.flags]
     turns.add('ours', words, writes=file, cores=case.cores)
-    turns.add(
-      'pytorch',
-      [
-        '-m',
-        'benchmarks.pytorch_baseline',
-        f'--workload={file}',
-        f'--algorithm={case.algorithm}',
-        f'--threads={case.cores}',
-      ],
-      cores=case.cores,
-    )
+    words = ['-m', 'benchmarks.pytorch_baseline', f'--workload={file}']
+    words += [f'--algorithm={case.algorithm}', f'--threads={case.cores}']
+    turns.add('pytorch', words, cores=case.cores)
     reports = turns.reports()
   reports['sgemm'] = sgemm = [before, _sgemm()]
   details[case.name] = reports

@@ -141,21 +141,11 @@ def _running(data_dir, details, *, seconds):
 
   All of CIFAR-10: the host's share is that of real rounds.
   """
-  report = processes.run(
-    [
-      '-m',
-      'benchmarks.run',
-      '--config=configs/cifar10_moon.py',
-      f'--config.data.dir={data_dir}',
-      '--config.augmentation.name=none',
-      '--config.num_clients=20',
-      '--config.participation=0.5',
-      '--config.num_rounds=6',
-      '--config.checkpoint_every_rounds=3',
-    ],
-    seconds=seconds,
-  )
-  details['run'] = report
+  setting = '--config.num_clients=20 --config.participation=0.5 --config.num_rounds=6'
+  setting += ' --config.checkpoint_every_rounds=3'
+  given = 'moon', 'none', 'moon_cnn', setting
+  words = ['-m', 'benchmarks.run', *beside.flags(data_dir, *given)]
+  details['run'] = report = processes.run(words, seconds=seconds)
   yield Row(
     'compilations of a round and of a test, 6 rounds of cohorts of '
     f'{report["smallest_cohort"]:,} to {report["largest_cohort"]:,} examples',
@@ -174,20 +164,11 @@ def _memory(details, *, seconds):
   """Temporary memory of a MOON round of 1,000 and of 100 clients, 8 lanes, digits."""
   found = {}
   for clients in (100, 1000):
-    report = processes.run(
-      [
-        '-m',
-        'benchmarks.engine',
-        '--repeats=1',
-        '--config.execution.lanes=8',
-        f'--config.num_clients={clients}',
-        '--config.partition.name=iid',
-        '--config.partition.min_size=1',
-        '--config.local_epochs=1',
-      ],
-      cores=1,
-      seconds=seconds,
-    )
+    setting = f'execution.lanes=8 num_clients={clients} partition.name=iid'
+    changes = f'{setting} partition.min_size=1 local_epochs=1'.split()
+    words = ['-m', 'benchmarks.engine', '--repeats=1']
+    words += [f'--config.{change}' for change in changes]
+    report = processes.run(words, cores=1, seconds=seconds)
     details[f'memory, {clients} clients'] = report
     # The cohort's models are stored beside the state until the round ends.
     stored = clients * report['model_bytes']

@@ -121,10 +121,8 @@ def _step(built, state):
   """
   training = programs.local_training(built)
   plan, scalars = programs.round_inputs(built, 0, built.planner.plan(0))
-  received, memory = (
-    built.algorithm.broadcast(state.server),
-    tree.gather(state.clients, 0),
-  )
+  received = built.algorithm.broadcast(state.server)
+  memory = tree.gather(state.clients, 0)
   batch = built.train.examples.batch(plan.rows[0, 0], plan.num_real[0, 0])
 
   def represent(batch):
@@ -158,11 +156,7 @@ def _keep(path, arrays):
 
 def _workload(built, state, plan):
   """The arrays of the .npz file, but for the result."""
-  split, config, classes = (
-    built.train.examples,
-    built.config,
-    built.class_counts.shape[1],
-  )
+  split, config = built.train.examples, built.config
   part = catalog.part('model', config.model)
   usual = {k: knob.default for k, knob in part.knobs.items()}
   # PyTorch's networks have the default values too.
@@ -171,7 +165,7 @@ def _workload(built, state, plan):
     'train_images': split.images,
     'train_labels': split.labels,
     'model': config.model,
-    'options': json.dumps({'classes': classes} | unusual),
+    'options': json.dumps({'classes': built.class_counts.shape[1]} | unusual),
     'augmentation': config.augmentation.name,
     'mean': split.mean,
     'std': split.std,

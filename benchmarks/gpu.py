@@ -92,16 +92,10 @@ def _until(end, name, measure, details):
 
 def _experiment(workload, augmentation, bar, *, seconds):
   """The whole experiment, as launch.py runs it."""
-  report = processes.run(
-    [
-      '-m',
-      'benchmarks.run',
-      *workload.flags(),
-      f'--config.num_rounds={workload.num_rounds}',
-      f'--config.augmentation.name={augmentation}',
-    ],
-    seconds=seconds,
-  )
+  words = ['-m', 'benchmarks.run', *workload.flags()]
+  words.append(f'--config.num_rounds={workload.num_rounds}')
+  words.append(f'--config.augmentation.name={augmentation}')
+  report = processes.run(words, seconds=seconds)
   text = (
     f'{report["end_to_end_seconds"]:.0f} s, {report["compile_seconds"]:.0f} of them '
     f'compiling; test accuracy {report["test_accuracy"]:.3f}; '
@@ -129,21 +123,12 @@ def _pytorch(workload, *, seconds):
 
 def _sweep(workload, model, algorithm, form, lanes, *, seconds):
   """One round, and how near it comes to the limit of the device's memory."""
-  report = processes.run(
-    [
-      '-m',
-      'benchmarks.engine',
-      f'--repeats={workload.repeats}',
-      '--bytes',
-      *workload.flags(),
-      f'--config.algorithm={algorithm}',
-      f'--config.model={model}',
-      f'--config.execution.convolution={form}',
-      f'--config.execution.lanes={lanes}',
-      *([] if model == 'moon_cnn' else ['--config.local_epochs=1']),
-    ],
-    seconds=seconds,
-  )
+  words = ['-m', 'benchmarks.engine', f'--repeats={workload.repeats}', '--bytes']
+  words += [*workload.flags(), f'--config.algorithm={algorithm}']
+  words += [f'--config.model={model}', f'--config.execution.convolution={form}']
+  words.append(f'--config.execution.lanes={lanes}')
+  words += [] if model == 'moon_cnn' else ['--config.local_epochs=1']
+  report = processes.run(words, seconds=seconds)
   rate, device = report['steps_per_second'], report['device']
   moved = report['step_bytes'] * rate
   shares = (moved / peak for card, peak in PEAK_BYTES.items() if card in device)

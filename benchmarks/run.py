@@ -44,25 +44,22 @@ def main() -> None:
   # A save counts in the idle time of the next round, and the last save has none.
   other = sum(line['idle_seconds'] for line in timings) + timings[-1]['save_seconds']
   cohorts = [line['num_examples'] for line in rounds]
-  print(
-    json.dumps(
-      {
-        'device': jax.devices()[0].device_kind,
-        'end_to_end_seconds': end_to_end,
-        'seconds': busy + other,
-        'other_seconds': other,
-        'train_seconds': sum(line['train_seconds'] for line in timings),
-        'samples': sum(cohorts),
-        'round_compilations': sum('run_round' in name for name, _ in compiled),
-        'test_compilations': sum('evaluate' in name for name, _ in compiled),
-        'compile_seconds': sum(seconds for _, seconds in compiled),
-        'smallest_cohort': min(cohorts) // request.config.local_epochs,
-        'largest_cohort': max(cohorts) // request.config.local_epochs,
-        'test_accuracy': summary['test_accuracy'],
-        'peak_memory_bytes': timings[-1]['peak_memory_bytes'],
-      }
-    )
-  )
+  report = {
+    'device': jax.devices()[0].device_kind,
+    'end_to_end_seconds': end_to_end,
+    'seconds': busy + other,
+    'other_seconds': other,
+    'train_seconds': sum(line['train_seconds'] for line in timings),
+    'samples': sum(cohorts),
+    'round_compilations': sum('run_round' in name for name, _ in compiled),
+    'test_compilations': sum('evaluate' in name for name, _ in compiled),
+    'compile_seconds': sum(seconds for _, seconds in compiled),
+    'smallest_cohort': min(cohorts) // request.config.local_epochs,
+    'largest_cohort': max(cohorts) // request.config.local_epochs,
+    'test_accuracy': summary['test_accuracy'],
+    'peak_memory_bytes': timings[-1]['peak_memory_bytes'],
+  }
+  print(json.dumps(report))
 
 
 if __name__ == '__main__':
