@@ -17,6 +17,7 @@ from plotly import offline
 from plotly.io.json import to_json_plotly
 from tabulate import tabulate
 
+from moon_jax.core.errors import UsageError
 from moon_jax.core.files import writing
 from moon_jax.report import figures, interactive, latex
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Style
@@ -56,6 +57,7 @@ def write(out: pathlib.Path, report: Report) -> None:
   """Writes every file into a folder, in place of the last report's files.
 
   Raises:
+    UsageError: the folder's manifest is of another program.
     RunError: the folder cannot be written.
   """
   with writing(out):
@@ -70,7 +72,12 @@ def _remove_last(out: pathlib.Path) -> None:
   """Removes the files of the last report, so that none is left of other runs."""
   if not (out / MANIFEST).exists():
     return
-  for name in json.loads((out / MANIFEST).read_text())['files']:
+  try:
+    names = [*json.loads((out / MANIFEST).read_text())['files']]
+  except (KeyError, TypeError, ValueError):
+    told = f'--out={str(out)!r}: its {MANIFEST} is of another program'
+    raise UsageError(f'{told}; give another folder.') from None
+  for name in names:
     # Nothing outside the folder is removed, whatever the manifest says.
     if (out / name).resolve().is_relative_to(out.resolve()):
       (out / name).unlink(missing_ok=True)

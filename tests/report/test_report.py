@@ -1133,3 +1133,10 @@ def test_a_strangers_run_changes_no_other(tmp_path, capsys, part):
   line = f'config.json registers the {kind} {name!r}: {HOSTILE[part]}.'
   assert f'skipped {stranger}: {line}' in capsys.readouterr().err
   assert known_knobs() == knobs
+
+
+@pytest.mark.parametrize('content', ['{}', '[]', 'a', '{"files": 3}'])
+def test_a_folder_with_the_manifest_of_another_program_is_refused(content, tmp_path):
+  (tmp_path / 'report.json').write_text(content)
+  with pytest.raises(UsageError, match=r'its report\.json is of another program'):
+    files.write(tmp_path, None)
