@@ -91,11 +91,10 @@ def knobs() -> str:
 
 
 def _entry(name, knob):
-  values = [f'`{word}`' for bound in knob.bounds for word in bound.words]
-  wanted = [bound.wanted for bound in knob.bounds if not bound.words]
+  wanted, _, words = knob.bound or ('', None, ())
+  values = ', '.join(f'`{word}`' for word in words)
   told = [_TYPES[knob.kind], f'default {_shown(knob.default)}']
-  told += [f'one of {", ".join(values)}'] if values else []
-  told += [one for one in wanted if one != 'at most 2147483647']
+  told += [f'one of {values}' if words else wanted] if wanted else []
   if knob.auto:
     told.append('or `auto`')
   more = [_users(kind, trait) for kind, trait in knob.needs]

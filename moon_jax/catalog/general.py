@@ -2,7 +2,6 @@
 
 from moon_jax.catalog.parts import (
   COUNT,
-  INT32,
   SEED,
   Bound,
   above,
@@ -49,7 +48,6 @@ _FRACTION = Bound('a fraction of the clients in (0, 1], not a count', _POSITIVE.
 _SIZE = at_least(0)
 _SHARE = Bound('a share of the examples in [0, 1)', _BELOW_ONE.holds)
 _WEIGHTS, _STATISTICS = one_of('samples', 'uniform'), one_of('averaged', 'local')
-_FEWEST = (at_least(0), INT32)
 _SENT = one_of('nothing', 'partial')
 _NONFINITE, _PADDINGS = one_of('stop', 'skip_client'), one_of('reflect', 'zero')
 _LOGGERS = Bound(
@@ -81,13 +79,13 @@ KNOBS = {
   'num_rounds': counted(100, 'number of communication rounds', **_FREE),
   'local_epochs': counted(10, 'passes of a client over its own data in each round'),
   'local_epochs_min': knob(
-    int, 0, 'lowest number of epochs that a client draws; 0: no draw', _FEWEST, _SEVERAL
+    int, 0, 'lowest number of epochs that a client draws; 0: no draw', _SIZE, _SEVERAL
   ),
   'fine_tune_epochs': knob(
     int,
     0,
     "epochs of each client's fine-tuning before its own test; 0 is none",
-    _FEWEST,
+    _SIZE,
     _SERVED,
   ),
   'batch_size': counted(64, 'number of examples in a local step'),
@@ -122,7 +120,7 @@ KNOBS = {
   ),
   'data.test_seed': knob(int, 0, 'seed of the draw of test images', SEED, _TREE),
   'data.image_size': knob(
-    int, 0, 'side of resized images in pixels; 0 resizes nothing', (_SIZE, INT32), _TREE
+    int, 0, 'side of resized images in pixels; 0 resizes nothing', _SIZE, _TREE
   ),
   'data.limit': knob(int, 0, 'upper limit of examples per split; 0 takes all', _SIZE),
   'data.validation': number(

@@ -62,21 +62,21 @@ def one_of(*words: str) -> Bound:
   return Bound(f'one of {", ".join(words)}', lambda value: value in words, words)
 
 
-# The device counts in int32.
-INT32 = Bound('at most 2147483647', lambda value: value < 2**31)
-COUNT = (at_least(1), INT32)
-SEED = Bound('in [0, 2147483647]', lambda value: 0 <= value < 2**31)
+COUNT = at_least(1)
+SEED = between(0, 2**31 - 1)
 
 
 class Knob(NamedTuple):
-  """One value that a user can set.
+  """Declares a value that a user can set: a knob.
 
-  Attributes:
+  Args:
     kind: float, int, bool or str.
-    default: its value if the user does not set it, and in a run from before the knob.
-    meaning: noun phrase with its unit, for `--help`.
-    bounds: bounds that a valid value satisfies, all of them.
-    needs: (kind of part, trait): the knob is used if the chosen parts have these.
+    default: its value if the user does not set it, and in a run from before the knob:
+      a value of that kind within the bound.
+    meaning: a noun phrase with its unit, for `--help`.
+    bound: what a valid value satisfies: `at_least`, `above`, `between`, `one_of` or a
+      `Bound` of your own; () if every value of the kind is valid.
+    needs: pairs (kind of part, trait): the knob is used if the chosen parts have these.
     required: whether '' is invalid where the knob is used.
     may_change: whether a resumed run may have another value: it is the same experiment.
     auto: whether 'auto' is valid; the part that uses the knob decides what it means.
@@ -85,47 +85,14 @@ class Knob(NamedTuple):
   kind: type
   default: Any
   meaning: str
-  bounds: tuple[Bound, ...] = ()
+  bound: Bound | tuple[()] = ()
   needs: tuple[tuple[str, str], ...] = ()
   required: bool = False
   may_change: bool = False
   auto: bool = False
 
 
-def knob(
-  kind: type,
-  default: Any,
-  meaning: str,
-  bound: Bound | tuple[Bound, ...] = (),
-  needs: tuple[tuple[str, str], ...] = (),
-  **more: Any,
-) -> Knob:
-  """Declares a knob.
-
-  Args:
-    kind: float, int, bool or str.
-    default: a value of that kind within the bound.
-    meaning: a noun phrase with its unit, for `--help`.
-    bound: one or several of `at_least`, `above`, `between`, `one_of`; numbers need one.
-    needs: pairs (kind of part, trait): the knob is used if the chosen parts have these.
-    **more: `required`, `may_change` (by a resumed run), `auto` ('auto' is valid).
-
-  Raises:
-    UsageError: another kind, a default that is not valid, or no bound.
-  """
-  bounds = bound if type(bound) is tuple else (bound,)  # a Bound is a tuple itself
-  if kind not in (float, int, bool, str):
-    raise UsageError(f'a knob is a float, an int, a bool or a str, not {kind!r}')
-  if kind in (float, int) and not bounds:
-    raise UsageError(f'the {kind.__name__} knob {meaning!r} has no bound')
-  if default != 'auto' or 'auto' not in more:
-    if type(default) is not kind:
-      raise UsageError(f'the default {default!r} is no {kind.__name__}')
-    for one in bounds:
-      if not one.holds(default):
-        raise UsageError(f'the default {default!r} must be {one.wanted}')
-  return Knob(kind, default, meaning, bounds, needs, **more)
-
+knob = Knob  # as users declare it
 
 # Each makes knobs of one type.
 number = functools.partial(knob, float)

@@ -61,7 +61,7 @@ def every_knob() -> Mapping[str, Knob]:
     for name, knob in one.knobs.items()
   }
   select = {
-    knob: KNOBS[knob]._replace(bounds=(one_of(*names(kind)),))
+    knob: KNOBS[knob]._replace(bound=one_of(*names(kind)))
     for kind, knob in KINDS.items()
   }
   return KNOBS | select | own | EXECUTION
@@ -149,8 +149,10 @@ def _require_free(key: tuple[str, str], origin: str, *, has_knobs: bool) -> None
 def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> None:
   """Raises UsageError unless all knobs are declared, and all traits are known."""
   for key, knob in knobs.items():
-    if not isinstance(knob, Knob) or not key.isidentifier():
-      raise UsageError(f'{key!r} must be declared by knob(...)')
+    if getattr(knob, 'kind', None) not in _KINDS.values() or not key.isidentifier():
+      raise UsageError(
+        f'{key!r} must be declared by knob(float, int, bool or str, ...)'
+      )
   if unknown := traits - _TRAITS.get(kind, set()):
     raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
 

@@ -57,9 +57,7 @@ def ordered(config: Config) -> dict[str, Any]:
 def knob_table() -> str:
   """The page of `--help` and configs/base.py: flag, default, meaning and bound."""
   entries = {
-    f'--config.{name}={knob.default}': '; '.join(
-      [knob.meaning, *(bound.wanted for bound in knob.bounds[:1])]
-    )
+    f'--config.{name}={knob.default}': '; '.join([knob.meaning, *knob.bound[:1]])
     for name, knob in catalog.every_knob().items()
   }
   start = 2 + max(map(len, entries))

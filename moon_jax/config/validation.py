@@ -74,10 +74,9 @@ def convert(name: str, value: Any) -> Any:
   if wanted := _other_type(knob, value):
     raise ConfigError([_problem(name, value, wanted)])
   value = float(value) if knob.kind is float else value
-  for bound in knob.bounds:
-    if not bound.holds(value):
-      hint = did_you_mean(value, bound.words) if bound.words else ''
-      raise ConfigError([_problem(name, value, bound.wanted) + hint])
+  if (bound := knob.bound) and not bound.holds(value):
+    hint = did_you_mean(value, bound.words) if bound.words else ''
+    raise ConfigError([_problem(name, value, bound.wanted) + hint])
   return value
 
 

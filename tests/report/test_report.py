@@ -1116,7 +1116,7 @@ HOSTILE = {
 
 def known_knobs():
   every = catalog.every_knob()
-  return {name: knob._replace(bounds=()) for name, knob in every.items()}
+  return {name: knob._replace(bound=()) for name, knob in every.items()}
 
 
 @pytest.mark.parametrize('part', HOSTILE)
