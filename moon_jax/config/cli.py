@@ -82,8 +82,9 @@ def answer(argv: list[str]) -> str | None:
 
   Raises:
     ConfigError: a list is asked for, and the file has no variants.
+    UsageError: the last flag lacks its value, or a file of flags cannot be read.
   """
-  choice = _read_flags(argv)[0].config
+  choice, _, _ = _own_flags(argv)
   path, _, variant = choice.rpartition(':')
   if {'-h', '--help'} & set(argv):
     if choice != DEFAULT_CONFIG:
@@ -110,21 +111,25 @@ def parse(argv: list[str]) -> Request:
 
   Raises:
     ConfigError: every mistake found, one line each.
+    UsageError: the last flag lacks its value, or a file of flags cannot be read.
   """
-  values, words, problems = _read_flags(argv)
-  settings = config = workdir = None
+  choice, place, words = _own_flags(argv)
+  problems, settings, config, workdir = [], None, None, None
+  # absl takes the second of two words for the value, whatever it is.
+  if place is not None and place[:1] in ('', '-'):
+    problems.append('--workdir needs a value.')
   with _noted(problems):
-    settings = config_lib.load(values.config)  # first, because it may register parts
+    settings = config_lib.load(choice)  # first, because it may register parts
   overrides, more = _read_overrides(words)
   problems += more
   with _noted(problems):
     if settings is not None:
       given = {name: config_lib.from_word(name, overrides[name]) for name in overrides}
       config = config_lib.validate(settings | given, given=given)
-  if values.workdir:
-    workdir = expand(values.workdir)
+  if place:
+    workdir = expand(place)
   elif config is not None:
-    workdir = _run_directory(values.config, settings, config, given)
+    workdir = _run_directory(choice, settings, config, given)
   if problems:
     raise config_lib.ConfigError(problems)
   return request(config, workdir, shlex.join([*PROGRAM, *argv]))
@@ -139,31 +144,12 @@ def _noted(problems: list[str]) -> Iterator[None]:
     problems += error.problems
 
 
-def _read_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str], list[str]]:
-  """--config and --workdir, read by absl; the other words; and complaints."""
-  values = flags.FlagValues()
-  flags.DEFINE_string('config', DEFAULT_CONFIG, 'config file', flag_values=values)
-  flags.DEFINE_string('workdir', None, 'run directory', flag_values=values)
-  try:
-    words = values.read_flags_from_files(argv, force_gnu=False)
-  except (flags.Error, UnicodeDecodeError) as error:
-    problem = str(error).removeprefix('ERROR:: ')
-    raise config_lib.ConfigError([f'{problem}.']) from None
-  rest, problems = _parsed(values, words)
-  # absl takes the second of two words for the value, whatever it is.
-  if values.workdir is not None and values.workdir[:1] in ('', '-'):
-    problems.append('--workdir needs a value.')
-  return values, rest, problems
-
-
-def _parsed(values: flags.FlagValues, words: list[str]) -> tuple[list[str], list[str]]:
-  """Sets the flags; returns the words that are no flags, and complaints."""
-  try:
-    return values(['launch.py', *words], known_only=True)[1:], []
-  except flags.Error:
-    # absl refuses only this here: a flag at the end, without its value.
-    problem = f'--{words[-1].lstrip("-")} needs a value.'
-    return values(['launch.py', *words[:-1]], known_only=True)[1:], [problem]
+def _own_flags(argv: list[str]) -> tuple[str, str | None, list[str]]:
+  """--config and --workdir, and the other words."""
+  kinds = {'config': str, 'workdir': str}
+  words, values = read_flags(argv, kinds, known_only=True)
+  choice = DEFAULT_CONFIG if values.config is None else values.config
+  return choice, values.workdir, words
 
 
 def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -171,10 +157,9 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
 
   Values stay words: `config.validate` reports all mistakes in them.
   """
-  knobs, values = catalog.every_knob(), flags.FlagValues()
-  for name in knobs:
-    flags.DEFINE_string(f'config.{name}', None, 'a knob', flag_values=values)
-  rest, problems = _parsed(values, words)
+  knobs, problems = catalog.every_knob(), []
+  kinds = {f'config.{name}': str for name in knobs}
+  rest, values = read_flags(words, kinds, known_only=True)
   for word in rest:
     name = re.match(r'--?config\.([^=]*)', word)
     is_unknown = name and name[1] not in knobs
@@ -182,7 +167,7 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
     problems.append(told)
   flags_of = {name: values[f'config.{name}'] for name in knobs}
   given = {name: flag.value for name, flag in flags_of.items() if flag.present}
-  # absl takes the second of two words for the value, whatever it is.
+  # As above: such a value is the next flag.
   lost = [name for name, word in given.items() if word.startswith('--config')]
   problems += [f'--config.{name} needs a value.' for name in lost]
   return given, problems
@@ -195,7 +180,7 @@ _DEFINE |= {int: flags.DEFINE_integer, bool: flags.DEFINE_boolean}
 def read_flags(
   argv: Sequence[str], kinds: Mapping[str, type], *, known_only: bool = False
 ) -> tuple[list[str], flags.FlagValues]:
-  """Reads the command line of a program other than launch.py.
+  """Reads the flags of a program.
 
   Args:
     argv: the words after the program's name.
@@ -212,11 +197,11 @@ def read_flags(
   for name, kind in kinds.items():
     default = kind() if kind in (bool, list) else None
     _DEFINE[kind](name, default, name, flag_values=values)
-  values.set_gnu_getopt(True)
   try:
     return values(['moon_jax', *argv], known_only=known_only)[1:], values
   except (flags.Error, UnicodeDecodeError) as error:
-    raise UsageError(f'{error}; see --help.') from None
+    problem = str(error).removeprefix('ERROR:: ')
+    raise UsageError(f'{problem}; see --help.') from None
 
 
 def stray(word: str, *flags: str) -> str:
@@ -246,13 +231,10 @@ def _run_directory(choice, settings, config, given):
     given: dotted knob -> value, from the command line.
   """
   path, variant = config_lib.split(choice)
-  flat = config_lib.flatten(config)
-  change = {} if variant and 'algorithm' not in given else {'algorithm': None}
-  for name in config_lib.identity(flat):
-    default = settings.get(name, catalog.every_knob()[name].default)
-    if name in given and given[name] != default:
-      change[name] = flat[name]
-  if 'algorithm' in change:
+  before = config_lib.with_defaults(settings)
+  fixed = config_lib.identity(config_lib.flatten(config)).items()
+  change = {n: v for n, v in fixed if n in given and given[n] != before[n]}
+  if not variant or 'algorithm' in given:
     change['algorithm'] = config.algorithm
   change.pop('seed', None)
   name = f'{pathlib.Path(path).stem}-{name_of(variant, change)}-s{config.seed}'
