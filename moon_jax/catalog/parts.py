@@ -1,7 +1,7 @@
 """The types of the catalog's entries: a part, its knobs and bounds, its metrics."""
 
 import functools
-import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -186,7 +186,7 @@ class Part(NamedTuple):
   @property
   def function(self) -> Callable:
     """The function that builds the part."""
-    return _imported(self.make) if isinstance(self.make, str) else self.make
+    return pkgutil.resolve_name(self.make) if isinstance(self.make, str) else self.make
 
   def build(self, returns: type | tuple[type, ...], *given: Any, **more: Any) -> Any:
     """Calls the function; its result has one of these types.
@@ -204,12 +204,6 @@ class Part(NamedTuple):
         f'The {self.kind} {self.name!r} must return {told}, not {given}.'
       )
     return made
-
-
-@functools.cache
-def _imported(where: str) -> Callable:
-  module, _, name = where.partition(':')
-  return getattr(importlib.import_module(module), name)
 
 
 # Kind of part -> the knob that selects one.
