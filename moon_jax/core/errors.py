@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import enum
+import functools
 import io
 import os
 import sys
@@ -78,11 +79,22 @@ def exit_code_of(program: Callable[[], int]) -> int:
   A reader that quits, or a log on a full disk, does not end the program. Escape
   sequences in names and files are shown as text, so they cannot command the terminal.
   """
+  shown = functools.partial(printable, kept='\n')
   with (
     contextlib.redirect_stdout(_Stream(sys.stdout)),
-    contextlib.redirect_stderr(_Stream(sys.stderr, _lines)),
+    contextlib.redirect_stderr(_Stream(sys.stderr, shown)),
   ):
-    return _exit_code_of(program)
+    try:
+      return program()
+    except RunError as error:
+      print(error, file=sys.stderr)
+      return error.exit_code
+    except MemoryError as error:
+      print(f'Not enough memory. {error}', file=sys.stderr)
+      return ExitCode.FAILED
+    except KeyboardInterrupt:
+      print('Interrupted.', file=sys.stderr)
+      return ExitCode.INTERRUPTED
 
 
 def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> int:
@@ -96,20 +108,6 @@ def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> in
   return exit_code_of(lambda: print(told()) or ExitCode.DONE)
 
 
-def _exit_code_of(program):
-  try:
-    return program()
-  except RunError as error:
-    print(error, file=sys.stderr)
-    return error.exit_code
-  except MemoryError as error:
-    print(f'Not enough memory. {error}', file=sys.stderr)
-    return ExitCode.FAILED
-  except KeyboardInterrupt:
-    print('Interrupted.', file=sys.stderr)
-    return ExitCode.INTERRUPTED
-
-
 def printable(text: str, kept: str = '') -> str:
   """The text with characters that command a terminal escaped: \\x1b.
 
@@ -119,10 +117,6 @@ def printable(text: str, kept: str = '') -> str:
   """
   shown = (c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
   return ''.join(shown)
-
-
-def _lines(text):
-  return printable(text, kept='\n')
 
 
 # A name used elsewhere -> the name here, and the flag that goes with it.
