@@ -1,8 +1,8 @@
 """The catalog: every part is declared here once. It imports no JAX.
 
 parts       what an entry is: Part, Knob, bounds, Metric
+metrics     the metrics of algorithms, for reports
 algorithms  the algorithms
-personal    the algorithms with personal models
 others      models, data sources, partitions, augmentations, optimizers, ...
 general     the knobs of every run
 registry    look-ups

@@ -10,8 +10,9 @@ Traits that rules and reports ask about:
   moon             it has the knobs of MOON (the name of any group is such a trait)
 """
 
+from moon_jax.catalog import metrics
 from moon_jax.catalog.parts import (
-  Metric,
+  COUNT,
   Part,
   Rule,
   above,
@@ -26,9 +27,10 @@ from moon_jax.catalog.parts import (
   switch,
   word,
 )
-from moon_jax.catalog.personal import PERSONAL, SERVED
 
+SERVED = frozenset({'several_clients', 'served', 'weighted'})
 _CONTRASTIVE = SERVED | {'contrastive'}
+_LAYERED = SERVED | {'layered'}
 _ALIKE = frozenset({'several_clients', 'served'})
 _PEERS = frozenset({'several_clients', 'decentralized'})
 _ALONE = frozenset({'several_clients'})
@@ -123,6 +125,18 @@ _EXP_KNOBS = {
     'last', 'model that is tested: the last, or the mean of two', _TESTED
   ),
 }
+_PER_KNOBS = {
+  'layers': word('', "layers that stay with a client; '' is the output layer")
+}
+_DITTO_KNOBS = {
+  'lam': number(1.0, 'weight of the pull to the received model', at_least(0)),
+  'epochs': knob(
+    int, 'auto', 'epochs of the personal model; auto: local_epochs', COUNT, auto=True
+  ),
+  'learning_rate': number(
+    'auto', "personal model's learning rate; auto: the global one", above(0), auto=True
+  ),
+}
 _TRIM_KNOBS = {'trim': number(0.1, 'fraction cut at each end', between(0, 0.5, '[)'))}
 _KRUM_KNOBS = {
   'num_byzantine': knob(int, 1, 'number of Byzantine clients', at_least(0)),
@@ -130,52 +144,8 @@ _KRUM_KNOBS = {
 }
 
 
-def _share(weight):
-  """The weighted contrastive term as a fraction of the training loss, in per cent."""
-
-  def value(knobs, record):
-    whole, term = record.get('train_loss'), record.get('contrastive_loss')
-    scale = weight(knobs, record)
-    if None in (whole, term, scale) or whole <= 0:
-      return None
-    return 100 * scale * term / whole
-
-  title = 'Contrastive share of the training loss'
-  return Metric(title, 'share, %', value=value)
-
-
-def _dco_weight(knobs, record):
-  if record.get('mu_t') is None:
-    return None
-  return (knobs['mu'] + record['mu_t']) / (knobs['mu'] if knobs['normalise'] else 1.0)
-
-
-_CONTRAST = {
-  'contrastive_share': _share(lambda knobs, record: knobs['mu']),
-  'positive_cosine': Metric('Cosine to the received model', 'cosine'),
-  'negative_cosine': Metric("Cosine to the client's last model", 'cosine'),
-}
-_TEMPERATURE = {'temperature_mean': Metric('Temperature tau', 'tau, mean of clients')}
-_DEVIATION = {
-  'contrastive_share': _share(_dco_weight),
-  'deviation_mean': Metric(
-    'Relative deviation ||w - w_received|| / ||w_received||', 'ratio, mean of clients'
-  ),
-  'p_t': Metric('Deviation probability p_t', 'share of clients'),
-  'mu_t': Metric('Dynamic weight mu_t', 'weight'),
-}
-_STEPS = {'tau_eff': Metric('Effective steps of the round before', 'steps')}
-_PROTOTYPES = {
-  'prototype_loss': Metric('Term of the prototypes', 'mean over examples'),
-  'prototype_accuracy': Metric(
-    'Training accuracy of the nearest prototype', 'training accuracy, %', 100.0
-  ),
-}
-_PACE = {'eta_g': Metric("Server's step of the round before", 'multiple of the mean')}
-_DISTANCE = Metric('Consensus distance ||w_i - mean w||', 'norm, mean of clients')
-_CONSENSUS = {'consensus_distance': _DISTANCE}
-
-
+# A client's personal model keeps its batch normalisation in any case.
+_averaged = rules(Rule('batch_norm', exactly('averaged'), 'algorithm'))
 # SCAFFOLD, MoFedSAM and FedNova divide by the length of the steps of SGD.
 _SGD = (
   Rule('optimizer.name', exactly('sgd'), 'algorithm'),
@@ -226,13 +196,13 @@ ALGORITHMS = (
     knobs=_SAM_KNOBS | {'beta': _BETA},
     check=rules(*_SGD),
   ),
-  _algorithm('moon', 'MOON', _CONTRASTIVE, knobs=_MOON_KNOBS, metrics=_CONTRAST),
+  _algorithm('moon', 'MOON', _CONTRASTIVE, knobs=_MOON_KNOBS, metrics=metrics.CONTRAST),
   _algorithm(
     'sa_moon',
     'SA-MOON',
     _CONTRASTIVE,
     knobs=_SA_MOON_KNOBS,
-    metrics=_CONTRAST | _TEMPERATURE,
+    metrics=metrics.CONTRAST | metrics.TEMPERATURE,
     check=_cooling,
   ),
   _algorithm(
@@ -240,7 +210,7 @@ ALGORITHMS = (
     'DCO-MOON',
     _CONTRASTIVE,
     knobs=_DCO_MOON_KNOBS,
-    metrics=_CONTRAST | _DEVIATION,
+    metrics=metrics.CONTRAST | metrics.DEVIATION,
     check=rules(_DIVISIBLE),
   ),
   _algorithm('moon_l2', 'MOON with l2', _CONTRASTIVE, knobs=_L2_KNOBS),
@@ -253,13 +223,20 @@ ALGORITHMS = (
     'fednova',
     'FedNova',
     knobs=_NOVA_KNOBS,
-    metrics=_STEPS,
+    metrics=metrics.STEPS,
     check=rules(*_SGD, _PROXIMAL),
   ),
-  _algorithm('fedexp', 'FedExP', knobs=_EXP_KNOBS, metrics=_PACE),
-  _algorithm('fedproc', 'FedProc', knobs=_PROC_KNOBS, metrics=_PROTOTYPES),
-  _algorithm('fedproto', 'FedProto', _ALONE, knobs=_PROTO_KNOBS, metrics=_PROTOTYPES),
-  *PERSONAL,
+  _algorithm('fedexp', 'FedExP', knobs=_EXP_KNOBS, metrics=metrics.PACE),
+  _algorithm('fedproc', 'FedProc', knobs=_PROC_KNOBS, metrics=metrics.PROTOTYPES),
+  _algorithm(
+    'fedproto', 'FedProto', _ALONE, knobs=_PROTO_KNOBS, metrics=metrics.PROTOTYPES
+  ),
+  _algorithm('fedper', 'FedPer', _LAYERED, knobs=_PER_KNOBS),
+  _algorithm('fedbabu', 'FedBABU', _LAYERED),
+  _algorithm('fedbn', 'FedBN', _LAYERED, check=_averaged),
+  _algorithm(
+    'ditto', 'Ditto', knobs=_DITTO_KNOBS, metrics=metrics.PERSONAL, check=_averaged
+  ),
   _algorithm('median', 'coordinate-wise median', _ALIKE, 'robust:median'),
   _algorithm(
     'trimmed_mean', 'trimmed mean', _ALIKE, 'robust:trimmed_mean', knobs=_TRIM_KNOBS
@@ -272,7 +249,7 @@ ALGORITHMS = (
     'decentralized FedAvg',
     _PEERS,
     'wrappers.decentralized:decentralized_fedavg',
-    metrics=_CONSENSUS,
+    metrics=metrics.CONSENSUS,
   ),
   _algorithm(
     'decentralized_moon',
@@ -281,7 +258,7 @@ ALGORITHMS = (
     'wrappers.decentralized:decentralized_moon',
     knobs=_MOON_KNOBS,
     group='moon',
-    metrics=_CONTRAST | _CONSENSUS,
+    metrics=metrics.CONTRAST | metrics.CONSENSUS,
   ),
   _algorithm('solo', 'SOLO', _ALONE),
   _algorithm('centralized', 'centralized', frozenset(), 'solo:solo'),
