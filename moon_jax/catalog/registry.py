@@ -18,11 +18,6 @@ from moon_jax.core.errors import UsageError, did_you_mean
 _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
 
 _KINDS = {kind.__name__: kind for kind in (float, int, bool, str)}
-_TRAITS = {
-  'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
-  'model': {'normalized', 'convolutional'},
-  'partition': {'dealt'},
-}
 # What the engine gives the functions of a kind by name, besides their knobs.
 _GIVEN = {
   'augmentation': {'name'},
@@ -110,29 +105,30 @@ def register(
 
   Raises:
     UsageError: the name is taken or invalid, a knob is not declared, a trait is
-      unknown, or `make` is no function.
+      unknown, or the source of `make` is in no file.
   """
-  knobs, traits = dict(knobs or {}), frozenset(traits)
+  knobs, fields = dict(knobs or {}), (kind, name, make, title or name)
   try:
     registered = _source(make)
-    _require_free((kind, name), registered['origin'], has_knobs=bool(knobs))
-    _require_known(kind, knobs, traits)
     if given := knobs.keys() & _GIVEN.get(kind, set()):
       told = f'every {kind} is given a {min(given)!r}: give the knob another name'
       raise UsageError(told)
     for column, metric in more.get('metrics', {}).items():
       if not isinstance(metric, Metric):
         raise UsageError(f'{column!r} must be a moon_jax.Metric')
+    own = Part(*fields, frozenset(traits), knobs, registered=registered, **more)
+    _add(own, registered['origin'])
   except UsageError as error:
     raise UsageError(f'register_{kind}({name!r}): {error}.') from None
-  fields = (kind, name, make, title or name, traits, knobs)
-  _parts[kind, name] = Part(*fields, registered=registered, **more)
-  every_knob.cache_clear()
 
 
-def _require_free(key: tuple[str, str], origin: str, *, has_knobs: bool) -> None:
-  """Raises UsageError unless a part from that origin may have the name."""
-  before, name = _parts.get(key), key[1]
+def _add(own: Part, origin: str) -> None:
+  """Adds a part from that origin.
+
+  Raises:
+    UsageError: it may not have its name, a knob is not declared, a trait is unknown.
+  """
+  kind, name, before = own.kind, own.name, _parts.get((own.kind, own.name))
   if not re.fullmatch('[a-z][a-z0-9_]*', name):
     raise UsageError('a name has small letters, digits and _, a letter first')
   if any(name in part.traits for part in _parts.values()):
@@ -142,29 +138,25 @@ def _require_free(key: tuple[str, str], origin: str, *, has_knobs: bool) -> None
   groups = {knob.partition('.')[0] for knob in (*KNOBS, *EXECUTION)}
   others = (one for one in _parts.values() if one.knobs and one != before)
   groups |= {one.group or one.name for one in others}
-  if has_knobs and name in groups:
+  if own.knobs and name in groups:
     raise UsageError('the name is taken, as a group of knobs')
-
-
-def _require_known(kind: str, knobs: Mapping[str, Knob], traits: frozenset) -> None:
-  """Raises UsageError unless all knobs are declared, and all traits are known."""
-  for key, knob in knobs.items():
+  for key, knob in own.knobs.items():
     if getattr(knob, 'kind', None) not in _KINDS.values() or not key.isidentifier():
-      raise UsageError(
-        f'{key!r} must be declared by knob(float, int, bool or str, ...)'
-      )
-  if unknown := traits - _TRAITS.get(kind, set()):
+      wanted = ', '.join(_KINDS)
+      raise UsageError(f'{key!r} must be declared by knob(...), with one of {wanted}')
+  known = (part.traits for part in _parts.values() if part.kind == kind)
+  if unknown := own.traits.difference(*known):
     raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
+  _parts[kind, name] = own
+  every_knob.cache_clear()
 
 
 def _source(make: Callable) -> dict[str, str]:
   """The code of a part: `origin`, `file` and the `sha256` of the file.
 
   Raises:
-    UsageError: it is no function, or a function without a source file.
+    UsageError: it has no source file.
   """
-  if not callable(make):
-    raise UsageError(f'{make!r} is no function')
   code = getattr(make, 'func', make)  # the function of a partial
   own = inspect.isclass(code) and [f for f in vars(code).values() if callable(f)]
   if own:
@@ -210,7 +202,7 @@ def with_described(descriptions: Iterable[Mapping[str, Any]]) -> Iterator[None]:
   before = dict(_parts)
   try:
     for description in descriptions:
-      _add(description)
+      _add_described(description)
     yield
   finally:
     _parts.clear()
@@ -218,7 +210,7 @@ def with_described(descriptions: Iterable[Mapping[str, Any]]) -> Iterator[None]:
     every_knob.cache_clear()
 
 
-def _add(description: Mapping[str, Any]) -> None:
+def _add_described(description: Mapping[str, Any]) -> None:
   kind, name = description['kind'], description['name']
   if (kind, name) in _parts and _parts[kind, name].registered:
     return
@@ -229,11 +221,8 @@ def _add(description: Mapping[str, Any]) -> None:
   }
   traits = frozenset(description['traits'])
   metrics = {column: Metric(*told) for column, told in description['metrics'].items()}
+  fields = (kind, name, None, description['title'], traits, knobs)
   try:
-    _require_free((kind, name), '', has_knobs=bool(knobs))
-    _require_known(kind, knobs, traits)
+    _add(Part(*fields, metrics=metrics, registered=description), '')
   except UsageError as error:
     raise UsageError(f'config.json registers the {kind} {name!r}: {error}.') from None
-  fields = (kind, name, None, description['title'], traits, knobs)
-  _parts[kind, name] = Part(*fields, metrics=metrics, registered=description)
-  every_knob.cache_clear()
