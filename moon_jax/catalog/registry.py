@@ -12,7 +12,7 @@ from typing import Any
 from moon_jax.catalog.algorithms import ALGORITHMS
 from moon_jax.catalog.general import EXECUTION, KNOBS
 from moon_jax.catalog.others import OTHERS
-from moon_jax.catalog.parts import KINDS, Knob, Metric, Part, one_of
+from moon_jax.catalog.parts import KINDS, Bound, Knob, Metric, Part, one_of
 from moon_jax.core.errors import UsageError, did_you_mean
 
 _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
@@ -141,9 +141,10 @@ def _add(own: Part, origin: str) -> None:
   if own.knobs and name in groups:
     raise UsageError('the name is taken, as a group of knobs')
   for key, knob in own.knobs.items():
-    if getattr(knob, 'kind', None) not in _KINDS.values() or not key.isidentifier():
-      wanted = ', '.join(_KINDS)
-      raise UsageError(f'{key!r} must be declared by knob(...), with one of {wanted}')
+    fits = getattr(knob, 'kind', None) in _KINDS.values() and key.isidentifier()
+    if not fits or (knob.bound and not isinstance(knob.bound, Bound)):
+      wanted = f'knob(...), with one of {", ".join(_KINDS)} and at most one bound'
+      raise UsageError(f'{key!r} must be declared by {wanted}')
   known = (part.traits for part in _parts.values() if part.kind == kind)
   if unknown := own.traits.difference(*known):
     raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')

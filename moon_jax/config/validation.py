@@ -61,7 +61,7 @@ def from_word(name: str, word: str) -> Any:
 
 
 def convert(name: str, value: Any) -> Any:
-  """Checks one value against its knob's type and bounds.
+  """Checks one value against its knob's type and bound.
 
   Raises:
     ConfigError: its one line says what is wanted.
