@@ -280,7 +280,7 @@ INPUTS = {
     ('--workdir=run --input=key.npz', 'must be an .npz file with images or test_x'),
     ('--workdir=run --input=float.npz', "--input='float.npz': The images are float64"),
     ('--workdir=run --input=shape.npz', 'shape (8, 8); this network needs [M, 8, 8]'),
-    ('--workdir=run --input=pickled.npz', 'ValueError: Object arrays cannot be loaded'),
+    ('--workdir=run --input=pickled.npz', 'images holds Python objects'),
     ('--workdir=. --input=in.npz', 'not a run directory'),
     ('--workdir=run --input=in.npz --config=no.py', "--config='no.py' is not a file"),
     ('--workdir=run --input=in.npz --output=a/b.npz', "no folder 'a'"),
