@@ -74,7 +74,7 @@ def test_a_file_of_nobody_s_home_is_refused():
 
 def test_nothing_is_unpickled(tmp_path):
   np.savez(tmp_path / 'x.npz', a=np.array([None]))
-  with pytest.raises(UsageError, match=r'cannot be read: .*Object arrays cannot'):
+  with pytest.raises(UsageError, match='cannot be read: a holds Python objects'):
     weights.read_weights(tmp_path / 'x.npz')
 
 

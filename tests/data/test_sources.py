@@ -130,7 +130,7 @@ def vast(size, label):
     ({'test_x': U1((30, 8, 8, 0))}, r'\(30, 8, 8, 0\), not \[M'),
     (
       {'train_y': np.array([0, 'a'] * 30, object)},
-      'plain arrays.*Object arrays cannot be loaded',
+      'plain arrays.*holds Python objects',
     ),
   ],
 )
