@@ -12,39 +12,11 @@ import sys
 
 import numpy as np
 import torch
-from torch import nn
 
 from benchmarks import pytorch_networks as networks
 from tests.golden import seeded
 
 FOLDER = pathlib.Path(__file__).parent
-
-
-class BatchNorm(nn.Module):
-  def __init__(self):
-    super().__init__()
-    self.norm = nn.BatchNorm2d(5)
-
-  def forward(self, x):
-    return (self.norm(x).permute(0, 2, 3, 1),)
-
-
-class GroupNorm(nn.Module):
-  def __init__(self):
-    super().__init__()
-    self.norm = nn.GroupNorm(2, 6)
-
-  def forward(self, x):
-    return (self.norm(x).permute(0, 2, 3, 1),)
-
-
-class EncoderLayer(nn.Module):
-  def __init__(self):
-    super().__init__()
-    self.layer = networks.encoder_layer(32, heads=4, feedforward=48)
-
-  def forward(self, x):
-    return (self.layer(x),)
 
 
 def fill(module):
@@ -59,7 +31,7 @@ def golden(module, shape):
   module = module.double()
   fill(module)
   images = torch.from_numpy(seeded.numbers('images', shape)).requires_grad_()
-  given = images.permute(0, 3, 1, 2) if images.ndim == 4 else images
+  given = images.permute(0, 3, 1, 2)
   outputs = module.train()(given)
   weights = [seeded.numbers(f'output {i}', o.shape) for i, o in enumerate(outputs)]
   pairs = zip(outputs, weights, strict=True)
@@ -98,9 +70,6 @@ CASES = {
     (3, 16, 16, 3),
   ),
   'mobilenet_v2': (lambda: networks.MobileNetV2(STAGES), (3, 8, 8, 3)),
-  'group_norm': (GroupNorm, (4, 3, 2, 6)),
-  'batch_norm': (BatchNorm, (4, 3, 2, 5)),
-  'encoder_layer': (EncoderLayer, (2, 6, 32)),
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 from moon_jax import models
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
-from moon_jax.models import convolution, resnet
+from moon_jax.models import convolution, mobilenet, resnet
 from moon_jax.models.cnn import DcoCnn
 from moon_jax.models.convolution import FORMS, direct, forms, fused_cpu, pooling
 from tests import world
@@ -144,11 +144,16 @@ def make(name, shape, num_classes):
   return models.make(name, image_shape=shape, num_classes=num_classes, **options)
 
 
-# 32 features are enough for winograd's tiles; bottlenecks have strides and BatchNorm.
+# 32 features are enough for winograd's tiles; bottlenecks have strides and BatchNorm;
+# mobilenet has depthwise convolutions.
 FORMED = {
   'dco_cnn': (functools.partial(DcoCnn, num_classes=4), (6, 28, 28, 1)),
   'bottlenecks': (
     functools.partial(resnet.ResNet, 4, blocks=(1, 1), bottleneck=True),
+    (12, 8, 8, 3),
+  ),
+  'mobilenet': (
+    functools.partial(mobilenet.MobileNetV2, 4, stages=((1, 16, 2, 1), (6, 24, 1, 2))),
     (12, 8, 8, 3),
   ),
 }

@@ -12,39 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax.core.types import Outputs
-from moon_jax.models import cnn_transformer, layers, mobilenet, resnet
+from moon_jax.models import cnn_transformer, mobilenet, resnet
 from moon_jax.models.cnn import DcoCnn, MoonCnn
 from tests.golden import seeded
 from tests.selection import few
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'golden'
-
-
-class Norm(nn.Module):
-  """A layer as a network."""
-
-  @nn.compact
-  def __call__(self, x, mask=None):
-    return (layers.BatchNorm(-1, name='norm')(x, mask),)
-
-
-class Groups(nn.Module):
-  """A layer as a network."""
-
-  @nn.compact
-  def __call__(self, x, mask=None):
-    return (layers.GroupNorm(-1, 2, name='norm')(x),)
-
-
-class Encoder(nn.Module):
-  """A layer as a network."""
-
-  @nn.compact
-  def __call__(self, x, mask=None):
-    options = {'heads': 4, 'feedforward': 48, 'dropout': 0.0}
-    layer = cnn_transformer.EncoderLayer(**options, name='layer')
-    return (layer(x, training=mask is not None),)
 
 
 def network(make, **options):
@@ -56,9 +29,6 @@ BOTTLENECKS = {'blocks': (2, 1), 'bottleneck': True}
 GROUPED = BOTTLENECKS | {'norm': 'group', 'head': 'none'}
 STAGES = ((1, 16, 2, 1), (6, 24, 1, 2))
 CASES = {
-  'group_norm': (Groups(), (4, 3, 2, 6)),
-  'batch_norm': (Norm(), (4, 3, 2, 5)),
-  'encoder_layer': (Encoder(), (2, 6, 32)),
   'moon_cnn': (network(MoonCnn), (3, 32, 32, 3)),
   'dco_cnn': (network(DcoCnn), (3, 28, 28, 1)),
   'cnn_transformer': (
@@ -90,10 +60,8 @@ def by_path(tree):
 
 
 def representation_and_logits(outputs):
-  """What PyTorch's modules return; BatchNorm and the encoder layer return one array."""
-  if isinstance(outputs, Outputs):
-    return outputs.representation, outputs.logits
-  return outputs
+  """What PyTorch's modules return."""
+  return outputs.representation, outputs.logits
 
 
 def computed(module, shape):
