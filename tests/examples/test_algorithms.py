@@ -1,4 +1,4 @@
-"""FedVARP and FedCM as registered parts, by plain numpy."""
+"""FedVARP and FedCM as registered parts, by plain loops."""
 
 import functools
 
@@ -13,11 +13,11 @@ from moon_jax.data import sources
 from moon_jax.engine import experiment as experiment_lib
 from moon_jax.engine import programs
 from tests.examples import plain
+from tests.world import batches_of
 from tests.world import largest_difference as apart
 
 pytestmark = pytest.mark.usefixtures('own_parts_of_the_file')
 
-LAYERS = ('encoder', 'head_hidden', 'head_output', 'classifier')
 NUM_ROUNDS = 3
 NUMBERS = {
   'partition.name': 'quantity',
@@ -37,15 +37,6 @@ NUMBERS = {
   'optimizer.momentum': 0.0,
   'optimizer.weight_decay': 0.01,
 }
-
-
-def as_plain(variables):
-  """The parameters of an mlp as a list of (kernel, bias), float64."""
-  layers = (variables['params'][name] for name in LAYERS)
-  return [
-    tuple(np.asarray(layer[leaf], np.float64) for leaf in ('kernel', 'bias'))
-    for layer in layers
-  ]
 
 
 @functools.cache
@@ -69,14 +60,14 @@ def engine(example, **numbers):
   """The package's global models, from the initial one on, and each round's reports."""
   made, run_round = built(example)
   state = experiment_lib.initial_state(made)
-  models, told = [as_plain(state.server.variables)], []
+  models, told = [jax.device_get(state.server.variables['params'])], []
   for index in range(NUM_ROUNDS):
     plan, scalars = programs.round_inputs(made, index, made.planner.plan(index))
     changed = {name: np.float32(number) for name, number in numbers.items()}
     assert set(changed) <= set(scalars.algorithm)
     scalars = scalars._replace(algorithm=scalars.algorithm | changed)
     state, metrics = run_round(state, plan, scalars, made.train)
-    models.append(as_plain(jax.device_get(state.server.variables)))
+    models.append(jax.device_get(state.server.variables['params']))
     told.append({name: float(number) for name, number in metrics.computed.items()})
   return models, told
 
@@ -85,12 +76,10 @@ def world(example):
   """The same federation for the plain loops."""
   made, _ = built(example)
   data = sources.load('digits', limit=NUMBERS['data.limit'])
-  images = (data.train_images / 255 - data.mean) / data.std
-  images = images.reshape(len(images), -1).astype(np.float64)
+  images = ((data.train_images / 255 - data.mean) / data.std).astype(np.float32)
   sizes = dict(enumerate(made.split.sizes.tolist()))
-  rounds = list(plain.drawn(made.planner, NUM_ROUNDS))
-  names = ('learning_rate', 'momentum', 'weight_decay')
-  sgd = (NUMBERS[f'optimizer.{name}'] for name in names)
+  rounds = [batches_of(made.planner, index) for index in range(NUM_ROUNDS)]
+  sgd = (NUMBERS[f'optimizer.{name}'] for name in ('learning_rate', 'weight_decay'))
   return plain.World(images, data.train_labels, sizes, rounds, *sgd)
 
 
