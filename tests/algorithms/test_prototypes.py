@@ -102,16 +102,6 @@ def test_fedprocs_prototypes_are_means_of_directions():
   assert after.rounds == 1.0
 
 
-def test_fedproc_begins_as_fedavg():
-  history, other = (world.run(name, 2) for name in ('fedproc', 'fedavg'))
-  models = [[state.server.variables for state, _ in run] for run in (history, other)]
-  apart = [world.largest_difference(*pair) for pair in zip(*models, strict=True)]
-  assert apart[0] < 1e-6
-  assert apart[1] > 1e-3
-  weights = [float(metrics.computed['a_t']) for _, metrics in history]
-  np.testing.assert_allclose(weights, [1.0, 1 / 6], rtol=1e-6)
-
-
 # --- FedProto -------------------------------------------------------------------------
 
 
@@ -153,19 +143,6 @@ def test_a_class_that_nobody_in_the_cohort_has_keeps_its_prototype():
   after = prototypes.updated(before, mean)
   np.testing.assert_array_equal(after.vectors, [[1.0, 2.0], [0.5, 1.5]])
   assert after.there.tolist() == [1.0, 1.0]
-
-
-def test_fedproto_without_its_term_is_solo_and_not_with_it():
-  solo, without = world.run('solo', 3), world.run('fedproto', 3, lam=0.0)
-  assert world.largest_difference(solo[-1][0].clients, without[-1][0].clients) < 1e-6
-  own = world.run('fedproto', 3)
-  apart = [
-    world.largest_difference(ours.clients, theirs.clients)
-    for (ours, _), (theirs, _) in zip(own, solo, strict=True)
-  ]
-  # There is no prototype in the first round.
-  assert apart[0] < 1e-6
-  assert apart[1] > 1e-3
 
 
 # --- the pass over a client's data ----------------------------------------------------

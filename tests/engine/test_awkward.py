@@ -6,12 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax.core import tree
-from moon_jax.data import device, npz
-from moon_jax.engine import devices
-from moon_jax.runner import metrics as metrics_lib
-from moon_jax.train import evaluation
-from tests import reference, world
+from moon_jax.data import device
+from tests import world
 from tests.engine.test_round import (
   SEVERAL_CLIENTS,
   assert_equal_to_reference,
@@ -80,26 +76,3 @@ def test_a_client_without_examples_changes_nothing(algorithm, num_devices):
 def test_one_client(algorithm):
   history, expected = both(algorithm, (B + 1,), LABELS[-(B + 1) :], 1)
   assert_equal_to_reference(algorithm, history, expected)
-
-
-def test_a_class_that_is_not_tested(tmp_path):
-  split, images, labels = world.data()
-  tested = np.flatnonzero(labels != 0)
-  pixels = np.asarray(split.images)
-  arrays = {'train_x': pixels, 'train_y': labels}
-  arrays |= {'test_x': pixels[tested], 'test_y': labels[tested]}
-  np.savez(tmp_path / 'mine.npz', **arrays)
-  data = npz.load_npz(str(tmp_path / 'mine.npz'))
-  assert data.num_classes == world.NUM_CLASSES
-  part = split._replace(images=data.test_images, labels=data.test_labels)
-  evaluate = evaluation.make_evaluation(world.network().apply, devices.mesh(1), B)
-  score = jax.jit(evaluate)(tree.repeat(world.variables(), 1), part)
-  record = metrics_lib.test_record(jax.device_get(score), len(tested))
-  accuracy, loss = reference.accuracy_and_loss(
-    reference.mlp, world.variables()['params'], images[tested], labels[tested]
-  )
-  assert record['test_accuracy'] == pytest.approx(accuracy, rel=1e-6)
-  assert record['test_loss'] == pytest.approx(loss, rel=1e-5)
-  # The network may still answer with the missing class, and is then wrong.
-  logits = jax.jit(world.network().apply)(world.variables(), images[tested]).logits
-  assert np.any(np.argmax(logits, axis=-1) == 0)

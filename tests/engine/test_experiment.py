@@ -328,16 +328,6 @@ def test_the_default_server_is_the_plain_average():
   assert momentum.hyperparameters == {'mu': 1.0, 'tau': 0.5} | numbers
 
 
-def test_centralized_is_one_client_who_owns_everything():
-  built = build('algorithm=centralized')
-  assert built.class_counts.shape == (1, 10)
-  (owned,) = built.planner.rows([0])
-  assert sorted(owned) == list(range(200))
-  assert built.planner.plan(0).clients.tolist() == [0]
-  state = experiment.initial_state(built)
-  assert {leaf.shape[0] for leaf in jax.tree.leaves(state.clients)} == {1}
-
-
 def test_a_knob_that_is_not_used_changes_nothing():
   flat = {'algorithm': 'feddyn', 'client_weight': 'uniform', 'data.limit': 200}
   assert not experiment.build(config_lib.validate(flat)).planner.uniform_weights

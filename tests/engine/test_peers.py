@@ -1,33 +1,12 @@
-"""Training without a server: against the reference, by hand, and as the server's."""
-
-import functools
+"""Training without a server: against the reference and by hand."""
 
 import jax
 import numpy as np
 import pytest
 
-from moon_jax.algorithms.wrappers import topology
 from moon_jax.runner import metrics as metrics_lib
 from tests import world
-from tests.engine.test_round import PEERS, TOLERANCE, reference_run
-from tests.selection import few
-
-
-@pytest.mark.parametrize('name', few(['decentralized_moon'], PEERS))
-def test_on_the_complete_graph_peers_equal_a_server_with_uniform_weights(name):
-  graph = topology.metropolis_hastings(topology.complete(num_clients=4))
-  mixing = functools.partial(topology.among, graph)
-  peers = world.run(name, 3, plans=world.planner(cohort_size=4, mixing=mixing))
-  plans = world.planner(cohort_size=4, uniform_weights=True)
-  served = world.run(PEERS[name], 3, plans=plans)
-  for (state, metrics), (wanted, theirs) in zip(peers, served, strict=True):
-    mean = jax.tree.map(lambda leaf: leaf.mean(0), state.clients.model)
-    assert world.largest_difference(mean, wanted.server.variables) < TOLERANCE
-    # The losses are compared too: in round 1 the weights would not show MOON's anchor.
-    assert world.largest_difference(metrics.sums, theirs.sums) < 1e-3
-  alone = world.run(name, 3, plans=world.planner(cohort_size=4))[-1][0]
-  mean = jax.tree.map(lambda leaf: leaf.mean(0), alone.clients.model)
-  assert world.largest_difference(mean, wanted.server.variables) > 1e-3
+from tests.engine.test_round import TOLERANCE, reference_run
 
 
 def test_every_peer_is_tested_with_its_own_model():
