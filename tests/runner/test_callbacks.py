@@ -17,7 +17,6 @@ from moon_jax import catalog
 from moon_jax.config import cli
 from moon_jax.core.errors import DivergedError, ExitCode, NoCheckpointError, RunError
 from moon_jax.runner import callbacks, loop, run_directory, saved_state
-from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop, StoppedError
 from tests.processes import check_success, checkpoint, launch, launched
 from tests.run_directories import TINY, words_of
@@ -108,17 +107,6 @@ def test_a_class_makes_a_callback_for_each_run():
   one, other = (callbacks.callback_of(Watcher) for _ in range(2))
   assert isinstance(one, Watcher)
   assert one is not other
-
-
-def test_a_stop_is_saved_with_its_round(tmp_path, monkeypatch):
-  def is_full(*given):
-    raise RunError('the disk is full')
-
-  with monkeypatch.context() as patched:
-    patched.setattr(Records, 'add_timings', is_full)
-    with pytest.raises(RunError):
-      moon_jax.run(config(), tmp_path / 'run', callbacks=[Watcher([1], 1)])
-  assert moon_jax.run(config(), tmp_path / 'run').summary['rounds'] == 1
 
 
 def test_more_rounds_after_a_start_that_failed(tmp_path):

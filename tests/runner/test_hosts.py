@@ -21,7 +21,7 @@ from tests.processes import (
   launch,
   read_lines,
 )
-from tests.several import KEEP, finish, run, started
+from tests.several import finish, run, started
 
 HOST = platform.node()
 RUN = (
@@ -97,19 +97,6 @@ def test_a_request_to_one_process_ends_the_run_of_all(two):
   code = int(ExitCode.PREEMPTED)
   for one in said:
     assert f'{code} Stopped by SIGTERM after round 1, which is saved. ' in one
-
-
-@pytest.mark.slow
-def test_a_signal_to_one_process_ends_all(folders):
-  words = (*RUN, f'{ROUNDS}3', f'{DEVICES}1')
-  with started(folders, *words, **KEEP) as processes:
-    processes[0].wait_for('compiling ')
-    processes[1].send(signal.SIGTERM)
-    done = finish(processes)
-  assert codes(done) == [ExitCode.PREEMPTED] * 2
-  for index, (said, one) in enumerate(zip(lines(done), done, strict=True)):
-    assert 'Stopped by SIGTERM after round 1, which is saved. ' in said[-1]
-    assert f'process {index} of 2 (MOON_JAX_PROCESSES): waiting for all' in one.stdout
 
 
 def test_two_processes_are_one_with_two_devices(two, tmp_path):
@@ -273,6 +260,8 @@ def test_processes_with_different_numbers_of_devices_are_refused(folders):
     '--config.execution.devices.'
   )
   assert lines(done) == [[line]] * 2
+  for index, one in enumerate(done):
+    assert f'process {index} of 2 (MOON_JAX_PROCESSES): waiting for all' in one.stdout
   assert codes(done) == [ExitCode.USAGE] * 2
   assert contents(folders[0]) == contents(folders[1]) == {}
 

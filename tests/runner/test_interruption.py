@@ -6,14 +6,12 @@ file shows that it is there, and that is looked at again before the signal is se
 
 import contextlib
 import os
-import pathlib
 import platform
 import random
 import re
 import signal
 import time
 
-import numpy as np
 import pytest
 
 import moon_jax
@@ -174,28 +172,6 @@ def test_interrupted_while_it_is_loaded(tmp_path, seconds):
   commands = ('the same command', again(['--workdir=run']))
   assert done.stderr in [STOPPED.format('Ctrl-C', command) for command in commands]
   assert contents(tmp_path) == {}
-
-
-def open_files(pid):
-  """The paths that a process has open."""
-  for link in pathlib.Path(f'/proc/{pid}/fd').iterdir():
-    with contextlib.suppress(FileNotFoundError):  # closed since the listing
-      yield link.readlink()
-
-
-def test_stopped_while_data_is_loaded(tmp_path):
-  path = tmp_path / 'large.npz'
-  images, labels = np.zeros((100_000, 16, 16), np.uint8), np.arange(100_000) % 2
-  np.savez(path, train_x=images, train_y=labels, test_x=images, test_y=labels)
-  words = ['--config.data.source=npz', f'--config.data.path={path}', '--workdir=run']
-  with Running(tmp_path, *words) as process:
-    process.pause_when(lambda: path in open_files(process.pid))
-    process.send(signal.SIGTERM)
-    process.send(signal.SIGCONT)
-    done = process.finish()
-  assert done.returncode == ExitCode.PREEMPTED
-  assert done.stderr == STOPPED.format('SIGTERM', again(words))
-  assert not (tmp_path / 'run').exists()
 
 
 def test_nothing_is_saved_on_a_signal_after_a_failure(monkeypatch):

@@ -163,18 +163,6 @@ def test_finished_run_is_left_alone(whole, workdir):
   assert contents(workdir) == before
 
 
-def test_another_experiment_is_refused(whole):
-  before = contents(whole[0])
-  done = launched(whole[0], *SIX, '--config.moon.mu=2', '--config.batch_size=8')
-  assert (done.returncode, done.stdout) == (ExitCode.USAGE, '')
-  assert done.stderr == (
-    'The run directory runs/digits_moon-moon-s0 holds another experiment: '
-    'batch_size: 32 -> 8; moon.mu: 1.0 -> 2.0 (saved -> given). '
-    'Add --workdir=DIR with a new directory for this one.\n'
-  )
-  assert contents(whole[0]) == before
-
-
 def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
   words = (*TINY, '--config.num_rounds=4', '--config.checkpoint_every_rounds=2')
   check_success(launched(tmp_path, *words, '--workdir=run'))
@@ -230,25 +218,6 @@ def test_diverging_run(tmp_path):
   assert done.stdout.splitlines()[-1] == 'trace: run/profile'
   assert 'where the time went' not in done.stdout
   assert list((tmp_path / 'run/profile').rglob('*.xplane.pb'))
-
-
-def test_fedavg_on_an_npz_file(tmp_path):
-  rng = np.random.default_rng(0)
-  labels = np.arange(120) % 3
-  # Class i is bright in column i.
-  images = rng.integers(0, 60, (120, 6, 5, 3), dtype=np.uint8)
-  images[np.arange(120), :, labels] += 180
-  arrays = {'train_x': images[:90], 'test_x': images[90:]}
-  arrays |= {'train_y': labels[:90], 'test_y': labels[90:]}
-  np.savez(tmp_path / 'mine.npz', **arrays)
-  knobs = ['algorithm=fedavg', 'data.source=npz', 'data.path=mine.npz', 'num_clients=3']
-  knobs += ['partition.name=iid', 'batch_size=8', 'optimizer.learning_rate=0.05']
-  words = [*(f'--config.{knob}' for knob in knobs), '--workdir=.']
-  check_success(launched(tmp_path, *words, '--config.num_rounds=2'))
-  for line in read_lines(tmp_path / 'metrics.jsonl'):
-    assert line['train_loss'] == line['supervised_loss']
-  # Guessing is right once in three times.
-  assert line['test_accuracy'] > 0.8
 
 
 def test_each_round_has_its_learning_rate_after_resuming_too(tmp_path):
