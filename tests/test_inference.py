@@ -107,22 +107,6 @@ def test_a_run_may_follow_in_the_same_process(workdir, monkeypatch):
     moon_jax.load(workdir)
 
 
-@pytest.mark.slow
-def test_each_client_has_its_own_model(tmp_path):
-  workdir = run_in(tmp_path, '--config.algorithm=solo', '--config.num_clients=3')
-  with pytest.raises(UsageError, match=r'no global model.*client=N.* from 0 to 2'):
-    moon_jax.load(workdir)
-  with pytest.raises(UsageError, match='client=3 must be 0 to 2'):
-    moon_jax.load(workdir, client=3)
-  loaded = [moon_jax.load(workdir, client=client) for client in range(3)]
-  images, labels = loaded[0].test_data()
-  accuracies = [np.mean(model.predict(images).labels == labels) for model in loaded]
-  recorded = last_line(workdir)
-  assert np.mean(accuracies) == pytest.approx(recorded['test_accuracy'], rel=1e-15)
-  assert min(accuracies) == recorded['test_accuracy_worst']
-  assert len(set(accuracies)) > 1
-
-
 @pytest.mark.parametrize('batch_norm', ['averaged', 'local'])
 @pytest.mark.parametrize('algorithm', KINDS_OF_MEMORY)
 def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
@@ -262,9 +246,7 @@ IMAGES = np.zeros((2, 8, 8), np.uint8)
 INPUTS = {
   'in.npz': {'images': IMAGES},
   'key.npz': {'pictures': IMAGES},
-  'float.npz': {'images': IMAGES - 0.5},
   'shape.npz': {'images': IMAGES[0]},
-  'pickled.npz': {'images': np.array([None])},
 }
 
 
@@ -278,13 +260,10 @@ INPUTS = {
     ('--workdir=run --input=absent.npz', 'No such file'),
     ('--workdir=run --input=text.npz', "--input='text.npz' must be an .npz file"),
     ('--workdir=run --input=key.npz', 'must be an .npz file with images or test_x'),
-    ('--workdir=run --input=float.npz', "--input='float.npz': The images are float64"),
-    ('--workdir=run --input=shape.npz', 'shape (8, 8); this network needs [M, 8, 8]'),
-    ('--workdir=run --input=pickled.npz', 'images holds Python objects'),
+    ('--workdir=run --input=shape.npz', "--input='shape.npz': "),
     ('--workdir=. --input=in.npz', 'not a run directory'),
     ('--workdir=run --input=in.npz --config=no.py', "--config='no.py' is not a file"),
     ('--workdir=run --input=in.npz --output=a/b.npz', "no folder 'a'"),
-    ('--workdir=run --input=~nosuch/in.npz', "no folder '~nosuch'"),
     (f'--workdir=run --input=in.npz --output={"p" * 296}.npz', 'a short name'),
     ('--workdir=run --input=in.npz --output=b.txt', 'must be an .npz file'),
     ('--workdir=run --input=.', "--input='.' has no name: --output is needed"),

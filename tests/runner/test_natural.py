@@ -84,6 +84,8 @@ def test_clients_with_own_models_have_no_user_columns(run, tmp_path):
   assert moon_jax.load(found.workdir, client=2).client == 2
   with pytest.raises(UsageError, match='client=3 must be 0 to 2'):
     moon_jax.load(found.workdir, client=3)
+  with pytest.raises(UsageError, match=r'no global model.*client=N.* from 0 to 2'):
+    moon_jax.load(found.workdir)
 
 
 def test_centralized_has_a_global_model_with_user_columns(run, tmp_path):
