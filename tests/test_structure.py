@@ -187,17 +187,10 @@ def test_an_added_algorithm_is_in_the_help_and_checked(copy):
   assert done.stderr == f'{wrong}.0 must be at least 0.\n'
 
 
-@pytest.mark.slow  # two runs and a report, as processes
-def test_an_added_algorithm_is_recorded_and_reported(copy):
+@pytest.mark.slow
+def test_an_added_algorithm_is_recorded(copy):
   tiny = ('--config.num_rounds=2', '--config.local_epochs=1', '--config.data.limit=300')
-  for name in ('fedprox_l1', 'fedavg'):
-    algorithm = f'--config.algorithm={name}'
-    done = run(copy, algorithm, f'--workdir=runs/{name}', *tiny)
-    check_success(done)
-  records = read_lines(copy / 'runs/fedprox_l1/metrics.jsonl')
-  assert len(records) == 2
-  assert all(record['l1_loss'] > 0 for record in records)
-  words = ('runs', '--out=out', '--features=none')
-  done = launch(copy, *words, program=('-m', 'moon_jax.report'))
-  assert done.returncode == ExitCode.DONE, done.stderr
-  assert 'FedProx-L1' in (copy / 'out/index.html').read_text()
+  check_success(run(copy, '--config.algorithm=fedprox_l1', '--workdir=run', *tiny))
+  losses = [record['l1_loss'] for record in read_lines(copy / 'run/metrics.jsonl')]
+  assert len(losses) == 2
+  assert min(losses) > 0

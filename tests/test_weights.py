@@ -44,18 +44,12 @@ def test_what_is_read_is_what_was_written(tmp_path, name):
   assert again.keys() == VARIABLES.keys()
 
 
-def header(text):
-  return struct.pack('<Q', len(text)) + text
-
-
 @pytest.mark.parametrize(
   ('name', 'content', 'words'),
   [
     ('absent.npz', None, 'must be a file that ends in .safetensors or .npz'),
     ('x.txt', b'', 'must be a file that ends in .safetensors or .npz'),
     ('x.npz', b'text', 'cannot be read: File is not a zip file'),
-    ('x.safetensors', b'', 'cannot be read'),
-    ('x.safetensors', header(b'{"a": 1}'), 'cannot be read'),
     ('x.safetensors', struct.pack('<Q', 2**62), 'cannot be read'),
   ],
 )
@@ -65,11 +59,6 @@ def test_what_is_no_file_of_weights(tmp_path, name, content, words):
     path.write_bytes(content)
   with refused(UsageError, re.escape(words)):
     weights.read_weights(path)
-
-
-def test_a_file_of_nobody_s_home_is_refused():
-  with refused(UsageError, '~nobody-here/x.npz. must be a file that ends in'):
-    weights.read_weights('~nobody-here/x.npz')
 
 
 def test_nothing_is_unpickled(tmp_path):

@@ -7,8 +7,6 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -108,16 +106,3 @@ def test_more_devices_than_a_cpu_may_have(folder, capsys):
     '--config.execution.devices=100000000 must be at most 8, the cpu devices here.\n'
   )
   assert capsys.readouterr().err == line
-
-
-def test_bad_command_line_as_a_process_loads_no_jax(folder, tmp_path_factory):
-  trap = tmp_path_factory.mktemp('no_jax')
-  (trap / 'jax.py').write_text("raise AssertionError('JAX is loaded')")
-  (line,) = (line for line in BAD if line.startswith('hello --zzz'))
-  command = [sys.executable, str(ROOT / 'launch.py'), *shlex.split(line)]
-  environment = {**os.environ, 'PYTHONPATH': str(trap)}
-  before = everything(folder)
-  done = subprocess.run(command, env=environment, capture_output=True, text=True)
-  assert (done.returncode, done.stdout) == (ExitCode.USAGE, '')
-  assert done.stderr.splitlines() == BAD[line]
-  assert everything(folder) == before

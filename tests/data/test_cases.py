@@ -2,7 +2,6 @@
 
 import io
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -179,18 +178,6 @@ TURNED = turned()
 
 def colours_of(pixels):
   return np.stack([pixels] * 3, -1) if pixels.ndim == 2 else pixels
-
-
-@pytest.mark.parametrize('name', PICTURES)
-def test_a_picture_has_its_colours(name):
-  data, right = PICTURES[name]
-  with warnings.catch_warnings():
-    warnings.simplefilter('error')
-    found = arrays.image_of(data, 'RGB')
-    one = arrays.image_of(data, 'L')
-  np.testing.assert_array_equal(found, colours_of(right))
-  assert one.shape == (SIDE, SIDE, 1)
-  assert right.ndim == 3 or np.array_equal(one[..., 0], right)
 
 
 def folder(path, files, labels=None, mode=None):

@@ -420,18 +420,6 @@ def test_folders_that_name_no_class_are_refused(folders, fraction, tmp_path):
 # --- converted ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-  'layout', [layouts.mnist, layouts.saved, layouts.domainnet, layouts.leaf]
-)
-def test_convert_writes_a_file_of_any_source(layout, tmp_path, capsys):
-  given, out = layout(tmp_path, FOUND), tmp_path / 'made/set.npz'
-  assert convert.main([*flags(given), f'--out={out}']) == ExitCode.DONE
-  assert '52 training and 26 test examples of' in capsys.readouterr().out
-  one, other = load(given), load(knobs('npz', out))
-  assert one.class_names == other.class_names
-  assert sources.digest(one) == sources.digest(other)
-
-
 def test_convert_keeps_classes_without_an_example(tmp_path):
   images, labels = np.zeros((6, 4, 4), np.uint8), np.array([0, 1, 3] * 2)
   arrays = {'train_x': images, 'train_y': labels, 'test_x': images, 'test_y': labels}

@@ -94,13 +94,6 @@ def refused(path, words, tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
-@pytest.mark.parametrize('name', ['none.npz', 'x.pt', 'x' * 400 + '.npz', 'torn.npz'])
-def test_what_is_no_file_of_weights_is_one_line(name, tmp_path):
-  if name == 'torn.npz':
-    (tmp_path / name).write_bytes(b'PK')
-  refused(tmp_path / name, r'must be a file that ends|cannot be read', tmp_path)
-
-
 def test_a_run_directory_is_told_how_to_become_a_file(trained, tmp_path):
   words = r'is a folder; .* python -m moon_jax\.export .*run --output=FILE'
   refused(trained[0].workdir, words, tmp_path)
