@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from docs import build, curve, draw, records
-from moon_jax.core.errors import ExitCode, UsageError
+from docs import build, curve, records
 from tests.run_directories import write_run
 
 ROUNDS = 100
@@ -145,59 +144,3 @@ def test_a_slope_outside_the_test_has_no_verdict_and_each_seed_has_its_own():
   assert planned.endswith('. By seed: +0.00, +1.00, +2.00.')
   assert every.startswith('Slope on log beta, 20 pairs of all seeds: +1.50 ')
   assert 'p = ' not in planned + every
-
-
-def test_the_picture_of_the_differences_shows_all_pairs(docs, tmp_path, monkeypatch):
-  line = f'@differences over_beta moon 50 {ROUNDS}'
-  assert made(docs, line) == ['']
-  for seed, ahead in enumerate((2, -1)):
-    keep(docs, tmp_path, 'curve.py:shards_2_fedavg', seed, 60)
-    keep(docs, tmp_path, 'curve.py:shards_2_moon', seed, 60 + ahead)
-  keep(docs, tmp_path, 'curve.py:beta_5_fedavg', 0, 70)
-  keep(docs, tmp_path, 'curve.py:beta_5_moon', 0, 60)
-  kept = records.read(docs / 'results')
-  (name, shown, *_), names = curve.differences(line.split()[1:], kept, lambda *all: all)
-  assert (name, names) == ('over_beta', set(kept))
-  columns = {column: found for column, _, found in shown['round 50']}
-  assert (columns['beta 0.1'], columns['beta 5']) == ([], [0])
-  columns = {column: found for column, _, found in shown['round 100']}
-  assert columns['beta 5'] == pytest.approx([-10])
-  assert columns['shards of 2'] == pytest.approx([2, -1])
-  drawn = []
-  monkeypatch.setattr(draw, '_save', lambda path, figure, digest: drawn.append(figure))
-  draw.over_beta(docs, shown, '')
-  (panel,) = drawn[0].axes
-  labels = [label.get_text() for label in panel.get_xticklabels()]
-  assert labels == ['0.05', '0.1', '0.3', '0.5', '5', 'shards of 2']
-  *_, dots, means, _ = (list(line.get_ydata()) for line in panel.lines)
-  assert (dots, means) == (columns['shards of 2'], pytest.approx([-10, 0.5]))
-  monkeypatch.undo()
-  assert build.main([], docs) == ExitCode.DONE
-  title = 'MOON, mu 5 less FedAvg, each pair and the means'
-  assert made(docs, line) == [f'![over_beta: {title}](results/over_beta.png)']
-
-
-def test_deviations_over_partitions_and_within_one(docs, tmp_path):
-  assert cells(made(docs, '@partitions 100'), 'the partition of seed 0')[1] == 'not run'
-  for seed in (0, 1):
-    keep(docs, tmp_path, 'moon_cvpr21.py:fedavg', seed, 60 + 2 * seed)
-    keep(docs, tmp_path, 'moon_cvpr21.py:moon', seed, 61 + 2 * seed)
-  lines = made(docs, '@partitions 100')
-  # The deviation of 60 and 62 is sqrt(2).
-  assert cells(lines, 'each seed its own partition') == [
-    *('0, 1', '61.00 +- 1.41', '62.00 +- 1.41', '1.00 +- 0.00')
-  ]
-
-
-@pytest.mark.parametrize(
-  'line', ['@curve moon', '@curve moon x', '@partitions', '@differences a b x 5']
-)
-def test_a_line_of_another_form_is_told(docs, line):
-  with pytest.raises(UsageError, match='has another form than in'):
-    made(docs, line)
-  assert build.main([], docs) == ExitCode.USAGE
-
-
-def test_an_algorithm_that_is_not_there_is_told(docs):
-  with pytest.raises(UsageError, match=r"no variant 'beta_0\.05_mon'"):
-    made(docs, '@curve mon 100')
