@@ -145,26 +145,6 @@ def test_help_lists_them():
   assert 'centralized, fedprox_l1' in ' '.join(text.split())
 
 
-def test_its_mistakes_are_told_all_at_once(folder, capsys):
-  own = '--config.fedprox_l1'
-  words = (f'{own}.mu=-1', f'{own}.squared=1', f'{own}.m=1', '--config.moon.mu=1')
-  assert complaints(capsys, '--config=mine.py', *words) == [
-    "--config.fedprox_l1.m is not a knob. Did you mean 'fedprox_l1.mu'?",
-    '--config.fedprox_l1.mu=-1.0 must be at least 0.',
-    "--config.fedprox_l1.squared='1' must be true or false.",
-    '--config.moon.mu is not used with --config.algorithm=fedprox_l1; it is used by '
-    'moon, decentralized_moon.',
-  ]
-  words = ('--config.algorithm=fedavg', f'{own}.mu=1')
-  assert complaints(capsys, '--config=mine.py', *words) == [
-    '--config.fedprox_l1.mu is not used with --config.algorithm=fedavg; it is used by '
-    'fedprox_l1.'
-  ]
-  (line,) = complaints(capsys, '--config=mine.py', '--config.algorithm=fedprox_11')
-  assert line.endswith("centralized, fedprox_l1. Did you mean 'fedprox_l1'?")
-  assert [path.name for path in folder.iterdir()] == ['mine.py']
-
-
 def test_a_run_of_another_algorithm_has_none_of_its_knobs():
   chosen = cli.parse(['--config=mine.py', '--config.algorithm=fedavg']).config
   assert 'fedprox_l1' not in config.ordered(chosen)
@@ -259,14 +239,8 @@ FAILING = {
   'None': "The algorithm 'mine' must return ",
   '1 / 0': "The algorithm 'mine' failed, line 4: ZeroDivisionError: division by zero",
   'moon_jax.Algorithm(init_client=lambda v: v[0])': "The algorithm 'mine' failed, line",
-  'moon_jax.Algorithm(loss=lambda o, *more: (o.logits, {}))': (
-    "The algorithm 'mine' failed at `found, grads = differentiate(params, progress, "
-  ),
   'moon_jax.Algorithm(loss=lambda *given: None)': (
     "The algorithm 'mine' failed at `total, parts = self.algorithm.loss(outputs, "
-  ),
-  'moon_jax.Algorithm(upload=lambda *given: 1)': (
-    "The algorithm 'mine' failed at `upload, _ = algorithm.upload("
   ),
   AGGREGATE: 'aggregate must return a Server, not dict.',
   'moon_jax.Algorithm(loss=lambda o, *more: (0.0, {"train_loss": 0.0}))': (
@@ -425,7 +399,6 @@ LOST = "--config.partition.name='robin' must give each of 90 examples to one of 
     (Z, Z.replace('(z,', '(z[0],'), f'the representation {OF} float32 of shape (4,)'),
     (Z, Z.replace('features', 'features > 0'), f'the features {OF} bool'),
     (Z, 'return z', "The model 'tiny' failed at `return Outputs("),
-    (Z, 'return z @ z', "The model 'tiny' failed, line "),
     (DARKER, DARKER.replace('//', '/'), 'TypeError: it returns float32 of shape (8, 7'),
     (DARKER, DARKER.replace('rows]', 'rows, 1:]'), 'returns uint8 of shape (8, 6'),
     (
@@ -433,8 +406,6 @@ LOST = "--config.partition.name='robin' must give each of 90 examples to one of 
       'return lambda *given: None',
       "The augmentation 'darker' failed at `if (ma",
     ),
-    (DARKER, DARKER.replace('[rows]', '+ rows'), "'darker' failed, line "),
-    (DARKER, 'return None', "'darker' failed at `"),
   ],
 )
 def test_data_and_partitions_that_are_none_are_one_line(
