@@ -162,11 +162,6 @@ def test_a_lock_that_another_process_holds_is_not_waited_for_long(
     assert start(tmp_path) == 0
   assert capsys.readouterr().err.count('\n') == 1
   assert start(tmp_path) == 1
-  lock = tmp_path / 'programs/.lockfile'
-  lock.unlink()
-  lock.mkdir()
-  assert start(tmp_path) == 0
-  assert 'Is a directory' in capsys.readouterr().err
 
 
 def test_a_full_disk_costs_what_it_cannot_keep(disk, capsys):

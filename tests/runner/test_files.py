@@ -1,8 +1,6 @@
 """A disk that is full, or cannot be written at all: one line, and nothing is lost."""
 
 import contextlib
-import errno
-import os
 import pathlib
 
 import pytest
@@ -57,18 +55,6 @@ def test_a_full_disk_before_a_run_begins(disk):
   with pytest.raises(RunError, match='No space left on device') as caught:
     files.require_writable(folder / 'run')
   assert caught.value.exit_code == ExitCode.FAILED
-
-
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
-  # The one fault that is not real: no such file system can be made here.
-  def flock(file, operation):
-    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-  monkeypatch.setattr(run_directory.fcntl, 'flock', flock)
-  line = r'run/\.lock cannot be written: No locks available\.'
-  refused = pytest.raises(RunError, match=line)
-  with refused, run_directory.held(tmp_path / 'run'):
-    pass
 
 
 def line(number):

@@ -76,21 +76,6 @@ def test_a_loss_below_zero_is_shown(tmp_path):
   assert share(draw_curves(tmp_path, lines), plots.PALETTE[2]) > 1e-3
 
 
-SHAPES = [(1, 2), (21, 3), (10, 100), (200, 10), (201, 10), (100_000, 10)]
-
-
-@pytest.mark.parametrize(
-  'shape', few([(10, 10), (1000, 2)], [(shape,) for shape in SHAPES])
-)
-def test_heat_map(tmp_path, shape):
-  counts = np.random.default_rng(0).integers(0, 500, shape)
-  plots.heat_map(tmp_path / 'partition.png', counts, 'runs/a')
-  array = pixels(tmp_path / 'partition.png')
-  # The figure has the bars' grey and the deepest blue, of the largest count.
-  assert share(array, '#8c8c8c') > 0.001
-  assert share(array, '#08306b') > 0.001
-
-
 def test_heat_map_has_clients_from_left_to_right_and_classes_downwards(tmp_path):
   # All examples of client 2 of 3 are of the first of two classes.
   counts = np.array([[0, 0], [0, 0], [50, 0]])
