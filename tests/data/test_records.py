@@ -196,17 +196,8 @@ def test_a_made_up_federation(tmp_path, capsys):
     (['--out=here'], "--out='here' exists already; give a new name."),
     (['--out=new', '--synthetic=5'], "--synthetic='5' must be NxM: N users with M im"),
     (['--out=new', '--synthetic=5x5', 'x'], "'x' is not used with --synthetic."),
-    (['--out=new', '--config.sed=1'], '--config.sed is not a knob. Did you mean'),
     (['--out=new'], '--config.data.source=digits: the data have no user ids; '),
     (['--out=new', '--config.data.limit=9'], '--config.data.limit is not used here'),
-    (
-      ['--out=new', '--config.data.validation=0.1'],
-      '--config.data.validation is not u',
-    ),
-    (
-      ['--out=new', '--config.data.source=folder', '--config.data.path=here'],
-      "--config.data.path='here' must be a folder of .npz files, one for each client.",
-    ),
   ],
 )
 def test_bad_command_lines(words, line, tmp_path, monkeypatch, capsys):

@@ -116,7 +116,6 @@ def vast(size, label):
     ({'train_y': None}, r"lacks \['train_y'\]"),
     ({'train_x': np.full((60, 4, 5), -1.0)}, r'train_x is float64, from -1.0 to -1.0'),
     ({'train_x': U1((60, 20))}, r'train_x has shape \(60, 20\), not \[M, H, W'),
-    ({'train_y': np.zeros((60, 3), int)}, r'train_y has shape \(60, 3\).*row 0 names'),
     ({'test_y': np.zeros(30)}, r"test_y is float64, not integer; .*astype\('int32'\)"),
     ({'train_y': np.arange(59) % 3}, 'train_x holds 60 images, train_y 59 labels'),
     ({'test_x': U1((0, 4, 5, 3)), 'test_y': np.zeros(0, int)}, '0 image'),
@@ -126,12 +125,6 @@ def vast(size, label):
     ({'train_y': np.zeros(60, int)}, 'one class only; at least 2'),
     ({'train_y': np.arange(60) % 2 * 2}, 'train_y holds no 1; .* without gaps'),
     ({'train_y': vast(60, 2**63 + 5)}, 'train_y holds no 3; number the classes from 0'),
-    ({'test_y': vast(30, 2**63 + 5)}, f'test_y holds {2**63 + 5}, a class that train'),
-    ({'test_x': U1((30, 8, 8, 0))}, r'\(30, 8, 8, 0\), not \[M'),
-    (
-      {'train_y': np.array([0, 'a'] * 30, object)},
-      'plain arrays.*holds Python objects',
-    ),
   ],
 )
 def test_npz_faults(tmp_path, changes, message):
