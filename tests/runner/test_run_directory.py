@@ -18,6 +18,7 @@ from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner import records as records_lib
 from moon_jax.train.evaluation import Score
 from moon_jax.train.planning import Plan
+from tests.processes import contents
 from tests.refusals import refused
 
 # Clients 2 and 5 train in two lanes; client 5's has filler in the second of two steps.
@@ -359,8 +360,10 @@ def test_one_process_at_a_time_and_always_the_same_experiment_and_data(tmp_path)
   run_directory.check(run, cli.parse(['--config.num_rounds=99']).config)
   other, change = '--config.moon.tau=0.25', r'moon\.tau: 0\.5 -> 0\.25 \(saved -> given'
   change += r'\)\. Add --workdir=DIR with a new directory for this one\.$'
+  before = contents(run)
   with refused(UsageError, change):
     run_directory.check(run, cli.parse([other]).config)
+  assert contents(run) == before
   # This run was checked before the first one began.
   with refused(UsageError, change), begin(run, 'digest', other):
     pass
