@@ -1,6 +1,6 @@
 """Command lines that cannot be run: one line for each mistake, and nothing else.
 
-Each of bad_input.txt goes through `launch`, and one through a process without JAX.
+Each of bad_input.txt goes through `launch`.
 """
 
 import os
