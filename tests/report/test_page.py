@@ -138,6 +138,47 @@ def check_hovering(page):
   assert buttons['y'] + buttons['height'] <= box['y']
 
 
+@pytest.mark.slow
+def test_long_settings_leave_the_numbers_in_sight(browser, tmp_path):
+  # The two settings differ in many knobs, as in a folder of many experiments.
+  words = ('partition.beta=0.1', 'optimizer.learning_rate=0.002', 'local_epochs=12')
+  words += ('batch_size=96', 'optimizer.momentum=0.85', 'optimizer.weight_decay=0.003')
+  write_run(tmp_path / 'runs/a', [0.5, 0.6])
+  write_run(tmp_path / 'runs/b', [0.5, 0.7], *(f'--config.{word}' for word in words))
+  words = (str(tmp_path / 'runs'), f'--out={tmp_path / "out"}', '--features=none')
+  assert main(words) == ExitCode.DONE
+  with opened(browser, tmp_path / 'out/index.html', DESKTOP) as page:
+    table = page.locator('#table-accuracy')
+    assert 'beta=0.5' in table.locator('td').first.inner_text()
+    last = table.locator('th').last.bounding_box()
+    assert last['x'] + last['width'] <= DESKTOP[0]
+
+
+@pytest.mark.slow
+def test_one_round_of_series_with_long_names(browser, tmp_path):
+  knobs = ('server_optimizer.learning_rate=0.01', 'server_optimizer.momentum=0.85')
+  knobs += ('moon.mu=0.5', 'moon.tau=0.25')
+  write_run(tmp_path / 'runs/a', [0.5])
+  write_run(tmp_path / 'runs/b', [0.6], *(f'--config.{knob}' for knob in knobs))
+  words = (str(tmp_path / 'runs'), f'--out={tmp_path / "out"}', '--features=none')
+  assert main(words) == ExitCode.DONE
+  with opened(browser, tmp_path / 'out/index.html', PHONE) as page:
+    chart = page.locator('[data-chart=test_accuracy]')
+    # Not 0.9, 1, 1.1.
+    assert chart.locator('.xtick text').all_text_contents() == ['1']
+    chart.scroll_into_view_if_needed()
+    point = chart.locator('.point').last.bounding_box()
+    page.mouse.move(point['x'] + 2, point['y'] + 2)
+    label = chart.locator('.hoverlayer .hovertext')
+    label.wait_for()
+    told = label.text_content()
+    for part in ('tau=0.25', 'communication rounds 1', '60 (n = 1)'):
+      assert part in told
+    inside, around = label.bounding_box(), chart.bounding_box()
+    assert inside['x'] >= around['x']
+    assert inside['x'] + inside['width'] <= around['x'] + around['width']
+
+
 def test_on_a_phone(browser, page_path):
   with opened(browser, page_path, PHONE) as page:
     # Tables scroll inside their frames, the page does not scroll sideways.
@@ -154,3 +195,22 @@ def test_on_a_phone(browser, page_path):
     assert legend.bounding_box()['width'] <= PHONE[0]
     for chart in page.locator('[data-chart]').all():
       assert 250 < chart.bounding_box()['width'] <= PHONE[0]
+
+
+@pytest.mark.slow
+def test_in_the_dark(browser, page_path):
+  def colours(scheme):
+    with opened(browser, page_path, DESKTOP, scheme) as page:
+      ground = page.evaluate('getComputedStyle(document.body).backgroundColor')
+      tick = "getComputedStyle(document.querySelector('.xtick text')).fill"
+      return brightness(ground), brightness(page.evaluate(tick))
+
+  light, dark = colours('light'), colours('dark')
+  assert light[0] > 200 > 60 > light[1]
+  assert dark[1] > 200 > 60 > dark[0]
+
+
+def brightness(colour):
+  """'rgb(20, 23, 28)' -> the mean of its three numbers."""
+  numbers = [float(word) for word in colour.strip('rgb()').split(',')]
+  return sum(numbers) / 3
