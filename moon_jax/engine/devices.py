@@ -52,7 +52,8 @@ def claim(
     told: whether a line on stderr says that 'auto' comes too late for all cores.
 
   Raises:
-    UsageError: see `find`.
+    UsageError: the count is above the number of cores, and above what every CPU may
+      have; see also `find`.
   """
   flags = os.environ.get('XLA_FLAGS', '')
   # Once only: with other flags the compile cache holds other programs.
@@ -69,8 +70,12 @@ def _count_cores_as_devices(requested, told):
   cores = joblib.cpu_count()
   os.environ['NPROC'] = str(cores)  # how many threads XLA starts
   mine = max(cores // hosts.sharing_cores(cores), 1)
-  most = max(cores, _MAX_CPU_DEVICES)  # `available` refuses more
-  count = min(mine, _MAX_CPU_DEVICES) if requested == 'auto' else min(requested, most)
+  count = min(mine, _MAX_CPU_DEVICES) if requested == 'auto' else requested
+  most = max(cores, _MAX_CPU_DEVICES)
+  if count > most:
+    raise UsageError(
+      f'--config.execution.devices={requested} must be at most {most} here.'
+    )
   try:
     jax.config.update('jax_num_cpu_devices', count)
   except RuntimeError:
