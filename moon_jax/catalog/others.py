@@ -101,18 +101,11 @@ def _plain(kind, module, *names):
   return (_part(kind, name, f'{module}:{name}') for name in names)
 
 
-def _data(name, *traits, folder='data', **more):
-  return _part('data', name, f'{folder}.{name}:load_{name}', *traits, **more)
+def _data(name, *traits, folder='data'):
+  return _part('data', name, f'{folder}.{name}:load_{name}', *traits)
 
 
 _federated = functools.partial(_data, folder='data.federated')
-# What takes or changes training examples needs them in memory.
-_HONEST = Bound('another than label_flip', lambda name: name != 'label_flip')
-_on_disk = rules(
-  Rule('data.validation', exactly(0.0), 'data.source'),
-  Rule('data.local_test', exactly(0.0), 'data.source'),
-  Rule('attack.name', _HONEST, 'data.source'),
-)
 
 
 def _moon_cnn(name):
@@ -159,7 +152,7 @@ OTHERS = (
   _data('imagefolder', 'files'),
   _data('torchvision', 'files', 'named'),
   _federated('folder', 'files'),
-  _federated('records', 'files', check=_on_disk),
+  _federated('records', 'files'),
   _federated('hdf5', *_PAIR),
   _federated('sqlite', *_PAIR),
   _federated('huggingface', 'files', 'ids', 'features'),

@@ -23,8 +23,8 @@ def validation_split(
     labels [V], in the order of the data; None if there are none.
 
   Raises:
-    UsageError: no example is left on one of the sides, or the data set reserves
-      validation examples itself.
+    UsageError: the examples stay on disk, no example is left on one of the sides, or
+      the data set reserves validation examples itself.
   """
   own = data.validation_images, data.validation_labels
   if not share:
@@ -34,10 +34,18 @@ def validation_split(
     raise UsageError(
       f'{flag}: the data have {len(own[1])} examples for validation. Set it to 0.'
     )
+  if data.stored:
+    raise UsageError(
+      f'{flag} needs training examples that are in memory: those of '
+      f'{data.name!r} stay on disk. Set it to 0.'
+    )
   held = _by_class(data.train_labels, share, host_rng(seed, Purpose.VALIDATION))
   if held.all() or not held.any():
-    told = f'{flag}, rounded in each class, holds out {held.sum()} of {len(held)}'
-    raise UsageError(f'{told} training examples.')
+    what = 'all' if held.all() else 'none'
+    raise UsageError(
+      f'{flag} holds out {what} of {len(held)} training examples, because it is '
+      f'rounded in each class: {"lower" if held.all() else "raise"} it.'
+    )
   rest = {
     name: values[~held]
     for name in ('train_images', 'train_labels', 'train_clients')

@@ -65,6 +65,11 @@ def taken(
     )
   if not share:
     return split, named if wanted or needed else None
+  if data.stored:
+    raise UsageError(
+      f'--config.data.local_test={share} is not for data that stay on disk: write them '
+      'with test examples that have user ids.'
+    )
   if named:
     raise UsageError(
       f'--config.data.local_test={share} must be 0.0: the test examples have user '

@@ -24,6 +24,8 @@ def planned(config, data, split, network, algorithm, *, backend, min_steps):
   memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
   stream, images = None, data.train_images
   if data.stored:
+    if planner.attackers is not None and config.attack.name == 'label_flip':
+      raise UsageError('--config.attack.name=label_flip needs data in memory.')
     stream = streaming.Stream(data, planner.cohort_size)
     planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
   if backend != 'cpu':

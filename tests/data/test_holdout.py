@@ -6,7 +6,7 @@ import pytest
 import moon_jax
 from moon_jax.config import cli
 from moon_jax.core.errors import UsageError
-from moon_jax.core.types import Dataset
+from moon_jax.core.types import Dataset, Stored
 from moon_jax.data import sources
 from moon_jax.data.holdout import validation_split
 from moon_jax.engine import experiment
@@ -44,15 +44,16 @@ def test_the_seed_decides_which_examples_are_held_out():
 
 
 @pytest.mark.parametrize(
-  ('share', 'words'),
+  ('data', 'share', 'words'),
   [
-    (0.01, 'holds out 0 of 39 training examples'),
-    (0.99, 'holds out 39 of 39 training examples'),
+    (DATA, 0.01, 'holds out none of 39 training examples'),
+    (DATA, 0.99, 'holds out all of 39 training examples'),
+    (DATA._replace(stored=Stored(None, None, None, None, '')), 0.5, 'stay on disk'),
   ],
 )
-def test_what_cannot_be_divided_is_one_line(share, words):
+def test_what_cannot_be_divided_is_one_line(data, share, words):
   with refused(UsageError, words) as told:
-    validation_split(DATA, share, 0)
+    validation_split(data, share, 0)
   assert f'--config.data.validation={share}' in str(told.value)
 
 
