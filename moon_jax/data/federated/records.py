@@ -8,8 +8,10 @@ A folder of two files:
 `writing` makes it, with the users in any order: the index has the place of each one.
 """
 
+import functools
 import hashlib
 import math
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,18 @@ RECORDS, INDEX = 'train.array_record', 'index.npz'
 # Bytes of a record's check: 16 find any damage; a forger would forge the index too.
 CHECK_BYTES = 16
 _LABEL = np.dtype('<i4')
+# Array of the index -> its kinds of dtype and axes, as `files.arrays` checks them.
+_INDEX = {
+  'sizes': 'iu N',
+  'records': 'iu N',
+  'checks': 'u NK',
+  'class_counts': 'iu NY',
+  'clients': 'iU L',
+  'mean': 'f C',
+  'std': 'f C',
+  'test_x': 'u MHWC',
+  'test_y': 'iu M',
+}
 
 
 def load_records(path: str) -> Dataset:
@@ -37,7 +51,9 @@ def load_records(path: str) -> Dataset:
   flag = f'--config.data.path={path!r}'
   folder = expand(path)
   with one_line(f'{flag} must be a folder written by moon_jax.data.convert'):
-    index = files.arrays(folder / INDEX, files.array_names(folder / INDEX))
+    index = files.arrays(folder / INDEX, kinds=_INDEX)
+    more = files.arrays(folder / INDEX, ('test_client', 'class_names'))
+    test_clients = more.get('test_client')
     files.opened(folder / RECORDS).close()
     train = (np.empty((0, *index['test_x'].shape[1:]), np.uint8), np.empty(0, np.int32))
     data = make_dataset(
@@ -46,15 +62,17 @@ def load_records(path: str) -> Dataset:
       (index['test_x'], index['test_y']),
       index['class_counts'].shape[1],
       (index['mean'], index['std']),
-      index.get('class_names', ()),
+      more.get('class_names', ()),
     )
     if data.test_images.shape != index['test_x'].shape:  # channels first, by 0.2.0
       raise DataError(f'{flag} is of an older version; convert it again.')
     reader = _Reader(folder / RECORDS, index, data.test_images.shape[1:])
-    about = (index[name] for name in ('sizes', 'class_counts', 'records'))
-    stored = Stored(*about, reader, digest_of(index))
-    users = {'clients': index['clients'], 'test_clients': index.get('test_client')}
-  return data._replace(**users, stored=stored)
+    wide = (
+      index[name].astype(np.int64) for name in ('sizes', 'class_counts', 'records')
+    )
+    stored = Stored(*wide, reader, digest_of(index))
+  clients = index['clients']
+  return data._replace(test_clients=test_clients, clients=clients, stored=stored)
 
 
 def digest_of(index: dict[str, np.ndarray]) -> str:
@@ -83,9 +101,16 @@ class _Reader:
     self._path, self._shape = path, image_shape
     order = np.argsort(index['records'])
     self._sizes, self._checks = index['sizes'][order], index['checks'][order]
+    if (found := self._file.num_records()) != len(order):
+      raise DataError(
+        f'{path} is torn: it has {found} of {len(order)} records; convert it again.'
+      )
+
+  @functools.cached_property
+  def _file(self) -> Any:
     module = assembled.package('records', 'array_record.python.array_record_module')
     # Users are read in any order: nothing is read ahead.
-    self._file = module.ArrayRecordReader(str(path), 'readahead_buffer_size:0')
+    return module.ArrayRecordReader(str(self._path), 'readahead_buffer_size:0')
 
   def __call__(self, records: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """See `Stored.read`.
