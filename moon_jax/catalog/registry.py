@@ -18,6 +18,11 @@ from moon_jax.core.errors import UsageError, did_you_mean
 _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
 
 _KINDS = {kind.__name__: kind for kind in (float, int, bool, str)}
+_TRAITS = {
+  'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
+  'model': {'normalized', 'convolutional'},
+  'partition': {'dealt'},
+}
 # What the engine gives the functions of a kind by name, besides their knobs.
 _GIVEN = {
   'augmentation': {'name'},
@@ -141,23 +146,28 @@ def _add(own: Part, origin: str) -> None:
   if own.knobs and name in groups:
     raise UsageError('the name is taken, as a group of knobs')
   for key, knob in own.knobs.items():
-    fits = getattr(knob, 'kind', None) in _KINDS.values() and key.isidentifier()
-    if not fits or (knob.bound and not isinstance(knob.bound, Bound)):
-      wanted = f'knob(...), with one of {", ".join(_KINDS)} and at most one bound'
-      raise UsageError(f'{key!r} must be declared by {wanted}')
-  known = (part.traits for part in _parts.values() if part.kind == kind)
-  if unknown := own.traits.difference(*known):
+    if not (key.isidentifier() and isinstance(knob, Knob) and _is_declared(knob)):
+      wanted = f'one of {", ".join(_KINDS)}, a text and at most one bound'
+      raise UsageError(f'{key!r} must be declared by knob(...), with {wanted}')
+  if unknown := own.traits - _TRAITS.get(kind, set()):
     raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
   _parts[kind, name] = own
   every_knob.cache_clear()
+
+
+def _is_declared(knob: Knob) -> bool:
+  bounded = knob.bound == () or isinstance(knob.bound, Bound)
+  return knob.kind in _KINDS.values() and isinstance(knob.meaning, str) and bounded
 
 
 def _source(make: Callable) -> dict[str, str]:
   """The code of a part: `origin`, `file` and the `sha256` of the file.
 
   Raises:
-    UsageError: it has no source file.
+    UsageError: it is no function, or has no source file.
   """
+  if not callable(make):
+    raise UsageError(f'{make!r} is no function')
   code = getattr(make, 'func', make)  # the function of a partial
   own = inspect.isclass(code) and [f for f in vars(code).values() if callable(f)]
   if own:

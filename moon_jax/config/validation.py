@@ -81,7 +81,9 @@ def convert(name: str, value: Any) -> Any:
 
 
 def _problem(name: str, value: Any, wanted: str) -> str:
-  return f'--config.{name}={value!r} must be {wanted}.'
+  # Nobody has given a wrong default of an own knob.
+  default = ', its default,' if value is catalog.every_knob()[name].default else ''
+  return f'--config.{name}={value!r}{default} must be {wanted}.'
 
 
 def _other_type(knob: catalog.Knob, value: Any) -> str:

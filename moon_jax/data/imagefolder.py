@@ -100,9 +100,15 @@ def _encoded(path):
 
 
 def _pixels(flag, root, path, mode, side, shape=None):
-  told = f'{flag}: {str(path.relative_to(root))!r} cannot be used'
-  with one_line(f'{told} (if sizes differ, --config.data.image_size=N resizes all)'):
-    return image_of(_encoded(path), mode, shape, side=side)
+  with one_line(f'{flag}: {str(path.relative_to(root))!r} cannot be used'):
+    pixels = image_of(_encoded(path), mode, side=side)
+    if shape and pixels.shape != shape:
+      sizes = ' and others '.join(f'{w}x{h}' for h, w, _ in (pixels.shape, shape))
+      raise DataError(
+        f'{flag}: {str(path.relative_to(root))!r} is {sizes} pixels; '
+        '--config.data.image_size=N resizes all to NxN.'
+      )
+    return pixels
 
 
 # --- which images there are -----------------------------------------------------------
@@ -174,6 +180,9 @@ def _tree(flag, folder) -> list[Picture]:
       own, inside = _images(inside[0]), []
     found += [Picture(path, one.name) for path in own]
     of_class = [(each.name, _images(each)) for each in inside]
+    if own and (nested := [label for label, paths in of_class if paths]):
+      told = f'{one.name!r} holds images, and so does its folder {nested[0]!r}'
+      raise DataError(f'{flag}: {told}; put all images of a class into one folder.')
     for label, paths in of_class:
       found += [Picture(path, label, one.name) for path in paths]
     if not own and not any(paths for _, paths in of_class):

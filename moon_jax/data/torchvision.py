@@ -30,7 +30,7 @@ def load_torchvision(path: str, name: str) -> Dataset:
   """Loads a data set from the folder in which torchvision keeps it.
 
   Args:
-    path: torchvision's `root`.
+    path: torchvision's `root`, or the folder of the set in it.
     name: 'mnist', 'fashion_mnist', 'kmnist', 'emnist/balanced' (or another split),
       'cifar10', 'cifar100' (the fine labels) or 'svhn'; torchvision's own names
       ('FashionMNIST') do, too. EMNIST's images, which lie on their side, are turned.
@@ -45,8 +45,10 @@ def load_torchvision(path: str, name: str) -> Dataset:
     told = f'--config.data.name={name!r} is not one of {", ".join(every)}'
     raise DataError(f'{told}.{did_you_mean(name, every)}')
   own_name, folder, read = _SETS[known]
+  place = expand(path).absolute()
+  roots = (one for one in (place, *place.parents[:2]) if (one / folder).is_dir())
   with one_line(f'{flag} must be the root of torchvision, with {name} in {folder}'):
-    (*arrays, names) = read(expand(path) / folder, split)
+    (*arrays, names) = read(next(roots, place) / folder, split)
   statistics = PIXEL_STATISTICS.get(own_name)
   return npz.dataset(flag, own_name, arrays, len(names) or 10, statistics, names)
 

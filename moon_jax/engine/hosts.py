@@ -255,7 +255,8 @@ def _connect(place, execution):
   if min(counts) < max(counts):
     raise UsageError(
       f'The processes have {min(counts)} to {max(counts)} devices each, and need '
-      'equally many: give all the same --config.execution.devices.'
+      'equally many: give all the same --config.execution.devices, and GPUs by '
+      'CUDA_VISIBLE_DEVICES.'
     )
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from moon_jax import catalog
 from moon_jax.catalog.blaming import blamed
+from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Layers, Outputs, PyTree
 from moon_jax.models import initializers
 from moon_jax.models.convolution.direct import widened
@@ -75,7 +76,12 @@ def make(
     options['convolution'] = convolution
   module = part.build(nn.Module, num_classes=num_classes, **options)
   with blamed(part):
-    network = of_module(module, image_shape, dtype)
+    try:
+      network = of_module(module, image_shape, dtype)
+    except UsageError as error:
+      sides = 'x'.join(map(str, image_shape[:2]))
+      told = f'--config.model={name!r} does not fit images of {sides} pixels'
+      raise UsageError(f'{told}: {error}') from None
     if part.registered:
       _require_outputs(network, image_shape, num_classes)
   return network

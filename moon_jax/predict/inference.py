@@ -85,11 +85,9 @@ class Trained:
   @functools.cached_property
   def forward(self) -> Callable[[PyTree, np.ndarray], Outputs]:
     """(variables, images [B, H, W, C] uint8) -> Outputs in evaluation mode."""
-    images = self.about['images']
+    network, images = self.network, self.about['images']
     mean, std = (np.asarray(images[name], np.float32) for name in ('mean', 'std'))
-    return jax.jit(
-      lambda v, pixels: self.network.apply(v, normalise(pixels, mean, std))
-    )
+    return jax.jit(lambda v, pixels: network.apply(v, normalise(pixels, mean, std)))
 
   def predict(self, images: np.ndarray) -> Predictions:
     """Classifies images as the run's own tests do, in batches that are filled up.

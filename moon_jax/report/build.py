@@ -15,7 +15,6 @@ def make(request: Request) -> None:
 
   Raises:
     UsageError: no run is left, or the folder cannot be written.
-    RunError: the disk is full.
   """
   core_files.require_writable(request.out, 'out')
   report = collect(request)
@@ -43,11 +42,13 @@ def collect(request: Request) -> files.Report:
       note(line)
     found += own
   looked_at = models.look_at(settings, request.features, note)
-  asked = [request.pivot] if request.pivot else []
-  pivots = [pivot.table(finished, *knobs, request.choice) for knobs in asked]
+  pivots = []
+  if request.pivot:
+    table = pivot.table(finished, *request.pivot, request.choice)
+    pivots = [sections.Section(table.title, tables=[table])]
   parts = [
     sections.results(found, target),
-    *(sections.Section(table.title, tables=[table]) for table in pivots),
+    *pivots,
     *map(sections.curves, settings),
     sections.sweeps(settings),
     sections.clients(looked_at),

@@ -40,6 +40,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.paths import expand
 from moon_jax.report.groups import Choice
 from moon_jax.report.models import FIRST
+from moon_jax.report.naming import ALGORITHM
 from moon_jax.report.results import BASELINE, WHICH, Target
 
 _DEFAULTS = {
@@ -126,6 +127,8 @@ def _choice(values: Mapping[str, Any]) -> Choice:
       raise UsageError(f'--where names {name!r} twice.')
     where[name] = tuple(wanted.split(','))
   group = None if values['group'] is None else tuple(values['group'].split(','))
+  if group is None and ALGORITHM in values['over'].split(','):
+    raise UsageError(f'--over={values["over"]!r} needs a --group without {ALGORITHM}.')
   over = tuple(name for name in values['over'].split(',') if name not in (group or ()))
   return Choice(group, over, where)
 

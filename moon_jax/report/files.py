@@ -18,7 +18,6 @@ from plotly.io.json import to_json_plotly
 from tabulate import tabulate
 
 from moon_jax.core.errors import UsageError
-from moon_jax.core.files import writing
 from moon_jax.report import figures, interactive, latex
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Style
 from moon_jax.report.sections import Section
@@ -57,15 +56,17 @@ def write(out: pathlib.Path, report: Report) -> None:
   """Writes every file into a folder, in place of the last report's files.
 
   Raises:
-    UsageError: the folder's manifest is of another program.
-    RunError: the folder cannot be written.
+    UsageError: the folder cannot be written, or its manifest is of another program.
   """
-  with writing(out):
+  try:
     _remove_last(out)
     written = [PAGE, *_figures(out, report), *_tables(out, report)]
     (out / PAGE).write_text(_page(out, report), encoding='utf-8')
     content = {'command': report.command, 'notes': report.notes, 'files': written}
     (out / MANIFEST).write_text(json.dumps(content, indent=2) + '\n')
+  except OSError as error:
+    problem = f'--out={str(out)!r} cannot be written: {error.strerror}.'
+    raise UsageError(problem) from None
 
 
 def _remove_last(out: pathlib.Path) -> None:

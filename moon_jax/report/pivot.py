@@ -49,6 +49,7 @@ def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table
     }
     frame = pd.DataFrame(of_columns).T
     made.append({'row': naming.describe(((rows, value),))} | cells(estimates(frame)))
+  within = f' ({", ".join(choice.over)})' if choice.over else ''
   rounds = sorted({run.rounds[-1]['round'] for run in runs})
   after = f'{rounds[0]} to {rounds[-1]}' if rounds[1:] else rounds[0]
   # Only algorithms on equal terms are ranked.
@@ -61,7 +62,7 @@ def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table
     'pivot',
     f'Final accuracy by {naming.short(rows)} and {naming.short(columns)}',
     f'Test accuracy in % after {after} rounds, mean ± sample standard deviation over '
-    f'the finished runs of a cell ({", ".join(choice.over)}).',
+    f'the finished runs of a cell{within}.',
     [Column('row', naming.short(rows)), *shown],
     made,
   )

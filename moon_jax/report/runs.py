@@ -15,6 +15,9 @@ from moon_jax import config as config_lib
 from moon_jax.core import files
 from moon_jax.core.errors import RunError, UsageError
 
+# What a run has that is older than the knob, whose default is 'auto'.
+_OLD = {'server_optimizer.learning_rate': 1.0}
+
 Record = dict[str, Any]
 Arrays = dict[str, np.ndarray]
 Value = bool | int | float | str
@@ -146,7 +149,7 @@ def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
 def _read(path: pathlib.Path) -> Run:
   about = files.plain(files.read_json(path / 'config.json') or {})
   with catalog.with_described(about.get('registered', ())):  # only for this run
-    knobs = config_lib.with_defaults(_knobs(about))
+    knobs = config_lib.with_defaults(_OLD | _knobs(about))
     used, identity = config_lib.used(knobs), config_lib.identity(knobs)
   rounds = files.read_lines(path / 'metrics.jsonl')
   return Run(

@@ -83,8 +83,10 @@ def combinations(
     ConfigError: there is no such knob, or no run uses it.
   """
   known = catalog.every_knob()
-  if unknown := [unknown_knob(name) for name in over if name not in known]:
-    raise ConfigError(unknown)
+  problems = [unknown_knob(name) for name in over if name not in known]
+  problems += [f'--over={name} needs values.' for name in over if not len(over[name])]
+  if problems:
+    raise ConfigError(problems)
   found = []
   for values in itertools.product(*over.values()):
     every = dict(zip(over, values, strict=True))

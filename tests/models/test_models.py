@@ -250,7 +250,8 @@ REFUSED = (
 
 @pytest.mark.parametrize(('name', 'shape', 'pixels'), REFUSED)
 def test_images_that_do_not_fit_are_refused(name, shape, pixels):
-  with pytest.raises(UsageError, match=f'would pool {pixels} pixels by 2x2: use --con'):
+  told = f'{shape[0]}x{shape[1]} pixels: it would pool {pixels} pixels by 2x2. Use '
+  with pytest.raises(UsageError, match=re.escape(told)):
     make(name, shape, 10)
 
 

@@ -913,6 +913,7 @@ def some_of_each(tmp_path_factory):
     ('runs --where=seed', "--where='seed' must be KNOB=VALUE"),
     ('runs --where=seed=1 --where=seed=2', "--where names 'seed' twice."),
     ('runs --group=moon.nu', "--group: no run has a setting 'moon.nu'. Did you mean "),
+    ('runs --over=algorithm', "--over='algorithm' needs a --group without algorithm."),
     ('runs --over=execution.lanes', "--over: no run has a setting 'execution.lanes'."),
     ('runs --target=fedavg', "--target='fedavg' must be an accuracy in (0, 1]"),
     ('runs --target=97', "--target='97' must be an accuracy in (0, 1]"),
@@ -977,9 +978,9 @@ def test_a_full_disk_is_one_line(some_of_each, tmp_path, monkeypatch, capsys):
   full = OSError(errno.ENOSPC, 'No space left on device')
   monkeypatch.setattr(files.figures, 'save', mock.Mock(side_effect=full))
   words = [f'{some_of_each}/runs', f'--out={tmp_path}', '--features=none']
-  assert main(words) == ExitCode.FAILED
+  assert main(words) == ExitCode.USAGE
   (*_, line) = capsys.readouterr().err.splitlines()
-  assert line.startswith(f'{tmp_path} cannot be written: No space left on device.')
+  assert line == f'--out={str(tmp_path)!r} cannot be written: No space left on device.'
 
 
 def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys):

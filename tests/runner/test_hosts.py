@@ -257,7 +257,7 @@ def test_processes_with_different_numbers_of_devices_are_refused(folders):
   done = run(folders, *RUN, each=[[f'{DEVICES}{count}'] for count in (1, 2)])
   line = (
     'The processes have 1 to 2 devices each, and need equally many: give all the same '
-    '--config.execution.devices.'
+    '--config.execution.devices, and GPUs by CUDA_VISIBLE_DEVICES.'
   )
   assert lines(done) == [[line]] * 2
   for index, one in enumerate(done):

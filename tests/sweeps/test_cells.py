@@ -63,7 +63,7 @@ def test_all_mistakes_are_told_at_once():
   )
   with pytest.raises(ConfigError, match=r'--config\.mu is not a knob'):
     names(mu=['1'])
-  with pytest.raises(ConfigError, match='--over=seed: no run of the sweep uses it'):
+  with pytest.raises(ConfigError, match='--over=seed needs values'):
     names(seed=[])
 
 

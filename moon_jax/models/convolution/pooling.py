@@ -22,9 +22,9 @@ def check_even(height: int, width: int) -> None:
   """Raises UsageError if one of them is odd, or below 2."""
   if height % 2 or width % 2 or min(height, width) < 2:
     raise UsageError(
-      'The images do not fit this --config.model, which would pool '
-      f'{max(height, 0)}x{max(width, 0)} pixels by 2x2: use --config.model=mlp, or '
-      'images of other sides (an image folder has --config.data.image_size).'
+      f'it would pool {max(height, 0)}x{max(width, 0)} pixels by 2x2. Use '
+      '--config.model=mlp, or images of other sides (an image folder has '
+      '--config.data.image_size).'
     )
 
 
