@@ -38,6 +38,10 @@ from tests.processes import check_success, launched
 from tests.programs import compile_once
 from tests.run_directories import FEDAVG
 
+# With these, rich takes a pipe for a terminal. And nobody else may write in our caches.
+for name in ('FORCE_COLOR', 'TTY_COMPATIBLE'):
+  os.environ.pop(name, None)
+os.umask(0o022)
 QUICK = '--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1'
 if jax.__version_info__ < (0, 11):  # later ones abort on the flag
   QUICK += ' --xla_cpu_use_fusion_emitters=false'

@@ -511,7 +511,8 @@ def test_what_was_prepared_meanwhile_is_kept_only_where_nothing_was(
   decode = tfds_source._decode
 
   def and_touch(*given):
-    (small_mnist / 'more').touch()
+    with (small_mnist / 'more').open('a') as file:
+      file.write('more')
     return decode(*given)
 
   monkeypatch.setattr(tfds_source, '_decode', and_touch)

@@ -160,7 +160,7 @@ def catches_sigterm(pid):
   return int(masks['SigCgt'], 16) >> (signal.SIGTERM - 1) & 1
 
 
-@pytest.mark.parametrize('seconds', few([0.2], [0, 0.05, 0.4]))
+@pytest.mark.parametrize('seconds', few([0.2], [0, 0.05, 0.1]))
 def test_interrupted_while_it_is_loaded(tmp_path, seconds):
   with Running(tmp_path, '--workdir=run') as process:
     while not catches_sigterm(process.pid):
@@ -299,7 +299,7 @@ def test_stopped_in_a_save(run, undisturbed, numbers, code):
   # A checkpoint is written during the rounds up to the next save, which waits for it.
   told = re.search(r'after round (\d+), which is saved\. To go on: python', done.stderr)
   step = int(told[1])
-  assert begun <= step <= begun + EVERY
+  assert begun <= step <= begun + EVERY + 1  # the stop may be seen a round later
   assert saved(run) == (step, 0)
   done = launched(run.parent, *RUN)
   check_success(done)

@@ -12,7 +12,7 @@ from tests.selection import few
 
 
 @pytest.mark.parametrize(
-  ('num_rounds', 'seconds'), few([(1, 0.01), (4, 60)], [(1, 60), (4, 0.01)])
+  ('num_rounds', 'seconds'), few([(1, 0.01), (4, 60)], [(1, 60), (4, 0.3)])
 )
 def test_the_second_round_is_traced_or_the_only_one(
   tmp_path, capsys, monkeypatch, num_rounds, seconds

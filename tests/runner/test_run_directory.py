@@ -401,9 +401,12 @@ def test_a_run_that_has_lost_its_config_is_refused(tmp_path, left):
 def test_git_commit_is_that_of_the_code_alone(tmp_path, monkeypatch):
   def git(*words):
     who = ['-c', 'user.name=Somebody', '-c', 'user.email=somebody@example.org']
+    who += ['-c', 'commit.gpgsign=false', '-c', 'core.hooksPath=/dev/null']
     words = ['git', '-C', tmp_path, *who, *words]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
+  for name in ('GIT_DIR', 'GIT_WORK_TREE', 'GIT_INDEX_FILE'):  # a hook has them
+    monkeypatch.delenv(name, raising=False)
   told, loaded = provenance.git_commit.__wrapped__, provenance.git_commit()
   monkeypatch.setattr(provenance, '__file__', str(tmp_path / 'provenance.py'))
   monkeypatch.setenv('GIT_CEILING_DIRECTORIES', str(tmp_path.parent))

@@ -76,10 +76,11 @@ def test_a_task_that_is_killed_says_so(stubs, tmp_path):
   assert done.returncode == 128 + signal.SIGKILL
 
 
-def test_a_job_that_sbatch_refuses_is_told(stubs, tmp_path):
+def test_a_job_that_sbatch_refuses_is_told(stubs, tmp_path, monkeypatch):
   (stubs / 'sbatch').write_text('#!/bin/bash\necho no such partition >&2; exit 1\n')
   with pytest.raises(RunError, match='sbatch: no such partition'):
     slurm.submit(runs(tmp_path), tmp_path, '')
   (stubs / 'sbatch').unlink()
+  monkeypatch.setenv('PATH', str(stubs))  # not the cluster's
   with pytest.raises(UsageError, match='there is no sbatch here'):
     slurm.submit(runs(tmp_path), tmp_path, '')
