@@ -1,9 +1,9 @@
 """Functions that register parts of a user's own.
 
 A config file or a program calls them before it builds a configuration. The knobs of a
-part are in the group with its name: `--config.fedcm.alpha=`. A taken name
-raises a UsageError; so does a default that its knob does not take, at the start of any
-run, and a function that cannot be called with its knobs, when the part is used.
+part are in the group with its name: `--config.fedcm.alpha=`. A taken name raises a
+UsageError. So does a default that its knob does not take, at the start of any run, and
+a function that cannot be called with its knobs, when the part is used.
 """
 
 from collections.abc import Callable, Iterable, Mapping

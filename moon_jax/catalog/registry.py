@@ -110,7 +110,7 @@ def register(
 
   Raises:
     UsageError: the name is taken or invalid, a knob is not declared, a trait is
-      unknown, or the source of `make` is in no file.
+      unknown, or `make` is no function or has no source file.
   """
   knobs, fields = dict(knobs or {}), (kind, name, make, title or name)
   try:
