@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -217,13 +217,13 @@ def with_its_clients(config: Config) -> Config:
   return changed(config, one | {'partition.name': 'iid', 'partition.min_size': 1})
 
 
-def load_data(config: Config) -> Dataset:
-  """The data set of a configuration.
+def load_data(config: Config, **more: Any) -> Dataset:
+  """The data set of a configuration, with more arguments for its source.
 
   Raises:
     DataError: it is missing or unusable.
   """
-  given = {'limit': config.data.limit} | options(config, 'data')
+  given = {'limit': config.data.limit} | options(config, 'data') | more
   return sources.load(config.data.source, **given)
 
 

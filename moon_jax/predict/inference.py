@@ -113,10 +113,9 @@ class Trained:
     Raises:
       UsageError: the data are missing, or differ from the run's.
     """
-    source, options = self.config.data.source, experiment.options(self.config, 'data')
-    if source == 'tfds':
-      options['prepare'] = False  # never downloads, whoever wrote the configuration
-    data = sources.load(source, limit=self.config.data.limit, **options)
+    # TFDS never downloads, whoever wrote the configuration.
+    more = {'prepare': False} if self.config.data.source == 'tfds' else {}
+    data = experiment.load_data(self.config, **more)
     if sources.digest(data) != self.data_digest:
       raise UsageError(f'The data is not that of the training in {self.workdir}.')
     return data.test_images, data.test_labels
