@@ -13,7 +13,7 @@ how the pairs are evaluated.
 """
 
 from configs import moon_cvpr21
-from moon_jax.config import Variant, choose
+from moon_jax.config import choose
 
 _COLUMNS = {
   **{
@@ -24,18 +24,12 @@ _COLUMNS = {
 }
 _ALGORITHMS = ('fedavg', 'moon', 'mu_1', 'scaffold', 'fedprox')
 
-
-def _variant(algorithm: str, told: str, changes: dict) -> Variant:
-  base = moon_cvpr21.VARIANTS[algorithm]
-  return Variant(f'{base.setting}, {told}', '', base.changes | changes)
-
-
 VARIANTS = {
-  f'{column}_{algorithm}': _variant(algorithm, told, changes)
+  f'{column}_{algorithm}': moon_cvpr21.changed(algorithm, told, changes)
   for column, (told, changes) in _COLUMNS.items()
   for algorithm in _ALGORITHMS
 } | {
-  f'same_partition_{algorithm}': _variant(
+  f'same_partition_{algorithm}': moon_cvpr21.changed(
     algorithm, 'the partition of seed 0', {'partition.seed': 0}
   )
   for algorithm in ('fedavg', 'moon')

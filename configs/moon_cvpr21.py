@@ -186,6 +186,12 @@ VARIANTS = {
 }
 
 
+def changed(algorithm: str, told: str, changes: dict) -> Variant:
+  """A variant of table 1 with changes, which `told` names; it has no reported value."""
+  base = VARIANTS[algorithm]
+  return Variant(f'{base.setting}, {told}', '', base.changes | changes)
+
+
 def get_config(variant='moon'):
   config = base.get_config()
   config.model = 'moon_cnn'

@@ -18,6 +18,7 @@ The template is Markdown. These lines of the template are replaced:
   @curve ALGORITHM ROUND       an algorithm's differences to FedAvg (docs/curve.py)
   @differences NAME ALGORITHM ROUND ROUND  those differences over beta, as a picture
   @partitions ROUND            deviations over partitions, and within one partition
+  @ablation ROUND              accuracies with one change of the setting each
 
 FILE stands for configs/FILE.py, and NAME for the picture docs/results/NAME.png. In a
 text, {{late RUN}} is the mean of the last five accuracies of a run in docs/results/, in

@@ -1,4 +1,4 @@
-"""Compares algorithms with FedAvg over the label skew, by differences paired by seed.
+"""Compares algorithms with FedAvg by pairs of runs with the same seed.
 
 docs/experiments.md says which rules were fixed before the first result. Accuracies are
 in per cent. `accuracy` maps a round to the accuracy of its test. The endpoint of a run
@@ -31,6 +31,20 @@ _COLUMNS = {
 # the pooled deviation decides.
 _SEEDS, _FREEDOM = (0, 1, 2), 12
 _TESTED = 'moon', 100  # the algorithm and the round of that test
+# Change of the setting -> its variants; the title of each algorithm.
+_CHANGES = {
+  'none': 'moon_cvpr21: {}',
+  'no projection head': 'ablation: no_head_{}',
+  'partition not balanced': 'ablation: no_balance_{}',
+  'equal weights of clients': 'ablation: equal_weights_{}',
+  'partial batches kept': 'ablation: all_batches_{}',
+}
+_ALGORITHMS = {
+  'fedavg': 'FedAvg',
+  'fedprox': 'FedProx, mu 0.01',
+  'scaffold': 'SCAFFOLD',
+  'moon': 'MOON, mu 5',
+}
 _HEAD = (
   *('column', 'seeds', 'FedAvg', '{}', 'difference', 'mean', '95 %, own deviation'),
   *('95 %, pooled deviation', 'verdict', "rounds to FedAvg's endpoint: FedAvg", '{}'),
@@ -295,6 +309,28 @@ def _spread(values: Sequence[float]) -> str:
   return f'{mean} +- {statistics.stdev(values):.2f}' if len(values) > 1 else mean
 
 
+def ablation(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], set]:
+  """The lines of '@ablation ROUND', and the names of their runs.
+
+  A cell has the endpoint of seed 0, and in brackets how much it is above FedAvg's.
+  """
+  last, names = int(words[0]), set()
+  lines = [f'| change | {" | ".join(_ALGORITHMS.values())} |', f'|{" --- |" * 5}']
+  for told, called in _CHANGES.items():
+    runs = [_runs(called.format(name), kept)[0].get(0) for name in _ALGORITHMS]
+    names |= {run.name for run in runs if run}
+    base, *ends = [endpoint(run.accuracy(), last) if run else None for run in runs]
+    cells = [_ahead(base, None), *(_ahead(end, base) for end in ends)]
+    lines.append(f'| {" | ".join([told, *cells])} |')
+  return lines, names
+
+
+def _ahead(end: float | None, base: float | None) -> str:
+  if end is None:
+    return NOT_RUN
+  return f'{end:.1f}' if base is None else f'{end:.1f} ({end - base:+.1f})'
+
+
 def section(
   line: str, kept: Mapping[str, Kept], picture: Callable
 ) -> tuple[list[str], set] | None:
@@ -318,6 +354,7 @@ def section(
     'curve': (curve, 1, 1),
     'differences': (drawn, 2, 2),
     'partitions': (partitions, 0, 1),
+    'ablation': (ablation, 0, 1),
   }.get(word, (None, 0, 0))
   given = [number for number in own[names:] if number.isdigit()]
   if made and not len(own) - names == len(given) == rounds:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from configs import curve, moon_cvpr21
+from configs import ablation, curve, moon_cvpr21
 from docs import queue, records
 from moon_jax import config
 from moon_jax.core import files
@@ -188,3 +188,17 @@ def test_the_columns_of_the_curve_differ_in_their_partitions():
     plain = config.load(f'configs/moon_cvpr21.py:{algorithm}')
     changed = {knob for knob in flat if flat[knob] != plain[knob]}
     assert changed == {f'partition.{knobs[name.partition("_")[0]]}'}
+
+
+def test_an_ablation_has_one_change_and_half_the_rounds():
+  knobs = {
+    'no_head': ('moon_cnn.head', 'none'),
+    'no_balance': ('partition.balance', False),
+    'equal_weights': ('client_weight', 'uniform'),
+    'all_batches': ('drop_last', False),
+  }
+  for name in ablation.VARIANTS:
+    change, _, algorithm = name.rpartition('_')
+    plain = config.load(f'configs/moon_cvpr21.py:{algorithm}')
+    wanted = plain | {'num_rounds': 50} | dict([knobs[change]])
+    assert config.load(f'configs/ablation.py:{name}') == wanted != plain

@@ -1,0 +1,33 @@
+"""FedAvg, FedProx, SCAFFOLD and MOON with one change of the MOON paper's setting each.
+
+  python launch.py --config=configs/ablation.py:list
+  python launch.py --config=configs/ablation.py:no_head_moon
+
+The question is which part of the setting decides how these algorithms rank. The setting
+is that of configs/moon_cvpr21.py, for 50 rounds. The changes are: the network has no
+projection head; the partition is not balanced; all clients have the same weight; the
+last partial batch of an epoch is kept.
+"""
+
+from configs import moon_cvpr21
+from moon_jax.config import choose
+
+_CHANGES = {
+  'no_head': ('no head', {'moon_cnn.head': 'none'}),
+  'no_balance': ('no balance', {'partition.balance': False}),
+  'equal_weights': ('equal weights', {'client_weight': 'uniform'}),
+  'all_batches': ('partial batches kept', {'drop_last': False}),
+}
+_ALGORITHMS = ('fedavg', 'fedprox', 'scaffold', 'moon')
+
+VARIANTS = {
+  f'{change}_{algorithm}': moon_cvpr21.changed(algorithm, told, changes)
+  for change, (told, changes) in _CHANGES.items()
+  for algorithm in _ALGORITHMS
+}
+
+
+def get_config(variant='no_head_moon'):
+  config = moon_cvpr21.get_config()
+  config.num_rounds = 50
+  return choose(config, VARIANTS, variant)
