@@ -16,6 +16,7 @@ The template is Markdown. These lines of the template are replaced:
   @attacks NAME FILE: VARIANT ...     accuracy over the fraction of attackers
   @tsne FILE: VARIANT ...      t-SNE of the global models' representations
   @curve ALGORITHM ROUND       an algorithm's differences to FedAvg (docs/curve.py)
+  @means ROUND                 the means of all algorithms' differences to FedAvg
   @differences NAME ALGORITHM ROUND ROUND  those differences over beta, as a picture
   @partitions ROUND            deviations over partitions, and within one partition
   @ablation ROUND              accuracies with one change of the setting each

@@ -138,6 +138,22 @@ def curve(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], se
   return [*_table(title, pairs, last), '', *_slopes(pairs, last, tested)], names
 
 
+def means(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], set]:
+  """The lines of '@means ROUND', and the names of their runs.
+
+  A cell has the mean of an algorithm's differences to FedAvg, and the number of pairs.
+  """
+  last, names = int(words[0]), set()
+  lines = [f'| less FedAvg | {" | ".join(_COLUMNS)} |', f'|{" --- |" * 7}']
+  for algorithm in ('moon', 'mu_1', 'fedprox', 'scaffold'):
+    pairs, title, own = _pairs(algorithm, last, kept)
+    found = [[pair.difference(last) for pair in each] for each in pairs.values()]
+    cells = [f'{statistics.fmean(f):+.1f} ({len(f)})' if f else NOT_RUN for f in found]
+    lines.append(f'| {" | ".join([title, *cells])} |')
+    names |= own
+  return lines, names
+
+
 def differences(
   words: Sequence[str], kept: Mapping[str, Kept], picture: Callable
 ) -> tuple[list[str], set]:
@@ -353,6 +369,7 @@ def section(
   made, names, rounds = {
     'curve': (curve, 1, 1),
     'differences': (drawn, 2, 2),
+    'means': (means, 0, 1),
     'partitions': (partitions, 0, 1),
     'ablation': (ablation, 0, 1),
   }.get(word, (None, 0, 0))

@@ -95,6 +95,12 @@ def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
   lines = made(docs, line)
   assert cells(lines, 'beta 0.1')[:2] == ['no pair', '']
   assert lines[0].startswith('| column | seeds | FedAvg | MOON, mu 5 | difference |')
+  (mean,) = [
+    line for line in made(docs, '@means 100') if line.startswith('| MOON, mu 5')
+  ]
+  assert mean == (
+    '| MOON, mu 5 | not run | not run | not run | +1.2 (3) | -10.0 (1) | not run |'
+  )
   # The values for seeds 0, 1 and 2 are worked by hand above.
   assert cells(lines, 'beta 0.5') == [
     *('0, 1, 2', '60.0, 50.0, 70.0', '60.2, 52.1, 71.2', '+0.2, +2.1, +1.2', '+1.17'),
