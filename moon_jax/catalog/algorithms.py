@@ -166,12 +166,29 @@ def _cooling(valid):
     )
 
 
-def _outnumbered(valid):
-  """The complaint unless 2 f + 2 < n, for which Krum is proven, with n in a round."""
-  byzantine = valid['krum.num_byzantine']
+def _num_sending(valid):
+  """Number of clients that send their model in a round."""
   cohort = max(1, int(valid['num_clients'] * valid['participation'] + 0.5))
   if valid['stragglers.send'] == 'nothing':
     cohort -= int(valid['stragglers.fraction'] * cohort + 0.5)
+  return cohort
+
+
+def _trims_nobody(valid):
+  """The complaint if the rule of a run with a trim would be the plain mean."""
+  trim, cohort = valid['trimmed_mean.trim'], _num_sending(valid)
+  if trim and int(trim * cohort + 1e-3) == 0:
+    yield f'--config.trimmed_mean.trim={trim} of {cohort} clients is none: raise it.'
+
+
+def _outnumbered(valid):
+  """The complaint unless 2 f + 2 < n, for which Krum is proven, with n in a round."""
+  byzantine, cohort = valid['krum.num_byzantine'], _num_sending(valid)
+  if (selected := valid['krum.num_selected']) > cohort:
+    yield (
+      f'--config.krum.num_selected={selected} must be at most {cohort}, the number of '
+      'clients in a round.'
+    )
   if 2 * byzantine + 2 >= cohort:
     yield (
       f'--config.krum.num_byzantine={byzantine} must be below (n - 2) / 2, with n = '
@@ -239,7 +256,12 @@ ALGORITHMS = (
   ),
   _algorithm('median', 'coordinate-wise median', _ALIKE, 'robust:median'),
   _algorithm(
-    'trimmed_mean', 'trimmed mean', _ALIKE, 'robust:trimmed_mean', knobs=_TRIM_KNOBS
+    'trimmed_mean',
+    'trimmed mean',
+    _ALIKE,
+    'robust:trimmed_mean',
+    knobs=_TRIM_KNOBS,
+    check=_trims_nobody,
   ),
   _algorithm(
     'krum', 'Krum', _ALIKE, 'robust:krum', knobs=_KRUM_KNOBS, check=_outnumbered

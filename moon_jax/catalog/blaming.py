@@ -32,7 +32,8 @@ def blamed(*parts: Any) -> Iterator[None]:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if os.path.realpath(f.filename) in origins]
     where = f', line {lines[-1]}' if lines else _place_of(frames)
-    reason = str(error).strip().partition('\n')[0]
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = ' '.join(said[: 2 if said and said[0].endswith(':') else 1])
     problem = f'The {told} failed{where}: {type(error).__name__}: {reason}'
     raise UsageError(problem) from error
 

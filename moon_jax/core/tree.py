@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from moon_jax.core.errors import UsageError
 from moon_jax.core.types import PyTree
 
 # The default precision would round a product to fewer bits on a GPU.
@@ -22,6 +23,35 @@ def subtract(a: PyTree, b: PyTree) -> PyTree:
 def squared_norm(tree: PyTree) -> jax.Array:
   """[] sum of the squares of all numbers in the tree."""
   return sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree))
+
+
+def check_form(tree: PyTree, like: PyTree, told: str) -> None:
+  """Checks that two trees have leaves at the same places, of equal shape and dtype.
+
+  Raises:
+    UsageError: they do not; the first place where they differ is named after `told`.
+  """
+  found, wanted = map(_forms, (tree, like))
+  for place in {**wanted, **found}:
+    if found.get(place) != wanted.get(place):
+      one, other = (forms.get(place, 'nothing') for forms in (found, wanted))
+      raise UsageError(f'{told}: {place} must be {other}, not {one}.')
+
+
+def numbers(made: dict[str, jax.Array], told: str) -> dict[str, jax.Array]:
+  """The numbers as [] float32; raises UsageError as `check_form` does."""
+  made = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), made)
+  check_form(made, dict.fromkeys(made, 0.0), told)
+  return made
+
+
+def _forms(tree: PyTree) -> dict[str, str]:
+  """Place of a leaf -> its form, such as 'float32[3]'."""
+  named = functools.partial(jax.tree_util.keystr, simple=True, separator='.')
+  return {
+    named(path) or 'it': f'{jnp.result_type(leaf)}{list(jnp.shape(leaf))}'
+    for path, leaf in jax.tree.leaves_with_path(tree)
+  }
 
 
 def rows(tree: PyTree) -> list[jax.Array]:
@@ -114,7 +144,7 @@ def scatter(stacked: PyTree, index: jax.Array, values: PyTree) -> PyTree:
 
 def repeat(tree: PyTree, count: int) -> PyTree:
   """`count` copies of every leaf along a new first axis."""
-  return jax.tree.map(lambda x: jnp.broadcast_to(x[None], (count, *x.shape)), tree)
+  return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), tree)
 
 
 def flatten(stacked: PyTree) -> PyTree:

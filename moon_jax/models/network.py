@@ -89,6 +89,9 @@ def make(
 
 def _require_outputs(network, image_shape, num_classes):
   """Raises TypeError unless it returns right Outputs, also in training."""
+  params = jax.tree.leaves(network.shapes.get('params'))
+  if any(leaf.dtype != jnp.float32 for leaf in params):
+    raise TypeError('its params must be float32; see --config.execution.dtype')
   images = jnp.zeros((2, *image_shape), jnp.float32)
   given = images, jnp.ones(2), jax.random.key(0)
   trained, _ = jax.eval_shape(network.train, network.shapes, *given)

@@ -154,6 +154,7 @@ class LocalTraining(NamedTuple):
     (loss, (parts, state)), grads = self._gradient(*given)
     optimizer = self.optimizer(**scalars.optimizer)
     corrected = self.algorithm.correct(grads, task)
+    tree.check_form(corrected, params, 'correct')
     # optax's Adam raises a float to an integer power, which strict promotion refuses.
     with jax.numpy_dtype_promotion('standard'):
       updates, of_optimizer = optimizer.update(corrected, progress.optimizer, params)
@@ -166,12 +167,15 @@ class LocalTraining(NamedTuple):
     done = task._replace(loss_with=loss_with)
     if self.algorithm.move:
       updates = self.algorithm.move(updates, task)
+      tree.check_form(updates, params, 'move')
     moved = optax.apply_updates(params, updates)
     if self.algorithm.bypass:
       moved = tree.add(moved, self.algorithm.bypass(params, task))
+    local = self.algorithm.after_step(done, loss, grads, key)
+    tree.check_form(local, progress.local, 'after_step')
     return progress._replace(
       num_steps=progress.num_steps + 1,
-      local=self.algorithm.after_step(done, loss, grads, key),
+      local=local,
       variables={'params': moved} | state,
       narrow=self._narrow(moved),
       optimizer=of_optimizer,
@@ -187,8 +191,12 @@ class LocalTraining(NamedTuple):
     params = progress.variables['params']
     moved = tree.subtract(tree.rows(params), tree.rows(start['params']))
     drift = jnp.sqrt(tree.squared_norm(moved))
-    upload, memory = self.algorithm.upload(progress.variables, task)
-    reports = self.algorithm.report(progress.variables, task)
+    made = self.algorithm.upload(progress.variables, task)
+    if isinstance(made, Upload) or not isinstance(made[0], Upload):
+      raise UsageError("upload must return an Upload and the client's memory.")
+    upload, memory = made
+    tree.check_form(memory, progress.memory, "upload's memory")
+    reports = tree.numbers(self.algorithm.report(progress.variables, task), 'report')
     metrics = ClientMetrics(
       sums=progress.sums,
       num_seen=progress.num_seen,
@@ -227,7 +235,7 @@ class LocalTraining(NamedTuple):
     told = {'train_loss': total, 'train_accuracy': accuracy}
     if taken := told.keys() & parts.keys():
       raise UsageError(f'{min(taken)!r} cannot be a part of a loss: every run has it.')
-    return total, (told | parts, state)
+    return total, (told | tree.numbers(parts, 'loss'), state)
 
 
 @jax.custom_vjp
@@ -278,6 +286,10 @@ def traffic(
     scalars = scalars._replace(algorithm=own)
     local = algorithm.begin(received, memory)
     every = {'class_counts': jnp.ones(num_classes), 'relative_size': jnp.ones(())}
+    if unknown := sorted(set(algorithm.needs) - set(every)):
+      raise UsageError(
+        f'needs: there is no {unknown[0]!r}, only {" and ".join(every)}.'
+      )
     known = {name: every[name] for name in algorithm.needs}
     task = task_of(received, memory, local, scalars, known)
     task = task._replace(examined=algorithm.examined)

@@ -65,7 +65,7 @@ def trace(sizes: np.ndarray, *, path: str) -> Available:
   """
   flag = f'--config.availability.path={path!r}'
   try:
-    head, *lines = expand(path).read_text().split()
+    head, *lines = expand(path).read_text(encoding='utf-8-sig').split()
     spans = np.array([line.split(',') for line in lines]).astype(np.int64)
     client, first, last = spans.T
     valid = (client >= 0) & (client < len(sizes)) & (first >= 1) & (first <= last)

@@ -37,16 +37,17 @@ def make_round(
     averages = tree.mix(jax.vmap(algorithm.share)(memories), plan.mixing)
     return jax.vmap(algorithm.mixed)(memories, averages)
 
-  def aggregate(server, done, plan, scalars):
+  def aggregate(before, done, plan, scalars):
     finite = done.metrics.finite
     if algorithm.needs_all_uploads:
       sent = Uploads(done.upload, plan.weights, finite, plan.attackers)
     else:
       sent = aggregation.mean_of_finite(done.upload, finite, plan.weights)
     participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
-    server = algorithm.aggregate(server, sent, participation, scalars)
+    server = algorithm.aggregate(before, sent, participation, scalars)
     if not isinstance(server, Server):
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
+    tree.check_form(server, before, 'aggregate')
     return server
 
   def then_second(done, work, memories, plan):
@@ -63,7 +64,10 @@ def make_round(
 
   def run_round(state, plan, scalars, data):
     given = scalars.algorithm
-    scalars = scalars._replace(algorithm=algorithm.scalars(given, state.server.memory))
+    of_round = algorithm.scalars(given, state.server.memory)
+    numbers = {name: jnp.ravel(x)[0] for name, x in of_round.items()}
+    tree.check_form(of_round, numbers, 'scalars')
+    scalars = scalars._replace(algorithm=of_round)
     table, rows = _memories(state, plan, num_clients)
     memories = table if rows is None else tree.gather(table, rows)
     if algorithm.share:

@@ -220,7 +220,7 @@ def test_a_run_whose_part_is_not_registered(folder, capsys):
 
 # --- bad registrations ----------------------------------------------------------------
 
-HEAD = 'import moon_jax\nfrom configs import base\nget_config = base.get_config\n'
+HEAD = 'import jax, moon_jax\nfrom configs import base\nget_config = base.get_config\n'
 TABLE = pathlib.Path(__file__).with_name('bad_registrations.txt').read_text()
 BAD = dict(re.findall(r'^\$ (.*)\n(.+)$', TABLE, re.M))
 
@@ -245,6 +245,38 @@ FAILING = {
   AGGREGATE: 'aggregate must return a Server, not dict.',
   'moon_jax.Algorithm(loss=lambda o, *more: (0.0, {"train_loss": 0.0}))': (
     "'train_loss' cannot be a part of a loss: every run has it."
+  ),
+  # What they return has another form than it should; some of it would be cast silently.
+  'moon_jax.Algorithm(loss=lambda o, *more: (0.0, {"x": o.logits}))': (
+    'loss: x must be float32[], not float32[8, 10].'
+  ),
+  'moon_jax.Algorithm(init_client=lambda v: {"n": 0}, upload=lambda v, task: '
+  '(moon_jax.Upload(v), {"n": task.memory["n"] + 0.6}))': (
+    "upload's memory: n must be int32[], not float32[]."
+  ),
+  'moon_jax.Algorithm(upload=lambda v, task: moon_jax.Upload(v))': (
+    "upload must return an Upload and the client's memory."
+  ),
+  'moon_jax.Algorithm(report=lambda v, task: {"x": jax.numpy.ones(2)})': (
+    'report: x must be float32[], not float32[2].'
+  ),
+  'moon_jax.Algorithm(correct=lambda g, task: jax.tree.map(jax.numpy.sum, g))': (
+    'correct: classifier.bias must be float32[10], not float32[].'
+  ),
+  'moon_jax.Algorithm(move=lambda u, task: jax.tree.map(jax.numpy.sum, u))': (
+    'move: classifier.bias must be float32[10], not float32[].'
+  ),
+  'moon_jax.Algorithm(begin=lambda *given: 0, after_step=lambda *given: 0.5)': (
+    'after_step: it must be int32[], not float32[].'
+  ),
+  'moon_jax.Algorithm(aggregate=lambda s, *more: s._replace(memory=s.variables))': (
+    'aggregate: memory.params.classifier.bias must be nothing, not float32['
+  ),
+  'moon_jax.Algorithm(scalars=lambda h, memory: {"x": jax.numpy.ones(2)})': (
+    'scalars: x must be float32[], not float32[2].'
+  ),
+  'moon_jax.Algorithm(needs={"class_count"})': (
+    "needs: there is no 'class_count', only class_counts and relative_size."
   ),
 }
 
@@ -381,6 +413,7 @@ def test_a_part_without_knobs_hides_no_group_of_its_name():
 
 
 Z = 'return moon_jax.Outputs(z, nn.Dense(num_classes)(z), features)'
+HALF = '(num_classes, dtype="float32", param_dtype="float16")'
 WIDE = Z.replace('num_classes', 'num_classes + 2')
 OF = 'of 2 images and 3 classes are'
 DARKER = 'return lambda key, images, rows: images[rows] // by'
@@ -399,6 +432,7 @@ LOST = "--config.partition.name='robin' must give each of 90 examples to one of 
     (Z, Z.replace('(z,', '(z[0],'), f'the representation {OF} float32 of shape (4,)'),
     (Z, Z.replace('features', 'features > 0'), f'the features {OF} bool'),
     (Z, 'return z', "The model 'tiny' failed at `return Outputs("),
+    (Z, Z.replace('(num_classes)', HALF), 'TypeError: its params must be float32'),
     (DARKER, DARKER.replace('//', '/'), 'TypeError: it returns float32 of shape (8, 7'),
     (DARKER, DARKER.replace('rows]', 'rows, 1:]'), 'returns uint8 of shape (8, 6'),
     (
