@@ -86,7 +86,8 @@ def _boxes(chart: Spread, looks: Mapping[str, Style]) -> Figure:
   for place, (label, values) in enumerate(chart.groups.items()):
     colour, marker = looks[label].colour, looks[label].marker[0]
     box = {'positions': [place], 'widths': 0.5, 'medianprops': {'color': colour}}
-    panel.boxplot(values, orientation='horizontal', showfliers=False, **box)
+    # The whiskers reach the least and the greatest value, as on the page.
+    panel.boxplot(values, orientation='horizontal', whis=(0, 100), **box)
     across = place + np.linspace(-0.15, 0.15, len(values))
     panel.scatter(np.sort(values), across, color=colour, marker=marker, s=18)
   panel.set_yticks(range(len(names)), names, fontsize=9, parse_math=False)

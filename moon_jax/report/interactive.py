@@ -98,9 +98,12 @@ def _boxes(drawn: go.Figure, chart: Spread, looks: Mapping[str, Style]) -> None:
   every_point = {'boxpoints': 'all', 'pointpos': 0, 'jitter': 0.4}
   for label, values in chart.groups.items():
     look = looks[label]
+    ends = np.percentile(values, [0, 25, 50, 75, 100])[:, None]
+    names = ('lowerfence', 'q1', 'median', 'q3', 'upperfence')
     drawn.add_box(
-      x=values,
-      y=[_in_lines(label)] * len(values),
+      x=[values],
+      y=[_in_lines(label)],
+      **dict(zip(names, ends, strict=True)),
       orientation='h',
       fillcolor='rgba(0,0,0,0)',
       line={'color': look.colour},

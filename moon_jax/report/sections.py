@@ -164,7 +164,7 @@ def _by_class(looked_at: Sequence[Model]) -> Iterator[Table]:
       heads[key] = f'{model.series.label}, seed={model.run.knobs["seed"]}, %'
       for row, right in zip(rows, np.diag(model.features.confusion), strict=True):
         row[key] = right / row['images'] if row['images'] else None
-    yield tables.by_class(number, titled('Accuracy for each class', title), heads, rows)
+    yield tables.by_class(number, title, heads, rows)
 
 
 def runs(every: Sequence[Run], varying: Sequence[str]) -> Section:

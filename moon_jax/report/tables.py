@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from moon_jax.report.naming import titled
 from moon_jax.report.results import Result, Row
 
 Cell = str | int | float | None
@@ -186,21 +187,22 @@ _SPEED = (
 
 
 def by_class(
-  number: int, title: str, models: Mapping[str, str], rows: Sequence[Row]
+  number: int, setting: str, models: Mapping[str, str], rows: Sequence[Row]
 ) -> Table:
   """The accuracy of global models for each class.
 
   Args:
     number: number of the table, from 1.
-    title: title of the table.
+    setting: what its models share, 'beta=0.5'; '' if all models do.
     models: key of a model's column -> its heading.
     rows: for each class, its name and its test images.
   """
-  caption = 'Trained global model on the test images of each class.'
+  caption = titled('Trained global model on the test images of each class', setting)
+  title = titled('Accuracy for each class', setting)
   columns = [Column('class', 'class'), Column('images', 'test images')]
   columns += [_percent(key, heading) for key, heading in models.items()]
   name = f'class_accuracy-{number}' if number > 1 else 'class_accuracy'
-  return Table(name, title, caption, columns, rows)
+  return Table(name, title, f'{caption}.', columns, rows)
 
 
 def of_series(kind: Table, rows: Sequence[Row]) -> Table:

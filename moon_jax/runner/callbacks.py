@@ -168,7 +168,7 @@ def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) 
   what = ', '.join(names) or ('updates' if bad else 'the new global model')
   if bad:
     what += f' (clients {", ".join(bad[:_NAMED] + ["..."] * (len(bad) > _NAMED))})'
-  remedy = 'A smaller --config.optimizer.learning_rate may help, in a new --workdir'
+  remedy = 'A smaller --config.optimizer.learning_rate may help, in a new directory'
   if on_nonfinite == 'stop':
     remedy += '; --config.on_nonfinite=skip_client continues here without such clients'
   raise DivergedError(

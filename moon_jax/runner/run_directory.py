@@ -67,7 +67,7 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
   if changes := config_lib.changes(saved['config'], config):
     raise UsageError(
       f'The run directory {workdir} holds another experiment: {"; ".join(changes)} '
-      '(saved -> given). Add --workdir=DIR with a new directory for this one.'
+      '(saved -> given). Give this one a new directory by --workdir (--out of a sweep).'
     )
   if rounds_finished(workdir) < config.num_rounds < rounds_saved(workdir):
     raise UsageError(

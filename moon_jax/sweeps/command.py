@@ -121,12 +121,17 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
   if jobs > 1 and todo:
     code = running.run_in_processes(argv, every, jobs)
     if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
+      print(
+        'Stopped; what was saved stays. To go on: the same command', file=sys.stderr
+      )
       return code
   else:
     running.run_here(every, stop)
   for cell in (unfinished := running.left(every)):
     print(f'{cell.name}: {running.state_of(cell)}', file=sys.stderr)
   if unfinished:
+    if jobs > 1:
+      print(f'The output of the processes is in {out / running.LOGS}.', file=sys.stderr)
     return ExitCode.FAILED
   if values['no-report'].value:
     return ExitCode.DONE

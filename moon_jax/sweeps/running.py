@@ -34,15 +34,17 @@ _PR_SET_PDEATHSIG = 1  # a constant of Linux
 
 
 def state_of(cell: Cell) -> str:
-  """'finished', '12 of 30 rounds', 'new', or what is wrong with its directory."""
+  """'finished', '12 of 30 rounds', 'new', 'diverged in round 3', or a complaint."""
   workdir, config = cell.request.workdir, cell.request.config
   try:
     if run_directory.why_finished(workdir, config):
       return FINISHED
   except RunError as error:
     return str(error)
-  done = rounds_done(cell)
-  return f'{done} of {config.num_rounds} rounds' if done else 'new'
+  rounds = files.read_lines(workdir / run_directory.METRICS)
+  if rounds and None in rounds[-1].values():  # NaN or an infinity
+    return f'diverged in round {rounds[-1]["round"]}'
+  return f'{len(rounds)} of {config.num_rounds} rounds' if rounds else 'new'
 
 
 def rounds_done(cell: Cell) -> int:

@@ -359,7 +359,7 @@ def test_one_process_at_a_time_and_always_the_same_experiment_and_data(tmp_path)
   run_directory.check(run, config)
   run_directory.check(run, cli.parse(['--config.num_rounds=99']).config)
   other, change = '--config.moon.tau=0.25', r'moon\.tau: 0\.5 -> 0\.25 \(saved -> given'
-  change += r'\)\. Add --workdir=DIR with a new directory for this one\.$'
+  change += r'\)\. Give this one a new directory by --workdir \(--out of a sweep\)\.$'
   before = contents(run)
   with refused(UsageError, change):
     run_directory.check(run, cli.parse([other]).config)
