@@ -157,6 +157,14 @@ def test_compiling_is_not_counted_for_every_round(tmp_path):
   assert left.startswith('left: about 4.1 minutes')
 
 
+def test_a_run_that_diverged_is_told(tmp_path):
+  words = (*TINY, '--config.algorithm=fedavg')
+  write_run(tmp_path / 'out/seed=0', [0.5, 0.1], *words, finished=False, drift=None)
+  first, second, _ = dry_run(tmp_path, *words, '--over', 'seed=0,1', '--out=out')
+  assert 'diverged in round 2' in first
+  assert second.split()[0] == 'new'
+
+
 def test_runs_of_another_experiment_are_told_before_anything_starts(swept):
   folder, _ = swept
   over = ('--over', 'algorithm=fedavg,moon', '--over', 'seed=0,7', '--out=out')
@@ -192,7 +200,8 @@ def test_processes_that_are_stopped_save_their_rounds_first(tmp_path):
         time.sleep(0.05)
     process.send(signal.SIGTERM)
     done = process.finish()
-  assert (done.returncode, done.stderr) == (ExitCode.PREEMPTED, '')
+  told = 'Stopped; what was saved stays. To go on: the same command\n'
+  assert (done.returncode, done.stderr) == (ExitCode.PREEMPTED, told)
   assert all('which is saved. To go on: ' in log.read_text() for log in logs)
 
 
