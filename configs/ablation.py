@@ -1,12 +1,12 @@
-"""FedAvg, FedProx, SCAFFOLD and MOON with one change of the MOON paper's setting each.
+"""FedAvg, FedProx, SCAFFOLD and MOON with one change to the MOON paper's setting.
 
   python launch.py --config=configs/ablation.py:list
   python launch.py --config=configs/ablation.py:no_head_moon
 
-The question is which part of the setting decides how these algorithms rank. The setting
-is that of configs/moon_cvpr21.py, for 50 rounds. The changes are: the network has no
-projection head; the partition is not balanced; all clients have the same weight; the
-last partial batch of an epoch is kept.
+The question is whether a choice of the setting changes how these algorithms compare.
+The setting is that of configs/moon_cvpr21.py, for 50 rounds. The changes are: the
+network has no projection head; the partition is not balanced; all clients have the same
+weight; the last partial batch of an epoch is kept.
 """
 
 from configs import moon_cvpr21

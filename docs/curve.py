@@ -231,11 +231,12 @@ def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[s
     own = half_width(statistics.stdev(found), count, count - 1)
   if freedom:
     shared = half_width(std, count, freedom)
-  clears = shared if freedom >= _FREEDOM else own
-  decided = clears is not None and abs(mean) > clears
-  verdict = ('higher' if mean > 0 else 'lower') if decided else 'undecided'
-  if decided and own and abs(mean) <= own:
-    verdict += ' (undecided by the own deviation)'
+  widths = {'pooled': shared, 'own': own}
+  if freedom < _FREEDOM:
+    widths = {'own': own, 'pooled': shared}
+  (_, verdict), (name, other) = ((n, _verdict(mean, w)) for n, w in widths.items())
+  if other != verdict:
+    verdict += f' ({other} by the {name} deviation)'
   levels = [endpoint(pair.theirs, last) for pair in pairs]
   runs = [[pair.theirs for pair in pairs], [pair.ours for pair in pairs]]
   return [
@@ -253,6 +254,13 @@ def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[s
       for side in runs
     ),
   ]
+
+
+def _verdict(mean: float, width: float | None) -> str:
+  """Whether an interval, of half a width around the mean, excludes 0."""
+  if width is None or abs(mean) <= width:
+    return 'undecided'
+  return 'higher' if mean > 0 else 'lower'
 
 
 def _slopes(

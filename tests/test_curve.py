@@ -108,7 +108,8 @@ def test_a_cell_has_the_differences_of_its_pairs(docs, tmp_path):
   ]
   # The interval is 4.302653 pooled deviations; one pair is too few to decide.
   assert cells(lines, 'beta 5') == [
-    *('0', '70.0', '60.0', '-10.0', '-10.00', '', '+- 4.09', 'undecided'),
+    *('0', '70.0', '60.0', '-10.0', '-10.00', '', '+- 4.09'),
+    'undecided (lower by the pooled deviation)',
     *('100', 'never'),
   ]
   assert 'deviation of 0.95 points (2 degrees of freedom).' in lines[-3]
