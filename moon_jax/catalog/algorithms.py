@@ -178,7 +178,7 @@ def _trims_nobody(valid):
   """The complaint if the rule of a run with a trim would be the plain mean."""
   trim, cohort = valid['trimmed_mean.trim'], _num_sending(valid)
   if trim and int(trim * cohort + 1e-3) == 0:
-    yield f'--config.trimmed_mean.trim={trim} of {cohort} clients is none: raise it.'
+    yield f'--config.trimmed_mean.trim={trim} of {cohort} clients is none: raise one.'
 
 
 def _outnumbered(valid):
@@ -187,7 +187,7 @@ def _outnumbered(valid):
   if (selected := valid['krum.num_selected']) > cohort:
     yield (
       f'--config.krum.num_selected={selected} must be at most {cohort}, the number of '
-      'clients in a round.'
+      'clients that send in a round.'
     )
   if 2 * byzantine + 2 >= cohort:
     yield (

@@ -25,8 +25,8 @@ def squared_norm(tree: PyTree) -> jax.Array:
   return sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree))
 
 
-def check_form(tree: PyTree, like: PyTree, told: str) -> None:
-  """Checks that two trees have leaves at the same places, of equal shape and dtype.
+def checked(tree: PyTree, like: PyTree, told: str) -> PyTree:
+  """The tree, if both have the same structure, and leaves of equal shape and dtype.
 
   Raises:
     UsageError: they do not; the first place where they differ is named after `told`.
@@ -36,13 +36,16 @@ def check_form(tree: PyTree, like: PyTree, told: str) -> None:
     if found.get(place) != wanted.get(place):
       one, other = (forms.get(place, 'nothing') for forms in (found, wanted))
       raise UsageError(f'{told}: {place} must be {other}, not {one}.')
+  one, other = map(jax.tree.structure, (tree, like))
+  if one != other:
+    raise UsageError(f'{told} must have the structure {other}, not {one}.')
+  return tree
 
 
 def numbers(made: dict[str, jax.Array], told: str) -> dict[str, jax.Array]:
-  """The numbers as [] float32; raises UsageError as `check_form` does."""
-  made = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), made)
-  check_form(made, dict.fromkeys(made, 0.0), told)
-  return made
+  """The numbers as [] float32; raises UsageError as `checked` does."""
+  made = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), dict(made))
+  return checked(made, dict.fromkeys(made, 0.0), told)
 
 
 def _forms(tree: PyTree) -> dict[str, str]:
@@ -144,7 +147,7 @@ def scatter(stacked: PyTree, index: jax.Array, values: PyTree) -> PyTree:
 
 def repeat(tree: PyTree, count: int) -> PyTree:
   """`count` copies of every leaf along a new first axis."""
-  return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), tree)
+  return jax.tree.map(lambda x: jnp.broadcast_to(x[None], (count, *x.shape)), tree)
 
 
 def flatten(stacked: PyTree) -> PyTree:

@@ -1,5 +1,8 @@
 """The algorithm that a configuration asks for, with its wrappers."""
 
+import jax
+import jax.numpy as jnp
+
 from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.wrappers.attack import with_attack
@@ -16,6 +19,8 @@ def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   part, flat = catalog.part('algorithm', config.algorithm), flatten(config)
   given = {'network_layers': network.layers()} if part.has('layered') else {}
   algorithm = part.build(Algorithm, **catalog.options('algorithm', flat), **given)
+  if part.registered:  # its memory may have Python's numbers
+    algorithm = algorithm._replace(init_client=_in_arrays(algorithm.init_client))
   algorithm = examined.bound(algorithm, network)
   if used_value(config, 'batch_norm') == 'local' and 'batch_stats' in network.shapes:
     algorithm = with_local_statistics(algorithm)
@@ -30,3 +35,7 @@ def make_algorithm(config: Config, network: models.Network) -> Algorithm:
   numbers = catalog.options('server_optimizer', flat)
   numbers['learning_rate'] = server.learning_rate
   return with_server_optimizer(algorithm, server.name, numbers)
+
+
+def _in_arrays(function):
+  return lambda variables: jax.tree.map(jnp.asarray, function(variables))

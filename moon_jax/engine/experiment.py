@@ -24,7 +24,8 @@ from moon_jax.engine import devices, streaming, tiers, traced
 from moon_jax.engine.composing import make_algorithm
 from moon_jax.engine.scheduling import planned
 from moon_jax.models import fused_cpu
-from moon_jax.train import client_training, clients, planning
+from moon_jax.train import clients, planning
+from moon_jax.train.traffic import exchanged
 
 
 class Experiment(NamedTuple):
@@ -104,7 +105,7 @@ def build(
   chosen = catalog.part('algorithm', config.algorithm)
   with blamed(chosen):
     several, scalars = config.num_clients > 1, traced.scalars(config, algorithm, 0)
-    traffic = client_training.traffic(algorithm, network.shapes, scalars, sizes[-1])
+    traffic = exchanged(algorithm, network.shapes, scalars, sizes[-1])
     own_models = several and tiers.has_own_models(algorithm, network.shapes)
   need = {'wanted': own_models, 'needed': _needs_tests(config, algorithm, own_models)}
   split, tests = own_tests.taken(config, data, whole, partition_seed(config), **need)

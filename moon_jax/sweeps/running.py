@@ -34,14 +34,17 @@ _PR_SET_PDEATHSIG = 1  # a constant of Linux
 
 
 def state_of(cell: Cell) -> str:
-  """'finished', '12 of 30 rounds', 'new', 'diverged in round 3', or a complaint."""
+  """'finished', '12 of 30 rounds', 'new', 'diverged in round 3', or a complaint.
+
+  A run whose records are finite, though it has diverged, counts as one with rounds.
+  """
   workdir, config = cell.request.workdir, cell.request.config
   try:
     if run_directory.why_finished(workdir, config):
       return FINISHED
+    rounds = files.read_lines(workdir / run_directory.METRICS)
   except RunError as error:
     return str(error)
-  rounds = files.read_lines(workdir / run_directory.METRICS)
   if rounds and None in rounds[-1].values():  # NaN or an infinity
     return f'diverged in round {rounds[-1]["round"]}'
   return f'{len(rounds)} of {config.num_rounds} rounds' if rounds else 'new'
@@ -57,7 +60,13 @@ def rounds_done(cell: Cell) -> int:
 
 def left(cells: Sequence[Cell]) -> list[Cell]:
   """The runs that are not finished."""
-  return [cell for cell in cells if state_of(cell) != FINISHED]
+  return [cell for cell in cells if not _is_finished(cell)]
+
+
+def _is_finished(cell: Cell) -> bool:
+  with contextlib.suppress(RunError):
+    return bool(run_directory.why_finished(cell.request.workdir, cell.request.config))
+  return False
 
 
 def check(cells: Sequence[Cell]) -> None:

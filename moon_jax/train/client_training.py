@@ -12,7 +12,7 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, for_purpose
-from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Server, Task, Upload
+from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Task, Upload
 from moon_jax.data.device import TrainSplit
 from moon_jax.models import Network
 from moon_jax.train.planning import Plan
@@ -121,6 +121,7 @@ class LocalTraining(NamedTuple):
     local = self.algorithm.begin(received, memory)
     task = task_of(received, memory, local, scalars, known)
     variables = self.algorithm.download(received, memory)
+    variables = tree.checked(variables, self.network.shapes, 'download')
     params = variables['params']
     progress = Progress(
       client=client,
@@ -153,8 +154,7 @@ class LocalTraining(NamedTuple):
     given = params, progress, references, task, batch, key
     (loss, (parts, state)), grads = self._gradient(*given)
     optimizer = self.optimizer(**scalars.optimizer)
-    corrected = self.algorithm.correct(grads, task)
-    tree.check_form(corrected, params, 'correct')
+    corrected = tree.checked(self.algorithm.correct(grads, task), grads, 'correct')
     # optax's Adam raises a float to an integer power, which strict promotion refuses.
     with jax.numpy_dtype_promotion('standard'):
       updates, of_optimizer = optimizer.update(corrected, progress.optimizer, params)
@@ -166,16 +166,15 @@ class LocalTraining(NamedTuple):
 
     done = task._replace(loss_with=loss_with)
     if self.algorithm.move:
-      updates = self.algorithm.move(updates, task)
-      tree.check_form(updates, params, 'move')
+      updates = tree.checked(self.algorithm.move(updates, task), updates, 'move')
     moved = optax.apply_updates(params, updates)
     if self.algorithm.bypass:
-      moved = tree.add(moved, self.algorithm.bypass(params, task))
+      added = tree.checked(self.algorithm.bypass(params, task), params, 'bypass')
+      moved = tree.add(moved, added)
     local = self.algorithm.after_step(done, loss, grads, key)
-    tree.check_form(local, progress.local, 'after_step')
     return progress._replace(
       num_steps=progress.num_steps + 1,
-      local=local,
+      local=tree.checked(local, progress.local, 'after_step'),
       variables={'params': moved} | state,
       narrow=self._narrow(moved),
       optimizer=of_optimizer,
@@ -191,11 +190,8 @@ class LocalTraining(NamedTuple):
     params = progress.variables['params']
     moved = tree.subtract(tree.rows(params), tree.rows(start['params']))
     drift = jnp.sqrt(tree.squared_norm(moved))
-    made = self.algorithm.upload(progress.variables, task)
-    if isinstance(made, Upload) or not isinstance(made[0], Upload):
-      raise UsageError("upload must return an Upload and the client's memory.")
-    upload, memory = made
-    tree.check_form(memory, progress.memory, "upload's memory")
+    upload, memory = sent(self.algorithm, progress.variables, task)
+    memory = tree.checked(memory, progress.memory, "upload's memory")
     reports = tree.numbers(self.algorithm.report(progress.variables, task), 'report')
     metrics = ClientMetrics(
       sums=progress.sums,
@@ -215,7 +211,8 @@ class LocalTraining(NamedTuple):
     if self.algorithm.perturb is None:
       return found, grads
     _, task, *_ = given
-    moved = tree.add(params, self.algorithm.perturb(grads, params, task))
+    added = self.algorithm.perturb(grads, params, task)
+    moved = tree.add(params, tree.checked(added, params, 'perturb'))
     there = progress._replace(narrow=self._narrow(moved))
     return found, differentiate(moved, there, *given)[1]
 
@@ -256,6 +253,14 @@ def _in_place_of_backward(_, gradient):
 _in_place_of.defvjp(lambda _, narrow: (narrow, None), _in_place_of_backward)
 
 
+def sent(algorithm: Algorithm, trained: PyTree, task: Task) -> tuple[Upload, PyTree]:
+  """What a client sends, and its new memory."""
+  made = algorithm.upload(trained, task)
+  if isinstance(made, tuple) and isinstance(made[0], Upload):
+    return made
+  raise UsageError("upload must return an Upload and the client's memory.")
+
+
 def task_of(
   received: PyTree,
   memory: PyTree,
@@ -272,29 +277,3 @@ def task_of(
     optimizer=scalars.optimizer,
     **known or {},
   )
-
-
-def traffic(
-  algorithm: Algorithm, variables: PyTree, scalars: Scalars, num_classes: int
-) -> tuple[int, int]:
-  """Bytes that one client receives, and sends, in a round of a real deployment."""
-
-  def exchange(variables, scalars):
-    server = Server(variables, algorithm.init_server(variables))
-    own = algorithm.scalars(scalars.algorithm, server.memory)
-    received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
-    scalars = scalars._replace(algorithm=own)
-    local = algorithm.begin(received, memory)
-    every = {'class_counts': jnp.ones(num_classes), 'relative_size': jnp.ones(())}
-    if unknown := sorted(set(algorithm.needs) - set(every)):
-      raise UsageError(
-        f'needs: there is no {unknown[0]!r}, only {" and ".join(every)}.'
-      )
-    known = {name: every[name] for name in algorithm.needs}
-    task = task_of(received, memory, local, scalars, known)
-    task = task._replace(examined=algorithm.examined)
-    upload, _ = algorithm.upload(algorithm.download(received, memory), task)
-    return (algorithm.share(memory),) * 2 if algorithm.share else (received, upload)
-
-  received, upload = jax.eval_shape(exchange, variables, scalars)
-  return tree.num_bytes(received), tree.num_bytes(upload)

@@ -47,8 +47,7 @@ def make_round(
     server = algorithm.aggregate(before, sent, participation, scalars)
     if not isinstance(server, Server):
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
-    tree.check_form(server, before, 'aggregate')
-    return server
+    return tree.checked(server, before, 'aggregate')
 
   def then_second(done, work, memories, plan):
     seed = seed_for(work.scalars.seed, Purpose.SECOND)
@@ -64,9 +63,9 @@ def make_round(
 
   def run_round(state, plan, scalars, data):
     given = scalars.algorithm
-    of_round = algorithm.scalars(given, state.server.memory)
-    numbers = {name: jnp.ravel(x)[0] for name, x in of_round.items()}
-    tree.check_form(of_round, numbers, 'scalars')
+    of_round = dict(algorithm.scalars(given, state.server.memory))
+    numbers = {k: jnp.zeros((), jnp.result_type(x)) for k, x in of_round.items()}
+    of_round = tree.checked(of_round, numbers, 'scalars')
     scalars = scalars._replace(algorithm=of_round)
     table, rows = _memories(state, plan, num_clients)
     memories = table if rows is None else tree.gather(table, rows)

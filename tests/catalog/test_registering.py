@@ -238,6 +238,10 @@ AGGREGATE = 'moon_jax.Algorithm(aggregate=lambda s, mean, *more: mean.weighted)'
 FAILING = {
   'None': "The algorithm 'mine' must return ",
   '1 / 0': "The algorithm 'mine' failed, line 4: ZeroDivisionError: division by zero",
+  # As JAX tells it, with the types on the line after a colon.
+  'exec("raise ValueError(\\"first:\\\\n\\\\n second\\\\nthird\\")")': (
+    "The algorithm 'mine' failed, line 4: ValueError: first: second"
+  ),
   'moon_jax.Algorithm(init_client=lambda v: v[0])': "The algorithm 'mine' failed, line",
   'moon_jax.Algorithm(loss=lambda *given: None)': (
     "The algorithm 'mine' failed at `total, parts = self.algorithm.loss(outputs, "
@@ -265,6 +269,22 @@ FAILING = {
   ),
   'moon_jax.Algorithm(move=lambda u, task: jax.tree.map(jax.numpy.sum, u))': (
     'move: classifier.bias must be float32[10], not float32[].'
+  ),
+  'moon_jax.Algorithm(bypass=lambda p, task: jax.tree.map(jax.numpy.sum, p))': (
+    'bypass: classifier.bias must be float32[10], not float32[].'
+  ),
+  'moon_jax.Algorithm(perturb=lambda g, p, task: jax.tree.map(jax.numpy.sum, p))': (
+    'perturb: classifier.bias must be float32[10], not float32[].'
+  ),
+  'moon_jax.Algorithm(download=lambda w, m: jax.tree.map(lambda x: x[:1], w))': (
+    'download: params.classifier.bias must be float32[10], not float32[1].'
+  ),
+  'moon_jax.Algorithm(init_client=lambda v: (0.0,), '
+  'upload=lambda v, task: (moon_jax.Upload(v), [0.0]))': (
+    "upload's memory must have the structure PyTreeDef((*,)), not PyTreeDef([*])."
+  ),
+  'moon_jax.Algorithm(upload=lambda v, task: None)': (
+    "upload must return an Upload and the client's memory."
   ),
   'moon_jax.Algorithm(begin=lambda *given: 0, after_step=lambda *given: 0.5)': (
     'after_step: it must be int32[], not float32[].'
@@ -295,6 +315,21 @@ def test_a_part_that_fails_when_it_is_used_is_one_line(made, folder, capsys):
   text = f'{HEAD}moon_jax.register_algorithm("mine", lambda: {made})\n'
   line = refused(folder, capsys, text, '--config.algorithm=mine', *TINY)
   assert line.startswith(FAILING[made])
+
+
+@pytest.mark.parametrize('store', ['device', 'disk'])
+def test_a_memory_may_have_python_s_numbers(store, folder, capsys):
+  made = (
+    'moon_jax.Algorithm(init_client=lambda v: {"n": 0}, '
+    'upload=lambda v, task: (moon_jax.Upload(v), {"n": task.memory["n"] + 1}), '
+    'report=lambda v, task: {"n": task.memory["n"]})'
+  )
+  text = f'{HEAD}moon_jax.register_algorithm("mine", lambda: {made})\n'
+  (folder / 'good.py').write_text(text)
+  words = ['--config=good.py', '--workdir=run', '--config.algorithm=mine', *TINY]
+  assert launch([*words, f'--config.execution.client_store={store}']) == ExitCode.DONE
+  lines = (folder / 'run/metrics.jsonl').read_text().splitlines()
+  assert [json.loads(line)['n_mean'] for line in lines] == [0.0, 1.0]
 
 
 def test_a_part_that_fails_in_another_file_of_the_users_names_it(folder, capsys):

@@ -151,7 +151,8 @@ def test_uniform_availability_keeps_the_draw_of_saved_runs():
 
 def test_a_trace_by_hand_begins_again(tmp_path):
   path = tmp_path / 'trace.csv'
-  path.write_text('client,first,last\n0,1,3\n2,1,1\n2,3,3\n1,2,2\n')
+  text = 'client,first,last\n0,1,3\n2,1,1\n2,3,3\n1,2,2\n'
+  path.write_text(text, encoding='utf-8-sig')  # as Excel writes it
   available = clients.trace(np.ones(4), path=str(path))
   found = [chosen(available, index, 2, 4) for index in range(6)]
   assert found == [[0, 2], [0, 1], [0, 2]] * 2

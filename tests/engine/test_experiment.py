@@ -21,7 +21,8 @@ from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
 from moon_jax.engine import devices, experiment, programs, tiers, traced
 from moon_jax.runner import run_directory
-from moon_jax.train import client_training, examined
+from moon_jax.train import examined
+from moon_jax.train.traffic import exchanged
 from tests import world
 from tests.selection import few
 
@@ -341,7 +342,7 @@ def test_what_an_algorithm_of_ones_own_may_send_keep_and_test():
     return Upload({'sums': task.class_counts[:, None] * jnp.ones((10, 4))}, ()), ()
 
   own = base.Algorithm(upload=upload, needs={'class_counts'})
-  (_, sent) = client_training.traffic(own, network.shapes, scalars, 10)
+  (_, sent) = exchanged(own, network.shapes, scalars, 10)
   assert sent == 4 * 10 * 4
   two_groups = lambda server, clients: tree.repeat(server.variables, 2)  # noqa: E731
   grouped = base.Algorithm(evaluated=two_groups)

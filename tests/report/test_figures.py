@@ -61,6 +61,18 @@ def spread(names):
   return Spread('clients', f'Accuracy: {SETTING}', 'test accuracy, %', groups)
 
 
+def test_a_box_is_the_same_on_the_page_and_in_a_file():
+  groups = {'FedAvg': np.array([0.0, 40.0, 41.0, 43.0, 44.0, 45.0, 48.0, 100.0])}
+  chart = Spread('clients', 'Accuracy', 'test accuracy, %', groups)
+  (panel,) = figures.draw(chart, looks(chart)).axes
+  found = sorted({float(x) for line in panel.lines for x in line.get_xdata()})
+  (box,) = interactive.figure(chart, looks(chart)).data
+  names = ('lowerfence', 'q1', 'median', 'q3', 'upperfence')
+  assert found == [float(box[name][0]) for name in names]
+  # Of eight numbers, the quartiles lie at places 1.75, 3.5 and 5.25 from 0.
+  assert found == [0.0, 40.75, 43.5, 45.75, 100.0]
+
+
 def matrix(rows, columns):
   counts = np.arange(rows * columns).reshape(rows, columns)
   return Matrix('matrix', f'Confusion: {SETTING}', 'client', 'class', counts, 'images')

@@ -1141,3 +1141,9 @@ def test_a_folder_with_the_manifest_of_another_program_is_refused(content, tmp_p
   (tmp_path / 'report.json').write_text(content)
   with pytest.raises(UsageError, match=r'its report\.json is of another program'):
     files.write(tmp_path, None)
+
+
+def test_a_table_by_class_names_its_setting():
+  captions = [tables.by_class(1, told, {}, []).caption for told in ('', 'beta=0.5')]
+  common = 'Trained global model on the test images of each class'
+  assert captions == [f'{common}.', f'{common}: beta=0.5.']

@@ -166,7 +166,7 @@ def limited(data: Dataset, limit: int) -> Dataset:
   """A fixed pseudo-random part of each split, with at most `limit` examples.
 
   From a split with user ids it takes whole users, at least one: the first in an order
-  that both splits share, so that users that train are also tested. A smaller limit
+  that both splits share, so mostly the same users train and are tested. A smaller limit
   keeps a part of what a larger one keeps.
   """
   if data.validation_labels is not None:
