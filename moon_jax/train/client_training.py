@@ -121,7 +121,6 @@ class LocalTraining(NamedTuple):
     local = self.algorithm.begin(received, memory)
     task = task_of(received, memory, local, scalars, known)
     variables = self.algorithm.download(received, memory)
-    variables = tree.checked(variables, self.network.shapes, 'download')
     params = variables['params']
     progress = Progress(
       client=client,
