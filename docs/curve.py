@@ -231,10 +231,9 @@ def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[s
     own = half_width(statistics.stdev(found), count, count - 1)
   if freedom:
     shared = half_width(std, count, freedom)
-  widths = {'pooled': shared, 'own': own}
-  if freedom < _FREEDOM:
-    widths = {'own': own, 'pooled': shared}
-  (_, verdict), (name, other) = ((n, _verdict(mean, w)) for n, w in widths.items())
+  verdict, other, name = _verdict(mean, own), _verdict(mean, shared), 'pooled'
+  if freedom >= _FREEDOM:
+    verdict, other, name = other, verdict, 'own'
   if other != verdict:
     verdict += f' ({other} by the {name} deviation)'
   levels = [endpoint(pair.theirs, last) for pair in pairs]
