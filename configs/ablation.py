@@ -1,4 +1,4 @@
-"""FedAvg, FedProx, SCAFFOLD and MOON with one change to the MOON paper's setting.
+"""Four algorithms, MOON with two mu, with one change to the MOON paper's setting.
 
   python launch.py --config=configs/ablation.py:list
   python launch.py --config=configs/ablation.py:no_head_moon
@@ -18,7 +18,7 @@ _CHANGES = {
   'equal_weights': ('equal weights', {'client_weight': 'uniform'}),
   'all_batches': ('partial batches kept', {'drop_last': False}),
 }
-_ALGORITHMS = ('fedavg', 'fedprox', 'scaffold', 'moon')
+_ALGORITHMS = ('fedavg', 'fedprox', 'scaffold', 'moon', 'mu_1')
 
 VARIANTS = {
   f'{change}_{algorithm}': moon_cvpr21.changed(algorithm, told, changes)

@@ -44,6 +44,7 @@ _ALGORITHMS = {
   'fedprox': 'FedProx, mu 0.01',
   'scaffold': 'SCAFFOLD',
   'moon': 'MOON, mu 5',
+  'mu_1': 'MOON, mu 1',
 }
 _HEAD = (
   *('column', 'seeds', 'FedAvg', '{}', 'difference', 'mean', '95 %, own deviation'),
@@ -338,7 +339,7 @@ def ablation(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str],
   A cell has the endpoint of seed 0, and in brackets how much it is above FedAvg's.
   """
   last, names = int(words[0]), set()
-  lines = [f'| change | {" | ".join(_ALGORITHMS.values())} |', f'|{" --- |" * 5}']
+  lines = [f'| change | {" | ".join(_ALGORITHMS.values())} |', f'|{" --- |" * 6}']
   for told, called in _CHANGES.items():
     runs = [_runs(called.format(name), kept)[0].get(0) for name in _ALGORITHMS]
     names |= {run.name for run in runs if run}

@@ -156,7 +156,7 @@ def test_a_slope_outside_the_test_has_no_verdict_and_each_seed_has_its_own():
 def test_an_ablation_sets_each_change_beside_the_setting_at_the_same_round(
   docs, tmp_path
 ):
-  assert cells(made(docs, '@ablation 50'), 'none') == ['not run'] * 4
+  assert cells(made(docs, '@ablation 50'), 'none') == ['not run'] * 5
   for algorithm, accuracy in (('fedavg', 60), ('moon', 61.5)):
     keep(docs, tmp_path, f'moon_cvpr21.py:{algorithm}', 0, accuracy)
   keep(docs, tmp_path, 'moon_cvpr21.py:fedavg', 1, 99)
@@ -166,10 +166,11 @@ def test_an_ablation_sets_each_change_beside_the_setting_at_the_same_round(
     records.add(run, docs / 'results')
   lines = made(docs, '@ablation 50\n@costs moon_cvpr21: fedavg')
   # The mean of rounds 46 to 50, not of the run's last five.
-  assert cells(lines, 'none') == ['0.0', 'not run', 'not run', '0.0 (+0.0)']
-  assert cells(lines, 'no projection head') == [*['not run'] * 2, '40.0', 'not run']
+  left = 'not run'
+  assert cells(lines, 'none') == ['0.0', left, left, '0.0 (+0.0)', left]
+  assert cells(lines, 'no projection head') == [left, left, '40.0', left, left]
   assert cells(lines, 'equal weights of clients')[0] == '50.0'
   keep(docs, tmp_path, 'moon_cvpr21.py:scaffold', 0, 57.5)
   lines = made(docs, '@ablation 100\n@costs moon_cvpr21: fedavg')
-  assert cells(lines, 'none') == ['60.0', 'not run', '57.5 (-2.5)', '61.5 (+1.5)']
-  assert cells(lines, 'equal weights of clients')[0] == 'not run'
+  assert cells(lines, 'none') == ['60.0', left, '57.5 (-2.5)', '61.5 (+1.5)', left]
+  assert cells(lines, 'equal weights of clients')[0] == left

@@ -198,7 +198,8 @@ def test_an_ablation_has_one_change_and_half_the_rounds():
     'all_batches': ('drop_last', False),
   }
   for name in ablation.VARIANTS:
-    change, _, algorithm = name.rpartition('_')
+    change = next(each for each in knobs if name.startswith(each))
+    algorithm = name.removeprefix(f'{change}_')
     plain = config.load(f'configs/moon_cvpr21.py:{algorithm}')
     wanted = plain | {'num_rounds': 50} | dict([knobs[change]])
     assert config.load(f'configs/ablation.py:{name}') == wanted != plain
