@@ -47,6 +47,7 @@ from moon_jax.core.errors import ExitCode, UsageError, did_you_mean, exit_code_o
 from moon_jax.report.results import compare
 
 DOCS = pathlib.Path(__file__).parent
+_PAIRED = 'pairs', 'difference_to_fedavg_mean', 'difference_to_fedavg_std'
 _HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,comparison'
 
 
@@ -56,8 +57,8 @@ def _table(given: Sequence[Row]) -> list[str]:
   table = [head, ['---'] * len(head), *lines] if lines else []
   told = [f'| {" | ".join(cells)} |' for cells in table]
   left = [f'`{row.name}`{_reported(row)}' for row in given if not row.runs]
-  summary = f'<details><summary>Not run: {len(left)} of {len(given)}</summary>'
-  below = [summary, '', f'{"; ".join(left)}.', '', '</details>'] if left else []
+  summary = f'Not run: {len(left)} of {len(given)}'
+  below = _folded(summary, [f'{"; ".join(left)}.']) if left else []
   return [*told, *([''] if told and below else []), *below]
 
 
@@ -96,7 +97,7 @@ def _personal(given: Sequence[Row]) -> list[str]:
     own = (f'{model}_accuracy_mean' for model in ('local', 'tuned', 'personal'))
     for column in ('test_accuracy', *own):
       found = (run.accuracy(column).tail(5).mean() for run in row.runs)
-      cells.append(_shown(estimate(value for value in found if value == value)))
+      cells.append(_shown(estimate(found)))
     seeds = ', '.join(str(run.seed) for run in row.runs) or NOT_RUN
     lines.append(f'| {" | ".join([row.variant.setting, *cells, seeds])} |')
   return lines
@@ -116,16 +117,22 @@ def _shown(found: Estimate | None) -> str:
 def _costs(given: Sequence[Row]) -> list[str]:
   """The commands and costs of the rows that have runs."""
   head = '| command | seconds a round, median | minutes in all | machine | commit |'
-  lines = [head, f'|{" --- |" * 5}']
+  lines, hours = [head, f'|{" --- |" * 5}'], 0.0
   for run in (run for row in given for run in row.runs):
     cost = run.about.get('cost', {})
     each, total = cost.get('median'), cost.get('seconds')
     words = 'not recorded' if each is None else f'{each:.1f}'
     minutes = 'not recorded' if total is None else f'{total / 60:.1f}'
+    hours += (total or 0) / 3600
     commit = (run.about.get('git_commit') or '')[:7]
     machine = _machine(run.about)
     lines.append(f'| `{run.command}` | {words} | {minutes} | {machine} | {commit} |')
-  return lines if len(lines) > 2 else []
+  told = f'Commands and costs of {len(lines) - 2} runs, {hours:.1f} hours in all'
+  return _folded(told, lines) if len(lines) > 2 else []
+
+
+def _folded(told: str, lines: Sequence[str]) -> list[str]:
+  return [f'<details><summary>{told}</summary>', '', *lines, '', '</details>']
 
 
 def _machine(about: Mapping[str, Any]) -> str:
@@ -139,23 +146,26 @@ def _machine(about: Mapping[str, Any]) -> str:
 
 def _compare(given: Sequence[Row]) -> list[str]:
   """'MOON - FedAvg: ...': the first variant minus each of the others."""
-  by_name = {}
-  for row in given:
-    by_name.setdefault(row.name, []).append(row)
-  first, *others = by_name.values()
-  told = (_difference(first, other) for other in others)
-  return [f'- {line}' for line in told if line]
+  first = [row for row in given if row.name == given[0].name]
+  return [
+    f'- {_difference(ours, theirs)}'
+    for theirs in given
+    for ours in first
+    if ours.name != theirs.name and ours.conditions == theirs.conditions
+    if {run.seed for run in ours.runs} & {run.seed for run in theirs.runs}
+  ]
 
 
-def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
-  """The difference of two variants, if they have pairs of equal seed and setting."""
-  names = f'`{ours[0].name}` - `{theirs[0].name}`'
-  pair = [rows[0].reported() for rows in (ours, theirs)]
-  told = f'; reported {round(pair[0][0] - pair[1][0], 2):+g}' if all(pair) else ''
-  found = compare(*map(_by_sample, (ours, theirs)))
-  if not (count := found['pairs']):
-    return ''
-  mean, std = (found[f'difference_to_fedavg_{of}'] for of in ('mean', 'std'))
+def _difference(ours: Row, theirs: Row) -> str:
+  """The difference of two rows under equal conditions, paired by seed."""
+  names = f'`{ours.name}` - `{theirs.name}`'
+  if changed := ours.changed():
+    names += f' ({", ".join(changed)})'
+  pair = [row.reported() for row in (ours, theirs)]
+  is_reported = all(pair) and not changed
+  told = f'; reported {round(pair[0][0] - pair[1][0], 2):+g}' if is_reported else ''
+  found = compare(*map(_by_seed, (ours, theirs)))
+  count, mean, std = (found[name] for name in _PAIRED)
   words = [f'{count} seed{"s" if count > 1 else ""}']
   words += ['too few to rank them' if count == 1 else f'+- {std:.1f}']
   if 'p_value' in found:
@@ -163,13 +173,9 @@ def _difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
   return f'{names}, mean of 5 tests: {mean:+.1f} points ({", ".join(words)}){told}.'
 
 
-def _by_sample(given: Sequence[Row]) -> pd.Series:
-  """The mean of the last five tests of each run; two runs of one key are a pair."""
-  found = {
-    f'{run.seed} {len(run.rounds)} {row.differs()}': run.accuracy().tail(5).mean()
-    for row in given
-    for run in row.runs
-  }
+def _by_seed(row: Row) -> pd.Series:
+  """Seed -> the mean of the last five tests of its run."""
+  found = {run.seed: run.accuracy().tail(5).mean() for run in row.runs}
   return pd.Series(found, dtype=float)
 
 

@@ -31,6 +31,7 @@ _COLUMNS = {
 # the pooled deviation decides.
 _SEEDS, _FREEDOM = (0, 1, 2), 12
 _TESTED = 'moon', 100  # the algorithm and the round of that test
+_OPEN = 'undecided'
 # Change of the setting -> its variants; the title of each algorithm.
 _CHANGES = {
   'none': 'moon_cvpr21: {}',
@@ -142,17 +143,25 @@ def curve(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], se
 def means(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str], set]:
   """The lines of '@means ROUND', and the names of their runs.
 
-  A cell has the mean of an algorithm's differences to FedAvg, and the number of pairs.
+  A cell has the mean of an algorithm's differences to FedAvg, and the number of pairs;
+  the mean is bold unless the verdict is that it is undecided.
   """
   last, names = int(words[0]), set()
   lines = [f'| less FedAvg | {" | ".join(_COLUMNS)} |', f'|{" --- |" * 7}']
   for algorithm in ('moon', 'mu_1', 'fedprox', 'scaffold'):
     pairs, title, own = _pairs(algorithm, last, kept)
     found = [[pair.difference(last) for pair in each] for each in pairs.values()]
-    cells = [f'{statistics.fmean(f):+.1f} ({len(f)})' if f else NOT_RUN for f in found]
+    shared = pooled(found)
+    cells = [_mean(each, *shared) if each else NOT_RUN for each in found]
     lines.append(f'| {" | ".join([title, *cells])} |')
     names |= own
   return lines, names
+
+
+def _mean(found: Sequence[float], std: float, freedom: int) -> str:
+  mean = f'{statistics.fmean(found):+.1f}'
+  *_, verdict = _judged(found, std, freedom)
+  return f'{mean if verdict.startswith(_OPEN) else f"**{mean}**"} ({len(found)})'
 
 
 def differences(
@@ -192,8 +201,8 @@ def _pairs(
     title = setting.partition(', beta')[0].partition(', shards')[0]
     names |= {run.name for run in (*theirs.values(), *ours.values())}
     both = [
-      Pair(seed, theirs[seed].accuracy(), ours[seed].accuracy())
-      for seed in sorted(theirs.keys() & ours.keys())
+      Pair(key[0], theirs[key].accuracy(), ours[key].accuracy())
+      for key in sorted(theirs.keys() & ours.keys())
     ]
     pairs[column] = [
       pair for pair in both if None not in (endpoint(a, last) for a in pair[1:])
@@ -201,10 +210,15 @@ def _pairs(
   return pairs, title, names
 
 
-def _runs(words: str, kept: Mapping[str, Kept]) -> tuple[dict[int, Kept], str]:
-  """Seed -> run of a variant without changed knobs; and the variant's setting."""
+def _runs(words: str, kept: Mapping[str, Kept]) -> tuple[dict[tuple, Kept], str]:
+  """(Seed, digest of the data) -> run of a variant as it is; the variant's setting."""
   found = rows(words, kept)
-  own = {run.seed: run for row in found if not row.changed() for run in row.runs}
+  own = {
+    (run.seed, run.digest): run
+    for row in found
+    if not row.changed()
+    for run in row.runs
+  }
   return own, found[0].variant.setting
 
 
@@ -226,25 +240,16 @@ def _table(title: str, pairs: Mapping, last: int) -> Iterator[str]:
 
 
 def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[str]:
-  found, count = [pair.difference(last) for pair in pairs], len(pairs)
-  mean, own, shared = statistics.fmean(found), None, None
-  if count > 1:
-    own = half_width(statistics.stdev(found), count, count - 1)
-  if freedom:
-    shared = half_width(std, count, freedom)
-  verdict, other, name = _verdict(mean, own), _verdict(mean, shared), 'pooled'
-  if freedom >= _FREEDOM:
-    verdict, other, name = other, verdict, 'own'
-  if other != verdict:
-    verdict += f' ({other} by the {name} deviation)'
+  found = [pair.difference(last) for pair in pairs]
+  *widths, verdict = _judged(found, std, freedom)
   levels = [endpoint(pair.theirs, last) for pair in pairs]
   runs = [[pair.theirs for pair in pairs], [pair.ours for pair in pairs]]
   return [
     ', '.join(str(pair.seed) for pair in pairs),
     *(', '.join(f'{endpoint(run, last):.1f}' for run in side) for side in runs),
     ', '.join(f'{one:+.1f}' for one in found),
-    f'{mean:+.2f}',
-    *('' if width is None else f'+- {width:.2f}' for width in (own, shared)),
+    f'{statistics.fmean(found):+.2f}',
+    *('' if width is None else f'+- {width:.2f}' for width in widths),
     verdict,
     *(
       ', '.join(
@@ -256,10 +261,27 @@ def _cells(pairs: Sequence[Pair], last: int, std: float, freedom: int) -> list[s
   ]
 
 
+def _judged(
+  found: Sequence[float], std: float, freedom: int
+) -> tuple[float | None, float | None, str]:
+  """Half the interval by the own and by the pooled deviation, and the verdict."""
+  mean, count, own, shared = statistics.fmean(found), len(found), None, None
+  if count > 1:
+    own = half_width(statistics.stdev(found), count, count - 1)
+  if freedom:
+    shared = half_width(std, count, freedom)
+  verdict, other, name = _verdict(mean, own), _verdict(mean, shared), 'pooled'
+  if freedom >= _FREEDOM:
+    verdict, other, name = other, verdict, 'own'
+  if other != verdict:
+    verdict += f' ({other} by the {name} deviation)'
+  return own, shared, verdict
+
+
 def _verdict(mean: float, width: float | None) -> str:
   """Whether an interval, of half a width around the mean, excludes 0."""
   if width is None or abs(mean) <= width:
-    return 'undecided'
+    return _OPEN
   return 'higher' if mean > 0 else 'lower'
 
 
@@ -294,7 +316,7 @@ def _told(
 ) -> str:
   found = _slope(given, last)
   low, high = (found.slope + sign * found.half_width for sign in (-1, 1))
-  word = 'undecided' if low <= 0 <= high else 'rising' if low > 0 else 'falling'
+  word = _OPEN if low <= 0 <= high else 'rising' if low > 0 else 'falling'
   verdict = f', p = {found.p_value:.2g}: {word}' if tested else ''
   return (
     f'Slope on log beta, {found.count} pairs {which}: {found.slope:+.2f} points for '
@@ -308,7 +330,7 @@ def partitions(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str
   They compare the deviation over seeds that each have a partition of their own with the
   deviation over seeds that share one partition.
   """
-  last, names, sides = int(words[0]), set(), {}
+  last, names = int(words[0]), set()
   lines = [
     '| beta 0.5 | seeds | FedAvg | MOON, mu 5 | difference |',
     f'|{" --- |" * 5}',
@@ -319,12 +341,13 @@ def partitions(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str
   ):
     runs = [_runs(called.format(name), kept)[0] for name in ('fedavg', 'moon')]
     names |= {run.name for side in runs for run in side.values()}
-    ends = [{s: endpoint(r.accuracy(), last) for s, r in side.items()} for side in runs]
-    seeds = [s for s in sorted(ends[0]) if None not in (ends[0][s], ends[1].get(s))]
-    sides = [[side[seed] for seed in seeds] for side in ends]
+    ends = [{k: endpoint(r.accuracy(), last) for k, r in side.items()} for side in runs]
+    keys = [k for k in sorted(ends[0]) if None not in (ends[0][k], ends[1].get(k))]
+    sides = [[side[key] for key in keys] for side in ends]
     sides.append([b - a for a, b in zip(*sides, strict=True)])
-    cells = [_spread(side) for side in sides] if seeds else [NOT_RUN, '', '']
-    lines.append(f'| {told} | {", ".join(map(str, seeds))} | {" | ".join(cells)} |')
+    cells = [_spread(side) for side in sides] if keys else [NOT_RUN, '', '']
+    seeds = ', '.join(str(seed) for seed, _ in keys)
+    lines.append(f'| {told} | {seeds} | {" | ".join(cells)} |')
   return lines, names
 
 
@@ -341,7 +364,9 @@ def ablation(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str],
   last, names = int(words[0]), set()
   lines = [f'| change | {" | ".join(_ALGORITHMS.values())} |', f'|{" --- |" * 6}']
   for told, called in _CHANGES.items():
-    runs = [_runs(called.format(name), kept)[0].get(0) for name in _ALGORITHMS]
+    found = [_runs(called.format(name), kept)[0] for name in _ALGORITHMS]
+    first = min((key for side in found for key in side if not key[0]), default=None)
+    runs = [side.get(first) for side in found]
     names |= {run.name for run in runs if run}
     base, *ends = [endpoint(run.accuracy(), last) if run else None for run in runs]
     cells = [_ahead(base, None), *(_ahead(end, base) for end in ends)]

@@ -17,8 +17,8 @@ The queue keeps the results of each run. It leaves most of a busy processor to o
 programs. If it is killed at any instant, the same command continues it. Several queues
 may share a folder of runs; each run is then done once.
 
-Exit codes: 0 done, 1 a run failed (the error is printed, and the other runs go on), 2
-wrong usage, 75 SIGTERM.
+Exit codes: 0 done, 1 a run failed (the log has the error, and the other runs go on), 2
+wrong usage, 75 stopped by a signal.
 """
 
 import collections
@@ -28,14 +28,14 @@ import pathlib
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
-
-from absl import flags
 
 from docs import records
 from moon_jax.config import ConfigError, cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
+from moon_jax.core.paths import file_name
 from moon_jax.engine import devices
 from moon_jax.runner import clock, loop, provenance, run_directory, signals
 from moon_jax.runner.signals import Stop, StoppedError
@@ -43,6 +43,9 @@ from moon_jax.sweeps import running
 from moon_jax.sweeps.cells import Cell, in_one_folder
 
 DOCS = pathlib.Path(__file__).parent
+_STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_FLAGS = {'list': bool, 'jobs': int}
+_FLAGS |= dict.fromkeys(('runs', 'data', 'results', 'table', 'share'), str)
 _SAVING = 'checkpoint_every_rounds=1'  # so that a killed run loses at most one round
 
 
@@ -65,7 +68,7 @@ def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Cell]
       problems.append(f'{table}: {line!r} must be SEEDS FILE: VARIANT ...')
       continue
     for seed, variant in ((s, v) for s in seeds.split(',') for v in variants):
-      name = '_'.join([file.strip(), variant, *own, f'seed{seed}'])
+      name = file_name('_'.join([file.strip(), variant, *own, f'seed{seed}']))
       words = [*own, f'seed={seed}', *([f'data.dir={data}'] if data else [])]
       argv = [
         f'--config=configs/{file.strip()}.py:{variant}',
@@ -104,12 +107,17 @@ def work(given: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
           print(f'{cell.name}: {running.state_of(cell)}', flush=True)
           loop.run(cell.request, stop, load=load)
           print('kept', *records.add(workdir, results), flush=True)
+          stop.check(cell.request.config.num_rounds)  # asked in the last round
       busy.clear()
     except run_directory.BusyError:
       busy.add(cell.name)
     except StoppedError:
       raise
-    except RunError as error:
+    except MemoryError:
+      raise
+    except Exception as error:  # it ends no other run
+      if not isinstance(error, RunError):
+        traceback.print_exc()
       print(f'{cell.name}: {error}', file=sys.stderr, flush=True)
       failed.add(cell.name)
   return ExitCode.FAILED if failed else ExitCode.DONE
@@ -119,8 +127,9 @@ def table(given: Sequence[Cell], results: pathlib.Path, jobs: int) -> Iterator[s
   """A line for each run, and the time that is left, estimated from similar runs."""
   paces = collections.defaultdict(list)
   for cell in given:
+    pace = _seconds_a_round(cell, results)
     for kind in _kinds(cell):
-      paces[kind] += _seconds_a_round(cell, results)
+      paces[kind] += pace
   count = rounds = seconds = 0
   for cell in given:
     if _is_kept(cell, results):
@@ -165,7 +174,7 @@ def _is_kept(cell: Cell, results: pathlib.Path) -> bool:
 
 
 def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
-  """Starts the processes, which end with this one; returns the worst exit code."""
+  """Starts the processes, which end with this one; returns the exit code."""
   files.make_folder(logs)
   with contextlib.ExitStack() as stack:
     workers = []
@@ -180,9 +189,13 @@ def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
           start_new_session=True,
         )
       )
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in _STOPS:
       signal.signal(number, lambda n, _: [each.send_signal(n) for each in workers])
-    return max(abs(worker.wait()) for worker in workers)
+    codes = {worker.wait() for worker in workers} - {ExitCode.DONE}
+  if codes <= {ExitCode.PREEMPTED, ExitCode.INTERRUPTED, *(-n for n in _STOPS)}:
+    return ExitCode.PREEMPTED if codes else ExitCode.DONE
+  print(f'A run or a process failed; see {logs}.', file=sys.stderr)
+  return ExitCode.FAILED
 
 
 def _yield_to_others() -> None:
@@ -192,7 +205,7 @@ def _yield_to_others() -> None:
   group decides. The lowest value (19, or SCHED_IDLE) is too low: beside other work, no
   round was finished in an hour.
   """
-  os.nice(19)
+  os.nice(10)
   with contextlib.suppress(OSError):
     pathlib.Path('/proc/self/autogroup').write_text('10')
 
@@ -200,23 +213,19 @@ def _yield_to_others() -> None:
 def main(argv: Sequence[str]) -> int:
   """Runs the program; returns the exit code."""
 
-  def program_of_it():
-    values = flags.FlagValues()
-    flags.DEFINE_boolean('list', False, 'states', flag_values=values)
-    flags.DEFINE_integer('jobs', None, 'processes', lower_bound=1, flag_values=values)
-    for name, default in (
-      *(('runs', 'runs/queue'), ('data', ''), ('share', '')),
-      *(('results', str(DOCS / 'results')), ('table', str(DOCS / 'queue.txt'))),
-    ):
-      flags.DEFINE_string(name, default, name, flag_values=values)
-    try:
-      stray = values(['docs.queue', *argv])[1:]
-    except (flags.Error, UnicodeDecodeError) as error:
-      raise UsageError(f'{error}; see docs/queue.py.') from None
-    if stray:
-      raise UsageError(f'{stray[0]!r} is a stray word; see docs/queue.py.')
-    runs, results = pathlib.Path(values.runs), pathlib.Path(values.results)
-    given = cells(pathlib.Path(values.table), runs, values.data)
+  def program():
+    if {'-h', '--help'} & set(argv):
+      print(__doc__.strip())
+      return ExitCode.DONE
+    words, values = cli.read_flags(argv, _FLAGS)
+    if words:
+      raise UsageError(f'{words[0]!r} is a stray word; see --help.')
+    if values.jobs is not None and values.jobs < 1:
+      raise UsageError('--jobs must be at least 1.')
+    runs = pathlib.Path(values.runs or 'runs/queue')
+    results = pathlib.Path(values.results or DOCS / 'results')
+    table_file = pathlib.Path(values.table or DOCS / 'queue.txt')
+    given = cells(table_file, runs, values.data or '')
     jobs = values.jobs or len(devices.visible_gpus()) or provenance.machine()['cores']
     if values.list:
       print('\n'.join(table(given, results, jobs)))
@@ -228,7 +237,7 @@ def main(argv: Sequence[str]) -> int:
     running.take_share(values.share)
     return work(given, results, stop)
 
-  return exit_code_of(program_of_it)
+  return exit_code_of(program)
 
 
 if __name__ == '__main__':

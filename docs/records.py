@@ -66,6 +66,11 @@ class Kept(NamedTuple):
     """The seed of the run's random draws."""
     return self.knobs['seed']
 
+  @property
+  def digest(self) -> str:
+    """SHA-256 of the data; '' if an old run did not record it."""
+    return self.about.get('data_digest', '')
+
   def accuracy(self, name: str = 'test_accuracy') -> pd.Series:
     """Round -> an accuracy in per cent, where the column `name` was recorded."""
     told = {r['round']: 100 * r[name] for r in self.rounds if name in r}
@@ -129,8 +134,11 @@ def add(run: pathlib.Path, results: pathlib.Path) -> list[str]:
   if there and kept.read_bytes() != records:
     raise UsageError(f'{target} holds another run: rename one of them.')
   told = _about(about, files.read_lines(run / 'timings.jsonl'))
-  target.mkdir(parents=True, exist_ok=True)
-  kept.write_bytes(records)
+  sums(results, target.name).unlink(missing_ok=True)
+  files.make_folder(target)
+  (target / TSNE).unlink(missing_ok=True)
+  with files.replacing(kept) as file:
+    file.write(records)
   files.write_json(target / 'config.json', told)
   drawn = _drawn(run, target, wanted, about)
   made = [f'{target.name}/{file}' for file in [*FILES, *drawn]]

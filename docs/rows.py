@@ -57,6 +57,12 @@ class Row:
     words = f'seed{"s" if len(self.runs) > 1 else ""} {seeds}'
     return ', '.join([self.variant.setting, *self.changed(), words])
 
+  @property
+  def conditions(self) -> tuple:
+    """What two rows must share to be compared: changes, rounds, and the data."""
+    rounds = {len(run.rounds) for run in self.runs}
+    return self.changed(), rounds, {run.digest for run in self.runs}
+
   def reported(self) -> tuple[float, float | None] | None:
     """The accuracy that the paper reports, and its spread over trials if it has one."""
     found = re.match(r'(\d+\.\d+)(?: \+- (\d+\.\d+))?', self.variant.reported)
@@ -76,14 +82,13 @@ class Row:
 
   def among(self) -> Estimate | None:
     """The deviation over the clients' own models in the last test, if there are any."""
-    found = (run.accuracy('test_accuracy_std').tail(1).mean() for run in self.runs)
-    return estimate(value for value in found if value == value)  # NaN: no such column
+    return estimate(
+      run.accuracy('test_accuracy_std').tail(1).mean() for run in self.runs
+    )
 
   def differs(self) -> str:
     """How the runs differ from the variant, and their data from the original data."""
-    copies = {
-      _COPIES[digest] for run in self.runs if (digest := _digest(run)) in _COPIES
-    }
+    copies = {_COPIES[run.digest] for run in self.runs if run.digest in _COPIES}
     told = [f'`{one}`' for one in self.changed()]
     return ', '.join([*told, *sorted(copies)]) or 'nothing'
 
@@ -124,10 +129,6 @@ def _length(run: Kept) -> dict[str, int]:
   return {'num_rounds': run.knobs['num_rounds']}
 
 
-def _digest(run: Kept) -> str:
-  return run.about.get('data_digest', '')
-
-
 def rows(words: str, kept: Mapping[str, Kept]) -> list[Row]:
   """The rows of 'FILE: VARIANT ...'; a variant has a row for each setting of its runs.
 
@@ -145,7 +146,7 @@ def rows(words: str, kept: Mapping[str, Kept]) -> list[Row]:
     for run in kept.values():
       if run.choice == choice:
         same = config_lib.identity(run.knobs) | _length(run) | {'seed': 0}
-        key = str(sorted(same.items())) + _digest(run)
+        key = str(sorted(same.items())) + run.digest
         settings.setdefault(key, {})
         if (other := settings[key].setdefault(run.seed, run)) is not run:
           raise UsageError(

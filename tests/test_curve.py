@@ -5,6 +5,7 @@ import math
 import pytest
 
 from docs import build, curve, records
+from moon_jax.core import files
 from tests.run_directories import write_run
 
 ROUNDS = 100
@@ -62,12 +63,14 @@ def docs(tmp_path):
   return tmp_path / 'docs'
 
 
-def keep(docs, tmp_path, variant, seed, accuracy, *flags):
+def keep(docs, tmp_path, variant, seed, accuracy, *flags, **about):
   """Keeps a run whose last five tests are this, in per cent."""
   name = f'{variant}_{seed}{len(flags)}'.replace(':', '_')
   accuracies = [0.0] * (ROUNDS - 5) + [accuracy / 100] * 5
   words = (f'--config=configs/{variant}', *flags)
   run = write_run(tmp_path / name, accuracies, *words, seed=seed)
+  told = files.read_json(run / 'config.json')
+  files.write_json(run / 'config.json', told | about)
   records.add(run, docs / 'results')
 
 
@@ -139,6 +142,20 @@ def test_the_planned_test_waits_for_all_its_pairs(docs, tmp_path):
   assert verdict == 'higher (undecided by the own deviation)'
   assert cells(lines, 'beta 0.05')[7] == 'lower'
   assert cells(lines, 'beta 0.1')[7] == 'undecided'
+  means = cells(made(docs, '@means 100\n@table moon_cvpr21: moon'), 'MOON, mu 5')
+  assert means[:3] == ['**-1.0** (3)', '+0.0 (3)', '**+0.5** (3)']
+
+
+def test_runs_of_other_data_are_no_pair(docs, tmp_path):
+  keep(docs, tmp_path, 'moon_cvpr21.py:fedavg', 0, 60, data_digest='a')
+  keep(docs, tmp_path, 'moon_cvpr21.py:moon', 0, 70, data_digest='b')
+  for line in ('@curve moon 100', '@partitions 100'):
+    assert 'not run' in made(docs, line)[-1]
+  (docs / 'experiments.in.md').write_text('@compare moon_cvpr21: moon fedavg\n')
+  assert build.page(docs) == '\n'
+  assert (
+    cells(made(docs, '@ablation 100\n@table moon_cvpr21: moon'), 'none')[3] == 'not run'
+  )
 
 
 def test_a_slope_outside_the_test_has_no_verdict_and_each_seed_has_its_own():

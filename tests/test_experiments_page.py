@@ -167,8 +167,12 @@ def test_differences_are_paired_by_seed(docs, tmp_path):
   b = of_seeds(tmp_path, 0.61, 0.03, (0, 1, 5), choice=MOON)
   one = add(docs, a[0], b[0])
   assert '+1.0 points (1 seed, too few to rank them); reported +2.8.' in one
-  # Runs with other settings are no pair.
-  add(docs, finished(tmp_path, 'm9', 0.9, '--config.batch_size=32', choice=MOON))
+  # Runs with other settings are no pair of these, but can be one of their own.
+  words = '--config.batch_size=32'
+  add(docs, finished(tmp_path, 'm9', 0.9, words, choice=MOON))
+  text = add(docs, finished(tmp_path, 'f9', 0.7, words))
+  assert '(batch_size=32), mean of 5 tests: +20.0 points (1 seed, too few' in text
+  assert 'to rank them).' in text
   # Seeds 0 and 1 have 1 and 2, whose sample deviation is 0.7.
   assert '+1.5 points (2 seeds, +- 0.7' in add(docs, *a[1:], *b[1:])
 
@@ -235,6 +239,8 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(docs, tmp_path):
   assert add(docs, run) == '\n'
   np.savez(run / 'features.npz', **arrays | {'round': np.asarray(NUM_ROUNDS)})
   assert add(docs, run) == '![t-SNE of FedAvg, seed 0](results/one/tsne.png)\n'
+  (run / 'features.npz').unlink()
+  assert add(docs, run) == '\n'
 
 
 def test_a_run_that_no_line_names_is_not_left_out_in_silence(docs, tmp_path):

@@ -11,6 +11,7 @@ from moon_jax import config
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.runner import loop, run_directory, signals
+from tests.processes import ROOT, launch
 from tests.run_directories import TINY, write_lines
 from tests.selection import few
 
@@ -93,7 +94,7 @@ def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(place, monkeypatch):
   gpu, cpu = {'devices': ['gpu: NVIDIA H200']}, {'devices': ['cpu: cpu']}
   line = {'round': 1, 'train_seconds': 0.1}  # less than a second is known too
   for folder, about in (
-    (results / cell.name, {'cost': {'seconds': 7200}}),
+    (results / cell.name, {'cost': {'seconds': 14400}}),
     (cell.request.workdir, {}),
   ):
     folder.mkdir(parents=True)
@@ -108,6 +109,8 @@ def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(place, monkeypatch):
         monkeypatch.setattr(queue.devices, 'visible_gpus', lambda gpus=gpus: gpus)
         *_, left = queue.table([cell], results, 1)
         assert left.startswith(f'left: 1 runs, 2 rounds; {told} ')
+        if told == 'about' and folder.parent == results:  # 2 rounds of 2 hours
+          assert left.endswith('about 4.0 hours on 1 cores')
     (folder / run_directory.CONFIG).unlink()
 
 
@@ -139,12 +142,30 @@ def test_a_run_that_fails_holds_no_other_back(place, monkeypatch, capsys):
   def run(request, *words, **more):
     if request.workdir.name == cells[0].name:
       raise UsageError('no data')
+    if request.workdir.name == cells[1].name:
+      raise ValueError('not mine')  # of a callback
 
   monkeypatch.setattr(loop, 'run', run)
   monkeypatch.setattr(records, 'add', add)
   assert queue.work(cells, results, signals.Stop()) is ExitCode.FAILED
-  assert capsys.readouterr().err == f'{cells[0].name}: no data\n'
-  assert [records.sums(results, c.name).exists() for c in cells] == [False] + 3 * [True]
+  first, *_, last = capsys.readouterr().err.splitlines()
+  assert first == f'{cells[0].name}: no data'
+  assert last == f'{cells[1].name}: not mine'
+  kept = [records.sums(results, cell.name).exists() for cell in cells]
+  assert kept == [False, False, True, True]
+
+
+def test_processes_say_where_their_errors_are(tmp_path):
+  (tmp_path / 'table.txt').write_text(f'0 review: moon {WORDS} data.limit=1\n')
+  folders = [f'--{name}={tmp_path / name}' for name in ('runs', 'results')]
+  words = [f'--table={tmp_path / "table.txt"}', '--jobs=2', *folders]
+  done = launch(ROOT, *words, program=('-m', 'docs.queue'))
+  assert done.returncode == ExitCode.FAILED
+  (line,) = done.stderr.splitlines()
+  assert line.endswith(f'see {tmp_path / "runs/log"}.')
+  logs = [path.read_text() for path in (tmp_path / 'runs/log').iterdir()]
+  assert len(logs) == 2
+  assert any('there are 1: lower --config.num_clients' in log for log in logs)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +198,9 @@ def test_the_committed_table_is_listed(which, tmp_path, capsys):
   *lines, left = capsys.readouterr().out.splitlines()
   assert lines[0].split() == ['new', 'review_fedavg_seed0']
   assert left.startswith(f'left: {len(lines)} runs, ')
-  assert queue.main(['--table=missing.txt']) == queue.main(['x']) == ExitCode.USAGE
+  for wrong in ('--table=missing.txt', 'x', '--jobs=0', '--job'):
+    assert queue.main([wrong]) == ExitCode.USAGE
+  assert queue.main(['--help']) == ExitCode.DONE
 
 
 def test_the_columns_of_the_curve_differ_in_their_partitions():
