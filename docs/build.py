@@ -325,7 +325,10 @@ def page(docs: pathlib.Path, anew: bool = False) -> str:
     shown |= {run.name for row in given for run in row.runs}
     lines += made(given)
   if left := sorted(set(kept) - shown):
-    raise UsageError(f'{results / left[0]} is in no row of experiments.in.md.')
+    raise UsageError(
+      f'{results / left[0]} is in no row of experiments.in.md: name its variant there, '
+      f'or delete it, with {left[0]}.sha256.'
+    )
   return re.sub('\n{3,}', '\n\n', '\n'.join(lines)) + '\n'
 
 

@@ -2,8 +2,8 @@
 
   python -m docs.queue           runs until nothing is left; SIGTERM ends it after the
                                  current round, which is saved
-  python -m docs.queue --list    prints how far each run is, and estimates how much is
-                                 left
+  python -m docs.queue --list    prints how far each run is that is left, and estimates
+                                 the hours
 
   --runs=DIR      folder of the run directories; default runs/queue. Its folder log/ has
                   the output of each process
@@ -124,7 +124,7 @@ def work(given: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
 
 
 def table(given: Sequence[Cell], results: pathlib.Path, jobs: int) -> Iterator[str]:
-  """A line for each run, and the time that is left, estimated from similar runs."""
+  """A line for each run that is left, and the hours, estimated from similar runs."""
   paces = collections.defaultdict(list)
   for cell in given:
     pace = _seconds_a_round(cell, results)
@@ -133,15 +133,15 @@ def table(given: Sequence[Cell], results: pathlib.Path, jobs: int) -> Iterator[s
   count = rounds = seconds = 0
   for cell in given:
     if _is_kept(cell, results):
-      yield f'{"kept":<20} {cell.name}'
       continue
     yield f'{running.state_of(cell):<20} {cell.name}'
     left = cell.request.config.num_rounds - running.rounds_done(cell)
     pace = next((found for kind in _kinds(cell) if (found := paces[kind])), [0.0])
     count, rounds = count + 1, rounds + left
     seconds += left * sum(pace) / len(pace)
-  hours = f'about {seconds / jobs / 3600:.1f} hours' if seconds else 'unknown hours'
-  yield f'left: {count} runs, {rounds} rounds; {hours} on {jobs} cores'
+  hours = f'{seconds / jobs / 3600:.1f} hours' if seconds or not count else '? hours'
+  kept = len(given) - count
+  yield f'kept: {kept} runs; left: {count}, {rounds} rounds, {hours} on {jobs} jobs'
 
 
 def _kinds(cell: Cell) -> list[tuple]:

@@ -150,8 +150,12 @@ def rows(words: str, kept: Mapping[str, Kept]) -> list[Row]:
         settings.setdefault(key, {})
         if (other := settings[key].setdefault(run.seed, run)) is not run:
           raise UsageError(
-            f'{other.name} and {run.name} are one run; keep one of them.'
+            f'{other.name} and {run.name} are one run: delete one, with its .sha256.'
           )
     each = [[*runs.values()] for runs in settings.values()] or [()]
     found += [Row(choice, variants[name], runs) for runs in each]
+  for row in found:
+    if other := [one for one in row.changed() if one.startswith('algorithm=')]:
+      run = row.runs[0].name
+      raise UsageError(f'{run} has {other[0]}, so it is no run of {row.choice}.')
   return found

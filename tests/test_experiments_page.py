@@ -158,7 +158,14 @@ def test_one_run_counts_once(docs, tmp_path, capsys):
   first, again = (finished(tmp_path, name, 0.6) for name in ('first', 'again'))
   add(docs, first)
   assert build.main(['add', str(again)], docs) == ExitCode.USAGE
-  assert 'again and first are one run; keep one of them' in capsys.readouterr().err
+  assert 'again and first are one run: delete one, ' in capsys.readouterr().err
+
+
+def test_a_run_with_another_algorithm_is_no_run_of_its_variant(docs, tmp_path, capsys):
+  run = finished(tmp_path, 'other', 0.6, '--config.algorithm=solo', choice=MOON)
+  assert build.main(['add', str(run)], docs) == ExitCode.USAGE
+  told = 'other has algorithm=solo, so it is no run of configs/moon_cvpr21.py:moon.\n'
+  assert capsys.readouterr().err == told
 
 
 def test_differences_are_paired_by_seed(docs, tmp_path):
@@ -246,7 +253,7 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(docs, tmp_path):
 def test_a_run_that_no_line_names_is_not_left_out_in_silence(docs, tmp_path):
   add(docs, finished(tmp_path, 'one', 0.6))
   write_template(docs, '@table moon_cvpr21: moon', '{{late one}}')
-  assert_refused(docs, r'results/one is in no row of experiments\.in\.md\.')
+  assert_refused(docs, r'results/one is in no row of experiments\.in\.md: name')
 
 
 def test_the_costs_name_the_devices_of_every_start(docs, tmp_path):

@@ -67,7 +67,7 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(place, monkeypatch, 
     queue.work(cells, results, Stopping())
   assert records.read(results) == {}
   *_, left = queue.table(cells, results, 1)
-  assert left.startswith('left: 2 runs, 3 rounds; about ')
+  assert left.startswith('kept: 0 runs; left: 2, 3 rounds, 0.0 hours on 1 ')
   # As if the process was killed while it added the run.
   (results / cells[0].name).mkdir()
   (results / cells[0].name / 'metrics.jsonl').write_bytes(b'')
@@ -84,9 +84,8 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(place, monkeypatch, 
     assert 'checkpoint_every' not in one.command
   assert queue.work(cells, results, signals.Stop()) is ExitCode.DONE
   assert len(begun) == 3
-  *lines, left = queue.table(cells, results, 2)
-  assert [line.split()[0] for line in lines] == ['kept', 'kept']
-  assert left == 'left: 0 runs, 0 rounds; unknown hours on 2 cores'
+  (left,) = queue.table(cells, results, 2)
+  assert left == 'kept: 2 runs; left: 0, 0 rounds, 0.0 hours on 2 jobs'
 
 
 def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(place, monkeypatch):
@@ -99,18 +98,17 @@ def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(place, monkeypatch):
   ):
     folder.mkdir(parents=True)
     write_lines(folder / run_directory.TIMINGS, [line])
+    hours = '4.0' if folder.parent == results else '0.0'  # 2 rounds of 2 hours
     for starts, of_cpu, of_gpu in (
-      (gpu, 'unknown', 'about'),
-      (cpu, 'about', 'unknown'),
-      (cpu | {'earlier': [gpu]}, 'unknown', 'unknown'),
+      (gpu, '?', hours),
+      (cpu, hours, '?'),
+      (cpu | {'earlier': [gpu]}, '?', '?'),
     ):
       files.write_json(folder / run_directory.CONFIG, about | starts)
       for gpus, told in (([], of_cpu), (['0'], of_gpu)):
         monkeypatch.setattr(queue.devices, 'visible_gpus', lambda gpus=gpus: gpus)
         *_, left = queue.table([cell], results, 1)
-        assert left.startswith(f'left: 1 runs, 2 rounds; {told} ')
-        if told == 'about' and folder.parent == results:  # 2 rounds of 2 hours
-          assert left.endswith('about 4.0 hours on 1 cores')
+        assert left.endswith(f'left: 1, 2 rounds, {told} hours on 1 jobs')
     (folder / run_directory.CONFIG).unlink()
 
 
@@ -197,7 +195,7 @@ def test_the_committed_table_is_listed(which, tmp_path, capsys):
   assert queue.main([*words, f'--table={table}']) == ExitCode.DONE
   *lines, left = capsys.readouterr().out.splitlines()
   assert lines[0].split() == ['new', 'review_fedavg_seed0']
-  assert left.startswith(f'left: {len(lines)} runs, ')
+  assert left.startswith(f'kept: 0 runs; left: {len(lines)}, ')
   for wrong in ('--table=missing.txt', 'x', '--jobs=0', '--job'):
     assert queue.main([wrong]) == ExitCode.USAGE
   assert queue.main(['--help']) == ExitCode.DONE

@@ -122,10 +122,13 @@ def printable(text: str, kept: str = '') -> str:
 # A name used elsewhere -> the name here, and the flag that goes with it.
 _ALIASES = {
   'lr': 'optimizer.learning_rate',
+  'learning_rate': 'optimizer.learning_rate',
+  'momentum': 'optimizer.momentum',
   'wd': 'optimizer.weight_decay',
   'bs': 'batch_size',
   'rounds': 'num_rounds',
   'epochs': 'local_epochs',
+  'num_epochs': 'local_epochs',
   'clients': 'num_clients',
   'fraction': 'participation',
   'alpha': 'partition.beta',

@@ -236,12 +236,28 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
       'curves end with the shortest, and only runs of equal length are paired; '
       '--where=num_rounds=N chooses'
     )
+  for one in found:
+    for part in _edited(one.series.runs):
+      notes.append(
+        f'{where}{one.series.label}: the source of the {part} was changed between '
+        'these runs, or during one'
+      )
   if without := [one.series.label for one in found if one.row['target'] is None]:
     notes.append(
       f'{where}no target for {", ".join(without)}: {target.describe()} is not among '
       'the finished runs of this setting'
     )
   return notes
+
+
+def _edited(runs: Iterable[Run]) -> list[str]:
+  """The registered parts of which some starts of the runs had other versions."""
+  versions = {}
+  for start in (s for run in runs for s in (run.about, *run.about.get('earlier', ()))):
+    for part in start.get('registered', ()):
+      name = f'{part["kind"]} {part["name"]!r}'
+      versions.setdefault(name, set()).add(part['sha256'])
+  return [name for name, found in versions.items() if len(found) > 1]
 
 
 def note_on(run: Run) -> str | None:

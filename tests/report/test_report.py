@@ -488,6 +488,21 @@ def test_pairs_have_one_seed_and_one_length_and_are_counted(tmp_path, capsys):
   assert float(rows[1]['difference_to_fedavg_mean']) == pytest.approx(0.8 - 0.7)
 
 
+def test_versions_of_an_algorithm_that_are_averaged_are_told(tmp_path, capsys):
+  made(tmp_path / 'runs', of_seeds('fedavg', ([0.5, 0.6], [0.5, 0.7])))
+  paths = sorted(tmp_path.glob('runs/*/config.json'))
+  rest = {'title': '', 'knobs': {}, 'metrics': {}, 'traits': []}
+  for path, digests in zip(paths, ('aa', 'ab'), strict=True):
+    parts = [
+      {'kind': 'model', 'name': name, 'sha256': digest, 'file': 'mine.py'} | rest
+      for name, digest in zip(('one', 'two'), digests, strict=True)
+    ]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {'registered': parts}))
+  Collected(tmp_path / 'runs')
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith("FedAvg: the source of the model 'two' was changed between ")
+
+
 def test_a_setting_without_its_target_is_told(tmp_path, capsys):
   Collected(made(tmp_path / 'runs', of_seeds('moon', MOON)))
   assert "no target for MOON: FedAvg's mean last accuracy " in capsys.readouterr().err
