@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
@@ -42,7 +43,7 @@ Points = Mapping[str, Sequence[tuple[float, float, float]]]
 def side_by_side(
   path: pathlib.Path, runs: Curves, digest: str, given: Sequence
 ) -> None:
-  """Draws what the runs recorded against rounds as a PNG.
+  """Draws what the runs recorded against rounds as a PNG: means, lowest to highest.
 
   Args:
     path: path of the picture.
@@ -57,11 +58,13 @@ def side_by_side(
   axes = figure.subplots(1, len(panels), squeeze=False)[0]
   for panel, (name, factor, label) in zip(axes, panels, strict=True):
     for number, (title, seeds) in enumerate(runs.items()):
-      look = {'color': plots.PALETTE[number % len(plots.PALETTE)], 'linewidth': 1.2}
-      for index, rounds in enumerate(seeds):
-        x = [line['round'] for line in rounds if name in line]
-        y = [factor * line[name] for line in rounds if name in line]
-        panel.plot(x, y, label='' if index else title, **look)
+      color = plots.PALETTE[number % len(plots.PALETTE)]
+      told = [{r['round']: factor * r[name] for r in run if name in r} for run in seeds]
+      table = pd.DataFrame(told, dtype=float).sort_index(axis=1)
+      x = table.columns.to_numpy(float)
+      panel.plot(x, table.mean(), label=title, color=color, linewidth=1.2)
+      band = {'color': color, 'alpha': 0.15, 'linewidth': 0}
+      panel.fill_between(x, table.min(), table.max(), **band)
     panel.set(xlabel='communication rounds', ylabel=label)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     plots.open_frame(panel)
