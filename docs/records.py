@@ -167,7 +167,7 @@ def _drawn(
 
 def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str, Any]:
   """The content of the kept config.json: without folders of the machine, with costs."""
-  words, earlier = shlex.split(about['command']), about.get('earlier', [])
+  words, earlier = _words(about['command']), about.get('earlier', [])
   command = [word for word in words if word.partition('=')[0] not in _PRIVATE]
   knobs = config_lib.flatten(about['config'])
   if 'data.dir' in knobs:
@@ -179,6 +179,17 @@ def _about(about: Mapping[str, Any], timings: list[dict[str, Any]]) -> dict[str,
     'earlier': [{name: start.get(name) for name in _OF_A_START} for start in earlier],
     'cost': cost(timings) if timings else {},
   }
+
+
+def _words(command: str) -> list[str]:
+  """The words of a command, a flag and its value in one word."""
+  words = []
+  for word in shlex.split(command):
+    if words and words[-1].startswith('--') and '=' not in words[-1]:
+      words[-1] += f'={word}'
+    else:
+      words.append(word)
+  return words
 
 
 def devices(about: Mapping[str, Any]) -> list[str]:
@@ -202,7 +213,7 @@ def _kept(path: pathlib.Path) -> Kept:
   about = files.read_json(path / 'config.json') or {}
   rounds = files.read_lines(path / 'metrics.jsonl')
   try:
-    words = shlex.split(about['command'])
+    words = _words(about['command'])
     flags = dict(word.split('=', 1) for word in words if '=' in word)
     knobs = config_lib.with_defaults(config_lib.flatten(about.pop('config')))
     kept = Kept(

@@ -94,7 +94,8 @@ def cells(text, start):
 
 
 def test_a_finished_run_fills_its_row(docs, tmp_path):
-  run = finished(tmp_path, 'one', 0.664, '--config.data.dir=/home/me')
+  words = '--config', FEDAVG, '--config.data.dir', '/home/me', '--workdir=/home/me'
+  run = finished(tmp_path, 'one', 0.664, *words, choice=MOON)  # the last one counts
   # In all rounds but the first, the idle time includes a save.
   edit_lines(run / 'timings.jsonl', lambda line: line.update(save_seconds=0.2))
   text = add(docs, run)
