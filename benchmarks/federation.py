@@ -1,10 +1,9 @@
 """Runs one algorithm on synthetic clients and says what each part of a run took.
 
   python -m benchmarks.federation --clients=N --algorithm=NAME [--tier=TIER]
-    [--processes=P]
 
 The run and its resumption are processes of their own, so that each has its own peak of
-memory; or P processes each, and the first one reports. Every client has EXAMPLES images
+memory. Every client has EXAMPLES images
 of 8x8; 50 clients are in a round. It prints one JSON line.
 """
 
@@ -12,20 +11,17 @@ import argparse
 import contextlib
 import itertools
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import numpy as np
 
+from benchmarks import processes
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.data.arrays import make_dataset
-from moon_jax.engine import hosts, launchers
 from moon_jax.runner import checkpoint, clock, loop, run_directory
 
 EXAMPLES, COHORT, ROUNDS = 5, 50, 20
@@ -37,50 +33,19 @@ def main() -> None:
   parser.add_argument('--clients', type=int, required=True)
   parser.add_argument('--algorithm', required=True)
   parser.add_argument('--tier', default='auto')
-  parser.add_argument('--processes', type=int, default=1)
   parser.add_argument('--workdir')
   parser.add_argument('--rounds', type=int, default=ROUNDS)
   options = parser.parse_args()
   if options.workdir:
-    request = cli.parse(_words(options))
-    with hosts.joined(request.config.execution, dict):
-      told = _run(options, request)
-    if told:
-      print(json.dumps(told))
+    print(json.dumps(_run(options, cli.parse(_words(options)))))
     return
   with tempfile.TemporaryDirectory() as folder:
-    words = [sys.executable, '-m', 'benchmarks.federation', *sys.argv[1:]]
-    words.append(f'--workdir={folder}/run')
-    starts = []
-    for rounds in (ROUNDS, ROUNDS + 1):
-      starts.append(_start([*words, f'--rounds={rounds}'], options.processes))
-  whole, resumed = starts
+    words = ['-m', 'benchmarks.federation', *sys.argv[1:], f'--workdir={folder}/run']
+    whole, resumed = (
+      processes.run([*words, f'--rounds={rounds}']) for rounds in (ROUNDS, ROUNDS + 1)
+    )
   resuming = {name: resumed[name] for name in ('restore_seconds', 'peak_memory_bytes')}
   print(json.dumps(whole | {'resumed': resuming}))
-
-
-def _start(words, num_processes):
-  """The JSON that the first of some processes prints."""
-  with socket.create_server(('localhost', 0)) as free:
-    port = free.getsockname()[1]
-  shared = {
-    launchers.COORDINATOR: f'localhost:{port}',
-    launchers.PROCESSES: str(num_processes),
-  }
-  first, *others = (
-    subprocess.Popen(
-      words,
-      env=os.environ | shared | {launchers.PROCESS: str(index)},
-      stdout=subprocess.DEVNULL if index else subprocess.PIPE,
-      text=True,
-    )
-    for index in range(num_processes)
-  )
-  told = first.communicate()[0]
-  for process in (first, *others):
-    if process.wait():
-      raise subprocess.CalledProcessError(process.returncode, words)
-  return json.loads(told.splitlines()[-1])
 
 
 def _data(num_clients):
@@ -123,8 +88,6 @@ def _run(options, request):
   with contextlib.redirect_stdout(sys.stderr):
     loop.run(request, load=lambda config: _data(config.num_clients))
   took = time.perf_counter() - begin
-  if not hosts.is_first():
-    return None
   timings = files.read_lines(request.workdir / run_directory.TIMINGS)[-options.rounds :]
   mine = timings if options.rounds == ROUNDS else timings[-1:]
   # In the first round, and after a save, the device has also waited for other work.

@@ -19,14 +19,13 @@ def tasks(quick: bool, details: dict) -> dict[str, Callable[[], list[Row]]]:
 def _rows(algorithm, sizes, details):
   words = ['-m', 'benchmarks.federation', f'--algorithm={algorithm}']
   rows, first = [], None
-  cases = [(1, size) for size in sizes] + [(2, sizes[0]), (2, sizes[-1])]
-  for count, size in cases:
-    found = processes.run([*words, f'--clients={size}', f'--processes={count}'])
+  for size in sizes:
+    found = processes.run([*words, f'--clients={size}'])
     first = first or found
-    name = f'{algorithm}, {size:,} clients' + f', {count} processes' * (count > 1)
+    name = f'{algorithm}, {size:,} clients'
     details[name] = found
     bars = {'': '', 'memory': ''}
-    if (count, size) == (1, 10**6):
+    if size == 10**6:
       bars = {'': 'start 30 s, store 20 ms, round 1.2 times', 'memory': '2.5 GB'}
     rows += [
       Row(name, _told(found, first), bars['']),

@@ -30,7 +30,7 @@ here mu is 0.1. The experiments `niid_bench_...` repeat NIID-Bench (Li et al. 20
 rounds, partial batches are kept, and the network has no projection head.
 """
 
-from configs import base
+from configs import cifar10_moon
 from moon_jax.config import Variant, choose
 
 
@@ -193,11 +193,7 @@ def changed(algorithm: str, told: str, changes: dict) -> Variant:
 
 
 def get_config(variant='moon'):
-  config = base.get_config()
-  config.model = 'moon_cnn'
-  config.data.source = 'tfds'
-  config.data.name = 'cifar10'
-  config.augmentation.name = 'crop_flip'
+  config = cifar10_moon.get_config()
   config.drop_last = True
   config.partition.min_size = 64
   return choose(config, VARIANTS, variant)

@@ -52,16 +52,14 @@ def _sparse(fraction: float, fedavg: str, moon: str):
   return _pair(f'sparse_{fraction:g}', setting, reported, changes)
 
 
-def _mu(mu: float):
+def _mu(mu: float) -> Variant:
   changes = {'algorithm': 'moon', 'moon.mu': mu}
-  reported = 'figure only, of accuracy in training'
-  return {f'mu_{mu:g}': Variant(f'MOON, mu {mu:g}', reported, changes)}
+  return Variant(f'MOON, mu {mu:g}', 'figure only, of accuracy in training', changes)
 
 
-def _rate(rate: float):
+def _rate(rate: float) -> Variant:
   changes = {'algorithm': 'fedavg', 'optimizer.learning_rate': rate}
-  setting = f'FedAvg, learning rate {rate:g}'
-  return {f'rate_{rate:g}_fedavg': Variant(setting, '', changes)}
+  return Variant(f'FedAvg, learning rate {rate:g}', '', changes)
 
 
 _LONG = {'local_epochs': 20, 'num_rounds': 50}
@@ -80,10 +78,7 @@ VARIANTS = {
   **_sparse(0.05, '50.27 +- 3.38', '51.12 +- 3.73'),
   **_sparse(0.1, '55.99 +- 1.63', '53.98 +- 2.48'),
   **_sparse(0.2, '56.50 +- 1.67', '56.33 +- 1.14'),
-  **_mu(0.1),
-  **_mu(1.0),
-  **_mu(3.0),
-  **_mu(7.0),
+  **{f'mu_{mu:g}': _mu(mu) for mu in (0.1, 1.0, 3.0, 7.0)},
   # The learning rates that the paper tried; 0.001 is the default.
   **_pair(
     'rate_0.01',
@@ -91,9 +86,7 @@ VARIANTS = {
     (_STAYED, _STAYED),
     {'optimizer.learning_rate': 0.01},
   ),
-  **_rate(0.005),
-  **_rate(0.0005),
-  **_rate(0.0001),
+  **{f'rate_{rate:g}_fedavg': _rate(rate) for rate in (0.005, 0.0005, 0.0001)},
   **_pair('epochs_20', '20 local epochs, 50 rounds', (_NO_BETTER,) * 2, _LONG),
 }
 

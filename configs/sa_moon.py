@@ -15,7 +15,7 @@ table 2. The acceptance rule compares an "old and new solution". Here these are 
 successive steps; `same_batch` takes the other reading, one batch at T and at T'.
 """
 
-from configs import base
+from configs import moon_cvpr21
 from moon_jax.config import Variant, choose
 
 
@@ -53,11 +53,6 @@ VARIANTS = {
 
 
 def get_config(variant='initial_temperature_1'):
-  config = base.get_config()
+  config = moon_cvpr21.get_config()
   config.model = 'cnn_transformer'
-  config.data.source = 'tfds'
-  config.data.name = 'cifar10'
-  config.augmentation.name = 'crop_flip'
-  config.drop_last = True
-  config.partition.min_size = 64  # one batch, as in moon_cvpr21.py
   return choose(config, VARIANTS, variant)

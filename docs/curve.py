@@ -81,11 +81,8 @@ def endpoint(accuracy: Mapping[int, float], last: int) -> float | None:
 
 def reached(accuracy: Mapping[int, float], level: float, last: int) -> int | None:
   """The first round, up to `last`, whose endpoint is at least the level."""
-  for number in range(5, last + 1):
-    found = endpoint(accuracy, number)
-    if found is not None and found >= level:
-      return number
-  return None
+  ends = ((number, endpoint(accuracy, number)) for number in range(5, last + 1))
+  return next((n for n, end in ends if end is not None and end >= level), None)
 
 
 def pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:

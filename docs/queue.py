@@ -111,9 +111,7 @@ def work(given: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
       busy.clear()
     except run_directory.BusyError:
       busy.add(cell.name)
-    except StoppedError:
-      raise
-    except MemoryError:
+    except (StoppedError, MemoryError):
       raise
     except Exception as error:  # it ends no other run
       if not isinstance(error, RunError):

@@ -153,6 +153,15 @@ def test_a_run_that_fails_holds_no_other_back(place, monkeypatch, capsys):
   assert kept == [False, False, True, True]
 
 
+def test_a_request_in_the_last_round_of_a_run_begins_no_other(place, monkeypatch):
+  (cells, results), stop = place, Stopping()
+  monkeypatch.setattr(loop, 'run', lambda *words, **more: None)
+  monkeypatch.setattr(records, 'add', add)
+  with pytest.raises(signals.StoppedError):
+    queue.work(cells, results, stop)
+  assert [records.sums(results, c.name).exists() for c in cells] == [True] + 3 * [False]
+
+
 def test_processes_say_where_their_errors_are(tmp_path):
   (tmp_path / 'table.txt').write_text(f'0 review: moon {WORDS} data.limit=1\n')
   folders = [f'--{name}={tmp_path / name}' for name in ('runs', 'results')]

@@ -204,6 +204,22 @@ def read_flags(
     raise UsageError(f'{problem}; see --help.') from None
 
 
+def values_of(flag: str, words: Sequence[str]) -> dict[str, list[str]]:
+  """['seed=0,1'] -> {'seed': ['0', '1']}, from the words of --over or --where.
+
+  Raises:
+    UsageError: a word has another form, or two have the same knob.
+  """
+  found: dict[str, list[str]] = {}
+  for word in words:
+    name, equals, listed = word.partition('=')
+    if not equals or '=' in listed or name in found:
+      told = f'--{flag}={word!r} must be KNOB=VALUE,VALUE'
+      raise UsageError(f'{told}; give --{flag} once for each knob.')
+    found[name] = [value.strip() for value in listed.split(',')]
+  return found
+
+
 def stray(word: str, *flags: str) -> str:
   """The complaint about a word that has no meaning, or about an unknown flag."""
   kind = 'an unknown flag' if word.startswith('-') else 'a stray word'

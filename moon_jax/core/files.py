@@ -52,6 +52,12 @@ def opened(path: str | os.PathLike) -> BinaryIO:
   raise OSError(errno.EINVAL, _IRREGULAR, os.fspath(path))
 
 
+def contents(path: str | os.PathLike) -> bytes:
+  """The content of a file; see `opened`."""
+  with opened(path) as file:
+    return file.read()
+
+
 def require_inside(folder: pathlib.Path, names: Iterable[os.PathLike] = ()) -> None:
   """Looks whether a folder, and files that are named in it, need nothing else.
 
@@ -117,8 +123,7 @@ def read_lines(path: pathlib.Path) -> list[Document]:
 
 def _read(path: pathlib.Path) -> bytes | None:
   try:
-    with opened(path) as file:
-      return file.read()
+    return contents(path)
   except (FileNotFoundError, NotADirectoryError):
     return None
   except OSError as error:
@@ -130,16 +135,6 @@ def _parse(path: pathlib.Path, data: bytes) -> Document:
     return document(path, data)
   except ValueError as error:
     raise NoCheckpointError(f'{path} is damaged: {error}') from None
-
-
-def _plain(saved, name):
-  try:
-    return saved[name]
-  except ValueError as error:
-    if 'allow_pickle' not in str(error):
-      raise
-    told = 'holds Python objects; save it as numbers, or as text by .astype(str)'
-    raise ValueError(f'{name} {told}') from None
 
 
 def arrays(
@@ -159,7 +154,7 @@ def arrays(
     if not zipfile.is_zipfile(file):  # np.load would advise to unpickle it
       raise ValueError('it is no archive; save it with np.savez')
     with np.load(file) as saved:
-      found = {name: _plain(saved, name) for name in kinds or names if name in saved}
+      found = {name: saved[name] for name in kinds or names if name in saved}
   if others := [n for n, array in found.items() if not isinstance(array, np.ndarray)]:
     raise ValueError(f'{others[0]} is no array')
   sizes = {'2': 2}

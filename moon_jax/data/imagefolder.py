@@ -81,7 +81,7 @@ def _decode(flag, root, draw, side):
       told = f'{flag}: the test has a class {strange[0]!r}, training has none'
       raise DataError(f'{told} ({split[0].path.relative_to(root).parts[0]!r}).')
   with one_line(f'{flag}: an image cannot be read'):
-    mode = mode_of(_encoded(one.path) for one in itertools.chain(*splits))
+    mode = mode_of(files.contents(one.path) for one in itertools.chain(*splits))
   first = _pixels(flag, root, train[0].path, mode, side)
   arrays = []
   for split in splits:
@@ -94,14 +94,9 @@ def _decode(flag, root, draw, side):
   return users.named(flag, data, *ids) if train[0].domain else data
 
 
-def _encoded(path):
-  with files.opened(path) as file:
-    return file.read()
-
-
 def _pixels(flag, root, path, mode, side, shape=None):
   with one_line(f'{flag}: {str(path.relative_to(root))!r} cannot be used'):
-    pixels = image_of(_encoded(path), mode, side=side)
+    pixels = image_of(files.contents(path), mode, side=side)
     if shape and pixels.shape != shape:
       sizes = ' and others '.join(f'{w}x{h}' for h, w, _ in (pixels.shape, shape))
       raise DataError(
@@ -210,7 +205,7 @@ def _tests(flag, root, there) -> Iterator[list[Picture]]:
 
 def _annotated(root) -> Iterator[Picture]:
   """Tiny-ImageNet's list: each line has a file, its class and its box, by tabs."""
-  for line in _encoded(root / _ANNOTATIONS).decode().splitlines():
+  for line in files.contents(root / _ANNOTATIONS).decode().splitlines():
     name, label = line.split('\t')[:2]
     yield Picture(root / 'val/images' / name, label)
 
@@ -221,7 +216,7 @@ def _listed(root, lists) -> tuple[list[Picture], list[Picture]]:
   for paths in lists.values():
     splits.append([])
     for path in paths:
-      for line in _encoded(path).decode().splitlines():
+      for line in files.contents(path).decode().splitlines():
         name, number = line.rsplit(maxsplit=1)
         domain, label = re.fullmatch('([^/]+)/([^/]+)/[^/]+', name).groups()
         if numbers.setdefault(label, int(number)) != int(number):

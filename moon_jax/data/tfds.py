@@ -20,7 +20,6 @@ from moon_jax.data.federated import users
 
 # TFDS stores these images lying on their side, as NIST does; here they are transposed.
 TRANSPOSED = ('emnist',)
-RECORDS_PER_READ = 1000  # bounds the encoded images in memory
 DOWNLOAD_RETRIES = 3  # with TFDS's ten it takes minutes to notice a missing network
 
 
@@ -179,16 +178,12 @@ def _read_split(builder, split, image_key, label_key, client_key=''):
   mode = {1: 'L', 3: 'RGB', 4: 'RGBA'}[shape[-1]]
   images = np.empty((len(source), *shape), np.uint8)
   labels, ids = np.empty(len(source), np.int32), []
-  parse = tf_example_pb2.Example.FromString
-  for start in range(0, len(source), RECORDS_PER_READ):
-    stop = min(start + RECORDS_PER_READ, len(source))
-    parsed = [parse(record) for record in source.__getitems__(range(start, stop))]
-    features = [example.features.feature for example in parsed]
-    for i, feature in enumerate(features, start):
-      with one_line(f'{builder.data_dir}: {split} example {i} cannot be used'):
-        images[i] = image_of(feature[image_key].bytes_list.value[0], mode, shape)
-    labels[start:stop] = [one[label_key].int64_list.value[0] for one in features]
+  for i in range(len(source)):
+    feature = tf_example_pb2.Example.FromString(source[i]).features.feature
+    with one_line(f'{builder.data_dir}: {split} example {i} cannot be used'):
+      images[i] = image_of(feature[image_key].bytes_list.value[0], mode, shape)
+    labels[i] = feature[label_key].int64_list.value[0]
     if client_key:
-      for one in (feature[client_key] for feature in features):
-        ids += [*one.int64_list.value, *one.bytes_list.value]
+      one = feature[client_key]
+      ids += [*one.int64_list.value, *one.bytes_list.value]
   return (images, labels), np.array(ids) if client_key else None

@@ -58,8 +58,7 @@ def _bytes(path: pathlib.Path) -> bytes:
   zipped = path.with_name(f'{path.name}.gz')
   if zipped.exists() and not path.exists():
     return gzip.decompress(_bytes(zipped))
-  with files.opened(path) as file:
-    return file.read()
+  return files.contents(path)
 
 
 # --- idx ------------------------------------------------------------------------------

@@ -30,8 +30,6 @@ class Network(NamedTuple):
       mode: statistics of the batch's real examples (mask 1.0; filler is 0.0), dropout
       by the key, which networks without dropout ignore. `state` has the other variables
       that changed, {'batch_stats': ...}, or {} without batch normalisation.
-    narrow: params -> params in the number format of the network; `apply` and `train`
-      convert params that are not in it.
     image_shape: (H, W, C).
     layers: () -> the variables of each kind of layer.
     weights_digest: SHA-256 of the file that `init` has read; '' if it draws.
@@ -41,7 +39,6 @@ class Network(NamedTuple):
   init: Callable[[int], PyTree]
   apply: Callable[[PyTree, jax.Array], Outputs]
   train: Callable[[PyTree, jax.Array, jax.Array, jax.Array], tuple[Outputs, PyTree]]
-  narrow: Callable[[PyTree], PyTree]
   image_shape: tuple[int, int, int] = ()
   layers: Callable[[], Layers] | None = None
   weights_digest: str = ''
@@ -119,12 +116,10 @@ def of_module(
   def init(seed):
     return initializers.draw(boxed, seed, lambda key: module.init(key, images))
 
-  def narrow(params):
-    return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
-
   def narrowed(variables):
     # Running statistics keep their type, because each step adds little to them.
-    return variables | {'params': narrow(variables['params'])}
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), variables['params'])
+    return variables | {'params': params}
 
   def widen(outputs):
     return Outputs(*map(widened, outputs))
@@ -140,4 +135,4 @@ def of_module(
 
   shapes = nn.unbox(boxed)
   layers = functools.partial(layers_of, module, images, shapes)
-  return Network(shapes, init, apply, train, narrow, tuple(image_shape), layers)
+  return Network(shapes, init, apply, train, tuple(image_shape), layers)

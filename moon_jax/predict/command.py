@@ -27,7 +27,6 @@ from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.paths import expand
 
-_LONGEST = 240  # bytes of a name that file systems accept, with .partial added
 _ARRAYS = ('images', 'test_x')
 
 
@@ -89,12 +88,10 @@ def parse(argv: list[str]) -> flags.FlagValues:
 def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   """The path of the predictions."""
   if output is None:
-    if not source.name:
-      raise UsageError(f'--input={str(source)!r} has no name: --output is needed.')
-    output = str(source.with_name(f'{source.stem}_predictions.npz'))
+    output = str(source.parent / f'{source.stem}_predictions.npz')
   path = expand(output)
-  if path.suffix != '.npz' or len(os.fsencode(path.name)) > _LONGEST:
-    raise UsageError(f'--output={output!r} must be an .npz file with a short name.')
+  if path.suffix != '.npz':
+    raise UsageError(f'--output={output!r} must be an .npz file.')
   if not os.path.isdir(path.parent):
     raise UsageError(f'--output={output!r}: there is no folder {str(path.parent)!r}.')
   if path.resolve() == source.resolve():

@@ -115,22 +115,11 @@ def _flags(argv: Sequence[str], is_table: bool) -> tuple[list[str], dict[str, An
 
 
 def _choice(values: Mapping[str, Any]) -> Choice:
-  where: dict[str, tuple[str, ...]] = {}
-  for word in values['where']:
-    name, equals, wanted = word.partition('=')
-    if not name or not equals or '=' in wanted:
-      raise UsageError(
-        f'--where={word!r} must be KNOB=VALUE or KNOB=VALUE,VALUE; give --where once '
-        'for each knob.'
-      )
-    if name in where:
-      raise UsageError(f'--where names {name!r} twice.')
-    where[name] = tuple(wanted.split(','))
   group = None if values['group'] is None else tuple(values['group'].split(','))
   if group is None and ALGORITHM in values['over'].split(','):
     raise UsageError(f'--over={values["over"]!r} needs a --group without {ALGORITHM}.')
   over = tuple(name for name in values['over'].split(',') if name not in (group or ()))
-  return Choice(group, over, where)
+  return Choice(group, over, cli.values_of('where', values['where']))
 
 
 def _pivot(values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class Choice(NamedTuple):
 
   group: tuple[str, ...] | None
   over: tuple[str, ...]
-  where: Mapping[str, tuple[str, ...]]
+  where: Mapping[str, Sequence[str]]
 
 
 def select(runs: Sequence[Run], choice: Choice) -> list[Run]:

@@ -97,11 +97,8 @@ def callback_of(given: Any) -> Callback:
 class Writes(Callback):
   """Appends each round to metrics.jsonl; a round that is not finite ends the run."""
 
-  def __init__(self, records: Records):
-    self._records = records
-
-  def begin(self, run):
-    self._on_nonfinite = run.config.on_nonfinite
+  def __init__(self, records: Records, on_nonfinite: str):
+    self._records, self._on_nonfinite = records, on_nonfinite
 
   def after_round(self, round):
     self._records.add_metrics(round.metrics)
@@ -116,12 +113,9 @@ class Saves(Callback):
   waited.
   """
 
-  def __init__(self, checkpoints: Checkpoints, records: Records):
-    self._checkpoints, self._records = checkpoints, records
+  def __init__(self, checkpoints: Checkpoints, records: Records, config: Config):
+    self._checkpoints, self._records, self._config = checkpoints, records, config
     self._lines = []
-
-  def begin(self, run):
-    self._config = run.config
 
   def wants_state(self, number):
     config = self._config
@@ -197,11 +191,8 @@ class Logger(Callback):
 class Draws(Callback):
   """Draws curves.png and partition.png at the end; loggers get partition.png."""
 
-  def __init__(self, loggers: Sequence[Logger]):
-    self._loggers = loggers
-
-  def begin(self, run):
-    self._run = run
+  def __init__(self, run: Run, loggers: Sequence[Logger]):
+    self._run, self._loggers = run, loggers
 
   def end(self):
     # matplotlib is imported here, because the first round need not wait for it.

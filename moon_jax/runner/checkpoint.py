@@ -168,7 +168,7 @@ class Checkpoints:
       if not (reason := store.fault(index)):
         store.restore(index)
       return state._replace(clients=first.clients), reason
-    like = first._replace(clients=store.shapes()) if store else first
+    like = first._replace(clients=store.shapes) if store else first
     state, reason = _read(
       folder, index, like, slice(None), lambda: tree.gather(first.clients, 0)
     )

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from moon_jax.core import files
+from moon_jax.core import files, tree
 from moon_jax.core.errors import NoCheckpointError
 from moon_jax.core.types import Arrivals, PyTree
 from moon_jax.engine.experiment import Experiment
@@ -63,7 +63,11 @@ def read_index(path: pathlib.Path) -> Index:
 
 
 class ClientStore:
-  """The newest memory of each client, and the memories that kept checkpoints name."""
+  """The newest memory of each client, and the memories that kept checkpoints name.
+
+  Attributes:
+    shapes: shapes of the memories of all clients, leaves [N, ...].
+  """
 
   def __init__(
     self, path: pathlib.Path, first: PyTree, num_clients: int, only_read: bool = False
@@ -76,6 +80,7 @@ class ClientStore:
       num_clients: N.
       only_read: whether nothing will be written; OSError if the file cannot be opened.
     """
+    self.shapes = jax.eval_shape(lambda: tree.repeat(first, num_clients))
     leaves, self._structure = jax.tree.flatten(jax.device_get(first))
     leaves = [np.asarray(leaf)[None] for leaf in leaves]
     types = [(f'{n}', leaf.dtype, leaf.shape[1:]) for n, leaf in enumerate(leaves)]
@@ -156,13 +161,6 @@ class ClientStore:
     found[staying] = slots
     arriving = (self._places[clients] >= 0) & (found < 0)
     return Arrivals(self._read(clients, arriving), found)
-
-  def shapes(self) -> PyTree:
-    """Shapes of the memories of all clients, leaves [N, ...]."""
-    types = [kind for kind, _ in self._first.dtype.fields.values()]
-    n, of = len(self._places), jax.ShapeDtypeStruct
-    leaves = [of((n, *kind.shape), kind.base) for kind in types]
-    return jax.tree.unflatten(self._structure, leaves)
 
   def flush(self) -> None:
     """Waits until all records are on the disk."""

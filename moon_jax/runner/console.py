@@ -22,13 +22,6 @@ from moon_jax.runner.clock import time_spent
 from moon_jax.runner.metrics import TARGET, Record, terms
 from moon_jax.runner.rounds import Round
 
-_CPU = pathlib.Path('/proc/cpuinfo')
-
-
-def _multiplies_bfloat16():
-  """Whether the processor has AVX-512's products of bfloat16, as all with AMX do."""
-  return _CPU.exists() and 'avx512_bf16' in _CPU.read_text()
-
 
 class Console(Callback):
   """Prints to standard output: a bar on a terminal and in a notebook, otherwise lines.
@@ -117,9 +110,6 @@ class Console(Callback):
     )
     if fault := fused_cpu.known_fault():
       self.say(f'convolutions are computed in a slower form: {fault}')
-    on_cpu = jax.default_backend() == 'cpu'
-    if config.execution.dtype == 'bfloat16' and on_cpu and not _multiplies_bfloat16():
-      self.say('bfloat16 is slower than float32 on this processor (no avx512_bf16)')
 
   def begin(self, run: Run) -> None:
     """Shows a bar of the rounds that are left, and of the time that they take."""

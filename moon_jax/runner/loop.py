@@ -183,13 +183,13 @@ def _opened(request, built, digests, first, console, told, own):
       # A round's record is on the disk before its state is saved; the time of the save
       # is recorded after it.
       beside = [
-        callbacks.Writes(records),
+        callbacks.Writes(records, request.config.on_nonfinite),
         *own,
-        callbacks.Saves(checkpoints, records),
+        callbacks.Saves(checkpoints, records, request.config),
         *logged,
         console,
         Profiler(console.say),
-        callbacks.Draws(logged),
+        callbacks.Draws(of_run, logged),
       ]
       for one in beside:
         closing.callback(one.close)

@@ -11,7 +11,7 @@ SECONDS = 2.0  # longest trace, which grows by some 35 MB a second on a CPU
 
 
 class Profiler(Callback):
-  """Traces the second round of a process, or its only one, if asked to.
+  """Traces the second round of a process, if asked to.
 
   The next round begins when the trace is written; this time is in its `idle`.
   """
@@ -23,43 +23,34 @@ class Profiler(Callback):
 
   def begin(self, run):
     self._folder = run.workdir / 'profile'
-    rounds = [index + 1 for index in run.rounds] if run.config.execution.profile else []
-    self._traced = (rounds[1:] or rounds)[:1]
-    if self._traced and self._traced == rounds[:1]:
-      self._start()
+    second, is_asked = run.rounds.start + 2, run.config.execution.profile
+    self._traced = second if is_asked and second <= run.rounds.stop else None
 
   def wants_state(self, number):
     # The trace begins before the round does, and is written before the next one.
-    is_traced = number in self._traced
-    if is_traced and not self._timer.ident:  # of the only round, which is compiled now
-      self._timer.start()
-    return is_traced or number + 1 in self._traced
+    return self._traced in (number, number + 1)
 
   def after_round(self, round):
-    if round.number in self._traced:
+    if round.number == self._traced:
       self.close()
       phases = ('train', 'evaluate', 'save', 'idle')
       words = [f'{name} {round.clock.seconds[name]:.2f} s' for name in phases]
       self._say(f'where the time of the traced round went: {", ".join(words)}')
     elif self.wants_state(round.number):
-      self._start()
+      options = jax.profiler.ProfileOptions()
+      options.python_tracer_level = 0
+      jax.profiler.start_trace(str(self._folder), profiler_options=options)
+      self._timer = threading.Timer(SECONDS, self._stop)
       self._timer.start()
 
   def close(self):
     if self._timer:
       self._timer.cancel()
-      if self._timer.ident:
-        self._timer.join()
+      self._timer.join()
       if not self._is_written:
         self._stop()
       self._timer = None
       self._say(f'trace: {self._folder}')
-
-  def _start(self):
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    jax.profiler.start_trace(str(self._folder), profiler_options=options)
-    self._timer = threading.Timer(SECONDS, self._stop)
 
   def _stop(self):
     jax.profiler.stop_trace()

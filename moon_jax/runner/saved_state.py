@@ -119,8 +119,7 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
   name = MANIFEST
   try:
     files.require_inside(folder)
-    with files.opened(folder / MANIFEST) as file:
-      content = files.document(folder / MANIFEST, file.read())
+    content = files.document(folder / MANIFEST, files.contents(folder / MANIFEST))
     if content['format'] != FORMAT:
       version = content.get('moon_jax', '0.2.0 or older')
       raise NoCheckpointError(

@@ -82,18 +82,7 @@ def parse(argv: Sequence[str]) -> tuple[list[Cell], pathlib.Path, flags.FlagValu
   choice = values.config or cli.DEFAULT_CONFIG
   stem = pathlib.Path(config_lib.split(choice)[0]).stem
   out = expand(values.out or f'runs/{stem}-sweep')
-  return cells(choice, words, _over(values.over), out), out, values
-
-
-def _over(words: Sequence[str]) -> dict[str, list[str]]:
-  """['seed=0,1'] -> {'seed': ['0', '1']}."""
-  found: dict[str, list[str]] = {}
-  for word in words:
-    name, equals, listed = word.partition('=')
-    if not equals or name in found:
-      raise UsageError(f'--over={word!r} must be KNOB=VALUE,VALUE, once for each knob.')
-    found[name] = [value.strip() for value in listed.split(',')]
-  return found
+  return cells(choice, words, cli.values_of('over', values.over), out), out, values
 
 
 def _run(argv: Sequence[str], stop: Stop) -> int:

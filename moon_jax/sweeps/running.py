@@ -60,13 +60,7 @@ def rounds_done(cell: Cell) -> int:
 
 def left(cells: Sequence[Cell]) -> list[Cell]:
   """The runs that are not finished."""
-  return [cell for cell in cells if not _is_finished(cell)]
-
-
-def _is_finished(cell: Cell) -> bool:
-  with contextlib.suppress(RunError):
-    return bool(run_directory.why_finished(cell.request.workdir, cell.request.config))
-  return False
+  return [cell for cell in cells if state_of(cell) != FINISHED]
 
 
 def check(cells: Sequence[Cell]) -> None:
@@ -118,15 +112,13 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
     print(f'[run {number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
     try:
       loop.run(cell.request, stop, load=load, min_steps=min_steps)
-    except StoppedError:
+    except (StoppedError, MemoryError):
       raise
     except RunError as error:  # it ends no other run
       is_busy = isinstance(error, run_directory.BusyError)
       told = 'another process is running it' if is_busy else error
       print(f'{cell.name}: {told}', file=sys.stderr)
       errors.append(error)
-    except MemoryError:
-      raise
     except Exception as error:  # of a callback, for example
       traceback.print_exc()
       errors.append(RunError(f'{cell.name}: {error!r}'))

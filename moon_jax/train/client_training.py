@@ -48,7 +48,6 @@ class Progress(NamedTuple):
     local: the algorithm's memory of this local training.
     known: name -> what its `Task` says about its data; None without such a name.
     variables: the weights being trained.
-    narrow: params in the number format of the network; None if it is that of params.
     optimizer: state of the local optimizer, reset every round.
     sums: name -> [] float32, the loss, its parts and how many examples were classified
       correctly, summed over the examples seen.
@@ -61,7 +60,6 @@ class Progress(NamedTuple):
   local: PyTree
   known: dict[str, jax.Array] | None
   variables: PyTree
-  narrow: PyTree | None
   optimizer: PyTree
   sums: dict[str, jax.Array]
   num_seen: jax.Array
@@ -129,7 +127,6 @@ class LocalTraining(NamedTuple):
       local=local,
       known=known,
       variables=variables,
-      narrow=self._narrow(params),
       optimizer=self.optimizer(**scalars.optimizer).init(params),
       sums={},
       num_seen=jnp.zeros(()),
@@ -175,7 +172,6 @@ class LocalTraining(NamedTuple):
       num_steps=progress.num_steps + 1,
       local=tree.checked(local, progress.local, 'after_step'),
       variables={'params': moved} | state,
-      narrow=self._narrow(moved),
       optimizer=of_optimizer,
       sums={name: progress.sums[name] + count * parts[name] for name in parts},
       num_seen=progress.num_seen + count,
@@ -212,19 +208,12 @@ class LocalTraining(NamedTuple):
     _, task, *_ = given
     added = self.algorithm.perturb(grads, params, task)
     moved = tree.add(params, tree.checked(added, params, 'perturb'))
-    there = progress._replace(narrow=self._narrow(moved))
-    return found, differentiate(moved, there, *given)[1]
-
-  def _narrow(self, params):
-    narrow = self.network.narrow(params)
-    same = jax.tree.map(lambda a, b: a.dtype == b.dtype, narrow, params)
-    return None if jax.tree.all(same) else narrow
+    return found, differentiate(moved, progress, *given)[1]
 
   def _objective(self, params, progress, references, task, batch, key):
     """[] the loss to minimise, and (its parts, changed collections of variables)."""
-    narrow, key = progress.narrow, for_purpose(key, Purpose.DROPOUT)
-    used = params if narrow is None else _in_place_of(params, narrow)
-    trained = progress.variables | {'params': used}
+    key = for_purpose(key, Purpose.DROPOUT)
+    trained = progress.variables | {'params': params}
     outputs, state = self.network.train(trained, batch.images, batch.mask, key)
     total, parts = self.algorithm.loss(outputs, references, params, task, batch)
     accuracy = losses.accuracy(outputs.logits, batch.labels, batch.mask)
@@ -232,24 +221,6 @@ class LocalTraining(NamedTuple):
     if taken := told.keys() & parts.keys():
       raise UsageError(f'{min(taken)!r} cannot be a part of a loss: every run has it.')
     return total, (told | tree.numbers(parts, 'loss'), state)
-
-
-@jax.custom_vjp
-def _in_place_of(params, narrow):
-  """`narrow`, with the gradient of the params from which it was cast.
-
-  The cast costs no kernel of its own where the params are changed; where they are used
-  it would cost one for each leaf in each step.
-  """
-  return narrow
-
-
-def _in_place_of_backward(_, gradient):
-  widened = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient)
-  return widened, jax.tree.map(jnp.zeros_like, gradient)
-
-
-_in_place_of.defvjp(lambda _, narrow: (narrow, None), _in_place_of_backward)
 
 
 def sent(algorithm: Algorithm, trained: PyTree, task: Task) -> tuple[Upload, PyTree]:

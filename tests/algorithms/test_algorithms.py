@@ -94,7 +94,7 @@ def train(variables, images, mask, key):
   return outputs(variables, images, mean, noise), state
 
 
-FAKE = Network(None, init=None, apply=evaluate, train=train, narrow=lambda p: p)
+FAKE = Network(None, init=None, apply=evaluate, train=train)
 
 
 # Pixels 1, 3 and a filler 100; models whose running mean is -1.

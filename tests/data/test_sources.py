@@ -322,7 +322,6 @@ def as_record(example):
 )
 def test_tfds_by_name(tmp_path, monkeypatch, name, shape, num_classes):
   without_tensorflow(monkeypatch)
-  monkeypatch.setattr(tfds_source, 'RECORDS_PER_READ', 5)  # of 12: 5, 5 and 2
   sizes = {'train': 12, 'test': 5} | ({'extra': 7} if name == 'svhn_cropped' else {})
   written = prepare(tmp_path, name, sizes)
   dataset = load('tfds', name=name, dir=str(tmp_path))

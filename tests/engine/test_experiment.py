@@ -261,13 +261,6 @@ def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
   assert 1e-5 < difference < 1e-2
 
 
-def test_narrow_weights_that_steps_pass_on_are_those_they_would_make():
-  built, result = fedprox('bfloat16')
-  by_steps = built.network._replace(narrow=lambda params: params)
-  other = after_a_round(built._replace(network=by_steps))
-  jax.tree.map(np.testing.assert_array_equal, result, other)
-
-
 @pytest.mark.parametrize('dtype', few(['bfloat16'], ['float32']))
 def test_another_local_memory_is_tried_on_the_weights_of_the_step(dtype):
   pairs = []

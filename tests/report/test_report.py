@@ -926,7 +926,7 @@ def some_of_each(tmp_path_factory):
     ),
     ('runs --where=seed=7', '--where: none of the 1 runs is chosen.'),
     ('runs --where=seed', "--where='seed' must be KNOB=VALUE"),
-    ('runs --where=seed=1 --where=seed=2', "--where names 'seed' twice."),
+    ('runs --where=seed=1 --where=seed=2', "--where='seed=2' must be KNOB=VALUE"),
     ('runs --group=moon.nu', "--group: no run has a setting 'moon.nu'. Did you mean "),
     ('runs --over=algorithm', "--over='algorithm' needs a --group without algorithm."),
     ('runs --over=execution.lanes', "--over: no run has a setting 'execution.lanes'."),

@@ -2,13 +2,9 @@
 
 import io
 
-import pytest
 import rich.console
 
-from moon_jax.config import cli
-from moon_jax.engine import experiment
 from moon_jax.runner import clock as clock_lib
-from moon_jax.runner import console
 from moon_jax.runner.callbacks import Run
 from moon_jax.runner.console import (
   Console,
@@ -89,26 +85,3 @@ def test_the_last_line_has_the_last_test_the_best_and_the_first_near_it():
     'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, '
     '95% of it reached in round 12)'
   )
-
-
-@pytest.mark.parametrize(
-  ('flags', 'dtype', 'told'),
-  [
-    ('avx512f avx512_bf16', 'float32', False),
-    ('avx512f avx512_bf16', 'bfloat16', False),
-    ('avx512f', 'float32', False),
-    ('avx512f', 'bfloat16', True),
-    (None, 'bfloat16', True),  # not a Linux
-  ],
-)
-def test_the_start_says_where_bfloat16_is_slower(
-  flags, dtype, told, tmp_path, monkeypatch, capsys
-):
-  monkeypatch.setattr(console, '_CPU', tmp_path / 'cpuinfo')
-  if flags is not None:
-    console._CPU.write_text(f'flags : fpu {flags} clzero\n')
-  request = cli.parse(['--config.data.limit=200', f'--config.execution.dtype={dtype}'])
-  built = experiment.build(request.config)
-  Console().introduce(request, built, experiment.initial_state(built))
-  out = capsys.readouterr().out
-  assert ('bfloat16 is slower than float32 on this processor' in out) == told

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moon_jax.core.errors import printable
+from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import npz
 from moon_jax.data.arrays import DataError, grey_levels, listed, one_line
@@ -154,11 +155,11 @@ def two_files(
   return Federation(flag, pathlib.Path(path).stem, train, test)
 
 
-def two_splits(
-  flag: str, name: str, read: Callable[[str], Iterable[User]]
-) -> Federation:
-  """The federation of 'train' and 'test', as `read` gives the users of each."""
-  return Federation(flag, name, *(once(flag, read(one)) for one in ('train', 'test')))
+def two_splits(path: str, read: Callable[..., Iterable[User]]) -> Federation:
+  """The federation in a folder; `read(flag, folder, split)` gives a split's users."""
+  flag, root = f'--config.data.path={path!r}', expand(path)
+  splits = (once(flag, read(flag, root, one)) for one in ('train', 'test'))
+  return Federation(flag, root.stem, *splits)
 
 
 def files_in(wanted: str, folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:

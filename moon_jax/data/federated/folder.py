@@ -1,8 +1,5 @@
 """A folder with one .npz file for each user."""
 
-import functools
-
-from moon_jax.core.paths import expand
 from moon_jax.data import npz
 from moon_jax.data.arrays import DataError
 from moon_jax.data.federated import assembled
@@ -20,9 +17,7 @@ def load_folder(path: str) -> assembled.Federation:
     DataError: when read: it is no such folder, a file is unusable, or two files have
       the same user.
   """
-  flag, folder = f'--config.data.path={path!r}', expand(path)
-  read = functools.partial(_read, flag, folder)
-  return assembled.two_splits(flag, folder.stem, read)
+  return assembled.two_splits(path, _read)
 
 
 def _read(flag, folder, split):

@@ -1,6 +1,5 @@
 """LEAF's JSON: train/*.json and test/*.json, with `users` and their `user_data`."""
 
-import functools
 import json
 import math
 
@@ -8,7 +7,6 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import printable
-from moon_jax.core.paths import expand
 from moon_jax.data.arrays import DataError, one_line
 from moon_jax.data.federated import assembled
 
@@ -24,17 +22,14 @@ def load_leaf(path: str) -> assembled.Federation:
     DataError: when read: a file is missing, damaged or laid out in another way, or
       holds text (the names of CelebA's files, Shakespeare).
   """
-  flag, root = f'--config.data.path={path!r}', expand(path)
-  read = functools.partial(_read, flag, root)
-  return assembled.two_splits(flag, root.stem, read)
+  return assembled.two_splits(path, _read)
 
 
 def _read(flag, root, split):
   wanted = f"{flag} must be a folder with LEAF's {split}/*.json"
   for path in assembled.files_in(wanted, root / split, '*.json'):
     with one_line(f"{flag}: {split}/{path.name} is no JSON of LEAF's users"):
-      with files.opened(path) as file:
-        content = json.load(file)
+      content = json.loads(files.contents(path))
       for name in content['users']:
         own = content['user_data'][name]
         told = f'{flag}: client {printable(str(name))!r}'

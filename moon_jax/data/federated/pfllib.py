@@ -32,11 +32,10 @@ def load_pfllib(path: str) -> assembled.Federation:
   every = (_found(flag, root, one) for one in ('train', 'test'))
   lows = [images.min(initial=0) for one in every for _, (images, _) in one]
   is_signed = min(lows, default=0) < 0
-  read = functools.partial(_read, flag, root, is_signed)
-  return assembled.two_splits(flag, root.stem, read)
+  return assembled.two_splits(path, functools.partial(_read, is_signed))
 
 
-def _read(flag, root, is_signed, split):
+def _read(is_signed, flag, root, split):
   for number, (images, labels) in _found(flag, root, split):
     if is_signed and (abs(images) <= 1).all():
       images = np.rint((images + 1) * 127.5).astype(np.uint8)
