@@ -75,7 +75,7 @@ def _cells(row: Row) -> list[str]:
     ', '.join(sorted(rounds)),
     ', '.join(str(run.seed) for run in row.runs),
     row.differs(),
-    row.sentence(),
+    row.comparison(),
   ]
 
 

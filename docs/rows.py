@@ -108,21 +108,20 @@ class Row:
     told = [one for one in self.changed() if one.startswith('num_rounds=')]
     return bool(self.runs) and not told
 
-  def sentence(self) -> str:
-    """Compares the runs, at least one, with the reported accuracy, in a sentence."""
+  def comparison(self) -> str:
+    """How far the runs, at least one, are from the reported accuracy, in words."""
     ours, theirs = self.estimate(), self.reported()
-    seeds = 'One seed' if ours.n == 1 else f'{ours.n} seeds'
     if not theirs:
-      return f'{seeds}; no number is reported.'
+      return 'no number reported'
     if self.changed():
-      return f'{seeds}; the reported value is for other settings.'
+      return 'other settings'
     apart, spread = ours.mean - theirs[0], theirs[1]
-    where = f'{abs(apart):.1f} {"above" if apart > 0 else "below"} the reported value'
+    told = f'{abs(apart):.1f} {"above" if apart > 0 else "below"}'
     if spread is None or ours.std is None:
-      return f'{seeds}, {where}.'
+      return told
     error = math.hypot(ours.std / math.sqrt(ours.n), spread / math.sqrt(_TRIALS))
     inside = 'within' if abs(apart) <= 2 * error else 'outside'
-    return f'{seeds}, {where}, {inside} two standard errors of the difference.'
+    return f'{told}, {inside} two standard errors'
 
 
 def _length(run: Kept) -> dict[str, int]:

@@ -104,7 +104,7 @@ def test_a_finished_run_fills_its_row(docs, tmp_path):
   assert row[2:7] == ['66.4', '66.4', '66.4', '100', '0']
   assert row[7] == 'nothing'
   # 66.4 - 66.3; one seed has no deviation to compare with the reported 0.5.
-  assert row[8] == 'One seed, 0.1 above the reported value.'
+  assert row[8] == '0.1 above'
   kept = json.loads((docs / 'results/one/config.json').read_text())
   assert '/home/me' not in json.dumps(kept)
   # 100 rounds of 2 + 0.5 + 0.2 s, 99 of 0.05 s, the first of 0.25 s; 2.5 s each.
@@ -122,7 +122,7 @@ def test_a_deviation_over_clients_is_not_taken_for_one_over_trials(docs, tmp_pat
       add(docs, write_run(place, [accuracy], choice, seed=seed, **more)), 'solo'
     )
   assert row[2] == '41.0 +- 1.4 (clients +- 4.0)'
-  assert row[8] == '2 seeds, 5.3 below the reported value.'
+  assert row[8] == '5.3 below'
 
 
 def test_a_figure_of_training_is_compared_with_training(docs, tmp_path):
@@ -131,7 +131,7 @@ def test_a_figure_of_training_is_compared_with_training(docs, tmp_path):
   run = finished(tmp_path, 'one', 0.3, choice=choice, train_accuracy=0.511)
   row = cells(add(docs, run), 'mu_1')
   assert row[1:4] == ['figure only, of accuracy in training', '51.1', '51.1']
-  assert row[8] == 'One seed; no number is reported.'
+  assert row[8] == 'no number reported'
 
 
 def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path):
@@ -142,17 +142,17 @@ def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path)
   rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
   assert sorted(row[7] for row in rows) == ['`batch_size=32`', 'nothing']
   (other,) = [row for row in rows if row[7] != 'nothing']
-  assert other[8] == 'One seed; the reported value is for other settings.'
+  assert other[8] == 'other settings'
   (three,) = [row for row in rows if row[7] == 'nothing']
   # The sample deviation of 61.94, 63.94, 65.94.
   assert three[2] == '63.9 +- 2.0'
   assert three[6] == '0, 1, 2'
   # 2.36 is below 2 * sqrt(2.0^2 / 3 + 0.5^2 / 3) = 2.38, and above 2 * 2.0 / sqrt(3).
-  assert three[8].startswith('3 seeds, 2.4 below the reported value, within two')
+  assert three[8] == '2.4 below, within two standard errors'
   runs = of_seeds(tmp_path, 0.695, 0.02, range(3), choice=MOON)
   # 71.5 - 69.1 = 2.4 is above 2 * sqrt(2.0^2 / 3 + 0.4^2 / 3) = 2.36.
   row = cells(add(docs, *runs), 'moon')
-  assert row[8].startswith('3 seeds, 2.4 above the reported value, outside two')
+  assert row[8] == '2.4 above, outside two standard errors'
 
 
 def test_one_run_counts_once(docs, tmp_path, capsys):
