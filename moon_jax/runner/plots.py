@@ -20,7 +20,6 @@ from moon_jax.core.errors import printable
 PALETTE = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
 MOST_ANNOTATED = 20  # with more clients or classes the numbers do not fit
 MOST_CLIENTS = 200  # a picture shows a sample of at most this size
-_MOST_BARS = 60
 _MOST_LETTERS = 20  # letters shown of the name of a class
 
 
@@ -98,28 +97,24 @@ def heat_map(
 ) -> None:
   """Draws counts [N, Y], a heat map below a bar of each client's total, as a PNG.
 
-  The classes are numbered, unless class_names [Y] are given. With more than
-  MOST_CLIENTS clients, the bars are a histogram of the totals, and the heat map shows
-  some clients.
+  The classes are numbered, unless class_names [Y] are given. The clients are those that
+  are `shown`.
   """
-  totals, few = counts.sum(1), len(counts) <= MOST_CLIENTS
+  totals = counts.sum(1)
+  chosen = shown(totals)
   width = float(np.clip(2.2 + 0.52 * len(counts), 5.0, 12.0))
   height = float(np.clip(2.0 + 0.32 * counts.shape[1], 4.0, 9.0))
   figure = _figure(width, height, title)
-  ratios = 1, (height - 1.5) / (1 if few else 1.6)
-  bars, cells = figure.subplots(2, 1, sharex=few, height_ratios=ratios)
+  bars, cells = figure.subplots(2, 1, sharex=True, height_ratios=(1, height - 1.5))
   bars.spines[['top', 'right']].set_visible(False)
-  if few:
-    drawn = bars.bar(np.arange(len(counts)), totals, width=0.8, color='0.55')
-    bars.set_ylabel('total')
-  else:
-    _histogram(bars, totals)
+  drawn = bars.bar(np.arange(len(chosen)), totals[chosen], width=0.8, color='0.55')
+  bars.set_ylabel('total')
   if len(counts) <= MOST_ANNOTATED:
     bars.bar_label(drawn, fontsize=8, padding=1)
     bars.margins(y=0.3)
   cells.set(xlabel=name_of_columns(len(counts)), ylabel='class')
-  matrix(cells, counts[shown(totals)].T, 'training examples', rows=class_names)
-  if not few:
+  matrix(cells, counts[chosen].T, 'training examples', rows=class_names)
+  if len(counts) > MOST_CLIENTS:
     cells.set_xticks([])  # a place in the sample is no client's number
   figure.align_ylabels([bars, cells])
   _save(figure, path, dpi=200)
@@ -151,17 +146,6 @@ def shortened(name: str) -> str:
   """The name of a class, short enough to stand beside a picture."""
   name = printable(name)
   return name if len(name) <= _MOST_LETTERS else f'{name[: _MOST_LETTERS - 1]}…'
-
-
-def _histogram(panel: Axes, totals: np.ndarray) -> None:
-  """Draws how many clients own how many examples, in at most 60 bars."""
-  least, most = int(totals.min()), int(totals.max())
-  width = (most - least) // _MOST_BARS + 1  # whole: each bar has as many sizes
-  panel.hist(totals, np.arange(least - 0.5, most + width, width), color='0.55')
-  panel.set(xlabel='training examples', ylabel='clients')
-  # The scale keeps a few large clients visible beside many small ones.
-  panel.set(yscale='log', ylim=(0.7, None))
-  panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def matrix(

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 
 from moon_jax.runner import plots
@@ -99,22 +98,6 @@ def test_clients_are_shown_all_or_from_the_least_to_the_most():
   assert values[plots.shown(values)].tolist() == list(range(0, 399, 2))
   assert plots.name_of_columns(200) == 'client'
   assert plots.name_of_columns(1234567).startswith('200 of 1,234,567 clients, ')
-
-
-@pytest.mark.parametrize(
-  ('totals', 'bars'),
-  [
-    ([3, 4, 4, 6], {3: 1, 4: 2, 5: 0, 6: 1}),
-    ([5] * 1000, {5: 1000}),
-    # 7 to 127 are 121 sizes: three to a bar, from 127 on in the last.
-    ([7, 9, 10, 127], {8: 2, 11: 1} | dict.fromkeys(range(14, 128, 3), 0) | {128: 1}),
-  ],
-)
-def test_the_histogram_of_sizes_by_hand(totals, bars):
-  panel = Figure().subplots()
-  plots._histogram(panel, np.array(totals, np.uint64))
-  found = {p.get_x() + p.get_width() / 2: p.get_height() for p in panel.patches}
-  assert found == pytest.approx(bars)
 
 
 @pytest.mark.parametrize('title', ['', '$_$ 50 % \\frac{'])
