@@ -14,7 +14,7 @@ core; images are not augmented; partial batches are kept. The network has the sa
 layers for images of 28x28.
 
 DCO-MOON multiplies each step by mu, up to 2 mu: with mu = 5 and a learning rate of 0.01
-CIFAR-10 stays at chance (Fashion-MNIST does not; docs/experiments.md). So the rate
+CIFAR-10 stays at chance in three rounds (Fashion-MNIST does not). So the rate
 depends on mu. For mu = 0.1 and 1 it is 0.01, as for the other algorithms; for mu = 5
 and 10 it is 0.01 / (2 mu), which makes the first step equal to FedAvg's. (If every mu
 had such a rate, mu would cancel, except in the weight decay.) The paper does not report
