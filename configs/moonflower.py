@@ -15,7 +15,7 @@ and partial batches are kept.
 The paper describes a plain Dirichlet partition, so `partition.balance` is off. Without
 the cap of MOON's code, the largest of 10 clients at beta = 0.1 holds 11,300 of 50,000
 examples on average (8,700 to 14,600 in eight of ten draws); with the cap it holds 8,300
-(7,100 to 9,500). The paper's public code does not shuffle batches, and its indices are
+(7,200 to 9,500). The paper's public code does not shuffle batches, and its indices are
 ordered by class; here batches are shuffled.
 """
 

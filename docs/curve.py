@@ -362,7 +362,8 @@ def ablation(words: Sequence[str], kept: Mapping[str, Kept]) -> tuple[list[str],
   lines = [f'| change | {" | ".join(_ALGORITHMS.values())} |', f'|{" --- |" * 6}']
   for told, called in _CHANGES.items():
     found = [_runs(called.format(name), kept)[0] for name in _ALGORITHMS]
-    first = min((key for side in found for key in side if not key[0]), default=None)
+    keys = (key for side in found for key in sorted(side) if not key[0])
+    first = next(keys, None)
     runs = [side.get(first) for side in found]
     names |= {run.name for run in runs if run}
     base, *ends = [endpoint(run.accuracy(), last) if run else None for run in runs]

@@ -132,7 +132,8 @@ def rows(words: str, kept: Mapping[str, Kept]) -> list[Row]:
   """The rows of 'FILE: VARIANT ...'; a variant has a row for each setting of its runs.
 
   Raises:
-    UsageError: there is no such file or variant, or a run is there twice.
+    UsageError: there is no such file or variant, or a run is there twice, or has
+      another algorithm than its variant.
   """
   file, _, names = words.partition(':')
   path = f'configs/{file.strip()}.py'

@@ -177,7 +177,7 @@ def test_nothing_is_unpickled(here, copy_of):
   evil = np.array([Pickled()], object)
   np.savez('evil.npz', train_x=evil, train_y=evil, test_x=evil, test_y=evil)
   np.savez('images.npz', images=evil)
-  with pytest.raises(array_lib.DataError, match='Object arrays cannot be loaded'):
+  with pytest.raises(array_lib.DataError, match='holds Python objects'):
     inference.load(workdir).test_data()
   assert predict('run', 'images.npz') == ExitCode.USAGE
   np.savez('run/partition.npz', class_counts=evil)
@@ -185,7 +185,7 @@ def test_nothing_is_unpickled(here, copy_of):
   (found,) = runs.find([here], print)
   assert found.class_counts() is None
   assert runs.read_arrays(workdir / 'features.npz', files.FEATURES) is None
-  with pytest.raises(RunError, match='Object arrays cannot be loaded'):
+  with pytest.raises(RunError, match='holds Python objects'):
     inference.load(workdir)
 
 

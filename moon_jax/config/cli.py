@@ -213,9 +213,10 @@ def values_of(flag: str, words: Sequence[str]) -> dict[str, list[str]]:
   found: dict[str, list[str]] = {}
   for word in words:
     name, equals, listed = word.partition('=')
-    if not equals or '=' in listed or name in found:
-      told = f'--{flag}={word!r} must be KNOB=VALUE,VALUE'
-      raise UsageError(f'{told}; give --{flag} once for each knob.')
+    if not equals:
+      raise UsageError(f'--{flag}={word!r} must be KNOB=VALUE,VALUE.')
+    if name in found:
+      raise UsageError(f'--{flag} names {name!r} twice.')
     found[name] = [value.strip() for value in listed.split(',')]
   return found
 

@@ -79,11 +79,7 @@ def sha256(path: pathlib.Path) -> str:
 
 
 def document(path: pathlib.Path, data: bytes) -> Document:
-  """The JSON object that a file, or a line of it, holds.
-
-  Args:
-    path: the file; its name selects the shape that the object must have.
-    data: the JSON.
+  """The JSON object in a file, or in a line of it; the file's name selects its shape.
 
   Raises:
     ValueError: it is no JSON, or has another shape.
@@ -137,6 +133,16 @@ def _parse(path: pathlib.Path, data: bytes) -> Document:
     raise NoCheckpointError(f'{path} is damaged: {error}') from None
 
 
+def _plain(saved, name):
+  try:
+    return saved[name]
+  except ValueError as error:
+    if 'allow_pickle' not in str(error):
+      raise
+    told = 'holds Python objects; save it as numbers, or as text by .astype(str)'
+    raise ValueError(f'{name} {told}') from None
+
+
 def arrays(
   path: str | os.PathLike, names: Iterable[str] = (), kinds: Kinds | None = None
 ) -> dict[str, np.ndarray]:
@@ -154,7 +160,7 @@ def arrays(
     if not zipfile.is_zipfile(file):  # np.load would advise to unpickle it
       raise ValueError('it is no archive; save it with np.savez')
     with np.load(file) as saved:
-      found = {name: saved[name] for name in kinds or names if name in saved}
+      found = {name: _plain(saved, name) for name in kinds or names if name in saved}
   if others := [n for n, array in found.items() if not isinstance(array, np.ndarray)]:
     raise ValueError(f'{others[0]} is no array')
   sizes = {'2': 2}

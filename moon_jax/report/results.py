@@ -239,8 +239,8 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
   for one in found:
     for part in _edited(one.series.runs):
       notes.append(
-        f'{where}{one.series.label}: the source of the {part} was changed between '
-        'these runs, or during one'
+        f'{where}{one.series.label}: the file of the {part} was changed between these '
+        'runs, or during one'
       )
   if without := [one.series.label for one in found if one.row['target'] is None]:
     notes.append(
@@ -251,7 +251,7 @@ def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[
 
 
 def _edited(runs: Iterable[Run]) -> list[str]:
-  """The registered parts of which some starts of the runs had other versions."""
+  """The registered parts whose file was another one at some starts of the runs."""
   versions = {}
   for start in (s for run in runs for s in (run.about, *run.about.get('earlier', ()))):
     for part in start.get('registered', ()):

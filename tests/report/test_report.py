@@ -497,10 +497,15 @@ def test_versions_of_an_algorithm_that_are_averaged_are_told(tmp_path, capsys):
       {'kind': 'model', 'name': name, 'sha256': digest, 'file': 'mine.py'} | rest
       for name, digest in zip(('one', 'two'), digests, strict=True)
     ]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {'registered': parts}))
+    about = json.loads(path.read_text()) | {'registered': parts}
+    path.write_text(json.dumps(about))
   Collected(tmp_path / 'runs')
   (line,) = capsys.readouterr().err.splitlines()
-  assert line.startswith("FedAvg: the source of the model 'two' was changed between ")
+  assert line.startswith("FedAvg: the file of the model 'two' was changed between ")
+  first = [parts[0] | {'sha256': 'c'}]
+  path.write_text(json.dumps(about | {'earlier': [{'registered': first}]}))
+  Collected(tmp_path / 'runs')
+  assert "the file of the model 'one' was changed" in capsys.readouterr().err
 
 
 def test_a_setting_without_its_target_is_told(tmp_path, capsys):
@@ -926,7 +931,7 @@ def some_of_each(tmp_path_factory):
     ),
     ('runs --where=seed=7', '--where: none of the 1 runs is chosen.'),
     ('runs --where=seed', "--where='seed' must be KNOB=VALUE"),
-    ('runs --where=seed=1 --where=seed=2', "--where='seed=2' must be KNOB=VALUE"),
+    ('runs --where=seed=1 --where=seed=2', "--where names 'seed' twice."),
     ('runs --group=moon.nu', "--group: no run has a setting 'moon.nu'. Did you mean "),
     ('runs --over=algorithm', "--over='algorithm' needs a --group without algorithm."),
     ('runs --over=execution.lanes', "--over: no run has a setting 'execution.lanes'."),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from PIL import Image
 
 from moon_jax.runner import plots
@@ -98,6 +99,15 @@ def test_clients_are_shown_all_or_from_the_least_to_the_most():
   assert values[plots.shown(values)].tolist() == list(range(0, 399, 2))
   assert plots.name_of_columns(200) == 'client'
   assert plots.name_of_columns(1234567).startswith('200 of 1,234,567 clients, ')
+
+
+def test_the_bars_of_many_clients_are_those_of_the_clients_below(tmp_path, monkeypatch):
+  drawn, bar = [], Axes.bar
+  monkeypatch.setattr(Axes, 'bar', lambda *w, **k: drawn.append(w) or bar(*w, **k))
+  totals = np.random.default_rng(0).permutation(399)
+  plots.heat_map(tmp_path / 'a.png', totals[:, None], '')
+  ((_, _, heights),) = drawn
+  assert heights.tolist() == list(range(0, 399, 2))
 
 
 @pytest.mark.parametrize('title', ['', '$_$ 50 % \\frac{'])

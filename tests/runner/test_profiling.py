@@ -11,6 +11,13 @@ from tests.run_directories import TINY
 from tests.selection import few
 
 
+def test_an_only_round_is_not_traced(tmp_path):
+  changes = {'num_rounds': 1, 'execution.profile': True}
+  config = moon_jax.load_config('configs/digits_moon.py', TINY | changes)
+  moon_jax.run(config, tmp_path / 'run')
+  assert not (tmp_path / 'run/profile').exists()
+
+
 @pytest.mark.parametrize('seconds', few([60], [0.01]))
 def test_the_second_round_is_traced(tmp_path, capsys, monkeypatch, seconds):
   compile_programs = programs.compile_programs
