@@ -264,6 +264,7 @@ INPUTS = {
     ('--workdir=. --input=in.npz', 'not a run directory'),
     ('--workdir=run --input=in.npz --config=no.py', "--config='no.py' is not a file"),
     ('--workdir=run --input=in.npz --output=a/b.npz', "no folder 'a'"),
+    (f'--workdir=run --input=in.npz --output={"p" * 296}.npz', 'a short name'),
     ('--workdir=run --input=in.npz --output=b.txt', 'must be an .npz file'),
     ('--workdir=run --input=.', "--input='.' must be an .npz file"),
     ('--workdir=run --input=in.npz --output=./in.npz', 'is the --input'),

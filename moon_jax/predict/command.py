@@ -27,6 +27,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.paths import expand
 
+_LONGEST = 240  # bytes of a name that file systems accept, with .partial added
 _ARRAYS = ('images', 'test_x')
 
 
@@ -90,8 +91,8 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   if output is None:
     output = str(source.parent / f'{source.stem}_predictions.npz')
   path = expand(output)
-  if path.suffix != '.npz':
-    raise UsageError(f'--output={output!r} must be an .npz file.')
+  if path.suffix != '.npz' or len(os.fsencode(path.name)) > _LONGEST:
+    raise UsageError(f'--output={output!r} must be an .npz file with a short name.')
   if not os.path.isdir(path.parent):
     raise UsageError(f'--output={output!r}: there is no folder {str(path.parent)!r}.')
   if path.resolve() == source.resolve():
