@@ -99,7 +99,7 @@ def test_nothing_outside_the_reference_is_shared_with_it():
 # --- budgets: a commit that needs more lines raises the number ------------------------
 
 # Code lines: no blanks, comments and docstrings.
-CODE_LINES = {'moon_jax': 13_171, 'tests': 18_052}
+CODE_LINES = {'moon_jax': 13_175, 'tests': 18_052}
 TOP, RUNNER, FILE_LINES, FUNCTION_LINES = 15, 16, 300, 60
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
 _NO_CODE |= {tokenize.INDENT, tokenize.DEDENT}

@@ -60,7 +60,13 @@ def rounds_done(cell: Cell) -> int:
 
 def left(cells: Sequence[Cell]) -> list[Cell]:
   """The runs that are not finished."""
-  return [cell for cell in cells if state_of(cell) != FINISHED]
+  return [cell for cell in cells if not _is_finished(cell)]
+
+
+def _is_finished(cell: Cell) -> bool:
+  with contextlib.suppress(RunError):
+    return bool(run_directory.why_finished(cell.request.workdir, cell.request.config))
+  return False
 
 
 def check(cells: Sequence[Cell]) -> None:
