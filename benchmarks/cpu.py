@@ -14,9 +14,9 @@ import numpy as np
 
 from benchmarks import beside, processes
 from benchmarks.rows import Row, until
+from moon_jax.building import scheduling
 from moon_jax.data import partition
-from moon_jax.engine import scheduling
-from moon_jax.train import planning
+from moon_jax.planning import planner as planning
 
 MINUTES = {True: 5, False: 25}  # quick -> minutes
 

@@ -19,9 +19,10 @@ import numpy as np
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
+from moon_jax.building import experiment, programs
 from moon_jax.config import cli
 from moon_jax.core import tree
-from moon_jax.engine import devices, experiment, programs
+from moon_jax.platform import devices
 from moon_jax.runner import clock
 
 

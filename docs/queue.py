@@ -36,7 +36,7 @@ from moon_jax.config import ConfigError, cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
 from moon_jax.core.paths import file_name
-from moon_jax.engine import devices
+from moon_jax.platform import devices
 from moon_jax.runner import clock, loop, provenance, run_directory, signals
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps import running

@@ -27,7 +27,7 @@ def _launch(argv: list[str], stop: signals.Stop) -> int:
   # Imported here: Ctrl-C prints one line from the start, before slow imports.
   from moon_jax.config import cli
   from moon_jax.core import files
-  from moon_jax.engine import hosts
+  from moon_jax.platform import hosts
 
   if text := cli.answer(argv):
     print(text)

@@ -15,10 +15,11 @@ from typing import Any
 import ml_collections
 
 from moon_jax import config as config_lib
+from moon_jax.building import experiment
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.paths import expand
-from moon_jax.engine import compile_cache, devices, experiment
+from moon_jax.platform import compile_cache, devices
 from moon_jax.predict import inference
 from moon_jax.runner import client_store, loop, run_directory, signals
 from moon_jax.runner.callbacks import stop_if_diverged

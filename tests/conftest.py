@@ -31,8 +31,9 @@ import jax
 import pytest
 from matplotlib.figure import Figure
 
+from moon_jax.building import programs
 from moon_jax.catalog import registry
-from moon_jax.engine import devices, programs
+from moon_jax.platform import devices
 from moon_jax.runner import callbacks
 from tests.processes import check_success, launched
 from tests.programs import compile_once
@@ -61,7 +62,10 @@ LONGEST = (
   'tests/runner/',
   'tests/sweeps/',
   'tests/config/',
-  'tests/engine/',
+  'tests/round/',
+  'tests/building/',
+  'tests/planning/',
+  'tests/platform/',
   'tests/test_hostile.py',
   'tests/test_untrusted.py',
 )

@@ -4,7 +4,7 @@ import jax
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
-from moon_jax.engine import programs
+from moon_jax.building import programs
 
 # Knobs that do not change the programs of a run.
 NO_PROGRAM = {

@@ -5,7 +5,7 @@ import itertools
 import os
 import socket
 
-from moon_jax.engine.launchers import COORDINATOR, PROCESS, PROCESSES, WAIT
+from moon_jax.platform.launchers import COORDINATOR, PROCESS, PROCESSES, WAIT
 from tests.processes import LAUNCH, LIMIT_SECONDS, Running
 
 # Ports below those that the system assigns; each test process starts at another one.

@@ -10,9 +10,9 @@ import pytest
 from benchmarks import __main__ as suites
 from benchmarks import cpu, engine, gpu, processes
 from benchmarks.rows import Row
+from moon_jax.building import experiment
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
-from moon_jax.engine import experiment
 from tests.processes import ROOT, launch
 
 

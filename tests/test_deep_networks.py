@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks import engine
 from moon_jax import models
+from moon_jax.building import experiment, programs
 from moon_jax.config import cli
-from moon_jax.engine import experiment, programs
 from tests.test_benchmarks import assert_same_average, flags, with_torch, write_images
 
 

@@ -14,11 +14,11 @@ import moon_jax
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, NoCheckpointError, UsageError
-from moon_jax.engine import devices, tiers
+from moon_jax.platform import devices, tiers
 from moon_jax.predict import command as predict_lib
 from moon_jax.predict import inference
+from moon_jax.round import examined
 from moon_jax.runner import checkpoint, loop
-from moon_jax.train import examined
 from tests import world
 from tests.processes import ROOT, contents, launch
 from tests.refusals import refused

@@ -14,13 +14,16 @@ from moon_jax.algorithms.wrappers import server_optimizer as server_wrapper
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.algorithms.wrappers.attack import with_attack
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
+from moon_jax.building import experiment
 from moon_jax.core.types import Scalars
 from moon_jax.data import device, partition
 from moon_jax.data.augment import augmenter
-from moon_jax.engine import devices, experiment
 from moon_jax.models import layers
-from moon_jax.train import client_training, clients, examined, lanes, planning
-from moon_jax.train import round as round_lib
+from moon_jax.planning import clients
+from moon_jax.planning import planner as planning
+from moon_jax.platform import devices
+from moon_jax.round import client_training, examined, lanes
+from moon_jax.round import round as round_lib
 
 BATCH_SIZE = 16
 LOCAL_EPOCHS = 2

@@ -6,6 +6,6 @@ from moon_jax.algorithms.base import Algorithm
 def fedavg() -> Algorithm:
   """Plain local training, then the mean of the models, weighted by examples.
 
-  `train/aggregation.py` takes the mean as clients finish, and `base.average` uses it.
+  `round/aggregation.py` takes the mean as clients finish, and `base.average` uses it.
   """
   return Algorithm()

@@ -37,10 +37,10 @@ from moon_jax.catalog.parts import (
 _NORMALIZED, _PAIR = ('convolutional', 'normalized'), ('files', 'pair', 'features')
 _BETA = 'dealt', 'beta'
 # Modules with the code of the parts.
-_RULES, _LOCAL, _RATE = 'data.partition', 'train.optimizers', 'engine.learning_rate'
+_RULES, _LOCAL, _RATE = 'data.partition', 'round.optimizers', 'building.learning_rate'
 _SERVER = 'algorithms.wrappers.server_optimizer'
 _GRAPHS = 'algorithms.wrappers.topology'
-_CLIENTS = 'train.clients'
+_CLIENTS = 'planning.clients'
 _HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
 
 _MLP_KNOBS = {

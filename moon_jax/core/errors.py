@@ -8,7 +8,9 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TextIO
+from typing import Any, TextIO
+
+from moon_jax.core.flags import flag
 
 
 class ExitCode(enum.IntEnum):
@@ -34,6 +36,20 @@ class UsageError(RunError, ValueError):
   """The configuration, the data or the command line is wrong."""
 
   exit_code = ExitCode.USAGE
+
+
+class KnobError(UsageError):
+  """The value of a knob cannot be used.
+
+  Attributes:
+    knob: dotted name of the knob, such as 'execution.lanes'.
+    value: its value.
+    problem: the rest of the sentence: 'must be at most 8 here.'
+  """
+
+  def __init__(self, knob: str, value: Any, problem: str):
+    self.knob, self.value, self.problem = knob, value, problem
+    super().__init__(f'{flag(knob, value)} {problem}')
 
 
 class NoCheckpointError(RunError):

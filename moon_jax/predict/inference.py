@@ -13,6 +13,7 @@ import numpy as np
 
 from moon_jax import config as config_lib
 from moon_jax import models
+from moon_jax.building import experiment
 from moon_jax.core import files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.paths import expand
@@ -20,10 +21,10 @@ from moon_jax.core.types import Outputs, PyTree
 from moon_jax.data import sources
 from moon_jax.data.arrays import PIXELS, grey_levels, one_line, with_channels
 from moon_jax.data.device import normalise
-from moon_jax.engine import devices, experiment, tiers
+from moon_jax.platform import devices, tiers
 from moon_jax.predict import exported
+from moon_jax.round import evaluation
 from moon_jax.runner import checkpoint, run_directory
-from moon_jax.train import evaluation
 
 
 class Predictions(NamedTuple):

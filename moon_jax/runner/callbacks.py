@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from moon_jax.building.experiment import Experiment
 from moon_jax.config import Config
 from moon_jax.core.errors import DivergedError
 from moon_jax.core.types import ClientMetrics
-from moon_jax.engine.experiment import Experiment
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.metrics import Record, terms
 from moon_jax.runner.records import Records

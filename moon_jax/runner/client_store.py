@@ -25,10 +25,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from moon_jax.building.experiment import Experiment
 from moon_jax.core import files, tree
 from moon_jax.core.errors import NoCheckpointError
 from moon_jax.core.types import Arrivals, PyTree
-from moon_jax.engine.experiment import Experiment
 
 CLIENTS = 'clients.bin'  # a file beside the checkpoints
 

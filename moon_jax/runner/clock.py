@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from moon_jax.train.planning import Plan
+from moon_jax.planning.planner import Plan
 
 PHASES = ('compile', 'pack', 'store', 'idle', 'train', 'evaluate', 'save')
 

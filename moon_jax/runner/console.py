@@ -9,13 +9,13 @@ import numpy as np
 from rich import progress
 from rich.console import Console as Terminal
 
+from moon_jax.building.experiment import Experiment
 from moon_jax.config.cli import Request
 from moon_jax.core import files, tree
 from moon_jax.core.errors import printable
 from moon_jax.core.types import State
-from moon_jax.engine import hosts
-from moon_jax.engine.experiment import Experiment
 from moon_jax.models import fused_cpu
+from moon_jax.platform import hosts
 from moon_jax.runner import run_directory
 from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.clock import time_spent

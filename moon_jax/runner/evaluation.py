@@ -7,11 +7,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from moon_jax.building import own_tests
+from moon_jax.building.experiment import Experiment
 from moon_jax.core.types import PyTree, State
-from moon_jax.engine import devices, own_tests
-from moon_jax.engine.experiment import Experiment
+from moon_jax.platform import devices
+from moon_jax.round.evaluation import Score
 from moon_jax.runner.client_store import ClientStore
-from moon_jax.train.evaluation import Score
 
 _AT_A_TIME = 64
 

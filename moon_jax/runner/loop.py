@@ -7,13 +7,13 @@ from typing import Any
 import jax
 
 from moon_jax import catalog
+from moon_jax.building.experiment import build, initial_state
 from moon_jax.config import used_value
 from moon_jax.config.cli import Request
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.core.paths import expand
-from moon_jax.engine import compile_cache, devices, hosts
-from moon_jax.engine.experiment import build, initial_state
+from moon_jax.platform import compile_cache, devices, hosts
 from moon_jax.runner import callbacks, client_store, loggers, run_directory
 from moon_jax.runner.callbacks import Run
 from moon_jax.runner.checkpoint import Checkpoints

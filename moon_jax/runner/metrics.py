@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from moon_jax.building.experiment import Experiment
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import ClientMetrics
-from moon_jax.engine.experiment import Experiment
+from moon_jax.planning.planner import Plan
+from moon_jax.round.evaluation import Score
 from moon_jax.runner.clock import PHASES
 from moon_jax.runner.evaluation import Tested
-from moon_jax.train.evaluation import Score
-from moon_jax.train.planning import Plan
 
 Record = dict[str, Any]
 _NOTHING = types.MappingProxyType({})

@@ -27,17 +27,18 @@ from concurrent import futures
 import jax
 import numpy as np
 
+from moon_jax.building import fine_tuning, own_tests, programs
+from moon_jax.building.experiment import Experiment
 from moon_jax.config import used_value
 from moon_jax.core import tree
 from moon_jax.core.types import ClientMetrics, PyTree, State
 from moon_jax.data.device import TrainSplit
-from moon_jax.engine import compile_cache, fine_tuning, hosts, own_tests, programs
-from moon_jax.engine.experiment import Experiment
+from moon_jax.planning.planner import Plan
+from moon_jax.platform import compile_cache, hosts
 from moon_jax.runner import evaluation
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.metrics import Record, line_of
-from moon_jax.train.planning import Plan
 
 
 @dataclasses.dataclass

@@ -20,10 +20,10 @@ import numpy as np
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
+from moon_jax.building.experiment import Experiment
 from moon_jax.config.cli import Request
 from moon_jax.core import files, paths
 from moon_jax.core.errors import NoCheckpointError, UsageError
-from moon_jax.engine.experiment import Experiment
 from moon_jax.runner import provenance
 from moon_jax.runner.metrics import Record, summarise
 

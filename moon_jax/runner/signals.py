@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 
 from moon_jax.core.errors import ExitCode, RunError, printable
-from moon_jax.engine import hosts
+from moon_jax.platform import hosts
 
 # Number -> its name, and the exit code.
 _ENDINGS = {

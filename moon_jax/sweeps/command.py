@@ -44,7 +44,7 @@ from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.core.paths import expand
-from moon_jax.engine import devices
+from moon_jax.platform import devices
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps.cells import Cell, cells
 

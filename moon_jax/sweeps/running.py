@@ -19,11 +19,12 @@ from rich import progress
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
+from moon_jax.building import experiment, scheduling
 from moon_jax.config import Config, ConfigError
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageError
 from moon_jax.core.types import Dataset
-from moon_jax.engine import devices, experiment, scheduling
+from moon_jax.platform import devices
 from moon_jax.runner import loggers, loop, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps.cells import Cell

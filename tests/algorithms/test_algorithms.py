@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from moon_jax.algorithms.moon import moon
+from moon_jax.building import experiment, programs
 from moon_jax.config import cli
 from moon_jax.core import tree
 from moon_jax.core.types import Batch, Outputs, Scalars, Server, Task
-from moon_jax.engine import experiment, programs
 from moon_jax.models import Network
-from moon_jax.train import client_training, optimizers
+from moon_jax.round import client_training, optimizers
 from tests import world
 
 X, Y = jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]])

@@ -10,8 +10,8 @@ from moon_jax.algorithms.wrappers import attack
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Server, Upload, Uploads
 from tests import world
-from tests.engine.test_round import assert_equal_to_reference, reference_run
 from tests.reference import attacks
+from tests.round.test_round import assert_equal_to_reference, reference_run
 from tests.selection import few
 
 NOBODY = -1

@@ -7,7 +7,7 @@ import pytest
 
 from moon_jax.core.types import Batch, Outputs, Scalars, Server
 from moon_jax.models import Network
-from moon_jax.train import client_training, optimizers
+from moon_jax.round import client_training, optimizers
 from tests import world
 
 SGD = {'learning_rate': 0.1, 'momentum': 0.0, 'weight_decay': 0.0}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests import reference, world
-from tests.engine.test_round import TOLERANCE, assert_equal_to_reference, reference_run
+from tests.round.test_round import TOLERANCE, assert_equal_to_reference, reference_run
 from tests.selection import few
 
 # No client has a batch of one example, which the reference normalises differently.

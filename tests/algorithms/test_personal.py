@@ -11,11 +11,11 @@ from flax.traverse_util import flatten_dict
 
 from moon_jax import catalog, config
 from moon_jax.algorithms import base, ditto, fedbabu, fedbn, fedper, private
+from moon_jax.building import experiment
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Layers, Server, Task, Upload
-from moon_jax.engine import experiment
-from moon_jax.train import optimizers
+from moon_jax.round import optimizers
 from tests import reference, world
 from tests.reference import personal
 from tests.selection import few

@@ -7,8 +7,8 @@ import pytest
 
 from moon_jax.algorithms.feddecorr import correlation
 from moon_jax.algorithms.fedntd import not_true_distillation
+from moon_jax.building import experiment
 from moon_jax.core.types import Batch, Outputs, Server, Task, Upload
-from moon_jax.engine import experiment
 from tests import world
 
 ONE = jnp.array([0])

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import moon_jax
+from moon_jax.building import experiment
 from moon_jax.config import cli
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Dataset, Stored
 from moon_jax.data import sources
 from moon_jax.data.holdout import validation_split
-from moon_jax.engine import experiment
 from tests.refusals import refused
 from tests.run_directories import TINY
 from tests.world import of_client

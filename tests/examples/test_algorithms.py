@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from moon_jax import config as config_lib
+from moon_jax.building import experiment as experiment_lib
+from moon_jax.building import programs
 from moon_jax.config import cli
 from moon_jax.core.errors import UsageError
 from moon_jax.data import sources
-from moon_jax.engine import experiment as experiment_lib
-from moon_jax.engine import programs
 from tests.examples import plain
 from tests.world import batches_of
 from tests.world import largest_difference as apart

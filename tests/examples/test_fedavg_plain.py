@@ -5,9 +5,9 @@ import numpy as np
 
 from examples import fedavg_plain
 from moon_jax import config as config_lib
+from moon_jax.building import experiment as experiment_lib
+from moon_jax.building import programs
 from moon_jax.data import sources
-from moon_jax.engine import experiment as experiment_lib
-from moon_jax.engine import programs
 from tests.examples.test_algorithms import NUMBERS
 from tests.world import batches_of
 

@@ -1,4 +1,4 @@
-"""Writes reference.npz: numbers by PyTorch, for tests/engine/test_reference.py.
+"""Writes reference.npz: numbers by PyTorch, for tests/building/test_reference.py.
 
   python tests/golden/make_reference_golden.py
 

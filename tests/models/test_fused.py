@@ -19,8 +19,8 @@ import pytest
 
 from moon_jax import config as config_lib
 from moon_jax.__main__ import launch
+from moon_jax.building import experiment
 from moon_jax.core.errors import ExitCode, UsageError
-from moon_jax.engine import experiment
 from moon_jax.models.convolution import FORMS, forms, fused_cpu, pooling
 from tests.run_directories import FEDAVG
 

@@ -18,7 +18,7 @@ import pytest
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError
 from moon_jax.core.types import State
-from moon_jax.engine import devices
+from moon_jax.platform import devices
 from moon_jax.runner import saved_state
 from moon_jax.runner.checkpoint import Checkpoints
 from tests import world

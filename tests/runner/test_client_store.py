@@ -13,9 +13,10 @@ import pytest
 
 import moon_jax
 from moon_jax import config as config_lib
+from moon_jax.building import experiment
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, RunError
-from moon_jax.engine import experiment, tiers
+from moon_jax.platform import tiers
 from moon_jax.predict import inference
 from moon_jax.runner import checkpoint, client_store, evaluation, saved_state
 from moon_jax.runner.client_store import ClientStore, read_index

@@ -139,7 +139,8 @@ def test_what_one_process_finds_out_is_told_by_all(two):
 MANY = f"""
 import json, sys
 from moon_jax.config import cli
-from moon_jax.engine import hosts, programs
+from moon_jax.building import programs
+from moon_jax.platform import hosts
 from moon_jax.core.errors import RunError
 from moon_jax.runner import callbacks, loop, signals
 from tests.programs import compile_once

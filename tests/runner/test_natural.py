@@ -7,8 +7,8 @@ import pytest
 
 import moon_jax
 from moon_jax import config as config_lib
+from moon_jax.building import experiment
 from moon_jax.core.errors import UsageError
-from moon_jax.engine import experiment
 from moon_jax.runner import metrics
 from tests.data import federations
 from tests.processes import check_success, launched, read_lines

@@ -6,9 +6,9 @@ import pytest
 from flax.traverse_util import unflatten_dict
 
 import moon_jax
+from moon_jax.building import experiment
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
-from moon_jax.engine import experiment
 from moon_jax.runner import metrics
 from tests import reference
 from tests.data import federations

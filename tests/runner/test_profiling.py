@@ -5,7 +5,7 @@ import time
 import pytest
 
 import moon_jax
-from moon_jax.engine import programs
+from moon_jax.building import programs
 from moon_jax.runner import profiling
 from tests.run_directories import TINY
 from tests.selection import few

@@ -5,11 +5,11 @@ import threading
 import jax
 
 import moon_jax
+from moon_jax.building import programs as programs_lib
 from moon_jax.core.errors import RunError
-from moon_jax.engine import programs as programs_lib
+from moon_jax.planning import planner as planning
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import is_due
-from moon_jax.train import planning
 from tests.refusals import refused
 from tests.run_directories import TINY
 

@@ -12,12 +12,12 @@ from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.types import ClientMetrics
+from moon_jax.planning.planner import Plan
+from moon_jax.round.evaluation import Score
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner import loop, provenance, run_directory
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner import records as records_lib
-from moon_jax.train.evaluation import Score
-from moon_jax.train.planning import Plan
 from tests.processes import contents
 from tests.refusals import refused
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import moon_jax
+from moon_jax.building import experiment, programs
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.data import convert
 from moon_jax.data.federated import records
-from moon_jax.engine import experiment, programs
 from tests.data import federations
 from tests.processes import ROOT, check_success, checkpoint, launch, read_lines
 from tests.runner.test_natural import TINY, config

@@ -15,9 +15,9 @@ import pytest
 
 import moon_jax
 from moon_jax import __main__, api, catalog, config
+from moon_jax.building import programs
 from moon_jax.core.errors import DivergedError, ExitCode, RunError
 from moon_jax.data import sources
-from moon_jax.engine import programs
 from moon_jax.runner import run_directory
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.records import Records

@@ -1,0 +1,215 @@
+"""The programs that a run compiles, and their inputs in a round."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.stages import Lowered
+
+from moon_jax import catalog
+from moon_jax.algorithms.base import Algorithm
+from moon_jax.building import traced
+from moon_jax.building.experiment import Experiment, options
+from moon_jax.catalog.blaming import blamed
+from moon_jax.config import flatten
+from moon_jax.core import tree
+from moon_jax.core.types import ClientMetrics, PyTree, Scalars, State
+from moon_jax.data.augment import augmenter
+from moon_jax.data.device import DeviceSplit, TrainSplit
+from moon_jax.planning.planner import Plan
+from moon_jax.platform import devices
+from moon_jax.round import client_training, evaluation, lanes
+from moon_jax.round import round as round_lib
+
+
+class RoundInputs(NamedTuple):
+  """The inputs of a round, on the device.
+
+  Attributes:
+    plan: cohort, lanes and batches.
+    scalars: each a float32 array, so that another value compiles nothing.
+  """
+
+  plan: Plan
+  scalars: Scalars
+
+
+def round_inputs(experiment: Experiment, round_index: int, plan: Plan) -> RoundInputs:
+  """Copies a round's plan and scalars to the device; round_index counts from 0."""
+  scalars = traced.scalars(experiment.config, experiment.algorithm, round_index)
+  spec = lanes.plan_spec()
+  return RoundInputs(
+    devices.split(
+      plan.for_device(),
+      spec._replace(second=spec) if plan.second else spec,
+      experiment.mesh,
+    ),
+    devices.replicate(scalars, experiment.mesh),
+  )
+
+
+def train_split(experiment: Experiment, plan: Plan) -> TrainSplit:
+  """The training split of a round, on the device: the whole split, or its cohort's."""
+  if experiment.stream is None:
+    return experiment.train
+  loads = [one.load for one in (plan, plan.second) if one]
+  loaded = np.unique(np.concatenate(loads)[:, list(experiment.planner.own_lanes)])
+  return experiment.stream.of(plan.clients, loaded[loaded >= 0], experiment.mesh)
+
+
+class Compiled(NamedTuple):
+  """The programs of a round and of a test.
+
+  A call with other shapes is an error, not a compile.
+
+  Attributes:
+    run_round: (state, plan, scalars, train) -> (state, ClientMetrics [K]).
+    evaluate: (state, test, validation) -> Score.
+  """
+
+  run_round: Callable
+  evaluate: Callable
+
+
+def compile_programs(
+  experiment: Experiment, state: State, inputs: RoundInputs, **donating: bool
+) -> Compiled:
+  """Compiles what `lower_programs` traces, for this state and any round's inputs.
+
+  Args:
+    experiment: the experiment.
+    state: a state of it, or its shapes.
+    inputs: inputs of any round.
+    **donating: see `lower_programs`.
+  """
+  lowered = lower_programs(experiment, state, inputs, **donating)
+  return Compiled(*(program.compile() for program in lowered))
+
+
+def lower_programs(
+  experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
+) -> tuple[Lowered, Lowered]:
+  """One round and one evaluation, traced but not compiled.
+
+  With `donate`, a round writes its state over the state that it gets.
+  """
+  how = {
+    # A client store reads the last cohort's memories while the next cohort trains.
+    'donate_argnums': (0,) if donate and experiment.memory.name == 'device' else (),
+    'out_shardings': NamedSharding(experiment.mesh, PartitionSpec()),
+  }
+  with blamed(*catalog.registered(flatten(experiment.config))):
+    return (
+      lowered(run_round, experiment, state, *inputs, experiment.train, **how),
+      lowered(evaluate, experiment, state, experiment.test, experiment.validation),
+    )
+
+
+def lowered(
+  function: Callable, experiment: Experiment, *given: PyTree, **how: Any
+) -> Lowered:
+  """A function of an experiment and arrays, traced for arrays of these shapes.
+
+  Args:
+    function: the function.
+    experiment: the experiment.
+    *given: the arrays, or their shapes.
+    **how: further arguments of `jax.jit`.
+  """
+  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
+    return jax.jit(functools.partial(function, experiment), **how).lower(*given)
+
+
+def run_round(
+  experiment: Experiment, state: State, plan: Plan, scalars: Scalars, train: TrainSplit
+) -> tuple[State, ClientMetrics]:
+  """Computes a round; the arguments are traced."""
+  algorithm = experiment.algorithm
+  once = represent_once(experiment, local_training(experiment), state)
+  train_cohort = cohort_training(experiment, algorithm, once=once)
+  second = algorithm.second and cohort_training(experiment, algorithm.second.training)
+  num_clients = experiment.config.num_clients
+  round = round_lib.make_round(algorithm, train_cohort, num_clients, second)
+  return round(state, plan, scalars, train)
+
+
+def cohort_training(
+  experiment: Experiment, algorithm: Algorithm, *, once: int = 0
+) -> Callable[[client_training.Work], client_training.Finished]:
+  """Trains a cohort by an algorithm; once: see `represent_once`."""
+  config = experiment.config
+  return lanes.cohort_training(
+    local_training(experiment)._replace(algorithm=algorithm),
+    represent_once=once,
+    mesh=experiment.mesh,
+    augment=augmenter(config.augmentation.name, **options(config, 'augmentation')),
+    segment_steps=experiment.planner.segment_steps,
+  )
+
+
+def evaluate(
+  experiment: Experiment,
+  state: State,
+  test: DeviceSplit,
+  validation: DeviceSplit | None,
+) -> evaluation.Score:
+  """Computes a test; the arguments are traced."""
+  num_users = 0 if experiment.own_models else len(experiment.test_sizes)
+  test_models = evaluation.make_evaluation(
+    experiment.network.apply, experiment.mesh, num_clients=num_users
+  )
+  models = experiment.algorithm.evaluated(state.server, state.clients)
+  score = test_models(models, test)
+  if validation is None:
+    return score
+  validate = evaluation.make_evaluation(experiment.network.apply, experiment.mesh)
+  return score._replace(validation=validate(models, validation))
+
+
+def local_training(experiment: Experiment) -> client_training.LocalTraining:
+  """Local training of one client, as it is configured."""
+  _, fixed = traced.split(options(experiment.config, 'optimizer'))
+  part = catalog.part('optimizer', experiment.config.optimizer.name)
+  optimizer = functools.partial(part.build, optax.GradientTransformation, **fixed)
+  return client_training.LocalTraining(
+    algorithm=experiment.algorithm, network=experiment.network, optimizer=optimizer
+  )
+
+
+def represent_once(
+  experiment: Experiment, training: client_training.LocalTraining, state: State
+) -> int:
+  """How many examples' frozen representations to keep in a round.
+
+  Returns:
+    At least as many examples as a cohort can own; 0 if keeping does not pay, or they do
+    not fit into `execution.cache_mib`.
+
+  With one local epoch each representation is looked up once, so nothing is gained. With
+  augmentation or in training mode they differ from epoch to epoch.
+  """
+  config, planner = experiment.config, experiment.planner
+  pays = config.local_epochs > 1 and config.augmentation.name == 'none'
+  if experiment.algorithm.frozen_in_training or not pays:
+    return 0
+  # All steps together have room for this many examples. Runs with other partitions that
+  # share programs by `min_steps` have the same room.
+  room = planner.max_steps * planner.num_lanes * planner.batch_size
+  room = room // planner.local_epochs
+  left_out = planner.cohort_size * planner.batch_size * planner.drop_last
+  most = min(room + left_out, experiment.train.rows.shape[0])
+
+  def represent(state, train):
+    received = experiment.algorithm.broadcast(state.server)
+    memory = tree.gather(state.clients, 0)
+    images = train.examples.normalised(jnp.arange(most))
+    return training.represent(received, memory, images, None, None)
+
+  table = jax.eval_shape(represent, state, experiment.train)
+  fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
+  return most if fits else 0

@@ -1,0 +1,24 @@
+"""Spells the flags of the command line, for messages. No other module spells one."""
+
+from typing import Any
+
+_UNSET = object()
+
+
+def flag(knob: str, value: Any = _UNSET) -> str:
+  """The flag of a knob, with its value if one is given.
+
+  >>> flag('execution.lanes')
+  '--config.execution.lanes'
+  >>> flag('drop_last', True)
+  '--config.drop_last=true'
+  >>> flag('data.path', 'my photos')
+  "--config.data.path='my photos'"
+  """
+  if value is _UNSET:
+    return f'--config.{knob}'
+  if isinstance(value, bool):
+    value = str(value).lower()
+  elif isinstance(value, str):
+    value = repr(value)
+  return f'--config.{knob}={value}'

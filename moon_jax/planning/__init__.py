@@ -1,0 +1,1 @@
+"""Plans rounds in NumPy: who takes part, which batches, which lanes."""

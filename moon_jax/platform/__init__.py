@@ -1,0 +1,1 @@
+"""Where a run computes: devices, hosts, launchers, the compile cache."""

@@ -1,0 +1,1 @@
+"""The compiled round, pure JAX: local steps, lanes, aggregation, evaluation."""

@@ -1,0 +1,431 @@
+"""What a configuration builds, and the programs that are compiled."""
+
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax import catalog
+from moon_jax import config as config_lib
+from moon_jax.algorithms import base
+from moon_jax.building import experiment, programs, traced
+from moon_jax.config import cli
+from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Upload
+from moon_jax.data import sources
+from moon_jax.data.partition import feature_skew, label_skew
+from moon_jax.platform import devices, tiers
+from moon_jax.round import examined
+from moon_jax.round.traffic import exchanged
+from moon_jax.runner import run_directory
+from tests import world
+from tests.selection import few
+
+
+def build(*flags):
+  """The experiment of these flags, without `--config.`, on 200 examples."""
+  tiny = ['data.limit=200', 'partition.min_size=1']
+  # Centralised training has no partition.
+  words = [*tiny[: 1 if 'algorithm=centralized' in flags else 2], *flags]
+  return experiment.build(cli.parse([f'--config.{word}' for word in words]).config)
+
+
+def first_inputs(built):
+  return programs.round_inputs(built, 0, built.planner.plan(0))
+
+
+def lower_round(built):
+  state = experiment.initial_state(built)
+  return programs.lower_programs(built, state, first_inputs(built))[0]
+
+
+def after_a_round(built):
+  """The server's variables after a round."""
+  state, inputs = experiment.initial_state(built), first_inputs(built)
+  state, _ = lower_round(built).compile()(state, *inputs, built.train)
+  return jax.device_get(state.server.variables)
+
+
+def test_the_first_state_is_a_function_of_the_seed():
+  def leaves(seed):
+    return jax.tree.leaves(experiment.initial_state(build(f'seed={seed}')))
+
+  jax.tree.map(np.testing.assert_array_equal, leaves(3), leaves(3))
+  assert world.largest_difference(leaves(3), leaves(4)) > 0
+
+
+def test_the_partition_may_have_a_seed_of_its_own():
+  def owners(built):
+    return built.split.indices.tolist()
+
+  one, two = build('seed=3'), build('seed=4')
+  held = build('seed=4', 'partition.seed=3')
+  assert owners(held) == owners(one) != owners(two)
+  # The first weights and the batches depend on the run's own seed.
+  assert world.largest_difference(*map(experiment.initial_state, (two, held))) == 0
+  assert [e.config.partition.seed for e in (two, held)] == ['auto', 3]
+  seeds = [traced.scalars(e.config, e.algorithm, 0).seed for e in (two, held)]
+  assert seeds == [4, 4]
+
+
+# Algorithm -> numbers that one client receives and sends in a round: one figure if they
+# are equal, else a pair.
+MODEL = 33_738
+TRAFFIC = dict.fromkeys(catalog.names('algorithm'), MODEL) | {
+  'fedper': MODEL - 650,  # the classifier stays: 64 * 10 + 10
+  'fedbabu': (MODEL, MODEL - 650),  # sent without the classifier
+  'scaffold': 2 * MODEL,  # with the control variate or its change
+  'fedproc': MODEL + 10 * 64 + 10,  # with 10 prototypes, and which of them exist
+  'fedproto': 10 * 64 + 10,  # only the prototypes
+  # received: the last change; sent: the total length of the steps
+  'mofedsam': (2 * MODEL, MODEL + 1),
+  'dco_moon': MODEL + 1,  # received: p_t; sent: whether the client strayed
+  'fedexp': (MODEL, MODEL + 1),  # sent: how far the client moved
+  'fednova': (MODEL, MODEL + 1),  # sent: the steps' total length
+  'solo': 0,
+  'centralized': 0,
+  'sa_moon --scope': MODEL + 1,  # with the temperature
+}
+del TRAFFIC['fedbn']  # it needs a network with batch normalisation
+
+
+@pytest.mark.parametrize('algorithm', TRAFFIC)
+def test_traffic_is_what_a_real_deployment_would_move(algorithm):
+  # mlp on 8x8 images: 64*128 + 128 + 128*128 + 128 + 128*64 + 64 + 64*10 + 10
+  # = 33,738 parameters of 4 bytes. MOON's previous model never leaves the client.
+  name, _, scope = algorithm.partition(' ')
+  more = ['sa_moon.scope=server'] if scope else []
+  more += ['data.local_test=0.2'] if name == 'ditto' else []
+  traffic = build(f'algorithm={name}', *more).traffic
+  assert traffic == tuple((4 * np.ones(2, int) * TRAFFIC[algorithm]).tolist())
+
+
+def test_scalars_are_float32_arrays_of_every_number():
+  built = build('moon.mu=0.25', 'seed=7')
+  numbers = first_inputs(built).scalars
+  assert numbers.seed == 7
+  assert numbers.algorithm == {'mu': 0.25, 'tau': 0.5}
+  sgd = {'learning_rate': 0.01, 'momentum': 0.9, 'weight_decay': 1e-5}
+  assert numbers.optimizer == pytest.approx(sgd)
+  floats = jax.tree.leaves((numbers.algorithm, numbers.optimizer))
+  assert all(leaf.dtype == np.float32 for leaf in floats)
+
+
+def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
+  built = build('participation=0.3', 'local_epochs=1')
+  state = experiment.initial_state(built)
+  compiled = programs.compile_programs(built, state, first_inputs(built))
+  sizes, first = set(), state
+  for index in range(4):
+    plan = built.planner.plan(index)
+    sizes.add(int(plan.weights.sum()))
+    inputs = programs.round_inputs(built, index, plan)
+    mu = devices.replicate(np.float32(index), built.mesh)
+    inputs.scalars.algorithm['mu'] = mu
+    # A compiled program refuses other shapes: it cannot compile again.
+    with jax.transfer_guard('disallow'):
+      state, metrics = compiled.run_round(state, *inputs, built.train)
+    assert metrics.num_seen.sum() == plan.weights.sum()
+  assert len(sizes) == 4
+  assert int(state.round) == 4
+  # A round writes its state where the old one was.
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first.clients))
+
+
+@pytest.mark.parametrize('server', ['sgd', 'adam'])
+def test_an_attack_changes_the_round(server):
+  words = 'algorithm=fedavg', f'server_optimizer.name={server}', 'local_epochs=1'
+  honest = build(*words)
+  attacked = build(*words, 'attack.name=sign_flip', 'attack.fraction=0.4')
+  assert attacked.algorithm.needs_all_uploads
+  assert attacked.algorithm.hyperparameters['attack_scale'] == 1.0
+  assert world.largest_difference(*map(after_a_round, (honest, attacked))) > 1e-4
+
+
+def test_every_knob_reaches_the_part_it_is_for():
+  flags = ['seed=3', 'batch_size=7', 'local_epochs=2', 'execution.lanes=2']
+  flags += ['participation=0.25', 'partition.beta=0.3', 'num_clients=6']
+  flags += ['partition.balance=false']
+  built = build(*flags)
+  data = sources.load('digits', limit=200)
+  expected = label_skew.dirichlet(
+    data.train_labels, num_clients=6, beta=0.3, balance=False, min_size=1, seed=3
+  )
+  assert built.planner.sizes.tolist() == expected.sizes.tolist()
+  for client, rows in enumerate(built.planner.rows(range(6))):
+    np.testing.assert_array_equal(rows, expected.client(client))
+  planner = built.planner
+  assert (planner.seed, planner.batch_size, planner.local_epochs) == (3, 7, 2)
+  # Draws on the device depend on the seed too.
+  assert traced.scalars(built.config, built.algorithm, 0).seed == 3
+  assert build('batch_size=1000000000').planner.batch_size < 200
+  # 6 * 0.25 = 1.5, and halves are rounded up.
+  assert (planner.cohort_size, planner.num_lanes) == (2, 2)
+  train, test = built.train.examples, built.test
+  found = (*train[:4], *test[:4], built.train.rows, built.train.offsets)
+  means = data.mean, data.std
+  wanted = data.train_images, data.train_labels, *means, data.test_images
+  wanted += (data.test_labels, *means, expected.indices, expected.offsets)
+  for one, other in zip(found, wanted, strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize('name', ['iid', 'dirichlet', 'shards', 'quantity', 'noise'])
+def test_every_partition_reaches_the_device(name, tmp_path):
+  built = build(f'partition.name={name}', 'num_clients=6')
+  data = sources.load('digits', limit=200)
+  assert built.class_counts.sum(0).tolist() == np.bincount(data.train_labels).tolist()
+  assert built.class_counts.sum(1).tolist() == built.split.sizes.tolist()
+  run_directory.save_partition(tmp_path, built)
+  assert (built.class_counts > 0).sum(1).tolist() == [2] * 6 or name != 'shards'
+  # Clients train on noisy images; the test images and the statistics are clean.
+  images = data.train_images
+  if name == 'noise':
+    given = {'noise_sigma': built.config.partition.noise_sigma, 'seed': 0}
+    images = feature_skew.add_noise(images, built.split, **given)
+    assert (images != data.train_images).any()
+  np.testing.assert_array_equal(built.train.examples.images, images)
+  np.testing.assert_array_equal(built.test.images, data.test_images)
+  np.testing.assert_array_equal(built.train.examples.mean, data.mean)
+  assert built.data_digest == sources.digest(data)
+
+
+def test_a_clients_own_test_has_its_noise():
+  words = 'partition.name=noise', 'num_clients=6'
+  every, left = (build(*words, f'data.local_test={share}') for share in (0.0, 0.2))
+  assert left.split.sizes.sum() < every.split.sizes.sum()
+  images = [built.train.examples.images for built in (every, left)]
+  np.testing.assert_array_equal(*images)
+
+
+FULL = 'partition.name=iid', 'batch_size=16', 'drop_last=true'
+
+
+@pytest.mark.parametrize(
+  ('flags', 'once'),
+  [
+    (['local_epochs=2'], 200),
+    (['local_epochs=1'], 0),  # each is looked up once, so keeping gains nothing
+    (['local_epochs=2', 'execution.cache_mib=0'], 0),
+    # The largest two of ten clients own 25 and 32 examples: a step of 32 for each.
+    (['local_epochs=2', 'participation=0.2'], 64),
+    # Two clients own 40 examples, of which full batches of 16 leave out 8.
+    (['local_epochs=2', 'participation=0.2', *FULL], 64),
+    # 200 examples * 64 numbers * 4 bytes * 2 networks = 102,400 bytes do not fit
+    # 1 MiB only with a representation 11 times as long.
+    (['local_epochs=2', 'execution.cache_mib=1'], 200),
+    (['local_epochs=2', 'execution.cache_mib=1', 'mlp.representation=704'], 0),
+    (['local_epochs=2', 'algorithm=fedavg'], 0),  # no frozen network
+    (['local_epochs=2', 'augmentation.name=flip'], 0),  # new images every epoch
+  ],
+)
+def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
+  built = build(*flags)
+  training = programs.local_training(built)
+  state = experiment.initial_state(built)
+  assert programs.represent_once(built, training, state) == once
+
+
+@pytest.mark.parametrize('more', [(), pytest.param(FULL, marks=pytest.mark.slow)])
+def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step(more):
+  flags = ['local_epochs=2', 'participation=0.3', 'num_rounds=3', 'moon.tau=0.1']
+  losses = []
+  for cache in ('execution.cache_mib=1', 'execution.cache_mib=0'):
+    rounds = moon_jax.rounds(build(*flags, *more, cache).config)
+    losses.append([one.metrics['contrastive_loss'] for one in rounds])
+  assert losses[0][0] != losses[0][2] > 0
+  np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@functools.cache
+def fedprox(dtype):
+  """The experiment of this type, and the result of a round."""
+  # There are several steps, so that the second one starts from the first one's weights.
+  built = build('algorithm=fedprox', 'local_epochs=2', f'execution.dtype={dtype}')
+  return built, after_a_round(built)
+
+
+def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
+  results = [fedprox(dtype)[1] for dtype in ('float32', 'bfloat16')]
+  for leaf in jax.tree.leaves(results):
+    assert leaf.dtype == np.float32
+    # The weights are not just bfloat16 numbers stored as float32.
+    assert (leaf != leaf.astype('bfloat16').astype('float32')).any()
+  difference = world.largest_difference(*results)
+  # 8 bits of mantissa: rounding by 1/256 of weights below 0.2 and their changes.
+  assert 1e-5 < difference < 1e-2
+
+
+@pytest.mark.parametrize('dtype', few(['bfloat16'], ['float32']))
+def test_another_local_memory_is_tried_on_the_weights_of_the_step(dtype):
+  pairs = []
+
+  def after_step(task, loss, grads, key):
+    both = loss, task.loss_with(task.local)
+    jax.debug.callback(lambda *losses: pairs.append(losses), *both)
+    return task.local
+
+  built = build('algorithm=sa_moon', f'execution.dtype={dtype}')
+  algorithm = built.algorithm._replace(after_step=after_step)
+  after_a_round(built._replace(algorithm=algorithm))
+  jax.effects_barrier()
+  assert len(pairs) > 1
+  np.testing.assert_allclose(*np.transpose(pairs), rtol=1e-6)
+
+
+@pytest.mark.parametrize('precision', ['default', 'highest'])
+def test_the_precision_of_products_reaches_the_program(precision):
+  built = build('algorithm=fedavg', f'execution.matmul_precision={precision}')
+  lowered = lower_round(built)
+  # The average over the clients always has the highest precision.
+  assert ('[DEFAULT, DEFAULT]' in lowered.as_text()) == (precision == 'default')
+
+
+@pytest.mark.parametrize(
+  ('flags', 'numbers'),
+  [
+    (['schedule=step', 'decay=0.5', 'decay_every=2'], [1, 1, 0.5, 0.5]),
+    (['schedule=cosine'], [1, 0.853553, 0.5, 0.146447]),
+    (['name=adam', 'schedule=exponential', 'decay_every=1'], [1, 0.1, 0.01, 0.001]),
+  ],
+)
+def test_the_learning_rate_of_a_round_follows_the_schedule(flags, numbers):
+  flags = [*flags, 'learning_rate=1']
+  built = build('num_rounds=4', *(f'optimizer.{f}' for f in flags))
+  plan = built.planner.plan(0)
+  for index, wanted in enumerate(numbers):
+    scalars = programs.round_inputs(built, index, plan).scalars.optimizer
+    assert scalars['learning_rate'] == pytest.approx(wanted, rel=1e-5)
+    assert ('momentum' in scalars) == ('name=adam' not in flags)
+
+
+def test_the_local_optimizer_is_the_configured_one():
+  for name, *flags in (('sgd', 'nesterov=true'), ('sgd',), ('adam',), ('adamw',)):
+    built = build(*(f'optimizer.{flag}' for flag in (f'name={name}', *flags)))
+    chosen = programs.local_training(built).optimizer
+    assert chosen.func == catalog.part('optimizer', name).build
+    assert chosen.keywords.get('nesterov', False) == bool(flags)
+
+
+def test_the_default_server_is_the_plain_average():
+  assert build('algorithm=fedavg').algorithm == world.algorithm_of('fedavg')
+  flags = 'server_optimizer.name=adam', 'server_optimizer.learning_rate=0.5'
+  built = build('algorithm=fedavg', *flags)
+  assert built.algorithm.hyperparameters == {'server_learning_rate': 0.5}
+  momentum = build('server_optimizer.momentum=0.5').algorithm
+  numbers = {'server_learning_rate': 1.0, 'server_momentum': 0.5}
+  assert momentum.hyperparameters == {'mu': 1.0, 'tau': 0.5} | numbers
+
+
+def test_a_knob_that_is_not_used_changes_nothing():
+  flat = {'algorithm': 'feddyn', 'client_weight': 'uniform', 'data.limit': 200}
+  assert not experiment.build(config_lib.validate(flat)).planner.uniform_weights
+
+
+def test_what_an_algorithm_of_ones_own_may_send_keep_and_test():
+  built = build()
+  network, scalars = built.network, traced.scalars(built.config, base.Algorithm(), 0)
+
+  def upload(trained, task):
+    return Upload({'sums': task.class_counts[:, None] * jnp.ones((10, 4))}, ()), ()
+
+  own = base.Algorithm(upload=upload, needs={'class_counts'})
+  (_, sent) = exchanged(own, network.shapes, scalars, 10)
+  assert sent == 4 * 10 * 4
+  two_groups = lambda server, clients: tree.repeat(server.variables, 2)  # noqa: E731
+  grouped = base.Algorithm(evaluated=two_groups)
+  assert not tiers.has_own_models(grouped, network.shapes)
+  counting = base.Algorithm(examine=lambda outputs, batch: batch.mask.sum())
+  assert examined.bound(counting, network).init_server(network.shapes) == ()
+
+
+def test_peers_get_the_graph_and_others_none():
+  built = build('algorithm=decentralized_fedavg', 'num_clients=6', 'topology.degree=4')
+  # Each of 6 has 4 neighbours, weighs each of them 1/5 and itself 1/5.
+  weights = built.planner.mixing(np.arange(6))
+  assert np.count_nonzero(weights, axis=1).tolist() == [5] * 6
+  np.testing.assert_allclose(weights[weights > 0], 0.2)
+  assert build().planner.mixing is None
+
+
+def test_options_of_the_average_and_the_batches():
+  assert not build().planner.drop_last
+  assert not build().planner.uniform_weights
+  flags = ['drop_last=true', 'batch_size=10', 'partition.name=iid', 'num_clients=7']
+  plan = build('client_weight=uniform', *flags).planner.plan(0)
+  # 28 or 29 examples each: two batches of 10 an epoch.
+  assert plan.num_real[plan.step_real].tolist() == [10] * 2 * 5 * 7
+  assert plan.weights.tolist() == [1] * 7
+
+
+def test_a_client_smaller_than_a_batch_is_refused_if_batches_are_dropped():
+  flags = ['partition.name=iid', 'num_clients=7', 'batch_size=29']
+  assert build(*flags)
+  # 200 = 4 * 29 + 3 * 28.
+  said = r'Client \d owns 28 examples, less than a batch of .*=29'
+  with pytest.raises(UsageError, match=said):
+    build(*flags, 'drop_last=true')
+  assert build(*flags[:2], 'batch_size=28', 'drop_last=true')
+
+
+def test_statistics_stay_local_if_told():
+  flags = 'model=resnet18', 'algorithm=fedavg'
+  averaged, local_ = build(*flags), build(*flags, 'batch_norm=local')
+  shapes = averaged.network.shapes
+  params, statistics = map(tree.num_bytes, (shapes['params'], shapes['batch_stats']))
+  assert averaged.traffic == (params + statistics,) * 2
+  assert local_.traffic == (params,) * 2
+  # A network without batch normalisation is not changed by a config file's choice.
+  config = config_lib.changed(build().config, {'batch_norm': 'local'})
+  assert experiment.build(config).traffic == build().traffic
+
+
+def test_what_is_kept_and_what_is_augmented_reaches_the_program():
+  none, crop = 'execution.cache_mib=0', 'augmentation.name=crop_flip'
+  given = (), (none,), (none, crop), (none, crop, 'augmentation.padding=zero')
+  lowered = [lower_round(build('local_epochs=2', *flags)) for flags in given]
+  kept = ['frozen/while' in one.as_text(debug_info=True) for one in lowered[:2]]
+  assert kept == [True, False]
+  # Debug information is left out: it names the caller, which always differs.
+  assert len({one.as_text() for one in lowered[1:]}) == 3
+
+
+# The result types of a collective in a compiled program, each with its shape.
+_COLLECTIVE = re.compile(
+  r'= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-\w+)'
+  r'(?:-start)?\('
+)
+_ARRAY = re.compile(r'([a-z]+)(\d*)\[([\d,]*)\]')
+
+
+def exchanged_bytes(program):
+  """Bytes that a device gives to the collectives of a compiled program.
+
+  If P devices sum them in a ring, each sends 2 (P - 1) / P times as many bytes.
+  """
+  total = 0
+  for left in _COLLECTIVE.findall(program.as_text()):
+    for _, bits, shape in _ARRAY.findall(left):  # pred[3] has no number: a byte each
+      total += int(bits or 8) // 8 * math.prod(map(int, filter(None, shape.split(','))))
+  return total
+
+
+@pytest.mark.parametrize(
+  ('algorithm', 'models'),
+  # An algorithm with a server exchanges a model; if clients remember models, the
+  # cohort's memories too.
+  few([('scaffold', 2 + 3)], [('fedavg', 1), ('moon', 1 + 3), ('solo', 3)]),
+)
+def test_devices_exchange_the_aggregate_and_the_memories_that_change(algorithm, models):
+  flags = f'algorithm={algorithm}', 'participation=0.3'
+  built = build(*flags, 'execution.devices=2', 'local_epochs=1')
+  state = experiment.initial_state(built)
+  compiled = programs.compile_programs(built, state, first_inputs(built))
+  summed = exchanged_bytes(compiled.run_round)
+  assert models <= summed / (4 * MODEL) < models + 0.01

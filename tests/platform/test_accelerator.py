@@ -1,0 +1,166 @@
+"""The number of lanes and the length of segments on GPUs."""
+
+import dataclasses
+import math
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from moon_jax import catalog, config, models
+from moon_jax.core import tree
+from moon_jax.platform import gpu
+from moon_jax.platform.tiers import Tier
+from tests import world
+
+
+def network(dense, convolved=0):
+  """The parameters of a network, this many of each kind."""
+  shapes = (dense,), (1, 1, 1, convolved)
+  return [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+
+
+SMALL = network(gpu.SLOW - 1)
+
+
+def chosen(
+  num_steps, num_devices=1, *, params=SMALL, lanes=None, lane=1, free=math.inf
+):
+  """The planner for clients of so many steps, all in every round.
+
+  A lane takes `lane` bytes, and nothing is looked up ahead.
+  """
+  sizes = world.BATCH_SIZE * np.array(num_steps)
+  plans = world.planner(lanes or len(sizes), len(sizes), sizes, num_devices=num_devices)
+  return gpu.planner_for(
+    dataclasses.replace(plans, local_epochs=1),
+    choose_lanes=lanes is None,
+    params=params,
+    taken=gpu.Taken(lane, 0, world.BATCH_SIZE),
+    free=free,
+  )
+
+
+def test_no_lane_only_waits():
+  # 100 | 60 + 30 | 50 + 40: a fourth lane would end no sooner.
+  assert chosen([100, 60, 40, 50, 30]).num_lanes == 3
+  assert chosen([50, 50, 50, 50]).num_lanes == 4
+
+
+def test_lanes_that_make_a_step_longer_are_weighed_against_a_longer_round():
+  steps = [100, 40, 40, 40]  # 220 in one lane, 120 in two, 100 in three
+
+  def lanes(share, **more):
+    return chosen(steps, lane=share * gpu._STARTING, **more).num_lanes
+
+  assert lanes(0.1) == 3  # 130 against 144
+  assert lanes(0.5) == 2  # 240 against 250
+  assert lanes(8) == 1  # 1980 against 2040
+  # Each of two devices has half of the lanes.
+  assert lanes(0.2, num_devices=2) == 4  # 140 against 144
+  assert lanes(0.5, num_devices=2) == 2  # 180 against 200
+  assert lanes(8, params=network(gpu.SLOW)) == 3
+
+
+def test_lanes_are_shared_evenly_and_bounded_and_those_asked_for_stay():
+  assert chosen([100, 60, 40, 50, 30, 1], num_devices=2).num_lanes == 4
+  assert chosen(np.arange(100, 200)).num_lanes == gpu.MOST_LANES
+  assert chosen([100, 60, 40, 50, 30], lanes=5).num_lanes == 5
+
+
+def test_a_large_network_never_waits_for_the_end_of_a_segment():
+  slow = chosen([100, 60, 40], params=network(gpu.SLOW))
+  assert (slow.num_lanes, slow.segment_steps) == (2, 0)
+
+
+def test_a_network_of_large_convolutions_has_one_lane():
+  convolved = network(gpu.SLOW, gpu.CONVOLVED)
+  large = chosen([100, 60, 40], params=convolved)
+  assert (large.num_lanes, large.segment_steps) == (1, 0)
+  two = chosen([100, 60, 40], num_devices=2, params=convolved)
+  assert two.num_lanes == 2
+
+
+@pytest.mark.parametrize('num_steps', [[1], [41], [240], [33] * 4, [200, 3, 100, 77]])
+@pytest.mark.parametrize('lanes', [1, None])
+def test_segments_are_few_and_fill_up_little(num_steps, lanes):
+  planner = chosen(num_steps, lanes=lanes)
+  plan, each = planner.plan(0), planner.segment_steps
+  steps = int(plan.bounds[0, plan.num_segments[0]])
+  assert plan.num_segments[0] * each == steps
+  best = max(max(num_steps), sum(num_steps) / planner.num_lanes)
+  assert steps <= 1.1 * best + gpu._BOUNDARY * len(num_steps)
+
+
+# --- memory ---------------------------------------------------------------------------
+
+# Network, form, algorithm, lanes -> MiB of the program compiled for an H200, with
+# batches of 64 images of CIFAR.
+COMPILED = {
+  ('moon_cnn', 'auto_on_gpu', 'moon', 1): 103,
+  ('moon_cnn', 'auto_on_gpu', 'moon', 9): 661,
+  ('resnet18', 'library', 'moon', 1): 961,
+  ('resnet18', 'library', 'moon', 10): 5735,
+  ('cnn_transformer', 'auto_on_gpu', 'moon', 9): 3778,
+}
+CIFAR = (32, 32, 3)
+
+
+def made(name, form):
+  flat = config.flatten(config.defaults()) | {'model': name}
+  options = catalog.options('model', flat)
+  return models.make(
+    name, image_shape=CIFAR, num_classes=10, convolution=form, **options
+  )
+
+
+@pytest.mark.parametrize('program', COMPILED, ids=str)
+def test_the_estimate_of_memory_is_above_what_compiled_programs_take(program):
+  name, form, algorithm, lanes = program
+  taken = gpu.memory_taken(made(name, form), world.make(algorithm), CIFAR, 64)
+  ratio = taken.by(lanes) / 2**20 / COMPILED[program]
+  assert 1 < ratio < 2.5
+
+
+def test_memory_of_one_lane_by_hand():
+  network = world.network()
+  size = tree.num_bytes(network.shapes)
+  one = gpu.memory_taken(network, world.make('fedavg'), (8, 8, 1), 16).by(1)
+  # The lane holds a model, a gradient, two arrays of the optimizer, and the images of
+  # 16 steps: 16 of 256 bytes in each step.
+  left_behind = one - 4 * size - 16 * 16 * 256
+  # Training keeps at least the inputs of the four layers, of 64, 16, 16 and 8 numbers.
+  inputs = 4 * 16 * (64 + 16 + 16 + 8)
+  assert inputs <= left_behind <= 2 * inputs
+  # With MOON the client keeps a model, and two frozen networks see the images ahead.
+  moon = gpu.memory_taken(network, world.make('moon'), (8, 8, 1), 16).by(1)
+  assert moon - one == pytest.approx(2 * size + 16 * left_behind, rel=0.01)
+
+
+def test_lanes_are_bounded_by_memory_and_one_is_always_there():
+  lanes = [100, 60, 40, 50, 30]  # three are enough
+  assert chosen(lanes, free=4).num_lanes == 3
+  assert chosen(lanes, free=2).num_lanes == 2
+  assert chosen(lanes, free=0).num_lanes == 1
+  assert chosen(lanes, num_devices=2, free=1).num_lanes == 2
+  assert chosen(lanes, lanes=5, free=0).num_lanes == 5
+
+
+@pytest.mark.parametrize(('tier', 'kept'), [('device', 4 + 6), ('disk', 6 + 6)])
+def test_a_device_has_free_what_neither_images_nor_memories_take(
+  tier, kept, monkeypatch
+):
+  images, memory = np.zeros((1000, 8, 8, 1), np.uint8), Tier(tier, 1000)
+
+  def free(told):
+    card = types.SimpleNamespace(memory_stats=lambda: told)
+    monkeypatch.setattr(jax, 'local_devices', lambda: [card])
+    return gpu.memory_free(images, world.planner(), memory)
+
+  # Memory is taken by the images, and by the memories of 4 clients, or of a cohort of 3
+  # as they arrive and leave, and of the cohort before and after the round.
+  known = {'bytes_limit': 1_000_000, 'bytes_in_use': 12_345}
+  assert free(known) == 1_000_000 - 12_345 - images.nbytes - kept * 1000
+  # A device without statistics of its memory has no limit.
+  assert free(None) == free({}) == math.inf

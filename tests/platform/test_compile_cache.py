@@ -1,0 +1,252 @@
+"""Compiled programs are kept, and no state of the folder ends a run."""
+
+import shutil
+import stat
+import subprocess
+import sys
+import warnings
+
+import filelock
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from moon_jax import catalog
+from moon_jax.core import cache
+from moon_jax.models import fused_cpu
+from moon_jax.platform import compile_cache
+from tests.processes import LIMIT_SECONDS, ROOT, check_success, contents, launch
+from tests.runner.test_files import fill
+
+HIT = '/jax/compilation_cache/cache_hits'
+
+
+@pytest.fixture(autouse=True)
+def _no_other_cache(tmp_path, monkeypatch):
+  """These tests look up neither the programs that tests share nor the user's."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'home'))
+  # JAX's own settings, of which tests/conftest.py has changed some.
+  own = {
+    'jax_compilation_cache_dir': None,
+    'jax_persistent_cache_min_compile_time_secs': 1.0,
+    'jax_persistent_cache_enable_xla_caches': 'xla_gpu_per_fusion_autotune_cache_dir',
+  }
+  shared = {name: getattr(jax.config, name) for name in own}
+
+  def use(settings):
+    for name, value in settings.items():
+      jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+  use(own)
+  yield
+  use(shared)
+
+
+def start(choice, *factors):
+  """Compiles programs like a start; returns how many of them were looked up."""
+  hits = []
+
+  def heard(event, **more):
+    hits.append(event == HIT)
+
+  jax.monitoring.register_event_listener(heard)
+  try:
+    with compile_cache.using(str(choice)):
+      for factor in factors or (3,):
+
+        def program(x, factor=factor):
+          return factor * x
+
+        compiled = jax.jit(program).lower(np.float32([2])).compile()
+        assert np.asarray(compiled(np.float32([2]))) == 2 * factor
+  finally:
+    jax.monitoring.unregister_event_listener(heard)
+  return sum(hits)
+
+
+def the_entry(folder):
+  (entry,) = (folder / 'programs').glob('*-cache')
+  return entry
+
+
+def time_of(entry):
+  return entry.with_name(entry.name.removesuffix('cache') + 'atime')
+
+
+def spoilt(entry, how):
+  """Damages the entry as a kill, a full disk or a worn disk does."""
+  whole, middle = entry.read_bytes(), entry.stat().st_size // 2
+  flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+  contents = {'torn': whole[:-100], 'flipped': flipped, 'emptied': b''}
+  entry.write_bytes(contents.get(how, whole))
+  if how == 'killed':
+    time_of(entry).unlink()
+  if how == 'a stale lock':
+    entry.with_name('.lockfile').write_text('12345')
+
+
+@pytest.mark.parametrize(
+  ('how', 'hits', 'said'),
+  [
+    ('torn', [0, 0, 1], 'Error reading'),
+    ('flipped', [0, 0, 1], 'Error reading'),
+    ('emptied', [0, 0, 1], 'Error reading'),
+    ('killed', [0, 1, 1], ''),
+    ('a stale lock', [1, 1, 1], ''),
+  ],
+)
+def test_a_spoilt_entry_is_compiled_anew_and_replaced(
+  tmp_path, capsys, how, hits, said
+):
+  assert [start(tmp_path) for _ in range(2)] == [0, 1]
+  spoilt(the_entry(tmp_path), how)
+  assert [start(tmp_path) for _ in range(3)] == hits
+  told = capsys.readouterr().err
+  assert told.count('\n') == (said != '')
+  assert said in told
+  # Another program is still kept.
+  assert [start(tmp_path, 5) for _ in range(2)] == [0, 1]
+  assert capsys.readouterr().err == ''
+
+
+FAULTS = {
+  'others may write': 'nobody else may write there',
+  'of another user': 'it must be yours',
+  'a file': 'File exists',
+}
+
+
+def spoil(folder, fault):
+  """Makes a folder, or a file in its place, that cannot be used."""
+  if fault == 'a file':
+    folder.touch()
+    return
+  folder.mkdir()
+  if fault == 'others may write':
+    folder.chmod(0o770)
+  else:
+    shutil.chown(folder, 12345)
+
+
+@pytest.mark.parametrize('name', ['moon_jax', 'named'])
+@pytest.mark.parametrize('inside', ['', 'programs'])
+@pytest.mark.parametrize('fault', FAULTS)
+def test_where_nothing_can_be_kept_one_line_says_so(
+  tmp_path, capsys, fault, inside, name
+):
+  home, folder = tmp_path / 'home', tmp_path / 'home' / name
+  (folder if inside else home).mkdir(parents=True)
+  try:
+    spoil(folder / inside, fault)
+  except PermissionError:
+    pytest.skip('only root can give a folder away')
+  before = contents(home)
+  for _ in range(2):
+    assert start('auto' if name == 'moon_jax' else folder) == 0
+  assert contents(home) == before
+  told = capsys.readouterr().err
+  assert told.count('\n') == 1
+  assert told.startswith(f'nothing is kept in {folder}')
+  assert FAULTS[fault] in told
+
+
+def test_a_lock_that_another_process_holds_is_not_waited_for_long(
+  tmp_path, capsys, monkeypatch
+):
+  tmp_path.chmod(0o755)  # others may read
+  monkeypatch.setattr(compile_cache, '_LOCK_SECONDS', 0.1)
+  start(tmp_path)
+  with filelock.FileLock(tmp_path / 'programs/.lockfile'):
+    assert start(tmp_path) == 0
+  assert capsys.readouterr().err.count('\n') == 1
+  assert start(tmp_path) == 1
+
+
+def test_a_full_disk_costs_what_it_cannot_keep(disk, capsys):
+  folder = disk('small', '64k')
+  start(folder / 'cache')
+  filler = fill(folder)
+  assert start(folder / 'cache', 5, 7) == 0
+  told = capsys.readouterr().err
+  assert 'No space left on device' in told
+  assert told.count('\n') == 1
+  filler.unlink()
+  assert [start(folder / 'cache', 3, 5, 7) for _ in range(2)] == [1, 3]
+
+
+PROCESS = """
+import sys
+import jax, numpy
+from moon_jax.platform import compile_cache
+with compile_cache.using(sys.argv[1]):
+  for factor in range(20):
+    jax.jit(lambda x: factor * x).lower(numpy.float32(1)).compile()
+"""
+
+
+def test_processes_that_start_at_once_share_an_empty_folder(tmp_path, monkeypatch):
+  monkeypatch.setenv('PYTHONPATH', str(ROOT))
+  monkeypatch.delenv('JAX_COMPILATION_CACHE_DIR')
+  folder = tmp_path / 'programs'
+  words = [sys.executable, '-c', PROCESS, folder]
+  quiet = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT}
+  processes = [subprocess.Popen(words, **quiet) for _ in range(2)]
+  told = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+  assert told == [b'', b'']
+  assert [process.returncode for process in processes] == [0, 0]
+  assert len(list(folder.rglob('*-cache'))) == 20
+
+
+@pytest.mark.slow
+def test_a_second_start_of_a_run_compiles_nothing_and_all_end_alike(tmp_path):
+  words = ['data.limit=300', 'num_rounds=1', 'mlp.width=8', 'local_epochs=1']
+  kept, programs = ['execution.compile_cache=kept'], []
+  without = ['execution.compile_cache=off', 'execution.deterministic=true']
+  for number, more in enumerate((kept, kept, without)):
+    flags = [f'--config.{word}' for word in words + more]
+    check_success(launch(tmp_path, *flags, f'--workdir={number}'))
+    programs.append(sorted(p.name for p in tmp_path.glob('kept/programs/*-cache')))
+  first, *others = ((tmp_path / f'{n}/metrics.jsonl').read_bytes() for n in range(3))
+  assert others == [first, first]
+  assert programs[1:] == [programs[0]] * 2
+  assert {n.partition('-')[0] for n in programs[0]} == {'jit_run_round', 'jit_evaluate'}
+
+
+def test_a_warning_of_something_else_is_passed_on(tmp_path):
+  def warn():
+    with compile_cache.using(str(tmp_path)):
+      warnings.warn('of another thing', DeprecationWarning, stacklevel=1)
+
+  with pytest.warns(DeprecationWarning, match='of another thing'):
+    warn()
+
+
+def test_the_users_folder_is_the_default_and_off_is_none(tmp_path):
+  assert catalog.every_knob()['execution.compile_cache'].default == 'auto'
+  assert list(map(start, ('off', 'off', '', 'auto', 'auto'))) == [0, 0, 0, 0, 1]
+  assert cache.folder() == tmp_path / 'home/moon_jax'
+  assert stat.S_IMODE(cache.folder().stat().st_mode) == 0o700
+
+
+def test_kernels_in_c_are_kept_there_too(tmp_path, monkeypatch):
+  monkeypatch.setattr(fused_cpu, '_kept_in', None)
+  for choice, folder in (
+    ('auto', tmp_path / 'home/moon_jax'),
+    (str(tmp_path / 'named'), tmp_path / 'named'),
+    ('off', None),
+  ):
+    compile_cache.keep_kernels(choice)
+    assert fused_cpu._kept_in == folder
+
+
+def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path):
+  jax.config.update('jax_compilation_cache_dir', str(tmp_path / 'mine'))
+  with compile_cache.using('auto'):
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'mine')
+  with compile_cache.using(str(tmp_path / 'named')):
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'named/programs')
+    assert jax.config.jax_compilation_cache_max_size == 2**28
+  assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'mine')
+  assert not cache.folder().exists()

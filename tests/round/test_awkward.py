@@ -1,0 +1,78 @@
+"""Awkward data: right by the reference, not just alive."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from moon_jax.data import device
+from tests import world
+from tests.round.test_round import (
+  SEVERAL_CLIENTS,
+  assert_equal_to_reference,
+  of_some,
+  reference_run,
+)
+from tests.selection import few
+
+B = world.BATCH_SIZE
+NUM_ROUNDS = 3
+# Every client is in every cohort; the last two own one class each.
+SIZES = (1, B - 1, B, B + 1)
+LABELS = np.concatenate(
+  [[2], np.arange(B - 1) % world.NUM_CLASSES, np.full(B, 1), np.full(B + 1, 3)]
+).astype(np.int32)
+
+
+def both(algorithm, sizes, labels, num_lanes=2, num_devices=1):
+  """(engine, reference), the rounds of clients that own consecutive examples."""
+  plans = world.planner(num_lanes, len(sizes), sizes, num_devices=num_devices)
+
+  def owned(index, data):
+    images, offsets = world.data()[0].images, np.cumsum([0, *sizes])
+    images = np.asarray(images)[: len(labels)]
+    examples = data.examples._replace(images=images, labels=labels)
+    rows, offsets = np.arange(len(labels), dtype=np.int32), offsets.astype(np.int32)
+    return jax.device_put(device.TrainSplit(examples, rows, offsets, places=rows))
+
+  run = {'plans': plans}
+  history = world.run(algorithm, NUM_ROUNDS, data_of=owned, **run)
+  images = world.data()[1][: len(labels)]
+  run |= {'images': images, 'labels': labels}
+  return history, reference_run(algorithm, NUM_ROUNDS, **run)
+
+
+@pytest.mark.parametrize('algorithm', few(['moon'], SEVERAL_CLIENTS))
+def test_odd_sizes_single_classes_and_everyone(algorithm):
+  history, expected = both(algorithm, SIZES, LABELS)
+  assert_equal_to_reference(algorithm, history, expected)
+  seen = world.LOCAL_EPOCHS * np.array(SIZES, np.float32)
+  np.testing.assert_array_equal(history[0][1].num_seen, seen)
+
+
+@pytest.mark.parametrize(
+  ('algorithm', 'num_devices'),
+  few(
+    [('moon', 3)],
+    itertools.product(['fedavg', 'moon', 'solo'], [1, 3]),
+  ),
+)
+def test_a_client_without_examples_changes_nothing(algorithm, num_devices):
+  sizes, labels = (0, 1, B - 1, B + 1), np.delete(LABELS, slice(B, 2 * B))
+  history, expected = both(algorithm, sizes, labels, 3, num_devices)
+  others = np.array([False, True, True, True])
+  told = [(state, of_some(metrics, others)) for state, metrics in history]
+  assert_equal_to_reference(algorithm, told, expected)
+  first = world.of_client(world.first_state(algorithm).clients, 0)
+  for state, metrics in history:
+    assert metrics.num_seen[0] == metrics.drift[0] == 0
+    # The client's memory does not change.
+    kept = world.of_client(state.clients, 0)
+    jax.tree.map(np.testing.assert_array_equal, kept, first)
+
+
+@pytest.mark.parametrize('algorithm', few(['scaffold'], ['fedavg', 'moon']))
+def test_one_client(algorithm):
+  history, expected = both(algorithm, (B + 1,), LABELS[-(B + 1) :], 1)
+  assert_equal_to_reference(algorithm, history, expected)

@@ -1,0 +1,408 @@
+"""The engine against the reference, and the reductions between the algorithms."""
+
+import functools
+import itertools
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from moon_jax import catalog
+from moon_jax.core import keys
+from moon_jax.data import device
+from moon_jax.data.augment import augmenter
+from moon_jax.runner import metrics as metrics_lib
+from tests import reference, world
+from tests.selection import few
+
+NUM_ROUNDS = 4
+TOLERANCE = 1e-5
+# Without a server -> the algorithm that the reference runs on a mixing matrix.
+PEERS = {'decentralized_fedavg': 'fedavg', 'decentralized_moon': 'moon'}
+# Terms that algorithms add to the loss.
+OWN = dict.fromkeys(
+  (
+    *('prototype_loss', 'distance_loss', 'distillation_loss', 'correlation_loss'),
+    'linear_loss',
+  ),
+  'own_loss',
+)
+# Our names -> the reference's.
+NAMES = PEERS | {'centralized': 'centralised'}
+# The ring of neighbours is 0 - 1 - 2 - 3 - 0.
+RING = [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
+
+
+@jax.jit
+def draw(round_index, client, step):
+  """The engine's own draw of whether a step's temperature is taken."""
+  key = keys.step_key(0, round_index, client, step)
+  return jax.random.uniform(keys.for_purpose(key, keys.Purpose.ANNEALING))
+
+
+def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
+  """The reference on the planner's batches; a client without batches does not train."""
+  plans = plans or world.planner()
+  sizes = dict(enumerate(plans.sizes.tolist()))
+  options = (world.OPTIONS | world.ROBUST)[algorithm] | world.OPTIMIZER
+  options = {'mu': 0.0, 'tau': 1.0, 'uniform': draw} | options
+  cohorts = [plans.plan(index).clients for index in range(num_rounds)]
+  if algorithm in PEERS:
+    everyone = reference.metropolis_hastings(changes.pop('graph', RING))
+    options['mixing'] = [reference.without_absent(everyone, c) for c in cohorts]
+  rounds = [world.batches_of(plans, index) for index in range(num_rounds)]
+  _, images, labels = world.data(model)
+  given = {
+    'algorithm': NAMES.get(algorithm, algorithm),
+    'network': getattr(reference, model),
+    'params': world.variables(model)['params'],
+    'images': images,
+    'labels': labels,
+  }
+  given |= {'rounds': rounds, 'num_clients': len(sizes), 'sizes': sizes}
+  return reference.run(**given | options | changes)
+
+
+@functools.cache
+def usual_reference(algorithm):
+  """Its NUM_ROUNDS rounds of the world's plans, which no number of lanes changes."""
+  return reference_run(algorithm, NUM_ROUNDS)
+
+
+def kept_models(algorithm, state):
+  """[N, ...] the clients' own models, None if the algorithm keeps none."""
+  if algorithm in ('moon', 'dco_moon'):
+    return state.clients.models[0]['params']
+  if algorithm == 'sa_moon':
+    return state.clients.content.models[0]['params']
+  if algorithm in PEERS:
+    return state.clients.model['params']
+  return state.clients['params'] if algorithm in ('solo', 'fedproto') else None
+
+
+def other_memory(algorithm, state, metrics, truth):
+  """All else that the algorithm keeps or reports: pairs of ours and the reference's."""
+  if algorithm == 'scaffold':
+    yield state.server.memory, truth.control
+    for client, control in truth.controls.items():
+      yield world.of_client(state.clients, client), control
+  if algorithm == 'mofedsam':
+    yield state.server.memory, truth.last_change
+  if algorithm == 'sa_moon':
+    kept = [truth.temperatures[client] for client in range(len(world.SIZES))]
+    if state.clients.temperature is None:
+      yield state.server.memory, kept[0]
+    else:
+      yield state.clients.temperature, np.array(kept)
+  if algorithm == 'feddyn':
+    yield state.server.memory.h, truth.control
+    for client, gradient in truth.controls.items():
+      yield world.of_client(state.clients, client), gradient
+  if algorithm == 'fednova':
+    yield state.server.memory, truth.pace
+  if algorithm in ('fedproc', 'fedproto'):
+    kept = state.server.memory
+    kept = kept.prototypes if algorithm == 'fedproc' else kept
+    assert {*np.flatnonzero(kept.there)} == {*truth.prototypes}
+    for label, vector in truth.prototypes.items():
+      yield kept.vectors[label], vector
+  if algorithm == 'fedexp':
+    yield state.server.memory.eta_g, truth.pace
+  if algorithm == 'dco_moon':
+    yield state.server.memory, truth.exceeding
+    deviation = [truth.deviation[client] for client in sorted(truth.deviation)]
+    yield metrics.reports['deviation'], np.array(deviation)
+
+
+def of_some(metrics, which):
+  """The metrics of some clients; which: [K] bool."""
+  names = ('sums', 'num_seen', 'drift', 'reports', 'finite')
+  kept = {name: getattr(metrics, name) for name in names}
+  return metrics._replace(**jax.tree.map(lambda values: values[which], kept))
+
+
+# A number that a round records of the round before, and its first value.
+RECORDED = {'fednova': ('tau_eff', 0.0), 'fedexp': ('eta_g', 1.0)}
+
+
+def assert_equal_to_reference(algorithm, history, expected):
+  recorded, before = RECORDED.get(algorithm, ('', 0.0))
+  for (state, metrics), truth in zip(history, expected, strict=True):
+    if recorded:
+      np.testing.assert_allclose(metrics.computed[recorded], before, rtol=1e-5)
+      before = truth.pace
+    params = state.server.variables['params']
+    if algorithm in PEERS:
+      params = jax.tree.map(lambda leaf: leaf.mean(0), kept_models(algorithm, state))
+    assert world.largest_difference(params, truth.params) < TOLERANCE
+    measured = world.make(algorithm).measured
+    means = metrics_lib.means(metrics, measured)
+    for name in metrics.sums:
+      wanted = getattr(truth, OWN.get(name, name))
+      assert (name in means) == (wanted is not None)
+      if name in means:
+        np.testing.assert_allclose(means[name], wanted, atol=TOLERANCE)
+    drift = [truth.drift[client] for client in sorted(truth.drift)]
+    # The drift is a norm over all weights, whose rounding errors add up: 2.3e-5 of it
+    # on some CPU.
+    np.testing.assert_allclose(metrics.drift, drift, rtol=1e-4, atol=TOLERANCE)
+    stacked = kept_models(algorithm, state)
+    for client, own in truth.clients.items() if stacked is not None else ():
+      kept = world.of_client(stacked, client)
+      assert world.largest_difference(kept, own) < TOLERANCE
+    for found, wanted in other_memory(algorithm, state, metrics, truth):
+      assert world.largest_difference(found, wanted) < TOLERANCE
+
+
+def test_no_key_is_drawn_from_twice():
+  with jax.debug_key_reuse(True):
+    world.run('sa_moon', 1, model='mlp_dropout', augmentation='crop_flip')
+
+
+def test_every_algorithm_is_tested():
+  known = world.OPTIONS | world.ROBUST | world.PERSONAL
+  assert set(known) == set(catalog.names('algorithm'))
+
+
+# tests/building/test_peers.py tests `centralized`, which has a single client.
+SEVERAL_CLIENTS = [name for name in world.OPTIONS if name != 'centralized']
+
+
+# All algorithms run in two lanes of one device and six of three devices; one with each
+# kind of memory runs in one and three lanes. There are also cases with one lane for
+# each client, and with more lanes than clients and idle devices.
+@pytest.mark.parametrize(
+  ('algorithm', 'num_devices', 'num_lanes'),
+  few(
+    [(algorithm, 1, 2) for algorithm in SEVERAL_CLIENTS],
+    [
+      *itertools.product(['scaffold', 'sa_moon', 'decentralized_moon'], [1], [1, 3]),
+      *itertools.product(SEVERAL_CLIENTS, [3], [6]),
+      *[('moon', 2, 2), ('moon', 8, 8)],
+    ],
+  ),
+)
+def test_equals_the_reference(algorithm, num_devices, num_lanes):
+  plans = world.planner(num_lanes, num_devices=num_devices)
+  # Partial participation: some client is absent and some joins late.
+  cohorts = {tuple(plans.plan(index).clients) for index in range(NUM_ROUNDS)}
+  assert len(cohorts) > 1
+  history = world.run(algorithm, NUM_ROUNDS, plans=plans)
+  assert_equal_to_reference(algorithm, history, usual_reference(algorithm))
+
+
+def looped(text):
+  """The text of a compiled program's loops, and of the computations that they call."""
+  bodies, names = {}, []
+  for block in re.findall(r'^\S.*?^\}', text, re.MULTILINE | re.DOTALL):
+    bodies[re.match(r'(?:ENTRY )?%?([\w.-]+)', block)[1]] = block
+    names += re.findall(r' while\(.*?body=%?([\w.-]+)', block)
+  found = []
+  while names:
+    found.append(bodies.pop(names.pop(), ''))
+    names += re.findall(r'(?:body|condition|calls|to_apply)=%?([\w.-]+)', found[-1])
+  return '\n'.join(found)
+
+
+COLLECTIVES = ('all-reduce', 'all-gather', 'all-to-all', 'collective', 'reduce-scatter')
+
+
+@pytest.mark.parametrize('represent_once', few([True], [False]))
+def test_devices_exchange_nothing_while_they_train(represent_once, monkeypatch):
+  plans, chosen = world.planner(4, num_devices=2), world.make('moon')
+  run_round = world.compiled_round('moon', 'mlp', represent_once, num_devices=2)
+  given = plans.plan(0).for_device(), world.scalars(chosen), world.train_split()
+  compiled = run_round.lower(world.state_of(chosen, num_devices=2), *given).compile()
+  text = compiled.as_text()
+  assert any(word in text for word in COLLECTIVES)
+  loops = looped(text)
+  assert 'dot_general' in loops
+  assert not any(collective in loops for collective in COLLECTIVES)
+  # This program computes the right numbers.
+  monkeypatch.setattr(world, 'compiled_round', lambda *given: compiled)
+  history = world.run('moon', NUM_ROUNDS, plans=plans)
+  assert_equal_to_reference('moon', history, usual_reference('moon'))
+
+
+KEEPING = [('scaffold', {}), ('moon', {'num_previous': 2})]
+KEEPING += [('sa_moon', {}), ('dco_moon', {}), ('moon', {}), ('solo', {})]
+KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
+
+
+# If each client copied the cohort's memories, a round would cost its size squared.
+@pytest.mark.parametrize(
+  ('algorithm', 'options', 'num_lanes'),
+  few(
+    [('scaffold', {}, 1), ('moon', {'num_previous': 2}, 2)],
+    [(*keeping, lanes) for keeping in KEEPING for lanes in (1, 2)],
+  ),
+)
+def test_no_client_copies_the_memories_of_all(algorithm, options, num_lanes):
+  chosen, plan = world.make(algorithm, **options), world.planner(num_lanes).plan(0)
+  given = plan.for_device(), world.scalars(chosen), world.train_split()
+  run_round = world.compiled_round(algorithm, **options)
+  text = run_round.lower(world.state_of(chosen), *given).compile().as_text()
+  loops, stack = looped(text), rf'= f32\[{len(plan.clients)},\d'
+  assert re.search(stack, loops)
+  assert not re.findall(rf'{stack}\S* copy\(.*', loops)
+
+
+FEATURES = {'similarity_on': 'features', 'num_previous': 2, 'represent_once': False}
+OPTIONS = [
+  ('fedavg', {'model': 'moon_cnn'}),
+  ('moon', {'negative': 'init', **FEATURES}),
+  ('sa_moon', {'scope': 'server', 'acceptance': 'temperatures'}),
+  ('dco_moon', {'initial': 'mu'}),
+  ('feddecorr', {'scale': 'equation', 'beta': 1.0}),
+  ('moon_l2', {'squared': True}),
+  ('fedlc', {'true_class': False, 'least_count': 0.5}),
+  ('fedrs', {'graded': True}),
+  ('feddyn', {'by_size': True}),
+  ('fednova', {'tau_eff': 'steps'}),
+]
+MORE_OPTIONS = [
+  ('moon', {'model': 'moon_cnn'}),
+  ('moon', {'represent_once': False}),
+  ('moon', {'negative': 'global', 'num_previous': 3}),
+  *(('sa_moon', {name: value}) for name, value in OPTIONS[2][1].items()),
+]
+
+
+@pytest.mark.parametrize(('algorithm', 'options'), few(OPTIONS, MORE_OPTIONS))
+def test_options_equal_the_reference_and_change_the_model(algorithm, options):
+  num_rounds = 2 if 'model' in options else NUM_ROUNDS
+  history = world.run(algorithm, num_rounds, **options)
+  options = {k: v for k, v in options.items() if k != 'represent_once'}
+  expected = reference_run(algorithm, num_rounds, **options)
+  assert_equal_to_reference(algorithm, history, expected)
+  if options and 'model' not in options:
+    usual = usual_reference(algorithm)[-1]
+    assert world.largest_difference(usual.params, expected[-1].params) > 1e-4
+
+
+@pytest.mark.parametrize(
+  ('algorithm', 'num_rounds', 'options', 'other'),
+  [
+    ('moon', 3, {'mu': 0.0}, 'fedavg'),
+    ('fedprox', 3, {'mu': 0.0}, 'fedavg'),
+    ('moon_l2', 3, {'mu': 0.0}, 'fedavg'),
+    ('fedntd', 3, {'beta': 0.0}, 'fedavg'),
+    ('feddecorr', 3, {'beta': 0.0}, 'fedavg'),
+    ('fedlc', 3, {'tau': 0.0}, 'fedavg'),
+    ('fedrs', 3, {'alpha': 1.0}, 'fedavg'),
+    ('fedexp', 3, {'eps': 1e30}, 'fedavg'),
+    ('fedproc', 3, {'rise': 1.0}, 'fedavg'),
+    ('sa_moon', 3, {'sigma': 0.0}, 'moon'),
+    ('scaffold', 1, {}, 'fedavg'),
+    ('fedsam', 3, {'rho': 0.0}, 'fedavg'),
+    ('mofedsam', 3, {'beta': 1.0, 'adaptive': False}, 'fedsam'),
+  ],
+)
+def test_an_algorithm_without_its_own_part_is_another(
+  algorithm, num_rounds, options, other
+):
+  def end(*given, **options):
+    return world.run(*given, **options)[-1][0].server.variables
+
+  without, wanted = end(algorithm, num_rounds, **options), end(other, num_rounds)
+  assert world.largest_difference(without, wanted) < 1e-6
+  more = max(num_rounds, 2)
+  assert world.largest_difference(end(algorithm, more), end(other, more)) > 1e-3
+
+
+def test_the_weights_follow_the_share_that_strayed_a_round_before():
+  history = world.run('dco_moon', NUM_ROUNDS)
+  theta = world.OPTIONS['dco_moon']['theta']
+  strayed = [float((m.reports['deviation'] > theta).mean()) for _, m in history]
+  assert len(set(strayed)) > 1
+  used = [float(metrics.computed['p_t']) for _, metrics in history]
+  np.testing.assert_allclose(used, [0.0, *strayed[:-1]], rtol=1e-6)
+  mu_t = [float(metrics.computed['mu_t']) for _, metrics in history]
+  np.testing.assert_allclose(mu_t, 0.7 * np.array(used), rtol=1e-6)
+
+
+def test_filler_content_reaches_nothing():
+  plan = world.planner().plan(0)
+  real = np.arange(world.BATCH_SIZE) < plan.num_real[..., None]
+  filler = ~(real & plan.step_real[..., None])
+  other = plan._replace(rows=np.where(filler, 7, plan.rows).astype(np.int32))
+  assert (other.rows != plan.rows).any()
+  run_round = world.compiled_round('moon', *world.DEFAULTS)
+  given = world.scalars(world.make('moon')), world.train_split()
+  both = plan.for_device(), other.for_device()
+  ends = [run_round(world.first_state('moon'), one, *given) for one in both]
+  assert world.largest_difference(*ends) < 1e-6
+
+
+def test_new_numbers_and_cohorts_compile_nothing_anew():
+  function = world.compiled_round('moon', *world.DEFAULTS)
+  world.run('moon', 3)
+  compiled = function._cache_size()
+  assert compiled > 0
+  world.run('moon', 3, mu=0.125, tau=3.0, plans=world.planner(seed=5))
+  assert function._cache_size() == compiled
+
+
+def test_every_step_sees_its_batch_augmented():
+  # Client 1 owns one batch, so each of its two local epochs is one step.
+  plans = world.planner(1, cohort_size=1)
+  index = next(i for i in range(20) if plans.plan(i).clients.tolist() == [1])
+  plan = plans.plan(index)
+  state = world.first_state('fedavg')._replace(round=np.int32(index))
+  run_round = world.compiled_round('fedavg', 'mlp', False, 1, 'crop_flip')
+  numbers = world.scalars(world.make('fedavg'), seed=3)
+  after, _ = run_round(state, plan.for_device(), numbers, world.train_split())
+
+  split, _, labels = world.data()
+  augment = augmenter('crop_flip', padding='reflect')
+
+  @jax.jit
+  def augmented(step, rows):
+    key = keys.for_purpose(keys.step_key(3, index, 1, step), keys.Purpose.AUGMENT)
+    images = augment(key, split.images, rows)
+    return device.normalise(images, split.mean, split.std)
+
+  images = np.concatenate([augmented(step, plan.rows[step, 0]) for step in range(2)])
+  batches = [np.arange(16), np.arange(16, 32)]
+  (expected,) = reference.run(
+    algorithm='fedavg',
+    network=reference.mlp,
+    params=world.variables()['params'],
+    images=images,
+    labels=labels[plan.rows[:2, 0].ravel()],
+    rounds=[{1: batches}],
+    num_clients=4,
+    sizes=dict(enumerate(world.SIZES)),
+    **{'mu': 0.0, 'tau': 1.0} | world.OPTIMIZER,
+  )
+  found = after.server.variables['params']
+  assert world.largest_difference(found, expected.params) < TOLERANCE
+
+
+def test_what_training_draws_is_a_function_of_seed_round_client_and_step():
+  fedavg = world.make('fedavg')
+
+  def after(seed, index, num_lanes=1, num_devices=1):
+    run_round = world.compiled_round('fedavg', 'mlp_dropout', num_devices=num_devices)
+    plan = world.planner(num_lanes, num_devices=num_devices).plan(0)
+    state = world.first_state('fedavg', 'mlp_dropout')
+    state = state._replace(round=np.int32(index))
+    data = world.train_split('mlp_dropout')
+    given = plan.for_device(), world.scalars(fedavg, seed), data
+    return run_round(state, *given)[0].server.variables
+
+  first = after(0, 0)
+  assert world.largest_difference(first, after(0, 0, 6, 3)) < TOLERANCE
+  for other in (after(1, 0), after(0, 1)):
+    assert world.largest_difference(first, other) > 1e-2
+
+
+def test_the_purposes_of_draws_keep_their_numbers():
+  # Another number draws anew, so a run would be resumed with other batches.
+  assert ' '.join(keys.Purpose.__members__) == (
+    'INIT PARTITION COHORT BATCHES SUBSET NOISE AUGMENT TOPOLOGY DROPOUT ANNEALING '
+    'FROZEN VALIDATION LOCAL_TEST EPOCHS STRAGGLERS ATTACK SECOND FINE_TUNE '
+    'STRAGGLER_STEPS ATTACK_DRAWS'
+  )
+  assert [*keys.Purpose] == [*range(20)]
