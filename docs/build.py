@@ -44,10 +44,9 @@ from docs import curve, draw, records
 from docs.rows import NOT_RUN, Estimate, Row, estimate, rows
 from moon_jax import config as config_lib
 from moon_jax.core.errors import ExitCode, UsageError, did_you_mean, exit_code_of
-from moon_jax.report.results import compare
+from moon_jax.report.statistics import paired_difference
 
 DOCS = pathlib.Path(__file__).parent
-_PAIRED = 'pairs', 'difference_to_fedavg_mean', 'difference_to_fedavg_std'
 _HEAD = 'variant,reported,last,mean of 5,best,rounds,seeds,what differs,comparison'
 
 
@@ -164,12 +163,12 @@ def _difference(ours: Row, theirs: Row) -> str:
   pair = [row.reported() for row in (ours, theirs)]
   is_reported = all(pair) and not changed
   told = f'; reported {round(pair[0][0] - pair[1][0], 2):+g}' if is_reported else ''
-  found = compare(*map(_by_seed, (ours, theirs)))
-  count, mean, std = (found[name] for name in _PAIRED)
+  difference = paired_difference(_by_seed(ours), _by_seed(theirs))
+  mean, std, count = difference.estimate
   words = [f'{count} seed{"s" if count > 1 else ""}']
   words += ['too few to rank them' if count == 1 else f'+- {std:.1f}']
-  if 'p_value' in found:
-    words.append(f'p = {found["p_value"]:.2g} of a paired t-test')
+  if difference.p_value is not None:
+    words.append(f'p = {difference.p_value:.2g} of a paired t-test')
   return f'{names}, mean of 5 tests: {mean:+.1f} points ({", ".join(words)}){told}.'
 
 

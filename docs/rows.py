@@ -11,7 +11,7 @@ from docs.records import Kept
 from moon_jax import config as config_lib
 from moon_jax.config import Variant
 from moon_jax.core.errors import UsageError, did_you_mean
-from moon_jax.report.traces import estimates
+from moon_jax.report import statistics
 
 # SHA-256 of a data set that differs from the original -> the difference.
 _COPY = 'a1928db65e5547bb57a6decf2a309992e6cdbf937a1870e4802fcc6c3f0e5461'
@@ -33,8 +33,7 @@ class Estimate(NamedTuple):
 
 def estimate(values: Iterable[float]) -> Estimate | None:
   """The estimate from these numbers; None if there are none."""
-  table = pd.DataFrame([list(values)])
-  ((mean, std, n),) = estimates(table).itertuples(index=False)
+  mean, std, n = statistics.estimate(values)
   return Estimate(mean, std if n > 1 else None, n) if n else None
 
 

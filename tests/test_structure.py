@@ -15,7 +15,7 @@ PACKAGE = ROOT / 'moon_jax'
 
 # Inside the report a file may import itself and the files before it.
 ROOMS = (
-  *('runs', 'naming', 'groups', 'traces', 'results', 'tables', 'latex'),
+  *('statistics', 'runs', 'naming', 'groups', 'traces', 'results', 'tables', 'latex'),
   *('pivot', 'features', 'models'),
   *('charts', 'sections', 'figures', 'interactive', 'files'),
   *('command', 'build', 'compare', '__main__'),

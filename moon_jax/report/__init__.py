@@ -2,10 +2,11 @@
 
 Each file imports only files above it.
 
+  statistics   means, deviations and paired differences over seeds
   runs         run directories and their records
   naming       names an experiment in a few words
   groups       chooses runs, and groups them as series and settings
-  traces       numbers over the rounds, and their means over several runs
+  traces       numbers over the rounds
   results      the numbers of runs and series
   tables       these numbers as tables
   features     representations and predictions of a trained model

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from moon_jax.core import paths
-from moon_jax.report import groups, naming, traces
+from moon_jax.report import groups, naming, statistics, traces
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.naming import Key, titled
 from moon_jax.report.results import BASELINE
@@ -69,7 +69,7 @@ class Line(NamedTuple):
 
   Attributes:
     label: label in the legend; it decides the style.
-    points: `traces.estimates` by round, or by the place of a sweep's value, from 0.
+    points: `statistics.estimates` by round, or by the place of a sweep's value, from 0.
     like: label of the series whose style it has; None if the label is that of a series.
   """
 
@@ -184,7 +184,8 @@ def of_setting(setting: Setting) -> list[LineChart]:
 
 
 def _curve(series: Series, name: str = traces.ACCURACY) -> pd.DataFrame:
-  return traces.curve(traces.column(run, name) for run in series.finished.values())
+  runs = series.finished.values()
+  return statistics.mean_curve(traces.column(run, name) for run in runs)
 
 
 class Sweep(NamedTuple):
@@ -210,7 +211,7 @@ class Sweep(NamedTuple):
   def accuracy(self, series: Series, name: str) -> float:
     """The mean over runs after these rounds, in [0, 1]; NaN if a run lacks it."""
     columns = (run.column(name) for run in series.finished.values())
-    return traces.curve(columns)['mean'].get(self.after, np.nan)
+    return statistics.mean_curve(columns)['mean'].get(self.after, np.nan)
 
 
 def sweeps(settings: Sequence[Setting]) -> list[Sweep]:

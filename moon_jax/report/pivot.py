@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 
-import pandas as pd
-
 from moon_jax.core.errors import UsageError
-from moon_jax.report import groups, naming
+from moon_jax.report import groups, naming, statistics
 from moon_jax.report.groups import Choice
-from moon_jax.report.results import WHICH, cells
+from moon_jax.report.results import WHICH, cells_of
 from moon_jax.report.runs import Run, Value
 from moon_jax.report.tables import Column, Table, percents
-from moon_jax.report.traces import estimates
 
 
 def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table:
@@ -43,12 +40,11 @@ def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table
   heads = {value: f'of {value}' for value in above}
   made = []
   for value in groups.in_order(rows, (left for left, _ in found)):
-    of_columns = {
-      name: pd.Series([*map(WHICH['last'], found.get((value, head), ()))], dtype=float)
-      for head, name in heads.items()
-    }
-    frame = pd.DataFrame(of_columns).T
-    made.append({'row': naming.describe(((rows, value),))} | cells(estimates(frame)))
+    row = {'row': naming.describe(((rows, value),))}
+    for head, name in heads.items():
+      accuracies = map(WHICH['last'], found.get((value, head), ()))
+      row |= cells_of(name, statistics.estimate(accuracies))
+    made.append(row)
   within = f' ({", ".join(choice.over)})' if choice.over else ''
   rounds = sorted({run.rounds[-1]['round'] for run in runs})
   after = f'{rounds[0]} to {rounds[-1]}' if rounds[1:] else rounds[0]

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from moon_jax import catalog
-from moon_jax.report import groups, naming
+from moon_jax.report import groups, naming, statistics
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.runs import Algorithm, Ending, Run
-from moon_jax.report.traces import ACCURACY, best, chosen_by, curve, estimates
+from moon_jax.report.statistics import ROUNDING, Estimate
+from moon_jax.report.traces import ACCURACY, best, chosen_by
 
 BASELINE = 'fedavg'
 Row = Mapping[str, Any]
@@ -22,8 +23,6 @@ _AVERAGED = (
   *('std_over_clients', 'worst_client'),
   *('rounds_to_target', 'megabytes_to_target', 'seconds_to_target'),
 )
-_ROUNDING = 1e-12  # differences closer than this are equal
-_OF = ('mean', 'std', 'n')
 
 
 def _last(column: pd.Series) -> float | None:
@@ -120,7 +119,7 @@ def _total(column: pd.Series, up_to: int | None) -> float:
 
 def first_reaching(column: pd.Series, target: float | None) -> int | None:
   """The first round whose value is the target or more."""
-  reached = column.index[column >= (math.inf if target is None else target) - _ROUNDING]
+  reached = column.index[column >= (math.inf if target is None else target) - ROUNDING]
   return int(reached[0]) if len(reached) else None
 
 
@@ -152,10 +151,14 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
   own, theirs = (_mean_round(one, value) for one in (series, baseline))
   rows = [numbers(run, value) for run in series.finished.values()]
   runs = pd.DataFrame(rows, dtype=object)
-  row = cells(estimates(runs[[*_AVERAGED]].astype(float).T))
-  row |= {f'mean_accuracy_{of}': row[f'final_accuracy_{of}'] for of in _OF}
+  row = {}
+  for name in _AVERAGED:
+    row |= cells_of(name, statistics.estimate(runs[name].astype(float)))
+  row |= cells_of('mean_accuracy', statistics.estimate(runs['final_accuracy']))
   if baseline and baseline is not series:
-    row |= compare(_finals(series), _finals(baseline))
+    difference = statistics.paired_difference(_finals(series), _finals(baseline))
+    row |= cells_of('difference_to_fedavg', difference.estimate)
+    row |= {'pairs': difference.estimate.n or None, 'p_value': difference.p_value}
   row |= {
     'setting': setting.title or None,
     'series': series.label,
@@ -170,12 +173,13 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
   return Result(series, runs, row)
 
 
-def cells(found: pd.DataFrame) -> dict[str, Any]:
-  """`estimates` as cells of a row, three for each; None if there is nothing."""
+def cells_of(name: str, estimate: Estimate) -> dict[str, Any]:
+  """The three cells of an estimate in a row; None in each if it is over nothing."""
+  is_there = estimate.n > 0
   return {
-    f'{name}_{of}': value if values[-1] else None
-    for name, *values in found.itertuples()
-    for of, value in zip(_OF, values, strict=True)
+    f'{name}_mean': estimate.mean if is_there else None,
+    f'{name}_std': estimate.std if is_there else None,
+    f'{name}_n': estimate.n if is_there else None,
   }
 
 
@@ -183,23 +187,6 @@ def _range(numbers: Sequence[int]) -> int | str | None:
   """10, or '10 to 20' if they differ."""
   low, high = min(numbers, default=None), max(numbers, default=None)
   return low if low == high else f'{low} to {high}'
-
-
-def compare(ours: pd.Series, theirs: pd.Series) -> dict[str, Any]:
-  """The paired difference of values with the same index, as cells of a row.
-
-  The p-value is that of the two-sided paired t-test; there is none with fewer than two
-  pairs, or if all differences are equal.
-  """
-  pairs = pd.concat([ours, theirs], axis=1, join='inner')
-  differences = pairs[0] - pairs[1]
-  row = cells(estimates(differences.to_frame('difference_to_fedavg').T))
-  row['pairs'] = len(pairs) or None
-  if len(pairs) and differences.max() - differences.min() >= _ROUNDING:
-    from scipy import stats  # here, because it takes a second
-
-    row['p_value'] = float(stats.ttest_rel(pairs[0], pairs[1]).pvalue)
-  return row
 
 
 def _finals(series: Series) -> pd.Series:
@@ -224,7 +211,7 @@ def _mean_round(series: Series | None, value: float | None) -> int | None:
   if series is None:
     return None
   columns = (run.column(ACCURACY) for run in series.finished.values())
-  return first_reaching(curve(columns)['mean'], value)
+  return first_reaching(statistics.mean_curve(columns)['mean'], value)
 
 
 def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[str]:

@@ -4,18 +4,16 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from moon_jax.core.paths import file_name
-from moon_jax.report import charts, features, naming, tables, traces
+from moon_jax.report import charts, features, naming, statistics, tables, traces
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Sweep
 from moon_jax.report.groups import Setting
 from moon_jax.report.models import Model
 from moon_jax.report.naming import titled
-from moon_jax.report.results import Result, Row, Target, cells, numbers
+from moon_jax.report.results import Result, Row, Target, cells_of, numbers
 from moon_jax.report.runs import Run, class_names
 from moon_jax.report.tables import Table
-from moon_jax.report.traces import estimates
 from moon_jax.runner import plots
 
 
@@ -114,7 +112,7 @@ def clients(models: Sequence[Model]) -> Section:
     file, what = charts.file_name('clients', title), 'Accuracy for each client'
     drawn.append(Spread(file, titled(what, title), 'test accuracy, %', shown))
     for label, values in joined.items():
-      means = cells(estimates(pd.DataFrame([values], ['accuracy'])))
+      means = cells_of('accuracy', statistics.estimate(values))
       told = {'setting': title or None, 'series': label, 'worst_client': values.min()}
       rows.append(told | means)
   return Section(

@@ -1,4 +1,4 @@
-"""The numbers followed over the rounds, of one run and as means over several."""
+"""The numbers of a run that are followed over the rounds."""
 
 from collections.abc import Iterable
 
@@ -68,19 +68,3 @@ def column(run: Run, name: str) -> pd.Series:
   own = {k[len(prefix) :]: v for k, v in run.knobs.items() if k.startswith(prefix)}
   found = {record['round']: metric.value(own, record) for record in run.rounds}
   return metric.factor * pd.Series(found, dtype=float).dropna()
-
-
-def curve(columns: Iterable[pd.Series]) -> pd.DataFrame:
-  """`estimates` over several runs in the rounds in which all have a value."""
-  found = list(columns)
-  joined = pd.concat(found, axis=1, join='inner') if found else pd.DataFrame()
-  return estimates(joined.sort_index())
-
-
-def estimates(table: pd.DataFrame) -> pd.DataFrame:
-  """For each row the mean, the sample standard deviation (n - 1), and the count.
-
-  What is absent is not counted; the deviation of a single value is NaN.
-  """
-  mean, std = table.mean(axis=1), table.std(axis=1)
-  return pd.DataFrame({'mean': mean, 'std': std, 'n': table.count(axis=1)})

@@ -18,7 +18,6 @@ import sys
 from unittest import mock
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
@@ -200,30 +199,6 @@ def test_a_target_can_be_given(reported):
 @pytest.mark.parametrize(('value', 'text'), [(3e-5, '<0.0001'), (0.0497, '0.0497')])
 def test_a_p_value_is_never_zero(value, text):
   assert Column('p_value', 'p', '.4f').text({'p_value': value}) == text
-
-
-@pytest.mark.parametrize(
-  ('ours', 'theirs', 'found'),
-  [
-    # One pair has no p-value, and equal differences have none.
-    ({0: 0.5}, {0: 0.25}, (0.25, math.nan, 1)),
-    ({0: 0.9, 1: 0.8}, {0: 0.8, 1: 0.7}, (0.1, 0.0, 2)),
-    # Only seed 1 is in both; then no seed is.
-    ({0: 0.9, 1: 0.5}, {1: 0.25, 2: 0.0}, (0.25, math.nan, 1)),
-    ({0: 0.5}, {1: 0.5}, (None, None, None)),
-  ],
-)
-def test_a_difference_is_over_pairs(ours, theirs, found):
-  row = results.compare(pd.Series(ours), pd.Series(theirs))
-  told = tuple(row[f'difference_to_fedavg_{of}'] for of in ('mean', 'std', 'n'))
-  assert told == (found if found[0] is None else pytest.approx(found, nan_ok=True))
-  assert row['pairs'] == found[2]
-  assert 'p_value' not in row
-
-
-def test_a_mean_curve_has_the_rounds_that_all_have():
-  columns = {1: 0.0, 2: 1.0, 4: 3.0}, {2: 2.0, 3: 9.0, 4: 5.0}
-  assert traces.curve(map(pd.Series, columns))['mean'].to_dict() == {2: 1.5, 4: 4.0}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,113 @@
+"""Statistics over seeds: means, sample deviations, intervals and paired differences.
+
+Every function is pure. The tables of a report and of the papers are made with these.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import pandas as pd
+
+ROUNDING = 1e-12  # numbers closer than this are equal
+
+
+class Estimate(NamedTuple):
+  """The mean of some numbers.
+
+  Attributes:
+    mean: their mean; NaN if there are none.
+    std: their sample standard deviation (n - 1); NaN if there are fewer than two.
+    n: how many there are.
+  """
+
+  mean: float
+  std: float
+  n: int
+
+  @property
+  def half_width(self) -> float:
+    """Half the width of the 95 % interval of the mean; NaN if n < 2."""
+    return half_width(self.std, self.n, self.n - 1) if self.n > 1 else math.nan
+
+
+def estimate(numbers: Iterable[float]) -> Estimate:
+  """The mean and the deviation of some numbers, such as one of each seed.
+
+  >>> estimate([1.0, 2.0, 3.0])
+  Estimate(mean=2.0, std=1.0, n=3)
+  """
+  table = estimates(pd.DataFrame([list(numbers)], dtype=float))
+  return Estimate(
+    mean=float(table['mean'].iloc[0]),
+    std=float(table['std'].iloc[0]),
+    n=int(table['n'].iloc[0]),
+  )
+
+
+def estimates(table: pd.DataFrame) -> pd.DataFrame:
+  """The mean, the sample standard deviation (n - 1) and the count of each row.
+
+  A missing number is not counted; the deviation of a single number is NaN.
+
+  Returns:
+    The columns 'mean', 'std' and 'n', with the index of the table.
+  """
+  mean = table.mean(axis=1)
+  std = table.std(axis=1)
+  return pd.DataFrame({'mean': mean, 'std': std, 'n': table.count(axis=1)})
+
+
+def mean_curve(curves: Iterable[pd.Series]) -> pd.DataFrame:
+  """`estimates` over runs, in each round in which all runs have a number.
+
+  Args:
+    curves: round -> number, for each run.
+  """
+  curves = list(curves)
+  if not curves:
+    return estimates(pd.DataFrame())
+  return estimates(pd.concat(curves, axis=1, join='inner').sort_index())
+
+
+def half_width(std: float, n: int, degrees_of_freedom: int) -> float:
+  """Half the width of Student's 95 % interval of a mean of n numbers.
+
+  Args:
+    std: standard deviation of a single number.
+    n: how many numbers the mean is over.
+    degrees_of_freedom: those of the deviation; n - 1 if it is from the same numbers.
+  """
+  from scipy import stats  # here, because it takes a second
+
+  return float(stats.t.ppf(0.975, degrees_of_freedom)) * std / math.sqrt(n)
+
+
+class PairedDifference(NamedTuple):
+  """The difference of two series over the samples that both have, such as seeds.
+
+  Attributes:
+    estimate: mean, deviation and number of the differences.
+    p_value: of the two-sided paired t-test; None with fewer than two pairs, or if all
+      differences are equal.
+  """
+
+  estimate: Estimate
+  p_value: float | None
+
+
+def paired_difference(ours: pd.Series, theirs: pd.Series) -> PairedDifference:
+  """`ours` minus `theirs`, paired by the index.
+
+  Args:
+    ours: sample -> number.
+    theirs: sample -> number; samples that only one of the two has are left out.
+  """
+  pairs = pd.concat([ours, theirs], axis=1, join='inner', keys=['ours', 'theirs'])
+  differences = pairs['ours'] - pairs['theirs']
+  p_value = None
+  if len(pairs) and differences.max() - differences.min() >= ROUNDING:
+    from scipy import stats  # here, because it takes a second
+
+    p_value = float(stats.ttest_rel(pairs['ours'], pairs['theirs']).pvalue)
+  return PairedDifference(estimate(differences), p_value)
