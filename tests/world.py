@@ -325,7 +325,7 @@ def run(
     everyone = plans.rows(np.arange(len(plans.sizes)))
     labels = np.asarray(data_of(0, train_split(model)).examples.labels)
     counts = [np.bincount(labels[rows], minlength=NUM_CLASSES) for rows in everyone]
-    known = clients.known_of(chosen.needs, np.array(counts), np.zeros(0, int))
+    known = clients.client_facts(chosen.needs, np.array(counts), np.zeros(0, int))
     plans = dataclasses.replace(plans, known=known)
   num_clients = len(plans.sizes)
   state = state_of(chosen, model, num_clients, plans.num_devices)

@@ -1,6 +1,5 @@
 """Builds an experiment from a configuration: data, functions, the first state."""
 
-import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,9 +11,8 @@ from jax.sharding import Mesh
 
 from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.building import streaming, traced
+from moon_jax.building import scheduling, streaming, traced
 from moon_jax.building.composing import make_algorithm
-from moon_jax.building.scheduling import planned
 from moon_jax.catalog.blaming import blamed
 from moon_jax.config import Config, changed, flatten, used_value
 from moon_jax.core import files, tree, weights
@@ -111,13 +109,23 @@ def build(
     own_models = several and tiers.has_own_models(algorithm, network.shapes)
   need = {'wanted': own_models, 'needed': _needs_tests(config, algorithm, own_models)}
   split, tests = own_tests.taken(config, data, whole, partition_seed(config), **need)
-  mesh, planner, stream, memory = planned(
-    config, data, split, network, algorithm, backend=backend, min_steps=min_steps
+  if data.stored:
+    class_counts = data.stored.class_counts
+  else:
+    class_counts = partition.class_counts(split, data.train_labels, data.num_classes)
+  schedule = scheduling.make_schedule(
+    config,
+    data=data,
+    split=split,
+    class_counts=class_counts,
+    network=network,
+    algorithm=algorithm,
+    backend=backend,
+    min_steps=min_steps,
   )
-  owners = whole, split, clients.flipping(config.attack.name, planner.attackers)
-  train, class_counts = _of_clients(data, owners, see, stream, mesh)
-  with blamed(chosen):
-    known = clients.known_of(algorithm.needs, class_counts, owners[-1])
+  mesh, planner, stream = schedule.mesh, schedule.planner, schedule.stream
+  owners = whole, split, clients.label_flippers(config.attack.name, planner.attackers)
+  train = _of_clients(data, owners, see, stream, mesh)
   whose, test_sizes, num_strangers = users.tested(data, config.num_clients)
   return Experiment(
     config=config,
@@ -125,7 +133,7 @@ def build(
     algorithm=algorithm,
     split=split,
     class_counts=class_counts,
-    planner=dataclasses.replace(planner, known=known),
+    planner=planner,
     train=train,
     stream=stream,
     test=_split(data, (data.test_images, data.test_labels), mesh, whose),
@@ -138,7 +146,7 @@ def build(
     traffic=traffic,
     class_names=data.class_names,
     data_digest=sources.digest(loaded),
-    memory=memory,
+    memory=schedule.client_memory,
     own_models=own_models,
     own_tests=tests,
   )
@@ -164,21 +172,18 @@ def _split(data, examples, mesh, clients=None) -> device.DeviceSplit:
   return devices.replicate(split, mesh)
 
 
-def _of_clients(
-  data, owners, see, stream, mesh
-) -> tuple[device.TrainSplit, np.ndarray]:
-  """The training split on the devices, as its owners see it, and their class counts."""
-  whole, split, flipping = owners  # with and without the clients' own tests
+def _of_clients(data, owners, see, stream, mesh) -> device.TrainSplit:
+  """The training split on the devices, as its owners see it."""
+  whole, split, label_flippers = owners  # with and without the clients' own tests
   if stream:
-    return stream.shape(mesh), data.stored.class_counts
-  images, labels = see(data.train_images, whole), data.train_labels
-  taught = clients.taught(data, split, flipping)
+    return stream.shape(mesh)
+  images = see(data.train_images, whole)
+  labels = clients.labels_in_training(data, split, label_flippers)
   places = np.zeros(len(labels), np.int32)
   places[split.indices] = np.arange(len(split.indices))
   owners = split.indices, split.offsets.astype(np.int32), places
   owners = devices.replicate(owners, mesh)
-  train = device.TrainSplit(_split(data, (images, taught), mesh), *owners)
-  return train, partition.class_counts(split, labels, data.num_classes)
+  return device.TrainSplit(_split(data, (images, labels), mesh), *owners)
 
 
 def training_data(

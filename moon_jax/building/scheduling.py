@@ -4,26 +4,72 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jax.sharding import Mesh
 
 from moon_jax import catalog
+from moon_jax.algorithms.base import Algorithm
 from moon_jax.building import streaming
+from moon_jax.catalog.blaming import blamed
 from moon_jax.config import Config, flatten, used_value
 from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Dataset
 from moon_jax.data import partition
+from moon_jax.models import Network
 from moon_jax.planning import clients
 from moon_jax.planning import planner as planning
 from moon_jax.platform import devices, gpu, hosts, tiers
 
 
-def planned(config, data, split, network, algorithm, *, backend, min_steps):
-  """The devices, the planner, the reader of data on disk, and where memories are."""
+class Schedule(NamedTuple):
+  """What decides where and when each client trains.
+
+  Attributes:
+    mesh: the devices, which share the lanes.
+    planner: makes the plan of any round.
+    stream: reads each cohort's examples; None if all examples are on the devices.
+    client_memory: where the clients' memories are between rounds.
+  """
+
+  mesh: Mesh
+  planner: planning.Planner
+  stream: streaming.Stream | None
+  client_memory: tiers.Tier
+
+
+def make_schedule(
+  config: Config,
+  *,
+  data: Dataset,
+  split: partition.Partition,
+  class_counts: np.ndarray,
+  network: Network,
+  algorithm: Algorithm,
+  backend: str,
+  min_steps: int,
+) -> Schedule:
+  """Makes the planner, and what it depends on.
+
+  Args:
+    config: the configuration of the run.
+    data: the data set.
+    split: the owner of each training example, without the clients' own tests.
+    class_counts: [N, Y] training examples of each client and class.
+    network: the network.
+    algorithm: the algorithm.
+    backend: kind of device, as JAX names it.
+    min_steps: lower bound of the steps that a round has room for.
+  """
   planner = make_planner(
     config, split, backend, share=bool(algorithm.share), min_steps=min_steps
   )
-  memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
+  label_flippers = clients.label_flippers(config.attack.name, planner.attackers)
+  with blamed(catalog.part('algorithm', config.algorithm)):
+    known = clients.client_facts(algorithm.needs, class_counts, label_flippers)
+  planner = dataclasses.replace(planner, known=known)
+  client_memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
   stream, images = None, data.train_images
   if data.stored:
     if planner.attackers is not None and config.attack.name == 'label_flip':
@@ -37,14 +83,16 @@ def planned(config, data, split, network, algorithm, *, backend, min_steps):
       choose_lanes=config.execution.lanes == 'auto',
       params=network.shapes['params'],
       taken=gpu.memory_taken(network, algorithm, *shape),
-      free=gpu.memory_free(images, planner, memory),
+      free=gpu.memory_free(images, planner, client_memory),
     )
   mesh = devices.mesh(planner.num_devices)
   own = devices.own_lanes(mesh, planner.num_lanes)
   planner = dataclasses.replace(planner, own_lanes=own)
   if algorithm.second:
     planner = planner.with_second(algorithm.second.epochs)
-  return mesh, planner, stream, memory
+  return Schedule(
+    mesh=mesh, planner=planner, stream=stream, client_memory=client_memory
+  )
 
 
 def cohort_size(num_clients: int, participation: float) -> int:

@@ -102,33 +102,40 @@ def require_enough(available: Available, size: int, num_rounds: int) -> None:
       )
 
 
-def flipping(attack: str, attacking: np.ndarray | None) -> np.ndarray:
-  """Ids of the attackers that flip labels, [F], perhaps none."""
-  flips = attacking is not None and attack == 'label_flip'
-  return attacking if flips else np.zeros(0, int)
+def label_flippers(attack: str, attackers: np.ndarray | None) -> np.ndarray:
+  """[F] ids of the attackers that flip labels; none unless that is the attack."""
+  if attackers is None or attack != 'label_flip':
+    return np.zeros(0, int)
+  return attackers
 
 
-def known_of(
-  needs: frozenset[str], class_counts: np.ndarray, flipping: np.ndarray
-) -> dict[str, np.ndarray] | None:
+def client_facts(
+  needs: frozenset[str], class_counts: np.ndarray, label_flippers: np.ndarray
+) -> dict[str, np.ndarray]:
   """What clients know about their data, name -> [N, ...]; see `Algorithm.needs`.
 
   Args:
     needs: the names.
-    class_counts: [N, Y] training examples of each client and class, as labelled.
-    flipping: ids of clients that flip labels: theirs count the flipped labels.
+    class_counts: [N, Y] training examples of each client and class, with true labels.
+    label_flippers: ids of clients that flip labels: they count the flipped labels.
   """
-  sizes, counts = class_counts.sum(1), class_counts.copy()
-  counts[flipping] = class_counts[flipping, ::-1]
-  every = {'class_counts': counts, 'relative_size': sizes / sizes.mean()}
-  return {name: every[name] for name in sorted(needs)} or None
+  counts_in_training = class_counts.copy()
+  counts_in_training[label_flippers] = class_counts[label_flippers, ::-1]
+  sizes = class_counts.sum(axis=1)
+  facts = {
+    'class_counts': counts_in_training,
+    'relative_size': sizes / sizes.mean(),
+  }
+  return {name: facts[name] for name in sorted(needs)}
 
 
-def taught(data: Dataset, split: Partition, flipping: np.ndarray) -> np.ndarray:
+def labels_in_training(
+  data: Dataset, split: Partition, label_flippers: np.ndarray
+) -> np.ndarray:
   """[M] the labels that clients train on: y, or Y - 1 - y for a client that flips."""
-  rows = np.concatenate([np.zeros(0, int), *split.rows(flipping)])
   labels = data.train_labels.copy()
-  labels[rows] = data.num_classes - 1 - labels[rows]
+  for rows in split.rows(label_flippers):
+    labels[rows] = data.num_classes - 1 - labels[rows]
   return labels
 
 

@@ -115,7 +115,7 @@ class Planner:
       ends as soon as a client does.
     min_steps: lower bound of S, so that runs that need fewer steps share programs.
     own_lanes: lanes whose batches are made; other lanes only have lengths. None: all.
-    known: name -> [N, ...], as `clients.known_of` returns it.
+    known: name -> [N, ...], as `clients.client_facts` returns it.
     local_epochs_min: a client's passes are drawn from this to local_epochs; 0: no draw.
     available: the clients that can be drawn; None: all.
     num_stragglers: number of stragglers in a round.

@@ -201,8 +201,11 @@ def test_attackers_are_drawn_once_and_draw_anew_each_round():
   assert len(found) == len(set(found.tolist())) == 3  # 2.5, halves rounded up
   assert found.tolist() != clients.attackers(4, 10, 0.25).tolist()
   # Only the attack label_flip changes labels.
-  assert clients.flipping('label_flip', found) is found
-  for nobody in (clients.flipping('ipm', found), clients.flipping('label_flip', None)):
+  assert clients.label_flippers('label_flip', found) is found
+  for nobody in (
+    clients.label_flippers('ipm', found),
+    clients.label_flippers('label_flip', None),
+  ):
     assert not len(nobody)
   given = np.array([1, 4, 8], np.int32), np.array([4, 8])
   first, second = (clients.attack_draws(3, index, *given) for index in (0, 1))
