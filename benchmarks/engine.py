@@ -50,7 +50,7 @@ def main() -> None:
   def run():
     fresh = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
     begin = time.perf_counter()
-    results = jax.block_until_ready(compiled(fresh, *inputs, built.train))
+    results = jax.block_until_ready(compiled(fresh, *inputs, built.data.train))
     seconds.append(time.perf_counter() - begin)
     return results
 
@@ -124,7 +124,7 @@ def _step(built, state):
   plan, scalars = programs.round_inputs(built, 0, built.planner.plan(0))
   received = built.algorithm.broadcast(state.server)
   memory = tree.gather(state.clients, 0)
-  batch = built.train.examples.batch(plan.rows[0, 0], plan.num_real[0, 0])
+  batch = built.data.train.examples.batch(plan.rows[0, 0], plan.num_real[0, 0])
 
   def represent(batch):
     key = jax.random.key(0)
@@ -157,16 +157,17 @@ def _keep(path, arrays):
 
 def _workload(built, state, plan):
   """The arrays of the .npz file, but for the result."""
-  split, config = built.train.examples, built.config
+  split, config = built.data.train.examples, built.config
   part = catalog.part('model', config.model)
   usual = {k: knob.default for k, knob in part.knobs.items()}
   # PyTorch's networks have the default values too.
-  unusual = dict(experiment.options(config, 'model').items() - usual.items())
+  options = catalog.options('model', config_lib.flatten(config))
+  unusual = dict(options.items() - usual.items())
   arrays = {
     'train_images': split.images,
     'train_labels': split.labels,
     'model': config.model,
-    'options': json.dumps({'classes': built.class_counts.shape[1]} | unusual),
+    'options': json.dumps({'classes': built.data.class_counts.shape[1]} | unusual),
     'augmentation': config.augmentation.name,
     'mean': split.mean,
     'std': split.std,

@@ -21,11 +21,17 @@ def compile_once(experiment, state, inputs, **donating):
   decisive = {knob: knobs[knob] for knob in knobs if knob not in NO_PROGRAM}
   given = jax.tree.map(
     lambda leaf: (leaf.shape, leaf.dtype, getattr(leaf, 'sharding', None)),
-    (state, inputs, experiment.train, experiment.test, experiment.validation),
+    (
+      state,
+      inputs,
+      experiment.data.train,
+      experiment.tests.examples,
+      experiment.tests.validation,
+    ),
   )
   parts = list(map(catalog.describe, catalog.registered(knobs)))
-  more = parts, experiment.planner.segment_steps, len(experiment.test_sizes)
-  key = repr((decisive, given, donating, experiment.memory.name, *more))
+  more = parts, experiment.planner.segment_steps, len(experiment.tests.user_sizes)
+  key = repr((decisive, given, donating, experiment.placement.memory_tier.name, *more))
   if key not in _compiled:
     _compiled[key] = compile_programs(experiment, state, inputs, **donating)
   return _compiled[key]

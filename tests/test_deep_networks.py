@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from benchmarks import engine
-from moon_jax import models
+from moon_jax import catalog, models
 from moon_jax.building import experiment, programs
-from moon_jax.config import cli
+from moon_jax.config import cli, flatten
 from tests.test_benchmarks import assert_same_average, flags, with_torch, write_images
 
 
@@ -21,20 +21,21 @@ def a_round(config):
   built = experiment.build(config)
   network = models.make(
     config.model,
-    image_shape=built.train.examples.images.shape[1:],
-    num_classes=built.class_counts.shape[1],
+    image_shape=built.data.train.examples.images.shape[1:],
+    num_classes=built.data.class_counts.shape[1],
     convolution=config.execution.convolution,
     dtype='float64',
-    **experiment.options(config, 'model'),
+    **catalog.options('model', flatten(config)),
   )
   # Mean 0 and deviation 1 leave the images as they are; else both sides round
   # otherwise.
-  plain = built.train.examples._replace(mean=np.zeros(3), std=np.ones(3))
-  built = built._replace(network=network, train=built.train._replace(examples=plain))
+  plain = built.data.train.examples._replace(mean=np.zeros(3), std=np.ones(3))
+  train = built.data.train._replace(examples=plain)
+  built = built._replace(network=network, data=built.data._replace(train=train))
   state, plan = wide(engine._begun(built)), built.planner.plan(0)
   inputs = programs.round_inputs(built, 0, plan)
   run = programs.lower_programs(built, state, inputs, donate=False)[0].compile()
-  after, _ = run(state, *inputs, built.train)
+  after, _ = run(state, *inputs, built.data.train)
   arrays = engine._workload(built, state, plan) | engine._result(after)
   return {name: np.array(array) for name, array in arrays.items()}
 

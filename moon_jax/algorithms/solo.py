@@ -1,7 +1,8 @@
 """SOLO: every client trains alone; the lower bound of Li et al. 2021, table 1.
 
 The upper bound, centralised training, is SOLO with a single client that owns all data
-(`experiment.with_its_clients`): a round is `local_epochs` passes over all examples.
+(`building.data.with_one_client_if_centralized`): a round is `local_epochs` passes over
+all examples.
 """
 
 from moon_jax.algorithms import base

@@ -68,8 +68,10 @@ def tune_and_test(
     plan=plan,
     data=train,
   )
-  size = min(own_tests.BATCH_SIZE, int(experiment.own_tests.sizes.max()))
-  test = make_own_tests(experiment.network.apply, experiment.mesh, tree.gather, size)
+  size = min(own_tests.BATCH_SIZE, int(experiment.tests.of_clients.sizes.max()))
+  test = make_own_tests(
+    experiment.network.apply, experiment.placement.mesh, tree.gather, size
+  )
   return test(tune(work).memory, split, tests, chosen)
 
 
@@ -78,13 +80,13 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
 
   It takes K clients at a time; clients without a test fill up the last ones.
   """
-  plans, tested = planner(experiment), experiment.own_tests.clients
+  plans, tested = planner(experiment), experiment.tests.of_clients.clients
   size, given = plans.cohort_size, own_tests.inputs(experiment)
   others = np.setdiff1d(np.arange(len(plans.sizes)), tested)
   order = np.concatenate([tested, others]).astype(np.int32)
   # The schedule is for the rounds: at their end its rate may be close to 0.
   rate = np.float32(experiment.config.optimizer.learning_rate)
-  rate = devices.replicate(rate, experiment.mesh)
+  rate = devices.replicate(rate, experiment.placement.mesh)
 
   def inputs(index, first):
     """Positions [K], whether each is tested, and the arguments of the program."""
@@ -92,7 +94,7 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
     position = np.searchsorted(tested, clients).clip(0, len(tested) - 1)
     plan = plans.plan(index, clients)
     data = programs.train_split(experiment, plan)
-    chosen = devices.replicate(np.int32(position), experiment.mesh)
+    chosen = devices.replicate(np.int32(position), experiment.placement.mesh)
     plan, scalars = programs.round_inputs(experiment, index, plan)
     scalars.optimizer['learning_rate'] = rate
     found = plan, scalars, data, *given, chosen

@@ -19,17 +19,19 @@ BATCH_SIZE = 64  # larger batches would be mostly filler, with a client's few ex
 
 def at_a_time(experiment: Experiment) -> int:
   """C, the number of clients whose memories are on the device while they are tested."""
-  if experiment.memory.name == 'device':
-    return len(experiment.own_tests.clients)
+  if experiment.placement.memory_tier.name == 'device':
+    return len(experiment.tests.of_clients.clients)
   return experiment.planner.cohort_size
 
 
 def inputs(experiment: Experiment) -> tuple[DeviceSplit, ClientTests]:
   """The examples, and which of them test which client, on the devices."""
-  tests = experiment.own_tests
-  split = experiment.train.examples if tests.of_training else experiment.test
+  tests = experiment.tests.of_clients
+  split = (
+    experiment.data.train.examples if tests.of_training else experiment.tests.examples
+  )
   given = ClientTests(tests.clients, tests.rows, tests.offsets)
-  return split, devices.replicate(given, experiment.mesh)
+  return split, devices.replicate(given, experiment.placement.mesh)
 
 
 def tested_models(experiment: Experiment) -> dict[str, Callable]:
@@ -40,7 +42,7 @@ def tested_models(experiment: Experiment) -> dict[str, Callable]:
     models = algorithm.evaluated(server, tree.repeat(memory, 1))
     return jax.tree.map(lambda leaf: leaf[0], models)
 
-  if experiment.own_models:
+  if experiment.has_client_models:
     return {'personal_accuracy': evaluated}
   found['local_accuracy'] = evaluated
   if algorithm.personal:
@@ -67,16 +69,18 @@ def test(
   Returns:
     Column of the records -> [C] int32.
   """
-  on_device = experiment.memory.name == 'device'
+  on_device = experiment.placement.memory_tier.name == 'device'
   slots = tests.clients[chosen] if on_device else jnp.arange(len(chosen))
-  size = min(BATCH_SIZE, int(experiment.own_tests.sizes.max()))
+  size = min(BATCH_SIZE, int(experiment.tests.of_clients.sizes.max()))
 
   def of(function):
     def model(source, position):
       state, slots = source
       return function(state.server, tree.gather(state.clients, slots[position]))
 
-    return make_own_tests(experiment.network.apply, experiment.mesh, model, size)
+    return make_own_tests(
+      experiment.network.apply, experiment.placement.mesh, model, size
+    )
 
   found = tested_models(experiment)
   given = (state, slots), split, tests, chosen
@@ -88,8 +92,10 @@ def compiled(
 ) -> Callable[[State, np.ndarray], PyTree]:
   """Compiles `test`: (state, chosen [C]) -> column -> [C] int32, on the device."""
   given = inputs(experiment)
-  chosen = devices.replicate(np.zeros(at_a_time(experiment), np.int32), experiment.mesh)
+  chosen = devices.replicate(
+    np.zeros(at_a_time(experiment), np.int32), experiment.placement.mesh
+  )
   program = programs.lowered(test, experiment, state, *given, chosen).compile()
   return lambda state, chosen: program(
-    state, *given, devices.replicate(np.int32(chosen), experiment.mesh)
+    state, *given, devices.replicate(np.int32(chosen), experiment.placement.mesh)
   )

@@ -14,7 +14,7 @@ from jax.stages import Lowered
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.building import traced
-from moon_jax.building.experiment import Experiment, options
+from moon_jax.building.experiment import Experiment
 from moon_jax.catalog.blaming import blamed
 from moon_jax.config import flatten
 from moon_jax.core import tree
@@ -47,19 +47,21 @@ def round_inputs(experiment: Experiment, round_index: int, plan: Plan) -> RoundI
     devices.split(
       plan.for_device(),
       spec._replace(second=spec) if plan.second else spec,
-      experiment.mesh,
+      experiment.placement.mesh,
     ),
-    devices.replicate(scalars, experiment.mesh),
+    devices.replicate(scalars, experiment.placement.mesh),
   )
 
 
 def train_split(experiment: Experiment, plan: Plan) -> TrainSplit:
   """The training split of a round, on the device: the whole split, or its cohort's."""
-  if experiment.stream is None:
-    return experiment.train
+  if experiment.data.stream is None:
+    return experiment.data.train
   loads = [one.load for one in (plan, plan.second) if one]
   loaded = np.unique(np.concatenate(loads)[:, list(experiment.planner.own_lanes)])
-  return experiment.stream.of(plan.clients, loaded[loaded >= 0], experiment.mesh)
+  return experiment.data.stream.of(
+    plan.clients, loaded[loaded >= 0], experiment.placement.mesh
+  )
 
 
 class Compiled(NamedTuple):
@@ -100,13 +102,21 @@ def lower_programs(
   """
   how = {
     # A client store reads the last cohort's memories while the next cohort trains.
-    'donate_argnums': (0,) if donate and experiment.memory.name == 'device' else (),
-    'out_shardings': NamedSharding(experiment.mesh, PartitionSpec()),
+    'donate_argnums': (0,)
+    if donate and experiment.placement.memory_tier.name == 'device'
+    else (),
+    'out_shardings': NamedSharding(experiment.placement.mesh, PartitionSpec()),
   }
   with blamed(*catalog.registered(flatten(experiment.config))):
     return (
-      lowered(run_round, experiment, state, *inputs, experiment.train, **how),
-      lowered(evaluate, experiment, state, experiment.test, experiment.validation),
+      lowered(run_round, experiment, state, *inputs, experiment.data.train, **how),
+      lowered(
+        evaluate,
+        experiment,
+        state,
+        experiment.tests.examples,
+        experiment.tests.validation,
+      ),
     )
 
 
@@ -143,11 +153,12 @@ def cohort_training(
 ) -> Callable[[client_training.Work], client_training.Finished]:
   """Trains a cohort by an algorithm; once: see `represent_once`."""
   config = experiment.config
+  augmentation_options = catalog.options('augmentation', flatten(config))
   return lanes.cohort_training(
     local_training(experiment)._replace(algorithm=algorithm),
     represent_once=once,
-    mesh=experiment.mesh,
-    augment=augmenter(config.augmentation.name, **options(config, 'augmentation')),
+    mesh=experiment.placement.mesh,
+    augment=augmenter(config.augmentation.name, **augmentation_options),
     segment_steps=experiment.planner.segment_steps,
   )
 
@@ -159,21 +170,23 @@ def evaluate(
   validation: DeviceSplit | None,
 ) -> evaluation.Score:
   """Computes a test; the arguments are traced."""
-  num_users = 0 if experiment.own_models else len(experiment.test_sizes)
+  num_users = 0 if experiment.has_client_models else len(experiment.tests.user_sizes)
   test_models = evaluation.make_evaluation(
-    experiment.network.apply, experiment.mesh, num_clients=num_users
+    experiment.network.apply, experiment.placement.mesh, num_clients=num_users
   )
   models = experiment.algorithm.evaluated(state.server, state.clients)
   score = test_models(models, test)
   if validation is None:
     return score
-  validate = evaluation.make_evaluation(experiment.network.apply, experiment.mesh)
+  validate = evaluation.make_evaluation(
+    experiment.network.apply, experiment.placement.mesh
+  )
   return score._replace(validation=validate(models, validation))
 
 
 def local_training(experiment: Experiment) -> client_training.LocalTraining:
   """Local training of one client, as it is configured."""
-  _, fixed = traced.split(options(experiment.config, 'optimizer'))
+  _, fixed = traced.split(catalog.options('optimizer', flatten(experiment.config)))
   part = catalog.part('optimizer', experiment.config.optimizer.name)
   optimizer = functools.partial(part.build, optax.GradientTransformation, **fixed)
   return client_training.LocalTraining(
@@ -202,7 +215,7 @@ def represent_once(
   room = planner.max_steps * planner.num_lanes * planner.batch_size
   room = room // planner.local_epochs
   left_out = planner.cohort_size * planner.batch_size * planner.drop_last
-  most = min(room + left_out, experiment.train.rows.shape[0])
+  most = min(room + left_out, experiment.data.train.rows.shape[0])
 
   def represent(state, train):
     received = experiment.algorithm.broadcast(state.server)
@@ -210,6 +223,6 @@ def represent_once(
     images = train.examples.normalised(jnp.arange(most))
     return training.represent(received, memory, images, None, None)
 
-  table = jax.eval_shape(represent, state, experiment.train)
+  table = jax.eval_shape(represent, state, experiment.data.train)
   fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
   return most if fits else 0

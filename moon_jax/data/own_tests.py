@@ -4,11 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.config import Config
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset
-from moon_jax.data.federated import users
 from moon_jax.data.partition import Partition, grouped
 
 
@@ -32,50 +30,6 @@ class OwnTests(NamedTuple):
   def sizes(self) -> np.ndarray:
     """[T] number of examples of each of these clients, at least 1."""
     return np.diff(self.offsets)
-
-
-def taken(
-  config: Config,
-  data: Dataset,
-  split: Partition,
-  seed: int,
-  *,
-  wanted: bool,
-  needed: str,
-) -> tuple[Partition, OwnTests | None]:
-  """The training examples of each client, and the clients' tests, by the configuration.
-
-  Args:
-    config: the configuration; its `data.local_test` is the share, 0 takes none.
-    data: the data set; for natural clients, test examples with user ids are the tests.
-    split: the owner of each example.
-    seed: seed of the partition, and so of this draw.
-    wanted: whether test examples with user ids are wanted.
-    needed: the flag that needs tests; '' if no flag does.
-
-  Raises:
-    UsageError: the share cannot be taken, or tests are needed and there are none.
-  """
-  share, natural = config.data.local_test, users.are_clients(config)
-  named = of_users(data, config.num_clients) if natural else None
-  if needed and not share and not named:
-    raise UsageError(
-      f'{needed} needs tests of each client: add --config.data.local_test=0.25, or use '
-      '--config.partition.name=natural with test examples that have user ids.'
-    )
-  if not share:
-    return split, named if wanted or needed else None
-  if data.stored:
-    raise UsageError(
-      f'--config.data.local_test={share} is not for data that stay on disk: write them '
-      'with test examples that have user ids.'
-    )
-  if named:
-    raise UsageError(
-      f'--config.data.local_test={share} must be 0.0: the test examples have user '
-      'ids, and are the tests of the clients.'
-    )
-  return held_out(split, share, seed)
 
 
 def held_out(split: Partition, share: float, seed: int) -> tuple[Partition, OwnTests]:

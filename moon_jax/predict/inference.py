@@ -14,6 +14,9 @@ import numpy as np
 from moon_jax import config as config_lib
 from moon_jax import models
 from moon_jax.building import experiment
+from moon_jax.building.algorithm import make_algorithm
+from moon_jax.building.data import load_data, with_one_client_if_centralized
+from moon_jax.building.network import make_network, with_initial_weights
 from moon_jax.core import files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.paths import expand
@@ -114,9 +117,8 @@ class Trained:
     Raises:
       UsageError: the data are missing, or differ from the run's.
     """
-    # TFDS never downloads, whoever wrote the configuration.
-    more = {'prepare': False} if self.config.data.source == 'tfds' else {}
-    data = experiment.load_data(self.config, **more)
+    # Nothing is downloaded, whoever wrote the configuration.
+    data = load_data(self.config, may_download=False)
     if sources.digest(data) != self.data_digest:
       raise UsageError(f'The data is not that of the training in {self.workdir}.')
     return data.test_images, data.test_labels
@@ -165,7 +167,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     return _of_file(workdir, client)
   saved, counts = _saved(workdir), _class_counts(workdir)
   config, network = _network(workdir, saved, counts.shape[1])
-  algorithm = experiment.make_algorithm(config, network)
+  algorithm = make_algorithm(config, network)
   model_of, own = algorithm.evaluated, tiers.has_own_models(algorithm, network.shapes)
   if algorithm.personal and not own and client is not None:  # beside the global one
     model_of, own = jax.vmap(algorithm.personal, (None, 0)), True
@@ -175,7 +177,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
 
   def first():
     # A client that has never trained has no model in the checkpoint.
-    began = experiment.started(config, network) if own else network
+    began = with_initial_weights(network, config.initial_weights) if own else network
     if own and began.weights_digest != saved.get('weights_digest', ''):
       raise UsageError(f'{config.initial_weights!r} has changed since the run began.')
     return jax.device_get(algorithm.init_client(began.init(config.seed)))
@@ -211,13 +213,13 @@ def _network(
     warnings.warn(line, stacklevel=3)
   of = place if place.is_file() else place / run_directory.CONFIG
   try:
-    config = experiment.with_its_clients(config_lib.validate(saved['config']))
+    config = with_one_client_if_centralized(config_lib.validate(saved['config']))
   except config_lib.ConfigError as error:
     raise NoCheckpointError(f'{of}: {error.problems[0]}') from None
   images = saved['images']
   if {len(images['mean']), len(images['std'])} != {images['shape'][2]}:
     raise NoCheckpointError(f'{of} is damaged: mean and std must be of each channel.')
-  network = experiment.make_network(config, tuple(images['shape']), num_classes)
+  network = make_network(config, tuple(images['shape']), num_classes)
   return config, network
 
 

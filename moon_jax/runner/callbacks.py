@@ -202,6 +202,8 @@ class Draws(Callback):
     shown = terms(run.history[-1], run.experiment.algorithm.measured)
     plots.curves(run.workdir / 'curves.png', run.history, run.workdir.name, shown)
     built = run.experiment
-    plots.heat_map(picture, built.class_counts, run.workdir.name, built.class_names)
+    plots.heat_map(
+      picture, built.data.class_counts, run.workdir.name, built.data.class_names
+    )
     for logger in self._loggers:
       logger.picture(picture)

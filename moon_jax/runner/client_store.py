@@ -240,7 +240,7 @@ def opened(
     built: the experiment.
     folder: folder of the checkpoints; None: a temporary folder.
   """
-  if built.memory.name == 'device':
+  if built.placement.memory_tier.name == 'device':
     yield None
     return
   first = built.algorithm.init_client(built.network.init(built.config.seed))

@@ -74,35 +74,35 @@ class Console(Callback):
     self.say(f'{request.workdir}: {what}')
     changed = [f'{name}={value}' for name, value in request.changed.items()]
     self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
-    sizes = experiment.split.sizes
+    sizes = experiment.data.partition.sizes
     owners = f'{len(sizes):,} clients own' if len(sizes) > 1 else '1 client owns'
     self.say(
       f'partition: {config.partition.name}, {owners} {sizes.sum():,} '
-      f'training examples of {experiment.class_counts.shape[1]} classes; smallest '
+      f'training examples of {experiment.data.class_counts.shape[1]} classes; smallest '
       f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
     )
-    if experiment.num_dropped:
+    if experiment.data.num_users_left_out:
       self.say(
-        f'users left out: {experiment.num_dropped:,}, with fewer than '
+        f'users left out: {experiment.data.num_users_left_out:,}, with fewer than '
         f'{config.partition.min_size} training examples each'
       )
-    if len(experiment.test_sizes) and not experiment.own_models:
-      others = f', {experiment.num_strangers:,} of whom do not train'
+    tests = experiment.tests
+    if len(tests.user_sizes) and not experiment.has_client_models:
+      line = f'tested: each of {len(tests.user_sizes):,} users on examples of its own'
+      if tests.num_users_without_training_data:
+        line += f', {tests.num_users_without_training_data:,} of whom do not train'
+      self.say(line)
+    if client_tests := tests.of_clients:
       self.say(
-        f'tested: each of {len(experiment.test_sizes):,} users on examples of its own'
-        + others * (experiment.num_strangers > 0)
+        f'tested alone: {len(client_tests.clients):,} clients, on '
+        f'{len(client_tests.rows):,} examples of their own; smallest test '
+        f'{client_tests.sizes.min():,}, largest {client_tests.sizes.max():,}'
       )
-    if tests := experiment.own_tests:
-      self.say(
-        f'tested alone: {len(tests.clients):,} clients, on {len(tests.rows):,} '
-        f'examples of their own; smallest test {tests.sizes.min():,}, largest '
-        f'{tests.sizes.max():,}'
-      )
-    if experiment.memory.name != 'device':
-      size = experiment.memory.bytes_each / 1e6
+    if experiment.placement.memory_tier.name != 'device':
+      size = experiment.placement.memory_tier.bytes_each / 1e6
       self.say(f'memories of clients: on disk, {size:,.2f} MB each')
     params = tree.num_parameters(state.server.variables['params'])
-    shape = 'x'.join(map(str, experiment.test.images.shape[1:]))
+    shape = 'x'.join(map(str, experiment.tests.examples.images.shape[1:]))
     self.say(
       f'model: {config.model} on images of {shape}, {params:,} parameters; '
       f'clients in a round: {planner.cohort_size}, lanes: {planner.num_lanes} on '

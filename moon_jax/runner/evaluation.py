@@ -53,10 +53,10 @@ def evaluate(
     store: store of the clients' memories of this round; None if they are in the state.
     taken_part: [N] bool, whether a client has trained by now.
   """
-  if store and built.own_models:
+  if store and built.has_client_models:
     score = _each(built, program, state, store, taken_part)
   else:
-    score = program(state, built.test, built.validation)
+    score = program(state, built.tests.examples, built.tests.validation)
   tested = Tested(score, own=own and _own(built, own, state, store))
   if tune:
     tested.own['tuned_accuracy'] = tune(state)
@@ -78,8 +78,12 @@ def _each(built, program, state, store, taken_part):
   differing, first = _differing(taken_part)
 
   def score(some):
-    memories = devices.replicate(store.read(differing[some]), built.mesh)
-    given = state._replace(clients=memories), built.test, built.validation
+    memories = devices.replicate(store.read(differing[some]), built.placement.mesh)
+    given = (
+      state._replace(clients=memories),
+      built.tests.examples,
+      built.tests.validation,
+    )
     return program(*given)
 
   scores = _some_at_a_time(score, len(differing), built.planner.cohort_size)
@@ -90,12 +94,12 @@ def _each(built, program, state, store, taken_part):
 
 def _own(built, program, state, store):
   """Column -> [T] int32, one for every client that has examples of its own."""
-  clients = built.own_tests.clients
+  clients = built.tests.of_clients.clients
 
   def correct(chosen):
     if not store:
       return program(state, chosen)
-    memories = devices.replicate(store.read(clients[chosen]), built.mesh)
+    memories = devices.replicate(store.read(clients[chosen]), built.placement.mesh)
     return program(state._replace(clients=memories), chosen)
 
   return _some_at_a_time(correct, len(clients), own_tests.at_a_time(built))

@@ -67,14 +67,14 @@ def _run(request, stop, console, told, own, given):
     built = build(config, **given)
     state = initial_state(built)
   digests = {
-    'data_digest': built.data_digest,
+    'data_digest': built.data.digest,
     'weights_digest': built.network.weights_digest,
     'trace_digest': _digest(used_value(config, 'availability.path')),
   }
   names = 'data set', 'initial_weights', 'availability.path'
   for name, digest in zip(names, digests.values(), strict=True):
     hosts.require_same(name, {'SHA-256': digest})
-  devices.meet(built.mesh)
+  devices.meet(built.placement.mesh)
   several = hosts.count() > 1
   if several:  # only process 0 reads and writes what is saved
     state = jax.device_get(state)
@@ -84,7 +84,7 @@ def _run(request, stop, console, told, own, given):
     why = hosts.decided(lambda: why)
     if hosts.decided(lambda: rounds_left(config.num_rounds, history, why)):
       if several:
-        state = devices.replicate(hosts.from_first(state), built.mesh)
+        state = devices.replicate(hosts.from_first(state), built.placement.mesh)
       why = _train(built, state, store, beside, stop, console, why)
     for one in beside:
       one.end()

@@ -279,13 +279,15 @@ def line_of(
   record = round_record(t + 1, plan, metrics, built.traffic, **how)
   if tested is None:
     return record
-  record |= test_record(tested.score, len(built.test.labels))
+  record |= test_record(tested.score, len(built.tests.examples.labels))
   if tested.score.validation is not None:
-    record |= validation_record(tested.score.validation, len(built.validation.labels))
+    record |= validation_record(
+      tested.score.validation, len(built.tests.validation.labels)
+    )
   if tested.score.by_client is not None:
-    record |= over_clients(tested.score.by_client[0], built.test_sizes)
+    record |= over_clients(tested.score.by_client[0], built.tests.user_sizes)
   for column, num_correct in (tested.own or {}).items():
-    record |= over_clients(num_correct, built.own_tests.sizes, column)
+    record |= over_clients(num_correct, built.tests.of_clients.sizes, column)
   if tested.consensus_distance is not None:
     record['consensus_distance'] = tested.consensus_distance
   return record

@@ -81,7 +81,7 @@ class Round:
   @property
   def global_model(self) -> PyTree | None:
     """Variables of the global model; None without the state, or if there is none."""
-    if self.state is None or self.experiment.own_models:
+    if self.state is None or self.experiment.has_client_models:
       return None
     models = self.experiment.algorithm.evaluated(self.state.server, self.state.clients)
     return jax.tree.map(lambda leaf: leaf[0], models)
@@ -134,8 +134,8 @@ class Rounds:
     self._experiment, self._state, self._store = experiment, state, store
     config = experiment.config
     self.left = range(int(state.round), config.num_rounds)
-    of_each = experiment.algorithm.share or (store and experiment.own_models)
-    self._on_host = bool(of_each or experiment.own_tests)
+    of_each = experiment.algorithm.share or (store and experiment.has_client_models)
+    self._on_host = bool(of_each or experiment.tests.of_clients)
     self._has_trained = np.zeros(config.num_clients, bool)
     for index in range(self.left.start if self._on_host else 0):
       self._has_trained[experiment.planner.cohort(index)] = True
@@ -150,7 +150,7 @@ class Rounds:
       self._programs = programs.compile_programs(
         experiment, state, inputs, donate=donate
       )
-      if experiment.own_tests:
+      if experiment.tests.of_clients:
         self._own = own_tests.compiled(experiment, state)
       if used_value(config, 'fine_tune_epochs'):
         self._tune = fine_tuning.compiled(experiment, state)
@@ -161,7 +161,9 @@ class Rounds:
     """Name -> bytes of what is large in the device's memory."""
     built, memory = self._experiment, self._programs.run_round.memory_analysis()
     return {
-      'data': tree.num_bytes((built.train, built.test, built.validation)),
+      'data': tree.num_bytes(
+        (built.data.train, built.tests.examples, built.tests.validation)
+      ),
       f'training {built.planner.num_lanes} lanes': memory.temp_size_in_bytes,
       'models': memory.output_size_in_bytes,
     }
@@ -225,7 +227,7 @@ class Rounds:
       given = (*packed.inputs, packed.train)
       state, metrics = self._programs.run_round(state, *given)
       if self._is_tested(packed.index) and not self._on_host:
-        splits = self._experiment.test, self._experiment.validation
+        splits = self._experiment.tests.examples, self._experiment.tests.validation
         score = self._programs.evaluate(state, *splits)
         tested = evaluation.Tested(score)
     return _Given(packed.index, packed.plan, clock, state, metrics, tested)

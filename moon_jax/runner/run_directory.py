@@ -217,13 +217,15 @@ def save_partition(workdir: pathlib.Path, built: Experiment) -> None:
   [N] if clients have names; and `local_test_clients`, ... if there are tests of single
   clients that are part of the training split.
   """
-  names, tests = built.names, built.own_tests
-  arrays = built.split._asdict() | ({} if names is None else {'clients': names})
+  names, tests = built.data.user_ids, built.tests.of_clients
+  arrays = built.data.partition._asdict()
+  if names is not None:
+    arrays['clients'] = names
   if tests and tests.of_training:
     arrays['local_test_clients'] = tests.clients
     arrays['local_test_indices'] = tests.rows
     arrays['local_test_offsets'] = tests.offsets
-  arrays['class_counts'] = built.class_counts
+  arrays['class_counts'] = built.data.class_counts
   files.write_arrays(workdir / 'partition.npz', arrays)
 
 
@@ -232,7 +234,7 @@ def describe_images(built: Experiment) -> Record:
 
   It is their shape, mean and deviation, and the names of the classes if there are some.
   """
-  test, names = built.test, list(built.class_names)
+  test, names = built.tests.examples, list(built.data.class_names)
   mean, std = (np.asarray(values).tolist() for values in (test.mean, test.std))
   described = {'shape': list(test.images.shape[1:]), 'mean': mean, 'std': std}
   return described | ({'class_names': names} if names else {})

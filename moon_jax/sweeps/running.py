@@ -19,7 +19,7 @@ from rich import progress
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
-from moon_jax.building import experiment, scheduling
+from moon_jax.building import data, scheduling
 from moon_jax.config import Config, ConfigError
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageError
@@ -141,7 +141,7 @@ def remembered() -> Callable[[Config], Dataset]:
     key = repr((config.data.source, config.data.limit, options))
     if key not in kept:
       kept.clear()  # first, because two data sets may not fit in memory
-      kept[key] = experiment.load_data(config)
+      kept[key] = data.load_data(config)
     return kept[key]
 
   return load
@@ -152,11 +152,12 @@ def most_steps(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> 
   execution = configs[0].execution
   devices.claim(execution.devices, deterministic=execution.deterministic)
   most = 0
-  for config in map(experiment.with_its_clients, configs):
+  for config in map(data.with_one_client_if_centralized, configs):
     with contextlib.suppress(RunError):  # reported when the run begins
-      config, data, *_ = experiment.training_data(config, load(config))
-      split, _ = experiment.deal(config, data)
-      planner = scheduling.make_planner(config, split, jax.default_backend())
+      divided = data.divide(config, load(config))
+      planner = scheduling.make_planner(
+        divided.config, divided.partition, jax.default_backend()
+      )
       most = max(most, planner.max_steps)
   return most
 

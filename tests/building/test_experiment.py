@@ -48,7 +48,7 @@ def lower_round(built):
 def after_a_round(built):
   """The server's variables after a round."""
   state, inputs = experiment.initial_state(built), first_inputs(built)
-  state, _ = lower_round(built).compile()(state, *inputs, built.train)
+  state, _ = lower_round(built).compile()(state, *inputs, built.data.train)
   return jax.device_get(state.server.variables)
 
 
@@ -62,7 +62,7 @@ def test_the_first_state_is_a_function_of_the_seed():
 
 def test_the_partition_may_have_a_seed_of_its_own():
   def owners(built):
-    return built.split.indices.tolist()
+    return built.data.partition.indices.tolist()
 
   one, two = build('seed=3'), build('seed=4')
   held = build('seed=4', 'partition.seed=3')
@@ -126,11 +126,11 @@ def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
     plan = built.planner.plan(index)
     sizes.add(int(plan.weights.sum()))
     inputs = programs.round_inputs(built, index, plan)
-    mu = devices.replicate(np.float32(index), built.mesh)
+    mu = devices.replicate(np.float32(index), built.placement.mesh)
     inputs.scalars.algorithm['mu'] = mu
     # A compiled program refuses other shapes: it cannot compile again.
     with jax.transfer_guard('disallow'):
-      state, metrics = compiled.run_round(state, *inputs, built.train)
+      state, metrics = compiled.run_round(state, *inputs, built.data.train)
     assert metrics.num_seen.sum() == plan.weights.sum()
   assert len(sizes) == 4
   assert int(state.round) == 4
@@ -167,8 +167,8 @@ def test_every_knob_reaches_the_part_it_is_for():
   assert build('batch_size=1000000000').planner.batch_size < 200
   # 6 * 0.25 = 1.5, and halves are rounded up.
   assert (planner.cohort_size, planner.num_lanes) == (2, 2)
-  train, test = built.train.examples, built.test
-  found = (*train[:4], *test[:4], built.train.rows, built.train.offsets)
+  train, test = built.data.train.examples, built.tests.examples
+  found = (*train[:4], *test[:4], built.data.train.rows, built.data.train.offsets)
   means = data.mean, data.std
   wanted = data.train_images, data.train_labels, *means, data.test_images
   wanted += (data.test_labels, *means, expected.indices, expected.offsets)
@@ -180,27 +180,29 @@ def test_every_knob_reaches_the_part_it_is_for():
 def test_every_partition_reaches_the_device(name, tmp_path):
   built = build(f'partition.name={name}', 'num_clients=6')
   data = sources.load('digits', limit=200)
-  assert built.class_counts.sum(0).tolist() == np.bincount(data.train_labels).tolist()
-  assert built.class_counts.sum(1).tolist() == built.split.sizes.tolist()
+  assert (
+    built.data.class_counts.sum(0).tolist() == np.bincount(data.train_labels).tolist()
+  )
+  assert built.data.class_counts.sum(1).tolist() == built.data.partition.sizes.tolist()
   run_directory.save_partition(tmp_path, built)
-  assert (built.class_counts > 0).sum(1).tolist() == [2] * 6 or name != 'shards'
+  assert (built.data.class_counts > 0).sum(1).tolist() == [2] * 6 or name != 'shards'
   # Clients train on noisy images; the test images and the statistics are clean.
   images = data.train_images
   if name == 'noise':
     given = {'noise_sigma': built.config.partition.noise_sigma, 'seed': 0}
-    images = feature_skew.add_noise(images, built.split, **given)
+    images = feature_skew.add_noise(images, built.data.partition, **given)
     assert (images != data.train_images).any()
-  np.testing.assert_array_equal(built.train.examples.images, images)
-  np.testing.assert_array_equal(built.test.images, data.test_images)
-  np.testing.assert_array_equal(built.train.examples.mean, data.mean)
-  assert built.data_digest == sources.digest(data)
+  np.testing.assert_array_equal(built.data.train.examples.images, images)
+  np.testing.assert_array_equal(built.tests.examples.images, data.test_images)
+  np.testing.assert_array_equal(built.data.train.examples.mean, data.mean)
+  assert built.data.digest == sources.digest(data)
 
 
 def test_a_clients_own_test_has_its_noise():
   words = 'partition.name=noise', 'num_clients=6'
   every, left = (build(*words, f'data.local_test={share}') for share in (0.0, 0.2))
-  assert left.split.sizes.sum() < every.split.sizes.sum()
-  images = [built.train.examples.images for built in (every, left)]
+  assert left.data.partition.sizes.sum() < every.data.partition.sizes.sum()
+  images = [built.data.train.examples.images for built in (every, left)]
   np.testing.assert_array_equal(*images)
 
 

@@ -66,16 +66,20 @@ def test_validation_examples_do_not_train_and_the_statistics_stay():
   whole, some = build(), build('data.validation=0.2')
   loaded = sources.load('digits', limit=300)
   rest, (images, labels) = validation_split(loaded, 0.2, 0)
-  np.testing.assert_array_equal(some.validation.images, images)
-  np.testing.assert_array_equal(some.validation.labels, labels)
-  np.testing.assert_array_equal(some.train.examples.images, rest.train_images)
-  assert some.split.sizes.sum() + len(labels) == whole.split.sizes.sum() == 300
-  assert whole.validation is None
-  for split in (some.train.examples, some.validation):
-    np.testing.assert_array_equal(split.mean, whole.test.mean)
+  np.testing.assert_array_equal(some.tests.validation.images, images)
+  np.testing.assert_array_equal(some.tests.validation.labels, labels)
+  np.testing.assert_array_equal(some.data.train.examples.images, rest.train_images)
+  assert (
+    some.data.partition.sizes.sum() + len(labels)
+    == whole.data.partition.sizes.sum()
+    == 300
+  )
+  assert whole.tests.validation is None
+  for split in (some.data.train.examples, some.tests.validation):
+    np.testing.assert_array_equal(split.mean, whole.tests.examples.mean)
   # Neither the partition nor the validation images depend on the run's seed.
   other = build('data.validation=0.2', 'seed=5', 'partition.seed=0')
-  np.testing.assert_array_equal(other.validation.images, images)
+  np.testing.assert_array_equal(other.tests.validation.images, images)
 
 
 def run(**changes):
@@ -86,9 +90,11 @@ def run(**changes):
 
 def accuracy_and_loss(built, variables):
   """The numbers of one model on the validation split, by NumPy."""
-  images = built.validation.normalised(np.arange(len(built.validation.labels)))
+  images = built.tests.validation.normalised(
+    np.arange(len(built.tests.validation.labels))
+  )
   logits = np.asarray(built.network.apply(variables, images).logits, np.float64)
-  labels = np.asarray(built.validation.labels)
+  labels = np.asarray(built.tests.validation.labels)
   own = np.take_along_axis(logits, labels[:, None], 1)[:, 0]
   losses = np.log(np.exp(logits).sum(1)) - own
   return (logits.argmax(1) == labels).mean(), losses.mean()

@@ -66,7 +66,7 @@ def engine(example, **numbers):
     changed = {name: np.float32(number) for name, number in numbers.items()}
     assert set(changed) <= set(scalars.algorithm)
     scalars = scalars._replace(algorithm=scalars.algorithm | changed)
-    state, metrics = run_round(state, plan, scalars, made.train)
+    state, metrics = run_round(state, plan, scalars, made.data.train)
     models.append(jax.device_get(state.server.variables['params']))
     told.append({name: float(number) for name, number in metrics.computed.items()})
   return models, told
@@ -77,7 +77,7 @@ def world(example):
   made, _ = built(example)
   data = sources.load('digits', limit=NUMBERS['data.limit'])
   images = ((data.train_images / 255 - data.mean) / data.std).astype(np.float32)
-  sizes = dict(enumerate(made.split.sizes.tolist()))
+  sizes = dict(enumerate(made.data.partition.sizes.tolist()))
   rounds = [batches_of(made.planner, index) for index in range(NUM_ROUNDS)]
   sgd = (NUMBERS[f'optimizer.{name}'] for name in ('learning_rate', 'weight_decay'))
   return plain.World(images, data.train_labels, sizes, rounds, *sgd)

@@ -37,7 +37,7 @@ def test_the_weights_of_three_rounds_are_those_of_the_engine():
       model, images, data.train_labels, steps, KNOBS['optimizer.learning_rate']
     )
     plan, scalars = programs.round_inputs(built, index, built.planner.plan(index))
-    state, _ = run_round(state, plan, scalars, built.train)
+    state, _ = run_round(state, plan, scalars, built.data.train)
     ours = as_plain(state.server.variables)
     for mine, theirs, start in zip(
       *map(jax.tree.leaves, (ours, model, first)), strict=True

@@ -282,15 +282,17 @@ def test_an_attacker_that_flips_labels_trains_on_them():
   honest = experiment.build(validate({'algorithm': 'fedavg', 'data.limit': 300}))
   built = experiment.build(config)
   assert not built.algorithm.needs_all_uploads
-  given, found = (np.array(one.train.examples.labels) for one in (honest, built))
-  mine = np.concatenate(built.split.rows(built.planner.attackers))
+  given, found = (np.array(one.data.train.examples.labels) for one in (honest, built))
+  mine = np.concatenate(built.data.partition.rows(built.planner.attackers))
   others = np.setdiff1d(np.arange(300), mine)
   np.testing.assert_array_equal(found[mine], 9 - given[mine])
   np.testing.assert_array_equal(found[others], given[others])
   assert 0 < len(mine) < 300
   # FedLC's margins use the labels that a client trains on; pictures show the true ones.
-  np.testing.assert_array_equal(built.class_counts, honest.class_counts)
-  counts = [np.bincount(found[r], minlength=10) for r in built.split.rows(range(10))]
+  np.testing.assert_array_equal(built.data.class_counts, honest.data.class_counts)
+  counts = [
+    np.bincount(found[r], minlength=10) for r in built.data.partition.rows(range(10))
+  ]
   np.testing.assert_array_equal(built.planner.known['class_counts'], counts)
 
 
@@ -300,8 +302,8 @@ def test_an_attackers_own_test_has_true_labels():
   honest = experiment.build(validate(knobs))
   flips = {'attack.name': 'label_flip', 'attack.fraction': 0.4}
   built = experiment.build(validate(knobs | flips))
-  given, found = (np.array(one.train.examples.labels) for one in (honest, built))
-  trained, tested = built.split.indices, built.own_tests.rows
+  given, found = (np.array(one.data.train.examples.labels) for one in (honest, built))
+  trained, tested = built.data.partition.indices, built.tests.of_clients.rows
   assert (found[trained] != given[trained]).any()
   np.testing.assert_array_equal(found[tested], given[tested])
 

@@ -153,7 +153,9 @@ def test_a_flipped_bit_is_found_and_the_older_checkpoint_taken(
   folder = workdir / 'checkpoints'
   newest, older = (read_index(folder / step / 'clients.npz') for step in '64')
   alone = set(newest.places) - set(older.places)
-  flip(folder / 'clients.bin', max(alone) * built_of().memory.bytes_each + 5)
+  flip(
+    folder / 'clients.bin', max(alone) * built_of().placement.memory_tier.bytes_each + 5
+  )
   (workdir / 'summary.json').unlink()
   run(workdir, tier)
   told = capsys.readouterr().out

@@ -102,17 +102,17 @@ def test_rounds_in_memory_are_those_of_the_run(sources, whole):
 
 
 def test_a_round_has_the_examples_of_its_cohort_alone(built):
-  sizes = built.split.sizes
+  sizes = built.data.partition.sizes
   assert sizes.tolist() == [7, 3, 12, 30]
   plan = built.planner.plan(1)
   given = programs.train_split(built, plan)
   # The largest cohort of two owns 30 + 12.
   images = given.examples.images
-  assert images.shape == built.train.examples.images.shape == (42, 8, 8, 1)
+  assert images.shape == built.data.train.examples.images.shape == (42, 8, 8, 1)
   ends = np.cumsum(sizes[plan.clients])
   assert np.asarray(given.offsets).tolist() == [0, *ends]
   assert plan.rows[plan.step_real].max() == ends[-1] - 1
-  stored = built.stream.data.stored
+  stored = built.data.stream.data.stored
   for slot, (images, labels) in enumerate(stored.read(stored.records[plan.clients])):
     mine = slice(*np.asarray(given.offsets)[slot : slot + 2])
     np.testing.assert_array_equal(given.examples.images[mine], images)
@@ -137,7 +137,7 @@ def test_a_round_tells_each_client_of_its_data(place, sources):
   for mine, rows in zip(counts, owned, strict=True):
     assert mine.tolist() == np.bincount(labels[rows], minlength=len(mine)).tolist()
   assert len({tuple(mine) for mine in counts}) > 1
-  sizes = of_size.split.sizes
+  sizes = of_size.data.partition.sizes
   found = of_size.planner.plan(1).known
   assert found.keys() == {'relative_size'}
   wanted = sizes[plan.clients] * len(sizes) / sizes.sum()
@@ -185,8 +185,8 @@ def unreadable(folder):
 
 
 ALL_EXAMPLES = (
-  '^--config.data.source=records keeps each client on disk: it needs --config.partition'
-  r'\.name=natural, and an algorithm of several clients\.$'
+  "^--config.data.source='records' keeps each client on disk: it needs "
+  r'--config.partition\.name=natural, and an algorithm of several clients\.$'
 )
 
 
@@ -210,9 +210,9 @@ def test_what_changes_examples_or_wants_all_is_refused(changes, told, sources):
 
 
 def test_a_process_reads_the_clients_of_its_own_lanes(built):
-  clients, stream = built.planner.cohort(0), built.stream
+  clients, stream = built.planner.cohort(0), built.data.stream
   whole, part = (
-    stream.of(clients, slots, built.mesh).examples
+    stream.of(clients, slots, built.placement.mesh).examples
     for slots in (np.arange(len(clients)), np.array([1]))
   )
   own = np.zeros(len(part.labels), bool)

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from moon_jax import catalog
-from moon_jax.config import Config, ConfigError, changed, complaints, flatten, used
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset, Stored
 from moon_jax.data.arrays import DataError
@@ -69,36 +67,6 @@ def _renumbered(data: Dataset, trained: np.ndarray) -> Dataset:
   train, test = (None if numbers is None else new[numbers] for numbers in splits)
   names = data.clients[order]
   return data._replace(train_clients=train, test_clients=test, clients=names)
-
-
-def are_clients(config: Config) -> bool:
-  """Whether the partition makes a client of each user of the data."""
-  return not catalog.part('partition', config.partition.name).has('dealt')
-
-
-def clients_of(config: Config, data: Dataset) -> tuple[Config, Dataset, int]:
-  """Makes clients of the users, if the partition does; otherwise changes nothing.
-
-  Returns:
-    The configuration with their number, the data without users that own too few
-    examples, and the number of these users.
-
-  Raises:
-    UsageError: no user is left, or their number does not fit other knobs.
-  """
-  if data.stored and not are_clients(config):
-    raise DataError(
-      f'--config.data.source={config.data.source} keeps each client on disk: it needs '
-      '--config.partition.name=natural, and an algorithm of several clients.'
-    )
-  if not are_clients(config) or (sizes := sizes_of(data)) is None:
-    return config, data, 0
-  data, num_dropped = without_small(data, config.partition.min_size)
-  number = {'num_clients': len(sizes) - num_dropped}
-  config = changed(config, number)
-  if problems := complaints(used(flatten(config)) | number):
-    raise ConfigError(problems)
-  return config, data, num_dropped
 
 
 def tested(

@@ -1,0 +1,87 @@
+"""The network of an experiment, and its first weights."""
+
+import os
+
+import jax
+
+from moon_jax import catalog, models
+from moon_jax.config import Config, flatten
+from moon_jax.core import files, weights
+from moon_jax.core.errors import KnobError, UsageError
+from moon_jax.core.flags import flag
+from moon_jax.core.paths import expand
+from moon_jax.models import fused_cpu
+
+
+def make_network(
+  config: Config,
+  image_shape: tuple[int, int, int],
+  num_classes: int,
+  backend: str | None = None,
+) -> models.Network:
+  """The network for images [H, W, C] of `num_classes` classes.
+
+  backend: kind of device, as JAX names it. None: every kind, so a configured form of
+    convolutions that only some kinds have is not used.
+
+  Raises:
+    UsageError: the network does not fit the images, or its form the device.
+  """
+  return models.make(
+    config.model,
+    image_shape=image_shape,
+    num_classes=num_classes,
+    convolution=convolution_form(config.execution.convolution, backend),
+    dtype=config.execution.dtype,
+    **catalog.options('model', flatten(config)),
+  )
+
+
+def convolution_form(requested: str, backend: str | None) -> str:
+  """The form of convolutions that is requested, or that 'auto' stands for.
+
+  Args:
+    requested: the knob `execution.convolution`.
+    backend: see `make_network`.
+
+  Raises:
+    UsageError: the form is 'fused', and the devices cannot compute it.
+  """
+  if requested == 'auto' and backend:
+    return 'auto_on_cpu' if backend == 'cpu' else 'auto_on_gpu'
+  if requested == 'fused' and not backend:
+    return 'auto'
+  if requested == 'fused':
+    fault = fused_cpu.fault() if backend == 'cpu' else 'its kernels are for CPUs'
+    if fault:
+      raise UsageError(f'{flag("execution.convolution", "fused")}: {fault}.')
+  return requested
+
+
+def with_initial_weights(network: models.Network, weights_file: str) -> models.Network:
+  """The network; if a file of weights is named, it starts from these weights.
+
+  Args:
+    network: the network.
+    weights_file: the knob `initial_weights`; '' names no file.
+
+  Raises:
+    UsageError: the file is missing, damaged, or of another network.
+  """
+  if not weights_file:
+    return network
+  path = expand(weights_file)
+  if os.path.isdir(path):  # not is_dir, which raises if the name is too long
+    raise KnobError(
+      'initial_weights',
+      str(path),
+      'is a folder; write its weights by '
+      f'python -m moon_jax.export {path} --output=FILE.safetensors.',
+    )
+  try:
+    variables = weights.fitted(path, weights.read_weights(path), network.shapes)
+  except UsageError as error:
+    raise UsageError(f'{flag("initial_weights")}: {error}') from None
+  return network._replace(
+    init=lambda seed: jax.device_put(variables), weights_digest=files.sha256(path)
+  )
