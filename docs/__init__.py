@@ -1,1 +1,1 @@
-"""The documentation; `python -m docs.build` writes the page that holds measurements."""
+"""The site: its pages, and what makes its reference tables and pictures."""

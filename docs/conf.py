@@ -19,7 +19,7 @@ author = 'the moon_jax authors'
 copyright = author
 release = __version__
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
-exclude_patterns = ['experiments.in.md', 'results/*/*', 'diverged', 'README.md']
+exclude_patterns = ['README.md']
 nitpicky = True
 # Signatures name types of other packages, which have no page here.
 nitpick_ignore_regex = [('py:.*', r'(?!moon_jax\.(run|rounds|load)$).*')]

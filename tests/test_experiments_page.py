@@ -1,369 +1,412 @@
 """docs/experiments.md says what its template and the kept runs do; bad input a line."""
 
+import gzip
 import json
 import pathlib
 import re
-import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from docs import build, draw, records
 from moon_jax import config
-from moon_jax.core import files
-from moon_jax.core.errors import ExitCode
-from tests.run_directories import edit_lines, write_lines, write_run
+from moon_jax.core.errors import ExitCode, UsageError
+from papers import build, draw, kept_runs
+from papers.page import Places, page
+from tests.run_directories import edit_json, edit_lines, write_lines, write_run
 
-DOCS = pathlib.Path(__file__).parents[1] / 'docs'
+ROOT = pathlib.Path(__file__).parents[1]
+COMMITTED = Places.below(ROOT)
 PAPERS = ('moon_cvpr21', 'moonflower', 'dco_moon', 'review', 'sa_moon')
 NUM_ROUNDS = 100
-FEDAVG, MOON = (f'configs/moon_cvpr21.py:{name}' for name in ('fedavg', 'moon'))
+FEDAVG = 'configs/moon_cvpr21.py:fedavg'
+MOON = 'configs/moon_cvpr21.py:moon'
+
+
+# --- what is committed ----------------------------------------------------------------
 
 
 def test_the_committed_page_is_what_the_command_writes():
-  assert build.page(DOCS) == (DOCS / 'experiments.md').read_text()
+  assert page(COMMITTED) == COMMITTED.page.read_text()
 
 
 @pytest.mark.parametrize('paper', PAPERS)
 def test_every_variant_of_a_paper_stands_in_a_table(paper):
-  lines = (DOCS / 'experiments.in.md').read_text().splitlines()
-  start = f'@table {paper}: '
-  told = [name for line in lines if line.startswith(start) for name in line.split()[2:]]
-  assert sorted(told) == sorted(config.variants(f'configs/{paper}.py'))
+  lines = COMMITTED.template.read_text().splitlines()
+  tables = [line.split() for line in lines if line.startswith(f'@table {paper}: ')]
+  variants = [variant for _, _, *variants in tables for variant in variants]
+  assert sorted(variants) == sorted(config.variants(f'configs/{paper}.py'))
 
 
 def test_the_kept_runs_hold_no_folder_of_the_machine_they_ran_on():
-  for path in (DOCS / 'results').glob('*/config.json'):
-    text = path.read_text()
-    assert 'workdir' not in text
-    assert not any(f'"/{root}' in text for root in ('home', 'root', 'tmp', 'work'))
+  paths = list((ROOT / 'papers').rglob(f'*{kept_runs.SUFFIX}'))
+  assert len(paths) > 200
+  for path in paths:
+    description = json.dumps(kept_runs.read_description(path))
+    assert 'workdir' not in description
+    assert not re.search(r'"/(home|root|tmp|work)', description)
+
+
+# --- one page -------------------------------------------------------------------------
 
 
 @pytest.fixture
-def docs(tmp_path):
-  """A folder like docs/, with an empty table and no run."""
-  folder = tmp_path / 'docs'
-  (folder / 'results').mkdir(parents=True)
-  write_template(folder, '@table moon_cvpr21: fedavg moon')
-  return folder
+def places(tmp_path):
+  """The places of a page with an empty table and no run."""
+  places = Places.below(tmp_path)
+  places.template.parent.mkdir()
+  places.page.parent.mkdir()
+  write_template(places, '@table moon_cvpr21: fedavg moon')
+  return places
 
 
-def write_template(docs, *lines):
-  (docs / 'experiments.in.md').write_text('\n'.join(lines) + '\n')
+def write_template(places, *lines):
+  places.template.write_text('\n'.join(lines) + '\n')
 
 
-def finished(tmp_path, name, last, *flags, choice=FEDAVG, seed=0, **columns):
+def finished_run(tmp_path, name, last, *flags, config_choice=FEDAVG, seed=0, **columns):
   """A run directory of a variant, whose last five tests are `last`, in [0, 1]."""
-  accuracies = [0.1] * (NUM_ROUNDS - 5) + [last] * 5
-  flags = (f'--config={choice}', *flags)
-  return write_run(tmp_path / name, accuracies, *flags, seed=seed, **columns)
+  return write_run(
+    tmp_path / name,
+    [0.1] * (NUM_ROUNDS - 5) + [last] * 5,
+    f'--config={config_choice}',
+    *flags,
+    seed=seed,
+    **columns,
+  )
 
 
-def of_seeds(tmp_path, first, step, seeds, **given):
+def runs_of_seeds(tmp_path, first, step, seeds, config_choice=FEDAVG):
   """A run for each seed; their last tests differ by `step`."""
-  lasts = {s: first + step * s for s in seeds}
-  return [finished(tmp_path, f'{first}-s{s}', lasts[s], seed=s, **given) for s in seeds]
+  return [
+    finished_run(
+      tmp_path,
+      f'{first}-s{seed}',
+      first + step * seed,
+      config_choice=config_choice,
+      seed=seed,
+    )
+    for seed in seeds
+  ]
 
 
-@pytest.fixture
-def watched(monkeypatch):
-  """Makes a list of what a function of `draw` is given from then on."""
-
-  def watch(name):
-    drawn, given = getattr(draw, name), []
-
-    def spy(*words, **named):
-      given.append(words)
-      drawn(*words, **named)
-
-    monkeypatch.setattr(draw, name, spy)
-    return given
-
-  return watch
+def add(tmp_path, *runs):
+  """Adds runs, and returns the text of the new page."""
+  assert build.main(['add', *map(str, runs)], tmp_path) == ExitCode.DONE
+  return Places.below(tmp_path).page.read_text()
 
 
-def add(docs, *paths):
-  assert build.main(['add', *map(str, paths)], docs) == ExitCode.DONE
-  return (docs / 'experiments.md').read_text()
+def all_cells(text, variant):
+  """The cells of each row of a variant."""
+  lines = [line for line in text.splitlines() if line.startswith(f'| `{variant}`')]
+  return [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
 
 
-def cells(text, start):
-  (line,) = [line for line in text.splitlines() if line.startswith(f'| `{start}`')]
-  return [cell.strip() for cell in line.strip('|').split('|')]
+def cells(text, variant):
+  (row,) = all_cells(text, variant)
+  return row
 
 
-def test_a_finished_run_fills_its_row(docs, tmp_path):
-  words = '--config', FEDAVG, '--config.data.dir', '/home/me', '--workdir=/home/me'
-  run = finished(tmp_path, 'one', 0.664, *words, choice=MOON)  # the last one counts
+def test_a_finished_run_fills_its_row(places, tmp_path):
+  run = finished_run(
+    tmp_path,
+    'one',
+    0.664,
+    '--config',
+    FEDAVG,  # of two choices the last one counts
+    '--config.data.dir',
+    '/home/me',
+    '--workdir=/home/me',
+    config_choice=MOON,
+  )
   # In all rounds but the first, the idle time includes a save.
   edit_lines(run / 'timings.jsonl', lambda line: line.update(save_seconds=0.2))
-  text = add(docs, run)
+  text = add(tmp_path, run)
   assert '|\n\n<details><summary>Not run: 1 of 2</summary>\n\n`moon`, report' in text
-  row = cells(text, 'fedavg')
-  assert row[2:7] == ['66.4', '66.4', '66.4', '100', '0']
-  assert row[7] == 'nothing'
   # 66.4 - 66.3; one seed has no deviation to compare with the reported 0.5.
-  assert row[8] == '0.1 above'
-  kept = json.loads((docs / 'results/one/config.json').read_text())
-  assert '/home/me' not in json.dumps(kept)
+  numbers = ['66.4', '66.4', '66.4', '100', '0', 'nothing', '0.1 above']
+  assert cells(text, 'fedavg')[2:] == numbers
+  path = kept_runs.path_of(places.runs, 'one')
+  description = kept_runs.read_description(path)
+  assert '/home/me' not in json.dumps(description)
   # 100 rounds of 2 + 0.5 + 0.2 s, 99 of 0.05 s, the first of 0.25 s; 2.5 s each.
-  assert kept['cost'] == {'seconds': 275, 'median': 2.5}
-  metrics = [path / 'metrics.jsonl' for path in (run, docs / 'results/one')]
-  assert metrics[0].read_bytes() == metrics[1].read_bytes()
+  assert description['cost'] == {'seconds': 275, 'median': 2.5}
 
 
-def test_a_deviation_over_clients_is_not_taken_for_one_over_trials(docs, tmp_path):
-  write_template(docs, '@table moon_cvpr21: solo')
-  choice = '--config=configs/moon_cvpr21.py:solo'
-  for seed, accuracy in enumerate((0.4, 0.42)):
-    place, more = tmp_path / f'seed{seed}', {'test_accuracy_std': 0.04}
-    row = cells(
-      add(docs, write_run(place, [accuracy], choice, seed=seed, **more)), 'solo'
-    )
+def test_a_kept_run_has_the_records_byte_by_byte_and_always_the_same_bytes(
+  places, tmp_path
+):
+  run = finished_run(tmp_path, 'one', 2 / 3, drift=1e-300, test_loss=0.1 + 0.2)
+  add(tmp_path, run)
+  path = kept_runs.path_of(places.runs, 'one')
+  packed = path.read_bytes()
+  metrics = (run / 'metrics.jsonl').read_bytes()
+  assert gzip.decompress(packed).partition(b'\n')[2] == metrics
+  assert kept_runs.read(path).rounds == [json.loads(s) for s in metrics.splitlines()]
+  path.unlink()
+  add(tmp_path, run)
+  assert path.read_bytes() == packed
+
+
+def test_a_deviation_over_clients_is_not_taken_for_one_over_trials(places, tmp_path):
+  write_template(places, '@table moon_cvpr21: solo')
+  flag = '--config=configs/moon_cvpr21.py:solo'
+  runs = [
+    write_run(tmp_path / f's{seed}', [last], flag, seed=seed, test_accuracy_std=0.04)
+    for seed, last in enumerate((0.4, 0.42))
+  ]
+  row = cells(add(tmp_path, *runs), 'solo')
   assert row[2] == '41.0 +- 1.4 (clients +- 4.0)'
   assert row[8] == '5.3 below'
 
 
-def test_a_figure_of_training_is_compared_with_training(docs, tmp_path):
-  write_template(docs, '@table moonflower: mu_1')
-  choice = 'configs/moonflower.py:mu_1'
-  run = finished(tmp_path, 'one', 0.3, choice=choice, train_accuracy=0.511)
-  row = cells(add(docs, run), 'mu_1')
+def test_a_figure_of_training_is_compared_with_training(places, tmp_path):
+  write_template(places, '@table moonflower: mu_1')
+  config_choice = 'configs/moonflower.py:mu_1'
+  run = finished_run(
+    tmp_path, 'one', 0.3, config_choice=config_choice, train_accuracy=0.511
+  )
+  row = cells(add(tmp_path, run), 'mu_1')
   assert row[1:4] == ['figure only, of accuracy in training', '51.1', '51.1']
   assert row[8] == 'no number reported'
 
 
-def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(docs, tmp_path):
-  runs = of_seeds(tmp_path, 0.6194, 0.02, range(3))
-  other = finished(tmp_path, 'other', 0.5, '--config.batch_size=32')
-  text = add(docs, *runs, other)
-  lines = [line for line in text.splitlines() if line.startswith('| `fedavg`')]
-  rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
-  assert sorted(row[7] for row in rows) == ['`batch_size=32`', 'nothing']
-  (other,) = [row for row in rows if row[7] != 'nothing']
-  assert other[8] == 'other settings'
-  (three,) = [row for row in rows if row[7] == 'nothing']
+def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(places, tmp_path):
+  runs = runs_of_seeds(tmp_path, 0.6194, 0.02, range(3))
+  other = finished_run(tmp_path, 'other', 0.5, '--config.batch_size=32')
+  rows = {row[7]: row for row in all_cells(add(tmp_path, *runs, other), 'fedavg')}
+  assert sorted(rows) == ['`batch_size=32`', 'nothing']
+  assert rows['`batch_size=32`'][8] == 'other settings'
   # The sample deviation of 61.94, 63.94, 65.94.
-  assert three[2] == '63.9 +- 2.0'
-  assert three[6] == '0, 1, 2'
+  assert rows['nothing'][2] == '63.9 +- 2.0'
+  assert rows['nothing'][6] == '0, 1, 2'
   # 2.36 is below 2 * sqrt(2.0^2 / 3 + 0.5^2 / 3) = 2.38, and above 2 * 2.0 / sqrt(3).
-  assert three[8] == '2.4 below, within two standard errors'
-  runs = of_seeds(tmp_path, 0.695, 0.02, range(3), choice=MOON)
+  assert rows['nothing'][8] == '2.4 below, within two standard errors'
+  runs = runs_of_seeds(tmp_path, 0.695, 0.02, range(3), config_choice=MOON)
   # 71.5 - 69.1 = 2.4 is above 2 * sqrt(2.0^2 / 3 + 0.4^2 / 3) = 2.36.
-  row = cells(add(docs, *runs), 'moon')
+  row = cells(add(tmp_path, *runs), 'moon')
   assert row[8] == '2.4 above, outside two standard errors'
 
 
-def test_one_run_counts_once(docs, tmp_path, capsys):
-  first, again = (finished(tmp_path, name, 0.6) for name in ('first', 'again'))
-  add(docs, first)
-  assert build.main(['add', str(again)], docs) == ExitCode.USAGE
-  assert 'again and first are one run: delete one, ' in capsys.readouterr().err
-
-
-def test_a_run_with_another_algorithm_is_no_run_of_its_variant(docs, tmp_path, capsys):
-  run = finished(tmp_path, 'other', 0.6, '--config.algorithm=solo', choice=MOON)
-  assert build.main(['add', str(run)], docs) == ExitCode.USAGE
-  told = 'other has algorithm=solo, so it is no run of configs/moon_cvpr21.py:moon.\n'
-  assert capsys.readouterr().err == told
-
-
-def test_differences_are_paired_by_seed(docs, tmp_path):
-  write_template(docs, '@compare moon_cvpr21: moon fedavg')
-  a = of_seeds(tmp_path, 0.6, 0.02, (0, 1, 2))
-  b = of_seeds(tmp_path, 0.61, 0.03, (0, 1, 5), choice=MOON)
-  one = add(docs, a[0], b[0])
-  assert '+1.0 points (1 seed, too few to rank them); reported +2.8.' in one
+def test_differences_are_paired_by_seed(places, tmp_path):
+  write_template(places, '@compare moon_cvpr21: moon fedavg')
+  fedavg = runs_of_seeds(tmp_path, 0.6, 0.02, (0, 1, 2))
+  moon = runs_of_seeds(tmp_path, 0.61, 0.03, (0, 1, 5), config_choice=MOON)
+  one_pair = add(tmp_path, fedavg[0], moon[0])
+  assert '+1.0 points (1 seed, too few to rank them); reported +2.8.' in one_pair
   # Runs with other settings are no pair of these, but can be one of their own.
-  words = '--config.batch_size=32'
-  add(docs, finished(tmp_path, 'm9', 0.9, words, choice=MOON))
-  text = add(docs, finished(tmp_path, 'f9', 0.7, words))
+  flag = '--config.batch_size=32'
+  add(tmp_path, finished_run(tmp_path, 'm9', 0.9, flag, config_choice=MOON))
+  text = add(tmp_path, finished_run(tmp_path, 'f9', 0.7, flag))
   assert '(batch_size=32), mean of 5 tests: +20.0 points (1 seed, too few' in text
   assert 'to rank them).' in text
   # Seeds 0 and 1 have 1 and 2, whose sample deviation is 0.7.
-  assert '+1.5 points (2 seeds, +- 0.7' in add(docs, *a[1:], *b[1:])
+  text = add(tmp_path, *fedavg[1:], *moon[1:])
+  assert '+1.5 points (2 seeds, +- 0.7' in text
 
 
-def test_a_picture_is_of_the_runs_there_are(docs, tmp_path):
-  lines = '@figure both', '@drift moved', '@costs'
-  write_template(docs, *(f'{line} moon_cvpr21: fedavg' for line in lines))
-  assert '![both' not in build.page(docs)
-  text = add(docs, finished(tmp_path, 'one', 0.6))
-  assert '(results/both.png)' in text
+def test_the_costs_name_the_devices_of_every_start(places, tmp_path):
+  earlier = [{'devices': ['gpu: NVIDIA H200'] * 2, 'git_commit': 'abc'}]
+  starts = {
+    'devices': ['cpu: cpu'],
+    'machine': {'processor': 'Zen', 'cores': 2},
+    'earlier': earlier,
+  }
+  run = finished_run(tmp_path, 'one', 0.6)
+  edit_json(run / 'config.json', lambda description: description.update(starts))
+  write_template(places, '@costs moon_cvpr21: fedavg')
+  assert '| NVIDIA H200 and Zen, 2 core(s) |' in add(tmp_path, run)
+  description = kept_runs.read_description(kept_runs.path_of(places.runs, 'one'))
+  assert description['earlier'] == earlier
+
+
+# --- pictures -------------------------------------------------------------------------
+
+
+def test_a_picture_is_of_the_runs_there_are(places, tmp_path):
+  directives = ('@figure both', '@drift moved', '@costs')
+  write_template(places, *(f'{words} moon_cvpr21: fedavg' for words in directives))
+  assert '![both' not in page(places)
+  text = add(tmp_path, finished_run(tmp_path, 'one', 0.6))
+  assert '(images/experiments/both.png)' in text
+  both, moved = (places.pictures / f'{name}.png' for name in ('both', 'moved'))
   # A run has two columns of the drift here, and three of the others.
-  widths = []
-  for name in ('both', 'moved'):
-    with Image.open(docs / f'results/{name}.png') as image:
-      widths.append(image.width)
-  assert widths[1] * 3 == widths[0] * 2
-  assert build.page(docs) == text
-  digest = draw.digest_of(docs / 'results/both.png')
-  other = finished(tmp_path, 'other', 0.5, '--config.batch_size=32')
-  text = add(docs, finished(tmp_path, 'two', 0.61, seed=1), other)
-  assert draw.digest_of(docs / 'results/both.png') != digest
+  with Image.open(both) as three_panels, Image.open(moved) as two_panels:
+    assert two_panels.width * 3 == three_panels.width * 2
+  assert page(places) == text
+  digest = draw.digest_of(both)
+  other = finished_run(tmp_path, 'other', 0.5, '--config.batch_size=32')
+  text = add(tmp_path, finished_run(tmp_path, 'two', 0.61, seed=1), other)
+  assert draw.digest_of(both) != digest
   assert 'both: FedAvg, seeds 0, 1; FedAvg, batch_size=32, seed 0]' in text
-  runs = {'x': [[{'round': 1} | VALUES]]}
-  draw.side_by_side(docs / 'results/both.png', runs, 'y', draw.PROGRESS)
-  assert_refused(docs, 'both.png does not show these runs')
-  (docs / 'results/both.png').write_bytes(b'no picture')
-  assert_refused(docs, 'both.png does not show these runs')
+  other_runs = {'other': [[{'round': 1, 'test_accuracy': 0.5}]]}
+  draw.side_by_side(both, other_runs, 'other', panels=draw.PROGRESS)
+  assert_refused(places, 'both.png does not show these runs')
+  both.write_bytes(b'no picture')
+  assert_refused(places, 'both.png does not show these runs')
 
 
-VALUES = {'test_accuracy': 0.5, 'train_loss': 1.0, 'supervised_loss': 1.0}
+def test_a_sweep_is_of_the_last_accuracies(places, tmp_path, monkeypatch):
+  drawn_points = []
+  over_knob = draw.over_knob
 
+  def record_points(path, points, digest, *, knob):
+    drawn_points.append(points)
+    over_knob(path, points, digest, knob=knob)
 
-def test_a_sweep_is_of_the_last_accuracies(docs, tmp_path, watched):
-  write_template(docs, '@sweep mu moon.mu moonflower: mu_0.1 mu_1 default')
-  assert build.page(docs) == '\n'
+  monkeypatch.setattr(draw, 'over_knob', record_points)
+  write_template(places, '@sweep mu moon.mu moonflower: mu_0.1 mu_1 default')
+  assert page(places) == '\n'
   low, high = (f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1'))
-  given = watched('over_knob')
-  one = finished(tmp_path, 'a', 0.5, choice=low, train_accuracy=0.6)
-  assert add(docs, one) == '\n'  # one point is no sweep
+  one_point = finished_run(tmp_path, 'a', 0.5, config_choice=low, train_accuracy=0.6)
+  assert add(tmp_path, one_point) == '\n'  # one point is no sweep
   # A run of other length is no point.
-  words = f'--config={low}', '--config.num_rounds=5'
-  short = write_run(tmp_path / 'short', [0.9] * 5, *words)
-  text = add(docs, short, *of_seeds(tmp_path, 0.4, 0.02, (0, 1), choice=high))
-  assert text == '![mu: accuracy over moon.mu](results/mu.png)\n'
-  assert build.page(docs) == text
-  ((_, points),) = given
+  flags = f'--config={low}', '--config.num_rounds=5'
+  short = write_run(tmp_path / 'short', [0.9] * 5, *flags)
+  seeds = runs_of_seeds(tmp_path, 0.4, 0.02, (0, 1), config_choice=high)
+  text = add(tmp_path, short, *seeds)
+  assert text == '![mu: accuracy over moon.mu](images/experiments/mu.png)\n'
+  assert page(places) == text
+  (points,) = drawn_points
   assert list(points) == ['test accuracy', 'train accuracy']
   # The sample deviation of 40 and 42.
-  wanted = [(0.1, 50, 0), (1, 41, 2**0.5)]
-  np.testing.assert_allclose(points['test accuracy'], wanted, rtol=1e-6)
+  expected = [(0.1, 50, 0), (1, 41, 2**0.5)]
+  np.testing.assert_allclose(points['test accuracy'], expected, rtol=1e-6)
   np.testing.assert_allclose(points['train accuracy'], [(0.1, 60, 0)], rtol=1e-6)
 
 
-def test_a_t_sne_is_kept_of_the_model_after_the_last_round(docs, tmp_path):
-  write_template(docs, '@tsne moon_cvpr21: fedavg')
-  run, rng = finished(tmp_path, 'one', 0.6), np.random.default_rng(0)
-  arrays = {
-    'round': np.asarray(NUM_ROUNDS - 1),
-    'confusion': np.eye(3, dtype=int),
-    'classes': rng.integers(0, 3, 30),
-    'embedded': rng.normal(size=(30, 2)),
-  }
-  np.savez(run / 'features.npz', **arrays)
-  assert add(docs, run) == '\n'
-  np.savez(run / 'features.npz', **arrays | {'round': np.asarray(NUM_ROUNDS)})
-  assert add(docs, run) == '![t-SNE of FedAvg, seed 0](results/one/tsne.png)\n'
+def test_a_t_sne_is_kept_of_the_model_after_the_last_round(places, tmp_path):
+  write_template(places, '@tsne moon_cvpr21: fedavg')
+  run = finished_run(tmp_path, 'one', 0.6)
+
+  def write_features(round_number):
+    rng = np.random.default_rng(0)
+    np.savez(
+      run / 'features.npz',
+      round=np.asarray(round_number),
+      confusion=np.eye(3, dtype=int),
+      classes=rng.integers(0, 3, 30),
+      embedded=rng.normal(size=(30, 2)),
+    )
+
+  write_features(NUM_ROUNDS - 1)
+  assert add(tmp_path, run) == '\n'
+  write_features(NUM_ROUNDS)
+  picture = '![t-SNE of FedAvg, seed 0](images/experiments/one_tsne.png)\n'
+  assert add(tmp_path, run) == picture
   (run / 'features.npz').unlink()
-  assert add(docs, run) == '\n'
+  assert add(tmp_path, run) == '\n'
 
 
-def test_a_run_that_no_line_names_is_not_left_out_in_silence(docs, tmp_path):
-  add(docs, finished(tmp_path, 'one', 0.6))
-  write_template(docs, '@table moon_cvpr21: moon', '{{late one}}')
-  assert_refused(docs, r'results/one is in no row of experiments\.in\.md: name')
+# --- what is refused ------------------------------------------------------------------
 
 
-def test_the_costs_name_the_devices_of_every_start(docs, tmp_path):
-  run = finished(tmp_path, 'one', 0.6)
-  about = json.loads((run / 'config.json').read_text())
-  about |= {'devices': ['cpu: cpu'], 'machine': {'processor': 'Zen', 'cores': 2}}
-  about['earlier'] = [{'devices': ['gpu: NVIDIA H200'] * 2, 'git_commit': 'abc'}]
-  (run / 'config.json').write_text(json.dumps(about))
-  write_template(docs, '@costs moon_cvpr21: fedavg')
-  assert '| NVIDIA H200 and Zen, 2 core(s) |' in add(docs, run)
-  kept = json.loads((docs / 'results/one/config.json').read_text())
-  assert kept['earlier'] == about['earlier']
-
-
-def assert_refused(docs, words):
-  with pytest.raises(Exception, match=words) as caught:
-    build.page(docs)
+def assert_refused(places, pattern):
+  with pytest.raises(UsageError, match=pattern) as caught:
+    page(places)
   assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-  ('line', 'words'),
+  ('line', 'pattern'),
   [
     ('@table moon_cvpr21: fedavgg', r"no variant 'fedavgg'\. Did you mean 'fedavg'"),
     ('@table nothing: fedavg', r'nothing\.py'),
     ('@graph moon_cvpr21: fedavg', r"there is no '@graph'"),
-    ('@table', '@table has another form'),
-    ('@curve moon', '@curve has another form'),
+    ('@table', r"'@table' must be @table FILE: VARIANT"),
+    ('@curve moon', r'must be @curve ALGORITHM ROUND\.'),
+    ('@curve moon last', r'must be @curve ALGORITHM ROUND\.'),
+    ('@means 50 100', r'must be @means ROUND\.'),
+    ('@sweep moon.mu moonflower: mu_1', r'must be @sweep NAME KNOB FILE: VARIANT'),
     ('@sweep a moon.nu moonflower: mu_1', r"no knob 'moon.nu'\. Did you mean"),
-    ('{{late cifar10_moon_seed7}}', r'there is no \{\{late cifar10_moon_seed7\}\}'),
+    ('{{late cifar10_moon_seed7}}', r'no kept run has \{\{late cifar10_moon_seed7\}\}'),
   ],
 )
-def test_a_line_that_names_what_is_not_there_fails(docs, line, words, capsys):
-  write_template(docs, line)
-  assert_refused(docs, words)
-  assert build.main([], docs) == ExitCode.USAGE
-  assert len(capsys.readouterr().err.splitlines()) == 1
-  assert not (docs / 'experiments.md').exists()
+def test_a_line_that_names_what_is_not_there_fails(places, line, pattern):
+  write_template(places, line)
+  with pytest.raises(Exception, match=pattern) as caught:
+    page(places)
+  assert len(str(caught.value).splitlines()) == 1
 
 
-def alter(path):
-  lines = [line for line in path.read_text().splitlines() if line]
-  path.write_text('\n'.join(lines).replace('0.6', '0.7') + '\n')
+def test_a_failed_build_prints_a_line_and_writes_no_page(places, tmp_path, capsys):
+  write_template(places, '@graph')
+  assert build.main([], tmp_path) == ExitCode.USAGE
+  places.template.unlink()
+  assert build.main([], tmp_path) == ExitCode.USAGE
+  assert build.main(['keep'], tmp_path) == ExitCode.USAGE
+  graph, template, usage = capsys.readouterr().err.splitlines()
+  assert '@graph' in graph
+  assert template.endswith('in.md is missing.')
+  assert usage.startswith('python -m papers.build')
+  assert not places.page.exists()
 
 
-def signed(run, name, old, new):
-  """Changes a file's words and writes down its new digest."""
-  path, sums = run / name, run.parent / 'one.sha256'
-  before = files.sha256(path)
-  path.write_text(path.read_text().replace(old, new))
-  sums.write_text(sums.read_text().replace(before, files.sha256(path)))
+def test_a_run_that_no_line_names_is_not_left_out_in_silence(places, tmp_path):
+  add(tmp_path, finished_run(tmp_path, 'one', 0.6))
+  write_template(places, '@table moon_cvpr21: moon', '{{late one}}')
+  assert_refused(places, r'one\.jsonl\.gz is in no row of experiments\.in\.md: name')
+
+
+def test_one_run_counts_once(places, tmp_path):
+  add(tmp_path, finished_run(tmp_path, 'first', 0.6))
+  kept_runs.keep(finished_run(tmp_path, 'again', 0.6), places.runs)
+  assert_refused(places, 'again and first are one run: delete one')
+
+
+def test_a_run_with_another_algorithm_is_no_run_of_its_variant(places, tmp_path):
+  flag = '--config.algorithm=solo'
+  run = finished_run(tmp_path, 'other', 0.6, flag, config_choice=MOON)
+  kept_runs.keep(run, places.runs)
+  message = 'other has algorithm=solo, so it is no run of configs/moon_cvpr21.py:moon.'
+  assert_refused(places, re.escape(message))
+
+
+def replaced(old, new):
+  """A change of a kept run: other words in its text."""
+
+  def change(packed):
+    return gzip.compress(gzip.decompress(packed).replace(old, new))
+
+  return change
 
 
 @pytest.mark.parametrize(
-  ('change', 'words'),
+  ('change', 'pattern'),
   [
-    (lambda run: alter(run / 'metrics.jsonl'), r'metrics\.jsonl has changed'),
-    (lambda run: (run / 'config.json').write_bytes(b''), r'config\.json has changed'),
-    (lambda run: (run / 'metrics.jsonl').unlink(), r'metrics\.jsonl is missing'),
-    (lambda run: shutil.rmtree(run), r'config\.json is missing'),
-    (lambda run: shutil.copytree(run, run.with_name('two')), r'two\.sha256 is missing'),
-    (lambda run: (run / 'x').write_text('y'), r'one/x is not in one\.sha256'),
-    (lambda run: (run.parent / 'one.sha256').write_text('x\n'), 'lines of a digest, '),
-    (lambda run: signed(run, 'metrics.jsonl', '100,', '101,'), 'rounds 1 to'),
-    (lambda run: signed(run, 'config.json', '"command"', '"x"'), "lacks 'command'"),
-    (lambda run: signed(run, 'config.json', 'launch.py', "'"), 'is damaged: No clos'),
+    (lambda packed: b'', 'is damaged: each line'),
+    (lambda packed: packed[:-100], 'is damaged: '),
+    (lambda packed: packed[:-8] + bytes(8), 'is damaged: CRC'),
+    (gzip.decompress, 'is damaged: Not a gzipped file'),
+    (replaced(b'{"round": 7,', b'"round": 7,'), 'is damaged: '),
+    (replaced(b'{"round": 100,', b'{"round": 101,'), 'must have the rounds 1 to'),
+    (replaced(b'"command"', b'"x"'), "lacks 'command'"),
+    (replaced(b'launch.py', b"'"), 'is damaged: No clos'),
   ],
 )
-def test_a_missing_or_altered_run_fails_the_build(
-  docs, tmp_path, change, words, capsys
-):
-  before = add(docs, finished(tmp_path, 'one', 0.6))
-  change(docs / 'results/one')
-  assert build.main([], docs) == ExitCode.USAGE
-  (line,) = capsys.readouterr().err.splitlines()
-  assert re.search(words, line)
-  assert (docs / 'experiments.md').read_text() == before
+def test_a_damaged_run_fails_the_build(places, tmp_path, change, pattern):
+  add(tmp_path, finished_run(tmp_path, 'one', 0.6))
+  path = kept_runs.path_of(places.runs, 'one')
+  path.write_bytes(change(path.read_bytes()))
+  assert_refused(places, rf'one\.jsonl\.gz {pattern}')
 
 
-def test_without_a_template_there_is_no_page(docs, capsys):
-  (docs / 'experiments.in.md').unlink()
-  assert build.main([], docs) == ExitCode.USAGE
-  assert capsys.readouterr().err.splitlines()[0].endswith('in.md is missing.')
-
-
-def test_what_is_no_finished_run_is_not_kept(docs, tmp_path, capsys):
-  half = finished(tmp_path, 'half', 0.6)
+def test_what_is_no_finished_run_is_not_kept(places, tmp_path):
+  half = finished_run(tmp_path, 'half', 0.6)
   lines = (half / 'metrics.jsonl').read_text().splitlines()[:40]
   write_lines(half / 'metrics.jsonl', map(json.loads, lines))
-  without = write_run(tmp_path / 'going', [0.5], f'--config={FEDAVG}', finished=False)
-  kept = finished(tmp_path, 'one', 0.6)
-  add(docs, kept)
-  before = sorted(path.read_bytes() for path in (docs / 'results').rglob('*.*'))
-  edit_lines(kept / 'metrics.jsonl', lambda line: line.update(drift=0.75))
-  for path, words in (
+  going = write_run(tmp_path / 'going', [0.5], f'--config={FEDAVG}', finished=False)
+  one = finished_run(tmp_path, 'one', 0.6)
+  path = kept_runs.keep(one, places.runs)
+  packed = path.read_bytes()
+  edit_lines(one / 'metrics.jsonl', lambda line: line.update(drift=0.75))
+  for run, pattern in (
     (half, 'is not finished: 40 of 100 rounds'),
-    (without, 'is not finished: 1 of 100 rounds, no summary.json'),
+    (going, 'is not finished: 1 of 100 rounds, no summary.json'),
     (tmp_path, 'is no run directory'),
-    (kept, 'holds another run'),
+    (one, 'holds another run'),
   ):
-    assert build.main(['add', str(path)], docs) == ExitCode.USAGE
-    assert words in capsys.readouterr().err
-  assert sorted(p.read_bytes() for p in (docs / 'results').rglob('*.*')) == before
-  assert build.main(['keep'], docs) == ExitCode.USAGE
-
-
-def test_a_kept_run_that_was_interrupted_while_added_can_be_added_again(docs, tmp_path):
-  run = finished(tmp_path, 'one', 0.6)
-  text = add(docs, run)
-  (docs / 'results/one.sha256').unlink()
-  assert add(docs, run) == text
-  assert np.isclose(records.read(docs / 'results')['one'].accuracy().iloc[-1], 60)
+    with pytest.raises(UsageError, match=pattern):
+      kept_runs.keep(run, places.runs)
+  assert list(places.runs.iterdir()) == [path]
+  assert path.read_bytes() == packed

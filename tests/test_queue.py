@@ -1,31 +1,35 @@
-"""docs/queue.py runs each run of its list once; killed, it goes on."""
+"""papers/queue.py runs each run of its list once; killed, it goes on."""
 
 import contextlib
 import re
 
 import pytest
 
-from configs import ablation, curve, moon_cvpr21
-from docs import queue, records
 from moon_jax import config
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.runner import loop, run_directory, signals
+from papers import kept_runs, queue
 from tests.processes import ROOT, launch
 from tests.run_directories import TINY, write_lines
 from tests.selection import few
 
 pytestmark = pytest.mark.usefixtures('quick_runs')
 
-SMALL = TINY | {'data.source': 'digits', 'model': 'mlp', 'num_rounds': 2}
-SMALL |= {'num_clients': 10, 'batch_size': 32}
-WORDS = ' '.join(f'{name}={value}' for name, value in SMALL.items())
+SMALL = TINY | {
+  'data.source': 'digits',
+  'model': 'mlp',
+  'num_rounds': 2,
+  'num_clients': 10,
+  'batch_size': 32,
+}
+SETTINGS = ' '.join(f'{name}={value}' for name, value in SMALL.items())
 TABLE = f"""# SEEDS  FILE: VARIANT ...
-1,0  review: fedavg moon {WORDS}  # small
+1,0  review: fedavg moon {SETTINGS}  # small
 """
 
 
-class Stopping(signals.Stop):
+class StopInTheFirstRound(signals.Stop):
   """A stop that is requested in the first round."""
 
   def requested(self):
@@ -34,141 +38,178 @@ class Stopping(signals.Stop):
 
 
 @pytest.fixture
-def place(tmp_path):
-  """The table's runs, and the folder of the kept ones."""
+def cells(tmp_path):
+  """The runs of the table."""
   (tmp_path / 'table.txt').write_text(TABLE)
-  (tmp_path / 'results').mkdir()
-  return queue.cells(tmp_path / 'table.txt', tmp_path / 'runs'), tmp_path / 'results'
+  return queue.cells(tmp_path / 'table.txt', tmp_path / 'runs')
 
 
-def short(names):
-  return [name.replace(WORDS.replace(' ', '_') + '_', '') for name in names]
+@pytest.fixture
+def results(tmp_path):
+  """The folder of the kept runs."""
+  return tmp_path / 'results'
 
 
-def test_the_order_is_that_of_the_table(place):
-  names = [cell.name for cell in place[0]]
-  assert short(names) == [
-    *('review_fedavg_seed1', 'review_moon_seed1'),
-    *('review_fedavg_seed0', 'review_moon_seed0'),
+def last_line(cells, results, jobs):
+  """The line that sums up what is left."""
+  *_, line = queue.table(cells, results, jobs)
+  return line
+
+
+def test_the_order_is_that_of_the_table(cells):
+  settings_in_names = SETTINGS.replace(' ', '_') + '_'
+  assert [cell.name.replace(settings_in_names, '') for cell in cells] == [
+    'review_fedavg_seed1',
+    'review_moon_seed1',
+    'review_fedavg_seed0',
+    'review_moon_seed0',
   ]
-  assert [cell.request.config.seed for cell in place[0]] == [1, 1, 0, 0]
+  assert [cell.request.config.seed for cell in cells] == [1, 1, 0, 0]
 
 
-def test_each_run_is_kept_once_and_what_was_stopped_goes_on(place, monkeypatch, capfd):
-  cells, results = place[0][1::2], place[1]  # of MOON, with two seeds
-  begun, run = [], loop.run
+def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
+  cells, results, monkeypatch
+):
+  moon_cells = cells[1::2]
+  names = [cell.name for cell in moon_cells]
+  begun_names = []
+  run = loop.run
 
-  def count(request, *words, **more):
-    begun.append(request.workdir.name)
-    return run(request, *words, **more)
+  def record_and_run(request, *arguments, **options):
+    begun_names.append(request.workdir.name)
+    return run(request, *arguments, **options)
 
-  monkeypatch.setattr(loop, 'run', count)
+  monkeypatch.setattr(loop, 'run', record_and_run)
   with pytest.raises(signals.StoppedError):
-    queue.work(cells, results, Stopping())
-  assert records.read(results) == {}
-  *_, left = queue.table(cells, results, 1)
-  assert left.startswith('kept: 0 runs; left: 2, 3 rounds, 0.0 hours on 1 ')
-  # As if the process was killed while it added the run.
-  (results / cells[0].name).mkdir()
-  (results / cells[0].name / 'metrics.jsonl').write_bytes(b'')
-  with pytest.raises(UsageError, match='add the run'):
-    records.read(results)
-  assert queue.work(cells, results, signals.Stop()) is ExitCode.DONE
-  assert begun == [cells[0].name, cells[0].name, cells[1].name]
-  kept = records.read(results)
-  assert sorted(kept) == sorted(cell.name for cell in cells)
-  for one in kept.values():
-    assert one.about['machine']['cores'] >= 1
-    assert one.about['machine']['processor']
-    assert 'git_commit' in one.about
-    assert 'checkpoint_every' not in one.command
-  assert queue.work(cells, results, signals.Stop()) is ExitCode.DONE
-  assert len(begun) == 3
-  (left,) = queue.table(cells, results, 2)
-  assert left == 'kept: 2 runs; left: 0, 0 rounds, 0.0 hours on 2 jobs'
+    queue.work(moon_cells, results, StopInTheFirstRound())
+  assert kept_runs.read_all(results) == {}
+  line = last_line(moon_cells, results, 1)
+  assert line.startswith('kept: 0 runs; left: 2, 3 rounds, 0.0 hours on 1 ')
+  # As if the process was killed while it kept the run.
+  path = kept_runs.path_of(results, names[0])
+  results.mkdir()
+  path.with_name(path.name + files.PARTIAL).write_bytes(b'half')
+  assert queue.work(moon_cells, results, signals.Stop()) is ExitCode.DONE
+  assert begun_names == [names[0], names[0], names[1]]
+  runs = kept_runs.read_all(results)
+  assert sorted(runs) == sorted(names)
+  for kept_run in runs.values():
+    assert kept_run.provenance['machine']['cores'] >= 1
+    assert kept_run.provenance['machine']['processor']
+    assert 'git_commit' in kept_run.provenance
+    assert 'checkpoint_every' not in kept_run.command
+  assert queue.work(moon_cells, results, signals.Stop()) is ExitCode.DONE
+  assert len(begun_names) == 3
+  line = last_line(moon_cells, results, 2)
+  assert line == 'kept: 2 runs; left: 0, 0 rounds, 0.0 hours on 2 jobs'
 
 
-def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(place, monkeypatch):
-  (cell, *_), results = place
-  gpu, cpu = {'devices': ['gpu: NVIDIA H200']}, {'devices': ['cpu: cpu']}
-  line = {'round': 1, 'train_seconds': 0.1}  # less than a second is known too
-  for folder, about in (
-    (results / cell.name, {'cost': {'seconds': 14400}}),
-    (cell.request.workdir, {}),
+GPU = {'devices': ['gpu: NVIDIA H200']}
+CPU = {'devices': ['cpu: cpu']}
+
+
+@pytest.mark.parametrize('is_kept', [True, False])
+def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(
+  cells, results, is_kept, monkeypatch
+):
+  cell, other_cell, *_ = cells
+  workdir = cell.request.workdir
+  workdir.mkdir(parents=True)
+  # Less than a second is known too.
+  write_lines(workdir / run_directory.TIMINGS, [{'round': 1, 'train_seconds': 0.1}])
+  known_hours = '4.0' if is_kept else '0.0'  # 2 rounds of 2 hours
+  for starts, hours_of_cpu, hours_of_gpu in (
+    (GPU, '?', known_hours),
+    (CPU, known_hours, '?'),
+    (CPU | {'earlier': [GPU]}, '?', '?'),
   ):
-    folder.mkdir(parents=True)
-    write_lines(folder / run_directory.TIMINGS, [line])
-    hours = '4.0' if folder.parent == results else '0.0'  # 2 rounds of 2 hours
-    for starts, of_cpu, of_gpu in (
-      (gpu, '?', hours),
-      (cpu, hours, '?'),
-      (cpu | {'earlier': [gpu]}, '?', '?'),
-    ):
-      files.write_json(folder / run_directory.CONFIG, about | starts)
-      for gpus, told in (([], of_cpu), (['0'], of_gpu)):
-        monkeypatch.setattr(queue.devices, 'visible_gpus', lambda gpus=gpus: gpus)
-        *_, left = queue.table([cell], results, 1)
-        assert left.endswith(f'left: 1, 2 rounds, {told} hours on 1 jobs')
-    (folder / run_directory.CONFIG).unlink()
+    if is_kept:
+      description = {'cost': {'seconds': 14400}} | starts
+      kept_runs.write(kept_runs.path_of(results, cell.name), description, b'')
+    else:
+      files.write_json(workdir / run_directory.CONFIG, starts)
+    for gpus, hours in (([], hours_of_cpu), (['0'], hours_of_gpu)):
+      monkeypatch.setattr(queue.devices, 'visible_gpus', lambda gpus=gpus: gpus)
+      line = last_line([cell, other_cell], results, 1)
+      left = '1, 2 rounds' if is_kept else '2, 4 rounds'
+      assert line.endswith(f'left: {left}, {hours} hours on 1 jobs')
 
 
-def add(run, results):
-  records.sums(results, run.name).touch()
-  return []
+@pytest.fixture
+def keeps_all(monkeypatch):
+  """Makes the queue keep a run whose directory is empty."""
+
+  def keep(run, folder):
+    path = kept_runs.path_of(folder, run.name)
+    kept_runs.write(path, {}, b'')
+    return path
+
+  monkeypatch.setattr(kept_runs, 'keep', keep)
 
 
-def test_what_another_process_runs_is_left_to_it(place, monkeypatch):
-  cells, results = place
-  held, begun = contextlib.ExitStack(), []
+def kept(cells, results):
+  """Whether each of the runs is kept."""
+  return [kept_runs.path_of(results, cell.name).exists() for cell in cells]
+
+
+@pytest.mark.usefixtures('keeps_all')
+def test_what_another_process_runs_is_left_to_it(cells, results, monkeypatch):
+  begun_names = []
+  locks = contextlib.ExitStack()
   folder = cells[0].request.workdir.parent / 'held'
-  held.enter_context(run_directory.held(folder / cells[0].name))
+  locks.enter_context(run_directory.held(folder / cells[0].name))
 
-  def run(request, *words, **more):
-    begun.append(request.workdir.name)
-    if len(begun) == 3:
-      held.close()  # the other one is killed
+  def run(request, *arguments, **options):
+    begun_names.append(request.workdir.name)
+    if len(begun_names) == 3:
+      locks.close()  # the other one is killed
 
   monkeypatch.setattr(loop, 'run', run)
-  monkeypatch.setattr(records, 'add', add)
   assert queue.work(cells, results, signals.Stop()) is ExitCode.DONE
-  assert begun == [cell.name for cell in (*cells[1:], cells[0])]
+  assert begun_names == [cell.name for cell in (*cells[1:], cells[0])]
 
 
-def test_a_run_that_fails_holds_no_other_back(place, monkeypatch, capsys):
-  cells, results = place
+@pytest.mark.usefixtures('keeps_all')
+def test_a_run_that_fails_holds_no_other_back(cells, results, monkeypatch, capsys):
+  errors = {
+    cells[0].name: UsageError('no data'),
+    cells[1].name: ValueError('not mine'),  # of a callback
+  }
 
-  def run(request, *words, **more):
-    if request.workdir.name == cells[0].name:
-      raise UsageError('no data')
-    if request.workdir.name == cells[1].name:
-      raise ValueError('not mine')  # of a callback
+  def run(request, *arguments, **options):
+    if request.workdir.name in errors:
+      raise errors[request.workdir.name]
 
   monkeypatch.setattr(loop, 'run', run)
-  monkeypatch.setattr(records, 'add', add)
   assert queue.work(cells, results, signals.Stop()) is ExitCode.FAILED
   first, *_, last = capsys.readouterr().err.splitlines()
   assert first == f'{cells[0].name}: no data'
   assert last == f'{cells[1].name}: not mine'
-  kept = [records.sums(results, cell.name).exists() for cell in cells]
-  assert kept == [False, False, True, True]
+  assert kept(cells, results) == [False, False, True, True]
 
 
-def test_a_request_in_the_last_round_of_a_run_begins_no_other(place, monkeypatch):
-  (cells, results), stop = place, Stopping()
-  monkeypatch.setattr(loop, 'run', lambda *words, **more: None)
-  monkeypatch.setattr(records, 'add', add)
+@pytest.mark.usefixtures('keeps_all')
+def test_a_request_in_the_last_round_of_a_run_begins_no_other(
+  cells, results, monkeypatch
+):
+  monkeypatch.setattr(loop, 'run', lambda *arguments, **options: None)
   with pytest.raises(signals.StoppedError):
-    queue.work(cells, results, stop)
-  assert [records.sums(results, c.name).exists() for c in cells] == [True] + 3 * [False]
+    queue.work(cells, results, StopInTheFirstRound())
+  assert kept(cells, results) == [True, False, False, False]
 
 
 def test_processes_say_where_their_errors_are(tmp_path):
-  (tmp_path / 'table.txt').write_text(f'0 review: moon {WORDS} data.limit=1\n')
-  folders = [f'--{name}={tmp_path / name}' for name in ('runs', 'results')]
-  words = [f'--table={tmp_path / "table.txt"}', '--jobs=2', *folders]
-  done = launch(ROOT, *words, program=('-m', 'docs.queue'))
-  assert done.returncode == ExitCode.FAILED
-  (line,) = done.stderr.splitlines()
+  (tmp_path / 'table.txt').write_text(f'0 review: moon {SETTINGS} data.limit=1\n')
+  process = launch(
+    ROOT,
+    f'--table={tmp_path / "table.txt"}',
+    '--jobs=2',
+    f'--runs={tmp_path / "runs"}',
+    f'--results={tmp_path / "results"}',
+    program=('-m', 'papers.queue'),
+  )
+  assert process.returncode == ExitCode.FAILED
+  (line,) = process.stderr.splitlines()
   assert line.endswith(f'see {tmp_path / "runs/log"}.')
   logs = [path.read_text() for path in (tmp_path / 'runs/log').iterdir()]
   assert len(logs) == 2
@@ -176,60 +217,74 @@ def test_processes_say_where_their_errors_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('line', 'words'),
+  ('line', 'message'),
   [
     ('0 review: fedavg num_round=3', 'num_round is not a knob'),
     ('review: fedavg', 'must be SEEDS FILE: VARIANT ...'),
     ('0,0 review: fedavg', 'Several runs would be in review_fedavg_seed0'),
   ],
 )
-def test_a_line_of_the_table_that_is_wrong_is_told(tmp_path, line, words, capsys):
+def test_a_line_of_the_table_that_is_wrong_is_told(tmp_path, line, message, capsys):
   (tmp_path / 'table.txt').write_text(f'{line}\n')
   assert queue.main([f'--table={tmp_path / "table.txt"}', '--list']) == ExitCode.USAGE
-  (told,) = capsys.readouterr().err.splitlines()
-  assert words in told
+  (error,) = capsys.readouterr().err.splitlines()
+  assert message in error
+
+
+def first_variants(table):
+  """A table of the first variant of each file that a table names."""
+  lines = re.findall(r'^\d\S* +(\w+): (\S+)', table, re.M)
+  variants = {}
+  for file, variant in lines:
+    variants.setdefault(file, variant)
+  assert len(variants) > 5
+  return ''.join(f'0 {file}: {variant}\n' for file, variant in variants.items())
 
 
 @pytest.mark.parametrize('which', few(['the first of each file'], ['all']))
 def test_the_committed_table_is_listed(which, tmp_path, capsys):
-  table = queue.DOCS / 'queue.txt'
-  if which != 'all':
-    table, committed = tmp_path / 'table.txt', table.read_text()
-    lines = re.findall(r'^\d\S* +(\w+): (\S+)', committed, re.M)
-    files = dict(reversed(lines))
-    assert len(files) > 5
-    first = [f'0 {file}: {files[file]}' for file, _ in lines]
-    table.write_text('\n'.join(dict.fromkeys(first)))
-  words = [f'--runs={tmp_path}', f'--results={tmp_path}', '--list', '--jobs=2']
-  assert queue.main([*words, f'--table={table}']) == ExitCode.DONE
-  *lines, left = capsys.readouterr().out.splitlines()
+  table = (queue.PAPERS / 'queue.txt').read_text()
+  table_file = tmp_path / 'table.txt'
+  table_file.write_text(table if which == 'all' else first_variants(table))
+  flags = [f'--runs={tmp_path}', f'--results={tmp_path}', '--list', '--jobs=2']
+  assert queue.main([*flags, f'--table={table_file}']) == ExitCode.DONE
+  *lines, last = capsys.readouterr().out.splitlines()
   assert lines[0].split() == ['new', 'review_fedavg_seed0']
-  assert left.startswith(f'kept: 0 runs; left: {len(lines)}, ')
-  for wrong in ('--table=missing.txt', 'x', '--jobs=0', '--job'):
-    assert queue.main([wrong]) == ExitCode.USAGE
+  assert last.startswith(f'kept: 0 runs; left: {len(lines)}, ')
+  for flag in ('--table=missing.txt', 'x', '--jobs=0', '--job'):
+    assert queue.main([flag]) == ExitCode.USAGE
   assert queue.main(['--help']) == ExitCode.DONE
+
+
+# --- the config files that the list names ---------------------------------------------
+
+
+def changes(config_choice, of_choice):
+  """Knob -> its value, where a choice differs from another one."""
+  knobs, other_knobs = (config.load(name) for name in (config_choice, of_choice))
+  return {name: knobs[name] for name in knobs if knobs[name] != other_knobs[name]}
 
 
 def test_the_columns_of_the_curve_differ_in_their_partitions():
   knobs = {'beta': 'beta', 'shards': 'name', 'same': 'seed'}
-  for name in curve.VARIANTS:
-    (algorithm,) = [a for a in moon_cvpr21.VARIANTS if name.endswith(f'_{a}')][-1:]
-    flat = config.load(f'configs/curve.py:{name}')
-    plain = config.load(f'configs/moon_cvpr21.py:{algorithm}')
-    changed = {knob for knob in flat if flat[knob] != plain[knob]}
-    assert changed == {f'partition.{knobs[name.partition("_")[0]]}'}
+  algorithms = config.variants('configs/moon_cvpr21.py')
+  for name in config.variants('configs/curve.py'):
+    algorithm = [a for a in algorithms if name.endswith(f'_{a}')][-1]
+    changed = changes(f'configs/curve.py:{name}', f'configs/moon_cvpr21.py:{algorithm}')
+    assert list(changed) == [f'partition.{knobs[name.partition("_")[0]]}']
 
 
 def test_an_ablation_has_one_change_and_half_the_rounds():
-  knobs = {
-    'no_head': ('moon_cnn.head', 'none'),
-    'no_balance': ('partition.balance', False),
-    'equal_weights': ('client_weight', 'uniform'),
-    'all_batches': ('drop_last', False),
+  expected_changes = {
+    'no_head': {'moon_cnn.head': 'none'},
+    'no_balance': {'partition.balance': False},
+    'equal_weights': {'client_weight': 'uniform'},
+    'all_batches': {'drop_last': False},
   }
-  for name in ablation.VARIANTS:
-    change = next(each for each in knobs if name.startswith(each))
+  for name in config.variants('configs/ablation.py'):
+    (change,) = [words for words in expected_changes if name.startswith(words)]
     algorithm = name.removeprefix(f'{change}_')
-    plain = config.load(f'configs/moon_cvpr21.py:{algorithm}')
-    wanted = plain | {'num_rounds': 50} | dict([knobs[change]])
-    assert config.load(f'configs/ablation.py:{name}') == wanted != plain
+    assert (
+      changes(f'configs/ablation.py:{name}', f'configs/moon_cvpr21.py:{algorithm}')
+      == {'num_rounds': 50} | expected_changes[change]
+    )

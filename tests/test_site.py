@@ -19,7 +19,8 @@ from moon_jax.data import convert
 from moon_jax.predict import command as predict_command
 from moon_jax.report import command as report_command
 from moon_jax.sweeps import command as sweep_command
-from tests.processes import launched, read_lines
+from papers import kept_runs
+from tests.processes import launched
 
 pytestmark = pytest.mark.usefixtures('quick_runs')
 
@@ -151,7 +152,7 @@ def test_links_outside_the_site_lead_somewhere(name):
 
 def test_every_picture_is_on_a_page_and_has_its_command():
   made = {name for *_, copied in images.COPIED.values() for name in copied.values()}
-  found = {path.name for path in images.IMAGES.iterdir()}
+  found = {path.name for path in images.IMAGES.iterdir() if path.is_file()}
   drawn = {name for name in found if name.endswith('.svg')}
   assert found == {images.BROWSED, *made, *drawn}
   text = '\n'.join(page.read_text() for page in PAGES)
@@ -182,8 +183,8 @@ def test_every_column_is_explained():
     if not metric.value
   }
   assert {'temperature_mean', 'p_t', 'consensus_distance'} <= columns
-  for path in (ROOT / 'docs/results').glob('*/metrics.jsonl'):
-    columns |= {name for line in read_lines(path) for name in line}
+  for run in kept_runs.read_all(ROOT / 'papers/runs').values():
+    columns |= {name for line in run.rounds for name in line}
   assert len(columns) > 80
   unknown = {name for name in columns if not any(re.match(one, name) for one in told)}
   assert not unknown

@@ -1,0 +1,1 @@
+"""The evidence: kept runs, their queue, and what builds the page of experiments."""
