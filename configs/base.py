@@ -63,6 +63,7 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 the default
   --config.data.path=                           file or folder of the data
   --config.data.test_path=                      file of the test examples
+  --config.data.trust_pickles=False             whether pickled files may run their code
   --config.data.client=                         feature or column of the user; '' is
                                                 none
   --config.data.image=                          name of the images; '' is pixels, image,

@@ -15,7 +15,7 @@ import pytest
 
 from moon_jax import __main__
 from moon_jax.core import files
-from moon_jax.core.errors import ExitCode, RunError
+from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
 from moon_jax.predict import command, inference
@@ -187,6 +187,21 @@ def test_nothing_is_unpickled(here, copy_of):
   assert runs.read_arrays(workdir / 'features.npz', files.FEATURES) is None
   with pytest.raises(RunError, match='holds Python objects'):
     inference.load(workdir)
+
+
+def test_a_run_directory_cannot_trust_its_pickles(here, copy_of):
+  for split in ('train', 'test'):
+    (here / 'clients' / split).mkdir(parents=True)
+    np.savez(here / 'clients' / split / '0.npz', data=np.array([Pickled()], object))
+  data = {'source': 'pfllib', 'path': 'clients', 'trust_pickles': True}
+  model = inference.load(copy_of(here / 'run', **data))
+  assert model.config.data.trust_pickles
+  with pytest.raises(UsageError, match=r'test_data\(trust_pickles=True\) reads it'):
+    model.test_data()
+  assert not (here / 'pwned').exists()
+  with pytest.raises(array_lib.DataError, match='no file of PFLlib'):
+    model.test_data(trust_pickles=True)
+  (here / 'pwned').unlink()
 
 
 # --- arrays ---------------------------------------------------------------------------

@@ -72,12 +72,15 @@ class Divided(NamedTuple):
     return self.dataset.train_images.shape[1:]
 
 
-def load_data(config: Config, *, may_download: bool = True) -> Dataset:
+def load_data(
+  config: Config, *, may_download: bool = True, trust_pickles: bool | None = None
+) -> Dataset:
   """Loads the data set of a configuration.
 
   Args:
     config: the configuration.
     may_download: whether TensorFlow Datasets may download and prepare a missing set.
+    trust_pickles: replaces the knob `data.trust_pickles`; None: as configured.
 
   Raises:
     DataError: the data set is missing or unusable.
@@ -85,6 +88,8 @@ def load_data(config: Config, *, may_download: bool = True) -> Dataset:
   options = catalog.options('data', flatten(config))
   if config.data.source == 'tfds' and not may_download:
     options['prepare'] = False
+  if 'trust_pickles' in options and trust_pickles is not None:
+    options['trust_pickles'] = trust_pickles
   return sources.load(config.data.source, limit=config.data.limit, **options)
 
 

@@ -24,6 +24,7 @@ _NORMALIZED, _CONVOLUTIONAL = (('model', 'normalized'),), (('model', 'convolutio
 _TFDS, _FILES, _PAIR = (('data', 'tfds'),), (('data', 'files'),), (('data', 'pair'),)
 _FEATURES, _IDS = (('data', 'features'),), (('data', 'ids'),)
 _NAMED, _TREE = (('data', 'named'),), (('data', 'imagefolder'),)
+_PICKLED = (('data', 'pickled'),)
 _DEALT = (*_SEVERAL, ('partition', 'dealt'))
 _BETA = (*_SEVERAL, ('partition', 'beta'))
 _DIRICHLET = (*_SEVERAL, ('partition', 'dirichlet'))
@@ -112,6 +113,10 @@ KNOBS = {
   ),
   'data.path': word('', 'file or folder of the data', (), _FILES, required=True),
   'data.test_path': word('', 'file of the test examples', (), _PAIR, required=True),
+  # The content of the files is compared itself.
+  'data.trust_pickles': switch(
+    False, 'whether pickled files may run their code', (), _PICKLED, **_FREE
+  ),
   'data.client': word('', "feature or column of the user; '' is none", (), _IDS),
   'data.image': word('', "name of the images; '' is pixels, image, ...", (), _FEATURES),
   'data.label': word('', "name of the labels; '' is label, ...", (), _FEATURES),

@@ -7,6 +7,7 @@ Traits that rules and reports ask about:
   ids            data source that takes `data.client`
   features       data source that takes `data.image` and `data.label`
   named          data source that takes `data.name`
+  pickled        data source that takes `data.trust_pickles`
   dealt          partition that deals the examples to `num_clients`
   normalized     model with batch normalisation
   convolutional  model whose `make` takes `convolution`, the form of its convolutions
@@ -150,14 +151,14 @@ OTHERS = (
   _data('tfds', 'ids', 'named'),
   _data('npz', 'files'),
   _data('imagefolder', 'files'),
-  _data('torchvision', 'files', 'named'),
+  _data('torchvision', 'files', 'named', 'pickled'),
   _federated('folder', 'files'),
   _federated('records', 'files'),
   _federated('hdf5', *_PAIR),
   _federated('sqlite', *_PAIR),
   _federated('huggingface', 'files', 'ids', 'features'),
   _federated('leaf', 'files'),
-  _federated('pfllib', 'files'),
+  _federated('pfllib', 'files', 'pickled'),
   _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'dealt'),
   _part('partition', 'dirichlet', f'{_RULES}.label_skew:dirichlet', *_BETA),
   _part('partition', 'shards', f'{_RULES}.label_skew:shards', 'dealt'),

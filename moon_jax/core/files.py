@@ -159,7 +159,7 @@ def arrays(
   with opened(path) as file:
     if not zipfile.is_zipfile(file):  # np.load would advise to unpickle it
       raise ValueError('it is no archive; save it with np.savez')
-    with np.load(file) as saved:
+    with np.load(file, allow_pickle=False) as saved:
       found = {name: _plain(saved, name) for name in kinds or names if name in saved}
   if others := [n for n, array in found.items() if not isinstance(array, np.ndarray)]:
     raise ValueError(f'{others[0]} is no array')

@@ -1,7 +1,7 @@
 """Reads the folders of torchvision's data sets; torchvision itself is not needed.
 
 They hold MNIST, FashionMNIST, KMNIST and EMNIST as idx files, gzipped or not; CIFAR-10
-and 100 as pickles; SVHN as MATLAB files.
+and CIFAR-100 as pickles; SVHN as MATLAB files.
 """
 
 import functools
@@ -15,7 +15,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import npz, pickled
+from moon_jax.data import npz, pickles
 from moon_jax.data.arrays import PIXEL_STATISTICS, DataError, one_line
 
 _FASHION = (
@@ -26,7 +26,7 @@ _SIDE = 32  # pixels of CIFAR's images
 _UBYTE = 8  # code of uint8 in an idx file
 
 
-def load_torchvision(path: str, name: str) -> Dataset:
+def load_torchvision(path: str, name: str, trust_pickles: bool = False) -> Dataset:
   """Loads a data set from the folder in which torchvision keeps it.
 
   Args:
@@ -34,9 +34,12 @@ def load_torchvision(path: str, name: str) -> Dataset:
     name: 'mnist', 'fashion_mnist', 'kmnist', 'emnist/balanced' (or another split),
       'cifar10', 'cifar100' (the fine labels) or 'svhn'; torchvision's own names
       ('FashionMNIST') do, too. EMNIST's images, which lie on their side, are turned.
+    trust_pickles: whether files of CIFAR that differ from the published files are
+      unpickled by Python, which runs whatever code is in them.
 
   Raises:
-    DataError: the name is unknown, or the files are missing or damaged.
+    DataError: the name is unknown, the files are missing or damaged, or a pickle is
+      neither the published file nor trusted.
   """
   flag, (known, _, split) = f'--config.data.path={path!r}', name.partition('/')
   known = known.lower().replace('_', '').removesuffix('cropped')
@@ -48,7 +51,7 @@ def load_torchvision(path: str, name: str) -> Dataset:
   place = expand(path).absolute()
   roots = (one for one in (place, *place.parents[:2]) if (one / folder).is_dir())
   with one_line(f'{flag} must be the root of torchvision, with {name} in {folder}'):
-    (*arrays, names) = read(next(roots, place) / folder, split)
+    (*arrays, names) = read(next(roots, place) / folder, split, trust_pickles)
   statistics = PIXEL_STATISTICS.get(own_name)
   return npz.dataset(flag, own_name, arrays, len(names) or 10, statistics, names)
 
@@ -73,7 +76,7 @@ def _idx(place: pathlib.Path, name: str, axes: int) -> np.ndarray:
   return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)
 
 
-def _read_idx(place, split, names=(), starts=('train', 't10k')):
+def _read_idx(place, split, trust_pickles, names=(), starts=('train', 't10k')):
   arrays = []
   for start in starts:
     arrays.append(_idx(place, f'{start}-images-idx3-ubyte', 3))
@@ -95,9 +98,11 @@ _EMNIST = {
 }
 
 
-def _read_emnist(place, split):
+def _read_emnist(place, split, trust_pickles):
   starts = [f'emnist-{split}-{part}' for part in ('train', 'test')]
-  *arrays, names = _read_idx(place, split, tuple(_EMNIST[split]), starts)
+  *arrays, names = _read_idx(
+    place, split, trust_pickles, names=tuple(_EMNIST[split]), starts=starts
+  )
   if split == 'letters':  # its labels count from 1
     arrays[1::2] = (labels.astype(int) - 1 for labels in arrays[1::2])
   arrays[::2] = (images.transpose(0, 2, 1) for images in arrays[::2])
@@ -107,41 +112,57 @@ def _read_emnist(place, split):
 # --- CIFAR ----------------------------------------------------------------------------
 
 
-def _unpickled(place, name):
-  found = pickled.load(_bytes(place / name))
-  return {_word(key): value for key, value in found.items()}
+def _read_cifar10(place, split, trust_pickles):
+  return _read_cifar(
+    place,
+    train_files=[f'data_batch_{number}' for number in range(1, 6)],
+    test_files=['test_batch'],
+    labels_key='labels',
+    names_file='batches.meta',
+    names_key='label_names',
+    trust_pickles=trust_pickles,
+  )
 
 
-def _word(name):
-  return name.decode() if isinstance(name, bytes) else name
+def _read_cifar100(place, split, trust_pickles):
+  return _read_cifar(
+    place,
+    train_files=['train'],
+    test_files=['test'],
+    labels_key='fine_labels',
+    names_file='meta',
+    names_key='fine_label_names',
+    trust_pickles=trust_pickles,
+  )
 
 
-def _read_cifar(place, splits, label, meta) -> tuple:
+def _read_cifar(
+  place, *, train_files, test_files, labels_key, names_file, names_key, trust_pickles
+):
   arrays = []
-  for batches in splits:
-    found = [_unpickled(place, name) for name in batches]
-    rows = np.concatenate([one['data'] for one in found])  # [M, C * H * W]
+  for file_names in (train_files, test_files):
+    batches = [_unpickled(place / name, trust_pickles) for name in file_names]
+    rows = np.concatenate([batch['data'] for batch in batches])  # [M, C * H * W]
     arrays.append(rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))
-    arrays.append(np.concatenate([one[label] for one in found]))
-  names = _unpickled(place, meta[0])[meta[1]]
-  return *arrays, tuple(map(_word, names))
+    arrays.append(np.concatenate([batch[labels_key] for batch in batches]))
+  class_names = _unpickled(place / names_file, trust_pickles)[names_key]
+  return *arrays, tuple(map(_text, class_names))
 
 
-def _read_cifar10(place, split):
-  batches = [f'data_batch_{number}' for number in range(1, 6)]
-  meta = 'batches.meta', 'label_names'
-  return _read_cifar(place, (batches, ['test_batch']), 'labels', meta)
+def _unpickled(path, trust_pickles):
+  """The dict in a file; Python 2 wrote its keys as bytes."""
+  content = pickles.load(path, _bytes(path), trusted=trust_pickles)
+  return {_text(key): entry for key, entry in content.items()}
 
 
-def _read_cifar100(place, split):
-  meta = 'meta', 'fine_label_names'
-  return _read_cifar(place, (['train'], ['test']), 'fine_labels', meta)
+def _text(word):
+  return word.decode() if isinstance(word, bytes) else word
 
 
 # --- SVHN -----------------------------------------------------------------------------
 
 
-def _read_svhn(place, split):
+def _read_svhn(place, split, trust_pickles):
   from scipy import io as matlab
 
   arrays = []
@@ -154,7 +175,8 @@ def _read_svhn(place, split):
 
 
 # Name -> TFDS's name, if it has the set; the folder below the root; and the function
-# (folder, split) -> train_x, train_y, test_x, test_y and the names of the classes.
+# (folder, split, trust_pickles) -> train_x, train_y, test_x, test_y and the names of
+# the classes.
 _SETS = {
   'mnist': ('mnist', 'MNIST/raw', _read_idx),
   'fashionmnist': (

@@ -21,7 +21,7 @@ from moon_jax.core import files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Outputs, PyTree
-from moon_jax.data import sources
+from moon_jax.data import pickles, sources
 from moon_jax.data.arrays import PIXELS, grey_levels, one_line, with_channels
 from moon_jax.data.device import normalise
 from moon_jax.platform import devices, tiers
@@ -111,14 +111,25 @@ class Trained:
     ]
     return Predictions(*map(np.concatenate, zip(*parts, strict=True)))
 
-  def test_data(self) -> tuple[np.ndarray, np.ndarray]:
+  def test_data(self, *, trust_pickles: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Loads the run's test split: ([M, H, W, C] uint8, [M] int32); downloads nothing.
 
+    Args:
+      trust_pickles: whether pickled files of the run's data may run their code, as
+        `data.trust_pickles`; what the run's configuration says does not count.
+
     Raises:
-      UsageError: the data are missing, or differ from the run's.
+      UsageError: the data are missing, differ from the run's, or are pickles that are
+        not trusted.
     """
-    # Nothing is downloaded, whoever wrote the configuration.
-    data = load_data(self.config, may_download=False)
+    # Whoever wrote the configuration, nothing is downloaded and no pickle is trusted.
+    try:
+      data = load_data(self.config, may_download=False, trust_pickles=trust_pickles)
+    except pickles.UntrustedPickleError as error:
+      raise UsageError(
+        f'The data of {self.workdir} are not read: {error.problem}; if you trust '
+        'whoever made it, test_data(trust_pickles=True) reads it.'
+      ) from None
     if sources.digest(data) != self.data_digest:
       raise UsageError(f'The data is not that of the training in {self.workdir}.')
     return data.test_images, data.test_labels

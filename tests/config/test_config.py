@@ -255,6 +255,7 @@ def test_changes_leave_out_what_follows_from_another():
 # or it only goes on where it would have ended.
 FREE = {
   *('num_rounds', 'eval_every_rounds', 'checkpoint_every_rounds', 'data.dir'),
+  'data.trust_pickles',
   *('on_nonfinite', 'logger', 'execution.deterministic', 'execution.compile_cache'),
   *('execution.devices', 'execution.lanes', 'execution.convolution'),
   *('execution.cache_mib', 'execution.client_store', 'execution.profile'),

@@ -144,6 +144,7 @@ def batches(found):
 
 
 def cifar10(folder, found, protocol=2):
+  """Not the published files, so they have to be trusted."""
   place = folder / 'set/cifar-10-batches-py'
   place.mkdir(parents=True)
   for split, rows, labels in batches(found):
@@ -154,7 +155,7 @@ def cifar10(folder, found, protocol=2):
       (place / name).write_bytes(pickle.dumps(one, protocol))
   meta = {b'label_names': [name.encode() for name in NAMES]}
   (place / 'batches.meta').write_bytes(pickle.dumps(meta, protocol))
-  return knobs('torchvision', folder / 'set', name='cifar10')
+  return knobs('torchvision', folder / 'set', name='cifar10', trust_pickles=True)
 
 
 def cifar100(folder, found):
@@ -165,7 +166,7 @@ def cifar100(folder, found):
     (place / split).write_bytes(pickle.dumps(one, 5))
   meta = {'fine_label_names': NAMES, 'coarse_label_names': ['all']}
   (place / 'meta').write_bytes(pickle.dumps(meta, 5))
-  return knobs('torchvision', folder / 'set', name='cifar100')
+  return knobs('torchvision', folder / 'set', name='cifar100', trust_pickles=True)
 
 
 def svhn(folder, found):
@@ -233,21 +234,31 @@ def leaf(folder, found, rows=lambda images: (images / 255).round(4)):
   return knobs('leaf', folder / 'set')
 
 
-def pfllib(folder, found, pixels=lambda x: (x / 127.5 - 1).astype(np.float32)):
+def signed(images):
+  """Pixels in [-1, 1], as PFLlib's own scripts write them."""
+  return (images / 127.5 - 1).astype(np.float32)
+
+
+def pfllib(folder, found, pixels=signed, pickled=True):
   """Clients by number, in the order in which they first appear."""
   numbers = {name: n for n, name in enumerate(found['train'] | found['test'])}
   for split, users in found.items():
     (folder / 'set' / split).mkdir(parents=True)
     for name, (images, labels) in users.items():
       x = np.moveaxis(images.reshape(*images.shape[:3], -1), -1, 1)
-      one = {'x': pixels(x), 'y': labels.astype(np.int64)}
+      client = {'x': pixels(x), 'y': labels.astype(np.int64)}
       path = folder / f'set/{split}/{numbers[name]}.npz'
-      np.savez_compressed(path, data=np.array(one))
-  return knobs('pfllib', folder / 'set')
+      arrays = {'data': np.array(client)} if pickled else client
+      np.savez_compressed(path, **arrays)
+  return knobs('pfllib', folder / 'set', trust_pickles=pickled)
+
+
+def pfllib_in_plain_arrays(folder, found):
+  return pfllib(folder, found, pickled=False)
 
 
 WITHOUT_USERS = (
   *(keras, medmnist, imagefolder, tiny_imagenet, mnist, fashion_mnist, emnist),
   *(emnist_letters, cifar10, cifar100, svhn, parquet, parquet_in_folders, saved),
 )
-WITH_USERS = (domainnet, leaf, pfllib)
+WITH_USERS = (domainnet, leaf, pfllib, pfllib_in_plain_arrays)

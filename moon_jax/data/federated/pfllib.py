@@ -1,70 +1,78 @@
 """PFLlib's folder of a data set: train/0.npz, test/0.npz, ..., one for each client.
 
-Each holds one pickled dict: x, channels first, in [-1, 1] or [0, 1], and y.
+Each holds x, images with channels first, in [-1, 1] or [0, 1], and y, labels: as PFLlib
+writes them, in one pickled dict `data`, or as plain arrays.
 """
 
 import functools
 import pathlib
-import zipfile
 from collections.abc import Iterator
 
 import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.paths import expand
-from moon_jax.data import pickled
+from moon_jax.data import pickles
 from moon_jax.data.arrays import one_line
 from moon_jax.data.federated import assembled
 
 
-def load_pfllib(path: str) -> assembled.Federation:
+def load_pfllib(path: str, trust_pickles: bool = False) -> assembled.Federation:
   """Loads the clients of PFLlib, in the order of their numbers.
 
   Args:
     path: the folder that holds train/ and test/. Pixels in [-1, 1], as PFLlib's own
       scripts write them, become whole grey levels; if no pixel is below 0, they count
       as pixels in [0, 1].
+    trust_pickles: whether files that hold pickles only are unpickled by Python, which
+      runs whatever code is in them.
 
   Raises:
-    DataError: a file is missing, damaged or laid out in another way.
+    DataError: a file is missing, damaged or laid out in another way, or is a pickle
+      that is not trusted.
   """
   flag, root = f'--config.data.path={path!r}', expand(path)
-  every = (_found(flag, root, one) for one in ('train', 'test'))
-  lows = [images.min(initial=0) for one in every for _, (images, _) in one]
-  is_signed = min(lows, default=0) < 0
-  return assembled.two_splits(path, functools.partial(_read, is_signed))
+  lowest = 0
+  for split in ('train', 'test'):
+    for _, images, _ in _clients(flag, root, split, trust_pickles):
+      lowest = min(lowest, images.min(initial=0))
+  return assembled.two_splits(path, functools.partial(_read, lowest < 0, trust_pickles))
 
 
-def _read(is_signed, flag, root, split):
-  for number, (images, labels) in _found(flag, root, split):
+def _read(is_signed, trust_pickles, flag, root, split):
+  for number, images, labels in _clients(flag, root, split, trust_pickles):
     if is_signed and (abs(images) <= 1).all():
       images = np.rint((images + 1) * 127.5).astype(np.uint8)
     yield assembled.user(flag, number, images, labels)
 
 
-def _found(
-  flag: str, root: pathlib.Path, split: str
-) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
-  """Number of a client, and its images and labels as stored."""
+def _clients(
+  flag: str, root: pathlib.Path, split: str, trust_pickles: bool
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+  """Number of each client, and its images and labels as stored."""
   wanted = f"{flag} must be a folder with PFLlib's {split}/0.npz and so on"
-  every = assembled.files_in(wanted, root / split, '*.npz')
-  numbered = [(int(one.stem), one) for one in every if one.stem.isdecimal()]
+  paths = assembled.files_in(wanted, root / split, '*.npz')
+  numbered = [(int(path.stem), path) for path in paths if path.stem.isdecimal()]
   for number, path in sorted(numbered):
     with one_line(f"{flag}: {split}/{path.name} is no file of PFLlib's"):
-      found = _dict_of(path)
-      images, labels = (np.asarray(found[name]) for name in ('x', 'y'))
+      arrays = _arrays(path, trust_pickles)
+      images, labels = np.asarray(arrays['x']), np.asarray(arrays['y'])
       if images.dtype.kind not in 'iuf':
         raise ValueError(f'x is {images.dtype}')
-    yield number, (images, labels)
+    yield number, images, labels
 
 
-def _dict_of(path):
-  """The dict in the array `data`, which is pickled behind the array's header."""
-  with (
-    files.opened(path) as file,
-    zipfile.ZipFile(file) as archive,
-    archive.open('data.npy') as array,
-  ):
-    np.lib.format.read_magic(array)
-    np.lib.format.read_array_header_1_0(array)
-    return pickled.load(array.read()).item()
+def _arrays(path, trust_pickles):
+  """The arrays x and y of a file."""
+  names = files.array_names(path)
+  if {'x', 'y'}.issubset(names):
+    return files.arrays(path, ('x', 'y'))
+  if 'data' not in names:
+    raise ValueError('it has neither x and y, nor data')
+  if not trust_pickles:
+    raise pickles.UntrustedPickleError(
+      f'{str(path)!r} is a pickle, which can run any code. Have PFLlib save plain '
+      'arrays (docs/federations.md)'
+    )
+  with files.opened(path) as file, np.load(file, allow_pickle=True) as saved:
+    return saved['data'].item()
