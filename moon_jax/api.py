@@ -108,7 +108,7 @@ def run(
   workdir = expand(workdir)
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
-  loop.run(cli.request(config, workdir, command), own=callbacks)
+  loop.run(cli.request(config, workdir, command), callbacks=callbacks)
   summary = files.read_json(workdir / run_directory.SUMMARY)
   return Result(workdir, files.read_lines(workdir / run_directory.METRICS), summary)
 
@@ -179,8 +179,10 @@ def _rounds(config: config_lib.Config) -> Iterator[Round]:
   built = experiment.build(config)
   with client_store.opened(built) as store:
     state = experiment.initial_state(built)
-    every = Rounds(built, state, store, keep_states=True).run(lambda number: True)
-    with contextlib.closing(every):  # before the store
-      for round in every:
+    rounds_left = Rounds(built, state, store, keep_states=True)
+    rounds_left.compile()
+    results = rounds_left.run(lambda number: True)
+    with contextlib.closing(results):  # before the store
+      for round in results:
         stop_if_diverged(round.metrics, round.clients, config.on_nonfinite)
         yield round

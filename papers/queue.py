@@ -156,7 +156,7 @@ def work(cells: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
     workdir = cell.request.workdir
     try:
       # The run's own lock is free again while the run is kept, which must happen once.
-      with run_directory.held(workdir.parent / 'held' / cell.name):
+      with run_directory.locked(workdir.parent / 'held' / cell.name):
         if not _is_kept(cell, results):
           print(f'{cell.name}: {running.state_of(cell)}', flush=True)
           loop.run(cell.request, stop, load=load)

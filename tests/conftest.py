@@ -133,7 +133,7 @@ def forget_programs():
     jax.clear_caches()
 
 
-draw_pictures = callbacks.Draws.end
+draw_pictures = callbacks.PictureDrawer.end
 
 
 @pytest.fixture(scope='module')
@@ -141,7 +141,7 @@ def quick_runs():
   """A file's runs draw no pictures, and trace only programs that no earlier one has."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(programs, 'compile_programs', compile_once)
-    patch.setattr(callbacks.Draws, 'end', lambda self: None)
+    patch.setattr(callbacks.PictureDrawer, 'end', lambda self: None)
     yield
 
 

@@ -122,7 +122,7 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   (tmp_path / '3/manifest.json').write_text('{')
   for client in (0, 2):
     like = jax.eval_shape(lambda: state)
-    loaded = checkpoint.newest(tmp_path, like, client, first=None)
+    loaded = checkpoint.newest(tmp_path, like, client, first_memory=None)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(loaded))
     alone = jax.tree.map(lambda leaf, c=client: leaf[c : c + 1], state.clients)
     assert world.largest_difference(loaded, state._replace(clients=alone)) == 0

@@ -157,7 +157,7 @@ def test_what_another_process_runs_is_left_to_it(cells, results, monkeypatch):
   begun_names = []
   locks = contextlib.ExitStack()
   folder = cells[0].request.workdir.parent / 'held'
-  locks.enter_context(run_directory.held(folder / cells[0].name))
+  locks.enter_context(run_directory.locked(folder / cells[0].name))
 
   def run(request, *arguments, **options):
     begun_names.append(request.workdir.name)

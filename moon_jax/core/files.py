@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import stat
 import tempfile
 import zipfile
@@ -216,6 +217,12 @@ def require_writable(workdir: pathlib.Path, flag: str = 'workdir') -> None:
       raise failure(workdir, error.strerror) from None
     problem = f'--{flag}={str(workdir)!r} cannot be written: {error.strerror}.'
     raise UsageError(problem) from None
+
+
+def require_space(folder: pathlib.Path, num_bytes: int) -> None:
+  """Raises OSError if the disk of the folder has less free space than this."""
+  if shutil.disk_usage(folder).free < num_bytes:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def failure(path: pathlib.Path, reason: str) -> RunError:

@@ -15,10 +15,19 @@ def flag(knob: str, value: Any = _UNSET) -> str:
   >>> flag('data.path', 'my photos')
   "--config.data.path='my photos'"
   """
+  return option(f'config.{knob}', value)
+
+
+def option(name: str, value: Any = _UNSET) -> str:
+  """An option of the command line that is no knob, with its value if one is given.
+
+  >>> option('workdir')
+  '--workdir'
+  """
   if value is _UNSET:
-    return f'--config.{knob}'
+    return f'--{name}'
   if isinstance(value, bool):
     value = str(value).lower()
   elif isinstance(value, str):
     value = repr(value)
-  return f'--config.{knob}={value}'
+  return f'--{name}={value}'

@@ -60,7 +60,7 @@ def partition(setting: Setting) -> list[Matrix]:
         title = titled('Training examples of each client and class', setting.title)
         title += f' ({seed})' if seed else ''
         x_label, totals = plots.name_of_columns(len(counts)), counts.sum(1)
-        shown, unit = counts[plots.shown(totals)].T, 'training examples'
+        shown, unit = counts[plots.clients_drawn(totals)].T, 'training examples'
         names = class_names(run.about, counts.shape[1])
         return [Matrix(file, title, x_label, 'class', shown, unit, names)]
   return []
@@ -108,7 +108,9 @@ def clients(models: Sequence[Model]) -> Section:
   drawn, rows = [], []
   for title, by_label in found.items():
     joined = {label: np.concatenate(each) for label, each in by_label.items()}
-    shown = {label: 100 * each[plots.shown(each)] for label, each in joined.items()}
+    shown = {
+      label: 100 * each[plots.clients_drawn(each)] for label, each in joined.items()
+    }
     file, what = charts.file_name('clients', title), 'Accuracy for each client'
     drawn.append(Spread(file, titled(what, title), 'test accuracy, %', shown))
     for label, values in joined.items():

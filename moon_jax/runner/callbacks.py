@@ -20,13 +20,15 @@ import numpy as np
 from moon_jax.building.experiment import Experiment
 from moon_jax.config import Config
 from moon_jax.core.errors import DivergedError
+from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.metrics import Record, terms
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Round, is_due
+from moon_jax.runner.run_directory import stop_entries
 
-_NAMED = 10  # most clients that a message names; thousands may have diverged
+_MAX_NAMED_CLIENTS = 10  # in a message; thousands may have diverged
 
 
 class Run(NamedTuple):
@@ -36,7 +38,8 @@ class Run(NamedTuple):
     config: configuration of the experiment.
     workdir: the run directory.
     experiment: what the configuration builds.
-    history: the lines of metrics.jsonl so far; it grows by one in each round.
+    history: the lines of metrics.jsonl so far, to be read only; the run adds a line
+      after each round.
     rounds: numbers of the rounds that are left, from 0.
   """
 
@@ -61,7 +64,7 @@ class Callback:
     return False
 
   def after_round(self, round: Round) -> None:
-    """Called after each round; `round.stop(why)` ends the run.
+    """Called after each round; `round.stop(reason)` ends the run.
 
     If this round lacks its state or a test, the run ends after a later, tested round.
     """
@@ -83,18 +86,20 @@ class _Function(Callback):
     return True
 
   def after_round(self, round):
-    if why := self._function(round):
+    reason = self._function(round)
+    if reason:
       name = getattr(self._function, '__name__', 'a callback')
-      round.stop(why if isinstance(why, str) else f'{name} said so')
+      round.stop(reason if isinstance(reason, str) else f'{name} said so')
 
 
-def callback_of(given: Any) -> Callback:
-  """A callback as it is, an instance of its class, or a callback of a function."""
-  made = given() if isinstance(given, type) else given
-  return made if isinstance(made, Callback) else _Function(made)
+def callback_of(entry: Any) -> Callback:
+  """The callback that a user means: a callback, a class of one, or a function."""
+  if isinstance(entry, type):
+    entry = entry()
+  return entry if isinstance(entry, Callback) else _Function(entry)
 
 
-class Writes(Callback):
+class RecordWriter(Callback):
   """Appends each round to metrics.jsonl; a round that is not finite ends the run."""
 
   def __init__(self, records: Records, on_nonfinite: str):
@@ -105,7 +110,7 @@ class Writes(Callback):
     stop_if_diverged(round.metrics, round.clients, self._on_nonfinite)
 
 
-class Saves(Callback):
+class CheckpointSaver(Callback):
   """Saves the state when a save is due, and before the run ends or is stopped.
 
   A thread writes it while the next round trains. Once all states up to a round are on
@@ -115,30 +120,32 @@ class Saves(Callback):
 
   def __init__(self, checkpoints: Checkpoints, records: Records, config: Config):
     self._checkpoints, self._records, self._config = checkpoints, records, config
-    self._lines = []
+    self._unwritten_timings = []
 
   def wants_state(self, number):
     config = self._config
     return is_due(number, config.checkpoint_every_rounds, config.num_rounds)
 
   def after_round(self, round):
-    asked, is_last = self._config.num_rounds, bool(round.stopped) or round.is_awaited
-    if round.state and (self.wants_state(round.number) or is_last):
+    num_rounds = self._config.num_rounds
+    run_may_end = bool(round.stopped) or round.is_awaited
+    if round.state and (self.wants_state(round.number) or run_may_end):
       with round.clock('save'):
         self.close()
-        stopped = {'stopped': round.stopped, 'rounds_asked': asked}
-        self._checkpoints.save(round.state, **(stopped if round.stopped else {}))
-        if is_last or round.number == asked:
+        self._checkpoints.save(round.state, stop_entries(round.stopped, num_rounds))
+        if run_may_end or round.number == num_rounds:
           self._checkpoints.wait()
-    self._lines.append(round.timings)
+    self._unwritten_timings.append(round.timings)
     if not self._checkpoints.is_writing():
       self.close()
 
   def close(self):
-    lines, self._lines = self._lines, []  # none of them if a state cannot be written
+    timings = self._unwritten_timings
+    # No line is written if a state cannot be.
+    self._unwritten_timings = []
     self._checkpoints.wait()
-    for line in lines:
-      self._records.add_timings(line)
+    for record in timings:
+      self._records.add_timings(record)
 
 
 def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) -> None:
@@ -152,43 +159,52 @@ def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) 
   Raises:
     DivergedError: its message names the round, what is not finite, and the clients.
   """
-  bad = [str(client) for client in np.array(record['clients'])[~clients.finite]]
+  diverged_clients = np.array(record['clients'])[~clients.finite].tolist()
   if on_nonfinite == 'skip_client' and clients.finite.any():
-    bad = []  # these clients have been left out
-  numbers = [name for name, value in record.items() if isinstance(value, float)]
-  names = [name for name in numbers if not math.isfinite(record[name])]
-  if not bad and not names and clients.server_finite:
+    diverged_clients = []  # these clients have been left out
+  columns = [
+    name
+    for name, number in record.items()
+    if isinstance(number, float) and not math.isfinite(number)
+  ]
+  if not diverged_clients and not columns and clients.server_finite:
     return
-  what = ', '.join(names) or ('updates' if bad else 'the new global model')
-  if bad:
-    what += f' (clients {", ".join(bad[:_NAMED] + ["..."] * (len(bad) > _NAMED))})'
-  remedy = 'A smaller --config.optimizer.learning_rate may help, in a new directory'
+  if columns:
+    problem = ', '.join(columns)
+  else:
+    problem = 'updates' if diverged_clients else 'the new global model'
+  if diverged_clients:
+    clients_named = list(map(str, diverged_clients[:_MAX_NAMED_CLIENTS]))
+    if len(diverged_clients) > _MAX_NAMED_CLIENTS:
+      clients_named.append('...')
+    problem += f' (clients {", ".join(clients_named)})'
+  remedy = f'A smaller {flag("optimizer.learning_rate")} may help, in a new directory'
   if on_nonfinite == 'stop':
-    remedy += '; --config.on_nonfinite=skip_client continues here without such clients'
+    skipping = f'{flag("on_nonfinite")}=skip_client'
+    remedy += f'; {skipping} continues here without such clients'
   raise DivergedError(
-    f'Diverged in round {record["round"]}. Not finite: {what}. {remedy}.'
+    f'Diverged in round {record["round"]}. Not finite: {problem}. {remedy}.'
   )
 
 
 class Logger(Callback):
   """Passes the finite numbers of each round, and pictures, to a logger.
 
-  A subclass has `numbers(values, number)`, for a round's dict of names and numbers, and
-  `picture(path)`.
+  A subclass has `log_numbers(numbers, round_number)`, for a round's dict of names and
+  numbers, and `log_picture(path)`.
   """
 
   def after_round(self, round):
-    lines = {'metrics': round.metrics, 'timings': round.timings}
-    found = {
-      f'{group}/{name}': value
-      for group, line in lines.items()
-      for name, value in line.items()
-      if isinstance(value, (int, float)) and name != 'round' and math.isfinite(value)
-    }
-    self.numbers(found, round.number)
+    numbers = {}
+    for group, record in (('metrics', round.metrics), ('timings', round.timings)):
+      for name, number in record.items():
+        is_number = isinstance(number, (int, float)) and math.isfinite(number)
+        if is_number and name != 'round':
+          numbers[f'{group}/{name}'] = number
+    self.log_numbers(numbers, round.number)
 
 
-class Draws(Callback):
+class PictureDrawer(Callback):
   """Draws curves.png and partition.png at the end; loggers get partition.png."""
 
   def __init__(self, run: Run, loggers: Sequence[Logger]):
@@ -198,12 +214,13 @@ class Draws(Callback):
     # matplotlib is imported here, because the first round need not wait for it.
     from moon_jax.runner import plots
 
-    run, picture = self._run, self._run.workdir / 'partition.png'
-    shown = terms(run.history[-1], run.experiment.algorithm.measured)
-    plots.curves(run.workdir / 'curves.png', run.history, run.workdir.name, shown)
-    built = run.experiment
+    workdir, history = self._run.workdir, self._run.history
+    experiment = self._run.experiment
+    loss_terms = terms(history[-1], experiment.algorithm.measured)
+    plots.curves(workdir / 'curves.png', history, workdir.name, loss_terms)
+    picture = workdir / 'partition.png'
     plots.heat_map(
-      picture, built.data.class_counts, run.workdir.name, built.data.class_names
+      picture, experiment.data.class_counts, workdir.name, experiment.data.class_names
     )
     for logger in self._loggers:
-      logger.picture(picture)
+      logger.log_picture(picture)

@@ -13,7 +13,8 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -22,11 +23,13 @@ import numpy as np
 
 from moon_jax.core import files, tree
 from moon_jax.core.errors import NoCheckpointError
+from moon_jax.core.flags import option
 from moon_jax.core.types import PyTree, State
 from moon_jax.runner import client_store, saved_state
 from moon_jax.runner.client_store import ClientStore
 
-_KEPT = 2
+_NUM_CHECKPOINTS = 2  # that stay after a save
+_NO_ENTRIES = types.MappingProxyType({})
 
 
 class Checkpoints:
@@ -42,21 +45,21 @@ class Checkpoints:
   def __init__(
     self,
     directory: pathlib.Path,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     store: ClientStore | None = None,
   ):
     """Opens or makes the directory, and removes what a crash left unfinished.
 
     Args:
       directory: the folder of the checkpoints, and of nothing else.
-      say: called with one line for each checkpoint that is set aside.
+      print_line: called with one line for each checkpoint that is set aside.
       store: store of the clients' memories, if they are not in the state.
     """
     self.manifest = {}
     self._directory = directory
-    self._say = say
+    self._print_line = print_line
     self._store = store
-    self._indices = {}  # name of a checkpoint -> its index
+    self._indices = {}  # name of a checkpoint -> its index, None without a store
     self._writing = None  # the future of the checkpoint that is being written
     files.make_folder(directory)
     with files.writing(directory):
@@ -77,23 +80,28 @@ class Checkpoints:
       self._thread.shutdown()
       os.close(self._descriptor)
 
-  def save(self, state: State, **more: Any) -> None:
+  def save(self, state: State, entries: Mapping[str, Any] = _NO_ENTRIES) -> None:
     """Saves under the number of completed rounds, and removes all but the newest two.
 
-    Returns when the state has been copied: the next round may overwrite it. `more` are
-    further entries of the manifest.
+    Returns when the state has been copied: the next round may overwrite it.
+
+    Args:
+      state: the state.
+      entries: further entries of the manifest.
 
     Raises:
       RunError: see `wait`; it concerns the checkpoint before.
     """
     self.wait()
-    name, index = str(int(state.round)), None
+    folder = self._directory / str(int(state.round))
+    index = None
     if self._store:
-      index, state = self._store.index(), state._replace(clients=())
-      self._indices[name] = index
-      self._keep_named([*folders(self._directory), self._directory / name])
+      index = self._store.index()
+      state = state._replace(clients=())
+      self._indices[folder.name] = index
+      self._protect_memories([*folders(self._directory), folder])
     copied = jax.tree.map(np.array, state)
-    self._writing = self._thread.submit(self._write, name, copied, index, more)
+    self._writing = self._thread.submit(self._write, folder, copied, index, entries)
 
   def is_writing(self) -> bool:
     """Whether the newest checkpoint is not on disk yet."""
@@ -105,25 +113,29 @@ class Checkpoints:
     Raises:
       RunError: it cannot be written, or the folder was moved or removed.
     """
-    writing, self._writing = self._writing, None
+    writing = self._writing
+    self._writing = None
     if writing:
       writing.result()
 
-  def _write(self, name, state, index, more):
-    folder = self._directory / name
+  def _write(self, folder, state, index, entries):
     partial = _partial(folder)
     if self._store:
+      self._store.reserved_bytes = saved_state.bytes_needed(state)
       self._store.flush()
     try:
       # The write goes to the folder that was opened: another run may have made its path
       # anew.
       os.mkdir(partial.name, dir_fd=self._descriptor)
       os.stat(partial)
-      saved_state.save(partial, state, index, **more)
+      saved_state.save(partial, state, index, entries)
       self._rename(partial, folder)
-    except Exception as error:  # orbax reports a full disk as a ValueError
+    except Exception as error:  # orbax raises errors of many classes
       shutil.rmtree(partial, ignore_errors=True)
       raise files.failure(folder, saved_state.reason(error)) from error
+    finally:
+      if self._store:
+        self._store.reserved_bytes = 0
     self._remove_older()
 
   def newest_or(self, first: State, rounds_saved: int = 0) -> State:
@@ -140,9 +152,10 @@ class Checkpoints:
       NoCheckpointError: no undamaged checkpoint is left, or the newest has another
         format or another state.
     """
-    self._indices = {f.name: saved_state.index_of(f) for f in folders(self._directory)}
+    for folder in folders(self._directory):
+      self._indices[folder.name] = saved_state.index_of(folder)
     # The store may have to write the memories of a checkpoint without an index.
-    self._keep_named(folders(self._directory))
+    self._protect_memories(folders(self._directory))
     for folder in folders(self._directory):
       reason = saved_state.fault(folder, int(folder.name))
       if not reason:
@@ -150,77 +163,91 @@ class Checkpoints:
       if not reason:
         self.manifest = files.read_json(folder / saved_state.MANIFEST)
         self._remove_older()
-        self._keep_named(folders(self._directory))
-        return jax.tree.map(_placed, state, first)
+        self._protect_memories(folders(self._directory))
+        return jax.tree.map(_on_the_devices_of, first, state)
       self._set_aside(folder, reason)
     if rounds_saved or list(self._directory.glob('bad-*')):
       raise NoCheckpointError(
         f'{self._directory} holds no usable checkpoint, but rounds were saved there. '
-        'Put one back, or give another --workdir to begin again.'
+        f'Put one back, or give another {option("workdir")} to begin again.'
       )
     return first
 
   def _load(self, folder, index, first):
-    """The state, whose memories are put where they belong now; or what is wrong."""
+    """The state, whose memories are put where they belong now; and what is wrong.
+
+    The state counts only if nothing is wrong: then the second result is ''.
+    """
     store = self._store
     if index and store:
       state = saved_state.load(folder, first._replace(clients=()))
-      if not (reason := store.fault(index)):
+      reason = store.fault(index)
+      if not reason:
         store.restore(index)
       return state._replace(clients=first.clients), reason
-    like = first._replace(clients=store.shapes) if store else first
+    template = first._replace(clients=store.shapes) if store else first
     state, reason = _read(
-      folder, index, like, slice(None), lambda: tree.gather(first.clients, 0)
+      folder, index, template, slice(None), lambda: tree.gather(first.clients, 0)
     )
     if store:
-      store.write(np.arange(_size(state)), state.clients)
+      store.write(np.arange(_num_clients(state)), state.clients)
       state = state._replace(clients=first.clients)
     return state, reason
 
   def _set_aside(self, folder, reason):
-    places = (folder.with_name(f'bad-{folder.name}-{n}') for n in itertools.count(1))
-    place = next(place for place in places if not place.exists())
+    for number in itertools.count(1):
+      target = folder.with_name(f'bad-{folder.name}-{number}')
+      if not target.exists():
+        break
     with files.writing(self._directory):
-      self._rename(folder, place)
-    self._say(
-      f'checkpoint {folder.name} is damaged ({reason}); set aside as {place.name}'
+      self._rename(folder, target)
+    self._print_line(
+      f'checkpoint {folder.name} is damaged ({reason}); set aside as {target.name}'
     )
 
   def _remove_older(self):
-    kept = folders(self._directory)
+    newest_first = folders(self._directory)
     with files.writing(self._directory):
-      for folder in kept[_KEPT:]:
+      for folder in newest_first[_NUM_CHECKPOINTS:]:
         # An unfinished checkpoint must not look like a whole one.
         self._rename(folder, _partial(folder))
         shutil.rmtree(_partial(folder))
-    if not (self._store or any(self._indices.get(f.name) for f in kept[:_KEPT])):
+    remaining = newest_first[:_NUM_CHECKPOINTS]
+    needs_memories = any(self._indices.get(folder.name) for folder in remaining)
+    if not self._store and not needs_memories:
       (self._directory / client_store.CLIENTS).unlink(missing_ok=True)
 
-  def _keep_named(self, kept):
-    """From now on the store writes over no memory of these checkpoints, by name."""
-    named = {folder.name for folder in kept}
-    self._indices = {k: v for k, v in self._indices.items() if k in named}
+  def _protect_memories(self, checkpoints):
+    """From now on the store writes over no memory that these checkpoints name."""
+    names = {folder.name for folder in checkpoints}
+    self._indices = {
+      name: index for name, index in self._indices.items() if name in names
+    }
     if self._store:
-      self._store.keep(filter(None, self._indices.values()))
+      self._store.protect(filter(None, self._indices.values()))
 
-  def _rename(self, old, new):
-    os.rename(old, new)
+  def _rename(self, source, target):
+    os.rename(source, target)
     os.fsync(self._descriptor)
 
 
 def folders(directory: pathlib.Path) -> list[pathlib.Path]:
   """The checkpoints of a directory, the newest first; `fault` finds damaged ones."""
-  found = [p for p in directory.glob('*') if re.fullmatch(r'0|[1-9][0-9]*', p.name)]
-  return sorted(found, key=lambda path: -int(path.name))
+  checkpoints = [
+    path for path in directory.glob('*') if re.fullmatch(r'0|[1-9][0-9]*', path.name)
+  ]
+  return sorted(checkpoints, key=lambda path: -int(path.name))
 
 
-def _size(state):
+def _num_clients(state):
   return len(jax.tree.leaves(state.clients)[0])
 
 
-def _placed(leaf, like):
-  """The leaf, on the devices of `like` if that is on devices."""
-  return jax.device_put(leaf, like.sharding) if isinstance(like, jax.Array) else leaf
+def _on_the_devices_of(template, leaf):
+  """The leaf, on the devices of the template's leaf if that is on devices."""
+  if isinstance(template, jax.Array):
+    return jax.device_put(leaf, template.sharding)
+  return leaf
 
 
 def _partial(folder):
@@ -229,15 +256,19 @@ def _partial(folder):
 
 
 def newest(
-  directory: pathlib.Path, like: State, client: int, first: Callable[[], PyTree]
+  directory: pathlib.Path,
+  template: State,
+  client: int,
+  first_memory: Callable[[], PyTree],
 ) -> State:
   """Loads the newest undamaged checkpoint to the host, as numpy; writes nothing.
 
   Args:
     directory: the checkpoints of a run directory.
-    like: shapes that a checkpoint without an index must have, `jax.ShapeDtypeStruct`s.
+    template: shapes that a checkpoint without an index must have,
+      `jax.ShapeDtypeStruct`s.
     client: the client whose memory is wanted.
-    first: makes the memory of a client before its first round.
+    first_memory: makes the memory of a client before its first round.
 
   Returns:
     The state; its clients are only this one, leaves [1, ...].
@@ -245,30 +276,41 @@ def newest(
   Raises:
     NoCheckpointError: there is no undamaged checkpoint, or it holds another state.
   """
-  chosen = slice(client, client + 1)
+  only_client = slice(client, client + 1)
   for folder in folders(directory):
     if not saved_state.fault(folder, int(folder.name)):
       index = saved_state.index_of(folder)
-      state, reason = _read(folder, index, like, chosen, first)
+      state, reason = _read(folder, index, template, only_client, first_memory)
       if not reason:
         return state
   raise NoCheckpointError(f'{directory} holds no undamaged checkpoint.')
 
 
-def _read(folder, index, like, chosen, first):
-  """The state as NumPy, with the memories of the chosen clients; and what is wrong."""
+def _read(folder, index, template, chosen_clients, first_memory):
+  """The state as NumPy, with the memories of some clients; and what is wrong, or ''.
+
+  Args:
+    folder: the checkpoint.
+    index: its index; None if the memories are in the state.
+    template: shapes of the state, with the memories of all clients.
+    chosen_clients: slice of the clients.
+    first_memory: makes the memory of a client before its first round.
+  """
   if not index:
-    state = saved_state.load(folder, like)
-    return state._replace(clients=tree.gather(state.clients, chosen)), ''
-  state, num_clients = saved_state.load(folder, like._replace(clients=())), _size(like)
-  clients = np.arange(num_clients)[chosen]
-  index, path = index.of(clients), folder.parent / client_store.CLIENTS
+    state = saved_state.load(folder, template)
+    return state._replace(clients=tree.gather(state.clients, chosen_clients)), ''
+  state = saved_state.load(folder, template._replace(clients=()))
+  num_clients = _num_clients(template)
+  clients = np.arange(num_clients)[chosen_clients]
+  index = index.for_clients(clients)
+  path = folder.parent / client_store.CLIENTS
   try:
-    store = ClientStore(path, first(), num_clients, only_read=True)
+    store = ClientStore(path, first_memory(), num_clients, only_read=True)
   except OSError as error:
     return state, f'{path.name} cannot be read: {error.strerror}'
   with contextlib.closing(store):
-    if not (reason := store.fault(index)):
+    reason = store.fault(index)
+    if not reason:
       store.restore(index)
       state = state._replace(clients=store.read(clients))
   return state, reason

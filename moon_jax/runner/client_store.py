@@ -48,18 +48,29 @@ class Index(NamedTuple):
   checksums: np.ndarray
   layout: np.ndarray
 
-  def of(self, clients: np.ndarray) -> 'Index':
+  def for_clients(self, clients: np.ndarray) -> 'Index':
     """The part of the index for some clients, [M] ids."""
-    mine = np.isin(self.clients, clients)
-    return Index(*(values[mine] for values in self[:3]), self.layout)
+    is_chosen = np.isin(self.clients, clients)
+    return Index(
+      clients=self.clients[is_chosen],
+      places=self.places[is_chosen],
+      checksums=self.checksums[is_chosen],
+      layout=self.layout,
+    )
 
 
-_KINDS = {'clients': 'iu T', 'places': 'iu T', 'checksums': 'iu T', 'layout': 'U L'}
+# The arrays of an index in a file; see `files.arrays`.
+_INDEX_KINDS = {
+  'clients': 'iu T',
+  'places': 'iu T',
+  'checksums': 'iu T',
+  'layout': 'U L',
+}
 
 
 def read_index(path: pathlib.Path) -> Index:
   """The index in a file; raises many kinds of errors if it is damaged."""
-  return Index(**files.arrays(path, kinds=_KINDS))
+  return Index(**files.arrays(path, kinds=_INDEX_KINDS))
 
 
 class ClientStore:
@@ -67,37 +78,45 @@ class ClientStore:
 
   Attributes:
     shapes: shapes of the memories of all clients, leaves [N, ...].
+    reserved_bytes: space on the disk that a save needs now, and that is left to it.
   """
 
   def __init__(
-    self, path: pathlib.Path, first: PyTree, num_clients: int, only_read: bool = False
+    self,
+    path: pathlib.Path,
+    first_memory: PyTree,
+    num_clients: int,
+    only_read: bool = False,
   ):
     """Opens the file; makes it unless it is only read.
 
     Args:
       path: path of the file.
-      first: memory of a client before its first round.
+      first_memory: memory of a client before its first round.
       num_clients: N.
       only_read: whether nothing will be written; OSError if the file cannot be opened.
     """
-    self.shapes = jax.eval_shape(lambda: tree.repeat(first, num_clients))
-    leaves, self._structure = jax.tree.flatten(jax.device_get(first))
+    self.shapes = jax.eval_shape(lambda: tree.repeat(first_memory, num_clients))
+    leaves, self._structure = jax.tree.flatten(jax.device_get(first_memory))
     leaves = [np.asarray(leaf)[None] for leaf in leaves]
-    types = [(f'{n}', leaf.dtype, leaf.shape[1:]) for n, leaf in enumerate(leaves)]
-    self._first = _records(leaves, np.dtype(types))
-    self._path, self._size = path, self._first.itemsize
-    self._layout = np.array(layout({'clients': first}))
-    self._places = np.full(num_clients, -1)
+    fields = [(f'{n}', leaf.dtype, leaf.shape[1:]) for n, leaf in enumerate(leaves)]
+    self._first_record = _records(leaves, np.dtype(fields))  # [1]
+    self._record_bytes = self._first_record.itemsize
+    self._path = path
+    self._layout = np.array(layout({'clients': first_memory}))
+    self._places = np.full(num_clients, -1)  # -1: the client has no record
     self._checksums = np.zeros(num_clients, np.uint32)
-    self._free, self._end = [], 0
-    self._named = np.zeros(0, bool)  # [places] whether a kept checkpoint uses it
+    self.reserved_bytes = 0
+    self._free_places = []
+    self._end = 0  # the first place after all places in use
+    self._is_protected = np.zeros(0, bool)  # [places] whether a kept checkpoint uses it
     if only_read:
       with files.opened(path) as file:
         self._descriptor = os.dup(file.fileno())
     else:
       with files.writing(path):
-        how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        self._descriptor = os.open(path, how, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        self._descriptor = os.open(path, flags, 0o666)
 
   def close(self) -> None:
     """Closes the file."""
@@ -111,10 +130,10 @@ class ClientStore:
     """
     return self._read(clients, self._places[clients] >= 0)
 
-  def _read(self, clients, known):
+  def _read(self, clients, has_record):
     """Memories of the clients with a record, and the first memory of the others."""
-    records = np.repeat(self._first, len(clients))
-    for slot in np.flatnonzero(known):
+    records = np.repeat(self._first_record, len(clients))
+    for slot in np.flatnonzero(has_record):
       client = clients[slot]
       record, reason = self._record(self._places[client], self._checksums[client])
       if reason:
@@ -124,12 +143,13 @@ class ClientStore:
     return jax.tree.unflatten(self._structure, leaves)
 
   def _record(self, place, checksum):
-    """The record at a place, and ''; or why the record is not what was written."""
+    """The record at a place; and why it is not what was written, '' if it is."""
+    offset = int(place) * self._record_bytes
     try:
-      record = os.pread(self._descriptor, self._size, int(place) * self._size)
+      record = os.pread(self._descriptor, self._record_bytes, offset)
     except OSError as error:
       return b'', f'cannot be read ({error.strerror})'
-    is_whole = len(record) == self._size and zlib.crc32(record) == checksum
+    is_whole = len(record) == self._record_bytes and zlib.crc32(record) == checksum
     return record, '' if is_whole else 'has changed'
 
   def write(self, clients: np.ndarray, memories: PyTree) -> None:
@@ -138,29 +158,41 @@ class ClientStore:
     Raises:
       RunError: the file cannot be written; the memories of checkpoints are unchanged.
     """
-    records = _records(jax.tree.leaves(memories), self._first.dtype)
+    records = _records(jax.tree.leaves(memories), self._first_record.dtype)
     for client, record in zip(clients, map(bytes, records), strict=True):
-      old = self._places[client]
-      place = self._free.pop() if self._free else self._end
+      previous_place = self._places[client]
+      place = self._free_places.pop() if self._free_places else self._end
+      offset = place * self._record_bytes
       with files.writing(self._path):
-        _write_all(self._descriptor, memoryview(record), place * self._size)
+        if self.reserved_bytes:
+          space = self.reserved_bytes + self._record_bytes
+          files.require_space(self._path.parent, space)
+        _write_all(self._descriptor, memoryview(record), offset)
       self._end = max(self._end, place + 1)
-      self._places[client], self._checksums[client] = place, zlib.crc32(record)
-      if old >= 0 and not (old < len(self._named) and self._named[old]):
-        self._free.append(old)
+      self._places[client] = place
+      self._checksums[client] = zlib.crc32(record)
+      if previous_place >= 0 and not self._protects(previous_place):
+        self._free_places.append(previous_place)
 
-  def arrivals(self, clients: np.ndarray, last: np.ndarray) -> Arrivals:
+  def _protects(self, place):
+    """Whether a kept checkpoint names the place."""
+    return place < len(self._is_protected) and self._is_protected[place]
+
+  def arrivals(self, clients: np.ndarray, previous_clients: np.ndarray) -> Arrivals:
     """The memories that the device needs for a cohort.
 
     Args:
       clients: [K] ids of the cohort, ascending.
-      last: [K] ids of the cohort before, ascending; [0] if the device has no memories.
+      previous_clients: [K] ids of the cohort before, ascending; [0] if the device has
+        no memories.
     """
-    _, staying, slots = np.intersect1d(clients, last, return_indices=True)
-    found = np.full(len(clients), -1, np.int32)
-    found[staying] = slots
-    arriving = (self._places[clients] >= 0) & (found < 0)
-    return Arrivals(self._read(clients, arriving), found)
+    _, slots, previous_slots = np.intersect1d(
+      clients, previous_clients, return_indices=True
+    )
+    slot_on_device = np.full(len(clients), -1, np.int32)
+    slot_on_device[slots] = previous_slots
+    is_read = (self._places[clients] >= 0) & (slot_on_device < 0)
+    return Arrivals(self._read(clients, is_read), slot_on_device)
 
   def flush(self) -> None:
     """Waits until all records are on the disk."""
@@ -178,17 +210,19 @@ class ClientStore:
     self._places[index.clients] = index.places
     self._checksums[index.clients] = index.checksums
 
-  def keep(self, indices: Iterable[Index]) -> None:
-    """From now on, only places in these indices and of newest records are kept."""
-    places = [index.places[index.places < self._room()] for index in indices]
+  def protect(self, indices: Iterable[Index]) -> None:
+    """From now on, only places in these indices and of newest records are in use."""
+    capacity = self._capacity()
+    protected = [index.places[index.places < capacity] for index in indices]
     newest = self._places[self._places >= 0]
-    self._end = max(int(p.max()) + 1 if p.size else 0 for p in (newest, *places))
-    self._named = np.zeros(self._end, bool)
-    for named in places:
-      self._named[named] = True
-    taken = self._named.copy()
-    taken[newest] = True
-    self._free = np.flatnonzero(~taken)[::-1].tolist()
+    in_use = np.concatenate([newest, *protected])
+    self._end = int(in_use.max(initial=-1)) + 1
+    self._is_protected = np.zeros(self._end, bool)
+    for places in protected:
+      self._is_protected[places] = True
+    is_free = ~self._is_protected
+    is_free[newest] = False
+    self._free_places = np.flatnonzero(is_free)[::-1].tolist()
 
   def fault(self, index: Index) -> str:
     """What is wrong with the records that a checkpoint needs; '' if nothing is.
@@ -203,16 +237,19 @@ class ClientStore:
       )
     if index.clients.max(initial=0) >= len(self._places):
       return f'there is no client {index.clients.max()}'
-    if index.places.max(initial=0) >= self._room():
+    if index.places.max(initial=0) >= self._capacity():
       return f'{self._path.name} is too short'
-    for client, place, checksum in zip(*index[:3], strict=True):
-      if reason := self._record(place, checksum)[1]:
+    for client, place, checksum in zip(
+      index.clients, index.places, index.checksums, strict=True
+    ):
+      _, reason = self._record(place, checksum)
+      if reason:
         return f'client {client} in {self._path.name} {reason}'
     return ''
 
-  def _room(self):
+  def _capacity(self):
     """Number of records for which the file has room."""
-    return os.fstat(self._descriptor).st_size // self._size
+    return os.fstat(self._descriptor).st_size // self._record_bytes
 
 
 def _records(leaves, dtype):
@@ -226,32 +263,33 @@ def _records(leaves, dtype):
 def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
   """Writes all bytes: a disk that fills up takes a part, and fails at the next try."""
   while data:
-    written = os.pwrite(descriptor, data, offset)
-    data, offset = data[written:], offset + written
+    num_written = os.pwrite(descriptor, data, offset)
+    data = data[num_written:]
+    offset += num_written
 
 
 @contextlib.contextmanager
 def opened(
-  built: Experiment, folder: pathlib.Path | None = None
+  experiment: Experiment, folder: pathlib.Path | None = None
 ) -> Iterator[ClientStore | None]:
   """The store that an experiment needs; None if all memories are on the device.
 
   Args:
-    built: the experiment.
+    experiment: the experiment.
     folder: folder of the checkpoints; None: a temporary folder.
   """
-  if built.placement.memory_tier.name == 'device':
+  if experiment.placement.memory_tier.name == 'device':
     yield None
     return
-  first = built.algorithm.init_client(built.network.init(built.config.seed))
-  place = contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory()
-  with place as name:
-    files.make_folder(pathlib.Path(name))
-    path = pathlib.Path(name) / CLIENTS
-    with contextlib.closing(
-      ClientStore(path, first, built.config.num_clients)
-    ) as store:
-      yield store
+  variables = experiment.network.init(experiment.config.seed)
+  first_memory = experiment.algorithm.init_client(variables)
+  with contextlib.ExitStack() as stack:
+    if folder is None:
+      folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    files.make_folder(folder)
+    store = ClientStore(folder / CLIENTS, first_memory, experiment.config.num_clients)
+    stack.callback(store.close)
+    yield store
 
 
 def layout(leaves: PyTree) -> list[str]:

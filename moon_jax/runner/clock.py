@@ -31,15 +31,15 @@ class Clock:
   """
 
   def __init__(self, previous: 'Clock | None' = None):
-    """Starts when the device gets the round.
+    """Starts when the round is dispatched to the device.
 
     Args:
       previous: clock of the round before, whose results arrive first.
     """
     self.seconds = dict.fromkeys(PHASES, 0.0)
     self._previous = previous
-    self._given = time.perf_counter()
-    self._free = None
+    self._dispatched_at = time.perf_counter()
+    self._phase_begins_at = None  # of the device; None before the first phase has ended
 
   @contextlib.contextmanager
   def __call__(self, phase: str) -> Iterator[None]:
@@ -51,12 +51,15 @@ class Clock:
   def arrived(self, phase: str) -> None:
     """Ends a phase of the device, because its results are here."""
     now = time.perf_counter()
-    if self._free is None:
-      free = self._previous._free if self._previous else self._given
-      self.seconds['idle'] = max(0.0, self._given - free)
-      self._free, self._previous = max(self._given, free), None
-    self.seconds[phase] = now - self._free
-    self._free = now
+    if self._phase_begins_at is None:
+      device_free_at = self._dispatched_at
+      if self._previous:
+        device_free_at = self._previous._phase_begins_at
+      self.seconds['idle'] = max(0.0, self._dispatched_at - device_free_at)
+      self._phase_begins_at = max(self._dispatched_at, device_free_at)
+      self._previous = None
+    self.seconds[phase] = now - self._phase_begins_at
+    self._phase_begins_at = now
 
 
 def timing_record(clock: Clock, plan: Plan, record: dict[str, Any]) -> dict[str, Any]:
@@ -86,16 +89,17 @@ def time_spent(timings: list[dict[str, Any]]) -> dict[str, float]:
     Seconds of 'compiling', 'training', 'testing', 'saving' and 'idle': the device
     waited for the host, and the host was not saving.
   """
-  phases = ('compile', 'train', 'evaluate', 'save', 'idle')
-  names = ('compiling', 'training', 'testing', 'saving', 'idle')
-  spent, saving = dict.fromkeys(names, 0.0), 0.0
+  spent = dict.fromkeys(('compiling', 'training', 'testing', 'saving', 'idle'), 0.0)
+  previous_save_seconds = 0.0
   for line in timings:
-    seconds = [line.get(f'{phase}_seconds', 0.0) for phase in phases]
+    spent['compiling'] += line.get('compile_seconds', 0.0)
+    spent['training'] += line.get('train_seconds', 0.0)
+    spent['testing'] += line.get('evaluate_seconds', 0.0)
+    spent['saving'] += line.get('save_seconds', 0.0)
     # The line of a round counts the saving of the round before as idle.
-    seconds[-1] = max(0.0, seconds[-1] - saving)
-    saving = line.get('save_seconds', 0.0)
-    for name, value in zip(names, seconds, strict=True):
-      spent[name] += value
+    idle_seconds = line.get('idle_seconds', 0.0) - previous_save_seconds
+    spent['idle'] += max(0.0, idle_seconds)
+    previous_save_seconds = line.get('save_seconds', 0.0)
   return spent
 
 

@@ -38,13 +38,18 @@ class Console(Callback):
       emoji=False,
       quiet=not hosts.is_first(),
     )
-    count, left = progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
-    name, news = '{task.description}', '{task.fields[news]}'
-    columns = (name, count, progress.BarColumn(20), left, news)
-    is_off = not self._terminal.is_terminal or self._terminal.quiet
-    self._bar = progress.Progress(*columns, console=self._terminal, disable=is_off)
-    self._num_rounds, self.measured = 0, ()
-    self._shown = None  # the bar of a notebook
+    self._bar = progress.Progress(
+      '{task.description}',
+      progress.MofNCompleteColumn(),
+      progress.BarColumn(20),
+      progress.TimeRemainingColumn(),
+      '{task.fields[news]}',
+      console=self._terminal,
+      disable=not self._terminal.is_terminal or self._terminal.quiet,
+    )
+    self._notebook_bar = None
+    self._num_rounds = 0
+    self.measured = ()
 
   def say(self, text: str, end: str = '\n') -> None:
     """Prints one line, or the beginning of one."""
@@ -52,7 +57,7 @@ class Console(Callback):
 
   def devices(self) -> None:
     """Prints the devices."""
-    kinds = [f'{one.platform} ({one.device_kind})' for one in jax.devices()]
+    kinds = [f'{device.platform} ({device.device_kind})' for device in jax.devices()]
     words = [f'{count} x {kind}' for kind, count in collections.Counter(kinds).items()]
     self.say(f'devices: {", ".join(words)}; JAX {jax.__version__}')
     if names := collections.Counter(hosts.names()):
@@ -69,23 +74,44 @@ class Console(Callback):
     """
     config, planner = experiment.config, experiment.planner
     self.measured = tuple(experiment.algorithm.measured)
-    done, asked = int(state.round), config.num_rounds
-    what = f'resumed after round {done} of {asked}' if done else 'a fresh run'
-    self.say(f'{request.workdir}: {what}')
-    changed = [f'{name}={value}' for name, value in request.changed.items()]
+    start = 'a fresh run'
+    if completed_rounds := int(state.round):
+      start = f'resumed after round {completed_rounds} of {config.num_rounds}'
+    self.say(f'{request.workdir}: {start}')
+    changed = [f'{name}={setting}' for name, setting in request.changed.items()]
     self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
-    sizes = experiment.data.partition.sizes
+    self._introduce_data(experiment)
+    self._introduce_tests(experiment)
+    memory_tier = experiment.placement.memory_tier
+    if memory_tier.name != 'device':
+      megabytes = memory_tier.bytes_each / 1e6
+      self.say(f'memories of clients: on disk, {megabytes:,.2f} MB each')
+    num_parameters = tree.num_parameters(state.server.variables['params'])
+    shape = 'x'.join(map(str, experiment.tests.examples.images.shape[1:]))
+    self.say(
+      f'model: {config.model} on images of {shape}, {num_parameters:,} parameters; '
+      f'clients in a round: {planner.cohort_size}, lanes: {planner.num_lanes} on '
+      f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
+    )
+    if fault := fused_cpu.known_fault():
+      self.say(f'convolutions are computed in a slower form: {fault}')
+
+  def _introduce_data(self, experiment):
+    config, data = experiment.config, experiment.data
+    sizes = data.partition.sizes
     owners = f'{len(sizes):,} clients own' if len(sizes) > 1 else '1 client owns'
     self.say(
       f'partition: {config.partition.name}, {owners} {sizes.sum():,} '
-      f'training examples of {experiment.data.class_counts.shape[1]} classes; smallest '
+      f'training examples of {data.class_counts.shape[1]} classes; smallest '
       f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
     )
-    if experiment.data.num_users_left_out:
+    if data.num_users_left_out:
       self.say(
-        f'users left out: {experiment.data.num_users_left_out:,}, with fewer than '
+        f'users left out: {data.num_users_left_out:,}, with fewer than '
         f'{config.partition.min_size} training examples each'
       )
+
+  def _introduce_tests(self, experiment):
     tests = experiment.tests
     if len(tests.user_sizes) and not experiment.has_client_models:
       line = f'tested: each of {len(tests.user_sizes):,} users on examples of its own'
@@ -98,18 +124,6 @@ class Console(Callback):
         f'{len(client_tests.rows):,} examples of their own; smallest test '
         f'{client_tests.sizes.min():,}, largest {client_tests.sizes.max():,}'
       )
-    if experiment.placement.memory_tier.name != 'device':
-      size = experiment.placement.memory_tier.bytes_each / 1e6
-      self.say(f'memories of clients: on disk, {size:,.2f} MB each')
-    params = tree.num_parameters(state.server.variables['params'])
-    shape = 'x'.join(map(str, experiment.tests.examples.images.shape[1:]))
-    self.say(
-      f'model: {config.model} on images of {shape}, {params:,} parameters; '
-      f'clients in a round: {planner.cohort_size}, lanes: {planner.num_lanes} on '
-      f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
-    )
-    if fault := fused_cpu.known_fault():
-      self.say(f'convolutions are computed in a slower form: {fault}')
 
   def begin(self, run: Run) -> None:
     """Shows a bar of the rounds that are left, and of the time that they take."""
@@ -119,10 +133,11 @@ class Console(Callback):
     if self._terminal.is_jupyter:
       from IPython.display import HTML, display  # every notebook has IPython
 
-      self._shown = display(HTML(), display_id=True)
+      self._notebook_bar = display(HTML(), display_id=True)
     self._bar.start()
-    done, asked = run.rounds.start, run.rounds.stop
-    self._bar.add_task('round', total=asked, completed=done, news='')
+    self._bar.add_task(
+      'round', total=run.rounds.stop, completed=run.rounds.start, news=''
+    )
 
   def close(self) -> None:
     """Ends the bar."""
@@ -133,18 +148,23 @@ class Console(Callback):
     record, clock = round.metrics, round.clock
     # The parts of the loss would push the bar off a line of 80 columns.
     news = describe_test(record) or f'train loss {record["train_loss"]:.3f}'
-    if self._shown:
-      where = f'round {round.number}/{self._num_rounds}'
+    position = f'round {round.number}/{self._num_rounds}'
+    if self._notebook_bar:
       bar = f'<progress value={round.number} max={self._num_rounds}></progress>'
-      self._shown.update({'text/html': f'{bar} {where} {news}'}, raw=True)
+      html = f'{bar} {position} {news}'
+      self._notebook_bar.update({'text/html': html}, raw=True)
       return
     if self._terminal.is_terminal:
       self._bar.update(self._bar.task_ids[0], completed=round.number, news=news)
       return
-    words = [f'round {round.number}/{self._num_rounds}', describe_test(record)]
-    elapsed = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))
-    words += [describe_training(record, self.measured), f'{elapsed:.2f} s']
-    self.say('  '.join(word for word in words if word))
+    seconds = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))
+    words = [
+      position,
+      describe_test(record),
+      describe_training(record, self.measured),
+      f'{seconds:.2f} s',
+    ]
+    self.say('  '.join(filter(None, words)))
 
   def finished(self, workdir: pathlib.Path) -> None:
     """Prints how the run ended and where its results are."""
@@ -154,37 +174,50 @@ class Console(Callback):
       self.say(f'a callback ended the run: {summary["stopped"]}')
     timings = files.read_lines(workdir / run_directory.TIMINGS)
     # The first round of each start waits for compiling.
-    starts = sum(line.get('compile_seconds', 0) > 0 for line in timings)
-    of = f' in all {starts} starts' if starts > 1 else ''
-    spent = time_spent(timings)
-    words = [f'{phase} {value:.2f} s' for phase, value in spent.items()]
-    self.say(f'where the time went{of}: {", ".join(words)}')
+    num_starts = sum(line.get('compile_seconds', 0) > 0 for line in timings)
+    period = f' in all {num_starts} starts' if num_starts > 1 else ''
+    words = [
+      f'{phase} {seconds:.2f} s' for phase, seconds in time_spent(timings).items()
+    ]
+    self.say(f'where the time went{period}: {", ".join(words)}')
     self.say(f'results: {workdir}')
 
 
 def describe_summary(summary: Record) -> str:
   """'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, ...)'."""
-  by = 'best by validation' if 'best_validation_accuracy' in summary else 'best'
-  best = f'{by} {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}'
-  best += f', {TARGET:.0%} of it reached in round {summary["target_round"]}'
-  return f'finished after round {summary["rounds"]}: {describe_test(summary)} ({best})'
+  best = 'best by validation' if 'best_validation_accuracy' in summary else 'best'
+  return (
+    f'finished after round {summary["rounds"]}: {describe_test(summary)} '
+    f'({best} {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}, '
+    f'{TARGET:.0%} of it reached in round {summary["target_round"]})'
+  )
+
+
+# Column -> how it is introduced in a line; commas separate it from the column before.
+_TEST_WORDS = {
+  'test_accuracy': 'test accuracy',
+  'test_accuracy_std': ' +-',
+  'validation_accuracy': ', validation accuracy',
+  'user_accuracy_worst_tenth': ', worst tenth of users',
+  'local_accuracy_weighted_mean': ', on own tests',
+  'tuned_accuracy_weighted_mean': ', fine-tuned',
+  'personal_accuracy_weighted_mean': ', own models on own tests',
+}
 
 
 def describe_test(record: Record) -> str:
   """'test accuracy 0.9120', with the spread over clients; '' if untested."""
-  words = {'test_accuracy': 'test accuracy', 'test_accuracy_std': '+-'}
-  words['validation_accuracy'] = ', validation accuracy'
-  words['user_accuracy_worst_tenth'] = ', worst tenth of users'
-  words['local_accuracy_weighted_mean'] = ', on own tests'
-  words['tuned_accuracy_weighted_mean'] = ', fine-tuned'
-  words['personal_accuracy_weighted_mean'] = ', own models on own tests'
-  found = {name: word for name, word in words.items() if name in record}
-  told = ' '.join(f'{word} {record[name]:.4f}' for name, word in found.items())
-  return told.replace(' ,', ',')
+  return ''.join(
+    f'{words} {record[column]:.4f}'
+    for column, words in _TEST_WORDS.items()
+    if column in record
+  )
 
 
 def describe_training(record: Record, measured: Collection[str]) -> str:
   """'train loss 0.310 (contrastive 0.040, supervised 0.270)', terms unweighted."""
-  found = terms(record, measured)
-  words = [f'{name.removesuffix("_loss")} {record[name]:.3f}' for name in found]
+  words = [
+    f'{name.removesuffix("_loss")} {record[name]:.3f}'
+    for name in terms(record, measured)
+  ]
   return f'train loss {record["train_loss"]:.3f} ({", ".join(words)})'

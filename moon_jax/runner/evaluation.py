@@ -1,4 +1,8 @@
-"""Tests the global model, or every client's own model, a few at a time from a store."""
+"""Tests the global model or the clients' own models, with what the host alone has.
+
+The host has models that are in the client store, and programs that test each client on
+examples of its own. A few clients are tested at a time.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +18,7 @@ from moon_jax.platform import devices
 from moon_jax.round.evaluation import Score
 from moon_jax.runner.client_store import ClientStore
 
-_AT_A_TIME = 64
+_MODELS_AT_A_TIME = 64
 
 
 class Tested(NamedTuple):
@@ -24,104 +28,148 @@ class Tested(NamedTuple):
     score: leaves [M], of the global model or of every client's; on the device or host.
     consensus_distance: mean over all clients of ||w_i - w||_2, with w the mean of all
       w_i; None with a server.
-    own: column of the records -> [T] int32, the number of its own examples that each
-      tested client's model gets right; None if no client is tested.
+    num_correct: column of the records -> [T] int32, the number of its own examples that
+      each tested client's model gets right; None if no client is tested.
   """
 
   score: Score
   consensus_distance: float | None = None
-  own: dict[str, np.ndarray] | None = None
+  num_correct: dict[str, np.ndarray] | None = None
+
+
+class HostTestPrograms(NamedTuple):
+  """The compiled tests that the host calls.
+
+  Attributes:
+    evaluate: (state, test, validation) -> Score.
+    own_models: the test of each client on its own examples; None if there is none.
+    fine_tuned: the test of fine-tuned models; None without fine-tuning.
+  """
+
+  evaluate: Callable
+  own_models: Callable | None
+  fine_tuned: Callable | None
 
 
 def evaluate(
-  built: Experiment,
-  program: Callable,
-  own: Callable | None,
-  tune: Callable | None,
+  experiment: Experiment,
+  programs: HostTestPrograms,
   state: State,
   store: ClientStore | None,
-  taken_part: np.ndarray,
+  has_trained: np.ndarray,
 ) -> Tested:
   """Tests the state after a round.
 
   Args:
-    built: the experiment.
-    program: the compiled test.
-    own: the compiled test of each client on its own examples; None if there are none.
-    tune: the compiled test of fine-tuned models; None without fine-tuning.
+    experiment: the experiment.
+    programs: the compiled tests.
     state: the state after the round.
     store: store of the clients' memories of this round; None if they are in the state.
-    taken_part: [N] bool, whether a client has trained by now.
+    has_trained: [N] bool, whether a client has trained by now.
   """
-  if store and built.has_client_models:
-    score = _each(built, program, state, store, taken_part)
-  else:
-    score = program(state, built.tests.examples, built.tests.validation)
-  tested = Tested(score, own=own and _own(built, own, state, store))
-  if tune:
-    tested.own['tuned_accuracy'] = tune(state)
-  if not built.algorithm.share:
-    return tested
-  clients = None if store else jax.device_get(state.clients)
-
-  def read(chosen):
-    return store.read(chosen) if store else jax.tree.map(lambda x: x[chosen], clients)
-
-  def models(chosen):
-    return built.algorithm.share(read(chosen))['params']
-
-  return tested._replace(consensus_distance=consensus_distance(models, taken_part))
-
-
-def _each(built, program, state, store, taken_part):
-  """Score of every client's model; clients that never trained share a model."""
-  differing, first = _differing(taken_part)
-
-  def score(some):
-    memories = devices.replicate(store.read(differing[some]), built.placement.mesh)
-    given = (
-      state._replace(clients=memories),
-      built.tests.examples,
-      built.tests.validation,
+  if store and experiment.has_client_models:
+    score = _score_stored_models(
+      experiment, programs.evaluate, state, store, has_trained
     )
-    return program(*given)
+  else:
+    score = programs.evaluate(
+      state, experiment.tests.examples, experiment.tests.validation
+    )
+  num_correct = None
+  if programs.own_models:
+    num_correct = _test_clients(experiment, programs.own_models, state, store)
+  if programs.fine_tuned:
+    num_correct['tuned_accuracy'] = programs.fine_tuned(state)
+  distance = None
+  if experiment.algorithm.share:
+    distance = _distance_of_state(experiment, state, store, has_trained)
+  return Tested(score, distance, num_correct)
 
-  scores = _some_at_a_time(score, len(differing), built.planner.cohort_size)
-  of_client = np.full(len(taken_part), np.searchsorted(differing, first))
-  of_client[differing] = np.arange(len(differing))
-  return jax.tree.map(lambda values: values[of_client], scores)
+
+def _score_stored_models(experiment, program, state, store, has_trained) -> Score:
+  """Score of every client's model; clients that never trained share a model."""
+  distinct_clients, first_untrained = _clients_with_distinct_models(has_trained)
+
+  def score(positions):
+    stored = store.read(distinct_clients[positions])
+    memories = devices.replicate(stored, experiment.placement.mesh)
+    with_memories = state._replace(clients=memories)
+    return program(
+      with_memories, experiment.tests.examples, experiment.tests.validation
+    )
+
+  scores = _in_groups(score, len(distinct_clients), experiment.planner.cohort_size)
+  position = np.full(
+    len(has_trained), np.searchsorted(distinct_clients, first_untrained)
+  )
+  position[distinct_clients] = np.arange(len(distinct_clients))
+  return jax.tree.map(lambda leaf: leaf[position], scores)
 
 
-def _own(built, program, state, store):
+def _test_clients(experiment, program, state, store) -> dict[str, np.ndarray]:
   """Column -> [T] int32, one for every client that has examples of its own."""
-  clients = built.tests.of_clients.clients
+  clients = experiment.tests.of_clients.clients
 
-  def correct(chosen):
+  def count_correct(positions):
     if not store:
-      return program(state, chosen)
-    memories = devices.replicate(store.read(clients[chosen]), built.placement.mesh)
-    return program(state._replace(clients=memories), chosen)
+      return program(state, positions)
+    memories = devices.replicate(
+      store.read(clients[positions]), experiment.placement.mesh
+    )
+    return program(state._replace(clients=memories), positions)
 
-  return _some_at_a_time(correct, len(clients), own_tests.at_a_time(built))
-
-
-def _some_at_a_time(test: Callable, count: int, size: int) -> PyTree:
-  """Leaves [count]: results of a test that takes [size] positions; the last repeat."""
-  groups = (np.arange(begin, begin + size) for begin in range(0, count, size))
-  found = [jax.device_get(test(np.minimum(some, count - 1))) for some in groups]
-  return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)
+  return _in_groups(count_correct, len(clients), own_tests.at_a_time(experiment))
 
 
-def _differing(taken_part: np.ndarray) -> tuple[np.ndarray, int]:
-  """[N] bool -> ids that took part, and the first other id, ascending; and that id."""
-  first = int(np.argmin(taken_part))
-  chosen = taken_part.copy()
-  chosen[first] = True
-  return np.flatnonzero(chosen), first
+def _in_groups(test: Callable, count: int, group_size: int) -> PyTree:
+  """The results of a test that takes `group_size` positions at a time.
+
+  Args:
+    test: [group_size] positions -> leaves [group_size].
+    count: number of positions; the last one is repeated to fill the last group.
+    group_size: number of positions that the test takes.
+
+  Returns:
+    Leaves [count].
+  """
+  groups = []
+  for begin in range(0, count, group_size):
+    positions = np.arange(begin, begin + group_size)
+    groups.append(jax.device_get(test(np.minimum(positions, count - 1))))
+  return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *groups)
+
+
+def _clients_with_distinct_models(has_trained: np.ndarray) -> tuple[np.ndarray, int]:
+  """The clients that trained and the first untrained one, whose model all others have.
+
+  Args:
+    has_trained: [N] bool.
+
+  Returns:
+    Their ids, ascending; and the id of the first untrained client, 0 if all trained.
+  """
+  first_untrained = int(np.argmin(has_trained))
+  is_distinct = has_trained.copy()
+  is_distinct[first_untrained] = True
+  return np.flatnonzero(is_distinct), first_untrained
+
+
+def _distance_of_state(experiment, state, store, has_trained) -> float:
+  """The consensus distance of the clients' models in the state or the store."""
+  clients_on_host = None if store else jax.device_get(state.clients)
+
+  def models(clients):
+    if store:
+      memories = store.read(clients)
+    else:
+      memories = jax.tree.map(lambda leaf: leaf[clients], clients_on_host)
+    return experiment.algorithm.share(memories)['params']
+
+  return consensus_distance(models, has_trained)
 
 
 def consensus_distance(
-  models: Callable[[np.ndarray], PyTree], taken_part: np.ndarray
+  models: Callable[[np.ndarray], PyTree], has_trained: np.ndarray
 ) -> float:
   """The mean over clients of ||w_i - w||_2, with w the mean of all w_i.
 
@@ -129,21 +177,27 @@ def consensus_distance(
 
   Args:
     models: clients [M] -> their parameters, leaves [M, ...]. It is called for clients
-      that took part, and for one of the others, because all others have the same model.
-    taken_part: [N] bool.
+      that have trained, and for one of the others, because all others have one model.
+    has_trained: [N] bool.
   """
-  differing, first = _differing(taken_part)
-  absent = int((~taken_part).sum())
+  distinct_clients, first_untrained = _clients_with_distinct_models(has_trained)
+  num_untrained = int((~has_trained).sum())
 
-  def each() -> Iterator[tuple[int, np.ndarray]]:
-    for begin in range(0, len(differing), _AT_A_TIME):
-      some = differing[begin : begin + _AT_A_TIME]
-      leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(models(some))]
-      for row, client in enumerate(some):
-        count = absent if absent and client == first else 1
-        model = [leaf[row].ravel() for leaf in leaves]
-        yield count, np.concatenate(model, dtype=np.float64)
+  def counted_models() -> Iterator[tuple[int, np.ndarray]]:
+    """Each distinct model as a vector, and the number of clients that have it."""
+    for begin in range(0, len(distinct_clients), _MODELS_AT_A_TIME):
+      clients = distinct_clients[begin : begin + _MODELS_AT_A_TIME]
+      leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(models(clients))]
+      for row, client in enumerate(clients):
+        is_shared = num_untrained > 0 and client == first_untrained
+        count = num_untrained if is_shared else 1
+        vector = [leaf[row].ravel() for leaf in leaves]
+        yield count, np.concatenate(vector, dtype=np.float64)
 
-  mean = sum(count * model for count, model in each()) / len(taken_part)
-  apart = (count * math.sqrt(np.square(w - mean).sum()) for count, w in each())
-  return sum(apart) / len(taken_part)
+  num_clients = len(has_trained)
+  mean = sum(count * model for count, model in counted_models()) / num_clients
+  distances = (
+    count * math.sqrt(np.square(model - mean).sum())
+    for count, model in counted_models()
+  )
+  return sum(distances) / num_clients

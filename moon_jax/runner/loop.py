@@ -1,42 +1,57 @@
 """Runs an experiment: checks, builds, resumes, trains round by round, and ends it."""
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
 from moon_jax import catalog
-from moon_jax.building.experiment import build, initial_state
-from moon_jax.config import used_value
+from moon_jax.building.experiment import Experiment, build, initial_state
+from moon_jax.config import Config, used_value
 from moon_jax.config.cli import Request
 from moon_jax.core import files
-from moon_jax.core.errors import ExitCode, UsageError
+from moon_jax.core.errors import ExitCode, KnobError
 from moon_jax.core.paths import expand
+from moon_jax.core.types import Dataset, State
 from moon_jax.platform import compile_cache, devices, hosts
-from moon_jax.runner import callbacks, client_store, loggers, run_directory
-from moon_jax.runner.callbacks import Run
+from moon_jax.runner import client_store, loggers, run_directory
+from moon_jax.runner.callbacks import (
+  Callback,
+  CheckpointSaver,
+  PictureDrawer,
+  RecordWriter,
+  Run,
+  callback_of,
+)
 from moon_jax.runner.checkpoint import Checkpoints
+from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.console import Console
+from moon_jax.runner.metrics import Record
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
-from moon_jax.runner.rounds import Rounds
+from moon_jax.runner.rounds import Round, Rounds
+from moon_jax.runner.run_directory import InputDigests
 from moon_jax.runner.signals import Stop
 
 
 def run(
   request: Request,
   stop: Stop | None = None,
-  own: Sequence[Any] = (),
-  **given: Any,
+  callbacks: Sequence[Any] = (),
+  *,
+  load: Callable[[Config], Dataset] | None = None,
+  min_steps: int = 0,
 ) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
 
   Args:
     request: the command line.
     stop: what can end the run early; None: nothing can.
-    own: the user's callbacks, beside those that the config file registers.
-    **given: arguments of `experiment.build`, such as data that are loaded already.
+    callbacks: the user's, in addition to those that the config file registers.
+    load: see `experiment.build`.
+    min_steps: see `experiment.build`.
 
   Returns:
     ExitCode.DONE.
@@ -47,53 +62,192 @@ def run(
   config, workdir = request.config, request.workdir
   console = Console()
   hosts.decided(lambda: loggers.require(config.logger))
-  told = hosts.decided(lambda: run_directory.check(workdir, config))
-  if why := hosts.decided(lambda: run_directory.why_finished(workdir, config)):
-    for line in (*told, f'nothing to do: the run {why}'):
+  notices = hosts.decided(lambda: run_directory.check(workdir, config))
+  why_finished = hosts.decided(lambda: run_directory.why_finished(workdir, config))
+  if why_finished:
+    for line in (*notices, f'nothing to do: the run {why_finished}'):
       console.say(line)
   else:
-    own = [callbacks.callback_of(one) for one in (*catalog.callbacks(), *own)]
-    _run(request, stop or Stop(), console, told, own, given)
+    user_callbacks = [
+      callback_of(entry) for entry in (*catalog.callbacks(), *callbacks)
+    ]
+    experiment, first_state = _build(config, console, load, min_steps)
+    digests = _input_digests(experiment, config)
+    devices.meet(experiment.placement.mesh)
+    opening = _open(
+      request, experiment, digests, first_state, console, notices, user_callbacks
+    )
+    with hosts.by_first(opening) as opened:
+      opened = opened or OpenRun(first_state)
+      _train_and_finish(experiment, opened, stop or Stop(), console)
   hosts.decided(lambda: console.finished(workdir))
   return ExitCode.DONE
 
 
-def _run(request, stop, console, told, own, given):
-  config = request.config
+def _build(config, console, load, min_steps) -> tuple[Experiment, State]:
+  """The experiment, and the state before its first round."""
   compile_cache.keep_kernels(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   console.devices()
   with hosts.alike(), devices.out_of_memory_is_told():
-    built = build(config, **given)
-    state = initial_state(built)
-  digests = {
-    'data_digest': built.data.digest,
-    'weights_digest': built.network.weights_digest,
-    'trace_digest': _digest(used_value(config, 'availability.path')),
-  }
-  names = 'data set', 'initial_weights', 'availability.path'
-  for name, digest in zip(names, digests.values(), strict=True):
-    hosts.require_same(name, {'SHA-256': digest})
-  devices.meet(built.placement.mesh)
-  several = hosts.count() > 1
-  if several:  # only process 0 reads and writes what is saved
-    state = jax.device_get(state)
-  opening = _opened(request, built, digests, state, console, told, own)
-  with hosts.by_first(opening) as opened:
-    store, state, history, beside, why = opened or (None, state, None, [], '')
-    why = hosts.decided(lambda: why)
-    if hosts.decided(lambda: rounds_left(config.num_rounds, history, why)):
-      if several:
-        state = devices.replicate(hosts.from_first(state), built.placement.mesh)
-      why = _train(built, state, store, beside, stop, console, why)
-    for one in beside:
-      one.end()
-    ended = request.workdir, history, why, config.num_rounds
-    hosts.decided(lambda: run_directory.finish(*ended))
+    experiment = build(config, load, min_steps)
+    first_state = initial_state(experiment)
+  if hosts.count() > 1:  # only process 0 reads and writes what is saved
+    first_state = jax.device_get(first_state)
+  return experiment, first_state
 
 
-def _train(built, state, store, beside, stop, console, why) -> str:
-  """Runs the rounds that are left; if `why` is not empty, up to a tested one.
+def _input_digests(experiment: Experiment, config: Config) -> InputDigests:
+  """Digests of what the run reads.
+
+  Raises:
+    UsageError: they are not the same in all processes.
+  """
+  trace_path = used_value(config, 'availability.path')
+  digests = InputDigests(
+    data_digest=experiment.data.digest,
+    weights_digest=experiment.network.weights_digest,
+    trace_digest=files.sha256(expand(trace_path)) if trace_path else '',
+  )
+  hosts.require_same('data set', {'SHA-256': digests.data_digest})
+  hosts.require_same('initial_weights', {'SHA-256': digests.weights_digest})
+  hosts.require_same('availability.path', {'SHA-256': digests.trace_digest})
+  return digests
+
+
+class OpenRun(NamedTuple):
+  """A run whose directory process 0 has opened. Other processes have only the state.
+
+  Attributes:
+    state: the state from which the run continues.
+    store: store of the clients' memories; None if they are in the state.
+    records: the growing files of the run.
+    callbacks: all callbacks, in the order in which they are called.
+    stop_reason: why a callback has ended the run before this start; '' if none has.
+  """
+
+  state: State
+  store: ClientStore | None = None
+  records: Records | None = None
+  callbacks: Sequence[Callback] = ()
+  stop_reason: str = ''
+
+
+@contextlib.contextmanager
+def _open(
+  request: Request,
+  experiment: Experiment,
+  digests: InputDigests,
+  first_state: State,
+  console: Console,
+  notices: Sequence[str],
+  user_callbacks: Sequence[Callback],
+) -> Iterator[OpenRun]:
+  """Opens the files of a run, and loads the state from which it continues.
+
+  Args:
+    request: the command line.
+    experiment: the experiment.
+    digests: of what the run reads.
+    first_state: the state before the first round.
+    console: prints about the run.
+    notices: further lines to print.
+    user_callbacks: the user's callbacks.
+  """
+  if catalog.part('algorithm', request.config.algorithm).has('several_clients'):
+    # The number of natural clients is known only from the data.
+    request = request._replace(config=experiment.config)
+  config, workdir = request.config, request.workdir
+  images = run_directory.describe_images(experiment)
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(run_directory.begin(request, digests, images))
+    folder = workdir / 'checkpoints'
+    store = stack.enter_context(client_store.opened(experiment, folder))
+    checkpoints = stack.enter_context(Checkpoints(folder, console.say, store))
+    run_directory.save_partition(workdir, experiment)
+    with devices.out_of_memory_is_told():
+      rounds_saved = run_directory.rounds_saved(workdir)
+      state = checkpoints.newest_or(first_state, rounds_saved)
+    console.introduce(request, experiment, state)
+    for notice in notices:
+      console.say(notice)
+
+    completed_rounds = int(state.round)
+    records = stack.enter_context(Records(workdir, completed_rounds))
+    if records.num_dropped:
+      console.say(
+        f'rounds recorded but not saved, and run again: {records.num_dropped}'
+      )
+    run = Run(
+      config=config,
+      workdir=workdir,
+      experiment=experiment,
+      history=records.rounds,
+      rounds=range(completed_rounds, config.num_rounds),
+    )
+    active_loggers = loggers.create(config.logger)
+    # A round's record is on the disk before its state is saved; the time of the save is
+    # recorded after it.
+    callbacks = [
+      RecordWriter(records, config.on_nonfinite),
+      *user_callbacks,
+      CheckpointSaver(checkpoints, records, config),
+      *active_loggers,
+      console,
+      Profiler(console.say),
+      PictureDrawer(run, active_loggers),
+    ]
+    for callback in callbacks:
+      stack.callback(callback.close)
+      callback.begin(run)
+    stop_reason = run_directory.why_stopped(checkpoints.manifest, config)
+    yield OpenRun(state, store, records, callbacks, stop_reason)
+
+
+def _train_and_finish(
+  experiment: Experiment, opened: OpenRun, stop: Stop, console: Console
+) -> None:
+  """Runs the rounds that are left, and marks the run as finished."""
+  num_rounds = experiment.config.num_rounds
+  stop_reason = hosts.decided(lambda: opened.stop_reason)
+  if hosts.decided(
+    lambda: has_rounds_left(num_rounds, opened.records.rounds, stop_reason)
+  ):
+    stop_reason = _train(experiment, opened, stop, console, stop_reason)
+  for callback in opened.callbacks:
+    callback.end()
+  hosts.decided(lambda: opened.records.finish(stop_reason, num_rounds))
+
+
+def has_rounds_left(num_rounds: int, history: list[Record], stop_reason: str) -> bool:
+  """Whether there is a round to run.
+
+  Args:
+    num_rounds: number of rounds that are asked for.
+    history: the lines of metrics.jsonl.
+    stop_reason: why a callback has ended the run; '' if none has.
+
+  Raises:
+    KnobError: there is none, and the last saved round was not tested.
+  """
+  completed_rounds = len(history)
+  is_tested = completed_rounds > 0 and 'test_accuracy' in history[-1]
+  if completed_rounds < num_rounds:
+    return not (stop_reason and is_tested)
+  if not is_tested:
+    problem = f'must be above the {completed_rounds} rounds saved here.'
+    raise KnobError('num_rounds', num_rounds, problem)
+  return False
+
+
+def _train(
+  experiment: Experiment,
+  opened: OpenRun,
+  stop: Stop,
+  console: Console,
+  stop_reason: str,
+) -> str:
+  """Runs the rounds that are left; with a `stop_reason`, up to the next tested one.
 
   Returns:
     Why a callback has stopped the run; '' if no round is left.
@@ -101,122 +255,56 @@ def _train(built, state, store, beside, stop, console, why) -> str:
   Raises:
     StoppedError: a signal has stopped the run, and the finished rounds are saved.
   """
+  callbacks, state = opened.callbacks, opened.state
+  if hosts.count() > 1:
+    state = devices.replicate(hosts.from_first(state), experiment.placement.mesh)
+  rounds = Rounds(experiment, state, opened.store)
   with devices.out_of_memory_is_told():
-    rounds = Rounds(built, state, store, say=console.say)
-  asked, every = False, built.config.checkpoint_every_rounds
+    rounds.compile(console.say)
+  checkpoint_every = experiment.config.checkpoint_every_rounds
+  stop_requested = False  # by a signal
 
-  def wants_state(number):
-    nonlocal asked
-    asked = stop.requested()
-    return asked or bool(why) or any([one.wants_state(number) for one in beside])
-
-  def seen(round):
-    round.is_awaited = asked
-    if why:
-      round.stop(why)
-    for one in beside:
-      one.after_round(round)
-    return round.stopped, bool(round.state) and 'test_accuracy' in round.metrics
+  def wants_state(number: int) -> bool:
+    nonlocal stop_requested
+    stop_requested = stop.requested()
+    if stop_requested or stop_reason:
+      return True
+    return any([callback.wants_state(number) for callback in callbacks])
 
   with (
     devices.out_of_memory_is_told(rounds.buffers),
     stop.deferred(),
-    contextlib.closing(rounds.run(wants_state)) as done,
+    contextlib.closing(rounds.run(wants_state)) as finished_rounds,
   ):
-    for round in done:
-      is_due = round.number % every == 0 and round.number in rounds.left
-      # Before it is saved: the save is then waited for, and no process ends in it.
-      asked = asked or (is_due and stop.requested())
-      why, can_end = hosts.decided(lambda round=round: seen(round))
-      if why and can_end:
-        return why
-      if asked or is_due:
+    for round in finished_rounds:
+      is_last = round.number not in rounds.left
+      checkpoint_due = round.number % checkpoint_every == 0 and not is_last
+      # Asked before the state is saved, so that the save is waited for and no process
+      # ends in the middle of it.
+      if checkpoint_due and not stop_requested:
+        stop_requested = stop.requested()
+      round.is_awaited = stop_requested
+      stop_reason, can_end = hosts.decided(
+        functools.partial(_call_callbacks, callbacks, round, stop_reason)
+      )
+      if stop_reason and can_end:
+        return stop_reason
+      if stop_requested or checkpoint_due:
         stop.check(round.number)
   return ''
 
 
-@contextlib.contextmanager
-def _opened(request, built, digests, first, console, told, own):
-  """Opens the files of a run, and loads the state from which it continues.
+def _call_callbacks(
+  callbacks: Sequence[Callback], round: Round, stop_reason: str
+) -> tuple[str, bool]:
+  """Shows a round to the callbacks.
 
-  Args:
-    request: the command line.
-    built: the experiment.
-    digests: those of its data and files.
-    first: the state before the first round.
-    console: prints about the run.
-    told: further lines to print.
-    own: the user's callbacks.
-
-  Yields:
-    The client store, the state, the lines of metrics.jsonl, all callbacks, and why a
-    callback has ended the run before this start, or ''.
+  Returns:
+    Why the run ends, '' if it does not; and whether it can end after this round.
   """
-  if catalog.part('algorithm', request.config.algorithm).has('several_clients'):
-    # The number of natural clients is known only from the data.
-    request = request._replace(config=built.config)
-  workdir = request.workdir
-  images = run_directory.describe_images(built)
-  with (
-    run_directory.begin(request, digests, images),
-    client_store.opened(built, workdir / 'checkpoints') as store,
-    Checkpoints(workdir / 'checkpoints', console.say, store) as checkpoints,
-  ):
-    run_directory.save_partition(workdir, built)
-    saved = run_directory.rounds_saved(workdir)
-    with devices.out_of_memory_is_told():
-      state = checkpoints.newest_or(first, saved)
-    console.introduce(request, built, state)
-    for line in told:
-      console.say(line)
-    with (
-      Records(workdir, int(state.round)) as records,
-      contextlib.ExitStack() as closing,
-    ):
-      if records.num_dropped:
-        console.say(
-          f'rounds recorded but not saved, and run again: {records.num_dropped}'
-        )
-      left = range(int(state.round), request.config.num_rounds)
-      of_run = Run(request.config, workdir, built, records.rounds, left)
-      logged = loggers.made(request.config.logger)
-      # A round's record is on the disk before its state is saved; the time of the save
-      # is recorded after it.
-      beside = [
-        callbacks.Writes(records, request.config.on_nonfinite),
-        *own,
-        callbacks.Saves(checkpoints, records, request.config),
-        *logged,
-        console,
-        Profiler(console.say),
-        callbacks.Draws(of_run, logged),
-      ]
-      for one in beside:
-        closing.callback(one.close)
-        one.begin(of_run)
-      why = run_directory.why_stopped(checkpoints.manifest, request.config)
-      yield store, state, records.rounds, beside, why
-
-
-def _digest(path: str) -> str:
-  """The digest of a file; '' without one."""
-  return path and files.sha256(expand(path))
-
-
-def rounds_left(num_rounds: int, history: list, why: str) -> bool:
-  """Whether there is a round to run.
-
-  Args:
-    num_rounds: number of rounds that are asked for.
-    history: the lines of metrics.jsonl.
-    why: why a callback has ended the run; '' if none has.
-
-  Raises:
-    UsageError: there is none, and the last saved round was not tested.
-  """
-  done = len(history)
-  if done >= num_rounds and 'test_accuracy' not in history[-1]:
-    raise UsageError(
-      f'--config.num_rounds={num_rounds} must be above the {done} rounds saved here.'
-    )
-  return done < num_rounds and not (why and 'test_accuracy' in history[-1])
+  if stop_reason:
+    round.stop(stop_reason)
+  for callback in callbacks:
+    callback.after_round(round)
+  is_tested = 'test_accuracy' in round.metrics
+  return round.stopped, is_tested and round.state is not None

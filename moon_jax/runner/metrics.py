@@ -10,6 +10,7 @@ import numpy as np
 
 from moon_jax.building.experiment import Experiment
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
 from moon_jax.planning.planner import Plan
 from moon_jax.round.evaluation import Score
@@ -17,11 +18,18 @@ from moon_jax.runner.clock import PHASES
 from moon_jax.runner.evaluation import Tested
 
 Record = dict[str, Any]
-_NOTHING = types.MappingProxyType({})
+_NOTHING_MEASURED = types.MappingProxyType({})
 # How the columns of tests begin.
-_OF_TESTS = ('test_', 'validation_', 'user_accuracy', 'local_accuracy')
-_OF_TESTS += ('personal_accuracy', 'tuned_accuracy')
+_TEST_PREFIXES = (
+  'test_',
+  'validation_',
+  'user_accuracy',
+  'local_accuracy',
+  'personal_accuracy',
+  'tuned_accuracy',
+)
 _QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
+_QUARTILE_FRACTIONS = np.linspace(0.0, 1.0, 5)
 
 
 # Records show a divergence, so NumPy need not warn of it.
@@ -32,7 +40,7 @@ def round_record(
   metrics: ClientMetrics,
   traffic: tuple[int, int],
   *,
-  measured: Mapping[str, str] = _NOTHING,
+  measured: Mapping[str, str] = _NOTHING_MEASURED,
   skip_nonfinite: bool = False,
 ) -> Record:
   """The training's part of the line of metrics.jsonl.
@@ -55,58 +63,70 @@ def round_record(
   Raises:
     UsageError: the algorithm reports or computes a number with the name of a column.
   """
-  skipped = ~metrics.finite & skip_nonfinite
-  chosen = ~skipped | skipped.all()
+  is_skipped = ~metrics.finite & skip_nonfinite
+  is_counted = ~is_skipped | is_skipped.all()
   of_clients = metrics._replace(computed={}, server_finite=None)
-  counted = jax.tree.map(lambda values: values[chosen], of_clients)
-  reports = {}
-  for name, values in sorted(counted.reports.items()):
-    reports |= _spread(f'{name}_mean', name, values)
-  computed = {name: float(value) for name, value in sorted(metrics.computed.items())}
-  drift = _spread('drift', 'drift', counted.drift)
-  last = {
-    'clients': plan.clients.tolist(),
-    **({'skipped_clients': plan.clients[skipped].tolist()} if skip_nonfinite else {}),
-    **_differing(plan),
+  counted = jax.tree.map(lambda leaf: leaf[is_counted], of_clients)
+  mean_columns = means(counted, measured)
+  drift_columns = _spread('drift', 'drift', counted.drift)
+  report_columns = {}
+  for name, numbers in sorted(counted.reports.items()):
+    report_columns |= _spread(f'{name}_mean', name, numbers)
+  computed_columns = {
+    name: float(number) for name, number in sorted(metrics.computed.items())
+  }
+  plan_columns = {'clients': plan.clients.tolist()}
+  if skip_nonfinite:
+    plan_columns['skipped_clients'] = plan.clients[is_skipped].tolist()
+  if plan.stragglers is not None:
+    plan_columns['stragglers'] = plan.stragglers.tolist()
+  if plan.attackers is not None:
+    plan_columns['attackers'] = plan.clients[plan.attackers >= 0].tolist()
+  bytes_down, bytes_up = traffic
+  plan_columns |= {
     'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
     'num_steps': int(plan.step_real.sum()),
-    'bytes_down': traffic[0] * (plan.num_transfers() + _num_late(plan)),
-    'bytes_up': traffic[1] * plan.num_transfers(),
+    'bytes_down': bytes_down * (plan.num_transfers() + _num_without_upload(plan)),
+    'bytes_up': bytes_up * plan.num_transfers(),
   }
   parts = sorted(counted.sums.keys() - {'train_loss', 'train_accuracy'})
-  _require_free([*parts, *reports, *computed], {'round', *drift, *last})
-  found = means(counted, measured)
-  return {'round': round_number} | found | drift | reports | computed | last
+  _require_other_names(
+    [*parts, *report_columns, *computed_columns],
+    {'round', 'train_loss', 'train_accuracy', *drift_columns, *plan_columns},
+  )
+  return {
+    'round': round_number,
+    **mean_columns,
+    **drift_columns,
+    **report_columns,
+    **computed_columns,
+    **plan_columns,
+  }
 
 
-def _require_free(own: Sequence[str], columns: Collection[str]) -> None:
-  """Raises UsageError if the algorithm's own names are not their own columns."""
-  columns = {'train_loss', 'train_accuracy', *columns}
-  for name in own:
-    if name in columns or name.startswith(_OF_TESTS) or own.count(name) > 1:
+def _require_other_names(
+  algorithm_names: Sequence[str], columns: Collection[str]
+) -> None:
+  """Raises UsageError if a number of the algorithm has the name of another column."""
+  for name in algorithm_names:
+    is_taken = name in columns or algorithm_names.count(name) > 1
+    if is_taken or name.startswith(_TEST_PREFIXES):
       raise UsageError(
         f'{name!r} is another column of the records: give this number of '
-        '--config.algorithm another name.'
+        f'{flag("algorithm")} another name.'
       )
 
 
-def _differing(plan: Plan) -> Record:
-  """The stragglers, and the attackers of the cohort, if the run has any."""
-  record = {}
-  if plan.stragglers is not None:
-    record['stragglers'] = plan.stragglers.tolist()
-  if plan.attackers is not None:
-    record['attackers'] = plan.clients[plan.attackers >= 0].tolist()
-  return record
-
-
-def _num_late(plan: Plan) -> int:
+def _num_without_upload(plan: Plan) -> int:
   """Number of clients that receive a model and send nothing."""
-  late = () if plan.stragglers is None else plan.stragglers
-  return len(np.setdiff1d(late, plan.clients))
+  if plan.stragglers is None:
+    return 0
+  return len(np.setdiff1d(plan.stragglers, plan.clients))
 
 
-def means(metrics: ClientMetrics, measured: Mapping[str, str] = _NOTHING) -> Record:
+def means(
+  metrics: ClientMetrics, measured: Mapping[str, str] = _NOTHING_MEASURED
+) -> Record:
   """The loss, its parts and the accuracy, means over the examples of a round.
 
   Args:
@@ -118,12 +138,18 @@ def means(metrics: ClientMetrics, measured: Mapping[str, str] = _NOTHING) -> Rec
     counted once an epoch. A part that covers a fraction of the examples is a mean over
     these, and absent if there are none.
   """
-  sums = sorted(metrics.sums.items())
-  totals = {name: float(values.sum(dtype=np.float64)) for name, values in sums}
-  count = float(metrics.num_seen.sum(dtype=np.float64))
-  parts = {name: measured.get(name) for name in totals}
-  counts = {name: totals[part] if part else count for name, part in parts.items()}
-  return {name: totals[name] / counts[name] for name in totals if counts[name]}
+  num_examples = float(metrics.num_seen.sum(dtype=np.float64))
+  totals = {
+    name: float(sums.sum(dtype=np.float64))
+    for name, sums in sorted(metrics.sums.items())
+  }
+  record = {}
+  for name, total in totals.items():
+    covered_by = measured.get(name)
+    count = totals[covered_by] if covered_by else num_examples
+    if count:
+      record[name] = total / count
+  return record
 
 
 def terms(record: Record, measured: Collection[str]) -> list[str]:
@@ -133,20 +159,21 @@ def terms(record: Record, measured: Collection[str]) -> list[str]:
     record: record of a round as `round_record` begins it: the means come before drift.
     measured: parts that are recorded and no terms of the loss; see `Algorithm`.
   """
-  others = {'round', 'train_loss', 'train_accuracy', *measured}
-  found = itertools.takewhile(lambda name: name != 'drift', record)
-  return [name for name in found if name not in others]
+  no_terms = {'round', 'train_loss', 'train_accuracy', *measured}
+  columns = itertools.takewhile(lambda name: name != 'drift', record)
+  return [name for name in columns if name not in no_terms]
 
 
-def _spread(mean: str, name: str, values: np.ndarray) -> Record:
-  """[K] -> its mean and name_min, name_q1, ..., interpolated between neighbours."""
-  quartiles = _quartiles(name, np.asarray(values, np.float64))
-  return {mean: float(values.mean(dtype=np.float64))} | quartiles
+def _spread(mean_column: str, name: str, numbers: np.ndarray) -> Record:
+  """[K] -> the mean and name_min, name_q1, ..., interpolated between neighbours."""
+  mean = float(numbers.mean(dtype=np.float64))
+  quartiles = np.quantile(np.asarray(numbers, np.float64), _QUARTILE_FRACTIONS)
+  return {mean_column: mean} | _quartile_columns(name, quartiles)
 
 
-def _quartiles(name: str, values: np.ndarray, **how: Any) -> Record:
-  found = np.quantile(values, np.linspace(0.0, 1.0, 5), **how).tolist()
-  return {f'{name}_{of}': value for of, value in zip(_QUARTILES, found, strict=True)}
+def _quartile_columns(name: str, quartiles: np.ndarray) -> Record:
+  columns = [f'{name}_{quartile}' for quartile in _QUARTILES]
+  return dict(zip(columns, quartiles.tolist(), strict=True))
 
 
 def test_record(score: Score, num_examples: int) -> Record:
@@ -174,7 +201,10 @@ def test_record(score: Score, num_examples: int) -> Record:
 def validation_record(score: Score, num_examples: int) -> Record:
   """The means of `test_record` over the models, on the server's validation split."""
   record = test_record(score, num_examples)
-  return {f'validation_{of}': record[f'test_{of}'] for of in ('accuracy', 'loss')}
+  return {
+    'validation_accuracy': record['test_accuracy'],
+    'validation_loss': record['test_loss'],
+  }
 
 
 def over_clients(
@@ -193,40 +223,53 @@ def over_clients(
     examples (its mean is `test_accuracy`). A quartile is the lowest accuracy that this
     part of all users, or examples, does not exceed.
   """
-  accuracy, record = num_correct / sizes, {}
-  for name, weights in (
-    (column, np.ones(len(sizes))),
-    (f'{column}_weighted', sizes.astype(np.float64)),
-  ):
-    mean = np.average(accuracy, weights=weights)
-    variance = np.average((accuracy - mean) ** 2, weights=weights)
-    counted = {'weights': weights, 'method': 'inverted_cdf'}
-    record |= {
-      f'{name}_mean': float(mean),
-      f'{name}_std': float(np.sqrt(variance)),
-      **_quartiles(name, accuracy, **counted),
-      f'{name}_worst_tenth': _worst(accuracy, weights, 0.1),
-    }
-  return record
+  accuracy = num_correct / sizes
+  by_user = _weighted_spread(column, accuracy, np.ones(len(sizes)))
+  by_example = _weighted_spread(
+    f'{column}_weighted', accuracy, sizes.astype(np.float64)
+  )
+  return by_user | by_example
 
 
-def _worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> float:
+def _weighted_spread(name: str, accuracy: np.ndarray, weights: np.ndarray) -> Record:
+  mean = np.average(accuracy, weights=weights)
+  variance = np.average((accuracy - mean) ** 2, weights=weights)
+  quartiles = np.quantile(
+    accuracy, _QUARTILE_FRACTIONS, weights=weights, method='inverted_cdf'
+  )
+  return {
+    f'{name}_mean': float(mean),
+    f'{name}_std': float(np.sqrt(variance)),
+    **_quartile_columns(name, quartiles),
+    f'{name}_worst_tenth': _mean_of_worst(accuracy, weights, 0.1),
+  }
+
+
+def _mean_of_worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> float:
   """The mean of the lowest, up to this share of the weight; the last counts in part."""
   order = np.argsort(accuracy, kind='stable')
   ends = np.cumsum(weights[order])
-  taken = np.diff(np.minimum(ends, share * ends[-1]), prepend=0.0)
-  return float(np.average(accuracy[order], weights=taken))
+  weight_in_share = np.diff(np.minimum(ends, share * ends[-1]), prepend=0.0)
+  return float(np.average(accuracy[order], weights=weight_in_share))
 
 
 # Fraction of its own best accuracy at which a run counts as having reached it.
 TARGET = 0.95
-_TESTED = ('test_accuracy', 'test_loss', 'test_accuracy_std', 'test_accuracy_worst')
-_TESTED += ('validation_accuracy', 'validation_loss')
-_TESTED += tuple(f'user_accuracy_{of}' for of in ('mean', 'std', 'worst_tenth'))
-_TESTED += tuple(
-  f'{of_clients}_accuracy_{of}'
-  for of_clients in ('local', 'tuned', 'personal')
-  for of in ('mean', 'weighted_mean', 'std', 'worst_tenth')
+_SPREAD = ('mean', 'weighted_mean', 'std', 'worst_tenth')
+# The columns of the last tested round that a summary has.
+_SUMMARY_COLUMNS = (
+  'test_accuracy',
+  'test_loss',
+  'test_accuracy_std',
+  'test_accuracy_worst',
+  'validation_accuracy',
+  'validation_loss',
+  'user_accuracy_mean',
+  'user_accuracy_std',
+  'user_accuracy_worst_tenth',
+  *(f'local_accuracy_{statistic}' for statistic in _SPREAD),
+  *(f'tuned_accuracy_{statistic}' for statistic in _SPREAD),
+  *(f'personal_accuracy_{statistic}' for statistic in _SPREAD),
 )
 
 
@@ -242,52 +285,66 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
     `validation_accuracy`, which is included; `best_test_accuracy` is of that round.
   """
   tested = [record for record in rounds if 'test_accuracy' in record]
-  is_validated = 'validation_accuracy' in tested[-1]
+  last_tested = tested[-1]
+  is_validated = 'validation_accuracy' in last_tested
   chosen_by = 'validation_accuracy' if is_validated else 'test_accuracy'
   best = max(tested, key=lambda record: record[chosen_by])
-  chosen = {f'best_{chosen_by}': best[chosen_by]}
   target = TARGET * best['test_accuracy']
   reached = next(record for record in tested if record['test_accuracy'] >= target)
-  names = [f'{phase}_seconds' for phase in PHASES]
-  return {
-    'rounds': rounds[-1]['round'],
-    **{name: tested[-1][name] for name in _TESTED if name in tested[-1]},
-    **chosen,
+  summary = {'rounds': rounds[-1]['round']}
+  for column in _SUMMARY_COLUMNS:
+    if column in last_tested:
+      summary[column] = last_tested[column]
+  summary |= {
+    f'best_{chosen_by}': best[chosen_by],
     'best_test_accuracy': best['test_accuracy'],
     'best_round': best['round'],
     'target_test_accuracy': target,
     'target_round': reached['round'],
     'bytes_down': sum(record['bytes_down'] for record in rounds),
     'bytes_up': sum(record['bytes_up'] for record in rounds),
-  } | {name: round(sum(line.get(name, 0.0) for line in timings), 3) for name in names}
+  }
+  for phase in PHASES:
+    column = f'{phase}_seconds'
+    summary[column] = round(sum(line.get(column, 0.0) for line in timings), 3)
+  return summary
 
 
-def line_of(
-  built: Experiment, t: int, plan: Plan, metrics: ClientMetrics, tested: Tested | None
+def metrics_record(
+  experiment: Experiment,
+  round_number: int,
+  plan: Plan,
+  metrics: ClientMetrics,
+  tested: Tested | None,
 ) -> Record:
   """The line of metrics.jsonl of a round; its arguments are on the host.
 
   Args:
-    built: the experiment.
-    t: number of rounds before it.
+    experiment: the experiment.
+    round_number: completed rounds, 1 after the first.
     plan: plan of the round.
     metrics: leaves [K].
     tested: leaves [M]; None if the round is not tested.
   """
-  how = {'skip_nonfinite': built.config.on_nonfinite == 'skip_client'}
-  how['measured'] = built.algorithm.measured
-  record = round_record(t + 1, plan, metrics, built.traffic, **how)
+  record = round_record(
+    round_number,
+    plan,
+    metrics,
+    experiment.traffic,
+    measured=experiment.algorithm.measured,
+    skip_nonfinite=experiment.config.on_nonfinite == 'skip_client',
+  )
   if tested is None:
     return record
-  record |= test_record(tested.score, len(built.tests.examples.labels))
-  if tested.score.validation is not None:
-    record |= validation_record(
-      tested.score.validation, len(built.tests.validation.labels)
-    )
-  if tested.score.by_client is not None:
-    record |= over_clients(tested.score.by_client[0], built.tests.user_sizes)
-  for column, num_correct in (tested.own or {}).items():
-    record |= over_clients(num_correct, built.tests.of_clients.sizes, column)
+  score = tested.score
+  record |= test_record(score, len(experiment.tests.examples.labels))
+  if score.validation is not None:
+    num_validation = len(experiment.tests.validation.labels)
+    record |= validation_record(score.validation, num_validation)
+  if score.by_client is not None:
+    record |= over_clients(score.by_client[0], experiment.tests.user_sizes)
+  for column, num_correct in (tested.num_correct or {}).items():
+    record |= over_clients(num_correct, experiment.tests.of_clients.sizes, column)
   if tested.consensus_distance is not None:
     record['consensus_distance'] = tested.consensus_distance
   return record

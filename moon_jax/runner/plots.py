@@ -3,6 +3,7 @@
 It uses matplotlib's object API: pyplot would keep figures alive and look for a display.
 """
 
+import math
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -83,11 +84,12 @@ def _accuracy(panel, tested):
 def _losses(panel, rounds, names):
   panel.set_prop_cycle(color=PALETTE)
   for name in sorted(names, reverse=True):
-    points = [(line['round'], line[name]) for line in rounds if name in line]
-    label = name.removesuffix('_loss')
-    panel.plot(*zip(*points, strict=True), marker='.', label=label)
+    recorded = [line for line in rounds if name in line]
+    steps = [line['round'] for line in recorded]
+    losses = [line[name] for line in recorded]
+    panel.plot(steps, losses, marker='.', label=name.removesuffix('_loss'))
   panel.set_ylabel('losses; the parts before weighting')
-  if panel.dataLim.ymin >= 0:  # an own part may be negative
+  if panel.dataLim.ymin >= 0:  # a term of a user's algorithm may be negative
     panel.set_ylim(bottom=0)
   panel.legend(frameon=False)
 
@@ -97,30 +99,32 @@ def heat_map(
 ) -> None:
   """Draws counts [N, Y], a heat map below a bar of each client's total, as a PNG.
 
-  The classes are numbered, unless class_names [Y] are given. The clients are those that
-  are `shown`.
+  The classes are numbered, unless class_names [Y] are given. The clients are
+  `clients_drawn`.
   """
   totals = counts.sum(1)
-  chosen = shown(totals)
+  clients = clients_drawn(totals)
   width = float(np.clip(2.2 + 0.52 * len(counts), 5.0, 12.0))
   height = float(np.clip(2.0 + 0.32 * counts.shape[1], 4.0, 9.0))
   figure = _figure(width, height, title)
   bars, cells = figure.subplots(2, 1, sharex=True, height_ratios=(1, height - 1.5))
   bars.spines[['top', 'right']].set_visible(False)
-  drawn = bars.bar(np.arange(len(chosen)), totals[chosen], width=0.8, color='0.55')
+  drawn_bars = bars.bar(
+    np.arange(len(clients)), totals[clients], width=0.8, color='0.55'
+  )
   bars.set_ylabel('total')
   if len(counts) <= MOST_ANNOTATED:
-    bars.bar_label(drawn, fontsize=8, padding=1)
+    bars.bar_label(drawn_bars, fontsize=8, padding=1)
     bars.margins(y=0.3)
   cells.set(xlabel=name_of_columns(len(counts)), ylabel='class')
-  matrix(cells, counts[chosen].T, 'training examples', rows=class_names)
+  matrix(cells, counts[clients].T, 'training examples', rows=class_names)
   if len(counts) > MOST_CLIENTS:
-    cells.set_xticks([])  # a place in the sample is no client's number
+    cells.set_xticks([])  # a position in the sample is no client's number
   figure.align_ylabels([bars, cells])
   _save(figure, path, dpi=200)
 
 
-def shown(values: np.ndarray) -> np.ndarray:
+def clients_drawn(values: np.ndarray) -> np.ndarray:
   """The clients that a picture shows: all in order, or MOST_CLIENTS sorted by value.
 
   Args:
@@ -131,12 +135,12 @@ def shown(values: np.ndarray) -> np.ndarray:
   """
   if len(values) <= MOST_CLIENTS:
     return np.arange(len(values))
-  places = np.linspace(0, len(values) - 1, MOST_CLIENTS).round().astype(int)
-  return np.argsort(values, kind='stable')[places]
+  positions = np.linspace(0, len(values) - 1, MOST_CLIENTS).round().astype(int)
+  return np.argsort(values, kind='stable')[positions]
 
 
 def name_of_columns(num_clients: int) -> str:
-  """The label of the clients that are `shown` by their number of examples."""
+  """The label of `clients_drawn` if they are sorted by their number of examples."""
   if num_clients <= MOST_CLIENTS:
     return 'client'
   return f'{MOST_CLIENTS} of {num_clients:,} clients, from fewest to most examples'
@@ -168,9 +172,10 @@ def matrix(
     values, cmap='Blues', vmin=0, aspect='auto', interpolation='nearest'
   )
   for axis, names in ((panel.xaxis, columns), (panel.yaxis, rows)):
-    every = -(-len(names) // MOST_ANNOTATED) or 1
-    if shown_names := [shortened(name) for name in names[::every]]:
-      axis.set_ticks(range(0, len(names), every), shown_names, parse_math=False)
+    step = math.ceil(len(names) / MOST_ANNOTATED) or 1
+    labels = [shortened(name) for name in names[::step]]
+    if labels:
+      axis.set_ticks(range(0, len(names), step), labels, parse_math=False)
     else:
       axis.set_major_locator(MaxNLocator(nbins=20, integer=True))
   if columns:
@@ -180,5 +185,12 @@ def matrix(
     for (row, column), value in np.ndenumerate(values):
       # The top of the colour map is dark.
       colour = 'white' if value > 0.6 * values.max() else 'black'
-      words = {'color': colour, 'fontsize': 8, 'ha': 'center', 'va': 'center'}
-      panel.text(column, row, f'{value:.0f}', **words)
+      panel.text(
+        column,
+        row,
+        f'{value:.0f}',
+        color=colour,
+        fontsize=8,
+        ha='center',
+        va='center',
+      )

@@ -16,26 +16,28 @@ class Profiler(Callback):
   The next round begins when the trace is written; this time is in its `idle`.
   """
 
-  def __init__(self, say: Callable[[str], None]):
-    """say: called with the place of the trace, and with the times of the round."""
-    self._say = say
+  def __init__(self, print_line: Callable[[str], None]):
+    """print_line: called with the path of the trace, and the times of the round."""
+    self._print_line = print_line
     self._timer, self._is_written = None, False
 
   def begin(self, run):
     self._folder = run.workdir / 'profile'
-    second, is_asked = run.rounds.start + 2, run.config.execution.profile
-    self._traced = second if is_asked and second <= run.rounds.stop else None
+    self._traced_round = None
+    second_round = run.rounds.start + 2
+    if run.config.execution.profile and second_round <= run.rounds.stop:
+      self._traced_round = second_round
 
   def wants_state(self, number):
     # The trace begins before the round does, and is written before the next one.
-    return self._traced in (number, number + 1)
+    return self._traced_round in (number, number + 1)
 
   def after_round(self, round):
-    if round.number == self._traced:
+    if round.number == self._traced_round:
       self.close()
       phases = ('train', 'evaluate', 'save', 'idle')
       words = [f'{name} {round.clock.seconds[name]:.2f} s' for name in phases]
-      self._say(f'where the time of the traced round went: {", ".join(words)}')
+      self._print_line(f'where the time of the traced round went: {", ".join(words)}')
     elif self.wants_state(round.number):
       options = jax.profiler.ProfileOptions()
       options.python_tracer_level = 0
@@ -50,7 +52,7 @@ class Profiler(Callback):
       if not self._is_written:
         self._stop()
       self._timer = None
-      self._say(f'trace: {self._folder}')
+      self._print_line(f'trace: {self._folder}')
 
   def _stop(self):
     jax.profiler.stop_trace()

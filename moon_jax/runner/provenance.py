@@ -22,11 +22,18 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
   """The name of the processor, and the number of cores that the process may use."""
-  told = pathlib.Path('/proc/cpuinfo')
-  lines = told.read_text().splitlines() if told.exists() else []
-  names = [line.partition(': ')[2] for line in lines if line.startswith('model name')]
-  processor = (names or [platform.machine()])[0]
-  return {'processor': processor, 'cores': joblib.cpu_count()}
+  return {'processor': _processor(), 'cores': joblib.cpu_count()}
+
+
+def _processor() -> str:
+  """The model of the processor; its architecture where Linux does not tell more."""
+  path = pathlib.Path('/proc/cpuinfo')
+  if path.exists():
+    for line in path.read_text().splitlines():
+      key, _, name = line.partition(': ')
+      if key.startswith('model name'):
+        return name
+  return platform.machine()
 
 
 @functools.cache  # A later commit does not change the code that was loaded.
@@ -36,11 +43,17 @@ def git_commit() -> str | None:
   Code that is installed inside another repository has no commit there.
   """
   path = pathlib.Path(__file__)
-  describe = 'describe --always --abbrev=40 --dirty=+changes --exclude=*'
   try:
-    for command in (f'ls-files --error-unmatch {path.name}', describe):
-      words = ['git', '-C', str(path.parent), *command.split()]
-      done = subprocess.run(words, capture_output=True, text=True, check=True)
+    _git(path.parent, f'ls-files --error-unmatch {path.name}')
+    return _git(
+      path.parent, 'describe --always --abbrev=40 --dirty=+changes --exclude=*'
+    )
   except (FileNotFoundError, subprocess.CalledProcessError):
     return None
-  return done.stdout.strip()
+
+
+def _git(folder: pathlib.Path, command: str) -> str:
+  """What git prints; raises CalledProcessError if it fails."""
+  words = ['git', '-C', str(folder), *command.split()]
+  completed = subprocess.run(words, capture_output=True, text=True, check=True)
+  return completed.stdout.strip()

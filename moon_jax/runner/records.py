@@ -1,8 +1,9 @@
-"""Appends a line for each round to the growing files of a run.
+"""Appends a line for each round to the growing files of a run, and sums them up.
 
 metrics.jsonl   results only, no clock, so that a resumed run ends with the same bytes
                 as an uninterrupted one
 timings.jsonl   seconds, samples/s, memory
+summary.json    written when the last round is done, or a callback has ended the run
 """
 
 import json
@@ -12,8 +13,8 @@ import pathlib
 
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError
-from moon_jax.runner.metrics import Record
-from moon_jax.runner.run_directory import METRICS, SUMMARY, TIMINGS
+from moon_jax.runner.metrics import Record, summarise
+from moon_jax.runner.run_directory import METRICS, SUMMARY, TIMINGS, stop_entries
 
 
 class Records:
@@ -23,7 +24,7 @@ class Records:
   So is summary.json, because the directory then holds no finished run.
 
   Attributes:
-    rounds: the lines of metrics.jsonl so far.
+    rounds: the lines of metrics.jsonl so far; only `add_metrics` changes them.
     num_dropped: number of lines that were removed.
   """
 
@@ -38,7 +39,10 @@ class Records:
       NoCheckpointError: the files lack rounds that are in the state.
       RunError: the files cannot be written.
     """
-    self.rounds, self.num_dropped = _keep(workdir / METRICS, completed_rounds)
+    self._workdir = workdir
+    self.rounds, self.num_dropped = _drop_later_rounds(
+      workdir / METRICS, completed_rounds
+    )
     if len(self.rounds) != completed_rounds:
       raise NoCheckpointError(
         f'{workdir / METRICS} has {len(self.rounds)} of the {completed_rounds} '
@@ -46,7 +50,7 @@ class Records:
       )
     with files.writing(workdir):
       (workdir / SUMMARY).unlink(missing_ok=True)
-      _keep(workdir / TIMINGS, completed_rounds)
+      _drop_later_rounds(workdir / TIMINGS, completed_rounds)
       # Unbuffered, so that closing the file does not try again what a full disk
       # refused.
       self._metrics = (workdir / METRICS).open('ab', buffering=0)
@@ -76,24 +80,36 @@ class Records:
     """
     _append(self._timings, record)
 
+  def finish(self, stop_reason: str, rounds_asked: int) -> None:
+    """Writes summary.json, which marks the run as finished.
+
+    Args:
+      stop_reason: why a callback has ended the run before its last round, or ''.
+      rounds_asked: number of rounds that were asked for.
+    """
+    summary = summarise(self.rounds, files.read_lines(self._workdir / TIMINGS))
+    summary |= stop_entries(stop_reason, rounds_asked)
+    files.write_json(self._workdir / SUMMARY, summary)
+
 
 def _append(file, record):
   # JSON has no NaN, so a diverged loss is written as null.
-  clean = {
-    name: None if isinstance(value, float) and not math.isfinite(value) else value
-    for name, value in record.items()
+  finite = {
+    name: None if isinstance(entry, float) and not math.isfinite(entry) else entry
+    for name, entry in record.items()
   }
-  line = (json.dumps(clean, allow_nan=False) + '\n').encode()
+  line = (json.dumps(finite, allow_nan=False) + '\n').encode()
   with files.writing(pathlib.Path(file.name)):
     while line:
-      line = line[file.write(line) :]
+      num_written = file.write(line)
+      line = line[num_written:]
     # On the disk before the checkpoint, which relies on it.
     os.fsync(file.fileno())
 
 
-def _keep(path, completed_rounds):
-  """Drops the lines of later rounds; returns the lines that stay, and how many went."""
+def _drop_later_rounds(path, completed_rounds):
+  """Removes the lines of later rounds; the lines that stay, and the number removed."""
   lines = files.read_lines(path)
-  kept = [line for line in lines if line['round'] <= completed_rounds]
-  files.replace(path, ''.join(json.dumps(line) + '\n' for line in kept))
-  return kept, len(lines) - len(kept)
+  earlier = [line for line in lines if line['round'] <= completed_rounds]
+  files.replace(path, ''.join(json.dumps(line) + '\n' for line in earlier))
+  return earlier, len(lines) - len(earlier)

@@ -1,22 +1,22 @@
 """Runs the rounds of an experiment, and yields the results of each.
 
-The device is kept busy. While it trains round t, one thread packs round t + 1 and
-another gives it to the device, which begins it when round t is done. Meanwhile the
-caller reads round t.
+The device is kept busy. While it trains round t, one thread packs round t + 1: it makes
+the plan and the batches. Another thread dispatches round t + 1 to the device, which
+begins it when round t is done. Meanwhile the caller reads the results of round t - 1.
 
-  device    | train t, test t | train t + 1, test t + 1 | train t + 2, test t + 2
-  packing   |   pack t + 1    |   pack t + 2            |   pack t + 3
-  giving    |      give t + 1 |      give t + 2         |      give t + 3
-  caller    |   sees t - 1    |   sees t                |   sees t + 1
+  device       | train t, test t     | train t + 1, test t + 1 | train t + 2, test t + 2
+  packing      |   pack t + 1        |   pack t + 2            |   pack t + 3
+  dispatching  |      dispatch t + 1 |      dispatch t + 2     |      dispatch t + 3
+  caller       |   reads t - 1       |   reads t               |   reads t + 1
 
-If a callback wants the state of a round, the caller sees the round before the next one
-is given, because the next round is trained in the memory of that state. The same holds
-for every round of several processes, which must ask the devices for the same things in
-the same order.
+If a callback wants the state of a round, the caller reads the round before the next one
+is dispatched, because the next round is trained in the memory of that state. The same
+holds for every round of several processes, which must ask the devices for the same
+programs in the same order.
 
-With a client store, the thread that packs first writes the memories of the last round's
-clients, then reads the memories of the next round's. A client of both rounds has its
-memory on the device.
+With a client store, the packing thread first writes the memories of the last round's
+clients, then reads the memories of the next round's clients. The memory of a client
+that is in both rounds stays on the device.
 """
 
 import dataclasses
@@ -38,7 +38,9 @@ from moon_jax.platform import compile_cache, hosts
 from moon_jax.runner import evaluation
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
-from moon_jax.runner.metrics import Record, line_of
+from moon_jax.runner.metrics import Record, metrics_record
+
+_MAX_REASON_LETTERS = 1000
 
 
 @dataclasses.dataclass
@@ -52,9 +54,10 @@ class Round:
     plan: cohort, lanes and batches of the round.
     clock: seconds by phase.
     experiment: what the configuration builds.
-    state: the server and every client after the round, on the devices; with memories on
-      the disk, only the clients of the round's cohort. None unless a callback wants it.
-      In a run the next round overwrites it; in `moon_jax.rounds` it stays.
+    state: the server and every client after the round, on the devices; if the clients'
+      memories are on the disk, only the clients of the round's cohort. None unless a
+      callback wants it. In a run the next round overwrites it; in `moon_jax.rounds` it
+      stays.
     stopped: reason for which the run ends after this round; '' if it does not.
     is_awaited: whether a signal has asked the run to save this round and stop.
   """
@@ -69,9 +72,10 @@ class Round:
   stopped: str = ''
   is_awaited: bool = False
 
-  def stop(self, why: str) -> None:
-    """Ends the run after this round or the next tested one; `why` is recorded."""
-    self.stopped = self.stopped or str(why)[:1000] or 'a callback said so'
+  def stop(self, reason: str) -> None:
+    """Ends the run after this round or the next tested one; the reason is recorded."""
+    if not self.stopped:
+      self.stopped = str(reason)[:_MAX_REASON_LETTERS] or 'a callback said so'
 
   @property
   def timings(self) -> Record:
@@ -88,8 +92,16 @@ class Round:
 
 
 @dataclasses.dataclass
-class _Packed:
-  """A round that is ready for the device, and the seconds that packing took."""
+class _PackedRound:
+  """A round that is ready for the device.
+
+  Attributes:
+    index: number of completed rounds before it.
+    plan: cohort, lanes and batches.
+    inputs: the plan and the scalars on the device.
+    train: the training split on the device, or the cohort's part of it.
+    seconds: phase -> seconds that packing took.
+  """
 
   index: int
   plan: Plan
@@ -99,8 +111,17 @@ class _Packed:
 
 
 @dataclasses.dataclass
-class _Given:
-  """A round that the device trains or has trained, and its results on the device."""
+class _DispatchedRound:
+  """A round that the device trains or has trained, and its results on the device.
+
+  Attributes:
+    index: number of completed rounds before it.
+    plan: cohort, lanes and batches.
+    clock: seconds by phase.
+    state: the state after the round.
+    metrics: leaves [K].
+    tested: the results of the test; None if there is none, or the host will test.
+  """
 
   index: int
   plan: Plan
@@ -110,8 +131,16 @@ class _Given:
   tested: evaluation.Tested | None
 
 
+def _print_nothing(text: str, end: str = '\n') -> None:
+  """Prints nothing."""
+
+
 class Rounds:
-  """The rounds of a run that are left."""
+  """The rounds of a run that are left: `compile` once, then `run` once.
+
+  Attributes:
+    left: indices of these rounds, from 0.
+  """
 
   def __init__(
     self,
@@ -119,52 +148,72 @@ class Rounds:
     state: State,
     store: ClientStore | None = None,
     *,
-    say: Callable[..., None] = lambda *text, **how: None,
     keep_states: bool = False,
   ):
-    """Packs the first round, and compiles the programs of a round and of a test.
+    """Computes nothing yet.
 
     Args:
       experiment: the experiment.
       state: state from which the next round starts; it is used up.
       store: store of the clients' memories, if they are not in the state.
-      say: called with what is compiled.
       keep_states: whether the states of earlier rounds stay, at the price of memory.
     """
-    self._experiment, self._state, self._store = experiment, state, store
     config = experiment.config
     self.left = range(int(state.round), config.num_rounds)
-    of_each = experiment.algorithm.share or (store and experiment.has_client_models)
-    self._on_host = bool(of_each or experiment.tests.of_clients)
+    self._experiment = experiment
+    self._state = state
+    self._store = store
+    self._keep_states = keep_states
+    # These tests need models that are not on the device, or programs of their own.
+    tests_stored_models = store is not None and experiment.has_client_models
+    self._host_tests = bool(
+      experiment.algorithm.share or tests_stored_models or experiment.tests.of_clients
+    )
     self._has_trained = np.zeros(config.num_clients, bool)
-    for index in range(self.left.start if self._on_host else 0):
-      self._has_trained[experiment.planner.cohort(index)] = True
-    self._programs, self._own, self._clock, self._unkept = None, None, None, None
-    self._tune = None
-    self._packed = futures.Future()
-    self._packed.set_result(self._pack(self.left.start))
+    if self._host_tests:
+      for index in range(self.left.start):
+        self._has_trained[experiment.planner.cohort(index)] = True
+    self._last_clock: Clock | None = None
+    self._unstored: tuple[np.ndarray, PyTree] | None = None  # clients, their memories
+
+  def compile(self, print_text: Callable[..., None] = _print_nothing) -> None:
+    """Packs the first round, and compiles the programs of a round and of its tests.
+
+    Args:
+      print_text: called with what is compiled; see `Console.say`.
+    """
+    experiment, state = self._experiment, self._state
+    config = experiment.config
+    first_packed = self._pack(self.left.start)
+    self._first_packed = futures.Future()
+    self._first_packed.set_result(first_packed)
     with compile_cache.using(config.execution.compile_cache):
-      say('compiling one round and one test ... ', end='')
+      print_text('compiling one round and one test ... ', end='')
       begin = time.perf_counter()
-      inputs, donate = self._packed.result().inputs, not keep_states
       self._programs = programs.compile_programs(
-        experiment, state, inputs, donate=donate
+        experiment, state, first_packed.inputs, donate=not self._keep_states
       )
+      test_own_models = None
       if experiment.tests.of_clients:
-        self._own = own_tests.compiled(experiment, state)
+        test_own_models = own_tests.compiled(experiment, state)
+      test_fine_tuned = None
       if used_value(config, 'fine_tune_epochs'):
-        self._tune = fine_tuning.compiled(experiment, state)
+        test_fine_tuned = fine_tuning.compiled(experiment, state)
+      self._host_test_programs = evaluation.HostTestPrograms(
+        self._programs.evaluate, test_own_models, test_fine_tuned
+      )
       self._compile_seconds = time.perf_counter() - begin
-      say(f'{self._compile_seconds:.1f} s')
+      print_text(f'{self._compile_seconds:.1f} s')
 
   def buffers(self) -> dict[str, int]:
     """Name -> bytes of what is large in the device's memory."""
-    built, memory = self._experiment, self._programs.run_round.memory_analysis()
+    experiment = self._experiment
+    tests = experiment.tests
+    splits = (experiment.data.train, tests.examples, tests.validation)
+    memory = self._programs.run_round.memory_analysis()
     return {
-      'data': tree.num_bytes(
-        (built.data.train, built.tests.examples, built.tests.validation)
-      ),
-      f'training {built.planner.num_lanes} lanes': memory.temp_size_in_bytes,
+      'data': tree.num_bytes(splits),
+      f'training {experiment.planner.num_lanes} lanes': memory.temp_size_in_bytes,
       'models': memory.output_size_in_bytes,
     }
 
@@ -176,97 +225,127 @@ class Rounds:
         yielded; called before the next round begins.
     """
     executor = futures.ThreadPoolExecutor
-    with executor(1, 'packing') as packing, executor(1, 'giving') as giving:
-      given = giving.submit(self._give, self._state, self._packed)
-      self._packed = self._state = None
+    with executor(1, 'packing') as packing, executor(1, 'dispatching') as dispatching:
+      dispatched = dispatching.submit(self._dispatch, self._state, self._first_packed)
+      self._first_packed = self._state = None
       for index in self.left:
         is_last = index + 1 not in self.left
-        packed = None if is_last else packing.submit(self._pack, index + 1)
-        this, wanted = given.result(), wants_state(index + 1)
-        waits = is_last or wanted or hosts.count() > 1 or self._tests_on_host(index)
-        if not waits:
-          given = giving.submit(self._give, this.state, packed)
-        yield self._read(this, wanted, packed)
-        if waits and packed:
-          given = giving.submit(self._give, this.state, packed)
+        next_packed = None if is_last else packing.submit(self._pack, index + 1)
+        current = dispatched.result()
+        is_state_wanted = wants_state(index + 1)
+        # Whether the caller reads the round before the next one is dispatched.
+        is_read_first = (
+          is_last
+          or is_state_wanted
+          or hosts.count() > 1
+          or self._is_tested_by_host(index)
+        )
+        if not is_read_first:
+          dispatched = dispatching.submit(self._dispatch, current.state, next_packed)
+        yield self._read(current, is_state_wanted, next_packed)
+        if is_read_first and not is_last:
+          dispatched = dispatching.submit(self._dispatch, current.state, next_packed)
 
   def _pack(self, index):
     """The round `index`, after the store has the memories of the last clients."""
-    kept, begin = self._keep(), time.perf_counter()
+    store_seconds = self._store_memories()
+    begin = time.perf_counter()
     plan = self._experiment.planner.plan(index)
-    looked_up = 0.0
+    lookup_seconds = 0.0
     if self._store:
-      looking, first = time.perf_counter(), index == self.left.start
-      here = () if first else self._experiment.planner.cohort(index - 1)
-      plan = plan._replace(arrivals=self._store.arrivals(plan.clients, here))
-      looked_up = time.perf_counter() - looking
+      lookup_begin = time.perf_counter()
+      previous_cohort = ()
+      if index > self.left.start:
+        previous_cohort = self._experiment.planner.cohort(index - 1)
+      arrivals = self._store.arrivals(plan.clients, previous_cohort)
+      plan = plan._replace(arrivals=arrivals)
+      lookup_seconds = time.perf_counter() - lookup_begin
     inputs = programs.round_inputs(self._experiment, index, plan)
     train = programs.train_split(self._experiment, plan)
-    seconds = {'pack': time.perf_counter() - begin - looked_up}
-    return _Packed(index, plan, inputs, train, seconds | {'store': kept + looked_up})
+    seconds = {
+      'pack': time.perf_counter() - begin - lookup_seconds,
+      'store': store_seconds + lookup_seconds,
+    }
+    return _PackedRound(index, plan, inputs, train, seconds)
 
-  def _keep(self):
+  def _store_memories(self):
     """Gives the store the memories of a round's clients; returns the seconds taken."""
-    if not self._unkept:
+    if not self._unstored:
       return 0.0
-    (clients, memories), self._unkept = self._unkept, None
-    memories, begin = jax.device_get(memories), time.perf_counter()
+    clients, memories = self._unstored
+    self._unstored = None
+    memories = jax.device_get(memories)
+    begin = time.perf_counter()
     self._store.write(clients, memories)
     return time.perf_counter() - begin
 
-  def _give(self, state, packed):
+  def _dispatch(self, state, packing):
     """Gives the device a round and its test; uses up the state before it."""
-    packed = packed.result()
+    packed = packing.result()
     self._has_trained[packed.plan.clients] = True
-    clock = Clock(self._clock)
+    clock = Clock(self._last_clock)
     clock.seconds |= packed.seconds
-    if self._clock is None:
+    if self._last_clock is None:
       clock.seconds['compile'] = self._compile_seconds
-    self._clock, tested = clock, None
+    self._last_clock = clock
+    tested = None
     with jax.transfer_guard('disallow'):
-      given = (*packed.inputs, packed.train)
-      state, metrics = self._programs.run_round(state, *given)
-      if self._is_tested(packed.index) and not self._on_host:
-        splits = self._experiment.tests.examples, self._experiment.tests.validation
-        score = self._programs.evaluate(state, *splits)
+      state, metrics = self._programs.run_round(state, *packed.inputs, packed.train)
+      if self._is_tested(packed.index) and not self._host_tests:
+        tests = self._experiment.tests
+        score = self._programs.evaluate(state, tests.examples, tests.validation)
         tested = evaluation.Tested(score)
-    return _Given(packed.index, packed.plan, clock, state, metrics, tested)
+    return _DispatchedRound(packed.index, packed.plan, clock, state, metrics, tested)
 
-  def _read(self, given, wanted, packed):
+  def _read(self, dispatched, is_state_wanted, next_packed):
     """Waits for the results of a round."""
-    built, clock = self._experiment, given.clock
-    metrics = jax.device_get(given.metrics)
+    clock, state = dispatched.clock, dispatched.state
+    is_tested_by_host = self._is_tested_by_host(dispatched.index)
+    metrics = jax.device_get(dispatched.metrics)
     clock.arrived('train')
     if self._store:
-      if packed:  # it reads the store as it was before this round
-        packed.result()  # if a write failed, the run ends here
+      if next_packed:  # it reads the store as it was before this round
+        next_packed.result()  # if a write failed, the run ends here
       else:
-        clock.seconds['store'] += self._keep()
-      self._unkept = given.plan.clients, given.state.clients
-      if wanted or self._tests_on_host(given.index):
-        clock.seconds['store'] += self._keep()
-    if self._tests_on_host(given.index):
-      if packed and self._tune:  # fine-tuning reads the data on disk too
-        packed.result()
-      how = self._programs.evaluate, self._own, self._tune, given.state
-      how += self._store, self._has_trained
-      given.tested = evaluation.evaluate(built, *how)
-    tested = jax.device_get(given.tested)
+        clock.seconds['store'] += self._store_memories()
+      self._unstored = dispatched.plan.clients, state.clients
+      if is_state_wanted or is_tested_by_host:
+        clock.seconds['store'] += self._store_memories()
+    tested = dispatched.tested
+    if is_tested_by_host:
+      if next_packed and self._host_test_programs.fine_tuned:
+        next_packed.result()  # fine-tuning reads the data on the disk too
+      tested = evaluation.evaluate(
+        self._experiment,
+        self._host_test_programs,
+        state,
+        self._store,
+        self._has_trained,
+      )
+    tested = jax.device_get(tested)
     if tested:
       clock.arrived('evaluate')
-    line = line_of(built, given.index, given.plan, metrics, tested)
-    about = given.plan, clock, built, given.state if wanted else None
-    return Round(given.index + 1, line, metrics, *about)
+    return Round(
+      number=dispatched.index + 1,
+      metrics=metrics_record(
+        self._experiment, dispatched.index + 1, dispatched.plan, metrics, tested
+      ),
+      clients=metrics,
+      plan=dispatched.plan,
+      clock=clock,
+      experiment=self._experiment,
+      state=state if is_state_wanted else None,
+    )
 
   def _is_tested(self, index):
     config = self._experiment.config
     return is_due(index + 1, config.eval_every_rounds, config.num_rounds)
 
-  def _tests_on_host(self, index):
+  def _is_tested_by_host(self, index):
     """Whether the round's test needs more than the device has, and so waits for it."""
-    return self._on_host and self._is_tested(index)
+    return self._host_tests and self._is_tested(index)
 
 
-def is_due(number: int, every: int, num_rounds: int) -> bool:
-  """Whether something that is done every few rounds, and after the last, is due."""
-  return number % every == 0 or number == num_rounds
+def is_due(number: int, every_rounds: int, num_rounds: int) -> bool:
+  """Whether something is due that is done every few rounds, and after the last one."""
+  return number % every_rounds == 0 or number == num_rounds

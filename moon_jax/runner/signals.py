@@ -52,10 +52,10 @@ class Stop:
 
   def requested(self) -> bool:
     """Whether a request waits for `check`, in any process; all processes must ask."""
-    asked = [number for number in hosts.gather(self._signal) if number]
-    if asked:
-      self._signal = signal.Signals(asked[0])
-    return bool(asked)
+    signals = [number for number in hosts.gather(self._signal) if number]
+    if signals:
+      self._signal = signal.Signals(signals[0])
+    return bool(signals)
 
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
@@ -90,17 +90,20 @@ class Stop:
       # round.
       if (self._may_wait or hosts.count() > 1) and not self._signal:
         self._signal = number
-        _tell(f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.')
+        _write_line(
+          f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.'
+        )
         return
       if self._signal and number == signal.SIGHUP:
         return
       # Under the lock: the main thread must not get past this point.
-      told = f'Stopped at once by {name}; what was saved stays.'
-      _tell(f'{told} To go on: {self.command}')
+      _write_line(
+        f'Stopped at once by {name}; what was saved stays. To go on: {self.command}'
+      )
       os._exit(exit_code)
 
 
-def _tell(text: str) -> None:
+def _write_line(text: str) -> None:
   """Writes a line to standard error at once, whatever locks other threads hold."""
   start = _SHOW_CURSOR if os.isatty(_STDERR) else ''
   with contextlib.suppress(OSError):

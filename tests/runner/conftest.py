@@ -25,7 +25,7 @@ def whole(tmp_path_factory):
   """Six rounds of MOON in a folder of their own: (folder, process)."""
   folder = tmp_path_factory.mktemp('whole')
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(callbacks.Draws, 'end', draw_pictures)
+    patch.setattr(callbacks.PictureDrawer, 'end', draw_pictures)
     return folder, launched(folder, *SIX)
 
 

@@ -16,7 +16,8 @@ from examples import early_stopping
 from moon_jax import catalog
 from moon_jax.config import cli
 from moon_jax.core.errors import DivergedError, ExitCode, NoCheckpointError, RunError
-from moon_jax.runner import callbacks, loop, run_directory, saved_state
+from moon_jax.runner import callbacks, loop, saved_state
+from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop, StoppedError
 from tests.processes import check_success, checkpoint, launch, launched
 from tests.run_directories import TINY, words_of
@@ -249,19 +250,19 @@ def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
 
 def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
   """The round's line of timings.jsonl comes when the state is on the disk."""
-  seen, write, end = threading.Event(), saved_state.save, run_directory.finish
+  seen, write, end = threading.Event(), saved_state.save, Records.finish
   run = tmp_path / 'run'
 
-  def late(folder, state, index):
+  def late(folder, state, index, entries):
     if folder.name.startswith('1.'):
       assert seen.wait(60)
     if folder.name.startswith('3.'):
       time.sleep(0.3)
-    write(folder, state, index)
+    write(folder, state, index, entries)
 
-  def finish(workdir, *given):
-    assert (workdir / 'checkpoints/3').exists()
-    end(workdir, *given)
+  def finish(records, stop_reason, rounds_asked):
+    assert (run / 'checkpoints/3').exists()
+    end(records, stop_reason, rounds_asked)
 
   def look(round):
     if round.number == 2:
@@ -270,7 +271,7 @@ def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
       seen.set()
 
   monkeypatch.setattr(saved_state, 'save', late)
-  monkeypatch.setattr(run_directory, 'finish', finish)
+  monkeypatch.setattr(Records, 'finish', finish)
   own = {'checkpoint_every_rounds': 1}
   moon_jax.run(config(**own), run, callbacks=[look])
   lines = (run / 'timings.jsonl').read_text().splitlines()
@@ -284,7 +285,7 @@ def test_no_line_says_that_a_state_was_saved_that_was_not(tmp_path, monkeypatch,
   """Otherwise a run whose first state cannot be written could never start again."""
   run, own = tmp_path / 'run', config(checkpoint_every_rounds=1)
 
-  def full(folder, state, index):
+  def full(folder, state, index, entries):
     raise OSError(errno.ENOSPC, 'full')
 
   with monkeypatch.context() as patch:

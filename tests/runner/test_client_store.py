@@ -170,7 +170,10 @@ def test_a_model_is_loaded_from_the_newest_checkpoint_that_has_its_memory(copied
   newest, older = (read_index(folder / step / 'clients.npz') for step in '64')
   place, client = max(zip(newest.places, newest.clients, strict=True))
   assert place not in older.places
-  flip(folder / 'clients.bin', place * built_of(algorithm='solo').memory.bytes_each)
+  flip(
+    folder / 'clients.bin',
+    place * built_of(algorithm='solo').placement.memory_tier.bytes_each,
+  )
   found = [moon_jax.load(folder.parent, client=one).round for one in range(10)]
   assert found == [4 if one == client else 6 for one in range(10)]
 
@@ -300,7 +303,7 @@ def test_what_a_checkpoint_names_is_never_written_over(store):
     now |= {int(client): 1000 * step + int(client) for client in clients}
     if step % 3 == 2:
       kept_ones = [*kept_ones, (store.index(), dict(now))][-2:]
-      store.keep(index for index, _ in kept_ones)
+      store.protect(index for index, _ in kept_ones)
     for index, wanted in kept_ones:
       assert store.fault(index) == ''
       assert index.clients.tolist() == sorted(wanted)
@@ -314,10 +317,10 @@ def test_going_on_from_an_older_checkpoint(store):
   clients = np.arange(5)
   store.write(clients, some(*clients))
   older = store.index()
-  store.keep([older])
+  store.protect([older])
   store.write(clients[:3], some(7, 8, 9))
   store.restore(older)
-  store.keep([older])
+  store.protect([older])
   np.testing.assert_array_equal(store.read(clients), some(*clients))
   store.write(clients, some(*(clients + 50)))
   assert store.fault(older) == ''
@@ -355,7 +358,7 @@ def test_auto_leaves_the_device_where_a_save_would_hurt(
 
 
 def test_consensus_distance_by_hand(monkeypatch):
-  monkeypatch.setattr(evaluation, '_AT_A_TIME', 2)
+  monkeypatch.setattr(evaluation, '_MODELS_AT_A_TIME', 2)
   # The mean of (0, 0), (0, 0) and (9, 12) is (3, 4): the distances are 5, 5 and 10.
   models = {'a': np.array([0.0, 0.0, 9.0]), 'b': np.array([[0.0], [0.0], [12.0]])}
 

@@ -145,7 +145,7 @@ class Once(moon_jax.Callback):
 def test_a_run_directory_that_is_moved_or_removed(
   tmp_path, workdir, monkeypatch, what, after, lost
 ):
-  monkeypatch.setattr(callbacks.Draws, 'end', draw_pictures)
+  monkeypatch.setattr(callbacks.PictureDrawer, 'end', draw_pictures)
   run, moved = tmp_path / 'run', tmp_path / 'moved'
 
   def act():
@@ -158,7 +158,7 @@ def test_a_run_directory_that_is_moved_or_removed(
 
   request = cli.parse([*SIX, f'--workdir={run}'])
   with pytest.raises(RunError) as caught:
-    loop.run(request, own=[Once(act, after)])
+    loop.run(request, callbacks=[Once(act, after)])
   assert caught.value.exit_code == ExitCode.FAILED
   assert str(caught.value) == told(run / lost, 'No such file or directory')
   left = {'removed': set(), 'moved': {moved}, 'replaced': {run, moved}}

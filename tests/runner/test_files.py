@@ -50,7 +50,7 @@ def test_a_full_disk_before_a_run_begins(disk):
   (folder / 'run').mkdir()
   fill(folder)
   full = pytest.raises(RunError, match=r'\.lock cannot be written: No space left')
-  with full, run_directory.held(folder / 'run'):
+  with full, run_directory.locked(folder / 'run'):
     pass
   with pytest.raises(RunError, match='No space left on device') as caught:
     files.require_writable(folder / 'run')

@@ -144,7 +144,7 @@ from moon_jax.platform import hosts
 from moon_jax.core.errors import RunError
 from moon_jax.runner import callbacks, loop, signals
 from tests.programs import compile_once
-callbacks.Draws.end = lambda self: None
+callbacks.PictureDrawer.end = lambda self: None
 programs.compile_programs = compile_once
 runs = [[*words, *sys.argv[1:]] for words in json.load(open('runs.json'))]
 with hosts.joined(cli.parse(runs[-1]).config.execution, dict):

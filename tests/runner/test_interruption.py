@@ -207,7 +207,7 @@ def test_no_process_ends_before_the_state_is_on_the_disk(run, monkeypatch):
   monkeypatch.setattr(stop, 'check', look)
   request = cli.parse([*RUN, f'--workdir={run}'])
   with pytest.raises(signals.StoppedError, match=f'after round {EVERY}, which is'):
-    loop.run(request, stop, own=[MidRound()])
+    loop.run(request, stop, callbacks=[MidRound()])
   assert found == [True]
 
 

@@ -217,7 +217,7 @@ def test_what_a_logger_is_given():
   given = []
 
   class Own(callbacks.Logger):
-    def numbers(self, values, number):
+    def log_numbers(self, values, number):
       given.append((values, number))
 
   line = {'round': 3, 'test_accuracy': 0.5, 'loss': math.nan, 'clients': [0, 1]}

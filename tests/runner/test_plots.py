@@ -92,11 +92,11 @@ def test_heat_map_has_clients_from_left_to_right_and_classes_downwards(tmp_path)
 
 
 def test_clients_are_shown_all_or_from_the_least_to_the_most():
-  assert plots.shown(np.array([5, 3, 4])).tolist() == [0, 1, 2]
-  assert plots.shown(np.zeros(200)).tolist() == list(range(200))
+  assert plots.clients_drawn(np.array([5, 3, 4])).tolist() == [0, 1, 2]
+  assert plots.clients_drawn(np.zeros(200)).tolist() == list(range(200))
   values = np.random.default_rng(0).permutation(399)
   # Every second value of 0 to 398.
-  assert values[plots.shown(values)].tolist() == list(range(0, 399, 2))
+  assert values[plots.clients_drawn(values)].tolist() == list(range(0, 399, 2))
   assert plots.name_of_columns(200) == 'client'
   assert plots.name_of_columns(1234567).startswith('200 of 1,234,567 clients, ')
 

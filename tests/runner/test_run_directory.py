@@ -303,9 +303,9 @@ def test_rounds_left(num_rounds, last, left):
   lines = [{'round': 1, 'test_accuracy': 0.1}, {'round': 2} | last]
   if left is None:
     with pytest.raises(UsageError, match='must be above the 2 rounds saved here'):
-      loop.rounds_left(num_rounds, lines, '')
+      loop.has_rounds_left(num_rounds, lines, '')
   else:
-    assert loop.rounds_left(num_rounds, lines, '') == left
+    assert loop.has_rounds_left(num_rounds, lines, '') == left
 
 
 # --- the other files ------------------------------------------------------------------
@@ -344,8 +344,7 @@ def test_rounds_saved(tmp_path):
 def begin(workdir, digest='digest', *words, of_weights='', of_trace=''):
   """Begins a run in the directory."""
   request = cli.parse([f'--workdir={workdir}', *words])
-  digests = {'data_digest': digest, 'weights_digest': of_weights}
-  digests['trace_digest'] = of_trace
+  digests = run_directory.InputDigests(digest, of_weights, of_trace)
   return run_directory.begin(request, digests, IMAGES)
 
 

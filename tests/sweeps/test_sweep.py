@@ -250,7 +250,7 @@ def test_an_error_that_ends_a_run_stops_no_other(tmp_path, capsys, monkeypatch):
       raise RunError('the disk is full')
     save(self, state)
 
-  with monkeypatch.context() as patch, run_directory.held(tmp_path / place(0.01, 1)):
+  with monkeypatch.context() as patch, run_directory.locked(tmp_path / place(0.01, 1)):
     patch.setattr(Checkpoints, 'save', save_but_of_one)
     with pytest.raises(DivergedError, match='Diverged in round 1'):
       moon_jax.sweep(common(), over, tmp_path)

@@ -13,23 +13,26 @@ class TensorBoard(Logger):
     self._writer = None
 
   def begin(self, run):
-    self._folder, self._first = run.workdir / 'tensorboard', run.rounds.start + 1
+    self._folder = run.workdir / 'tensorboard'
+    self._first_round = run.rounds.start + 1
 
   def after_round(self, round):
     # Imported here: it may load PyTorch, and the first line of metrics.jsonl need not
     # wait.
     from moon_jax.runner.loggers import events
 
-    self._writer = self._writer or events.writer(self._folder, self._first)
+    if self._writer is None:
+      self._writer = events.writer(self._folder, self._first_round)
     super().after_round(round)
-    drift = round.clients.drift
-    events.add_histogram(self._writer, 'clients/drift', drift, round.number)
+    events.add_histogram(
+      self._writer, 'clients/drift', round.clients.drift, round.number
+    )
 
-  def numbers(self, values, number):
-    for name, value in values.items():
-      self._writer.add_scalar(name, value, number)
+  def log_numbers(self, numbers, round_number):
+    for name, number in numbers.items():
+      self._writer.add_scalar(name, number, round_number)
 
-  def picture(self, path):
+  def log_picture(self, path):
     if self._writer:
       with Image.open(path) as opened:
         pixels = np.asarray(opened)

@@ -31,8 +31,8 @@ class _File:
     """Does nothing: there is no buffer."""
 
 
-_opening = types.SimpleNamespace(open=_File, directory_check=lambda path: None)
-record_writer.register_writer_factory('moon_jax', _opening)
+_file_system = types.SimpleNamespace(open=_File, directory_check=lambda path: None)
+record_writer.register_writer_factory('moon_jax', _file_system)
 
 
 def writer(folder: pathlib.Path, first_round: int) -> SummaryWriter:
@@ -45,17 +45,20 @@ def writer(folder: pathlib.Path, first_round: int) -> SummaryWriter:
   """
   with files.writing(folder):
     folder.mkdir(exist_ok=True)
-    # The name of a file has its second, in which the next start may also come.
-    names = {'logdir': f'moon_jax:{folder}', 'filename_suffix': f'.{first_round}'}
-    return SummaryWriter(**names, purge_step=first_round)
+    return SummaryWriter(
+      logdir=f'moon_jax:{folder}',
+      # The name of a file has its second, in which the next start may also come.
+      filename_suffix=f'.{first_round}',
+      purge_step=first_round,
+    )
 
 
 def add_histogram(
-  to: SummaryWriter, name: str, values: np.ndarray, round_number: int
+  writer: SummaryWriter, name: str, values: np.ndarray, round_number: int
 ) -> None:
   """Writes the distribution of the finite values among [K], if it has bins."""
   finite = values[np.isfinite(values)]
   if len(finite):
     # NumPy can make no bins of huge values that hardly differ.
     with contextlib.suppress(ValueError):
-      to.add_histogram(name, finite, round_number, bins='auto')
+      writer.add_histogram(name, finite, round_number, bins='auto')

@@ -8,6 +8,7 @@ import wandb
 from moon_jax import config as config_lib
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import flag
 from moon_jax.runner import loggers, run_directory
 from moon_jax.runner.callbacks import Logger
 from moon_jax.runner.metrics import summarise
@@ -17,18 +18,19 @@ class WeightsAndBiases(Logger):
   """A run of the project `moon_jax`, in the group of the folder of its directory."""
 
   def __init__(self):
-    self._logged, self._ended = None, False
+    self._wandb_run = None
+    self._has_ended = False
 
   def begin(self, run):
     self._run = run
-    name = loggers.known_id(run.workdir, 'wandb') or uuid.uuid4().hex[:8]
-    place = run.workdir.absolute()
+    run_id = loggers.known_id(run.workdir, 'wandb') or uuid.uuid4().hex[:8]
+    workdir = run.workdir.absolute()
     try:
-      self._logged = wandb.init(
+      self._wandb_run = wandb.init(
         project=os.environ.get('WANDB_PROJECT', 'moon_jax'),
-        group=os.environ.get('WANDB_RUN_GROUP', place.parent.name),
-        name=os.environ.get('WANDB_NAME', place.name),
-        id=name,
+        group=os.environ.get('WANDB_RUN_GROUP', workdir.parent.name),
+        name=os.environ.get('WANDB_NAME', workdir.name),
+        id=run_id,
         resume='allow',
         reinit='create_new',  # the user's own program may already have a run
         config=config_lib.used(config_lib.flatten(run.config)),
@@ -36,29 +38,29 @@ class WeightsAndBiases(Logger):
         settings=wandb.Settings(console='off'),
       )
     except wandb.Error as error:
-      told = ' '.join(str(error).split())
+      problem = ' '.join(str(error).split())
       raise UsageError(
-        f'--config.logger: wandb cannot begin: {told} Log in by `wandb login`, or set '
-        'WANDB_MODE=offline and upload it later by `wandb sync`.'
+        f'{flag("logger")}: wandb cannot begin: {problem} Log in by `wandb login`, or '
+        'set WANDB_MODE=offline and upload it later by `wandb sync`.'
       ) from None
-    loggers.keep_id(run.workdir, 'wandb', name)
+    loggers.keep_id(run.workdir, 'wandb', run_id)
 
   def after_round(self, round):
     # After a crash, rounds that are run again are already there, with the same numbers.
-    if round.number >= self._logged.starting_step:
+    if round.number >= self._wandb_run.starting_step:
       super().after_round(round)
 
-  def numbers(self, values, number):
-    self._logged.log(values, step=number)
+  def log_numbers(self, numbers, round_number):
+    self._wandb_run.log(numbers, step=round_number)
 
-  def picture(self, path):
-    self._logged.log({path.stem: wandb.Image(str(path))})
+  def log_picture(self, path):
+    self._wandb_run.log({path.stem: wandb.Image(str(path))})
 
   def end(self):
-    self._ended = True
+    self._has_ended = True
     timings = files.read_lines(self._run.workdir / run_directory.TIMINGS)
-    self._logged.summary.update(summarise(self._run.history, timings))
+    self._wandb_run.summary.update(summarise(self._run.history, timings))
 
   def close(self):
-    if self._logged:
-      self._logged.finish(exit_code=0 if self._ended else 1)
+    if self._wandb_run:
+      self._wandb_run.finish(exit_code=0 if self._has_ended else 1)
