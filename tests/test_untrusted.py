@@ -315,7 +315,7 @@ def test_nothing_is_written_through_a_link(copy_of, tmp_path, image):
   (tmp_path / 'in_predictions.npz.partial').symlink_to(outside)
   assert predict(workdir, image) == ExitCode.DONE
   found = features.Features(*[np.zeros(1)] * 4)
-  with mock.patch.object(features, '_computed', return_value=found):
+  with mock.patch.object(features, '_compute', return_value=found):
     (run,) = runs.find([workdir], print)
     features.features_of(run, print)
   assert launch(workdir, '--config.num_rounds=3') == ExitCode.DONE
@@ -373,8 +373,8 @@ def test_no_cell_is_a_formula(here, start):
   spoilt(pathlib.Path(start + 'runs'), text)
   (run,) = runs.find([pathlib.Path(start + 'runs')], print)
   assert run.name == f"'{start}runs"
-  assert run.about['command'] == run.knobs['data.path'] == f"'{text}"
-  assert run.about['devices'] == [f"'{text}"]
+  assert run.provenance['command'] == run.knobs['data.path'] == f"'{text}"
+  assert run.provenance['devices'] == [f"'{text}"]
 
 
 def test_no_word_of_a_file_commands_a_terminal(tmp_path, capsys):

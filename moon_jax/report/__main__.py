@@ -22,11 +22,11 @@ def _report(argv: list[str]) -> ExitCode:
     if request.out is None:
       from moon_jax.report import compare
 
-      compare.show(request)
+      compare.print_table(request)
     else:
       from moon_jax.report import build
 
-      build.make(request)
+      build.write_report(request)
   except ModuleNotFoundError as error:
     raise UsageError(f"{error}: pip install 'moon_jax[report]'") from None
   return ExitCode.DONE

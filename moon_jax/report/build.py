@@ -8,9 +8,10 @@ from moon_jax.core.errors import UsageError
 from moon_jax.report import charts, files, groups, models, pivot, results, sections
 from moon_jax.report.command import Request
 from moon_jax.report.runs import Ending, Note, Run, find
+from moon_jax.report.sections import Section
 
 
-def make(request: Request) -> None:
+def write_report(request: Request) -> None:
   """Writes a report, and prints on stderr what it leaves out.
 
   Raises:
@@ -31,39 +32,46 @@ def collect(request: Request) -> files.Report:
     notes.append(line)
     print(line, file=sys.stderr)
 
-  every = read(request, note)
-  target = results.named(request.target, every)
-  finished = [run for run in every if run.ending is Ending.FINISHED]
+  runs = read(request, note)
+  target = results.with_known_algorithm(request.target, runs)
+  finished = [run for run in runs if run.ending is Ending.FINISHED]
   settings = groups.settings(finished, request.choice)
-  found = []
+  all_results = []
   for setting in settings:
-    own = results.results(setting, target)
-    for line in results.notes_on(setting, own, target):
+    setting_results = results.results(setting, target)
+    for line in results.notes_on(setting, setting_results, target):
       note(line)
-    found += own
-  looked_at = models.look_at(settings, request.features, note)
-  pivots = []
-  if request.pivot:
-    table = pivot.table(finished, *request.pivot, request.choice)
-    pivots = [sections.Section(table.title, tables=[table])]
-  parts = [
-    sections.results(found, target),
-    *pivots,
-    *map(sections.curves, settings),
+    all_results.extend(setting_results)
+  trained_models = models.trained_models(settings, request.features, note)
+  report_sections = [
+    sections.results(all_results, target),
+    *_pivots(finished, request),
+    *(sections.curves(setting) for setting in settings),
     sections.sweeps(settings),
-    sections.clients(looked_at),
-    sections.models(looked_at),
-    sections.runs(every, groups.varying(every)),
+    sections.clients(trained_models),
+    sections.models(trained_models),
+    sections.runs(runs, groups.varying(runs)),
   ]
+  all_charts = [chart for section in report_sections for chart in section.charts]
   return files.Report(
-    summary=f'finished runs: {len(finished)} of {len(every)}; series: {len(found)}; '
-    f'settings: {len(settings)}.',
+    summary=f'finished runs: {len(finished)} of {len(runs)}; series: '
+    f'{len(all_results)}; settings: {len(settings)}.',
     common=groups.common(finished),
     notes=notes,
     command=request.command,
-    sections=[part for part in parts if part.tables or part.charts],
-    looks=charts.looks(settings, [chart for part in parts for chart in part.charts]),
+    sections=[part for part in report_sections if part.tables or part.charts],
+    styles=charts.styles(settings, all_charts),
   )
+
+
+def _pivots(finished: Sequence[Run], request: Request) -> list[Section]:
+  """The section of the table by two knobs, if one is asked for."""
+  if request.pivot is None:
+    return []
+  table = pivot.table(
+    finished, request.pivot.row_knob, request.pivot.column_knob, request.choice
+  )
+  return [Section(table.title, tables=[table])]
 
 
 def read(request: Request, note: Note) -> Sequence[Run]:
@@ -72,11 +80,13 @@ def read(request: Request, note: Note) -> Sequence[Run]:
   Raises:
     UsageError: there is none.
   """
-  found = find(request.folders, note)
-  kept = groups.without_duplicates(groups.select(found, request.choice), note)
-  for line in filter(None, map(results.note_on, kept)):
-    note(line)
-  if not any(run.ending is Ending.FINISHED for run in kept):
-    below = ', '.join(map(str, request.folders))
-    raise UsageError(f'There is no finished run among {len(found)} below {below}.')
-  return kept
+  all_runs = find(request.folders, note)
+  runs = groups.without_duplicates(groups.select(all_runs, request.choice), note)
+  for run in runs:
+    line = results.run_note(run)
+    if line is not None:
+      note(line)
+  if not any(run.ending is Ending.FINISHED for run in runs):
+    folders = ', '.join(map(str, request.folders))
+    raise UsageError(f'There is no finished run among {len(all_runs)} below {folders}.')
+  return runs

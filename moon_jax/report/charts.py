@@ -18,26 +18,47 @@ from moon_jax.runner.plots import PALETTE
 _REFERENCES = (BASELINE, 'solo', 'centralized')
 
 
-# matplotlib's and plotly's names for the same style, and the style on the page.
+class Words(NamedTuple):
+  """What the same dash or marker is called.
+
+  Attributes:
+    matplotlib: matplotlib's word.
+    plotly: plotly's word.
+    page: SVG's pattern of a dash, or a letter that looks like a marker.
+  """
+
+  matplotlib: str
+  plotly: str
+  page: str
+
+
 _DASHES = (
-  ('-', 'solid', 'none'),
-  ('--', 'dash', '8 4'),
-  (':', 'dot', '2 3'),
-  ('-.', 'dashdot', '8 3 2 3'),
+  Words('-', 'solid', 'none'),
+  Words('--', 'dash', '8 4'),
+  Words(':', 'dot', '2 3'),
+  Words('-.', 'dashdot', '8 3 2 3'),
 )
 _MARKERS = (
-  ('o', 'circle', '●'),
-  ('s', 'square', '■'),
-  ('^', 'triangle-up', '▲'),
-  ('D', 'diamond', '◆'),
-  ('v', 'triangle-down', '▼'),
-  ('X', 'x', '✖'),
-  ('P', 'cross', '✚'),
+  Words('o', 'circle', '●'),
+  Words('s', 'square', '■'),
+  Words('^', 'triangle-up', '▲'),
+  Words('D', 'diamond', '◆'),
+  Words('v', 'triangle-down', '▼'),
+  Words('X', 'x', '✖'),
+  Words('P', 'cross', '✚'),
 )
 # Colours of classes; matplotlib calls them tab10.
-_CLASSES = (
-  *('#1F77B4', '#FF7F0E', '#2CA02C', '#D62728', '#9467BD'),
-  *('#8C564B', '#E377C2', '#7F7F7F', '#BCBD22', '#17BECF'),
+_CLASS_COLOURS = (
+  '#1F77B4',
+  '#FF7F0E',
+  '#2CA02C',
+  '#D62728',
+  '#9467BD',
+  '#8C564B',
+  '#E377C2',
+  '#7F7F7F',
+  '#BCBD22',
+  '#17BECF',
 )
 
 
@@ -46,22 +67,25 @@ class Style(NamedTuple):
 
   Attributes:
     colour: '#RRGGBB'.
-    dash: matplotlib's word, plotly's, SVG's.
-    marker: matplotlib's word, plotly's, a letter like it.
+    dash: the dash of the line.
+    marker: the marker of its points.
   """
 
   colour: str
-  dash: tuple[str, str, str]
-  marker: tuple[str, str, str]
+  dash: Words
+  marker: Words
 
 
-def style(index: int) -> Style:
+def style_of(index: int) -> Style:
   """The style of the series with an index; 84 styles differ."""
   return Style(
-    PALETTE[index % len(PALETTE)],
-    _DASHES[index // len(PALETTE) % len(_DASHES)],
-    _MARKERS[index % len(_MARKERS)],
+    colour=PALETTE[index % len(PALETTE)],
+    dash=_DASHES[index // len(PALETTE) % len(_DASHES)],
+    marker=_MARKERS[index % len(_MARKERS)],
   )
+
+
+# --- kinds of charts ------------------------------------------------------------------
 
 
 class Line(NamedTuple):
@@ -69,13 +93,13 @@ class Line(NamedTuple):
 
   Attributes:
     label: label in the legend; it decides the style.
-    points: `statistics.estimates` by round, or by the place of a sweep's value, from 0.
-    like: label of the series whose style it has; None if the label is that of a series.
+    points: `statistics.estimates` by round, or by the index of a sweep's value.
+    style_label: label of the series whose style it has; '' if it is a series itself.
   """
 
   label: str
   points: pd.DataFrame
-  like: str | None = None
+  style_label: str = ''
 
   @property
   def band(self) -> np.ndarray:
@@ -141,6 +165,20 @@ class Spread(NamedTuple):
   groups: dict[str, np.ndarray]
 
 
+class ClassPoints(NamedTuple):
+  """The points of one class.
+
+  Attributes:
+    label: name or number of the class.
+    points: [points, 2].
+    style: style of its markers.
+  """
+
+  label: str
+  points: np.ndarray
+  style: Style
+
+
 class Scatter(NamedTuple):
   """Points in the plane, coloured by class.
 
@@ -157,35 +195,56 @@ class Scatter(NamedTuple):
   classes: np.ndarray
   class_names: Sequence[str] = ()
 
-  def by_class(self) -> list[tuple[str, np.ndarray, Style]]:
-    """Name or number of each class, its points, its style."""
-    names = dict(enumerate(self.class_names))
-    every = map(int, np.unique(self.classes))
-    of = {y: self.points[self.classes == y] for y in every}
-    looks = {y: style(y)._replace(colour=_CLASSES[y % len(_CLASSES)]) for y in of}
-    return [(names.get(y, str(y)), points, looks[y]) for y, points in of.items()]
+  def by_class(self) -> list[ClassPoints]:
+    """The classes that have points."""
+    classes = []
+    for index in map(int, np.unique(self.classes)):
+      has_name = index < len(self.class_names)
+      colour = _CLASS_COLOURS[index % len(_CLASS_COLOURS)]
+      classes.append(
+        ClassPoints(
+          label=self.class_names[index] if has_name else str(index),
+          points=self.points[self.classes == index],
+          style=style_of(index)._replace(colour=colour),
+        )
+      )
+    return classes
 
 
 Chart = LineChart | Matrix | Spread | Scatter
 
 
+# --- charts over rounds ---------------------------------------------------------------
+
+
 def of_setting(setting: Setting) -> list[LineChart]:
   """Charts of accuracy, losses, and what else is recorded, against rounds."""
+  line_charts = []
   runs = [run for series in setting.series for run in series.finished.values()]
-  drawn, x_label = [], 'communication rounds'
-  for name, metric in traces.followed(runs).items():
-    # One line for each series whose finished runs all have the number.
-    lines = [Line(series.label, _curve(series, name)) for series in setting.series]
-    if lines := [line for line in lines if len(line.points)]:
-      file = file_name(name.removesuffix('_mean'), setting.title)
-      title = titled(metric.title, setting.title)
-      drawn.append(LineChart(file, title, x_label, metric.unit, lines))
-  return drawn
+  for name, metric in traces.metrics_of(runs).items():
+    lines = [Line(series.label, _mean_curve(series, name)) for series in setting.series]
+    # A series has a line if all its finished runs have the number.
+    lines = [line for line in lines if len(line.points)]
+    if lines:
+      line_charts.append(
+        LineChart(
+          name=file_name(name.removesuffix('_mean'), setting.title),
+          title=titled(metric.title, setting.title),
+          x_label='communication rounds',
+          y_label=metric.unit,
+          lines=lines,
+        )
+      )
+  return line_charts
 
 
-def _curve(series: Series, name: str = traces.ACCURACY) -> pd.DataFrame:
+def _mean_curve(series: Series, metric: str) -> pd.DataFrame:
+  """The estimates of a metric, in its unit, by rounds."""
   runs = series.finished.values()
-  return statistics.mean_curve(traces.column(run, name) for run in runs)
+  return statistics.mean_curve(traces.trace(run, metric) for run in runs)
+
+
+# --- charts over the values of a knob -------------------------------------------------
 
 
 class Sweep(NamedTuple):
@@ -196,100 +255,144 @@ class Sweep(NamedTuple):
     setting: title of what the runs have in common; '' if there is one setting only.
     lines: label -> value of the knob -> its series.
     levels: label -> series without the knob, for comparison.
-    after: number of rounds.
-    by: column of the accuracy by which the best value is chosen; see
-      `traces.chosen_by`.
+    num_rounds: number of rounds.
+    chosen_by: metric by which the best value is chosen; see `traces.chosen_by`.
   """
 
   knob: str
   setting: str
   lines: dict[str, dict[Value, Series]]
   levels: dict[str, Series]
-  after: int
-  by: str
+  num_rounds: int
+  chosen_by: str
 
-  def accuracy(self, series: Series, name: str) -> float:
+  def accuracy(self, series: Series, metric: str) -> float:
     """The mean over runs after these rounds, in [0, 1]; NaN if a run lacks it."""
-    columns = (run.column(name) for run in series.finished.values())
-    return statistics.mean_curve(columns)['mean'].get(self.after, np.nan)
+    curves = (run.metric(metric) for run in series.finished.values())
+    return statistics.mean_curve(curves)['mean'].get(self.num_rounds, np.nan)
 
 
 def sweeps(settings: Sequence[Setting]) -> list[Sweep]:
   """A sweep for each knob with several values, and for each setting of the others."""
-  return [one for knob in groups.swept(settings) for one in _sweeps(knob, settings)]
+  return [sweep for knob in groups.swept(settings) for sweep in _sweeps(knob, settings)]
+
+
+class _Lines(NamedTuple):
+  """The lines and levels of a sweep; see Sweep."""
+
+  lines: dict[str, dict[Value, Series]]
+  levels: dict[str, Series]
 
 
 def _sweeps(knob: str, settings: Sequence[Setting]) -> Iterable[Sweep]:
-  by_setting: dict[Key, tuple[dict, dict]] = {}
+  for setting_key, (lines, levels) in _lines_by_setting(knob, settings).items():
+    # A single value is no line.
+    lines = {label: values for label, values in lines.items() if len(values) > 1}
+    on_lines = [series for values in lines.values() for series in values.values()]
+    chosen_by = traces.chosen_by(
+      run for series in on_lines for run in series.finished.values()
+    )
+    tested_rounds = [set(_mean_curve(series, chosen_by).index) for series in on_lines]
+    common_rounds = set.intersection(*tested_rounds) if tested_rounds else set()
+    if common_rounds:
+      yield Sweep(
+        knob=knob,
+        setting=naming.describe(setting_key),
+        lines=lines,
+        levels=levels,
+        num_rounds=max(common_rounds),
+        chosen_by=chosen_by,
+      )
+
+
+def _lines_by_setting(knob: str, settings: Sequence[Setting]) -> dict[Key, _Lines]:
+  """Key of a setting without the knob -> the series by the knob's values."""
+  lines_by_setting: dict[Key, _Lines] = {}
   for setting in settings:
-    lines, levels = by_setting.setdefault(_without(setting.key, knob), ({}, {}))
+    setting_key = naming.without(setting.key, knob)
+    lines, levels = lines_by_setting.setdefault(setting_key, _Lines({}, {}))
     for series in setting.series:
       value = series.runs[0].identity.get(knob)
       if value is not None:
         lines.setdefault(_line_label(series, knob), {})[value] = series
       elif series.algorithm in _REFERENCES:
         levels[series.label] = series
-  for key, (lines, levels) in by_setting.items():
-    lines = {label: points for label, points in lines.items() if len(points) > 1}
-    drawn = [series for points in lines.values() for series in points.values()]
-    by = traces.chosen_by(run for one in drawn for run in one.finished.values())
-    tested = [set(_curve(series, by).index) for series in drawn]
-    if common := set.intersection(*tested) if tested else None:
-      yield Sweep(knob, naming.describe(key), lines, levels, max(common), by)
+  return lines_by_setting
+
+
+def _line_label(series: Series, knob: str) -> str:
+  """'MOON, any mu'; the label of the series if the knob is one of the setting."""
+  key = naming.without(series.key, knob)
+  if key == series.key:
+    return series.label
+  any_value = f'any {naming.short_name(knob)}'
+  label = naming.describe_series(key, series.runs[0].identity)
+  return f'{label}, {any_value}' if label else any_value
 
 
 def of_sweep(sweep: Sweep) -> LineChart:
   """Accuracy against the knob."""
-  knob, after = sweep.knob, sweep.after
-  what = f'Accuracy after {after} rounds against {naming.short(knob)}'
-  every = (value for points in sweep.lines.values() for value in points)
-  values = groups.in_order(knob, every)
-  drawn = []
-  for label, points in sweep.lines.items():
-    found = {values.index(v): _curve(points[v], sweep.by).loc[after] for v in points}
-    table = pd.DataFrame(found).T.sort_index()
-    drawn.append(Line(label, table, like=next(iter(points.values())).label))
+  all_values = (value for line in sweep.lines.values() for value in line)
+  values = groups.in_order(sweep.knob, all_values)
+  lines = [
+    Line(label, _points(sweep, series_by_value, values), _first_label(series_by_value))
+    for label, series_by_value in sweep.lines.items()
+  ]
   for label, series in sweep.levels.items():
-    level = _curve(series, sweep.by).reindex([after] * len(values))
-    if len(level := level.dropna(subset='mean')):
-      drawn.append(Line(label, level.reset_index(drop=True)))
+    curve = _mean_curve(series, sweep.chosen_by)
+    level = curve.reindex([sweep.num_rounds] * len(values)).dropna(subset='mean')
+    if len(level):
+      lines.append(Line(label, level.reset_index(drop=True)))
+  subject = (
+    f'Accuracy after {sweep.num_rounds} rounds against {naming.short_name(sweep.knob)}'
+  )
   return LineChart(
-    name=file_name(f'sweep-{knob}', sweep.setting),
-    title=titled(what, sweep.setting),
-    x_label=knob,
-    y_label=traces.GENERAL[sweep.by].unit,
-    lines=drawn,
-    ticks=[naming.word(value) for value in values],
+    name=file_name(f'sweep-{sweep.knob}', sweep.setting),
+    title=titled(subject, sweep.setting),
+    x_label=sweep.knob,
+    y_label=traces.GENERAL[sweep.chosen_by].unit,
+    lines=lines,
+    ticks=[naming.value_text(value) for value in values],
   )
 
 
-def _line_label(series: Series, knob: str) -> str:
-  own = _without(series.key, knob)
-  if own == series.key:
-    return series.label
-  told = naming.describe_series(own, series.runs[0].identity)
-  words = [told, f'any {naming.short(knob)}']
-  return ', '.join(filter(None, words))
+def _points(
+  sweep: Sweep, series_by_value: dict[Value, Series], values: Sequence[Value]
+) -> pd.DataFrame:
+  """The estimates of a line by the index of the value."""
+  points = {
+    values.index(value): _mean_curve(series, sweep.chosen_by).loc[sweep.num_rounds]
+    for value, series in series_by_value.items()
+  }
+  return pd.DataFrame(points).T.sort_index()
 
 
-def _without(key: Key, knob: str) -> Key:
-  return tuple(item for item in key if item[0] != knob)
+def _first_label(series_by_value: dict[Value, Series]) -> str:
+  return next(iter(series_by_value.values())).label
 
 
-def file_name(what: str, setting: str) -> str:
+# --- names and styles -----------------------------------------------------------------
+
+
+def file_name(subject: str, setting: str) -> str:
   """'accuracy-beta=0.5', without characters that a file system may refuse."""
-  return paths.file_name('-'.join(filter(None, [what, *setting.split(', ')])))
+  words = [subject, *setting.split(', ')]
+  return paths.file_name('-'.join(word for word in words if word))
 
 
-def looks(settings: Iterable[Setting], drawn: Iterable[Chart]) -> dict[str, Style]:
+def styles(settings: Iterable[Setting], charts: Iterable[Chart]) -> dict[str, Style]:
   """A style for every label, which series get in the order of their algorithms.
 
   Args:
     settings: the settings whose series are drawn.
-    drawn: every chart of the report.
+    charts: every chart of the report.
   """
-  found = {label: style(index) for index, label in enumerate(groups.labels(settings))}
-  for chart in drawn:
+  by_label = {
+    label: style_of(index) for index, label in enumerate(groups.labels(settings))
+  }
+  for chart in charts:
     if isinstance(chart, LineChart):
-      found |= {line.label: found[line.like] for line in chart.lines if line.like}
-  return found
+      for line in chart.lines:
+        if line.style_label:
+          by_label[line.label] = by_label[line.style_label]
+  return by_label

@@ -41,17 +41,44 @@ from moon_jax.core.paths import expand
 from moon_jax.report.groups import Choice
 from moon_jax.report.models import FIRST
 from moon_jax.report.naming import ALGORITHM
-from moon_jax.report.results import BASELINE, WHICH, Target
+from moon_jax.report.results import ACCURACY_AT, BASELINE, Target
 
+# Flag -> what `cli.read_flags` takes it for.
+_COMPARE_FLAGS = {'target': str, 'config': list}
+_REPORT_FLAGS = {
+  'target': str,
+  'out': str,
+  'group': str,
+  'over': str,
+  'where': list,
+  'features': str,
+  'rows': str,
+  'columns': str,
+  'config': list,
+}
 _DEFAULTS = {
   'target': f'{BASELINE}@last',
   'out': 'report',
   'group': None,
   'over': 'seed',
+  'where': [],
   'features': FIRST,
   'rows': None,
   'columns': None,
+  'config': [],
 }
+
+
+class Pivot(NamedTuple):
+  """The knobs of a table by two knobs.
+
+  Attributes:
+    row_knob: the knob of --rows.
+    column_knob: the knob of --columns.
+  """
+
+  row_knob: str
+  column_knob: str
 
 
 class Request(NamedTuple):
@@ -64,7 +91,7 @@ class Request(NamedTuple):
     target: the accuracy to reach.
     features: 'first', 'all', 'none', or paths of runs.
     command: the command line that repeats it.
-    pivot: the knobs of the rows and of the columns of a further table; () for none.
+    pivot: the knobs of a further table; None for none.
   """
 
   folders: tuple[pathlib.Path, ...]
@@ -73,7 +100,7 @@ class Request(NamedTuple):
   target: Target
   features: tuple[str, ...]
   command: str
-  pivot: tuple[str, ...] = ()
+  pivot: Pivot | None = None
 
 
 def parse(argv: Sequence[str]) -> Request:
@@ -85,61 +112,73 @@ def parse(argv: Sequence[str]) -> Request:
   Raises:
     UsageError: a word is wrong.
   """
-  is_table = list(argv[:1]) == ['compare']
-  folders, values = _flags(argv[1:] if is_table else argv, is_table)
+  is_comparison = list(argv[:1]) == ['compare']
+  if is_comparison:
+    folders, flags = _read_flags(argv[1:], _COMPARE_FLAGS)
+  else:
+    folders, flags = _read_flags(argv, _REPORT_FLAGS)
+  if not folders:
+    raise UsageError(
+      f'A {"RUN" if is_comparison else "FOLDER"} is missing; see --help.'
+    )
   request = Request(
     folders=tuple(map(expand, folders)),
-    out=None if is_table else expand(values['out']),
-    choice=_choice(values),
-    target=_target(values['target']),
-    features=tuple(values['features'].split(',')),
+    out=None if is_comparison else expand(flags['out']),
+    choice=_choice(flags['group'], flags['over'], flags['where']),
+    target=_target(flags['target']),
+    features=tuple(flags['features'].split(',')),
     command=shlex.join(['python', '-m', 'moon_jax.report', *argv]),
-    pivot=_pivot(values),
+    pivot=_pivot(flags['rows'], flags['columns']),
   )
-  for path in values['config']:
+  for path in flags['config']:
     config_lib.load(path)
   return request
 
 
-def _flags(argv: Sequence[str], is_table: bool) -> tuple[list[str], dict[str, Any]]:
-  """The folders, and the flags; flags that `compare` lacks have their defaults."""
-  kinds = {'target': str, 'config': list}
-  if not is_table:
-    kinds |= dict.fromkeys(_DEFAULTS, str) | {'where': list}
-  folders, values = cli.read_flags(argv, kinds)
-  if not folders:
-    raise UsageError(f'A {"RUN" if is_table else "FOLDER"} is missing; see --help.')
-  given = values.flag_values_dict()
-  told = {name: value for name, value in given.items() if value is not None}
-  return folders, _DEFAULTS | {'where': []} | told
+def _read_flags(
+  argv: Sequence[str], kinds: Mapping[str, type]
+) -> tuple[list[str], dict[str, Any]]:
+  """The words that are no flags, and each flag's value or default."""
+  words, values = cli.read_flags(argv, kinds)
+  set_flags = {
+    name: value
+    for name, value in values.flag_values_dict().items()
+    if value is not None
+  }
+  return words, _DEFAULTS | set_flags
 
 
-def _choice(values: Mapping[str, Any]) -> Choice:
-  group = None if values['group'] is None else tuple(values['group'].split(','))
-  if group is None and ALGORITHM in values['over'].split(','):
-    raise UsageError(f'--over={values["over"]!r} needs a --group without {ALGORITHM}.')
-  over = tuple(name for name in values['over'].split(',') if name not in (group or ()))
-  return Choice(group, over, cli.values_of('where', values['where']))
+def _choice(group: str | None, over: str, where: Sequence[str]) -> Choice:
+  group_knobs = None if group is None else tuple(group.split(','))
+  over_knobs = over.split(',')
+  if group_knobs is None and ALGORITHM in over_knobs:
+    raise UsageError(f'--over={over!r} needs a --group without {ALGORITHM}.')
+  return Choice(
+    group=group_knobs,
+    over=tuple(knob for knob in over_knobs if knob not in (group_knobs or ())),
+    where=cli.values_of('where', where),
+  )
 
 
-def _pivot(values: Mapping[str, Any]) -> tuple[str, ...]:
-  pair = values['rows'], values['columns']
-  if pair == (None, None):
-    return ()
-  if None in pair or pair[0] == pair[1]:
+def _pivot(row_knob: str | None, column_knob: str | None) -> Pivot | None:
+  if row_knob is None and column_knob is None:
+    return None
+  if row_knob is None or column_knob is None or row_knob == column_knob:
     raise UsageError('--rows and --columns go together, each with another knob.')
-  return pair
+  return Pivot(row_knob, column_knob)
 
 
 def _target(word: str) -> Target:
-  algorithm, at, which = word.partition('@')
-  if at and which in WHICH:
-    return Target(None, algorithm, which)
+  algorithm, separator, round_name = word.partition('@')
+  if separator and round_name in ACCURACY_AT:
+    return Target(accuracy=None, algorithm=algorithm, round=round_name)
   try:
-    value = float(word)
+    accuracy = float(word)
   except ValueError:
-    value = 0.0
-  if not 0 < value <= 1:
-    wanted = 'an accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best'
-    raise UsageError(f'--target={word!r} must be {wanted}.')
-  return Target(value)
+    accuracy = 0.0
+  if not 0 < accuracy <= 1:
+    raise UsageError(
+      f'--target={word!r} must be an accuracy in (0, 1], or ALGORITHM@last or '
+      'ALGORITHM@best.'
+    )
+  return Target(accuracy)

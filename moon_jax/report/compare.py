@@ -1,19 +1,24 @@
 """Prints a table of a few runs in the terminal."""
 
 import functools
+import pathlib
 import sys
+from collections.abc import Sequence
 
+from rich import table as rich_table
 from rich.console import Console
-from rich.table import Table
 
 from moon_jax.report import groups, results, tables
 from moon_jax.report.command import Request
-from moon_jax.report.runs import find
+from moon_jax.report.groups import Choice
+from moon_jax.report.results import Target
+from moon_jax.report.runs import Run, find
+from moon_jax.report.tables import Table
 
 _WIDTH = 160  # characters in a line, if the output is no terminal
 
 
-def show(request: Request) -> None:
+def print_table(request: Request) -> None:
   """Prints a line for each run, however it ended.
 
   Raises:
@@ -21,23 +26,36 @@ def show(request: Request) -> None:
   """
   note = functools.partial(print, file=sys.stderr)
   runs = find(request.folders, note)
-  target = results.named(request.target, runs)
-  targets = {}
-  for setting in groups.settings(runs, request.choice):
+  target = results.with_known_algorithm(request.target, runs)
+  accuracies = _target_accuracies(runs, target, request.choice)
+  rows = [results.run_row(run, accuracies[run.path]) for run in runs]
+  table = tables.compared(rows, target.describe())
+  _print(table)
+  without_target = [run.name for run in runs if accuracies[run.path] is None]
+  if without_target:
+    note(f'no finished run gives a target for {", ".join(without_target)}')
+
+
+def _target_accuracies(
+  runs: Sequence[Run], target: Target, choice: Choice
+) -> dict[pathlib.Path, float | None]:
+  """Path of a run -> the accuracy that it has to reach in its first setting."""
+  accuracies: dict[pathlib.Path, float | None] = {}
+  for setting in groups.settings(runs, choice):
     for series in setting.series:
-      value = results.target_of(setting, series, target)
+      accuracy = results.target_accuracy(setting, series, target)
       for run in series.runs:
-        targets.setdefault(run.path, value)
-  found = [results.numbers(run, targets[run.path]) for run in runs]
-  table = tables.compared(found, target.describe())
-  shown = Table()
+        accuracies.setdefault(run.path, accuracy)
+  return accuracies
+
+
+def _print(table: Table) -> None:
+  grid = rich_table.Table()
   for column, is_number in zip(table.columns, table.numeric(), strict=True):
     side = 'right' if is_number else 'left'
-    shown.add_column(column.heading, justify=side, overflow='fold')
+    grid.add_column(column.heading, justify=side, overflow='fold')
   for row in table.texts():
-    shown.add_row(*row)
+    grid.add_row(*row)
   width = None if sys.stdout.isatty() else _WIDTH
   terminal = Console(highlight=False, markup=False, emoji=False, width=width)
-  terminal.print(shown, table.caption, sep='\n')
-  if lost := [run.name for run in runs if targets[run.path] is None]:
-    note(f'no finished run gives a target for {", ".join(lost)}')
+  terminal.print(grid, table.caption, sep='\n')

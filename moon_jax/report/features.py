@@ -6,7 +6,7 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import RunError
-from moon_jax.report.runs import Note, Run, read_arrays
+from moon_jax.report.runs import Arrays, Note, Run, read_arrays
 
 NUM_EMBEDDED = 2000
 CACHE = 'features.npz'
@@ -43,22 +43,23 @@ def features_of(run: Run, note: Note) -> Features:
   arrays = read_arrays(run.path / CACHE, files.FEATURES)
   if arrays and _is_newest(run, arrays):
     return Features(**arrays)
-  found = _computed(run)
+  features = _compute(run)
   try:
-    files.write_arrays(run.path / CACHE, found._asdict())
+    files.write_arrays(run.path / CACHE, features._asdict())
   except RunError as error:
     reason = error.__cause__.strerror
     note(f'{run.path / CACHE} cannot be written ({reason}): computed each time')
-  return found
+  return features
 
 
-def _is_newest(run: Run, kept: dict[str, np.ndarray]) -> bool:
+def _is_newest(run: Run, arrays: Arrays) -> bool:
+  """Whether the run has no newer checkpoint than the one of these arrays."""
   folders = (run.path / 'checkpoints').glob('*')
-  saved = [int(folder.name) for folder in folders if folder.name.isdecimal()]
-  return max(saved, default=kept['round']) == kept['round']
+  saved_rounds = [int(folder.name) for folder in folders if folder.name.isdecimal()]
+  return max(saved_rounds, default=arrays['round']) == arrays['round']
 
 
-def _computed(run: Run) -> Features:
+def _compute(run: Run) -> Features:
   from sklearn.metrics import confusion_matrix  # here, because it takes seconds
 
   from moon_jax.predict.inference import load
@@ -66,13 +67,14 @@ def _computed(run: Run) -> Features:
   model = load(run.path)
   images, classes = model.test_data()
   predictions = model.predict(images)
-  chosen = np.random.default_rng(_SEED).permutation(len(images))[:NUM_EMBEDDED]
-  every_class = range(model.class_counts.shape[1])
+  shuffled = np.random.default_rng(_SEED).permutation(len(images))
+  embedded = shuffled[:NUM_EMBEDDED]
+  num_classes = model.class_counts.shape[1]
   return Features(
     round=np.asarray(model.round),
-    confusion=confusion_matrix(classes, predictions.labels, labels=every_class),
-    classes=classes[chosen],
-    embedded=embed(predictions.representations[chosen]),
+    confusion=confusion_matrix(classes, predictions.labels, labels=range(num_classes)),
+    classes=classes[embedded],
+    embedded=embed(predictions.representations[embedded]),
   )
 
 
@@ -96,9 +98,9 @@ def client_accuracy(confusion: np.ndarray, class_counts: np.ndarray) -> np.ndarr
     accuracy on its test images. Classes without a test image are left out, and so are
     clients that own only such classes.
   """
-  tested = confusion.sum(1)
-  there = tested > 0
-  accuracy = np.diag(confusion)[there] / tested[there]
-  counts = class_counts[:, there]
+  num_tested = confusion.sum(1)
+  is_tested = num_tested > 0
+  class_accuracy = np.diag(confusion)[is_tested] / num_tested[is_tested]
+  counts = class_counts[:, is_tested]
   counts = counts[counts.sum(1) > 0]
-  return counts @ accuracy / counts.sum(1)
+  return counts @ class_accuracy / counts.sum(1)

@@ -9,7 +9,7 @@ import os
 import pathlib
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jinja2
@@ -36,7 +36,7 @@ class Report(NamedTuple):
     notes: what a reader must know.
     command: command that made the report.
     sections: sections from the top.
-    looks: label -> style of every series.
+    styles: label -> style of every series.
   """
 
   summary: str
@@ -44,7 +44,7 @@ class Report(NamedTuple):
   notes: Sequence[str]
   command: str
   sections: Sequence[Section]
-  looks: Mapping[str, Style]
+  styles: Mapping[str, Style]
 
   @property
   def charts(self) -> list[Chart]:
@@ -59,64 +59,69 @@ def write(out: pathlib.Path, report: Report) -> None:
     UsageError: the folder cannot be written, or its manifest is of another program.
   """
   try:
-    _remove_last(out)
-    written = [PAGE, *_figures(out, report), *_tables(out, report)]
+    _remove_last_report(out)
+    names = [PAGE, *_write_figures(out, report), *_write_tables(out, report)]
     (out / PAGE).write_text(_page(out, report), encoding='utf-8')
-    content = {'command': report.command, 'notes': report.notes, 'files': written}
-    (out / MANIFEST).write_text(json.dumps(content, indent=2) + '\n')
+    manifest = {'command': report.command, 'notes': report.notes, 'files': names}
+    (out / MANIFEST).write_text(json.dumps(manifest, indent=2) + '\n')
   except OSError as error:
     problem = f'--out={str(out)!r} cannot be written: {error.strerror}.'
     raise UsageError(problem) from None
 
 
-def _remove_last(out: pathlib.Path) -> None:
+def _remove_last_report(out: pathlib.Path) -> None:
   """Removes the files of the last report, so that none is left of other runs."""
   if not (out / MANIFEST).exists():
     return
   try:
     names = [*json.loads((out / MANIFEST).read_text())['files']]
   except (KeyError, TypeError, ValueError):
-    told = f'--out={str(out)!r}: its {MANIFEST} is of another program'
-    raise UsageError(f'{told}; give another folder.') from None
+    raise UsageError(
+      f'--out={str(out)!r}: its {MANIFEST} is of another program; give another folder.'
+    ) from None
   for name in names:
     # Nothing outside the folder is removed, whatever the manifest says.
     if (out / name).resolve().is_relative_to(out.resolve()):
       (out / name).unlink(missing_ok=True)
 
 
-def _figures(out: pathlib.Path, report: Report) -> list[str]:
+def _write_figures(out: pathlib.Path, report: Report) -> list[str]:
   """Writes the figures as PNG and PDF; returns the names of the files."""
-  (folder := out / 'figures').mkdir(parents=True, exist_ok=True)
+  folder = out / 'figures'
+  folder.mkdir(parents=True, exist_ok=True)
   names = []
   for chart in report.charts:
-    names += figures.save(figures.draw(chart, report.looks), folder, chart.name)
-  if scatters := [chart for chart in report.charts if isinstance(chart, Scatter)]:
-    names += figures.save(figures.tiled(scatters), folder, 'tsne')
+    figure = figures.draw(chart, report.styles)
+    names.extend(figures.save(figure, folder, chart.name))
+  scatters = [chart for chart in report.charts if isinstance(chart, Scatter)]
+  if scatters:
+    names.extend(figures.save(figures.tiled(scatters), folder, 'tsne'))
   return [f'figures/{name}' for name in names]
 
 
-def _tables(out: pathlib.Path, report: Report) -> Iterable[str]:
+def _write_tables(out: pathlib.Path, report: Report) -> list[str]:
   """Writes the tables as CSV, Markdown and LaTeX; returns the names of the files."""
   (out / 'tables').mkdir(parents=True, exist_ok=True)
-  for table in (table for section in report.sections for table in section.tables):
-    for ending, text in _texts(table).items():
+  tables = [table for section in report.sections for table in section.tables]
+  names = []
+  for table in tables:
+    texts = {'csv': table.csv(), 'md': markdown(table), 'tex': latex.text(table)}
+    for ending, text in texts.items():
       name = f'tables/{table.name}.{ending}'
       (out / name).write_text(text, encoding='utf-8', newline='')
-      yield name
+      names.append(name)
+  return names
 
 
-def _texts(table: Table) -> dict[str, str]:
-  headings, cells = [column.heading for column in table.columns], table.texts()
-  escaped = [[_markdown(cell) for cell in row] for row in (headings, *cells)]
-  markdown = tabulate(escaped[1:], escaped[0], 'github', disable_numparse=True)
-  return {
-    'csv': table.csv(),
-    'md': f'{markdown}\n\n{_markdown(table.caption)}\n',
-    'tex': latex.text(table),
-  }
+def markdown(table: Table) -> str:
+  """The table in GitHub's Markdown, and its caption below."""
+  headings = [_escaped(column.heading) for column in table.columns]
+  rows = [[_escaped(cell) for cell in row] for row in table.texts()]
+  grid = tabulate(rows, headings, 'github', disable_numparse=True)
+  return f'{grid}\n\n{_escaped(table.caption)}\n'
 
 
-def _markdown(text: str) -> str:
+def _escaped(text: str) -> str:
   """The text, with characters escaped that begin HTML, code, a link or another cell."""
   return re.sub(r'([\\|`\[])', r'\\\1', html.escape(text, quote=False))
 
@@ -128,31 +133,39 @@ def _page(out: pathlib.Path, report: Report) -> str:
     autoescape=True,
     undefined=jinja2.StrictUndefined,
   )
-  environment.filters |= {
-    'anchor': lambda title: '-'.join(title.lower().split()),
-    'height': _height,
-    'link': lambda run: urllib.parse.quote(
-      os.path.relpath(pathlib.Path(run).resolve(), out.resolve())
-    ),
-  }
+  environment.filters['anchor'] = _anchor
+  environment.filters['height'] = _height
+  environment.filters['link'] = lambda run: _link(pathlib.Path(run), out)
   return environment.get_template('index.html.jinja').render(
-    **report._asdict(),
-    style=(_TEMPLATES / 'page.css').read_text('utf-8'),
+    report=report,
+    stylesheet=(_TEMPLATES / 'page.css').read_text('utf-8'),
     script=(_TEMPLATES / 'page.js').read_text('utf-8'),
     plotly=offline.get_plotlyjs(),
     figures=_json(report),
   )
 
 
+def _anchor(title: str) -> str:
+  """'Over rounds' -> 'over-rounds'."""
+  return '-'.join(title.lower().split())
+
+
+def _link(run: pathlib.Path, out: pathlib.Path) -> str:
+  """The link from the page to the folder of a run."""
+  return urllib.parse.quote(os.path.relpath(run.resolve(), out.resolve()))
+
+
 def _json(report: Report) -> str:
   """{name: figure}; no text inside can end the script that holds it."""
-  drawn = {c.name: interactive.figure(c, report.looks) for c in report.charts}
-  return to_json_plotly(drawn).replace('<', '\\u003c')
+  drawings = {
+    chart.name: interactive.figure(chart, report.styles) for chart in report.charts
+  }
+  return to_json_plotly(drawings).replace('<', '\\u003c')
 
 
 def _height(chart: Chart) -> float:
   """The height of a chart, in rem."""
   if isinstance(chart, Spread):
-    tallest = max(len(interactive.name_lines(label)) for label in chart.groups)
-    return max(21.5, 5 + (tallest + 1) * len(chart.groups))
+    num_lines = max(len(interactive.name_lines(label)) for label in chart.groups)
+    return max(21.5, 5 + (num_lines + 1) * len(chart.groups))
   return 27.5 if isinstance(chart, Matrix | Scatter) else 21.5

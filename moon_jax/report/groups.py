@@ -17,7 +17,7 @@ from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key
 from moon_jax.report.runs import Ending, Note, Run, Value
 
 # Groups of knobs that change how clients and server work together, like an algorithm.
-_OF_ALGORITHMS = {'topology', 'server_optimizer'}
+_GROUPS_LIKE_ALGORITHMS = {'topology', 'server_optimizer'}
 
 
 class Choice(NamedTuple):
@@ -40,30 +40,35 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
   Raises:
     UsageError: no run has such a knob, or none is chosen.
   """
-  known = {name for run in runs for name in run.used}
-  telling = {name for run in runs for name in run.identity}
-  _require_known('where', choice.where, known)
-  _require_known('group', choice.group or (), telling)
-  _require_known('over', choice.over, telling)
+  used_knobs = {name for run in runs for name in run.used_knobs}
+  identity_knobs = {name for run in runs for name in run.identity}
+  _require_known('where', choice.where, used_knobs)
+  _require_known('group', choice.group or (), identity_knobs)
+  _require_known('over', choice.over, identity_knobs)
 
-  def has(run, name):
+  def has_chosen_value(run, name):
     words = choice.where[name]
-    return name in run.used and any(_is(run.knobs[name], word) for word in words)
+    return name in run.used_knobs and any(_is(run.knobs[name], word) for word in words)
 
-  def fits(run, name):  # another data set is not the same run without a knob
-    return has(run, name) or not (name in run.used or name.startswith('data.'))
+  def is_chosen(run, name):
+    # A run without a knob of the algorithm has all its values; a run of another data
+    # set is another run.
+    lacks_knob = name not in run.used_knobs and not name.startswith('data.')
+    return lacks_knob or has_chosen_value(run, name)
 
-  found = all(any(has(run, name) for run in runs) for name in choice.where)
-  chosen = [run for run in runs if all(fits(run, name) for name in choice.where)]
-  if not (found and chosen):
+  chosen = [run for run in runs if all(is_chosen(run, name) for name in choice.where)]
+  every_knob_matches = all(
+    any(has_chosen_value(run, name) for run in runs) for name in choice.where
+  )
+  if not (every_knob_matches and chosen):
     raise UsageError(f'--where: none of the {len(runs)} runs is chosen.')
   return chosen
 
 
-def _require_known(flag: str, names: Iterable[str], known: set[str]) -> None:
+def _require_known(flag: str, names: Iterable[str], known_names: set[str]) -> None:
   for name in names:
-    if name not in known:
-      hint = did_you_mean(name, known)
+    if name not in known_names:
+      hint = did_you_mean(name, known_names)
       raise UsageError(f'--{flag}: no run has a setting {name!r}.{hint}')
 
 
@@ -82,14 +87,14 @@ def without_duplicates(runs: Sequence[Run], note: Note) -> list[Run]:
     runs: runs of any experiments.
     note: called with a line for each run that is left out.
   """
-  kept: dict[object, Run] = {}
+  longest_runs: dict[object, Run] = {}
   for run in sorted(runs, key=lambda run: -len(run.rounds)):
     is_finished = run.ending is Ending.FINISHED
     key = frozenset(run.identity.items()) if is_finished else run.path
-    longest = kept.setdefault(key, run)
+    longest = longest_runs.setdefault(key, run)
     if run is not longest:
       note(f'skipped {run.name}: the same experiment and seed as {longest.name}')
-  return sorted(kept.values(), key=lambda run: run.path)
+  return sorted(longest_runs.values(), key=lambda run: run.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,21 +147,79 @@ def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
     `partition.beta` of the centralized bound, belongs to every setting that differs
     only in that knob.
   """
-  differing = varying(runs, choice.over)
-  group = choice.group
-  if group is None:
-    parts = [run.algorithm.part for run in runs]
-    own = {part.group or part.name for part in parts} | _OF_ALGORITHMS
-    group = [ALGORITHM, *(n for n in differing if n.split('.')[0] in own)]
-  shared = [name for name in differing if name not in group]
-  places = {run.path: _part(run, shared) for run in runs}
-  keys = set(places.values())
-  whole = [key for key in keys if not any(set(key) < set(other) for other in keys)]
-  found = []
-  for key in sorted(whole, key=_order):
-    members = [run for run in runs if set(places[run.path]) <= set(key)]
-    found.append(Setting(key, tuple(_series(members, group, choice.over, differing))))
-  return found
+  varying_knobs = varying(runs, choice.over)
+  series_knobs = choice.group
+  if series_knobs is None:
+    series_knobs = [ALGORITHM, *_knobs_of_algorithms(runs, varying_knobs)]
+  setting_knobs = [name for name in varying_knobs if name not in series_knobs]
+  keys_by_path = {run.path: _key(run, setting_knobs) for run in runs}
+  found_settings = []
+  for setting_key in sorted(_complete(set(keys_by_path.values())), key=_order):
+    members = [run for run in runs if set(keys_by_path[run.path]) <= set(setting_key)]
+    series = _series(members, series_knobs, choice.over, varying_knobs)
+    found_settings.append(Setting(key=setting_key, series=tuple(series)))
+  return found_settings
+
+
+def _knobs_of_algorithms(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+  """Those of the knobs that belong to an algorithm of the runs, or are like it."""
+  parts = [run.algorithm.part for run in runs]
+  knob_groups = {part.group or part.name for part in parts} | _GROUPS_LIKE_ALGORITHMS
+  return [name for name in names if name.split('.')[0] in knob_groups]
+
+
+def _complete(keys: set[Key]) -> list[Key]:
+  """The keys that are no part of another one."""
+  return [key for key in keys if not any(set(key) < set(other) for other in keys)]
+
+
+def _series(
+  runs: Sequence[Run],
+  series_knobs: Sequence[str],
+  over: Sequence[str],
+  varying_knobs: Sequence[str],
+) -> Iterable[Series]:
+  """The series of a setting, in the order of the algorithms.
+
+  Args:
+    runs: the runs of the setting.
+    series_knobs: knobs that distinguish series.
+    over: knobs whose values are the samples.
+    varying_knobs: knobs with several values, which a label tells.
+  """
+  runs_by_key: dict[Key, list[Run]] = {}
+  for run in runs:
+    runs_by_key.setdefault(_key(run, series_knobs), []).append(run)
+  told_knobs = {ALGORITHM, *varying_knobs}
+  for key in sorted(runs_by_key, key=_order):
+    series_runs = runs_by_key[key]
+    told_key = tuple((name, value) for name, value in key if name in told_knobs)
+    label = naming.describe_series(told_key or key, series_runs[0].identity)
+    yield Series(
+      key=key,
+      label=label or 'runs',
+      algorithm=series_runs[0].algorithm,
+      runs=tuple(series_runs),
+      finished=_samples(series_runs, over),
+    )
+
+
+def _samples(runs: Sequence[Run], over: Sequence[str]) -> dict[Key, Run]:
+  """Sample -> finished run."""
+  samples = {}
+  for run in runs:
+    if run.ending is Ending.FINISHED:
+      sample = _key(run, over)
+      # Two runs with one seed are here only if `without_duplicates` was not called.
+      if sample in samples:
+        sample = (*sample, ('path', run.name))
+      samples[sample] = run
+  return samples
+
+
+def _key(run: Run, names: Iterable[str]) -> Key:
+  """Those of the knobs that the run has, and their values."""
+  return tuple((name, run.identity[name]) for name in names if name in run.identity)
 
 
 def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
@@ -166,92 +229,77 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
     runs: any runs.
     over: knobs to leave out.
   """
-  names = [name for name in _varied(run.identity for run in runs) if name not in over]
+  varied = _with_several_values(run.identity for run in runs)
+  names = [name for name in varied if name not in over]
   if 'data.source' in names and 'data.name' not in (*names, *over):
     names.append('data.name')  # also if only one source has it
-  # If knobs of the data tell the data sets apart, the digest need not.
-  of_knobs = {}
+  if DIGEST in names and _tell_data_sets_apart(names, runs):
+    names.remove(DIGEST)
+  return names
+
+
+def _tell_data_sets_apart(names: Sequence[str], runs: Sequence[Run]) -> bool:
+  """Whether runs with equal knobs of the data have the same data."""
+  data_knobs = [name for name in names if name.startswith('data.')]
+  digests_by_key: dict[Key, set[Value]] = {}
   for run in runs:
-    knobs = _part(run, (name for name in names if name.startswith('data.')))
-    of_knobs.setdefault(knobs, set()).add(run.identity[DIGEST])
-  told = all(len(digests) == 1 for digests in of_knobs.values())
-  return [name for name in names if name != DIGEST or not told]
+    digests = digests_by_key.setdefault(_key(run, data_knobs), set())
+    digests.add(run.identity[DIGEST])
+  return all(len(digests) == 1 for digests in digests_by_key.values())
 
 
 def common(runs: Sequence[Run]) -> dict[str, Value]:
   """The knobs that all runs have with the same value."""
   table = pd.DataFrame([run.identity for run in runs], dtype=object)
-  same = (table.nunique() == 1) & table.notna().all() & (table.columns != DIGEST)
-  return table.loc[0, same].to_dict()
+  has_one_value = (table.nunique() == 1) & table.notna().all()
+  is_common = has_one_value & (table.columns != DIGEST)
+  return table.loc[0, is_common].to_dict()
 
 
-def swept(found: Sequence[Setting]) -> list[str]:
+def swept(settings: Sequence[Setting]) -> list[str]:
   """The knobs with two numbers or more."""
-  keys = [(*setting.key, *one.key) for setting in found for one in setting.series]
-  return _varied(
-    {n: value for n, value in key if not isinstance(value, bool | str)} for key in keys
-  )
+  numbers_of_series = [
+    {
+      name: value
+      for name, value in (*setting.key, *series.key)
+      if not isinstance(value, bool | str)
+    }
+    for setting in settings
+    for series in setting.series
+  ]
+  return _with_several_values(numbers_of_series)
 
 
-def _varied(rows: Iterable[Mapping[str, Value]]) -> list[str]:
-  counts = pd.DataFrame(list(rows), dtype=object).nunique()
+def _with_several_values(knobs: Iterable[Mapping[str, Value]]) -> list[str]:
+  counts = pd.DataFrame(list(knobs), dtype=object).nunique()
   return [name for name, count in counts.items() if count > 1]
-
-
-def _part(run: Run, names: Iterable[str]) -> Key:
-  return tuple((name, run.identity[name]) for name in names if name in run.identity)
-
-
-def _series(members, group, over, differing):
-  by_key = {}
-  for run in members:
-    by_key.setdefault(_part(run, group), []).append(run)
-  for key in sorted(by_key, key=_order):
-    same = by_key[key]
-    told = tuple(item for item in key if item[0] in differing or item[0] == ALGORITHM)
-    yield Series(
-      key=key,
-      label=naming.describe_series(told or key, same[0].identity) or 'runs',
-      algorithm=same[0].algorithm,
-      runs=tuple(same),
-      finished=_samples(same, over),
-    )
-
-
-def _samples(runs: Sequence[Run], over: Sequence[str]) -> dict[Key, Run]:
-  samples = {}
-  for run in runs:
-    if run.ending is Ending.FINISHED:
-      sample = _part(run, over)
-      # Two runs with one seed are here only if `without_duplicates` was not called.
-      samples[(*sample, ('path', run.name)) if sample in samples else sample] = run
-  return samples
 
 
 def labels(settings: Iterable[Setting]) -> list[str]:
   """The labels of all series in the order of the algorithms and their knobs."""
-  every = [series for setting in settings for series in setting.series]
-  ordered = sorted(every, key=lambda series: _order(series.key))
+  all_series = [series for setting in settings for series in setting.series]
+  ordered = sorted(all_series, key=lambda series: _order(series.key))
   return list(dict.fromkeys(series.label for series in ordered))
+
+
+def in_order(knob: str, values: Iterable[Value]) -> list[Value]:
+  """The values of a knob, each once, in the order of `labels`."""
+  return sorted(set(values), key=lambda value: _order_of_value(knob, value))
 
 
 def _order(key: Key) -> tuple:
   """Algorithms as in the documentation, a plain server first, numbers before words."""
   return tuple(
-    (name, (name, value) not in PLAIN.items(), *_place(name, value))
+    (name, (name, value) not in PLAIN.items(), *_order_of_value(name, value))
     for name, value in key
   )
 
 
-def in_order(knob: str, values: Iterable[Value]) -> list[Value]:
-  """The values of a knob, each once, in the order of `labels`."""
-  return sorted(set(values), key=lambda value: _place(knob, value))
-
-
-def _place(name, value):
-  if name == ALGORITHM:
-    known = catalog.names(ALGORITHM)
-    return (0, known.index(value) if value in known else len(known), value)
+def _order_of_value(knob: str, value: Value) -> tuple:
+  if knob == ALGORITHM:
+    algorithms = catalog.names(ALGORITHM)
+    is_registered = value in algorithms
+    return (0, algorithms.index(value) if is_registered else len(algorithms), value)
   return (1, 0, value) if isinstance(value, str) else (0, value, '')
 
 
@@ -264,21 +312,32 @@ def matching(setting: Setting, series: Series, algorithm: str) -> Series | None:
   knobs agree.
 
   Returns:
-    The series; None if there is none, or if several fit.
+    The series; None if there is none, or if several match.
   """
-  found = [s for s in setting.series if s.algorithm == algorithm and s.finished]
-  if len(found) > 1 and (series.algorithm != algorithm or _is_plain(series)):
-    agreeing = [s for s in found if _agree(s.key, series.key)]
-    found = agreeing if len(agreeing) == 1 else found
-  if len(found) > 1:
-    plain = [s for s in found if _is_plain(s)]
-    found = [s for s in plain if _agree(s.key, series.key, PLAIN)]
-  return found[0] if len(found) == 1 else None
+  candidates = [
+    candidate
+    for candidate in setting.series
+    if candidate.algorithm == algorithm and candidate.finished
+  ]
+  if len(candidates) > 1 and (series.algorithm != algorithm or _is_plain(series)):
+    agreeing = [other for other in candidates if _agree(other.key, series.key)]
+    if len(agreeing) == 1:
+      candidates = agreeing
+  if len(candidates) > 1:
+    candidates = [
+      other
+      for other in candidates
+      if _is_plain(other) and _agree(other.key, series.key, ignored=PLAIN)
+    ]
+  return candidates[0] if len(candidates) == 1 else None
 
 
-def _agree(a: Key, b: Key, but: Iterable[str] = ()) -> bool:
-  a, b = dict(a), dict(b)
-  return all(a[name] == b[name] for name in a.keys() & b.keys() - {ALGORITHM, *but})
+def _agree(key: Key, other_key: Key, ignored: Iterable[str] = ()) -> bool:
+  """Whether the knobs that both keys have are equal; the algorithm may differ."""
+  knobs = dict(key)
+  other_knobs = dict(other_key)
+  common_names = knobs.keys() & other_knobs.keys() - {ALGORITHM, *ignored}
+  return all(knobs[name] == other_knobs[name] for name in common_names)
 
 
 def _is_plain(series: Series) -> bool:

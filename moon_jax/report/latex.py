@@ -7,59 +7,122 @@ one setting, the best is bold and the second is underlined.
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from moon_jax.report.results import Row
 from moon_jax.report.tables import Column, Table
 
-_ESCAPED = {char: f'\\{char}' for char in '&%$#_{}'}
-_ESCAPED |= {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '[': '{[}'}
-_ESCAPED |= {'^': r'\textasciicircum{}', '<': '$<$', '>': '$>$', '±': r'$\pm$'}
-_MARKS = (r'\textbf', r'\underline')
+_ESCAPED = {
+  **{char: f'\\{char}' for char in '&%$#_{}'},
+  '\\': r'\textbackslash{}',
+  '~': r'\textasciitilde{}',
+  '[': '{[}',
+  '^': r'\textasciicircum{}',
+  '<': '$<$',
+  '>': '$>$',
+  '±': r'$\pm$',
+}
+_MARKS = (r'\textbf', r'\underline')  # of the best and of the second
 _NOT_PRINTED = ('command',)
+
+
+class _TexColumn(NamedTuple):
+  """A column of a tabular.
+
+  Attributes:
+    alignment: its letter or letters in the argument of the tabular.
+    heading: its heading.
+    cells: a cell for each row.
+  """
+
+  alignment: str
+  heading: str
+  cells: Sequence[str]
 
 
 def text(table: Table) -> str:
   """The tabular of a table."""
-  numeric = zip(table.columns, table.numeric(), strict=True)
   columns = [
-    _column(column, table.rows, 'lr'[is_number])
-    for column, is_number in numeric
+    _tex_column(column, table.rows, is_number)
+    for column, is_number in zip(table.columns, table.numeric(), strict=True)
     if column.key not in _NOT_PRINTED
   ]
-  kinds, *lines = zip(*columns, strict=True)
-  heads, *body = [f'{" & ".join(cells)} \\\\\n' for cells in lines]
+  alignments = ''.join(column.alignment for column in columns)
+  heading_line = _line([column.heading for column in columns])
+  cells_by_row = zip(*(column.cells for column in columns), strict=True)
+  lines = ''.join(_line(cells) for cells in cells_by_row)
   return (
-    f'\\begin{{tabular}}{{{"".join(kinds)}}}\n\\toprule\n{heads}\\midrule\n'
-    f'{"".join(body)}\\bottomrule\n\\end{{tabular}}\n'
+    f'\\begin{{tabular}}{{{alignments}}}\n\\toprule\n{heading_line}\\midrule\n'
+    f'{lines}\\bottomrule\n\\end{{tabular}}\n'
   )
 
 
-def _column(column: Column, rows: Sequence[Row], kind: str) -> list[str]:
-  """The alignment of a column, its heading, and its cells.
+def _line(cells: Sequence[str]) -> str:
+  return f'{" & ".join(cells)} \\\\\n'
 
-  A column with deviations takes two columns of the tabular. Digits behind the ones have
-  the room of the longest number.
+
+class _CellText(NamedTuple):
+  """The two numbers of a cell.
+
+  Attributes:
+    mean: the number, or a word.
+    std: its deviation; '' without one.
   """
-  told = [column.text(row).partition(' ± ') for row in rows]
-  is_split = any(std for *_, std in told)
-  head = _escaped(column.heading)
-  marks = _marks(column, rows)
-  tails = [m.lstrip('-+0123456789,') if _is_number(m) else '' for m, *_ in told]
-  longest, cells = max(tails, key=len), []
-  for (mean, _, std), tail, mark in zip(told, tails, marks, strict=True):
+
+  mean: str
+  std: str
+
+  @property
+  def decimals(self) -> str:
+    """What follows the digits before the decimal point; '' for a word."""
+    return self.mean.lstrip('-+0123456789,') if _is_number(self.mean) else ''
+
+
+def _cell_text(column: Column, row: Row) -> _CellText:
+  mean, _, std = column.text(row).partition(' ± ')
+  return _CellText(mean, std)
+
+
+def _tex_column(column: Column, rows: Sequence[Row], is_number: bool) -> _TexColumn:
+  """The column; one with deviations takes two columns of the tabular.
+
+  Each number leaves room for the decimals of the longest one.
+  """
+  cell_texts = [_cell_text(column, row) for row in rows]
+  longest = max((cell.decimals for cell in cell_texts), key=len)
+  has_deviations = any(cell.std for cell in cell_texts)
+  cells = []
+  for cell, mark in zip(cell_texts, _marks(column, rows), strict=True):
+    mean = _mean(cell, mark, longest)
+    if not has_deviations:
+      cells.append(mean)
+    elif cell.std:
+      cells.append(f'{mean} & {cell.std}')
+    else:
+      cells.append(rf'\multicolumn{{1}}{{r@{{\phantom{{\,$\pm$\,}}}}}}{{{mean}}} &')
+  heading = _escaped(column.heading)
+  if has_deviations:
+    return _TexColumn(
+      alignment=r'r@{\,$\pm$\,}l',
+      heading=rf'\multicolumn{{2}}{{c}}{{{heading}}}',
+      cells=cells,
+    )
+  return _TexColumn('r' if is_number else 'l', heading, cells)
+
+
+def _mean(cell: _CellText, mark: str, longest_decimals: str) -> str:
+  """The mean of a cell, marked, with room for the longest decimals of its column."""
+  if _is_number(cell.mean):
     # The sign of a negative number is a minus.
-    shown = re.sub('^[-+]', r'$\g<0>$', mean) if _is_number(mean) else _escaped(mean)
-    shown = f'{mark}{{{shown}}}' if mark else shown
-    if _is_number(mean) and len(tail) < len(longest):
-      shown += rf'\phantom{{{longest[len(tail) :]}}}'
-    if is_split and std:
-      shown = f'{shown} & {std}'
-    elif is_split:  # a mean without a deviation
-      shown = rf'\multicolumn{{1}}{{r@{{\phantom{{\,$\pm$\,}}}}}}{{{shown}}} &'
-    cells.append(shown)
-  if is_split:
-    return [r'r@{\,$\pm$\,}l', rf'\multicolumn{{2}}{{c}}{{{head}}}', *cells]
-  return [kind, head, *cells]
+    mean = re.sub('^[-+]', r'$\g<0>$', cell.mean)
+  else:
+    mean = _escaped(cell.mean)
+  if mark:
+    mean = f'{mark}{{{mean}}}'
+  num_decimals = len(cell.decimals)
+  if _is_number(cell.mean) and num_decimals < len(longest_decimals):
+    mean += rf'\phantom{{{longest_decimals[num_decimals:]}}}'
+  return mean
 
 
 def _marks(column: Column, rows: Sequence[Row]) -> list[str]:
@@ -67,22 +130,28 @@ def _marks(column: Column, rows: Sequence[Row]) -> list[str]:
 
   Nothing is best among runs of unequal lengths.
   """
-  found: dict[object, dict[str, float]] = {}
-  lengths = {(row.get('setting'), row.get('rounds')) for row in rows}
   # By the printed numbers, so that equal numbers have equal marks.
-  printed = [column.text(row).partition(' ± ')[0] for row in rows]
+  printed = [_cell_text(column, row).mean for row in rows]
+  numbers_by_setting: dict[object, dict[str, float]] = {}
   for row, word in zip(rows, printed, strict=True):
-    if column.better and isinstance(cell := column.cell(row), int | float):
-      found.setdefault(row.get('setting'), {})[word] = column.better * cell
+    cell = column.cell(row)
+    if column.better and isinstance(cell, int | float):
+      numbers = numbers_by_setting.setdefault(row.get('setting'), {})
+      numbers[word] = column.better * cell
   marks = []
   for row, word in zip(rows, printed, strict=True):
-    values = found.get(row.get('setting'), {})
-    ranked = sorted(values, key=values.get, reverse=True)[: len(_MARKS)]
-    alike = sum(setting == row.get('setting') for setting, _ in lengths) == 1
-    alike = alike and not isinstance(row.get('rounds'), str)  # '2 to 4'
-    told = alike and word in ranked and len(values) > 1
-    marks.append(_MARKS[ranked.index(word)] if told else '')
+    numbers = numbers_by_setting.get(row.get('setting'), {})
+    ranking = sorted(numbers, key=numbers.get, reverse=True)[: len(_MARKS)]
+    is_marked = word in ranking and len(numbers) > 1 and _has_one_length(row, rows)
+    marks.append(_MARKS[ranking.index(word)] if is_marked else '')
   return marks
+
+
+def _has_one_length(row: Row, rows: Sequence[Row]) -> bool:
+  """Whether all runs in the setting of a row have equally many rounds."""
+  setting = row.get('setting')
+  lengths = {other.get('rounds') for other in rows if other.get('setting') == setting}
+  return len(lengths) == 1 and not isinstance(row.get('rounds'), str)  # '2 to 4'
 
 
 def _is_number(word: str) -> bool:

@@ -1,5 +1,6 @@
 """Chooses the runs whose trained model is examined, and examines them."""
 
+import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,53 +32,88 @@ class Model(NamedTuple):
   def describe(self) -> str:
     """'MOON, mu=5, seed=0, beta=0.5, 10 rounds'."""
     # A run that lacks some of the setting's knobs is in other settings too.
-    own = tuple(item for item in self.setting.key if item[0] in self.run.identity)
-    words = (self.series.label, f'seed={self.run.knobs["seed"]}', naming.describe(own))
-    return ', '.join(filter(None, (*words, f'{self.features.round} rounds')))
+    key = tuple(
+      (name, value) for name, value in self.setting.key if name in self.run.identity
+    )
+    words = [
+      self.series.label,
+      f'seed={self.run.knobs["seed"]}',
+      naming.describe(key),
+      f'{self.features.round} rounds',
+    ]
+    return ', '.join(word for word in words if word)
 
 
-def look_at(
-  settings: Sequence[Setting], asked: Sequence[str], note: Note
+class _Member(NamedTuple):
+  """A finished run, with the first setting and series that it is in.
+
+  Attributes:
+    setting: the setting.
+    series: the series.
+    run: the run.
+    number: number of the run in its series, from 0.
+  """
+
+  setting: Setting
+  series: Series
+  run: Run
+  number: int
+
+
+def trained_models(
+  settings: Sequence[Setting], choice: Sequence[str], note: Note
 ) -> list[Model]:
   """Examines the trained models of the chosen runs; prints a line before each.
 
   Args:
     settings: settings with their finished runs.
-    asked: 'first' (of each series), 'all', 'none', or paths of runs.
+    choice: 'first' (of each series), 'all', 'none', or paths of runs.
     note: called with a line for each run whose model is unusable, and why.
 
   Raises:
     UsageError: a path is not that of a finished run.
   """
-  found, chosen = [], _asked_for(settings, asked)
-  for number, (setting, series, run) in enumerate(chosen, 1):
-    print(f't-SNE and confusion matrix {number} of {len(chosen)}: {run.name}')
+  models = []
+  members = _chosen(settings, choice)
+  for position, (setting, series, run, _) in enumerate(members, 1):
+    print(f't-SNE and confusion matrix {position} of {len(members)}: {run.name}')
     try:
-      found.append(Model(setting, series, run, features_of(run, note)))
+      models.append(Model(setting, series, run, features_of(run, note)))
     except (RunError, OSError, ValueError) as error:
       note(f'{run.name}: no t-SNE, no confusion matrix: {error}')
-  return found
+  return models
 
 
-def _asked_for(
-  settings: Sequence[Setting], asked: Sequence[str]
-) -> list[tuple[Setting, Series, Run]]:
-  """Every chosen run once, with the first setting and series that it is in."""
-  every = {}
+def _chosen(settings: Sequence[Setting], choice: Sequence[str]) -> list[_Member]:
+  """Every chosen run once."""
+  members = _members(settings)
+  if tuple(choice) == (NONE,):
+    return []
+  if tuple(choice) == (ALL,):
+    return [member for member in members.values() if _is_global(member.run)]
+  if tuple(choice) == (FIRST,):
+    firsts = [member for member in members.values() if member.number == 0]
+    return [member for member in firsts if _is_global(member.run)]
+  chosen = []
+  for word in choice:
+    path = expand(word).resolve()
+    if path not in members:
+      raise UsageError(f'--features={word!r} is not among the finished runs.')
+    chosen.append(members[path])
+  return chosen
+
+
+def _members(settings: Sequence[Setting]) -> dict[pathlib.Path, _Member]:
+  """Path of a finished run -> the run."""
+  members: dict[pathlib.Path, _Member] = {}
   for setting in settings:
     for series in setting.series:
-      for index, run in enumerate(series.finished.values()):
-        every.setdefault(run.path.resolve(), (index, setting, series, run))
-  most = {(FIRST,): 1, (ALL,): len(every), (NONE,): 0}.get(tuple(asked))
-  if most is not None:
-    chosen = [place for index, *place in every.values() if index < most]
-    return [place for place in chosen if _is_global(place[-1])]
-  for word in asked:
-    if expand(word).resolve() not in every:
-      raise UsageError(f'--features={word!r} is not among the finished runs.')
-  return [every[expand(word).resolve()][1:] for word in asked]
+      for number, run in enumerate(series.finished.values()):
+        member = _Member(setting, series, run, number)
+        members.setdefault(run.path.resolve(), member)
+  return members
 
 
 def _is_global(run: Run) -> bool:
   """Whether the model that was tested is one for all clients."""
-  return run.column('test_accuracy_std').empty
+  return run.metric('test_accuracy_std').empty

@@ -15,28 +15,37 @@ PLAIN = {
   'server_optimizer.momentum': 0.0,
 }
 
-_OWNERS = (ALGORITHM, 'model')
-# Groups that are told, because others have knobs of the same last names.
-_TOLD = {'server_optimizer': 'server', 'attack': 'attack', 'stragglers': 'stragglers'}
-_LONGEST = 300  # letters; pictures grow with their texts
+# Kinds of parts with knobs of their own: two of them may share a knob's last name.
+_KINDS_WITH_KNOBS = (ALGORITHM, 'model')
+# Group of knobs -> what stands before its knobs' short names, which others have too.
+_PREFIXES = {
+  'server_optimizer': 'server',
+  'attack': 'attack',
+  'stragglers': 'stragglers',
+}
+_MAX_LETTERS = 300  # pictures grow with their texts
 
+# The knobs that distinguish some runs from others, and their values.
 Key = tuple[tuple[str, Value], ...]
 
 
 def describe(key: Key) -> str:
   """'MOON, mu=5', and without the algorithm 'moon.mu=5'; '' for an empty key.
 
-  A long one ends with a digest of itself.
+  A long text is cut and ends with a digest of the whole.
   """
-  text = ', '.join(_words(name, value, dict(key)) for name, value in key)
+  knobs = dict(key)
+  text = ', '.join(_words(name, value, knobs) for name, value in key)
+  if len(text) <= _MAX_LETTERS:
+    return text
   digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-  return text if len(text) <= _LONGEST else f'{text[:_LONGEST]}... {digest}'
+  return f'{text[:_MAX_LETTERS]}... {digest}'
 
 
 def describe_series(key: Key, identity: Mapping[str, Value]) -> str:
   """`describe` for a series of such runs, which does not mention a plain mean."""
   if ALGORITHM in dict(key) and is_plain(identity):
-    key = tuple(item for item in key if item[0] not in PLAIN)
+    key = tuple((name, value) for name, value in key if name not in PLAIN)
   return describe(key)
 
 
@@ -45,38 +54,46 @@ def is_plain(identity: Mapping[str, Value]) -> bool:
   return all(identity.get(name, value) == value for name, value in PLAIN.items())
 
 
-def _words(name: str, value: Value, key: Mapping[str, Value]) -> str:
+def without(key: Key, knob: str) -> Key:
+  """The key without a knob."""
+  return tuple((name, value) for name, value in key if name != knob)
+
+
+def _words(name: str, value: Value, knobs: Mapping[str, Value]) -> str:
   if name == ALGORITHM:
     return value.part.title
   if name == DIGEST:
     return f'data {value[:8]}'
-  # Another algorithm or network may have a knob of the same last name.
-  alone = any(
-    kind not in key and name.split('.')[0] in _groups(kind) for kind in _OWNERS
+  group = name.split('.')[0]
+  # 'moon.mu' stands alone: another algorithm may have a knob `mu`.
+  is_ambiguous = any(
+    kind not in knobs and group in _knob_groups(kind) for kind in _KINDS_WITH_KNOBS
   )
-  return f'{name if alone else short(name)}={word(value)}'
+  shown_name = name if is_ambiguous else short_name(name)
+  return f'{shown_name}={value_text(value)}'
 
 
-def _groups(kind: str) -> set[str]:
+def _knob_groups(kind: str) -> set[str]:
   """The groups of knobs of a kind's parts."""
   parts = (catalog.part(kind, name) for name in catalog.names(kind))
   return {part.group or part.name for part in parts}
 
 
-def word(value: Value) -> str:
+def value_text(value: Value) -> str:
   """'5' for 5.0, so that whole numbers look the same whatever their type."""
   return str(value).removesuffix('.0')
 
 
-def short(name: str) -> str:
+def short_name(knob: str) -> str:
   """'moon.mu' -> 'mu', 'data.name' -> 'data', 'partition.seed' -> 'partition seed'."""
-  group, _, last = name.rpartition('.')
-  if last == 'name':
+  if knob == 'partition.seed':
+    return 'partition seed'
+  group, _, last_part = knob.rpartition('.')
+  if last_part == 'name':
     return group
-  told = 'partition' if name == 'partition.seed' else _TOLD.get(group, '')
-  return f'{told} {last}'.strip()
+  return f'{_PREFIXES.get(group, "")} {last_part}'.strip()
 
 
-def titled(what: str, setting: str) -> str:
-  """'Test accuracy: beta=0.5'."""
-  return f'{what}: {setting}' if setting else what
+def titled(subject: str, setting: str) -> str:
+  """'Test accuracy: beta=0.5'; the subject alone if the setting has no title."""
+  return f'{subject}: {setting}' if setting else subject

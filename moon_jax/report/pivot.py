@@ -5,60 +5,91 @@ from collections.abc import Sequence
 from moon_jax.core.errors import UsageError
 from moon_jax.report import groups, naming, statistics
 from moon_jax.report.groups import Choice
-from moon_jax.report.results import WHICH, cells_of
+from moon_jax.report.results import cells_of
 from moon_jax.report.runs import Run, Value
-from moon_jax.report.tables import Column, Table, percents
+from moon_jax.report.tables import Better, Column, Table, percent_estimate
+from moon_jax.report.traces import last_accuracy
+
+# Value of the rows' knob, value of the columns' knob -> the runs that have both.
+RunsByCell = dict[tuple[Value, Value], list[Run]]
 
 
-def table(runs: Sequence[Run], rows: str, columns: str, choice: Choice) -> Table:
+def table(
+  runs: Sequence[Run], row_knob: str, column_knob: str, choice: Choice
+) -> Table:
   """The table.
 
   Args:
     runs: the finished runs.
-    rows: a knob; each of its values makes a row.
-    columns: another knob; each of its values makes a column.
+    row_knob: a knob; each of its values makes a row.
+    column_knob: another knob; each of its values makes a column.
     choice: what is averaged over.
 
   Raises:
     UsageError: a run has no such knob, or runs of one cell differ in more.
   """
-  found: dict[tuple[Value, Value], list[Run]] = {}
-  for run in runs:
-    for flag, name in (('rows', rows), ('columns', columns)):
-      if name not in run.identity:
-        raise UsageError(f'--{flag}: {run.name} has no setting {name!r}.')
-    key = run.identity[rows], run.identity[columns]
-    found.setdefault(key, []).append(run)
-  for key, alike in found.items():
-    if others := groups.varying(alike, choice.over):
-      told = f'{rows}={key[0]} and {columns}={key[1]}'
+  runs_by_cell = _runs_by_cell(runs, row_knob, column_knob)
+  for (row_value, column_value), cell_runs in runs_by_cell.items():
+    other_knobs = groups.varying(cell_runs, choice.over)
+    if other_knobs:
       raise UsageError(
-        f'--rows and --columns: the runs with {told} differ in {", ".join(others)}; '
+        f'--rows and --columns: the runs with {row_knob}={row_value} and '
+        f'{column_knob}={column_value} differ in {", ".join(other_knobs)}; '
         'choose some by --where, or average by --over.'
       )
-  above = groups.in_order(columns, (head for _, head in found))
-  heads = {value: f'of {value}' for value in above}
-  made = []
-  for value in groups.in_order(rows, (left for left, _ in found)):
-    row = {'row': naming.describe(((rows, value),))}
-    for head, name in heads.items():
-      accuracies = map(WHICH['last'], found.get((value, head), ()))
-      row |= cells_of(name, statistics.estimate(accuracies))
-    made.append(row)
-  within = f' ({", ".join(choice.over)})' if choice.over else ''
-  rounds = sorted({run.rounds[-1]['round'] for run in runs})
-  after = f'{rounds[0]} to {rounds[-1]}' if rounds[1:] else rounds[0]
+  row_values = groups.in_order(row_knob, (value for value, _ in runs_by_cell))
+  column_values = groups.in_order(column_knob, (value for _, value in runs_by_cell))
+  rows = []
+  for row_value in row_values:
+    row = {'row': naming.describe(((row_knob, row_value),))}
+    for column_value in column_values:
+      cell_runs = runs_by_cell.get((row_value, column_value), ())
+      accuracies = map(last_accuracy, cell_runs)
+      row.update(cells_of(_key(column_value), statistics.estimate(accuracies)))
+    rows.append(row)
+  num_rounds = sorted({run.rounds[-1]['round'] for run in runs})
   # Only algorithms on equal terms are ranked.
-  ranked = int(rows == naming.ALGORITHM and len(rounds) == 1)
-  shown = (
-    percents(heads[one], naming.describe(((columns, one),)))._replace(better=ranked)
-    for one in heads
-  )
+  is_ranked = row_knob == naming.ALGORITHM and len(num_rounds) == 1
+  row_name = naming.short_name(row_knob)
+  column_name = naming.short_name(column_knob)
+  averaged = f' ({", ".join(choice.over)})' if choice.over else ''
   return Table(
-    'pivot',
-    f'Final accuracy by {naming.short(rows)} and {naming.short(columns)}',
-    f'Test accuracy in % after {after} rounds, mean ± sample standard deviation over '
-    f'the finished runs of a cell{within}.',
-    [Column('row', naming.short(rows)), *shown],
-    made,
+    name='pivot',
+    title=f'Final accuracy by {row_name} and {column_name}',
+    caption=f'Test accuracy in % after {_range(num_rounds)} rounds, mean ± sample '
+    f'standard deviation over the finished runs of a cell{averaged}.',
+    columns=[
+      Column('row', row_name),
+      *(
+        percent_estimate(
+          _key(value),
+          naming.describe(((column_knob, value),)),
+          better=Better.HIGHER if is_ranked else Better.NEITHER,
+        )
+        for value in column_values
+      ),
+    ],
+    rows=rows,
   )
+
+
+def _runs_by_cell(runs: Sequence[Run], row_knob: str, column_knob: str) -> RunsByCell:
+  runs_by_cell: RunsByCell = {}
+  for run in runs:
+    for flag, knob in (('rows', row_knob), ('columns', column_knob)):
+      if knob not in run.identity:
+        raise UsageError(f'--{flag}: {run.name} has no setting {knob!r}.')
+    cell = run.identity[row_knob], run.identity[column_knob]
+    runs_by_cell.setdefault(cell, []).append(run)
+  return runs_by_cell
+
+
+def _key(column_value: Value) -> str:
+  """The key of a column."""
+  return f'of {column_value}'
+
+
+def _range(num_rounds: Sequence[int]) -> str:
+  """'10', or '10 to 20' if they differ."""
+  first = num_rounds[0]
+  return f'{first} to {num_rounds[-1]}' if len(num_rounds) > 1 else str(first)

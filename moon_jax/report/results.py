@@ -1,6 +1,5 @@
 """The numbers of each run, and of each series over its finished runs."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,61 +10,95 @@ from moon_jax.report import groups, naming, statistics
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.runs import Algorithm, Ending, Run
 from moon_jax.report.statistics import ROUNDING, Estimate
-from moon_jax.report.traces import ACCURACY, best, chosen_by
+from moon_jax.report.traces import (
+  ACCURACY,
+  best_accuracy,
+  chosen_by,
+  last,
+  last_accuracy,
+)
 
 BASELINE = 'fedavg'
-Row = Mapping[str, Any]
 # The device trains, tests, or waits for the host, which saves and packs in that time.
 _SECONDS = ('train_seconds', 'evaluate_seconds', 'idle_seconds')
 _BYTES = ('bytes_down', 'bytes_up')
+# The numbers of runs that a series averages.
 _AVERAGED = (
-  *('final_accuracy', 'best_accuracy', 'mean_of_last_5'),
-  *('std_over_clients', 'worst_client'),
-  *('rounds_to_target', 'megabytes_to_target', 'seconds_to_target'),
+  'final_accuracy',
+  'best_accuracy',
+  'mean_of_last_5',
+  'std_over_clients',
+  'worst_client',
+  'rounds_to_target',
+  'megabytes_to_target',
+  'seconds_to_target',
 )
+# Key of a column -> cell.
+Row = Mapping[str, Any]
+# The words after the @ of a target -> the accuracy of a run that they stand for.
+ACCURACY_AT = {'last': last_accuracy, 'best': best_accuracy}
 
 
-def _last(column: pd.Series) -> float | None:
-  return column.iloc[-1] if len(column) else None
-
-
-WHICH = {'last': lambda run: _last(run.column(ACCURACY)), 'best': best}
+# --- the target -----------------------------------------------------------------------
 
 
 class Target(NamedTuple):
   """An accuracy to reach.
 
   Attributes:
-    value: in [0, 1]; None if it follows from the runs of an algorithm.
+    accuracy: in [0, 1]; None if it follows from the runs of an algorithm.
     algorithm: algorithm whose mean over its runs in the same setting is the target.
-    which: 'last' or 'best', which of its accuracies.
+    round: 'last' or 'best', the round whose accuracy counts.
   """
 
-  value: float | None
+  accuracy: float | None
   algorithm: str = BASELINE
-  which: str = 'last'
+  round: str = 'last'
 
   def describe(self) -> str:
     """'FedAvg's mean last accuracy'."""
-    if self.value is not None:
-      return f'accuracy {self.value:g}'
+    if self.accuracy is not None:
+      return f'accuracy {self.accuracy:g}'
     name = naming.describe(((naming.ALGORITHM, self.algorithm),))
-    return f"{name}'s mean {self.which} accuracy"
+    return f"{name}'s mean {self.round} accuracy"
 
 
-def named(target: Target, runs: Iterable[Run]) -> Target:
+def with_known_algorithm(target: Target, runs: Iterable[Run]) -> Target:
   """The target, after checking that its algorithm is in the catalog or in a run.
 
   Raises:
     UsageError: there is no such algorithm.
   """
-  told = {run.algorithm: run.algorithm for run in runs}
-  name = target.algorithm
-  found = told.get(name) or Algorithm(catalog.part(naming.ALGORITHM, name))
-  return target._replace(algorithm=found)
+  algorithms = {run.algorithm: run.algorithm for run in runs}
+  algorithm = algorithms.get(target.algorithm)
+  if algorithm is None:
+    algorithm = Algorithm(catalog.part(naming.ALGORITHM, target.algorithm))
+  return target._replace(algorithm=algorithm)
 
 
-def numbers(run: Run, target: float | None = None) -> Row:
+def target_accuracy(setting: Setting, series: Series, target: Target) -> float | None:
+  """The accuracy that a series has to reach; None if its setting does not give it."""
+  if target.accuracy is not None:
+    return target.accuracy
+  target_series = groups.matching(setting, series, target.algorithm)
+  if target_series is None:
+    return None
+  accuracies = map(ACCURACY_AT[target.round], target_series.finished.values())
+  return float(pd.Series(accuracies, dtype=float).mean())
+
+
+def first_reaching(accuracies: pd.Series, target: float | None) -> int | None:
+  """The first round whose accuracy is the target or more; None if there is none."""
+  if target is None:
+    return None
+  rounds = accuracies.index[accuracies >= target - ROUNDING]
+  return int(rounds[0]) if len(rounds) else None
+
+
+# --- one run --------------------------------------------------------------------------
+
+
+def run_row(run: Run, target: float | None = None) -> Row:
   """A row of one run, finished or not: how it ended, its knobs, its numbers.
 
   Args:
@@ -77,50 +110,68 @@ def numbers(run: Run, target: float | None = None) -> Row:
     the whole run and until the target; megabytes are 10^6 bytes, up and down, of all
     clients. None or NaN for a missing number.
   """
-  tested, devices = run.column(ACCURACY), run.about.get('devices') or []
-  seconds, moved = _sum(map(run.timing, _SECONDS)), _sum(map(run.column, _BYTES))
-  reached = first_reaching(tested, target)
-  trained = pd.concat([run.column('num_examples'), run.timing('train_seconds')], axis=1)
-  examples, spent = trained.dropna().sum()
+  accuracies = run.metric(ACCURACY)
+  seconds = _sum(map(run.timing, _SECONDS))
+  num_bytes = _sum(map(run.metric, _BYTES))
+  rounds_to_target = first_reaching(accuracies, target)
+  provenance = run.provenance
   return run.identity | {
     'run': run.name,
     'state': str(run.ending),
     'rounds': run.rounds[-1]['round'] if run.rounds else 0,
-    'last_test': int(tested.index[-1]) if len(tested) else None,
-    'final_accuracy': _last(tested),
-    'best_accuracy': best(run),
+    'last_test': int(accuracies.index[-1]) if len(accuracies) else None,
+    'final_accuracy': last_accuracy(run),
+    'best_accuracy': best_accuracy(run),
     'best_by': chosen_by([run]).partition('_')[0],
-    'mean_of_last_5': tested.tail(5).mean(),
-    'std_over_clients': _last(run.column('test_accuracy_std')),
-    'worst_client': _last(run.column('test_accuracy_worst')),
+    'mean_of_last_5': accuracies.tail(5).mean(),
+    'std_over_clients': last(run.metric('test_accuracy_std')),
+    'worst_client': last(run.metric('test_accuracy_worst')),
     'seconds': seconds.sum() or None,
-    'samples_per_second': examples / spent if spent else None,
+    'samples_per_second': _samples_per_second(run),
     'target': target,
-    'rounds_to_target': reached,
-    'megabytes_to_target': _total(moved, reached) / 1e6,
-    'seconds_to_target': _total(seconds, reached),
-    # '2 x cpu: cpu'
-    'devices': ', '.join(f'{devices.count(d)} x {d}' for d in dict.fromkeys(devices)),
-    'jax': run.about.get('versions', {}).get('jax'),
-    'git_commit': (run.about.get('git_commit') or '')[:10] or None,
-    'command': run.about.get('command'),
+    'rounds_to_target': rounds_to_target,
+    'megabytes_to_target': _total(num_bytes, rounds_to_target) / 1e6,
+    'seconds_to_target': _total(seconds, rounds_to_target),
+    'devices': _counted(provenance.get('devices') or []),
+    'jax': provenance.get('versions', {}).get('jax'),
+    'git_commit': (provenance.get('git_commit') or '')[:10] or None,
+    'command': provenance.get('command'),
   }
 
 
 def _sum(columns: Iterable[pd.Series]) -> pd.Series:
-  """The sum by rounds, where all columns have a value."""
+  """The sum by rounds, where all columns have a number."""
   return sum(columns).dropna()
 
 
-def _total(column: pd.Series, up_to: int | None) -> float:
-  """The sum over rounds 1 to `up_to`; NaN if one of them has no value."""
-  return column.reindex(range(1, (up_to or 0) + 1)).sum(skipna=False, min_count=1)
+def _total(column: pd.Series, last_round: int | None) -> float:
+  """The sum over rounds 1 to `last_round`; NaN if one of them has no number."""
+  rounds = range(1, (last_round or 0) + 1)
+  return column.reindex(rounds).sum(skipna=False, min_count=1)
 
 
-def first_reaching(column: pd.Series, target: float | None) -> int | None:
-  """The first round whose value is the target or more."""
-  reached = column.index[column >= (math.inf if target is None else target) - ROUNDING]
-  return int(reached[0]) if len(reached) else None
+def _samples_per_second(run: Run) -> float | None:
+  """Training examples in a second, over the rounds in which both are recorded."""
+  columns = [run.metric('num_examples'), run.timing('train_seconds')]
+  examples, seconds = pd.concat(columns, axis=1).dropna().sum()
+  return examples / seconds if seconds else None
+
+
+def _counted(devices: Sequence[str]) -> str:
+  """'2 x cpu: cpu'."""
+  counts = {device: devices.count(device) for device in devices}
+  return ', '.join(f'{count} x {device}' for device, count in counts.items())
+
+
+def run_note(run: Run) -> str | None:
+  """What a reader must know about one run; None if it is finished."""
+  if run.ending is Ending.FINISHED:
+    return None
+  after_round = f' after round {run.rounds[-1]["round"]}' if run.rounds else ''
+  return f'{run.name} is {run.ending}{after_round}: in no average and no figure'
+
+
+# --- one series -----------------------------------------------------------------------
 
 
 class Result(NamedTuple):
@@ -142,38 +193,35 @@ class Result(NamedTuple):
 
 def results(setting: Setting, target: Target) -> list[Result]:
   """One result for each series with a finished run."""
-  return [_result(setting, s, target) for s in setting.series if s.finished]
+  return [
+    _result(setting, series, target) for series in setting.series if series.finished
+  ]
 
 
 def _result(setting: Setting, series: Series, target: Target) -> Result:
-  value = target_of(setting, series, target)
-  baseline = groups.matching(setting, series, BASELINE)
-  own, theirs = (_mean_round(one, value) for one in (series, baseline))
-  rows = [numbers(run, value) for run in series.finished.values()]
-  runs = pd.DataFrame(rows, dtype=object)
-  row = {}
-  for name in _AVERAGED:
-    row |= cells_of(name, statistics.estimate(runs[name].astype(float)))
-  row |= cells_of('mean_accuracy', statistics.estimate(runs['final_accuracy']))
-  if baseline and baseline is not series:
-    difference = statistics.paired_difference(_finals(series), _finals(baseline))
-    row |= cells_of('difference_to_fedavg', difference.estimate)
-    row |= {'pairs': difference.estimate.n or None, 'p_value': difference.p_value}
-  row |= {
+  accuracy = target_accuracy(setting, series, target)
+  run_rows = [run_row(run, accuracy) for run in series.finished.values()]
+  runs = pd.DataFrame(run_rows, dtype=object)
+  row = {
     'setting': setting.title or None,
     'series': series.label,
     'n': len(runs),
     'rounds': _range(runs['last_test'].dropna().tolist()),
     'best_by': ', '.join(runs['best_by'].unique()),
-    'target': value,
+    'target': accuracy,
     'reached': f'{runs["rounds_to_target"].count()} of {len(runs)}',
-    'round_of_the_mean': own,
-    'rounds_saved': 1 - own / theirs if own and theirs else None,
   }
+  for name in _AVERAGED:
+    row.update(cells_of(name, statistics.estimate(runs[name])))
+  row.update(cells_of('mean_accuracy', statistics.estimate(runs['final_accuracy'])))
+  baseline = groups.matching(setting, series, BASELINE)
+  row.update(_rounds_against(series, baseline, accuracy))
+  if baseline and baseline is not series:
+    row.update(_difference_to(series, baseline))
   return Result(series, runs, row)
 
 
-def cells_of(name: str, estimate: Estimate) -> dict[str, Any]:
+def cells_of(name: str, estimate: Estimate) -> Row:
   """The three cells of an estimate in a row; None in each if it is over nothing."""
   is_there = estimate.n > 0
   return {
@@ -184,72 +232,95 @@ def cells_of(name: str, estimate: Estimate) -> dict[str, Any]:
 
 
 def _range(numbers: Sequence[int]) -> int | str | None:
-  """10, or '10 to 20' if they differ."""
-  low, high = min(numbers, default=None), max(numbers, default=None)
-  return low if low == high else f'{low} to {high}'
+  """10, or '10 to 20' if they differ; None if there are none."""
+  if not numbers:
+    return None
+  lowest = min(numbers)
+  highest = max(numbers)
+  return lowest if lowest == highest else f'{lowest} to {highest}'
 
 
-def _finals(series: Series) -> pd.Series:
+def _rounds_against(
+  series: Series, baseline: Series | None, target: float | None
+) -> Row:
+  """The round in which the mean curve reaches the target, and the share it saves."""
+  rounds = _round_of_the_mean(series, target)
+  baseline_rounds = _round_of_the_mean(baseline, target) if baseline else None
+  saved = 1 - rounds / baseline_rounds if rounds and baseline_rounds else None
+  return {'round_of_the_mean': rounds, 'rounds_saved': saved}
+
+
+def _round_of_the_mean(series: Series, target: float | None) -> int | None:
+  curves = (run.metric(ACCURACY) for run in series.finished.values())
+  return first_reaching(statistics.mean_curve(curves)['mean'], target)
+
+
+def _difference_to(series: Series, baseline: Series) -> Row:
+  """The paired difference of the final accuracies."""
+  difference = statistics.paired_difference(
+    _final_accuracies(series), _final_accuracies(baseline)
+  )
+  return {
+    **cells_of('difference_to_fedavg', difference.estimate),
+    'pairs': difference.estimate.n or None,
+    'p_value': difference.p_value,
+  }
+
+
+def _final_accuracies(series: Series) -> pd.Series:
   """Last accuracy by sample and last test: runs of unequal lengths make no pair."""
-  tested = {sample: run.column(ACCURACY) for sample, run in series.finished.items()}
-  finals = {f'{sample} {c.index.max()}': _last(c) for sample, c in tested.items()}
+  finals = {
+    f'{sample} {run.metric(ACCURACY).index.max()}': last_accuracy(run)
+    for sample, run in series.finished.items()
+  }
   return pd.Series(finals, dtype=float)
 
 
-def target_of(setting: Setting, series: Series, target: Target) -> float | None:
-  """The accuracy that a series has to reach; None if its setting does not give it."""
-  if target.value is not None:
-    return target.value
-  giving = groups.matching(setting, series, target.algorithm)
-  if giving is None:
-    return None
-  found = map(WHICH[target.which], giving.finished.values())
-  return float(pd.Series(found, dtype=float).mean())
+# --- what a reader must know ----------------------------------------------------------
 
 
-def _mean_round(series: Series | None, value: float | None) -> int | None:
-  if series is None:
-    return None
-  columns = (run.column(ACCURACY) for run in series.finished.values())
-  return first_reaching(statistics.mean_curve(columns)['mean'], value)
-
-
-def notes_on(setting: Setting, found: Sequence[Result], target: Target) -> list[str]:
+def notes_on(
+  setting: Setting, setting_results: Sequence[Result], target: Target
+) -> list[str]:
   """What a reader of the setting's numbers must know, a line each."""
-  notes, where = [], f'{setting.title}: ' if setting.title else ''
-  if found and pd.concat([result.runs for result in found])['last_test'].nunique() > 1:
+  notes = []
+  prefix = f'{setting.title}: ' if setting.title else ''
+  if _have_unequal_lengths(setting_results):
     notes.append(
-      f'{where}unequal numbers of rounds: means are over runs of all lengths, mean '
+      f'{prefix}unequal numbers of rounds: means are over runs of all lengths, mean '
       'curves end with the shortest, and only runs of equal length are paired; '
       '--where=num_rounds=N chooses'
     )
-  for one in found:
-    for part in _edited(one.series.runs):
+  for result in setting_results:
+    for part in _edited_parts(result.series.runs):
       notes.append(
-        f'{where}{one.series.label}: the file of the {part} was changed between these '
-        'runs, or during one'
+        f'{prefix}{result.series.label}: the file of the {part} was changed between '
+        'these runs, or during one'
       )
-  if without := [one.series.label for one in found if one.row['target'] is None]:
+  labels_without_target = [
+    result.series.label for result in setting_results if result.row['target'] is None
+  ]
+  if labels_without_target:
     notes.append(
-      f'{where}no target for {", ".join(without)}: {target.describe()} is not among '
-      'the finished runs of this setting'
+      f'{prefix}no target for {", ".join(labels_without_target)}: {target.describe()} '
+      'is not among the finished runs of this setting'
     )
   return notes
 
 
-def _edited(runs: Iterable[Run]) -> list[str]:
+def _have_unequal_lengths(setting_results: Sequence[Result]) -> bool:
+  if not setting_results:
+    return False
+  run_rows = pd.concat([result.runs for result in setting_results])
+  return run_rows['last_test'].nunique() > 1
+
+
+def _edited_parts(runs: Iterable[Run]) -> list[str]:
   """The registered parts whose file was another one at some starts of the runs."""
-  versions = {}
-  for start in (s for run in runs for s in (run.about, *run.about.get('earlier', ()))):
-    for part in start.get('registered', ()):
-      name = f'{part["kind"]} {part["name"]!r}'
-      versions.setdefault(name, set()).add(part['sha256'])
-  return [name for name, found in versions.items() if len(found) > 1]
-
-
-def note_on(run: Run) -> str | None:
-  """What a reader must know about one run; None if it is finished."""
-  if run.ending is Ending.FINISHED:
-    return None
-  there = f' after round {run.rounds[-1]["round"]}' if run.rounds else ''
-  return f'{run.name} is {run.ending}{there}: in no average and no figure'
+  versions: dict[str, set[str]] = {}
+  for run in runs:
+    for start in (run.provenance, *run.provenance.get('earlier', ())):
+      for part in start.get('registered', ()):
+        name = f'{part["kind"]} {part["name"]!r}'
+        versions.setdefault(name, set()).add(part['sha256'])
+  return [name for name, digests in versions.items() if len(digests) > 1]

@@ -15,8 +15,8 @@ from moon_jax import config as config_lib
 from moon_jax.core import files
 from moon_jax.core.errors import RunError, UsageError
 
-# What a run has that is older than the knob, whose default is 'auto'.
-_OLD = {'server_optimizer.learning_rate': 1.0}
+# The value in runs that are older than the knob; its default today is 'auto'.
+_BEFORE_THE_KNOB = {'server_optimizer.learning_rate': 1.0}
 
 Record = dict[str, Any]
 Arrays = dict[str, np.ndarray]
@@ -56,23 +56,23 @@ class Run:
     path: path of the directory.
     knobs: dotted name -> value, every knob; a knob that is newer than the run has its
       value in configs/base.py.
-    used: names of the knobs that the run uses.
+    used_knobs: names of the knobs that the run uses.
     identity: the knobs that identify the experiment, with the seed and the digest of
       the data.
     rounds: the lines of metrics.jsonl.
     timings: the lines of timings.jsonl.
     ending: how it ended.
-    about: config.json without the configuration: command, versions, devices.
+    provenance: config.json: command, versions, devices, registered parts.
   """
 
   path: pathlib.Path
   knobs: dict[str, Value]
-  used: frozenset[str]
+  used_knobs: frozenset[str]
   identity: dict[str, Value]
   rounds: list[Record]
   timings: list[Record]
   ending: Ending
-  about: Record
+  provenance: Record
 
   @property
   def algorithm(self) -> Algorithm:
@@ -84,23 +84,23 @@ class Run:
     """The path, as it is printed."""
     return files.plain(str(self.path))
 
-  def column(self, name: str) -> pd.Series:
-    """A column of metrics.jsonl by rounds, where there is a number."""
-    return _column(self.rounds, name)
+  def metric(self, name: str) -> pd.Series:
+    """Round -> a number of metrics.jsonl, in the rounds that have it."""
+    return _by_round(self.rounds, name)
 
   def timing(self, name: str) -> pd.Series:
-    """A column of timings.jsonl by rounds, where there is a number."""
-    return _column(self.timings, name)
+    """Round -> a number of timings.jsonl, in the rounds that have it."""
+    return _by_round(self.timings, name)
 
   def class_counts(self) -> np.ndarray | None:
     """[N, Y] training examples of each client and class; None if not recorded."""
-    found = read_arrays(self.path / 'partition.npz', files.PARTITION)
-    return (found or {}).get('class_counts')
+    arrays = read_arrays(self.path / 'partition.npz', files.PARTITION)
+    return None if arrays is None else arrays['class_counts']
 
 
-def class_names(about: Record, num_classes: int) -> tuple[str, ...]:
+def class_names(provenance: Record, num_classes: int) -> tuple[str, ...]:
   """[Y] names of the classes in a config.json, all different; () if there are none."""
-  names = tuple(about.get('images', {}).get('class_names', ()))
+  names = tuple(provenance.get('images', {}).get('class_names', ()))
   return names if len(set(names)) == len(names) == num_classes else ()
 
 
@@ -122,58 +122,63 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   Raises:
     UsageError: a root is not a folder, or there is no run.
   """
-  found = {}
+  runs: dict[pathlib.Path, Run] = {}
   for root in roots:
     if not os.path.isdir(root):  # Path.is_dir raises if the name is too long
       raise UsageError(f'{str(root)!r} is not a folder.')
-    if not (paths := list(_directories(root, note))):
+    run_directories = list(_run_directories(root, note))
+    if not run_directories:
       note(f'no run was found below {root}')
-    for path in paths:
+    for path in run_directories:
       try:
-        found.setdefault(path.resolve(), _read(path))
+        runs.setdefault(path.resolve(), _read(path))
       except (OSError, ValueError, RunError) as error:
         note(f'skipped {path}: {error}')
-  if not found:
+  if not runs:
     raise UsageError(f'No run was found below {", ".join(map(str, roots))}.')
-  return list(found.values())
+  return list(runs.values())
 
 
-def _directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
-  for folder, inside, names in os.walk(root, onerror=lambda e: note(f'skipped: {e}')):
-    inside.sort()
-    if 'config.json' in names:
-      inside.clear()
+def _run_directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
+  walk = os.walk(root, onerror=lambda error: note(f'skipped: {error}'))
+  for folder, subfolders, file_names in walk:
+    subfolders.sort()
+    if 'config.json' in file_names:
+      subfolders.clear()  # no run is looked for inside a run
       yield pathlib.Path(folder)
 
 
 def _read(path: pathlib.Path) -> Run:
-  about = files.plain(files.read_json(path / 'config.json') or {})
-  with catalog.with_described(about.get('registered', ())):  # only for this run
-    knobs = config_lib.with_defaults(_OLD | _knobs(about))
-    used, identity = config_lib.used(knobs), config_lib.identity(knobs)
+  provenance = files.plain(files.read_json(path / 'config.json') or {})
+  registered = provenance.get('registered', ())
+  with catalog.with_described(registered):  # only for this run
+    knobs = config_lib.with_defaults(_BEFORE_THE_KNOB | _recorded_knobs(provenance))
+    used_knobs = frozenset(config_lib.used(knobs))
+    identity = config_lib.identity(knobs)
   rounds = files.read_lines(path / 'metrics.jsonl')
   return Run(
     path=path,
     knobs=knobs,
-    used=frozenset(used),
-    identity=identity | {'data_digest': about.get('data_digest', '')},
+    used_knobs=used_knobs,
+    identity=identity | {'data_digest': provenance.get('data_digest', '')},
     rounds=rounds,
     timings=files.read_lines(path / 'timings.jsonl'),
     ending=_ending(path, rounds),
-    about=about,
+    provenance=provenance,
   )
 
 
-def _knobs(about: Record) -> dict[str, Value]:
+def _recorded_knobs(provenance: Record) -> dict[str, Value]:
   """The knobs of a config.json, checked by their types."""
-  knobs = config_lib.flatten(about.get('config', {}))
+  knobs = config_lib.flatten(provenance.get('config', {}))
   if not {'algorithm', 'seed'} <= knobs.keys():
     raise ValueError('config.json is not what a run writes')
   for name, knob in catalog.every_knob().items():
     kinds = (int, float) if knob.kind is float else (knob.kind,)
     if type(knobs.get(name, knob.default)) not in (*kinds, type(knob.default)):
       raise ValueError(f'config.json has {name}={knobs[name]!r}')
-  return knobs | {'algorithm': Algorithm(catalog.part('algorithm', knobs['algorithm']))}
+  algorithm = Algorithm(catalog.part('algorithm', knobs['algorithm']))
+  return knobs | {'algorithm': algorithm}
 
 
 def _ending(path: pathlib.Path, rounds: list[Record]) -> Ending:
@@ -183,11 +188,15 @@ def _ending(path: pathlib.Path, rounds: list[Record]) -> Ending:
   if None in rounds[-1].values():
     return Ending.DIVERGED
   # If a run was continued, its summary is older than its last round.
-  total = (files.read_json(path / 'summary.json') or {}).get('rounds')
-  return Ending.FINISHED if total == rounds[-1]['round'] else Ending.UNFINISHED
+  summary = files.read_json(path / 'summary.json') or {}
+  is_complete = summary.get('rounds') == rounds[-1]['round']
+  return Ending.FINISHED if is_complete else Ending.UNFINISHED
 
 
-def _column(records: Iterable[Record], name: str) -> pd.Series:
-  told = [record for record in records if type(record.get(name)) in (int, float)]
-  column = {record['round']: record[name] for record in told}
-  return pd.Series(column, dtype=float).sort_index()
+def _by_round(records: Iterable[Record], name: str) -> pd.Series:
+  numbers = {
+    record['round']: record[name]
+    for record in records
+    if type(record.get(name)) in (int, float)
+  }
+  return pd.Series(numbers, dtype=float).sort_index()

@@ -10,8 +10,8 @@ from moon_jax.report import charts, features, naming, statistics, tables, traces
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Sweep
 from moon_jax.report.groups import Setting
 from moon_jax.report.models import Model
-from moon_jax.report.naming import titled
-from moon_jax.report.results import Result, Row, Target, cells_of, numbers
+from moon_jax.report.naming import Key, titled
+from moon_jax.report.results import Result, Row, Target, cells_of, run_row
 from moon_jax.report.runs import Run, class_names
 from moon_jax.report.tables import Table
 from moon_jax.runner import plots
@@ -33,9 +33,23 @@ class Section(NamedTuple):
   charts: Sequence[Chart] = ()
 
 
-def results(found: Sequence[Result], target: Target) -> Section:
+# --- numbers of runs ------------------------------------------------------------------
+
+
+def results(series_results: Sequence[Result], target: Target) -> Section:
   """The tables of all settings."""
-  return Section('Results', tables=tables.results(found, target.describe()))
+  return Section(
+    title='Results', tables=tables.results(series_results, target.describe())
+  )
+
+
+def runs(every_run: Sequence[Run], varying_knobs: Sequence[str]) -> Section:
+  """Every run, however it ended."""
+  rows = [run_row(run) for run in every_run]
+  return Section(title='Runs', tables=[tables.runs(rows, varying_knobs)])
+
+
+# --- numbers over rounds --------------------------------------------------------------
 
 
 def curves(setting: Setting) -> Section:
@@ -53,120 +67,203 @@ def partition(setting: Setting) -> list[Matrix]:
   """The classes that clients own, in the first run that records them; else nothing."""
   for series in setting.series:
     for sample, run in series.finished.items():
-      counts = run.class_counts()
-      if counts is not None and len(counts) > 1:
-        file = charts.file_name('partition', setting.title)
-        seed = naming.describe(sample)
-        title = titled('Training examples of each client and class', setting.title)
-        title += f' ({seed})' if seed else ''
-        x_label, totals = plots.name_of_columns(len(counts)), counts.sum(1)
-        shown, unit = counts[plots.clients_drawn(totals)].T, 'training examples'
-        names = class_names(run.about, counts.shape[1])
-        return [Matrix(file, title, x_label, 'class', shown, unit, names)]
+      class_counts = run.class_counts()
+      if class_counts is not None and len(class_counts) > 1:
+        return [_partition_of_run(setting, sample, run, class_counts)]
   return []
+
+
+def _partition_of_run(
+  setting: Setting, sample: Key, run: Run, class_counts: np.ndarray
+) -> Matrix:
+  """The training examples, [N, Y], of each client and class."""
+  num_clients, num_classes = class_counts.shape
+  title = titled('Training examples of each client and class', setting.title)
+  seed = naming.describe(sample)
+  drawn_clients = plots.clients_drawn(class_counts.sum(axis=1))
+  return Matrix(
+    name=charts.file_name('partition', setting.title),
+    title=f'{title} ({seed})' if seed else title,
+    x_label=plots.name_of_columns(num_clients),
+    y_label='class',
+    values=class_counts[drawn_clients].T,
+    unit='training examples',
+    rows=class_names(run.provenance, num_classes),
+  )
+
+
+# --- numbers over the values of a knob ------------------------------------------------
 
 
 def sweeps(settings: Sequence[Setting]) -> Section:
   """Accuracy against the knobs that have several values."""
-  swept = charts.sweeps(settings)
-  rows = [row for sweep in swept for row in _chosen(sweep)]
+  all_sweeps = charts.sweeps(settings)
+  rows = [row for sweep in all_sweeps for row in _chosen_values(sweep)]
   return Section(
     title='Sweeps',
     text='Means over the finished runs in the last round that all runs of a plot were '
     'tested in; bands are one sample standard deviation.',
     tables=[tables.of_series(tables.CHOSEN, rows)] if rows else [],
-    charts=list(map(charts.of_sweep, swept)),
+    charts=[charts.of_sweep(sweep) for sweep in all_sweeps],
   )
 
 
-def _chosen(sweep: Sweep) -> Iterator[Row]:
+def _chosen_values(sweep: Sweep) -> Iterator[Row]:
   """The value of the knob that is best on each line."""
-  for label, points in sweep.lines.items():
-    found = {value: sweep.accuracy(points[value], sweep.by) for value in points}
-    value = max(found, key=found.get)
+  for label, series_by_value in sweep.lines.items():
+    accuracies = {
+      value: sweep.accuracy(series, sweep.chosen_by)
+      for value, series in series_by_value.items()
+    }
+    best_value = max(accuracies, key=accuracies.get)
     yield {
       'setting': sweep.setting or None,
       'knob': sweep.knob,
       'series': label,
-      'rounds': sweep.after,
-      'value': naming.word(value),
-      'by': sweep.by.partition('_')[0],
-      'chosen_accuracy': found[value],
-      'test_accuracy': sweep.accuracy(points[value], traces.ACCURACY),
+      'rounds': sweep.num_rounds,
+      'value': naming.value_text(best_value),
+      'by': sweep.chosen_by.partition('_')[0],
+      'chosen_accuracy': accuracies[best_value],
+      'test_accuracy': sweep.accuracy(series_by_value[best_value], traces.ACCURACY),
     }
 
 
-def clients(models: Sequence[Model]) -> Section:
+# --- trained models -------------------------------------------------------------------
+
+
+def clients(trained_models: Sequence[Model]) -> Section:
   """The global model's accuracy for each client."""
-  found: dict[str, dict[str, list[np.ndarray]]] = {}
-  for model in models:
-    counts = model.run.class_counts()
-    if counts is not None:
-      of_series = found.setdefault(model.setting.title, {})
-      values = features.client_accuracy(model.features.confusion, counts)
-      of_series.setdefault(model.series.label, []).append(values)
-  drawn, rows = [], []
-  for title, by_label in found.items():
-    joined = {label: np.concatenate(each) for label, each in by_label.items()}
-    shown = {
-      label: 100 * each[plots.clients_drawn(each)] for label, each in joined.items()
-    }
-    file, what = charts.file_name('clients', title), 'Accuracy for each client'
-    drawn.append(Spread(file, titled(what, title), 'test accuracy, %', shown))
-    for label, values in joined.items():
-      means = cells_of('accuracy', statistics.estimate(values))
-      told = {'setting': title or None, 'series': label, 'worst_client': values.min()}
-      rows.append(told | means)
+  spreads = []
+  rows = []
+  for title, accuracies_by_label in _client_accuracies(trained_models).items():
+    spreads.append(
+      Spread(
+        name=charts.file_name('clients', title),
+        title=titled('Accuracy for each client', title),
+        x_label='test accuracy, %',
+        groups={
+          label: 100 * accuracies[plots.clients_drawn(accuracies)]
+          for label, accuracies in accuracies_by_label.items()
+        },
+      )
+    )
+    for label, accuracies in accuracies_by_label.items():
+      rows.append(
+        {
+          'setting': title or None,
+          'series': label,
+          'worst_client': accuracies.min(),
+          **cells_of('accuracy', statistics.estimate(accuracies)),
+        }
+      )
   return Section(
     title='Clients',
     text='Clients of the runs whose model was examined (--features). At most '
     f'{plots.MOST_CLIENTS} clients are drawn, at equal distances.',
     tables=[tables.of_series(tables.CLIENT_ACCURACY, rows)] if rows else [],
-    charts=drawn,
+    charts=spreads,
   )
 
 
-def models(looked_at: Sequence[Model]) -> Section:
+def _client_accuracies(
+  trained_models: Sequence[Model],
+) -> dict[str, dict[str, np.ndarray]]:
+  """Title of a setting -> label of a series -> accuracies of all its runs' clients."""
+  accuracies: dict[str, dict[str, np.ndarray]] = {}
+  for model in trained_models:
+    class_counts = model.run.class_counts()
+    if class_counts is None:
+      continue
+    by_label = accuracies.setdefault(model.setting.title, {})
+    of_run = features.client_accuracy(model.features.confusion, class_counts)
+    of_earlier_runs = by_label.get(model.series.label, np.empty(0))
+    by_label[model.series.label] = np.concatenate([of_earlier_runs, of_run])
+  return accuracies
+
+
+def models(trained_models: Sequence[Model]) -> Section:
   """t-SNE and confusion matrix of the trained models."""
-  embedded, confused, axes = [], [], ('predicted class', 'true class')
-  for model in looked_at:
-    what, found = model.describe(), model.features
-    file, other = (file_name(f'{a}-{model.run.name}') for a in ('tsne', 'confusion'))
-    names = class_names(model.run.about, len(found.confusion))
-    points = found.embedded, found.classes, names
-    embedded.append(Scatter(file, f't-SNE: {what}', *points))
-    values = found.confusion, 'test images', names, names
-    confused.append(Matrix(other, f'Confusion: {what}', *axes, *values))
   return Section(
     title='Trained models',
     text=f'Representations of at most {features.NUM_EMBEDDED:,} test images by the '
     'global model of the newest checkpoint, the same images and the same random state '
     'of t-SNE for each; colour and number or name are the class. The confusion '
     'matrices count all test images, and so do the accuracies for each class.',
-    tables=list(_by_class(looked_at)),
-    charts=[*embedded, *confused],
+    tables=list(_by_class(trained_models)),
+    charts=[
+      *(_embedding(model) for model in trained_models),
+      *(_confusion(model) for model in trained_models),
+    ],
   )
 
 
-def _by_class(looked_at: Sequence[Model]) -> Iterator[Table]:
-  """The accuracy of each model for each class; a table for each setting."""
-  alike: dict[tuple, list[Model]] = {}
-  for model in looked_at:
-    confusion = model.features.confusion
-    names = class_names(model.run.about, len(confusion)) or range(len(confusion))
-    key = model.setting.title, (*map(str, names),), (*confusion.sum(1).tolist(),)
-    alike.setdefault(key, []).append(model)
-  for number, ((title, names, counts), models) in enumerate(alike.items(), 1):
-    rows = [{'class': n, 'images': c} for n, c in zip(names, counts, strict=True)]
-    heads = {}
-    for model in models:
+def _embedding(model: Model) -> Scatter:
+  return Scatter(
+    name=file_name(f'tsne-{model.run.name}'),
+    title=f't-SNE: {model.describe()}',
+    points=model.features.embedded,
+    classes=model.features.classes,
+    class_names=_class_names(model),
+  )
+
+
+def _confusion(model: Model) -> Matrix:
+  return Matrix(
+    name=file_name(f'confusion-{model.run.name}'),
+    title=f'Confusion: {model.describe()}',
+    x_label='predicted class',
+    y_label='true class',
+    values=model.features.confusion,
+    unit='test images',
+    rows=_class_names(model),
+    columns=_class_names(model),
+  )
+
+
+def _class_names(model: Model) -> tuple[str, ...]:
+  """The names of the classes; () if they are numbered."""
+  return class_names(model.run.provenance, len(model.features.confusion))
+
+
+class _TestSet(NamedTuple):
+  """What models of one table of classes share.
+
+  Attributes:
+    setting: title of the models' setting.
+    class_names: names or numbers of the classes.
+    class_counts: test images of each class.
+  """
+
+  setting: str
+  class_names: tuple[str, ...]
+  class_counts: tuple[int, ...]
+
+
+def _test_set(model: Model) -> _TestSet:
+  class_counts = model.features.confusion.sum(axis=1)
+  names = _class_names(model) or range(len(class_counts))
+  return _TestSet(
+    setting=model.setting.title,
+    class_names=tuple(map(str, names)),
+    class_counts=tuple(class_counts.tolist()),
+  )
+
+
+def _by_class(trained_models: Sequence[Model]) -> Iterator[Table]:
+  """The accuracy of each model for each class; a table for each test set."""
+  models_by_test_set: dict[_TestSet, list[Model]] = {}
+  for model in trained_models:
+    models_by_test_set.setdefault(_test_set(model), []).append(model)
+  for number, (test_set, alike) in enumerate(models_by_test_set.items(), 1):
+    headings = {}
+    rows = [
+      {'class': name, 'images': count}
+      for name, count in zip(test_set.class_names, test_set.class_counts, strict=True)
+    ]
+    for model in alike:
       key = f'accuracy_{model.run.name}'  # no key of another column
-      heads[key] = f'{model.series.label}, seed={model.run.knobs["seed"]}, %'
-      for row, right in zip(rows, np.diag(model.features.confusion), strict=True):
-        row[key] = right / row['images'] if row['images'] else None
-    yield tables.by_class(number, title, heads, rows)
-
-
-def runs(every: Sequence[Run], varying: Sequence[str]) -> Section:
-  """Every run, however it ended."""
-  return Section('Runs', tables=[tables.runs([numbers(run) for run in every], varying)])
+      headings[key] = f'{model.series.label}, seed={model.run.knobs["seed"]}, %'
+      num_correct = np.diag(model.features.confusion)
+      for row, correct in zip(rows, num_correct, strict=True):
+        row[key] = correct / row['images'] if row['images'] else None
+    yield tables.by_class(number, test_set.setting, headings, rows)

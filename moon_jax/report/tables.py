@@ -1,5 +1,6 @@
 """The tables of a report: columns that format their cells, and rows."""
 
+import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,15 @@ from moon_jax.report.naming import titled
 from moon_jax.report.results import Result, Row
 
 Cell = str | int | float | None
+_ESTIMATE = ('_mean', '_std', '_n')
+
+
+class Better(enum.IntEnum):
+  """Which numbers of a column are better: the sign that makes better ones higher."""
+
+  LOWER = -1
+  NEITHER = 0
+  HIGHER = 1
 
 
 class Column(NamedTuple):
@@ -17,22 +27,28 @@ class Column(NamedTuple):
   Attributes:
     key: its name in the CSV, which holds the values as recorded: accuracies in [0, 1].
     heading: its heading in other files, with the unit.
-    spec: format of numbers that are no counts, for `format`.
+    number_format: format of numbers that are no counts, for `format`.
     scale: factor from the recorded unit to that of the heading.
-    of: an estimate's further keys in a row, after the key: `_mean`, `_std`, `_n`.
-    better: 1 if higher numbers are better, -1 if lower ones are, 0 if neither.
+    suffixes: what follows the key in the keys of a row: one for each number of an
+      estimate.
+    better: which numbers are better.
   """
 
   key: str
   heading: str
-  spec: str = 'g'
+  number_format: str = 'g'
   scale: float = 1.0
-  of: tuple[str, ...] = ('',)
-  better: int = 0
+  suffixes: tuple[str, ...] = ('',)
+  better: Better = Better.NEITHER
+
+  @property
+  def keys(self) -> list[str]:
+    """The keys of its cells in a row."""
+    return [self.key + suffix for suffix in self.suffixes]
 
   def cell(self, row: Row) -> Cell:
     """The value of a row, for an estimate the mean; None if there is none."""
-    cell = row.get(self.key + self.of[0])
+    cell = row.get(self.keys[0])
     return None if pd.isna(cell) else cell
 
   def text(self, row: Row) -> str:
@@ -44,9 +60,12 @@ class Column(NamedTuple):
       return str(cell)
     if self.key == 'p_value' and cell < 1e-4:
       return '<0.0001'
+    text = f'{cell * self.scale:{self.number_format}}'
     std = row.get(f'{self.key}_std')
-    spread = '' if pd.isna(std) else f' ± {std * self.scale:{self.spec.lstrip("+")}}'
-    return f'{cell * self.scale:{self.spec}}{spread}'
+    if pd.isna(std):
+      return text
+    std_format = self.number_format.lstrip('+')
+    return f'{text} ± {std * self.scale:{std_format}}'
 
 
 class Table(NamedTuple):
@@ -81,98 +100,160 @@ class Table(NamedTuple):
 
   def csv(self) -> str:
     """The keys and the plain values; an estimate takes three columns."""
-    keys = [column.key + of for column in self.columns for of in column.of]
+    keys = [key for column in self.columns for key in column.keys]
     frame = pd.DataFrame([*self.rows], dtype=object).reindex(columns=keys)
     return frame.to_csv(index=False, lineterminator='\r\n')
 
 
-def _percent(key: str, heading: str, spec: str = '.2f') -> Column:
-  return Column(key, heading, spec, 100.0)
+# --- kinds of columns -----------------------------------------------------------------
 
 
-def _mean(key: str, heading: str, spec: str = '.1f', scale: float = 1.0) -> Column:
-  return Column(key, heading, spec, scale, ('_mean', '_std', '_n'))
+def _percent(key: str, heading: str, number_format: str = '.2f') -> Column:
+  """The column of an accuracy, or of another share, of one run."""
+  return Column(key, heading, number_format, scale=100.0)
 
 
-def percents(key: str, heading: str, spec: str = '.2f') -> Column:
-  """The column of an accuracy, or of another share that is better if it is higher."""
-  return _mean(key, heading, spec, 100.0)._replace(better=1)
+def percent_estimate(
+  key: str,
+  heading: str,
+  number_format: str = '.2f',
+  better: Better = Better.HIGHER,
+) -> Column:
+  """The column of an estimate of an accuracy, or of another share."""
+  return Column(
+    key,
+    heading,
+    number_format,
+    scale=100.0,
+    suffixes=_ESTIMATE,
+    better=better,
+  )
 
 
-def _less(key: str, heading: str) -> Column:
-  return _mean(key, heading)._replace(better=-1)
+def _cost_estimate(key: str, heading: str) -> Column:
+  """The column of an estimate of which less is better."""
+  return Column(key, heading, '.1f', suffixes=_ESTIMATE, better=Better.LOWER)
 
 
-def _by_series(name: str, title: str, caption: str, *columns: Column) -> Table:
+# --- tables over series ---------------------------------------------------------------
+
+
+def _by_series(name: str, title: str, caption: str, columns: Sequence[Column]) -> Table:
   """A table without rows, which `of_series` adds."""
-  return Table(name, title, caption, (Column('series', 'series'), *columns), ())
+  return Table(
+    name=name,
+    title=title,
+    caption=caption,
+    columns=(Column('series', 'series'), *columns),
+    rows=(),
+  )
 
 
 BEST_BY = Column('best_by', 'best by')
 ACCURACY = _by_series(
-  'accuracy',
-  'Accuracy',
-  'Mean ± sample standard deviation over the n finished runs of a series. The '
+  name='accuracy',
+  title='Accuracy',
+  caption='Mean ± sample standard deviation over the n finished runs of a series. The '
   'difference to FedAvg is the mean over the seeds that both have, with equally many '
   'rounds; p is the p-value of a two-sided paired t-test over at least two seeds. '
   'The best accuracy is on the test set, in the round in which the accuracy on the '
   'split that is named under "best by" is highest.',
-  Column('n', 'n'),
-  Column('rounds', 'rounds'),
-  percents('final_accuracy', 'final accuracy, %'),
-  percents('best_accuracy', 'best accuracy, %'),
-  BEST_BY,
-  percents('mean_of_last_5', 'mean of last 5 tests, %'),
-  percents('difference_to_fedavg', 'final - FedAvg, points', '+.2f'),
-  Column('pairs', 'pairs'),
-  Column('p_value', 'p', '.4f'),
+  columns=[
+    Column('n', 'n'),
+    Column('rounds', 'rounds'),
+    percent_estimate('final_accuracy', 'final accuracy, %'),
+    percent_estimate('best_accuracy', 'best accuracy, %'),
+    BEST_BY,
+    percent_estimate('mean_of_last_5', 'mean of last 5 tests, %'),
+    percent_estimate('difference_to_fedavg', 'final - FedAvg, points', '+.2f'),
+    Column('pairs', 'pairs'),
+    Column('p_value', 'p', '.4f'),
+  ],
 )
 TARGET = _by_series(
-  'target',
-  'Rounds, traffic and time to the target',
-  'Target: {}, in the same setting. Rounds, MB (10^6 bytes, all clients, both ways) '
-  'and seconds (of the device, no compiling) are counted to the first test that '
+  name='target',
+  title='Rounds, traffic and time to the target',
+  caption='Target: {}, in the same setting. Rounds, MB (10^6 bytes, all clients, both '
+  'ways) and seconds (of the device, no compiling) are counted to the first test that '
   'reaches the target: mean ± sample standard deviation over the runs that reach it. '
   'Rounds saved compares the rounds in which the mean curves reach it.',
-  _percent('target', 'target, %'),
-  Column('reached', 'reached by'),
-  _less('rounds_to_target', 'rounds'),
-  _less('megabytes_to_target', 'MB'),
-  _less('seconds_to_target', 'seconds'),
-  Column('round_of_the_mean', 'round of the mean curve'),
-  _percent('rounds_saved', 'rounds saved against FedAvg, %', '+.0f'),
+  columns=[
+    _percent('target', 'target, %'),
+    Column('reached', 'reached by'),
+    _cost_estimate('rounds_to_target', 'rounds'),
+    _cost_estimate('megabytes_to_target', 'MB'),
+    _cost_estimate('seconds_to_target', 'seconds'),
+    Column('round_of_the_mean', 'round of the mean curve'),
+    _percent('rounds_saved', 'rounds saved against FedAvg, %', '+.0f'),
+  ],
 )
 CHOSEN = _by_series(
-  'chosen',
-  'Chosen values',
-  'For each line of a sweep, the value with the highest mean accuracy, after the given '
-  'rounds, on the split under "chosen by", and its mean accuracy on the test set.',
-  Column('knob', 'knob'),
-  Column('value', 'chosen value'),
-  Column('by', 'chosen by'),
-  Column('rounds', 'rounds'),
-  _percent('chosen_accuracy', 'accuracy chosen by, %'),
-  _percent('test_accuracy', 'test accuracy, %'),
+  name='chosen',
+  title='Chosen values',
+  caption='For each line of a sweep, the value with the highest mean accuracy, after '
+  'the given rounds, on the split under "chosen by", and its mean accuracy on the test '
+  'set.',
+  columns=[
+    Column('knob', 'knob'),
+    Column('value', 'chosen value'),
+    Column('by', 'chosen by'),
+    Column('rounds', 'rounds'),
+    _percent('chosen_accuracy', 'accuracy chosen by, %'),
+    _percent('test_accuracy', 'test accuracy, %'),
+  ],
 )
 CLIENTS = _by_series(
-  'clients',
-  "Accuracy of the clients' own models",
-  'Of algorithms without a global model: each client tested on the whole test set in '
-  'the last round; mean ± sample standard deviation over the n runs.',
-  Column('n', 'n'),
-  percents('mean_accuracy', 'mean over clients, %'),
-  percents('std_over_clients', 'std over clients, points')._replace(better=-1),
-  percents('worst_client', 'worst client, %'),
+  name='clients',
+  title="Accuracy of the clients' own models",
+  caption='Of algorithms without a global model: each client tested on the whole test '
+  'set in the last round; mean ± sample standard deviation over the n runs.',
+  columns=[
+    Column('n', 'n'),
+    percent_estimate('mean_accuracy', 'mean over clients, %'),
+    percent_estimate(
+      'std_over_clients', 'std over clients, points', better=Better.LOWER
+    ),
+    percent_estimate('worst_client', 'worst client, %'),
+  ],
 )
 CLIENT_ACCURACY = _by_series(
-  'client_accuracy',
-  'Accuracy of the global model for its clients',
-  "Accuracy of the trained global model under each client's distribution of classes: "
-  "the sum over classes of the client's share of the class times the accuracy on its "
-  'test images. Mean ± sample standard deviation over the clients, and the lowest.',
-  percents('accuracy', 'mean over clients, %'),
-  _percent('worst_client', 'worst client, %'),
+  name='client_accuracy',
+  title='Accuracy of the global model for its clients',
+  caption="Accuracy of the trained global model under each client's distribution of "
+  "classes: the sum over classes of the client's share of the class times the accuracy "
+  'on its test images. Mean ± sample standard deviation over the clients, and the '
+  'lowest.',
+  columns=[
+    percent_estimate('accuracy', 'mean over clients, %'),
+    _percent('worst_client', 'worst client, %'),
+  ],
 )
+
+
+def of_series(kind: Table, rows: Sequence[Row]) -> Table:
+  """A table with a row for each series, and the settings if there are several."""
+  if any(row['setting'] for row in rows):
+    return kind._replace(
+      columns=(Column('setting', 'setting'), *kind.columns), rows=rows
+    )
+  return kind._replace(rows=rows)
+
+
+def results(series_results: Sequence[Result], target: str) -> list[Table]:
+  """The tables over series that have rows; the target is described in words."""
+  target_table = TARGET._replace(caption=TARGET.caption.format(target))
+  # Only series of the clients' own models have a worst client.
+  needed_keys = {'n': ACCURACY, 'target': target_table, 'worst_client_n': CLIENTS}
+  tables = []
+  for key, kind in needed_keys.items():
+    rows = [result.row for result in series_results if result.row[key] is not None]
+    if rows:
+      tables.append(of_series(kind, rows))
+  return tables
+
+
+# --- tables over runs -----------------------------------------------------------------
+
 _RUN = (Column('run', 'run'), Column('state', 'state'))
 _FINAL = (
   Column('rounds', 'rounds'),
@@ -186,40 +267,6 @@ _SPEED = (
 )
 
 
-def by_class(
-  number: int, setting: str, models: Mapping[str, str], rows: Sequence[Row]
-) -> Table:
-  """The accuracy of global models for each class.
-
-  Args:
-    number: number of the table, from 1.
-    setting: what its models share, 'beta=0.5'; '' if all models do.
-    models: key of a model's column -> its heading.
-    rows: for each class, its name and its test images.
-  """
-  caption = titled('Trained global model on the test images of each class', setting)
-  title = titled('Accuracy for each class', setting)
-  columns = [Column('class', 'class'), Column('images', 'test images')]
-  columns += [_percent(key, heading) for key, heading in models.items()]
-  name = f'class_accuracy-{number}' if number > 1 else 'class_accuracy'
-  return Table(name, title, f'{caption}.', columns, rows)
-
-
-def of_series(kind: Table, rows: Sequence[Row]) -> Table:
-  """A table with a row for each series, and the settings if there are several."""
-  told = [Column('setting', 'setting')] if any(row['setting'] for row in rows) else []
-  return kind._replace(columns=(*told, *kind.columns), rows=rows)
-
-
-def results(found: Sequence[Result], target: str) -> list[Table]:
-  """The tables over series; the target is described in words."""
-  rows = [result.row for result in found]
-  of_target = TARGET._replace(caption=TARGET.caption.format(target))
-  kinds = {'n': ACCURACY, 'target': of_target, 'worst_client_n': CLIENTS}
-  own = {key: [row for row in rows if row[key] is not None] for key in kinds}
-  return [of_series(kind, own[key]) for key, kind in kinds.items() if own[key]]
-
-
 def runs(rows: Sequence[Row], varying: Sequence[str]) -> Table:
   """Every run with its knobs, its machine, and how it ended.
 
@@ -227,27 +274,67 @@ def runs(rows: Sequence[Row], varying: Sequence[str]) -> Table:
     rows: rows of all runs, also of those that did not finish.
     varying: the knobs that get a column.
   """
-  knobs = (Column(name, name) for name in varying)
-  about = {'devices': 'devices', 'jax': 'JAX'}
-  about |= {'git_commit': 'commit', 'command': 'command'}
-  caption = (
-    'Seconds are of training, testing and waiting; samples/s of training. Runs that '
-    'are not finished are in no other table and in no figure.'
+  return Table(
+    name='runs',
+    title='Runs',
+    caption='Seconds are of training, testing and waiting; samples/s of training. Runs '
+    'that are not finished are in no other table and in no figure.',
+    columns=(
+      *_RUN,
+      *(Column(knob, knob) for knob in varying),
+      *_FINAL,
+      *_SPEED,
+      Column('devices', 'devices'),
+      Column('jax', 'JAX'),
+      Column('git_commit', 'commit'),
+      Column('command', 'command'),
+    ),
+    rows=rows,
   )
-  columns = (*_RUN, *knobs, *_FINAL, *_SPEED, *map(Column, about, about.values()))
-  return Table('runs', 'Runs', caption, columns, rows)
 
 
-def compared(rows: Sequence[Row], described: str) -> Table:
+def compared(rows: Sequence[Row], target: str) -> Table:
   """A few runs side by side, with the costs of reaching the target."""
-  columns = (
-    *_RUN,
-    *_FINAL,
-    _percent('mean_of_last_5', 'last 5, %'),
-    _percent('target', 'target, %'),
-    Column('rounds_to_target', 'rounds to target'),
-    Column('megabytes_to_target', 'MB to target', '.1f'),
-    *_SPEED,
+  return Table(
+    name='compared',
+    title='Runs',
+    caption=f'target: {target}, in the same setting',
+    columns=(
+      *_RUN,
+      *_FINAL,
+      _percent('mean_of_last_5', 'last 5, %'),
+      _percent('target', 'target, %'),
+      Column('rounds_to_target', 'rounds to target'),
+      Column('megabytes_to_target', 'MB to target', '.1f'),
+      *_SPEED,
+    ),
+    rows=rows,
   )
-  caption = f'target: {described}, in the same setting'
-  return Table('compared', 'Runs', caption, columns, rows)
+
+
+# --- tables over classes --------------------------------------------------------------
+
+
+def by_class(
+  number: int, setting: str, headings: Mapping[str, str], rows: Sequence[Row]
+) -> Table:
+  """The accuracy of global models for each class.
+
+  Args:
+    number: number of the table, from 1.
+    setting: what its models share, 'beta=0.5'; '' if all models do.
+    headings: key of a model's column -> its heading.
+    rows: for each class, its name, its test images, and each model's accuracy.
+  """
+  caption = titled('Trained global model on the test images of each class', setting)
+  return Table(
+    name=f'class_accuracy-{number}' if number > 1 else 'class_accuracy',
+    title=titled('Accuracy for each class', setting),
+    caption=f'{caption}.',
+    columns=[
+      Column('class', 'class'),
+      Column('images', 'test images'),
+      *(_percent(key, heading) for key, heading in headings.items()),
+    ],
+    rows=rows,
+  )

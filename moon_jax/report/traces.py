@@ -33,38 +33,55 @@ GENERAL = {
 }
 
 
-def followed(runs: Iterable[Run]) -> dict[str, Metric]:
-  """The catalog's Metric of each number that these runs may have."""
-  every = GENERAL.copy()
+def metrics_of(runs: Iterable[Run]) -> dict[str, Metric]:
+  """Name -> the catalog's Metric of each number that these runs may have."""
+  metrics = dict(GENERAL)
   for run in runs:
-    every |= run.algorithm.part.metrics
-  return every
+    metrics.update(run.algorithm.part.metrics)
+  return metrics
 
 
 def chosen_by(runs: Iterable[Run]) -> str:
-  """The column that chooses rounds and knobs: validation accuracy, if all runs have it.
+  """The metric that chooses rounds and knobs.
 
-  Without a validation split it is the accuracy on the test set.
+  It is the validation accuracy if all runs have one, otherwise the test accuracy.
   """
-  validated = [len(run.column(VALIDATION)) > 0 for run in runs]
-  return VALIDATION if validated and all(validated) else ACCURACY
+  has_validation = [len(run.metric(VALIDATION)) > 0 for run in runs]
+  return VALIDATION if has_validation and all(has_validation) else ACCURACY
 
 
-def best(run: Run) -> float | None:
+def last_accuracy(run: Run) -> float | None:
+  """The test accuracy in the last test; None without a test."""
+  return last(run.metric(ACCURACY))
+
+
+def best_accuracy(run: Run) -> float | None:
   """The test accuracy in the round that `chosen_by` chooses; None without a test."""
-  by, tested = run.column(chosen_by([run])), run.column(ACCURACY)
-  return tested[by.idxmax()] if len(by) else None
+  choosing = run.metric(chosen_by([run]))
+  tested = run.metric(ACCURACY)
+  return tested[choosing.idxmax()] if len(choosing) else None
 
 
-def column(run: Run, name: str) -> pd.Series:
-  """A number by rounds, in its unit; empty if the algorithm does not have it."""
-  part = run.algorithm.part
-  metric: Metric | None = followed([run]).get(name)
+def last(numbers: pd.Series) -> float | None:
+  """The number of the last round; None if there is none."""
+  return numbers.iloc[-1] if len(numbers) else None
+
+
+def trace(run: Run, name: str) -> pd.Series:
+  """Round -> a number in its unit; empty if the algorithm does not have it."""
+  metric: Metric | None = metrics_of([run]).get(name)
   if metric is None:
     return pd.Series(dtype=float)
   if metric.value is None:
-    return metric.factor * run.column(name)
+    return metric.factor * run.metric(name)
+  part = run.algorithm.part
   prefix = f'{part.group or part.name}.'
-  own = {k[len(prefix) :]: v for k, v in run.knobs.items() if k.startswith(prefix)}
-  found = {record['round']: metric.value(own, record) for record in run.rounds}
-  return metric.factor * pd.Series(found, dtype=float).dropna()
+  algorithm_knobs = {
+    knob.removeprefix(prefix): value
+    for knob, value in run.knobs.items()
+    if knob.startswith(prefix)
+  }
+  numbers = {
+    record['round']: metric.value(algorithm_knobs, record) for record in run.rounds
+  }
+  return metric.factor * pd.Series(numbers, dtype=float).dropna()

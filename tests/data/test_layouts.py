@@ -460,8 +460,8 @@ def test_one_set_from_two_sources_is_one_run_and_records_its_classes(tmp_path):
     saved = json.loads((run.workdir / 'config.json').read_text())
     assert saved['images']['class_names'] == list(NAMES)
     (found,) = report_runs.find([run.workdir], print)
-    assert report_runs.class_names(found.about, 4) == NAMES
-    assert report_runs.class_names(found.about, 5) == ()
+    assert report_runs.class_names(found.provenance, 4) == NAMES
+    assert report_runs.class_names(found.provenance, 5) == ()
     (setting,) = groups.settings([found], groups.Choice(None, ('seed',), {}))
     (matrix,) = sections.partition(setting)
     assert matrix.rows == NAMES

@@ -12,7 +12,7 @@ from matplotlib.transforms import Bbox
 from PIL import Image
 
 from moon_jax.report import figures, interactive
-from moon_jax.report.charts import Line, LineChart, Matrix, Scatter, Spread, style
+from moon_jax.report.charts import Line, LineChart, Matrix, Scatter, Spread, style_of
 
 # A warning of matplotlib that a layout fails is an error.
 pytestmark = pytest.mark.filterwarnings('error')
@@ -99,7 +99,7 @@ def looks(chart):
     names = [line.label for line in chart.lines]
   else:
     names = chart.groups if isinstance(chart, Spread) else ()
-  return {name: style(index) for index, name in enumerate(names)}
+  return {name: style_of(index) for index, name in enumerate(names)}
 
 
 def drawn(chart):

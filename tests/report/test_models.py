@@ -83,11 +83,11 @@ def test_the_accuracy_for_each_class_is_that_of_its_test_images(folder, tmp_path
 
 def test_a_representation_that_cannot_be_embedded_ends_no_report(folder, monkeypatch):
   number = np.zeros((60, 1))
-  monkeypatch.setattr(features, '_computed', lambda run: features.embed(number))
+  monkeypatch.setattr(features, '_compute', lambda run: features.embed(number))
   monkeypatch.setattr(features, '_is_newest', lambda *given: False)
   said, choice = [], groups.Choice(None, ('seed',), {})
   found = groups.settings(runs.find([folder / 'fedavg'], print), choice)
-  assert models.look_at(found, ('first',), said.append) == []
+  assert models.trained_models(found, ('first',), said.append) == []
   assert 'fedavg: no t-SNE, no confusion matrix: ' in said[0]
 
 
@@ -140,13 +140,13 @@ def test_what_was_computed_is_kept_until_the_run_goes_on(folder, monkeypatch):
   (run,) = runs.find([folder / 'fedavg'], print)
   first = features.features_of(run, print)
   kept = folder / 'fedavg' / features.CACHE
-  monkeypatch.setattr(features, '_computed', lambda run: pytest.fail('computed again'))
+  monkeypatch.setattr(features, '_compute', lambda run: pytest.fail('computed again'))
   again = features.features_of(run, print)
   for a, b in zip(first, again, strict=True):
     np.testing.assert_array_equal(a, b)
   # Features of an older checkpoint, and damaged ones, are computed anew.
   with monkeypatch.context() as patch:
-    patch.setattr(features, '_computed', lambda run: first)
+    patch.setattr(features, '_compute', lambda run: first)
     np.savez(kept, **first._replace(round=np.asarray(1))._asdict())
     assert features.features_of(run, print).round == 2
     np.savez(kept, **first._asdict())
@@ -160,7 +160,7 @@ def test_features_that_cannot_be_kept_are_used_all_the_same(folder, monkeypatch)
   # A folder has the name of the file, so the file cannot be written.
   (folder / 'fedavg' / features.CACHE).unlink()
   (folder / 'fedavg' / features.CACHE).mkdir()
-  monkeypatch.setattr(features, '_computed', lambda run: first)
+  monkeypatch.setattr(features, '_compute', lambda run: first)
   assert features.features_of(run, said.append) is first
   (folder / 'fedavg' / features.CACHE).rmdir()
   assert said == [

@@ -216,7 +216,7 @@ def test_a_p_value_is_never_zero(value, text):
 def test_the_contrastive_share_is_weighted(tmp_path, words, columns, share):
   made(tmp_path, {'run': ([0.5, 0.6], words)}, **columns)
   (run,) = runs.find([tmp_path], print)
-  found = traces.column(run, 'contrastive_share').to_dict()
+  found = traces.trace(run, 'contrastive_share').to_dict()
   assert found == pytest.approx({} if share is None else {1: share, 2: share})
 
 
@@ -275,7 +275,7 @@ def test_where_leaves_runs_that_do_not_use_a_knob(tmp_path):
 def test_names_that_would_be_alike_have_their_group():
   names = ('attack.fraction', 'stragglers.fraction', 'partition.seed', 'seed')
   told = ['attack fraction', 'stragglers fraction', 'partition seed', 'seed']
-  assert [naming.short(name) for name in names] == told
+  assert [naming.short_name(name) for name in names] == told
   key = (('resnet.head_width', 64),)
   assert naming.describe(key) == 'resnet.head_width=64'
 
@@ -547,7 +547,7 @@ def test_the_best_round_and_value_are_chosen_by_validation_where_there_is_one(tm
   assert 'validation_accuracy' in report.charts()
   by_best = command.parse([str(tmp_path), '--target=moon@best']).target
   (setting,) = settings_of(tmp_path, ('algorithm', 'moon.mu'))
-  targets = [results.target_of(setting, one, by_best) for one in setting.series]
+  targets = [results.target_accuracy(setting, one, by_best) for one in setting.series]
   assert targets[0] in (0.5, 0.6)
 
 
@@ -579,7 +579,7 @@ def test_a_sweep_looks_like_its_series_and_not_like_what_it_is_compared_with(tmp
   given = {f'm{mu}': ([0.5, 0.6], f'moon.mu={mu}') for mu in range(1, 7)}
   found = settings_of(made(tmp_path, given | {'f': ([0.5, 0.6], 'algorithm=fedavg')}))
   chart = charts.of_sweep(*charts.sweeps(found))
-  looks = charts.looks(found, [chart])
+  looks = charts.styles(found, [chart])
   assert [line.label for line in chart.lines] == ['MOON, any mu', 'FedAvg']
   assert looks['MOON, any mu'] == looks['MOON, mu=1']
   assert looks['MOON, any mu'].colour != looks['FedAvg'].colour
@@ -678,7 +678,7 @@ def test_latex_takes_every_table(reported, tmp_path):
 def test_latex_of_numbers_of_all_kinds():
   columns = (
     tables.Column('name', 'a_b & c'),
-    tables.percents('x', 'x, %'),
+    tables.percent_estimate('x', 'x, %'),
     tables.Column('d', 'd', '+.1f'),
     tables.Column('command', 'command'),
   )
@@ -710,8 +710,8 @@ def test_latex_leaves_room_where_a_number_has_fewer_decimals():
 
 
 def test_the_best_is_that_of_its_setting():
-  columns = (tables.Column('setting', 's'), tables.percents('x', 'x'))
-  columns += (tables._less('r', 'rounds'),)
+  columns = (tables.Column('setting', 's'), tables.percent_estimate('x', 'x'))
+  columns += (tables._cost_estimate('r', 'rounds'),)
   rows = [
     {'setting': setting, 'x_mean': x, 'r_mean': r}
     for setting, x, r in (('1', 0.5, 9.0), ('1', 0.6, 3.0), ('2', 0.1, 1.0))
@@ -730,7 +730,8 @@ def test_the_best_is_that_of_its_setting():
 def test_a_pivot_has_a_row_and_a_column_for_each_value(tmp_path):
   given = {
     f'{name}-{beta}-{seed}': (
-      [0.1, 0.1 * index + beta / 10 + seed / 100],
+      # The last accuracy is not the best.
+      [0.95, 0.1 * index + beta / 10 + seed / 100],
       f'algorithm={name} partition.beta={beta} seed={seed}',
     )
     for index, name in enumerate(('fedavg', 'moon'), 3)
@@ -764,7 +765,7 @@ def test_a_pivot_has_a_row_and_a_column_for_each_value(tmp_path):
 def test_no_cell_of_markdown_is_html_code_a_link_or_two_cells():
   word = '<img src=x onerror=alert(1)> [a](javascript:b) `c` d|e \\'
   columns = [tables.Column('name', word)]
-  text = files._texts(tables.Table('n', 't', word, columns, [{'name': word}]))['md']
+  text = files.markdown(tables.Table('n', 't', word, columns, [{'name': word}]))
   shown = r'&lt;img src=x onerror=alert(1)&gt; \[a](javascript:b) \`c\` d\|e \\'
   assert text.count(shown) == 3
   assert not set('<>') & set(text)
@@ -966,7 +967,7 @@ def test_compare_prints_a_line_for_each_run(reported, tmp_path, capsys):
 def test_help_tells_every_flag(capsys):
   assert main(['--help']) == ExitCode.DONE
   out = capsys.readouterr().out
-  assert all(f'--{flag}=' in out for flag in (*command._DEFAULTS, 'where', 'config'))
+  assert all(f'--{flag}=' in out for flag in command._REPORT_FLAGS)
 
 
 def test_a_full_disk_is_one_line(some_of_each, tmp_path, monkeypatch, capsys):
