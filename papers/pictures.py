@@ -144,7 +144,7 @@ class Pictures:
     path.unlink(missing_ok=True)
     about = files.read_json(run / run_directory.CONFIG) or {}
     num_rounds = about['config']['num_rounds']
-    arrays = read_arrays(run / features.CACHE, files.FEATURES)
+    arrays = read_arrays(run / features.CACHE, features.KINDS)
     if arrays and arrays['round'] == num_rounds:
       files.make_folder(self.folder)
       draw.representations(

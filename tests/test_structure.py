@@ -15,7 +15,17 @@ PACKAGE = ROOT / 'moon_jax'
 
 # Inside the report a file may import itself and the files before it.
 ROOMS = (
-  *('statistics', 'runs', 'naming', 'groups', 'traces', 'results', 'tables', 'latex'),
+  *(
+    'statistics',
+    'escaping',
+    'runs',
+    'naming',
+    'groups',
+    'traces',
+    'results',
+    'tables',
+    'latex',
+  ),
   *('pivot', 'features', 'models'),
   *('charts', 'sections', 'figures', 'interactive', 'files'),
   *('command', 'build', 'compare', '__main__'),

@@ -184,7 +184,7 @@ def test_nothing_is_unpickled(here, copy_of):
   np.savez('run/features.npz', **dict.fromkeys(features.Features._fields, evil))
   (found,) = runs.find([here], print)
   assert found.class_counts() is None
-  assert runs.read_arrays(workdir / 'features.npz', files.FEATURES) is None
+  assert runs.read_arrays(workdir / 'features.npz', features.KINDS) is None
   with pytest.raises(RunError, match='holds Python objects'):
     inference.load(workdir)
 
@@ -227,10 +227,10 @@ def test_arrays_of_another_shape_are_refused(tmp_path, changes, message):
     'embedded': np.zeros((4, 2), np.float32),
   }
   np.savez(tmp_path / 'a.npz', **good)
-  assert set(files.arrays(tmp_path / 'a.npz', kinds=files.FEATURES)) == set(good)
+  assert set(files.arrays(tmp_path / 'a.npz', kinds=features.KINDS)) == set(good)
   np.savez(tmp_path / 'a.npz', **(good | changes))
   with pytest.raises(ValueError, match=message):
-    files.arrays(tmp_path / 'a.npz', kinds=files.FEATURES)
+    files.arrays(tmp_path / 'a.npz', kinds=features.KINDS)
 
 
 def test_members_that_are_no_arrays_and_labels_that_are_times(tmp_path):

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from moon_jax.core.errors import printable
 
-_WANTED = 'it must be yours, and nobody else may write there (chmod go-w)'
+_REQUIREMENT = 'it must be yours, and nobody else may write there (chmod go-w)'
 
 
 def folder() -> pathlib.Path:
@@ -36,14 +36,14 @@ def room(folder: pathlib.Path, name: str) -> pathlib.Path | None:
   """
   path = folder / name
   try:
-    for one in (folder, path):
-      one.mkdir(mode=0o700, parents=True, exist_ok=True)
-      about = one.stat()
-      if about.st_uid != os.getuid() or about.st_mode & 0o022:
-        tell(f'nothing is kept in {one}: {_WANTED}')
+    for directory in (folder, path):
+      directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+      status = directory.stat()
+      if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        warn_once(f'nothing is kept in {directory}: {_REQUIREMENT}')
         return None
   except OSError as error:
-    tell(f'nothing is kept in {folder}: {error.strerror}')
+    warn_once(f'nothing is kept in {folder}: {error.strerror}')
     return None
   return path
 
@@ -61,6 +61,6 @@ def add(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 
 @functools.cache
-def tell(text: str) -> None:
+def warn_once(text: str) -> None:
   """Prints a line to standard error, once."""
   print(printable(text), file=sys.stderr)

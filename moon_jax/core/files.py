@@ -1,7 +1,7 @@
-"""Reads files of strangers as data; writes files wholly or not at all.
+"""Reads files that anyone may have written; writes files wholly or not at all.
 
 The package reads run directories and `.npz` files through this module: it imports and
-unpickles nothing, waits for nobody, and checks the shape of what it reads.
+unpickles nothing, never waits for a pipe, and checks the shape of what it reads.
 """
 
 import contextlib
@@ -22,26 +22,26 @@ from typing import Any, BinaryIO
 import fastjsonschema
 import numpy as np
 
-from moon_jax.core.errors import NoCheckpointError, RunError, UsageError, printable
+from moon_jax.core.errors import NoCheckpointError, RunError, UsageError
+from moon_jax.core.flags import option
 
 PARTIAL = '.partial'
 # The shape of the files of a run, and the meaning of each column.
 SCHEMA = pathlib.Path(__file__).with_name('run_directory.json')
-# These errors can pass: with more space or a larger quota the same write succeeds.
+# These errors may pass: with more space or a larger quota the same write succeeds.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _IRREGULAR, _OUTSIDE = 'It is no regular file', 'It is not in its folder'
 Document = dict[str, Any]
+# Array -> its kinds of dtype and its axes, such as 'iu NY': integers of shape [N, Y].
+# Equal letters stand for equal lengths, and 2 for two.
 Kinds = Mapping[str, str]
-# Array -> its kinds of dtype, and its axes; equal letters stand for equal lengths.
-PARTITION = {'class_counts': 'iu NY'}
-FEATURES = {'round': 'iu ', 'confusion': 'iu YY', 'classes': 'iu M', 'embedded': 'f M2'}
 
 
 # --- reading --------------------------------------------------------------------------
 
 
 def opened(path: str | os.PathLike) -> BinaryIO:
-  """Opens a file for reading; waits for nobody.
+  """Opens a file for reading; never waits, as a named pipe would let it.
 
   Raises:
     OSError: it cannot be read, or is a named pipe, a device or the like.
@@ -60,13 +60,14 @@ def contents(path: str | os.PathLike) -> bytes:
 
 
 def require_inside(folder: pathlib.Path, names: Iterable[os.PathLike] = ()) -> None:
-  """Looks whether a folder, and files that are named in it, need nothing else.
+  """Checks that a folder, and files that are named in it, lead nowhere else.
 
   Raises:
-    OSError: what is there is no file and no folder, or a link, or a name, leads out.
+    OSError: a path is neither a file nor a folder, or a link or a name leads out.
   """
   root = folder.resolve()
-  for path in itertools.chain(folder.rglob('*'), (folder / name for name in names)):
+  named_paths = [folder / name for name in names]
+  for path in itertools.chain(folder.rglob('*'), named_paths):
     if not path.resolve().is_relative_to(root):
       raise OSError(errno.EINVAL, _OUTSIDE, str(path))
     if path.exists() and not path.is_dir() and not path.is_file():
@@ -134,16 +135,6 @@ def _parse(path: pathlib.Path, data: bytes) -> Document:
     raise NoCheckpointError(f'{path} is damaged: {error}') from None
 
 
-def _plain(saved, name):
-  try:
-    return saved[name]
-  except ValueError as error:
-    if 'allow_pickle' not in str(error):
-      raise
-    told = 'holds Python objects; save it as numbers, or as text by .astype(str)'
-    raise ValueError(f'{name} {told}') from None
-
-
 def arrays(
   path: str | os.PathLike, names: Iterable[str] = (), kinds: Kinds | None = None
 ) -> dict[str, np.ndarray]:
@@ -157,22 +148,46 @@ def arrays(
   Raises:
     Exception: of any class, if the file cannot be read or has other content.
   """
+  arrays_by_name = {}
   with opened(path) as file:
     if not zipfile.is_zipfile(file):  # np.load would advise to unpickle it
       raise ValueError('it is no archive; save it with np.savez')
-    with np.load(file, allow_pickle=False) as saved:
-      found = {name: _plain(saved, name) for name in kinds or names if name in saved}
-  if others := [n for n, array in found.items() if not isinstance(array, np.ndarray)]:
-    raise ValueError(f'{others[0]} is no array')
-  sizes = {'2': 2}
-  for name, kind in (kinds or {}).items():
-    array, (dtypes, axes) = found[name], kind.split(' ')
-    fits = array.ndim == len(axes) and array.dtype.kind in dtypes and array.size
-    pairs = zip(axes, array.shape, strict=False)
-    fits = fits and all(sizes.setdefault(axis, size) == size for axis, size in pairs)
-    if not fits or (dtypes == 'iu' and array.min() < 0):
+    with np.load(file) as archive:
+      for name in kinds or names:
+        if name in archive:
+          arrays_by_name[name] = _array(archive, name)
+  if kinds:
+    _require_kinds(arrays_by_name, kinds)
+  return arrays_by_name
+
+
+def _array(archive, name):
+  """An array of an .npz file; raises ValueError if it is none."""
+  try:
+    array = archive[name]
+  except ValueError as error:
+    if 'allow_pickle' not in str(error):
+      raise
+    problem = 'holds Python objects; save it as numbers, or as text by .astype(str)'
+    raise ValueError(f'{name} {problem}') from None
+  if not isinstance(array, np.ndarray):
+    raise ValueError(f'{name} is no array')
+  return array
+
+
+def _require_kinds(arrays_by_name, kinds):
+  """Raises an error if an array is missing, or is of another kind or shape."""
+  sizes = {'2': 2}  # of the axes
+  for name, kind in kinds.items():
+    array = arrays_by_name[name]
+    dtype_kinds, axes = kind.split(' ')
+    fits = array.ndim == len(axes) and array.dtype.kind in dtype_kinds
+    fits = fits and array.size > 0
+    if fits:
+      for axis, size in zip(axes, array.shape, strict=True):
+        fits = fits and sizes.setdefault(axis, size) == size
+    if not fits or (dtype_kinds == 'iu' and array.min() < 0):
       raise ValueError(f'{name} is {array.dtype} of shape {array.shape}, or below 0')
-  return found
 
 
 def array_names(path: str | os.PathLike) -> list[str]:
@@ -181,42 +196,36 @@ def array_names(path: str | os.PathLike) -> list[str]:
     return [name.removesuffix('.npy') for name in archive.namelist()]
 
 
-def plain(content: Any) -> Any:
-  """JSON content whose texts command no terminal and no spreadsheet."""
-  if isinstance(content, dict):
-    return {plain(key): plain(value) for key, value in content.items()}
-  if isinstance(content, list):
-    return list(map(plain, content))
-  if not isinstance(content, str):
-    return content
-  return "'" * content.startswith(('=', '+', '-', '@')) + printable(content)
-
-
 # --- writing --------------------------------------------------------------------------
 
 
-def require_writable(workdir: pathlib.Path, flag: str = 'workdir') -> None:
+def require_writable(folder: pathlib.Path, option_name: str = 'workdir') -> None:
   """Tries to write in a folder, or where the folder will be made; leaves nothing.
+
+  Args:
+    folder: the folder.
+    option_name: the option of the command line that names it.
 
   Raises:
     UsageError: it is a file, or cannot be written.
     RunError: the disk is full.
   """
   try:
-    nearest = _nearest(workdir)
-    str(workdir).encode()
-    for part in workdir.absolute().relative_to(nearest).parts:
+    nearest = _nearest(folder)
+    str(folder).encode()
+    for part in folder.absolute().relative_to(nearest).parts:
       with contextlib.suppress(FileNotFoundError):
-        os.stat(nearest / part)
+        os.stat(nearest / part)  # fails if the name is too long
     with tempfile.TemporaryFile(dir=nearest, buffering=0) as file:
       file.write(b'.')
   except UnicodeEncodeError:
-    raise UsageError(f'--{flag}={str(workdir)!r} must be a name in UTF-8.') from None
+    words = option(option_name, str(folder))
+    raise UsageError(f'{words} must be a name in UTF-8.') from None
   except OSError as error:
     if error.errno in FULL:
-      raise failure(workdir, error.strerror) from None
-    problem = f'--{flag}={str(workdir)!r} cannot be written: {error.strerror}.'
-    raise UsageError(problem) from None
+      raise failure(folder, error.strerror) from None
+    words = option(option_name, str(folder))
+    raise UsageError(f'{words} cannot be written: {error.strerror}.') from None
 
 
 def require_space(folder: pathlib.Path, num_bytes: int) -> None:
@@ -293,9 +302,10 @@ def flush(path: pathlib.Path) -> None:
 def make_folder(path: pathlib.Path) -> None:
   """Makes a folder, and those above it, unless it is there; on disk."""
   with writing(path):
-    top, path = _nearest(path), path.absolute()
+    existing = _nearest(path)
+    path = path.absolute()
     path.mkdir(parents=True, exist_ok=True)
-    while path != top:
+    while path != existing:
       path = path.parent
       flush(path)
 
@@ -303,4 +313,6 @@ def make_folder(path: pathlib.Path) -> None:
 def _nearest(path: pathlib.Path) -> pathlib.Path:
   """The path itself, or the nearest folder above it that is there."""
   path = path.absolute()
-  return next(place for place in (path, *path.parents) if place.exists())
+  while not path.exists():
+    path = path.parent
+  return path

@@ -6,7 +6,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-_LONGEST = 180  # bytes, before a digest
+_MAX_NAME_BYTES = 180  # before a digest
 
 
 def expand(path: str | os.PathLike) -> pathlib.Path:
@@ -17,10 +17,10 @@ def expand(path: str | os.PathLike) -> pathlib.Path:
 def file_name(text: str) -> str:
   """A name of a file or folder; a long one ends with a digest of itself."""
   name = re.sub(r'[^\w.=+-]+', '_', text)
-  if len(name.encode()) <= _LONGEST:
+  if len(name.encode()) <= _MAX_NAME_BYTES:
     return name
   digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-  return f'{name.encode()[:_LONGEST].decode(errors="ignore")}-{digest}'
+  return f'{name.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")}-{digest}'
 
 
 def below(folder: pathlib.Path, *, follow: bool = False) -> Iterator[pathlib.Path]:
@@ -30,10 +30,14 @@ def below(folder: pathlib.Path, *, follow: bool = False) -> Iterator[pathlib.Pat
     folder: the folder.
     follow: whether folders behind links are looked into, each folder once.
   """
-  seen = set()
+  visited = set()
   for root, folders, names in os.walk(folder, followlinks=follow):
-    place = os.stat(root)[1:3] if follow else root  # inode and device
-    if place in seen:
-      names, folders[:] = [], []
-    seen.add(place)
-    yield from (pathlib.Path(root, name) for name in (*folders, *names))
+    if follow:
+      status = os.stat(root)
+      identity = status.st_ino, status.st_dev
+      if identity in visited:
+        folders.clear()  # os.walk does not enter them
+        continue
+      visited.add(identity)
+    for name in (*folders, *names):
+      yield pathlib.Path(root, name)

@@ -61,7 +61,7 @@ def using(choice: str) -> Iterator[None]:
       place = warning.filename, warning.lineno
       warnings.warn_explicit(warning.message, warning.category, *place)
   if troubles:
-    cache.tell(f'compile cache {folder}: {troubles[0].string}')
+    cache.warn_once(f'compile cache {folder}: {troubles[0].string}')
     _mended(folder, {found[2] for found in troubles if found[1] == 'reading'})
 
 
@@ -92,7 +92,7 @@ def _mended(folder: pathlib.Path, unreadable: Collection[str] = ()) -> bool:
           used.unlink(missing_ok=True)
   except (OSError, NotImplementedError) as error:  # NotImplementedError: no locks
     reason = getattr(error, 'strerror', None) or error
-    cache.tell(f'nothing is kept in {folder}: {reason}')
+    cache.warn_once(f'nothing is kept in {folder}: {reason}')
     return False
   return True
 

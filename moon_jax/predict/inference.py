@@ -286,4 +286,4 @@ def _saved(workdir: pathlib.Path) -> run_directory.Record:
 def _class_counts(workdir: pathlib.Path) -> np.ndarray:
   path = workdir / 'partition.npz'
   with one_line(f'{path} cannot be read'):
-    return files.arrays(path, kinds=files.PARTITION)['class_counts']
+    return files.arrays(path, kinds=run_directory.PARTITION_KINDS)['class_counts']

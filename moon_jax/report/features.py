@@ -10,6 +10,8 @@ from moon_jax.report.runs import Arrays, Note, Run, read_arrays
 
 NUM_EMBEDDED = 2000
 CACHE = 'features.npz'
+# The arrays of the file; see `files.arrays`.
+KINDS = {'round': 'iu ', 'confusion': 'iu YY', 'classes': 'iu M', 'embedded': 'f M2'}
 _SEED = 0  # seed of the choice of images and of t-SNE, the same for every run
 
 
@@ -40,7 +42,7 @@ def features_of(run: Run, note: Note) -> Features:
     RunError: there is no global model, no usable checkpoint, or other data.
     OSError: the checkpoint or the data cannot be read.
   """
-  arrays = read_arrays(run.path / CACHE, files.FEATURES)
+  arrays = read_arrays(run.path / CACHE, KINDS)
   if arrays and _is_newest(run, arrays):
     return Features(**arrays)
   features = _compute(run)

@@ -14,6 +14,8 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.core import files
 from moon_jax.core.errors import RunError, UsageError
+from moon_jax.report.escaping import escaped
+from moon_jax.runner import run_directory
 
 # The value in runs that are older than the knob; its default today is 'auto'.
 _BEFORE_THE_KNOB = {'server_optimizer.learning_rate': 1.0}
@@ -82,7 +84,7 @@ class Run:
   @property
   def name(self) -> str:
     """The path, as it is printed."""
-    return files.plain(str(self.path))
+    return escaped(str(self.path))
 
   def metric(self, name: str) -> pd.Series:
     """Round -> a number of metrics.jsonl, in the rounds that have it."""
@@ -94,7 +96,7 @@ class Run:
 
   def class_counts(self) -> np.ndarray | None:
     """[N, Y] training examples of each client and class; None if not recorded."""
-    arrays = read_arrays(self.path / 'partition.npz', files.PARTITION)
+    arrays = read_arrays(self.path / 'partition.npz', run_directory.PARTITION_KINDS)
     return None if arrays is None else arrays['class_counts']
 
 
@@ -149,7 +151,7 @@ def _run_directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
 
 
 def _read(path: pathlib.Path) -> Run:
-  provenance = files.plain(files.read_json(path / 'config.json') or {})
+  provenance = escaped(files.read_json(path / 'config.json') or {})
   registered = provenance.get('registered', ())
   with catalog.with_described(registered):  # only for this run
     knobs = config_lib.with_defaults(_BEFORE_THE_KNOB | _recorded_knobs(provenance))
