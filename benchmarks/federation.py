@@ -86,7 +86,7 @@ def _run(options, request):
   checkpoint.Checkpoints.newest_or = timed
   begin = time.perf_counter()
   with contextlib.redirect_stdout(sys.stderr):
-    loop.run(request, load=lambda config: _data(config.num_clients))
+    loop.run(request, load=lambda options: _data(options.num_clients))
   took = time.perf_counter() - begin
   timings = files.read_lines(request.workdir / run_directory.TIMINGS)[-options.rounds :]
   mine = timings if options.rounds == ROUNDS else timings[-1:]

@@ -20,6 +20,63 @@ from moon_jax.planning import clients
 from moon_jax.platform import devices
 
 
+class DataOptions:
+  """What a configuration says about the data, and about who owns which examples.
+
+  Attributes:
+    source: name of the source in the catalog.
+    source_options: knobs of the source.
+    limit: most examples to keep of each split; 0 keeps all.
+    seed: seed of the partition and of what is held out.
+    validation: fraction of the training examples that the server keeps.
+    partition: name of the partition in the catalog.
+    partition_options: knobs of the partition.
+    users_are_clients: whether the partition makes a client of each user of the data.
+    num_clients: number of clients, unless the users are the clients.
+    min_size: fewest training examples that a client may own.
+  """
+
+  def __init__(self, config: Config):
+    flat = flatten(config)
+    rule = catalog.part('partition', config.partition.name)
+    self.source = config.data.source
+    self.source_options = catalog.options('data', flat)
+    self.limit = config.data.limit
+    self.seed = partition_seed(config)
+    self.validation = config.data.validation
+    self.partition = config.partition.name
+    self.partition_options = catalog.options('partition', flat)
+    self.users_are_clients = not rule.has('dealt')
+    self.num_clients = config.num_clients
+    self.min_size = config.partition.min_size
+
+
+class Divided(NamedTuple):
+  """A data set, and the owner of each of its training examples.
+
+  Attributes:
+    dataset: the data set; its training examples are those of the clients.
+    partition: the client that owns each of them.
+    image_view: (images [M, H, W, C] uint8, partition) -> the images as their owners see
+      them.
+    validation: images [V, H, W, C] and labels [V] of the server; None if it has none.
+    user_ids: [N] ids of the users that are the clients; None for dealt data.
+    num_users_left_out: users with fewer than `partition.min_size` training examples.
+  """
+
+  dataset: Dataset
+  partition: Partition
+  image_view: Callable[[np.ndarray, Partition], np.ndarray]
+  validation: tuple[np.ndarray, np.ndarray] | None
+  user_ids: np.ndarray | None
+  num_users_left_out: int
+
+  @property
+  def num_clients(self) -> int:
+    """N."""
+    return len(self.partition.sizes)
+
+
 class TrainingData(NamedTuple):
   """The clients' training examples: who owns them, and where they are.
 
@@ -44,53 +101,10 @@ class TrainingData(NamedTuple):
   digest: str
 
 
-class Divided(NamedTuple):
-  """A data set, and the owner of each of its training examples.
-
-  Attributes:
-    config: the configuration, with the number of clients that the data decide.
-    dataset: the data set; its training examples are those of the clients.
-    partition: the client that owns each of them.
-    image_view: (images [M, H, W, C] uint8, partition) -> the images as their owners see
-      them.
-    validation: images [V, H, W, C] and labels [V] of the server; None if it has none.
-    user_ids: [N] ids of the users that are the clients; None for dealt data.
-    num_users_left_out: users with fewer than `partition.min_size` training examples.
-  """
-
-  config: Config
-  dataset: Dataset
-  partition: Partition
-  image_view: Callable[[np.ndarray, Partition], np.ndarray]
-  validation: tuple[np.ndarray, np.ndarray] | None
-  user_ids: np.ndarray | None
-  num_users_left_out: int
-
-  @property
-  def image_shape(self) -> tuple[int, int, int]:
-    """(H, W, C)."""
-    return self.dataset.train_images.shape[1:]
-
-
-def load_data(
-  config: Config, *, may_download: bool = True, trust_pickles: bool | None = None
-) -> Dataset:
-  """Loads the data set of a configuration.
-
-  Args:
-    config: the configuration.
-    may_download: whether TensorFlow Datasets may download and prepare a missing set.
-    trust_pickles: replaces the knob `data.trust_pickles`; None: as configured.
-
-  Raises:
-    DataError: the data set is missing or unusable.
-  """
-  options = catalog.options('data', flatten(config))
-  if config.data.source == 'tfds' and not may_download:
-    options['prepare'] = False
-  if 'trust_pickles' in options and trust_pickles is not None:
-    options['trust_pickles'] = trust_pickles
-  return sources.load(config.data.source, limit=config.data.limit, **options)
+def partition_seed(config: Config) -> int:
+  """The seed of the partition and of what is held out."""
+  seed = flatten(config).get('partition.seed', 'auto')
+  return config.seed if seed == 'auto' else seed
 
 
 def with_one_client_if_centralized(config: Config) -> Config:
@@ -107,51 +121,6 @@ def with_one_client_if_centralized(config: Config) -> Config:
   return changed(config, one_client)
 
 
-def divide(config: Config, loaded: Dataset) -> Divided:
-  """Decides which training examples the server keeps, and which each client owns.
-
-  Raises:
-    UsageError: the data cannot be divided as the configuration says.
-  """
-  seed = partition_seed(config)
-  dataset, validation = holdout.validation_split(loaded, config.data.validation, seed)
-  natural = users_are_clients(config)
-  if dataset.stored and not natural:
-    raise KnobError(
-      'data.source',
-      config.data.source,
-      f'keeps each client on disk: it needs {flag("partition.name")}=natural, and '
-      'an algorithm of several clients.',
-    )
-  num_users_left_out = 0
-  if natural and users.sizes_of(dataset) is not None:
-    dataset, num_users_left_out = users.without_small(
-      dataset, config.partition.min_size
-    )
-    config = with_num_clients(config, len(users.sizes_of(dataset)))
-  dealt = deal(config, dataset)
-  return Divided(
-    config=config,
-    dataset=dataset,
-    partition=dealt.split,
-    image_view=dealt.see,
-    validation=validation,
-    user_ids=dataset.clients[: config.num_clients] if natural else None,
-    num_users_left_out=num_users_left_out,
-  )
-
-
-def partition_seed(config: Config) -> int:
-  """The seed of the partition and of what is held out."""
-  seed = flatten(config).get('partition.seed', 'auto')
-  return config.seed if seed == 'auto' else seed
-
-
-def users_are_clients(config: Config) -> bool:
-  """Whether the partition makes a client of each user of the data."""
-  return not catalog.part('partition', config.partition.name).has('dealt')
-
-
 def with_num_clients(config: Config, num_clients: int) -> Config:
   """The configuration with the number of clients that the data decide.
 
@@ -165,25 +134,82 @@ def with_num_clients(config: Config, num_clients: int) -> Config:
   return config
 
 
-def deal(config: Config, dataset: Dataset) -> partition.Skewed:
+def load_data(
+  options: DataOptions, *, may_download: bool = True, trust_pickles: bool | None = None
+) -> Dataset:
+  """Loads the data set.
+
+  Args:
+    options: what the configuration says about the data.
+    may_download: whether TensorFlow Datasets may download and prepare a missing set.
+    trust_pickles: replaces the knob `data.trust_pickles`; None: as configured.
+
+  Raises:
+    DataError: the data set is missing or unusable.
+  """
+  source_options = dict(options.source_options)
+  if options.source == 'tfds' and not may_download:
+    source_options['prepare'] = False
+  if 'trust_pickles' in source_options and trust_pickles is not None:
+    source_options['trust_pickles'] = trust_pickles
+  return sources.load(options.source, limit=options.limit, **source_options)
+
+
+def divide(loaded: Dataset, options: DataOptions) -> Divided:
+  """Decides which training examples the server keeps, and which each client owns.
+
+  Raises:
+    UsageError: the data cannot be divided as the configuration says.
+  """
+  dataset, validation = holdout.validation_split(
+    loaded, options.validation, options.seed
+  )
+  if dataset.stored and not options.users_are_clients:
+    raise KnobError(
+      'data.source',
+      options.source,
+      f'keeps each client on disk: it needs {flag("partition.name")}=natural, and an '
+      'algorithm of several clients.',
+    )
+  num_users_left_out = 0
+  if options.users_are_clients and users.sizes_of(dataset) is not None:
+    dataset, num_users_left_out = users.without_small(dataset, options.min_size)
+  dealt = deal(dataset, options)
+  user_ids = None
+  if options.users_are_clients:
+    user_ids = dataset.clients[: len(dealt.split.sizes)]
+  return Divided(
+    dataset=dataset,
+    partition=dealt.split,
+    image_view=dealt.see,
+    validation=validation,
+    user_ids=user_ids,
+    num_users_left_out=num_users_left_out,
+  )
+
+
+def deal(dataset: Dataset, options: DataOptions) -> partition.Skewed:
   """The owner of each training example, and how clients see their images."""
   if dataset.stored:
     offsets = np.concatenate([[0], np.cumsum(dataset.stored.sizes)])
     return partition.Skewed(Partition(dataset.train_labels, offsets))
-  options = catalog.options('partition', flatten(config))
-  if users_are_clients(config):
-    options['clients'] = dataset.train_clients
+  num_clients = options.num_clients
+  rule_options = dict(options.partition_options)
+  if options.users_are_clients:
+    rule_options['clients'] = dataset.train_clients
+    if dataset.train_clients is not None:
+      num_clients = len(users.sizes_of(dataset))
   return partition.make(
-    config.partition.name,
+    options.partition,
     dataset.train_labels,
-    num_clients=config.num_clients,
-    min_size=config.partition.min_size,
-    seed=partition_seed(config),
-    **options,
+    num_clients=num_clients,
+    min_size=options.min_size,
+    seed=options.seed,
+    **rule_options,
   )
 
 
-def class_counts(dataset: Dataset, training: Partition) -> np.ndarray:
+def count_classes(dataset: Dataset, training: Partition) -> np.ndarray:
   """[N, Y] training examples of each client and class, as they are labelled."""
   if dataset.stored:
     return dataset.stored.class_counts

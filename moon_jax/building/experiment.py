@@ -9,26 +9,39 @@ from jax.sharding import Mesh
 
 from moon_jax import models
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.building.algorithm import has_client_models, make_algorithm, traffic_of
+from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
 from moon_jax.building.data import (
+  DataOptions,
   TrainingData,
-  class_counts,
+  count_classes,
   divide,
   load_data,
   train_on_devices,
+  with_num_clients,
   with_one_client_if_centralized,
 )
-from moon_jax.building.network import make_network, with_initial_weights
+from moon_jax.building.network import (
+  NetworkOptions,
+  make_network,
+  with_initial_weights,
+)
 from moon_jax.building.scheduling import make_schedule
-from moon_jax.building.testing import Tests, hold_out_client_tests, tests_on_devices
+from moon_jax.building.testing import (
+  TestOptions,
+  Tests,
+  hold_out_client_tests,
+  tests_on_devices,
+)
+from moon_jax.building.traced import TracedOptions
+from moon_jax.catalog.blaming import blamed
 from moon_jax.config import Config
 from moon_jax.core import tree
 from moon_jax.core.types import Dataset, PyTree, Server, State
 from moon_jax.data import sources
-from moon_jax.planning import clients
 from moon_jax.planning.planner import Planner
-from moon_jax.platform import devices
+from moon_jax.platform import devices, tiers
 from moon_jax.platform.tiers import Tier
+from moon_jax.round.traffic import exchanged
 
 
 class Placement(NamedTuple):
@@ -73,72 +86,84 @@ class Experiment(NamedTuple):
 
 def build(
   config: Config,
-  load: Callable[[Config], Dataset] | None = None,
+  load: Callable[[DataOptions], Dataset] = load_data,
   min_steps: int = 0,
 ) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
 
   Args:
     config: the configuration.
-    load: function that loads the data; None: `load_data`.
+    load: function that loads the data.
     min_steps: see `Planner`.
 
   Raises:
     UsageError: the data are missing, cannot be dealt as asked, or do not fit.
   """
   config = with_one_client_if_centralized(config)
-  loaded = (load or load_data)(config)
-  divided = divide(config, loaded)
-  config = divided.config
-  num_classes = divided.dataset.num_classes
+  data_options = DataOptions(config)
+  loaded = load(data_options)
+  divided = divide(loaded, data_options)
+  if data_options.users_are_clients:
+    config = with_num_clients(config, divided.num_clients)
 
+  dataset = divided.dataset
+  image_shape = dataset.train_images.shape[1:]
   backend = jax.default_backend()
-  network = make_network(config, divided.image_shape, num_classes, backend)
-  network = with_initial_weights(network, config.initial_weights)
-  algorithm = make_algorithm(config, network)
-  traffic = traffic_of(config, algorithm, network, num_classes)
-  client_models = has_client_models(config, algorithm, network)
+  network_options = NetworkOptions(config)
+  network = make_network(network_options, image_shape, dataset.num_classes, backend)
+  network = with_initial_weights(network, network_options)
 
-  held_out = hold_out_client_tests(divided, algorithm, client_models)
-  counts = class_counts(divided.dataset, held_out.training)
+  algorithm_options = AlgorithmOptions(config)
+  algorithm = make_algorithm(algorithm_options, network)
+  scalars = TracedOptions(config).scalars(algorithm, 0)
+  with blamed(algorithm_options.part):
+    traffic = exchanged(algorithm, network.shapes, scalars, dataset.num_classes)
+    has_client_models = tiers.has_own_models(algorithm, network.shapes)
+  if divided.num_clients == 1:
+    has_client_models = False
+
+  test_options = TestOptions(config)
+  held_out = hold_out_client_tests(divided, test_options, algorithm, has_client_models)
+  class_counts = count_classes(dataset, held_out.training)
 
   schedule = make_schedule(
     config,
-    data=divided.dataset,
+    data=dataset,
     split=held_out.training,
-    class_counts=counts,
+    class_counts=class_counts,
     network=network,
     algorithm=algorithm,
     backend=backend,
     min_steps=min_steps,
   )
-  mesh = schedule.mesh
 
   if schedule.stream:
-    train = schedule.stream.shape(mesh)
+    train = schedule.stream.shape(schedule.mesh)
   else:
-    attackers = schedule.planner.attackers
-    label_flippers = clients.label_flippers(config.attack.name, attackers)
-    train = train_on_devices(divided, held_out.training, label_flippers, mesh)
+    train = train_on_devices(
+      divided, held_out.training, schedule.label_flippers, schedule.mesh
+    )
+  tests = tests_on_devices(divided, held_out.client_tests, schedule.mesh)
+
   return Experiment(
     config=config,
     data=TrainingData(
       partition=held_out.training,
-      class_counts=counts,
+      class_counts=class_counts,
       train=train,
       stream=schedule.stream,
       user_ids=divided.user_ids,
       num_users_left_out=divided.num_users_left_out,
-      class_names=divided.dataset.class_names,
+      class_names=dataset.class_names,
       digest=sources.digest(loaded),
     ),
-    tests=tests_on_devices(divided, held_out.client_tests, mesh),
+    tests=tests,
     network=network,
     algorithm=algorithm,
-    has_client_models=client_models,
+    has_client_models=has_client_models,
     traffic=traffic,
     planner=schedule.planner,
-    placement=Placement(mesh=mesh, memory_tier=schedule.client_memory),
+    placement=Placement(mesh=schedule.mesh, memory_tier=schedule.client_memory),
   )
 
 

@@ -10,12 +10,19 @@ from moon_jax import catalog
 from moon_jax.config import Config, flatten
 
 
-def of_round(config: Config, t: int) -> float:
-  """The local learning rate of round t."""
-  part = catalog.part('schedule', config.optimizer.schedule)
-  options = catalog.options('schedule', flatten(config))
-  factor = part.build((int, float), t, config.num_rounds, **options)
-  return config.optimizer.learning_rate * factor
+class LearningRate:
+  """The local learning rate of each round, as a configuration has it."""
+
+  def __init__(self, config: Config):
+    self._highest = config.optimizer.learning_rate
+    self._schedule = catalog.part('schedule', config.optimizer.schedule)
+    self._options = catalog.options('schedule', flatten(config))
+    self._num_rounds = config.num_rounds
+
+  def of_round(self, t: int) -> float:
+    """The local learning rate of round t."""
+    factor = self._schedule.build((int, float), t, self._num_rounds, **self._options)
+    return self._highest * factor
 
 
 def constant(t: int, num_rounds: int) -> float:

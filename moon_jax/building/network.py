@@ -13,8 +13,27 @@ from moon_jax.core.paths import expand
 from moon_jax.models import fused_cpu
 
 
+class NetworkOptions:
+  """What a configuration says about the network.
+
+  Attributes:
+    model: name of the network in the catalog.
+    model_options: knobs of the network.
+    dtype: type of the numbers in convolutions and dense layers.
+    convolution: the form of convolutions, or 'auto'.
+    weights_file: file of the first weights; '' draws them.
+  """
+
+  def __init__(self, config: Config):
+    self.model = config.model
+    self.model_options = catalog.options('model', flatten(config))
+    self.dtype = config.execution.dtype
+    self.convolution = config.execution.convolution
+    self.weights_file = config.initial_weights
+
+
 def make_network(
-  config: Config,
+  options: NetworkOptions,
   image_shape: tuple[int, int, int],
   num_classes: int,
   backend: str | None = None,
@@ -28,12 +47,12 @@ def make_network(
     UsageError: the network does not fit the images, or its form the device.
   """
   return models.make(
-    config.model,
+    options.model,
     image_shape=image_shape,
     num_classes=num_classes,
-    convolution=convolution_form(config.execution.convolution, backend),
-    dtype=config.execution.dtype,
-    **catalog.options('model', flatten(config)),
+    convolution=convolution_form(options.convolution, backend),
+    dtype=options.dtype,
+    **options.model_options,
   )
 
 
@@ -58,19 +77,17 @@ def convolution_form(requested: str, backend: str | None) -> str:
   return requested
 
 
-def with_initial_weights(network: models.Network, weights_file: str) -> models.Network:
+def with_initial_weights(
+  network: models.Network, options: NetworkOptions
+) -> models.Network:
   """The network; if a file of weights is named, it starts from these weights.
-
-  Args:
-    network: the network.
-    weights_file: the knob `initial_weights`; '' names no file.
 
   Raises:
     UsageError: the file is missing, damaged, or of another network.
   """
-  if not weights_file:
+  if not options.weights_file:
     return network
-  path = expand(weights_file)
+  path = expand(options.weights_file)
   if os.path.isdir(path):  # not is_dir, which raises if the name is too long
     raise KnobError(
       'initial_weights',

@@ -31,12 +31,14 @@ class Schedule(NamedTuple):
     planner: makes the plan of any round.
     stream: reads each cohort's examples; None if all examples are on the devices.
     client_memory: where the clients' memories are between rounds.
+    label_flippers: [F] ids of the clients that train on flipped labels.
   """
 
   mesh: Mesh
   planner: planning.Planner
   stream: streaming.Stream | None
   client_memory: tiers.Tier
+  label_flippers: np.ndarray
 
 
 def make_schedule(
@@ -91,7 +93,11 @@ def make_schedule(
   if algorithm.second:
     planner = planner.with_second(algorithm.second.epochs)
   return Schedule(
-    mesh=mesh, planner=planner, stream=stream, client_memory=client_memory
+    mesh=mesh,
+    planner=planner,
+    stream=stream,
+    client_memory=client_memory,
+    label_flippers=label_flippers,
   )
 
 

@@ -6,11 +6,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.building.data import Divided, partition_seed, users_are_clients
+from moon_jax.building.data import Divided, partition_seed
 from moon_jax.config import Config, used_value
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
-from moon_jax.core.types import Dataset
 from moon_jax.data import own_tests
 from moon_jax.data.device import DeviceSplit
 from moon_jax.data.federated import users
@@ -50,51 +49,69 @@ class HeldOut(NamedTuple):
   client_tests: OwnTests | None
 
 
+class TestOptions:
+  """What a configuration says about tests of single clients.
+
+  Attributes:
+    local_test: fraction of each client's examples that test this client.
+    seed: seed of the draw of these examples.
+    fine_tune_epochs: epochs of fine-tuning before a client's test; 0 for none.
+    algorithm: name of the algorithm.
+  """
+
+  def __init__(self, config: Config):
+    self.local_test = config.data.local_test
+    self.seed = partition_seed(config)
+    self.fine_tune_epochs = used_value(config, 'fine_tune_epochs')
+    self.algorithm = config.algorithm
+
+
 def hold_out_client_tests(
-  divided: Divided, algorithm: Algorithm, has_client_models: bool
+  divided: Divided,
+  options: TestOptions,
+  algorithm: Algorithm,
+  has_client_models: bool,
 ) -> HeldOut:
   """Takes the examples that test single clients, from training or the test split.
 
   Raises:
-    UsageError: the share cannot be taken, or tests are needed and there are none.
+    UsageError: the fraction cannot be taken, or tests are needed and there are none.
   """
-  config = divided.config
-  dataset = divided.dataset
-  share = config.data.local_test
-  required_by = _flag_that_needs_client_tests(config, algorithm, has_client_models)
+  fraction = options.local_test
+  required_by = _flag_that_needs_client_tests(options, algorithm, has_client_models)
   user_tests = None
-  if users_are_clients(config):
-    user_tests = own_tests.of_users(dataset, config.num_clients)
-  if required_by and not share and not user_tests:
+  if divided.user_ids is not None:
+    user_tests = own_tests.of_users(divided.dataset, divided.num_clients)
+  if required_by and not fraction and not user_tests:
     raise UsageError(
       f'{required_by} needs tests of each client: add {flag("data.local_test", 0.25)}, '
-      f'or use {flag("partition.name")}=natural with test examples that have user '
-      'ids.'
+      f'or use {flag("partition.name")}=natural with test examples that have user ids.'
     )
-  if not share:
+  if not fraction:
     is_tested = has_client_models or required_by
     return HeldOut(divided.partition, user_tests if is_tested else None)
-  if dataset.stored:
+  if divided.dataset.stored:
     raise KnobError(
       'data.local_test',
-      share,
+      fraction,
       'is not for data that stay on disk: write them with test examples that have '
       'user ids.',
     )
   if user_tests:
     raise KnobError(
       'data.local_test',
-      share,
+      fraction,
       'must be 0.0: the test examples have user ids, and are the tests of the clients.',
     )
-  return HeldOut(*own_tests.held_out(divided.partition, share, partition_seed(config)))
+  training, client_tests = own_tests.held_out(divided.partition, fraction, options.seed)
+  return HeldOut(training, client_tests)
 
 
 def _flag_that_needs_client_tests(
-  config: Config, algorithm: Algorithm, has_client_models: bool
+  options: TestOptions, algorithm: Algorithm, has_client_models: bool
 ) -> str:
   """The flag for which clients need tests of their own; '' if there is none."""
-  epochs = used_value(config, 'fine_tune_epochs')
+  epochs = options.fine_tune_epochs
   if epochs and has_client_models:
     raise KnobError(
       'fine_tune_epochs',
@@ -103,7 +120,7 @@ def _flag_that_needs_client_tests(
       f'out, or choose another {flag("algorithm")} or {flag("batch_norm")}.',
     )
   if algorithm.personal:
-    return f'{flag("algorithm")}={config.algorithm}'
+    return f'{flag("algorithm")}={options.algorithm}'
   return flag('fine_tune_epochs', epochs) if epochs else ''
 
 
@@ -111,29 +128,24 @@ def tests_on_devices(
   divided: Divided, client_tests: OwnTests | None, mesh: Mesh
 ) -> Tests:
   """The tests of the server, of the users and of the clients, on the devices."""
-  config = divided.config
   dataset = divided.dataset
-  owner, user_sizes, num_others = users.tested(dataset, config.num_clients)
-  examples = dataset.test_images, dataset.test_labels
+  owner, user_sizes, num_others = users.tested(dataset, divided.num_clients)
+  examples = DeviceSplit(
+    images=dataset.test_images,
+    labels=dataset.test_labels,
+    mean=dataset.mean,
+    std=dataset.std,
+    clients=owner,
+  )
   validation = None
   if divided.validation:
-    validation = _on_devices(dataset, divided.validation, None, mesh)
+    images, labels = divided.validation
+    validation = DeviceSplit(images, labels, dataset.mean, dataset.std)
+    validation = devices.replicate(validation, mesh)
   return Tests(
-    examples=_on_devices(dataset, examples, owner, mesh),
+    examples=devices.replicate(examples, mesh),
     validation=validation,
     of_clients=client_tests,
     user_sizes=user_sizes,
-    num_users_without_training_data=num_others if users_are_clients(config) else 0,
+    num_users_without_training_data=num_others if divided.user_ids is not None else 0,
   )
-
-
-def _on_devices(
-  dataset: Dataset,
-  examples: tuple[np.ndarray, np.ndarray],
-  owner: np.ndarray | None,
-  mesh: Mesh,
-) -> DeviceSplit:
-  """Images and labels on the devices, normalised as the data set is."""
-  images, labels = examples
-  split = DeviceSplit(images, labels, dataset.mean, dataset.std, clients=owner)
-  return devices.replicate(split, mesh)

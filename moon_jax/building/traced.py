@@ -8,21 +8,48 @@ import numpy as np
 
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.building import learning_rate
+from moon_jax.building.learning_rate import LearningRate
 from moon_jax.config import Config, flatten
 from moon_jax.core.types import Scalars
 
 
+class TracedOptions:
+  """What a configuration says about the scalars of its rounds.
+
+  Attributes:
+    seed: the run's seed.
+    optimizer: numbers of the local optimizer, without the learning rate.
+    learning_rate: the learning rate of each round.
+  """
+
+  def __init__(self, config: Config):
+    traced, _ = split(catalog.options('optimizer', flatten(config)))
+    self.seed = config.seed
+    self.optimizer = {'weight_decay': config.optimizer.weight_decay, **traced}
+    self.learning_rate = LearningRate(config)
+
+  def scalars(self, algorithm: Algorithm, round_index: int) -> Scalars:
+    """The scalars of a round, each a float32 array; round_index counts from 0."""
+    rate = self.learning_rate.of_round(round_index)
+    algorithm_scalars, optimizer_scalars = jax.tree.map(
+      np.float32,
+      (dict(algorithm.hyperparameters), {**self.optimizer, 'learning_rate': rate}),
+    )
+    return Scalars(
+      algorithm=algorithm_scalars,
+      optimizer=optimizer_scalars,
+      seed=np.int32(self.seed),
+    )
+
+
 def split(options: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
   """The floats of the options, which are traced; and the others, which are built in."""
-  traced = {name: one for name, one in options.items() if isinstance(one, float)}
+  traced = {
+    name: option for name, option in options.items() if isinstance(option, float)
+  }
   return traced, {name: options[name] for name in options.keys() - traced}
 
 
 def scalars(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:
   """The scalars of a round, each a float32 array; round_index counts from 0."""
-  of_optimizer, _ = split(catalog.options('optimizer', flatten(config)))
-  optimizer = {'weight_decay': config.optimizer.weight_decay, **of_optimizer}
-  optimizer['learning_rate'] = learning_rate.of_round(config, round_index)
-  found = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), optimizer))
-  return Scalars(*found, seed=np.int32(config.seed))
+  return TracedOptions(config).scalars(algorithm, round_index)

@@ -14,9 +14,13 @@ import numpy as np
 from moon_jax import config as config_lib
 from moon_jax import models
 from moon_jax.building import experiment
-from moon_jax.building.algorithm import make_algorithm
-from moon_jax.building.data import load_data, with_one_client_if_centralized
-from moon_jax.building.network import make_network, with_initial_weights
+from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
+from moon_jax.building.data import (
+  DataOptions,
+  load_data,
+  with_one_client_if_centralized,
+)
+from moon_jax.building.network import NetworkOptions, make_network, with_initial_weights
 from moon_jax.core import files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.paths import expand
@@ -123,8 +127,9 @@ class Trained:
         not trusted.
     """
     # Whoever wrote the configuration, nothing is downloaded and no pickle is trusted.
+    options = DataOptions(self.config)
     try:
-      data = load_data(self.config, may_download=False, trust_pickles=trust_pickles)
+      data = load_data(options, may_download=False, trust_pickles=trust_pickles)
     except pickles.UntrustedPickleError as error:
       raise UsageError(
         f'The data of {self.workdir} are not read: {error.problem}; if you trust '
@@ -178,7 +183,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     return _of_file(workdir, client)
   saved, counts = _saved(workdir), _class_counts(workdir)
   config, network = _network(workdir, saved, counts.shape[1])
-  algorithm = make_algorithm(config, network)
+  algorithm = make_algorithm(AlgorithmOptions(config), network)
   model_of, own = algorithm.evaluated, tiers.has_own_models(algorithm, network.shapes)
   if algorithm.personal and not own and client is not None:  # beside the global one
     model_of, own = jax.vmap(algorithm.personal, (None, 0)), True
@@ -188,7 +193,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
 
   def first():
     # A client that has never trained has no model in the checkpoint.
-    began = with_initial_weights(network, config.initial_weights) if own else network
+    began = with_initial_weights(network, NetworkOptions(config)) if own else network
     if own and began.weights_digest != saved.get('weights_digest', ''):
       raise UsageError(f'{config.initial_weights!r} has changed since the run began.')
     return jax.device_get(algorithm.init_client(began.init(config.seed)))
@@ -230,7 +235,7 @@ def _network(
   images = saved['images']
   if {len(images['mean']), len(images['std'])} != {images['shape'][2]}:
     raise NoCheckpointError(f'{of} is damaged: mean and std must be of each channel.')
-  network = make_network(config, tuple(images['shape']), num_classes)
+  network = make_network(NetworkOptions(config), tuple(images['shape']), num_classes)
   return config, network
 
 

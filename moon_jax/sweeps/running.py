@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 import jax
 from rich import progress
 
-from moon_jax import catalog
-from moon_jax import config as config_lib
 from moon_jax.building import data, scheduling
 from moon_jax.config import Config, ConfigError
 from moon_jax.core import files
@@ -132,31 +130,35 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
   return errors
 
 
-def remembered() -> Callable[[Config], Dataset]:
+def remembered() -> Callable[[data.DataOptions], Dataset]:
   """Loads data as the engine does, but not again if the last run had the same."""
   kept: dict[str, Dataset] = {}
 
-  def load(config):
-    options = catalog.options('data', config_lib.flatten(config))
-    key = repr((config.data.source, config.data.limit, options))
+  def load(options):
+    key = repr((options.source, options.limit, options.source_options))
     if key not in kept:
       kept.clear()  # first, because two data sets may not fit in memory
-      kept[key] = data.load_data(config)
+      kept[key] = data.load_data(options)
     return kept[key]
 
   return load
 
 
-def most_steps(configs: Sequence[Config], load: Callable[[Config], Dataset]) -> int:
+def most_steps(
+  configs: Sequence[Config], load: Callable[[data.DataOptions], Dataset]
+) -> int:
   """The largest number of steps that a lane of any of the runs may need."""
   execution = configs[0].execution
   devices.claim(execution.devices, deterministic=execution.deterministic)
   most = 0
   for config in map(data.with_one_client_if_centralized, configs):
     with contextlib.suppress(RunError):  # reported when the run begins
-      divided = data.divide(config, load(config))
+      options = data.DataOptions(config)
+      divided = data.divide(load(options), options)
+      if options.users_are_clients:
+        config = data.with_num_clients(config, divided.num_clients)
       planner = scheduling.make_planner(
-        divided.config, divided.partition, jax.default_backend()
+        config, divided.partition, jax.default_backend()
       )
       most = max(most, planner.max_steps)
   return most

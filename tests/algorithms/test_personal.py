@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 
 from moon_jax import catalog, config
 from moon_jax.algorithms import base, ditto, fedbabu, fedbn, fedper, private
-from moon_jax.building.network import make_network
+from moon_jax.building.network import NetworkOptions, make_network
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Layers, Server, Task, Upload
@@ -272,7 +272,8 @@ def test_layers_are_found_by_what_they_do():
 
 @pytest.mark.parametrize('model', catalog.names('model'))
 def test_layers_of_every_network(model):
-  network = make_network(config.validate({'model': model}), (32, 32, 3), 10)
+  options = NetworkOptions(config.validate({'model': model}))
+  network = make_network(options, (32, 32, 3), 10)
   found, variables = network.layers(), flatten_dict(network.shapes)
   assert found.paths == variables.keys()
   last = 'fc2' if model == 'dco_cnn' else 'classifier'

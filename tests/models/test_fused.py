@@ -19,7 +19,7 @@ import pytest
 
 from moon_jax import config as config_lib
 from moon_jax.__main__ import launch
-from moon_jax.building.network import make_network
+from moon_jax.building.network import NetworkOptions, make_network
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.models.convolution import FORMS, forms, fused_cpu, pooling
 from tests.run_directories import FEDAVG
@@ -155,7 +155,7 @@ def made(backend):
   """The MOON CNN with `fused`, for a kind of device."""
   changes = {'model': 'moon_cnn', 'execution.convolution': 'fused'}
   config = config_lib.changed(config_lib.defaults(), changes)
-  return make_network(config, (28, 28, 1), 10, backend)
+  return make_network(NetworkOptions(config), (28, 28, 1), 10, backend)
 
 
 @pytest.mark.usefixtures('fused')

@@ -7,7 +7,7 @@ from flax.traverse_util import unflatten_dict
 
 import moon_jax
 from moon_jax.building import experiment
-from moon_jax.building.data import load_data
+from moon_jax.building.data import DataOptions, load_data
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.runner import metrics
@@ -52,7 +52,7 @@ def columns(line, name):
 def counted(run, labels_of):
   """[T] correct labels of labels_of(client, images), [T] sizes; the saved rows."""
   saved = np.load(run.workdir / 'partition.npz')
-  data = load_data(moon_jax.config.validate(config()))
+  data = load_data(DataOptions(moon_jax.config.validate(config())))
   correct, ends = [], saved['local_test_offsets']
   for i, client in enumerate(saved['local_test_clients'].tolist()):
     rows = saved['local_test_indices'][ends[i] : ends[i + 1]]
@@ -79,7 +79,7 @@ def test_the_global_model_on_each_clients_own_test(tmp_path):
 
 def normal(images):
   """Images as the network gets them."""
-  data = load_data(moon_jax.config.validate(config()))
+  data = load_data(DataOptions(moon_jax.config.validate(config())))
   return ((images / 255 - data.mean) / data.std).astype(np.float32)
 
 
@@ -117,7 +117,7 @@ def test_dittos_models_on_each_clients_own_test(tmp_path):
 def fine_tuned(run, epochs):
   """[T] images that the global model gets right after each client's fine-tuning."""
   saved = np.load(run.workdir / 'partition.npz')
-  data = load_data(moon_jax.config.validate(config()))
+  data = load_data(DataOptions(moon_jax.config.validate(config())))
   model = Model(moon_jax.load(run.workdir).variables['params'], {})
   sgd = {'learning_rate': 0.1, 'momentum': 0.9, 'weight_decay': 1e-5}
 
